@@ -41,9 +41,9 @@ struct Times {
   double decode = kNever;
 };
 
-Stream<float> uniform_stream(uint64_t count, double density) {
+Stream uniform_stream(uint64_t count, double density) {
   RandomSequence random(RandomKey::from(1));
-  Stream<float> stream;
+  Stream stream;
   stream.indices.reserve(count);
   stream.values.reserve(count);
   const double scale = 1.0 / std::log1p(-density);
@@ -58,10 +58,10 @@ Stream<float> uniform_stream(uint64_t count, double density) {
 }
 
 /// As many, in runs of neighbours: nine gaps of ten are 1.
-Stream<float> clustered_stream(uint64_t count, double density) {
+Stream clustered_stream(uint64_t count, double density) {
   constexpr double kShortShare = 0.9;
   RandomSequence random(RandomKey::from(2));
-  Stream<float> stream = uniform_stream(count, density);
+  Stream stream = uniform_stream(count, density);
   const double scale = 1.0 / std::log1p(-(1 - kShortShare) / (1 / density - kShortShare));
   double at = -1;
   for (uint32_t& index : stream.indices) {
@@ -75,10 +75,10 @@ Stream<float> clustered_stream(uint64_t count, double density) {
 
 /// What all forms are measured with.
 struct Streams {
-  std::vector<Stream<float>> near;       ///< at kSpeedDensities
-  std::vector<Stream<float>> few;        ///< of kFewUnits
-  std::vector<Stream<float>> far;        ///< of kFarUnits
-  std::vector<Stream<float>> clustered;  ///< of kClusteredUnits
+  std::vector<Stream> near;       ///< at kSpeedDensities
+  std::vector<Stream> few;        ///< of kFewUnits
+  std::vector<Stream> far;        ///< of kFarUnits
+  std::vector<Stream> clustered;  ///< of kClusteredUnits
 
   Streams() {
     for (const double of : kSpeedDensities) near.push_back(uniform_stream(kNearUnits, of));
@@ -91,26 +91,26 @@ struct Streams {
   }
 };
 
-Result<SharedBytes> coded(const StreamView<float>& stream, const CodecCandidate& candidate, const CodecSpec& spec) {
+Result<SharedBytes> coded(const StreamView& stream, const CodecCandidate& candidate, const CodecSpec& spec) {
   EncodeOptions options{spec, RandomKey{}, 0};
   options.spec.automatic = false;
   options.spec.value = candidate.value;
   if (candidate.dense) {
-    auto container = encode_container<float>(to_dense(stream).view(), {}, options);
+    auto container = encode_container(to_dense(stream).view(), {}, options);
     if (!container) return std::unexpected(container.error());
     return SharedBytes::from(std::move(container->bytes));
   }
   options.spec.index = candidate.index;
   const bool plain = candidate.index == IndexCodecId::kRaw && candidate.value == ValueCodecId::kRaw;
   if (plain) return plain_container(stream, 0, stream.dimension).bytes;
-  auto container = encode_container<float>(stream, {}, options);
+  auto container = encode_container(stream, {}, options);
   if (!container) return std::unexpected(container.error());
   return SharedBytes::from(std::move(container->bytes));
 }
 
 /// Best times of every form, by its place; kNone: dense. The forms take turns, so that each one meets caches and branch
 /// predictors that the others have used: a step codes a stream once, and does much else before the next one.
-std::vector<Times> times_of(std::span<const IndexCodecId> forms, const Stream<float>& stream, int repeats) {
+std::vector<Times> times_of(std::span<const IndexCodecId> forms, const Stream& stream, int repeats) {
   std::vector<Times> best(forms.size());
   for (int run = 0; run <= repeats; ++run) {
     for (size_t turn = 0; turn < forms.size(); ++turn) {
@@ -174,7 +174,7 @@ WaySpeed speed_of(const WayTimes& times, bool dense) {
 std::vector<CodingSpeed> form_speeds(const std::vector<IndexCodecId>& forms, const Streams& streams) {
   std::vector<WayTimes> encode(forms.size());
   std::vector<WayTimes> decode(forms.size());
-  const auto measure = [&](std::span<const IndexCodecId> of, const Stream<float>& stream, int repeats, auto place) {
+  const auto measure = [&](std::span<const IndexCodecId> of, const Stream& stream, int repeats, auto place) {
     const std::vector<Times> times = times_of(of, stream, repeats);
     for (size_t at = 0; at < of.size(); ++at) {
       const auto form = static_cast<size_t>(std::ranges::find(forms, of[at]) - forms.begin());
@@ -213,7 +213,7 @@ std::vector<CodingSpeed> form_speeds(const std::vector<IndexCodecId>& forms, con
 }
 
 /// One run. Nothing where the codec refuses such values.
-std::optional<Times> value_times(const ValueCodec& codec, const Stream<float>& stream, ByteBuffer& bytes) {
+std::optional<Times> value_times(const ValueCodec& codec, const Stream& stream, ByteBuffer& bytes) {
   EncodeOptions options;
   options.spec.value = codec.id();
   Buffer<float> said(codec.lossless(options.spec) ? 0 : stream.values.size());
@@ -228,7 +228,7 @@ std::optional<Times> value_times(const ValueCodec& codec, const Stream<float>& s
 }
 
 /// Best times of every value codec, in the order of the list; they take turns as the forms do.
-std::vector<std::optional<Times>> value_times_of(const Stream<float>& stream, int repeats) {
+std::vector<std::optional<Times>> value_times_of(const Stream& stream, int repeats) {
   const auto codecs = value_codecs();
   std::vector<std::optional<Times>> best(codecs.size());
   ByteBuffer bytes;
@@ -250,7 +250,7 @@ std::vector<CodecSpeeds::Value> value_speeds(const Streams& streams) {
   const auto codecs = value_codecs();
   const auto raw = static_cast<size_t>(std::ranges::find(codecs, ValueCodecId::kRaw, &ValueCodec::id) - codecs.begin());
   std::vector<std::vector<std::optional<Times>>> times;  // of kValueUnits
-  for (const Stream<float>& stream : streams.few) times.push_back(value_times_of(stream, kFewRepeats));
+  for (const Stream& stream : streams.few) times.push_back(value_times_of(stream, kFewRepeats));
   times.push_back(value_times_of(streams.near[kFarDensity], kRepeats));
   times.push_back(value_times_of(streams.far[0], kFarRepeats));
   std::vector<CodecSpeeds::Value> speeds;
@@ -276,15 +276,14 @@ void disturb_caches() {
   for (uint8_t& byte : others) ++byte;
 }
 
-Result<CodingTimes> time_coding(const StreamView<float>& stream, const CodecCandidate& candidate,
-                                const CodecSpec& spec) {
+Result<CodingTimes> time_coding(const StreamView& stream, const CodecCandidate& candidate, const CodecSpec& spec) {
   const TimeNs start = monotonic_now_ns();
   const Result<SharedBytes> bytes = coded(stream, candidate, spec);
   const TimeNs between = monotonic_now_ns();
   if (!bytes) return std::unexpected(bytes.error());
   ContainerLimits limits;
   limits.dimension = stream.dimension;
-  const auto held = hold_container<float>(*bytes, limits);
+  const auto held = hold_container(*bytes, limits);
   const TimeNs end = monotonic_now_ns();
   if (!held) return std::unexpected(held.error());
   return CodingTimes{static_cast<double>(between - start), static_cast<double>(end - between), bytes->bytes.size()};

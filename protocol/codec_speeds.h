@@ -16,8 +16,7 @@ struct CodingTimes {
 /// stream     sparse, well-formed, finite.
 /// candidate  how it is coded; a value codec has the parameters that `spec` says.
 /// Errors     the codecs'.
-Result<CodingTimes> time_coding(const StreamView<float>& stream, const CodecCandidate& candidate,
-                                const CodecSpec& spec);
+Result<CodingTimes> time_coding(const StreamView& stream, const CodecCandidate& candidate, const CodecSpec& spec);
 
 /// Writes over the nearest cache, on this thread: what is timed next finds it as a step does, which codes a stream once and does
 /// much else before the next one.

@@ -47,6 +47,16 @@ std::unexpected<Error> malformed_container(const char* what) {
   return fail(ErrorCode::kMalformed, std::string("codec container: ") + what);
 }
 
+/// Refuses a type whose values no stream of this version can hold.
+Status check_value_type(ValueType type) {
+  switch (type) {
+    case ValueType::kF32: return {};
+    case ValueType::kF64:
+      return fail(ErrorCode::kUnsupported, "codec container: value type f64 is reserved; send the values as f32");
+  }
+  return fail(ErrorCode::kUnsupported, "codec container: unknown value type");
+}
+
 /// Fields that contradict each other.
 Status check_fields(const ContainerHeader& header) {
   if (header.dimension == 0 || header.dimension > kDimensionMax) return malformed_container("dimension 0 or over 2^32");
@@ -59,13 +69,11 @@ Status check_fields(const ContainerHeader& header) {
   return {};
 }
 
-Status check_container_limits(const ContainerHeader& header, uint64_t bytes, ValueType type,
-                              const ContainerLimits& limits) {
+Status check_container_limits(const ContainerHeader& header, uint64_t bytes, const ContainerLimits& limits) {
   if (bytes > limits.bytes_max) {
     return fail(ErrorCode::kLimitExceeded, "codec container of " + std::to_string(bytes) + " bytes; the limit is " +
                                                std::to_string(limits.bytes_max));
   }
-  if (header.value_type != type) return malformed_container("another value type than expected");
   if (limits.dimension != 0 && header.dimension != limits.dimension) {
     return fail(ErrorCode::kMalformed, "codec container of dimension " + std::to_string(header.dimension) +
                                            "; expected " + std::to_string(limits.dimension));
@@ -79,7 +87,7 @@ Status check_container_limits(const ContainerHeader& header, uint64_t bytes, Val
 
 }  // namespace
 
-PlainContainer plain_container(const StreamView<float>& entries, uint64_t base, uint64_t dimension) {
+PlainContainer plain_container(const StreamView& entries, uint64_t base, uint64_t dimension) {
   MILLRACE_CHECK(!entries.dense && dimension > 0 && dimension <= kDimensionMax, dimension);
   const size_t count = entries.count();
   MILLRACE_CHECK(count == 0 || (entries.indices.front() >= base && entries.indices.back() - base < dimension), base,
@@ -102,15 +110,14 @@ PlainContainer plain_container(const StreamView<float>& entries, uint64_t base, 
   return {SharedBytes::from(std::move(bytes)), {dimension, false, {indices, count}, {values, count}}};
 }
 
-template <typename T>
-Result<EncodedContainer<T>> encode_container(const StreamView<T>& selected, const StreamView<T>& original,
-                                             const EncodeOptions& options) {
+Result<EncodedContainer> encode_container(const StreamView& selected, const StreamView& original,
+                                          const EncodeOptions& options) {
   if (auto valid = validate(options.spec); !valid) return std::unexpected(valid.error());
-  EncodedContainer<T> encoded;
+  EncodedContainer encoded;
   ContainerHeader header;
   const uint64_t count = selected.count();
   const ValueCodec* value_codec = find_value_codec(options.spec.value);
-  uint64_t expected = kContainerHeaderBytes + value_codec->bytes_max(count, kValueTypeOf<T>, options.spec);
+  uint64_t expected = kContainerHeaderBytes + value_codec->bytes_max(count, options.spec);
   if (!selected.dense) {
     expected += find_index_codec(options.spec.index)->bytes_estimate(count, selected.dimension, options.spec);
   }
@@ -118,7 +125,6 @@ Result<EncodedContainer<T>> encode_container(const StreamView<T>& selected, cons
   encoded.bytes.resize(kContainerHeaderBytes);
   auto coding = append_stream(selected, original, options, encoded.bytes, encoded.bytes, header.index_bytes);
   if (!coding) return std::unexpected(coding.error());
-  header.value_type = kValueTypeOf<T>;
   header.dense = coding->dense;
   header.index_codec = coding->index_codec;
   header.value_codec = coding->value_codec;
@@ -156,11 +162,8 @@ Result<ContainerHeader> read_container_header(ByteSpan bytes) {
   if (*reader.get<uint8_t>() != kContainerVersion)
     return fail(ErrorCode::kUnsupported, "codec container: unknown version");
   ContainerHeader header;
-  const uint8_t value_type = *reader.get<uint8_t>();
-  if (value_type != static_cast<uint8_t>(ValueType::kF32) && value_type != static_cast<uint8_t>(ValueType::kF64)) {
-    return fail(ErrorCode::kUnsupported, "codec container: unknown value type");
-  }
-  header.value_type = static_cast<ValueType>(value_type);
+  header.value_type = static_cast<ValueType>(*reader.get<uint8_t>());
+  if (Status carried = check_value_type(header.value_type); !carried) return std::unexpected(carried.error());
   const uint8_t flags = *reader.get<uint8_t>();
   if ((flags & ~kFlagDense) != 0) return malformed_container("unknown flags");
   header.dense = flags == kFlagDense;
@@ -195,10 +198,10 @@ struct CheckedContainer {
   ByteSpan value_code;
 };
 
-Result<CheckedContainer> check_container(ByteSpan bytes, ValueType type, const ContainerLimits& limits) {
+Result<CheckedContainer> check_container(ByteSpan bytes, const ContainerLimits& limits) {
   const auto header = read_container_header(bytes);
   if (!header) return std::unexpected(header.error());
-  if (auto within = check_container_limits(*header, bytes.size(), type, limits); !within) {
+  if (auto within = check_container_limits(*header, bytes.size(), limits); !within) {
     return std::unexpected(within.error());
   }
   if (checksum_of(bytes) != header->checksum) return malformed_container("the checksum is wrong");
@@ -207,25 +210,22 @@ Result<CheckedContainer> check_container(ByteSpan bytes, ValueType type, const C
                           bytes.subspan(kContainerHeaderBytes + header->index_bytes, header->value_bytes)};
 }
 
-template <typename T>
-Status check_finite(std::span<const T> values, NonFinitePolicy policy) {
-  if (policy == NonFinitePolicy::kAccept || all_finite<T>(values)) return {};
+Status check_finite(std::span<const float> values, NonFinitePolicy policy) {
+  if (policy == NonFinitePolicy::kAccept || all_finite(values)) return {};
   return fail(ErrorCode::kNonFinite, "codec container: a value is NaN or infinite");
 }
 
-template <typename T>
 bool is_plain(const ContainerHeader& header, ByteSpan bytes) {
-  if (header.value_codec != ValueCodecId::kRaw || header.value_type != kValueTypeOf<T>) return false;
+  if (header.value_codec != ValueCodecId::kRaw) return false;
   if (header.index_codec != (header.dense ? IndexCodecId::kNone : IndexCodecId::kRaw)) return false;
   const auto at = reinterpret_cast<uintptr_t>(bytes.data()) + kContainerHeaderBytes;
-  return at % alignof(uint32_t) == 0 && (at + header.index_bytes) % alignof(T) == 0;
+  return at % alignof(uint32_t) == 0 && (at + header.index_bytes) % alignof(float) == 0;
 }
 
 }  // namespace
 
-template <typename T>
-Result<Stream<T>> read_container(ByteSpan bytes, const ContainerLimits& limits) {
-  const auto checked = check_container(bytes, kValueTypeOf<T>, limits);
+Result<Stream> read_container(ByteSpan bytes, const ContainerLimits& limits) {
+  const auto checked = check_container(bytes, limits);
   if (!checked) return std::unexpected(checked.error());
   const ContainerHeader& header = checked->header;
   const ValueCodec* value_codec = find_value_codec(header.value_codec);
@@ -233,10 +233,10 @@ Result<Stream<T>> read_container(ByteSpan bytes, const ContainerLimits& limits) 
   if (value_codec == nullptr || (index_codec == nullptr && !header.dense)) {
     return fail(ErrorCode::kUnsupported, "codec container: a codec that this build does not know");
   }
-  if (auto sized = value_codec->check(checked->value_code, header.count, kValueTypeOf<T>); !sized) {
+  if (auto sized = value_codec->check(checked->value_code, header.count); !sized) {
     return std::unexpected(sized.error());
   }
-  Stream<T> stream;
+  Stream stream;
   stream.dimension = header.dimension;
   stream.dense = header.dense;
   if (index_codec != nullptr) {
@@ -245,64 +245,48 @@ Result<Stream<T>> read_container(ByteSpan bytes, const ContainerLimits& limits) 
     }
   }
   stream.values.resize(header.count);
-  if (auto done = value_codec->decode(checked->value_code, stream.indices, std::span<T>(stream.values)); !done)
+  if (auto done = value_codec->decode(checked->value_code, stream.indices, std::span<float>(stream.values)); !done)
     return std::unexpected(done.error());
-  if (auto finite = check_finite<T>(stream.values, limits.non_finite); !finite) {
+  if (auto finite = check_finite(stream.values, limits.non_finite); !finite) {
     return std::unexpected(finite.error());
   }
   return stream;
 }
 
-template <typename T>
 bool is_plain(ByteSpan bytes) {
   const auto header = read_container_header(bytes);
-  return header && is_plain<T>(*header, bytes);
+  return header && is_plain(*header, bytes);
 }
 
-template <typename T>
-Result<StreamView<T>> view_container(ByteSpan bytes, const ContainerLimits& limits) {
-  const auto checked = check_container(bytes, kValueTypeOf<T>, limits);
+Result<StreamView> view_container(ByteSpan bytes, const ContainerLimits& limits) {
+  const auto checked = check_container(bytes, limits);
   if (!checked) return std::unexpected(checked.error());
   const ContainerHeader& header = checked->header;
-  if (!is_plain<T>(header, bytes)) return fail(ErrorCode::kUnsupported, "codec container: not plain, cannot be viewed");
+  if (!is_plain(header, bytes)) return fail(ErrorCode::kUnsupported, "codec container: not plain, cannot be viewed");
   if (checked->index_code.size() != (header.dense ? 0 : header.count * sizeof(uint32_t)) ||
-      checked->value_code.size() != header.count * sizeof(T)) {
+      checked->value_code.size() != header.count * sizeof(float)) {
     return malformed_container("the sections are not as long as raw entries are");
   }
-  StreamView<T> view{header.dimension, header.dense, {}, {}};
+  StreamView view{header.dimension, header.dense, {}, {}};
   // The sender's arrays, of types without a representation that is not a value, at their alignment.
-  view.values = {reinterpret_cast<const T*>(checked->value_code.data()), header.count};
+  view.values = {reinterpret_cast<const float*>(checked->value_code.data()), header.count};
   if (!header.dense) view.indices = {reinterpret_cast<const uint32_t*>(checked->index_code.data()), header.count};
   if (auto valid = validate(view); !valid) return std::unexpected(valid.error());
-  if (auto finite = check_finite<T>(view.values, limits.non_finite); !finite) {
+  if (auto finite = check_finite(view.values, limits.non_finite); !finite) {
     return std::unexpected(finite.error());
   }
   return view;
 }
 
-template <typename T>
-Result<HeldStream<T>> hold_container(const SharedBytes& payload, const ContainerLimits& limits) {
-  if (payload.owner && payload.bytes.size() >= kViewBytesMin && is_plain<T>(payload.bytes)) {
-    const Result<StreamView<T>> view = view_container<T>(payload.bytes, limits);
+Result<HeldStream> hold_container(const SharedBytes& payload, const ContainerLimits& limits) {
+  if (payload.owner && payload.bytes.size() >= kViewBytesMin && is_plain(payload.bytes)) {
+    const Result<StreamView> view = view_container(payload.bytes, limits);
     if (!view) return std::unexpected(view.error());
-    return HeldStream<T>::within(payload, *view);
+    return HeldStream::within(payload, *view);
   }
-  Result<Stream<T>> stream = read_container<T>(payload.bytes, limits);
+  Result<Stream> stream = read_container(payload.bytes, limits);
   if (!stream) return std::unexpected(stream.error());
-  return HeldStream<T>::from(std::move(*stream));
+  return HeldStream::from(std::move(*stream));
 }
-
-template Result<EncodedContainer<float>> encode_container(const StreamView<float>&, const StreamView<float>&,
-                                                          const EncodeOptions&);
-template Result<EncodedContainer<double>> encode_container(const StreamView<double>&, const StreamView<double>&,
-                                                           const EncodeOptions&);
-template Result<Stream<float>> read_container(ByteSpan, const ContainerLimits&);
-template Result<Stream<double>> read_container(ByteSpan, const ContainerLimits&);
-template bool is_plain<float>(ByteSpan);
-template bool is_plain<double>(ByteSpan);
-template Result<StreamView<float>> view_container(ByteSpan, const ContainerLimits&);
-template Result<StreamView<double>> view_container(ByteSpan, const ContainerLimits&);
-template Result<HeldStream<float>> hold_container(const SharedBytes&, const ContainerLimits&);
-template Result<HeldStream<double>> hold_container(const SharedBytes&, const ContainerLimits&);
 
 }  // namespace millrace

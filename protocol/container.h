@@ -40,35 +40,33 @@ struct ContainerHeader {
 };
 
 /// A coded stream, ready to send, and what will be decoded from it.
-template <typename T>
 struct EncodedContainer {
   ByteBuffer bytes;
   uint64_t count = 0;            ///< entries that will be decoded
   bool exact = true;             ///< the receiver decodes `selected` itself; `decoded` is then empty
-  Stream<T> decoded;             ///< otherwise: what the receiver will decode, bit for bit
+  Stream decoded;                ///< otherwise: what the receiver will decode, bit for bit
   uint64_t false_positives = 0;  ///< entries that nobody selected (Bloom)
 };
 
-/// Codes `selected` (see append_stream(), kernels/codec/codec.h) into one container. T is float or double.
+/// Codes `selected` (see append_stream(), kernels/codec/codec.h) into one container.
 ///
 /// Cost     the codecs append to the container's own buffer, which is allocated once.
 /// Errors   as the codecs'.
 /// Threads  reentrant.
-template <typename T>
-Result<EncodedContainer<T>> encode_container(const StreamView<T>& selected, const StreamView<T>& original,
-                                             const EncodeOptions& options);
+Result<EncodedContainer> encode_container(const StreamView& selected, const StreamView& original,
+                                          const EncodeOptions& options);
 
 /// A container of raw indices and raw values, and its entries as they lie in it.
 struct PlainContainer {
   SharedBytes bytes;
-  StreamView<float> stream;  ///< into `bytes`
+  StreamView stream;  ///< into `bytes`
 };
 
 /// encode_container() of a sparse stream with codec "raw+raw", in one pass.
 ///
 /// entries    sparse, well-formed, all indices in [base, base + dimension); they are moved down by base.
 /// dimension  1 to kDimensionMax.
-PlainContainer plain_container(const StreamView<float>& entries, uint64_t base, uint64_t dimension);
+PlainContainer plain_container(const StreamView& entries, uint64_t base, uint64_t dimension);
 
 /// The checksum that a whole container carries: covers every byte of it but itself, so it is the container's identity
 /// (Contribution::payload_hash). Not verified here; read_container() does. Errors  malformed: too short for a header.
@@ -79,32 +77,30 @@ uint64_t container_checksum(ByteSpan container);
 
 /// Reads the header of a whole container. Hostile bytes; the checksum is not verified.
 ///
-/// Errors   malformed: too short, magic, fields that contradict each other or the length. unsupported: version, value type.
+/// Errors   malformed: too short, magic, fields that contradict each other or the length. unsupported: version, any value
+///          type but f32.
 Result<ContainerHeader> read_container_header(ByteSpan bytes);
 
-/// Decodes a whole container of values of type T.
+/// Decodes a whole container.
 ///
 /// bytes    hostile, any alignment.
-/// Memory   count * (4 + sizeof(T)) and a constant, taken only once the limits, the checksum and the length of the value code
+/// Memory   count * kPairBytes and a constant, taken only once the limits, the checksum and the length of the value code
 ///          agree with count.
-/// Errors   as read_container_header(); malformed: checksum, another dimension or value type than expected, a codec's own;
+/// Errors   as read_container_header(); malformed: checksum, another dimension than expected, a codec's own;
 ///          limit_exceeded: count_max, bytes_max; unsupported: a codec this build does not know, a coupling section;
 ///          non_finite: NaN or infinity under NonFinitePolicy::kRefuse.
 /// Threads  reentrant.
-template <typename T>
-Result<Stream<T>> read_container(ByteSpan bytes, const ContainerLimits& limits);
+Result<Stream> read_container(ByteSpan bytes, const ContainerLimits& limits);
 
 /// The stream lies in the container as it is: both codecs are raw, and its arrays are aligned. Read off the header, which
 /// may be anybody's; nothing is promised but that view_container() then does not fail for want of it.
-template <typename T>
 bool is_plain(ByteSpan bytes);
 
 /// read_container() of a plain container in place: a view into `bytes`, checked as much.
 ///
 /// Memory   none.
 /// Errors   as read_container(); unsupported: not plain.
-template <typename T>
-Result<StreamView<T>> view_container(ByteSpan bytes, const ContainerLimits& limits);
+Result<StreamView> view_container(ByteSpan bytes, const ContainerLimits& limits);
 
 /// From this size on a plain container is viewed. A view keeps the whole buffer that a message was received into; below this a
 /// copy takes less than that may be.
@@ -115,7 +111,6 @@ inline constexpr size_t kViewBytesMin = 16'384;
 ///
 /// payload  hostile. Without an owner it is decoded.
 /// Memory, errors, threads   as read_container().
-template <typename T>
-Result<HeldStream<T>> hold_container(const SharedBytes& payload, const ContainerLimits& limits);
+Result<HeldStream> hold_container(const SharedBytes& payload, const ContainerLimits& limits);
 
 }  // namespace millrace

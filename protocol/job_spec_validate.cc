@@ -411,7 +411,8 @@ Status check_tensor(const JobSpec& spec, const TensorSpec& tensor) {
                                    where, tensor.dimension));
   }
   if (tensor.value_type != ValueType::kF32) {
-    return reserved(fmt::format("{}value type f64 is reserved: the workers of this version push and pull f32", where));
+    return reserved(
+        fmt::format("{}value type f64 is reserved: this version carries f32; convert the values and name f32", where));
   }
   if (tensor.select) {
     if (Status s = check_select(*tensor.select, where); !s) return s;

@@ -46,10 +46,10 @@ Arrivals::Waiting* Arrivals::find(uint32_t worker, uint64_t life, uint64_t seque
   const auto slot = line->second.waiting.find(sequence);
   if (slot == line->second.waiting.end()) return nullptr;
   const OpenContribution& open = slot->second.open;
-  return open.hash == hash && !open.stream ? &slot->second : nullptr;
+  return open.hash == hash && !open.is_decoded() ? &slot->second : nullptr;
 }
 
-bool Arrivals::decoded(uint32_t worker, uint64_t life, uint64_t sequence, uint64_t hash, SharedStream stream,
+bool Arrivals::decoded(uint32_t worker, uint64_t life, uint64_t sequence, uint64_t hash, HeldStream stream,
                        MemoryCharge charge) {
   Waiting* const waiting = find(worker, life, sequence, hash);
   if (!waiting) return false;
@@ -72,7 +72,7 @@ std::optional<Arrivals::Arrival> Arrivals::take() {
   Line& line = lines_.at(worker);
   const auto first = line.waiting.find(line.next);
   MILLRACE_CHECK(first != line.waiting.end() && first->second.turn == in_order_.begin()->first, worker, line.next);
-  if (!first->second.open.stream) return std::nullopt;
+  if (!first->second.open.is_decoded()) return std::nullopt;
   in_order_.erase(in_order_.begin());
   Arrival arrival{worker, first->second.at, std::move(first->second.open)};
   line.waiting.erase(first);

@@ -6,9 +6,9 @@
 #include <span>
 
 #include "kernels/base/clock.h"
+#include "kernels/stream/held_stream.h"
 #include "protocol/messages.h"
 #include "server/memory_account.h"
-#include "server/shared_stream.h"
 
 namespace millrace::server {
 
@@ -21,8 +21,10 @@ struct OpenContribution {
   double entered = 0;  ///< audit, this and the next two: as the worker says
   double lost = 0;
   double imbalance = 0;
-  SharedStream stream;  ///< empty until its DecodeTask is back
+  HeldStream stream;  ///< empty until its DecodeTask is back
   MemoryCharge charge;
+
+  bool is_decoded() const { return stream.owner != nullptr; }
 };
 
 /// What becomes of a contribution.
@@ -59,7 +61,7 @@ class Arrivals {
   /// REQUIRES: judge() said kAdmit.
   void admit(uint32_t worker, OpenContribution open, TimeNs now, const protocol::SummaryEntry* counted);
   /// It decoded. False: it does not wait here any more, or had decoded.
-  bool decoded(uint32_t worker, uint64_t life, uint64_t sequence, uint64_t hash, SharedStream stream,
+  bool decoded(uint32_t worker, uint64_t life, uint64_t sequence, uint64_t hash, HeldStream stream,
                MemoryCharge charge);
   /// It does not decode: its place is empty again. False as above.
   bool reject(uint32_t worker, uint64_t life, uint64_t sequence, uint64_t hash);

@@ -18,7 +18,7 @@ constexpr size_t kUnderWayMax = 2;
 constexpr uint64_t kMergedBytesMax = 32u << 20;
 
 uint64_t decoded_bytes_of_step(const PartRound& part, uint64_t step) {
-  return decoded_bytes_of(part.kept(step)->payload.bytes, part.dimension(), part.value_type()).value_or(0);
+  return decoded_bytes_of(part.kept(step)->payload.bytes, part.dimension()).value_or(0);
 }
 
 }  // namespace
@@ -136,7 +136,6 @@ void JobRounds::begin_merge(const protocol::Member& to, PartRound& part, Deliver
   input.index = chooser_of(part).resolved(setup_.layout.buckets[part.layout().bucket].codec_down).index;
   input.index_base = part.layout().begin;
   input.dimension = part.dimension();
-  input.value_type = part.value_type();
   for (uint64_t step = steps.from; step < steps.below; ++step) {
     const PartRound::KeptUpdate& kept = *part.kept(step);
     input.payloads.push_back(kept.payload);

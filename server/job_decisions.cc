@@ -106,11 +106,11 @@ void JobRounds::on_decoded(DecodeTask& task, TimeNs now, Actions& actions) {
   PartRound* part = local_part(input.key.part);
   MILLRACE_CHECK(part != nullptr, input.key.part);
   if (task.result()) {
-    const SharedStream& stream = *task.result();
-    const double entries = static_cast<double>(stream.count());
+    const HeldStream& stream = *task.result();
+    const double entries = static_cast<double>(stream.view.count());
     count(Metric::kContributionEntries, "", entries, actions);
-    count(Metric::kContributionRawBytes, "", entries * static_cast<double>(stream.pair_bytes()), actions);
-    MemoryCharge charge(account_, stream.memory_bytes());
+    count(Metric::kContributionRawBytes, "", entries * static_cast<double>(kPairBytes), actions);
+    MemoryCharge charge(account_, stream.memory_bytes);
     if (part->decoded(input, stream, std::move(charge))) advance(*part, now, actions);
     return;
   }
@@ -139,9 +139,9 @@ void JobRounds::on_reduced(ReduceTask& task, TimeNs now, Actions& actions) {
   }
   const ReduceTask::Output& output = *task.result();
   if (task.input().quick) return on_quick(*part, output, now, actions);
-  const double entries = static_cast<double>(output.sum.count());
+  const double entries = static_cast<double>(output.sum.view.count());
   uint64_t largest = 0;
-  for (const SharedStream& one : task.input().contributions) largest = std::max(largest, one.count());
+  for (const HeldStream& one : task.input().contributions) largest = std::max(largest, one.view.count());
   count(Metric::kSumEntries, "", entries, actions);
   if (largest != 0) count(Metric::kFillIn, "", entries / static_cast<double>(largest), actions);
   if (output.update) {
@@ -149,7 +149,7 @@ void JobRounds::on_reduced(ReduceTask& task, TimeNs now, Actions& actions) {
     finish(*part, *output.update, now, actions);
     return count_step(*part, step, output.histogram, now, actions);
   }
-  part->summed(output.sum, output.histogram, MemoryCharge(account_, output.sum.memory_bytes()));
+  part->summed(output.sum, output.histogram, MemoryCharge(account_, output.sum.memory_bytes));
   after_sum(*part, now, actions);
 }
 
@@ -163,9 +163,9 @@ void JobRounds::on_quick(PartRound& part, const ReduceTask::Output& output, Time
     count(Metric::kQuickCuts, "as_it_was", 1, actions);
     return finish(part, *output.update, now, actions);
   }
-  if (const auto largest = bucket.threshold->reuse_largest(index, part.decided(), output.sum.count())) {
+  if (const auto largest = bucket.threshold->reuse_largest(index, part.decided(), output.sum.view.count())) {
     count(Metric::kQuickCuts, "trimmed", 1, actions);
-    part.summed(output.sum, nullptr, MemoryCharge(account_, output.sum.memory_bytes()));
+    part.summed(output.sum, nullptr, MemoryCharge(account_, output.sum.memory_bytes));
     EncodePlan plan = plan_for(part);
     plan.largest = largest;
     return encode_by(part, std::move(plan), actions);
@@ -393,9 +393,7 @@ void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Action
   count(Metric::kRoundSeconds, "", seconds(now - part.timing().first), actions);
   count(Metric::kUpdateEntries, "", static_cast<double>(update.entries), actions);
   count(Metric::kUpdateBytes, "", static_cast<double>(update.container.bytes.size()), actions);
-  const uint64_t pair_bytes =
-      sizeof(uint32_t) + (part.value_type() == ValueType::kF32 ? sizeof(float) : sizeof(double));
-  count(Metric::kUpdateRawBytes, "", static_cast<double>(update.entries * pair_bytes), actions);
+  count(Metric::kUpdateRawBytes, "", static_cast<double>(update.entries * kPairBytes), actions);
   if (audit_) audit_->decided(part, update.imbalance, actions);
   if (update.codec_error != 0) count(Metric::kCodecErrorDown, "", update.codec_error, actions);
   PartRound::Decision decision;

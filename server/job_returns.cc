@@ -15,7 +15,7 @@ constexpr uint64_t kStoredShare = 4;
 void JobRounds::drop() {
   goes_on_ = false;
   if (store_) store_->drop();
-  for (PartRound& part : parts_) part = PartRound(part.layout(), part.value_type(), setup_.spec);
+  for (PartRound& part : parts_) part = PartRound(part.layout(), setup_.spec);
   for (Delivery& delivery : deliveries_) delivery.clear();
   for (Bucket& bucket : buckets_) {
     bucket.decided = 0;

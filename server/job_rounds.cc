@@ -44,7 +44,7 @@ JobRounds::JobRounds(Setup setup) : setup_(setup), account_(&setup.shard_memory)
       const protocol::PartLayout& part = setup_.layout.parts[bucket.first_part + at];
       if (part.shard != setup_.shard) continue;
       local_at_[part.part] = static_cast<uint32_t>(parts_.size());
-      parts_.emplace_back(part, bucket.value_type, setup_.spec);
+      parts_.emplace_back(part, setup_.spec);
     }
     if (parts_.size() == first) continue;
     bucket_at_[bucket.bucket] = static_cast<uint32_t>(buckets_.size());
@@ -192,7 +192,7 @@ std::optional<Error> JobRounds::admission_error(const protocol::Member& from, co
     return Error{ErrorCode::kUnavailable,
                  fmt::format("shard {} is shutting down and begins no more steps", setup_.shard)};
   }
-  const Result<uint64_t> decoded_bytes = decoded_bytes_of(payload, part.dimension(), part.value_type());
+  const Result<uint64_t> decoded_bytes = decoded_bytes_of(payload, part.dimension());
   if (!decoded_bytes) return decoded_bytes.error();
   const uint64_t bytes = payload.size() + *decoded_bytes;
   const bool ahead = part.is_ahead(from.worker, from.life, body.step);
@@ -234,7 +234,6 @@ void JobRounds::admit(const protocol::Member& from, PartRound& part, const proto
       .hash = body.payload_hash,
       .payload = std::move(payload),
       .dimension = part.dimension(),
-      .value_type = part.value_type(),
       .history = part.history(),
       .payload_bytes_max = setup_.limits.message_bytes_max,
   }));

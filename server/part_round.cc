@@ -71,7 +71,7 @@ void PartRound::take_turn() {
   at.by_worker.emplace(arrival->worker, std::move(arrival->open));
 }
 
-bool PartRound::decoded(const DecodeTask::Input& input, SharedStream stream, MemoryCharge charge) {
+bool PartRound::decoded(const DecodeTask::Input& input, HeldStream stream, MemoryCharge charge) {
   if (asynchronous()) {
     return arrivals_.decoded(input.worker, input.life, input.key.step, input.hash, std::move(stream),
                              std::move(charge));
@@ -81,7 +81,7 @@ bool PartRound::decoded(const DecodeTask::Input& input, SharedStream stream, Mem
   const auto slot = open->second.by_worker.find(input.worker);
   if (slot == open->second.by_worker.end()) return false;
   Open& at = slot->second;
-  if (at.life != input.life || at.hash != input.hash || at.stream) return false;
+  if (at.life != input.life || at.hash != input.hash || at.is_decoded()) return false;
   at.stream = std::move(stream);
   at.charge = std::move(charge);
   ++open->second.decoded;
@@ -95,13 +95,13 @@ bool PartRound::reject(const DecodeTask::Input& input) {
   const auto slot = open->second.by_worker.find(input.worker);
   if (slot == open->second.by_worker.end()) return false;
   const Open& at = slot->second;
-  if (at.life != input.life || at.hash != input.hash || at.stream) return false;
+  if (at.life != input.life || at.hash != input.hash || at.is_decoded()) return false;
   open->second.by_worker.erase(slot);
   if (open->second.by_worker.empty()) open_.erase(open);
   return true;
 }
 
-std::vector<SharedStream> PartRound::begin(uint64_t token, TimeNs now) {
+std::vector<HeldStream> PartRound::begin(uint64_t token, TimeNs now) {
   attempt_ = Attempt{};
   attempt_.token = token;
   attempt_.begun = now;
@@ -111,12 +111,12 @@ std::vector<SharedStream> PartRound::begin(uint64_t token, TimeNs now) {
   return inputs();
 }
 
-std::vector<SharedStream> PartRound::inputs() const {
+std::vector<HeldStream> PartRound::inputs() const {
   const OpenStep& step = open_.at(decided_);
-  std::vector<SharedStream> streams;
+  std::vector<HeldStream> streams;
   for (const protocol::ContributorId& who : attempt_.contributors) {
     const Open& open = step.by_worker.at(who.worker);
-    MILLRACE_CHECK(static_cast<bool>(open.stream) && open.life == who.life, who.worker, decided_);
+    MILLRACE_CHECK(open.is_decoded() && open.life == who.life, who.worker, decided_);
     streams.push_back(open.stream);
   }
   return streams;
@@ -131,7 +131,7 @@ std::vector<std::pair<uint32_t, double>> PartRound::said_imbalances() const {
   return said;
 }
 
-void PartRound::summed(SharedStream sum, SharedHistogram histogram, MemoryCharge charge) {
+void PartRound::summed(HeldStream sum, SharedHistogram histogram, MemoryCharge charge) {
   attempt_.sum = std::move(sum);
   attempt_.histogram = std::move(histogram);
   attempt_.charge = std::move(charge);
@@ -294,7 +294,7 @@ PartRound::Adopted PartRound::adopt(std::span<const protocol::Member> before, co
         ++slot;
         continue;
       }
-      if (slot->second.stream) --step->second.decoded;
+      if (slot->second.is_decoded()) --step->second.decoded;
       slot = step->second.by_worker.erase(slot);
       ++result.dropped;
     }

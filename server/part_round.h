@@ -55,7 +55,7 @@ class PartRound {
   struct Attempt {
     uint64_t token = 0;
     std::vector<protocol::ContributorId> contributors;  ///< ascending by worker
-    SharedStream sum;
+    HeldStream sum;
     SharedHistogram histogram;
     MemoryCharge charge;
     TimeNs begun = 0;
@@ -90,15 +90,10 @@ class PartRound {
   };
 
   /// spec  outlives this
-  PartRound(protocol::PartLayout layout, ValueType value_type, const protocol::JobSpec& spec)
-      : layout_(layout),
-        value_type_(value_type),
-        spec_(&spec),
-        arrivals_(spec.staleness),
-        history_(spec, layout.end - layout.begin) {}
+  PartRound(protocol::PartLayout layout, const protocol::JobSpec& spec)
+      : layout_(layout), spec_(&spec), arrivals_(spec.staleness), history_(spec, layout.end - layout.begin) {}
 
   const protocol::PartLayout& layout() const { return layout_; }
-  ValueType value_type() const { return value_type_; }
   uint64_t dimension() const { return layout_.end - layout_.begin; }
   uint64_t decided() const { return decided_; }  ///< number of steps decided; the next to decide
   uint64_t stable() const { return stable_; }
@@ -130,7 +125,7 @@ class PartRound {
   bool is_ahead(uint32_t worker, uint64_t life, uint64_t step) const;
 
   /// The payload of an open contribution decoded. False: that contribution is not open any more (or decoded already).
-  bool decoded(const DecodeTask::Input& input, SharedStream stream, MemoryCharge charge);
+  bool decoded(const DecodeTask::Input& input, HeldStream stream, MemoryCharge charge);
 
   /// The payload of an open contribution does not decode: the slot is empty again. False: it was not open any more.
   bool reject(const DecodeTask::Input& input);
@@ -148,13 +143,13 @@ class PartRound {
   std::optional<TimeNs> due(const Members& members) const;
 
   /// [3] Begins an attempt: its inputs in worker order. REQUIRES: due().
-  std::vector<SharedStream> begin(uint64_t token, TimeNs now);
+  std::vector<HeldStream> begin(uint64_t token, TimeNs now);
   /// Inputs of the running attempt, by contributor. REQUIRES: an attempt runs.
-  std::vector<SharedStream> inputs() const;
+  std::vector<HeldStream> inputs() const;
   /// Audit: by contributor of the running attempt, what its books of the part miss, as it says. REQUIRES: an attempt runs.
   std::vector<std::pair<uint32_t, double>> said_imbalances() const;
   bool is_current(uint64_t token, Stage stage) const { return stage_ == stage && attempt_.token == token; }
-  void summed(SharedStream sum, SharedHistogram histogram, MemoryCharge charge);
+  void summed(HeldStream sum, SharedHistogram histogram, MemoryCharge charge);
   void set_stage(Stage stage) { stage_ = stage; }
 
   /// [3] DECIDE: contributors are fixed, the update is kept, the summary grows, the step is over: one action.
@@ -227,7 +222,6 @@ class PartRound {
   void count_step(protocol::SummaryEntry& at, const protocol::ContributorId& who) const;
 
   protocol::PartLayout layout_;
-  ValueType value_type_;
   const protocol::JobSpec* spec_;
   uint64_t decided_ = 0;
   TimeNs turned_at_ = 0;  ///< when the step before was decided

@@ -21,7 +21,7 @@ bool PartRound::is_in(uint32_t worker) const {
   const auto open = open_.find(decided_);
   if (open == open_.end()) return false;
   const auto slot = open->second.by_worker.find(worker);
-  return slot != open->second.by_worker.end() && slot->second.stream;
+  return slot != open->second.by_worker.end() && slot->second.is_decoded();
 }
 
 /// Steps before decided() that were decided without the worker, up to the last one with it.

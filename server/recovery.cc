@@ -16,12 +16,11 @@ constexpr uint64_t kStepsMax = uint64_t{1} << 48;
 /// Answers of one source that are none, or not whole: one may be damaged on the way, more are not chance.
 constexpr uint32_t kWrongMax = 2;
 
-bool decodes(const SharedBytes& payload, const protocol::PartLayout& part, ValueType value_type) {
+bool decodes(const SharedBytes& payload, const protocol::PartLayout& part) {
   DecodeTask::Input input;
   input.hash = container_identity(payload.bytes).value_or(0);
   input.payload = payload;
   input.dimension = part.end - part.begin;
-  input.value_type = value_type;
   DecodeTask task(std::move(input));
   task.run();
   return task.result().has_value();
@@ -158,7 +157,6 @@ void Recovery::plan(TimeNs now, Actions& actions) {
     if (layout.shard != setup_.shard) continue;
     PartFetch& part = parts_.emplace_back();
     part.layout = &layout;
-    part.value_type = setup_.layout.buckets[layout.bucket].value_type;
     part.first = UINT64_MAX;
     part.wanted = UINT64_MAX;
     const bool stored = setup_.spec.has_store();
@@ -224,7 +222,7 @@ void Recovery::on_update(const protocol::Member& from, const protocol::Update& b
   if (source == part->sources.end() || part->got.contains(body.step)) {
     return count(Metric::kDropped, "unasked_update", actions);
   }
-  const bool whole = decodes(payload, *part->layout, part->value_type) && !body.contributors.empty() &&
+  const bool whole = decodes(payload, *part->layout) && !body.contributors.empty() &&
                      is_summary_of(body.summary, body.step + 1, body.decided_in, setup_.spec.mode);
   if (!whole) {
     count(Metric::kDropped, "damaged_update", actions);

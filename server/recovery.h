@@ -116,7 +116,6 @@ class Recovery {
   };
   struct PartFetch {
     const protocol::PartLayout* layout = nullptr;
-    ValueType value_type = ValueType::kF32;
     uint64_t first = 0;  ///< the least step that a synced member needs
     uint64_t wanted =
         0;              ///< the least step that the job's store may need, if somebody keeps it; `first` without a store

@@ -32,10 +32,6 @@ std::string_view settlement_name_of(Settle::Weights weights) {
   return "";
 }
 
-uint64_t value_bytes(const PartRound& part) {
-  return part.value_type() == ValueType::kF32 ? sizeof(float) : sizeof(double);
-}
-
 }  // namespace
 
 void Settlement::count(Metric metric, std::string_view label, double value, Actions& actions) const {
@@ -191,8 +187,8 @@ bool Settlement::fits(const Joiner& joiner, const protocol::Snapshot& body, cons
   const Transfer& transfer = *joiner.transfer;
   const uint64_t bytes = payload.bytes.size();
   const bool continues = body.offset == 0 || (transfer.n == body.n && transfer.offset == body.offset);
-  return continues && bytes != 0 && bytes % value_bytes(part) == 0 && bytes <= protocol::kSnapshotRunBytes &&
-         bytes / value_bytes(part) <= part.dimension() - std::min(body.offset, part.dimension()) &&
+  return continues && bytes != 0 && bytes % sizeof(float) == 0 && bytes <= protocol::kSnapshotRunBytes &&
+         bytes / sizeof(float) <= part.dimension() - std::min(body.offset, part.dimension()) &&
          hash64(payload.bytes) == body.payload_hash && part.is_in_log(body.n, body.decided_in) &&
          part.keeps_from(body.n);
 }
@@ -240,7 +236,7 @@ void Settlement::hand_on(const protocol::Member& who, Joiner& joiner, const prot
   }
   count(Metric::kSnapshotBytes, "", static_cast<double>(payload.bytes.size()), actions);
   transfer.n = body.n;
-  transfer.offset = body.offset + payload.bytes.size() / value_bytes(part);
+  transfer.offset = body.offset + payload.bytes.size() / sizeof(float);
   transfer.heard = now;
   setup_.members.send(who, body, std::move(payload), actions);
   if (transfer.offset < part.dimension()) return;

@@ -34,7 +34,7 @@ StoreRecord framed(ByteBuffer&& record, uint64_t previous_hash) {
 std::vector<float> get_values(FieldReader& in, uint64_t count) {
   const ByteSpan bytes = in.bytes(count * sizeof(float));
   std::vector<float> values(in.good() ? count : 0);
-  in.expect(copy_finite<float>(bytes.data(), values));
+  in.expect(copy_finite(bytes.data(), values));
   return values;
 }
 

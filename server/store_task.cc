@@ -38,7 +38,7 @@ Outcome run_on(const StoreTask::Input& input, const StoreTask::Place& place) {
     return fail(ErrorCode::kMalformed, "a run of weights goes beyond its part");
   }
   const std::span<float> to(weights.data() + place.offset, count);
-  if (!copy_finite<float>(bytes.data(), to)) return fail(ErrorCode::kNonFinite, "NaN or infinity among first weights");
+  if (!copy_finite(bytes.data(), to)) return fail(ErrorCode::kNonFinite, "NaN or infinity among first weights");
   return SharedBytes{};
 }
 
@@ -46,7 +46,7 @@ Outcome run_on(const StoreTask::Input& input, const StoreTask::Apply& apply) {
   StoreArrays& arrays = *input.arrays;
   ContainerLimits limits;
   limits.dimension = arrays.weights.size();
-  const Result<HeldStream<float>> sum = hold_container<float>(apply.payload, limits);
+  const Result<HeldStream> sum = hold_container(apply.payload, limits);
   if (!sum) return std::unexpected(sum.error());
   OptimizerArrays changed{arrays.weights, {}};
   for (size_t at = 0; at < arrays.states.size(); ++at) changed.states[at] = arrays.states[at];

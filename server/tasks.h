@@ -14,9 +14,9 @@
 #include "kernels/codec/index_history.h"
 #include "kernels/grid/step_cut.h"
 #include "kernels/reduce/magnitude_histogram.h"
+#include "kernels/stream/held_stream.h"
 #include "kernels/stream/stream.h"
 #include "server/actions.h"
-#include "server/shared_stream.h"
 #include "server/threshold.h"
 #include "server/update_audit.h"
 
@@ -28,8 +28,8 @@ namespace millrace::server {
 /// The most that a contribution's payload will take once decoded, by its header alone: asked before anything is taken for
 /// it. One that is raw on the wire takes nothing where it can be read in place.
 ///
-/// Errors   malformed: not a container, or one of another dimension or value type.
-Result<uint64_t> decoded_bytes_of(ByteSpan payload, uint64_t dimension, ValueType value_type);
+/// Errors   malformed: not a container, or one of another dimension.
+Result<uint64_t> decoded_bytes_of(ByteSpan payload, uint64_t dimension);
 
 /// The bytes are not those that were announced: they changed on the way, and sending them again can help.
 bool arrived_damaged(ByteSpan payload, uint64_t announced_hash);
@@ -49,8 +49,8 @@ struct RoundKey {
 /// A contribution's payload becomes a stream: its hash, its container, its dimension and its values are checked. What is
 /// raw on the wire stays where it is, and the payload with it.
 ///
-/// Errors   malformed: the payload's hash is not the one announced, the container does not decode, another dimension or
-///          value type. non_finite: a NaN or an infinity. stale: coded against another history.
+/// Errors   malformed: the payload's hash is not the one announced, the container does not decode, another dimension.
+///          non_finite: a NaN or an infinity. stale: coded against another history.
 class DecodeTask : public Task {
  public:
   struct Input {
@@ -60,7 +60,6 @@ class DecodeTask : public Task {
     uint64_t hash = 0;
     SharedBytes payload;
     uint64_t dimension = 0;
-    ValueType value_type = ValueType::kF32;
     std::shared_ptr<const IndexHistory> history = nullptr;  ///< what its indices may be coded against; null: nothing
     uint64_t payload_bytes_max = 0;                         ///< ... of what it stands for
   };
@@ -72,7 +71,7 @@ class DecodeTask : public Task {
   uint64_t cost_ns() const override;
 
   const Input& input() const { return input_; }
-  const Result<SharedStream>& result() const { return result_; }
+  const Result<HeldStream>& result() const { return result_; }
   /// It came with its indices coded against the history: where it cannot be read, the plain bytes may.
   bool was_shortened() const { return was_shortened_; }
 
@@ -81,7 +80,7 @@ class DecodeTask : public Task {
   Status restore();
 
   Input input_;
-  Result<SharedStream> result_ = fail(ErrorCode::kLimitExceeded, kNotRun);
+  Result<HeldStream> result_ = fail(ErrorCode::kLimitExceeded, kNotRun);
   bool was_shortened_ = false;
 };
 
@@ -113,7 +112,7 @@ struct EncodePlan {
   std::optional<AutomaticCodec> automatic = std::nullopt;  ///< where `codec` is
   RandomKey random;
   uint64_t index_base = 0;
-  std::vector<SharedStream> audited;    ///< contributions, to say what of each was carried; empty: not asked
+  std::vector<HeldStream> audited;      ///< contributions, to say what of each was carried; empty: not asked
   Extent extent = Extent::kEverything;  ///< what of them the update stands for
   bool for_history = false;             ///< say what it changes
 };
@@ -129,7 +128,7 @@ struct EncodedUpdate {
 };
 
 /// Cuts and codes a sum. Source: the pieces' own.
-Result<EncodedUpdate> encode_update(const SharedStream& sum, const EncodePlan& plan);
+Result<EncodedUpdate> encode_update(const HeldStream& sum, const EncodePlan& plan);
 
 /// The sum of a part over its contributors, in the order given (worker order, whatever the order of arrival); its
 /// magnitudes if asked; and, where nothing has to be waited for in between, the update at once.
@@ -138,14 +137,14 @@ class ReduceTask : public Task {
   enum class Magnitudes : uint8_t { kNone, kCounted };
   struct Input {
     RoundKey key;
-    std::vector<SharedStream> contributions;
+    std::vector<HeldStream> contributions;
     Magnitudes magnitudes = Magnitudes::kNone;
     std::optional<EncodePlan> plan;
     std::optional<QuickCut> quick;  ///< with a plan: cut while it is summed
   };
   /// Of a quick cut: its large sums, and the update if its size was right when it was cut.
   struct Output {
-    SharedStream sum;
+    HeldStream sum;
     SharedHistogram histogram;  ///< of a whole sum, if asked
     std::optional<EncodedUpdate> update;
     uint64_t reached = 0;  ///< quick cut: entries of its threshold and more
@@ -171,7 +170,7 @@ class QuotaTask : public Task {
   struct Part {
     RoundKey key;
     uint64_t begin = 0;  ///< first index of the part in the bucket; parts are in this order
-    SharedStream sum;
+    HeldStream sum;
   };
   struct Input {
     uint64_t job = 0;
@@ -199,7 +198,7 @@ class EncodeTask : public Task {
  public:
   struct Input {
     RoundKey key;
-    SharedStream sum;
+    HeldStream sum;
     EncodePlan plan;
   };
   explicit EncodeTask(Input input) : input_(std::move(input)) {}
@@ -219,7 +218,7 @@ class EncodeTask : public Task {
 
 /// Mode asynchronous: one update for several steps of a part.
 ///
-/// result()  the sum of what their updates carry, as f32 or f64 and coded without loss; nullopt: it is not smaller than they are
+/// result()  the sum of what their updates carry, coded without loss; nullopt: it is not smaller than they are
 ///           apart, or is infinite.
 class MergeTask : public Task {
  public:
@@ -227,7 +226,6 @@ class MergeTask : public Task {
     RoundKey key;  ///< step: the first one
     std::vector<SharedBytes> payloads;
     uint64_t dimension = 0;
-    ValueType value_type = ValueType::kF32;
     IndexCodecId index = IndexCodecId::kGap;  ///< taken where it is lossless
     uint64_t index_base = 0;
     uint64_t bytes_apart = 0;   ///< of all messages, if each step has its own

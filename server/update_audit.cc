@@ -16,10 +16,9 @@ constexpr uint64_t kBlock = uint64_t{1} << 17;  ///< indices that are compared t
 using Bits = std::array<uint32_t, kBlock / 32>;
 
 /// Walks a stream block by block; both it and the blocks ascend.
-template <typename T>
 class Walk {
  public:
-  explicit Walk(const StreamView<T>& stream) : stream_(&stream) {}
+  explicit Walk(const StreamView& stream) : stream_(&stream) {}
 
   bool done() const { return at_ >= stream_->values.size(); }
   uint64_t index() const { return stream_->dense ? at_ : stream_->indices[at_]; }
@@ -46,13 +45,12 @@ class Walk {
                                from);
   }
 
-  const StreamView<T>* stream_;
+  const StreamView* stream_;
   size_t at_ = 0;
 };
 
 /// Of the entries [first, last) those whose bit is set.
-template <typename T>
-Mass mass_of_marked(const StreamView<T>& stream, size_t first, size_t last, uint64_t begin, const Bits& bits) {
+Mass mass_of_marked(const StreamView& stream, size_t first, size_t last, uint64_t begin, const Bits& bits) {
   if (!stream.dense) {
     return mass_where(stream.indices.subspan(first, last - first), stream.values.subspan(first, last - first),
                       static_cast<uint32_t>(begin), bits);
@@ -69,10 +67,9 @@ Mass mass_of_marked(const StreamView<T>& stream, size_t first, size_t last, uint
   return {sum.value(), magnitude};
 }
 
-template <typename T>
 class Auditor {
  public:
-  Auditor(const StreamView<T>& carried, std::span<const T> sums, std::span<const StreamView<T>> contributions,
+  Auditor(const StreamView& carried, std::span<const float> sums, std::span<const StreamView> contributions,
           Extent extent)
       : carried_(carried),
         sums_(sums),
@@ -80,7 +77,7 @@ class Auditor {
         everything_(extent == Extent::kEverything || carried.dense),
         walk_(carried),
         totals_(contributions.size()) {
-    for (const StreamView<T>& one : contributions) walks_.emplace_back(one);
+    for (const StreamView& one : contributions) walks_.emplace_back(one);
   }
 
   UpdateAudit run() {
@@ -98,7 +95,7 @@ class Auditor {
   uint64_t next_index() const {
     uint64_t next = walk_.done() ? kNone : walk_.index();
     if (!everything_) return next;
-    for (const Walk<T>& walk : walks_) next = walk.done() ? next : std::min(next, walk.index());
+    for (const Walk& walk : walks_) next = walk.done() ? next : std::min(next, walk.index());
     return next;
   }
 
@@ -111,13 +108,13 @@ class Auditor {
     for (size_t at = 0; at < contributions_.size(); ++at) {
       const auto [from, to] = walks_[at].take(begin, end);
       const Mass mass = everything_ ? mass_of(contributions_[at].values.subspan(from, to - from))
-                                    : mass_of_marked<T>(contributions_[at], from, to, begin, bits_);
+                                    : mass_of_marked(contributions_[at], from, to, begin, bits_);
       totals_[at].add(mass.sum);
       left.sum -= mass.sum;
       magnitude += mass.magnitude;
     }
     if (!everything_) clear(first, last, begin);
-    constexpr double kUnit = std::numeric_limits<T>::epsilon() / 2;
+    constexpr double kUnit = std::numeric_limits<float>::epsilon() / 2;
     constexpr double kSumming = 2 * kMassError;  // and the block's own sum of sums
     const double bound =
         (static_cast<double>(contributions_.size()) * kUnit + kSumming) * magnitude + kSumming * left.magnitude;
@@ -134,12 +131,12 @@ class Auditor {
     for (size_t i = first; i < last; ++i) bits_[(carried_.indices[i] - begin) / 32] = 0;
   }
 
-  const StreamView<T>& carried_;
-  std::span<const T> sums_;
-  std::span<const StreamView<T>> contributions_;
+  const StreamView& carried_;
+  std::span<const float> sums_;
+  std::span<const StreamView> contributions_;
   bool everything_;
-  Walk<T> walk_;
-  std::vector<Walk<T>> walks_;
+  Walk walk_;
+  std::vector<Walk> walks_;
   std::vector<LongSum> totals_;
   double imbalance_ = 0;
   Bits bits_{};
@@ -147,16 +144,10 @@ class Auditor {
 
 }  // namespace
 
-template <typename T>
-UpdateAudit audit_update(const StreamView<T>& carried, std::span<const T> sums,
-                         std::span<const StreamView<T>> contributions, Extent extent) {
+UpdateAudit audit_update(const StreamView& carried, std::span<const float> sums,
+                         std::span<const StreamView> contributions, Extent extent) {
   MILLRACE_CHECK(sums.size() == carried.count(), sums.size(), carried.count());
-  return Auditor<T>(carried, sums, contributions, extent).run();
+  return Auditor(carried, sums, contributions, extent).run();
 }
-
-template UpdateAudit audit_update(const StreamView<float>&, std::span<const float>, std::span<const StreamView<float>>,
-                                  Extent);
-template UpdateAudit audit_update(const StreamView<double>&, std::span<const double>,
-                                  std::span<const StreamView<double>>, Extent);
 
 }  // namespace millrace::server

@@ -26,8 +26,7 @@ struct UpdateAudit {
 ///                entries of a block are there, whatever the size of the part.
 /// Cost           one pass over all of them, and, where the sum was cut, a lookup an entry in 16 KiB of bits: a third of the sum
 ///                (sum_at_least) of four streams of 1 %.
-template <typename T>
-UpdateAudit audit_update(const StreamView<T>& carried, std::span<const T> sums,
-                         std::span<const StreamView<T>> contributions, Extent extent);
+UpdateAudit audit_update(const StreamView& carried, std::span<const float> sums,
+                         std::span<const StreamView> contributions, Extent extent);
 
 }  // namespace millrace::server

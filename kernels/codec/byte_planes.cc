@@ -62,37 +62,25 @@ namespace millrace {
 HWY_EXPORT(apart);
 HWY_EXPORT(together);
 
-template <typename T>
-void to_planes(std::span<const T> values, uint8_t* planes) {
+void to_planes(std::span<const float> values, uint8_t* planes) {
   const size_t count = values.size();
   const std::span<const std::byte> raw = std::as_bytes(values);
-  size_t done = 0;
-  if constexpr (sizeof(T) == sizeof(float)) {
-    done = HWY_DYNAMIC_DISPATCH(apart)(values.data(), count, planes);
-  }
+  const size_t done = HWY_DYNAMIC_DISPATCH(apart)(values.data(), count, planes);
   for (size_t i = done; i < count; ++i) {
-    for (size_t byte = 0; byte < sizeof(T); ++byte) {
-      planes[byte * count + i] = static_cast<uint8_t>(raw[i * sizeof(T) + byte]);
+    for (size_t byte = 0; byte < sizeof(float); ++byte) {
+      planes[byte * count + i] = static_cast<uint8_t>(raw[i * sizeof(float) + byte]);
     }
   }
 }
 
-template <typename T>
-void from_planes(const uint8_t* const* planes, std::span<T> values) {
+void from_planes(const uint8_t* const* planes, std::span<float> values) {
   const std::span<std::byte> raw = std::as_writable_bytes(values);
-  size_t done = 0;
-  if constexpr (sizeof(T) == sizeof(float)) {
-    done = HWY_DYNAMIC_DISPATCH(together)(planes, values.size(), values.data());
-  }
+  const size_t done = HWY_DYNAMIC_DISPATCH(together)(planes, values.size(), values.data());
   for (size_t i = done; i < values.size(); ++i) {
-    for (size_t byte = 0; byte < sizeof(T); ++byte) raw[i * sizeof(T) + byte] = static_cast<std::byte>(planes[byte][i]);
+    for (size_t byte = 0; byte < sizeof(float); ++byte)
+      raw[i * sizeof(float) + byte] = static_cast<std::byte>(planes[byte][i]);
   }
 }
-
-template void to_planes<float>(std::span<const float>, uint8_t*);
-template void to_planes<double>(std::span<const double>, uint8_t*);
-template void from_planes<float>(const uint8_t* const*, std::span<float>);
-template void from_planes<double>(const uint8_t* const*, std::span<double>);
 
 }  // namespace millrace
 #endif  // HWY_ONCE

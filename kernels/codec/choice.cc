@@ -80,10 +80,9 @@ bool comes_first(const CodecCandidate& a, const CodecCandidate& b) {
 }
 
 /// All candidates for one stream.
-template <typename T>
 class Contest {
  public:
-  Contest(const StreamView<T>& stream, const ChoiceInput& input)
+  Contest(const StreamView& stream, const ChoiceInput& input)
       : input_(input),
         sample_(sample_stream(stream)),
         pieces_(std::max(input.pieces, 1u)),
@@ -119,7 +118,7 @@ class Contest {
   }
 
  private:
-  void list(const StreamView<T>& stream) {
+  void list(const StreamView& stream) {
     const bool as_it_is = input_.form == CodedForm::kAsItIs;
     std::vector<ValueCodecId> values;
     if (input_.spec.value != ValueCodecId::kRaw) {
@@ -156,7 +155,7 @@ class Contest {
       candidate.decode_ns += row.decode.at(units);
     }
     candidate.bytes = kContainerBytes;
-    if (candidate.value == ValueCodecId::kRaw) candidate.bytes += units * sizeof(T);
+    if (candidate.value == ValueCodecId::kRaw) candidate.bytes += units * sizeof(float);
     // What needs no sample is shown even where it has no chance: dense above all.
     candidate.complete = candidate.dense && candidate.value == ValueCodecId::kRaw;
     add_up(candidate);
@@ -193,8 +192,8 @@ class Contest {
 
   /// A few pieces of a stream whose entries cluster have more of them or fewer than their share, and entries are most of a code's
   /// bytes: how many they should have over how many there are.
-  double share_of_entries(std::span<const T> dense) const {
-    const auto seen = static_cast<double>(dense.size()) - static_cast<double>(std::ranges::count(dense, T{0}));
+  double share_of_entries(std::span<const float> dense) const {
+    const auto seen = static_cast<double>(dense.size()) - static_cast<double>(std::ranges::count(dense, 0.0F));
     return std::clamp(static_cast<double>(dense.size()) * density_ / std::max(seen, 1.0), 0.25, 4.0);
   }
 
@@ -222,20 +221,20 @@ class Contest {
   }
 
   std::optional<double> value_bytes_of(const CodecCandidate& candidate) {
-    if (candidate.value == ValueCodecId::kRaw) return (candidate.dense ? dimension_ : count_) * sizeof(T);
+    if (candidate.value == ValueCodecId::kRaw) return (candidate.dense ? dimension_ : count_) * sizeof(float);
     auto& known = candidate.dense ? dense_value_bytes_ : value_bytes_;
     for (const auto& [id, bytes] : known) {
       if (id == candidate.value) return bytes;
     }
     const EncodeOptions options{with_value(candidate.value), RandomKey{}, 0};
-    const Buffer<T> dense = candidate.dense ? sample_.dense_values() : Buffer<T>();
-    const std::span<const T> values = candidate.dense ? dense : sample_.values;
+    const Buffer<float> dense = candidate.dense ? sample_.dense_values() : Buffer<float>();
+    const std::span<const float> values = candidate.dense ? dense : sample_.values;
     const IndexSpan indices = candidate.dense ? IndexSpan() : IndexSpan(sample_.indices);
     const ValueCodec& codec = *find_value_codec(candidate.value);
-    Buffer<T> decoded(codec.lossless(options.spec) ? 0 : values.size());
+    Buffer<float> decoded(codec.lossless(options.spec) ? 0 : values.size());
     code_.clear();
     std::optional<double> bytes;
-    if (codec.encode(indices, values, options, code_, std::span<T>(decoded))) {
+    if (codec.encode(indices, values, options, code_, std::span<float>(decoded))) {
       bytes = static_cast<double>(code_.size()) * (candidate.dense ? dimension_ * share_of_entries(dense) : count_) /
               static_cast<double>(values.size());
     }
@@ -244,7 +243,7 @@ class Contest {
   }
 
   const ChoiceInput& input_;
-  StreamSample<T> sample_;
+  StreamSample sample_;
   uint32_t pieces_;
   double count_;  ///< with the next one, of a piece
   double dimension_;
@@ -260,11 +259,10 @@ class Contest {
 
 }  // namespace
 
-template <typename T>
-CodecChoice choose_codecs(const StreamView<T>& stream, const ChoiceInput& input) {
+CodecChoice choose_codecs(const StreamView& stream, const ChoiceInput& input) {
   MILLRACE_CHECK(input.speeds != nullptr && input.link_bits_per_s > 0 && stream.count() > 0, input.link_bits_per_s,
                  stream.count());
-  return Contest<T>(stream, input).run(nullptr);
+  return Contest(stream, input).run(nullptr);
 }
 
 bool CodecChooser::is_due(uint64_t count, double rate) const {
@@ -273,8 +271,7 @@ bool CodecChooser::is_due(uint64_t count, double rate) const {
          moved(static_cast<double>(choice_->count), static_cast<double>(count));
 }
 
-template <typename T>
-bool CodecChooser::choose(const StreamView<T>& stream, const ChoiceInput& input) {
+bool CodecChooser::choose(const StreamView& stream, const ChoiceInput& input) {
   // Of a dense stream what is not zero counts; how much that is, is looked at every so many steps.
   const uint64_t count = stream.dense && choice_ ? choice_->count : stream.count();
   if (stream.count() == 0) return false;
@@ -282,7 +279,7 @@ bool CodecChooser::choose(const StreamView<T>& stream, const ChoiceInput& input)
   if (!is_due(count, input.link_bits_per_s)) return false;
   steps_since_ = 0;
   const CodecCandidate* const present = choice_ ? &choice_->chosen : nullptr;
-  CodecChoice next = Contest<T>(stream, input).run(present);
+  CodecChoice next = Contest(stream, input).run(present);
   bool changes = true;
   if (present != nullptr) {
     const auto again = std::ranges::find_if(
@@ -305,8 +302,7 @@ CodecSpec CodecChooser::resolved(const CodecSpec& spec) const {
   return codecs;
 }
 
-template <typename T>
-std::optional<Stream<T>> CodecChooser::formed(const StreamView<T>& stream, CodedForm form) const {
+std::optional<Stream> CodecChooser::formed(const StreamView& stream, CodedForm form) const {
   if (!choice_ || form == CodedForm::kAsItIs || choice_->chosen.dense == stream.dense) return std::nullopt;
   if (stream.dense) return to_sparse(stream);
   CodecSpec spec;
@@ -325,12 +321,5 @@ double LinkRate::bits_per_s() const {
   if (stated_ > 0) return stated_;
   return measured_ > 0 ? measured_ : kLinkRateUnknown;
 }
-
-template CodecChoice choose_codecs(const StreamView<float>&, const ChoiceInput&);
-template CodecChoice choose_codecs(const StreamView<double>&, const ChoiceInput&);
-template bool CodecChooser::choose(const StreamView<float>&, const ChoiceInput&);
-template bool CodecChooser::choose(const StreamView<double>&, const ChoiceInput&);
-template std::optional<Stream<float>> CodecChooser::formed(const StreamView<float>&, CodedForm) const;
-template std::optional<Stream<double>> CodecChooser::formed(const StreamView<double>&, CodedForm) const;
 
 }  // namespace millrace

@@ -147,8 +147,7 @@ struct CodecChoice {
 ///          code that changes values need not stay zeros.
 /// Cost     a sample of 4096 entries coded by every candidate that could win; a dense stream is looked through once besides.
 /// Threads  reentrant.
-template <typename T>
-CodecChoice choose_codecs(const StreamView<T>& stream, const ChoiceInput& input);
+CodecChoice choose_codecs(const StreamView& stream, const ChoiceInput& input);
 
 /// The choice for one tensor and direction over its steps: looked at again every 32 steps, and when the count of entries or the
 /// link's rate has changed by a quarter; changed only for one that takes 5 % less.
@@ -157,8 +156,7 @@ CodecChoice choose_codecs(const StreamView<T>& stream, const ChoiceInput& input)
 class CodecChooser {
  public:
   /// Before a step is coded. True: the choice is the first or another one. An empty stream changes nothing.
-  template <typename T>
-  bool choose(const StreamView<T>& stream, const ChoiceInput& input);
+  bool choose(const StreamView& stream, const ChoiceInput& input);
 
   /// nullptr: nothing was chosen yet.
   const CodecChoice* choice() const { return choice_.get(); }
@@ -167,8 +165,7 @@ class CodecChooser {
   /// `spec` with the codecs chosen, not automatic any more; before the first choice those that it names.
   CodecSpec resolved(const CodecSpec& spec) const;
   /// The stream in the form chosen; empty: as it is.
-  template <typename T>
-  std::optional<Stream<T>> formed(const StreamView<T>& stream, CodedForm form) const;
+  std::optional<Stream> formed(const StreamView& stream, CodedForm form) const;
 
  private:
   bool is_due(uint64_t count, double rate) const;

@@ -8,24 +8,21 @@ namespace {
 
 constexpr size_t kRuns = 8;
 
-template <typename T>
-uint64_t count_nonzero(std::span<const T> values) {
+uint64_t count_nonzero(std::span<const float> values) {
   uint64_t count = 0;
-  for (const T value : values) count += value != T{0};
+  for (const float value : values) count += value != 0.0F;
   return count;
 }
 
 /// Appends an entry `gap` indices behind the last one.
-template <typename T>
-void append_choice_sample(StreamSample<T>& sample, uint64_t gap, T value) {
+void append_choice_sample(StreamSample& sample, uint64_t gap, float value) {
   const uint64_t index = sample.indices.empty() ? gap : uint64_t{sample.indices.back()} + 1 + gap;
   if (index >= kDimensionMax) return;
   sample.indices.push_back(static_cast<uint32_t>(index));
   sample.values.push_back(value);
 }
 
-template <typename T>
-void sample_sparse(const StreamView<T>& stream, StreamSample<T>& sample) {
+void sample_sparse(const StreamView& stream, StreamSample& sample) {
   const size_t count = stream.indices.size();
   const size_t runs = count <= kSampleEntries ? 1 : kRuns;
   const size_t length = std::min(count, kSampleEntries) / runs;
@@ -38,15 +35,14 @@ void sample_sparse(const StreamView<T>& stream, StreamSample<T>& sample) {
   }
 }
 
-template <typename T>
-void sample_dense(const StreamView<T>& stream, StreamSample<T>& sample) {
+void sample_dense(const StreamView& stream, StreamSample& sample) {
   const size_t size = stream.values.size();
   const size_t runs = sample.count <= kSampleEntries ? 1 : kRuns;
   for (size_t run = 0; run < runs; ++run) {
     const size_t most = (run + 1) * kSampleEntries / runs;
     uint64_t before = size * run / runs;
     for (size_t at = before; at < size && sample.indices.size() < most; ++at) {
-      if (stream.values[at] == T{0}) continue;
+      if (stream.values[at] == 0.0F) continue;
       append_choice_sample(sample, at - before, stream.values[at]);
       before = at + 1;
     }
@@ -55,9 +51,8 @@ void sample_dense(const StreamView<T>& stream, StreamSample<T>& sample) {
 
 }  // namespace
 
-template <typename T>
-StreamSample<T> sample_stream(const StreamView<T>& stream) {
-  StreamSample<T> sample;
+StreamSample sample_stream(const StreamView& stream) {
+  StreamSample sample;
   sample.count = stream.dense ? count_nonzero(stream.values) : stream.count();
   sample.indices.reserve(std::min<uint64_t>(sample.count, kSampleEntries));
   sample.values.reserve(sample.indices.capacity());
@@ -66,7 +61,8 @@ StreamSample<T> sample_stream(const StreamView<T>& stream) {
   } else {
     sample_sparse(stream, sample);
   }
-  if (sample.indices.empty()) append_choice_sample(sample, 0, T{0});  // all zeros
+  if (sample.indices.empty()) append_choice_sample(sample, 0, 0.0F);
+  // all zeros
   sample.count = std::max<uint64_t>(sample.count, 1);
   // As far behind the last entry as the stream's own end is on average.
   const bool whole = sample.indices.size() == sample.count;
@@ -77,12 +73,11 @@ StreamSample<T> sample_stream(const StreamView<T>& stream) {
 }
 
 // Runs from all over it: where entries lie close together, its beginning says little.
-template <typename T>
-Buffer<T> StreamSample<T>::dense_values() const {
+Buffer<float> StreamSample::dense_values() const {
   const uint64_t size = std::min<uint64_t>(dimension, 4 * kSampleEntries);
   const uint64_t runs = size == dimension ? 1 : kRuns;
   const uint64_t length = size / runs;
-  Buffer<T> dense(length * runs, T{0});
+  Buffer<float> dense(length * runs, 0.0F);
   for (uint64_t run = 0; run < runs; ++run) {
     const uint64_t begin = runs == 1 ? 0 : (dimension - length) * run / (runs - 1);
     auto at = static_cast<size_t>(std::ranges::lower_bound(indices, begin) - indices.begin());
@@ -106,8 +101,7 @@ double uniform_spread(double density) {
   return std::lerp(kUniformSpreads[upper - 1], kUniformSpreads[upper], share);
 }
 
-template <typename T>
-double StreamSample<T>::gap_spread() const {
+double StreamSample::gap_spread() const {
   if (indices.size() < 3) return 1;
   double sum = 0;
   double squares = 0;
@@ -122,10 +116,5 @@ double StreamSample<T>::gap_spread() const {
   if (density > kSpreadDensities.back()) return 1;
   return std::sqrt(std::max(squares / gaps - mean * mean, 0.0)) / uniform_spread(density);
 }
-
-template struct StreamSample<float>;
-template struct StreamSample<double>;
-template StreamSample<float> sample_stream(const StreamView<float>&);
-template StreamSample<double> sample_stream(const StreamView<double>&);
 
 }  // namespace millrace

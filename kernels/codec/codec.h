@@ -24,7 +24,7 @@ enum class IndexCodecId : uint8_t {
 
 /// How values become bytes. Numbers are on the wire: never reused. Each codec says its own, in its file, as index codecs do.
 enum class ValueCodecId : uint8_t {
-  kRaw = 1,   ///< the values as they are, f32 or f64
+  kRaw = 1,   ///< the values as they are
   kQsgd = 2,  ///< QSGD in buckets
 };
 
@@ -93,7 +93,7 @@ class IndexCodec {
   virtual Status decode(ByteSpan bytes, uint64_t dimension, uint64_t count, IndexBuffer& indices) const = 0;
 };
 
-/// One way to code the values of a stream. f32 and f64.
+/// One way to code the values of a stream.
 ///
 /// Threads  const and reentrant.
 class ValueCodec {
@@ -119,25 +119,22 @@ class ValueCodec {
   virtual Status validate(const CodecSpec& spec) const;
 
   /// encode() never appends more; codecs of fixed length append as many.
-  virtual uint64_t bytes_max(uint64_t count, ValueType type, const CodecSpec& spec) const = 0;
+  virtual uint64_t bytes_max(uint64_t count, const CodecSpec& spec) const = 0;
 
   /// Refuses bytes that do not code exactly `count` values, as far as their size and parameters tell: asked before memory for
   /// the values is taken.
   ///
   /// Errors   malformed.
-  virtual Status check(ByteSpan bytes, uint64_t count, ValueType type) const = 0;
+  virtual Status check(ByteSpan bytes, uint64_t count) const = 0;
 
   /// Appends the code of `values` to `out`; writes what will be decoded into `decoded` (same size) unless lossless.
   /// `indices` are those of the values (empty: dense), for codecs whose randomness or buckets follow the index.
   virtual Status encode(IndexSpan indices, std::span<const float> values, const EncodeOptions& options, ByteBuffer& out,
                         std::span<float> decoded) const = 0;
-  virtual Status encode(IndexSpan indices, std::span<const double> values, const EncodeOptions& options,
-                        ByteBuffer& out, std::span<double> decoded) const = 0;
 
   /// Decodes exactly out.size() values, all finite where the codec can tell; hostile bytes give an error. `indices` are those
   /// that the index code gave (empty: dense), for codecs that encode by them.
   virtual Status decode(ByteSpan bytes, IndexSpan indices, std::span<float> out) const = 0;
-  virtual Status decode(ByteSpan bytes, IndexSpan indices, std::span<double> out) const = 0;
 };
 
 /// Bytes over bytes_estimate() that an index codec may need as working room in `out` while it encodes uniform indices.
@@ -154,7 +151,6 @@ std::string index_codec_words();
 std::string value_codec_words();
 
 /// What became of a stream when it was coded.
-template <typename T>
 struct StreamCoding {
   IndexCodecId index_codec = IndexCodecId::kNone;
   ValueCodecId value_codec = ValueCodecId::kRaw;
@@ -162,13 +158,12 @@ struct StreamCoding {
   uint64_t count = 0;  ///< entries that will be decoded
   bool dense = false;
   bool exact = true;             ///< the receiver decodes `selected` itself; `decoded` is then empty
-  Stream<T> decoded;             ///< otherwise: what the receiver will decode, bit for bit
+  Stream decoded;                ///< otherwise: what the receiver will decode, bit for bit
   uint64_t false_positives = 0;  ///< entries that nobody selected (Bloom)
 };
 
 /// A stream as bytes of its two codecs, before the container wraps them (protocol/container.h), and what will be decoded.
-template <typename T>
-struct CodedStream : StreamCoding<T> {
+struct CodedStream : StreamCoding {
   ByteBuffer index_bytes;
   ByteBuffer value_bytes;
 };
@@ -179,15 +174,11 @@ struct CodedStream : StreamCoding<T> {
 /// original  what the entries were selected from (the accumulator, the whole sum): fills entries that an index codec adds
 ///           (DeepReduce 4, policy P0). Dense or sparse; absent entries are 0. Empty dimension (0): added entries are 0.
 /// Errors    as the codecs'.
-template <typename T>
-Result<CodedStream<T>> encode_stream(const StreamView<T>& selected, const StreamView<T>& original,
-                                     const EncodeOptions& options);
+Result<CodedStream> encode_stream(const StreamView& selected, const StreamView& original, const EncodeOptions& options);
 
 /// The same into the caller's buffers; both may be one buffer (the container's), which then gets the index code followed by the
 /// value code. On an error what was appended is unspecified.
-template <typename T>
-Result<StreamCoding<T>> append_stream(const StreamView<T>& selected, const StreamView<T>& original,
-                                      const EncodeOptions& options, ByteBuffer& index_out, ByteBuffer& value_out,
-                                      uint64_t& index_bytes);
+Result<StreamCoding> append_stream(const StreamView& selected, const StreamView& original, const EncodeOptions& options,
+                                   ByteBuffer& index_out, ByteBuffer& value_out, uint64_t& index_bytes);
 
 }  // namespace millrace

@@ -10,7 +10,6 @@
 #include "kernels/base/check.h"
 #include "kernels/codec/byte_planes.h"
 #include "kernels/codec/codec_list.h"
-#include "kernels/codec/typed_value_codec.h"
 
 namespace millrace {
 namespace {
@@ -20,9 +19,8 @@ constexpr double kNoiseBits = 7.9;  // a byte: such a plane is not tried
 constexpr uint64_t kDeflateRatioMax = 1032;  // a match of 258 bytes takes 2 bits at least
 
 /// Which planes are deflated, and to how many bytes; the others are as they are.
-template <typename T>
 struct DeflateHeader {
-  static constexpr size_t kPlanes = sizeof(T);
+  static constexpr size_t kPlanes = sizeof(float);
   std::array<std::optional<uint32_t>, kPlanes> deflated;
 
   /// Takes the header off `bytes`. Empty: no code of `count` values.
@@ -72,34 +70,31 @@ Status malformed_deflate() {
 /// The values' bytes, plane by plane, each by itself in RFC 1951's Deflate where that is shorter. The paper deflates values as
 /// they lie: of the largest 1 % of the traces that takes 27 bits a value, measured offline; planes take 22.5 to 22.9. The lower
 /// bytes of a mantissa are noise, that of the exponent takes a bit or two. Lossless: NaN and infinity pass, as with raw.
-class DeflateValueCodec final : public TypedValueCodec<DeflateValueCodec> {
+class DeflateValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{9}; }
   std::string_view name() const override { return "deflate"; }
   std::string_view paper() const override { return "DeepReduce 11: Deflate of values; libdeflate, by planes of bytes"; }
   bool lossless(const CodecSpec&) const override { return true; }
-  uint64_t bytes_max(uint64_t count, ValueType type, const CodecSpec&) const override {
+  uint64_t bytes_max(uint64_t count, const CodecSpec&) const override {
     // A deflated plane is shorter than it was, but has a length.
-    const uint64_t planes = type == ValueType::kF32 ? sizeof(float) : sizeof(double);
-    return 1 + planes * (sizeof(uint32_t) + count);
+    return 1 + DeflateHeader::kPlanes * (sizeof(uint32_t) + count);
   }
-  Status check(ByteSpan bytes, uint64_t count, ValueType type) const override {
-    const bool fits = type == ValueType::kF32 ? DeflateHeader<float>::take(bytes, count).has_value()
-                                              : DeflateHeader<double>::take(bytes, count).has_value();
-    return fits ? Status{} : malformed_deflate();
+  Status check(ByteSpan bytes, uint64_t count) const override {
+    return DeflateHeader::take(bytes, count) ? Status{} : malformed_deflate();
   }
 
-  template <typename T>
-  Status encode_values(std::span<const T> values, const EncodeOptions&, ByteBuffer& out, std::span<T>) const {
+  Status encode(IndexSpan, std::span<const float> values, const EncodeOptions&, ByteBuffer& out,
+                std::span<float>) const override {
     const std::unique_ptr<libdeflate_compressor, FreeCompressor> compressor(libdeflate_alloc_compressor(kLevel));
     if (compressor == nullptr) return fail(ErrorCode::kLimitExceeded, "deflate: no memory for the compressor");
     const size_t count = values.size();
     ByteBuffer planes(values.size_bytes());
     to_planes(values, planes.data());
     ByteBuffer codes;
-    std::array<size_t, sizeof(T)> lengths{};
+    std::array<size_t, DeflateHeader::kPlanes> lengths{};
     uint32_t flags = 0;
-    for (size_t plane = 0; plane < sizeof(T) && count > 1; ++plane) {
+    for (size_t plane = 0; plane < DeflateHeader::kPlanes && count > 1; ++plane) {
       const ByteSpan of_plane = ByteSpan(planes).subspan(plane * count, count);
       if (entropy_of(of_plane) > kNoiseBits) continue;
       const size_t begin = codes.size();
@@ -116,7 +111,7 @@ class DeflateValueCodec final : public TypedValueCodec<DeflateValueCodec> {
       if (length > 0) writer.put(static_cast<uint32_t>(length));
     }
     size_t at = 0;
-    for (size_t plane = 0; plane < sizeof(T); ++plane) {
+    for (size_t plane = 0; plane < DeflateHeader::kPlanes; ++plane) {
       writer.put_bytes(lengths[plane] > 0 ? ByteSpan(codes).subspan(at, lengths[plane])
                                           : ByteSpan(planes).subspan(plane * count, count));
       at += lengths[plane];
@@ -124,15 +119,14 @@ class DeflateValueCodec final : public TypedValueCodec<DeflateValueCodec> {
     return {};
   }
 
-  template <typename T>
-  Status decode_values(ByteSpan bytes, std::span<T> out) const {
-    const auto header = DeflateHeader<T>::take(bytes, out.size());
+  Status decode(ByteSpan bytes, IndexSpan, std::span<float> out) const override {
+    const auto header = DeflateHeader::take(bytes, out.size());
     if (!header) return malformed_deflate();
     const std::unique_ptr<libdeflate_decompressor, FreeDecompressor> decompressor(libdeflate_alloc_decompressor());
     if (decompressor == nullptr) return fail(ErrorCode::kLimitExceeded, "deflate: no memory for the decompressor");
-    std::array<ByteBuffer, sizeof(T)> inflated;
-    std::array<const uint8_t*, sizeof(T)> planes{};
-    for (size_t plane = 0; plane < sizeof(T); ++plane) {
+    std::array<ByteBuffer, DeflateHeader::kPlanes> inflated;
+    std::array<const uint8_t*, DeflateHeader::kPlanes> planes{};
+    for (size_t plane = 0; plane < DeflateHeader::kPlanes; ++plane) {
       const ByteSpan code = bytes.first(header->deflated[plane].value_or(out.size()));
       bytes = bytes.subspan(code.size());
       planes[plane] = code.data();

@@ -44,8 +44,7 @@ struct Thinned {
 };
 
 /// Magnitudes are divided by `unit`.
-template <typename T>
-std::vector<Thinned> thin(std::span<const T> points, CurveStart start, double unit) {
+std::vector<Thinned> thin(std::span<const float> points, CurveStart start, double unit) {
   const double scale = 1 / unit;
   constexpr size_t kRunsPerLength = 24;  // a run is at most 1/24 of the way to it
   std::vector<Thinned> runs;
@@ -185,12 +184,11 @@ Candidate best_fit(std::span<const Thinned> runs) {
 
 }  // namespace
 
-template <typename T>
-DoubleExponential fit_double_exponential(std::span<const T> points, CurveStart start) {
+DoubleExponential fit_double_exponential(std::span<const float> points, CurveStart start) {
   MILLRACE_CHECK(!points.empty());
   const double largest = std::abs(static_cast<double>(start == CurveStart::kFirst ? points.front() : points.back()));
   if (largest == 0) return {};
-  const double unit = std::ldexp(1.0, std::max(std::ilogb(largest), -1000));
+  const double unit = std::ldexp(1.0, std::ilogb(largest));
   const Candidate best = best_fit(thin(points, start, unit));
   // A ratio that is nearly 0 is not: the next power is.
   const auto ratio = [n = static_cast<double>(points.size())](double rate) {
@@ -199,26 +197,20 @@ DoubleExponential fit_double_exponential(std::span<const T> points, CurveStart s
   return {best.a * unit, best.c * unit, ratio(best.b), ratio(best.d)};
 }
 
-template <typename T>
-void evaluate_double_exponential(const DoubleExponential& fit, std::span<T> magnitudes) {
+void evaluate_double_exponential(const DoubleExponential& fit, std::span<float> magnitudes) {
   constexpr double kPowerMin = 0x1p-100;
-  constexpr auto kSmallest = static_cast<double>(std::numeric_limits<T>::min());
-  constexpr auto kLargest = static_cast<double>(std::numeric_limits<T>::max());
+  constexpr auto kSmallest = static_cast<double>(std::numeric_limits<float>::min());
+  constexpr auto kLargest = static_cast<double>(std::numeric_limits<float>::max());
   double q = 1;
   double s = 1;
-  for (T& magnitude : magnitudes) {
+  for (float& magnitude : magnitudes) {
     const double y = fit.a * q + fit.c * s;
-    magnitude = static_cast<T>(y >= kSmallest ? std::min(y, kLargest) : 0);  // 0 where y is no number, too
+    magnitude = static_cast<float>(y >= kSmallest ? std::min(y, kLargest) : 0);  // 0 where y is no number, too
     q *= fit.q;
     s *= fit.s;
     if (q < kPowerMin) q = 0;
     if (s < kPowerMin) s = 0;
   }
 }
-
-template DoubleExponential fit_double_exponential(std::span<const float>, CurveStart);
-template DoubleExponential fit_double_exponential(std::span<const double>, CurveStart);
-template void evaluate_double_exponential(const DoubleExponential&, std::span<float>);
-template void evaluate_double_exponential(const DoubleExponential&, std::span<double>);
 
 }  // namespace millrace

@@ -22,11 +22,9 @@ enum class CurveStart : uint8_t { kFirst, kLast };
 ///
 /// points  [n], finite, n >= 1; `start` is the end with the largest magnitude.
 /// Cost    two passes, and at most 1e6 operations whatever n is.
-template <typename T>
-DoubleExponential fit_double_exponential(std::span<const T> points, CurveStart start);
+DoubleExponential fit_double_exponential(std::span<const float> points, CurveStart start);
 
 /// The magnitudes as they are decoded: WIRE_FORMAT.md, "fit_dexp". All are finite and not negative.
-template <typename T>
-void evaluate_double_exponential(const DoubleExponential& fit, std::span<T> magnitudes);
+void evaluate_double_exponential(const DoubleExponential& fit, std::span<float> magnitudes);
 
 }  // namespace millrace

@@ -11,8 +11,7 @@ namespace {
 
 /// Values for the indices that a codec will decode in place of the selected ones: the selected value where there is one, else
 /// the original's, else 0. Returns how many were not selected.
-template <typename T>
-uint64_t fill(const StreamView<T>& selected, const StreamView<T>& original, IndexSpan indices, std::span<T> values) {
+uint64_t fill(const StreamView& selected, const StreamView& original, IndexSpan indices, std::span<float> values) {
   size_t at_selected = 0;
   size_t at_original = 0;
   uint64_t added = 0;
@@ -30,14 +29,13 @@ uint64_t fill(const StreamView<T>& selected, const StreamView<T>& original, Inde
       const auto from = original.indices.begin() + static_cast<std::ptrdiff_t>(at_original);
       const auto found = std::lower_bound(from, original.indices.end(), index);
       at_original = static_cast<size_t>(found - original.indices.begin());
-      values[j] = found != original.indices.end() && *found == index ? original.values[at_original] : T{0};
+      values[j] = found != original.indices.end() && *found == index ? original.values[at_original] : 0.0F;
     }
   }
   return added;
 }
 
-template <typename T>
-Status check_shapes(const StreamView<T>& selected, const StreamView<T>& original, const CodecSpec& spec) {
+Status check_shapes(const StreamView& selected, const StreamView& original, const CodecSpec& spec) {
   if (auto valid = validate(spec); !valid) return valid;
   MILLRACE_CHECK(selected.dense ? selected.values.size() == selected.dimension && selected.indices.empty()
                                 : selected.indices.size() == selected.values.size(),
@@ -52,9 +50,8 @@ Status check_shapes(const StreamView<T>& selected, const StreamView<T>& original
 }
 
 /// Codes the indices. Where others are decoded than were selected, `filled` becomes the stream that will be.
-template <typename T>
-Status append_indices(const StreamView<T>& selected, const StreamView<T>& original, const EncodeOptions& options,
-                      ByteBuffer& out, StreamCoding<T>& coding, Stream<T>& filled) {
+Status append_indices(const StreamView& selected, const StreamView& original, const EncodeOptions& options,
+                      ByteBuffer& out, StreamCoding& coding, Stream& filled) {
   const IndexCodec* codec = find_index_codec(options.spec.index);
   IndexBuffer decoded;
   if (auto done =
@@ -67,7 +64,7 @@ Status append_indices(const StreamView<T>& selected, const StreamView<T>& origin
   filled.dimension = selected.dimension;
   filled.indices = std::move(decoded);
   filled.values.resize(filled.indices.size());
-  coding.false_positives = fill<T>(selected, original, filled.indices, filled.values);
+  coding.false_positives = fill(selected, original, filled.indices, filled.values);
   const PickingIndexCodec* picking = picking_codec(*codec);
   MILLRACE_CHECK(picking == nullptr ? filled.count() == selected.count() + coding.false_positives
                                     : filled.count() == selected.count() && coding.false_positives > 0,
@@ -78,15 +75,13 @@ Status append_indices(const StreamView<T>& selected, const StreamView<T>& origin
 
 }  // namespace
 
-template <typename T>
-Result<StreamCoding<T>> append_stream(const StreamView<T>& selected, const StreamView<T>& original,
-                                      const EncodeOptions& options, ByteBuffer& index_out, ByteBuffer& value_out,
-                                      uint64_t& index_bytes) {
+Result<StreamCoding> append_stream(const StreamView& selected, const StreamView& original, const EncodeOptions& options,
+                                   ByteBuffer& index_out, ByteBuffer& value_out, uint64_t& index_bytes) {
   if (auto checked = check_shapes(selected, original, options.spec); !checked) return std::unexpected(checked.error());
-  StreamCoding<T> coding;
+  StreamCoding coding;
   coding.dimension = selected.dimension;
   coding.dense = selected.dense;
-  Stream<T> filled;
+  Stream filled;
   const size_t start = index_out.size();
   if (!selected.dense) {
     if (auto done = append_indices(selected, original, options, index_out, coding, filled); !done) {
@@ -94,14 +89,14 @@ Result<StreamCoding<T>> append_stream(const StreamView<T>& selected, const Strea
     }
   }
   index_bytes = index_out.size() - start;
-  const StreamView<T> sent = coding.false_positives > 0 ? filled.view() : selected;
+  const StreamView sent = coding.false_positives > 0 ? filled.view() : selected;
   coding.count = sent.count();
 
   const ValueCodec* codec = find_value_codec(options.spec.value);
   coding.value_codec = codec->id();
   const bool values_exact = codec->lossless(options.spec);
-  Buffer<T> decoded(values_exact ? 0 : sent.count());
-  if (auto done = codec->encode(sent.indices, sent.values, options, value_out, std::span<T>(decoded)); !done) {
+  Buffer<float> decoded(values_exact ? 0 : sent.count());
+  if (auto done = codec->encode(sent.indices, sent.values, options, value_out, std::span<float>(decoded)); !done) {
     return std::unexpected(done.error());
   }
   coding.exact = values_exact && coding.false_positives == 0;
@@ -120,24 +115,14 @@ Result<StreamCoding<T>> append_stream(const StreamView<T>& selected, const Strea
   return coding;
 }
 
-template <typename T>
-Result<CodedStream<T>> encode_stream(const StreamView<T>& selected, const StreamView<T>& original,
-                                     const EncodeOptions& options) {
-  CodedStream<T> coded;
+Result<CodedStream> encode_stream(const StreamView& selected, const StreamView& original,
+                                  const EncodeOptions& options) {
+  CodedStream coded;
   uint64_t index_bytes = 0;
   auto coding = append_stream(selected, original, options, coded.index_bytes, coded.value_bytes, index_bytes);
   if (!coding) return std::unexpected(coding.error());
-  static_cast<StreamCoding<T>&>(coded) = std::move(*coding);
+  static_cast<StreamCoding&>(coded) = std::move(*coding);
   return coded;
 }
-
-template Result<StreamCoding<float>> append_stream(const StreamView<float>&, const StreamView<float>&,
-                                                   const EncodeOptions&, ByteBuffer&, ByteBuffer&, uint64_t&);
-template Result<StreamCoding<double>> append_stream(const StreamView<double>&, const StreamView<double>&,
-                                                    const EncodeOptions&, ByteBuffer&, ByteBuffer&, uint64_t&);
-template Result<CodedStream<float>> encode_stream(const StreamView<float>&, const StreamView<float>&,
-                                                  const EncodeOptions&);
-template Result<CodedStream<double>> encode_stream(const StreamView<double>&, const StreamView<double>&,
-                                                   const EncodeOptions&);
 
 }  // namespace millrace

@@ -19,15 +19,14 @@ struct ExponentialCode {
   static constexpr std::string_view kName = "fit_dexp";
   static constexpr uint64_t kCurves = 2;
 
-  static bool sized(ByteSpan bytes, uint64_t count, uint64_t value_bytes) {
+  static bool sized(ByteSpan bytes, uint64_t count) {
     const bool zeros = bytes[1] == 0 && bytes[2] == 0 && bytes[3] == 0;
-    const uint64_t curves = kCurves * (2 * value_bytes + 2 * sizeof(double));
+    const uint64_t curves = kCurves * (2 * sizeof(float) + 2 * sizeof(double));
     return zeros && bytes.size() == kFitHeaderBytes + 2 * sizeof(uint32_t) + curves + map_bytes(count);
   }
 
-  template <typename T>
-  static bool fit(const SortedCurve<T>& curve, ByteBuffer& out, std::span<T> fitted) {
-    const std::span<const T> points(curve.points);
+  static bool fit(const SortedCurve& curve, ByteBuffer& out, std::span<float> fitted) {
+    const std::span<const float> points(curve.points);
     const size_t negative_at = curve.positive + curve.zero;
     ByteWriter writer(out);
     writer.put(FitMode::kFitted);
@@ -38,8 +37,8 @@ struct ExponentialCode {
     if (curve.positive > 0) fits[0] = fit_double_exponential(points.first(curve.positive), CurveStart::kFirst);
     if (negative_at < points.size()) fits[1] = fit_double_exponential(points.subspan(negative_at), CurveStart::kLast);
     for (DoubleExponential& one : fits) {
-      T a{};
-      T c{};
+      float a{};
+      float c{};
       if (!round_coefficient(one.a, a) || !round_coefficient(one.c, c)) return false;
       if (a == 0) one.q = 1;
       if (c == 0) one.s = 1;
@@ -50,31 +49,29 @@ struct ExponentialCode {
       one.a = static_cast<double>(a);
       one.c = static_cast<double>(c);
     }
-    evaluate<T>(fits, curve.positive, curve.zero, fitted);
+    evaluate(fits, curve.positive, curve.zero, fitted);
     return true;
   }
 
-  template <typename T>
   static void evaluate(const std::array<DoubleExponential, kCurves>& fits, size_t positive, size_t zero,
-                       std::span<T> points) {
+                       std::span<float> points) {
     evaluate_double_exponential(fits[0], points.first(positive));
-    std::ranges::fill(points.subspan(positive, zero), T{0});
-    const std::span<T> negative = points.subspan(positive + zero);
+    std::ranges::fill(points.subspan(positive, zero), 0.0F);
+    const std::span<float> negative = points.subspan(positive + zero);
     evaluate_double_exponential(fits[1], negative);
     std::ranges::reverse(negative);
-    for (T& point : negative) point = -point;
+    for (float& point : negative) point = -point;
   }
 
-  template <typename T>
-  static const char* read(ByteSpan bytes, std::span<T> points) {
+  static const char* read(ByteSpan bytes, std::span<float> points) {
     ByteReader reader(bytes.subspan(kFitHeaderBytes));
     const uint64_t positive = *reader.get<uint32_t>();
     const uint64_t zero = *reader.get<uint32_t>();
     if (positive + zero > points.size()) return "more points than values";
     std::array<DoubleExponential, kCurves> fits;
     for (DoubleExponential& one : fits) {
-      const T a = *reader.get<T>();
-      const T c = *reader.get<T>();
+      const float a = *reader.get<float>();
+      const float c = *reader.get<float>();
       one = {static_cast<double>(a), static_cast<double>(c), *reader.get<double>(), *reader.get<double>()};
       if (!coefficient_valid(a) || !coefficient_valid(c)) return "a coefficient that cannot be";
       if (!(one.q > 0 && std::isfinite(one.q) && one.s > 0 && std::isfinite(one.s))) return "a rate that cannot be";

@@ -15,18 +15,16 @@ struct PolynomialCode {
   static constexpr ValueCodecId kId{10};
   static constexpr std::string_view kName = "fit_poly";
 
-  static uint64_t piece_bytes(uint64_t value_bytes) { return sizeof(uint32_t) + kCoefficients * value_bytes; }
+  static constexpr uint64_t kPieceBytes = sizeof(uint32_t) + kCoefficients * sizeof(float);
   static uint64_t pieces_of(ByteSpan bytes) { return bytes[2] + (uint64_t{bytes[3]} << 8); }
 
-  static bool sized(ByteSpan bytes, uint64_t count, uint64_t value_bytes) {
+  static bool sized(ByteSpan bytes, uint64_t count) {
     const uint64_t pieces = pieces_of(bytes);
-    return bytes[1] == 0 && pieces >= 1 &&
-           bytes.size() == kFitHeaderBytes + pieces * piece_bytes(value_bytes) + map_bytes(count);
+    return bytes[1] == 0 && pieces >= 1 && bytes.size() == kFitHeaderBytes + pieces * kPieceBytes + map_bytes(count);
   }
 
-  template <typename T>
-  static bool fit(const SortedCurve<T>& curve, ByteBuffer& out, std::span<T> fitted) {
-    const std::span<const T> points(curve.points);
+  static bool fit(const SortedCurve& curve, ByteBuffer& out, std::span<float> fitted) {
+    const std::span<const float> points(curve.points);
     const size_t start = out.size();
     ByteWriter writer(out);
     writer.put(FitMode::kFitted);
@@ -37,7 +35,7 @@ struct PolynomialCode {
     for (const auto& [begin, end] :
          {std::pair<size_t, size_t>{0, curve.positive}, {curve.positive, negative_at}, {negative_at, points.size()}}) {
       if (begin == end) continue;
-      const std::span<const T> sign = points.subspan(begin, end - begin);
+      const std::span<const float> sign = points.subspan(begin, end - begin);
       for (const Piece& piece : segment_curve(sign, piece_count(sign))) {
         ++pieces;
         if (!append_piece(sign.subspan(piece.begin, piece.length), writer,
@@ -50,30 +48,28 @@ struct PolynomialCode {
     return true;
   }
 
-  template <typename T>
-  static bool append_piece(std::span<const T> points, ByteWriter& writer, std::span<T> fitted) {
+  static bool append_piece(std::span<const float> points, ByteWriter& writer, std::span<float> fitted) {
     const std::array<double, kCoefficients> coefficients = fit_polynomial(points);
-    std::array<T, kCoefficients> rounded;
+    std::array<float, kCoefficients> rounded;
     for (size_t j = 0; j < kCoefficients; ++j) {
       if (!round_coefficient(coefficients[j], rounded[j])) return false;
     }
     writer.put(static_cast<uint32_t>(points.size()));
     writer.put(rounded);
-    evaluate_polynomial<T>(rounded, fitted);
+    evaluate_polynomial(rounded, fitted);
     return true;
   }
 
-  template <typename T>
-  static const char* read(ByteSpan bytes, std::span<T> points) {
+  static const char* read(ByteSpan bytes, std::span<float> points) {
     ByteReader reader(bytes.subspan(kFitHeaderBytes));
     for (uint64_t left = pieces_of(bytes); left > 0; --left) {
       const auto length = *reader.get<uint32_t>();
-      const auto coefficients = *reader.get<std::array<T, kCoefficients>>();
+      const auto coefficients = *reader.get<std::array<float, kCoefficients>>();
       if (length == 0 || length > points.size()) return "the pieces are not those of that many values";
-      for (const T coefficient : coefficients) {
+      for (const float coefficient : coefficients) {
         if (!coefficient_valid(coefficient)) return "a coefficient that cannot be";
       }
-      evaluate_polynomial<T>(coefficients, points.first(length));
+      evaluate_polynomial(coefficients, points.first(length));
       points = points.subspan(length);
     }
     return points.empty() ? nullptr : "the pieces are not those of that many values";

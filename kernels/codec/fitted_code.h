@@ -19,8 +19,7 @@ enum class FitMode : uint8_t { kExact = 0, kFitted = 1 };
 inline constexpr uint64_t kFitHeaderBytes = 4;
 
 /// Mode 0 and the values as they are.
-template <typename T>
-void append_unfitted(std::span<const T> values, ByteBuffer& out, std::span<T> decoded) {
+inline void append_unfitted(std::span<const float> values, ByteBuffer& out, std::span<float> decoded) {
   ByteWriter writer(out);
   writer.put(uint32_t{0});
   writer.put_array(values);
@@ -28,31 +27,30 @@ void append_unfitted(std::span<const T> values, ByteBuffer& out, std::span<T> de
 }
 
 /// The values of mode 0. False: NaN or infinity.
-template <typename T>
-bool take_unfitted(ByteSpan bytes, std::span<T> out) {
+inline bool take_unfitted(ByteSpan bytes, std::span<float> out) {
   if (out.empty()) return true;
   std::memcpy(out.data(), bytes.data() + kFitHeaderBytes, out.size_bytes());
   bool finite = true;
-  for (const T value : out) finite &= std::isfinite(value);
+  for (const float value : out) finite &= std::isfinite(value);
   return finite;
 }
 
 /// Sorts the values, has them fitted, and appends the code, or the values as they are where the fit is no shorter or no
 /// contraction.
 ///
-/// fit  fit(const SortedCurve<T>&, ByteBuffer& out, std::span<T> fitted): appends all of the code but the map and gives what
+/// fit  fit(const SortedCurve&, ByteBuffer& out, std::span<float> fitted): appends all of the code but the map and gives what
 ///      it decodes to; false where it cannot be sent.
-template <typename T, typename Fit>
-Status encode_fitted(std::span<const T> values, ByteBuffer& out, std::span<T> decoded, const Fit& fit) {
+template <typename Fit>
+Status encode_fitted(std::span<const float> values, ByteBuffer& out, std::span<float> decoded, const Fit& fit) {
   MILLRACE_CHECK(values.size() == decoded.size(), values.size(), decoded.size());
   if (values.size() >> 32 != 0) return fail(ErrorCode::kLimitExceeded, "a curve has fewer than 2^32 values");
   const auto curve = sort_curve(values);
   if (!curve) return std::unexpected(curve.error());
   const size_t start = out.size();
   const uint64_t exact_bytes = kFitHeaderBytes + values.size_bytes();
-  Buffer<T> fitted(values.size());
-  if (!fit(*curve, out, std::span<T>(fitted)) || out.size() - start + map_bytes(values.size()) >= exact_bytes ||
-      !is_contraction(curve_error<T>(curve->points, fitted))) {
+  Buffer<float> fitted(values.size());
+  if (!fit(*curve, out, std::span<float>(fitted)) || out.size() - start + map_bytes(values.size()) >= exact_bytes ||
+      !is_contraction(curve_error(curve->points, fitted))) {
     out.resize(start);
     append_unfitted(values, out, decoded);
     return {};
@@ -64,9 +62,9 @@ Status encode_fitted(std::span<const T> values, ByteBuffer& out, std::span<T> de
 
 /// A codec of fitted curves. Code has static members:
 ///   kId, kName
-///   bool sized(ByteSpan bytes, uint64_t count, uint64_t value_bytes): the length of the code is that of `count` values
-///   bool fit(const SortedCurve<T>&, ByteBuffer&, std::span<T> fitted): as above
-///   const char* read(ByteSpan bytes, std::span<T> points): the curve of a code that is sized, mode 1; nullptr: all is well
+///   bool sized(ByteSpan bytes, uint64_t count): the length of the code is that of `count` values
+///   bool fit(const SortedCurve&, ByteBuffer&, std::span<float> fitted): as above
+///   const char* read(ByteSpan bytes, std::span<float> points): the curve of a code that is sized, mode 1; nullptr: all is well
 template <typename Code>
 class FittedValueCodec final : public ValueCodec {
  public:
@@ -75,50 +73,43 @@ class FittedValueCodec final : public ValueCodec {
   std::string_view paper() const override { return "DeepReduce 5"; }
   bool lossless(const CodecSpec&) const override { return false; }
   bool contraction(const CodecSpec&) const override { return true; }
-  uint64_t bytes_max(uint64_t count, ValueType type, const CodecSpec&) const override {
-    return kFitHeaderBytes + count * value_bytes(type);
+  uint64_t bytes_max(uint64_t count, const CodecSpec&) const override {
+    return kFitHeaderBytes + count * sizeof(float);
   }
-  Status check(ByteSpan bytes, uint64_t count, ValueType type) const override {
-    if (sized(bytes, count, value_bytes(type))) return {};
+  Status check(ByteSpan bytes, uint64_t count) const override {
+    if (sized(bytes, count)) return {};
     return malformed("the length is not that of the values");
   }
 
   Status encode(IndexSpan, std::span<const float> values, const EncodeOptions&, ByteBuffer& out,
                 std::span<float> decoded) const override {
-    return encode_fitted(values, out, decoded, Code::template fit<float>);
-  }
-  Status encode(IndexSpan, std::span<const double> values, const EncodeOptions&, ByteBuffer& out,
-                std::span<double> decoded) const override {
-    return encode_fitted(values, out, decoded, Code::template fit<double>);
+    return encode_fitted(values, out, decoded, Code::fit);
   }
   Status decode(ByteSpan bytes, IndexSpan, std::span<float> out) const override { return decode_values(bytes, out); }
-  Status decode(ByteSpan bytes, IndexSpan, std::span<double> out) const override { return decode_values(bytes, out); }
 
  private:
-  static uint64_t value_bytes(ValueType type) { return type == ValueType::kF32 ? 4 : 8; }
   static std::unexpected<Error> malformed(const char* what) {
     return fail(ErrorCode::kMalformed, std::string(Code::kName) + ": " + what);
   }
 
-  static bool sized(ByteSpan bytes, uint64_t count, uint64_t value_bytes) {
+  static bool sized(ByteSpan bytes, uint64_t count) {
     if (bytes.size() < kFitHeaderBytes || count > kDimensionMax) return false;
     if (bytes[0] == static_cast<uint8_t>(FitMode::kFitted)) {
-      return count < kDimensionMax && Code::sized(bytes, count, value_bytes);
+      return count < kDimensionMax && Code::sized(bytes, count);
     }
     const bool zeros = bytes[0] == 0 && bytes[1] == 0 && bytes[2] == 0 && bytes[3] == 0;
-    return zeros && bytes.size() == kFitHeaderBytes + count * value_bytes;
+    return zeros && bytes.size() == kFitHeaderBytes + count * sizeof(float);
   }
 
-  template <typename T>
-  static Status decode_values(ByteSpan bytes, std::span<T> out) {
-    if (!sized(bytes, out.size(), sizeof(T))) return malformed("the length is not that of the values");
+  static Status decode_values(ByteSpan bytes, std::span<float> out) {
+    if (!sized(bytes, out.size())) return malformed("the length is not that of the values");
     if (bytes[0] == static_cast<uint8_t>(FitMode::kExact)) {
       return take_unfitted(bytes, out) ? Status{} : malformed("values that are not finite");
     }
-    Buffer<T> points(out.size());
-    if (const char* wrong = Code::read(bytes, std::span<T>(points)); wrong != nullptr) return malformed(wrong);
+    Buffer<float> points(out.size());
+    if (const char* wrong = Code::read(bytes, std::span<float>(points)); wrong != nullptr) return malformed(wrong);
     const ByteSpan map = bytes.last(map_bytes(out.size()));
-    return take_points<T>(map, points, out) ? Status{} : malformed("the map has points that are none");
+    return take_points(map, points, out) ? Status{} : malformed("the map has points that are none");
   }
 };
 

@@ -65,7 +65,7 @@ struct GsparEntropyHeader {
   uint64_t exact = 0;
 
   /// And checks the length of the code, as far as `count` says it.
-  static std::optional<GsparEntropyHeader> parse(ByteSpan bytes, uint64_t count, uint64_t value_bytes) {
+  static std::optional<GsparEntropyHeader> parse(ByteSpan bytes, uint64_t count) {
     ByteReader reader(bytes);
     const auto mode = reader.get<uint8_t>();
     const auto zero = reader.get<uint8_t>();
@@ -77,12 +77,12 @@ struct GsparEntropyHeader {
     if (*mode > 1 || *zero != 0 || *zeros != 0) return std::nullopt;
     if (*mode == 0) {
       if (*minus != 0 || *plus != 0 || *exact != 0) return std::nullopt;
-      if (reader.remaining() != count * value_bytes) return std::nullopt;
+      if (reader.remaining() != count * sizeof(float)) return std::nullopt;
       return GsparEntropyHeader{true, {}, count};
     }
     if (*minus > kGsparEntropyFrequencyMax || *plus > kGsparEntropyFrequencyMax || *exact >= count) return std::nullopt;
     if (*minus + *plus > kFrequencies || *minus + *plus < kFrequencies - kGsparEntropyFrequencyMax) return std::nullopt;
-    const uint64_t other = value_bytes + uint64_t{*exact} * value_bytes;
+    const uint64_t other = (uint64_t { *exact } + 1) * sizeof(float);
     if (reader.remaining() < other + sizeof(uint32_t)) return std::nullopt;
     const uint64_t symbols = reader.remaining() - other;
     if (symbols % 2 != 0 || count > symbols * kEntriesPerByte) return std::nullopt;
@@ -90,16 +90,14 @@ struct GsparEntropyHeader {
   }
 };
 
-template <typename T>
-uint32_t symbol_of(T value, ValueBits<T> scale) {
-  const auto bits = std::bit_cast<ValueBits<T>>(value);
-  const uint32_t sign = (bits & kSignBit<T>) == 0 ? 1 : 0;
-  return (bits & ~kSignBit<T>) == scale ? sign : 2;
+uint32_t symbol_of(float value, uint32_t scale) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = (bits & kSignBit) == 0 ? 1 : 0;
+  return (bits & ~kSignBit) == scale ? sign : 2;
 }
 
 /// The code of the symbols, from the last to the first, so that it is read from the first.
-template <typename T>
-uint32_t code_symbols(std::span<const T> values, ValueBits<T> scale, const Model& model, Buffer<uint16_t>& words) {
+uint32_t code_symbols(std::span<const float> values, uint32_t scale, const Model& model, Buffer<uint16_t>& words) {
   const std::array<uint32_t, 3> frequencies = model.frequencies();
   const std::array<uint32_t, 3> starts = {0, model.minus, model.minus + model.plus};
   uint32_t state = kStateMin;
@@ -116,15 +114,13 @@ uint32_t code_symbols(std::span<const T> values, ValueBits<T> scale, const Model
   return state;
 }
 
-template <typename T>
-void append_all_exact(std::span<const T> values, ByteBuffer& out) {
+void append_all_exact(std::span<const float> values, ByteBuffer& out) {
   ByteWriter writer(out);
   writer.put(std::array<uint8_t, kGsparEntropyHeaderBytes>{});
   writer.put_array(values);
 }
 
-template <typename T>
-Status encode_gspar_entropy_values(std::span<const T> values, ByteBuffer& out) {
+Status encode_gspar_entropy_values(std::span<const float> values, ByteBuffer& out) {
   const auto scale = find_gspar_scale(values);
   if (!scale) return std::unexpected(scale.error());
   // A part of two entries or fewer saves less than it takes to say so.
@@ -133,11 +129,11 @@ Status encode_gspar_entropy_values(std::span<const T> values, ByteBuffer& out) {
     return {};
   }
   std::array<uint64_t, 3> counts{};
-  for (const T value : values) ++counts[symbol_of(value, scale->bits)];
+  for (const float value : values) ++counts[symbol_of(value, scale->bits)];
   const Model model = Model::from(counts);
   Buffer<uint16_t> words;
   const uint32_t state = code_symbols(values, scale->bits, model, words);
-  if (sizeof(T) + sizeof(state) + words.size() * sizeof(uint16_t) >= scale->entries * sizeof(T)) {
+  if (sizeof(float) + sizeof(state) + words.size() * sizeof(uint16_t) >= scale->entries * sizeof(float)) {
     append_all_exact(values, out);
     return {};
   }
@@ -156,9 +152,8 @@ Status encode_gspar_entropy_values(std::span<const T> values, ByteBuffer& out) {
 }
 
 /// The symbols into `out`, an exact entry as its value. nullptr: all is well.
-template <typename T>
-const char* read_symbols(ByteSpan words, ByteSpan exact, uint32_t state, const Model& model, ValueBits<T> scale,
-                         std::span<T> out) {
+const char* read_symbols(ByteSpan words, ByteSpan exact, uint32_t state, const Model& model, uint32_t scale,
+                         std::span<float> out) {
   const uint32_t start_plus = model.minus;
   const uint32_t start_exact = model.minus + model.plus;
   const std::array<uint32_t, 3> frequencies = model.frequencies();
@@ -166,7 +161,7 @@ const char* read_symbols(ByteSpan words, ByteSpan exact, uint32_t state, const M
   const uint8_t* const words_end = word + words.size();
   const uint8_t* value = exact.data();
   const uint8_t* const values_end = value + exact.size();
-  for (T& entry : out) {
+  for (float& entry : out) {
     const uint32_t slot = state & (kFrequencies - 1);
     const uint32_t symbol = (slot >= start_plus ? 1u : 0u) + (slot >= start_exact ? 1u : 0u);
     const uint32_t start = symbol == 2 ? start_exact : symbol * start_plus;
@@ -180,33 +175,32 @@ const char* read_symbols(ByteSpan words, ByteSpan exact, uint32_t state, const M
     }
     if (symbol == 2) {
       if (value == values_end) return "more exact entries than there are values";
-      std::memcpy(&entry, value, sizeof(T));
-      value += sizeof(T);
-      if (magnitude_bits(entry) >= kInfinityBits<T>) return "values that are not finite";
+      std::memcpy(&entry, value, sizeof(float));
+      value += sizeof(float);
+      if (magnitude_bits(entry) >= kInfinityBits) return "values that are not finite";
     } else {
-      entry = std::bit_cast<T>(symbol == 1 ? scale : scale | kSignBit<T>);
+      entry = std::bit_cast<float>(symbol == 1 ? scale : scale | kSignBit);
     }
   }
   return state == kStateMin && word == words_end && value == values_end ? nullptr : "something is left over";
 }
 
-template <typename T>
-Status decode_gspar_entropy_values(ByteSpan bytes, std::span<T> out) {
-  const auto header = GsparEntropyHeader::parse(bytes, out.size(), sizeof(T));
+Status decode_gspar_entropy_values(ByteSpan bytes, std::span<float> out) {
+  const auto header = GsparEntropyHeader::parse(bytes, out.size());
   if (!header) return malformed_gspar_entropy("the length or the header is not that of the values");
   if (header->all_exact) {
     if (!take_finite(bytes.data() + kGsparEntropyHeaderBytes, out))
       return malformed_gspar_entropy("values that are not finite");
     return {};
   }
-  const auto scale = take_scale<T>(bytes.data() + kGsparEntropyHeaderBytes);
+  const auto scale = take_scale(bytes.data() + kGsparEntropyHeaderBytes);
   uint32_t state = 0;
-  std::memcpy(&state, bytes.data() + kGsparEntropyHeaderBytes + sizeof(T), sizeof(state));
+  std::memcpy(&state, bytes.data() + kGsparEntropyHeaderBytes + sizeof(float), sizeof(state));
   if (!scale || state < kStateMin) return malformed_gspar_entropy("a scale or a state that cannot be");
-  const uint64_t words_at = kGsparEntropyHeaderBytes + sizeof(T) + sizeof(state);
-  const uint64_t exact_at = bytes.size() - header->exact * sizeof(T);
-  const char* wrong = read_symbols<T>(bytes.subspan(words_at, exact_at - words_at), bytes.subspan(exact_at), state,
-                                      header->model, *scale, out);
+  const uint64_t words_at = kGsparEntropyHeaderBytes + sizeof(float) + sizeof(state);
+  const uint64_t exact_at = bytes.size() - header->exact * sizeof(float);
+  const char* wrong = read_symbols(bytes.subspan(words_at, exact_at - words_at), bytes.subspan(exact_at), state,
+                                   header->model, *scale, out);
   return wrong == nullptr ? Status{} : malformed_gspar_entropy(wrong);
 }
 
@@ -216,11 +210,11 @@ class GsparEntropyValueCodec final : public ValueCodec {
   std::string_view name() const override { return "gspar_entropy"; }
   std::string_view paper() const override { return "GSpar 2.3"; }
   bool lossless(const CodecSpec&) const override { return true; }
-  uint64_t bytes_max(uint64_t count, ValueType type, const CodecSpec&) const override {
-    return kGsparEntropyHeaderBytes + count * (type == ValueType::kF32 ? 4 : 8);
+  uint64_t bytes_max(uint64_t count, const CodecSpec&) const override {
+    return kGsparEntropyHeaderBytes + count * sizeof(float);
   }
-  Status check(ByteSpan bytes, uint64_t count, ValueType type) const override {
-    if (GsparEntropyHeader::parse(bytes, count, type == ValueType::kF32 ? 4 : 8)) return {};
+  Status check(ByteSpan bytes, uint64_t count) const override {
+    if (GsparEntropyHeader::parse(bytes, count)) return {};
     return malformed_gspar_entropy("the length or the header is not that of the values");
   }
 
@@ -228,14 +222,7 @@ class GsparEntropyValueCodec final : public ValueCodec {
                 std::span<float>) const override {
     return encode_gspar_entropy_values(values, out);
   }
-  Status encode(IndexSpan, std::span<const double> values, const EncodeOptions&, ByteBuffer& out,
-                std::span<double>) const override {
-    return encode_gspar_entropy_values(values, out);
-  }
   Status decode(ByteSpan bytes, IndexSpan, std::span<float> out) const override {
-    return decode_gspar_entropy_values(bytes, out);
-  }
-  Status decode(ByteSpan bytes, IndexSpan, std::span<double> out) const override {
     return decode_gspar_entropy_values(bytes, out);
   }
 };

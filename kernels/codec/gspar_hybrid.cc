@@ -42,14 +42,13 @@ struct Layout {
   Marks marks = Marks::kAllExact;
   uint64_t count = 0;
   uint64_t exact = 0;
-  uint64_t value_bytes = 4;
 
-  uint64_t marks_at() const { return kGsparHybridHeaderBytes + (marks == Marks::kAllExact ? 0 : value_bytes); }
+  uint64_t marks_at() const { return kGsparHybridHeaderBytes + (marks == Marks::kAllExact ? 0 : sizeof(float)); }
   uint64_t signs_at() const { return marks_at() + marks_bytes(marks, count, exact); }
   uint64_t values_at() const { return signs_at() + gspar_hybrid_bytes_of_bits(count - exact); }
-  uint64_t bytes() const { return values_at() + exact * value_bytes; }
+  uint64_t bytes() const { return values_at() + exact * sizeof(float); }
 
-  static std::optional<Layout> parse(ByteSpan bytes, uint64_t count, uint64_t value_bytes) {
+  static std::optional<Layout> parse(ByteSpan bytes, uint64_t count) {
     ByteReader reader(bytes);
     const auto mode = reader.get<uint8_t>();
     const auto zeros = reader.get_bytes(3);
@@ -61,25 +60,24 @@ struct Layout {
       if (zero != 0) return std::nullopt;
     }
     if (*mode == 0) {
-      return *exact == 0 ? std::optional(Layout{Marks::kAllExact, count, count, value_bytes}) : std::nullopt;
+      return *exact == 0 ? std::optional(Layout{Marks::kAllExact, count, count}) : std::nullopt;
     }
     if (*exact >= count) return std::nullopt;
-    return Layout{static_cast<Marks>(*mode), count, *exact, value_bytes};
+    return Layout{static_cast<Marks>(*mode), count, *exact};
   }
 };
 
-Layout smallest_layout(uint64_t count, uint64_t exact, uint64_t value_bytes) {
-  Layout best{Marks::kAllExact, count, count, value_bytes};
+Layout smallest_layout(uint64_t count, uint64_t exact) {
+  Layout best{Marks::kAllExact, count, count};
   if (exact == count) return best;
   for (const Marks marks : {Marks::kBitmap, Marks::kExact, Marks::kSigned}) {
-    const Layout layout{marks, count, exact, value_bytes};
+    const Layout layout{marks, count, exact};
     if (layout.bytes() < best.bytes()) best = layout;
   }
   return best;
 }
 
-template <typename T>
-void append_marks(std::span<const T> values, const GsparScale<T>& scale, Marks marks, ByteBuffer& out) {
+void append_marks(std::span<const float> values, const GsparScale& scale, Marks marks, ByteBuffer& out) {
   BitWriter writer(out);
   if (marks == Marks::kBitmap) {
     for (size_t begin = 0; begin < values.size(); begin += 32) {
@@ -98,15 +96,14 @@ void append_marks(std::span<const T> values, const GsparScale<T>& scale, Marks m
   writer.finish();
 }
 
-template <typename T>
-void append_signs(std::span<const T> values, const GsparScale<T>& scale, ByteBuffer& out) {
+void append_signs(std::span<const float> values, const GsparScale& scale, ByteBuffer& out) {
   constexpr uint32_t kFull = 48;
   BitWriter writer(out);
   uint64_t bits = 0;
   uint32_t filled = 0;
-  for (const T value : values) {
+  for (const float value : values) {
     const bool in_part = magnitude_bits(value) == scale.bits;
-    bits |= uint64_t{in_part && (std::bit_cast<ValueBits<T>>(value) & kSignBit<T>) != 0} << filled;
+    bits |= uint64_t{in_part && (std::bit_cast<uint32_t>(value) & kSignBit) != 0} << filled;
     filled += in_part ? 1 : 0;
     if (filled == kFull) {
       writer.put(bits, kFull);
@@ -118,12 +115,11 @@ void append_signs(std::span<const T> values, const GsparScale<T>& scale, ByteBuf
   writer.finish();
 }
 
-template <typename T>
-Status encode_gspar_hybrid_values(std::span<const T> values, ByteBuffer& out) {
+Status encode_gspar_hybrid_values(std::span<const float> values, ByteBuffer& out) {
   const auto scale = find_gspar_scale(values);
   if (!scale) return std::unexpected(scale.error());
   const uint64_t exact = values.size() - scale->entries;
-  const Layout layout = smallest_layout(values.size(), exact, sizeof(T));
+  const Layout layout = smallest_layout(values.size(), exact);
   const size_t start = out.size();
   ByteWriter writer(out);
   writer.put(layout.marks);
@@ -143,10 +139,9 @@ Status encode_gspar_hybrid_values(std::span<const T> values, ByteBuffer& out) {
 }
 
 /// Puts entries of either part one behind the other.
-template <typename T>
 class Merge {
  public:
-  Merge(ByteSpan bytes, const Layout& layout, ValueBits<T> scale, std::span<T> out)
+  Merge(ByteSpan bytes, const Layout& layout, uint32_t scale, std::span<float> out)
       : signs_(bytes.subspan(layout.signs_at(), layout.values_at() - layout.signs_at())),
         exact_(bytes.subspan(layout.values_at())),
         scale_(scale),
@@ -160,8 +155,8 @@ class Merge {
       const uint64_t some = std::min(left, kAtOnce);
       const uint64_t bits = signs_.take(static_cast<uint32_t>(some));
       for (uint64_t j = 0; j < some; ++j) {
-        const ValueBits<T> sign = static_cast<ValueBits<T>>(bits >> j) << (8 * sizeof(T) - 1);
-        out_[at_ + j] = std::bit_cast<T>(scale_ | sign);
+        const uint32_t sign = static_cast<uint32_t>(bits >> j) << 31;
+        out_[at_ + j] = std::bit_cast<float>(scale_ | sign);
       }
       at_ += some;
       left -= some;
@@ -169,7 +164,7 @@ class Merge {
   }
   void put_exact(uint64_t count) {
     finite_ &= take_finite(exact_.data(), out_.subspan(at_, count));
-    exact_ = exact_.subspan(count * sizeof(T));
+    exact_ = exact_.subspan(count * sizeof(float));
     at_ += count;
   }
   bool finished() const { return finite_ && signs_.at_end(); }
@@ -177,8 +172,8 @@ class Merge {
  private:
   BitReader signs_;
   ByteSpan exact_;
-  ValueBits<T> scale_;
-  std::span<T> out_;
+  uint32_t scale_;
+  std::span<float> out_;
   uint64_t at_ = 0;
   bool finite_ = true;
 };
@@ -205,11 +200,10 @@ bool each_position(ByteSpan marks, const Layout& layout, const Take& take) {
   return reader.at_end();
 }
 
-template <typename T>
-Status decode_parts(ByteSpan bytes, const Layout& layout, std::span<T> out) {
-  const auto scale = take_scale<T>(bytes.data() + kGsparHybridHeaderBytes);
+Status decode_parts(ByteSpan bytes, const Layout& layout, std::span<float> out) {
+  const auto scale = take_scale(bytes.data() + kGsparHybridHeaderBytes);
   if (!scale) return malformed_gspar_hybrid("the scale is no finite magnitude");
-  Merge<T> merge(bytes, layout, *scale, out);
+  Merge merge(bytes, layout, *scale, out);
   const bool list_signed = layout.marks == Marks::kSigned;
   uint64_t listed = list_signed ? layout.count - layout.exact : layout.exact;
   const ByteSpan marks = bytes.subspan(layout.marks_at(), layout.signs_at() - layout.marks_at());
@@ -239,9 +233,8 @@ Status decode_parts(ByteSpan bytes, const Layout& layout, std::span<T> out) {
                           : malformed_gspar_hybrid("values that are not finite, or signs that are no entry's");
 }
 
-template <typename T>
-Status decode_gspar_hybrid_values(ByteSpan bytes, std::span<T> out) {
-  const auto layout = Layout::parse(bytes, out.size(), sizeof(T));
+Status decode_gspar_hybrid_values(ByteSpan bytes, std::span<float> out) {
+  const auto layout = Layout::parse(bytes, out.size());
   if (!layout || layout->bytes() != bytes.size()) return malformed_gspar_hybrid("the length is not that of the values");
   if (layout->marks != Marks::kAllExact) return decode_parts(bytes, *layout, out);
   if (!take_finite(bytes.data() + kGsparHybridHeaderBytes, out))
@@ -255,11 +248,11 @@ class GsparHybridValueCodec final : public ValueCodec {
   std::string_view name() const override { return "gspar_hybrid"; }
   std::string_view paper() const override { return "GSpar 2.3"; }
   bool lossless(const CodecSpec&) const override { return true; }
-  uint64_t bytes_max(uint64_t count, ValueType type, const CodecSpec&) const override {
-    return kGsparHybridHeaderBytes + count * (type == ValueType::kF32 ? 4 : 8);
+  uint64_t bytes_max(uint64_t count, const CodecSpec&) const override {
+    return kGsparHybridHeaderBytes + count * sizeof(float);
   }
-  Status check(ByteSpan bytes, uint64_t count, ValueType type) const override {
-    const auto layout = Layout::parse(bytes, count, type == ValueType::kF32 ? 4 : 8);
+  Status check(ByteSpan bytes, uint64_t count) const override {
+    const auto layout = Layout::parse(bytes, count);
     if (!layout || layout->bytes() != bytes.size())
       return malformed_gspar_hybrid("the length is not that of the values");
     return {};
@@ -269,14 +262,7 @@ class GsparHybridValueCodec final : public ValueCodec {
                 std::span<float>) const override {
     return encode_gspar_hybrid_values(values, out);
   }
-  Status encode(IndexSpan, std::span<const double> values, const EncodeOptions&, ByteBuffer& out,
-                std::span<double>) const override {
-    return encode_gspar_hybrid_values(values, out);
-  }
   Status decode(ByteSpan bytes, IndexSpan, std::span<float> out) const override {
-    return decode_gspar_hybrid_values(bytes, out);
-  }
-  Status decode(ByteSpan bytes, IndexSpan, std::span<double> out) const override {
     return decode_gspar_hybrid_values(bytes, out);
   }
 };

@@ -30,17 +30,14 @@ constexpr uint64_t blocks_of(uint64_t dimension) { return (dimension + kHistoryB
 
 }  // namespace
 
-template <typename T>
-IndexSpan changed_indices(const StreamView<T>& update, IndexBuffer& storage) {
-  if (!update.dense && std::ranges::find(update.values, T{0}) == update.values.end()) return update.indices;
+IndexSpan changed_indices(const StreamView& update, IndexBuffer& storage) {
+  if (!update.dense && std::ranges::find(update.values, 0.0F) == update.values.end()) return update.indices;
   storage.clear();
   for (size_t i = 0; i < update.values.size(); ++i) {
     if (update.values[i] != 0) storage.push_back(update.dense ? static_cast<uint32_t>(i) : update.indices[i]);
   }
   return storage;
 }
-template IndexSpan changed_indices(const StreamView<float>&, IndexBuffer&);
-template IndexSpan changed_indices(const StreamView<double>&, IndexBuffer&);
 
 IndexHistory::IndexHistory(uint64_t dimension, uint64_t position) : dimension_(dimension) {
   MILLRACE_CHECK(dimension > 0 && dimension <= kHistoryDimensionMax, dimension);

@@ -41,8 +41,7 @@ struct HistoryLanes {
 };
 
 /// What an update changes: the indices of its values that are not 0, whichever form it has. A view of it, or of `storage`.
-template <typename T>
-IndexSpan changed_indices(const StreamView<T>& update, IndexBuffer& storage);
+IndexSpan changed_indices(const StreamView& update, IndexBuffer& storage);
 
 /// The parts of a history that its code reads.
 struct HistoryView {

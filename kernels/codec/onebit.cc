@@ -5,9 +5,9 @@
 #include <string>
 
 #include "kernels/base/bytes.h"
+#include "kernels/base/check.h"
 #include "kernels/codec/bucket_words.h"
 #include "kernels/codec/codec_list.h"
-#include "kernels/codec/typed_value_codec.h"
 #include "kernels/quantize/bucket_layout.h"
 #include "kernels/quantize/sign_means.h"
 #include "kernels/select/magnitude_scan.h"
@@ -18,45 +18,40 @@ namespace {
 constexpr size_t kOnebitHeaderBytes = 4;
 
 /// What the bits of a bucket stand for: the mean of those that are not below 0, and the mean magnitude of those that are.
-template <typename T>
 struct Means {
-  T positive = 0;
-  T negative = 0;
+  float positive = 0;
+  float negative = 0;
 
   bool hold() const {
     return std::isfinite(positive) && !std::signbit(positive) && std::isfinite(negative) && !std::signbit(negative);
   }
 };
 
-template <typename T>
 BucketLayout onebit_layout_of(uint64_t count, uint32_t bucket_size) {
-  return {.count = count, .bucket_size = bucket_size, .head_bytes = sizeof(Means<T>), .codes_bits = 1};
+  return {.count = count, .bucket_size = bucket_size, .head_bytes = sizeof(Means), .codes_bits = 1};
 }
 
-template <typename T>
-Means<T> means_at(const uint8_t* bytes) {
-  Means<T> means;
+Means means_at(const uint8_t* bytes) {
+  Means means;
   std::memcpy(&means, bytes, sizeof(means));
   return means;
 }
 
-template <typename T>
 Status check_onebit_code(ByteSpan bytes, uint64_t count) {
   const auto bucket_size = ByteReader(bytes).get<uint32_t>();
   if (!bucket_size || *bucket_size == 0 || *bucket_size > kBucketSizeMax) {
     return fail(ErrorCode::kMalformed, "onebit: no bucket size");
   }
-  if (count > kDimensionMax || bytes.size() - kOnebitHeaderBytes != onebit_layout_of<T>(count, *bucket_size).bytes()) {
+  if (count > kDimensionMax || bytes.size() - kOnebitHeaderBytes != onebit_layout_of(count, *bucket_size).bytes()) {
     return fail(ErrorCode::kMalformed, "onebit: the length is not that of the values");
   }
   return {};
 }
 
-template <typename T>
 Status check_onebit_buckets(ByteSpan bytes, const BucketLayout& layout) {
   for (uint64_t bucket = 0; bucket < layout.buckets(); ++bucket) {
     const uint8_t* at = bytes.data() + layout.byte(bucket);
-    if (!means_at<T>(at).hold()) {
+    if (!means_at(at).hold()) {
       return fail(ErrorCode::kMalformed, "onebit: a mean that is negative, infinite or NaN");
     }
     const uint64_t size = layout.size(bucket);
@@ -67,12 +62,11 @@ Status check_onebit_buckets(ByteSpan bytes, const BucketLayout& layout) {
   return {};
 }
 
-template <typename T>
-void encode_onebit_bucket(std::span<const T> values, uint8_t* bytes, T* decoded) {
-  const T largest = magnitude_of_key<T>(max_key(values));
-  const auto sign_means = SignMeans::of(values, largest);
+void encode_onebit_bucket(std::span<const float> values, uint8_t* bytes, float* decoded) {
+  const float largest = magnitude_of_key(max_key(values));
+  const auto sign_means = SignMeans::of(values);
   const SignSums& sums = sign_means.sums;
-  Means<T> means;
+  Means means;
   const uint64_t others = values.size() - sums.negatives;
   if (others > 0) means.positive = sign_means.mean(sums.positive, others, largest);
   if (sums.negatives > 0) means.negative = sign_means.mean(sums.negative, sums.negatives, largest);
@@ -85,7 +79,7 @@ void encode_onebit_bucket(std::span<const T> values, uint8_t* bytes, T* decoded)
 ///
 /// |v - decoded|^2 = |v|^2 - p m^2 - q l^2 for p values of mean m and q of mean -l, in each bucket: a contraction, by at most
 /// sqrt(1 - 1 / bucket). The error must be kept: without it training diverges, says the paper (codec_error retain).
-class OneBitValueCodec final : public TypedValueCodec<OneBitValueCodec> {
+class OneBitValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{7}; }
   std::string_view name() const override { return "onebit"; }
@@ -95,43 +89,38 @@ class OneBitValueCodec final : public TypedValueCodec<OneBitValueCodec> {
   bool parse(std::string_view text, CodecSpec& spec) const override { return parse_bucket_words(text, name(), spec); }
   std::string text(const CodecSpec& spec) const override { return bucket_text(name(), spec); }
   std::string words() const override { return "onebit[:BUCKET]"; }
-  uint64_t bytes_max(uint64_t count, ValueType type, const CodecSpec& spec) const override {
-    const auto layout = type == ValueType::kF32 ? onebit_layout_of<float>(count, spec.bucket_size)
-                                                : onebit_layout_of<double>(count, spec.bucket_size);
-    return kOnebitHeaderBytes + layout.bytes();
+  uint64_t bytes_max(uint64_t count, const CodecSpec& spec) const override {
+    return kOnebitHeaderBytes + onebit_layout_of(count, spec.bucket_size).bytes();
   }
-  Status check(ByteSpan bytes, uint64_t count, ValueType type) const override {
-    return type == ValueType::kF32 ? check_onebit_code<float>(bytes, count) : check_onebit_code<double>(bytes, count);
-  }
+  Status check(ByteSpan bytes, uint64_t count) const override { return check_onebit_code(bytes, count); }
 
-  template <typename T>
-  Status encode_values(std::span<const T> values, const EncodeOptions& options, ByteBuffer& out,
-                       std::span<T> decoded) const {
-    if (max_key(values) >= kInfinityKey<T>) {
+  Status encode(IndexSpan, std::span<const float> values, const EncodeOptions& options, ByteBuffer& out,
+                std::span<float> decoded) const override {
+    MILLRACE_CHECK(values.size() == decoded.size(), values.size(), decoded.size());
+    if (max_key(values) >= kInfinityKey) {
       return fail(ErrorCode::kNonFinite, "onebit: NaN or infinity among the values");
     }
     const uint32_t bucket_size = options.spec.bucket_size;
-    const BucketLayout layout = onebit_layout_of<T>(values.size(), bucket_size);
+    const BucketLayout layout = onebit_layout_of(values.size(), bucket_size);
     ByteWriter(out).put(bucket_size);
     const size_t begin = out.size();
     out.resize(begin + layout.bytes());
     for_each_bucket(layout, [&](uint64_t bucket) {
       const uint64_t first = layout.first(bucket);
-      encode_onebit_bucket<T>(values.subspan(first, layout.size(bucket)), out.data() + begin + layout.byte(bucket),
-                              decoded.data() + first);
+      encode_onebit_bucket(values.subspan(first, layout.size(bucket)), out.data() + begin + layout.byte(bucket),
+                           decoded.data() + first);
     });
     return {};
   }
 
-  template <typename T>
-  Status decode_values(ByteSpan bytes, std::span<T> out) const {
-    if (const Status sized = check_onebit_code<T>(bytes, out.size()); !sized) return sized;
-    const BucketLayout layout = onebit_layout_of<T>(out.size(), *ByteReader(bytes).get<uint32_t>());
+  Status decode(ByteSpan bytes, IndexSpan, std::span<float> out) const override {
+    if (const Status sized = check_onebit_code(bytes, out.size()); !sized) return sized;
+    const BucketLayout layout = onebit_layout_of(out.size(), *ByteReader(bytes).get<uint32_t>());
     bytes = bytes.subspan(kOnebitHeaderBytes);
-    if (const Status valid = check_onebit_buckets<T>(bytes, layout); !valid) return valid;
+    if (const Status valid = check_onebit_buckets(bytes, layout); !valid) return valid;
     for_each_bucket(layout, [&](uint64_t bucket) {
       const uint8_t* at = bytes.data() + layout.byte(bucket);
-      const auto means = means_at<T>(at);
+      const auto means = means_at(at);
       sign_values(at + sizeof(means), layout.size(bucket), means.positive, -means.negative,
                   out.data() + layout.first(bucket));
     });

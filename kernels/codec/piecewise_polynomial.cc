@@ -29,29 +29,27 @@ struct Cut {
   double distance = 0;
 };
 
-/// Half of the distance between a point and the chord of its piece. Halves, for a sum or difference of two may be too large.
-template <typename T>
+/// Distances between points and the chord of their piece.
 struct Chord {
-  std::span<const T> points;
+  std::span<const float> points;
   double first;
   double slope;
 
-  explicit Chord(std::span<const T> piece) : points(piece), first(static_cast<double>(piece.front()) / 2) {
-    slope = (static_cast<double>(piece.back()) / 2 - first) / static_cast<double>(piece.size() - 1);
+  explicit Chord(std::span<const float> piece) : points(piece), first(static_cast<double>(piece.front())) {
+    slope = (static_cast<double>(piece.back()) - first) / static_cast<double>(piece.size() - 1);
   }
   double distance(size_t i) const {
-    return std::abs(first + slope * static_cast<double>(static_cast<int64_t>(i)) - static_cast<double>(points[i]) / 2);
+    return std::abs(first + slope * static_cast<double>(static_cast<int64_t>(i)) - static_cast<double>(points[i]));
   }
 };
 
 /// The first of the furthest points. Blocks are searched for their largest distance only, in four chains, and the best block
 /// for its place.
-template <typename T>
-Cut furthest_from_chord(std::span<const T> points) {
+Cut furthest_from_chord(std::span<const float> points) {
   constexpr size_t kBlock = 128;
   constexpr size_t kChains = 4;
   if (points.size() < 2 * kCoefficients) return {};
-  const Chord<T> chord(points);
+  const Chord chord(points);
   const size_t last = points.size() - kCoefficients;  // the last place of a cut
   double furthest = 0;
   size_t block = kCoefficients;
@@ -103,16 +101,14 @@ struct GramPolynomials {
 };
 
 /// A power of two near the largest magnitude.
-template <typename T>
-int polynomial_exponent_of(std::span<const T> points) {
+int polynomial_exponent_of(std::span<const float> points) {
   double largest = 0;
-  for (const T point : points) largest = std::max(largest, std::abs(static_cast<double>(point)));
-  return largest == 0 ? 0 : std::max(std::ilogb(largest), -1000);
+  for (const float point : points) largest = std::max(largest, std::abs(static_cast<double>(point)));
+  return largest == 0 ? 0 : std::ilogb(largest);
 }
 
 /// Sums of point t^j: those that mirror each other together.
-template <typename T>
-std::array<double, kCoefficients> moments_of(std::span<const T> points, double scale) {
+std::array<double, kCoefficients> moments_of(std::span<const float> points, double scale) {
   std::array<double, kCoefficients> sums{};
   const size_t n = points.size();
   const double step = 1.0 / static_cast<double>(n);
@@ -136,8 +132,7 @@ std::array<double, kCoefficients> moments_of(std::span<const T> points, double s
 
 }  // namespace
 
-template <typename T>
-size_t piece_count(std::span<const T> points) {
+size_t piece_count(std::span<const float> points) {
   const size_t n = points.size();
   const size_t most = std::clamp<size_t>(n / kPointsPerPiece, 1, kPiecesMax);
   if (n < 3) return 1;
@@ -150,8 +145,7 @@ size_t piece_count(std::span<const T> points) {
   return std::clamp<size_t>(static_cast<size_t>(pieces), 1, most);
 }
 
-template <typename T>
-std::vector<Piece> segment_curve(std::span<const T> points, size_t count) {
+std::vector<Piece> segment_curve(std::span<const float> points, size_t count) {
   std::vector<Piece> pieces = {{0, points.size()}};
   std::vector<Cut> cuts = {furthest_from_chord(points)};
   while (pieces.size() < count) {
@@ -169,8 +163,7 @@ std::vector<Piece> segment_curve(std::span<const T> points, size_t count) {
   return pieces;
 }
 
-template <typename T>
-std::array<double, kCoefficients> fit_polynomial(std::span<const T> points) {
+std::array<double, kCoefficients> fit_polynomial(std::span<const float> points) {
   MILLRACE_CHECK(!points.empty());
   const int exponent = polynomial_exponent_of(points);
   const std::array<double, kCoefficients> moments = moments_of(points, std::ldexp(1.0, -exponent));
@@ -186,8 +179,7 @@ std::array<double, kCoefficients> fit_polynomial(std::span<const T> points) {
   return coefficients;
 }
 
-template <typename T>
-void evaluate_polynomial(std::span<const T, kCoefficients> coefficients, std::span<T> points) {
+void evaluate_polynomial(std::span<const float, kCoefficients> coefficients, std::span<float> points) {
   std::array<double, kCoefficients> a;
   for (size_t j = 0; j < kCoefficients; ++j) a[j] = static_cast<double>(coefficients[j]);
   const auto n = static_cast<int64_t>(points.size());
@@ -197,17 +189,8 @@ void evaluate_polynomial(std::span<const T, kCoefficients> coefficients, std::sp
     const double u = t * t;
     const double even = (a[4] * u + a[2]) * u + a[0];
     const double odd = (a[5] * u + a[3]) * u + a[1];
-    points[static_cast<size_t>(i)] = static_cast<T>(even + t * odd);
+    points[static_cast<size_t>(i)] = static_cast<float>(even + t * odd);
   }
 }
-
-template size_t piece_count(std::span<const float>);
-template size_t piece_count(std::span<const double>);
-template std::vector<Piece> segment_curve(std::span<const float>, size_t);
-template std::vector<Piece> segment_curve(std::span<const double>, size_t);
-template std::array<double, kCoefficients> fit_polynomial(std::span<const float>);
-template std::array<double, kCoefficients> fit_polynomial(std::span<const double>);
-template void evaluate_polynomial(std::span<const float, kCoefficients>, std::span<float>);
-template void evaluate_polynomial(std::span<const double, kCoefficients>, std::span<double>);
 
 }  // namespace millrace

@@ -14,22 +14,18 @@ inline constexpr size_t kCoefficients = kPolynomialDegree + 1;
 
 /// Magnitudes of coefficients that are sent; smaller ones are sent as 0. The lower bounds keep what is computed from them out
 /// of the denormal numbers, on which machines are slow; the upper ones keep the sum of six, which bounds a point, finite.
-template <typename T>
-inline constexpr double kCoefficientMin = sizeof(T) == 4 ? 0x1p-100 : 0x1p-900;
-template <typename T>
-inline constexpr double kCoefficientMax = sizeof(T) == 4 ? 0x1p125 : 0x1p1021;
+inline constexpr double kCoefficientMin = 0x1p-100;
+inline constexpr double kCoefficientMax = 0x1p125;
 
-template <typename T>
-bool coefficient_valid(T value) {
+inline bool coefficient_valid(float value) {
   const double magnitude = std::abs(static_cast<double>(value));
-  return value == 0 || (magnitude >= kCoefficientMin<T> && magnitude <= kCoefficientMax<T>);
+  return value == 0 || (magnitude >= kCoefficientMin && magnitude <= kCoefficientMax);
 }
 
 /// A coefficient of the fit as it is sent. False: it is too large.
-template <typename T>
-bool round_coefficient(double value, T& rounded) {
-  if (!(std::abs(value) <= kCoefficientMax<T>)) return false;
-  rounded = std::abs(value) < kCoefficientMin<T> ? T{0} : static_cast<T>(value);
+inline bool round_coefficient(double value, float& rounded) {
+  if (!(std::abs(value) <= kCoefficientMax)) return false;
+  rounded = std::abs(value) < kCoefficientMin ? 0.0F : static_cast<float>(value);
   return true;
 }
 
@@ -43,25 +39,21 @@ struct Piece {
 /// first and the last slope. Where the paper is unclear see piecewise_polynomial.cc.
 ///
 /// points  [n] of one sign, descending; n >= 1.
-template <typename T>
-size_t piece_count(std::span<const T> points);
+size_t piece_count(std::span<const float> points);
 
 /// DeepReduce's segmentation of the curve into at most `count` pieces, in order: cut after cut where the curve is furthest
 /// from its chord.
 ///
 /// points  [n], n >= 1.
 /// Cost    every cut reads the piece that it cuts.
-template <typename T>
-std::vector<Piece> segment_curve(std::span<const T> points, size_t count);
+std::vector<Piece> segment_curve(std::span<const float> points, size_t count);
 
 /// Least squares polynomial of degree at most 5 through the points of one piece, in the powers of t = (2 i - (n - 1)) / n.
 ///
 /// points  [n], n >= 1; fewer than 6: of degree n - 1.
-template <typename T>
-std::array<double, kCoefficients> fit_polynomial(std::span<const T> points);
+std::array<double, kCoefficients> fit_polynomial(std::span<const float> points);
 
 /// The points of a piece as they are decoded: WIRE_FORMAT.md, "fit_poly". Coefficients are valid.
-template <typename T>
-void evaluate_polynomial(std::span<const T, kCoefficients> coefficients, std::span<T> points);
+void evaluate_polynomial(std::span<const float, kCoefficients> coefficients, std::span<float> points);
 
 }  // namespace millrace

@@ -3,12 +3,12 @@
 #include <bit>
 #include <string>
 
+#include "kernels/base/check.h"
 #include "kernels/codec/bit_stream.h"
 #include "kernels/codec/bucket_words.h"
 #include "kernels/codec/codec_list.h"
 #include "kernels/codec/elias.h"
 #include "kernels/codec/qsgd_header.h"
-#include "kernels/codec/typed_value_codec.h"
 #include "kernels/quantize/bucket_layout.h"
 #include "kernels/quantize/qsgd_levels.h"
 
@@ -148,7 +148,7 @@ class BucketReader {
 ///
 /// Of Gaussian values in buckets of 512, 4 bits scaled by the maximum stay 4.0 bits; scaled by the L2 norm most levels are 0, and
 /// it is for them, for few levels and for streams of which most values are small.
-class QsgdEliasValueCodec final : public TypedValueCodec<QsgdEliasValueCodec> {
+class QsgdEliasValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{8}; }
   std::string_view name() const override { return "qsgd_elias"; }
@@ -159,12 +159,12 @@ class QsgdEliasValueCodec final : public TypedValueCodec<QsgdEliasValueCodec> {
   bool parse(std::string_view text, CodecSpec& spec) const override { return parse_qsgd_words(text, name(), spec); }
   std::string text(const CodecSpec& spec) const override { return qsgd_text(name(), spec); }
   std::string words() const override { return "qsgd_elias{2..8}[:max|:l2][:BUCKET]"; }
-  uint64_t bytes_max(uint64_t count, ValueType, const CodecSpec& spec) const override {
+  uint64_t bytes_max(uint64_t count, const CodecSpec& spec) const override {
     // Level s + 1 = 2^(bits-1) in 2 bits - 1 bits, and a sign.
     const uint64_t bits = layout_of(count, spec.bucket_size).buckets() * (kScaleBits + 1) + count * 2 * spec.qsgd_bits;
     return QsgdHeader::kBytes + (bits + 7) / 8;
   }
-  Status check(ByteSpan bytes, uint64_t count, ValueType) const override {
+  Status check(ByteSpan bytes, uint64_t count) const override {
     const auto header = QsgdHeader::parse(bytes);
     if (!header) return fail(ErrorCode::kMalformed, "qsgd_elias: unknown parameters");
     if (count > kDimensionMax) return cut_off();
@@ -176,9 +176,9 @@ class QsgdEliasValueCodec final : public TypedValueCodec<QsgdEliasValueCodec> {
     return {};
   }
 
-  template <typename T>
-  Status encode_values(std::span<const T> values, const EncodeOptions& options, ByteBuffer& out,
-                       std::span<T> decoded) const {
+  Status encode(IndexSpan, std::span<const float> values, const EncodeOptions& options, ByteBuffer& out,
+                std::span<float> decoded) const override {
+    MILLRACE_CHECK(values.size() == decoded.size(), values.size(), decoded.size());
     if (const Status valid = qsgd_check_values(values, name()); !valid) return valid;
     const CodecSpec& spec = options.spec;
     QsgdHeader::put(spec, out);
@@ -201,9 +201,8 @@ class QsgdEliasValueCodec final : public TypedValueCodec<QsgdEliasValueCodec> {
     return {};
   }
 
-  template <typename T>
-  Status decode_values(ByteSpan bytes, std::span<T> out) const {
-    if (const Status sized = check(bytes, out.size(), kValueTypeOf<T>); !sized) return sized;
+  Status decode(ByteSpan bytes, IndexSpan, std::span<float> out) const override {
+    if (const Status sized = check(bytes, out.size()); !sized) return sized;
     const QsgdHeader header = *QsgdHeader::parse(bytes);
     const BucketLayout layout = layout_of(out.size(), header.bucket_size);
     BitReader reader(bytes.subspan(QsgdHeader::kBytes));

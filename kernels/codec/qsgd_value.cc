@@ -1,15 +1,15 @@
 #include <string>
 
+#include "kernels/base/check.h"
 #include "kernels/codec/bucket_words.h"
 #include "kernels/codec/codec_list.h"
 #include "kernels/codec/qsgd_header.h"
-#include "kernels/codec/typed_value_codec.h"
 #include "kernels/quantize/qsgd.h"
 
 namespace millrace {
 namespace {
 
-class QsgdValueCodec final : public TypedValueCodec<QsgdValueCodec> {
+class QsgdValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId::kQsgd; }
   std::string_view name() const override { return "qsgd"; }
@@ -24,10 +24,10 @@ class QsgdValueCodec final : public TypedValueCodec<QsgdValueCodec> {
     if (spec.qsgd_bits >= kQsgdBitsMin && spec.qsgd_bits <= kQsgdBitsMax) return {};
     return fail(ErrorCode::kInvalidArgument, "QSGD takes 2 to 8 bits");
   }
-  uint64_t bytes_max(uint64_t count, ValueType, const CodecSpec& spec) const override {
+  uint64_t bytes_max(uint64_t count, const CodecSpec& spec) const override {
     return QsgdHeader::kBytes + qsgd_encoded_bytes(count, spec.qsgd_bits, spec.bucket_size);
   }
-  Status check(ByteSpan bytes, uint64_t count, ValueType) const override {
+  Status check(ByteSpan bytes, uint64_t count) const override {
     const auto header = QsgdHeader::parse(bytes);
     if (!header) return fail(ErrorCode::kMalformed, "qsgd: unknown parameters");
     if (count > kDimensionMax ||
@@ -37,22 +37,21 @@ class QsgdValueCodec final : public TypedValueCodec<QsgdValueCodec> {
     return {};
   }
 
-  template <typename T>
-  Status encode_values(std::span<const T> values, const EncodeOptions& options, ByteBuffer& out,
-                       std::span<T> decoded) const {
+  Status encode(IndexSpan, std::span<const float> values, const EncodeOptions& options, ByteBuffer& out,
+                std::span<float> decoded) const override {
+    MILLRACE_CHECK(values.size() == decoded.size(), values.size(), decoded.size());
     const CodecSpec& spec = options.spec;
     QsgdHeader::put(spec, out);
     // Positions of a sparse stream stay below the part's dimension, so that no two parts draw the same words.
-    return qsgd_encode<T>(
+    return qsgd_encode(
         values, {spec.qsgd_bits, spec.bucket_size, QsgdHeader::scale_of(spec), options.random, options.index_base}, out,
         decoded);
   }
 
-  template <typename T>
-  Status decode_values(ByteSpan bytes, std::span<T> out) const {
+  Status decode(ByteSpan bytes, IndexSpan, std::span<float> out) const override {
     const auto header = QsgdHeader::parse(bytes);
     if (!header) return fail(ErrorCode::kMalformed, "qsgd: unknown parameters");
-    return qsgd_decode<T>(bytes.subspan(QsgdHeader::kBytes), header->bits, header->bucket_size, out);
+    return qsgd_decode(bytes.subspan(QsgdHeader::kBytes), header->bits, header->bucket_size, out);
   }
 };
 

@@ -2,8 +2,8 @@
 #include <optional>
 
 #include "kernels/base/bytes.h"
+#include "kernels/base/check.h"
 #include "kernels/codec/codec_list.h"
-#include "kernels/codec/typed_value_codec.h"
 #include "kernels/quantize/bucket_layout.h"
 #include "kernels/quantize/sign_means.h"
 #include "kernels/select/magnitude_scan.h"
@@ -14,18 +14,17 @@ namespace {
 enum class Signs : uint8_t { kPositive = 0, kNegative = 1, kMixed = 2 };
 
 /// signs u8, zeros to the size of a value, the mean.
-template <typename T>
 struct SignMeanHeader {
   Signs signs = Signs::kPositive;
-  T mean = 0;
+  float mean = 0;
 
-  static constexpr size_t kBytes = 2 * sizeof(T);
+  static constexpr size_t kBytes = 2 * sizeof(float);
 
   static std::optional<SignMeanHeader> parse(ByteSpan bytes) {
     ByteReader reader(bytes);
     const auto signs = reader.get<uint8_t>();
-    const auto zeros = reader.get_bytes(sizeof(T) - 1);
-    const auto mean = reader.get<T>();
+    const auto zeros = reader.get_bytes(sizeof(float) - 1);
+    const auto mean = reader.get<float>();
     if (!signs || !zeros || !mean || *signs > static_cast<uint8_t>(Signs::kMixed)) return std::nullopt;
     for (const uint8_t zero : *zeros) {
       if (zero != 0) return std::nullopt;
@@ -35,7 +34,7 @@ struct SignMeanHeader {
   }
   void put(ByteBuffer& out) const {
     const size_t begin = out.size();
-    out.resize(begin + sizeof(T));
+    out.resize(begin + sizeof(float));
     std::fill(out.begin() + static_cast<ptrdiff_t>(begin), out.end(), uint8_t{0});
     out[begin] = static_cast<uint8_t>(signs);
     ByteWriter(out).put(mean);
@@ -44,11 +43,10 @@ struct SignMeanHeader {
 
 uint64_t sign_bytes(uint64_t count, Signs signs) { return signs == Signs::kMixed ? (count + 7) / 8 : 0; }
 
-template <typename T>
 Status check_sign_mean_code(ByteSpan bytes, uint64_t count) {
-  const auto header = SignMeanHeader<T>::parse(bytes);
+  const auto header = SignMeanHeader::parse(bytes);
   if (!header) return fail(ErrorCode::kMalformed, "sign_mean: no mean, or signs that are unknown");
-  if (count > kDimensionMax || bytes.size() - SignMeanHeader<T>::kBytes != sign_bytes(count, header->signs)) {
+  if (count > kDimensionMax || bytes.size() - SignMeanHeader::kBytes != sign_bytes(count, header->signs)) {
     return fail(ErrorCode::kMalformed, "sign_mean: the length is not that of the values");
   }
   if (header->signs == Signs::kMixed && count % 8 != 0 && bytes.back() >> (count % 8) != 0) {
@@ -62,29 +60,26 @@ Status check_sign_mean_code(ByteSpan bytes, uint64_t count) {
 ///
 /// |v - decoded|^2 = |v|^2 - n mean^2 for any v, since the sum of v times its sign is n mean. So it is a contraction, by
 /// sqrt(1 - (sum |v|)^2 / (n |v|^2)): 0.6 for Gaussian values, next to 1 where one value outweighs all others.
-class SignMeanValueCodec final : public TypedValueCodec<SignMeanValueCodec> {
+class SignMeanValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{5}; }
   std::string_view name() const override { return "sign_mean"; }
   std::string_view paper() const override { return "RedSync 2.2.3: quantization to the mean of one sign"; }
   bool lossless(const CodecSpec&) const override { return false; }
   bool contraction(const CodecSpec&) const override { return true; }
-  uint64_t bytes_max(uint64_t count, ValueType type, const CodecSpec&) const override {
-    return (type == ValueType::kF32 ? SignMeanHeader<float>::kBytes : SignMeanHeader<double>::kBytes) +
-           sign_bytes(count, Signs::kMixed);
+  uint64_t bytes_max(uint64_t count, const CodecSpec&) const override {
+    return SignMeanHeader::kBytes + sign_bytes(count, Signs::kMixed);
   }
-  Status check(ByteSpan bytes, uint64_t count, ValueType type) const override {
-    return type == ValueType::kF32 ? check_sign_mean_code<float>(bytes, count)
-                                   : check_sign_mean_code<double>(bytes, count);
-  }
+  Status check(ByteSpan bytes, uint64_t count) const override { return check_sign_mean_code(bytes, count); }
 
-  template <typename T>
-  Status encode_values(std::span<const T> values, const EncodeOptions&, ByteBuffer& out, std::span<T> decoded) const {
-    const MagnitudeKey<T> key = max_key(values);
-    if (key >= kInfinityKey<T>) return fail(ErrorCode::kNonFinite, "sign_mean: NaN or infinity among the values");
-    const T largest = magnitude_of_key<T>(key);
-    const auto means = SignMeans::of(values, largest);
-    SignMeanHeader<T> header;
+  Status encode(IndexSpan, std::span<const float> values, const EncodeOptions&, ByteBuffer& out,
+                std::span<float> decoded) const override {
+    MILLRACE_CHECK(values.size() == decoded.size(), values.size(), decoded.size());
+    const MagnitudeKey key = max_key(values);
+    if (key >= kInfinityKey) return fail(ErrorCode::kNonFinite, "sign_mean: NaN or infinity among the values");
+    const float largest = magnitude_of_key(key);
+    const auto means = SignMeans::of(values);
+    SignMeanHeader header;
     if (means.sums.negatives > 0) header.signs = means.sums.positives > 0 ? Signs::kMixed : Signs::kNegative;
     if (!values.empty()) header.mean = means.mean(means.sums.positive + means.sums.negative, values.size(), largest);
     header.put(out);
@@ -101,15 +96,14 @@ class SignMeanValueCodec final : public TypedValueCodec<SignMeanValueCodec> {
     return {};
   }
 
-  template <typename T>
-  Status decode_values(ByteSpan bytes, std::span<T> out) const {
-    if (const Status sized = check_sign_mean_code<T>(bytes, out.size()); !sized) return sized;
-    const SignMeanHeader<T> header = *SignMeanHeader<T>::parse(bytes);
+  Status decode(ByteSpan bytes, IndexSpan, std::span<float> out) const override {
+    if (const Status sized = check_sign_mean_code(bytes, out.size()); !sized) return sized;
+    const SignMeanHeader header = *SignMeanHeader::parse(bytes);
     if (header.signs != Signs::kMixed) {
       std::ranges::fill(out, header.signs == Signs::kNegative ? -header.mean : header.mean);
       return {};
     }
-    const uint8_t* signs = bytes.data() + SignMeanHeader<T>::kBytes;
+    const uint8_t* signs = bytes.data() + SignMeanHeader::kBytes;
     for_each_chunk(out.size(), [&](uint64_t first, uint64_t count) {
       sign_values(signs + first / 8, count, header.mean, -header.mean, out.data() + first);
     });

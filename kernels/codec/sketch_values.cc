@@ -27,7 +27,7 @@ uint64_t sketch_values_bytes_of_bits(uint64_t bits) { return bits / 8 + (bits % 
 /// Index of value i: its place in a dense stream.
 uint32_t index_of(IndexSpan indices, size_t i) { return indices.empty() ? static_cast<uint32_t>(i) : indices[i]; }
 
-void sort_keys(Buffer<uint32_t>& keys) {
+void sort_keys(Buffer<MagnitudeKey>& keys) {
   Buffer<uint64_t> entries(keys.size());
   Buffer<uint64_t> scratch;
   for (size_t i = 0; i < keys.size(); ++i) entries[i] = index_key(keys[i], static_cast<uint32_t>(i));
@@ -35,41 +35,35 @@ void sort_keys(Buffer<uint32_t>& keys) {
   std::ranges::transform(entries, keys.begin(), index_of_key);
 }
 
-void sort_keys(Buffer<uint64_t>& keys) { std::ranges::sort(keys); }
-
 /// The smallest magnitude of each bucket, as keys, increasing.
-template <typename T>
-Buffer<MagnitudeKey<T>> quantiles(Buffer<MagnitudeKey<T>>& keys) {
+Buffer<MagnitudeKey> quantiles(Buffer<MagnitudeKey>& keys) {
   sort_keys(keys);
   const uint64_t count = keys.size();
   const uint64_t buckets = std::min<uint64_t>(kBucketsMax, (count + kValuesABucket - 1) / kValuesABucket);
-  Buffer<MagnitudeKey<T>> bounds;
+  Buffer<MagnitudeKey> bounds;
   for (uint64_t j = 0; j < buckets; ++j) {
-    const MagnitudeKey<T> bound = keys[j * count / buckets];
+    const MagnitudeKey bound = keys[j * count / buckets];
     if (bounds.empty() || bound != bounds.back()) bounds.push_back(bound);
   }
   return bounds;
 }
 
-template <typename T>
-using Bounds = std::array<Buffer<MagnitudeKey<T>>, 2>;
+using Bounds = std::array<Buffer<MagnitudeKey>, 2>;
 
-template <typename T>
-Bounds<T> bounds_of(std::span<const T> values) {
-  Bounds<T> bounds;
+Bounds bounds_of(std::span<const float> values) {
+  Bounds bounds;
   for (size_t sign = 0; sign < 2; ++sign) {
-    Buffer<MagnitudeKey<T>> keys;
-    for (const T value : values) {
+    Buffer<MagnitudeKey> keys;
+    for (const float value : values) {
       if (value != 0 && std::signbit(value) == (sign == 1)) keys.push_back(magnitude_key(value));
     }
-    bounds[sign] = quantiles<T>(keys);
+    bounds[sign] = quantiles(keys);
   }
   return bounds;
 }
 
 /// The last bucket that is not over the key; the first is not. Without branches, which keys in no order would mislead.
-template <typename Key>
-uint32_t bucket_of(const Buffer<Key>& bounds, Key key) {
+uint32_t bucket_of(const Buffer<MagnitudeKey>& bounds, MagnitudeKey key) {
   size_t at = 0;
   for (size_t left = bounds.size(); left > 1;) {
     const size_t half = left / 2;
@@ -87,8 +81,7 @@ struct Placed {
   bool zeros = false;
 };
 
-template <typename T>
-Placed place(std::span<const T> values, const Bounds<T>& bounds) {
+Placed place(std::span<const float> values, const Bounds& bounds) {
   Placed placed;
   placed.tags.resize(values.size());
   placed.buckets.resize(values.size());
@@ -126,7 +119,6 @@ void put_tags(const Placed& placed, ByteBuffer& out) {
 }
 
 /// A code taken apart; nothing in it is copied.
-template <typename T>
 struct Parsed {
   uint64_t seed = 0;
   ByteSpan which;  ///< empty: no zeros
@@ -155,9 +147,8 @@ bool count_tags(ByteSpan tags, uint64_t coded, SketchCells& cells) {
 }
 
 /// All but the cells is looked at, and in place.
-template <typename T>
-std::optional<Parsed<T>> take_apart(ByteSpan bytes, uint64_t count) {
-  Parsed<T> parsed;
+std::optional<Parsed> take_apart(ByteSpan bytes, uint64_t count) {
+  Parsed parsed;
   ByteReader reader(bytes);
   const auto seed = reader.get<uint64_t>();
   const auto positive = reader.get<uint8_t>();
@@ -177,7 +168,7 @@ std::optional<Parsed<T>> take_apart(ByteSpan bytes, uint64_t count) {
     parsed.which = *which;
     coded = *set;
   }
-  const auto bounds = reader.get_bytes((uint64_t{*positive} + *negative) * sizeof(T));
+  const auto bounds = reader.get_bytes((uint64_t{*positive} + *negative) * sizeof(float));
   if (!bounds) return std::nullopt;
   const auto tags = reader.get_bytes(sketch_values_bytes_of_bits(coded * kTagBits));
   if (!tags || !count_tags(*tags, coded, parsed.cells)) return std::nullopt;
@@ -188,14 +179,13 @@ std::optional<Parsed<T>> take_apart(ByteSpan bytes, uint64_t count) {
 }
 
 /// What the buckets stand for, the negative ones negative; empty: they are no magnitudes in order.
-template <typename T>
-std::array<Buffer<T>, 2> values_of_buckets(const Parsed<T>& parsed) {
+std::array<Buffer<float>, 2> values_of_buckets(const Parsed& parsed) {
   ByteReader reader(parsed.bounds);
-  std::array<Buffer<T>, 2> values;
+  std::array<Buffer<float>, 2> values;
   for (size_t sign = 0; sign < 2; ++sign) {
-    T last = 0;
+    float last = 0;
     for (uint32_t b = 0; b < parsed.cells.buckets.of_sign[sign]; ++b) {
-      const T bound = *reader.get<T>();
+      const float bound = *reader.get<float>();
       if (!std::isfinite(bound) || bound <= last) return {};
       values[sign].push_back(sign == 1 ? -bound : bound);
       last = bound;
@@ -221,34 +211,32 @@ std::unexpected<Error> SketchValueCodec::malformed(const char* what) const {
   return fail(ErrorCode::kMalformed, std::string(name()) + ": " + what);
 }
 
-uint64_t SketchValueCodec::bytes_max(uint64_t count, ValueType type, const CodecSpec&) const {
+uint64_t SketchValueCodec::bytes_max(uint64_t count, const CodecSpec&) const {
   if (count == 0) return 0;
   const uint64_t bounds = std::min<uint64_t>(2 * kBucketsMax, count / kValuesABucket + 2);
   const uint64_t cells = (3 * count / 10 + kSketchTags) * kSketchRows;
-  return kSketchValuesHeaderBytes + sketch_values_bytes_of_bits(count) + bounds * (type == ValueType::kF32 ? 4 : 8) +
+  return kSketchValuesHeaderBytes + sketch_values_bytes_of_bits(count) + bounds * sizeof(float) +
          sketch_values_bytes_of_bits(count * kTagBits) + cell_bytes_max(cells);
 }
 
-Status SketchValueCodec::check(ByteSpan bytes, uint64_t count, ValueType type) const {
+Status SketchValueCodec::check(ByteSpan bytes, uint64_t count) const {
   if (count == 0) return bytes.empty() ? Status{} : Status(malformed("bytes for no values"));
-  const auto fits = [&](const auto& parsed) { return parsed && cells_fit(parsed->cells, parsed->cell_bytes); };
-  if (count <= kDimensionMax &&
-      (type == ValueType::kF32 ? fits(take_apart<float>(bytes, count)) : fits(take_apart<double>(bytes, count)))) {
-    return {};
+  if (count <= kDimensionMax) {
+    const auto parsed = take_apart(bytes, count);
+    if (parsed && cells_fit(parsed->cells, parsed->cell_bytes)) return {};
   }
   return malformed("unknown parameters, or the length is not that of the values");
 }
 
-template <typename T>
-Status SketchValueCodec::encode_values(IndexSpan indices, std::span<const T> values, const EncodeOptions& options,
-                                       ByteBuffer& out, std::span<T> decoded) const {
+Status SketchValueCodec::encode(IndexSpan indices, std::span<const float> values, const EncodeOptions& options,
+                                ByteBuffer& out, std::span<float> decoded) const {
   MILLRACE_CHECK(values.size() == decoded.size() && (indices.empty() || indices.size() == values.size()), values.size(),
                  decoded.size(), indices.size());
-  if (max_key(values) >= kInfinityKey<T>) {
+  if (max_key(values) >= kInfinityKey) {
     return fail(ErrorCode::kNonFinite, std::string(name()) + ": NaN or infinity among the values");
   }
   if (values.empty()) return {};
-  const Bounds<T> bounds = bounds_of(values);
+  const Bounds bounds = bounds_of(values);
   const Placed placed = place(values, bounds);
   const uint64_t seed = bloom_seed(options);
   MinMaxSketch sketch(seed, placed.cells.members);
@@ -263,7 +251,7 @@ Status SketchValueCodec::encode_values(IndexSpan indices, std::span<const T> val
   writer.put(static_cast<uint8_t>(placed.zeros ? 1 : 0));
   writer.put(uint8_t{0});
   put_zeros(placed, out);
-  for (const auto& of_sign : bounds) writer.put_array(std::span<const MagnitudeKey<T>>(of_sign));
+  for (const auto& of_sign : bounds) writer.put_array(std::span<const MagnitudeKey>(of_sign));
   put_tags(placed, out);
   put_cells(placed.cells, sketch, out);
 
@@ -275,17 +263,16 @@ Status SketchValueCodec::encode_values(IndexSpan indices, std::span<const T> val
     }
     const uint32_t sign = tag / kSketchGroups;
     const uint32_t bucket = placed.cells.buckets.first(tag) + sketch.query(tag, index_of(indices, i));
-    const T magnitude = magnitude_of_key<T>(bounds[sign][bucket]);
+    const float magnitude = magnitude_of_key(bounds[sign][bucket]);
     decoded[i] = sign == 1 ? -magnitude : magnitude;
   }
   return {};
 }
 
-template <typename T>
-Status SketchValueCodec::decode_values(ByteSpan bytes, IndexSpan indices, std::span<T> out) const {
+Status SketchValueCodec::decode(ByteSpan bytes, IndexSpan indices, std::span<float> out) const {
   MILLRACE_CHECK(indices.empty() || indices.size() == out.size(), indices.size(), out.size());
   if (out.empty()) return bytes.empty() ? Status{} : Status(malformed("bytes for no values"));
-  const auto parsed = take_apart<T>(bytes, out.size());
+  const auto parsed = take_apart(bytes, out.size());
   if (!parsed) return malformed("parameters that cannot be, or cut off");
   const SketchCells& cells = parsed->cells;
   const auto values = values_of_buckets(*parsed);
@@ -307,21 +294,6 @@ Status SketchValueCodec::decode_values(ByteSpan bytes, IndexSpan indices, std::s
     out[i] = values[tag / kSketchGroups][cells.buckets.first(tag) + bucket];
   }
   return {};
-}
-
-Status SketchValueCodec::encode(IndexSpan indices, std::span<const float> values, const EncodeOptions& options,
-                                ByteBuffer& out, std::span<float> decoded) const {
-  return encode_values(indices, values, options, out, decoded);
-}
-Status SketchValueCodec::encode(IndexSpan indices, std::span<const double> values, const EncodeOptions& options,
-                                ByteBuffer& out, std::span<double> decoded) const {
-  return encode_values(indices, values, options, out, decoded);
-}
-Status SketchValueCodec::decode(ByteSpan bytes, IndexSpan indices, std::span<float> out) const {
-  return decode_values(bytes, indices, out);
-}
-Status SketchValueCodec::decode(ByteSpan bytes, IndexSpan indices, std::span<double> out) const {
-  return decode_values(bytes, indices, out);
 }
 
 }  // namespace millrace

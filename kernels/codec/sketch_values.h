@@ -39,15 +39,12 @@ class SketchValueCodec : public ValueCodec {
   bool lossless(const CodecSpec&) const final { return false; }
   bool contraction(const CodecSpec&) const final { return false; }
   bool unbiased(const CodecSpec&) const final { return false; }
-  uint64_t bytes_max(uint64_t count, ValueType type, const CodecSpec& spec) const final;
-  Status check(ByteSpan bytes, uint64_t count, ValueType type) const final;
+  uint64_t bytes_max(uint64_t count, const CodecSpec& spec) const final;
+  Status check(ByteSpan bytes, uint64_t count) const final;
 
   Status encode(IndexSpan indices, std::span<const float> values, const EncodeOptions& options, ByteBuffer& out,
                 std::span<float> decoded) const final;
-  Status encode(IndexSpan indices, std::span<const double> values, const EncodeOptions& options, ByteBuffer& out,
-                std::span<double> decoded) const final;
   Status decode(ByteSpan bytes, IndexSpan indices, std::span<float> out) const final;
-  Status decode(ByteSpan bytes, IndexSpan indices, std::span<double> out) const final;
 
  protected:
   /// Bytes of so many cells at most.
@@ -59,11 +56,6 @@ class SketchValueCodec : public ValueCodec {
   virtual bool take_cells(const SketchCells& cells, ByteSpan bytes, MinMaxSketch& sketch) const = 0;
 
  private:
-  template <typename T>
-  Status encode_values(IndexSpan indices, std::span<const T> values, const EncodeOptions& options, ByteBuffer& out,
-                       std::span<T> decoded) const;
-  template <typename T>
-  Status decode_values(ByteSpan bytes, IndexSpan indices, std::span<T> out) const;
   std::unexpected<Error> malformed(const char* what) const;
 };
 

@@ -9,9 +9,8 @@
 namespace millrace {
 
 /// Values in descending order (DeepReduce 5, C_S(g)), and where each entry went: its point of the curve.
-template <typename T>
 struct SortedCurve {
-  Buffer<T> points;      ///< [n]
+  Buffer<float> points;  ///< [n]
   IndexBuffer point_of;  ///< [n], by entry
   size_t positive = 0;   ///< points above 0: the first ones
   size_t zero = 0;       ///< points that are 0, of either sign: behind them
@@ -20,18 +19,16 @@ struct SortedCurve {
 /// Sorts fewer than 2^32 values; equal ones in the order of the entries. The sign is part of the order, so a curve has
 /// its positive points apart from its negative ones.
 ///
-/// Cost     a radix sort by 32 bits, which for f64 is mended within runs that agree in these.
+/// Cost     a radix sort by 32 bits.
 /// Errors   non_finite.
-template <typename T>
-Result<SortedCurve<T>> sort_curve(std::span<const T> values);
+Result<SortedCurve> sort_curve(std::span<const float> values);
 
 /// The squared errors of `fitted`, and the squares of the points, both divided by the square of a number near the largest.
 struct CurveError {
   double error = 0;
   double norm = 0;
 };
-template <typename T>
-CurveError curve_error(std::span<const T> points, std::span<const T> fitted);
+CurveError curve_error(std::span<const float> points, std::span<const float> fitted);
 
 /// A fit is sent only where its error is at most half of the values in L2 norm, so that it is a contraction whatever they are.
 inline bool is_contraction(const CurveError& error) { return error.error <= error.norm / 4; }
@@ -44,7 +41,6 @@ void append_map(IndexSpan point_of, ByteBuffer& out);
 
 /// Gives every entry its point of the curve. map: map_bytes() of hostile bytes.
 /// False: a point that is none, or something behind the last.
-template <typename T>
-bool take_points(ByteSpan map, std::span<const T> curve, std::span<T> out);
+bool take_points(ByteSpan map, std::span<const float> curve, std::span<float> out);
 
 }  // namespace millrace

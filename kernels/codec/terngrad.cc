@@ -3,9 +3,9 @@
 #include <string>
 
 #include "kernels/base/bytes.h"
+#include "kernels/base/check.h"
 #include "kernels/codec/bucket_words.h"
 #include "kernels/codec/codec_list.h"
-#include "kernels/codec/typed_value_codec.h"
 #include "kernels/quantize/bucket_layout.h"
 #include "kernels/quantize/qsgd_levels.h"
 
@@ -76,9 +76,8 @@ Status check_terngrad_buckets(ByteSpan bytes, const BucketLayout& layout) {
   return {};
 }
 
-template <typename T>
-void encode_terngrad_bucket(std::span<const T> values, const EncodeOptions& options, uint64_t word, uint8_t* bytes,
-                            T* decoded) {
+void encode_terngrad_bucket(std::span<const float> values, const EncodeOptions& options, uint64_t word, uint8_t* bytes,
+                            float* decoded) {
   const QsgdBucket bucket = qsgd_bucket_of_values(values, kSignAndLevel, QsgdScale::kMax);
   std::memcpy(bytes, &bucket.scale, sizeof(float));
   bytes += sizeof(float);
@@ -90,8 +89,7 @@ void encode_terngrad_bucket(std::span<const T> values, const EncodeOptions& opti
   }
 }
 
-template <typename T>
-void decode_bucket(const uint8_t* bytes, std::span<T> values) {
+void decode_bucket(const uint8_t* bytes, std::span<float> values) {
   float scale;
   std::memcpy(&scale, bytes, sizeof(scale));
   bytes += sizeof(scale);
@@ -111,7 +109,7 @@ void decode_bucket(const uint8_t* bytes, std::span<T> values) {
 /// Five values are in a byte, 1.6 bits each: 2 bits would take a quarter more, and reading is bound by the values all the same.
 ///
 /// No contraction: a value may move by nearly the maximum, fed back errors settle at about eight gradients.
-class TernGradValueCodec final : public TypedValueCodec<TernGradValueCodec> {
+class TernGradValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{6}; }
   std::string_view name() const override { return "terngrad"; }
@@ -121,10 +119,10 @@ class TernGradValueCodec final : public TypedValueCodec<TernGradValueCodec> {
   bool parse(std::string_view text, CodecSpec& spec) const override { return parse_bucket_words(text, name(), spec); }
   std::string text(const CodecSpec& spec) const override { return bucket_text(name(), spec); }
   std::string words() const override { return "terngrad[:BUCKET]"; }
-  uint64_t bytes_max(uint64_t count, ValueType, const CodecSpec& spec) const override {
+  uint64_t bytes_max(uint64_t count, const CodecSpec& spec) const override {
     return kTerngradHeaderBytes + terngrad_layout_of(count, spec.bucket_size).bytes();
   }
-  Status check(ByteSpan bytes, uint64_t count, ValueType) const override {
+  Status check(ByteSpan bytes, uint64_t count) const override {
     const auto bucket_size = ByteReader(bytes).get<uint32_t>();
     if (!bucket_size || *bucket_size == 0 || *bucket_size > kBucketSizeMax) {
       return fail(ErrorCode::kMalformed, "terngrad: no bucket size");
@@ -136,9 +134,9 @@ class TernGradValueCodec final : public TypedValueCodec<TernGradValueCodec> {
     return {};
   }
 
-  template <typename T>
-  Status encode_values(std::span<const T> values, const EncodeOptions& options, ByteBuffer& out,
-                       std::span<T> decoded) const {
+  Status encode(IndexSpan, std::span<const float> values, const EncodeOptions& options, ByteBuffer& out,
+                std::span<float> decoded) const override {
+    MILLRACE_CHECK(values.size() == decoded.size(), values.size(), decoded.size());
     if (const Status valid = qsgd_check_values(values, name()); !valid) return valid;
     const uint32_t bucket_size = options.spec.bucket_size;
     const BucketLayout layout = terngrad_layout_of(values.size(), bucket_size);
@@ -147,20 +145,19 @@ class TernGradValueCodec final : public TypedValueCodec<TernGradValueCodec> {
     out.resize(begin + layout.bytes());
     for_each_bucket(layout, [&](uint64_t bucket) {
       const uint64_t first = layout.first(bucket);
-      encode_terngrad_bucket<T>(values.subspan(first, layout.size(bucket)), options, options.index_base + first,
-                                out.data() + begin + layout.byte(bucket), decoded.data() + first);
+      encode_terngrad_bucket(values.subspan(first, layout.size(bucket)), options, options.index_base + first,
+                             out.data() + begin + layout.byte(bucket), decoded.data() + first);
     });
     return {};
   }
 
-  template <typename T>
-  Status decode_values(ByteSpan bytes, std::span<T> out) const {
-    if (const Status sized = check(bytes, out.size(), kValueTypeOf<T>); !sized) return sized;
+  Status decode(ByteSpan bytes, IndexSpan, std::span<float> out) const override {
+    if (const Status sized = check(bytes, out.size()); !sized) return sized;
     const BucketLayout layout = terngrad_layout_of(out.size(), *ByteReader(bytes).get<uint32_t>());
     bytes = bytes.subspan(kTerngradHeaderBytes);
     if (const Status valid = check_terngrad_buckets(bytes, layout); !valid) return valid;
     for_each_bucket(layout, [&](uint64_t bucket) {
-      decode_bucket<T>(bytes.data() + layout.byte(bucket), out.subspan(layout.first(bucket), layout.size(bucket)));
+      decode_bucket(bytes.data() + layout.byte(bucket), out.subspan(layout.first(bucket), layout.size(bucket)));
     });
     return {};
   }

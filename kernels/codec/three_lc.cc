@@ -22,11 +22,10 @@ constexpr uint32_t kRunMax = 14;
 
 /// 3LC's M: the sparsity multiplier times the largest magnitude. Where that rounds to twice the largest, or beyond the range,
 /// the largest number below: the largest magnitude is never rounded to 0, and the code stays a contraction.
-template <typename T>
-T scale_of(T largest, double multiplier) {
-  const T product = static_cast<T>(
-      std::min(multiplier * static_cast<double>(largest), static_cast<double>(std::numeric_limits<T>::max())));
-  return std::min(product, std::nextafter(2 * largest, T{0}));
+float scale_of(float largest, double multiplier) {
+  const float product = static_cast<float>(
+      std::min(multiplier * static_cast<double>(largest), static_cast<double>(std::numeric_limits<float>::max())));
+  return std::min(product, std::nextafter(2 * largest, 0.0F));
 }
 
 /// Zero-run encoding of `bytes`, in place. Returns how many are left.
@@ -45,19 +44,19 @@ size_t code_runs(std::span<uint8_t> bytes) {
   return used;
 }
 
-template <typename T>
-Status encode_three_lc_values(std::span<const T> values, double multiplier, ByteBuffer& out, std::span<T> decoded) {
+Status encode_three_lc_values(std::span<const float> values, double multiplier, ByteBuffer& out,
+                              std::span<float> decoded) {
   MILLRACE_CHECK(values.size() == decoded.size(), values.size(), decoded.size());
-  const MagnitudeKey<T> largest = max_key(values);
-  if (largest >= kInfinityKey<T>) return fail(ErrorCode::kNonFinite, "three_lc: NaN or infinity among the values");
+  const MagnitudeKey largest = max_key(values);
+  if (largest >= kInfinityKey) return fail(ErrorCode::kNonFinite, "three_lc: NaN or infinity among the values");
   if (values.empty()) return {};
-  const T scale = scale_of(magnitude_of_key<T>(largest), multiplier);
+  const float scale = scale_of(magnitude_of_key(largest), multiplier);
   ByteWriter(out).put(scale);
   const size_t begin = out.size();
   out.resize(begin + quartic_bytes(values.size()));
   if (largest == 0) {
     std::fill(out.begin() + static_cast<std::ptrdiff_t>(begin), out.end(), kQuarticZeros);
-    std::ranges::fill(decoded, T{0});
+    std::ranges::fill(decoded, 0.0F);
   } else {
     quartic_pack(values, scale, out.data() + begin, decoded.data());
   }
@@ -70,10 +69,9 @@ std::unexpected<Error> malformed_three_lc(const char* what) {
 }
 
 /// What the five digits of every byte below 243 stand for.
-template <typename T>
-std::array<std::array<T, kQuarticDigits>, kRunFirst> digit_values(T scale) {
-  std::array<std::array<T, kQuarticDigits>, kRunFirst> values;
-  const std::array<T, 3> of_digit = {-scale, T{0}, scale};
+std::array<std::array<float, kQuarticDigits>, kRunFirst> digit_values(float scale) {
+  std::array<std::array<float, kQuarticDigits>, kRunFirst> values;
+  const std::array<float, 3> of_digit = {-scale, 0.0F, scale};
   for (uint32_t byte = 0; byte < kRunFirst; ++byte) {
     uint32_t rest = byte;
     for (size_t piece = kQuarticDigits; piece > 0; --piece, rest /= 3) values[byte][piece - 1] = of_digit[rest % 3];
@@ -82,10 +80,10 @@ std::array<std::array<T, kQuarticDigits>, kRunFirst> digit_values(T scale) {
 }
 
 /// Writes the five values of each byte: one to each of five contiguous pieces of `out`.
-template <typename T>
 class Unpacker {
  public:
-  Unpacker(T scale, std::span<T> out) : table_(digit_values(scale)), out_(out), length_(quartic_bytes(out.size())) {}
+  Unpacker(float scale, std::span<float> out)
+      : table_(digit_values(scale)), out_(out), length_(quartic_bytes(out.size())) {}
 
   size_t left() const { return length_ - at_; }
   bool put(uint8_t byte) {
@@ -104,26 +102,25 @@ class Unpacker {
   void put_zeros(size_t run) {
     for (size_t piece = 0; piece < kQuarticDigits; ++piece) {
       const size_t first = std::min(piece * length_ + at_, out_.size());
-      std::fill_n(out_.data() + first, std::min(run, out_.size() - first), T{0});
+      std::fill_n(out_.data() + first, std::min(run, out_.size() - first), 0.0F);
     }
     at_ += run;
   }
 
  private:
-  std::array<std::array<T, kQuarticDigits>, kRunFirst> table_;
-  std::span<T> out_;
+  std::array<std::array<float, kQuarticDigits>, kRunFirst> table_;
+  std::span<float> out_;
   size_t length_;
   size_t at_ = 0;
 };
 
-template <typename T>
-Status decode_three_lc_values(ByteSpan bytes, std::span<T> out) {
+Status decode_three_lc_values(ByteSpan bytes, std::span<float> out) {
   if (out.empty()) return bytes.empty() ? Status{} : Status(malformed_three_lc("bytes for no values"));
-  const auto scale = ByteReader(bytes).get<T>();
+  const auto scale = ByteReader(bytes).get<float>();
   if (!scale || !std::isfinite(*scale) || std::signbit(*scale))
     return malformed_three_lc("a scale that is no magnitude");
-  Unpacker<T> unpacker(*scale, out);
-  for (const uint8_t byte : bytes.subspan(sizeof(T))) {
+  Unpacker unpacker(*scale, out);
+  for (const uint8_t byte : bytes.subspan(sizeof(float))) {
     const size_t run = byte < kRunFirst ? 1 : byte - kRunFirst + kRunMin;
     if (run > unpacker.left()) return malformed_three_lc("more digits than values");
     if (byte >= kRunFirst) {
@@ -142,8 +139,7 @@ Status decode_three_lc_values(ByteSpan bytes, std::span<T> out) {
 /// its magnitude. So it is a contraction: by 1 - s (2 - s) / n of the squared norm in the worst case, and of the largest
 /// magnitude by s / 2 whatever n is, which bounds a residual at s / (2 - s) times the largest gradient.
 ///
-/// The paper pads before it cuts the digits into five pieces, so that a byte's digits lie count / 5 apart; so does this. It keeps
-/// M in f32; an f64 stream has it in f64 here.
+/// The paper pads before it cuts the digits into five pieces, so that a byte's digits lie count / 5 apart; so does this.
 class ThreeLcValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{14}; }
@@ -171,14 +167,14 @@ class ThreeLcValueCodec final : public ValueCodec {
     if (spec.sparsity_multiplier >= 1 && spec.sparsity_multiplier < 2) return {};
     return fail(ErrorCode::kInvalidArgument, "the sparsity multiplier of three_lc must be in [1, 2)");
   }
-  uint64_t bytes_max(uint64_t count, ValueType type, const CodecSpec&) const override {
-    return count == 0 ? 0 : scale_bytes(type) + quartic_bytes(count);
+  uint64_t bytes_max(uint64_t count, const CodecSpec&) const override {
+    return count == 0 ? 0 : sizeof(float) + quartic_bytes(count);
   }
-  Status check(ByteSpan bytes, uint64_t count, ValueType type) const override {
+  Status check(ByteSpan bytes, uint64_t count) const override {
     if (count == 0) return bytes.empty() ? Status{} : Status(malformed_three_lc("bytes for no values"));
     const uint64_t digits = quartic_bytes(count);
-    if (bytes.size() <= scale_bytes(type) || bytes.size() - scale_bytes(type) > digits ||
-        (bytes.size() - scale_bytes(type)) * kRunMax < digits) {
+    if (bytes.size() <= sizeof(float) || bytes.size() - sizeof(float) > digits ||
+        (bytes.size() - sizeof(float)) * kRunMax < digits) {
       return malformed_three_lc("the length is not that of the values");
     }
     return {};
@@ -188,19 +184,9 @@ class ThreeLcValueCodec final : public ValueCodec {
                 std::span<float> decoded) const override {
     return encode_three_lc_values(values, options.spec.sparsity_multiplier, out, decoded);
   }
-  Status encode(IndexSpan, std::span<const double> values, const EncodeOptions& options, ByteBuffer& out,
-                std::span<double> decoded) const override {
-    return encode_three_lc_values(values, options.spec.sparsity_multiplier, out, decoded);
-  }
   Status decode(ByteSpan bytes, IndexSpan, std::span<float> out) const override {
     return decode_three_lc_values(bytes, out);
   }
-  Status decode(ByteSpan bytes, IndexSpan, std::span<double> out) const override {
-    return decode_three_lc_values(bytes, out);
-  }
-
- private:
-  static uint64_t scale_bytes(ValueType type) { return type == ValueType::kF32 ? 4 : 8; }
 };
 
 }  // namespace

@@ -16,11 +16,10 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-template <typename T>
-void append_digit(T value, T scale, uint8_t& byte, T& decoded) {
-  const T magnitude = std::abs(value);
+void append_digit(float value, float scale, uint8_t& byte, float& decoded) {
+  const float magnitude = std::abs(value);
   const bool kept = magnitude + magnitude >= scale;
-  decoded = kept ? std::copysign(scale, value) : T{0};
+  decoded = kept ? std::copysign(scale, value) : 0.0F;
   const int digit = !kept ? 1 : value < 0 ? 0 : 2;
   byte = static_cast<uint8_t>(3 * byte + digit);
 }
@@ -48,14 +47,9 @@ void append_digits(const float* values, float scale, size_t count, uint8_t* byte
   for (; i < count; ++i) append_digit(values[i], scale, bytes[i], decoded[i]);
 }
 
-void append_digits(const double* values, double scale, size_t count, uint8_t* bytes, double* decoded) {
-  for (size_t i = 0; i < count; ++i) append_digit(values[i], scale, bytes[i], decoded[i]);
-}
-
 // Digit p of byte j is that of value p * (number of bytes) + j: five contiguous pieces of the values, so that vectors of bytes
 // are made of vectors of values.
-template <typename T>
-void pack(std::span<const T> values, T scale, uint8_t* bytes, T* decoded) {
+void pack(std::span<const float> values, float scale, uint8_t* bytes, float* decoded) {
   constexpr size_t kChunk = 1024;  // bytes that stay in the first-level cache while the five pieces pass
   const size_t length = quartic_bytes(values.size());
   for (size_t begin = 0; begin < length; begin += kChunk) {
@@ -70,13 +64,6 @@ void pack(std::span<const T> values, T scale, uint8_t* bytes, T* decoded) {
   }
 }
 
-void pack_f32(std::span<const float> values, float scale, uint8_t* bytes, float* decoded) {
-  pack(values, scale, bytes, decoded);
-}
-void pack_f64(std::span<const double> values, double scale, uint8_t* bytes, double* decoded) {
-  pack(values, scale, bytes, decoded);
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace millrace
 HWY_AFTER_NAMESPACE();
@@ -84,15 +71,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace millrace {
 
-HWY_EXPORT(pack_f32);
-HWY_EXPORT(pack_f64);
+HWY_EXPORT(pack);
 
 void quartic_pack(std::span<const float> values, float scale, uint8_t* bytes, float* decoded) {
-  HWY_DYNAMIC_DISPATCH(pack_f32)(values, scale, bytes, decoded);
-}
-
-void quartic_pack(std::span<const double> values, double scale, uint8_t* bytes, double* decoded) {
-  HWY_DYNAMIC_DISPATCH(pack_f64)(values, scale, bytes, decoded);
+  HWY_DYNAMIC_DISPATCH(pack)(values, scale, bytes, decoded);
 }
 
 }  // namespace millrace

@@ -22,6 +22,5 @@ constexpr uint64_t quartic_bytes(uint64_t count) { return count / kQuarticDigits
 /// bytes             out: [quartic_bytes(count)].
 /// Source            3LC (Lim et al., SysML 2019), sections 3.1 and 3.2: equations 1 to 3, quartic encoding.
 void quartic_pack(std::span<const float> values, float scale, uint8_t* bytes, float* decoded);
-void quartic_pack(std::span<const double> values, double scale, uint8_t* bytes, double* decoded);
 
 }  // namespace millrace

@@ -9,7 +9,7 @@ namespace {
 
 /// Calls visit(block, first, last) for each run of a stream's entries that lie in one block.
 template <typename Visit>
-void for_each_block(const StreamView<float>& stream, uint64_t base, uint32_t block_indices, const Visit& visit) {
+void for_each_block(const StreamView& stream, uint64_t base, uint32_t block_indices, const Visit& visit) {
   const size_t count = stream.values.size();
   for (size_t first = 0; first < count;) {
     const uint64_t index = base + (stream.dense ? first : stream.indices[first]);
@@ -34,7 +34,7 @@ BlockGrid::BlockGrid(uint32_t block_indices, int exponent_initial, uint32_t work
   MILLRACE_CHECK(block_indices >= 1);
 }
 
-void BlockGrid::round(const StreamView<float>& where, std::span<float> values, uint64_t base) const {
+void BlockGrid::round(const StreamView& where, std::span<float> values, uint64_t base) const {
   MILLRACE_CHECK(where.values.size() == values.size(), where.values.size(), values.size());
   for_each_block(where, base, block_indices_, [&](uint32_t block, size_t first, size_t last) {
     const int exponent = exponents_.of(block);
@@ -42,7 +42,7 @@ void BlockGrid::round(const StreamView<float>& where, std::span<float> values, u
   });
 }
 
-void BlockGrid::observe(const StreamView<float>& sums, uint64_t base) {
+void BlockGrid::observe(const StreamView& sums, uint64_t base) {
   for_each_block(sums, base, block_indices_, [&](uint32_t block, size_t first, size_t last) {
     exponents_.observe_values(block, sums.values.subspan(first, last - first));
   });

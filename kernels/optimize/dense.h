@@ -18,7 +18,7 @@ namespace millrace {
 /// Cost            one pass over the dimension, no allocation.
 ///
 /// Else as optimize().
-Status optimize_dense(const OptimizerSpec& spec, const OptimizerArrays& arrays, const StreamView<float>& sum,
+Status optimize_dense(const OptimizerSpec& spec, const OptimizerArrays& arrays, const StreamView& sum,
                       double denominator, uint64_t step);
 
 }  // namespace millrace

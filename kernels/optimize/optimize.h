@@ -79,7 +79,7 @@ Status validate(const OptimizerSpec& spec);
 /// Errors   non_finite: a weight or a state overflowed; the arrays are then worth nothing.
 /// Threads  reentrant.
 /// REQUIRES: validate(spec), another rule than none, denominator above 0.
-Status optimize(const OptimizerSpec& spec, const OptimizerArrays& arrays, const StreamView<float>& sum,
-                double denominator, uint64_t step);
+Status optimize(const OptimizerSpec& spec, const OptimizerArrays& arrays, const StreamView& sum, double denominator,
+                uint64_t step);
 
 }  // namespace millrace

@@ -167,12 +167,12 @@ Status take_step(const OptimizerStep& step) {
 
 }  // namespace
 
-Status optimize(const OptimizerSpec& spec, const OptimizerArrays& arrays, const StreamView<float>& sum,
-                double denominator, uint64_t step) {
+Status optimize(const OptimizerSpec& spec, const OptimizerArrays& arrays, const StreamView& sum, double denominator,
+                uint64_t step) {
   return take_step({spec, arrays, sum, denominator, step, TouchedEntries::kCarried});
 }
 
-Status optimize_dense(const OptimizerSpec& spec, const OptimizerArrays& arrays, const StreamView<float>& sum,
+Status optimize_dense(const OptimizerSpec& spec, const OptimizerArrays& arrays, const StreamView& sum,
                       double denominator, uint64_t step) {
   return take_step({spec, arrays, sum, denominator, step, TouchedEntries::kAll});
 }

@@ -30,7 +30,7 @@ enum class TouchedEntries : uint8_t {
 struct OptimizerStep {
   const OptimizerSpec& spec;
   const OptimizerArrays& arrays;
-  const StreamView<float>& sum;
+  const StreamView& sum;
   double denominator = 1;
   uint64_t step = 0;
   TouchedEntries touched = TouchedEntries::kCarried;
@@ -53,7 +53,7 @@ struct OptimizerEntry {
 /// they wrote is finite.
 template <typename Change>
 bool for_each_touched(const OptimizerStep& step, Change change) {
-  const StreamView<float>& sum = step.sum;
+  const StreamView& sum = step.sum;
   const bool all = step.touched == TouchedEntries::kAll;
   bool finite = true;
   if (sum.dense) {

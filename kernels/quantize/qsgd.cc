@@ -26,8 +26,8 @@ BucketLayout layout_of(uint64_t count, uint32_t bits, uint32_t bucket_size) {
 }
 
 // Quantizes one bucket to `bytes`: its scale and codes.
-template <typename T>
-void encode_bucket(std::span<const T> values, const QsgdOptions& options, uint64_t word, uint8_t* bytes, T* decoded) {
+void encode_bucket(std::span<const float> values, const QsgdOptions& options, uint64_t word, uint8_t* bytes,
+                   float* decoded) {
   const QsgdBucket bucket = qsgd_bucket_of_values(values, options.bits, options.scale);
   std::memcpy(bytes, &bucket.scale, kScaleBytes);
   bytes += kScaleBytes;
@@ -39,8 +39,7 @@ void encode_bucket(std::span<const T> values, const QsgdOptions& options, uint64
   }
 }
 
-template <typename T>
-void decode_bucket(const uint8_t* bytes, uint32_t bits, std::span<T> values) {
+void decode_bucket(const uint8_t* bytes, uint32_t bits, std::span<float> values) {
   float scale;
   std::memcpy(&scale, bytes, kScaleBytes);
   bytes += kScaleBytes;
@@ -76,8 +75,8 @@ uint64_t qsgd_encoded_bytes(uint64_t count, uint32_t bits, uint32_t bucket_size)
   return layout_of(count, bits, bucket_size).bytes();
 }
 
-template <typename T>
-Status qsgd_encode(std::span<const T> values, const QsgdOptions& options, ByteBuffer& out, std::span<T> decoded) {
+Status qsgd_encode(std::span<const float> values, const QsgdOptions& options, ByteBuffer& out,
+                   std::span<float> decoded) {
   MILLRACE_CHECK(values.size() == decoded.size(), values.size(), decoded.size());
   if (auto valid = check_options(options.bits, options.bucket_size); !valid) return valid;
   if (auto valid = qsgd_check_values(values, "qsgd"); !valid) return valid;
@@ -86,14 +85,13 @@ Status qsgd_encode(std::span<const T> values, const QsgdOptions& options, ByteBu
   out.resize(begin + layout.bytes());
   for_each_bucket(layout, [&](uint64_t bucket) {
     const uint64_t first = layout.first(bucket);
-    encode_bucket<T>(values.subspan(first, layout.size(bucket)), options, options.counter_base + first,
-                     out.data() + begin + layout.byte(bucket), decoded.data() + first);
+    encode_bucket(values.subspan(first, layout.size(bucket)), options, options.counter_base + first,
+                  out.data() + begin + layout.byte(bucket), decoded.data() + first);
   });
   return {};
 }
 
-template <typename T>
-Status qsgd_decode(ByteSpan bytes, uint32_t bits, uint32_t bucket_size, std::span<T> out) {
+Status qsgd_decode(ByteSpan bytes, uint32_t bits, uint32_t bucket_size, std::span<float> out) {
   if (auto valid = check_options(bits, bucket_size); !valid) return valid;
   const BucketLayout layout = layout_of(out.size(), bits, bucket_size);
   if (bytes.size() != layout.bytes()) {
@@ -101,14 +99,9 @@ Status qsgd_decode(ByteSpan bytes, uint32_t bits, uint32_t bucket_size, std::spa
   }
   if (auto valid = check_buckets(bytes, layout); !valid) return valid;
   for_each_bucket(layout, [&](uint64_t bucket) {
-    decode_bucket<T>(bytes.data() + layout.byte(bucket), bits, out.subspan(layout.first(bucket), layout.size(bucket)));
+    decode_bucket(bytes.data() + layout.byte(bucket), bits, out.subspan(layout.first(bucket), layout.size(bucket)));
   });
   return {};
 }
-
-template Status qsgd_encode<float>(std::span<const float>, const QsgdOptions&, ByteBuffer&, std::span<float>);
-template Status qsgd_encode<double>(std::span<const double>, const QsgdOptions&, ByteBuffer&, std::span<double>);
-template Status qsgd_decode<float>(ByteSpan, uint32_t, uint32_t, std::span<float>);
-template Status qsgd_decode<double>(ByteSpan, uint32_t, uint32_t, std::span<double>);
 
 }  // namespace millrace

@@ -38,24 +38,23 @@ uint64_t qsgd_encoded_bytes(uint64_t count, uint32_t bits, uint32_t bucket_size)
 
 /// Quantizes, appends the code to `out` and writes what the receiver will decode.
 ///
-/// values   [n] finite. decoded [n] out; may be the same array as values. f64 is rounded to f32 first.
+/// values   [n] finite. decoded [n] out; may be the same array as values.
 /// Bits     bucket by bucket: f32 scale, then codes of `bits` bits, low bits first: sign-magnitude, s = 2^(bits-1) - 1
 ///          levels. Level s is the scale itself, level l below it is l * (scale / s) in f32 arithmetic. What rounds to 0 has
 ///          no sign; padding is 0. Equal on every machine, whatever the instruction set and the number of threads.
 /// Limits   a bucket whose scale / s is below the smallest normal f32 is sent as zeros (scale 0).
-/// Errors   non_finite: NaN or infinity. invalid_argument: bits or bucket_size. limit_exceeded: f64 beyond f32's range.
+/// Errors   non_finite: NaN or infinity. invalid_argument: bits or bucket_size.
 ///          On error nothing is written.
 /// Cost     one read pass more than the quantization, which finds what is not finite before anything is written.
 /// Threads  reentrant; uses TBB above a size.
 /// Source   sparcml.txt, section 6 (QSGD); stochastic rounding by a counter-based generator.
-template <typename T>
-Status qsgd_encode(std::span<const T> values, const QsgdOptions& options, ByteBuffer& out, std::span<T> decoded);
+Status qsgd_encode(std::span<const float> values, const QsgdOptions& options, ByteBuffer& out,
+                   std::span<float> decoded);
 
 /// Errors   malformed: bytes.size() is not qsgd_encoded_bytes(out.size(), ...); a scale that is NaN, infinite,
 ///          negative or, but for 0, below what the encoder has; padding that is not 0. invalid_argument: bits or bucket_size. On
 ///          error nothing is written.
 /// Threads  reentrant; uses TBB above a size.
-template <typename T>
-Status qsgd_decode(ByteSpan bytes, uint32_t bits, uint32_t bucket_size, std::span<T> out);
+Status qsgd_decode(ByteSpan bytes, uint32_t bits, uint32_t bucket_size, std::span<float> out);
 
 }  // namespace millrace

@@ -10,11 +10,10 @@
 
 namespace millrace {
 
-/// What the codes of QSGD's levels have in common, whatever their bits become (packed, Elias, base 3). f32 and f64.
+/// What the codes of QSGD's levels have in common, whatever their bits become (packed, Elias, base 3).
 
-/// Errors   non_finite: NaN or infinity. limit_exceeded: f64 beyond f32's range. The message begins with `who`.
-template <typename T>
-Status qsgd_check_values(std::span<const T> values, std::string_view who);
+/// Errors   non_finite: NaN or infinity. The message begins with `who`.
+Status qsgd_check_values(std::span<const float> values, std::string_view who);
 
 /// The bucket that has this scale.
 QsgdBucket qsgd_bucket_of_scale(float scale, uint32_t bits);
@@ -25,20 +24,17 @@ bool qsgd_is_scale(float scale, uint32_t bits);
 
 /// The bucket of these values. Where scale / s is below the smallest normal f32: all of it 0.
 /// REQUIRES what qsgd_check_values() accepts.
-template <typename T>
-QsgdBucket qsgd_bucket_of_values(std::span<const T> values, uint32_t bits, QsgdScale scale);
+QsgdBucket qsgd_bucket_of_values(std::span<const float> values, uint32_t bits, QsgdScale scale);
 
 /// Rounds values to levels: a code a byte, and what it stands for. Value i draws word `word + i` of `random`.
 ///
 /// values, codes, decoded   [at most kQuantizeChunk]; decoded may be values. `codes` has room for count rounded up to 8.
-template <typename T>
-void qsgd_round(const QsgdBucket& bucket, std::span<const T> values, RandomKey random, uint64_t word, uint8_t* codes,
-                T* decoded);
+void qsgd_round(const QsgdBucket& bucket, std::span<const float> values, RandomKey random, uint64_t word,
+                uint8_t* codes, float* decoded);
 
 /// What codes stand for.
 ///
 /// values, codes   [at most kQuantizeChunk].
-template <typename T>
-void qsgd_values(const QsgdBucket& bucket, const uint8_t* codes, std::span<T> values);
+void qsgd_values(const QsgdBucket& bucket, const uint8_t* codes, std::span<float> values);
 
 }  // namespace millrace

@@ -115,36 +115,5 @@ void sign_values(const uint8_t* bytes, size_t count, float positive, float negat
   HWY_DYNAMIC_DISPATCH(values_of_signs)(bytes, count, positive, negative, values);
 }
 
-SignSums sign_sums(const double* values, size_t count, double factor) {
-  double positive[8] = {};
-  double negative[8] = {};
-  SignSums result;
-  for (size_t i = 0; i < count; ++i) {
-    if (values[i] > 0) positive[i % 8] += values[i] * factor, ++result.positives;
-    if (values[i] < 0) negative[i % 8] -= values[i] * factor, ++result.negatives;
-  }
-  for (size_t lane = 0; lane < 8; ++lane) {
-    result.positive += positive[lane];
-    result.negative += negative[lane];
-  }
-  return result;
-}
-
-void sign_round(const double* values, size_t count, double positive, double negative, uint8_t* bytes, double* decoded) {
-  for (size_t begin = 0; begin < count; begin += 8) {
-    uint32_t byte = 0;
-    for (size_t i = begin; i < count && i < begin + 8; ++i) {
-      const bool is_negative = values[i] < 0;
-      byte |= (is_negative ? 1u : 0u) << (i - begin);
-      decoded[i] = is_negative ? negative : positive;
-    }
-    bytes[begin / 8] = static_cast<uint8_t>(byte);
-  }
-}
-
-void sign_values(const uint8_t* bytes, size_t count, double positive, double negative, double* values) {
-  for (size_t i = 0; i < count; ++i) values[i] = (bytes[i / 8] >> (i % 8) & 1) != 0 ? negative : positive;
-}
-
 }  // namespace millrace
 #endif  // HWY_ONCE

@@ -5,8 +5,7 @@
 
 namespace millrace {
 
-/// Sums of magnitudes by sign; zeros of either sign are in neither count. f32: in f64, where they cannot overflow. f64: every
-/// magnitude times `factor` first.
+/// Sums of magnitudes by sign; zeros of either sign are in neither count. In f64, where they cannot overflow.
 struct SignSums {
   double positive = 0;
   double negative = 0;
@@ -16,17 +15,14 @@ struct SignSums {
 
 /// Eight sums in a fixed order, then their sum: the same bits on every instruction set.
 SignSums sign_sums(const float* values, size_t count);
-SignSums sign_sums(const double* values, size_t count, double factor);
 
 /// A bit a value, 1 where it is below 0, low bits first, the rest of the last byte 0; and what it stands for: `positive`, or
 /// `negative` where the bit is 1.
 ///
 /// values, decoded   [count]; decoded may be values. bytes [ceil(count / 8)].
 void sign_round(const float* values, size_t count, float positive, float negative, uint8_t* bytes, float* decoded);
-void sign_round(const double* values, size_t count, double positive, double negative, uint8_t* bytes, double* decoded);
 
 /// The reverse. values [count].
 void sign_values(const uint8_t* bytes, size_t count, float positive, float negative, float* values);
-void sign_values(const uint8_t* bytes, size_t count, double positive, double negative, double* values);
 
 }  // namespace millrace

@@ -2,11 +2,10 @@
 
 namespace millrace {
 
-template <typename T>
-Result<Stream<T>> concatenate(std::span<const StreamView<T>> pieces) {
+Result<Stream> concatenate(std::span<const StreamView> pieces) {
   uint64_t dimension = 0, count = 0;
   bool dense = !pieces.empty();
-  for (const StreamView<T>& piece : pieces) {
+  for (const StreamView& piece : pieces) {
     if (piece.dimension > kDimensionMax - dimension) {
       return fail(ErrorCode::kInvalidArgument, "the pieces' dimensions add up to more than 2^32");
     }
@@ -14,13 +13,13 @@ Result<Stream<T>> concatenate(std::span<const StreamView<T>> pieces) {
     count += piece.count();
     dense &= piece.dense;
   }
-  Stream<T> out;
+  Stream out;
   out.dimension = dimension;
   out.dense = dense;
   out.values.reserve(count);
   if (!dense) out.indices.reserve(count);
   uint64_t base = 0;
-  for (const StreamView<T>& piece : pieces) {
+  for (const StreamView& piece : pieces) {
     out.values.insert(out.values.end(), piece.values.begin(), piece.values.end());
     const size_t at = out.indices.size();
     if (!dense) out.indices.resize(at + piece.count());
@@ -31,8 +30,5 @@ Result<Stream<T>> concatenate(std::span<const StreamView<T>> pieces) {
   }
   return out;
 }
-
-template Result<Stream<float>> concatenate(std::span<const StreamView<float>>);
-template Result<Stream<double>> concatenate(std::span<const StreamView<double>>);
 
 }  // namespace millrace

@@ -13,18 +13,9 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-template <typename T>
-size_t ScanTail(const T* values, size_t begin, size_t count, T edge, uint32_t base, uint32_t* positions, size_t found) {
-  for (size_t i = begin; i < count; ++i) {
-    positions[found] = base + static_cast<uint32_t>(i);
-    found += std::fabs(values[i]) >= edge ? 1 : 0;
-  }
-  return found;
-}
-
 // Compressed in a register and stored whole: the compressing store is slow on some machines.
-size_t ScanF32(const float* HWY_RESTRICT values, size_t count, float edge, uint32_t base,
-               uint32_t* HWY_RESTRICT positions) {
+size_t Scan(const float* HWY_RESTRICT values, size_t count, float edge, uint32_t base,
+            uint32_t* HWY_RESTRICT positions) {
   const hn::ScalableTag<float> d;
   const hn::RebindToUnsigned<decltype(d)> du;
   const size_t lanes = hn::Lanes(d);
@@ -39,12 +30,11 @@ size_t ScanF32(const float* HWY_RESTRICT values, size_t count, float edge, uint3
     found += hn::CountTrue(du, in);
     at = hn::Add(at, step);
   }
-  return ScanTail(values, i, count, edge, base, positions, found);
-}
-
-size_t ScanF64(const double* HWY_RESTRICT values, size_t count, double edge, uint32_t base,
-               uint32_t* HWY_RESTRICT positions) {
-  return ScanTail(values, 0, count, edge, base, positions, 0);
+  for (; i < count; ++i) {
+    positions[found] = base + static_cast<uint32_t>(i);
+    found += std::fabs(values[i]) >= edge ? 1 : 0;
+  }
+  return found;
 }
 
 }  // namespace HWY_NAMESPACE
@@ -54,14 +44,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace millrace {
 
-HWY_EXPORT(ScanF32);
-HWY_EXPORT(ScanF64);
+HWY_EXPORT(Scan);
 
 size_t scan_at_least(const float* values, size_t count, float edge, uint32_t base, uint32_t* positions) {
-  return HWY_DYNAMIC_DISPATCH(ScanF32)(values, count, edge, base, positions);
-}
-size_t scan_at_least(const double* values, size_t count, double edge, uint32_t base, uint32_t* positions) {
-  return HWY_DYNAMIC_DISPATCH(ScanF64)(values, count, edge, base, positions);
+  return HWY_DYNAMIC_DISPATCH(Scan)(values, count, edge, base, positions);
 }
 
 }  // namespace millrace

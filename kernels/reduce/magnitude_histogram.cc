@@ -35,13 +35,6 @@ std::optional<uint64_t> get_varint(ByteReader& reader) {
 
 uint32_t MagnitudeHistogram::bin_of(float value) { return (std::bit_cast<uint32_t>(value) & 0x7fff'ffffu) >> 16; }
 
-uint32_t MagnitudeHistogram::bin_of(double value) {
-  const float nearest = static_cast<float>(value);
-  // Rounded away from zero (to infinity too): the next f32 towards zero is one bit pattern lower.
-  const uint32_t away = std::fabs(static_cast<double>(nearest)) > std::fabs(value);
-  return ((std::bit_cast<uint32_t>(nearest) & 0x7fff'ffffu) - away) >> 16;
-}
-
 /// Makes room for the bins [low, high], in steps of kGrain so that it seldom happens twice.
 void MagnitudeHistogram::cover(uint32_t low, uint32_t high) {
   if (!counts_.empty() && low >= first_bin_ && high < end_bin()) return;
@@ -57,13 +50,12 @@ void MagnitudeHistogram::cover(uint32_t low, uint32_t high) {
   first_bin_ = first;
 }
 
-template <typename T>
-void MagnitudeHistogram::add(std::span<const T> values) {
+void MagnitudeHistogram::add(std::span<const float> values) {
   uint64_t* counts = counts_.data();
   uint32_t first = first_bin_;
   uint32_t size = static_cast<uint32_t>(counts_.size());
   uint64_t zeros = 0;
-  for (const T value : values) {
+  for (const float value : values) {
     const uint32_t bin = bin_of(value);
     uint32_t at = bin - first;  // wraps where bin is lower
     if (at >= size || bin == 0) [[unlikely]] {
@@ -151,8 +143,5 @@ ThresholdCut threshold_cut(const MagnitudeHistogram& histogram, uint64_t k) {
   cut.take = wanted - cut.above;
   return cut;
 }
-
-template void MagnitudeHistogram::add(std::span<const float>);
-template void MagnitudeHistogram::add(std::span<const double>);
 
 }  // namespace millrace

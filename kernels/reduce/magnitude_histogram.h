@@ -21,12 +21,10 @@ class MagnitudeHistogram {
   /// Bound of total(): sums of 2^16 decoded histograms cannot overflow.
   static constexpr uint64_t kCountMax = uint64_t{1} << 48;
 
-  /// Bin of a finite value; f64 is rounded towards zero to f32 first. Monotone in |x|; zero is bin 0.
+  /// Bin of a finite value. Monotone in |x|; zero is bin 0.
   static uint32_t bin_of(float value);
-  static uint32_t bin_of(double value);
 
-  template <typename T>
-  void add(std::span<const T> values);
+  void add(std::span<const float> values);
   void add(const MagnitudeHistogram& other);
 
   uint64_t count(uint32_t bin) const {
@@ -72,7 +70,6 @@ ThresholdCut threshold_cut(const MagnitudeHistogram& histogram, uint64_t k);
 ///
 /// values     [n], finite, n <= 2^32.
 /// Threads    reentrant.
-template <typename T>
-void select_by_cut(std::span<const T> values, uint32_t cut_bin, uint64_t take, IndexBuffer& positions);
+void select_by_cut(std::span<const float> values, uint32_t cut_bin, uint64_t take, IndexBuffer& positions);
 
 }  // namespace millrace

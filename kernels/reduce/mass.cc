@@ -29,10 +29,8 @@ HWY_INLINE double Sum(V a, V b) {
 HWY_INLINE hn::Vec<Doubles> Load(const float* HWY_RESTRICT at) {
   return hn::PromoteTo(Doubles(), hn::LoadU(Floats(), at));
 }
-HWY_INLINE hn::Vec<Doubles> Load(const double* HWY_RESTRICT at) { return hn::LoadU(Doubles(), at); }
 
-template <typename T>
-Mass BlockMass(const T* HWY_RESTRICT values, size_t count) {
+Mass BlockMass(const float* HWY_RESTRICT values, size_t count) {
   const Doubles d;
   const size_t lanes = hn::Lanes(d);
   auto sum0 = hn::Zero(d), sum1 = hn::Zero(d), size0 = hn::Zero(d), size1 = hn::Zero(d);
@@ -50,8 +48,7 @@ Mass BlockMass(const T* HWY_RESTRICT values, size_t count) {
   return mass;
 }
 
-template <typename T>
-Mass MassOf(const T* values, size_t count) {
+Mass MassOf(const float* values, size_t count) {
   LongSum sum;
   double magnitude = 0;
   for (size_t at = 0; at < count; at += kBlock) {
@@ -62,8 +59,8 @@ Mass MassOf(const T* values, size_t count) {
   return {sum.value(), magnitude};
 }
 
-template <typename T>
-Mass BlockMassWhere(const uint32_t* HWY_RESTRICT indices, const T* HWY_RESTRICT values, size_t count, uint32_t base,
+#if HWY_TARGET == HWY_SCALAR
+Mass BlockMassWhere(const uint32_t* HWY_RESTRICT indices, const float* HWY_RESTRICT values, size_t count, uint32_t base,
                     const uint32_t* HWY_RESTRICT marks) {
   const Doubles d;
   const hn::Rebind<uint32_t, Doubles> u;
@@ -89,7 +86,7 @@ Mass BlockMassWhere(const uint32_t* HWY_RESTRICT indices, const T* HWY_RESTRICT 
   return mass;
 }
 
-#if HWY_TARGET != HWY_SCALAR
+#else
 // As many indices at a time as there are 32-bit lanes: half the gathers' time.
 Mass BlockMassWhere(const uint32_t* HWY_RESTRICT indices, const float* HWY_RESTRICT values, size_t count, uint32_t base,
                     const uint32_t* HWY_RESTRICT marks) {
@@ -124,8 +121,7 @@ Mass BlockMassWhere(const uint32_t* HWY_RESTRICT indices, const float* HWY_RESTR
 }
 #endif
 
-template <typename T>
-Mass MassWhere(const uint32_t* indices, const T* values, size_t count, uint32_t base, const uint32_t* marks) {
+Mass MassWhere(const uint32_t* indices, const float* values, size_t count, uint32_t base, const uint32_t* marks) {
   LongSum sum;
   double magnitude = 0;
   // Fewer values a block than mass_of() takes: there are half as many lanes.
@@ -136,16 +132,6 @@ Mass MassWhere(const uint32_t* indices, const T* values, size_t count, uint32_t 
   }
   return {sum.value(), magnitude};
 }
-
-Mass MassWhereF32(const uint32_t* indices, const float* values, size_t count, uint32_t base, const uint32_t* marks) {
-  return MassWhere(indices, values, count, base, marks);
-}
-Mass MassWhereF64(const uint32_t* indices, const double* values, size_t count, uint32_t base, const uint32_t* marks) {
-  return MassWhere(indices, values, count, base, marks);
-}
-
-Mass MassOfF32(const float* values, size_t count) { return MassOf(values, count); }
-Mass MassOfF64(const double* values, size_t count) { return MassOf(values, count); }
 
 Accumulated AccumulateBlock(float* HWY_RESTRICT target, const float* HWY_RESTRICT values, size_t count, float scale) {
   const Doubles d;
@@ -202,10 +188,8 @@ HWY_AFTER_NAMESPACE();
 
 namespace millrace {
 
-HWY_EXPORT(MassOfF32);
-HWY_EXPORT(MassOfF64);
-HWY_EXPORT(MassWhereF32);
-HWY_EXPORT(MassWhereF64);
+HWY_EXPORT(MassOf);
+HWY_EXPORT(MassWhere);
 HWY_EXPORT(AccumulateDense);
 
 namespace {
@@ -217,13 +201,13 @@ constexpr size_t kMassSearchRatio = 16;
 
 double rounding_of(float a, float b) { return static_cast<double>(rounded_sum(a, b).off); }
 
-Mass rounded_off_dense(std::span<const float> a, const StreamView<float>& b) {
+Mass rounded_off_dense(std::span<const float> a, const StreamView& b) {
   Mass off;
   for (size_t i = 0; i < b.values.size(); ++i) off.count(rounding_of(a[b.dense ? i : b.indices[i]], b.values[i]));
   return off;
 }
 
-Mass rounded_off_searched(const StreamView<float>& many, const StreamView<float>& few) {
+Mass rounded_off_searched(const StreamView& many, const StreamView& few) {
   Mass off;
   auto from = many.indices.begin();
   for (size_t i = 0; i < few.indices.size(); ++i) {
@@ -237,19 +221,14 @@ Mass rounded_off_searched(const StreamView<float>& many, const StreamView<float>
 
 }  // namespace
 
-Mass mass_of(std::span<const float> values) { return HWY_DYNAMIC_DISPATCH(MassOfF32)(values.data(), values.size()); }
-Mass mass_of(std::span<const double> values) { return HWY_DYNAMIC_DISPATCH(MassOfF64)(values.data(), values.size()); }
+Mass mass_of(std::span<const float> values) { return HWY_DYNAMIC_DISPATCH(MassOf)(values.data(), values.size()); }
 
 Mass mass_where(IndexSpan indices, std::span<const float> values, uint32_t base, std::span<const uint32_t> marks) {
   MILLRACE_CHECK(indices.size() == values.size(), indices.size(), values.size());
-  return HWY_DYNAMIC_DISPATCH(MassWhereF32)(indices.data(), values.data(), values.size(), base, marks.data());
-}
-Mass mass_where(IndexSpan indices, std::span<const double> values, uint32_t base, std::span<const uint32_t> marks) {
-  MILLRACE_CHECK(indices.size() == values.size(), indices.size(), values.size());
-  return HWY_DYNAMIC_DISPATCH(MassWhereF64)(indices.data(), values.data(), values.size(), base, marks.data());
+  return HWY_DYNAMIC_DISPATCH(MassWhere)(indices.data(), values.data(), values.size(), base, marks.data());
 }
 
-Accumulated accumulate(std::span<float> target, const StreamView<float>& stream, float scale) {
+Accumulated accumulate(std::span<float> target, const StreamView& stream, float scale) {
   MILLRACE_CHECK(target.size() == stream.dimension, target.size(), stream.dimension);
   if (stream.dense) {
     return HWY_DYNAMIC_DISPATCH(AccumulateDense)(target.data(), stream.values.data(), target.size(), scale);
@@ -268,7 +247,7 @@ Accumulated accumulate(std::span<float> target, const StreamView<float>& stream,
   return all;
 }
 
-Mass rounded_off(const StreamView<float>& a, const StreamView<float>& b) {
+Mass rounded_off(const StreamView& a, const StreamView& b) {
   MILLRACE_CHECK(a.dimension == b.dimension, a.dimension, b.dimension);
   if (a.dense) return rounded_off_dense(a.values, b);
   if (b.dense) return rounded_off_dense(b.values, a);

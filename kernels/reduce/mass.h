@@ -65,7 +65,6 @@ inline constexpr double kMassError = 0x1p-42;
 /// Order    blocks of 4096 values, in lanes that depend on the instruction set; on a binary grid every order is exact.
 /// Cost     one read pass.
 Mass mass_of(std::span<const float> values);
-Mass mass_of(std::span<const double> values);
 
 /// Of the values whose index is marked: bit (index - base) of `marks`, from the lowest bit of the first word.
 ///
@@ -73,7 +72,6 @@ Mass mass_of(std::span<const double> values);
 /// values   finite
 /// Order    as mass_of(); an unmarked value counts as 0
 Mass mass_where(IndexSpan indices, std::span<const float> values, uint32_t base, std::span<const uint32_t> marks);
-Mass mass_where(IndexSpan indices, std::span<const double> values, uint32_t base, std::span<const uint32_t> marks);
 
 /// The same of what additions rounded off, which is small itself: one addition after the other, of at most 2^32.
 inline constexpr double kRoundedError = 0x1p-20;
@@ -94,9 +92,9 @@ struct Accumulated {
 ///
 /// scale    of a dense stream; 1 for a sparse one.
 /// Cost     dense: the one pass that add_scaled() takes too; sparse: and one over the entries.
-Accumulated accumulate(std::span<float> target, const StreamView<float>& stream, float scale);
+Accumulated accumulate(std::span<float> target, const StreamView& stream, float scale);
 
 /// What adding two streams in f32 rounds off: exact sum - rounded sum, over the indices that both have.
-Mass rounded_off(const StreamView<float>& a, const StreamView<float>& b);
+Mass rounded_off(const StreamView& a, const StreamView& b);
 
 }  // namespace millrace

@@ -13,8 +13,7 @@ namespace millrace {
 ///
 /// Errors   invalid_argument: dimensions differ.
 /// Source   sparcml.txt, sections 5.1 and 5.2.
-template <typename T>
-Result<Stream<T>> sum_two(const StreamView<T>& a, const StreamView<T>& b);
+Result<Stream> sum_two(const StreamView& a, const StreamView& b);
 
 /// Sum of many streams of equal dimension, in the order given: the result is the same bits whatever the internal slicing.
 /// Stays sparse while that is cheaper, per slice of the index range (a dense region does not make the rest dense work);
@@ -23,8 +22,7 @@ Result<Stream<T>> sum_two(const StreamView<T>& a, const StreamView<T>& b);
 /// Cost     O(total entries + touched slices); scratch a thread independent of the dimension.
 /// Errors   invalid_argument: no streams, dimensions differ.
 /// Threads  reentrant; runs on the calling thread.
-template <typename T>
-Result<Stream<T>> sum_many(std::span<const StreamView<T>> streams);
+Result<Stream> sum_many(std::span<const StreamView> streams);
 
 /// The entries of sum_many() whose magnitude is `edge` or more, with the same bits, always sparse; a sum that is NaN is
 /// left out. Of a sum of which a small share is wanted nothing else is written anywhere.
@@ -34,28 +32,23 @@ Result<Stream<T>> sum_many(std::span<const StreamView<T>> streams);
 ///          each, less than half from 5 % on; below an entry in 256 indices a tenth more: sum_many()'s way and a filter.
 /// Errors   as sum_many().
 /// Threads  reentrant; runs on the calling thread.
-template <typename T>
-Result<Stream<T>> sum_at_least(std::span<const StreamView<T>> streams, T edge);
+Result<Stream> sum_at_least(std::span<const StreamView> streams, float edge);
 
 /// The entries of `stream` whose magnitude is `edge` (> 0) or more, sparse.
-template <typename T>
-Stream<T> entries_at_least(const StreamView<T>& stream, T edge);
+Stream entries_at_least(const StreamView& stream, float edge);
 
 /// Joins streams of consecutive index ranges (disjoint concatenation): piece i covers the next pieces[i].dimension indices.
 /// Dense when all pieces are; otherwise sparse, with every entry of a dense piece: exactly what the pieces carry is carried,
 /// so that not_carried() of the whole is not_carried() of each piece.
 ///
 /// Errors   invalid_argument: the dimensions add up to more than kDimensionMax.
-template <typename T>
-Result<Stream<T>> concatenate(std::span<const StreamView<T>> pieces);
+Result<Stream> concatenate(std::span<const StreamView> pieces);
 
 /// What of `sent` an update did not carry: the entries of `sent` whose index is not in `carried` (a dense update carries all).
 /// Always sparse; of a dense `sent` the zeros are left out. REQUIRES: equal dimensions.
-template <typename T>
-Stream<T> not_carried(const StreamView<T>& sent, const StreamView<T>& carried);
+Stream not_carried(const StreamView& sent, const StreamView& carried);
 
 /// target[i] += scale * value for every entry, the product rounded before it is added. target [dimension].
-template <typename T>
-void add_scaled(std::span<T> target, const StreamView<T>& stream, T scale);
+void add_scaled(std::span<float> target, const StreamView& stream, float scale);
 
 }  // namespace millrace

@@ -17,27 +17,22 @@ constexpr size_t kBlock = 2048;
 // The bins from here on are those of infinity and NaN.
 constexpr uint32_t kFiniteBins = 0x7f80;
 
-/// The least magnitude of a bin: rounding towards zero to f32 and dropping low bits is monotone, so bin_of(x) >= bin exactly
-/// where |x| >= bin_edge(bin), in f64 too.
-template <typename T>
-T bin_edge(uint32_t bin) {
-  return static_cast<T>(std::bit_cast<float>(bin << 16));
-}
+/// The least magnitude of a bin: dropping low bits is monotone, so bin_of(x) >= bin exactly where |x| >= bin_edge(bin).
+float bin_edge(uint32_t bin) { return std::bit_cast<float>(bin << 16); }
 
 /// Drops all but the `take` largest of those positions whose magnitude is below `next_edge`; ties by lower position.
-template <typename T>
-void trim_boundary(std::span<const T> values, T next_edge, uint64_t take, IndexBuffer& positions) {
-  Buffer<T> boundary(positions.size() + 1);
+void trim_boundary(std::span<const float> values, float next_edge, uint64_t take, IndexBuffer& positions) {
+  Buffer<float> boundary(positions.size() + 1);
   size_t in_bin = 0;
   for (const uint32_t position : positions) {
-    const T magnitude = std::fabs(values[position]);
+    const float magnitude = std::fabs(values[position]);
     boundary[in_bin] = magnitude;
     in_bin += magnitude < next_edge ? 1 : 0;
   }
   if (take >= in_bin) return;
   boundary.resize(in_bin);
-  T least = next_edge;  // of those that stay
-  uint64_t ties = 0;    // how many of exactly that magnitude stay
+  float least = next_edge;  // of those that stay
+  uint64_t ties = 0;        // how many of exactly that magnitude stay
   if (take > 0) {
     const auto last = boundary.begin() + static_cast<ptrdiff_t>(take - 1);
     std::nth_element(boundary.begin(), last, boundary.end(), std::greater<>());
@@ -46,7 +41,7 @@ void trim_boundary(std::span<const T> values, T next_edge, uint64_t take, IndexB
   }
   size_t kept = 0;
   for (const uint32_t position : positions) {
-    const T magnitude = std::fabs(values[position]);
+    const float magnitude = std::fabs(values[position]);
     const bool tie = magnitude == least && magnitude < next_edge;
     const bool stays = tie ? ties > 0 : magnitude >= least;
     ties -= tie && stays ? 1 : 0;
@@ -58,23 +53,19 @@ void trim_boundary(std::span<const T> values, T next_edge, uint64_t take, IndexB
 
 }  // namespace
 
-template <typename T>
-void select_by_cut(std::span<const T> values, uint32_t cut_bin, uint64_t take, IndexBuffer& positions) {
+void select_by_cut(std::span<const float> values, uint32_t cut_bin, uint64_t take, IndexBuffer& positions) {
   MILLRACE_CHECK(values.size() <= kDimensionMax, values.size());
   positions.clear();
   if (cut_bin >= kFiniteBins) return;
   // Of bin 0 nothing is selected: the boundary is then below what is scanned.
-  const T edge = bin_edge<T>(std::max(cut_bin, 1u));
+  const float edge = bin_edge(std::max(cut_bin, 1u));
   std::array<uint32_t, kBlock + kCutScanSlack> block;
   for (size_t begin = 0; begin < values.size(); begin += kBlock) {
     const size_t count = std::min(kBlock, values.size() - begin);
     const size_t found = scan_at_least(values.data() + begin, count, edge, static_cast<uint32_t>(begin), block.data());
     positions.insert(positions.end(), block.begin(), block.begin() + static_cast<ptrdiff_t>(found));
   }
-  trim_boundary(values, bin_edge<T>(cut_bin + 1), take, positions);
+  trim_boundary(values, bin_edge(cut_bin + 1), take, positions);
 }
-
-template void select_by_cut(std::span<const float>, uint32_t, uint64_t, IndexBuffer&);
-template void select_by_cut(std::span<const double>, uint32_t, uint64_t, IndexBuffer&);
 
 }  // namespace millrace

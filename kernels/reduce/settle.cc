@@ -23,8 +23,8 @@ constexpr int kSettleSecondLevel = 2;
 using Bitmap = Buffer<uint64_t>;
 
 /// Appends those sent[i], i in [begin, end), that `absent(index)` holds for; asked in order, exactly once each.
-template <typename T, typename Absent>
-void keep_absent(const StreamView<T>& sent, size_t begin, size_t end, Stream<T>& out, size_t& kept, Absent&& absent) {
+template <typename Absent>
+void keep_absent(const StreamView& sent, size_t begin, size_t end, Stream& out, size_t& kept, Absent&& absent) {
   for (size_t i = begin; i < end; ++i) {
     const uint32_t index = sent.indices[i];
     out.indices[kept] = index;
@@ -34,9 +34,8 @@ void keep_absent(const StreamView<T>& sent, size_t begin, size_t end, Stream<T>&
 }
 
 /// One chunk by bitmap: no branch depends on the data. The bitmap comes and goes clear.
-template <typename T>
-void settle_by_bitmap(const StreamView<T>& sent, size_t begin, size_t end, IndexSpan carried, Bitmap& bitmap,
-                      Stream<T>& out, size_t& kept) {
+void settle_by_bitmap(const StreamView& sent, size_t begin, size_t end, IndexSpan carried, Bitmap& bitmap, Stream& out,
+                      size_t& kept) {
   const uint32_t base = sent.indices[begin];
   for (const uint32_t index : carried) bitmap[(index - base) / 64] |= uint64_t{1} << ((index - base) % 64);
   keep_absent(sent, begin, end, out, kept, [&](uint32_t index) {
@@ -47,9 +46,7 @@ void settle_by_bitmap(const StreamView<T>& sent, size_t begin, size_t end, Index
   std::fill_n(bitmap.begin(), (width + 63) / 64, 0);
 }
 
-template <typename T>
-void settle_by_search(const StreamView<T>& sent, size_t begin, size_t end, IndexSpan carried, Stream<T>& out,
-                      size_t& kept) {
+void settle_by_search(const StreamView& sent, size_t begin, size_t end, IndexSpan carried, Stream& out, size_t& kept) {
   auto from = carried.begin();
   keep_absent(sent, begin, end, out, kept, [&](uint32_t index) {
     from = std::lower_bound(from, carried.end(), index);
@@ -58,9 +55,7 @@ void settle_by_search(const StreamView<T>& sent, size_t begin, size_t end, Index
 }
 
 /// A chunk whose entries lie far apart: the carried ones are walked along with them.
-template <typename T>
-void settle_by_merge(const StreamView<T>& sent, size_t begin, size_t end, IndexSpan carried, Stream<T>& out,
-                     size_t& kept) {
+void settle_by_merge(const StreamView& sent, size_t begin, size_t end, IndexSpan carried, Stream& out, size_t& kept) {
   size_t i = begin, j = 0;
   while (i < end && j < carried.size()) {
     const uint32_t left = sent.indices[i], right = carried[j];
@@ -73,9 +68,8 @@ void settle_by_merge(const StreamView<T>& sent, size_t begin, size_t end, IndexS
   keep_absent(sent, i, end, out, kept, [](uint32_t) { return true; });
 }
 
-template <typename T>
-Stream<T> not_carried_sparse(const StreamView<T>& sent, IndexSpan carried) {
-  Stream<T> out = Stream<T>::empty(sent.dimension);
+Stream not_carried_sparse(const StreamView& sent, IndexSpan carried) {
+  Stream out = Stream::empty(sent.dimension);
   // One slot more: an entry that is not kept is written too, and overwritten.
   out.indices.resize(sent.count() + 1);
   out.values.resize(sent.count() + 1);
@@ -103,16 +97,14 @@ Stream<T> not_carried_sparse(const StreamView<T>& sent, IndexSpan carried) {
 
 }  // namespace
 
-template <typename T>
-Stream<T> not_carried(const StreamView<T>& sent, const StreamView<T>& carried) {
+Stream not_carried(const StreamView& sent, const StreamView& carried) {
   MILLRACE_CHECK(sent.dimension == carried.dimension, sent.dimension, carried.dimension);
-  if (carried.dense) return Stream<T>::empty(sent.dimension);
-  if (sent.dense) return not_carried_sparse<T>(to_sparse(sent).view(), carried.indices);
+  if (carried.dense) return Stream::empty(sent.dimension);
+  if (sent.dense) return not_carried_sparse(to_sparse(sent).view(), carried.indices);
   return not_carried_sparse(sent, carried.indices);
 }
 
-template <typename T>
-void add_scaled(std::span<T> target, const StreamView<T>& stream, T scale) {
+void add_scaled(std::span<float> target, const StreamView& stream, float scale) {
   MILLRACE_CHECK(target.size() == stream.dimension, target.size(), stream.dimension);
   if (stream.dense) {
     add_scaled_dense(target, stream.values, scale);
@@ -128,10 +120,5 @@ void add_scaled(std::span<T> target, const StreamView<T>& stream, T scale) {
   }
   for (; i < count; ++i) target[index[i]] += scale * stream.values[i];
 }
-
-template Stream<float> not_carried(const StreamView<float>&, const StreamView<float>&);
-template Stream<double> not_carried(const StreamView<double>&, const StreamView<double>&);
-template void add_scaled(std::span<float>, const StreamView<float>&, float);
-template void add_scaled(std::span<double>, const StreamView<double>&, double);
 
 }  // namespace millrace

@@ -18,20 +18,19 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Sums of one slice: 32 KiB, which stay in a first-level cache while they are added to, looked at and cleared.
-template <typename T>
-constexpr uint64_t kWidth = uint64_t{32'768} / sizeof(T);
+constexpr uint64_t kWidth = uint64_t{32'768} / sizeof(float);
 
 // Where a slice holds an entry or more in so many indices, comparing all of its sums, a vector at a time, costs less than
 // comparing at every addition. Measured with `millrace bench reduce`.
 constexpr uint64_t kCompareAllIndicesPerEntry = 20;
 
 /// Calls add(offset, value) for the lane's entries below `end`, in the slice that begins at `begin`.
-template <typename T, typename Add>
-HWY_INLINE void ForLane(Lane<T>& lane, uint64_t begin, uint64_t end, Add add) {
+template <typename Add>
+HWY_INLINE void ForLane(Lane& lane, uint64_t begin, uint64_t end, Add add) {
   const uint32_t base = static_cast<uint32_t>(begin);
   const uint32_t last = static_cast<uint32_t>(end - 1);
   const uint32_t* HWY_RESTRICT const index = lane.index;
-  const T* HWY_RESTRICT const value = lane.value;
+  const float* HWY_RESTRICT const value = lane.value;
   const size_t lane_end = lane.end;
   size_t at = lane.at;
   for (; at + 4 <= lane_end && index[at + 3] <= last; at += 4) {
@@ -63,9 +62,8 @@ HWY_INLINE uint64_t Bits64(D d, Mask mask) {
 }
 
 /// Which of 64 sums are `edge` or more in magnitude.
-template <typename T>
-HWY_INLINE uint64_t AtLeast64(const T* HWY_RESTRICT sums, T edge) {
-  const hn::ScalableTag<T> d;
+HWY_INLINE uint64_t AtLeast64(const float* HWY_RESTRICT sums, float edge) {
+  const hn::ScalableTag<float> d;
   const auto least = hn::Set(d, edge);
   return Bits64(d, [&](size_t i) HWY_ATTR { return hn::Ge(hn::Abs(hn::LoadU(d, sums + i)), least); });
 }
@@ -79,10 +77,9 @@ HWY_INLINE uint64_t TakeFlags64(uint8_t* HWY_RESTRICT flags) {
 }
 
 /// The words that are not empty.
-template <typename T>
 struct Found {
-  uint64_t word[kWidth<T> / 64];
-  uint32_t at[kWidth<T> / 64];
+  uint64_t word[kWidth / 64];
+  uint32_t at[kWidth / 64];
   size_t count = 0;
 
   /// Listed without a branch: whether one is empty is a matter of chance.
@@ -94,9 +91,8 @@ struct Found {
 };
 
 /// Writes the entries of one word. Returns how many; up to kSliceCutSlack more are clobbered.
-template <typename T>
-HWY_INLINE size_t TakeWord(uint64_t word, uint32_t base, const T* HWY_RESTRICT sums, uint32_t* HWY_RESTRICT out_index,
-                           T* HWY_RESTRICT out_value) {
+HWY_INLINE size_t TakeWord(uint64_t word, uint32_t base, const float* HWY_RESTRICT sums,
+                           uint32_t* HWY_RESTRICT out_index, float* HWY_RESTRICT out_value) {
   const size_t count = static_cast<size_t>(std::popcount(word));
   // Two entries a turn, the one past the last included: most words have no more, so the branch is foreseen. An exhausted
   // word gives offset 64, which may be read, and the entry is overwritten by the next word's.
@@ -112,50 +108,45 @@ HWY_INLINE size_t TakeWord(uint64_t word, uint32_t base, const T* HWY_RESTRICT s
   return count;
 }
 
-template <typename T>
-HWY_INLINE void ClearAll(T* HWY_RESTRICT sums, size_t count) {
-  const hn::ScalableTag<T> d;
-  for (size_t i = 0; i < count; i += hn::Lanes(d)) hn::StoreU(hn::Set(d, -T{0}), d, sums + i);
+HWY_INLINE void ClearAll(float* HWY_RESTRICT sums, size_t count) {
+  const hn::ScalableTag<float> d;
+  for (size_t i = 0; i < count; i += hn::Lanes(d)) hn::StoreU(hn::Set(d, -0.0F), d, sums + i);
 }
 
 /// Clears the sums of the entries from `at` to where the lane stands now.
-template <typename T>
-HWY_INLINE void ClearLane(const Lane<T>& lane, size_t at, uint64_t begin, T* HWY_RESTRICT sums) {
+HWY_INLINE void ClearLane(const Lane& lane, size_t at, uint64_t begin, float* HWY_RESTRICT sums) {
   const uint32_t base = static_cast<uint32_t>(begin);
-  for (; at < lane.at; ++at) sums[lane.index[at] - base] = -T{0};
+  for (; at < lane.at; ++at) sums[lane.index[at] - base] = -0.0F;
 }
 
 /// One slice of SumAtLeast(): sums, and where the large ones are.
-template <typename T>
 struct Slice {
-  T* HWY_RESTRICT sums;
+  float* HWY_RESTRICT sums;
   uint8_t* HWY_RESTRICT flags;
   uint64_t begin;
   uint64_t end;
-  T edge;
+  float edge;
 
   size_t words() const { return static_cast<size_t>((end - begin + 63) / 64); }
 };
 
 /// Many entries: all are added, then all sums compared.
-template <typename T>
-HWY_INLINE void AddThenCompare(std::span<Lane<T>> lanes, const Slice<T>& slice, Found<T>& found) {
-  T* HWY_RESTRICT const sums = slice.sums;
-  for (Lane<T>& lane : lanes) {
-    ForLane(lane, slice.begin, slice.end, [sums](uint32_t offset, T value) HWY_ATTR { sums[offset] += value; });
+HWY_INLINE void AddThenCompare(std::span<Lane> lanes, const Slice& slice, Found& found) {
+  float* HWY_RESTRICT const sums = slice.sums;
+  for (Lane& lane : lanes) {
+    ForLane(lane, slice.begin, slice.end, [sums](uint32_t offset, float value) HWY_ATTR { sums[offset] += value; });
   }
   for (size_t i = 0; i < slice.words(); ++i) found.add(AtLeast64(sums + 64 * i, slice.edge), 64 * i);
 }
 
 /// Few entries: each addition says whether its sum is large now; the last one's word counts.
-template <typename T>
-HWY_INLINE void AddAndCompare(std::span<Lane<T>> lanes, const Slice<T>& slice, Found<T>& found) {
-  T* HWY_RESTRICT const sums = slice.sums;
+HWY_INLINE void AddAndCompare(std::span<Lane> lanes, const Slice& slice, Found& found) {
+  float* HWY_RESTRICT const sums = slice.sums;
   uint8_t* HWY_RESTRICT const flags = slice.flags;
-  const T edge = slice.edge;
-  for (Lane<T>& lane : lanes) {
-    ForLane(lane, slice.begin, slice.end, [sums, flags, edge](uint32_t offset, T value) HWY_ATTR {
-      const T sum = sums[offset] + value;
+  const float edge = slice.edge;
+  for (Lane& lane : lanes) {
+    ForLane(lane, slice.begin, slice.end, [sums, flags, edge](uint32_t offset, float value) HWY_ATTR {
+      const float sum = sums[offset] + value;
       sums[offset] = sum;
       flags[offset] = std::fabs(sum) >= edge ? 1 : 0;
     });
@@ -163,20 +154,19 @@ HWY_INLINE void AddAndCompare(std::span<Lane<T>> lanes, const Slice<T>& slice, F
   for (size_t i = 0; i < slice.words(); ++i) found.add(TakeFlags64(flags + 64 * i), 64 * i);
 }
 
-template <typename T>
-size_t SumAtLeast(std::span<Lane<T>> lanes, uint64_t begin, uint64_t end, SliceScratch<T>& scratch, T edge,
-                  uint32_t* HWY_RESTRICT out_index, T* HWY_RESTRICT out_value) {
-  static_assert(kWidth<T> <= SliceScratch<T>::kWidth);
+size_t SumAtLeast(std::span<Lane> lanes, uint64_t begin, uint64_t end, SliceScratch& scratch, float edge,
+                  uint32_t* HWY_RESTRICT out_index, float* HWY_RESTRICT out_value) {
+  static_assert(kWidth <= SliceScratch::kWidth);
   uint64_t entries = 0;
-  for (const Lane<T>& lane : lanes) entries += lane.end - lane.at;
+  for (const Lane& lane : lanes) entries += lane.end - lane.at;
   const bool many = entries >= (end - begin) / kCompareAllIndicesPerEntry;
-  alignas(64) uint8_t flags[kWidth<T>] = {};
+  alignas(64) uint8_t flags[kWidth] = {};
   std::vector<size_t> first(lanes.size());
-  T* HWY_RESTRICT const sums = scratch.sums.data();
+  float* HWY_RESTRICT const sums = scratch.sums.data();
   size_t written = 0;
-  for (uint64_t base = begin; base < end; base += kWidth<T>) {
-    const Slice<T> slice{sums, flags, base, std::min(end, base + kWidth<T>), edge};
-    Found<T> found;
+  for (uint64_t base = begin; base < end; base += kWidth) {
+    const Slice slice{sums, flags, base, std::min(end, base + kWidth), edge};
+    Found found;
     for (size_t i = 0; i < lanes.size(); ++i) first[i] = lanes[i].at;
     if (many) {
       AddThenCompare(lanes, slice, found);
@@ -196,15 +186,6 @@ size_t SumAtLeast(std::span<Lane<T>> lanes, uint64_t begin, uint64_t end, SliceS
   return written;
 }
 
-size_t SumAtLeastF32(std::span<Lane<float>> lanes, uint64_t begin, uint64_t end, SliceScratch<float>& scratch,
-                     float edge, uint32_t* out_index, float* out_value) {
-  return SumAtLeast(lanes, begin, end, scratch, edge, out_index, out_value);
-}
-size_t SumAtLeastF64(std::span<Lane<double>> lanes, uint64_t begin, uint64_t end, SliceScratch<double>& scratch,
-                     double edge, uint32_t* out_index, double* out_value) {
-  return SumAtLeast(lanes, begin, end, scratch, edge, out_index, out_value);
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace millrace
 HWY_AFTER_NAMESPACE();
@@ -212,16 +193,11 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace millrace {
 
-HWY_EXPORT(SumAtLeastF32);
-HWY_EXPORT(SumAtLeastF64);
+HWY_EXPORT(SumAtLeast);
 
-size_t sum_scattered_at_least(std::span<Lane<float>> lanes, uint64_t begin, uint64_t end, SliceScratch<float>& scratch,
-                              float edge, uint32_t* out_index, float* out_value) {
-  return HWY_DYNAMIC_DISPATCH(SumAtLeastF32)(lanes, begin, end, scratch, edge, out_index, out_value);
-}
-size_t sum_scattered_at_least(std::span<Lane<double>> lanes, uint64_t begin, uint64_t end,
-                              SliceScratch<double>& scratch, double edge, uint32_t* out_index, double* out_value) {
-  return HWY_DYNAMIC_DISPATCH(SumAtLeastF64)(lanes, begin, end, scratch, edge, out_index, out_value);
+size_t sum_scattered_at_least(std::span<Lane> lanes, uint64_t begin, uint64_t end, SliceScratch& scratch, float edge,
+                              uint32_t* out_index, float* out_value) {
+  return HWY_DYNAMIC_DISPATCH(SumAtLeast)(lanes, begin, end, scratch, edge, out_index, out_value);
 }
 
 }  // namespace millrace

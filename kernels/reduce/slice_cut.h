@@ -15,9 +15,7 @@ inline constexpr size_t kSliceCutSlack = 4;
 ///
 /// edge     > 0: what no lane has an entry of is never taken.
 /// Cost     O(entries + (end - begin) / 64), or O(entries + (end - begin)) where they are many; the scratch is as it was.
-size_t sum_scattered_at_least(std::span<Lane<float>> lanes, uint64_t begin, uint64_t end, SliceScratch<float>& scratch,
-                              float edge, uint32_t* out_index, float* out_value);
-size_t sum_scattered_at_least(std::span<Lane<double>> lanes, uint64_t begin, uint64_t end,
-                              SliceScratch<double>& scratch, double edge, uint32_t* out_index, double* out_value);
+size_t sum_scattered_at_least(std::span<Lane> lanes, uint64_t begin, uint64_t end, SliceScratch& scratch, float edge,
+                              uint32_t* out_index, float* out_value);
 
 }  // namespace millrace

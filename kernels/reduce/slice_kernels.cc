@@ -16,9 +16,8 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-template <typename T>
-void Fill(T* HWY_RESTRICT at, size_t count, T value) {
-  const hn::ScalableTag<T> d;
+void Fill(float* HWY_RESTRICT at, size_t count, float value) {
+  const hn::ScalableTag<float> d;
   const size_t lanes = hn::Lanes(d);
   const auto values = hn::Set(d, value);
   size_t i = 0;
@@ -27,15 +26,13 @@ void Fill(T* HWY_RESTRICT at, size_t count, T value) {
 }
 
 /// The sums of one word of the bitmap, back to nothing.
-template <typename T>
-HWY_INLINE void Clear64(T* HWY_RESTRICT sums) {
-  const hn::ScalableTag<T> d;
-  for (size_t i = 0; i < 64; i += hn::Lanes(d)) hn::StoreU(hn::Set(d, -T{0}), d, sums + i);
+HWY_INLINE void Clear64(float* HWY_RESTRICT sums) {
+  const hn::ScalableTag<float> d;
+  for (size_t i = 0; i < 64; i += hn::Lanes(d)) hn::StoreU(hn::Set(d, -0.0F), d, sums + i);
 }
 
-template <typename T>
-void Add(T* HWY_RESTRICT target, const T* HWY_RESTRICT values, size_t count) {
-  const hn::ScalableTag<T> d;
+void Add(float* HWY_RESTRICT target, const float* HWY_RESTRICT values, size_t count) {
+  const hn::ScalableTag<float> d;
   const size_t lanes = hn::Lanes(d);
   size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
@@ -44,9 +41,8 @@ void Add(T* HWY_RESTRICT target, const T* HWY_RESTRICT values, size_t count) {
   for (; i < count; ++i) target[i] += values[i];
 }
 
-template <typename T>
-void AddScaled(T* HWY_RESTRICT target, const T* HWY_RESTRICT values, size_t count, T scale) {
-  const hn::ScalableTag<T> d;
+void AddScaled(float* HWY_RESTRICT target, const float* HWY_RESTRICT values, size_t count, float scale) {
+  const hn::ScalableTag<float> d;
   const size_t lanes = hn::Lanes(d);
   const auto factor = hn::Set(d, scale);
   size_t i = 0;
@@ -58,13 +54,12 @@ void AddScaled(T* HWY_RESTRICT target, const T* HWY_RESTRICT values, size_t coun
 }
 
 /// Adds the lane's entries below `end` to the slice that begins at `begin`.
-template <typename T>
-HWY_INLINE void Scatter(Lane<T>& lane, uint64_t begin, uint64_t end, T* HWY_RESTRICT sums,
+HWY_INLINE void Scatter(Lane& lane, uint64_t begin, uint64_t end, float* HWY_RESTRICT sums,
                         uint64_t* HWY_RESTRICT present) {
   const uint32_t base = static_cast<uint32_t>(begin);
   const uint32_t last = static_cast<uint32_t>(end - 1);
   const uint32_t* HWY_RESTRICT const index = lane.index;
-  const T* HWY_RESTRICT const value = lane.value;
+  const float* HWY_RESTRICT const value = lane.value;
   const size_t lane_end = lane.end;
   const auto add = [&](size_t at) {
     const uint32_t offset = index[at] - base;
@@ -83,9 +78,8 @@ HWY_INLINE void Scatter(Lane<T>& lane, uint64_t begin, uint64_t end, T* HWY_REST
 }
 
 /// Takes the entries of one word of the bitmap out of the scratch. Returns how many.
-template <typename T>
-HWY_INLINE size_t TakeWord(uint64_t word, uint32_t base, T* HWY_RESTRICT sums, uint32_t* HWY_RESTRICT out_index,
-                           T* HWY_RESTRICT out_value) {
+HWY_INLINE size_t TakeWord(uint64_t word, uint32_t base, float* HWY_RESTRICT sums, uint32_t* HWY_RESTRICT out_index,
+                           float* HWY_RESTRICT out_value) {
   const size_t count = static_cast<size_t>(std::popcount(word));
   const auto take = [&](size_t at) {
     const uint32_t offset = static_cast<uint32_t>(std::countr_zero(word));
@@ -107,9 +101,8 @@ HWY_INLINE size_t TakeWord(uint64_t word, uint32_t base, T* HWY_RESTRICT sums, u
   return count;
 }
 
-template <typename T>
-HWY_INLINE size_t TakeFullWord(uint32_t base, T* HWY_RESTRICT sums, uint32_t* HWY_RESTRICT out_index,
-                               T* HWY_RESTRICT out_value) {
+HWY_INLINE size_t TakeFullWord(uint32_t base, float* HWY_RESTRICT sums, uint32_t* HWY_RESTRICT out_index,
+                               float* HWY_RESTRICT out_value) {
   const hn::ScalableTag<uint32_t> d;
   for (size_t i = 0; i < 64; i += hn::Lanes(d)) {
     hn::StoreU(hn::Iota(d, base + static_cast<uint32_t>(i)), d, out_index + i);
@@ -129,16 +122,15 @@ HWY_INLINE size_t FindWords(const uint64_t* HWY_RESTRICT present, size_t words, 
   return found;
 }
 
-template <typename T>
-size_t SumScattered(std::span<Lane<T>> lanes, uint64_t begin, uint64_t end, SliceScratch<T>& scratch,
-                    uint32_t* HWY_RESTRICT out_index, T* HWY_RESTRICT out_value) {
+size_t SumScattered(std::span<Lane> lanes, uint64_t begin, uint64_t end, SliceScratch& scratch,
+                    uint32_t* HWY_RESTRICT out_index, float* HWY_RESTRICT out_value) {
   size_t written = 0;
-  uint32_t occupied[SliceScratch<T>::kWidth / 64];
-  T* HWY_RESTRICT const sums = scratch.sums.data();
+  uint32_t occupied[SliceScratch::kWidth / 64];
+  float* HWY_RESTRICT const sums = scratch.sums.data();
   uint64_t* HWY_RESTRICT const present = scratch.present.data();
-  for (uint64_t base = begin; base < end; base += SliceScratch<T>::kWidth) {
-    const uint64_t slice_end = std::min(end, base + SliceScratch<T>::kWidth);
-    for (Lane<T>& lane : lanes) Scatter(lane, base, slice_end, sums, present);
+  for (uint64_t base = begin; base < end; base += SliceScratch::kWidth) {
+    const uint64_t slice_end = std::min(end, base + SliceScratch::kWidth);
+    for (Lane& lane : lanes) Scatter(lane, base, slice_end, sums, present);
     const size_t words = FindWords(present, (slice_end - base + 63) / 64, occupied);
     for (size_t i = 0; i < words; ++i) {
       const size_t at = occupied[i];
@@ -152,18 +144,17 @@ size_t SumScattered(std::span<Lane<T>> lanes, uint64_t begin, uint64_t end, Slic
 }
 
 /// One slice [begin, end) of the dense sum; `at` are the positions of the sparse streams, which move on.
-template <typename T>
-void SumDenseSlice(std::span<const StreamView<T>> streams, uint64_t begin, uint64_t end, std::span<size_t> at,
-                   T* HWY_RESTRICT out) {
+void SumDenseSlice(std::span<const StreamView> streams, uint64_t begin, uint64_t end, std::span<size_t> at,
+                   float* HWY_RESTRICT out) {
   const size_t count = end - begin;
   const bool copied = streams.front().dense;
   if (copied) {
     std::copy_n(streams.front().values.data() + begin, count, out);
   } else {
-    Fill(out, count, -T{0});
+    Fill(out, count, -0.0F);
   }
   for (size_t i = copied ? 1 : 0; i < streams.size(); ++i) {
-    const StreamView<T>& stream = streams[i];
+    const StreamView& stream = streams[i];
     if (stream.dense) {
       Add(out, stream.values.data() + begin, count);
       continue;
@@ -176,30 +167,12 @@ void SumDenseSlice(std::span<const StreamView<T>> streams, uint64_t begin, uint6
   }
 }
 
-template <typename T>
-void SumIntoDense(std::span<const StreamView<T>> streams, std::span<T> out) {
-  constexpr uint64_t kWidth = SliceScratch<T>::kWidth;
+void SumIntoDense(std::span<const StreamView> streams, std::span<float> out) {
+  constexpr uint64_t kWidth = SliceScratch::kWidth;
   std::vector<size_t> at(streams.size(), 0);
   for (uint64_t begin = 0; begin < out.size(); begin += kWidth) {
-    SumDenseSlice<T>(streams, begin, std::min<uint64_t>(out.size(), begin + kWidth), at, out.data() + begin);
+    SumDenseSlice(streams, begin, std::min<uint64_t>(out.size(), begin + kWidth), at, out.data() + begin);
   }
-}
-
-size_t SumScatteredF32(std::span<Lane<float>> lanes, uint64_t begin, uint64_t end, SliceScratch<float>& scratch,
-                       uint32_t* out_index, float* out_value) {
-  return SumScattered(lanes, begin, end, scratch, out_index, out_value);
-}
-size_t SumScatteredF64(std::span<Lane<double>> lanes, uint64_t begin, uint64_t end, SliceScratch<double>& scratch,
-                       uint32_t* out_index, double* out_value) {
-  return SumScattered(lanes, begin, end, scratch, out_index, out_value);
-}
-void SumIntoDenseF32(std::span<const StreamView<float>> streams, std::span<float> out) { SumIntoDense(streams, out); }
-void SumIntoDenseF64(std::span<const StreamView<double>> streams, std::span<double> out) { SumIntoDense(streams, out); }
-void AddScaledF32(float* target, const float* values, size_t count, float scale) {
-  AddScaled(target, values, count, scale);
-}
-void AddScaledF64(double* target, const double* values, size_t count, double scale) {
-  AddScaled(target, values, count, scale);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -211,34 +184,20 @@ HWY_AFTER_NAMESPACE();
 
 namespace millrace {
 
-HWY_EXPORT(SumScatteredF32);
-HWY_EXPORT(SumScatteredF64);
-HWY_EXPORT(SumIntoDenseF32);
-HWY_EXPORT(SumIntoDenseF64);
-HWY_EXPORT(AddScaledF32);
-HWY_EXPORT(AddScaledF64);
+HWY_EXPORT(SumScattered);
+HWY_EXPORT(SumIntoDense);
+HWY_EXPORT(AddScaled);
 
-size_t sum_scattered(std::span<Lane<float>> lanes, uint64_t begin, uint64_t end, SliceScratch<float>& scratch,
-                     uint32_t* out_index, float* out_value) {
-  return HWY_DYNAMIC_DISPATCH(SumScatteredF32)(lanes, begin, end, scratch, out_index, out_value);
+size_t sum_scattered(std::span<Lane> lanes, uint64_t begin, uint64_t end, SliceScratch& scratch, uint32_t* out_index,
+                     float* out_value) {
+  return HWY_DYNAMIC_DISPATCH(SumScattered)(lanes, begin, end, scratch, out_index, out_value);
 }
-size_t sum_scattered(std::span<Lane<double>> lanes, uint64_t begin, uint64_t end, SliceScratch<double>& scratch,
-                     uint32_t* out_index, double* out_value) {
-  return HWY_DYNAMIC_DISPATCH(SumScatteredF64)(lanes, begin, end, scratch, out_index, out_value);
-}
-void sum_into_dense(std::span<const StreamView<float>> streams, std::span<float> out) {
-  HWY_DYNAMIC_DISPATCH(SumIntoDenseF32)(streams, out);
-}
-void sum_into_dense(std::span<const StreamView<double>> streams, std::span<double> out) {
-  HWY_DYNAMIC_DISPATCH(SumIntoDenseF64)(streams, out);
+void sum_into_dense(std::span<const StreamView> streams, std::span<float> out) {
+  HWY_DYNAMIC_DISPATCH(SumIntoDense)(streams, out);
 }
 void add_scaled_dense(std::span<float> target, std::span<const float> values, float scale) {
   MILLRACE_CHECK(target.size() == values.size(), target.size(), values.size());
-  HWY_DYNAMIC_DISPATCH(AddScaledF32)(target.data(), values.data(), target.size(), scale);
-}
-void add_scaled_dense(std::span<double> target, std::span<const double> values, double scale) {
-  MILLRACE_CHECK(target.size() == values.size(), target.size(), values.size());
-  HWY_DYNAMIC_DISPATCH(AddScaledF64)(target.data(), values.data(), target.size(), scale);
+  HWY_DYNAMIC_DISPATCH(AddScaled)(target.data(), values.data(), target.size(), scale);
 }
 
 }  // namespace millrace

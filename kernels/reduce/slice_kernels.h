@@ -10,29 +10,27 @@
 namespace millrace {
 
 /// What is left of one sparse stream: entries [at, end) of index and value.
-template <typename T>
 struct Lane {
   const uint32_t* index = nullptr;
-  const T* value = nullptr;
+  const float* value = nullptr;
   size_t at = 0;
   size_t end = 0;
 };
 
 /// Scratch of a scattered slice: the sums by index, and which of them are there. Between slices all sums are -0, the
 /// identity of addition for every value (0 would turn a lone -0 into 0), and no bit is set.
-template <typename T>
 struct SliceScratch {
   static constexpr uint64_t kWidth = uint64_t{1}
                                      << 14;  ///< 64 KiB of f32, 2 KiB of bits: the inner half of an L2 cache
   static constexpr size_t kOverrun = 64;     ///< sums past the last are read, and not used
 
   SliceScratch() {
-    sums.fill(-T{0});
+    sums.fill(-0.0F);
     present.fill(0);
   }
 
   /// Aligned to a cache line: clearing a word's sums must not straddle lines (measured: 1.6 times the whole sum).
-  alignas(64) std::array<T, kWidth + kOverrun> sums;
+  alignas(64) std::array<float, kWidth + kOverrun> sums;
   alignas(64) std::array<uint64_t, kWidth / 64> present;
 };
 
@@ -43,17 +41,13 @@ inline constexpr size_t kSliceOutputSlack = 4;
 /// the lanes; leaves the lanes at their ends. Returns the number of entries written; kSliceOutputSlack more are clobbered.
 ///
 /// Cost     O(entries + (end - begin) / 64).
-size_t sum_scattered(std::span<Lane<float>> lanes, uint64_t begin, uint64_t end, SliceScratch<float>& scratch,
-                     uint32_t* out_index, float* out_value);
-size_t sum_scattered(std::span<Lane<double>> lanes, uint64_t begin, uint64_t end, SliceScratch<double>& scratch,
-                     uint32_t* out_index, double* out_value);
+size_t sum_scattered(std::span<Lane> lanes, uint64_t begin, uint64_t end, SliceScratch& scratch, uint32_t* out_index,
+                     float* out_value);
 
 /// The sum of streams of which at least one is dense, as `out` [dimension], in slices that stay in cache.
-void sum_into_dense(std::span<const StreamView<float>> streams, std::span<float> out);
-void sum_into_dense(std::span<const StreamView<double>> streams, std::span<double> out);
+void sum_into_dense(std::span<const StreamView> streams, std::span<float> out);
 
 /// target += scale * values, each product rounded before it is added; equal sizes.
 void add_scaled_dense(std::span<float> target, std::span<const float> values, float scale);
-void add_scaled_dense(std::span<double> target, std::span<const double> values, double scale);
 
 }  // namespace millrace

@@ -33,8 +33,8 @@ constexpr size_t kSortCountMax = 8192;
 constexpr size_t kFilterBlock = 2048;
 
 /// Calls take(begin, positions) with the positions, from `begin` on, of the values of magnitude `edge` and more, in order.
-template <typename T, typename Take>
-void for_each_at_least(std::span<const T> values, T edge, Take take) {
+template <typename Take>
+void for_each_at_least(std::span<const float> values, float edge, Take take) {
   std::array<uint32_t, kFilterBlock + kCutScanSlack> positions;
   for (size_t begin = 0; begin < values.size(); begin += kFilterBlock) {
     const size_t block = std::min(kFilterBlock, values.size() - begin);
@@ -45,10 +45,9 @@ void for_each_at_least(std::span<const T> values, T edge, Take take) {
 }
 
 /// Keeps the entries of magnitude `edge` and more. Returns how many.
-template <typename T>
-size_t keep_at_least(uint32_t* indices, T* values, size_t count, T edge) {
+size_t keep_at_least(uint32_t* indices, float* values, size_t count, float edge) {
   size_t kept = 0;
-  for_each_at_least<T>({values, count}, edge, [&](std::span<const uint32_t> positions) {
+  for_each_at_least({values, count}, edge, [&](std::span<const uint32_t> positions) {
     for (const uint32_t position : positions) {
       indices[kept] = indices[position];
       values[kept++] = values[position];
@@ -59,22 +58,21 @@ size_t keep_at_least(uint32_t* indices, T* values, size_t count, T edge) {
 
 /// Sums sparse streams range by range, choosing the way for each. With an edge, of the sums only those of that magnitude
 /// and more are kept.
-template <typename T>
 class SparseSum {
  public:
-  SparseSum(std::span<const StreamView<T>> streams, std::optional<T> edge)
+  SparseSum(std::span<const StreamView> streams, std::optional<float> edge)
       : dimension_(streams.front().dimension), edge_(edge) {
     uint64_t total = 0;
-    for (const StreamView<T>& stream : streams) {
+    for (const StreamView& stream : streams) {
       lanes_.push_back({stream.indices.data(), stream.values.data(), 0, stream.count()});
       total += stream.count();
     }
-    out_ = Stream<T>::empty(dimension_);
+    out_ = Stream::empty(dimension_);
     out_.indices.resize(std::min(total, dimension_) + kSliceOutputSlack);
     out_.values.resize(out_.indices.size());
   }
 
-  Stream<T> run() && {
+  Stream run() && {
     sum_range(0, dimension_);
     out_.indices.resize(written_);
     out_.values.resize(written_);
@@ -85,7 +83,7 @@ class SparseSum {
   /// Sums [begin, end), of which lanes_ hold exactly the entries.
   void sum_range(uint64_t begin, uint64_t end) {
     size_t count = 0;
-    for (const Lane<T>& lane : lanes_) count += lane.end - lane.at;
+    for (const Lane& lane : lanes_) count += lane.end - lane.at;
     if (count == 0) return;
     if (count >= (end - begin) / kScatterIndicesPerEntry && (scratch_ || count >= kScatterCountMin)) {
       scatter(begin, end);
@@ -99,9 +97,9 @@ class SparseSum {
   }
 
   void scatter(uint64_t begin, uint64_t end) {
-    if (!scratch_) scratch_ = std::make_unique<SliceScratch<T>>();
+    if (!scratch_) scratch_ = std::make_unique<SliceScratch>();
     uint32_t* const indices = out_.indices.data() + written_;
-    T* const values = out_.values.data() + written_;
+    float* const values = out_.values.data() + written_;
     written_ += edge_ ? sum_scattered_at_least(lanes_, begin, end, *scratch_, *edge_, indices, values)
                       : sum_scattered(lanes_, begin, end, *scratch_, indices, values);
   }
@@ -116,7 +114,7 @@ class SparseSum {
     const uint64_t middle = begin + (end - begin) / 2;
     std::vector<size_t> ends;
     ends.reserve(lanes_.size());
-    for (Lane<T>& lane : lanes_) {
+    for (Lane& lane : lanes_) {
       ends.push_back(lane.end);
       const uint32_t* const cut = std::lower_bound(lane.index + lane.at, lane.index + lane.end, middle);
       lane.end = static_cast<size_t>(cut - lane.index);
@@ -131,7 +129,7 @@ class SparseSum {
     keys_.clear();
     values_.clear();
     const uint32_t base = static_cast<uint32_t>(begin);
-    for (Lane<T>& lane : lanes_) {
+    for (Lane& lane : lanes_) {
       for (size_t at = lane.at; at < lane.end; ++at) {
         keys_.push_back(index_key(lane.index[at] - base, static_cast<uint32_t>(keys_.size())));
       }
@@ -142,7 +140,7 @@ class SparseSum {
     const size_t first = written_;
     for (const uint64_t key : keys_) {
       const uint32_t index = base + index_of_key(key);
-      const T value = values_[order_of_key(key)];
+      const float value = values_[order_of_key(key)];
       if (written_ > first && out_.indices[written_ - 1] == index) {
         out_.values[written_ - 1] += value;
       } else {
@@ -154,20 +152,19 @@ class SparseSum {
   }
 
   uint64_t dimension_;
-  std::optional<T> edge_;
-  std::vector<Lane<T>> lanes_;
-  Stream<T> out_;
+  std::optional<float> edge_;
+  std::vector<Lane> lanes_;
+  Stream out_;
   size_t written_ = 0;
-  std::unique_ptr<SliceScratch<T>> scratch_;
+  std::unique_ptr<SliceScratch> scratch_;
   Buffer<uint64_t> keys_, sort_scratch_;
-  Buffer<T> values_;
+  Buffer<float> values_;
 };
 
-template <typename T>
-Status check_dimensions(std::span<const StreamView<T>> streams) {
+Status check_dimensions(std::span<const StreamView> streams) {
   if (streams.empty()) return fail(ErrorCode::kInvalidArgument, "no streams to sum");
   const uint64_t dimension = streams.front().dimension;
-  for (const StreamView<T>& stream : streams) {
+  for (const StreamView& stream : streams) {
     if (stream.dimension == dimension) continue;
     return fail(ErrorCode::kInvalidArgument, "streams of dimension " + std::to_string(dimension) + " and " +
                                                  std::to_string(stream.dimension) + " cannot be summed");
@@ -175,14 +172,12 @@ Status check_dimensions(std::span<const StreamView<T>> streams) {
   return {};
 }
 
-template <typename T>
-bool any_dense(std::span<const StreamView<T>> streams) {
-  return std::ranges::any_of(streams, [](const StreamView<T>& stream) { return stream.dense; });
+bool any_dense(std::span<const StreamView> streams) {
+  return std::ranges::any_of(streams, [](const StreamView& stream) { return stream.dense; });
 }
 
-template <typename T>
-Stream<T> dense_sum(std::span<const StreamView<T>> streams) {
-  Stream<T> out;
+Stream dense_sum(std::span<const StreamView> streams) {
+  Stream out;
   out.dimension = streams.front().dimension;
   out.dense = true;
   out.values.resize(out.dimension);
@@ -192,28 +187,25 @@ Stream<T> dense_sum(std::span<const StreamView<T>> streams) {
 
 }  // namespace
 
-template <typename T>
-Result<Stream<T>> sum_many(std::span<const StreamView<T>> streams) {
+Result<Stream> sum_many(std::span<const StreamView> streams) {
   if (auto equal = check_dimensions(streams); !equal) return std::unexpected(equal.error());
   if (any_dense(streams)) return dense_sum(streams);
   if (streams.size() == 2 && is_merged(streams[0], streams[1])) return merge_two(streams[0], streams[1]);
-  Stream<T> sum = SparseSum<T>(streams, std::nullopt).run();
-  if (sum.count() >= dense_from_count<T>(sum.dimension)) return to_dense(sum.view());
+  Stream sum = SparseSum(streams, std::nullopt).run();
+  if (sum.count() >= dense_from_count(sum.dimension)) return to_dense(sum.view());
   return sum;
 }
 
-template <typename T>
-Result<Stream<T>> sum_at_least(std::span<const StreamView<T>> streams, T edge) {
+Result<Stream> sum_at_least(std::span<const StreamView> streams, float edge) {
   MILLRACE_CHECK(edge > 0, edge);
   if (auto equal = check_dimensions(streams); !equal) return std::unexpected(equal.error());
-  if (any_dense(streams)) return entries_at_least<T>(dense_sum(streams).view(), edge);
-  return SparseSum<T>(streams, edge).run();
+  if (any_dense(streams)) return entries_at_least(dense_sum(streams).view(), edge);
+  return SparseSum(streams, edge).run();
 }
 
-template <typename T>
-Stream<T> entries_at_least(const StreamView<T>& stream, T edge) {
-  Stream<T> out = Stream<T>::empty(stream.dimension);
-  for_each_at_least<T>(stream.values, edge, [&](std::span<const uint32_t> positions) {
+Stream entries_at_least(const StreamView& stream, float edge) {
+  Stream out = Stream::empty(stream.dimension);
+  for_each_at_least(stream.values, edge, [&](std::span<const uint32_t> positions) {
     const size_t first = out.values.size();
     out.indices.resize(first + positions.size());
     out.values.resize(first + positions.size());
@@ -224,12 +216,5 @@ Stream<T> entries_at_least(const StreamView<T>& stream, T edge) {
   });
   return out;
 }
-
-template Result<Stream<float>> sum_many(std::span<const StreamView<float>>);
-template Result<Stream<double>> sum_many(std::span<const StreamView<double>>);
-template Result<Stream<float>> sum_at_least(std::span<const StreamView<float>>, float);
-template Result<Stream<double>> sum_at_least(std::span<const StreamView<double>>, double);
-template Stream<float> entries_at_least(const StreamView<float>&, float);
-template Stream<double> entries_at_least(const StreamView<double>&, double);
 
 }  // namespace millrace

@@ -13,26 +13,24 @@ constexpr uint64_t kMergeIndicesPerEntry = 12;
 
 }  // namespace
 
-template <typename T>
-bool is_merged(const StreamView<T>& a, const StreamView<T>& b) {
+bool is_merged(const StreamView& a, const StreamView& b) {
   // What is merged stays sparse: the dense form begins at a third of the dimension or later.
   static_assert(kMergeIndicesPerEntry > 3);
   return !a.dense && !b.dense && a.count() + b.count() < a.dimension / kMergeIndicesPerEntry;
 }
 
-template <typename T>
-Stream<T> merge_two(const StreamView<T>& a, const StreamView<T>& b) {
-  Stream<T> out = Stream<T>::empty(a.dimension);
+Stream merge_two(const StreamView& a, const StreamView& b) {
+  Stream out = Stream::empty(a.dimension);
   const size_t a_count = a.count(), b_count = b.count();
   out.indices.resize(a_count + b_count);
   out.values.resize(a_count + b_count);
   uint32_t* const index = out.indices.data();
-  T* const value = out.values.data();
+  float* const value = out.values.data();
   size_t i = 0, j = 0, at = 0;
   while (i < a_count && j < b_count) {
     const uint32_t left = a.indices[i], right = b.indices[j];
     // Where only one has the index, the other adds -0, the identity.
-    const std::array<T, 2> left_or_nothing = {-T{0}, a.values[i]}, right_or_nothing = {-T{0}, b.values[j]};
+    const std::array<float, 2> left_or_nothing = {-0.0F, a.values[i]}, right_or_nothing = {-0.0F, b.values[j]};
     const size_t take_left = left <= right, take_right = right <= left;
     index[at] = std::min(left, right);
     value[at] = left_or_nothing[take_left] + right_or_nothing[take_right];
@@ -40,7 +38,7 @@ Stream<T> merge_two(const StreamView<T>& a, const StreamView<T>& b) {
     j += take_right;
     ++at;
   }
-  const auto append = [&](const StreamView<T>& rest, size_t from) {
+  const auto append = [&](const StreamView& rest, size_t from) {
     std::copy(rest.indices.begin() + static_cast<ptrdiff_t>(from), rest.indices.end(), index + at);
     std::copy(rest.values.begin() + static_cast<ptrdiff_t>(from), rest.values.end(), value + at);
     at += rest.count() - from;
@@ -52,16 +50,6 @@ Stream<T> merge_two(const StreamView<T>& a, const StreamView<T>& b) {
   return out;
 }
 
-template <typename T>
-Result<Stream<T>> sum_two(const StreamView<T>& a, const StreamView<T>& b) {
-  return sum_many<T>(std::array{a, b});
-}
-
-template bool is_merged(const StreamView<float>&, const StreamView<float>&);
-template bool is_merged(const StreamView<double>&, const StreamView<double>&);
-template Stream<float> merge_two(const StreamView<float>&, const StreamView<float>&);
-template Stream<double> merge_two(const StreamView<double>&, const StreamView<double>&);
-template Result<Stream<float>> sum_two(const StreamView<float>&, const StreamView<float>&);
-template Result<Stream<double>> sum_two(const StreamView<double>&, const StreamView<double>&);
+Result<Stream> sum_two(const StreamView& a, const StreamView& b) { return sum_many(std::array{a, b}); }
 
 }  // namespace millrace

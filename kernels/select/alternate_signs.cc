@@ -7,32 +7,27 @@
 namespace millrace {
 namespace {
 
-template <typename T>
-class AlternatingSelector final : public Selector<T> {
+class AlternatingSelector final : public Selector {
  public:
-  explicit AlternatingSelector(std::unique_ptr<Selector<T>> selector) : selector_(std::move(selector)) {}
+  explicit AlternatingSelector(std::unique_ptr<Selector> selector) : selector_(std::move(selector)) {}
 
-  Status select(const StreamView<T>& accumulator, const SelectContext& context, IndexBuffer& positions) override {
+  Status select(const StreamView& accumulator, const SelectContext& context, IndexBuffer& positions) override {
     filtered_.resize(accumulator.values.size());
-    keep_sign<T>(accumulator.values, context.step % 2 == 0 ? Sign::kPositive : Sign::kNegative, filtered_);
-    StreamView<T> one_sign = accumulator;
+    keep_sign(accumulator.values, context.step % 2 == 0 ? Sign::kPositive : Sign::kNegative, filtered_);
+    StreamView one_sign = accumulator;
     one_sign.values = filtered_;
     return selector_->select(one_sign, context, positions);
   }
 
  private:
-  std::unique_ptr<Selector<T>> selector_;
-  Buffer<T> filtered_;
+  std::unique_ptr<Selector> selector_;
+  Buffer<float> filtered_;
 };
 
 }  // namespace
 
-template <typename T>
-std::unique_ptr<Selector<T>> alternate_signs(std::unique_ptr<Selector<T>> selector) {
-  return std::make_unique<AlternatingSelector<T>>(std::move(selector));
+std::unique_ptr<Selector> alternate_signs(std::unique_ptr<Selector> selector) {
+  return std::make_unique<AlternatingSelector>(std::move(selector));
 }
-
-template std::unique_ptr<Selector<float>> alternate_signs<float>(std::unique_ptr<Selector<float>>);
-template std::unique_ptr<Selector<double>> alternate_signs<double>(std::unique_ptr<Selector<double>>);
 
 }  // namespace millrace

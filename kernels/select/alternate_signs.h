@@ -14,7 +14,6 @@ namespace millrace {
 /// Cost     a read and a write pass more.
 /// Errors   as the selector's; NaN and infinity of either sign are errors in every step.
 /// Source   redsync.txt, section 2.1.1.
-template <typename T>
-std::unique_ptr<Selector<T>> alternate_signs(std::unique_ptr<Selector<T>> selector);
+std::unique_ptr<Selector> alternate_signs(std::unique_ptr<Selector> selector);
 
 }  // namespace millrace

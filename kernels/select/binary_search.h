@@ -18,7 +18,6 @@ namespace millrace {
 /// Cost       one memory pass and a sample on ordinary data; never more than select_top_k_nonzero and one pass.
 /// Errors     NaN or infinity: non_finite.
 /// Source     redsync.txt, section 2.1, algorithm 3.
-template <typename T>
-Result<MagnitudeKey<T>> select_k_to_2k(std::span<const T> values, uint64_t k, IndexBuffer& positions);
+Result<MagnitudeKey> select_k_to_2k(std::span<const float> values, uint64_t k, IndexBuffer& positions);
 
 }  // namespace millrace

@@ -16,20 +16,19 @@ namespace {
 /// Neighbouring buckets are alike: a little less than what the last one needed is where the next one is scanned from, which
 /// leaves a few entries to compare; where it leaves fewer than k, or many, the bucket is selected from afresh.
 /// Source   sparcml.txt, section 8.3.
-template <typename T>
-class BucketTopKSelector final : public Selector<T> {
+class BucketTopKSelector final : public Selector {
  public:
   BucketTopKSelector(uint64_t k, uint32_t bucket_size) : k_(k), bucket_size_(bucket_size) {}
 
-  Status select(const StreamView<T>& accumulator, const SelectContext&, IndexBuffer& positions) override {
+  Status select(const StreamView& accumulator, const SelectContext&, IndexBuffer& positions) override {
     positions.clear();
-    Key guess = 1;
+    MagnitudeKey guess = 1;
     uint64_t begin = 0;
     const uint64_t count = accumulator.count();
     while (begin < count) {
       const uint64_t end = bucket_end(accumulator, begin);
       guess = select_bucket(accumulator.values, begin, end, guess, positions);
-      if (guess >= kInfinityKey<T>) {
+      if (guess >= kInfinityKey) {
         positions.clear();
         return fail(ErrorCode::kNonFinite, "NaN or infinity among the values to select from");
       }
@@ -39,14 +38,13 @@ class BucketTopKSelector final : public Selector<T> {
   }
 
  private:
-  using Key = MagnitudeKey<T>;
   // As many candidates as this are compared in place; buckets that leave more go through the general selection.
   static constexpr size_t kCandidatesMax = kScanBlock;
   // Of a bucket's k-th magnitude, to start the next bucket from: low enough that k are found nearly always.
-  static constexpr T kGuess = T(0.75);
+  static constexpr float kGuess = 0.75F;
 
   // Position after the last entry of the bucket that holds the entry at `begin`.
-  uint64_t bucket_end(const StreamView<T>& accumulator, uint64_t begin) const {
+  uint64_t bucket_end(const StreamView& accumulator, uint64_t begin) const {
     if (accumulator.dense) return std::min<uint64_t>(begin + bucket_size_, accumulator.count());
     const uint64_t index_end = (accumulator.indices[begin] / bucket_size_ + uint64_t{1}) * bucket_size_;
     const auto first = accumulator.indices.begin() + static_cast<ptrdiff_t>(begin);
@@ -56,20 +54,21 @@ class BucketTopKSelector final : public Selector<T> {
 
   // Appends the bucket's selection and returns where to start scanning the next bucket: infinity's key if this one holds
   // something that is not finite (which is found wherever the scan starts).
-  Key select_bucket(std::span<const T> values, uint64_t begin, uint64_t end, Key guess, IndexBuffer& positions) {
+  MagnitudeKey select_bucket(std::span<const float> values, uint64_t begin, uint64_t end, MagnitudeKey guess,
+                             IndexBuffer& positions) {
     const uint64_t k = std::min<uint64_t>(k_, end - begin);
     if (end - begin > kCandidatesMax) return select_large(values.subspan(begin, end - begin), begin, k, positions);
     size_t found = scan_bucket(values, begin, end, guess);
     if (found < k && guess > 1) found = scan_bucket(values, begin, end, 1);
     if (found == 0) return 1;
     const auto [least, most] = std::minmax_element(keys_.begin(), keys_.begin() + static_cast<ptrdiff_t>(found));
-    if (*most >= kInfinityKey<T>) return kInfinityKey<T>;
-    const Key cut = append_largest(found, *least, k, positions);
-    return std::max<Key>(magnitude_key(static_cast<T>(magnitude_of_key<T>(cut) * kGuess)), 1);
+    if (*most >= kInfinityKey) return kInfinityKey;
+    const MagnitudeKey cut = append_largest(found, *least, k, positions);
+    return std::max<MagnitudeKey>(magnitude_key(magnitude_of_key(cut) * kGuess), 1);
   }
 
   // Appends the k largest of the scanned (all of them, if there are no more) and returns the least of their keys.
-  Key append_largest(size_t found, Key least, uint64_t k, IndexBuffer& positions) {
+  MagnitudeKey append_largest(size_t found, MagnitudeKey least, uint64_t k, IndexBuffer& positions) {
     uint64_t ties = found;
     if (found > k) {
       std::copy_n(keys_.begin(), found, order_.begin());
@@ -77,7 +76,7 @@ class BucketTopKSelector final : public Selector<T> {
       std::nth_element(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(k - 1), end, std::greater<>());
       least = order_[k - 1];
       const auto above = std::count_if(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(k),
-                                       [least](Key key) { return key > least; });
+                                       [least](MagnitudeKey key) { return key > least; });
       ties = k - static_cast<uint64_t>(above);
     }
     size_t used = positions.size();
@@ -92,13 +91,13 @@ class BucketTopKSelector final : public Selector<T> {
     return least;
   }
 
-  size_t scan_bucket(std::span<const T> values, uint64_t begin, uint64_t end, Key key_min) {
-    return scan_block<T>(values.data() + begin, end - begin, static_cast<uint32_t>(begin), key_min, scanned_.data(),
-                         keys_.data());
+  size_t scan_bucket(std::span<const float> values, uint64_t begin, uint64_t end, MagnitudeKey key_min) {
+    return scan_block(values.data() + begin, end - begin, static_cast<uint32_t>(begin), key_min, scanned_.data(),
+                      keys_.data());
   }
 
-  Key select_large(std::span<const T> bucket, uint64_t begin, uint64_t k, IndexBuffer& positions) {
-    if (!select_top_k_nonzero(bucket, k, large_)) return kInfinityKey<T>;
+  MagnitudeKey select_large(std::span<const float> bucket, uint64_t begin, uint64_t k, IndexBuffer& positions) {
+    if (!select_top_k_nonzero(bucket, k, large_)) return kInfinityKey;
     for (const uint32_t position : large_) positions.push_back(static_cast<uint32_t>(begin + position));
     return 1;
   }
@@ -106,16 +105,15 @@ class BucketTopKSelector final : public Selector<T> {
   uint64_t k_;
   uint32_t bucket_size_;
   std::array<uint32_t, kCandidatesMax + kScanSlack> scanned_;
-  std::array<Key, kCandidatesMax + kScanSlack> keys_;
-  std::array<Key, kCandidatesMax> order_;
+  std::array<MagnitudeKey, kCandidatesMax + kScanSlack> keys_;
+  std::array<MagnitudeKey, kCandidatesMax> order_;
   IndexBuffer large_;
 };
 
-template <typename T>
-std::unique_ptr<Selector<T>> make_bucket_top_k(const SelectionSpec& spec, uint64_t dimension) {
+std::unique_ptr<Selector> make_bucket_top_k(const SelectionSpec& spec, uint64_t dimension) {
   const double density = spec.density > 0 ? spec.density : static_cast<double>(spec.k) / static_cast<double>(dimension);
   const uint64_t k = k_of({.density = density}, spec.bucket_size);
-  return std::make_unique<BucketTopKSelector<T>>(k, spec.bucket_size);
+  return std::make_unique<BucketTopKSelector>(k, spec.bucket_size);
 }
 
 Status validate_bucket(const SelectionSpec& spec) {
@@ -132,8 +130,7 @@ SelectionEntry bucket_top_k_selection() {
   return {{Selection::kBucketTopK, "bucket_topk", "SparCML 8.3", "the largest of every bucket of consecutive indices",
            SelectionAmount::kShare, SelectionExtra::kBucketSize, SelectionUse::kKeepsRest, false, "bucket"},
           validate_bucket,
-          make_bucket_top_k<float>,
-          make_bucket_top_k<double>};
+          make_bucket_top_k};
 }
 
 }  // namespace millrace

@@ -22,14 +22,13 @@ Selection selection_for(uint64_t dimension) {
 }
 
 /// The selection that the paper has for a tensor of the size: everything, radix, trimmed or binary_search.
-template <typename T>
-std::unique_ptr<Selector<T>> make_by_size(const SelectionSpec& spec, uint64_t dimension) {
+std::unique_ptr<Selector> make_by_size(const SelectionSpec& spec, uint64_t dimension) {
   SelectionSpec chosen{.selection = selection_for(dimension)};
   if (chosen.selection != Selection::kNone) {
     chosen.density = spec.density;
     chosen.k = spec.k;
   }
-  return std::move(*make_selector<T>(chosen, dimension));
+  return std::move(*make_selector(chosen, dimension));
 }
 
 }  // namespace
@@ -38,8 +37,7 @@ SelectionEntry by_size_selection() {
   return {{Selection::kBySize, "by_size", "RedSync 2.1", "none, radix, trimmed or binary_search, by the tensor's size",
            SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kKeepsRest, true},
           validate_density_or_k,
-          make_by_size<float>,
-          make_by_size<double>};
+          make_by_size};
 }
 
 }  // namespace millrace

@@ -14,9 +14,7 @@ std::unexpected<Error> non_finite() {
 }
 
 // Copies the positions that are in, without a branch an entry; `out` has room for one more than there are.
-template <typename T>
-size_t keep_above_cut(const uint32_t* positions, const MagnitudeKey<T>* keys, size_t count, Cut<T>& cut,
-                      uint32_t* out) {
+size_t keep_above_cut(const uint32_t* positions, const MagnitudeKey* keys, size_t count, Cut& cut, uint32_t* out) {
   size_t kept = 0;
   for (size_t i = 0; i < count; ++i) {
     const uint64_t tie = keys[i] == cut.key && cut.ties != 0 ? 1 : 0;
@@ -27,48 +25,45 @@ size_t keep_above_cut(const uint32_t* positions, const MagnitudeKey<T>* keys, si
   return kept;
 }
 
-template <typename T>
-void emit_from_values(std::span<const T> values, Cut<T> cut, uint64_t k, IndexBuffer& positions) {
+void emit_from_values(std::span<const float> values, Cut cut, uint64_t k, IndexBuffer& positions) {
   std::array<uint32_t, kScanBlock + kScanSlack> block_positions;
-  std::array<MagnitudeKey<T>, kScanBlock + kScanSlack> block_keys;
+  std::array<MagnitudeKey, kScanBlock + kScanSlack> block_keys;
   positions.resize(k + 1);
   size_t used = 0;
   for (size_t at = 0; at < values.size() && used < k; at += kScanBlock) {
     const size_t count = std::min(kScanBlock, values.size() - at);
-    const size_t found = scan_block<T>(values.data() + at, count, static_cast<uint32_t>(at), cut.key,
-                                       block_positions.data(), block_keys.data());
-    used += keep_above_cut<T>(block_positions.data(), block_keys.data(), found, cut, positions.data() + used);
+    const size_t found = scan_block(values.data() + at, count, static_cast<uint32_t>(at), cut.key,
+                                    block_positions.data(), block_keys.data());
+    used += keep_above_cut(block_positions.data(), block_keys.data(), found, cut, positions.data() + used);
   }
   positions.resize(used);
 }
 
 }  // namespace
 
-template <typename T>
-Cut<T> cut_at(std::span<const MagnitudeKey<T>> keys, uint64_t k) {
-  Buffer<MagnitudeKey<T>> scratch;
-  const MagnitudeKey<T> key = kth_largest_key<T>(keys, k, scratch);
+Cut cut_at(std::span<const MagnitudeKey> keys, uint64_t k) {
+  Buffer<MagnitudeKey> scratch;
+  const MagnitudeKey key = kth_largest_key(keys, k, scratch);
   uint64_t above = 0;
-  for (const MagnitudeKey<T> candidate : keys) above += candidate > key ? 1 : 0;
+  for (const MagnitudeKey candidate : keys) above += candidate > key ? 1 : 0;
   return {key, k - above};
 }
 
-template <typename T>
-Result<CutSearch<T>> search_cut(std::span<const T> values, uint64_t k, CutGuess<T> guess) {
+Result<CutSearch> search_cut(std::span<const float> values, uint64_t k, CutGuess guess) {
   const bool all = values.size() < kSampleFrom;
   // Many candidates (k near n) are more writing than the radix passes over the values are reading.
   if (!all && guess.expected > values.size() / 2) return search_cut_by_radix(values, k);
-  CutSearch<T> search;
-  const MagnitudeKey<T> key_min = all ? 0 : std::max<MagnitudeKey<T>>(guess.key, 1);
+  CutSearch search;
+  const MagnitudeKey key_min = all ? 0 : std::max<MagnitudeKey>(guess.key, 1);
   const uint64_t limit = all ? values.size() : guess.expected + guess.expected / 4 + kScanBlock;
   search.candidates.positions.reserve(limit + kScanBlock + kScanSlack);
   search.candidates.keys.reserve(limit + kScanBlock + kScanSlack);
   // A guess from a sample that is not finite is met in the scan too: it finds keys from infinity up whatever the guess.
-  const ScanEnd end = collect_at_least(values, std::min(key_min, kInfinityKey<T>), limit, search.candidates);
+  const ScanEnd end = collect_at_least(values, std::min(key_min, kInfinityKey), limit, search.candidates);
   if (end == ScanEnd::kNonFinite) return non_finite();
   const uint64_t found = search.candidates.keys.size();
   if (end == ScanEnd::kComplete && found >= k) {
-    search.cut = cut_at<T>(search.candidates.keys, k);
+    search.cut = cut_at(search.candidates.keys, k);
     return search;
   }
   if (end == ScanEnd::kComplete && key_min == 1) {  // all that is not zero was found: the rest of k are zeros
@@ -79,42 +74,31 @@ Result<CutSearch<T>> search_cut(std::span<const T> values, uint64_t k, CutGuess<
   return search_cut_by_radix(values, k);
 }
 
-template <typename T>
-Result<CutSearch<T>> search_cut_by_radix(std::span<const T> values, uint64_t k) {
+Result<CutSearch> search_cut_by_radix(std::span<const float> values, uint64_t k) {
   const auto key = kth_largest_key_of_values(values, k);
   if (!key) return non_finite();
-  CutSearch<T> search;
-  const uint64_t above = count_at_least<T>(values, *key + 1);
+  CutSearch search;
+  const uint64_t above = count_at_least(values, *key + 1);
   search.cut = {*key, k - above};
   search.from_values = true;
   return search;
 }
 
-template <typename T>
-Status emit_cut(std::span<const T> values, uint64_t k, Zeros zeros, const Result<CutSearch<T>>& search,
+Status emit_cut(std::span<const float> values, uint64_t k, Zeros zeros, const Result<CutSearch>& search,
                 IndexBuffer& positions) {
   positions.clear();
   if (!search) return std::unexpected(search.error());
-  Cut<T> cut = search->cut;
+  Cut cut = search->cut;
   if (zeros == Zeros::kSkipped && cut.key == 0) cut.ties = 0;
   if (search->from_values) {
     emit_from_values(values, cut, k, positions);
     return {};
   }
   positions.resize(k + 1);
-  const Candidates<T>& candidates = search->candidates;
-  positions.resize(keep_above_cut<T>(candidates.positions.data(), candidates.keys.data(), candidates.keys.size(), cut,
-                                     positions.data()));
+  const Candidates& candidates = search->candidates;
+  positions.resize(keep_above_cut(candidates.positions.data(), candidates.keys.data(), candidates.keys.size(), cut,
+                                  positions.data()));
   return {};
 }
-
-#define MILLRACE_INSTANTIATE(T)                                                           \
-  template Cut<T> cut_at<T>(std::span<const MagnitudeKey<T>>, uint64_t);                  \
-  template Result<CutSearch<T>> search_cut<T>(std::span<const T>, uint64_t, CutGuess<T>); \
-  template Result<CutSearch<T>> search_cut_by_radix<T>(std::span<const T>, uint64_t);     \
-  template Status emit_cut<T>(std::span<const T>, uint64_t, Zeros, const Result<CutSearch<T>>&, IndexBuffer&)
-MILLRACE_INSTANTIATE(float);
-MILLRACE_INSTANTIATE(double);
-#undef MILLRACE_INSTANTIATE
 
 }  // namespace millrace

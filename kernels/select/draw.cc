@@ -10,10 +10,9 @@
 namespace millrace {
 namespace {
 
-template <typename T>
 struct DrawChunk {
   IndexBuffer positions;
-  Buffer<T> drawn;
+  Buffer<float> drawn;
   size_t used = 0;
 };
 
@@ -26,20 +25,16 @@ bool falls_below(uint32_t word, double p, RandomKey key, uint64_t at) {
   return rest < (p - from) * 0x1p32;
 }
 
-template <typename T>
-size_t candidates_of(const T* values, const uint32_t* words, size_t count, T magnitude, uint32_t* positions) {
-  if constexpr (sizeof(T) == 4) {
-    // Outside, the inverse is no normal number, and all are candidates.
-    if (magnitude > 0x1p-125f && magnitude < 0x1p125f) {
-      return draw_candidates_f32(values, words, count, 1 / magnitude, positions);
-    }
+size_t candidates_of(const float* values, const uint32_t* words, size_t count, float magnitude, uint32_t* positions) {
+  // Outside, the inverse is no normal number, and all are candidates.
+  if (magnitude > 0x1p-125f && magnitude < 0x1p125f) {
+    return draw_candidates_f32(values, words, count, 1 / magnitude, positions);
   }
   std::iota(positions, positions + count, 0u);
   return count;
 }
 
-template <typename T>
-void draw_block(const T* values, size_t count, uint64_t first, T magnitude, RandomKey key, DrawChunk<T>& out) {
+void draw_block(const float* values, size_t count, uint64_t first, float magnitude, RandomKey key, DrawChunk& out) {
   std::array<uint32_t, kScanBlock> words;
   std::array<uint32_t, kScanBlock + kScanSlack> candidates;
   random_fill(key, first, std::span(words).first(count), kDrawStream);
@@ -51,8 +46,8 @@ void draw_block(const T* values, size_t count, uint64_t first, T magnitude, Rand
   }
   for (size_t i = 0; i < found; ++i) {
     const uint32_t at = candidates[i];
-    const T value = values[at];
-    const T size = std::abs(value);
+    const float value = values[at];
+    const float size = std::abs(value);
     const bool exact = size >= magnitude;
     if (!exact &&
         !falls_below(words[at], static_cast<double>(size) / static_cast<double>(magnitude), key, first + at)) {
@@ -66,9 +61,9 @@ void draw_block(const T* values, size_t count, uint64_t first, T magnitude, Rand
 
 }  // namespace
 
-template <typename T>
-void draw_by_size(std::span<const T> values, T magnitude, RandomKey key, IndexBuffer& positions, Buffer<T>& drawn) {
-  std::vector<DrawChunk<T>> chunks((values.size() + kDrawChunk - 1) / kDrawChunk);
+void draw_by_size(std::span<const float> values, float magnitude, RandomKey key, IndexBuffer& positions,
+                  Buffer<float>& drawn) {
+  std::vector<DrawChunk> chunks((values.size() + kDrawChunk - 1) / kDrawChunk);
   for_chunks(chunks.size(), [&](size_t chunk) {
     const size_t end = std::min(values.size(), (chunk + 1) * kDrawChunk);
     for (size_t at = chunk * kDrawChunk; at < end; at += kScanBlock) {
@@ -76,43 +71,33 @@ void draw_by_size(std::span<const T> values, T magnitude, RandomKey key, IndexBu
     }
   });
   size_t total = 0;
-  for (const DrawChunk<T>& chunk : chunks) total += chunk.used;
+  for (const DrawChunk& chunk : chunks) total += chunk.used;
   positions.resize(total);
   drawn.resize(total);
   size_t used = 0;
-  for (const DrawChunk<T>& chunk : chunks) {
+  for (const DrawChunk& chunk : chunks) {
     std::copy_n(chunk.positions.begin(), chunk.used, positions.begin() + static_cast<ptrdiff_t>(used));
     std::copy_n(chunk.drawn.begin(), chunk.used, drawn.begin() + static_cast<ptrdiff_t>(used));
     used += chunk.used;
   }
 }
 
-template <typename T>
-T finite_magnitude(double value) {
-  using Limits = std::numeric_limits<T>;
+float finite_magnitude(double value) {
+  using Limits = std::numeric_limits<float>;
   if (value >= static_cast<double>(Limits::max())) return Limits::max();
-  return std::max(static_cast<T>(value), Limits::denorm_min());
+  return std::max(static_cast<float>(value), Limits::denorm_min());
 }
 
 std::unexpected<Error> refuse_non_finite() {
   return fail(ErrorCode::kNonFinite, "NaN or infinity among the values to select from");
 }
 
-template <typename T>
-Status fits_scaled(std::span<const T> values, double scale) {
-  const MagnitudeKey<T> largest = max_key<T>(values);
-  if (largest >= kInfinityKey<T>) return refuse_non_finite();
-  const double scaled = static_cast<double>(magnitude_of_key<T>(largest)) * scale;
-  if (scaled <= static_cast<double>(std::numeric_limits<T>::max())) return {};
+Status fits_scaled(std::span<const float> values, double scale) {
+  const MagnitudeKey largest = max_key(values);
+  if (largest >= kInfinityKey) return refuse_non_finite();
+  const double scaled = static_cast<double>(magnitude_of_key(largest)) * scale;
+  if (scaled <= static_cast<double>(std::numeric_limits<float>::max())) return {};
   return fail(ErrorCode::kNonFinite, "a value that is scaled up to be unbiased would overflow");
 }
-
-#define MILLRACE_INSTANTIATE(T)                                                              \
-  template void draw_by_size<T>(std::span<const T>, T, RandomKey, IndexBuffer&, Buffer<T>&); \
-  template T finite_magnitude<T>(double);                                                    \
-  template Status fits_scaled<T>(std::span<const T>, double)
-MILLRACE_INSTANTIATE(float);
-MILLRACE_INSTANTIATE(double);
-#undef MILLRACE_INSTANTIATE
 
 }  // namespace millrace

@@ -26,8 +26,8 @@ namespace millrace {
 /// Cost       one pass with 4 random bytes a value; memory O(what is drawn).
 /// Threads    reentrant; uses TBB above a size, the result does not depend on it.
 /// Source     gspar.txt, (4), and the engineering of 4.2 (no division where p < 1).
-template <typename T>
-void draw_by_size(std::span<const T> values, T magnitude, RandomKey key, IndexBuffer& positions, Buffer<T>& drawn);
+void draw_by_size(std::span<const float> values, float magnitude, RandomKey key, IndexBuffer& positions,
+                  Buffer<float>& drawn);
 
 inline constexpr uint64_t kDrawStream = 1;
 inline constexpr uint64_t kRefineStream = 2;
@@ -53,16 +53,14 @@ void for_chunks(size_t chunks, const Work& work) {
   }
 }
 
-/// The magnitude nearest to `value` that a finite T other than 0 has.
-template <typename T>
-T finite_magnitude(double value);
+/// The magnitude nearest to `value` that a finite f32 other than 0 has.
+float finite_magnitude(double value);
 
 /// A selection that only draws: a residual would make up a second time for what is not drawn.
-template <typename T>
-class DrawingSelector : public Selector<T> {
+class DrawingSelector : public Selector {
  public:
   explicit DrawingSelector(std::string_view name) : name_(name) {}
-  Status select(const StreamView<T>&, const SelectContext&, IndexBuffer& positions) final {
+  Status select(const StreamView&, const SelectContext&, IndexBuffer& positions) final {
     positions.clear();
     return fail(ErrorCode::kUnsupported, name_ + " draws values scaled up, for unbiased jobs; use draw()");
   }
@@ -75,7 +73,6 @@ class DrawingSelector : public Selector<T> {
 std::unexpected<Error> refuse_non_finite();
 
 /// Refuses values that are not finite, or would not be once multiplied by `scale`. One read pass.
-template <typename T>
-Status fits_scaled(std::span<const T> values, double scale);
+Status fits_scaled(std::span<const float> values, double scale);
 
 }  // namespace millrace

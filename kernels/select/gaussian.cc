@@ -45,17 +45,14 @@ double normal_threshold(double share, double mean, double deviation) {
 ///
 /// Cost     a read pass for mean and deviation, one or more for thresholds.
 /// Source   oktopk.txt, sections 2 and 5.4 (Gaussiank).
-template <typename T>
-class GaussianSelector final : public Selector<T> {
+class GaussianSelector final : public Selector {
  public:
   explicit GaussianSelector(uint64_t k) : k_(k) {}
 
-  Status select(const StreamView<T>& accumulator, const SelectContext&, IndexBuffer& positions) override {
+  Status select(const StreamView& accumulator, const SelectContext&, IndexBuffer& positions) override {
     positions.clear();
-    const std::span<const T> values = accumulator.values;
-    double unit = 1;
-    if constexpr (sizeof(T) == 8) unit = sum_unit<T>(max_key<T>(values));
-    const TailSums all = tail_sums<T>(values, kInfinityKey<T>, unit);
+    const std::span<const float> values = accumulator.values;
+    const TailSums all = tail_sums(values, kInfinityKey);
     if (all.above > 0) return refuse_non_finite();
     if (all.magnitude == 0) return {};
     const auto count = static_cast<double>(values.size());
@@ -63,28 +60,26 @@ class GaussianSelector final : public Selector<T> {
     const double share = static_cast<double>(k) / count;
     const double mean = all.sum / count;
     const double deviation = std::sqrt(std::max(0.0, all.squares / count - mean * mean));
-    return scaled(values, k, normal_threshold(share, mean, deviation) / unit, positions);
+    return scaled(values, k, normal_threshold(share, mean, deviation), positions);
   }
 
  private:
-  using Key = MagnitudeKey<T>;
+  static MagnitudeKey key_of(double threshold) { return magnitude_key(finite_magnitude(threshold)); }
 
-  static Key key_of(double threshold) { return magnitude_key(finite_magnitude<T>(threshold)); }
-
-  Status scaled(std::span<const T> values, uint64_t k, double threshold, IndexBuffer& positions) const {
-    Key too_low = 0;                 // leaves more than 2k
-    Key too_high = kInfinityKey<T>;  // leaves fewer than 3k/4
-    Key key = key_of(threshold);
+  Status scaled(std::span<const float> values, uint64_t k, double threshold, IndexBuffer& positions) const {
+    MagnitudeKey too_low = 0;              // leaves more than 2k
+    MagnitudeKey too_high = kInfinityKey;  // leaves fewer than 3k/4
+    MagnitudeKey key = key_of(threshold);
     for (int tried = 0; tried < kThresholdsMax && too_low < key && key < too_high; ++tried) {
       const ScanEnd end = collect_positions(values, key, 2 * k, positions);
       const bool enough = end == ScanEnd::kOverLimit || 4 * positions.size() >= 3 * k;
       if (end == ScanEnd::kComplete && (enough || key == 1)) return {};
       (enough ? too_low : too_high) = key;
-      if (too_low > 0 && too_high < kInfinityKey<T>) {
+      if (too_low > 0 && too_high < kInfinityKey) {
         key = too_low + (too_high - too_low) / 2;
       } else {
         const double factor = enough ? kUp : down(positions.size(), k, values.size());
-        key = key_of(static_cast<double>(magnitude_of_key<T>(key)) * factor);
+        key = key_of(static_cast<double>(magnitude_of_key(key)) * factor);
       }
     }
     return select_top_k_nonzero(values, k, positions);
@@ -101,9 +96,8 @@ class GaussianSelector final : public Selector<T> {
   uint64_t k_;
 };
 
-template <typename T>
-std::unique_ptr<Selector<T>> make_gaussian(const SelectionSpec& spec, uint64_t dimension) {
-  return std::make_unique<GaussianSelector<T>>(k_of(spec, dimension));
+std::unique_ptr<Selector> make_gaussian(const SelectionSpec& spec, uint64_t dimension) {
+  return std::make_unique<GaussianSelector>(k_of(spec, dimension));
 }
 
 }  // namespace
@@ -112,8 +106,7 @@ SelectionEntry gaussian_selection() {
   return {{Selection::kGaussian, "gaussian", "Ok-Topk 5.4 (Gaussian-k)",
            "a threshold from the values' mean and deviation, scaled until at least 3k/4 are selected, 2k at most"},
           validate_density_or_k,
-          make_gaussian<float>,
-          make_gaussian<double>};
+          make_gaussian};
 }
 
 }  // namespace millrace

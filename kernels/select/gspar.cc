@@ -16,45 +16,41 @@ namespace {
 ///
 /// Cost     a read pass, one an iteration, and that of draw_by_size().
 /// Source   gspar.txt, section 2.2, algorithm 3; its kappa is k / dimension.
-template <typename T>
-class GsparSelector final : public DrawingSelector<T> {
+class GsparSelector final : public DrawingSelector {
  public:
-  GsparSelector(uint64_t k, uint32_t iterations) : DrawingSelector<T>("gspar"), k_(k), iterations_(iterations) {}
+  GsparSelector(uint64_t k, uint32_t iterations) : DrawingSelector("gspar"), k_(k), iterations_(iterations) {}
 
-  Status draw(const StreamView<T>& accumulator, const SelectContext& context, IndexBuffer& positions,
-              Buffer<T>& values) override {
+  Status draw(const StreamView& accumulator, const SelectContext& context, IndexBuffer& positions,
+              Buffer<float>& values) override {
     positions.clear();
     values.clear();
-    double unit = 1;
-    if constexpr (sizeof(T) == 8) unit = sum_unit<T>(max_key<T>(accumulator.values));
-    const TailSums all = tail_sums<T>(accumulator.values, kInfinityKey<T>, unit);
+    const TailSums all = tail_sums(accumulator.values, kInfinityKey);
     if (all.above > 0) return refuse_non_finite();
     if (all.magnitude == 0) return {};
-    const T magnitude = magnitude_of(accumulator.values, all.magnitude, unit);
-    draw_by_size<T>(accumulator.values, magnitude, context.random, positions, values);
+    const float magnitude = magnitude_of(accumulator.values, all.magnitude);
+    draw_by_size(accumulator.values, magnitude, context.random, positions, values);
     return {};
   }
 
  private:
-  T magnitude_of(std::span<const T> values, double sum, double unit) const {
+  float magnitude_of(std::span<const float> values, double sum) const {
     double magnitude = sum / static_cast<double>(k_);
     for (uint32_t iteration = 0; iteration < iterations_; ++iteration) {
-      const TailSums tail = tail_sums<T>(values, magnitude_key(finite_magnitude<T>(magnitude / unit)), unit);
+      const TailSums tail = tail_sums(values, magnitude_key(finite_magnitude(magnitude)));
       if (tail.above == 0 || tail.above >= k_ || tail.magnitude == 0) break;
       const double next = tail.magnitude / static_cast<double>(k_ - tail.above);
       if (!(next < magnitude)) break;
       magnitude = next;
     }
-    return finite_magnitude<T>(magnitude / unit);
+    return finite_magnitude(magnitude);
   }
 
   uint64_t k_;
   uint32_t iterations_;
 };
 
-template <typename T>
-std::unique_ptr<Selector<T>> make_gspar(const SelectionSpec& spec, uint64_t dimension) {
-  return std::make_unique<GsparSelector<T>>(k_of(spec, dimension), spec.iterations);
+std::unique_ptr<Selector> make_gspar(const SelectionSpec& spec, uint64_t dimension) {
+  return std::make_unique<GsparSelector>(k_of(spec, dimension), spec.iterations);
 }
 
 Status validate_gspar(const SelectionSpec& spec) {
@@ -69,8 +65,7 @@ SelectionEntry gspar_selection() {
            "drawn with probabilities by size, greedy; about k entries, unbiased", SelectionAmount::kShare,
            SelectionExtra::kIterations, SelectionUse::kUnbiased},
           validate_gspar,
-          make_gspar<float>,
-          make_gspar<double>};
+          make_gspar};
 }
 
 }  // namespace millrace

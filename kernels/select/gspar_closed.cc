@@ -24,41 +24,38 @@ namespace {
 /// The magnitude is rounded down: the variance never goes over the budget.
 /// Cost     a read pass, one a step (a few; more where the budget is small), and that of draw_by_size().
 /// Source   gspar.txt, section 2.2, algorithm 2 and (11).
-template <typename T>
-class GsparClosedSelector final : public DrawingSelector<T> {
+class GsparClosedSelector final : public DrawingSelector {
  public:
-  explicit GsparClosedSelector(double variance) : DrawingSelector<T>("gspar_closed"), variance_(variance) {}
+  explicit GsparClosedSelector(double variance) : DrawingSelector("gspar_closed"), variance_(variance) {}
 
-  Status draw(const StreamView<T>& accumulator, const SelectContext& context, IndexBuffer& positions,
-              Buffer<T>& values) override {
+  Status draw(const StreamView& accumulator, const SelectContext& context, IndexBuffer& positions,
+              Buffer<float>& values) override {
     positions.clear();
     values.clear();
-    double unit = 1;
-    if constexpr (sizeof(T) == 8) unit = sum_unit<T>(max_key<T>(accumulator.values));
-    const TailSums all = tail_sums<T>(accumulator.values, kInfinityKey<T>, unit);
+    const TailSums all = tail_sums(accumulator.values, kInfinityKey);
     if (all.above > 0) return refuse_non_finite();
     if (all.magnitude == 0) return {};
-    draw_by_size<T>(accumulator.values, magnitude_of(accumulator.values, all, unit), context.random, positions, values);
+    draw_by_size(accumulator.values, magnitude_of(accumulator.values, all), context.random, positions, values);
     return {};
   }
 
  private:
-  static T rounded_down(double value) {
-    const T nearest = finite_magnitude<T>(value);
+  static float rounded_down(double value) {
+    const float nearest = finite_magnitude(value);
     if (static_cast<double>(nearest) <= value) return nearest;
     // Below the smallest magnitude: then all that is not 0 is exact.
-    return std::max(std::nextafter(nearest, T(0)), std::numeric_limits<T>::denorm_min());
+    return std::max(std::nextafter(nearest, 0.0F), std::numeric_limits<float>::denorm_min());
   }
 
-  T magnitude_of(std::span<const T> values, const TailSums& all, double unit) const {
+  float magnitude_of(std::span<const float> values, const TailSums& all) const {
     const double budget = variance_ * all.squares;
-    T magnitude = rounded_down((budget + all.squares) / all.magnitude / unit);
+    float magnitude = rounded_down((budget + all.squares) / all.magnitude);
     uint64_t exact = 0;
     while (true) {
-      const TailSums rest = tail_sums<T>(values, magnitude_key(magnitude), unit);
+      const TailSums rest = tail_sums(values, magnitude_key(magnitude));
       if (rest.above == exact || rest.magnitude == 0) return magnitude;
       exact = rest.above;
-      const T next = rounded_down((budget + rest.squares) / rest.magnitude / unit);
+      const float next = rounded_down((budget + rest.squares) / rest.magnitude);
       if (!(next < magnitude)) return magnitude;
       magnitude = next;
     }
@@ -67,9 +64,8 @@ class GsparClosedSelector final : public DrawingSelector<T> {
   double variance_;
 };
 
-template <typename T>
-std::unique_ptr<Selector<T>> make_gspar_closed(const SelectionSpec& spec, uint64_t) {
-  return std::make_unique<GsparClosedSelector<T>>(spec.variance);
+std::unique_ptr<Selector> make_gspar_closed(const SelectionSpec& spec, uint64_t) {
+  return std::make_unique<GsparClosedSelector>(spec.variance);
 }
 
 Status validate_gspar_closed(const SelectionSpec& spec) {
@@ -84,8 +80,7 @@ SelectionEntry gspar_closed_selection() {
            "drawn with probabilities by size; the fewest entries for a variance of (1 + VARIANCE), unbiased",
            SelectionAmount::kVariance, SelectionExtra::kNone, SelectionUse::kUnbiased},
           validate_gspar_closed,
-          make_gspar_closed<float>,
-          make_gspar_closed<double>};
+          make_gspar_closed};
 }
 
 }  // namespace millrace

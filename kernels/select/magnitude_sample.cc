@@ -14,12 +14,11 @@ constexpr size_t kSampleMax = 65536;
 
 }  // namespace
 
-template <typename T>
-Buffer<MagnitudeKey<T>> sample_keys(std::span<const T> values) {
+Buffer<MagnitudeKey> sample_keys(std::span<const float> values) {
   const size_t n = values.size();
   MILLRACE_CHECK(n >= kSampleFrom && n <= size_t{1} << 32, n);
   const size_t samples = std::clamp(n / kEntriesPerSample, kSampleMin, kSampleMax);
-  Buffer<MagnitudeKey<T>> keys(samples);
+  Buffer<MagnitudeKey> keys(samples);
   // Ranges of n / samples entries in 32.16 fixed point (n <= 2^32): three divisions an entry took longer than the loads.
   constexpr uint32_t kFraction = 16;
   const uint64_t width = (static_cast<uint64_t>(n) << kFraction) / samples;
@@ -39,8 +38,5 @@ double safe_sample_rank(uint64_t k, size_t n, size_t samples) {
   const double rank = static_cast<double>(k) * static_cast<double>(samples) / static_cast<double>(n);
   return rank + 4 * std::sqrt(rank) + 4;
 }
-
-template Buffer<MagnitudeKey<float>> sample_keys<float>(std::span<const float>);
-template Buffer<MagnitudeKey<double>> sample_keys<double>(std::span<const double>);
 
 }  // namespace millrace

@@ -16,8 +16,7 @@ inline constexpr size_t kSampleFrom = 4096;
 ///
 /// REQUIRES values.size() >= kSampleFrom.
 /// Returns  256 to 65536 keys: at 2^24 entries a twentieth of what a memory pass costs.
-template <typename T>
-Buffer<MagnitudeKey<T>> sample_keys(std::span<const T> values);
+Buffer<MagnitudeKey> sample_keys(std::span<const float> values);
 
 /// How many of `samples` keys, drawn from n entries, must be at or above a key for at least k of the n to be so too but once in
 /// 30,000 arrays of independent entries (four standard deviations).

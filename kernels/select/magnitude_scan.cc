@@ -23,30 +23,27 @@ size_t scan_threads(size_t count) {
 }
 
 // Makes room for `more` entries after `used`, at least doubling; contents are kept.
-template <typename E>
-void grow(Buffer<E>& buffer, size_t used, size_t more) {
+void grow(Buffer<uint32_t>& buffer, size_t used, size_t more) {
   if (buffer.size() < used + more) buffer.resize(std::max(used + more, 2 * used));
 }
 
 // One thread's scan of [begin, end). keys may be null: then they go to a block's scratch only.
-template <typename T>
-ScanEnd scan_range(std::span<const T> values, size_t begin, size_t end, MagnitudeKey<T> key_min, uint64_t limit,
-                   IndexBuffer& positions, Buffer<MagnitudeKey<T>>* keys) {
-  using Key = MagnitudeKey<T>;
-  std::array<Key, kScanBlock + kScanSlack> scratch;
+ScanEnd scan_range(std::span<const float> values, size_t begin, size_t end, MagnitudeKey key_min, uint64_t limit,
+                   IndexBuffer& positions, Buffer<MagnitudeKey>* keys) {
+  std::array<MagnitudeKey, kScanBlock + kScanSlack> scratch;
   size_t used = 0;
   ScanEnd result = ScanEnd::kComplete;
   for (size_t at = begin; at < end; at += kScanBlock) {
     const size_t count = std::min(kScanBlock, end - at);
     grow(positions, used, count + kScanSlack);
     if (keys != nullptr) grow(*keys, used, count + kScanSlack);
-    Key* const block_keys = keys != nullptr ? keys->data() + used : scratch.data();
-    const size_t found = scan_block<T>(values.data() + at, count, static_cast<uint32_t>(at), key_min,
-                                       positions.data() + used, block_keys);
-    Key largest = 0;
+    MagnitudeKey* const block_keys = keys != nullptr ? keys->data() + used : scratch.data();
+    const size_t found =
+        scan_block(values.data() + at, count, static_cast<uint32_t>(at), key_min, positions.data() + used, block_keys);
+    MagnitudeKey largest = 0;
     for (size_t i = 0; i < found; ++i) largest = std::max(largest, block_keys[i]);
     used += found;
-    if (largest >= kInfinityKey<T>) result = ScanEnd::kNonFinite;
+    if (largest >= kInfinityKey) result = ScanEnd::kNonFinite;
     if (result == ScanEnd::kComplete && used > limit) result = ScanEnd::kOverLimit;
     if (result != ScanEnd::kComplete) break;
   }
@@ -55,38 +52,35 @@ ScanEnd scan_range(std::span<const T> values, size_t begin, size_t end, Magnitud
   return result;
 }
 
-template <typename T>
 struct MagnitudeScanChunk {
   IndexBuffer positions;
-  Buffer<MagnitudeKey<T>> keys;
+  Buffer<MagnitudeKey> keys;
   ScanEnd end = ScanEnd::kComplete;
 };
 
-template <typename E>
-void append(Buffer<E>& to, const Buffer<E>& from) {
+void append(Buffer<uint32_t>& to, const Buffer<uint32_t>& from) {
   const size_t at = to.size();
   to.resize(at + from.size());
   std::copy(from.begin(), from.end(), to.begin() + static_cast<ptrdiff_t>(at));
 }
 
-template <typename T>
-ScanEnd collect(std::span<const T> values, MagnitudeKey<T> key_min, uint64_t limit, IndexBuffer& positions,
-                Buffer<MagnitudeKey<T>>* keys) {
+ScanEnd collect(std::span<const float> values, MagnitudeKey key_min, uint64_t limit, IndexBuffer& positions,
+                Buffer<MagnitudeKey>* keys) {
   const size_t threads = scan_threads(values.size());
   if (threads <= 1) return scan_range(values, 0, values.size(), key_min, limit, positions, keys);
   // A few chunks a thread even out what the machine takes away; whole blocks each.
   const size_t blocks = (values.size() + kScanBlock - 1) / kScanBlock;
   const size_t chunk_entries = ((blocks + 4 * threads - 1) / (4 * threads)) * kScanBlock;
-  std::vector<MagnitudeScanChunk<T>> chunks((values.size() + chunk_entries - 1) / chunk_entries);
+  std::vector<MagnitudeScanChunk> chunks((values.size() + chunk_entries - 1) / chunk_entries);
   tbb::parallel_for(size_t{0}, chunks.size(), [&](size_t c) {
-    MagnitudeScanChunk<T>& chunk = chunks[c];
+    MagnitudeScanChunk& chunk = chunks[c];
     const size_t begin = c * chunk_entries;
     chunk.end = scan_range(values, begin, std::min(values.size(), begin + chunk_entries), key_min, limit,
                            chunk.positions, keys != nullptr ? &chunk.keys : nullptr);
   });
   uint64_t total = 0;
   ScanEnd end = ScanEnd::kComplete;
-  for (const MagnitudeScanChunk<T>& chunk : chunks) {
+  for (const MagnitudeScanChunk& chunk : chunks) {
     total += chunk.positions.size();
     end = std::max(end, chunk.end);
   }
@@ -96,7 +90,7 @@ ScanEnd collect(std::span<const T> values, MagnitudeKey<T> key_min, uint64_t lim
   if (end != ScanEnd::kComplete) return end;
   positions.reserve(total);
   if (keys != nullptr) keys->reserve(total);
-  for (const MagnitudeScanChunk<T>& chunk : chunks) {
+  for (const MagnitudeScanChunk& chunk : chunks) {
     append(positions, chunk.positions);
     if (keys != nullptr) append(*keys, chunk.keys);
   }
@@ -105,35 +99,23 @@ ScanEnd collect(std::span<const T> values, MagnitudeKey<T> key_min, uint64_t lim
 
 }  // namespace
 
-template <typename T>
-ScanEnd collect_at_least(std::span<const T> values, MagnitudeKey<T> key_min, uint64_t limit,
-                         Candidates<T>& candidates) {
-  return collect<T>(values, key_min, limit, candidates.positions, &candidates.keys);
+ScanEnd collect_at_least(std::span<const float> values, MagnitudeKey key_min, uint64_t limit, Candidates& candidates) {
+  return collect(values, key_min, limit, candidates.positions, &candidates.keys);
 }
 
-template <typename T>
-ScanEnd collect_positions(std::span<const T> values, MagnitudeKey<T> key_min, uint64_t limit, IndexBuffer& positions) {
-  return collect<T>(values, key_min, limit, positions, nullptr);
+ScanEnd collect_positions(std::span<const float> values, MagnitudeKey key_min, uint64_t limit, IndexBuffer& positions) {
+  return collect(values, key_min, limit, positions, nullptr);
 }
 
-template <typename T>
-uint64_t count_at_least(std::span<const T> values, MagnitudeKey<T> key_min) {
+uint64_t count_at_least(std::span<const float> values, MagnitudeKey key_min) {
   std::array<uint32_t, kScanBlock + kScanSlack> positions;
-  std::array<MagnitudeKey<T>, kScanBlock + kScanSlack> keys;
+  std::array<MagnitudeKey, kScanBlock + kScanSlack> keys;
   uint64_t total = 0;
   for (size_t at = 0; at < values.size(); at += kScanBlock) {
     const size_t count = std::min(kScanBlock, values.size() - at);
-    total += scan_block<T>(values.data() + at, count, 0, key_min, positions.data(), keys.data());
+    total += scan_block(values.data() + at, count, 0, key_min, positions.data(), keys.data());
   }
   return total;
 }
-
-#define MILLRACE_INSTANTIATE(T)                                                                        \
-  template ScanEnd collect_at_least<T>(std::span<const T>, MagnitudeKey<T>, uint64_t, Candidates<T>&); \
-  template ScanEnd collect_positions<T>(std::span<const T>, MagnitudeKey<T>, uint64_t, IndexBuffer&);  \
-  template uint64_t count_at_least<T>(std::span<const T>, MagnitudeKey<T>)
-MILLRACE_INSTANTIATE(float);
-MILLRACE_INSTANTIATE(double);
-#undef MILLRACE_INSTANTIATE
 
 }  // namespace millrace

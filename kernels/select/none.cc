@@ -4,21 +4,17 @@
 namespace millrace {
 namespace {
 
-template <typename T>
-class EverythingSelector final : public Selector<T> {
+class EverythingSelector final : public Selector {
  public:
-  Status select(const StreamView<T>& accumulator, const SelectContext&, IndexBuffer& positions) override {
-    const ScanEnd end = collect_positions<T>(accumulator.values, 1, accumulator.count(), positions);
+  Status select(const StreamView& accumulator, const SelectContext&, IndexBuffer& positions) override {
+    const ScanEnd end = collect_positions(accumulator.values, 1, accumulator.count(), positions);
     if (end == ScanEnd::kComplete) return {};
     positions.clear();
     return fail(ErrorCode::kNonFinite, "NaN or infinity among the values to select from");
   }
 };
 
-template <typename T>
-std::unique_ptr<Selector<T>> make_none(const SelectionSpec&, uint64_t) {
-  return std::make_unique<EverythingSelector<T>>();
-}
+std::unique_ptr<Selector> make_none(const SelectionSpec&, uint64_t) { return std::make_unique<EverythingSelector>(); }
 
 Status accept(const SelectionSpec&) { return {}; }
 
@@ -28,8 +24,7 @@ SelectionEntry none_selection() {
   return {{Selection::kNone, "none", "SparCML 8.2", "every stored entry that is not zero (naturally sparse gradients)",
            SelectionAmount::kNone, SelectionExtra::kNone, SelectionUse::kBoth},
           accept,
-          make_none<float>,
-          make_none<double>};
+          make_none};
 }
 
 }  // namespace millrace

@@ -10,13 +10,12 @@ namespace {
 /// compared with, and what does not slow down on data that misleads a sample.
 ///
 /// Source   redsync.txt, section 2.1 (radixSelect of Alabi et al.).
-template <typename T>
-class RadixSelector final : public Selector<T> {
+class RadixSelector final : public Selector {
  public:
   explicit RadixSelector(uint64_t k) : k_(k) {}
-  Status select(const StreamView<T>& accumulator, const SelectContext&, IndexBuffer& positions) override {
+  Status select(const StreamView& accumulator, const SelectContext&, IndexBuffer& positions) override {
     positions.clear();
-    const std::span<const T> values = accumulator.values;
+    const std::span<const float> values = accumulator.values;
     const uint64_t k = std::min<uint64_t>(k_, values.size());
     if (k == 0) return {};
     return emit_cut(values, k, Zeros::kSkipped, search_cut_by_radix(values, k), positions);
@@ -26,9 +25,8 @@ class RadixSelector final : public Selector<T> {
   uint64_t k_;
 };
 
-template <typename T>
-std::unique_ptr<Selector<T>> make_radix(const SelectionSpec& spec, uint64_t dimension) {
-  return std::make_unique<RadixSelector<T>>(k_of(spec, dimension));
+std::unique_ptr<Selector> make_radix(const SelectionSpec& spec, uint64_t dimension) {
+  return std::make_unique<RadixSelector>(k_of(spec, dimension));
 }
 
 }  // namespace
@@ -37,8 +35,7 @@ SelectionEntry radix_selection() {
   return {{Selection::kRadix, "radix", "RedSync 2.1", "exactly k, by radix select over all entries",
            SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kKeepsRest, true},
           validate_density_or_k,
-          make_radix<float>,
-          make_radix<double>};
+          make_radix};
 }
 
 }  // namespace millrace

@@ -16,9 +16,8 @@ constexpr size_t kSmall = 1024;
 
 using Bins = std::array<uint64_t, kBins>;
 
-// Position of the highest digit: keys have no sign bit (31 or 63 bits).
-template <typename T>
-constexpr uint32_t kTopShift = 8 * sizeof(T) - 1 - kDigitBits;
+// Position of the highest digit: keys have no sign bit (31 bits).
+constexpr uint32_t kTopShift = 31 - kDigitBits;
 
 // The next digit down starts here; the last one may overlap digits that are already decided, which is harmless because
 // they are equal among the survivors.
@@ -40,7 +39,7 @@ Digit digit_of_rank(const Bins& bins, uint64_t k) {
 }
 
 // Two interleaved counts: equal keys in a row would otherwise wait for each other's increment.
-template <typename Key, typename Each>
+template <typename Each>
 void count_digits(size_t count, uint32_t shift, Bins& bins, Each key_at) {
   Bins odd{};
   bins.fill(0);
@@ -54,30 +53,27 @@ void count_digits(size_t count, uint32_t shift, Bins& bins, Each key_at) {
 }
 
 // Moves the keys whose digit is `digit` to `to` (may be `from`), in order; room for one more than there are.
-template <typename Key>
-size_t keep_digit(const Key* from, size_t count, uint32_t shift, size_t digit, Key* to) {
+size_t keep_digit(const MagnitudeKey* from, size_t count, uint32_t shift, size_t digit, MagnitudeKey* to) {
   size_t kept = 0;
   for (size_t i = 0; i < count; ++i) {
-    const Key key = from[i];
+    const MagnitudeKey key = from[i];
     to[kept] = key;
     kept += ((key >> shift) & (kBins - 1)) == digit ? 1 : 0;
   }
   return kept;
 }
 
-template <typename Key>
-Key kth_of_few(Key* keys, size_t count, uint64_t k) {
+MagnitudeKey kth_of_few(MagnitudeKey* keys, size_t count, uint64_t k) {
   std::nth_element(keys, keys + (k - 1), keys + count, std::greater<>());
   return keys[k - 1];
 }
 
 // The rank-th largest of scratch[0, count), all of which agree above shift + kDigitBits.
-template <typename Key>
-Key kth_from_digit(Buffer<Key>& scratch, size_t count, uint64_t rank, uint32_t shift) {
+MagnitudeKey kth_from_digit(Buffer<MagnitudeKey>& scratch, size_t count, uint64_t rank, uint32_t shift) {
   while (true) {
     if (count <= kSmall) return kth_of_few(scratch.data(), count, rank);
     Bins bins;
-    count_digits<Key>(count, shift, bins, [&](size_t i) { return scratch[i]; });
+    count_digits(count, shift, bins, [&](size_t i) { return scratch[i]; });
     const Digit found = digit_of_rank(bins, rank);
     rank = found.rank;
     count = keep_digit(scratch.data(), count, shift, found.digit, scratch.data());
@@ -88,56 +84,52 @@ Key kth_from_digit(Buffer<Key>& scratch, size_t count, uint64_t rank, uint32_t s
 
 }  // namespace
 
-template <typename T>
-MagnitudeKey<T> kth_largest_key(std::span<const MagnitudeKey<T>> keys, uint64_t k, Buffer<MagnitudeKey<T>>& scratch) {
-  using Key = MagnitudeKey<T>;
+MagnitudeKey kth_largest_key(std::span<const MagnitudeKey> keys, uint64_t k, Buffer<MagnitudeKey>& scratch) {
   MILLRACE_CHECK(k >= 1 && k <= keys.size(), k, keys.size());
   if (keys.size() <= kSmall) {
     scratch.assign(keys.begin(), keys.end());
     return kth_of_few(scratch.data(), scratch.size(), k);
   }
   Bins bins;
-  count_digits<Key>(keys.size(), kTopShift<T>, bins, [&](size_t i) { return keys[i]; });
+  count_digits(keys.size(), kTopShift, bins, [&](size_t i) { return keys[i]; });
   const Digit found = digit_of_rank(bins, k);
   scratch.resize(found.count + 1);
-  const size_t count = keep_digit(keys.data(), keys.size(), kTopShift<T>, found.digit, scratch.data());
-  return kth_from_digit(scratch, count, found.rank, next_shift(kTopShift<T>));
+  const size_t count = keep_digit(keys.data(), keys.size(), kTopShift, found.digit, scratch.data());
+  return kth_from_digit(scratch, count, found.rank, next_shift(kTopShift));
 }
 
-template <typename T>
-std::optional<MagnitudeKey<T>> kth_largest_key_of_values(std::span<const T> values, uint64_t k) {
-  using Key = MagnitudeKey<T>;
+std::optional<MagnitudeKey> kth_largest_key_of_values(std::span<const float> values, uint64_t k) {
   MILLRACE_CHECK(k >= 1 && k <= values.size(), k, values.size());
-  Key decided = 0;       // the digits found so far
-  Key decided_mask = 0;  // which bits of a key they are
+  MagnitudeKey decided = 0;       // the digits found so far
+  MagnitudeKey decided_mask = 0;  // which bits of a key they are
   uint64_t rank = k;
-  uint32_t shift = kTopShift<T>;
+  uint32_t shift = kTopShift;
   while (true) {
     Bins bins;
     uint64_t outside = 0;  // keys with other digits above count in bin 0 and are taken out again
-    count_digits<Key>(values.size(), shift, bins, [&](size_t i) {
-      const Key key = magnitude_key(values[i]);
+    count_digits(values.size(), shift, bins, [&](size_t i) {
+      const MagnitudeKey key = magnitude_key(values[i]);
       const bool in = (key & decided_mask) == decided;
       outside += in ? 0 : 1;
-      return in ? key : Key{0};
+      return in ? key : MagnitudeKey{0};
     });
     bins[0] -= outside;
     if (decided_mask == 0) {
-      for (size_t b = kInfinityKey<T> >> shift; b < kBins; ++b) {
+      for (size_t b = kInfinityKey >> shift; b < kBins; ++b) {
         if (bins[b] != 0) return std::nullopt;
       }
     }
     const Digit found = digit_of_rank(bins, rank);
     rank = found.rank;
-    decided |= static_cast<Key>(found.digit) << shift;
-    decided_mask |= static_cast<Key>(kBins - 1) << shift;
+    decided |= static_cast<MagnitudeKey>(found.digit) << shift;
+    decided_mask |= static_cast<MagnitudeKey>(kBins - 1) << shift;
     if (shift == 0) return decided;
     shift = next_shift(shift);
     if (found.count <= values.size() / 4) {
-      Buffer<Key> scratch(found.count + 1);
+      Buffer<MagnitudeKey> scratch(found.count + 1);
       size_t count = 0;
-      for (const T value : values) {
-        const Key key = magnitude_key(value);
+      for (const float value : values) {
+        const MagnitudeKey key = magnitude_key(value);
         scratch[count] = key;
         count += (key & decided_mask) == decided ? 1 : 0;
       }
@@ -145,12 +137,5 @@ std::optional<MagnitudeKey<T>> kth_largest_key_of_values(std::span<const T> valu
     }
   }
 }
-
-#define MILLRACE_INSTANTIATE(T)                                                                                      \
-  template MagnitudeKey<T> kth_largest_key<T>(std::span<const MagnitudeKey<T>>, uint64_t, Buffer<MagnitudeKey<T>>&); \
-  template std::optional<MagnitudeKey<T>> kth_largest_key_of_values<T>(std::span<const T>, uint64_t)
-MILLRACE_INSTANTIATE(float);
-MILLRACE_INSTANTIATE(double);
-#undef MILLRACE_INSTANTIATE
 
 }  // namespace millrace

@@ -62,52 +62,51 @@ IndexBuffer some_below(uint64_t n, uint64_t k, RandomSequence& random) {
 /// Errors   draw(): non_finite also where the largest value, scaled, would be.
 /// Cost     two read passes, and a sort of k numbers; from n / 16 on, n random numbers.
 /// Source   deepreduce.txt, section 10.2 (Random-r, remark 1).
-template <typename T>
-class RandomSelector final : public Selector<T> {
+class RandomSelector final : public Selector {
  public:
   explicit RandomSelector(uint64_t k) : k_(k) {}
 
-  Status select(const StreamView<T>& accumulator, const SelectContext& context, IndexBuffer& positions) override {
+  Status select(const StreamView& accumulator, const SelectContext& context, IndexBuffer& positions) override {
     positions.clear();
-    if (max_key<T>(accumulator.values) >= kInfinityKey<T>) return refuse_non_finite();
-    choose(accumulator.values, count_at_least<T>(accumulator.values, 1), context.random, positions);
+    if (max_key(accumulator.values) >= kInfinityKey) return refuse_non_finite();
+    choose(accumulator.values, count_at_least(accumulator.values, 1), context.random, positions);
     return {};
   }
 
-  Status draw(const StreamView<T>& accumulator, const SelectContext& context, IndexBuffer& positions,
-              Buffer<T>& drawn) override {
+  Status draw(const StreamView& accumulator, const SelectContext& context, IndexBuffer& positions,
+              Buffer<float>& drawn) override {
     positions.clear();
     drawn.clear();
-    const std::span<const T> values = accumulator.values;
-    const uint64_t present = count_at_least<T>(values, 1);
+    const std::span<const float> values = accumulator.values;
+    const uint64_t present = count_at_least(values, 1);
     const double scale =
         static_cast<double>(present) / static_cast<double>(std::min(std::max<uint64_t>(present, 1), k_));
-    if (Status fits = fits_scaled<T>(values, scale); !fits) return fits;
+    if (Status fits = fits_scaled(values, scale); !fits) return fits;
     choose(values, present, context.random, positions);
     drawn.resize(positions.size());
     std::ranges::transform(positions, drawn.begin(), [&](uint32_t position) {
-      return static_cast<T>(static_cast<double>(values[position]) * scale);
+      return static_cast<float>(static_cast<double>(values[position]) * scale);
     });
     return {};
   }
 
  private:
-  void choose(std::span<const T> values, uint64_t present, RandomKey key, IndexBuffer& positions) const {
+  void choose(std::span<const float> values, uint64_t present, RandomKey key, IndexBuffer& positions) const {
     RandomSequence random(key, kDrawStream);
     positions = some_below(present, std::min(present, k_), random);
     if (present < values.size()) to_positions(values, positions);
   }
 
   /// From the how-manieth entry that is not 0 to where it is.
-  static void to_positions(std::span<const T> values, IndexBuffer& ranks) {
+  static void to_positions(std::span<const float> values, IndexBuffer& ranks) {
     std::array<uint32_t, kScanBlock + kScanSlack> found;
-    std::array<MagnitudeKey<T>, kScanBlock + kScanSlack> keys;
+    std::array<MagnitudeKey, kScanBlock + kScanSlack> keys;
     uint64_t before = 0;
     size_t next = 0;
     for (size_t at = 0; at < values.size() && next < ranks.size(); at += kScanBlock) {
       const size_t count = std::min(kScanBlock, values.size() - at);
       const size_t here =
-          scan_block<T>(values.data() + at, count, static_cast<uint32_t>(at), 1, found.data(), keys.data());
+          scan_block(values.data() + at, count, static_cast<uint32_t>(at), 1, found.data(), keys.data());
       for (; next < ranks.size() && ranks[next] < before + here; ++next) ranks[next] = found[ranks[next] - before];
       before += here;
     }
@@ -116,9 +115,8 @@ class RandomSelector final : public Selector<T> {
   uint64_t k_;
 };
 
-template <typename T>
-std::unique_ptr<Selector<T>> make_random(const SelectionSpec& spec, uint64_t dimension) {
-  return std::make_unique<RandomSelector<T>>(k_of(spec, dimension));
+std::unique_ptr<Selector> make_random(const SelectionSpec& spec, uint64_t dimension) {
+  return std::make_unique<RandomSelector>(k_of(spec, dimension));
 }
 
 }  // namespace
@@ -128,8 +126,7 @@ SelectionEntry random_selection() {
            "k entries whatever their size; in unbiased jobs scaled up", SelectionAmount::kShare, SelectionExtra::kNone,
            SelectionUse::kBoth},
           validate_density_or_k,
-          make_random<float>,
-          make_random<double>};
+          make_random};
 }
 
 }  // namespace millrace

@@ -120,18 +120,13 @@ Status validate(const SelectionSpec& spec) {
   return entry->validate(spec);
 }
 
-template <typename T>
-Status Selector<T>::draw(const StreamView<T>&, const SelectContext&, IndexBuffer& positions, Buffer<T>& values) {
+Status Selector::draw(const StreamView&, const SelectContext&, IndexBuffer& positions, Buffer<float>& values) {
   positions.clear();
   values.clear();
   return fail(ErrorCode::kUnsupported, "this selection is not unbiased");
 }
 
-template class Selector<float>;
-template class Selector<double>;
-
-template <typename T>
-Result<std::unique_ptr<Selector<T>>> make_selector(const SelectionSpec& spec, uint64_t dimension) {
+Result<std::unique_ptr<Selector>> make_selector(const SelectionSpec& spec, uint64_t dimension) {
   const auto entry = entry_of(spec.selection);
   if (!entry) return std::unexpected(entry.error());
   if (auto valid = validate(spec); !valid) return std::unexpected(valid.error());
@@ -139,12 +134,8 @@ Result<std::unique_ptr<Selector<T>>> make_selector(const SelectionSpec& spec, ui
     return fail(ErrorCode::kInvalidArgument, "a tensor's dimension is between 1 and 2^32");
   }
   // Signs outside: a warm-up's many entries are of one sign in a step too, as a mean of them wants it.
-  auto selector =
-      spec.warm_up == WarmUp::kNone ? make_plain<T>(*entry, spec, dimension) : warm_up<T>(*entry, spec, dimension);
-  return spec.alternate_signs ? alternate_signs<T>(std::move(selector)) : std::move(selector);
+  auto selector = spec.warm_up == WarmUp::kNone ? entry->make(spec, dimension) : warm_up(*entry, spec, dimension);
+  return spec.alternate_signs ? alternate_signs(std::move(selector)) : std::move(selector);
 }
-
-template Result<std::unique_ptr<Selector<float>>> make_selector<float>(const SelectionSpec&, uint64_t);
-template Result<std::unique_ptr<Selector<double>>> make_selector<double>(const SelectionSpec&, uint64_t);
 
 }  // namespace millrace

@@ -13,13 +13,12 @@ namespace {
 ///
 /// The state is two numbers; a selector that starts without them searches.
 /// Source   redsync.txt, section 2.1 ("sampled threshold binary search selection"); differs in: the bounds.
-template <typename T>
-class SampledSelector final : public Selector<T> {
+class SampledSelector final : public Selector {
  public:
   SampledSelector(uint64_t k, uint32_t period) : k_(k), period_(period) {}
 
-  Status select(const StreamView<T>& accumulator, const SelectContext&, IndexBuffer& positions) override {
-    const std::span<const T> values = accumulator.values;
+  Status select(const StreamView& accumulator, const SelectContext&, IndexBuffer& positions) override {
+    const std::span<const float> values = accumulator.values;
     const uint64_t k = std::min<uint64_t>(k_, values.size());
     positions.clear();
     if (k == 0) return {};
@@ -35,7 +34,7 @@ class SampledSelector final : public Selector<T> {
   }
 
  private:
-  Status search(std::span<const T> values, uint64_t k, IndexBuffer& positions) {
+  Status search(std::span<const float> values, uint64_t k, IndexBuffer& positions) {
     const auto key = select_k_to_2k(values, k, positions);
     if (!key) return std::unexpected(key.error());
     key_ = *key;
@@ -45,13 +44,12 @@ class SampledSelector final : public Selector<T> {
 
   uint64_t k_;
   uint32_t period_;
-  MagnitudeKey<T> key_ = 0;
+  MagnitudeKey key_ = 0;
   uint32_t steps_left_ = 0;  // that reuse the threshold; 0: search
 };
 
-template <typename T>
-std::unique_ptr<Selector<T>> make_sampled(const SelectionSpec& spec, uint64_t dimension) {
-  return std::make_unique<SampledSelector<T>>(k_of(spec, dimension), spec.period);
+std::unique_ptr<Selector> make_sampled(const SelectionSpec& spec, uint64_t dimension) {
+  return std::make_unique<SampledSelector>(k_of(spec, dimension), spec.period);
 }
 
 Status validate_sampled(const SelectionSpec& spec) {
@@ -66,8 +64,7 @@ SelectionEntry sampled_selection() {
   return {{Selection::kSampled, "sampled", "RedSync 2.1", "the threshold of binary_search, reused for a period",
            SelectionAmount::kShare, SelectionExtra::kPeriod},
           validate_sampled,
-          make_sampled<float>,
-          make_sampled<double>};
+          make_sampled};
 }
 
 }  // namespace millrace

@@ -66,7 +66,6 @@ struct SelectContext {
 };
 
 /// One tensor's selection with whatever state it carries from step to step (a reused threshold). Not shared by threads.
-template <typename T>
 class Selector {
  public:
   virtual ~Selector() = default;
@@ -77,14 +76,14 @@ class Selector {
   /// positions    out: positions into accumulator.values, strictly increasing (of a dense view these are the indices).
   /// Order        ties: lower index first. Zeros are never selected.
   /// Errors       non_finite: the accumulator holds NaN or infinity; nothing is selected, state unchanged.
-  virtual Status select(const StreamView<T>& accumulator, const SelectContext& context, IndexBuffer& positions) = 0;
+  virtual Status select(const StreamView& accumulator, const SelectContext& context, IndexBuffer& positions) = 0;
 
   /// Draws entries and gives the values to send for them, so that E[sent] = accumulator; nothing is kept back.
   ///
   /// values  out: as many as positions.
   /// Errors  as select(); unsupported where the selection is not unbiased.
-  virtual Status draw(const StreamView<T>& accumulator, const SelectContext& context, IndexBuffer& positions,
-                      Buffer<T>& values);
+  virtual Status draw(const StreamView& accumulator, const SelectContext& context, IndexBuffer& positions,
+                      Buffer<float>& values);
 };
 
 /// What the jobs are that a selection is sound in.
@@ -137,7 +136,6 @@ Status set_amount(std::string_view word, double& density, uint64_t& k);
 Status validate(const SelectionSpec& spec);
 
 /// Errors   as validate().
-template <typename T>
-Result<std::unique_ptr<Selector<T>>> make_selector(const SelectionSpec& spec, uint64_t dimension);
+Result<std::unique_ptr<Selector>> make_selector(const SelectionSpec& spec, uint64_t dimension);
 
 }  // namespace millrace

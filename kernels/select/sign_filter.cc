@@ -16,17 +16,15 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // As integers: bits with the wanted sign are not negative once that sign is flipped to 0.
-template <typename T>
-void keep_sign_of(const T* HWY_RESTRICT values, size_t count, Sign sign, T* HWY_RESTRICT filtered) {
-  const hn::ScalableTag<T> df;
+void keep_sign_of(const float* HWY_RESTRICT values, size_t count, Sign sign, float* HWY_RESTRICT filtered) {
+  const hn::ScalableTag<float> df;
   const hn::RebindToSigned<decltype(df)> di;
   using Signed = hn::TFromD<decltype(di)>;
-  using Key = MagnitudeKey<T>;
   const size_t lanes = hn::Lanes(df);
-  const Key flip = sign == Sign::kPositive ? Key{0} : ~(~Key{0} >> 1);
+  const MagnitudeKey flip = sign == Sign::kPositive ? MagnitudeKey{0} : ~(~MagnitudeKey{0} >> 1);
   const auto flip_bits = hn::Set(di, static_cast<Signed>(flip));
-  const auto magnitude_bits = hn::Set(di, static_cast<Signed>(~Key{0} >> 1));
-  const auto below_infinity = hn::Set(di, static_cast<Signed>(kInfinityKey<T> - 1));
+  const auto magnitude_bits = hn::Set(di, static_cast<Signed>(~MagnitudeKey{0} >> 1));
+  const auto below_infinity = hn::Set(di, static_cast<Signed>(kInfinityKey - 1));
   const auto below_zero = hn::Set(di, Signed{-1});
   size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
@@ -36,17 +34,9 @@ void keep_sign_of(const T* HWY_RESTRICT values, size_t count, Sign sign, T* HWY_
     hn::StoreU(hn::BitCast(df, hn::IfThenElseZero(keep, bits)), df, filtered + i);
   }
   for (; i < count; ++i) {
-    const bool keep =
-        std::signbit(values[i]) == (sign == Sign::kNegative) || magnitude_key(values[i]) >= kInfinityKey<T>;
-    filtered[i] = keep ? values[i] : T{0};
+    const bool keep = std::signbit(values[i]) == (sign == Sign::kNegative) || magnitude_key(values[i]) >= kInfinityKey;
+    filtered[i] = keep ? values[i] : 0.0F;
   }
-}
-
-void keep_sign_f32(const float* values, size_t count, Sign sign, float* filtered) {
-  keep_sign_of(values, count, sign, filtered);
-}
-void keep_sign_f64(const double* values, size_t count, Sign sign, double* filtered) {
-  keep_sign_of(values, count, sign, filtered);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -56,19 +46,11 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace millrace {
 
-HWY_EXPORT(keep_sign_f32);
-HWY_EXPORT(keep_sign_f64);
+HWY_EXPORT(keep_sign_of);
 
-template <>
-void keep_sign<float>(std::span<const float> values, Sign sign, std::span<float> filtered) {
+void keep_sign(std::span<const float> values, Sign sign, std::span<float> filtered) {
   MILLRACE_CHECK(values.size() == filtered.size(), values.size(), filtered.size());
-  HWY_DYNAMIC_DISPATCH(keep_sign_f32)(values.data(), values.size(), sign, filtered.data());
-}
-
-template <>
-void keep_sign<double>(std::span<const double> values, Sign sign, std::span<double> filtered) {
-  MILLRACE_CHECK(values.size() == filtered.size(), values.size(), filtered.size());
-  HWY_DYNAMIC_DISPATCH(keep_sign_f64)(values.data(), values.size(), sign, filtered.data());
+  HWY_DYNAMIC_DISPATCH(keep_sign_of)(values.data(), values.size(), sign, filtered.data());
 }
 
 }  // namespace millrace

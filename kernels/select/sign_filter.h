@@ -11,7 +11,6 @@ enum class Sign : uint8_t { kPositive, kNegative };
 /// found.
 ///
 /// values, filtered   [n] each; they do not overlap.
-template <typename T>
-void keep_sign(std::span<const T> values, Sign sign, std::span<T> filtered);
+void keep_sign(std::span<const float> values, Sign sign, std::span<float> filtered);
 
 }  // namespace millrace

@@ -16,20 +16,14 @@ struct TailSums {
 };
 
 /// cut      as a magnitude key, at most kInfinityKey: then `above` counts NaN and infinity, which are in no sum.
-/// unit     what values are multiplied by first; of f32 1: sums and squares of f32 neither overflow in f64 nor vanish.
+///          Sums and squares of f32 neither overflow in f64 nor vanish.
 /// Order    sixteen lanes by position in chunks of 2^18 values, then chunk by chunk: the same bits with every instruction
-///          set
-///          and number of threads.
+///          set and number of threads.
 /// Cost     one read pass.
 /// Threads  reentrant; uses TBB above a size.
-template <typename T>
-TailSums tail_sums(std::span<const T> values, MagnitudeKey<T> cut, double unit);
+TailSums tail_sums(std::span<const float> values, MagnitudeKey cut);
 
-/// A power of two by which sums and squares of up to 2^32 values with this largest magnitude are within f64. Of f32 1.
-template <typename T>
-double sum_unit(MagnitudeKey<T> largest);
-
-/// One thread's part of tail_sums(): at most a chunk, unit 1.
+/// One thread's part of tail_sums(): at most a chunk.
 TailSums tail_sums_f32(const float* values, size_t count, uint32_t cut);
 
 }  // namespace millrace

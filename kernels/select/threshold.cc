@@ -9,28 +9,25 @@ namespace millrace {
 namespace {
 
 // The smallest T that is not below the threshold: |x| >= it is then the same as |x| >= threshold in f64.
-template <typename T>
-T rounded_up(double threshold) {
-  const T nearest = static_cast<T>(threshold);
+float rounded_up(double threshold) {
+  const float nearest = static_cast<float>(threshold);
   if (static_cast<double>(nearest) >= threshold) return nearest;
-  return std::nextafter(nearest, std::numeric_limits<T>::infinity());
+  return std::nextafter(nearest, std::numeric_limits<float>::infinity());
 }
 
-template <typename T>
-class ThresholdSelector final : public Selector<T> {
+class ThresholdSelector final : public Selector {
  public:
-  explicit ThresholdSelector(T threshold) : threshold_(threshold) {}
-  Status select(const StreamView<T>& accumulator, const SelectContext&, IndexBuffer& positions) override {
+  explicit ThresholdSelector(float threshold) : threshold_(threshold) {}
+  Status select(const StreamView& accumulator, const SelectContext&, IndexBuffer& positions) override {
     return select_threshold(accumulator.values, threshold_, accumulator.count(), positions);
   }
 
  private:
-  T threshold_;
+  float threshold_;
 };
 
-template <typename T>
-std::unique_ptr<Selector<T>> make_threshold(const SelectionSpec& spec, uint64_t) {
-  return std::make_unique<ThresholdSelector<T>>(rounded_up<T>(spec.threshold));
+std::unique_ptr<Selector> make_threshold(const SelectionSpec& spec, uint64_t) {
+  return std::make_unique<ThresholdSelector>(rounded_up(spec.threshold));
 }
 
 Status validate_threshold(const SelectionSpec& spec) {
@@ -40,15 +37,14 @@ Status validate_threshold(const SelectionSpec& spec) {
 
 }  // namespace
 
-template <typename T>
-Status select_threshold(std::span<const T> values, T threshold, uint64_t count_max, IndexBuffer& positions) {
+Status select_threshold(std::span<const float> values, float threshold, uint64_t count_max, IndexBuffer& positions) {
   positions.clear();
   if (!(threshold > 0)) return fail(ErrorCode::kInvalidArgument, "a threshold is above 0");
   if (values.size() > kDimensionMax) return fail(ErrorCode::kLimitExceeded, "more than 2^32 values to select from");
   ScanEnd end = collect_positions(values, magnitude_key(threshold), count_max, positions);
   if (end == ScanEnd::kOverLimit) {
     // Cut to the first ones: look again, for all of them, and see that the rest is finite.
-    end = collect_positions<T>(values, magnitude_key(threshold), values.size(), positions);
+    end = collect_positions(values, magnitude_key(threshold), values.size(), positions);
     if (end == ScanEnd::kComplete) positions.resize(count_max);
   }
   if (end == ScanEnd::kComplete) return {};
@@ -60,11 +56,7 @@ SelectionEntry threshold_selection() {
   return {{Selection::kThreshold, "threshold", "Strom 2015 (RedSync 1)", "every entry with |x| >= a fixed threshold",
            SelectionAmount::kMagnitude, SelectionExtra::kNone, SelectionUse::kKeepsRest, true, "fixed"},
           validate_threshold,
-          make_threshold<float>,
-          make_threshold<double>};
+          make_threshold};
 }
-
-template Status select_threshold<float>(std::span<const float>, float, uint64_t, IndexBuffer&);
-template Status select_threshold<double>(std::span<const double>, double, uint64_t, IndexBuffer&);
 
 }  // namespace millrace

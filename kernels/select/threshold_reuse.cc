@@ -26,13 +26,12 @@ constexpr double kDeadBand = 1.0 / 32;
 ///
 /// The state is three numbers; a selector that starts without them evaluates exactly.
 /// Source   oktopk.txt, section 3.1.3 and algorithm 1; differs in: the correction, and the bounds.
-template <typename T>
-class ThresholdReuseSelector final : public Selector<T> {
+class ThresholdReuseSelector final : public Selector {
  public:
   ThresholdReuseSelector(uint64_t k, uint32_t period) : k_(k), period_(period) {}
 
-  Status select(const StreamView<T>& accumulator, const SelectContext&, IndexBuffer& positions) override {
-    const std::span<const T> values = accumulator.values;
+  Status select(const StreamView& accumulator, const SelectContext&, IndexBuffer& positions) override {
+    const std::span<const float> values = accumulator.values;
     const uint64_t k = std::min<uint64_t>(k_, values.size());
     if (state_.steps_left == 0) return evaluate(values, k, positions);
     const ScanEnd end = collect_positions(values, magnitude_key(state_.threshold), 2 * k, positions);
@@ -47,26 +46,26 @@ class ThresholdReuseSelector final : public Selector<T> {
 
  private:
   struct State {
-    T threshold = 0;
+    float threshold = 0;
     double slope = 1;
     uint32_t steps_left = 0;  // that reuse the threshold; 0: evaluate
   };
 
-  Status evaluate(std::span<const T> values, uint64_t k, IndexBuffer& positions) {
+  Status evaluate(std::span<const float> values, uint64_t k, IndexBuffer& positions) {
     if (auto done = select_top_k_nonzero(values, k, positions); !done) return done;
     state_ = {};
     // Fewer than k entries are not zero: there is no threshold that is worth keeping.
     if (positions.empty() || positions.size() < k) return {};
-    Buffer<MagnitudeKey<T>> keys(positions.size());
+    Buffer<MagnitudeKey> keys(positions.size());
     std::transform(positions.begin(), positions.end(), keys.begin(),
                    [&](uint32_t position) { return magnitude_key(values[position]); });
-    state_.threshold = magnitude_of_key<T>(*std::min_element(keys.begin(), keys.end()));
+    state_.threshold = magnitude_of_key(*std::min_element(keys.begin(), keys.end()));
     state_.slope = kSlopeMax;
     state_.steps_left = period_ - 1;
     const uint64_t inner = k - k / kSlopePart;
     if (inner == k) return {};
-    Buffer<MagnitudeKey<T>> scratch;
-    const T higher = magnitude_of_key<T>(kth_largest_key<T>(keys, inner, scratch));
+    Buffer<MagnitudeKey> scratch;
+    const float higher = magnitude_of_key(kth_largest_key(keys, inner, scratch));
     const double fall = std::log(static_cast<double>(k) / static_cast<double>(inner));
     const double rise = std::log(static_cast<double>(higher) / static_cast<double>(state_.threshold));
     state_.slope = std::clamp(fall / rise, 1.0, kSlopeMax);
@@ -80,8 +79,8 @@ class ThresholdReuseSelector final : public Selector<T> {
     if (std::abs(over_k - 1) <= kDeadBand) return;
     const double moved = static_cast<double>(state_.threshold) * std::pow(over_k, 1 / state_.slope);
     // Denormal thresholds may round to 0, which would select zeros; huge ones to infinity, which no finite value reaches.
-    const MagnitudeKey<T> key = magnitude_key(static_cast<T>(moved));
-    state_.threshold = magnitude_of_key<T>(std::clamp<MagnitudeKey<T>>(key, 1, kInfinityKey<T> - 1));
+    const MagnitudeKey key = magnitude_key(static_cast<float>(moved));
+    state_.threshold = magnitude_of_key(std::clamp<MagnitudeKey>(key, 1, kInfinityKey - 1));
   }
 
   uint64_t k_;
@@ -89,9 +88,8 @@ class ThresholdReuseSelector final : public Selector<T> {
   State state_;
 };
 
-template <typename T>
-std::unique_ptr<Selector<T>> make_threshold_reuse(const SelectionSpec& spec, uint64_t dimension) {
-  return std::make_unique<ThresholdReuseSelector<T>>(k_of(spec, dimension), spec.period);
+std::unique_ptr<Selector> make_threshold_reuse(const SelectionSpec& spec, uint64_t dimension) {
+  return std::make_unique<ThresholdReuseSelector>(k_of(spec, dimension), spec.period);
 }
 
 Status validate_reuse(const SelectionSpec& spec) {
@@ -106,8 +104,7 @@ SelectionEntry threshold_reuse_selection() {
            "the exact k-th magnitude once a period, reused in between; about k entries", SelectionAmount::kShare,
            SelectionExtra::kPeriod},
           validate_reuse,
-          make_threshold_reuse<float>,
-          make_threshold_reuse<double>};
+          make_threshold_reuse};
 }
 
 }  // namespace millrace

@@ -17,30 +17,25 @@ namespace millrace {
 ///            adversaries) at most five passes. Never quadratic. Scratch O(k).
 /// Errors     k > n: invalid_argument. NaN or infinity: non_finite. n too large: limit_exceeded.
 /// Threads    reentrant; uses TBB above a size, the result does not depend on it.
-template <typename T>
-Status select_top_k(std::span<const T> values, uint64_t k, IndexBuffer& positions);
+Status select_top_k(std::span<const float> values, uint64_t k, IndexBuffer& positions);
 
 /// As select_top_k, but zeros are never selected: fewer than k positions where fewer entries are not zero.
 ///
 /// Errors     NaN or infinity: non_finite. k > n is as k = n.
-template <typename T>
-Status select_top_k_nonzero(std::span<const T> values, uint64_t k, IndexBuffer& positions);
+Status select_top_k_nonzero(std::span<const float> values, uint64_t k, IndexBuffer& positions);
 
 /// Selects every entry with |x| >= threshold (threshold > 0), at most `count_max` of them (the first ones).
 ///
 /// Errors     NaN or infinity anywhere: non_finite. threshold not positive, or NaN: invalid_argument.
-template <typename T>
-Status select_threshold(std::span<const T> values, T threshold, uint64_t count_max, IndexBuffer& positions);
+Status select_threshold(std::span<const float> values, float threshold, uint64_t count_max, IndexBuffer& positions);
 
 /// The magnitude of the k-th largest entry: the threshold that top-k used.
 ///
 /// Errors     k = 0 or k > n: invalid_argument. NaN or infinity: non_finite.
-template <typename T>
-Result<T> top_k_threshold(std::span<const T> values, uint64_t k);
+Result<float> top_k_threshold(std::span<const float> values, uint64_t k);
 
 /// max|x| over the array, SIMD with several accumulators: the memory pass that selections are measured against.
 /// 0 for an empty array; infinite or NaN if a value is.
-template <typename T>
-T max_magnitude(std::span<const T> values);
+float max_magnitude(std::span<const float> values);
 
 }  // namespace millrace

@@ -16,45 +16,44 @@ constexpr uint32_t kSteps = 1024;    // down to a ratio of 8e-8
 constexpr uint32_t kHalvings = 256;  // of the mean, which one entry may put above all others
 
 /// The thresholds of algorithm 2 from the mean and the largest of a sample, the highest first.
-template <typename T>
 class TrimThresholds {
  public:
-  explicit TrimThresholds(std::span<const MagnitudeKey<T>> keys) : keys_(keys) {
-    max_ = magnitude_of_key<T>(*std::max_element(keys.begin(), keys.end()));
+  explicit TrimThresholds(std::span<const MagnitudeKey> keys) : keys_(keys) {
+    max_ = magnitude_of_key(*std::max_element(keys.begin(), keys.end()));
     // Of shares of the largest: sums of huge magnitudes would be infinite.
     double sum = 0;
-    for (const MagnitudeKey<T> key : keys) sum += static_cast<double>(magnitude_of_key<T>(key)) / max_;
+    for (const MagnitudeKey key : keys) sum += static_cast<double>(magnitude_of_key(key)) / max_;
     mean_share_ = sum / static_cast<double>(keys.size());
   }
 
   /// Of the at-th threshold, in [0, kSteps + kHalvings]. REQUIRES usable().
-  MagnitudeKey<T> key(uint32_t at) const {
+  MagnitudeKey key(uint32_t at) const {
     const double share = at < kSteps ? mean_share_ + kFirstRatio * std::pow(1 - kStep, at) * (1 - mean_share_)
                                      : std::ldexp(mean_share_, -static_cast<int>(at - kSteps));
-    return magnitude_key(static_cast<T>(std::min(share, 1.0) * max_));  // a mean of equal shares may round to above 1
+    return magnitude_key(
+        static_cast<float>(std::min(share, 1.0) * max_));  // a mean of equal shares may round to above 1
   }
-  uint64_t count(MagnitudeKey<T> key_min) const {
+  uint64_t count(MagnitudeKey key_min) const {
     return static_cast<uint64_t>(
-        std::count_if(keys_.begin(), keys_.end(), [key_min](MagnitudeKey<T> key) { return key >= key_min; }));
+        std::count_if(keys_.begin(), keys_.end(), [key_min](MagnitudeKey key) { return key >= key_min; }));
   }
   bool usable() const { return max_ > 0 && std::isfinite(max_); }
 
  private:
-  std::span<const MagnitudeKey<T>> keys_;
+  std::span<const MagnitudeKey> keys_;
   double max_ = 0;
   double mean_share_ = 0;
 };
 
 // The highest threshold that k entries most likely reach.
-template <typename T>
-CutGuess<T> trim(std::span<const T> values, uint64_t k) {
+CutGuess trim(std::span<const float> values, uint64_t k) {
   const size_t n = values.size();
   if (n < kSampleFrom) return {0, n};
   const auto keys = sample_keys(values);
   const double samples = static_cast<double>(keys.size());
   const double wanted = safe_sample_rank(k, n, keys.size());
   if (wanted >= samples) return {0, n};
-  const TrimThresholds<T> thresholds(keys);
+  const TrimThresholds thresholds(keys);
   uint32_t low = 0;
   uint32_t high = kSteps + kHalvings;
   // Nothing but zeros in the sample: everything else is above its largest. NaN: the scan says so.
@@ -67,7 +66,7 @@ CutGuess<T> trim(std::span<const T> values, uint64_t k) {
       low = middle + 1;
     }
   }
-  const MagnitudeKey<T> key = thresholds.key(high);
+  const MagnitudeKey key = thresholds.key(high);
   const double expected = std::max(wanted, static_cast<double>(thresholds.count(key))) / samples;
   return {key, static_cast<uint64_t>(expected * static_cast<double>(n))};
 }
@@ -79,13 +78,12 @@ CutGuess<T> trim(std::span<const T> values, uint64_t k) {
 ///          the text above it says. The algorithm ends without the top-k of what is left, which the text has. Mean, maximum
 ///          and counts are those of a sample: each would be a memory pass over the whole. The thresholds are closer together,
 ///          and go on below the mean.
-template <typename T>
-class TrimmedSelector final : public Selector<T> {
+class TrimmedSelector final : public Selector {
  public:
   explicit TrimmedSelector(uint64_t k) : k_(k) {}
-  Status select(const StreamView<T>& accumulator, const SelectContext&, IndexBuffer& positions) override {
+  Status select(const StreamView& accumulator, const SelectContext&, IndexBuffer& positions) override {
     positions.clear();
-    const std::span<const T> values = accumulator.values;
+    const std::span<const float> values = accumulator.values;
     const uint64_t k = std::min<uint64_t>(k_, values.size());
     if (k == 0) return {};
     return emit_cut(values, k, Zeros::kSkipped, search_cut(values, k, trim(values, k)), positions);
@@ -95,9 +93,8 @@ class TrimmedSelector final : public Selector<T> {
   uint64_t k_;
 };
 
-template <typename T>
-std::unique_ptr<Selector<T>> make_trimmed(const SelectionSpec& spec, uint64_t dimension) {
-  return std::make_unique<TrimmedSelector<T>>(k_of(spec, dimension));
+std::unique_ptr<Selector> make_trimmed(const SelectionSpec& spec, uint64_t dimension) {
+  return std::make_unique<TrimmedSelector>(k_of(spec, dimension));
 }
 
 }  // namespace
@@ -107,8 +104,7 @@ SelectionEntry trimmed_selection() {
       {Selection::kTrimmed, "trimmed", "RedSync 2.1", "exactly k: radix select above a threshold from mean and maximum",
        SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kKeepsRest, true},
       validate_density_or_k,
-      make_trimmed<float>,
-      make_trimmed<double>};
+      make_trimmed};
 }
 
 }  // namespace millrace

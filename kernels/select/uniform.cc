@@ -13,17 +13,16 @@ namespace {
 /// Errors   non_finite also where g / p would be, drawn or not.
 /// Cost     a read pass, and a logarithm for each drawn.
 /// Source   gspar.txt, section 4 (UniSp).
-template <typename T>
-class UniformSelector final : public DrawingSelector<T> {
+class UniformSelector final : public DrawingSelector {
  public:
-  explicit UniformSelector(double probability) : DrawingSelector<T>("uniform"), probability_(probability) {}
+  explicit UniformSelector(double probability) : DrawingSelector("uniform"), probability_(probability) {}
 
-  Status draw(const StreamView<T>& accumulator, const SelectContext& context, IndexBuffer& positions,
-              Buffer<T>& drawn) override {
+  Status draw(const StreamView& accumulator, const SelectContext& context, IndexBuffer& positions,
+              Buffer<float>& drawn) override {
     positions.clear();
     drawn.clear();
-    const std::span<const T> values = accumulator.values;
-    if (Status fits = fits_scaled<T>(values, 1 / probability_); !fits) return fits;
+    const std::span<const float> values = accumulator.values;
+    if (Status fits = fits_scaled(values, 1 / probability_); !fits) return fits;
     RandomSequence random(context.random, kDrawStream);
     const double log_left = std::log1p(-probability_);
     uint64_t at = 0;
@@ -33,7 +32,7 @@ class UniformSelector final : public DrawingSelector<T> {
       if (at >= values.size()) return {};
       if (values[at] != 0) {
         positions.push_back(static_cast<uint32_t>(at));
-        drawn.push_back(static_cast<T>(static_cast<double>(values[at]) / probability_));
+        drawn.push_back(static_cast<float>(static_cast<double>(values[at]) / probability_));
       }
       ++at;
     }
@@ -43,10 +42,8 @@ class UniformSelector final : public DrawingSelector<T> {
   double probability_;
 };
 
-template <typename T>
-std::unique_ptr<Selector<T>> make_uniform(const SelectionSpec& spec, uint64_t dimension) {
-  return std::make_unique<UniformSelector<T>>(static_cast<double>(k_of(spec, dimension)) /
-                                              static_cast<double>(dimension));
+std::unique_ptr<Selector> make_uniform(const SelectionSpec& spec, uint64_t dimension) {
+  return std::make_unique<UniformSelector>(static_cast<double>(k_of(spec, dimension)) / static_cast<double>(dimension));
 }
 
 }  // namespace
@@ -56,8 +53,7 @@ SelectionEntry uniform_selection() {
            "each entry drawn with one probability and scaled up; about k entries, unbiased", SelectionAmount::kShare,
            SelectionExtra::kNone, SelectionUse::kUnbiased},
           validate_density_or_k,
-          make_uniform<float>,
-          make_uniform<double>};
+          make_uniform};
 }
 
 }  // namespace millrace

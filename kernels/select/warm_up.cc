@@ -15,21 +15,20 @@ double density_of(const SelectionSpec& spec, uint64_t dimension) {
   return spec.k == 0 ? spec.density : static_cast<double>(k_of(spec, dimension)) / static_cast<double>(dimension);
 }
 
-template <typename T>
-class WarmUpSelector final : public Selector<T> {
+class WarmUpSelector final : public Selector {
  public:
   WarmUpSelector(const SelectionEntry& entry, const SelectionSpec& spec, uint64_t dimension)
       : entry_(entry), spec_(spec), dimension_(dimension) {}
 
-  Status select(const StreamView<T>& accumulator, const SelectContext& context, IndexBuffer& positions) override {
-    Selector<T>* const selector = selector_of(context.step);
+  Status select(const StreamView& accumulator, const SelectContext& context, IndexBuffer& positions) override {
+    Selector* const selector = selector_of(context.step);
     if (selector == nullptr) return select_all(accumulator, positions);
     return selector->select(accumulator, context, positions);
   }
 
-  Status draw(const StreamView<T>& accumulator, const SelectContext& context, IndexBuffer& positions,
-              Buffer<T>& values) override {
-    Selector<T>* const selector = selector_of(context.step);
+  Status draw(const StreamView& accumulator, const SelectContext& context, IndexBuffer& positions,
+              Buffer<float>& values) override {
+    Selector* const selector = selector_of(context.step);
     if (selector != nullptr) return selector->draw(accumulator, context, positions, values);
     values.clear();
     if (auto done = select_all(accumulator, positions); !done) return done;
@@ -40,7 +39,7 @@ class WarmUpSelector final : public Selector<T> {
 
  private:
   /// nullptr: everything is sent.
-  Selector<T>* selector_of(uint64_t step) {
+  Selector* selector_of(uint64_t step) {
     const std::optional<double> density = warm_up_density(spec_, dimension_, step);
     if (density == 1.0) return nullptr;
     if (selector_ == nullptr || density != density_) {
@@ -49,21 +48,21 @@ class WarmUpSelector final : public Selector<T> {
         spec.density = *density;
         spec.k = 0;
       }
-      selector_ = make_plain<T>(entry_, spec, dimension_);
+      selector_ = entry_.make(spec, dimension_);
       density_ = density;
     }
     return selector_.get();
   }
 
-  static Status select_all(const StreamView<T>& accumulator, IndexBuffer& positions) {
-    return select_threshold<T>(accumulator.values, std::numeric_limits<T>::denorm_min(), accumulator.count(),
-                               positions);
+  static Status select_all(const StreamView& accumulator, IndexBuffer& positions) {
+    return select_threshold(accumulator.values, std::numeric_limits<float>::denorm_min(), accumulator.count(),
+                            positions);
   }
 
   SelectionEntry entry_;
   SelectionSpec spec_;
   uint64_t dimension_;
-  std::unique_ptr<Selector<T>> selector_;
+  std::unique_ptr<Selector> selector_;
   std::optional<double> density_;  ///< of selector_; none: the specification's own
 };
 
@@ -96,12 +95,8 @@ Status validate_warm_up(const SelectionInfo& info, const SelectionSpec& spec) {
   return {};
 }
 
-template <typename T>
-std::unique_ptr<Selector<T>> warm_up(const SelectionEntry& entry, const SelectionSpec& spec, uint64_t dimension) {
-  return std::make_unique<WarmUpSelector<T>>(entry, spec, dimension);
+std::unique_ptr<Selector> warm_up(const SelectionEntry& entry, const SelectionSpec& spec, uint64_t dimension) {
+  return std::make_unique<WarmUpSelector>(entry, spec, dimension);
 }
-
-template std::unique_ptr<Selector<float>> warm_up<float>(const SelectionEntry&, const SelectionSpec&, uint64_t);
-template std::unique_ptr<Selector<double>> warm_up<double>(const SelectionEntry&, const SelectionSpec&, uint64_t);
 
 }  // namespace millrace

@@ -20,8 +20,7 @@ std::optional<double> warm_up_density(const SelectionSpec& spec, uint64_t dimens
 /// specification does. Of a selection that draws, draw() too.
 ///
 /// State   that of the selection, from the step on from which its density holds.
-template <typename T>
-std::unique_ptr<Selector<T>> warm_up(const SelectionEntry& entry, const SelectionSpec& spec, uint64_t dimension);
+std::unique_ptr<Selector> warm_up(const SelectionEntry& entry, const SelectionSpec& spec, uint64_t dimension);
 
 /// Refuses warm-ups that cannot be.
 Status validate_warm_up(const SelectionInfo& info, const SelectionSpec& spec);

@@ -7,8 +7,7 @@
 
 namespace millrace {
 
-template <typename T>
-Result<Stream<T>> coalesce(uint64_t dimension, IndexSpan indices, std::span<const T> values) {
+Result<Stream> coalesce(uint64_t dimension, IndexSpan indices, std::span<const float> values) {
   if (indices.size() != values.size()) {
     return fail(ErrorCode::kInvalidArgument,
                 std::to_string(indices.size()) + " indices for " + std::to_string(values.size()) + " values");
@@ -26,7 +25,7 @@ Result<Stream<T>> coalesce(uint64_t dimension, IndexSpan indices, std::span<cons
     keys[i] = index_key(indices[i], static_cast<uint32_t>(i));
     increasing &= i == 0 || indices[i - 1] < indices[i];
   }
-  Stream<T> out = Stream<T>::empty(dimension);
+  Stream out = Stream::empty(dimension);
   if (increasing) {
     out.indices.assign(indices.begin(), indices.end());
     out.values.assign(values.begin(), values.end());
@@ -39,7 +38,7 @@ Result<Stream<T>> coalesce(uint64_t dimension, IndexSpan indices, std::span<cons
   size_t at = 0;
   for (const uint64_t key : keys) {
     const uint32_t index = index_of_key(key);
-    const T value = values[order_of_key(key)];
+    const float value = values[order_of_key(key)];
     if (at > 0 && out.indices[at - 1] == index) {
       out.values[at - 1] += value;
     } else {
@@ -52,8 +51,5 @@ Result<Stream<T>> coalesce(uint64_t dimension, IndexSpan indices, std::span<cons
   out.values.resize(at);
   return out;
 }
-
-template Result<Stream<float>> coalesce(uint64_t, IndexSpan, std::span<const float>);
-template Result<Stream<double>> coalesce(uint64_t, IndexSpan, std::span<const double>);
 
 }  // namespace millrace

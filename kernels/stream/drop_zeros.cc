@@ -2,7 +2,7 @@
 
 namespace millrace {
 
-void drop_zeros(Stream<float>& stream) {
+void drop_zeros(Stream& stream) {
   if (stream.dense) return;
   size_t kept = 0;
   for (size_t i = 0; i < stream.values.size(); ++i) {

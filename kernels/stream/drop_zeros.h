@@ -10,6 +10,6 @@ namespace millrace {
 /// stream  well-formed; so it is afterwards.
 /// Cost    one pass without branches, in place; no allocation.
 /// Threads reentrant.
-void drop_zeros(Stream<float>& stream);
+void drop_zeros(Stream& stream);
 
 }  // namespace millrace

@@ -16,28 +16,26 @@ namespace millrace {
 ///
 /// Owner    all copies together: copying shares, the last one frees. `view` is valid as long as one of them is.
 /// Threads  the stream may be read on any thread; one HeldStream is, like a std::shared_ptr, one thread's at a time.
-template <typename T>
 struct HeldStream {
-  StreamView<T> view;
+  StreamView view;
   std::shared_ptr<const void> owner;
   uint64_t memory_bytes = 0;  ///< of what is kept alive: all of the bytes, where the stream lies in some
 
-  static HeldStream from(Stream<T>&& stream) {
+  static HeldStream from(Stream&& stream) {
     const uint64_t bytes = stream.memory_bytes();
-    auto kept = std::make_shared<const Stream<T>>(std::move(stream));
+    auto kept = std::make_shared<const Stream>(std::move(stream));
     return {kept->view(), kept, bytes};
   }
   /// REQUIRES: `view` looks into `bytes`.
-  static HeldStream within(const SharedBytes& bytes, const StreamView<T>& view) {
+  static HeldStream within(const SharedBytes& bytes, const StreamView& view) {
     return {view, bytes.owner, bytes.bytes.size()};
   }
   /// A copy with arrays of its own.
-  Stream<T> copy() const { return cut(view, 0, view.dimension); }
+  Stream copy() const { return cut(view, 0, view.dimension); }
 };
 
 /// As cut() of a stream, but the values are shared with `stream`, not copied. REQUIRES: begin <= end <= dimension.
-template <typename T>
-HeldStream<T> cut(const HeldStream<T>& stream, uint64_t begin, uint64_t end) {
+inline HeldStream cut(const HeldStream& stream, uint64_t begin, uint64_t end) {
   MILLRACE_CHECK(begin <= end && end <= stream.view.dimension, begin, end, stream.view.dimension);
   struct Kept {
     IndexBuffer indices;
@@ -45,7 +43,7 @@ HeldStream<T> cut(const HeldStream<T>& stream, uint64_t begin, uint64_t end) {
   };
   const auto [first, last] =
       stream.view.dense ? std::pair<size_t, size_t>(begin, end) : range_of(stream.view.indices, begin, end);
-  HeldStream<T> out;
+  HeldStream out;
   out.view.dimension = end - begin;
   out.view.dense = stream.view.dense;
   out.view.values = stream.view.values.subspan(first, last - first);

@@ -22,8 +22,7 @@ Buffer<T> copy_of(std::span<const T> values) {
 
 }  // namespace
 
-template <typename T>
-Status validate(const StreamView<T>& stream) {
+Status validate(const StreamView& stream) {
   if (stream.dimension == 0 || stream.dimension > kDimensionMax) {
     return fail(ErrorCode::kMalformed, "stream dimension " + std::to_string(stream.dimension) + " is not in 1..2^32");
   }
@@ -51,15 +50,7 @@ Status validate(const StreamView<T>& stream) {
   return {};
 }
 
-template <>
-bool all_finite(std::span<const float> values) {
-  return all_finite_f32(values.data(), values.size());
-}
-
-template <>
-bool all_finite(std::span<const double> values) {
-  return all_finite_f64(values.data(), values.size());
-}
+bool all_finite(std::span<const float> values) { return all_finite_f32(values.data(), values.size()); }
 
 bool copy_increasing(const void* indices, std::span<uint32_t> out) {
   const auto* from = static_cast<const uint8_t*>(indices);
@@ -72,34 +63,31 @@ bool copy_increasing(const void* indices, std::span<uint32_t> out) {
   return true;
 }
 
-template <typename T>
-bool copy_finite(const void* values, std::span<T> out) {
+bool copy_finite(const void* values, std::span<float> out) {
   const auto* from = static_cast<const uint8_t*>(values);
   for (size_t begin = 0; begin < out.size(); begin += kCached) {
-    const std::span<T> block = out.subspan(begin, std::min(kCached, out.size() - begin));
-    std::memcpy(block.data(), from + begin * sizeof(T), block.size_bytes());
-    if (!all_finite<T>(block)) return false;
+    const std::span<float> block = out.subspan(begin, std::min(kCached, out.size() - begin));
+    std::memcpy(block.data(), from + begin * sizeof(float), block.size_bytes());
+    if (!all_finite(block)) return false;
   }
   return true;
 }
 
-template <typename T>
-Stream<T> to_dense(const StreamView<T>& stream) {
-  Stream<T> out;
+Stream to_dense(const StreamView& stream) {
+  Stream out;
   out.dimension = stream.dimension;
   out.dense = true;
   if (stream.dense) {
     out.values = copy_of(stream.values);
     return out;
   }
-  out.values.assign(stream.dimension, T{0});
+  out.values.assign(stream.dimension, 0.0F);
   for (size_t i = 0; i < stream.indices.size(); ++i) out.values[stream.indices[i]] = stream.values[i];
   return out;
 }
 
-template <typename T>
-Stream<T> to_sparse(const StreamView<T>& stream) {
-  Stream<T> out;
+Stream to_sparse(const StreamView& stream) {
+  Stream out;
   out.dimension = stream.dimension;
   if (!stream.dense) {
     out.indices = copy_of(stream.indices);
@@ -107,7 +95,7 @@ Stream<T> to_sparse(const StreamView<T>& stream) {
     return out;
   }
   const size_t count = static_cast<size_t>(
-      std::count_if(stream.values.begin(), stream.values.end(), [](T value) { return value != T{0}; }));
+      std::count_if(stream.values.begin(), stream.values.end(), [](float value) { return value != 0.0F; }));
   // One slot more: the entry after the last is written too, and not kept.
   out.indices.resize(count + 1);
   out.values.resize(count + 1);
@@ -115,7 +103,7 @@ Stream<T> to_sparse(const StreamView<T>& stream) {
   for (size_t i = 0; i < stream.values.size(); ++i) {
     out.indices[at] = static_cast<uint32_t>(i);
     out.values[at] = stream.values[i];
-    at += stream.values[i] != T{0};
+    at += stream.values[i] != 0.0F;
   }
   out.indices.resize(count);
   out.values.resize(count);
@@ -129,10 +117,9 @@ std::pair<size_t, size_t> range_of(IndexSpan indices, uint64_t begin, uint64_t e
   return {static_cast<size_t>(first - indices.begin()), static_cast<size_t>(last - indices.begin())};
 }
 
-template <typename T>
-Stream<T> cut(const StreamView<T>& stream, uint64_t begin, uint64_t end) {
+Stream cut(const StreamView& stream, uint64_t begin, uint64_t end) {
   MILLRACE_CHECK(begin <= end && end <= stream.dimension, begin, end, stream.dimension);
-  Stream<T> out;
+  Stream out;
   out.dimension = end - begin;
   out.dense = stream.dense;
   if (stream.dense) {
@@ -145,16 +132,5 @@ Stream<T> cut(const StreamView<T>& stream, uint64_t begin, uint64_t end) {
   moved_down(stream.indices.data() + first, last - first, static_cast<uint32_t>(begin), out.indices.data());
   return out;
 }
-
-template Status validate(const StreamView<float>&);
-template Status validate(const StreamView<double>&);
-template bool copy_finite(const void*, std::span<float>);
-template bool copy_finite(const void*, std::span<double>);
-template Stream<float> to_dense(const StreamView<float>&);
-template Stream<double> to_dense(const StreamView<double>&);
-template Stream<float> to_sparse(const StreamView<float>&);
-template Stream<double> to_sparse(const StreamView<double>&);
-template Stream<float> cut(const StreamView<float>&, uint64_t, uint64_t);
-template Stream<double> cut(const StreamView<double>&, uint64_t, uint64_t);
 
 }  // namespace millrace

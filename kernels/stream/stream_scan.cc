@@ -41,12 +41,12 @@ bool StrictlyIncreasing(const uint32_t* HWY_RESTRICT indices, size_t count) {
   return true;
 }
 
-template <typename T, typename Bits>
-bool AllFinite(const T* HWY_RESTRICT values, size_t count, Bits exponent) {
-  const hn::ScalableTag<T> d;
+bool AllFinite(const float* HWY_RESTRICT values, size_t count) {
+  constexpr uint32_t kExponent = 0x7f80'0000u;
+  const hn::ScalableTag<float> d;
   const hn::RebindToUnsigned<decltype(d)> du;
   const size_t lanes = hn::Lanes(d);
-  const auto mask = hn::Set(du, exponent);
+  const auto mask = hn::Set(du, kExponent);
   size_t i = 0;
   while (i + lanes <= count) {
     const size_t end = std::min(i + kBlock, count);
@@ -58,15 +58,9 @@ bool AllFinite(const T* HWY_RESTRICT values, size_t count, Bits exponent) {
     if (!hn::AllFalse(du, hn::MaskFromVec(wrong))) return false;
   }
   for (; i < count; ++i) {
-    if ((std::bit_cast<Bits>(values[i]) & exponent) == exponent) return false;
+    if ((std::bit_cast<uint32_t>(values[i]) & kExponent) == kExponent) return false;
   }
   return true;
-}
-
-bool AllFiniteF32(const float* values, size_t count) { return AllFinite(values, count, uint32_t{0x7f80'0000u}); }
-
-bool AllFiniteF64(const double* values, size_t count) {
-  return AllFinite(values, count, uint64_t{0x7ff0'0000'0000'0000u});
 }
 
 void MovedDown(const uint32_t* HWY_RESTRICT indices, size_t count, uint32_t base, uint32_t* HWY_RESTRICT out) {
@@ -114,16 +108,14 @@ HWY_AFTER_NAMESPACE();
 namespace millrace {
 
 HWY_EXPORT(StrictlyIncreasing);
-HWY_EXPORT(AllFiniteF32);
-HWY_EXPORT(AllFiniteF64);
+HWY_EXPORT(AllFinite);
 HWY_EXPORT(MovedDown);
 HWY_EXPORT(MovedDownIncreasing);
 
 bool strictly_increasing(const uint32_t* indices, size_t count) {
   return HWY_DYNAMIC_DISPATCH(StrictlyIncreasing)(indices, count);
 }
-bool all_finite_f32(const float* values, size_t count) { return HWY_DYNAMIC_DISPATCH(AllFiniteF32)(values, count); }
-bool all_finite_f64(const double* values, size_t count) { return HWY_DYNAMIC_DISPATCH(AllFiniteF64)(values, count); }
+bool all_finite_f32(const float* values, size_t count) { return HWY_DYNAMIC_DISPATCH(AllFinite)(values, count); }
 void moved_down(const uint32_t* indices, size_t count, uint32_t base, uint32_t* out) {
   HWY_DYNAMIC_DISPATCH(MovedDown)(indices, count, base, out);
 }

@@ -10,7 +10,6 @@ bool strictly_increasing(const uint32_t* indices, size_t count);
 
 /// True when no bit pattern is that of NaN or infinity. SIMD.
 bool all_finite_f32(const float* values, size_t count);
-bool all_finite_f64(const double* values, size_t count);
 
 /// out[i] = indices[i] - base. SIMD.
 void moved_down(const uint32_t* indices, size_t count, uint32_t base, uint32_t* out);

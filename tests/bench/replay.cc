@@ -85,7 +85,7 @@ class Replay {
     if (flags.select == "dense") return made;
     auto spec = selection_from_text(flags.select);
     if (!spec) return std::unexpected(spec.error());
-    auto selector = make_selector<float>(*spec, flags.n);
+    auto selector = make_selector(*spec, flags.n);
     if (!selector) return std::unexpected(selector.error());
     const SelectionInfo* info = find_selection(spec->selection);
     const SelectionUse unfit = flags.unbiased ? SelectionUse::kKeepsRest : SelectionUse::kUnbiased;
@@ -102,20 +102,20 @@ class Replay {
   /// decoded  [n]; what a receiver has of it.
   Result<Report> step(std::span<const float> values, std::span<float> decoded) {
     Report report;
-    const StreamView<float> accumulator{values.size(), true, {}, values};
+    const StreamView accumulator{values.size(), true, {}, values};
     const uint64_t step = step_++;
     const TimeNs begin = monotonic_now_ns();
     auto selected = select(accumulator, step);
     if (!selected) return std::unexpected(selected.error());
     const TimeNs at_encode = monotonic_now_ns();
     report.select_ns = static_cast<double>(at_encode - begin);
-    const StreamView<float> nothing;
+    const StreamView nothing;
     const EncodeOptions options{.spec = codec_, .random = random_key(flags_.seed, 0, step, 1)};
     auto coded = encode_container(*selected, flags_.unbiased ? nothing : accumulator, options);
     if (!coded) return std::unexpected(coded.error());
     const TimeNs at_decode = monotonic_now_ns();
     report.encode_ns = static_cast<double>(at_decode - at_encode);
-    auto stream = read_container<float>(coded->bytes, {.dimension = flags_.n});
+    auto stream = read_container(coded->bytes, {.dimension = flags_.n});
     if (!stream) return std::unexpected(stream.error());
     report.decode_ns = static_cast<double>(monotonic_now_ns() - at_decode);
     const auto header = read_container_header(coded->bytes);
@@ -133,7 +133,7 @@ class Replay {
  private:
   explicit Replay(const Flags& flags) : flags_(flags) {}
 
-  Result<StreamView<float>> select(const StreamView<float>& accumulator, uint64_t step) {
+  Result<StreamView> select(const StreamView& accumulator, uint64_t step) {
     if (selector_ == nullptr) return accumulator;
     const SelectContext context{step, random_key(flags_.seed, 0, step)};
     const Status done = draws_ ? selector_->draw(accumulator, context, positions_, values_)
@@ -143,12 +143,11 @@ class Replay {
       values_.resize(positions_.size());
       for (size_t j = 0; j < positions_.size(); ++j) values_[j] = accumulator.values[positions_[j]];
     }
-    return StreamView<float>{accumulator.dimension, false, positions_, values_};
+    return StreamView{accumulator.dimension, false, positions_, values_};
   }
 
-  static void check_sent_is_decoded(const StreamView<float>& selected, const EncodedContainer<float>& coded,
-                                    const Stream<float>& decoded) {
-    const StreamView<float> said = coded.exact ? selected : coded.decoded.view();
+  static void check_sent_is_decoded(const StreamView& selected, const EncodedContainer& coded, const Stream& decoded) {
+    const StreamView said = coded.exact ? selected : coded.decoded.view();
     MILLRACE_CHECK(said.dense == decoded.dense && std::ranges::equal(said.indices, decoded.indices),
                    said.indices.size(), decoded.indices.size());
     MILLRACE_CHECK(said.values.size() == decoded.values.size() &&
@@ -156,7 +155,7 @@ class Replay {
                    said.values.size(), decoded.values.size());
   }
 
-  static void spread(const Stream<float>& stream, std::span<float> dense) {
+  static void spread(const Stream& stream, std::span<float> dense) {
     if (stream.dense) {
       std::ranges::copy(stream.values, dense.begin());
       return;
@@ -167,7 +166,7 @@ class Replay {
 
   Flags flags_;
   CodecSpec codec_;
-  std::unique_ptr<Selector<float>> selector_;  ///< none: the whole vector, dense
+  std::unique_ptr<Selector> selector_;  ///< none: the whole vector, dense
   bool draws_ = false;
   IndexBuffer positions_;
   Buffer<float> values_;

@@ -74,10 +74,10 @@ void restore_hostile(const IndexHistory& history, ByteSpan bytes) {
 
 /// A container of the set, shortened; then with a byte changed, and again with its checksum made right.
 void travel(const IndexHistory& history, const IndexBuffer& indices, uint32_t at, uint8_t flip) {
-  Stream<float> stream = Stream<float>::empty(history.dimension());
+  Stream stream = Stream::empty(history.dimension());
   stream.indices = indices;
   for (const uint32_t index : indices) stream.values.push_back(static_cast<float>(index) + 1);
-  const auto plain = encode_container<float>(stream.view(), {}, {});
+  const auto plain = encode_container(stream.view(), {}, {});
   MILLRACE_CHECK(plain.has_value());
   auto shortened = shorten_by_history(plain->bytes, indices, history);
   MILLRACE_CHECK(shortened.has_value());

@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     MILLRACE_CHECK(data->row_begin.size() == data->rows() + 1, data->row_begin.size(), data->rows());
     for (size_t at = 0; at < data->rows(); ++at) {
       const auto row = data->row(at);
-      const StreamView<float> view{data->dimension, false, row.indices, row.values};
+      const StreamView view{data->dimension, false, row.indices, row.values};
       MILLRACE_CHECK(millrace::validate(view).has_value(), at);
       MILLRACE_CHECK(millrace::all_finite(row.values), at);
       MILLRACE_CHECK(row.label == 1 || row.label == -1, row.label);

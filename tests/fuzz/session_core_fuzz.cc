@@ -403,15 +403,15 @@ class SessionFuzz {
     }
     if (asynchronous && source_.one_in(4)) merge(body);
     body.lineage = view_.lineages;
-    Stream<float> sum = Stream<float>::empty(
-        number < parts.size() && !source_.one_in(16) ? parts[number].end - parts[number].begin : 3);
+    Stream sum =
+        Stream::empty(number < parts.size() && !source_.one_in(16) ? parts[number].end - parts[number].begin : 3);
     for (uint32_t index = source_.below(3); index < sum.dimension; index += 1 + source_.below(9)) {
       sum.indices.push_back(index);
       sum.values.push_back(1);
     }
-    SharedBytes payload =
-        source_.one_in(16) ? SharedBytes::from(source_.bytes(90))
-                           : SharedBytes::from(std::move(encode_container<float>(sum.view(), sum.view(), {})->bytes));
+    SharedBytes payload = source_.one_in(16)
+                              ? SharedBytes::from(source_.bytes(90))
+                              : SharedBytes::from(std::move(encode_container(sum.view(), sum.view(), {})->bytes));
     message(shard, std::move(body), std::move(payload));
   }
 
@@ -427,11 +427,11 @@ class SessionFuzz {
       std::vector<double> rest(entered.begin(), entered.end());
       const auto opening = core_->opening_residual(bucket);
       for (size_t i = 0; i < rest.size(); ++i) rest[i] += opening[i];
-      const auto take = [&rest](const StreamView<float>& stream, uint64_t begin) {
+      const auto take = [&rest](const StreamView& stream, uint64_t begin) {
         for (size_t i = 0; i < stream.values.size(); ++i)
           rest[begin + (stream.dense ? i : stream.indices[i])] -= static_cast<double>(stream.values[i]);
       };
-      const Stream<float> residual = core_->residual(bucket);
+      const Stream residual = core_->residual(bucket);
       take(residual.view(), 0);
       for (const auto& out : core_->outstanding(bucket)) take(out.sent, out.begin);
       for (size_t i = 0; i < rest.size(); ++i) rest[i] -= ledger[i];

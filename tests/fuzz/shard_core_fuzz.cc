@@ -352,13 +352,12 @@ class ShardFuzz {
       if (planned.shard != 0) continue;
       const uint64_t step = held_[planned.part].n;
       for (uint32_t worker = 0; worker < 2; ++worker) {
-        Stream<float> stream = Stream<float>::empty(planned.end - planned.begin);
+        Stream stream = Stream::empty(planned.end - planned.begin);
         stream.indices.push_back(source_.byte() % static_cast<uint32_t>(stream.dimension));
         stream.values.push_back(static_cast<float>(1 + source_.below(4)));
         protocol::Message message;
         message.header = header(worker);
-        message.payload =
-            SharedBytes::from(std::move(encode_container<float>(stream.view(), stream.view(), {})->bytes));
+        message.payload = SharedBytes::from(std::move(encode_container(stream.view(), stream.view(), {})->bytes));
         const bool asynchronous = spec_.mode == protocol::Mode::kAsynchronous;
         uint64_t& sent = sent_[{planned.part, worker, message.header.life}];
         message.body = protocol::Contribution{.part = planned.part,
@@ -414,10 +413,10 @@ class ShardFuzz {
       const uint64_t dimension = number < layout_.parts.size() && !source_.one_in(16)
                                      ? layout_.parts[number].end - layout_.parts[number].begin
                                      : 7;
-      Stream<float> stream = Stream<float>::empty(dimension);
+      Stream stream = Stream::empty(dimension);
       stream.indices.push_back(source_.byte() % static_cast<uint32_t>(dimension));
       stream.values.push_back(static_cast<float>(1 + source_.below(4)));
-      payload = SharedBytes::from(std::move(encode_container<float>(stream.view(), stream.view(), {})->bytes));
+      payload = SharedBytes::from(std::move(encode_container(stream.view(), stream.view(), {})->bytes));
     }
     body.payload_hash = source_.one_in(16) ? 1 : container_checksum(payload.bytes);
     deliver(body, std::move(payload));
@@ -548,7 +547,7 @@ class ShardFuzz {
                                                      hash64(message.payload.bytes));
     MILLRACE_CHECK(known->second == hash64(message.payload.bytes), update.part, update.step);
     const protocol::PartLayout& range = layout_.parts[update.part];
-    const auto decoded = read_container<float>(message.payload.bytes, {.dimension = range.end - range.begin});
+    const auto decoded = read_container(message.payload.bytes, {.dimension = range.end - range.begin});
     MILLRACE_CHECK(decoded.has_value(), update.part, update.step);
   }
 

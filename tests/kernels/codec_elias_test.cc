@@ -106,7 +106,7 @@ std::vector<uint8_t> with_parameters(uint32_t bits, uint32_t scale, const std::s
 
 TEST(QsgdElias, GoldenBytesOfBothForms) {
   // Levels 1 0 -1 0: form 0, 010 and sign 0; 1; 010 and 1; 1.
-  const auto every = code_values<float>(qsgd_elias_value_codec(), elias(2, true, 4), {2, 0, -2, 0});
+  const auto every = code_values(qsgd_elias_value_codec(), elias(2, true, 4), {2, 0, -2, 0});
   EXPECT_EQ(listed(every.bytes), with_parameters(2, 0x40000000,
                                                  "0"
                                                  "0100"
@@ -115,7 +115,7 @@ TEST(QsgdElias, GoldenBytesOfBothForms) {
                                                  "1"));
   EXPECT_EQ(every.said, (std::vector<float>{2, 0, -2, 0}));
   // Levels 7 -3 0 1: form 1, gap 1, 00111 and sign 0; gap 1, 011 and 1; gap 2, 1 and 0.
-  const auto gaps = code_values<float>(qsgd_elias_value_codec(), elias(4, true, 4), {7, -3, 0, 1});
+  const auto gaps = code_values(qsgd_elias_value_codec(), elias(4, true, 4), {7, -3, 0, 1});
   EXPECT_EQ(listed(gaps.bytes), with_parameters(4, 0x40E00000,
                                                 "1"
                                                 "1"
@@ -135,13 +135,13 @@ TEST(QsgdElias, EqualsTheSlowFormAndHasTheValuesOfQsgd) {
              {Pattern::kGaussian, Pattern::kMostlyZero, Pattern::kOneSpike, Pattern::kAllZero}) {
           const CodecSpec spec = elias(bits, scale_max, bucket_size);
           SCOPED_TRACE(codec_text(spec) + testing::name_of(pattern, 4001, 0));
-          const auto values = values_of<float>(pattern, 4001, 3);
-          const auto got = code_values<float>(qsgd_elias_value_codec(), spec, values, {7, 8}, 99);
+          const auto values = values_of(pattern, 4001, 3);
+          const auto got = code_values(qsgd_elias_value_codec(), spec, values, {7, 8}, 99);
           ASSERT_EQ(listed(got.bytes), slow_code(values, spec, {7, 8}, 99));
           CodecSpec packed = spec;
           packed.value = ValueCodecId::kQsgd;
-          ASSERT_TRUE(testing::same_value_bits(
-              got.said, code_values<float>(qsgd_value_codec(), packed, values, {7, 8}, 99).said));
+          ASSERT_TRUE(
+              testing::same_value_bits(got.said, code_values(qsgd_value_codec(), packed, values, {7, 8}, 99).said));
         }
       }
     }
@@ -154,10 +154,10 @@ TEST(QsgdElias, GapsAcrossChunksAndAtTheEndOfABucket) {
       std::vector<float> values(n, 0.0F);
       values[at] = -2;
       values[n - 2] = 2;
-      const auto got = code_values<float>(qsgd_elias_value_codec(), elias(4, true, 6000), values);
+      const auto got = code_values(qsgd_elias_value_codec(), elias(4, true, 6000), values);
       EXPECT_LT(got.bytes.size(), 40u);
       std::vector<float> received(n);
-      ASSERT_TRUE(decode_values<float>(qsgd_elias_value_codec(), got.bytes, received)) << at << " of " << n;
+      ASSERT_TRUE(decode_values(qsgd_elias_value_codec(), got.bytes, received)) << at << " of " << n;
       EXPECT_EQ(received, values);
     }
   }
@@ -168,11 +168,11 @@ double bits_of_bucket(uint32_t bits, uint32_t n) {
   constexpr int kTrials = 20;
   double sum = 0;
   for (uint64_t trial = 0; trial < kTrials; ++trial) {
-    const auto values = values_of<float>(Pattern::kGaussian, n, trial);
-    sum += 8.0 * static_cast<double>(
-                     code_values<float>(qsgd_elias_value_codec(), elias(bits, false, n), values, random_key(3, trial))
-                         .bytes.size() -
-                     8);
+    const auto values = values_of(Pattern::kGaussian, n, trial);
+    sum += 8.0 *
+           static_cast<double>(
+               code_values(qsgd_elias_value_codec(), elias(bits, false, n), values, random_key(3, trial)).bytes.size() -
+               8);
   }
   return sum / kTrials;
 }
@@ -210,42 +210,42 @@ TEST(QsgdElias, ALevelOverTheLargestAndAGapOverTheEndAreMalformed) {
   };
   std::vector<float> two(2);
   // 3 bits: levels to 3, coded as 4, 00100b, with a sign; 5 is over them.
-  EXPECT_TRUE(decode_values<float>(qsgd_elias_value_codec(),
-                                   code_of("0"
-                                           "00100"
-                                           "1"
-                                           "1"),
-                                   two));
+  EXPECT_TRUE(decode_values(qsgd_elias_value_codec(),
+                            code_of("0"
+                                    "00100"
+                                    "1"
+                                    "1"),
+                            two));
   EXPECT_EQ(two, (std::vector<float>{-1, 0}));
-  EXPECT_FALSE(decode_values<float>(qsgd_elias_value_codec(),
-                                    code_of("0"
-                                            "00110"
-                                            "1"
-                                            "1"),
-                                    two));
+  EXPECT_FALSE(decode_values(qsgd_elias_value_codec(),
+                             code_of("0"
+                                     "00110"
+                                     "1"
+                                     "1"),
+                             two));
   // Gaps: two zeros; one and a level; three zeros are one too many; level 4 too.
-  EXPECT_TRUE(decode_values<float>(qsgd_elias_value_codec(),
-                                   code_of("1"
-                                           "011"),
-                                   two));
+  EXPECT_TRUE(decode_values(qsgd_elias_value_codec(),
+                            code_of("1"
+                                    "011"),
+                            two));
   EXPECT_EQ(two, (std::vector<float>{0, 0}));
-  EXPECT_TRUE(decode_values<float>(qsgd_elias_value_codec(),
-                                   code_of("1"
-                                           "010"
-                                           "011"
-                                           "0"),
-                                   two));
+  EXPECT_TRUE(decode_values(qsgd_elias_value_codec(),
+                            code_of("1"
+                                    "010"
+                                    "011"
+                                    "0"),
+                            two));
   EXPECT_EQ(two, (std::vector<float>{0, 1}));
-  EXPECT_FALSE(decode_values<float>(qsgd_elias_value_codec(),
-                                    code_of("1"
-                                            "00100"),
-                                    two));
-  EXPECT_FALSE(decode_values<float>(qsgd_elias_value_codec(),
-                                    code_of("1"
-                                            "010"
-                                            "00100"
-                                            "0"),
-                                    two));
+  EXPECT_FALSE(decode_values(qsgd_elias_value_codec(),
+                             code_of("1"
+                                     "00100"),
+                             two));
+  EXPECT_FALSE(decode_values(qsgd_elias_value_codec(),
+                             code_of("1"
+                                     "010"
+                                     "00100"
+                                     "0"),
+                             two));
 }
 
 }  // namespace

@@ -47,8 +47,8 @@ uint16_t half_code(float value, int exponent, uint32_t word) {
   return static_cast<uint16_t>(code | (std::signbit(value) ? 0x8000u : 0));
 }
 
-testing::CodedValues<float> coded(const ValueCodec& codec, const std::vector<float>& values, uint64_t index_base = 0) {
-  return code_values<float>(codec, {.value = codec.id()}, values, {5, 6}, index_base);
+testing::CodedValues coded(const ValueCodec& codec, const std::vector<float>& values, uint64_t index_base = 0) {
+  return code_values(codec, {.value = codec.id()}, values, {5, 6}, index_base);
 }
 
 int exponent_of(const ByteBuffer& bytes) {
@@ -69,7 +69,7 @@ TEST(F16, EqualsTheDefinitionBitForBitOnEveryInstructionSet) {
     for (const Pattern pattern : testing::kPatterns) {
       if (pattern == Pattern::kHuge) continue;
       for (const size_t n : {1, 7, 16, 33, 1500}) {
-        const auto values = values_of<float>(pattern, n, 2);
+        const auto values = values_of(pattern, n, 2);
         const auto got = coded(f16_value_codec(), values, 77);
         ASSERT_EQ(got.bytes.size(), 4 + 2 * n);
         const int exponent = exponent_of(got.bytes);
@@ -97,7 +97,7 @@ TEST(F16, EveryCodeAndEveryExponentDecodesExactly) {
       writer.put(uint16_t{0});
       writer.put_array(std::span<const uint16_t>(codes));
       std::vector<float> values(codes.size());
-      ASSERT_TRUE(decode_values<float>(f16_value_codec(), bytes, values));
+      ASSERT_TRUE(decode_values(f16_value_codec(), bytes, values));
       for (size_t i = 0; i < codes.size(); ++i) {
         ASSERT_EQ(double{values[i]}, std::ldexp(half_value(codes[i]), exponent)) << codes[i];
       }
@@ -122,19 +122,17 @@ TEST(F16, TheExponentIsTheSmallestThatHoldsTheLargestValue) {
   EXPECT_EQ(beyond.status.error().code, ErrorCode::kLimitExceeded);
 }
 
-TEST(F16, AnExponentThatDoesNotFitTheTypeIsMalformed) {
+TEST(F16, AnExponentThatDoesNotFitF32IsMalformed) {
   for (const int exponent : {-102, 113, -1051, 1009, 32'767, -32'768}) {
     const ByteBuffer bytes = {static_cast<uint8_t>(exponent), static_cast<uint8_t>(exponent >> 8), 0, 0, 1, 0};
     std::vector<float> one(1);
-    EXPECT_FALSE(decode_values<float>(f16_value_codec(), bytes, one)) << exponent;
-    std::vector<double> wide(1);
-    EXPECT_EQ(decode_values<double>(f16_value_codec(), bytes, wide).has_value(), exponent == -102 || exponent == 113);
+    EXPECT_FALSE(decode_values(f16_value_codec(), bytes, one)) << exponent;
   }
 }
 
 TEST(F16, TheErrorIsBelowItsBoundAndNoValueIsDenormal) {
   for (const Pattern pattern : {Pattern::kGaussian, Pattern::kHeavyTail, Pattern::kOneSpike, Pattern::kPeriodic}) {
-    const auto values = values_of<float>(pattern, 3000, 3);
+    const auto values = values_of(pattern, 3000, 3);
     const auto got = coded(f16_value_codec(), values);
     double largest = 0;
     for (const float value : values) largest = std::max(largest, std::abs(double{value}));
@@ -143,21 +141,9 @@ TEST(F16, TheErrorIsBelowItsBoundAndNoValueIsDenormal) {
       ASSERT_LE(error, std::max(std::abs(double{values[i]}) * 0x1p-10, largest * 0x1p-38)) << values[i];
     }
   }
-  const auto denormals = values_of<float>(Pattern::kDenormal, 500, 3);
+  const auto denormals = values_of(Pattern::kDenormal, 500, 3);
   for (const float value : coded(f16_value_codec(), denormals).said) {
     EXPECT_TRUE(value == 0 || std::abs(value) == 0x1p-125F) << value;
-  }
-}
-
-TEST(F16, DoublesHaveTheirOwnRange) {
-  for (const double scale : {1e300, 1e-300, 1.0, 4.9e-324}) {
-    std::vector<double> values = values_of<double>(Pattern::kGaussian, 400, 3);
-    for (double& value : values) value = scale < 1e-310 ? std::round(value) * scale : value * scale;
-    const auto got = code_values<double>(f16_value_codec(), {.value = f16_value_codec().id()}, values);
-    ASSERT_TRUE(got.status);
-    for (size_t i = 0; i < values.size(); ++i) {
-      ASSERT_LE(std::abs(got.said[i] - values[i]), std::abs(values[i]) * 0x1.001p-10);
-    }
   }
 }
 
@@ -167,7 +153,7 @@ TEST(Bf16, EqualsTheDefinitionBitForBitOnEveryInstructionSet) {
     for (const Pattern pattern : testing::kPatterns) {
       if (pattern == Pattern::kHuge) continue;
       for (const size_t n : {1, 7, 16, 33, 1500}) {
-        const auto values = values_of<float>(pattern, n, 2);
+        const auto values = values_of(pattern, n, 2);
         const auto got = coded(bf16_value_codec(), values, 77);
         ASSERT_EQ(got.bytes.size(), 2 * n);
         for (size_t i = 0; i < n; ++i) {
@@ -184,7 +170,7 @@ TEST(Bf16, EqualsTheDefinitionBitForBitOnEveryInstructionSet) {
 }
 
 TEST(Bf16, TheErrorIsBelowAUnitInTheLastOfEightBits) {
-  const auto values = values_of<float>(Pattern::kHeavyTail, 3000, 3);
+  const auto values = values_of(Pattern::kHeavyTail, 3000, 3);
   const auto got = coded(bf16_value_codec(), values);
   for (size_t i = 0; i < values.size(); ++i) {
     ASSERT_LT(std::abs(got.said[i] - values[i]), std::abs(values[i]) * 0x1p-7F);
@@ -198,7 +184,7 @@ TEST(Bf16, ItsLargestValueIsKeptAndTheNextIsRefused) {
   for (const uint8_t high : {uint8_t{0x7F}, uint8_t{0xFF}}) {
     const ByteBuffer bytes = {0x80, high};
     std::vector<float> one(1);
-    EXPECT_EQ(decode_values<float>(bf16_value_codec(), bytes, one).error().code, ErrorCode::kMalformed);
+    EXPECT_EQ(decode_values(bf16_value_codec(), bytes, one).error().code, ErrorCode::kMalformed);
   }
 }
 
@@ -206,15 +192,15 @@ CodecSpec ternary(uint32_t bucket_size) { return {.value = terngrad_value_codec(
 
 TEST(TernGrad, GoldenBytes) {
   // Values that are levels: what is drawn does not matter. Digits 1 2 0 0 1 | 2, then a bucket of zeros.
-  const auto got = code_values<float>(terngrad_value_codec(), ternary(6), {2, -2, 0, 0, 2, -2, 0});
+  const auto got = code_values(terngrad_value_codec(), ternary(6), {2, -2, 0, 0, 2, -2, 0});
   EXPECT_EQ(listed(got.bytes), (std::vector<uint8_t>{6, 0, 0, 0, 0, 0, 0, 0x40, 1 + 2 * 3 + 81, 2, 0, 0, 0, 0, 0}));
 }
 
 TEST(TernGrad, ItsValuesAreThoseOfQsgdWithTwoBitsAndTheMaximum) {
   for (const Pattern pattern : {Pattern::kGaussian, Pattern::kHeavyTail, Pattern::kMostlyZero, Pattern::kDenormal}) {
     for (const uint32_t bucket_size : {1u, 64u, 3000u}) {
-      const auto values = values_of<float>(pattern, 4001, 7);
-      const auto got = code_values<float>(terngrad_value_codec(), ternary(bucket_size), values, {8, 9}, 1000);
+      const auto values = values_of(pattern, 4001, 7);
+      const auto got = code_values(terngrad_value_codec(), ternary(bucket_size), values, {8, 9}, 1000);
       const testing::QsgdOracle wanted(values,
                                        {.bits = 2, .bucket_size = bucket_size, .random = {8, 9}, .counter_base = 1000});
       ASSERT_TRUE(testing::same_value_bits(got.said, wanted.decoded));
@@ -227,7 +213,7 @@ TEST(TernGrad, ItsValuesAreThoseOfQsgdWithTwoBitsAndTheMaximum) {
 
 TEST(TernGrad, TheVarianceIsWhatTheDrawSays) {
   // Of a value v of a bucket with the maximum s: |v| (s - |v|).
-  const auto values = values_of<float>(Pattern::kGaussian, 256, 3);
+  const auto values = values_of(Pattern::kGaussian, 256, 3);
   double largest = 0;
   for (const float value : values) largest = std::max(largest, std::abs(double{value}));
   double wanted = 0;
@@ -236,7 +222,7 @@ TEST(TernGrad, TheVarianceIsWhatTheDrawSays) {
   double error = 0;
   for (int trial = 0; trial < kTrials; ++trial) {
     const auto got =
-        code_values<float>(terngrad_value_codec(), ternary(256), values, random_key(4, static_cast<uint64_t>(trial)));
+        code_values(terngrad_value_codec(), ternary(256), values, random_key(4, static_cast<uint64_t>(trial)));
     for (size_t i = 0; i < values.size(); ++i) error += std::pow(double{got.said[i]} - double{values[i]}, 2);
   }
   EXPECT_NEAR(error / kTrials / wanted, 1, 0.01);
@@ -245,12 +231,12 @@ TEST(TernGrad, TheVarianceIsWhatTheDrawSays) {
 TEST(TernGrad, WhatIsNoFiveDigitsIsMalformed) {
   const ByteBuffer good = {8, 0, 0, 0, 0, 0, 0x80, 0x3F, 242, 26};
   std::vector<float> values(8);
-  ASSERT_TRUE(decode_values<float>(terngrad_value_codec(), good, values));
+  ASSERT_TRUE(decode_values(terngrad_value_codec(), good, values));
   EXPECT_EQ(values, std::vector<float>(8, -1.0F));
   for (const auto& [at, byte] : {std::pair<size_t, uint8_t>{8, 243}, {8, 255}, {9, 27}, {9, 81}, {7, 0xBF}, {0, 0}}) {
     ByteBuffer broken = good;
     broken[at] = byte;
-    EXPECT_EQ(decode_values<float>(terngrad_value_codec(), broken, values).error().code, ErrorCode::kMalformed) << at;
+    EXPECT_EQ(decode_values(terngrad_value_codec(), broken, values).error().code, ErrorCode::kMalformed) << at;
   }
 }
 

@@ -23,19 +23,17 @@ using testing::values_of;
 constexpr Pattern kSome[] = {Pattern::kGaussian, Pattern::kHeavyTail,     Pattern::kMostlyZero, Pattern::kFewDistinct,
                              Pattern::kAllEqual, Pattern::kLargeAtTheEnd, Pattern::kPeriodic,   Pattern::kDenormal};
 
-template <typename T>
-testing::CodedValues<T> same_sign(const std::vector<T>& values) {
-  return code_values<T>(sign_mean_value_codec(), {.value = sign_mean_value_codec().id()}, values);
+testing::CodedValues same_sign(const std::vector<float>& values) {
+  return code_values(sign_mean_value_codec(), {.value = sign_mean_value_codec().id()}, values);
 }
 
-template <typename T>
-testing::CodedValues<T> one_bit(const std::vector<T>& values, uint32_t bucket_size) {
-  return code_values<T>(onebit_value_codec(), {.value = onebit_value_codec().id(), .bucket_size = bucket_size}, values);
+testing::CodedValues one_bit(const std::vector<float>& values, uint32_t bucket_size) {
+  return code_values(onebit_value_codec(), {.value = onebit_value_codec().id(), .bucket_size = bucket_size}, values);
 }
 
 /// Sums in f64 in the order of the eight lanes.
-template <typename T, typename Of>
-double sum_of(std::span<const T> values, const Of& of) {
+template <typename Of>
+double sum_of(std::span<const float> values, const Of& of) {
   double lanes[8] = {};
   for (size_t i = 0; i < values.size(); ++i) lanes[i % 8] += of(values[i]);
   double sum = 0;
@@ -56,18 +54,16 @@ double sign_error_of(std::span<const float> values, std::span<const float> said)
 }
 
 TEST(SignMean, GoldenBytesOfOneSignAndOfBoth) {
-  EXPECT_EQ(listed(same_sign<float>({1, 3, 0, 4}).bytes), (std::vector<uint8_t>{0, 0, 0, 0, 0, 0, 0, 0x40}));
-  EXPECT_EQ(listed(same_sign<float>({-1, -3, 0, -4}).bytes), (std::vector<uint8_t>{1, 0, 0, 0, 0, 0, 0, 0x40}));
-  EXPECT_EQ(listed(same_sign<float>({1, -3, 0, -4, 1, 3, 0, 2, -4}).bytes),
+  EXPECT_EQ(listed(same_sign({1, 3, 0, 4}).bytes), (std::vector<uint8_t>{0, 0, 0, 0, 0, 0, 0, 0x40}));
+  EXPECT_EQ(listed(same_sign({-1, -3, 0, -4}).bytes), (std::vector<uint8_t>{1, 0, 0, 0, 0, 0, 0, 0x40}));
+  EXPECT_EQ(listed(same_sign({1, -3, 0, -4, 1, 3, 0, 2, -4}).bytes),
             (std::vector<uint8_t>{2, 0, 0, 0, 0, 0, 0, 0x40, 0x0A, 0x01}));
-  EXPECT_EQ(same_sign<float>({-1, -3, 0, -4}).said, (std::vector<float>{-2, -2, -2, -2}));
-  EXPECT_EQ(same_sign<float>({1, -3, 0, -4}).said, (std::vector<float>{2, -2, 2, -2}));
-  EXPECT_EQ(listed(same_sign<double>({-1, -3}).bytes),
-            (std::vector<uint8_t>{1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x40}));
+  EXPECT_EQ(same_sign({-1, -3, 0, -4}).said, (std::vector<float>{-2, -2, -2, -2}));
+  EXPECT_EQ(same_sign({1, -3, 0, -4}).said, (std::vector<float>{2, -2, 2, -2}));
 }
 
 TEST(SignMean, AStreamOfOneSignIsOneNumberWhateverItsLength) {
-  auto values = values_of<float>(Pattern::kGaussian, 100'000, 3);
+  auto values = values_of(Pattern::kGaussian, 100'000, 3);
   for (float& value : values) value = std::abs(value);
   EXPECT_EQ(same_sign(values).bytes.size(), 8u);
   for (float& value : values) value = -value;
@@ -82,9 +78,9 @@ TEST(SignMean, EqualsTheSlowFormOnEveryInstructionSet) {
     for (const Pattern pattern : kSome) {
       for (const size_t n : {1, 7, 8, 17, 64, 1003}) {
         SCOPED_TRACE(testing::name_of(pattern, n, 0));
-        const auto values = values_of<float>(pattern, n, 5);
-        const double positive = sum_of<float>(values, [](float v) { return v > 0 ? double{v} : 0; });
-        const double negative = sum_of<float>(values, [](float v) { return v < 0 ? -double{v} : 0; });
+        const auto values = values_of(pattern, n, 5);
+        const double positive = sum_of(values, [](float v) { return v > 0 ? double{v} : 0; });
+        const double negative = sum_of(values, [](float v) { return v < 0 ? -double{v} : 0; });
         const auto mean = static_cast<float>((positive + negative) / static_cast<double>(n));
         const auto got = same_sign(values);
         for (size_t i = 0; i < n; ++i) {
@@ -102,7 +98,7 @@ TEST(SignMean, TheErrorIsTheSquaresLessTheMeansSquare) {
   // |v - decoded|^2 = |v|^2 - n mean^2, whatever the values: a contraction, by no less than 1 - 1/n.
   for (const Pattern pattern : {Pattern::kGaussian, Pattern::kHeavyTail, Pattern::kMostlyZero, Pattern::kOneSpike,
                                 Pattern::kPeriodic, Pattern::kFewDistinct, Pattern::kIncreasing}) {
-    const auto values = values_of<float>(pattern, 2000, 5);
+    const auto values = values_of(pattern, 2000, 5);
     const auto said = same_sign(values).said;
     const double mean = std::abs(said[0]);
     const double squares = squares_of(values);
@@ -112,25 +108,23 @@ TEST(SignMean, TheErrorIsTheSquaresLessTheMeansSquare) {
 }
 
 TEST(SignMean, TheMeanOfTheLargestValuesDoesNotOverflow) {
-  constexpr double kMax = std::numeric_limits<double>::max();
-  EXPECT_EQ(same_sign<double>({kMax, kMax, -kMax}).said, (std::vector<double>{kMax, kMax, -kMax}));
-  constexpr float kMaxF = std::numeric_limits<float>::max();
-  EXPECT_EQ(same_sign<float>({kMaxF, kMaxF, -kMaxF}).said, (std::vector<float>{kMaxF, kMaxF, -kMaxF}));
+  constexpr float kMax = std::numeric_limits<float>::max();
+  EXPECT_EQ(same_sign({kMax, kMax, -kMax}).said, (std::vector<float>{kMax, kMax, -kMax}));
 }
 
 TEST(SignMean, OtherSignsMeansAndPaddingAreMalformed) {
   const ByteBuffer good = {2, 0, 0, 0, 0, 0, 0, 0x40, 0x0A};
   std::vector<float> values(4);
-  ASSERT_TRUE(decode_values<float>(sign_mean_value_codec(), good, values));
+  ASSERT_TRUE(decode_values(sign_mean_value_codec(), good, values));
   for (const auto& [at, byte] : {std::pair<size_t, uint8_t>{0, 3}, {0, 0}, {1, 1}, {3, 9}, {7, 0xC0}, {8, 0x1A}}) {
     ByteBuffer broken = good;
     broken[at] = byte;
-    EXPECT_EQ(decode_values<float>(sign_mean_value_codec(), broken, values).error().code, ErrorCode::kMalformed) << at;
+    EXPECT_EQ(decode_values(sign_mean_value_codec(), broken, values).error().code, ErrorCode::kMalformed) << at;
   }
 }
 
 TEST(OneBit, GoldenBytes) {
-  const auto got = one_bit<float>({1, 3, -4, 0, -2, 8}, 5);
+  const auto got = one_bit({1, 3, -4, 0, -2, 8}, 5);
   // Means 4/3 and 3 of the first five, signs 10100b; 8 alone.
   EXPECT_EQ(listed(got.bytes), (std::vector<uint8_t>{5,    0,    0, 0, 0xAB, 0xAA, 0xAA, 0x3F, 0, 0, 0x40,
                                                      0x40, 0x14, 0, 0, 0,    0x41, 0,    0,    0, 0, 0}));
@@ -142,14 +136,14 @@ TEST(OneBit, EqualsTheSlowFormOnEveryInstructionSet) {
     SCOPED_TRACE(isa);
     for (const Pattern pattern : kSome) {
       for (const uint32_t bucket_size : {1u, 13u, 64u, 5000u}) {
-        const auto values = values_of<float>(pattern, 1003, 5);
+        const auto values = values_of(pattern, 1003, 5);
         const auto got = one_bit(values, bucket_size);
         for (size_t begin = 0; begin < values.size(); begin += bucket_size) {
           const auto bucket = std::span(values).subspan(begin, std::min<size_t>(bucket_size, values.size() - begin));
           const auto below = static_cast<double>(std::ranges::count_if(bucket, [](float v) { return v < 0; }));
           const double above = static_cast<double>(bucket.size()) - below;
-          const double positive = sum_of<float>(bucket, [](float v) { return v > 0 ? double{v} : 0; });
-          const double negative = sum_of<float>(bucket, [](float v) { return v < 0 ? -double{v} : 0; });
+          const double positive = sum_of(bucket, [](float v) { return v > 0 ? double{v} : 0; });
+          const double negative = sum_of(bucket, [](float v) { return v < 0 ? -double{v} : 0; });
           for (size_t i = 0; i < bucket.size(); ++i) {
             const auto wanted = static_cast<float>(bucket[i] < 0 ? -(negative / below) : positive / above);
             ASSERT_EQ(got.said[begin + i], wanted) << testing::name_of(pattern, begin + i, bucket_size);
@@ -162,7 +156,7 @@ TEST(OneBit, EqualsTheSlowFormOnEveryInstructionSet) {
 
 TEST(OneBit, TheErrorIsTheSquaresLessThoseOfTheMeansInEveryBucket) {
   for (const Pattern pattern : {Pattern::kGaussian, Pattern::kHeavyTail, Pattern::kMostlyZero, Pattern::kOneSpike}) {
-    const auto values = values_of<float>(pattern, 1024, 5);
+    const auto values = values_of(pattern, 1024, 5);
     const auto said = one_bit(values, 128).said;
     for (size_t begin = 0; begin < values.size(); begin += 128) {
       const auto bucket = std::span(values).subspan(begin, 128);
@@ -177,7 +171,7 @@ TEST(OneBit, TheErrorIsTheSquaresLessThoseOfTheMeansInEveryBucket) {
 TEST(OneBit, TwoMeansAreNoWorseThanOneForAll) {
   for (const Pattern pattern : kSome) {
     if (pattern == Pattern::kDenormal) continue;
-    const auto values = values_of<float>(pattern, 900, 5);
+    const auto values = values_of(pattern, 900, 5);
     EXPECT_LE(sign_error_of(values, one_bit(values, 1024).said),
               sign_error_of(values, same_sign(values).said) * (1 + 1e-6));
   }

@@ -30,44 +30,40 @@ EncodeOptions options_of(double multiplier) {
   return options;
 }
 
-template <typename T>
 struct ThreeLcCoded {
   std::vector<uint8_t> bytes;
-  std::vector<T> decoded;
+  std::vector<float> decoded;
 };
 
-template <typename T>
-ThreeLcCoded<T> encode_three_lc(const std::vector<T>& values, double multiplier) {
-  ThreeLcCoded<T> coded;
+ThreeLcCoded encode_three_lc(const std::vector<float>& values, double multiplier) {
+  ThreeLcCoded coded;
   coded.decoded.resize(values.size());
   ByteBuffer bytes;
-  const Status done =
-      codec().encode({}, std::span<const T>(values), options_of(multiplier), bytes, std::span<T>(coded.decoded));
+  const Status done = codec().encode({}, std::span<const float>(values), options_of(multiplier), bytes,
+                                     std::span<float>(coded.decoded));
   EXPECT_TRUE(done) << done.error().message;
   coded.bytes.assign(bytes.begin(), bytes.end());
   return coded;
 }
 
-template <typename T>
-Status decode_three_lc(const std::vector<uint8_t>& bytes, std::vector<T>& out) {
-  return codec().decode(bytes, {}, std::span<T>(out));
+Status decode_three_lc(const std::vector<uint8_t>& bytes, std::vector<float>& out) {
+  return codec().decode(bytes, {}, std::span<float>(out));
 }
 
 /// The paper's steps one after the other: equations 1 to 3, quartic encoding, zero-run encoding.
-template <typename T>
-ThreeLcCoded<T> oracle(const std::vector<T>& values, double multiplier) {
-  ThreeLcCoded<T> coded;
+ThreeLcCoded oracle(const std::vector<float>& values, double multiplier) {
+  ThreeLcCoded coded;
   if (values.empty()) return coded;
-  T largest = 0;
-  for (const T value : values) largest = std::max(largest, std::abs(value));
+  float largest = 0;
+  for (const float value : values) largest = std::max(largest, std::abs(value));
   const long double product = static_cast<long double>(multiplier) * largest;
-  constexpr T kMax = std::numeric_limits<T>::max();
-  T scale = product > kMax ? kMax : static_cast<T>(static_cast<double>(product));
-  if (largest <= kMax / 2) scale = std::min(scale, std::nextafter(2 * largest, T{0}));
+  constexpr float kMax = std::numeric_limits<float>::max();
+  float scale = product > kMax ? kMax : static_cast<float>(static_cast<double>(product));
+  if (largest <= kMax / 2) scale = std::min(scale, std::nextafter(2 * largest, 0.0F));
   std::vector<int> digits;
-  for (const T value : values) {
+  for (const float value : values) {
     const int sign = scale == 0 || 2 * static_cast<long double>(std::abs(value)) < scale ? 0 : value < 0 ? -1 : 1;
-    coded.decoded.push_back(sign == 0 ? T{0} : static_cast<T>(sign) * scale);
+    coded.decoded.push_back(sign == 0 ? 0.0F : static_cast<float>(sign) * scale);
     digits.push_back(sign + 1);
   }
   while (digits.size() % 5 != 0) digits.push_back(1);
@@ -77,8 +73,8 @@ ThreeLcCoded<T> oracle(const std::vector<T>& values, double multiplier) {
     quartic.push_back(static_cast<uint8_t>(81 * digits[j] + 27 * digits[length + j] + 9 * digits[2 * length + j] +
                                            3 * digits[3 * length + j] + digits[4 * length + j]));
   }
-  coded.bytes.resize(sizeof(T));
-  std::memcpy(coded.bytes.data(), &scale, sizeof(T));
+  coded.bytes.resize(sizeof(float));
+  std::memcpy(coded.bytes.data(), &scale, sizeof(float));
   for (size_t j = 0; j < quartic.size();) {
     size_t run = 0;
     while (run < 14 && j + run < quartic.size() && quartic[j + run] == 121) ++run;
@@ -88,30 +84,24 @@ ThreeLcCoded<T> oracle(const std::vector<T>& values, double multiplier) {
   return coded;
 }
 
-template <typename T>
-bool three_lc_same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+bool three_lc_same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-template <typename T>
-class ThreeLc : public ::testing::Test {};
-using ValueTypes = ::testing::Types<float, double>;
-TYPED_TEST_SUITE(ThreeLc, ValueTypes);
-
-TYPED_TEST(ThreeLc, EqualsThePapersStepsOnEveryInstructionSet) {
+TEST(ThreeLc, EqualsThePapersStepsOnEveryInstructionSet) {
   for_each_isa([](const std::string& isa) {
     for (const Pattern pattern : kPatterns) {
       for (const size_t n : {0, 1, 2, 4, 5, 6, 9, 31, 64, 83, 400, 5131}) {
         for (const double multiplier : {1.0, 1.75, 1.999}) {
           SCOPED_TRACE(isa + ", pattern " + std::to_string(static_cast<int>(pattern)) + ", n " + std::to_string(n));
-          const auto values = values_of<TypeParam>(pattern, n, n);
+          const auto values = values_of(pattern, n, n);
           const auto wanted = oracle(values, multiplier);
           const auto coded = encode_three_lc(values, multiplier);
           ASSERT_EQ(coded.bytes, wanted.bytes);
           ASSERT_TRUE(three_lc_same_bits(coded.decoded, wanted.decoded));
-          ASSERT_LE(coded.bytes.size(), codec().bytes_max(n, kValueTypeOf<TypeParam>, {}));
-          ASSERT_TRUE(codec().check(coded.bytes, n, kValueTypeOf<TypeParam>));
-          std::vector<TypeParam> received(n, 42);
+          ASSERT_LE(coded.bytes.size(), codec().bytes_max(n, {}));
+          ASSERT_TRUE(codec().check(coded.bytes, n));
+          std::vector<float> received(n, 42);
           ASSERT_TRUE(decode_three_lc(coded.bytes, received));
           ASSERT_TRUE(three_lc_same_bits(received, wanted.decoded));
         }
@@ -120,16 +110,16 @@ TYPED_TEST(ThreeLc, EqualsThePapersStepsOnEveryInstructionSet) {
   });
 }
 
-TYPED_TEST(ThreeLc, SpecialValuesAreRefusedAndNothingIsWritten) {
-  using Limits = std::numeric_limits<TypeParam>;
-  for (const TypeParam bad : {Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity()}) {
+TEST(ThreeLc, SpecialValuesAreRefusedAndNothingIsWritten) {
+  using Limits = std::numeric_limits<float>;
+  for (const float bad : {Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity()}) {
     for (const size_t at : {0, 63, 99}) {
-      std::vector<TypeParam> values(100, 1);
+      std::vector<float> values(100, 1);
       values[at] = bad;
-      std::vector<TypeParam> decoded(100, 42);
+      std::vector<float> decoded(100, 42);
       ByteBuffer out = {7};
       const Status done =
-          codec().encode({}, std::span<const TypeParam>(values), options_of(1), out, std::span<TypeParam>(decoded));
+          codec().encode({}, std::span<const float>(values), options_of(1), out, std::span<float>(decoded));
       ASSERT_FALSE(done);
       EXPECT_EQ(done.error().code, ErrorCode::kNonFinite);
       EXPECT_EQ(out.size(), 1u);
@@ -138,11 +128,11 @@ TYPED_TEST(ThreeLc, SpecialValuesAreRefusedAndNothingIsWritten) {
   }
 }
 
-TYPED_TEST(ThreeLc, TheSmallestAndTheLargestMagnitudesAreKept) {
-  using Limits = std::numeric_limits<TypeParam>;
-  for (const TypeParam largest : {Limits::denorm_min(), 3 * Limits::denorm_min(), Limits::min(), Limits::max()}) {
+TEST(ThreeLc, TheSmallestAndTheLargestMagnitudesAreKept) {
+  using Limits = std::numeric_limits<float>;
+  for (const float largest : {Limits::denorm_min(), 3 * Limits::denorm_min(), Limits::min(), Limits::max()}) {
     for (const double multiplier : {1.0, 1.75, std::nextafter(2.0, 0.0)}) {
-      const auto coded = encode_three_lc<TypeParam>({largest, -largest, 0}, multiplier);
+      const auto coded = encode_three_lc({largest, -largest, 0}, multiplier);
       EXPECT_GE(coded.decoded[0], largest);
       EXPECT_TRUE(std::isfinite(coded.decoded[0]));
       EXPECT_LT(coded.decoded[0] - largest, largest) << "no contraction";
@@ -173,7 +163,7 @@ TEST(ThreeLcClaims, NoErrorIsOverHalfTheScaleNorOverTheValue) {
   // Section 3.1: max |T - T'| <= M / 2 < max |T|.
   for (const Pattern pattern : kPatterns) {
     for (const double multiplier : {1.0, 1.5, 1.9}) {
-      const auto values = values_of<float>(pattern, 3000, 5);
+      const auto values = values_of(pattern, 3000, 5);
       const auto coded = encode_three_lc(values, multiplier);
       float scale;
       std::memcpy(&scale, coded.bytes.data(), sizeof(scale));
@@ -196,7 +186,7 @@ TEST(ThreeLcClaims, NoErrorIsOverHalfTheScaleNorOverTheValue) {
 }
 
 TEST(ThreeLcClaims, AGreaterMultiplierSendsFewerValuesInFewerBytes) {
-  const auto values = values_of<float>(Pattern::kGaussian, 50'000, 3);
+  const auto values = values_of(Pattern::kGaussian, 50'000, 3);
   size_t bytes = SIZE_MAX;
   int64_t sent = INT64_MAX;
   for (const double multiplier : {1.0, 1.25, 1.5, 1.75, 1.9}) {
@@ -244,10 +234,10 @@ TEST(ThreeLcText, TheMultiplierIsInTheText) {
   }
 }
 
-TYPED_TEST(ThreeLc, OtherLengthsAreErrors) {
+TEST(ThreeLc, OtherLengthsAreErrors) {
   for (const size_t n : {1, 4, 5, 23, 150}) {
-    const auto coded = encode_three_lc(values_of<TypeParam>(Pattern::kMostlyZero, n, 3), 1);
-    std::vector<TypeParam> out(n);
+    const auto coded = encode_three_lc(values_of(Pattern::kMostlyZero, n, 3), 1);
+    std::vector<float> out(n);
     for (size_t length = 0; length < coded.bytes.size(); ++length) {
       EXPECT_FALSE(
           decode_three_lc({coded.bytes.begin(), coded.bytes.begin() + static_cast<std::ptrdiff_t>(length)}, out));
@@ -258,51 +248,51 @@ TYPED_TEST(ThreeLc, OtherLengthsAreErrors) {
       EXPECT_FALSE(decode_three_lc(longer, out));
     }
     for (const uint64_t count : {uint64_t{0}, uint64_t{n} * 80, uint64_t{1} << 32, ~uint64_t{0}}) {
-      EXPECT_FALSE(codec().check(coded.bytes, count, kValueTypeOf<TypeParam>)) << n << ' ' << count;
+      EXPECT_FALSE(codec().check(coded.bytes, count)) << n << ' ' << count;
     }
   }
-  std::vector<TypeParam> none;
+  std::vector<float> none;
   EXPECT_TRUE(decode_three_lc({}, none));
   EXPECT_FALSE(decode_three_lc({0}, none));
 }
 
-TYPED_TEST(ThreeLc, EveryCorruptionOfAByteIsAnErrorOrValuesOfOneMagnitude) {
-  const auto coded = encode_three_lc(values_of<TypeParam>(Pattern::kMostlyZero, 43, 7), 1);
+TEST(ThreeLc, EveryCorruptionOfAByteIsAnErrorOrValuesOfOneMagnitude) {
+  const auto coded = encode_three_lc(values_of(Pattern::kMostlyZero, 43, 7), 1);
   size_t errors = 0;
   for (size_t at = 0; at < coded.bytes.size(); ++at) {
     for (int byte = 0; byte < 256; ++byte) {
       auto broken = coded.bytes;
       broken[at] = static_cast<uint8_t>(byte);
-      std::vector<TypeParam> out(43, 42);
+      std::vector<float> out(43, 42);
       const Status done = decode_three_lc(broken, out);
       if (!done) {
         ASSERT_EQ(done.error().code, ErrorCode::kMalformed);
         ++errors;
         continue;
       }
-      ASSERT_TRUE(codec().check(broken, 43, kValueTypeOf<TypeParam>));
-      TypeParam scale;
+      ASSERT_TRUE(codec().check(broken, 43));
+      float scale;
       std::memcpy(&scale, broken.data(), sizeof(scale));
-      for (const TypeParam value : out) ASSERT_TRUE(value == 0 || std::abs(value) == scale);
+      for (const float value : out) ASSERT_TRUE(value == 0 || std::abs(value) == scale);
     }
   }
   EXPECT_GT(errors, 0u);
 }
 
-TYPED_TEST(ThreeLc, AScaleThatIsNoMagnitudePaddingAndDigitsWithoutAScaleAreMalformed) {
-  using Limits = std::numeric_limits<TypeParam>;
-  std::vector<TypeParam> out(7);
-  for (const TypeParam scale : {Limits::quiet_NaN(), Limits::infinity(), TypeParam{-1}, -TypeParam{0}}) {
+TEST(ThreeLc, AScaleThatIsNoMagnitudePaddingAndDigitsWithoutAScaleAreMalformed) {
+  using Limits = std::numeric_limits<float>;
+  std::vector<float> out(7);
+  for (const float scale : {Limits::quiet_NaN(), Limits::infinity(), -1.0F, -0.0F}) {
     std::vector<uint8_t> bytes(sizeof(scale) + 2, 121);
     std::memcpy(bytes.data(), &scale, sizeof(scale));
     EXPECT_FALSE(decode_three_lc(bytes, out));
   }
   // Values 6 and 7 are digits 3 of bytes 0 and 1; digit 3 of byte 1 and digits 4 are padding.
-  auto bytes = encode_three_lc(std::vector<TypeParam>{1, -1, 1, -1, 1, -1, 1}, 1).bytes;
+  auto bytes = encode_three_lc(std::vector<float>{1, -1, 1, -1, 1, -1, 1}, 1).bytes;
   EXPECT_TRUE(decode_three_lc(bytes, out));
-  bytes[sizeof(TypeParam)] += 1;
+  bytes[sizeof(float)] += 1;
   EXPECT_EQ(decode_three_lc(bytes, out).error().message, "three_lc: padding that is not 0");
-  std::vector<uint8_t> zero(sizeof(TypeParam) + 2, 0);
+  std::vector<uint8_t> zero(sizeof(float) + 2, 0);
   EXPECT_EQ(decode_three_lc(zero, out).error().message, "three_lc: digits without a scale");
 }
 

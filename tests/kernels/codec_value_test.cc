@@ -22,63 +22,57 @@ using testing::Pattern;
 using testing::same_value_bits;
 using testing::values_of;
 
-template <typename T>
-class ValueCodecs : public ::testing::Test {};
-using ValueTypes = ::testing::Types<float, double>;
-TYPED_TEST_SUITE(ValueCodecs, ValueTypes);
-
-template <typename T>
-void expect_value_round_trip(const ValueCodec& codec, const CodecSpec& spec, const std::vector<T>& values) {
-  const auto coded = code_values<T>(codec, spec, values);
+void expect_value_round_trip(const ValueCodec& codec, const CodecSpec& spec, const std::vector<float>& values) {
+  const auto coded = code_values(codec, spec, values);
   ASSERT_TRUE(coded.status) << coded.status.error().message;
-  EXPECT_LE(coded.bytes.size(), codec.bytes_max(values.size(), kValueTypeOf<T>, spec));
-  EXPECT_TRUE(codec.check(coded.bytes, values.size(), kValueTypeOf<T>));
-  std::vector<T> received(values.size());
-  const Status done = decode_values<T>(codec, coded.bytes, received);
+  EXPECT_LE(coded.bytes.size(), codec.bytes_max(values.size(), spec));
+  EXPECT_TRUE(codec.check(coded.bytes, values.size()));
+  std::vector<float> received(values.size());
+  const Status done = decode_values(codec, coded.bytes, received);
   ASSERT_TRUE(done) << done.error().message;
   ASSERT_TRUE(same_value_bits(received, coded.said));
 }
 
-TYPED_TEST(ValueCodecs, WhatTheEncoderSaysIsDecodedBitForBit) {
+TEST(ValueCodecs, WhatTheEncoderSaysIsDecodedBitForBit) {
   for_each_value_codec([](const ValueCodec& codec, const CodecSpec& spec) {
     for (const Pattern pattern : kPatterns) {
       if (pattern == Pattern::kHuge) continue;
       for (const size_t n : {0, 1, 2, 3, 5, 8, 9, 64, 515, 1300}) {
         SCOPED_TRACE(testing::name_of(pattern, n, 0));
-        expect_value_round_trip(codec, spec, values_of<TypeParam>(pattern, n, n + 1));
+        expect_value_round_trip(codec, spec, values_of(pattern, n, n + 1));
         if (::testing::Test::HasFatalFailure()) return;
       }
     }
   });
 }
 
-TYPED_TEST(ValueCodecs, HugeValuesAreCodedOrRefused) {
-  constexpr TypeParam kMax = std::numeric_limits<TypeParam>::max();
+TEST(ValueCodecs, HugeValuesAreCodedOrRefused) {
+  constexpr float kMax = std::numeric_limits<float>::max();
   for_each_value_codec([&](const ValueCodec& codec, const CodecSpec& spec) {
-    for (const auto& values : {std::vector<TypeParam>{kMax, -kMax, kMax / 2}, std::vector<TypeParam>(600, kMax),
-                               std::vector<TypeParam>(600, -kMax / 3), values_of<TypeParam>(Pattern::kHuge, 700, 1)}) {
-      const auto coded = code_values<TypeParam>(codec, spec, values);
+    for (const auto& values : {std::vector<float>{kMax, -kMax, kMax / 2}, std::vector<float>(600, kMax),
+                               std::vector<float>(600, -kMax / 3), values_of(Pattern::kHuge, 700, 1)}) {
+      const auto coded = code_values(codec, spec, values);
       if (!coded.status) {
         EXPECT_TRUE(coded.status.error().code == ErrorCode::kLimitExceeded ||
                     coded.status.error().code == ErrorCode::kNonFinite)
             << coded.status.error().message;
         continue;
       }
-      for (const TypeParam value : coded.said) ASSERT_TRUE(std::isfinite(value));
+      for (const float value : coded.said) ASSERT_TRUE(std::isfinite(value));
       expect_value_round_trip(codec, spec, values);
     }
   });
 }
 
-TYPED_TEST(ValueCodecs, WhatIsNotFiniteIsRefusedUnlessAllBitsAreKept) {
-  constexpr TypeParam kInfinity = std::numeric_limits<TypeParam>::infinity();
-  constexpr TypeParam kNan = std::numeric_limits<TypeParam>::quiet_NaN();
+TEST(ValueCodecs, WhatIsNotFiniteIsRefusedUnlessAllBitsAreKept) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   for_each_value_codec([](const ValueCodec& codec, const CodecSpec& spec) {
-    for (const TypeParam bad : {kInfinity, -kInfinity, kNan, -kNan}) {
+    for (const float bad : {kInfinity, -kInfinity, kNan, -kNan}) {
       for (const size_t at : {0, 299, 599}) {
-        std::vector<TypeParam> values(600, TypeParam{1.5});
+        std::vector<float> values(600, 1.5F);
         values[at] = bad;
-        const auto coded = code_values<TypeParam>(codec, spec, values);
+        const auto coded = code_values(codec, spec, values);
         if (codec.lossless(spec) && coded.status) {
           expect_value_round_trip(codec, spec, values);
           continue;
@@ -90,14 +84,14 @@ TYPED_TEST(ValueCodecs, WhatIsNotFiniteIsRefusedUnlessAllBitsAreKept) {
   });
 }
 
-TYPED_TEST(ValueCodecs, TheCodeIsAppendedAndTheSameWhereverItBegins) {
+TEST(ValueCodecs, TheCodeIsAppendedAndTheSameWhereverItBegins) {
   for_each_value_codec([](const ValueCodec& codec, const CodecSpec& spec) {
-    const auto values = values_of<TypeParam>(Pattern::kGaussian, 100, 2);
-    const auto apart = code_values<TypeParam>(codec, spec, values);
+    const auto values = values_of(Pattern::kGaussian, 100, 2);
+    const auto apart = code_values(codec, spec, values);
     ByteBuffer out = {9, 8, 7};
-    std::vector<TypeParam> said(codec.lossless(spec) ? 0 : values.size());
-    ASSERT_TRUE(codec.encode(testing::some_indices(100), std::span<const TypeParam>(values), {spec, {3, 4}, 0}, out,
-                             std::span<TypeParam>(said)));
+    std::vector<float> said(codec.lossless(spec) ? 0 : values.size());
+    ASSERT_TRUE(codec.encode(testing::some_indices(100), std::span<const float>(values), {spec, {3, 4}, 0}, out,
+                             std::span<float>(said)));
     std::vector<uint8_t> wanted = {9, 8, 7};
     wanted.insert(wanted.end(), apart.bytes.begin(), apart.bytes.end());
     EXPECT_EQ(testing::listed(out), wanted);
@@ -105,12 +99,11 @@ TYPED_TEST(ValueCodecs, TheCodeIsAppendedAndTheSameWhereverItBegins) {
 }
 
 /// Bytes as they may come: decode() takes nothing that check() refuses, and what it takes is finite.
-template <typename T>
 bool decodes_safely(const ValueCodec& codec, const CodecSpec& spec, ByteSpan bytes, size_t count) {
   const std::vector<uint8_t> exact(bytes.begin(), bytes.end());  // a sanitizer sees a read behind the end
-  std::vector<T> values(count);
-  const Status sized = codec.check(exact, count, kValueTypeOf<T>);
-  const Status done = decode_values<T>(codec, exact, values);
+  std::vector<float> values(count);
+  const Status sized = codec.check(exact, count);
+  const Status done = decode_values(codec, exact, values);
   EXPECT_TRUE(sized || !done);
   if (!sized) {
     EXPECT_EQ(sized.error().code, ErrorCode::kMalformed);
@@ -120,56 +113,56 @@ bool decodes_safely(const ValueCodec& codec, const CodecSpec& spec, ByteSpan byt
     return false;
   }
   if (codec.lossless(spec)) return true;
-  for (const T value : values) EXPECT_TRUE(std::isfinite(value));
+  for (const float value : values) EXPECT_TRUE(std::isfinite(value));
   return true;
 }
 
-TYPED_TEST(ValueCodecs, EveryTruncationAndEveryByteTooMuchIsMalformed) {
+TEST(ValueCodecs, EveryTruncationAndEveryByteTooMuchIsMalformed) {
   for_each_value_codec([](const ValueCodec& codec, const CodecSpec& spec) {
     for (const size_t n : {0, 1, 37}) {
-      const auto coded = code_values<TypeParam>(codec, spec, values_of<TypeParam>(Pattern::kGaussian, n, 4));
+      const auto coded = code_values(codec, spec, values_of(Pattern::kGaussian, n, 4));
       for (size_t length = 0; length < coded.bytes.size(); ++length) {
-        ASSERT_FALSE(decodes_safely<TypeParam>(codec, spec, ByteSpan(coded.bytes).first(length), n)) << length;
+        ASSERT_FALSE(decodes_safely(codec, spec, ByteSpan(coded.bytes).first(length), n)) << length;
       }
       for (const size_t more : {1, 4, 64}) {
         for (const uint8_t fill : {uint8_t{0}, uint8_t{0xFF}}) {
           ByteBuffer longer = coded.bytes;
           longer.resize(coded.bytes.size() + more);
           std::fill(longer.end() - static_cast<ptrdiff_t>(more), longer.end(), fill);
-          ASSERT_FALSE(decodes_safely<TypeParam>(codec, spec, longer, n)) << more;
+          ASSERT_FALSE(decodes_safely(codec, spec, longer, n)) << more;
         }
       }
     }
   });
 }
 
-TYPED_TEST(ValueCodecs, EveryFlippedBitAndEveryOtherCountIsSafe) {
+TEST(ValueCodecs, EveryFlippedBitAndEveryOtherCountIsSafe) {
   for_each_value_codec([](const ValueCodec& codec, const CodecSpec& spec) {
     const size_t n = 37;
-    const auto coded = code_values<TypeParam>(codec, spec, values_of<TypeParam>(Pattern::kGaussian, n, 4));
+    const auto coded = code_values(codec, spec, values_of(Pattern::kGaussian, n, 4));
     for (size_t bit = 0; bit < 8 * coded.bytes.size(); ++bit) {
       ByteBuffer flipped = coded.bytes;
       flipped[bit / 8] = static_cast<uint8_t>(flipped[bit / 8] ^ 1u << bit % 8);
-      decodes_safely<TypeParam>(codec, spec, flipped, n);
+      decodes_safely(codec, spec, flipped, n);
     }
     for (const size_t count : {0, 1, 36, 38, 45, 1000, 70'000}) {
-      decodes_safely<TypeParam>(codec, spec, coded.bytes, count);
+      decodes_safely(codec, spec, coded.bytes, count);
     }
-    EXPECT_FALSE(codec.check(coded.bytes, kDimensionMax + 1, kValueTypeOf<TypeParam>));
+    EXPECT_FALSE(codec.check(coded.bytes, kDimensionMax + 1));
   });
 }
 
-TYPED_TEST(ValueCodecs, RandomBytesAreSafe) {
+TEST(ValueCodecs, RandomBytesAreSafe) {
   for_each_value_codec([](const ValueCodec& codec, const CodecSpec& spec) {
     RandomSequence random(random_key(8));
-    const auto coded = code_values<TypeParam>(codec, spec, values_of<TypeParam>(Pattern::kGaussian, 40, 4));
+    const auto coded = code_values(codec, spec, values_of(Pattern::kGaussian, 40, 4));
     for (int trial = 0; trial < 300; ++trial) {
       ByteBuffer bytes = coded.bytes;  // a good beginning, then noise
       const size_t from = random.next_below(std::min<size_t>(bytes.size(), 24) + 1);
       for (size_t i = from; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(random.next_u32());
-      decodes_safely<TypeParam>(codec, spec, bytes, 40);
+      decodes_safely(codec, spec, bytes, 40);
       bytes.resize(random.next_below(bytes.size() + 1));
-      decodes_safely<TypeParam>(codec, spec, bytes, random.next_below(80));
+      decodes_safely(codec, spec, bytes, random.next_below(80));
     }
   });
 }
@@ -190,10 +183,10 @@ TEST(ValueCodecs, EveryInstructionSetGivesTheSameBytes) {
     std::vector<ByteBuffer> codes;
     for (const Case& of : cases) {
       SCOPED_TRACE(of.codec.text(of.spec));
-      const auto values = values_of<float>(Pattern::kHeavyTail, of.n, 6);
-      const auto coded = code_values<float>(of.codec, of.spec, values);
+      const auto values = values_of(Pattern::kHeavyTail, of.n, 6);
+      const auto coded = code_values(of.codec, of.spec, values);
       std::vector<float> received(of.n);
-      ASSERT_TRUE(decode_values<float>(of.codec, coded.bytes, received));
+      ASSERT_TRUE(decode_values(of.codec, coded.bytes, received));
       ASSERT_TRUE(same_value_bits(received, coded.said));
       codes.push_back(coded.bytes);
     }
@@ -203,7 +196,7 @@ TEST(ValueCodecs, EveryInstructionSetGivesTheSameBytes) {
 }
 
 TEST(ValueCodecs, TheNumberOfThreadsDoesNotChangeTheResult) {
-  const auto values = values_of<float>(Pattern::kGaussian, 150'007, 9);
+  const auto values = values_of(Pattern::kGaussian, 150'007, 9);
   for (const ValueCodec* codec : value_codecs()) {
     SCOPED_TRACE(codec->name());
     CodecSpec spec;
@@ -212,9 +205,9 @@ TEST(ValueCodecs, TheNumberOfThreadsDoesNotChangeTheResult) {
     std::vector<std::vector<float>> received;
     for (const size_t threads : {4, 1}) {
       const tbb::global_control limit(tbb::global_control::max_allowed_parallelism, threads);
-      codes.push_back(code_values<float>(*codec, spec, values).bytes);
+      codes.push_back(code_values(*codec, spec, values).bytes);
       received.emplace_back(values.size());
-      ASSERT_TRUE(decode_values<float>(*codec, codes.back(), received.back()));
+      ASSERT_TRUE(decode_values(*codec, codes.back(), received.back()));
     }
     EXPECT_EQ(codes[0], codes[1]);
     EXPECT_TRUE(same_value_bits(received[0], received[1]));
@@ -242,7 +235,7 @@ bool looks_unbiased(const ValueCodec& codec, const CodecSpec& spec, const std::v
   double largest = 0;
   for (const float value : values) largest = std::max(largest, std::abs(double{value}));
   for (int trial = 0; trial < kTrials; ++trial) {
-    const auto coded = code_values<float>(codec, spec, values, random_key(11, static_cast<uint64_t>(trial)));
+    const auto coded = code_values(codec, spec, values, random_key(11, static_cast<uint64_t>(trial)));
     for (size_t i = 0; i < values.size(); ++i) {
       const double error = double{coded.said[i]} - double{values[i]};
       sums[i] += error;
@@ -263,7 +256,7 @@ bool looks_unbiased(const ValueCodec& codec, const CodecSpec& spec, const std::v
 }
 
 TEST(ValueCodecs, WhatClaimsToBeUnbiasedIsAndTheDeterministicOnesAreNot) {
-  const auto values = values_of<float>(Pattern::kGaussian, 128, 3);
+  const auto values = values_of(Pattern::kGaussian, 128, 3);
   int claimed = 0;
   for_each_value_codec([&](const ValueCodec& codec, const CodecSpec& spec) {
     if (codec.lossless(spec)) return;
@@ -284,14 +277,14 @@ TEST(ValueCodecs, WhatClaimsToBeAContractionShrinksEveryPatternInSomeNorm) {
     bool in_maximum = true;
     for (const Pattern pattern : {Pattern::kGaussian, Pattern::kAllEqual, Pattern::kMostlyZero, Pattern::kFewDistinct,
                                   Pattern::kHeavyTail, Pattern::kOneSpike, Pattern::kPeriodic, Pattern::kIncreasing}) {
-      const auto values = values_of<float>(pattern, 600, 5);
+      const auto values = values_of(pattern, 600, 5);
       constexpr int kTrials = 20;
       double error_squares = 0;
       double squares = 0;
       double error_largest = 0;
       double largest = 0;
       for (int trial = 0; trial < kTrials; ++trial) {
-        const auto coded = code_values<float>(codec, spec, values, random_key(12, static_cast<uint64_t>(trial)));
+        const auto coded = code_values(codec, spec, values, random_key(12, static_cast<uint64_t>(trial)));
         double of_trial = 0;
         for (size_t i = 0; i < values.size(); ++i) {
           const double error = std::abs(double{coded.said[i]} - double{values[i]});
@@ -322,7 +315,7 @@ double value_residual_after(const ValueCodec& codec, const CodecSpec& spec, int 
       gradient_squares += double{gradient} * double{gradient} / steps;
       value += gradient;
     }
-    const auto coded = code_values<float>(codec, spec, accumulator, random_key(9, static_cast<uint64_t>(step)));
+    const auto coded = code_values(codec, spec, accumulator, random_key(9, static_cast<uint64_t>(step)));
     if (!coded.status) return std::numeric_limits<double>::infinity();
     for (size_t i = 0; i < kCount; ++i) accumulator[i] -= coded.said[i];
   }

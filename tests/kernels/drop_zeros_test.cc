@@ -11,8 +11,8 @@
 namespace millrace {
 namespace {
 
-Stream<float> sparse(const std::vector<uint32_t>& indices, const std::vector<float>& values) {
-  Stream<float> stream = Stream<float>::empty(100);
+Stream sparse(const std::vector<uint32_t>& indices, const std::vector<float>& values) {
+  Stream stream = Stream::empty(100);
   stream.indices.assign(indices.begin(), indices.end());
   stream.values.assign(values.begin(), values.end());
   return stream;
@@ -33,7 +33,7 @@ TEST(DropZeros, LeavesEveryOtherEntryAsItWasInItsPlace) {
       expected_indices.push_back(indices.back());
       expected_values.push_back(values.back());
     }
-    Stream<float> stream = sparse(indices, values);
+    Stream stream = sparse(indices, values);
     drop_zeros(stream);
     EXPECT_THAT(stream.indices, ::testing::ElementsAreArray(expected_indices)) << zeros;
     EXPECT_THAT(stream.values, ::testing::ElementsAreArray(expected_values)) << zeros;
@@ -44,13 +44,13 @@ TEST(DropZeros, LeavesEveryOtherEntryAsItWasInItsPlace) {
 
 TEST(DropZeros, KeepsWhatIsNotZero) {
   const float least = std::numeric_limits<float>::denorm_min();
-  Stream<float> stream = sparse({1, 2, 3, 4}, {least, -least, std::numeric_limits<float>::infinity(), NAN});
+  Stream stream = sparse({1, 2, 3, 4}, {least, -least, std::numeric_limits<float>::infinity(), NAN});
   drop_zeros(stream);
   EXPECT_THAT(stream.indices, ::testing::ElementsAre(1, 2, 3, 4));
 }
 
 TEST(DropZeros, LeavesADenseStreamAlone) {
-  Stream<float> stream = Stream<float>::empty(3);
+  Stream stream = Stream::empty(3);
   stream.dense = true;
   stream.values.assign(3, 0.0f);
   drop_zeros(stream);
@@ -58,7 +58,7 @@ TEST(DropZeros, LeavesADenseStreamAlone) {
 }
 
 TEST(DropZeros, TakesNothingAtAll) {
-  Stream<float> stream = Stream<float>::empty(3);
+  Stream stream = Stream::empty(3);
   drop_zeros(stream);
   EXPECT_EQ(stream.count(), 0u);
 }

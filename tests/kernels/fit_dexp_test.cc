@@ -15,10 +15,9 @@ namespace millrace {
 namespace {
 
 /// |fit - points| / |points| in L2, of the magnitudes as they are decoded.
-template <typename T>
-double fit_dexp_error_of(const std::vector<T>& points, const DoubleExponential& fit) {
-  std::vector<T> fitted(points.size());
-  evaluate_double_exponential<T>(fit, fitted);
+double fit_dexp_error_of(const std::vector<float>& points, const DoubleExponential& fit) {
+  std::vector<float> fitted(points.size());
+  evaluate_double_exponential(fit, fitted);
   double error = 0;
   double norm = 0;
   for (size_t i = 0; i < points.size(); ++i) {
@@ -29,7 +28,8 @@ double fit_dexp_error_of(const std::vector<T>& points, const DoubleExponential& 
 }
 
 /// The least error over a grid of rates, one of which may be 0, with the best amplitudes for them.
-double grid_error(const std::vector<double>& points) {
+double grid_error(const std::vector<float>& curve) {
+  const std::vector<double> points(curve.begin(), curve.end());
   const auto powers_of = [&](double rate) {
     std::vector<double> powers(points.size(), 1.0);
     const double q = std::exp(rate / static_cast<double>(points.size()));
@@ -57,12 +57,12 @@ double grid_error(const std::vector<double>& points) {
   return std::sqrt(best / yy);
 }
 
-std::vector<double> fit_dexp_descending(size_t n, double power, uint64_t seed) {
+std::vector<float> fit_dexp_descending(size_t n, double power, uint64_t seed) {
   RandomSequence random(RandomKey::from(seed));
-  std::vector<double> values;
+  std::vector<float> values;
   while (values.size() < n) {
     const double value = random.next_normal();
-    if (value > 2) values.push_back(std::pow(value, power));
+    if (value > 2) values.push_back(static_cast<float>(std::pow(value, power)));
   }
   std::ranges::sort(values, std::greater());
   return values;
@@ -75,16 +75,16 @@ TEST(DoubleExponential, IsFoundWhereTheCurveIsOne) {
   for (const Model& model :
        {Model{1, -1, 3, -20}, {2, -0.5, 0.5, -300}, {1, 0, 4, -8}, {5, -2, 5, -4}, {3, -1, -0.4, 0.8}}) {
     for (const size_t n : {50, 1000, 30'000}) {
-      std::vector<double> points(n);
+      std::vector<float> points(n);
       for (size_t i = 0; i < n; ++i) {
         const double x = static_cast<double>(i) / static_cast<double>(n);
-        points[i] = model.a * std::exp(model.b * x) + model.c * std::exp(model.d * x);
+        points[i] = static_cast<float>(model.a * std::exp(model.b * x) + model.c * std::exp(model.d * x));
       }
-      EXPECT_LT(fit_dexp_error_of(points, fit_double_exponential<double>(points, CurveStart::kFirst)), 2e-3)
+      EXPECT_LT(fit_dexp_error_of(points, fit_double_exponential(points, CurveStart::kFirst)), 2e-3)
           << model.b << ' ' << model.d << ' ' << n;
       std::ranges::reverse(points);
-      for (double& point : points) point = -point;
-      const DoubleExponential other = fit_double_exponential<double>(points, CurveStart::kLast);
+      for (float& point : points) point = -point;
+      const DoubleExponential other = fit_double_exponential(points, CurveStart::kLast);
       std::ranges::reverse(points);
       EXPECT_LT(fit_dexp_error_of(points, other), 2e-3);
     }
@@ -95,7 +95,7 @@ TEST(DoubleExponential, IsAsGoodAsAnyPairOfAGridOfRatesAndCloseToWhatASelectionL
   for (const size_t n : {100, 1000}) {
     for (const double power : {0.5, 1.0, 3.0, 6.0}) {
       const auto points = fit_dexp_descending(n, power, n);
-      const double error = fit_dexp_error_of(points, fit_double_exponential<double>(points, CurveStart::kFirst));
+      const double error = fit_dexp_error_of(points, fit_double_exponential(points, CurveStart::kFirst));
       EXPECT_LE(error, grid_error(points) * 1.02) << n << ' ' << power;
       EXPECT_LT(error, power <= 1 ? 0.02 : 0.2) << n << ' ' << power;
     }
@@ -103,14 +103,13 @@ TEST(DoubleExponential, IsAsGoodAsAnyPairOfAGridOfRatesAndCloseToWhatASelectionL
 }
 
 TEST(DoubleExponential, FewPointsAndEqualOnesAndOneSpikeAreFitted) {
-  for (const auto& points : {std::vector<double>{3}, {3, 3}, {4, 1}, {5, 2, 1}, std::vector<double>(1000, 0.125)}) {
-    EXPECT_LT(fit_dexp_error_of(points, fit_double_exponential<double>(points, CurveStart::kFirst)), 1e-6)
-        << points.size();
+  for (const auto& points : {std::vector<float>{3}, {3, 3}, {4, 1}, {5, 2, 1}, std::vector<float>(1000, 0.125F)}) {
+    EXPECT_LT(fit_dexp_error_of(points, fit_double_exponential(points, CurveStart::kFirst)), 1e-6) << points.size();
   }
-  std::vector<double> spike(1000, 1.0);
+  std::vector<float> spike(1000, 1);
   spike[0] = 1000;
-  EXPECT_LT(fit_dexp_error_of(spike, fit_double_exponential<double>(spike, CurveStart::kFirst)), 0.05);
-  const DoubleExponential none = fit_double_exponential<double>(std::vector<double>(5, 0.0), CurveStart::kFirst);
+  EXPECT_LT(fit_dexp_error_of(spike, fit_double_exponential(spike, CurveStart::kFirst)), 0.05);
+  const DoubleExponential none = fit_double_exponential(std::vector<float>(5, 0), CurveStart::kFirst);
   EXPECT_EQ(none.a, 0);
   EXPECT_EQ(none.c, 0);
 }
@@ -122,7 +121,7 @@ TEST(DoubleExponential, WhatIsNoMagnitudeIsDecodedAsOne) {
                                        {0x1p125, 0x1p125, 2, 2},
                                        {0x1p125, -0x1p125, 3, 3},
                                        {0x1p-100, 0, 0.9, 1}}) {
-    evaluate_double_exponential<float>(fit, points);
+    evaluate_double_exponential(fit, points);
     for (const float point : points) {
       ASSERT_TRUE(std::isfinite(point));
       ASSERT_TRUE(point == 0 || point >= std::numeric_limits<float>::min());

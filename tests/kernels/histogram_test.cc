@@ -13,29 +13,22 @@
 namespace millrace {
 namespace {
 
-template <typename T>
-class HistogramTest : public ::testing::Test {};
-using ValueTypes = ::testing::Types<float, double>;
-TYPED_TEST_SUITE(HistogramTest, ValueTypes);
-
-template <typename T>
-std::vector<T> random_values(uint64_t seed, size_t count) {
+std::vector<float> random_values(uint64_t seed, size_t count) {
   RandomSequence random(RandomKey::from(seed));
-  std::vector<T> values(count);
-  for (T& value : values) {
+  std::vector<float> values(count);
+  for (float& value : values) {
     // A tenth are zeros, a tenth of few distinct magnitudes: ties.
     const uint64_t kind = random.next_below(10);
-    value = kind == 0   ? T{0}
-            : kind == 1 ? static_cast<T>(random.next_below(5)) - T{2}
-                        : static_cast<T>(random.next_normal());
+    value = kind == 0   ? 0.0F
+            : kind == 1 ? static_cast<float>(random.next_below(5)) - 2.0F
+                        : static_cast<float>(random.next_normal());
   }
   return values;
 }
 
 /// By definition: the positions of all entries of bins 1 and up, by magnitude, then position; within the boundary bin and
 /// above it that is the order of select_by_cut.
-template <typename T>
-std::vector<uint32_t> oracle_top(const std::vector<T>& values, uint64_t k) {
+std::vector<uint32_t> oracle_top(const std::vector<float>& values, uint64_t k) {
   std::vector<uint32_t> order;
   for (uint32_t i = 0; i < values.size(); ++i) {
     if (MagnitudeHistogram::bin_of(values[i]) > 0) order.push_back(i);
@@ -47,48 +40,37 @@ std::vector<uint32_t> oracle_top(const std::vector<T>& values, uint64_t k) {
   return order;
 }
 
-TYPED_TEST(HistogramTest, BinsAreMonotoneAndIgnoreTheSign) {
-  using Limits = std::numeric_limits<TypeParam>;
-  EXPECT_EQ(MagnitudeHistogram::bin_of(TypeParam{0}), 0u);
-  EXPECT_EQ(MagnitudeHistogram::bin_of(-TypeParam{0}), 0u);
-  EXPECT_EQ(MagnitudeHistogram::bin_of(TypeParam{1}), 127u << 7);
+TEST(HistogramTest, BinsAreMonotoneAndIgnoreTheSign) {
+  using Limits = std::numeric_limits<float>;
+  EXPECT_EQ(MagnitudeHistogram::bin_of(0.0F), 0u);
+  EXPECT_EQ(MagnitudeHistogram::bin_of(-0.0F), 0u);
+  EXPECT_EQ(MagnitudeHistogram::bin_of(1.0F), 127u << 7);
   EXPECT_LT(MagnitudeHistogram::bin_of(Limits::max()), MagnitudeHistogram::kBins);
   EXPECT_LT(MagnitudeHistogram::bin_of(Limits::infinity()), MagnitudeHistogram::kBins);
-  std::vector<TypeParam> values = random_values<TypeParam>(1, 5000);
+  std::vector<float> values = random_values(1, 5000);
   for (size_t i = 0; i < 1000; ++i) values.push_back(std::ldexp(values[i], static_cast<int>(i % 300) - 150));
-  std::sort(values.begin(), values.end(), [](TypeParam a, TypeParam b) { return std::fabs(a) < std::fabs(b); });
+  std::sort(values.begin(), values.end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); });
   for (size_t i = 0; i + 1 < values.size(); ++i) {
     ASSERT_LE(MagnitudeHistogram::bin_of(values[i]), MagnitudeHistogram::bin_of(values[i + 1])) << values[i];
     ASSERT_EQ(MagnitudeHistogram::bin_of(values[i]), MagnitudeHistogram::bin_of(-values[i]));
   }
 }
 
-TEST(HistogramBinTest, DoublesAreRoundedTowardsZeroFirst) {
-  // Just below the edge of a bin: to the nearest f32 it would be the next bin.
-  const double below_one = std::nextafter(1.0, 0.0);
+TEST(HistogramTest, TheLargestValueBelowABinsEdgeIsInTheBinBefore) {
+  const float below_one = std::nextafter(1.0F, 0.0F);
   EXPECT_EQ(MagnitudeHistogram::bin_of(below_one), (127u << 7) - 1);
   EXPECT_EQ(MagnitudeHistogram::bin_of(-below_one), (127u << 7) - 1);
-  EXPECT_EQ(MagnitudeHistogram::bin_of(1.0), 127u << 7);
-  EXPECT_EQ(MagnitudeHistogram::bin_of(1e300), MagnitudeHistogram::bin_of(std::numeric_limits<float>::max()));
-  EXPECT_EQ(MagnitudeHistogram::bin_of(1e-300), 0u);
-  RandomSequence random(RandomKey::from(2));
-  for (int i = 0; i < 10'000; ++i) {
-    const double value = std::ldexp(random.next_normal(), static_cast<int>(random.next_below(270)) - 135);
-    float towards_zero = static_cast<float>(value);
-    if (std::fabs(static_cast<double>(towards_zero)) > std::fabs(value))
-      towards_zero = std::nextafter(towards_zero, 0.0f);
-    ASSERT_EQ(MagnitudeHistogram::bin_of(value), MagnitudeHistogram::bin_of(towards_zero)) << value;
-  }
+  EXPECT_EQ(MagnitudeHistogram::bin_of(std::numeric_limits<float>::denorm_min()), 0u);
 }
 
-TYPED_TEST(HistogramTest, CountsEveryNonZeroEntryInItsBin) {
+TEST(HistogramTest, CountsEveryNonZeroEntryInItsBin) {
   for (const size_t count : {0, 1, 2, 15, 16, 17, 1000, 30'011}) {
-    const std::vector<TypeParam> values = random_values<TypeParam>(count, count);
+    const std::vector<float> values = random_values(count, count);
     std::map<uint32_t, uint64_t> expected;
-    for (const TypeParam value : values) ++expected[MagnitudeHistogram::bin_of(value)];
+    for (const float value : values) ++expected[MagnitudeHistogram::bin_of(value)];
     expected.erase(0);
     MagnitudeHistogram histogram;
-    histogram.add(std::span<const TypeParam>(values));
+    histogram.add(std::span<const float>(values));
     uint64_t total = 0;
     for (uint32_t bin = 0; bin < MagnitudeHistogram::kBins; ++bin) {
       const auto at = expected.find(bin);
@@ -100,9 +82,9 @@ TYPED_TEST(HistogramTest, CountsEveryNonZeroEntryInItsBin) {
   }
 }
 
-TYPED_TEST(HistogramTest, AddingHistogramsIsAddingTheirEntries) {
-  const std::vector<TypeParam> values = random_values<TypeParam>(3, 9001);
-  const std::span<const TypeParam> all(values);
+TEST(HistogramTest, AddingHistogramsIsAddingTheirEntries) {
+  const std::vector<float> values = random_values(3, 9001);
+  const std::span<const float> all(values);
   MagnitudeHistogram whole, left, right;
   whole.add(all);
   left.add(all.first(1234));
@@ -112,17 +94,17 @@ TYPED_TEST(HistogramTest, AddingHistogramsIsAddingTheirEntries) {
   EXPECT_TRUE(left == whole);
   left.add(MagnitudeHistogram{});
   EXPECT_TRUE(left == whole);
-  const std::vector<TypeParam> zeros(10);
+  const std::vector<float> zeros(10);
   MagnitudeHistogram of_zeros;
-  of_zeros.add(std::span<const TypeParam>(zeros));
+  of_zeros.add(std::span<const float>(zeros));
   EXPECT_TRUE(of_zeros == MagnitudeHistogram{});
 }
 
-TYPED_TEST(HistogramTest, DecodeUndoesEncode) {
+TEST(HistogramTest, DecodeUndoesEncode) {
   for (const size_t count : {0, 1, 300, 20'000}) {
-    const std::vector<TypeParam> values = random_values<TypeParam>(4, count);
+    const std::vector<float> values = random_values(4, count);
     MagnitudeHistogram histogram;
-    histogram.add(std::span<const TypeParam>(values));
+    histogram.add(std::span<const float>(values));
     ByteBuffer bytes;
     histogram.encode(bytes);
     const Result<MagnitudeHistogram> decoded = MagnitudeHistogram::decode(bytes);
@@ -162,7 +144,7 @@ TEST(HistogramCodeTest, HostileBytesAreRefusedOrGiveAValidHistogram) {
   EXPECT_FALSE(refused({0}));
   EXPECT_FALSE(refused({1, 1, 1}));
   RandomSequence random(RandomKey::from(5));
-  const std::vector<float> values = random_values<float>(6, 400);
+  const std::vector<float> values = random_values(6, 400);
   MagnitudeHistogram histogram;
   histogram.add(std::span<const float>(values));
   ByteBuffer bytes;
@@ -180,10 +162,10 @@ TEST(HistogramCodeTest, HostileBytesAreRefusedOrGiveAValidHistogram) {
   }
 }
 
-TYPED_TEST(HistogramTest, TheCutHoldsExactlyTheKLargest) {
-  const std::vector<TypeParam> values = random_values<TypeParam>(7, 3000);
+TEST(HistogramTest, TheCutHoldsExactlyTheKLargest) {
+  const std::vector<float> values = random_values(7, 3000);
   MagnitudeHistogram histogram;
-  histogram.add(std::span<const TypeParam>(values));
+  histogram.add(std::span<const float>(values));
   for (const uint64_t k : {uint64_t{0}, uint64_t{1}, uint64_t{2}, uint64_t{100}, uint64_t{1500}, histogram.total() - 1,
                            histogram.total(), histogram.total() + 1, std::numeric_limits<uint64_t>::max()}) {
     const ThresholdCut cut = threshold_cut(histogram, k);
@@ -196,7 +178,7 @@ TYPED_TEST(HistogramTest, TheCutHoldsExactlyTheKLargest) {
     EXPECT_EQ(cut.above + cut.take, std::min(k, histogram.total())) << k;
     testing::for_each_isa([&](const std::string& isa) {
       IndexBuffer positions = {1, 2, 3};
-      select_by_cut<TypeParam>(values, cut.bin, cut.take, positions);
+      select_by_cut(values, cut.bin, cut.take, positions);
       EXPECT_EQ(std::vector<uint32_t>(positions.begin(), positions.end()), oracle_top(values, k)) << k << ' ' << isa;
     });
   }
@@ -219,41 +201,41 @@ TEST(ThresholdCutTest, OfNothingSelectsNothing) {
   EXPECT_EQ(cut.above + cut.in_bin + cut.take, 0u);
 }
 
-TYPED_TEST(HistogramTest, EveryCutTakesTheLargestOfItsBinAndTiesByPosition) {
+TEST(HistogramTest, EveryCutTakesTheLargestOfItsBinAndTiesByPosition) {
   // Five magnitudes within one bin, many ties.
   RandomSequence random(RandomKey::from(8));
   for (const size_t count : {1, 7, 16, 33, 1000}) {
-    std::vector<TypeParam> values(count);
-    for (TypeParam& value : values) {
-      value = TypeParam(1) + TypeParam(0.001) * static_cast<TypeParam>(random.next_below(5));
+    std::vector<float> values(count);
+    for (float& value : values) {
+      value = 1.0F + 0.001F * static_cast<float>(random.next_below(5));
       if (random.next_below(2) == 0) value = -value;
       if (random.next_below(4) == 0) value = 2;
-      if (random.next_below(4) == 0) value = TypeParam(0.5);
+      if (random.next_below(4) == 0) value = 0.5F;
     }
-    const uint32_t bin = MagnitudeHistogram::bin_of(TypeParam{1});
-    const uint64_t above = static_cast<uint64_t>(std::count(values.begin(), values.end(), TypeParam{2}));
+    const uint32_t bin = MagnitudeHistogram::bin_of(1.0F);
+    const uint64_t above = static_cast<uint64_t>(std::count(values.begin(), values.end(), 2.0F));
     const uint64_t in_bin = static_cast<uint64_t>(
-        std::count_if(values.begin(), values.end(), [&](TypeParam v) { return MagnitudeHistogram::bin_of(v) == bin; }));
+        std::count_if(values.begin(), values.end(), [&](float v) { return MagnitudeHistogram::bin_of(v) == bin; }));
     for (uint64_t take = 0; take <= in_bin; take += 1 + in_bin / 20) {
       IndexBuffer positions;
-      select_by_cut<TypeParam>(values, bin, take, positions);
+      select_by_cut(values, bin, take, positions);
       EXPECT_EQ(std::vector<uint32_t>(positions.begin(), positions.end()), oracle_top(values, above + take));
     }
     IndexBuffer all, clipped;
-    select_by_cut<TypeParam>(values, bin, in_bin, all);
-    select_by_cut<TypeParam>(values, bin, std::numeric_limits<uint64_t>::max(), clipped);
+    select_by_cut(values, bin, in_bin, all);
+    select_by_cut(values, bin, std::numeric_limits<uint64_t>::max(), clipped);
     EXPECT_EQ(all, clipped);
   }
 }
 
-TYPED_TEST(HistogramTest, NothingOfBinZeroIsEverSelected) {
-  const std::vector<TypeParam> values = {0, 1, -TypeParam{0}, 2, static_cast<TypeParam>(1e-44)};
+TEST(HistogramTest, NothingOfBinZeroIsEverSelected) {
+  const std::vector<float> values = {0, 1, -0.0F, 2, static_cast<float>(1e-44)};
   IndexBuffer positions;
-  select_by_cut<TypeParam>(values, 0, 100, positions);
+  select_by_cut(values, 0, 100, positions);
   EXPECT_EQ(std::vector<uint32_t>(positions.begin(), positions.end()), (std::vector<uint32_t>{1, 3}));
-  select_by_cut<TypeParam>(values, MagnitudeHistogram::kBins, 100, positions);
+  select_by_cut(values, MagnitudeHistogram::kBins, 100, positions);
   EXPECT_TRUE(positions.empty());
-  select_by_cut<TypeParam>({}, 1, 1, positions);
+  select_by_cut({}, 1, 1, positions);
   EXPECT_TRUE(positions.empty());
 }
 

@@ -67,12 +67,9 @@ TEST(MassTest, OfTheMarkedIsThatOfThoseAlone) {
         sum += static_cast<double>(values[i]);
         magnitude += std::abs(static_cast<double>(values[i]));
       }
-      const std::vector<double> wide(values.begin(), values.end());
-      for (const Mass& mass :
-           {mass_where(indices, values, kBase, marks), mass_where(indices, std::span(wide), kBase, marks)}) {
-        EXPECT_EQ(mass.sum, sum) << isa << ' ' << count;
-        EXPECT_EQ(mass.magnitude, magnitude) << isa << ' ' << count;
-      }
+      const Mass mass = mass_where(indices, values, kBase, marks);
+      EXPECT_EQ(mass.sum, sum) << isa << ' ' << count;
+      EXPECT_EQ(mass.magnitude, magnitude) << isa << ' ' << count;
     }
   });
 }
@@ -85,8 +82,6 @@ TEST(MassTest, IsExactOnABinaryGrid) {
     sum += static_cast<double>(value);
   }
   EXPECT_EQ(mass_of(values).sum, sum);
-  const std::vector<double> wide(values.begin(), values.end());
-  EXPECT_EQ(mass_of(wide).sum, sum);
 }
 
 TEST(MassTest, OneEntryOfTypicalSizeAmongMillionsShows) {
@@ -105,10 +100,10 @@ TEST(AccumulateTest, AddsTheSameBitsAndSaysWhatTheyLost) {
       const std::vector<float> before = normal_values(count, 7);
       std::vector<float> values = normal_values(count, 8);
       for (float& value : values) value *= 1e-3f;
-      const StreamView<float> stream{count, true, {}, values};
+      const StreamView stream{count, true, {}, values};
       for (const float scale : {1.0f, 0.3f}) {
         std::vector<float> expected = before;
-        add_scaled<float>(expected, stream, scale);
+        add_scaled(expected, stream, scale);
         std::vector<float> target = before;
         const Accumulated done = accumulate(target, stream, scale);
         EXPECT_TRUE(std::ranges::equal(target, expected));
@@ -126,13 +121,13 @@ TEST(AccumulateTest, AddsTheSameBitsAndSaysWhatTheyLost) {
 TEST(AccumulateTest, SparseIntoDenseAndTwoSparseSayTheSame) {
   RandomSequence random(random_key(9, 1));
   for (const double density : {0.001, 0.05, 0.5}) {
-    const Stream<float> a = random_stream<float>(random, 20'000, density);
-    const Stream<float> b = random_stream<float>(random, 20'000, 0.03);
+    const Stream a = random_stream(random, 20'000, density);
+    const Stream b = random_stream(random, 20'000, 0.03);
     std::vector<float> target(20'000, 0.0f);
     accumulate(target, a.view(), 1);
     const Accumulated done = accumulate(target, b.view(), 1);
     EXPECT_EQ(done.taken.sum, mass_of(b.values).sum);
-    const Stream<float> dense = to_dense(a.view());
+    const Stream dense = to_dense(a.view());
     for (const Mass& off : {rounded_off(a.view(), b.view()), rounded_off(b.view(), a.view()),
                             rounded_off(dense.view(), b.view()), rounded_off(b.view(), dense.view())}) {
       EXPECT_NEAR(off.sum, done.rounded.sum, 1e-6 * done.rounded.magnitude);

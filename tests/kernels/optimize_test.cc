@@ -34,12 +34,12 @@ struct Arrays {
   Arrays(const OptimizerSpec& spec_, std::vector<float> weights_) : spec(spec_), weights(std::move(weights_)) {
     for (size_t at = 0; at < optimizer_states(spec.optimizer); ++at) states[at].resize(weights.size());
   }
-  Status step(const StreamView<float>& sum, double denominator) {
+  Status step(const StreamView& sum, double denominator) {
     OptimizerArrays arrays{weights, {}};
     for (size_t at = 0; at < states.size(); ++at) arrays.states[at] = states[at];
     return optimize(spec, arrays, sum, denominator, steps++);
   }
-  Status step_all(const StreamView<float>& sum, double denominator) {
+  Status step_all(const StreamView& sum, double denominator) {
     OptimizerArrays arrays{weights, {}};
     for (size_t at = 0; at < states.size(); ++at) arrays.states[at] = states[at];
     return optimize_dense(spec, arrays, sum, denominator, steps++);
@@ -50,8 +50,8 @@ struct Arrays {
   uint64_t steps = 0;
 };
 
-Stream<float> sparse_of(const std::map<uint32_t, float>& entries, uint64_t dimension) {
-  Stream<float> stream = Stream<float>::empty(dimension);
+Stream sparse_of(const std::map<uint32_t, float>& entries, uint64_t dimension) {
+  Stream stream = Stream::empty(dimension);
   for (const auto& [index, value] : entries) {
     stream.indices.push_back(index);
     stream.values.push_back(value);
@@ -91,7 +91,7 @@ TEST(Optimize, EveryRuleIsTheOracleToTheBit) {
         for (uint64_t step = 0; step < 20; ++step) {
           const std::map<uint32_t, float> sum = random_sum(dimension, density, random);
           const double denominator = step % 2 == 0 ? 3 : 4;
-          const Stream<float> stream = sparse_of(sum, dimension);
+          const Stream stream = sparse_of(sum, dimension);
           ASSERT_TRUE(arrays.step(stream.view(), denominator).has_value());
           oracle.step(sum, denominator);
         }
@@ -111,7 +111,7 @@ TEST(Optimize, TheFormOfTheStreamChangesNoBit) {
     Arrays sparse(spec_of(text), begun(200, 5));
     Arrays dense = sparse;
     for (uint64_t step = 0; step < 10; ++step) {
-      const Stream<float> sum = sparse_of(random_sum(200, 0.3, random), 200);
+      const Stream sum = sparse_of(random_sum(200, 0.3, random), 200);
       ASSERT_TRUE(sparse.step(sum.view(), 2).has_value());
       ASSERT_TRUE(dense.step(to_dense(sum.view()).view(), 2).has_value());
     }
@@ -146,7 +146,7 @@ TEST(OptimizeDense, EveryRuleIsTheOracleOfAllEntriesToTheBitInEitherForm) {
       OptimizerOracle oracle(sparse.spec, sparse.weights);
       for (uint64_t step = 0; step < 20; ++step) {
         const std::map<uint32_t, float> sum = random_sum(200, density, random);
-        const Stream<float> stream = sparse_of(sum, 200);
+        const Stream stream = sparse_of(sum, 200);
         ASSERT_TRUE(sparse.step_all(stream.view(), 3).has_value());
         ASSERT_TRUE(dense.step_all(to_dense(stream.view()).view(), 3).has_value());
         oracle.step_all(sum, 3);
@@ -179,10 +179,10 @@ TEST(Optimize, SgdIsAnUpdateScaledByMinusTheRate) {
     for (const double denominator : {1.0, 3.0, 7.0}) {
       Arrays arrays(spec_of("sgd:" + std::to_string(rate)), begun(500, 9));
       std::vector<float> plain = arrays.weights;
-      const Stream<float> sum = sparse_of(random_sum(500, 0.4, random), 500);
+      const Stream sum = sparse_of(random_sum(500, 0.4, random), 500);
       ASSERT_TRUE(arrays.step(sum.view(), denominator).has_value());
       const float scale = -static_cast<float>(arrays.spec.rate);
-      add_scaled<float>(plain, sum.view(), static_cast<float>(static_cast<double>(scale) / denominator));
+      add_scaled(plain, sum.view(), static_cast<float>(static_cast<double>(scale) / denominator));
       EXPECT_TRUE(optimize_same_bits(arrays.weights, plain)) << rate << ", " << denominator;
     }
   }
@@ -194,7 +194,7 @@ TEST(Optimize, WorkedNumbers) {
   const auto after = [&g](const char* text) {
     Arrays arrays(spec_of(text), {1});
     for (const double one : g) {
-      const Stream<float> sum = sparse_of({{0, static_cast<float>(2 * one)}}, 1);
+      const Stream sum = sparse_of({{0, static_cast<float>(2 * one)}}, 1);
       EXPECT_TRUE(arrays.step(sum.view(), 2).has_value());
     }
     return static_cast<double>(arrays.weights[0]);
@@ -234,8 +234,8 @@ TEST(Optimize, OverflowIsAnError) {
   for (const char* text : {"sgd:2", "momentum:2:0.9", "adagrad:0.1", "adam:0.1"}) {
     for (const bool dense : {false, true}) {
       Arrays arrays(spec_of(text), {0, 0});
-      const Stream<float> sum = sparse_of({{0, 1.0F}, {1, large}}, 2);
-      const Stream<float> form = dense ? to_dense(sum.view()) : to_sparse(sum.view());
+      const Stream sum = sparse_of({{0, 1.0F}, {1, large}}, 2);
+      const Stream form = dense ? to_dense(sum.view()) : to_sparse(sum.view());
       const Status done = arrays.step(form.view(), 1);
       ASSERT_FALSE(done.has_value()) << text;
       EXPECT_EQ(done.error().code, ErrorCode::kNonFinite) << text;

@@ -31,28 +31,18 @@ constexpr SelectionSpec kDrawing[] = {{.selection = Selection::kRandom, .density
                                       {.selection = Selection::kGspar, .k = 20, .iterations = 1},
                                       {.selection = Selection::kGsparClosed, .variance = 2}};
 
-template <typename T>
-StreamView<T> draw_dense_view(const std::vector<T>& values) {
-  return {values.size(), true, {}, values};
-}
+StreamView draw_dense_view(const std::vector<float>& values) { return {values.size(), true, {}, values}; }
 
-template <typename T>
-std::unique_ptr<Selector<T>> draw_selector_for(const SelectionSpec& spec, uint64_t dimension) {
-  auto made = make_selector<T>(spec, dimension);
+std::unique_ptr<Selector> draw_selector_for(const SelectionSpec& spec, uint64_t dimension) {
+  auto made = make_selector(spec, dimension);
   EXPECT_TRUE(made.has_value()) << made.error().message;
   return std::move(*made);
 }
 
-template <typename T>
-class SelectDraw : public ::testing::Test {};
-using ValueTypes = ::testing::Types<float, double>;
-TYPED_TEST_SUITE(SelectDraw, ValueTypes);
-
 /// Of the positions that may be drawn, the deviations of the means over their standard errors: what normal ones would be.
-template <typename T>
-void expect_draw_unbiased(const SelectionSpec& spec, const std::vector<T>& values, uint64_t seed) {
+void expect_draw_unbiased(const SelectionSpec& spec, const std::vector<float>& values, uint64_t seed) {
   SCOPED_TRACE(std::string(selection_name(spec.selection)));
-  const auto selector = draw_selector_for<T>(spec, values.size());
+  const auto selector = draw_selector_for(spec, values.size());
   const DrawnSums sums = draw_many(*selector, values, 3'000, seed);
   double worst = 0;
   double squares = 0;
@@ -74,16 +64,16 @@ void expect_draw_unbiased(const SelectionSpec& spec, const std::vector<T>& value
   EXPECT_NEAR(squares / random_ones, 1, 0.35);
 }
 
-TYPED_TEST(SelectDraw, WhatIsSentIsTheValueInExpectation) {
-  const auto values = values_of<TypeParam>(Pattern::kGaussian, 256, 3);
-  for (const SelectionSpec& spec : kDrawing) expect_draw_unbiased<TypeParam>(spec, values, 17);
+TEST(SelectDraw, WhatIsSentIsTheValueInExpectation) {
+  const auto values = values_of(Pattern::kGaussian, 256, 3);
+  for (const SelectionSpec& spec : kDrawing) expect_draw_unbiased(spec, values, 17);
 }
 
-TYPED_TEST(SelectDraw, ManyZerosAndHeavyTailsAreUnbiasedToo) {
-  auto values = values_of<TypeParam>(Pattern::kHeavyTail, 300, 4);
+TEST(SelectDraw, ManyZerosAndHeavyTailsAreUnbiasedToo) {
+  auto values = values_of(Pattern::kHeavyTail, 300, 4);
   for (size_t i = 0; i < values.size(); i += 3) values[i] = 0;
   for (const SelectionSpec& spec : kDrawing) {
-    const auto selector = draw_selector_for<TypeParam>(spec, values.size());
+    const auto selector = draw_selector_for(spec, values.size());
     const DrawnSums sums = draw_many(*selector, values, 2'000, 5);
     double total = 0;
     for (size_t i = 0; i < values.size(); ++i) {
@@ -103,22 +93,22 @@ TYPED_TEST(SelectDraw, ManyZerosAndHeavyTailsAreUnbiasedToo) {
   }
 }
 
-TYPED_TEST(SelectDraw, PositionsIncreaseValuesKeepTheirSignsAndZerosStayOut) {
+TEST(SelectDraw, PositionsIncreaseValuesKeepTheirSignsAndZerosStayOut) {
   for (const SelectionSpec& spec : kDrawing) {
     for (const Pattern pattern : kPatterns) {
       if (pattern == Pattern::kHuge) continue;
       for (const size_t n : {1, 15, 17, 300, 5000}) {
-        const auto values = values_of<TypeParam>(pattern, n, 8);
+        const auto values = values_of(pattern, n, 8);
         IndexBuffer positions = {9};
-        Buffer<TypeParam> sent = {1};
-        const auto selector = draw_selector_for<TypeParam>(spec, n);
+        Buffer<float> sent = {1};
+        const auto selector = draw_selector_for(spec, n);
         ASSERT_TRUE(selector->draw(draw_dense_view(values), {0, random_key(6)}, positions, sent).has_value())
             << testing::name_of(pattern, n, 0);
         ASSERT_EQ(positions.size(), sent.size());
         for (size_t i = 0; i < positions.size(); ++i) {
           ASSERT_LT(positions[i], n);
           ASSERT_TRUE(i == 0 || positions[i - 1] < positions[i]);
-          const TypeParam value = values[positions[i]];
+          const float value = values[positions[i]];
           ASSERT_NE(value, 0);
           ASSERT_EQ(std::signbit(sent[i]), std::signbit(value));
           ASSERT_GE(std::abs(sent[i]), std::abs(value)) << "amplified, never less";
@@ -129,17 +119,16 @@ TYPED_TEST(SelectDraw, PositionsIncreaseValuesKeepTheirSignsAndZerosStayOut) {
   }
 }
 
-TYPED_TEST(SelectDraw, NaNAndInfinityAreRefusedAndNothingIsDrawn) {
+TEST(SelectDraw, NaNAndInfinityAreRefusedAndNothingIsDrawn) {
   for (const SelectionSpec& spec : kDrawing) {
     for (const size_t n : {1, 17, 300}) {
       for (size_t at = 0; at < n; at += 1 + n / 40) {
-        for (const TypeParam bad :
-             {std::numeric_limits<TypeParam>::quiet_NaN(), -std::numeric_limits<TypeParam>::infinity()}) {
-          auto values = values_of<TypeParam>(Pattern::kGaussian, n, 1);
+        for (const float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+          auto values = values_of(Pattern::kGaussian, n, 1);
           values[at] = bad;
           IndexBuffer positions = {1, 2};
-          Buffer<TypeParam> sent = {1};
-          const auto done = draw_selector_for<TypeParam>(spec, n)->draw(draw_dense_view(values), {}, positions, sent);
+          Buffer<float> sent = {1};
+          const auto done = draw_selector_for(spec, n)->draw(draw_dense_view(values), {}, positions, sent);
           ASSERT_FALSE(done.has_value()) << selection_name(spec.selection) << " n " << n << " at " << at;
           ASSERT_EQ(done.error().code, ErrorCode::kNonFinite);
           ASSERT_TRUE(positions.empty() && sent.empty());
@@ -149,29 +138,29 @@ TYPED_TEST(SelectDraw, NaNAndInfinityAreRefusedAndNothingIsDrawn) {
   }
 }
 
-TYPED_TEST(SelectDraw, NothingIsDrawnOfNothingAndOfZeros) {
-  const std::vector<TypeParam> zeros(5000, TypeParam(-0.0));
-  const StreamView<TypeParam> empty{5000, false, {}, {}};
+TEST(SelectDraw, NothingIsDrawnOfNothingAndOfZeros) {
+  const std::vector<float> zeros(5000, -0.0F);
+  const StreamView empty{5000, false, {}, {}};
   for (const SelectionSpec& spec : kDrawing) {
-    const auto selector = draw_selector_for<TypeParam>(spec, 5000);
+    const auto selector = draw_selector_for(spec, 5000);
     for (const auto& view : {draw_dense_view(zeros), empty}) {
       IndexBuffer positions = {3};
-      Buffer<TypeParam> sent = {1};
+      Buffer<float> sent = {1};
       ASSERT_TRUE(selector->draw(view, {}, positions, sent).has_value());
       EXPECT_TRUE(positions.empty() && sent.empty()) << selection_name(spec.selection);
     }
   }
 }
 
-TYPED_TEST(SelectDraw, WhatWouldOverflowIsSentWithinTheRangeOrRefused) {
-  const TypeParam most = std::numeric_limits<TypeParam>::max();
-  auto values = values_of<TypeParam>(Pattern::kHuge, 4000, 2);
+TEST(SelectDraw, WhatWouldOverflowIsSentWithinTheRangeOrRefused) {
+  const float most = std::numeric_limits<float>::max();
+  auto values = values_of(Pattern::kHuge, 4000, 2);
   values[7] = most;
   values[8] = -most;
   for (const SelectionSpec& spec : kDrawing) {
-    const auto selector = draw_selector_for<TypeParam>(spec, values.size());
+    const auto selector = draw_selector_for(spec, values.size());
     IndexBuffer positions;
-    Buffer<TypeParam> sent;
+    Buffer<float> sent;
     const auto done = selector->draw(draw_dense_view(values), {0, random_key(1)}, positions, sent);
     if (spec.selection == Selection::kRandom || spec.selection == Selection::kUniform) {
       ASSERT_FALSE(done.has_value());
@@ -181,19 +170,19 @@ TYPED_TEST(SelectDraw, WhatWouldOverflowIsSentWithinTheRangeOrRefused) {
     }
     ASSERT_TRUE(done.has_value());
     EXPECT_GT(positions.size(), 0u);
-    for (const TypeParam value : sent) ASSERT_LE(std::abs(value), most);
+    for (const float value : sent) ASSERT_LE(std::abs(value), most);
   }
 }
 
-TYPED_TEST(SelectDraw, ASparseAccumulatorIsDrawnFromAsItsValuesAlone) {
-  const auto values = values_of<TypeParam>(Pattern::kGaussian, 1000, 2);
+TEST(SelectDraw, ASparseAccumulatorIsDrawnFromAsItsValuesAlone) {
+  const auto values = values_of(Pattern::kGaussian, 1000, 2);
   IndexBuffer indices;
   for (uint32_t i = 0; i < values.size(); ++i) indices.push_back(7 * i + 3);
-  const StreamView<TypeParam> sparse{10'000, false, indices, values};
+  const StreamView sparse{10'000, false, indices, values};
   for (const SelectionSpec& spec : kDrawing) {
-    const auto selector = draw_selector_for<TypeParam>(spec, 10'000);
+    const auto selector = draw_selector_for(spec, 10'000);
     IndexBuffer positions, wanted;
-    Buffer<TypeParam> sent, wanted_sent;
+    Buffer<float> sent, wanted_sent;
     ASSERT_TRUE(selector->draw(sparse, {0, random_key(2)}, positions, sent).has_value());
     ASSERT_TRUE(selector->draw(draw_dense_view(values), {0, random_key(2)}, wanted, wanted_sent).has_value());
     EXPECT_GT(positions.size(), 0u);
@@ -202,37 +191,36 @@ TYPED_TEST(SelectDraw, ASparseAccumulatorIsDrawnFromAsItsValuesAlone) {
   }
 }
 
-TYPED_TEST(SelectDraw, EveryInstructionSetAndNumberOfThreadsDrawsTheSame) {
+TEST(SelectDraw, EveryInstructionSetAndNumberOfThreadsDrawsTheSame) {
   const size_t n = (size_t{1} << 20) + 517;
-  const auto values = values_of<TypeParam>(Pattern::kGaussian, n, 2);
+  const auto values = values_of(Pattern::kGaussian, n, 2);
   for (const SelectionSpec& spec : kDrawing) {
     IndexBuffer wanted;
-    Buffer<TypeParam> wanted_sent;
+    Buffer<float> wanted_sent;
     {
       const tbb::global_control one(tbb::global_control::max_allowed_parallelism, 1);
-      ASSERT_TRUE(draw_selector_for<TypeParam>(spec, n)
+      ASSERT_TRUE(draw_selector_for(spec, n)
                       ->draw(draw_dense_view(values), {0, random_key(3)}, wanted, wanted_sent)
                       .has_value());
     }
     testing::for_each_isa([&](const std::string& isa) {
       IndexBuffer positions;
-      Buffer<TypeParam> sent;
-      ASSERT_TRUE(draw_selector_for<TypeParam>(spec, n)
-                      ->draw(draw_dense_view(values), {0, random_key(3)}, positions, sent)
-                      .has_value());
+      Buffer<float> sent;
+      ASSERT_TRUE(
+          draw_selector_for(spec, n)->draw(draw_dense_view(values), {0, random_key(3)}, positions, sent).has_value());
       EXPECT_TRUE(positions == wanted && sent == wanted_sent) << isa << " " << selection_name(spec.selection);
     });
   }
 }
 
-TYPED_TEST(SelectDraw, StepsDrawApartAndTheSameKeyDrawsTheSame) {
-  const auto values = values_of<TypeParam>(Pattern::kGaussian, 3000, 2);
+TEST(SelectDraw, StepsDrawApartAndTheSameKeyDrawsTheSame) {
+  const auto values = values_of(Pattern::kGaussian, 3000, 2);
   for (const SelectionSpec& spec : kDrawing) {
-    const auto selector = draw_selector_for<TypeParam>(spec, values.size());
+    const auto selector = draw_selector_for(spec, values.size());
     std::map<uint64_t, IndexBuffer> of_key;
     for (const uint64_t key : {1, 2, 1}) {
       IndexBuffer positions;
-      Buffer<TypeParam> sent;
+      Buffer<float> sent;
       ASSERT_TRUE(selector->draw(draw_dense_view(values), {0, random_key(key)}, positions, sent).has_value());
       const auto [at, fresh] = of_key.try_emplace(key, positions);
       EXPECT_EQ(at->second, positions);
@@ -241,12 +229,12 @@ TYPED_TEST(SelectDraw, StepsDrawApartAndTheSameKeyDrawsTheSame) {
   }
 }
 
-TYPED_TEST(SelectDraw, SelectingIsRefusedByThoseThatOnlyDraw) {
-  const auto values = values_of<TypeParam>(Pattern::kGaussian, 30, 2);
+TEST(SelectDraw, SelectingIsRefusedByThoseThatOnlyDraw) {
+  const auto values = values_of(Pattern::kGaussian, 30, 2);
   for (const SelectionSpec& spec : kDrawing) {
     if (find_selection(spec.selection)->use == SelectionUse::kBoth) continue;
     IndexBuffer positions = {1};
-    const auto done = draw_selector_for<TypeParam>(spec, 30)->select(draw_dense_view(values), {}, positions);
+    const auto done = draw_selector_for(spec, 30)->select(draw_dense_view(values), {}, positions);
     ASSERT_FALSE(done.has_value());
     EXPECT_EQ(done.error().code, ErrorCode::kUnsupported);
     EXPECT_TRUE(positions.empty());
@@ -255,16 +243,15 @@ TYPED_TEST(SelectDraw, SelectingIsRefusedByThoseThatOnlyDraw) {
 
 // --- draw_by_size ----------------------------------------------------------------------------------------------------
 
-TYPED_TEST(SelectDraw, BySizeIsTheSlowDrawAtEveryLengthAndScale) {
+TEST(SelectDraw, BySizeIsTheSlowDrawAtEveryLengthAndScale) {
   for (const Pattern pattern : kPatterns) {
     for (const size_t n : {0, 1, 15, 16, 17, 4095, 4096, 4097, 9000}) {
-      const auto values = values_of<TypeParam>(pattern, n, 5);
-      const TypeParam largest =
-          n == 0 ? TypeParam(1) : *std::ranges::max_element(values, {}, [](TypeParam x) { return std::abs(x); });
+      const auto values = values_of(pattern, n, 5);
+      const float largest = n == 0 ? 1.0F : *std::ranges::max_element(values, {}, [](float x) { return std::abs(x); });
       for (const double part : {0.01, 0.7, 30.0}) {
-        const auto magnitude = finite_magnitude<TypeParam>(std::abs(static_cast<double>(largest)) * part);
+        const auto magnitude = finite_magnitude(std::abs(static_cast<double>(largest)) * part);
         std::vector<uint32_t> wanted;
-        std::vector<TypeParam> wanted_sent;
+        std::vector<float> wanted_sent;
         for (size_t i = 0; i < n; ++i) {
           const double p = std::abs(static_cast<double>(values[i])) / static_cast<double>(magnitude);
           if (p < 1 && !testing::drawn_by_oracle(random_key(4), i, p)) continue;
@@ -273,17 +260,17 @@ TYPED_TEST(SelectDraw, BySizeIsTheSlowDrawAtEveryLengthAndScale) {
         }
         testing::for_each_isa([&](const std::string& isa) {
           IndexBuffer positions;
-          Buffer<TypeParam> sent;
-          draw_by_size<TypeParam>(values, magnitude, random_key(4), positions, sent);
+          Buffer<float> sent;
+          draw_by_size(values, magnitude, random_key(4), positions, sent);
           ASSERT_EQ(listed(positions), wanted) << isa << ' ' << testing::name_of(pattern, n, 0) << " x " << part;
-          ASSERT_EQ(std::vector<TypeParam>(sent.begin(), sent.end()), wanted_sent);
+          ASSERT_EQ(std::vector<float>(sent.begin(), sent.end()), wanted_sent);
         });
       }
     }
   }
 }
 
-TYPED_TEST(SelectDraw, ProbabilitiesBelowAWordOf32BitsAreAsSmallAsTheyShouldBe) {
+TEST(SelectDraw, ProbabilitiesBelowAWordOf32BitsAreAsSmallAsTheyShouldBe) {
   // Keys whose word at the position is 0 (one in 2^32 is), found by looking: then the next 32 bits decide, and are these of
   // 2^32.
   struct Found {
@@ -293,11 +280,11 @@ TYPED_TEST(SelectDraw, ProbabilitiesBelowAWordOf32BitsAreAsSmallAsTheyShouldBe) 
   };
   for (const Found& found : {Found{1158023, 2828, 0.565631}, {1636330, 632, 0.423351}, {2712872, 2175, 0.902885}}) {
     for (const double p : {0.3, 0.42, 0.43, 0.56, 0.57, 0.90, 0.91, 1.5}) {
-      std::vector<TypeParam> values(4096, TypeParam(0));
-      values[found.at] = static_cast<TypeParam>(p * 0x1p-32);
+      std::vector<float> values(4096, 0.0F);
+      values[found.at] = static_cast<float>(p * 0x1p-32);
       IndexBuffer positions;
-      Buffer<TypeParam> sent;
-      draw_by_size<TypeParam>(values, TypeParam(1), RandomKey::from(found.seed), positions, sent);
+      Buffer<float> sent;
+      draw_by_size(values, 1.0F, RandomKey::from(found.seed), positions, sent);
       EXPECT_EQ(positions.size(), found.rest < p ? 1u : 0u) << p;
     }
   }
@@ -305,14 +292,14 @@ TYPED_TEST(SelectDraw, ProbabilitiesBelowAWordOf32BitsAreAsSmallAsTheyShouldBe) 
 
 // --- random, uniform -------------------------------------------------------------------------------------------------
 
-TYPED_TEST(SelectDraw, RandomSelectsExactlyKOfThoseThatAreNotZero) {
+TEST(SelectDraw, RandomSelectsExactlyKOfThoseThatAreNotZero) {
   for (const Pattern pattern : {Pattern::kGaussian, Pattern::kMostlyZero, Pattern::kFewDistinct, Pattern::kHuge}) {
     for (const size_t n : {1, 2, 17, 5000, 9000}) {
-      const auto values = values_of<TypeParam>(pattern, n, 9);
-      const auto present = static_cast<uint64_t>(std::ranges::count_if(values, [](TypeParam x) { return x != 0; }));
+      const auto values = values_of(pattern, n, 9);
+      const auto present = static_cast<uint64_t>(std::ranges::count_if(values, [](float x) { return x != 0; }));
       for (const uint64_t k : {uint64_t{1}, uint64_t{2}, uint64_t{n / 3 + 1}, uint64_t{n - n / 4}, uint64_t{n}}) {
         IndexBuffer positions;
-        const auto selector = draw_selector_for<TypeParam>({.selection = Selection::kRandom, .k = k}, n);
+        const auto selector = draw_selector_for({.selection = Selection::kRandom, .k = k}, n);
         ASSERT_TRUE(selector->select(draw_dense_view(values), {0, random_key(k)}, positions).has_value());
         ASSERT_EQ(positions.size(), std::min(k, present)) << testing::name_of(pattern, n, k);
         for (size_t i = 0; i < positions.size(); ++i) {
@@ -325,11 +312,11 @@ TYPED_TEST(SelectDraw, RandomSelectsExactlyKOfThoseThatAreNotZero) {
   }
 }
 
-TYPED_TEST(SelectDraw, RandomTakesEverySetOfKAsOften) {
+TEST(SelectDraw, RandomTakesEverySetOfKAsOften) {
   // Of 6 entries and a zero between: 15 pairs, and 15 sets of four.
-  const std::vector<TypeParam> values = {1, -2, 0, 3, 4, -5, 6};
+  const std::vector<float> values = {1, -2, 0, 3, 4, -5, 6};
   for (const uint64_t k : {2, 4}) {
-    const auto selector = draw_selector_for<TypeParam>({.selection = Selection::kRandom, .k = k}, values.size());
+    const auto selector = draw_selector_for({.selection = Selection::kRandom, .k = k}, values.size());
     std::map<std::vector<uint32_t>, double> times;
     constexpr double kDraws = 30'000;
     for (uint64_t draw = 0; draw < static_cast<uint64_t>(kDraws); ++draw) {
@@ -345,12 +332,12 @@ TYPED_TEST(SelectDraw, RandomTakesEverySetOfKAsOften) {
   }
 }
 
-TYPED_TEST(SelectDraw, WhatRandomLeavesOutIsRemarkOnesShareOfTheNorm) {
+TEST(SelectDraw, WhatRandomLeavesOutIsRemarkOnesShareOfTheNorm) {
   // E|g - random_k(g)|^2 = (1 - k/d) |g|^2, DeepReduce 10.2, remark 1.
-  const auto values = values_of<TypeParam>(Pattern::kGaussian, 400, 6);
-  const auto selector = draw_selector_for<TypeParam>({.selection = Selection::kRandom, .k = 100}, values.size());
+  const auto values = values_of(Pattern::kGaussian, 400, 6);
+  const auto selector = draw_selector_for({.selection = Selection::kRandom, .k = 100}, values.size());
   double square = 0;
-  for (const TypeParam value : values) square += static_cast<double>(value) * static_cast<double>(value);
+  for (const float value : values) square += static_cast<double>(value) * static_cast<double>(value);
   double left = 0;
   double left_squared = 0;
   constexpr double kDraws = 4'000;
@@ -366,21 +353,20 @@ TYPED_TEST(SelectDraw, WhatRandomLeavesOutIsRemarkOnesShareOfTheNorm) {
   EXPECT_NEAR(mean, 0.75, 5 * std::sqrt((left_squared / kDraws - mean * mean) / kDraws));
 }
 
-TYPED_TEST(SelectDraw, RandomSendsEachScaledByHowManyThereAreOverK) {
-  auto values = values_of<TypeParam>(Pattern::kGaussian, 100, 6);
+TEST(SelectDraw, RandomSendsEachScaledByHowManyThereAreOverK) {
+  auto values = values_of(Pattern::kGaussian, 100, 6);
   for (size_t i = 0; i < 20; ++i) values[5 * i] = 0;
-  const auto selector = draw_selector_for<TypeParam>({.selection = Selection::kRandom, .k = 16}, values.size());
+  const auto selector = draw_selector_for({.selection = Selection::kRandom, .k = 16}, values.size());
   IndexBuffer positions;
-  Buffer<TypeParam> sent;
+  Buffer<float> sent;
   ASSERT_TRUE(selector->draw(draw_dense_view(values), {0, random_key(1)}, positions, sent).has_value());
   ASSERT_EQ(positions.size(), 16u);
   for (size_t i = 0; i < sent.size(); ++i) EXPECT_EQ(sent[i], 5 * values[positions[i]]);
 }
 
-TYPED_TEST(SelectDraw, UniformDrawsEachApartWithOneProbability) {
-  const auto values = values_of<TypeParam>(Pattern::kGaussian, 500, 6);
-  const auto selector =
-      draw_selector_for<TypeParam>({.selection = Selection::kUniform, .density = 0.05}, values.size());
+TEST(SelectDraw, UniformDrawsEachApartWithOneProbability) {
+  const auto values = values_of(Pattern::kGaussian, 500, 6);
+  const auto selector = draw_selector_for({.selection = Selection::kUniform, .density = 0.05}, values.size());
   const DrawnSums sums = draw_many(*selector, values, 4'000, 3);
   EXPECT_NEAR(sums.mean_count(), 25, 5 * sums.count_error());
   // Each apart from the others: the count is binomial, its variance n p (1 - p).
@@ -392,18 +378,17 @@ TYPED_TEST(SelectDraw, UniformDrawsEachApartWithOneProbability) {
   EXPECT_NEAR(chi_squared, 500, 160);
   // GSpar's baseline has the variance 1 / p.
   double square = 0;
-  for (const TypeParam value : values) square += static_cast<double>(value) * static_cast<double>(value);
+  for (const float value : values) square += static_cast<double>(value) * static_cast<double>(value);
   EXPECT_NEAR(sums.mean_norm() / square, 20, 5 * sums.norm_error() / square);
 }
 
-TYPED_TEST(SelectDraw, UniformWithProbabilityOneSendsEverythingAsItIs) {
-  const auto values = values_of<TypeParam>(Pattern::kMostlyZero, 500, 6);
-  const auto selector = draw_selector_for<TypeParam>({.selection = Selection::kUniform, .density = 1}, values.size());
+TEST(SelectDraw, UniformWithProbabilityOneSendsEverythingAsItIs) {
+  const auto values = values_of(Pattern::kMostlyZero, 500, 6);
+  const auto selector = draw_selector_for({.selection = Selection::kUniform, .density = 1}, values.size());
   IndexBuffer positions;
-  Buffer<TypeParam> sent;
+  Buffer<float> sent;
   ASSERT_TRUE(selector->draw(draw_dense_view(values), {0, random_key(1)}, positions, sent).has_value());
-  EXPECT_EQ(listed(positions),
-            testing::without_zeros<TypeParam>(values, testing::top_k_oracle<TypeParam>(values, 500)));
+  EXPECT_EQ(listed(positions), testing::without_zeros(values, testing::top_k_oracle(values, 500)));
   for (size_t i = 0; i < sent.size(); ++i) EXPECT_EQ(sent[i], values[positions[i]]);
 }
 
@@ -426,7 +411,7 @@ TEST(DrawRegistry, ParametersThatCannotBeAreRefused) {
     const auto valid = validate(spec);
     ASSERT_FALSE(valid.has_value()) << selection_name(spec.selection);
     EXPECT_EQ(valid.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_FALSE(make_selector<float>(spec, 10).has_value());
+    EXPECT_FALSE(make_selector(spec, 10).has_value());
   }
   for (const SelectionSpec& spec : kDrawing) EXPECT_TRUE(validate(spec).has_value()) << selection_name(spec.selection);
 }

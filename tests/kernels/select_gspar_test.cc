@@ -28,45 +28,42 @@ using testing::Problem;
 using testing::sum_of;
 using testing::values_of;
 
-template <typename T>
-Problem problem_of(const std::vector<T>& values) {
+Problem problem_of(const std::vector<float>& values) {
   Problem problem;
   double largest = 0;
-  for (const T value : values) largest = std::max(largest, std::abs(static_cast<double>(value)));
+  for (const float value : values) largest = std::max(largest, std::abs(static_cast<double>(value)));
   // To a scale at which squares are numbers: probabilities do not change.
   const double unit = largest > 0 ? std::ldexp(1, std::clamp(-std::ilogb(largest), -1022, 1022)) : 1;
-  for (const T value : values) problem.sizes.push_back(std::abs(static_cast<double>(value)) * unit);
+  for (const float value : values) problem.sizes.push_back(std::abs(static_cast<double>(value)) * unit);
   return problem;
 }
 
 /// What entries were drawn with, as their amplification says. Draws until one with p < 1 was drawn, `tries` times at most.
-template <typename T>
 struct Probabilities {
   std::vector<double> p;
-  std::optional<T> magnitude;  ///< of those with p < 1
-  bool known = true;           ///< false: some were never drawn, and no other says with which p they would be
+  std::optional<float> magnitude;  ///< of those with p < 1
+  bool known = true;               ///< false: some were never drawn, and no other says with which p they would be
 };
-template <typename T>
-Probabilities<T> probabilities_of(const SelectionSpec& spec, const std::vector<T>& values, int tries = 200) {
-  auto selector = make_selector<T>(spec, values.size());
+Probabilities probabilities_of(const SelectionSpec& spec, const std::vector<float>& values, int tries = 200) {
+  auto selector = make_selector(spec, values.size());
   EXPECT_TRUE(selector.has_value());
-  Probabilities<T> found;
+  Probabilities found;
   for (int draw = 0; draw < tries && !found.magnitude; ++draw) {
     IndexBuffer positions;
-    Buffer<T> sent;
-    const StreamView<T> view{values.size(), true, {}, values};
+    Buffer<float> sent;
+    const StreamView view{values.size(), true, {}, values};
     EXPECT_TRUE((*selector)->draw(view, {0, random_key(77, draw)}, positions, sent).has_value());
     found.known =
-        positions.size() == testing::without_zeros<T>(values, testing::top_k_oracle<T>(values, values.size())).size();
+        positions.size() == testing::without_zeros(values, testing::top_k_oracle(values, values.size())).size();
     for (size_t i = 0; i < sent.size(); ++i) {
-      const T size = std::abs(sent[i]);
+      const float size = std::abs(sent[i]);
       if (size == std::abs(values[positions[i]])) continue;
       if (!found.magnitude) found.magnitude = size;
       EXPECT_EQ(size, *found.magnitude) << "the sign part has one magnitude, to the bit";
     }
   }
   found.known = found.known || found.magnitude.has_value();
-  for (const T value : values) {
+  for (const float value : values) {
     const double size = std::abs(static_cast<double>(value));
     const double p = found.magnitude ? size / static_cast<double>(*found.magnitude) : size > 0;
     found.p.push_back(std::min(p, 1.0));
@@ -74,54 +71,46 @@ Probabilities<T> probabilities_of(const SelectionSpec& spec, const std::vector<T
   return found;
 }
 
-template <typename T>
 void expect_near(const std::vector<double>& found, const std::vector<double>& wanted, const std::string& what) {
-  const double rounding = 8 * static_cast<double>(std::numeric_limits<T>::epsilon()) + 1e-9;
+  const double rounding = 8 * static_cast<double>(std::numeric_limits<float>::epsilon()) + 1e-9;
   for (size_t i = 0; i < wanted.size(); ++i) {
     ASSERT_NEAR(found[i], wanted[i], rounding * std::max(wanted[i], 1e-12)) << what << ", entry " << i;
   }
 }
 
-template <typename T>
-class Gspar : public ::testing::Test {};
-using ValueTypes = ::testing::Types<float, double>;
-TYPED_TEST_SUITE(Gspar, ValueTypes);
-
-TYPED_TEST(Gspar, GreedyIsAlgorithmThreeLineByLine) {
+TEST(Gspar, GreedyIsAlgorithmThreeLineByLine) {
   uint64_t met = 0;
   for (const Pattern pattern : kPatterns) {
     // There a magnitude has few bits, or would be beyond the range: below.
     if (pattern == Pattern::kDenormal || pattern == Pattern::kHuge) continue;
-    const auto values = values_of<TypeParam>(pattern, 700, 3);
+    const auto values = values_of(pattern, 700, 3);
     for (const uint64_t k : {7, 70, 500}) {
       for (const uint32_t iterations : {1u, 2u, 3u, 100u}) {
-        const auto found =
-            probabilities_of<TypeParam>({.selection = Selection::kGspar, .k = k, .iterations = iterations}, values);
+        const auto found = probabilities_of({.selection = Selection::kGspar, .k = k, .iterations = iterations}, values);
         if (!found.magnitude) continue;
         ++met;
         const auto wanted = greedy_oracle(problem_of(values), static_cast<double>(k), iterations);
-        expect_near<TypeParam>(found.p, wanted, testing::name_of(pattern, 700, k) + ", " + std::to_string(iterations));
+        expect_near(found.p, wanted, testing::name_of(pattern, 700, k) + ", " + std::to_string(iterations));
       }
     }
   }
   EXPECT_GT(met, 90u);
 }
 
-TYPED_TEST(Gspar, GreedyExpectsAtMostKAndWithEnoughIterationsKOrAll) {
+TEST(Gspar, GreedyExpectsAtMostKAndWithEnoughIterationsKOrAll) {
   for (const Pattern pattern : kPatterns) {
     if (pattern == Pattern::kDenormal || pattern == Pattern::kHuge) continue;
-    const auto values = values_of<TypeParam>(pattern, 700, 5);
+    const auto values = values_of(pattern, 700, 5);
     const double present = sum_of([&] {
       std::vector<double> there;
-      for (const TypeParam value : values) there.push_back(value != 0);
+      for (const float value : values) there.push_back(value != 0);
       return there;
     }());
     for (const uint64_t k : {20, 200}) {
       if (pattern == Pattern::kOneSpike) continue;  // all but the spike are too small to be met here
       double before = 0;
       for (const uint32_t iterations : {1u, 2u, 5u, 300u}) {
-        const auto found =
-            probabilities_of<TypeParam>({.selection = Selection::kGspar, .k = k, .iterations = iterations}, values);
+        const auto found = probabilities_of({.selection = Selection::kGspar, .k = k, .iterations = iterations}, values);
         if (!found.known) continue;
         const double expected = sum_of(found.p);
         EXPECT_LE(expected, static_cast<double>(k) * (1 + 1e-5)) << testing::name_of(pattern, 700, k);
@@ -134,14 +123,14 @@ TYPED_TEST(Gspar, GreedyExpectsAtMostKAndWithEnoughIterationsKOrAll) {
   }
 }
 
-TYPED_TEST(Gspar, DrawsAreAsOftenAsTheirProbabilitiesAndExactOnesAlwaysSentAsTheyAre) {
-  auto values = values_of<TypeParam>(Pattern::kGaussian, 400, 7);
-  for (size_t i = 0; i < 10; ++i) values[40 * i] = static_cast<TypeParam>(20 + i);
+TEST(Gspar, DrawsAreAsOftenAsTheirProbabilitiesAndExactOnesAlwaysSentAsTheyAre) {
+  auto values = values_of(Pattern::kGaussian, 400, 7);
+  for (size_t i = 0; i < 10; ++i) values[40 * i] = static_cast<float>(20 + i);
   const SelectionSpec specs[] = {{.selection = Selection::kGspar, .density = 0.1},
                                  {.selection = Selection::kGsparClosed, .variance = 0.3}};
   for (const SelectionSpec& spec : specs) {
-    const auto p = probabilities_of<TypeParam>(spec, values).p;
-    auto selector = make_selector<TypeParam>(spec, values.size());
+    const auto p = probabilities_of(spec, values).p;
+    auto selector = make_selector(spec, values.size());
     constexpr double kDraws = 4'000;
     const DrawnSums sums = draw_many(**selector, values, static_cast<uint64_t>(kDraws), 9);
     double chi_squared = 0;
@@ -170,33 +159,31 @@ TYPED_TEST(Gspar, DrawsAreAsOftenAsTheirProbabilitiesAndExactOnesAlwaysSentAsThe
   }
 }
 
-TYPED_TEST(Gspar, ClosedFormIsTheSmallestKOfElevenBySorting) {
+TEST(Gspar, ClosedFormIsTheSmallestKOfElevenBySorting) {
   uint64_t met = 0;
   for (const Pattern pattern : kPatterns) {
     if (pattern == Pattern::kDenormal || pattern == Pattern::kHuge) continue;
     for (const size_t n : {2, 40, 600}) {
-      const auto values = values_of<TypeParam>(pattern, n, 3);
+      const auto values = values_of(pattern, n, 3);
       for (const double variance : {1e-3, 0.1, 1.0, 30.0}) {
-        const auto found =
-            probabilities_of<TypeParam>({.selection = Selection::kGsparClosed, .variance = variance}, values);
+        const auto found = probabilities_of({.selection = Selection::kGsparClosed, .variance = variance}, values);
         if (!found.magnitude) continue;
         ++met;
-        expect_near<TypeParam>(found.p, closed_oracle(problem_of(values), variance),
-                               testing::name_of(pattern, n, 0) + ", variance " + std::to_string(variance));
+        expect_near(found.p, closed_oracle(problem_of(values), variance),
+                    testing::name_of(pattern, n, 0) + ", variance " + std::to_string(variance));
       }
     }
   }
   EXPECT_GT(met, 60u);
 }
 
-TYPED_TEST(Gspar, ClosedFormMeetsItsVarianceAndNeverPassesIt) {
+TEST(Gspar, ClosedFormMeetsItsVarianceAndNeverPassesIt) {
   uint64_t met = 0;
   for (const Pattern pattern : kPatterns) {
     if (pattern == Pattern::kDenormal) continue;
-    const auto values = values_of<TypeParam>(pattern, 500, 3);
+    const auto values = values_of(pattern, 500, 3);
     for (const double variance : {1e-3, 0.1, 1.0, 30.0}) {
-      const auto found =
-          probabilities_of<TypeParam>({.selection = Selection::kGsparClosed, .variance = variance}, values);
+      const auto found = probabilities_of({.selection = Selection::kGsparClosed, .variance = variance}, values);
       const Problem problem = problem_of(values);
       if (problem.squares() == 0 || !found.known) continue;
       ++met;
@@ -212,21 +199,19 @@ TYPED_TEST(Gspar, ClosedFormMeetsItsVarianceAndNeverPassesIt) {
   EXPECT_GT(met, 35u);
 }
 
-TYPED_TEST(Gspar, BothAreTheBestOfAllProbabilities) {
+TEST(Gspar, BothAreTheBestOfAllProbabilities) {
   for (const Pattern pattern : {Pattern::kGaussian, Pattern::kHeavyTail, Pattern::kOneSpike, Pattern::kPeriodic}) {
     for (const uint64_t seed : {1, 2, 3}) {
-      const auto values = values_of<TypeParam>(pattern, 12, seed);
+      const auto values = values_of(pattern, 12, seed);
       const Problem problem = problem_of(values);
       for (const uint64_t k : {2, 5, 9}) {
-        const auto p =
-            probabilities_of<TypeParam>({.selection = Selection::kGspar, .k = k, .iterations = 40}, values).p;
+        const auto p = probabilities_of({.selection = Selection::kGspar, .k = k, .iterations = 40}, values).p;
         // No p of the same sum has less variance than the greedy one, once it has converged ...
         const double best = problem.variance(exchanged(problem, sum_of(p)));
         EXPECT_NEAR(problem.variance(p), best, 1e-4 * best) << testing::name_of(pattern, 12, k);
       }
       for (const double variance : {0.05, 0.5, 3.0}) {
-        const auto closed =
-            probabilities_of<TypeParam>({.selection = Selection::kGsparClosed, .variance = variance}, values);
+        const auto closed = probabilities_of({.selection = Selection::kGsparClosed, .variance = variance}, values);
         if (!closed.magnitude) continue;
         // ... and none that sums to less than the closed form's stays within its budget.
         const double fewer = sum_of(closed.p) * (1 - 1e-3);
@@ -236,15 +221,14 @@ TYPED_TEST(Gspar, BothAreTheBestOfAllProbabilities) {
   }
 }
 
-TYPED_TEST(Gspar, GreedyWithTwoIterationsIsNearTheBestOfItsSum) {
+TEST(Gspar, GreedyWithTwoIterationsIsNearTheBestOfItsSum) {
   // "generates good enough high-quality approximation" (section 4): the same sum spent at best has so much less variance.
   for (const Pattern pattern : {Pattern::kGaussian, Pattern::kHeavyTail}) {
-    const auto values = values_of<TypeParam>(pattern, 400, 4);
+    const auto values = values_of(pattern, 400, 4);
     const Problem problem = problem_of(values);
     for (const uint64_t k : {20, 120}) {
-      const auto two = probabilities_of<TypeParam>({.selection = Selection::kGspar, .k = k}, values);
-      const auto best =
-          probabilities_of<TypeParam>({.selection = Selection::kGspar, .k = k, .iterations = 200}, values);
+      const auto two = probabilities_of({.selection = Selection::kGspar, .k = k}, values);
+      const auto best = probabilities_of({.selection = Selection::kGspar, .k = k, .iterations = 200}, values);
       ASSERT_TRUE(two.magnitude.has_value());
       EXPECT_LE(problem.variance(best.p), problem.variance(two.p) * (1 + 1e-6));
       EXPECT_LE(problem.variance(two.p), problem.variance(best.p) * 1.1) << testing::name_of(pattern, 400, k);
@@ -252,20 +236,20 @@ TYPED_TEST(Gspar, GreedyWithTwoIterationsIsNearTheBestOfItsSum) {
   }
 }
 
-TYPED_TEST(Gspar, MagnitudesBeyondTheRangeAreTheLargestOrTheSmallestThereIs) {
+TEST(Gspar, MagnitudesBeyondTheRangeAreTheLargestOrTheSmallestThereIs) {
   for (const Pattern pattern : {Pattern::kDenormal, Pattern::kHuge}) {
-    const auto values = values_of<TypeParam>(pattern, 900, 3);
+    const auto values = values_of(pattern, 900, 3);
     const SelectionSpec specs[] = {{.selection = Selection::kGspar, .k = 9},
                                    {.selection = Selection::kGsparClosed, .variance = 200}};
     for (const SelectionSpec& spec : specs) {
-      const auto found = probabilities_of<TypeParam>(spec, values);
+      const auto found = probabilities_of(spec, values);
       ASSERT_TRUE(found.magnitude.has_value());
       ASSERT_GT(*found.magnitude, 0);
       if (pattern == Pattern::kHuge) {
-        EXPECT_EQ(*found.magnitude, std::numeric_limits<TypeParam>::max());
+        EXPECT_EQ(*found.magnitude, std::numeric_limits<float>::max());
       }
       const double expected = sum_of(found.p);
-      auto selector = make_selector<TypeParam>(spec, values.size());
+      auto selector = make_selector(spec, values.size());
       const DrawnSums sums = draw_many(**selector, values, 500, 2);
       EXPECT_NEAR(sums.mean_count(), expected, 5 * sums.count_error()) << "still unbiased";
     }
@@ -285,17 +269,17 @@ Sparseness sparseness(std::vector<double> sizes, size_t s) {
   return {(sum_of(sizes) - top) / top, static_cast<double>(s)};
 }
 
-TYPED_TEST(Gspar, LemmaThreeBoundsTheExpectedCount) {
+TEST(Gspar, LemmaThreeBoundsTheExpectedCount) {
   uint64_t met = 0;
   for (const Pattern pattern : kPatterns) {
     if (pattern == Pattern::kAllZero || pattern == Pattern::kDenormal || pattern == Pattern::kHuge) continue;
-    const auto values = values_of<TypeParam>(pattern, 300, 3);
+    const auto values = values_of(pattern, 300, 3);
     const Problem problem = problem_of(values);
     for (const size_t s : {1, 3, 10, 60, 200}) {
       const Sparseness of = sparseness(problem.sizes, s);
       if (of.rho == 0) continue;
       const auto [p, magnitude, known] =
-          probabilities_of<TypeParam>({.selection = Selection::kGsparClosed, .variance = of.rho}, values);
+          probabilities_of({.selection = Selection::kGsparClosed, .variance = of.rho}, values);
       if (!known) continue;
       ++met;
       EXPECT_LE(sum_of(p), (1 + of.rho) * of.s * (1 + 1e-6)) << testing::name_of(pattern, 300, s);
@@ -327,12 +311,12 @@ CodeLength code_length(const std::vector<double>& p, const Sparseness& of) {
   return length;
 }
 
-TYPED_TEST(Gspar, TheoremFourHoldsButForTheSignsWhichItDoesNotCount) {
+TEST(Gspar, TheoremFourHoldsButForTheSignsWhichItDoesNotCount) {
   for (const Pattern pattern : {Pattern::kGaussian, Pattern::kHeavyTail, Pattern::kAllEqual, Pattern::kIncreasing}) {
-    const auto values = values_of<TypeParam>(pattern, 1024, 3);
+    const auto values = values_of(pattern, 1024, 3);
     for (const size_t s : {1, 10, 200}) {
       const Sparseness of = sparseness(problem_of(values).sizes, s);
-      const auto p = probabilities_of<TypeParam>({.selection = Selection::kGsparClosed, .variance = of.rho}, values).p;
+      const auto p = probabilities_of({.selection = Selection::kGsparClosed, .variance = of.rho}, values).p;
       const CodeLength length = code_length(p, of);
       EXPECT_LE(length.without_signs, length.theorem * (1 + 1e-6)) << testing::name_of(pattern, 1024, s);
       EXPECT_LE(length.with_signs, length.corrected * (1 + 1e-6)) << testing::name_of(pattern, 1024, s);
@@ -340,11 +324,11 @@ TYPED_TEST(Gspar, TheoremFourHoldsButForTheSignsWhichItDoesNotCount) {
   }
   // Section 2.3 sends "the non-zero coordinates i and its sign". One large entry, and small ones of 40 times its size
   // together: some 41 signs are more than the 32 bits that the bound has left.
-  std::vector<TypeParam> values(size_t{1} << 20, static_cast<TypeParam>(40 * 0x1p-20));
+  std::vector<float> values(size_t{1} << 20, static_cast<float>(40 * 0x1p-20));
   values[5] = 1;
   const Sparseness of = sparseness(problem_of(values).sizes, 1);
-  const CodeLength length = code_length(
-      probabilities_of<TypeParam>({.selection = Selection::kGsparClosed, .variance = of.rho}, values).p, of);
+  const CodeLength length =
+      code_length(probabilities_of({.selection = Selection::kGsparClosed, .variance = of.rho}, values).p, of);
   EXPECT_LE(length.without_signs, length.theorem);
   EXPECT_GT(length.with_signs, length.theorem) << "the counterexample";
   EXPECT_LE(length.with_signs, length.corrected);

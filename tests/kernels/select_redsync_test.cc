@@ -26,37 +26,30 @@ using testing::top_k_oracle;
 using testing::values_of;
 using testing::without_zeros;
 
-template <typename T>
-StreamView<T> redsync_dense_view(const std::vector<T>& values) {
-  return {values.size(), true, {}, values};
-}
+StreamView redsync_dense_view(const std::vector<float>& values) { return {values.size(), true, {}, values}; }
 
-template <typename T>
-std::unique_ptr<Selector<T>> redsync_selector_for(const SelectionSpec& spec, uint64_t dimension) {
-  auto made = make_selector<T>(spec, dimension);
+std::unique_ptr<Selector> redsync_selector_for(const SelectionSpec& spec, uint64_t dimension) {
+  auto made = make_selector(spec, dimension);
   EXPECT_TRUE(made.has_value()) << made.error().message;
   return std::move(*made);
 }
 
-template <typename T>
-std::vector<uint32_t> redsync_selected_by(Selector<T>& selector, const std::vector<T>& values, uint64_t step = 0) {
+std::vector<uint32_t> redsync_selected_by(Selector& selector, const std::vector<float>& values, uint64_t step = 0) {
   IndexBuffer positions = {7};
   const auto done = selector.select(redsync_dense_view(values), {.step = step}, positions);
   EXPECT_TRUE(done.has_value()) << done.error().message;
   return listed(positions);
 }
 
-template <typename T>
-size_t count_of_nonzero(const std::vector<T>& values) {
-  return static_cast<size_t>(std::count_if(values.begin(), values.end(), [](T value) { return value != 0; }));
+size_t count_of_nonzero(const std::vector<float>& values) {
+  return static_cast<size_t>(std::count_if(values.begin(), values.end(), [](float value) { return value != 0; }));
 }
 
 /// Whether the positions are exactly what reaches some threshold above 0.
-template <typename T>
-bool is_by_threshold(const std::vector<T>& values, const std::vector<uint32_t>& positions) {
+bool is_by_threshold(const std::vector<float>& values, const std::vector<uint32_t>& positions) {
   const std::set<uint32_t> in(positions.begin(), positions.end());
-  T least_in = std::numeric_limits<T>::infinity();
-  T most_out = 0;
+  float least_in = std::numeric_limits<float>::infinity();
+  float most_out = 0;
   for (uint32_t i = 0; i < values.size(); ++i) {
     if (in.contains(i)) {
       least_in = std::min(least_in, std::abs(values[i]));
@@ -67,23 +60,18 @@ bool is_by_threshold(const std::vector<T>& values, const std::vector<uint32_t>& 
   return least_in > most_out;
 }
 
-template <typename T>
-class SelectRedSync : public ::testing::Test {};
-using ValueTypes = ::testing::Types<float, double>;
-TYPED_TEST_SUITE(SelectRedSync, ValueTypes);
-
 // --- trimmed, radix ---------------------------------------------------------------------------------------------------
 
-TYPED_TEST(SelectRedSync, TrimmedAndRadixAreTheSortedOracleWithoutZeros) {
+TEST(SelectRedSync, TrimmedAndRadixAreTheSortedOracleWithoutZeros) {
   for_each_isa([](const std::string& isa) {
     SCOPED_TRACE(isa);
     for (const Pattern pattern : kPatterns) {
       for (const size_t n : {1, 2, 16, 17, 1025, 4095, 4096, 4097, 6001}) {
-        const auto values = values_of<TypeParam>(pattern, n, n);
+        const auto values = values_of(pattern, n, n);
         for (const uint64_t k : std::set<uint64_t>{1, 1 + n / 100, 1 + n / 3, n}) {
-          const auto wanted = without_zeros<TypeParam>(values, top_k_oracle<TypeParam>(values, k));
+          const auto wanted = without_zeros(values, top_k_oracle(values, k));
           for (const Selection selection : {Selection::kTrimmed, Selection::kRadix}) {
-            const auto selector = redsync_selector_for<TypeParam>({.selection = selection, .k = k}, n);
+            const auto selector = redsync_selector_for({.selection = selection, .k = k}, n);
             ASSERT_EQ(redsync_selected_by(*selector, values), wanted)
                 << selection_name(selection) << " " << testing::name_of(pattern, n, k);
           }
@@ -93,13 +81,13 @@ TYPED_TEST(SelectRedSync, TrimmedAndRadixAreTheSortedOracleWithoutZeros) {
   });
 }
 
-TYPED_TEST(SelectRedSync, TrimmedAndRadixAreTheSortedOracleOfLargeAdversarialArrays) {
+TEST(SelectRedSync, TrimmedAndRadixAreTheSortedOracleOfLargeAdversarialArrays) {
   for (const Pattern pattern : kPatterns) {
-    const auto values = values_of<TypeParam>(pattern, 70'001, 5);
+    const auto values = values_of(pattern, 70'001, 5);
     for (const uint64_t k : {1, 70, 700, 50'000}) {
-      const auto wanted = without_zeros<TypeParam>(values, top_k_oracle<TypeParam>(values, k));
+      const auto wanted = without_zeros(values, top_k_oracle(values, k));
       for (const Selection selection : {Selection::kTrimmed, Selection::kRadix}) {
-        const auto selector = redsync_selector_for<TypeParam>({.selection = selection, .k = k}, values.size());
+        const auto selector = redsync_selector_for({.selection = selection, .k = k}, values.size());
         ASSERT_EQ(redsync_selected_by(*selector, values), wanted)
             << selection_name(selection) << " " << testing::name_of(pattern, values.size(), k);
       }
@@ -109,23 +97,23 @@ TYPED_TEST(SelectRedSync, TrimmedAndRadixAreTheSortedOracleOfLargeAdversarialArr
 
 // --- binary search ----------------------------------------------------------------------------------------------------
 
-TYPED_TEST(SelectRedSync, BinarySearchSelectsBetweenKAnd2kByAThreshold) {
+TEST(SelectRedSync, BinarySearchSelectsBetweenKAnd2kByAThreshold) {
   for_each_isa([](const std::string& isa) {
     SCOPED_TRACE(isa);
     for (const Pattern pattern : kPatterns) {
       for (const size_t n : {1, 2, 17, 1000, 4095, 4096, 6001, 30'011}) {
-        const auto values = values_of<TypeParam>(pattern, n, n);
+        const auto values = values_of(pattern, n, n);
         for (const uint64_t k : std::set<uint64_t>{1, 1 + n / 1000, 1 + n / 100, 1 + n / 3, n}) {
           SCOPED_TRACE(testing::name_of(pattern, n, k));
           IndexBuffer positions;
-          const auto key = select_k_to_2k<TypeParam>(values, k, positions);
+          const auto key = select_k_to_2k(values, k, positions);
           ASSERT_TRUE(key.has_value());
           const auto got = listed(positions);
           for (const uint32_t position : got) ASSERT_NE(values[position], 0);
           ASSERT_LE(got.size(), 2 * k);
           ASSERT_GE(got.size(), std::min<uint64_t>(k, count_of_nonzero(values)));
           // The k largest are among them, the lower index first where magnitudes are equal.
-          const auto largest = without_zeros<TypeParam>(values, top_k_oracle<TypeParam>(values, k));
+          const auto largest = without_zeros(values, top_k_oracle(values, k));
           ASSERT_TRUE(std::includes(got.begin(), got.end(), largest.begin(), largest.end()));
           if (*key != 0) {
             ASSERT_TRUE(is_by_threshold(values, got));
@@ -137,16 +125,16 @@ TYPED_TEST(SelectRedSync, BinarySearchSelectsBetweenKAnd2kByAThreshold) {
   });
 }
 
-TYPED_TEST(SelectRedSync, BinarySearchFindsAThresholdWhereverMagnitudesAreDistinct) {
+TEST(SelectRedSync, BinarySearchFindsAThresholdWhereverMagnitudesAreDistinct) {
   // Few far outliers are what bisects a ratio of mean and maximum to its epsilon without an answer.
-  for (const TypeParam outlier : {TypeParam(1), TypeParam(1e6), TypeParam(1e30)}) {
+  for (const float outlier : {1.0F, 1e6F, 1e30F}) {
     for (const size_t n : {500, 5000, 50'000}) {
-      std::vector<TypeParam> values(n);
-      for (size_t i = 0; i < n; ++i) values[i] = TypeParam(1) + static_cast<TypeParam>((i * 7919) % n);
-      values[n / 3] = outlier * static_cast<TypeParam>(2 * n);
+      std::vector<float> values(n);
+      for (size_t i = 0; i < n; ++i) values[i] = 1.0F + static_cast<float>((i * 7919) % n);
+      values[n / 3] = outlier * static_cast<float>(2 * n);
       for (const uint64_t k : {1, 3, 50}) {
         IndexBuffer positions;
-        const auto key = select_k_to_2k<TypeParam>(values, k, positions);
+        const auto key = select_k_to_2k(values, k, positions);
         ASSERT_TRUE(key.has_value());
         ASSERT_NE(*key, 0u) << n << " " << k;
         ASSERT_GE(positions.size(), k);
@@ -156,14 +144,14 @@ TYPED_TEST(SelectRedSync, BinarySearchFindsAThresholdWhereverMagnitudesAreDistin
   }
 }
 
-TYPED_TEST(SelectRedSync, BinarySearchTakesExactlyKWhereTiesLeaveNoThreshold) {
+TEST(SelectRedSync, BinarySearchTakesExactlyKWhereTiesLeaveNoThreshold) {
   for (const size_t n : {100, 9000}) {
-    std::vector<TypeParam> values(n, TypeParam(-2));
+    std::vector<float> values(n, -2.0F);
     values[n - 1] = 5;
-    const auto selector = redsync_selector_for<TypeParam>({.selection = Selection::kBinarySearch, .k = 10}, n);
-    EXPECT_EQ(redsync_selected_by(*selector, values), top_k_oracle<TypeParam>(values, 10));
+    const auto selector = redsync_selector_for({.selection = Selection::kBinarySearch, .k = 10}, n);
+    EXPECT_EQ(redsync_selected_by(*selector, values), top_k_oracle(values, 10));
     IndexBuffer positions;
-    EXPECT_EQ(*select_k_to_2k<TypeParam>(values, 10, positions), 0u);
+    EXPECT_EQ(*select_k_to_2k(values, 10, positions), 0u);
   }
 }
 
@@ -192,7 +180,7 @@ TEST(SelectRedSyncPaper, ComparingWithHalfOfKEndsWithFewerThanK) {
   EXPECT_EQ(count_by_algorithm_3(values, 4, 4.0 / 2), 3u);
   EXPECT_EQ(count_by_algorithm_3(values, 4, 4.0), 6u);
   IndexBuffer positions;
-  ASSERT_TRUE(select_k_to_2k<float>(values, 4, positions).has_value());
+  ASSERT_TRUE(select_k_to_2k(values, 4, positions).has_value());
   EXPECT_EQ(listed(positions), (std::vector<uint32_t>{10, 15, 20, 25, 30, 35}));
 }
 
@@ -203,24 +191,24 @@ TEST(SelectRedSyncPaper, BisectingARatioMayEndWithoutAnAnswer) {
   values[500] = 1e6F;
   EXPECT_EQ(count_by_algorithm_3(values, 10, 10.0), 1u);
   IndexBuffer positions;
-  ASSERT_TRUE(select_k_to_2k<float>(values, 10, positions).has_value());
+  ASSERT_TRUE(select_k_to_2k(values, 10, positions).has_value());
   EXPECT_GE(positions.size(), 10u);
   EXPECT_LE(positions.size(), 20u);
 }
 
 // --- sampled ----------------------------------------------------------------------------------------------------------
 
-TYPED_TEST(SelectRedSync, SampledSearchesOncePerPeriodAndReusesTheThresholdInBetween) {
+TEST(SelectRedSync, SampledSearchesOncePerPeriodAndReusesTheThresholdInBetween) {
   const size_t n = 20'000;
   const SelectionSpec spec{.selection = Selection::kSampled, .k = 200, .period = 5};
-  const auto sampled = redsync_selector_for<TypeParam>(spec, n);
+  const auto sampled = redsync_selector_for(spec, n);
   uint64_t reused = 0;
-  MagnitudeKey<TypeParam> key = 0;
+  MagnitudeKey key = 0;
   for (uint64_t step = 0; step < 20; ++step) {
-    auto values = values_of<TypeParam>(Pattern::kGaussian, n, step);
-    for (TypeParam& value : values) value *= TypeParam(1) + TypeParam(0.02) * static_cast<TypeParam>(step % 5);
+    auto values = values_of(Pattern::kGaussian, n, step);
+    for (float& value : values) value *= 1.0F + 0.02F * static_cast<float>(step % 5);
     IndexBuffer fresh;
-    const auto now = select_k_to_2k<TypeParam>(values, 200, fresh);
+    const auto now = select_k_to_2k(values, 200, fresh);
     if (step % 5 == 0) {
       key = *now;
       ASSERT_EQ(redsync_selected_by(*sampled, values), listed(fresh));
@@ -236,14 +224,13 @@ TYPED_TEST(SelectRedSync, SampledSearchesOncePerPeriodAndReusesTheThresholdInBet
   EXPECT_GT(reused, 0u);  // else this would hold of a search in every step
 }
 
-TYPED_TEST(SelectRedSync, SampledSearchesAtOnceWhereTheThresholdLeavesFarTooManyOrTooFew) {
+TEST(SelectRedSync, SampledSearchesAtOnceWhereTheThresholdLeavesFarTooManyOrTooFew) {
   const size_t n = 20'000;
-  const auto base = values_of<TypeParam>(Pattern::kGaussian, n, 1);
-  const auto selector =
-      redsync_selector_for<TypeParam>({.selection = Selection::kSampled, .k = 200, .period = 1000}, n);
+  const auto base = values_of(Pattern::kGaussian, n, 1);
+  const auto selector = redsync_selector_for({.selection = Selection::kSampled, .k = 200, .period = 1000}, n);
   for (uint64_t step = 0; step < 12; ++step) {
-    const TypeParam scale = step % 3 == 0 ? TypeParam(1) : step % 3 == 1 ? TypeParam(40) : TypeParam(0.02);
-    std::vector<TypeParam> values(n);
+    const float scale = step % 3 == 0 ? 1.0F : step % 3 == 1 ? 40.0F : 0.02F;
+    std::vector<float> values(n);
     for (size_t i = 0; i < n; ++i) values[i] = base[i] * scale;
     const auto got = redsync_selected_by(*selector, values, step);
     ASSERT_GE(got.size(), 200u);
@@ -251,10 +238,10 @@ TYPED_TEST(SelectRedSync, SampledSearchesAtOnceWhereTheThresholdLeavesFarTooMany
   }
 }
 
-TYPED_TEST(SelectRedSync, SampledNeverSelectsMoreThanFourTimesK) {
-  const auto selector = redsync_selector_for<TypeParam>({.selection = Selection::kSampled, .k = 50, .period = 7}, 5000);
+TEST(SelectRedSync, SampledNeverSelectsMoreThanFourTimesK) {
+  const auto selector = redsync_selector_for({.selection = Selection::kSampled, .k = 50, .period = 7}, 5000);
   for (uint64_t step = 0; step < 80; ++step) {
-    const auto values = values_of<TypeParam>(kPatterns[step % std::size(kPatterns)], 5000, step);
+    const auto values = values_of(kPatterns[step % std::size(kPatterns)], 5000, step);
     const auto got = redsync_selected_by(*selector, values, step);
     ASSERT_LE(got.size(), 200u);
     ASSERT_GE(got.size(), std::min<size_t>(25, count_of_nonzero(values)));
@@ -266,9 +253,9 @@ TYPED_TEST(SelectRedSync, SampledNeverSelectsMoreThanFourTimesK) {
 
 TEST(SelectBySize, EachSizeHasThePapersSelection) {
   const auto as = [](Selection selection, size_t n) {
-    const auto values = values_of<float>(Pattern::kGaussian, n, n);
-    const auto by_size = redsync_selector_for<float>({.selection = Selection::kBySize, .density = 0.001}, n);
-    const auto named = redsync_selector_for<float>({.selection = selection, .density = 0.001}, n);
+    const auto values = values_of(Pattern::kGaussian, n, n);
+    const auto by_size = redsync_selector_for({.selection = Selection::kBySize, .density = 0.001}, n);
+    const auto named = redsync_selector_for({.selection = selection, .density = 0.001}, n);
     EXPECT_EQ(redsync_selected_by(*by_size, values), redsync_selected_by(*named, values)) << n;
   };
   as(Selection::kNone, 64);

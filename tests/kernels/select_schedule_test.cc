@@ -25,20 +25,15 @@ using testing::top_k_oracle;
 using testing::values_of;
 using testing::without_zeros;
 
-template <typename T>
-StreamView<T> schedule_dense_view(const std::vector<T>& values) {
-  return {values.size(), true, {}, values};
-}
+StreamView schedule_dense_view(const std::vector<float>& values) { return {values.size(), true, {}, values}; }
 
-template <typename T>
-std::unique_ptr<Selector<T>> schedule_selector_for(const SelectionSpec& spec, uint64_t dimension) {
-  auto made = make_selector<T>(spec, dimension);
+std::unique_ptr<Selector> schedule_selector_for(const SelectionSpec& spec, uint64_t dimension) {
+  auto made = make_selector(spec, dimension);
   EXPECT_TRUE(made.has_value()) << made.error().message;
   return std::move(*made);
 }
 
-template <typename T>
-std::vector<uint32_t> schedule_selected_by(Selector<T>& selector, const std::vector<T>& values, uint64_t step) {
+std::vector<uint32_t> schedule_selected_by(Selector& selector, const std::vector<float>& values, uint64_t step) {
   IndexBuffer positions = {7};
   const auto done = selector.select(schedule_dense_view(values), {.step = step}, positions);
   EXPECT_TRUE(done.has_value()) << done.error().message;
@@ -49,32 +44,26 @@ SelectionSpec example_of(const SelectionInfo& info) {
   return {.selection = info.selection, .density = 0.05, .threshold = 0.5, .variance = 1};
 }
 
-template <typename T>
-std::vector<T> of_one_sign(std::vector<T> values, uint64_t step) {
-  for (T& value : values) {
+std::vector<float> of_one_sign(std::vector<float> values, uint64_t step) {
+  for (float& value : values) {
     if (step % 2 == 0 ? value < 0 : value > 0) value = 0;
   }
   return values;
 }
 
-template <typename T>
-class SelectSchedule : public ::testing::Test {};
-using ValueTypes = ::testing::Types<float, double>;
-TYPED_TEST_SUITE(SelectSchedule, ValueTypes);
-
 // --- alternating signs ------------------------------------------------------------------------------------------------
 
-TYPED_TEST(SelectSchedule, KeepSignKeepsOneSignAndWhatIsNotFinite) {
-  const TypeParam infinity = std::numeric_limits<TypeParam>::infinity();
-  const TypeParam nan = std::numeric_limits<TypeParam>::quiet_NaN();
+TEST(SelectSchedule, KeepSignKeepsOneSignAndWhatIsNotFinite) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
   for_each_isa([&](const std::string& isa) {
     SCOPED_TRACE(isa);
     for (size_t n = 0; n < 70; ++n) {
-      auto values = values_of<TypeParam>(Pattern::kDenormal, n, n);
+      auto values = values_of(Pattern::kDenormal, n, n);
       if (n > 5) values[n - 1] = -infinity, values[n / 2] = infinity, values[n / 3] = nan, values[0] = -nan;
       for (const Sign sign : {Sign::kPositive, Sign::kNegative}) {
-        std::vector<TypeParam> filtered(n, TypeParam(9));
-        keep_sign<TypeParam>(values, sign, filtered);
+        std::vector<float> filtered(n, 9.0F);
+        keep_sign(values, sign, filtered);
         for (size_t i = 0; i < n; ++i) {
           const bool kept = !std::isfinite(values[i]) || (sign == Sign::kPositive ? values[i] > 0 : values[i] < 0);
           if (std::isnan(values[i])) {
@@ -88,17 +77,17 @@ TYPED_TEST(SelectSchedule, KeepSignKeepsOneSignAndWhatIsNotFinite) {
   });
 }
 
-TYPED_TEST(SelectSchedule, EverySelectionThatMayAlternateSelectsAsIfTheOtherSignWereZero) {
+TEST(SelectSchedule, EverySelectionThatMayAlternateSelectsAsIfTheOtherSignWereZero) {
   size_t seen = 0;
   for (const SelectionInfo& info : selections()) {
     if (!info.may_alternate_signs) continue;
     ++seen;
     SelectionSpec spec = example_of(info);
-    const auto plain = schedule_selector_for<TypeParam>(spec, 6000);
+    const auto plain = schedule_selector_for(spec, 6000);
     spec.alternate_signs = true;
-    const auto alternating = schedule_selector_for<TypeParam>(spec, 6000);
+    const auto alternating = schedule_selector_for(spec, 6000);
     for (const Pattern pattern : kPatterns) {
-      const auto values = values_of<TypeParam>(pattern, 6000, 11);
+      const auto values = values_of(pattern, 6000, 11);
       for (const uint64_t step : {0, 1, 2, 7}) {
         ASSERT_EQ(schedule_selected_by(*alternating, values, step),
                   schedule_selected_by(*plain, of_one_sign(values, step), step))
@@ -109,36 +98,34 @@ TYPED_TEST(SelectSchedule, EverySelectionThatMayAlternateSelectsAsIfTheOtherSign
   EXPECT_GE(seen, 6u);
 }
 
-TYPED_TEST(SelectSchedule, AlternatingTopKIsTheLargestKAndThenTheSmallestK) {
-  const auto values = values_of<TypeParam>(Pattern::kGaussian, 5000, 3);
-  auto selector =
-      schedule_selector_for<TypeParam>({.selection = Selection::kTopK, .k = 40, .alternate_signs = true}, 5000);
-  std::vector<TypeParam> sorted = values;
+TEST(SelectSchedule, AlternatingTopKIsTheLargestKAndThenTheSmallestK) {
+  const auto values = values_of(Pattern::kGaussian, 5000, 3);
+  auto selector = schedule_selector_for({.selection = Selection::kTopK, .k = 40, .alternate_signs = true}, 5000);
+  std::vector<float> sorted = values;
   std::sort(sorted.begin(), sorted.end());
   for (const uint64_t step : {4, 5}) {
-    std::vector<TypeParam> got;
+    std::vector<float> got;
     for (const uint32_t position : schedule_selected_by(*selector, values, step)) got.push_back(values[position]);
     std::sort(got.begin(), got.end());
     const auto begin = step % 2 == 0 ? sorted.end() - 40 : sorted.begin();
-    EXPECT_EQ(got, std::vector<TypeParam>(begin, begin + 40));
+    EXPECT_EQ(got, std::vector<float>(begin, begin + 40));
   }
 }
 
-TYPED_TEST(SelectSchedule, AlternatingFindsNaNAndInfinityOfEitherSignInEveryStep) {
+TEST(SelectSchedule, AlternatingFindsNaNAndInfinityOfEitherSignInEveryStep) {
   for (const SelectionInfo& info : selections()) {
     if (!info.may_alternate_signs) continue;
     SelectionSpec spec = example_of(info);
     spec.alternate_signs = true;
     for (const uint64_t step : {0, 1}) {
-      for (const TypeParam bad :
-           {std::numeric_limits<TypeParam>::infinity(), -std::numeric_limits<TypeParam>::infinity(),
-            std::numeric_limits<TypeParam>::quiet_NaN()}) {
+      for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                              std::numeric_limits<float>::quiet_NaN()}) {
         for (const size_t n : {1, 5000}) {
-          auto values = values_of<TypeParam>(Pattern::kGaussian, n, 1);
+          auto values = values_of(Pattern::kGaussian, n, 1);
           values[n / 2] = bad;
           IndexBuffer positions = {1};
           const auto done =
-              schedule_selector_for<TypeParam>(spec, n)->select(schedule_dense_view(values), {.step = step}, positions);
+              schedule_selector_for(spec, n)->select(schedule_dense_view(values), {.step = step}, positions);
           ASSERT_FALSE(done.has_value()) << info.name;
           ASSERT_EQ(done.error().code, ErrorCode::kNonFinite);
           ASSERT_TRUE(positions.empty());
@@ -148,12 +135,11 @@ TYPED_TEST(SelectSchedule, AlternatingFindsNaNAndInfinityOfEitherSignInEveryStep
   }
 }
 
-TYPED_TEST(SelectSchedule, AlternatingOfASparseAccumulatorGivesPositionsOfIts) {
-  const std::vector<TypeParam> values = {3, -5, 0, 1, -1, 2};
+TEST(SelectSchedule, AlternatingOfASparseAccumulatorGivesPositionsOfIts) {
+  const std::vector<float> values = {3, -5, 0, 1, -1, 2};
   const IndexBuffer indices = {1, 10, 100, 1000, 10'000, 99'999};
-  const StreamView<TypeParam> view{100'000, false, indices, values};
-  auto selector =
-      schedule_selector_for<TypeParam>({.selection = Selection::kTopK, .k = 2, .alternate_signs = true}, 100'000);
+  const StreamView view{100'000, false, indices, values};
+  auto selector = schedule_selector_for({.selection = Selection::kTopK, .k = 2, .alternate_signs = true}, 100'000);
   IndexBuffer positions;
   ASSERT_TRUE(selector->select(view, {.step = 0}, positions).has_value());
   EXPECT_EQ(listed(positions), (std::vector<uint32_t>{0, 5}));
@@ -191,20 +177,20 @@ TEST(SelectWarmUp, TheDensityNeverRisesAndIsNeverBelowWhatIsAskedFor) {
   }
 }
 
-TYPED_TEST(SelectSchedule, EverySelectionWarmsUpDenseAndThenIsAsWithout) {
+TEST(SelectSchedule, EverySelectionWarmsUpDenseAndThenIsAsWithout) {
   const size_t n = 3000;
   for (const SelectionInfo& info : selections()) {
     if (info.selection == Selection::kNone || info.use == SelectionUse::kUnbiased) continue;
     SelectionSpec spec = example_of(info);
-    const auto plain = schedule_selector_for<TypeParam>(spec, n);
+    const auto plain = schedule_selector_for(spec, n);
     spec.warm_up = WarmUp::kDense;
     spec.warm_up_steps = 3;
-    const auto warming = schedule_selector_for<TypeParam>(spec, n);
+    const auto warming = schedule_selector_for(spec, n);
     for (uint64_t step = 0; step < 9; ++step) {
-      const auto values = values_of<TypeParam>(Pattern::kFewDistinct, n, step);
+      const auto values = values_of(Pattern::kFewDistinct, n, step);
       const auto got = schedule_selected_by(*warming, values, step);
       if (step < 3) {
-        ASSERT_EQ(got, without_zeros<TypeParam>(values, top_k_oracle<TypeParam>(values, n))) << info.name;
+        ASSERT_EQ(got, without_zeros(values, top_k_oracle(values, n))) << info.name;
       } else {
         ASSERT_EQ(got, schedule_selected_by(*plain, values, step)) << info.name << " step " << step;
       }
@@ -212,42 +198,42 @@ TYPED_TEST(SelectSchedule, EverySelectionWarmsUpDenseAndThenIsAsWithout) {
   }
 }
 
-TYPED_TEST(SelectSchedule, ExponentialWarmUpSelectsAsTheStagesDensity) {
+TEST(SelectSchedule, ExponentialWarmUpSelectsAsTheStagesDensity) {
   const size_t n = 8000;
   for (const SelectionInfo& info : selections()) {
     if (info.amount != SelectionAmount::kShare || info.use == SelectionUse::kUnbiased) continue;
     SelectionSpec spec = example_of(info);
-    std::vector<std::unique_ptr<Selector<TypeParam>>> stages;
+    std::vector<std::unique_ptr<Selector>> stages;
     for (const double density : {0.25, 0.0625, 0.05}) {
       spec.density = density;
-      stages.push_back(schedule_selector_for<TypeParam>(spec, n));
+      stages.push_back(schedule_selector_for(spec, n));
     }
     spec.warm_up = WarmUp::kExponential;
     spec.warm_up_steps = 6;
-    const auto warming = schedule_selector_for<TypeParam>(spec, n);
+    const auto warming = schedule_selector_for(spec, n);
     for (uint64_t step = 0; step < 12; ++step) {
-      const auto values = values_of<TypeParam>(Pattern::kGaussian, n, step);
-      Selector<TypeParam>& stage = *stages[std::min<uint64_t>(step / 3, 2)];
+      const auto values = values_of(Pattern::kGaussian, n, step);
+      Selector& stage = *stages[std::min<uint64_t>(step / 3, 2)];
       ASSERT_EQ(schedule_selected_by(*warming, values, step), schedule_selected_by(stage, values, step))
           << info.name << " " << step;
     }
   }
 }
 
-TYPED_TEST(SelectSchedule, AWarmUpOfASelectionThatDrawsDrawsEverythingOnceAndThenAsItDoes) {
+TEST(SelectSchedule, AWarmUpOfASelectionThatDrawsDrawsEverythingOnceAndThenAsItDoes) {
   const size_t n = 500;
-  const auto values = values_of<TypeParam>(Pattern::kFewDistinct, n, 4);
+  const auto values = values_of(Pattern::kFewDistinct, n, 4);
   for (const SelectionInfo& info : selections()) {
     if (info.selection == Selection::kNone) continue;
     SelectionSpec spec = example_of(info);
-    const auto plain = schedule_selector_for<TypeParam>(spec, n);
+    const auto plain = schedule_selector_for(spec, n);
     spec.warm_up = WarmUp::kDense;
     spec.warm_up_steps = 1;
-    const auto warming = schedule_selector_for<TypeParam>(spec, n);
+    const auto warming = schedule_selector_for(spec, n);
     IndexBuffer positions, wanted_positions;
-    Buffer<TypeParam> drawn, wanted;
+    Buffer<float> drawn, wanted;
     ASSERT_TRUE(warming->draw(schedule_dense_view(values), {.step = 0}, positions, drawn).has_value());
-    EXPECT_EQ(listed(positions), without_zeros<TypeParam>(values, top_k_oracle<TypeParam>(values, n)));
+    EXPECT_EQ(listed(positions), without_zeros(values, top_k_oracle(values, n)));
     for (size_t i = 0; i < positions.size(); ++i) ASSERT_EQ(drawn[i], values[positions[i]]);
     const auto as_plain = plain->draw(schedule_dense_view(values), {.step = 1}, wanted_positions, wanted);
     const auto done = warming->draw(schedule_dense_view(values), {.step = 1}, positions, drawn);
@@ -258,28 +244,27 @@ TYPED_TEST(SelectSchedule, AWarmUpOfASelectionThatDrawsDrawsEverythingOnceAndThe
   }
 }
 
-TYPED_TEST(SelectSchedule, ADenseWarmUpWithAlternatingSignsIsOfOneSign) {
-  const auto values = values_of<TypeParam>(Pattern::kGaussian, 900, 4);
+TEST(SelectSchedule, ADenseWarmUpWithAlternatingSignsIsOfOneSign) {
+  const auto values = values_of(Pattern::kGaussian, 900, 4);
   const SelectionSpec spec{.selection = Selection::kTrimmed,
                            .density = 0.01,
                            .alternate_signs = true,
                            .warm_up = WarmUp::kDense,
                            .warm_up_steps = 2};
-  const auto selector = schedule_selector_for<TypeParam>(spec, 900);
+  const auto selector = schedule_selector_for(spec, 900);
   for (const uint64_t step : {0, 1}) {
     const auto got = schedule_selected_by(*selector, values, step);
-    EXPECT_EQ(got, without_zeros<TypeParam>(of_one_sign(values, step),
-                                            top_k_oracle<TypeParam>(of_one_sign(values, step), 900)));
+    EXPECT_EQ(got, without_zeros(of_one_sign(values, step), top_k_oracle(of_one_sign(values, step), 900)));
     EXPECT_GT(got.size(), 300u);
   }
 }
 
-TYPED_TEST(SelectSchedule, AWarmUpFindsWhatIsNotFinite) {
+TEST(SelectSchedule, AWarmUpFindsWhatIsNotFinite) {
   const SelectionSpec spec{
       .selection = Selection::kTopK, .density = 0.01, .warm_up = WarmUp::kDense, .warm_up_steps = 2};
-  const auto selector = schedule_selector_for<TypeParam>(spec, 50);
-  std::vector<TypeParam> values(50, 1);
-  values[49] = std::numeric_limits<TypeParam>::quiet_NaN();
+  const auto selector = schedule_selector_for(spec, 50);
+  std::vector<float> values(50, 1);
+  values[49] = std::numeric_limits<float>::quiet_NaN();
   for (uint64_t step = 0; step < 4; ++step) {
     IndexBuffer positions = {1};
     const auto done = selector->select(schedule_dense_view(values), {.step = step}, positions);
@@ -329,7 +314,7 @@ TEST(SelectScheduleText, WarmUpsAndSignsThatCannotBeAreRefusedOfSpecificationsTo
       {.selection = Selection::kNone, .alternate_signs = true}};
   for (const SelectionSpec& spec : refused) {
     EXPECT_EQ(validate(spec).error().code, ErrorCode::kInvalidArgument);
-    EXPECT_FALSE(make_selector<float>(spec, 100).has_value());
+    EXPECT_FALSE(make_selector(spec, 100).has_value());
   }
 }
 

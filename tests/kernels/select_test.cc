@@ -39,72 +39,62 @@ constexpr SelectionSpec kSpecs[] = {{.selection = Selection::kNone},
                                     {.selection = Selection::kGaussian, .density = 0.1},
                                     {.selection = Selection::kRandom, .density = 0.1}};
 
-template <typename T>
-StreamView<T> dense_view(const std::vector<T>& values) {
-  return {values.size(), true, {}, values};
-}
+StreamView dense_view(const std::vector<float>& values) { return {values.size(), true, {}, values}; }
 
-template <typename T>
-std::unique_ptr<Selector<T>> selector_for(const SelectionSpec& spec, uint64_t dimension) {
-  auto made = make_selector<T>(spec, dimension);
+std::unique_ptr<Selector> selector_for(const SelectionSpec& spec, uint64_t dimension) {
+  auto made = make_selector(spec, dimension);
   EXPECT_TRUE(made.has_value()) << made.error().message;
   return std::move(*made);
 }
 
 // The definition, bucket by bucket: the k of largest magnitude among the entries whose index falls in the bucket.
-template <typename T>
-std::vector<uint32_t> bucket_oracle(const StreamView<T>& stream, uint64_t bucket_size, uint64_t k) {
+std::vector<uint32_t> bucket_oracle(const StreamView& stream, uint64_t bucket_size, uint64_t k) {
   std::map<uint64_t, std::vector<uint32_t>> positions_of_bucket;
   for (uint32_t i = 0; i < stream.values.size(); ++i) {
     positions_of_bucket[(stream.dense ? i : stream.indices[i]) / bucket_size].push_back(i);
   }
   std::vector<uint32_t> selected;
   for (const auto& [bucket, positions] : positions_of_bucket) {
-    std::vector<T> values;
+    std::vector<float> values;
     for (const uint32_t position : positions) values.push_back(stream.values[position]);
-    for (const uint32_t in_bucket : without_zeros<T>(values, top_k_oracle<T>(values, k))) {
+    for (const uint32_t in_bucket : without_zeros(values, top_k_oracle(values, k))) {
       selected.push_back(positions[in_bucket]);
     }
   }
   return selected;
 }
 
-template <typename T>
-class Select : public ::testing::Test {};
-using ValueTypes = ::testing::Types<float, double>;
-TYPED_TEST_SUITE(Select, ValueTypes);
-
-TYPED_TEST(Select, TopKIsTheSortedOracleWithoutZeros) {
+TEST(Select, TopKIsTheSortedOracleWithoutZeros) {
   for_each_isa([](const std::string& isa) {
     SCOPED_TRACE(isa);
     for (const Pattern pattern : kPatterns) {
       for (const size_t n : {1, 16, 17, 1000}) {
-        const auto values = values_of<TypeParam>(pattern, n, 1);
-        const auto selector = selector_for<TypeParam>({.selection = Selection::kTopK, .density = 0.1}, n);
+        const auto values = values_of(pattern, n, 1);
+        const auto selector = selector_for({.selection = Selection::kTopK, .density = 0.1}, n);
         IndexBuffer positions;
         ASSERT_TRUE(selector->select(dense_view(values), {}, positions).has_value());
         const uint64_t k = (n + 9) / 10;
-        ASSERT_EQ(listed(positions), without_zeros<TypeParam>(values, top_k_oracle<TypeParam>(values, k)));
+        ASSERT_EQ(listed(positions), without_zeros(values, top_k_oracle(values, k)));
       }
     }
   });
 }
 
-TYPED_TEST(Select, NoneSelectsWhateverIsNotZero) {
+TEST(Select, NoneSelectsWhateverIsNotZero) {
   for (const Pattern pattern : kPatterns) {
-    const auto values = values_of<TypeParam>(pattern, 5000, 1);
-    const auto selector = selector_for<TypeParam>({.selection = Selection::kNone}, values.size());
+    const auto values = values_of(pattern, 5000, 1);
+    const auto selector = selector_for({.selection = Selection::kNone}, values.size());
     IndexBuffer positions;
     ASSERT_TRUE(selector->select(dense_view(values), {}, positions).has_value());
-    ASSERT_EQ(listed(positions), without_zeros<TypeParam>(values, top_k_oracle<TypeParam>(values, 5000)));
+    ASSERT_EQ(listed(positions), without_zeros(values, top_k_oracle(values, 5000)));
   }
 }
 
-TYPED_TEST(Select, ThresholdComparesAsInDoublePrecision) {
-  const TypeParam nearest = static_cast<TypeParam>(0.1);
-  const std::vector<TypeParam> values = {nearest, std::nextafter(nearest, TypeParam(0)),
-                                         std::nextafter(nearest, TypeParam(1)), -nearest, 0};
-  const auto selector = selector_for<TypeParam>({.selection = Selection::kThreshold, .threshold = 0.1}, values.size());
+TEST(Select, ThresholdComparesAsInDoublePrecision) {
+  const float nearest = static_cast<float>(0.1);
+  const std::vector<float> values = {nearest, std::nextafter(nearest, 0.0F), std::nextafter(nearest, 1.0F), -nearest,
+                                     0};
+  const auto selector = selector_for({.selection = Selection::kThreshold, .threshold = 0.1}, values.size());
   IndexBuffer positions;
   ASSERT_TRUE(selector->select(dense_view(values), {}, positions).has_value());
   std::vector<uint32_t> wanted;
@@ -114,15 +104,15 @@ TYPED_TEST(Select, ThresholdComparesAsInDoublePrecision) {
   EXPECT_EQ(listed(positions), wanted);
 }
 
-TYPED_TEST(Select, BucketTopKIsTheOracleOfEachBucket) {
+TEST(Select, BucketTopKIsTheOracleOfEachBucket) {
   for (const Pattern pattern : kPatterns) {
     for (const uint32_t bucket_size : {1, 7, 64, 512, 5000}) {
-      const auto values = values_of<TypeParam>(pattern, 6007, 4);
+      const auto values = values_of(pattern, 6007, 4);
       const uint64_t k = std::max<uint64_t>(1, static_cast<uint64_t>(std::ceil(0.02 * bucket_size)));
       const auto wanted = bucket_oracle(dense_view(values), bucket_size, k);
       for_each_isa([&](const std::string& isa) {
         SCOPED_TRACE(isa);
-        const auto selector = selector_for<TypeParam>(
+        const auto selector = selector_for(
             {.selection = Selection::kBucketTopK, .density = 0.02, .bucket_size = bucket_size}, values.size());
         IndexBuffer positions;
         ASSERT_TRUE(selector->select(dense_view(values), {}, positions).has_value());
@@ -132,32 +122,30 @@ TYPED_TEST(Select, BucketTopKIsTheOracleOfEachBucket) {
   }
 }
 
-TYPED_TEST(Select, BucketTopKOfASparseAccumulatorGoesByIndex) {
+TEST(Select, BucketTopKOfASparseAccumulatorGoesByIndex) {
   for (const Pattern pattern : kPatterns) {
-    const auto values = values_of<TypeParam>(pattern, 900, 4);
+    const auto values = values_of(pattern, 900, 4);
     RandomSequence random(random_key(77));
     std::set<uint32_t> indices = {0, 511, 512, 4'294'967'295u};
     while (indices.size() < values.size()) indices.insert(static_cast<uint32_t>(random.next_below(20'000)));
     const IndexBuffer sorted(indices.begin(), indices.end());
-    const StreamView<TypeParam> view{kDimensionMax, false, sorted, values};
-    const auto selector =
-        selector_for<TypeParam>({.selection = Selection::kBucketTopK, .density = 0.005}, kDimensionMax);
+    const StreamView view{kDimensionMax, false, sorted, values};
+    const auto selector = selector_for({.selection = Selection::kBucketTopK, .density = 0.005}, kDimensionMax);
     IndexBuffer positions;
     ASSERT_TRUE(selector->select(view, {}, positions).has_value());
     ASSERT_EQ(listed(positions), bucket_oracle(view, 512, 3));
   }
 }
 
-TYPED_TEST(Select, EverySelectionRefusesNaNAndInfinityAndSelectsNothing) {
+TEST(Select, EverySelectionRefusesNaNAndInfinityAndSelectsNothing) {
   for (const SelectionSpec& spec : kSpecs) {
     for (const size_t n : {1, 17, 300}) {
       for (size_t at = 0; at < n; at += 1 + n / 40) {
-        for (const TypeParam bad :
-             {std::numeric_limits<TypeParam>::quiet_NaN(), -std::numeric_limits<TypeParam>::infinity()}) {
-          auto values = values_of<TypeParam>(Pattern::kGaussian, n, 1);
+        for (const float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+          auto values = values_of(Pattern::kGaussian, n, 1);
           values[at] = bad;
           IndexBuffer positions = {1, 2};
-          const auto done = selector_for<TypeParam>(spec, n)->select(dense_view(values), {}, positions);
+          const auto done = selector_for(spec, n)->select(dense_view(values), {}, positions);
           ASSERT_FALSE(done.has_value()) << selection_name(spec.selection) << " n " << n << " at " << at;
           ASSERT_EQ(done.error().code, ErrorCode::kNonFinite);
           ASSERT_TRUE(positions.empty());
@@ -167,14 +155,14 @@ TYPED_TEST(Select, EverySelectionRefusesNaNAndInfinityAndSelectsNothing) {
   }
 }
 
-TYPED_TEST(Select, AnErrorLeavesTheStateAsItWas) {
+TEST(Select, AnErrorLeavesTheStateAsItWas) {
   for (const SelectionSpec& spec : kSpecs) {
-    auto disturbed = selector_for<TypeParam>(spec, 2000);
-    auto undisturbed = selector_for<TypeParam>(spec, 2000);
+    auto disturbed = selector_for(spec, 2000);
+    auto undisturbed = selector_for(spec, 2000);
     for (uint64_t step = 0; step < 20; ++step) {
-      const auto values = values_of<TypeParam>(Pattern::kGaussian, 2000, step);
+      const auto values = values_of(Pattern::kGaussian, 2000, step);
       auto broken = values;
-      broken[1999] = std::numeric_limits<TypeParam>::infinity();
+      broken[1999] = std::numeric_limits<float>::infinity();
       IndexBuffer positions, wanted;
       ASSERT_FALSE(disturbed->select(dense_view(broken), {.step = step}, positions).has_value());
       ASSERT_TRUE(disturbed->select(dense_view(values), {.step = step}, positions).has_value());
@@ -184,11 +172,11 @@ TYPED_TEST(Select, AnErrorLeavesTheStateAsItWas) {
   }
 }
 
-TYPED_TEST(Select, NothingIsSelectedOfNothingAndOfZeros) {
+TEST(Select, NothingIsSelectedOfNothingAndOfZeros) {
   for (const SelectionSpec& spec : kSpecs) {
-    const auto selector = selector_for<TypeParam>(spec, 5000);
-    const std::vector<TypeParam> zeros(5000, TypeParam(-0.0));
-    const StreamView<TypeParam> empty{5000, false, {}, {}};
+    const auto selector = selector_for(spec, 5000);
+    const std::vector<float> zeros(5000, -0.0F);
+    const StreamView empty{5000, false, {}, {}};
     for (int step = 0; step < 3; ++step) {
       IndexBuffer positions = {3};
       ASSERT_TRUE(selector->select(dense_view(zeros), {}, positions).has_value());
@@ -199,11 +187,11 @@ TYPED_TEST(Select, NothingIsSelectedOfNothingAndOfZeros) {
   }
 }
 
-TYPED_TEST(Select, EverySelectionGivesIncreasingPositionsWithoutZeros) {
+TEST(Select, EverySelectionGivesIncreasingPositionsWithoutZeros) {
   for (const SelectionSpec& spec : kSpecs) {
-    const auto selector = selector_for<TypeParam>(spec, 3000);
+    const auto selector = selector_for(spec, 3000);
     for (const Pattern pattern : kPatterns) {
-      const auto values = values_of<TypeParam>(pattern, 3000, 8);
+      const auto values = values_of(pattern, 3000, 8);
       IndexBuffer positions;
       ASSERT_TRUE(selector->select(dense_view(values), {}, positions).has_value());
       for (size_t i = 0; i < positions.size(); ++i) {
@@ -217,40 +205,37 @@ TYPED_TEST(Select, EverySelectionGivesIncreasingPositionsWithoutZeros) {
 
 // --- threshold reuse -------------------------------------------------------------------------------------------------
 
-TYPED_TEST(Select, ReuseEvaluatesExactlyAtTheFirstStepAndWithPeriodOneAlways) {
-  auto selector =
-      selector_for<TypeParam>({.selection = Selection::kThresholdReuse, .density = 0.01, .period = 1}, 20'000);
+TEST(Select, ReuseEvaluatesExactlyAtTheFirstStepAndWithPeriodOneAlways) {
+  auto selector = selector_for({.selection = Selection::kThresholdReuse, .density = 0.01, .period = 1}, 20'000);
   for (uint64_t step = 0; step < 5; ++step) {
-    const auto values = values_of<TypeParam>(Pattern::kGaussian, 20'000, step);
+    const auto values = values_of(Pattern::kGaussian, 20'000, step);
     IndexBuffer positions;
     ASSERT_TRUE(selector->select(dense_view(values), {.step = step}, positions).has_value());
-    ASSERT_EQ(listed(positions), top_k_oracle<TypeParam>(values, 200));
+    ASSERT_EQ(listed(positions), top_k_oracle(values, 200));
   }
 }
 
-TYPED_TEST(Select, ReuseSelectsByTheSameThresholdWhereNothingChanges) {
-  const auto values = values_of<TypeParam>(Pattern::kGaussian, 20'000, 3);
-  auto selector =
-      selector_for<TypeParam>({.selection = Selection::kThresholdReuse, .density = 0.01, .period = 8}, 20'000);
+TEST(Select, ReuseSelectsByTheSameThresholdWhereNothingChanges) {
+  const auto values = values_of(Pattern::kGaussian, 20'000, 3);
+  auto selector = selector_for({.selection = Selection::kThresholdReuse, .density = 0.01, .period = 8}, 20'000);
   for (uint64_t step = 0; step < 20; ++step) {
     IndexBuffer positions;
     ASSERT_TRUE(selector->select(dense_view(values), {.step = step}, positions).has_value());
-    ASSERT_EQ(listed(positions), top_k_oracle<TypeParam>(values, 200));
+    ASSERT_EQ(listed(positions), top_k_oracle(values, 200));
   }
 }
 
 // Data whose every entry is new at each step but whose scale is given: the count at a fixed threshold would drift by 8 % a
 // step where the scale does by 1 %.
-template <typename T>
 std::vector<double> counts_over_k(double (*scale_of)(uint64_t step), Pattern pattern, uint64_t steps) {
   const size_t n = 100'000;
-  auto selector = selector_for<T>({.selection = Selection::kThresholdReuse, .density = 0.01, .period = 32}, n);
-  const auto base = values_of<T>(pattern, n, 21);
+  auto selector = selector_for({.selection = Selection::kThresholdReuse, .density = 0.01, .period = 32}, n);
+  const auto base = values_of(pattern, n, 21);
   std::vector<double> counts;
   for (uint64_t step = 0; step < steps; ++step) {
     const size_t offset = (step * 7919) % n;
-    std::vector<T> values(n);
-    for (size_t i = 0; i < n; ++i) values[i] = base[(i + offset) % n] * static_cast<T>(scale_of(step));
+    std::vector<float> values(n);
+    for (size_t i = 0; i < n; ++i) values[i] = base[(i + offset) % n] * static_cast<float>(scale_of(step));
     IndexBuffer positions;
     EXPECT_TRUE(selector->select(dense_view(values), {.step = step}, positions).has_value());
     counts.push_back(static_cast<double>(positions.size()) / 1000);
@@ -258,37 +243,37 @@ std::vector<double> counts_over_k(double (*scale_of)(uint64_t step), Pattern pat
   return counts;
 }
 
-TYPED_TEST(Select, ReuseHoldsTheCountWithinATenthWhileTheScaleDrifts) {
+TEST(Select, ReuseHoldsTheCountWithinATenthWhileTheScaleDrifts) {
   const auto swing = [](uint64_t step) { return std::exp(0.3 * std::sin(2 * std::numbers::pi * double(step) / 256)); };
   for (const Pattern pattern : {Pattern::kGaussian, Pattern::kHeavyTail}) {
-    for (const double over_k : counts_over_k<TypeParam>(swing, pattern, 70)) {
+    for (const double over_k : counts_over_k(swing, pattern, 70)) {
       EXPECT_GE(over_k, 0.9);
       EXPECT_LE(over_k, 1.1);
     }
   }
 }
 
-TYPED_TEST(Select, ReuseDoesNotOscillateWhereTheCountFallsSteeply) {
+TEST(Select, ReuseDoesNotOscillateWhereTheCountFallsSteeply) {
   // Uniform magnitudes: the count falls a hundred times faster than the threshold rises.
   const auto swing = [](uint64_t step) { return std::exp(0.02 * std::sin(2 * std::numbers::pi * double(step) / 256)); };
-  for (const double over_k : counts_over_k<TypeParam>(swing, Pattern::kDecreasing, 50)) {
+  for (const double over_k : counts_over_k(swing, Pattern::kDecreasing, 50)) {
     EXPECT_GE(over_k, 0.9);
     EXPECT_LE(over_k, 1.1);
   }
 }
 
-TYPED_TEST(Select, ReuseTakesTheExactTopKAtOnceWhenTheScaleJumps) {
+TEST(Select, ReuseTakesTheExactTopKAtOnceWhenTheScaleJumps) {
   const auto jump = [](uint64_t step) { return step < 5 ? 1.0 : step < 10 ? 50.0 : 0.01; };
-  const auto counts = counts_over_k<TypeParam>(jump, Pattern::kGaussian, 15);
+  const auto counts = counts_over_k(jump, Pattern::kGaussian, 15);
   EXPECT_EQ(counts[5], 1.0);
   EXPECT_EQ(counts[10], 1.0);
   for (const double over_k : counts) EXPECT_NEAR(over_k, 1, 0.1);
 }
 
-TYPED_TEST(Select, ReuseNeverSelectsMoreThanTwiceK) {
-  auto selector = selector_for<TypeParam>({.selection = Selection::kThresholdReuse, .k = 50, .period = 32}, 3000);
+TEST(Select, ReuseNeverSelectsMoreThanTwiceK) {
+  auto selector = selector_for({.selection = Selection::kThresholdReuse, .k = 50, .period = 32}, 3000);
   for (uint64_t step = 0; step < 60; ++step) {
-    const auto values = values_of<TypeParam>(kPatterns[step % std::size(kPatterns)], 3000, step);
+    const auto values = values_of(kPatterns[step % std::size(kPatterns)], 3000, step);
     IndexBuffer positions;
     ASSERT_TRUE(selector->select(dense_view(values), {.step = step}, positions).has_value());
     ASSERT_LE(positions.size(), 100u);
@@ -297,9 +282,9 @@ TYPED_TEST(Select, ReuseNeverSelectsMoreThanTwiceK) {
 
 TEST(SelectReuse, ReuseWorksAtTheEndsOfTheNumberRange) {
   for (const Pattern pattern : {Pattern::kDenormal, Pattern::kHuge}) {
-    auto selector = selector_for<float>({.selection = Selection::kThresholdReuse, .k = 100, .period = 16}, 5000);
+    auto selector = selector_for({.selection = Selection::kThresholdReuse, .k = 100, .period = 16}, 5000);
     for (uint64_t step = 0; step < 20; ++step) {
-      const auto values = values_of<float>(pattern, 5000, step);
+      const auto values = values_of(pattern, 5000, step);
       IndexBuffer positions;
       ASSERT_TRUE(selector->select(dense_view(values), {.step = step}, positions).has_value());
       EXPECT_GE(positions.size(), 50u);
@@ -355,12 +340,12 @@ TEST(SelectRegistry, ParametersThatCannotBeAreRefused) {
     const auto valid = validate(spec);
     ASSERT_FALSE(valid.has_value()) << selection_name(spec.selection);
     EXPECT_EQ(valid.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_FALSE(make_selector<float>(spec, 10).has_value());
+    EXPECT_FALSE(make_selector(spec, 10).has_value());
   }
   for (const SelectionSpec& spec : kSpecs) EXPECT_TRUE(validate(spec).has_value()) << selection_name(spec.selection);
   EXPECT_EQ(validate({.selection = static_cast<Selection>(99)}).error().code, ErrorCode::kUnsupported);
-  EXPECT_FALSE(make_selector<double>(kSpecs[0], 0).has_value());
-  EXPECT_FALSE(make_selector<double>(kSpecs[0], kDimensionMax + 1).has_value());
+  EXPECT_FALSE(make_selector(kSpecs[0], 0).has_value());
+  EXPECT_FALSE(make_selector(kSpecs[0], kDimensionMax + 1).has_value());
 }
 
 TEST(SelectRegistry, KIsGivenOrComesFromTheDensityRoundedUp) {

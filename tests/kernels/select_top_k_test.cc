@@ -24,10 +24,9 @@ using testing::top_k_oracle;
 using testing::values_of;
 using testing::without_zeros;
 
-template <typename T>
 class SelectTopK : public ::testing::Test {
  protected:
-  static void expect_as_oracle(std::span<const T> values, uint64_t k) {
+  static void expect_as_oracle(std::span<const float> values, uint64_t k) {
     const std::vector<uint32_t> wanted = top_k_oracle(values, k);
     IndexBuffer positions;
     ASSERT_TRUE(select_top_k(values, k, positions).has_value());
@@ -35,26 +34,24 @@ class SelectTopK : public ::testing::Test {
     ASSERT_TRUE(select_top_k_nonzero(values, k, positions).has_value());
     ASSERT_EQ(listed(positions), without_zeros(values, wanted));
     if (k == 0) return;
-    T least = std::numeric_limits<T>::infinity();
+    float least = std::numeric_limits<float>::infinity();
     for (const uint32_t position : wanted) least = std::min(least, std::abs(values[position]));
     const auto threshold = top_k_threshold(values, k);
     ASSERT_TRUE(threshold.has_value());
     ASSERT_EQ(*threshold, least);
   }
 };
-using ValueTypes = ::testing::Types<float, double>;
-TYPED_TEST_SUITE(SelectTopK, ValueTypes);
 
-TYPED_TEST(SelectTopK, EqualsAFullSortOnEveryPatternAtLengthsAroundTheLaneCount) {
+TEST_F(SelectTopK, EqualsAFullSortOnEveryPatternAtLengthsAroundTheLaneCount) {
   for_each_isa([](const std::string& isa) {
     SCOPED_TRACE(isa);
     for (const Pattern pattern : kPatterns) {
       for (const size_t n : {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 129}) {
-        const auto values = values_of<TypeParam>(pattern, n, n);
+        const auto values = values_of(pattern, n, n);
         for (const uint64_t k : std::set<uint64_t>{0, 1, 2, n / 2, n - 1, n}) {
           if (k > n) continue;
           SCOPED_TRACE(testing::name_of(pattern, n, k));
-          SelectTopK<TypeParam>::expect_as_oracle(values, k);
+          SelectTopK::expect_as_oracle(values, k);
           if (::testing::Test::HasFatalFailure()) return;
         }
       }
@@ -62,15 +59,15 @@ TYPED_TEST(SelectTopK, EqualsAFullSortOnEveryPatternAtLengthsAroundTheLaneCount)
   });
 }
 
-TYPED_TEST(SelectTopK, EqualsAFullSortAroundTheBlockAndWhereItSamples) {
+TEST_F(SelectTopK, EqualsAFullSortAroundTheBlockAndWhereItSamples) {
   for_each_isa([](const std::string& isa) {
     SCOPED_TRACE(isa);
     for (const Pattern pattern : kPatterns) {
       for (const size_t n : {1025, 4095, 4096, 4097, 6001}) {
-        const auto values = values_of<TypeParam>(pattern, n, n);
+        const auto values = values_of(pattern, n, n);
         for (const uint64_t k : {uint64_t{1}, uint64_t{n / 100}, uint64_t{n / 3}, uint64_t{n - 5}}) {
           SCOPED_TRACE(testing::name_of(pattern, n, k));
-          SelectTopK<TypeParam>::expect_as_oracle(values, k);
+          SelectTopK::expect_as_oracle(values, k);
           if (::testing::Test::HasFatalFailure()) return;
         }
       }
@@ -78,64 +75,64 @@ TYPED_TEST(SelectTopK, EqualsAFullSortAroundTheBlockAndWhereItSamples) {
   });
 }
 
-TYPED_TEST(SelectTopK, EqualsAFullSortOnLargeAdversarialInputs) {
+TEST_F(SelectTopK, EqualsAFullSortOnLargeAdversarialInputs) {
   for (const Pattern pattern : kPatterns) {
     const size_t n = 70'001;
-    const auto values = values_of<TypeParam>(pattern, n, 5);
+    const auto values = values_of(pattern, n, 5);
     for (const uint64_t k : {uint64_t{1}, uint64_t{700}, uint64_t{50'000}}) {
       SCOPED_TRACE(testing::name_of(pattern, n, k));
-      SelectTopK<TypeParam>::expect_as_oracle(values, k);
+      SelectTopK::expect_as_oracle(values, k);
       if (::testing::Test::HasFatalFailure()) return;
     }
   }
 }
 
-TYPED_TEST(SelectTopK, AnyAlignmentOfTheArrayGivesTheSame) {
-  const auto values = values_of<TypeParam>(Pattern::kGaussian, 1100, 3);
+TEST_F(SelectTopK, AnyAlignmentOfTheArrayGivesTheSame) {
+  const auto values = values_of(Pattern::kGaussian, 1100, 3);
   for_each_isa([&](const std::string& isa) {
     SCOPED_TRACE(isa);
     for (size_t offset = 0; offset < 20; ++offset) {
-      SelectTopK<TypeParam>::expect_as_oracle(std::span(values).subspan(offset, 1037), 40);
+      SelectTopK::expect_as_oracle(std::span(values).subspan(offset, 1037), 40);
     }
   });
 }
 
-TYPED_TEST(SelectTopK, NaNOrInfinityAnywhereIsAnErrorAndSelectsNothing) {
-  using Limits = std::numeric_limits<TypeParam>;
+TEST_F(SelectTopK, NaNOrInfinityAnywhereIsAnErrorAndSelectsNothing) {
+  using Limits = std::numeric_limits<float>;
   for_each_isa([](const std::string& isa) {
     SCOPED_TRACE(isa);
-    for (const TypeParam bad : {Limits::quiet_NaN(), -Limits::quiet_NaN(), Limits::signaling_NaN(), Limits::infinity(),
-                                -Limits::infinity()}) {
+    for (const float bad : {Limits::quiet_NaN(), -Limits::quiet_NaN(), Limits::signaling_NaN(), Limits::infinity(),
+                            -Limits::infinity()}) {
       for (const size_t n : {1, 5, 16, 37, 70}) {
         for (size_t at = 0; at < n; ++at) {
-          auto values = values_of<TypeParam>(Pattern::kGaussian, n, 1);
+          auto values = values_of(Pattern::kGaussian, n, 1);
           values[at] = bad;
           for (const uint64_t k : std::set<uint64_t>{0, 1, n / 2, n}) {
             IndexBuffer positions = {7};
-            const auto done = select_top_k<TypeParam>(values, k, positions);
+            const auto done = select_top_k(values, k, positions);
             ASSERT_FALSE(done.has_value()) << "n " << n << " at " << at << " k " << k;
             ASSERT_EQ(done.error().code, ErrorCode::kNonFinite);
             ASSERT_TRUE(positions.empty());
-            ASSERT_FALSE(select_top_k_nonzero<TypeParam>(values, k, positions).has_value());
-            ASSERT_FALSE(k != 0 && top_k_threshold<TypeParam>(values, k).has_value());
+            ASSERT_FALSE(select_top_k_nonzero(values, k, positions).has_value());
+            ASSERT_FALSE(k != 0 && top_k_threshold(values, k).has_value());
           }
           IndexBuffer positions;
-          ASSERT_FALSE(select_threshold<TypeParam>(values, 1, n, positions).has_value());
-          ASSERT_FALSE(std::isfinite(max_magnitude<TypeParam>(values)));
+          ASSERT_FALSE(select_threshold(values, 1, n, positions).has_value());
+          ASSERT_FALSE(std::isfinite(max_magnitude(values)));
         }
       }
     }
   });
 }
 
-TYPED_TEST(SelectTopK, NaNIsFoundOnEveryPathOfALargeArray) {
+TEST_F(SelectTopK, NaNIsFoundOnEveryPathOfALargeArray) {
   for (const Pattern pattern : kPatterns) {
     for (const size_t at : {size_t{0}, size_t{12'345}, size_t{39'999}, size_t{40'002}}) {
-      auto values = values_of<TypeParam>(pattern, 40'003, 2);
-      values[at] = std::numeric_limits<TypeParam>::quiet_NaN();
+      auto values = values_of(pattern, 40'003, 2);
+      values[at] = std::numeric_limits<float>::quiet_NaN();
       for (const uint64_t k : {1, 400, 30'000}) {
         IndexBuffer positions;
-        const auto done = select_top_k<TypeParam>(values, k, positions);
+        const auto done = select_top_k(values, k, positions);
         ASSERT_FALSE(done.has_value()) << testing::name_of(pattern, at, k);
         ASSERT_EQ(done.error().code, ErrorCode::kNonFinite);
       }
@@ -143,62 +140,62 @@ TYPED_TEST(SelectTopK, NaNIsFoundOnEveryPathOfALargeArray) {
   }
 }
 
-TYPED_TEST(SelectTopK, AllValuesNaNIsAnErrorToo) {
-  const std::vector<TypeParam> values(10'000, std::numeric_limits<TypeParam>::quiet_NaN());
+TEST_F(SelectTopK, AllValuesNaNIsAnErrorToo) {
+  const std::vector<float> values(10'000, std::numeric_limits<float>::quiet_NaN());
   IndexBuffer positions;
-  EXPECT_EQ(select_top_k<TypeParam>(values, 100, positions).error().code, ErrorCode::kNonFinite);
+  EXPECT_EQ(select_top_k(values, 100, positions).error().code, ErrorCode::kNonFinite);
 }
 
-TYPED_TEST(SelectTopK, WhatLiesAroundTheArrayDoesNotMatter) {
+TEST_F(SelectTopK, WhatLiesAroundTheArrayDoesNotMatter) {
   for_each_isa([](const std::string& isa) {
     SCOPED_TRACE(isa);
     for (size_t n = 0; n < 40; ++n) {
-      std::vector<TypeParam> around(n + 128, std::numeric_limits<TypeParam>::quiet_NaN());
-      const auto inner = values_of<TypeParam>(Pattern::kGaussian, n, n);
+      std::vector<float> around(n + 128, std::numeric_limits<float>::quiet_NaN());
+      const auto inner = values_of(Pattern::kGaussian, n, n);
       std::copy(inner.begin(), inner.end(), around.begin() + 64);
-      SelectTopK<TypeParam>::expect_as_oracle(std::span<const TypeParam>(around).subspan(64, n), n / 2);
+      SelectTopK::expect_as_oracle(std::span<const float>(around).subspan(64, n), n / 2);
     }
   });
 }
 
-TYPED_TEST(SelectTopK, MoreThanThereIsIsRefused) {
-  const std::vector<TypeParam> values(10, 1);
+TEST_F(SelectTopK, MoreThanThereIsIsRefused) {
+  const std::vector<float> values(10, 1);
   IndexBuffer positions;
-  EXPECT_EQ(select_top_k<TypeParam>(values, 11, positions).error().code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(top_k_threshold<TypeParam>(values, 11).error().code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(top_k_threshold<TypeParam>(values, 0).error().code, ErrorCode::kInvalidArgument);
-  EXPECT_TRUE(select_top_k<TypeParam>({}, 0, positions).has_value());
+  EXPECT_EQ(select_top_k(values, 11, positions).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(top_k_threshold(values, 11).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(top_k_threshold(values, 0).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(select_top_k({}, 0, positions).has_value());
   EXPECT_TRUE(positions.empty());
 }
 
-TYPED_TEST(SelectTopK, TheNumberOfThreadsDoesNotChangeTheResult) {
+TEST_F(SelectTopK, TheNumberOfThreadsDoesNotChangeTheResult) {
   const size_t n = (size_t{1} << 20) + 4099;
   for (const Pattern pattern : {Pattern::kGaussian, Pattern::kFewDistinct, Pattern::kIncreasing}) {
-    auto values = values_of<TypeParam>(pattern, n, 9);
+    auto values = values_of(pattern, n, 9);
     IndexBuffer alone, together;
     {
       const tbb::global_control one(tbb::global_control::max_allowed_parallelism, 1);
-      ASSERT_TRUE(select_top_k<TypeParam>(values, n / 100, alone).has_value());
+      ASSERT_TRUE(select_top_k(values, n / 100, alone).has_value());
     }
     const tbb::global_control four(tbb::global_control::max_allowed_parallelism, 4);
-    ASSERT_TRUE(select_top_k<TypeParam>(values, n / 100, together).has_value());
+    ASSERT_TRUE(select_top_k(values, n / 100, together).has_value());
     ASSERT_EQ(alone, together);
-    values[n - 1] = std::numeric_limits<TypeParam>::infinity();
-    ASSERT_FALSE(select_top_k<TypeParam>(values, n / 100, together).has_value());
+    values[n - 1] = std::numeric_limits<float>::infinity();
+    ASSERT_FALSE(select_top_k(values, n / 100, together).has_value());
   }
 }
 
-TYPED_TEST(SelectTopK, ThresholdSelectsAllAtOrAboveItUpToTheLimit) {
+TEST_F(SelectTopK, ThresholdSelectsAllAtOrAboveItUpToTheLimit) {
   for_each_isa([](const std::string& isa) {
     SCOPED_TRACE(isa);
     for (const Pattern pattern : kPatterns) {
       for (const size_t n : {1, 15, 16, 17, 65, 5000}) {
-        const auto values = values_of<TypeParam>(pattern, n, n);
-        for (const TypeParam threshold : {std::numeric_limits<TypeParam>::denorm_min(), TypeParam(0.5), TypeParam(2)}) {
+        const auto values = values_of(pattern, n, n);
+        for (const float threshold : {std::numeric_limits<float>::denorm_min(), 0.5F, 2.0F}) {
           for (const uint64_t count_max : std::set<uint64_t>{0, 1, n / 3, n}) {
             IndexBuffer positions;
-            ASSERT_TRUE(select_threshold<TypeParam>(values, threshold, count_max, positions).has_value());
-            ASSERT_EQ(listed(positions), threshold_oracle<TypeParam>(values, threshold, count_max))
+            ASSERT_TRUE(select_threshold(values, threshold, count_max, positions).has_value());
+            ASSERT_EQ(listed(positions), threshold_oracle(values, threshold, count_max))
                 << testing::name_of(pattern, n, count_max);
           }
         }
@@ -207,36 +204,36 @@ TYPED_TEST(SelectTopK, ThresholdSelectsAllAtOrAboveItUpToTheLimit) {
   });
 }
 
-TYPED_TEST(SelectTopK, ThresholdFindsNaNPastItsLimit) {
-  std::vector<TypeParam> values(20'000, 3);
-  values.back() = std::numeric_limits<TypeParam>::quiet_NaN();
+TEST_F(SelectTopK, ThresholdFindsNaNPastItsLimit) {
+  std::vector<float> values(20'000, 3);
+  values.back() = std::numeric_limits<float>::quiet_NaN();
   IndexBuffer positions;
-  EXPECT_EQ(select_threshold<TypeParam>(values, 1, 5, positions).error().code, ErrorCode::kNonFinite);
+  EXPECT_EQ(select_threshold(values, 1, 5, positions).error().code, ErrorCode::kNonFinite);
   EXPECT_TRUE(positions.empty());
 }
 
-TYPED_TEST(SelectTopK, ThresholdThatIsNotPositiveIsRefused) {
-  const std::vector<TypeParam> values(4, 1);
+TEST_F(SelectTopK, ThresholdThatIsNotPositiveIsRefused) {
+  const std::vector<float> values(4, 1);
   IndexBuffer positions;
-  for (const TypeParam threshold : {TypeParam(0), TypeParam(-1), std::numeric_limits<TypeParam>::quiet_NaN()}) {
-    EXPECT_EQ(select_threshold<TypeParam>(values, threshold, 4, positions).error().code, ErrorCode::kInvalidArgument);
+  for (const float threshold : {0.0F, -1.0F, std::numeric_limits<float>::quiet_NaN()}) {
+    EXPECT_EQ(select_threshold(values, threshold, 4, positions).error().code, ErrorCode::kInvalidArgument);
   }
 }
 
-TYPED_TEST(SelectTopK, MaxMagnitudeAndCountsAreThoseOfALoop) {
+TEST_F(SelectTopK, MaxMagnitudeAndCountsAreThoseOfALoop) {
   for_each_isa([](const std::string& isa) {
     SCOPED_TRACE(isa);
     for (const Pattern pattern : kPatterns) {
       for (size_t n = 0; n < 150; n += n < 70 ? 1 : 13) {
-        const auto values = values_of<TypeParam>(pattern, n, n);
-        TypeParam largest = 0;
+        const auto values = values_of(pattern, n, n);
+        float largest = 0;
         uint64_t at_least_one = 0;
-        for (const TypeParam value : values) {
+        for (const float value : values) {
           largest = std::max(largest, std::abs(value));
           at_least_one += std::abs(value) >= 1 ? 1 : 0;
         }
-        ASSERT_EQ(max_magnitude<TypeParam>(values), largest);
-        ASSERT_EQ(count_at_least<TypeParam>(values, magnitude_key(TypeParam(1))), at_least_one);
+        ASSERT_EQ(max_magnitude(values), largest);
+        ASSERT_EQ(count_at_least(values, magnitude_key(1.0F)), at_least_one);
       }
     }
   });

@@ -15,8 +15,8 @@ namespace {
 
 constexpr uint64_t kDimension = 5'000;
 
-Stream<float> stream_of(IndexSpan indices, uint64_t dimension) {
-  Stream<float> stream = Stream<float>::empty(dimension);
+Stream stream_of(IndexSpan indices, uint64_t dimension) {
+  Stream stream = Stream::empty(dimension);
   for (const uint32_t index : indices) {
     stream.indices.push_back(index);
     stream.values.push_back(0.5f + static_cast<float>(index));
@@ -27,8 +27,8 @@ Stream<float> stream_of(IndexSpan indices, uint64_t dimension) {
 ByteBuffer plain_of(IndexSpan indices, uint64_t dimension, const std::string& codec = "adaptive+raw") {
   const auto spec = codec_from_text(codec);
   EXPECT_TRUE(spec) << codec;
-  const Stream<float> stream = stream_of(indices, dimension);
-  auto container = encode_container<float>(stream.view(), {}, {*spec, RandomKey::from(7), 0});
+  const Stream stream = stream_of(indices, dimension);
+  auto container = encode_container(stream.view(), {}, {*spec, RandomKey::from(7), 0});
   EXPECT_TRUE(container) << codec;
   return std::move(container->bytes);
 }
@@ -75,10 +75,10 @@ TEST(HistoryPayload, BytesAreAsDocumented) {
   history.advance(IndexBuffer{2, 9});
   history.advance(IndexBuffer{5, 9});
   const IndexBuffer indices{1, 4, 5};
-  Stream<float> stream = Stream<float>::empty(16);
+  Stream stream = Stream::empty(16);
   stream.indices = indices;
   stream.values = {1.0f, -2.0f, 0.5f};
-  const auto container = encode_container<float>(stream.view(), {}, {});
+  const auto container = encode_container(stream.view(), {}, {});
   ASSERT_TRUE(container);
   EXPECT_EQ(container->bytes, protocol::documented_bytes("container-example"));
   const auto shortened = shorten_by_history(container->bytes, indices, history);
@@ -89,7 +89,7 @@ TEST(HistoryPayload, BytesAreAsDocumented) {
 
 TEST(HistoryPayload, AReaderWithoutHistoriesRefusesIt) {
   const Example example;
-  const auto read = read_container<float>(example.shortened, {.dimension = kDimension});
+  const auto read = read_container(example.shortened, {.dimension = kDimension});
   ASSERT_FALSE(read);
   EXPECT_EQ(read.error().code, ErrorCode::kUnsupported);
 }
@@ -159,12 +159,12 @@ TEST(HistoryPayload, LimitsHold) {
 
 TEST(HistoryPayload, DenseContainersAndOtherIndicesAreNotShortened) {
   const Example example;
-  const Stream<float> sparse = stream_of(example.indices, kDimension);
-  Stream<float> dense;
+  const Stream sparse = stream_of(example.indices, kDimension);
+  Stream dense;
   dense.dimension = 3;
   dense.dense = true;
   dense.values = {1.0f, 2.0f, 3.0f};
-  const auto container = encode_container<float>(dense.view(), {}, {});
+  const auto container = encode_container(dense.view(), {}, {});
   ASSERT_TRUE(container);
   EXPECT_EQ(code_of(shorten_by_history(container->bytes, {}, IndexHistory(3))), ErrorCode::kUnsupported);
   EXPECT_EQ(code_of(shorten_by_history(example.plain, example.indices.first(3), example.history)),

@@ -36,8 +36,7 @@ struct ArrivalsTest : ::testing::Test {
     arrivals.admit(worker, open(life, sequence), ++now, entry);
   }
   bool decode(uint32_t worker, uint64_t life, uint64_t sequence) {
-    return arrivals.decoded(worker, life, sequence, 100 * life + sequence, SharedStream::from(Stream<float>::empty(8)),
-                            {});
+    return arrivals.decoded(worker, life, sequence, 100 * life + sequence, HeldStream::from(Stream::empty(8)), {});
   }
   void come(uint32_t worker, uint64_t life, uint64_t sequence) {
     arrive(worker, life, sequence);

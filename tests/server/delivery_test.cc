@@ -121,10 +121,10 @@ struct Merging : ::testing::Test {
   }
   const Update& last() const { return std::get<Update>(last_.back().body); }
   std::vector<float> last_sum() const {
-    const auto stream = read_container<float>(last_.back().payload.bytes, {.dimension = 64});
+    const auto stream = read_container(last_.back().payload.bytes, {.dimension = 64});
     EXPECT_TRUE(stream.has_value());
     std::vector<float> sum(64, 0);
-    const Stream<float> sparse = to_sparse<float>(stream->view());
+    const Stream sparse = to_sparse(stream->view());
     for (size_t at = 0; at < sparse.indices.size(); ++at) sum[sparse.indices[at]] = sparse.values[at];
     return sum;
   }

@@ -69,10 +69,10 @@ bool expect_nothing_wrong(const std::vector<protocol::Message>& messages, float 
       aborted = true;
     }
     if (!std::holds_alternative<Update>(message.body)) continue;
-    const auto stream = read_container<float>(message.payload.bytes, {.dimension = 64});
+    const auto stream = read_container(message.payload.bytes, {.dimension = 64});
     EXPECT_TRUE(stream.has_value()) << at;
     if (!stream) continue;
-    const Stream<float> sparse = to_sparse<float>(stream->view());
+    const Stream sparse = to_sparse(stream->view());
     EXPECT_EQ(sparse.count(), 64u) << at;
     EXPECT_TRUE(std::ranges::all_of(sparse.values, [&](float value) { return value == expected; })) << at;
   }

@@ -76,10 +76,10 @@ TEST(ServerProgram, ListensServesARoundAndLeavesOrderly) {
   ASSERT_TRUE(welcome.has_value());
   EXPECT_TRUE(std::get<protocol::Welcome>(welcome->body).view.started);
 
-  Stream<float> gradient = Stream<float>::empty(100);
+  Stream gradient = Stream::empty(100);
   gradient.indices = {3, 50};
   gradient.values = {1.5f, -2.0f};
-  auto coded = encode_container<float>(gradient.view(), gradient.view(), EncodeOptions{});
+  auto coded = encode_container(gradient.view(), gradient.view(), EncodeOptions{});
   ASSERT_TRUE(coded.has_value());
   const SharedBytes payload = SharedBytes::from(std::move(coded->bytes));
   protocol::Contribution contribution;
@@ -87,7 +87,7 @@ TEST(ServerProgram, ListensServesARoundAndLeavesOrderly) {
   worker.send({welcome->header, contribution, payload});
   const auto update = worker.next<protocol::Update>();
   ASSERT_TRUE(update.has_value());
-  const auto sum = read_container<float>(update->payload.bytes, {.dimension = 100});
+  const auto sum = read_container(update->payload.bytes, {.dimension = 100});
   ASSERT_TRUE(sum.has_value());
   EXPECT_EQ(sum->values, gradient.values);
 

@@ -97,12 +97,12 @@ void ScriptedCluster::join_all() {
 }
 
 SharedBytes ScriptedCluster::payload(const std::vector<float>& dense) const {
-  Stream<float> stream;
+  Stream stream;
   stream.dimension = dense.size();
   stream.dense = true;
   stream.values.assign(dense.begin(), dense.end());
-  const Stream<float> sparse = to_sparse<float>(stream.view());
-  auto coded = encode_container<float>(sparse.view(), sparse.view(), EncodeOptions{spec_.codec_up, {}, 0});
+  const Stream sparse = to_sparse(stream.view());
+  auto coded = encode_container(sparse.view(), sparse.view(), EncodeOptions{spec_.codec_up, {}, 0});
   EXPECT_TRUE(coded.has_value());
   return SharedBytes::from(std::move(coded->bytes));
 }
@@ -199,9 +199,9 @@ ScriptedCluster::Gathered ScriptedCluster::gather(uint32_t worker, uint64_t step
       const auto* update = std::get_if<protocol::Update>(&message.body);
       if (!update || update->step != step) continue;
       const protocol::PartLayout& part = layout_.parts[update->part];
-      auto stream = read_container<float>(message.payload.bytes, {.dimension = part.end - part.begin});
+      auto stream = read_container(message.payload.bytes, {.dimension = part.end - part.begin});
       EXPECT_TRUE(stream.has_value());
-      const Stream<float> sparse = to_sparse<float>(stream->view());
+      const Stream sparse = to_sparse(stream->view());
       for (size_t at = 0; at < sparse.indices.size(); ++at) {
         gathered.dense[part.begin + sparse.indices[at]] = sparse.values[at];
       }

@@ -49,7 +49,7 @@ struct StoreRecovering : ::testing::Test {
       update.body.summary.log_digest = digest(step + 1);
       update.payload = codec_.payload(constant(1));
     }
-    rounds_ = std::make_unique<PartRound>(layout_.parts[0], ValueType::kF32, spec_);
+    rounds_ = std::make_unique<PartRound>(layout_.parts[0], spec_);
     rounds_->restore(std::move(restored), 0);
   }
   void open(JobStore::Begin begin, JobStore::Saves saves = kSaves) {

@@ -14,9 +14,9 @@ namespace {
 
 constexpr uint64_t kTasksDimension = 40'000;
 
-Stream<float> some_sum() {
+Stream some_sum() {
   RandomSequence random(random_key(7));
-  Stream<float> sum = Stream<float>::empty(kTasksDimension);
+  Stream sum = Stream::empty(kTasksDimension);
   for (uint32_t index = 3; index < kTasksDimension; index += 1 + static_cast<uint32_t>(random.next_below(20))) {
     sum.indices.push_back(index);
     sum.values.push_back(static_cast<float>(random.next_normal()));
@@ -25,7 +25,7 @@ Stream<float> some_sum() {
 }
 
 /// Sum of |sum - decoded| over the entries of the update, by looking every one up.
-double error_by_lookup(const Stream<float>& sum, const Stream<float>& decoded) {
+double error_by_lookup(const Stream& sum, const Stream& decoded) {
   double error = 0;
   for (size_t at = 0; at < decoded.indices.size(); ++at) {
     const auto found = std::ranges::lower_bound(sum.indices, decoded.indices[at]);
@@ -45,11 +45,11 @@ EncodePlan plan_with(const char* codec) {
 }
 
 TEST(EncodeUpdate, ErrorOfALossyCodeIsWhatTheCarriedEntriesChangedBy) {
-  const Stream<float> sum = some_sum();
+  const Stream sum = some_sum();
   for (const char* codec : {"gap+qsgd4", "raw+qsgd8", "bloom:0.01+qsgd4", "bloom:0.01+raw"}) {
-    const auto update = encode_update(SharedStream::from(Stream<float>(sum)), plan_with(codec));
+    const auto update = encode_update(HeldStream::from(Stream(sum)), plan_with(codec));
     ASSERT_TRUE(update) << codec << ": " << update.error().message;
-    const auto decoded = read_container<float>(update->container.bytes, {});
+    const auto decoded = read_container(update->container.bytes, {});
     ASSERT_TRUE(decoded) << codec;
     ASSERT_EQ(update->entries, decoded->count()) << codec;
     ASSERT_LT(decoded->count(), sum.count()) << codec;
@@ -59,7 +59,7 @@ TEST(EncodeUpdate, ErrorOfALossyCodeIsWhatTheCarriedEntriesChangedBy) {
 }
 
 TEST(EncodeUpdate, SoManyOfTheLargestAreTakenTiesByLowerIndex) {
-  Stream<float> sum = some_sum();
+  Stream sum = some_sum();
   for (size_t at = 0; at < sum.values.size(); at += 5) sum.values[at] = at % 2 == 0 ? 1.5f : -1.5f;
   std::vector<size_t> order(sum.values.size());
   std::iota(order.begin(), order.end(), 0);
@@ -68,34 +68,34 @@ TEST(EncodeUpdate, SoManyOfTheLargestAreTakenTiesByLowerIndex) {
   plan.cut.reset();
   for (const size_t count : {size_t{0}, size_t{1}, size_t{400}, sum.values.size(), 2 * sum.values.size()}) {
     plan.largest = count;
-    const auto update = encode_update(SharedStream::from(Stream<float>(sum)), plan);
+    const auto update = encode_update(HeldStream::from(Stream(sum)), plan);
     ASSERT_TRUE(update) << count;
-    const auto decoded = read_container<float>(update->container.bytes, {});
+    const auto decoded = read_container(update->container.bytes, {});
     ASSERT_TRUE(decoded) << count;
     std::vector<size_t> expected(order.begin(), order.begin() + static_cast<ptrdiff_t>(std::min(count, order.size())));
     std::ranges::sort(expected);
-    const Stream<float> sparse = to_sparse<float>(decoded->view());
+    const Stream sparse = to_sparse(decoded->view());
     ASSERT_EQ(sparse.indices.size(), expected.size());
     for (size_t at = 0; at < expected.size(); ++at) ASSERT_EQ(sparse.indices[at], sum.indices[expected[at]]) << count;
   }
 }
 
 TEST(EncodeUpdate, ErrorOfAnExactCodeIsNothing) {
-  const auto update = encode_update(SharedStream::from(some_sum()), plan_with("gap+raw"));
+  const auto update = encode_update(HeldStream::from(some_sum()), plan_with("gap+raw"));
   ASSERT_TRUE(update);
   EXPECT_EQ(update->codec_error, 0);
 }
 
 TEST(EncodeUpdate, ErrorOfADenseSumIsThatOfEveryEntry) {
   RandomSequence random(random_key(8));
-  Stream<float> sum{1'003, true, {}, {}};
+  Stream sum{1'003, true, {}, {}};
   for (uint64_t index = 0; index < sum.dimension; ++index)
     sum.values.push_back(static_cast<float>(random.next_normal()));
   EncodePlan plan = plan_with("gap+qsgd4");
   plan.cut.reset();
-  const auto update = encode_update(SharedStream::from(Stream<float>(sum)), plan);
+  const auto update = encode_update(HeldStream::from(Stream(sum)), plan);
   ASSERT_TRUE(update);
-  const auto decoded = read_container<float>(update->container.bytes, {});
+  const auto decoded = read_container(update->container.bytes, {});
   ASSERT_TRUE(decoded && decoded->dense);
   double expected = 0;
   for (size_t at = 0; at < sum.values.size(); ++at) {

@@ -428,7 +428,7 @@ TEST(MagnitudeReachedBy, LiesWhereSoManyEntriesAreAbove) {
   std::vector<float> values(100'000);
   for (float& value : values) value = static_cast<float>(random.next_normal());
   MagnitudeHistogram histogram;
-  histogram.add<float>(values);
+  histogram.add(values);
   for (const double count : {1.0, 100.0, 5'000.0, 50'000.0, 99'000.0}) {
     const float magnitude = magnitude_reached_by(histogram, count);
     const auto above = std::ranges::count_if(values, [&](float value) { return std::fabs(value) >= magnitude; });

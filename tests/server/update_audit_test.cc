@@ -17,9 +17,9 @@ using testing::stream_of;
 
 constexpr uint64_t kUpdateAuditDimension = 300'000;  // several blocks
 
-Stream<float> update_audit_gradient(uint64_t seed, double density) {
+Stream update_audit_gradient(uint64_t seed, double density) {
   RandomSequence random(random_key(seed, 1));
-  Stream<float> stream = Stream<float>::empty(kUpdateAuditDimension);
+  Stream stream = Stream::empty(kUpdateAuditDimension);
   for (uint32_t index = 0; index < kUpdateAuditDimension; ++index) {
     if (random.next_unit() >= density) continue;
     stream.indices.push_back(index);
@@ -31,22 +31,22 @@ Stream<float> update_audit_gradient(uint64_t seed, double density) {
 struct Round {
   Round(size_t workers, double density) {
     for (size_t worker = 0; worker < workers; ++worker) contributions.push_back(update_audit_gradient(worker, density));
-    sum = *sum_many<float>(views());
+    sum = *sum_many(views());
   }
-  std::vector<StreamView<float>> views() const {
-    std::vector<StreamView<float>> all;
-    for (const Stream<float>& one : contributions) all.push_back(one.view());
+  std::vector<StreamView> views() const {
+    std::vector<StreamView> all;
+    for (const Stream& one : contributions) all.push_back(one.view());
     return all;
   }
   /// The entries of the sum from `edge` on.
-  Stream<float> cut(float edge) const { return entries_at_least<float>(sum.view(), edge); }
+  Stream cut(float edge) const { return entries_at_least(sum.view(), edge); }
 
-  std::vector<Stream<float>> contributions;
-  Stream<float> sum;
+  std::vector<Stream> contributions;
+  Stream sum;
 };
 
-double carried_by_definition(const Stream<float>& update, const Stream<float>& contribution) {
-  const Entries<float> at = testing::entries_of(update.view());
+double carried_by_definition(const Stream& update, const Stream& contribution) {
+  const Entries at = testing::entries_of(update.view());
   double sum = 0;
   for (const auto& [index, value] : testing::entries_of(contribution.view())) {
     if (at.contains(index)) sum += static_cast<double>(value);
@@ -60,8 +60,8 @@ TEST(UpdateAudit, IsTheSumOfWhatItCarriesOfEachContribution) {
     for (const bool dense : {false, true}) {
       if (dense) round.contributions[2] = to_dense(round.contributions[2].view());
       for (const float edge : {0.01f, 1.5f, 6.0f}) {
-        const Stream<float> update = round.cut(edge);
-        const auto audit = audit_update<float>(update.view(), update.values, round.views(), Extent::kItsIndices);
+        const Stream update = round.cut(edge);
+        const auto audit = audit_update(update.view(), update.values, round.views(), Extent::kItsIndices);
         ASSERT_EQ(audit.carried.size(), 4u);
         EXPECT_EQ(audit.imbalance, 0) << density;
         for (size_t at = 0; at < 4; ++at) {
@@ -69,7 +69,7 @@ TEST(UpdateAudit, IsTheSumOfWhatItCarriesOfEachContribution) {
           EXPECT_NEAR(audit.carried[at], expected, 1e-9 * (1 + std::abs(expected))) << density << ' ' << edge;
         }
       }
-      const auto whole = audit_update<float>(round.sum.view(), round.sum.values, round.views(), Extent::kEverything);
+      const auto whole = audit_update(round.sum.view(), round.sum.values, round.views(), Extent::kEverything);
       EXPECT_EQ(whole.imbalance, 0);
       for (size_t at = 0; at < 4; ++at) {
         EXPECT_NEAR(whole.carried[at], mass_of(round.contributions[at].values).sum, 1e-9);
@@ -85,7 +85,7 @@ TEST(UpdateAudit, AnEntryThatWasLostOrAddedTwiceShows) {
     for (const double off : {1.0, -1.0, 0.1}) {
       std::vector<float> sums(round.sum.values.begin(), round.sum.values.end());
       sums[place] += static_cast<float>(off);
-      const auto audit = audit_update<float>(round.sum.view(), sums, round.views(), Extent::kEverything);
+      const auto audit = audit_update(round.sum.view(), sums, round.views(), Extent::kEverything);
       EXPECT_NEAR(audit.imbalance, std::abs(off), 2e-2) << density;
     }
   }
@@ -95,35 +95,35 @@ TEST(UpdateAudit, AContributionThatWasNotAddedShowsEvenWhereTheUpdateHasItsIndic
   const Round round(4, 0.05);
   Round without = round;
   without.contributions.pop_back();
-  const auto audit = audit_update<float>(without.sum.view(), round.sum.values, without.views(), Extent::kItsIndices);
+  const auto audit = audit_update(without.sum.view(), round.sum.values, without.views(), Extent::kItsIndices);
   EXPECT_GT(audit.imbalance, 1) << "sums have what no contribution has";
   const auto twice = [&] {
     auto views = round.views();
     views.push_back(round.contributions[0].view());
-    return audit_update<float>(round.sum.view(), round.sum.values, views, Extent::kEverything);
+    return audit_update(round.sum.view(), round.sum.values, views, Extent::kEverything);
   }();
   EXPECT_GT(twice.imbalance, 1);
 }
 
 TEST(UpdateAudit, OnABinaryGridOneUnitShows) {
-  const Stream<float> a = stream_of<float>(70'000, {{3, 0.5f}, {69'999, 2.0f}});
-  const Stream<float> b = stream_of<float>(70'000, {{3, 0.25f}});
-  const std::vector<StreamView<float>> both = {a.view(), b.view()};
-  const Stream<float> sum = stream_of<float>(70'000, {{3, 0.75f}, {69'999, 2.0f}});
-  EXPECT_EQ(audit_update<float>(sum.view(), sum.values, both, Extent::kEverything).imbalance, 0);
-  const Stream<float> off = stream_of<float>(70'000, {{3, 0.75f}, {69'999, 2.0625f}});
-  EXPECT_EQ(audit_update<float>(off.view(), off.values, both, Extent::kEverything).imbalance, 0.0625);
-  const Stream<float> missing = stream_of<float>(70'000, {{3, 0.75f}});
-  EXPECT_EQ(audit_update<float>(missing.view(), missing.values, both, Extent::kEverything).imbalance, 2);
-  const auto cut = audit_update<float>(missing.view(), missing.values, both, Extent::kItsIndices);
+  const Stream a = stream_of(70'000, {{3, 0.5f}, {69'999, 2.0f}});
+  const Stream b = stream_of(70'000, {{3, 0.25f}});
+  const std::vector<StreamView> both = {a.view(), b.view()};
+  const Stream sum = stream_of(70'000, {{3, 0.75f}, {69'999, 2.0f}});
+  EXPECT_EQ(audit_update(sum.view(), sum.values, both, Extent::kEverything).imbalance, 0);
+  const Stream off = stream_of(70'000, {{3, 0.75f}, {69'999, 2.0625f}});
+  EXPECT_EQ(audit_update(off.view(), off.values, both, Extent::kEverything).imbalance, 0.0625);
+  const Stream missing = stream_of(70'000, {{3, 0.75f}});
+  EXPECT_EQ(audit_update(missing.view(), missing.values, both, Extent::kEverything).imbalance, 2);
+  const auto cut = audit_update(missing.view(), missing.values, both, Extent::kItsIndices);
   EXPECT_EQ(cut.imbalance, 0) << "what is not in the update goes back";
   EXPECT_EQ(cut.carried, (std::vector<double>{0.5, 0.25}));
 }
 
 TEST(UpdateAudit, NothingIsCarriedOfNothing) {
-  const Stream<float> empty = Stream<float>::empty(10);
-  const std::vector<StreamView<float>> one = {empty.view()};
-  const auto audit = audit_update<float>(empty.view(), {}, one, Extent::kEverything);
+  const Stream empty = Stream::empty(10);
+  const std::vector<StreamView> one = {empty.view()};
+  const auto audit = audit_update(empty.view(), {}, one, Extent::kEverything);
   EXPECT_EQ(audit.imbalance, 0);
   EXPECT_EQ(audit.carried, (std::vector<double>{0}));
 }

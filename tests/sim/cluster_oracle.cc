@@ -17,9 +17,9 @@ std::string at(uint32_t part, uint64_t step) {
 
 std::string who(uint32_t worker, uint64_t life) { return std::to_string(worker) + "/" + std::to_string(life); }
 
-Result<Stream<float>> decode_payload(ByteSpan bytes) { return read_container<float>(bytes, {}); }
+Result<Stream> decode_payload(ByteSpan bytes) { return read_container(bytes, {}); }
 
-void add_to_cluster_oracle(std::vector<float>& sum, const StreamView<float>& stream) {
+void add_to_cluster_oracle(std::vector<float>& sum, const StreamView& stream) {
   for (size_t i = 0; i < stream.values.size(); ++i) sum[stream.dense ? i : stream.indices[i]] += stream.values[i];
 }
 
@@ -31,7 +31,7 @@ uint64_t reselect_k(const protocol::BucketLayout& bucket) {
 
 }  // namespace
 
-void apply_update(std::span<float> weights, const StreamView<float>& sum, double denominator) {
+void apply_update(std::span<float> weights, const StreamView& sum, double denominator) {
   for (size_t i = 0; i < sum.values.size(); ++i) {
     const size_t index = sum.dense ? i : sum.indices[i];
     weights[index] -= static_cast<float>(static_cast<double>(sum.values[i]) / denominator);
@@ -141,7 +141,7 @@ void ClusterOracle::add_carried(uint32_t part, LogPosition at, uint32_t worker, 
                                 std::span<double> carried) const {
   const DecidedStep* last = find(part, at);
   const protocol::ContributorId* who = find_contributor(part, at, worker, life);
-  const Stream<float>* sent = who == nullptr ? nullptr : contribution_of(part, at.n - 1, *who);
+  const Stream* sent = who == nullptr ? nullptr : contribution_of(part, at.n - 1, *who);
   if (last == nullptr || sent == nullptr) return;
   for (size_t i = 0; i < sent->values.size(); ++i) {
     const size_t index = sent->dense ? i : sent->indices[i];
@@ -149,13 +149,12 @@ void ClusterOracle::add_carried(uint32_t part, LogPosition at, uint32_t worker, 
   }
 }
 
-const Stream<float>* ClusterOracle::contribution(uint32_t part, uint64_t step, uint32_t worker, uint64_t life) const {
+const Stream* ClusterOracle::contribution(uint32_t part, uint64_t step, uint32_t worker, uint64_t life) const {
   const auto found = contributions_.find({part, step, worker, life});
   return found == contributions_.end() ? nullptr : &found->second.stream;
 }
 
-const Stream<float>* ClusterOracle::contribution_of(uint32_t part, uint64_t step,
-                                                    const protocol::ContributorId& who) const {
+const Stream* ClusterOracle::contribution_of(uint32_t part, uint64_t step, const protocol::ContributorId& who) const {
   const auto found = contributions_.find(key_of(part, step, who));
   return found == contributions_.end() ? nullptr : &found->second.stream;
 }
@@ -224,7 +223,7 @@ void ClusterOracle::on_merged(const protocol::Message& message, const protocol::
       if (first_step <= single.step) single.decided_in = epoch;
     }
     const LogPosition place{single.step + 1, single.decided_in};
-    const Stream<float>* sent = contribution_of(body.part, single.step, one.contributor);
+    const Stream* sent = contribution_of(body.part, single.step, one.contributor);
     if (find(body.part, place) != nullptr) {
       check_same(single, one.identity);
     } else if (sent != nullptr) {
@@ -242,7 +241,7 @@ void ClusterOracle::on_merged(const protocol::Message& message, const protocol::
           " steps is not their sum");
 }
 
-void ClusterOracle::decide(const protocol::Update& body, uint64_t identity, Result<Stream<float>> update) {
+void ClusterOracle::decide(const protocol::Update& body, uint64_t identity, Result<Stream> update) {
   auto& steps = log_[body.part];
   LogPosition before{body.step, 0};
   for (const auto& [epoch, first_step] : body.summary.epochs) {
@@ -273,7 +272,7 @@ void ClusterOracle::decide(const protocol::Update& body, uint64_t identity, Resu
   if (!update || update->dimension != part.end - part.begin) {
     // The log goes on with nothing in this step, so that one fault stays one.
     fault(at(body.part, body.step) + ": the update does not decode to the part's dimension");
-    update = Stream<float>::empty(part.end - part.begin);
+    update = Stream::empty(part.end - part.begin);
   }
   decided.update = std::move(*update);
   check_contributors(body.part, before, body);
@@ -301,7 +300,7 @@ void ClusterOracle::add_up(uint32_t part, uint64_t step, const protocol::Update&
       continue;
     }
     weight_sum += found->second.weight;
-    const Stream<float>& stream = found->second.stream;
+    const Stream& stream = found->second.stream;
     for (size_t i = 0; i < stream.values.size(); ++i) {
       const size_t index = stream.dense ? i : stream.indices[i];
       decided.sum[index] += stream.values[i];
@@ -436,7 +435,7 @@ void ClusterOracle::check_values(uint32_t part, uint64_t step, const DecidedStep
   }
   bound = bound / ((1u << (bucket.codec_down.qsgd_bits - 1)) - 1) * 1.001;
   std::vector<float> carried(decided.sum.size(), 0.0f);
-  const Stream<float>& update = decided.update;
+  const Stream& update = decided.update;
   for (size_t i = 0; i < update.values.size(); ++i) carried[update.dense ? i : update.indices[i]] = update.values[i];
   for (size_t i = 0; i < carried.size(); ++i) {
     if (!decided.carried[i]) continue;

@@ -34,7 +34,7 @@ struct DecidedStep {
   double weight_sum = 0;
   bool whole_sum = true;
   uint64_t identity = 0;       ///< container_identity() of its payload
-  Stream<float> update;        ///< as decoded
+  Stream update;               ///< as decoded
   std::vector<bool> carried;   ///< [part] entries that the contributors lose to it
   std::vector<float> sum;      ///< [part] of the contributions, in the order of the workers
   std::vector<float> weights;  ///< [part] after this step
@@ -81,9 +81,9 @@ class ClusterOracle {
   void add_carried(uint32_t part, LogPosition at, uint32_t worker, uint64_t life, std::span<double> carried) const;
 
   /// What was sent as (part, step) by that life of the worker, if the wire saw it. Mode asynchronous: as that number.
-  const Stream<float>* contribution(uint32_t part, uint64_t step, uint32_t worker, uint64_t life) const;
+  const Stream* contribution(uint32_t part, uint64_t step, uint32_t worker, uint64_t life) const;
   /// Where that is of a contributor to that step.
-  const Stream<float>* contribution_of(uint32_t part, uint64_t step, const protocol::ContributorId& who) const;
+  const Stream* contribution_of(uint32_t part, uint64_t step, const protocol::ContributorId& who) const;
 
   /// A shard came back without its state: what it knew of thresholds is gone, and updates may have become void.
   void on_shard_restart() { approximate_cuts_ = true; }
@@ -102,7 +102,7 @@ class ClusterOracle {
   struct Contributed {
     uint64_t hash = 0;
     double weight = 1;
-    Stream<float> stream;
+    Stream stream;
   };
   using ContributionKey = std::tuple<uint32_t, uint64_t, uint32_t, uint64_t>;  // part, step or number, worker, life
   bool asynchronous() const { return scenario_.spec.mode == protocol::Mode::kAsynchronous; }
@@ -119,7 +119,7 @@ class ClusterOracle {
   void on_settled(const protocol::Message& message, const protocol::Settled& body);
   void on_merged(const protocol::Message& message, const protocol::Update& body);
   void check_same(const protocol::Update& body, uint64_t identity);
-  void decide(const protocol::Update& body, uint64_t identity, Result<Stream<float>> update);
+  void decide(const protocol::Update& body, uint64_t identity, Result<Stream> update);
   void add_up(uint32_t part, uint64_t step, const protocol::Update& body, DecidedStep& decided);
   void check_values(uint32_t part, uint64_t step, const DecidedStep& decided);
   void check_contributors(uint32_t part, LogPosition before, const protocol::Update& body);
@@ -148,7 +148,7 @@ class ClusterOracle {
 };
 
 /// weights[i] -= sum[i] / denominator: what a worker of the simulation does with an update.
-void apply_update(std::span<float> weights, const StreamView<float>& sum, double denominator);
+void apply_update(std::span<float> weights, const StreamView& sum, double denominator);
 
 /// The denominator that a job's rule for combining gives.
 double denominator_of(const protocol::JobSpec& spec, size_t contributors, double weight_sum);

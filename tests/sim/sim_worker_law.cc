@@ -6,12 +6,12 @@
 namespace millrace::testing {
 namespace {
 
-void add_to_sim_worker_law(std::vector<double>& target, const StreamView<float>& stream, uint64_t begin) {
+void add_to_sim_worker_law(std::vector<double>& target, const StreamView& stream, uint64_t begin) {
   for (size_t i = 0; i < stream.values.size(); ++i)
     target[begin + (stream.dense ? i : stream.indices[i])] += static_cast<double>(stream.values[i]);
 }
 
-bool same_entries(const StreamView<float>& a, const StreamView<float>& b) {
+bool same_entries(const StreamView& a, const StreamView& b) {
   std::vector<double> left(a.dimension, 0.0);
   std::vector<double> right(a.dimension, 0.0);
   if (a.dimension != b.dimension) return false;
@@ -29,7 +29,7 @@ SimWorker::Counted SimWorker::counted_at(uint32_t part, LogPosition place) const
     counted.any = true;
     for (const protocol::ContributorId& id : world_.oracle.find(part, place)->contributors) {
       if (id.worker != worker_ || id.life != life) continue;
-      const Stream<float>* sent = world_.oracle.contribution_of(part, place.n - 1, id);
+      const Stream* sent = world_.oracle.contribution_of(part, place.n - 1, id);
       counted.with_entries = counted.with_entries || sent == nullptr || sent->count() > 0;
     }
   }
@@ -75,7 +75,7 @@ void SimWorker::check_law() {
 void SimWorker::add_outstanding(uint32_t bucket, std::vector<double>& whole) {
   for (const auto& out : core_->outstanding(bucket)) {
     add_to_sim_worker_law(whole, out.sent, out.begin);
-    const Stream<float>* seen = world_.oracle.contribution(out.part, out.step, worker_, out.life);
+    const Stream* seen = world_.oracle.contribution(out.part, out.step, worker_, out.life);
     if (seen != nullptr && !same_entries(out.sent, seen->view()))
       world_.fault(name() + " part " + std::to_string(out.part) + " step " + std::to_string(out.step) +
                    ": sent is not what the receiver decodes");
@@ -86,7 +86,7 @@ void SimWorker::add_outstanding(uint32_t bucket, std::vector<double>& whole) {
 bool SimWorker::accounts_agree(uint32_t bucket, std::string& why) {
   const std::vector<double>& entered = entered_[bucket];
   std::vector<double> held(entered.size(), 0.0);
-  const Stream<float> residual = core_->residual(bucket);
+  const Stream residual = core_->residual(bucket);
   add_to_sim_worker_law(held, residual.view(), 0);
   add_outstanding(bucket, held);
   const std::vector<double>& carried = credited_[bucket];
@@ -201,7 +201,7 @@ void SimWorker::check_saved_state() {
   if (!decoded) return world_.fault(name() + ": the saved state cannot be read: " + decoded.error().message);
   for (const auto& bucket : world_.layout.buckets) {
     std::vector<double> whole(bucket.dimension, 0.0);
-    const Stream<float> residual = core_->residual(bucket.bucket);
+    const Stream residual = core_->residual(bucket.bucket);
     add_to_sim_worker_law(whole, residual.view(), 0);
     add_outstanding(bucket.bucket, whole);
     std::vector<double> saved(bucket.dimension, 0.0);

@@ -120,16 +120,15 @@ struct DrawnSums {
   }
 };
 
-template <typename T>
-DrawnSums draw_many(Selector<T>& selector, const std::vector<T>& values, uint64_t draws, uint64_t seed) {
+inline DrawnSums draw_many(Selector& selector, const std::vector<float>& values, uint64_t draws, uint64_t seed) {
   DrawnSums found;
   found.sums.assign(values.size(), 0);
   found.squares = found.times = found.sums;
   found.draws = draws;
   IndexBuffer positions;
-  Buffer<T> sent;
+  Buffer<float> sent;
   for (uint64_t draw = 0; draw < draws; ++draw) {
-    const StreamView<T> view{values.size(), true, {}, values};
+    const StreamView view{values.size(), true, {}, values};
     if (!selector.draw(view, {draw, random_key(seed, draw)}, positions, sent)) return found;
     double norm = 0;
     for (size_t i = 0; i < positions.size(); ++i) {

@@ -43,18 +43,16 @@ void for_each_value_codec(const Each& each) {
   }
 }
 
-template <typename T>
-bool same_value_bits(const std::vector<T>& one, const std::vector<T>& other) {
+inline bool same_value_bits(const std::vector<float>& one, const std::vector<float>& other) {
   return one.size() == other.size() &&
-         (one.empty() || std::memcmp(one.data(), other.data(), one.size() * sizeof(T)) == 0);
+         (one.empty() || std::memcmp(one.data(), other.data(), one.size() * sizeof(float)) == 0);
 }
 
 /// A code, and what the encoder says will be decoded (of a lossless codec: the values).
-template <typename T>
 struct CodedValues {
   Status status;
   ByteBuffer bytes;
-  std::vector<T> said;
+  std::vector<float> said;
 };
 
 inline IndexBuffer some_indices(size_t count) {
@@ -63,21 +61,19 @@ inline IndexBuffer some_indices(size_t count) {
   return indices;
 }
 
-template <typename T>
-CodedValues<T> code_values(const ValueCodec& codec, const CodecSpec& spec, const std::vector<T>& values,
-                           RandomKey random = {3, 4}, uint64_t index_base = 0) {
-  CodedValues<T> coded;
+inline CodedValues code_values(const ValueCodec& codec, const CodecSpec& spec, const std::vector<float>& values,
+                               RandomKey random = {3, 4}, uint64_t index_base = 0) {
+  CodedValues coded;
   const bool lossless = codec.lossless(spec);
   if (!lossless) coded.said.resize(values.size());
-  coded.status = codec.encode(some_indices(values.size()), std::span<const T>(values), {spec, random, index_base},
-                              coded.bytes, std::span<T>(coded.said));
+  coded.status = codec.encode(some_indices(values.size()), std::span<const float>(values), {spec, random, index_base},
+                              coded.bytes, std::span<float>(coded.said));
   if (lossless) coded.said = values;
   return coded;
 }
 
-template <typename T>
-Status decode_values(const ValueCodec& codec, ByteSpan bytes, std::vector<T>& values) {
-  return codec.decode(bytes, some_indices(values.size()), std::span<T>(values));
+inline Status decode_values(const ValueCodec& codec, ByteSpan bytes, std::vector<float>& values) {
+  return codec.decode(bytes, some_indices(values.size()), std::span<float>(values));
 }
 
 inline std::vector<uint8_t> listed(const ByteBuffer& bytes) { return {bytes.begin(), bytes.end()}; }

@@ -32,9 +32,9 @@ struct AuditedBucket {
     in_flight.resize(layout.parts.size());
   }
 
-  Stream<float> gradient(double density, uint64_t round) const {
+  Stream gradient(double density, uint64_t round) const {
     RandomSequence random(random_key(5, round));
-    Stream<float> stream = Stream<float>::empty(kLength);
+    Stream stream = Stream::empty(kLength);
     for (uint32_t index = 0; index < kLength; ++index) {
       if (random.next_unit() >= density) continue;
       stream.indices.push_back(index);
@@ -43,9 +43,9 @@ struct AuditedBucket {
     return stream;
   }
 
-  void push(const Stream<float>& pushed, bool dense, uint64_t step, float weight = 1) {
+  void push(const Stream& pushed, bool dense, uint64_t step, float weight = 1) {
     if (dense) {
-      const Stream<float> whole = to_dense(pushed.view());
+      const Stream whole = to_dense(pushed.view());
       ASSERT_TRUE(bucket->slot(0).add_dense(whole.values, weight));
     } else {
       ASSERT_TRUE(bucket->slot(0).add_sparse(pushed.indices, pushed.values, weight));
@@ -71,7 +71,7 @@ struct AuditedBucket {
       books.entered.subtract(books.lost);
       for (const auto* list : {&in_flight[at], &carried}) {
         if (list == &carried && at != 0) continue;
-        for (const Stream<float>& stream : *list) books.entered.subtract(mass_of(stream.values));
+        for (const Stream& stream : *list) books.entered.subtract(mass_of(stream.values));
       }
       missing += books.entered.value();
       uncertainty += books.entered.uncertainty();
@@ -87,19 +87,19 @@ struct AuditedBucket {
   protocol::JobSpec spec;
   protocol::JobLayout layout;
   std::unique_ptr<Bucket> bucket;
-  std::vector<std::vector<Stream<float>>> in_flight;  ///< by part
-  std::vector<Stream<float>> carried;                 ///< by updates, any part
+  std::vector<std::vector<Stream>> in_flight;  ///< by part
+  std::vector<Stream> carried;                 ///< by updates, any part
 };
 
 /// Half of what was sent comes back, the other half was carried.
 void audit_answer(AuditedBucket& job, size_t at) {
-  Stream<float> sent = std::move(job.in_flight[at].back());
+  Stream sent = std::move(job.in_flight[at].back());
   job.in_flight[at].pop_back();
-  Stream<float> back = Stream<float>::empty(sent.dimension);
-  Stream<float> gone = Stream<float>::empty(sent.dimension);
+  Stream back = Stream::empty(sent.dimension);
+  Stream gone = Stream::empty(sent.dimension);
   if (sent.dense) sent = to_sparse(sent.view());
   for (size_t i = 0; i < sent.indices.size(); ++i) {
-    Stream<float>& to = i % 2 == 0 ? back : gone;
+    Stream& to = i % 2 == 0 ? back : gone;
     to.indices.push_back(sent.indices[i]);
     to.values.push_back(sent.values[i]);
   }
@@ -162,7 +162,7 @@ TEST(Audit, RealGradientsBalanceWhateverTheJobDoesToThem) {
     for (const bool dense : {false, true}) {
       AuditedBucket job(change);
       for (uint64_t step = 0; step < 12; ++step) {
-        Stream<float> pushed = job.gradient(0.05, step);
+        Stream pushed = job.gradient(0.05, step);
         if (job.spec.non_finite == protocol::NonFinite::kDropAndCount) pushed.values[3] = std::nanf("");
         const float weight = step % 3 == 1 ? 0.3f : 1.0f;
         job.push(pushed, dense, step, weight);
@@ -183,10 +183,10 @@ TEST(Audit, OneEntryThatIsLostOrDoubledShowsToTheDigit) {
     AuditedBucket job([](protocol::JobSpec& spec) { spec.select = {.selection = Selection::kTopK, .k = 2'000}; });
     for (uint64_t step = 0; step < 5; ++step) job.push(job.gradient(0.1, step), dense, step);
     job.expect_balance("before");
-    Stream<float> one = Stream<float>::empty(job.in_flight[0].back().dimension);
+    Stream one = Stream::empty(job.in_flight[0].back().dimension);
     one.indices.push_back(7);
     one.values.push_back(0.25f);
-    job.bucket->give_back(0, Stream<float>(one));
+    job.bucket->give_back(0, Stream(one));
     EXPECT_NEAR(job.missing().first, -0.25, 1e-6) << "came back, and was never sent: doubled";
     job.carried.push_back(std::move(one));
     job.carried.back().values[0] = -0.25f;
@@ -202,7 +202,7 @@ TEST(Audit, AContributionThatIsForgottenIsMissing) {
   AuditedBucket job;
   job.push(job.gradient(0.05, 1), false, 0);
   double mass = 0;
-  for (const Stream<float>& stream : job.in_flight[1]) mass += mass_of(stream.values).sum;
+  for (const Stream& stream : job.in_flight[1]) mass += mass_of(stream.values).sum;
   job.in_flight[1].clear();
   EXPECT_NEAR(job.missing().first, mass, 1e-9);
 }

@@ -33,7 +33,7 @@ struct QuantizedJob {
   }
 
   /// Pushes a stream and codes all of it; returns what the receivers decode.
-  std::map<uint32_t, float> send(const Stream<float>& pushed) {
+  std::map<uint32_t, float> send(const Stream& pushed) {
     EXPECT_TRUE(bucket->slot(0).add_sparse(pushed.indices, pushed.values, 1));
     EXPECT_TRUE(bucket->select(0));
     std::map<uint32_t, float> sent;
@@ -42,7 +42,7 @@ struct QuantizedJob {
     for (size_t at = 0; at < layout.parts.size(); ++at) {
       const auto coded = bucket->code(at, options);
       EXPECT_TRUE(coded);
-      const StreamView<float>& stream = coded->sent.view;
+      const StreamView& stream = coded->sent.view;
       for (size_t i = 0; i < stream.indices.size(); ++i) {
         sent[static_cast<uint32_t>(layout.parts[at].begin) + stream.indices[i]] = stream.values[i];
       }
@@ -55,9 +55,9 @@ struct QuantizedJob {
   std::unique_ptr<Bucket> bucket;
 };
 
-Stream<float> some_gradient() {
+Stream some_gradient() {
   RandomSequence random(random_key(3));
-  Stream<float> stream = Stream<float>::empty(kBucketDimension);
+  Stream stream = Stream::empty(kBucketDimension);
   for (uint32_t index = 0; index < kBucketDimension; index += 1 + static_cast<uint32_t>(random.next_below(9))) {
     stream.indices.push_back(index);
     stream.values.push_back(static_cast<float>(random.next_normal()));
@@ -67,17 +67,17 @@ Stream<float> some_gradient() {
 
 TEST(Bucket, WhatACodeChangedIsInTheResidualBeforeAndAfterItIsSettled) {
   QuantizedJob job(protocol::CodecError::kRetain);
-  const Stream<float> pushed = some_gradient();
+  const Stream pushed = some_gradient();
   auto sent = job.send(pushed);
   ASSERT_EQ(sent.size(), pushed.count());
   ASSERT_TRUE(job.bucket->unsettled());
-  const Stream<float> before = job.bucket->residual();
+  const Stream before = job.bucket->residual();
   const auto lost_before = job.bucket->lost();
   const double dropped_before = job.bucket->counters().dropped_error;
   while (job.bucket->settle_one()) {
   }
   ASSERT_FALSE(job.bucket->unsettled());
-  const Stream<float> after = job.bucket->residual();
+  const Stream after = job.bucket->residual();
   EXPECT_EQ(before.indices, after.indices);
   EXPECT_EQ(before.values, after.values);
   const auto lost = job.bucket->lost();
@@ -97,7 +97,7 @@ TEST(Bucket, WhatACodeChangedIsInTheResidualBeforeAndAfterItIsSettled) {
 
 TEST(Bucket, WhatACodeChangedIsInTheLedgerAtOnceWhereItIsDropped) {
   QuantizedJob job(protocol::CodecError::kDrop);
-  const Stream<float> pushed = some_gradient();
+  const Stream pushed = some_gradient();
   auto sent = job.send(pushed);
   EXPECT_FALSE(job.bucket->unsettled());
   EXPECT_EQ(job.bucket->residual().count(), 0);
@@ -145,7 +145,7 @@ class OverlappingSteps {
     for (size_t at = 0; at < job_.layout.parts.size(); ++at) update(at);
     look();
     // The first half is taken, the rest stays.
-    const Stream<float> taken = bucket().take_residual(0, kBucketDimension / 2);
+    const Stream taken = bucket().take_residual(0, kBucketDimension / 2);
     take_down(taken);
     look();
   }
@@ -157,7 +157,7 @@ class OverlappingSteps {
   Bucket& bucket() { return *job_.bucket; }
 
   void push() {
-    Stream<float> gradient = Stream<float>::empty(kBucketDimension);
+    Stream gradient = Stream::empty(kBucketDimension);
     for (uint32_t index = 0; index < kBucketDimension; index += 1 + static_cast<uint32_t>(random_.next_below(19))) {
       gradient.indices.push_back(index);
       gradient.values.push_back(static_cast<float>(random_.next_normal()));
@@ -175,16 +175,16 @@ class OverlappingSteps {
   /// Of the oldest step in flight: not counted, or carried in part.
   void update(size_t at) {
     if (in_flight_[at].empty()) return;
-    HeldStream<float> sent = std::move(in_flight_[at].front());
+    HeldStream sent = std::move(in_flight_[at].front());
     in_flight_[at].pop_front();
     if (random_.next_below(4) == 0) return bucket().give_back(at, sent.copy());
-    Stream<float> carried = Stream<float>::empty(sent.view.dimension);
+    Stream carried = Stream::empty(sent.view.dimension);
     for (const uint32_t index : sent.view.indices) {
       if (random_.next_below(2) == 0) continue;
       carried.indices.push_back(index);
       carried.values.push_back(1);
     }
-    bucket().give_back_rest(at, std::move(sent), HeldStream<float>::from(std::move(carried)));
+    bucket().give_back_rest(at, std::move(sent), HeldStream::from(std::move(carried)));
   }
 
   void look() {
@@ -197,19 +197,19 @@ class OverlappingSteps {
     seen.push_back(counters.entries_returned);
     seen.push_back(std::bit_cast<uint64_t>(counters.dropped_error));
   }
-  void take_down(const Stream<float>& stream) {
+  void take_down(const Stream& stream) {
     seen.push_back(hash64(bytes_of(std::span<const uint32_t>(stream.indices))));
     seen.push_back(hash64(bytes_of(std::span<const float>(stream.values))));
   }
-  template <typename T>
-  static ByteSpan bytes_of(std::span<const T> values) {
+  template <typename Number>
+  static ByteSpan bytes_of(std::span<const Number> values) {
     return {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()};
   }
 
   QuantizedJob job_;
   RandomSequence random_;
   Settle settle_;
-  std::map<size_t, std::deque<HeldStream<float>>> in_flight_;
+  std::map<size_t, std::deque<HeldStream>> in_flight_;
 };
 
 TEST(Bucket, WhenItIsSettledDoesNotShowInOneBit) {

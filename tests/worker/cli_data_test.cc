@@ -148,7 +148,7 @@ TEST(SyntheticRows, HaveTheShapesDimensionAndNonZerosARow) {
     for (int row = 0; row < kRows; ++row) {
       positive += rows.next(indices, values) > 0 ? 1 : 0;
       count += static_cast<double>(indices.size());
-      const StreamView<float> view{shape.dimension, false, indices, values};
+      const StreamView view{shape.dimension, false, indices, values};
       ASSERT_TRUE(validate(view)) << "indices increase strictly, below the dimension";
     }
     // The mean of 200 rows: five times its standard error.

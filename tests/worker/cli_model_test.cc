@@ -81,8 +81,8 @@ TEST(BatchGradient, AgreesWithFiniteDifferencesOfTheLoss) {
     model.set_scale(0.75F);
     std::vector<long double> parameters;
     for (uint64_t index = 0; index < model.tensor_dimension(); ++index) parameters.push_back(model.weight(index));
-    const Stream<float> gradient = batch_gradient(model, data, all_rows(data)).gradient;
-    const Stream<float> dense = to_dense(gradient.view());
+    const Stream gradient = batch_gradient(model, data, all_rows(data)).gradient;
+    const Stream dense = to_dense(gradient.view());
     for (uint64_t index = 0; index < model.tensor_dimension(); ++index) {
       constexpr long double kStep = 1e-6L;
       std::vector<long double> up = parameters;
@@ -113,7 +113,7 @@ TEST(Loss, NamesAndTheMostThatItIsCurved) {
 TEST(BatchGradient, HoldsTouchedFeaturesAndTheInterceptOnly) {
   const Dataset data = random_data(5, 2);
   const std::vector<uint32_t> first = {0};
-  const Stream<float> gradient = batch_gradient(LinearModel(Loss::kLogistic, kModelDimension), data, first).gradient;
+  const Stream gradient = batch_gradient(LinearModel(Loss::kLogistic, kModelDimension), data, first).gradient;
   std::vector<uint32_t> touched(data.row(0).indices.begin(), data.row(0).indices.end());
   touched.push_back(kModelDimension);
   EXPECT_THAT(gradient.indices, ::testing::ElementsAreArray(touched));
@@ -126,9 +126,8 @@ TEST(BatchGradient, OfNoRowsIsEmpty) {
 TEST(BatchGradient, StaysFiniteAtExtremeMargins) {
   const Dataset data = random_data(6, 20);
   for (const float spread : {1e4F, 1e30F}) {
-    const Stream<float> gradient =
-        batch_gradient(random_model(Loss::kLogistic, 8, spread), data, all_rows(data)).gradient;
-    EXPECT_TRUE(all_finite<float>(gradient.values));
+    const Stream gradient = batch_gradient(random_model(Loss::kLogistic, 8, spread), data, all_rows(data)).gradient;
+    EXPECT_TRUE(all_finite(gradient.values));
   }
 }
 

@@ -173,8 +173,8 @@ TEST(Settling, AtNoMomentShowsInTheResidualTheLedgerOrWhatIsSent) {
         const worker::SessionCore& core = cluster->core(worker);
         ASSERT_EQ(core.counters().payload_bytes_up, eager.counters().payload_bytes_up) << at;
         for (uint32_t bucket = 0; bucket < core.layout().buckets.size() && at % 7 == 0; ++bucket) {
-          const Stream<float> residual = core.residual(bucket);
-          const Stream<float> expected = eager.residual(bucket);
+          const Stream residual = core.residual(bucket);
+          const Stream expected = eager.residual(bucket);
           ASSERT_EQ(residual.indices, expected.indices) << at;
           ASSERT_EQ(residual.values, expected.values) << at;
           ASSERT_TRUE(std::ranges::equal(core.ledger(bucket), eager.ledger(bucket))) << at;

@@ -20,8 +20,8 @@ using protocol::Momentum;
 using testing::Algorithm4;
 using EnteringEntries = std::vector<std::pair<uint32_t, float>>;
 
-std::vector<float> entering_dense_of(const StreamView<float>& stream) {
-  const Stream<float> dense = to_dense(stream);
+std::vector<float> entering_dense_of(const StreamView& stream) {
+  const Stream dense = to_dense(stream);
   return {dense.values.begin(), dense.values.end()};
 }
 
@@ -150,7 +150,7 @@ struct MomentumCore : testing::ScriptedCore {
     config_.spec.audit = true;
   }
   EnteringEntries velocity() const {
-    const Stream<float> all = to_sparse(core_->saved_state().tensors[0].momentum->view());
+    const Stream all = to_sparse(core_->saved_state().tensors[0].momentum->view());
     EnteringEntries entries;
     for (size_t i = 0; i < all.values.size(); ++i) entries.emplace_back(all.indices[i], all.values[i]);
     return entries;

@@ -62,7 +62,7 @@ TEST_F(Late, ASavedResidualCountsWhereNothingWasCountedSince) {
   const auto sent = take_sent<Contribution>();
   ASSERT_EQ(sent.size(), 2u);
   EXPECT_EQ(std::get<Contribution>(sent[0].second.body).step, 1u);
-  const auto stream = read_container<float>(sent[0].second.payload.bytes, {.dimension = part_dimension(0)});
+  const auto stream = read_container(sent[0].second.payload.bytes, {.dimension = part_dimension(0)});
   EXPECT_TRUE(std::ranges::equal(stream->indices, std::vector<uint32_t>{5, 6}));
 }
 

@@ -33,7 +33,7 @@ struct OneTensor {
     return sum;
   }
   double held() const {
-    const Stream<float> residual = bucket->residual();
+    const Stream residual = bucket->residual();
     double sum = 0;
     for (const float value : residual.values) sum += static_cast<double>(value);
     return sum;

@@ -9,8 +9,8 @@
 namespace millrace::worker {
 namespace {
 
-Stream<float> random_stream(uint64_t dimension, double density, RandomSequence& random) {
-  Stream<float> stream = Stream<float>::empty(dimension);
+Stream random_stream(uint64_t dimension, double density, RandomSequence& random) {
+  Stream stream = Stream::empty(dimension);
   for (uint64_t i = 0; i < dimension; ++i) {
     if (random.next_unit() >= density) continue;
     stream.indices.push_back(static_cast<uint32_t>(i));
@@ -21,12 +21,12 @@ Stream<float> random_stream(uint64_t dimension, double density, RandomSequence& 
 
 TEST(MergePieces, IsTheSumIndexByIndexAtAnyDensityAndCut) {
   RandomSequence random(random_key(5));
-  Stream<float> out;  // kept from case to case: what was in it before must not show
+  Stream out;  // kept from case to case: what was in it before must not show
   for (int round = 0; round < 300; ++round) {
     const uint64_t dimension = 1 + random.next_below(400);
     const double densities[] = {0.0, 0.1, 0.5, 1.0};
-    const Stream<float> base = random_stream(dimension, densities[random.next_below(4)], random);
-    std::vector<Stream<float>> streams;
+    const Stream base = random_stream(dimension, densities[random.next_below(4)], random);
+    std::vector<Stream> streams;
     std::vector<Piece> pieces;
     std::map<uint32_t, float> expected;
     for (size_t i = 0; i < base.indices.size(); ++i) expected[base.indices[i]] = base.values[i];
@@ -50,13 +50,13 @@ TEST(MergePieces, IsTheSumIndexByIndexAtAnyDensityAndCut) {
 }
 
 TEST(MergePieces, TheLastIndexOfTheLargestDimensionIsKept) {
-  Stream<float> base = Stream<float>::empty(kDimensionMax);
+  Stream base = Stream::empty(kDimensionMax);
   base.indices = {0xffff'fffeu, 0xffff'ffffu};
   base.values = {1, 2};
-  Stream<float> piece = Stream<float>::empty(16);
+  Stream piece = Stream::empty(16);
   piece.indices = {0, 15};
   piece.values = {4, 8};
-  Stream<float> out;
+  Stream out;
   merge_pieces(std::as_const(base).view(), {{kDimensionMax - 16, std::as_const(piece).view()}}, out);
   EXPECT_EQ(out.indices, (IndexBuffer{0xffff'fff0u, 0xffff'fffeu, 0xffff'ffffu}));
   EXPECT_EQ(out.values, (Buffer<float>{4, 1, 10}));

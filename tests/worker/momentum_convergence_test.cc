@@ -98,7 +98,7 @@ double train(const std::vector<Row>& rows, Way way, double density, double rate)
       EXPECT_TRUE(buckets[worker]->select(step));
       const auto coded = buckets[worker]->code(0, {});
       EXPECT_TRUE(coded);
-      add_scaled<float>(sum, coded->sent.view, 1.0f / kMomentumConvergenceWorkers);
+      add_scaled(sum, coded->sent.view, 1.0f / kMomentumConvergenceWorkers);
       buckets[worker]->mask_applied(0, coded->sent, nullptr);
     }
     for (uint64_t i = 0; i < kFeatures; ++i) {

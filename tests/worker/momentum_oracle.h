@@ -28,7 +28,7 @@ class Algorithm4 {
   /// Masks = selection(V); V = V (1 - Masks). What was selected, zeros left out.
   std::map<uint64_t, float> send() {
     std::map<uint64_t, float> sent;
-    for (const uint32_t index : top_k_oracle<float>(residual, k_)) {
+    for (const uint32_t index : top_k_oracle(residual, k_)) {
       if (residual[index] != 0) sent[index] = residual[index];
       residual[index] = 0;
     }

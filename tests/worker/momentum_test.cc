@@ -26,8 +26,8 @@ using testing::Algorithm4;
 constexpr float kFactor = 0.5f;
 constexpr uint64_t kMomentumSteps = 12;
 
-std::vector<float> momentum_dense_of(const StreamView<float>& stream) {
-  const Stream<float> dense = to_dense(stream);
+std::vector<float> momentum_dense_of(const StreamView& stream) {
+  const Stream dense = to_dense(stream);
   return {dense.values.begin(), dense.values.end()};
 }
 
@@ -89,7 +89,7 @@ class Twin {
 
  private:
   struct InFlight {
-    std::vector<HeldStream<float>> parts;
+    std::vector<HeldStream> parts;
     std::map<uint64_t, float> sent;
   };
 
@@ -98,7 +98,7 @@ class Twin {
     const bool all_dense = random_.next_unit() < run_.dense_rate;
     for (size_t slot = 0; slot < run_.dimensions.size(); ++slot) {
       std::vector<float> gradient(run_.dimensions[slot], 0.0f);
-      Stream<float> entries = Stream<float>::empty(gradient.size());
+      Stream entries = Stream::empty(gradient.size());
       for (uint32_t i = 0; i < gradient.size(); ++i) {
         if (random_.next_below(8) != 0) continue;
         gradient[i] = static_cast<float>(static_cast<int64_t>(random_.next_below(65)) - 32) / 8;
@@ -124,7 +124,7 @@ class Twin {
     for (size_t at = 0; at < layout_.parts.size(); ++at) {
       auto coded = bucket_->code(at, {});
       ASSERT_TRUE(coded);
-      const StreamView<float>& sent = coded->sent.view;
+      const StreamView& sent = coded->sent.view;
       for (size_t i = 0; i < sent.values.size(); ++i) {
         if (sent.values[i] != 0) decoded[layout_.parts[at].begin + (sent.dense ? i : sent.indices[i])] = sent.values[i];
       }
@@ -141,10 +141,10 @@ class Twin {
     in_flight_.pop_front();
     for (size_t at = 0; at < layout_.parts.size(); ++at) {
       const protocol::PartLayout& part = layout_.parts[at];
-      HeldStream<float> sent = std::move(flight.parts[at]);
+      HeldStream sent = std::move(flight.parts[at]);
       const bool counted = random_.next_unit() < run_.counted_rate;
       const bool whole = run_.carried_rate == 1;
-      Stream<float> carried = Stream<float>::empty(part.end - part.begin);
+      Stream carried = Stream::empty(part.end - part.begin);
       for (auto entry = flight.sent.lower_bound(part.begin); entry != flight.sent.lower_bound(part.end); ++entry) {
         const bool goes = counted && random_.next_unit() < run_.carried_rate;
         if (goes && run_.masked) oracle_->applied(entry->first);
@@ -153,7 +153,7 @@ class Twin {
         carried.indices.push_back(static_cast<uint32_t>(entry->first - part.begin));
         carried.values.push_back(1);
       }
-      const auto held = HeldStream<float>::from(std::move(carried));
+      const auto held = HeldStream::from(std::move(carried));
       if (counted) bucket_->mask_applied(at, sent, whole ? nullptr : &held);
       if (!counted) {
         bucket_->give_back(at, sent.copy());
@@ -276,12 +276,12 @@ TEST(Momentum, OfATensorPushedSparseTakesNoMemoryByItsDimension) {
 
 TEST(Momentum, AVelocityThatHasFadedIsForgotten) {
   Velocity velocity({Momentum::kCorrection, kFactor, true}, 10);
-  Stream<float> gradient = Stream<float>::empty(10);
+  Stream gradient = Stream::empty(10);
   gradient.indices = {3};
   gradient.values = {std::numeric_limits<float>::min() * 2};
-  EXPECT_EQ(velocity.enter(Stream<float>(gradient)).count(), 1u);
-  EXPECT_EQ(velocity.enter(Stream<float>::empty(10)).count(), 1u);
-  EXPECT_EQ(velocity.enter(Stream<float>::empty(10)).count(), 0u) << "below the least normal number";
+  EXPECT_EQ(velocity.enter(Stream(gradient)).count(), 1u);
+  EXPECT_EQ(velocity.enter(Stream::empty(10)).count(), 1u);
+  EXPECT_EQ(velocity.enter(Stream::empty(10)).count(), 0u) << "below the least normal number";
   EXPECT_EQ(velocity.values().count(), 0u);
 }
 
@@ -290,19 +290,19 @@ TEST(Momentum, AnEntryOfWhichNothingWasAppliedKeepsItsVelocity) {
     Velocity velocity({Momentum::kCorrection, kFactor, true}, 4);
     velocity.enter({4, true, {}, {8, 4, 2, 1}});
     // A quantizer sent index 1 as 0; a dense stream has 0 where nothing was selected.
-    Stream<float> sent = dense ? Stream<float>{4, true, {}, {8, 0, 0, 0}} : Stream<float>{4, false, {0, 1}, {8, 0}};
-    velocity.applied(0, HeldStream<float>::from(std::move(sent)), nullptr);
+    Stream sent = dense ? Stream{4, true, {}, {8, 0, 0, 0}} : Stream{4, false, {0, 1}, {8, 0}};
+    velocity.applied(0, HeldStream::from(std::move(sent)), nullptr);
     EXPECT_EQ(momentum_dense_of(velocity.values().view()), (std::vector<float>{0, 4, 2, 1})) << dense;
   }
 }
 
 TEST(Momentum, TurnsDenseWhereThatIsSmaller) {
   Velocity velocity({Momentum::kCorrection, kFactor, true}, 8);
-  Stream<float> gradient = Stream<float>::empty(8);
+  Stream gradient = Stream::empty(8);
   gradient.indices = {0, 2, 4, 5, 7};
   gradient.values = {1, 1, 1, 1, 1};
   velocity.enter(std::move(gradient));
-  Stream<float> next = Stream<float>::empty(8);
+  Stream next = Stream::empty(8);
   next.indices = {1};
   next.values = {2};
   EXPECT_EQ(momentum_dense_of(velocity.enter(std::move(next)).view()),

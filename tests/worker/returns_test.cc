@@ -131,7 +131,7 @@ TEST_F(Returns, WhatIsDecidedBeyondItsWeightsWaitsForTheUpdateUnderTheLifeThatSe
     for (uint32_t part = 0; part < 2; ++part) {
       EXPECT_EQ(sent[part].second.header.life, 2u);
       EXPECT_EQ(std::get<Contribution>(sent[part].second.body).step, 0u);
-      const auto empty = read_container<float>(sent[part].second.payload.bytes, {.dimension = part_dimension(part)});
+      const auto empty = read_container(sent[part].second.payload.bytes, {.dimension = part_dimension(part)});
       ASSERT_TRUE(empty.has_value());
       EXPECT_EQ(empty->count(), 0u);
     }

@@ -36,7 +36,7 @@ TEST_F(Rounds, APushIsSentAsOneContributionAPartWithItsHashAndIdentity) {
     EXPECT_EQ(header.epoch, view_.epoch);
     EXPECT_EQ(header.life, 1u);
     EXPECT_EQ(header.shard_life, 1u);
-    const auto stream = read_container<float>(sent[part].second.payload.bytes, {.dimension = part_dimension(part)});
+    const auto stream = read_container(sent[part].second.payload.bytes, {.dimension = part_dimension(part)});
     ASSERT_TRUE(stream.has_value());
     EXPECT_EQ(stream->indices.front(), part == 0 ? 5u : 7u);
     EXPECT_EQ(stream->values.front(), part == 0 ? 1.0f : 2.0f);
@@ -178,7 +178,7 @@ TEST_F(Rounds, EntriesThatWereSentAndAreNotInTheUpdateComeBack) {
   actions_.clear();
   push({9}, {1});
   const auto sent = take_sent<Contribution>();
-  const auto stream = read_container<float>(sent[0].second.payload.bytes, {});
+  const auto stream = read_container(sent[0].second.payload.bytes, {});
   EXPECT_TRUE(std::ranges::equal(stream->indices, std::vector<uint32_t>{5, 9}));
   EXPECT_TRUE(std::ranges::equal(stream->values, std::vector<float>{1, 4}));
 }
@@ -408,7 +408,7 @@ TEST_F(Rounds, DenominatorsAreWhatTheJobCombinesBy) {
   }
   const auto sent = take_sent<Contribution>();
   EXPECT_EQ(std::get<Contribution>(sent[0].second.body).weight, 3.0);
-  EXPECT_EQ(read_container<float>(sent[0].second.payload.bytes, {})->values.front(), 3.0f) << "weight times gradient";
+  EXPECT_EQ(read_container(sent[0].second.payload.bytes, {})->values.front(), 3.0f) << "weight times gradient";
   protocol::Update update = update_of(0, 0);
   update.weight_sum = 4.5;
   hear(0, update, sum_of({{5, 9}}, part_dimension(0)));

@@ -25,7 +25,7 @@ SavedState some_state() {
   SavedTensor sparse;
   sparse.name = "sparse";
   sparse.steps_pushed = 12;
-  sparse.residual = Stream<float>::empty(100);
+  sparse.residual = Stream::empty(100);
   sparse.residual.indices = {3, 99};
   sparse.residual.values = {1.5f, -2};
   SavedTensor dense;
@@ -33,7 +33,7 @@ SavedState some_state() {
   dense.residual.dimension = 3;
   dense.residual.dense = true;
   dense.residual.values = {1, 0, 2};
-  dense.momentum = Stream<float>::empty(3);
+  dense.momentum = Stream::empty(3);
   dense.momentum->indices = {1};
   dense.momentum->values = {0.25f};
   state.tensors = {sparse, dense};

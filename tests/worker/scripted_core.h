@@ -71,12 +71,12 @@ class ScriptedCore : public ::testing::Test {
 
   /// A sum of (index, value) of the part, local indices.
   static SharedBytes sum_of(const std::vector<std::pair<uint32_t, float>>& entries, uint64_t dimension) {
-    Stream<float> stream = Stream<float>::empty(dimension);
+    Stream stream = Stream::empty(dimension);
     for (const auto& [index, value] : entries) {
       stream.indices.push_back(index);
       stream.values.push_back(value);
     }
-    auto container = encode_container<float>(std::as_const(stream).view(), {}, {});
+    auto container = encode_container(std::as_const(stream).view(), {}, {});
     EXPECT_TRUE(container.has_value());
     return SharedBytes::from(std::move(container->bytes));
   }
@@ -126,7 +126,7 @@ class ScriptedCore : public ::testing::Test {
 
   /// The entries of the residual as (index, value).
   std::vector<std::pair<uint32_t, float>> residual() const {
-    const Stream<float> stream = core_->residual(0);
+    const Stream stream = core_->residual(0);
     std::vector<std::pair<uint32_t, float>> entries;
     for (size_t i = 0; i < stream.values.size(); ++i) {
       if (stream.values[i] != 0) {

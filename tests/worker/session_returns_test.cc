@@ -295,8 +295,8 @@ class SessionJoins : public ::testing::Test {
     update.step = step;
     update.decided_in = there_->table().view.epoch;
     update.contributors = {{0, there_->worker_life}, {1, 1}};
-    const Stream<float> ones{kLarge, true, {}, Buffer<float>(kLarge, 1.0f)};
-    auto container = encode_container<float>(ones.view(), StreamView<float>{}, EncodeOptions{});
+    const Stream ones{kLarge, true, {}, Buffer<float>(kLarge, 1.0f)};
+    auto container = encode_container(ones.view(), StreamView{}, EncodeOptions{});
     there_->say(0, 0, update, SharedBytes::from(std::move(container->bytes)));
   }
   void wait_until_acknowledged(uint64_t n) {

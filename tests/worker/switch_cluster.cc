@@ -215,7 +215,7 @@ void SwitchCluster::carry_out(uint32_t worker) {
     node.sent.push_back(std::move(send));
   }
   for (worker::DeliveredUpdate& update : node.actions.delivered) {
-    const StreamView<float>& sum = update.sum.view;
+    const StreamView& sum = update.sum.view;
     std::vector<float>& weights = node.weights[update.bucket];
     if (update.replaces) {
       std::ranges::copy(sum.values, weights.begin() + static_cast<std::ptrdiff_t>(update.begin));
@@ -302,7 +302,7 @@ std::vector<double> SwitchCluster::imbalance(uint32_t bucket) {
     const auto entered = core.entered(bucket);
     const auto applied = core.applied(bucket);
     const std::vector<double> ledger = core.ledger(bucket);
-    const Stream<float> kept = core.residual(bucket);
+    const Stream kept = core.residual(bucket);
     for (size_t i = 0; i < books.size(); ++i) books[i] += entered[i] - ledger[i] - (first ? applied[i] : 0);
     for (size_t i = 0; i < kept.values.size(); ++i)
       books[kept.dense ? i : kept.indices[i]] -= static_cast<double>(kept.values[i]);

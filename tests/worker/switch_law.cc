@@ -38,7 +38,7 @@ SwitchLawBooks books_of(const worker::SessionCore& core, uint32_t bucket) {
   const auto entered = core.entered(bucket);
   const std::vector<double> ledger = core.ledger(bucket);
   for (size_t i = 0; i < entered.size(); ++i) books.applied.push_back(entered[i] - ledger[i]);
-  const Stream<float> kept = core.residual(bucket);
+  const Stream kept = core.residual(bucket);
   for (size_t i = 0; i < kept.values.size(); ++i)
     books.applied[kept.dense ? i : kept.indices[i]] -= static_cast<double>(kept.values[i]);
   for (const worker::OutstandingView& out : core.outstanding(bucket)) {

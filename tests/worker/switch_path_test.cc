@@ -173,7 +173,7 @@ TEST(SwitchPath, OffersAreSettledInQuietMomentsOrWhereSomethingDependsOnThem) {
     }
     End end{.weights = cluster.weights(0), .indices = {}, .values = {}};
     for (uint32_t bucket = 0; bucket < 2; ++bucket) {
-      const Stream<float> left = cluster.core(1).residual(bucket);
+      const Stream left = cluster.core(1).residual(bucket);
       end.indices.insert(end.indices.end(), left.indices.begin(), left.indices.end());
       end.values.insert(end.values.end(), left.values.begin(), left.values.end());
     }

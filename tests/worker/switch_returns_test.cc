@@ -155,7 +155,7 @@ TEST(SwitchReturns, WhatAGiverSaidThatIsRemovedBeforeTheJoinerTakesPartIsTakenBa
 }
 
 std::map<uint32_t, float> residual_of(const worker::SessionCore& core) {
-  const Stream<float> kept = core.residual(0);
+  const Stream kept = core.residual(0);
   std::map<uint32_t, float> entries;
   for (size_t i = 0; i < kept.values.size(); ++i) {
     if (kept.values[i] != 0) entries[kept.dense ? static_cast<uint32_t>(i) : kept.indices[i]] = kept.values[i];

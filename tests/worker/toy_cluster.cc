@@ -241,7 +241,7 @@ void ToyCluster::add_carried_of_unreturnable(const worker::SessionCore& core, ui
     if (layout.bucket != bucket || decided == log.end()) continue;
     const auto& counted = decided->second.update.contributors;
     if (std::ranges::find(counted, protocol::ContributorId{worker, lost.life}) == counted.end()) continue;
-    const Stream<float>& stream = decided->second.streams.at(worker);
+    const Stream& stream = decided->second.streams.at(worker);
     for (size_t i = 0; i < stream.values.size(); ++i) {
       const uint64_t index = layout.begin + (stream.dense ? i : stream.indices[i]);
       if (decided->second.carried.contains(index)) books[index] += static_cast<double>(stream.values[i]);
@@ -256,7 +256,7 @@ void ToyCluster::take_books(const worker::SessionCore& core, uint32_t worker, ui
   for (uint64_t i = 0; i < ledger.size(); ++i)
     books[i] += core.entered(bucket)[i] + core.opening_residual(bucket)[i] - ledger[i];
   add_carried_of_unreturnable(core, worker, bucket, books);
-  const Stream<float> residual = core.residual(bucket);
+  const Stream residual = core.residual(bucket);
   for (size_t i = 0; i < residual.values.size(); ++i) {
     books[residual.dense ? i : residual.indices[i]] -= static_cast<double>(residual.values[i]);
   }

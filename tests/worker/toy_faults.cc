@@ -82,7 +82,7 @@ void ToyCluster::void_step(uint32_t part, const ToyDecision& decision) {
     bool held = holds(*cores_[who.worker], who.life);
     for (const Ended& ended : ended_) held = held || (ended.worker == who.worker && holds(*ended.core, who.life));
     if (held) continue;
-    const Stream<float>& stream = decision.streams.at(who.worker);
+    const Stream& stream = decision.streams.at(who.worker);
     for (size_t i = 0; i < stream.values.size(); ++i) {
       const uint64_t index = layout.begin + (stream.dense ? i : stream.indices[i]);
       if (decision.carried.contains(index)) voided_[layout.bucket][index] += static_cast<double>(stream.values[i]);
@@ -92,7 +92,7 @@ void ToyCluster::void_step(uint32_t part, const ToyDecision& decision) {
 
 void ToyCluster::deliver_to_weights(uint32_t worker, const worker::DeliveredUpdate& update) {
   std::vector<float>& weights = weights_[worker][update.part];
-  const StreamView<float>& sum = update.sum.view;
+  const StreamView& sum = update.sum.view;
   for (size_t i = 0; i < sum.values.size(); ++i) {
     float& weight = weights[sum.dense ? i : sum.indices[i]];
     weight = update.replaces ? sum.values[i] : weight + sum.values[i];
@@ -127,7 +127,7 @@ double ToyCluster::least_loss(uint32_t bucket) const {
         const auto& all = decision.update.contributors;
         const auto who = std::ranges::find(all, ended.worker, &protocol::ContributorId::worker);
         if (who == all.end() || !ended.lives.contains(who->life)) continue;
-        const Stream<float>& stream = decision.streams.at(ended.worker);
+        const Stream& stream = decision.streams.at(ended.worker);
         for (size_t i = 0; i < stream.values.size(); ++i) {
           const uint64_t index = table_.layout.parts[part].begin + (stream.dense ? i : stream.indices[i]);
           if (decision.carried.contains(index)) lost[index] -= static_cast<double>(stream.values[i]);

@@ -210,7 +210,7 @@ void ToyShard::on_contribution(uint32_t worker, const protocol::Message& message
     out.emplace_back(worker, to(worker, protocol::Duplicate{contribution.part, contribution.step}));
     return;
   }
-  auto stream = read_container<float>(message.payload.bytes, {.dimension = layout.end - layout.begin});
+  auto stream = read_container(message.payload.bytes, {.dimension = layout.end - layout.begin});
   if (!stream) {
     complaints.push_back("a payload that does not decode: " + stream.error().message);
     return;
@@ -238,7 +238,7 @@ void ToyShard::close(uint32_t part, uint64_t step, Out& out) {
   for (const auto& [worker, slot] : slots) in.insert(worker);
   ToyDecision& decision = parts_[part].log[step];
   decision.counted = count ? count(part, step, in) : in;
-  Stream<float> sum = Stream<float>::empty(layout.end - layout.begin);
+  Stream sum = Stream::empty(layout.end - layout.begin);
   std::map<uint64_t, double> total;
   for (const auto& [worker, slot] : slots) {
     if (!decision.counted.contains(worker)) continue;
@@ -259,7 +259,7 @@ void ToyShard::close(uint32_t part, uint64_t step, Out& out) {
   decision.update.step = step;
   decision.update.decided_in = view_.epoch;
   decision.update.whole_sum = !carry;
-  auto container = encode_container<float>(std::as_const(sum).view(), StreamView<float>{}, EncodeOptions{});
+  auto container = encode_container(std::as_const(sum).view(), StreamView{}, EncodeOptions{});
   decision.payload = SharedBytes::from(std::move(container->bytes));
   for (const uint32_t worker : connected_) serve(worker, decision, out);
 }

@@ -42,8 +42,8 @@ struct ToyTable {
 /// What a decision made of one step of one part.
 struct ToyDecision {
   std::set<uint32_t> counted;
-  std::map<uint64_t, double> carried;         ///< index in the bucket -> sum, of the entries that the update carries
-  std::map<uint32_t, Stream<float>> streams;  ///< by worker, of those counted
+  std::map<uint64_t, double> carried;  ///< index in the bucket -> sum, of the entries that the update carries
+  std::map<uint32_t, Stream> streams;  ///< by worker, of those counted
   protocol::Update update;
   SharedBytes payload;
 };
@@ -86,7 +86,7 @@ class ToyShard {
  private:
   struct Slot {
     protocol::Contribution contribution;
-    Stream<float> stream;
+    Stream stream;
     uint64_t life = 0;
   };
   struct Part {

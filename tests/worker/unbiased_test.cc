@@ -46,7 +46,7 @@ std::vector<Draws> draw(const protocol::JobSpec& spec, std::span<const float> gr
       options.random = random_key(spec.seed, at, step);
       const auto coded = bucket.code(at, options);
       EXPECT_TRUE(coded);
-      const StreamView<float>& sent = coded->sent.view;
+      const StreamView& sent = coded->sent.view;
       for (size_t i = 0; i < sent.values.size(); ++i) {
         const size_t index = layout.parts[at].begin + (sent.dense ? i : sent.indices[i]);
         sums[index] += static_cast<double>(sent.values[i]);
@@ -141,7 +141,7 @@ TEST(Unbiased, WhatIsDrawnIsTheGradientInExpectationAndTheLedgerHasTheDifference
 }
 
 /// What a bucket sends of a gradient of ones with zeros between in one step.
-Stream<float> drawn_of_ones(const std::string& select, uint64_t step, uint64_t draws) {
+Stream drawn_of_ones(const std::string& select, uint64_t step, uint64_t draws) {
   protocol::JobSpec spec = unbiased(testing::toy_spec(1, {4'000}), "gap+raw");
   spec.select = selection_from_text(select).value();
   spec.parts_per_shard = 1;
@@ -158,7 +158,7 @@ Stream<float> drawn_of_ones(const std::string& select, uint64_t step, uint64_t d
 
 TEST(Unbiased, WorkersAndStepsDrawApart) {
   for (const std::string& select : kDrawing) {
-    const Stream<float> first = drawn_of_ones(select, 0, 0);
+    const Stream first = drawn_of_ones(select, 0, 0);
     EXPECT_EQ(first.indices, drawn_of_ones(select, 0, 0).indices);
     EXPECT_NE(first.indices, drawn_of_ones(select, 1, 0).indices) << select << ": another step";
     EXPECT_NE(first.indices, drawn_of_ones(select, 0, 1).indices) << select << ": another worker";
@@ -259,7 +259,7 @@ TEST(Unbiased, WhatAReturningWorkerHadInFlightIsDiscardedAndCounted) {
   const protocol::JobLayout layout = protocol::plan_layout(spec, 1);
   for (const bool from_a_save : {true, false}) {
     Bucket bucket(spec, layout.buckets.at(0), layout.parts, LedgerMode::kPerIndex);
-    Stream<float> in_flight{8, false, {2, 5}, {1, 4}};
+    Stream in_flight{8, false, {2, 5}, {1, 4}};
     if (from_a_save) {
       bucket.set_aside_loaded(std::move(in_flight));
       bucket.take_over_aside(0);

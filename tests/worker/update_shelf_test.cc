@@ -28,12 +28,12 @@ class UpdateShelfTest : public ::testing::Test {
     update.begin = layout_.parts[part].begin;
     update.contributors = 3;
     update.denominator = 3;
-    auto sum = Stream<float>::empty(layout_.parts[part].end - layout_.parts[part].begin);
+    auto sum = Stream::empty(layout_.parts[part].end - layout_.parts[part].begin);
     for (const uint32_t index : local) {
       sum.indices.push_back(index);
       sum.values.push_back(static_cast<float>(update.begin + index));
     }
-    update.sum = HeldStream<float>::from(std::move(sum));
+    update.sum = HeldStream::from(std::move(sum));
     return update;
   }
   void put(uint32_t part, uint64_t step, const std::vector<uint32_t>& local) {

@@ -37,7 +37,7 @@ std::string result_name(peer::ResultKind kind) {
 /// As they were given by hand, else as this machine has them now.
 peer::KernelSpeeds kernel_speeds_of(const AdviseFlags& flags) {
   peer::KernelSpeeds speeds;
-  if (!flags.add_ns || !flags.add_value_ns) speeds = peer::measure_kernel_speeds<float>(&monotonic_now_ns);
+  if (!flags.add_ns || !flags.add_value_ns) speeds = peer::measure_kernel_speeds(&monotonic_now_ns);
   if (flags.add_ns) speeds.add_entry_s = *flags.add_ns * 1e-9;
   if (flags.add_value_ns) speeds.add_value_s = *flags.add_value_ns * 1e-9;
   return speeds;

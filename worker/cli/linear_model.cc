@@ -93,7 +93,7 @@ BatchGradient batch_gradient(const LinearModel& model, const Dataset& data, std:
     indices.push_back(static_cast<uint32_t>(model.dimension()));
     values.push_back(static_cast<float>(intercept));
   }
-  auto gradient = coalesce<float>(model.tensor_dimension(), indices, values);
+  auto gradient = coalesce(model.tensor_dimension(), indices, values);
   MILLRACE_CHECK(gradient.has_value(), gradient.error().message);
   result.gradient = std::move(*gradient);
   return result;

@@ -56,8 +56,7 @@ class LinearModel {
 
 /// A mini-batch's gradient, and how good the model was on it.
 struct BatchGradient {
-  Stream<float>
-      gradient;         ///< of the mean loss: only touched features and the intercept, L2 not in it; empty without rows
+  Stream gradient;      ///< of the mean loss: only touched features and the intercept, L2 not in it; empty without rows
   double loss_sum = 0;  ///< over the rows
 };
 

@@ -284,7 +284,7 @@ class Run {
     const TimeNs began = monotonic_now_ns();
     const BatchGradient batch = batch_gradient(model_, data_, rows);
     wait_until(began + options_.compute_ms * kNsPerMs);
-    const Stream<float>& gradient = batch.gradient;
+    const Stream& gradient = batch.gradient;
     const TimeNs pushed_at = monotonic_now_ns();
     const bool sparse = options_.form == GradientForm::kSparse;
     for (size_t at = 0; at < gradient.indices.size() && !sparse; ++at)

@@ -28,7 +28,7 @@ struct DeliveredUpdate {
       false;  ///< the step's update came before the push was told to go into it: nothing is to be applied
   bool answers_push = true;  ///< it is the answer: that push went into this step
   uint64_t begin = 0;        ///< of the part in the bucket; the stream's indices are local to it
-  HeldStream<float> sum;
+  HeldStream sum;
   uint32_t contributors = 0;
   double weight_sum = 0;
   double denominator = 1;      ///< as the job combines: 1, contributors or weight_sum

@@ -13,7 +13,7 @@ namespace {
 // Sets a selection's random numbers apart from those of the codec, whose keys are of part and step as well.
 constexpr uint64_t kDrawsOfSelection = uint64_t{1} << 63;
 
-Stream<float> must_sum_bucket(const StreamView<float>& a, const StreamView<float>& b) {
+Stream must_sum_bucket(const StreamView& a, const StreamView& b) {
   auto sum = sum_two(a, b);
   MILLRACE_CHECK(sum.has_value(), a.dimension, b.dimension);
   return std::move(*sum);
@@ -21,8 +21,8 @@ Stream<float> must_sum_bucket(const StreamView<float>& a, const StreamView<float
 
 }  // namespace
 
-Stream<float> rebased(const StreamView<float>& stream, uint64_t base, uint64_t dimension) {
-  Stream<float> out = stream.dense ? to_sparse(stream) : Stream<float>::empty(dimension);
+Stream rebased(const StreamView& stream, uint64_t base, uint64_t dimension) {
+  Stream out = stream.dense ? to_sparse(stream) : Stream::empty(dimension);
   out.dimension = dimension;
   if (!stream.dense) {
     out.indices.assign(stream.indices.begin(), stream.indices.end());
@@ -41,7 +41,7 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
       parts_(parts.begin(), parts.end()),
       ledger_(ledger) {
   if (select_spec_.selection != Selection::kNone) {
-    auto selector = make_selector<float>(select_spec_, dimension_);
+    auto selector = make_selector(select_spec_, dimension_);
     MILLRACE_CHECK(selector.has_value(), selector.error().message);
     selector_ = std::move(*selector);
   }
@@ -51,8 +51,8 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
     masked_ = spec_.momentum.masked && holds_back;
   }
   if (spec_.reproducible && spec_.path == protocol::Path::kServer) grid_.emplace(spec_, parts_);
-  residual_ = Stream<float>::empty(dimension_);
-  selected_ = Stream<float>::empty(dimension_);
+  residual_ = Stream::empty(dimension_);
+  selected_ = Stream::empty(dimension_);
   coded_.assign(parts_.size(), 1);
   if (ledger_ == LedgerMode::kPerIndex) {
     entered_.assign(dimension_, 0.0);
@@ -72,17 +72,17 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
 
 Bucket::~Bucket() = default;
 
-void Bucket::add_to_residual(Stream<float>&& stream) {
+void Bucket::add_to_residual(Stream&& stream) {
   if (residual_.dense) {
     if (spec_.audit) return add_all_in_f32(residual_.values, stream.view());
-    add_scaled<float>(residual_.values, stream.view(), 1);
+    add_scaled(residual_.values, stream.view(), 1);
   } else if (residual_.count() == 0) {
     residual_ = std::move(stream);
   } else if (stream.dense) {
     if (spec_.audit) {
       add_all_in_f32(stream.values, residual_.view());
     } else {
-      add_scaled<float>(stream.values, residual_.view(), 1);
+      add_scaled(stream.values, residual_.view(), 1);
     }
     residual_ = std::move(stream);
   } else {
@@ -93,23 +93,23 @@ void Bucket::add_to_residual(Stream<float>&& stream) {
 
 void Bucket::take_staged() {
   if (slots_.size() == 1) {
-    Stream<float>& staged = slots_[0]->staged_;
+    Stream& staged = slots_[0]->staged_;
     if (staged.dimension != 0) add_to_residual(std::exchange(staged, {}));
     return;
   }
   add_to_residual(join_staged());
 }
 
-Stream<float> Bucket::join_staged() {
+Stream Bucket::join_staged() {
   if (slots_.size() == 1) return std::exchange(slots_[0]->staged_, {});
   const bool all_dense = std::ranges::all_of(slots_, [](const auto& slot) { return slot->staged_.dense; });
-  std::vector<StreamView<float>> views;
+  std::vector<StreamView> views;
   for (auto& slot : slots_) {
     // A dense piece among sparse ones must not bring its zeros along.
     if (!all_dense && slot->staged_.dense) slot->staged_ = to_sparse(slot->staged_.view());
     views.push_back(slot->staged_.view());
   }
-  auto joined = concatenate<float>(views);
+  auto joined = concatenate(views);
   MILLRACE_CHECK(joined.has_value() && joined->dimension == dimension_, dimension_);
   for (auto& slot : slots_) slot->staged_ = {};
   return std::move(*joined);
@@ -118,7 +118,7 @@ Stream<float> Bucket::join_staged() {
 /// Whether what is selected from will be one sparse push and nothing else: its values were looked at when they came.
 bool Bucket::staged_alone() const {
   const auto nothing = [](const Returning& piece) {
-    return !piece.is_put_off() && std::get<Stream<float>>(piece.what).count() == 0;
+    return !piece.is_put_off() && std::get<Stream>(piece.what).count() == 0;
   };
   return slots_.size() == 1 && !enters_in_select() && slots_[0]->staged_.dimension != 0 && slots_[0]->weight_ == 1 &&
          residual_.count() == 0 && std::ranges::all_of(returning_, nothing);
@@ -149,10 +149,10 @@ Status Bucket::select(uint64_t step, float clip, uint64_t draws) {
   // Entries that a Bloom filter took along cancel out exactly; they must not stay stored.
   if (!find_index_codec(codec_.index)->lossless()) drop_zeros();
   if (selector_ == nullptr) {
-    if (!known_finite && !all_finite<float>(residual_.values)) {
+    if (!known_finite && !all_finite(residual_.values)) {
       return fail(ErrorCode::kNonFinite, "the gradients pushed so far add up to infinity");
     }
-    selected_ = std::exchange(residual_, Stream<float>::empty(dimension_));
+    selected_ = std::exchange(residual_, Stream::empty(dimension_));
   } else {
     const uint64_t bucket = parts_.empty() ? 0 : parts_[0].bucket;
     const SelectContext context{step, random_key(spec_.seed, bucket, step, draws ^ kDrawsOfSelection)};
@@ -177,7 +177,7 @@ Status Bucket::take_selection(const SelectContext& context) {
 }
 
 void Bucket::split_off(const IndexBuffer& positions) {
-  selected_ = Stream<float>::empty(dimension_);
+  selected_ = Stream::empty(dimension_);
   selected_.values.resize(positions.size());
   if (residual_.dense) {
     selected_.indices.assign(positions.begin(), positions.end());
@@ -210,26 +210,26 @@ void Bucket::split_off(const IndexBuffer& positions) {
   residual_.values.resize(kept + rest);
 }
 
-Stream<float> Bucket::take_residual(uint64_t begin, uint64_t end) {
+Stream Bucket::take_residual(uint64_t begin, uint64_t end) {
   MILLRACE_CHECK(parts_left_ == 0 && begin < end && end <= dimension_, parts_left_, begin, end);
   take_returned();
   drop_zeros();
-  Stream<float> taken;
+  Stream taken;
   if (begin == 0 && end == dimension_) {
-    taken = std::exchange(residual_, Stream<float>::empty(dimension_));
+    taken = std::exchange(residual_, Stream::empty(dimension_));
     if (taken.dense) taken = to_sparse(taken.view());
   } else {
     taken = cut(residual_.view(), begin, end);
     if (taken.dense) taken = to_sparse(taken.view());
     IndexBuffer indices;
     Buffer<float> values;
-    const Stream<float> kept = residual_.dense ? to_sparse(residual_.view()) : std::move(residual_);
+    const Stream kept = residual_.dense ? to_sparse(residual_.view()) : std::move(residual_);
     for (size_t i = 0; i < kept.indices.size(); ++i) {
       if (kept.indices[i] >= begin && kept.indices[i] < end) continue;
       indices.push_back(kept.indices[i]);
       values.push_back(kept.values[i]);
     }
-    residual_ = Stream<float>{dimension_, false, std::move(indices), std::move(values)};
+    residual_ = Stream{dimension_, false, std::move(indices), std::move(values)};
   }
   for (auto& slot : slots_) {
     if (slot->offset_ == begin) slot->uncount_entered(taken.view());

@@ -37,18 +37,18 @@ struct BucketCounters {
 };
 
 /// The stream with its indices moved up by `base`, in a bucket of `dimension`; sparse.
-Stream<float> rebased(const StreamView<float>& stream, uint64_t base, uint64_t dimension);
+Stream rebased(const StreamView& stream, uint64_t base, uint64_t dimension);
 
 /// A part of the bucket's contribution, coded.
 struct CodedPart {
-  SharedBytes container;   ///< the payload
-  HeldStream<float> sent;  ///< as every receiver decodes it; indices local to the part
+  SharedBytes container;  ///< the payload
+  HeldStream sent;        ///< as every receiver decodes it; indices local to the part
 };
 
 /// What a cut of a bucket holds (O apart).
 struct BucketState {
-  Stream<float> residual;                 ///< with what was pushed and has not entered yet, as if it had
-  std::optional<Stream<float>> velocity;  ///< of jobs with momentum
+  Stream residual;                 ///< with what was pushed and has not entered yet, as if it had
+  std::optional<Stream> velocity;  ///< of jobs with momentum
 };
 
 /// One bucket of one worker: its residual, the slots that its tensors are pushed into, selection and coding. Numbers only: no
@@ -99,11 +99,11 @@ class Bucket {
 
   /// Path switch, in place of code() for every part: all that select() took out, sparse, indices of the bucket. What becomes of
   /// it says settle_offer().
-  Stream<float> offer();
+  Stream offer();
   /// What of an offer was not applied in part `at`: back into the residual, indices local to it.
   ///
   /// whole  how many of the entries came back as they were offered; of the others it is what rounding to the grid left.
-  void settle_offer(size_t at, Stream<float>&& back, uint64_t whole);
+  void settle_offer(size_t at, Stream&& back, uint64_t whole);
   /// Into the ledger: mass that is gone for good. Index within part `at`.
   void lose(size_t at, uint64_t index, double amount);
 
@@ -112,16 +112,16 @@ class Bucket {
 
   /// Entries that an update did not carry, or that were not counted: back into the residual. Indices local to part `at`. In an
   /// unbiased job they go into the ledger.
-  void give_back(size_t at, Stream<float>&& stream);
+  void give_back(size_t at, Stream&& stream);
 
   /// What of `sent` the update did not carry is to come back. Found out later, by settle_one() or when it is next needed: the
   /// update has been waited for, the bookkeeping has not.
-  void give_back_rest(size_t at, HeldStream<float>&& sent, const HeldStream<float>& carried);
+  void give_back_rest(size_t at, HeldStream&& sent, const HeldStream& carried);
 
   /// An update has applied what was sent of part `at`: all (`carried` is null), or what it carries of it. For the velocity; what
   /// comes back is give_back_rest()'s.
   bool masks_applied() const { return masked_; }  ///< else mask_applied() does nothing
-  void mask_applied(size_t at, const HeldStream<float>& sent, const HeldStream<float>* carried);
+  void mask_applied(size_t at, const HeldStream& sent, const HeldStream* carried);
 
   // --- jobs with `reproducible`, over shards: select() rounds to the grid, and what that leaves comes back with the update.
 
@@ -129,9 +129,9 @@ class Bucket {
   /// In place of give_back() and give_back_rest(): what comes back of all that was selected of the part. carried: the update's
   /// entries; null: all was applied. What was not counted: give_back(), of anything.
   /// REQUIRES: on_grid().
-  void settle_on_grid(size_t at, const StreamView<float>* carried);
+  void settle_on_grid(size_t at, const StreamView* carried);
   /// A part's update of the step has been applied: exponents of the next step go by it. Nothing in other jobs.
-  void observe_update(size_t at, const StreamView<float>& sums);
+  void observe_update(size_t at, const StreamView& sums);
 
   /// Does one piece of what code() and give_back_rest() have put off, the oldest. False: there was nothing to do. Nothing that
   /// can be asked for depends on it but unsettled() and what the asking costs.
@@ -140,7 +140,7 @@ class Bucket {
 
   /// Hands out what is kept back of [begin, end) and forgets it, as if it had never entered; indices local to begin.
   /// REQUIRES  the bucket is idle: nothing filled, selected or coded that is not settled.
-  Stream<float> take_residual(uint64_t begin, uint64_t end);
+  Stream take_residual(uint64_t begin, uint64_t end);
 
   // --- coming back [9]: what is kept back waits apart until each part of it is judged, and what is pushed meanwhile is no part
   // of it. Until merge_aside().
@@ -149,13 +149,13 @@ class Bucket {
   /// REQUIRES  nothing is selected and not coded.
   bool set_aside();
   /// The residual of a saved state: apart, and in none of the books until take_over_aside().
-  void set_aside_loaded(Stream<float>&& residual);
+  void set_aside_loaded(Stream&& residual);
   /// That of a saved state; nothing in a job without momentum.
-  void load_velocity(Stream<float>&& velocity);
+  void load_velocity(Stream&& velocity);
   bool is_aside() const { return aside_ != nullptr; }
   /// As give_back() and give_back_rest(), to what is apart.
-  void return_aside(size_t at, Stream<float>&& stream);
-  void return_rest_aside(size_t at, HeldStream<float>&& sent, const HeldStream<float>& carried);
+  void return_aside(size_t at, Stream&& stream);
+  void return_rest_aside(size_t at, HeldStream&& sent, const HeldStream& carried);
   /// The part's share is a loaded one that is in no book; or one that was taken over and not dropped since.
   bool is_loaded(size_t at) const { return aside_ && aside_->shares[at] == Share::kLoaded; }
   bool holds_opening(size_t at) const { return aside_ && aside_->shares[at] == Share::kInBooks; }
@@ -166,14 +166,14 @@ class Bucket {
   /// Back into the residual. REQUIRES: every part's share was taken over or dropped, where it was loaded.
   void merge_aside();
   /// What is apart and in none of the books, indices of the bucket.
-  std::vector<Stream<float>> loaded_aside() const;
+  std::vector<Stream> loaded_aside() const;
 
   /// Into the ledger: all of the stream, indices local to part `at`. The sum of |value|.
-  double lose_all(size_t at, const StreamView<float>& stream);
+  double lose_all(size_t at, const StreamView& stream);
 
   /// Residual with everything given back and everything filled or selected and not coded yet. With momentum or clipping what is
   /// filled has not entered before select(), and is not in it.
-  Stream<float> residual() const;
+  Stream residual() const;
 
   /// clip  as for select(), as far as it is known.
   BucketState state(float clip) const;
@@ -202,22 +202,22 @@ class Bucket {
   friend class PushSlot;
   /// Coded; what the code changed comes back: selected - sent.
   struct Recoded {
-    Stream<float> selected;
-    HeldStream<float> sent;  ///< other values at the same indices
+    Stream selected;
+    HeldStream sent;  ///< other values at the same indices
   };
   /// Counted; what of `sent` was not carried comes back.
   struct Rest {
-    HeldStream<float> sent;
-    HeldStream<float> carried;
+    HeldStream sent;
+    HeldStream carried;
   };
   /// Something that comes back to part `at`: the entries, or what they are to be worked out from.
   struct Returning {
     size_t at = 0;
-    std::variant<Stream<float>, Recoded, Rest> what;
-    bool is_put_off() const { return !std::holds_alternative<Stream<float>>(what); }
+    std::variant<Stream, Recoded, Rest> what;
+    bool is_put_off() const { return !std::holds_alternative<Stream>(what); }
   };
   struct WorkedOut {
-    Stream<float> back;
+    Stream back;
     Buffer<float> beyond;  ///< of Recoded, by entry: what f32 does not hold of the difference
   };
 
@@ -226,29 +226,29 @@ class Bucket {
   struct Aside {
     struct Piece {
       size_t at = 0;
-      Stream<float> stream;
+      Stream stream;
     };
-    Stream<float> residual;
+    Stream residual;
     std::vector<Share> shares;    ///< what of `residual` each part's is
     std::vector<Piece> returned;  ///< in the books
   };
-  Stream<float> share_of(size_t at) const;
-  void add_aside(std::vector<Stream<float>>& streams) const;
+  Stream share_of(size_t at) const;
+  void add_aside(std::vector<Stream>& streams) const;
 
   // bucket_audit.cc. What the books need where the job audits.
   Account held_in(size_t at) const;
   void book_lost(size_t at, const Mass& mass);
-  void book_opening(size_t at, const Stream<float>& share);
+  void book_opening(size_t at, const Stream& share);
   /// target += stream, of part `at` or of all, and what that rounds off.
-  void add_in_f32(std::span<float> target, const StreamView<float>& stream, size_t at);
-  void add_all_in_f32(std::span<float> target, const StreamView<float>& stream);
+  void add_in_f32(std::span<float> target, const StreamView& stream, size_t at);
+  void add_all_in_f32(std::span<float> target, const StreamView& stream);
   /// What adding the two streams, or the piece to the residual, is about to round off.
-  void book_rounding(const StreamView<float>& a, const StreamView<float>& b);
-  void book_rounding(size_t at, const StreamView<float>& piece);
+  void book_rounding(const StreamView& a, const StreamView& b);
+  void book_rounding(size_t at, const StreamView& piece);
 
   /// Slots of fused tensors hold streams of their own; they are joined here.
   void take_staged();
-  Stream<float> join_staged();
+  Stream join_staged();
   void let_enter(float clip);
   /// Whether gradients enter in select(), not in their slots.
   bool enters_in_select() const { return velocity_.has_value() || spec_.clip != 0; }
@@ -256,34 +256,31 @@ class Bucket {
   bool enters_in_slot() const { return slots_.size() == 1 && !enters_in_select(); }
   void take_returned();
   bool staged_alone() const;
-  void add_to_residual(Stream<float>&& stream);
+  void add_to_residual(Stream&& stream);
   void drop_zeros();
   Status take_selection(const SelectContext& context);
   void split_off(const IndexBuffer& positions);
   void round_to_grid();
-  Stream<float> remainder_in_flight(size_t at) const;
+  Stream remainder_in_flight(size_t at) const;
   Status draw(const SelectContext& context);
   bool draws() const { return spec_.unbiased && selector_ != nullptr; }
   /// Into the ledger: all of the stream, indices of the bucket.
-  void lose_stream(const StreamView<float>& stream);
-  Stream<float> take_part(size_t at);
+  void lose_stream(const StreamView& stream);
+  Stream take_part(size_t at);
   bool goes_plain(const CodecSpec& codec) const;
-  Result<CodedPart> code_dense(size_t at, Stream<float>&& local, const Stream<float>& dense,
-                               const EncodeOptions& options);
+  Result<CodedPart> code_dense(size_t at, Stream&& local, const Stream& dense, const EncodeOptions& options);
   Result<CodedPart> code_plain(size_t at);
   void part_is_coded(size_t at, uint64_t entries);
-  void settle_code(size_t at, const StreamView<float>& selected, const StreamView<float>& decoded,
-                   const StreamView<float>& rest);
+  void settle_code(size_t at, const StreamView& selected, const StreamView& decoded, const StreamView& rest);
   void put_off(Returning&& piece);
-  void discard(size_t at, const StreamView<float>& stream);
-  void merge_piece(size_t at, Stream<float>&& stream);
+  void discard(size_t at, const StreamView& stream);
+  void merge_piece(size_t at, Stream&& stream);
   /// REQUIRES  it is put off.
   static WorkedOut work_out(const Returning& piece);
   static void count(const Returning& piece, const WorkedOut& found, BucketCounters& counters);
-  void book(size_t at, const StreamView<float>& where, std::span<const float> amounts,
-            std::vector<double>& ledger) const;
+  void book(size_t at, const StreamView& where, std::span<const float> amounts, std::vector<double>& ledger) const;
   void book_beyond(const Returning& piece, const WorkedOut& found, std::vector<double>& ledger) const;
-  void drop_error(size_t at, const StreamView<float>& selected, const StreamView<float>& sent);
+  void drop_error(size_t at, const StreamView& selected, const StreamView& sent);
 
   const protocol::JobSpec& spec_;
   uint64_t dimension_ = 0;
@@ -292,20 +289,20 @@ class Bucket {
   CodecChooser chooser_;  ///< of an automatic codec
   std::vector<protocol::PartLayout> parts_;
   std::vector<std::unique_ptr<PushSlot>> slots_;
-  std::unique_ptr<Selector<float>> selector_;  ///< none for Selection::kNone
-  std::optional<Velocity> velocity_;           ///< jobs with momentum
-  bool masked_ = false;                        ///< ... where something is held back that could be late
-  std::optional<BucketGrid> grid_;             ///< reproducible jobs whose updates come from shards
+  std::unique_ptr<Selector> selector_;  ///< none for Selection::kNone
+  std::optional<Velocity> velocity_;    ///< jobs with momentum
+  bool masked_ = false;                 ///< ... where something is held back that could be late
+  std::optional<BucketGrid> grid_;      ///< reproducible jobs whose updates come from shards
 
   std::mutex fill_;  ///< held while a lone tensor's slot is filled into residual_
   std::unique_ptr<Aside> aside_;
-  Stream<float> residual_;            ///< sparse; dense from the first dense push of a lone tensor on
-  Stream<float> merged_;              ///< where the residual is merged to; then they change places
-  Stream<float> spare_;               ///< arrays of the step before, to be written over
+  Stream residual_;                   ///< sparse; dense from the first dense push of a lone tensor on
+  Stream merged_;                     ///< where the residual is merged to; then they change places
+  Stream spare_;                      ///< arrays of the step before, to be written over
   std::vector<Returning> returning_;  ///< since the last select(), in the order of their events
   size_t put_off_ = 0;                ///< how many of them are not worked out
   size_t settled_to_ = 0;             ///< those before this one are
-  Stream<float> selected_;            ///< taken out by select(), indices of the bucket
+  Stream selected_;                   ///< taken out by select(), indices of the bucket
   std::vector<uint8_t> coded_;        ///< by part: its share of selected_ is out
   size_t parts_left_ = 0;
   uint64_t entries_in_step_ = 0;

@@ -8,7 +8,7 @@
 namespace millrace::worker {
 namespace {
 
-double sum_of_magnitudes(const StreamView<float>& stream) {
+double sum_of_magnitudes(const StreamView& stream) {
   double sum = 0;
   for (const float value : stream.values) sum += std::abs(static_cast<double>(value));
   return sum;
@@ -25,35 +25,33 @@ bool Bucket::set_aside() {
   while (settle_one()) {
   }
   aside_ = std::make_unique<Aside>();
-  aside_->residual = std::exchange(residual_, Stream<float>::empty(dimension_));
+  aside_->residual = std::exchange(residual_, Stream::empty(dimension_));
   aside_->shares.assign(parts_.size(), Share::kInBooks);
   for (Returning& piece : returning_) {
-    aside_->returned.push_back({piece.at, std::move(std::get<Stream<float>>(piece.what))});
+    aside_->returned.push_back({piece.at, std::move(std::get<Stream>(piece.what))});
   }
   returning_.clear();
   settled_to_ = 0;
   return true;
 }
 
-void Bucket::set_aside_loaded(Stream<float>&& residual) {
+void Bucket::set_aside_loaded(Stream&& residual) {
   MILLRACE_CHECK(!aside_ && residual.dimension == dimension_, residual.dimension, dimension_);
   aside_ = std::make_unique<Aside>();
   aside_->residual = std::move(residual);
   aside_->shares.assign(parts_.size(), Share::kLoaded);
 }
 
-Stream<float> Bucket::share_of(size_t at) const {
-  return cut(aside_->residual.view(), parts_[at].begin, parts_[at].end);
-}
+Stream Bucket::share_of(size_t at) const { return cut(aside_->residual.view(), parts_[at].begin, parts_[at].end); }
 
-void Bucket::return_aside(size_t at, Stream<float>&& stream) {
+void Bucket::return_aside(size_t at, Stream&& stream) {
   if (!aside_) return give_back(at, std::move(stream));
   if (stream.count() == 0) return;
   if (!spec_.unbiased) counters_.entries_returned += stream.count();
   aside_->returned.push_back({at, std::move(stream)});
 }
 
-void Bucket::return_rest_aside(size_t at, HeldStream<float>&& sent, const HeldStream<float>& carried) {
+void Bucket::return_rest_aside(size_t at, HeldStream&& sent, const HeldStream& carried) {
   if (sent.view.count() == 0) return;
   const Returning piece{at, Rest{std::move(sent), carried}};
   return_aside(at, work_out(piece).back);
@@ -63,7 +61,7 @@ void Bucket::take_over_aside(size_t at) {
   if (!aside_ || aside_->shares[at] != Share::kLoaded) return;
   aside_->shares[at] = Share::kInBooks;
   if (ledger_ != LedgerMode::kPerIndex && !spec_.audit) return;
-  const Stream<float> share = share_of(at);
+  const Stream share = share_of(at);
   book_opening(at, share);
   if (ledger_ != LedgerMode::kPerIndex) return;
   for (size_t i = 0; i < share.values.size(); ++i) {
@@ -75,7 +73,7 @@ double Bucket::drop_aside(size_t at) {
   if (!aside_) return 0;
   double sum = 0;
   if (aside_->shares[at] != Share::kGone) {
-    const Stream<float> share = share_of(at);
+    const Stream share = share_of(at);
     sum += sum_of_magnitudes(share.view());
     if (aside_->shares[at] == Share::kInBooks) lose_all(at, share.view());
   }
@@ -89,7 +87,7 @@ double Bucket::drop_aside(size_t at) {
   return sum;
 }
 
-double Bucket::lose_all(size_t at, const StreamView<float>& stream) {
+double Bucket::lose_all(size_t at, const StreamView& stream) {
   for (size_t i = 0; i < stream.values.size(); ++i) {
     lose(at, stream.dense ? i : stream.indices[i], static_cast<double>(stream.values[i]));
   }
@@ -107,14 +105,14 @@ void Bucket::merge_aside() {
   aside_.reset();
 }
 
-void Bucket::merge_piece(size_t at, Stream<float>&& stream) {
+void Bucket::merge_piece(size_t at, Stream&& stream) {
   if (stream.count() == 0) return;
   // An unbiased job keeps nothing: what was in flight has missed its step.
   if (spec_.unbiased) return discard(at, stream.view());
   returning_.push_back({at, std::move(stream)});
 }
 
-void Bucket::add_aside(std::vector<Stream<float>>& streams) const {
+void Bucket::add_aside(std::vector<Stream>& streams) const {
   if (!aside_) return;
   for (size_t at = 0; at < parts_.size(); ++at) {
     if (aside_->shares[at] != Share::kInBooks) continue;
@@ -125,8 +123,8 @@ void Bucket::add_aside(std::vector<Stream<float>>& streams) const {
   }
 }
 
-std::vector<Stream<float>> Bucket::loaded_aside() const {
-  std::vector<Stream<float>> streams;
+std::vector<Stream> Bucket::loaded_aside() const {
+  std::vector<Stream> streams;
   for (size_t at = 0; aside_ && at < parts_.size(); ++at) {
     if (aside_->shares[at] != Share::kLoaded) continue;
     streams.push_back(rebased(share_of(at).view(), parts_[at].begin, dimension_));

@@ -8,13 +8,13 @@ namespace millrace::worker {
 namespace {
 
 /// Of the stream's entries in [begin, end).
-Mass mass_within(const StreamView<float>& stream, uint64_t begin, uint64_t end) {
+Mass mass_within(const StreamView& stream, uint64_t begin, uint64_t end) {
   if (stream.dense) return stream.values.empty() ? Mass{} : mass_of(stream.values.subspan(begin, end - begin));
   const auto [first, last] = range_of(stream.indices, begin, end);
   return mass_of(stream.values.subspan(first, last - first));
 }
 
-uint64_t count_within(const StreamView<float>& stream, uint64_t begin, uint64_t end) {
+uint64_t count_within(const StreamView& stream, uint64_t begin, uint64_t end) {
   if (stream.dense) return stream.values.empty() ? 0 : end - begin;
   const auto [first, last] = range_of(stream.indices, begin, end);
   return last - first;
@@ -23,7 +23,7 @@ uint64_t count_within(const StreamView<float>& stream, uint64_t begin, uint64_t 
 /// The entries in [begin, end), counted from there.
 class AuditPiece {
  public:
-  AuditPiece(const StreamView<float>& stream, uint64_t begin, uint64_t end) {
+  AuditPiece(const StreamView& stream, uint64_t begin, uint64_t end) {
     const auto [first, last] =
         stream.dense ? std::pair<size_t, size_t>(begin, end) : range_of(stream.indices, begin, end);
     view_ = {end - begin, stream.dense, {}, stream.values.subspan(first, last - first)};
@@ -33,11 +33,11 @@ class AuditPiece {
     }
     view_.indices = indices_;
   }
-  const StreamView<float>& view() const { return view_; }
+  const StreamView& view() const { return view_; }
 
  private:
   IndexBuffer indices_;
-  StreamView<float> view_;
+  StreamView view_;
 };
 
 }  // namespace
@@ -87,7 +87,7 @@ Account Bucket::held_in(size_t at) const {
     if (begin < end) held.add(mass_within(slot->staged_.view(), begin, end));
   }
   for (const Returning& piece : returning_) {
-    if (piece.at == at) held.add(mass_of(std::get<Stream<float>>(piece.what).values));
+    if (piece.at == at) held.add(mass_of(std::get<Stream>(piece.what).values));
   }
   if (grid_) held.add(mass_of(remainder_in_flight(at).values));
   if (!aside_) return held;
@@ -104,15 +104,15 @@ void Bucket::book_lost(size_t at, const Mass& mass) {
   if (spec_.audit) lost_books_[at].add(mass);
 }
 
-void Bucket::book_opening(size_t at, const Stream<float>& share) {
+void Bucket::book_opening(size_t at, const Stream& share) {
   if (spec_.audit) opened_[at].add(mass_of(share.values));
 }
 
-void Bucket::add_in_f32(std::span<float> target, const StreamView<float>& stream, size_t at) {
+void Bucket::add_in_f32(std::span<float> target, const StreamView& stream, size_t at) {
   rounded_[at].add_rounded(accumulate(target, stream, 1).rounded);
 }
 
-void Bucket::add_all_in_f32(std::span<float> target, const StreamView<float>& stream) {
+void Bucket::add_all_in_f32(std::span<float> target, const StreamView& stream) {
   for (size_t at = 0; at < parts_.size(); ++at) {
     const protocol::PartLayout& part = parts_[at];
     const AuditPiece piece(stream, part.begin, part.end);
@@ -120,7 +120,7 @@ void Bucket::add_all_in_f32(std::span<float> target, const StreamView<float>& st
   }
 }
 
-void Bucket::book_rounding(const StreamView<float>& a, const StreamView<float>& b) {
+void Bucket::book_rounding(const StreamView& a, const StreamView& b) {
   for (size_t at = 0; at < parts_.size(); ++at) {
     const AuditPiece left(a, parts_[at].begin, parts_[at].end);
     const AuditPiece right(b, parts_[at].begin, parts_[at].end);
@@ -128,7 +128,7 @@ void Bucket::book_rounding(const StreamView<float>& a, const StreamView<float>& 
   }
 }
 
-void Bucket::book_rounding(size_t at, const StreamView<float>& piece) {
+void Bucket::book_rounding(size_t at, const StreamView& piece) {
   const AuditPiece here(residual_.view(), parts_[at].begin, parts_[at].end);
   rounded_[at].add_rounded(rounded_off(here.view(), piece));
 }

@@ -14,7 +14,7 @@ constexpr uint64_t kNoIndex = std::numeric_limits<uint64_t>::max();
 /// Reads a stream in index order, dense or sparse.
 class Cursor {
  public:
-  explicit Cursor(const StreamView<float>& stream) : stream_(stream) {}
+  explicit Cursor(const StreamView& stream) : stream_(stream) {}
   uint64_t index() const {
     if (at_ >= stream_.values.size()) return kNoIndex;
     return stream_.dense ? at_ : stream_.indices[at_];
@@ -30,7 +30,7 @@ class Cursor {
   }
 
  private:
-  StreamView<float> stream_;
+  StreamView stream_;
   size_t at_ = 0;
 };
 
@@ -42,11 +42,11 @@ uint64_t count_nonzero(std::span<const float> values) {
 
 }  // namespace
 
-Stream<float> Bucket::take_part(size_t at) {
+Stream Bucket::take_part(size_t at) {
   const protocol::PartLayout& part = parts_[at];
-  Stream<float> local = cut(selected_.view(), part.begin, part.end);
+  Stream local = cut(selected_.view(), part.begin, part.end);
   // A dense push of a mostly zero gradient: the smaller form goes out.
-  if (local.dense && count_nonzero(local.values) < dense_from_count<float>(local.dimension)) {
+  if (local.dense && count_nonzero(local.values) < dense_from_count(local.dimension)) {
     return to_sparse(local.view());
   }
   return local;
@@ -65,22 +65,22 @@ Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   if (codec_.automatic) chosen.spec = chooser_.resolved(codec_);
   if (goes_plain(chosen.spec)) return code_plain(at);
   const protocol::PartLayout& part = parts_[at];
-  Stream<float> local = take_part(at);
-  if (std::optional<Stream<float>> formed = chooser_.formed(local.view(), CodedForm::kEither)) {
+  Stream local = take_part(at);
+  if (std::optional<Stream> formed = chooser_.formed(local.view(), CodedForm::kEither)) {
     if (formed->dense) return code_dense(at, std::move(local), *formed, chosen);
     local = std::move(*formed);
   }
   // What was not selected: a codec that sends more than was selected fills in from here.
-  Stream<float> rest;
+  Stream rest;
   const bool exact_indices = find_index_codec(chosen.spec.index)->lossless();
   if (!exact_indices && !local.dense) rest = cut(residual_.view(), part.begin, part.end);
   auto container = encode_container(local.view(), rest.view(), chosen);
   if (!container) return std::unexpected(container.error());
   if (container->exact) {
     part_is_coded(at, local.count());
-    return CodedPart{SharedBytes::from(std::move(container->bytes)), HeldStream<float>::from(std::move(local))};
+    return CodedPart{SharedBytes::from(std::move(container->bytes)), HeldStream::from(std::move(local))};
   }
-  HeldStream<float> sent = HeldStream<float>::from(std::move(container->decoded));
+  HeldStream sent = HeldStream::from(std::move(container->decoded));
   counters_.false_positives += container->false_positives;
   // Values at the indices selected, as QSGD leaves them: what it changed can wait until the bytes are on their way.
   const bool same_indices = local.dense == sent.view.dense && std::ranges::equal(local.indices, sent.view.indices);
@@ -96,13 +96,12 @@ Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
 }
 
 /// What the books keep as sent are the entries: zeros that go with them are nothing to them.
-Result<CodedPart> Bucket::code_dense(size_t at, Stream<float>&& local, const Stream<float>& dense,
-                                     const EncodeOptions& options) {
-  auto container = encode_container<float>(dense.view(), {}, options);
+Result<CodedPart> Bucket::code_dense(size_t at, Stream&& local, const Stream& dense, const EncodeOptions& options) {
+  auto container = encode_container(dense.view(), {}, options);
   if (!container) return std::unexpected(container.error());
   MILLRACE_CHECK(container->exact);
   part_is_coded(at, local.count());
-  return CodedPart{SharedBytes::from(std::move(container->bytes)), HeldStream<float>::from(std::move(local))};
+  return CodedPart{SharedBytes::from(std::move(container->bytes)), HeldStream::from(std::move(local))};
 }
 
 /// Raw indices and raw values: what is sent lies in the container as it is, and needs no copy beside it.
@@ -114,16 +113,16 @@ bool Bucket::goes_plain(const CodecSpec& codec) const {
 Result<CodedPart> Bucket::code_plain(size_t at) {
   const protocol::PartLayout& part = parts_[at];
   const auto [first, last] = range_of(selected_.indices, part.begin, part.end);
-  const StreamView<float> chosen{dimension_, false, IndexSpan(selected_.indices).subspan(first, last - first),
-                                 std::span<const float>(selected_.values).subspan(first, last - first)};
+  const StreamView chosen{dimension_, false, IndexSpan(selected_.indices).subspan(first, last - first),
+                          std::span<const float>(selected_.values).subspan(first, last - first)};
   PlainContainer plain = plain_container(chosen, part.begin, part.end - part.begin);
   part_is_coded(at, last - first);
-  return CodedPart{plain.bytes, HeldStream<float>::within(plain.bytes, plain.stream)};
+  return CodedPart{plain.bytes, HeldStream::within(plain.bytes, plain.stream)};
 }
 
-Stream<float> Bucket::offer() {
+Stream Bucket::offer() {
   MILLRACE_CHECK(parts_left_ == parts_.size(), parts_left_, parts_.size());
-  Stream<float> all = std::exchange(selected_, Stream<float>::empty(dimension_));
+  Stream all = std::exchange(selected_, Stream::empty(dimension_));
   if (all.dense) all = to_sparse(all.view());
   coded_.assign(parts_.size(), 1);
   parts_left_ = 0;
@@ -144,14 +143,13 @@ void Bucket::part_is_coded(size_t at, uint64_t entries) {
   counters_.entries_sent += entries;
   if (--parts_left_ > 0) return;
   counters_.entries_sent_last = entries_in_step_;
-  Stream<float> done = std::exchange(selected_, Stream<float>::empty(dimension_));
+  Stream done = std::exchange(selected_, Stream::empty(dimension_));
   if (!draws()) spare_ = std::move(done);  // else those of the residual are kept, which are larger
 }
 
-void Bucket::settle_code(size_t at, const StreamView<float>& selected, const StreamView<float>& decoded,
-                         const StreamView<float>& rest) {
+void Bucket::settle_code(size_t at, const StreamView& selected, const StreamView& decoded, const StreamView& rest) {
   const bool retain = spec_.codec_error == protocol::CodecError::kRetain;
-  Stream<float> back = Stream<float>::empty(selected.dimension);
+  Stream back = Stream::empty(selected.dimension);
   const auto put_back = [&](uint64_t index, float value) {
     if (value == 0) return;
     back.indices.push_back(static_cast<uint32_t>(index));

@@ -24,12 +24,12 @@ Status Bucket::draw(const SelectContext& context) {
   // What the residual holds now is entered - sent, entry by entry.
   lose_stream(residual_.view());
   lose_stream({dimension_, false, selected_.indices, beyond});
-  Stream<float> done = std::exchange(residual_, Stream<float>::empty(dimension_));
+  Stream done = std::exchange(residual_, Stream::empty(dimension_));
   if (slots_.size() == 1) spare_ = std::move(done);
   return {};
 }
 
-void Bucket::lose_stream(const StreamView<float>& stream) {
+void Bucket::lose_stream(const StreamView& stream) {
   for (size_t at = 0; at < parts_.size(); ++at) {
     const protocol::PartLayout& part = parts_[at];
     const auto [first, last] =

@@ -9,7 +9,7 @@
 namespace millrace::worker {
 namespace {
 
-void scale(Stream<float>& stream, float factor) {
+void scale(Stream& stream, float factor) {
   if (factor == 1) return;
   for (float& value : stream.values) value *= factor;
 }
@@ -17,12 +17,12 @@ void scale(Stream<float>& stream, float factor) {
 }  // namespace
 
 void Bucket::let_enter(float clip) {
-  Stream<float> entering = join_staged();
+  Stream entering = join_staged();
   scale(entering, clip);
   if (velocity_) entering = velocity_->enter(std::move(entering));
   if (spec_.audit || ledger_ == LedgerMode::kPerIndex) {
     for (auto& slot : slots_) {
-      const Stream<float> of_slot = cut(entering.view(), slot->offset_, slot->offset_ + slot->dimension_);
+      const Stream of_slot = cut(entering.view(), slot->offset_, slot->offset_ + slot->dimension_);
       slot->book_entered(of_slot.view());
       slot->index_entered(of_slot.view(), 1);
     }
@@ -30,29 +30,29 @@ void Bucket::let_enter(float clip) {
   add_to_residual(std::move(entering));
 }
 
-void Bucket::mask_applied(size_t at, const HeldStream<float>& sent, const HeldStream<float>* carried) {
+void Bucket::mask_applied(size_t at, const HeldStream& sent, const HeldStream* carried) {
   if (masked_) velocity_->applied(parts_[at].begin, sent, carried);
 }
 
-void Bucket::load_velocity(Stream<float>&& velocity) {
+void Bucket::load_velocity(Stream&& velocity) {
   if (velocity_) velocity_->load(std::move(velocity));
 }
 
 BucketState Bucket::state(float clip) const {
   BucketState state{residual(), std::nullopt};
   std::optional<Velocity> velocity = velocity_;
-  std::vector<Stream<float>> staged;
+  std::vector<Stream> staged;
   for (const auto& slot : slots_) {
     if (!enters_in_select() || slot->staged_.dimension == 0) continue;
     staged.push_back(rebased(slot->staged_.view(), slot->offset_, dimension_));
   }
   if (!staged.empty()) {
-    std::vector<StreamView<float>> views;
-    for (Stream<float>& stream : staged) {
+    std::vector<StreamView> views;
+    for (Stream& stream : staged) {
       scale(stream, clip);
       views.push_back(stream.view());
     }
-    auto entering = sum_many<float>(views);
+    auto entering = sum_many(views);
     MILLRACE_CHECK(entering.has_value(), dimension_);
     // Where fused neighbours are still to be pushed the gradient stands alone: their velocities must not move twice.
     const bool whole_push = std::ranges::all_of(slots_, [](const auto& slot) { return slot->filled_; });

@@ -25,20 +25,20 @@ class BucketGrid {
 
   /// What of a part was selected and has not been settled.
   struct Rounded {
-    Stream<float> selected;  ///< indices local to the part
-    Buffer<float> back;      ///< by entry of `selected`: what comes back where it is applied
-    Buffer<float> beyond;    ///< what f32 does not hold of that: lost by name
+    Stream selected;       ///< indices local to the part
+    Buffer<float> back;    ///< by entry of `selected`: what comes back where it is applied
+    Buffer<float> beyond;  ///< what f32 does not hold of that: lost by name
     bool is_open() const { return selected.dimension != 0; }
     uint64_t index_of(size_t entry) const { return selected.dense ? entry : selected.indices[entry]; }
   };
 
   /// Rounds `selected` (indices of the bucket); entries that round to 0 leave it where it is sparse. Keeps what they were.
-  void round(Stream<float>& selected);
+  void round(Stream& selected);
   const Rounded& of(size_t at) const { return rounded_[at]; }
   Rounded take(size_t at) { return std::exchange(rounded_[at], {}); }
 
   /// The update of the step has come for part `at`: its sums, indices local to the part. The last part's ends the step.
-  void observe(size_t at, const StreamView<float>& sums);
+  void observe(size_t at, const StreamView& sums);
   const BlockGrid& grid() const { return grid_; }
 
  private:
@@ -50,7 +50,6 @@ class BucketGrid {
 
 /// Of what was selected of a part: the remainders of the entries that the update carries (null: all of them), and all of the
 /// others. Without zeros. lost_again: positions of entries whose `beyond` was not lost after all.
-Stream<float> grid_returns(const BucketGrid::Rounded& rounded, const StreamView<float>* carried,
-                           std::vector<size_t>& lost_again);
+Stream grid_returns(const BucketGrid::Rounded& rounded, const StreamView* carried, std::vector<size_t>& lost_again);
 
 }  // namespace millrace::worker

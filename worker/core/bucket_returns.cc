@@ -17,7 +17,7 @@ namespace {
 /// Of part `at`, worked out.
 struct Returned {
   size_t at = 0;
-  Stream<float> stream;
+  Stream stream;
 };
 
 /// had - gone, entry by entry: `stays` in f32, and in `beyond` what f32 does not hold of it. Their sum is the difference exactly
@@ -53,8 +53,8 @@ double magnitude_of(std::span<const float> values) {
 }
 
 /// `values` at the indices of `where`, without the zeros; sparse.
-Stream<float> nonzero_of(const StreamView<float>& where, std::span<const float> values) {
-  Stream<float> out = Stream<float>::empty(where.dimension);
+Stream nonzero_of(const StreamView& where, std::span<const float> values) {
+  Stream out = Stream::empty(where.dimension);
   // One slot more: a zero is written too, and overwritten.
   out.indices.resize(values.size() + 1);
   out.values.resize(values.size() + 1);
@@ -71,9 +71,9 @@ Stream<float> nonzero_of(const StreamView<float>& where, std::span<const float> 
 
 }  // namespace
 
-void Bucket::give_back(size_t at, Stream<float>&& stream) {
+void Bucket::give_back(size_t at, Stream&& stream) {
   if (grid_) {
-    const auto none = StreamView<float>{parts_[at].end - parts_[at].begin, false, {}, {}};
+    const auto none = StreamView{parts_[at].end - parts_[at].begin, false, {}, {}};
     counters_.entries_returned += stream.count();
     return settle_on_grid(at, &none);
   }
@@ -83,19 +83,19 @@ void Bucket::give_back(size_t at, Stream<float>&& stream) {
   returning_.push_back({at, std::move(stream)});
 }
 
-void Bucket::settle_offer(size_t at, Stream<float>&& back, uint64_t whole) {
+void Bucket::settle_offer(size_t at, Stream&& back, uint64_t whole) {
   counters_.entries_returned += whole;
   if (back.count() > 0) returning_.push_back({at, std::move(back)});
 }
 
-void Bucket::give_back_rest(size_t at, HeldStream<float>&& sent, const HeldStream<float>& carried) {
+void Bucket::give_back_rest(size_t at, HeldStream&& sent, const HeldStream& carried) {
   if (sent.view.count() == 0) return;
   // The whole sum comes back to unbiased jobs; whatever a shard leaves out all the same must not be sent a second time.
   if (spec_.unbiased) return discard(at, not_carried(sent.view, carried.view).view());
   put_off({at, Rest{std::move(sent), carried}});
 }
 
-void Bucket::discard(size_t at, const StreamView<float>& stream) {
+void Bucket::discard(size_t at, const StreamView& stream) {
   counters_.entries_discarded += stream.count();
   counters_.discarded += bucket_returns_sum_of(stream.values);
   if (spec_.audit) book_lost(at, mass_of(stream.values));
@@ -123,7 +123,7 @@ void Bucket::count(const Returning& piece, const WorkedOut& found, BucketCounter
   counters.dropped_magnitude += magnitude_of(found.beyond);
 }
 
-void Bucket::book(size_t at, const StreamView<float>& where, std::span<const float> amounts,
+void Bucket::book(size_t at, const StreamView& where, std::span<const float> amounts,
                   std::vector<double>& ledger) const {
   if (ledger_ != LedgerMode::kPerIndex) return;
   for (size_t i = 0; i < amounts.size(); ++i) {
@@ -154,7 +154,7 @@ void Bucket::take_returned() {
   std::vector<Returned> returned;
   returned.reserve(returning_.size());
   for (Returning& piece : returning_) {
-    auto& stream = std::get<Stream<float>>(piece.what);
+    auto& stream = std::get<Stream>(piece.what);
     if (stream.count() > 0) returned.push_back({piece.at, std::move(stream)});
   }
   returning_.clear();
@@ -169,7 +169,7 @@ void Bucket::take_returned() {
       if (spec_.audit) {
         add_in_f32(there, piece.stream.view(), piece.at);
       } else {
-        add_scaled<float>(there, piece.stream.view(), 1);
+        add_scaled(there, piece.stream.view(), 1);
       }
     }
     return;
@@ -194,18 +194,18 @@ void Bucket::take_returned() {
     returned = std::move(later);
   }
   // Past the density where that is smaller, dense.
-  if (residual_.count() >= dense_from_count<float>(dimension_)) residual_ = to_dense(residual_.view());
+  if (residual_.count() >= dense_from_count(dimension_)) residual_ = to_dense(residual_.view());
 }
 
-Stream<float> Bucket::residual() const {
-  std::vector<Stream<float>> more;
+Stream Bucket::residual() const {
+  std::vector<Stream> more;
   for (const auto& slot : slots_) {
     if (slot->staged_.dimension != 0 && !enters_in_select())
       more.push_back(rebased(slot->staged_.view(), slot->offset_, dimension_));
   }
   for (const Returning& piece : returning_) {
-    const auto* known = std::get_if<Stream<float>>(&piece.what);
-    const Stream<float> found = known == nullptr ? work_out(piece).back : Stream<float>{};
+    const auto* known = std::get_if<Stream>(&piece.what);
+    const Stream found = known == nullptr ? work_out(piece).back : Stream{};
     more.push_back(rebased(known == nullptr ? found.view() : known->view(), parts_[piece.at].begin, dimension_));
   }
   add_aside(more);
@@ -217,9 +217,9 @@ Stream<float> Bucket::residual() const {
     more.push_back(
         rebased(cut(selected_.view(), parts_[at].begin, parts_[at].end).view(), parts_[at].begin, dimension_));
   }
-  std::vector<StreamView<float>> views{residual_.view()};
-  for (const Stream<float>& stream : more) views.push_back(stream.view());
-  auto sum = sum_many<float>(views);
+  std::vector<StreamView> views{residual_.view()};
+  for (const Stream& stream : more) views.push_back(stream.view());
+  auto sum = sum_many(views);
   MILLRACE_CHECK(sum.has_value(), dimension_);
   return std::move(*sum);
 }
@@ -248,7 +248,7 @@ void Bucket::lose(size_t at, uint64_t index, double amount) {
   if (ledger_ == LedgerMode::kPerIndex) lost_[parts_[at].begin + index] += amount;
 }
 
-void Bucket::drop_error(size_t at, const StreamView<float>& selected, const StreamView<float>& sent) {
+void Bucket::drop_error(size_t at, const StreamView& selected, const StreamView& sent) {
   Buffer<float> error;
   Buffer<float> beyond;
   subtract_exactly(selected.values, sent.values, error, beyond);

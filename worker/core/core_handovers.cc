@@ -16,12 +16,11 @@ namespace millrace::worker {
 namespace {
 
 /// Entries in order of their indices, as streams: an index that is there twice (of two turns) is in the second one again.
-std::vector<Stream<float>> in_order(std::vector<std::pair<uint32_t, double>> entries, uint64_t begin,
-                                    uint64_t dimension) {
+std::vector<Stream> in_order(std::vector<std::pair<uint32_t, double>> entries, uint64_t begin, uint64_t dimension) {
   std::ranges::stable_sort(entries, {}, &std::pair<uint32_t, double>::first);
-  std::vector<Stream<float>> streams;
+  std::vector<Stream> streams;
   while (!entries.empty()) {
-    Stream<float>& stream = streams.emplace_back(Stream<float>::empty(dimension));
+    Stream& stream = streams.emplace_back(Stream::empty(dimension));
     std::vector<std::pair<uint32_t, double>> again;
     for (const auto& [index, value] : entries) {
       const auto at = static_cast<uint32_t>(index - begin);
@@ -126,7 +125,7 @@ void SessionCore::Impl::return_revoked(PartRun& part) {
   Mass mass;
   for (const auto& [index, value] : revoked) mass.count(-value);
   part.account.carried_by_switch.add(mass);
-  for (Stream<float>& stream : in_order(std::move(revoked), begin, part.dimension()))
+  for (Stream& stream : in_order(std::move(revoked), begin, part.dimension()))
     buckets[part.layout.bucket].bucket->return_aside(part.at, std::move(stream));
 }
 

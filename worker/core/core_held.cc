@@ -73,7 +73,7 @@ void SessionCore::Impl::void_held(PartRun& part) {
   part.backed = 0;
   std::erase_if(part.held, [](const Held& one) { return !one.update.answers_push; });
   for (Held& one : part.held) {
-    one.update.sum = HeldStream<float>::from(Stream<float>::empty(part.dimension()));
+    one.update.sum = HeldStream::from(Stream::empty(part.dimension()));
     one.update.delivered_before = true;
   }
 }

@@ -31,7 +31,7 @@ struct Outstanding {
   uint64_t step = 0;      ///< mode asynchronous: the bucket's push that it is of
   uint64_t life = 0;      ///< under which it was sent: the update names it
   uint64_t sequence = 0;  ///< mode asynchronous: which one of that life
-  HeldStream<float> sent;
+  HeldStream sent;
   SharedBytes payload;  ///< the bytes that every resend repeats
   uint64_t hash = 0;
   double weight = 1;
@@ -162,7 +162,7 @@ struct BucketRun {
     uint64_t bytes_down = 0;
   };
   std::deque<Sent> sent;        ///< by step
-  HeldStream<float> offered;    ///< path switch: to the step that begins when all buckets have offered
+  HeldStream offered;           ///< path switch: to the step that begins when all buckets have offered
   std::vector<double> applied;  ///< LedgerMode::kPerIndex
   uint64_t audit_credit = 0;    ///< entries that the audit may go over
   uint32_t audit_next = 0;      ///< whose turn it is, among the parts
@@ -359,10 +359,10 @@ struct SessionCore::Impl {
   void settle_decided(PartRun& part, Outstanding&& out, const protocol::Settle& settle);
   /// What of the contribution goes out, this time.
   SharedBytes payload_on_wire(const PartRun& part, Outstanding& out);
-  void remember_update(PartRun& part, const protocol::Update& update, const StreamView<float>& sum) const;
+  void remember_update(PartRun& part, const protocol::Update& update, const StreamView& sum) const;
   /// Counted in that step: of what was sent all was applied (`carried` is null), or what the update carries.
   void note_unsettled(uint32_t bucket);
-  void was_applied(PartRun& part, uint64_t step, const HeldStream<float>& sent, const HeldStream<float>* carried);
+  void was_applied(PartRun& part, uint64_t step, const HeldStream& sent, const HeldStream* carried);
   void lose_unreturnable(PartRun& part, const Outstanding& out);
   /// 9a: nothing of the part's state counts.
   void drop_off_log(PartRun& part, const protocol::Settle& settle);
@@ -401,14 +401,13 @@ struct SessionCore::Impl {
   void on_update(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions);
   /// One update, judged and applied or put where it belongs. True: applied, the next one's turn has come.
   bool take_update(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions);
-  void apply_update(PartRun& part, const protocol::Update& update, HeldStream<float>&& held, TimeNs now,
-                    Actions& actions);
+  void apply_update(PartRun& part, const protocol::Update& update, HeldStream&& held, TimeNs now, Actions& actions);
   /// Keeps what a successor of the shard may ask for. Returns the update, where it is now.
   static const protocol::Update& keep_update(PartRun& part, protocol::Update& update, SharedBytes&& payload);
-  bool settle(PartRun& part, const protocol::Update& update, const HeldStream<float>& carried);
+  bool settle(PartRun& part, const protocol::Update& update, const HeldStream& carried);
   /// The update has counted it, in that step: what it does not carry of it comes back.
-  void settle_counted(PartRun& part, uint64_t step, HeldStream<float>&& sent, const protocol::Update& update,
-                      const HeldStream<float>& carried);
+  void settle_counted(PartRun& part, uint64_t step, HeldStream&& sent, const protocol::Update& update,
+                      const HeldStream& carried);
   /// It will never be counted.
   void give_back(PartRun& part, const Outstanding& out);
   /// Settles by the update, and says which push it answers.
@@ -461,7 +460,7 @@ struct SessionCore::Impl {
   /// What select() took out is in flight from now on; with the last bucket's the step begins.
   void offer(uint32_t bucket, uint64_t step, TimeNs now, Actions& actions);
   Status begin_switch_step(uint64_t step, TimeNs now);
-  HeldStream<float> offered_in_array(size_t count);
+  HeldStream offered_in_array(size_t count);
   void on_packet(const protocol::ReceivedPacket& packet, TimeNs now, Actions& actions);
   void follow_path(TimeNs now, Actions& actions);
   void tick_path(TimeNs now, Actions& actions);
@@ -474,7 +473,7 @@ struct SessionCore::Impl {
   void settle_switch_step();
   /// What of an offer comes back. What was applied is in the books then; what is neither is lost by name.
   struct SwitchFate {
-    Stream<float> back;
+    Stream back;
     uint64_t whole = 0;  ///< entries of `back` of which nothing was applied
   };
   SwitchFate fate_by_switch(PartRun& part, const Outstanding& out, const SwitchStepDone& step);
@@ -538,7 +537,7 @@ struct SessionCore::Impl {
   };
   std::vector<OwnContribution> own_contributions(const protocol::Update& update) const;
   /// The last push of which the update names the contribution; empty: none of this worker's.
-  std::optional<uint64_t> settle_named(PartRun& part, const protocol::Update& update, const HeldStream<float>& carried,
+  std::optional<uint64_t> settle_named(PartRun& part, const protocol::Update& update, const HeldStream& carried,
                                        Actions& actions);
   void settle_sequences(PartRun& part, const protocol::Settle& settle, uint64_t next);
   void restart_sequences(Actions& actions);

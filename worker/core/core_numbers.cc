@@ -109,7 +109,7 @@ void SessionCore::Impl::answer_without_update(PartRun& part, uint64_t push, uint
   answered.step = answered.first_step = step;
   answered.push = push;
   answered.begin = part.layout.begin;
-  answered.sum = HeldStream<float>::from(Stream<float>::empty(part.dimension()));
+  answered.sum = HeldStream::from(Stream::empty(part.dimension()));
   answered.delivered_before = true;
   part.answers = push + 1;
   hand_over(part, std::move(answered), 0, actions);
@@ -136,7 +136,7 @@ void SessionCore::Impl::fill_gaps(BucketRun& run, uint64_t below) {
       Outstanding out;
       out.step = step;
       out.life = life;
-      out.sent = HeldStream<float>::from(Stream<float>::empty(part.dimension()));
+      out.sent = HeldStream::from(Stream::empty(part.dimension()));
       make_empty(part, out);
       part.outstanding.insert(at, std::move(out));
     }
@@ -172,8 +172,8 @@ void SessionCore::Impl::send_unsent(PartRun& part, TimeNs now, Actions& actions)
 }
 
 void SessionCore::Impl::make_empty(const PartRun& part, Outstanding& out) const {
-  const Stream<float> nothing = Stream<float>::empty(part.dimension());
-  auto container = encode_container<float>(nothing.view(), StreamView<float>{}, EncodeOptions{});
+  const Stream nothing = Stream::empty(part.dimension());
+  auto container = encode_container(nothing.view(), StreamView{}, EncodeOptions{});
   MILLRACE_CHECK(container.has_value(), part.layout.part);
   out.payload = SharedBytes::from(std::move(container->bytes));
   out.hash = container_identity(out.payload.bytes).value();

@@ -200,7 +200,7 @@ void SessionCore::Impl::settle_decided(PartRun& part, Outstanding&& out, const p
   const auto update = part.early.find(out.step);
   if (update != part.early.end()) {
     const auto& body = std::get<protocol::Update>(update->second.body);
-    const auto carried = hold_container<float>(update->second.payload, {.dimension = part.dimension()});
+    const auto carried = hold_container(update->second.payload, {.dimension = part.dimension()});
     if (carried) {
       const bool counted = std::ranges::find(body.contributors, protocol::ContributorId{config.worker, out.life}) !=
                            body.contributors.end();

@@ -213,8 +213,7 @@ SharedBytes SessionCore::Impl::payload_on_wire(const PartRun& part, Outstanding&
 }
 
 // Of a new activation of the shard, and where steps were skipped, everybody begins anew at that step: as the shard does.
-void SessionCore::Impl::remember_update(PartRun& part, const protocol::Update& update,
-                                        const StreamView<float>& sum) const {
+void SessionCore::Impl::remember_update(PartRun& part, const protocol::Update& update, const StreamView& sum) const {
   if (!part.history) return;
   if (part.history->position() != update.step || part.lineage != update.lineage) part.history->restart(update.step);
   IndexBuffer storage;
@@ -353,7 +352,7 @@ bool SessionCore::Impl::take_update(uint32_t shard, protocol::Message&& message,
   }
   ContainerLimits limits;
   limits.dimension = part.layout.end - part.layout.begin;
-  auto decoded = hold_container<float>(message.payload, limits);
+  auto decoded = hold_container(message.payload, limits);
   if (!decoded) {
     malformed_update(shard, part, decoded.error().message, now, actions);
     return false;
@@ -403,7 +402,7 @@ void SessionCore::Impl::malformed_update(uint32_t shard, PartRun& part, const st
   log(actions, Severity::kWarning, text);
 }
 
-bool SessionCore::Impl::settle(PartRun& part, const protocol::Update& update, const HeldStream<float>& carried) {
+bool SessionCore::Impl::settle(PartRun& part, const protocol::Update& update, const HeldStream& carried) {
   if (part.outstanding.empty() || part.outstanding.front().step != part.n) return false;  // without this worker
   Outstanding& out = part.outstanding.front();
   const bool counted = std::ranges::find(update.contributors, protocol::ContributorId{config.worker, out.life}) !=
@@ -417,8 +416,8 @@ bool SessionCore::Impl::settle(PartRun& part, const protocol::Update& update, co
   return counted;
 }
 
-void SessionCore::Impl::settle_counted(PartRun& part, uint64_t step, HeldStream<float>&& sent,
-                                       const protocol::Update& update, const HeldStream<float>& carried) {
+void SessionCore::Impl::settle_counted(PartRun& part, uint64_t step, HeldStream&& sent, const protocol::Update& update,
+                                       const HeldStream& carried) {
   // Values that arrive as they entered are less in all than what entered: audit_part() has that.
   if (config.spec.audit && !sends_what_entered(part)) {
     part.account.doubt += kMassError * mass_of(sent.view.values).magnitude;
@@ -436,8 +435,7 @@ void SessionCore::Impl::note_unsettled(uint32_t bucket) {
   if (buckets[bucket].bucket->unsettled()) unsettled.insert(bucket);
 }
 
-void SessionCore::Impl::was_applied(PartRun& part, uint64_t step, const HeldStream<float>& sent,
-                                    const HeldStream<float>* carried) {
+void SessionCore::Impl::was_applied(PartRun& part, uint64_t step, const HeldStream& sent, const HeldStream* carried) {
   part.counted.add(step, sent.view.count());
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   bucket.mask_applied(part.at, sent, carried);
@@ -468,12 +466,12 @@ void SessionCore::Impl::answer_by(PartRun& part, const protocol::Update& update,
   if (delivered.answers_push) part.answers = push + 1;
 }
 
-void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& update, HeldStream<float>&& held,
-                                     TimeNs now, Actions& actions) {
+void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& update, HeldStream&& held, TimeNs now,
+                                     Actions& actions) {
   BucketRun& run = buckets[part.layout.bucket];
   DeliveredUpdate delivered;
   delivered.sum = std::move(held);
-  const StreamView<float>& sum = delivered.sum.view;
+  const StreamView& sum = delivered.sum.view;
   answer_by(part, update, delivered, actions);
   remember_update(part, update, sum);
   delivered.bucket = part.layout.bucket;

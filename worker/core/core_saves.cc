@@ -8,10 +8,10 @@
 namespace millrace::worker {
 namespace {
 
-Stream<float> must_sum_core_saves(const std::vector<Stream<float>>& streams) {
-  std::vector<StreamView<float>> views;
-  for (const Stream<float>& stream : streams) views.push_back(stream.view());
-  auto sum = sum_many<float>(views);
+Stream must_sum_core_saves(const std::vector<Stream>& streams) {
+  std::vector<StreamView> views;
+  for (const Stream& stream : streams) views.push_back(stream.view());
+  auto sum = sum_many(views);
   MILLRACE_CHECK(sum.has_value(), streams.size());
   return std::move(*sum);
 }
@@ -23,9 +23,9 @@ void SessionCore::Impl::load(SavedState& saved) {
   MILLRACE_CHECK(fitting.has_value(), fitting.error().message);
   for (uint32_t bucket = 0; bucket < buckets.size(); ++bucket) {
     const protocol::BucketLayout& planned = layout.buckets[bucket];
-    std::vector<Stream<float>> velocities;
+    std::vector<Stream> velocities;
     for (const protocol::BucketMember& member : planned.members) {
-      std::optional<Stream<float>> velocity = std::exchange(saved.tensors[member.tensor].momentum, std::nullopt);
+      std::optional<Stream> velocity = std::exchange(saved.tensors[member.tensor].momentum, std::nullopt);
       if (velocity) velocities.push_back(rebased(velocity->view(), member.offset, planned.dimension));
     }
     if (!velocities.empty()) buckets[bucket].bucket->load_velocity(must_sum_core_saves(velocities));
@@ -33,9 +33,9 @@ void SessionCore::Impl::load(SavedState& saved) {
       buckets[bucket].bucket->set_aside_loaded(std::move(saved.tensors[planned.members[0].tensor].residual));
       continue;
     }
-    std::vector<Stream<float>> streams;
+    std::vector<Stream> streams;
     for (const protocol::BucketMember& member : planned.members) {
-      const Stream<float> residual = std::exchange(saved.tensors[member.tensor].residual, {});
+      const Stream residual = std::exchange(saved.tensors[member.tensor].residual, {});
       streams.push_back(rebased(residual.view(), member.offset, planned.dimension));
     }
     buckets[bucket].bucket->set_aside_loaded(must_sum_core_saves(streams));
@@ -88,7 +88,7 @@ SavedState SessionCore::Impl::saved_state() const {
   state.tensors.resize(tensors.size());
   for (uint32_t number = 0; number < buckets.size(); ++number) {
     const Bucket& bucket = *buckets[number].bucket;
-    std::vector<Stream<float>> streams = bucket.loaded_aside();
+    std::vector<Stream> streams = bucket.loaded_aside();
     BucketState own = bucket.state(clip.factor(buckets[number].selected));
     streams.push_back(std::move(own.residual));
     for (uint32_t part = buckets[number].first_part; part < buckets[number].first_part + buckets[number].part_count;
@@ -96,7 +96,7 @@ SavedState SessionCore::Impl::saved_state() const {
       for (const Outstanding& out : parts[part].outstanding)
         streams.push_back(rebased(out.sent.view, parts[part].layout.begin, bucket.dimension()));
     }
-    const Stream<float> whole = must_sum_core_saves(streams);
+    const Stream whole = must_sum_core_saves(streams);
     for (const protocol::BucketMember& member : layout.buckets[number].members) {
       SavedTensor& saved = state.tensors[member.tensor];
       const protocol::TensorSpec& spec = config.spec.tensors[member.tensor];

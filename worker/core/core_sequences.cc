@@ -42,7 +42,7 @@ std::vector<SessionCore::Impl::OwnContribution> SessionCore::Impl::own_contribut
 // Contributions of one life are counted in the order of their numbers, and those of an earlier life before all of a later one. So
 // what was sent before the one that is named, and was not named before, never will be.
 std::optional<uint64_t> SessionCore::Impl::settle_named(PartRun& part, const protocol::Update& update,
-                                                        const HeldStream<float>& carried, Actions& actions) {
+                                                        const HeldStream& carried, Actions& actions) {
   std::optional<uint64_t> push;
   for (const auto& [own, step] : own_contributions(update)) {
     const auto named = std::ranges::find_if(part.outstanding, [&own](const Outstanding& out) {
@@ -94,7 +94,7 @@ void SessionCore::Impl::restart_sequences(Actions& actions) {
     out.step = part.outstanding.back().step;
     out.life = life;
     out.sequence = take_sequence(part);
-    out.sent = HeldStream<float>::from(Stream<float>::empty(part.dimension()));
+    out.sent = HeldStream::from(Stream::empty(part.dimension()));
     make_empty(part, out);
     part.outstanding.push_back(std::move(out));
   }

@@ -117,7 +117,7 @@ void SessionCore::Impl::take_snapshot(PartRun& part, const protocol::Settle& set
   weights.push = part.answers;
   weights.answers_push = false;
   weights.begin = part.layout.begin;
-  weights.sum = HeldStream<float>::from(Stream<float>{part.dimension(), true, {}, std::move(taken.values)});
+  weights.sum = HeldStream::from(Stream{part.dimension(), true, {}, std::move(taken.values)});
   weights.replaces = true;
   weights.steps = taken.n;
   weights.decided_in = taken.decided_in;

@@ -26,15 +26,15 @@ PartRange range_in(const protocol::SwitchLayout& layout, const protocol::PartLay
   return {base + part.begin, base + part.end};
 }
 
-void resize(Stream<float>& stream, size_t count) {
+void resize(Stream& stream, size_t count) {
   stream.indices.resize(count);
   stream.values.resize(count);
 }
 
 /// What became of a part's entries that were offered.
 struct OfferSettled {
-  Stream<float> back;
-  Stream<float> masked;  ///< what was applied of them, where that is wanted
+  Stream back;
+  Stream masked;         ///< what was applied of them, where that is wanted
   uint64_t applied = 0;  ///< entries of which something was
   Mass carried;
   uint64_t whole = 0;  ///< entries of which nothing was applied
@@ -46,15 +46,15 @@ struct OfferSettled {
 };
 
 /// Of these entries nobody knows what became.
-void lose_all(const StreamView<float>& offered, size_t first, size_t last, OfferSettled& to) {
+void lose_all(const StreamView& offered, size_t first, size_t last, OfferSettled& to) {
   for (size_t at = first; at < last; ++at) {
     if (offered.values[at] != 0) to.lost.push_back({offered.indices[at], static_cast<double>(offered.values[at])});
   }
 }
 
 /// Entries [first, last) by what of each was taken.
-void settle_run(const StreamView<float>& offered, size_t first, size_t last, std::span<const int32_t> taken,
-                double step, OfferSettled& to, FateCounts& counts) {
+void settle_run(const StreamView& offered, size_t first, size_t last, std::span<const int32_t> taken, double step,
+                OfferSettled& to, FateCounts& counts) {
   const auto indices = offered.indices.subspan(first, last - first);
   const auto values = offered.values.subspan(first, last - first);
   const size_t masked = to.masked.indices.empty() ? 0 : counts.taken;
@@ -83,10 +83,10 @@ struct OfferPlace {
 /// What was offered, entry by entry.
 ///
 /// with_masked what was applied is to be told entry by entry.
-OfferSettled settle_offered(const StreamView<float>& offered, const SwitchStepDone& step, const OfferPlace& place,
+OfferSettled settle_offered(const StreamView& offered, const SwitchStepDone& step, const OfferPlace& place,
                             bool with_masked) {
   OfferSettled to;
-  to.back = to.masked = Stream<float>::empty(offered.dimension);
+  to.back = to.masked = Stream::empty(offered.dimension);
   const size_t count = offered.count();
   const size_t first = place.first;
   const std::span<const int32_t> sent(step.offer->sent);
@@ -137,9 +137,9 @@ std::vector<SwitchStepDone::Window> windows_in(const SwitchStepDone& step, const
 }
 
 /// Of these windows, indices from `begin` on.
-Stream<float> update_of(const SwitchStepDone& step, const std::vector<SwitchStepDone::Window>& windows,
-                        uint64_t window_indices, uint64_t begin, uint64_t dimension) {
-  Stream<float> sum = Stream<float>::empty(dimension);
+Stream update_of(const SwitchStepDone& step, const std::vector<SwitchStepDone::Window>& windows,
+                 uint64_t window_indices, uint64_t begin, uint64_t dimension) {
+  Stream sum = Stream::empty(dimension);
   size_t count = 0;
   for (const SwitchStepDone::Window& window : windows) count += window.last - window.first;
   resize(sum, count);
@@ -163,7 +163,7 @@ Stream<float> update_of(const SwitchStepDone& step, const std::vector<SwitchStep
 
 void SessionCore::Impl::offer(uint32_t bucket, uint64_t step, TimeNs now, Actions& actions) {
   BucketRun& run = buckets[bucket];
-  HeldStream<float> all = HeldStream<float>::from(run.bucket->offer());
+  HeldStream all = HeldStream::from(run.bucket->offer());
   for (uint32_t number = run.first_part; number < run.first_part + run.part_count; ++number) {
     PartRun& part = parts[number];
     Outstanding out;
@@ -192,26 +192,26 @@ Status SessionCore::Impl::begin_switch_step(uint64_t step, TimeNs now) {
     part.first_offered = count;
     count += part.outstanding.back().sent.view.count();
   }
-  const HeldStream<float> offered = offered_in_array(count);
+  const HeldStream offered = offered_in_array(count);
   MILLRACE_CHECK(offered.view.count() == count, offered.view.count(), count);
   return switch_path->begin_step(step, offered, now);
 }
 
 /// What all buckets offer, so many entries, as the switch's array numbers them.
-HeldStream<float> SessionCore::Impl::offered_in_array(size_t count) {
+HeldStream SessionCore::Impl::offered_in_array(size_t count) {
   const std::vector<uint64_t>& begins = switch_path->layout().bucket_begin;
   if (buckets.size() == 1 && begins[0] == 0) return std::exchange(buckets[0].offered, {});
-  Stream<float> all;
+  Stream all;
   all.indices.reserve(count);
   all.values.reserve(count);
   for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
-    const HeldStream<float> own = std::exchange(buckets[bucket].offered, {});
+    const HeldStream own = std::exchange(buckets[bucket].offered, {});
     const auto begin = static_cast<uint32_t>(begins[bucket]);
     std::ranges::transform(own.view.indices, std::back_inserter(all.indices),
                            [begin](uint32_t of_bucket) { return begin + of_bucket; });
     all.values.insert(all.values.end(), own.view.values.begin(), own.view.values.end());
   }
-  return HeldStream<float>::from(std::move(all));
+  return HeldStream::from(std::move(all));
 }
 
 void SessionCore::Impl::on_packet(const protocol::ReceivedPacket& packet, TimeNs now, Actions& actions) {
@@ -293,7 +293,7 @@ SessionCore::Impl::SwitchFate SessionCore::Impl::fate_by_switch(PartRun& part, c
   part.account.carried_by_switch.add(settled.carried);
   part.account.doubt += kMassError * settled.carried.magnitude;
   part.counted.add(out.step, settled.applied);
-  if (masks) bucket.mask_applied(part.at, HeldStream<float>::from(std::move(settled.masked)), nullptr);
+  if (masks) bucket.mask_applied(part.at, HeldStream::from(std::move(settled.masked)), nullptr);
   note_unsettled(part.layout.bucket);
   return {std::move(settled.back), settled.whole};
 }
@@ -303,7 +303,7 @@ void SessionCore::Impl::deliver_by_switch(PartRun& part, const SwitchStepDone& s
   const PartRange range = range_in(switch_path->layout(), part.layout);
   const uint64_t window_indices = switch_path->layout().window_indices;
   const std::vector<SwitchStepDone::Window> windows = windows_in(step, range, window_indices);
-  Stream<float> sum = update_of(step, windows, window_indices, range.begin, part.dimension());
+  Stream sum = update_of(step, windows, window_indices, range.begin, part.dimension());
 
   DeliveredUpdate delivered;
   delivered.bucket = part.layout.bucket;
@@ -340,7 +340,7 @@ void SessionCore::Impl::deliver_by_switch(PartRun& part, const SwitchStepDone& s
   }
   run.bucket->count_received(sum.count());
   counters.raw_bytes_down += sum.count() * (sizeof(uint32_t) + sizeof(float));
-  delivered.sum = HeldStream<float>::from(std::move(sum));
+  delivered.sum = HeldStream::from(std::move(sum));
   part.decided_in = delivered.decided_in;
   ++part.n;
   delivered.step_complete = --run.parts_behind == 0;

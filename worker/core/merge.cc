@@ -15,7 +15,7 @@ struct Writer {
   float* values;
 };
 
-void copy(const StreamView<float>& from, size_t first, size_t last, Writer& out) {
+void copy(const StreamView& from, size_t first, size_t last, Writer& out) {
   const size_t count = last - first;
   if (count == 0) return;
   std::memcpy(out.indices, from.indices.data() + first, count * sizeof(uint32_t));
@@ -34,7 +34,7 @@ float masked(float value, uint64_t taken) {
 }
 
 /// Merges base[first, last) with a piece of the same index range.
-void merge_one(const StreamView<float>& base, size_t first, size_t last, const Piece& piece, Writer& out) {
+void merge_one(const StreamView& base, size_t first, size_t last, const Piece& piece, Writer& out) {
   const uint64_t begin = piece.begin;
   const uint32_t* const left_indices = base.indices.data();
   const uint32_t* const right_indices = piece.stream.indices.data();
@@ -64,7 +64,7 @@ void merge_one(const StreamView<float>& base, size_t first, size_t last, const P
 
 }  // namespace
 
-void merge_pieces(const StreamView<float>& base, const std::vector<Piece>& pieces, Stream<float>& out) {
+void merge_pieces(const StreamView& base, const std::vector<Piece>& pieces, Stream& out) {
   size_t count = base.count();
   for (const Piece& piece : pieces) {
     MILLRACE_CHECK(!base.dense && !piece.stream.dense);

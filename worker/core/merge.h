@@ -10,7 +10,7 @@ namespace millrace::worker {
 /// A sparse stream of an index range of a larger one: local index 0 stands for `begin`.
 struct Piece {
   uint64_t begin = 0;
-  StreamView<float> stream;
+  StreamView stream;
 };
 
 /// out := base + pieces, index by index. All sparse.
@@ -18,6 +18,6 @@ struct Piece {
 /// pieces   disjoint ranges, ascending.
 /// out      written over; its arrays are reused. May not be base.
 /// Cost     one pass without branches that depend on the data; no allocation once `out` has grown.
-void merge_pieces(const StreamView<float>& base, const std::vector<Piece>& pieces, Stream<float>& out);
+void merge_pieces(const StreamView& base, const std::vector<Piece>& pieces, Stream& out);
 
 }  // namespace millrace::worker

@@ -18,7 +18,7 @@ float next_velocity(float factor, float velocity, float gradient) {
   return std::abs(next) < kFaded ? 0.0f : next;
 }
 
-void append(Stream<float>& stream, uint32_t index, float value) {
+void append(Stream& stream, uint32_t index, float value) {
   if (value == 0) return;
   stream.indices.push_back(index);
   stream.values.push_back(value);
@@ -35,20 +35,20 @@ size_t find_from(IndexSpan indices, size_t from, uint64_t index) {
 Velocity::Velocity(const protocol::MomentumSpec& spec, uint64_t dimension)
     : nesterov_(spec.momentum == protocol::Momentum::kNesterov),
       factor_(static_cast<float>(spec.factor)),
-      velocity_(Stream<float>::empty(dimension)) {}
+      velocity_(Stream::empty(dimension)) {}
 
-Stream<float> Velocity::enter(Stream<float>&& gradient) {
+Stream Velocity::enter(Stream&& gradient) {
   MILLRACE_CHECK(gradient.dimension == velocity_.dimension, gradient.dimension, velocity_.dimension);
   while (settle_one()) {
   }
-  if (!velocity_.dense && (gradient.dense || velocity_.count() >= dense_from_count<float>(velocity_.dimension))) {
+  if (!velocity_.dense && (gradient.dense || velocity_.count() >= dense_from_count(velocity_.dimension))) {
     velocity_ = to_dense(velocity_.view());
   }
   return velocity_.dense ? enter_dense(std::move(gradient)) : enter_sparse(gradient);
 }
 
-Stream<float> Velocity::enter_dense(Stream<float>&& gradient) {
-  Stream<float> entering = gradient.dense ? std::move(gradient) : to_dense(gradient.view());
+Stream Velocity::enter_dense(Stream&& gradient) {
+  Stream entering = gradient.dense ? std::move(gradient) : to_dense(gradient.view());
   const float ahead = nesterov_ ? factor_ : 0.0f;
   for (size_t i = 0; i < velocity_.values.size(); ++i) {
     const float next = next_velocity(factor_, velocity_.values[i], entering.values[i]);
@@ -58,9 +58,9 @@ Stream<float> Velocity::enter_dense(Stream<float>&& gradient) {
   return entering;
 }
 
-Stream<float> Velocity::enter_sparse(const Stream<float>& gradient) {
-  Stream<float> next = Stream<float>::empty(velocity_.dimension);
-  Stream<float> entering = Stream<float>::empty(velocity_.dimension);
+Stream Velocity::enter_sparse(const Stream& gradient) {
+  Stream next = Stream::empty(velocity_.dimension);
+  Stream entering = Stream::empty(velocity_.dimension);
   const auto take = [&](uint32_t index, float velocity, float value) {
     const float moved = next_velocity(factor_, velocity, value);
     append(next, index, moved);
@@ -87,7 +87,7 @@ Stream<float> Velocity::enter_sparse(const Stream<float>& gradient) {
   return entering;
 }
 
-void Velocity::applied(uint64_t begin, const HeldStream<float>& sent, const HeldStream<float>* carried) {
+void Velocity::applied(uint64_t begin, const HeldStream& sent, const HeldStream* carried) {
   if (sent.view.count() == 0) return;
   masks_.push_back({begin, sent, carried == nullptr ? std::nullopt : std::optional(*carried)});
 }
@@ -99,8 +99,8 @@ bool Velocity::settle_one() {
   return true;
 }
 
-void Velocity::end(Stream<float>& velocity, const Mask& mask) {
-  const StreamView<float>& sent = mask.sent.view;
+void Velocity::end(Stream& velocity, const Mask& mask) {
+  const StreamView& sent = mask.sent.view;
   size_t in_carried = 0;
   size_t in_velocity = 0;
   for (size_t i = 0; i < sent.values.size(); ++i) {
@@ -123,11 +123,11 @@ void Velocity::end(Stream<float>& velocity, const Mask& mask) {
   }
 }
 
-Stream<float> Velocity::values() const {
-  Stream<float> masked = velocity_;
+Stream Velocity::values() const {
+  Stream masked = velocity_;
   for (const Mask& mask : masks_) end(masked, mask);
   if (masked.dense) return masked;
-  Stream<float> alive = Stream<float>::empty(masked.dimension);
+  Stream alive = Stream::empty(masked.dimension);
   for (size_t i = 0; i < masked.values.size(); ++i) append(alive, masked.indices[i], masked.values[i]);
   return alive;
 }

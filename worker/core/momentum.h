@@ -31,36 +31,36 @@ class Velocity {
   /// What enters for this gradient, in the gradient's own arrays where it is dense. Masks put aside are worked out first.
   ///
   /// Cost   dense: one pass over both; sparse: one pass over the entries of both.
-  Stream<float> enter(Stream<float>&& gradient);
+  Stream enter(Stream&& gradient);
 
   /// An update applied what was sent for [begin, begin + dimension of `sent`): of the entries that are not 0, all (`carried`
   /// is null), or those that it carries. Put aside until settle_one() or the next enter().
-  void applied(uint64_t begin, const HeldStream<float>& sent, const HeldStream<float>* carried);
+  void applied(uint64_t begin, const HeldStream& sent, const HeldStream* carried);
 
   /// Works out the oldest mask. False: there is none.
   bool settle_one();
   bool unsettled() const { return !masks_.empty(); }
 
   /// Takes over that of a saved state. REQUIRES: nothing was masked yet.
-  void load(Stream<float>&& velocity) { velocity_ = std::move(velocity); }
+  void load(Stream&& velocity) { velocity_ = std::move(velocity); }
 
   /// The velocity with every mask worked out, a copy.
-  Stream<float> values() const;
+  Stream values() const;
 
  private:
   struct Mask {
     uint64_t begin = 0;
-    HeldStream<float> sent;
-    std::optional<HeldStream<float>> carried;
+    HeldStream sent;
+    std::optional<HeldStream> carried;
   };
 
-  Stream<float> enter_dense(Stream<float>&& gradient);
-  Stream<float> enter_sparse(const Stream<float>& gradient);
-  static void end(Stream<float>& velocity, const Mask& mask);
+  Stream enter_dense(Stream&& gradient);
+  Stream enter_sparse(const Stream& gradient);
+  static void end(Stream& velocity, const Mask& mask);
 
   bool nesterov_ = false;
   float factor_ = 0;
-  Stream<float> velocity_;
+  Stream velocity_;
   std::deque<Mask> masks_;
 };
 

@@ -12,7 +12,7 @@ namespace millrace::worker {
 namespace {
 
 /// The entries with a finite value; returns how many were left out.
-uint64_t copy_only_finite(IndexSpan indices, std::span<const float> values, Stream<float>& out) {
+uint64_t copy_only_finite(IndexSpan indices, std::span<const float> values, Stream& out) {
   out.indices.clear();
   out.values.clear();
   for (size_t i = 0; i < values.size(); ++i) {
@@ -70,7 +70,7 @@ Status PushSlot::add_dense(std::span<const float> gradient, float weight) {
     }
     gradient = clean;
   }
-  const StreamView<float> whole{dimension_, true, {}, gradient};
+  const StreamView whole{dimension_, true, {}, gradient};
   measure(whole);
   std::unique_lock<std::mutex> fill(bucket_.fill_, std::defer_lock);
   if (bucket_.slots_.size() == 1) fill.lock();
@@ -84,7 +84,7 @@ Status PushSlot::add_dense(std::span<const float> gradient, float weight) {
 
 void PushSlot::add_whole(std::span<const float> gradient, float weight) {
   const bool lone = bucket_.enters_in_slot();
-  Stream<float>& target = lone ? bucket_.residual_ : staged_;
+  Stream& target = lone ? bucket_.residual_ : staged_;
   if (lone && (target.dense || target.count() > 0)) {
     if (!target.dense) target = to_dense(target.view());
     add_to_dense(target.values, {dimension_, true, {}, gradient}, weight);
@@ -98,12 +98,12 @@ void PushSlot::add_whole(std::span<const float> gradient, float weight) {
   if (!bucket_.enters_in_select()) book_entered(target.view());
 }
 
-void PushSlot::add_to_dense(std::span<float> residual, const StreamView<float>& stream, float weight) {
-  if (books_.empty()) return add_scaled<float>(residual, stream, weight);
+void PushSlot::add_to_dense(std::span<float> residual, const StreamView& stream, float weight) {
+  if (books_.empty()) return add_scaled(residual, stream, weight);
   for (size_t at = 0; at < bucket_.parts_.size(); ++at) {
     const auto [begin, end] = within(bucket_.parts_[at]);
-    Stream<float> local;
-    StreamView<float> piece{end - begin, true, {}, {}};
+    Stream local;
+    StreamView piece{end - begin, true, {}, {}};
     if (stream.dense) {
       piece.values = stream.values.subspan(begin, end - begin);
     } else {
@@ -123,14 +123,14 @@ Status PushSlot::add_sparse(IndexSpan indices, std::span<const float> values, fl
                 std::to_string(indices.size()) + " indices and " + std::to_string(values.size()) + " values");
   }
   // The arrays of the step before are written over: fresh ones would be paid for page by page.
-  Stream<float> stream = bucket_.slots_.size() == 1 ? std::exchange(bucket_.spare_, {}) : Stream<float>{};
+  Stream stream = bucket_.slots_.size() == 1 ? std::exchange(bucket_.spare_, {}) : Stream{};
   stream.dimension = dimension_;
   stream.dense = false;
   stream.indices.resize(indices.size());
   stream.values.resize(values.size());
   uint64_t dropped = 0;
   bool increasing = copy_increasing(indices.data(), stream.indices);
-  if (!copy_finite<float>(values.data(), stream.values)) {
+  if (!copy_finite(values.data(), stream.values)) {
     if (bucket_.spec_.non_finite == protocol::NonFinite::kRefuse) {
       return fail(ErrorCode::kNonFinite, "the gradient holds NaN or infinity; nothing of it was taken");
     }
@@ -138,11 +138,11 @@ Status PushSlot::add_sparse(IndexSpan indices, std::span<const float> values, fl
     increasing = false;  // coalesce() looks again at what is left
   }
   if (!increasing) {
-    auto coalesced = dropped == 0 ? coalesce<float>(dimension_, indices, values)
-                                  : coalesce<float>(dimension_, stream.indices, stream.values);
+    auto coalesced =
+        dropped == 0 ? coalesce(dimension_, indices, values) : coalesce(dimension_, stream.indices, stream.values);
     if (!coalesced) return std::unexpected(coalesced.error());
     stream = std::move(*coalesced);
-    if (!all_finite<float>(stream.values)) return fail(ErrorCode::kNonFinite, "duplicate entries add up to infinity");
+    if (!all_finite(stream.values)) return fail(ErrorCode::kNonFinite, "duplicate entries add up to infinity");
   } else if (!stream.indices.empty() && stream.indices.back() >= dimension_) {
     return std::unexpected(index_out_of_range(stream.indices, dimension_));
   }
@@ -166,7 +166,7 @@ Status PushSlot::add_sparse(IndexSpan indices, std::span<const float> values, fl
   return {};
 }
 
-void PushSlot::measure(const StreamView<float>& gradient) {
+void PushSlot::measure(const StreamView& gradient) {
   if (bucket_.spec_.clip != 0) squared_norm_ = squared_norm_of(gradient.values);
 }
 
@@ -175,7 +175,7 @@ std::pair<uint64_t, uint64_t> PushSlot::within(const protocol::PartLayout& part)
           std::clamp(part.end, offset_, offset_ + dimension_) - offset_};
 }
 
-void PushSlot::book_entered(const StreamView<float>& entering) {
+void PushSlot::book_entered(const StreamView& entering) {
   for (size_t at = 0; at < books_.size(); ++at) {
     const auto [begin, end] = within(bucket_.parts_[at]);
     const auto [first, last] =
@@ -184,7 +184,7 @@ void PushSlot::book_entered(const StreamView<float>& entering) {
   }
 }
 
-void PushSlot::index_entered(const StreamView<float>& gradient, float weight) {
+void PushSlot::index_entered(const StreamView& gradient, float weight) {
   if (bucket_.ledger_ != LedgerMode::kPerIndex) return;
   for (size_t i = 0; i < gradient.values.size(); ++i) {
     const uint64_t index = offset_ + (gradient.dense ? i : gradient.indices[i]);
@@ -192,8 +192,8 @@ void PushSlot::index_entered(const StreamView<float>& gradient, float weight) {
   }
 }
 
-void PushSlot::uncount_entered(const StreamView<float>& taken) {
-  Stream<float> negated{
+void PushSlot::uncount_entered(const StreamView& taken) {
+  Stream negated{
       taken.dimension, false, {taken.indices.begin(), taken.indices.end()}, {taken.values.begin(), taken.values.end()}};
   for (float& value : negated.values) value = -value;
   book_entered(negated.view());

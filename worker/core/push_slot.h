@@ -53,13 +53,13 @@ class PushSlot {
   Status check(float weight) const;
   void add_whole(std::span<const float> gradient, float weight);
   /// Adds into the residual itself, of a lone tensor.
-  void add_to_dense(std::span<float> residual, const StreamView<float>& stream, float weight);
+  void add_to_dense(std::span<float> residual, const StreamView& stream, float weight);
   /// Audit: what enters with this, weighted; a stream of the slot.
-  void book_entered(const StreamView<float>& entering);
+  void book_entered(const StreamView& entering);
   /// The same in the books by index: a gradient of the slot, or (momentum, clipping) what select() makes of it.
-  void index_entered(const StreamView<float>& gradient, float weight);
-  void uncount_entered(const StreamView<float>& taken);
-  void measure(const StreamView<float>& gradient);
+  void index_entered(const StreamView& gradient, float weight);
+  void uncount_entered(const StreamView& taken);
+  void measure(const StreamView& gradient);
   /// The part's range, in indices of the slot.
   std::pair<uint64_t, uint64_t> within(const protocol::PartLayout& part) const;
 
@@ -70,7 +70,7 @@ class PushSlot {
   bool filled_ = false;  ///< for the step that is not committed or not selected yet
   float weight_ = 1;
   double squared_norm_ = 0;
-  Stream<float> staged_;  ///< local to the tensor; dimension 0: nothing is staged (it is in the residual already)
+  Stream staged_;  ///< local to the tensor; dimension 0: nothing is staged (it is in the residual already)
   uint64_t non_finite_dropped_ = 0;
   std::vector<EnteredAccount> books_;  ///< audit: what entered each part of the bucket; empty: the job does not audit
 };

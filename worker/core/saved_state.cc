@@ -22,7 +22,7 @@ constexpr uint8_t kVersion = '3';  ///< raised with every change of the bytes: W
 constexpr size_t kHeadBytes = kMagic.size() + 1 + sizeof(uint64_t);
 constexpr size_t kTailBytes = sizeof(uint64_t);
 
-void put_entries(ByteWriter& writer, const Stream<float>& stream) {
+void put_entries(ByteWriter& writer, const Stream& stream) {
   writer.put(static_cast<uint8_t>(stream.dense ? 1 : 0));
   writer.put(stream.count());
   writer.put_array<uint32_t>(stream.indices);
@@ -53,7 +53,7 @@ void read_array(FieldReader& in, Buffer<T>& values, uint64_t count) {
   if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
 }
 
-Status read_entries(FieldReader& in, Stream<float>& stream) {
+Status read_entries(FieldReader& in, Stream& stream) {
   stream.dense = in.flag();
   const auto count = in.get<uint64_t>();
   if (!stream.dense) read_array(in, stream.indices, count);
@@ -67,7 +67,7 @@ Status read_tensor(FieldReader& in, SavedTensor& tensor) {
   in >> tensor.steps_pushed >> tensor.residual.dimension;
   if (auto read = read_entries(in, tensor.residual); !read) return read;
   if (in.flag()) {
-    Stream<float>& velocity = tensor.momentum.emplace(Stream<float>::empty(tensor.residual.dimension));
+    Stream& velocity = tensor.momentum.emplace(Stream::empty(tensor.residual.dimension));
     if (auto read = read_entries(in, velocity); !read) return read;
   }
   if (in.flag()) read_array(in, tensor.weights, tensor.residual.dimension);

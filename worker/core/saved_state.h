@@ -26,8 +26,8 @@ struct SavedPart {
 struct SavedTensor {
   std::string name;
   uint64_t steps_pushed = 0;
-  Stream<float> residual;                                ///< R + sum of O, as if everything in flight had come back
-  std::optional<Stream<float>> momentum = std::nullopt;  ///< the velocity, of jobs with momentum
+  Stream residual;                                ///< R + sum of O, as if everything in flight had come back
+  std::optional<Stream> momentum = std::nullopt;  ///< the velocity, of jobs with momentum
   Buffer<float> weights;  ///< [dimension], of every part after its n steps; empty: they are the caller's to save
 };
 

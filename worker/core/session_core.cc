@@ -271,7 +271,7 @@ bool SessionCore::in_flight() const {
                              [this](const BucketRun& run) { return impl_->answers_handed(run) < run.pushed; });
 }
 
-Result<Stream<float>> SessionCore::take_residual(uint32_t tensor) {
+Result<Stream> SessionCore::take_residual(uint32_t tensor) {
   impl_->settle_switch_step();
   if (impl_->error) return std::unexpected(*impl_->error);
   const TensorRun& run = impl_->tensors[tensor];
@@ -313,7 +313,7 @@ std::optional<SwitchPathStatus> SessionCore::switch_status() const {
   return impl_->by_switch() ? std::optional(impl_->switch_path->status()) : std::nullopt;
 }
 
-Stream<float> SessionCore::residual(uint32_t bucket) const {
+Stream SessionCore::residual(uint32_t bucket) const {
   impl_->settle_switch_step();
   return impl_->buckets[bucket].bucket->residual();
 }

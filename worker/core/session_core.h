@@ -68,9 +68,9 @@ struct OutstandingView {
   uint32_t part = 0;
   uint64_t step = 0;  ///< mode asynchronous, here and below: its number
   uint64_t life = 0;
-  uint64_t begin = 0;      ///< of the part in the bucket
-  StreamView<float> sent;  ///< as every receiver decodes it; indices local to the part
-  ByteSpan payload;        ///< its container, whatever form that travels in
+  uint64_t begin = 0;  ///< of the part in the bucket
+  StreamView sent;     ///< as every receiver decodes it; indices local to the part
+  ByteSpan payload;    ///< its container, whatever form that travels in
 };
 
 /// A contribution of which all that is known is that it was counted: what the update did not carry of it cannot come back.
@@ -202,7 +202,7 @@ class SessionCore {
 
   /// Hands out what is kept back of the tensor and forgets it: from now on it is the caller's, as if it had never entered.
   /// Errors  invalid_argument: a step of the tensor's bucket is pushed and not applied yet. What ended the session.
-  Result<Stream<float>> take_residual(uint32_t tensor);
+  Result<Stream> take_residual(uint32_t tensor);
 
   // --- inspection ---------------------------------------------------------------------------------------------------------
   const protocol::JobSpec& spec() const;
@@ -233,7 +233,7 @@ class SessionCore {
 
   /// R: residual with everything filled and not sent yet, and everything returned. Copies.
   /// REQUIRES: no slot of the bucket is being filled.
-  Stream<float> residual(uint32_t bucket) const;
+  Stream residual(uint32_t bucket) const;
   /// O: in order of part and step.
   std::vector<OutstandingView> outstanding(uint32_t bucket) const;
   /// [dimension] of the bucket: what entered; what was applied here (the sums delivered); what was lost by name (quantization

@@ -209,7 +209,7 @@ std::vector<std::pair<uint32_t, double>> SwitchPath::take_revoked(uint64_t begin
   return taken;
 }
 
-Status SwitchPath::begin_step(uint64_t step, const HeldStream<float>& entries, TimeNs now) {
+Status SwitchPath::begin_step(uint64_t step, const HeldStream& entries, TimeNs now) {
   MILLRACE_CHECK(!stepping_ && !done_, step);
   if (step >= UINT32_MAX) return fail(ErrorCode::kLimitExceeded, "path switch numbers steps in 32 bits");
   arrived_.windows.clear();

@@ -93,7 +93,7 @@ class SwitchPath final : private SwitchOutcome {
   Result<std::string> follow(const protocol::JobView& view, TimeNs now);
 
   /// Errors   as SwitchClient::begin_valid_step(). REQUIRES: as StepOffer says of `entries`.
-  Status begin_step(uint64_t step, const HeldStream<float>& entries, TimeNs now);
+  Status begin_step(uint64_t step, const HeldStream& entries, TimeNs now);
   void receive(const protocol::ReceivedPacket& packet, TimeNs now);
   void tick(TimeNs now);
   TimeNs next_deadline() const;

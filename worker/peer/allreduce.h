@@ -52,10 +52,9 @@ struct AlgorithmInfo {
 };
 
 /// What an allreduce is asked for. All ranks: the same.
-template <typename T>
 struct AllreduceSettings {
   uint64_t dimension = 0;
-  ReduceOp<T> op = sum_op<T>();
+  ReduceOp op = sum_op();
   WireForm wire;
   uint64_t k = 0;  ///< of kGlobalTopk, and of those that select: entries
   /// dsar_split_allgather, ssar_split_allgather: of sums on their way to all ranks (qsgd4), which then keep its bound; the owner
@@ -75,13 +74,12 @@ struct AllreduceSettings {
 ///     own = sum + own entries that were not handed over + returned
 ///
 /// An exact sum takes over all of every rank's contribution; a global top-k what is at `contributed`.
-template <typename T>
 struct Reduced {
   /// The same bits on all ranks.
-  HeldStream<T> sum;
+  HeldStream sum;
   /// What this rank has to keep for later, beside what was not handed over; sparse: what a codec changed of its own values, and
   /// sums that it was in charge of and quantized or dropped.
-  Stream<T> returned;
+  Stream returned;
   /// kGlobalTopk: the indices of this rank's entries that were handed over (Ok-Topk's `indexes`), ascending. The caller still has
   /// the others.
   IndexBuffer contributed;
@@ -90,7 +88,6 @@ struct Reduced {
 /// One tensor's allreduce, step after step; keeps what the algorithm carries over (thresholds, boundaries).
 ///
 /// Threads  one run() at a time.
-template <typename T>
 class Allreduce {
  public:
   virtual ~Allreduce() = default;
@@ -107,7 +104,7 @@ class Allreduce {
   ///          largest of it are taken, or what its threshold takes.
   /// Order    the result does not depend on when messages arrive.
   /// Errors   invalid_argument: another dimension. malformed: what a peer sent. non_finite: the sum overflowed.
-  virtual Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) = 0;
+  virtual Task<Result<Reduced>> run(Channel& channel, HeldStream own) = 0;
 };
 
 std::span<const AlgorithmInfo> algorithms();
@@ -116,14 +113,11 @@ const AlgorithmInfo& algorithm_info(AlgorithmId id);
 
 /// Errors   invalid_argument: dimension 0 or too large, k = 0 or > dimension where k is needed, an operation that the algorithm
 ///          does not take, a lossy codec for sums, periods of 0.
-template <typename T>
-Result<std::unique_ptr<Allreduce<T>>> make_allreduce(AlgorithmId id, const AllreduceSettings<T>& settings);
+Result<std::unique_ptr<Allreduce>> make_allreduce(AlgorithmId id, const AllreduceSettings& settings);
 
 /// What ranks must agree on, as text: "ssar_recursive_doubling f32 n=1048576 sum raw ...".
-template <typename T>
-std::string description_of(AlgorithmId id, const AllreduceSettings<T>& settings);
+std::string description_of(AlgorithmId id, const AllreduceSettings& settings);
 /// Of its next run.
-template <typename T>
-std::string description_of(const Allreduce<T>& allreduce, const AllreduceSettings<T>& settings);
+std::string description_of(const Allreduce& allreduce, const AllreduceSettings& settings);
 
 }  // namespace millrace::peer

@@ -98,17 +98,16 @@ Task<double> stream(Channel& channel, uint32_t first_tag) {
   co_return seconds_of(best) / static_cast<double>(kStreamBytes);
 }
 
-template <typename T>
-class Automatic final : public Allreduce<T> {
+class Automatic final : public Allreduce {
  public:
-  explicit Automatic(const AllreduceSettings<T>& settings) : settings_(settings) {}
+  explicit Automatic(const AllreduceSettings& settings) : settings_(settings) {}
 
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kAuto); }
   uint64_t next_step() const override { return step_; }
   bool is_settled() const override { return chosen_.has_value(); }
   std::string choice() const override { return chosen_ ? why_ : ""; }
 
-  Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
+  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override {
     if (Status status = check_contribution(own.view, settings_); !status) co_return std::unexpected(status.error());
     const uint64_t at = step_++ % kPeriod;
     if (at == 0) {
@@ -125,13 +124,13 @@ class Automatic final : public Allreduce<T> {
  private:
   struct Candidate {
     const AlgorithmInfo* info = nullptr;
-    std::unique_ptr<Allreduce<T>> allreduce;
+    std::unique_ptr<Allreduce> allreduce;
     std::vector<double> own_s;      ///< this rank's times of the pass
     std::vector<double> slowest_s;  ///< of the passes before, of all ranks
     double median_s = 0;
   };
 
-  Task<Result<Reduced<T>>> try_out(Channel& channel, HeldStream<T> own) {
+  Task<Result<Reduced>> try_out(Channel& channel, HeldStream own) {
     const uint64_t block = uint64_t{kPasses[pass_].steps} + 1;
     Candidate& tried = candidates_[left_[in_pass_ / block]];
     // All begin together: who comes late would be waited for, whatever the algorithm.
@@ -139,7 +138,7 @@ class Automatic final : public Allreduce<T> {
     auto together = co_await allgather_numbers<double>(channel, std::move(word), kTogetherTag);
     if (!together) co_return std::unexpected(together.error());
     const TimeNs from = channel.clock();
-    Result<Reduced<T>> reduced = co_await tried.allreduce->run(channel, std::move(own));
+    Result<Reduced> reduced = co_await tried.allreduce->run(channel, std::move(own));
     if (!reduced) co_return std::unexpected(reduced.error());
     if (in_pass_ % block != 0) tried.own_s.push_back(seconds_of(channel.clock() - from));
     if (++in_pass_ == block * left_.size()) {
@@ -150,7 +149,7 @@ class Automatic final : public Allreduce<T> {
   }
 
   /// Measures, and makes what is to be tried out.
-  Task<Status> begin(Channel& channel, const StreamView<T>& own) {
+  Task<Status> begin(Channel& channel, const StreamView& own) {
     chosen_.reset();
     candidates_.clear();
     left_.clear();
@@ -162,7 +161,7 @@ class Automatic final : public Allreduce<T> {
       std::vector<double> mine(kMeasurements);
       mine[0] = co_await ping(channel, kFirstTag);
       mine[1] = co_await stream(channel, kStreamTag);
-      const KernelSpeeds kernels = measure_kernel_speeds<T>([&channel] { return channel.clock(); });
+      const KernelSpeeds kernels = measure_kernel_speeds([&channel] { return channel.clock(); });
       mine[2] = kernels.add_entry_s;
       mine[3] = kernels.add_value_s;
       mine[4] = entries;
@@ -198,13 +197,12 @@ class Automatic final : public Allreduce<T> {
   /// Errors   those of the best algorithm, where none can be made of these settings.
   Status make_candidates(const MachineSpeeds& speeds, double entries, uint32_t ranks) {
     const auto k = std::clamp<uint64_t>(static_cast<uint64_t>(std::ceil(entries)), 1, settings_.dimension);
-    const SumShape shape{
-        .dimension = settings_.dimension, .k = k, .ranks = ranks, .value_bytes = static_cast<uint32_t>(sizeof(T))};
+    const SumShape shape{.dimension = settings_.dimension, .k = k, .ranks = ranks};
     const std::vector<PlannedCost> ranking = rank_algorithms(shape, speeds, Wanted::kExactSum);
     Status status;
     for (const PlannedCost& one : ranking) {
       if (candidates_.size() == kCandidatesMax || one.total_s() > kWithin * ranking.front().total_s()) break;
-      auto made = make_allreduce<T>(one.info.id, settings_);
+      auto made = make_allreduce(one.info.id, settings_);
       if (!made) {
         if (status) status = std::unexpected(made.error());
         continue;
@@ -273,7 +271,7 @@ class Automatic final : public Allreduce<T> {
     return text + ")";
   }
 
-  AllreduceSettings<T> settings_;
+  AllreduceSettings settings_;
   std::vector<Candidate> candidates_;
   std::vector<size_t> left_;  ///< of the candidates: those that are still tried out
   size_t pass_ = 0;

@@ -6,30 +6,25 @@
 namespace millrace::peer {
 
 /// What a rank contributes, as all ranks will have it: who sends lossy bytes uses their decoding itself.
-template <typename T>
 struct CodedContribution {
   Packet packet;
-  HeldStream<T> sent;
-  Stream<T> returned;  ///< contribution - sent: what the codec changed
+  HeldStream sent;
+  Stream returned;  ///< contribution - sent: what the codec changed
 };
 
 /// Errors   invalid_argument: a dimension that is not the settings'. non_finite: NaN or infinity.
-template <typename T>
-Status check_contribution(const StreamView<T>& own, const AllreduceSettings<T>& settings);
+Status check_contribution(const StreamView& own, const AllreduceSettings& settings);
 
 /// Codes it with the settings' codec; with none, it is sent as it is.
 ///
 /// Errors   check_contribution()'s; the codec's.
-template <typename T>
-Result<CodedContribution<T>> code_contribution(const HeldStream<T>& own, const AllreduceSettings<T>& settings,
-                                               Channel& channel);
+Result<CodedContribution> code_contribution(const HeldStream& own, const AllreduceSettings& settings, Channel& channel);
 
 /// The key of this rank's random numbers in this collective.
 RandomKey random_key_of(RandomKey job, const Channel& channel);
 
 /// a - b, entry by entry where either has one; entries that are equal are left out. Sparse.
-template <typename T>
-Stream<T> difference(const StreamView<T>& a, const StreamView<T>& b);
+Stream difference(const StreamView& a, const StreamView& b);
 
 /// What adding so many entries is charged as, where time is simulated: two cache-resident reads and a write each
 /// (`millrace bench reduce`).

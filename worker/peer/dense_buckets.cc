@@ -50,10 +50,9 @@ std::optional<size_t> BucketPlan::missing() const {
   return static_cast<size_t>(at - ready_.begin());
 }
 
-template <typename T>
-Result<std::unique_ptr<DenseBuckets<T>>> DenseBuckets<T>::make(PeerGroup& group, DenseBucketsOptions options) {
+Result<std::unique_ptr<DenseBuckets>> DenseBuckets::make(PeerGroup& group, DenseBucketsOptions options) {
   std::vector<uint64_t> bytes;
-  for (const uint64_t values : options.layers) bytes.push_back(values * sizeof(T));
+  for (const uint64_t values : options.layers) bytes.push_back(values * sizeof(float));
   if (std::ranges::all_of(bytes, [](uint64_t one) { return one == 0; })) {
     return fail(ErrorCode::kInvalidArgument, "dense buckets: there is no layer with a value");
   }
@@ -72,15 +71,14 @@ Result<std::unique_ptr<DenseBuckets<T>>> DenseBuckets<T>::make(PeerGroup& group,
     }
     if (one.values == 0) continue;
     one.settings.dimension = one.values;
-    auto allreduce = make_allreduce<T>(made->options_.algorithm, one.settings);
+    auto allreduce = make_allreduce(made->options_.algorithm, one.settings);
     if (!allreduce) return std::unexpected(allreduce.error());
     one.allreduce = std::move(*allreduce);
   }
   return made;
 }
 
-template <typename T>
-Status DenseBuckets<T>::ready(size_t layer, std::span<const T> gradient) {
+Status DenseBuckets::ready(size_t layer, std::span<const float> gradient) {
   if (layer >= plan_.layers()) {
     return fail(ErrorCode::kInvalidArgument,
                 "there is no layer " + std::to_string(layer) + "; there are " + std::to_string(plan_.layers()));
@@ -95,7 +93,7 @@ Status DenseBuckets<T>::ready(size_t layer, std::span<const T> gradient) {
   }
   Bucket& bucket = buckets_[plan_.bucket_of(layer)];
   // Messages of the step before may still look into its array: then there is another one.
-  if (!is_held_once(bucket.own)) bucket.own = std::make_shared<Buffer<T>>(bucket.values);
+  if (!is_held_once(bucket.own)) bucket.own = std::make_shared<Buffer<float>>(bucket.values);
   std::ranges::copy(gradient, bucket.own->begin() + static_cast<std::ptrdiff_t>(offset_[layer]));
   const size_t startable = plan_.set_ready(layer);
   for (; started_ < startable; ++started_) {
@@ -105,16 +103,15 @@ Status DenseBuckets<T>::ready(size_t layer, std::span<const T> gradient) {
   return {};
 }
 
-template <typename T>
-Status DenseBuckets<T>::start(size_t at) {
+Status DenseBuckets::start(size_t at) {
   Bucket& bucket = buckets_[at];
   if (bucket.allreduce == nullptr) return {};
-  const StreamView<T> view{bucket.values, true, {}, *bucket.own};
-  HeldStream<T> own{view, bucket.own, bucket.values * sizeof(T)};
+  const StreamView view{bucket.values, true, {}, *bucket.own};
+  HeldStream own{view, bucket.own, bucket.values * sizeof(float)};
   const std::string what = "dense bucket " + std::to_string(at) + " of " + std::to_string(plan_.buckets()) + ": " +
                            description_of(*bucket.allreduce, bucket.settings);
   // The body keeps the allreduce: whoever gives up in the middle of a step leaves nothing behind that looks into this.
-  auto pending = group_.start<Reduced<T>>(what, [allreduce = bucket.allreduce, own = std::move(own)](Channel& channel) {
+  auto pending = group_.start<Reduced>(what, [allreduce = bucket.allreduce, own = std::move(own)](Channel& channel) {
     return allreduce->run(channel, own);
   });
   if (!pending) return std::unexpected(pending.error());
@@ -122,8 +119,7 @@ Status DenseBuckets<T>::start(size_t at) {
   return {};
 }
 
-template <typename T>
-Status DenseBuckets<T>::wait() {
+Status DenseBuckets::wait() {
   if (const auto layer = plan_.missing()) {
     return fail(ErrorCode::kInvalidArgument, "layer " + std::to_string(*layer) + " is not ready");
   }
@@ -140,17 +136,13 @@ Status DenseBuckets<T>::wait() {
   return {};
 }
 
-template <typename T>
-std::span<const T> DenseBuckets<T>::sum(size_t layer) const {
+std::span<const float> DenseBuckets::sum(size_t layer) const {
   const Bucket& bucket = buckets_[plan_.bucket_of(layer)];
   const uint64_t values = options_.layers[layer];
   if (values == 0) return {};
-  const StreamView<T>& sum = bucket.reduced.sum.view;
-  const std::span<const T> all = sum.dense ? sum.values : std::span<const T>(bucket.dense);
+  const StreamView& sum = bucket.reduced.sum.view;
+  const std::span<const float> all = sum.dense ? sum.values : std::span<const float>(bucket.dense);
   return all.subspan(offset_[layer], values);
 }
-
-template class DenseBuckets<float>;
-template class DenseBuckets<double>;
 
 }  // namespace millrace::peer

@@ -66,7 +66,6 @@ struct DenseBucketsOptions {
 /// Errors    the group's, where it has ended.
 /// Threads   one.
 /// Source    oktopk.txt, section 5 (DenseOvlp).
-template <typename T>
 class DenseBuckets {
  public:
   /// All ranks: the same options. The group outlives it.
@@ -80,24 +79,24 @@ class DenseBuckets {
   /// now. Any order.
   ///
   /// Errors   invalid_argument: no such layer, another number of values, or a layer that was ready before; nothing is taken.
-  Status ready(size_t layer, std::span<const T> gradient);
+  Status ready(size_t layer, std::span<const float> gradient);
 
   /// Waits for all buckets; the step has ended.
   /// Errors   invalid_argument: a layer is not ready, which is named; the step goes on.
   Status wait();
 
   /// The layer's sum over the ranks: [layers[layer]], valid until the next ready(). REQUIRES: wait() has succeeded.
-  std::span<const T> sum(size_t layer) const;
+  std::span<const float> sum(size_t layer) const;
 
  private:
   struct Bucket {
     uint64_t values = 0;
-    AllreduceSettings<T> settings;
-    std::shared_ptr<Allreduce<T>> allreduce;  ///< none for a bucket without values
-    std::shared_ptr<Buffer<T>> own;           ///< what this rank contributes
-    std::optional<Pending<Reduced<T>>> pending;
-    Reduced<T> reduced;
-    Buffer<T> dense;  ///< the sum, where it came sparse
+    AllreduceSettings settings;
+    std::shared_ptr<Allreduce> allreduce;  ///< none for a bucket without values
+    std::shared_ptr<Buffer<float>> own;    ///< what this rank contributes
+    std::optional<Pending<Reduced>> pending;
+    Reduced reduced;
+    Buffer<float> dense;  ///< the sum, where it came sparse
   };
 
   DenseBuckets(PeerGroup& group, DenseBucketsOptions options, const BucketPlan& plan)

@@ -43,41 +43,40 @@ uint32_t tag_of(uint32_t level, uint64_t piece) {
   return piece == 0 ? kHalve + level : kPieces + static_cast<uint32_t>(piece) * kLevels + level;
 }
 
-template <typename T>
-class DenseRabenseifner final : public Allreduce<T> {
+class DenseRabenseifner final : public Allreduce {
  public:
-  explicit DenseRabenseifner(const AllreduceSettings<T>& settings) : settings_(without_codecs(settings)) {}
+  explicit DenseRabenseifner(const AllreduceSettings& settings) : settings_(without_codecs(settings)) {}
 
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kDenseRabenseifner); }
 
-  Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
+  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override {
     if (Status status = check_contribution(own.view, settings_); !status) co_return std::unexpected(status.error());
-    HeldStream<T> sum = std::move(own);
+    HeldStream sum = std::move(own);
     const uint32_t paired = std::bit_floor(channel.size());
     const Slices slices(settings_.dimension, paired);
     if (Status status = co_await halve(channel, slices, sum); !status) co_return std::unexpected(status.error());
-    Result<Packed<T>> packed = pack(dense_of(sum), settings_.wire.sums, {});
+    Result<Packed> packed = pack(dense_of(sum), settings_.wire.sums, {});
     if (!packed) co_return std::unexpected(packed.error());
     const GatherOptions options{kRabenseifnerGather, AllgatherWay::kDoubling, JoinAs::kDense};
-    Result<HeldStream<T>> all =
+    Result<HeldStream> all =
         co_await gather_slices(channel, std::move(*packed), slices, settings_.op, options, memory_);
     if (!all) co_return std::unexpected(all.error());
-    co_return Reduced<T>{std::move(*all), Stream<T>::empty(settings_.dimension), {}};
+    co_return Reduced{std::move(*all), Stream::empty(settings_.dimension), {}};
   }
 
  private:
-  HeldStream<T> dense_of(const HeldStream<T>& stream) const {
-    return stream.view.dense ? stream : HeldStream<T>::from(to_dense(settings_.op, stream.view));
+  HeldStream dense_of(const HeldStream& stream) const {
+    return stream.view.dense ? stream : HeldStream::from(to_dense(settings_.op, stream.view));
   }
 
   /// Of a sparse stream a copy, of a dense one a view that shares it.
-  static HeldStream<T> part_of(const HeldStream<T>& stream, uint64_t begin, uint64_t end) {
-    if (!stream.view.dense) return HeldStream<T>::from(cut(stream.view, begin, end));
+  static HeldStream part_of(const HeldStream& stream, uint64_t begin, uint64_t end) {
+    if (!stream.view.dense) return HeldStream::from(cut(stream.view, begin, end));
     return {{end - begin, true, {}, stream.view.values.subspan(begin, end - begin)}, stream.owner, stream.memory_bytes};
   }
 
   /// sum: the rank's vector; then its slice of the sum.
-  Task<Status> halve(Channel& channel, Slices slices, HeldStream<T>& sum) {
+  Task<Status> halve(Channel& channel, Slices slices, HeldStream& sum) {
     const uint32_t rank = channel.rank();
     const uint32_t paired = slices.count();
     if (rank >= paired) {
@@ -87,7 +86,7 @@ class DenseRabenseifner final : public Allreduce<T> {
     }
     if (rank + paired < channel.size()) {
       const Packet folded = co_await channel.receive(rank + paired, kRabenseifnerFold);
-      const Result<HeldStream<T>> theirs = unpack<T>(folded, settings_.dimension, settings_.op);
+      const Result<HeldStream> theirs = unpack(folded, settings_.dimension, settings_.op);
       if (!theirs) co_return std::unexpected(theirs.error());
       if (Status status = add(channel, sum, theirs->view, Order::kOwnFirst); !status) co_return status;
     }
@@ -98,7 +97,7 @@ class DenseRabenseifner final : public Allreduce<T> {
       // What this rank holds begins at slice `first`, of 2 * half.
       const uint64_t middle = slices.begin(first + half) - slices.begin(first);
       const uint64_t end = slices.begin(first + 2 * half) - slices.begin(first);
-      const uint64_t each = channel.size() > ResultMemory<T>::kKeptRanksMax ? kRabenseifnerPieceValues : end + 1;
+      const uint64_t each = channel.size() > ResultMemory::kKeptRanksMax ? kRabenseifnerPieceValues : end + 1;
       const RabenseifnerPieces low{0, middle, each}, high{middle, end, each};
       const Status status = co_await exchange(channel, sum, {partner, step, upper ? low : high, upper ? high : low});
       if (!status) co_return status;
@@ -117,20 +116,20 @@ class DenseRabenseifner final : public Allreduce<T> {
   };
 
   /// Leaves the half that is kept, with the partner's added.
-  Task<Status> exchange(Channel& channel, HeldStream<T>& sum, Exchange what) const {
+  Task<Status> exchange(Channel& channel, HeldStream& sum, Exchange what) const {
     const Order order = channel.rank() < what.partner ? Order::kOwnFirst : Order::kTheirsFirst;
-    std::vector<HeldStream<T>> parts;
+    std::vector<HeldStream> parts;
     for (uint64_t i = 0; i < std::max(what.given.count(), what.kept.count()); ++i) {
       if (i < what.given.count()) {
-        const HeldStream<T> given = dense_of(part_of(sum, what.given.begin_of(i), what.given.end_of(i)));
-        Result<Packed<T>> packed = pack(given, {}, {});
+        const HeldStream given = dense_of(part_of(sum, what.given.begin_of(i), what.given.end_of(i)));
+        Result<Packed> packed = pack(given, {}, {});
         if (!packed) co_return std::unexpected(packed.error());
         channel.send(what.partner, tag_of(what.level, i), std::move(packed->packet));
       }
       if (i >= what.kept.count()) continue;
-      HeldStream<T> part = part_of(sum, what.kept.begin_of(i), what.kept.end_of(i));
+      HeldStream part = part_of(sum, what.kept.begin_of(i), what.kept.end_of(i));
       const Packet packet = co_await channel.receive(what.partner, tag_of(what.level, i));
-      const Result<HeldStream<T>> theirs = unpack<T>(packet, part.view.dimension, settings_.op);
+      const Result<HeldStream> theirs = unpack(packet, part.view.dimension, settings_.op);
       if (!theirs) co_return std::unexpected(theirs.error());
       if (Status status = add(channel, part, theirs->view, order); !status) co_return status;
       parts.push_back(std::move(part));
@@ -139,33 +138,33 @@ class DenseRabenseifner final : public Allreduce<T> {
       sum = std::move(parts[0]);
       co_return Status{};
     }
-    std::vector<Piece<T>> pieces;
-    for (HeldStream<T>& part : parts) pieces.push_back({std::move(part), Checked::kYes});
-    Result<Stream<T>> joined = join<T>(settings_.op, pieces, JoinAs::kSmaller, {});
+    std::vector<Piece> pieces;
+    for (HeldStream& part : parts) pieces.push_back({std::move(part), Checked::kYes});
+    Result<Stream> joined = join(settings_.op, pieces, JoinAs::kSmaller, {});
     if (!joined) co_return std::unexpected(joined.error());
-    sum = HeldStream<T>::from(std::move(*joined));
+    sum = HeldStream::from(std::move(*joined));
     co_return Status{};
   }
 
-  Status add(Channel& channel, HeldStream<T>& sum, const StreamView<T>& theirs, Order order) const {
+  Status add(Channel& channel, HeldStream& sum, const StreamView& theirs, Order order) const {
     channel.charge(reduce_time(theirs.count()));
-    Stream<T> sparse;
-    std::array<StreamView<T>, 2> both{sum.view, theirs};
+    Stream sparse;
+    std::array<StreamView, 2> both{sum.view, theirs};
     if (!sum.view.dense && theirs.dense) {
       sparse = stored_of(theirs);
-      if (sparse.count() < dense_from_count<T>(theirs.dimension)) both[1] = sparse.view();
+      if (sparse.count() < dense_from_count(theirs.dimension)) both[1] = sparse.view();
     }
     if (order == Order::kTheirsFirst) std::swap(both[0], both[1]);
-    Result<Stream<T>> added = combine<T>(settings_.op, both);
+    Result<Stream> added = combine(settings_.op, both);
     if (!added) return std::unexpected(added.error());
-    sum = HeldStream<T>::from(std::move(*added));
+    sum = HeldStream::from(std::move(*added));
     return {};
   }
 
   /// What of a dense vector is not the neutral element.
-  Stream<T> stored_of(const StreamView<T>& dense) const {
+  Stream stored_of(const StreamView& dense) const {
     if (settings_.op.neutral == 0) return to_sparse(dense);
-    Stream<T> out = Stream<T>::empty(dense.dimension);
+    Stream out = Stream::empty(dense.dimension);
     for (size_t i = 0; i < dense.values.size(); ++i) {
       if (dense.values[i] == settings_.op.neutral) continue;
       out.indices.push_back(static_cast<uint32_t>(i));
@@ -174,8 +173,8 @@ class DenseRabenseifner final : public Allreduce<T> {
     return out;
   }
 
-  AllreduceSettings<T> settings_;
-  ResultMemory<T> memory_;
+  AllreduceSettings settings_;
+  ResultMemory memory_;
 };
 
 }  // namespace

@@ -11,25 +11,24 @@
 namespace millrace::peer {
 namespace {
 
-template <typename T>
-class DenseRecursiveDoubling final : public Allreduce<T> {
+class DenseRecursiveDoubling final : public Allreduce {
  public:
-  explicit DenseRecursiveDoubling(const AllreduceSettings<T>& settings) : settings_(without_codecs(settings)) {}
+  explicit DenseRecursiveDoubling(const AllreduceSettings& settings) : settings_(without_codecs(settings)) {}
 
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kDenseRecursiveDoubling); }
 
-  Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
-    const Result<HeldStream<T>> dense = dense_vector(std::move(own), settings_);
+  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override {
+    const Result<HeldStream> dense = dense_vector(std::move(own), settings_);
     if (!dense) co_return std::unexpected(dense.error());
-    Result<Packed<T>> packed = pack(*dense, settings_.wire.contribution, {});
+    Result<Packed> packed = pack(*dense, settings_.wire.contribution, {});
     if (!packed) co_return std::unexpected(packed.error());
-    Result<HeldStream<T>> sum = co_await recursive_doubling(channel, std::move(*packed), settings_);
+    Result<HeldStream> sum = co_await recursive_doubling(channel, std::move(*packed), settings_);
     if (!sum) co_return std::unexpected(sum.error());
-    co_return Reduced<T>{std::move(*sum), Stream<T>::empty(settings_.dimension), {}};
+    co_return Reduced{std::move(*sum), Stream::empty(settings_.dimension), {}};
   }
 
  private:
-  AllreduceSettings<T> settings_;
+  AllreduceSettings settings_;
 };
 
 }  // namespace

@@ -42,18 +42,17 @@ class DenseRingPieces {
   uint32_t count_max_ = 0;
 };
 
-template <typename T>
-class DenseRing final : public Allreduce<T> {
+class DenseRing final : public Allreduce {
  public:
-  explicit DenseRing(const AllreduceSettings<T>& settings) : settings_(without_codecs(settings)) {}
+  explicit DenseRing(const AllreduceSettings& settings) : settings_(without_codecs(settings)) {}
 
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kDenseRing); }
 
-  Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
+  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override {
     if (Status status = check_contribution(own.view, settings_); !status) co_return std::unexpected(status.error());
     const bool in_pieces = channel.size() > 1 && settings_.dimension / channel.size() >= kDenseRingPieceValues;
     if (in_pieces) co_return co_await run_in_pieces(channel, std::move(own));
-    Result<OwnSlice<T>> mine =
+    Result<OwnSlice> mine =
         co_await ring_reduce_scatter(channel, std::move(own), settings_, kDenseRingReduceScatter, JoinAs::kDense);
     if (!mine) co_return std::unexpected(mine.error());
     const GatherOptions options{kDenseRingGather, AllgatherWay::kRing, JoinAs::kDense};
@@ -61,9 +60,9 @@ class DenseRing final : public Allreduce<T> {
   }
 
  private:
-  Task<Result<Reduced<T>>> run_in_pieces(Channel& channel, HeldStream<T> own) {
+  Task<Result<Reduced>> run_in_pieces(Channel& channel, HeldStream own) {
     const Slices slices(settings_.dimension, channel.size());
-    Stream<T> sum = memory_.take_dense(settings_.dimension);
+    Stream sum = memory_.take_dense(settings_.dimension);
     const DenseRingPieces pieces(slices);
     if (Status status = co_await reduce_scatter(channel, own, pieces, sum.values); !status) {
       co_return std::unexpected(status.error());
@@ -72,12 +71,12 @@ class DenseRing final : public Allreduce<T> {
     if (Status status = co_await gather(channel, pieces, sum.values); !status) {
       co_return std::unexpected(status.error());
     }
-    co_return Reduced<T>{memory_.hold(std::move(sum), channel.size()), Stream<T>::empty(settings_.dimension), {}};
+    co_return Reduced{memory_.hold(std::move(sum), channel.size()), Stream::empty(settings_.dimension), {}};
   }
 
   /// sum: this rank's slice of it; its pieces are on their way to the next rank, as those of the allgather.
-  Task<Status> reduce_scatter(Channel& channel, const HeldStream<T>& own, DenseRingPieces pieces,
-                              std::span<T> sum) const {
+  Task<Status> reduce_scatter(Channel& channel, const HeldStream& own, DenseRingPieces pieces,
+                              std::span<float> sum) const {
     const uint32_t size = channel.size(), rank = channel.rank();
     const uint32_t next = (rank + 1) % size, previous = (rank + size - 1) % size;
     for (uint32_t piece = 0; piece < pieces.count(previous); ++piece) {
@@ -89,12 +88,12 @@ class DenseRing final : public Allreduce<T> {
       for (uint32_t piece = 0; piece < pieces.count(at); ++piece) {
         const uint64_t begin = pieces.begin(at, piece), end = pieces.end(at, piece);
         const Packet packet = co_await channel.receive(previous, kDenseRingReduceScatter + pieces.tag(step, piece));
-        const Result<HeldStream<T>> partial = unpack_addend<T>(packet, end - begin, settings_.op);
+        const Result<HeldStream> partial = unpack_addend(packet, end - begin, settings_.op);
         if (!partial) co_return std::unexpected(partial.error());
-        const HeldStream<T> mine = part_of(own, begin, end);
-        const std::array<StreamView<T>, 2> both{partial->view, mine.view};
+        const HeldStream mine = part_of(own, begin, end);
+        const std::array<StreamView, 2> both{partial->view, mine.view};
         channel.charge(reduce_time(end - begin + mine.view.count()));
-        Result<Stream<T>> added = combine<T>(settings_.op, both);
+        Result<Stream> added = combine(settings_.op, both);
         if (!added) co_return std::unexpected(added.error());
         const bool is_last = at == rank;
         if (is_last) {
@@ -103,13 +102,13 @@ class DenseRing final : public Allreduce<T> {
         }
         const uint32_t tag = is_last ? kDenseRingGather + pieces.tag(rank, piece)
                                      : kDenseRingReduceScatter + pieces.tag(step + 1, piece);
-        channel.send(next, tag, dense_packet(HeldStream<T>::from(std::move(*added))));
+        channel.send(next, tag, dense_packet(HeldStream::from(std::move(*added))));
       }
     }
     co_return Status{};
   }
 
-  Task<Status> gather(Channel& channel, DenseRingPieces pieces, std::span<T> sum) const {
+  Task<Status> gather(Channel& channel, DenseRingPieces pieces, std::span<float> sum) const {
     const uint32_t size = channel.size(), rank = channel.rank();
     const uint32_t next = (rank + 1) % size, previous = (rank + size - 1) % size;
     for (uint32_t step = 0; step + 1 < size; ++step) {
@@ -117,7 +116,7 @@ class DenseRing final : public Allreduce<T> {
       for (uint32_t piece = 0; piece < pieces.count(at); ++piece) {
         const uint64_t begin = pieces.begin(at, piece), end = pieces.end(at, piece);
         const Packet packet = co_await channel.receive(previous, kDenseRingGather + pieces.tag(at, piece));
-        const Result<HeldStream<T>> theirs = unpack<T>(packet, end - begin, settings_.op);
+        const Result<HeldStream> theirs = unpack(packet, end - begin, settings_.op);
         if (!theirs) co_return std::unexpected(theirs.error());
         if (!theirs->view.dense)
           co_return fail(ErrorCode::kMalformed, "dense_ring: a peer sent a piece that is sparse");
@@ -130,19 +129,19 @@ class DenseRing final : public Allreduce<T> {
   }
 
   /// Of a sparse stream a copy, of a dense one a view that shares it.
-  static HeldStream<T> part_of(const HeldStream<T>& stream, uint64_t begin, uint64_t end) {
-    if (!stream.view.dense) return HeldStream<T>::from(cut(stream.view, begin, end));
+  static HeldStream part_of(const HeldStream& stream, uint64_t begin, uint64_t end) {
+    if (!stream.view.dense) return HeldStream::from(cut(stream.view, begin, end));
     return {{end - begin, true, {}, stream.view.values.subspan(begin, end - begin)}, stream.owner, stream.memory_bytes};
   }
 
-  Packet dense_packet(const HeldStream<T>& stream) const {
-    const HeldStream<T> dense = stream.view.dense ? stream : HeldStream<T>::from(to_dense(settings_.op, stream.view));
+  Packet dense_packet(const HeldStream& stream) const {
+    const HeldStream dense = stream.view.dense ? stream : HeldStream::from(to_dense(settings_.op, stream.view));
     // Without a codec it cannot fail.
     return std::move(pack(dense, {}, {}).value().packet);
   }
 
-  AllreduceSettings<T> settings_;
-  ResultMemory<T> memory_;
+  AllreduceSettings settings_;
+  ResultMemory memory_;
 };
 
 }  // namespace

@@ -5,8 +5,7 @@
 namespace millrace::peer {
 
 /// The settings of an algorithm on dense vectors: everything travels as it is, whatever the codecs for sparse streams.
-template <typename T>
-AllreduceSettings<T> without_codecs(AllreduceSettings<T> settings) {
+inline AllreduceSettings without_codecs(AllreduceSettings settings) {
   settings.wire = {};
   return settings;
 }
@@ -14,11 +13,10 @@ AllreduceSettings<T> without_codecs(AllreduceSettings<T> settings) {
 /// The contribution as a dense vector, checked.
 ///
 /// Errors  check_contribution()'s.
-template <typename T>
-Result<HeldStream<T>> dense_vector(HeldStream<T> own, const AllreduceSettings<T>& settings) {
+inline Result<HeldStream> dense_vector(HeldStream own, const AllreduceSettings& settings) {
   if (Status status = check_contribution(own.view, settings); !status) return std::unexpected(status.error());
   if (own.view.dense) return own;
-  return HeldStream<T>::from(to_dense(settings.op, own.view));
+  return HeldStream::from(to_dense(settings.op, own.view));
 }
 
 }  // namespace millrace::peer

@@ -17,37 +17,35 @@ namespace {
 constexpr uint32_t kDsarSplit = 0;
 constexpr uint32_t kDsarGather = 1;
 
-template <typename T>
-class DsarSplitAllgather final : public Allreduce<T> {
+class DsarSplitAllgather final : public Allreduce {
  public:
-  explicit DsarSplitAllgather(const AllreduceSettings<T>& settings) : settings_(settings) {}
+  explicit DsarSplitAllgather(const AllreduceSettings& settings) : settings_(settings) {}
 
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kDsarSplitAllgather); }
 
-  Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
+  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override {
     if (Status status = check_contribution(own.view, settings_); !status) co_return std::unexpected(status.error());
-    Result<OwnSlice<T>> mine = co_await split_and_combine(channel, std::move(own), settings_, kDsarSplit);
+    Result<OwnSlice> mine = co_await split_and_combine(channel, std::move(own), settings_, kDsarSplit);
     if (!mine) co_return std::unexpected(mine.error());
     const Slices slices(settings_.dimension, channel.size());
-    Result<Packed<T>> packed = pack_own_sum(channel, *mine, settings_);
+    Result<Packed> packed = pack_own_sum(channel, *mine, settings_);
     if (!packed) co_return std::unexpected(packed.error());
     const GatherOptions options{kDsarGather, AllgatherWay::kDoubling, JoinAs::kDense};
-    Result<HeldStream<T>> sum =
+    Result<HeldStream> sum =
         co_await gather_slices(channel, std::move(*packed), slices, settings_.op, options, memory_);
     if (!sum) co_return std::unexpected(sum.error());
-    co_return Reduced<T>{std::move(*sum), joined_returns<T>(settings_.dimension, mine->returned), {}};
+    co_return Reduced{std::move(*sum), joined_returns(settings_.dimension, mine->returned), {}};
   }
 
  private:
-  AllreduceSettings<T> settings_;
-  ResultMemory<T> memory_;
+  AllreduceSettings settings_;
+  ResultMemory memory_;
 };
 
-template <typename T>
-Result<std::unique_ptr<Allreduce<T>>> make_dsar(const AllreduceSettings<T>& settings) {
+Result<std::unique_ptr<Allreduce>> make_dsar(const AllreduceSettings& settings) {
   const AlgorithmInfo& info = algorithm_info(AlgorithmId::kDsarSplitAllgather);
   if (Status status = check_sum_quantizer(settings, info.name); !status) return std::unexpected(status.error());
-  return std::make_unique<DsarSplitAllgather<T>>(settings);
+  return std::make_unique<DsarSplitAllgather>(settings);
 }
 
 }  // namespace
@@ -58,8 +56,7 @@ AlgorithmEntry dsar_split_allgather_entry() {
            .source = "sparcml.txt, section 5.3.3",
            .result = ResultKind::kExactSum,
            .bounded_volume = true},
-          make_dsar<float>,
-          make_dsar<double>};
+          make_dsar};
 }
 
 }  // namespace millrace::peer

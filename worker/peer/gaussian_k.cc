@@ -10,11 +10,10 @@
 namespace millrace::peer {
 namespace {
 
-template <typename T>
-class GaussianK final : public SelectedAllgather<T> {
+class GaussianK final : public SelectedAllgather {
  public:
-  explicit GaussianK(const AllreduceSettings<T>& settings)
-      : SelectedAllgather<T>(AlgorithmId::kGaussianK, Selection::kGaussian, settings) {}
+  explicit GaussianK(const AllreduceSettings& settings)
+      : SelectedAllgather(AlgorithmId::kGaussianK, Selection::kGaussian, settings) {}
 };
 
 }  // namespace

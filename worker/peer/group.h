@@ -69,9 +69,7 @@ class PeerGroup {
   Result<Pending<R>> start(std::string description, Body body);
 
   /// allreduce outlives the pending result, and has one run at a time.
-  template <typename T>
-  Result<Pending<Reduced<T>>> start_allreduce(Allreduce<T>& allreduce, const AllreduceSettings<T>& settings,
-                                              HeldStream<T> own);
+  Result<Pending<Reduced>> start_allreduce(Allreduce& allreduce, const AllreduceSettings& settings, HeldStream own);
 
   /// Where the callers make progress: for one that does something else for long, so that others find it alive. Else nothing.
   void make_progress();
@@ -131,12 +129,10 @@ Result<Pending<R>> PeerGroup::start(std::string description, Body body) {
   return Pending<R>(*this, *number, std::move(result));
 }
 
-template <typename T>
-Result<Pending<Reduced<T>>> PeerGroup::start_allreduce(Allreduce<T>& allreduce, const AllreduceSettings<T>& settings,
-                                                       HeldStream<T> own) {
-  return start<Reduced<T>>(description_of(allreduce, settings), [&allreduce, own = std::move(own)](Channel& channel) {
-    return allreduce.run(channel, own);
-  });
+inline Result<Pending<Reduced>> PeerGroup::start_allreduce(Allreduce& allreduce, const AllreduceSettings& settings,
+                                                           HeldStream own) {
+  return start<Reduced>(description_of(allreduce, settings),
+                        [&allreduce, own = std::move(own)](Channel& channel) { return allreduce.run(channel, own); });
 }
 
 }  // namespace millrace::peer

@@ -22,21 +22,20 @@ namespace {
 constexpr uint32_t kUp = 1;
 constexpr uint32_t kDown = 2;
 
-template <typename T>
-class Gtopk final : public Allreduce<T> {
+class Gtopk final : public Allreduce {
  public:
-  explicit Gtopk(const AllreduceSettings<T>& settings) : settings_(settings), selection_(Selection::kTopK, settings) {}
+  explicit Gtopk(const AllreduceSettings& settings) : settings_(settings), selection_(Selection::kTopK, settings) {}
 
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kGtopk); }
 
-  Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
-    Result<HeldStream<T>> selected = selection_.take(own);
+  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override {
+    Result<HeldStream> selected = selection_.take(own);
     if (!selected) co_return std::unexpected(selected.error());
-    Reduced<T> out{{}, {}, {selected->view.indices.begin(), selected->view.indices.end()}};
-    const HeldStream<T> mine = std::move(*selected);
-    HeldStream<T> sum = mine;
+    Reduced out{{}, {}, {selected->view.indices.begin(), selected->view.indices.end()}};
+    const HeldStream mine = std::move(*selected);
+    HeldStream sum = mine;
     const uint32_t rank = channel.rank();
-    std::vector<Stream<T>> returned;
+    std::vector<Stream> returned;
     uint32_t bit = 1;
     for (; bit < channel.size() && (rank & bit) == 0; bit *= 2) {
       if (bit >= channel.size() - rank) continue;
@@ -51,11 +50,11 @@ class Gtopk final : public Allreduce<T> {
     Packet packet;
     if (rank != 0) {
       packet = co_await channel.receive(rank - bit, kDown);
-      Result<HeldStream<T>> all = unpack<T>(packet, settings_.dimension);
+      Result<HeldStream> all = unpack(packet, settings_.dimension);
       if (!all) co_return std::unexpected(all.error());
       sum = std::move(*all);
     } else {
-      Result<Packed<T>> packed = pack(sum, settings_.wire.sums, {}, 0, channel.bodies());
+      Result<Packed> packed = pack(sum, settings_.wire.sums, {}, 0, channel.bodies());
       if (!packed) co_return std::unexpected(packed.error());
       packet = std::move(packed->packet);
     }
@@ -63,7 +62,7 @@ class Gtopk final : public Allreduce<T> {
       if (bit < channel.size() - rank) channel.send(rank + bit, kDown, packet);
     }
     out.sum = std::move(sum);
-    Result<Stream<T>> back = all_of(std::move(returned));
+    Result<Stream> back = all_of(std::move(returned));
     if (!back) co_return std::unexpected(back.error());
     out.returned = std::move(*back);
     co_return std::move(out);
@@ -71,47 +70,47 @@ class Gtopk final : public Allreduce<T> {
 
  private:
   /// sum = the k largest of sum and what `packet` holds; the rest goes into `returned`.
-  Status add(const Packet& packet, Channel& channel, HeldStream<T>& sum, std::vector<Stream<T>>& returned) const {
-    const Result<HeldStream<T>> theirs = unpack<T>(packet, settings_.dimension);
+  Status add(const Packet& packet, Channel& channel, HeldStream& sum, std::vector<Stream>& returned) const {
+    const Result<HeldStream> theirs = unpack(packet, settings_.dimension);
     if (!theirs) return std::unexpected(theirs.error());
-    const std::array<StreamView<T>, 2> both{sum.view, theirs->view};
+    const std::array<StreamView, 2> both{sum.view, theirs->view};
     channel.charge(reduce_time(both[0].count() + both[1].count()));
-    const Result<Stream<T>> added = sum_two<T>(both[0], both[1]);
+    const Result<Stream> added = sum_two(both[0], both[1]);
     if (!added) return std::unexpected(added.error());
     IndexBuffer positions;
-    if (Status status = select_top_k_nonzero<T>(added->values, settings_.k, positions); !status) return status;
-    Partition<T> cut = partition_at<T>(added->view(), positions);
+    if (Status status = select_top_k_nonzero(added->values, settings_.k, positions); !status) return status;
+    Partition cut = partition_at(added->view(), positions);
     if (cut.dropped.count() > 0) returned.push_back(std::move(cut.dropped));
-    sum = HeldStream<T>::from(std::move(cut.kept));
+    sum = HeldStream::from(std::move(cut.kept));
     return {};
   }
 
   /// What goes to the parent: a sum, losslessly; a contribution that nothing was added to as its codec has it.
-  Result<Packet> packed_up(Channel& channel, const HeldStream<T>& mine, const HeldStream<T>& sum,
-                           std::vector<Stream<T>>& returned) const {
+  Result<Packet> packed_up(Channel& channel, const HeldStream& mine, const HeldStream& sum,
+                           std::vector<Stream>& returned) const {
     if (sum.owner == mine.owner) {
-      Result<CodedContribution<T>> coded = code_contribution(mine, settings_, channel);
+      Result<CodedContribution> coded = code_contribution(mine, settings_, channel);
       if (!coded) return std::unexpected(coded.error());
       if (coded->returned.count() > 0) returned.push_back(std::move(coded->returned));
       return std::move(coded->packet);
     }
-    Result<Packed<T>> packed = pack(sum, settings_.wire.sums, {}, 0, channel.bodies());
+    Result<Packed> packed = pack(sum, settings_.wire.sums, {}, 0, channel.bodies());
     if (!packed) return std::unexpected(packed.error());
     return std::move(packed->packet);
   }
 
-  Result<Stream<T>> all_of(std::vector<Stream<T>>&& returned) const {
-    if (returned.empty()) return Stream<T>::empty(settings_.dimension);
+  Result<Stream> all_of(std::vector<Stream>&& returned) const {
+    if (returned.empty()) return Stream::empty(settings_.dimension);
     if (returned.size() == 1) return std::move(returned.front());
-    std::vector<StreamView<T>> views;
-    for (const Stream<T>& one : returned) views.push_back(one.view());
-    Result<Stream<T>> all = sum_many<T>(views);
+    std::vector<StreamView> views;
+    for (const Stream& one : returned) views.push_back(one.view());
+    Result<Stream> all = sum_many(views);
     if (!all || !all->dense) return all;
     return to_sparse(all->view());
   }
 
-  AllreduceSettings<T> settings_;
-  LocalSelection<T> selection_;
+  AllreduceSettings settings_;
+  LocalSelection selection_;
 };
 
 }  // namespace

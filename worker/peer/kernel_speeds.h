@@ -15,10 +15,8 @@ struct KernelSpeeds {
 /// Sums two sparse streams whose indices alternate, and two dense ones, some times each, and takes the fastest of each: a rank
 /// that was interrupted once does not look slow.
 ///
-/// T      of the values: float or double.
 /// clock  called before and after each sum. One that stands still (simulated time) leaves 0, and costs one sum.
-/// Cost   3 ms, about; memory of 6 MiB of f32.
-template <typename T>
+/// Cost   3 ms, about; memory of 6 MiB.
 KernelSpeeds measure_kernel_speeds(const std::function<TimeNs()>& clock);
 
 }  // namespace millrace::peer

@@ -4,39 +4,36 @@
 
 namespace millrace::peer {
 
-template <typename T>
-LocalSelection<T>::LocalSelection(Selection selection, const AllreduceSettings<T>& settings)
+LocalSelection::LocalSelection(Selection selection, const AllreduceSettings& settings)
     : dimension_(settings.dimension),
       all_up_to_(selection == Selection::kTopK || selection == Selection::kThresholdReuse ? settings.k : 0) {
   SelectionSpec spec;
   spec.selection = selection;
   spec.k = settings.k;
   spec.period = settings.thresholds_period;
-  selector_ = make_selector<T>(spec, settings.dimension).value();
+  selector_ = make_selector(spec, settings.dimension).value();
 }
 
-template <typename T>
-Result<HeldStream<T>> LocalSelection<T>::take(const HeldStream<T>& own) {
-  const StreamView<T>& view = own.view;
+Result<HeldStream> LocalSelection::take(const HeldStream& own) {
+  const StreamView& view = own.view;
   if (view.dimension != dimension_) {
     return fail(ErrorCode::kInvalidArgument, "a contribution of dimension " + std::to_string(view.dimension) +
                                                  " to an allreduce of " + std::to_string(dimension_));
   }
   const uint64_t step = step_++;
-  if (!view.dense && view.count() <= all_up_to_ && std::ranges::find(view.values, T{0}) == view.values.end()) {
-    if (!all_finite<T>(view.values)) return fail(ErrorCode::kNonFinite, "the contribution has NaN or infinity");
+  if (!view.dense && view.count() <= all_up_to_ && std::ranges::find(view.values, 0.0F) == view.values.end()) {
+    if (!all_finite(view.values)) return fail(ErrorCode::kNonFinite, "the contribution has NaN or infinity");
     return own;
   }
   IndexBuffer positions;
   if (Status status = selector_->select(view, {.step = step, .random = {}}, positions); !status) {
     return std::unexpected(status.error());
   }
-  return HeldStream<T>::from(entries_at<T>(view, positions));
+  return HeldStream::from(entries_at(view, positions));
 }
 
-template <typename T>
-Stream<T> entries_at(const StreamView<T>& stream, std::span<const uint32_t> positions) {
-  Stream<T> out = Stream<T>::empty(stream.dimension);
+Stream entries_at(const StreamView& stream, std::span<const uint32_t> positions) {
+  Stream out = Stream::empty(stream.dimension);
   out.indices.resize(positions.size());
   out.values.resize(positions.size());
   for (size_t i = 0; i < positions.size(); ++i) {
@@ -46,10 +43,9 @@ Stream<T> entries_at(const StreamView<T>& stream, std::span<const uint32_t> posi
   return out;
 }
 
-template <typename T>
-Partition<T> partition_at(const StreamView<T>& stream, std::span<const uint32_t> positions) {
-  Partition<T> out{entries_at<T>(stream, positions), Stream<T>::empty(stream.dimension)};
-  Stream<T>& dropped = out.dropped;
+Partition partition_at(const StreamView& stream, std::span<const uint32_t> positions) {
+  Partition out{entries_at(stream, positions), Stream::empty(stream.dimension)};
+  Stream& dropped = out.dropped;
   dropped.indices.resize(stream.values.size());
   dropped.values.resize(stream.values.size());
   size_t count = 0, next = 0;
@@ -64,12 +60,5 @@ Partition<T> partition_at(const StreamView<T>& stream, std::span<const uint32_t>
   dropped.values.resize(count);
   return out;
 }
-
-template class LocalSelection<float>;
-template class LocalSelection<double>;
-template Stream<float> entries_at(const StreamView<float>&, std::span<const uint32_t>);
-template Stream<double> entries_at(const StreamView<double>&, std::span<const uint32_t>);
-template Partition<float> partition_at(const StreamView<float>&, std::span<const uint32_t>);
-template Partition<double> partition_at(const StreamView<double>&, std::span<const uint32_t>);
 
 }  // namespace millrace::peer

@@ -10,37 +10,33 @@ namespace millrace::peer {
 /// What a rank selects of its own, step after step, for the algorithms that select by themselves (AlgorithmInfo::selects).
 ///
 /// Threads  one take() at a time.
-template <typename T>
 class LocalSelection {
  public:
   /// Of settings.k entries; kThresholdReuse evaluates exactly every settings.thresholds_period steps. It and
   /// kTopK take all of a sparse contribution that has no more than k. REQUIRES: valid settings.
-  LocalSelection(Selection selection, const AllreduceSettings<T>& settings);
+  LocalSelection(Selection selection, const AllreduceSettings& settings);
 
   /// own      dense or sparse, of the settings' dimension; of a sparse one only stored entries can be selected.
   /// Returns  the selected entries, sparse; never zeros. Where that is all of `own`, it looks into what `own` does.
   /// Errors   invalid_argument: another dimension. non_finite: NaN or infinity.
-  Result<HeldStream<T>> take(const HeldStream<T>& own);
+  Result<HeldStream> take(const HeldStream& own);
 
  private:
   uint64_t dimension_;
   uint64_t all_up_to_;  ///< entries
-  std::unique_ptr<Selector<T>> selector_;
+  std::unique_ptr<Selector> selector_;
   uint64_t step_ = 0;
 };
 
 /// The entries at these positions of `stream`, which are strictly increasing; sparse.
-template <typename T>
-Stream<T> entries_at(const StreamView<T>& stream, std::span<const uint32_t> positions);
+Stream entries_at(const StreamView& stream, std::span<const uint32_t> positions);
 
-template <typename T>
 struct Partition {
-  Stream<T> kept;
-  Stream<T> dropped;
+  Stream kept;
+  Stream dropped;
 };
 
 /// The entries at these positions of `stream`, which are strictly increasing, and its others that are not 0; both sparse.
-template <typename T>
-Partition<T> partition_at(const StreamView<T>& stream, std::span<const uint32_t> positions);
+Partition partition_at(const StreamView& stream, std::span<const uint32_t> positions);
 
 }  // namespace millrace::peer

@@ -64,8 +64,7 @@ struct Reached {
 /// (one comparison in the loop: of two the compiler makes one).
 ///
 /// positions  [values]
-template <typename T>
-size_t write_reaching(std::span<const T> values, MagnitudeKey<T> threshold, uint32_t* positions) {
+size_t write_reaching(std::span<const float> values, MagnitudeKey threshold, uint32_t* positions) {
   size_t count = 0;
   for (size_t i = 0; i < values.size(); ++i) {
     positions[count] = static_cast<uint32_t>(i);
@@ -82,42 +81,41 @@ struct Sizes {
   uint64_t all_equal = 0;
 };
 
-template <typename T>
-class Oktopk final : public Allreduce<T> {
+class Oktopk final : public Allreduce {
  public:
-  explicit Oktopk(const AllreduceSettings<T>& settings)
+  explicit Oktopk(const AllreduceSettings& settings)
       : settings_(settings), selection_(Selection::kThresholdReuse, settings) {}
 
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kOktopk); }
   uint64_t next_step() const override { return step_; }
 
-  Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
+  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override {
     const uint64_t step = step_++;
-    const Result<HeldStream<T>> selected = selection_.take(own);
+    const Result<HeldStream> selected = selection_.take(own);
     if (!selected) co_return std::unexpected(selected.error());
-    const StreamView<T>& mine = selected->view;
+    const StreamView& mine = selected->view;
     if (step % settings_.boundaries_period == 0) {
       Result<Regions> regions = co_await make_regions(channel, mine.indices);
       if (!regions) co_return std::unexpected(regions.error());
       regions_ = std::move(*regions);
     }
-    std::vector<Stream<T>> sent(settings_.wire.contribution ? channel.size() : 0);  // by region, as they were decoded
-    Result<HeldStream<T>> region = co_await split_and_reduce(channel, mine, sent);
+    std::vector<Stream> sent(settings_.wire.contribution ? channel.size() : 0);  // by region, as they were decoded
+    Result<HeldStream> region = co_await split_and_reduce(channel, mine, sent);
     if (!region) co_return std::unexpected(region.error());
-    Result<Stream<T>> sum = co_await select_and_gather(channel, step, region->view);
+    Result<Stream> sum = co_await select_and_gather(channel, step, region->view);
     if (!sum) co_return std::unexpected(sum.error());
     if (sent.empty()) co_return reduced(mine, mine, std::move(*sum));
-    std::vector<StreamView<T>> pieces;
+    std::vector<StreamView> pieces;
     for (uint32_t at = 0; at < channel.size(); ++at) pieces.push_back(sent[at].view());
-    const Result<Stream<T>> all_sent = concatenate<T>(pieces);
+    const Result<Stream> all_sent = concatenate(pieces);
     if (!all_sent) co_return std::unexpected(all_sent.error());
-    const Stream<T> sparse = to_sparse(all_sent->view());
+    const Stream sparse = to_sparse(all_sent->view());
     co_return reduced(mine, sparse.view(), std::move(*sum));
   }
 
  private:
   Task<Result<Regions>> make_regions(Channel& channel, IndexSpan indices) const {
-    using Boundaries = AllreduceSettings<T>::Boundaries;
+    using Boundaries = AllreduceSettings::Boundaries;
     if (settings_.boundaries == Boundaries::kEqual) co_return equal_regions(settings_.dimension, channel.size());
     if (settings_.boundaries == Boundaries::kPooled) {
       co_return co_await pooled_regions(channel, indices, settings_.dimension, kRegions);
@@ -126,16 +124,15 @@ class Oktopk final : public Allreduce<T> {
   }
 
   /// The sum of this rank's region, whose dimension is the region's width.
-  Task<Result<HeldStream<T>>> split_and_reduce(Channel& channel, const StreamView<T>& mine,
-                                               std::vector<Stream<T>>& sent) {
+  Task<Result<HeldStream>> split_and_reduce(Channel& channel, const StreamView& mine, std::vector<Stream>& sent) {
     const uint32_t size = channel.size(), rank = channel.rank();
     const uint64_t begin = regions_.begin_of(rank), end = regions_.end_of(rank);
-    Stream<T> kept = cut(mine, begin, end);
+    Stream kept = cut(mine, begin, end);
     if (!sent.empty()) sent[regions_.region[rank]] = kept;
-    HeldStream<T> sum = HeldStream<T>::from(std::move(kept));
+    HeldStream sum = HeldStream::from(std::move(kept));
     std::vector<Packet> packets;  // by region, where they travel as they are
     if (sent.empty()) {
-      packets = pack_slices<T>({mine, nullptr, 0}, regions_.cuts, T{0}, SliceForm::kSparse, channel.bodies());
+      packets = pack_slices({mine, nullptr, 0}, regions_.cuts, 0.0F, SliceForm::kSparse, channel.bodies());
     }
     uint32_t first = 1, previous = 1;  // steps around
     while (previous < size) {
@@ -151,11 +148,11 @@ class Oktopk final : public Allreduce<T> {
       }
       // Those of the bucket before, while this one is on its way.
       if (begin < end && previous < first) {
-        std::vector<HeldStream<T>> slices;
+        std::vector<HeldStream> slices;
         slices.reserve(first - previous);
         for (uint32_t step = previous; step < first; ++step) {
           const Packet packet = co_await channel.receive((rank + size - step) % size, kOktopkSplit);
-          Result<HeldStream<T>> slice = unpack<T>(packet, end - begin);
+          Result<HeldStream> slice = unpack(packet, end - begin);
           if (!slice) co_return std::unexpected(slice.error());
           slices.push_back(std::move(*slice));
         }
@@ -164,48 +161,48 @@ class Oktopk final : public Allreduce<T> {
       previous = first;
       first = last;
     }
-    if (!all_finite<T>(sum.view.values)) co_return fail(ErrorCode::kNonFinite, "a sum over the ranks overflowed");
+    if (!all_finite(sum.view.values)) co_return fail(ErrorCode::kNonFinite, "a sum over the ranks overflowed");
     co_return std::move(sum);
   }
 
-  Status send_coded(Channel& channel, const StreamView<T>& mine, uint32_t to, std::vector<Stream<T>>& sent) const {
+  Status send_coded(Channel& channel, const StreamView& mine, uint32_t to, std::vector<Stream>& sent) const {
     const uint64_t begin = regions_.begin_of(to), end = regions_.end_of(to);
     sent[regions_.region[to]].dimension = end - begin;
-    const HeldStream<T> slice = HeldStream<T>::from(cut(mine, begin, end));
+    const HeldStream slice = HeldStream::from(cut(mine, begin, end));
     if (slice.view.count() == 0) {
       channel.send(to, kOktopkSplit, {BodyForm::kPairs, {}});
       return {};
     }
     const RandomKey random = random_key_of(settings_.wire.random, channel);
-    Result<Packed<T>> packed = pack(slice, settings_.wire.contribution, random, begin, channel.bodies());
+    Result<Packed> packed = pack(slice, settings_.wire.contribution, random, begin, channel.bodies());
     if (!packed) return std::unexpected(packed.error());
     channel.send(to, kOktopkSplit, std::move(packed->packet));
     sent[regions_.region[to]] = packed->decoded.copy();
     return {};
   }
 
-  static Status add(Channel& channel, HeldStream<T>& sum, const std::vector<HeldStream<T>>& slices) {
-    std::vector<StreamView<T>> views;
+  static Status add(Channel& channel, HeldStream& sum, const std::vector<HeldStream>& slices) {
+    std::vector<StreamView> views;
     views.reserve(slices.size() + 1);
     views.push_back(sum.view);
-    for (const HeldStream<T>& slice : slices) views.push_back(slice.view);
+    for (const HeldStream& slice : slices) views.push_back(slice.view);
     uint64_t entries = 0;
-    for (const StreamView<T>& view : views) entries += view.count();
+    for (const StreamView& view : views) entries += view.count();
     channel.charge(reduce_time(entries));
-    Result<Stream<T>> added = sum_many<T>(views);
+    Result<Stream> added = sum_many(views);
     if (!added) return std::unexpected(added.error());
-    sum = HeldStream<T>::from(std::move(*added));
+    sum = HeldStream::from(std::move(*added));
     return {};
   }
 
   /// Cuts the regions' sums to the global threshold, and gathers what is left.
-  Task<Result<Stream<T>>> select_and_gather(Channel& channel, uint64_t step, StreamView<T> region) {
+  Task<Result<Stream>> select_and_gather(Channel& channel, uint64_t step, StreamView region) {
     bool exact = step % settings_.thresholds_period == 0;
     Reached reached;
     Sizes sizes;
     for (uint32_t tag = kSizes;; tag += kNumberTags, exact = true) {
       if (exact) {
-        const auto key = co_await kth_largest_of_all<T>(channel, region.values, settings_.k, kThreshold);
+        const auto key = co_await kth_largest_of_all(channel, region.values, settings_.k, kThreshold);
         if (!key) co_return std::unexpected(key.error());
         threshold_ = *key;
       }
@@ -219,18 +216,18 @@ class Oktopk final : public Allreduce<T> {
     const std::vector<uint64_t> counts = counts_of(sizes);
     const uint32_t own = regions_.region[channel.rank()];
     keep(reached, counts[own], region);
-    Stream<T> kept = entries_at<T>(region, reached.positions);
+    Stream kept = entries_at(region, reached.positions);
     kept.dimension = settings_.dimension;
     const auto base = static_cast<uint32_t>(regions_.cuts[own]);
     for (uint32_t& index : kept.indices) index += base;
     const GatherPlan plan = plan_gather(counts, settings_.balance_ratio);
-    co_return co_await gather_by_plan<T>(channel, settings_, plan, regions_, kept.view(), kOktopkGather);
+    co_return co_await gather_by_plan(channel, settings_, plan, regions_, kept.view(), kOktopkGather);
   }
 
-  Reached reached_in(const StreamView<T>& region) const {
+  Reached reached_in(const StreamView& region) const {
     Reached reached;
     reached.positions.resize(region.values.size());
-    reached.positions.resize(write_reaching<T>(region.values, threshold_, reached.positions.data()));
+    reached.positions.resize(write_reaching(region.values, threshold_, reached.positions.data()));
     for (const uint32_t position : reached.positions) {
       reached.above += magnitude_key(region.values[position]) > threshold_ ? 1 : 0;
     }
@@ -278,7 +275,7 @@ class Oktopk final : public Allreduce<T> {
   }
 
   /// Leaves `count` of what reaches the threshold: of those equal to it the first ones.
-  void keep(Reached& reached, uint64_t count, const StreamView<T>& region) const {
+  void keep(Reached& reached, uint64_t count, const StreamView& region) const {
     if (count == reached.positions.size()) return;
     uint64_t quota = count - reached.above;
     std::erase_if(reached.positions, [&](uint32_t position) {
@@ -290,10 +287,10 @@ class Oktopk final : public Allreduce<T> {
   }
 
   /// The law: own entries whose index was sent and gathered are handed over; what a codec made of them comes back.
-  static Reduced<T> reduced(const StreamView<T>& mine, const StreamView<T>& sent, Stream<T>&& sum) {
-    Reduced<T> out{{}, Stream<T>::empty(sum.dimension), {}};
+  static Reduced reduced(const StreamView& mine, const StreamView& sent, Stream&& sum) {
+    Reduced out{{}, Stream::empty(sum.dimension), {}};
     const IndexBuffer gathered = positions_in_both(sent.indices, sum.indices);
-    out.sum = HeldStream<T>::from(std::move(sum));
+    out.sum = HeldStream::from(std::move(sum));
     if (sent.values.data() == mine.values.data()) {
       out.contributed.resize(gathered.size());
       for (size_t i = 0; i < gathered.size(); ++i) out.contributed[i] = mine.indices[gathered[i]];
@@ -303,7 +300,7 @@ class Oktopk final : public Allreduce<T> {
     for (const uint32_t position : gathered) {
       const uint32_t index = sent.indices[position];
       while (at < mine.indices.size() && mine.indices[at] < index) ++at;
-      T left = -sent.values[position];
+      float left = -sent.values[position];
       if (at < mine.indices.size() && mine.indices[at] == index) {
         out.contributed.push_back(index);
         left += mine.values[at];
@@ -315,12 +312,12 @@ class Oktopk final : public Allreduce<T> {
     return out;
   }
 
-  AllreduceSettings<T> settings_;
-  LocalSelection<T> selection_;
+  AllreduceSettings settings_;
+  LocalSelection selection_;
   // The same on all ranks.
   uint64_t step_ = 0;
   Regions regions_;
-  MagnitudeKey<T> threshold_ = 1;
+  MagnitudeKey threshold_ = 1;
 };
 
 }  // namespace

@@ -65,10 +65,9 @@ Spans lacked(const GatherPlan& plan, size_t member) {
 }
 
 /// One rank's gathering: the sequence, as far as it has it.
-template <typename T>
 class Gathering {
  public:
-  Gathering(Channel& channel, const AllreduceSettings<T>& settings, const GatherPlan& plan, const Regions& regions,
+  Gathering(Channel& channel, const AllreduceSettings& settings, const GatherPlan& plan, const Regions& regions,
             uint32_t first_tag)
       : channel_(channel), settings_(settings), plan_(plan), regions_(regions), first_tag_(first_tag) {
     all_.dimension = settings.dimension;
@@ -76,7 +75,7 @@ class Gathering {
     all_.values.resize(plan.total());
   }
 
-  Task<Status> run(StreamView<T> own) {
+  Task<Status> run(StreamView own) {
     const uint32_t region = regions_.region[channel_.rank()];
     const Span held = held_by(plan_, region);
     MILLRACE_CHECK(!own.dense && own.count() == held.count(), own.count(), held.count());
@@ -99,7 +98,7 @@ class Gathering {
     co_return validate(all_.view());
   }
 
-  Stream<T> take() { return std::move(all_); }
+  Stream take() { return std::move(all_); }
 
  private:
   /// Of a member: gets its share together, gives the excused rank what it lacks, and gathers.
@@ -131,12 +130,12 @@ class Gathering {
   Status send(uint32_t to_region, uint32_t tag, const Spans& spans) {
     const uint64_t count = count_of(spans);
     if (count == 0) return {};
-    HeldStream<T> stream{{settings_.dimension, false, {}, {}}, nullptr, 0};
-    Stream<T> joined = Stream<T>::empty(settings_.dimension);
+    HeldStream stream{{settings_.dimension, false, {}, {}}, nullptr, 0};
+    Stream joined = Stream::empty(settings_.dimension);
     if (spans[0].count() == 0 || spans[1].count() == 0) {
       const Span span = spans[0].count() == 0 ? spans[1] : spans[0];
       stream.view.indices = IndexSpan(all_.indices).subspan(span.begin, count);
-      stream.view.values = std::span<const T>(all_.values).subspan(span.begin, count);
+      stream.view.values = std::span<const float>(all_.values).subspan(span.begin, count);
     } else {
       for (const Span& span : spans) {
         const auto begin = static_cast<ptrdiff_t>(span.begin), end = static_cast<ptrdiff_t>(span.end);
@@ -145,7 +144,7 @@ class Gathering {
       }
       stream.view = joined.view();
     }
-    Result<Packed<T>> packed = pack(stream, settings_.wire.sums, {}, 0, channel_.bodies());
+    Result<Packed> packed = pack(stream, settings_.wire.sums, {}, 0, channel_.bodies());
     if (!packed) return std::unexpected(packed.error());
     channel_.send(regions_.owner[to_region], first_tag_ + tag, std::move(packed->packet));
     return {};
@@ -155,10 +154,10 @@ class Gathering {
   Task<Status> receive(uint32_t from_region, uint32_t tag, const Spans& spans) {
     const uint64_t count = count_of(spans);
     const Packet packet = co_await channel_.receive(regions_.owner[from_region], first_tag_ + tag);
-    Result<HeldStream<T>> stream = unpack<T>(packet, settings_.dimension);
+    Result<HeldStream> stream = unpack(packet, settings_.dimension);
     if (!stream) co_return std::unexpected(stream.error());
     // A codec may have made it dense; what travels here is never 0.
-    if (stream->view.dense) stream = HeldStream<T>::from(to_sparse(stream->view));
+    if (stream->view.dense) stream = HeldStream::from(to_sparse(stream->view));
     if (stream->view.count() != count) {
       co_return fail(ErrorCode::kMalformed, "a peer sent " + std::to_string(stream->view.count()) + " sums where " +
                                                 std::to_string(count) + " are due");
@@ -174,11 +173,11 @@ class Gathering {
   }
 
   Channel& channel_;
-  const AllreduceSettings<T>& settings_;
+  const AllreduceSettings& settings_;
   const GatherPlan& plan_;
   const Regions& regions_;
   uint32_t first_tag_;
-  Stream<T> all_;
+  Stream all_;
 };
 
 }  // namespace
@@ -209,17 +208,11 @@ GatherPlan plan_gather(std::span<const uint64_t> counts, double balance_ratio) {
   return plan;
 }
 
-template <typename T>
-Task<Result<Stream<T>>> gather_by_plan(Channel& channel, const AllreduceSettings<T>& settings, const GatherPlan& plan,
-                                       const Regions& regions, StreamView<T> own, uint32_t first_tag) {
-  Gathering<T> gathering(channel, settings, plan, regions, first_tag);
+Task<Result<Stream>> gather_by_plan(Channel& channel, const AllreduceSettings& settings, const GatherPlan& plan,
+                                    const Regions& regions, StreamView own, uint32_t first_tag) {
+  Gathering gathering(channel, settings, plan, regions, first_tag);
   if (Status status = co_await gathering.run(own); !status) co_return std::unexpected(status.error());
   co_return gathering.take();
 }
-
-template Task<Result<Stream<float>>> gather_by_plan(Channel&, const AllreduceSettings<float>&, const GatherPlan&,
-                                                    const Regions&, StreamView<float>, uint32_t);
-template Task<Result<Stream<double>>> gather_by_plan(Channel&, const AllreduceSettings<double>&, const GatherPlan&,
-                                                     const Regions&, StreamView<double>, uint32_t);
 
 }  // namespace millrace::peer

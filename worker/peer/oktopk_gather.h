@@ -45,8 +45,7 @@ inline constexpr uint32_t kGatherTags = 64;
 ///         others.
 /// Errors  malformed: a peer sent another number of entries than it said, or others than its region's. The codec's.
 /// Source  oktopk.txt, section 3.1.2
-template <typename T>
-Task<Result<Stream<T>>> gather_by_plan(Channel& channel, const AllreduceSettings<T>& settings, const GatherPlan& plan,
-                                       const Regions& regions, StreamView<T> own, uint32_t first_tag);
+Task<Result<Stream>> gather_by_plan(Channel& channel, const AllreduceSettings& settings, const GatherPlan& plan,
+                                    const Regions& regions, StreamView own, uint32_t first_tag);
 
 }  // namespace millrace::peer

@@ -21,18 +21,17 @@ Result<size_t> digit_of(const std::vector<uint64_t>& counts, uint64_t& wanted) {
 
 }  // namespace
 
-template <typename T>
-Task<Result<MagnitudeKey<T>>> kth_largest_of_all(Channel& channel, std::span<const T> values, uint64_t k,
-                                                 uint32_t first_tag) {
-  using Key = MagnitudeKey<T>;
+Task<Result<MagnitudeKey>> kth_largest_of_all(Channel& channel, std::span<const float> values, uint64_t k,
+                                              uint32_t first_tag) {
+  using Key = MagnitudeKey;
   constexpr int kBitsMin = 4, kBitsMax = 11;
   const int digit_bits = std::clamp(static_cast<int>(std::bit_width(k)) - 4, kBitsMin, kBitsMax);
   std::vector<Key> keys;
   keys.reserve(values.size());
-  for (const T value : values) {
+  for (const float value : values) {
     if (value != 0) keys.push_back(magnitude_key(value));
   }
-  int left = 8 * static_cast<int>(sizeof(T)) - 1;
+  int left = 8 * static_cast<int>(sizeof(float)) - 1;
   Key prefix = 0;
   uint64_t wanted = k;
   for (bool first = true; left > 0; first = false, first_tag += kNumberTags) {
@@ -52,8 +51,5 @@ Task<Result<MagnitudeKey<T>>> kth_largest_of_all(Channel& channel, std::span<con
   // Of hostile sums: a threshold of 0 would take zeros.
   co_return std::max(prefix, Key{1});
 }
-
-template Task<Result<MagnitudeKey<float>>> kth_largest_of_all(Channel&, std::span<const float>, uint64_t, uint32_t);
-template Task<Result<MagnitudeKey<double>>> kth_largest_of_all(Channel&, std::span<const double>, uint64_t, uint32_t);
 
 }  // namespace millrace::peer

@@ -17,11 +17,10 @@ inline constexpr uint32_t kThresholdTags = 4096;
 ///
 /// values  finite; kept alive by the caller.
 /// k       > 0, the same on all ranks.
-/// Bytes   a round: sum_numbers() of 2^b numbers, b = log2 k - 3 or so, 4 to 11; 31 / b rounds in f32, 63 / b in f64. Gathering
+/// Bytes   a round: sum_numbers() of 2^b numbers, b = log2 k - 3 or so, 4 to 11; 31 / b rounds. Gathering
 ///         all values would be up to P k entries.
 /// Errors  malformed: as sum_numbers(); histograms that do not add up.
-template <typename T>
-Task<Result<MagnitudeKey<T>>> kth_largest_of_all(Channel& channel, std::span<const T> values, uint64_t k,
-                                                 uint32_t first_tag);
+Task<Result<MagnitudeKey>> kth_largest_of_all(Channel& channel, std::span<const float> values, uint64_t k,
+                                              uint32_t first_tag);
 
 }  // namespace millrace::peer

@@ -8,9 +8,8 @@ namespace millrace::peer {
 namespace {
 
 /// The stream's entries that are not the neutral element. Sparse.
-template <typename T>
-Stream<T> sparse_of(const ReduceOp<T>& op, const StreamView<T>& dense) {
-  Stream<T> out = Stream<T>::empty(dense.dimension);
+Stream sparse_of(const ReduceOp& op, const StreamView& dense) {
+  Stream out = Stream::empty(dense.dimension);
   for (size_t i = 0; i < dense.values.size(); ++i) {
     if (dense.values[i] == op.neutral) continue;
     out.indices.push_back(static_cast<uint32_t>(i));
@@ -20,29 +19,26 @@ Stream<T> sparse_of(const ReduceOp<T>& op, const StreamView<T>& dense) {
 }
 
 /// The slice in the form that takes fewer bytes with this codec.
-template <typename T>
-HeldStream<T> smaller_form(const ReduceOp<T>& op, const HeldStream<T>& slice, const std::optional<CodecSpec>& codec) {
-  const StreamView<T>& view = slice.view;
-  const uint64_t count =
-      view.dense
-          ? static_cast<uint64_t>(std::ranges::count_if(view.values, [&op](T value) { return value != op.neutral; }))
-          : view.count();
-  uint64_t sparse_bytes = count * (sizeof(T) + sizeof(uint32_t));
-  uint64_t dense_bytes = view.dimension * sizeof(T);
+HeldStream smaller_form(const ReduceOp& op, const HeldStream& slice, const std::optional<CodecSpec>& codec) {
+  const StreamView& view = slice.view;
+  const uint64_t count = view.dense ? static_cast<uint64_t>(std::ranges::count_if(
+                                          view.values, [&op](float value) { return value != op.neutral; }))
+                                    : view.count();
+  uint64_t sparse_bytes = count * (sizeof(float) + sizeof(uint32_t));
+  uint64_t dense_bytes = view.dimension * sizeof(float);
   if (codec) {
     const ValueCodec& values = *find_value_codec(codec->value);
-    sparse_bytes = find_index_codec(codec->index)->bytes_estimate(count, view.dimension, *codec) +
-                   values.bytes_max(count, kValueTypeOf<T>, *codec);
-    dense_bytes = values.bytes_max(view.dimension, kValueTypeOf<T>, *codec);
+    sparse_bytes =
+        find_index_codec(codec->index)->bytes_estimate(count, view.dimension, *codec) + values.bytes_max(count, *codec);
+    dense_bytes = values.bytes_max(view.dimension, *codec);
   }
-  if (sparse_bytes < dense_bytes) return view.dense ? HeldStream<T>::from(sparse_of(op, view)) : slice;
-  return view.dense ? slice : HeldStream<T>::from(to_dense(op, view));
+  if (sparse_bytes < dense_bytes) return view.dense ? HeldStream::from(sparse_of(op, view)) : slice;
+  return view.dense ? slice : HeldStream::from(to_dense(op, view));
 }
 
 }  // namespace
 
-template <typename T>
-Status check_sum_quantizer(const AllreduceSettings<T>& settings, std::string_view algorithm) {
+Status check_sum_quantizer(const AllreduceSettings& settings, std::string_view algorithm) {
   if (!settings.dense_quantizer) return {};
   if (Status status = validate(*settings.dense_quantizer); !status) return status;
   if (settings.op.is_sum()) return {};
@@ -52,27 +48,21 @@ Status check_sum_quantizer(const AllreduceSettings<T>& settings, std::string_vie
                   settings.op.name);
 }
 
-template <typename T>
-Result<Packed<T>> pack_own_sum(Channel& channel, OwnSlice<T>& mine, const AllreduceSettings<T>& settings) {
+Result<Packed> pack_own_sum(Channel& channel, OwnSlice& mine, const AllreduceSettings& settings) {
   const Slices slices(settings.dimension, channel.size());
   const uint32_t rank = channel.rank();
-  if (slices.dimension(rank) == 0) return Packed<T>{{}, mine.sum};
+  if (slices.dimension(rank) == 0) return Packed{{}, mine.sum};
   const std::optional<CodecSpec>& codec = settings.dense_quantizer ? settings.dense_quantizer : settings.wire.sums;
-  const HeldStream<T> slice = smaller_form(settings.op, mine.sum, codec);
+  const HeldStream slice = smaller_form(settings.op, mine.sum, codec);
   // Apart from the draws of the contribution's codec.
   RandomKey random = settings.wire.random;
   random.high ^= 0x64736172;
-  Result<Packed<T>> packed = pack(slice, codec, random_key_of(random, channel), slices.begin(rank), channel.bodies());
+  Result<Packed> packed = pack(slice, codec, random_key_of(random, channel), slices.begin(rank), channel.bodies());
   if (packed && settings.dense_quantizer) {
-    if (mine.returned.empty()) mine.returned = no_returns<T>(slices);
+    if (mine.returned.empty()) mine.returned = no_returns(slices);
     mine.returned[rank] = difference(slice.view, packed->decoded.view);
   }
   return packed;
 }
-
-template Status check_sum_quantizer(const AllreduceSettings<float>&, std::string_view);
-template Status check_sum_quantizer(const AllreduceSettings<double>&, std::string_view);
-template Result<Packed<float>> pack_own_sum(Channel&, OwnSlice<float>&, const AllreduceSettings<float>&);
-template Result<Packed<double>> pack_own_sum(Channel&, OwnSlice<double>&, const AllreduceSettings<double>&);
 
 }  // namespace millrace::peer

@@ -15,6 +15,8 @@ namespace {
 
 constexpr double kHeader = kMessageHeaderBytes;
 constexpr double kTableBytes = 8;  ///< of a packet in a bundle (allgather.h)
+constexpr double kPlanValueBytes = sizeof(float);
+constexpr double kPlanPairBytes = kPlanValueBytes + sizeof(uint32_t);
 
 /// Adds up a cost, message by message along the longest chain.
 class Chain {
@@ -24,15 +26,11 @@ class Chain {
         speeds_(speeds),
         n_(static_cast<double>(shape.dimension)),
         k_(static_cast<double>(shape.k)),
-        ranks_(shape.ranks),
-        value_(shape.value_bytes),
-        pair_(value_ + sizeof(uint32_t)) {}
+        ranks_(shape.ranks) {}
 
   double n() const { return n_; }
   double k() const { return k_; }
   uint32_t ranks() const { return ranks_; }
-  double value_bytes() const { return value_; }
-  double pair_bytes() const { return pair_; }
 
   /// So many messages with bodies of so many bytes each, one after the other.
   void send(double body, double count = 1) {
@@ -51,7 +49,7 @@ class Chain {
   /// Of a sum of `draws` contributions in `share` of the dimension, in the form that is smaller.
   double bytes(double draws, double share = 1) const {
     const double count = support(draws);
-    return (is_dense(count) ? n_ * value_ : count * pair_) * share;
+    return (is_dense(count) ? n_ * kPlanValueBytes : count * kPlanPairBytes) * share;
   }
 
   /// Everybody's packet of so many bytes to everybody, by recursive doubling or Bruck's.
@@ -71,15 +69,13 @@ class Chain {
 
  private:
   double support(double draws) const { return expected_support(shape_.dimension, shape_.k, draws); }
-  bool is_dense(double count) const { return count * pair_ >= n_ * value_; }
+  bool is_dense(double count) const { return count * kPlanPairBytes >= n_ * kPlanValueBytes; }
 
   const SumShape& shape_;
   const MachineSpeeds& speeds_;
   double n_;
   double k_;
   uint32_t ranks_;
-  double value_;
-  double pair_;
   double latency_ = 0;
   double transfer_ = 0;
   double add_ = 0;
@@ -109,26 +105,25 @@ void doubling(Chain& chain, Bytes bytes, Add add) {
 
 void dense_ring(Chain& chain) {
   const double slice = chain.n() * slice_share(chain);
-  chain.send(slice * chain.value_bytes(), 2.0 * (chain.ranks() - 1));
+  chain.send(slice * kPlanValueBytes, 2.0 * (chain.ranks() - 1));
   chain.add_dense(2 * slice * (chain.ranks() - 1) + chain.n());
 }
 
 void dense_recursive_doubling(Chain& chain) {
-  doubling(
-      chain, [&](double) { return chain.n() * chain.value_bytes(); }, [&](double) { chain.add_dense(2 * chain.n()); });
+  doubling(chain, [&](double) { return chain.n() * kPlanValueBytes; }, [&](double) { chain.add_dense(2 * chain.n()); });
 }
 
 void dense_rabenseifner(Chain& chain) {
   const uint32_t paired = std::bit_floor(chain.ranks());
   if (paired != chain.ranks()) {
-    chain.send(chain.n() * chain.value_bytes());
+    chain.send(chain.n() * kPlanValueBytes);
     chain.add_dense(chain.n());
   }
   for (double part = chain.n() / 2; part >= chain.n() / paired; part /= 2) {
-    chain.send(part * chain.value_bytes());
+    chain.send(part * kPlanValueBytes);
     chain.add_dense(part);
   }
-  chain.gather(chain.n() / paired * chain.value_bytes());
+  chain.gather(chain.n() / paired * kPlanValueBytes);
   chain.add_dense(chain.n());
 }
 
@@ -162,20 +157,20 @@ void gather_contributions(Chain& chain) {
 /// Up the tree, where each node adds and selects, and down.
 void gtopk(Chain& chain) {
   for (uint32_t bit = 1; bit < chain.ranks(); bit *= 2) {
-    chain.send(chain.k() * chain.pair_bytes());
+    chain.send(chain.k() * kPlanPairBytes);
     chain.add_sparse(2 * chain.k());
-    chain.send(chain.k() * chain.pair_bytes());
+    chain.send(chain.k() * kPlanPairBytes);
   }
 }
 
 /// A step that makes nothing anew, all ranks alike: the split, two numbers of each region, the gathering of k entries.
 void oktopk(Chain& chain) {
   const double share = slice_share(chain);
-  chain.send(chain.k() * share * chain.pair_bytes(), chain.ranks() - 1);
+  chain.send(chain.k() * share * kPlanPairBytes, chain.ranks() - 1);
   chain.add_sparse(chain.k());
   chain.gather(2 * sizeof(uint32_t));
   for (uint32_t bit = 1; bit < chain.ranks(); bit *= 2) {
-    chain.send(chain.k() * share * std::min(bit, chain.ranks() - bit) * chain.pair_bytes());
+    chain.send(chain.k() * share * std::min(bit, chain.ranks() - bit) * kPlanPairBytes);
   }
 }
 
@@ -234,11 +229,11 @@ std::string reason_of(const std::vector<PlannedCost>& ranking, const SumShape& s
   const double share = support / static_cast<double>(shape.dimension);
   char text[512];
   if (dense < sparse) {
-    const char* const why = static_cast<double>(shape.k) * (shape.value_bytes + 4.0) >=
-                                    static_cast<double>(shape.dimension) * shape.value_bytes
-                                ? "each contribution takes as many bytes sparse as dense"
-                            : sparse->latency_s > dense->total_s() ? "the sparse one's messages alone take longer"
-                                                                   : "the sum fills up on its way";
+    const char* const why =
+        static_cast<double>(shape.k) * kPlanPairBytes >= static_cast<double>(shape.dimension) * kPlanValueBytes
+            ? "each contribution takes as many bytes sparse as dense"
+        : sparse->latency_s > dense->total_s() ? "the sparse one's messages alone take longer"
+                                               : "the sum fills up on its way";
     std::snprintf(
         text, sizeof(text),
         "Dense wins: %s takes %.2f x the time of the best sparse one, %s; %s (the sum of %u ranks has %.1f %% "

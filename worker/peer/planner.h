@@ -22,7 +22,6 @@ struct SumShape {
   uint64_t dimension = 0;
   uint64_t k = 0;
   uint32_t ranks = 1;
-  uint32_t value_bytes = 4;
 };
 
 struct PlannedCost {

@@ -18,19 +18,18 @@ enum class Order : uint8_t { kOwnFirst = 1, kTheirsFirst = 2 };
 enum class Next : uint8_t { kSent = 1, kKept = 2 };
 
 /// sum.decoded = that and what `theirs` holds; ready to send where somebody waits for it.
-template <typename T>
-Status add_recursive_doubling(Packed<T>& sum, const Packet& theirs, Order order, Next next, Channel& channel,
-                              const AllreduceSettings<T>& settings) {
-  const Result<HeldStream<T>> other = unpack<T>(theirs, settings.dimension, settings.op);
+Status add_recursive_doubling(Packed& sum, const Packet& theirs, Order order, Next next, Channel& channel,
+                              const AllreduceSettings& settings) {
+  const Result<HeldStream> other = unpack(theirs, settings.dimension, settings.op);
   if (!other) return std::unexpected(other.error());
-  std::array<StreamView<T>, 2> both{sum.decoded.view, other->view};
+  std::array<StreamView, 2> both{sum.decoded.view, other->view};
   if (order == Order::kTheirsFirst) std::swap(both[0], both[1]);
   channel.charge(reduce_time(both[0].count() + both[1].count()));
-  Result<Stream<T>> added = combine<T>(settings.op, both);
+  Result<Stream> added = combine(settings.op, both);
   if (!added) return std::unexpected(added.error());
-  sum = {{}, HeldStream<T>::from(std::move(*added))};
+  sum = {{}, HeldStream::from(std::move(*added))};
   if (next == Next::kKept) return {};
-  Result<Packed<T>> packed = pack(sum.decoded, settings.wire.sums, {}, 0, channel.bodies());
+  Result<Packed> packed = pack(sum.decoded, settings.wire.sums, {}, 0, channel.bodies());
   if (!packed) return std::unexpected(packed.error());
   sum = std::move(*packed);
   return {};
@@ -38,17 +37,16 @@ Status add_recursive_doubling(Packed<T>& sum, const Packet& theirs, Order order,
 
 }  // namespace
 
-template <typename T>
-Task<Result<HeldStream<T>>> recursive_doubling(Channel& channel, Packed<T> own, const AllreduceSettings<T>& settings) {
+Task<Result<HeldStream>> recursive_doubling(Channel& channel, Packed own, const AllreduceSettings& settings) {
   const uint32_t rank = channel.rank();
   const uint32_t paired = std::bit_floor(channel.size());
   if (rank >= paired) {
     channel.send(rank - paired, kRecursiveDoublingFold, std::move(own.packet));
     const Packet packet = co_await channel.receive(rank - paired, kRecursiveDoublingUnfold);
-    co_return unpack<T>(packet, settings.dimension, settings.op);
+    co_return unpack(packet, settings.dimension, settings.op);
   }
   // Until it was added to, what this rank has is its contribution as it was coded.
-  Packed<T> sum = std::move(own);
+  Packed sum = std::move(own);
   const bool folds = rank + paired < channel.size();
   if (folds) {
     const Packet folded = co_await channel.receive(rank + paired, kRecursiveDoublingFold);
@@ -68,9 +66,5 @@ Task<Result<HeldStream<T>>> recursive_doubling(Channel& channel, Packed<T> own, 
   if (folds) channel.send(rank + paired, kRecursiveDoublingUnfold, sum.packet);
   co_return std::move(sum.decoded);
 }
-
-template Task<Result<HeldStream<float>>> recursive_doubling(Channel&, Packed<float>, const AllreduceSettings<float>&);
-template Task<Result<HeldStream<double>>> recursive_doubling(Channel&, Packed<double>,
-                                                             const AllreduceSettings<double>&);
 
 }  // namespace millrace::peer

@@ -11,7 +11,6 @@ namespace millrace::peer {
 /// own    the rank's contribution, ready to send, and what others decode of it.
 /// Tags   below 64.
 /// Bytes  a rank: log2 P messages of what was combined so far; one more of each, where P is no power of two.
-template <typename T>
-Task<Result<HeldStream<T>>> recursive_doubling(Channel& channel, Packed<T> own, const AllreduceSettings<T>& settings);
+Task<Result<HeldStream>> recursive_doubling(Channel& channel, Packed own, const AllreduceSettings& settings);
 
 }  // namespace millrace::peer

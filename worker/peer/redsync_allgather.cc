@@ -11,19 +11,18 @@
 namespace millrace::peer {
 namespace {
 
-template <typename T>
-class RedsyncAllgather final : public Allreduce<T> {
+class RedsyncAllgather final : public Allreduce {
  public:
-  explicit RedsyncAllgather(const AllreduceSettings<T>& settings) : settings_(settings) {}
+  explicit RedsyncAllgather(const AllreduceSettings& settings) : settings_(settings) {}
 
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kRedsyncAllgather); }
 
-  Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
+  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override {
     return allgather_and_combine(channel, settings_, std::move(own));
   }
 
  private:
-  AllreduceSettings<T> settings_;
+  AllreduceSettings settings_;
 };
 
 }  // namespace

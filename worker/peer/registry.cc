@@ -33,8 +33,7 @@ const AlgorithmEntry& entry(AlgorithmId id) {
   return *at;
 }
 
-template <typename T>
-Status validate_for(const AlgorithmInfo& info, const AllreduceSettings<T>& settings) {
+Status validate_for(const AlgorithmInfo& info, const AllreduceSettings& settings) {
   const auto refuse = [&info](const std::string& why) {
     return fail(ErrorCode::kInvalidArgument, std::string(info.name) + ": " + why);
   };
@@ -68,9 +67,6 @@ Status validate_for(const AlgorithmInfo& info, const AllreduceSettings<T>& setti
   return {};
 }
 
-template <typename T>
-constexpr const char* kTypeName = sizeof(T) == 4 ? "f32" : "f64";
-
 }  // namespace
 
 std::span<const AlgorithmInfo> algorithms() {
@@ -89,25 +85,19 @@ const AlgorithmInfo* find_algorithm(std::string_view name) {
 
 const AlgorithmInfo& algorithm_info(AlgorithmId id) { return entry(id).info; }
 
-template <typename T>
-Result<std::unique_ptr<Allreduce<T>>> make_allreduce(AlgorithmId id, const AllreduceSettings<T>& settings) {
+Result<std::unique_ptr<Allreduce>> make_allreduce(AlgorithmId id, const AllreduceSettings& settings) {
   const AlgorithmEntry& one = entry(id);
   if (Status status = validate_for(one.info, settings); !status) return std::unexpected(status.error());
-  if constexpr (sizeof(T) == 4) {
-    return one.make_f32(settings);
-  } else {
-    return one.make_f64(settings);
-  }
+  return one.make(settings);
 }
 
 /// By AllreduceSettings::Boundaries.
 constexpr const char* kBoundaryNames[] = {"", " averaged", " pooled", " equal"};
 
-template <typename T>
-std::string description_of(AlgorithmId id, const AllreduceSettings<T>& settings) {
-  std::string text = std::string(algorithm_info(id).name) + " " + kTypeName<T> +
-                     " n=" + std::to_string(settings.dimension) + " " + settings.op.name + " " +
-                     wire_text(settings.wire.contribution) + " " + wire_text(settings.wire.sums);
+std::string description_of(AlgorithmId id, const AllreduceSettings& settings) {
+  std::string text = std::string(algorithm_info(id).name) + " f32 n=" + std::to_string(settings.dimension) + " " +
+                     settings.op.name + " " + wire_text(settings.wire.contribution) + " " +
+                     wire_text(settings.wire.sums);
   if (settings.k != 0) text += " k=" + std::to_string(settings.k);
   if (settings.dense_quantizer) text += " dense " + codec_text(*settings.dense_quantizer);
   if (id == AlgorithmId::kOktopk) {
@@ -118,16 +108,8 @@ std::string description_of(AlgorithmId id, const AllreduceSettings<T>& settings)
   return text;
 }
 
-template <typename T>
-std::string description_of(const Allreduce<T>& allreduce, const AllreduceSettings<T>& settings) {
+std::string description_of(const Allreduce& allreduce, const AllreduceSettings& settings) {
   return description_of(allreduce.info().id, settings) + " step=" + std::to_string(allreduce.next_step());
 }
-
-template Result<std::unique_ptr<Allreduce<float>>> make_allreduce(AlgorithmId, const AllreduceSettings<float>&);
-template Result<std::unique_ptr<Allreduce<double>>> make_allreduce(AlgorithmId, const AllreduceSettings<double>&);
-template std::string description_of(AlgorithmId, const AllreduceSettings<float>&);
-template std::string description_of(AlgorithmId, const AllreduceSettings<double>&);
-template std::string description_of(const Allreduce<float>&, const AllreduceSettings<float>&);
-template std::string description_of(const Allreduce<double>&, const AllreduceSettings<double>&);
 
 }  // namespace millrace::peer

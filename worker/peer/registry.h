@@ -10,8 +10,7 @@ namespace millrace::peer {
 struct AlgorithmEntry {
   AlgorithmInfo info;
   /// The settings are valid for what `info` says; the entry's own parameters are not checked yet.
-  Result<std::unique_ptr<Allreduce<float>>> (*make_f32)(const AllreduceSettings<float>& settings);
-  Result<std::unique_ptr<Allreduce<double>>> (*make_f64)(const AllreduceSettings<double>& settings);
+  Result<std::unique_ptr<Allreduce>> (*make)(const AllreduceSettings& settings);
 };
 
 // One line an algorithm, in the order of their numbers; registry.cc has the same.
@@ -29,15 +28,11 @@ AlgorithmEntry oktopk_entry();
 AlgorithmEntry redsync_allgather_entry();
 AlgorithmEntry automatic_entry();
 
-/// The entry of a class template `A<T>` that is made of its settings alone.
-template <template <typename> class A>
+/// Returns the entry of a class `A` that is made of its settings alone.
+template <typename A>
 AlgorithmEntry entry_of(const AlgorithmInfo& info) {
-  return {info,
-          [](const AllreduceSettings<float>& settings) -> Result<std::unique_ptr<Allreduce<float>>> {
-            return std::make_unique<A<float>>(settings);
-          },
-          [](const AllreduceSettings<double>& settings) -> Result<std::unique_ptr<Allreduce<double>>> {
-            return std::make_unique<A<double>>(settings);
+  return {info, [](const AllreduceSettings& settings) -> Result<std::unique_ptr<Allreduce>> {
+            return std::make_unique<A>(settings);
           }};
 }
 

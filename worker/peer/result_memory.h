@@ -11,30 +11,29 @@ namespace millrace::peer {
 
 /// The memory of an allreduce's last result, for its next one once nobody holds the last one any more: the kernel takes longer to
 /// give fresh pages than it takes to fill them.
-template <typename T>
 class ResultMemory {
  public:
   /// An empty stream, with buffers that may have capacity.
-  Stream<T> take();
+  Stream take();
   /// A dense stream of so many values, which are not set; in large pages where the system has them.
-  Stream<T> take_dense(uint64_t dimension);
+  Stream take_dense(uint64_t dimension);
   /// Holds a result, and keeps it in mind. Not in groups larger than kKeptRanksMax.
-  HeldStream<T> hold(Stream<T>&& result, uint32_t group_size);
+  HeldStream hold(Stream&& result, uint32_t group_size);
 
   /// Takes, fills and holds a dense result of sparse pieces, one behind the other: neutral elements among their entries. Where
   /// the last result was such a one, only what it had is made neutral again: a vector is filled in as long as its entries take.
   /// Errors   as unpack(), of pieces that were not looked at; nothing is held then.
-  Result<HeldStream<T>> hold_scattered(const ReduceOp<T>& op, std::span<const Piece<T>> pieces, uint32_t group_size);
+  Result<HeldStream> hold_scattered(const ReduceOp& op, std::span<const Piece> pieces, uint32_t group_size);
 
   /// Larger groups are simulated, many ranks to a process.
   static constexpr uint32_t kKeptRanksMax = 256;
 
  private:
-  bool may_scatter_over(uint64_t dimension, T neutral) const;
+  bool may_scatter_over(uint64_t dimension, float neutral) const;
 
-  std::shared_ptr<Stream<T>> last_;
+  std::shared_ptr<Stream> last_;
   std::optional<IndexBuffer> written_;  ///< where the last result may differ from neutral_; none: anywhere
-  T neutral_ = 0;
+  float neutral_ = 0;
 };
 
 }  // namespace millrace::peer

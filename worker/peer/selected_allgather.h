@@ -10,24 +10,21 @@ namespace millrace::peer {
 /// Bytes   a rank sends P - 1 contributions: its own, and others' that it passes on.
 /// Errors  malformed: what a peer sent. non_finite: the sum overflowed. The codec's.
 /// Source  redsync.txt, section 2.3; oktopk.txt, section 2 (TopkA)
-template <typename T>
-Task<Result<Reduced<T>>> allgather_and_combine(Channel& channel, const AllreduceSettings<T>& settings,
-                                               HeldStream<T> own);
+Task<Result<Reduced>> allgather_and_combine(Channel& channel, const AllreduceSettings& settings, HeldStream own);
 
 /// The same of what each rank selects of its own.
-template <typename T>
-class SelectedAllgather : public Allreduce<T> {
+class SelectedAllgather : public Allreduce {
  public:
-  SelectedAllgather(AlgorithmId id, Selection selection, const AllreduceSettings<T>& settings)
+  SelectedAllgather(AlgorithmId id, Selection selection, const AllreduceSettings& settings)
       : id_(id), settings_(settings), selection_(selection, settings) {}
 
   const AlgorithmInfo& info() const override { return algorithm_info(id_); }
-  Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override;
+  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override;
 
  private:
   AlgorithmId id_;
-  AllreduceSettings<T> settings_;
-  LocalSelection<T> selection_;
+  AllreduceSettings settings_;
+  LocalSelection selection_;
 };
 
 }  // namespace millrace::peer

@@ -11,20 +11,19 @@
 namespace millrace::peer {
 
 /// An allreduce on every rank of a simulated group, step after step: each begins when the last rank has ended the one before.
-template <typename T>
 class SimulatedAllreduce {
  public:
   /// What rank `rank` contributes; asked for when it starts.
-  using Own = std::function<HeldStream<T>(uint32_t rank)>;
+  using Own = std::function<HeldStream(uint32_t rank)>;
   /// A rank's result, as soon as it is there; who does not keep it keeps the memory of one rank's.
-  using Done = std::function<void(uint32_t rank, Reduced<T> result, const HeldStream<T>& own)>;
+  using Done = std::function<void(uint32_t rank, Reduced result, const HeldStream& own)>;
 
   /// Errors   as make_allreduce.
   static Result<std::unique_ptr<SimulatedAllreduce>> make(const SimulationOptions& options, AlgorithmId id,
-                                                          const AllreduceSettings<T>& settings) {
+                                                          const AllreduceSettings& settings) {
     std::unique_ptr<SimulatedAllreduce> made(new SimulatedAllreduce(options, settings));
     for (uint32_t rank = 0; rank < options.ranks; ++rank) {
-      auto one = make_allreduce<T>(id, settings);
+      auto one = make_allreduce(id, settings);
       if (!one) return std::unexpected(one.error());
       made->ranks_.push_back(std::move(*one));
     }
@@ -32,7 +31,7 @@ class SimulatedAllreduce {
   }
 
   Simulation& simulation() { return simulation_; }
-  const Allreduce<T>& of_rank(uint32_t rank) const { return *ranks_[rank]; }
+  const Allreduce& of_rank(uint32_t rank) const { return *ranks_[rank]; }
 
   /// From the begin to the last rank's end, of the virtual clock.
   /// Errors   of the first rank that has one; timeout: the simulation's end. Ranks that stopped have none.
@@ -40,7 +39,7 @@ class SimulatedAllreduce {
     const TimeNs begin = std::max(begin_, simulation_.now());
     for (uint32_t rank = 0; rank < simulation_.size(); ++rank) {
       simulation_.start(rank, begin, [this, rank, own, done] {
-        Allreduce<T>& allreduce = *ranks_[rank];
+        Allreduce& allreduce = *ranks_[rank];
         return Collective{description_of(allreduce, settings_), [&allreduce, mine = own(rank), done](Channel& channel) {
                             return one(allreduce, channel, mine, done);
                           }};
@@ -59,18 +58,18 @@ class SimulatedAllreduce {
   }
 
  private:
-  SimulatedAllreduce(const SimulationOptions& options, const AllreduceSettings<T>& settings)
+  SimulatedAllreduce(const SimulationOptions& options, const AllreduceSettings& settings)
       : settings_(settings), simulation_(options) {}
 
-  static Task<Status> one(Allreduce<T>& allreduce, Channel& channel, HeldStream<T> own, Done done) {
-    Result<Reduced<T>> result = co_await allreduce.run(channel, own);
+  static Task<Status> one(Allreduce& allreduce, Channel& channel, HeldStream own, Done done) {
+    Result<Reduced> result = co_await allreduce.run(channel, own);
     if (!result) co_return std::unexpected(result.error());
     done(channel.rank(), std::move(*result), own);
     co_return Status{};
   }
 
-  AllreduceSettings<T> settings_;
-  std::vector<std::unique_ptr<Allreduce<T>>> ranks_;  ///< outlive what runs
+  AllreduceSettings settings_;
+  std::vector<std::unique_ptr<Allreduce>> ranks_;  ///< outlive what runs
   Simulation simulation_;
   TimeNs begin_ = 0;
 };

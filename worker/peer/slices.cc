@@ -13,22 +13,20 @@ namespace millrace::peer {
 namespace {
 
 /// The slice of a stream; of a dense one a view that shares it.
-template <typename T>
-HeldStream<T> slice_of(const HeldStream<T>& own, uint64_t begin, uint64_t end) {
-  if (!own.view.dense) return HeldStream<T>::from(cut(own.view, begin, end));
+HeldStream slice_of(const HeldStream& own, uint64_t begin, uint64_t end) {
+  if (!own.view.dense) return HeldStream::from(cut(own.view, begin, end));
   return {{end - begin, true, {}, own.view.values.subspan(begin, end - begin)}, own.owner, own.memory_bytes};
 }
 
 /// One slice of the contribution, coded.
-template <typename T>
-Result<Packet> coded_slice(const HeldStream<T>& own, const Slices& slices, uint32_t at,
-                           const AllreduceSettings<T>& settings, RandomKey random, JoinAs form, Stream<T>& returned) {
-  HeldStream<T> slice = slice_of(own, slices.begin(at), slices.end(at));
-  const bool is_smaller = slice.view.count() >= dense_from_count<T>(slice.view.dimension);
+Result<Packet> coded_slice(const HeldStream& own, const Slices& slices, uint32_t at, const AllreduceSettings& settings,
+                           RandomKey random, JoinAs form, Stream& returned) {
+  HeldStream slice = slice_of(own, slices.begin(at), slices.end(at));
+  const bool is_smaller = slice.view.count() >= dense_from_count(slice.view.dimension);
   if (!settings.wire.contribution && !slice.view.dense && (form == JoinAs::kDense || is_smaller)) {
-    slice = HeldStream<T>::from(to_dense(settings.op, slice.view));
+    slice = HeldStream::from(to_dense(settings.op, slice.view));
   }
-  Result<Packed<T>> packed = pack(slice, settings.wire.contribution, random, slices.begin(at));
+  Result<Packed> packed = pack(slice, settings.wire.contribution, random, slices.begin(at));
   if (!packed) return std::unexpected(packed.error());
   if (packed->decoded.view.values.data() != slice.view.values.data()) {
     returned = difference(slice.view, packed->decoded.view);
@@ -37,9 +35,8 @@ Result<Packet> coded_slice(const HeldStream<T>& own, const Slices& slices, uint3
 }
 
 /// The slices of all ranks but this one, as they are sent.
-template <typename T>
-Result<std::vector<Packet>> slice_packets(const HeldStream<T>& own, const Slices& slices, Channel& channel,
-                                          const AllreduceSettings<T>& settings, std::vector<Stream<T>>& returned) {
+Result<std::vector<Packet>> slice_packets(const HeldStream& own, const Slices& slices, Channel& channel,
+                                          const AllreduceSettings& settings, std::vector<Stream>& returned) {
   if (!settings.wire.contribution) {
     return pack_slices(own, slices.bounds(), settings.op.neutral, SliceForm::kSmaller, channel.bodies());
   }
@@ -55,17 +52,16 @@ Result<std::vector<Packet>> slice_packets(const HeldStream<T>& own, const Slices
 }
 
 /// Slices of a stream from the last to the first, and around: each begins where the search for the one before ended.
-template <typename T>
 class SlicesDownward {
  public:
   /// The first one is that before the slice `after`.
-  SlicesDownward(const StreamView<T>& stream, const Slices& slices, uint32_t after)
+  SlicesDownward(const StreamView& stream, const Slices& slices, uint32_t after)
       : stream_(stream), slices_(slices), before_(after) {
     if (!stream.dense) first_ = range_of(stream.indices, slices.begin(after), slices.begin(after)).first;
   }
 
   /// The next one downward is `at`. Until the next call.
-  StreamView<T> take(uint32_t at) {
+  StreamView take(uint32_t at) {
     const uint64_t begin = slices_.begin(at), dimension = slices_.dimension(at);
     if (stream_.dense) return {dimension, true, {}, stream_.values.subspan(begin, dimension)};
     if (at >= std::exchange(before_, at)) first_ = stream_.indices.size();
@@ -81,7 +77,7 @@ class SlicesDownward {
   const void* next_value() const { return stream_.dense || first_ == 0 ? nullptr : &stream_.values[first_ - 1]; }
 
  private:
-  StreamView<T> stream_;
+  StreamView stream_;
   Slices slices_;
   uint32_t before_;  ///< the slice that was taken last
   size_t first_ = 0;
@@ -89,24 +85,22 @@ class SlicesDownward {
 };
 
 /// out = the values, looked at on the way.
-template <typename T>
-Status copy_values(const ReduceOp<T>& op, std::span<const T> values, Checked entries, std::span<T> out) {
-  if (entries == Checked::kNo && copy_finite<T>(values.data(), out)) return {};
+Status copy_values(const ReduceOp& op, std::span<const float> values, Checked entries, std::span<float> out) {
+  if (entries == Checked::kNo && copy_finite(values.data(), out)) return {};
   // Only a neutral element may be infinite, which few operations have.
   if (entries == Checked::kNo && !is_admissible(op, values)) return std::unexpected(diverged());
   if (!values.empty()) std::memcpy(out.data(), values.data(), values.size_bytes());
   return {};
 }
 
-template <typename T>
-Status fill(const ReduceOp<T>& op, std::span<const Piece<T>> pieces, std::span<T> out) {
+Status fill(const ReduceOp& op, std::span<const Piece> pieces, std::span<float> out) {
   uint64_t base = 0;
-  for (const Piece<T>& piece : pieces) {
-    const StreamView<T>& view = piece.stream.view;
-    const std::span<T> slice = out.subspan(base, view.dimension);
+  for (const Piece& piece : pieces) {
+    const StreamView& view = piece.stream.view;
+    const std::span<float> slice = out.subspan(base, view.dimension);
     base += view.dimension;
     if (view.dense) {
-      if (Status status = copy_values<T>(op, view.values, piece.entries, slice); !status) return status;
+      if (Status status = copy_values(op, view.values, piece.entries, slice); !status) return status;
       continue;
     }
     // Before anything is written where an index says.
@@ -118,9 +112,8 @@ Status fill(const ReduceOp<T>& op, std::span<const Piece<T>> pieces, std::span<T
 }
 
 /// Down by -base, modulo 2^32.
-template <typename T>
-Status append_indices(const Piece<T>& piece, uint32_t base, uint32_t* out) {
-  const StreamView<T>& view = piece.stream.view;
+Status append_indices(const Piece& piece, uint32_t base, uint32_t* out) {
+  const StreamView& view = piece.stream.view;
   const bool looked_at = piece.entries == Checked::kNo && view.indices.back() < view.dimension &&
                          moved_down_increasing(view.indices.data(), view.count(), 0 - base, out);
   if (looked_at) return {};
@@ -132,15 +125,14 @@ Status append_indices(const Piece<T>& piece, uint32_t base, uint32_t* out) {
 }
 
 /// REQUIRES: capacity for it.
-template <typename T>
-Status append(const ReduceOp<T>& op, const Piece<T>& piece, uint32_t base, Stream<T>& out) {
-  const StreamView<T>& view = piece.stream.view;
+Status append(const ReduceOp& op, const Piece& piece, uint32_t base, Stream& out) {
+  const StreamView& view = piece.stream.view;
   const size_t at = out.indices.size();
   if (!view.dense) {
     if (view.count() == 0) return {};
     out.values.resize(at + view.count());
-    const std::span<T> values = std::span<T>(out.values).subspan(at);
-    if (Status status = copy_values<T>(op, view.values, piece.entries, values); !status) return status;
+    const std::span<float> values = std::span<float>(out.values).subspan(at);
+    if (Status status = copy_values(op, view.values, piece.entries, values); !status) return status;
     out.indices.resize(at + view.count());
     return append_indices(piece, base, out.indices.data() + at);
   }
@@ -155,11 +147,10 @@ Status append(const ReduceOp<T>& op, const Piece<T>& piece, uint32_t base, Strea
 
 }  // namespace
 
-template <typename T>
-std::vector<Stream<T>> no_returns(const Slices& slices) {
-  std::vector<Stream<T>> returned;
+std::vector<Stream> no_returns(const Slices& slices) {
+  std::vector<Stream> returned;
   returned.reserve(slices.count());
-  for (uint32_t at = 0; at < slices.count(); ++at) returned.push_back(Stream<T>::empty(slices.dimension(at)));
+  for (uint32_t at = 0; at < slices.count(); ++at) returned.push_back(Stream::empty(slices.dimension(at)));
   return returned;
 }
 
@@ -169,18 +160,17 @@ std::vector<uint64_t> Slices::bounds() const {
   return bounds;
 }
 
-template <typename T>
-Task<Result<OwnSlice<T>>> split_and_combine(Channel& channel, HeldStream<T> own, const AllreduceSettings<T>& settings,
-                                            uint32_t first_tag) {
+Task<Result<OwnSlice>> split_and_combine(Channel& channel, HeldStream own, const AllreduceSettings& settings,
+                                         uint32_t first_tag) {
   const uint32_t size = channel.size();
   const uint32_t rank = channel.rank();
   const Slices slices(settings.dimension, size);
-  OwnSlice<T> out;
+  OwnSlice out;
   if (size == 1) {
     out.sum = std::move(own);
     co_return std::move(out);
   }
-  if (settings.wire.contribution) out.returned = no_returns<T>(slices);
+  if (settings.wire.contribution) out.returned = no_returns(slices);
   {
     Result<std::vector<Packet>> packets = slice_packets(own, slices, channel, settings, out.returned);
     if (!packets) co_return std::unexpected(packets.error());
@@ -191,55 +181,54 @@ Task<Result<OwnSlice<T>>> split_and_combine(Channel& channel, HeldStream<T> own,
   }
   const uint64_t dimension = slices.dimension(rank);
   if (dimension == 0) co_return std::move(out);
-  std::vector<HeldStream<T>> parts(size);
+  std::vector<HeldStream> parts(size);
   parts[rank] = slice_of(own, slices.begin(rank), slices.end(rank));
   own = {};
   for (uint32_t behind = 1; behind < size; ++behind) {
     const uint32_t from = (rank + size - behind) % size;
     const Packet packet = co_await channel.receive(from, first_tag);
-    Result<HeldStream<T>> part = unpack<T>(packet, dimension, settings.op);
+    Result<HeldStream> part = unpack(packet, dimension, settings.op);
     if (!part) co_return std::unexpected(part.error());
     parts[from] = std::move(*part);
   }
-  std::vector<StreamView<T>> views;
+  std::vector<StreamView> views;
   uint64_t entries = 0;
-  for (const HeldStream<T>& part : parts) {
+  for (const HeldStream& part : parts) {
     views.push_back(part.view);
     entries += part.view.count();
   }
   channel.charge(reduce_time(entries));
-  Result<Stream<T>> sum = combine<T>(settings.op, views);
+  Result<Stream> sum = combine(settings.op, views);
   if (!sum) co_return std::unexpected(sum.error());
-  out.sum = HeldStream<T>::from(std::move(*sum));
+  out.sum = HeldStream::from(std::move(*sum));
   co_return std::move(out);
 }
 
-template <typename T>
-Task<Result<OwnSlice<T>>> ring_reduce_scatter(Channel& channel, HeldStream<T> own, const AllreduceSettings<T>& settings,
-                                              uint32_t first_tag, JoinAs form) {
+Task<Result<OwnSlice>> ring_reduce_scatter(Channel& channel, HeldStream own, const AllreduceSettings& settings,
+                                           uint32_t first_tag, JoinAs form) {
   const uint32_t size = channel.size();
   const uint32_t rank = channel.rank();
   const Slices slices(settings.dimension, size);
-  OwnSlice<T> out;
+  OwnSlice out;
   if (size == 1) {
     const bool becomes_dense = form == JoinAs::kDense && !own.view.dense;
-    out.sum = becomes_dense ? HeldStream<T>::from(to_dense(settings.op, own.view)) : std::move(own);
+    out.sum = becomes_dense ? HeldStream::from(to_dense(settings.op, own.view)) : std::move(own);
     co_return std::move(out);
   }
   const uint32_t next = (rank + 1) % size;
   const uint32_t previous = (rank + size - 1) % size;
   if (slices.dimension(previous) != 0) {
     const RandomKey random = random_key_of(settings.wire.random, channel);
-    Stream<T> left = Stream<T>::empty(slices.dimension(previous));
+    Stream left = Stream::empty(slices.dimension(previous));
     Result<Packet> first = coded_slice(own, slices, previous, settings, random, form, left);
     if (settings.wire.contribution) {
-      out.returned = no_returns<T>(slices);
+      out.returned = no_returns(slices);
       out.returned[previous] = std::move(left);
     }
     if (!first) co_return std::unexpected(first.error());
     channel.send(next, first_tag, std::move(*first));
   }
-  SlicesDownward<T> own_slices(own.view, slices, previous);
+  SlicesDownward own_slices(own.view, slices, previous);
   for (uint32_t step = 0; step + 1 < size; ++step) {
     // The last one is the rank's own.
     const uint32_t at = (rank + 2 * size - 2 - step) % size;
@@ -247,26 +236,25 @@ Task<Result<OwnSlice<T>>> ring_reduce_scatter(Channel& channel, HeldStream<T> ow
     if (dimension == 0) continue;
     channel.will_look_at(own_slices.next_index(), own_slices.next_value());
     const Packet packet = co_await channel.receive(previous, first_tag + step);
-    const Result<HeldStream<T>> partial = unpack_addend<T>(packet, dimension, settings.op);
+    const Result<HeldStream> partial = unpack_addend(packet, dimension, settings.op);
     if (!partial) co_return std::unexpected(partial.error());
-    const std::array<StreamView<T>, 2> both{partial->view, own_slices.take(at)};
+    const std::array<StreamView, 2> both{partial->view, own_slices.take(at)};
     channel.charge(reduce_time(both[0].count() + both[1].count()));
-    Result<Stream<T>> sum = combine<T>(settings.op, both);
+    Result<Stream> sum = combine(settings.op, both);
     if (!sum) co_return std::unexpected(sum.error());
-    out.sum = HeldStream<T>::from(std::move(*sum));
+    out.sum = HeldStream::from(std::move(*sum));
     if (step + 2 == size) break;
-    Result<Packed<T>> packed = pack(out.sum, settings.wire.sums, {}, slices.begin(at), channel.bodies());
+    Result<Packed> packed = pack(out.sum, settings.wire.sums, {}, slices.begin(at), channel.bodies());
     if (!packed) co_return std::unexpected(packed.error());
     channel.send(next, first_tag + step + 1, std::move(packed->packet));
   }
   channel.will_look_at(nullptr, nullptr);
-  if (slices.dimension(rank) == 0) out.sum = OwnSlice<T>{}.sum;
+  if (slices.dimension(rank) == 0) out.sum = OwnSlice{}.sum;
   co_return std::move(out);
 }
 
-template <typename T>
-Task<Result<HeldStream<T>>> gather_slices(Channel& channel, Packed<T> own, Slices slices, const ReduceOp<T>& op,
-                                          GatherOptions options, ResultMemory<T>& memory) {
+Task<Result<HeldStream>> gather_slices(Channel& channel, Packed own, Slices slices, const ReduceOp& op,
+                                       GatherOptions options, ResultMemory& memory) {
   const uint32_t rank = channel.rank();
   const bool whole = channel.size() == 1 && (own.decoded.view.dense || options.as == JoinAs::kSmaller);
   if (whole) co_return std::move(own.decoded);
@@ -274,60 +262,57 @@ Task<Result<HeldStream<T>>> gather_slices(Channel& channel, Packed<T> own, Slice
   const Result<std::vector<Packet>> packets =
       co_await allgather(channel, std::move(packet), options.first_tag, options.way);
   if (!packets) co_return std::unexpected(packets.error());
-  std::vector<Piece<T>> pieces;
+  std::vector<Piece> pieces;
   uint64_t entries = 0;
   for (uint32_t at = 0; at < channel.size(); ++at) {
     if (slices.dimension(at) == 0) continue;
     if (at == rank) {
       pieces.push_back({std::move(own.decoded), Checked::kYes});
     } else {
-      Result<Piece<T>> piece = unpack_unchecked<T>((*packets)[at], slices.dimension(at), op);
+      Result<Piece> piece = unpack_unchecked((*packets)[at], slices.dimension(at), op);
       if (!piece) co_return std::unexpected(piece.error());
       pieces.push_back(std::move(*piece));
     }
     entries += pieces.back().stream.view.count();
   }
   channel.charge(reduce_time(entries));
-  const bool all_sparse = std::ranges::none_of(pieces, [](const Piece<T>& piece) { return piece.stream.view.dense; });
+  const bool all_sparse = std::ranges::none_of(pieces, [](const Piece& piece) { return piece.stream.view.dense; });
   if (options.as == JoinAs::kDense && all_sparse) co_return memory.hold_scattered(op, pieces, channel.size());
-  Result<Stream<T>> joined = join<T>(op, pieces, options.as, memory.take());
+  Result<Stream> joined = join(op, pieces, options.as, memory.take());
   if (!joined) co_return std::unexpected(joined.error());
   co_return memory.hold(std::move(*joined), channel.size());
 }
 
-template <typename T>
-Task<Result<Reduced<T>>> gather_sum(Channel& channel, OwnSlice<T> mine, const AllreduceSettings<T>& settings,
-                                    GatherOptions options, ResultMemory<T>& memory) {
+Task<Result<Reduced>> gather_sum(Channel& channel, OwnSlice mine, const AllreduceSettings& settings,
+                                 GatherOptions options, ResultMemory& memory) {
   const Slices slices(settings.dimension, channel.size());
-  Result<Packed<T>> packed = pack(mine.sum, settings.wire.sums, {}, slices.begin(channel.rank()), channel.bodies());
+  Result<Packed> packed = pack(mine.sum, settings.wire.sums, {}, slices.begin(channel.rank()), channel.bodies());
   if (!packed) co_return std::unexpected(packed.error());
   mine.sum = {};
-  Result<HeldStream<T>> sum = co_await gather_slices(channel, std::move(*packed), slices, settings.op, options, memory);
+  Result<HeldStream> sum = co_await gather_slices(channel, std::move(*packed), slices, settings.op, options, memory);
   if (!sum) co_return std::unexpected(sum.error());
-  co_return Reduced<T>{std::move(*sum), joined_returns<T>(settings.dimension, mine.returned), {}};
+  co_return Reduced{std::move(*sum), joined_returns(settings.dimension, mine.returned), {}};
 }
 
-template <typename T>
-Result<Stream<T>> join(const ReduceOp<T>& op, std::span<const Piece<T>> pieces, JoinAs as, Stream<T> out) {
+Result<Stream> join(const ReduceOp& op, std::span<const Piece> pieces, JoinAs as, Stream out) {
   uint64_t dimension = 0, count = 0;
   bool all_dense = true;
-  for (const Piece<T>& piece : pieces) {
+  for (const Piece& piece : pieces) {
     dimension += piece.stream.view.dimension;
     all_dense &= piece.stream.view.dense;
   }
-  for (const Piece<T>& piece : pieces) {
+  for (const Piece& piece : pieces) {
     if (as == JoinAs::kDense || all_dense) break;
-    const StreamView<T>& view = piece.stream.view;
-    count +=
-        view.dense
-            ? static_cast<uint64_t>(std::ranges::count_if(view.values, [&op](T value) { return value != op.neutral; }))
-            : view.count();
+    const StreamView& view = piece.stream.view;
+    count += view.dense ? static_cast<uint64_t>(
+                              std::ranges::count_if(view.values, [&op](float value) { return value != op.neutral; }))
+                        : view.count();
   }
   out.dimension = dimension;
-  out.dense = as == JoinAs::kDense || all_dense || count >= dense_from_count<T>(dimension);
+  out.dense = as == JoinAs::kDense || all_dense || count >= dense_from_count(dimension);
   if (out.dense) {
     out.values.resize(dimension);
-    if (Status status = fill<T>(op, pieces, out.values); !status) return std::unexpected(status.error());
+    if (Status status = fill(op, pieces, out.values); !status) return std::unexpected(status.error());
     return out;
   }
   // Room for the sums of later steps, which will not all have as many entries.
@@ -335,7 +320,7 @@ Result<Stream<T>> join(const ReduceOp<T>& op, std::span<const Piece<T>> pieces, 
   if (out.indices.capacity() < count) out.indices.reserve(room);
   if (out.values.capacity() < count) out.values.reserve(room);
   uint64_t base = 0;
-  for (const Piece<T>& piece : pieces) {
+  for (const Piece& piece : pieces) {
     if (Status status = append(op, piece, static_cast<uint32_t>(base), out); !status) {
       return std::unexpected(status.error());
     }
@@ -344,42 +329,18 @@ Result<Stream<T>> join(const ReduceOp<T>& op, std::span<const Piece<T>> pieces, 
   return out;
 }
 
-template <typename T>
-Stream<T> joined_returns(uint64_t dimension, std::span<const Stream<T>> returned) {
-  Stream<T> out = Stream<T>::empty(dimension);
+Stream joined_returns(uint64_t dimension, std::span<const Stream> returned) {
+  Stream out = Stream::empty(dimension);
   uint64_t base = 0, count = 0;
-  for (const Stream<T>& slice : returned) count += slice.count();
+  for (const Stream& slice : returned) count += slice.count();
   out.indices.reserve(count);
   out.values.reserve(count);
-  for (const Stream<T>& slice : returned) {
-    const Piece<T> piece{{slice.view(), nullptr, 0}, Checked::kYes};
-    MILLRACE_CHECK(append(sum_op<T>(), piece, static_cast<uint32_t>(base), out), slice.dimension);
+  for (const Stream& slice : returned) {
+    const Piece piece{{slice.view(), nullptr, 0}, Checked::kYes};
+    MILLRACE_CHECK(append(sum_op(), piece, static_cast<uint32_t>(base), out), slice.dimension);
     base += slice.dimension;
   }
   return out;
 }
-
-template std::vector<Stream<float>> no_returns(const Slices&);
-template std::vector<Stream<double>> no_returns(const Slices&);
-template Task<Result<OwnSlice<float>>> split_and_combine(Channel&, HeldStream<float>, const AllreduceSettings<float>&,
-                                                         uint32_t);
-template Task<Result<OwnSlice<double>>> split_and_combine(Channel&, HeldStream<double>,
-                                                          const AllreduceSettings<double>&, uint32_t);
-template Task<Result<OwnSlice<float>>> ring_reduce_scatter(Channel&, HeldStream<float>, const AllreduceSettings<float>&,
-                                                           uint32_t, JoinAs);
-template Task<Result<OwnSlice<double>>> ring_reduce_scatter(Channel&, HeldStream<double>,
-                                                            const AllreduceSettings<double>&, uint32_t, JoinAs);
-template Task<Result<HeldStream<float>>> gather_slices(Channel&, Packed<float>, Slices, const ReduceOp<float>&,
-                                                       GatherOptions, ResultMemory<float>&);
-template Task<Result<HeldStream<double>>> gather_slices(Channel&, Packed<double>, Slices, const ReduceOp<double>&,
-                                                        GatherOptions, ResultMemory<double>&);
-template Task<Result<Reduced<float>>> gather_sum(Channel&, OwnSlice<float>, const AllreduceSettings<float>&,
-                                                 GatherOptions, ResultMemory<float>&);
-template Task<Result<Reduced<double>>> gather_sum(Channel&, OwnSlice<double>, const AllreduceSettings<double>&,
-                                                  GatherOptions, ResultMemory<double>&);
-template Result<Stream<float>> join(const ReduceOp<float>&, std::span<const Piece<float>>, JoinAs, Stream<float>);
-template Result<Stream<double>> join(const ReduceOp<double>&, std::span<const Piece<double>>, JoinAs, Stream<double>);
-template Stream<float> joined_returns(uint64_t, std::span<const Stream<float>>);
-template Stream<double> joined_returns(uint64_t, std::span<const Stream<double>>);
 
 }  // namespace millrace::peer

@@ -37,15 +37,13 @@ enum class JoinAs : uint8_t {
 
 /// What a rank has after a reduce-scatter: its slice of the sum (of dimension 0 where the slice is empty), and what the codec
 /// changed of its own contribution, slice by slice.
-template <typename T>
 struct OwnSlice {
-  HeldStream<T> sum{Stream<T>::empty(0).view(), nullptr, 0};
-  std::vector<Stream<T>> returned;  ///< [size]; each of its slice's dimension, sparse; or empty: nothing comes back
+  HeldStream sum{Stream::empty(0).view(), nullptr, 0};
+  std::vector<Stream> returned;  ///< [size]; each of its slice's dimension, sparse; or empty: nothing comes back
 };
 
 /// Nothing, for each slice.
-template <typename T>
-std::vector<Stream<T>> no_returns(const Slices& slices);
+std::vector<Stream> no_returns(const Slices& slices);
 
 /// Every rank sends each other one its slice, which adds what it got, all at once and in the order of the ranks.
 ///
@@ -53,9 +51,8 @@ std::vector<Stream<T>> no_returns(const Slices& slices);
 /// Bytes    a rank: P - 1 messages, of (P - 1) / P of its entries where they are uniform.
 /// Tags     first_tag.
 /// Source   sparcml.txt, 5.3.2 ("split").
-template <typename T>
-Task<Result<OwnSlice<T>>> split_and_combine(Channel& channel, HeldStream<T> own, const AllreduceSettings<T>& settings,
-                                            uint32_t first_tag);
+Task<Result<OwnSlice>> split_and_combine(Channel& channel, HeldStream own, const AllreduceSettings& settings,
+                                         uint32_t first_tag);
 
 /// The slices go around the ring, and each rank adds its own part to what comes by.
 ///
@@ -64,9 +61,8 @@ Task<Result<OwnSlice<T>>> split_and_combine(Channel& channel, HeldStream<T> own,
 /// Bytes    a rank: P - 1 messages of partial sums of a slice.
 /// Tags     [first_tag, first_tag + size).
 /// Source   Patarasuk and Yuan, on sparse slices.
-template <typename T>
-Task<Result<OwnSlice<T>>> ring_reduce_scatter(Channel& channel, HeldStream<T> own, const AllreduceSettings<T>& settings,
-                                              uint32_t first_tag, JoinAs form);
+Task<Result<OwnSlice>> ring_reduce_scatter(Channel& channel, HeldStream own, const AllreduceSettings& settings,
+                                           uint32_t first_tag, JoinAs form);
 
 struct GatherOptions {
   uint32_t first_tag = 0;
@@ -81,16 +77,14 @@ struct GatherOptions {
 /// memory   of the results of this allreduce.
 /// Tags     [options.first_tag, options.first_tag + 32 + size).
 /// Errors   as unpack() and allgather().
-template <typename T>
-Task<Result<HeldStream<T>>> gather_slices(Channel& channel, Packed<T> own, Slices slices, const ReduceOp<T>& op,
-                                          GatherOptions options, ResultMemory<T>& memory);
+Task<Result<HeldStream>> gather_slices(Channel& channel, Packed own, Slices slices, const ReduceOp& op,
+                                       GatherOptions options, ResultMemory& memory);
 
 /// What a reduce-scatter left on every rank, gathered: the end of an allreduce. Slices travel with the settings' codec for sums.
 ///
 /// mine, memory, tags, errors   as gather_slices().
-template <typename T>
-Task<Result<Reduced<T>>> gather_sum(Channel& channel, OwnSlice<T> mine, const AllreduceSettings<T>& settings,
-                                    GatherOptions options, ResultMemory<T>& memory);
+Task<Result<Reduced>> gather_sum(Channel& channel, OwnSlice mine, const AllreduceSettings& settings,
+                                 GatherOptions options, ResultMemory& memory);
 
 /// Streams of consecutive index ranges as one. Empty pieces (dimension 0) are allowed.
 ///
@@ -99,11 +93,9 @@ Task<Result<Reduced<T>>> gather_sum(Channel& channel, OwnSlice<T> mine, const Al
 /// out       an empty stream; its buffers are used.
 /// Cost      one pass; entries that were not looked at are, while they are in the first-level cache.
 /// Errors    of such entries: as unpack().
-template <typename T>
-Result<Stream<T>> join(const ReduceOp<T>& op, std::span<const Piece<T>> pieces, JoinAs as, Stream<T> out);
+Result<Stream> join(const ReduceOp& op, std::span<const Piece> pieces, JoinAs as, Stream out);
 
 /// What came back, slice by slice, as one sparse stream.
-template <typename T>
-Stream<T> joined_returns(uint64_t dimension, std::span<const Stream<T>> returned);
+Stream joined_returns(uint64_t dimension, std::span<const Stream> returned);
 
 }  // namespace millrace::peer

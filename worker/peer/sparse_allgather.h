@@ -19,10 +19,9 @@ struct SparseAllgatherSettings {
 };
 
 /// Everybody's stream, on every rank.
-template <typename T>
 struct Gathered {
-  std::vector<HeldStream<T>> streams;  ///< [size] by rank; the same bits on all ranks
-  Stream<T> returned;                  ///< what the codec changed of this rank's own; sparse
+  std::vector<HeldStream> streams;  ///< [size] by rank; the same bits on all ranks
+  Stream returned;                  ///< what the codec changed of this rank's own; sparse
 };
 
 /// A sparse allgather: the streams of all ranks (coordinates that each rank has changed, its slice of a vector, ...) on every
@@ -32,11 +31,9 @@ struct Gathered {
 /// Bytes    a rank: (P - 1) / P of all streams (of like sizes), in ceil(log2 P) messages while they are small (allgather.h).
 /// Errors   invalid_argument: another dimension. non_finite: NaN or infinity. malformed: what a peer sent. The codec's.
 /// Source   sparcml.txt, sections 5.2 and 8.2 (stochastic coordinate descent).
-template <typename T>
-Task<Result<Gathered<T>>> sparse_allgather(Channel& channel, HeldStream<T> own, SparseAllgatherSettings settings);
+Task<Result<Gathered>> sparse_allgather(Channel& channel, HeldStream own, SparseAllgatherSettings settings);
 
 /// What ranks must agree on, as text.
-template <typename T>
 std::string description_of(const SparseAllgatherSettings& settings);
 
 }  // namespace millrace::peer

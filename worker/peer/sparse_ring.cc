@@ -15,16 +15,15 @@ namespace {
 constexpr uint32_t kSparseRingReduceScatter = 0;
 constexpr uint32_t kSparseRingGather = 1u << 31;
 
-template <typename T>
-class SparseRing final : public Allreduce<T> {
+class SparseRing final : public Allreduce {
  public:
-  explicit SparseRing(const AllreduceSettings<T>& settings) : settings_(settings) {}
+  explicit SparseRing(const AllreduceSettings& settings) : settings_(settings) {}
 
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kSparseRing); }
 
-  Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
+  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override {
     if (Status status = check_contribution(own.view, settings_); !status) co_return std::unexpected(status.error());
-    Result<OwnSlice<T>> mine =
+    Result<OwnSlice> mine =
         co_await ring_reduce_scatter(channel, std::move(own), settings_, kSparseRingReduceScatter, JoinAs::kSmaller);
     if (!mine) co_return std::unexpected(mine.error());
     const GatherOptions options{kSparseRingGather, AllgatherWay::kRing, JoinAs::kSmaller};
@@ -32,8 +31,8 @@ class SparseRing final : public Allreduce<T> {
   }
 
  private:
-  AllreduceSettings<T> settings_;
-  ResultMemory<T> memory_;
+  AllreduceSettings settings_;
+  ResultMemory memory_;
 };
 
 }  // namespace

@@ -12,25 +12,24 @@
 namespace millrace::peer {
 namespace {
 
-template <typename T>
-class SsarRecursiveDoubling final : public Allreduce<T> {
+class SsarRecursiveDoubling final : public Allreduce {
  public:
-  explicit SsarRecursiveDoubling(const AllreduceSettings<T>& settings) : settings_(settings) {}
+  explicit SsarRecursiveDoubling(const AllreduceSettings& settings) : settings_(settings) {}
 
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kSsarRecursiveDoubling); }
 
-  Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
-    Result<CodedContribution<T>> coded = code_contribution(own, settings_, channel);
+  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override {
+    Result<CodedContribution> coded = code_contribution(own, settings_, channel);
     if (!coded) co_return std::unexpected(coded.error());
     own = {};
-    Packed<T> contribution{std::move(coded->packet), std::move(coded->sent)};
-    Result<HeldStream<T>> sum = co_await recursive_doubling(channel, std::move(contribution), settings_);
+    Packed contribution{std::move(coded->packet), std::move(coded->sent)};
+    Result<HeldStream> sum = co_await recursive_doubling(channel, std::move(contribution), settings_);
     if (!sum) co_return std::unexpected(sum.error());
-    co_return Reduced<T>{std::move(*sum), std::move(coded->returned), {}};
+    co_return Reduced{std::move(*sum), std::move(coded->returned), {}};
   }
 
  private:
-  AllreduceSettings<T> settings_;
+  AllreduceSettings settings_;
 };
 
 }  // namespace

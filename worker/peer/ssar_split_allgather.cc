@@ -18,38 +18,36 @@ namespace {
 constexpr uint32_t kSsarSplit = 0;
 constexpr uint32_t kSsarGather = 1;
 
-template <typename T>
-class SsarSplitAllgather final : public Allreduce<T> {
+class SsarSplitAllgather final : public Allreduce {
  public:
-  explicit SsarSplitAllgather(const AllreduceSettings<T>& settings) : settings_(settings) {}
+  explicit SsarSplitAllgather(const AllreduceSettings& settings) : settings_(settings) {}
 
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kSsarSplitAllgather); }
 
-  Task<Result<Reduced<T>>> run(Channel& channel, HeldStream<T> own) override {
+  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override {
     if (Status status = check_contribution(own.view, settings_); !status) co_return std::unexpected(status.error());
-    Result<OwnSlice<T>> mine = co_await split_and_combine(channel, std::move(own), settings_, kSsarSplit);
+    Result<OwnSlice> mine = co_await split_and_combine(channel, std::move(own), settings_, kSsarSplit);
     if (!mine) co_return std::unexpected(mine.error());
     const GatherOptions options{kSsarGather, AllgatherWay::kDoubling, JoinAs::kSmaller};
-    Result<Packed<T>> packed = pack_own_sum(channel, *mine, settings_);
+    Result<Packed> packed = pack_own_sum(channel, *mine, settings_);
     if (!packed) co_return std::unexpected(packed.error());
     mine->sum = {};
     const Slices slices(settings_.dimension, channel.size());
-    Result<HeldStream<T>> sum =
+    Result<HeldStream> sum =
         co_await gather_slices(channel, std::move(*packed), slices, settings_.op, options, memory_);
     if (!sum) co_return std::unexpected(sum.error());
-    co_return Reduced<T>{std::move(*sum), joined_returns<T>(settings_.dimension, mine->returned), {}};
+    co_return Reduced{std::move(*sum), joined_returns(settings_.dimension, mine->returned), {}};
   }
 
  private:
-  AllreduceSettings<T> settings_;
-  ResultMemory<T> memory_;
+  AllreduceSettings settings_;
+  ResultMemory memory_;
 };
 
-template <typename T>
-Result<std::unique_ptr<Allreduce<T>>> make_ssar(const AllreduceSettings<T>& settings) {
+Result<std::unique_ptr<Allreduce>> make_ssar(const AllreduceSettings& settings) {
   const AlgorithmInfo& info = algorithm_info(AlgorithmId::kSsarSplitAllgather);
   if (Status status = check_sum_quantizer(settings, info.name); !status) return std::unexpected(status.error());
-  return std::make_unique<SsarSplitAllgather<T>>(settings);
+  return std::make_unique<SsarSplitAllgather>(settings);
 }
 
 }  // namespace
@@ -59,8 +57,7 @@ AlgorithmEntry ssar_split_allgather_entry() {
            .name = "ssar_split_allgather",
            .source = "sparcml.txt, section 5.3.2",
            .result = ResultKind::kExactSum},
-          make_ssar<float>,
-          make_ssar<double>};
+          make_ssar};
 }
 
 }  // namespace millrace::peer

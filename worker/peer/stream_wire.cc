@@ -11,53 +11,46 @@
 namespace millrace::peer {
 namespace {
 
-template <typename T>
-constexpr size_t kPairBytes = sizeof(T) + sizeof(uint32_t);
-
 Error bad_body(size_t bytes, const char* what) {
   return {ErrorCode::kMalformed, "a peer's message of " + std::to_string(bytes) + " bytes is not " + what};
 }
 
-template <typename T>
-Result<HeldStream<T>> unpack_dense(const Packet& packet, uint64_t dimension) {
+Result<HeldStream> unpack_dense(const Packet& packet, uint64_t dimension) {
   const ByteSpan bytes = packet.body.bytes;
-  if (bytes.size() / sizeof(T) != dimension || bytes.size() % sizeof(T) != 0) {
+  if (bytes.size() / sizeof(float) != dimension || bytes.size() % sizeof(float) != 0) {
     return std::unexpected(bad_body(bytes.size(), ("a dense slice of " + std::to_string(dimension)).c_str()));
   }
-  StreamView<T> view{dimension, true, {}, {reinterpret_cast<const T*>(bytes.data()), dimension}};
-  return HeldStream<T>::within(packet.body, view);
+  StreamView view{dimension, true, {}, {reinterpret_cast<const float*>(bytes.data()), dimension}};
+  return HeldStream::within(packet.body, view);
 }
 
 /// The order of the indices is not looked at.
-template <typename T>
-Result<HeldStream<T>> look_into_pairs(const Packet& packet, uint64_t dimension) {
+Result<HeldStream> look_into_pairs(const Packet& packet, uint64_t dimension) {
   const ByteSpan bytes = packet.body.bytes;
-  if (bytes.size() % kPairBytes<T> != 0) return std::unexpected(bad_body(bytes.size(), "pairs"));
-  const size_t count = bytes.size() / kPairBytes<T>;
+  if (bytes.size() % kPairBytes != 0) return std::unexpected(bad_body(bytes.size(), "pairs"));
+  const size_t count = bytes.size() / kPairBytes;
   if (count > dimension) {
     return std::unexpected(bad_body(bytes.size(), ("pairs of a slice of " + std::to_string(dimension)).c_str()));
   }
-  StreamView<T> view{dimension, false, {}, {}};
-  view.values = {reinterpret_cast<const T*>(bytes.data()), count};
-  view.indices = {reinterpret_cast<const uint32_t*>(bytes.data() + count * sizeof(T)), count};
-  return HeldStream<T>::within(packet.body, view);
+  StreamView view{dimension, false, {}, {}};
+  view.values = {reinterpret_cast<const float*>(bytes.data()), count};
+  view.indices = {reinterpret_cast<const uint32_t*>(bytes.data() + count * sizeof(float)), count};
+  return HeldStream::within(packet.body, view);
 }
 
-template <typename T>
-Result<HeldStream<T>> unpack_pairs(const Packet& packet, uint64_t dimension) {
-  Result<HeldStream<T>> stream = look_into_pairs<T>(packet, dimension);
+Result<HeldStream> unpack_pairs(const Packet& packet, uint64_t dimension) {
+  Result<HeldStream> stream = look_into_pairs(packet, dimension);
   if (!stream) return stream;
   if (Status status = validate(stream->view); !status) return std::unexpected(status.error());
   return stream;
 }
 
-template <typename T>
-Result<HeldStream<T>> unpack_form(const Packet& packet, uint64_t dimension) {
+Result<HeldStream> unpack_form(const Packet& packet, uint64_t dimension) {
   switch (packet.form) {
-    case BodyForm::kPairs: return unpack_pairs<T>(packet, dimension);
-    case BodyForm::kDense: return unpack_dense<T>(packet, dimension);
+    case BodyForm::kPairs: return unpack_pairs(packet, dimension);
+    case BodyForm::kDense: return unpack_dense(packet, dimension);
     case BodyForm::kContainer:
-      return hold_container<T>(
+      return hold_container(
           packet.body,
           {.dimension = dimension, .bytes_max = packet.body.bytes.size(), .non_finite = NonFinitePolicy::kAccept});
     case BodyForm::kNone:
@@ -67,18 +60,17 @@ Result<HeldStream<T>> unpack_form(const Packet& packet, uint64_t dimension) {
 }
 
 /// The entries in positions [first, last), as pairs whose indices count from `base`.
-template <typename T>
-void write_pairs(const StreamView<T>& stream, size_t first, size_t last, uint64_t base, uint8_t* out) {
+void write_pairs(const StreamView& stream, size_t first, size_t last, uint64_t base, uint8_t* out) {
   const size_t count = last - first;
   if (count == 0) return;
-  std::memcpy(out, stream.values.data() + first, count * sizeof(T));
+  std::memcpy(out, stream.values.data() + first, count * sizeof(float));
   moved_down(stream.indices.data() + first, count, static_cast<uint32_t>(base),
-             reinterpret_cast<uint32_t*>(out + count * sizeof(T)));
+             reinterpret_cast<uint32_t*>(out + count * sizeof(float)));
 }
 
 /// The same entries among neutral elements.
-template <typename T>
-void write_dense(const StreamView<T>& stream, size_t first, size_t last, uint64_t base, std::span<T> out, T neutral) {
+void write_dense(const StreamView& stream, size_t first, size_t last, uint64_t base, std::span<float> out,
+                 float neutral) {
   std::ranges::fill(out, neutral);
   for (size_t i = first; i < last; ++i) out[stream.indices[i] - base] = stream.values[i];
 }
@@ -109,7 +101,6 @@ size_t position_of(IndexSpan indices, size_t from, uint64_t bound) {
                              indices.begin());
 }
 
-template <typename T>
 std::vector<SlicePlace> places_of(IndexSpan indices, std::span<const uint64_t> bounds, SliceForm form) {
   std::vector<SlicePlace> places(bounds.size() - 1);
   SlicePlace before;
@@ -120,16 +111,15 @@ std::vector<SlicePlace> places_of(IndexSpan indices, std::span<const uint64_t> b
     place.begin = before.begin + stream_wire_padded(before.length);
     const uint64_t dimension = bounds[i + 1] - bounds[i];
     const size_t count = place.last - place.first;
-    place.dense = form == SliceForm::kSmaller && count != 0 && count >= dense_from_count<T>(dimension);
-    place.length = place.dense ? dimension * sizeof(T) : count * kPairBytes<T>;
+    place.dense = form == SliceForm::kSmaller && count != 0 && count >= dense_from_count(dimension);
+    place.length = place.dense ? dimension * sizeof(float) : count * kPairBytes;
     before = place;
   }
   return places;
 }
 
 /// The values of a dense stream, where they lie.
-template <typename T>
-SharedBytes bytes_within(const HeldStream<T>& stream) {
+SharedBytes bytes_within(const HeldStream& stream) {
   return {stream.owner, {reinterpret_cast<const uint8_t*>(stream.view.values.data()), stream.view.values.size_bytes()}};
 }
 
@@ -145,43 +135,41 @@ CodecSpec lossless_of(const CodecSpec& codec) {
 
 std::string wire_text(const std::optional<CodecSpec>& codec) { return codec ? codec_text(*codec) : "raw"; }
 
-template <typename T>
-Packet pack_range(const StreamView<T>& stream, uint64_t begin, uint64_t end, BodyMemory& memory) {
+Packet pack_range(const StreamView& stream, uint64_t begin, uint64_t end, BodyMemory& memory) {
   MILLRACE_CHECK(begin <= end && end <= stream.dimension, begin, end, stream.dimension);
   if (stream.dense) {
-    WritableBody body = memory.take_body((end - begin) * sizeof(T));
+    WritableBody body = memory.take_body((end - begin) * sizeof(float));
     if (begin < end) std::memcpy(body.bytes.data(), stream.values.data() + begin, body.bytes.size());
     return {BodyForm::kDense, std::move(body).share()};
   }
   const auto [first, last] = range_of(stream.indices, begin, end);
   if (first == last) return {BodyForm::kPairs, {}};
-  WritableBody body = memory.take_body((last - first) * kPairBytes<T>);
+  WritableBody body = memory.take_body((last - first) * kPairBytes);
   write_pairs(stream, first, last, begin, body.bytes.data());
   return {BodyForm::kPairs, std::move(body).share()};
 }
 
-template <typename T>
-std::vector<Packet> pack_slices(const HeldStream<T>& stream, std::span<const uint64_t> bounds, T neutral,
+std::vector<Packet> pack_slices(const HeldStream& stream, std::span<const uint64_t> bounds, float neutral,
                                 SliceForm form, BodyMemory& memory) {
-  const StreamView<T>& view = stream.view;
+  const StreamView& view = stream.view;
   MILLRACE_CHECK(!bounds.empty() && bounds.front() == 0 && bounds.back() == view.dimension, bounds.size());
   std::vector<Packet> packets(bounds.size() - 1);
   if (view.dense) {
     const SharedBytes all = stream.owner ? bytes_within(stream) : pack_range(view, 0, view.dimension, memory).body;
     for (size_t i = 0; i < packets.size(); ++i) {
-      const ByteSpan slice = all.bytes.subspan(bounds[i] * sizeof(T), (bounds[i + 1] - bounds[i]) * sizeof(T));
+      const ByteSpan slice = all.bytes.subspan(bounds[i] * sizeof(float), (bounds[i + 1] - bounds[i]) * sizeof(float));
       packets[i] = {BodyForm::kDense, {all.owner, slice}};
     }
     return packets;
   }
-  const std::vector<SlicePlace> places = places_of<T>(view.indices, bounds, form);
+  const std::vector<SlicePlace> places = places_of(view.indices, bounds, form);
   WritableBody body =
       memory.take_body(places.empty() ? 0 : places.back().begin + stream_wire_padded(places.back().length));
   for (size_t i = 0; i < packets.size(); ++i) {
     const SlicePlace& place = places[i];
     uint8_t* const out = body.bytes.data() + place.begin;
     if (place.dense) {
-      write_dense(view, place.first, place.last, bounds[i], {reinterpret_cast<T*>(out), bounds[i + 1] - bounds[i]},
+      write_dense(view, place.first, place.last, bounds[i], {reinterpret_cast<float*>(out), bounds[i + 1] - bounds[i]},
                   neutral);
     } else {
       write_pairs(view, place.first, place.last, bounds[i], out);
@@ -195,57 +183,52 @@ std::vector<Packet> pack_slices(const HeldStream<T>& stream, std::span<const uin
   return packets;
 }
 
-template <typename T>
-Result<Packed<T>> pack(const HeldStream<T>& stream, const std::optional<CodecSpec>& codec, RandomKey random,
-                       uint64_t base, BodyMemory& memory) {
+Result<Packed> pack(const HeldStream& stream, const std::optional<CodecSpec>& codec, RandomKey random, uint64_t base,
+                    BodyMemory& memory) {
   if (!codec || stream.view.dimension == 0) {
-    if (stream.view.dense && stream.owner) return Packed<T>{{BodyForm::kDense, bytes_within(stream)}, stream};
-    return Packed<T>{pack_range(stream.view, 0, stream.view.dimension, memory), stream};
+    if (stream.view.dense && stream.owner) return Packed{{BodyForm::kDense, bytes_within(stream)}, stream};
+    return Packed{pack_range(stream.view, 0, stream.view.dimension, memory), stream};
   }
   EncodeOptions options;
   options.spec = *codec;
   options.random = random;
   options.index_base = base;
-  Result<EncodedContainer<T>> coded = encode_container<T>(stream.view, stream.view, options);
+  Result<EncodedContainer> coded = encode_container(stream.view, stream.view, options);
   if (!coded) return std::unexpected(coded.error());
-  Packed<T> packed;
-  packed.decoded = coded->exact ? stream : HeldStream<T>::from(std::move(coded->decoded));
+  Packed packed;
+  packed.decoded = coded->exact ? stream : HeldStream::from(std::move(coded->decoded));
   packed.packet = {BodyForm::kContainer, SharedBytes::from(std::move(coded->bytes))};
   return packed;
 }
 
-template <typename T>
-Result<HeldStream<T>> unpack(const Packet& packet, uint64_t dimension, const ReduceOp<T>& op) {
-  MILLRACE_CHECK(std::bit_cast<uintptr_t>(packet.body.bytes.data()) % alignof(T) == 0, packet.body.bytes.size());
-  Result<HeldStream<T>> stream = unpack_form<T>(packet, dimension);
-  if (stream && !is_admissible<T>(op, stream->view.values)) {
+Result<HeldStream> unpack(const Packet& packet, uint64_t dimension, const ReduceOp& op) {
+  MILLRACE_CHECK(std::bit_cast<uintptr_t>(packet.body.bytes.data()) % alignof(float) == 0, packet.body.bytes.size());
+  Result<HeldStream> stream = unpack_form(packet, dimension);
+  if (stream && !is_admissible(op, stream->view.values)) {
     return std::unexpected(diverged());
   }
   return stream;
 }
 
-template <typename T>
-Result<Piece<T>> unpack_unchecked(const Packet& packet, uint64_t dimension, const ReduceOp<T>& op) {
-  MILLRACE_CHECK(std::bit_cast<uintptr_t>(packet.body.bytes.data()) % alignof(T) == 0, packet.body.bytes.size());
+Result<Piece> unpack_unchecked(const Packet& packet, uint64_t dimension, const ReduceOp& op) {
+  MILLRACE_CHECK(std::bit_cast<uintptr_t>(packet.body.bytes.data()) % alignof(float) == 0, packet.body.bytes.size());
   const bool lies_there = packet.form == BodyForm::kPairs || packet.form == BodyForm::kDense;
-  Result<HeldStream<T>> stream = packet.form == BodyForm::kPairs   ? look_into_pairs<T>(packet, dimension)
-                                 : packet.form == BodyForm::kDense ? unpack_dense<T>(packet, dimension)
-                                                                   : unpack<T>(packet, dimension, op);
+  Result<HeldStream> stream = packet.form == BodyForm::kPairs   ? look_into_pairs(packet, dimension)
+                              : packet.form == BodyForm::kDense ? unpack_dense(packet, dimension)
+                                                                : unpack(packet, dimension, op);
   if (!stream) return std::unexpected(stream.error());
-  return Piece<T>{std::move(*stream), lies_there ? Checked::kNo : Checked::kYes};
+  return Piece{std::move(*stream), lies_there ? Checked::kNo : Checked::kYes};
 }
 
-template <typename T>
-Result<HeldStream<T>> unpack_addend(const Packet& packet, uint64_t dimension, const ReduceOp<T>& op) {
-  if (!op.is_sum() || packet.form != BodyForm::kDense) return unpack<T>(packet, dimension, op);
-  MILLRACE_CHECK(std::bit_cast<uintptr_t>(packet.body.bytes.data()) % alignof(T) == 0, packet.body.bytes.size());
-  return unpack_dense<T>(packet, dimension);
+Result<HeldStream> unpack_addend(const Packet& packet, uint64_t dimension, const ReduceOp& op) {
+  if (!op.is_sum() || packet.form != BodyForm::kDense) return unpack(packet, dimension, op);
+  MILLRACE_CHECK(std::bit_cast<uintptr_t>(packet.body.bytes.data()) % alignof(float) == 0, packet.body.bytes.size());
+  return unpack_dense(packet, dimension);
 }
 
 Error diverged() { return {ErrorCode::kNonFinite, "a peer sent NaN or infinity: the gradients have diverged"}; }
 
-template <typename T>
-Status check_piece(const ReduceOp<T>& op, const Piece<T>& piece) {
+Status check_piece(const ReduceOp& op, const Piece& piece) {
   if (piece.entries == Checked::kYes) return {};
   if (Status status = validate(piece.stream.view); !status) return status;
   if (!is_admissible(op, piece.stream.view.values)) return std::unexpected(diverged());
@@ -270,24 +253,6 @@ Result<std::vector<N>> unpack_numbers(const Packet& packet) {
   return numbers;
 }
 
-template Packet pack_range(const StreamView<float>&, uint64_t, uint64_t, BodyMemory&);
-template Packet pack_range(const StreamView<double>&, uint64_t, uint64_t, BodyMemory&);
-template Result<Packed<float>> pack(const HeldStream<float>&, const std::optional<CodecSpec>&, RandomKey, uint64_t,
-                                    BodyMemory&);
-template Result<Packed<double>> pack(const HeldStream<double>&, const std::optional<CodecSpec>&, RandomKey, uint64_t,
-                                     BodyMemory&);
-template std::vector<Packet> pack_slices(const HeldStream<float>&, std::span<const uint64_t>, float, SliceForm,
-                                         BodyMemory&);
-template std::vector<Packet> pack_slices(const HeldStream<double>&, std::span<const uint64_t>, double, SliceForm,
-                                         BodyMemory&);
-template Result<HeldStream<float>> unpack(const Packet&, uint64_t, const ReduceOp<float>&);
-template Result<HeldStream<double>> unpack(const Packet&, uint64_t, const ReduceOp<double>&);
-template Result<Piece<float>> unpack_unchecked(const Packet&, uint64_t, const ReduceOp<float>&);
-template Result<Piece<double>> unpack_unchecked(const Packet&, uint64_t, const ReduceOp<double>&);
-template Result<HeldStream<float>> unpack_addend(const Packet&, uint64_t, const ReduceOp<float>&);
-template Result<HeldStream<double>> unpack_addend(const Packet&, uint64_t, const ReduceOp<double>&);
-template Status check_piece(const ReduceOp<float>&, const Piece<float>&);
-template Status check_piece(const ReduceOp<double>&, const Piece<double>&);
 template Packet pack_numbers(std::span<const uint32_t>);
 template Packet pack_numbers(std::span<const uint64_t>);
 template Packet pack_numbers(std::span<const float>);

@@ -30,18 +30,16 @@ CodecSpec lossless_of(const CodecSpec& codec);
 std::string wire_text(const std::optional<CodecSpec>& codec);
 
 /// A packet, and what is read from it: bit for bit what its receiver decodes.
-template <typename T>
 struct Packed {
   Packet packet;
-  HeldStream<T> decoded;
+  HeldStream decoded;
 };
 
 /// The entries of `stream` in [begin, end), as a stream of dimension end - begin, packed as it is: without a codec.
 ///
 /// memory   where the body is written.
 /// Cost     one copy. An empty slice has no body; it is read as an empty sparse stream.
-template <typename T>
-Packet pack_range(const StreamView<T>& stream, uint64_t begin, uint64_t end, BodyMemory& memory = heap_bodies());
+Packet pack_range(const StreamView& stream, uint64_t begin, uint64_t end, BodyMemory& memory = heap_bodies());
 
 /// The form of a sparse stream's slices.
 enum class SliceForm : uint8_t {
@@ -55,17 +53,15 @@ enum class SliceForm : uint8_t {
 /// bounds   ascending, from 0 to the dimension.
 /// neutral  where a slice that becomes dense has no entry.
 /// memory   where the bodies are written.
-template <typename T>
-std::vector<Packet> pack_slices(const HeldStream<T>& stream, std::span<const uint64_t> bounds, T neutral,
+std::vector<Packet> pack_slices(const HeldStream& stream, std::span<const uint64_t> bounds, float neutral,
                                 SliceForm form = SliceForm::kSmaller, BodyMemory& memory = heap_bodies());
 
 /// The whole stream, with `codec` where there is one. REQUIRES: begin of the slice in the tensor is `base`.
 ///
 /// memory   where the body is written without a codec.
 /// Errors   as the codec's.
-template <typename T>
-Result<Packed<T>> pack(const HeldStream<T>& stream, const std::optional<CodecSpec>& codec, RandomKey random,
-                       uint64_t base = 0, BodyMemory& memory = heap_bodies());
+Result<Packed> pack(const HeldStream& stream, const std::optional<CodecSpec>& codec, RandomKey random,
+                    uint64_t base = 0, BodyMemory& memory = heap_bodies());
 
 /// The stream of a packet, looking into it where it lies there as it is.
 ///
@@ -73,8 +69,7 @@ Result<Packed<T>> pack(const HeldStream<T>& stream, const std::optional<CodecSpe
 /// op         whose neutral element a dense stream has where nobody had an entry; default: a sum's, 0.
 /// Errors     malformed: another form than a stream's, sizes that do not fit, indices not strictly increasing or out of range; a
 ///            container's own. non_finite: NaN or infinity, unless it is the neutral element.
-template <typename T>
-Result<HeldStream<T>> unpack(const Packet& packet, uint64_t dimension, const ReduceOp<T>& op = {});
+Result<HeldStream> unpack(const Packet& packet, uint64_t dimension, const ReduceOp& op = {});
 
 /// Whether entries are known to be what a stream's are: strictly increasing indices in range, values finite or neutral.
 enum class Checked : uint8_t {
@@ -83,26 +78,22 @@ enum class Checked : uint8_t {
 };
 
 /// A stream that is about to be copied, and whether that has to look at its entries.
-template <typename T>
 struct Piece {
-  HeldStream<T> stream;
+  HeldStream stream;
   Checked entries = Checked::kYes;
 };
 
 /// unpack() without a pass over entries that lie there as they are: for join(), which copies them and looks on the way.
 ///
 /// Errors     unpack()'s, but for those that are left to who copies.
-template <typename T>
-Result<Piece<T>> unpack_unchecked(const Packet& packet, uint64_t dimension, const ReduceOp<T>& op = {});
+Result<Piece> unpack_unchecked(const Packet& packet, uint64_t dimension, const ReduceOp& op = {});
 
 /// unpack() of what is added to something by combine(): of dense values the sum shows that one was NaN or infinite, and they are
 /// not looked at twice.
-template <typename T>
-Result<HeldStream<T>> unpack_addend(const Packet& packet, uint64_t dimension, const ReduceOp<T>& op);
+Result<HeldStream> unpack_addend(const Packet& packet, uint64_t dimension, const ReduceOp& op);
 
 /// Looks at the entries of a piece that nobody has looked at. Errors  those that unpack_unchecked() left.
-template <typename T>
-Status check_piece(const ReduceOp<T>& op, const Piece<T>& piece);
+Status check_piece(const ReduceOp& op, const Piece& piece);
 /// What is said where a value is NaN or infinite.
 Error diverged();
 

@@ -9,11 +9,10 @@
 namespace millrace::peer {
 namespace {
 
-template <typename T>
-class TopkA final : public SelectedAllgather<T> {
+class TopkA final : public SelectedAllgather {
  public:
-  explicit TopkA(const AllreduceSettings<T>& settings)
-      : SelectedAllgather<T>(AlgorithmId::kTopkA, Selection::kTopK, settings) {}
+  explicit TopkA(const AllreduceSettings& settings)
+      : SelectedAllgather(AlgorithmId::kTopkA, Selection::kTopK, settings) {}
 };
 
 }  // namespace

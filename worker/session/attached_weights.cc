@@ -55,7 +55,7 @@ void AttachedWeights::apply(const Arrival& arrival, std::span<float> run) const 
   }
   const float scale = target_.schedule ? target_.schedule(arrival.step, piece.begin, run) : target_.scale;
   const float factor = static_cast<float>(static_cast<double>(scale) / piece.denominator);
-  add_scaled<float>(run, {piece.dimension, piece.dense, piece.indices, piece.values}, factor);
+  add_scaled(run, {piece.dimension, piece.dense, piece.indices, piece.values}, factor);
 }
 
 void AttachedWeights::apply_to_array(const Arrival& arrival) {

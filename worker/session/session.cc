@@ -141,7 +141,7 @@ uint64_t Session::steps_applied(size_t tensor) { return take(impl_->steps_applie
 SessionStatus Session::status() const { return impl_->status(); }
 
 SparseEntries Session::take_residual(size_t tensor) {
-  const Stream<float> taken = take(impl_->take_residual(tensor));
+  const Stream taken = take(impl_->take_residual(tensor));
   return {{taken.indices.begin(), taken.indices.end()}, {taken.values.begin(), taken.values.end()}};
 }
 

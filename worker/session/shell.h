@@ -53,7 +53,7 @@ class SessionShell {
   Status set_scale(size_t tensor, float scale);
   Result<uint64_t> steps_applied(size_t tensor);
   SessionStatus status() const;
-  Result<Stream<float>> take_residual(size_t tensor);
+  Result<Stream> take_residual(size_t tensor);
   Stats stats();
   Status save(const std::string& path);
   Result<bool> finish(std::chrono::milliseconds timeout);

@@ -272,9 +272,9 @@ SessionStatus SessionShell::status() const {
   return {phase_ == Phase::kReturning, returns_, waiting_for_, audit_imbalance_};
 }
 
-Result<Stream<float>> SessionShell::take_residual(size_t tensor) {
+Result<Stream> SessionShell::take_residual(size_t tensor) {
   if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
-  Result<Stream<float>> taken;
+  Result<Stream> taken;
   run_there([&] {
     // A fill under way adds to the residual on its caller's thread; one that has ended may not have reached the core yet.
     const StillFills still(*this);

@@ -29,7 +29,7 @@ UpdateShelf::UpdateShelf(const protocol::JobSpec& spec, const protocol::JobLayou
 std::vector<UpdateShelf::Portion> UpdateShelf::portions(DeliveredUpdate&& delivered) const {
   const uint64_t part_begin = delivered.begin;
   const uint64_t part_end = part_begin + delivered.sum.view.dimension;
-  const HeldStream<float> whole = std::move(delivered.sum);
+  const HeldStream whole = std::move(delivered.sum);
   std::vector<Portion> out;
   for (const Member& member : members_[delivered.bucket]) {
     const uint64_t begin = std::max(part_begin, member.begin);
@@ -37,8 +37,7 @@ std::vector<UpdateShelf::Portion> UpdateShelf::portions(DeliveredUpdate&& delive
     if (begin >= end) continue;
     // A fused tensor starts or ends inside the part: its share is cut out, with indices of its own.
     const bool own_cut = begin != part_begin || end != part_end;
-    const HeldStream<float> own =
-        own_cut ? HeldStream<float>::from(cut(whole.view, begin - part_begin, end - part_begin)) : whole;
+    const HeldStream own = own_cut ? HeldStream::from(cut(whole.view, begin - part_begin, end - part_begin)) : whole;
     Portion portion;
     portion.tensor = member.tensor;
     portion.answers = delivered.answers_push;

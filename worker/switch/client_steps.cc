@@ -33,7 +33,7 @@ Status SwitchClient::State::begin_step(uint32_t number, std::shared_ptr<StepOffe
   if (stepping) return refuse("the step before is not over");
   if (number != next_step) return refuse("another step than the next");
   if (number == UINT32_MAX) return refuse("steps are numbered in 32 bits, and these are used up");
-  const StreamView<float>& entries = own_offer->entries.view;
+  const StreamView& entries = own_offer->entries.view;
   MILLRACE_CHECK(entries.indices.size() == entries.values.size() && own_offer->sent.size() == entries.indices.size(),
                  entries.indices.size(), entries.values.size(), own_offer->sent.size());
   step = number;

@@ -93,7 +93,7 @@ void SwitchClient::Lane::open_turn(uint16_t number, uint32_t window, TimeNs now,
   terms.header.next = slot.next;
   terms.header.slot = number;
   terms.header.exponent = static_cast<int8_t>(steps.exponents.of(window_of_all(window)));
-  const StreamView<float>& entries = steps.offer->entries.view;
+  const StreamView& entries = steps.offer->entries.view;
   const size_t count = slot.last - slot.first;
   const auto indices =
       in_window(entries.indices.subspan(slot.first, count), window_of_all(window) * options.window_indices);

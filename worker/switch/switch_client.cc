@@ -91,11 +91,11 @@ Status SwitchClient::begin_step(uint32_t step, IndexSpan indices, std::span<cons
   if (!increase) return std::unexpected(invalid("indices are strictly increasing and within the tensor"));
   if (!all_finite(values)) return std::unexpected(invalid("values are finite"));
   if (indices.size() != values.size()) return std::unexpected(invalid("as many values as indices"));
-  Stream<float> entries = Stream<float>::empty(state_->options.dimension);
+  Stream entries = Stream::empty(state_->options.dimension);
   entries.indices.assign(indices.begin(), indices.end());
   entries.values.assign(values.begin(), values.end());
   auto offer = std::make_shared<StepOffer>();
-  offer->entries = HeldStream<float>::from(std::move(entries));
+  offer->entries = HeldStream::from(std::move(entries));
   offer->sent.resize(indices.size());
   return begin_valid_step(step, std::move(offer), now, sink);
 }

@@ -81,8 +81,8 @@ struct CutRack {
 ///
 /// Threads  a client's, which writes `sent` window by window; from step_done() on nobody's: it may be read on any.
 struct StepOffer {
-  HeldStream<float> entries;  ///< [k] indices strictly increasing, < dimension; values finite
-  Buffer<int32_t> sent;       ///< [k] as receivers decode it, x 2^exponent of the window's turn; 0: it was not sent
+  HeldStream entries;    ///< [k] indices strictly increasing, < dimension; values finite
+  Buffer<int32_t> sent;  ///< [k] as receivers decode it, x 2^exponent of the window's turn; 0: it was not sent
 };
 
 /// What came of one turn in one window. Everything points into the client and holds during the call.

@@ -117,7 +117,7 @@ void print_state(const std::string& path) {
     std::printf("broken %s\n", state.error().message.c_str());
     return;
   }
-  const millrace::Stream<float>& residual = state->tensors[0].residual;
+  const millrace::Stream& residual = state->tensors[0].residual;
   std::vector<uint32_t> indices(residual.indices.begin(), residual.indices.end());
   if (residual.dense) {
     for (uint32_t i = 0; i < residual.values.size(); ++i) indices.push_back(i);

@@ -27,7 +27,7 @@ struct Job {
     steps[serial].push_back(step);
   }
   void add(uint32_t serial, uint32_t push, uint64_t step, uint64_t begin, uint64_t end, float times) {
-    const Stream<float> pushed = made.pushed(serial, push, step);
+    const Stream pushed = made.pushed(serial, push, step);
     for (size_t at = 0; at < pushed.indices.size(); ++at) {
       if (pushed.indices[at] >= begin && pushed.indices[at] < end)
         weights[pushed.indices[at]] += times * pushed.values[at];
@@ -50,7 +50,7 @@ TEST(RecoverMarks, APushIsOneClassAndAMarkInEachPartStrictlyIncreasing) {
   const RecoverMarks made = marks();
   EXPECT_EQ(made.stride, 100u);
   EXPECT_EQ(made.pushes_max, 16u);  // the part of 750 has 7 or 8 marks, two for each of three processes
-  const Stream<float> pushed = made.pushed(1, 9, 5);
+  const Stream pushed = made.pushed(1, 9, 5);
   EXPECT_TRUE(std::ranges::is_sorted(pushed.indices, std::ranges::less_equal()));
   EXPECT_EQ(pushed.indices.size(), 40u + 3u);
   EXPECT_EQ(std::ranges::count(pushed.values, 8.0f), 3);
@@ -111,7 +111,7 @@ TEST(JudgeRecovery, OneLostAndOneTwiceOfOneClassDoNotHideEachOther) {
 
 TEST(JudgeRecovery, AnEntryWithoutItsMarkIsAWrongWeight) {
   Job job = whole_job();
-  const Stream<float> pushed = job.made.pushed(0, 2, 2);
+  const Stream pushed = job.made.pushed(0, 2, 2);
   job.weights[pushed.indices[0]] -= 1;
   job.weights[job.made.mark(1, 2, job.made.pushes_max - 1)] += 0.5f;
   EXPECT_EQ(job.verdict().wrong_weights, 2u);

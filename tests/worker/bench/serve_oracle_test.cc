@@ -38,8 +38,7 @@ std::vector<uint64_t> rounded(const std::vector<double>& shares) {
 }
 
 /// The largest of each range [begin, end), as many as its count says; all there is where that is less.
-Stream<float> largest(const Stream<float>& sum, const std::vector<ServePart>& ranges,
-                      const std::vector<uint64_t>& counts) {
+Stream largest(const Stream& sum, const std::vector<ServePart>& ranges, const std::vector<uint64_t>& counts) {
   std::vector<size_t> chosen;
   for (size_t range = 0; range < ranges.size(); ++range) {
     std::vector<size_t> order;
@@ -53,7 +52,7 @@ Stream<float> largest(const Stream<float>& sum, const std::vector<ServePart>& ra
     chosen.insert(chosen.end(), order.begin(), order.end());
   }
   std::ranges::sort(chosen);
-  Stream<float> update = Stream<float>::empty(sum.dimension);
+  Stream update = Stream::empty(sum.dimension);
   for (const size_t at : chosen) {
     update.indices.push_back(sum.indices[at]);
     update.values.push_back(sum.values[at]);
@@ -62,8 +61,8 @@ Stream<float> largest(const Stream<float>& sum, const std::vector<ServePart>& ra
 }
 
 /// As the servers cut an exact step: every shard its share, whole by largest remainder.
-Stream<float> exact_update(const ServeJob& job, uint32_t round) {
-  const Stream<float> sum = serve_sum(job, round);
+Stream exact_update(const ServeJob& job, uint32_t round) {
+  const Stream sum = serve_sum(job, round);
   const std::vector<double> shares = serve_shares(job, sum);
   std::vector<ServePart> shards;
   std::vector<uint64_t> counts;
@@ -82,31 +81,31 @@ Stream<float> exact_update(const ServeJob& job, uint32_t round) {
 }
 
 /// As they cut a step between, by the threshold that was agreed on in `agreed`.
-Stream<float> reuse_update(const ServeJob& job, uint32_t round, uint32_t agreed) {
+Stream reuse_update(const ServeJob& job, uint32_t round, uint32_t agreed) {
   return largest(serve_sum(job, round), job.parts, rounded(shares_of(job, agreed)));
 }
 
-void erase(Stream<float>& update, size_t first, size_t last) {
+void erase(Stream& update, size_t first, size_t last) {
   update.indices.erase(update.indices.begin() + static_cast<ptrdiff_t>(first),
                        update.indices.begin() + static_cast<ptrdiff_t>(last));
   update.values.erase(update.values.begin() + static_cast<ptrdiff_t>(first),
                       update.values.begin() + static_cast<ptrdiff_t>(last));
 }
 
-void erase_range(Stream<float>& update, uint64_t begin, uint64_t end) {
+void erase_range(Stream& update, uint64_t begin, uint64_t end) {
   const auto [first, last] = range_of(update.indices, begin, end);
   erase(update, first, last);
 }
 
 /// The smallest entry of the update's first part gives way to the largest that was left out there.
-void swap_for_a_smaller_one(const ServeJob& job, uint32_t round, Stream<float>& update) {
-  const Stream<float> sum = serve_sum(job, round);
+void swap_for_a_smaller_one(const ServeJob& job, uint32_t round, Stream& update) {
+  const Stream sum = serve_sum(job, round);
   const std::vector<ServePart> first_part = {job.parts[0]};
   const size_t count = range_of(update.indices, job.parts[0].begin, job.parts[0].end).second;
-  const Stream<float> most = largest(sum, first_part, {count + 1});
-  const Stream<float> fewer = largest(sum, first_part, {count - 1});
+  const Stream most = largest(sum, first_part, {count + 1});
+  const Stream fewer = largest(sum, first_part, {count - 1});
   erase_range(update, job.parts[0].begin, job.parts[0].end);
-  Stream<float> swapped = Stream<float>::empty(job.n);
+  Stream swapped = Stream::empty(job.n);
   for (size_t at = 0; at < most.indices.size(); ++at) {
     const uint32_t index = most.indices[at];
     const bool was_last = !std::ranges::binary_search(fewer.indices, index) &&
@@ -120,7 +119,7 @@ void swap_for_a_smaller_one(const ServeJob& job, uint32_t round, Stream<float>& 
   update = std::move(swapped);
 }
 
-std::string judged(const ServeJob& job, uint32_t round, const Stream<float>& update) {
+std::string judged(const ServeJob& job, uint32_t round, const Stream& update) {
   const ServeVerdict verdict = judge_update(job, round, update.view());
   EXPECT_EQ(verdict.agrees, verdict.reason.empty());
   return verdict.reason;
@@ -130,10 +129,10 @@ TEST(ServeSum, IsTheSumInWorkerOrderAndSharesAddUpToK) {
   const ServeJob job = small_job();
   std::map<uint32_t, float> naive;
   for (uint32_t worker = 0; worker < job.workers; ++worker) {
-    const Stream<float> input = serve_input(job.n, job.pushed, job.seed, worker, 4);
+    const Stream input = serve_input(job.n, job.pushed, job.seed, worker, 4);
     for (size_t at = 0; at < input.indices.size(); ++at) naive[input.indices[at]] += input.values[at];
   }
-  const Stream<float> sum = serve_sum(job, 4);
+  const Stream sum = serve_sum(job, 4);
   ASSERT_LT(sum.count(), 1800u) << "some index is pushed twice";
   ASSERT_EQ(sum.count(), naive.size());
   size_t at = 0;
@@ -147,11 +146,11 @@ TEST(ServeSum, IsTheSumInWorkerOrderAndSharesAddUpToK) {
 
 TEST(JudgeExactStep, TheCutByTheSharesAgreesAndNothingElse) {
   const ServeJob job = small_job();
-  const Stream<float> update = exact_update(job, 32);
+  const Stream update = exact_update(job, 32);
   ASSERT_EQ(update.count(), 600u);
   EXPECT_EQ(judged(job, 32, update), "");
 
-  Stream<float> wrong = update;
+  Stream wrong = update;
   wrong.values[17] = std::nextafter(wrong.values[17], 9.0f);
   EXPECT_THAT(judged(job, 32, wrong), HasSubstr("the sum is"));
   wrong = update;
@@ -169,7 +168,7 @@ TEST(JudgeExactStep, TheCutByTheSharesAgreesAndNothingElse) {
   ASSERT_NE(update.indices.front(), 0u);
   EXPECT_THAT(judged(job, 32, wrong), HasSubstr("pushed by nobody"));
   // Two entries too many on one shard, two too few on another: the size alone does not show it.
-  const Stream<float> sum = serve_sum(job, 32);
+  const Stream sum = serve_sum(job, 32);
   std::vector<ServePart> shards = {{0, 0, 20'000}, {1, 20'000, 40'000}, {2, 40'000, 60'000}};
   std::vector<uint64_t> counts;
   for (const ServePart& shard : shards) {
@@ -187,7 +186,7 @@ TEST(JudgeReuseStep, SharesOfAnEarlierRoundAgreeWhateverChanceHasMadeOfThem) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     ServeJob job = small_job();
     job.seed = seed;
-    const Stream<float> update = reuse_update(job, 5, 0);
+    const Stream update = reuse_update(job, 5, 0);
     EXPECT_EQ(judged(job, 5, update), "") << seed;
     for (uint64_t begin = 0; begin < job.n; begin += 20'000) {
       const auto [first, last] = range_of(update.indices, begin, begin + 20'000);
@@ -210,12 +209,12 @@ TEST(JudgeReuseStep, EachShardMayHaveAnotherAgreement) {
 
 TEST(JudgeReuseStep, WhatNoAgreementExplainsIsRefused) {
   const ServeJob job = small_job();
-  const Stream<float> sum = serve_sum(job, 5);
+  const Stream sum = serve_sum(job, 5);
   const std::vector<uint64_t> counts = rounded(shares_of(job, 0));
-  const Stream<float> update = largest(sum, job.parts, counts);
+  const Stream update = largest(sum, job.parts, counts);
   ASSERT_EQ(judged(job, 5, update), "");
 
-  Stream<float> wrong = update;
+  Stream wrong = update;
   wrong.values.back() = -wrong.values.back();
   EXPECT_THAT(judged(job, 5, wrong), HasSubstr("the sum is"));
   wrong = update;
@@ -248,12 +247,12 @@ TEST(JudgeReuseStep, WhatNoAgreementExplainsIsRefused) {
 TEST(JudgeReuseStep, WhereNothingIsCutEveryRoundMayBeTheAgreement) {
   const ServeJob job = small_job(1);
   // One worker pushes as much as an update may have: its sum of round 6 cut by the counts of round 5.
-  const Stream<float> sum = serve_sum(job, 6);
+  const Stream sum = serve_sum(job, 6);
   const std::vector<uint64_t> counts = rounded(shares_of(job, 5));
-  const Stream<float> update = largest(sum, job.parts, counts);
+  const Stream update = largest(sum, job.parts, counts);
   ASSERT_LT(update.count(), 600u) << "a part that has less than its share cannot have it";
   EXPECT_EQ(judged(job, 6, update), "");
-  Stream<float> wrong = update;
+  Stream wrong = update;
   erase_range(wrong, 0, 20'000);
   EXPECT_THAT(judged(job, 6, wrong), HasSubstr("shard 0 carries 0 entries"));
 }
@@ -266,7 +265,7 @@ ServeJob quantized_job(uint32_t workers = 3) {
 }
 
 /// What a quantizer makes of the update on its way down.
-Stream<float> moved(Stream<float> update) {
+Stream moved(Stream update) {
   for (size_t at = 0; at < update.values.size(); ++at) update.values[at] += at % 2 == 0 ? 0.2f : -0.2f;
   return update;
 }
@@ -279,8 +278,8 @@ TEST(JudgeQuantized, OrderAndCountsAreThoseOfTheDecodedContributions) {
   // The largest before the codec are others.
   EXPECT_THAT(judged(job, 5, reuse_update(small_job(), 5, 0)), HasSubstr("carries"));
 
-  const Stream<float> update = moved(reuse_update(job, 5, 0));
-  Stream<float> wrong = update;
+  const Stream update = moved(reuse_update(job, 5, 0));
+  Stream wrong = update;
   erase_range(wrong, 40'000, 60'000);
   EXPECT_THAT(judged(job, 5, wrong), HasSubstr("shard 2 carries 0 entries"));
   wrong = update;
@@ -294,14 +293,14 @@ TEST(JudgeQuantized, OrderAndCountsAreThoseOfTheDecodedContributions) {
 
 TEST(JudgeQuantized, WhatAQuantizerMadeZeroIsNoEntry) {
   const ServeJob job = quantized_job(1);
-  const Stream<float> update = exact_update(job, 0);
+  const Stream update = exact_update(job, 0);
   ASSERT_LT(update.count(), 550u);
   EXPECT_EQ(judged(job, 0, moved(update)), "");
-  const Stream<float> sum = serve_sum(job, 0);
+  const Stream sum = serve_sum(job, 0);
   const auto zero = std::ranges::find(sum.values, 0.0f);
   ASSERT_NE(zero, sum.values.end());
   const uint32_t index = sum.indices[static_cast<size_t>(zero - sum.values.begin())];
-  Stream<float> wrong = update;
+  Stream wrong = update;
   const auto place = std::ranges::lower_bound(wrong.indices, index) - wrong.indices.begin();
   wrong.indices.insert(wrong.indices.begin() + place, index);
   wrong.values.insert(wrong.values.begin() + place, 0.1f);

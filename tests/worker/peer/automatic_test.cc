@@ -31,18 +31,18 @@ double settled_step(const Cell& cell, AlgorithmId id) {
   options.ranks = cell.ranks;
   options.latency = cell.net.latency;
   options.bytes_per_s = cell.net.bytes_per_s;
-  AllreduceSettings<float> settings;
+  AllreduceSettings settings;
   settings.dimension = cell.n;
   settings.k = static_cast<uint64_t>(cell.density * static_cast<double>(cell.n));
-  std::vector<HeldStream<float>> own;
+  std::vector<HeldStream> own;
   for (uint32_t rank = 0; rank < cell.ranks; ++rank) {
-    own.push_back(contribution_of<float>(Spread::kUniform, rank, cell.ranks, cell.n, settings.k, 3));
+    own.push_back(contribution_of(Spread::kUniform, rank, cell.ranks, cell.n, settings.k, 3));
   }
-  auto all = SimulatedAllreduce<float>::make(options, id, settings).value();
+  auto all = SimulatedAllreduce::make(options, id, settings).value();
   for (int step = 0; step < kStepsMax; ++step) {
     const bool is_settled = all->of_rank(0).is_settled();
-    const auto took = all->step([&own](uint32_t rank) { return own[rank]; },
-                                [](uint32_t, Reduced<float>, const HeldStream<float>&) {});
+    const auto took =
+        all->step([&own](uint32_t rank) { return own[rank]; }, [](uint32_t, Reduced, const HeldStream&) {});
     EXPECT_TRUE(took.has_value()) << took.error().message;
     if (is_settled) return static_cast<double>(took.value_or(0));
   }
@@ -74,15 +74,15 @@ TEST(Automatic, SettlesWithinATenthOfTheBest) {
 }
 
 TEST(Automatic, SaysWhatItHasChosenAndWhatTheOthersTook) {
-  AllreduceSettings<float> settings;
+  AllreduceSettings settings;
   settings.dimension = 100;
-  const auto made = make_allreduce<float>(AlgorithmId::kAuto, settings).value();
+  const auto made = make_allreduce(AlgorithmId::kAuto, settings).value();
   EXPECT_FALSE(made->is_settled());
   EXPECT_EQ(made->choice(), "");
   Pump pump(1, 1);
   for (int step = 0; !made->is_settled(); ++step) {
     ASSERT_LT(step, kStepsMax);
-    const HeldStream<float> own = contribution_of<float>(Spread::kUniform, 0, 1, 100, 10, 3);
+    const HeldStream own = contribution_of(Spread::kUniform, 0, 1, 100, 10, 3);
     ASSERT_TRUE(pump.start(0, {"auto",
                                [&](Channel& channel) -> Task<Status> {
                                  auto reduced = co_await made->run(channel, own);

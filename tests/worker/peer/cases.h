@@ -28,16 +28,14 @@ constexpr std::string_view name_of(Spread spread) {
 }
 
 /// A number on the grid of 2^-6 in [-16, 16], not 0: sums of up to 2^10 of them are exact in f32.
-template <typename T>
-T grid_value(RandomSequence& draws) {
+inline float grid_value(RandomSequence& draws) {
   const auto steps = static_cast<int>(draws.next_below(1024)) + 1;
-  return static_cast<T>(draws.next_below(2) == 0 ? steps : -steps) / 64;
+  return static_cast<float>(draws.next_below(2) == 0 ? steps : -steps) / 64;
 }
 
 /// What rank `rank` of `size` contributes: `count` entries at most. The same (seed, size, ...) gives the same.
-template <typename T>
-HeldStream<T> contribution_of(Spread spread, uint32_t rank, uint32_t size, uint64_t dimension, uint64_t count,
-                              uint64_t seed) {
+inline HeldStream contribution_of(Spread spread, uint32_t rank, uint32_t size, uint64_t dimension, uint64_t count,
+                                  uint64_t seed) {
   RandomSequence draws(RandomKey::from(seed), spread == Spread::kSame ? 0 : rank);
   RandomSequence values(RandomKey::from(seed + 1), rank);
   std::set<uint32_t> indices;
@@ -63,12 +61,12 @@ HeldStream<T> contribution_of(Spread spread, uint32_t rank, uint32_t size, uint6
       if (rank % 2 == 1) within(dimension - dimension / 4, dimension);
       break;
   }
-  Stream<T> stream = Stream<T>::empty(dimension);
+  Stream stream = Stream::empty(dimension);
   for (const uint32_t index : indices) {
     stream.indices.push_back(index);
-    stream.values.push_back(grid_value<T>(values));
+    stream.values.push_back(grid_value(values));
   }
-  return HeldStream<T>::from(std::move(stream));
+  return HeldStream::from(std::move(stream));
 }
 
 }  // namespace millrace::peer::testing

@@ -71,20 +71,18 @@ TEST(BucketPlan, InAnyOrderABucketStartsOnceItAndAllBeforeItAreReady) {
 }
 
 /// Of a rank, step and layer; on a grid, so that sums are exact.
-template <typename T>
-std::vector<T> layer_of(uint32_t rank, uint64_t step, size_t layer, uint64_t values) {
+std::vector<float> layer_of(uint32_t rank, uint64_t step, size_t layer, uint64_t values) {
   RandomSequence draws(random_key(9, rank, step, layer));
-  std::vector<T> gradient(values);
-  for (T& value : gradient) value = grid_value<T>(draws);
+  std::vector<float> gradient(values);
+  for (float& value : gradient) value = grid_value(draws);
   return gradient;
 }
 
-template <typename T>
-void expect_sums(const DenseBuckets<T>& buckets, std::span<const uint64_t> layers, uint32_t ranks, uint64_t step) {
+void expect_sums(const DenseBuckets& buckets, std::span<const uint64_t> layers, uint32_t ranks, uint64_t step) {
   for (size_t layer = 0; layer < layers.size(); ++layer) {
-    std::vector<T> expected(layers[layer]);
+    std::vector<float> expected(layers[layer]);
     for (uint32_t rank = 0; rank < ranks; ++rank) {
-      const std::vector<T> one = layer_of<T>(rank, step, layer, layers[layer]);
+      const std::vector<float> one = layer_of(rank, step, layer, layers[layer]);
       for (size_t i = 0; i < one.size(); ++i) expected[i] += one[i];
     }
     EXPECT_TRUE(std::ranges::equal(buckets.sum(layer), expected)) << "layer " << layer << ", step " << step;
@@ -102,7 +100,6 @@ void dense_buckets_on_all(ThreadNetwork& network, uint32_t ranks, Progress progr
   }
 }
 
-template <typename T>
 void expect_all_orders_sum(AlgorithmId algorithm, uint32_t ranks, Progress progress) {
   constexpr uint64_t kSeed = 21;
   const std::vector<uint64_t> layers = {100, 0, 1, 900, 37, 2000, 0, 5};
@@ -111,18 +108,18 @@ void expect_all_orders_sum(AlgorithmId algorithm, uint32_t ranks, Progress progr
                  std::to_string(bucket_bytes));
     ThreadNetwork network(ranks);
     dense_buckets_on_all(network, ranks, progress, [&](PeerGroup& group) {
-      auto buckets = DenseBuckets<T>::make(group, {layers, bucket_bytes, algorithm}).value();
+      auto buckets = DenseBuckets::make(group, {layers, bucket_bytes, algorithm}).value();
       RandomSequence draws(RandomKey::from(kSeed), group.rank());  // each rank its own order
       for (uint64_t step = 0; step < 3; ++step) {
         for (const size_t layer : shuffled(layers.size(), draws)) {
-          std::vector<T> gradient = layer_of<T>(group.rank(), step, layer, layers[layer]);
+          std::vector<float> gradient = layer_of(group.rank(), step, layer, layers[layer]);
           const Status taken = buckets->ready(layer, gradient);
           ASSERT_TRUE(taken) << taken.error().message;
-          std::ranges::fill(gradient, T{1e30F});  // it was copied
+          std::ranges::fill(gradient, 1e30F);  // it was copied
         }
         const Status ended = buckets->wait();
         ASSERT_TRUE(ended) << ended.error().message;
-        expect_sums<T>(*buckets, layers, ranks, step);
+        expect_sums(*buckets, layers, ranks, step);
       }
     });
   }
@@ -131,24 +128,24 @@ void expect_all_orders_sum(AlgorithmId algorithm, uint32_t ranks, Progress progr
 TEST(DenseBuckets, LayersInAnyOrderOfEachRankAreSummed) {
   using enum AlgorithmId;
   for (const uint32_t ranks : {1u, 2u, 3u, 4u, 5u})
-    expect_all_orders_sum<float>(kDenseRabenseifner, ranks, Progress::kByCaller);
+    expect_all_orders_sum(kDenseRabenseifner, ranks, Progress::kByCaller);
   for (const AlgorithmId algorithm : {kDenseRing, kDenseRecursiveDoubling, kDsarSplitAllgather, kSsarSplitAllgather}) {
-    expect_all_orders_sum<float>(algorithm, 3, Progress::kByThread);
+    expect_all_orders_sum(algorithm, 3, Progress::kByThread);
   }
-  expect_all_orders_sum<double>(kDenseRabenseifner, 4, Progress::kByThread);
+  expect_all_orders_sum(kDenseRabenseifner, 4, Progress::kByThread);
 }
 
 TEST(DenseBuckets, WhatCannotBeIsRefusedAndTheStepGoesOn) {
   ThreadNetwork network(1);
   PeerGroup group(network.communicator(0), {}, Progress::kByCaller);
   const auto refusal = [&](DenseBucketsOptions options) {
-    const auto made = DenseBuckets<float>::make(group, std::move(options));
+    const auto made = DenseBuckets::make(group, std::move(options));
     return made ? std::string("made") : made.error().message;
   };
   EXPECT_THAT(refusal({}), HasSubstr("no layer with a value"));
   EXPECT_THAT(refusal({.layers = {0, 0}}), HasSubstr("no layer with a value"));
   EXPECT_THAT(refusal({.layers = {5}, .algorithm = AlgorithmId::kGtopk}), HasSubstr("gtopk does not sum all"));
-  auto buckets = DenseBuckets<float>::make(group, {.layers = {2, 3}}).value();
+  auto buckets = DenseBuckets::make(group, {.layers = {2, 3}}).value();
   const std::vector<float> two = {1, 2}, three = {3, 4, 5};
   EXPECT_THAT(buckets->ready(2, two).error().message, HasSubstr("no layer 2"));
   EXPECT_THAT(buckets->ready(1, two).error().message, HasSubstr("layer 1 has 3 values, not 2"));
@@ -165,7 +162,7 @@ TEST(DenseBuckets, ARankThatGivesUpInTheMiddleOfAStepEndsTheOthers) {
   for (const Progress progress : {Progress::kByCaller, Progress::kByThread}) {
     ThreadNetwork network(3);
     dense_buckets_on_all(network, 3, progress, [&](PeerGroup& group) {
-      auto buckets = DenseBuckets<float>::make(group, {.layers = {1'000, 1'000}, .bucket_bytes = 1}).value();
+      auto buckets = DenseBuckets::make(group, {.layers = {1'000, 1'000}, .bucket_bytes = 1}).value();
       const std::vector<float> layer(1'000, 1.0F);
       Status status = buckets->ready(0, layer);
       if (group.rank() == 1) return;  // buckets and group are destroyed while the first bucket is under way
@@ -181,7 +178,7 @@ TEST(DenseBuckets, RanksWithOtherLayersAreToldBoth) {
   ThreadNetwork network(2);
   dense_buckets_on_all(network, 2, Progress::kByCaller, [&](PeerGroup& group) {
     const uint64_t values = group.rank() == 0 ? 30 : 20;
-    auto buckets = DenseBuckets<float>::make(group, {.layers = {values}}).value();
+    auto buckets = DenseBuckets::make(group, {.layers = {values}}).value();
     Status status = buckets->ready(0, std::vector<float>(values));
     if (status) status = buckets->wait();
     ASSERT_FALSE(status);
@@ -190,12 +187,12 @@ TEST(DenseBuckets, RanksWithOtherLayersAreToldBoth) {
 }
 
 /// The sum of vectors of rank + 1.
-Task<Status> sum_of_ranks(Allreduce<float>& allreduce, Channel& channel, uint64_t values, bool& right) {
-  Stream<float> own;
+Task<Status> sum_of_ranks(Allreduce& allreduce, Channel& channel, uint64_t values, bool& right) {
+  Stream own;
   own.dimension = values;
   own.dense = true;
   own.values.assign(values, static_cast<float>(channel.rank() + 1));
-  auto reduced = co_await allreduce.run(channel, HeldStream<float>::from(std::move(own)));
+  auto reduced = co_await allreduce.run(channel, HeldStream::from(std::move(own)));
   if (!reduced) co_return std::unexpected(reduced.error());
   const auto all = static_cast<float>(channel.size()) * static_cast<float>(channel.size() + 1) / 2;
   right = right && std::ranges::all_of(reduced->sum.view.values, [all](float value) { return value == all; });
@@ -241,11 +238,11 @@ class SimulatedStep {
   }
 
   void start(const BucketPlan& plan, size_t bucket, TimeNs at) {
-    AllreduceSettings<float> settings;
+    AllreduceSettings settings;
     for (size_t i = plan.first_layer(bucket); i < plan.end_layer(bucket); ++i) settings.dimension += layers_[i];
     for (uint32_t rank = 0; rank < simulation_.size(); ++rank) {
       allreduces_.push_back(make_allreduce(AlgorithmId::kDenseRabenseifner, settings).value());
-      Allreduce<float>& allreduce = *allreduces_.back();
+      Allreduce& allreduce = *allreduces_.back();
       simulation_.start(rank, at, [this, &allreduce, settings] {
         return Collective{description_of(allreduce, settings), [this, &allreduce, settings](Channel& channel) {
                             return sum_of_ranks(allreduce, channel, settings.dimension, right_);
@@ -255,7 +252,7 @@ class SimulatedStep {
   }
 
   std::vector<uint64_t> layers_;
-  std::vector<std::unique_ptr<Allreduce<float>>> allreduces_;
+  std::vector<std::unique_ptr<Allreduce>> allreduces_;
   bool right_ = true;
   Simulation simulation_;
 };

@@ -13,18 +13,18 @@ namespace {
 
 constexpr uint64_t kDenseRingPiece = uint64_t{1} << 16;
 
-std::vector<HeldStream<float>> dense_ring_contributions(uint32_t size, uint64_t dimension) {
-  std::vector<HeldStream<float>> own;
+std::vector<HeldStream> dense_ring_contributions(uint32_t size, uint64_t dimension) {
+  std::vector<HeldStream> own;
   for (uint32_t rank = 0; rank < size; ++rank) {
-    own.push_back(contribution_of<float>(Spread::kUniform, rank, size, dimension, 3'000, 7));
+    own.push_back(contribution_of(Spread::kUniform, rank, size, dimension, 3'000, 7));
     // Dense and sparse ones take part in one ring.
-    if (rank % 2 == 1) own.back() = HeldStream<float>::from(to_dense(own.back().view));
+    if (rank % 2 == 1) own.back() = HeldStream::from(to_dense(own.back().view));
   }
   return own;
 }
 
-AllreduceSettings<float> dense_ring_settings_of(uint64_t dimension) {
-  AllreduceSettings<float> settings;
+AllreduceSettings dense_ring_settings_of(uint64_t dimension) {
+  AllreduceSettings settings;
   settings.dimension = dimension;
   return settings;
 }
@@ -38,11 +38,11 @@ TEST_P(DenseRingPieces, GiveTheSumInWhateverOrderTheyCome) {
   for (const uint64_t dimension :
        {size * kDenseRingPiece, size * (2 * kDenseRingPiece + 5), size * (kDenseRingPiece + 1) - 1}) {
     SCOPED_TRACE("dimension " + std::to_string(dimension));
-    PumpedAllreduce<float> all(size, AlgorithmId::kDenseRing, dense_ring_settings_of(dimension), dimension);
-    const std::vector<HeldStream<float>> own = dense_ring_contributions(size, dimension);
+    PumpedAllreduce all(size, AlgorithmId::kDenseRing, dense_ring_settings_of(dimension), dimension);
+    const std::vector<HeldStream> own = dense_ring_contributions(size, dimension);
     std::vector<float> expected(dimension);
-    for (const HeldStream<float>& one : own) {
-      const Stream<float> dense = to_dense(one.view);
+    for (const HeldStream& one : own) {
+      const Stream dense = to_dense(one.view);
       for (uint64_t i = 0; i < dimension; ++i) expected[i] += dense.values[i];
     }
     // The second step writes where the first one's result was.
@@ -60,7 +60,7 @@ TEST_P(DenseRingPieces, GiveTheSumInWhateverOrderTheyCome) {
 TEST(DenseRing, PiecesAreTheSlicesBytes) {
   constexpr uint32_t kSize = 3;
   constexpr uint64_t kDimension = kSize * 2 * kDenseRingPiece;
-  PumpedAllreduce<float> all(kSize, AlgorithmId::kDenseRing, dense_ring_settings_of(kDimension), 1);
+  PumpedAllreduce all(kSize, AlgorithmId::kDenseRing, dense_ring_settings_of(kDimension), 1);
   for (const auto& result : all.step(dense_ring_contributions(kSize, kDimension))) ASSERT_TRUE(result.has_value());
   EXPECT_EQ(all.pump.messages, kSize * 2 * (kSize - 1) * 2u);
   for (const uint64_t sent : all.pump.body_bytes)
@@ -70,15 +70,15 @@ TEST(DenseRing, PiecesAreTheSlicesBytes) {
 TEST(DenseRing, MaximaOfPiecesHaveTheNeutralElementWhereNobodyHasAnEntry) {
   constexpr uint32_t kSize = 3;
   constexpr uint64_t kDimension = kSize * kDenseRingPiece + 10;
-  AllreduceSettings<float> settings = dense_ring_settings_of(kDimension);
-  settings.op = max_op<float>();
-  PumpedAllreduce<float> all(kSize, AlgorithmId::kDenseRing, settings, 5);
-  std::vector<HeldStream<float>> own;
+  AllreduceSettings settings = dense_ring_settings_of(kDimension);
+  settings.op = max_op();
+  PumpedAllreduce all(kSize, AlgorithmId::kDenseRing, settings, 5);
+  std::vector<HeldStream> own;
   for (uint32_t rank = 0; rank < kSize; ++rank) {
-    Stream<float> stream = Stream<float>::empty(kDimension);
+    Stream stream = Stream::empty(kDimension);
     stream.indices = {rank, kDenseRingPiece + 3};
     stream.values = {-1, static_cast<float>(rank) - 10};
-    own.push_back(HeldStream<float>::from(std::move(stream)));
+    own.push_back(HeldStream::from(std::move(stream)));
   }
   for (const auto& result : all.step(own)) {
     ASSERT_TRUE(result.has_value()) << result.error().message;
@@ -92,9 +92,9 @@ TEST(DenseRing, MaximaOfPiecesHaveTheNeutralElementWhereNobodyHasAnEntry) {
 TEST(DenseRing, APieceThatIsNoneIsAnError) {
   constexpr uint32_t kSize = 3;
   constexpr uint64_t kDimension = kSize * kDenseRingPiece;
-  const std::vector<HeldStream<float>> own = dense_ring_contributions(kSize, kDimension);
+  const std::vector<HeldStream> own = dense_ring_contributions(kSize, kDimension);
   const auto error_of = [&own](int message, const std::function<void(PeerMessage&)>& damage) {
-    PumpedAllreduce<float> all(kSize, AlgorithmId::kDenseRing, dense_ring_settings_of(kDimension), 1);
+    PumpedAllreduce all(kSize, AlgorithmId::kDenseRing, dense_ring_settings_of(kDimension), 1);
     all.pump.tamper = [&, at = 0](Outgoing& out) mutable {
       if (at++ == message) damage(out.message);
     };

@@ -16,18 +16,18 @@ namespace {
 
 constexpr uint64_t kDsarDimension = 6'000;
 
-AllreduceSettings<float> quantized(const char* codec) {
-  AllreduceSettings<float> settings;
+AllreduceSettings quantized(const char* codec) {
+  AllreduceSettings settings;
   settings.dimension = kDsarDimension;
   settings.dense_quantizer = codec_from_text(codec).value();
   settings.wire.random = RandomKey::from(3);
   return settings;
 }
 
-std::vector<HeldStream<float>> dsar_contributions(uint32_t size, uint64_t count) {
-  std::vector<HeldStream<float>> own;
+std::vector<HeldStream> dsar_contributions(uint32_t size, uint64_t count) {
+  std::vector<HeldStream> own;
   for (uint32_t rank = 0; rank < size; ++rank) {
-    own.push_back(contribution_of<float>(Spread::kUniform, rank, size, kDsarDimension, count, size));
+    own.push_back(contribution_of(Spread::kUniform, rank, size, kDsarDimension, count, size));
   }
   return own;
 }
@@ -42,11 +42,11 @@ TEST_P(QuantizedSums, WhatTheOwnerRoundsOffASumComesBackToIt) {
   const auto [algorithm, size] = GetParam();
   // Of many entries slices are dense, of few they are coded with their indices.
   for (const uint64_t count : {uint64_t{4'000}, uint64_t{40}}) {
-    const AllreduceSettings<float> settings = quantized("gap+qsgd4");
-    PumpedAllreduce<float> all(size, algorithm, settings, size);
-    const std::vector<HeldStream<float>> own = dsar_contributions(size, count);
+    const AllreduceSettings settings = quantized("gap+qsgd4");
+    PumpedAllreduce all(size, algorithm, settings, size);
+    const std::vector<HeldStream> own = dsar_contributions(size, count);
     std::map<uint32_t, double> exact;
-    for (const HeldStream<float>& one : own) {
+    for (const HeldStream& one : own) {
       for (size_t i = 0; i < one.view.count(); ++i) exact[one.view.indices[i]] += one.view.values[i];
     }
     const auto results = all.step(own);
@@ -55,7 +55,7 @@ TEST_P(QuantizedSums, WhatTheOwnerRoundsOffASumComesBackToIt) {
     for (uint32_t rank = 0; rank < size; ++rank) {
       ASSERT_TRUE(results[rank].has_value()) << results[rank].error().message;
       ASSERT_TRUE(millrace::testing::same_bits(results[rank]->sum.view, results[0]->sum.view));
-      const StreamView<float> mine = results[rank]->returned.view();
+      const StreamView mine = results[rank]->returned.view();
       ASSERT_TRUE(validate(mine).has_value());
       EXPECT_GT(mine.count(), 0u);
       for (size_t i = 0; i < mine.count(); ++i) {
@@ -66,7 +66,7 @@ TEST_P(QuantizedSums, WhatTheOwnerRoundsOffASumComesBackToIt) {
     }
     // The sums are exact; what is subtracted of them is rounded once.
     EXPECT_EQ(results[0]->sum.view.dense, algorithm == AlgorithmId::kDsarSplitAllgather || count > kDsarDimension / 2);
-    const Stream<float> sum = to_dense(results[0]->sum.view);
+    const Stream sum = to_dense(results[0]->sum.view);
     for (uint32_t index = 0; index < kDsarDimension; ++index) {
       const double error = returned.contains(index) ? returned[index] : 0;
       ASSERT_LE(std::abs(exact[index] - (sum.values[index] + error)), std::abs(error) * std::ldexp(1.0, -24))
@@ -78,11 +78,11 @@ TEST_P(QuantizedSums, WhatTheOwnerRoundsOffASumComesBackToIt) {
 TEST(Ssar, AQuantizedSumKeepsItsSparseFormAndSendsFourBitsAValue) {
   constexpr uint32_t kSize = 4;
   constexpr uint64_t kCount = 100;
-  const std::vector<HeldStream<float>> own = dsar_contributions(kSize, kCount);
+  const std::vector<HeldStream> own = dsar_contributions(kSize, kCount);
   const auto gathered_by_all = [&own](const std::optional<CodecSpec>& quantizer) {
-    AllreduceSettings<float> settings = quantized("raw+qsgd4");
+    AllreduceSettings settings = quantized("raw+qsgd4");
     settings.dense_quantizer = quantizer;
-    PumpedAllreduce<float> all(kSize, AlgorithmId::kSsarSplitAllgather, settings, 1);
+    PumpedAllreduce all(kSize, AlgorithmId::kSsarSplitAllgather, settings, 1);
     for (const auto& result : all.step(own)) EXPECT_TRUE(result.has_value() && !result->sum.view.dense);
     return std::accumulate(all.pump.body_bytes.begin(), all.pump.body_bytes.end(), uint64_t{0});
   };
@@ -94,13 +94,13 @@ TEST(Ssar, AQuantizedSumKeepsItsSparseFormAndSendsFourBitsAValue) {
 
 TEST(Dsar, QuantizedSlicesAreAnEighthOfDenseOnes) {
   constexpr uint32_t kSize = 4;
-  const std::vector<HeldStream<float>> own = dsar_contributions(kSize, 4'000);
-  const auto sent_by_all = [&own](const AllreduceSettings<float>& settings) {
-    PumpedAllreduce<float> all(kSize, AlgorithmId::kDsarSplitAllgather, settings, 1);
+  const std::vector<HeldStream> own = dsar_contributions(kSize, 4'000);
+  const auto sent_by_all = [&own](const AllreduceSettings& settings) {
+    PumpedAllreduce all(kSize, AlgorithmId::kDsarSplitAllgather, settings, 1);
     for (const auto& result : all.step(own)) EXPECT_TRUE(result.has_value());
     return std::accumulate(all.pump.body_bytes.begin(), all.pump.body_bytes.end(), uint64_t{0});
   };
-  AllreduceSettings<float> lossless = quantized("gap+qsgd4");
+  AllreduceSettings lossless = quantized("gap+qsgd4");
   lossless.dense_quantizer.reset();
   const uint64_t gathered = (kSize - 1) * kDsarDimension * sizeof(float);
   const uint64_t saved = sent_by_all(lossless) - sent_by_all(quantized("gap+qsgd4"));
@@ -110,10 +110,10 @@ TEST(Dsar, QuantizedSlicesAreAnEighthOfDenseOnes) {
 
 TEST(Dsar, LosslessSlicesTravelInTheSmallerForm) {
   constexpr uint32_t kSize = 4;
-  AllreduceSettings<float> settings;
+  AllreduceSettings settings;
   settings.dimension = kDsarDimension;
-  PumpedAllreduce<float> all(kSize, AlgorithmId::kDsarSplitAllgather, settings, 1);
-  const std::vector<HeldStream<float>> own = dsar_contributions(kSize, 20);
+  PumpedAllreduce all(kSize, AlgorithmId::kDsarSplitAllgather, settings, 1);
+  const std::vector<HeldStream> own = dsar_contributions(kSize, 20);
   const auto results = all.step(own);
   for (const auto& result : results) {
     ASSERT_TRUE(result.has_value());
@@ -126,8 +126,8 @@ TEST(Dsar, LosslessSlicesTravelInTheSmallerForm) {
 
 TEST(SumQuantizer, IsRefusedForWhatIsNotASum) {
   for (const AlgorithmId algorithm : kQuantizing) {
-    AllreduceSettings<float> settings = quantized("gap+qsgd4");
-    settings.op = max_op<float>();
+    AllreduceSettings settings = quantized("gap+qsgd4");
+    settings.op = max_op();
     const auto made = make_allreduce(algorithm, settings);
     ASSERT_FALSE(made.has_value());
     EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);

@@ -15,20 +15,20 @@
 namespace millrace::peer::testing {
 namespace {
 
-AllreduceSettings<float> group_settings_of(uint64_t dimension) {
-  AllreduceSettings<float> settings;
+AllreduceSettings group_settings_of(uint64_t dimension) {
+  AllreduceSettings settings;
   settings.dimension = dimension;
   return settings;
 }
 
-HeldStream<float> own_of(uint32_t rank, uint32_t size, uint64_t dimension, uint64_t seed) {
-  return contribution_of<float>(Spread::kUniform, rank, size, dimension, dimension / 50, seed);
+HeldStream own_of(uint32_t rank, uint32_t size, uint64_t dimension, uint64_t seed) {
+  return contribution_of(Spread::kUniform, rank, size, dimension, dimension / 50, seed);
 }
 
-Stream<float> expected_sum(uint32_t size, uint64_t dimension, uint64_t seed) {
-  millrace::testing::Entries<float> sum;
+Stream expected_sum(uint32_t size, uint64_t dimension, uint64_t seed) {
+  millrace::testing::Entries sum;
   for (uint32_t rank = 0; rank < size; ++rank) {
-    const HeldStream<float> own = own_of(rank, size, dimension, seed);
+    const HeldStream own = own_of(rank, size, dimension, seed);
     for (size_t i = 0; i < own.view.indices.size(); ++i) sum[own.view.indices[i]] += own.view.values[i];
   }
   return millrace::testing::stream_of(dimension, sum);
@@ -49,8 +49,8 @@ TEST_P(PeerGroupThreads, SeveralAllreducesInFlight) {
   ThreadNetwork network(kSize);
   group_on_all(kSize, [&](uint32_t rank) {
     PeerGroup group(network.communicator(rank), {}, GetParam());
-    std::vector<std::unique_ptr<Allreduce<float>>> made;
-    std::vector<Pending<Reduced<float>>> pending;
+    std::vector<std::unique_ptr<Allreduce>> made;
+    std::vector<Pending<Reduced>> pending;
     for (int i = 0; i < kInFlight; ++i) {
       made.push_back(make_allreduce(AlgorithmId::kSsarRecursiveDoubling, group_settings_of(kDimension)).value());
       pending.push_back(group
@@ -61,7 +61,7 @@ TEST_P(PeerGroupThreads, SeveralAllreducesInFlight) {
     for (int i = kInFlight - 1; i >= 0; --i) {
       const auto result = pending[static_cast<size_t>(i)].wait();
       ASSERT_TRUE(result.has_value()) << result.error().message;
-      const Stream<float> expected = expected_sum(kSize, kDimension, static_cast<uint64_t>(i));
+      const Stream expected = expected_sum(kSize, kDimension, static_cast<uint64_t>(i));
       EXPECT_TRUE(millrace::testing::same_bits(result->sum.view, expected.view())) << "rank " << rank;
     }
   });
@@ -75,7 +75,7 @@ TEST_P(PeerGroupThreads, ALostRankIsNamedOnAllOthers) {
     PeerGroup group(network.communicator(rank), {}, GetParam());
     auto allreduce = make_allreduce(AlgorithmId::kSsarRecursiveDoubling, group_settings_of(1'000)).value();
     auto pending = group.start_allreduce(*allreduce, group_settings_of(1'000), own_of(rank, kSize, 1'000, 1));
-    const auto result = pending ? pending->wait() : Result<Reduced<float>>(std::unexpected(pending.error()));
+    const auto result = pending ? pending->wait() : Result<Reduced>(std::unexpected(pending.error()));
     ASSERT_FALSE(result.has_value());
     EXPECT_NE(result.error().message.find("rank 3"), std::string::npos) << result.error().message;
     EXPECT_EQ(group.failure()->rank, 3u);
@@ -98,7 +98,7 @@ TEST_P(PeerGroupThreads, ARankThatLeavesInTheMiddleEndsTheGroup) {
     }
     auto allreduce = make_allreduce(AlgorithmId::kSsarRecursiveDoubling, group_settings_of(1'000)).value();
     auto pending = group.start_allreduce(*allreduce, group_settings_of(1'000), own_of(rank, kSize, 1'000, 1));
-    const auto result = pending ? pending->wait() : Result<Reduced<float>>(std::unexpected(pending.error()));
+    const auto result = pending ? pending->wait() : Result<Reduced>(std::unexpected(pending.error()));
     ASSERT_FALSE(result.has_value());
     EXPECT_NE(result.error().message.find("rank 1"), std::string::npos) << result.error().message;
   });
@@ -159,19 +159,19 @@ TEST(PeerGroups, TheirThreadWaitsInTheBackgroundUnlessSomebodyWaitsForIt) {
 TEST(PeerGroups, EveryAlgorithmOverThreadsStepsInFlightOfSeveralTensors) {
   constexpr uint32_t kRanks = 4;
   constexpr uint64_t kDimension = 5'000, kTensors = 3, kSteps = 3;
-  AllreduceSettings<float> settings = group_settings_of(kDimension);
+  AllreduceSettings settings = group_settings_of(kDimension);
   settings.k = 100;
-  settings.boundaries = AllreduceSettings<float>::Boundaries::kPooled;
+  settings.boundaries = AllreduceSettings::Boundaries::kPooled;
   for (const AlgorithmInfo& algorithm : algorithms()) {
     SCOPED_TRACE(algorithm.name);
     ThreadNetwork network(kRanks);
-    std::vector<std::vector<Stream<float>>> sums(kRanks);
+    std::vector<std::vector<Stream>> sums(kRanks);
     group_on_all(kRanks, [&](uint32_t rank) {
       PeerGroup group(network.communicator(rank), {}, Progress::kByThread);
-      std::vector<std::unique_ptr<Allreduce<float>>> tensors;
+      std::vector<std::unique_ptr<Allreduce>> tensors;
       for (uint64_t i = 0; i < kTensors; ++i) tensors.push_back(make_allreduce(algorithm.id, settings).value());
       for (uint64_t step = 0; step < kSteps; ++step) {
-        std::vector<Pending<Reduced<float>>> pending;
+        std::vector<Pending<Reduced>> pending;
         for (uint64_t i = 0; i < kTensors; ++i) {
           auto own = own_of(rank, kRanks, kDimension, step * kTensors + i);
           pending.push_back(group.start_allreduce(*tensors[i], settings, std::move(own)).value());

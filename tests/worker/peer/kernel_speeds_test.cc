@@ -22,7 +22,7 @@ TEST(KernelSpeeds, AreWhatTheClockSaysOfTheFastestRound) {
     ++calls;
     return now;
   };
-  const KernelSpeeds speeds = measure_kernel_speeds<float>(clock);
+  const KernelSpeeds speeds = measure_kernel_speeds(clock);
   EXPECT_EQ(calls, 20);
   EXPECT_DOUBLE_EQ(speeds.add_entry_s, 100e-6 / (2 << 15));
   EXPECT_DOUBLE_EQ(speeds.add_value_s, 1e-3 / (2 << 19));
@@ -30,7 +30,7 @@ TEST(KernelSpeeds, AreWhatTheClockSaysOfTheFastestRound) {
 
 TEST(KernelSpeeds, AClockThatStandsStillSaysNothing) {
   int calls = 0;
-  const KernelSpeeds speeds = measure_kernel_speeds<double>([&] {
+  const KernelSpeeds speeds = measure_kernel_speeds([&] {
     ++calls;
     return TimeNs{42};
   });

@@ -12,24 +12,24 @@ namespace {
 
 using millrace::testing::same_bits;
 
-AllreduceSettings<float> settings(uint64_t dimension, uint64_t k) {
-  AllreduceSettings<float> out;
+AllreduceSettings settings(uint64_t dimension, uint64_t k) {
+  AllreduceSettings out;
   out.dimension = dimension;
   out.k = k;
   return out;
 }
 
-HeldStream<float> held(IndexBuffer indices, Buffer<float> values, uint64_t dimension = 1000) {
-  return HeldStream<float>::from(Stream<float>{dimension, false, std::move(indices), std::move(values)});
+HeldStream held(IndexBuffer indices, Buffer<float> values, uint64_t dimension = 1000) {
+  return HeldStream::from(Stream{dimension, false, std::move(indices), std::move(values)});
 }
 
 TEST(LocalSelection, AllOfAContributionThatHasNoMore) {
-  LocalSelection<float> selection(Selection::kThresholdReuse, settings(1000, 3));
+  LocalSelection selection(Selection::kThresholdReuse, settings(1000, 3));
   for (int step = 0; step < 40; ++step) {
     // Ever smaller values: a threshold that is used again would leave them out.
     const float value = 1.0F / static_cast<float>(1 << std::min(step, 20));
-    const HeldStream<float> own = held({4, 70, 999}, {value, -value, value / 2});
-    const Result<HeldStream<float>> taken = selection.take(own);
+    const HeldStream own = held({4, 70, 999}, {value, -value, value / 2});
+    const Result<HeldStream> taken = selection.take(own);
     ASSERT_TRUE(taken.has_value());
     EXPECT_TRUE(same_bits(taken->view, own.view)) << step;
   }
@@ -37,24 +37,24 @@ TEST(LocalSelection, AllOfAContributionThatHasNoMore) {
 }
 
 TEST(LocalSelection, NeverZerosAndOfNoMoreThanThereAre) {
-  LocalSelection<float> selection(Selection::kThresholdReuse, settings(1000, 3));
-  const HeldStream<float> own = held({4, 70, 999}, {1, 0, -2});
-  const Result<HeldStream<float>> taken = selection.take(own);
+  LocalSelection selection(Selection::kThresholdReuse, settings(1000, 3));
+  const HeldStream own = held({4, 70, 999}, {1, 0, -2});
+  const Result<HeldStream> taken = selection.take(own);
   ASSERT_TRUE(taken.has_value());
   EXPECT_TRUE(same_bits(taken->view, held({4, 999}, {1, -2}).view));
-  const HeldStream<float> more = held({4, 70, 500, 999}, {1, 5, 4, -2});
-  LocalSelection<float> exact(Selection::kThresholdReuse, settings(1000, 3));
+  const HeldStream more = held({4, 70, 500, 999}, {1, 5, 4, -2});
+  LocalSelection exact(Selection::kThresholdReuse, settings(1000, 3));
   EXPECT_TRUE(same_bits(exact.take(more)->view, held({70, 500, 999}, {5, 4, -2}).view));
 }
 
 TEST(LocalSelection, RefusesWhatIsNoNumberHoweverFewThereAre) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-    LocalSelection<float> selection(Selection::kThresholdReuse, settings(1000, 3));
-    const Result<HeldStream<float>> taken = selection.take(held({4, 70}, {bad, 1}));
+    LocalSelection selection(Selection::kThresholdReuse, settings(1000, 3));
+    const Result<HeldStream> taken = selection.take(held({4, 70}, {bad, 1}));
     ASSERT_FALSE(taken.has_value());
     EXPECT_EQ(taken.error().code, ErrorCode::kNonFinite);
   }
-  LocalSelection<float> other(Selection::kThresholdReuse, settings(1000, 3));
+  LocalSelection other(Selection::kThresholdReuse, settings(1000, 3));
   EXPECT_EQ(other.take(held({}, {}, 999)).error().code, ErrorCode::kInvalidArgument);
 }
 
@@ -62,29 +62,29 @@ TEST(LocalSelection, RefusesWhatIsNoNumberHoweverFewThereAre) {
 TEST(LocalSelection, AfterAStepOfFewTheNextHasKAgain) {
   constexpr uint64_t kDimension = 10'000, kK = 200;
   for (const Selection by : {Selection::kTopK, Selection::kThresholdReuse}) {
-    LocalSelection<float> selection(by, settings(kDimension, kK));
+    LocalSelection selection(by, settings(kDimension, kK));
     ASSERT_TRUE(selection.take(held({1, 2}, {1e-9F, 1e-9F}, kDimension)).has_value());
     RandomSequence random(RandomKey::from(7));
-    Stream<float> dense{kDimension, true, {}, Buffer<float>(kDimension)};
+    Stream dense{kDimension, true, {}, Buffer<float>(kDimension)};
     for (float& value : dense.values) value = static_cast<float>(random.next_unit()) - 0.5F;
-    const Result<HeldStream<float>> taken = selection.take(HeldStream<float>::from(std::move(dense)));
+    const Result<HeldStream> taken = selection.take(HeldStream::from(std::move(dense)));
     ASSERT_TRUE(taken.has_value());
     EXPECT_EQ(taken->view.count(), kK);
   }
 }
 
 TEST(PartitionAt, KeptAndDroppedAreAllThatIsNotZero) {
-  const HeldStream<float> sparse = held({4, 70, 500, 999}, {1, 5, 0, -2});
-  const Stream<float> dense{4, true, {}, {1, 5, 0, -2}};
+  const HeldStream sparse = held({4, 70, 500, 999}, {1, 5, 0, -2});
+  const Stream dense{4, true, {}, {1, 5, 0, -2}};
   const IndexBuffer second{1};
-  const Partition<float> of_sparse = partition_at<float>(sparse.view, second);
-  const Partition<float> of_dense = partition_at<float>(dense.view(), second);
+  const Partition of_sparse = partition_at(sparse.view, second);
+  const Partition of_dense = partition_at(dense.view(), second);
   EXPECT_TRUE(same_bits(of_sparse.kept.view(), held({70}, {5}).view));
   EXPECT_TRUE(same_bits(of_sparse.dropped.view(), held({4, 999}, {1, -2}).view));
   EXPECT_TRUE(same_bits(of_dense.kept.view(), held({1}, {5}, 4).view));
   EXPECT_TRUE(same_bits(of_dense.dropped.view(), held({0, 3}, {1, -2}, 4).view));
-  EXPECT_EQ(partition_at<float>(sparse.view, {}).dropped.count(), 3u);
-  EXPECT_EQ(partition_at<float>(Stream<float>::empty(9).view(), {}).dropped.count(), 0u);
+  EXPECT_EQ(partition_at(sparse.view, {}).dropped.count(), 3u);
+  EXPECT_EQ(partition_at(Stream::empty(9).view(), {}).dropped.count(), 0u);
 }
 
 }  // namespace

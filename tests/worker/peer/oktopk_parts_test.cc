@@ -68,25 +68,24 @@ TEST(NumberSum, AnotherCountIsAnErrorOnAllRanks) {
   for (const auto& result : results) EXPECT_FALSE(result.has_value());
 }
 
-template <typename T>
 void expect_kth(uint32_t size, uint64_t each, uint64_t k, uint64_t distinct) {
   SCOPED_TRACE("ranks " + std::to_string(size) + ", each " + std::to_string(each) + ", k " + std::to_string(k) +
                ", of " + std::to_string(distinct) + " magnitudes");
-  std::vector<std::vector<T>> values(size);
-  std::vector<T> all;
+  std::vector<std::vector<float>> values(size);
+  std::vector<float> all;
   RandomSequence draws(RandomKey::from(size * 1000 + each + k), 0);
   for (uint32_t rank = 0; rank < size; ++rank) {
     for (uint64_t i = 0; i < each * (rank % 3); ++i) {
-      const T value = static_cast<T>(draws.next_below(distinct)) * static_cast<T>(0.37);
+      const float value = static_cast<float>(draws.next_below(distinct)) * 0.37F;
       values[rank].push_back(draws.next_below(2) == 0 ? value : -value);
       if (value != 0) all.push_back(value);
     }
   }
   std::ranges::sort(all, std::greater{});
-  const MagnitudeKey<T> expected = all.size() <= k ? 1 : magnitude_key(all[k - 1]);
+  const MagnitudeKey expected = all.size() <= k ? 1 : magnitude_key(all[k - 1]);
   Pump pump(size, 1);
-  const auto results = run_on_all<MagnitudeKey<T>>(pump, "threshold", [&](uint32_t rank, Channel& channel) {
-    return kth_largest_of_all<T>(channel, values[rank], k, kOktopkPartsTag);
+  const auto results = run_on_all<MagnitudeKey>(pump, "threshold", [&](uint32_t rank, Channel& channel) {
+    return kth_largest_of_all(channel, values[rank], k, kOktopkPartsTag);
   });
   for (const auto& result : results) {
     ASSERT_TRUE(result.has_value()) << result.error().message;
@@ -98,8 +97,8 @@ TEST(GlobalThreshold, IsThatOfAllSumsSorted) {
   for (const uint32_t size : {1u, 2u, 3u, 7u, 8u}) {
     for (const uint64_t k : {1u, 5u, 100u, 3000u}) {
       for (const uint64_t distinct : {2u, 10u, 1'000'000u}) {
-        expect_kth<float>(size, 400, k, distinct);
-        expect_kth<double>(size, 100, k, distinct);
+        expect_kth(size, 400, k, distinct);
+        expect_kth(size, 100, k, distinct);
       }
     }
   }
@@ -108,7 +107,7 @@ TEST(GlobalThreshold, IsThatOfAllSumsSorted) {
 std::vector<IndexBuffer> indices_of(Spread spread, uint32_t size, uint64_t dimension, uint64_t count) {
   std::vector<IndexBuffer> indices;
   for (uint32_t rank = 0; rank < size; ++rank) {
-    const HeldStream<float> own = contribution_of<float>(spread, rank, size, dimension, count, 5);
+    const HeldStream own = contribution_of(spread, rank, size, dimension, count, 5);
     indices.emplace_back(own.view.indices.begin(), own.view.indices.end());
   }
   return indices;
@@ -200,10 +199,10 @@ void expect_gathered(const std::vector<uint64_t>& counts, const std::optional<Co
     regions.owner.push_back((region + 1) % size);
     regions.region.push_back((region + size - 1) % size);
   }
-  AllreduceSettings<float> settings;
+  AllreduceSettings settings;
   settings.dimension = 2 * total + 1;
   settings.wire.sums = codec;
-  std::vector<Stream<float>> own(size, Stream<float>::empty(settings.dimension));
+  std::vector<Stream> own(size, Stream::empty(settings.dimension));
   for (uint64_t i = 0, region = 0; i < total; ++i) {
     while (2 * i >= regions.cuts[region + 1]) ++region;
     own[region].indices.push_back(static_cast<uint32_t>(2 * i));
@@ -211,8 +210,8 @@ void expect_gathered(const std::vector<uint64_t>& counts, const std::optional<Co
   }
   const GatherPlan plan = plan_gather(counts, 4);
   Pump pump(size, 11);
-  const auto results = run_on_all<Stream<float>>(pump, "gather", [&](uint32_t rank, Channel& channel) {
-    return gather_by_plan<float>(channel, settings, plan, regions, own[regions.region[rank]].view(), kOktopkPartsTag);
+  const auto results = run_on_all<Stream>(pump, "gather", [&](uint32_t rank, Channel& channel) {
+    return gather_by_plan(channel, settings, plan, regions, own[regions.region[rank]].view(), kOktopkPartsTag);
   });
   for (uint32_t rank = 0; rank < size; ++rank) {
     ASSERT_TRUE(results[rank].has_value()) << results[rank].error().message;

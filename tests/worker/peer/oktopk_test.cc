@@ -15,11 +15,11 @@
 namespace millrace::peer::testing {
 namespace {
 
-using Boundaries = AllreduceSettings<float>::Boundaries;
-using Streams = std::vector<HeldStream<float>>;
+using Boundaries = AllreduceSettings::Boundaries;
+using Streams = std::vector<HeldStream>;
 
-AllreduceSettings<float> oktopk_settings_of(uint64_t dimension, uint64_t k, Boundaries boundaries) {
-  AllreduceSettings<float> settings;
+AllreduceSettings oktopk_settings_of(uint64_t dimension, uint64_t k, Boundaries boundaries) {
+  AllreduceSettings settings;
   settings.dimension = dimension;
   settings.k = k;
   settings.boundaries = boundaries;
@@ -33,7 +33,7 @@ struct OktopkVolume {
   double k = 0;  ///< as selected: the most that a rank contributes, or that the result has
 };
 
-OktopkVolume step_volume(PumpedAllreduce<float>& all, const Streams& own) {
+OktopkVolume step_volume(PumpedAllreduce& all, const Streams& own) {
   std::ranges::fill(all.pump.body_bytes, 0);
   std::ranges::fill(all.pump.body_bytes_received, 0);
   const auto results = all.step(own);
@@ -53,8 +53,7 @@ enum class Ranks { kInOrder, kReversed };
 Streams oktopk_contributions(Spread spread, uint32_t size, uint64_t dimension, uint64_t k, uint64_t seed,
                              Ranks ranks = Ranks::kInOrder) {
   Streams own;
-  for (uint32_t rank = 0; rank < size; ++rank)
-    own.push_back(contribution_of<float>(spread, rank, size, dimension, k, seed));
+  for (uint32_t rank = 0; rank < size; ++rank) own.push_back(contribution_of(spread, rank, size, dimension, k, seed));
   if (ranks == Ranks::kReversed) std::ranges::reverse(own);
   return own;
 }
@@ -68,7 +67,7 @@ double bound(double k, uint32_t size) { return 6 * k * (size - 1) / size; }
 void expect_bounded(Spread spread, Boundaries boundaries, Ranks ranks) {
   for (const uint32_t size : kOktopkSizes) {
     SCOPED_TRACE(std::string(name_of(spread)) + ", ranks " + std::to_string(size));
-    PumpedAllreduce<float> all(size, AlgorithmId::kOktopk, oktopk_settings_of(kOktopkDimension, kK, boundaries), 1);
+    PumpedAllreduce all(size, AlgorithmId::kOktopk, oktopk_settings_of(kOktopkDimension, kK, boundaries), 1);
     for (uint64_t step = 0; step < 3; ++step) {
       const OktopkVolume volume =
           step_volume(all, oktopk_contributions(spread, size, kOktopkDimension, kK, 10 + step, ranks));
@@ -96,8 +95,7 @@ TEST(OktopkVolume, PooledBoundariesForEveryDistribution) {
 TEST(OktopkVolume, EqualBoundariesWhereIndicesAreUniformOnly) {
   expect_bounded(Spread::kUniform, Boundaries::kEqual, Ranks::kInOrder);
   constexpr uint32_t kRanks = 16;
-  PumpedAllreduce<float> all(kRanks, AlgorithmId::kOktopk, oktopk_settings_of(kOktopkDimension, kK, Boundaries::kEqual),
-                             1);
+  PumpedAllreduce all(kRanks, AlgorithmId::kOktopk, oktopk_settings_of(kOktopkDimension, kK, Boundaries::kEqual), 1);
   for (uint64_t step = 0; step < 3; ++step) {
     const OktopkVolume volume =
         step_volume(all, oktopk_contributions(Spread::kOneRegion, kRanks, kOktopkDimension, kK, step));
@@ -110,8 +108,8 @@ TEST(OktopkVolume, WhatIsSentIsBoundedWhateverTheBoundariesAre) {
   for (const Spread spread : {Spread::kDisjoint, Spread::kTwoEnds}) {
     for (const uint32_t size : {3u, 4u, 7u, 16u, 64u}) {
       SCOPED_TRACE(std::string(name_of(spread)) + ", ranks " + std::to_string(size));
-      PumpedAllreduce<float> all(size, AlgorithmId::kOktopk,
-                                 oktopk_settings_of(kOktopkDimension, kK, Boundaries::kAveraged), 1);
+      PumpedAllreduce all(size, AlgorithmId::kOktopk, oktopk_settings_of(kOktopkDimension, kK, Boundaries::kAveraged),
+                          1);
       for (uint64_t step = 0; step < 3; ++step) {
         const OktopkVolume volume =
             step_volume(all, oktopk_contributions(spread, size, kOktopkDimension, kK, step, Ranks::kReversed));
@@ -128,7 +126,7 @@ Streams hot_region(uint32_t size, uint32_t region, uint64_t seed) {
   Streams own;
   for (uint32_t rank = 0; rank < size; ++rank) {
     RandomSequence draws(RandomKey::from(seed), rank);
-    Stream<float> stream = Stream<float>::empty(kOktopkDimension);
+    Stream stream = Stream::empty(kOktopkDimension);
     const uint64_t apart = kOktopkDimension / kK;
     for (uint64_t i = 0; i < kK; ++i) {
       const uint64_t index = i * apart + draws.next_below(apart / size) * size + rank;
@@ -136,7 +134,7 @@ Streams hot_region(uint32_t size, uint32_t region, uint64_t seed) {
       stream.indices.push_back(static_cast<uint32_t>(index));
       stream.values.push_back(static_cast<float>(1 + draws.next_unit()) * (hot ? 1000.0f : 1.0f));
     }
-    own.push_back(HeldStream<float>::from(std::move(stream)));
+    own.push_back(HeldStream::from(std::move(stream)));
   }
   return own;
 }
@@ -144,8 +142,7 @@ Streams hot_region(uint32_t size, uint32_t region, uint64_t seed) {
 TEST(OktopkVolume, AllOfTheResultInOneRegionWhoseOwnerHasNoMoreOfItThanOthers) {
   for (const uint32_t size : kOktopkSizes) {
     SCOPED_TRACE("ranks " + std::to_string(size));
-    PumpedAllreduce<float> all(size, AlgorithmId::kOktopk,
-                               oktopk_settings_of(kOktopkDimension, kK, Boundaries::kPooled), 1);
+    PumpedAllreduce all(size, AlgorithmId::kOktopk, oktopk_settings_of(kOktopkDimension, kK, Boundaries::kPooled), 1);
     for (uint64_t step = 0; step < 3; ++step) {
       const OktopkVolume volume = step_volume(all, hot_region(size, size / 2, step));
       if (step == 0) continue;
@@ -159,11 +156,10 @@ TEST(OktopkVolume, AllOfTheResultInOneRegionWhoseOwnerHasNoMoreOfItThanOthers) {
 TEST(OktopkVolume, OneRankHasEverything) {
   for (const uint32_t size : kOktopkSizes) {
     SCOPED_TRACE("ranks " + std::to_string(size));
-    PumpedAllreduce<float> all(size, AlgorithmId::kOktopk,
-                               oktopk_settings_of(kOktopkDimension, kK, Boundaries::kPooled), 1);
+    PumpedAllreduce all(size, AlgorithmId::kOktopk, oktopk_settings_of(kOktopkDimension, kK, Boundaries::kPooled), 1);
     for (uint64_t step = 0; step < 3; ++step) {
-      Streams own(size, HeldStream<float>::from(Stream<float>::empty(kOktopkDimension)));
-      own[size / 2] = contribution_of<float>(Spread::kUniform, 0, size, kOktopkDimension, kK, step);
+      Streams own(size, HeldStream::from(Stream::empty(kOktopkDimension)));
+      own[size / 2] = contribution_of(Spread::kUniform, 0, size, kOktopkDimension, kK, step);
       const OktopkVolume volume = step_volume(all, own);
       if (step == 0) continue;
       EXPECT_LE(volume.sent_max, bound(volume.k, size)) << "step " << step;
@@ -176,7 +172,7 @@ TEST(OktopkVolume, OneRankHasEverything) {
 TEST(OktopkVolume, AmortisedOverThePeriods) {
   for (const uint32_t size : {4u, 16u}) {
     for (const Boundaries boundaries : {Boundaries::kAveraged, Boundaries::kPooled}) {
-      PumpedAllreduce<float> all(size, AlgorithmId::kOktopk, oktopk_settings_of(kOktopkDimension, kK, boundaries), 1);
+      PumpedAllreduce all(size, AlgorithmId::kOktopk, oktopk_settings_of(kOktopkDimension, kK, boundaries), 1);
       double exact = 0, reused = 0, k = 0;
       for (uint64_t step = 0; step < 64; ++step) {
         const OktopkVolume volume =
@@ -207,25 +203,25 @@ std::vector<float> dense_gradient(uint64_t dimension, uint32_t rank, uint64_t se
 TEST(Oktopk, AtExactThresholdsIsTopkOfTheSumOfTopk) {
   constexpr uint64_t kN = 5000, kTop = 100;
   for (const uint32_t size : {1u, 2u, 3u, 5u, 8u}) {
-    AllreduceSettings<float> settings = oktopk_settings_of(kN, kTop, Boundaries::kAveraged);
+    AllreduceSettings settings = oktopk_settings_of(kN, kTop, Boundaries::kAveraged);
     settings.thresholds_period = 1;
-    PumpedAllreduce<float> all(size, AlgorithmId::kOktopk, settings, size);
+    PumpedAllreduce all(size, AlgorithmId::kOktopk, settings, size);
     for (uint64_t step = 0; step < 3; ++step) {
       SCOPED_TRACE("ranks " + std::to_string(size) + ", step " + std::to_string(step));
       Streams own;
-      millrace::testing::Entries<float> sums;
+      millrace::testing::Entries sums;
       for (uint32_t rank = 0; rank < size; ++rank) {
-        Stream<float> dense = millrace::testing::dense_of(dense_gradient(kN, rank, step));
+        Stream dense = millrace::testing::dense_of(dense_gradient(kN, rank, step));
         IndexBuffer selected;
-        ASSERT_TRUE(select_top_k_nonzero<float>(dense.values, kTop, selected).has_value());
+        ASSERT_TRUE(select_top_k_nonzero(dense.values, kTop, selected).has_value());
         for (const uint32_t index : selected) sums[index] += dense.values[index];
-        own.push_back(HeldStream<float>::from(std::move(dense)));
+        own.push_back(HeldStream::from(std::move(dense)));
       }
       std::vector<float> magnitudes;
       for (const auto& [index, value] : sums) magnitudes.push_back(std::abs(value));
       std::ranges::sort(magnitudes, std::greater{});
       std::erase_if(sums, [&](const auto& entry) { return std::abs(entry.second) < magnitudes[kTop - 1]; });
-      const Stream<float> expected = millrace::testing::stream_of(kN, sums);
+      const Stream expected = millrace::testing::stream_of(kN, sums);
       for (const auto& result : all.step(own)) {
         ASSERT_TRUE(result.has_value()) << result.error().message;
         EXPECT_TRUE(millrace::testing::same_bits(result->sum.view, expected.view()));
@@ -237,9 +233,9 @@ TEST(Oktopk, AtExactThresholdsIsTopkOfTheSumOfTopk) {
 
 TEST(Oktopk, AReusedThresholdStaysNearKWhereTheScaleChanges) {
   constexpr uint64_t kN = 20'000, kTop = 200;
-  AllreduceSettings<float> settings = oktopk_settings_of(kN, kTop, Boundaries::kPooled);
+  AllreduceSettings settings = oktopk_settings_of(kN, kTop, Boundaries::kPooled);
   settings.thresholds_period = 1000;
-  PumpedAllreduce<float> all(4, AlgorithmId::kOktopk, settings, 1);
+  PumpedAllreduce all(4, AlgorithmId::kOktopk, settings, 1);
   float scale = 1;
   for (uint64_t step = 0; step < 30; ++step) {
     scale *= step == 10 ? 1000.0f : step == 20 ? 0.001f : step < 15 ? 1.05f : 0.95f;
@@ -247,7 +243,7 @@ TEST(Oktopk, AReusedThresholdStaysNearKWhereTheScaleChanges) {
     for (uint32_t rank = 0; rank < 4; ++rank) {
       std::vector<float> values = dense_gradient(kN, rank, step);
       for (float& value : values) value *= scale;
-      own.push_back(HeldStream<float>::from(millrace::testing::dense_of(values)));
+      own.push_back(HeldStream::from(millrace::testing::dense_of(values)));
     }
     const auto results = all.step(own);
     ASSERT_TRUE(results[0].has_value()) << results[0].error().message;
@@ -259,16 +255,16 @@ TEST(Oktopk, AReusedThresholdStaysNearKWhereTheScaleChanges) {
 TEST(Oktopk, OfManyEqualMagnitudesTheFirstKAreTaken) {
   for (const uint32_t size : {1u, 2u, 3u, 8u}) {
     constexpr uint64_t kN = 10'000, kTop = 50;
-    PumpedAllreduce<float> all(size, AlgorithmId::kOktopk, oktopk_settings_of(kN, kTop, Boundaries::kPooled), 1);
+    PumpedAllreduce all(size, AlgorithmId::kOktopk, oktopk_settings_of(kN, kTop, Boundaries::kPooled), 1);
     for (uint64_t step = 0; step < 4; ++step) {
       Streams own;
       for (uint32_t rank = 0; rank < size; ++rank) {
-        Stream<float> stream = Stream<float>::empty(kN);
+        Stream stream = Stream::empty(kN);
         for (uint32_t i = 0; i < kTop; ++i) {
           stream.indices.push_back((i * size + rank) * 3);
           stream.values.push_back(i % 2 == 0 ? 1.0f : -1.0f);
         }
-        own.push_back(HeldStream<float>::from(std::move(stream)));
+        own.push_back(HeldStream::from(std::move(stream)));
       }
       for (const auto& result : all.step(own)) {
         ASSERT_TRUE(result.has_value()) << result.error().message;
@@ -287,13 +283,13 @@ TEST(Oktopk, BucketsOfAnySizeGiveTheSameBits) {
     RandomSequence draws(RandomKey::from(3), rank);
     std::vector<float> values(5000);
     for (float& value : values) value = static_cast<float>(draws.next_normal());
-    own.push_back(HeldStream<float>::from(millrace::testing::dense_of(values)));
+    own.push_back(HeldStream::from(millrace::testing::dense_of(values)));
   }
-  std::optional<HeldStream<float>> first;
+  std::optional<HeldStream> first;
   for (const uint32_t in_flight : {1u, 2u, 6u, 100u}) {
-    AllreduceSettings<float> settings = oktopk_settings_of(5000, 500, Boundaries::kAveraged);
+    AllreduceSettings settings = oktopk_settings_of(5000, 500, Boundaries::kAveraged);
     settings.messages_in_flight = in_flight;
-    PumpedAllreduce<float> all(kRanks, AlgorithmId::kOktopk, settings, in_flight);
+    PumpedAllreduce all(kRanks, AlgorithmId::kOktopk, settings, in_flight);
     for (const auto& result : all.step(own)) {
       ASSERT_TRUE(result.has_value()) << result.error().message;
       if (!first) first = result->sum;
@@ -307,11 +303,11 @@ TEST(Oktopk, NotFiniteAndOtherDimensionsAreErrorsOnAllRanks) {
        {AlgorithmId::kOktopk, AlgorithmId::kGtopk, AlgorithmId::kTopkA, AlgorithmId::kGaussianK}) {
     for (const bool finite : {true, false}) {
       Streams own = oktopk_contributions(Spread::kUniform, 3, 1000, 20, 3);
-      Stream<float> bad = Stream<float>::empty(finite ? 999 : 1000);
+      Stream bad = Stream::empty(finite ? 999 : 1000);
       bad.indices = {5};
       bad.values = {finite ? 1.0f : std::numeric_limits<float>::infinity()};
-      own[1] = HeldStream<float>::from(std::move(bad));
-      PumpedAllreduce<float> all(3, id, oktopk_settings_of(1000, 20, Boundaries::kPooled), 1);
+      own[1] = HeldStream::from(std::move(bad));
+      PumpedAllreduce all(3, id, oktopk_settings_of(1000, 20, Boundaries::kPooled), 1);
       for (const auto& result : all.step(own)) EXPECT_FALSE(result.has_value());
     }
   }
@@ -336,10 +332,10 @@ TEST(Oktopk, DamagedMessagesAreErrorsOrHarmless) {
   for (const AlgorithmId id : {AlgorithmId::kOktopk, AlgorithmId::kGtopk, AlgorithmId::kTopkA}) {
     for (uint64_t seed = 1; seed <= 150; ++seed) {
       SCOPED_TRACE("seed " + std::to_string(seed));
-      AllreduceSettings<float> settings =
+      AllreduceSettings settings =
           oktopk_settings_of(2000, 50, seed % 2 == 0 ? Boundaries::kPooled : Boundaries::kAveraged);
       if (seed % 3 == 0) settings.wire.contribution = settings.wire.sums = codec_from_text("gap+raw").value();
-      PumpedAllreduce<float> all(5, id, settings, seed);
+      PumpedAllreduce all(5, id, settings, seed);
       RandomSequence draws(RandomKey::from(seed), 99);
       all.pump.tamper = [&draws](Outgoing& out) { damage(out.message, draws); };
       for (const auto& result : all.step(oktopk_contributions(Spread::kUniform, 5, 2000, 50, seed))) {
@@ -353,17 +349,16 @@ TEST(Oktopk, DamagedMessagesAreErrorsOrHarmless) {
 
 TEST(Oktopk, ARankThatHasBegunAnewIsAnErrorOnAll) {
   const auto settings = oktopk_settings_of(kOktopkDimension, kK, Boundaries::kAveraged);
-  PumpedAllreduce<float> all(2, AlgorithmId::kOktopk, settings, 1);
+  PumpedAllreduce all(2, AlgorithmId::kOktopk, settings, 1);
   for (const auto& result : all.step(oktopk_contributions(Spread::kUniform, 2, kOktopkDimension, kK, 7)))
     ASSERT_TRUE(result.has_value());
-  const auto anew = make_allreduce<float>(AlgorithmId::kOktopk, settings).value();
+  const auto anew = make_allreduce(AlgorithmId::kOktopk, settings).value();
   EXPECT_NE(description_of(*all.ranks()[0], settings), description_of(*anew, settings));
 }
 
 TEST(Gtopk, ATreeOfKEntriesAMessage) {
   for (const uint32_t size : kOktopkSizes) {
-    PumpedAllreduce<float> all(size, AlgorithmId::kGtopk,
-                               oktopk_settings_of(kOktopkDimension, kK, Boundaries::kAveraged), 1);
+    PumpedAllreduce all(size, AlgorithmId::kGtopk, oktopk_settings_of(kOktopkDimension, kK, Boundaries::kAveraged), 1);
     const OktopkVolume volume =
         step_volume(all, oktopk_contributions(Spread::kDisjoint, size, kOktopkDimension, kK, 7));
     const double steps = std::ceil(std::log2(size));
@@ -375,10 +370,10 @@ TEST(Gtopk, ATreeOfKEntriesAMessage) {
 
 TEST(Gtopk, WhereAllRanksSelectTheSameItIsTheExactSum) {
   const Streams own = oktopk_contributions(Spread::kSame, 6, 5000, 100, 7);
-  std::vector<StreamView<float>> views;
+  std::vector<StreamView> views;
   for (const auto& one : own) views.push_back(one.view);
-  const Stream<float> sum = sum_many<float>(views).value();
-  PumpedAllreduce<float> all(6, AlgorithmId::kGtopk, oktopk_settings_of(5000, 100, Boundaries::kAveraged), 1);
+  const Stream sum = sum_many(views).value();
+  PumpedAllreduce all(6, AlgorithmId::kGtopk, oktopk_settings_of(5000, 100, Boundaries::kAveraged), 1);
   for (const auto& result : all.step(own)) {
     ASSERT_TRUE(result.has_value()) << result.error().message;
     for (size_t i = 0, at = 0; i < sum.indices.size(); ++i) {

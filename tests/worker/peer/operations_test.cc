@@ -13,34 +13,31 @@ namespace millrace::peer::testing {
 namespace {
 
 /// Of two the one of larger magnitude, the positive one of equals: absent entries are 0.
-template <typename T>
-ReduceOp<T> largest_magnitude() {
-  return {"largest magnitude", 0, [](T a, T b) {
+ReduceOp largest_magnitude() {
+  return {"largest magnitude", 0, [](float a, float b) {
             if (std::abs(a) == std::abs(b)) return std::max(a, b);
             return std::abs(a) > std::abs(b) ? a : b;
           }};
 }
 
 /// A neutral element that is finite and not 0.
-template <typename T>
-ReduceOp<T> min_below_100() {
-  return {"min below 100", 100, [](T a, T b) { return std::min(a, b); }};
+ReduceOp min_below_100() {
+  return {"min below 100", 100, [](float a, float b) { return std::min(a, b); }};
 }
 
-template <typename T>
-void check_operations(const AlgorithmInfo& info, const ReduceOp<T>& op, uint32_t size, uint64_t dimension,
-                      uint64_t count, Spread spread) {
+void check_operations(const AlgorithmInfo& info, const ReduceOp& op, uint32_t size, uint64_t dimension, uint64_t count,
+                      Spread spread) {
   SCOPED_TRACE(std::string(info.name) + " " + op.name + ", ranks " + std::to_string(size) + ", n " +
                std::to_string(dimension) + ", count " + std::to_string(count) + ", " + std::string(name_of(spread)));
-  AllreduceSettings<T> settings;
+  AllreduceSettings settings;
   settings.dimension = dimension;
   settings.op = op;
-  PumpedAllreduce<T> all(size, info.id, settings, dimension);
-  std::vector<HeldStream<T>> own;
-  std::map<uint32_t, T> expected;
+  PumpedAllreduce all(size, info.id, settings, dimension);
+  std::vector<HeldStream> own;
+  std::map<uint32_t, float> expected;
   for (uint32_t rank = 0; rank < size; ++rank) {
-    own.push_back(contribution_of<T>(spread, rank, size, dimension, count, 5));
-    const StreamView<T>& view = own.back().view;
+    own.push_back(contribution_of(spread, rank, size, dimension, count, 5));
+    const StreamView& view = own.back().view;
     for (size_t i = 0; i < view.count(); ++i) {
       const auto [at, first] = expected.emplace(view.indices[i], view.values[i]);
       if (!first) at->second = op.combine(at->second, view.values[i]);
@@ -52,8 +49,8 @@ void check_operations(const AlgorithmInfo& info, const ReduceOp<T>& op, uint32_t
     ASSERT_TRUE(millrace::testing::same_bits(result->sum.view, results[0]->sum.view));
     EXPECT_EQ(result->returned.count(), 0u);
   }
-  const StreamView<T>& got = results[0]->sum.view;
-  std::map<uint32_t, T> entries;
+  const StreamView& got = results[0]->sum.view;
+  std::map<uint32_t, float> entries;
   for (size_t i = 0; i < got.count(); ++i) {
     if (got.values[i] != op.neutral) entries.emplace(got.dense ? i : got.indices[i], got.values[i]);
   }
@@ -64,8 +61,7 @@ class Operations : public ::testing::TestWithParam<AlgorithmInfo> {};
 INSTANTIATE_TEST_SUITE_P(All, Operations, ::testing::ValuesIn(algorithms().begin(), algorithms().end()),
                          [](const auto& one) { return std::string(one.param.name); });
 
-template <typename T>
-void check_all(const AlgorithmInfo& info, const ReduceOp<T>& op) {
+void check_all(const AlgorithmInfo& info, const ReduceOp& op) {
   for (const uint32_t size : {1u, 2u, 3u, 5u, 8u}) {
     check_operations(info, op, size, 2000, 30, Spread::kUniform);
     check_operations(info, op, size, 400, 200, Spread::kUniform);  // becomes dense
@@ -76,17 +72,17 @@ void check_all(const AlgorithmInfo& info, const ReduceOp<T>& op) {
 
 TEST_P(Operations, MaxMinAndCustom) {
   if (GetParam().needs_sum || GetParam().result != ResultKind::kExactSum) GTEST_SKIP() << "it can only add";
-  check_all(GetParam(), max_op<float>());
-  check_all(GetParam(), min_op<double>());
-  check_all(GetParam(), largest_magnitude<float>());
-  check_all(GetParam(), min_below_100<double>());
+  check_all(GetParam(), max_op());
+  check_all(GetParam(), min_op());
+  check_all(GetParam(), largest_magnitude());
+  check_all(GetParam(), min_below_100());
 }
 
 TEST_P(Operations, ALossyCodecIsRefusedForWhatIsNotASum) {
-  AllreduceSettings<float> settings;
+  AllreduceSettings settings;
   settings.dimension = 100;
   settings.k = 10;
-  settings.op = max_op<float>();
+  settings.op = max_op();
   settings.wire.contribution = codec_from_text("gap+qsgd4").value();
   const auto made = make_allreduce(GetParam().id, settings);
   ASSERT_FALSE(made.has_value());
@@ -94,18 +90,17 @@ TEST_P(Operations, ALossyCodecIsRefusedForWhatIsNotASum) {
 }
 
 /// Errors by rank of one step in which each has the same stream.
-std::vector<Result<Reduced<float>>> step_of(const AlgorithmInfo& info, uint32_t size, uint64_t dimension,
-                                            const Stream<float>& own) {
-  AllreduceSettings<float> settings;
+std::vector<Result<Reduced>> step_of(const AlgorithmInfo& info, uint32_t size, uint64_t dimension, const Stream& own) {
+  AllreduceSettings settings;
   settings.dimension = dimension;
   settings.k = 1;
-  PumpedAllreduce<float> all(size, info.id, settings, 1);
-  Stream<float> copy = own;
-  return all.step(std::vector<HeldStream<float>>(size, HeldStream<float>::from(std::move(copy))));
+  PumpedAllreduce all(size, info.id, settings, 1);
+  Stream copy = own;
+  return all.step(std::vector<HeldStream>(size, HeldStream::from(std::move(copy))));
 }
 
 TEST_P(Operations, WhatIsNotAContributionIsRefused) {
-  Stream<float> stream = Stream<float>::empty(100);
+  Stream stream = Stream::empty(100);
   stream.indices = {3};
   stream.values = {1};
   for (const auto& result : step_of(GetParam(), 3, 101, stream)) {
@@ -121,7 +116,7 @@ TEST_P(Operations, WhatIsNotAContributionIsRefused) {
 
 TEST_P(Operations, ASumThatOverflowsIsAnErrorOnEveryRank) {
   if (GetParam().result != ResultKind::kExactSum) GTEST_SKIP() << "it may have dropped it";
-  Stream<float> stream = Stream<float>::empty(100);
+  Stream stream = Stream::empty(100);
   stream.indices = {3};
   stream.values = {std::numeric_limits<float>::max()};
   for (const uint32_t size : {2u, 3u, 4u}) {
@@ -138,11 +133,11 @@ TEST_P(Operations, HostileMessagesAreErrorsAndNoCrash) {
   RandomSequence draws(RandomKey::from(7), 0);
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const auto size = static_cast<uint32_t>(2 + draws.next_below(5));
-    AllreduceSettings<float> settings;
+    AllreduceSettings settings;
     settings.dimension = 64;
     settings.k = 8;
     if (seed % 3 == 0) settings.wire = {codec_from_text("gap+raw").value(), codec_from_text("gap+raw").value(), {}};
-    PumpedAllreduce<float> all(size, GetParam().id, settings, seed);
+    PumpedAllreduce all(size, GetParam().id, settings, seed);
     all.pump.tamper = [&draws](Outgoing& out) {
       if (draws.next_below(4) != 0) return;
       const ByteSpan old = out.message.body.bytes;
@@ -158,9 +153,9 @@ TEST_P(Operations, HostileMessagesAreErrorsAndNoCrash) {
       }
       out.message.body = SharedBytes::from(std::move(bytes));
     };
-    std::vector<HeldStream<float>> own;
+    std::vector<HeldStream> own;
     for (uint32_t rank = 0; rank < size; ++rank) {
-      own.push_back(contribution_of<float>(Spread::kUniform, rank, size, settings.dimension, 20, seed));
+      own.push_back(contribution_of(Spread::kUniform, rank, size, settings.dimension, 20, seed));
     }
     for (const auto& result : all.step(own)) {
       if (result) {

@@ -192,19 +192,19 @@ std::vector<Simulated> simulated(const SumShape& shape, const MachineSpeeds& spe
   options.ranks = shape.ranks;
   options.latency = static_cast<TimeNs>(std::llround(speeds.latency_s * kNsPerS));
   options.bytes_per_s = 1 / speeds.byte_s;
-  AllreduceSettings<float> settings;
+  AllreduceSettings settings;
   settings.dimension = shape.dimension;
   settings.k = shape.k;
-  std::vector<HeldStream<float>> own;
+  std::vector<HeldStream> own;
   for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
-    own.push_back(contribution_of<float>(Spread::kUniform, rank, shape.ranks, shape.dimension, shape.k, 3));
+    own.push_back(contribution_of(Spread::kUniform, rank, shape.ranks, shape.dimension, shape.k, 3));
   }
   std::vector<Simulated> times;
   for (const AlgorithmInfo& info : algorithms()) {
     if (info.result != ResultKind::kExactSum || info.chooses) continue;
-    auto all = SimulatedAllreduce<float>::make(options, info.id, settings).value();
-    const auto took = all->step([&own](uint32_t rank) { return own[rank]; },
-                                [](uint32_t, Reduced<float>, const HeldStream<float>&) {});
+    auto all = SimulatedAllreduce::make(options, info.id, settings).value();
+    const auto took =
+        all->step([&own](uint32_t rank) { return own[rank]; }, [](uint32_t, Reduced, const HeldStream&) {});
     EXPECT_TRUE(took.has_value()) << info.name << ": " << took.error().message;
     times.push_back({info.id, static_cast<double>(took.value_or(0)) / kNsPerS});
   }

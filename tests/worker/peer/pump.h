@@ -122,13 +122,12 @@ std::vector<Result<R>> run_on_all(Pump& pump, const std::string& description, co
 }
 
 /// All ranks of one allreduce, step after step.
-template <typename T>
 class PumpedAllreduce {
  public:
-  PumpedAllreduce(uint32_t size, AlgorithmId id, const AllreduceSettings<T>& settings, uint64_t seed)
+  PumpedAllreduce(uint32_t size, AlgorithmId id, const AllreduceSettings& settings, uint64_t seed)
       : pump(size, seed), settings_(settings) {
     for (uint32_t rank = 0; rank < size; ++rank) {
-      auto made = make_allreduce<T>(id, settings);
+      auto made = make_allreduce(id, settings);
       if (!made) throw std::runtime_error(made.error().message);
       ranks_.push_back(std::move(*made));
     }
@@ -137,17 +136,17 @@ class PumpedAllreduce {
   Pump pump;
 
   /// One step. Results by rank; an error where the group ended, or where a rank still waits when nothing is on its way.
-  std::vector<Result<Reduced<T>>> step(const std::vector<HeldStream<T>>& own) {
-    return run_on_all<Reduced<T>>(
+  std::vector<Result<Reduced>> step(const std::vector<HeldStream>& own) {
+    return run_on_all<Reduced>(
         pump, description_of(*ranks_[0], settings_),
         [this, &own](uint32_t rank, Channel& channel) { return ranks_[rank]->run(channel, own[rank]); });
   }
 
-  std::span<const std::unique_ptr<Allreduce<T>>> ranks() const { return ranks_; }
+  std::span<const std::unique_ptr<Allreduce>> ranks() const { return ranks_; }
 
  private:
-  AllreduceSettings<T> settings_;
-  std::vector<std::unique_ptr<Allreduce<T>>> ranks_;
+  AllreduceSettings settings_;
+  std::vector<std::unique_ptr<Allreduce>> ranks_;
 };
 
 }  // namespace millrace::peer::testing

@@ -16,17 +16,15 @@ namespace {
 
 constexpr uint32_t kResultMemoryRanks = 2;
 
-Piece<float> piece_of(Stream<float> stream, Checked entries = Checked::kNo) {
-  return {HeldStream<float>::from(std::move(stream)), entries};
-}
+Piece piece_of(Stream stream, Checked entries = Checked::kNo) { return {HeldStream::from(std::move(stream)), entries}; }
 
-Stream<float> result_memory_drawn(RandomSequence& draws, uint64_t dimension, uint64_t count) {
+Stream result_memory_drawn(RandomSequence& draws, uint64_t dimension, uint64_t count) {
   std::map<uint32_t, float> entries;
   while (entries.size() < count) {
     const auto index = static_cast<uint32_t>(draws.next_below(dimension));
     entries[index] = static_cast<float>(draws.next_below(100)) + 1;
   }
-  Stream<float> stream = Stream<float>::empty(dimension);
+  Stream stream = Stream::empty(dimension);
   for (const auto& [index, value] : entries) {
     stream.indices.push_back(index);
     stream.values.push_back(value);
@@ -34,10 +32,10 @@ Stream<float> result_memory_drawn(RandomSequence& draws, uint64_t dimension, uin
   return stream;
 }
 
-std::vector<float> slow_sum(std::span<const Piece<float>> pieces, float neutral) {
+std::vector<float> slow_sum(std::span<const Piece> pieces, float neutral) {
   std::vector<float> all;
-  for (const Piece<float>& piece : pieces) {
-    const StreamView<float>& view = piece.stream.view;
+  for (const Piece& piece : pieces) {
+    const StreamView& view = piece.stream.view;
     const size_t base = all.size();
     all.resize(base + view.dimension, neutral);
     for (size_t i = 0; i < view.values.size(); ++i) all[base + view.indices[i]] = view.values[i];
@@ -45,7 +43,7 @@ std::vector<float> slow_sum(std::span<const Piece<float>> pieces, float neutral)
   return all;
 }
 
-std::vector<float> values_of(const HeldStream<float>& held) {
+std::vector<float> values_of(const HeldStream& held) {
   EXPECT_TRUE(held.view.dense);
   return {held.view.values.begin(), held.view.values.end()};
 }
@@ -53,12 +51,12 @@ std::vector<float> values_of(const HeldStream<float>& held) {
 TEST(ResultMemory, ScattersWhatAVectorFilledAnewHas) {
   // Few entries and many, blocks without any, other dimensions and neutral elements in between.
   RandomSequence draws(RandomKey::from(9));
-  ResultMemory<float> memory;
+  ResultMemory memory;
   for (int step = 0; step < 300; ++step) {
     const uint64_t dimension = step % 50 == 49 ? 70'000 : 100'000;
     const uint64_t part = dimension / 4 + draws.next_below(dimension / 4);
-    ReduceOp<float> op = draws.next_below(10) == 0 ? max_op<float>() : sum_op<float>();
-    std::vector<Piece<float>> pieces;
+    ReduceOp op = draws.next_below(10) == 0 ? max_op() : sum_op();
+    std::vector<Piece> pieces;
     for (const uint64_t width : {part, dimension - part}) {
       const uint64_t count = draws.next_below(4) == 0 ? 0 : draws.next_below(width / (step % 7 == 0 ? 3 : 100));
       pieces.push_back(piece_of(result_memory_drawn(draws, width, count)));
@@ -68,7 +66,7 @@ TEST(ResultMemory, ScattersWhatAVectorFilledAnewHas) {
     ASSERT_EQ(values_of(*held), slow_sum(pieces, op.neutral)) << "step " << step;
     if (step % 11 == 0) {
       // Another kind of result between them: nothing is known of what it leaves.
-      Stream<float> dense = memory.take_dense(dimension);
+      Stream dense = memory.take_dense(dimension);
       std::ranges::fill(dense.values, 7.0F);
       static_cast<void>(memory.hold(std::move(dense), kResultMemoryRanks));
     }
@@ -77,45 +75,43 @@ TEST(ResultMemory, ScattersWhatAVectorFilledAnewHas) {
 
 TEST(ResultMemory, AResultThatSomebodyHoldsStaysAsItIs) {
   RandomSequence draws(RandomKey::from(10));
-  ResultMemory<float> memory;
+  ResultMemory memory;
   const std::vector first{piece_of(result_memory_drawn(draws, 1'000, 10))},
       second{piece_of(result_memory_drawn(draws, 1'000, 10))};
-  const auto held = memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(first), kResultMemoryRanks);
-  const auto later = memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(second), kResultMemoryRanks);
+  const auto held = memory.hold_scattered(sum_op(), std::span<const Piece>(first), kResultMemoryRanks);
+  const auto later = memory.hold_scattered(sum_op(), std::span<const Piece>(second), kResultMemoryRanks);
   EXPECT_EQ(values_of(*held), slow_sum(first, 0));
   EXPECT_EQ(values_of(*later), slow_sum(second, 0));
 }
 
 TEST(ResultMemory, OneNobodyHoldsIsWrittenOver) {
   RandomSequence draws(RandomKey::from(11));
-  ResultMemory<float> memory;
+  ResultMemory memory;
   const std::vector pieces{piece_of(result_memory_drawn(draws, 1'000, 10))};
   const float* const first =
-      memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(pieces), kResultMemoryRanks)
-          ->view.values.data();
-  EXPECT_EQ(memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(pieces), kResultMemoryRanks)
-                ->view.values.data(),
+      memory.hold_scattered(sum_op(), std::span<const Piece>(pieces), kResultMemoryRanks)->view.values.data();
+  EXPECT_EQ(memory.hold_scattered(sum_op(), std::span<const Piece>(pieces), kResultMemoryRanks)->view.values.data(),
             first);
 }
 
 TEST(ResultMemory, HostilePiecesAreRefusedAndTheNextResultIsRight) {
   RandomSequence draws(RandomKey::from(12));
-  ResultMemory<float> memory;
+  ResultMemory memory;
   const std::vector good{piece_of(result_memory_drawn(draws, 1'000, 10))};
-  static_cast<void>(memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(good), kResultMemoryRanks));
-  Stream<float> outside = Stream<float>::empty(1'000), infinite = outside;
+  static_cast<void>(memory.hold_scattered(sum_op(), std::span<const Piece>(good), kResultMemoryRanks));
+  Stream outside = Stream::empty(1'000), infinite = outside;
   outside.indices = {5, 1'000};
   outside.values = {1, 2};
   infinite.indices = {5};
   infinite.values = {std::numeric_limits<float>::infinity()};
   for (const auto& [bad, code] : {std::pair{outside, ErrorCode::kMalformed}, {infinite, ErrorCode::kNonFinite}}) {
     const std::vector pieces{piece_of(bad)};
-    const auto held = memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(pieces), kResultMemoryRanks);
+    const auto held = memory.hold_scattered(sum_op(), std::span<const Piece>(pieces), kResultMemoryRanks);
     ASSERT_FALSE(held.has_value());
     EXPECT_EQ(held.error().code, code);
   }
   const std::vector next{piece_of(result_memory_drawn(draws, 1'000, 10))};
-  const auto held = memory.hold_scattered(sum_op<float>(), std::span<const Piece<float>>(next), kResultMemoryRanks);
+  const auto held = memory.hold_scattered(sum_op(), std::span<const Piece>(next), kResultMemoryRanks);
   EXPECT_EQ(values_of(*held), slow_sum(next, 0));
 }
 

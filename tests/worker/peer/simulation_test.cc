@@ -202,8 +202,8 @@ TEST(Simulation, WorkDelaysWhatFollowsIt) {
   EXPECT_EQ(end_of(quick, 1), transfer(0) + 10'000);
 }
 
-AllreduceSettings<float> simulation_settings_of(uint64_t dimension) {
-  AllreduceSettings<float> settings;
+AllreduceSettings simulation_settings_of(uint64_t dimension) {
+  AllreduceSettings settings;
   settings.dimension = dimension;
   return settings;
 }
@@ -213,13 +213,11 @@ TEST(Simulation, RecursiveDoublingTakesWhatItsFormulaSays) {
   constexpr uint64_t kDimension = 100'000;
   constexpr uint64_t kCount = 50;
   for (const uint32_t ranks : {2u, 4u, 8u, 16u}) {
-    auto all = SimulatedAllreduce<float>::make(simulation_options_of(ranks), AlgorithmId::kSsarRecursiveDoubling,
-                                               simulation_settings_of(kDimension))
+    auto all = SimulatedAllreduce::make(simulation_options_of(ranks), AlgorithmId::kSsarRecursiveDoubling,
+                                        simulation_settings_of(kDimension))
                    .value();
-    const auto own = [&](uint32_t rank) {
-      return contribution_of<float>(Spread::kSame, rank, ranks, kDimension, kCount, 1);
-    };
-    const auto took = all->step(own, [](uint32_t, Reduced<float>, const HeldStream<float>&) {});
+    const auto own = [&](uint32_t rank) { return contribution_of(Spread::kSame, rank, ranks, kDimension, kCount, 1); };
+    const auto took = all->step(own, [](uint32_t, Reduced, const HeldStream&) {});
     ASSERT_TRUE(took.has_value()) << took.error().message;
     const auto steps = static_cast<TimeNs>(std::countr_zero(ranks));
     EXPECT_EQ(*took, steps * (transfer(8 * kCount) + reduce_time(2 * kCount))) << ranks;
@@ -229,15 +227,15 @@ TEST(Simulation, RecursiveDoublingTakesWhatItsFormulaSays) {
 
 /// The times, counts and results of a few steps, as one number.
 uint64_t trace_of(AlgorithmId id, const SimulationOptions& options) {
-  AllreduceSettings<float> settings = simulation_settings_of(3'000);
+  AllreduceSettings settings = simulation_settings_of(3'000);
   settings.k = 60;
-  auto all = SimulatedAllreduce<float>::make(options, id, settings).value();
+  auto all = SimulatedAllreduce::make(options, id, settings).value();
   uint64_t trace = 0;
   for (uint64_t step = 0; step < 3; ++step) {
     const auto own = [&](uint32_t rank) {
-      return contribution_of<float>(Spread::kClustered, rank, options.ranks, 3'000, 60, step + 5);
+      return contribution_of(Spread::kClustered, rank, options.ranks, 3'000, 60, step + 5);
     };
-    const auto took = all->step(own, [&](uint32_t rank, Reduced<float> result, const HeldStream<float>&) {
+    const auto took = all->step(own, [&](uint32_t rank, Reduced result, const HeldStream&) {
       trace = trace * 31 + rank * 7 + result.sum.view.count();
     });
     EXPECT_TRUE(took.has_value()) << took.error().message;
@@ -266,27 +264,25 @@ TEST_P(SimulatedGrid, ReorderingChangesNoResult) {
   for (uint32_t ranks = 1; ranks <= 9; ++ranks) {
     for (const Spread spread : kSpreads) {
       SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::string(name_of(spread)));
-      AllreduceSettings<float> settings = simulation_settings_of(kDimension);
+      AllreduceSettings settings = simulation_settings_of(kDimension);
       settings.k = 50;
       settings.thresholds_period = settings.boundaries_period = 2;
       SimulationOptions reordering = simulation_options_of(ranks);
       reordering.jitter_max = 100 * kLatency;
       reordering.seed = ranks;
-      auto quiet = SimulatedAllreduce<float>::make(simulation_options_of(ranks), GetParam().id, settings).value();
-      auto jittery = SimulatedAllreduce<float>::make(reordering, GetParam().id, settings).value();
+      auto quiet = SimulatedAllreduce::make(simulation_options_of(ranks), GetParam().id, settings).value();
+      auto jittery = SimulatedAllreduce::make(reordering, GetParam().id, settings).value();
       for (uint64_t step = 0; step < 3; ++step) {
-        millrace::testing::Entries<float> entered;
+        millrace::testing::Entries entered;
         const auto own = [&](uint32_t rank) {
-          return contribution_of<float>(spread, rank, ranks, kDimension, 50, ranks + 100 * step);
+          return contribution_of(spread, rank, ranks, kDimension, 50, ranks + 100 * step);
         };
         for (uint32_t rank = 0; rank < ranks; ++rank) {
-          const HeldStream<float> mine = own(rank);
+          const HeldStream mine = own(rank);
           for (size_t i = 0; i < mine.view.indices.size(); ++i) entered[mine.view.indices[i]] += mine.view.values[i];
         }
-        std::vector<HeldStream<float>> sums;
-        const auto keep = [&](uint32_t, Reduced<float> result, const HeldStream<float>&) {
-          sums.push_back(std::move(result.sum));
-        };
+        std::vector<HeldStream> sums;
+        const auto keep = [&](uint32_t, Reduced result, const HeldStream&) { sums.push_back(std::move(result.sum)); };
         const auto one = quiet->step(own, keep);
         ASSERT_TRUE(one.has_value()) << one.error().message;
         const auto other = jittery->step(own, keep);
@@ -319,12 +315,12 @@ void check_fault(AlgorithmId id, uint32_t ranks, const SimulatedFault& fault, Ti
   SimulationOptions options = simulation_options_of(ranks);
   options.faults = {fault};
   options.group.silence_ms_max = kSilenceMs;
-  AllreduceSettings<float> settings = simulation_settings_of(3'000);
+  AllreduceSettings settings = simulation_settings_of(3'000);
   settings.k = 60;
-  auto all = SimulatedAllreduce<float>::make(options, id, settings).value();
+  auto all = SimulatedAllreduce::make(options, id, settings).value();
   Simulation& simulation = all->simulation();
-  const auto own = [&](uint32_t rank) { return contribution_of<float>(Spread::kUniform, rank, ranks, 3'000, 60, 3); };
-  const auto step = [&] { return all->step(own, [](uint32_t, Reduced<float>, const HeldStream<float>&) {}); };
+  const auto own = [&](uint32_t rank) { return contribution_of(Spread::kUniform, rank, ranks, 3'000, 60, 3); };
+  const auto step = [&] { return all->step(own, [](uint32_t, Reduced, const HeldStream&) {}); };
   int steps = 0;
   while (steps < 1'000 && step()) ++steps;
   ASSERT_LT(steps, 1'000);

@@ -12,21 +12,19 @@
 namespace millrace::peer::testing {
 namespace {
 
-template <typename T>
-std::vector<Result<Gathered<T>>> gather_sparse_allgather(Pump& pump, const SparseAllgatherSettings& settings,
-                                                         const std::vector<HeldStream<T>>& own) {
-  return run_on_all<Gathered<T>>(pump, description_of<T>(settings), [&](uint32_t rank, Channel& channel) {
-    return sparse_allgather<T>(channel, own[rank], settings);
+std::vector<Result<Gathered>> gather_sparse_allgather(Pump& pump, const SparseAllgatherSettings& settings,
+                                                      const std::vector<HeldStream>& own) {
+  return run_on_all<Gathered>(pump, description_of(settings), [&](uint32_t rank, Channel& channel) {
+    return sparse_allgather(channel, own[rank], settings);
   });
 }
 
-template <typename T>
-std::vector<HeldStream<T>> owned(uint32_t size, uint64_t dimension) {
-  std::vector<HeldStream<T>> own;
+std::vector<HeldStream> owned(uint32_t size, uint64_t dimension) {
+  std::vector<HeldStream> own;
   // Of other counts, none at all and dense ones among them.
   for (uint32_t rank = 0; rank < size; ++rank) {
-    own.push_back(contribution_of<T>(Spread::kDisjoint, rank, size, dimension, rank % 4 * 10, 3));
-    if (rank % 5 == 4) own.back() = HeldStream<T>::from(to_dense(own.back().view));
+    own.push_back(contribution_of(Spread::kDisjoint, rank, size, dimension, rank % 4 * 10, 3));
+    if (rank % 5 == 4) own.back() = HeldStream::from(to_dense(own.back().view));
   }
   return own;
 }
@@ -38,7 +36,7 @@ TEST(SparseAllgather, EveryRankHasEveryStream) {
       settings.dimension = 1'000;
       if (coded) settings.codec = codec_from_text("gap+raw").value();
       Pump pump(size, size);
-      const auto own = owned<double>(size, settings.dimension);
+      const auto own = owned(size, settings.dimension);
       for (const auto& result : gather_sparse_allgather(pump, settings, own)) {
         ASSERT_TRUE(result.has_value()) << result.error().message;
         ASSERT_EQ(result->streams.size(), size);
@@ -58,16 +56,16 @@ TEST(SparseAllgather, WhoSendsLossyBytesUsesTheirDecodingItself) {
   settings.dimension = 1'000;
   settings.codec = codec_from_text("gap+qsgd4").value();
   Pump pump(kSize, 1);
-  const auto own = owned<float>(kSize, settings.dimension);
+  const auto own = owned(kSize, settings.dimension);
   const auto results = gather_sparse_allgather(pump, settings, own);
   for (uint32_t rank = 0; rank < kSize; ++rank) {
     ASSERT_TRUE(results[rank].has_value());
     for (uint32_t of = 0; of < kSize; ++of) {
       EXPECT_TRUE(millrace::testing::same_bits(results[rank]->streams[of].view, results[0]->streams[of].view));
     }
-    const Stream<float> sent = millrace::to_dense(results[0]->streams[rank].view);
-    const Stream<float> back = millrace::to_dense(results[rank]->returned.view());
-    const Stream<float> whole = millrace::to_dense(own[rank].view);
+    const Stream sent = millrace::to_dense(results[0]->streams[rank].view);
+    const Stream back = millrace::to_dense(results[rank]->returned.view());
+    const Stream whole = millrace::to_dense(own[rank].view);
     for (size_t i = 0; i < settings.dimension; ++i) {
       EXPECT_NEAR(sent.values[i] + back.values[i], whole.values[i], std::ldexp(16.0, -22));
     }
@@ -78,7 +76,7 @@ TEST(SparseAllgather, AnotherDimensionIsRefused) {
   SparseAllgatherSettings settings;
   settings.dimension = 1'001;
   Pump pump(2, 1);
-  for (const auto& result : gather_sparse_allgather(pump, settings, owned<float>(2, 1'000))) {
+  for (const auto& result : gather_sparse_allgather(pump, settings, owned(2, 1'000))) {
     ASSERT_FALSE(result.has_value());
     EXPECT_EQ(result.error().code, ErrorCode::kInvalidArgument);
   }

@@ -32,13 +32,13 @@ struct Counted {
 };
 
 Counted count(AlgorithmId id, uint32_t size, Spread spread, uint64_t entries) {
-  AllreduceSettings<float> settings;
+  AllreduceSettings settings;
   settings.dimension = size * kSlice;
-  PumpedAllreduce<float> all(size, id, settings, size);
-  std::vector<HeldStream<float>> own;
+  PumpedAllreduce all(size, id, settings, size);
+  std::vector<HeldStream> own;
   Counted counted;
   for (uint32_t rank = 0; rank < size; ++rank) {
-    own.push_back(contribution_of<float>(spread, rank, size, settings.dimension, entries, 17));
+    own.push_back(contribution_of(spread, rank, size, settings.dimension, entries, 17));
     counted.count.push_back(own.back().view.count());
   }
   const auto results = all.step(own);
@@ -153,19 +153,19 @@ TEST_P(Volume, DenseBaselines) {
 TEST(SliceForms, OneSliceThatFillsUpTravelsDenseAndTheSumStaysSparse) {
   constexpr uint32_t kSize = 4;
   constexpr uint64_t kFull = 1024;
-  AllreduceSettings<float> settings;
+  AllreduceSettings settings;
   settings.dimension = kSize * kFull;
   for (const AlgorithmId id : {AlgorithmId::kSsarSplitAllgather, AlgorithmId::kSparseRing}) {
-    PumpedAllreduce<float> all(kSize, id, settings, 1);
-    std::vector<HeldStream<float>> own;
+    PumpedAllreduce all(kSize, id, settings, 1);
+    std::vector<HeldStream> own;
     // Together they have all of slice 1; each has a quarter of it.
     for (uint32_t rank = 0; rank < kSize; ++rank) {
-      Stream<float> stream = Stream<float>::empty(settings.dimension);
+      Stream stream = Stream::empty(settings.dimension);
       for (uint64_t i = rank; i < kFull; i += kSize) {
         stream.indices.push_back(static_cast<uint32_t>(kFull + i));
         stream.values.push_back(1);
       }
-      own.push_back(HeldStream<float>::from(std::move(stream)));
+      own.push_back(HeldStream::from(std::move(stream)));
     }
     const auto results = all.step(own);
     for (const auto& result : results) {

@@ -68,7 +68,7 @@ Result<CodecBenchData> trace_data(const CodecBenchOptions& options) {
   CodecBenchData data;
   data.n = accumulator->size();
   const SelectionSpec top_k{.selection = Selection::kTopK, .density = options.density};
-  if (auto done = select_top_k<float>(*accumulator, k_of(top_k, data.n), data.indices); !done) {
+  if (auto done = select_top_k(*accumulator, k_of(top_k, data.n), data.indices); !done) {
     return std::unexpected(done.error());
   }
   for (const uint32_t index : data.indices) data.values.push_back((*accumulator)[index]);
@@ -243,7 +243,7 @@ Result<nlohmann::json> bench_codec(const CodecBenchOptions& options) {
   for (nlohmann::json& row : method_rows({data->n, false, data->indices, data->values}, options)) {
     rows.push_back(std::move(row));
   }
-  const StreamView<float> whole{data->whole.size(), true, {}, data->whole};
+  const StreamView whole{data->whole.size(), true, {}, data->whole};
   for (nlohmann::json& row : dense_method_rows(whole, options)) rows.push_back(std::move(row));
   nlohmann::json report = {{"bench", "codec"},
                            {"n", data->n},

@@ -27,9 +27,9 @@ double draw_gap(RandomSequence& random, double mean) {
   return 1 + std::floor(std::log(1 - random.next_unit()) / std::log1p(-1 / mean));
 }
 
-Stream<float> drawn_stream(uint64_t n, double density, Clustering clustering, uint64_t seed) {
+Stream drawn_stream(uint64_t n, double density, Clustering clustering, uint64_t seed) {
   RandomSequence random(random_key(seed, n));
-  Stream<float> stream = Stream<float>::empty(n);
+  Stream stream = Stream::empty(n);
   const double mean = 1 / density;
   const double short_mean = std::max(kShortOfMean * mean, 1.0);
   const double long_mean = std::max((mean - kShortShare * short_mean) / (1 - kShortShare), 1.0);
@@ -48,12 +48,12 @@ Stream<float> drawn_stream(uint64_t n, double density, Clustering clustering, ui
 }
 
 /// The largest entries of a worker of the trace.
-Result<Stream<float>> trace_stream(const CodecExplainOptions& options) {
+Result<Stream> trace_stream(const CodecExplainOptions& options) {
   const auto accumulator = read_trace(options.trace, options.worker);
   if (!accumulator) return std::unexpected(accumulator.error());
-  Stream<float> stream = Stream<float>::empty(accumulator->size());
+  Stream stream = Stream::empty(accumulator->size());
   const SelectionSpec top_k{.selection = Selection::kTopK, .density = options.density};
-  if (auto done = select_top_k<float>(*accumulator, k_of(top_k, stream.dimension), stream.indices); !done) {
+  if (auto done = select_top_k(*accumulator, k_of(top_k, stream.dimension), stream.indices); !done) {
     return std::unexpected(done.error());
   }
   for (const uint32_t index : stream.indices) stream.values.push_back((*accumulator)[index]);
@@ -70,7 +70,7 @@ struct ExplainMeasured {
 
 /// Candidates take turns, so that what else the machine does meets all of them, there and back: what the one before
 /// leaves in the caches counts as well.
-Result<std::vector<ExplainMeasured>> measure_all(const StreamView<float>& stream, const CodecSpec& spec,
+Result<std::vector<ExplainMeasured>> measure_all(const StreamView& stream, const CodecSpec& spec,
                                                  const std::vector<CodecCandidate>& candidates, uint32_t repeats) {
   std::vector<ExplainMeasured> all;
   for (const CodecCandidate& candidate : candidates) all.push_back({candidate});
@@ -114,7 +114,7 @@ ChoiceInput input_of(const CodecSpec& spec, double link_bits_per_s, Detail detai
 constexpr size_t kFinalists = 6;
 constexpr uint32_t kFinalRepeats = 5;  ///< times the repeats
 
-Result<std::vector<ExplainMeasured>> finalists(const StreamView<float>& stream, const CodecSpec& spec,
+Result<std::vector<ExplainMeasured>> finalists(const StreamView& stream, const CodecSpec& spec,
                                                std::vector<ExplainMeasured> all, const CodecCandidate& chosen,
                                                double rate, uint32_t repeats) {
   std::ranges::sort(all, {}, [rate](const ExplainMeasured& one) { return one.total_ns(rate); });
@@ -126,7 +126,7 @@ Result<std::vector<ExplainMeasured>> finalists(const StreamView<float>& stream, 
 }
 
 /// One stream at every rate.
-void add_cells(const StreamView<float>& stream, double density, Clustering clustering, const AutoGridOptions& options,
+void add_cells(const StreamView& stream, double density, Clustering clustering, const AutoGridOptions& options,
                nlohmann::json& rows) {
   const CodecSpec spec{.automatic = true};
   const CodecChoice every = choose_codecs(stream, input_of(spec, kLinkRateUnknown, Detail::kEverything));
@@ -161,9 +161,9 @@ Result<nlohmann::json> explain_codec(const CodecExplainOptions& options) {
   if (!spec->automatic) {
     return fail(ErrorCode::kInvalidArgument, "codec '" + options.codec + "' leaves nothing to choose: auto[+VALUE]");
   }
-  const Result<Stream<float>> stream = options.trace.empty()
-                                           ? drawn_stream(options.n, options.density, options.clustering, options.seed)
-                                           : trace_stream(options);
+  const Result<Stream> stream = options.trace.empty()
+                                    ? drawn_stream(options.n, options.density, options.clustering, options.seed)
+                                    : trace_stream(options);
   if (!stream) return std::unexpected(stream.error());
   const double rate = options.link_bits_per_s;
   const CodecChoice choice = choose_codecs(stream->view(), input_of(*spec, rate, Detail::kEverything));
@@ -202,7 +202,7 @@ nlohmann::json codec_auto_grid(const AutoGridOptions& options) {
     if (n > options.n_max) break;
     for (const double density : {0.001, 0.01, 0.1, 0.4, 0.8}) {
       for (const Clustering clustering : {Clustering::kUniform, Clustering::kClustered}) {
-        const Stream<float> stream = drawn_stream(n, density, clustering, options.seed);
+        const Stream stream = drawn_stream(n, density, clustering, options.seed);
         add_cells(stream.view(), density, clustering, options, rows);
       }
     }

@@ -242,7 +242,7 @@ HostileCode value_code(const ValueCodec& codec, const CodecSpec& spec, const Val
 nlohmann::json hostile_value_row(const ValueCodec& codec, const CodecSpec& spec, uint64_t count,
                                  const CodecBenchOptions& options) {
   const Decode decode = [&](ByteSpan bytes, uint64_t said, Output& out) {
-    if (!codec.check(bytes, said, ValueType::kF32)) return;  // asked before there is memory for the values
+    if (!codec.check(bytes, said)) return;  // asked before there is memory for the values
     out.values.resize(said);
     static_cast<void>(codec.decode(bytes, {}, std::span<float>(out.values)));
   };

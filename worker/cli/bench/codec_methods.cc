@@ -29,10 +29,8 @@ double methods_seconds(uint32_t repeats, const Run& run) {
 }
 
 /// Both sparse, or both dense.
-double methods_relative_error(const StreamView<float>& selected, const StreamView<float>& decoded) {
-  const auto index_of = [](const StreamView<float>& stream, size_t at) {
-    return stream.dense ? at : stream.indices[at];
-  };
+double methods_relative_error(const StreamView& selected, const StreamView& decoded) {
+  const auto index_of = [](const StreamView& stream, size_t at) { return stream.dense ? at : stream.indices[at]; };
   double error = 0;
   double norm = 0;
   size_t at = 0;
@@ -50,18 +48,18 @@ double methods_relative_error(const StreamView<float>& selected, const StreamVie
 }
 
 /// Of a dense stream of kind "method_dense".
-nlohmann::json method_row(const Method& method, const StreamView<float>& stream, const CodecBenchOptions& options) {
+nlohmann::json method_row(const Method& method, const StreamView& stream, const CodecBenchOptions& options) {
   const auto spec = codec_from_text(method.codec_up);
   MILLRACE_CHECK(spec.has_value(), std::string(method.codec_up));
   const EncodeOptions encode{*spec, RandomKey::from(options.seed), 0};
-  CodedStream<float> coded;
+  CodedStream coded;
   const double encode_s = methods_seconds(options.repeats, [&] {
     auto result = encode_stream(stream, {}, encode);
     MILLRACE_CHECK(result.has_value(), std::string(method.name));
     coded = std::move(*result);
   });
   MILLRACE_CHECK(coded.dense == stream.dense, std::string(method.name));
-  Stream<float> received;
+  Stream received;
   received.dimension = stream.dimension;
   received.dense = stream.dense;
   const double decode_s = methods_seconds(options.repeats, [&] {
@@ -88,11 +86,11 @@ nlohmann::json method_row(const Method& method, const StreamView<float>& stream,
 
 }  // namespace
 
-std::vector<nlohmann::json> dense_method_rows(const StreamView<float>& whole, const CodecBenchOptions& options) {
+std::vector<nlohmann::json> dense_method_rows(const StreamView& whole, const CodecBenchOptions& options) {
   return {method_row(*find_method("three_lc"), whole, options)};
 }
 
-std::vector<nlohmann::json> method_rows(const StreamView<float>& selected, const CodecBenchOptions& options) {
+std::vector<nlohmann::json> method_rows(const StreamView& selected, const CodecBenchOptions& options) {
   std::vector<nlohmann::json> rows;
   for (const Method& method : methods()) rows.push_back(method_row(method, selected, options));
   return rows;

@@ -13,10 +13,10 @@ double median(std::vector<double> of) {
   return *middle;
 }
 
-double memory_pass(std::span<const Stream<float>> streams) {
+double memory_pass(std::span<const Stream> streams) {
   uint64_t indices = 0;
   double values = 0;
-  for (const Stream<float>& stream : streams) {
+  for (const Stream& stream : streams) {
     // Four sums: one would wait for itself at every addition.
     float sums[4] = {};
     size_t i = 0;

@@ -14,6 +14,6 @@ double median(std::vector<double> of);
 
 /// Every index and value of the streams once: the least that a sum of them has to read. Returns what it has seen, so that it
 /// cannot be left out.
-double memory_pass(std::span<const Stream<float>> streams);
+double memory_pass(std::span<const Stream> streams);
 
 }  // namespace millrace::cli

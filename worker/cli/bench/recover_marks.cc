@@ -73,9 +73,9 @@ float RecoverMarks::mark_value(uint32_t push) {
   return static_cast<float>(uint32_t{1} << (kBitsAPush * (push % kPushesAMark)));
 }
 
-Stream<float> RecoverMarks::pushed(uint32_t serial, uint32_t push, uint64_t step) const {
+Stream RecoverMarks::pushed(uint32_t serial, uint32_t push, uint64_t step) const {
   MILLRACE_CHECK(serial < serials && push < pushes_max, serial, push);
-  Stream<float> stream = Stream<float>::empty(n);
+  Stream stream = Stream::empty(n);
   const float value = mark_value(push);
   const auto add = [&stream](uint64_t index, float what) {
     stream.indices.push_back(static_cast<uint32_t>(index));

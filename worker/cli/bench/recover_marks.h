@@ -31,7 +31,7 @@ struct RecoverMarks {
                                    uint32_t serials);
 
   /// REQUIRES: serial < serials, push < pushes_max.
-  Stream<float> pushed(uint32_t serial, uint32_t push, uint64_t step) const;
+  Stream pushed(uint32_t serial, uint32_t push, uint64_t step) const;
   /// How often that push is in the weights of that part: 0 .. 7.
   uint32_t counted(std::span<const float> weights, size_t part, uint32_t serial, uint32_t push) const;
   /// The index of its mark in that part, and what it adds there.

@@ -66,7 +66,7 @@ class RecoverWorker {
       throw JobError(JobErrorCode::kLimitExceeded, "more rounds than can be told apart in this dimension");
     RecoverRound& round = shared_.round(serial_, number);
     round.step = session_->steps_applied(0);
-    const Stream<float> input = setup_.marks.pushed(serial_, number, round.step);
+    const Stream input = setup_.marks.pushed(serial_, number, round.step);
     own_.pushes = number + 1;
     round.start_ns = monotonic_now_ns();
     const uint64_t pushed = session_->push_sparse(0, input.indices, input.values);

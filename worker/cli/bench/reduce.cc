@@ -18,8 +18,8 @@ namespace millrace::cli {
 namespace {
 
 /// Indices drawn with geometric gaps: every index with probability `density`, without a look at the others.
-Stream<float> uniform_stream(uint64_t n, double density, RandomSequence& random) {
-  Stream<float> stream = Stream<float>::empty(n);
+Stream uniform_stream(uint64_t n, double density, RandomSequence& random) {
+  Stream stream = Stream::empty(n);
   const double keep = density < 1 ? std::log1p(-density) : -1e300;
   for (double at = 0;; at += 1) {
     at += std::floor(std::log1p(-random.next_unit()) / keep);
@@ -30,11 +30,11 @@ Stream<float> uniform_stream(uint64_t n, double density, RandomSequence& random)
 }
 
 struct Input {
-  std::vector<Stream<float>> streams;
-  std::vector<StreamView<float>> views;
+  std::vector<Stream> streams;
+  std::vector<StreamView> views;
   uint64_t entries = 0;
-  Stream<float> sum;
-  Stream<float> carried;  ///< half of the sum, the larger magnitudes
+  Stream sum;
+  Stream carried;  ///< half of the sum, the larger magnitudes
 };
 
 Input make_input(const ReduceBenchOptions& options) {
@@ -43,17 +43,17 @@ Input make_input(const ReduceBenchOptions& options) {
   for (uint32_t i = 0; i < options.workers; ++i) {
     input.streams.push_back(uniform_stream(options.n, options.density, random));
   }
-  for (const Stream<float>& stream : input.streams) {
+  for (const Stream& stream : input.streams) {
     input.views.push_back(stream.view());
     input.entries += stream.count();
   }
-  input.sum = to_sparse(sum_many<float>(input.views)->view());
+  input.sum = to_sparse(sum_many(input.views)->view());
   MagnitudeHistogram histogram;
-  histogram.add<float>(input.sum.values);
+  histogram.add(input.sum.values);
   const ThresholdCut cut = threshold_cut(histogram, input.sum.count() / 2);
   IndexBuffer positions;
-  select_by_cut<float>(input.sum.values, cut.bin, cut.take, positions);
-  input.carried = Stream<float>::empty(options.n);
+  select_by_cut(input.sum.values, cut.bin, cut.take, positions);
+  input.carried = Stream::empty(options.n);
   for (const uint32_t position : positions) {
     input.carried.indices.push_back(input.sum.indices[position]);
     input.carried.values.push_back(input.sum.values[position]);
@@ -95,7 +95,7 @@ nlohmann::json bench_reduce(const ReduceBenchOptions& options) {
                  options.n, options.workers, options.repeats);
   MILLRACE_CHECK(options.density > 0 && options.density <= 1, options.density);
   const Input input = make_input(options);
-  const StreamView<float> first = input.views.front(), second = input.views.back();
+  const StreamView first = input.views.front(), second = input.views.back();
   nlohmann::json rows = nlohmann::json::array();
   const auto row = [&](const char* algorithm, uint64_t entries, auto&& run) {
     rows.push_back(measure(algorithm, input, entries, options.repeats, run));
@@ -103,24 +103,22 @@ nlohmann::json bench_reduce(const ReduceBenchOptions& options) {
   double kept = 0;
   row("memory_pass", input.entries, [&] { kept += memory_pass(input.streams); });
   row("sum_two", first.count() + second.count(), [&] { kept += static_cast<double>(sum_two(first, second)->count()); });
-  row("sum_many", input.entries, [&] { kept += static_cast<double>(sum_many<float>(input.views)->count()); });
+  row("sum_many", input.entries, [&] { kept += static_cast<double>(sum_many(input.views)->count()); });
   // Where a quarter of the sum is: what stays of four workers' entries when the update is as large as one's contribution.
   MagnitudeHistogram magnitudes;
-  magnitudes.add<float>(input.sum.values);
+  magnitudes.add(input.sum.values);
   const uint32_t edge_bin = threshold_cut(magnitudes, magnitudes.total() / 4 + 1).bin;
   const float edge = std::bit_cast<float>(edge_bin << 16);
-  row("sum_at_least", input.entries,
-      [&] { kept += static_cast<double>(sum_at_least<float>(input.views, edge)->count()); });
+  row("sum_at_least", input.entries, [&] { kept += static_cast<double>(sum_at_least(input.views, edge)->count()); });
   row("not_carried", first.count() + input.carried.count(),
       [&] { kept += static_cast<double>(not_carried(first, input.carried.view()).count()); });
   std::vector<float> target(options.n);
-  row("add_scaled", input.sum.count(), [&] { add_scaled<float>(target, input.sum.view(), 0.5f); });
+  row("add_scaled", input.sum.count(), [&] { add_scaled(target, input.sum.view(), 0.5f); });
   MagnitudeHistogram histogram;
-  row("histogram", input.sum.count(), [&] { histogram.add<float>(input.sum.values); });
+  row("histogram", input.sum.count(), [&] { histogram.add(input.sum.values); });
   const ThresholdCut cut = threshold_cut(histogram, histogram.total() / 2);
   IndexBuffer positions;
-  row("select_by_cut", input.sum.count(),
-      [&] { select_by_cut<float>(input.sum.values, cut.bin, cut.in_bin / 2, positions); });
+  row("select_by_cut", input.sum.count(), [&] { select_by_cut(input.sum.values, cut.bin, cut.in_bin / 2, positions); });
   MILLRACE_CHECK(std::isfinite(kept), kept);
   return {{"bench", "reduce"},
           {"n", options.n},

@@ -51,9 +51,9 @@ class SelectMeasured {
  public:
   template <typename Run>
   void add(const std::vector<float>& values, Run&& run) {
-    float seen = max_magnitude<float>(values);
+    float seen = max_magnitude(values);
     const TimeNs read_begin = monotonic_now_ns();
-    seen += max_magnitude<float>(values);
+    seen += max_magnitude(values);
     const double read_ms = ms_since(read_begin);
     const TimeNs begin = monotonic_now_ns();
     run();
@@ -103,7 +103,7 @@ Result<SelectBenchData> data_for(const SelectBenchOptions& options) {
   if (options.trace.empty()) return SelectBenchData{gaussian(options.n, options.seed), 0};
   const auto trace = read_trace(options.trace, options.worker);
   if (!trace) return std::unexpected(trace.error());
-  if (!std::isfinite(max_magnitude<float>(*trace))) {
+  if (!std::isfinite(max_magnitude(*trace))) {
     return fail(ErrorCode::kNonFinite, "trace '" + options.trace + "' holds NaN or infinity");
   }
   SelectBenchData data{std::vector<float>(options.n), trace->size()};
@@ -116,12 +116,12 @@ std::string_view word_of(const SelectionInfo& info) { return info.alias.empty() 
 class Benched {
  public:
   Benched(const SelectionInfo& info, const SelectionSpec& spec, uint64_t n, uint64_t seed) : info_(info), seed_(seed) {
-    auto made = make_selector<float>(spec, n);
+    auto made = make_selector(spec, n);
     MILLRACE_CHECK(made.has_value(), made.error().message);
     selector_ = std::move(*made);
   }
   void run(std::span<const float> values, uint64_t step) {
-    const StreamView<float> view{values.size(), true, {}, values};
+    const StreamView view{values.size(), true, {}, values};
     const SelectContext context{step, random_key(seed_, 0, step)};
     const Status done = info_.use == SelectionUse::kUnbiased ? selector_->draw(view, context, positions_, drawn_)
                                                              : selector_->select(view, context, positions_);
@@ -132,7 +132,7 @@ class Benched {
  private:
   const SelectionInfo& info_;
   uint64_t seed_;
-  std::unique_ptr<Selector<float>> selector_;
+  std::unique_ptr<Selector> selector_;
   IndexBuffer positions_;
   Buffer<float> drawn_;
 };
@@ -155,7 +155,7 @@ SelectionSpec spec_for(const SelectionInfo& info, const SelectBenchOptions& opti
   double amount = options.density;
   if (info.amount == SelectionAmount::kMagnitude) {
     const uint64_t k = k_of({.density = options.density}, options.n);
-    amount = std::max<double>(top_k_threshold<float>(values, k).value_or(0), 1e-30);
+    amount = std::max<double>(top_k_threshold(values, k).value_or(0), 1e-30);
   }
   if (info.amount == SelectionAmount::kVariance) amount = variance_for(info, options, values);
   const auto spec = selection_from_text(std::string(info.name) + ":" + nlohmann::json(amount).dump());
@@ -170,7 +170,7 @@ double over_k(uint64_t selected, const SelectBenchOptions& options) {
 nlohmann::json read_pass_row(const SelectBenchOptions& options, const std::vector<float>& values) {
   SelectMeasured read_pass;
   for (uint32_t repeat = 0; repeat < options.repeats; ++repeat) {
-    read_pass.add(values, [&] { max_magnitude<float>(values); });
+    read_pass.add(values, [&] { max_magnitude(values); });
   }
   nlohmann::json result = select_row("read_pass", read_pass, 0);
   result["selected_over_k"] = nullptr;

@@ -8,7 +8,7 @@
 
 namespace millrace::cli {
 
-Stream<float> serve_input(uint64_t n, uint64_t k, uint64_t seed, uint32_t worker, uint32_t round) {
+Stream serve_input(uint64_t n, uint64_t k, uint64_t seed, uint32_t worker, uint32_t round) {
   RandomSequence random(random_key(seed, worker, round));
   // Order statistics of k uniforms as scaled sums of exponentials, spread over n - k places and pushed apart by their rank:
   // sorted and distinct in one pass.
@@ -19,7 +19,7 @@ Stream<float> serve_input(uint64_t n, uint64_t k, uint64_t seed, uint32_t worker
     sum = total;
   }
   total -= std::log(1.0 - random.next_unit());
-  Stream<float> stream = Stream<float>::empty(n);
+  Stream stream = Stream::empty(n);
   stream.indices.resize(k);
   stream.values.resize(k);
   const double places = static_cast<double>(n - k) + 1.0;

@@ -30,7 +30,7 @@ constexpr double kRounding = 1e-6;
 
 /// The sum of a round, and what it would be without a codec: of the same indices.
 struct Round {
-  Stream<float> sum;
+  Stream sum;
   Buffer<float> before_codec;
 };
 
@@ -38,7 +38,7 @@ struct Round {
 bool is_lossy(const ServeJob& job) { return !find_value_codec(job.codec.value)->lossless(job.codec); }
 
 /// The values of `input` as the servers decode them.
-Buffer<float> decoded_values(const ServeJob& job, const Stream<float>& input, uint32_t worker, uint32_t round) {
+Buffer<float> decoded_values(const ServeJob& job, const Stream& input, uint32_t worker, uint32_t round) {
   Buffer<float> values = input.values;
   if (!is_lossy(job)) return values;
   ByteBuffer code;
@@ -57,8 +57,8 @@ Buffer<float> decoded_values(const ServeJob& job, const Stream<float>& input, ui
 }
 
 /// `round` plus the next worker's input: ((a + b) + c), as the servers add.
-Round with_input(const Round& round, const Stream<float>& input, const Buffer<float>& decoded) {
-  Round next{Stream<float>::empty(input.dimension), {}};
+Round with_input(const Round& round, const Stream& input, const Buffer<float>& decoded) {
+  Round next{Stream::empty(input.dimension), {}};
   const IndexBuffer& old = round.sum.indices;
   next.sum.indices.reserve(old.size() + input.indices.size());
   next.sum.values.reserve(old.size() + input.indices.size());
@@ -83,19 +83,19 @@ Round with_input(const Round& round, const Stream<float>& input, const Buffer<fl
 }
 
 Round round_of(const ServeJob& job, uint32_t round) {
-  Round sum{Stream<float>::empty(job.n), {}};
+  Round sum{Stream::empty(job.n), {}};
   for (uint32_t worker = 0; worker < job.workers; ++worker) {
-    const Stream<float> input = serve_input(job.n, job.pushed, job.seed, worker, round);
+    const Stream input = serve_input(job.n, job.pushed, job.seed, worker, round);
     sum = with_input(sum, input, decoded_values(job, input, worker, round));
   }
   return sum;
 }
 
-uint64_t non_zeros(const Stream<float>& sum) {
+uint64_t non_zeros(const Stream& sum) {
   return static_cast<uint64_t>(std::ranges::count_if(sum.values, [](float value) { return value != 0; }));
 }
 
-std::vector<MagnitudeHistogram> magnitudes_of(const ServeJob& job, const Stream<float>& sum) {
+std::vector<MagnitudeHistogram> magnitudes_of(const ServeJob& job, const Stream& sum) {
   std::vector<MagnitudeHistogram> by_part(job.parts.size());
   for (size_t part = 0; part < job.parts.size(); ++part) {
     const auto [first, last] = range_of(sum.indices, job.parts[part].begin, job.parts[part].end);
@@ -146,7 +146,7 @@ struct Comparison {
   std::string fault;  ///< an entry that cannot be; empty: none
 };
 
-Comparison compare(const ServeJob& job, const Round& round, const StreamView<float>& update) {
+Comparison compare(const ServeJob& job, const Round& round, const StreamView& update) {
   Comparison found;
   found.parts.resize(job.parts.size());
   double error = 0;
@@ -177,7 +177,7 @@ Comparison compare(const ServeJob& job, const Round& round, const StreamView<flo
 /// The counts of one comparison against what the servers may have cut. Each rule returns what is wrong; empty: nothing.
 class Judge {
  public:
-  Judge(const ServeJob& job, uint32_t round, const Stream<float>& sum, const std::vector<Seen>& parts)
+  Judge(const ServeJob& job, uint32_t round, const Stream& sum, const std::vector<Seen>& parts)
       : job_(job), round_(round), parts_(parts) {
     for (size_t part = 0; part < job.parts.size(); ++part) {
       Shard& shard = shards_[job.parts[part].shard];
@@ -242,7 +242,7 @@ class Judge {
   const Shares& shares(uint32_t round) {
     const auto known = shares_.find(round);
     if (known != shares_.end()) return known->second;
-    const Stream<float> sum = serve_sum(job_, round);
+    const Stream sum = serve_sum(job_, round);
     return shares_[round] = {serve_shares(job_, sum), non_zeros(sum) > job_.k};
   }
 
@@ -299,9 +299,9 @@ class Judge {
 
 }  // namespace
 
-Stream<float> serve_sum(const ServeJob& job, uint32_t round) { return round_of(job, round).sum; }
+Stream serve_sum(const ServeJob& job, uint32_t round) { return round_of(job, round).sum; }
 
-std::vector<double> serve_shares(const ServeJob& job, const Stream<float>& sum) {
+std::vector<double> serve_shares(const ServeJob& job, const Stream& sum) {
   const std::vector<MagnitudeHistogram> by_part = magnitudes_of(job, sum);
   MagnitudeHistogram all;
   for (const MagnitudeHistogram& one : by_part) all.add(one);
@@ -316,7 +316,7 @@ std::vector<double> serve_shares(const ServeJob& job, const Stream<float>& sum) 
   return shares;
 }
 
-ServeVerdict judge_update(const ServeJob& job, uint32_t round, const StreamView<float>& update) {
+ServeVerdict judge_update(const ServeJob& job, uint32_t round, const StreamView& update) {
   MILLRACE_CHECK(!update.dense && update.dimension == job.n, update.dimension, job.n);
   const Round known = round_of(job, round);
   const Comparison found = compare(job, known, update);

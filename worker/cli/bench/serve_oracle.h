@@ -30,11 +30,11 @@ struct ServeJob {
 };
 
 /// A round's sum: what all workers' contributions decode to, added in worker order. Sparse.
-Stream<float> serve_sum(const ServeJob& job, uint32_t round);
+Stream serve_sum(const ServeJob& job, uint32_t round);
 
 /// By part, what a threshold agreed on in the round lets through: in all min(k, non-zero entries of the sum). A part has its
 /// share of the boundary bin as a fraction.
-std::vector<double> serve_shares(const ServeJob& job, const Stream<float>& sum);
+std::vector<double> serve_shares(const ServeJob& job, const Stream& sum);
 
 /// How a received update is judged.
 struct ServeVerdict {
@@ -53,6 +53,6 @@ struct ServeVerdict {
 ///          differs from k by chance too, by more than 2 % where a shard's share is a few thousand entries or less. But the
 ///          inputs of all rounds are known, and with them the shares: chance needs no allowance. Agreements are possible in
 ///          exact steps, in every eighth, and after one in which nothing was cut.
-ServeVerdict judge_update(const ServeJob& job, uint32_t round, const StreamView<float>& update);
+ServeVerdict judge_update(const ServeJob& job, uint32_t round, const StreamView& update);
 
 }  // namespace millrace::cli

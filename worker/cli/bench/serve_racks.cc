@@ -21,14 +21,14 @@ constexpr double kServeRacksSizeOff = 0.25;       ///< of k
 constexpr int kStatusTimeoutMs = 10'000;
 
 /// The sum of these workers' inputs.
-Stream<float> sum_of(const ServeJob& job, const std::vector<uint32_t>& workers, uint32_t round) {
+Stream sum_of(const ServeJob& job, const std::vector<uint32_t>& workers, uint32_t round) {
   std::vector<std::pair<uint32_t, float>> entries;
   for (const uint32_t worker : workers) {
-    const Stream<float> input = serve_input(job.n, job.pushed, job.seed, worker, round);
+    const Stream input = serve_input(job.n, job.pushed, job.seed, worker, round);
     for (size_t i = 0; i < input.indices.size(); ++i) entries.emplace_back(input.indices[i], input.values[i]);
   }
   std::ranges::stable_sort(entries, {}, &std::pair<uint32_t, float>::first);
-  Stream<float> sum = Stream<float>::empty(job.n);
+  Stream sum = Stream::empty(job.n);
   for (const auto& [index, value] : entries) {
     if (!sum.indices.empty() && sum.indices.back() == index) {
       sum.values.back() += value;
@@ -59,7 +59,7 @@ uint64_t coded_bytes(std::span<const uint16_t> indices, std::span<const int32_t>
   return bytes;
 }
 
-double threshold_of(const Stream<float>& sum, uint64_t k) {
+double threshold_of(const Stream& sum, uint64_t k) {
   std::vector<float> magnitudes;
   for (const float value : sum.values) magnitudes.push_back(std::fabs(value));
   if (magnitudes.empty()) return 0;
@@ -68,7 +68,7 @@ double threshold_of(const Stream<float>& sum, uint64_t k) {
   return static_cast<double>(magnitudes[static_cast<size_t>(place)]);
 }
 
-float value_at(const Stream<float>& sum, uint32_t index) {
+float value_at(const Stream& sum, uint32_t index) {
   const auto at = std::ranges::lower_bound(sum.indices, index);
   if (at == sum.indices.end() || *at != index) return 0;
   return sum.values[static_cast<size_t>(at - sum.indices.begin())];
@@ -99,7 +99,7 @@ CodedUnion coded_union(const ServeJob& job, const std::vector<std::vector<uint32
                        uint32_t window_indices, int grid_exponent) {
   CodedUnion all;
   for (const std::vector<uint32_t>& rack : racks) {
-    const Stream<float> sum = sum_of(job, rack, round);
+    const Stream sum = sum_of(job, rack, round);
     all.entries += sum.indices.size();
     std::vector<uint16_t> indices;
     std::vector<int32_t> values;
@@ -118,8 +118,8 @@ CodedUnion coded_union(const ServeJob& job, const std::vector<std::vector<uint32
 }
 
 ServeVerdict judge_cut_update(const ServeJob& job, const std::vector<std::vector<uint32_t>>& racks, uint64_t share,
-                              uint32_t round, const StreamView<float>& update) {
-  std::vector<Stream<float>> sums;
+                              uint32_t round, const StreamView& update) {
+  std::vector<Stream> sums;
   std::vector<double> least;
   for (const std::vector<uint32_t>& rack : racks) {
     sums.push_back(sum_of(job, rack, round));
@@ -130,7 +130,7 @@ ServeVerdict judge_cut_update(const ServeJob& job, const std::vector<std::vector
   double norm = 0;
   for (size_t i = 0; i < update.values.size(); ++i) {
     std::vector<float> parts;
-    for (const Stream<float>& sum : sums) parts.push_back(value_at(sum, update.indices[i]));
+    for (const Stream& sum : sums) parts.push_back(value_at(sum, update.indices[i]));
     const auto value = static_cast<double>(update.values[i]);
     const double wanted = nearest_partial(parts, value);
     if (std::isinf(wanted)) {

@@ -31,7 +31,7 @@ CodedUnion coded_union(const ServeJob& job, const std::vector<std::vector<uint32
 /// share   entries that a rack keeps of its sums.
 /// Source  switch_agg/DESIGN.md, "Role combine".
 ServeVerdict judge_cut_update(const ServeJob& job, const std::vector<std::vector<uint32_t>>& racks, uint64_t share,
-                              uint32_t round, const StreamView<float>& update);
+                              uint32_t round, const StreamView& update);
 
 /// Bytes of datagrams that shard 0 has received for its one job of path switch, as its status page says.
 /// Errors  as fetch_status(); malformed: it serves no such job.

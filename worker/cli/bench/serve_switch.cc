@@ -24,8 +24,8 @@ uint32_t grid_block(std::string_view grid) {
   return indices;
 }
 
-ServeVerdict judge_switch_update(const ServeJob& job, uint32_t round, const StreamView<float>& update) {
-  const Stream<float> sum = serve_sum(job, round);
+ServeVerdict judge_switch_update(const ServeJob& job, uint32_t round, const StreamView& update) {
+  const Stream sum = serve_sum(job, round);
   ServeVerdict verdict;
   double error = 0;
   double norm = 0;

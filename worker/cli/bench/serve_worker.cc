@@ -139,8 +139,8 @@ class ServeWorker {
   }
 
   /// What the round's update brought: entries that a quantizer made 0 as well.
-  Stream<float> received_entries(const TensorUpdate& update) const {
-    Stream<float> received = Stream<float>::empty(setup_.n);
+  Stream received_entries(const TensorUpdate& update) const {
+    Stream received = Stream::empty(setup_.n);
     for (size_t index = 0; index < weights_.size(); ++index) {
       if (std::bit_cast<uint32_t>(weights_[index]) == std::bit_cast<uint32_t>(kUntouched)) continue;
       received.indices.push_back(static_cast<uint32_t>(index));
@@ -154,7 +154,7 @@ class ServeWorker {
   }
 
   void check_round(const TensorUpdate& update) {
-    const Stream<float> received = received_entries(update);
+    const Stream received = received_entries(update);
     const bool by_switch = setup_.path.path != "server";
     const ServeJob job = oracle_job(setup_);
     const uint32_t round = setup_.checked_round;

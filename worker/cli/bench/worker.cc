@@ -51,7 +51,7 @@ class LoneWorker {
     actions_.clear();
   }
 
-  RoundTimes round(const Stream<float>& gradient) {
+  RoundTimes round(const Stream& gradient) {
     RoundTimes times;
     const TimeNs begin = monotonic_now_ns();
     const auto pushed = core_.push_sparse(0, gradient.indices, gradient.values, 1, begin);
@@ -118,7 +118,7 @@ class LoneWorker {
       update.contributors = {{0, 1}};
       update.weight_sum = 1;
       update.whole_sum = carried_ == Carried::kAll;
-      const Result<StreamView<float>> sent = view_container<float>(send.message.payload.bytes, {});
+      const Result<StreamView> sent = view_container(send.message.payload.bytes, {});
       MILLRACE_CHECK(sent.has_value());
       entries_sent_last_ += sent->count();
       updates.emplace_back(std::move(update), carried_ == Carried::kAll ? send.message.payload : half_of(*sent));
@@ -127,8 +127,8 @@ class LoneWorker {
     return updates;
   }
 
-  static SharedBytes half_of(const StreamView<float>& sent) {
-    Stream<float> half = Stream<float>::empty(sent.dimension);
+  static SharedBytes half_of(const StreamView& sent) {
+    Stream half = Stream::empty(sent.dimension);
     for (size_t at = 0; at < sent.count(); at += 2) {
       half.indices.push_back(sent.indices[at]);
       half.values.push_back(sent.values[at]);
@@ -149,7 +149,7 @@ nlohmann::json worker_row(const WorkerBenchOptions& options, const char* algorit
   LoneWorker worker(options, carried);
   std::vector<double> round, push, code, update, settle, ratio;
   for (uint32_t at = 0; at < kWarmupRounds + options.repeats; ++at) {
-    const std::vector<Stream<float>> gradient = {serve_input(options.n, pushed, options.seed, 0, at)};
+    const std::vector<Stream> gradient = {serve_input(options.n, pushed, options.seed, 0, at)};
     const TimeNs begin = monotonic_now_ns();
     const double seen = memory_pass(gradient);
     const double pass_ms = std::max(ms_between(begin, monotonic_now_ns()), 1e-6);

@@ -7,7 +7,7 @@
 
 namespace millrace::cli {
 
-using Boundaries = peer::AllreduceSettings<float>::Boundaries;
+using Boundaries = peer::AllreduceSettings::Boundaries;
 
 inline const std::vector<std::string>& boundaries_names() {
   static const std::vector<std::string> names = {"averaged", "pooled", "equal"};

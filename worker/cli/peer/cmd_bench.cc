@@ -65,9 +65,9 @@ Result<PeerBenchOptions> bench_options_of(const BenchFlags& flags) {
   }
   const Result<std::vector<peer::AlgorithmId>> ids = algorithms_of(options);
   if (!ids) return std::unexpected(ids.error());
-  const peer::AllreduceSettings<float> settings = settings_of(options);
+  const peer::AllreduceSettings settings = settings_of(options);
   for (const peer::AlgorithmId id : *ids) {
-    if (const auto made = peer::make_allreduce<float>(id, settings); !made) return std::unexpected(made.error());
+    if (const auto made = peer::make_allreduce(id, settings); !made) return std::unexpected(made.error());
   }
   return options;
 }

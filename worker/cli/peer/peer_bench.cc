@@ -23,7 +23,7 @@ double peer_bench_ms_since(TimeNs begin) { return static_cast<double>(monotonic_
 /// One algorithm, or MPI's own, and what was measured of this rank.
 struct Contender {
   const peer::AlgorithmInfo* info = nullptr;  ///< null: MPI's own
-  std::unique_ptr<peer::Allreduce<float>> allreduce;
+  std::unique_ptr<peer::Allreduce> allreduce;
   std::vector<double> ms;
   std::vector<uint64_t> bytes;
   std::vector<uint64_t> messages;
@@ -82,7 +82,7 @@ class Bench {
                                    options_.inputs.count, static_cast<int>(options_.inputs.shape), options_.inputs.seed,
                                    options_.warmup, options_.repeats, static_cast<int>(options_.dense));
     for (const peer::AlgorithmId id : *ids) {
-      auto made = peer::make_allreduce<float>(id, settings_);
+      auto made = peer::make_allreduce(id, settings_);
       if (!made) return std::unexpected(made.error());
       what += ", " + peer::description_of(id, settings_);
       contenders_.emplace_back();
@@ -149,7 +149,7 @@ class Bench {
     one.messages.push_back(0);
     one.entries = dense_.size();
     if (checked == Checked::kNo) return {};
-    const StreamView<float> sum{dense_.size(), true, {}, dense_};
+    const StreamView sum{dense_.size(), true, {}, dense_};
     return conclude(one, sum, agrees(sum, expected_, 0));
   }
 
@@ -175,7 +175,7 @@ class Bench {
   }
 
   /// The sum that it says it is; or with what the ranks keep it is all that they had.
-  Result<bool> is_right(const peer::AlgorithmInfo& info, const peer::Reduced<float>& reduced) {
+  Result<bool> is_right(const peer::AlgorithmInfo& info, const peer::Reduced& reduced) {
     const bool lossy = (options_.codec && *options_.codec != peer::lossless_of(*options_.codec)) || options_.quantizer;
     if (info.result == peer::ResultKind::kExactSum && !lossy) return agrees(reduced.sum.view, expected_, 0);
     std::vector<float> kept = kept_by(info, own_.view, reduced);
@@ -184,7 +184,7 @@ class Bench {
     return agrees(reduced.sum.view, kept, lossy ? kOffMax * static_cast<float>(job_.size() * job_.size()) : 0.0F);
   }
 
-  Status conclude(Contender& one, const StreamView<float>& sum, bool right) {
+  Status conclude(Contender& one, const StreamView& sum, bool right) {
     const auto all = gather<uint64_t>(group_, "check", {right ? uint64_t{1} : 0, bits_of(sum)});
     if (!all) return std::unexpected(all.error());
     for (size_t i = 0; i < all->size(); i += 2) {
@@ -252,11 +252,11 @@ class Bench {
   peer::MpiJob& job_;
   const PeerBenchOptions& options_;
   const SayProgress& say_;
-  peer::AllreduceSettings<float> settings_;
+  peer::AllreduceSettings settings_;
   peer::PeerGroup group_;
   std::vector<Contender> contenders_;
-  HeldStream<float> own_;
-  Stream<float> own_dense_;
+  HeldStream own_;
+  Stream own_dense_;
   Buffer<float> dense_;
   std::vector<float> expected_;
   RandomSequence order_{RandomKey::from(options_.inputs.seed)};
@@ -265,8 +265,8 @@ class Bench {
 
 }  // namespace
 
-peer::AllreduceSettings<float> settings_of(const PeerBenchOptions& options) {
-  peer::AllreduceSettings<float> settings;
+peer::AllreduceSettings settings_of(const PeerBenchOptions& options) {
+  peer::AllreduceSettings settings;
   settings.dimension = options.inputs.n;
   settings.k = options.k == 0 ? options.inputs.count : options.k;
   settings.boundaries = options.boundaries;
@@ -293,7 +293,7 @@ Result<std::vector<peer::AlgorithmId>> algorithms_of(const PeerBenchOptions& opt
   return ids;
 }
 
-Status settle(const peer::Allreduce<float>& allreduce, const std::function<Status()>& step) {
+Status settle(const peer::Allreduce& allreduce, const std::function<Status()>& step) {
   constexpr int kStepsMax = 1'024;
   for (int taken = 0; !allreduce.is_settled(); ++taken) {
     if (taken == kStepsMax) {

@@ -39,12 +39,12 @@ struct PeerBenchOptions {
 
 using SayProgress = std::function<void(const std::string&)>;
 
-peer::AllreduceSettings<float> settings_of(const PeerBenchOptions& options);
+peer::AllreduceSettings settings_of(const PeerBenchOptions& options);
 /// Errors   invalid_argument: a name that is none (the message lists them all).
 Result<std::vector<peer::AlgorithmId>> algorithms_of(const PeerBenchOptions& options);
 
 /// Takes steps until what chooses among algorithms has made its choice, so that nothing is measured while it tries them out.
-Status settle(const peer::Allreduce<float>& allreduce, const std::function<Status()>& step);
+Status settle(const peer::Allreduce& allreduce, const std::function<Status()>& step);
 
 /// Allreduces of made-up contributions, round after round, each algorithm once in each; every rank calls it. A rank's time is
 /// from when all have come to a barrier until it has the result; a round's that of the slowest. The first and the last round are

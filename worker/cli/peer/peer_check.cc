@@ -9,7 +9,7 @@
 namespace millrace::cli {
 namespace {
 
-void add_to(std::vector<float>& target, const StreamView<float>& stream) {
+void add_to(std::vector<float>& target, const StreamView& stream) {
   for (size_t i = 0; i < stream.values.size(); ++i) target[stream.dense ? i : stream.indices[i]] += stream.values[i];
 }
 
@@ -26,11 +26,11 @@ std::vector<float> summed_inputs(const PeerInputs& inputs, uint32_t size) {
   return sum;
 }
 
-uint64_t bits_of(const StreamView<float>& stream) {
+uint64_t bits_of(const StreamView& stream) {
   return hash64(bytes_of(stream.values), hash64(bytes_of(stream.indices), stream.dense ? 1 : 0));
 }
 
-bool agrees(const StreamView<float>& sum, std::span<const float> expected, float off) {
+bool agrees(const StreamView& sum, std::span<const float> expected, float off) {
   if (sum.dimension != expected.size()) return false;
   const auto near = [off](float a, float b) { return std::abs(a - b) <= off; };
   if (sum.dense) return std::ranges::equal(sum.values, expected, near);
@@ -43,8 +43,7 @@ bool agrees(const StreamView<float>& sum, std::span<const float> expected, float
   return next == sum.indices.size();
 }
 
-std::vector<float> kept_by(const peer::AlgorithmInfo& info, const StreamView<float>& own,
-                           const peer::Reduced<float>& reduced) {
+std::vector<float> kept_by(const peer::AlgorithmInfo& info, const StreamView& own, const peer::Reduced& reduced) {
   std::vector<float> kept(own.dimension);
   if (info.result == peer::ResultKind::kGlobalTopk) {
     add_to(kept, own);

@@ -149,7 +149,7 @@ class Overlap {
   }
 
   Result<nlohmann::json> row_of(peer::AlgorithmId id) {
-    auto allreduce = peer::make_allreduce<float>(id, settings_);
+    auto allreduce = peer::make_allreduce(id, settings_);
     if (!allreduce) return std::unexpected(allreduce.error());
     double to_compute = 0;
     const auto step = [&]() -> Status {
@@ -196,14 +196,14 @@ class Overlap {
     split.layers = layers_of(options_.inputs.n);
     split.bucket_bytes = options_.bucket_bytes;
     split.algorithm = id;
-    auto buckets = peer::DenseBuckets<float>::make(group_, split);
+    auto buckets = peer::DenseBuckets::make(group_, split);
     if (!buckets) return std::unexpected(buckets.error());
     split.bucket_bytes = std::numeric_limits<uint64_t>::max();
-    auto whole = peer::DenseBuckets<float>::make(group_, split);
+    auto whole = peer::DenseBuckets::make(group_, split);
     if (!whole) return std::unexpected(whole.error());
-    const Stream<float> gradient = to_dense(own_.view);
+    const Stream gradient = to_dense(own_.view);
     double to_compute = 0;
-    const auto step = [&](peer::DenseBuckets<float>& sums) -> Status {
+    const auto step = [&](peer::DenseBuckets& sums) -> Status {
       size_t begin = 0;
       for (size_t layer = 0; layer < split.layers.size(); ++layer) {
         if (to_compute > 0) compute(to_compute / static_cast<double>(split.layers.size()));
@@ -251,9 +251,9 @@ class Overlap {
 
   peer::MpiJob& job_;
   const PeerBenchOptions& options_;
-  peer::AllreduceSettings<float> settings_;
+  peer::AllreduceSettings settings_;
   peer::PeerGroup group_;
-  HeldStream<float> own_;
+  HeldStream own_;
   double rounds_per_ms_ = 0;
   volatile double seen_ = 0;  ///< so that what is computed cannot be left out
 };

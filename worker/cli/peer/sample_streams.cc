@@ -96,9 +96,9 @@ std::string_view name_of(Distribution distribution) {
   return std::ranges::find(kDistributions, distribution, &DistributionName::distribution)->name;
 }
 
-HeldStream<float> sample_contribution(const SampleOptions& options, uint32_t rank, uint64_t step) {
+HeldStream sample_contribution(const SampleOptions& options, uint32_t rank, uint64_t step) {
   MILLRACE_CHECK(rank < options.ranks && options.dimension >= 1, rank, options.ranks, options.dimension);
-  Stream<float> stream = Stream<float>::empty(options.dimension);
+  Stream stream = Stream::empty(options.dimension);
   stream.indices = sample_streams_indices_of(options, rank, step);
   const std::vector<uint32_t> drawn = words(random_key(options.seed, step, rank), stream.indices.size(), kValueDraws);
   stream.values.resize(stream.indices.size());
@@ -107,7 +107,7 @@ HeldStream<float> sample_contribution(const SampleOptions& options, uint32_t ran
     const auto magnitude = static_cast<float>((drawn[i] >> 1) % (cold ? kColdLevels : kLevels) + 1) / 64;
     stream.values[i] = drawn[i] % 2 == 0 ? magnitude : -magnitude;
   }
-  return HeldStream<float>::from(std::move(stream));
+  return HeldStream::from(std::move(stream));
 }
 
 }  // namespace millrace::peer

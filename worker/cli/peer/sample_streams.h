@@ -40,6 +40,6 @@ struct SampleOptions {
 /// ranks are exact in any order, and those of more but for cases that chance does not bring about (signs are drawn).
 ///
 /// Order    equal arguments give equal bits.
-HeldStream<float> sample_contribution(const SampleOptions& options, uint32_t rank, uint64_t step);
+HeldStream sample_contribution(const SampleOptions& options, uint32_t rank, uint64_t step);
 
 }  // namespace millrace::peer

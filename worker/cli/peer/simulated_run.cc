@@ -12,7 +12,7 @@
 namespace millrace::peer {
 namespace {
 
-bool same_bits(const StreamView<float>& a, const StreamView<float>& b) {
+bool same_bits(const StreamView& a, const StreamView& b) {
   const auto equal = [](const void* left, const void* right, size_t bytes) {
     return left == right || bytes == 0 || std::memcmp(left, right, bytes) == 0;
   };
@@ -27,9 +27,9 @@ class Balance {
  public:
   Balance(ResultKind kind, uint64_t dimension) : kind_(kind), open_(dimension) {}
 
-  void enter(const StreamView<float>& own) { add(own, 1); }
+  void enter(const StreamView& own) { add(own, 1); }
 
-  void leave(Reduced<float>&& result, const StreamView<float>& own) {
+  void leave(Reduced&& result, const StreamView& own) {
     if (!first_) {
       add(result.sum.view, -1);
       add(result.returned.view(), -1);
@@ -47,13 +47,13 @@ class Balance {
   }
 
  private:
-  void add(const StreamView<float>& stream, double sign) {
+  void add(const StreamView& stream, double sign) {
     for (size_t i = 0; i < stream.values.size(); ++i) {
       open_[stream.dense ? i : stream.indices[i]] += sign * static_cast<double>(stream.values[i]);
     }
   }
 
-  void take_kept(const StreamView<float>& own, const IndexBuffer& contributed) {
+  void take_kept(const StreamView& own, const IndexBuffer& contributed) {
     if (kind_ == ResultKind::kExactSum) return;
     size_t next = 0;
     for (size_t i = 0; i < own.values.size(); ++i) {
@@ -68,7 +68,7 @@ class Balance {
 
   ResultKind kind_;
   std::vector<double> open_;
-  std::optional<HeldStream<float>> first_;
+  std::optional<HeldStream> first_;
   bool same_ = true;
 };
 
@@ -104,7 +104,7 @@ class Meter {
 
 Result<SimulatedRun> run_simulated(AlgorithmId id, const SimulatedRunOptions& options) {
   const TimeNs begin = monotonic_now_ns();
-  auto all = SimulatedAllreduce<float>::make(options.network, id, options.settings);
+  auto all = SimulatedAllreduce::make(options.network, id, options.settings);
   if (!all) return std::unexpected(all.error());
   Simulation& simulation = (*all)->simulation();
   Meter meter(simulation);
@@ -112,11 +112,11 @@ Result<SimulatedRun> run_simulated(AlgorithmId id, const SimulatedRunOptions& op
   for (uint64_t at = 0; at < options.steps; ++at) {
     Balance balance(algorithm_info(id).result, options.settings.dimension);
     const auto own = [&](uint32_t rank) {
-      HeldStream<float> mine = sample_contribution(options.samples, rank, at);
+      HeldStream mine = sample_contribution(options.samples, rank, at);
       balance.enter(mine.view);
       return mine;
     };
-    const auto done = [&](uint32_t, Reduced<float> result, const HeldStream<float>& mine) {
+    const auto done = [&](uint32_t, Reduced result, const HeldStream& mine) {
       balance.leave(std::move(result), mine.view);
     };
     const Result<TimeNs> took = (*all)->step(own, done);
@@ -132,12 +132,12 @@ Result<SimulatedRun> run_simulated(AlgorithmId id, const SimulatedRunOptions& op
   return run;
 }
 
-bool evaluates_in(AlgorithmId id, const AllreduceSettings<float>& settings, uint64_t step) {
+bool evaluates_in(AlgorithmId id, const AllreduceSettings& settings, uint64_t step) {
   return id == AlgorithmId::kOktopk &&
          (step % settings.boundaries_period == 0 || step % settings.thresholds_period == 0);
 }
 
-double evaluating_share(AlgorithmId id, const AllreduceSettings<float>& settings) {
+double evaluating_share(AlgorithmId id, const AllreduceSettings& settings) {
   if (id != AlgorithmId::kOktopk) return 0;
   const double tau = settings.boundaries_period, tau_prime = settings.thresholds_period;
   const auto both =

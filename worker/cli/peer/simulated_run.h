@@ -13,7 +13,7 @@ namespace millrace::peer {
 /// What `millrace-peer simulate` is asked for.
 struct SimulatedRunOptions {
   SimulationOptions network;
-  AllreduceSettings<float> settings;  ///< dimension and k as the samples'
+  AllreduceSettings settings;  ///< dimension and k as the samples'
   SampleOptions samples;
   uint32_t steps = 2;
 };
@@ -48,9 +48,9 @@ struct SimulatedRun {
 Result<SimulatedRun> run_simulated(AlgorithmId id, const SimulatedRunOptions& options);
 
 /// Whether step `step` (from 0) finds out again what others keep.
-bool evaluates_in(AlgorithmId id, const AllreduceSettings<float>& settings, uint64_t step);
+bool evaluates_in(AlgorithmId id, const AllreduceSettings& settings, uint64_t step);
 /// The share of such steps in the long run.
-double evaluating_share(AlgorithmId id, const AllreduceSettings<float>& settings);
+double evaluating_share(AlgorithmId id, const AllreduceSettings& settings);
 
 /// Words that the paper allows a rank of Ok-Topk: 6k (P - 1) / P.
 /// Source   oktopk.txt, table 1.

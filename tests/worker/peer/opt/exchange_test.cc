@@ -28,9 +28,9 @@ constexpr uint64_t kExchangeSteps = 10;
 using Values = std::vector<double>;
 
 /// A rank's gradient of a step: about a third of the entries, whole numbers from -30 to 30.
-Stream<float> gradient_of(uint32_t rank, uint64_t step) {
+Stream gradient_of(uint32_t rank, uint64_t step) {
   RandomSequence random(random_key(77, rank, step));
-  Stream<float> gradient = Stream<float>::empty(kExchangeDimension);
+  Stream gradient = Stream::empty(kExchangeDimension);
   for (uint32_t index = 0; index < kExchangeDimension; ++index) {
     if (random.next_below(3) != 0) continue;
     gradient.indices.push_back(index);
@@ -86,7 +86,7 @@ class Oracle {
     for (uint32_t rank = 0; rank < residual_.size(); ++rank) {
       Values& residual = residual_[rank];
       Values& velocity = velocity_[rank];
-      const Stream<float> gradient = to_dense(gradient_of(rank, step).view());
+      const Stream gradient = to_dense(gradient_of(rank, step).view());
       for (size_t i = 0; i < kExchangeDimension; ++i) {
         const auto g = static_cast<double>(gradient.values[i]);
         velocity[i] = factor_ * velocity[i] + g;
@@ -125,8 +125,8 @@ struct ExchangeBooks {
   ExchangeCounts counts = {};
 };
 
-Values dense_values(const StreamView<float>& stream) {
-  const Stream<float> dense = to_dense(stream);
+Values dense_values(const StreamView& stream) {
+  const Stream dense = to_dense(stream);
   return {dense.values.begin(), dense.values.end()};
 }
 
@@ -333,7 +333,7 @@ TEST_F(BothPaths, AGradientWithNanEndsAllRanksAndNamesOne) {
     const auto errors = on_ranks<std::string>(3, peer::Progress::kByCaller, [&](peer::PeerGroup& group) -> std::string {
       auto exchange = make_exchange({group, kExchangeDimension}, options);
       if (!exchange) return exchange.error().message;
-      Stream<float> gradient = gradient_of(group.rank(), 0);
+      Stream gradient = gradient_of(group.rank(), 0);
       if (group.rank() == 1) gradient.values[0] = std::nanf("");
       if (const Status status = (*exchange)->start(0, std::move(gradient)); !status) return status.error().message;
       const auto sum = (*exchange)->finish_oldest();

@@ -33,14 +33,14 @@ constexpr uint64_t kIdentitySteps = 22;
 constexpr const char* kGrid = "512:-20";
 
 /// What a rank pushes in a step.
-using Gradients = Stream<float> (*)(uint32_t rank, uint64_t step);
+using Gradients = Stream (*)(uint32_t rank, uint64_t step);
 
 float magnitude(double decimal) { return static_cast<float>(std::pow(10.0, decimal)); }
 
 /// From 1e-30 to 1e30, each block at a magnitude of its own that drifts and jumps; zeros and subnormals among them.
-Stream<float> wild(uint32_t rank, uint64_t step) {
+Stream wild(uint32_t rank, uint64_t step) {
   RandomSequence random(random_key(5, rank, step));
-  Stream<float> gradient = Stream<float>::empty(kIdentityDimension);
+  Stream gradient = Stream::empty(kIdentityDimension);
   for (uint32_t index = 0; index < kIdentityDimension; ++index) {
     if (random.next_below(12) != 0) continue;
     const uint32_t block = index / kBlock;
@@ -57,9 +57,9 @@ Stream<float> wild(uint32_t rank, uint64_t step) {
 }
 
 /// All in a few indices, the same at all ranks, few distinct magnitudes: ties, and sums that are 0.
-Stream<float> clustered(uint32_t rank, uint64_t step) {
+Stream clustered(uint32_t rank, uint64_t step) {
   RandomSequence random(random_key(7, rank, step));
-  Stream<float> gradient = Stream<float>::empty(kIdentityDimension);
+  Stream gradient = Stream::empty(kIdentityDimension);
   for (uint32_t index = 700; index < 1'700; index += 1 + static_cast<uint32_t>(step % 2)) {
     gradient.indices.push_back(index);
     gradient.values.push_back((static_cast<float>(random.next_below(5)) - 2) * 0x1p-6F);
@@ -68,9 +68,9 @@ Stream<float> clustered(uint32_t rank, uint64_t step) {
 }
 
 /// Much of it, pushed by several ranks, nothing by others: with selection none sums and updates are dense.
-Stream<float> full(uint32_t rank, uint64_t step) {
+Stream full(uint32_t rank, uint64_t step) {
   RandomSequence random(random_key(8, rank, step));
-  Stream<float> gradient = Stream<float>::empty(kIdentityDimension);
+  Stream gradient = Stream::empty(kIdentityDimension);
   for (uint32_t index = 0; index < kIdentityDimension && (rank + step) % 4 != 3; ++index) {
     if (random.next_below(10) == 0) continue;
     gradient.indices.push_back(index);
@@ -87,8 +87,8 @@ struct IdentityBooks {
   bool operator==(const IdentityBooks&) const = default;
 };
 
-std::vector<uint32_t> bits_of(const StreamView<float>& stream) {
-  const Stream<float> dense = to_dense(stream);
+std::vector<uint32_t> bits_of(const StreamView& stream) {
+  const Stream dense = to_dense(stream);
   std::vector<uint32_t> bits;
   for (const float value : dense.values) bits.push_back(value == 0 ? 0 : std::bit_cast<uint32_t>(value));
   return bits;
@@ -154,18 +154,17 @@ IdentityBooks session_of(const JobOptions& job, Gradients gradients) {
   try {
     const auto session = Session::connect(job, {TensorOptions{.name = "w", .dimension = kIdentityDimension}});
     for (uint64_t step = 0; step < kIdentitySteps; ++step) {
-      const Stream<float> gradient = gradients(job.worker, step);
+      const Stream gradient = gradients(job.worker, step);
       // Every other step as the whole array: what is selected, and so all else, is the same.
       const bool as_array = job.worker % 2 == 0 && step % 2 == 1;
       const uint64_t pushed = as_array ? session->push(0, to_dense(gradient.view()).values)
                                        : session->push_sparse(0, gradient.indices, gradient.values);
       const TensorUpdate update = session->await(0, pushed, std::chrono::seconds(120));
-      Stream<float> sum = Stream<float>::empty(kIdentityDimension);
+      Stream sum = Stream::empty(kIdentityDimension);
       for (const UpdatePiece& piece : update.pieces) {
-        const Stream<float> sparse =
-            piece.dense
-                ? to_sparse(StreamView<float>{piece.dimension, true, {}, piece.values})
-                : cut(StreamView<float>{piece.dimension, false, piece.indices, piece.values}, 0, piece.dimension);
+        const Stream sparse =
+            piece.dense ? to_sparse(StreamView{piece.dimension, true, {}, piece.values})
+                        : cut(StreamView{piece.dimension, false, piece.indices, piece.values}, 0, piece.dimension);
         for (size_t i = 0; i < sparse.indices.size(); ++i) {
           sum.indices.push_back(static_cast<uint32_t>(piece.begin + sparse.indices[i]));
           sum.values.push_back(sparse.values[i]);
@@ -174,7 +173,7 @@ IdentityBooks session_of(const JobOptions& job, Gradients gradients) {
       books.sums.push_back(bits_of(sum.view()));
     }
     const SparseEntries left = session->take_residual(0);
-    Stream<float> residual = Stream<float>::empty(kIdentityDimension);
+    Stream residual = Stream::empty(kIdentityDimension);
     residual.indices.assign(left.indices.begin(), left.indices.end());
     residual.values.assign(left.values.begin(), left.values.end());
     books.residual = bits_of(residual.view());
@@ -232,7 +231,7 @@ std::vector<IdentityBooks> over_switch(uint32_t workers, const Case& one) {
     feedback.push_back(std::move(*ErrorFeedback::make(options)));
   }
   for (uint64_t step = 0; step < kIdentitySteps; ++step) {
-    std::vector<Stream<float>> offers;
+    std::vector<Stream> offers;
     for (uint32_t worker = 0; worker < workers; ++worker) {
       offers.push_back(feedback[worker].contribution(one.gradients(worker, step), step)->copy());
     }
@@ -314,9 +313,9 @@ TEST(IdentityWithout, TheOptionAlgorithmsAndShardsDiffer) {
 }
 
 /// Values on which f32 additions are exact: over all ranks, what entered is what was summed and what stays.
-Stream<float> on_steps(uint32_t rank, uint64_t step) {
+Stream on_steps(uint32_t rank, uint64_t step) {
   RandomSequence random(random_key(9, rank, step));
-  Stream<float> gradient = Stream<float>::empty(kIdentityDimension);
+  Stream gradient = Stream::empty(kIdentityDimension);
   for (uint32_t index = 0; index < kIdentityDimension; ++index) {
     if (random.next_below(9) != 0) continue;
     // In every block: some that saturate at first (over 4), and some that are finer than the grid which the large ones need.
@@ -335,7 +334,7 @@ TEST(IdentityLaw, NothingIsLostByRoundingAndSaturation) {
     for (uint32_t rank = 0; rank < 4; ++rank) {
       ASSERT_EQ(books[rank].error, "");
       for (uint64_t step = 0; step < kIdentitySteps; ++step) {
-        const Stream<float> gradient = on_steps(rank, step);
+        const Stream gradient = on_steps(rank, step);
         for (size_t i = 0; i < gradient.indices.size(); ++i) {
           left[gradient.indices[i]] += static_cast<double>(gradient.values[i]);
         }

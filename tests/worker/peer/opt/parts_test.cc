@@ -60,30 +60,30 @@ void expect_conserved(peer::AlgorithmId algorithm, const char* select, const cha
   };
   const auto all = testing::on_ranks<Books>(kRanks, peer::Progress::kByThread, [&](peer::PeerGroup& group) {
     Books books;
-    peer::AllreduceSettings<float> settings;
+    peer::AllreduceSettings settings;
     settings.dimension = kDimension;
     settings.k = 10;
     if (*codec != 0) settings.wire.contribution = codec_from_text(codec).value();
-    std::vector<std::unique_ptr<peer::Allreduce<float>>> made;
-    for (size_t i = 0; i < in_flight; ++i) made.push_back(peer::make_allreduce<float>(algorithm, settings).value());
+    std::vector<std::unique_ptr<peer::Allreduce>> made;
+    for (size_t i = 0; i < in_flight; ++i) made.push_back(peer::make_allreduce(algorithm, settings).value());
     ErrorFeedbackOptions options;
     options.dimension = kDimension;
     options.result = info.result;
     if (info.result == peer::ResultKind::kExactSum) options.select = selection_from_text(select).value();
     auto feedback = ErrorFeedback::make(options).value();
     RandomSequence random(RandomKey::from(100 + group.rank()));
-    std::vector<std::pair<peer::Pending<peer::Reduced<float>>, HeldStream<float>>> flying;
+    std::vector<std::pair<peer::Pending<peer::Reduced>, HeldStream>> flying;
     const auto land = [&] {
       const auto reduced = flying.front().first.wait();
       if (!reduced) return false;
       feedback.take_back(flying.front().second, *reduced);
       flying.erase(flying.begin());
-      const Stream<float> sum = to_dense(reduced->sum.view);
+      const Stream sum = to_dense(reduced->sum.view);
       for (size_t i = 0; i < kDimension; ++i) books.out[i] += static_cast<double>(sum.values[i]);
       return true;
     };
     for (uint64_t step = 0; step < kSteps; ++step) {
-      Stream<float> gradient = Stream<float>::empty(kDimension);
+      Stream gradient = Stream::empty(kDimension);
       for (uint32_t i = 0; i < kDimension; ++i) {
         if (random.next_below(3) != 0) continue;
         gradient.indices.push_back(i);
@@ -134,7 +134,7 @@ TEST(ErrorFeedback, SparseGradientsSummedExactlyNeedNoResidual) {
   ErrorFeedbackOptions options;
   options.dimension = uint64_t{1} << 32;
   auto feedback = ErrorFeedback::make(options).value();
-  Stream<float> gradient = Stream<float>::empty(options.dimension);
+  Stream gradient = Stream::empty(options.dimension);
   gradient.indices = {5, 4'000'000'000};
   gradient.values = {1, 2};
   const auto own = feedback.contribution(std::move(gradient), 0).value();

@@ -99,7 +99,7 @@ TEST(WeightedGradient, IsTheSlopeOfTheLossByFiniteDifferences) {
       RandomSequence random(RandomKey::from(5));
       for (float& value : model.values()) value = static_cast<float>(0.05 * random.next_normal());
       const BatchGradient batch = weighted_gradient(threads, model, data, rows, 1.0 / static_cast<double>(rows.size()));
-      const Stream<float> gradient = to_dense(batch.gradient.view());
+      const Stream gradient = to_dense(batch.gradient.view());
       EXPECT_NEAR(batch.loss_sum / static_cast<double>(rows.size()), mean_loss(model, data, rows), 1e-9);
       for (size_t i = 0; i <= kSgdDimension; ++i) {
         constexpr float kStep = 1.0F / 1024;

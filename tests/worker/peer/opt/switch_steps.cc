@@ -77,9 +77,9 @@ struct SwitchSteps::Worker final : worker::SwitchOutcome {
   }
   void step_done(uint32_t) override { done = true; }
 
-  Stream<float> take(std::vector<std::pair<uint32_t, float>>& entries) const {
+  Stream take(std::vector<std::pair<uint32_t, float>>& entries) const {
     std::ranges::sort(entries, {}, &std::pair<uint32_t, float>::first);
-    Stream<float> stream = Stream<float>::empty(dimension);
+    Stream stream = Stream::empty(dimension);
     for (const auto& [index, value] : std::exchange(entries, {})) {
       stream.indices.push_back(index);
       stream.values.push_back(value);
@@ -140,7 +140,7 @@ void SwitchSteps::deliver_one() {
   }
 }
 
-std::vector<SwitchSteps::Result> SwitchSteps::step(const std::vector<Stream<float>>& offers) {
+std::vector<SwitchSteps::Result> SwitchSteps::step(const std::vector<Stream>& offers) {
   for (size_t at = 0; at < workers_.size(); ++at) {
     Worker& one = *workers_[at];
     one.done = false;

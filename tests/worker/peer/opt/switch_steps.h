@@ -30,11 +30,11 @@ class SwitchSteps {
 
   /// What a worker has of a step.
   struct Result {
-    Stream<float> update;    ///< sums, sparse
-    Stream<float> returned;  ///< of what it offered
+    Stream update;    ///< sums, sparse
+    Stream returned;  ///< of what it offered
   };
   /// One step of all workers; empty where it does not end.
-  std::vector<Result> step(const std::vector<Stream<float>>& offers);
+  std::vector<Result> step(const std::vector<Stream>& offers);
 
  private:
   struct Packet;

@@ -37,12 +37,12 @@ BatchGradient weighted_gradient(ComputeThreads& threads, const LinearModel& mode
   });
   BatchGradient sum = std::move(parts.front());
   if (parts.size() == 1) return sum;
-  std::vector<StreamView<float>> views = {sum.gradient.view()};
+  std::vector<StreamView> views = {sum.gradient.view()};
   for (size_t at = 1; at < parts.size(); ++at) {
     views.push_back(parts[at].gradient.view());
     sum.loss_sum += parts[at].loss_sum;
   }
-  auto gradient = sum_many<float>(views);
+  auto gradient = sum_many(views);
   MILLRACE_CHECK(gradient.has_value(), gradient.error().message);
   sum.gradient = std::move(*gradient);
   return sum;

@@ -103,8 +103,8 @@ class CoordinateDescent final : public PeerOptimizer {
     exchanged.changes = changes_of(own, rate);
     counts_.entries += own.size();
     ++counts_.steps;
-    auto pending = setup_.group.start<peer::Gathered<float>>(
-        "coordinate descent, " + peer::description_of<float>(exchange_),
+    auto pending = setup_.group.start<peer::Gathered>(
+        "coordinate descent, " + peer::description_of(exchange_),
         [step = std::move(exchanged), settings = exchange_](peer::Channel& channel) mutable {
           return exchange_coordinates(channel, std::move(step), settings);
         });
@@ -116,13 +116,13 @@ class CoordinateDescent final : public PeerOptimizer {
 
   Status finish_oldest() override {
     const TimeNs begin = monotonic_now_ns();
-    peer::Pending<peer::Gathered<float>> oldest = std::move(in_flight_.front());
+    peer::Pending<peer::Gathered> oldest = std::move(in_flight_.front());
     in_flight_.pop_front();
     const auto gathered = oldest.wait();
     counts_.waiting_s += coordinate_descent_seconds_since(begin);
     if (!gathered) return std::unexpected(gathered.error());
     const TimeNs applied = monotonic_now_ns();
-    for (const HeldStream<float>& stream : gathered->streams) {
+    for (const HeldStream& stream : gathered->streams) {
       if (Status status = apply(stream.view); !status) return end_group(setup_.group, status.error());
     }
     counts_.compute_s += coordinate_descent_seconds_since(applied);
@@ -138,20 +138,20 @@ class CoordinateDescent final : public PeerOptimizer {
   /// What all ranks' rows have: which features, their squares, and the longest row.
   Status prepare() {
     const Dataset& data = setup_.data;
-    Stream<float> squares = Stream<float>::empty(data.dimension + 1);
+    Stream squares = Stream::empty(data.dimension + 1);
     squares.indices = data.indices;
     // A square that is too small for f32 is none the less one of a feature that occurs.
     constexpr float kSquareMin = std::numeric_limits<float>::min();
     for (const float value : data.values) squares.values.push_back(std::max(value * value, kSquareMin));
     squares.indices.push_back(static_cast<uint32_t>(data.dimension));
     squares.values.push_back(static_cast<float>(data.rows()));
-    auto own = coalesce<float>(data.dimension + 1, squares.indices, squares.values);
+    auto own = coalesce(data.dimension + 1, squares.indices, squares.values);
     if (!own) return std::unexpected(own.error());
-    peer::AllreduceSettings<float> settings;
+    peer::AllreduceSettings settings;
     settings.dimension = data.dimension + 1;
-    auto sum = peer::make_allreduce<float>(peer::AlgorithmId::kSsarSplitAllgather, settings);
+    auto sum = peer::make_allreduce(peer::AlgorithmId::kSsarSplitAllgather, settings);
     if (!sum) return std::unexpected(sum.error());
-    auto pending = setup_.group.start_allreduce(**sum, settings, HeldStream<float>::from(std::move(*own)));
+    auto pending = setup_.group.start_allreduce(**sum, settings, HeldStream::from(std::move(*own)));
     if (!pending) return std::unexpected(pending.error());
     const auto reduced = pending->wait();
     if (!reduced) return std::unexpected(reduced.error());
@@ -164,7 +164,7 @@ class CoordinateDescent final : public PeerOptimizer {
     return {};
   }
 
-  void prepare_coordinates(const Stream<float>& squares, uint64_t longest_row) {
+  void prepare_coordinates(const Stream& squares, uint64_t longest_row) {
     const auto rows = static_cast<double>(setup_.data.rows_in_file);
     const double curvature_max = loss_curvature_max(options_.loss);
     std::vector<uint32_t> features;
@@ -222,9 +222,9 @@ class CoordinateDescent final : public PeerOptimizer {
   }
 
   /// How an owner changes these, with the weights as they are now: no step in flight has one of them.
-  std::function<Stream<float>(const std::vector<double>&)> changes_of(const std::vector<uint32_t>& columns,
-                                                                      double rate) const {
-    Stream<float> form = Stream<float>::empty(exchange_.dimension);
+  std::function<Stream(const std::vector<double>&)> changes_of(const std::vector<uint32_t>& columns,
+                                                               double rate) const {
+    Stream form = Stream::empty(exchange_.dimension);
     std::vector<double> shrinking, factors;
     for (const uint32_t column : columns) {
       const uint32_t feature = columns_->feature(column);
@@ -234,7 +234,7 @@ class CoordinateDescent final : public PeerOptimizer {
     }
     return [form = std::move(form), shrinking = std::move(shrinking),
             factors = std::move(factors)](const std::vector<double>& derivatives) {
-      Stream<float> changes = form;
+      Stream changes = form;
       for (size_t at = 0; at < derivatives.size(); ++at) {
         changes.values.push_back(static_cast<float>(factors[at] * (derivatives[at] + shrinking[at])));
       }
@@ -243,7 +243,7 @@ class CoordinateDescent final : public PeerOptimizer {
   }
 
   /// Errors   malformed: a feature that no rank has.
-  Status apply(const StreamView<float>& changes) {
+  Status apply(const StreamView& changes) {
     std::vector<Change> made;
     for (size_t at = 0; at < changes.values.size(); ++at) {
       const uint32_t feature = changes.dense ? static_cast<uint32_t>(at) : changes.indices[at];
@@ -284,7 +284,7 @@ class CoordinateDescent final : public PeerOptimizer {
   peer::SparseAllgatherSettings exchange_;
   std::vector<std::vector<uint32_t>> order_;  ///< by owner: its columns, as the epoch takes them
   std::vector<double> margins_;               ///< of this rank's rows
-  std::deque<peer::Pending<peer::Gathered<float>>> in_flight_;
+  std::deque<peer::Pending<peer::Gathered>> in_flight_;
   OptimizerCounts counts_;
 };
 

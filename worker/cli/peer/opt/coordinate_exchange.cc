@@ -12,8 +12,8 @@ constexpr uint32_t kPartialsTag = uint32_t{1} << 31;  // the allgather's are far
 
 }  // namespace
 
-peer::Task<Result<peer::Gathered<float>>> exchange_coordinates(peer::Channel& channel, CoordinateStep step,
-                                                               peer::SparseAllgatherSettings settings) {
+peer::Task<Result<peer::Gathered>> exchange_coordinates(peer::Channel& channel, CoordinateStep step,
+                                                        peer::SparseAllgatherSettings settings) {
   for (uint32_t distance = 1; distance < channel.size(); ++distance) {
     const uint32_t to = (channel.rank() + distance) % channel.size();
     channel.send(to, kPartialsTag, peer::pack_numbers<double>(step.partials[to]));
@@ -36,8 +36,8 @@ peer::Task<Result<peer::Gathered<float>>> exchange_coordinates(peer::Channel& ch
     }
     for (size_t at = 0; at < parts.size(); ++at) derivatives[at] += parts[at];
   }
-  HeldStream<float> changes = HeldStream<float>::from(step.changes(derivatives));
-  co_return co_await peer::sparse_allgather<float>(channel, std::move(changes), settings);
+  HeldStream changes = HeldStream::from(step.changes(derivatives));
+  co_return co_await peer::sparse_allgather(channel, std::move(changes), settings);
 }
 
 }  // namespace millrace::cli

@@ -13,7 +13,7 @@ struct CoordinateStep {
       partials;  ///< [size] by owner: this rank's part of the derivative by each of its coordinates
   /// At the owner: the changes of its own coordinates, of the derivatives that the ranks' parts add up to. Called once, on
   /// whichever thread makes progress; what it captures is its own.
-  std::function<Stream<float>(const std::vector<double>& derivatives)> changes;
+  std::function<Stream(const std::vector<double>& derivatives)> changes;
 };
 
 /// Every rank sends each owner its parts of the owner's derivatives; the owner adds them, in the order of the ranks, and changes
@@ -24,7 +24,7 @@ struct CoordinateStep {
 /// Errors   malformed: a rank sent parts of another number of coordinates. Those of sparse_allgather().
 /// Source   sparcml.txt, section 8.2 (the sparse allgather of what each node changed); the parts are sent because rows are
 ///          partitioned as well.
-peer::Task<Result<peer::Gathered<float>>> exchange_coordinates(peer::Channel& channel, CoordinateStep step,
-                                                               peer::SparseAllgatherSettings settings);
+peer::Task<Result<peer::Gathered>> exchange_coordinates(peer::Channel& channel, CoordinateStep step,
+                                                        peer::SparseAllgatherSettings settings);
 
 }  // namespace millrace::cli

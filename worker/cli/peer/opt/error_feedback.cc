@@ -18,58 +18,58 @@ Result<ErrorFeedback> ErrorFeedback::make(const ErrorFeedbackOptions& options) {
                 "selection '" + std::string(info->name) +
                     "' is for unbiased jobs: what it does not send may not stay for later");
   }
-  auto selector = make_selector<float>(*options.select, options.dimension);
+  auto selector = make_selector(*options.select, options.dimension);
   if (!selector) return std::unexpected(selector.error());
   feedback.selector_ = std::move(*selector);
   return feedback;
 }
 
-void ErrorFeedback::add(const StreamView<float>& stream) {
+void ErrorFeedback::add(const StreamView& stream) {
   if (stream.values.empty()) return;
   if (residual_.empty()) residual_.assign(options_.dimension, 0.0F);
-  add_scaled<float>(residual_, stream, 1.0F);
+  add_scaled(residual_, stream, 1.0F);
 }
 
-HeldStream<float> ErrorFeedback::take_all() {
-  Stream<float> all;
+HeldStream ErrorFeedback::take_all() {
+  Stream all;
   all.dimension = options_.dimension;
   all.dense = true;
   all.values = std::move(residual_);
   residual_ = {};
   // A dense contribution is what an algorithm that selects expects; else what is zero need not travel.
-  if (options_.result == peer::ResultKind::kGlobalTopk) return HeldStream<float>::from(std::move(all));
-  return HeldStream<float>::from(to_sparse(all.view()));
+  if (options_.result == peer::ResultKind::kGlobalTopk) return HeldStream::from(std::move(all));
+  return HeldStream::from(to_sparse(all.view()));
 }
 
-Result<HeldStream<float>> ErrorFeedback::take_selected(uint64_t step) {
-  const StreamView<float> all{options_.dimension, true, {}, residual_};
+Result<HeldStream> ErrorFeedback::take_selected(uint64_t step) {
+  const StreamView all{options_.dimension, true, {}, residual_};
   IndexBuffer positions;
   if (Status status = selector_->select(all, {step, options_.random}, positions); !status) {
     return std::unexpected(status.error());
   }
-  Stream<float> selected = peer::entries_at<float>(all, positions);
+  Stream selected = peer::entries_at(all, positions);
   for (const uint32_t position : positions) residual_[position] = 0;
-  return HeldStream<float>::from(std::move(selected));
+  return HeldStream::from(std::move(selected));
 }
 
-Result<HeldStream<float>> ErrorFeedback::contribution(Stream<float>&& gradient, uint64_t step) {
-  if (!all_finite<float>(gradient.values)) return fail(ErrorCode::kNonFinite, "a gradient has NaN or infinity");
+Result<HeldStream> ErrorFeedback::contribution(Stream&& gradient, uint64_t step) {
+  if (!all_finite(gradient.values)) return fail(ErrorCode::kNonFinite, "a gradient has NaN or infinity");
   const bool global = options_.result == peer::ResultKind::kGlobalTopk;
-  if (selector_ == nullptr && !global && residual_.empty()) return HeldStream<float>::from(std::move(gradient));
+  if (selector_ == nullptr && !global && residual_.empty()) return HeldStream::from(std::move(gradient));
   add(gradient.view());
-  if (residual_.empty()) return HeldStream<float>::from(Stream<float>::empty(options_.dimension));
+  if (residual_.empty()) return HeldStream::from(Stream::empty(options_.dimension));
   return selector_ == nullptr ? take_all() : take_selected(step);
 }
 
-Stream<float> ErrorFeedback::take_residual() {
-  Stream<float> all = Stream<float>::empty(options_.dimension);
+Stream ErrorFeedback::take_residual() {
+  Stream all = Stream::empty(options_.dimension);
   if (residual_.empty()) return all;
   all.dense = true;
   all.values = std::exchange(residual_, {});
   return to_sparse(all.view());
 }
 
-void ErrorFeedback::take_back(const HeldStream<float>& own, const peer::Reduced<float>& reduced) {
+void ErrorFeedback::take_back(const HeldStream& own, const peer::Reduced& reduced) {
   if (options_.codec_error == CodecError::kRetained) add(reduced.returned.view());
   if (options_.result != peer::ResultKind::kGlobalTopk || own.view.values.empty()) return;
   // own - what was handed over, entry by entry.

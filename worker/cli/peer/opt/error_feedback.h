@@ -39,26 +39,26 @@ class ErrorFeedback {
 
   /// Adds the gradient to the residual, and takes out what is contributed in this step.
   /// Errors   non_finite: NaN or infinity in the gradient.
-  Result<HeldStream<float>> contribution(Stream<float>&& gradient, uint64_t step);
+  Result<HeldStream> contribution(Stream&& gradient, uint64_t step);
   /// The step's allreduce has ended: `own` is what was contributed to it.
-  void take_back(const HeldStream<float>& own, const peer::Reduced<float>& reduced);
+  void take_back(const HeldStream& own, const peer::Reduced& reduced);
 
   /// Of what was contributed, this was not handed over after all: it is sent later.
-  void give_back(const StreamView<float>& stream) { add(stream); }
+  void give_back(const StreamView& stream) { add(stream); }
 
   /// [dimension], or empty while nothing stayed.
   std::span<const float> residual() const { return residual_; }
   /// Hands it out and forgets it; sparse.
-  Stream<float> take_residual();
+  Stream take_residual();
 
  private:
   explicit ErrorFeedback(const ErrorFeedbackOptions& options) : options_(options) {}
-  void add(const StreamView<float>& stream);
-  HeldStream<float> take_all();
-  Result<HeldStream<float>> take_selected(uint64_t step);
+  void add(const StreamView& stream);
+  HeldStream take_all();
+  Result<HeldStream> take_selected(uint64_t step);
 
   ErrorFeedbackOptions options_;
-  std::unique_ptr<Selector<float>> selector_;
+  std::unique_ptr<Selector> selector_;
   Buffer<float> residual_;
 };
 

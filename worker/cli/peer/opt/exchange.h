@@ -12,7 +12,7 @@ namespace millrace::cli {
 
 /// What a step comes to, over all ranks.
 struct StepSum {
-  HeldStream<float> sum;   ///< the same bits on all ranks
+  HeldStream sum;          ///< the same bits on all ranks
   double denominator = 1;  ///< contributions in it: the mean of the ranks' gradients is the sum over this
 };
 
@@ -43,7 +43,7 @@ class Exchange {
 
   /// Takes in this rank's gradient of the step, and starts to sum what of it is sent. step: from 0. At most
   /// OptimizerOptions::asynchronous steps are in flight before.
-  virtual Status start(uint64_t step, Stream<float>&& gradient) = 0;
+  virtual Status start(uint64_t step, Stream&& gradient) = 0;
   /// Waits for the oldest step in flight. REQUIRES: in_flight() > 0.
   virtual Result<StepSum> finish_oldest() = 0;
   virtual size_t in_flight() const = 0;
@@ -51,7 +51,7 @@ class Exchange {
   /// Cost  may be a pass over the residual: not every step.
   virtual ExchangeCounts counts() const = 0;
   /// Hands out what stays for later, and forgets it. REQUIRES: nothing is in flight.
-  virtual Result<Stream<float>> take_residual() = 0;
+  virtual Result<Stream> take_residual() = 0;
   /// All ranks have made their last step. REQUIRES: nothing is in flight.
   virtual Status end() = 0;
 };

@@ -132,8 +132,8 @@ class GradientDescent final : public PeerOptimizer {
       }
     }
     const double factor = form_.rate == RateIn::kGradient ? 1 : rate;
-    add_scaled<float>(values, sum.sum.view,
-                      static_cast<float>(-factor / (sum.denominator * static_cast<double>(model_.scale()))));
+    add_scaled(values, sum.sum.view,
+               static_cast<float>(-factor / (sum.denominator * static_cast<double>(model_.scale()))));
   }
 
   /// All weights are gone over as it is: they are shrunk one by one.

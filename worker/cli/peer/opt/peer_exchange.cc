@@ -25,8 +25,8 @@ bool selects_globally(const AlgorithmInfo& info) {
   return info.selects || info.result == peer::ResultKind::kGlobalTopk;
 }
 
-AllreduceSettings<float> settings_of(const OptimizerOptions& options, uint64_t dimension) {
-  AllreduceSettings<float> settings;
+AllreduceSettings settings_of(const OptimizerOptions& options, uint64_t dimension) {
+  AllreduceSettings settings;
   settings.dimension = dimension;
   if (selects_globally(peer::algorithm_info(options.algorithm))) settings.k = k_of(options.select, dimension);
   settings.wire.contribution = options.codec;
@@ -86,14 +86,14 @@ class PeerExchange final : public Exchange {
   /// Each allreduce has one run at a time, and keeps what it carries over; steps take them in turn.
   Status add_allreduces(const OptimizerOptions& options) {
     for (uint32_t at = 0; at <= options.asynchronous; ++at) {
-      auto allreduce = peer::make_allreduce<float>(options.algorithm, settings_);
+      auto allreduce = peer::make_allreduce(options.algorithm, settings_);
       if (!allreduce) return std::unexpected(allreduce.error());
       allreduces_.push_back(std::move(*allreduce));
     }
     return {};
   }
 
-  Status start(uint64_t step, Stream<float>&& gradient) override {
+  Status start(uint64_t step, Stream&& gradient) override {
     auto own = contribution(step, std::move(gradient));
     if (!own) return end_group(setup_.group, own.error());
     if (grid_) *own = grid_->round(*own);
@@ -117,7 +117,7 @@ class PeerExchange final : public Exchange {
 
   size_t in_flight() const override { return in_flight_.size(); }
   ExchangeCounts counts() const override { return {.entries = entries_}; }
-  Result<Stream<float>> take_residual() override { return feedback_.take_residual(); }
+  Result<Stream> take_residual() override { return feedback_.take_residual(); }
   Status end() override { return {}; }
 
  private:
@@ -127,7 +127,7 @@ class PeerExchange final : public Exchange {
     return momentum && momentum->masked && options.reselect != "none";
   }
 
-  StepSum finish_on_grid(const HeldStream<float>& own, HeldStream<float>&& sum) {
+  StepSum finish_on_grid(const HeldStream& own, HeldStream&& sum) {
     PeerGrid::Settled settled = grid_->settle(std::move(sum));
     feedback_.give_back(settled.returned.view());
     entries_ += own.view.count();
@@ -136,11 +136,11 @@ class PeerExchange final : public Exchange {
   }
 
   struct InFlight {
-    peer::Pending<peer::Reduced<float>> pending;
-    HeldStream<float> own;
+    peer::Pending<peer::Reduced> pending;
+    HeldStream own;
   };
 
-  Result<HeldStream<float>> contribution(uint64_t step, Stream<float>&& gradient) {
+  Result<HeldStream> contribution(uint64_t step, Stream&& gradient) {
     if (clip_.on()) {
       clip_.pushed(pushes_, 0, squared_norm_of(gradient.values));
       const float factor = clip_.factor(pushes_);
@@ -150,7 +150,7 @@ class PeerExchange final : public Exchange {
       }
     }
     if (velocity_) {
-      if (!all_finite<float>(gradient.values)) return fail(ErrorCode::kNonFinite, "a gradient has NaN or infinity");
+      if (!all_finite(gradient.values)) return fail(ErrorCode::kNonFinite, "a gradient has NaN or infinity");
       gradient = velocity_->enter(std::move(gradient));
     }
     return feedback_.contribution(std::move(gradient), step);
@@ -159,24 +159,24 @@ class PeerExchange final : public Exchange {
   bool keeps_largest() const { return allreduces_.front()->info().result == peer::ResultKind::kGlobalTopk; }
 
   /// Of what was sent, the velocity of what was handed over ends.
-  void mask(const HeldStream<float>& own, const peer::Reduced<float>& reduced) {
+  void mask(const HeldStream& own, const peer::Reduced& reduced) {
     if (!keeps_largest()) return velocity_->applied(0, own, nullptr);
-    Stream<float> carried = Stream<float>::empty(setup_.dimension);
+    Stream carried = Stream::empty(setup_.dimension);
     carried.indices = reduced.contributed;
     carried.values.assign(carried.indices.size(), 1.0F);
-    const auto held = HeldStream<float>::from(std::move(carried));
+    const auto held = HeldStream::from(std::move(carried));
     velocity_->applied(0, own, &held);
   }
 
   ExchangeSetup setup_;
-  AllreduceSettings<float> settings_;
+  AllreduceSettings settings_;
   worker::LocalClip clip_;
   uint64_t pushes_ = 0;
   std::optional<worker::Velocity> velocity_;
   bool masked_ = false;
   ErrorFeedback feedback_;
   std::optional<PeerGrid> grid_;  ///< reproducible
-  std::vector<std::unique_ptr<peer::Allreduce<float>>> allreduces_;
+  std::vector<std::unique_ptr<peer::Allreduce>> allreduces_;
   std::deque<InFlight> in_flight_;
   uint64_t entries_ = 0;
 };
@@ -197,7 +197,7 @@ Status check_peer_exchange(const OptimizerOptions& options) {
   }
   constexpr uint64_t kAnyDimension = 1 << 20;
   if (Status status = check_peer_grid(options, kAnyDimension); !status) return status;
-  if (const auto made = peer::make_allreduce<float>(options.algorithm, settings_of(options, kAnyDimension)); !made) {
+  if (const auto made = peer::make_allreduce(options.algorithm, settings_of(options, kAnyDimension)); !made) {
     return std::unexpected(made.error());
   }
   const auto momentum = worker::momentum_from_text(options.momentum);

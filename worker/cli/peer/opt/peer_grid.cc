@@ -26,7 +26,7 @@ uint64_t entries_of(const protocol::ReselectSpec& spec, uint64_t dimension) {
 /// Entries of both streams at one index; indices ascend.
 class Finder {
  public:
-  explicit Finder(const StreamView<float>& stream) : stream_(stream) {}
+  explicit Finder(const StreamView& stream) : stream_(stream) {}
   bool has(uint64_t index) {
     if (stream_.dense) return true;
     while (at_ < stream_.indices.size() && stream_.indices[at_] < index) ++at_;
@@ -34,7 +34,7 @@ class Finder {
   }
 
  private:
-  StreamView<float> stream_;
+  StreamView stream_;
   size_t at_ = 0;
 };
 
@@ -77,40 +77,40 @@ Result<PeerGrid> PeerGrid::make(const OptimizerOptions& options, uint64_t dimens
   return PeerGrid(BlockGrid(grid->block_indices, grid->exponent_initial, ranks), entries_of(*reselect, dimension));
 }
 
-HeldStream<float> PeerGrid::round(const HeldStream<float>& selected) {
+HeldStream PeerGrid::round(const HeldStream& selected) {
   selected_ = selected;
-  Stream<float> sent = selected.copy();
+  Stream sent = selected.copy();
   grid_.round(selected.view, sent.values);
   back_.resize(sent.values.size());
   Buffer<float> beyond(sent.values.size());
   grid_remainders(selected.view.values, sent.values, back_, beyond);
   drop_zeros(sent);
-  return HeldStream<float>::from(std::move(sent));
+  return HeldStream::from(std::move(sent));
 }
 
 /// False: the whole sum is the update.
-bool PeerGrid::cut(HeldStream<float>& sum) {
+bool PeerGrid::cut(HeldStream& sum) {
   if (k_ == 0) return false;
   const SumCut by_before = counted_ ? cut_of(counts_, k_) : SumCut{};
   counts_.clear();
   counts_.add(sum.view.values);
   counted_ = true;
   if (by_before.bin == 0) return false;
-  Stream<float> kept = sum.view.dense ? to_sparse(sum.view) : sum.copy();
+  Stream kept = sum.view.dense ? to_sparse(sum.view) : sum.copy();
   const uint32_t count = apply_cut(by_before, grid_.block_indices(), kept.indices, kept.values);
   kept.indices.resize(count);
   kept.values.resize(count);
-  sum = HeldStream<float>::from(std::move(kept));
+  sum = HeldStream::from(std::move(kept));
   return true;
 }
 
-PeerGrid::Settled PeerGrid::settle(HeldStream<float>&& sum) {
+PeerGrid::Settled PeerGrid::settle(HeldStream&& sum) {
   Settled settled;
   settled.is_cut = cut(sum);
   settled.update = std::move(sum);
   grid_.observe(settled.update.view);
   grid_.end_step();
-  settled.returned = Stream<float>::empty(selected_.view.dimension);
+  settled.returned = Stream::empty(selected_.view.dimension);
   Finder update(settled.update.view);
   for (size_t i = 0; i < selected_.view.values.size(); ++i) {
     const auto index = selected_.view.dense ? static_cast<uint32_t>(i) : selected_.view.indices[i];

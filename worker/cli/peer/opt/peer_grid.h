@@ -20,23 +20,23 @@ class PeerGrid {
   static Result<PeerGrid> make(const OptimizerOptions& options, uint64_t dimension, uint32_t ranks);
 
   /// What goes out of what was selected: on the grid, without zeros where it is sparse.
-  HeldStream<float> round(const HeldStream<float>& selected);
+  HeldStream round(const HeldStream& selected);
 
   struct Settled {
-    HeldStream<float> update;  ///< the same on all ranks
-    bool is_cut = false;       ///< `update` is a part of the sum
-    Stream<float> returned;    ///< of what was selected: what the update does not have; one value an entry
+    HeldStream update;    ///< the same on all ranks
+    bool is_cut = false;  ///< `update` is a part of the sum
+    Stream returned;      ///< of what was selected: what the update does not have; one value an entry
   };
   /// The sum over all ranks: of the step that round() began.
-  Settled settle(HeldStream<float>&& sum);
+  Settled settle(HeldStream&& sum);
 
  private:
   PeerGrid(const BlockGrid& grid, uint64_t k) : grid_(grid), k_(k) {}
-  bool cut(HeldStream<float>& sum);
+  bool cut(HeldStream& sum);
 
   BlockGrid grid_;
   uint64_t k_;  ///< of the sum; 0: all of it
-  HeldStream<float> selected_;
+  HeldStream selected_;
   Buffer<float> back_;
   SumHistogram counts_;  ///< of the step before
   bool counted_ = false;

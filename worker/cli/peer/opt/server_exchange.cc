@@ -79,7 +79,7 @@ TensorOptions tensor_options(uint64_t dimension) {
 /// The update's pieces as one stream. Errors  internal: parts that counted different numbers of workers, which cannot be where
 /// all of them are in every step.
 Result<StepSum> sum_of(const TensorUpdate& update, uint64_t dimension) {
-  std::vector<StreamView<float>> pieces;
+  std::vector<StreamView> pieces;
   uint64_t covered = 0;
   for (const UpdatePiece& piece : update.pieces) {
     const bool fits = piece.begin == covered && piece.denominator == update.pieces.front().denominator;
@@ -87,13 +87,13 @@ Result<StepSum> sum_of(const TensorUpdate& update, uint64_t dimension) {
     pieces.push_back({piece.dimension, piece.dense, piece.indices, piece.values});
     covered += piece.dimension;
   }
-  auto sum = concatenate<float>(pieces);
+  auto sum = concatenate(pieces);
   if (!sum) return std::unexpected(sum.error());
   if (covered != dimension) {
     return fail(ErrorCode::kInternal, "step " + std::to_string(update.step) + " covers " + std::to_string(covered) +
                                           " of " + std::to_string(dimension) + " parameters");
   }
-  return StepSum{HeldStream<float>::from(std::move(*sum)), update.pieces.front().denominator};
+  return StepSum{HeldStream::from(std::move(*sum)), update.pieces.front().denominator};
 }
 
 class ServerExchange final : public Exchange {
@@ -106,7 +106,7 @@ class ServerExchange final : public Exchange {
     return guarded([&] { session_ = Session::connect(job, {tensor_options(setup_.dimension)}); });
   }
 
-  Status start(uint64_t /*step*/, Stream<float>&& gradient) override {
+  Status start(uint64_t /*step*/, Stream&& gradient) override {
     const auto push = [&] {
       return gradient.dense ? session_->try_push(0, gradient.values, 1, kExchangeSlice)
                             : session_->try_push_sparse(0, gradient.indices, gradient.values, 1, kExchangeSlice);
@@ -137,8 +137,8 @@ class ServerExchange final : public Exchange {
             .bytes_received = stats.bytes_down};
   }
 
-  Result<Stream<float>> take_residual() override {
-    Stream<float> residual = Stream<float>::empty(setup_.dimension);
+  Result<Stream> take_residual() override {
+    Stream residual = Stream::empty(setup_.dimension);
     Status status = guarded([&] {
       const SparseEntries entries = session_->take_residual(0);
       residual.indices.assign(entries.indices.begin(), entries.indices.end());
