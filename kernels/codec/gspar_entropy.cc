@@ -82,7 +82,7 @@ struct GsparEntropyHeader {
     }
     if (*minus > kGsparEntropyFrequencyMax || *plus > kGsparEntropyFrequencyMax || *exact >= count) return std::nullopt;
     if (*minus + *plus > kFrequencies || *minus + *plus < kFrequencies - kGsparEntropyFrequencyMax) return std::nullopt;
-    const uint64_t other = (uint64_t { *exact } + 1) * sizeof(float);
+    const uint64_t other = (uint64_t{*exact} + 1) * sizeof(float);
     if (reader.remaining() < other + sizeof(uint32_t)) return std::nullopt;
     const uint64_t symbols = reader.remaining() - other;
     if (symbols % 2 != 0 || count > symbols * kEntriesPerByte) return std::nullopt;

@@ -294,8 +294,8 @@ TEST(HostileFrame, AnAddressWithControlCharactersIsRefused) {
 
 wire::Hello::Builder init_hello(wire::Envelope::Builder envelope, const ByteBuffer& spec) {
   auto hello = envelope.initHello();
-  hello.setVersionMin(1);
-  hello.setVersionMax(1);
+  hello.setVersionMin(kProtocolVersion);
+  hello.setVersionMax(kProtocolVersion);
   hello.setShardCount(1);
   hello.setSpec(capnp::Data::Reader(spec.data(), spec.size()));
   hello.setSpecHash(hash64(ByteSpan(spec)));
@@ -309,7 +309,8 @@ TEST(HostileFrame, AHelloMustHoldTogether) {
   EXPECT_EQ(frame_hostile_refusal([&](auto e) { init_hello(e, spec).setShardCount(0); }), ErrorCode::kMalformed);
   EXPECT_EQ(frame_hostile_refusal([&](auto e) { init_hello(e, spec).setShardCount(kShardsMax + 1); }),
             ErrorCode::kMalformed);
-  EXPECT_EQ(frame_hostile_refusal([&](auto e) { init_hello(e, spec).setVersionMin(2); }), ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([&](auto e) { init_hello(e, spec).setVersionMin(kProtocolVersion + 1); }),
+            ErrorCode::kMalformed);
   EXPECT_EQ(frame_hostile_refusal([&](auto e) { init_hello(e, spec).initAuth(kAuthBytesMax + 1); }),
             ErrorCode::kLimitExceeded);
   EXPECT_EQ(frame_hostile_refusal([&](auto e) { init_hello(e, ByteBuffer{1, 0, 3}); }), ErrorCode::kMalformed);
@@ -318,7 +319,8 @@ TEST(HostileFrame, AHelloMustHoldTogether) {
 }
 
 TEST(HostileFrame, AWelcomeInAVersionThatWasNotOfferedIsRefused) {
-  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initWelcome().setVersion(2); }), ErrorCode::kVersionMismatch);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initWelcome().setVersion(kProtocolVersion + 1); }),
+            ErrorCode::kVersionMismatch);
   EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initWelcome().setVersion(0); }), ErrorCode::kVersionMismatch);
 }
 

@@ -80,9 +80,7 @@ inline std::vector<float> values_of(Pattern pattern, size_t n, uint64_t seed) {
         values[i] = sign * std::numeric_limits<float>::denorm_min() * static_cast<float>(random.next_below(1000));
         break;
       case Pattern::kHeavyTail: values[i] = sign * static_cast<float>(1 / (random.next_unit() + 1e-9)); break;
-      case Pattern::kOneSpike:
-        values[i] = i == n / 2 ? 1e9F : static_cast<float>(random.next_normal()) * 1e-3F;
-        break;
+      case Pattern::kOneSpike: values[i] = i == n / 2 ? 1e9F : static_cast<float>(random.next_normal()) * 1e-3F; break;
       case Pattern::kPeriodic: values[i] = i % 256 == 0 ? 100.0F : static_cast<float>(random.next_unit()); break;
       case Pattern::kLargeAtTheEnd:
         values[i] = sign * static_cast<float>(random.next_unit()) + (i + 17 > n ? 10.0F : 0.0F);
