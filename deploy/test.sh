@@ -13,7 +13,9 @@
 #                                    dev    vector kernels on every instruction set, simulations, lint rules, integration tests
 #   deploy/test.sh --quick         setup, build, dev
 #   deploy/test.sh --release       all stages, and in each what CI leaves out: all unit tests in all three builds, everything under
-#                                  lint, the models, fuzzers for 60 seconds each, the punisher for ten minutes. Two hours.
+#                                  lint, the models, fuzzers for 60 seconds each, the punisher for ten minutes. Then stage
+#                                    papers every script of tests/bench/papers with --quick: that it runs, not what it shows
+#                                  Two hours.
 #   deploy/test.sh --stage NAME    that stage alone (repeatable)
 #
 # A stage has a budget of time on two cores, with an empty compiler cache; one that took longer is marked in the table, not failed.
@@ -24,8 +26,9 @@ cd "$(dirname "$0")/.."
 
 readonly ALL_STAGES=(setup build asan tsan fuzz lint models punish dev)
 readonly QUICK_STAGES=(setup build dev)
-# Seconds; 25 minutes in all.
-declare -rA BUDGETS=([setup]=20 [build]=360 [asan]=420 [tsan]=150 [fuzz]=120 [lint]=60 [models]=20 [punish]=50 [dev]=300)
+readonly RELEASE_STAGES=("${ALL_STAGES[@]}" papers)
+# Seconds; 25 minutes in all, without papers.
+declare -rA BUDGETS=([setup]=20 [build]=360 [asan]=420 [tsan]=150 [fuzz]=120 [lint]=60 [models]=20 [punish]=50 [dev]=300 [papers]=600)
 readonly LOGS=build/logs
 readonly GREEN=tests/lint/green_commit.txt
 readonly JOBS=${MILLRACE_JOBS:-$(nproc)}
@@ -114,11 +117,17 @@ stage_dev() {
   fi
 }
 
+stage_papers() {
+  deploy/setup.sh --papers && cmake --preset dev &&
+    cmake --build --preset dev -j "$JOBS" --target millrace_replay millrace_history_replay millrace_command millrace-peer &&
+    tests/bench/papers/run_all.sh --quick --programs build/dev/bin --out build/papers
+}
+
 usage() { sed -n '2,/^set -/{/^#/p}' "$0" | sed 's/^# \{0,1\}//'; }
 
 known_stage() {
   local stage
-  for stage in "${ALL_STAGES[@]}"; do
+  for stage in "${RELEASE_STAGES[@]}"; do
     [ "$stage" != "$1" ] || return 0
   done
   return 1
@@ -140,6 +149,8 @@ run_stage() {
     [ "$stage" = dev ] || show_failure "$stage"
   elif [ "$stage" = fuzz ]; then
     grep '^fuzz:' "$LOGS/$stage.log"
+  elif [ "$stage" = papers ]; then
+    grep '^papers:' "$LOGS/$stage.log"
   elif [ "$stage" != dev ]; then
     tail -n 3 "$LOGS/$stage.log"
   fi
@@ -156,7 +167,7 @@ main() {
       --quick) stages=("${QUICK_STAGES[@]}") ;;
       --release) release=yes ;;
       --stage)
-        known_stage "${2:-}" || { echo "test: no stage '${2:-}': ${ALL_STAGES[*]}" >&2; exit 2; }
+        known_stage "${2:-}" || { echo "test: no stage '${2:-}': ${RELEASE_STAGES[*]}" >&2; exit 2; }
         stages+=("$2")
         shift
         ;;
@@ -165,7 +176,10 @@ main() {
     esac
     shift
   done
-  [ "${#stages[@]}" -gt 0 ] || stages=("${ALL_STAGES[@]}")
+  if [ "${#stages[@]}" -eq 0 ]; then
+    stages=("${ALL_STAGES[@]}")
+    [ "$release" = no ] || stages=("${RELEASE_STAGES[@]}")
+  fi
   FUZZ_SECONDS=${MILLRACE_FUZZ_SECONDS:-$([ "$release" = yes ] && echo 60 || echo 8)}
   PUNISH_SECONDS=${MILLRACE_PUNISH_SECONDS:-$([ "$release" = yes ] && echo 600 || echo 30)}
   export FUZZ_SECONDS
@@ -179,7 +193,7 @@ main() {
   printf '  %-6s %-7s %4d s\n' all '' $((SECONDS - begun))
   [ "${#failed[@]}" -eq 0 ] || printf 'Failed: %s (logs in %s/)\n' "${failed[*]}" "$LOGS"
   # Last, ctest's own words on the last stage that ran tests.
-  [ "$stage" != dev ] || tail -n "$SUMMARY_LINES" "$LOGS/$stage.log"
+  [[ " ${stages[*]} " != *" dev "* ]] || tail -n "$SUMMARY_LINES" "$LOGS/dev.log"
   [ "${#failed[@]}" -eq 0 ]
 }
 

@@ -9,11 +9,21 @@ readonly SCRIPTS=(redsync_fig1 oktopk_fig4_6 gspar_fig1_3 gspar_fig4 deepreduce_
   auto_grid)
 readonly SKIPPED=77
 
-failed=()
+# One line for each script, all together at the end.
+table=() failed=()
 for script in "${SCRIPTS[@]}"; do
   printf '=== %s\n' "$script"
+  started=$SECONDS
   /usr/bin/python3 "$(dirname "$0")/$script.py" "$@"
-  result=$?
-  [ "$result" = 0 ] || [ "$result" = "$SKIPPED" ] || failed+=("$script")
+  case $? in
+    0) result=ran ;;
+    "$SKIPPED") result=skipped ;;
+    *)
+      result=FAILED
+      failed+=("$script")
+      ;;
+  esac
+  table+=("$(printf 'papers: %-18s %-7s %4d s' "$script" "$result" $((SECONDS - started)))")
 done
+printf '%s\n' "${table[@]}"
 [ "${#failed[@]}" -eq 0 ] || { printf 'failed: %s\n' "${failed[*]}" >&2; exit 1; }
