@@ -1,17 +1,13 @@
 #pragma once
 
-#include <cstdint>
-#include <string>
 #include <string_view>
 
+#include "kernels/base/host_port.h"
 #include "kernels/base/result.h"
 
 namespace millrace::monitoring {
 
-struct HttpAddress {
-  std::string host;  ///< without brackets
-  uint16_t port = 0;
-};
+using HttpAddress = HostPort;
 
 /// Reads "HOST:PORT" or "[HOST]:PORT"; an IPv6 host needs its brackets.
 ///

@@ -24,6 +24,11 @@ constexpr size_t kCopyBelowBytes = 1024;
 constexpr size_t kFramesMax = 2;
 constexpr int kBacklog = 1024;
 constexpr int kKeepaliveIdleS = 30;
+/// Where a name has several addresses, one that does not answer must leave time for the others.
+constexpr int kOneAddressConnectMs = 2'000;
+constexpr int kOneAddressHandshakeMs = 5'000;
+/// A free port of a name's first address may be taken on the second one: another one is asked for.
+constexpr int kFreePortTries = 8;
 
 // What keeps a payload alive until ZeroMQ has sent it. Released by an I/O thread, whose queue orders that after the sending
 // thread's writes; `handed` says the same where tools can see it (the library is not built for ThreadSanitizer).
@@ -271,6 +276,64 @@ class Socket {
   void* handle_ = nullptr;
 };
 
+namespace {
+
+Status listen_at(Socket& socket, const std::string& address) {
+  if (zmq_bind(socket.handle(), address.c_str()) == 0) return {};
+  const int error = zmq_errno();
+  if (error == EADDRINUSE) {
+    return fail(ErrorCode::kConflict,
+                address + " is in use: stop what listens there, or choose another port (port 0 takes a free one)");
+  }
+  const bool elsewhere = error == EADDRNOTAVAIL || error == ENODEV || error == EAFNOSUPPORT;
+  return fail(elsewhere ? ErrorCode::kUnavailable : ErrorCode::kIo,
+              "cannot listen on " + address + ": " + zmq_strerror(error) +
+                  "; give an address of this machine as tcp://HOST:PORT");
+}
+
+std::string listening_at(Socket& socket) {
+  std::array<char, 256> bound{};
+  size_t length = bound.size();
+  MILLRACE_CHECK(zmq_getsockopt(socket.handle(), ZMQ_LAST_ENDPOINT, bound.data(), &length) == 0);
+  return bound.data();
+}
+
+std::string bindable(std::string address) {
+  if (address.ends_with(":0")) address.replace(address.size() - 1, 1, "*");
+  return address;
+}
+
+}  // namespace
+
+/// Listens on each address of a name, all by one port.
+Status Listener::bind_host(const HostPort& wanted, const HostResolver& resolver) {
+  const auto addresses = resolver(wanted.host);
+  if (!addresses) {
+    return fail(ErrorCode::kIo,
+                "cannot listen on " + tcp_address(wanted.host, wanted.port) + ": " + addresses.error().message);
+  }
+  for (int tries = 1;; ++tries) {
+    std::vector<std::string> bound;
+    Status last;
+    uint16_t port = wanted.port;
+    for (const HostAddress& address : *addresses) {
+      last = listen_at(*socket_, bindable(tcp_address(address.text, port)));
+      if (!last && last.error().code == ErrorCode::kUnavailable) continue;
+      if (!last) break;
+      bound.push_back(listening_at(*socket_));
+      port = split_tcp_address(bound.back()).value_or(wanted).port;
+    }
+    const bool elsewhere_only = last || last.error().code == ErrorCode::kUnavailable;
+    if (elsewhere_only && !bound.empty()) {
+      address_ = bound.size() == 1 ? plain_ipv4(bound.front()) : tcp_address(wanted.host, port);
+      return {};
+    }
+    const bool another = wanted.port == 0 && tries < kFreePortTries && last.error().code == ErrorCode::kConflict;
+    if (!another) return fail(ErrorCode::kIo, last.error().message);
+    for (const std::string& one : bound) zmq_unbind(socket_->handle(), one.c_str());
+  }
+}
+
 Result<std::unique_ptr<Listener>> Listener::bind(TransportContext& context, const std::string& address) {
   std::unique_ptr<Listener> listener(new Listener);
   listener->limits_ = context.options().limits;
@@ -279,21 +342,15 @@ Result<std::unique_ptr<Listener>> Listener::bind(TransportContext& context, cons
   listener->socket_ = std::move(*socket);
   listener->socket_->set(ZMQ_ROUTER_MANDATORY, 1);
   listener->socket_->set(ZMQ_BACKLOG, kBacklog);
-  std::string wanted = address;
-  if (wanted.ends_with(":0")) wanted.replace(wanted.size() - 1, 1, "*");
-  if (zmq_bind(listener->socket_->handle(), wanted.c_str()) != 0) {
-    const int error = zmq_errno();
-    if (error == EADDRINUSE) {
-      return fail(ErrorCode::kIo,
-                  address + " is in use: stop what listens there, or choose another port (port 0 takes a free one)");
-    }
-    return fail(ErrorCode::kIo, "cannot listen on " + address + ": " + zmq_strerror(error) +
-                                    "; give an address of this machine as tcp://HOST:PORT");
+  const std::optional<HostPort> host = split_tcp_address(address);
+  if (host && host->host != "*" && !is_numeric_host(host->host)) {
+    if (const Status bound = listener->bind_host(*host, context.options().resolver); !bound)
+      return std::unexpected(bound.error());
+    return listener;
   }
-  std::array<char, 256> bound{};
-  size_t length = bound.size();
-  MILLRACE_CHECK(zmq_getsockopt(listener->socket_->handle(), ZMQ_LAST_ENDPOINT, bound.data(), &length) == 0);
-  listener->address_ = plain_ipv4(bound.data());
+  if (const Status bound = listen_at(*listener->socket_, bindable(address)); !bound)
+    return fail(ErrorCode::kIo, bound.error().message);
+  listener->address_ = plain_ipv4(listening_at(*listener->socket_));
   return listener;
 }
 
@@ -319,6 +376,8 @@ Result<std::unique_ptr<Connection>> Connection::connect(TransportContext& contex
   connection->context_ = &context;
   connection->address_ = address;
   connection->limits_ = context.options().limits;
+  connection->name_ = split_tcp_address(address);
+  if (connection->name_ && is_numeric_host(connection->name_->host)) connection->name_.reset();
   if (auto status = connection->reconnect(); !status) return std::unexpected(status.error());
   return connection;
 }
@@ -329,7 +388,18 @@ Connection::~Connection() {
 }
 
 Status Connection::reconnect() {
-  // All that takes memory or descriptors first: without them the connection stays as it was.
+  if (const Status opened = open_sockets(); !opened) return opened;
+  state_ = ConnectionState::kConnecting;
+  accepted_ = false;
+  trouble_.clear();
+  unsent_.clear();
+  if (!name_) return connect_to(address_);
+  if (!lookup_) connect_to_host();  // else its answer connects the new socket
+  return {};
+}
+
+/// All that takes memory or descriptors first: without them the connection stays as it was.
+Status Connection::open_sockets() {
   const std::string events = monitor_address();
   auto socket = Socket::open(*context_, ZMQ_DEALER);
   if (!socket) return std::unexpected(socket.error());
@@ -347,16 +417,56 @@ Status Connection::reconnect() {
   }
   monitor_ = std::move(*monitor);
   socket_ = std::move(*socket);
-  state_ = ConnectionState::kConnecting;
-  accepted_ = false;
-  if (zmq_connect(socket_->handle(), address_.c_str()) != 0) {
-    return fail(ErrorCode::kInvalidArgument, "cannot connect to '" + address_ + "': " + zmq_strerror(zmq_errno()) +
-                                                 "; give shard addresses as tcp://HOST:PORT");
-  }
   return {};
 }
 
+Status Connection::connect_to(const std::string& address) {
+  if (zmq_connect(socket_->handle(), address.c_str()) == 0) return {};
+  return fail(ErrorCode::kInvalidArgument, "cannot connect to '" + address + "': " + zmq_strerror(zmq_errno()) +
+                                               "; give shard addresses as tcp://HOST:PORT");
+}
+
+/// Connects to the next address of the name, or begins to look it up.
+void Connection::connect_to_host() {
+  state_ = ConnectionState::kDisconnected;  // also where memory ends on the way: then the owner tries again
+  const std::optional<std::string> next = turns_.next();
+  if (!next) {
+    auto lookup = HostLookup::start(context_->options().resolver, name_->host);
+    if (!lookup) return give_up(lookup.error());
+    lookup_ = std::move(*lookup);
+    state_ = ConnectionState::kConnecting;
+    return;
+  }
+  if (turns_.count() > 1) {
+    socket_->set(ZMQ_CONNECT_TIMEOUT, kOneAddressConnectMs);
+    socket_->set(ZMQ_HANDSHAKE_IVL, kOneAddressHandshakeMs);
+  }
+  if (const Status connected = connect_to(*next); !connected) return give_up(connected.error());
+  for (const Unsent& one : unsent_) socket_->send_all(nullptr, one.envelope, one.payload);
+  unsent_.clear();
+  state_ = ConnectionState::kConnecting;
+}
+
+void Connection::take_lookup() {
+  if (!lookup_) return;
+  const auto found = lookup_->take();
+  if (!found) return;
+  lookup_.reset();
+  state_ = ConnectionState::kDisconnected;
+  if (!*found) return give_up(found->error());
+  std::vector<std::string> addresses;
+  for (const HostAddress& one : **found) addresses.push_back(tcp_address(one.text, name_->port));
+  turns_.take(std::move(addresses));
+  connect_to_host();
+}
+
+void Connection::give_up(const Error& error) {
+  trouble_ = error.message;
+  unsent_.clear();
+}
+
 ConnectionState Connection::state() {
+  take_lookup();
   while (const std::optional<uint16_t> event = monitor_->receive_event()) {
     if (*event == 0) continue;
     if (*event == ZMQ_EVENT_CONNECTED) {
@@ -364,6 +474,7 @@ ConnectionState Connection::state() {
       continue;
     }
     state_ = *event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED ? ConnectionState::kConnected : ConnectionState::kDisconnected;
+    if (state_ == ConnectionState::kConnected) turns_.worked();
   }
   return state_;
 }
@@ -373,7 +484,17 @@ SendResult Connection::send(const Message& message) {
 }
 
 SendResult Connection::send_frames(const SharedBytes& envelope, const SharedBytes& payload) {
-  return socket_->send_all(nullptr, envelope, payload);
+  return lookup_ ? keep_unsent(envelope, payload) : socket_->send_all(nullptr, envelope, payload);
+}
+
+SendResult Connection::keep_unsent(const SharedBytes& envelope, const SharedBytes& payload) {
+  if (unsent_.size() >= context_->options().queue_messages_max) return SendResult::kWouldBlock;
+  // Bytes without an owner are the caller's: it takes them back when this returns.
+  const auto owned = [](const SharedBytes& bytes) {
+    return bytes.owner ? bytes : SharedBytes::from(ByteBuffer(bytes.bytes.begin(), bytes.bytes.end()));
+  };
+  unsent_.push_back({owned(envelope), owned(payload)});
+  return SendResult::kSent;
 }
 
 std::optional<Received> Connection::receive() { return socket_->receive_message(false, limits_); }
@@ -398,18 +519,23 @@ void Waker::clear() {
 
 bool Poller::wait(int timeout_ms) {
   std::vector<zmq_pollitem_t> items;
-  items.reserve(listeners_.size() + 2 * connections_.size() + descriptors_.size() + wakers_.size());
+  items.reserve(listeners_.size() + 3 * connections_.size() + descriptors_.size() + wakers_.size());
   for (auto* listener : listeners_) items.push_back({listener->socket().handle(), 0, ZMQ_POLLIN, 0});
   for (auto* connection : connections_) {
     items.push_back({connection->socket().handle(), 0, ZMQ_POLLIN, 0});
     items.push_back({connection->monitor().handle(), 0, ZMQ_POLLIN, 0});
   }
   for (const int descriptor : descriptors_) items.push_back({nullptr, descriptor, ZMQ_POLLIN, 0});
+  for (const auto* connection : connections_) {
+    if (const int lookup = connection->lookup_descriptor(); lookup >= 0)
+      items.push_back({nullptr, lookup, ZMQ_POLLIN, 0});
+  }
   for (auto* waker : wakers_) items.push_back({nullptr, waker->descriptor(), ZMQ_POLLIN, 0});
   const int ready = zmq_poll(items.data(), static_cast<int>(items.size()), timeout_ms);
-  // Connection events are taken in at once: left unread they would end every later wait too.
+  // Connection events are taken in at once: left unread they would end every later wait too. So are answers of lookups.
   for (size_t at = 0; at < connections_.size(); ++at) {
-    if (items[listeners_.size() + 2 * at + 1].revents != 0) connections_[at]->state();
+    const bool looks_up = connections_[at]->lookup_descriptor() >= 0;
+    if (looks_up || items[listeners_.size() + 2 * at + 1].revents != 0) connections_[at]->state();
   }
   const size_t first_waker = items.size() - wakers_.size();
   for (size_t at = 0; at < wakers_.size(); ++at) {

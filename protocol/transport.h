@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,8 +10,10 @@
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
 #include "protocol/frame.h"
+#include "protocol/host_lookup.h"
 #include "protocol/messages.h"
 #include "protocol/peer_id.h"
+#include "protocol/tcp_address.h"
 
 /// Messages over ZeroMQ: a Listener (ROUTER) that others connect to, Connections (DEALER) to others, and a Poller that waits for
 /// both. One message is two ZeroMQ frames: the envelope, and the payload (empty where there is none). See WIRE_FORMAT.md.
@@ -21,6 +24,7 @@ struct TransportOptions {
   uint32_t io_threads = 1;
   uint32_t queue_messages_max = 16'384;  ///< waiting to be sent to one peer; over that a send says kWouldBlock
   uint32_t linger_ms = 1'000;            ///< what is queued may still go out for so long when a socket is closed
+  HostResolver resolver = look_up_host;  ///< names of hosts to addresses, on threads of its own
   /// Reserved for CURVE keys; empty in this version.
   std::string security;
 };
@@ -67,12 +71,16 @@ class Socket;
 /// Accepts connections. Threads: one at a time.
 class Listener {
  public:
+  /// Listens on every address of the host that is this machine's.
+  ///
   /// address  "tcp://host:port"; port 0 takes a free one.
-  /// Errors   io: the port is in use, or the address is not this machine's; the sentence says what to do.
+  /// Cost     where the host is a name: the system's resolver, which may take seconds.
+  /// Errors   io: the port is in use, the name is not known, or none of its addresses is this machine's; the sentence says
+  ///          what to do.
   static Result<std::unique_ptr<Listener>> bind(TransportContext& context, const std::string& address);
   ~Listener();
 
-  /// The address bound, with the actual port.
+  /// The address bound, with the actual port: by number; by name where the name has several addresses here.
   const std::string& address() const { return address_; }
 
   SendResult send(const PeerId& to, const Message& message);
@@ -87,6 +95,7 @@ class Listener {
 
  private:
   Listener() = default;
+  Status bind_host(const HostPort& wanted, const HostResolver& resolver);
   std::unique_ptr<Socket> socket_;
   std::string address_;
   FrameLimits limits_;
@@ -96,6 +105,9 @@ enum class ConnectionState : uint8_t { kConnecting = 1, kConnected = 2, kDisconn
 
 /// One connection to a Listener. It never reconnects by itself: what was queued for an old connection must not reach a new one
 /// before the Hello; the owner calls reconnect() when its backoff says so. Threads: one at a time.
+///
+/// Where the host is a name, each attempt goes to one address of it: the first attempt looks the name up, each reconnect()
+/// takes the next address, and the one after the last looks the name up again. The address that worked last is tried first.
 class Connection {
  public:
   /// Starts connecting; returns at once. Errors  invalid_argument: not an address. io: no descriptor for a socket.
@@ -104,8 +116,12 @@ class Connection {
 
   const std::string& address() const { return address_; }
 
-  /// Reads pending connection events; takes no memory. kDisconnected stays until reconnect().
+  /// Reads pending connection events; takes memory only where a lookup has ended. kDisconnected stays until reconnect().
   ConnectionState state();
+  /// One sentence: why the name's lookup led to no connection. Empty: it did, or there was none.
+  const std::string& trouble() const { return trouble_; }
+  /// Readable once the lookup that is under way has an answer for state() to take; -1: none is under way.
+  int lookup_descriptor() const { return lookup_ ? lookup_->descriptor() : -1; }
 
   /// Since the last (re)connect: somebody took the connection, though perhaps nobody who speaks the protocol. As of the last
   /// state().
@@ -124,11 +140,29 @@ class Connection {
   Socket& monitor() { return *monitor_; }
 
  private:
+  /// A message that waits for the name's address.
+  struct Unsent {
+    SharedBytes envelope;
+    SharedBytes payload;
+  };
+
   Connection() = default;
+  Status open_sockets();
+  Status connect_to(const std::string& address);
+  void connect_to_host();
+  void take_lookup();
+  void give_up(const Error& error);
+  SendResult keep_unsent(const SharedBytes& envelope, const SharedBytes& payload);
+
   TransportContext* context_ = nullptr;
   std::unique_ptr<Socket> socket_;
   std::unique_ptr<Socket> monitor_;
   std::string address_;
+  std::optional<HostPort> name_;  ///< of the address; nothing where that is a number
+  AddressTurns turns_;
+  std::unique_ptr<HostLookup> lookup_;
+  std::deque<Unsent> unsent_;  ///< while lookup_ is there
+  std::string trouble_;
   FrameLimits limits_;
   ConnectionState state_ = ConnectionState::kConnecting;
   bool accepted_ = false;

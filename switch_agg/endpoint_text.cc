@@ -11,8 +11,7 @@
 namespace millrace::switch_agg {
 namespace {
 
-/// ::ffff:0:0/96
-constexpr std::array<uint8_t, 12> kMapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
+constexpr const std::array<uint8_t, 12>& kMapped = protocol::Endpoint::kIpv4Prefix;
 
 }  // namespace
 
@@ -24,7 +23,7 @@ std::array<uint8_t, 16> mapped_address(const Ipv4Address& ip) {
 }
 
 std::optional<Ipv4Address> ipv4_of(const protocol::Endpoint& endpoint) {
-  if (std::memcmp(endpoint.address.data(), kMapped.data(), kMapped.size()) != 0) return std::nullopt;
+  if (!endpoint.is_ipv4()) return std::nullopt;
   Ipv4Address ip;
   std::copy_n(endpoint.address.begin() + kMapped.size(), ip.size(), ip.begin());
   return ip;

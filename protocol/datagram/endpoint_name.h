@@ -1,17 +1,25 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "kernels/base/result.h"
 #include "protocol/datagram/packet_sink.h"
+#include "protocol/host_lookup.h"
 
 namespace millrace::protocol {
 
-/// Where "HOST:PORT" is: "192.0.2.1:7700", "[2001:db8::1]:7700", "switch.example:7700". Names are looked up, IPv4 first: that may
-/// take seconds, numbers take no time.
+/// Returns every endpoint of "HOST:PORT", IPv4 first: "192.0.2.1:7700", "[2001:db8::1]:7700", "switch.example:7700".
 ///
-/// Errors   invalid_argument: no such form. unavailable: the name is not known, with the resolver's word.
+/// Cost     a number: nothing. A name: `resolver`, which may take seconds.
+/// Errors   invalid_argument: no such form. unavailable: the name is not known, with the resolver's words.
 /// Threads  any.
-Result<Endpoint> resolve_endpoint(std::string_view text);
+Result<std::vector<Endpoint>> resolve_endpoints(std::string_view text, const HostResolver& resolver = look_up_host);
+
+/// The same of a number alone. Errors  invalid_argument: no such form, or a name.
+Result<Endpoint> numeric_endpoint(std::string_view text);
+
+/// Returns the endpoints of a host's addresses, IPv4 first.
+std::vector<Endpoint> endpoints_of(const std::vector<HostAddress>& addresses, uint16_t port);
 
 }  // namespace millrace::protocol

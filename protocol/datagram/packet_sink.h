@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -15,6 +16,9 @@ struct Endpoint {
   std::array<uint8_t, 16> address{};
   uint16_t port = 0;
   bool operator==(const Endpoint&) const = default;
+  /// ::ffff:0:0/96
+  static constexpr std::array<uint8_t, 12> kIpv4Prefix{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
+  bool is_ipv4() const { return std::equal(kIpv4Prefix.begin(), kIpv4Prefix.end(), address.begin()); }
 };
 
 /// What an IP header says of congestion: the low two bits of TOS or traffic class (RFC 3168, section 5). Routers that would drop

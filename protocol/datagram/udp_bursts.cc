@@ -27,12 +27,7 @@ constexpr size_t kReceivedMax = 2048;
 /// sendmmsg is tried so often again on a full queue before what is left is dropped: a burst is sent faster than one packet
 /// leaves a queue of a loopback device, and the receiver's timer costs a thousand times as much.
 constexpr int kSendTries = 3;
-constexpr size_t kMappedAt = 12;  ///< where an IPv4 address begins
-constexpr std::array<uint8_t, kMappedAt> kUdpMappedPrefix{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
-
-bool is_ipv4(const Endpoint& endpoint) {
-  return std::equal(kUdpMappedPrefix.begin(), kUdpMappedPrefix.end(), endpoint.address.begin());
-}
+constexpr size_t kMappedAt = Endpoint::kIpv4Prefix.size();  ///< where an IPv4 address begins
 
 /// The system's interface takes every kind of address as a sockaddr.
 union SocketName {
@@ -62,7 +57,7 @@ Endpoint read_address(const sockaddr_storage& from) {
   if (from.ss_family == AF_INET) {
     sockaddr_in address;
     std::memcpy(&address, &from, sizeof address);
-    std::ranges::copy(kUdpMappedPrefix, endpoint.address.begin());
+    std::ranges::copy(Endpoint::kIpv4Prefix, endpoint.address.begin());
     std::memcpy(endpoint.address.data() + kMappedAt, &address.sin_addr, sizeof address.sin_addr);
     endpoint.port = ntohs(address.sin_port);
     return endpoint;
@@ -236,7 +231,7 @@ Status UdpBursts::State::bind_to(const Endpoint& listen, int socket_buffer_bytes
   const auto failed = [](const char* what) {
     return fail(ErrorCode::kIo, std::string(what) + ": " + std::generic_category().message(errno));
   };
-  family = is_ipv4(listen) ? AF_INET : AF_INET6;
+  family = listen.is_ipv4() ? AF_INET : AF_INET6;
   socket = ::socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (socket < 0) return failed("no socket");
   const int off = 0;
@@ -405,7 +400,7 @@ Out::Destination& UdpBursts::State::destination(const Endpoint& to, uint32_t job
 bool UdpBursts::State::gather(size_t buffer, size_t bytes, const Endpoint& to) {
   MILLRACE_CHECK(out.packets.size() < kGatheredMax && buffer < kBuffers, out.packets.size(), buffer);
   MILLRACE_CHECK(bytes <= out.slot_bytes, bytes);
-  if (family == AF_INET && !is_ipv4(to)) {
+  if (family == AF_INET && !to.is_ipv4()) {
     ++counters.send_refused;
     return false;
   }
@@ -465,7 +460,7 @@ void UdpBursts::State::lay_out(const Out::Destination& to) {
   SocketName& name = out.names.emplace_back();
   const socklen_t name_bytes = fill_address(to.at, family, name.storage);
   const ControlKind traffic_class =
-      is_ipv4(to.at) ? ControlKind{IPPROTO_IP, IP_TOS} : ControlKind{IPPROTO_IPV6, IPV6_TCLASS};
+      to.at.is_ipv4() ? ControlKind{IPPROTO_IP, IP_TOS} : ControlKind{IPPROTO_IPV6, IPV6_TCLASS};
   for (size_t at = to.first; at != Out::kNone;) at = lay_out_piece(at, name, name_bytes, traffic_class);
 }
 

@@ -168,6 +168,9 @@ TEST_F(JobsFile, WrongFieldsAreNamed) {
 TEST_F(JobsFile, RacksNeedTheirShard) {
   EXPECT_THAT(refusal(with(R"("role": "combine", "rack": [0])")), HasSubstr("lacks \"shard\""));
   EXPECT_THAT(refusal(with(R"("role": "combine", "shard": "h:1", "rack": [0])")), HasSubstr("'h:1' is not an address"));
+  EXPECT_THAT(refusal(with(R"("role": "combine", "shard": "localhost:7600", "rack": [0])")),
+              HasSubstr("'localhost:7600' is not an address: give a number"))
+      << "no name reaches a socket";
   EXPECT_THAT(refusal(with(R"("role": "combine", "shard": "192.0.2.9:1", "rack": [])")),
               HasSubstr("\"rack\" must be a list"));
   EXPECT_THAT(refusal(with(R"("role": "combine", "shard": "192.0.2.9:1", "rack": [64])")), HasSubstr("\"rack\""));

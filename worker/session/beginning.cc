@@ -67,6 +67,12 @@ Result<SavedState> load(const JobOptions& job, std::span<const TensorOptions> te
   return state;
 }
 
+/// A socket of IPv6 takes both families: where any address is one of IPv6, it is opened. IPv4 addresses come first.
+const protocol::Endpoint& family_to_open(const Beginning& beginning) {
+  const bool by_rack = !beginning.rack_at.empty() && !beginning.rack_at.back().is_ipv4();
+  return by_rack ? beginning.rack_at.back() : beginning.switch_at.back();
+}
+
 Status open_datagrams(const JobOptions& job, const protocol::JobSpec& spec, Beginning& beginning) {
   if (spec.path == protocol::Path::kServer) {
     if (job.switch_key_file.empty()) return {};
@@ -78,18 +84,20 @@ Status open_datagrams(const JobOptions& job, const protocol::JobSpec& spec, Begi
   }
   auto key = protocol::read_job_key(job.switch_key_file);
   if (!key) return std::unexpected(key.error());
-  const auto at = protocol::resolve_endpoint(spec.switch_path.address);
+  auto at = protocol::resolve_endpoints(spec.switch_path.address);
   if (!at) return fail(at.error().code, "path: " + at.error().message);
   if (const auto addresses = switch_addresses(job.path); addresses && !addresses->rack.empty()) {
-    const auto rack = protocol::resolve_endpoint(addresses->rack);
+    auto rack = protocol::resolve_endpoints(addresses->rack);
     if (!rack) return fail(rack.error().code, "path: rack: " + rack.error().message);
-    if (*rack == *at) {
+    if (std::ranges::find_first_of(*rack, *at) != rack->end()) {
       return fail(ErrorCode::kInvalidArgument,
                   "path: the rack's switch is where the one that decides is too; give the rack's own, or none");
     }
-    beginning.rack = *rack;
+    beginning.rack_name = addresses->rack;
+    beginning.rack_at = std::move(*rack);
   }
-  auto port = SwitchUdpPort::open(*at, spec.switch_path.packet_bytes_max,
+  beginning.switch_at = std::move(*at);
+  auto port = SwitchUdpPort::open(family_to_open(beginning), spec.switch_path.packet_bytes_max,
                                   {.job = spec.switch_path.job, .lanes = spec.switch_path.lanes});
   if (!port) return std::unexpected(port.error());
   beginning.switch_key = *key;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/base/result.h"
@@ -21,7 +22,9 @@ struct Beginning {
   std::optional<SavedState> saved;               ///< its weights are in the arrays already
   std::unique_ptr<SwitchUdpPort> datagrams;      ///< path switch: the session's socket
   protocol::JobKey switch_key{};                 ///< ... and the job's key
-  std::optional<protocol::Endpoint> rack;        ///< ... and where this worker's rack is
+  std::vector<protocol::Endpoint> switch_at;     ///< ... every address of the switch that the specification names
+  std::string rack_name;                         ///< ... this worker's rack, empty: it is in none
+  std::vector<protocol::Endpoint> rack_at;       ///< ... and every address of it
 };
 
 /// Checks the weights that were given with the tensors, reads the saved state that the options name, and writes its weights into

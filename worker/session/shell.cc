@@ -25,8 +25,22 @@ uint64_t draw_nonce() {
   return nonce;
 }
 
-CoreConfig config_of(const JobOptions& options, protocol::JobSpec&& spec, Beginning& beginning,
-                     protocol::PacketSink* datagrams) {
+std::unique_ptr<NamedPeers> peers_of(const protocol::JobSpec& spec, const Beginning& beginning,
+                                     protocol::PacketSink* datagrams) {
+  if (datagrams == nullptr) return nullptr;
+  auto peers = std::make_unique<NamedPeers>(*datagrams);
+  peers->set(spec.switch_path.address, beginning.switch_at);
+  if (!beginning.rack_name.empty()) peers->set(beginning.rack_name, beginning.rack_at);
+  return peers;
+}
+
+/// Where an epoch's decider is: the switch by its name, or shard 0 by a number. The session's thread waits for no lookup.
+Result<protocol::Endpoint> find_decider(const NamedPeers& peers, std::string_view text) {
+  if (const auto known = peers.endpoint_of(text)) return *known;
+  return protocol::numeric_endpoint(text);
+}
+
+CoreConfig config_of(const JobOptions& options, protocol::JobSpec&& spec, Beginning& beginning, NamedPeers* peers) {
   CoreConfig config;
   config.worker = options.worker;
   config.nonce = draw_nonce();
@@ -44,10 +58,10 @@ CoreConfig config_of(const JobOptions& options, protocol::JobSpec&& spec, Beginn
       beginning.targets, [](const AttachedWeights::Target& target) { return static_cast<bool>(target.schedule); });
   config.returns = options.returns;
   config.saved = std::move(beginning.saved);
-  config.switch_access = {.key = beginning.switch_key,
-                          .sink = datagrams,
-                          .resolve = [](std::string_view text) { return protocol::resolve_endpoint(text); },
-                          .rack = beginning.rack};
+  config.switch_access.key = beginning.switch_key;
+  config.switch_access.sink = peers;
+  config.switch_access.resolve = [peers](std::string_view text) { return find_decider(*peers, text); };
+  if (!beginning.rack_name.empty()) config.switch_access.rack = peers->endpoint_of(beginning.rack_name);
   return config;
 }
 
@@ -108,7 +122,8 @@ void put_counters(const CoreCounters& counters, Stats& stats) {
 SessionShell::SessionShell(const JobOptions& options, protocol::JobSpec spec, Beginning beginning)
     : options_(options),
       datagrams_(std::move(beginning.datagrams)),
-      core_(config_of(options, std::move(spec), beginning, datagrams_.get())),
+      peers_(peers_of(spec, beginning, datagrams_.get())),
+      core_(config_of(options, std::move(spec), beginning, peers_.get())),
       store_({.resend_after = TimeNs{options.resend_after_ms} * kNsPerMs}),
       weights_(core_.spec().tensors.size()),
       shelf_(core_.spec(), core_.layout()) {

@@ -22,6 +22,7 @@
 #include "worker/session/attached_weights.h"
 #include "worker/session/beginning.h"
 #include "worker/session/update_shelf.h"
+#include "worker/switch/named_peers.h"
 #include "worker/switch/udp_port.h"
 
 namespace millrace::worker {
@@ -106,6 +107,8 @@ class SessionShell {
   void watch(uint32_t shard);
   /// Path switch: what datagrams are there.
   void receive_datagrams();
+  /// ... Looks a peer's name up again that does not answer: it may have other addresses now.
+  void look_up_peers(TimeNs now);
   void carry_out();
   void deliver(DeliveredUpdate&& delivered);
   /// Tells the weights how far the core is: before the first arrival, and where it goes on from a saved state.
@@ -170,7 +173,8 @@ class SessionShell {
   };
 
   JobOptions options_;
-  std::unique_ptr<SwitchUdpPort> datagrams_;  ///< path switch; before the core, which sends by it
+  std::unique_ptr<SwitchUdpPort> datagrams_;  ///< path switch
+  std::unique_ptr<NamedPeers> peers_;         ///< ... before the core, which sends by them
   SessionCore core_;
   protocol::TransportContext context_;  ///< before the connections: it outlives them
   std::vector<Wire> wires_;
@@ -185,6 +189,14 @@ class SessionShell {
   uint64_t bytes_down_ = 0;
   uint64_t published_changes_ = ~uint64_t{0};
   TimeNs next_text_ = 0;
+  /// Of a peer's name.
+  struct PeerLookup {
+    HostPort at;
+    std::string name;
+    std::unique_ptr<protocol::HostLookup> lookup;
+  };
+  std::optional<PeerLookup> peer_lookup_;
+  TimeNs next_peer_lookup_ = 0;
   TimeNs shards_looked_at_ = 0;
   TimeNs datagrams_came_at_ = std::numeric_limits<TimeNs>::min() / 2;
   bool waited_for_datagrams_ = false;  ///< and for nothing else: the shards need not be looked at

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "kernels/base/clock.h"
+#include "kernels/base/host_port.h"
+#include "protocol/datagram/endpoint_name.h"
 #include "protocol/frame.h"
 #include "worker/session/shell.h"
 
@@ -19,6 +21,8 @@ constexpr int kQuietMs = 2;
 constexpr int kQuietInFlightMs = 20;
 constexpr int kBacklogWaitMs = 2;  ///< a full queue is tried again after so long
 constexpr TimeNs kTextEvery = 100 * kNsPerMs;
+/// The name of a switch or rack that does not answer is looked up so often.
+constexpr TimeNs kLookUpEvery = 5 * kNsPerS;
 /// While datagrams come, one after the other, shards are looked at so often only: what they say then is of views and leases.
 constexpr TimeNs kShardsEvery = 2 * kNsPerMs;
 
@@ -30,6 +34,7 @@ void SessionShell::run() {
     carry_out();
     serve();
   } catch (const std::exception& problem) {
+    if (peer_lookup_) poller_.remove_descriptor(peer_lookup_->lookup->descriptor());
     core_.fail_session({ErrorCode::kInternal, std::string("the session's thread failed: ") + problem.what()},
                        monotonic_now_ns(), actions_);
     actions_.clear();
@@ -59,6 +64,7 @@ void SessionShell::serve() {
     }
     receive_datagrams();
     const TimeNs now = monotonic_now_ns();
+    look_up_peers(now);
     if (now >= core_.next_deadline()) core_.on_tick(now, actions_);
     core_.end_turn(now, actions_);
     ask_stores(now);
@@ -145,11 +151,34 @@ void SessionShell::receive_datagrams() {
   for (int burst = 0; burst < kBurstsPerTurn; ++burst) {
     const auto packets = datagrams_->receive();
     const TimeNs now = monotonic_now_ns();
-    for (const protocol::ReceivedPacket& packet : packets) core_.on_packet(packet, now, actions_);
+    for (const protocol::ReceivedPacket& packet : packets) core_.on_packet(peers_->received(packet), now, actions_);
     carry_out();
     if (packets.empty()) return;
     datagrams_came_at_ = now;
   }
+}
+
+void SessionShell::look_up_peers(TimeNs now) {
+  if (!peers_) return;
+  if (peer_lookup_) {
+    const auto found = peer_lookup_->lookup->take();
+    if (!found) return;
+    const auto endpoints =
+        *found ? protocol::endpoints_of(**found, peer_lookup_->at.port) : std::vector<protocol::Endpoint>();
+    if (!endpoints.empty()) peers_->set(peer_lookup_->name, endpoints);
+    poller_.remove_descriptor(peer_lookup_->lookup->descriptor());
+    peer_lookup_.reset();
+    return;
+  }
+  if (now < next_peer_lookup_) return;
+  std::string name = peers_->take_silent();
+  const std::optional<HostPort> at = split_host_port(name);
+  if (!at || protocol::is_numeric_host(at->host)) return;
+  next_peer_lookup_ = now + kLookUpEvery;
+  auto lookup = protocol::HostLookup::start(context_.options().resolver, at->host);
+  if (!lookup) return;
+  poller_.add_descriptor((*lookup)->descriptor());
+  peer_lookup_ = PeerLookup{*at, std::move(name), std::move(*lookup)};
 }
 
 void SessionShell::watch(uint32_t shard) {
@@ -163,8 +192,11 @@ void SessionShell::watch(uint32_t shard) {
     core_.on_connected(shard, now, actions_);
   } else if (state == protocol::ConnectionState::kDisconnected) {
     wire.backlog.clear();
-    core_.on_disconnected(shard, was_connected ? "the connection was closed" : "nobody accepts connections there", now,
-                          actions_);
+    const std::string& trouble = wire.connection->trouble();
+    const std::string reason = was_connected     ? "the connection was closed"
+                               : trouble.empty() ? "nobody accepts connections there"
+                                                 : trouble;
+    core_.on_disconnected(shard, reason, now, actions_);
   }
   carry_out();
 }

@@ -14,8 +14,6 @@ namespace millrace::worker {
 namespace {
 
 constexpr int kSocketBufferBytes = 4 << 20;
-constexpr size_t kMappedAt = 12;  // where an IPv4 address begins
-constexpr std::array<uint8_t, kMappedAt> kMappedPrefix{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
 
 }  // namespace
 
@@ -31,9 +29,7 @@ Result<std::unique_ptr<SwitchUdpPort>> SwitchUdpPort::open(const protocol::Endpo
                                                            const protocol::JobNumbers& of) {
   MILLRACE_CHECK(of.lanes >= 1 && of.lanes <= protocol::kLanesMax, of.lanes);
   protocol::Endpoint any;
-  if (std::ranges::equal(kMappedPrefix, std::span(peer.address).first(kMappedAt))) {
-    std::ranges::copy(kMappedPrefix, any.address.begin());
-  }
+  if (peer.is_ipv4()) std::ranges::copy(protocol::Endpoint::kIpv4Prefix, any.address.begin());
   auto port = std::unique_ptr<SwitchUdpPort>(new SwitchUdpPort(of, packet_bytes_max));
   for (uint32_t lane = 0; lane < of.lanes; ++lane) {
     auto bursts = protocol::UdpBursts::open(any, packet_bytes_max, kSocketBufferBytes);

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace millrace {
+
+struct HostPort {
+  std::string host;  ///< a name, or a number without brackets
+  uint16_t port = 0;
+};
+
+/// Splits "HOST:PORT" or "[HOST]:PORT"; nothing where the text is neither. An IPv6 number needs its brackets.
+std::optional<HostPort> split_host_port(std::string_view text);
+
+}  // namespace millrace

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/result.h"
+
+/// Host names to addresses, for every part of this program that speaks ZeroMQ or UDP: neither tries a name's second address.
+namespace millrace::protocol {
+
+/// One address of a host.
+struct HostAddress {
+  std::array<uint8_t, 16> bytes{};  ///< of an IPv6 address; IPv4 mapped, "::ffff:192.0.2.1"
+  uint32_t scope = 0;               ///< the interface's number, of a link-local one
+  std::string text;                 ///< the number as text: "192.0.2.1", "2001:db8::1", "fe80::1%eth0"
+  bool is_ipv6() const { return text.find(':') != std::string::npos; }
+  bool operator==(const HostAddress&) const = default;
+};
+
+using HostResolver = std::function<Result<std::vector<HostAddress>>(const std::string& host)>;
+
+/// Returns every address of `host`, IPv4 and IPv6, each once, in the order of the system's preference (RFC 6724). Addresses of
+/// a family that this machine does not have are left out, unless there are no others.
+///
+/// host     a name, or a number without brackets.
+/// Cost     a number: nothing. A name: the system's resolver, which may take seconds.
+/// Errors   unavailable: the name is not known, with the resolver's words.
+/// Threads  reentrant.
+Result<std::vector<HostAddress>> look_up_host(const std::string& host);
+
+/// Returns whether `host` is the number of an address: it needs no lookup.
+bool is_numeric_host(std::string_view host);
+
+/// One lookup on a thread of its own: the caller's thread has messages to answer meanwhile.
+///
+/// Threads  one at a time. The destructor does not wait: the thread ends by itself, with the lookup.
+class HostLookup {
+ public:
+  /// Errors  io: no thread, or no descriptor, for it.
+  static Result<std::unique_ptr<HostLookup>> start(HostResolver resolver, std::string host);
+  ~HostLookup();
+  HostLookup(const HostLookup&) = delete;
+  HostLookup& operator=(const HostLookup&) = delete;
+
+  /// Readable once the answer is there.
+  int descriptor() const;
+  /// Returns the answer, once; nothing while there is none.
+  std::optional<Result<std::vector<HostAddress>>> take();
+
+ private:
+  struct State;
+  explicit HostLookup(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace millrace::protocol

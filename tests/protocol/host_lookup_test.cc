@@ -1,0 +1,151 @@
+#include "protocol/host_lookup.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <future>
+#include <stdexcept>
+
+#include "protocol/tcp_address.h"
+
+/// Names of hosts to addresses, and which of them is tried when.
+namespace millrace::protocol {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int kLookupWaitMs = 20'000;
+
+bool is_readable(int descriptor, int timeout_ms) {
+  pollfd item{descriptor, POLLIN, 0};
+  return ::poll(&item, 1, timeout_ms) == 1;
+}
+
+TEST(LookUpHost, ANumberIsItsOwnAddress) {
+  for (const char* number : {"127.0.0.1", "192.0.2.7", "::1", "2001:db8::7"}) {
+    const auto found = look_up_host(number);
+    ASSERT_TRUE(found) << found.error().message;
+    ASSERT_EQ(found->size(), 1u) << number;
+    EXPECT_EQ(found->front().text, number);
+    EXPECT_EQ(found->front().is_ipv6(), std::string_view(number).find(':') != std::string_view::npos);
+    EXPECT_TRUE(is_numeric_host(number));
+  }
+  EXPECT_EQ(look_up_host("192.0.2.7")->front().bytes,
+            (std::array<uint8_t, 16>{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 7}));
+}
+
+TEST(LookUpHost, NamesAreNoNumbers) {
+  for (const char* name : {"localhost", "node1", "1.2.3.4.example", "", "*"})
+    EXPECT_FALSE(is_numeric_host(name)) << name;
+}
+
+TEST(LookUpHost, EveryAddressComesOnce) {
+  const auto found = look_up_host("localhost");
+  ASSERT_TRUE(found) << found.error().message;
+  for (size_t at = 0; at < found->size(); ++at) {
+    for (size_t other = 0; other < at; ++other) EXPECT_FALSE((*found)[at] == (*found)[other]);
+  }
+}
+
+TEST(LookUpHost, AnUnknownNameIsNamedWithWhatToDo) {
+  const auto found = look_up_host("no-such-host.invalid");
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(found.error().message, HasSubstr("'no-such-host.invalid' cannot be found"));
+  EXPECT_THAT(found.error().message, HasSubstr("/etc/hosts"));
+}
+
+TEST(HostLookup, TheAnswerComesWhenTheResolverHasIt) {
+  std::promise<void> may_answer;
+  auto lookup = HostLookup::start(
+      [held = may_answer.get_future().share()](const std::string& host) -> Result<std::vector<HostAddress>> {
+        held.wait();
+        return std::vector<HostAddress>{{.text = host + "!"}};
+      },
+      "name");
+  ASSERT_TRUE(lookup) << lookup.error().message;
+  EXPECT_FALSE((*lookup)->take());
+  EXPECT_FALSE(is_readable((*lookup)->descriptor(), 0));
+  may_answer.set_value();
+  ASSERT_TRUE(is_readable((*lookup)->descriptor(), kLookupWaitMs));
+  const auto answer = (*lookup)->take();
+  ASSERT_TRUE(answer && *answer);
+  EXPECT_EQ((*answer)->front().text, "name!");
+  EXPECT_FALSE((*lookup)->take()) << "once";
+}
+
+TEST(HostLookup, AnErrorAndAnExceptionAreAnswersToo) {
+  auto refused = HostLookup::start(
+      [](const std::string&) -> Result<std::vector<HostAddress>> { return fail(ErrorCode::kUnavailable, "not known"); },
+      "name");
+  ASSERT_TRUE(is_readable((*refused)->descriptor(), kLookupWaitMs));
+  EXPECT_EQ((*refused)->take()->error().message, "not known");
+  auto thrown = HostLookup::start(
+      [](const std::string&) -> Result<std::vector<HostAddress>> { throw std::runtime_error("no memory"); }, "name");
+  ASSERT_TRUE(is_readable((*thrown)->descriptor(), kLookupWaitMs));
+  EXPECT_THAT((*thrown)->take()->error().message, HasSubstr("no memory"));
+}
+
+TEST(HostLookup, WhoHasAskedNeedNotWaitForTheAnswer) {
+  std::promise<void> may_answer;
+  std::promise<void> ended;
+  {
+    auto lookup = HostLookup::start(
+        [held = may_answer.get_future().share(), &ended](const std::string&) -> Result<std::vector<HostAddress>> {
+          held.wait();
+          ended.set_value();
+          return std::vector<HostAddress>{};
+        },
+        "name");
+    ASSERT_TRUE(lookup);
+  }
+  may_answer.set_value();
+  ended.get_future().wait();
+}
+
+TEST(TcpAddress, IsSplitAndPutTogether) {
+  EXPECT_EQ(split_tcp_address("tcp://node1:7600")->host, "node1");
+  EXPECT_EQ(split_tcp_address("tcp://node1:7600")->port, 7600);
+  EXPECT_EQ(split_tcp_address("tcp://[fe80::1%eth0]:7600")->host, "fe80::1%eth0");
+  EXPECT_EQ(tcp_address("node1", 7600), "tcp://node1:7600");
+  EXPECT_EQ(tcp_address("2001:db8::1", 7600), "tcp://[2001:db8::1]:7600");
+  for (const char* wrong : {"", "node1:7600", "tcp://", "tcp://node1", "tcp://node1:", "tcp://node1:65536", "tcp://:1",
+                            "tcp://::1:7600", "tcp://a b:1", "ipc://x:1"})
+    EXPECT_FALSE(split_tcp_address(wrong)) << wrong;
+}
+
+std::vector<std::string> all_of(AddressTurns& turns) {
+  std::vector<std::string> all;
+  while (const auto next = turns.next()) all.push_back(*next);
+  return all;
+}
+
+TEST(AddressTurns, EachAddressHasItsTurnAndThenTheNameIsToBeLookedUp) {
+  AddressTurns turns;
+  EXPECT_FALSE(turns.next());
+  turns.take({"a", "b", "c"});
+  EXPECT_EQ(turns.count(), 3u);
+  EXPECT_THAT(all_of(turns), ElementsAre("a", "b", "c"));
+  EXPECT_FALSE(turns.next());
+  turns.take({"b", "a"});
+  EXPECT_THAT(all_of(turns), ElementsAre("b", "a"));
+}
+
+TEST(AddressTurns, TheOneThatWorkedLastIsFirstAsLongAsTheNameHasIt) {
+  AddressTurns turns;
+  turns.take({"a", "b", "c"});
+  turns.next();
+  turns.next();
+  turns.worked();
+  turns.take({"a", "b", "c"});
+  EXPECT_THAT(all_of(turns), ElementsAre("b", "a", "c"));
+  turns.take({"d", "e"});
+  EXPECT_THAT(all_of(turns), ElementsAre("d", "e"));
+  turns.take({"a", "b"});
+  EXPECT_THAT(all_of(turns), ElementsAre("b", "a")) << "it was not forgotten";
+}
+
+}  // namespace
+}  // namespace millrace::protocol
