@@ -35,7 +35,6 @@ readonly BUILD_PACKAGES=(
   libssl-dev           # MAC of datagrams, and the tests' oracle of it
   libsqlite3-dev       # the membership table on one machine
   prometheus-cpp-dev   # metrics
-  libcpp-httplib-dev   # the HTTP port
   nlohmann-json3-dev   # JSON of the command line and /status
   libcli11-dev         # command line flags
   libfmt-dev           # formatted output

@@ -12,7 +12,7 @@
 namespace millrace::monitoring {
 
 /// What the port shows. Each is called on the port's own threads, at any time, by more than one at once; they must be
-/// thread-safe and quick. One that throws gives an answer 500.
+/// thread-safe. `unhealthy` must not wait: it is asked on the thread that moves the bytes. One that throws gives an answer 500.
 struct HttpHandlers {
   std::function<std::string()> metrics_text;              ///< Prometheus' text format
   std::function<std::optional<std::string>()> unhealthy;  ///< nothing: healthy; else the reason, one sentence
@@ -28,13 +28,19 @@ struct HttpHandlers {
 /// and 404 for other paths, 405 for other methods. Nothing can be changed through it, and it asks nobody who they are: it
 /// belongs on the loopback address or in a network that is trusted to read.
 ///
-/// Limits   two threads, 16 connections waiting (more wait in the system's backlog), one request a connection, 1 s
-///          until it begins, 2 s for each read and write, 8 KiB a request line or header, no request body.
+/// Limits   32 connections: one more ends the oldest whose request is not whole, or the oldest. One request a connection; 3 s for
+///          the whole of it, 10 s to take the whole answer; 8 KiB of request line and headers, no request body. Two threads
+///          make /metrics and /status; 32 more such requests wait, further ones get 503.
+/// Health   waits for no other request, and for no other connection.
 class HttpPort {
  public:
+  /// Connections at a time, and so descriptors.
+  static constexpr size_t kConnectionsMax = 32;
+
   /// Binds and serves until stop() or destruction.
   ///
-  /// address   "127.0.0.1:9100", "[::1]:9100"; port 0: any free one, see port().
+  /// address   "127.0.0.1:9100", "[::1]:9100", "localhost:9100": every address of the name that is this machine's; port 0:
+  ///           any free one, see port().
   /// flag      the command line flag that set the address, named in error messages ("--http").
   /// Errors    invalid_argument: not an address. io: in use, or not of this machine.
   static Result<std::unique_ptr<HttpPort>> start(std::string_view address, std::string_view flag,
@@ -47,12 +53,12 @@ class HttpPort {
   /// The port that is listened on.
   uint16_t port() const;
 
-  /// Stops accepting, finishes the requests that run and joins the threads. A peer that sends nothing holds it up for the
-  /// read timeout at most. Once is enough; further calls do nothing.
+  /// Stops accepting, finishes the answers that are under way within a second, and joins the threads. Once is enough;
+  /// further calls do nothing.
   void stop();
 
  private:
-  struct Impl;
+  class Impl;
   explicit HttpPort(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -8,11 +8,12 @@ RequestThreads::RequestThreads(size_t threads, size_t waiting_max) : waiting_max
   for (size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
 }
 
-void RequestThreads::enqueue(std::function<void()> job) {
-  std::unique_lock lock(mutex_);
-  room_.wait(lock, [&] { return waiting_.size() < waiting_max_ || ending_; });
+bool RequestThreads::enqueue(std::function<void()> job) {
+  const std::lock_guard lock(mutex_);
+  if (waiting_.size() >= waiting_max_) return false;
   waiting_.push_back(std::move(job));
   job_or_end_.notify_one();
+  return true;
 }
 
 void RequestThreads::shutdown() {
@@ -21,7 +22,6 @@ void RequestThreads::shutdown() {
     ending_ = true;
   }
   job_or_end_.notify_all();
-  room_.notify_all();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
 }
@@ -35,7 +35,6 @@ void RequestThreads::run() {
       if (waiting_.empty()) return;
       job = std::move(waiting_.front());
       waiting_.pop_front();
-      room_.notify_one();
     }
     try {
       job();

@@ -17,11 +17,10 @@ class RequestThreads {
   /// REQUIRES: shutdown() was called.
   ~RequestThreads() = default;
 
-  /// Waits while the queue is full: whoever hands in connections stops accepting more, so that a flood of them takes no
-  /// file descriptors from the rest of the process.
-  void enqueue(std::function<void()> job);
+  /// Queues a job, without waiting. False: as many jobs wait as may.
+  bool enqueue(std::function<void()> job);
 
-  /// Runs what is queued, then joins the threads.
+  /// Runs what is queued, then joins the threads. Once is enough; further calls do nothing.
   void shutdown();
 
  private:
@@ -29,7 +28,7 @@ class RequestThreads {
 
   const size_t waiting_max_;
   std::mutex mutex_;
-  std::condition_variable job_or_end_, room_;
+  std::condition_variable job_or_end_;
   std::deque<std::function<void()>> waiting_;
   bool ending_ = false;
   std::vector<std::thread> threads_;

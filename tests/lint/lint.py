@@ -43,6 +43,8 @@ LAYERS = {
 
 # What a folder may include beyond its layer, and why.
 ACROSS = {
+    # Names of hosts are looked up in one place, for ZeroMQ, datagrams and HTTP alike.
+    "monitoring": ("protocol/host_lookup.h",),
     # Shard 0 stands in for a switch by the switch's own slot machine and kernel port: workers speak to either alike, and a second
     # machine would be a second set of faults (server/DESIGN.md, "Path switch").
     "server": ("switch_agg/aggregator.h", "switch_agg/aggregator_counters.h", "switch_agg/endpoint_text.h", "switch_agg/job_lanes.h",
@@ -54,7 +56,7 @@ THIRD_PARTY = (
     (r"(capnp|kj)/.*|zmq\.h(pp)?|sodium\.h", ("protocol/", "tests/protocol/", "tests/support/")),
     (r"intel-ipsec-mb\.h|openssl/.*", ("protocol/datagram/", "tests/protocol/")),
     (r"sqlite3\.h", ("protocol/", "tests/protocol/")),
-    (r"prometheus/.*|httplib\.h|civetweb.*", ("monitoring/", "tests/monitoring/")),
+    (r"prometheus/.*|civetweb.*", ("monitoring/", "tests/monitoring/")),
     (r"hwy/.*|xxhash\.h|xxh_x86dispatch\.h|Random123/.*", ("kernels/", "tests/kernels/", "tests/support/")),
     (r"roaring/.*|streamvbyte\.h", ("kernels/codec/",)),
     (r"((oneapi/)?tbb/.*)", ("kernels/", "server/", "worker/", "switch_agg/", "tests/")),

@@ -74,7 +74,7 @@ class Includes(unittest.TestCase):
 
     def test_ThirdPartyHeadersAreFreeInTheirPlaceOnly(self):
         for header, place in [("<capnp/message.h>", "protocol"), ("<prometheus/registry.h>", "monitoring"),
-                              ("<httplib.h>", "monitoring"), ('"hwy/highway.h"', "kernels"), ("<CLI/CLI.hpp>", "worker/cli"),
+                              ('"hwy/highway.h"', "kernels"), ("<CLI/CLI.hpp>", "worker/cli"),
                               ("<nlohmann/json.hpp>", "worker/cli"), ("<mpi.h>", "worker/peer"), ("<rte_mbuf.h>", "switch_agg/dpdk_x")]:
             with self.subTest(header):
                 self.assertEqual(rules_of(f"{place}/a.cc", f"#include {header}\n"), [])

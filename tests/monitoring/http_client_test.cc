@@ -2,8 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <thread>
+#include <vector>
 
 #include "monitoring/http_port.h"
+#include "monitoring/http_sockets.h"
 
 namespace millrace::monitoring {
 namespace {
@@ -46,6 +53,77 @@ TEST(HttpGet, WhoDoesNotAnswerIsNamed) {
   ASSERT_FALSE(reply);
   EXPECT_EQ(reply.error().code, ErrorCode::kUnavailable);
   EXPECT_THAT(reply.error().message, ::testing::StartsWith(address + " does not answer"));
+}
+
+/// A server of one connection that sends `pieces`, and then the last one again and again until the client goes.
+class Dripping {
+ public:
+  explicit Dripping(std::vector<std::string> pieces) {
+    auto listeners = listen_on_host({.host = "127.0.0.1", .port = 0});
+    EXPECT_TRUE(listeners);
+    listeners_ = std::move(*listeners);
+    thread_ = std::thread([this, pieces = std::move(pieces)] { serve(pieces); });
+  }
+  ~Dripping() { thread_.join(); }
+  Dripping(const Dripping&) = delete;
+  Dripping& operator=(const Dripping&) = delete;
+  std::string address() const { return "127.0.0.1:" + std::to_string(listeners_.port); }
+
+ private:
+  void serve(const std::vector<std::string>& pieces) {
+    constexpr int kEveryMs = 20;
+    pollfd listening{listeners_.sockets.front().number(), POLLIN, 0};
+    ::poll(&listening, 1, kTimeoutMs);
+    const Descriptor peer(::accept(listening.fd, nullptr, nullptr));
+    for (size_t at = 0;; at = std::min(at + 1, pieces.size() - 1)) {
+      pollfd gone{peer.number(), POLLRDHUP, 0};
+      if (::poll(&gone, 1, kEveryMs) != 0) return;
+      if (::send(peer.number(), pieces[at].data(), pieces[at].size(), MSG_NOSIGNAL) < 0) return;
+    }
+  }
+
+  HttpListeners listeners_;
+  std::thread thread_;
+};
+
+TEST(HttpGet, AServerThatSendsAByteNowAndThenHoldsNobodyUp) {
+  constexpr int kShortMs = 300;
+  const std::vector<std::vector<std::string>> drips = {
+      {"H"},                                                       // never a head
+      {"HTTP/1.1 200 OK\r\n", "X: y\r\n"},                         // headers without an end
+      {"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", "x"},  // a body that does not get whole
+      {"HTTP/1.1 200 OK\r\n\r\n", "x"},                            // one without a length
+  };
+  for (const auto& pieces : drips) {
+    const Dripping server(pieces);
+    const auto reply = http_get(server.address(), "/status", kShortMs);
+    ASSERT_FALSE(reply) << pieces.front();
+    EXPECT_EQ(reply.error().code, ErrorCode::kUnavailable) << pieces.front();
+  }
+}
+
+TEST(HttpGet, AReplyEndsWithItsLengthOrWithItsConnection) {
+  const std::vector<std::string> replies = {"HTTP/1.1 200 OK\r\nCONTENT-LENGTH:  2\r\n\r\n{}",
+                                            "HTTP/1.0 200\r\n\r\n{}"};
+  for (size_t i = 0; i < replies.size(); ++i) {
+    auto listeners = listen_on_host({.host = "127.0.0.1", .port = 0});
+    ASSERT_TRUE(listeners);
+    std::thread server([&] {
+      pollfd listening{listeners->sockets.front().number(), POLLIN, 0};
+      ::poll(&listening, 1, kTimeoutMs);
+      const Descriptor peer(::accept(listening.fd, nullptr, nullptr));
+      ::send(peer.number(), replies[i].data(), replies[i].size(), MSG_NOSIGNAL);
+      ::shutdown(peer.number(), SHUT_WR);
+      char byte = 0;
+      while (::recv(peer.number(), &byte, 1, 0) > 0) {
+      }
+    });
+    const auto reply = http_get("127.0.0.1:" + std::to_string(listeners->port), "/status", kTimeoutMs);
+    server.join();
+    ASSERT_TRUE(reply) << reply.error().message;
+    EXPECT_EQ(reply->status, 200);
+    EXPECT_EQ(reply->body, "{}");
+  }
 }
 
 TEST(HttpGet, WhatIsNoAddressIsRefused) {

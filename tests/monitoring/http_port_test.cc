@@ -3,10 +3,12 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <future>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -176,6 +178,167 @@ TEST(HttpPortTest, MoreSilentConnectionsThanThreadsOnlyDelayTheOthers) {
   for (int i = 0; i < 3; ++i) silent.push_back(connect_to(port->port()));
   EXPECT_THAT(get(port->port(), "/healthz"), StartsWith("HTTP/1.1 200"));
   for (const int socket : silent) ::close(socket);
+}
+
+/// Connections that have begun a request and never end it.
+class SlowClients {
+ public:
+  SlowClients(uint16_t port, int count) {
+    for (int i = 0; i < count; ++i) {
+      sockets_.push_back(connect_to(port));
+      const std::string begun = "GET /metrics HTTP/1.1\r\nX-" + std::to_string(i) + ": ";
+      EXPECT_GT(::send(sockets_.back(), begun.data(), begun.size(), MSG_NOSIGNAL), 0);
+    }
+  }
+  ~SlowClients() {
+    for (const int socket : sockets_) ::close(socket);
+  }
+  SlowClients(const SlowClients&) = delete;
+  SlowClients& operator=(const SlowClients&) = delete;
+
+ private:
+  std::vector<int> sockets_;
+};
+
+TEST(HttpPortTest, ClientsThatNeverEndTheirRequestsHoldNobodyUp) {
+  const auto port = started(handlers());
+  ASSERT_TRUE(port);
+  for (const int count : {2, 40, 200}) {
+    const SlowClients slow(port->port(), count);
+    EXPECT_THAT(get(port->port(), "/healthz"), StartsWith("HTTP/1.1 200")) << count;
+    EXPECT_THAT(get(port->port(), "/metrics"), StartsWith("HTTP/1.1 200")) << count;
+    EXPECT_THAT(get(port->port(), "/status"), StartsWith("HTTP/1.1 200")) << count;
+  }
+}
+
+TEST(HttpPortTest, ClientsThatNeverReadTheirAnswersHoldNobodyUp) {
+  HttpHandlers with = handlers();
+  with.metrics_text = [] { return std::string(8 << 20, '#'); };
+  const auto port = started(std::move(with));
+  ASSERT_TRUE(port);
+  std::vector<int> deaf;
+  for (int i = 0; i < 40; ++i) {
+    deaf.push_back(connect_to(port->port()));
+    const std::string request = "GET /metrics HTTP/1.1\r\n\r\n";
+    ::send(deaf.back(), request.data(), request.size(), MSG_NOSIGNAL);
+  }
+  EXPECT_THAT(get(port->port(), "/healthz"), StartsWith("HTTP/1.1 200"));
+  for (const int socket : deaf) ::close(socket);
+}
+
+TEST(HttpPortTest, HealthWaitsForNoHandlerOfOtherRequests) {
+  std::promise<void> may_answer;
+  HttpHandlers with = handlers();
+  with.status_json = [held = may_answer.get_future().share()] {
+    held.wait();
+    return std::string("{}");
+  };
+  const auto port = started(std::move(with));
+  ASSERT_TRUE(port);
+  std::vector<int> asked;
+  for (int i = 0; i < 20; ++i) {  // fewer than there may be connections: none is ended for another one
+    asked.push_back(connect_to(port->port()));
+    const std::string request = "GET /status HTTP/1.1\r\n\r\n";
+    ::send(asked.back(), request.data(), request.size(), MSG_NOSIGNAL);
+  }
+  for (int i = 0; i < 3; ++i) EXPECT_THAT(get(port->port(), "/healthz"), StartsWith("HTTP/1.1 200"));
+  may_answer.set_value();
+  for (const int socket : asked) {
+    char byte = 0;
+    EXPECT_EQ(::recv(socket, &byte, 1, 0), 1) << "each has its answer then";
+    ::close(socket);
+  }
+}
+
+TEST(HttpPortTest, HealthIsAnsweredWhereEveryConnectionWaitsForAHandler) {
+  std::promise<void> may_answer;
+  HttpHandlers with = handlers();
+  with.status_json = [held = may_answer.get_future().share()] {
+    held.wait();
+    return std::string("{}");
+  };
+  const auto port = started(std::move(with));
+  ASSERT_TRUE(port);
+  std::vector<int> asked;
+  for (int i = 0; i < 60; ++i) {
+    asked.push_back(connect_to(port->port()));
+    const std::string request = "GET /status HTTP/1.1\r\n\r\n";
+    ::send(asked.back(), request.data(), request.size(), MSG_NOSIGNAL);
+  }
+  EXPECT_THAT(get(port->port(), "/healthz"), StartsWith("HTTP/1.1 200"));
+  may_answer.set_value();
+  for (const int socket : asked) ::close(socket);
+}
+
+TEST(HttpPortTest, MoreRequestsThanMayWaitAreToldSo) {
+  std::promise<void> may_answer;
+  HttpHandlers with = handlers();
+  with.status_json = [held = may_answer.get_future().share()] {
+    held.wait();
+    return std::string("{}");
+  };
+  const auto port = started(std::move(with));
+  ASSERT_TRUE(port);
+  // Those who leave at once make room for connections, not for answers: the handlers still owe them.
+  std::string last;
+  for (int i = 0; i < 60 && !last.starts_with("HTTP/1.1 503"); ++i) {
+    const int socket = connect_to(port->port());
+    const std::string request = "GET /status HTTP/1.1\r\n\r\n";
+    ::send(socket, request.data(), request.size(), MSG_NOSIGNAL);
+    const linger gone_at_once{.l_onoff = 1, .l_linger = 0};
+    setsockopt(socket, SOL_SOCKET, SO_LINGER, &gone_at_once, sizeof gone_at_once);
+    EXPECT_THAT(get(port->port(), "/healthz"), StartsWith("HTTP/1.1 200"));  // the request before it was read
+    char bytes[16] = {};
+    const ssize_t got = ::recv(socket, bytes, sizeof bytes, MSG_DONTWAIT);
+    if (got > 0) last.assign(bytes, static_cast<size_t>(got));
+    ::close(socket);
+  }
+  EXPECT_THAT(last, StartsWith("HTTP/1.1 503"));
+  may_answer.set_value();
+}
+
+/// As many descriptors as are open now, and `more`; the limit of before when it goes.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(rlim_t more) {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const int lowest = ::dup(STDIN_FILENO);
+    ::close(lowest);
+    rlimit few = before_;
+    few.rlim_cur = static_cast<rlim_t>(lowest) + more;
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  }
+  ~FewDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+  FewDescriptors(const FewDescriptors&) = delete;
+  FewDescriptors& operator=(const FewDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST(HttpPortTest, AProcessWithoutDescriptorsStillAnswersOneAfterTheOther) {
+  const auto port = started(handlers());
+  ASSERT_TRUE(port);
+  ASSERT_THAT(get(port->port(), "/healthz"), StartsWith("HTTP/1.1 200"));
+  for (int i = 0; i < 3; ++i) {
+    const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+    const FewDescriptors few(0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port->port());
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ASSERT_EQ(::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    const timeval limit{.tv_sec = 20, .tv_usec = 0};
+    setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    const std::string request = "GET /healthz HTTP/1.1\r\n\r\n";
+    ASSERT_GT(::send(socket, request.data(), request.size(), MSG_NOSIGNAL), 0);
+    std::string answer;
+    char bytes[256];
+    for (ssize_t now; (now = ::recv(socket, bytes, sizeof(bytes), 0)) > 0;)
+      answer.append(bytes, static_cast<size_t>(now));
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 200")) << i;
+    ::close(socket);
+  }
 }
 
 TEST(HttpPortTest, APortInUseNamesTheFlagToChange) {
