@@ -13,6 +13,7 @@
 #include <mutex>
 
 #include "kernels/base/check.h"
+#include "kernels/base/plain_text.h"
 
 namespace millrace::monitoring {
 namespace {
@@ -30,8 +31,8 @@ void check_names(Kind kind, std::string_view name, const Labels& labels) {
   for (const auto& [label, value] : labels) MILLRACE_CHECK(is_word(label) && label != "le", name, label);
 }
 
-/// The format asks for UTF-8, which bytes off the wire need not be; ASCII is enough for names.
-constexpr size_t kLabelBytesMax = 200;
+/// No job's name is longer (protocol/limits.h): two names that differ have two series.
+constexpr size_t kLabelBytesMax = 255;
 constexpr const char* kOther = "other";
 
 }  // namespace
@@ -153,13 +154,7 @@ void Metrics::forget(std::string_view label, std::string_view value) {
   }
 }
 
-std::string Metrics::label_text(std::string_view value) {
-  std::string out(value.substr(0, kLabelBytesMax));
-  for (char& c : out) {
-    if (c < 0x20 || c > 0x7e) c = '?';
-  }
-  return out;
-}
+std::string Metrics::label_text(std::string_view value) { return plain_text_of(value, kLabelBytesMax); }
 
 std::string Metrics::prometheus_text() const {
   // The registry locks for itself: a scrape of many series does not hold up those who look for a handle.

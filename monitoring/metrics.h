@@ -56,8 +56,8 @@ using Labels = std::vector<std::pair<std::string, std::string>>;  ///< (name, va
 ///
 /// Names    "millrace_" and lower case, in base units: _seconds, _bytes; counters end in _total, nothing else does. A name
 ///          has one kind, one help text and one set of buckets. Names and label names are the program's own: a bad one is a
-///          bug and aborts. Label values may be anything (job names come off the wire): what is not printable ASCII becomes
-///          '?', what is over 200 bytes is cut, quotes are escaped.
+///          bug and aborts. Label values may be anything: what is not valid UTF-8, and control characters, become '?', what is
+///          over 255 bytes is cut, quotes are escaped. Job names are plain text of that length: each has its own series.
 /// Limits   kSeriesMax label sets a name: who asks for more gets a set whose values are all "other", so that hostile label
 ///          values cost neither memory nor the scraper's.
 /// Threads  all members; asking again for the same (name, labels) returns the same handle, by a map under a lock.

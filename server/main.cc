@@ -43,7 +43,7 @@ void print_start_line(const millrace::server::Options& options, const millrace::
                                  {"http", process.http_address()},
                                  {"datagrams", process.datagrams_address()},
                                  {"life", process.life()}};
-    fmt::print("{}\n", line.dump());
+    fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     fmt::print("shard {} of {} listens on {}{}{}\n", options.shard, options.shards, process.address(),
                process.http_address().empty() ? "" : ", status on http://", process.http_address());

@@ -337,7 +337,7 @@ std::string bench_json(const BenchOptions& options, const BenchReport& report) {
                                        {"results_gbit_s", report.results_gbit_s},
                                        {"read_gbit_s", report.read_gbit_s},
                                        {"read_ratio", report.read_ratio}};
-  return json.dump();
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 std::string bench_text(const BenchOptions& options, const BenchReport& report) {

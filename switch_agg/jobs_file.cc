@@ -15,6 +15,7 @@
 #include <system_error>
 #include <utility>
 
+#include "kernels/base/plain_text.h"
 #include "protocol/datagram/job_numbers.h"
 #include "switch_agg/endpoint_text.h"
 #include "switch_agg/jobs_file_place.h"
@@ -165,6 +166,8 @@ Result<SwitchJob> read_job(const Json& object, size_t number, const std::string&
   JobReader reader(object, number);
   SwitchJob job;
   job.name = reader.text("name");
+  if (!is_plain_text(job.name))
+    reader.refuse("has a \"name\" with control characters: it is printed, and a metric's label");
   job.job = static_cast<uint32_t>(reader.number("job", 0, kU32));
   job.role = reader.word("role", kRoles, Role::kReduce);
   job.workers = static_cast<uint32_t>(reader.number("workers", 1, protocol::kSwitchWorkersMax));

@@ -211,7 +211,7 @@ std::string load_json(const LoadOptions& options, const LoadReport& report) {
                                        {"resent", report.resent},
                                        {"packets_s", report.packets_s},
                                        {"contribution_packets_s", report.contribution_packets_s}};
-  return json.dump();
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 }  // namespace millrace::switch_agg

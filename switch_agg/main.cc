@@ -41,7 +41,7 @@ void print_start_line(const millrace::switch_agg::RunOptions& options,
   if (options.json) {
     const nlohmann::json line = {
         {"event", "listening"}, {"addresses", process.addresses()}, {"http", process.http_address()}};
-    fmt::print("{}\n", line.dump());
+    fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     fmt::print("switch listens on {}{}{}\n", fmt::join(process.addresses(), ", "),
                process.http_address().empty() ? "" : ", status on http://", process.http_address());

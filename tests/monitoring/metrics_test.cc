@@ -5,7 +5,12 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
+#include <string_view>
 #include <thread>
+#include <vector>
+
+#include "kernels/base/plain_text.h"
 
 namespace millrace::monitoring {
 namespace {
@@ -72,6 +77,42 @@ TEST(MetricsTest, HostileLabelValuesStayOnOneLine) {
   const std::string long_name(5000, 'n');
   metrics.counter("millrace_a_total", "A", {{"job", long_name}}).increment();
   EXPECT_LT(metrics.prometheus_text().size(), 1000u);
+}
+
+TEST(MetricsTest, NamesOfEveryScriptHaveTheirOwnSeries) {
+  Metrics metrics;
+  const std::vector<std::string> names = {"训练一",
+                                          "训练二",
+                                          "обучение-1",
+                                          "обучение-2",
+                                          "Ausbildung-ä",
+                                          "Ausbildung-ö",
+                                          "🚂 1",
+                                          "🚂 2",
+                                          std::string(254, 'n') + "1",
+                                          std::string(254, 'n') + "2"};
+  for (size_t i = 0; i < names.size(); ++i)
+    metrics.counter("millrace_a_total", "A", {{"job", names[i]}}).increment(static_cast<double>(i + 1));
+  const std::string text = metrics.prometheus_text();
+  for (size_t i = 0; i < names.size(); ++i) {
+    EXPECT_EQ(Metrics::label_text(names[i]), names[i]);
+    EXPECT_THAT(text, HasSubstr("millrace_a_total{job=\"" + names[i] + "\"} " + std::to_string(i + 1) + "\n"));
+  }
+  metrics.forget("job", names[0]);
+  EXPECT_THAT(metrics.prometheus_text(), Not(HasSubstr(names[0])));
+  EXPECT_THAT(metrics.prometheus_text(), HasSubstr(names[1]));
+}
+
+TEST(MetricsTest, ALabelIsAlwaysValidUtf8) {
+  for (const std::string_view bad : {"\x80", "\xC0\x80", "\xED\xA0\x80", "\xF5\x80\x80\x80", "\xE2\x82", "\xFF"}) {
+    const std::string label = Metrics::label_text("job " + std::string(bad));
+    EXPECT_TRUE(is_plain_text(label)) << label;
+    EXPECT_THAT(label, ::testing::StartsWith("job ?"));
+  }
+  std::string euros;
+  while (euros.size() < 1'000) euros += "\xE2\x82\xAC";
+  EXPECT_EQ(Metrics::label_text(euros).size(), 255u) << "85 whole characters";
+  EXPECT_TRUE(is_plain_text(Metrics::label_text("x" + euros))) << "cut between characters";
 }
 
 TEST(MetricsTest, SeriesBeyondTheLimitAreCountedAsOther) {

@@ -113,13 +113,13 @@ TEST_F(MetricsExportTest, AJobThatBeginsAgainGoesOnCounting) {
 }
 
 TEST_F(MetricsExportTest, JobsThatShareALabelKeepItWhileOneOfThemLives) {
-  open("m\xc3\xbchle");
-  open("m\xc3\xb6hle");  // both are exported as m??hle
+  open("m\xfchle");
+  open("m\xf6hle");  // no UTF-8: both are exported as m?hle
   pass(2 * kNsPerS);
-  end("m\xc3\xbchle");
+  end("m\xfchle");
   pass(2 * MetricsExport::kEndedSeriesKept);
-  export_.record({Metric::kRounds, "m\xc3\xb6hle", "", 1});
-  EXPECT_THAT(text(), HasSubstr("millrace_shard_rounds_total{job=\"m??hle\"} 3\n"));
+  export_.record({Metric::kRounds, "m\xf6hle", "", 1});
+  EXPECT_THAT(text(), HasSubstr("millrace_shard_rounds_total{job=\"m?hle\"} 3\n"));
 }
 
 TEST_F(MetricsExportTest, WhatIsCountedAfterTheEndGoesAsWell) {

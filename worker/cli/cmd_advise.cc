@@ -11,6 +11,7 @@
 #include "kernels/base/clock.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
+#include "worker/cli/json_text.h"
 #include "worker/cli/table.h"
 #include "worker/cli/units.h"
 #include "worker/peer/kernel_speeds.h"
@@ -78,7 +79,7 @@ Outcome run_advise(const AdviseFlags& flags) {
                                    {"rows", rows},
                                    {"add_ns", speeds.add_entry_s * 1e9},
                                    {"add_value_ns", speeds.add_value_s * 1e9}};
-    fmt::print("{}\n", advice.dump());
+    fmt::print("{}\n", json_text(advice));
     return {};
   }
   std::vector<std::vector<std::string>> table = {{"algorithm", "result", "time", "messages", "bytes", "adding"}};

@@ -15,6 +15,7 @@
 #include "worker/cli/bench/worker.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
+#include "worker/cli/json_text.h"
 #include "worker/cli/table.h"
 
 namespace millrace::cli {
@@ -29,7 +30,7 @@ struct BenchFlags {
 
 Outcome print_bench_result(const nlohmann::json& result, bool json) {
   if (json) {
-    fmt::print("{}\n", result.dump());
+    fmt::print("{}\n", json_text(result));
   } else {
     fmt::print("{}", bench_table(result));
   }

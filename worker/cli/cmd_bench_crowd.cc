@@ -9,6 +9,7 @@
 #include "worker/cli/bench/crowd.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
+#include "worker/cli/json_text.h"
 #include "worker/cli/table.h"
 
 namespace millrace::cli {
@@ -29,7 +30,7 @@ void print_crowd_rows(const nlohmann::json& result) {
     };
     const double bytes =
         row["workers"].get<double>() * (row["bytes_up"].get<double>() + row["bytes_down"].get<double>());
-    table.push_back({row["workers"].dump(), number("round_ms", "{:.1f}"), number("round_p99_ms", "{:.1f}"),
+    table.push_back({json_text(row["workers"]), number("round_ms", "{:.1f}"), number("round_p99_ms", "{:.1f}"),
                      number("bytes_up", "{:.1f}", 1e-3), number("bytes_down", "{:.1f}", 1e-3),
                      fmt::format("{:.2f}", bytes * 1e-6), number("time_per_byte_over_first", "{:.2f}"),
                      number("shard_peak_mb", "{:.0f}"), number("memory_a_worker_bytes", "{:.0f}", 1e-3),

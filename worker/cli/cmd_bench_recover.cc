@@ -9,6 +9,7 @@
 #include "worker/cli/bench/recover.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
+#include "worker/cli/json_text.h"
 #include "worker/cli/table.h"
 
 namespace millrace::cli {
@@ -25,8 +26,8 @@ void print_recover_result(const nlohmann::json& result) {
   };
   std::vector<std::vector<std::string>> kills = {{"killed", "ready again s", "first update s"}};
   for (const auto& kill : result["kills"]) {
-    kills.push_back(
-        {"shard " + kill["shard"].dump(), number(kill, "ready_s", "{:.2f}"), number(kill, "first_update_s", "{:.2f}")});
+    kills.push_back({"shard " + json_text(kill["shard"]), number(kill, "ready_s", "{:.2f}"),
+                     number(kill, "first_update_s", "{:.2f}")});
   }
   if (kills.size() > 1) fmt::print("{}\n", aligned_table(kills));
   std::vector<std::vector<std::string>> joins = {
@@ -39,9 +40,9 @@ void print_recover_result(const nlohmann::json& result) {
   }
   if (joins.size() > 1) fmt::print("{}\n", aligned_table(joins));
   fmt::print("{} pushes in {} steps, a round {:.1f} ms: {} lost, {} counted twice, {} of {} weights wrong\n",
-             result["pushes"].dump(), result["steps"].dump(), result["round_ms"].get<double>(),
-             result["steps_lost"].dump(), result["double_counted"].dump(), result["wrong_weights"].dump(),
-             result["n"].dump());
+             json_text(result["pushes"]), json_text(result["steps"]), result["round_ms"].get<double>(),
+             json_text(result["steps_lost"]), json_text(result["double_counted"]), json_text(result["wrong_weights"]),
+             json_text(result["n"]));
 }
 
 Outcome run_recover(const RecoverFlags& flags) {

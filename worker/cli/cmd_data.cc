@@ -11,6 +11,7 @@
 #include "worker/cli/data_debian.h"
 #include "worker/cli/data_synthetic.h"
 #include "worker/cli/flag_range.h"
+#include "worker/cli/json_text.h"
 #include "worker/cli/progress.h"
 
 namespace millrace::cli {
@@ -46,16 +47,15 @@ Outcome run_debian(DebianFlags& flags) {
   if (!summary) return fail_with(summary.error());
   const double per_row = static_cast<double>(summary->entries) / static_cast<double>(summary->packages);
   if (flags.json) {
-    fmt::print("{}\n", nlohmann::json{{"data", "debian"},
-                                      {"train", options.train_path},
-                                      {"held_out", options.held_out_path},
-                                      {"dimension", options.dimension},
-                                      {"packages", summary->packages},
-                                      {"libraries", summary->libraries},
-                                      {"train_rows", summary->train_rows},
-                                      {"held_out_rows", summary->held_out_rows},
-                                      {"entries_per_row", per_row}}
-                           .dump());
+    fmt::print("{}\n", json_text(nlohmann::json{{"data", "debian"},
+                                                {"train", options.train_path},
+                                                {"held_out", options.held_out_path},
+                                                {"dimension", options.dimension},
+                                                {"packages", summary->packages},
+                                                {"libraries", summary->libraries},
+                                                {"train_rows", summary->train_rows},
+                                                {"held_out_rows", summary->held_out_rows},
+                                                {"entries_per_row", per_row}}));
     return {};
   }
   fmt::print("{} packages, {} of them libraries; {:.0f} features a row of {}\n", grouped(summary->packages),
@@ -110,15 +110,14 @@ Outcome run_synthetic(SyntheticFlags& flags) {
   if (!summary) return fail_with(summary.error());
   const double per_row = static_cast<double>(summary->entries) / static_cast<double>(options.rows);
   if (flags.json) {
-    fmt::print("{}\n", nlohmann::json{{"data", "synthetic"},
-                                      {"like", flags.like},
-                                      {"train", options.train_path},
-                                      {"held_out", options.held_out_path},
-                                      {"dimension", options.shape.dimension},
-                                      {"train_rows", summary->train_rows},
-                                      {"held_out_rows", summary->held_out_rows},
-                                      {"entries_per_row", per_row}}
-                           .dump());
+    fmt::print("{}\n", json_text(nlohmann::json{{"data", "synthetic"},
+                                                {"like", flags.like},
+                                                {"train", options.train_path},
+                                                {"held_out", options.held_out_path},
+                                                {"dimension", options.shape.dimension},
+                                                {"train_rows", summary->train_rows},
+                                                {"held_out_rows", summary->held_out_rows},
+                                                {"entries_per_row", per_row}}));
     return {};
   }
   fmt::print("like {}: {:.0f} features a row of {}\n", flags.like, per_row, grouped(options.shape.dimension));

@@ -11,6 +11,7 @@
 #include "worker/cli/demo.h"
 #include "worker/cli/flag_range.h"
 #include "worker/cli/interruption.h"
+#include "worker/cli/json_text.h"
 #include "worker/cli/scratch_folder.h"
 #include "worker/cli/table.h"
 
@@ -109,13 +110,12 @@ Outcome run_demo_command(DemoFlags& flags) {
   }
   nlohmann::json rows = nlohmann::json::array();
   for (const DemoRow& row : result->rows) rows.push_back(row_json(row));
-  fmt::print("{}\n", nlohmann::json{{"demo", "debian"},
-                                    {"workers", flags.options.workers},
-                                    {"shards", flags.options.shards},
-                                    {"dimension", flags.options.dimension},
-                                    {"rate", flags.options.rate},
-                                    {"rows", rows}}
-                         .dump());
+  fmt::print("{}\n", json_text(nlohmann::json{{"demo", "debian"},
+                                              {"workers", flags.options.workers},
+                                              {"shards", flags.options.shards},
+                                              {"dimension", flags.options.dimension},
+                                              {"rate", flags.options.rate},
+                                              {"rows", rows}}));
   return {};
 }
 

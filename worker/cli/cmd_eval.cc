@@ -6,6 +6,7 @@
 
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
+#include "worker/cli/json_text.h"
 #include "worker/cli/libsvm.h"
 #include "worker/cli/linear_model.h"
 #include "worker/cli/model_file.h"
@@ -28,15 +29,14 @@ Outcome run_eval(const EvalFlags& flags) {
   if (!data) return fail_with(data.error());
   const Evaluation result = evaluate(*model, *data);
   if (flags.json) {
-    fmt::print("{}\n", nlohmann::json{{"model", flags.model},
-                                      {"kind", loss_name(model->loss())},
-                                      {"data", flags.data},
-                                      {"rows", result.rows},
-                                      {"mean_loss", result.mean_loss},
-                                      {"log_loss", result.log_loss},
-                                      {"accuracy", result.accuracy},
-                                      {"average_precision", result.average_precision}}
-                           .dump());
+    fmt::print("{}\n", json_text(nlohmann::json{{"model", flags.model},
+                                                {"kind", loss_name(model->loss())},
+                                                {"data", flags.data},
+                                                {"rows", result.rows},
+                                                {"mean_loss", result.mean_loss},
+                                                {"log_loss", result.log_loss},
+                                                {"accuracy", result.accuracy},
+                                                {"average_precision", result.average_precision}}));
     return {};
   }
   fmt::print("{}: {} rows; {}\n", flags.data, grouped(result.rows), label_pair_text(data->label_pair));

@@ -21,6 +21,7 @@
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
 #include "worker/cli/interruption.h"
+#include "worker/cli/json_text.h"
 #include "worker/cli/process/shard_process.h"
 #include "worker/cli/scratch_folder.h"
 
@@ -105,7 +106,7 @@ Outcome announce(const ServeFlags& flags, const std::vector<ShardProcess>& shard
     }
   }
   if (flags.json) {
-    fmt::print("{}\n", nlohmann::json{{"event", "listening"}, {"servers", servers}, {"shards", rows}}.dump());
+    fmt::print("{}\n", json_text(nlohmann::json{{"event", "listening"}, {"servers", servers}, {"shards", rows}}));
   } else {
     fmt::print("workers: millrace train --servers {} …\nCtrl-C ends the shards in order.\n", servers);
   }

@@ -13,6 +13,7 @@
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
 #include "worker/cli/interruption.h"
+#include "worker/cli/json_text.h"
 #include "worker/cli/status/report.h"
 #include "worker/cli/trainer.h"
 
@@ -63,7 +64,7 @@ Outcome show(const StatusFlags& flags, const std::vector<std::string>& addresses
       ask_all(addresses, [&](const std::string& address) { return fetch_status(address, flags.timeout_ms); });
   const ClusterPicture picture = picture_of(answers.shards, answers.why_missing, flags.still_after);
   if (flags.json) {
-    fmt::print("{}\n", report_json(picture, answers).dump());
+    fmt::print("{}\n", json_text(report_json(picture, answers)));
   } else {
     fmt::print("{}", report_text(picture, answers));
   }

@@ -20,6 +20,7 @@
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
 #include "worker/cli/interruption.h"
+#include "worker/cli/json_text.h"
 #include "worker/cli/libsvm.h"
 #include "worker/cli/method.h"
 #include "worker/cli/model_file.h"
@@ -293,7 +294,7 @@ Outcome run_train(TrainFlags& flags) {
   if (!result) return std::unexpected(result.error());
   if (!flags.output.empty() && options.worker == 0 && !flags.json) fmt::print("model: {}\n", flags.output);
   if (result->audit.audits && !flags.json) print_audit(result->audit);
-  if (flags.json) fmt::print("{}\n", run_json(flags, *result).dump());
+  if (flags.json) fmt::print("{}\n", json_text(run_json(flags, *result)));
   return {};
 }
 

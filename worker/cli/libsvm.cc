@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/plain_text.h"
 #include "kernels/stream/stream.h"
 
 namespace millrace::cli {
@@ -32,11 +33,10 @@ std::string_view next_token(std::string_view& text) {
   return token;
 }
 
-/// Up to 40 printable characters of a token, quoted: it comes from a file.
+/// Up to 40 bytes of a token that can be printed, quoted: it comes from a file.
 std::string quoted(std::string_view token) {
-  std::string text = "'";
-  for (const char c : token.substr(0, 40)) text += c >= ' ' && c <= '~' ? c : '?';
-  return text + (token.size() > 40 ? "...'" : "'");
+  constexpr size_t kShownMax = 40;
+  return "'" + plain_text_of(token, kShownMax) + (token.size() > kShownMax ? "...'" : "'");
 }
 
 /// A whole token as a finite number.

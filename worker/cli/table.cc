@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/base/plain_text.h"
+#include "worker/cli/json_text.h"
 #include "worker/cli/progress.h"
 
 namespace millrace::cli {
@@ -13,9 +15,8 @@ namespace {
 std::string cell(const nlohmann::json& value) {
   if (value.is_string()) {
     // Names come from other processes: nothing of them is to reach the terminal as a command.
-    std::string text = value.get<std::string>();
-    std::ranges::replace_if(text, [](char c) { return (c >= 0 && c < ' ') || c == '\x7f'; }, '?');
-    return text;
+    const auto& text = value.get_ref<const std::string&>();
+    return plain_text_of(text, text.size());
   }
   if (value.is_number_unsigned()) return grouped(value.get<uint64_t>());
   if (value.is_number_float()) {
@@ -23,7 +24,7 @@ std::string cell(const nlohmann::json& value) {
     const bool large = number >= 1000 && number < 1e15;
     return large ? grouped(static_cast<uint64_t>(std::llround(number))) : fmt::format("{:.4g}", number);
   }
-  return value.is_null() ? "-" : value.dump();
+  return value.is_null() ? "-" : json_text(value);
 }
 
 std::vector<std::string> keys_of(const nlohmann::json& row) {
@@ -131,7 +132,7 @@ std::string object_text(const nlohmann::json& object, size_t indent) {
     const bool plain_list =
         value.is_array() && std::ranges::none_of(value, [](const auto& item) { return item.is_structured(); });
     if (!value.is_structured()) text += margin + key + ": " + cell(value) + "\n";
-    if (plain_list) text += margin + key + ": " + (value.empty() ? "-" : value.dump()) + "\n";
+    if (plain_list) text += margin + key + ": " + (value.empty() ? "-" : json_text(value)) + "\n";
   }
   for (const auto& [key, value] : object.items()) {
     const bool plain_list =

@@ -7,6 +7,8 @@
 
 #include "kernels/base/version.h"
 
+#include "worker/cli/json_text.h"
+
 namespace millrace::cli {
 namespace {
 
@@ -169,7 +171,7 @@ std::string WorkerPort::status_of(const Stats& stats) const {
     if (tensor.codec_choice.empty() || status["codecs_up"].size() >= kListedMax) continue;
     status["codecs_up"].push_back({{"tensor", tensor.name}, {"codec", tensor.codec_choice}});
   }
-  return status.dump();
+  return json_text(status);
 }
 
 }  // namespace millrace::cli

@@ -8,6 +8,7 @@
 #include "kernels/base/bytes.h"
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
+#include "kernels/base/plain_text.h"
 
 namespace millrace::peer {
 namespace {
@@ -28,9 +29,7 @@ ByteBuffer bytes_of(const std::string& text) {
 }
 
 std::string core_text_of(ByteSpan bytes) {
-  std::string text(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(std::min(bytes.size(), kTextBytesMax)));
-  std::ranges::replace_if(text, [](char c) { return c < ' ' || c > '~'; }, '?');
-  return text;
+  return plain_text_of(std::string(bytes.begin(), bytes.end()), kTextBytesMax);
 }
 
 }  // namespace

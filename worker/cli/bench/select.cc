@@ -20,6 +20,7 @@
 #include "kernels/select/top_k.h"
 #include "worker/cli/bench/measure.h"
 #include "worker/cli/bench/trace.h"
+#include "worker/cli/json_text.h"
 
 namespace millrace::cli {
 namespace {
@@ -158,7 +159,7 @@ SelectionSpec spec_for(const SelectionInfo& info, const SelectBenchOptions& opti
     amount = std::max<double>(top_k_threshold(values, k).value_or(0), 1e-30);
   }
   if (info.amount == SelectionAmount::kVariance) amount = variance_for(info, options, values);
-  const auto spec = selection_from_text(std::string(info.name) + ":" + nlohmann::json(amount).dump());
+  const auto spec = selection_from_text(std::string(info.name) + ":" + json_text(nlohmann::json(amount)));
   MILLRACE_CHECK(spec.has_value(), spec.error().message);
   return *spec;
 }

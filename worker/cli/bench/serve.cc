@@ -24,6 +24,7 @@
 #include "worker/cli/bench/serve_wait.h"
 #include "worker/cli/bench/serve_worker.h"
 #include "worker/cli/interruption.h"
+#include "worker/cli/json_text.h"
 #include "worker/cli/process/child_process.h"
 #include "worker/cli/process/hosts.h"
 #include "worker/cli/process/shard_process.h"
@@ -365,7 +366,7 @@ Result<std::string> write_job_files(const Plan& plan, const Hosts& hosts, const 
   std::filesystem::remove(list);
   if (row.racks) {
     std::ofstream file(list);
-    file << json{{"racks", rack_members(plan.options.workers, plan.options.racks)}}.dump();
+    file << json_text(json{{"racks", rack_members(plan.options.workers, plan.options.racks)}});
     if (!file.flush()) return fail(ErrorCode::kIo, "cannot write '" + list + "'");
   }
   return write_switch_key(switch_options(plan, hosts, files, 0));

@@ -9,6 +9,7 @@
 #include "monitoring/standard_streams.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
+#include "worker/cli/json_text.h"
 #include "worker/cli/peer/boundaries_flag.h"
 #include "worker/cli/peer/measured_child.h"
 #include "worker/cli/peer/peer_commands.h"
@@ -233,7 +234,7 @@ Outcome run_simulate(const SimulateFlags& flags) {
                                   {"work_scale", flags.work_scale},
                                   {"seed", flags.seed},
                                   {"rows", rows}};
-    fmt::print("{}\n", whole.dump());
+    fmt::print("{}\n", json_text(whole));
   } else {
     print_rows(rows);
   }

@@ -14,6 +14,7 @@
 #include "worker/cli/atomic_file.h"
 #include "worker/cli/flag_range.h"
 #include "worker/cli/interruption.h"
+#include "worker/cli/json_text.h"
 #include "worker/cli/model_file.h"
 #include "worker/cli/peer/agree.h"
 #include "worker/cli/peer/mpi_end.h"
@@ -286,7 +287,7 @@ class TrainCommand {
     if (speaks() && !flags_.output.empty()) written = write_model(flags_.output, result->model);
     if (Status status = agree(group, "written", written); !status) return fail_with(status.error());
     if (prints && !flags_.output.empty()) fmt::print("model: {}\n", flags_.output);
-    if (speaks() && flags_.json) fmt::print("{}\n", json_of(*result).dump());
+    if (speaks() && flags_.json) fmt::print("{}\n", json_text(json_of(*result)));
     return {};
   }
 

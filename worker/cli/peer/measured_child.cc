@@ -14,6 +14,8 @@
 #include <string>
 #include <system_error>
 
+#include "worker/cli/json_text.h"
+
 namespace millrace::peer {
 namespace {
 
@@ -35,7 +37,7 @@ void limit(int what, uint64_t most) {
   } catch (const std::exception& problem) {
     result["error"] = problem.what();
   }
-  const std::string text = result.dump();
+  const std::string text = cli::json_text(result);
   for (size_t at = 0; at < text.size();) {
     const ssize_t wrote = ::write(out, text.data() + at, text.size() - at);
     if (wrote < 0 && errno != EINTR) break;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/base/random.h"
+#include "worker/cli/json_text.h"
 
 namespace millrace::cli {
 namespace {
@@ -57,7 +58,7 @@ Result<SwitchProcess> SwitchProcess::start(const SwitchProcessOptions& options) 
     job["shard"] = options.shard;
   }
   const nlohmann::json jobs = {{"jobs", nlohmann::json::array({job})}};
-  if (Status done = write_private(jobs_file, jobs.dump()); !done) return std::unexpected(done.error());
+  if (Status done = write_private(jobs_file, json_text(jobs)); !done) return std::unexpected(done.error());
   SpawnOptions spawn;
   spawn.argv = {sibling_program("millrace-switch"),
                 "run",

@@ -39,7 +39,7 @@ bool flag(const Json& object, const char* key) {
 
 std::string text(const Json& object, const char* key) {
   const Json& value = at(object, key);
-  return value.is_string() ? protocol::plain_text_of(value.get_ref<const std::string&>(), kTextBytesMax) : "";
+  return value.is_string() ? plain_text_of(value.get_ref<const std::string&>(), kTextBytesMax) : "";
 }
 
 template <typename T, typename Read>
