@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/allocator.h"
+#include "monitoring/open_files.h"
 #include "monitoring/standard_streams.h"
 #include "server/options.h"
 #include "server/process.h"
@@ -70,6 +71,7 @@ int exit_code_of(millrace::ErrorCode code) {
     case millrace::ErrorCode::kUnsupported:
     case millrace::ErrorCode::kConflict: return 5;
     case millrace::ErrorCode::kIo:
+    case millrace::ErrorCode::kLimitExceeded:
     case millrace::ErrorCode::kTimeout: return 6;
     default: return 1;
   }
@@ -84,6 +86,7 @@ int main(int argc, char** argv) {
   if (const int* code = std::get_if<int>(&parsed)) return *code;
   const auto& options = std::get<millrace::server::Options>(parsed);
   take_turns();
+  millrace::monitoring::raise_open_file_limit();
   auto process = millrace::server::ShardProcess::start(options);
   if (!process) {
     print_failed_start(options, process.error());

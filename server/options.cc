@@ -49,7 +49,7 @@ constexpr const char* kFooter =
     "  1  a fault of Millrace itself\n"
     "  2  usage: a flag is unknown, missing or out of range\n"
     "  5  the membership table is of a cluster of another shape or version, or another process took this number\n"
-    "  6  a port is in use, or the membership table cannot be read or written\n";
+    "  6  a port is in use, too few files may be open, or the membership table cannot be read or written\n";
 
 /// Refuses what is no size from one byte to 2^62; else makes a plain number of it. CLI11's own would take -1 and 10^30, modulo
 /// 2^64.
@@ -185,7 +185,9 @@ std::variant<Options, int> parse_options(int argc, const char* const* argv) {
   app.add_option("--shards", options.shards, "Shards of the cluster; the same at all of them")
       ->check(CLI::Range(1u, 1024u))
       ->capture_default_str();
-  app.add_option("--listen", options.listen, "Address to accept workers and shards on; port 0 takes a free one")
+  app.add_option(
+         "--listen", options.listen,
+         "Address to accept workers and shards on, of a name every one that is this machine's; port 0 takes a free one")
       ->check(CLI::Validator(refuse_address, ""))
       ->type_name("tcp://HOST:PORT")
       ->capture_default_str();

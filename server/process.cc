@@ -17,12 +17,15 @@
 #include "kernels/base/version.h"
 #include "monitoring/http_port.h"
 #include "monitoring/metrics.h"
+#include "monitoring/open_files.h"
 #include "protocol/codec_speeds.h"
 #include "protocol/datagram/key.h"
 #include "protocol/frame.h"
 #include "protocol/table.h"
 #include "protocol/transport.h"
+#include "server/accept_limit.h"
 #include "server/datagram_thread.h"
+#include "server/descriptor_room.h"
 #include "server/metrics_export.h"
 #include "server/process_log.h"
 #include "server/shard_core.h"
@@ -47,6 +50,8 @@ constexpr TimeNs kComputePerTurn = 500 * kNsPerUs;
 /// most. Writes are tried again.
 constexpr uint32_t kTableWaitMs = 20;
 constexpr TimeNs kGaugesEvery = kNsPerS;
+/// Connections for which there is no descriptor are told of in the log so often.
+constexpr TimeNs kSayClosedEvery = 60 * kNsPerS;
 /// Between two tries to begin tasks for which there was no memory.
 constexpr int kStarvedMs = 10;
 /// Without a turn of the loop for so long, /healthz says that the shard is not well.
@@ -93,6 +98,7 @@ class ShardProcess::Loop {
 
   Status open();
   Status open_http();
+  Status share_descriptors();
   Status run();
   void request_stop() noexcept {
     stop_.store(true);
@@ -132,6 +138,7 @@ class ShardProcess::Loop {
   void carry_out_many();
   void send_to_peer(const SendToPeer& send);
   void watch(TimeNs now);
+  void watch_accept_limit(TimeNs now);
   void take_from_disk();
   void change_datagrams(const DatagramChange& change, TimeNs now);
   StatusReport status(TimeNs now) const;
@@ -150,6 +157,7 @@ class ShardProcess::Loop {
   std::unique_ptr<DatagramThread> datagrams_;  ///< where this shard stands in for switches
   SpeedMeasurer
       speed_measurer_;  ///< for jobs with codec auto: the loop runs their tasks itself, and has no second to spare
+  std::optional<DescriptorRoom> room_;
   std::unique_ptr<ShardCore> core_;
   monitoring::Metrics metrics_;
   MetricsExport export_;
@@ -157,6 +165,7 @@ class ShardProcess::Loop {
   std::atomic<TimeNs> last_turn_ = 0;
   std::atomic<bool> draining_ = false;
   TimeNs next_gauges_ = 0;
+  TimeNs say_closed_at_ = 0;
   uint64_t broken_off_ = 0;  ///< for want of memory, not counted in the metrics yet
   uint64_t bytes_in_ = 0;
   uint64_t bytes_out_ = 0;
@@ -193,6 +202,7 @@ Status ShardProcess::Loop::open() {
     if (!datagrams) return std::unexpected(datagrams.error());
     datagrams_ = std::move(*datagrams);
   }
+  if (const Status enough = share_descriptors(); !enough) return enough;
   const Result<uint64_t> life = table_->start_shard(options_.shard, options_.shards, address_, datagrams_address());
   if (!life) return std::unexpected(life.error());
   life_ = *life;
@@ -213,10 +223,21 @@ Status ShardProcess::Loop::open() {
                                                   options_.limits,
                                                   saves,
                                                   {speeds_so_far, options_.link_rate},
-                                                  std::move(datagrams)},
+                                                  std::move(datagrams),
+                                                  [this](TimeNs now) { return room_->judge_worker(now); }},
                                       *table_, monotonic_now_ns());
   poller_.add(*listener_);
   poller_.add(waker_);
+  return {};
+}
+
+Status ShardProcess::Loop::share_descriptors() {
+  room_.emplace(DescriptorRoom::Options{
+      .limit = monitoring::open_file_limit(), .shards = options_.shards, .count = monitoring::open_file_count});
+  if (const Status enough = room_->judge_start(); !enough) return enough;
+  set_accept_limit(room_->accept_below());
+  if (const std::string warning = room_->warning(options_.limits); !warning.empty())
+    log_.write(Severity::kWarning, warning, monotonic_now_ns());
   return {};
 }
 
@@ -253,10 +274,25 @@ void ShardProcess::Loop::watch(TimeNs now) {
   if (now >= next_gauges_) {
     next_gauges_ = now + kGaugesEvery;
     export_.update_gauges(status(now), now);
+    watch_accept_limit(now);
   }
   if (board_.wanted()) {
     board_.publish(status_json(status(now)));
   }
+}
+
+void ShardProcess::Loop::watch_accept_limit(TimeNs now) {
+  const uint64_t closed = take_over_accept_limit();
+  if (closed == 0) return;
+  export_.record({Metric::kDropped, {}, "no_descriptor", static_cast<double>(closed)});
+  if (now < say_closed_at_) return;
+  say_closed_at_ = now + kSayClosedEvery;
+  log_.write(
+      Severity::kError,
+      fmt::format("{} connections were closed as they came: this process may open {} files, and no more of them are "
+                  "for connections; {}",
+                  closed, monitoring::open_file_limit(), monitoring::kRaiseOpenFiles),
+      now);
 }
 
 StatusReport ShardProcess::Loop::status(TimeNs now) const {

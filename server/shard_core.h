@@ -42,6 +42,8 @@ struct ShardConfig {
     std::function<Status(const protocol::JobSpec&, const protocol::SwitchLayout&)> judge = {};
   };
   Datagrams datagrams = {};
+  /// Whether the process can serve another worker. Empty: always.
+  std::function<Status(TimeNs now)> room_for_worker = {};
 };
 
 /// One shard: its jobs, its limits, who is who. A state machine: (state, message, now) -> actions, no socket, clock or

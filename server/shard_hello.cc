@@ -243,6 +243,9 @@ Result<ShardCore::Admitted> ShardCore::admit(const protocol::Header& header, con
   };
   Job* job = named(hello.spec.name);
   if (!is_here(job)) {
+    // One that is a member stays one, whatever connection it comes by.
+    if (const Status room = config_.room_for_worker ? config_.room_for_worker(now) : Status(); !room)
+      return std::unexpected(room.error());
     refresh(now, actions);
     if (stopped_) return fail(ErrorCode::kUnavailable, failure_->message);
     Result<Job*> joined = admit_by_table(header, hello, now, actions);

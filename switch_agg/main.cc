@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "monitoring/open_files.h"
 #include "monitoring/standard_streams.h"
 #include "switch_agg/bench.h"
 #include "switch_agg/load.h"
@@ -109,6 +110,7 @@ int load(const millrace::switch_agg::LoadOptions& options) {
 
 int main(int argc, char** argv) {
   millrace::monitoring::hold_standard_streams();
+  millrace::monitoring::raise_open_file_limit();
   const auto parsed = millrace::switch_agg::parse_options(argc, argv);
   if (const int* code = std::get_if<int>(&parsed)) return *code;
   if (const auto* options = std::get_if<millrace::switch_agg::BenchOptions>(&parsed)) return bench(*options);

@@ -15,6 +15,7 @@
 
 #include "monitoring/http_port.h"
 #include "monitoring/metrics.h"
+#include "monitoring/open_files.h"
 #include "monitoring/standard_streams.h"
 #include "switch_agg/endpoint_text.h"
 #include "switch_agg/jobs_file.h"
@@ -87,6 +88,7 @@ class SwitchProcess::Impl {
  private:
   Status fit(const std::vector<SwitchJob>& jobs) const;
   Status open_http();
+  Status judge_descriptors() const;
   void reload();
   SwitchStatus status() const;
   std::optional<std::string> unhealthy() const;
@@ -134,7 +136,20 @@ Status SwitchProcess::Impl::open() {
       return fail(added.error().code, fmt::format("{}: {}", options_.jobs_file, added.error().message));
     lanes_.push_back(std::move(lane));
   }
-  return options_.http.empty() ? Status{} : open_http();
+  if (const Status shown = options_.http.empty() ? Status{} : open_http(); !shown) return shown;
+  return judge_descriptors();
+}
+
+/// HTTP's connections are all that opens files later, but for a list of jobs and its keys.
+Status SwitchProcess::Impl::judge_descriptors() const {
+  constexpr uint64_t kLater = monitoring::HttpPort::kConnectionsMax + 8;
+  const uint64_t limit = monitoring::open_file_limit();
+  const uint64_t used = monitoring::open_file_count().value_or(0);
+  if (used + kLater <= limit) return {};
+  return fail(ErrorCode::kIo,
+              fmt::format("this process may open {} files, {} are open, and it keeps {} for HTTP and lists of "
+                          "jobs; {}",
+                          limit, used, kLater, monitoring::kRaiseOpenFiles));
 }
 
 Status SwitchProcess::Impl::open_http() {

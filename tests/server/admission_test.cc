@@ -49,6 +49,22 @@ TEST(Admission, WorkerBeyondTheJobIsRefused) {
   EXPECT_EQ(expect_body<Refuse>(cluster.join(2)).code, ErrorCode::kInvalidArgument);
 }
 
+TEST(Admission, AProcessWithoutDescriptorsTakesNoMoreWorkersAndKeepsItsMembers) {
+  ScriptedCluster cluster(admission_job(3));
+  cluster.join(0);
+  cluster.room = fail(ErrorCode::kLimitExceeded, "1000 of 1024 files are open; raise the limit of open files");
+  const auto refusal = expect_body<Refuse>(cluster.join(1));
+  EXPECT_EQ(refusal.code, ErrorCode::kLimitExceeded);
+  EXPECT_FALSE(refusal.retry) << "it does not pass by itself";
+  EXPECT_EQ(refusal.sentence, cluster.room.error().message);
+  const StatusReport status = cluster.core().status(cluster.now);
+  ASSERT_EQ(status.refusals.size(), 1u) << "/status has the reason too";
+  EXPECT_EQ(status.refusals[0].sentence, cluster.room.error().message);
+  expect_body<Welcome>(cluster.join(0));
+  cluster.room = {};
+  expect_body<Welcome>(cluster.join(1));
+}
+
 TEST(Admission, NewcomerToARunningJobJoinsIfItCanTakeWeights) {
   ScriptedCluster cluster(admission_job(3));
   cluster.join_all();

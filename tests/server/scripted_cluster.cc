@@ -41,6 +41,7 @@ void ScriptedCluster::start_shard(uint32_t shard, uint32_t shard_count, const st
       tables_[shard]->start_shard(shard, shard_count, "tcp://" + host + ":" + std::to_string(shard), datagrams);
   ASSERT_TRUE(life.has_value()) << life.error().message;
   ShardConfig config{shard, shard_count, *life, "test", limits_, saves_};
+  config.room_for_worker = [this](TimeNs) { return room; };
   if (!datagrams.empty()) config.datagrams.judge = [this](const auto&, const auto&) { return judged; };
   shards_[shard] = std::make_unique<ShardCore>(std::move(config), *tables_[shard], now);
   lives_[shard] = *life;

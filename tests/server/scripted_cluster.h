@@ -111,6 +111,7 @@ class ScriptedCluster {
   /// Lines of all shards' logs that have this in them.
   size_t said(std::string_view words) const;
 
+  Status room;                       ///< what the shards' processes say of another worker
   std::string datagrams_of_shard_0;  ///< of its next start
   Status judged;                     ///< whether shard 0 can stand in for the job's switch
   std::vector<DatagramChange> datagram_changes;

@@ -10,6 +10,7 @@
 #include <new>
 #include <string>
 
+#include "monitoring/open_files.h"
 #include "monitoring/standard_streams.h"
 #include "worker/cli/interruption.h"
 #include "worker/cli/outcome.h"
@@ -76,8 +77,9 @@ int run(const CLI::App& root, const std::vector<Command>& commands) {
 
 void begin_program() {
   monitoring::hold_standard_streams();
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe or socket is an error of the call that meets it
-  std::signal(SIGXFSZ, SIG_IGN);  // and so is a file that may not grow (ulimit -f)
+  std::signal(SIGPIPE, SIG_IGN);        // a closed pipe or socket is an error of the call that meets it
+  std::signal(SIGXFSZ, SIG_IGN);        // and so is a file that may not grow (ulimit -f)
+  monitoring::raise_open_file_limit();  // a session takes some descriptors for each shard
 }
 
 void shape_help(CLI::App& root) {

@@ -14,8 +14,8 @@ constexpr TimeNs kAttemptMax = 5 * kNsPerS;  ///< an attempt to connect that com
 constexpr uint32_t kHeartbeatsMissed = 4;  ///< silent for so many: the connection may be half open, a new one is tried
 
 constexpr const char* kForeign =
-    "what accepts connections there does not answer as a Millrace server does: is it stopped, another program, or a "
-    "server's --http port?";
+    "what accepts connections there does not answer as a Millrace server does: is it stopped, another program, a "
+    "server's --http port, or a server that may open no more files (its log says so)?";
 
 std::string seconds_text(TimeNs span) {
   const TimeNs tenths = (span + kNsPerS / 20) / (kNsPerS / 10);

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "monitoring/open_files.h"
 #include "protocol/datagram/endpoint_name.h"
 #include "worker/core/options.h"
 #include "worker/session/state_file.h"
@@ -105,6 +106,21 @@ Status open_datagrams(const JobOptions& job, const protocol::JobSpec& spec, Begi
   return {};
 }
 
+/// ZeroMQ may end the process where it has no descriptor for its own bookkeeping: too few are refused before.
+Status check_descriptors(size_t shards) {
+  constexpr size_t kForEachShard =
+      8;  // two sockets while a connection is made again, each with a monitor and their wake-ups
+  constexpr size_t kForTheRest = 16;
+  const size_t needed = kForEachShard * shards + kForTheRest;
+  const uint64_t limit = monitoring::open_file_limit();
+  const uint64_t used = monitoring::open_file_count().value_or(0);
+  if (used + needed <= limit) return {};
+  return fail(ErrorCode::kLimitExceeded, "this process may open " + std::to_string(limit) + " files, " +
+                                             std::to_string(used) + " are open, and a session with " +
+                                             std::to_string(shards) + " shards takes up to " + std::to_string(needed) +
+                                             "; " + monitoring::kRaiseOpenFiles);
+}
+
 }  // namespace
 
 Status check_apply(ApplyWhen when, protocol::Mode mode) {
@@ -131,6 +147,7 @@ Status check_weights(std::span<const TensorOptions> tensors, protocol::Mode mode
 
 Result<Beginning> begin_with(const JobOptions& job, std::span<const TensorOptions> tensors,
                              const protocol::JobSpec& spec) {
+  if (auto enough = check_descriptors(job.shards.size()); !enough) return std::unexpected(enough.error());
   Beginning beginning;
   if (auto valid = check_weights(tensors, spec.mode); !valid) return std::unexpected(valid.error());
   for (const TensorOptions& tensor : tensors) {

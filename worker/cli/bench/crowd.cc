@@ -1,7 +1,5 @@
 #include "worker/cli/bench/crowd.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -28,17 +26,8 @@ constexpr int kBaseTimeoutMs = 120'000;
 constexpr int kRoundTimeoutMs = 10'000;
 constexpr double kCrowdMegabyte = 1e6;
 
-/// A session takes some twenty descriptors: the common limit of 1,024 is soon reached.
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 /// Body of a process: the workers first, first + stride, ... as threads; the worst of their exit codes.
 int run_threads(const ServeWorkerSetup& setup, uint32_t first, uint32_t stride, ServeShared& shared) {
-  raise_descriptor_limit();
   std::vector<int> codes(setup.workers, 0);
   std::vector<std::thread> threads;
   for (uint32_t worker = first; worker < setup.workers; worker += stride) {

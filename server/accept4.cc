@@ -1,0 +1,19 @@
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "server/accept_limit.h"
+
+/// Stands in for the C library's accept4() in programs that this file is linked into: ZeroMQ's calls come here (accept_limit.h).
+/// A connection over the limit counts as one that was gone before it was accepted: callers go on to the next.
+extern "C" int accept4(int listener, sockaddr* address, socklen_t* length, int flags) {
+  const long accepted = ::syscall(SYS_accept4, listener, address, length, flags);
+  if (accepted < 0 || static_cast<uint64_t>(accepted) < millrace::server::accept_limit())
+    return static_cast<int>(accepted);
+  ::close(static_cast<int>(accepted));
+  millrace::server::count_over_accept_limit();
+  errno = ECONNABORTED;
+  return -1;
+}

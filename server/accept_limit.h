@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+
+namespace millrace::server {
+
+/// From now on accept4() closes at once what it accepts under this descriptor number, or a higher one; of the programs that
+/// accept4.cc is linked into. ZeroMQ accepts as long as there are descriptors, and takes a whole core when there are none:
+/// the listener stays readable, and it tries again at once.
+///
+/// Threads  any.
+void set_accept_limit(uint64_t below);
+uint64_t accept_limit();
+
+/// Counts a connection that was closed at once, and how many were since the last call.
+void count_over_accept_limit();
+uint64_t take_over_accept_limit();
+
+}  // namespace millrace::server
