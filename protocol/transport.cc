@@ -1,6 +1,7 @@
 #include "protocol/transport.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -10,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -89,6 +91,21 @@ struct OutgoingFrame {
   }
 };
 
+/// Does what each thread of ZeroMQ does when it starts, and ends the process over.
+Status scheduling_can_be_set() {
+  int policy = 0;
+  sched_param parameters{};
+  int refused = ::pthread_getschedparam(::pthread_self(), &policy, &parameters);
+  if (refused == 0) refused = ::pthread_setschedparam(::pthread_self(), policy, &parameters);
+  if (refused == 0) return {};
+  return fail(ErrorCode::kUnsupported,
+              std::string("this process may not set the scheduling policy that it has (sched_setscheduler(2): ") +
+                  std::strerror(refused) +
+                  "), and ZeroMQ does that in each of its threads: a filter of system calls refuses it; allow "
+                  "sched_setscheduler and sched_setparam there (systemd: a later SystemCallFilter=sched_setscheduler "
+                  "sched_setparam; containers: the seccomp profile)");
+}
+
 std::string monitor_address() {
   static std::atomic<uint64_t> next{0};
   return "inproc://millrace-monitor-" + std::to_string(next.fetch_add(1));
@@ -109,6 +126,7 @@ std::string plain_ipv4(std::string address) {
 struct TransportContext::State {
   TransportOptions options;
   void* context = nullptr;
+  std::optional<Status> threads_can_start;  ///< once asked
 };
 
 TransportContext::TransportContext(TransportOptions options) : state_(std::make_unique<State>()) {
@@ -126,6 +144,11 @@ TransportContext::~TransportContext() {
 
 const TransportOptions& TransportContext::options() const { return state_->options; }
 void* TransportContext::handle() const { return state_->context; }
+
+const Status& TransportContext::threads_can_start() {
+  if (!state_->threads_can_start) state_->threads_can_start = scheduling_can_be_set();
+  return *state_->threads_can_start;
+}
 
 /// Reads what is left of the message that its socket stands in, unless disarmed. Takes no memory.
 class RestOfMessage {
@@ -155,6 +178,7 @@ class Socket {
  public:
   /// Errors   io: the process has no descriptor for it.
   static Result<std::unique_ptr<Socket>> open(TransportContext& context, int type) {
+    if (const Status& can = context.threads_can_start(); !can) return std::unexpected(can.error());
     std::unique_ptr<Socket> socket(new Socket);  // first: whoever owns the handle is there before it
     socket->handle_ = zmq_socket(context.handle(), type);
     if (socket->handle_ == nullptr) return not_opened();

@@ -39,6 +39,8 @@ class TransportContext {
 
   const TransportOptions& options() const;
   void* handle() const;  ///< for this folder's own files
+  /// Whether the system lets ZeroMQ start its threads. Errors  unsupported: a filter of system calls, named.
+  const Status& threads_can_start();
 
  private:
   struct State;

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -21,6 +22,7 @@
 namespace millrace::cli {
 namespace {
 
+constexpr TimeNs kLookEvery = 20 * kNsPerMs;
 constexpr int kSetupFailed = 126;  // the child could not become what it should be; it says why on stderr
 
 [[noreturn]] void die_in_child(const char* what, const std::string& about) {
@@ -171,13 +173,15 @@ std::optional<ExitReport> ChildProcess::try_wait() {
 
 Result<ExitReport> ChildProcess::wait(int timeout_ms) {
   if (!try_wait()) {
-    // A pidfd becomes readable when the process ends: no polling, no SIGCHLD handler.
+    // A pidfd becomes readable when the process ends: no SIGCHLD handler. Where the system has none, or a filter of system calls
+    // refuses it, the process is looked at now and then.
     const int handle = static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0));
     pollfd ended{handle, POLLIN, 0};
     const TimeNs deadline = monotonic_now_ns() + timeout_ms * kNsPerMs;
-    int left_ms = timeout_ms;
-    while (handle >= 0 && left_ms >= 0 && ::poll(&ended, 1, left_ms) < 0 && errno == EINTR)
-      left_ms = static_cast<int>((deadline - monotonic_now_ns()) / kNsPerMs);
+    for (TimeNs left = deadline - monotonic_now_ns(); left > 0 && !try_wait(); left = deadline - monotonic_now_ns()) {
+      const TimeNs nap = handle >= 0 ? left : std::min(left, kLookEvery);
+      ::poll(&ended, handle >= 0 ? 1 : 0, static_cast<int>((nap + kNsPerMs - 1) / kNsPerMs));
+    }
     if (handle >= 0) ::close(handle);
   }
   if (try_wait()) return *report_;
