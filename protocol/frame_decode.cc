@@ -285,6 +285,10 @@ Heartbeat read_heartbeat(wire::Heartbeat::Reader in, Validator& check) {
   check.expect(in.getSwitchState() <= static_cast<uint8_t>(Heartbeat::Switch::kAnswers),
                "what it says of the switch is not known");
   heartbeat.switch_state = static_cast<Heartbeat::Switch>(in.getSwitchState());
+  check.expect(in.getSwitchWait() <= static_cast<uint8_t>(Heartbeat::SwitchWait::kOtherJob),
+               "what it waits for is not known");
+  heartbeat.switch_wait = static_cast<Heartbeat::SwitchWait>(in.getSwitchWait());
+  heartbeat.switch_steps = in.getSwitchSteps();
   const auto waited_for = in.getWaitedFor();
   heartbeat.waited_for.resize(check.count(waited_for.size(), kWorkersMax, "workers waited for"));
   for (uint32_t i = 0; i < heartbeat.waited_for.size(); ++i) heartbeat.waited_for[i] = check.worker(waited_for[i]);

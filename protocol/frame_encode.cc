@@ -205,6 +205,8 @@ struct BodyWriter {
     out.setStepsApplied(body.steps_applied);
     out.setFinishing(body.finishing);
     out.setSwitchState(static_cast<uint8_t>(body.switch_state));
+    out.setSwitchWait(static_cast<uint8_t>(body.switch_wait));
+    out.setSwitchSteps(body.switch_steps);
     auto waited_for = out.initWaitedFor(list_size(body.waited_for, kWorkersMax));
     for (unsigned i = 0; i < waited_for.size(); ++i) waited_for.set(i, body.waited_for[i]);
     write(body.decided, out.initDecided(list_size(body.decided, kHeartbeatPartsMax)));

@@ -217,6 +217,8 @@ struct Heartbeat {
   finishing @5 :Bool;          # w to s: pushes nothing more
   digests @6 :List(PartDigest);  # w to s
   switchState @7 :UInt8;     # w to s, jobs of path switch: 0 nothing, 1 silent, 2 answers
+  switchWait @8 :UInt8;      # w to shard 0, jobs of path switch: what the worker waits for; 0 not said
+  switchSteps @9 :UInt64;    # ... and how many steps are over there
 }
 
 struct PartDigest {

@@ -243,6 +243,15 @@ struct Heartbeat {
     kSilent = 1,   ///< or refuses the job: the path should be kServer
     kAnswers = 2,  ///< has answered probes for SwitchSpec::return_after_ms: the path may be kSwitch again
   };
+  /// worker -> shard 0, in jobs of path switch: what the worker waits for. Shards see no step of such a job.
+  enum class SwitchWait : uint8_t {
+    kNotSaid = 0,
+    kNothing = 1,        ///< no step is under way: its program computes
+    kAnswer = 2,         ///< the decider answers nothing that this worker sends
+    kGreetings = 3,      ///< the decider knows it, and others have not greeted in this epoch
+    kContributions = 4,  ///< a step is under way: others' contributions, or results
+    kOtherJob = 5,       ///< the decider is with another job of this number, or in a later epoch
+  };
   /// What the worker has applied of a part: the digest of the steps below n (log_digest.h).
   struct Digest {
     uint32_t part = 0;
@@ -260,6 +269,8 @@ struct Heartbeat {
   /// worker -> shard: of that shard's parts, at most kHeartbeatPartsMax; the others come with the next ones.
   std::vector<Digest> digests = {};
   Switch switch_state = Switch::kNoWord;  ///< of the epoch in the header
+  SwitchWait switch_wait = SwitchWait::kNotSaid;
+  uint64_t switch_steps = 0;  ///< of the job, over at this worker
   bool operator==(const Heartbeat&) const = default;
 };
 

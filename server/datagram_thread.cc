@@ -14,6 +14,7 @@
 #include "switch_agg/endpoint_text.h"
 #include "switch_agg/job_lanes.h"
 #include "switch_agg/racks_file.h"
+#include "switch_agg/waiting_text.h"
 
 namespace millrace::server {
 namespace {
@@ -88,11 +89,14 @@ DatagramThread::~DatagramThread() {
   thread_.join();
 }
 
-SwitchPathStatus::Aggregator DatagramThread::report_of(const Served& served) {
+SwitchPathStatus::Aggregator DatagramThread::report_of(const Served& served, TimeNs now) {
   SwitchPathStatus::Aggregator report;
   std::optional<switch_agg::SwitchPhase> farthest_behind;
+  switch_agg::SwitchJobStatus all;
   for (const switch_agg::SwitchJobStatus& lane : served.aggregator.status()) {
     report.slots += lane.slots;
+    all.epoch = std::max(all.epoch, lane.epoch);
+    add_waiting(lane, all);
     if (farthest_behind && lane.phase >= *farthest_behind) continue;
     farthest_behind = lane.phase;
     report.phase = phase_text(lane.phase);
@@ -113,6 +117,11 @@ SwitchPathStatus::Aggregator DatagramThread::report_of(const Served& served) {
     const auto event = static_cast<AggregatorEvent>(at);
     report.events.push_back({std::string(switch_agg::aggregator_event_name(event)), counters.events[at]});
   }
+  report.waiting_for = wait_name(all.waiting.what);
+  for (uint32_t worker = 0; worker < protocol::kSwitchWorkersMax; ++worker)
+    if ((all.waiting.workers >> worker & 1) != 0) report.waited_for.push_back(worker);
+  if (!report.waiting_for.empty()) report.waiting_ms = (now - all.waiting.since) / kNsPerMs;
+  report.waiting_because = waiting_sentence(all, now);
   return report;
 }
 
@@ -176,7 +185,7 @@ Status DatagramThread::begin(uint64_t job, const protocol::JobSpec& spec, const 
     if (const Status added = served->aggregator.add_job(lane, monotonic_now_ns()); !added) return added;
   }
   const std::lock_guard lock(mutex_);
-  reports_[job] = report_of(*served);
+  reports_[job] = report_of(*served, monotonic_now_ns());
   wishes_.push_back({job, std::move(served)});
   wished_.store(true);
   return {};
@@ -214,7 +223,7 @@ void DatagramThread::run() {
     }
     if (now >= next_report) {
       next_report = now + kReportEvery;
-      write_reports();
+      write_reports(now);
     }
     if (packets == 0) port_->wait(served_.empty() ? kIdleWaitMs : kWaitMs);
   }
@@ -256,13 +265,13 @@ void DatagramThread::carry_out_wishes() {
   }
 }
 
-void DatagramThread::write_reports() {
+void DatagramThread::write_reports(TimeNs now) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;
   for (const std::unique_ptr<Served>& one : served_) {
     // One that has ended meanwhile has no report any more.
     const auto at = reports_.find(one->job);
-    if (at != reports_.end()) at->second = report_of(*one);
+    if (at != reports_.end()) at->second = report_of(*one, now);
   }
   const switch_agg::PortCounters& port = port_->counters();
   dropped_.clear();

@@ -77,14 +77,14 @@ class DatagramThread {
   };
 
   DatagramThread(const DatagramOptions& options, std::unique_ptr<switch_agg::UdpPort> port, uint64_t life_seed);
-  static SwitchPathStatus::Aggregator report_of(const Served& served);
+  static SwitchPathStatus::Aggregator report_of(const Served& served, TimeNs now);
   Result<protocol::JobKey> key_of(uint32_t number) const;
   /// Workers of each; none where there is no list.
   Result<std::vector<uint64_t>> racks_of(uint32_t number) const;
   void run();
   size_t serve_burst(TimeNs now);
   void carry_out_wishes();
-  void write_reports();
+  void write_reports(TimeNs now);
 
   DatagramOptions options_;
   std::string address_;

@@ -201,9 +201,10 @@ void Job::activated(uint64_t lineage, TimeNs now) {
   recovery_.reset();
 }
 
-void Job::on_switch_word(const protocol::Member& from, protocol::Heartbeat::Switch word, Actions& actions) {
+void Job::on_switch_word(const protocol::Member& from, const protocol::Heartbeat& said, TimeNs now, Actions& actions) {
   if (!words_ || from.state != protocol::MemberState::kSynced) return;
-  words_->on_word(from, word, members_.view(), actions);
+  words_->on_word(from, said.switch_state, members_.view(), actions);
+  words_->on_progress(from.worker, said.switch_wait, said.switch_steps, now);
 }
 
 void Job::path_changed(std::string because, TimeNs now) { words_->changed(std::move(because), now); }
@@ -306,6 +307,7 @@ void Job::add_path(JobStatus& status, TimeNs now) const {
   SwitchPathStatus& path = status.switch_path.emplace();
   path.decided_by = protocol::path_name(view.path);
   path.switch_address = setup_.spec.switch_path.address;
+  path.switch_job = setup_.spec.switch_path.job;
   if (!view.shards.empty()) path.datagrams = view.shards.front().datagrams;
   if (words_) words_->add_status(path, view, now);
 }

@@ -85,7 +85,7 @@ class Job {
   /// event since.
   void activated(uint64_t lineage, TimeNs now);
   /// Of a job of path switch: what a member says of the switch, in the epoch of the view.
-  void on_switch_word(const protocol::Member& from, protocol::Heartbeat::Switch word, Actions& actions);
+  void on_switch_word(const protocol::Member& from, const protocol::Heartbeat& said, TimeNs now, Actions& actions);
   /// The table has the path that wish() asked for.
   void path_changed(std::string because, TimeNs now);
   /// This process stood still for so long.

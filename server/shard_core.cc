@@ -235,7 +235,7 @@ void ShardCore::on_member_message(const protocol::PeerId& from, Job& job, const 
       job.rounds().on_steps_applied(member, heartbeat->steps_applied, now, actions);
       job.rounds().on_digests(member, heartbeat->digests, now, actions);
     }
-    if (of_this_epoch) job.on_switch_word(member, heartbeat->switch_state, actions);
+    if (of_this_epoch) job.on_switch_word(member, *heartbeat, now, actions);
     reply(from, job.members().header(member.worker, member.life), job.heartbeat_answer(member, heartbeat->sequence),
           actions);
   } else if (const auto* goodbye = std::get_if<protocol::Goodbye>(&message.body)) {

@@ -98,6 +98,17 @@ struct SwitchPathStatus {
     uint64_t resent = 0;                  ///< contributions that had come before
     uint64_t rejected = 0;                ///< datagrams that were not authentic: another key
     std::vector<NamedCount> events = {};  ///< all that is counted, where it is not 0 (switch_agg/DESIGN.md, "Counters")
+    std::string waiting_for = {};         ///< "greetings", "kept_results", "contributions"; empty: nothing
+    std::vector<uint32_t> waited_for = {};
+    int64_t waiting_ms = 0;
+    std::string waiting_because = {};  ///< whom it waits for, and whose packets it rejects; empty: nothing of that
+  };
+  /// What a member's step under way waits for, as that worker says.
+  struct MemberWait {
+    uint32_t worker = 0;
+    std::string waits_for;  ///< "nothing" (it computes), "answer", "greetings", "contributions", "other_job"
+    int64_t since_ms = 0;   ///< that it says so of this step
+    uint64_t steps = 0;     ///< that are over there
   };
   std::string decided_by;  ///< "switch", "server"
   std::string switch_address;
@@ -106,6 +117,9 @@ struct SwitchPathStatus {
   int64_t since_ms = 0;   ///< of the last change
   uint64_t changes = 0;   ///< since this shard opened the job
   std::vector<Word> words;
+  uint32_t switch_job = 0;  ///< its number at the switch
+  std::vector<MemberWait> waits;
+  int64_t moved_ms = 0;  ///< since a step was over at some member
   std::optional<Aggregator> aggregator;
 };
 

@@ -43,13 +43,27 @@ Json json_of_path(const SwitchPathStatus& path) {
   json["said"] = list_of(path.words, [](const SwitchPathStatus::Word& word) -> Json {
     return {{"worker", word.worker}, {"says", word.says}};
   });
+  json["switch_job"] = path.switch_job;
+  json["moved_ms"] = path.moved_ms;
+  json["waits"] = list_of(path.waits, [](const SwitchPathStatus::MemberWait& one) -> Json {
+    return {{"worker", one.worker}, {"waits_for", one.waits_for}, {"since_ms", one.since_ms}, {"steps", one.steps}};
+  });
   if (const auto& at = path.aggregator) {
-    json["aggregator"] = {{"phase", at->phase},          {"epoch", at->epoch},
-                          {"slots", at->slots},          {"turns", at->closed},
-                          {"datagrams", at->received},   {"resent", at->resent},
-                          {"rejected", at->rejected},    {"memory_bytes", at->memory_bytes},
-                          {"bytes", at->received_bytes}, {"racks", at->racks},
-                          {"groups", at->groups}};
+    json["aggregator"] = {{"phase", at->phase},
+                          {"epoch", at->epoch},
+                          {"slots", at->slots},
+                          {"turns", at->closed},
+                          {"datagrams", at->received},
+                          {"resent", at->resent},
+                          {"rejected", at->rejected},
+                          {"memory_bytes", at->memory_bytes},
+                          {"bytes", at->received_bytes},
+                          {"racks", at->racks},
+                          {"groups", at->groups},
+                          {"waiting_for", at->waiting_for},
+                          {"waited_for", at->waited_for},
+                          {"waiting_ms", at->waiting_ms},
+                          {"waiting_because", at->waiting_because}};
     json["aggregator"]["events"] = json_of_counts(at->events);
   }
   return json;

@@ -13,6 +13,19 @@ constexpr const char* kNobodyStandsIn =
     "the switch is silent, and shard 0 has no aggregator of datagrams (--datagrams, --job-keys): the job waits for the "
     "switch";
 
+std::string switch_wait_name(protocol::Heartbeat::SwitchWait wait) {
+  using Wait = protocol::Heartbeat::SwitchWait;
+  switch (wait) {
+    case Wait::kNotSaid: return "";
+    case Wait::kNothing: return "nothing";
+    case Wait::kAnswer: return "answer";
+    case Wait::kGreetings: return "greetings";
+    case Wait::kContributions: return "contributions";
+    case Wait::kOtherJob: return "other_job";
+  }
+  return "";
+}
+
 bool can_stand_in(const protocol::JobView& view) {
   return view.shards.size() > SwitchWords::kShard && !view.shards[SwitchWords::kShard].datagrams.empty();
 }
@@ -63,6 +76,32 @@ void SwitchWords::changed(std::string because, TimeNs now) {
   ++changes_;
 }
 
+void SwitchWords::on_progress(uint32_t worker, protocol::Heartbeat::SwitchWait wait, uint64_t steps, TimeNs now) {
+  if (wait == protocol::Heartbeat::SwitchWait::kNotSaid) return;
+  const auto [at, first] = progress_.try_emplace(worker);
+  Progress& progress = at->second;
+  const bool moved = first || progress.steps != steps;
+  if (moved) progress.moved_at = now;
+  if (moved || progress.wait != wait) progress.waits_since = now;
+  progress.wait = wait;
+  progress.steps = steps;
+}
+
+void SwitchWords::add_progress(SwitchPathStatus& status, const protocol::JobView& view, TimeNs now) const {
+  TimeNs moved_at = 0;
+  for (const protocol::Member& member : view.members) {
+    const auto at = progress_.find(member.worker);
+    if (at == progress_.end()) continue;
+    const Progress& progress = at->second;
+    moved_at = std::max(moved_at, progress.moved_at);
+    status.waits.push_back({.worker = member.worker,
+                            .waits_for = switch_wait_name(progress.wait),
+                            .since_ms = (now - progress.waits_since) / kNsPerMs,
+                            .steps = progress.steps});
+  }
+  if (!status.waits.empty()) status.moved_ms = (now - moved_at) / kNsPerMs;
+}
+
 void SwitchWords::add_status(SwitchPathStatus& status, const protocol::JobView& view, TimeNs now) const {
   status.because = is_stuck(view) ? kNobodyStandsIn : because_;
   status.changes = changes_;
@@ -70,6 +109,7 @@ void SwitchWords::add_status(SwitchPathStatus& status, const protocol::JobView& 
   for (const auto& [worker, word] : words_) {
     status.words.push_back({worker, word == Word::kSilent ? "silent" : "answers"});
   }
+  add_progress(status, view, now);
 }
 
 }  // namespace millrace::server

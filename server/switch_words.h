@@ -37,14 +37,25 @@ class SwitchWords {
   /// The path that the words ask for, where it is another one than the view's. Empty also where nobody could stand in.
   std::optional<Change> wanted(const protocol::JobView& view, std::span<const protocol::Member> synced) const;
   void changed(std::string because, TimeNs now);
+  /// What a member waits for, and how many steps are over there. REQUIRES: as on_word().
+  void on_progress(uint32_t worker, protocol::Heartbeat::SwitchWait wait, uint64_t steps, TimeNs now);
 
   void add_status(SwitchPathStatus& status, const protocol::JobView& view, TimeNs now) const;
 
  private:
   bool is_stuck(const protocol::JobView& view) const;
+  void add_progress(SwitchPathStatus& status, const protocol::JobView& view, TimeNs now) const;
 
   std::string job_;
-  std::map<uint32_t, Word> words_;  ///< by worker; those that have something to say
+  struct Progress {
+    protocol::Heartbeat::SwitchWait wait = protocol::Heartbeat::SwitchWait::kNotSaid;
+    uint64_t steps = 0;
+    TimeNs moved_at = 0;     ///< its steps have changed
+    TimeNs waits_since = 0;  ///< it says the same of the same step
+  };
+
+  std::map<uint32_t, Word> words_;         ///< by worker; those that have something to say
+  std::map<uint32_t, Progress> progress_;  ///< by worker; also those that are no members any more
   std::string because_;
   TimeNs changed_at_ = 0;
   uint64_t changes_ = 0;

@@ -191,7 +191,10 @@ std::vector<SwitchJobStatus> Aggregator::status() const {
                    .epoch = job.epoch(),
                    .phase = job.phase(),
                    .live = job.live(),
-                   .rack = job.rack_status()});
+                   .rack = job.rack_status(),
+                   .greeted = job.greeted(),
+                   .waiting = job.waiting(),
+                   .doors = job.doors()});
   }
   return all;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -8,6 +9,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/result.h"
+#include "protocol/datagram/header.h"
 #include "protocol/datagram/key.h"
 #include "protocol/datagram/packet_sink.h"
 #include "protocol/datagram/window_code.h"
@@ -70,6 +72,27 @@ struct RackStatus {
   uint32_t raw = 0;        ///< slots whose present turn goes up unit by unit
 };
 
+/// What a job waits for, as its aggregator sees it.
+enum class SwitchWait : uint8_t {
+  kNothing,
+  kGreetings,      ///< HELLOs of this epoch
+  kKeptResults,    ///< results that some worker lacks, from one that has them
+  kContributions,  ///< to an open turn
+  kDecider,        ///< role combine: the session with the aggregator that decides
+};
+struct SwitchWaiting {
+  SwitchWait what = SwitchWait::kNothing;
+  uint64_t workers = 0;  ///< waited for, a bit each
+  TimeNs since = 0;      ///< of the aggregator's clock
+};
+
+/// The packets that name one worker. Whether a packet is that worker's, its MAC alone says.
+struct SwitchDoor {
+  TimeNs heard_at = 0;     ///< the last authentic one; 0: none
+  uint64_t rejected = 0;   ///< their MAC was wrong
+  TimeNs rejected_at = 0;  ///< the last of those
+};
+
 /// A job as its aggregator sees it now.
 struct SwitchJobStatus {
   uint32_t job = 0;
@@ -80,6 +103,9 @@ struct SwitchJobStatus {
   SwitchPhase phase = SwitchPhase::kClosed;
   uint64_t live = 0;
   std::optional<RackStatus> rack = {};  ///< role combine
+  uint64_t greeted = 0;                 ///< workers of the epoch whose HELLO came, a bit each
+  SwitchWaiting waiting = {};
+  std::array<SwitchDoor, protocol::kSwitchWorkersMax> doors = {};  ///< by worker
 };
 
 /// The slot machine: pure, one thread, no allocation after add_job(). Takes packets as they come, hostile ones among them, and

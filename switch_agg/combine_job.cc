@@ -104,6 +104,7 @@ void CombineJob::welcome(uint16_t worker, const Outbox& out) {
 }
 
 void CombineJob::ask_shard(const Outbox& out) {
+  if (uplink_ == Uplink::kNone || uplink_ == Uplink::kWelcome) waits_since_ = out.now();
   uplink_ = Uplink::kAsking;
   asked_at_ = out.now();
   ask_after_ = out.now() + (kAskGaps << std::min(tries_, kDoublingsMax)) * options_->answer_gap_ns;
@@ -187,6 +188,11 @@ std::optional<RackStatus> CombineJob::rack_status() const {
     status.raw += cell.state == CellState::kRaw ? 1 : 0;
   }
   return status;
+}
+
+SwitchWaiting CombineJob::waiting() const {
+  const bool asks = uplink_ == Uplink::kAsking || uplink_ == Uplink::kHello;
+  return asks ? SwitchWaiting{.what = SwitchWait::kDecider, .workers = 0, .since = waits_since_} : SwitchWaiting{};
 }
 
 void CombineJob::tick(const Outbox& out) {

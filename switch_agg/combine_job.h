@@ -32,6 +32,8 @@ class CombineJob : public JobMachine {
   void tick(const Outbox& out) override;
   uint32_t slots_in_use() const override;
   std::optional<RackStatus> rack_status() const override;
+  /// For the decider alone: who has not contributed, the decider says.
+  SwitchWaiting waiting() const override;
 
  private:
   using Uplink = RackUplink;

@@ -57,6 +57,7 @@ void JobMachine::begin_life(uint64_t life, TimeNs now) {
   membership_ = 0;
   greeted_ = 0;
   heard_ = now;
+  waits_since_ = now;
   begins_anew_ = false;
   forget();
 }
@@ -73,7 +74,7 @@ void JobMachine::challenge(const Datagram& datagram, const protocol::Endpoint& f
   const uint16_t worker = datagram.header.worker;
   const auto request = protocol::read_challenge_request(datagram.extension);
   if (!request || !datagram.payload.empty()) return out.count(Event::kBadFields);
-  if (!sessions_.check_handshake(datagram)) return out.count(Event::kBadMac);
+  if (!sessions_.check_handshake(datagram)) return reject(worker, out);
   if (!has_slots() && pool_->free_slots() < job_.slots) {
     out.count(Event::kNoSlots);
     return notice_stranger(datagram, NoticeCode::kNoSlots, request->worker_nonce, from, out);
@@ -89,7 +90,7 @@ void JobMachine::challenge(const Datagram& datagram, const protocol::Endpoint& f
 
 bool JobMachine::admit(const Datagram& datagram, const Outbox& out) {
   const WorkerSessions::Verdict verdict = sessions_.check(datagram);
-  note(verdict, out);
+  note(verdict, datagram.header.worker, out);
   if (verdict != WorkerSessions::Verdict::kGood) return false;
   if (phase_ != Phase::kClosed && datagram.header.epoch == epoch_) heard_ = out.now();
   note_mark(out);
@@ -103,14 +104,23 @@ void JobMachine::note_mark(const Outbox& out) {
   out.count(Event::kCongestionMark);
 }
 
-void JobMachine::note(WorkerSessions::Verdict verdict, const Outbox& out) const {
+void JobMachine::note(WorkerSessions::Verdict verdict, uint16_t worker, const Outbox& out) {
   switch (verdict) {
     case WorkerSessions::Verdict::kGood:
-    case WorkerSessions::Verdict::kStoodOff: return;
+    case WorkerSessions::Verdict::kStoodOff:
+      if (worker < doors_.size()) doors_[worker].heard_at = out.now();
+      return;
     case WorkerSessions::Verdict::kNoSession: return out.count(Event::kNoSession);
-    case WorkerSessions::Verdict::kBadMac: return out.count(Event::kBadMac);
+    case WorkerSessions::Verdict::kBadMac: return reject(worker, out);
     case WorkerSessions::Verdict::kReplay: return out.count(Event::kReplay);
   }
+}
+
+void JobMachine::reject(uint16_t worker, const Outbox& out) {
+  out.count(Event::kBadMac);
+  if (worker >= doors_.size()) return;
+  ++doors_[worker].rejected;
+  doors_[worker].rejected_at = out.now();
 }
 
 DatagramHeader JobMachine::header_of(DatagramType type) const {
@@ -173,7 +183,7 @@ std::optional<protocol::HelloTerms> JobMachine::admit_hello(const Datagram& data
   const bool is_ours = fits(datagram.header, *hello);
   const WorkerSessions::Verdict verdict =
       sessions_.check_hello(datagram, *hello, from, is_ours ? Former::kEnds : Former::kStays);
-  note(verdict, out);
+  note(verdict, datagram.header.worker, out);
   if (verdict != WorkerSessions::Verdict::kGood && verdict != WorkerSessions::Verdict::kStoodOff) return std::nullopt;
   if (!is_ours) {
     stand_off(datagram, *hello, verdict, from, out);

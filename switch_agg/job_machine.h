@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -55,6 +56,9 @@ class JobMachine {
   uint32_t epoch() const { return epoch_; }
   Phase phase() const { return phase_; }
   uint64_t live() const { return live_; }
+  uint64_t greeted() const { return greeted_; }
+  const std::array<SwitchDoor, protocol::kSwitchWorkersMax>& doors() const { return doors_; }
+  virtual SwitchWaiting waiting() const = 0;
 
   /// Everything of the life before is forgotten; slots stay reserved.
   void begin_life(uint64_t life, TimeNs now);
@@ -84,7 +88,8 @@ class JobMachine {
                                                   const Outbox& out);
   void stand_off(const protocol::Datagram& datagram, const protocol::HelloTerms& hello, WorkerSessions::Verdict verdict,
                  const protocol::Endpoint& from, const Outbox& out);
-  void note(WorkerSessions::Verdict verdict, const Outbox& out) const;
+  void note(WorkerSessions::Verdict verdict, uint16_t worker, const Outbox& out);
+  void reject(uint16_t worker, const Outbox& out);
   void note_mark(const Outbox& out);
   void notice(uint16_t worker, protocol::NoticeCode code, const Outbox& out);
   /// Tells a worker which of its packets have not come, so that it need not wait for a time-out: at most one answer for each
@@ -117,7 +122,9 @@ class JobMachine {
   uint32_t epoch_ = 0;
   uint64_t live_ = 0;
   uint64_t membership_ = 0;
-  uint64_t greeted_ = 0;  ///< workers whose HELLO is in
+  uint64_t greeted_ = 0;                                         ///< workers whose HELLO is in
+  TimeNs waits_since_ = 0;                                       ///< that what waiting() says was so, without a change
+  std::array<SwitchDoor, protocol::kSwitchWorkersMax> doors_{};  ///< over all lives: a wrong key knows none
 };
 
 /// Fields of a unit that no state is needed for to see that they cannot be: of a CONTRIB, and of a PARTIAL in front of it.

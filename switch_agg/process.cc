@@ -175,6 +175,7 @@ SwitchStatus SwitchProcess::Impl::status() const {
   status.dpdk = dpdk_version();
   status.slots_max = options_.limits.slots_max * options_.lcores;
   const TimeNs now = monotonic_now_ns();
+  status.now = now;
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
     const LaneReport report = lanes_[lane]->report();
     status.lanes.push_back({address_, report, now - (report.at == 0 ? started_ : report.at)});

@@ -61,12 +61,13 @@ void ReduceJob::claim(Slot& slot, const Datagram& datagram, const Outbox& out) {
   // What does not decode claims nothing: the result that the claim overwrites may still be asked for.
   protocol::WindowEntries entries;
   if (!decode(header, datagram.payload, entries, out)) return;
-  claim_turn(slot, header);
+  claim_turn(slot, header, out);
   add(slot, datagram, entries, out);
 }
 
-void ReduceJob::claim_turn(Slot& slot, const DatagramHeader& header) {
+void ReduceJob::claim_turn(Slot& slot, const DatagramHeader& header, const Outbox& out) {
   slot.claim(header);
+  if (open_turns_++ == 0) waits_since_ = out.now();
   ended_.reset(header.slot);
   reselection_.on_claim(header.step);
   if (groups_) groups_->begin_turn(header.slot);

@@ -70,7 +70,10 @@ void ReduceJob::hello(const Datagram& datagram, const protocol::Endpoint& from, 
     out.count(Event::kNoSlots);
     return notice(worker, NoticeCode::kNoSlots, out);
   }
-  if (phase_ == Phase::kClosed || epoch > epoch_) begin_collecting(epoch, *hello);
+  if (phase_ == Phase::kClosed || epoch > epoch_) {
+    begin_collecting(epoch, *hello);
+    waits_since_ = out.now();
+  }
   if (phase_ == Phase::kCollecting && (greeted_ & bit_of(worker)) == 0) return collect(worker, *hello, out);
   out.count(Event::kHelloAgain);
   if (phase_ == Phase::kOpen) welcome(worker, out);
@@ -90,6 +93,7 @@ void ReduceJob::begin_collecting(uint32_t epoch, const HelloTerms& hello) {
   // Open turns are recomputed from nothing: half of a dead worker's fragments never stays in a sum.
   for (uint32_t number = 0; number < slots_.size(); ++number) slot(number).set_closed(slot(number).cur);
   if (groups_) groups_->clear();
+  open_turns_ = 0;
   phase_ = Phase::kCollecting;
   epoch_ = epoch;
   live_ = hello.live;
@@ -139,6 +143,7 @@ void ReduceJob::all_collected(const Outbox& out) {
   }
   if (fetches_left_ == 0) return open(out);
   phase_ = Phase::kFetching;
+  waits_since_ = out.now();
   fetch_tries_ = 0;
   fetch(out);
 }
@@ -196,6 +201,23 @@ void ReduceJob::kept(const Datagram& datagram, const Outbox& out) {
   slot.set_successor(header.slot, header.step, header.next);
   fetched_from_[header.slot] = kNobody;
   if (--fetches_left_ == 0) open(out);
+}
+
+SwitchWaiting ReduceJob::waiting() const {
+  SwitchWaiting waiting{.since = waits_since_};
+  if (phase_ == Phase::kCollecting) {
+    waiting.what = SwitchWait::kGreetings;
+    waiting.workers = live_ & ~greeted_;
+  } else if (phase_ == Phase::kFetching) {
+    waiting.what = SwitchWait::kKeptResults;
+    for (const uint8_t worker : std::span(fetched_from_).first(slots_.size()))
+      waiting.workers |= worker == kNobody ? 0 : bit_of(worker);
+  } else if (phase_ == Phase::kOpen && open_turns_ != 0) {
+    waiting.what = SwitchWait::kContributions;
+    for (uint32_t number = 0; number < slots_.size(); ++number)
+      waiting.workers |= slot(number).open ? live_ & ~slot(number).whole : 0;
+  }
+  return waiting;
 }
 
 void ReduceJob::open(const Outbox& out) {

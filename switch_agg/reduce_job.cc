@@ -22,6 +22,7 @@ void ReduceJob::forget() {
   reselection_.reset();
   fetches_left_ = 0;
   contributed_ = 0;
+  open_turns_ = 0;
   ended_.reset();
   if (groups_) groups_->clear();
 }

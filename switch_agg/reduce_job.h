@@ -23,6 +23,7 @@ class ReduceJob : public JobMachine {
 
   void receive(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) override;
   void tick(const Outbox& out) override;
+  SwitchWaiting waiting() const override;
 
  private:
   void forget() override;
@@ -45,7 +46,7 @@ class ReduceJob : public JobMachine {
   void unit(const protocol::Datagram& datagram, const Outbox& out);
   void current(Slot& slot, const protocol::Datagram& datagram, const Outbox& out);
   void claim(Slot& slot, const protocol::Datagram& datagram, const Outbox& out);
-  void claim_turn(Slot& slot, const protocol::DatagramHeader& header);
+  void claim_turn(Slot& slot, const protocol::DatagramHeader& header, const Outbox& out);
   void add(Slot& slot, const protocol::Datagram& datagram, const protocol::WindowEntries& entries, const Outbox& out);
   void close_if_whole(Slot& slot, uint16_t number, const Outbox& out);
 
@@ -71,6 +72,7 @@ class ReduceJob : public JobMachine {
     uint64_t at_most = 0;  ///< workers, a bit each: they have the result of turn most - 1
   };
   std::array<Position, protocol::kSlotsMax> positions_{};
+  uint32_t open_turns_ = 0;  ///< of all slots
   uint32_t fetches_left_ = 0;
   uint32_t fetch_tries_ = 0;
   TimeNs fetch_after_ = 0;

@@ -76,7 +76,7 @@ void ReduceJob::group_part(uint32_t rack, const Datagram& datagram, const Partia
   out.count(Event::kGroupPart);
   if (taken == KeptResult::Kept::kTaken) return;
   if (is_group_right(rack, header.slot, terms.have, out)) {
-    if (is_next) claim_turn(slot, header);
+    if (is_next) claim_turn(slot, header, out);
     add_group(rack, header.slot, terms.have, out);
   }
   groups_->forget(header.slot, rack);

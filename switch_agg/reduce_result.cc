@@ -40,6 +40,8 @@ void ReduceJob::close(Slot& slot, uint16_t number, const Outbox& out) {
       {.indices = indices.first(stay), .values = values.first(stay), .decoded = scratch_->decoded, .racks = racks});
 
   slot.open = false;
+  --open_turns_;
+  waits_since_ = out.now();
   ended_.set(number, slot.all_fin);
   slot.set_successor(number, slot.step, slot.next);
   out.count(Event::kClosed);

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/version.h"
+#include "switch_agg/waiting_text.h"
 
 namespace millrace::switch_agg {
 namespace {
@@ -62,7 +63,28 @@ void add_racks(const SwitchStatus::JobStatus& job, OrderedJson& json) {
                   {"entries_cut", counters[AggregatorEvent::kEntriesCut]}};
 }
 
-OrderedJson json_of_job(const SwitchStatus::JobStatus& job) {
+/// Who blocks, since when, and why; each worker that is live, or whose packets were rejected.
+void add_waits(const SwitchStatus::JobStatus& job, TimeNs now, OrderedJson& json) {
+  const SwitchWaiting& waiting = job.now.waiting;
+  json["waiting_for"] = wait_name(waiting.what);
+  json["waited_for"] = json_of_workers(waiting.workers);
+  json["waiting_ms"] = waiting.what == SwitchWait::kNothing ? 0 : (now - waiting.since) / kNsPerMs;
+  json["waiting_because"] = waiting_sentence(job.now, now);
+  OrderedJson members = OrderedJson::array();
+  for (size_t worker = 0; worker < job.now.doors.size(); ++worker) {
+    const SwitchDoor& door = job.now.doors[worker];
+    const bool live = (job.now.live >> worker & 1) != 0;
+    if (!live && door.rejected == 0) continue;
+    OrderedJson member = {{"worker", worker}, {"live", live}, {"greeted", (job.now.greeted >> worker & 1) != 0}};
+    if (door.heard_at != 0) member["heard_ms"] = (now - door.heard_at) / kNsPerMs;
+    member["rejected"] = door.rejected;
+    if (door.rejected != 0) member["rejected_ms"] = (now - door.rejected_at) / kNsPerMs;
+    members.push_back(std::move(member));
+  }
+  json["members"] = std::move(members);
+}
+
+OrderedJson json_of_job(const SwitchStatus::JobStatus& job, TimeNs now) {
   OrderedJson json = {{"name", job.name},
                       {"job", job.job},
                       {"lanes", job.lanes},
@@ -82,6 +104,7 @@ OrderedJson json_of_job(const SwitchStatus::JobStatus& job) {
                       {"retransmissions", retransmissions(job.counters)},
                       {"events", json_of_events(job.counters)}};
   add_racks(job, json);
+  add_waits(job, now, json);
   return json;
 }
 
@@ -93,7 +116,7 @@ std::string status_json(const SwitchStatus& status) {
   OrderedJson jobs = OrderedJson::array();
   uint64_t slots = 0;
   for (const SwitchStatus::JobStatus& job : status.jobs) {
-    jobs.push_back(json_of_job(job));
+    jobs.push_back(json_of_job(job, status.now));
     slots += job.slots_reserved;
   }
   const OrderedJson json = {{"pmd", status.pmd},      {"dpdk", status.dpdk},           {"software", software_name()},

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "protocol/datagram/job_numbers.h"
+#include "switch_agg/waiting_text.h"
 
 namespace millrace::switch_agg {
 
@@ -39,6 +40,7 @@ void forget_reports(SwitchStatus::JobStatus& job) {
   job.slots_reserved = job.slots_in_use = 0;
   job.counters = {};
   job.lane_counters.clear();
+  job.now = {};
   if (job.rack) job.rack->now = {};
 }
 
@@ -50,6 +52,10 @@ void add_report(const LaneReport::Job& one, bool first, SwitchStatus::JobStatus&
     job.farthest_behind = one.status.phase;
     job.epoch = one.status.epoch;
   }
+  job.now.live |= one.status.live;
+  job.now.epoch = std::max(job.now.epoch, one.status.epoch);
+  job.now.greeted = first ? one.status.greeted : job.now.greeted & one.status.greeted;
+  add_waiting(one.status, job.now);
   if (job.rack && one.status.rack) add_rack(*one.status.rack, first, job.rack->now);
   for (size_t event = 0; event < kAggregatorEvents; ++event) job.counters.events[event] += one.counters.events[event];
   job.lane_counters[one.status.job] = one.counters;

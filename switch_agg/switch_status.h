@@ -33,6 +33,7 @@ struct SwitchStatus {
     uint32_t epoch = 0;                                      ///< of the same
     AggregatorCounters counters{};                           ///< of all its lanes
     std::map<uint32_t, AggregatorCounters> lane_counters{};  ///< by number
+    SwitchJobStatus now{};                                   ///< live, waiting and doors of all lanes together
     std::vector<uint64_t> racks{};                           ///< role reduce: workers of each rack in front of it
     /// Role combine: which rack it is, and how it fares.
     struct Rack {
@@ -46,6 +47,7 @@ struct SwitchStatus {
   std::string pmd;
   std::string dpdk;  ///< its version; empty: built without
   uint32_t slots_max = 0;
+  TimeNs now = 0;  ///< of the lanes' clock
   std::vector<LaneStatus> lanes;
   std::vector<JobStatus> jobs;
 };

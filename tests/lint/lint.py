@@ -48,7 +48,7 @@ ACROSS = {
     # Shard 0 stands in for a switch by the switch's own slot machine and kernel port: workers speak to either alike, and a second
     # machine would be a second set of faults (server/DESIGN.md, "Path switch").
     "server": ("switch_agg/aggregator.h", "switch_agg/aggregator_counters.h", "switch_agg/endpoint_text.h", "switch_agg/job_lanes.h",
-               "switch_agg/racks_file.h", "switch_agg/udp_port.h"),
+               "switch_agg/racks_file.h", "switch_agg/udp_port.h", "switch_agg/waiting_text.h"),
 }
 
 # third-party header (pattern of the whole include) -> folders where it may be included.

@@ -108,6 +108,9 @@ inline std::vector<Message> every_message() {
   heartbeat.digests = {{3, 12, 0xABCD}, {7, 13, 0xEF01}};
   heartbeat.waited_for = {1, 2};
   heartbeat.decided = {{3, 14}, {5, 13}};
+  heartbeat.switch_state = Heartbeat::Switch::kAnswers;
+  heartbeat.switch_wait = Heartbeat::SwitchWait::kGreetings;
+  heartbeat.switch_steps = 15;
   ShardHello shard_hello;
   shard_hello.shard_map_hash = 0x1234;
   shard_hello.software = "millrace 0.1.0";

@@ -182,6 +182,8 @@ TEST(HostileFrame, NumbersOfWorkersAndShardsOverTheirLimitsAreRefused) {
             ErrorCode::kMalformed);
   EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initHeartbeat().initWaitedFor(1).set(0, kWorkersMax); }),
             ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initHeartbeat().setSwitchState(3); }), ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initHeartbeat().setSwitchWait(6); }), ErrorCode::kMalformed);
 }
 
 TEST(HostileFrame, ListsOutOfOrderAreRefused) {

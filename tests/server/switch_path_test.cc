@@ -129,6 +129,49 @@ TEST_F(SwitchPath, WordsEndWithTheEpochInWhichTheyWereSaid) {
   EXPECT_EQ(view().path, Path::kSwitch);
 }
 
+TEST_F(SwitchPath, StatusHasWhatEachMemberWaitsForAndSinceWhen) {
+  using Wait = Heartbeat::SwitchWait;
+  EXPECT_TRUE(status().switch_path->waits.empty());
+  const auto progress = [this](uint32_t worker, Wait wait, uint64_t steps) {
+    Heartbeat heartbeat;
+    heartbeat.switch_wait = wait;
+    heartbeat.switch_steps = steps;
+    cluster.send(ScriptedCluster::peer(worker), 0, {cluster.header(worker), heartbeat, {}});
+  };
+  progress(0, Wait::kContributions, 4);
+  progress(1, Wait::kNothing, 3);
+  progress(2, Wait::kNotSaid, 0);
+  cluster.pass(300);
+  progress(0, Wait::kContributions, 4);
+  progress(1, Wait::kAnswer, 3);
+  cluster.pass(200);
+  SwitchPathStatus path = *status().switch_path;
+  EXPECT_EQ(path.moved_ms, 500) << "no step was over since they first spoke";
+  ASSERT_THAT(path.waits, SizeIs(2)) << "worker 2 said nothing";
+  EXPECT_EQ(path.waits[0].waits_for, "contributions");
+  EXPECT_EQ(path.waits[0].since_ms, 500);
+  EXPECT_EQ(path.waits[0].steps, 4u);
+  EXPECT_EQ(path.waits[1].waits_for, "answer");
+  EXPECT_EQ(path.waits[1].since_ms, 200);
+  progress(1, Wait::kAnswer, 4);
+  path = *status().switch_path;
+  EXPECT_EQ(path.moved_ms, 0);
+  EXPECT_EQ(path.waits[1].since_ms, 0) << "of another step";
+}
+
+TEST_F(SwitchPath, WhatARemovedWorkerWaitedForIsInNoStatus) {
+  Heartbeat heartbeat;
+  heartbeat.switch_wait = Heartbeat::SwitchWait::kAnswer;
+  cluster.send(ScriptedCluster::peer(2), 0, {cluster.header(2), heartbeat, {}});
+  EXPECT_THAT(status().switch_path->waits, SizeIs(1));
+  for (int beats = 0; beats < 30; ++beats) {
+    cluster.pass(100);
+    beat(0), beat(1);
+  }
+  ASSERT_THAT(view().members, SizeIs(2));
+  EXPECT_TRUE(status().switch_path->waits.empty());
+}
+
 TEST_F(SwitchPath, AnswersDoNotCountForTheSwitchThatDecides) {
   const uint64_t epoch = view().epoch;
   for (const uint32_t worker : {0u, 1u, 2u}) say(worker, Word::kAnswers);

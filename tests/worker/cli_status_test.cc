@@ -1,13 +1,8 @@
-#include "worker/cli/status/report.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <memory>
-
 #include "protocol/log_digest.h"
-#include "server/status_json.h"
-#include "tests/server/scripted_cluster.h"
+#include "tests/worker/status_fixture.h"
 
 /// What `millrace status` makes of what real shard cores say of scripted jobs.
 namespace millrace::cli {
@@ -20,64 +15,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-constexpr double kStillAfterS = 5;
-constexpr uint64_t kStatusDimension = 8'192;  // over two shards
-
-struct Status : ::testing::Test {
-  void start(const protocol::JobSpec& spec, uint32_t shards = 2, server::Limits limits = {}) {
-    ASSERT_TRUE(protocol::validate(spec).has_value()) << protocol::validate(spec).error().message;
-    cluster = std::make_unique<ScriptedCluster>(spec, shards, limits);
-    shard_count = shards;
-  }
-  void start_running(const protocol::JobSpec& spec, uint32_t shards = 2, server::Limits limits = {}) {
-    start(spec, shards, limits);
-    cluster->join_all();
-  }
-  static protocol::JobSpec job(uint32_t workers) {
-    protocol::JobSpec spec = ScriptedCluster::small_job(workers, kStatusDimension);
-    spec.dead_after_ms = 15'000;
-    return spec;
-  }
-  /// Through JSON and back, as over HTTP.
-  ShardAnswer answer(uint32_t shard) const {
-    server::StatusReport report = cluster->core(shard).status(cluster->now);
-    report.table = "/table";
-    const auto said = read_said(nlohmann::json::parse(server::status_json(report)));
-    return {"127.0.0.1:" + std::to_string(7700 + shard), said.value()};
-  }
-  ClusterPicture look() const {
-    std::vector<ShardAnswer> answers;
-    for (uint32_t shard = 0; shard < shard_count; ++shard) answers.push_back(answer(shard));
-    return picture_of(answers, {}, kStillAfterS);
-  }
-  JobPicture the_job() const {
-    const ClusterPicture picture = look();
-    EXPECT_EQ(picture.jobs.size(), 1u);
-    return picture.jobs.empty() ? JobPicture() : picture.jobs.front();
-  }
-  static std::optional<ExitCode> code_of(const ClusterPicture& picture, const Answers& answers = {}) {
-    const Outcome outcome = outcome_of(picture, answers);
-    return outcome ? std::nullopt : std::optional(outcome.error().code);
-  }
-  /// Lets time pass while these workers say that they live.
-  void pass_with(const std::vector<uint32_t>& alive, int64_t milliseconds) const {
-    for (int64_t passed = 0; passed < milliseconds; passed += 500) {
-      for (const uint32_t worker : alive) {
-        for (uint32_t shard = 0; shard < shard_count; ++shard) {
-          cluster->send(ScriptedCluster::peer(worker), shard,
-                        {cluster->header(worker, shard), protocol::Heartbeat{}, {}});
-        }
-      }
-      cluster->pass(500);
-    }
-  }
-  void push(uint32_t worker, uint64_t step) const {
-    cluster->push(worker, step, std::vector<float>(kStatusDimension, 1));
-  }
-
-  std::unique_ptr<ScriptedCluster> cluster;
-  uint32_t shard_count = 0;
-};
+struct Status : StatusFixture {};
 
 TEST_F(Status, ClusterWithoutJobsIsWell) {
   start(job(2));
@@ -97,50 +35,6 @@ TEST_F(Status, AnAuditedJobSaysWhereEverythingIsAndWhatIsNot) {
   EXPECT_EQ(report_json(picture, {})["jobs"][0]["audit"]["carried"], 8192.0);
   EXPECT_EQ(report_json(picture, {})["jobs"][0]["audit"]["imbalance"], 0.0);
   EXPECT_EQ(code_of(picture), std::nullopt);
-}
-
-struct StatusOfPath : Status {
-  void start_by_switch(const std::string& datagrams) {
-    protocol::JobSpec spec = job(2);
-    spec.path = protocol::Path::kSwitch;
-    spec.switch_path.address = "192.0.2.7:7700";
-    ASSERT_TRUE(protocol::validate(spec).has_value());
-    cluster = std::make_unique<ScriptedCluster>(spec, 1, server::Limits{}, server::JobStore::Saves{}, datagrams);
-    shard_count = 1;
-    cluster->join_all();
-  }
-  void say(uint32_t worker, protocol::Heartbeat::Switch word) const {
-    protocol::Heartbeat heartbeat;
-    heartbeat.switch_state = word;
-    cluster->send(ScriptedCluster::peer(worker), 0, {cluster->header(worker), heartbeat, {}});
-  }
-};
-
-TEST_F(StatusOfPath, JobOfASwitchSaysWhoDecidesAndWhatEachSays) {
-  start_by_switch("192.0.2.1:7800");
-  EXPECT_THAT(report_text(look(), {}), HasSubstr("path: the switch at 192.0.2.7:7700 decides\n"));
-  say(1, protocol::Heartbeat::Switch::kSilent);
-  EXPECT_THAT(report_text(look(), {}),
-              AllOf(HasSubstr("path: shard 0 (192.0.2.1:7800) decides in place of the switch at 192.0.2.7:7700"),
-                    HasSubstr("worker 1 says that the switch is silent")));
-  say(0, protocol::Heartbeat::Switch::kAnswers);
-  const nlohmann::json path = report_json(look(), {})["jobs"][0]["path"];
-  EXPECT_EQ(path["decided_by"], "server");
-  EXPECT_EQ(path["answers"], nlohmann::json::array({0}));
-  EXPECT_EQ(path["changes"], 1);
-}
-
-TEST_F(StatusOfPath, JobOfASwitchDoesNotStandStillBecauseTheShardsSeeNoSteps) {
-  start_by_switch("192.0.2.1:7800");
-  pass_with({0, 1}, 60'000);
-  EXPECT_EQ(the_job().state, JobState::kRunning);
-  EXPECT_EQ(code_of(look()), std::nullopt);
-}
-
-TEST_F(StatusOfPath, SilentSwitchThatNobodyStandsInForIsInTheVerdict) {
-  start_by_switch("");
-  say(0, protocol::Heartbeat::Switch::kSilent);
-  EXPECT_THAT(the_job().verdict, AllOf(HasSubstr("silent to worker 0"), HasSubstr("--datagrams")));
 }
 
 TEST_F(Status, AnAuditThatDoesNotBalanceIsInTheVerdictAndHasAnExitCode) {

@@ -344,6 +344,37 @@ TEST(SwitchPath, ASilentSwitchIsToldOfToShard0AndSoIsOneThatAnswersAgain) {
   }
 }
 
+TEST(SwitchPath, EachWorkerTellsShard0WhatItWaitsForAndHowManyStepsAreOver) {
+  SwitchCluster cluster(switch_path_options_for(2, {300}));
+  cluster.join_all();
+  using Wait = protocol::Heartbeat::SwitchWait;
+  const auto last_said = [&](uint32_t worker) {
+    cluster.forget_sent(worker);
+    cluster.pass(2 * kNsPerS);
+    std::optional<protocol::Heartbeat> last;
+    for (const auto& [shard, heartbeat] : cluster.sent<protocol::Heartbeat>(worker)) {
+      if (shard == 0) {
+        last = heartbeat;
+      } else {
+        EXPECT_EQ(heartbeat.switch_wait, Wait::kNotSaid) << "shard 0 alone is told";
+      }
+    }
+    EXPECT_TRUE(last.has_value());
+    return last ? std::pair(last->switch_wait, last->switch_steps) : std::pair(Wait::kNotSaid, uint64_t{0});
+  };
+  cluster.push(0, 0, {{3, 1.0f}});
+  EXPECT_EQ(last_said(0), std::pair(Wait::kContributions, uint64_t{0}));
+  EXPECT_EQ(last_said(1), std::pair(Wait::kNothing, uint64_t{0}));
+  cluster.push(1, 0, {{3, 1.0f}});
+  cluster.run_until([&] { return cluster.all_applied(1); });
+  EXPECT_EQ(last_said(0), std::pair(Wait::kNothing, uint64_t{1}));
+  EXPECT_EQ(last_said(1), std::pair(Wait::kNothing, uint64_t{1}));
+  cluster.stop_aggregator(SwitchCluster::kSwitchPort);
+  cluster.push(0, 1, {{3, 1.0f}});
+  cluster.pass(5 * kNsPerS);
+  EXPECT_EQ(last_said(0), std::pair(Wait::kAnswer, uint64_t{1}));
+}
+
 TEST(SwitchPath, ASwitchThatAnswersInSomeLanesOnlyIsNotGoneBackTo) {
   SwitchCluster::Options options = switch_path_options_for(2, {300});
   options.lanes = 2;

@@ -62,7 +62,10 @@ std::expected<std::vector<std::string>, Failure> addresses_of(const StatusFlags&
 Outcome show(const StatusFlags& flags, const std::vector<std::string>& addresses) {
   const Answers answers =
       ask_all(addresses, [&](const std::string& address) { return fetch_status(address, flags.timeout_ms); });
-  const ClusterPicture picture = picture_of(answers.shards, answers.why_missing, flags.still_after);
+  std::vector<SwitchJobSaid> switch_jobs;
+  for (const auto& [address, said] : answers.said)
+    std::ranges::copy(read_switch_jobs(said), std::back_inserter(switch_jobs));
+  const ClusterPicture picture = picture_of(answers.shards, answers.why_missing, flags.still_after, switch_jobs);
   if (flags.json) {
     fmt::print("{}\n", json_text(report_json(picture, answers)));
   } else {
@@ -119,7 +122,10 @@ Command add_status_command(CLI::App& root) {
       "The\n"
       "same of one shard is at http://HOST:PORT/ in a browser, and at /metrics for Prometheus. A worker's port (train "
       "--http) is\n"
-      "shown as it is.\n\n"
+      "shown as it is. So is a switch's (millrace-switch run --http), and what it says of a job is in the job's "
+      "verdict: "
+      "whom it\n"
+      "waits for, and whose packets it rejects.\n\n"
       "Exit codes: 0 all jobs move, or none is open; 4 an address, or a shard of the cluster, does not answer; 9 a job "
       "stands\n"
       "still; 10 a job waits for its start; 11 the weights of a job's workers disagree; 12 a job's audit does not "

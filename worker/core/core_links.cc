@@ -114,7 +114,11 @@ void SessionCore::Impl::send_heartbeat(uint32_t shard, TimeNs now, Actions& acti
   uint64_t least = UINT64_MAX;
   for (const BucketRun& run : buckets) least = std::min(least, run.steps_applied);
   heartbeat.steps_applied = buckets.empty() || by_switch() ? 0 : least;
-  if (by_switch() && shard == 0) heartbeat.switch_state = told_of_switch = switch_path->word(now);
+  if (by_switch() && shard == 0) {
+    heartbeat.switch_state = told_of_switch = switch_path->word(now);
+    heartbeat.switch_wait = switch_path->waits();
+    heartbeat.switch_steps = buckets.empty() ? 0 : least;
+  }
   heartbeat.finishing = phase == Phase::kFinishing;
   for (size_t looked = 0; looked < parts.size() && heartbeat.digests.size() < protocol::kHeartbeatPartsMax; ++looked) {
     const PartRun& part = parts[link.next_digest++ % parts.size()];

@@ -339,6 +339,19 @@ std::string SwitchPath::waiting_for() const {
   return finishing_ ? "other workers have steps to go" : who + " waits for other workers' contributions";
 }
 
+protocol::Heartbeat::SwitchWait SwitchPath::waits() const {
+  using Wait = protocol::Heartbeat::SwitchWait;
+  if (!path_) return Wait::kNotSaid;
+  switch (client_->phase()) {
+    case SwitchPhase::kOutside: return Wait::kNothing;
+    case SwitchPhase::kAsking: return Wait::kAnswer;
+    case SwitchPhase::kHello: return stood_off_told_ ? Wait::kOtherJob : Wait::kGreetings;
+    case SwitchPhase::kRunning: break;
+  }
+  if (client_->path_suspect()) return Wait::kAnswer;
+  return stepping_ || finishing_ ? Wait::kContributions : Wait::kNothing;
+}
+
 SwitchPathStatus SwitchPath::status() const {
   return {.at_switch = path_ == protocol::Path::kSwitch,
           .at_rack = client_->at_rack(),

@@ -136,6 +136,8 @@ class SwitchPath final : private SwitchOutcome {
 
   /// One sentence: what a step under way waits for.
   std::string waiting_for() const;
+  /// The same for shard 0, also between steps: others may wait for this worker's greeting.
+  protocol::Heartbeat::SwitchWait waits() const;
   SwitchPathStatus status() const;
 
  private:

@@ -119,6 +119,13 @@ std::string_view state_name(JobState state) {
   return "";
 }
 
+const PathSaid* path_of(const JobPicture& job) {
+  for (const JobAt& at : job.at) {
+    if (at.shard == 0 && at.said.path) return &*at.said.path;
+  }
+  return nullptr;
+}
+
 std::string ClusterPicture::shard_text(uint32_t shard) const {
   std::string address;
   if (const auto at = shards.find(shard); at != shards.end()) address = at->second.address;
@@ -127,7 +134,7 @@ std::string ClusterPicture::shard_text(uint32_t shard) const {
 }
 
 ClusterPicture picture_of(const std::vector<ShardAnswer>& answers, const std::map<uint32_t, std::string>& why_missing,
-                          double still_after_s) {
+                          double still_after_s, const std::vector<SwitchJobSaid>& switch_jobs) {
   ClusterPicture picture;
   take_answers(answers, picture);
   find_missing(why_missing, picture);
@@ -156,6 +163,11 @@ ClusterPicture picture_of(const std::vector<ShardAnswer>& answers, const std::ma
   for (auto& [name, job] : jobs) {
     std::ranges::stable_sort(job.refusals, {}, latest);
     add_members(picture, job);
+    if (const PathSaid* path = path_of(job)) {
+      const auto same = [&](const SwitchJobSaid& one) { return one.job == path->switch_job && one.role == "reduce"; };
+      const auto found = std::ranges::find_if(switch_jobs, same);
+      if (found != switch_jobs.end()) job.switch_because = found->waiting_because;
+    }
     judge(picture, still_after_s, job);
     picture.jobs.push_back(std::move(job));
   }

@@ -46,11 +46,17 @@ struct JobPicture {
   std::vector<uint32_t> never_here;  ///< expected before the start, said Hello to no shard
   std::vector<RefusalAt> refusals;   ///< of it, the latest first
   bool started = false;
+  /// Path switch, where the switch was asked too: whom it waits for, and whose packets it rejects, in its words.
+  std::string switch_because;
   // The verdict.
   JobState state = JobState::kRunning;
   double since_s = 0;   ///< of waiting to start and standing still
   std::string verdict;  ///< one sentence, without the job's name
 };
+
+/// Returns what shard 0 says of a job of path switch: it alone hears what the workers say of the switch. nullptr: of another
+/// path, or shard 0 was not reached.
+const PathSaid* path_of(const JobPicture& job);
 
 /// A shard that nobody has heard.
 struct ShardMissing {
@@ -78,7 +84,8 @@ struct ShardAnswer {
 
 /// still_after_s  a job that has not moved for so long stands still.
 /// why_missing    by shard: why it could not be asked; for those that did not answer.
+/// switch_jobs    what switches that were asked say of theirs.
 ClusterPicture picture_of(const std::vector<ShardAnswer>& answers, const std::map<uint32_t, std::string>& why_missing,
-                          double still_after_s);
+                          double still_after_s, const std::vector<SwitchJobSaid>& switch_jobs = {});
 
 }  // namespace millrace::cli

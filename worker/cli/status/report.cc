@@ -108,14 +108,6 @@ std::string audit_text(const AuditSaid& audit) {
                          : fmt::format("{:.6g} DOES NOT BALANCE (the logs say where): a bug", audit.imbalance));
 }
 
-/// As shard 0 says it: it alone hears what the workers say of the switch.
-const PathSaid* path_of(const JobPicture& job) {
-  for (const JobAt& at : job.at) {
-    if (at.shard == 0 && at.said.path) return &*at.said.path;
-  }
-  return nullptr;
-}
-
 std::string path_text(const PathSaid& path) {
   std::string text = path.decided_by == "switch"
                          ? fmt::format("  path: the switch at {} decides", path.switch_address)
@@ -125,7 +117,12 @@ std::string path_text(const PathSaid& path) {
   if (!path.because.empty()) text += ": " + path.because;
   if (!path.silent_to.empty()) text += fmt::format("; silent to worker {}", numbers_text(path.silent_to));
   if (!path.answered.empty()) text += fmt::format("; answers worker {}", numbers_text(path.answered));
-  return text + "\n";
+  text += "\n";
+  if (path.waits.empty()) return text;
+  Rows rows = {{"worker", "steps", "waits for", "since"}};
+  for (const PathWaitSaid& one : path.waits)
+    rows.push_back({std::to_string(one.worker), std::to_string(one.steps), one.waits_for, seconds_text(one.since_s)});
+  return text + table_text(std::move(rows));
 }
 
 std::string job_text(const JobPicture& job) {
@@ -219,9 +216,15 @@ Json json_of(const JobPicture& job) {
                {"disagreements", std::move(disagreements)},
                {"refusals", json_of(job.refusals)}};
   if (const PathSaid* path = path_of(job)) {
-    json["path"] = {{"decided_by", path->decided_by}, {"switch", path->switch_address}, {"datagrams", path->datagrams},
-                    {"because", path->because},       {"since_seconds", path->since_s}, {"changes", path->changes},
-                    {"silent_to", path->silent_to},   {"answers", path->answered}};
+    json["path"] = {
+        {"decided_by", path->decided_by},   {"switch", path->switch_address},    {"datagrams", path->datagrams},
+        {"because", path->because},         {"since_seconds", path->since_s},    {"changes", path->changes},
+        {"silent_to", path->silent_to},     {"answers", path->answered},         {"moved_seconds", path->moved_s},
+        {"shard_waits", path->shard_waits}, {"switch_waits", job.switch_because}};
+    for (const PathWaitSaid& one : path->waits) {
+      json["path"]["waits"].push_back(
+          {{"worker", one.worker}, {"for", one.waits_for}, {"seconds", one.since_s}, {"steps", one.steps}});
+    }
   }
   if (const auto audit = audit_of(job)) {
     json["audit"] = {{"entered", audit->entered},

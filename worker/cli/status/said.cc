@@ -94,6 +94,13 @@ std::optional<AuditSaid> read_audit(const Json& job) {
   return AuditSaid{mass("entered"), mass("carried"), mass("lost"), mass("held"), std::abs(mass("imbalance"))};
 }
 
+PathWaitSaid read_path_wait(const Json& json) {
+  return {.worker = number<uint32_t>(json, "worker"),
+          .waits_for = text(json, "waits_for"),
+          .since_s = seconds(json, "since_ms"),
+          .steps = number(json, "steps")};
+}
+
 std::optional<PathSaid> read_path(const Json& job) {
   const Json& path = at(job, "switch_path");
   if (!path.is_object()) return std::nullopt;
@@ -104,7 +111,11 @@ std::optional<PathSaid> read_path(const Json& job) {
                 .since_s = seconds(path, "since_ms"),
                 .changes = number(path, "changes"),
                 .silent_to = {},
-                .answered = {}};
+                .answered = {},
+                .switch_job = number(path, "switch_job"),
+                .moved_s = seconds(path, "moved_ms"),
+                .waits = list<PathWaitSaid>(path, "waits", read_path_wait),
+                .shard_waits = text(at(path, "aggregator"), "waiting_because")};
   const auto words = list<std::pair<uint32_t, std::string>>(
       path, "said", [](const Json& one) { return std::pair(number<uint32_t>(one, "worker"), text(one, "says")); });
   for (const auto& [worker, says] : words) (says == "silent" ? said.silent_to : said.answered).push_back(worker);
@@ -153,6 +164,16 @@ RefusalSaid read_refusal(const Json& json) {
 }
 
 }  // namespace
+
+std::vector<SwitchJobSaid> read_switch_jobs(const Json& status) {
+  if (!at(status, "lcores").is_array()) return {};
+  return list<SwitchJobSaid>(status, "jobs", [](const Json& job) {
+    return SwitchJobSaid{.job = number(job, "job"),
+                         .role = text(job, "role"),
+                         .waiting_because = text(job, "waiting_because"),
+                         .waiting_s = seconds(job, "waiting_ms")};
+  });
+}
 
 std::optional<ShardSaid> read_said(const Json& status) {
   const uint32_t shard_count = number<uint32_t>(status, "shard_count");

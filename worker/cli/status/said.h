@@ -51,6 +51,14 @@ struct AuditSaid {
   double imbalance = 0;  ///< of its updates, and of its workers' books as they say
 };
 
+/// What a worker of a job of path switch waits for, as it says.
+struct PathWaitSaid {
+  uint32_t worker = 0;
+  std::string waits_for;  ///< "nothing", "answer", "greetings", "contributions", "other_job"
+  double since_s = 0;
+  uint64_t steps = 0;
+};
+
 /// Of a job of path switch.
 struct PathSaid {
   std::string decided_by;  ///< "switch", "server"
@@ -61,6 +69,18 @@ struct PathSaid {
   uint64_t changes = 0;
   std::vector<uint32_t> silent_to;  ///< workers that do not hear the switch
   std::vector<uint32_t> answered;   ///< workers that hear it again
+  uint64_t switch_job = 0;          ///< its number at the switch
+  double moved_s = 0;               ///< since a step was over at some worker
+  std::vector<PathWaitSaid> waits;  ///< shard 0 alone knows
+  std::string shard_waits;          ///< where shard 0 decides: for whom, and why; empty: it waits for nothing
+};
+
+/// A job at a millrace-switch, as its /status says.
+struct SwitchJobSaid {
+  uint64_t job = 0;  ///< its number on the wire
+  std::string role;
+  std::string waiting_because;  ///< empty: it waits for nothing, and rejects nothing
+  double waiting_s = 0;
 };
 
 struct JobSaid {
@@ -135,5 +155,7 @@ inline constexpr size_t kSaidListMax = 4'096;
 
 /// Empty: this is no shard's status (a worker's, say).
 std::optional<ShardSaid> read_said(const nlohmann::json& status);
+/// The jobs of a switch's status; of any other, none.
+std::vector<SwitchJobSaid> read_switch_jobs(const nlohmann::json& status);
 
 }  // namespace millrace::cli

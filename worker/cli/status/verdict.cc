@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <tuple>
 
 namespace millrace::cli {
@@ -241,6 +242,66 @@ std::vector<std::string> afterthoughts(const ClusterPicture& picture, const JobP
   return notes;
 }
 
+std::vector<uint32_t> that_wait_for(const PathSaid& path, std::string_view what) {
+  std::vector<uint32_t> workers;
+  for (const PathWaitSaid& one : path.waits)
+    if (one.waits_for == what) workers.push_back(one.worker);
+  return workers;
+}
+
+/// Who holds up the steps that go by datagrams, by what the workers say: those whom the decider does not answer first, then those
+/// whose greeting lacks, then those that have sent nothing.
+std::string path_holds_up(const ClusterPicture& picture, const JobPicture& job, const PathSaid& path) {
+  const bool by_switch = path.decided_by == "switch";
+  const std::string decider =
+      by_switch ? fmt::format("the switch at {}", path.switch_address) : fmt::format("shard 0 ({})", path.datagrams);
+  if (const auto unheard = that_wait_for(path, "answer"); !unheard.empty()) {
+    return fmt::format("{} does not answer {}: another key, or datagrams do not get there and back", decider,
+                       named("worker", unheard));
+  }
+  if (const auto others = that_wait_for(path, "other_job"); !others.empty())
+    return fmt::format("{} is with another job of number {}, as {} says", decider, path.switch_job,
+                       named("worker", others));
+  const std::vector<uint32_t> greeting = that_wait_for(path, "greetings");
+  if (!greeting.empty()) {
+    std::vector<uint32_t> others;
+    for (const MemberSeen& member : job.members) {
+      if (std::ranges::find(greeting, member.worker) == greeting.end()) others.push_back(member.worker);
+    }
+    return others.empty() ? fmt::format("{} opens no epoch, though {} greet it", decider, named("worker", greeting))
+                          : fmt::format("{} waits for {} to greet it{}", decider, named("worker", others),
+                                        notes_on(picture, job, others));
+  }
+  if (const auto computing = that_wait_for(path, "nothing"); !computing.empty()) {
+    return fmt::format("{} sends nothing to step {}{}", named("worker", computing),
+                       std::ranges::max(path.waits, {}, &PathWaitSaid::steps).steps, notes_on(picture, job, computing));
+  }
+  return fmt::format("all workers wait for each other's contributions at {}: datagrams are lost", decider);
+}
+
+struct PathVerdict {
+  double seconds = 0;
+  std::string sentence;
+};
+
+/// Of a job whose steps go by datagrams; nothing where they move, or no worker has said.
+std::optional<PathVerdict> path_verdict(const ClusterPicture& picture, const JobPicture& job, double still_after_s) {
+  const PathSaid* path = path_of(job);
+  if (path == nullptr || path->waits.empty() || path->moved_s < still_after_s) return std::nullopt;
+  PathVerdict verdict{path->moved_s, path_holds_up(picture, job, *path)};
+  const std::string& words = path->decided_by == "switch" ? job.switch_because : path->shard_waits;
+  if (!words.empty())
+    verdict.sentence += fmt::format(" ({} says: {})", path->decided_by == "switch" ? "it" : "shard 0", words);
+  return verdict;
+}
+
+/// The step that all have got to, of a job whose steps go by datagrams.
+std::string path_step_text(const JobPicture& job) {
+  const PathSaid* path = path_of(job);
+  if (path == nullptr || path->waits.empty()) return "steps go by datagrams";
+  return fmt::format("step {} by datagrams", std::ranges::min(path->waits, {}, &PathWaitSaid::steps).steps);
+}
+
 }  // namespace
 
 void judge(const ClusterPicture& picture, double still_after_s, JobPicture& job) {
@@ -258,6 +319,10 @@ void judge(const ClusterPicture& picture, double still_after_s, JobPicture& job)
       job.since_s = std::max(job.since_s, cause.seconds);
       reasons.push_back(sentence_of(picture, job, cause));
     }
+  } else if (const auto verdict = finishing ? std::nullopt : path_verdict(picture, job, still_after_s); verdict) {
+    job.state = JobState::kStandingStill;
+    job.since_s = verdict->seconds;
+    reasons.push_back(verdict->sentence);
   } else if (finishing || shutting_down) {
     job.state = JobState::kEnding;
     reasons.emplace_back(finishing ? "its workers push nothing more" : "a shard is shutting down");
@@ -265,8 +330,7 @@ void judge(const ClusterPicture& picture, double still_after_s, JobPicture& job)
     const JobSaid& said = job.at.front().said;
     uint64_t step = UINT64_MAX;
     for (const JobAt& at : job.at) step = at.said.parts == 0 ? step : std::min(step, at.said.steps_decided);
-    const std::string where =
-        said.path ? std::string("steps go by datagrams") : fmt::format("step {}", step == UINT64_MAX ? 0 : step);
+    const std::string where = said.path ? path_step_text(job) : fmt::format("step {}", step == UINT64_MAX ? 0 : step);
     reasons.push_back(fmt::format("{}, {} of {} workers", where, job.members.size(), said.workers));
   }
   for (std::string& note : afterthoughts(picture, job)) reasons.push_back(std::move(note));
