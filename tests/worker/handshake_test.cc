@@ -149,6 +149,33 @@ TEST_F(Handshake, ARefusalToBeTriedAgainIsTriedAgainAndItsWordsAreInTheTimeout) 
   expect_ended(ErrorCode::kLimitExceeded, "64 jobs are open (--jobs-max)");
 }
 
+TEST_F(Handshake, ShardsThatRefuseForNowAreGivenTheTimeInWhichAnEarlierRunIsTakenForDead) {
+  make();
+  const TimeNs began = now_;
+  const protocol::Refuse refuse{ErrorCode::kUnavailable, "an earlier run of job 'job' was not ended", true};
+  const auto refuse_until = [&](TimeNs until) {
+    while (now_ < until && core().phase() == Phase::kJoining) {
+      for (uint32_t shard = 0; shard < 2; ++shard) hear(shard, refuse);
+      pass(kNsPerS / 4);
+    }
+  };
+  for (uint32_t shard = 0; shard < 2; ++shard) core().on_connected(shard, now_, actions_);
+  const TimeNs dead_after = TimeNs{config_.spec.dead_after_ms} * kNsPerMs;
+  refuse_until(began + config_.connect_timeout + dead_after - kNsPerS);
+  ASSERT_EQ(core().phase(), Phase::kJoining) << "a name that is free after dead_after is still waited for";
+  refuse_until(began + config_.connect_timeout + dead_after + 2 * kNsPerS);
+  expect_ended(ErrorCode::kUnavailable, "an earlier run of job 'job' was not ended");
+}
+
+TEST_F(Handshake, AShardThatIsNotReachedIsNotWaitedForLongerBecauseAnotherOneRefuses) {
+  make();
+  const TimeNs began = now_;
+  core().on_connected(0, now_, actions_);
+  hear(0, protocol::Refuse{ErrorCode::kUnavailable, "an earlier run of job 'job' was not ended", true});
+  while (core().phase() == Phase::kJoining && now_ < began + 3 * config_.connect_timeout) pass(kNsPerS / 4);
+  EXPECT_LE(now_, began + config_.connect_timeout + kNsPerS);
+}
+
 TEST_F(Handshake, ARefusalForGoodEndsTheSessionWithTheShardsWords) {
   make();
   core().on_connected(0, now_, actions_);

@@ -347,7 +347,8 @@ void add_job_flags(CLI::App& app, TrainFlags& flags) {
                  "zeros, or saved: what the servers saved of the last job of this name (their --store-dir)")
       ->capture_default_str()
       ->check(CLI::IsMember({"zeros", "saved"}));
-  app.add_option("--connect-timeout-ms", options.connect_timeout_ms, "for reaching every shard")
+  app.add_option("--connect-timeout-ms", options.connect_timeout_ms,
+                 "for reaching every shard; where an earlier run of the job is in the way, 10 s more")
       ->capture_default_str()
       ->check(in_range(1, 86'400'000));
   app.add_option("--start-timeout-ms", options.start_timeout_ms, "for all workers to join")

@@ -206,7 +206,8 @@ struct Link {
   TimeNs next_attempt = 0;
   TimeNs retry_interval = 0;
   uint32_t attempts = 0;
-  std::string last_trouble;  ///< why the last attempt failed, or what the shard's Refuse said
+  std::string last_trouble;      ///< why the last attempt failed, or what the shard's Refuse said
+  bool refused_for_now = false;  ///< that is a Refuse that passes: the shard lives
   ErrorCode trouble_code = ErrorCode::kUnavailable;
   TimeNs last_heard = 0;
   TimeNs next_heartbeat = 0;
@@ -294,6 +295,7 @@ struct SessionCore::Impl {
   void say_hello(uint32_t shard, TimeNs now, Actions& actions);
   void send_heartbeat(uint32_t shard, TimeNs now, Actions& actions);
   Error not_reached(uint32_t shard, TimeNs now) const;
+  TimeNs join_deadline() const;
   std::string waiting_for() const;
   std::string shard_text(uint32_t shard) const;
 

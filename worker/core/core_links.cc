@@ -102,6 +102,7 @@ void SessionCore::Impl::on_disconnected(uint32_t shard, const std::string& reaso
   link.state = LinkState::kDown;
   link.last_trouble = foreign ? kForeign : reason;
   link.trouble_code = ErrorCode::kUnavailable;
+  link.refused_for_now = false;
   link.held.clear();
   schedule_retry(link, now);
 }
@@ -175,10 +176,19 @@ void SessionCore::Impl::tick_link(uint32_t shard, TimeNs now, Actions& actions) 
   if (now >= link.next_heartbeat) send_heartbeat(shard, now, actions);
 }
 
+/// Where all shards that lack have refused for now, they live: what they wait for is that an earlier run of the job, or an
+/// earlier process of this worker, is taken for dead, and that takes dead_after.
+TimeNs SessionCore::Impl::join_deadline() const {
+  const bool refused =
+      std::ranges::all_of(links, [](const Link& link) { return link.ever_welcomed || link.refused_for_now; });
+  const TimeNs more = refused ? TimeNs{config.spec.dead_after_ms} * kNsPerMs : 0;
+  return started_at + config.connect_timeout + more;
+}
+
 void SessionCore::Impl::on_tick(TimeNs now, Actions& actions) {
   for (uint32_t shard = 0; shard < links.size() && !over(); ++shard) tick_link(shard, now, actions);
   if (over()) return;
-  if (phase == Phase::kJoining && now - started_at >= config.connect_timeout) {
+  if (phase == Phase::kJoining && now >= join_deadline()) {
     const auto missing = std::ranges::find_if(links, [](const Link& link) { return !link.ever_welcomed; });
     if (missing != links.end()) {
       end_session(not_reached(static_cast<uint32_t>(missing - links.begin()), now), now, actions);
@@ -196,7 +206,7 @@ TimeNs SessionCore::Impl::next_deadline() const {
   if (over()) return kNever;
   TimeNs next = resend_check_at;
   if (by_switch()) next = std::min(next, switch_path->next_deadline());
-  if (phase == Phase::kJoining) next = std::min(next, started_at + config.connect_timeout);
+  if (phase == Phase::kJoining) next = std::min(next, join_deadline());
   if (phase == Phase::kReturning) next = std::min(next, progress_at + config.shard_silence);
   for (const Link& link : links) {
     if (link.ever_welcomed) next = std::min(next, link.last_heard + config.shard_silence);

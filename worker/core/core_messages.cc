@@ -132,6 +132,7 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
   link.state = LinkState::kWelcomed;
   link.retry_interval = 0;
   link.last_trouble.clear();
+  link.refused_for_now = false;
   link.next_heartbeat = now + TimeNs{config.spec.heartbeat_ms} * kNsPerMs;
   progress_at = now;
   begin_when_all_joined(now, actions);
@@ -165,6 +166,7 @@ void SessionCore::Impl::on_refuse(uint32_t shard, const protocol::Refuse& refuse
   }
   link.last_trouble = refuse.sentence;
   link.trouble_code = refuse.code;
+  link.refused_for_now = true;
   if (link.state != LinkState::kDown) link.state = LinkState::kGreeting;
   schedule_retry(link, now);
 }

@@ -158,9 +158,11 @@ struct JobOptions {
                 ///< nothing is decided; "saved": the shards' saves of the last job of this name, optimizer and all
 
   // From here on: this worker's own.
-  uint32_t connect_timeout_ms = 10'000;  ///< for reaching every shard
-  uint32_t start_timeout_ms = 60'000;    ///< for all workers to join, once the shards are reached
-  uint32_t shard_silence_ms = 30'000;    ///< a shard not heard for so long ends the session
+  /// For reaching every shard. Shards that refuse for now, since an earlier run of the job counts still, have the time beside it
+  /// in which that is taken for dead (dead_after_ms).
+  uint32_t connect_timeout_ms = 10'000;
+  uint32_t start_timeout_ms = 60'000;  ///< for all workers to join, once the shards are reached
+  uint32_t shard_silence_ms = 30'000;  ///< a shard not heard for so long ends the session
   double link_rate = 0;  ///< bits per second to the shards, for codec auto; 0: measured by what is sent and comes back
   std::string switch_key_file = {};  ///< path switch: the job's key, 64 hexadecimal digits, as the switch has it
   uint32_t resend_after_ms = 2'000;  ///< an unanswered contribution is sent again; doubles to 30 s
