@@ -7,10 +7,10 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,24 +44,6 @@ struct ServeFlags {
   double link_rate = 0;
   int grace_ms = 35'000;
   bool json = false;
-};
-
-/// A folder for a membership table that nobody asked to keep.
-class OwnFolder {
- public:
-  ~OwnFolder() {
-    std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-  }
-  Result<std::string> make() {
-    auto made = make_scratch_folder("millrace-serve");
-    if (!made) return std::unexpected(made.error());
-    path_ = std::move(*made);
-    return path_ + "/table.db";
-  }
-
- private:
-  std::string path_;
 };
 
 Result<std::vector<ShardProcess>> start_shards(const ServeFlags& flags, const std::string& table) {
@@ -143,12 +125,12 @@ Outcome run_serve(const ServeFlags& flags) {
     return fail_with(ExitCode::kUsage, "--store-save-seconds without --store-dir: there is no place to save to");
   const InterruptionRequests& requests = interruption_requests();
   std::atomic<bool>& save_requested = save_request_flag();
-  OwnFolder folder;
+  std::optional<ScratchFolder> folder;
   std::string table = flags.table;
   if (table.empty()) {
-    auto made = folder.make();
+    auto made = ScratchFolder::make("millrace-serve");
     if (!made) return fail_with(made.error());
-    table = *made;
+    table = folder.emplace(std::move(*made)).path() + "/table.db";
   }
   auto shards = start_shards(flags, table);
   // Ctrl-C reaches a shard that is starting, too.

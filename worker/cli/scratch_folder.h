@@ -6,10 +6,29 @@
 
 namespace millrace::cli {
 
-/// Makes a new folder among the temporary files ($TMPDIR, else /tmp), "STEM-" and six characters; its path.
+/// A folder among the temporary files ($TMPDIR, else /tmp), "STEM-" and six characters, that goes with this object.
 ///
-/// Errors  io.
-Result<std::string> make_scratch_folder(const std::string& stem);
+/// A process that is killed (SIGKILL) leaves its folder behind: the next make() of the same stem, by the same user, removes it.
+/// Which folders are in use, a lock on each says; the processes that this one starts share it, so that a folder stays for as
+/// long as any of them lives.
+class ScratchFolder {
+ public:
+  /// Errors  io.
+  static Result<ScratchFolder> make(const std::string& stem);
+  ScratchFolder(ScratchFolder&& other) noexcept;
+  ScratchFolder& operator=(ScratchFolder&&) = delete;
+  /// Removes the folder and all that is in it, unless keep() was called.
+  ~ScratchFolder();
+
+  const std::string& path() const { return path_; }
+  /// What is in it stays, for the user to look at: no later make() removes it. An empty folder is removed all the same.
+  void keep();
+
+ private:
+  ScratchFolder(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
+  std::string path_;  ///< empty: moved from, or kept
+  int lock_ = -1;
+};
 
 /// Where what takes long to make is kept between runs: a folder of this name in the user's cache, else among the temporary files.
 /// It need not exist.

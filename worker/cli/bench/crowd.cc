@@ -201,23 +201,21 @@ std::expected<json, Failure> bench_crowd(const CrowdOptions& options, const Prog
   }
   if (options.workers.empty() || !std::ranges::is_sorted(options.workers, std::ranges::less_equal()))
     return fail_with(ExitCode::kUsage, "--workers: numbers that increase, at least one");
-  const auto folder = make_scratch_folder("millrace-crowd");
+  auto folder = ScratchFolder::make("millrace-crowd");
   if (!folder) return fail_with(folder.error());
-  std::error_code ignored;
   json rows = json::array();
   CrowdRow first;
   for (const uint32_t workers : options.workers) {
     progress(std::to_string(workers) + " workers, " + std::to_string(options.rounds) + " rounds");
-    auto row = run_row_crowd(options, workers, *folder + "/" + std::to_string(workers));
+    auto row = run_row_crowd(options, workers, folder->path() + "/" + std::to_string(workers));
     if (!row) {
       // The servers' logs stay where the failure points to them, and nowhere else.
-      if (row.error().code == ExitCode::kInterrupted) std::filesystem::remove_all(*folder, ignored);
+      if (row.error().code != ExitCode::kInterrupted) folder->keep();
       return std::unexpected(row.error());
     }
     if (rows.empty()) first = row->row;
     rows.push_back(crowd_row_json(*row, first, options.shards));
   }
-  std::filesystem::remove_all(*folder, ignored);
   return json{{"bench", "crowd"},       {"shards", options.shards},   {"processes", options.processes},
               {"n", options.n},         {"density", options.density}, {"rounds", options.rounds},
               {"codec", options.codec}, {"rows", std::move(rows)}};

@@ -357,15 +357,13 @@ std::expected<json, Failure> bench_recover(const RecoverOptions& options, const 
   interruption_requests();
   auto setup = recover_setup_of(options);
   if (!setup) return std::unexpected(setup.error());
-  const auto folder = make_scratch_folder("millrace-recover");
+  auto folder = ScratchFolder::make("millrace-recover");
   if (!folder) return fail_with(folder.error());
-  std::error_code ignored;
-  auto result = Recovering(options, *folder, std::move(*setup)).run(progress);
+  auto result = Recovering(options, folder->path(), std::move(*setup)).run(progress);
   // The servers' logs stay where the failure points to them, and nowhere else.
   if (!result && result.error().code != ExitCode::kInterrupted) {
-    result.error().message += " (servers' logs: " + *folder + ")";
-  } else {
-    std::filesystem::remove_all(*folder, ignored);
+    result.error().message += " (servers' logs: " + folder->path() + ")";
+    folder->keep();
   }
   return result;
 }

@@ -113,17 +113,15 @@ Result<Plan> make_plan(const ServeBenchOptions& options) {
 /// The servers' logs stay where a failure points to them, and nowhere else.
 class LogFolder {
  public:
-  explicit LogFolder(const std::filesystem::path& path) : path_(path) {}
+  explicit LogFolder(ScratchFolder folder) : folder_(std::move(folder)) {}
   LogFolder(const LogFolder&) = delete;
   LogFolder& operator=(const LogFolder&) = delete;
   ~LogFolder() {
-    std::error_code ignored;
-    if (interruption_requests().count() > 0) std::filesystem::remove_all(path_, ignored);
-    std::filesystem::remove(path_, ignored);  // an empty one
+    if (interruption_requests().count() == 0) folder_.keep();  // unless it is empty
   }
 
  private:
-  std::filesystem::path path_;
+  ScratchFolder folder_;
 };
 
 std::vector<double> measured_ms(ServeShared& shared, const Plan& plan) {
@@ -551,10 +549,10 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
   auto plan = make_plan(options);
   if (!plan) return fail_with(plan.error());
   if (const Status valid = check_rows(*plan); !valid) return fail_with(valid.error());
-  auto made = make_scratch_folder("millrace-bench");
+  auto made = ScratchFolder::make("millrace-bench");
   if (!made) return fail_with(made.error());
-  plan->directory = std::move(*made);
-  const LogFolder folder(plan->directory);
+  plan->directory = made->path();
+  const LogFolder folder(std::move(*made));
   auto hosts = Hosts::make(options.shards + options.workers, options.rate,
                            options.path == ServePath::kServer ? 0 : std::max(options.racks, 1u), options.mtu);
   if (!hosts) return fail_with(hosts.error());
