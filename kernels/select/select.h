@@ -20,11 +20,11 @@ enum class Selection : uint8_t {
   kThreshold = 2,       ///< |x| >= a fixed threshold (Strom)
   kThresholdReuse = 3,  ///< exact threshold once a period, reused in between (Ok-Topk 3.1.3)
   kBucketTopK = 4,      ///< k of every 512 consecutive indices (SparCML 8.3)
-  kTrimmed = 5,         ///< exact top-k of what a threshold from mean and maximum leaves (RedSync 2.2.1)
-  kBinarySearch = 6,    ///< a threshold by bisection, between k and 2k entries (RedSync 2.2.1)
-  kSampled = 7,         ///< that threshold, reused for `period` steps (RedSync 2.2.2)
-  kRadix = 8,           ///< exact top-k by radix select alone (RedSync 2.2's baseline)
-  kBySize = 9,          ///< RedSync's choice by the tensor's size (RedSync 2.2, 2.4)
+  kTrimmed = 5,         ///< exact top-k of what a threshold from mean and maximum leaves (RedSync 2.1)
+  kBinarySearch = 6,    ///< a threshold by bisection, between k and 2k entries (RedSync 2.1)
+  kSampled = 7,         ///< that threshold, reused for `period` steps (RedSync 2.1)
+  kRadix = 8,           ///< exact top-k by radix select alone (RedSync 2.1's baseline)
+  kBySize = 9,          ///< RedSync's choice by the tensor's size (RedSync 2.1, 3.3)
   kGaussian = 10,       ///< a threshold from a normal fit, scaled until at least 3k/4 (Ok-Topk 5, Gaussian-k)
   kRandom = 11,         ///< k drawn without regard to size; scaled in unbiased jobs (DeepReduce 10.2)
   kGspar = 12,          ///< drawn with probabilities from the greedy algorithm (GSpar, algorithm 3); unbiased
@@ -49,7 +49,7 @@ struct SelectionSpec {
   uint32_t bucket_size = 512;  ///< kBucketTopK; k of a bucket is density * bucket_size rounded up, at least 1
   double variance = 0;         ///< kGsparClosed: the variance may be (1 + this) times the gradient's
   uint32_t iterations = 2;     ///< kGspar
-  /// Positive entries in even steps, negative ones in odd steps: what one mean can stand for (RedSync 2.2.3).
+  /// Positive entries in even steps, negative ones in odd steps: what one mean can stand for (RedSync 2.1.1).
   bool alternate_signs = false;
   WarmUp warm_up = WarmUp::kNone;
   uint32_t warm_up_steps = 0;  ///< of warm_up; 0 where it is none

@@ -29,7 +29,7 @@ enum class AlgorithmId : uint8_t {
   kGtopk = 9,                   ///< oktopk.txt, 2 (Shi et al.): a tree that re-selects
   kGaussianK = 10,              ///< oktopk.txt, 2 and 3.1.3 (Shi et al.): allgather over a Gaussian threshold
   kOktopk = 11,                 ///< oktopk.txt, 3.1
-  kRedsyncAllgather = 12,       ///< redsync.txt, 2.3: packed allgather, decompression by addition
+  kRedsyncAllgather = 12,       ///< redsync.txt, 2.2: packed allgather, decompression by addition
   kAuto = 13,                   ///< whichever of those with exact sums is the fastest here
 };
 
