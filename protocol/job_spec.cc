@@ -168,6 +168,7 @@ std::string_view momentum_name(Momentum value) {
     case Momentum::kNone: return "none";
     case Momentum::kCorrection: return "correction";
     case Momentum::kNesterov: return "nesterov";
+    case Momentum::kNesterovPrinted: return "nesterov_printed";
   }
   return "unknown";
 }

@@ -8,6 +8,8 @@
 
 #include "kernels/codec/codec.h"
 #include "kernels/codec/picking_codec.h"
+#include "kernels/select/by_size.h"
+#include "kernels/select/step_sends.h"
 #include "protocol/job_spec.h"
 #include "protocol/job_spec_reproducible.h"
 #include "protocol/known_enums.h"
@@ -404,6 +406,28 @@ Status check_defaults(const JobSpec& spec) {
   return check_unbiased(spec, spec.select, spec.reselect, spec.codec_up, "");
 }
 
+/// Refuses jobs in which shards could not return an uncompressed step whole and without loss.
+Status check_uncompressed(const JobSpec& spec, const TensorSpec& tensor, std::string_view where) {
+  const SelectionSpec select = tensor.select.value_or(spec.select);
+  if (!sends_uncompressed(select, tensor.dimension)) return {};
+  const bool reselects = tensor.reselect.value_or(spec.reselect).reselect != Reselect::kNone;
+  if (reselects && (spec.path == Path::kSwitch || spec.reproducible)) {
+    return refuse_spec(fmt::format(
+        "{}select: the tensor is sent uncompressed (dense first steps, or a size that by_size leaves alone), and {} "
+        "would cut its update all the same; set reselect none, or a select that compresses in every step",
+        where, spec.path == Path::kSwitch ? "a switch" : "the count of the step before, in a reproducible job,"));
+  }
+  const CodecSpec down = tensor.codec_down.value_or(spec.codec_down);
+  const bool has_dense_steps = resolved_by_size(select, tensor.dimension).warm_up == WarmUp::kDense;
+  if (spec.mode == Mode::kAsynchronous && has_dense_steps && without_loss(down) != down) {
+    return refuse_spec(fmt::format(
+        "{}codec_down: {} changes values, and in mode asynchronous shards cannot tell which updates are of a worker's "
+        "dense first steps; use a codec without loss, or a select without dense=STEPS",
+        where, codec_text(down)));
+  }
+  return {};
+}
+
 Status check_tensor(const JobSpec& spec, const TensorSpec& tensor) {
   const std::string where = fmt::format("tensor '{}': ", tensor.name);
   if (tensor.dimension < 1 || tensor.dimension > kDimensionMax) {
@@ -428,6 +452,7 @@ Status check_tensor(const JobSpec& spec, const TensorSpec& tensor) {
     if (Status s = check_spec_codec(*tensor.codec_up, "codec_up", where); !s) return s;
     if (Status s = check_codec_up(spec, *tensor.codec_up, where); !s) return s;
   }
+  if (Status s = check_uncompressed(spec, tensor, where); !s) return s;
   return check_unbiased(spec, tensor.select.value_or(spec.select), tensor.reselect.value_or(spec.reselect),
                         tensor.codec_up.value_or(spec.codec_up), where);
 }

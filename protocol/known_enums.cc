@@ -50,7 +50,8 @@ bool known(Momentum value) {
   switch (value) {
     case Momentum::kNone:
     case Momentum::kCorrection:
-    case Momentum::kNesterov: return true;
+    case Momentum::kNesterov:
+    case Momentum::kNesterovPrinted: return true;
   }
   return false;
 }

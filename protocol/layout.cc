@@ -6,6 +6,8 @@
 #include "kernels/base/bytes.h"
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
+#include "kernels/select/by_size.h"
+#include "kernels/select/step_sends.h"
 
 namespace millrace::protocol {
 namespace {
@@ -19,8 +21,18 @@ constexpr uint64_t kAutomaticPartsMax = 65'536;
 /// Boundaries fall on multiples of this, so that bitmaps and vectors of a part start on whole words.
 constexpr uint64_t kBoundaryUnit = 64;
 
-bool fusible(const TensorSpec& tensor, uint64_t fuse_below) {
-  return tensor.dimension < fuse_below && !tensor.select && !tensor.reselect && !tensor.codec_up && !tensor.codec_down;
+/// Returns whether by_size sends a tensor of `dimension` uncompressed in every step.
+bool is_uncompressed(const SelectionSpec& select, uint64_t dimension) {
+  return select.selection == Selection::kBySize && resolved_by_size(select, dimension).selection == Selection::kNone;
+}
+
+/// Returns whether the tensor may share a bucket. by_size chooses for each tensor: a tensor that it compresses has a
+/// bucket of its own; tensors that it does not compress share one, whatever the bucket's size.
+bool fusible(const JobSpec& spec, const TensorSpec& tensor) {
+  const bool overrides = tensor.select || tensor.reselect || tensor.codec_up || tensor.codec_down;
+  const bool selected_alone =
+      spec.select.selection == Selection::kBySize && !is_uncompressed(spec.select, tensor.dimension);
+  return tensor.dimension < spec.fuse_below && !overrides && !selected_alone;
 }
 
 /// An absolute k is per tensor, so the k of a fused bucket is the sum over its tensors.
@@ -34,10 +46,16 @@ BucketLayout bucket_of(const JobSpec& spec, uint32_t tensor_index) {
   bucket.dimension = tensor.dimension;
   bucket.value_type = tensor.value_type;
   bucket.priority = tensor.priority;
-  bucket.select = tensor.select.value_or(spec.select);
+  const SelectionSpec select = tensor.select.value_or(spec.select);
+  bucket.select = resolved_by_size(select, tensor.dimension);
   bucket.reselect = tensor.reselect.value_or(spec.reselect);
   bucket.codec_up = tensor.codec_up.value_or(spec.codec_up);
   bucket.codec_down = tensor.codec_down.value_or(spec.codec_down);
+  if (is_uncompressed(select, tensor.dimension)) {
+    bucket.reselect = {};
+    bucket.codec_up = without_loss(bucket.codec_up);
+    bucket.codec_down = without_loss(bucket.codec_down);
+  }
   bucket.select.k = std::min(bucket.select.k, tensor.dimension);
   bucket.reselect.k = std::min(bucket.reselect.k, tensor.dimension);
   bucket.members.push_back({tensor_index, 0});
@@ -48,6 +66,7 @@ void append_member(const JobSpec& spec, uint32_t tensor_index, BucketLayout& buc
   const TensorSpec& tensor = spec.tensors[tensor_index];
   bucket.members.push_back({tensor_index, bucket.dimension});
   bucket.dimension += tensor.dimension;
+  if (is_uncompressed(spec.select, tensor.dimension)) return;
   bucket.select.k = sum_of_k(bucket.select.k, spec.select.k, tensor.dimension);
   bucket.reselect.k = sum_of_k(bucket.reselect.k, spec.reselect.k, tensor.dimension);
 }
@@ -57,7 +76,7 @@ std::vector<BucketLayout> plan_buckets(const JobSpec& spec) {
   bool open = false;  // the last bucket may take another small tensor
   for (uint32_t i = 0; i < spec.tensors.size(); ++i) {
     const TensorSpec& tensor = spec.tensors[i];
-    const bool small = fusible(tensor, spec.fuse_below);
+    const bool small = fusible(spec, tensor);
     if (small && open && buckets.back().value_type == tensor.value_type && buckets.back().priority == tensor.priority &&
         buckets.back().dimension + tensor.dimension <= kDimensionMax) {
       append_member(spec, i, buckets.back());
@@ -146,6 +165,11 @@ std::string bucket_text(const JobSpec& spec, const BucketLayout& bucket) {
   const std::string first = "tensor '" + spec.tensors[bucket.members.front().tensor].name + '\'';
   const size_t others = bucket.members.size() - 1;
   return others == 0 ? first : first + " and " + std::to_string(others) + " that travel with it";
+}
+
+bool update_is_whole(const BucketLayout& bucket, uint64_t step) {
+  return bucket.reselect.reselect == Reselect::kNone ||
+         step_sends(bucket.select, bucket.dimension, step) == StepSends::kUncompressed;
 }
 
 uint64_t entries_down(const BucketLayout& bucket) {

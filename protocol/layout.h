@@ -19,7 +19,7 @@ struct BucketLayout {
   uint64_t dimension = 0;
   ValueType value_type = ValueType::kF32;
   int32_t priority = 0;
-  SelectionSpec select;
+  SelectionSpec select;  ///< never by_size: what by_size chooses at this size
   ReselectSpec reselect;
   CodecSpec codec_up;
   CodecSpec codec_down;
@@ -47,16 +47,22 @@ struct JobLayout {
 
 /// REQUIRES: validate(spec) holds, shard_count >= 1.
 ///
-/// A tensor below fuse_below without overrides is fused with its neighbours; a bucket below a minimum per shard stays on one
-/// shard (round robin), a larger one is split evenly over all shards, each shard's range into parts_per_shard parts (0: so that
-/// a part carries about 32,768 expected entries, 1 to 16). Where a reproducible job re-selects, parts begin at blocks of
-/// its grid, and are fewer where there are not so many blocks.
+/// A tensor below fuse_below without overrides is fused with its neighbours; a tensor that by_size compresses has a bucket
+/// of its own. A bucket has the selection that by_size chooses for the tensor's size. Where by_size sends the tensor
+/// uncompressed, its bucket has no re-selection and codecs without loss.
+/// A bucket below a minimum per shard stays on one shard (round robin), a larger one is split evenly over all shards, each
+/// shard's range into parts_per_shard parts (0: so that a part carries about 32,768 expected entries, 1 to 16). Where a
+/// reproducible job re-selects, parts begin at blocks of its grid, and are fewer where there are not so many blocks.
 JobLayout plan_layout(const JobSpec& spec, uint32_t shard_count);
 
 /// "tensor 'w'", "tensor 'w' and 3 that travel with it": for people.
 std::string bucket_text(const JobSpec& spec, const BucketLayout& bucket);
 
 uint64_t layout_hash(const JobLayout& layout);
+
+/// Returns whether the update of the step carries the bucket's whole sum. True without re-selection, and in steps that
+/// workers send uncompressed.
+bool update_is_whole(const BucketLayout& bucket, uint64_t step);
 
 /// Of a bucket that re-selects: how many entries of a step's sum go back, <= its dimension.
 uint64_t entries_down(const BucketLayout& bucket);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
+#include "kernels/select/step_sends.h"
 #include "server/job_rounds.h"
 
 /// How a step of a part is decided: all contributions decoded -> reduce -> (threshold -> quota) -> encode -> keep and
@@ -67,14 +68,15 @@ void JobRounds::advance(PartRound& part, TimeNs now, Actions& actions) {
 
 std::optional<QuickCut> JobRounds::quick_cut(const PartRound& part) {
   const Bucket& bucket = bucket_of(part);
+  if (protocol::update_is_whole(*bucket.layout, part.decided())) return std::nullopt;
   // An index codec that adds entries takes their values from the whole sum.
   if (!bucket.threshold || !find_index_codec(bucket.layout->codec_down.index)->lossless()) return std::nullopt;
   return bucket.threshold->quick_cut(index_in(bucket, part), part.decided());
 }
 
 void JobRounds::reduce(PartRound& part, std::optional<QuickCut> quick, Actions& actions) {
-  const bool cut = bucket_of(part).is_cut();
-  const bool waits = bucket_of(part).threshold != nullptr && !quick;
+  const bool cut = !protocol::update_is_whole(*bucket_of(part).layout, part.decided());
+  const bool waits = cut && bucket_of(part).threshold != nullptr && !quick;
   ReduceTask::Input input;
   input.contributions = part.inputs();
   input.key = key_of(part);
@@ -296,7 +298,11 @@ EncodePlan JobRounds::plan_for(const PartRound& part) const {
   plan.codec = bucket.codec_down;
   plan.random = random_key(setup_.spec.seed, bucket.bucket, part.decided(), kShardDraws);
   plan.index_base = part.layout().begin;
-  plan.extent = bucket_of(part).is_cut() ? Extent::kItsIndices : Extent::kEverything;
+  if (step_sends(bucket.select, bucket.dimension, part.decided()) == StepSends::kUncompressed) {
+    plan.codec = without_loss(plan.codec);
+    plan.codec.automatic = false;  // what is chosen is for the steps after these
+  }
+  plan.extent = protocol::update_is_whole(bucket, part.decided()) ? Extent::kEverything : Extent::kItsIndices;
   if (const StepThreshold* steps = bucket_of(part).steps.get()) {
     plan.by_step = StepCut{steps->cut(part.decided()).value(), setup_.spec.grid.block_indices};
   }
@@ -399,7 +405,7 @@ void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Action
   PartRound::Decision decision;
   decision.epoch = setup_.members.view().epoch;
   decision.at = now;
-  decision.whole_sum = !bucket.is_cut();
+  decision.whole_sum = protocol::update_is_whole(*bucket.layout, part.decided());
   decision.payload = std::move(update.container);
   decision.carried = std::move(update.carried);
   decision.changed = std::move(update.changed);

@@ -146,6 +146,10 @@ std::span<const ValueCodec* const> value_codecs();
 const IndexCodec* find_index_codec(IndexCodecId id);
 const ValueCodec* find_value_codec(ValueCodecId id);
 
+/// Returns the specification with gap in place of a lossy index codec, and raw in place of a lossy value codec.
+/// REQUIRES: validate(spec) holds.
+CodecSpec without_loss(const CodecSpec& spec);
+
 /// The names that codec_from_text() takes, for help and errors: "raw, bitmap, gap, ...".
 std::string index_codec_words();
 std::string value_codec_words();

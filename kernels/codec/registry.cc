@@ -32,4 +32,11 @@ const ValueCodec* find_value_codec(ValueCodecId id) {
   return nullptr;
 }
 
+CodecSpec without_loss(const CodecSpec& spec) {
+  CodecSpec exact = spec;
+  if (!find_index_codec(spec.index)->lossless()) exact.index = IndexCodecId::kGap;
+  if (!find_value_codec(spec.value)->lossless(spec)) exact.value = ValueCodecId::kRaw;
+  return exact;
+}
+
 }  // namespace millrace

@@ -47,9 +47,9 @@ constexpr auto kMethods = std::to_array<Method>({
      .codec_up = "raw+raw"},
     {.name = "redsync",
      .paper = "RedSync (Fang et al., 2018)",
-     .summary =
-         "top 0.1 % by the tensor's size, of one sign a step, sent as their mean, whose error is dropped; momentum "
-         "correction with masking, dense first steps",
+     .summary = "top 0.1 % by the tensor's size, of one sign a step, sent as their mean, whose error is dropped; "
+                "tensors of up to 4,096 entries and the first steps uncompressed; momentum correction with masking. "
+                "The paper does not quantize an output layer; here a linear model's only tensor is quantized",
      .select = "by_size:0.001:signs:dense=400",
      .codec_up = "raw+sign_mean",
      .codec_error = "drop",

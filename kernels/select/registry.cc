@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/select/alternate_signs.h"
+#include "kernels/select/by_size.h"
 #include "kernels/select/warm_up.h"
 
 namespace millrace {
@@ -126,6 +127,11 @@ Status Selector::draw(const StreamView&, const SelectContext&, IndexBuffer& posi
   return fail(ErrorCode::kUnsupported, "this selection is not unbiased");
 }
 
+std::unique_ptr<Selector> make_signed(const SelectionEntry& entry, const SelectionSpec& spec, uint64_t dimension) {
+  auto selector = entry.make(spec, dimension);
+  return spec.alternate_signs ? alternate_signs(std::move(selector)) : std::move(selector);
+}
+
 Result<std::unique_ptr<Selector>> make_selector(const SelectionSpec& spec, uint64_t dimension) {
   const auto entry = entry_of(spec.selection);
   if (!entry) return std::unexpected(entry.error());
@@ -133,9 +139,8 @@ Result<std::unique_ptr<Selector>> make_selector(const SelectionSpec& spec, uint6
   if (dimension == 0 || dimension > kDimensionMax) {
     return fail(ErrorCode::kInvalidArgument, "a tensor's dimension is between 1 and 2^32");
   }
-  // Signs outside: a warm-up's many entries are of one sign in a step too, as a mean of them wants it.
-  auto selector = spec.warm_up == WarmUp::kNone ? entry->make(spec, dimension) : warm_up(*entry, spec, dimension);
-  return spec.alternate_signs ? alternate_signs(std::move(selector)) : std::move(selector);
+  if (spec.selection == Selection::kBySize) return make_selector(resolved_by_size(spec, dimension), dimension);
+  return spec.warm_up == WarmUp::kNone ? make_signed(*entry, spec, dimension) : warm_up(*entry, spec, dimension);
 }
 
 }  // namespace millrace

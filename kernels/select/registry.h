@@ -16,6 +16,9 @@ struct SelectionEntry {
   std::unique_ptr<Selector> (*make)(const SelectionSpec& spec, uint64_t dimension);
 };
 
+/// Makes the entry's selector, with alternating signs where the specification has them, without warm-up.
+std::unique_ptr<Selector> make_signed(const SelectionEntry& entry, const SelectionSpec& spec, uint64_t dimension);
+
 /// For selections by density or k: one of them must be there, density in (0, 1].
 Status validate_density_or_k(const SelectionSpec& spec);
 

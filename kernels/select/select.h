@@ -39,6 +39,10 @@ enum class WarmUp : uint8_t {
   kExponential = 2,  ///< from a quarter down to the density in equal stages (Deep Gradient Compression 3.3)
 };
 
+/// Steps between two threshold searches of kSampled by default: "the interval of search is empirically set to 5"
+/// (RedSync 2.1).
+inline constexpr uint32_t kSampledPeriod = 5;
+
 /// Which selection, and its parameters. Part of a job's specification, overridable per tensor.
 struct SelectionSpec {
   Selection selection = Selection::kNone;
@@ -50,6 +54,7 @@ struct SelectionSpec {
   double variance = 0;         ///< kGsparClosed: the variance may be (1 + this) times the gradient's
   uint32_t iterations = 2;     ///< kGspar
   /// Positive entries in even steps, negative ones in odd steps: what one mean can stand for (RedSync 2.1.1).
+  /// Uncompressed steps send both signs (step_sends.h).
   bool alternate_signs = false;
   WarmUp warm_up = WarmUp::kNone;
   uint32_t warm_up_steps = 0;  ///< of warm_up; 0 where it is none

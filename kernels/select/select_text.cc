@@ -7,9 +7,6 @@
 namespace millrace {
 namespace {
 
-// "The interval of search is empirically set to 5" (RedSync 2.1); the field's own default is threshold_reuse's.
-constexpr uint32_t kSampledPeriod = 5;
-
 std::string amount_word(SelectionAmount amount) {
   switch (amount) {
     case SelectionAmount::kNone: return "";
@@ -100,6 +97,7 @@ Result<SelectionSpec> selection_from_text(std::string_view text) {
                              (info.amount == SelectionAmount::kNone ? "'" : "[:dense=STEPS|:warm_up=STEPS]'");
   SelectionSpec spec;
   spec.selection = *selection;
+  // The default of the field is the period of threshold_reuse.
   if (*selection == Selection::kSampled) spec.period = kSampledPeriod;
   size_t next = 1;
   if (info.amount != SelectionAmount::kNone) {

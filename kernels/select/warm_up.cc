@@ -48,7 +48,7 @@ class WarmUpSelector final : public Selector {
         spec.density = *density;
         spec.k = 0;
       }
-      selector_ = entry_.make(spec, dimension_);
+      selector_ = make_signed(entry_, spec, dimension_);
       density_ = density;
     }
     return selector_.get();

@@ -19,6 +19,8 @@ std::optional<double> warm_up_density(const SelectionSpec& spec, uint64_t dimens
 /// The selection with its warm-up (spec.warm_up is not none): which selects as warm_up_density() says before it selects as the
 /// specification does. Of a selection that draws, draw() too.
 ///
+/// Signs   a dense step sends both signs (RedSync, appendix C: "original SGD optimizer"). The steps of an exponential
+///         warm-up alternate them.
 /// State   that of the selection, from the step on from which its density holds.
 std::unique_ptr<Selector> warm_up(const SelectionEntry& entry, const SelectionSpec& spec, uint64_t dimension);
 

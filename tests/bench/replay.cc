@@ -40,6 +40,7 @@
 #include "kernels/base/random.h"
 #include "kernels/codec/codec.h"
 #include "kernels/select/select.h"
+#include "kernels/select/step_sends.h"
 #include "protocol/container.h"
 
 namespace millrace {
@@ -94,6 +95,7 @@ class Replay {
                   flags.select + (flags.unbiased ? " is not unbiased" : " needs --unbiased"));
     }
     made->selector_ = std::move(*selector);
+    made->selection_ = *spec;
     made->draws_ = flags.unbiased && spec->selection != Selection::kNone;
     return made;
   }
@@ -110,7 +112,9 @@ class Replay {
     const TimeNs at_encode = monotonic_now_ns();
     report.select_ns = static_cast<double>(at_encode - begin);
     const StreamView nothing;
-    const EncodeOptions options{.spec = codec_, .random = random_key(flags_.seed, 0, step, 1)};
+    const bool uncompressed = step_sends(selection_, flags_.n, step) == StepSends::kUncompressed;
+    const EncodeOptions options{.spec = uncompressed ? without_loss(codec_) : codec_,
+                                .random = random_key(flags_.seed, 0, step, 1)};
     auto coded = encode_container(*selected, flags_.unbiased ? nothing : accumulator, options);
     if (!coded) return std::unexpected(coded.error());
     const TimeNs at_decode = monotonic_now_ns();
@@ -166,6 +170,7 @@ class Replay {
 
   Flags flags_;
   CodecSpec codec_;
+  SelectionSpec selection_;
   std::unique_ptr<Selector> selector_;  ///< none: the whole vector, dense
   bool draws_ = false;
   IndexBuffer positions_;

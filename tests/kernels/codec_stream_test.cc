@@ -250,5 +250,23 @@ TEST(StreamCodec, ValueCodesOfAnotherLengthAreErrors) {
   }
 }
 
+TEST(WithoutLoss, KeepsWhatLosesNothingAndTakesGapAndRawInThePlaceOfTheRest) {
+  for (const IndexCodec* index : index_codecs()) {
+    for (const ValueCodec* value : value_codecs()) {
+      const CodecSpec spec{.index = index->id(), .value = value->id()};
+      const CodecSpec exact = without_loss(spec);
+      EXPECT_TRUE(validate(exact)) << index->name() << '+' << value->name();
+      EXPECT_TRUE(find_index_codec(exact.index)->lossless());
+      EXPECT_TRUE(find_value_codec(exact.value)->lossless(exact));
+      EXPECT_EQ(exact.index, index->lossless() ? spec.index : IndexCodecId::kGap);
+      EXPECT_EQ(exact.value, value->lossless(spec) ? spec.value : ValueCodecId::kRaw);
+      EXPECT_EQ(without_loss(exact), exact);
+    }
+  }
+  const CodecSpec automatic = codec_from_text("auto+qsgd4").value();
+  EXPECT_TRUE(without_loss(automatic).automatic);
+  EXPECT_EQ(without_loss(automatic).value, ValueCodecId::kRaw);
+}
+
 }  // namespace
 }  // namespace millrace

@@ -249,23 +249,5 @@ TEST(SelectRedSync, SampledNeverSelectsMoreThanFourTimesK) {
   }
 }
 
-// --- by size ----------------------------------------------------------------------------------------------------------
-
-TEST(SelectBySize, EachSizeHasThePapersSelection) {
-  const auto as = [](Selection selection, size_t n) {
-    const auto values = values_of(Pattern::kGaussian, n, n);
-    const auto by_size = redsync_selector_for({.selection = Selection::kBySize, .density = 0.001}, n);
-    const auto named = redsync_selector_for({.selection = selection, .density = 0.001}, n);
-    EXPECT_EQ(redsync_selected_by(*by_size, values), redsync_selected_by(*named, values)) << n;
-  };
-  as(Selection::kNone, 64);
-  as(Selection::kNone, 4096);
-  as(Selection::kRadix, 4097);
-  as(Selection::kRadix, 32'768);
-  as(Selection::kTrimmed, 32'769);
-  as(Selection::kTrimmed, size_t{1} << 22);
-  as(Selection::kBinarySearch, (size_t{1} << 22) + 1);
-}
-
 }  // namespace
 }  // namespace millrace

@@ -221,7 +221,7 @@ TEST(SelectSchedule, ExponentialWarmUpSelectsAsTheStagesDensity) {
 }
 
 TEST(SelectSchedule, AWarmUpOfASelectionThatDrawsDrawsEverythingOnceAndThenAsItDoes) {
-  const size_t n = 500;
+  const size_t n = 5000;  // more than by_size sends whole
   const auto values = values_of(Pattern::kFewDistinct, n, 4);
   for (const SelectionInfo& info : selections()) {
     if (info.selection == Selection::kNone) continue;
@@ -244,18 +244,40 @@ TEST(SelectSchedule, AWarmUpOfASelectionThatDrawsDrawsEverythingOnceAndThenAsItD
   }
 }
 
-TEST(SelectSchedule, ADenseWarmUpWithAlternatingSignsIsOfOneSign) {
-  const auto values = values_of(Pattern::kGaussian, 900, 4);
+// redsync.txt, appendix C: "we use original SGD optimizer synchronized by allreduce in first few epochs".
+TEST(SelectSchedule, ADenseWarmUpSendsBothSignsAndTheStepsAfterItAlternate) {
+  size_t seen = 0;
+  for (const SelectionInfo& info : selections()) {
+    if (!info.may_alternate_signs) continue;
+    ++seen;
+    SelectionSpec spec = example_of(info);
+    spec.alternate_signs = true;
+    const auto plain = schedule_selector_for(spec, 6000);
+    spec.warm_up = WarmUp::kDense;
+    spec.warm_up_steps = 3;
+    const auto warming = schedule_selector_for(spec, 6000);
+    const auto values = values_of(Pattern::kGaussian, 6000, 4);
+    for (uint64_t step = 0; step < 6; ++step) {
+      const auto wanted =
+          step < 3 ? top_k_oracle(values, 6000) : schedule_selected_by(*plain, of_one_sign(values, step), step);
+      EXPECT_EQ(schedule_selected_by(*warming, values, step), wanted) << info.name << " step " << step;
+    }
+  }
+  EXPECT_GE(seen, 6u);
+}
+
+TEST(SelectSchedule, AnExponentialWarmUpAlternatesSignsInEveryStage) {
+  const auto values = values_of(Pattern::kGaussian, 6000, 4);
   const SelectionSpec spec{.selection = Selection::kTrimmed,
                            .density = 0.01,
                            .alternate_signs = true,
-                           .warm_up = WarmUp::kDense,
-                           .warm_up_steps = 2};
-  const auto selector = schedule_selector_for(spec, 900);
-  for (const uint64_t step : {0, 1}) {
-    const auto got = schedule_selected_by(*selector, values, step);
-    EXPECT_EQ(got, without_zeros(of_one_sign(values, step), top_k_oracle(of_one_sign(values, step), 900)));
-    EXPECT_GT(got.size(), 300u);
+                           .warm_up = WarmUp::kExponential,
+                           .warm_up_steps = 6};
+  const auto selector = schedule_selector_for(spec, 6000);
+  for (uint64_t step = 0; step < 8; ++step) {
+    const auto one_sign = of_one_sign(values, step);
+    const auto k = k_of({.density = warm_up_density(spec, 6000, step).value_or(0.01)}, 6000);
+    EXPECT_EQ(schedule_selected_by(*selector, values, step), top_k_oracle(one_sign, k)) << step;
   }
 }
 

@@ -93,6 +93,17 @@ std::vector<Refused> refused_reproducible() {
          s.reselect = {.reselect = Reselect::kTopK, .k = 10};
          s.switch_path.lanes = 2;
        })},
+      {"uncompressed-reselect", kImpossible, "the count of the step before", reproducible_but([](JobSpec& s) {
+         s.tensors.resize(1);
+         s.select = selection_from_text("topk:0.1:dense=3").value();
+         s.reselect = {.reselect = Reselect::kTopK, .k = 10};
+       })},
+      {"uncompressed-reselect", kImpossible, "a switch would cut", over_switch_but([](JobSpec& s) {
+         s.tensors.resize(1);
+         s.tensors[0].dimension = 300;
+         s.tensors[0].select = selection_from_text("by_size:0.1").value();
+         s.reselect = {.reselect = Reselect::kTopK, .k = 10};
+       })},
       {"reproducible-switch", kImpossible, "fixed32",
        over_switch_but([](JobSpec& s) { s.switch_path.value = WindowValueCodec::kFixed16; })},
       {"reproducible-switch", kImpossible, "fixed32",

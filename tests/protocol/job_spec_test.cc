@@ -160,7 +160,7 @@ TEST(JobSpecBytes, BytesAfterTheEndAreMalformed) {
 
 TEST(JobSpecBytes, AnotherVersionIsUnsupported) {
   ByteBuffer bytes = encode_job_spec(example_spec());
-  bytes[0] = 2;
+  bytes[0] = 3;
   EXPECT_EQ(decode_job_spec(bytes).error().code, ErrorCode::kUnsupported);
 }
 

@@ -351,7 +351,7 @@ std::vector<Refused> refused_entering() {
       {"clip", kImpossible, "clip is inf", [](JobSpec& s) { s.clip = std::numeric_limits<double>::infinity(); }},
       {"clip", kImpossible, "clip is ", [](JobSpec& s) { s.clip = kSpecNan; }},
       {"unknown-number", kReserved, "does not know",
-       [](JobSpec& s) { s.momentum.momentum = static_cast<Momentum>(4); }},
+       [](JobSpec& s) { s.momentum.momentum = static_cast<Momentum>(5); }},
       {"unbiased-select", kImpossible, "select: topk sends the largest",
        unbiased_but([](JobSpec& s) { s.select = {.selection = Selection::kTopK, .density = 0.5}; })},
       {"unbiased-select", kImpossible, "select: threshold sends the largest",
@@ -448,9 +448,9 @@ std::vector<Refused> refused_tensors() {
 
 std::vector<Refused> refused_jobs() {
   std::vector<Refused> all = refused_modes_and_numbers();
-  for (auto part :
-       {refused_asynchronous, refused_histories, refused_reproducible, refused_methods, refused_codecs,
-        refused_entering, refused_tensors, refused_grids, refused_switch_options, refused_switch_combinations}) {
+  for (auto part : {refused_asynchronous, refused_histories, refused_reproducible, refused_uncompressed,
+                    refused_methods, refused_codecs, refused_entering, refused_tensors, refused_grids,
+                    refused_switch_options, refused_switch_combinations}) {
     for (Refused& refused : part()) all.push_back(std::move(refused));
   }
   return all;

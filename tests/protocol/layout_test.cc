@@ -112,6 +112,81 @@ TEST(Layout, AnAbsoluteKIsPerTensorSoAFusedBucketHasTheSum) {
   EXPECT_EQ(layout.buckets[0].reselect.k, 20u + 5u + 20u);
 }
 
+/// redsync.txt, section 2.1: the choice is a layer's, whatever travels beside it.
+TEST(Layout, BySizeIsChosenForEachTensorAlsoWhereSmallOnesTravelTogether) {
+  JobSpec spec = layout_spec_of({2304, 16, 2304, 16, 2304, 9216, 32, 9216, 40'000, 100, 5'000'000, 10});
+  spec.select = selection_from_text("by_size:0.001:dense=3").value();
+  spec.codec_up = codec_from_text("bloom_p1:0.1+sign_mean").value();
+  spec.codec_down = codec_from_text("gap+qsgd8").value();
+  spec.codec_error = CodecError::kDrop;
+  spec.reselect = {.reselect = Reselect::kTopK, .density = 0.01};
+  ASSERT_TRUE(validate(spec));
+  const JobLayout layout = plan_layout(spec, 1);
+  expect_whole(spec, layout);
+  struct Expected {
+    uint64_t dimension;
+    const char* select;
+  };
+  // Three convolutions and their batch norms are uncompressed, also in a bucket of 6,944 entries.
+  const std::vector<Expected> buckets = {{6944, "none"},
+                                         {9216, "radix:0.001:dense=3"},
+                                         {32, "none"},
+                                         {9216, "radix:0.001:dense=3"},
+                                         {40'000, "trimmed:0.001:dense=3"},
+                                         {100, "none"},
+                                         {5'000'000, "sampled:0.001:5:dense=3"},
+                                         {10, "none"}};
+  ASSERT_EQ(layout.buckets.size(), buckets.size());
+  for (size_t at = 0; at < buckets.size(); ++at) {
+    SCOPED_TRACE(at);
+    const BucketLayout& bucket = layout.buckets[at];
+    EXPECT_EQ(bucket.dimension, buckets[at].dimension);
+    const bool compressed = std::string_view(buckets[at].select) != "none";
+    EXPECT_EQ(bucket.select, compressed ? selection_from_text(buckets[at].select).value() : SelectionSpec{});
+    EXPECT_EQ(bucket.codec_up == spec.codec_up, compressed);
+    EXPECT_EQ(bucket.codec_up, compressed ? spec.codec_up : without_loss(spec.codec_up));
+    EXPECT_EQ(find_value_codec(bucket.codec_down.value)->lossless(bucket.codec_down), !compressed);
+    EXPECT_EQ(bucket.reselect, compressed ? spec.reselect : ReselectSpec{});
+    EXPECT_EQ(update_is_whole(bucket, 0), true) << "a dense first step, or not compressed";
+    EXPECT_EQ(update_is_whole(bucket, 3), !compressed);
+  }
+}
+
+TEST(Layout, BySizeWithSignsAndOfATensorsOwnIsChosenByItsSizeToo) {
+  JobSpec spec = layout_spec_of({100, 5'000'000, 300, 200});
+  spec.select = selection_from_text("by_size:0.001:signs").value();
+  spec.tensors[2].select = selection_from_text("by_size:0.1:signs").value();
+  spec.tensors[3].select = selection_from_text("topk:7:signs").value();
+  const JobLayout layout = plan_layout(spec, 1);
+  ASSERT_EQ(layout.buckets.size(), 4u);
+  EXPECT_EQ(layout.buckets[0].select, SelectionSpec{});
+  EXPECT_EQ(layout.buckets[1].select, selection_from_text("binary_search:0.001:signs"));
+  EXPECT_EQ(layout.buckets[2].select, SelectionSpec{});
+  EXPECT_EQ(layout.buckets[3].select, selection_from_text("topk:7:signs"));
+}
+
+TEST(Layout, AnAbsoluteKOfBySizeIsATensorsAndNotThatOfItsNeighbours) {
+  JobSpec spec = layout_spec_of({100, 200, 9000, 9000});
+  spec.select = selection_from_text("by_size:50").value();
+  const JobLayout layout = plan_layout(spec, 1);
+  ASSERT_EQ(layout.buckets.size(), 3u);
+  EXPECT_EQ(layout.buckets[0].select.k, 0u);
+  EXPECT_EQ(layout.buckets[1].select.k, 50u);
+  EXPECT_EQ(layout.buckets[2].select.k, 50u);
+}
+
+TEST(Layout, UpdatesAreWholeWithoutReselectionAndInDenseFirstSteps) {
+  BucketLayout bucket;
+  bucket.dimension = 100;
+  bucket.select = selection_from_text("topk:0.1:dense=4").value();
+  for (const uint64_t step : {0u, 3u, 4u, 100u}) EXPECT_TRUE(update_is_whole(bucket, step));
+  bucket.reselect = {.reselect = Reselect::kTopK, .k = 5};
+  EXPECT_TRUE(update_is_whole(bucket, 3));
+  EXPECT_FALSE(update_is_whole(bucket, 4));
+  bucket.select = selection_from_text("topk:1").value();
+  EXPECT_FALSE(update_is_whole(bucket, 0)) << "that the amount is all says nothing of what the sum is cut to";
+}
+
 TEST(Layout, ALargeBucketIsSplitEvenlyOverAllShards) {
   const JobLayout layout = plan_layout(layout_spec_of({1'000'000}), 3);
   std::vector<uint64_t> entries(3);

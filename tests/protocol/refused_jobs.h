@@ -20,5 +20,7 @@ inline constexpr ErrorCode kReserved = ErrorCode::kUnsupported;
 
 /// job_spec_reproducible_test.cc; validate()'s test goes through all.
 std::vector<Refused> refused_reproducible();
+/// job_spec_uncompressed_test.cc.
+std::vector<Refused> refused_uncompressed();
 
 }  // namespace millrace::protocol

@@ -29,6 +29,11 @@ uint64_t reselect_k(const protocol::BucketLayout& bucket) {
   return std::clamp<uint64_t>(k, 1, bucket.dimension);
 }
 
+/// First steps that a job declares dense: whole and exact, whatever its codecs and its re-selection.
+bool is_dense_step(const protocol::BucketLayout& bucket, uint64_t step) {
+  return bucket.select.warm_up == WarmUp::kDense && step < bucket.select.warm_up_steps;
+}
+
 }  // namespace
 
 void apply_update(std::span<float> weights, const StreamView& sum, double denominator) {
@@ -426,7 +431,7 @@ std::string ClusterOracle::absence(uint32_t part, LogPosition before, const prot
 
 void ClusterOracle::check_values(uint32_t part, uint64_t step, const DecidedStep& decided) {
   const protocol::BucketLayout& bucket = layout_.buckets[layout_.parts[part].bucket];
-  const bool exact = bucket.codec_down.value == ValueCodecId::kRaw;
+  const bool exact = bucket.codec_down.value == ValueCodecId::kRaw || is_dense_step(bucket, step);
   // A quantizer rounds to the next level: at most one level of its bucket's scale away.
   double bound = 0;
   for (float value : decided.sum) {
@@ -451,7 +456,7 @@ void ClusterOracle::check_values(uint32_t part, uint64_t step, const DecidedStep
 
 void ClusterOracle::check_cut(uint32_t bucket_number, uint64_t step) {
   const protocol::BucketLayout& bucket = layout_.buckets[bucket_number];
-  const bool whole = bucket.reselect.reselect == protocol::Reselect::kNone;
+  const bool whole = bucket.reselect.reselect == protocol::Reselect::kNone || is_dense_step(bucket, step);
   for (uint32_t p = bucket.first_part; p < bucket.first_part + bucket.part_count; ++p) {
     const DecidedStep* decided = newest(p, step);
     if (decided == nullptr || log_[p][step].size() > 1) return;

@@ -221,6 +221,19 @@ void draw_drawing(RandomSequence& random, Scenario& scenario) {
   scenario.exact = scenario.exact && spec.select.selection == Selection::kNone;
 }
 
+/// First steps that send everything, and tensors that are not compressed at all.
+void draw_uncompressed(RandomSequence& random, protocol::JobSpec& spec) {
+  protocol::JobSpec drawn = spec;
+  const double which = random.next_unit();
+  if (which > 0.3) return;
+  if (which < 0.1) drawn.select = {.selection = Selection::kBySize, .density = 0.01};
+  if (which > 0.05) {
+    drawn.select.warm_up = WarmUp::kDense;
+    drawn.select.warm_up_steps = static_cast<uint32_t>(between(random, 1, 6));
+  }
+  if (protocol::validate(drawn)) spec = drawn;
+}
+
 void draw_clocks(RandomSequence& random, Scenario& scenario) {
   if (chance(random, 0.6)) return;
   scenario.own_clocks = true;
@@ -361,6 +374,8 @@ Scenario draw_scenario(uint64_t seed) {
   draw_automatic(of_codecs, scenario);
   RandomSequence of_history(RandomKey::from(seed), /*stream=*/8);
   draw_history(of_history, scenario.spec);
+  RandomSequence of_first_steps(RandomKey::from(seed), /*stream=*/9);
+  draw_uncompressed(of_first_steps, scenario.spec);
   return scenario;
 }
 
@@ -395,7 +410,10 @@ std::string describe(const Scenario& scenario) {
       std::string(protocol::mode_name(spec.mode)) + ", quorum " + std::to_string(spec.quorum) + ", deadline " +
       std::to_string(spec.deadline_ms) + " ms, participants " + std::to_string(spec.participants) + ", staleness " +
       std::to_string(spec.staleness) + ", apply after " + std::to_string(spec.apply_after_acks) + " acks" +
-      ", select " + std::string(selection_name(spec.select.selection)) + ", reselect " +
+      ", select " + std::string(selection_name(spec.select.selection)) +
+      (spec.select.warm_up == WarmUp::kDense ? " after " + std::to_string(spec.select.warm_up_steps) + " dense steps"
+                                             : "") +
+      ", reselect " +
       (spec.reselect.reselect == protocol::Reselect::kTopK
            ? "topk period " + std::to_string(spec.reselect.threshold_period)
            : "none") +

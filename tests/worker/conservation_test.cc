@@ -259,6 +259,29 @@ INSTANTIATE_TEST_SUITE_P(
                                             .warm_up_steps = 4};
                          },
                          0.3, true},
+        ConservationCase{"OneSignInMeansAfterDenseSteps",
+                         [](ToyClusterOptions& o) {
+                           o.spec.select = selection_from_text("trimmed:0.05:signs:dense=4").value();
+                           o.spec.codec_up = codec_from_text("raw+sign_mean").value();
+                           o.spec.codec_error = protocol::CodecError::kDrop;
+                           o.spec.momentum = {protocol::Momentum::kCorrection, 0.5, true};
+                           o.disconnect_rate = 0.002;
+                         },
+                         0.3, true, 0.05},
+        ConservationCase{"ChosenCodecsAfterDenseSteps",
+                         [](ToyClusterOptions& o) {
+                           o.spec.select = selection_from_text("topk:0.05:dense=4").value();
+                           o.spec.codec_up = codec_from_text("auto").value();
+                         },
+                         0.3, true},
+        ConservationCase{"NotCompressedBySize",
+                         [](ToyClusterOptions& o) {
+                           o.spec.select = selection_from_text("by_size:0.05:signs").value();
+                           o.spec.codec_up = codec_from_text("bloom_p1:0.1+sign_mean").value();
+                           o.spec.codec_error = protocol::CodecError::kDrop;
+                           o.disconnect_rate = 0.002;
+                         },
+                         0.3, true},
         ConservationCase{"BloomUp",
                          [](ToyClusterOptions& o) {
                            o.spec.codec_up = {.index = IndexCodecId::kBloom, .bloom_false_positive_rate = 0.1};
@@ -295,6 +318,15 @@ INSTANTIATE_TEST_SUITE_P(
                            o.disconnect_rate = 0.002;
                          },
                          0.3, true},
+        ConservationCase{"UnbiasedUniformAfterDenseSteps",
+                         [](ToyClusterOptions& o) {
+                           o.spec.unbiased = true;
+                           o.spec.select = selection_from_text("uniform:0.5:dense=4").value();
+                           o.spec.codec_up = codec_from_text("gap+terngrad").value();
+                           o.spec.codec_error = protocol::CodecError::kDrop;
+                           o.disconnect_rate = 0.002;
+                         },
+                         0.3, true, 0.05},
         ConservationCase{
             "RandomK", [](ToyClusterOptions& o) { o.spec.select = {.selection = Selection::kRandom, .density = 0.05}; },
             0.3, true},

@@ -50,8 +50,7 @@ class ClusterAndOracles {
     }
     for (uint32_t worker = 0; worker < options_.spec.workers; ++worker) {
       for (const protocol::BucketLayout& bucket : layout().buckets) {
-        oracles_[{worker, bucket.bucket}] =
-            std::make_unique<Algorithm4>(bucket.dimension, bucket.select.k, 0.5f, false);
+        oracles_[{worker, bucket.bucket}] = std::make_unique<Algorithm4>(bucket.dimension, bucket.select.k, 0.5f);
       }
     }
     while (cluster_->core(0).phase() != Phase::kRunning || cluster_->core(1).phase() != Phase::kRunning ||

@@ -99,7 +99,7 @@ double train(const std::vector<Row>& rows, Way way, double density, double rate)
       const auto coded = buckets[worker]->code(0, {});
       EXPECT_TRUE(coded);
       add_scaled(sum, coded->sent.view, 1.0f / kMomentumConvergenceWorkers);
-      buckets[worker]->mask_applied(0, coded->sent, nullptr);
+      buckets[worker]->mask_applied(0, step, coded->sent, nullptr);
     }
     for (uint64_t i = 0; i < kFeatures; ++i) {
       velocity[i] = (way == Way::kOnTheSums ? static_cast<float>(kMomentum) * velocity[i] : 0.0f) + sum[i];

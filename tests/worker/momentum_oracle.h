@@ -9,20 +9,37 @@
 
 namespace millrace::testing {
 
+/// What Nesterov's momentum adds to V: the usual look-ahead, or what algorithm 4 prints.
+enum class Nesterov { kNo, kLookAhead, kPrinted };
+
 /// RedSync's algorithm 4 for one bucket of one worker, slow and dense: U and V as arrays, the largest k of V sent. Two uses: as
 /// printed, the mask follows the selection at once (send_and_mask()); as Millrace has it, it follows the update (send(),
 /// applied(), returned()).
 class Algorithm4 {
  public:
-  Algorithm4(uint64_t dimension, uint64_t k, float factor, bool nesterov)
+  Algorithm4(uint64_t dimension, uint64_t k, float factor, Nesterov nesterov = Nesterov::kNo)
       : velocity(dimension, 0.0f), residual(dimension, 0.0f), k_(k), factor_(factor), nesterov_(nesterov) {}
 
-  /// U = factor U + G; V = V + U (of Nesterov's: + G + factor U).
+  /// U = factor U + G; V = V + U (Nesterov's: + G + factor U; as printed: + U + G).
   void push(const std::vector<float>& gradient) {
     for (size_t i = 0; i < velocity.size(); ++i) {
       velocity[i] = factor_ * velocity[i] + gradient[i];
-      residual[i] += nesterov_ ? gradient[i] + factor_ * velocity[i] : velocity[i];
+      switch (nesterov_) {
+        case Nesterov::kNo: residual[i] += velocity[i]; break;
+        case Nesterov::kLookAhead: residual[i] += gradient[i] + factor_ * velocity[i]; break;
+        case Nesterov::kPrinted: residual[i] += velocity[i] + gradient[i]; break;
+      }
     }
+  }
+
+  /// Sends all of V and keeps U: a step of the warm-up, "original SGD optimizer synchronized by allreduce" (appendix C).
+  std::map<uint64_t, float> send_everything() {
+    std::map<uint64_t, float> sent;
+    for (size_t i = 0; i < residual.size(); ++i) {
+      if (residual[i] != 0) sent[i] = residual[i];
+      residual[i] = 0;
+    }
+    return sent;
   }
 
   /// Masks = selection(V); V = V (1 - Masks). What was selected, zeros left out.
@@ -50,7 +67,7 @@ class Algorithm4 {
  private:
   uint64_t k_ = 0;
   float factor_ = 0;
-  bool nesterov_ = false;
+  Nesterov nesterov_ = Nesterov::kNo;
 };
 
 }  // namespace millrace::testing

@@ -22,6 +22,7 @@ namespace {
 
 using protocol::Momentum;
 using testing::Algorithm4;
+using testing::Nesterov;
 
 constexpr float kFactor = 0.5f;
 constexpr uint64_t kMomentumSteps = 12;
@@ -41,7 +42,14 @@ struct Run {
   double carried_rate = 1;   ///< of what was sent, what an update carries
   double counted_rate = 1;   ///< of contributions
   size_t in_flight_max = 1;  ///< steps that are pushed before the oldest update comes
+  uint32_t dense_steps = 0;  ///< of the warm-up: they send everything and mask nothing
 };
+
+Nesterov nesterov_of(Momentum momentum) {
+  return momentum == Momentum::kNesterov          ? Nesterov::kLookAhead
+         : momentum == Momentum::kNesterovPrinted ? Nesterov::kPrinted
+                                                  : Nesterov::kNo;
+}
 
 void PrintTo(const Run& run, std::ostream* out) { *out << run.name; }
 
@@ -51,6 +59,8 @@ class Twin {
   Twin(const Run& run, uint64_t seed) : run_(run), random_(random_key(seed)) {
     spec_ = testing::toy_spec(1, run.dimensions);
     spec_.select = {.selection = Selection::kTopK, .k = 9};
+    if (run.dense_steps > 0) spec_.select.warm_up = WarmUp::kDense;
+    spec_.select.warm_up_steps = run.dense_steps;
     spec_.momentum = {run.momentum, kFactor, run.masked};
     spec_.parts_per_shard = 3;
     EXPECT_TRUE(protocol::validate(spec_));
@@ -58,15 +68,14 @@ class Twin {
     EXPECT_EQ(layout_.buckets.size(), 1u) << "all tensors of a run travel together";
     const protocol::BucketLayout& planned = layout_.buckets.at(0);
     bucket_ = std::make_unique<Bucket>(spec_, planned, layout_.parts, LedgerMode::kPerIndex);
-    oracle_ =
-        std::make_unique<Algorithm4>(planned.dimension, planned.select.k, kFactor, run.momentum == Momentum::kNesterov);
+    oracle_ = std::make_unique<Algorithm4>(planned.dimension, planned.select.k, kFactor, nesterov_of(run.momentum));
     entered_.assign(planned.dimension, 0.0);
   }
 
   void step(uint64_t step) {
     push();
     ASSERT_TRUE(bucket_->select(step));
-    send();
+    send(step);
     while (in_flight_.size() >= run_.in_flight_max + random_.next_below(2) && !in_flight_.empty()) update();
     for (uint64_t pieces = random_.next_below(4); pieces > 0; --pieces) bucket_->settle_one();
     compare();
@@ -76,7 +85,7 @@ class Twin {
     const std::vector<float> gradient = push();
     printed.push(gradient);
     ASSERT_TRUE(bucket_->select(step));
-    send();
+    send(step);
     EXPECT_EQ(in_flight_.back().sent, printed.send_and_mask());
     update();
     compare();
@@ -89,6 +98,7 @@ class Twin {
 
  private:
   struct InFlight {
+    uint64_t step = 0;
     std::vector<HeldStream> parts;
     std::map<uint64_t, float> sent;
   };
@@ -118,8 +128,9 @@ class Twin {
     return whole;
   }
 
-  void send() {
+  void send(uint64_t step) {
     InFlight flight;
+    flight.step = step;
     std::map<uint64_t, float> decoded;
     for (size_t at = 0; at < layout_.parts.size(); ++at) {
       auto coded = bucket_->code(at, {});
@@ -130,7 +141,7 @@ class Twin {
       }
       flight.parts.push_back(std::move(coded->sent));
     }
-    flight.sent = oracle_->send();
+    flight.sent = step < run_.dense_steps ? oracle_->send_everything() : oracle_->send();
     EXPECT_EQ(decoded, flight.sent);
     in_flight_.push_back(std::move(flight));
   }
@@ -147,14 +158,14 @@ class Twin {
       Stream carried = Stream::empty(part.end - part.begin);
       for (auto entry = flight.sent.lower_bound(part.begin); entry != flight.sent.lower_bound(part.end); ++entry) {
         const bool goes = counted && random_.next_unit() < run_.carried_rate;
-        if (goes && run_.masked) oracle_->applied(entry->first);
+        if (goes && run_.masked && flight.step >= run_.dense_steps) oracle_->applied(entry->first);
         if (!goes) oracle_->returned(entry->first, entry->second), ++returned_;
         if (!goes) continue;
         carried.indices.push_back(static_cast<uint32_t>(entry->first - part.begin));
         carried.values.push_back(1);
       }
       const auto held = HeldStream::from(std::move(carried));
-      if (counted) bucket_->mask_applied(at, sent, whole ? nullptr : &held);
+      if (counted) bucket_->mask_applied(at, flight.step, sent, whole ? nullptr : &held);
       if (!counted) {
         bucket_->give_back(at, sent.copy());
       } else if (!whole) {
@@ -198,37 +209,46 @@ TEST_P(MomentumRuns, AreTheAlgorithmsStepByStep) {
 
 INSTANTIATE_TEST_SUITE_P(
     Jobs, MomentumRuns,
-    ::testing::Values(Run{.name = "Correction"}, Run{.name = "CorrectionSparseOnly", .dense_rate = 0},
-                      Run{.name = "CorrectionDenseOnly", .dense_rate = 1},
-                      Run{.name = "Nesterov", .momentum = Momentum::kNesterov},
-                      Run{.name = "NesterovSparseOnly", .momentum = Momentum::kNesterov, .dense_rate = 0},
-                      Run{.name = "Unmasked", .masked = false},
-                      Run{.name = "Fused", .dimensions = {300, 90, 64}, .dense_rate = 0.3},
-                      Run{.name = "FusedReselection", .dimensions = {90, 300, 64}, .carried_rate = 0.5},
-                      Run{.name = "Reselection", .carried_rate = 0.4},
-                      Run{.name = "ReselectionSparseOnly", .dense_rate = 0, .carried_rate = 0.4},
-                      Run{.name = "LateContributions", .counted_rate = 0.5},
-                      Run{.name = "StepsAhead", .carried_rate = 0.6, .counted_rate = 0.8, .in_flight_max = 3},
-                      Run{.name = "StepsAheadSparseOnly",
-                          .momentum = Momentum::kNesterov,
-                          .dense_rate = 0,
-                          .carried_rate = 0.6,
-                          .counted_rate = 0.8,
-                          .in_flight_max = 3}),
+    ::testing::Values(
+        Run{.name = "Correction"}, Run{.name = "CorrectionSparseOnly", .dense_rate = 0},
+        Run{.name = "CorrectionDenseOnly", .dense_rate = 1}, Run{.name = "Nesterov", .momentum = Momentum::kNesterov},
+        Run{.name = "NesterovSparseOnly", .momentum = Momentum::kNesterov, .dense_rate = 0},
+        Run{.name = "NesterovPrinted", .momentum = Momentum::kNesterovPrinted},
+        Run{.name = "NesterovPrintedSparseOnly", .momentum = Momentum::kNesterovPrinted, .dense_rate = 0},
+        Run{.name = "Unmasked", .masked = false}, Run{.name = "DenseFirstSteps", .dense_steps = 5},
+        Run{.name = "DenseFirstStepsSparseOnly", .dense_rate = 0, .dense_steps = 5},
+        Run{.name = "DenseFirstStepsNesterov", .momentum = Momentum::kNesterov, .dense_steps = 5},
+        Run{.name = "DenseFirstStepsFused", .dimensions = {300, 90, 64}, .dense_rate = 0.3, .dense_steps = 5},
+        Run{.name = "DenseFirstStepsLate", .counted_rate = 0.5, .dense_steps = 5},
+        Run{.name = "DenseFirstStepsAhead", .counted_rate = 0.8, .in_flight_max = 3, .dense_steps = 5},
+        Run{.name = "Fused", .dimensions = {300, 90, 64}, .dense_rate = 0.3},
+        Run{.name = "FusedReselection", .dimensions = {90, 300, 64}, .carried_rate = 0.5},
+        Run{.name = "Reselection", .carried_rate = 0.4},
+        Run{.name = "ReselectionSparseOnly", .dense_rate = 0, .carried_rate = 0.4},
+        Run{.name = "LateContributions", .counted_rate = 0.5},
+        Run{.name = "StepsAhead", .carried_rate = 0.6, .counted_rate = 0.8, .in_flight_max = 3},
+        Run{.name = "StepsAheadSparseOnly",
+            .momentum = Momentum::kNesterov,
+            .dense_rate = 0,
+            .carried_rate = 0.6,
+            .counted_rate = 0.8,
+            .in_flight_max = 3}),
     [](const auto& of_run) { return std::string(of_run.param.name); });
 
 TEST(Momentum, WithEverythingAppliedItIsAlgorithm4AsPrinted) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     Twin twin({.name = "as printed"}, seed);
-    Algorithm4 printed(twin.dimension(), twin.k(), kFactor, false);
+    Algorithm4 printed(twin.dimension(), twin.k(), kFactor);
     for (uint64_t step = 0; step < kMomentumSteps; ++step) twin.step_as_printed(step, printed);
   }
 }
 
-/// A job that sends everything: what comes out of one worker alone.
-std::vector<std::vector<float>> all_sent(Momentum momentum, const std::vector<std::vector<float>>& gradients) {
+/// What comes out of one worker alone.
+std::vector<std::vector<float>> all_sent(Momentum momentum, const char* select,
+                                         const std::vector<std::vector<float>>& gradients) {
   protocol::JobSpec spec = testing::toy_spec(1, {gradients[0].size()});
   spec.momentum = {momentum, kFactor, true};
+  spec.select = selection_from_text(select).value();
   const protocol::JobLayout layout = protocol::plan_layout(spec, 1);
   Bucket bucket(spec, layout.buckets.at(0), layout.parts, LedgerMode::kSums);
   std::vector<std::vector<float>> sent;
@@ -238,16 +258,39 @@ std::vector<std::vector<float>> all_sent(Momentum momentum, const std::vector<st
     const auto coded = bucket.code(0, {});
     EXPECT_TRUE(coded);
     sent.push_back(momentum_dense_of(coded->sent.view));
-    bucket.mask_applied(0, coded->sent, nullptr);
+    bucket.mask_applied(0, step, coded->sent, nullptr);
   }
   return sent;
 }
 
-TEST(Momentum, AJobThatSendsEverythingIsNotMaskedAndIsMomentumSgd) {
-  // One index, by hand: U = 1, 2.5, 1.25; Nesterov's enters G + U / 2.
+TEST(Momentum, AStepThatSendsEverythingIsNotMaskedAndIsMomentumSgds) {
+  // One index, by hand: U = 1, 2.5, 1.25; Nesterov's enters G + U / 2, as printed G + U.
   const std::vector<std::vector<float>> gradients = {{1}, {2}, {0}};
-  EXPECT_EQ(all_sent(Momentum::kCorrection, gradients), (std::vector<std::vector<float>>{{1}, {2.5f}, {1.25f}}));
-  EXPECT_EQ(all_sent(Momentum::kNesterov, gradients), (std::vector<std::vector<float>>{{1.5f}, {3.25f}, {0.625f}}));
+  // However it comes to that: no selection, an amount that is all, dense first steps, a size that by_size leaves alone.
+  for (const char* select :
+       {"none", "topk:1", "topk:7", "trimmed:1", "binary_search:1", "sampled:1", "radix:1", "bucket_topk:1", "random:1",
+        "topk:0.5:dense=3", "threshold:100:dense=3", "gaussian:0.1:dense=3", "trimmed:0.5:signs:dense=3",
+        "by_size:0.001", "by_size:0.001:signs"}) {
+    SCOPED_TRACE(select);
+    using Sent = std::vector<std::vector<float>>;
+    EXPECT_EQ(all_sent(Momentum::kCorrection, select, gradients), (Sent{{1}, {2.5f}, {1.25f}}));
+    EXPECT_EQ(all_sent(Momentum::kNesterov, select, gradients), (Sent{{1.5f}, {3.25f}, {0.625f}}));
+    EXPECT_EQ(all_sent(Momentum::kNesterovPrinted, select, gradients), (Sent{{2}, {4.5f}, {1.25f}}));
+  }
+}
+
+TEST(Momentum, OfWhatShardsCutWhatIsAppliedIsMaskedThoughTheWorkerSendsAll) {
+  for (const bool dense_steps : {false, true}) {
+    protocol::JobSpec spec = testing::toy_spec(1, {2});
+    spec.momentum = {Momentum::kCorrection, kFactor, true};
+    spec.reselect = {.reselect = protocol::Reselect::kTopK, .k = 1};
+    if (dense_steps) spec.select = selection_from_text("topk:0.5:dense=2").value();
+    const protocol::JobLayout layout = protocol::plan_layout(spec, 1);
+    Bucket bucket(spec, layout.buckets.at(0), layout.parts, LedgerMode::kSums);
+    EXPECT_EQ(bucket.masks(0), !dense_steps) << "updates of dense first steps carry all";
+    EXPECT_EQ(bucket.masks(1), !dense_steps);
+    EXPECT_TRUE(bucket.masks(2));
+  }
 }
 
 TEST(Momentum, OfATensorPushedSparseTakesNoMemoryByItsDimension) {
@@ -263,7 +306,7 @@ TEST(Momentum, OfATensorPushedSparseTakesNoMemoryByItsDimension) {
     for (size_t at = 0; at < layout.parts.size(); ++at) {
       const auto coded = bucket.code(at, {});
       ASSERT_TRUE(coded);
-      bucket.mask_applied(at, coded->sent, nullptr);
+      bucket.mask_applied(at, step, coded->sent, nullptr);
     }
   }
   const BucketState state = bucket.state(1);

@@ -58,9 +58,11 @@ TEST(Options, MomentumIsWrittenAsTextWithItsFactor) {
   EXPECT_EQ(momentum_from_text("correction:0.9"), (protocol::MomentumSpec{protocol::Momentum::kCorrection, 0.9, true}));
   EXPECT_EQ(momentum_from_text("nesterov:0.5:unmasked"),
             (protocol::MomentumSpec{protocol::Momentum::kNesterov, 0.5, false}));
-  for (const char* bad :
-       {"", "0.9", "correction", "correction:", "correction:0", "correction:1", "correction:-0.5", "correction:nan",
-        "correction:0.9:masked", "nesterov:0.9:unmasked:", "adam:0.9", "none:0.9"}) {
+  EXPECT_EQ(momentum_from_text("nesterov_printed:0.9"),
+            (protocol::MomentumSpec{protocol::Momentum::kNesterovPrinted, 0.9, true}));
+  for (const char* bad : {"", "0.9", "correction", "nesterov_printed", "none:0.5", "nesterov_as_printed:0.9",
+                          "correction:", "correction:0", "correction:1", "correction:-0.5", "correction:nan",
+                          "correction:0.9:masked", "nesterov:0.9:unmasked:", "adam:0.9", "none:0.9"}) {
     const auto parsed = momentum_from_text(bad);
     ASSERT_FALSE(parsed.has_value()) << bad;
     EXPECT_EQ(parsed.error().code, ErrorCode::kInvalidArgument) << bad;
@@ -79,6 +81,30 @@ TEST(Options, AnUnbiasedJobIsAskedForInOneWordAndItsPartsByName) {
   EXPECT_TRUE(spec->unbiased);
   job.clip = -1;
   EXPECT_NE(options_refusal(job).find("clip is -1"), std::string::npos) << options_refusal(job);
+}
+
+TEST(Options, AnOutputLayerIsSelectedFromAndNotQuantized) {
+  JobOptions job = good_job();
+  job.select = "by_size:0.001:signs:dense=5";
+  job.codec_up = "bloom_p1:0.1+sign_mean";
+  job.codec_down = "gap+qsgd8";
+  job.codec_error = "drop";
+  const std::vector<TensorOptions> tensors = {{.name = "hidden", .dimension = 100'000},
+                                              {.name = "softmax", .dimension = 100'000, .output_layer = true},
+                                              {.name = "own",
+                                               .dimension = 100'000,
+                                               .select = "trimmed:0.01:signs",
+                                               .codec_up = "raw+qsgd4",
+                                               .output_layer = true}};
+  const auto spec = spec_from_options(job, tensors);
+  ASSERT_TRUE(spec.has_value()) << spec.error().message;
+  EXPECT_FALSE(spec->tensors[0].select || spec->tensors[0].codec_up || spec->tensors[0].codec_down);
+  EXPECT_EQ(*spec->tensors[1].select, selection_from_text("by_size:0.001:dense=5"));
+  EXPECT_EQ(*spec->tensors[1].codec_up, without_loss(spec->codec_up));
+  EXPECT_EQ(*spec->tensors[1].codec_down, without_loss(spec->codec_down));
+  EXPECT_EQ(codec_text(*spec->tensors[1].codec_down), "gap");
+  EXPECT_EQ(*spec->tensors[2].select, selection_from_text("trimmed:0.01"));
+  EXPECT_EQ(*spec->tensors[2].codec_up, codec_from_text("raw+raw"));
 }
 
 TEST(Options, EveryFieldReachesTheSpecification) {

@@ -384,7 +384,8 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
       ->check(in_range(1e-9, 1.0));
   app.add_option("--select", options.select,
                  "what is sent of a gradient: " + selection_words() +
-                     "; then :signs (one sign a step), :dense=STEPS or :warm_up=STEPS")
+                     "; then :signs (one sign a step), :dense=STEPS (the first steps send everything, and no codec "
+                     "changes their values) or :warm_up=STEPS")
       ->capture_default_str()
       ->each(mark(flags.given.select));
   app.add_option("--reselect", options.reselect, "what the sum is cut to before it comes back: none or topk:D")
@@ -406,8 +407,9 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
       ->check(CLI::IsMember({"retain", "drop"}));
   app.add_option(
          "--momentum", options.momentum,
-         "none, correction:FACTOR or nesterov:FACTOR: momentum of this worker, in what it sends; ends for entries "
-         "that an update has applied, unless :unmasked follows")
+         "none, correction:FACTOR, nesterov:FACTOR or nesterov_printed:FACTOR (RedSync's algorithm 4 to the letter): "
+         "momentum of this worker, in what it sends; ends for entries that an update has applied, unless :unmasked "
+         "follows; steps that send everything end none")
       ->capture_default_str()
       ->each(mark(flags.given.momentum));
   app.add_option("--clip", options.clip,

@@ -6,6 +6,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/reduce/reduce.h"
+#include "kernels/select/step_sends.h"
 
 namespace millrace::worker {
 namespace {
@@ -39,17 +40,14 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
       select_spec_(layout.select),
       codec_(layout.codec_up),
       parts_(parts.begin(), parts.end()),
+      reselects_(layout.reselect.reselect != protocol::Reselect::kNone),
       ledger_(ledger) {
   if (select_spec_.selection != Selection::kNone) {
     auto selector = make_selector(select_spec_, dimension_);
     MILLRACE_CHECK(selector.has_value(), selector.error().message);
     selector_ = std::move(*selector);
   }
-  if (spec_.momentum.momentum != protocol::Momentum::kNone) {
-    velocity_.emplace(spec_.momentum, dimension_);
-    const bool holds_back = selector_ != nullptr || layout.reselect.reselect != protocol::Reselect::kNone;
-    masked_ = spec_.momentum.masked && holds_back;
-  }
+  if (spec_.momentum.momentum != protocol::Momentum::kNone) velocity_.emplace(spec_.momentum, dimension_);
   if (spec_.reproducible && spec_.path == protocol::Path::kServer) grid_.emplace(spec_, parts_);
   residual_ = Stream::empty(dimension_);
   selected_ = Stream::empty(dimension_);
@@ -148,7 +146,8 @@ Status Bucket::select(uint64_t step, float clip, uint64_t draws) {
   take_returned();
   // Entries that a Bloom filter took along cancel out exactly; they must not stay stored.
   if (!find_index_codec(codec_.index)->lossless()) drop_zeros();
-  if (selector_ == nullptr) {
+  uncompressed_ = step_sends(select_spec_, dimension_, step) == StepSends::kUncompressed;
+  if (selector_ == nullptr || uncompressed_) {
     if (!known_finite && !all_finite(residual_.values)) {
       return fail(ErrorCode::kNonFinite, "the gradients pushed so far add up to infinity");
     }

@@ -77,7 +77,8 @@ class Bucket {
   /// Takes the committed slots and what came back into the residual and selects from it: what is to be sent leaves the residual.
   ///
   /// In an unbiased job what is to be sent is drawn, and nothing stays: what was drawn is more than what had entered, or less,
-  /// and the difference is in the ledger with the errors dropped.
+  /// and the difference is in the ledger with the errors dropped. An uncompressed step
+  /// (step_sends()) sends everything and draws nothing.
   ///
   /// clip      what the slots' gradients are scaled by before they enter; 1 where the job does not clip.
   /// draws     whose random numbers a selection takes: workers that drew the same ones would all leave out the same.
@@ -87,12 +88,14 @@ class Bucket {
 
   /// Codes part `at` (0 .. part count - 1, each once, any order) of what select() took out. Sent means decoded: what the code
   /// loses or adds is settled here, in the residual (retain) or in the ledger (drop); where it is values alone, by settle_one().
+  /// An uncompressed step is coded without loss, whatever the job's codec: a container names its codecs.
   ///
   /// Cost    one copy of the part's entries, then the codec; raw indices and values: that copy alone.
   /// Errors  as the codecs' and the container's.
   Result<CodedPart> code(size_t at, const EncodeOptions& options);
 
-  /// Codec auto: chooses how what select() took out is coded, parts alike. True: not as before.
+  /// Codec auto: chooses how what select() took out is coded, parts alike. Returns true where the choice has
+  /// changed; false in an uncompressed step, which takes no choice.
   /// REQUIRES  before the step's first code(); input.spec and input.pieces are set here.
   bool choose_codecs(ChoiceInput input);
   const CodecChooser& chooser() const { return chooser_; }
@@ -118,10 +121,12 @@ class Bucket {
   /// update has been waited for, the bookkeeping has not.
   void give_back_rest(size_t at, HeldStream&& sent, const HeldStream& carried);
 
-  /// An update has applied what was sent of part `at`: all (`carried` is null), or what it carries of it. For the velocity; what
-  /// comes back is give_back_rest()'s.
-  bool masks_applied() const { return masked_; }  ///< else mask_applied() does nothing
-  void mask_applied(size_t at, const HeldStream& sent, const HeldStream* carried);
+  /// Returns whether an update of the step ends the velocity of the entries that it applies: where other entries of the step
+  /// wait for later steps, in the residual or through re-selection. step: as given to select().
+  bool masks(uint64_t step) const;
+  /// Ends the velocity of the entries of part `at` that an update has applied: all that the step sent (`carried` is null), or
+  /// those that the update carries. Does nothing where masks(step) is false. give_back_rest() takes what comes back.
+  void mask_applied(size_t at, uint64_t step, const HeldStream& sent, const HeldStream* carried);
 
   // --- jobs with `reproducible`, over shards: select() rounds to the grid, and what that leaves comes back with the update.
 
@@ -267,6 +272,7 @@ class Bucket {
   /// Into the ledger: all of the stream, indices of the bucket.
   void lose_stream(const StreamView& stream);
   Stream take_part(size_t at);
+  EncodeOptions options_of_step(EncodeOptions options) const;
   bool goes_plain(const CodecSpec& codec) const;
   Result<CodedPart> code_dense(size_t at, Stream&& local, const Stream& dense, const EncodeOptions& options);
   Result<CodedPart> code_plain(size_t at);
@@ -291,7 +297,8 @@ class Bucket {
   std::vector<std::unique_ptr<PushSlot>> slots_;
   std::unique_ptr<Selector> selector_;  ///< none for Selection::kNone
   std::optional<Velocity> velocity_;    ///< jobs with momentum
-  bool masked_ = false;                 ///< ... where something is held back that could be late
+  bool reselects_ = false;              ///< shards may leave entries out of an update
+  bool uncompressed_ = false;           ///< the step that select() took out is sent uncompressed
   std::optional<BucketGrid> grid_;      ///< reproducible jobs whose updates come from shards
 
   std::mutex fill_;  ///< held while a lone tensor's slot is filled into residual_

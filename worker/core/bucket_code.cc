@@ -54,6 +54,7 @@ Stream Bucket::take_part(size_t at) {
 
 bool Bucket::choose_codecs(ChoiceInput input) {
   MILLRACE_CHECK(codec_.automatic);
+  if (uncompressed_) return false;
   input.spec = codec_;
   input.pieces = static_cast<uint32_t>(parts_.size());
   return chooser_.choose(selected_.view(), input);
@@ -61,12 +62,12 @@ bool Bucket::choose_codecs(ChoiceInput input) {
 
 Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   MILLRACE_CHECK(parts_left_ > 0 && coded_[at] == 0, parts_left_, at);
-  EncodeOptions chosen = options;
-  if (codec_.automatic) chosen.spec = chooser_.resolved(codec_);
+  const EncodeOptions chosen = options_of_step(options);
   if (goes_plain(chosen.spec)) return code_plain(at);
   const protocol::PartLayout& part = parts_[at];
   Stream local = take_part(at);
-  if (std::optional<Stream> formed = chooser_.formed(local.view(), CodedForm::kEither)) {
+  const bool may_form = !uncompressed_;
+  if (auto formed = may_form ? chooser_.formed(local.view(), CodedForm::kEither) : std::nullopt) {
     if (formed->dense) return code_dense(at, std::move(local), *formed, chosen);
     local = std::move(*formed);
   }
@@ -95,6 +96,16 @@ Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   return CodedPart{SharedBytes::from(std::move(container->bytes)), std::move(sent)};
 }
 
+EncodeOptions Bucket::options_of_step(EncodeOptions options) const {
+  if (uncompressed_) {
+    options.spec = without_loss(codec_);
+    options.spec.automatic = false;
+  } else if (codec_.automatic) {
+    options.spec = chooser_.resolved(codec_);
+  }
+  return options;
+}
+
 /// What the books keep as sent are the entries: zeros that go with them are nothing to them.
 Result<CodedPart> Bucket::code_dense(size_t at, Stream&& local, const Stream& dense, const EncodeOptions& options) {
   auto container = encode_container(dense.view(), {}, options);
@@ -107,7 +118,8 @@ Result<CodedPart> Bucket::code_dense(size_t at, Stream&& local, const Stream& de
 /// Raw indices and raw values: what is sent lies in the container as it is, and needs no copy beside it.
 bool Bucket::goes_plain(const CodecSpec& codec) const {
   const bool raw = codec.index == IndexCodecId::kRaw && codec.value == ValueCodecId::kRaw;
-  return raw && !selected_.dense && !(chooser_.choice() && chooser_.choice()->chosen.dense);
+  const bool chosen_dense = !uncompressed_ && chooser_.choice() && chooser_.choice()->chosen.dense;
+  return raw && !selected_.dense && !chosen_dense;
 }
 
 Result<CodedPart> Bucket::code_plain(size_t at) {

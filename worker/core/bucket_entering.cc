@@ -3,6 +3,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/reduce/reduce.h"
+#include "kernels/select/step_sends.h"
 #include "worker/core/bucket.h"
 
 /// Momentum and clipping: what of a gradient enters the residual, worked out by select().
@@ -30,8 +31,18 @@ void Bucket::let_enter(float clip) {
   add_to_residual(std::move(entering));
 }
 
-void Bucket::mask_applied(size_t at, const HeldStream& sent, const HeldStream* carried) {
-  if (masked_) velocity_->applied(parts_[at].begin, sent, carried);
+bool Bucket::masks(uint64_t step) const {
+  if (!velocity_ || !spec_.momentum.masked) return false;
+  switch (step_sends(select_spec_, dimension_, step)) {
+    case StepSends::kSome: return true;
+    case StepSends::kEverything: return reselects_;
+    case StepSends::kUncompressed: return false;  // nor do shards re-select: update_is_whole()
+  }
+  return true;
+}
+
+void Bucket::mask_applied(size_t at, uint64_t step, const HeldStream& sent, const HeldStream* carried) {
+  if (masks(step)) velocity_->applied(parts_[at].begin, sent, carried);
 }
 
 void Bucket::load_velocity(Stream&& velocity) {

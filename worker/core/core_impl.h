@@ -364,7 +364,7 @@ struct SessionCore::Impl {
   void remember_update(PartRun& part, const protocol::Update& update, const StreamView& sum) const;
   /// Counted in that step: of what was sent all was applied (`carried` is null), or what the update carries.
   void note_unsettled(uint32_t bucket);
-  void was_applied(PartRun& part, uint64_t step, const HeldStream& sent, const HeldStream* carried);
+  void was_applied(PartRun& part, uint64_t step, const Outstanding& out, const HeldStream* carried);
   void lose_unreturnable(PartRun& part, const Outstanding& out);
   /// 9a: nothing of the part's state counts.
   void drop_off_log(PartRun& part, const protocol::Settle& settle);
@@ -408,7 +408,7 @@ struct SessionCore::Impl {
   static const protocol::Update& keep_update(PartRun& part, protocol::Update& update, SharedBytes&& payload);
   bool settle(PartRun& part, const protocol::Update& update, const HeldStream& carried);
   /// The update has counted it, in that step: what it does not carry of it comes back.
-  void settle_counted(PartRun& part, uint64_t step, HeldStream&& sent, const protocol::Update& update,
+  void settle_counted(PartRun& part, uint64_t step, Outstanding& out, const protocol::Update& update,
                       const HeldStream& carried);
   /// It will never be counted.
   void give_back(PartRun& part, const Outstanding& out);

@@ -210,14 +210,14 @@ void SessionCore::Impl::settle_decided(PartRun& part, Outstanding&& out, const p
         return;
       }
       const bool all = body.whole_sum || carried->view.dense;
-      was_applied(part, out.step, out.sent, all ? nullptr : &*carried);
+      was_applied(part, out.step, out, all ? nullptr : &*carried);
       if (!all) bucket.return_rest_aside(part.at, std::move(out.sent), *carried);
       return;
     }
     ++counters.dropped_malformed;
     part.early.erase(update);
   }
-  const bool whole = layout.buckets[part.layout.bucket].reselect.reselect == protocol::Reselect::kNone;
+  const bool whole = protocol::update_is_whole(layout.buckets[part.layout.bucket], out.step);
   switch (fate_of(settle.counted, out.life, out.step, config.spec.staleness)) {
     case Fate::kNotCounted:
       ++counters.not_counted;
@@ -225,7 +225,7 @@ void SessionCore::Impl::settle_decided(PartRun& part, Outstanding&& out, const p
       return;
     case Fate::kCounted:
       // An update that is not cut down carries all of it.
-      if (whole) return was_applied(part, out.step, out.sent, nullptr);
+      if (whole) return was_applied(part, out.step, out, nullptr);
       [[fallthrough]];
     case Fate::kUnknown: lose_unreturnable(part, out); return;
   }

@@ -408,7 +408,7 @@ bool SessionCore::Impl::settle(PartRun& part, const protocol::Update& update, co
   const bool counted = std::ranges::find(update.contributors, protocol::ContributorId{config.worker, out.life}) !=
                        update.contributors.end();
   if (counted) {
-    settle_counted(part, update.step, std::move(out.sent), update, carried);
+    settle_counted(part, update.step, out, update, carried);
   } else {
     give_back(part, out);
   }
@@ -416,18 +416,19 @@ bool SessionCore::Impl::settle(PartRun& part, const protocol::Update& update, co
   return counted;
 }
 
-void SessionCore::Impl::settle_counted(PartRun& part, uint64_t step, HeldStream&& sent, const protocol::Update& update,
+/// Moves the sent stream out of `out`.
+void SessionCore::Impl::settle_counted(PartRun& part, uint64_t step, Outstanding& out, const protocol::Update& update,
                                        const HeldStream& carried) {
   // Values that arrive as they entered are less in all than what entered: audit_part() has that.
   if (config.spec.audit && !sends_what_entered(part)) {
-    part.account.doubt += kMassError * mass_of(sent.view.values).magnitude;
+    part.account.doubt += kMassError * mass_of(out.sent.view.values).magnitude;
   }
   const bool in_part = !update.whole_sum && !carried.view.dense;
-  was_applied(part, step, sent, in_part ? &carried : nullptr);
+  was_applied(part, step, out, in_part ? &carried : nullptr);
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   if (bucket.on_grid()) return bucket.settle_on_grid(part.at, in_part ? &carried.view : nullptr);
   if (!in_part) return;
-  buckets[part.layout.bucket].bucket->give_back_rest(part.at, std::move(sent), carried);
+  buckets[part.layout.bucket].bucket->give_back_rest(part.at, std::move(out.sent), carried);
   note_unsettled(part.layout.bucket);
 }
 
@@ -435,10 +436,11 @@ void SessionCore::Impl::note_unsettled(uint32_t bucket) {
   if (buckets[bucket].bucket->unsettled()) unsettled.insert(bucket);
 }
 
-void SessionCore::Impl::was_applied(PartRun& part, uint64_t step, const HeldStream& sent, const HeldStream* carried) {
-  part.counted.add(step, sent.view.count());
+/// step: the log's; in mode asynchronous it differs from the step of the push.
+void SessionCore::Impl::was_applied(PartRun& part, uint64_t step, const Outstanding& out, const HeldStream* carried) {
+  part.counted.add(step, out.sent.view.count());
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
-  bucket.mask_applied(part.at, sent, carried);
+  bucket.mask_applied(part.at, out.step, out.sent, carried);
   note_unsettled(part.layout.bucket);
 }
 

@@ -50,7 +50,7 @@ std::optional<uint64_t> SessionCore::Impl::settle_named(PartRun& part, const pro
     });
     if (named == part.outstanding.end()) continue;
     for (auto out = part.outstanding.begin(); out != named; ++out) give_back(part, *out);
-    settle_counted(part, step, std::move(named->sent), update, carried);
+    settle_counted(part, step, *named, update, carried);
     push = named->step;
     part.outstanding.erase(part.outstanding.begin(), std::next(named));
   }
@@ -71,7 +71,7 @@ void SessionCore::Impl::settle_sequences(PartRun& part, const protocol::Settle& 
   for (Outstanding& out : std::exchange(part.outstanding, {})) {
     const Fate applied = fate_of_sequence(in_weights, out.life, out.sequence);
     if (applied == Fate::kCounted) {
-      was_applied(part, in_weights->last_step, out.sent, nullptr);
+      was_applied(part, in_weights->last_step, out, nullptr);
     } else if (applied == Fate::kUnknown) {
       lose_unreturnable(part, out);
     } else if (fate_of_sequence(settle.counted, out.life, out.sequence) == Fate::kNotCounted) {

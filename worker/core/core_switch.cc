@@ -286,14 +286,14 @@ void SessionCore::Impl::settle_switch_step() {
 SessionCore::Impl::SwitchFate SessionCore::Impl::fate_by_switch(PartRun& part, const Outstanding& out,
                                                                 const SwitchStepDone& step) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
-  const bool masks = bucket.masks_applied();
+  const bool masks = bucket.masks(out.step);
   const OfferPlace place{.first = part.first_offered, .part_begin = range_in(switch_path->layout(), part.layout).begin};
   OfferSettled settled = settle_offered(out.sent.view, step, place, masks);
   for (const OfferSettled::Lost& lost : settled.lost) bucket.lose(part.at, lost.index, lost.amount);
   part.account.carried_by_switch.add(settled.carried);
   part.account.doubt += kMassError * settled.carried.magnitude;
   part.counted.add(out.step, settled.applied);
-  if (masks) bucket.mask_applied(part.at, HeldStream::from(std::move(settled.masked)), nullptr);
+  if (masks) bucket.mask_applied(part.at, out.step, HeldStream::from(std::move(settled.masked)), nullptr);
   note_unsettled(part.layout.bucket);
   return {std::move(settled.back), settled.whole};
 }

@@ -33,9 +33,11 @@ size_t find_from(IndexSpan indices, size_t from, uint64_t index) {
 }  // namespace
 
 Velocity::Velocity(const protocol::MomentumSpec& spec, uint64_t dimension)
-    : nesterov_(spec.momentum == protocol::Momentum::kNesterov),
-      factor_(static_cast<float>(spec.factor)),
-      velocity_(Stream::empty(dimension)) {}
+    : factor_(static_cast<float>(spec.factor)), velocity_(Stream::empty(dimension)) {
+  const bool looks_ahead = spec.momentum == protocol::Momentum::kNesterov;
+  if (looks_ahead || spec.momentum == protocol::Momentum::kNesterovPrinted) gradient_share_ = 1;
+  if (looks_ahead) velocity_share_ = factor_;
+}
 
 Stream Velocity::enter(Stream&& gradient) {
   MILLRACE_CHECK(gradient.dimension == velocity_.dimension, gradient.dimension, velocity_.dimension);
@@ -49,11 +51,10 @@ Stream Velocity::enter(Stream&& gradient) {
 
 Stream Velocity::enter_dense(Stream&& gradient) {
   Stream entering = gradient.dense ? std::move(gradient) : to_dense(gradient.view());
-  const float ahead = nesterov_ ? factor_ : 0.0f;
   for (size_t i = 0; i < velocity_.values.size(); ++i) {
     const float next = next_velocity(factor_, velocity_.values[i], entering.values[i]);
     velocity_.values[i] = next;
-    entering.values[i] = nesterov_ ? entering.values[i] + ahead * next : next;
+    entering.values[i] = gradient_share_ * entering.values[i] + velocity_share_ * next;
   }
   return entering;
 }
@@ -64,7 +65,7 @@ Stream Velocity::enter_sparse(const Stream& gradient) {
   const auto take = [&](uint32_t index, float velocity, float value) {
     const float moved = next_velocity(factor_, velocity, value);
     append(next, index, moved);
-    append(entering, index, nesterov_ ? value + factor_ * moved : moved);
+    append(entering, index, gradient_share_ * value + velocity_share_ * moved);
   };
   size_t had = 0;
   size_t new_one = 0;

@@ -13,8 +13,9 @@ namespace millrace::worker {
 /// The velocity U of one bucket of one worker: what is added to a gradient before it enters the residual. No part of the law's
 /// sums: the law counts what enters.
 ///
-///     correction   U := factor U + G,  U enters
-///     nesterov     U := factor U + G,  G + factor U enters
+///     correction         U := factor U + G,  U enters
+///     nesterov           U := factor U + G,  G + factor U enters
+///     nesterov_printed   U := factor U + G,  G + U enters
 ///
 /// Masked: when an update has applied an entry that this worker sent, the entry's velocity ends there. What came back, or was not
 /// counted, keeps its velocity.
@@ -22,8 +23,9 @@ namespace millrace::worker {
 /// Memory   sparse while what is pushed is: an index has a velocity from its first push until it is masked or has faded below
 ///          the least normal f32. Dense from the first dense push on, or past the density where that is smaller.
 /// Source   redsync.txt, appendix C and algorithm 4. Differs in: masks follow the update, not the selection (with everything
-///          applied they are the same); Nesterov's is the usual look-ahead, and that of Lin et al.'s own code. Algorithm 4 as
-///          printed lets U + G enter: each gradient would count 1 + 1 / (1 - factor) times in all, not 1 / (1 - factor).
+///          applied they are the same); `nesterov` is the usual look-ahead, and that of Lin et al.'s own code.
+///          `nesterov_printed` is algorithm 4 as printed: each gradient counts 1 + 1 / (1 - factor) times in all, not
+///          1 / (1 - factor).
 class Velocity {
  public:
   Velocity(const protocol::MomentumSpec& spec, uint64_t dimension);
@@ -58,8 +60,9 @@ class Velocity {
   Stream enter_sparse(const Stream& gradient);
   static void end(Stream& velocity, const Mask& mask);
 
-  bool nesterov_ = false;
   float factor_ = 0;
+  float gradient_share_ = 0;  ///< this times the gradient enters
+  float velocity_share_ = 1;  ///< and this times the velocity
   Stream velocity_;
   std::deque<Mask> masks_;
 };

@@ -63,6 +63,15 @@ Result<protocol::TensorSpec> tensor_from_options(const TensorOptions& options, u
   return tensor;
 }
 
+/// Removes quantization from the tensor's settings: alternating signs and lossy codecs.
+void keep_values(const protocol::JobSpec& spec, protocol::TensorSpec& tensor) {
+  SelectionSpec select = tensor.select.value_or(spec.select);
+  select.alternate_signs = false;
+  tensor.select = select;
+  tensor.codec_up = without_loss(tensor.codec_up.value_or(spec.codec_up));
+  tensor.codec_down = without_loss(tensor.codec_down.value_or(spec.codec_down));
+}
+
 Status set_path(const JobOptions& job, protocol::JobSpec& spec) {
   protocol::SwitchSpec& at = spec.switch_path;
   if (const auto addresses = switch_addresses(job.path)) {
@@ -167,11 +176,14 @@ Result<protocol::MomentumSpec> momentum_from_text(std::string_view text) {
   if (text == "none") return spec;
   const std::vector<std::string_view> words = split(text, ':');
   const auto wanted = [&] {
-    return bad(text, "a momentum: 'none', 'correction:FACTOR[:unmasked]' or 'nesterov:FACTOR[:unmasked]'");
+    return bad(text, "a momentum: 'none', or correction, nesterov or nesterov_printed with ':FACTOR[:unmasked]'");
   };
   if (words.size() < 2 || words.size() > 3 || (words.size() == 3 && words[2] != "unmasked")) return wanted();
-  if (words[0] != "correction" && words[0] != "nesterov") return wanted();
-  spec.momentum = words[0] == "nesterov" ? protocol::Momentum::kNesterov : protocol::Momentum::kCorrection;
+  using protocol::Momentum;
+  for (const Momentum one : {Momentum::kCorrection, Momentum::kNesterov, Momentum::kNesterovPrinted}) {
+    if (protocol::momentum_name(one) == words[0]) spec.momentum = one;
+  }
+  if (spec.momentum == Momentum::kNone) return wanted();
   const auto factor = number_from_text<double>(words[1]);
   if (!factor || !(*factor > 0) || !(*factor < 1)) return bad(words[1], "a momentum factor between 0 and 1");
   spec.factor = *factor;
@@ -235,6 +247,7 @@ Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<con
   for (const TensorOptions& options : tensors) {
     auto tensor = tensor_from_options(options, job.threshold_period);
     if (!tensor) return std::unexpected(tensor.error());
+    if (options.output_layer) keep_values(spec, *tensor);
     spec.tensors.push_back(std::move(*tensor));
   }
   if (job.worker >= job.workers) {

@@ -23,7 +23,7 @@ struct SwitchAddresses {
 /// Views into `path`. Empty: it is of another form.
 std::optional<SwitchAddresses> switch_addresses(std::string_view path);
 
-/// "none", "correction:FACTOR[:unmasked]" or "nesterov:FACTOR[:unmasked]".
+/// "none", or "correction", "nesterov" or "nesterov_printed" with ":FACTOR[:unmasked]".
 Result<protocol::MomentumSpec> momentum_from_text(std::string_view text);
 
 /// "BLOCK:EXPONENT": indices of a block, and the first exponent of 2.

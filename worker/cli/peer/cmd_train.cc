@@ -443,9 +443,10 @@ void add_exchange_flags(CLI::App& app, TrainFlags& flags) {
                  "path peers: that sums the gradients: " + names_of_algorithms() + " (default: the optimizer's)");
   app.add_option("--select", flags.select,
                  "what of a gradient is sent, the rest stays for later: " + selection_words() +
-                     ", then :signs (one sign a step), :dense=STEPS or :warm_up=STEPS (first steps); algorithms that "
-                     "keep the largest "
-                     "entries of the sum (topk_a, gtopk, gaussian_k, oktopk) need topk (default: the optimizer's)");
+                     ", then :signs (one sign a step), :dense=STEPS (the first steps send everything, and no codec "
+                     "changes their values) or :warm_up=STEPS; algorithms that keep the largest entries of the sum "
+                     "(topk_a, gtopk, "
+                     "gaussian_k, oktopk) need topk (default: the optimizer's)");
   app.add_option("--threshold-period", options.thresholds_period,
                  "oktopk: steps between two that find thresholds exactly (the paper's tau')")
       ->capture_default_str()
@@ -463,10 +464,10 @@ void add_exchange_flags(CLI::App& app, TrainFlags& flags) {
       "of what ranks contribute, INDEX+VALUE; sums have its index codec, losslessly (raw: none; path servers has "
       "auto as well) (default: the optimizer's)");
   app.add_option("--quantizer", flags.quantizer, "path peers: of dense phases (dsar_split_allgather): raw+qsgd4");
-  app.add_option(
-      "--momentum", flags.momentum,
-      "rgc: none, correction:FACTOR or nesterov:FACTOR, of each rank before the sum; ends for entries that were "
-      "applied, unless :unmasked follows (default: correction:0.9)");
+  app.add_option("--momentum", flags.momentum,
+                 "rgc: none, correction:FACTOR, nesterov:FACTOR or nesterov_printed:FACTOR (RedSync's algorithm 4 to "
+                 "the letter), of each rank before the sum; ends for entries that were applied, unless :unmasked "
+                 "follows; steps that send everything end none (default: correction:0.9)");
   app.add_option(
          "--clip", options.clip,
          "rgc, momentum, adam: scale a rank's mean gradient down to this L2 norm over the square root of the ranks; 0 "

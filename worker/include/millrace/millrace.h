@@ -83,8 +83,9 @@ struct JobOptions {
   // "bucket_topk:DENSITY[:BUCKET]", "trimmed:", "binary_search:", "radix:" and "by_size:DENSITY|COUNT",
   // "sampled:DENSITY|COUNT[:PERIOD]", "gaussian:DENSITY|COUNT", "random:DENSITY|COUNT"; in unbiased jobs "none",
   // "random:DENSITY|COUNT", "gspar:DENSITY|COUNT[:ITERATIONS]", "gspar_closed:VARIANCE", "uniform:DENSITY|COUNT". A whole
-  // number from 2 is a count, up to 1 a density. Then, where they apply, ":signs" (one sign a step), ":dense=STEPS" or
-  // ":warm_up=STEPS".
+  // number from 2 is a count, up to 1 a density. Then, where they apply, ":signs" (one sign a step), ":dense=STEPS" (the
+  // first STEPS steps are uncompressed: they send everything, no codec changes a value, reselect does not cut their updates)
+  // or ":warm_up=STEPS". by_size chooses for each tensor; it sends tensors of up to 4,096 entries uncompressed in every step.
   std::string select = "topk:0.01";
   std::string reselect = "none";     ///< "none" or "topk:DENSITY|COUNT": what the sum is cut to before it comes back
   uint32_t threshold_period = 1;     ///< reselect: steps between exact thresholds
@@ -97,8 +98,9 @@ struct JobOptions {
   // codec_error "drop"; what misses its step is discarded and counted.
   bool unbiased = false;
   // What enters the residual is the gradient after clipping and momentum, worked out when the step is selected.
-  // momentum: "none", "correction:FACTOR" (RedSync, algorithm 4) or "nesterov:FACTOR"; the momentum of an entry ends when an
-  // update has applied what was sent of it, unless ":unmasked" follows.
+  // momentum: "none", "correction:FACTOR" (RedSync, algorithm 4), "nesterov:FACTOR" (the usual look-ahead) or
+  // "nesterov_printed:FACTOR" (as algorithm 4 prints it); the momentum of an entry ends when an update has applied
+  // what was sent of it, unless ":unmasked" follows. A step that sends everything ends no momentum.
   std::string momentum = "none";
   // The L2 norm over all tensors that a step's gradients are scaled down to, over the square root of the workers; 0: off. Push
   // all tensors of a step before one of it is awaited, and all equally often.
@@ -201,6 +203,9 @@ struct TensorOptions {
   std::string reselect = {};
   std::string codec_up = {};
   std::string codec_down = {};
+  /// Marks the network's output layer. The job selects from it as from other tensors and does not quantize it: connect()
+  /// removes ":signs" and lossy codecs from its settings (RedSync 2.1.1: "we do not quantify the output layer").
+  bool output_layer = false;
 
   // Weights that are attached from connect() on: weights[i] += scale * sum[i] / denominator for every step of the job. With
   // weights for every tensor this worker can give them to others and take theirs: it may join a job that runs already, and

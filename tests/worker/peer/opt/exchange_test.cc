@@ -49,11 +49,16 @@ void take_largest(const Values& values, size_t begin, size_t end, size_t k, std:
   }
 }
 
+/// Returns whether no entry stays in the residual: no selection, dense first steps, an amount of everything, and sizes
+/// that RedSync does not compress.
+bool sends_everything(const SelectionSpec& spec, uint64_t step) {
+  return spec.selection == Selection::kNone || spec.selection == Selection::kBySize || spec.k >= kExchangeDimension ||
+         (spec.warm_up == WarmUp::kDense && step < spec.warm_up_steps);
+}
+
 std::vector<size_t> selected(const Values& values, const SelectionSpec& spec, uint64_t step) {
   std::vector<size_t> taken;
-  const bool everything =
-      spec.selection == Selection::kNone || (spec.warm_up == WarmUp::kDense && step < spec.warm_up_steps);
-  if (everything) {
+  if (sends_everything(spec, step)) {
     take_largest(values, 0, kExchangeDimension, kExchangeDimension, taken);
   } else if (spec.selection == Selection::kBucketTopK) {
     const auto k = static_cast<size_t>(std::ceil(spec.density * spec.bucket_size));
@@ -99,7 +104,7 @@ class Oracle {
         sum[i] += residual[i];
         most = std::max(most, std::abs(residual[i]));
         residual[i] = 0;
-        if (options_.select.selection != Selection::kNone) velocity[i] = 0;
+        if (!sends_everything(options_.select, step)) velocity[i] = 0;
       }
       largest += most;
     }
@@ -217,7 +222,11 @@ TEST_F(BothPaths, SumsAndResidualsAreTheOraclesToTheBit) {
                         {"none", "correction:0.5"},
                         {"topk:9", "correction:0.5"},
                         {"topk:9", "nesterov:0.5"},
-                        {"topk:9:dense=3", "correction:0.5"}};
+                        {"topk:9:dense=3", "correction:0.5"},
+                        {"topk:9:dense=3", "nesterov:0.5"},
+                        {"topk:96", "correction:0.5"},
+                        {"by_size:0.1", "correction:0.5"},
+                        {"by_size:0.1:signs:dense=3", "nesterov:0.5"}};
   for (const Case& one : cases) {
     for (const uint32_t ranks : {1u, 2u, 3u, 4u}) {
       for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
@@ -264,6 +273,43 @@ TEST_F(BothPaths, WhatAQuantizerDropsIsWithinItsStep) {
       EXPECT_EQ(changed > 0, ranks > 1 || path == ExchangePath::kServers);
       // The error is dropped: the residual knows nothing of it.
       for (uint32_t rank = 0; rank < ranks; ++rank) EXPECT_EQ(books[rank].residual, oracle.residual(rank)) << rank;
+    }
+  }
+}
+
+/// Uncompressed steps have the oracle's sums to the bit, whatever codec and quantizer a job has.
+TEST_F(BothPaths, NoCodeChangesAValueOfAnUncompressedStep) {
+  struct Case {
+    const char* select;
+    const char* codec;
+    const char* quantizer;
+  };
+  for (const Case& one :
+       {Case{"topk:9:dense=10", "gap+qsgd4", nullptr}, Case{"trimmed:9:signs:dense=10", "raw+sign_mean", nullptr},
+        Case{"by_size:0.1:signs", "raw+sign_mean", nullptr}, Case{"by_size:0.1", "bloom_p1:0.1+onebit", nullptr},
+        Case{"topk:9:dense=10", "gap+terngrad", "raw+qsgd4"}, Case{"by_size:0.1", "raw", "raw+qsgd2"}}) {
+    for (const uint32_t ranks : {2u, 3u}) {
+      for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
+        if (one.quantizer != nullptr && path == ExchangePath::kServers) continue;
+        SCOPED_TRACE(std::string(one.select) + ' ' + one.codec + ' ' + std::to_string(ranks) + ' ' +
+                     std::string(path_name(path)));
+        OptimizerOptions options;
+        options.select = selection_from_text(one.select).value();
+        options.codec = codec_from_text(one.codec).value();
+        options.codec_error = CodecError::kDropped;
+        options.momentum = "correction:0.5";
+        if (one.quantizer != nullptr) {
+          options.algorithm = peer::AlgorithmId::kDsarSplitAllgather;
+          options.quantizer = codec_from_text(one.quantizer).value();
+        }
+        const std::vector<ExchangeBooks> books = run(ranks, path, options);
+        ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
+        Oracle oracle(ranks, options);
+        double largest = 0;
+        for (uint64_t step = 0; step < kExchangeSteps; ++step)
+          EXPECT_EQ(books[0].sums[step], oracle.step(step, largest)) << step;
+        for (const ExchangeBooks& of_rank : books) EXPECT_EQ(of_rank.residual, Values(kExchangeDimension));
+      }
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -179,49 +180,71 @@ TEST_F(Optimizers, TopkSgdIsAlgorithm1) {
   });
 }
 
-/// redsync.txt, algorithm 4 (Nesterov's: worker/core/momentum.h), appendix B's clipping, and steps that send all first.
-SlowStep rgc_of(uint32_t ranks, double momentum, bool nesterov, double clip, uint64_t dense_steps) {
+struct Rgc {
+  const char* select;
+  std::string momentum;
+  double factor = 0;
+  double clip = 0;
+  uint64_t dense_steps = 0;  ///< kAlways: of a tensor that is not compressed
+  bool quantized = false;
+};
+constexpr uint64_t kAlways = std::numeric_limits<uint64_t>::max();
+constexpr size_t kSelected = 5;
+
+void only_sign(Values& values, bool positive) {
+  for (double& value : values) value = (value > 0) == positive ? value : 0;
+}
+
+/// redsync.txt, algorithm 4, appendix B's clipping, and uncompressed steps: momentum SGD, whose velocity is not masked.
+SlowStep rgc_of(uint32_t ranks, const Rgc& rgc) {
   struct Rank {
     Values u = Values(kSize), v = Values(kSize);
   };
   return [=, all = std::vector<Rank>(ranks)](uint64_t step, Values& w, std::vector<Values>& gradients) mutable {
+    const bool compresses = step >= rgc.dense_steps;
     for (uint32_t rank = 0; rank < ranks; ++rank) {
       Values& gradient = gradients[rank];
       const double norm = std::sqrt(std::inner_product(gradient.begin(), gradient.end(), gradient.begin(), 0.0));
-      const double most = clip / std::sqrt(static_cast<double>(ranks));
+      const double most = rgc.clip / std::sqrt(static_cast<double>(ranks));
       auto& [u, v] = all[rank];
       for (size_t i = 0; i < kSize; ++i) {
-        const double g = clip > 0 && norm > most ? gradient[i] * most / norm : gradient[i];
-        u[i] = momentum * u[i] + g;
-        v[i] += nesterov ? g + momentum * u[i] : u[i];
+        const double g = rgc.clip > 0 && norm > most ? gradient[i] * most / norm : gradient[i];
+        u[i] = rgc.factor * u[i] + g;
+        v[i] += rgc.momentum.starts_with("nesterov_printed") ? u[i] + g
+                : rgc.momentum.starts_with("nesterov")       ? g + rgc.factor * u[i]
+                                                             : u[i];
       }
-      const std::vector<bool> mask = largest(v, step < dense_steps ? kSize : 5);
+      Values candidates = v;
+      if (compresses && rgc.quantized) only_sign(candidates, step % 2 == 0);
+      const std::vector<bool> mask = largest(candidates, compresses ? kSelected : kSize);
+      const auto count = static_cast<double>(std::ranges::count(mask, true));
+      double mean = 0;
+      for (size_t i = 0; i < kSize; ++i) mean += mask[i] ? v[i] / count : 0;
       for (size_t i = 0; i < kSize; ++i) {
         if (!mask[i]) continue;
-        w[i] -= kRate * v[i] / ranks;
-        v[i] = u[i] = 0;
+        w[i] -= kRate * (compresses && rgc.quantized ? mean : v[i]) / ranks;
+        v[i] = 0;
+        if (compresses) u[i] = 0;
       }
     }
   };
 }
 
 TEST_F(Optimizers, RgcIsAlgorithm4) {
-  struct Case {
-    const char* momentum;
-    double factor;
-    double clip;
-    uint64_t dense_steps;
-  };
-  for (const Case& one : {Case{"correction:0.5", 0.5, 0, 0}, Case{"nesterov:0.5", 0.5, 0, 0}, Case{"none", 0, 0.3, 0},
-                          Case{"correction:0.75", 0.75, 0.5, 4}}) {
-    SCOPED_TRACE(one.momentum);
-    PeerTrainOptions run = options_of("rgc", one.dense_steps > 0 ? "topk:5:dense=4" : "topk:5");
+  for (const Rgc& one :
+       {Rgc{"topk:5", "correction:0.5", 0.5}, Rgc{"topk:5", "nesterov:0.5", 0.5},
+        Rgc{"topk:5", "nesterov_printed:0.5", 0.5}, Rgc{"topk:5", "none", 0, 0.3},
+        Rgc{"topk:5:dense=4", "correction:0.75", 0.75, 0.5, 4}, Rgc{"topk:5:dense=4", "nesterov:0.75", 0.75, 0.5, 4},
+        Rgc{"topk:5:dense=4", "none", 0, 0.5, 4}, Rgc{"trimmed:5:signs:dense=4", "correction:0.75", 0.75, 0, 4, true},
+        Rgc{"by_size:0.001", "correction:0.75", 0.75, 0, kAlways},
+        Rgc{"by_size:0.001:signs:dense=4", "nesterov:0.75", 0.75, 0, kAlways, true},
+        Rgc{"topk:41", "correction:0.75", 0.75, 0, kAlways}}) {
+    SCOPED_TRACE(std::string(one.select) + ' ' + one.momentum);
+    PeerTrainOptions run = options_of("rgc", one.select);
     run.options.momentum = one.momentum;
     run.options.clip = one.clip;
-    expect_slow(run, [&one](uint32_t ranks) {
-      return rgc_of(ranks, one.factor, std::string_view(one.momentum).starts_with("nesterov"), one.clip,
-                    one.dense_steps);
-    });
+    if (one.quantized) run.options.codec = codec_from_text("raw+sign_mean").value();
+    expect_slow(run, [&one](uint32_t ranks) { return rgc_of(ranks, one); });
   }
 }
 

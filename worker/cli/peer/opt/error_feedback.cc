@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/reduce/reduce.h"
+#include "kernels/select/step_sends.h"
 #include "worker/peer/local_selection.h"
 
 namespace millrace::cli {
@@ -55,10 +56,12 @@ Result<HeldStream> ErrorFeedback::take_selected(uint64_t step) {
 Result<HeldStream> ErrorFeedback::contribution(Stream&& gradient, uint64_t step) {
   if (!all_finite(gradient.values)) return fail(ErrorCode::kNonFinite, "a gradient has NaN or infinity");
   const bool global = options_.result == peer::ResultKind::kGlobalTopk;
-  if (selector_ == nullptr && !global && residual_.empty()) return HeldStream::from(std::move(gradient));
+  const bool takes_all =
+      selector_ == nullptr || step_sends(*options_.select, options_.dimension, step) == StepSends::kUncompressed;
+  if (takes_all && !global && residual_.empty()) return HeldStream::from(std::move(gradient));
   add(gradient.view());
   if (residual_.empty()) return HeldStream::from(Stream::empty(options_.dimension));
-  return selector_ == nullptr ? take_all() : take_selected(step);
+  return takes_all ? take_all() : take_selected(step);
 }
 
 Stream ErrorFeedback::take_residual() {

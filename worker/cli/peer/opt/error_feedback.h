@@ -37,7 +37,8 @@ class ErrorFeedback {
   /// Errors   invalid_argument: a selection that is made for unbiased jobs, or that cannot be.
   static Result<ErrorFeedback> make(const ErrorFeedbackOptions& options);
 
-  /// Adds the gradient to the residual, and takes out what is contributed in this step.
+  /// Adds the gradient to the residual, and takes out what is contributed in this step; in an uncompressed
+  /// step that is all of it.
   /// Errors   non_finite: NaN or infinity in the gradient.
   Result<HeldStream> contribution(Stream&& gradient, uint64_t step);
   /// The step's allreduce has ended: `own` is what was contributed to it.

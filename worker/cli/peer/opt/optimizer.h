@@ -58,11 +58,11 @@ struct OptimizerOptions {
   std::optional<CodecSpec> codec;                 ///< of what ranks contribute
   std::optional<CodecSpec> quantizer;             ///< kPeers: of dense phases
   std::optional<CodecError> codec_error;          ///< none: retained, unless that would not end
-  std::string momentum =
-      "none";                 ///< before the exchange: "correction:FACTOR" or "nesterov:FACTOR" (JobOptions::momentum)
-  double clip = 0;            ///< of a rank's mean gradient, an L2 norm, over the square root of the ranks; 0: off
-  bool reproducible = false;  ///< the same bits by every algorithm with exact sums, and over servers
-  std::string grid = "auto";  ///< reproducible: JobOptions::grid
+  /// Before the exchange: "correction:FACTOR", "nesterov:FACTOR", "nesterov_printed:FACTOR" (JobOptions::momentum).
+  std::string momentum = "none";
+  double clip = 0;                ///< of a rank's mean gradient, an L2 norm, over the square root of the ranks; 0: off
+  bool reproducible = false;      ///< the same bits by every algorithm with exact sums, and over servers
+  std::string grid = "auto";      ///< reproducible: JobOptions::grid
   std::string reselect = "none";  ///< reproducible: "topk:DENSITY|COUNT" of the sum, by the counts of the step before
   uint32_t asynchronous = 0;      ///< steps whose sums may be under way while the next is computed
 

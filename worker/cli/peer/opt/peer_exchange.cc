@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/select/step_sends.h"
 #include "kernels/stream/stream.h"
 #include "worker/cli/peer/agree.h"
 #include "worker/cli/peer/opt/error_feedback.h"
@@ -39,6 +40,14 @@ AllreduceSettings settings_of(const OptimizerOptions& options, uint64_t dimensio
   return settings;
 }
 
+/// The settings of uncompressed steps: no codec changes a value.
+AllreduceSettings exact_settings_of(const OptimizerOptions& options, uint64_t dimension) {
+  OptimizerOptions exact = options;
+  if (exact.codec) exact.codec = without_loss(*exact.codec);
+  exact.quantizer.reset();
+  return settings_of(exact, dimension);
+}
+
 /// What LocalClip looks at in a job: one tensor, as many workers as ranks.
 protocol::JobSpec clipping_of(const OptimizerOptions& options, uint32_t ranks) {
   protocol::JobSpec spec;
@@ -59,14 +68,14 @@ class PeerExchange final : public Exchange {
   PeerExchange(const ExchangeSetup& setup, const OptimizerOptions& options, ErrorFeedback feedback,
                const protocol::MomentumSpec& momentum)
       : setup_(setup),
-        settings_(settings_of(options, setup.dimension)),
+        select_(options.select),
+        usual_{settings_of(options, setup.dimension), {}},
+        exact_{exact_settings_of(options, setup.dimension), {}},
         clip_(clipping_of(options, setup.group.size())),
+        masked_(momentum.masked),
+        reselects_(options.reselect != "none"),
         feedback_(std::move(feedback)) {
-    if (momentum.momentum == protocol::Momentum::kNone) return;
-    velocity_.emplace(momentum, setup.dimension);
-    // Where all that enters is sent at once nothing is held back that could be late: as in a session's bucket.
-    const bool holds_back = options.select.selection != Selection::kNone;
-    masked_ = momentum.masked && holds_back;
+    if (momentum.momentum != protocol::Momentum::kNone) velocity_.emplace(momentum, setup.dimension);
   }
   // What is under way looks into the allreduces.
   ~PeerExchange() override {
@@ -79,16 +88,18 @@ class PeerExchange final : public Exchange {
     auto grid = PeerGrid::make(options, setup_.dimension, setup_.group.size());
     if (!grid) return std::unexpected(grid.error());
     grid_.emplace(std::move(*grid));
-    masked_ = masked_ || (velocity_ && holds_masks_back(options));
     return {};
   }
 
   /// Each allreduce has one run at a time, and keeps what it carries over; steps take them in turn.
   Status add_allreduces(const OptimizerOptions& options) {
-    for (uint32_t at = 0; at <= options.asynchronous; ++at) {
-      auto allreduce = peer::make_allreduce(options.algorithm, settings_);
-      if (!allreduce) return std::unexpected(allreduce.error());
-      allreduces_.push_back(std::move(*allreduce));
+    for (Allreduces* const of_steps : {&usual_, &exact_}) {
+      if (of_steps == &exact_ && !sends_uncompressed(select_, setup_.dimension)) break;
+      for (uint32_t at = 0; at <= options.asynchronous; ++at) {
+        auto allreduce = peer::make_allreduce(options.algorithm, of_steps->settings);
+        if (!allreduce) return std::unexpected(allreduce.error());
+        of_steps->each.push_back(std::move(*allreduce));
+      }
     }
     return {};
   }
@@ -97,9 +108,13 @@ class PeerExchange final : public Exchange {
     auto own = contribution(step, std::move(gradient));
     if (!own) return end_group(setup_.group, own.error());
     if (grid_) *own = grid_->round(*own);
-    auto pending = setup_.group.start_allreduce(*allreduces_[step % allreduces_.size()], settings_, *own);
+    const StepSends sends = step_sends(select_, setup_.dimension, step);
+    const Allreduces& of_step = sends == StepSends::kUncompressed ? exact_ : usual_;
+    auto pending = setup_.group.start_allreduce(*of_step.each[step % of_step.each.size()], of_step.settings, *own);
     if (!pending) return std::unexpected(pending.error());
-    in_flight_.push_back({std::move(*pending), std::move(*own)});
+    // Masks are for entries that arrive late (worker/DESIGN.md). Without a rest no entry does.
+    const bool holds_back = sends == StepSends::kSome || reselects_;
+    in_flight_.push_back({std::move(*pending), std::move(*own), velocity_ && masked_ && holds_back});
     return {};
   }
 
@@ -108,10 +123,10 @@ class PeerExchange final : public Exchange {
     in_flight_.pop_front();
     auto reduced = oldest.pending.wait();
     if (!reduced) return std::unexpected(reduced.error());
-    if (grid_) return finish_on_grid(oldest.own, std::move(reduced->sum));
+    if (grid_) return finish_on_grid(oldest, std::move(reduced->sum));
     feedback_.take_back(oldest.own, *reduced);
     entries_ += keeps_largest() ? reduced->contributed.size() : oldest.own.view.count();
-    if (masked_) mask(oldest.own, *reduced);
+    if (oldest.masks) mask(oldest.own, *reduced);
     return StepSum{std::move(reduced->sum), static_cast<double>(setup_.group.size())};
   }
 
@@ -121,24 +136,23 @@ class PeerExchange final : public Exchange {
   Status end() override { return {}; }
 
  private:
-  /// As a session's bucket: masks follow updates where something is held back that could be late.
-  static bool holds_masks_back(const OptimizerOptions& options) {
-    const auto momentum = worker::momentum_from_text(options.momentum);
-    return momentum && momentum->masked && options.reselect != "none";
-  }
-
-  StepSum finish_on_grid(const HeldStream& own, HeldStream&& sum) {
-    PeerGrid::Settled settled = grid_->settle(std::move(sum));
-    feedback_.give_back(settled.returned.view());
-    entries_ += own.view.count();
-    if (masked_) velocity_->applied(0, own, settled.is_cut ? &settled.update : nullptr);
-    return StepSum{std::move(settled.update), static_cast<double>(setup_.group.size())};
-  }
-
+  struct Allreduces {
+    AllreduceSettings settings;
+    std::vector<std::unique_ptr<peer::Allreduce>> each;
+  };
   struct InFlight {
     peer::Pending<peer::Reduced> pending;
     HeldStream own;
+    bool masks = false;  ///< the velocity of the entries that were handed over ends
   };
+
+  StepSum finish_on_grid(const InFlight& oldest, HeldStream&& sum) {
+    PeerGrid::Settled settled = grid_->settle(std::move(sum));
+    feedback_.give_back(settled.returned.view());
+    entries_ += oldest.own.view.count();
+    if (oldest.masks) velocity_->applied(0, oldest.own, settled.is_cut ? &settled.update : nullptr);
+    return StepSum{std::move(settled.update), static_cast<double>(setup_.group.size())};
+  }
 
   Result<HeldStream> contribution(uint64_t step, Stream&& gradient) {
     if (clip_.on()) {
@@ -156,7 +170,7 @@ class PeerExchange final : public Exchange {
     return feedback_.contribution(std::move(gradient), step);
   }
 
-  bool keeps_largest() const { return allreduces_.front()->info().result == peer::ResultKind::kGlobalTopk; }
+  bool keeps_largest() const { return usual_.each.front()->info().result == peer::ResultKind::kGlobalTopk; }
 
   /// Of what was sent, the velocity of what was handed over ends.
   void mask(const HeldStream& own, const peer::Reduced& reduced) {
@@ -169,14 +183,16 @@ class PeerExchange final : public Exchange {
   }
 
   ExchangeSetup setup_;
-  AllreduceSettings settings_;
+  SelectionSpec select_;
+  Allreduces usual_;
+  Allreduces exact_;  ///< for uncompressed steps
   worker::LocalClip clip_;
   uint64_t pushes_ = 0;
   std::optional<worker::Velocity> velocity_;
-  bool masked_ = false;
+  bool masked_;
+  bool reselects_;
   ErrorFeedback feedback_;
   std::optional<PeerGrid> grid_;  ///< reproducible
-  std::vector<std::unique_ptr<peer::Allreduce>> allreduces_;
   std::deque<InFlight> in_flight_;
   uint64_t entries_ = 0;
 };
@@ -225,6 +241,7 @@ Result<std::unique_ptr<Exchange>> make_peer_exchange(const ExchangeSetup& setup,
   if (!momentum) return std::unexpected(momentum.error());
   auto exchange = std::make_unique<PeerExchange>(setup, options, std::move(*made), *momentum);
   if (options.reproducible) {
+    if (Status status = check_peer_grid(options, setup.dimension); !status) return std::unexpected(status.error());
     if (Status status = exchange->round_to(options); !status) return std::unexpected(status.error());
   }
   if (Status status = exchange->add_allreduces(options); !status) return std::unexpected(status.error());

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/select/step_sends.h"
 #include "kernels/stream/drop_zeros.h"
 #include "protocol/job_spec_reproducible.h"
 #include "worker/core/options.h"
@@ -60,6 +61,11 @@ Status check_peer_grid(const OptimizerOptions& options, uint64_t dimension) {
   }
   if (options.codec_error == CodecError::kDropped) {
     return refuse("--reproducible keeps what rounding to the grid leaves: nothing is dropped");
+  }
+  if (options.reselect != "none" && sends_uncompressed(options.select, dimension)) {
+    return refuse(
+        "--reselect with a --select that sends the tensor uncompressed (dense=STEPS, or by_size up to 4,096 entries): "
+        "--reselect would cut those steps' sums, too; leave one of them out");
   }
   if (options.asynchronous != 0) {
     return refuse("--reproducible with --asynchronous: exponents go by the updates of all steps before; set it to 0");

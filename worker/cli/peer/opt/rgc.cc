@@ -1,10 +1,12 @@
 #include "worker/cli/peer/opt/gradient_descent.h"
 
-/// Residual gradient compression: U = m U + G, residual V += U (nesterov: G + m U), G clipped to the threshold over the square
-/// root of the ranks; what is selected of V is summed, and ends in V and in U; w -= rate times the mean. With --select
-/// ...:dense=STEPS the first steps send everything, so that nothing is late and no momentum lasts: plain SGD, the paper's
-/// warm-up. With --select by_size:D:signs --codec raw+sign_mean what is sent of a step has one sign and one magnitude; its
-/// error is dropped.
+/// Residual gradient compression: U = m U + G, residual V += U (nesterov: G + m U; nesterov_printed: G + U), G clipped to the
+/// threshold over the square root of the ranks; what is selected of V is summed, and ends in V and in U; w -= rate times the
+/// mean.
+///
+/// With --select ...:dense=STEPS the first steps are the paper's warm-up: momentum SGD, uncompressed, whose U is not masked.
+/// by_size treats all steps of a model of up to 4,096 weights so. With --select by_size:D:signs --codec raw+sign_mean the
+/// other steps send entries of one sign as their mean, and drop its error.
 ///
 /// Source   redsync.txt, algorithm 4, appendix B (clipping), appendix C (warm-up); differs as worker/core/momentum.h says.
 namespace millrace::cli {

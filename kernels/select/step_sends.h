@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/select/select.h"
+
+namespace millrace {
+
+/// What a step sends of an accumulator, as far as the specification tells without the values.
+enum class StepSends : uint8_t {
+  kSome = 1,          ///< the rest waits for later steps
+  kEverything = 2,    ///< every entry that is not 0: no entry waits
+  kUncompressed = 3,  ///< everything, and no codec changes a value: dense first steps, tensors that by_size sends whole
+};
+
+/// Returns what the step sends of a tensor of `dimension`.
+///
+/// The result depends on the arguments alone, not on how many entries an accumulator holds. So workers and shards agree
+/// on it without a message.
+/// Source   redsync.txt, section 2.1 ("we do not compress residuals") and appendix C ("we use original SGD optimizer
+///          synchronized by allreduce in first few epochs").
+StepSends step_sends(const SelectionSpec& spec, uint64_t dimension, uint64_t step);
+
+/// Returns whether some step sends the tensor uncompressed. If any step does, step 0 does.
+inline bool sends_uncompressed(const SelectionSpec& spec, uint64_t dimension) {
+  return step_sends(spec, dimension, 0) == StepSends::kUncompressed;
+}
+
+}  // namespace millrace
