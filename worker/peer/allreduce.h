@@ -69,9 +69,22 @@ struct AllreduceSettings {
   double balance_ratio = 4;
 };
 
+/// What a rank gives to an allreduce.
+struct Contribution {
+  /// Of the settings' dimension, finite; dense or sparse.
+  HeldStream own;
+  /// What the rank keeps beside `own` (its residual without what was selected), finite, dense or sparse: fills the entries that
+  /// the contribution's index codec adds to `own` (DeepReduce 4, policies P0 to P2). Of dimension 0: these entries are 0.
+  /// Algorithms that select fill from `own` and ignore it.
+  HeldStream rest;
+
+  Contribution(HeldStream own_, HeldStream rest_) : own(std::move(own_)), rest(std::move(rest_)) {}
+  Contribution(HeldStream own_) : own(std::move(own_)) {}  // NOLINT(google-explicit-constructor): one without a rest
+};
+
 /// A rank's part of an allreduce that has ended. Over all ranks, with exact values and for sums:
 ///
-///     own = sum + own entries that were not handed over + returned
+///     own + added = sum + own entries that were not handed over + returned
 ///
 /// An exact sum takes over all of every rank's contribution; a global top-k what is at `contributed`.
 struct Reduced {
@@ -83,6 +96,9 @@ struct Reduced {
   /// kGlobalTopk: the indices of this rank's entries that were handed over (Ok-Topk's `indexes`), ascending. The caller still has
   /// the others.
   IndexBuffer contributed;
+  /// Entries of this rank's `rest` that the contribution's index codec sent beside `own`: the caller takes them out of what it
+  /// keeps. Sparse, never zeros; of dimension 0 or empty where there are none.
+  Stream added = {};
 };
 
 /// One tensor's allreduce, step after step; keeps what the algorithm carries over (thresholds, boundaries).
@@ -100,11 +116,12 @@ class Allreduce {
   /// What it has chosen, and what each took, for people; empty: there is nothing to choose.
   virtual std::string choice() const { return {}; }
 
-  /// own      of the settings' dimension, finite; kept alive by the task. Dense or sparse; where the algorithm selects, the k
-  ///          largest of it are taken, or what its threshold takes.
+  /// given    kept alive by the task. Where the algorithm selects, it takes the k largest of `own`, or what its threshold
+  ///          takes.
   /// Order    the result does not depend on when messages arrive.
-  /// Errors   invalid_argument: another dimension. malformed: what a peer sent. non_finite: the sum overflowed.
-  virtual Task<Result<Reduced>> run(Channel& channel, HeldStream own) = 0;
+  /// Errors   invalid_argument: another dimension. malformed: what a peer sent. non_finite: the sum overflowed, or NaN or
+  ///          infinity in `own` or `rest`.
+  virtual Task<Result<Reduced>> run(Channel& channel, Contribution given) = 0;
 };
 
 std::span<const AlgorithmInfo> algorithms();

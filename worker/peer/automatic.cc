@@ -107,18 +107,18 @@ class Automatic final : public Allreduce {
   bool is_settled() const override { return chosen_.has_value(); }
   std::string choice() const override { return chosen_ ? why_ : ""; }
 
-  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override {
-    if (Status status = check_contribution(own.view, settings_); !status) co_return std::unexpected(status.error());
+  Task<Result<Reduced>> run(Channel& channel, Contribution given) override {
+    if (Status status = check_contribution(given, settings_); !status) co_return std::unexpected(status.error());
     const uint64_t at = step_++ % kPeriod;
     if (at == 0) {
-      Status begun = co_await begin(channel, own.view);
+      Status begun = co_await begin(channel, given.own.view);
       if (!begun) {
         --step_;  // what has not begun is not gone on with
         co_return std::unexpected(begun.error());
       }
     }
-    if (chosen_) co_return co_await candidates_[*chosen_].allreduce->run(channel, std::move(own));
-    co_return co_await try_out(channel, std::move(own));
+    if (chosen_) co_return co_await candidates_[*chosen_].allreduce->run(channel, std::move(given));
+    co_return co_await try_out(channel, std::move(given));
   }
 
  private:
@@ -130,7 +130,7 @@ class Automatic final : public Allreduce {
     double median_s = 0;
   };
 
-  Task<Result<Reduced>> try_out(Channel& channel, HeldStream own) {
+  Task<Result<Reduced>> try_out(Channel& channel, Contribution given) {
     const uint64_t block = uint64_t{kPasses[pass_].steps} + 1;
     Candidate& tried = candidates_[left_[in_pass_ / block]];
     // All begin together: who comes late would be waited for, whatever the algorithm.
@@ -138,7 +138,7 @@ class Automatic final : public Allreduce {
     auto together = co_await allgather_numbers<double>(channel, std::move(word), kTogetherTag);
     if (!together) co_return std::unexpected(together.error());
     const TimeNs from = channel.clock();
-    Result<Reduced> reduced = co_await tried.allreduce->run(channel, std::move(own));
+    Result<Reduced> reduced = co_await tried.allreduce->run(channel, std::move(given));
     if (!reduced) co_return std::unexpected(reduced.error());
     if (in_pass_ % block != 0) tried.own_s.push_back(seconds_of(channel.clock() - from));
     if (++in_pass_ == block * left_.size()) {

@@ -11,23 +11,35 @@ RandomKey random_key_of(RandomKey job, const Channel& channel) {
   return {words[0], words[1]};
 }
 
-Status check_contribution(const StreamView& own, const AllreduceSettings& settings) {
-  if (own.dimension != settings.dimension) {
-    return fail(ErrorCode::kInvalidArgument, "a contribution of dimension " + std::to_string(own.dimension) +
+Status check_contribution(const Contribution& given, const AllreduceSettings& settings) {
+  const auto refuse = [&settings](std::string_view what, uint64_t dimension) {
+    return fail(ErrorCode::kInvalidArgument, std::string(what) + " of dimension " + std::to_string(dimension) +
                                                  " to an allreduce of " + std::to_string(settings.dimension));
-  }
+  };
+  const StreamView& own = given.own.view;
+  const StreamView& rest = given.rest.view;
+  if (own.dimension != settings.dimension) return refuse("a contribution", own.dimension);
+  if (rest.dimension != 0 && rest.dimension != settings.dimension) return refuse("a rest", rest.dimension);
   if (!all_finite(own.values)) return fail(ErrorCode::kNonFinite, "the contribution has NaN or infinity");
+  if (!all_finite(rest.values)) return fail(ErrorCode::kNonFinite, "what stays beside it has NaN or infinity");
   return {};
 }
 
-Result<CodedContribution> code_contribution(const HeldStream& own, const AllreduceSettings& settings,
+Result<CodedContribution> code_contribution(const Contribution& given, const AllreduceSettings& settings,
                                             Channel& channel) {
-  if (Status status = check_contribution(own.view, settings); !status) return std::unexpected(status.error());
+  if (Status status = check_contribution(given, settings); !status) return std::unexpected(status.error());
+  const HeldStream& own = given.own;
   const RandomKey random = random_key_of(settings.wire.random, channel);
-  Result<Packed> packed = pack(own, settings.wire.contribution, random, 0, channel.bodies());
+  Result<Packed> packed = settings.wire.contribution
+                              ? pack_contribution(own, given.rest.view, {*settings.wire.contribution, random, 0})
+                              : pack(own, {}, random, 0, channel.bodies());
   if (!packed) return std::unexpected(packed.error());
-  CodedContribution coded{std::move(packed->packet), std::move(packed->decoded), Stream::empty(settings.dimension)};
-  if (coded.sent.view.values.data() != own.view.values.data()) coded.returned = difference(own.view, coded.sent.view);
+  CodedContribution coded{std::move(packed->packet), std::move(packed->decoded), Stream::empty(settings.dimension),
+                          Stream::empty(settings.dimension)};
+  if (coded.sent.view.values.data() == own.view.values.data()) return coded;
+  CodecChange change = change_of(own.view, given.rest.view, coded.sent.view);
+  coded.returned = std::move(change.returned);
+  coded.added = std::move(change.added);
   return coded;
 }
 
@@ -50,6 +62,19 @@ Stream difference_of_values(const StreamView& a, const StreamView& b) {
   return out;
 }
 
+/// kDimensionMax: behind the last one.
+uint64_t contribution_index_at(const StreamView& stream, size_t at) {
+  return at == stream.values.size() ? kDimensionMax : stream.dense ? at : uint64_t{stream.indices[at]};
+}
+
+/// 0 where the stream has no entry.
+float value_at(const StreamView& stream, uint64_t index) {
+  if (stream.dense) return stream.values[index];
+  const auto found = std::ranges::lower_bound(stream.indices, index);
+  if (found == stream.indices.end() || *found != index) return 0;
+  return stream.values[static_cast<size_t>(found - stream.indices.begin())];
+}
+
 bool have_same_indices(const StreamView& a, const StreamView& b) {
   return a.dense == b.dense && a.count() == b.count() &&
          (a.count() == 0 || a.dense || std::memcmp(a.indices.data(), b.indices.data(), a.indices.size_bytes()) == 0);
@@ -57,24 +82,39 @@ bool have_same_indices(const StreamView& a, const StreamView& b) {
 
 }  // namespace
 
-Stream difference(const StreamView& a, const StreamView& b) {
-  if (have_same_indices(a, b)) return difference_of_values(a, b);
-  Stream out = Stream::empty(a.dimension);
-  const auto index_at = [](const StreamView& stream, size_t at) {
-    return at == stream.values.size() ? kDimensionMax : stream.dense ? at : uint64_t{stream.indices[at]};
+CodecChange change_of(const StreamView& own, const StreamView& rest, const StreamView& sent) {
+  CodecChange out{Stream::empty(own.dimension), Stream::empty(own.dimension)};
+  if (have_same_indices(own, sent)) {
+    out.returned = difference_of_values(own, sent);
+    return out;
+  }
+  const auto append = [](Stream& stream, uint64_t index, float value) {
+    if (value == 0) return;
+    stream.indices.push_back(static_cast<uint32_t>(index));
+    stream.values.push_back(value);
   };
   size_t i = 0, j = 0;
   for (;;) {
-    const uint64_t left = index_at(a, i), right = index_at(b, j);
+    const uint64_t left = contribution_index_at(own, i), right = contribution_index_at(sent, j);
     const uint64_t index = std::min(left, right);
     if (index == kDimensionMax) return out;
-    const float value = (left == index ? a.values[i] : 0.0F) - (right == index ? b.values[j] : 0.0F);
+    float had = left == index ? own.values[i] : 0.0F;
+    if (left != index && rest.dimension != 0) {
+      had = value_at(rest, index);
+      append(out.added, index, had);
+    }
+    append(out.returned, index, had - (right == index ? sent.values[j] : 0.0F));
     i += left == index ? 1 : 0;
     j += right == index ? 1 : 0;
-    if (value == 0) continue;
-    out.indices.push_back(static_cast<uint32_t>(index));
-    out.values.push_back(value);
   }
+}
+
+Stream difference(const StreamView& a, const StreamView& b) { return change_of(a, {}, b).returned; }
+
+IndexBuffer merged_indices(IndexSpan a, IndexSpan b) {
+  IndexBuffer out(a.size() + b.size());
+  std::ranges::merge(a, b, out.begin());
+  return out;
 }
 
 }  // namespace millrace::peer

@@ -49,9 +49,9 @@ class DenseRabenseifner final : public Allreduce {
 
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kDenseRabenseifner); }
 
-  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override {
-    if (Status status = check_contribution(own.view, settings_); !status) co_return std::unexpected(status.error());
-    HeldStream sum = std::move(own);
+  Task<Result<Reduced>> run(Channel& channel, Contribution given) override {
+    if (Status status = check_contribution(given, settings_); !status) co_return std::unexpected(status.error());
+    HeldStream sum = std::move(given.own);
     const uint32_t paired = std::bit_floor(channel.size());
     const Slices slices(settings_.dimension, paired);
     if (Status status = co_await halve(channel, slices, sum); !status) co_return std::unexpected(status.error());

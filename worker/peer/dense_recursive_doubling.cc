@@ -17,8 +17,8 @@ class DenseRecursiveDoubling final : public Allreduce {
 
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kDenseRecursiveDoubling); }
 
-  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override {
-    const Result<HeldStream> dense = dense_vector(std::move(own), settings_);
+  Task<Result<Reduced>> run(Channel& channel, Contribution given) override {
+    const Result<HeldStream> dense = dense_vector(given, settings_);
     if (!dense) co_return std::unexpected(dense.error());
     Result<Packed> packed = pack(*dense, settings_.wire.contribution, {});
     if (!packed) co_return std::unexpected(packed.error());

@@ -48,12 +48,12 @@ class DenseRing final : public Allreduce {
 
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kDenseRing); }
 
-  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override {
-    if (Status status = check_contribution(own.view, settings_); !status) co_return std::unexpected(status.error());
+  Task<Result<Reduced>> run(Channel& channel, Contribution given) override {
+    if (Status status = check_contribution(given, settings_); !status) co_return std::unexpected(status.error());
     const bool in_pieces = channel.size() > 1 && settings_.dimension / channel.size() >= kDenseRingPieceValues;
-    if (in_pieces) co_return co_await run_in_pieces(channel, std::move(own));
+    if (in_pieces) co_return co_await run_in_pieces(channel, std::move(given.own));
     Result<OwnSlice> mine =
-        co_await ring_reduce_scatter(channel, std::move(own), settings_, kDenseRingReduceScatter, JoinAs::kDense);
+        co_await ring_reduce_scatter(channel, std::move(given), settings_, kDenseRingReduceScatter, JoinAs::kDense);
     if (!mine) co_return std::unexpected(mine.error());
     const GatherOptions options{kDenseRingGather, AllgatherWay::kRing, JoinAs::kDense};
     co_return co_await gather_sum(channel, std::move(*mine), settings_, options, memory_);

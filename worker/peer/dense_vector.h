@@ -13,10 +13,10 @@ inline AllreduceSettings without_codecs(AllreduceSettings settings) {
 /// The contribution as a dense vector, checked.
 ///
 /// Errors  check_contribution()'s.
-inline Result<HeldStream> dense_vector(HeldStream own, const AllreduceSettings& settings) {
-  if (Status status = check_contribution(own.view, settings); !status) return std::unexpected(status.error());
-  if (own.view.dense) return own;
-  return HeldStream::from(to_dense(settings.op, own.view));
+inline Result<HeldStream> dense_vector(const Contribution& given, const AllreduceSettings& settings) {
+  if (Status status = check_contribution(given, settings); !status) return std::unexpected(status.error());
+  if (given.own.view.dense) return given.own;
+  return HeldStream::from(to_dense(settings.op, given.own.view));
 }
 
 }  // namespace millrace::peer

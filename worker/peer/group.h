@@ -69,7 +69,7 @@ class PeerGroup {
   Result<Pending<R>> start(std::string description, Body body);
 
   /// allreduce outlives the pending result, and has one run at a time.
-  Result<Pending<Reduced>> start_allreduce(Allreduce& allreduce, const AllreduceSettings& settings, HeldStream own);
+  Result<Pending<Reduced>> start_allreduce(Allreduce& allreduce, const AllreduceSettings& settings, Contribution given);
 
   /// Where the callers make progress: for one that does something else for long, so that others find it alive. Else nothing.
   void make_progress();
@@ -130,9 +130,10 @@ Result<Pending<R>> PeerGroup::start(std::string description, Body body) {
 }
 
 inline Result<Pending<Reduced>> PeerGroup::start_allreduce(Allreduce& allreduce, const AllreduceSettings& settings,
-                                                           HeldStream own) {
-  return start<Reduced>(description_of(allreduce, settings),
-                        [&allreduce, own = std::move(own)](Channel& channel) { return allreduce.run(channel, own); });
+                                                           Contribution given) {
+  return start<Reduced>(description_of(allreduce, settings), [&allreduce, given = std::move(given)](Channel& channel) {
+    return allreduce.run(channel, given);
+  });
 }
 
 }  // namespace millrace::peer

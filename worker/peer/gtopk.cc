@@ -28,12 +28,12 @@ class Gtopk final : public Allreduce {
 
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kGtopk); }
 
-  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override {
-    Result<HeldStream> selected = selection_.take(own);
+  Task<Result<Reduced>> run(Channel& channel, Contribution given) override {
+    Result<HeldStream> selected = selection_.take(given.own);
     if (!selected) co_return std::unexpected(selected.error());
     Reduced out{{}, {}, {selected->view.indices.begin(), selected->view.indices.end()}};
-    const HeldStream mine = std::move(*selected);
-    HeldStream sum = mine;
+    const Contribution mine{std::move(*selected), std::move(given.own)};
+    HeldStream sum = mine.own;
     const uint32_t rank = channel.rank();
     std::vector<Stream> returned;
     uint32_t bit = 1;
@@ -43,7 +43,7 @@ class Gtopk final : public Allreduce {
       if (Status status = add(packet, channel, sum, returned); !status) co_return std::unexpected(status.error());
     }
     if (rank != 0) {
-      Result<Packet> up = packed_up(channel, mine, sum, returned);
+      Result<Packet> up = packed_up(channel, mine, sum, returned, out.contributed);
       if (!up) co_return std::unexpected(up.error());
       channel.send(rank - bit, kUp, std::move(*up));
     }
@@ -86,12 +86,13 @@ class Gtopk final : public Allreduce {
   }
 
   /// What goes to the parent: a sum, losslessly; a contribution that nothing was added to as its codec has it.
-  Result<Packet> packed_up(Channel& channel, const HeldStream& mine, const HeldStream& sum,
-                           std::vector<Stream>& returned) const {
-    if (sum.owner == mine.owner) {
+  Result<Packet> packed_up(Channel& channel, const Contribution& mine, const HeldStream& sum,
+                           std::vector<Stream>& returned, IndexBuffer& contributed) const {
+    if (sum.owner == mine.own.owner) {
       Result<CodedContribution> coded = code_contribution(mine, settings_, channel);
       if (!coded) return std::unexpected(coded.error());
       if (coded->returned.count() > 0) returned.push_back(std::move(coded->returned));
+      if (coded->added.count() > 0) contributed = merged_indices(contributed, coded->added.indices);
       return std::move(coded->packet);
     }
     Result<Packed> packed = pack(sum, settings_.wire.sums, {}, 0, channel.bodies());

@@ -89,8 +89,9 @@ class Oktopk final : public Allreduce {
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kOktopk); }
   uint64_t next_step() const override { return step_; }
 
-  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override {
+  Task<Result<Reduced>> run(Channel& channel, Contribution given) override {
     const uint64_t step = step_++;
+    const HeldStream own = std::move(given.own);
     const Result<HeldStream> selected = selection_.take(own);
     if (!selected) co_return std::unexpected(selected.error());
     const StreamView& mine = selected->view;
@@ -100,7 +101,7 @@ class Oktopk final : public Allreduce {
       regions_ = std::move(*regions);
     }
     std::vector<Stream> sent(settings_.wire.contribution ? channel.size() : 0);  // by region, as they were decoded
-    Result<HeldStream> region = co_await split_and_reduce(channel, mine, sent);
+    Result<HeldStream> region = co_await split_and_reduce(channel, mine, own, sent);
     if (!region) co_return std::unexpected(region.error());
     Result<Stream> sum = co_await select_and_gather(channel, step, region->view);
     if (!sum) co_return std::unexpected(sum.error());
@@ -110,7 +111,7 @@ class Oktopk final : public Allreduce {
     const Result<Stream> all_sent = concatenate(pieces);
     if (!all_sent) co_return std::unexpected(all_sent.error());
     const Stream sparse = to_sparse(all_sent->view());
-    co_return reduced(mine, sparse.view(), std::move(*sum));
+    co_return reduced(own.view, sparse.view(), std::move(*sum));
   }
 
  private:
@@ -124,7 +125,8 @@ class Oktopk final : public Allreduce {
   }
 
   /// The sum of this rank's region, whose dimension is the region's width.
-  Task<Result<HeldStream>> split_and_reduce(Channel& channel, const StreamView& mine, std::vector<Stream>& sent) {
+  Task<Result<HeldStream>> split_and_reduce(Channel& channel, const StreamView& mine, const HeldStream& own,
+                                            std::vector<Stream>& sent) {
     const uint32_t size = channel.size(), rank = channel.rank();
     const uint64_t begin = regions_.begin_of(rank), end = regions_.end_of(rank);
     Stream kept = cut(mine, begin, end);
@@ -142,7 +144,7 @@ class Oktopk final : public Allreduce {
         if (regions_.begin_of(to) == regions_.end_of(to)) continue;
         if (sent.empty()) {
           channel.send(to, kOktopkSplit, std::move(packets[to_region]));
-        } else if (Status status = send_coded(channel, mine, to, sent); !status) {
+        } else if (Status status = send_coded(channel, mine, own, to, sent); !status) {
           co_return std::unexpected(status.error());
         }
       }
@@ -165,7 +167,9 @@ class Oktopk final : public Allreduce {
     co_return std::move(sum);
   }
 
-  Status send_coded(Channel& channel, const StreamView& mine, uint32_t to, std::vector<Stream>& sent) const {
+  /// mine: what was selected of `own`, from which an index codec takes the entries that it adds.
+  Status send_coded(Channel& channel, const StreamView& mine, const HeldStream& own, uint32_t to,
+                    std::vector<Stream>& sent) const {
     const uint64_t begin = regions_.begin_of(to), end = regions_.end_of(to);
     sent[regions_.region[to]].dimension = end - begin;
     const HeldStream slice = HeldStream::from(cut(mine, begin, end));
@@ -174,7 +178,8 @@ class Oktopk final : public Allreduce {
       return {};
     }
     const RandomKey random = random_key_of(settings_.wire.random, channel);
-    Result<Packed> packed = pack(slice, settings_.wire.contribution, random, begin, channel.bodies());
+    const HeldStream around = millrace::cut(own, begin, end);
+    Result<Packed> packed = pack_contribution(slice, around.view, {*settings_.wire.contribution, random, begin});
     if (!packed) return std::unexpected(packed.error());
     channel.send(to, kOktopkSplit, std::move(packed->packet));
     sent[regions_.region[to]] = packed->decoded.copy();
@@ -287,6 +292,8 @@ class Oktopk final : public Allreduce {
   }
 
   /// The law: own entries whose index was sent and gathered are handed over; what a codec made of them comes back.
+  ///
+  /// mine   of what `sent` was taken from: what was selected, or all of `own` where a codec may have added entries of that.
   static Reduced reduced(const StreamView& mine, const StreamView& sent, Stream&& sum) {
     Reduced out{{}, Stream::empty(sum.dimension), {}};
     const IndexBuffer gathered = positions_in_both(sent.indices, sum.indices);
@@ -299,9 +306,10 @@ class Oktopk final : public Allreduce {
     size_t at = 0;
     for (const uint32_t position : gathered) {
       const uint32_t index = sent.indices[position];
-      while (at < mine.indices.size() && mine.indices[at] < index) ++at;
+      at = mine.dense ? index : at;
+      while (!mine.dense && at < mine.indices.size() && mine.indices[at] < index) ++at;
       float left = -sent.values[position];
-      if (at < mine.indices.size() && mine.indices[at] == index) {
+      if (mine.dense || (at < mine.indices.size() && mine.indices[at] == index)) {
         out.contributed.push_back(index);
         left += mine.values[at];
       }

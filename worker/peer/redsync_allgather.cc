@@ -17,8 +17,8 @@ class RedsyncAllgather final : public Allreduce {
 
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kRedsyncAllgather); }
 
-  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override {
-    return allgather_and_combine(channel, settings_, std::move(own));
+  Task<Result<Reduced>> run(Channel& channel, Contribution given) override {
+    return allgather_and_combine(channel, settings_, std::move(given));
   }
 
  private:

@@ -5,11 +5,14 @@
 
 namespace millrace::peer {
 
-Task<Result<Reduced>> allgather_and_combine(Channel& channel, const AllreduceSettings& settings, HeldStream own) {
-  Result<CodedContribution> coded = code_contribution(own, settings, channel);
+Task<Result<Reduced>> allgather_and_combine(Channel& channel, const AllreduceSettings& settings, Contribution given) {
+  Result<CodedContribution> coded = code_contribution(given, settings, channel);
   if (!coded) co_return std::unexpected(coded.error());
-  own = {};
-  if (channel.size() == 1) co_return Reduced{std::move(coded->sent), std::move(coded->returned), {}};
+  given.own = {};
+  given.rest = {};
+  if (channel.size() == 1) {
+    co_return Reduced{std::move(coded->sent), std::move(coded->returned), {}, std::move(coded->added)};
+  }
   constexpr uint32_t kPacketTag = 0;
   const Result<std::vector<Packet>> packets =
       co_await allgather(channel, std::move(coded->packet), kPacketTag, AllgatherWay::kDoubling);
@@ -28,15 +31,16 @@ Task<Result<Reduced>> allgather_and_combine(Channel& channel, const AllreduceSet
   channel.charge(reduce_time(entries));
   Result<Stream> sum = combine(settings.op, views);
   if (!sum) co_return std::unexpected(sum.error());
-  co_return Reduced{HeldStream::from(std::move(*sum)), std::move(coded->returned), {}};
+  co_return Reduced{HeldStream::from(std::move(*sum)), std::move(coded->returned), {}, std::move(coded->added)};
 }
 
-Task<Result<Reduced>> SelectedAllgather::run(Channel& channel, HeldStream own) {
-  Result<HeldStream> selected = selection_.take(own);
+Task<Result<Reduced>> SelectedAllgather::run(Channel& channel, Contribution given) {
+  Result<HeldStream> selected = selection_.take(given.own);
   if (!selected) co_return std::unexpected(selected.error());
   IndexBuffer contributed(selected->view.indices.begin(), selected->view.indices.end());
-  Result<Reduced> reduced = co_await allgather_and_combine(channel, settings_, std::move(*selected));
-  if (reduced) reduced->contributed = std::move(contributed);
+  Contribution chosen{std::move(*selected), std::move(given.own)};
+  Result<Reduced> reduced = co_await allgather_and_combine(channel, settings_, std::move(chosen));
+  if (reduced) reduced->contributed = merged_indices(contributed, std::exchange(reduced->added, {}).indices);
   co_return reduced;
 }
 

@@ -6,11 +6,10 @@ namespace millrace::peer {
 
 /// Every rank's contribution, gathered by all and put together there in the order of the ranks.
 ///
-/// own     of the settings' dimension.
 /// Bytes   a rank sends P - 1 contributions: its own, and others' that it passes on.
 /// Errors  malformed: what a peer sent. non_finite: the sum overflowed. The codec's.
 /// Source  redsync.txt, section 2.2; oktopk.txt, section 2 (TopkA)
-Task<Result<Reduced>> allgather_and_combine(Channel& channel, const AllreduceSettings& settings, HeldStream own);
+Task<Result<Reduced>> allgather_and_combine(Channel& channel, const AllreduceSettings& settings, Contribution given);
 
 /// The same of what each rank selects of its own.
 class SelectedAllgather : public Allreduce {
@@ -19,7 +18,7 @@ class SelectedAllgather : public Allreduce {
       : id_(id), settings_(settings), selection_(selection, settings) {}
 
   const AlgorithmInfo& info() const override { return algorithm_info(id_); }
-  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override;
+  Task<Result<Reduced>> run(Channel& channel, Contribution given) override;
 
  private:
   AlgorithmId id_;

@@ -18,33 +18,46 @@ HeldStream slice_of(const HeldStream& own, uint64_t begin, uint64_t end) {
   return {{end - begin, true, {}, own.view.values.subspan(begin, end - begin)}, own.owner, own.memory_bytes};
 }
 
-/// One slice of the contribution, coded.
-Result<Packet> coded_slice(const HeldStream& own, const Slices& slices, uint32_t at, const AllreduceSettings& settings,
-                           RandomKey random, JoinAs form, Stream& returned) {
-  HeldStream slice = slice_of(own, slices.begin(at), slices.end(at));
-  const bool is_smaller = slice.view.count() >= dense_from_count(slice.view.dimension);
-  if (!settings.wire.contribution && !slice.view.dense && (form == JoinAs::kDense || is_smaller)) {
-    slice = HeldStream::from(to_dense(settings.op, slice.view));
-  }
-  Result<Packed> packed = pack(slice, settings.wire.contribution, random, slices.begin(at));
+/// One slice of the contribution with a codec; what that changes goes into `out`.
+Result<Packet> coded_slice(const Contribution& given, const Slices& slices, uint32_t at, const CodecSpec& codec,
+                           RandomKey random, OwnSlice& out) {
+  const uint64_t begin = slices.begin(at), end = slices.end(at);
+  const HeldStream slice = slice_of(given.own, begin, end);
+  HeldStream rest;
+  if (given.rest.view.dimension != 0) rest = slice_of(given.rest, begin, end);
+  Result<Packed> packed = pack_contribution(slice, rest.view, {codec, random, begin});
   if (!packed) return std::unexpected(packed.error());
   if (packed->decoded.view.values.data() != slice.view.values.data()) {
-    returned = difference(slice.view, packed->decoded.view);
+    CodecChange change = change_of(slice.view, rest.view, packed->decoded.view);
+    out.returned[at] = std::move(change.returned);
+    out.added[at] = std::move(change.added);
   }
   return std::move(packed->packet);
 }
 
+/// One slice of the contribution, as it is.
+Result<Packet> plain_slice(const HeldStream& own, const Slices& slices, uint32_t at, const ReduceOp& op, JoinAs form) {
+  HeldStream slice = slice_of(own, slices.begin(at), slices.end(at));
+  const bool is_smaller = slice.view.count() >= dense_from_count(slice.view.dimension);
+  if (!slice.view.dense && (form == JoinAs::kDense || is_smaller)) {
+    slice = HeldStream::from(to_dense(op, slice.view));
+  }
+  Result<Packed> packed = pack(slice, {}, {}, slices.begin(at));
+  if (!packed) return std::unexpected(packed.error());
+  return std::move(packed->packet);
+}
+
 /// The slices of all ranks but this one, as they are sent.
-Result<std::vector<Packet>> slice_packets(const HeldStream& own, const Slices& slices, Channel& channel,
-                                          const AllreduceSettings& settings, std::vector<Stream>& returned) {
+Result<std::vector<Packet>> slice_packets(const Contribution& given, const Slices& slices, Channel& channel,
+                                          const AllreduceSettings& settings, OwnSlice& out) {
   if (!settings.wire.contribution) {
-    return pack_slices(own, slices.bounds(), settings.op.neutral, SliceForm::kSmaller, channel.bodies());
+    return pack_slices(given.own, slices.bounds(), settings.op.neutral, SliceForm::kSmaller, channel.bodies());
   }
   std::vector<Packet> packets(slices.count());
   const RandomKey random = random_key_of(settings.wire.random, channel);
   for (uint32_t at = 0; at < slices.count(); ++at) {
     if (at == channel.rank() || slices.dimension(at) == 0) continue;
-    Result<Packet> packet = coded_slice(own, slices, at, settings, random, JoinAs::kSmaller, returned[at]);
+    Result<Packet> packet = coded_slice(given, slices, at, *settings.wire.contribution, random, out);
     if (!packet) return std::unexpected(packet.error());
     packets[at] = std::move(*packet);
   }
@@ -160,19 +173,19 @@ std::vector<uint64_t> Slices::bounds() const {
   return bounds;
 }
 
-Task<Result<OwnSlice>> split_and_combine(Channel& channel, HeldStream own, const AllreduceSettings& settings,
+Task<Result<OwnSlice>> split_and_combine(Channel& channel, Contribution given, const AllreduceSettings& settings,
                                          uint32_t first_tag) {
   const uint32_t size = channel.size();
   const uint32_t rank = channel.rank();
   const Slices slices(settings.dimension, size);
   OwnSlice out;
   if (size == 1) {
-    out.sum = std::move(own);
+    out.sum = std::move(given.own);
     co_return std::move(out);
   }
-  if (settings.wire.contribution) out.returned = no_returns(slices);
+  if (settings.wire.contribution) out.returned = out.added = no_returns(slices);
   {
-    Result<std::vector<Packet>> packets = slice_packets(own, slices, channel, settings, out.returned);
+    Result<std::vector<Packet>> packets = slice_packets(given, slices, channel, settings, out);
     if (!packets) co_return std::unexpected(packets.error());
     for (uint32_t ahead = 1; ahead < size; ++ahead) {
       const uint32_t to = (rank + ahead) % size;
@@ -182,8 +195,9 @@ Task<Result<OwnSlice>> split_and_combine(Channel& channel, HeldStream own, const
   const uint64_t dimension = slices.dimension(rank);
   if (dimension == 0) co_return std::move(out);
   std::vector<HeldStream> parts(size);
-  parts[rank] = slice_of(own, slices.begin(rank), slices.end(rank));
-  own = {};
+  parts[rank] = slice_of(given.own, slices.begin(rank), slices.end(rank));
+  given.own = {};
+  given.rest = {};
   for (uint32_t behind = 1; behind < size; ++behind) {
     const uint32_t from = (rank + size - behind) % size;
     const Packet packet = co_await channel.receive(from, first_tag);
@@ -204,27 +218,27 @@ Task<Result<OwnSlice>> split_and_combine(Channel& channel, HeldStream own, const
   co_return std::move(out);
 }
 
-Task<Result<OwnSlice>> ring_reduce_scatter(Channel& channel, HeldStream own, const AllreduceSettings& settings,
+Task<Result<OwnSlice>> ring_reduce_scatter(Channel& channel, Contribution given, const AllreduceSettings& settings,
                                            uint32_t first_tag, JoinAs form) {
+  const HeldStream own = std::move(given.own);
   const uint32_t size = channel.size();
   const uint32_t rank = channel.rank();
   const Slices slices(settings.dimension, size);
   OwnSlice out;
   if (size == 1) {
     const bool becomes_dense = form == JoinAs::kDense && !own.view.dense;
-    out.sum = becomes_dense ? HeldStream::from(to_dense(settings.op, own.view)) : std::move(own);
+    out.sum = becomes_dense ? HeldStream::from(to_dense(settings.op, own.view)) : own;
     co_return std::move(out);
   }
   const uint32_t next = (rank + 1) % size;
   const uint32_t previous = (rank + size - 1) % size;
   if (slices.dimension(previous) != 0) {
-    const RandomKey random = random_key_of(settings.wire.random, channel);
-    Stream left = Stream::empty(slices.dimension(previous));
-    Result<Packet> first = coded_slice(own, slices, previous, settings, random, form, left);
-    if (settings.wire.contribution) {
-      out.returned = no_returns(slices);
-      out.returned[previous] = std::move(left);
-    }
+    const std::optional<CodecSpec>& codec = settings.wire.contribution;
+    if (codec) out.returned = out.added = no_returns(slices);
+    const Contribution whole{own, std::move(given.rest)};
+    Result<Packet> first =
+        codec ? coded_slice(whole, slices, previous, *codec, random_key_of(settings.wire.random, channel), out)
+              : plain_slice(own, slices, previous, settings.op, form);
     if (!first) co_return std::unexpected(first.error());
     channel.send(next, first_tag, std::move(*first));
   }
@@ -291,7 +305,10 @@ Task<Result<Reduced>> gather_sum(Channel& channel, OwnSlice mine, const Allreduc
   mine.sum = {};
   Result<HeldStream> sum = co_await gather_slices(channel, std::move(*packed), slices, settings.op, options, memory);
   if (!sum) co_return std::unexpected(sum.error());
-  co_return Reduced{std::move(*sum), joined_returns(settings.dimension, mine.returned), {}};
+  co_return Reduced{std::move(*sum),
+                    joined_returns(settings.dimension, mine.returned),
+                    {},
+                    joined_returns(settings.dimension, mine.added)};
 }
 
 Result<Stream> join(const ReduceOp& op, std::span<const Piece> pieces, JoinAs as, Stream out) {

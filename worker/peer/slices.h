@@ -40,6 +40,7 @@ enum class JoinAs : uint8_t {
 struct OwnSlice {
   HeldStream sum{Stream::empty(0).view(), nullptr, 0};
   std::vector<Stream> returned;  ///< [size]; each of its slice's dimension, sparse; or empty: nothing comes back
+  std::vector<Stream> added;     ///< the same, of Reduced::added
 };
 
 /// Nothing, for each slice.
@@ -47,21 +48,21 @@ std::vector<Stream> no_returns(const Slices& slices);
 
 /// Every rank sends each other one its slice, which adds what it got, all at once and in the order of the ranks.
 ///
-/// own      check_contribution() holds. What a rank keeps of its own slice is not coded.
+/// given    check_contribution() holds. What a rank keeps of its own slice is not coded.
 /// Bytes    a rank: P - 1 messages, of (P - 1) / P of its entries where they are uniform.
 /// Tags     first_tag.
 /// Source   sparcml.txt, 5.3.2 ("split").
-Task<Result<OwnSlice>> split_and_combine(Channel& channel, HeldStream own, const AllreduceSettings& settings,
+Task<Result<OwnSlice>> split_and_combine(Channel& channel, Contribution given, const AllreduceSettings& settings,
                                          uint32_t first_tag);
 
 /// The slices go around the ring, and each rank adds its own part to what comes by.
 ///
-/// own      check_contribution() holds. Only the slice that a rank sends first is a contribution, and coded as one.
+/// given    check_contribution() holds. Only the slice that a rank sends first is a contribution, and coded as one.
 /// form     kDense: all that travels is dense, and the sum; a sparse contribution is made dense slice by slice.
 /// Bytes    a rank: P - 1 messages of partial sums of a slice.
 /// Tags     [first_tag, first_tag + size).
 /// Source   Patarasuk and Yuan, on sparse slices.
-Task<Result<OwnSlice>> ring_reduce_scatter(Channel& channel, HeldStream own, const AllreduceSettings& settings,
+Task<Result<OwnSlice>> ring_reduce_scatter(Channel& channel, Contribution given, const AllreduceSettings& settings,
                                            uint32_t first_tag, JoinAs form);
 
 struct GatherOptions {

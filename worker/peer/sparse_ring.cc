@@ -21,10 +21,10 @@ class SparseRing final : public Allreduce {
 
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kSparseRing); }
 
-  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override {
-    if (Status status = check_contribution(own.view, settings_); !status) co_return std::unexpected(status.error());
+  Task<Result<Reduced>> run(Channel& channel, Contribution given) override {
+    if (Status status = check_contribution(given, settings_); !status) co_return std::unexpected(status.error());
     Result<OwnSlice> mine =
-        co_await ring_reduce_scatter(channel, std::move(own), settings_, kSparseRingReduceScatter, JoinAs::kSmaller);
+        co_await ring_reduce_scatter(channel, std::move(given), settings_, kSparseRingReduceScatter, JoinAs::kSmaller);
     if (!mine) co_return std::unexpected(mine.error());
     const GatherOptions options{kSparseRingGather, AllgatherWay::kRing, JoinAs::kSmaller};
     co_return co_await gather_sum(channel, std::move(*mine), settings_, options, memory_);

@@ -18,14 +18,15 @@ class SsarRecursiveDoubling final : public Allreduce {
 
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kSsarRecursiveDoubling); }
 
-  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override {
-    Result<CodedContribution> coded = code_contribution(own, settings_, channel);
+  Task<Result<Reduced>> run(Channel& channel, Contribution given) override {
+    Result<CodedContribution> coded = code_contribution(given, settings_, channel);
     if (!coded) co_return std::unexpected(coded.error());
-    own = {};
+    given.own = {};
+    given.rest = {};
     Packed contribution{std::move(coded->packet), std::move(coded->sent)};
     Result<HeldStream> sum = co_await recursive_doubling(channel, std::move(contribution), settings_);
     if (!sum) co_return std::unexpected(sum.error());
-    co_return Reduced{std::move(*sum), std::move(coded->returned), {}};
+    co_return Reduced{std::move(*sum), std::move(coded->returned), {}, std::move(coded->added)};
   }
 
  private:

@@ -24,9 +24,9 @@ class SsarSplitAllgather final : public Allreduce {
 
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kSsarSplitAllgather); }
 
-  Task<Result<Reduced>> run(Channel& channel, HeldStream own) override {
-    if (Status status = check_contribution(own.view, settings_); !status) co_return std::unexpected(status.error());
-    Result<OwnSlice> mine = co_await split_and_combine(channel, std::move(own), settings_, kSsarSplit);
+  Task<Result<Reduced>> run(Channel& channel, Contribution given) override {
+    if (Status status = check_contribution(given, settings_); !status) co_return std::unexpected(status.error());
+    Result<OwnSlice> mine = co_await split_and_combine(channel, std::move(given), settings_, kSsarSplit);
     if (!mine) co_return std::unexpected(mine.error());
     const GatherOptions options{kSsarGather, AllgatherWay::kDoubling, JoinAs::kSmaller};
     Result<Packed> packed = pack_own_sum(channel, *mine, settings_);
@@ -36,7 +36,10 @@ class SsarSplitAllgather final : public Allreduce {
     Result<HeldStream> sum =
         co_await gather_slices(channel, std::move(*packed), slices, settings_.op, options, memory_);
     if (!sum) co_return std::unexpected(sum.error());
-    co_return Reduced{std::move(*sum), joined_returns(settings_.dimension, mine->returned), {}};
+    co_return Reduced{std::move(*sum),
+                      joined_returns(settings_.dimension, mine->returned),
+                      {},
+                      joined_returns(settings_.dimension, mine->added)};
   }
 
  private:

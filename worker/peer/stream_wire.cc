@@ -189,11 +189,12 @@ Result<Packed> pack(const HeldStream& stream, const std::optional<CodecSpec>& co
     if (stream.view.dense && stream.owner) return Packed{{BodyForm::kDense, bytes_within(stream)}, stream};
     return Packed{pack_range(stream.view, 0, stream.view.dimension, memory), stream};
   }
-  EncodeOptions options;
-  options.spec = *codec;
-  options.random = random;
-  options.index_base = base;
-  Result<EncodedContainer> coded = encode_container(stream.view, stream.view, options);
+  return pack_contribution(stream, {}, {*codec, random, base});
+}
+
+Result<Packed> pack_contribution(const HeldStream& stream, const StreamView& rest, const EncodeOptions& options) {
+  if (stream.view.dimension == 0) return Packed{pack_range(stream.view, 0, 0), stream};
+  Result<EncodedContainer> coded = encode_container(stream.view, rest, options);
   if (!coded) return std::unexpected(coded.error());
   Packed packed;
   packed.decoded = coded->exact ? stream : HeldStream::from(std::move(coded->decoded));

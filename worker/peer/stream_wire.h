@@ -56,12 +56,19 @@ enum class SliceForm : uint8_t {
 std::vector<Packet> pack_slices(const HeldStream& stream, std::span<const uint64_t> bounds, float neutral,
                                 SliceForm form = SliceForm::kSmaller, BodyMemory& memory = heap_bodies());
 
-/// The whole stream, with `codec` where there is one. REQUIRES: begin of the slice in the tensor is `base`.
+/// The whole stream, with `codec` where there is one: of a sum, beside which nothing is kept. REQUIRES: begin of the slice
+/// in the tensor is `base`.
 ///
 /// memory   where the body is written without a codec.
 /// Errors   as the codec's.
 Result<Packed> pack(const HeldStream& stream, const std::optional<CodecSpec>& codec, RandomKey random,
                     uint64_t base = 0, BodyMemory& memory = heap_bodies());
+
+/// A contribution, with its codec. REQUIRES: begin of the slice in the tensor is `options.index_base`.
+///
+/// rest     what its rank keeps beside it (Contribution::rest), of the stream's dimension or of dimension 0.
+/// Errors   as the codec's.
+Result<Packed> pack_contribution(const HeldStream& stream, const StreamView& rest, const EncodeOptions& options);
 
 /// The stream of a packet, looking into it where it lies there as it is.
 ///

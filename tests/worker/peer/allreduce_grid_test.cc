@@ -48,6 +48,8 @@ struct Case {
   uint64_t seed = 1;
   std::optional<CodecSpec> codec;
   bool dense = false;  ///< as contributions are given
+  bool full = false;   ///< contributions are dense, and hardly a value is 0
+  bool rest = false;   ///< something stays beside the contributions, which an index codec may add
 
   std::string text() const {
     return "ranks " + std::to_string(size) + ", n " + std::to_string(dimension) + ", count " + std::to_string(count) +
@@ -67,20 +69,50 @@ AllreduceSettings allreduce_grid_settings_of(const Case& one) {
   return settings;
 }
 
+/// A dense vector of grid values that is 0 where `own` has an entry.
+HeldStream rest_beside(const StreamView& own, uint64_t seed) {
+  RandomSequence draws(RandomKey::from(seed), 99);
+  Stream rest;
+  rest.dimension = own.dimension;
+  rest.dense = true;
+  rest.values.resize(own.dimension);
+  for (float& value : rest.values) value = grid_value(draws);
+  for (size_t i = 0; i < own.values.size(); ++i) rest.values[own.dense ? i : own.indices[i]] = 0;
+  return HeldStream::from(std::move(rest));
+}
+
+/// What was added is of the rest, with the rest's values.
+void expect_of_rest(const StreamView& added, const StreamView& rest) {
+  ASSERT_TRUE(added.count() == 0 || validate(added).has_value());
+  ASSERT_TRUE(added.count() == 0 || rest.dimension != 0) << "added to what has no rest";
+  for (size_t i = 0; i < added.values.size(); ++i) {
+    ASSERT_NE(added.values[i], 0.0F);
+    ASSERT_EQ(added.values[i], rest.values[added.indices[i]]) << "index " << added.indices[i];
+  }
+}
+
+/// Entries of all steps and ranks.
+struct GridCounts {
+  uint64_t added = 0;
+  uint64_t contributed = 0;
+};
+
 /// Steps of one allreduce: the same bits on all ranks, and the law of conservation, exactly.
-void check_allreduce_grid(const AlgorithmInfo& info, const Case& one, int steps) {
+void check_allreduce_grid(const AlgorithmInfo& info, const Case& one, int steps, GridCounts& counts) {
   SCOPED_TRACE(std::string(info.name) + ": " + one.text());
   PumpedAllreduce all(one.size, info.id, allreduce_grid_settings_of(one), one.seed);
   for (int step = 0; step < steps; ++step) {
-    std::vector<HeldStream> own;
+    std::vector<HeldStream> own, rest;
     Sums entered;
     for (uint32_t rank = 0; rank < one.size; ++rank) {
       own.push_back(contribution_of(one.spread, rank, one.size, one.dimension, one.count,
                                     one.seed * 100 + static_cast<uint64_t>(step)));
+      if (one.full) own.back() = rest_beside(Stream::empty(one.dimension).view(), one.seed * 100 + rank);
       if (one.dense) own.back() = HeldStream::from(to_dense(own.back().view));
       add_to(entered, own.back().view);
+      rest.push_back(one.rest ? rest_beside(own.back().view, one.seed + static_cast<uint64_t>(step)) : HeldStream{});
     }
-    const std::vector<Result<Reduced>> results = all.step(own);
+    const std::vector<Result<Reduced>> results = all.step(own, rest);
     Sums accounted;
     for (uint32_t rank = 0; rank < one.size; ++rank) {
       ASSERT_TRUE(results[rank].has_value()) << results[rank].error().message;
@@ -90,6 +122,10 @@ void check_allreduce_grid(const AlgorithmInfo& info, const Case& one, int steps)
       if (rank == 0) add_to(accounted, mine.sum.view);
       add_to(accounted, mine.returned.view());
       add_kept(accounted, info, own[rank].view, mine.contributed);
+      ASSERT_NO_FATAL_FAILURE(expect_of_rest(mine.added.view(), rest[rank].view));
+      add_to(entered, mine.added.view());
+      counts.added += mine.added.count();
+      counts.contributed += mine.contributed.size();
     }
     ASSERT_EQ(without_zeros(accounted), without_zeros(entered));
     if (info.result == ResultKind::kExactSum && !one.codec) {
@@ -98,6 +134,11 @@ void check_allreduce_grid(const AlgorithmInfo& info, const Case& one, int steps)
       ASSERT_EQ(without_zeros(sum), without_zeros(entered));
     }
   }
+}
+
+void check_allreduce_grid(const AlgorithmInfo& info, const Case& one, int steps) {
+  GridCounts counts;
+  check_allreduce_grid(info, one, steps, counts);
 }
 
 class AllreduceGrid : public ::testing::TestWithParam<AlgorithmInfo> {};
@@ -146,6 +187,41 @@ TEST_P(AllreduceGrid, LossyCodecs) {
       check_allreduce_grid(GetParam(), {size, 4096, 200, Spread::kClustered, 13, codec_from_text(codec).value()}, 3);
     }
   }
+}
+
+/// What an index codec adds is of the rest, and the law has it: also of sums that are exact, where nothing else comes back.
+TEST_P(AllreduceGrid, CodecsThatAddEntriesOfTheRest) {
+  const bool codes_sparse = !GetParam().dense_only && !GetParam().selects;
+  for (const char* codec : {"bloom_p0:0.1", "bloom_p1:0.1+bf16", "bloom_p2:0.1", "bloom_blocked:0.1+bf16"}) {
+    GridCounts counts;
+    for (const uint32_t size : {1u, 2u, 3u, 6u}) {
+      Case one{size, 2000, 100, Spread::kUniform, 23, codec_from_text(codec).value()};
+      one.rest = true;
+      ASSERT_NO_FATAL_FAILURE(check_allreduce_grid(GetParam(), one, 3, counts));
+    }
+    // Which algorithm `auto` tries out is the machine's matter.
+    if (GetParam().id == AlgorithmId::kAuto) continue;
+    EXPECT_EQ(counts.added > 0, codes_sparse) << codec;
+  }
+}
+
+/// Those that select by themselves add what they were given and did not select.
+TEST_P(AllreduceGrid, CodecsThatAddEntriesThatWereNotSelected) {
+  if (!GetParam().selects) GTEST_SKIP() << "it selects nothing";
+  const auto contributed_with = [](const char* codec) {
+    GridCounts counts;
+    for (const uint32_t size : {2u, 3u, 6u}) {
+      Case one{size, 2000, 100, Spread::kUniform, 29, codec_from_text(codec).value()};
+      one.full = true;
+      check_allreduce_grid(GetParam(), one, 3, counts);
+    }
+    return counts.contributed;
+  };
+  const uint64_t selected = contributed_with("gap");
+  EXPECT_GT(contributed_with("bloom_p0:0.1"), selected);
+  EXPECT_GT(contributed_with("bloom_blocked:0.1+bf16"), selected);
+  EXPECT_GT(contributed_with("bloom_p1:0.1"), 0u);
+  EXPECT_GT(contributed_with("bloom_p2:0.1+bf16"), 0u);
 }
 
 TEST_P(AllreduceGrid, DenseContributions) {

@@ -137,9 +137,14 @@ class PumpedAllreduce {
 
   /// One step. Results by rank; an error where the group ended, or where a rank still waits when nothing is on its way.
   std::vector<Result<Reduced>> step(const std::vector<HeldStream>& own) {
-    return run_on_all<Reduced>(
-        pump, description_of(*ranks_[0], settings_),
-        [this, &own](uint32_t rank, Channel& channel) { return ranks_[rank]->run(channel, own[rank]); });
+    return step(own, std::vector<HeldStream>(own.size()));
+  }
+  /// rest   of each rank, what stays beside its contribution.
+  std::vector<Result<Reduced>> step(const std::vector<HeldStream>& own, const std::vector<HeldStream>& rest) {
+    const auto body = [this, &own, &rest](uint32_t rank, Channel& channel) {
+      return ranks_[rank]->run(channel, Contribution(own[rank], rest[rank]));
+    };
+    return run_on_all<Reduced>(pump, description_of(*ranks_[0], settings_), body);
   }
 
   std::span<const std::unique_ptr<Allreduce>> ranks() const { return ranks_; }

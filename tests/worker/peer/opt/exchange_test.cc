@@ -350,6 +350,107 @@ TEST_F(BothPaths, WithStepsInFlightTheLawHolds) {
   }
 }
 
+/// One rank whose index codec sends other entries than were selected (DeepReduce 4): every value that is summed must be what the
+/// rank had there, selected or not, and leave it. Velocities end where something was sent. Returns how many entries were sent
+/// beside the selected ones.
+size_t expect_original_values(const ExchangeBooks& books, const OptimizerOptions& options, bool sends_selected) {
+  const double factor = options.momentum == "none" ? 0 : std::stod(options.momentum.substr(11));
+  Values residual(kExchangeDimension), velocity(kExchangeDimension);
+  size_t beside = 0;
+  for (uint64_t step = 0; step < kExchangeSteps; ++step) {
+    const Values gradient = dense_values(gradient_of(0, step).view());
+    for (size_t i = 0; i < kExchangeDimension; ++i) {
+      velocity[i] = factor * velocity[i] + gradient[i];
+      residual[i] += velocity[i];
+    }
+    const std::vector<size_t> chosen = selected(residual, options.select, step);
+    for (size_t i = 0; i < kExchangeDimension; ++i) {
+      const double sent = books.sums[step][i];
+      const bool is_chosen = std::ranges::find(chosen, i) != chosen.end();
+      if (sent == 0 && !(is_chosen && sends_selected)) continue;
+      EXPECT_EQ(sent, residual[i]) << step << ", " << i;
+      beside += is_chosen ? 0 : 1;
+      residual[i] = velocity[i] = 0;
+    }
+  }
+  EXPECT_EQ(books.residual, residual);
+  return beside;
+}
+
+TEST_F(BothPaths, FalsePositivesCarryTheOriginalGradient) {
+  struct Case {
+    const char* codec;
+    bool sends_selected;
+  };
+  const Case cases[] = {{"bloom_p0:0.3", true},    {"bloom_p1:0.3", false},     {"bloom_p2:0.3", false},
+                        {"bloom_left:0.3", false}, {"bloom_middle:0.3", false}, {"bloom_right:0.3", false}};
+  for (const Case& one : cases) {
+    for (const char* momentum : {"none", "correction:0.5"}) {
+      for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
+        SCOPED_TRACE(std::string(one.codec) + ' ' + momentum + ' ' + std::string(path_name(path)));
+        OptimizerOptions options;
+        options.algorithm = path == ExchangePath::kPeers ? peer::AlgorithmId::kRedsyncAllgather : options.algorithm;
+        options.select = selection_from_text("topk:9").value();
+        options.codec = codec_from_text(one.codec).value();
+        options.momentum = momentum;
+        const std::vector<ExchangeBooks> books = run(1, path, options);
+        ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
+        EXPECT_GT(expect_original_values(books[0], options, one.sends_selected), 0u);
+      }
+    }
+  }
+}
+
+/// What a codec adds leaves the residual also where its error on values is dropped.
+TEST_F(BothPaths, FalsePositivesAreNotCountedTwiceWhereErrorsAreDropped) {
+  for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
+    OptimizerOptions options;
+    options.algorithm = path == ExchangePath::kPeers ? peer::AlgorithmId::kSsarRecursiveDoubling : options.algorithm;
+    options.select = selection_from_text("topk:9").value();
+    options.codec = codec_from_text("bloom_p0:0.3").value();
+    options.codec_error = CodecError::kDropped;
+    const std::vector<ExchangeBooks> books = run(3, path, options);
+    ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
+    expect_law(books, all_gradients(3));
+    EXPECT_GT(books[0].counts.entries, 9u * kExchangeSteps) << path_name(path);
+  }
+}
+
+TEST_F(BothPaths, EveryAllreduceKeepsTheLawWithEntriesThatItsCodecAdds) {
+  for (const peer::AlgorithmInfo& info : peer::algorithms()) {
+    for (const char* codec : {"bloom_p0:0.3", "bloom_p1:0.3", "bloom_p2:0.1"}) {
+      for (const uint32_t in_flight : {0u, 2u}) {
+        for (const uint32_t ranks : {2u, 3u}) {
+          SCOPED_TRACE(std::string(info.name) + ' ' + codec + ' ' + std::to_string(in_flight) + ' ' +
+                       std::to_string(ranks));
+          OptimizerOptions options;
+          options.algorithm = info.id;
+          options.select = selection_from_text("topk:9").value();
+          options.codec = codec_from_text(codec).value();
+          options.asynchronous = in_flight;
+          const std::vector<ExchangeBooks> books = run(ranks, ExchangePath::kPeers, options);
+          ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
+          expect_law(books, all_gradients(ranks));
+        }
+      }
+    }
+  }
+}
+
+TEST(Exchange, AnErrorThatGrowsWhereItIsFedBackIsDropped) {
+  const auto error_of = [](const char* codec) {
+    OptimizerOptions options;
+    options.codec = codec_from_text(codec).value();
+    return codec_error_of(options);
+  };
+  for (const char* codec : {"gap", "gap+qsgd8", "bloom_p0+qsgd8", "bloom_p1", "bloom_p2"}) {
+    EXPECT_EQ(error_of(codec), CodecError::kRetained) << codec;
+  }
+  for (const char* codec : {"bloom_naive", "bloom_p0+qsgd2", "gap+sketchml"}) {
+    EXPECT_EQ(error_of(codec), CodecError::kDropped) << codec;
+  }
+}
+
 TEST_F(BothPaths, ClippingIsToTheThresholdOverTheRootOfTheRanks) {
   constexpr uint32_t kRanks = 4;
   for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {

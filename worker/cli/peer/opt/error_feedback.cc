@@ -25,10 +25,10 @@ Result<ErrorFeedback> ErrorFeedback::make(const ErrorFeedbackOptions& options) {
   return feedback;
 }
 
-void ErrorFeedback::add(const StreamView& stream) {
+void ErrorFeedback::add(const StreamView& stream, float sign) {
   if (stream.values.empty()) return;
   if (residual_.empty()) residual_.assign(options_.dimension, 0.0F);
-  add_scaled(residual_, stream, 1.0F);
+  add_scaled(residual_, stream, sign);
 }
 
 HeldStream ErrorFeedback::take_all() {
@@ -64,6 +64,11 @@ Result<HeldStream> ErrorFeedback::contribution(Stream&& gradient, uint64_t step)
   return takes_all ? take_all() : take_selected(step);
 }
 
+HeldStream ErrorFeedback::rest() const {
+  if (residual_.empty()) return {};
+  return HeldStream::from(Stream{options_.dimension, true, {}, residual_});
+}
+
 Stream ErrorFeedback::take_residual() {
   Stream all = Stream::empty(options_.dimension);
   if (residual_.empty()) return all;
@@ -73,6 +78,7 @@ Stream ErrorFeedback::take_residual() {
 }
 
 void ErrorFeedback::take_back(const HeldStream& own, const peer::Reduced& reduced) {
+  add(reduced.added.view(), -1.0F);
   if (options_.codec_error == CodecError::kRetained) add(reduced.returned.view());
   if (options_.result != peer::ResultKind::kGlobalTopk || own.view.values.empty()) return;
   // own - what was handed over, entry by entry.

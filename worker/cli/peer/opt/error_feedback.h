@@ -41,6 +41,9 @@ class ErrorFeedback {
   /// step that is all of it.
   /// Errors   non_finite: NaN or infinity in the gradient.
   Result<HeldStream> contribution(Stream&& gradient, uint64_t step);
+  /// Returns what stays beside the last contribution: a copy of the residual, of dimension 0 while nothing stayed. An index
+  /// codec that sends more than was selected fills from it (peer::Contribution::rest); take_back() takes out what it sent.
+  HeldStream rest() const;
   /// The step's allreduce has ended: `own` is what was contributed to it.
   void take_back(const HeldStream& own, const peer::Reduced& reduced);
 
@@ -54,7 +57,7 @@ class ErrorFeedback {
 
  private:
   explicit ErrorFeedback(const ErrorFeedbackOptions& options) : options_(options) {}
-  void add(const StreamView& stream);
+  void add(const StreamView& stream, float sign = 1.0F);
   HeldStream take_all();
   Result<HeldStream> take_selected(uint64_t step);
 

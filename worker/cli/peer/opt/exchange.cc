@@ -1,5 +1,6 @@
 #include "worker/cli/peer/opt/exchange.h"
 
+#include "kernels/codec/picking_codec.h"
 #include "worker/peer/stream_wire.h"
 
 namespace millrace::cli {
@@ -15,6 +16,9 @@ CodecError codec_error_of(const OptimizerOptions& options) {
     if (!is_lossy(codec)) continue;
     const ValueCodec* values = find_value_codec(codec->value);
     if (values != nullptr && !values->contraction(*codec)) return CodecError::kDropped;
+    // Values at other indices than theirs: fed back, the error grows.
+    const PickingIndexCodec* picking = picking_codec(*find_index_codec(codec->index));
+    if (picking != nullptr && picking->by_position()) return CodecError::kDropped;
   }
   return CodecError::kRetained;
 }

@@ -63,6 +63,21 @@ double squared_norm_of(std::span<const float> values) {
   return sum;
 }
 
+/// The entries of `stream` that did not all come back: where everything did, nothing was applied.
+HeldStream without_returned(const StreamView& stream, const StreamView& returned) {
+  Stream out = Stream::empty(stream.dimension);
+  size_t back = 0;
+  for (size_t at = 0; at < stream.values.size(); ++at) {
+    const auto index = stream.dense ? static_cast<uint32_t>(at) : stream.indices[at];
+    while (back < returned.indices.size() && returned.indices[back] < index) ++back;
+    const bool is_back = back < returned.indices.size() && returned.indices[back] == index;
+    if (stream.values[at] == 0 || (is_back && returned.values[back] == stream.values[at])) continue;
+    out.indices.push_back(index);
+    out.values.push_back(stream.values[at]);
+  }
+  return HeldStream::from(std::move(out));
+}
+
 class PeerExchange final : public Exchange {
  public:
   PeerExchange(const ExchangeSetup& setup, const OptimizerOptions& options, ErrorFeedback feedback,
@@ -110,7 +125,9 @@ class PeerExchange final : public Exchange {
     if (grid_) *own = grid_->round(*own);
     const StepSends sends = step_sends(select_, setup_.dimension, step);
     const Allreduces& of_step = sends == StepSends::kUncompressed ? exact_ : usual_;
-    auto pending = setup_.group.start_allreduce(*of_step.each[step % of_step.each.size()], of_step.settings, *own);
+    peer::Contribution given(*own, rest_beside(of_step.settings));
+    auto pending =
+        setup_.group.start_allreduce(*of_step.each[step % of_step.each.size()], of_step.settings, std::move(given));
     if (!pending) return std::unexpected(pending.error());
     // Masks are for entries that arrive late (worker/DESIGN.md). Without a rest no entry does.
     const bool holds_back = sends == StepSends::kSome || reselects_;
@@ -125,7 +142,7 @@ class PeerExchange final : public Exchange {
     if (!reduced) return std::unexpected(reduced.error());
     if (grid_) return finish_on_grid(oldest, std::move(reduced->sum));
     feedback_.take_back(oldest.own, *reduced);
-    entries_ += keeps_largest() ? reduced->contributed.size() : oldest.own.view.count();
+    entries_ += keeps_largest() ? reduced->contributed.size() : oldest.own.view.count() + reduced->added.count();
     if (oldest.masks) mask(oldest.own, *reduced);
     return StepSum{std::move(reduced->sum), static_cast<double>(setup_.group.size())};
   }
@@ -170,11 +187,24 @@ class PeerExchange final : public Exchange {
     return feedback_.contribution(std::move(gradient), step);
   }
 
+  /// What the contribution's index codec fills from, where it sends more than was selected.
+  HeldStream rest_beside(const peer::AllreduceSettings& settings) const {
+    const auto& codec = settings.wire.contribution;
+    if (!codec || find_index_codec(codec->index)->lossless() || keeps_largest()) return {};
+    return feedback_.rest();
+  }
+
   bool keeps_largest() const { return usual_.each.front()->info().result == peer::ResultKind::kGlobalTopk; }
 
-  /// Of what was sent, the velocity of what was handed over ends.
+  /// Of what was sent, entries that the index codec added among it, the velocity of what was handed over ends.
   void mask(const HeldStream& own, const peer::Reduced& reduced) {
-    if (!keeps_largest()) return velocity_->applied(0, own, nullptr);
+    if (!keeps_largest()) {
+      const StreamView returned = reduced.returned.view();
+      const bool all_went = returned.count() == 0;
+      velocity_->applied(0, all_went ? own : without_returned(own.view, returned), nullptr);
+      velocity_->applied(0, without_returned(reduced.added.view(), returned), nullptr);
+      return;
+    }
     Stream carried = Stream::empty(setup_.dimension);
     carried.indices = reduced.contributed;
     carried.values.assign(carried.indices.size(), 1.0F);
