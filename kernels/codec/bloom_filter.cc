@@ -17,9 +17,14 @@ constexpr uint64_t kSeedStream = 0x626c6f6f6d;  // "bloom": apart from the quant
 BloomShape BloomShape::optimal(uint64_t count, double rate) {
   const double ln2 = std::log(2.0);
   const double n = static_cast<double>(std::max<uint64_t>(count, 1));
-  const double bits = std::ceil(-n * std::log(rate) / (ln2 * ln2));
+  const bool has_one_probe = rate > 0.5;
+  const double bits = std::ceil(has_one_probe ? -n / std::log1p(-rate) : -n * std::log(rate) / (ln2 * ln2));
   BloomShape shape;
   shape.bits = (static_cast<uint64_t>(bits) + 31) / 32 * 32;
+  if (has_one_probe) {
+    shape.probes = 1;
+    return shape;
+  }
   const double probes = std::round(static_cast<double>(shape.bits) / n * ln2);
   // A filter that was rounded up is no reason for more hash functions than the rate asks for.
   const double wanted = std::max(1.0, std::round(-std::log2(rate)));
@@ -28,13 +33,14 @@ BloomShape BloomShape::optimal(uint64_t count, double rate) {
 }
 
 BloomShape::Counts BloomShape::counts() const {
-  // probes = round(x), x = -log2(rate) >= 1; bits = n x / ln 2, rounded up to 32.
+  // probes = round(x), x = -log2(rate) >= 1; bits = n x / ln 2, rounded up to 32. Rates over 1/2: probes = 1, and bits from
+  // n / -ln(1 - rate) on for the largest rate below 1, which is 1 - 2^-53.
   constexpr double kRounding = 1e-3;
-  const double most = probes == 1 ? 1.0 : probes - 0.5;
+  constexpr double kLargestRateBits = 53;
   const double scaled = std::log(2.0) * static_cast<double>(bits);
+  const double most = probes == 1 ? scaled * kLargestRateBits : scaled / (probes - 0.5);
   const double least = (scaled - 33 * std::log(2.0)) / (probes + 0.5);
-  return {static_cast<uint64_t>(std::ceil(std::max(0.0, least - kRounding))),
-          static_cast<uint64_t>(scaled / most + kRounding)};
+  return {static_cast<uint64_t>(std::ceil(std::max(0.0, least - kRounding))), static_cast<uint64_t>(most + kRounding)};
 }
 
 uint64_t BloomShape::set_most(uint64_t count) const {

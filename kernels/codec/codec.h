@@ -35,7 +35,7 @@ struct CodecSpec {
       false;  ///< `index` and `value` are chosen by measured cost (kernels/codec/choice.h); they are the defaults
   IndexCodecId index = IndexCodecId::kGap;
   ValueCodecId value = ValueCodecId::kRaw;
-  double bloom_false_positive_rate = 0.001;  ///< kBloom
+  double bloom_false_positive_rate = 0.001;  ///< kBloom: in [1e-9, 1)
   uint32_t qsgd_bits = 4;                    ///< kQsgd: 2 to 8
   uint32_t bucket_size = 512;                ///< values that share a scale, of the quantizers that have buckets
   bool qsgd_scale_max = true;                ///< true: bucket maximum; false: L2 norm (the paper)
@@ -47,7 +47,7 @@ struct CodecSpec {
 inline constexpr double kBloomRateMin = 1e-9;
 inline constexpr uint32_t kBucketSizeMax = 1u << 24;
 
-/// Refuses parameters that cannot be (bits not 2 to 8, a rate outside [1e-9, 0.5], ...).
+/// Refuses parameters that cannot be (bits not 2 to 8, a rate outside [1e-9, 1), ...).
 Status validate(const CodecSpec& spec);
 
 /// Parses "auto", "gap", "raw+qsgd4", "bloom:0.01+raw", "gap+qsgd8:l2", "gap+qsgd2:max:1024"; the reverse is codec_text()

@@ -62,8 +62,10 @@ Status validate(const CodecSpec& spec) {
   if (spec.automatic && spec.index != CodecSpec{}.index) {
     return fail(ErrorCode::kInvalidArgument, "auto chooses the index codec: name none beside it");
   }
-  if (!(spec.bloom_false_positive_rate >= kBloomRateMin && spec.bloom_false_positive_rate <= 0.5)) {
-    return fail(ErrorCode::kInvalidArgument, "the Bloom false positive rate must be in [1e-9, 0.5]");
+  if (!(spec.bloom_false_positive_rate >= kBloomRateMin && spec.bloom_false_positive_rate < 1)) {
+    return fail(ErrorCode::kInvalidArgument,
+                "the Bloom false positive rate must be at least 1e-9 and below 1 (at 1 a filter knows every index: use "
+                "bitmap, or a dense stream)");
   }
   if (spec.bucket_size == 0 || spec.bucket_size > kBucketSizeMax) {
     return fail(ErrorCode::kInvalidArgument, "the bucket size must be in [1, 2^24]");

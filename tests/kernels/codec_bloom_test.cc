@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "kernels/codec/bloom_filter.h"
 #include "kernels/codec/codec_list.h"
@@ -27,7 +28,7 @@ IndexBuffer oracle_scan(const ByteBuffer& bytes, uint64_t dimension) {
 
 TEST(BloomCodec, DecodesWhatTheEncoderSaidOnEveryInstructionSet) {
   const uint64_t dimension = 20'011;
-  for (const double rate : {0.5, 0.05, 0.001}) {
+  for (const double rate : {0.99, 0.6, 0.5, 0.05, 0.001}) {
     for (const double density : {0.0, 0.002, 0.2, 1.0}) {
       const IndexBuffer indices = testing::uniform_indices(dimension, density, 3);
       const BloomCoded first = bloom_encoded(indices, dimension, bloom_options(rate));
@@ -56,6 +57,68 @@ TEST(BloomCodec, SizeFollowsTheOptimalFormula) {
     EXPECT_LE(field<uint32_t>(bytes, 8), optimal + 33);
     EXPECT_EQ(field<uint32_t>(bytes, 12), std::round(-std::log2(rate)));
     EXPECT_EQ(bytes.size(), 16 + field<uint32_t>(bytes, 8) / 8);
+  }
+}
+
+TEST(BloomCodec, OverARateOfAHalfOneHashFunctionHasTheFewestBitsThatGiveIt) {
+  const uint64_t dimension = 1 << 18;
+  const IndexBuffer indices = testing::uniform_indices(dimension, 0.05, 4);
+  const double n = static_cast<double>(indices.size());
+  for (const double rate : {0.500001, 0.6, 0.75, 0.9, 0.99, 0.999999, 1 - 0x1p-53}) {
+    const BloomCoded coded = bloom_encoded(indices, dimension, bloom_options(rate));
+    const double bits = field<uint32_t>(coded.bytes, 8);
+    EXPECT_EQ(field<uint32_t>(coded.bytes, 12), 1u) << rate;
+    EXPECT_GE(bits, -n / std::log(1 - rate)) << rate;
+    EXPECT_LE(bits, -n / std::log(1 - rate) + 32) << rate;
+    const double expected = (static_cast<double>(dimension) - n) * rate;
+    const double found = static_cast<double>(coded.decoded.size()) - n;
+    EXPECT_NEAR(found, expected, 0.02 * expected) << rate;
+    IndexBuffer decoded;
+    ASSERT_TRUE(bloom_p0_index_codec().decode(coded.bytes, dimension, coded.decoded.size(), decoded)) << rate;
+    EXPECT_EQ(decoded, coded.decoded);
+    const CodecSpec spec{.bloom_false_positive_rate = rate};
+    EXPECT_EQ(bloom_p0_index_codec().bytes_estimate(indices.size(), dimension, spec), coded.bytes.size()) << rate;
+  }
+}
+
+/// Every codec with a rate, at both of its ends and around 1/2, of no indices, one, some and all.
+TEST(BloomCodec, EveryRateRoundTripsWithAtLeastOneWordAndOneHashFunction) {
+  for (const IndexCodec* codec : index_codecs()) {
+    if (!codec->takes_rate()) continue;
+    for (const double rate : {1e-9, 0.4999999, 0.5, 0.5000001, 0.6, 0.99, 1 - 0x1p-53}) {
+      const BloomShape shape = BloomShape::optimal(0, rate);
+      EXPECT_GE(shape.bits, 32u) << rate;
+      EXPECT_GE(shape.probes, 1u) << rate;
+      for (const double density : {0.0, 0.0005, 0.1, 1.0}) {
+        SCOPED_TRACE(std::string(codec->name()) + ", rate " + std::to_string(rate) + ", density " +
+                     std::to_string(density));
+        const uint64_t dimension = 2003;
+        const IndexBuffer indices = testing::uniform_indices(dimension, density, 3);
+        const BloomCoded coded = testing::bloom_code(*codec, indices, dimension, bloom_options(rate));
+        IndexBuffer decoded;
+        ASSERT_TRUE(codec->decode(coded.bytes, dimension, coded.decoded.size(), decoded));
+        EXPECT_EQ(decoded, coded.decoded);
+      }
+    }
+  }
+}
+
+TEST(BloomCodec, RatesThatCannotBeAreRefusedAndTheErrorSaysWhichCan) {
+  for (const char* rate : {"0.6", "0.99", "0.9999999999", "1e-9", "0.5"}) {
+    const auto spec = codec_from_text(std::string("bloom_p0:") + rate);
+    ASSERT_TRUE(spec) << rate;
+    EXPECT_EQ(codec_from_text(codec_text(*spec)).value(), *spec) << codec_text(*spec);
+  }
+  for (const char* rate : {"1", "1.5", "0.99999999999999999999", "0", "-0.1", "9e-10", "nan", "-nan", "inf"}) {
+    const auto spec = codec_from_text(std::string("bloom_p0:") + rate);
+    ASSERT_FALSE(spec) << rate;
+    EXPECT_EQ(spec.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(spec.error().message.find("loom"), std::string::npos) << spec.error().message;
+  }
+  for (const double rate : {1.0, 2.0, 0.0, -0.5, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    const Status valid = validate(CodecSpec{.bloom_false_positive_rate = rate});
+    ASSERT_FALSE(valid) << rate;
+    EXPECT_NE(valid.error().message.find("at least 1e-9 and below 1"), std::string::npos) << valid.error().message;
   }
 }
 
@@ -154,7 +217,7 @@ TEST(BloomCodec, AFilterOfMoreIndicesThanAreDecodedIsRefusedAndSoIsOneThatIsTooF
 
 TEST(BloomShapes, FiltersHaveNoMoreBitsSetThanIsSaid) {
   for (const uint64_t count : {0, 1, 2, 5, 30, 400, 20'000}) {
-    for (const double rate : {0.5, 0.36, 0.35, 0.18, 0.17, 0.02, 1e-9}) {
+    for (const double rate : {0.99, 0.6, 0.5, 0.36, 0.35, 0.18, 0.17, 0.02, 1e-9}) {
       const IndexBuffer indices = testing::uniform_indices(count, 1.0, 1);
       const BloomShape shape = BloomShape::optimal(count, rate);
       double mean = 0;
@@ -178,6 +241,7 @@ TEST(BloomShapes, AreOptimalForTheCountsThatTheyAreMadeOf) {
   }
   RandomSequence random(RandomKey::from(3));
   for (int i = 0; i < 50; ++i) rates.push_back(std::exp2(-1 - 28.8 * random.next_unit()));
+  for (const double rate : {0.5 + 1e-12, 0.6, 0.75, 0.99, 1 - 1e-12, 1 - 0x1p-53}) rates.push_back(rate);
   for (const double rate : rates) {
     for (const uint64_t count : {1, 2, 3, 7, 22, 23, 100, 5000, 1'000'003, 90'000'000}) {
       const BloomShape shape = BloomShape::optimal(count, rate);
@@ -186,7 +250,12 @@ TEST(BloomShapes, AreOptimalForTheCountsThatTheyAreMadeOf) {
       EXPECT_GE(most, count) << rate;
       // And of few others: half a hash function more or less, and what rounding to 32 bits adds.
       const double k = shape.probes;
-      EXPECT_LE(static_cast<double>(most), (k == 1 ? 1.5 : (k + 0.5) / (k - 0.5)) * static_cast<double>(count) + 24);
+      if (k == 1) {  // any rate from 2^-1.5 to 1
+        EXPECT_LE(static_cast<double>(most), 53 * std::log(2.0) * static_cast<double>(shape.bits) + 1);
+        EXPECT_LE(static_cast<double>(least), static_cast<double>(count));
+        continue;
+      }
+      EXPECT_LE(static_cast<double>(most), (k + 0.5) / (k - 0.5) * static_cast<double>(count) + 24);
       EXPECT_GE(static_cast<double>(least), (k - 0.5) / (k + 0.5) * static_cast<double>(count) - 24);
     }
   }

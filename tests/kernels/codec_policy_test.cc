@@ -41,7 +41,7 @@ class BloomPolicy : public ::testing::TestWithParam<const IndexCodec*> {};
 
 TEST_P(BloomPolicy, DecodesAsManyPositivesAsWereSelectedAndWhatTheEncoderSaid) {
   for (const uint64_t dimension : {1, 40, 20'011}) {
-    for (const double rate : {0.5, 0.05, 0.001, 1e-9}) {
+    for (const double rate : {0.99, 0.6, 0.5, 0.05, 0.001, 1e-9}) {
       for (const double density : {0.0, 0.002, 0.2, 1.0}) {
         SCOPED_TRACE("rate " + std::to_string(rate) + ", density " + std::to_string(density));
         const IndexBuffer indices = testing::uniform_indices(dimension, density, 3);

@@ -61,7 +61,7 @@ TEST(CodecText, RefusesWhatIsNoCodec) {
                            "gap:3",
                            "bloom:",
                            "bloom:0",
-                           "bloom:0.6",
+                           "bloom:1",
                            "bloom:nan",
                            "bloom:-1",
                            "bloom:0.1:2",

@@ -393,7 +393,8 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
       ->each(mark(flags.given.reselect));
   app.add_option("--codec-up", options.codec_up,
                  "auto[+VALUE] (the fastest lossless ones, by measured speed and --link-rate), or INDEX+VALUE: " +
-                     index_codec_words() + " + " + value_codec_words())
+                     index_codec_words() + " + " + value_codec_words() +
+                     ". RATE (0.001) is of a Bloom filter's false positives, from 1e-9 to below 1")
       ->capture_default_str()
       ->each(mark(flags.given.codec_up));
   app.add_option("--codec-down", options.codec_down, "the same, for what comes back")->capture_default_str();

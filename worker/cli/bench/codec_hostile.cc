@@ -162,7 +162,7 @@ HostileCode index_code(const IndexCodec& codec, IndexSpan indices, uint64_t n, d
 
 /// Good codes of other indices that are at most so long.
 void add_good_indices(const IndexCodec& codec, size_t bytes, uint64_t n, Worst& good) {
-  const std::vector<double> rates = codec.takes_rate() ? std::vector<double>{0.5, 0.35, 0.1, 0.001, 1e-9}
+  const std::vector<double> rates = codec.takes_rate() ? std::vector<double>{0.99, 0.6, 0.5, 0.35, 0.1, 0.001, 1e-9}
                                                        : std::vector<double>{CodecSpec().bloom_false_positive_rate};
   for (const Pattern& pattern : kPatterns) {
     const uint64_t most = largest(n, [&](uint64_t count) { return pattern.at(count - 1, count, n) < n; });
