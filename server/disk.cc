@@ -10,6 +10,8 @@
 #include <map>
 #include <system_error>
 
+#include "protocol/files/atomic_file.h"
+
 namespace millrace::server {
 namespace {
 
@@ -28,8 +30,7 @@ class SystemDisk : public Disk {
   SystemDisk& operator=(const SystemDisk&) = delete;
 
   Result<int> create(const std::string& path) override {
-    constexpr mode_t kOwnerOnly = 0600;  // weights may tell about the data they came from
-    return opened(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, kOwnerOnly), path,
+    return opened(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, files::kOwnerOnly), path,
                   "cannot create");
   }
   Status write(int file, ByteSpan bytes) override {
@@ -55,6 +56,7 @@ class SystemDisk : public Disk {
     if (std::rename(from.c_str(), to.c_str()) != 0) return system_error("cannot rename to", to);
     return {};
   }
+  Status check_replaceable(const std::string& path) override { return files::check_replaceable(path); }
   Status sync_folder(const std::string& path) override {
     const Result<int> folder =
         opened(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), path, "cannot open the folder");

@@ -24,6 +24,8 @@ class Disk {
   /// The number means nothing any more, whatever comes back: a full disk may speak up only here.
   virtual Status close(int file) = 0;
   virtual Status rename(const std::string& from, const std::string& to) = 0;
+  /// Finds out whether a file could be renamed to `path`. Changes nothing.
+  virtual Status check_replaceable(const std::string& path) = 0;
   virtual Status sync_folder(const std::string& path) = 0;
   virtual void remove(const std::string& path) = 0;
 

@@ -20,6 +20,7 @@
 #include "monitoring/open_files.h"
 #include "protocol/codec_speeds.h"
 #include "protocol/datagram/key.h"
+#include "protocol/files/atomic_file.h"
 #include "protocol/frame.h"
 #include "protocol/table.h"
 #include "protocol/transport.h"
@@ -183,7 +184,11 @@ Status ShardProcess::Loop::open() {
   JobStore::Saves saves;
   if (!options_.store_dir.empty()) {
     if (const Status usable = check_folder(options_.store_dir); !usable) return usable;
-    saves = {true, static_cast<TimeNs>(options_.store_save_seconds) * kNsPerS};
+    saves.possible = true;
+    saves.every = static_cast<TimeNs>(options_.store_save_seconds) * kNsPerS;
+    saves.judge = [this](const std::string& name) {
+      return files::check_replaceable(store_path(options_.store_dir, options_.shard, name));
+    };
   }
   auto table = protocol::open_sqlite_table(options_.table, kTableWaitMs);
   if (!table) return std::unexpected(table.error());

@@ -22,6 +22,13 @@ Status ShardCore::judge_store(const protocol::JobSpec& spec, const protocol::Job
                 fmt::format("the job is to begin with what was saved, and shard {} keeps no saves (--store-dir)",
                             config_.shard));
   }
+  if (spec.has_store() && config_.saves.possible && config_.saves.judge) {
+    // Found out here, and not after the training whose result is to be saved.
+    if (const Status can = config_.saves.judge(spec.name); !can) {
+      return fail(ErrorCode::kUnsupported, fmt::format("the store's saves would have no place at shard {}: {}",
+                                                       config_.shard, can.error().message));
+    }
+  }
   const uint64_t bytes = store_bytes(spec, layout, config_.shard) + history_bytes(spec, layout, config_.shard);
   if (bytes > config_.limits.job_memory_bytes_max / kStoreShare) {
     return fail(ErrorCode::kLimitExceeded,

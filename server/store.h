@@ -52,6 +52,8 @@ class JobStore {
   struct Saves {
     bool possible = false;
     TimeNs every = 0;  ///< 0: only when asked, and at the end
+    /// Finds out whether a save of the job of that name could take its place. Empty: only the save itself does.
+    std::function<Status(const std::string& name)> judge = {};
   };
   /// REQUIRES: the specification has a store.
   explicit JobStore(const Setup& setup);

@@ -17,15 +17,18 @@ bool is_plain(char c) {
 
 std::string temporary(const std::string& path) { return path + ".new"; }
 
+/// Returns the path of a save that could not take its place.
+std::string kept_name(const std::string& path) { return path + ".kept"; }
+
 }  // namespace
 
-std::string StoreFolder::path_of(const std::string& name) const {
+std::string store_path(const std::string& folder, uint32_t shard, const std::string& name) {
   std::string plain;
   for (const char c : name) {
     plain += is_plain(c) ? std::string(1, c) : fmt::format("%{:02X}", static_cast<uint8_t>(c));
     if (plain.size() >= kNameBytesMax) break;
   }
-  return fmt::format("{}/{}-{:016x}.shard-{}.store", folder_, plain, hash64(name), shard_);
+  return fmt::format("{}/{}-{:016x}.shard-{}.store", folder, plain, hash64(name), shard);
 }
 
 StoreFolder::~StoreFolder() {
@@ -44,6 +47,8 @@ void StoreFolder::give_up(const std::string& name) {
 Status StoreFolder::write(const StoreRequest& request) {
   if (request.what == StoreRequest::What::kBegin) {
     give_up(request.name);
+    // Before weights are copied and written: an obstacle to the rename would be there at the end, too.
+    if (Status can = disk_.check_replaceable(path_of(request.name)); !can) return can;
     const Result<int> file = disk_.create(temporary(path_of(request.name)));
     if (!file) return std::unexpected(file.error());
     open_[request.name] = *file;
@@ -63,10 +68,14 @@ Status StoreFolder::write_and_end(const std::string& name, int file, const Store
   if (const Status done = disk_.write(file, request.bytes.bytes); !done) return done;
   if (const Status done = disk_.sync(file); !done) return done;
   open_.erase(name);
-  Status done = disk_.close(file);
-  if (done) done = disk_.rename(temporary(path), path);
-  if (!done) {
+  if (const Status done = disk_.close(file); !done) {
     disk_.remove(temporary(path));
+    return done;
+  }
+  if (Status done = disk_.rename(temporary(path), path); !done) {
+    // The save is whole: another name keeps it from the next save, which overwrites the temporary file.
+    const bool kept = disk_.rename(temporary(path), kept_name(path)).has_value();
+    done.error().message += fmt::format("; the save is in '{}'", kept ? kept_name(path) : temporary(path));
     return done;
   }
   return disk_.sync_folder(folder_);

@@ -11,9 +11,14 @@
 
 namespace millrace::server {
 
+/// Returns FOLDER/NAME-HASH.shard-N.store. Other characters of the name than letters, digits, '_', '-', '.' are %XX; a
+/// long name is cut.
+std::string store_path(const std::string& folder, uint32_t shard, const std::string& name);
+
 /// The saves of one shard in a folder, a file a job. A save appears whole or not at all, and stays over power cuts: temporary
-/// file, fsync, rename, fsync of the folder. Whatever fails, what was there before stays, and the temporary file is removed; one
-/// that a dead process left is overwritten by the next save of that job.
+/// file, fsync, rename, fsync of the folder. Whatever fails, what was there before stays, and the temporary file is
+/// removed; a save that is whole and cannot take its place stays beside it, as NAME.kept. A file that a dead process
+/// left is overwritten by the next save of that job.
 ///
 /// Threads  one at a time.
 class StoreFolder {
@@ -25,14 +30,16 @@ class StoreFolder {
   StoreFolder(const StoreFolder&) = delete;
   StoreFolder& operator=(const StoreFolder&) = delete;
 
-  /// Begins a save, goes on with it, ends it. Errors  io; invalid_argument: nothing was begun.
+  /// Begins a save, goes on with it, ends it.
+  ///
+  /// Errors  io: also where the save could not take the place of the one before, found out when it begins;
+  ///         invalid_argument: nothing was begun.
   Status write(const StoreRequest& request);
 
   /// Errors  io: no save of that name, or it cannot be read; as read_store_file().
   Result<StoreFile> load(const std::string& name);
 
-  /// FOLDER/NAME-HASH.shard-N.store: what is no letter, digit, '_', '-' or '.' in the name is %XX; long names are cut.
-  std::string path_of(const std::string& name) const;
+  std::string path_of(const std::string& name) const { return store_path(folder_, shard_, name); }
 
  private:
   Status write_and_end(const std::string& name, int file, const StoreRequest& request);

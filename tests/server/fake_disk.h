@@ -69,6 +69,7 @@ class FakeDisk : public server::Disk {
     names_.erase(from);
     return {};
   }
+  Status check_replaceable(const std::string&) override { return call("check_replaceable"); }
   Status sync_folder(const std::string&) override {
     const Status done = call("sync_folder");
     if (done) flushed_names_ = names_;

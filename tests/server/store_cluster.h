@@ -12,7 +12,7 @@
 /// Scripted clusters whose jobs have a store.
 namespace millrace::server {
 
-inline constexpr JobStore::Saves kSaves = {true, 0};
+inline const JobStore::Saves kSaves = {true, 0};
 
 inline std::vector<float> constant(float value, size_t dimension = 64) { return std::vector<float>(dimension, value); }
 

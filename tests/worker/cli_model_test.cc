@@ -17,7 +17,6 @@
 #include "kernels/base/random.h"
 #include "tests/support/format_versions.h"
 #include "tests/worker/temporary_folder.h"
-#include "worker/cli/atomic_file.h"
 #include "worker/cli/descent.h"
 #include "worker/cli/linear_model.h"
 #include "worker/cli/model_file.h"
@@ -351,44 +350,10 @@ TEST(ModelFile, ErrorsNameTheFile) {
               HasSubstr("it is not a model of `millrace train`"));
   EXPECT_THAT(read_model("/dev/zero").error().message, HasSubstr("it is not a model"))
       << "what has no end is not read to it";
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder / "");  // where a model is kept that cannot be where it should
   EXPECT_EQ(write_model(folder / "no/such/m", random_model(Loss::kHinge, 1, 1)).error().code, ErrorCode::kIo);
-}
-
-TEST(AtomicFile, AnEndWithoutCommitLeavesTheOldFile) {
-  const TemporaryFolder folder;
-  const std::string path = folder.write("f", "old");
-  {
-    auto file = AtomicFile::create(path);
-    ASSERT_TRUE(file);
-    const ByteBuffer bytes(100, 1);
-    ASSERT_TRUE(file->write(bytes));
-    EXPECT_EQ(folder.file_count(), 2U);
-  }
-  EXPECT_EQ(folder.read("f"), "old");
-  EXPECT_EQ(folder.file_count(), 1U);
-}
-
-TEST(AtomicFile, WhatIsNoFileIsRefusedAndNotReplaced) {
-  const TemporaryFolder folder;
-  ASSERT_EQ(mkdir((folder / "f").c_str(), 0700), 0);
-  EXPECT_THAT(AtomicFile::create(folder / "f").error().message, HasSubstr("it is a folder"));
-  // A pipe stands for devices as well: renaming onto /dev/null would put a file in its place.
-  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
-  EXPECT_THAT(AtomicFile::create(folder / "pipe").error().message, HasSubstr("a device, a pipe or a socket"));
-  EXPECT_EQ(folder.file_count(), 2U) << "no temporary file is left";
-}
-
-TEST(AtomicFile, UnfinishedFilesAreRemovedAtAnEndWithoutDestructors) {
-  const TemporaryFolder folder;
-  auto done = AtomicFile::create(folder / "done");
-  ASSERT_TRUE(done && done->commit());
-  auto open = AtomicFile::create(folder / "open");
-  ASSERT_TRUE(open);
-  AtomicFile moved = std::move(*open);
-  EXPECT_EQ(folder.file_count(), 2U);
-  remove_unfinished_files();
-  EXPECT_EQ(folder.file_count(), 1U);
-  EXPECT_TRUE(std::filesystem::exists(folder / "done"));
+  std::filesystem::current_path(before);
 }
 
 TEST(ModelFile, WeightsThatAreNotFiniteAreNotWritten) {
@@ -402,7 +367,7 @@ TEST(ModelFile, WeightsThatAreNotFiniteAreNotWritten) {
   EXPECT_EQ(folder.read("m"), "old");
 }
 
-TEST(AtomicFile, OnAFullDiskTheOldFileStays) {
+TEST(ModelFile, OnAFullDiskTheOldFileStaysAndTheModelIsKeptElsewhere) {
   const TemporaryFolder folder;
   const std::string disk = folder / "disk";
   ASSERT_EQ(mkdir(disk.c_str(), 0700), 0);
@@ -413,7 +378,12 @@ TEST(AtomicFile, OnAFullDiskTheOldFileStays) {
     std::fill(model.values().begin(), model.values().end(), 1.0F);
     return model;
   }();
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder / "");
   const Status status = write_model(disk + "/model", large);
+  const std::string kept = "./model.kept-" + std::to_string(getpid());
+  const auto model = read_model(kept);
+  std::filesystem::current_path(before);
   EXPECT_EQ(folder.read("disk/model"), "the old model");
   const size_t files = static_cast<size_t>(std::distance(std::filesystem::directory_iterator(disk), {}));
   umount(disk.c_str());
@@ -421,6 +391,9 @@ TEST(AtomicFile, OnAFullDiskTheOldFileStays) {
   EXPECT_EQ(status.error().code, ErrorCode::kIo);
   EXPECT_THAT(status.error().message, HasSubstr("No space left on device; a file that was there before is unchanged"));
   EXPECT_EQ(files, 1U) << "the unfinished file is removed";
+  EXPECT_THAT(status.error().message, HasSubstr("what was to be in it is in " + kept));
+  ASSERT_TRUE(model) << model.error().message;
+  EXPECT_TRUE(std::ranges::equal(model->values(), large.values()));
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/cli/atomic_file.h"
+#include "protocol/files/atomic_file.h"
 #include "worker/cli/bench/bench_command.h"
 #include "worker/cli/bench/converge.h"
 #include "worker/cli/commands.h"
@@ -43,12 +43,9 @@ void print_converge_rows(const nlohmann::json& result) {
 }
 
 Outcome write_plot(const std::string& path, const std::string& svg) {
-  auto file = AtomicFile::create(path);
-  if (!file) return fail_with(file.error());
-  ByteBuffer bytes(svg.begin(), svg.end());
-  if (Status written = file->write(bytes); !written) return fail_with(written.error());
-  if (Status done = file->commit(); !done) return fail_with(done.error());
-  return {};
+  const ByteBuffer bytes(svg.begin(), svg.end());
+  const Status written = files::write_file_atomically(path, bytes);
+  return written ? Outcome() : fail_with(written.error());
 }
 
 Outcome run_converge(ConvergeFlags& flags) {
@@ -58,7 +55,7 @@ Outcome run_converge(ConvergeFlags& flags) {
     flags.options.slow = *slow;
   }
   if (!flags.plot.empty()) {
-    if (const auto probe = AtomicFile::create(flags.plot); !probe) return fail_with(probe.error());
+    if (Status can = files::try_to_write(flags.plot); !can) return fail_with(can.error());
   }
   const auto result =
       run_cluster_bench("converge", [&flags](const SayLine& say) { return bench_converge(flags.options, say); });

@@ -16,7 +16,7 @@
 #include "kernels/select/select.h"
 #include "kernels/stream/stream.h"
 #include "monitoring/standard_streams.h"
-#include "worker/cli/atomic_file.h"
+#include "protocol/files/atomic_file.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
 #include "worker/cli/interruption.h"
@@ -243,7 +243,7 @@ Outcome prepare_outputs(TrainFlags& flags, std::unique_ptr<WorkerPort>& port) {
   const bool writes_model = !flags.output.empty() && flags.options.worker == 0;
   for (const std::string& path : {writes_model ? flags.output : std::string(), flags.options.state_path}) {
     if (path.empty()) continue;
-    if (const auto probe = AtomicFile::create(path); !probe) return fail_with(probe.error());
+    if (Status can = files::try_to_write(path); !can) return fail_with(can.error());
   }
   return open_port(flags, port);
 }

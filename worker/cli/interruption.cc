@@ -5,7 +5,7 @@
 #include <csignal>
 #include <string_view>
 
-#include "worker/cli/atomic_file.h"
+#include "protocol/files/atomic_file.h"
 #include "worker/cli/outcome.h"
 
 namespace millrace::cli {
@@ -32,7 +32,7 @@ extern "C" void on_save_signal(int /*signal*/) { save_requested.store(true); }
 
 extern "C" void on_last_signal(int /*signal*/) {
   constexpr std::string_view kLine = "millrace: interrupted; nothing was written\n";
-  remove_unfinished_files();
+  files::remove_unfinished_files();
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kLine.data(), kLine.size());
   _exit(static_cast<int>(ExitCode::kInterrupted));
 }

@@ -40,7 +40,7 @@ struct LibsvmWriter::Deflater {
   ~Deflater() { deflateEnd(&stream); }
 
   /// Compresses what stream.next_in holds into the file.
-  Status drain(AtomicFile& file, int flush) {
+  Status drain(files::AtomicFile& file, int flush) {
     do {
       stream.next_out = out.data();
       stream.avail_out = static_cast<uInt>(out.size());
@@ -52,12 +52,12 @@ struct LibsvmWriter::Deflater {
 };
 
 Result<LibsvmWriter> LibsvmWriter::create(const std::string& path) {
-  auto file = AtomicFile::create(path);
+  auto file = files::AtomicFile::create(path);
   if (!file) return std::unexpected(file.error());
   return LibsvmWriter(std::move(*file), path.ends_with(".gz") ? std::make_unique<Deflater>() : nullptr);
 }
 
-LibsvmWriter::LibsvmWriter(AtomicFile file, std::unique_ptr<Deflater> deflater)
+LibsvmWriter::LibsvmWriter(files::AtomicFile file, std::unique_ptr<Deflater> deflater)
     : file_(std::move(file)), deflater_(std::move(deflater)) {}
 LibsvmWriter::LibsvmWriter(LibsvmWriter&& other) noexcept = default;
 LibsvmWriter::~LibsvmWriter() = default;

@@ -7,11 +7,12 @@
 
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
-#include "worker/cli/atomic_file.h"
+#include "protocol/files/atomic_file.h"
 
 namespace millrace::cli {
 
-/// Writes LIBSVM text, gzip where the path ends in .gz, as an AtomicFile: the file appears whole at commit() or not at all.
+/// Writes LIBSVM text, gzip where the path ends in .gz, as a files::AtomicFile: the file appears whole at commit() or
+/// not at all.
 ///
 /// Threads  one.
 class LibsvmWriter {
@@ -33,10 +34,10 @@ class LibsvmWriter {
 
  private:
   struct Deflater;
-  LibsvmWriter(AtomicFile file, std::unique_ptr<Deflater> deflater);
+  LibsvmWriter(files::AtomicFile file, std::unique_ptr<Deflater> deflater);
   Status flush();
 
-  AtomicFile file_;
+  files::AtomicFile file_;
   std::unique_ptr<Deflater> deflater_;  ///< empty: plain text
   ByteBuffer text_;
   uint64_t rows_ = 0;

@@ -10,7 +10,7 @@
 
 #include "kernels/base/bytes.h"
 #include "kernels/base/hash.h"
-#include "worker/cli/atomic_file.h"
+#include "protocol/files/atomic_file.h"
 
 namespace millrace::cli {
 namespace {
@@ -115,10 +115,7 @@ Status write_model(const std::string& path, const LinearModel& model) {
     return fail(ErrorCode::kNonFinite, "a weight is no longer finite: training diverged, " + path +
                                            " is not written; train with a lower --lr");
   }
-  auto file = AtomicFile::create(path);
-  if (!file) return std::unexpected(file.error());
-  if (Status status = file->write(encode_model(model)); !status) return status;
-  return file->commit();
+  return files::write_file_atomically(path, encode_model(model));
 }
 
 Result<LinearModel> read_model(const std::string& path) {

@@ -26,7 +26,8 @@ ByteBuffer encode_model(const LinearModel& model);
 /// Errors  malformed: not a model, truncated, damaged (checksum), not finite. unsupported: a later version.
 Result<LinearModel> decode_model(ByteSpan bytes);
 
-/// Writes atomically: on any failure, a full disk among them, the old file stays.
+/// Writes atomically: on any failure, a full disk among them, the old file stays, and the error's sentence names the
+/// file that the model is in instead.
 /// Errors  io. non_finite: a weight is NaN or infinite.
 Status write_model(const std::string& path, const LinearModel& model);
 

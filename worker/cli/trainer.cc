@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -202,7 +204,7 @@ class Run {
     const Stats stats = session_->stats();
     if (options_.on_stats) options_.on_stats(stats);
     session_.reset();
-    if (!options_.state_path.empty()) ::unlink(options_.state_path.c_str());
+    remove_state();
     TrainResult result{
         .model = std::move(model_), .epochs = {}, .curve = {}, .audit = stats.audit, .by_switch = stats.by_switch};
     if (curve_) result.curve = curve_->evaluated();
@@ -350,6 +352,15 @@ class Run {
 
   void say_return(const std::string& line) const {
     if (options_.on_return) options_.on_return(line);
+  }
+
+  /// Removes the saved state: the next run of that name would begin with it.
+  void remove_state() const {
+    if (options_.state_path.empty() || ::unlink(options_.state_path.c_str()) == 0 || errno == ENOENT) return;
+    say_return(
+        fmt::format("the run is over, and its state {} cannot be removed ({}): remove it, or the next run begins "
+                    "with it",
+                    options_.state_path, std::strerror(errno)));
   }
 
   void save_when_due() {

@@ -9,6 +9,7 @@
 
 #include "monitoring/open_files.h"
 #include "protocol/datagram/endpoint_name.h"
+#include "protocol/files/atomic_file.h"
 #include "worker/core/options.h"
 #include "worker/session/state_file.h"
 
@@ -164,6 +165,10 @@ Result<Beginning> begin_with(const JobOptions& job, std::span<const TensorOption
     return fail(ErrorCode::kInvalidArgument,
                 "initial_weights = first: give every tensor its weights (TensorOptions::weights), the session is to "
                 "hand out the first worker's, or to take them over");
+  }
+  // Found out here, and not hours later when there is a state to lose.
+  if (!job.save_path.empty()) {
+    if (Status can = files::try_to_write(job.save_path, files::kOwnerOnly); !can) return std::unexpected(can.error());
   }
   if (auto opened = open_datagrams(job, spec, beginning); !opened) return std::unexpected(opened.error());
   if (job.load_path.empty() || (job.returns && is_missing(job.load_path))) return beginning;

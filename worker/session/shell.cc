@@ -12,7 +12,7 @@
 #include "kernels/base/version.h"
 #include "protocol/codec_speeds.h"
 #include "protocol/datagram/endpoint_name.h"
-#include "worker/session/state_file.h"
+#include "protocol/files/atomic_file.h"
 
 /// Making a session, and what is asked of it from time to time: statistics, saved state.
 namespace millrace::worker {
@@ -213,7 +213,8 @@ void SessionShell::save_at_end() {
   saved_at_end_ = true;
   if (options_.save_path.empty()) return;
   const auto bytes = state_bytes();
-  const Status written = bytes ? write_file_atomically(options_.save_path, *bytes) : std::unexpected(bytes.error());
+  const Status written = bytes ? files::write_file_atomically(options_.save_path, *bytes, files::kOwnerOnly)
+                               : std::unexpected(bytes.error());
   if (written) {
     say(Severity::kInfo, "state saved to '" + options_.save_path + "'");
   } else {

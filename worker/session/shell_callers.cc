@@ -7,8 +7,8 @@
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
 #include "protocol/codec_speeds.h"
+#include "protocol/files/atomic_file.h"
 #include "worker/session/shell.h"
-#include "worker/session/state_file.h"
 
 /// What callers' threads do: they read the board, fill slots, leave commands and wait.
 namespace millrace::worker {
@@ -301,7 +301,7 @@ Status SessionShell::save(const std::string& path) {
   Result<ByteBuffer> bytes;
   run_there([&] { bytes = state_bytes(); });
   if (!bytes) return std::unexpected(bytes.error());
-  return write_file_atomically(path, *bytes);
+  return files::write_file_atomically(path, *bytes, files::kOwnerOnly);
 }
 
 Result<bool> SessionShell::finish(std::chrono::milliseconds timeout) {

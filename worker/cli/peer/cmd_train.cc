@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "monitoring/standard_streams.h"
-#include "worker/cli/atomic_file.h"
+#include "protocol/files/atomic_file.h"
 #include "worker/cli/flag_range.h"
 #include "worker/cli/interruption.h"
 #include "worker/cli/json_text.h"
@@ -246,9 +246,7 @@ class TrainCommand {
     peer::PeerGroup group(communicator, {.silence_ms_max = flags_.silence_ms_max}, peer::Progress::kByCaller);
     // What can be known to fail at the end is said before hours of training.
     Status writable;
-    if (speaks() && !flags_.output.empty()) {
-      if (const auto probe = AtomicFile::create(flags_.output); !probe) writable = std::unexpected(probe.error());
-    }
+    if (speaks() && !flags_.output.empty()) writable = files::try_to_write(flags_.output);
     Status status = agree(group, description_of(flags_, run_), writable);
     if (status) {
       Result<Dataset> train = read_file(group, flags_.train_path, flags_.dimension);

@@ -178,8 +178,9 @@ struct JobOptions {
                                ///< silent; without, a second process of one worker is refused
   std::string load_path = {};  ///< a saved state to begin with: what was kept back, the place in the log, and the
                                ///< weights; empty: none. With `returns` the file may be missing
-  std::string save_path = {};  ///< where state goes when the session ends with an error; empty: nowhere
-  LogCallback log = {};        ///< empty: silent
+  std::string save_path =
+      {};                ///< where state goes when the session ends with an error; empty: nowhere. connect() tries it
+  LogCallback log = {};  ///< empty: silent
 };
 
 /// When an attached array receives an update.
@@ -503,9 +504,10 @@ class MILLRACE_API Session {
 
   /// Writes what this worker has, in one cut: per tensor residual + contributions in flight and the attached weights, the place
   /// in the log, identity, specification, with a checksum; load_path begins with it. Weights of which no array is attached are
-  /// the caller's to save. Atomic: a temporary file, fsync, rename; on any failure the old file stays.
+  /// the caller's to save. Atomic: a temporary file, fsync, rename; on any failure the old file stays, and the new one
+  /// where there is room for it: beside `path`, in the process's folder, in $TMPDIR or in /tmp.
   ///
-  /// Errors  io: with the path and the system's reason.
+  /// Errors  io: with the path, the system's reason, and the file that has what was to be saved.
   void save(const std::string& path);
 
   /// Waits until every push is answered and acknowledged, then leaves the job as finished. Fused tensors must be pushed equally

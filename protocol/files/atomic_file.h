@@ -1,0 +1,74 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/result.h"
+
+/// Files that appear whole or not at all: models, states, stores, data. All programs write them by these functions.
+namespace millrace::files {
+
+inline constexpr mode_t kForAll = 0666;     ///< less the process's umask
+inline constexpr mode_t kOwnerOnly = 0600;  ///< what may tell about the data that it came from: gradients, weights
+
+/// Finds out whether a file could be put at `path`, before the work begins whose result goes there. Changes nothing.
+///
+/// Errors  io: `path` is a folder, a device, a pipe or a socket; a mount of its own (a file that a container was
+///         given); set immutable; of another user in a folder that is sticky. A folder without write permission is
+///         found by AtomicFile::create().
+Status check_replaceable(const std::string& path);
+
+/// A file that is written beside `path` under a temporary name, synced, then renamed onto it. Until commit() the old
+/// file is untouched; an object that ends without commit() removes its temporary file.
+///
+/// Threads  one.
+class AtomicFile {
+ public:
+  /// Errors  io: as check_replaceable(); the temporary file cannot be made; the sentence names it and the system's
+  ///         reason.
+  static Result<AtomicFile> create(const std::string& path, mode_t mode = kForAll);
+
+  AtomicFile(AtomicFile&& other) noexcept;
+  AtomicFile& operator=(AtomicFile&&) = delete;
+  ~AtomicFile();
+
+  /// Errors  io: a full disk among them.
+  Status write(ByteSpan bytes);
+
+  /// Makes it the file at `path`. Errors io: the old file stays; where all is on the disk and only the rename fails,
+  /// the temporary file stays as well, and the sentence names it.
+  Status commit();
+
+  const std::string& path() const { return path_; }
+  const std::string& temporary_path() const { return temporary_; }
+
+ private:
+  AtomicFile(std::string path, std::string temporary, int descriptor, int slot);
+  std::unexpected<Error> refuse(const char* action) const;
+  void let_go();
+
+  std::string path_;
+  std::string temporary_;
+  int descriptor_ = -1;
+  int slot_ = -1;  ///< where remove_unfinished_files() finds it; −1: all places were taken
+};
+
+/// Finds out whether write_file_atomically() could put a file at `path`; makes a temporary file and removes it.
+///
+/// Errors  io: as AtomicFile::create().
+Status try_to_write(const std::string& path, mode_t mode = kForAll);
+
+/// Puts `bytes` at `path` as a whole or not at all. What cannot be put there is kept: beside it, or where that disk is
+/// full in the process's folder, in $TMPDIR or in /tmp, under a name that no other file has.
+///
+/// Errors  io: the path, the step that failed, the system's reason, and the file that the bytes are in instead.
+Status write_file_atomically(const std::string& path, ByteSpan bytes, mode_t mode = kForAll);
+
+/// Removes the temporary files of all AtomicFiles that are open, for a process that ends without running destructors.
+///
+/// Threads  any; safe in a signal handler.
+void remove_unfinished_files();
+
+}  // namespace millrace::files

@@ -1,0 +1,258 @@
+#include "protocol/files/atomic_file.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+
+#include "tests/worker/temporary_folder.h"
+
+namespace millrace::files {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr uid_t kAnother = 65'534;
+
+ByteBuffer file_bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+
+/// A folder that is the process's, and $TMPDIR, while this lives: what is kept elsewhere is kept here.
+class WorkingFolder : public TemporaryFolder {
+ public:
+  WorkingFolder() {
+    std::filesystem::current_path(path());
+    const char* named = std::getenv("TMPDIR");
+    before_temporary_ = named != nullptr ? named : "";
+    setenv("TMPDIR", path().c_str(), 1);
+  }
+  ~WorkingFolder() {
+    std::filesystem::current_path(before_);
+    if (before_temporary_.empty()) {
+      unsetenv("TMPDIR");
+    } else {
+      setenv("TMPDIR", before_temporary_.c_str(), 1);
+    }
+  }
+
+ private:
+  std::filesystem::path before_ = std::filesystem::current_path();
+  std::string before_temporary_;
+};
+
+std::string kept_name(const std::string& path) { return path + ".kept-" + std::to_string(getpid()); }
+
+TEST(AtomicFile, AnEndWithoutCommitLeavesTheOldFile) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("f", "old");
+  {
+    auto file = AtomicFile::create(path);
+    ASSERT_TRUE(file);
+    ASSERT_TRUE(file->write(ByteBuffer(100, 1)));
+    EXPECT_EQ(folder.file_count(), 2U);
+  }
+  EXPECT_EQ(folder.read("f"), "old");
+  EXPECT_EQ(folder.file_count(), 1U);
+}
+
+TEST(AtomicFile, UnfinishedFilesAreRemovedAtAnEndWithoutDestructors) {
+  const TemporaryFolder folder;
+  auto done = AtomicFile::create(folder / "done");
+  ASSERT_TRUE(done && done->commit());
+  auto open = AtomicFile::create(folder / "open");
+  ASSERT_TRUE(open);
+  AtomicFile moved = std::move(*open);
+  EXPECT_EQ(folder.file_count(), 2U);
+  remove_unfinished_files();
+  EXPECT_EQ(folder.file_count(), 1U);
+  EXPECT_TRUE(std::filesystem::exists(folder / "done"));
+}
+
+TEST(AtomicFile, AFileIsOfItsOwnerAloneWhereThatIsAsked) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(write_file_atomically(folder / "f", file_bytes_of("new"), kOwnerOnly));
+  EXPECT_EQ(std::filesystem::status(folder / "f").permissions(), std::filesystem::perms(0600));
+}
+
+/// All that looks at a path before work begins refuses it, and changes nothing.
+void expect_refused_before_work(const std::string& path, const std::string& words) {
+  const auto check = check_replaceable(path);
+  ASSERT_FALSE(check);
+  EXPECT_EQ(check.error().code, ErrorCode::kIo);
+  EXPECT_THAT(check.error().message, HasSubstr("cannot write " + path + ": "));
+  EXPECT_THAT(check.error().message, HasSubstr(words));
+  EXPECT_THAT(try_to_write(path).error().message, HasSubstr(words));
+  EXPECT_THAT(AtomicFile::create(path).error().message, HasSubstr(words));
+}
+
+TEST(CheckReplaceable, WhatIsNoFileIsRefusedAndNotReplaced) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(mkdir((folder / "f").c_str(), 0700), 0);
+  expect_refused_before_work(folder / "f", "it is a folder");
+  // A pipe stands for devices as well: renaming onto /dev/null would put a file in its place.
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  expect_refused_before_work(folder / "pipe", "a device, a pipe or a socket");
+  EXPECT_EQ(folder.file_count(), 2U) << "no temporary file is left";
+}
+
+TEST(CheckReplaceable, AFileThatIsMountedByItselfIsRefused) {
+  const TemporaryFolder folder;
+  const std::string outside = folder.write("outside", "1");
+  const std::string path = folder.write("f", "2");
+  if (mount(outside.c_str(), path.c_str(), nullptr, MS_BIND, nullptr) != 0) GTEST_SKIP() << "mounts need root";
+  expect_refused_before_work(path, "it is a mount of its own");
+  umount(path.c_str());
+  EXPECT_EQ(folder.file_count(), 2U);
+  EXPECT_TRUE(try_to_write(path)) << "without the mount";
+}
+
+TEST(CheckReplaceable, AFileThatIsSetImmutableIsRefused) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("f", "old");
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  int flags = 0;
+  ASSERT_GE(file, 0);
+  const bool knows = ioctl(file, FS_IOC_GETFLAGS, &flags) == 0;
+  int immutable = flags | FS_IMMUTABLE_FL;
+  if (!knows || ioctl(file, FS_IOC_SETFLAGS, &immutable) != 0) {
+    close(file);
+    GTEST_SKIP() << "this file system, or user, sets no file immutable";
+  }
+  expect_refused_before_work(path, "immutable");
+  ioctl(file, FS_IOC_SETFLAGS, &flags);
+  close(file);
+  EXPECT_TRUE(try_to_write(path));
+}
+
+TEST(CheckReplaceable, AnotherUsersFileInAStickyFolderIsRefused) {
+  const TemporaryFolder folder;
+  if (geteuid() != 0) GTEST_SKIP() << "files of two users need root";
+  const std::string path = folder.write("f", "old");
+  std::filesystem::permissions(folder.path(), std::filesystem::perms(01777));
+  ASSERT_EQ(seteuid(kAnother), 0);
+  expect_refused_before_work(path, "belongs to another user");
+  EXPECT_TRUE(try_to_write(folder / "new"));
+  ASSERT_EQ(seteuid(0), 0);
+  EXPECT_TRUE(try_to_write(path)) << "as its owner";
+}
+
+TEST(CheckReplaceable, AFileThatIsNotThereYetIsTriedInItsFolder) {
+  const TemporaryFolder folder;
+  EXPECT_TRUE(try_to_write(folder / "new"));
+  EXPECT_EQ(folder.file_count(), 0U);
+  EXPECT_THAT(try_to_write(folder / "no/such/f").error().message, HasSubstr("No such file or directory"));
+}
+
+/// Between the check and the end something comes to stand at the path.
+TEST(AtomicFile, AResultThatCannotTakeItsPlaceStaysWhole) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "f";
+  std::string kept;
+  {
+    auto file = AtomicFile::create(path);
+    ASSERT_TRUE(file && file->write(file_bytes_of("result")));
+    kept = file->temporary_path();
+    std::filesystem::create_directory(path);
+    const Status done = file->commit();
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.error().code, ErrorCode::kIo);
+    EXPECT_THAT(done.error().message, HasSubstr("rename: "));
+    EXPECT_THAT(done.error().message, HasSubstr("what was to be in it is in " + kept));
+  }
+  remove_unfinished_files();
+  EXPECT_EQ(folder.read(std::filesystem::path(kept).filename()), "result");
+}
+
+TEST(WriteFileAtomically, AResultIsKeptBesideAPlaceThatItCannotTake) {
+  const WorkingFolder folder;
+  const std::string mounted = folder.write("f", "old");
+  const std::string other = folder.write("other", "other");
+  auto file = AtomicFile::create(mounted);
+  ASSERT_TRUE(file && file->write(file_bytes_of("result")));
+  if (mount(other.c_str(), mounted.c_str(), nullptr, MS_BIND, nullptr) != 0) GTEST_SKIP() << "mounts need root";
+  const Status done = file->commit();
+  const std::string kept = file->temporary_path();
+  umount(mounted.c_str());
+  ASSERT_FALSE(done);
+  EXPECT_THAT(done.error().message, HasSubstr("busy"));
+  EXPECT_EQ(folder.read(std::filesystem::path(kept).filename()), "result");
+  EXPECT_EQ(folder.read("f"), "old");
+}
+
+TEST(WriteFileAtomically, OnAFullDiskTheOldFileStaysAndTheResultIsKeptElsewhere) {
+  const WorkingFolder folder;
+  const std::string disk = folder / "disk";
+  ASSERT_EQ(mkdir(disk.c_str(), 0700), 0);
+  if (mount("none", disk.c_str(), "tmpfs", 0, "size=64k") != 0) GTEST_SKIP() << "a file system of 64 KiB needs root";
+  const std::string path = disk + "/f";
+  const bool first = write_file_atomically(path, ByteBuffer(20'000, uint8_t{3})).has_value();
+  const ByteBuffer large(100'000, uint8_t{7});
+  const Status second = write_file_atomically(path, large, kOwnerOnly);
+  const auto size = std::filesystem::file_size(path);
+  const auto files = std::distance(std::filesystem::directory_iterator(disk), {});
+  umount(disk.c_str());
+  EXPECT_TRUE(first);
+  EXPECT_EQ(size, 20'000U);
+  EXPECT_EQ(files, 1) << "the unfinished file is removed";
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, ErrorCode::kIo);
+  EXPECT_THAT(second.error().message, HasSubstr("No space left on device"));
+  EXPECT_THAT(second.error().message, HasSubstr("what was to be in it is in ./" + kept_name("f")));
+  EXPECT_EQ(folder.read(kept_name("f")), std::string(large.begin(), large.end()));
+  EXPECT_EQ(std::filesystem::status(folder / kept_name("f")).permissions(), std::filesystem::perms(0600));
+}
+
+TEST(WriteFileAtomically, AFolderThatIsGoneAtTheEndDoesNotCostTheResult) {
+  const WorkingFolder folder;
+  const Status done = write_file_atomically(folder / "no/such/f", file_bytes_of("result"));
+  ASSERT_FALSE(done);
+  EXPECT_THAT(done.error().message, HasSubstr("is in ./" + kept_name("f")));
+  EXPECT_EQ(folder.read(kept_name("f")), "result");
+}
+
+TEST(WriteFileAtomically, WhatWasKeptBeforeIsNotOverwritten) {
+  const WorkingFolder folder;
+  folder.write(kept_name("f"), "earlier");
+  const TemporaryFolder temporary;
+  setenv("TMPDIR", temporary.path().c_str(), 1);
+  const Status done = write_file_atomically(folder / "no/such/f", file_bytes_of("result"));
+  ASSERT_FALSE(done);
+  EXPECT_EQ(folder.read(kept_name("f")), "earlier");
+  EXPECT_THAT(done.error().message, HasSubstr("is in " + temporary.path().string()));
+  EXPECT_EQ(temporary.read(kept_name("f")), "result");
+}
+
+TEST(WriteFileAtomically, WhereNothingCanGrowNothingIsLeftAndNothingPromised) {
+  const WorkingFolder folder;
+  const std::string path = folder.write("f", "old");
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{50'000, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  const Status done = write_file_atomically(path, ByteBuffer(100'000, uint8_t{7}));
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  ASSERT_FALSE(done);
+  EXPECT_THAT(done.error().message, HasSubstr("File too large; a file that was there before is unchanged"));
+  EXPECT_THAT(done.error().message, Not(HasSubstr("what was to be in it")));
+  EXPECT_EQ(folder.read("f"), "old");
+  EXPECT_EQ(folder.file_count(), 1U);
+}
+
+}  // namespace
+}  // namespace millrace::files
