@@ -82,7 +82,9 @@ class Database {
                   fmt::format("membership table {}: another process holds its lock (waited {} ms)", path_, wait_ms_));
     }
     const char* what = handle_ == nullptr ? sqlite3_errstr(rc) : sqlite3_errmsg(handle_);
-    return fail(ErrorCode::kIo, fmt::format("membership table {}: {}{}", path_, what, advice(primary)));
+    const bool damaged = primary == SQLITE_NOTADB || primary == SQLITE_CORRUPT;
+    return fail(damaged ? ErrorCode::kMalformed : ErrorCode::kIo,
+                fmt::format("membership table {}: {}{}", path_, what, advice(primary)));
   }
 
   sqlite3* handle() const { return handle_; }

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/allocator.h"
+#include "monitoring/exit_code.h"
 #include "monitoring/open_files.h"
 #include "monitoring/standard_streams.h"
 #include "server/options.h"
@@ -63,18 +64,9 @@ void print_failed_start(const millrace::server::Options& options, const millrace
   }
 }
 
-/// The exit codes of --help; a shard that cannot run as it was asked to is no fault of Millrace.
 int exit_code_of(millrace::ErrorCode code) {
-  switch (code) {
-    case millrace::ErrorCode::kInvalidArgument: return 2;
-    case millrace::ErrorCode::kShardMapMismatch:
-    case millrace::ErrorCode::kUnsupported:
-    case millrace::ErrorCode::kConflict: return 5;
-    case millrace::ErrorCode::kIo:
-    case millrace::ErrorCode::kLimitExceeded:
-    case millrace::ErrorCode::kTimeout: return 6;
-    default: return 1;
-  }
+  using millrace::monitoring::ErrorPlace;
+  return static_cast<int>(millrace::monitoring::exit_code_of(code, ErrorPlace::kShard));
 }
 
 }  // namespace

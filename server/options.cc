@@ -48,6 +48,7 @@ constexpr const char* kFooter =
     "  0  ended by a signal, in order\n"
     "  1  a fault of Millrace itself\n"
     "  2  usage: a flag is unknown, missing or out of range\n"
+    "  3  the membership table is damaged\n"
     "  5  the membership table is of a cluster of another shape or version, or another process took this number\n"
     "  6  a port is in use, too few files may be open, or the membership table cannot be read or written\n";
 

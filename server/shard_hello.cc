@@ -88,6 +88,9 @@ void ShardCore::on_hello(const protocol::PeerId& from, const protocol::Header& h
     Job* job = named(hello.spec.name);
     const bool may_pass = hello.returns || (job && job->recovering());
     refusal.retry = worth_retrying(refusal.code) || (refusal.code == ErrorCode::kIdentityInUse && may_pass);
+    // Only the table can be malformed here: to the worker that is trouble with a file of the shard, not a damaged
+    // message.
+    if (refusal.code == ErrorCode::kMalformed) refusal.code = ErrorCode::kIo;
     log(Severity::kWarning,
         fmt::format("refused worker {} of job '{}': {}", header.worker, hello.spec.name, refusal.sentence), actions);
     // Nothing but the table takes its time, or has a file.

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "monitoring/exit_code.h"
 #include "monitoring/open_files.h"
 #include "monitoring/standard_streams.h"
 #include "switch_agg/bench.h"
@@ -58,16 +59,9 @@ void print_failed_start(const millrace::switch_agg::RunOptions& options, const m
   flush();
 }
 
-/// The exit codes of --help.
 int exit_code_of(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::kInvalidArgument:
-    case ErrorCode::kLimitExceeded: return 2;
-    case ErrorCode::kUnsupported: return 5;
-    case ErrorCode::kUnavailable:
-    case ErrorCode::kIo: return 6;
-    default: return 1;
-  }
+  using millrace::monitoring::ErrorPlace;
+  return static_cast<int>(millrace::monitoring::exit_code_of(code, ErrorPlace::kSwitch));
 }
 
 int run(const millrace::switch_agg::RunOptions& options) {

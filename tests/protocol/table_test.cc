@@ -300,7 +300,7 @@ TEST(SqliteTable, AFileThatIsNoDatabaseIsAnErrorThatNamesIt) {
   std::ofstream(path) << std::string(5'000, 'x');
   const auto refused = open_sqlite_table(path);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::kIo);
+  EXPECT_EQ(refused.error().code, ErrorCode::kMalformed);
   EXPECT_THAT(refused.error().message, ::testing::HasSubstr(path));
   EXPECT_THAT(refused.error().message, ::testing::HasSubstr("name another file"));
 }

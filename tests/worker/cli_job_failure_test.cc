@@ -35,5 +35,18 @@ TEST(JobFailure, TheOthersMeanTheSameAtAnyTime) {
   }
 }
 
+// Of the same code: what a restart script may try again, and what it must not.
+TEST(JobFailure, AFileOfThisWorkerIsBadDataWhereAServersBytesAreNot) {
+  for (const JobStage stage : {JobStage::kJoining, JobStage::kRunning}) {
+    for (const JobErrorCode code : {JobErrorCode::kMalformed, JobErrorCode::kUnsupported, JobErrorCode::kLimitExceeded,
+                                    JobErrorCode::kNonFinite}) {
+      const JobError own(code, "why", JobErrorOrigin::kWorker);
+      EXPECT_EQ(failure_of(own, stage).code, ExitCode::kBadData) << job_error_name(code);
+    }
+    const JobError unreadable(JobErrorCode::kIo, "why", JobErrorOrigin::kWorker);
+    EXPECT_EQ(failure_of(unreadable, stage).code, ExitCode::kIo);
+  }
+}
+
 }  // namespace
 }  // namespace millrace::cli

@@ -135,7 +135,7 @@ Outcome run_serve(const ServeFlags& flags) {
   auto shards = start_shards(flags, table);
   // Ctrl-C reaches a shard that is starting, too.
   if (!shards && requests.count() > 0) return {};
-  if (!shards) return std::unexpected(start_failure(shards.error()));
+  if (!shards) return std::unexpected(failure_of(shards.error(), ErrorPlace::kShard));
   Outcome outcome = announce(flags, *shards);
   while (requests.count() == 0 && outcome) {
     ::poll(nullptr, 0, kServeLookEveryMs);

@@ -1,17 +1,17 @@
 #include "worker/cli/job_failure.h"
 
 namespace millrace::cli {
+namespace {
+
+ErrorPlace place_of(const JobError& error, JobStage stage) {
+  if (error.origin() == JobErrorOrigin::kWorker) return ErrorPlace::kOwn;
+  return stage == JobStage::kJoining ? ErrorPlace::kJoining : ErrorPlace::kRunning;
+}
+
+}  // namespace
 
 Failure failure_of(const JobError& error, JobStage stage) {
-  switch (error.code()) {
-    case JobErrorCode::kUnsupported:
-    case JobErrorCode::kLimitExceeded: return {ExitCode::kRefused, error.what()};
-    case JobErrorCode::kTimeout: return {ExitCode::kJobEnded, error.what()};
-    case JobErrorCode::kUnavailable:
-    case JobErrorCode::kMalformed:
-      return {stage == JobStage::kJoining ? ExitCode::kUnreachable : ExitCode::kJobEnded, error.what()};
-    default: return failure_of(Error{static_cast<ErrorCode>(error.code()), error.what()});
-  }
+  return failure_of(Error{static_cast<ErrorCode>(error.code()), error.what()}, place_of(error, stage));
 }
 
 }  // namespace millrace::cli

@@ -13,8 +13,9 @@ enum class JobStage : uint8_t {
   kRunning = 2,
 };
 
-/// The failure that the end of a session amounts to. A shard that cannot be reached is that (4) while the job is joined, and
-/// afterwards the early end of the job (8), as is a shard that sends what cannot be read.
+/// Returns the failure that the end of a session amounts to. A shard that cannot be reached is exit code 4 while the
+/// worker joins, and 8 afterwards, as is a shard that sends what cannot be read. A file of this worker that is damaged
+/// is 3.
 Failure failure_of(const JobError& error, JobStage stage);
 
 }  // namespace millrace::cli

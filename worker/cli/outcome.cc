@@ -15,33 +15,13 @@ std::string exit_code_table() {
          "  8  the job ended early: a shard was lost, too few workers are left, a time ran out\n"
          "  9  status: a job stands still\n"
          "  10 status: a job waits for its start\n"
-         "  11 status: the weights of a job's workers disagree\n"
+         "  11 status: workers of a job have applied other updates than the shards decided\n"
          "  12 status: a job's audit does not balance\n"
          "  130, 143  serve: a second SIGINT, SIGTERM did not wait for rounds in flight\n";
 }
 
-Failure failure_of(const Error& error) {
-  switch (error.code) {
-    case ErrorCode::kInvalidArgument: return {ExitCode::kUsage, error.message};
-    case ErrorCode::kMalformed:
-    case ErrorCode::kNonFinite:
-    case ErrorCode::kUnsupported:
-    case ErrorCode::kLimitExceeded: return {ExitCode::kBadData, error.message};
-    case ErrorCode::kIo: return {ExitCode::kIo, error.message};
-    case ErrorCode::kUnavailable:
-    case ErrorCode::kTimeout: return {ExitCode::kUnreachable, error.message};
-    case ErrorCode::kVersionMismatch:
-    case ErrorCode::kJobMismatch:
-    case ErrorCode::kIdentityInUse:
-    case ErrorCode::kNotAMember:
-    case ErrorCode::kShardMapMismatch:
-    case ErrorCode::kUnauthenticated: return {ExitCode::kRefused, error.message};
-    case ErrorCode::kStale:
-    case ErrorCode::kConflict:
-    case ErrorCode::kShardLost: return {ExitCode::kJobEnded, error.message};
-    case ErrorCode::kInternal: break;
-  }
-  return {ExitCode::kInternal, error.message};
+Failure failure_of(const Error& error, ErrorPlace place) {
+  return {monitoring::exit_code_of(error.code, place), error.message};
 }
 
 }  // namespace millrace::cli

@@ -11,15 +11,17 @@
 namespace millrace {
 namespace {
 
-[[noreturn]] void raise(const Error& error) { throw JobError(static_cast<JobErrorCode>(error.code), error.message); }
+[[noreturn]] void raise(const Error& error, JobErrorOrigin origin = JobErrorOrigin::kJob) {
+  throw JobError(static_cast<JobErrorCode>(error.code), error.message, origin);
+}
 
-void must(const Status& status) {
-  if (!status) raise(status.error());
+void must(const Status& status, JobErrorOrigin origin = JobErrorOrigin::kJob) {
+  if (!status) raise(status.error(), origin);
 }
 
 template <typename T>
-T take(Result<T>&& result) {
-  if (!result) raise(result.error());
+T take(Result<T>&& result, JobErrorOrigin origin = JobErrorOrigin::kJob) {
+  if (!result) raise(result.error(), origin);
   return std::move(*result);
 }
 
@@ -35,7 +37,8 @@ static_assert(same_number<JobErrorCode::kInternal, ErrorCode::kInternal>());
 
 std::string_view job_error_name(JobErrorCode code) { return error_code_name(static_cast<ErrorCode>(code)); }
 
-JobError::JobError(JobErrorCode code, const std::string& sentence) : std::runtime_error(sentence), code_(code) {}
+JobError::JobError(JobErrorCode code, const std::string& sentence, JobErrorOrigin origin)
+    : std::runtime_error(sentence), code_(code), origin_(origin) {}
 JobError::~JobError() = default;
 
 class Session::Impl : public worker::SessionShell {
@@ -46,16 +49,17 @@ Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Session::~Session() = default;
 
 std::unique_ptr<Session> Session::connect(const JobOptions& job, const std::vector<TensorOptions>& tensors) {
-  auto spec = take(worker::spec_from_options(job, tensors));
-  auto beginning = take(worker::begin_with(job, tensors, spec));
+  // Errors before a server is asked have their cause in this worker.
+  auto spec = take(worker::spec_from_options(job, tensors), JobErrorOrigin::kWorker);
+  auto beginning = take(worker::begin_with(job, tensors, spec), JobErrorOrigin::kWorker);
   auto impl = std::make_unique<Impl>(job, std::move(spec), std::move(beginning));
   must(impl->join());
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 
 void Session::check(const JobOptions& job, const std::vector<TensorOptions>& tensors) {
-  const auto spec = take(worker::spec_from_options(job, tensors));
-  must(worker::check_weights(tensors, spec.mode));
+  const auto spec = take(worker::spec_from_options(job, tensors), JobErrorOrigin::kWorker);
+  must(worker::check_weights(tensors, spec.mode), JobErrorOrigin::kWorker);
 }
 
 namespace {
@@ -187,7 +191,7 @@ size_t Session::bucket_of(size_t tensor) const {
 
 size_t Session::bucket_count() const { return impl_->bucket_count(); }
 Stats Session::stats() { return impl_->stats(); }
-void Session::save(const std::string& path) { must(impl_->save(path)); }
+void Session::save(const std::string& path) { must(impl_->save(path), JobErrorOrigin::kWorker); }
 
 void Session::finish(milliseconds timeout) {
   if (!try_finish(timeout)) raise_timeout(*impl_, "the job has not answered everything", timeout);

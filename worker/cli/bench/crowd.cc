@@ -11,6 +11,7 @@
 #include "worker/cli/bench/serve_shared.h"
 #include "worker/cli/bench/serve_worker.h"
 #include "worker/cli/interruption.h"
+#include "worker/cli/process/child_end.h"
 #include "worker/cli/process/child_process.h"
 #include "worker/cli/process/shard_process.h"
 #include "worker/cli/scratch_folder.h"
@@ -69,7 +70,7 @@ std::expected<std::vector<ShardProcess>, Failure> start_shards(const CrowdOption
     process.table = folder + "/table";
     process.log = folder + "/shard" + std::to_string(shard) + ".log";
     auto started = ShardProcess::start(process);
-    if (!started) return std::unexpected(start_failure(started.error()));
+    if (!started) return std::unexpected(failure_of(started.error(), ErrorPlace::kShard));
     shards.push_back(std::move(*started));
   }
   return shards;
@@ -90,8 +91,7 @@ Outcome wait_for(std::vector<ChildProcess>& processes, const ServeWorkerSetup& s
         sentence += "; worker " + std::to_string(worker) + ": " + shared.report(worker).failure;
         break;
       }
-      const bool ours = report->exit_code <= static_cast<int>(ExitCode::kJobEnded);
-      return fail_with(ours ? static_cast<ExitCode>(report->exit_code) : ExitCode::kJobEnded, sentence);
+      return fail_with(code_of_child_end(report->exit_code), sentence);
     }
     if (processes[done].wait(kCrowdLookEveryMs)) ++done;
   }

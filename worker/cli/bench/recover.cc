@@ -14,6 +14,7 @@
 #include "kernels/base/random.h"
 #include "worker/cli/bench/recover_worker.h"
 #include "worker/cli/interruption.h"
+#include "worker/cli/process/child_end.h"
 #include "worker/cli/process/child_process.h"
 #include "worker/cli/process/shard_process.h"
 #include "worker/cli/scratch_folder.h"
@@ -117,7 +118,7 @@ class Recovering {
     process.table = folder_ + "/table";
     process.log = folder_ + "/shard" + std::to_string(shard) + ".log";
     auto started = ShardProcess::start(process);
-    if (!started) return std::unexpected(start_failure(started.error()));
+    if (!started) return std::unexpected(failure_of(started.error(), ErrorPlace::kShard));
     return std::move(*started);
   }
 
@@ -150,10 +151,8 @@ class Recovering {
   }
 
   Failure worker_failure_of(uint32_t serial, int exit_code) const {
-    const bool ours = exit_code <= static_cast<int>(ExitCode::kJobEnded);
-    return {
-        ours ? static_cast<ExitCode>(exit_code) : ExitCode::kJobEnded,
-        fmt::format("worker process {} ended with code {}: {}", serial, exit_code, shared_->process(serial).failure)};
+    return {code_of_child_end(exit_code), fmt::format("worker process {} ended with code {}: {}", serial, exit_code,
+                                                      shared_->process(serial).failure)};
   }
   Outcome worker_failure(const Running& running, int exit_code) const {
     return std::unexpected(worker_failure_of(running.serial, exit_code));

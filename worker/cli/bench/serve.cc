@@ -436,12 +436,12 @@ Outcome run_row_serve(const Plan& plan, const Hosts& hosts, const RowSetup& row,
                                         .datagrams = decides ? hosts.address(shard) + ":0" : std::string(),
                                         .job_keys = decides ? plan.directory : std::string(),
                                         .timeout_ms = kStartTimeoutMs});
-    if (!started) return std::unexpected(start_failure(started.error()));
+    if (!started) return std::unexpected(failure_of(started.error(), ErrorPlace::kShard));
     addresses.push_back(started->address());
     shards.push_back(std::move(*started));
   }
   auto switches = start_switches(plan, hosts, row, files, shards.front().datagrams());
-  if (!switches) return fail_with(switches.error());
+  if (!switches) return std::unexpected(failure_of(switches.error(), ErrorPlace::kSwitch));
   if (row.at_shard) {
     at.address = shards.front().datagrams();
     at.shard_status = shards.front().http_address();

@@ -4,19 +4,12 @@
 
 #include "kernels/base/clock.h"
 #include "worker/cli/interruption.h"
+#include "worker/cli/process/child_end.h"
 
 namespace millrace::cli {
 namespace {
 
 constexpr int kEndedBySignal = 128;  // and the signal's number: ExitReport::exit_code
-
-/// A process that ended before its time, by its exit code: a worker says with it what kind of failure it was.
-ExitCode code_of_end(int exit_code) {
-  const bool known =
-      exit_code >= static_cast<int>(ExitCode::kInternal) && exit_code <= static_cast<int>(ExitCode::kJobEnded);
-  if (known) return static_cast<ExitCode>(exit_code);
-  return exit_code >= kEndedBySignal ? ExitCode::kJobEnded : ExitCode::kInternal;
-}
 
 std::string end_text(const char* what, size_t number, int exit_code) {
   const std::string who = what + (" " + std::to_string(number));
@@ -37,7 +30,7 @@ Outcome wait_for_workers(std::vector<ChildProcess>& workers, std::span<const Ser
       const auto report = workers[at].try_wait();
       if (!report) continue;
       if (report->exit_code != 0)
-        return fail_with(code_of_end(report->exit_code), end_text("worker", at, report->exit_code));
+        return fail_with(code_of_child_end(report->exit_code), end_text("worker", at, report->exit_code));
       reports[at] = *report;
       ++done;
     }

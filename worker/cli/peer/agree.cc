@@ -1,6 +1,7 @@
 #include "worker/cli/peer/agree.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,9 @@ using Said =
     std::vector<std::vector<uint32_t>>;  ///< by rank: nothing, or an error's code and the bytes of its sentence
 
 constexpr size_t kSentenceBytesMax = 2'000;
+
+/// Marks the sentence of a rank that ended the group by end_group(): ranks get the error's code and sentence alone.
+constexpr std::string_view kEnds = " ends: ";
 
 peer::Task<Result<Said>> gather_said(peer::Channel& channel, std::vector<uint32_t> own) {
   constexpr uint32_t kFirstTag = 0;
@@ -52,10 +56,16 @@ Status agree(peer::PeerGroup& group, std::string what, const Status& own) {
 }
 
 std::unexpected<Error> end_group(peer::PeerGroup& group, Error error) {
-  error.message = "rank " + std::to_string(group.rank()) + " ends: " + error.message;
+  error.message = "rank " + std::to_string(group.rank()) + std::string(kEnds) + error.message;
   auto pending = group.start<Said>("end", [error](peer::Channel& channel) { return give_up(channel, error); });
   if (pending) static_cast<void>(pending->wait());
   return std::unexpected(std::move(error));
+}
+
+ErrorPlace place_of(const peer::PeerGroup& group) {
+  const auto failure = group.failure();
+  if (!failure) return ErrorPlace::kOwn;
+  return failure->error.message.contains(kEnds) ? ErrorPlace::kJoining : ErrorPlace::kRanks;
 }
 
 }  // namespace millrace::cli

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "worker/cli/outcome.h"
 #include "worker/peer/group.h"
 
 namespace millrace::cli {
@@ -14,5 +15,9 @@ Status agree(peer::PeerGroup& group, std::string what, const Status& own);
 
 /// Ends the group, on all ranks, with this error of this rank's, so that nobody waits for it. Returns the error.
 std::unexpected<Error> end_group(peer::PeerGroup& group, Error error);
+
+/// Returns where an error of a rank that works in the group has its cause: in the rank itself while the group runs; in
+/// the servers where a rank ended it by end_group(); else in the ranks.
+ErrorPlace place_of(const peer::PeerGroup& group);
 
 }  // namespace millrace::cli

@@ -86,7 +86,7 @@ Outcome run_case(peer::MpiJob& job, const BenchCase& one) {
     if (speaks) monitoring::say("bench: " + line);
   };
   const auto communicator = peer::MpiCommunicator::over_world({.shared_bytes_max = one.flags.shared_bytes_max});
-  if (!communicator) end_job(job, kBenchCommand, failure_of(communicator.error()));
+  if (!communicator) end_job(job, kBenchCommand, failure_of(communicator.error(), ErrorPlace::kRanks));
   Result<nlohmann::json> result = fail(ErrorCode::kInternal, "");
   try {
     result = one.options.overlap ? bench_overlap(job, **communicator, one.options, say)
@@ -94,7 +94,7 @@ Outcome run_case(peer::MpiJob& job, const BenchCase& one) {
   } catch (const std::exception& exception) {
     result = fail(ErrorCode::kInternal, exception.what());
   }
-  if (!result) end_job(job, kBenchCommand, failure_of(result.error()));
+  if (!result) end_job(job, kBenchCommand, failure_of(result.error(), ErrorPlace::kRanks));
   if (!speaks) return {};
   const peer::SharedBodiesCounters shared = (*communicator)->counters();
   (*result)["shared_bodies"] = {

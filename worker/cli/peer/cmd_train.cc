@@ -220,10 +220,10 @@ class TrainCommand {
   /// Errors   the same on all ranks.
   Outcome run() {
     const auto reading = peer::MpiCommunicator::over_world();
-    if (!reading) return fail_with(reading.error());
+    if (!reading) return std::unexpected(failure_of(reading.error(), ErrorPlace::kRanks));
     // Ranks read in a group of its own, which this thread moves along: a group's thread would call MPI while MPI reads.
     const auto training = peer::MpiCommunicator::over_world();
-    if (!training) return fail_with(training.error());
+    if (!training) return std::unexpected(failure_of(training.error(), ErrorPlace::kRanks));
     if (Outcome outcome = read(**reading); !outcome) return outcome;
     // Over servers a session has the thread that sums while the next gradient is computed.
     const bool by_thread = run_.options.asynchronous > 0 && run_.options.path == ExchangePath::kPeers;
@@ -234,6 +234,10 @@ class TrainCommand {
 
  private:
   bool speaks() const { return job_.rank() == 0; }
+
+  static std::unexpected<Failure> fail_as(const peer::PeerGroup& group, const Error& error) {
+    return std::unexpected(failure_of(error, place_of(group)));
+  }
 
   /// Where the group has ended ranks may have failed for other reasons, or be stuck: each says its own, before it destroys
   /// anything.
@@ -258,7 +262,7 @@ class TrainCommand {
       if (!test) status = std::unexpected(test.error());
       if (test) held_out_ = std::move(*test);
     }
-    return told(group, status ? Outcome{} : fail_with(status.error()));
+    return told(group, status ? Outcome{} : fail_as(group, status.error()));
   }
 
   Outcome train(peer::PeerGroup& group) {
@@ -276,14 +280,14 @@ class TrainCommand {
     // Until here nothing is held that an end at once would leave behind.
     const std::atomic<bool>& stop = interruption_flag();
     const auto result = train_over_peers(group, data_, held_out_ ? &*held_out_ : nullptr, run_, on_epoch, stop);
-    if (!result) return fail_with(result.error());
+    if (!result) return fail_as(group, result.error());
     if (result->interrupted) {
       return fail_with(ExitCode::kInterrupted,
                        fmt::format("interrupted after step {}; no model is written", result->steps));
     }
     Status written;
     if (speaks() && !flags_.output.empty()) written = write_model(flags_.output, result->model);
-    if (Status status = agree(group, "written", written); !status) return fail_with(status.error());
+    if (Status status = agree(group, "written", written); !status) return fail_as(group, status.error());
     if (prints && !flags_.output.empty()) fmt::print("model: {}\n", flags_.output);
     if (speaks() && flags_.json) fmt::print("{}\n", json_text(json_of(*result)));
     return {};
@@ -329,7 +333,7 @@ Outcome run_train(const TrainFlags& flags) {
   const Result<PeerTrainOptions> options = train_options_of(flags);
   if (!options) return fail_with(options.error());
   auto job = peer::MpiJob::begin(mpi_threads_of(flags.mpi_threads));
-  if (!job) return fail_with(job.error());
+  if (!job) return std::unexpected(failure_of(job.error(), ErrorPlace::kRanks));
   Outcome outcome;
   try {
     const bool by_thread = options->options.asynchronous > 0 && options->options.path == ExchangePath::kPeers;

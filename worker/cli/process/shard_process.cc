@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "worker/cli/process/child_end.h"
+
 namespace millrace::cli {
 
 Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
@@ -48,25 +50,15 @@ Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
     return fail(line.error().code,
                 "shard " + std::to_string(options.shard) + " did not come up: " + line.error().message + where);
   const auto ready = nlohmann::json::parse(*line, nullptr, false);
-  if (ready.is_object() && ready.value("event", "") == "failed") {
-    return fail(error_code_by_name(ready.value("code", "")),
-                "shard " + std::to_string(options.shard) + ": " + ready.value("error", ""));
-  }
+  if (auto failed = failed_start(ready, "shard " + std::to_string(options.shard))) return std::unexpected(*failed);
   if (!ready.is_object() || !ready.contains("address")) {
-    return fail(ErrorCode::kMalformed,
+    return fail(ErrorCode::kInternal,
                 "shard " + std::to_string(options.shard) + " said '" + *line + "' instead of its address" + where);
   }
   shard.address_ = ready.value("address", "");
   shard.http_address_ = ready.value("http", "");
   shard.datagrams_ = ready.value("datagrams", "");
   return shard;
-}
-
-Failure start_failure(const Error& error) {
-  if (error.code == ErrorCode::kUnavailable) return {ExitCode::kInternal, error.message};
-  if (error.code == ErrorCode::kTimeout) return {ExitCode::kIo, error.message};
-  if (error.code == ErrorCode::kUnsupported) return {ExitCode::kRefused, error.message};  // the table's version
-  return failure_of(error);
 }
 
 }  // namespace millrace::cli

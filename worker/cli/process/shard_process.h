@@ -4,7 +4,6 @@
 #include <string>
 
 #include "kernels/base/result.h"
-#include "worker/cli/outcome.h"
 #include "worker/cli/process/child_process.h"
 
 namespace millrace::cli {
@@ -29,8 +28,8 @@ struct ShardProcessOptions {
 /// A millrace-server that this process started and that ends with it.
 class ShardProcess {
  public:
-  /// Errors  as ChildProcess; the server's own, with its sentence: a port in use, a table of another cluster; unavailable: it
-  ///         ended without a word before it was ready, timeout.
+  /// Errors  of ErrorPlace::kShard: as ChildProcess; the server's own, with its sentence: a port in use, a table of
+  ///         another cluster; unavailable: it ended without a word before it was ready, timeout.
   static Result<ShardProcess> start(const ShardProcessOptions& options);
 
   const std::string& address() const { return address_; }            ///< "tcp://127.0.0.1:41234"
@@ -48,9 +47,5 @@ class ShardProcess {
   std::string http_address_;
   std::string datagrams_;
 };
-
-/// What ShardProcess::start() said as the end of a command: a port in use, a table of another cluster; a shard that ended
-/// without a word is a fault, one that is slow waits for a disk.
-Failure start_failure(const Error& error);
 
 }  // namespace millrace::cli

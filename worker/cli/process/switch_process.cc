@@ -9,6 +9,7 @@
 
 #include "kernels/base/random.h"
 #include "worker/cli/json_text.h"
+#include "worker/cli/process/child_end.h"
 
 namespace millrace::cli {
 namespace {
@@ -79,9 +80,10 @@ Result<SwitchProcess> SwitchProcess::start(const SwitchProcessOptions& options) 
   const auto line = started.process_.read_line(options.timeout_ms);
   if (!line) return fail(line.error().code, "the switch did not come up: " + line.error().message);
   const auto ready = nlohmann::json::parse(*line, nullptr, false);
+  if (auto failed = failed_start(ready, "the switch")) return std::unexpected(*failed);
   const bool listens = ready.is_object() && ready.contains("addresses") && ready["addresses"].is_array() &&
                        !ready["addresses"].empty() && ready["addresses"][0].is_string();
-  if (!listens) return fail(ErrorCode::kMalformed, "the switch said '" + *line + "' instead of its address");
+  if (!listens) return fail(ErrorCode::kInternal, "the switch said '" + *line + "' instead of its address");
   started.address_ = ready["addresses"][0].get<std::string>();
   started.key_file_ = *key_file;
   return started;

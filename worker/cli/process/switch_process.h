@@ -36,7 +36,8 @@ Result<std::string> write_switch_key(const SwitchProcessOptions& options);
 /// A millrace-switch with one job, that this process started and that ends with it.
 class SwitchProcess {
  public:
-  /// Errors  io: its files cannot be written. As ChildProcess; the switch's own, with its sentence; timeout.
+  /// Errors  of ErrorPlace::kSwitch: io: its files cannot be written. As ChildProcess; the switch's own, with its
+  ///         sentence; timeout.
   static Result<SwitchProcess> start(const SwitchProcessOptions& options);
 
   const std::string& address() const { return address_; }    ///< "127.0.0.1:41234"

@@ -9,6 +9,7 @@
 
 #include "kernels/base/clock.h"
 #include "worker/cli/interruption.h"
+#include "worker/cli/process/child_end.h"
 
 namespace millrace::cli {
 namespace {
@@ -46,7 +47,7 @@ std::expected<ShardProcess, Failure> TrainingCluster::start_shard_at(uint32_t sh
   std::error_code ignored;
   if (port == 0) std::filesystem::remove(process.log, ignored);
   auto started = ShardProcess::start(process);
-  if (!started) return std::unexpected(start_failure(started.error()));
+  if (!started) return std::unexpected(failure_of(started.error(), ErrorPlace::kShard));
   return std::move(*started);
 }
 
@@ -149,8 +150,9 @@ Outcome TrainingCluster::wait(Running& running) {
       return fail_with(ExitCode::kInterrupted, "interrupted; every process of " + options_.what + " is ended");
     if (!report) continue;
     if (report->exit_code != 0) {
-      return fail_with(ExitCode::kJobEnded, fmt::format("worker {} ended with exit code {}; its log: {}", done,
-                                                        report->exit_code, log_of(running.job, done)));
+      return fail_with(code_of_child_end(report->exit_code),
+                       fmt::format("worker {} ended with exit code {}; its log: {}", done, report->exit_code,
+                                   log_of(running.job, done)));
     }
     ++done;
   }

@@ -51,15 +51,23 @@ enum class JobErrorCode : uint16_t {
 /// "shard_lost", ...: stable words for logs and scripts.
 MILLRACE_API std::string_view job_error_name(JobErrorCode code);
 
-/// The one exception of this library: a code, and a sentence that says what to do.
+/// Says where the cause of an error is: kMalformed, for example, is a damaged file of this worker, or a server's message.
+enum class JobErrorOrigin : uint8_t {
+  kWorker = 1,  ///< this worker's options and files: another attempt ends the same way
+  kJob = 2,     ///< the servers, and the job's other workers
+};
+
+/// The one exception of this library: a code, where its cause is, and a sentence that says what to do.
 class MILLRACE_API JobError : public std::runtime_error {
  public:
-  JobError(JobErrorCode code, const std::string& sentence);
+  JobError(JobErrorCode code, const std::string& sentence, JobErrorOrigin origin = JobErrorOrigin::kJob);
   ~JobError() override;
   JobErrorCode code() const { return code_; }
+  JobErrorOrigin origin() const { return origin_; }
 
  private:
   JobErrorCode code_;
+  JobErrorOrigin origin_;
 };
 
 enum class LogLevel : uint8_t { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };

@@ -29,7 +29,12 @@ constexpr int kLookEveryMs = 10;
 
 constexpr uint64_t kAnyDimension = 1 << 20;
 
-Error error_of(const JobError& error) { return {static_cast<ErrorCode>(error.code()), error.what()}; }
+/// Returns the error that the other ranks get. Its code tells a server that was lost, or sent malformed bytes, from one
+/// that was never reached: the ranks' exit codes differ.
+Error error_of(const JobError& error, bool joined) {
+  const bool lost = error.code() == JobErrorCode::kUnavailable || error.code() == JobErrorCode::kMalformed;
+  return {joined && lost ? ErrorCode::kShardLost : static_cast<ErrorCode>(error.code()), error.what()};
+}
 
 /// Ok-Topk: the threshold of a rank's own entries, exact every tau' steps, and of the sum the k largest.
 std::string local_selection(const OptimizerOptions& options) {
@@ -165,7 +170,7 @@ class ServerExchange final : public Exchange {
       // A rank that gives up tells the group before its session leaves the job, which ends the others': its reason is the one.
       for (int look = 0; look < kLooksAtGroup && !group_has_ended(); ++look) ::poll(nullptr, 0, kLookEveryMs);
       if (const auto failure = setup_.group.failure()) return std::unexpected(failure->error);
-      return end_group(setup_.group, error_of(error));
+      return end_group(setup_.group, error_of(error, session_ != nullptr));
     }
   }
 
