@@ -39,6 +39,8 @@ readonly BUILD_PACKAGES=(
   libcli11-dev         # command line flags
   libfmt-dev           # formatted output
   zlib1g-dev           # LIBSVM files in .gz
+  libbz2-dev           # LIBSVM files in .bz2
+  liblzma-dev          # LIBSVM files in .xz
   libopenmpi-dev       # peers over MPI (left out where there is none)
   openmpi-bin          # mpirun
   libdpdk-dev          # millrace-switch on DPDK (left out where there is none)

@@ -4,13 +4,18 @@
     train_inputs_test.py FOLDER_OF_PROGRAMS [unittest arguments]
 """
 
+import bz2
 import ctypes
 import json
+import lzma
 import os
+import resource
+import subprocess
+import tempfile
 import unittest
 from pathlib import Path
 
-from commands import TIMEOUT_S, WithServers, made_up_rows, run, start
+from commands import PROGRAMS, TIMEOUT_S, WithServers, made_up_rows, millrace, run, start
 
 MS_BIND = 4096
 
@@ -21,6 +26,75 @@ def bind(source, target):
     if libc.mount(os.fsencode(source), os.fsencode(target), None, MS_BIND, None) != 0:
         raise unittest.SkipTest("mounts need root")
     return lambda: libc.umount(os.fsencode(target))
+
+
+class Files(WithServers):
+    """Training and held-out rows as they come."""
+
+    def evaluated(self, model, data):
+        ended = run("eval", "--model", model, "--data", data, "--json")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        return json.loads(ended.stdout)
+
+    def trained(self, text, *more, name="rows.svm"):
+        model = self.path(self.id().rsplit(".", 1)[-1] + ".model")
+        ended = run("train", *self.flags(), "--train", self.path(name, text), "-o", model, *more)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        return model
+
+    ROWS = "1 1:1\n0 2:1\n" * 20
+
+    def test_HeldOutRowsOfOneClass(self):
+        one_class = self.path("one.svm", "1 1:1\n1 1:2\n")
+        model = self.trained(self.ROWS, "--test", one_class)
+        result = self.evaluated(model, one_class)
+        self.assertEqual((result["rows"], result["positive_rows"], result["accuracy"]), (2, 2, 1.0))
+        result = self.evaluated(model, self.path("zero.svm", "0 2:1\n"))
+        self.assertEqual((result["positive_rows"], result["accuracy"]), (0, 1.0))
+        self.refused(3, "its label 7 is none of those that the model was trained on", "eval", "--model", model, "--data",
+                     self.path("seven.svm", "7 1:1\n"))
+
+    def test_LabelsThatMeanSomethingElseAreRefused(self):
+        model = self.trained(self.ROWS)
+        self.refused(3, "none of those that the model was trained on (0 is negative, 1 is positive)", "eval", "--model", model,
+                     "--data", self.path("12.svm", "1 1:1\n2 2:1\n"))
+        self.assertEqual(self.evaluated(model, self.path("pm.svm", "+1 1:1\n-1 2:1\n"))["accuracy"], 1.0)
+
+    def test_FeaturesThatTrainingLackedAreLeftOutAndCounted(self):
+        new = self.path("new.svm", "1 1:1 9:1\n0 2:1 3:1 4000000000:1\n")
+        model = self.trained(self.ROWS, "--test", new)
+        result = self.evaluated(model, new)
+        self.assertEqual((result["accuracy"], result["entries_left_out"]), (1.0, 3))
+        self.assertIn("3 entries of features that training lacked are left out", run("eval", "--model", model, "--data", new).stdout)
+
+    def test_AModelKnowsThatItsFeaturesCountFromZero(self):
+        text = "1 0:1\n0 1:1\n" * 20
+        self.refused(3, "--index-base 0", "train", *self.flags(), "--train", self.path("zero.svm", text))
+        model = self.trained(text, "--index-base", 0)
+        self.assertEqual(self.evaluated(model, self.path("zero.test.svm", "1 0:1\n0 1:1\n"))["accuracy"], 1.0)
+
+    def test_CompressedFilesTrainTheSameModel(self):
+        models = set()
+        for suffix, compress in (("", bytes), (".bz2", bz2.compress), (".xz", lzma.compress)):
+            data = self.path("rows.svm" + suffix)
+            data.write_bytes(compress(made_up_rows(200, 3).encode()))
+            model = self.path("packed.model")
+            ended = run("train", *self.flags(job="packed" + suffix), "--train", data, "-o", model)
+            self.assertEqual(ended.returncode, 0, ended.stderr)
+            models.add(model.read_bytes())
+        self.assertEqual(len(models), 1)
+
+    def test_AModelThatMemoryHasNoRoomForIsRefusedByTheLine(self):
+        data = self.path("large.svm", "1 1:1\n1 4294967294:1\n0 1:1\n")
+
+        def limit():
+            resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+
+        ended = subprocess.run(millrace("train", *self.flags(), "--train", data), capture_output=True, text=True, timeout=TIMEOUT_S,
+                               check=False, preexec_fn=limit)
+        self.assertEqual(ended.returncode, 3, ended.stderr)
+        self.assertIn("large.svm:2: its feature 4294967294 is the largest", ended.stderr)
+        self.assertIn("17179869180 bytes", ended.stderr)
 
 
 class Outputs(WithServers):
@@ -46,6 +120,35 @@ class Outputs(WithServers):
         ended = run("eval", "--model", kept, "--data", data, "--json")
         self.assertEqual(ended.returncode, 0, ended.stderr)
         self.assertGreater(json.loads(ended.stdout)["accuracy"], 0.5)
+
+
+class Peers(unittest.TestCase):
+    """The same at `millrace-peer train`, alone."""
+
+    def setUp(self):
+        if not (PROGRAMS / "millrace-peer").exists():
+            self.skipTest("millrace-peer is not built")
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+    def ran(self, *arguments):
+        return subprocess.run([str(PROGRAMS / "millrace-peer"), "train", *map(str, arguments)], capture_output=True, text=True,
+                              timeout=TIMEOUT_S, check=False)
+
+    def test_HeldOutRowsOfOneClassAndWithNewFeatures(self):
+        train = self.folder / "train.svm"
+        train.write_text("1 1:1\n0 2:1\n" * 20, encoding="utf-8")
+        test = self.folder / "test.svm"
+        test.write_text("1 1:1 9:1\n1 1:2\n", encoding="utf-8")
+        model = self.folder / "model"
+        ended = self.ran("--train", train, "--test", test, "--epochs", 5, "-o", model)
+        if "has no MPI" in ended.stderr:
+            self.skipTest("this build has no MPI")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertIn("1 entries of features that training lacked are left out", ended.stdout)
+        other = self.folder / "other.svm"
+        other.write_text("1 1:1\n2 2:1\n", encoding="utf-8")
+        evaluated = run("eval", "--model", model, "--data", other)
+        self.assertEqual(evaluated.returncode, 3, evaluated.stderr)
 
 
 if __name__ == "__main__":

@@ -64,6 +64,7 @@ THIRD_PARTY = (
     (r"CLI/.*", ("worker/cli/", "server/", "switch_agg/", "tests/bench/")),
     (r"fmt/.*", ("worker/cli/", "monitoring/", "server/", "protocol/", "switch_agg/", "kernels/", "worker/", "tests/")),
     (r"(zlib|libdeflate|zstd)\.h", ("worker/cli/", "kernels/codec/", "tests/worker/", "tests/kernels/")),
+    (r"(bzlib|lzma)\.h", ("worker/cli/", "tests/worker/")),
     (r"mpi\.h", ("worker/peer/", "tests/worker/peer/")),
     (r"rte_.*", ("switch_agg/dpdk_",)),
     (r"cuda.*|cub/.*|thrust/.*", ("kernels/cuda/",)),

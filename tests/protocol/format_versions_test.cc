@@ -110,6 +110,7 @@ TEST(FormatVersions, NoConstantIsWithoutOne) {
       "server/store_file.cc kMagic",
       "worker/cli/model_file.cc kMagic",
       "worker/cli/model_file.cc kVersion",
+      "worker/cli/model_file.cc kVersionMin",
       "worker/core/saved_state.cc kMagic",
       "worker/core/saved_state.cc kVersion",
       "worker/peer/message.cc kMagic",

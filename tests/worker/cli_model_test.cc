@@ -9,6 +9,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "tests/worker/temporary_folder.h"
 #include "worker/cli/descent.h"
 #include "worker/cli/linear_model.h"
+#include "worker/cli/memory_room.h"
 #include "worker/cli/model_file.h"
 
 namespace millrace::cli {
@@ -280,6 +282,7 @@ TEST(ModelFile, ItsBytesAreThoseOfItsVersion) {
     LinearModel model(Loss::kHinge, dimension);
     model.values()[1] = 1;
     model.values()[2] = -0.25F;
+    model.set_trained_on({LabelPair::kOneTwo, IndexBase::kZero});
     bytes = encode_model(model);
     now.add(bytes);
   }
@@ -320,10 +323,11 @@ TEST(ModelFile, AHeadThatLiesIsRefusedUnderARightChecksum) {
     return sealed(bytes);
   };
   ASSERT_TRUE(decode_model(sealed(whole)));
-  EXPECT_EQ(decode_model(with(8, uint32_t{2})).error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(decode_model(with(8, uint32_t{3})).error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(decode_model(with(8, uint32_t{0})).error().code, ErrorCode::kUnsupported);
   const std::vector<ByteBuffer> lies = {with(12, uint32_t{9}),     with(16, uint64_t{0}),
                                         with(16, ~uint64_t{0}),    with(24, uint32_t{2}),
-                                        with(28, uint32_t{1}),     with(32, ~uint64_t{0}),
+                                        with(28, uint32_t{4}),     with(32, ~uint64_t{0}),
                                         with(32, uint64_t{1}),     with(40, uint32_t{2}),
                                         with(44, uint32_t{1'001}), with(48, std::numeric_limits<float>::quiet_NaN())};
   for (size_t at = 0; at < lies.size(); ++at) {
@@ -331,6 +335,43 @@ TEST(ModelFile, AHeadThatLiesIsRefusedUnderARightChecksum) {
     ASSERT_FALSE(decoded) << at;
     EXPECT_EQ(decoded.error().code, ErrorCode::kMalformed);
   }
+}
+
+TEST(ModelFile, SaysHowTheRowsWereWrittenThatItWasTrainedOn) {
+  LinearModel model = random_model(Loss::kHinge, 20, 1);
+  EXPECT_EQ(decode_model(encode_model(model))->trained_on(), std::nullopt);
+  for (const LabelPair pair : {LabelPair::kZeroOne, LabelPair::kMinusPlusOne, LabelPair::kOneTwo}) {
+    for (const IndexBase base : {IndexBase::kOne, IndexBase::kZero}) {
+      model.set_trained_on({pair, base});
+      const auto decoded = decode_model(encode_model(model));
+      ASSERT_TRUE(decoded);
+      EXPECT_EQ(decoded->trained_on(), (TrainedOn{pair, base}));
+    }
+  }
+}
+
+TEST(ModelFile, OfTheFirstVersionIsReadAndDoesNotSayIt) {
+  const LinearModel model = random_model(Loss::kHinge, 20, 1);
+  ByteBuffer bytes = encode_model(model);
+  bytes[8] = 1;
+  const auto decoded = decode_model(sealed(bytes));
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  expect_equal(model, *decoded);
+  EXPECT_EQ(decoded->trained_on(), std::nullopt);
+  bytes[28] = 1;
+  EXPECT_EQ(decode_model(sealed(bytes)).error().code, ErrorCode::kMalformed) << "it had no such field";
+}
+
+TEST(MemoryRoom, WhatDoesNotFitIsRefusedWithTheBytesThatItTakes) {
+  EXPECT_TRUE(check_model_fits("a", 24, 100));
+  EXPECT_FALSE(check_model_fits("a", 25, 100));
+  const Status refused = check_model_fits("a.svm:7: its feature 4294967294 is the largest", 4'294'967'294, 1'000);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kLimitExceeded);
+  EXPECT_THAT(refused.error().message, HasSubstr("a.svm:7: its feature 4294967294 is the largest"));
+  EXPECT_THAT(refused.error().message, HasSubstr("17179869180 bytes (17.18 GB)"));
+  EXPECT_GT(memory_available_bytes(), uint64_t{1} << 20);
+  EXPECT_LT(memory_available_bytes(), uint64_t{1} << 60);
 }
 
 TEST(ModelFile, WritingReplacesTheOldFileAndLeavesNoOther) {

@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -25,21 +26,31 @@ Outcome run_eval(const EvalFlags& flags) {
   const auto model = read_model(flags.model);
   if (!model) return fail_with(model.error());
   Progress progress("reading " + flags.data, "rows");
-  const auto data = read_libsvm(flags.data, {.dimension = model->dimension(), .progress = progress.callback()});
+  LibsvmOptions how{.dimension = model->dimension(), .use = RowUse::kHeldOut, .progress = progress.callback()};
+  if (const auto& trained_on = model->trained_on()) {
+    how.trained_pair = trained_on->label_pair;
+    how.index_base = trained_on->index_base;
+  }
+  const auto data = read_libsvm(flags.data, how);
   if (!data) return fail_with(data.error());
   const Evaluation result = evaluate(*model, *data);
+  const auto positives = std::ranges::count(data->labels, int8_t{1});
   if (flags.json) {
     fmt::print("{}\n", json_text(nlohmann::json{{"model", flags.model},
                                                 {"kind", loss_name(model->loss())},
                                                 {"data", flags.data},
                                                 {"rows", result.rows},
+                                                {"positive_rows", positives},
+                                                {"entries_left_out", data->entries_left_out},
                                                 {"mean_loss", result.mean_loss},
                                                 {"log_loss", result.log_loss},
                                                 {"accuracy", result.accuracy},
                                                 {"average_precision", result.average_precision}}));
     return {};
   }
-  fmt::print("{}: {} rows; {}\n", flags.data, grouped(result.rows), label_pair_text(data->label_pair));
+  fmt::print("{}: {} rows, {} of them positive; {}\n", flags.data, grouped(result.rows),
+             grouped(static_cast<uint64_t>(positives)), label_pair_text(data->label_pair));
+  if (data->entries_left_out > 0) fmt::print("{}", left_out_text(flags.data, *data));
   fmt::print("accuracy           {:.4f}\naverage precision  {:.4f}\nlog-loss           {:.5f}\n", result.accuracy,
              result.average_precision, result.log_loss);
   if (model->loss() == Loss::kHinge) fmt::print("hinge loss         {:.5f}\n", result.mean_loss);
@@ -53,11 +64,14 @@ Command add_eval_command(CLI::App& root) {
   auto flags = std::make_shared<EvalFlags>();
   CLI::App* app = root.add_subcommand("eval", "measures a model that `train` wrote on held-out data");
   app->add_option("--model", flags->model, "model file")->required()->check(not_empty());
-  app->add_option("--data", flags->data, "LIBSVM text, plain or .gz")->required()->check(not_empty());
+  app->add_option("--data", flags->data, "LIBSVM text, plain, .gz, .bz2 or .xz")->required()->check(not_empty());
   app->add_flag("--json", flags->json, "one JSON object as the last line");
   app->footer(
       "Average precision is the area under precision over recall; read it rather than the accuracy where one class is "
-      "rare.\n\n"
+      "rare.\n"
+      "Rows are read as the model's training file was: its labels, one class or both, and features from 1 or from 0. "
+      "Features\n"
+      "that training lacked are left out, and counted. Labels of another pair that mean something else are refused.\n\n"
       "Example:\n"
       "  millrace eval --model debian.model --data debian.test.svm.gz");
   return {app, [flags] { return run_eval(*flags); }};

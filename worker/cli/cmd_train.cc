@@ -1,9 +1,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <expected>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -22,6 +25,7 @@
 #include "worker/cli/interruption.h"
 #include "worker/cli/json_text.h"
 #include "worker/cli/libsvm.h"
+#include "worker/cli/memory_room.h"
 #include "worker/cli/method.h"
 #include "worker/cli/model_file.h"
 #include "worker/cli/path_flags.h"
@@ -66,6 +70,7 @@ struct TrainFlags {
   std::string codec_error;  ///< empty: retain, or drop where nothing is kept back
   double density = 0;
   uint64_t dimension = 0;
+  uint32_t index_base = 1;
   bool dense = false;
   bool json = false;
   bool verbose = false;
@@ -248,34 +253,79 @@ Outcome prepare_outputs(TrainFlags& flags, std::unique_ptr<WorkerPort>& port) {
   return open_port(flags, port);
 }
 
-Outcome run_train(TrainFlags& flags) {
-  if (Outcome outcome = complete(flags); !outcome) return outcome;
-  const TrainOptions& options = flags.options;
-  std::unique_ptr<WorkerPort> port;
-  if (Outcome outcome = prepare_outputs(flags, port); !outcome) return outcome;
+/// What a run is trained on, and what its model is measured on.
+struct TrainRows {
+  Dataset train;
+  std::optional<Dataset> test;
+};
+
+/// Returns what makes the model as large as it is: the option, or the line of the file.
+std::string size_text(const TrainFlags& flags, const Dataset& data) {
+  if (flags.dimension > 0) return fmt::format("--dimension {}", flags.dimension);
+  const uint64_t feature = data.dimension - (data.index_base == IndexBase::kZero ? 1 : 0);
+  return fmt::format("{}:{}: its feature {} is the largest", flags.train_path, data.largest_index_line, feature);
+}
+
+Status check_room(const TrainFlags& flags, const Dataset& data) {
+  if (data.dimension >= kDimensionMax) {
+    return fail(ErrorCode::kLimitExceeded,
+                flags.train_path + ": features above 2^32 - 1 leave no room for the intercept");
+  }
+  return check_model_fits(size_text(flags, data), data.dimension, memory_available_bytes());
+}
+
+Result<TrainRows> read_training_rows(const TrainFlags& flags) {
   const auto read = [](const std::string& path, LibsvmOptions how) {
     Progress progress("reading " + path, "rows");
     how.progress = progress.callback();
     return read_libsvm(path, how);
   };
-  const auto data =
-      read(flags.train_path, {.dimension = flags.dimension, .part = options.worker, .parts = options.workers});
-  if (!data) return fail_with(data.error());
-  if (data->dimension >= kDimensionMax)
-    return fail_with(ExitCode::kBadData,
-                     flags.train_path + ": features above 2^32 - 1 leave no room for the intercept");
-  std::optional<Dataset> test;
-  if (!flags.test_path.empty()) {
-    auto read_test = read(flags.test_path, {.dimension = data->dimension});
-    if (!read_test) return fail_with(read_test.error());
-    test = std::move(*read_test);
+  auto train = read(flags.train_path, {.dimension = flags.dimension,
+                                       .part = flags.options.worker,
+                                       .parts = flags.options.workers,
+                                       .index_base = flags.index_base == 0 ? IndexBase::kZero : IndexBase::kOne});
+  if (!train) return std::unexpected(train.error());
+  if (Status fits = check_room(flags, *train); !fits) return std::unexpected(fits.error());
+  TrainRows rows{std::move(*train), std::nullopt};
+  if (flags.test_path.empty()) return rows;
+  auto test = read(flags.test_path, {.dimension = rows.train.dimension,
+                                     .index_base = rows.train.index_base,
+                                     .use = RowUse::kHeldOut,
+                                     .trained_pair = rows.train.label_pair});
+  if (!test) return std::unexpected(test.error());
+  rows.test = std::move(*test);
+  return rows;
+}
+
+void print_training_rows(const TrainFlags& flags, const TrainRows& rows) {
+  const Dataset& data = rows.train;
+  fmt::print("worker {} of {}: {} of {} rows, {} features; {}\n", flags.options.worker, flags.options.workers,
+             grouped(data.rows()), grouped(data.rows_in_file), grouped(data.dimension),
+             label_pair_text(data.label_pair));
+  if (rows.test && rows.test->entries_left_out > 0) fmt::print("{}", left_out_text(flags.test_path, *rows.test));
+  print_head();
+}
+
+/// Trains. Reports memory that runs out later than check_room() foresaw as a fault of the data's size, too.
+std::expected<TrainResult, Failure> train_rows(const TrainFlags& flags, const TrainRows& rows,
+                                               const std::function<void(const EpochReport&)>& on_epoch) {
+  // Until here nothing is held that an end at once would leave behind.
+  const std::atomic<bool>& stop = interruption_flag();
+  try {
+    return train(flags.options, rows.train, rows.test ? &*rows.test : nullptr, on_epoch, stop);
+  } catch (const std::bad_alloc&) {
+    return fail_with(no_memory_for_model(size_text(flags, rows.train), rows.train.dimension, memory_available_bytes()));
   }
-  if (!flags.json) {
-    fmt::print("worker {} of {}: {} of {} rows, {} features; {}\n", options.worker, options.workers,
-               grouped(data->rows()), grouped(data->rows_in_file), grouped(data->dimension),
-               label_pair_text(data->label_pair));
-    print_head();
-  }
+}
+
+Outcome run_train(TrainFlags& flags) {
+  if (Outcome outcome = complete(flags); !outcome) return outcome;
+  const TrainOptions& options = flags.options;
+  std::unique_ptr<WorkerPort> port;
+  if (Outcome outcome = prepare_outputs(flags, port); !outcome) return outcome;
+  const auto rows = read_training_rows(flags);
+  if (!rows) return fail_with(rows.error());
+  if (!flags.json) print_training_rows(flags, *rows);
   const auto on_epoch = [&](const EpochReport& epoch) {
     if (!flags.json) print_epoch(epoch);
   };
@@ -287,24 +337,34 @@ Outcome run_train(TrainFlags& flags) {
     if (Status status = write_model(flags.output, model); !status) return fail_with(status.error());
     return {};
   };
-  // Until here nothing is held that an end at once would leave behind.
-  const std::atomic<bool>& stop = interruption_flag();
-  const auto result = train(options, *data, test ? &*test : nullptr, on_epoch, stop);
+  const auto result = train_rows(flags, *rows, on_epoch);
   flags.errors.print_but(result ? "" : result.error().message);
   if (!result) return std::unexpected(result.error());
   if (!flags.output.empty() && options.worker == 0 && !flags.json) fmt::print("model: {}\n", flags.output);
   if (result->audit.audits && !flags.json) print_audit(result->audit);
-  if (flags.json) fmt::print("{}\n", json_text(run_json(flags, *result)));
+  if (flags.json) {
+    nlohmann::json json = run_json(flags, *result);
+    if (rows->test) json["held_out_entries_left_out"] = rows->test->entries_left_out;
+    fmt::print("{}\n", json_text(json));
+  }
   return {};
 }
 
 void add_data_flags(CLI::App& app, TrainFlags& flags) {
-  app.add_option("--train", flags.train_path, "LIBSVM text, plain or .gz; this worker takes its share of the rows")
+  app.add_option("--train", flags.train_path,
+                 "LIBSVM text, plain, .gz, .bz2 or .xz; this worker takes its share of the rows")
       ->required()
       ->check(not_empty());
-  app.add_option("--test", flags.test_path, "held-out rows, evaluated after every epoch")->check(not_empty());
+  app.add_option(
+         "--test", flags.test_path,
+         "held-out rows, evaluated after every epoch: of one class or both, written as in --train; features that "
+         "--train lacks are left out")
+      ->check(not_empty());
   app.add_option("--dimension", flags.dimension, "largest feature index (default: that of --train)")
       ->check(in_range(uint64_t{1}, kDimensionMax - 1));
+  app.add_option("--index-base", flags.index_base, "number of the first feature in the files: 1 (LIBSVM's), or 0")
+      ->capture_default_str()
+      ->check(in_range(0, 1));
   app.add_option("-o,--output", flags.output, "model file, written by worker 0 at the end")->check(not_empty());
   app.add_option("--model", flags.model, "lr (logistic regression), svm (linear SVM) or l2svm (its hinge squared)")
       ->capture_default_str()

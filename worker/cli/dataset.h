@@ -19,6 +19,19 @@ enum class LabelPair : uint8_t {
 /// "-1 is negative, +1 is positive".
 std::string label_pair_text(LabelPair pair);
 
+/// The number by which a file calls its first feature.
+enum class IndexBase : uint8_t {
+  kOne = 0,   ///< LIBSVM's
+  kZero = 1,  ///< of writers that count from 0
+};
+
+/// How a file writes its rows.
+struct TrainedOn {
+  LabelPair label_pair = LabelPair::kMinusPlusOne;
+  IndexBase index_base = IndexBase::kOne;
+  bool operator==(const TrainedOn&) const = default;
+};
+
 /// One example: features with strictly increasing indices, and its class.
 struct RowView {
   IndexSpan indices;
@@ -34,9 +47,14 @@ struct Dataset {
   Buffer<float> values;
   std::vector<int8_t> labels;  ///< [rows] -1 or +1
   LabelPair label_pair = LabelPair::kMinusPlusOne;
-  uint64_t rows_in_file = 0;  ///< of which this holds a part when a part was asked for
+  IndexBase index_base = IndexBase::kOne;  ///< of the file
+  uint64_t largest_index_line = 0;         ///< of the file, the first with its largest index; 0: it has no entries
+  uint64_t entries_left_out = 0;           ///< of held-out rows: of features that training lacked
+  uint64_t rows_in_file = 0;               ///< of which this holds a part when a part was asked for
+  uint64_t content_hash = 0;  ///< of all rows of the file, in their order: labels, indices, values. 0: not worked out
 
   size_t rows() const { return labels.size(); }
+  TrainedOn written_as() const { return {label_pair, index_base}; }
   RowView row(size_t at) const {
     const uint64_t begin = row_begin[at];
     const uint64_t count = row_begin[at + 1] - begin;

@@ -1,18 +1,18 @@
 #include "worker/cli/libsvm.h"
 
-#include <sys/stat.h>
-#include <zlib.h>
-
-#include <cerrno>
+#include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
-#include <cstring>
+#include <cstdlib>
 #include <memory>
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/hash.h"
 #include "kernels/base/plain_text.h"
 #include "kernels/stream/stream.h"
+#include "worker/cli/text_source.h"
 
 namespace millrace::cli {
 namespace {
@@ -39,12 +39,25 @@ std::string quoted(std::string_view token) {
   return "'" + plain_text_of(token, kShownMax) + (token.size() > kShownMax ? "...'" : "'");
 }
 
-/// A whole token as a finite number.
+/// Reads a whole token as a number; infinite where it is too large for f64, 0 where it is too small.
 bool parse_number(std::string_view token, double& value) {
   if (token.starts_with('+') && !token.starts_with("+-")) token.remove_prefix(1);
   const char* end = token.data() + token.size();
   const auto [at, error] = std::from_chars(token.data(), end, value);
-  return error == std::errc() && at == end && std::isfinite(value);
+  if (at != end || error == std::errc::invalid_argument) return false;
+  // from_chars() does not say on which side a number is out of range.
+  if (error == std::errc::result_out_of_range) value = std::strtod(std::string(token).c_str(), nullptr);
+  return !std::isnan(value);
+}
+
+/// Returns whether a number is written in digits: "inf" is refused in a file.
+bool is_written_out(std::string_view token) { return token.find_first_of("iI") == std::string_view::npos; }
+
+/// Returns the kind of file that a line's first token looks like. Empty: not known.
+std::string kind_of(std::string_view token) {
+  if (token.find(',') != std::string_view::npos) return "; it looks like CSV: write LABEL INDEX:VALUE INDEX:VALUE ...";
+  if (token.find('|') != std::string_view::npos) return "; it looks like Vowpal Wabbit's format";
+  return {};
 }
 
 struct PairOfLabels {
@@ -61,10 +74,17 @@ std::string number_text(double value) {
   return {text, end};
 }
 
-struct CloseGz {
-  void operator()(gzFile file) const { gzclose(file); }
-};
-using GzHandle = std::unique_ptr<gzFile_s, CloseGz>;
+/// Returns whether a row with that label is positive, for a model whose training rows had that pair. 0 and -1 both name
+/// the negative class beside a positive 1. Empty: the label is none of them.
+std::optional<bool> is_positive(double label, LabelPair trained) {
+  if (trained == LabelPair::kOneTwo) {
+    if (label == 1 || label == 2) return label == 2;
+    return std::nullopt;
+  }
+  if (label == 1) return true;
+  if (label == 0 || label == -1) return false;
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -93,12 +113,17 @@ Status LibsvmParser::line(std::string_view text) {
   text = text.substr(0, text.find('#'));
   const std::string_view first = next_token(text);
   if (first.empty()) return {};
+  row_.clear();
   if (Status status = label(first); !status) return status;
   previous_index_ = 0;
-  for (std::string_view token = next_token(text); !token.empty(); token = next_token(text)) {
+  std::string_view token = next_token(text);
+  if (token.starts_with("qid:")) token = next_token(text);
+  for (; !token.empty(); token = next_token(text)) {
     if (Status status = feature(token); !status) return status;
   }
   if (kept()) data_.row_begin.push_back(data_.indices.size());
+  content_hash_ =
+      hash64(ByteSpan(std::bit_cast<const uint8_t*>(row_.data()), row_.size() * sizeof(row_[0])), content_hash_);
   ++rows_;
   if (options_.progress && rows_ % kLibsvmProgressRows == 0) options_.progress(rows_);
   return {};
@@ -106,7 +131,8 @@ Status LibsvmParser::line(std::string_view text) {
 
 Status LibsvmParser::label(std::string_view token) {
   double value = 0;
-  if (!parse_number(token, value)) return refuse("the label " + quoted(token) + " is not a number");
+  if (!parse_number(token, value) || !std::isfinite(value))
+    return refuse("the label " + quoted(token) + " is not a number" + kind_of(token));
   const bool is_new = first_line_of_label_.try_emplace(value, lines_).second;
   if (is_new && first_line_of_label_.size() > 2) {
     std::string sentence = "a third class, " + quoted(token) + "; seen before:";
@@ -116,63 +142,112 @@ Status LibsvmParser::label(std::string_view token) {
     return refuse(sentence + ". Two classes are needed, written 0 and 1, -1 and +1, or 1 and 2");
   }
   if (kept()) row_labels_.push_back(value);
+  row_.push_back(std::bit_cast<uint64_t>(value == 0 ? 0.0 : value));
   return {};
+}
+
+/// Reads an index, and returns it counted from 1, also where the file counts from 0.
+Result<uint64_t> LibsvmParser::index(std::string_view token, std::string_view text) const {
+  uint64_t index = 0;
+  const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), index);
+  if (error == std::errc::invalid_argument || at != text.data() + text.size())
+    return refuse("the index in " + quoted(token) + " is not a whole number");
+  const uint64_t first = options_.index_base == IndexBase::kZero ? 0 : 1;
+  if (error == std::errc::result_out_of_range || index >= kDimensionMax + first) {
+    return refuse("the index in " + quoted(token) + " is above " + (first == 0 ? "2^32 - 1" : "2^32") +
+                  ", the largest there is");
+  }
+  if (index < first) {
+    return refuse("index 0 in " + quoted(token) +
+                  ": LIBSVM counts from 1; a file that counts from 0 is read with --index-base 0");
+  }
+  return index - first + 1;
+}
+
+Result<float> LibsvmParser::value(std::string_view token, std::string_view text) const {
+  double value = 0;
+  if (!parse_number(text, value) || !is_written_out(text)) {
+    const bool is_field_aware = text.find(':') != std::string_view::npos;
+    return refuse("the value in " + quoted(token) + " is not a finite number" +
+                  (is_field_aware ? "; it looks like LIBFFM's FIELD:INDEX:VALUE" : ""));
+  }
+  if (!std::isfinite(static_cast<float>(value)))
+    return refuse("the value in " + quoted(token) + " is too large for f32, whose largest is 3.4e38");
+  return static_cast<float>(value);
 }
 
 Status LibsvmParser::feature(std::string_view token) {
   const size_t colon = token.find(':');
   if (colon == std::string_view::npos) return refuse(quoted(token) + " is not INDEX:VALUE");
-  const std::string_view index_text = token.substr(0, colon);
-  uint64_t index = 0;
-  const auto [at, error] = std::from_chars(index_text.data(), index_text.data() + index_text.size(), index);
-  if (error == std::errc::invalid_argument || at != index_text.data() + index_text.size()) {
-    return refuse("the index in " + quoted(token) + " is not a whole number");
+  const Result<uint64_t> at = index(token, token.substr(0, colon));
+  if (!at) return std::unexpected(at.error());
+  const bool is_known = options_.dimension == 0 || *at <= options_.dimension;
+  if (!is_known && options_.use == RowUse::kTraining) {
+    return refuse("index " + std::string(token.substr(0, colon)) + " is past the dimension, " +
+                  std::to_string(options_.dimension) + "; train with a larger --dimension");
   }
-  if (error == std::errc::result_out_of_range || index > kDimensionMax) {
-    return refuse("the index in " + quoted(token) + " is above 2^32, the largest there is");
-  }
-  if (index == 0) return refuse("index 0 in " + quoted(token) + ": LIBSVM counts from 1");
-  if (options_.dimension > 0 && index > options_.dimension) {
-    return refuse("index " + std::to_string(index) + " is past the dimension, " + std::to_string(options_.dimension) +
-                  "; train with a larger --dimension");
-  }
-  if (index <= previous_index_) {
-    return refuse("index " + std::to_string(index) + " after " + std::to_string(previous_index_) +
+  if (*at <= previous_index_) {
+    const uint64_t less = options_.index_base == IndexBase::kZero ? 1 : 0;
+    return refuse("index " + std::to_string(*at - less) + " after " + std::to_string(previous_index_ - less) +
                   ": the indices of a row must increase");
   }
-  previous_index_ = index;
-  largest_index_ = std::max(largest_index_, index);
-  double value = 0;
-  if (!parse_number(token.substr(colon + 1), value) || !std::isfinite(static_cast<float>(value))) {
-    return refuse("the value in " + quoted(token) + " is not a finite number");
+  previous_index_ = *at;
+  const Result<float> read = value(token, token.substr(colon + 1));
+  if (!read) return std::unexpected(read.error());
+  if (!is_known) {
+    ++entries_left_out_;
+    return {};
   }
-  if (kept() && static_cast<float>(value) != 0) {
-    data_.indices.push_back(static_cast<uint32_t>(index - 1));
-    data_.values.push_back(static_cast<float>(value));
+  if (*at > largest_index_) {
+    largest_index_ = *at;
+    largest_index_line_ = lines_;
+  }
+  if (*read == 0) return {};
+  row_.push_back((*at - 1) << 32 | std::bit_cast<uint32_t>(*read));
+  if (kept()) {
+    data_.indices.push_back(static_cast<uint32_t>(*at - 1));
+    data_.values.push_back(*read);
   }
   return {};
 }
 
 LibsvmRows LibsvmParser::take_rows() && {
-  LibsvmRows rows{std::move(data_), std::move(row_labels_), {}, largest_index_, rows_};
+  LibsvmRows rows;
+  rows.data = std::move(data_);
+  rows.labels = std::move(row_labels_);
   for (const auto& [label, line] : first_line_of_label_) rows.classes.push_back(label);
+  rows.largest_index = largest_index_;
+  rows.largest_index_line = largest_index_line_;
+  rows.entries_left_out = entries_left_out_;
+  rows.rows = rows_;
+  rows.content_hash = content_hash_;
   return rows;
 }
 
 Result<Dataset> LibsvmParser::finish() && {
   const std::string name = name_;
-  const uint64_t dimension = options_.dimension;
+  const LibsvmOptions options = options_;
   LibsvmRows rows = std::move(*this).take_rows();
-  const LibsvmRows whole{{}, {}, rows.classes, rows.largest_index, rows.rows};
-  return dataset_of(std::move(rows), whole, name, dimension);
+  LibsvmRows whole;
+  whole.classes = rows.classes;
+  whole.largest_index = rows.largest_index;
+  whole.largest_index_line = rows.largest_index_line;
+  whole.entries_left_out = rows.entries_left_out;
+  whole.rows = rows.rows;
+  whole.content_hash = rows.content_hash;
+  return dataset_of(std::move(rows), whole, name, options);
 }
 
-Result<Dataset> dataset_of(LibsvmRows rows, const LibsvmRows& whole, const std::string& name, uint64_t dimension) {
-  if (whole.rows == 0) return fail(ErrorCode::kMalformed, name + ": it holds no rows");
+namespace {
+
+constexpr const char* kPairsText = "two classes are needed, written 0 and 1, -1 and +1, or 1 and 2";
+
+/// Returns the pair that both classes of a file make.
+Result<LabelPair> pair_of(const LibsvmRows& whole, const std::string& name) {
   if (whole.classes.size() > 2) {
     std::string sentence = name + ": its labels are";
     for (const double label : whole.classes) sentence += " " + number_text(label);
-    return fail(ErrorCode::kMalformed, sentence + "; two classes are needed, written 0 and 1, -1 and +1, or 1 and 2");
+    return fail(ErrorCode::kMalformed, sentence + "; " + kPairsText);
   }
   const double low = whole.classes.front();
   const double high = whole.classes.back();
@@ -181,38 +256,88 @@ Result<Dataset> dataset_of(LibsvmRows rows, const LibsvmRows& whole, const std::
                                            number_text(low) + "; two classes are needed");
   }
   for (const PairOfLabels& known : kPairs) {
-    if (known.negative != low || known.positive != high) continue;
-    Dataset data = std::move(rows.data);
-    data.label_pair = known.pair;
-    data.labels.reserve(rows.labels.size());
-    for (const double value : rows.labels) data.labels.push_back(value == high ? int8_t{1} : int8_t{-1});
-    data.dimension = dimension > 0 ? dimension : std::max<uint64_t>(whole.largest_index, 1);
-    data.rows_in_file = whole.rows;
-    return data;
+    if (known.negative == low && known.positive == high) return known.pair;
   }
   return fail(ErrorCode::kMalformed, name + ": its labels are " + number_text(low) + " and " + number_text(high) +
                                          "; write the two classes as 0 and 1, -1 and +1, or 1 and 2");
 }
 
+/// Returns the pair of labels of held-out rows: the model's. A model of an earlier version does not name it; then the
+/// rows' labels decide.
+Result<LabelPair> held_out_pair(const LibsvmRows& whole, const std::string& name, const LibsvmOptions& options) {
+  if (!options.trained_pair) {
+    if (whole.classes.size() != 1) return pair_of(whole, name);
+    const double only = whole.classes.front();
+    if (only == 0 || only == -1) return only == 0 ? LabelPair::kZeroOne : LabelPair::kMinusPlusOne;
+    if (only == 2) return LabelPair::kOneTwo;
+    return fail(
+        ErrorCode::kMalformed,
+        name + ": all of its " + std::to_string(whole.rows) + " rows have the label " + number_text(only) +
+            ", and the model, which an earlier version wrote, does not say what that meant when it was trained: "
+            "train it again, or add a row of the other class");
+  }
+  for (const double label : whole.classes) {
+    if (is_positive(label, *options.trained_pair)) continue;
+    return fail(ErrorCode::kMalformed, name + ": its label " + number_text(label) +
+                                           " is none of those that the model was trained on (" +
+                                           label_pair_text(*options.trained_pair) + "); write them the same way");
+  }
+  if (whole.classes.size() == 2 &&
+      is_positive(whole.classes[0], *options.trained_pair) == is_positive(whole.classes[1], *options.trained_pair)) {
+    return fail(ErrorCode::kMalformed, name + ": its labels " + number_text(whole.classes[0]) + " and " +
+                                           number_text(whole.classes[1]) + " are one class (" +
+                                           label_pair_text(*options.trained_pair) + ")");
+  }
+  return *options.trained_pair;
+}
+
+}  // namespace
+
+Result<Dataset> dataset_of(LibsvmRows rows, const LibsvmRows& whole, const std::string& name,
+                           const LibsvmOptions& options) {
+  if (whole.rows == 0) return fail(ErrorCode::kMalformed, name + ": it holds no rows");
+  const bool trains = options.use == RowUse::kTraining;
+  const Result<LabelPair> pair = trains ? pair_of(whole, name) : held_out_pair(whole, name, options);
+  if (!pair) return std::unexpected(pair.error());
+  Dataset data = std::move(rows.data);
+  data.label_pair = *pair;
+  data.index_base = options.index_base;
+  data.labels.reserve(rows.labels.size());
+  for (const double value : rows.labels)
+    data.labels.push_back(is_positive(value, *pair).value_or(false) ? int8_t{1} : int8_t{-1});
+  data.dimension = options.dimension > 0 ? options.dimension : std::max<uint64_t>(whole.largest_index, 1);
+  data.largest_index_line = whole.largest_index_line;
+  data.entries_left_out = whole.entries_left_out;
+  data.rows_in_file = whole.rows;
+  data.content_hash = whole.content_hash;
+  return data;
+}
+
+std::string left_out_text(const std::string& path, const Dataset& data) {
+  return path + ": " + std::to_string(data.entries_left_out) +
+         " entries of features that training lacked are left out\n";
+}
+
 namespace {
 
 /// Hands the lines of an open file to the parser. `lines` counts those that were whole, for errors of the file itself.
-Status feed(gzFile file, const std::string& path, LibsvmParser& parser, uint64_t& lines) {
+Status feed(TextSource& file, const std::string& path, LibsvmParser& parser, uint64_t& lines) {
   std::string rest;
   auto block = std::make_unique<char[]>(kLibsvmReadBytes);
+  bool is_first = true;
   for (;;) {
-    const int got = gzread(file, block.get(), static_cast<unsigned>(kLibsvmReadBytes));
-    int code = Z_OK;
-    const char* reason = gzerror(file, &code);
-    if (got < 0 || (got == 0 && code != Z_OK && code != Z_STREAM_END)) {
-      if (code == Z_ERRNO) return fail(ErrorCode::kIo, path + ": " + std::strerror(errno));
-      const std::string at = path + ": after line " + std::to_string(lines) + ": ";
-      if (code == Z_BUF_ERROR)
-        return fail(ErrorCode::kMalformed, at + "the gzip data ends too early; the file is truncated");
-      return fail(ErrorCode::kMalformed, at + "damaged gzip data (" + reason + ")");
+    const Result<size_t> got = file.read({block.get(), kLibsvmReadBytes});
+    if (!got) {
+      const std::string at = got.error().code == ErrorCode::kIo ? "" : "after line " + std::to_string(lines) + ": ";
+      return fail(got.error().code, path + ": " + at + got.error().message);
     }
-    if (got == 0) break;
-    std::string_view text(block.get(), static_cast<size_t>(got));
+    if (*got == 0) break;
+    std::string_view text(block.get(), *got);
+    if (std::exchange(is_first, false)) {
+      const ByteBuffer head(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(text.size(), 8)));
+      if (Status readable = refuse_foreign(head); !readable)
+        return fail(readable.error().code, path + ": " + readable.error().message);
+    }
     for (size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n')) {
       rest.append(text.substr(0, end));
       if (Status status = parser.line(rest); !status) return status;
@@ -231,22 +356,11 @@ Status feed(gzFile file, const std::string& path, LibsvmParser& parser, uint64_t
 }  // namespace
 
 Result<Dataset> read_libsvm(const std::string& path, const LibsvmOptions& options) {
-  struct stat there = {};
-  if (stat(path.c_str(), &there) == 0 && S_ISDIR(there.st_mode))
-    return fail(ErrorCode::kIo, path + ": " + std::strerror(EISDIR));
-  errno = 0;
-  const GzHandle file(gzopen(path.c_str(), "rb"));
-  if (!file) return fail(ErrorCode::kIo, path + ": " + (errno != 0 ? std::strerror(errno) : "cannot be opened"));
-  gzbuffer(file.get(), static_cast<unsigned>(kLibsvmReadBytes));
-  // gzdirect() looks at the first bytes: true where they are not gzip's.
-  const bool plain = gzdirect(file.get()) != 0;
-  if (plain && path.ends_with(".gz")) {
-    return fail(ErrorCode::kMalformed,
-                path + ": its name ends in .gz, but it is not gzip data; rename it or compress it");
-  }
+  const auto file = open_text(path);
+  if (!file) return std::unexpected(file.error());
   LibsvmParser parser(path, options);
   uint64_t lines = 0;
-  if (Status status = feed(file.get(), path, parser, lines); !status) return std::unexpected(status.error());
+  if (Status status = feed(**file, path, parser, lines); !status) return std::unexpected(status.error());
   return std::move(parser).finish();
 }
 

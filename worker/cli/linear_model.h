@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -45,12 +46,18 @@ class LinearModel {
   float scale() const { return scale_; }
   void set_scale(float scale) { scale_ = scale; }
 
+  /// Returns how its training rows write classes and features. Held-out rows are read the same way. Empty: a file of an
+  /// earlier version does not say it.
+  const std::optional<TrainedOn>& trained_on() const { return trained_on_; }
+  void set_trained_on(const TrainedOn& rows) { trained_on_ = rows; }
+
   double margin(const RowView& row) const;
   double weight(uint64_t index) const { return static_cast<double>(scale_) * static_cast<double>(values_[index]); }
 
  private:
   Loss loss_;
   float scale_ = 1;
+  std::optional<TrainedOn> trained_on_;
   std::vector<float> values_;
 };
 

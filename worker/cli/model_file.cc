@@ -7,16 +7,21 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "kernels/base/bytes.h"
 #include "kernels/base/hash.h"
 #include "protocol/files/atomic_file.h"
+#include "worker/cli/memory_room.h"
 
 namespace millrace::cli {
 namespace {
 
 constexpr std::array<char, 8> kMagic = {'M', 'R', 'L', 'I', 'N', 'E', 'A', 'R'};
-constexpr uint32_t kVersion = 1;  ///< raised with every change of the bytes: WIRE_FORMAT.md, "Versions"
+constexpr uint32_t kVersion = 2;     ///< raised with every change of the bytes: WIRE_FORMAT.md, "Versions"
+constexpr uint32_t kVersionMin = 1;  ///< it does not say what rows it was trained on
 constexpr uint32_t kDense = 0;
 constexpr uint32_t kSparse = 1;
 
@@ -28,6 +33,21 @@ struct CloseFile {
 
 bool begins_as_a_model(ByteSpan bytes) {
   return bytes.size() >= kMagic.size() && std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) == 0;
+}
+
+constexpr uint32_t kFromZero = 256;
+
+uint32_t rows_form(const std::optional<TrainedOn>& rows) {
+  if (!rows) return 0;
+  return std::to_underlying(rows->label_pair) + (rows->index_base == IndexBase::kZero ? kFromZero : 0);
+}
+
+/// Returns the rows that rows_form() gave that number. Empty: it gives no such number.
+std::optional<TrainedOn> rows_of_form(uint32_t form) {
+  const uint32_t pair = form & ~kFromZero;
+  if (pair < std::to_underlying(LabelPair::kZeroOne) || pair > std::to_underlying(LabelPair::kOneTwo))
+    return std::nullopt;
+  return TrainedOn{static_cast<LabelPair>(pair), (form & kFromZero) != 0 ? IndexBase::kZero : IndexBase::kOne};
 }
 
 std::unexpected<Error> malformed(const char* sentence) { return fail(ErrorCode::kMalformed, sentence); }
@@ -65,7 +85,7 @@ ByteBuffer encode_model(const LinearModel& model) {
   writer.put(static_cast<uint32_t>(model.loss()));
   writer.put(model.dimension());
   writer.put(sparse ? kSparse : kDense);
-  writer.put(uint32_t{0});
+  writer.put(rows_form(model.trained_on()));
   writer.put(sparse ? nonzero : size);
   bytes.reserve(bytes.size() + (sparse ? nonzero * 8 : size * 4) + 8);
   for (uint64_t index = 0; sparse && index < size; ++index) {
@@ -84,9 +104,9 @@ Result<LinearModel> decode_model(ByteSpan bytes) {
   if (bytes.size() < kMagic.size() + kChecksumBytes) return malformed("it ends too early");
   ByteReader reader(bytes.subspan(kMagic.size(), bytes.size() - kMagic.size() - kChecksumBytes));
   const auto version = reader.get<uint32_t>();
-  if (version && *version != kVersion) {
-    return fail(ErrorCode::kUnsupported, "it has version " + std::to_string(*version) +
-                                             "; this program reads version " + std::to_string(kVersion));
+  if (version && (*version < kVersionMin || *version > kVersion)) {
+    return fail(ErrorCode::kUnsupported,
+                "it has version " + std::to_string(*version) + "; this program reads versions 1 and 2");
   }
   uint64_t checksum = 0;
   std::memcpy(&checksum, bytes.data() + bytes.size() - kChecksumBytes, kChecksumBytes);
@@ -96,16 +116,22 @@ Result<LinearModel> decode_model(ByteSpan bytes) {
   const auto loss = reader.get<uint32_t>();
   const auto dimension = reader.get<uint64_t>();
   const auto form = reader.get<uint32_t>();
-  const auto reserved = reader.get<uint32_t>();
+  const auto rows = reader.get<uint32_t>();
   const auto count = reader.get<uint64_t>();
   if (!count || *loss < 1 || *loss > static_cast<uint32_t>(Loss::kSquaredHinge) || *dimension < 1 ||
-      *dimension >= kDimensionMax || *form > kSparse || *reserved != 0) {
+      *dimension >= kDimensionMax || *form > kSparse ||
+      (*rows != 0 && (*version == kVersionMin || !rows_of_form(*rows)))) {
     return malformed("its head holds what no model has");
   }
   const uint64_t value_bytes = *form == kSparse ? 8 : 4;
   if (*count > kDimensionMax || *count * value_bytes != reader.remaining())
     return malformed("its length does not agree with its head");
+  // A few bytes may claim any dimension.
+  const std::string of = std::to_string(*dimension) + " features";
+  if (Status fits = check_model_fits(of, *dimension, memory_available_bytes()); !fits)
+    return std::unexpected(fits.error());
   LinearModel model(static_cast<Loss>(*loss), *dimension);
+  if (const auto known = rows_of_form(*rows)) model.set_trained_on(*known);
   if (Status status = decode_values(reader, *form, *count, model); !status) return std::unexpected(status.error());
   return model;
 }

@@ -12,11 +12,12 @@ namespace millrace::cli {
 /// Model files, little-endian:
 ///
 ///   bytes 0..7    "MRLINEAR"
-///   u32           version, 1
+///   u32           version, 2; 1 is read, too: the form of its rows is 0
 ///   u32           loss: 1 logistic, 2 hinge, 3 squared hinge
 ///   u64           dimension d
 ///   u32           form: 0 dense, 1 sparse (whichever is smaller)
-///   u32           0
+///   u32           form of the rows that it was trained on: 0 not known; else 1 (labels 0 and 1), 2 (-1 and +1) or
+///                 3 (1 and 2), plus 256 where features count from 0
 ///   u64           count of values (dense: d + 1)
 ///   sparse only   count * u32, strictly increasing indices; d is the intercept's
 ///   count * f32   weights, the scale multiplied in
@@ -24,6 +25,7 @@ namespace millrace::cli {
 ByteBuffer encode_model(const LinearModel& model);
 
 /// Errors  malformed: not a model, truncated, damaged (checksum), not finite. unsupported: a later version.
+///         limit_exceeded: its weights take more memory than is free.
 Result<LinearModel> decode_model(ByteSpan bytes);
 
 /// Writes atomically: on any failure, a full disk among them, the old file stays, and the error's sentence names the

@@ -117,6 +117,7 @@ class Run {
         steps_per_epoch_(pushes_per_epoch(options, data)),
         steps_end_(steps_per_epoch_ * options.epochs),
         model_(options.loss, data.dimension) {
+    model_.set_trained_on(data.written_as());
     if (options_.steps_max > 0) steps_end_ = std::min(steps_end_, options_.steps_max);
     if (held_out != nullptr && options.curve_every > 0) curve_.emplace(*held_out);
   }

@@ -15,6 +15,7 @@
 #include "worker/cli/flag_range.h"
 #include "worker/cli/interruption.h"
 #include "worker/cli/json_text.h"
+#include "worker/cli/memory_room.h"
 #include "worker/cli/model_file.h"
 #include "worker/cli/peer/agree.h"
 #include "worker/cli/peer/mpi_end.h"
@@ -34,6 +35,7 @@ constexpr const char* kTrainCommand = "millrace-peer train";
 
 struct TrainFlags {
   PeerTrainOptions options;
+  uint32_t index_base = 1;
   std::string train_path;
   std::string test_path;
   std::string output;
@@ -154,24 +156,31 @@ Result<PeerTrainOptions> train_options_of(const TrainFlags& flags) {
   return run;
 }
 
+IndexBase index_base_of(const TrainFlags& flags) { return flags.index_base == 0 ? IndexBase::kZero : IndexBase::kOne; }
+
 /// What ranks are told before they read: all of it must be the same.
 std::string description_of(const TrainFlags& flags, const PeerTrainOptions& run) {
-  return fmt::format("{}; --train {} --test {} --dimension {} --epochs {} --steps {}",
+  return fmt::format("{}; --train {} --test {} --dimension {} --index-base {} --epochs {} --steps {}",
                      description_of(*run.optimizer, run.options), flags.train_path, flags.test_path, flags.dimension,
-                     run.epochs, run.steps_max);
+                     flags.index_base, run.epochs, run.steps_max);
 }
 
-Result<Dataset> read_file(peer::PeerGroup& group, const std::string& path, uint64_t dimension) {
+Result<Dataset> read_file(peer::PeerGroup& group, const std::string& path, const LibsvmOptions& how) {
   const auto file = peer::MpiFile::open(path);
   if (Status status = agree(group, "open " + path, file ? Status{} : std::unexpected(file.error())); !status) {
     return std::unexpected(status.error());
   }
   const SharedFile shared{path, (*file)->bytes(),
                           [&file](uint64_t at, std::span<uint8_t> into) { return (*file)->read_at(at, into); }};
-  Result<Dataset> data = read_share(group, shared, dimension);
+  Result<Dataset> data = read_share(group, shared, how);
   if (data && data->dimension >= kDimensionMax) {
     return fail(ErrorCode::kLimitExceeded, path + ": features above 2^32 - 1 leave no room for the intercept");
   }
+  if (!data) return data;
+  // What one machine has room for, another may not: all ranks end together.
+  const std::string what = fmt::format("{}: its largest feature is {}", path, data->dimension);
+  const Status fits = check_model_fits(what, data->dimension, memory_available_bytes());
+  if (Status all = agree(group, "room for " + path, fits); !all) return std::unexpected(all.error());
   return data;
 }
 
@@ -253,12 +262,17 @@ class TrainCommand {
     if (speaks() && !flags_.output.empty()) writable = files::try_to_write(flags_.output);
     Status status = agree(group, description_of(flags_, run_), writable);
     if (status) {
-      Result<Dataset> train = read_file(group, flags_.train_path, flags_.dimension);
+      Result<Dataset> train =
+          read_file(group, flags_.train_path, {.dimension = flags_.dimension, .index_base = index_base_of(flags_)});
       if (!train) status = std::unexpected(train.error());
       if (train) data_ = std::move(*train);
     }
     if (status && !flags_.test_path.empty()) {
-      Result<Dataset> test = read_file(group, flags_.test_path, data_.dimension);
+      Result<Dataset> test = read_file(group, flags_.test_path,
+                                       {.dimension = data_.dimension,
+                                        .index_base = data_.index_base,
+                                        .use = RowUse::kHeldOut,
+                                        .trained_pair = data_.label_pair});
       if (!test) status = std::unexpected(test.error());
       if (test) held_out_ = std::move(*test);
     }
@@ -270,6 +284,7 @@ class TrainCommand {
     if (prints) {
       fmt::print("{} ranks, {} threads each; {} rows, {} features; {}\n", job_.size(), run_.threads,
                  grouped(data_.rows_in_file), grouped(data_.dimension), label_pair_text(data_.label_pair));
+      if (held_out_ && held_out_->entries_left_out > 0) fmt::print("{}", left_out_text(flags_.test_path, *held_out_));
       print_head(held_out_.has_value());
     }
     const auto on_epoch = [&](const PeerEpoch& epoch) {
@@ -361,6 +376,9 @@ void add_data_flags(CLI::App& app, TrainFlags& flags) {
       ->check(not_empty());
   app.add_option("--dimension", flags.dimension, "largest feature index (default: that of --train)")
       ->check(in_range(uint64_t{1}, kDimensionMax - 1));
+  app.add_option("--index-base", flags.index_base, "number of the first feature in the files: 1 (LIBSVM's), or 0")
+      ->capture_default_str()
+      ->check(in_range(0, 1));
   app.add_option("-o,--output", flags.output, "model file, written by rank 0 at the end (millrace eval reads it)")
       ->check(not_empty());
   app.add_option("--model", flags.model, "lr (logistic regression), svm (linear SVM) or l2svm (its hinge squared)")

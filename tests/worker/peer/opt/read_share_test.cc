@@ -26,12 +26,12 @@ SharedFile file_of(const std::string& text) {
 
 using Read = Result<Dataset>;
 
-std::vector<Read> read_on(uint32_t ranks, const std::string& text, uint64_t dimension = 0) {
+std::vector<Read> read_on(uint32_t ranks, const std::string& text, const LibsvmOptions& options = {}) {
   struct Held {
     Read data = fail(ErrorCode::kInternal, "");
   };
   auto held = testing::on_ranks<Held>(ranks, peer::Progress::kByCaller, [&](peer::PeerGroup& group) {
-    return Held{read_share(group, file_of(text), dimension)};
+    return Held{read_share(group, file_of(text), options)};
   });
   std::vector<Read> all;
   for (Held& one : held) all.push_back(std::move(one.data));
@@ -39,7 +39,7 @@ std::vector<Read> read_on(uint32_t ranks, const std::string& text, uint64_t dime
 }
 
 void expect_refused(uint32_t ranks, const std::string& text, const std::string& words, uint64_t dimension = 0) {
-  for (const Read& read : read_on(ranks, text, dimension)) {
+  for (const Read& read : read_on(ranks, text, {.dimension = dimension})) {
     ASSERT_FALSE(read);
     EXPECT_THAT(read.error().message, HasSubstr(words));
   }
@@ -93,9 +93,32 @@ TEST(ReadShare, AllRanksSayTheSameOfABadFile) {
     expect_refused(ranks, "1 1:1\n7 2:1\n", "its labels are 1 and 7");
     expect_refused(ranks, "1 1:1\n0 20:1\n", "index 20 is past the dimension, 10", 10);
     expect_refused(ranks, "\x1f\x8b and more of it", "it is gzip data");
+    expect_refused(ranks, "BZh91AY and more of it",
+                   "it is bzip2 data, which cannot be read in parts; decompress it first");
+    expect_refused(ranks,
+                   std::string("\xfd"
+                               "7zXZ\0 and more",
+                               15),
+                   "it is xz data");
+    expect_refused(ranks, "PK\x03\x04 and more of it", "it is a zip archive; unpack it first");
   }
   expect_refused(3, "1 1:1\n0 2:1\n1 1:1\n0 2:1\n1 1:1\nzero 2:1\n",
                  "rank 2: a.svm (lines from byte 26 on):1: the label 'zero' is not a number");
+}
+
+TEST(ReadShare, HeldOutRowsMayHaveOneClassAndFeaturesThatTrainingLacked) {
+  const std::string text = "1 1:1\n1 2:1 30:1\n1 3:1\n1 31:1\n";
+  for (const uint32_t ranks : {1u, 3u}) {
+    const auto all =
+        read_on(ranks, text, {.dimension = 10, .use = RowUse::kHeldOut, .trained_pair = LabelPair::kMinusPlusOne});
+    for (const Read& read : all) {
+      ASSERT_TRUE(read) << read.error().message;
+      EXPECT_EQ(read->dimension, 10u);
+      EXPECT_EQ(read->rows_in_file, 4u);
+      EXPECT_EQ(read->entries_left_out, 2u) << "of all ranks";
+      for (size_t at = 0; at < read->rows(); ++at) EXPECT_EQ(read->row(at).label, 1);
+    }
+  }
 }
 
 TEST(ReadShare, AFileOfAnotherLengthOnAnotherRankIsToldToAll) {
@@ -103,7 +126,7 @@ TEST(ReadShare, AFileOfAnotherLengthOnAnotherRankIsToldToAll) {
   const auto said = testing::on_ranks<std::string>(3, peer::Progress::kByThread, [&](peer::PeerGroup& group) {
     SharedFile file = file_of(text);
     if (group.rank() == 2) file.bytes -= 1;
-    const Read read = read_share(group, file, 0);
+    const Read read = read_share(group, file, {});
     return read ? "read" : read.error().message;
   });
   for (const std::string& one : said) EXPECT_EQ(one, "a.svm: it has 12 bytes on rank 0 and 11 on rank 2");

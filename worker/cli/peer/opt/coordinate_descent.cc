@@ -56,7 +56,9 @@ Status check_descent(const OptimizerOptions& options) {
 class CoordinateDescent final : public PeerOptimizer {
  public:
   explicit CoordinateDescent(const OptimizerSetup& setup)
-      : setup_(setup), options_(setup.options), model_(options_.loss, setup.data.dimension) {}
+      : setup_(setup), options_(setup.options), model_(options_.loss, setup.data.dimension) {
+    model_.set_trained_on(setup.data.written_as());
+  }
   CoordinateDescent(const CoordinateDescent&) = delete;
   CoordinateDescent& operator=(const CoordinateDescent&) = delete;
   ~CoordinateDescent() override {

@@ -42,6 +42,7 @@ class GradientDescent final : public PeerOptimizer {
         rule_(rule_of(options_, form.rule)),
         model_(options_.loss, setup.data.dimension),
         exchange_(std::move(exchange)) {
+    model_.set_trained_on(setup.data.written_as());
     const uint64_t most = *std::ranges::max_element(setup.rank_rows);
     steps_per_epoch_ = std::max<uint64_t>((most + options_.batch_rows - 1) / options_.batch_rows, 1);
     for (size_t at = 0; at < optimizer_states(rule_.optimizer); ++at) states_[at].resize(model_.tensor_dimension());

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "worker/cli/dataset.h"
+#include "worker/cli/libsvm.h"
 #include "worker/cli/peer/opt/line_share.h"
 #include "worker/peer/group.h"
 
@@ -18,11 +19,12 @@ struct SharedFile {
 /// This rank's rows of the file: those of the lines that begin in its range of bytes (line_share.h). Classes, dimension and
 /// rows_in_file are the whole file's. All ranks call it, and all succeed or fail.
 ///
-/// dimension  the largest index allowed; 0: that of the file.
+/// options    without a part, and with no progress of its own.
 /// Progress   moves the group along after every block, so that a rank with a long share is not taken for dead.
-/// Errors     as LibsvmParser; lines are counted from the byte that the sentence names. unsupported: gzip, which has to be read
-///            from its begin. job_mismatch: the file has another length on another rank. Those of SharedFile::read.
+/// Errors     as LibsvmParser; lines are counted from the byte that the sentence names. unsupported: a compressed file,
+///            which has to be read from its begin; a format that is not read. job_mismatch: the file has another length
+///            on another rank. Those of SharedFile::read.
 /// Source     sparcml.txt, section 7 (MPI-OPT: the dataset partitioned by MPI-IO).
-Result<Dataset> read_share(peer::PeerGroup& group, const SharedFile& file, uint64_t dimension);
+Result<Dataset> read_share(peer::PeerGroup& group, const SharedFile& file, const LibsvmOptions& options);
 
 }  // namespace millrace::cli
