@@ -75,12 +75,16 @@ class Lister {
   struct Entry {
     std::string name;
     std::string value;
+    bool is_words = false;
   };
 
   template <typename T>
   void field(std::string_view name, const T& value) {
     if constexpr (kNamesItsGroup<T>) name = {};
     entries_.push_back({fmt::format("{}{}{}", prefix_, name, name.empty() ? "" : " "), job_spec_text_of(value)});
+  }
+  void words(std::string_view name, const std::string& text) {
+    entries_.push_back({fmt::format("{}: ", name), text, true});
   }
   template <typename T, typename Visit>
   void group(std::string_view name, const T& part, Visit visit) {
@@ -101,11 +105,39 @@ class Lister {
   std::vector<Entry> entries_;
 };
 
+std::vector<std::string_view> words_of(std::string_view text) {
+  std::vector<std::string_view> words;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(' '), text.size());
+    if (end > 0) words.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return words;
+}
+
+/// Returns the first word of `ours` that `theirs` lacks, and the word of the same key in `theirs`.
+std::string first_word_that_differs(std::string_view ours, std::string_view theirs) {
+  const auto key_of = [](std::string_view word) { return word.substr(0, word.find('=')); };
+  const std::vector<std::string_view> here = words_of(ours);
+  const std::vector<std::string_view> there = words_of(theirs);
+  for (const std::string_view word : here) {
+    if (std::ranges::find(there, word) != there.end()) continue;
+    const auto other = std::ranges::find(there, key_of(word), key_of);
+    return fmt::format("{} here, {} there", word, other == there.end() ? "nothing of it" : *other);
+  }
+  for (const std::string_view word : there) {
+    if (std::ranges::find(here, word) == here.end()) return fmt::format("nothing of it here, {} there", word);
+  }
+  return "the same words in another order";
+}
+
 std::string first_difference_of(const Lister& ours, const Lister& theirs) {
   for (size_t i = 0; i < ours.entries().size(); ++i) {
     const Lister::Entry& here = ours.entries()[i];
     const Lister::Entry& there = theirs.entries()[i];
-    if (here.value != there.value) return fmt::format("{}{} here, {} there", here.name, here.value, there.value);
+    if (here.value == there.value) continue;
+    if (here.is_words) return here.name + first_word_that_differs(here.value, there.value);
+    return fmt::format("{}{} here, {} there", here.name, here.value, there.value);
   }
   return {};
 }

@@ -177,6 +177,10 @@ struct JobSpec {
   GridSpec grid;           ///< path switch, reproducible
   InitialWeights initial_weights = InitialWeights::kOwn;
   StoreSpec store;
+  /// Names what else must be equal at all workers so that their weights stay equal: rates, rows, all that a worker does
+  /// by itself. Words KEY=VALUE with one space in between; protocol and shards only compare them. Empty: nothing is
+  /// compared.
+  std::string recipe;
 
   bool has_store() const { return store.optimizer.optimizer != Optimizer::kNone; }
   bool operator==(const JobSpec&) const = default;
@@ -189,6 +193,7 @@ inline constexpr uint32_t kPartsPerShardMax = 64;
 inline constexpr uint32_t kPartsMax = 65'536;  ///< parts_per_shard times buckets
 inline constexpr uint32_t kExchangeTimeoutMsMax = 60'000;
 inline constexpr uint32_t kNameBytesMax = 255;
+inline constexpr uint32_t kRecipeBytesMax = 4'096;
 inline constexpr uint32_t kSwitchPacketBytesMin = 1200;  ///< of UDP payload
 inline constexpr int32_t kGridExponentMin = -120;
 inline constexpr int32_t kGridExponentMax = 90;
@@ -224,7 +229,8 @@ std::string_view initial_weights_name(InitialWeights value);
 std::string_view store_begin_name(StoreBegin value);
 
 /// One sentence naming the first field in which two specifications differ, in the words of the command line: "select: none
-/// here, topk there", "codec_up: qsgd_bits 4 here, 8 there", "tensor 'w': dimension 10 here, 12 there".
+/// here, topk there", "codec_up: qsgd_bits 4 here, 8 there", "tensor 'w': dimension 10 here, 12 there", "recipe: lr=1
+/// here, lr=0.01 there".
 std::string first_difference(const JobSpec& ours, const JobSpec& theirs);
 
 /// Whether workers hold updates back until several members have them.

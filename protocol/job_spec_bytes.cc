@@ -16,7 +16,7 @@
 namespace millrace::protocol {
 namespace {
 
-constexpr uint16_t kSpecVersion = 2;  ///< raised with every change of the fields: WIRE_FORMAT.md, "Versions"
+constexpr uint16_t kSpecVersion = 3;  ///< raised with every change of the fields: WIRE_FORMAT.md, "Versions"
 constexpr size_t kTensorBytesMin = 2 + 8 + 1 + 4 + 4;  // a tensor with an empty name and no overrides
 
 class Encoder {
@@ -24,6 +24,7 @@ class Encoder {
   explicit Encoder(ByteBuffer& out) : writer_(out) {}
 
   void field(std::string_view, const std::string& text) { put_text(writer_, text); }
+  void words(std::string_view, const std::string& text) { put_text(writer_, text); }
   void field(std::string_view, double value) { writer_.put(value == 0 ? 0.0 : value); }  // -0 equals 0: one form
   void field(std::string_view, bool flag) { writer_.put(static_cast<uint8_t>(flag)); }
   template <typename T>
@@ -51,12 +52,8 @@ class Decoder {
  public:
   explicit Decoder(ByteSpan bytes) : reader_(bytes) {}
 
-  void field(std::string_view name, std::string& text) {
-    if (error_) return;
-    std::optional<std::string> read = get_text(reader_, kNameBytesMax);
-    if (!read) return fail_with(ErrorCode::kMalformed, name, "is cut off, too long or not printable text");
-    text = std::move(*read);
-  }
+  void field(std::string_view name, std::string& text) { read_text(name, text, kNameBytesMax); }
+  void words(std::string_view name, std::string& text) { read_text(name, text, kRecipeBytesMax); }
   void field(std::string_view name, double& value) {
     const double read = get<double>(name);
     if (error_) return;
@@ -108,6 +105,12 @@ class Decoder {
   }
   void fail_with(ErrorCode code, std::string_view name, std::string_view what) {
     if (!error_) error_ = Error{code, fmt::format("job specification: {}{} {}", where_, name, what)};
+  }
+  void read_text(std::string_view name, std::string& text, size_t bytes_max) {
+    if (error_) return;
+    std::optional<std::string> read = get_text(reader_, bytes_max);
+    if (!read) return fail_with(ErrorCode::kMalformed, name, "is cut off, too long or not printable text");
+    text = std::move(*read);
   }
   void at_tensor(uint32_t index) { where_ = fmt::format("tensor {}: ", index); }
   size_t remaining() const { return reader_.remaining(); }

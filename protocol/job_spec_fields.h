@@ -7,8 +7,8 @@
 /// The fields of a job specification, once, in their order on the wire. The encoder, the decoder and first_difference() are
 /// visitors over this list, so none of them can forget a field. Internal to protocol/.
 ///
-/// A visitor has field(name, value&) for text, integers, enums, f64 and flags, and optional(name, value&, visit) for an
-/// override that may be absent.
+/// A visitor has field(name, value&) for names, integers, enums, f64 and flags, words(name, text&) for the recipe, and
+/// optional(name, value&, visit) for an override that may be absent.
 namespace millrace::protocol::fields {
 
 template <typename Visitor, typename Spec>
@@ -129,6 +129,7 @@ void visit_job(Visitor& v, Spec& spec) {
   v.group("grid", spec.grid, [](auto& to, auto& part) { visit_grid(to, part); });
   v.field("initial_weights", spec.initial_weights);
   v.group("store", spec.store, [](auto& to, auto& part) { visit_store(to, part); });
+  v.words("recipe", spec.recipe);
 }
 
 }  // namespace millrace::protocol::fields

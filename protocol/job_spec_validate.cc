@@ -534,6 +534,12 @@ Status validate(const JobSpec& spec) {
   if (!name_holds(spec.name)) {
     return refuse_spec(fmt::format("a job's name must be printable text of 1 to {} bytes", kNameBytesMax));
   }
+  if (spec.recipe.size() > kRecipeBytesMax || !is_plain_text(spec.recipe)) {
+    return refuse_spec(fmt::format(
+        "recipe: {} bytes; it must be printable text of at most {}, words KEY=VALUE; give a hash of what is "
+        "longer",
+        spec.recipe.size(), kRecipeBytesMax));
+  }
   if (Status s = check_enums(spec); !s) return s;
   if (Status s = check_workers(spec); !s) return s;
   if (Status s = check_mode(spec); !s) return s;

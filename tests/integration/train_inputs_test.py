@@ -12,6 +12,7 @@ import os
 import resource
 import subprocess
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -26,6 +27,62 @@ def bind(source, target):
     if libc.mount(os.fsencode(source), os.fsencode(target), None, MS_BIND, None) != 0:
         raise unittest.SkipTest("mounts need root")
     return lambda: libc.umount(os.fsencode(target))
+
+
+class WorkersThatDiffer(WithServers):
+    """All workers of a job must do the same to their weights, with the same rows."""
+
+    def refused_second(self, words, first, second, data_of_second=None):
+        """A worker with other options than the first one's is refused before it trains."""
+        data = self.path("differ.svm", made_up_rows(60, 1))
+        one = start("train", *self.flags(0, 2), "--train", data, *first)
+        try:
+            self.wait_for_worker()
+            ended = run("train", *self.flags(1, 2), "--train", data_of_second or data, *second)
+        finally:
+            one.kill()
+            one.communicate()
+        self.assertEqual(ended.returncode, 5, ended.stderr)
+        self.assertIn(words, ended.stderr)
+
+    def wait_for_worker(self):
+        """Until the servers know the job."""
+        http = ",".join(shard["http"] for shard in self.cluster["shards"])
+        deadline = time.monotonic() + TIMEOUT_S
+        while self.job() not in run("status", *http.split(","), "--json").stdout:
+            self.assertLess(time.monotonic(), deadline)
+
+    def job(self):
+        return self.id().rsplit(".", 1)[-1]
+
+    def test_AnotherLearningRate(self):
+        self.refused_second("recipe: lr=1 here, lr=0.01 there", ["--lr", 1], ["--lr", 0.01])
+
+    def test_AnotherBatch(self):
+        self.refused_second("recipe: batch=64 here, batch=8 there", [], ["--batch", 8])
+
+    def test_AnotherL2(self):
+        self.refused_second("recipe: l2=0 here, l2=0.001 there", [], ["--l2", 0.001])
+
+    def test_AnotherNumberOfEpochs(self):
+        self.refused_second("recipe: epochs=3 here, epochs=2 there", [], ["--epochs", 2])
+
+    def test_AnotherModel(self):
+        self.refused_second("recipe: model=lr here, model=svm there", [], ["--model", "svm"])
+
+    def test_AnotherFile(self):
+        other = self.path("other.svm", made_up_rows(60, 2))
+        self.refused_second("recipe: data=", [], [], other)
+
+    def test_WhatIsAWorkersOwnMayDiffer(self):
+        data = self.path("own.svm", made_up_rows(60, 1))
+        packed = self.path("own.svm.xz")
+        packed.write_bytes(lzma.compress(data.read_bytes()))
+        processes = [start("train", *self.flags(0, 2), "--train", data, "--json"),
+                     start("train", *self.flags(1, 2), "--train", packed, "--json", "--compute-ms", 1, "--test", data)]
+        for process in processes:
+            _, err = process.communicate(timeout=TIMEOUT_S)
+            self.assertEqual(process.returncode, 0, err)
 
 
 class Files(WithServers):

@@ -20,6 +20,7 @@ inline JobSpec example_spec() {
   spec.seed = 42;
   spec.store.optimizer = {.optimizer = Optimizer::kAdagrad, .rate = 0.001, .epsilon = 1e-8};
   spec.store.begin = StoreBegin::kWorker;
+  spec.recipe = "program=train lr=1 l2=0 batch=64";
   TensorSpec large;
   large.name = "embedding.weight";
   large.dimension = 1'000'000;

@@ -315,7 +315,8 @@ TEST(HostileFrame, AHelloMustHoldTogether) {
             ErrorCode::kMalformed);
   EXPECT_EQ(frame_hostile_refusal([&](auto e) { init_hello(e, spec).initAuth(kAuthBytesMax + 1); }),
             ErrorCode::kLimitExceeded);
-  EXPECT_EQ(frame_hostile_refusal([&](auto e) { init_hello(e, ByteBuffer{2, 0, 3}); }), ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal([&](auto e) { init_hello(e, ByteBuffer{spec[0], spec[1], 3}); }),
+            ErrorCode::kMalformed);
   EXPECT_EQ(frame_hostile_refusal([&](auto e) { init_hello(e, ByteBuffer(kJobSpecBytesMax + 1)); }),
             ErrorCode::kLimitExceeded);
 }

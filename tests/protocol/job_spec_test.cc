@@ -78,6 +78,11 @@ std::vector<Change> every_change_of_the_job() {
       {"store: decay", [](JobSpec& s) { s.store.optimizer.decay = 0.5; }},
       {"store: epsilon", [](JobSpec& s) { s.store.optimizer.epsilon = 0.5; }},
       {"store: begin worker here, saved there", [](JobSpec& s) { s.store.begin = StoreBegin::kSaved; }},
+      {"recipe: lr=1 here, lr=0.01 there", [](JobSpec& s) { s.recipe = "program=train lr=0.01 l2=0 batch=64"; }},
+      {"recipe: l2=0 here, nothing of it there", [](JobSpec& s) { s.recipe = "program=train lr=1 batch=64"; }},
+      {"recipe: nothing of it here, seed=2 there", [](JobSpec& s) { s.recipe += " seed=2"; }},
+      {"recipe: program=train here, nothing of it there", [](JobSpec& s) { s.recipe.clear(); }},
+      {"recipe: the same words in another order", [](JobSpec& s) { s.recipe = "lr=1 program=train l2=0 batch=64"; }},
   };
 }
 
@@ -152,6 +157,18 @@ TEST(JobSpecBytes, ASingleByteCorruptionIsRefusedOrAnotherSpecificationWithThose
   }
 }
 
+TEST(JobSpecBytes, ARecipeMayBeLongerThanANameAndNoLongerThanItsLimit) {
+  JobSpec spec = example_spec();
+  spec.recipe = std::string(kRecipeBytesMax, 'r');
+  EXPECT_TRUE(validate(spec)) << validate(spec).error().message;
+  EXPECT_EQ(decode_job_spec(encode_job_spec(spec)).value(), spec);
+  spec.recipe += 'r';
+  EXPECT_THAT(validate(spec).error().message, testing::HasSubstr("recipe: 4097 bytes"));
+  EXPECT_EQ(decode_job_spec(encode_job_spec(spec)).error().code, ErrorCode::kMalformed);
+  spec.recipe = "lr=1\nl2=0";
+  EXPECT_EQ(validate(spec).error().code, ErrorCode::kInvalidArgument) << "no control characters";
+}
+
 TEST(JobSpecBytes, BytesAfterTheEndAreMalformed) {
   ByteBuffer bytes = encode_job_spec(example_spec());
   bytes.push_back(0);
@@ -160,8 +177,11 @@ TEST(JobSpecBytes, BytesAfterTheEndAreMalformed) {
 
 TEST(JobSpecBytes, AnotherVersionIsUnsupported) {
   ByteBuffer bytes = encode_job_spec(example_spec());
-  bytes[0] = 3;
-  EXPECT_EQ(decode_job_spec(bytes).error().code, ErrorCode::kUnsupported);
+  const int own = bytes[0];
+  for (const int other : {own - 1, own + 1}) {
+    bytes[0] = static_cast<uint8_t>(other);
+    EXPECT_EQ(decode_job_spec(bytes).error().code, ErrorCode::kUnsupported) << other;
+  }
 }
 
 TEST(JobSpecBytes, AnUnknownNumberOfAnEnumIsUnsupportedAndNamed) {

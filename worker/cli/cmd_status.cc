@@ -128,7 +128,7 @@ Command add_status_command(CLI::App& root) {
       "waits for, and whose packets it rejects.\n\n"
       "Exit codes: 0 all jobs move, or none is open; 4 an address, or a shard of the cluster, does not answer; 9 a job "
       "stands\n"
-      "still; 10 a job waits for its start; 11 the weights of a job's workers disagree; 12 a job's audit does not "
+      "still; 10 a job waits for its start; 11 workers of a job have applied other updates; 12 a job's audit does not "
       "balance. Of\n"
       "several the first of 4, 11, 12, 9, 10.\n\n"
       "Example:\n"

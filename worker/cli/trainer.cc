@@ -19,6 +19,7 @@
 #include "worker/cli/descent.h"
 #include "worker/cli/epoch_order.h"
 #include "worker/cli/job_failure.h"
+#include "worker/cli/train_recipe.h"
 
 namespace millrace::cli {
 namespace {
@@ -133,6 +134,7 @@ class Run {
 
   void connect() {
     JobOptions job = job_options(options_);
+    job.recipe = train_recipe(options_, data_);
     job.give_up = [this] { return stop_.load(); };
     TensorOptions tensor = tensor_options(model_.tensor_dimension());
     if (!pulls()) {

@@ -21,7 +21,8 @@ enum class GradientForm : uint8_t {
   kDense = 2,   ///< the whole array, every entry on the wire: what a dense exchange costs
 };
 
-/// One worker's part in a training run. The fields of the first group must be equal at all workers.
+/// One worker's part in a training run. The fields of the first group must be equal at all workers, but for `worker`,
+/// `curve_every` and `compute_ms`: a field that is added is in the job's specification, or in train_recipe().
 struct TrainOptions {
   std::string job = "train";
   uint32_t worker = 0;

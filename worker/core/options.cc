@@ -238,6 +238,7 @@ Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<con
   spec.unbiased = job.unbiased;
   spec.reproducible = job.reproducible;
   spec.clip = job.clip;
+  spec.recipe = job.recipe;
   if (auto done = set_words(job, spec); !done) return std::unexpected(done.error());
   if (auto done = set_path(job, spec); !done) return std::unexpected(done.error());
   const protocol::GridSpec chosen = job.reproducible ? protocol::kReproducibleGrid : protocol::GridSpec{};

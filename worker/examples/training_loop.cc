@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <string>
 #include <vector>
 
 namespace {
@@ -57,6 +58,8 @@ void train(const char* shard, uint32_t worker, uint32_t workers, int steps) {
   job.shards = {shard};
   job.select = "topk:0.05";  // a twentieth of the entries travels; the rest waits in the residual
   job.combine = "mean";
+  // All workers must do this alike, and no other option says it: a shard refuses a worker with another recipe.
+  job.recipe = "program=example scale=-0.02 rows=" + std::to_string(kRows) + " steps=" + std::to_string(steps);
   job.log = [](millrace::LogLevel, std::string_view line) {
     std::printf("%.*s\n", static_cast<int>(line.size()), line.data());
   };

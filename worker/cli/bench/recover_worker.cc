@@ -16,6 +16,7 @@ constexpr uint32_t kRecoverWorkerPatienceMs = 120'000;
 JobOptions recover_worker_job_options(const RecoverSetup& setup, uint32_t worker) {
   JobOptions job;
   job.name = setup.job;
+  job.recipe = "program=bench-recover";
   job.worker = worker;
   job.workers = setup.workers;
   job.shards = setup.shards;

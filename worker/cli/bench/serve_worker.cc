@@ -37,6 +37,7 @@ uint64_t reselected(const ServeWorkerSetup& setup) { return std::max<uint64_t>(s
 JobOptions serve_worker_job_options(const ServeWorkerSetup& setup, uint32_t worker) {
   JobOptions job;
   job.name = setup.job;
+  job.recipe = "program=bench-serve rounds=" + std::to_string(setup.rounds);
   job.worker = worker;
   job.workers = setup.workers;
   job.shards = setup.shards;

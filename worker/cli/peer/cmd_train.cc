@@ -152,6 +152,8 @@ Result<PeerTrainOptions> train_options_of(const TrainFlags& flags) {
   if (Status status = read_exchange(flags, default_options(*run.optimizer), options); !status) {
     return std::unexpected(status.error());
   }
+  options.recipe = fmt::format("program=peer-train {} epochs={} steps={}", recipe_of(*run.optimizer, options),
+                               run.epochs, run.steps_max);
   if (Status status = run.optimizer->check(options); !status) return std::unexpected(status.error());
   return run;
 }

@@ -167,6 +167,13 @@ struct JobOptions {
       "zeros";  ///< the store's first weights: "zeros"; "worker": place_weights() of the lowest worker, before which
                 ///< nothing is decided; "saved": the shards' saves of the last job of this name, optimizer and all
 
+  // Names what else must be equal at all workers, so that they do the same to their weights and read the right rows:
+  // learning rates and schedules, scales of weights, batch size, number of steps, data and how it is divided. Words
+  // KEY=VALUE with one space in between, in one order, at most 4,096 bytes ("lr=0.1 batch=64 rows=5c81f0e2"; a hash of
+  // what is long). A worker with another recipe is refused, with the word that differs. Empty: nothing is compared but
+  // the options above.
+  std::string recipe = {};
+
   // From here on: this worker's own.
   /// For reaching every shard. Shards that refuse for now, since an earlier run of the job counts still, have the time beside it
   /// in which that is taken for dead (dead_after_ms).

@@ -47,6 +47,7 @@ struct OptimizerOptions {
   ExchangePath path = ExchangePath::kPeers;
   std::vector<std::string> servers = {};  ///< kServers: "tcp://host:port", one a shard
   std::string job = "train";              ///< kServers: its name at the servers
+  std::string recipe = {};                ///< kServers: JobOptions::recipe
   uint32_t connect_timeout_ms = 10'000;   ///< kServers: for reaching every shard
 
   /// kPeers: what sums. kServers: whether the whole sum comes back, or its k largest entries (kOktopk).
@@ -151,6 +152,10 @@ OptimizerInfo coordinate_descent_optimizer();
 
 /// Options with what the optimizer takes by itself.
 OptimizerOptions default_options(const OptimizerInfo& optimizer);
+
+/// Returns all options that change what a rank does to its weights, or the order in which it takes its rows: words
+/// KEY=VALUE, as JobOptions::recipe has them.
+std::string recipe_of(const OptimizerInfo& optimizer, const OptimizerOptions& options);
 
 /// What ranks must agree on, as text.
 std::string description_of(const OptimizerInfo& optimizer, const OptimizerOptions& options);

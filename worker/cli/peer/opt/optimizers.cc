@@ -34,19 +34,24 @@ OptimizerOptions default_options(const OptimizerInfo& optimizer) {
   return options;
 }
 
-std::string description_of(const OptimizerInfo& optimizer, const OptimizerOptions& options) {
+std::string recipe_of(const OptimizerInfo& optimizer, const OptimizerOptions& options) {
   return fmt::format(
-      "train {} {} lr={} schedule={} l2={} batch={} coordinates={} order={} path={} servers={} job={} algorithm={} "
-      "select={} threshold-period={} boundaries={},{} codec={} quantizer={} momentum={} clip={} asynchronous={} "
-      "beta1={} beta2={} epsilon={} seed={}{}",
+      "optimizer={} model={} lr={} schedule={} l2={} batch={} coordinates={} order={} algorithm={} select={} "
+      "threshold-period={} boundaries={},{} codec={} quantizer={} momentum={} clip={} asynchronous={} beta1={} "
+      "beta2={} "
+      "epsilon={} seed={}{}",
       optimizer.name, loss_name(options.loss), options.schedule.rate, rate_schedule_text(options.schedule), options.l2,
       options.batch_rows, options.coordinates, options.order == RowOrder::kFile ? "file" : "shuffled",
-      path_name(options.path), fmt::join(options.servers, ","), options.job,
       peer::algorithm_info(options.algorithm).name, selection_text(options.select), options.thresholds_period,
       static_cast<int>(options.boundaries), options.boundaries_period, peer::wire_text(options.codec),
       peer::wire_text(options.quantizer), options.momentum, options.clip, options.asynchronous, options.beta1,
       options.beta2, options.epsilon, options.seed,
       options.reproducible ? fmt::format(" reproducible grid={} reselect={}", options.grid, options.reselect) : "");
+}
+
+std::string description_of(const OptimizerInfo& optimizer, const OptimizerOptions& options) {
+  return fmt::format("train {} path={} servers={} job={}", recipe_of(optimizer, options), path_name(options.path),
+                     fmt::join(options.servers, ","), options.job);
 }
 
 }  // namespace millrace::cli

@@ -69,6 +69,7 @@ JobOptions job_options(const OptimizerOptions& options, uint32_t rank, uint32_t 
   job.grid = options.grid;
   if (options.reproducible && options.reselect != "none") job.reselect = options.reselect;
   job.seed = options.seed;
+  job.recipe = options.recipe;
   job.connect_timeout_ms = options.connect_timeout_ms;
   job.keep_freed_memory = true;  // a process that does rounds and little else
   return job;
