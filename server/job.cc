@@ -173,8 +173,7 @@ Job::Wish Job::wish(TimeNs now) {
     wish.kind = Wish::Kind::kActivate;
     wish.parent = recovery_->parent();
   } else if (recovery_ && recovery_->stage() == Recovery::Stage::kCut) {
-    wish.kind = Wish::Kind::kCut;
-    wish.choice = recovery_->choice();
+    return cut_or_end(recovery_->choice());
   } else if (recovery_) {
     Recovery::Removals removals = recovery_->removals(now);
     wish.leaving = removals.why;
@@ -185,13 +184,31 @@ Job::Wish Job::wish(TimeNs now) {
     wish.path = change->path;
     wish.because = std::move(change->because);
   } else if (std::optional<CutChoice> choice = settlement_.cut()) {
-    wish.kind = Wish::Kind::kCut;
-    wish.choice = std::move(*choice);
+    return cut_or_end(std::move(*choice));
   } else {
     wish.leaving = Leaving::kBehind;
     wish.members = rounds_.behind(now);
   }
   if (!wish.members.empty()) wish.kind = Wish::Kind::kRemove;
+  return wish;
+}
+
+/// [10] Cuts the log where a member may begin it again, and ends the job where none may. A process that joined the
+/// running job, and did not ask to return, has no state of the job: alone it would train from nothing, and its model
+/// would pass for the job's result.
+Job::Wish Job::cut_or_end(CutChoice choice) const {
+  Wish wish;
+  wish.kind = members_.any_may_carry_on() ? Wish::Kind::kCut : Wish::Kind::kEnd;
+  if (wish.kind == Wish::Kind::kCut) {
+    wish.choice = std::move(choice);
+    return wish;
+  }
+  std::vector<uint32_t> joined;
+  for (const protocol::Member& member : members_.all()) joined.push_back(member.worker);
+  wish.because = fmt::format(
+      "job '{}': all workers that had its weights are gone, and worker {}, which joined them, does not return from "
+      "a state of its own (--state): start all workers again",
+      setup_.spec.name, fmt::join(joined, ", "));
   return wish;
 }
 

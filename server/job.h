@@ -41,14 +41,14 @@ class Job {
   };
   /// What this job needs of the table, in the epoch of its view.
   struct Wish {
-    enum class Kind : uint8_t { kNone, kActivate, kCut, kRemove, kPath };
+    enum class Kind : uint8_t { kNone, kActivate, kCut, kRemove, kPath, kEnd };
     Kind kind = Kind::kNone;
     uint64_t parent = 0;                            ///< kActivate
     CutChoice choice;                               ///< kCut
     Leaving leaving = Leaving::kSilent;             ///< kRemove
     std::vector<protocol::Member> members;          ///< kRemove
     protocol::Path path = protocol::Path::kServer;  ///< kPath
-    std::string because;                            ///< kPath
+    std::string because;                            ///< kPath, kEnd
   };
 
   explicit Job(Setup setup);
@@ -107,6 +107,7 @@ class Job {
   protocol::ViewChange change_for(const protocol::Member& member) const;
 
  private:
+  Wish cut_or_end(CutChoice choice) const;
   void tell_view(const std::vector<protocol::Member>& before, Actions& actions) const;
   void on_state(const protocol::Member& from, const protocol::State& state, TimeNs now, Actions& actions);
   void add_joining(JobStatus& status, TimeNs now) const;

@@ -23,7 +23,8 @@ Members::Adopted Members::adopt(protocol::JobView view, TimeNs now) {
     links_.erase(link);
   }
   for (const protocol::Member& member : view_.members) {
-    links_.try_emplace(member.worker, Link{.heard = now, .life = member.life});
+    Link& link = links_.try_emplace(member.worker, Link{.heard = now, .life = member.life}).first->second;
+    link.was_synced = link.was_synced || member.state == protocol::MemberState::kSynced;
   }
   gather_pushing();
   look_at_weights();
@@ -56,14 +57,16 @@ bool Members::finishes(uint32_t worker) {
   return true;
 }
 
-std::optional<protocol::PeerId> Members::connect(uint32_t worker, protocol::PeerId peer, Weights weights, TimeNs now) {
+std::optional<protocol::PeerId> Members::connect(uint32_t worker, protocol::PeerId peer, Process process, TimeNs now) {
   // adopt() has made it, where memory did not end before.
   const protocol::Member* const member = find_member(view_, worker);
   Link& link = links_.try_emplace(worker, Link{.heard = now, .life = member ? member->life : 0}).first->second;
   std::optional<protocol::PeerId> old;
   if (link.peer && *link.peer != peer) old = link.peer;
   link.peer = std::move(peer);
-  link.weights = weights;
+  link.weights = process.weights;
+  link.returns = link.returns || process.returns;
+  link.came_back = link.came_back || (process.returns && process.begins);
   look_at_weights();
   link.heard = now;
   return old;
@@ -91,6 +94,24 @@ std::vector<protocol::Member> Members::silent(TimeNs now, TimeNs silence) const 
     if (at && at->heard + silence <= now) members.push_back(member);
   }
   return members;
+}
+
+TimeNs Members::silence_of_all(TimeNs now) const {
+  TimeNs heard = links_.empty() ? now : 0;
+  for (const auto& [worker, link] : links_) heard = std::max(heard, link.heard);
+  return now - std::min(now, heard);
+}
+
+bool Members::any_returns() const {
+  return std::ranges::any_of(links_, [](const auto& each) { return each.second.came_back; });
+}
+
+bool Members::any_may_carry_on() const {
+  constexpr uint64_t kFirstLife = 1;
+  return std::ranges::any_of(links_, [](const auto& each) {
+    const Link& link = each.second;
+    return link.returns || link.was_synced || link.life == kFirstLife;
+  });
 }
 
 void Members::forgive(TimeNs paused) {

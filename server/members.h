@@ -25,12 +25,22 @@ class Members {
     kTakeMerged,  ///< it can, and takes several steps in one update
   };
 
+  /// The facts that a member's Hello states about its process.
+  struct Process {
+    Weights weights = Weights::kNone;
+    bool returns = false;  ///< it asks to take the place of an earlier process of its worker, or has been in the job
+    bool begins = false;   ///< it has not been in the job
+  };
+
   struct Link {
     std::optional<protocol::PeerId> peer = std::nullopt;  ///< empty: has not said Hello to this shard
     TimeNs heard = 0;
     uint64_t life = 0;
     bool finishing = false;  ///< said that it pushes nothing more
     Weights weights = Weights::kNone;
+    bool returns = false;     ///< asked to, under this life
+    bool came_back = false;   ///< asked to when it began: what its worker does when it is started again
+    bool was_synced = false;  ///< under this life
   };
   struct Adopted {
     /// members of the old view that are none now (or under another life)
@@ -49,7 +59,7 @@ class Members {
   Adopted adopt(protocol::JobView view, TimeNs now);
 
   /// A member said Hello over `peer`; returns the connection that this one replaces.
-  std::optional<protocol::PeerId> connect(uint32_t worker, protocol::PeerId peer, Weights weights, TimeNs now);
+  std::optional<protocol::PeerId> connect(uint32_t worker, protocol::PeerId peer, Process process, TimeNs now);
   /// Nothing is sent to this member until it says Hello again.
   void disconnect(uint32_t worker);
   void heard(uint32_t worker, TimeNs now);
@@ -65,6 +75,13 @@ class Members {
 
   /// Members not heard for `silence`.
   std::vector<protocol::Member> silent(TimeNs now, TimeNs silence) const;
+  /// Returns for how long no member has been heard; 0 without members.
+  TimeNs silence_of_all(TimeNs now) const;
+  /// Returns whether a member's first Hello said that it returns: the job's workers do when they are started again.
+  bool any_returns() const;
+  /// Returns whether a member may begin the log again from its own state [10]: it took part, or is its worker's first
+  /// process, or asked to return. A process that joined a running job has no state of that job.
+  bool any_may_carry_on() const;
   /// This process itself stood still for so long: nobody is to blame for that time.
   void forgive(TimeNs paused);
 

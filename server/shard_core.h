@@ -218,6 +218,9 @@ class ShardCore {
   Result<protocol::JobRecord> join_job(const protocol::JobRecord& record, const protocol::Header& header,
                                        const protocol::Hello& hello, TimeNs now, std::optional<Error>& refused);
   uint64_t replaceable_life(uint64_t job, const protocol::Header& header, const protocol::Hello& hello, TimeNs now);
+  std::optional<Error> of_dead_run(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
+                                   Actions& actions);
+  std::string time_in_the_way(uint64_t number, uint32_t worker, TimeNs now);
   std::optional<Error> left_behind(const protocol::JobRecord& record, const protocol::JobSpec& theirs,
                                    const protocol::Header& header, const protocol::Hello& hello, TimeNs now);
   Job* named(std::string_view name);

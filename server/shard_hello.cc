@@ -35,10 +35,21 @@ bool worth_retrying(ErrorCode code) {
   return code == ErrorCode::kUnavailable || code == ErrorCode::kIo || code == ErrorCode::kTimeout;
 }
 
-Members::Weights weights_of(const protocol::Hello& hello) {
-  if (!hello.has_weights) return Members::Weights::kNone;
+Members::Process process_of(const protocol::Header& header, const protocol::Hello& hello) {
   const bool takes_merged = (hello.capabilities & protocol::kTakesMerged) != 0;
-  return takes_merged ? Members::Weights::kTakeMerged : Members::Weights::kAttached;
+  const auto weights = !hello.has_weights ? Members::Weights::kNone
+                       : takes_merged     ? Members::Weights::kTakeMerged
+                                          : Members::Weights::kAttached;
+  return {weights, hello.returns, header.life == 0};
+}
+
+/// Returns the silence after which a member may be dead.
+TimeNs doubtful_after(const protocol::JobSpec& spec) {
+  return std::max(2 * static_cast<TimeNs>(spec.heartbeat_ms) * kNsPerMs, kReplacedAfter);
+}
+
+std::string seconds_of(TimeNs ns) {
+  return fmt::format("{:.1f} s", static_cast<double>(std::max<TimeNs>(ns, 0)) / static_cast<double>(kNsPerS));
 }
 
 /// Whether it may become a member: who comes to a job that runs, and who comes without weights where they are needed.
@@ -109,8 +120,8 @@ void ShardCore::on_hello(const protocol::PeerId& from, const protocol::Header& h
   count(Metric::kWorkerHandshakes, "accepted", actions);
   Job& job = *admitted->job;
   const protocol::Member& member = admitted->member;
-  const auto weights = weights_of(hello);
-  if (const auto replaced = job.members().connect(member.worker, from, weights, now)) sessions_.erase(*replaced);
+  const auto replaced = job.members().connect(member.worker, from, process_of(header, hello), now);
+  if (replaced) sessions_.erase(*replaced);
   const auto other = sessions_.find(from);
   if (other != sessions_.end() && (other->second.job != job.view().job || other->second.worker != member.worker)) {
     // One connection speaks for one worker: the earlier one is silent from now on.
@@ -182,8 +193,48 @@ uint64_t ShardCore::replaceable_life(uint64_t job, const protocol::Header& heade
                                      TimeNs now) {
   Job* open = find_job(job);
   const Members::Link* link = open && hello.returns ? open->members().link(header.worker) : nullptr;
-  const TimeNs silence = std::max(2 * static_cast<TimeNs>(hello.spec.heartbeat_ms) * kNsPerMs, kReplacedAfter);
-  return link && link->heard + silence <= now ? link->life : 0;
+  return link && link->heard + doubtful_after(hello.spec) <= now ? link->life : 0;
+}
+
+/// [11] Returns why the Hello has to wait for a run whose members are all silent, and ends that run once they are dead.
+/// Only processes that return may go on with such a run. A new process must neither go on with it alone nor take the
+/// name while a member may live: it waits, and begins a new job of that name.
+std::optional<Error> ShardCore::of_dead_run(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
+                                            Actions& actions) {
+  Job* job = named(hello.spec.name);
+  if (!job || hello.returns || header.job != 0 || !job->view().started || job->view().members.empty()) return {};
+  const TimeNs silence = job->members().silence_of_all(now);
+  if (silence < doubtful_after(job->spec())) return {};
+  const bool returns = job->members().any_returns();
+  const uint32_t least = returns ? config_.limits.abandon_ms : 0;
+  const TimeNs free_after = static_cast<TimeNs>(std::max(job->spec().dead_after_ms, least)) * kNsPerMs;
+  if (silence >= free_after) {
+    end_in_table(*job,
+                 {ErrorCode::kStale, fmt::format("job '{}': none of its workers has been heard for {}, and a new "
+                                                 "process, which does not return, begins a job of that name",
+                                                 job->spec().name, seconds_of(silence))},
+                 "abandoned", actions);
+    return {};
+  }
+  const std::string earlier = fmt::format("job '{}' is an earlier run's, none of whose workers has been heard for {}",
+                                          hello.spec.name, seconds_of(silence));
+  const std::string wait = seconds_of(free_after - silence);
+  if (!returns) return Error{ErrorCode::kUnavailable, fmt::format("{}: its name is free in {}", earlier, wait)};
+  return Error{ErrorCode::kIdentityInUse,
+               fmt::format("{}; they return when they are started again, and worker {} did not say that it does: start "
+                           "it as they were (--state), or wait {} until the name is free, or take another name",
+                           earlier, header.worker, wait)};
+}
+
+/// Returns for how long a process that is still a member keeps its number. Empty: this shard does not know the member.
+std::string ShardCore::time_in_the_way(uint64_t number, uint32_t worker, TimeNs now) {
+  Job* job = find_job(number);
+  const Members::Link* link = job ? job->members().link(worker) : nullptr;
+  if (!link) return {};
+  const TimeNs silence = now - link->heard;
+  const TimeNs dead_after = static_cast<TimeNs>(job->spec().dead_after_ms) * kNsPerMs;
+  return fmt::format(" (last heard {} ago; once it has been silent for {}, in {}, it is removed)", seconds_of(silence),
+                     seconds_of(dead_after), seconds_of(dead_after - silence));
 }
 
 Result<protocol::JobRecord> ShardCore::join_job(const protocol::JobRecord& record, const protocol::Header& header,
@@ -251,6 +302,7 @@ Result<ShardCore::Admitted> ShardCore::admit(const protocol::Header& header, con
       return std::unexpected(room.error());
     refresh(now, actions);
     if (stopped_) return fail(ErrorCode::kUnavailable, failure_->message);
+    if (std::optional<Error> wait = of_dead_run(header, hello, now, actions)) return std::unexpected(*wait);
     Result<Job*> joined = admit_by_table(header, hello, now, actions);
     if (!joined) return std::unexpected(joined.error());
     job = *joined;
@@ -296,7 +348,11 @@ Result<Job*> ShardCore::admit_by_table(const protocol::Header& header, const pro
   }
   std::optional<Error> refused;
   Result<protocol::JobRecord> joined = join_job(*record, header, hello, now, refused);
-  if (!joined) return std::unexpected(joined.error());
+  if (!joined) {
+    Error error = joined.error();
+    if (error.code == ErrorCode::kIdentityInUse) error.message += time_in_the_way(record->view.job, header.worker, now);
+    return std::unexpected(std::move(error));
+  }
   const uint64_t number = joined->view.job;
   Job* job = find_job(number);
   // Only where a job of this name ended between the two reads: the worker's next Hello finds the new one.

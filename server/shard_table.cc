@@ -309,6 +309,8 @@ void ShardCore::pursue(uint64_t number, TimeNs now, Actions& actions) {
   const uint64_t epoch = job->view().epoch;
   if (wish.kind == Job::Wish::Kind::kNone) return;
   if (wish.kind == Job::Wish::Kind::kRemove) return pursue_removal(*job, std::move(wish), now, actions);
+  if (wish.kind == Job::Wish::Kind::kEnd)
+    return end_in_table(*job, {ErrorCode::kStale, wish.because}, "abandoned", actions);
   const bool activates = wish.kind == Job::Wish::Kind::kActivate;
   Result<std::optional<protocol::JobRecord>> record =
       change_job_in(table_, number, epoch, [&](protocol::JobRecord& at) -> Result<Change> {

@@ -8,6 +8,7 @@ import json
 import signal
 import time
 import unittest
+import urllib.request
 
 from commands import TIMEOUT_S, WithServers, made_up_rows, start
 
@@ -89,6 +90,71 @@ class Restarts(WithServers):
         workers[0].communicate()
         self.refused(5, "this is job 'another'", "train", *self.flags(job="another"), "--state", self.state(0), "--train",
                      self.path("restarts.svm"))
+
+    def test_TheSameCommandAfterACrashTrainsOnAllRowsAgain(self):
+        """Without --state: the job begins anew, with all workers, as soon as the dead ones are dead for sure."""
+        data = self.path("crash.svm", made_up_rows(200, 7))
+        model = self.path("crash.model")
+
+        def command(worker, *more):
+            return start("train", *self.flags(worker, 2), "--json", "--train", data, "--connect-timeout-ms", 60_000, *more)
+
+        first = [command(worker, "--epochs", 100_000, "--compute-ms", 5) for worker in range(2)]
+        self.wait_for(lambda: self.steps_of(self.id().rsplit(".", 1)[-1]) > 5)
+        for process in first:
+            process.kill()
+            process.communicate()
+        time.sleep(3)  # two heartbeats: who is heard until then may live
+        second = [command(worker, "--epochs", 3, "--batch", 16, "-o", model) for worker in range(2)]
+        for process in second:
+            out, err = process.communicate(timeout=TIMEOUT_S)
+            self.assertEqual(process.returncode, 0, err)
+            result = json.loads(out.strip().split("\n")[-1])
+            self.assertEqual(result["contributions"], 2 * result["rounds"], result)
+            self.assertEqual(result["workers_missing"], 0)
+        self.assertTrue(model.exists())
+
+    def steps_of(self, job):
+        with urllib.request.urlopen(f"http://{self.cluster['shards'][0]['http']}/status", timeout=10) as answer:
+            jobs = json.load(answer)["jobs"]
+        return max((one["steps_decided"] for one in jobs if one["name"] == job), default=0)
+
+    def lose_a_worker(self, *more):
+        """Two workers, of which one dies for good; how the other one ends, and what it prints."""
+        job = self.id().rsplit(".", 1)[-1]
+        data = self.path("lost.svm", made_up_rows(120, 8))
+        flags = ["--json", "--train", data, "--batch", 4, "--compute-ms", 20, "--epochs", 6, "-o", self.path(job + ".model"), *more]
+        workers = [start("train", *self.flags(worker, 2), *flags) for worker in range(2)]
+        self.wait_for(lambda: self.steps_of(job) > 3)
+        workers[1].kill()
+        workers[1].communicate()
+        out, err = workers[0].communicate(timeout=TIMEOUT_S)
+        self.assertTrue(self.path(job + ".model").exists(), "what it trained is kept in any case")
+        return workers[0].returncode, json.loads(out.strip().split("\n")[-1]), err
+
+    def test_AJobThatEndsWithoutOneOfItsWorkersSaysSo(self):
+        code, result, err = self.lose_a_worker()
+        self.assertEqual(code, 8, err)
+        self.assertIn("without 1 of its 2 workers", err)
+        self.assertIn("--workers-min 1", err)
+        self.assertEqual(result["workers_missing"], 1)
+
+    def test_AJobMayEndWithFewerWorkersWhereTheUserAllowsIt(self):
+        code, result, err = self.lose_a_worker("--workers-min", 1)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(result["workers_missing"], 1)
+
+    def test_AJobWithTooFewWorkersEndsAtOnce(self):
+        job = self.id().rsplit(".", 1)[-1]
+        data = self.path("few.svm", made_up_rows(120, 8))
+        flags = ["--train", data, "--compute-ms", 20, "--epochs", 100_000, "--workers-min", 2]
+        workers = [start("train", *self.flags(worker, 2), *flags) for worker in range(2)]
+        self.wait_for(lambda: self.steps_of(job) > 3)
+        workers[1].kill()
+        workers[1].communicate()
+        _, err = workers[0].communicate(timeout=TIMEOUT_S)
+        self.assertEqual(workers[0].returncode, 8, err)
+        self.assertIn("fewer than workers_min (2)", err)
 
 
 if __name__ == "__main__":

@@ -213,6 +213,7 @@ nlohmann::json run_json(const TrainFlags& flags, const TrainResult& result) {
   nlohmann::json json = {{"train", flags.options.job},
                          {"worker", flags.options.worker},
                          {"workers", flags.options.workers},
+                         {"workers_missing", result.workers_missing},
                          {"dimension", result.model.dimension()},
                          {"steps", steps},
                          {"rounds", result.rounds},
@@ -347,7 +348,7 @@ Outcome run_train(TrainFlags& flags) {
     if (rows->test) json["held_out_entries_left_out"] = rows->test->entries_left_out;
     fmt::print("{}\n", json_text(json));
   }
-  return {};
+  return check_workers_at_end(options, result->workers_missing);
 }
 
 void add_data_flags(CLI::App& app, TrainFlags& flags) {
@@ -378,6 +379,12 @@ void add_job_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--job", options.job, "name of the job at the servers")->capture_default_str();
   app.add_option("--worker", options.worker, "this worker, from 0")->capture_default_str()->check(in_range(0, 4095));
   app.add_option("--workers", options.workers, "workers of the job")->capture_default_str()->check(in_range(1, 4096));
+  app.add_option(
+         "--workers-min", options.workers_min,
+         "the job may end with so many of its workers: it ends early when fewer live, and is done (exit code 0) "
+         "with those that are left (default: it goes on with one, and ends with exit code 8 unless all were in "
+         "it at the end)")
+      ->check(in_range(1, 4096));
   app.add_option("--mode", options.mode,
                  "synchronous (or sync): every step waits for all workers; bounded_staleness: a slow worker is left "
                  "out of up to "

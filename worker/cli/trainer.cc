@@ -65,7 +65,7 @@ JobOptions job_options(const TrainOptions& options) {
   job.deadline_ms = options.deadline_ms;
   job.participants = options.participants;
   job.apply_after_acks = options.apply_after_acks;
-  job.workers_min = std::max(1u, options.apply_after_acks);
+  job.workers_min = std::max({1u, options.apply_after_acks, options.workers_min});
   job.store = options.store;
   job.store_begin = options.store_begin;
   set_path(options.path, job);
@@ -201,6 +201,8 @@ class Run {
 
   TrainResult finish() {
     if (curve_ && curve_->points().back().round < rounds_) take_point();
+    // Before this worker leaves: a worker that has made all steps, and dies now, contributed to all of them.
+    const uint32_t missing = session_->status().workers_missing;
     // The model is complete: who interrupts this wait has the session leave at once.
     in_slices("the job has not answered everything", SliceLength::kSame,
               [this](std::chrono::milliseconds slice) { return session_->try_finish(slice); });
@@ -211,6 +213,7 @@ class Run {
     TrainResult result{
         .model = std::move(model_), .epochs = {}, .curve = {}, .audit = stats.audit, .by_switch = stats.by_switch};
     if (curve_) result.curve = curve_->evaluated();
+    result.workers_missing = missing;
     result.rounds = rounds_;
     result.contributions = contributions_;
     result.rounds_per_s = rounds_per_s_;
@@ -465,6 +468,16 @@ Outcome check_job(const TrainOptions& options, uint64_t features) {
   } catch (const JobError& error) {
     return fail_with(ExitCode::kUsage, error.what());
   }
+}
+
+Outcome check_workers_at_end(const TrainOptions& options, uint32_t missing) {
+  const uint32_t least = options.workers_min > 0 ? options.workers_min : options.workers;
+  if (options.workers - missing >= least) return {};
+  return fail_with(
+      ExitCode::kJobEnded,
+      fmt::format("the job went on to its end without {} of its {} workers: what it trained after they were "
+                  "lost lacks their rows. Train again with all of them, or allow it with --workers-min {}",
+                  missing, options.workers, options.workers - missing));
 }
 
 uint64_t steps_per_epoch(uint64_t rows_of_all_workers, uint32_t workers, uint32_t batch_rows) {

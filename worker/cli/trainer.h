@@ -27,6 +27,8 @@ struct TrainOptions {
   std::string job = "train";
   uint32_t worker = 0;
   uint32_t workers = 1;
+  uint32_t workers_min =
+      0;  ///< the job ends when fewer live, and is done with so many; 0: it ends with none, is done with all
   std::vector<std::string> servers;  ///< "host:port" or "tcp://host:port", by shard
   Loss loss = Loss::kLogistic;
   GradientForm form = GradientForm::kSparse;
@@ -99,11 +101,12 @@ struct TrainResult {
   LinearModel model;
   std::vector<EpochReport> epochs;
   std::vector<CurvePoint>
-      curve;                   ///< first before any round, last at the end; empty without held-out data or curve_every
-  uint64_t rounds = 0;         ///< of the job, in the weights (its first part's); mode asynchronous: contributions
-  uint64_t contributions = 0;  ///< counted in these rounds, of all workers
-  double rounds_per_s = 0;     ///< of training, until rounds_max were in the weights
-  uint64_t dense_bytes = 0;    ///< what dense exchange would have moved in all, one way
+      curve;  ///< first before any round, last at the end; empty without held-out data or curve_every
+  uint32_t workers_missing = 0;  ///< of the job's workers, at the end: left without finishing, and not back
+  uint64_t rounds = 0;           ///< of the job, in the weights (its first part's); mode asynchronous: contributions
+  uint64_t contributions = 0;    ///< counted in these rounds, of all workers
+  double rounds_per_s = 0;       ///< of training, until rounds_max were in the weights
+  uint64_t dense_bytes = 0;      ///< what dense exchange would have moved in all, one way
   int64_t history_bytes_saved = 0;
   AuditStats audit;       ///< at the end
   SwitchStats by_switch;  ///< the same
@@ -127,6 +130,12 @@ std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dat
 /// features  of the data; 0: not known yet.
 /// Errors    usage.
 Outcome check_job(const TrainOptions& options, uint64_t features);
+
+/// Refuses the result of fewer workers than the job was asked for, or than `options.workers_min` allows.
+///
+/// missing  as TrainResult has it.
+/// Errors   job_ended: how many are missing, and what to do.
+Outcome check_workers_at_end(const TrainOptions& options, uint32_t missing);
 
 bool is_asynchronous(const TrainOptions& options);
 

@@ -216,6 +216,7 @@ class SessionShell {
   bool is_waited_for_ = false;
   uint64_t returns_ = 0;
   double audit_imbalance_ = 0;
+  uint32_t workers_missing_ = 0;
   std::optional<Error> error_;
   std::string waiting_for_;
   uint32_t fills_ = 0;  ///< slots being filled now

@@ -269,7 +269,7 @@ Result<uint64_t> SessionShell::steps_applied(size_t tensor) {
 
 SessionStatus SessionShell::status() const {
   const std::lock_guard lock(mutex_);
-  return {phase_ == Phase::kReturning, returns_, waiting_for_, audit_imbalance_};
+  return {phase_ == Phase::kReturning, returns_, waiting_for_, audit_imbalance_, workers_missing_};
 }
 
 Result<Stream> SessionShell::take_residual(size_t tensor) {

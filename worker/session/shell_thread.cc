@@ -26,6 +26,12 @@ constexpr TimeNs kLookUpEvery = 5 * kNsPerS;
 /// While datagrams come, one after the other, shards are looked at so often only: what they say then is of views and leases.
 constexpr TimeNs kShardsEvery = 2 * kNsPerMs;
 
+/// Returns the number of workers that left a running job without finishing.
+uint32_t missing_of(const protocol::JobView& view, uint32_t workers) {
+  const uint64_t accounted_for = view.members.size() + view.left;
+  return view.started && accounted_for < workers ? static_cast<uint32_t>(workers - accounted_for) : 0;
+}
+
 }  // namespace
 
 void SessionShell::run() {
@@ -327,6 +333,7 @@ void SessionShell::publish() {
     is_waited_for_ = core_.is_waited_for();
     returns_ = core_.counters().returns;
     audit_imbalance_ = core_.audit_sums().imbalance;
+    workers_missing_ = missing_of(core_.view(), core_.spec().workers);
     error_ = core_.error();
   }
   if (text_due || steps_changed) {

@@ -381,6 +381,9 @@ struct SessionStatus {
   uint64_t returns = 0;        ///< how often it came back
   std::string waiting_for;     ///< one sentence: which shard or worker the job, or this worker, waits for
   double audit_imbalance = 0;  ///< of a job with `audit`, as found last: 0, or there is a bug
+  /// Counts the job's workers that left it without finishing, and are not back: training goes on without their rows.
+  /// After the last update and before finish() it says whether all workers contributed to the job's result.
+  uint32_t workers_missing = 0;
 };
 
 /// This worker's membership in one running job.

@@ -1,0 +1,154 @@
+#include "tests/server/returning_cluster.h"
+
+/// A run whose workers have all died, and processes that come to its name afterwards.
+namespace millrace::server {
+namespace {
+
+using protocol::Refuse;
+using protocol::Welcome;
+using ::testing::HasSubstr;
+
+constexpr int64_t kDeadAfterMs = 2'000;  // ReturningCluster::job()
+constexpr int64_t kAbandonMs = 60'000;   // Limits
+
+protocol::Hello fresh_hello(const ReturningCluster& cluster, uint32_t worker) {
+  protocol::Hello hello = cluster.hello(worker);
+  hello.nonce = 5'000 + worker;
+  hello.has_weights = true;
+  return hello;
+}
+
+uint64_t job_number(ReturningCluster& cluster) { return cluster.core().status(cluster.now).jobs.at(0).job; }
+
+/// Two workers that made a step, and died.
+struct DeadRun {
+  explicit DeadRun(uint32_t workers = 2, uint32_t shards = 1) : cluster(ReturningCluster::job(workers), shards) {
+    cluster.join_all_with_weights();
+    std::vector<uint32_t> all;
+    for (uint32_t worker = 0; worker < workers; ++worker) all.push_back(worker);
+    cluster.step(all);
+    first = job_number(cluster);
+  }
+  ReturningCluster cluster;
+  uint64_t first = 0;
+};
+
+TEST(DeadRun, TheSameCommandAfterACrashBeginsTheJobAnewWithAllWorkers) {
+  DeadRun run;
+  run.cluster.pass(kDeadAfterMs + 100);  // one of the two is removed, the last one is not
+  ASSERT_EQ(run.cluster.view().members.size(), 1u);
+  for (uint32_t worker = 0; worker < 2; ++worker) {
+    const auto welcome = expect_body<Welcome>(run.cluster.say_hello(worker, fresh_hello(run.cluster, worker)));
+    EXPECT_GT(welcome.view.job, run.first);
+    for (const protocol::Member& member : welcome.view.members) EXPECT_EQ(member.state, protocol::MemberState::kSynced);
+  }
+  const auto view = run.cluster.view();
+  EXPECT_TRUE(view.started);
+  EXPECT_EQ(view.members.size(), 2u);
+  EXPECT_EQ(run.cluster.counted(Metric::kJobsEnded, "abandoned"), 1);
+}
+
+TEST(DeadRun, WhileTheWorkersMayBeAliveANewProcessWaitsAndIsToldForHowLong) {
+  DeadRun run;
+  run.cluster.pass(1'500);
+  const auto wait = expect_body<Refuse>(run.cluster.say_hello(0, fresh_hello(run.cluster, 0)));
+  EXPECT_EQ(wait.code, ErrorCode::kUnavailable);
+  EXPECT_TRUE(wait.retry) << "the worker tries again by itself";
+  EXPECT_THAT(wait.sentence, HasSubstr("none of whose workers has been heard for 1.5 s: its name is free in 0.5 s"));
+  run.cluster.pass(600);
+  EXPECT_GT(expect_body<Welcome>(run.cluster.say_hello(0, fresh_hello(run.cluster, 0))).view.job, run.first);
+}
+
+TEST(DeadRun, AMemberThatIsHeardIsInTheWayAndTheRefusalSaysForHowLong) {
+  DeadRun run;
+  run.cluster.live({0, 1}, 500);
+  run.cluster.pass(300);
+  const auto refusal = expect_body<Refuse>(run.cluster.say_hello(0, fresh_hello(run.cluster, 0)));
+  EXPECT_EQ(refusal.code, ErrorCode::kIdentityInUse);
+  EXPECT_FALSE(refusal.retry);
+  EXPECT_THAT(refusal.sentence, HasSubstr("still a member"));
+  EXPECT_THAT(refusal.sentence, HasSubstr("last heard 0.3 s ago; once it has been silent for 2.0 s, in 1.7 s, it is"));
+}
+
+TEST(DeadRun, OfWorkersThatReturnIsKeptForThemUntilItIsAbandoned) {
+  ReturningCluster cluster(ReturningCluster::job(2));
+  for (uint32_t worker = 0; worker < 2; ++worker) {
+    ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(worker, cluster.returning(worker, worker + 1))));
+  }
+  cluster.tick();
+  const uint64_t first = job_number(cluster);
+  cluster.pass(20'000);
+  const auto refusal = expect_body<Refuse>(cluster.say_hello(0, fresh_hello(cluster, 0)));
+  EXPECT_EQ(refusal.code, ErrorCode::kIdentityInUse);
+  EXPECT_FALSE(refusal.retry) << "no use for so long";
+  EXPECT_THAT(refusal.sentence, HasSubstr("none of whose workers has been heard for 20.0 s"));
+  EXPECT_THAT(refusal.sentence, HasSubstr("wait 40.0 s until the name is free"));
+  EXPECT_THAT(refusal.sentence, HasSubstr("--state"));
+  const auto back = expect_body<Welcome>(cluster.say_hello(0, cluster.returning(0, 77)));
+  EXPECT_EQ(back.view.job, first) << "a process that returns takes its place";
+  cluster.pass(kAbandonMs + 100);
+  EXPECT_GT(expect_body<Welcome>(cluster.say_hello(0, fresh_hello(cluster, 0))).view.job, first);
+}
+
+TEST(DeadRun, EachShardComesToTheSameJob) {
+  DeadRun run(2, 2);
+  run.cluster.pass(kDeadAfterMs + 500);
+  std::set<uint64_t> jobs;
+  for (uint32_t shard = 0; shard < 2; ++shard) {
+    for (uint32_t worker = 0; worker < 2; ++worker) {
+      const auto welcome = expect_body<Welcome>(run.cluster.say_hello(worker, fresh_hello(run.cluster, worker), shard));
+      jobs.insert(welcome.view.job);
+    }
+  }
+  EXPECT_EQ(jobs.size(), 1u);
+  EXPECT_GT(*jobs.begin(), run.first);
+}
+
+TEST(DeadRun, AJobThatHasNotStartedIsJoinedAsEver) {
+  ReturningCluster cluster(ReturningCluster::job(3));
+  cluster.welcome_with_weights(0);
+  const uint64_t first = job_number(cluster);
+  cluster.pass(1'500);
+  EXPECT_EQ(expect_body<Welcome>(cluster.say_hello(1, fresh_hello(cluster, 1))).view.job, first);
+}
+
+// It joined while the others seemed to live. Alone it would not train what the job was asked for.
+TEST(DeadRun, AProcessThatJoinedDoesNotGoOnAloneWithNothing) {
+  DeadRun run(3);
+  ReturningCluster& cluster = run.cluster;
+  cluster.live({0, 1}, kDeadAfterMs + 300);  // worker 2 is silent, and removed
+  ASSERT_EQ(cluster.view().members.size(), 2u);
+  const auto welcome = expect_body<Welcome>(cluster.say_hello(2, fresh_hello(cluster, 2)));
+  EXPECT_EQ(welcome.view.job, run.first) << "of a job that runs";
+  cluster.forget(2);
+  // The others die before it has their weights.
+  for (int64_t passed = 0; passed < 2 * kDeadAfterMs; passed += 100) {
+    cluster.pass(100);
+    if (cluster.core().status(cluster.now).jobs.empty()) break;
+    cluster.say_state(2, false, 0, true);
+  }
+  EXPECT_TRUE(cluster.core().status(cluster.now).jobs.empty());
+  const auto aborts = cluster.take_of<protocol::Abort>(2);
+  ASSERT_EQ(aborts.size(), 1u);
+  EXPECT_EQ(aborts[0].code, ErrorCode::kStale) << "the job has ended early";
+  EXPECT_THAT(aborts[0].sentence, HasSubstr("all workers that had its weights are gone, and worker 2"));
+  EXPECT_EQ(cluster.counted(Metric::kRecoveries, "cut"), 0);
+}
+
+TEST(DeadRun, AProcessThatReturnsGoesOnAloneFromWhatItHas) {
+  DeadRun run(3);
+  ReturningCluster& cluster = run.cluster;
+  cluster.live({0, 1}, kDeadAfterMs + 300);
+  const auto welcome = expect_body<Welcome>(cluster.say_hello(2, cluster.returning(2, 77)));
+  EXPECT_EQ(welcome.view.job, run.first);
+  for (int64_t passed = 0; passed < 2 * kDeadAfterMs && cluster.counted(Metric::kRecoveries, "cut") == 0;
+       passed += 100) {
+    cluster.pass(100);
+    cluster.say_state(2, false, 0, true);
+  }
+  EXPECT_EQ(cluster.counted(Metric::kRecoveries, "cut"), 1);
+  EXPECT_EQ(cluster.view().members.size(), 1u);
+}
+
+}  // namespace
+}  // namespace millrace::server
