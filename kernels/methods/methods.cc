@@ -41,9 +41,11 @@ constexpr auto kMethods = std::to_array<Method>({
      .codec_up = "raw+raw"},
     {.name = "oktopk",
      .paper = "Ok-Topk (Li and Hoefler, PPoPP 2022)",
-     .summary = "top 1 % by a threshold that is exact every 32 steps, and the globally largest 1 % of the sum",
+     .summary = "top 1 % by a threshold that is exact every 32 steps, and the globally largest 1 % of the sum, by "
+                "another such one",
      .select = "threshold_reuse:0.01:32",
      .reselect = "topk:0.01",
+     .threshold_period = 32,
      .codec_up = "raw+raw"},
     {.name = "redsync",
      .paper = "RedSync (Fang et al., 2018)",

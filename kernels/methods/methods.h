@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@ struct Method {
   std::string_view summary;  ///< one line for --help: what it is, and what of the paper is otherwise
   std::string_view select = "none";
   std::string_view reselect = "none";
+  uint32_t threshold_period = 1;  ///< reselect: steps between exact global thresholds
   std::string_view codec_up = "gap+raw";
   std::string_view codec_error = "retain";
   std::string_view momentum = "none";

@@ -4,9 +4,10 @@
     train_methods_test.py FOLDER_OF_PROGRAMS [unittest arguments]
 """
 
+import time
 import unittest
 
-from commands import WithServers, made_up_rows, run
+from commands import TIMEOUT_S, WithServers, made_up_rows, run, start
 
 
 class Methods(WithServers):
@@ -40,12 +41,56 @@ class Methods(WithServers):
             entries[density] = sum(epoch["entries_up"] for epoch in result["epochs"])
         self.assertGreater(entries[0.5], 4 * entries[0.05])
 
+    def test_TheThresholdPeriodIsTheMethodsOrTheOneGiven(self):
+        train = self.path("period.svm", made_up_rows(400, 2))
+        flags = ["--train", train, "--steps", 12, "--batch", 10]
+        oktopk = ["--method", "oktopk", "--density", 0.25]
+        # Workers of one job have equal options: a period that is the method's own joins, another one does not.
+        job = "period of the method"
+        first = start("train", *self.flags(0, 2, job), *flags, *oktopk)
+        try:
+            self.refused_once_open(job, first, *flags, *oktopk, "--threshold-period", 5)
+            second = run("train", *self.flags(1, 2, job), *flags, *oktopk, "--threshold-period", 32)
+            self.assertEqual(second.returncode, 0, second.stderr)
+            self.assertEqual(first.wait(timeout=TIMEOUT_S), 0)
+        finally:
+            self.end(first)
+        # By hand, and where a method's period gives way.
+        for name, more in (("by hand", ["--reselect", "topk:0.2", "--threshold-period", 4, "--audit"]),
+                           ("gives way", [*oktopk, "--reproducible"])):
+            for result in self.train(2, *flags, *more, job=name):
+                self.assertEqual(result["steps"], 12)
+
+    def refused_once_open(self, job, first, *arguments):
+        """Worker 1 of the job must hear, as soon as worker 0 has opened it, that its options are others."""
+        ports = [shard["http"] for shard in self.cluster["shards"]]
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            self.assertIsNone(first.poll())
+            self.assertLess(time.monotonic(), deadline)
+            if f'"{job}"' in run("status", *ports, "--json").stdout:
+                break
+        ended = run("train", *self.flags(1, 2, job), *arguments)
+        self.assertNotEqual(ended.returncode, 0)
+        self.assertIn("threshold_period", ended.stderr)
+
+    @staticmethod
+    def end(process):
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
     def test_WhatMakesAnotherMethodIsRefused(self):
         train = self.path("refused.svm", made_up_rows(200, 2))
         for sentence, flags in (("--method: there is no 'best'", ["--method", "best"]),
                                 ("method dgc selects by topk:0.001", ["--method", "dgc", "--select", "threshold:0.1"]),
                                 ("method dgc has codec raw+raw", ["--method", "dgc", "--codec-up", "gap+qsgd4"]),
                                 ("method three_lc has no density", ["--method", "three_lc", "--density", 0.1]),
+                                ("--threshold-period belongs to --reselect", ["--threshold-period", 4]),
+                                ("leave it out", ["--method", "oktopk", "--reproducible", "--threshold-period", 4]),
+                                ("leave it out", ["--reselect", "topk:0.1", "--path", "switch:127.0.0.1:9", "--switch-job", 1,
+                                                  "--threshold-period", 4]),
+                                ("'0' is not a number from 1", ["--reselect", "topk:0.1", "--threshold-period", 0]),
                                 ("--dense sends every parameter", ["--method", "dgc", "--dense"]),
                                 ("give one of them", ["--method", "dgc", "--density", 0.1, "--select", "topk:0.1"]),
                                 ("momentum", ["--method", "dgc", "--store", "momentum:0.1"])):

@@ -18,6 +18,7 @@ JobOptions methods_job_of(const Method& method) {
   job.workers = 4;
   job.select = method.select;
   job.reselect = method.reselect;
+  job.threshold_period = method.threshold_period;
   job.codec_up = method.codec_up;
   job.codec_error = method.codec_error;
   job.momentum = method.momentum;
@@ -38,7 +39,9 @@ TEST(Methods, EachIsAJobThatHoldsAndSaysWhatItWasGiven) {
     ASSERT_TRUE(spec) << spec.error().message;
     EXPECT_EQ(codec_text(spec->codec_up), codec_text(codec_from_text(method.codec_up).value()));
     EXPECT_TRUE(check_method(method, method.select, method.codec_up));
+    EXPECT_EQ(spec->reselect.threshold_period, method.threshold_period);
   }
+  EXPECT_EQ(find_method("oktopk")->threshold_period, 32U) << "the paper's tau'";
   for (const char* name : {"three_lc", "sketchml", "skcompress", "dgc", "sparcml", "oktopk", "redsync", "gspar",
                            "deepreduce_p2", "deepreduce_fit_poly"}) {
     EXPECT_NE(find_method(name), nullptr) << name;

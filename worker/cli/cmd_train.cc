@@ -77,6 +77,25 @@ struct TrainFlags {
   bool rate_given = false;  ///< --lr or --lr-decay
 };
 
+/// Refuses a threshold period that the job would not have; a method's own gives way: a switch and reproducible jobs cut every
+/// step by the counts of the step before.
+Outcome settle_threshold_period(TrainFlags& flags) {
+  TrainOptions& options = flags.options;
+  if (flags.given.threshold_period && options.reselect == "none") {
+    return fail_with(ExitCode::kUsage,
+                     "--threshold-period belongs to --reselect: without it the whole sum comes back, and there is no "
+                     "threshold");
+  }
+  if (!options.reproducible && options.path.path == "server") return {};
+  if (flags.given.threshold_period && options.threshold_period != 1) {
+    return fail_with(ExitCode::kUsage,
+                     "--threshold-period: a switch and --reproducible cut every step by the counts of the step before; "
+                     "leave it out");
+  }
+  options.threshold_period = 1;
+  return {};
+}
+
 Outcome complete(TrainFlags& flags) {
   TrainOptions& options = flags.options;
   if (options.worker >= options.workers) {
@@ -107,6 +126,7 @@ Outcome complete(TrainFlags& flags) {
     if (Outcome set = apply_method(flags.method, flags.density, flags.given, options); !set) return set;
     flags.density = 0;
   }
+  if (Outcome settled = settle_threshold_period(flags); !settled) return settled;
   if (options.curve_every > 0 && flags.test_path.empty()) {
     return fail_with(ExitCode::kUsage,
                      "--curve-every is the held-out loss over rounds; --test names the held-out rows");
@@ -458,6 +478,14 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--reselect", options.reselect, "what the sum is cut to before it comes back: none or topk:D")
       ->capture_default_str()
       ->each(mark(flags.given.reselect));
+  app.add_option("--threshold-period", options.threshold_period,
+                 "of --reselect: steps between exact global thresholds (Ok-Topk's tau'). 1: every update has the "
+                 "largest entries of its own sum, "
+                 "which costs shards half a round trip; more: between them a step is cut by the last one, to within "
+                 "2 % of the count")
+      ->default_str("1, with --method oktopk 32")
+      ->each(mark(flags.given.threshold_period))
+      ->check(in_range(1u, 1u << 20));
   app.add_option("--codec-up", options.codec_up,
                  "auto[+VALUE] (the fastest lossless ones, by measured speed and --link-rate), or INDEX+VALUE: " +
                      index_codec_words() + " + " + value_codec_words() +

@@ -23,6 +23,7 @@ Outcome apply_method(const std::string& name, double density, const GivenOptions
     return fail_with(ExitCode::kUsage, "--method: " + holds.error().message);
   }
   if (!given.reselect) options.reselect = method->reselect;
+  if (!given.threshold_period) options.threshold_period = method->threshold_period;
   if (!given.codec_error) options.codec_error = method->codec_error;
   if (!given.momentum) options.momentum = method->momentum;
   if (!given.clip) options.clip = method->clip;
@@ -36,6 +37,7 @@ std::string method_table() {
     table += fmt::format("  {:<20} {}: {}\n  {:<20} --select {} --codec-up {}", method.name, method.paper,
                          method.summary, "", method.select, method.codec_up);
     if (method.reselect != "none") table += fmt::format(" --reselect {}", method.reselect);
+    if (method.threshold_period != 1) table += fmt::format(" --threshold-period {}", method.threshold_period);
     if (method.codec_error != "retain") table += fmt::format(" --codec-error {}", method.codec_error);
     if (method.momentum != "none") table += fmt::format(" --momentum {}", method.momentum);
     if (method.clip > 0) table += fmt::format(" --clip {}", method.clip);

@@ -11,6 +11,7 @@ namespace millrace::cli {
 struct GivenOptions {
   bool select = false;
   bool reselect = false;
+  bool threshold_period = false;
   bool codec_up = false;
   bool codec_error = false;
   bool momentum = false;

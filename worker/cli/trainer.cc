@@ -48,6 +48,7 @@ JobOptions job_options(const TrainOptions& options) {
   job.shards = options.servers;
   job.select = options.select;
   job.reselect = options.reselect;
+  job.threshold_period = options.threshold_period;
   job.codec_up = options.codec_up;
   job.codec_down = options.codec_down;
   job.link_rate = options.link_rate;

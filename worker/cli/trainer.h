@@ -34,6 +34,7 @@ struct TrainOptions {
   GradientForm form = GradientForm::kSparse;
   std::string select = "none";  ///< this and the next: words of millrace.h
   std::string reselect = "none";
+  uint32_t threshold_period = 1;
   std::string codec_up = "gap+raw";
   std::string codec_down = "gap+raw";
   double link_rate = 0;

@@ -470,7 +470,7 @@ void add_exchange_flags(CLI::App& app, TrainFlags& flags) {
                      "(topk_a, gtopk, "
                      "gaussian_k, oktopk) need topk (default: the optimizer's)");
   app.add_option("--threshold-period", options.thresholds_period,
-                 "oktopk: steps between two that find thresholds exactly (the paper's tau')")
+                 "oktopk: steps between exact thresholds, each rank's own and the global one (Ok-Topk's tau')")
       ->capture_default_str()
       ->check(in_range(1u, 1u << 20));
   app.add_option("--boundaries", flags.boundaries,

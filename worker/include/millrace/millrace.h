@@ -96,7 +96,7 @@ struct JobOptions {
   // or ":warm_up=STEPS". by_size chooses for each tensor; it sends tensors of up to 4,096 entries uncompressed in every step.
   std::string select = "topk:0.01";
   std::string reselect = "none";     ///< "none" or "topk:DENSITY|COUNT": what the sum is cut to before it comes back
-  uint32_t threshold_period = 1;     ///< reselect: steps between exact thresholds
+  uint32_t threshold_period = 1;     ///< reselect: steps between exact global thresholds
   std::string codec_up = "gap+raw";  ///< "auto", or INDEX+VALUE as `millrace train --help` lists them
   std::string codec_down = "gap+raw";
   std::string combine = "sum";  ///< "sum", "mean", "weighted_mean"
