@@ -27,6 +27,8 @@ struct AdviseFlags {
   std::string rate;
   std::string latency;
   std::optional<double> add_ns, add_value_ns;
+  uint32_t threshold_period = 32;
+  uint32_t boundary_period = 64;
   bool exact = false;
   bool json = false;
 };
@@ -50,7 +52,11 @@ Outcome run_advise(const AdviseFlags& flags) {
   const Result<double> rate = parse_rate(flags.rate);
   if (!rate) return fail_with(rate.error());
   const auto k = static_cast<uint64_t>(std::llround(flags.density * static_cast<double>(flags.n)));
-  const peer::SumShape shape{.dimension = flags.n, .k = std::max<uint64_t>(1, k), .ranks = flags.ranks};
+  const peer::SumShape shape{.dimension = flags.n,
+                             .k = std::max<uint64_t>(1, k),
+                             .ranks = flags.ranks,
+                             .threshold_period = flags.threshold_period,
+                             .boundary_period = flags.boundary_period};
   const peer::KernelSpeeds kernels = kernel_speeds_of(flags);
   const peer::MachineSpeeds speeds{.latency_s = static_cast<double>(*latency) / kNsPerS,
                                    .byte_s = 1 / *rate,
@@ -69,7 +75,8 @@ Outcome run_advise(const AdviseFlags& flags) {
                       {"total_ms", one.total_s() * 1e3},
                       {"latency_ms", one.latency_s * 1e3},
                       {"transfer_ms", one.transfer_s * 1e3},
-                      {"add_ms", one.add_s * 1e3}});
+                      {"add_ms", one.add_s * 1e3},
+                      {"reevaluate_ms", one.reevaluate_s * 1e3}});
     }
     const nlohmann::json advice = {{"n", shape.dimension},
                                    {"k", shape.k},
@@ -82,10 +89,12 @@ Outcome run_advise(const AdviseFlags& flags) {
     fmt::print("{}\n", json_text(advice));
     return {};
   }
-  std::vector<std::vector<std::string>> table = {{"algorithm", "result", "time", "messages", "bytes", "adding"}};
+  std::vector<std::vector<std::string>> table = {
+      {"algorithm", "result", "time", "messages", "bytes", "adding", "anew"}};
   for (const peer::PlannedCost& one : ranking) {
     table.push_back({std::string(one.info.name), result_name(one.info.result), duration_text(one.total_s()),
-                     duration_text(one.latency_s), duration_text(one.transfer_s), duration_text(one.add_s)});
+                     duration_text(one.latency_s), duration_text(one.transfer_s), duration_text(one.add_s),
+                     duration_text(one.reevaluate_s)});
   }
   fmt::print("{}\n{}\nAdding: {:.2f} ns a sparse entry, {:.2f} ns a dense value ({}).\n", aligned_table(table), reason,
              speeds.add_entry_s * 1e9, speeds.add_value_s * 1e9,
@@ -110,11 +119,19 @@ Command add_advise_command(CLI::App& root) {
       ->check(in_range(0.0, 1e6));
   app->add_option("--add-value-ns", flags->add_value_ns, "for each dense value that is added; default: measured here")
       ->check(in_range(0.0, 1e6));
+  app->add_option("--threshold-period", flags->threshold_period,
+                  "oktopk: steps between exact thresholds (Ok-Topk's tau')")
+      ->capture_default_str()
+      ->check(in_range(1u, 1u << 20));
+  app->add_option("--boundary-period", flags->boundary_period,
+                  "oktopk: steps between two that find the ranks' regions anew (Ok-Topk's tau)")
+      ->capture_default_str()
+      ->check(in_range(1u, 1u << 20));
   app->add_flag("--exact", flags->exact, "exact sums only, no top-k of them");
   app->add_flag("--json", flags->json, "one JSON object as the last line");
   app->footer(
-      "Times are those of the papers' models (latency of messages, bytes over the rate, entries that are added) for "
-      "entries\n"
+      "Times are those of the papers' models (latency of messages, bytes over the rate, entries that are added, and "
+      "what oktopk finds anew every so many steps, over these) for entries\n"
       "that lie uniformly, without codecs. Where ranks' entries overlap more, sparse sums are smaller and faster.\n"
       "How fast this machine adds is measured; --add-ns and --add-value-ns say it by hand, for another machine or for "
       "the\n"

@@ -21,17 +21,21 @@ Result<size_t> digit_of(const std::vector<uint64_t>& counts, uint64_t& wanted) {
 
 }  // namespace
 
+int threshold_digit_bits(uint64_t k) {
+  constexpr int kBitsMin = 4, kBitsMax = 11;
+  return std::clamp(static_cast<int>(std::bit_width(k)) - 4, kBitsMin, kBitsMax);
+}
+
 Task<Result<MagnitudeKey>> kth_largest_of_all(Channel& channel, std::span<const float> values, uint64_t k,
                                               uint32_t first_tag) {
   using Key = MagnitudeKey;
-  constexpr int kBitsMin = 4, kBitsMax = 11;
-  const int digit_bits = std::clamp(static_cast<int>(std::bit_width(k)) - 4, kBitsMin, kBitsMax);
+  const int digit_bits = threshold_digit_bits(k);
   std::vector<Key> keys;
   keys.reserve(values.size());
   for (const float value : values) {
     if (value != 0) keys.push_back(magnitude_key(value));
   }
-  int left = 8 * static_cast<int>(sizeof(float)) - 1;
+  int left = kThresholdBits;
   Key prefix = 0;
   uint64_t wanted = k;
   for (bool first = true; left > 0; first = false, first_tag += kNumberTags) {

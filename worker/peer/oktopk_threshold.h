@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "kernels/select/magnitude_scan.h"
@@ -10,6 +11,10 @@ namespace millrace::peer {
 
 /// Tags that it takes from first_tag on.
 inline constexpr uint32_t kThresholdTags = 4096;
+
+/// Bits of a magnitude's key, and how many of them a round of kth_largest_of_all() finds.
+inline constexpr int kThresholdBits = 8 * static_cast<int>(sizeof(float)) - 1;
+int threshold_digit_bits(uint64_t k);
 
 /// The k-th largest magnitude of all ranks' values together, as a key; 1, which every value but 0 reaches, where no more than k
 /// are not 0. The same as sorting all of them gathered (oktopk.txt, algorithm 1, lines 10 and 11), found by counting: a digit

@@ -9,6 +9,7 @@
 #include "kernels/base/check.h"
 #include "worker/peer/allgather.h"
 #include "worker/peer/message.h"
+#include "worker/peer/oktopk_threshold.h"
 
 namespace millrace::peer {
 namespace {
@@ -65,7 +66,15 @@ class Chain {
     }
   }
 
-  PlannedCost cost(const AlgorithmInfo& info) const { return {info, latency_, transfer_, add_}; }
+  /// What a step of every `period` steps does besides.
+  void amortise(const Chain& besides, uint32_t period) {
+    reevaluate_ += (besides.latency_ + besides.transfer_ + besides.add_) / period;
+  }
+  /// A chain of its own, for amortise().
+  Chain besides() const { return {shape_, speeds_}; }
+  const SumShape& shape() const { return shape_; }
+
+  PlannedCost cost(const AlgorithmInfo& info) const { return {info, latency_, transfer_, add_, reevaluate_}; }
 
  private:
   double support(double draws) const { return expected_support(shape_.dimension, shape_.k, draws); }
@@ -79,6 +88,7 @@ class Chain {
   double latency_ = 0;
   double transfer_ = 0;
   double add_ = 0;
+  double reevaluate_ = 0;
 };
 
 double slice_share(const Chain& chain) { return 1.0 / chain.ranks(); }
@@ -163,7 +173,32 @@ void gtopk(Chain& chain) {
   }
 }
 
-/// A step that makes nothing anew, all ranks alike: the split, two numbers of each region, the gathering of k entries.
+/// sum_numbers() of so many.
+void sum_of_numbers(Chain& chain, double count) {
+  const uint32_t paired = std::bit_floor(chain.ranks());
+  const double bytes = count * sizeof(uint64_t);
+  if (paired != chain.ranks()) chain.send(bytes, 2);
+  for (double part = bytes / 2; part >= bytes / paired; part /= 2) chain.send(part, 2);
+}
+
+/// Boundaries averaged every tau steps; the global threshold every tau' steps, digit by digit, for which each rank looks at the
+/// sums of its region.
+void reevaluate(Chain& chain) {
+  Chain boundaries = chain.besides();
+  sum_of_numbers(boundaries, chain.ranks());
+  chain.amortise(boundaries, chain.shape().boundary_period);
+  Chain threshold = chain.besides();
+  threshold.add_sum(chain.ranks(), slice_share(chain));
+  int left = kThresholdBits;
+  while (left > 0) {
+    const int bits = std::min(left, threshold_digit_bits(chain.shape().k));
+    sum_of_numbers(threshold, std::exp2(bits));
+    left -= bits;
+  }
+  chain.amortise(threshold, chain.shape().threshold_period);
+}
+
+/// All ranks alike: the split, two numbers of each region, the gathering of k entries; and what is done anew now and then.
 void oktopk(Chain& chain) {
   const double share = slice_share(chain);
   chain.send(chain.k() * share * kPlanPairBytes, chain.ranks() - 1);
@@ -172,6 +207,7 @@ void oktopk(Chain& chain) {
   for (uint32_t bit = 1; bit < chain.ranks(); bit *= 2) {
     chain.send(chain.k() * share * std::min(bit, chain.ranks() - bit) * kPlanPairBytes);
   }
+  reevaluate(chain);
 }
 
 }  // namespace
@@ -184,7 +220,7 @@ double expected_support(uint64_t n, uint64_t k, double draws) {
 }
 
 PlannedCost planned_cost(const AlgorithmInfo& info, const SumShape& shape, const MachineSpeeds& speeds) {
-  MILLRACE_CHECK(shape.ranks > 0, shape.ranks);
+  MILLRACE_CHECK(shape.ranks > 0 && shape.threshold_period > 0 && shape.boundary_period > 0, shape.ranks);
   Chain chain(shape, speeds);
   if (shape.ranks == 1) return chain.cost(info);
   switch (info.id) {

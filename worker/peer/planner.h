@@ -22,6 +22,8 @@ struct SumShape {
   uint64_t dimension = 0;
   uint64_t k = 0;
   uint32_t ranks = 1;
+  uint32_t threshold_period = 32;  ///< oktopk: tau'
+  uint32_t boundary_period = 64;   ///< oktopk: tau
 };
 
 struct PlannedCost {
@@ -29,7 +31,9 @@ struct PlannedCost {
   double latency_s = 0;   ///< alpha terms
   double transfer_s = 0;  ///< beta terms, headers among them
   double add_s = 0;
-  double total_s() const { return latency_s + transfer_s + add_s; }
+  double reevaluate_s =
+      0;  ///< oktopk: what finding thresholds and boundaries anew takes, over the steps of their periods
+  double total_s() const { return latency_s + transfer_s + add_s + reevaluate_s; }
 };
 
 /// Expected number of distinct indices among `draws` supports of k of n indices each, uniform and independent:
@@ -43,8 +47,9 @@ double expected_support(uint64_t n, uint64_t k, double draws);
 /// header counts; an algorithm's own selection does not: each has it, or its caller.
 ///
 /// Source   the papers' models, with the sizes that supports are expected to have in between their bounds: sparcml.txt 5.3.1 to
-///          5.3.3; redsync.txt 2.4; oktopk.txt table 1 (all alike, amortised over its periods' steps that make nothing anew);
-///          Thakur et al. for the dense ones.
+///          5.3.3; redsync.txt 2.4; oktopk.txt table 1, for ranks that are all alike, and what its algorithm 1 does anew
+///          every tau and tau' steps (lines 5 to 12), as oktopk_regions.h and oktopk_threshold.h do it; Thakur et al. for the
+///          dense ones.
 PlannedCost planned_cost(const AlgorithmInfo& info, const SumShape& shape, const MachineSpeeds& speeds);
 
 /// Which results will do.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -86,7 +87,8 @@ TEST(PlannedCost, MessagesOfTheLongestChain) {
   EXPECT_EQ(cost_of(AlgorithmId::kSparseRing, kShape, messages_only()), 14);
   EXPECT_EQ(cost_of(AlgorithmId::kRedsyncAllgather, kShape, messages_only()), 3);
   EXPECT_EQ(cost_of(AlgorithmId::kGtopk, kShape, messages_only()), 6);
-  EXPECT_EQ(cost_of(AlgorithmId::kOktopk, kShape, messages_only()), 7 + 3 + 3);
+  // Boundaries: 3 halvings and 3 doublings every 64 steps; thresholds: as many for 5 digits (7, 7, 7, 7 and 3 bits) every 32.
+  EXPECT_DOUBLE_EQ(cost_of(AlgorithmId::kOktopk, kShape, messages_only()), 7 + 3 + 3 + 6.0 / 64 + 5 * 6.0 / 32);
   const SumShape seven{.dimension = 1 << 20, .k = 1024, .ranks = 7};
   EXPECT_EQ(cost_of(AlgorithmId::kSsarRecursiveDoubling, seven, messages_only()), 2 + 2);
   EXPECT_EQ(cost_of(AlgorithmId::kRedsyncAllgather, seven, messages_only()), 3);
@@ -106,7 +108,8 @@ TEST(PlannedCost, BytesThroughAPort) {
   EXPECT_GE(bodies, 2 * 7.0 / 8 * 1024 * 8);
   EXPECT_LE(bodies, 8 * 1024.0 * 8 + 8 * (7 + 7));
   // Ok-Topk table 1: from 2k to 6k (P - 1) / P words.
-  const double oktopk = (cost_of(AlgorithmId::kOktopk, kShape, bytes_only()) - 13 * kHeader) / 4;
+  const double oktopk =
+      (planned_cost(info_of(AlgorithmId::kOktopk), kShape, bytes_only()).transfer_s - 13 * kHeader) / 4;
   EXPECT_GE(oktopk, 2 * 1024 * 7.0 / 8);
   EXPECT_LE(oktopk, 6 * 1024 * 7.0 / 8);
   EXPECT_DOUBLE_EQ(cost_of(AlgorithmId::kGtopk, kShape, bytes_only()), 6 * (kHeader + 8 * 1024));
@@ -115,7 +118,70 @@ TEST(PlannedCost, BytesThroughAPort) {
 TEST(PlannedCost, EntriesThatAreAdded) {
   EXPECT_DOUBLE_EQ(cost_of(AlgorithmId::kRedsyncAllgather, kShape, adds_only()), 8 * 1024);  // p gamma_1
   EXPECT_DOUBLE_EQ(cost_of(AlgorithmId::kDenseRecursiveDoubling, kShape, adds_only()), 3 * 2.0 * (1 << 20));
-  EXPECT_DOUBLE_EQ(cost_of(AlgorithmId::kOktopk, kShape, adds_only()), 1024);
+  EXPECT_DOUBLE_EQ(planned_cost(info_of(AlgorithmId::kOktopk), kShape, adds_only()).add_s, 1024);
+}
+
+/// The sum of `count` 8-byte numbers over the ranks, message by message (Rabenseifner; ranks above the power of two fold).
+double slow_number_sum(double count, uint32_t ranks, const MachineSpeeds& speeds) {
+  const auto message = [&](double bytes) { return speeds.latency_s + (kHeader + bytes) * speeds.byte_s; };
+  uint32_t paired = 1;
+  while (2 * paired <= ranks) paired *= 2;
+  double took = paired == ranks ? 0 : 2 * message(8 * count);
+  for (uint32_t group = paired; group > 1; group /= 2) {
+    count /= 2;
+    took += 2 * message(8 * count);
+  }
+  return took;
+}
+
+/// oktopk.txt, algorithm 1, step after step: lines 5 to 7 where t mod tau = 0, lines 9 to 12 where t mod tau' = 0.
+double slow_reevaluation(const SumShape& shape, const MachineSpeeds& speeds) {
+  const uint64_t steps = uint64_t{shape.boundary_period} * shape.threshold_period;
+  int bits = 4;
+  while (bits < 11 && (uint64_t{16} << bits) <= shape.k) ++bits;
+  double took = 0;
+  for (uint64_t step = 0; step < steps; ++step) {
+    if (step % shape.boundary_period == 0) took += slow_number_sum(shape.ranks, shape.ranks, speeds);
+    if (step % shape.threshold_period != 0) continue;
+    const double sum = expected_support(shape.dimension, shape.k, shape.ranks),
+                 n = static_cast<double>(shape.dimension);
+    took += (2 * sum < n ? sum * speeds.add_entry_s : n * speeds.add_value_s) / shape.ranks;
+    for (int left = 31; left > 0; left -= bits) {
+      took += slow_number_sum(static_cast<double>(1 << std::min(bits, left)), shape.ranks, speeds);
+    }
+  }
+  return took / static_cast<double>(steps);
+}
+
+TEST(PlannedCost, OktopkHasWhatItFindsAnewOverItsPeriods) {
+  const MachineSpeeds speeds{.latency_s = 20e-6, .byte_s = 8e-9, .add_entry_s = 2e-9, .add_value_s = 1e-9};
+  for (const uint32_t ranks : {2U, 3U, 8U, 12U, 256U}) {
+    for (const uint64_t k : {1U, 10U, 255U, 256U, 1'024U, 100'000U}) {
+      for (const auto& [tau, tau_prime] : {std::pair{1U, 1U}, std::pair{64U, 32U}, std::pair{64U, 128U}}) {
+        const SumShape shape{1 << 24, k, ranks, tau_prime, tau};
+        const PlannedCost cost = planned_cost(info_of(AlgorithmId::kOktopk), shape, speeds);
+        const double expected = slow_reevaluation(shape, speeds);
+        EXPECT_NEAR(cost.reevaluate_s, expected, 1e-9 * expected) << ranks << " ranks, k " << k << ", tau " << tau;
+        EXPECT_DOUBLE_EQ(cost.total_s(), cost.latency_s + cost.transfer_s + cost.add_s + cost.reevaluate_s);
+      }
+    }
+  }
+  for (const AlgorithmInfo& info : algorithms()) {
+    if (info.id == AlgorithmId::kOktopk) continue;
+    EXPECT_EQ(planned_cost(info, kShape, speeds).reevaluate_s, 0) << info.name;
+  }
+}
+
+TEST(PlannedCost, OktopkIsNeverFasterWithShorterPeriods) {
+  const MachineSpeeds speeds{.latency_s = 20e-6, .byte_s = 8e-9};
+  double before = std::numeric_limits<double>::infinity();
+  for (const uint32_t period : {1U, 2U, 32U, 128U, 100'000U}) {
+    const double both = cost_of(AlgorithmId::kOktopk, {1 << 20, 1'024, 8, period, period}, speeds);
+    EXPECT_LT(both, before) << period;
+    EXPECT_LT(both, cost_of(AlgorithmId::kOktopk, {1 << 20, 1'024, 8, period, 1}, speeds) + 1e-15);
+    EXPECT_LT(both, cost_of(AlgorithmId::kOktopk, {1 << 20, 1'024, 8, 1, period}, speeds) + 1e-15);
+    before = both;
+  }
 }
 
 TEST(PlannedCost, DenseValuesHaveASpeedOfTheirOwn) {
@@ -209,6 +275,37 @@ std::vector<Simulated> simulated(const SumShape& shape, const MachineSpeeds& spe
     times.push_back({info.id, static_cast<double>(took.value_or(0)) / kNsPerS});
   }
   return times;
+}
+
+/// Ok-Topk's model against its simulation, over whole periods: steps that find something anew among them.
+TEST(Planner, OktopksMeanStepIsNearTheSimulatedOne) {
+  for (const uint32_t ranks : {2U, 4U, 8U, 16U}) {
+    for (const uint32_t period : {1U, 4U}) {
+      const SumShape shape{1 << 16, 1'024, ranks, period, period};
+      const MachineSpeeds speeds{.latency_s = 5e-6, .byte_s = 8e-9, .add_entry_s = 2e-9};
+      SimulationOptions options;
+      options.ranks = ranks;
+      options.latency = static_cast<TimeNs>(std::llround(speeds.latency_s * kNsPerS));
+      options.bytes_per_s = 1 / speeds.byte_s;
+      AllreduceSettings settings;
+      settings.dimension = shape.dimension;
+      settings.k = shape.k;
+      settings.thresholds_period = settings.boundaries_period = period;
+      auto all = SimulatedAllreduce::make(options, AlgorithmId::kOktopk, settings).value();
+      double took = 0;
+      for (uint32_t step = 0; step < period; ++step) {
+        const auto own = [&](uint32_t rank) {
+          return contribution_of(Spread::kUniform, rank, ranks, shape.dimension, shape.k, 3);
+        };
+        const auto one = all->step(own, [](uint32_t, Reduced, const HeldStream&) {});
+        ASSERT_TRUE(one.has_value()) << one.error().message;
+        took += static_cast<double>(*one) / kNsPerS / period;
+      }
+      const double planned = cost_of(AlgorithmId::kOktopk, shape, speeds);
+      EXPECT_LE(std::max(planned, took), 1.5 * std::min(planned, took))
+          << ranks << " ranks, period " << period << ": planned " << planned << " s, simulated " << took << " s";
+    }
+  }
 }
 
 /// `algorithm = auto` against every forced one. How far off a single prediction may be is looked at, too.
