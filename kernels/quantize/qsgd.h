@@ -24,6 +24,14 @@ enum class QsgdScale : uint8_t {
   kMax = 2,
 };
 
+/// The defaults and where they are from:
+///
+///     bits 4       one of SparCML's 2, 4 and 8 (6)
+///     bucket 512   DeepReduce's (6.3). SparCML: "in the order of 1024" (6), text `:1024`
+///     scale kMax   ours: with 3 bits and more its error may be fed back. QSGD, and SparCML by reference to it: the L2 norm,
+///                  text `:l2`
+///
+/// `qsgd4:l2:1024` is SparCML's.
 struct QsgdOptions {
   uint32_t bits = 4;           ///< 2 to 8, sign included
   uint32_t bucket_size = 512;  ///< values a scale
