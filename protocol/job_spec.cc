@@ -131,12 +131,12 @@ std::string first_word_that_differs(std::string_view ours, std::string_view thei
   return "the same words in another order";
 }
 
+/// Says the first field that differs, without those of words; empty: none.
 std::string first_difference_of(const Lister& ours, const Lister& theirs) {
   for (size_t i = 0; i < ours.entries().size(); ++i) {
     const Lister::Entry& here = ours.entries()[i];
     const Lister::Entry& there = theirs.entries()[i];
-    if (here.value == there.value) continue;
-    if (here.is_words) return here.name + first_word_that_differs(here.value, there.value);
+    if (here.value == there.value || here.is_words) continue;
     return fmt::format("{}{} here, {} there", here.name, here.value, there.value);
   }
   return {};
@@ -251,6 +251,8 @@ std::string first_difference(const JobSpec& ours, const JobSpec& theirs) {
   if (ours.tensors.size() != theirs.tensors.size()) {
     return fmt::format("{} tensors here, {} there", ours.tensors.size(), theirs.tensors.size());
   }
+  // Last: it has hashes of what other fields may say in words, as the rows' dimension.
+  if (ours.recipe != theirs.recipe) return "recipe: " + first_word_that_differs(ours.recipe, theirs.recipe);
   return "no difference";
 }
 

@@ -166,13 +166,22 @@ void draw_acks(RandomSequence& random, Scenario& scenario) {
   spec.workers_min = std::max(spec.workers_min, spec.apply_after_acks);
 }
 
-/// Nobody is waited for, and nothing re-selected.
+/// Nobody is waited for, nothing is re-selected, and no first steps are dense: those and a codec down that loses something
+/// exclude each other in this mode.
 void make_asynchronous(protocol::JobSpec& spec) {
   spec.mode = protocol::Mode::kAsynchronous;
   spec.quorum = spec.deadline_ms = spec.participants = 0;
   spec.reselect = {};
   spec.history = false;
-  for (protocol::TensorSpec& tensor : spec.tensors) tensor.reselect.reset();
+  const auto without_dense_steps = [](SelectionSpec& select) {
+    select.warm_up = WarmUp::kNone;
+    select.warm_up_steps = 0;
+  };
+  without_dense_steps(spec.select);
+  for (protocol::TensorSpec& tensor : spec.tensors) {
+    tensor.reselect.reset();
+    if (tensor.select) without_dense_steps(*tensor.select);
+  }
 }
 
 /// Codecs that are chosen as the job goes on, by rates at which bytes, both, or time decide.

@@ -89,7 +89,7 @@ TEST_F(StatusOfPath, WorkerThatTheSwitchDoesNotAnswerHoldsUpTheJobAndIsNamed) {
       AllOf(HasSubstr("standing still for 22.0 s: "),
             HasSubstr("the switch at 192.0.2.7:7700 does not answer worker 1: another key, or datagrams do not")));
   EXPECT_THAT(report_text(look(), {}),
-              AllOf(HasSubstr("1           0  answer"), HasSubstr("0           0  greetings")));
+              AllOf(HasSubstr("1           0     answer"), HasSubstr("0           0  greetings")));
   EXPECT_EQ(code_of(look()), ExitCode::kStandsStill);
   const nlohmann::json path = report_json(look(), {})["jobs"][0]["path"];
   EXPECT_EQ(path["waits"][1]["for"], "answer");
@@ -110,7 +110,7 @@ TEST_F(StatusOfPath, WhatTheSwitchItselfSaysIsInTheVerdict) {
                                  {{"job", 8}, {"role", "reduce"}, {"waiting_because", "another job's"}}}}};
   switch_jobs = read_switch_jobs(said);
   EXPECT_EQ(switch_jobs.size(), 3u);
-  EXPECT_THAT(the_job().verdict, HasSubstr("does not get there and back (it says: 53 packets (bad_mac))"));
+  EXPECT_THAT(the_job().verdict, HasSubstr("do not get there and back (it says: 53 packets (bad_mac))"));
   EXPECT_TRUE(read_switch_jobs({{"jobs", {{{"job", kSwitchJob}}}}}).empty()) << "no switch's status";
   EXPECT_TRUE(read_switch_jobs(nlohmann::json::array()).empty());
 }

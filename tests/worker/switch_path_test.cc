@@ -370,7 +370,7 @@ TEST(SwitchPath, EachWorkerTellsShard0WhatItWaitsForAndHowManyStepsAreOver) {
   EXPECT_EQ(last_said(0), std::pair(Wait::kNothing, uint64_t{1}));
   EXPECT_EQ(last_said(1), std::pair(Wait::kNothing, uint64_t{1}));
   cluster.stop_aggregator(SwitchCluster::kSwitchPort);
-  cluster.push(0, 1, {{3, 1.0f}});
+  cluster.push(0, 0, {{3, 1.0f}});
   cluster.pass(5 * kNsPerS);
   EXPECT_EQ(last_said(0), std::pair(Wait::kAnswer, uint64_t{1}));
 }

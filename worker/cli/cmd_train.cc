@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <expected>
 #include <functional>
-#include <limits>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -14,14 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/codec/codec.h"
 #include "kernels/methods/methods.h"
-#include "kernels/select/select.h"
 #include "kernels/stream/stream.h"
 #include "monitoring/standard_streams.h"
 #include "protocol/files/atomic_file.h"
 #include "worker/cli/commands.h"
-#include "worker/cli/flag_range.h"
 #include "worker/cli/interruption.h"
 #include "worker/cli/json_text.h"
 #include "worker/cli/libsvm.h"
@@ -30,52 +25,12 @@
 #include "worker/cli/model_file.h"
 #include "worker/cli/path_flags.h"
 #include "worker/cli/progress.h"
+#include "worker/cli/train_flags.h"
 #include "worker/cli/trainer.h"
 #include "worker/cli/worker_port.h"
 
 namespace millrace::cli {
 namespace {
-
-/// Error lines of the session's log, held back until it is known which of them the command's own failure repeats.
-class ErrorLines {
- public:
-  void add(std::string_view line) {
-    const std::lock_guard lock(mutex_);
-    lines_.emplace_back(line);
-  }
-  void print_but(std::string_view failure) {
-    const std::lock_guard lock(mutex_);
-    for (const std::string& line : lines_) {
-      if (!failure.starts_with(line)) monitoring::say(fmt::format("millrace train: {}", line));
-    }
-    lines_.clear();
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::string> lines_;
-};
-
-struct TrainFlags {
-  TrainOptions options;
-  ErrorLines errors;
-  std::string train_path;
-  std::string test_path;
-  std::string servers;
-  std::string model = "lr";
-  std::string output;
-  std::string http;
-  std::string method;
-  GivenOptions given;
-  std::string codec_error;  ///< empty: retain, or drop where nothing is kept back
-  double density = 0;
-  uint64_t dimension = 0;
-  uint32_t index_base = 1;
-  bool dense = false;
-  bool json = false;
-  bool verbose = false;
-  bool rate_given = false;  ///< --lr or --lr-decay
-};
 
 /// Refuses a threshold period that the job would not have; a method's own gives way: a switch and reproducible jobs cut every
 /// step by the counts of the step before.
@@ -371,223 +326,12 @@ Outcome run_train(TrainFlags& flags) {
   return check_workers_at_end(options, result->workers_missing);
 }
 
-void add_data_flags(CLI::App& app, TrainFlags& flags) {
-  app.add_option("--train", flags.train_path,
-                 "LIBSVM text, plain, .gz, .bz2 or .xz; this worker takes its share of the rows")
-      ->required()
-      ->check(not_empty());
-  app.add_option(
-         "--test", flags.test_path,
-         "held-out rows, evaluated after every epoch: of one class or both, written as in --train; features that "
-         "--train lacks are left out")
-      ->check(not_empty());
-  app.add_option("--dimension", flags.dimension, "largest feature index (default: that of --train)")
-      ->check(in_range(uint64_t{1}, kDimensionMax - 1));
-  app.add_option("--index-base", flags.index_base, "number of the first feature in the files: 1 (LIBSVM's), or 0")
-      ->capture_default_str()
-      ->check(in_range(0, 1));
-  app.add_option("-o,--output", flags.output, "model file, written by worker 0 at the end")->check(not_empty());
-  app.add_option("--model", flags.model, "lr (logistic regression), svm (linear SVM) or l2svm (its hinge squared)")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"lr", "svm", "l2svm"}));
-}
-
-void add_job_flags(CLI::App& app, TrainFlags& flags) {
-  TrainOptions& options = flags.options;
-  app.add_option("--servers", flags.servers, "host:port,host:port: one shard each, the same list at all workers")
-      ->required();
-  app.add_option("--job", options.job, "name of the job at the servers")->capture_default_str();
-  app.add_option("--worker", options.worker, "this worker, from 0")->capture_default_str()->check(in_range(0, 4095));
-  app.add_option("--workers", options.workers, "workers of the job")->capture_default_str()->check(in_range(1, 4096));
-  app.add_option(
-         "--workers-min", options.workers_min,
-         "the job may end with so many of its workers: it ends early when fewer live, and is done (exit code 0) "
-         "with those that are left (default: it goes on with one, and ends with exit code 8 unless all were in "
-         "it at the end)")
-      ->check(in_range(1, 4096));
-  app.add_option("--mode", options.mode,
-                 "synchronous (or sync): every step waits for all workers; bounded_staleness: a slow worker is left "
-                 "out of up to "
-                 "--staleness steps in a row; partial: a step waits for --quorum workers, or --deadline-ms, or both; "
-                 "asynchronous: each contribution is a step, nobody is waited for (no --reselect)")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"sync", "synchronous", "bounded_staleness", "asynchronous", "partial"}));
-  app.add_option("--staleness", options.staleness, "steps that may be in flight beyond the last update")
-      ->capture_default_str()
-      ->check(in_range(0, 63));
-  app.add_option("--quorum", options.quorum, "contributions that a step needs before it is decided without the others")
-      ->check(in_range(0, 4096));
-  app.add_option("--deadline-ms", options.deadline_ms, "how long a step with its quorum waits for the others")
-      ->check(in_range(0, 86'400'000));
-  app.add_option("--participants", options.participants,
-                 "mode partial: workers drawn for each step, the others sit it out (federated training)")
-      ->check(in_range(0, 4096));
-  app.add_option("--apply-after-acks", options.apply_after_acks,
-                 "an update is applied once so many workers have it, so that nothing rests on one that fewer deaths "
-                 "could lose; the job ends when fewer live (0: applied at once)")
-      ->check(in_range(0, 4096));
-  app.add_option("--store", options.store,
-                 "the servers hold the weights and change them: sgd:RATE, momentum:RATE[:M], adagrad:RATE[:E], "
-                 "adam:RATE[:B1[:B2[:E]]]; workers pull what a batch touches")
-      ->capture_default_str();
-  app.add_option("--store-begin", options.store_begin,
-                 "zeros, or saved: what the servers saved of the last job of this name (their --store-dir)")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"zeros", "saved"}));
-  app.add_option("--connect-timeout-ms", options.connect_timeout_ms,
-                 "for reaching every shard; where an earlier run of the job is in the way, 10 s more")
-      ->capture_default_str()
-      ->check(in_range(1, 86'400'000));
-  app.add_option("--start-timeout-ms", options.start_timeout_ms, "for all workers to join")
-      ->capture_default_str()
-      ->check(in_range(1, 86'400'000));
-  app.add_option("--http", flags.http,
-                 "host:port of this worker's /metrics, /healthz and /status; port 0 takes a free one")
-      ->check(not_empty());
-  app.add_option("--state", options.state_path,
-                 "file of this worker's state: begun with if it is there, saved while it trains and when the run ends "
-                 "early, gone at the end; "
-                 "with it a worker that was killed is started again by the same command")
-      ->check(not_empty());
-  app.add_option("--save-every", options.save_every,
-                 "steps between two savings of --state; 0: only when the run ends early")
-      ->capture_default_str()
-      ->check(in_range(0, 1'000'000'000));
-  app.add_option("--initial-weights", options.initial_weights,
-                 "own: every worker's (zeros, or of --state); first: those of the lowest-numbered worker, for all")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"own", "first"}));
-}
-
-void add_compression_flags(CLI::App& app, TrainFlags& flags) {
-  TrainOptions& options = flags.options;
-  const auto mark = [](bool& given) { return [&given](const std::string&) { given = true; }; };
-  app.add_option("--method", flags.method,
-                 "a paper's combination of the options that follow, which sets those that are not given: " +
-                     method_words() + "; below is what each is")
-      ->check(not_empty());
-  app.add_option("--density", flags.density,
-                 "send this share of the parameters a step: --select topk:DENSITY, or what --method has")
-      ->check(in_range(1e-9, 1.0));
-  app.add_option("--select", options.select,
-                 "what is sent of a gradient: " + selection_words() +
-                     "; then :signs (one sign a step), :dense=STEPS (the first steps send everything, and no codec "
-                     "changes their values) or :warm_up=STEPS")
-      ->capture_default_str()
-      ->each(mark(flags.given.select));
-  app.add_option("--reselect", options.reselect, "what the sum is cut to before it comes back: none or topk:D")
-      ->capture_default_str()
-      ->each(mark(flags.given.reselect));
-  app.add_option("--threshold-period", options.threshold_period,
-                 "of --reselect: steps between exact global thresholds (Ok-Topk's tau'). 1: every update has the "
-                 "largest entries of its own sum, "
-                 "which costs shards half a round trip; more: between them a step is cut by the last one, to within "
-                 "2 % of the count")
-      ->default_str("1, with --method oktopk 32")
-      ->each(mark(flags.given.threshold_period))
-      ->check(in_range(1u, 1u << 20));
-  app.add_option("--codec-up", options.codec_up,
-                 "auto[+VALUE] (the fastest lossless ones, by measured speed and --link-rate), or INDEX+VALUE: " +
-                     index_codec_words() + " + " + value_codec_words() +
-                     ". RATE (0.001) is of a Bloom filter's false positives, from 1e-9 to below 1")
-      ->capture_default_str()
-      ->each(mark(flags.given.codec_up));
-  app.add_option("--codec-down", options.codec_down, "the same, for what comes back")->capture_default_str();
-  app.add_option("--link-rate", options.link_rate,
-                 "bits per second to the servers, for --codec-up auto; 0: measured by what is sent and comes back")
-      ->capture_default_str()
-      ->check(in_range(0.0, 1e15));
-  app.add_option("--codec-error", flags.codec_error, "a quantizer's error: retain it in the residual, or drop it")
-      ->default_str("retain, with --unbiased drop")
-      ->each(mark(flags.given.codec_error))
-      ->check(CLI::IsMember({"retain", "drop"}));
-  app.add_option(
-         "--momentum", options.momentum,
-         "none, correction:FACTOR, nesterov:FACTOR or nesterov_printed:FACTOR (RedSync's algorithm 4 to the letter): "
-         "momentum of this worker, in what it sends; ends for entries that an update has applied, unless :unmasked "
-         "follows; steps that send everything end none")
-      ->capture_default_str()
-      ->each(mark(flags.given.momentum));
-  app.add_option("--clip", options.clip,
-                 "scale a step's gradients down to this L2 norm over the square root of the workers; 0 does not")
-      ->capture_default_str()
-      ->each(mark(flags.given.clip))
-      ->check(in_range(0.0, 1e30));
-  app.add_flag(
-      "--unbiased", options.unbiased,
-      "keep nothing back: what is sent is the gradient in expectation (--select none, random, gspar, gspar_closed or "
-      "uniform)");
-  app.add_flag("--audit", options.audit,
-               "check at run time that nothing is lost or counted twice, and say at the end where it went");
-  app.add_flag(
-      "--history", options.history,
-      "code indices against the updates that workers and shards have both seen: fewer bytes, more processor; for "
-      "slow links (needs --staleness 0)");
-  app.add_flag(
-      "--reproducible", options.reproducible,
-      "the same bits for any order of arrival, number of servers, and path: values are rounded to a grid, what that "
-      "leaves is sent later (mode synchronous, codecs without loss)");
-  app.add_option("--non-finite", options.non_finite, "NaN in a gradient: refuse (ends the run) or drop (counted)")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"refuse", "drop"}));
-  app.add_flag("--dense", flags.dense, "send every parameter in every step, for comparison");
-}
-
-void add_descent_flags(CLI::App& app, TrainFlags& flags) {
-  TrainOptions& options = flags.options;
-  const auto given = [&flags](const std::string&) { flags.rate_given = true; };
-  app.add_option(
-         "--lr", options.learning_rate,
-         "learning rate of a step of all workers; in mode asynchronous a contribution goes in with its share of it "
-         "(a --store has a rate of its own, which is not divided)")
-      ->capture_default_str()
-      ->each(given)
-      ->check(in_range(1e-12, 1e6));
-  app.add_option("--lr-decay", options.learning_rate_decay, "the rate of epoch e is lr / (1 + e * decay)")
-      ->capture_default_str()
-      ->each(given)
-      ->check(in_range(0.0, 1e6));
-  app.add_option("--epochs", options.epochs, "passes over the rows")
-      ->capture_default_str()
-      ->check(in_range(1, 1'000'000));
-  app.add_option("--steps", options.steps_max, "end after so many steps (default: whole epochs)")
-      ->check(in_range(uint64_t{1}, std::numeric_limits<uint64_t>::max()));
-  app.add_option("--rounds", options.rounds_max,
-                 "end once so many steps of the job are in the weights, with this worker or without (default: never)")
-      ->check(in_range(uint64_t{1}, std::numeric_limits<uint64_t>::max()));
-  app.add_option("--curve-every", options.curve_every,
-                 "log-loss on --test every so many steps of the job, in --json; evaluated at the end, not by epochs")
-      ->check(in_range(uint64_t{1}, std::numeric_limits<uint64_t>::max()));
-  app.add_option("--compute-ms", options.compute_ms,
-                 "let every gradient take at least so long: a slower machine, for measurements")
-      ->check(in_range(0, 60'000));
-  app.add_option("--batch", options.batch_rows, "rows a worker and step")
-      ->capture_default_str()
-      ->check(in_range(1, 1 << 20));
-  app.add_option("--l2", options.l2, "L2 regularisation, applied here and never sent; not on the intercept")
-      ->capture_default_str()
-      ->check(in_range(0.0, 1.0));
-  app.add_option("--seed", options.seed, "of the order of rows and of every random choice in the job")
-      ->capture_default_str()
-      ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
-}
-
-void add_flags(CLI::App& app, TrainFlags& flags) {
-  add_data_flags(app, flags);
-  add_job_flags(app, flags);
-  add_path_flags(app, flags.options.path);
-  add_compression_flags(app, flags);
-  add_descent_flags(app, flags);
-  app.add_flag("--json", flags.json, "one JSON object as the last line");
-  app.add_flag("-v,--verbose", flags.verbose, "the session's log on stderr");
-}
-
 }  // namespace
 
 Outcome check_train_arguments(std::vector<std::string> arguments) {
   CLI::App app;
   TrainFlags flags;
-  add_flags(app, flags);
+  add_train_flags(app, flags);
   std::ranges::reverse(arguments);  // the parser takes them from the end
   try {
     app.parse(std::move(arguments));
@@ -600,7 +344,7 @@ Outcome check_train_arguments(std::vector<std::string> arguments) {
 Command add_train_command(CLI::App& root) {
   auto flags = std::make_shared<TrainFlags>();
   CLI::App* app = root.add_subcommand("train", "trains a linear model through servers: one process a worker");
-  add_flags(*app, *flags);
+  add_train_flags(*app, *flags);
   app->footer(
       "Servers first (millrace serve), then every worker with the same flags but --worker. Columns: loss is the mean "
       "over the\n"

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <fmt/core.h>
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "monitoring/standard_streams.h"
+#include "worker/cli/commands.h"
+#include "worker/cli/method.h"
+#include "worker/cli/trainer.h"
+
+namespace millrace::cli {
+
+/// Error lines of the session's log, held back until it is known which of them the command's own failure repeats.
+class ErrorLines {
+ public:
+  void add(std::string_view line) {
+    const std::lock_guard lock(mutex_);
+    lines_.emplace_back(line);
+  }
+  void print_but(std::string_view failure) {
+    const std::lock_guard lock(mutex_);
+    for (const std::string& line : lines_) {
+      if (!failure.starts_with(line)) monitoring::say(fmt::format("millrace train: {}", line));
+    }
+    lines_.clear();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+/// What the command line of `millrace train` says.
+struct TrainFlags {
+  TrainOptions options;
+  ErrorLines errors;
+  std::string train_path;
+  std::string test_path;
+  std::string servers;
+  std::string model = "lr";
+  std::string output;
+  std::string http;
+  std::string method;
+  GivenOptions given;
+  std::string codec_error;  ///< empty: retain, or drop where nothing is kept back
+  double density = 0;
+  uint64_t dimension = 0;
+  uint32_t index_base = 1;
+  bool dense = false;
+  bool json = false;
+  bool verbose = false;
+  bool rate_given = false;  ///< --lr or --lr-decay
+};
+
+/// Adds the options of `millrace train` to `app`. REQUIRES: flags outlives app.
+void add_train_flags(CLI::App& app, TrainFlags& flags);
+
+}  // namespace millrace::cli
