@@ -118,6 +118,7 @@ class HttpPort::Impl {
 
   uint16_t port() const { return listeners_.port; }
   void start() {
+    keep_spare();
     thread_ = std::thread([this] { run(); });
   }
   void stop() {
@@ -144,6 +145,9 @@ class HttpPort::Impl {
   void poll_all(TimeNs now);
   void accept_all(const Descriptor& listener, TimeNs now);
   bool make_room();
+  void keep_spare() {
+    if (!spare_) spare_ = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  }
   bool spend_spare();
   void read(uint64_t number, Connection& connection, TimeNs now);
   void write(Connection& connection, TimeNs now);
@@ -176,7 +180,7 @@ void HttpPort::Impl::run() {
     }
     std::erase_if(connections_,
                   [](const auto& entry) { return entry.second.exchange.state() == HttpExchange::State::kOver; });
-    if (!spare_) spare_ = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    keep_spare();
   }
   connections_.clear();
 }

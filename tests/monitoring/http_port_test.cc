@@ -7,9 +7,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <future>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -297,23 +300,32 @@ TEST(HttpPortTest, MoreRequestsThanMayWaitAreToldSo) {
   may_answer.set_value();
 }
 
-/// As many descriptors as are open now, and `more`; the limit of before when it goes.
+/// As many descriptors as are open now, and `more`; the limit of before when it goes. The limit is one of numbers: those that are
+/// free below an open one are taken, so that whoever closes a descriptor may open another.
 class FewDescriptors {
  public:
   explicit FewDescriptors(rlim_t more) {
     getrlimit(RLIMIT_NOFILE, &before_);
-    const int lowest = ::dup(STDIN_FILENO);
-    ::close(lowest);
+    int highest = 0;
+    for (const auto& open : std::filesystem::directory_iterator("/proc/self/fd"))
+      highest = std::max(highest, std::stoi(open.path().filename()));
+    int next = ::dup(STDIN_FILENO);
+    for (; next < highest; next = ::dup(STDIN_FILENO)) taken_.push_back(next);
+    ::close(next);
     rlimit few = before_;
-    few.rlim_cur = static_cast<rlim_t>(lowest) + more;
+    few.rlim_cur = static_cast<rlim_t>(next) + more;
     EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
   }
-  ~FewDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+  ~FewDescriptors() {
+    setrlimit(RLIMIT_NOFILE, &before_);
+    for (const int number : taken_) ::close(number);
+  }
   FewDescriptors(const FewDescriptors&) = delete;
   FewDescriptors& operator=(const FewDescriptors&) = delete;
 
  private:
   rlimit before_{};
+  std::vector<int> taken_;
 };
 
 TEST(HttpPortTest, AProcessWithoutDescriptorsStillAnswersOneAfterTheOther) {
