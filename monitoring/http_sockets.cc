@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -23,7 +24,7 @@ struct SocketAddress {
   sockaddr_storage bytes{};
   socklen_t length = 0;
   int family() const { return bytes.ss_family; }
-  const sockaddr* any() const { return static_cast<const sockaddr*>(static_cast<const void*>(&bytes)); }
+  const sockaddr* any() const { return std::bit_cast<const sockaddr*>(&bytes); }
 };
 
 SocketAddress socket_address(const protocol::HostAddress& host, uint16_t port) {
@@ -76,7 +77,7 @@ Descriptor listen_on(const protocol::HostAddress& host, uint16_t port) {
 uint16_t port_of(const Descriptor& socket) {
   sockaddr_storage bytes{};
   socklen_t length = sizeof bytes;
-  if (::getsockname(socket.number(), static_cast<sockaddr*>(static_cast<void*>(&bytes)), &length) != 0) return 0;
+  if (::getsockname(socket.number(), std::bit_cast<sockaddr*>(&bytes), &length) != 0) return 0;
   // Both families have the port at one place.
   sockaddr_in address;
   std::memcpy(&address, &bytes, sizeof address);

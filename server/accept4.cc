@@ -8,8 +8,8 @@
 
 /// Stands in for the C library's accept4() in programs that this file is linked into: ZeroMQ's calls come here (accept_limit.h).
 /// A connection over the limit counts as one that was gone before it was accepted: callers go on to the next.
-extern "C" int accept4(int listener, sockaddr* address, socklen_t* length, int flags) {
-  const long accepted = ::syscall(SYS_accept4, listener, address, length, flags);
+extern "C" int accept4(int fd, sockaddr* addr, socklen_t* addr_len, int flags) {
+  const long accepted = ::syscall(SYS_accept4, fd, addr, addr_len, flags);
   if (accepted < 0 || static_cast<uint64_t>(accepted) < millrace::server::accept_limit())
     return static_cast<int>(accepted);
   ::close(static_cast<int>(accepted));

@@ -68,8 +68,8 @@ void encode_onebit_bucket(std::span<const float> values, uint8_t* bytes, float* 
   const SignSums& sums = sign_means.sums;
   Means means;
   const uint64_t others = values.size() - sums.negatives;
-  if (others > 0) means.positive = sign_means.mean(sums.positive, others, largest);
-  if (sums.negatives > 0) means.negative = sign_means.mean(sums.negative, sums.negatives, largest);
+  if (others > 0) means.positive = SignMeans::mean(sums.positive, others, largest);
+  if (sums.negatives > 0) means.negative = SignMeans::mean(sums.negative, sums.negatives, largest);
   std::memcpy(bytes, &means, sizeof(means));
   sign_round(values.data(), values.size(), means.positive, -means.negative, bytes + sizeof(means), decoded);
 }

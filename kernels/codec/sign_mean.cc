@@ -81,7 +81,8 @@ class SignMeanValueCodec final : public ValueCodec {
     const auto means = SignMeans::of(values);
     SignMeanHeader header;
     if (means.sums.negatives > 0) header.signs = means.sums.positives > 0 ? Signs::kMixed : Signs::kNegative;
-    if (!values.empty()) header.mean = means.mean(means.sums.positive + means.sums.negative, values.size(), largest);
+    if (!values.empty())
+      header.mean = SignMeans::mean(means.sums.positive + means.sums.negative, values.size(), largest);
     header.put(out);
     if (header.signs != Signs::kMixed) {
       std::ranges::fill(decoded, header.signs == Signs::kNegative ? -header.mean : header.mean);

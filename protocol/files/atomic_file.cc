@@ -82,7 +82,7 @@ bool is_anothers(const struct statx& file, const struct statx& folder) {
 
 /// Writes the bytes into a new file in `folder`, and returns its path. Empty: it could not be written whole.
 std::string keep_in(const std::string& folder, const std::string& name, ByteSpan bytes, mode_t mode) {
-  const std::string path = folder + "/" + name + ".kept-" + std::to_string(getpid());
+  std::string path = folder + "/" + name + ".kept-" + std::to_string(getpid());
   const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
   if (descriptor < 0) return {};
   const bool whole = write_all(descriptor, bytes) && fsync(descriptor) == 0;

@@ -1,5 +1,7 @@
 #include "worker/cli/libsvm.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <charconv>
@@ -328,8 +330,8 @@ Status feed(TextSource& file, const std::string& path, LibsvmParser& parser, uin
   for (;;) {
     const Result<size_t> got = file.read({block.get(), kLibsvmReadBytes});
     if (!got) {
-      const std::string at = got.error().code == ErrorCode::kIo ? "" : "after line " + std::to_string(lines) + ": ";
-      return fail(got.error().code, path + ": " + at + got.error().message);
+      const std::string at = got.error().code == ErrorCode::kIo ? "" : fmt::format("after line {}: ", lines);
+      return fail(got.error().code, fmt::format("{}: {}{}", path, at, got.error().message));
     }
     if (*got == 0) break;
     std::string_view text(block.get(), *got);

@@ -1,6 +1,7 @@
 #include "worker/cli/text_source.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -112,9 +113,9 @@ Result<std::unique_ptr<TextSource>> open_text(const std::string& path) {
   const CompressedFormat* format = find_compression(head);
   for (const CompressedFormat& one : kCompressed) {
     if (!path.ends_with(one.suffix) || format == &one || !S_ISREG(there.st_mode)) continue;
-    const std::string name(one.name);
-    return fail(ErrorCode::kMalformed, path + ": its name ends in " + std::string(one.suffix) + ", but it is not " +
-                                           name + " data; rename it or compress it");
+    return fail(ErrorCode::kMalformed,
+                fmt::format("{}: its name ends in {}, but it is not {} data; rename it or compress it", path,
+                            one.suffix, one.name));
   }
   return format == nullptr ? open_gzip_or_plain(path) : format->open(path);
 }
