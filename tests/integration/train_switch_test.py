@@ -198,7 +198,7 @@ class Switch(WithSwitch):
 
     def test_AWorkerThatIsKilledIsLeftOut(self):
         _, address = self.start_switch()
-        workers = self.begin(address, "--epochs", 4, "--compute-ms", 2)
+        workers = self.begin(address, "--epochs", 4, "--compute-ms", 2, "--workers-min", 2)
         self.wait_for_line(workers[0], "all 3 workers have joined")
         workers[2].kill()
         workers[2].communicate()
