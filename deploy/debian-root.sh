@@ -16,7 +16,7 @@
 #   --jobs N        compilers and tests side by side (default: the number of cores)
 #   --mirror URI    the package mirror (default: the one that this machine's apt uses for its own Debian release)
 #   --aptopt OPT    an option of apt, for the making of the root and for apt in the root (repeatable)
-#   --renew         makes the root anew first
+#   --renew         makes a new root that replaces the one there
 #
 # The root is $XDG_CACHE_HOME/millrace/roots/SUITE (~/.cache where that is not set), with a compiler cache of its own; all clones
 # share it. The source is mounted read-only at /millrace; the build goes to build/roots/SUITE of this clone. Everything runs in

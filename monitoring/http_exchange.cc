@@ -24,8 +24,8 @@ constexpr std::string_view kPlainHeader = "Content-Type: text/plain; charset=utf
 
 }  // namespace
 
-HttpExchange::HttpExchange(TimeNs now, const HttpPatience& patience)
-    : patience_(patience), began_(now), deadline_(now + patience.request) {}
+HttpExchange::HttpExchange(TimeNs now, const HttpTimeouts& timeouts)
+    : timeouts_(timeouts), began_(now), deadline_(now + timeouts.request) {}
 
 std::optional<TimeNs> HttpExchange::deadline() const {
   if (state_ == State::kAnswering) return std::nullopt;
@@ -53,14 +53,14 @@ void HttpExchange::answer(std::string bytes, TimeNs now) {
   answer_ = std::move(bytes);
   sent_ = 0;
   state_ = State::kWriting;
-  deadline_ = now + patience_.answer;
+  deadline_ = now + timeouts_.answer;
 }
 
 void HttpExchange::on_sent(size_t bytes, TimeNs now) {
   sent_ += bytes;
   if (state_ != State::kWriting || sent_ < answer_.size()) return;
   state_ = peer_ended_ ? State::kOver : State::kClosing;
-  deadline_ = now + patience_.goodbye;
+  deadline_ = now + timeouts_.close;
 }
 
 void HttpExchange::on_time(TimeNs now) {
@@ -71,7 +71,7 @@ void HttpExchange::on_time(TimeNs now) {
   }
   constexpr int kRequestTimeout = 408;
   answer(http_answer_bytes(kRequestTimeout, "GET", kPlainHeader, "the request did not come within its time\n"), now);
-  deadline_ = now + patience_.goodbye;
+  deadline_ = now + timeouts_.close;
 }
 
 std::optional<size_t> exchange_to_end(std::span<const HttpExchange* const> exchanges) {

@@ -319,7 +319,7 @@ void HttpPort::Impl::write(Connection& connection, TimeNs now) {
     if (sent < 0 && errno == EAGAIN) return;
     if (sent < 0) return exchange.on_broken();
     exchange.on_sent(static_cast<size_t>(sent), now);
-    // Its end is said, and what it still sends is read: closed with bytes unread, the system would take the answer back.
+    // Ends only this direction and reads on: close() with unread bytes would reset the connection and lose the answer.
     if (exchange.state() == HttpExchange::State::kClosing) ::shutdown(connection.socket.number(), SHUT_WR);
   }
 }

@@ -251,7 +251,7 @@ std::string first_difference(const JobSpec& ours, const JobSpec& theirs) {
   if (ours.tensors.size() != theirs.tensors.size()) {
     return fmt::format("{} tensors here, {} there", ours.tensors.size(), theirs.tensors.size());
   }
-  // Last: it has hashes of what other fields may say in words, as the rows' dimension.
+  // Compared last: the recipe hashes values that other fields may name in words, such as the rows' dimension.
   if (ours.recipe != theirs.recipe) return "recipe: " + first_word_that_differs(ours.recipe, theirs.recipe);
   return "no difference";
 }

@@ -4,8 +4,8 @@
 
 namespace millrace::server {
 
-/// From now on accept4() closes at once what it accepts under this descriptor number, or a higher one; of the programs that
-/// accept4.cc is linked into. ZeroMQ accepts as long as there are descriptors, and takes a whole core when there are none:
+/// Makes accept4() close at once each connection whose descriptor is `below` or higher; in programs with accept4.cc.
+/// ZeroMQ accepts as long as there are descriptors, and takes a whole core when there are none:
 /// the listener stays readable, and it tries again at once.
 ///
 /// Threads  any.

@@ -39,7 +39,7 @@ class Members {
     bool finishing = false;  ///< said that it pushes nothing more
     Weights weights = Weights::kNone;
     bool returns = false;     ///< asked to, under this life
-    bool came_back = false;   ///< asked to when it began: what its worker does when it is started again
+    bool came_back = false;   ///< its first Hello asked to return: its worker's processes return when restarted
     bool was_synced = false;  ///< under this life
   };
   struct Adopted {

@@ -122,7 +122,7 @@ void MetricsExport::record(const MetricEvent& event) {
 
 namespace {
 
-/// What `now` has more than the last time. What has fewer was begun anew, so that all of it is new.
+/// Returns how much a counter grew since the last call. A smaller value means that the counter restarted from 0.
 double metrics_growth(uint64_t now, uint64_t& before) {
   const uint64_t base = now < before ? 0 : before;
   before = now;

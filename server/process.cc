@@ -51,7 +51,7 @@ constexpr TimeNs kComputePerTurn = 500 * kNsPerUs;
 /// most. Writes are tried again.
 constexpr uint32_t kTableWaitMs = 20;
 constexpr TimeNs kGaugesEvery = kNsPerS;
-/// Connections for which there is no descriptor are told of in the log so often.
+/// Interval between log lines about connections that were closed for lack of a descriptor.
 constexpr TimeNs kSayClosedEvery = 60 * kNsPerS;
 /// Between two tries to begin tasks for which there was no memory.
 constexpr int kStarvedMs = 10;

@@ -220,10 +220,11 @@ std::optional<Error> ShardCore::of_dead_run(const protocol::Header& header, cons
                                           hello.spec.name, seconds_of(silence));
   const std::string wait = seconds_of(free_after - silence);
   if (!returns) return Error{ErrorCode::kUnavailable, fmt::format("{}: its name is free in {}", earlier, wait)};
-  return Error{ErrorCode::kIdentityInUse,
-               fmt::format("{}; they return when they are started again, and worker {} did not say that it does: start "
-                           "it as they were (--state), or wait {} until the name is free, or take another name",
-                           earlier, header.worker, wait)};
+  return Error{
+      ErrorCode::kIdentityInUse,
+      fmt::format("{}; its workers return when restarted, but this process of worker {} does not: start it with "
+                  "--state as before, or wait {} until the name is free, or take another name",
+                  earlier, header.worker, wait)};
 }
 
 /// Returns for how long a process that is still a member keeps its number. Empty: this shard does not know the member.

@@ -107,8 +107,8 @@ struct SwitchPathStatus {
   struct MemberWait {
     uint32_t worker = 0;
     std::string waits_for;  ///< "nothing" (it computes), "answer", "greetings", "contributions", "other_job"
-    int64_t since_ms = 0;   ///< that it says so of this step
-    uint64_t steps = 0;     ///< that are over there
+    int64_t since_ms = 0;   ///< for how long it has reported this wait for this step
+    uint64_t steps = 0;     ///< that are over at this worker
   };
   std::string decided_by;  ///< "switch", "server"
   std::string switch_address;

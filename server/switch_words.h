@@ -51,7 +51,7 @@ class SwitchWords {
     protocol::Heartbeat::SwitchWait wait = protocol::Heartbeat::SwitchWait::kNotSaid;
     uint64_t steps = 0;
     TimeNs moved_at = 0;     ///< its steps have changed
-    TimeNs waits_since = 0;  ///< it says the same of the same step
+    TimeNs waits_since = 0;  ///< since then its wait and its step are unchanged
   };
 
   std::map<uint32_t, Word> words_;         ///< by worker; those that have something to say

@@ -86,7 +86,7 @@ struct SwitchWaiting {
   TimeNs since = 0;      ///< of the aggregator's clock
 };
 
-/// The packets that name one worker. Whether a packet is that worker's, its MAC alone says.
+/// The packets that name one worker. Only a packet's MAC proves that the worker sent it.
 struct SwitchDoor {
   TimeNs heard_at = 0;     ///< the last authentic one; 0: none
   uint64_t rejected = 0;   ///< their MAC was wrong

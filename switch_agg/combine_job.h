@@ -32,7 +32,7 @@ class CombineJob : public JobMachine {
   void tick(const Outbox& out) override;
   uint32_t slots_in_use() const override;
   std::optional<RackStatus> rack_status() const override;
-  /// For the decider alone: who has not contributed, the decider says.
+  /// Reports a wait for the decider only; the decider reports which workers have not contributed.
   SwitchWaiting waiting() const override;
 
  private:

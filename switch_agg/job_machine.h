@@ -123,7 +123,7 @@ class JobMachine {
   uint64_t live_ = 0;
   uint64_t membership_ = 0;
   uint64_t greeted_ = 0;                                         ///< workers whose HELLO is in
-  TimeNs waits_since_ = 0;                                       ///< that what waiting() says was so, without a change
+  TimeNs waits_since_ = 0;                                       ///< since when the result of waiting() is unchanged
   std::array<SwitchDoor, protocol::kSwitchWorkersMax> doors_{};  ///< over all lives: a wrong key knows none
 };
 

@@ -17,7 +17,7 @@ std::string named_workers(uint64_t workers) {
   return fmt::format("worker{} {}", std::popcount(workers) == 1 ? "" : "s", workers_text(workers));
 }
 
-/// Workers of whom packets came lately that were not authentic.
+/// Returns the workers whose latest packet failed authentication, within kRejectedLately.
 uint64_t rejected_lately(const SwitchJobStatus& job, TimeNs now) {
   uint64_t workers = 0;
   for (size_t worker = 0; worker < job.doors.size(); ++worker) {

@@ -8,7 +8,7 @@
 namespace millrace {
 namespace {
 
-// The smallest T that is not below the threshold: |x| >= it is then the same as |x| >= threshold in f64.
+// Returns the smallest f32 that is not below the threshold: |x| >= it is then the same as |x| >= threshold in f64.
 float rounded_up(double threshold) {
   const float nearest = static_cast<float>(threshold);
   if (static_cast<double>(nearest) >= threshold) return nearest;

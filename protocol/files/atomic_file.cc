@@ -110,7 +110,7 @@ Status check_replaceable(const std::string& path) {
   }
   const auto folder = look_at(folder_of(path));
   const auto file = look_at(path);
-  if (!folder || !file) return {};  // who makes the file hears of a folder that is not there
+  if (!folder || !file) return {};  // create() reports a missing folder
   if (has(*file, STATX_ATTR_MOUNT_ROOT)) {
     return cannot_replace(path,
                           "it is a mount of its own, which no other file can take the place of; mount its folder "

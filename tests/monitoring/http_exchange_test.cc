@@ -16,7 +16,7 @@ using ::testing::StartsWith;
 using State = HttpExchange::State;
 using Progress = HttpRequestReader::Progress;
 
-constexpr HttpPatience kPatience;
+constexpr HttpTimeouts kTimeouts;
 const std::string kRequest = "GET /status?x=1 HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n";
 
 TEST(HttpRequestReader, ReadsARequestHoweverItIsCut) {
@@ -80,7 +80,7 @@ TEST(HttpRequestReader, BoundsLineAndHeaders) {
 
 TEST(HttpExchange, ARequestItsAnswerAndTheEnd) {
   HttpExchange exchange(0);
-  EXPECT_EQ(exchange.deadline(), kPatience.request);
+  EXPECT_EQ(exchange.deadline(), kTimeouts.request);
   EXPECT_FALSE(exchange.on_bytes(kRequest.substr(0, 10), 1));
   const auto request = exchange.on_bytes(kRequest.substr(10), 2);
   ASSERT_TRUE(request);
@@ -90,7 +90,7 @@ TEST(HttpExchange, ARequestItsAnswerAndTheEnd) {
   EXPECT_EQ(exchange.state(), State::kAnswering);
   exchange.answer("12345", 3);
   EXPECT_EQ(exchange.state(), State::kWriting);
-  EXPECT_EQ(exchange.deadline(), 3 + kPatience.answer);
+  EXPECT_EQ(exchange.deadline(), 3 + kTimeouts.answer);
   exchange.on_sent(2, 4);
   EXPECT_EQ(exchange.unsent(), "345");
   exchange.on_sent(3, 5);
@@ -104,16 +104,16 @@ TEST(HttpExchange, AByteNowAndThenGainsNoTime) {
   const TimeNs began = 7 * kNsPerS;
   HttpExchange exchange(began);
   TimeNs now = began;
-  for (; now < began + kPatience.request; now += kNsPerS / 2) {
+  for (; now < began + kTimeouts.request; now += kNsPerS / 2) {
     ASSERT_EQ(exchange.state(), State::kReading);
     exchange.on_bytes("a", now);
     exchange.on_time(now);
-    EXPECT_EQ(exchange.deadline(), began + kPatience.request);
+    EXPECT_EQ(exchange.deadline(), began + kTimeouts.request);
   }
   exchange.on_time(now);
   ASSERT_EQ(exchange.state(), State::kWriting);
   EXPECT_THAT(std::string(exchange.unsent()), StartsWith("HTTP/1.1 408 "));
-  exchange.on_time(now + kPatience.goodbye);
+  exchange.on_time(now + kTimeouts.close);
   EXPECT_EQ(exchange.state(), State::kOver) << "nor does it by not reading the refusal";
 }
 
@@ -122,7 +122,7 @@ TEST(HttpExchange, AnAnswerThatIsReadByteByByteEndsInTime) {
   exchange.on_bytes(kRequest, 0);
   exchange.answer(std::string(1'000, 'x'), 0);
   TimeNs now = 0;
-  for (; now < kPatience.answer; now += kNsPerS) {
+  for (; now < kTimeouts.answer; now += kNsPerS) {
     ASSERT_EQ(exchange.state(), State::kWriting);
     exchange.on_sent(1, now);
     exchange.on_time(now);
@@ -136,8 +136,8 @@ TEST(HttpExchange, APeerThatSendsOnAfterItsAnswerIsLeftInTime) {
   exchange.on_bytes(kRequest, 0);
   exchange.answer("x", 0);
   exchange.on_sent(1, 0);
-  exchange.on_bytes(std::string(100'000, 'y'), kPatience.goodbye / 2);
-  exchange.on_time(kPatience.goodbye);
+  exchange.on_bytes(std::string(100'000, 'y'), kTimeouts.close / 2);
+  exchange.on_time(kTimeouts.close);
   EXPECT_EQ(exchange.state(), State::kOver);
 }
 

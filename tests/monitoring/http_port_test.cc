@@ -214,36 +214,43 @@ TEST(HttpPortTest, ClientsThatNeverEndTheirRequestsHoldNobodyUp) {
   }
 }
 
+/// Sends `count` requests on a connection each, and reads no answer. The caller closes the sockets.
+std::vector<int> ask_without_reading(uint16_t port, const std::string& path, int count) {
+  const std::string request = "GET " + path + " HTTP/1.1\r\n\r\n";
+  std::vector<int> sockets;
+  for (int i = 0; i < count; ++i) {
+    sockets.push_back(connect_to(port));
+    ::send(sockets.back(), request.data(), request.size(), MSG_NOSIGNAL);
+  }
+  return sockets;
+}
+
+/// Handlers of which /status answers once `may_answer` is set.
+HttpHandlers handlers_that_hold_status(std::promise<void>& may_answer) {
+  HttpHandlers with = handlers();
+  with.status_json = [held = may_answer.get_future().share()] {
+    held.wait();
+    return std::string("{}");
+  };
+  return with;
+}
+
 TEST(HttpPortTest, ClientsThatNeverReadTheirAnswersHoldNobodyUp) {
   HttpHandlers with = handlers();
   with.metrics_text = [] { return std::string(8 << 20, '#'); };
   const auto port = started(std::move(with));
   ASSERT_TRUE(port);
-  std::vector<int> deaf;
-  for (int i = 0; i < 40; ++i) {
-    deaf.push_back(connect_to(port->port()));
-    const std::string request = "GET /metrics HTTP/1.1\r\n\r\n";
-    ::send(deaf.back(), request.data(), request.size(), MSG_NOSIGNAL);
-  }
+  const std::vector<int> deaf = ask_without_reading(port->port(), "/metrics", 40);
   EXPECT_THAT(get(port->port(), "/healthz"), StartsWith("HTTP/1.1 200"));
   for (const int socket : deaf) ::close(socket);
 }
 
 TEST(HttpPortTest, HealthWaitsForNoHandlerOfOtherRequests) {
   std::promise<void> may_answer;
-  HttpHandlers with = handlers();
-  with.status_json = [held = may_answer.get_future().share()] {
-    held.wait();
-    return std::string("{}");
-  };
-  const auto port = started(std::move(with));
+  const auto port = started(handlers_that_hold_status(may_answer));
   ASSERT_TRUE(port);
-  std::vector<int> asked;
-  for (int i = 0; i < 20; ++i) {  // fewer than there may be connections: none is ended for another one
-    asked.push_back(connect_to(port->port()));
-    const std::string request = "GET /status HTTP/1.1\r\n\r\n";
-    ::send(asked.back(), request.data(), request.size(), MSG_NOSIGNAL);
-  }
+  // Fewer than HttpPort::kConnectionsMax: the port ends none of them for another one.
+  const std::vector<int> asked = ask_without_reading(port->port(), "/status", 20);
   for (int i = 0; i < 3; ++i) EXPECT_THAT(get(port->port(), "/healthz"), StartsWith("HTTP/1.1 200"));
   may_answer.set_value();
   for (const int socket : asked) {
@@ -255,19 +262,9 @@ TEST(HttpPortTest, HealthWaitsForNoHandlerOfOtherRequests) {
 
 TEST(HttpPortTest, HealthIsAnsweredWhereEveryConnectionWaitsForAHandler) {
   std::promise<void> may_answer;
-  HttpHandlers with = handlers();
-  with.status_json = [held = may_answer.get_future().share()] {
-    held.wait();
-    return std::string("{}");
-  };
-  const auto port = started(std::move(with));
+  const auto port = started(handlers_that_hold_status(may_answer));
   ASSERT_TRUE(port);
-  std::vector<int> asked;
-  for (int i = 0; i < 60; ++i) {
-    asked.push_back(connect_to(port->port()));
-    const std::string request = "GET /status HTTP/1.1\r\n\r\n";
-    ::send(asked.back(), request.data(), request.size(), MSG_NOSIGNAL);
-  }
+  const std::vector<int> asked = ask_without_reading(port->port(), "/status", 60);
   EXPECT_THAT(get(port->port(), "/healthz"), StartsWith("HTTP/1.1 200"));
   may_answer.set_value();
   for (const int socket : asked) ::close(socket);
@@ -275,19 +272,12 @@ TEST(HttpPortTest, HealthIsAnsweredWhereEveryConnectionWaitsForAHandler) {
 
 TEST(HttpPortTest, MoreRequestsThanMayWaitAreToldSo) {
   std::promise<void> may_answer;
-  HttpHandlers with = handlers();
-  with.status_json = [held = may_answer.get_future().share()] {
-    held.wait();
-    return std::string("{}");
-  };
-  const auto port = started(std::move(with));
+  const auto port = started(handlers_that_hold_status(may_answer));
   ASSERT_TRUE(port);
   // Those who leave at once make room for connections, not for answers: the handlers still owe them.
   std::string last;
   for (int i = 0; i < 60 && !last.starts_with("HTTP/1.1 503"); ++i) {
-    const int socket = connect_to(port->port());
-    const std::string request = "GET /status HTTP/1.1\r\n\r\n";
-    ::send(socket, request.data(), request.size(), MSG_NOSIGNAL);
+    const int socket = ask_without_reading(port->port(), "/status", 1).front();
     const linger gone_at_once{.l_onoff = 1, .l_linger = 0};
     setsockopt(socket, SOL_SOCKET, SO_LINGER, &gone_at_once, sizeof gone_at_once);
     EXPECT_THAT(get(port->port(), "/healthz"), StartsWith("HTTP/1.1 200"));  // the request before it was read

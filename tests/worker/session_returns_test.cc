@@ -11,7 +11,7 @@
 #include "millrace/millrace.h"
 #include "protocol/container.h"
 #include "tests/worker/fake_cluster.h"
-#include "worker/core/options.h"
+#include "tests/worker/session_jobs.h"
 #include "worker/core/saved_state.h"
 #include "worker/session/state_file.h"
 
@@ -20,18 +20,13 @@ namespace millrace::testing {
 namespace {
 
 using std::chrono::milliseconds;
-constexpr milliseconds kSessionReturnsSoon{120'000};  ///< nothing waits for it when all is well
 constexpr uint64_t kLarge = 20'000;
 constexpr uint64_t kSmall = 100;
 
 JobOptions session_returns_job_of(uint32_t workers) {
-  JobOptions job;
+  JobOptions job = session_job_of(workers);
   job.name = "returns-test";
-  job.workers = workers;
-  job.select = "none";
-  job.heartbeat_ms = 100;
   job.parts_per_shard = 2;
-  job.connect_timeout_ms = static_cast<uint32_t>(kSessionReturnsSoon.count());
   return job;
 }
 
@@ -62,28 +57,9 @@ struct Model {
     session.push(2, std::vector<float>(kSmall, value));
   }
   static void await(Session& session, uint64_t step) {
-    for (size_t tensor = 0; tensor < 3; ++tensor) session.await(tensor, step, kSessionReturnsSoon);
+    for (size_t tensor = 0; tensor < 3; ++tensor) session.await(tensor, step, kSessionSoon);
   }
 };
-
-protocol::JobSpec session_returns_spec_of(JobOptions job, const std::vector<TensorOptions>& tensors) {
-  job.shards = {"tcp://127.0.0.1:1"};
-  auto spec = worker::spec_from_options(job, tensors);
-  EXPECT_TRUE(spec.has_value()) << spec.error().message;
-  return *spec;
-}
-
-template <typename Body>
-std::string session_returns_sentence_of(JobErrorCode code, Body body) {
-  try {
-    body();
-  } catch (const JobError& error) {
-    EXPECT_EQ(job_error_name(error.code()), job_error_name(code)) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error where " << job_error_name(code) << " was expected";
-  return {};
-}
 
 std::vector<float> floats_of(ByteSpan bytes) {
   std::vector<float> values(bytes.size() / sizeof(float));
@@ -113,13 +89,13 @@ TEST(SessionReturns, WeightsAreGivenAsTheyWillBeWhenAllThatArrivedIsInThem) {
     job.staleness = 1;
     Model model{.when = when};
     Snapshots snapshots;
-    FakeCluster cluster(session_returns_spec_of(job, model.tensors()), 1, collect_snapshots(snapshots));
+    FakeCluster cluster(session_spec_of(job, model.tensors()), 1, collect_snapshots(snapshots));
     job.shards = cluster.addresses();
     auto session = Session::connect(job, model.tensors());
     const size_t parts = cluster.table().layout.parts.size();
     Model::push(*session, 0.5f);
     Model::push(*session, 0.25f);
-    for (size_t tensor = 0; tensor < 3; ++tensor) session->await(tensor, 0, kSessionReturnsSoon);
+    for (size_t tensor = 0; tensor < 3; ++tensor) session->await(tensor, 0, kSessionSoon);
     // The second step has arrived, and is not awaited.
     cluster.wait_until([&] {
       bool all = true;
@@ -148,7 +124,7 @@ TEST(SessionReturns, WeightsAreGivenAsTheyWillBeWhenAllThatArrivedIsInThem) {
         ASSERT_EQ(snapshot.second[i - layout.begin], begun + 0.75f) << "part " << part << ", index " << i;
       }
     }
-    session->finish(kSessionReturnsSoon);
+    session->finish(kSessionSoon);
   }
 }
 
@@ -163,7 +139,7 @@ TEST(SessionReturns, WeightsAreReadAndSavedWhileTheirCallerTrains) {
     uint64_t asked = 0;
     uint64_t given = 0;
     FakeCluster cluster(
-        session_returns_spec_of(job, model.tensors()), 1,
+        session_spec_of(job, model.tensors()), 1,
         [&](FakeCluster& self, uint32_t shard, const protocol::PeerId&, const protocol::Message& message) {
           if (const auto* run = std::get_if<protocol::Snapshot>(&message.body)) {
             ++given;
@@ -210,7 +186,7 @@ TEST(SessionReturns, WeightsAreReadAndSavedWhileTheirCallerTrains) {
     for (uint64_t step = kSteps - 2; step < kSteps; ++step) Model::await(*session, step);
     EXPECT_EQ(model.large, std::vector<float>(kLarge, 1.0f + kSteps));
     EXPECT_EQ(model.tiny, std::vector<float>(kSmall, 1.0f + kSteps));
-    session->finish(kSessionReturnsSoon);
+    session->finish(kSessionSoon);
     cluster.run_there([&] { EXPECT_GT(given, 0u) << "of " << asked; });
     std::filesystem::remove(path);
   }
@@ -228,7 +204,7 @@ class SessionJoins : public ::testing::Test {
     job_ = session_returns_job_of(2);
     job_.parts_per_shard = 1;
     cluster_ = std::make_unique<FakeCluster>(
-        session_returns_spec_of(job_, tensors()), 1,
+        session_spec_of(job_, tensors()), 1,
         [this](FakeCluster& there, uint32_t, const protocol::PeerId&, const protocol::Message& message) {
           there_ = &there;
           return on_message(message);
@@ -328,13 +304,13 @@ TEST_F(SessionJoins, AndHasTheOthersWeightsWhenConnectReturns) {
     const std::vector<float> one(kLarge, 1.0f);
     const uint64_t push = session->push(0, one);
     EXPECT_EQ(push, 0u);
-    const TensorUpdate update = session->await(0, push, kSessionReturnsSoon);
+    const TensorUpdate update = session->await(0, push, kSessionSoon);
     EXPECT_TRUE(update.replaced);
     EXPECT_TRUE(update.applied);
     EXPECT_EQ(weights_, std::vector<float>(kLarge, 102.0f));
     EXPECT_EQ(session->steps_applied(0), 42u);
     session->push(0, one);
-    EXPECT_FALSE(session->await(0, 1, kSessionReturnsSoon).replaced);
+    EXPECT_FALSE(session->await(0, 1, kSessionSoon).replaced);
     EXPECT_EQ(weights_, std::vector<float>(kLarge, 103.0f));
     session.reset();
     cluster_.reset();
@@ -351,7 +327,7 @@ TEST_F(SessionJoins, WeightsThatReplaceItsOwnWaitForTheCaller) {
     wait_until_acknowledged(41);
     const std::vector<float> one(kLarge, 1.0f);
     session->push(0, one);
-    session->await(0, 0, kSessionReturnsSoon);
+    session->await(0, 0, kSessionSoon);
     EXPECT_EQ(weights_, std::vector<float>(kLarge, 102.0f));
     // It is removed and let in again while its caller works with the array; meanwhile the job is at step 60.
     cluster_->run_there([&] {
@@ -369,7 +345,7 @@ TEST_F(SessionJoins, WeightsThatReplaceItsOwnWaitForTheCaller) {
     EXPECT_EQ(session->status().returns, 1u);
     session->push(0, one);
     EXPECT_GE(weights_[9], 501.0f);
-    EXPECT_TRUE(session->await(0, 1, kSessionReturnsSoon).replaced);
+    EXPECT_TRUE(session->await(0, 1, kSessionSoon).replaced);
     EXPECT_EQ(weights_, std::vector<float>(kLarge, 502.0f));
     EXPECT_EQ(session->steps_applied(0), 61u);
     EXPECT_EQ(session->stats().returns, 1u);
@@ -386,7 +362,7 @@ class SessionLoads : public ::testing::Test {
     Model model;
     job_ = session_returns_job_of(1);
     job_.select = "topk:0.5";
-    cluster_ = std::make_unique<FakeCluster>(session_returns_spec_of(job_, model.tensors()), 1);
+    cluster_ = std::make_unique<FakeCluster>(session_spec_of(job_, model.tensors()), 1);
     job_.shards = cluster_->addresses();
     auto session = Session::connect(job_, model.tensors());
     Model::push(*session, 0.5f);
@@ -398,15 +374,15 @@ class SessionLoads : public ::testing::Test {
     session->save(path_);
     Model::await(*session, 1);
     saved_ = model;
-    session->finish(kSessionReturnsSoon);
-    cluster_ = std::make_unique<FakeCluster>(session_returns_spec_of(job_, model.tensors()), 1);
+    session->finish(kSessionSoon);
+    cluster_ = std::make_unique<FakeCluster>(session_spec_of(job_, model.tensors()), 1);
     job_.shards = cluster_->addresses();
     job_.load_path = path_;
   }
   void TearDown() override { std::filesystem::remove(path_); }
 
   std::string refusal(Model& model) {
-    return session_returns_sentence_of(JobErrorCode::kJobMismatch, [&] { Session::connect(job_, model.tensors()); });
+    return session_sentence_of(JobErrorCode::kJobMismatch, [&] { Session::connect(job_, model.tensors()); });
   }
 
   std::string path_;
@@ -430,7 +406,7 @@ TEST_F(SessionLoads, TheWeightsOfAllThatHadArrivedAndWhatWasKeptBack) {
   for (const float value : saved_.large) applied += static_cast<double>(value) - 1;
   EXPECT_EQ(kept + applied, static_cast<double>(kLarge)) << "two pushes of 0.5 everywhere";
   EXPECT_GT(kept, 0);
-  session->finish(kSessionReturnsSoon);
+  session->finish(kSessionSoon);
 }
 
 TEST_F(SessionLoads, NothingFromAFileOfAnotherJobWorkerOrShape) {
@@ -468,7 +444,7 @@ TEST_F(SessionLoads, NoFileWithWeightsThatNoArrayTakes) {
   tensors[1].scale = 0;
   const std::vector<float> before = model.large;
   const std::string sentence =
-      session_returns_sentence_of(JobErrorCode::kJobMismatch, [&] { Session::connect(job_, tensors); });
+      session_sentence_of(JobErrorCode::kJobMismatch, [&] { Session::connect(job_, tensors); });
   EXPECT_NE(sentence.find("has weights of tensor 'small', and this session has no array"), std::string::npos)
       << sentence;
   EXPECT_EQ(model.large, before) << "nothing is written before all of it fits";
@@ -479,20 +455,19 @@ TEST_F(SessionLoads, NoWeightsThatWouldNeverMove) {
   std::vector<TensorOptions> tensors = model.tensors();
   tensors[0].scale = 0;
   const std::string sentence =
-      session_returns_sentence_of(JobErrorCode::kInvalidArgument, [&] { Session::connect(job_, tensors); });
+      session_sentence_of(JobErrorCode::kInvalidArgument, [&] { Session::connect(job_, tensors); });
   EXPECT_NE(sentence.find("tensor 'large': the scale of the weights is 0"), std::string::npos) << sentence;
 }
 
 TEST_F(SessionLoads, AMissingFileOnlyWhereThisProcessMayBeTheFirst) {
   Model model;
   job_.load_path = path_ + ".missing";
-  const std::string sentence =
-      session_returns_sentence_of(JobErrorCode::kIo, [&] { Session::connect(job_, model.tensors()); });
+  const std::string sentence = session_sentence_of(JobErrorCode::kIo, [&] { Session::connect(job_, model.tensors()); });
   EXPECT_NE(sentence.find(job_.load_path), std::string::npos) << sentence;
   job_.returns = true;
-  Session::connect(job_, model.tensors())->finish(kSessionReturnsSoon);
+  Session::connect(job_, model.tensors())->finish(kSessionSoon);
   job_.load_path = ::testing::TempDir();  // there, and no file
-  session_returns_sentence_of(JobErrorCode::kIo, [&] { Session::connect(job_, model.tensors()); });
+  session_sentence_of(JobErrorCode::kIo, [&] { Session::connect(job_, model.tensors()); });
 }
 
 TEST(SessionReturns, WhatCannotBeIsRefusedBeforeAShardIsAsked) {
@@ -501,7 +476,7 @@ TEST(SessionReturns, WhatCannotBeIsRefusedBeforeAShardIsAsked) {
   job.shards = {"tcp://127.0.0.1:1"};
   const auto refused = [&](const std::vector<TensorOptions>& tensors, const std::string& words) {
     const std::string sentence =
-        session_returns_sentence_of(JobErrorCode::kInvalidArgument, [&] { Session::connect(job, tensors); });
+        session_sentence_of(JobErrorCode::kInvalidArgument, [&] { Session::connect(job, tensors); });
     EXPECT_NE(sentence.find(words), std::string::npos) << sentence;
   };
   auto tensors = model.tensors();
@@ -528,8 +503,8 @@ TEST(SessionReturns, WeightsThatWouldNeverMoveAreRefusedByConnectAndByCheck) {
   job.shards = {"tcp://127.0.0.1:1"};
   const auto refused = [&](const std::vector<TensorOptions>& tensors, const std::string& words) {
     for (const std::string& sentence :
-         {session_returns_sentence_of(JobErrorCode::kInvalidArgument, [&] { Session::connect(job, tensors); }),
-          session_returns_sentence_of(JobErrorCode::kInvalidArgument, [&] { Session::check(job, tensors); })}) {
+         {session_sentence_of(JobErrorCode::kInvalidArgument, [&] { Session::connect(job, tensors); }),
+          session_sentence_of(JobErrorCode::kInvalidArgument, [&] { Session::check(job, tensors); })}) {
       EXPECT_NE(sentence.find(words), std::string::npos) << sentence;
     }
   };
@@ -562,14 +537,14 @@ TEST(SessionReturns, WeightsThatWereGivenToConnectStayAndTheirScaleIsASchedule) 
   std::vector<TensorOptions> tensors = model.tensors();
   tensors[0].scale = 0;  // a schedule is in its place
   tensors[0].schedule = [](uint64_t step, uint64_t, std::span<float>) { return step == 0 ? 2.0f : 0.5f; };
-  FakeCluster cluster(session_returns_spec_of(job, tensors), 1);
+  FakeCluster cluster(session_spec_of(job, tensors), 1);
   job.shards = cluster.addresses();
   auto session = Session::connect(job, tensors);
   std::vector<float> others(kLarge);
   for (const std::string& sentence :
-       {session_returns_sentence_of(JobErrorCode::kInvalidArgument,
-                                    [&] { session->attach_weights(0, others, 1, ApplyWhen::kOnAwait); }),
-        session_returns_sentence_of(JobErrorCode::kInvalidArgument, [&] { session->set_scale(0, 2); })}) {
+       {session_sentence_of(JobErrorCode::kInvalidArgument,
+                            [&] { session->attach_weights(0, others, 1, ApplyWhen::kOnAwait); }),
+        session_sentence_of(JobErrorCode::kInvalidArgument, [&] { session->set_scale(0, 2); })}) {
     EXPECT_NE(sentence.find("TensorOptions::schedule"), std::string::npos) << sentence;
   }
   for (uint64_t step = 0; step < 3; ++step) {
@@ -578,7 +553,7 @@ TEST(SessionReturns, WeightsThatWereGivenToConnectStayAndTheirScaleIsASchedule) 
   }
   EXPECT_EQ(model.large, std::vector<float>(kLarge, 1 + 2 + 0.5f + 0.5f));
   EXPECT_EQ(model.small, std::vector<float>(kSmall, 5.0f));
-  session->finish(kSessionReturnsSoon);
+  session->finish(kSessionSoon);
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ bool is_of_stem(const std::string& name, const std::string& stem) {
   return name.size() == stem.size() + 1 + kRandomPart.size() && name.starts_with(stem + "-");
 }
 
-/// Folders of processes that were killed: nobody has their lock.
+/// Removes the folders of killed processes: no process holds their lock.
 void remove_left_behind(const fs::path& place, const std::string& stem) {
   std::error_code ignored;
   for (auto at = fs::directory_iterator(place, ignored); at != fs::directory_iterator(); at.increment(ignored)) {

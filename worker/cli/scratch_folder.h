@@ -9,7 +9,7 @@ namespace millrace::cli {
 /// A folder among the temporary files ($TMPDIR, else /tmp), "STEM-" and six characters, that goes with this object.
 ///
 /// A process that is killed (SIGKILL) leaves its folder behind: the next make() of the same stem, by the same user, removes it.
-/// Which folders are in use, a lock on each says; the processes that this one starts share it, so that a folder stays for as
+/// A lock on each folder marks it as in use. Child processes share the lock, so that a folder stays for as
 /// long as any of them lives.
 class ScratchFolder {
  public:
@@ -21,7 +21,7 @@ class ScratchFolder {
   ~ScratchFolder();
 
   const std::string& path() const { return path_; }
-  /// What is in it stays, for the user to look at: no later make() removes it. An empty folder is removed all the same.
+  /// Keeps the folder's files for the user: no later make() removes them. An empty folder is removed all the same.
   void keep();
 
  private:

@@ -204,7 +204,7 @@ class Run {
     if (curve_ && curve_->points().back().round < rounds_) take_point();
     // Before this worker leaves: a worker that has made all steps, and dies now, contributed to all of them.
     const uint32_t missing = session_->status().workers_missing;
-    // The model is complete: who interrupts this wait has the session leave at once.
+    // The model is complete: an interruption of this wait makes the session leave at once.
     in_slices("the job has not answered everything", SliceLength::kSame,
               [this](std::chrono::milliseconds slice) { return session_->try_finish(slice); });
     const Stats stats = session_->stats();

@@ -176,8 +176,8 @@ void SessionCore::Impl::tick_link(uint32_t shard, TimeNs now, Actions& actions) 
   if (now >= link.next_heartbeat) send_heartbeat(shard, now, actions);
 }
 
-/// Where all shards that lack have refused for now, they live: what they wait for is that an earlier run of the job, or an
-/// earlier process of this worker, is taken for dead, and that takes dead_after.
+/// Returns until when the session tries to join. Shards that refuse for now are alive: they wait until an earlier run
+/// of the job, or an earlier process of this worker, counts as dead. The limit is longer by dead_after for that.
 TimeNs SessionCore::Impl::join_deadline() const {
   const bool refused =
       std::ranges::all_of(links, [](const Link& link) { return link.ever_welcomed || link.refused_for_now; });

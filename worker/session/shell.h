@@ -41,8 +41,8 @@ class SessionShell {
   /// Starts the thread and waits until the job runs, and this worker takes part in it.
   Status join();
 
-  // What waits has a time limit, 0 for none of it: empty, or false, where the time has passed. Nothing is changed then, and the
-  // call may be repeated.
+  // Each call that waits has a time limit (0: no wait). If the limit passes, the call returns empty or false. It
+  // has changed nothing then, and the caller may repeat it.
   /// Fills the slot of the tensor's next step by `fill` and hands it over, once the step may be pushed.
   using Fill = std::function<Status(PushSlot&)>;
   Result<std::optional<uint64_t>> push(size_t tensor, double weight, std::chrono::milliseconds timeout,
@@ -91,9 +91,9 @@ class SessionShell {
   Status check_weight(const Gate& gate, double weight) const;
   Status check_not_given(size_t tensor) const;
   using Moment = std::chrono::steady_clock::time_point;
-  /// When a wait of `timeout` from now on is over. One that the clock cannot hold is for ever.
+  /// Returns when a wait of `timeout` that begins now ends; never, if the clock cannot represent that time.
   static Moment deadline_of(std::chrono::milliseconds timeout);
-  /// Waits until the gate is open. REQUIRES: lock held. False: it was not by then.
+  /// Waits until the gate is open. REQUIRES: lock held. Returns false if the gate is still closed at the deadline.
   Result<bool> pass_gate(Gate& gate, Moment deadline, std::unique_lock<std::mutex>& lock);
   void post(Command command);
   /// Runs `command` on the session thread and waits for it.
@@ -107,7 +107,7 @@ class SessionShell {
   void watch(uint32_t shard);
   /// Path switch: what datagrams are there.
   void receive_datagrams();
-  /// ... Looks a peer's name up again that does not answer: it may have other addresses now.
+  /// Path switch: looks up the name of a silent peer again; it may have other addresses now.
   void look_up_peers(TimeNs now);
   void carry_out();
   void deliver(DeliveredUpdate&& delivered);

@@ -21,7 +21,7 @@ constexpr int kQuietMs = 2;
 constexpr int kQuietInFlightMs = 20;
 constexpr int kBacklogWaitMs = 2;  ///< a full queue is tried again after so long
 constexpr TimeNs kTextEvery = 100 * kNsPerMs;
-/// The name of a switch or rack that does not answer is looked up so often.
+/// Interval between lookups of the name of a switch or rack that does not answer.
 constexpr TimeNs kLookUpEvery = 5 * kNsPerS;
 /// While datagrams come, one after the other, shards are looked at so often only: what they say then is of views and leases.
 constexpr TimeNs kShardsEvery = 2 * kNsPerMs;

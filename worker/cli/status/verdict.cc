@@ -249,8 +249,8 @@ std::vector<uint32_t> that_wait_for(const PathSaid& path, std::string_view what)
   return workers;
 }
 
-/// Who holds up the steps that go by datagrams, by what the workers say: those whom the decider does not answer first, then those
-/// whose greeting lacks, then those that have sent nothing.
+/// Returns what blocks the steps that go by datagrams, as the workers report it. First the workers that the decider does not
+/// answer, then those whose greeting is missing, then those that have sent nothing.
 std::string path_holds_up(const ClusterPicture& picture, const JobPicture& job, const PathSaid& path) {
   const bool by_switch = path.decided_by == "switch";
   const std::string decider =
@@ -284,7 +284,7 @@ struct PathVerdict {
   std::string sentence;
 };
 
-/// Of a job whose steps go by datagrams; nothing where they move, or no worker has said.
+/// Returns why a job's datagram steps are stalled; nothing if they move, or no worker has reported.
 std::optional<PathVerdict> path_verdict(const ClusterPicture& picture, const JobPicture& job, double still_after_s) {
   const PathSaid* path = path_of(job);
   if (path == nullptr || path->waits.empty() || path->moved_s < still_after_s) return std::nullopt;
@@ -295,7 +295,7 @@ std::optional<PathVerdict> path_verdict(const ClusterPicture& picture, const Job
   return verdict;
 }
 
-/// The step that all have got to, of a job whose steps go by datagrams.
+/// Returns the last step that all workers have completed, of a job whose steps go by datagrams.
 std::string path_step_text(const JobPicture& job) {
   const PathSaid* path = path_of(job);
   if (path == nullptr || path->waits.empty()) return "steps go by datagrams";

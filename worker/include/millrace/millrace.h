@@ -175,8 +175,8 @@ struct JobOptions {
   std::string recipe = {};
 
   // From here on: this worker's own.
-  /// For reaching every shard. Shards that refuse for now, since an earlier run of the job counts still, have the time beside it
-  /// in which that is taken for dead (dead_after_ms).
+  /// Limit for reaching every shard. It is longer by dead_after_ms while every missing shard refuses: an earlier
+  /// run of the job, or an earlier process of this worker, counts as dead only after that time.
   uint32_t connect_timeout_ms = 10'000;
   uint32_t start_timeout_ms = 60'000;  ///< for all workers to join, once the shards are reached
   uint32_t shard_silence_ms = 30'000;  ///< a shard not heard for so long ends the session

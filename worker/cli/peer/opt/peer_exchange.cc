@@ -196,7 +196,7 @@ class PeerExchange final : public Exchange {
 
   bool keeps_largest() const { return usual_.each.front()->info().result == peer::ResultKind::kGlobalTopk; }
 
-  /// Of what was sent, entries that the index codec added among it, the velocity of what was handed over ends.
+  /// Ends the velocity of the sent entries that were handed over, those that the index codec added included.
   void mask(const HeldStream& own, const peer::Reduced& reduced) {
     if (!keeps_largest()) {
       const StreamView returned = reduced.returned.view();

@@ -19,8 +19,8 @@
 namespace millrace::cli {
 namespace {
 
-/// What waits is called in slices: in between the group is moved along, so that others find this rank alive, and hears of those
-/// that are not.
+/// Session calls wait in slices. Between slices this rank serves the group: other ranks see that it is alive, and it
+/// learns which ranks are not.
 constexpr std::chrono::milliseconds kExchangeSlice(50);
 
 /// How long an error of the session's waits for one of the group's that explains it.
