@@ -419,7 +419,7 @@ Status check_uncompressed(const JobSpec& spec, const TensorSpec& tensor, std::st
   }
   const CodecSpec down = tensor.codec_down.value_or(spec.codec_down);
   const bool has_dense_steps = resolved_by_size(select, tensor.dimension).warm_up == WarmUp::kDense;
-  if (spec.mode == Mode::kAsynchronous && has_dense_steps && without_loss(down) != down) {
+  if (spec.mode == Mode::kAsynchronous && has_dense_steps && is_lossy(down)) {
     return refuse_spec(fmt::format(
         "{}codec_down: {} changes values, and in mode asynchronous shards cannot tell which updates are of a worker's "
         "dense first steps; use a codec without loss, or a select without dense=STEPS",

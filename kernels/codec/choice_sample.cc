@@ -61,8 +61,8 @@ StreamSample sample_stream(const StreamView& stream) {
   } else {
     sample_sparse(stream, sample);
   }
+  // A stream without entries, or of zeros only, has a sample of one zero.
   if (sample.indices.empty()) append_choice_sample(sample, 0, 0.0F);
-  // all zeros
   sample.count = std::max<uint64_t>(sample.count, 1);
   // As far behind the last entry as the stream's own end is on average.
   const bool whole = sample.indices.size() == sample.count;

@@ -149,6 +149,8 @@ const ValueCodec* find_value_codec(ValueCodecId id);
 /// Returns the specification with gap in place of a lossy index codec, and raw in place of a lossy value codec.
 /// REQUIRES: validate(spec) holds.
 CodecSpec without_loss(const CodecSpec& spec);
+/// Returns whether a code by the specification may change a value or add an entry. REQUIRES: validate(spec) holds.
+inline bool is_lossy(const CodecSpec& spec) { return without_loss(spec) != spec; }
 
 /// The names that codec_from_text() takes, for help and errors: "raw, bitmap, gap, ...".
 std::string index_codec_words();

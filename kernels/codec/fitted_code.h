@@ -8,6 +8,7 @@
 #include "kernels/base/check.h"
 #include "kernels/codec/codec.h"
 #include "kernels/codec/sorted_curve.h"
+#include "kernels/stream/stream.h"
 
 namespace millrace {
 
@@ -24,15 +25,6 @@ inline void append_unfitted(std::span<const float> values, ByteBuffer& out, std:
   writer.put(uint32_t{0});
   writer.put_array(values);
   if (!values.empty()) std::memmove(decoded.data(), values.data(), values.size_bytes());
-}
-
-/// The values of mode 0. False: NaN or infinity.
-inline bool take_unfitted(ByteSpan bytes, std::span<float> out) {
-  if (out.empty()) return true;
-  std::memcpy(out.data(), bytes.data() + kFitHeaderBytes, out.size_bytes());
-  bool finite = true;
-  for (const float value : out) finite &= std::isfinite(value);
-  return finite;
 }
 
 /// Sorts the values, has them fitted, and appends the code, or the values as they are where the fit is no shorter or no
@@ -104,7 +96,7 @@ class FittedValueCodec final : public ValueCodec {
   static Status decode_values(ByteSpan bytes, std::span<float> out) {
     if (!sized(bytes, out.size())) return malformed("the length is not that of the values");
     if (bytes[0] == static_cast<uint8_t>(FitMode::kExact)) {
-      return take_unfitted(bytes, out) ? Status{} : malformed("values that are not finite");
+      return copy_finite(bytes.data() + kFitHeaderBytes, out) ? Status{} : malformed("values that are not finite");
     }
     Buffer<float> points(out.size());
     if (const char* wrong = Code::read(bytes, std::span<float>(points)); wrong != nullptr) return malformed(wrong);

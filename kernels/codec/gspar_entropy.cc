@@ -177,7 +177,7 @@ const char* read_symbols(ByteSpan words, ByteSpan exact, uint32_t state, const M
       if (value == values_end) return "more exact entries than there are values";
       std::memcpy(&entry, value, sizeof(float));
       value += sizeof(float);
-      if (magnitude_bits(entry) >= kInfinityBits) return "values that are not finite";
+      if (magnitude_key(entry) >= kInfinityKey) return "values that are not finite";
     } else {
       entry = std::bit_cast<float>(symbol == 1 ? scale : scale | kSignBit);
     }
@@ -189,7 +189,7 @@ Status decode_gspar_entropy_values(ByteSpan bytes, std::span<float> out) {
   const auto header = GsparEntropyHeader::parse(bytes, out.size());
   if (!header) return malformed_gspar_entropy("the length or the header is not that of the values");
   if (header->all_exact) {
-    if (!take_finite(bytes.data() + kGsparEntropyHeaderBytes, out))
+    if (!copy_finite(bytes.data() + kGsparEntropyHeaderBytes, out))
       return malformed_gspar_entropy("values that are not finite");
     return {};
   }

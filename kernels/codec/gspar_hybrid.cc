@@ -83,13 +83,13 @@ void append_marks(std::span<const float> values, const GsparScale& scale, Marks 
     for (size_t begin = 0; begin < values.size(); begin += 32) {
       const auto block = values.subspan(begin, std::min<size_t>(32, values.size() - begin));
       uint64_t bits = 0;
-      for (size_t j = 0; j < block.size(); ++j) bits |= uint64_t{magnitude_bits(block[j]) != scale.bits} << j;
+      for (size_t j = 0; j < block.size(); ++j) bits |= uint64_t{magnitude_key(block[j]) != scale.bits} << j;
       writer.put(bits, static_cast<uint32_t>(block.size()));
     }
   } else {
     const uint32_t width = number_bits(values.size());
     for (size_t i = 0; i < values.size(); ++i) {
-      const bool exact = magnitude_bits(values[i]) != scale.bits;
+      const bool exact = magnitude_key(values[i]) != scale.bits;
       if (exact == (marks == Marks::kExact)) writer.put(i, width);
     }
   }
@@ -102,7 +102,7 @@ void append_signs(std::span<const float> values, const GsparScale& scale, ByteBu
   uint64_t bits = 0;
   uint32_t filled = 0;
   for (const float value : values) {
-    const bool in_part = magnitude_bits(value) == scale.bits;
+    const bool in_part = magnitude_key(value) == scale.bits;
     bits |= uint64_t{in_part && (std::bit_cast<uint32_t>(value) & kSignBit) != 0} << filled;
     filled += in_part ? 1 : 0;
     if (filled == kFull) {
@@ -163,7 +163,7 @@ class Merge {
     }
   }
   void put_exact(uint64_t count) {
-    finite_ &= take_finite(exact_.data(), out_.subspan(at_, count));
+    finite_ &= copy_finite(exact_.data(), out_.subspan(at_, count));
     exact_ = exact_.subspan(count * sizeof(float));
     at_ += count;
   }
@@ -237,7 +237,7 @@ Status decode_gspar_hybrid_values(ByteSpan bytes, std::span<float> out) {
   const auto layout = Layout::parse(bytes, out.size());
   if (!layout || layout->bytes() != bytes.size()) return malformed_gspar_hybrid("the length is not that of the values");
   if (layout->marks != Marks::kAllExact) return decode_parts(bytes, *layout, out);
-  if (!take_finite(bytes.data() + kGsparHybridHeaderBytes, out))
+  if (!copy_finite(bytes.data() + kGsparHybridHeaderBytes, out))
     return malformed_gspar_hybrid("values that are not finite");
   return {};
 }

@@ -6,21 +6,21 @@ namespace millrace {
 
 Result<GsparScale> find_gspar_scale(std::span<const float> values) {
   uint32_t largest = 0;
-  uint32_t smallest = kInfinityBits;
+  uint32_t smallest = kInfinityKey;
   uint32_t majority = 0;  // Boyer and Moore: the only magnitude that more than half can have
   uint64_t votes = 0;
   for (const float value : values) {
-    const uint32_t bits = magnitude_bits(value);
+    const uint32_t bits = magnitude_key(value);
     largest = std::max(largest, bits);
     smallest = std::min(smallest, bits);
     majority = votes == 0 ? bits : majority;
     votes += votes == 0 || bits == majority ? uint64_t{1} : ~uint64_t{0};
   }
-  if (largest >= kInfinityBits) return fail(ErrorCode::kNonFinite, "NaN or infinity among the values");
+  if (largest >= kInfinityKey) return fail(ErrorCode::kNonFinite, "NaN or infinity among the values");
   GsparScale least{smallest, 0};
   GsparScale most{majority, 0};
   for (const float value : values) {
-    const uint32_t bits = magnitude_bits(value);
+    const uint32_t bits = magnitude_key(value);
     least.entries += bits == smallest ? 1 : 0;
     most.entries += bits == majority ? 1 : 0;
   }
@@ -34,7 +34,7 @@ void append_exact(std::span<const float> values, const GsparScale& scale, ByteBu
   uint8_t* to = out.data() + at;
   for (const float value : values) {
     std::memcpy(to, &value, sizeof(float));
-    to += magnitude_bits(value) == scale.bits ? 0 : sizeof(float);
+    to += magnitude_key(value) == scale.bits ? 0 : sizeof(float);
   }
   out.resize(at + exact * sizeof(float));
 }

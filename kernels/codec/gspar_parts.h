@@ -1,14 +1,14 @@
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <optional>
 #include <span>
 
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
+#include "kernels/select/magnitude_scan.h"
+#include "kernels/stream/stream.h"
 
 namespace millrace {
 
@@ -16,10 +16,6 @@ namespace millrace {
 // so those with p < 1 all have the magnitude 1 / lambda (the paper's Q_B), and the others (Q_A), larger ones, are as they were.
 
 inline constexpr uint32_t kSignBit = uint32_t{1} << 31;
-inline constexpr uint32_t kInfinityBits = std::bit_cast<uint32_t>(std::numeric_limits<float>::infinity());
-
-inline uint32_t magnitude_bits(float value) { return std::bit_cast<uint32_t>(value) & ~kSignBit; }
-
 /// The magnitude of the sign part, as bits, and how many entries have it.
 struct GsparScale {
   uint32_t bits = 0;
@@ -36,20 +32,11 @@ Result<GsparScale> find_gspar_scale(std::span<const float> values);
 /// Appends the exact entries of `values`, as they are.
 void append_exact(std::span<const float> values, const GsparScale& scale, ByteBuffer& out);
 
-/// Copies as many values as `out` has. False: one of them is NaN or infinite.
-inline bool take_finite(const uint8_t* bytes, std::span<float> out) {
-  if (out.empty()) return true;
-  std::memcpy(out.data(), bytes, out.size_bytes());
-  bool finite = true;
-  for (const float value : out) finite &= magnitude_bits(value) < kInfinityBits;
-  return finite;
-}
-
 /// A scale off hostile bytes: finite, its sign bit 0.
 inline std::optional<uint32_t> take_scale(const uint8_t* bytes) {
   uint32_t bits;
   std::memcpy(&bits, bytes, sizeof(bits));
-  if (bits >= kInfinityBits) return std::nullopt;
+  if (bits >= kInfinityKey) return std::nullopt;
   return bits;
 }
 

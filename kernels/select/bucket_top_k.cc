@@ -111,9 +111,7 @@ class BucketTopKSelector final : public Selector {
 };
 
 std::unique_ptr<Selector> make_bucket_top_k(const SelectionSpec& spec, uint64_t dimension) {
-  const double density = spec.density > 0 ? spec.density : static_cast<double>(spec.k) / static_cast<double>(dimension);
-  const uint64_t k = k_of({.density = density}, spec.bucket_size);
-  return std::make_unique<BucketTopKSelector>(k, spec.bucket_size);
+  return std::make_unique<BucketTopKSelector>(bucket_k_of(spec, dimension), spec.bucket_size);
 }
 
 Status validate_bucket(const SelectionSpec& spec) {

@@ -1,7 +1,5 @@
 #include "kernels/select/by_size.h"
 
-#include <utility>
-
 #include "kernels/select/registry.h"
 
 namespace millrace {
@@ -28,10 +26,6 @@ Selection selection_at(uint64_t dimension, bool alternate_signs) {
   return alternate_signs ? Selection::kBinarySearch : Selection::kSampled;
 }
 
-std::unique_ptr<Selector> make_by_size(const SelectionSpec& spec, uint64_t dimension) {
-  return std::move(*make_selector(resolved_by_size(spec, dimension), dimension));
-}
-
 }  // namespace
 
 SelectionSpec resolved_by_size(const SelectionSpec& spec, uint64_t dimension) {
@@ -48,7 +42,7 @@ SelectionEntry by_size_selection() {
            "by the tensor's size: everything as it is, radix, trimmed, sampled (with :signs binary_search)",
            SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kKeepsRest, true},
           validate_density_or_k,
-          make_by_size};
+          nullptr};  // make_selector() makes the selection that resolved_by_size() names
 }
 
 }  // namespace millrace

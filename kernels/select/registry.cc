@@ -65,6 +65,11 @@ uint64_t k_of(const SelectionSpec& spec, uint64_t dimension) {
   return std::min(std::max<uint64_t>(k, 1), dimension);
 }
 
+uint64_t bucket_k_of(const SelectionSpec& spec, uint64_t dimension) {
+  const double density = spec.density > 0 ? spec.density : static_cast<double>(spec.k) / static_cast<double>(dimension);
+  return k_of({.density = density}, spec.bucket_size);
+}
+
 std::span<const SelectionInfo> selections() {
   static const auto infos = [] {
     std::array<SelectionInfo, kSelectionCount> all;

@@ -12,7 +12,8 @@ struct SelectionEntry {
   SelectionInfo info;
   /// Refuses parameters of this selection that cannot be.
   Status (*validate)(const SelectionSpec& spec);
-  /// Makes the selector, without warm-up or alternating signs. REQUIRES: a valid spec, a dimension in [1, kDimensionMax].
+  /// Makes the selector, without warm-up or alternating signs; null: resolved_by_size() names another selection.
+  /// REQUIRES: a valid spec, a dimension in [1, kDimensionMax].
   std::unique_ptr<Selector> (*make)(const SelectionSpec& spec, uint64_t dimension);
 };
 

@@ -64,6 +64,8 @@ struct SelectionSpec {
 
 /// k for a tensor of `dimension`: spec.k, or density * dimension rounded up; at most dimension, at least 1.
 uint64_t k_of(const SelectionSpec& spec, uint64_t dimension);
+/// Returns the entries that bucket_topk takes of each bucket: the specification's share of a bucket, rounded up.
+uint64_t bucket_k_of(const SelectionSpec& spec, uint64_t dimension);
 
 struct SelectContext {
   uint64_t step = 0;

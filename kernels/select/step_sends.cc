@@ -19,11 +19,7 @@ bool amount_is_all(const SelectionSpec& spec, uint64_t dimension) {
     case Selection::kSampled:
     case Selection::kRadix:
     case Selection::kRandom: return k_of(spec, dimension) == dimension;
-    case Selection::kBucketTopK: {
-      const double share =
-          spec.density > 0 ? spec.density : static_cast<double>(spec.k) / static_cast<double>(dimension);
-      return k_of({.density = share}, spec.bucket_size) >= std::min<uint64_t>(spec.bucket_size, dimension);
-    }
+    case Selection::kBucketTopK: return bucket_k_of(spec, dimension) >= std::min<uint64_t>(spec.bucket_size, dimension);
     default: return false;
   }
 }
@@ -39,8 +35,7 @@ StepSends step_sends(const SelectionSpec& spec, uint64_t dimension, uint64_t ste
     now.density = *density;
     now.k = 0;
   }
-  const bool one_sign = now.alternate_signs;
-  return !one_sign && amount_is_all(now, dimension) ? StepSends::kEverything : StepSends::kSome;
+  return !now.alternate_signs && amount_is_all(now, dimension) ? StepSends::kEverything : StepSends::kSome;
 }
 
 }  // namespace millrace

@@ -21,6 +21,18 @@ enum class StepSends : uint8_t {
 ///          synchronized by allreduce in first few epochs").
 StepSends step_sends(const SelectionSpec& spec, uint64_t dimension, uint64_t step);
 
+/// How much of the sum of all workers the update carries.
+enum class UpdateCarries : uint8_t {
+  kWholeSum = 1,
+  kReselected = 2,  ///< the re-selection returns the other entries to the workers
+};
+
+/// Returns whether an entry of the step may reach the weights late, so that masks end the velocity of what was applied
+/// (RedSync, momentum correction): it waits here, or a re-selection returns it.
+inline bool holds_back(StepSends sends, UpdateCarries update) {
+  return sends == StepSends::kSome || (sends == StepSends::kEverything && update == UpdateCarries::kReselected);
+}
+
 /// Returns whether some step sends the tensor uncompressed. If any step does, step 0 does.
 inline bool sends_uncompressed(const SelectionSpec& spec, uint64_t dimension) {
   return step_sends(spec, dimension, 0) == StepSends::kUncompressed;

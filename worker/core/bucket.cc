@@ -6,7 +6,6 @@
 
 #include "kernels/base/check.h"
 #include "kernels/reduce/reduce.h"
-#include "kernels/select/step_sends.h"
 
 namespace millrace::worker {
 namespace {
@@ -40,7 +39,8 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
       select_spec_(layout.select),
       codec_(layout.codec_up),
       parts_(parts.begin(), parts.end()),
-      reselects_(layout.reselect.reselect != protocol::Reselect::kNone),
+      update_(layout.reselect.reselect == protocol::Reselect::kNone ? UpdateCarries::kWholeSum
+                                                                    : UpdateCarries::kReselected),
       ledger_(ledger) {
   if (select_spec_.selection != Selection::kNone) {
     auto selector = make_selector(select_spec_, dimension_);

@@ -13,6 +13,7 @@
 #include "kernels/codec/choice.h"
 #include "kernels/codec/codec.h"
 #include "kernels/select/select.h"
+#include "kernels/select/step_sends.h"
 #include "kernels/stream/held_stream.h"
 #include "kernels/stream/stream.h"
 #include "protocol/job_spec.h"
@@ -295,11 +296,11 @@ class Bucket {
   CodecChooser chooser_;  ///< of an automatic codec
   std::vector<protocol::PartLayout> parts_;
   std::vector<std::unique_ptr<PushSlot>> slots_;
-  std::unique_ptr<Selector> selector_;  ///< none for Selection::kNone
-  std::optional<Velocity> velocity_;    ///< jobs with momentum
-  bool reselects_ = false;              ///< shards may leave entries out of an update
-  bool uncompressed_ = false;           ///< the step that select() took out is sent uncompressed
-  std::optional<BucketGrid> grid_;      ///< reproducible jobs whose updates come from shards
+  std::unique_ptr<Selector> selector_;               ///< none for Selection::kNone
+  std::optional<Velocity> velocity_;                 ///< jobs with momentum
+  UpdateCarries update_ = UpdateCarries::kWholeSum;  ///< whether shards may leave entries out of an update
+  bool uncompressed_ = false;                        ///< the step that select() took out is sent uncompressed
+  std::optional<BucketGrid> grid_;                   ///< reproducible jobs whose updates come from shards
 
   std::mutex fill_;  ///< held while a lone tensor's slot is filled into residual_
   std::unique_ptr<Aside> aside_;

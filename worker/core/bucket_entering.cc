@@ -33,12 +33,7 @@ void Bucket::let_enter(float clip) {
 
 bool Bucket::masks(uint64_t step) const {
   if (!velocity_ || !spec_.momentum.masked) return false;
-  switch (step_sends(select_spec_, dimension_, step)) {
-    case StepSends::kSome: return true;
-    case StepSends::kEverything: return reselects_;
-    case StepSends::kUncompressed: return false;  // nor do shards re-select: update_is_whole()
-  }
-  return true;
+  return holds_back(step_sends(select_spec_, dimension_, step), update_);
 }
 
 void Bucket::mask_applied(size_t at, uint64_t step, const HeldStream& sent, const HeldStream* carried) {

@@ -9,10 +9,7 @@ namespace millrace::peer {
 namespace {
 
 /// Whether nobody else holds it. The copy's end is an acquire: what the others have read they had read before this thread writes.
-template <typename T>
-bool is_held_once(std::shared_ptr<T> copy) {
-  return copy.use_count() == 2;
-}
+bool is_held_once(std::shared_ptr<Buffer<float>> copy) { return copy.use_count() == 2; }
 
 }  // namespace
 

@@ -70,11 +70,6 @@ class DenseRabenseifner final : public Allreduce {
   }
 
   /// Of a sparse stream a copy, of a dense one a view that shares it.
-  static HeldStream part_of(const HeldStream& stream, uint64_t begin, uint64_t end) {
-    if (!stream.view.dense) return HeldStream::from(cut(stream.view, begin, end));
-    return {{end - begin, true, {}, stream.view.values.subspan(begin, end - begin)}, stream.owner, stream.memory_bytes};
-  }
-
   /// sum: the rank's vector; then its slice of the sum.
   Task<Status> halve(Channel& channel, Slices slices, HeldStream& sum) {
     const uint32_t rank = channel.rank();
@@ -121,13 +116,13 @@ class DenseRabenseifner final : public Allreduce {
     std::vector<HeldStream> parts;
     for (uint64_t i = 0; i < std::max(what.given.count(), what.kept.count()); ++i) {
       if (i < what.given.count()) {
-        const HeldStream given = dense_of(part_of(sum, what.given.begin_of(i), what.given.end_of(i)));
+        const HeldStream given = dense_of(cut(sum, what.given.begin_of(i), what.given.end_of(i)));
         Result<Packed> packed = pack(given, {}, {});
         if (!packed) co_return std::unexpected(packed.error());
         channel.send(what.partner, tag_of(what.level, i), std::move(packed->packet));
       }
       if (i >= what.kept.count()) continue;
-      HeldStream part = part_of(sum, what.kept.begin_of(i), what.kept.end_of(i));
+      HeldStream part = cut(sum, what.kept.begin_of(i), what.kept.end_of(i));
       const Packet packet = co_await channel.receive(what.partner, tag_of(what.level, i));
       const Result<HeldStream> theirs = unpack(packet, part.view.dimension, settings_.op);
       if (!theirs) co_return std::unexpected(theirs.error());

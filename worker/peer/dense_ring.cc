@@ -81,7 +81,7 @@ class DenseRing final : public Allreduce {
     const uint32_t next = (rank + 1) % size, previous = (rank + size - 1) % size;
     for (uint32_t piece = 0; piece < pieces.count(previous); ++piece) {
       const uint64_t begin = pieces.begin(previous, piece), end = pieces.end(previous, piece);
-      channel.send(next, kDenseRingReduceScatter + pieces.tag(0, piece), dense_packet(part_of(own, begin, end)));
+      channel.send(next, kDenseRingReduceScatter + pieces.tag(0, piece), dense_packet(cut(own, begin, end)));
     }
     for (uint32_t step = 0; step + 1 < size; ++step) {
       const uint32_t at = (rank + 2 * size - 2 - step) % size;
@@ -90,7 +90,7 @@ class DenseRing final : public Allreduce {
         const Packet packet = co_await channel.receive(previous, kDenseRingReduceScatter + pieces.tag(step, piece));
         const Result<HeldStream> partial = unpack_addend(packet, end - begin, settings_.op);
         if (!partial) co_return std::unexpected(partial.error());
-        const HeldStream mine = part_of(own, begin, end);
+        const HeldStream mine = cut(own, begin, end);
         const std::array<StreamView, 2> both{partial->view, mine.view};
         channel.charge(reduce_time(end - begin + mine.view.count()));
         Result<Stream> added = combine(settings_.op, both);
@@ -129,11 +129,6 @@ class DenseRing final : public Allreduce {
   }
 
   /// Of a sparse stream a copy, of a dense one a view that shares it.
-  static HeldStream part_of(const HeldStream& stream, uint64_t begin, uint64_t end) {
-    if (!stream.view.dense) return HeldStream::from(cut(stream.view, begin, end));
-    return {{end - begin, true, {}, stream.view.values.subspan(begin, end - begin)}, stream.owner, stream.memory_bytes};
-  }
-
   Packet dense_packet(const HeldStream& stream) const {
     const HeldStream dense = stream.view.dense ? stream : HeldStream::from(to_dense(settings_.op, stream.view));
     // Without a codec it cannot fail.

@@ -131,9 +131,10 @@ Result<Pending<R>> PeerGroup::start(std::string description, Body body) {
 
 inline Result<Pending<Reduced>> PeerGroup::start_allreduce(Allreduce& allreduce, const AllreduceSettings& settings,
                                                            Contribution given) {
-  return start<Reduced>(description_of(allreduce, settings), [&allreduce, given = std::move(given)](Channel& channel) {
-    return allreduce.run(channel, given);
-  });
+  return start<Reduced>(description_of(allreduce, settings),
+                        [&allreduce, given = std::move(given)](Channel& channel) mutable {
+                          return allreduce.run(channel, std::move(given));
+                        });
 }
 
 }  // namespace millrace::peer

@@ -32,7 +32,9 @@ class Gtopk final : public Allreduce {
     Result<HeldStream> selected = selection_.take(given.own);
     if (!selected) co_return std::unexpected(selected.error());
     Reduced out{{}, {}, {selected->view.indices.begin(), selected->view.indices.end()}};
-    const Contribution mine{std::move(*selected), std::move(given.own)};
+    const Contribution mine{std::move(*selected),
+                            fills_from_rest(settings_.wire) ? std::move(given.own) : HeldStream{}};
+    given.own = {};
     HeldStream sum = mine.own;
     const uint32_t rank = channel.rank();
     std::vector<Stream> returned;

@@ -49,12 +49,11 @@ Status validate_for(const AlgorithmInfo& info, const AllreduceSettings& settings
     if (!codec) continue;
     if (Status status = validate(*codec); !status) return status;
   }
-  if (settings.wire.contribution && !settings.op.is_sum() &&
-      *settings.wire.contribution != lossless_of(*settings.wire.contribution)) {
+  if (settings.wire.contribution && !settings.op.is_sum() && is_lossy(*settings.wire.contribution)) {
     return refuse("what a lossy codec changes can be kept for later where values are added, not for " +
                   settings.op.name);
   }
-  if (settings.wire.sums && *settings.wire.sums != lossless_of(*settings.wire.sums)) {
+  if (settings.wire.sums && is_lossy(*settings.wire.sums)) {
     return refuse("sums travel losslessly, not as " + codec_text(*settings.wire.sums));
   }
   if (settings.boundaries_period == 0 || settings.thresholds_period == 0 || settings.messages_in_flight == 0) {

@@ -38,7 +38,8 @@ Task<Result<Reduced>> SelectedAllgather::run(Channel& channel, Contribution give
   Result<HeldStream> selected = selection_.take(given.own);
   if (!selected) co_return std::unexpected(selected.error());
   IndexBuffer contributed(selected->view.indices.begin(), selected->view.indices.end());
-  Contribution chosen{std::move(*selected), std::move(given.own)};
+  Contribution chosen{std::move(*selected), fills_from_rest(settings_.wire) ? std::move(given.own) : HeldStream{}};
+  given.own = {};
   Result<Reduced> reduced = co_await allgather_and_combine(channel, settings_, std::move(chosen));
   if (reduced) reduced->contributed = merged_indices(contributed, std::exchange(reduced->added, {}).indices);
   co_return reduced;

@@ -13,18 +13,13 @@ namespace millrace::peer {
 namespace {
 
 /// The slice of a stream; of a dense one a view that shares it.
-HeldStream slice_of(const HeldStream& own, uint64_t begin, uint64_t end) {
-  if (!own.view.dense) return HeldStream::from(cut(own.view, begin, end));
-  return {{end - begin, true, {}, own.view.values.subspan(begin, end - begin)}, own.owner, own.memory_bytes};
-}
-
 /// One slice of the contribution with a codec; what that changes goes into `out`.
 Result<Packet> coded_slice(const Contribution& given, const Slices& slices, uint32_t at, const CodecSpec& codec,
                            RandomKey random, OwnSlice& out) {
   const uint64_t begin = slices.begin(at), end = slices.end(at);
-  const HeldStream slice = slice_of(given.own, begin, end);
+  const HeldStream slice = cut(given.own, begin, end);
   HeldStream rest;
-  if (given.rest.view.dimension != 0) rest = slice_of(given.rest, begin, end);
+  if (given.rest.view.dimension != 0) rest = cut(given.rest, begin, end);
   Result<Packed> packed = pack_contribution(slice, rest.view, {codec, random, begin});
   if (!packed) return std::unexpected(packed.error());
   if (packed->decoded.view.values.data() != slice.view.values.data()) {
@@ -37,7 +32,7 @@ Result<Packet> coded_slice(const Contribution& given, const Slices& slices, uint
 
 /// One slice of the contribution, as it is.
 Result<Packet> plain_slice(const HeldStream& own, const Slices& slices, uint32_t at, const ReduceOp& op, JoinAs form) {
-  HeldStream slice = slice_of(own, slices.begin(at), slices.end(at));
+  HeldStream slice = cut(own, slices.begin(at), slices.end(at));
   const bool is_smaller = slice.view.count() >= dense_from_count(slice.view.dimension);
   if (!slice.view.dense && (form == JoinAs::kDense || is_smaller)) {
     slice = HeldStream::from(to_dense(op, slice.view));
@@ -195,7 +190,7 @@ Task<Result<OwnSlice>> split_and_combine(Channel& channel, Contribution given, c
   const uint64_t dimension = slices.dimension(rank);
   if (dimension == 0) co_return std::move(out);
   std::vector<HeldStream> parts(size);
-  parts[rank] = slice_of(given.own, slices.begin(rank), slices.end(rank));
+  parts[rank] = cut(given.own, slices.begin(rank), slices.end(rank));
   given.own = {};
   given.rest = {};
   for (uint32_t behind = 1; behind < size; ++behind) {

@@ -34,8 +34,7 @@ Task<Result<Gathered>> sparse_allgather(Channel& channel, HeldStream own, Sparse
 }
 
 std::string description_of(const SparseAllgatherSettings& settings) {
-  return std::string("sparse_allgather f32") + " n=" + std::to_string(settings.dimension) + " " +
-         wire_text(settings.codec);
+  return "sparse_allgather f32 n=" + std::to_string(settings.dimension) + " " + wire_text(settings.codec);
 }
 
 }  // namespace millrace::peer

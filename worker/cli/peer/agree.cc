@@ -62,10 +62,11 @@ std::unexpected<Error> end_group(peer::PeerGroup& group, Error error) {
   return std::unexpected(std::move(error));
 }
 
-ErrorPlace place_of(const peer::PeerGroup& group) {
+ErrorPlace place_of(const peer::PeerGroup& group, ExchangePath path) {
   const auto failure = group.failure();
   if (!failure) return ErrorPlace::kOwn;
-  return failure->error.message.contains(kEnds) ? ErrorPlace::kJoining : ErrorPlace::kRanks;
+  const bool of_servers = path == ExchangePath::kServers && failure->error.message.contains(kEnds);
+  return of_servers ? ErrorPlace::kJoining : ErrorPlace::kRanks;
 }
 
 }  // namespace millrace::cli

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "worker/cli/outcome.h"
+#include "worker/cli/peer/opt/optimizer.h"
 #include "worker/peer/group.h"
 
 namespace millrace::cli {
@@ -17,7 +18,7 @@ Status agree(peer::PeerGroup& group, std::string what, const Status& own);
 std::unexpected<Error> end_group(peer::PeerGroup& group, Error error);
 
 /// Returns where an error of a rank that works in the group has its cause: in the rank itself while the group runs; in
-/// the servers where a rank ended it by end_group(); else in the ranks.
-ErrorPlace place_of(const peer::PeerGroup& group);
+/// the servers where the gradients go over servers and a rank ended the group by end_group(); else in the ranks.
+ErrorPlace place_of(const peer::PeerGroup& group, ExchangePath path);
 
 }  // namespace millrace::cli

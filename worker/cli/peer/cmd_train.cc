@@ -246,8 +246,8 @@ class TrainCommand {
  private:
   bool speaks() const { return job_.rank() == 0; }
 
-  static std::unexpected<Failure> fail_as(const peer::PeerGroup& group, const Error& error) {
-    return std::unexpected(failure_of(error, place_of(group)));
+  std::unexpected<Failure> fail_as(const peer::PeerGroup& group, const Error& error) const {
+    return std::unexpected(failure_of(error, place_of(group, run_.options.path)));
   }
 
   /// Where the group has ended ranks may have failed for other reasons, or be stuck: each says its own, before it destroys

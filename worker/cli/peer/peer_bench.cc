@@ -176,7 +176,7 @@ class Bench {
 
   /// The sum that it says it is; or with what the ranks keep it is all that they had.
   Result<bool> is_right(const peer::AlgorithmInfo& info, const peer::Reduced& reduced) {
-    const bool lossy = (options_.codec && *options_.codec != peer::lossless_of(*options_.codec)) || options_.quantizer;
+    const bool lossy = (options_.codec && is_lossy(*options_.codec)) || options_.quantizer;
     if (info.result == peer::ResultKind::kExactSum && !lossy) return agrees(reduced.sum.view, expected_, 0);
     std::vector<float> kept = kept_by(info, own_.view, reduced);
     if (Status status = job_.sum_dense(kept); !status) return std::unexpected(status.error());

@@ -4,16 +4,10 @@
 #include "worker/peer/stream_wire.h"
 
 namespace millrace::cli {
-namespace {
-
-bool is_lossy(const std::optional<CodecSpec>& codec) { return codec && *codec != peer::lossless_of(*codec); }
-
-}  // namespace
-
 CodecError codec_error_of(const OptimizerOptions& options) {
   if (options.codec_error) return *options.codec_error;
   for (const auto& codec : {options.codec, options.quantizer}) {
-    if (!is_lossy(codec)) continue;
+    if (!codec || !is_lossy(*codec)) continue;
     const ValueCodec* values = find_value_codec(codec->value);
     if (values != nullptr && !values->contraction(*codec)) return CodecError::kDropped;
     // Values at other indices than theirs: fed back, the error grows.

@@ -88,7 +88,7 @@ class PeerExchange final : public Exchange {
         exact_{exact_settings_of(options, setup.dimension), {}},
         clip_(clipping_of(options, setup.group.size())),
         masked_(momentum.masked),
-        reselects_(options.reselect != "none"),
+        update_(options.reselect == "none" ? UpdateCarries::kWholeSum : UpdateCarries::kReselected),
         feedback_(std::move(feedback)) {
     if (momentum.momentum != protocol::Momentum::kNone) velocity_.emplace(momentum, setup.dimension);
   }
@@ -130,8 +130,7 @@ class PeerExchange final : public Exchange {
         setup_.group.start_allreduce(*of_step.each[step % of_step.each.size()], of_step.settings, std::move(given));
     if (!pending) return std::unexpected(pending.error());
     // Masks are for entries that arrive late (worker/DESIGN.md). Without a rest no entry does.
-    const bool holds_back = sends == StepSends::kSome || reselects_;
-    in_flight_.push_back({std::move(*pending), std::move(*own), velocity_ && masked_ && holds_back});
+    in_flight_.push_back({std::move(*pending), std::move(*own), velocity_ && masked_ && holds_back(sends, update_)});
     return {};
   }
 
@@ -189,8 +188,9 @@ class PeerExchange final : public Exchange {
 
   /// What the contribution's index codec fills from, where it sends more than was selected.
   HeldStream rest_beside(const peer::AllreduceSettings& settings) const {
-    const auto& codec = settings.wire.contribution;
-    if (!codec || find_index_codec(codec->index)->lossless() || keeps_largest()) return {};
+    // Algorithms that select fill from `own`; those that send dense vectors use no codec.
+    const peer::AlgorithmInfo& info = usual_.each.front()->info();
+    if (!fills_from_rest(settings.wire) || keeps_largest() || info.dense_only) return {};
     return feedback_.rest();
   }
 
@@ -220,7 +220,7 @@ class PeerExchange final : public Exchange {
   uint64_t pushes_ = 0;
   std::optional<worker::Velocity> velocity_;
   bool masked_;
-  bool reselects_;
+  UpdateCarries update_;
   ErrorFeedback feedback_;
   std::optional<PeerGrid> grid_;  ///< reproducible
   std::deque<InFlight> in_flight_;

@@ -56,8 +56,8 @@ Status check_peer_grid(const OptimizerOptions& options, uint64_t dimension) {
   if (options.quantizer) {
     return refuse("--reproducible with a --quantizer: sums of slices are rounded by who owns them; leave it out");
   }
-  if (options.codec && *options.codec != peer::lossless_of(*options.codec)) {
-    return refuse("--reproducible needs a --codec without loss: raw, or an index codec with raw values");
+  if (options.codec && is_lossy(*options.codec)) {
+    return refuse("--reproducible needs a --codec without loss");
   }
   if (options.codec_error == CodecError::kDropped) {
     return refuse("--reproducible keeps what rounding to the grid leaves: nothing is dropped");
