@@ -36,7 +36,7 @@ struct CodecSpec {
   IndexCodecId index = IndexCodecId::kGap;
   ValueCodecId value = ValueCodecId::kRaw;
   double bloom_false_positive_rate = 0.001;  ///< kBloom: in [1e-9, 1)
-  uint32_t qsgd_bits = 4;                    ///< kQsgd: 2 to 8
+  uint32_t qsgd_bits = 4;                    ///< kQsgd, quantile: 2 to 8
   uint32_t bucket_size = 512;                ///< values that share a scale, of the quantizers that have buckets
   bool qsgd_scale_max = true;                ///< true: bucket maximum; false: L2 norm (the paper)
   double sparsity_multiplier = 1.75;         ///< three_lc: of the largest magnitude, in [1, 2); 3LC's s

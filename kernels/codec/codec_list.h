@@ -41,6 +41,9 @@
   CODEC(three_lc)                    \
   CODEC(sketchml)                    \
   CODEC(skcompress)                  \
+  CODEC(sketchml_mean)               \
+  CODEC(skcompress_mean)             \
+  CODEC(quantile)                    \
   CODEC(fit_poly)                    \
   CODEC(fit_dexp)                    \
   CODEC(gspar_hybrid)                \

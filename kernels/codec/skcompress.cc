@@ -17,11 +17,14 @@ uint64_t length_bytes(uint32_t symbols) { return (symbols * kSkcompressLengthBit
 
 /// SKCompress: SketchML's values with the cells of the sketch in a Huffman code. Quantile buckets are all met equally often, and
 /// would have no use for one; the smallest of those that meet in a cell is mostly a small one. One code for all groups, since the
-/// buckets of each are counted from 0; its lengths travel.
+/// buckets of each are counted from 0; its lengths travel. skcompress_mean has buckets' means, as published.
 class SkcompressValueCodec final : public SketchValueCodec {
  public:
-  ValueCodecId id() const override { return ValueCodecId{16}; }
-  std::string_view name() const override { return "skcompress"; }
+  SkcompressValueCodec(ValueCodecId id, std::string_view name, BucketValue value)
+      : SketchValueCodec(value), id_(id), name_(name) {}
+
+  ValueCodecId id() const override { return id_; }
+  std::string_view name() const override { return name_; }
   std::string_view paper() const override {
     return "SKCompress (Jiang et al., VLDBJ 2020): SketchML with a Huffman-coded sketch";
   }
@@ -81,12 +84,21 @@ class SkcompressValueCodec final : public SketchValueCodec {
     }
     return reader.at_end();
   }
+
+ private:
+  ValueCodecId id_;
+  std::string_view name_;
 };
 
 }  // namespace
 
 const ValueCodec& skcompress_value_codec() {
-  static const SkcompressValueCodec codec;
+  static const SkcompressValueCodec codec(ValueCodecId{16}, "skcompress", BucketValue::kSmallest);
+  return codec;
+}
+
+const ValueCodec& skcompress_mean_value_codec() {
+  static const SkcompressValueCodec codec(ValueCodecId{18}, "skcompress_mean", BucketValue::kMean);
   return codec;
 }
 

@@ -35,9 +35,8 @@ void sort_keys(Buffer<MagnitudeKey>& keys) {
   std::ranges::transform(entries, keys.begin(), index_of_key);
 }
 
-/// The smallest magnitude of each bucket, as keys, increasing.
-Buffer<MagnitudeKey> quantiles(Buffer<MagnitudeKey>& keys) {
-  sort_keys(keys);
+/// The smallest magnitude of each bucket, as keys, increasing. REQUIRES: sorted.
+Buffer<MagnitudeKey> quantiles(const Buffer<MagnitudeKey>& keys) {
   const uint64_t count = keys.size();
   const uint64_t buckets = std::min<uint64_t>(kBucketsMax, (count + kValuesABucket - 1) / kValuesABucket);
   Buffer<MagnitudeKey> bounds;
@@ -48,16 +47,39 @@ Buffer<MagnitudeKey> quantiles(Buffer<MagnitudeKey>& keys) {
   return bounds;
 }
 
-using Bounds = std::array<Buffer<MagnitudeKey>, 2>;
+/// By sign.
+struct Bounds {
+  std::array<Buffer<MagnitudeKey>, 2> smallest;    ///< of each bucket
+  std::array<Buffer<MagnitudeKey>, 2> stands_for;  ///< what each bucket's values become; as many, increasing
+};
 
-Bounds bounds_of(std::span<const float> values) {
+/// The mean of each bucket's bounds, rounded down: it stays in its bucket, so that means increase as bounds do.
+///
+/// largest   the upper bound of the last bucket.
+Buffer<MagnitudeKey> means_of_bounds(const Buffer<MagnitudeKey>& bounds, MagnitudeKey largest) {
+  Buffer<MagnitudeKey> means;
+  for (size_t j = 0; j < bounds.size(); ++j) {
+    const auto low = static_cast<double>(magnitude_of_key(bounds[j]));
+    const auto high = static_cast<double>(magnitude_of_key(j + 1 < bounds.size() ? bounds[j + 1] : largest));
+    const double mean = (low + high) / 2;
+    const auto rounded = static_cast<float>(mean);
+    means.push_back(magnitude_key(static_cast<double>(rounded) > mean ? std::nextafter(rounded, 0.0F) : rounded));
+  }
+  return means;
+}
+
+Bounds bounds_of(std::span<const float> values, BucketValue value) {
   Bounds bounds;
   for (size_t sign = 0; sign < 2; ++sign) {
     Buffer<MagnitudeKey> keys;
-    for (const float value : values) {
-      if (value != 0 && std::signbit(value) == (sign == 1)) keys.push_back(magnitude_key(value));
+    for (const float one : values) {
+      if (one != 0 && std::signbit(one) == (sign == 1)) keys.push_back(magnitude_key(one));
     }
-    bounds[sign] = quantiles(keys);
+    sort_keys(keys);
+    bounds.smallest[sign] = quantiles(keys);
+    bounds.stands_for[sign] = value == BucketValue::kSmallest || keys.empty()
+                                  ? bounds.smallest[sign]
+                                  : means_of_bounds(bounds.smallest[sign], keys.back());
   }
   return bounds;
 }
@@ -81,7 +103,7 @@ struct Placed {
   bool zeros = false;
 };
 
-Placed place(std::span<const float> values, const Bounds& bounds) {
+Placed place(std::span<const float> values, const std::array<Buffer<MagnitudeKey>, 2>& bounds) {
   Placed placed;
   placed.tags.resize(values.size());
   placed.buckets.resize(values.size());
@@ -236,8 +258,8 @@ Status SketchValueCodec::encode(IndexSpan indices, std::span<const float> values
     return fail(ErrorCode::kNonFinite, std::string(name()) + ": NaN or infinity among the values");
   }
   if (values.empty()) return {};
-  const Bounds bounds = bounds_of(values);
-  const Placed placed = place(values, bounds);
+  const Bounds bounds = bounds_of(values, value_);
+  const Placed placed = place(values, bounds.smallest);
   const uint64_t seed = bloom_seed(options);
   MinMaxSketch sketch(seed, placed.cells.members);
   for (size_t i = 0; i < values.size(); ++i) {
@@ -247,11 +269,11 @@ Status SketchValueCodec::encode(IndexSpan indices, std::span<const float> values
 
   ByteWriter writer(out);
   writer.put(seed);
-  for (const auto& of_sign : bounds) writer.put(static_cast<uint8_t>(of_sign.size()));
+  for (const auto& of_sign : bounds.stands_for) writer.put(static_cast<uint8_t>(of_sign.size()));
   writer.put(static_cast<uint8_t>(placed.zeros ? 1 : 0));
   writer.put(uint8_t{0});
   put_zeros(placed, out);
-  for (const auto& of_sign : bounds) writer.put_array(std::span<const MagnitudeKey>(of_sign));
+  for (const auto& of_sign : bounds.stands_for) writer.put_array(std::span<const MagnitudeKey>(of_sign));
   put_tags(placed, out);
   put_cells(placed.cells, sketch, out);
 
@@ -263,7 +285,7 @@ Status SketchValueCodec::encode(IndexSpan indices, std::span<const float> values
     }
     const uint32_t sign = tag / kSketchGroups;
     const uint32_t bucket = placed.cells.buckets.first(tag) + sketch.query(tag, index_of(indices, i));
-    const float magnitude = magnitude_of_key(bounds[sign][bucket]);
+    const float magnitude = magnitude_of_key(bounds.stands_for[sign][bucket]);
     decoded[i] = sign == 1 ? -magnitude : magnitude;
   }
   return {};

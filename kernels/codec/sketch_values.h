@@ -20,15 +20,21 @@ struct SketchCells {
   uint32_t bits(uint32_t tag) const;
 };
 
+/// What a bucket's values become.
+enum class BucketValue : uint8_t {
+  kSmallest = 1,  ///< the bucket's smallest magnitude: magnitudes shrink
+  kMean = 2,  ///< the mean of the bucket's bounds, as published; the last bucket's upper bound is the largest magnitude
+};
+
 /// Values as quantile buckets that are looked up by index in a MinMaxSketch (WIRE_FORMAT.md, "sketchml, skcompress"). A codec is
 /// a file with how cells become bytes.
 ///
 /// What SketchML's text leaves open or has otherwise:
 /// - Quantiles are exact, of all magnitudes of a sign: they are sorted. Its sketch only makes finding them cheaper.
 /// - 256 buckets are 128 a sign, and at most one for 16 values: a small stream's buckets would take more than its values.
-/// - A bucket stands for its smallest magnitude; the paper takes the mean of its bounds, which enlarges small values: 15
-///   values 0.01 and one 1 would come back as 16 times 0.505, an error over the values' own norm. So every magnitude shrinks
-///   and none vanishes: 0 < |decoded| <= |value|.
+/// - Under kSmallest a bucket stands for its smallest magnitude; the paper takes the mean of its bounds (kMean), which enlarges
+///   small values: 15 values 0.01 and one 1 come back as 16 times 0.505, an error over the values' own norm. Under kSmallest
+///   every magnitude shrinks and none vanishes: 0 < |decoded| <= |value|. The bytes are of one form, a reader sees no difference.
 /// - That is no contraction with one c < 1 for all values: the largest comes back as the smallest of its bucket, however small
 ///   that is. An entry whose gradients are far larger than all others would never be sent: the error is dropped.
 /// - Zeros are told apart: the paper's gradients have none.
@@ -36,6 +42,7 @@ struct SketchCells {
 ///   one list, with deltas that are 3 bits shorter.
 class SketchValueCodec : public ValueCodec {
  public:
+  explicit SketchValueCodec(BucketValue value) : value_(value) {}
   bool lossless(const CodecSpec&) const final { return false; }
   bool contraction(const CodecSpec&) const final { return false; }
   bool unbiased(const CodecSpec&) const final { return false; }
@@ -57,6 +64,8 @@ class SketchValueCodec : public ValueCodec {
 
  private:
   std::unexpected<Error> malformed(const char* what) const;
+
+  BucketValue value_;
 };
 
 }  // namespace millrace

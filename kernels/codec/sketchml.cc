@@ -16,11 +16,14 @@ uint64_t cell_bytes(const SketchCells& cells) {
 }
 
 /// SketchML: all but what sketch_values.h says is as in the paper. A cell has the bits of a bucket of its group: grouping saves
-/// two of seven. The authors' program takes a whole byte.
+/// two of seven. The authors' program takes a whole byte. sketchml_mean has buckets' means, as published.
 class SketchmlValueCodec final : public SketchValueCodec {
  public:
-  ValueCodecId id() const override { return ValueCodecId{15}; }
-  std::string_view name() const override { return "sketchml"; }
+  SketchmlValueCodec(ValueCodecId id, std::string_view name, BucketValue value)
+      : SketchValueCodec(value), id_(id), name_(name) {}
+
+  ValueCodecId id() const override { return id_; }
+  std::string_view name() const override { return name_; }
   std::string_view paper() const override {
     return "SketchML (Jiang et al., SIGMOD 2018): quantile buckets, MinMaxSketch";
   }
@@ -46,12 +49,21 @@ class SketchmlValueCodec final : public SketchValueCodec {
     }
     return reader.at_end();
   }
+
+ private:
+  ValueCodecId id_;
+  std::string_view name_;
 };
 
 }  // namespace
 
 const ValueCodec& sketchml_value_codec() {
-  static const SketchmlValueCodec codec;
+  static const SketchmlValueCodec codec(ValueCodecId{15}, "sketchml", BucketValue::kSmallest);
+  return codec;
+}
+
+const ValueCodec& sketchml_mean_value_codec() {
+  static const SketchmlValueCodec codec(ValueCodecId{17}, "sketchml_mean", BucketValue::kMean);
   return codec;
 }
 

@@ -52,6 +52,15 @@ TEST(CodecText, ReadsEveryParameter) {
   EXPECT_EQ(spec.bucket_size, 96u);
 }
 
+TEST(CodecText, QuantileBucketsHave7BitsUnlessTheTextSaysOthers) {
+  for (const auto& [text, bits] : {std::pair{"gap+quantile", 7u}, {"gap+quantile:7", 7u}, {"gap+quantile:6", 6u}}) {
+    const CodecSpec spec = codec_from_text(text).value();
+    EXPECT_EQ(spec.qsgd_bits, bits) << text;
+    EXPECT_EQ(codec_from_text(codec_text(spec)).value(), spec) << text;
+  }
+  EXPECT_EQ(codec_text(codec_from_text("gap+quantile:7").value()), "gap+quantile");
+}
+
 TEST(CodecText, RefusesWhatIsNoCodec) {
   for (const char* text : {"",
                            "+",
@@ -80,6 +89,11 @@ TEST(CodecText, RefusesWhatIsNoCodec) {
                            "gap+qsgd4:l2:0",
                            "gap+qsgd4:l2:512:1",
                            "gap+qsgd4x",
+                           "gap+quantile:",
+                           "gap+quantile:1",
+                           "gap+quantile:9",
+                           "gap+quantile:7:512",
+                           "gap+sketchml:mean",
                            "gap+raw+raw",
                            "gap+raw:1",
                            " gap",

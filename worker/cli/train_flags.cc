@@ -134,7 +134,9 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--codec-up", options.codec_up,
                  "auto[+VALUE] (the fastest lossless ones, by measured speed and --link-rate), or INDEX+VALUE: " +
                      index_codec_words() + " + " + value_codec_words() +
-                     ". RATE (0.001) is of a Bloom filter's false positives, from 1e-9 to below 1")
+                     ". RATE (0.001) is of a Bloom filter's false positives, from 1e-9 to below 1. qsgd scales by the "
+                     "largest of BUCKET values (512, as DeepReduce); SparCML's form is qsgd4:l2:1024. sketchml_mean, "
+                     "skcompress_mean and quantile (7 bits) are the sketches as published")
       ->capture_default_str()
       ->each(mark_of(flags.given.codec_up));
   app.add_option("--codec-down", options.codec_down, "the same, for what comes back")->capture_default_str();
