@@ -48,8 +48,8 @@ HWY_INLINE hn::Mask<D> word_knows(V index, const BlockedHashes& hashes, const ui
 }
 
 /// Two gathered words of eight leave one index in seven in question: those are asked whole.
-size_t scan(const BlockedHashes& hashes, const uint32_t* words, const FirstWords& first, uint32_t begin, size_t length,
-            uint32_t* out) {
+size_t ScanBlocked(const BlockedHashes& hashes, const uint32_t* words, const FirstWords& first, uint32_t begin,
+                   size_t length, uint32_t* out) {
   const D d;
   const size_t lanes = hn::Lanes(d);
   auto index = hn::Iota(d, begin);  // counted on: making it anew goes through memory
@@ -84,7 +84,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace millrace {
 
-HWY_EXPORT(scan);
+HWY_EXPORT(ScanBlocked);
 
 BlockedHashes BlockedHashes::from(uint64_t seed, uint32_t blocks) {
   const auto drawn = random_words(RandomKey::from(seed), 0);
@@ -105,7 +105,7 @@ FirstWords sparsest_words(std::span<const uint32_t> words) {
 size_t blocked_scan(const BlockedHashes& hashes, std::span<const uint32_t> words, const FirstWords& first,
                     uint32_t begin, size_t length, uint32_t* out) {
   MILLRACE_CHECK(length <= kBloomStrip && words.size() >= hashes.blocks * kBlockedWords, length, words.size());
-  return HWY_DYNAMIC_DISPATCH(scan)(hashes, words.data(), first, begin, length, out);
+  return HWY_DYNAMIC_DISPATCH(ScanBlocked)(hashes, words.data(), first, begin, length, out);
 }
 
 }  // namespace millrace

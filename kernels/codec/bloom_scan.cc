@@ -30,7 +30,7 @@ HWY_INLINE auto probe(V index, V offset, V bits, const uint32_t* words) {
   return hn::Ne(hn::And(word, mask), hn::Zero(d));
 }
 
-size_t scan(const BloomHashes& hashes, const uint32_t* words, uint32_t begin, size_t length, uint32_t* out) {
+size_t ScanBloom(const BloomHashes& hashes, const uint32_t* words, uint32_t begin, size_t length, uint32_t* out) {
   const D d;
   const size_t lanes = hn::Lanes(d);
   const auto bits = hn::Set(d, hashes.bits);
@@ -64,7 +64,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace millrace {
 
-HWY_EXPORT(scan);
+HWY_EXPORT(ScanBloom);
 
 BloomHashes BloomHashes::from(uint64_t seed, uint32_t bits, uint32_t probes) {
   MILLRACE_CHECK(probes >= 1 && probes <= kBloomProbesMax, probes);
@@ -76,7 +76,7 @@ BloomHashes BloomHashes::from(uint64_t seed, uint32_t bits, uint32_t probes) {
 size_t bloom_scan(const BloomHashes& hashes, std::span<const uint32_t> words, uint32_t begin, size_t length,
                   uint32_t* out) {
   MILLRACE_CHECK(length <= kBloomStrip && words.size() * 32 >= hashes.bits, length, words.size(), hashes.bits);
-  return HWY_DYNAMIC_DISPATCH(scan)(hashes, words.data(), begin, length, out);
+  return HWY_DYNAMIC_DISPATCH(ScanBloom)(hashes, words.data(), begin, length, out);
 }
 
 }  // namespace millrace

@@ -6,14 +6,13 @@
 #include <hwy/highway.h>
 
 #include "kernels/select/draw.h"
+#include "kernels/select/prefetch.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace millrace {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-
-constexpr size_t kPrefetchBytes = 4096;  // as in magnitude_scan_kernels.cc
 
 // The word's upper 23 bits as a number in [1, 2), without a conversion; never above 1 + word / 2^32. The product and the sum
 // round by less than 2^-22, so that with 2^-20 more nothing that is to be drawn is left out.

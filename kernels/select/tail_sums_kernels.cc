@@ -5,6 +5,7 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+#include "kernels/select/prefetch.h"
 #include "kernels/select/tail_sums.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -14,7 +15,6 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr size_t kSumLanes = 16;
-constexpr size_t kPrefetchBytes = 4096;  // as in magnitude_scan_kernels.cc
 
 TailSums tail_sums_of(const float* HWY_RESTRICT values, size_t count, uint32_t cut) {
   const hn::CappedTag<double, kSumLanes / 2> d;

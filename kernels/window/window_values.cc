@@ -15,7 +15,7 @@ namespace millrace {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-using D32 = hn::CappedTag<int32_t, 16>;
+using DValue = hn::CappedTag<int32_t, 16>;
 
 int16_t short_at(const uint8_t* bytes, size_t j) {
   int16_t value;
@@ -65,8 +65,8 @@ void narrow(const int32_t* values, size_t count, uint8_t* bytes, int32_t* kept) 
 #else
 
 void narrow(const int32_t* values, size_t count, uint8_t* bytes, int32_t* kept) {
-  const D32 d;
-  const hn::Rebind<int16_t, D32> d16;
+  const DValue d;
+  const hn::Rebind<int16_t, DValue> d16;
   const hn::Repartition<uint8_t, decltype(d16)> d8;
   const size_t lanes = hn::Lanes(d);
   const auto most = hn::Set(d, kShortMost);
@@ -81,8 +81,8 @@ void narrow(const int32_t* values, size_t count, uint8_t* bytes, int32_t* kept) 
 }
 
 void widen(const uint8_t* bytes, size_t count, int32_t* out) {
-  const D32 d;
-  const hn::Rebind<int16_t, D32> d16;
+  const DValue d;
+  const hn::Rebind<int16_t, DValue> d16;
   const hn::Repartition<uint8_t, decltype(d16)> d8;
   const size_t lanes = hn::Lanes(d);
   size_t j = 0;
@@ -93,9 +93,9 @@ void widen(const uint8_t* bytes, size_t count, int32_t* out) {
 }
 
 void scale8(const uint8_t* bytes, size_t count, int32_t unit, int32_t* out) {
-  const D32 d;
-  const hn::Rebind<int8_t, D32> d8;
-  const hn::Rebind<uint8_t, D32> du8;
+  const DValue d;
+  const hn::Rebind<int8_t, DValue> d8;
+  const hn::Rebind<uint8_t, DValue> du8;
   const size_t lanes = hn::Lanes(d);
   const auto units = hn::Set(d, unit);
   size_t j = 0;
@@ -107,8 +107,8 @@ void scale8(const uint8_t* bytes, size_t count, int32_t unit, int32_t* out) {
 }
 
 void scale4(const uint8_t* bytes, size_t count, int32_t unit, int32_t* out) {
-  const D32 d;
-  const hn::Rebind<uint8_t, D32> d8;
+  const DValue d;
+  const hn::Rebind<uint8_t, DValue> d8;
   const size_t lanes = hn::Lanes(d);
   const auto units = hn::Set(d, unit);
   size_t j = 0;

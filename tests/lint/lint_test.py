@@ -161,6 +161,11 @@ class LocalNames(unittest.TestCase):
         self.assertEqual(self.clashing(**{"server/a": one + one}), [])
         self.assertEqual(self.clashing(**{"tests/fuzz/a": one, "tests/fuzz/b": other}), [])
 
+    def test_NamesOfOneInstructionSetAreTheFilesOwn(self):
+        text = "HWY_BEFORE_NAMESPACE();\nnamespace a {\nnamespace HWY_NAMESPACE {\nsize_t scan(int);\n}\nint exported();\n}\n"
+        self.assertEqual(self.names(text), ["scan"])
+        self.assertEqual(self.clashing(**{"kernels/a": text, "kernels/b": text}), [("kernels/b.cc", 4)])
+
     def test_AliasesOfOneTypeMayMeet(self):
         alias = "namespace {\nusing Json = nlohmann::json;\n}\n"
         self.assertEqual(self.clashing(**{"server/a": alias, "server/b": alias}), [])

@@ -1,4 +1,5 @@
-"""Finds the names that a C++ source file keeps to itself: those in unnamed namespaces, static ones, and aliases.
+"""Finds the names that a C++ source file keeps to itself: those in unnamed namespaces and in Highway's, static ones,
+and aliases.
 
 A unity build compiles several files of a folder as one unit, so such a name must be unique within its folder. Like cpp_text, this
 is not a parser: it knows braces, parentheses and the heads of declarations.
@@ -10,7 +11,8 @@ from dataclasses import dataclass
 import cpp_text
 
 _RECORD = re.compile(r"(?:enum\s+(?:class\s+|struct\s+)?|struct\s+|class\s+|union\s+)(?:alignas\([^)]*\)\s*)*(\w+)")
-_UNNAMED = re.compile(r"(?:^|\s)namespace\s*$")
+# A namespace of Highway is of one instruction set: its names are the file's own, too.
+_UNNAMED = re.compile(r"(?:^|\s)namespace\s*(?:HWY_NAMESPACE\s*)?$")
 _NAMED = re.compile(r"\bnamespace\s+[\w:]+\s*$")
 _STATIC = re.compile(r"\s*(?:template\s*<[^{;]*>\s*)?static\b")
 _ALIAS = re.compile(r"using\s+(\w+)\s*=\s*(.*)", re.DOTALL)
