@@ -1,9 +1,11 @@
 #include "worker/cli/libsvm.h"
 
 #include <bzlib.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <lzma.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -13,6 +15,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kernels/base/random.h"
@@ -468,6 +471,26 @@ TEST(LibsvmFile, APipeIsPlainOrGzip) {
     ::close(ends[1]);
     const auto data = read_libsvm("/dev/fd/" + std::to_string(ends[0]), {});
     ::close(ends[0]);
+    ASSERT_TRUE(data) << data.error().message;
+    EXPECT_EQ(data->content_hash, hash);
+  }
+}
+
+TEST(LibsvmFile, ANamedPipeIsOpenedOnce) {
+  const TemporaryFolder folder;
+  const std::string text = many_rows(400);
+  const uint64_t hash = read_libsvm(folder.write("a.svm", text), {})->content_hash;
+  for (const std::string& content : {text, gzip_of(text)}) {
+    const std::string path = folder / "pipe";
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    std::thread writer([&] {
+      const int end = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);  // waits for the reader
+      ::unlink(path.c_str());                                      // a second open() fails
+      EXPECT_EQ(::write(end, content.data(), content.size()), static_cast<ssize_t>(content.size()));
+      ::close(end);
+    });
+    const auto data = read_libsvm(path, {});
+    writer.join();
     ASSERT_TRUE(data) << data.error().message;
     EXPECT_EQ(data->content_hash, hash);
   }
