@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "worker/cli/json_text.h"
 #include "worker/cli/table.h"
@@ -22,6 +24,43 @@ TEST(JsonText, TextThatIsNotUtf8IsReplacedWhereDumpWouldThrow) {
   EXPECT_THAT(text, HasSubstr(".model\""));
   EXPECT_THAT(text, HasSubstr("\"rows\":3"));
   EXPECT_TRUE(nlohmann::json::accept(text));
+}
+
+std::string nested(const std::string& open, const std::string& core, const std::string& close, int depth) {
+  std::string text;
+  for (int level = 0; level < depth; ++level) text += open;
+  text += core;
+  for (int level = 0; level < depth; ++level) text += close;
+  return text;
+}
+
+TEST(ParseJson, WhatIsNestedTooDeepIsRefusedBeforeAnyRecursion) {
+  for (const auto& [open, close] : {std::pair("[", "]"), std::pair("{\"a\":", "}"), std::pair("[1,{\"a\":[", "]}]")}) {
+    const int levels = std::string_view(open).size() > 6 ? 3 : 1;
+    const auto whole = parse_json(nested(open, "7", close, kJsonDepthMax / levels));
+    ASSERT_TRUE(whole) << open << ": " << whole.error().message;
+    EXPECT_THAT(json_text(*whole), HasSubstr("7"));
+    for (const int depth : {kJsonDepthMax / levels + 1, 1'000, 500'000}) {
+      for (const std::string& end : {std::string(close), std::string()}) {
+        const auto deep = parse_json(nested(open, "7", end, depth));
+        ASSERT_FALSE(deep) << open << depth;
+        EXPECT_EQ(deep.error().code, ErrorCode::kMalformed);
+        EXPECT_THAT(deep.error().message, HasSubstr("nested deeper than the 32 levels"));
+      }
+    }
+  }
+}
+
+TEST(ParseJson, AWideTextIsReadWholeAndWhatIsNoJsonIsRefused) {
+  const auto wide = parse_json("[" + nested("[1],", "{\"a\":[{}]}", "", 1'000) + "]");
+  ASSERT_TRUE(wide) << wide.error().message;
+  EXPECT_EQ(wide->size(), 1'001u);
+  EXPECT_EQ(wide->back(), nlohmann::json({{"a", {nlohmann::json::object()}}}));
+  for (const char* text : {"", "{", "nothing", "{} {}", "[1,]"}) {
+    const auto none = parse_json(text);
+    ASSERT_FALSE(none) << text;
+    EXPECT_EQ(none.error().message, "it is no JSON") << text;
+  }
 }
 
 TEST(ObjectText, NamesOfEveryScriptStayAndNothingReachesTheTerminalAsACommand) {
