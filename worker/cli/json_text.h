@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -8,10 +9,26 @@
 
 namespace millrace::cli {
 
-/// Returns a value as JSON on one line. Text in it that is not UTF-8 (names of files may be any bytes) is replaced character by
-/// character, where the library's own dump() would throw and lose the rest.
+/// Returns a value as JSON on one line, which may go to a terminal. Text in it that is not UTF-8 (names of files may be
+/// any bytes) is replaced character by character, where the library's own dump() would throw and lose the rest. Control
+/// characters that dump() leaves as they are, DEL and C1, are escaped.
 inline std::string json_text(const nlohmann::json& value) {
-  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  const std::string dumped = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::string text;
+  text.reserve(dumped.size());
+  for (size_t at = 0; at < dumped.size(); ++at) {
+    const bool is_c1 = dumped[at] == '\xC2' && static_cast<uint8_t>(dumped[at + 1]) < 0xA0;
+    if (!is_c1 && dumped[at] != '\x7F') {
+      text += dumped[at];
+      continue;
+    }
+    const auto code = static_cast<uint8_t>(dumped[is_c1 ? ++at : at]);  // C1: the code is the second byte of two
+    text += "\\u00";
+    text += kDigits[code >> 4];
+    text += kDigits[code & 0xF];
+  }
+  return text;
 }
 
 /// Arrays and objects inside of each other in a text that parse_json() takes: copying and printing a value recurse.
