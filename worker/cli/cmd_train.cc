@@ -290,7 +290,7 @@ std::expected<TrainResult, Failure> train_rows(const TrainFlags& flags, const Tr
   try {
     return train(flags.options, rows.train, rows.test ? &*rows.test : nullptr, on_epoch, stop);
   } catch (const std::bad_alloc&) {
-    return fail_with(no_memory_for_model(size_text(flags, rows.train), rows.train.dimension, memory_available_bytes()));
+    return fail_with(out_of_memory_in_training(size_text(flags, rows.train), rows.train.dimension));
   }
 }
 
