@@ -7,10 +7,11 @@
 #include "tests/support/libsvm_text.h"
 #include "worker/cli/libsvm.h"
 
-/// Each field of a row of LIBSVM text is read whole or refused.
+/// Each field of a row of LIBSVM text is read whole or refused, with advice that helps.
 namespace millrace::cli {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -62,6 +63,22 @@ TEST(Libsvm, NoFieldIsReadByHalf) {
                 HasSubstr("a.svm:2: the query in 'qid:" + std::string(query) + "' is not a whole number"));
   }
   EXPECT_TRUE(parse_fields("1 qid:18446744073709551615 1:1\n0 qid:0 1:1\n"));
+}
+
+TEST(Libsvm, TheAdviceOfAnIndexPastTheDimensionIsTheLeastThatHelps) {
+  for (const IndexBase base : {IndexBase::kOne, IndexBase::kZero}) {
+    const std::string last = base == IndexBase::kZero ? "9" : "10";
+    const std::string past = base == IndexBase::kZero ? "10" : "11";
+    const auto text_with = [](const std::string& index) { return "1 1:1\n0 " + index + ":1\n"; };
+    EXPECT_EQ(parse_fields(text_with(last), {.dimension = 10, .index_base = base})->dimension, 10U);
+    const std::string sentence = fields_refusal(text_with(past), {.dimension = 10, .index_base = base});
+    EXPECT_THAT(sentence, HasSubstr("index " + past + " is above " + last + ", the largest of --dimension 10"));
+    EXPECT_THAT(sentence, HasSubstr("give --dimension 11 or more"));
+    EXPECT_EQ(sentence.find("--index-base 0") != std::string::npos, base == IndexBase::kZero) << sentence;
+    EXPECT_EQ(parse_fields(text_with(past), {.dimension = 11, .index_base = base})->dimension, 11U);
+  }
+  EXPECT_THAT(fields_refusal("1 4294967296:1\n", {.dimension = 10}), EndsWith("the largest of --dimension 10"))
+      << "no --dimension is that large";
 }
 
 }  // namespace

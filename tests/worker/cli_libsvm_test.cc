@@ -125,8 +125,9 @@ TEST(Libsvm, TokensOfHostileFilesAreShortenedAndMadePrintable) {
 
 TEST(Libsvm, AnIndexPastTheDimensionIsRefusedAndTheLastOneIsNot) {
   EXPECT_EQ(parse("1 10:1\n0 1:1\n", {.dimension = 10})->dimension, 10U);
-  EXPECT_EQ(libsvm_refusal("1 1:1\n0 11:1\n", {.dimension = 10}),
-            "a.svm:2: index 11 is past the dimension, 10; train with a larger --dimension");
+  EXPECT_EQ(
+      libsvm_refusal("1 1:1\n0 11:1\n", {.dimension = 10}),
+      "a.svm:2: index 11 is above 10, the largest of --dimension 10; give --dimension 11 or more, or leave it out");
 }
 
 // A number that no f64 holds is no reason to refuse a file: it is 0, as every reader of such files has it.

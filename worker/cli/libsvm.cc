@@ -199,8 +199,12 @@ Status LibsvmParser::feature(std::string_view token) {
   if (!at) return std::unexpected(at.error());
   const bool is_known = options_.dimension == 0 || *at <= options_.dimension;
   if (!is_known && options_.use == RowUse::kTraining) {
-    return refuse("index " + std::string(token.substr(0, colon)) + " is past the dimension, " +
-                  std::to_string(options_.dimension) + "; train with a larger --dimension");
+    const bool from_zero = options_.index_base == IndexBase::kZero;
+    return refuse(
+        "index " + std::to_string(*at - (from_zero ? 1 : 0)) + " is above " +
+        std::to_string(options_.dimension - (from_zero ? 1 : 0)) + ", the largest of --dimension " +
+        std::to_string(options_.dimension) + (from_zero ? " with --index-base 0" : "") +
+        (*at < kDimensionMax ? "; give --dimension " + std::to_string(*at) + " or more, or leave it out" : ""));
   }
   if (*at <= previous_index_) {
     const uint64_t less = options_.index_base == IndexBase::kZero ? 1 : 0;
