@@ -219,7 +219,8 @@ Outcome open_port(TrainFlags& flags, std::unique_ptr<WorkerPort>& port) {
   return {};
 }
 
-/// What can be known to fail at the end is said before hours of training: files that cannot be written, a port in use.
+/// Tries to write the files that the end of training writes, and opens the status port: what fails there fails now, not
+/// after hours of training.
 Outcome prepare_outputs(TrainFlags& flags, std::unique_ptr<WorkerPort>& port) {
   const bool writes_model = !flags.output.empty() && flags.options.worker == 0;
   for (const std::string& path : {writes_model ? flags.output : std::string(), flags.options.state_path}) {
