@@ -38,6 +38,9 @@ constexpr std::array<std::pair<std::string_view, Role>, 2> kRoles = {
 constexpr std::array<std::pair<std::string_view, WindowIndexCodec>, 3> kIndexCodecs = {
     {{"raw", WindowIndexCodec::kRaw}, {"gap", WindowIndexCodec::kGap}, {"bitmap", WindowIndexCodec::kBitmap}}};
 
+/// Returns a text of the file such that nothing of it reaches the terminal as a command.
+std::string printable_of(std::string_view text) { return plain_text_of(text, kNameBytesMax); }
+
 /// Reads the fields of one job; the first that is wrong is kept, and what is read after it is not used.
 class JobReader {
  public:
@@ -47,10 +50,12 @@ class JobReader {
       return;
     }
     const auto name = object_.find("name");
-    if (name != object_.end() && name->is_string()) what_ = fmt::format("job '{}'", name->get<std::string>());
+    if (name != object_.end() && name->is_string())
+      what_ = fmt::format("job '{}'", printable_of(name->get_ref<const std::string&>()));
     for (const auto& [key, value] : object_.items()) {
       if (std::ranges::find(kFields, key) == kFields.end())
-        refuse(fmt::format("has a field '{}' that is not known; fields are {}", key, fmt::join(kFields, ", ")));
+        refuse(fmt::format("has a field '{}' that is not known; fields are {}", printable_of(key),
+                           fmt::join(kFields, ", ")));
     }
   }
 
@@ -229,7 +234,7 @@ Result<std::vector<SwitchJob>> parse_jobs(std::string_view text, const std::stri
   constexpr std::string_view kForm = "must be JSON of the form {\"jobs\": [{…}, …]} (switch_agg/IO.md has an example)";
   const Json document = Json::parse(text, nullptr, false);
   if (document.is_discarded())
-    return fail(ErrorCode::kInvalidArgument, fmt::format("{}; it {}", json_fault(text), kForm));
+    return fail(ErrorCode::kInvalidArgument, fmt::format("{}; it {}", printable_of(json_fault(text)), kForm));
   if (!document.is_object() || document.size() != 1 || !document.contains("jobs") || !document["jobs"].is_array())
     return fail(ErrorCode::kInvalidArgument, std::string(kForm));
   std::vector<SwitchJob> jobs;

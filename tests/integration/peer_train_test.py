@@ -259,7 +259,7 @@ class Train(unittest.TestCase):
         self.refused(file("labels", b"1:1 2:1\n" * 20), 3, "the label '1:1' is not a number")
         self.refused(file("one", b"1 1:1\n" * 20), 3, "two classes are needed")
         self.refused(file("gzip", b"\x1f\x8b\x08rest"), 3, "decompress it first")
-        self.refused([*self.quick, "--dimension", "20"], 3, "is past the dimension, 20")
+        self.refused([*self.quick, "--dimension", "20"], 3, "the largest of --dimension 20")
         self.refused([*self.quick, "-o", "/no/such/folder/model"], 6, "cannot write /no/such/folder/model:")
 
     def test_UsageIsSaidBeforeMpiStarts(self):

@@ -324,7 +324,7 @@ class Refusals(WithServers):
         empty = self.path("empty.svm", "")
         self.refused(3, "empty.svm: it holds no rows", "train", *self.flags(), "--train", empty)
         fine = self.path("fine.svm", "1 1:1\n0 2:1\n")
-        self.refused(3, "fine.svm:2: index 2 is past the dimension, 1", "train", *self.flags(), "--train", fine, "--dimension", 1)
+        self.refused(3, "fine.svm:2: index 2 is above 1, the largest of --dimension 1", "train", *self.flags(), "--train", fine, "--dimension", 1)
         self.refused(6, "absent.svm: No such file or directory", "train", *self.flags(), "--train", self.path("absent.svm"))
 
     def test_FlagsThatCannotBeAreRefusedBeforeAnythingIsRead(self):

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "kernels/base/plain_text.h"
 #include "switch_agg/endpoint_text.h"
 
 namespace millrace::switch_agg {
@@ -66,6 +67,28 @@ TEST_F(JobsFile, TheLeastJobHasDefaults) {
   EXPECT_EQ(job.slots, 64u);
   EXPECT_EQ(job.reselect_k, 0u);
   EXPECT_EQ(job.lease_ns, 10 * kNsPerS);
+}
+
+TEST_F(JobsFile, WhatIsNestedAsDeepAsAFileCanBeIsRefused) {
+  const std::string deep = std::string(500'000, '[') + std::string(500'000, ']');
+  std::string objects;
+  for (int level = 0; level < 100'000; ++level) objects += "{\"a\":";
+  for (const std::string& text :
+       {deep, std::string(1'000'000, '['), R"({"jobs": )" + deep + "}", list("\"name\": " + deep),
+        with("\"racks\": " + deep), objects + "1" + std::string(100'000, '}')}) {
+    EXPECT_NE(refusal(text), "");
+  }
+}
+
+TEST_F(JobsFile, NoTextOfTheFileReachesTheTerminalAsACommand) {
+  for (const std::string command : {"a\\u001b[31m", "b\\u009b31m", "c\xC2\x9B", "d\x7F", "e\x1b[31m", "f\xFF"}) {
+    for (const std::string& text :
+         {with("\"" + command + "\": 1"), replaced("\"a\"", "\"" + command + "\""),
+          list("\"name\": \"" + command + "\""), "{\"" + command + "\" 1}", "[\"" + command}) {
+      const std::string sentence = refusal(text);
+      EXPECT_TRUE(is_plain_text(sentence)) << sentence;
+    }
+  }
 }
 
 TEST_F(JobsFile, EveryFieldIsRead) {

@@ -33,6 +33,16 @@ TEST(RacksFile, WhatIsNoneIsRefusedWithTheForm) {
   EXPECT_FALSE(parse_racks(many + "]}").has_value()) << "65 racks";
 }
 
+TEST(RacksFile, WhatIsNestedAsDeepAsAFileCanBeIsRefused) {
+  const std::string deep = std::string(30'000, '[') + std::string(30'000, ']');
+  for (const std::string& text :
+       {deep, R"({"racks": )" + deep + "}", R"({"racks": [)" + deep + "]}", std::string(60'000, '[')}) {
+    const auto racks = parse_racks(text);
+    ASSERT_FALSE(racks.has_value());
+    EXPECT_EQ(racks.error().code, ErrorCode::kInvalidArgument);
+  }
+}
+
 TEST(RacksFile, SaysWhyItCannotBeRead) {
   const std::string path =
       (std::filesystem::temp_directory_path() / ("millrace-racks-" + std::to_string(::getpid()))).string();

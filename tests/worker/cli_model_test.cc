@@ -369,9 +369,46 @@ TEST(MemoryRoom, WhatDoesNotFitIsRefusedWithTheBytesThatItTakes) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kLimitExceeded);
   EXPECT_THAT(refused.error().message, HasSubstr("a.svm:7: its feature 4294967294 is the largest"));
-  EXPECT_THAT(refused.error().message, HasSubstr("17179869180 bytes (17.18 GB)"));
+  EXPECT_THAT(refused.error().message, HasSubstr("17179869180 bytes (17.18 GB), and 0.00 GB are free"));
+  EXPECT_THAT(refused.error().message, HasSubstr("raise the limit on memory"));
+  const Error later = out_of_memory_in_training("--dimension 25", 25);
+  EXPECT_EQ(later.code, ErrorCode::kLimitExceeded);
+  EXPECT_THAT(later.message,
+              HasSubstr("--dimension 25: training ran out of memory; the model's weights alone take 104 "));
+  EXPECT_THAT(later.message, HasSubstr("raise the limit on memory"));
   EXPECT_GT(memory_available_bytes(), uint64_t{1} << 20);
   EXPECT_LT(memory_available_bytes(), uint64_t{1} << 60);
+}
+
+/// A tree of control groups as the kernel shows it.
+struct GroupTree {
+  TemporaryFolder root;
+  void group(const std::string& path, const std::string& most, const std::string& used, const std::string& stat) const {
+    std::filesystem::create_directories(root / path);
+    root.write(path + "/memory.max", most + "\n");
+    root.write(path + "/memory.current", used + "\n");
+    root.write(path + "/memory.stat", stat);
+  }
+  uint64_t left(const std::string& path) const { return bytes_left_in_groups(root.path().string(), path); }
+};
+
+TEST(MemoryRoom, AGroupsCacheOfFilesCountsAsFree) {
+  constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
+  const GroupTree tree;
+  EXPECT_EQ(tree.left(""), kNone) << "no group of version 2";
+  EXPECT_EQ(tree.left("/"), kNone) << "the outermost group has no such files";
+  tree.group("a", "1000", "900", "anon 150\nfile 700\ninactive_file 300\nactive_file 400\nslab_reclaimable 20\n");
+  EXPECT_EQ(tree.left("/a"), 800u);
+  tree.group("a/b", "max", "850", "inactive_file 0\nactive_file 0\n");
+  EXPECT_EQ(tree.left("/a/b"), 800u) << "the group around it limits";
+  tree.group("a/c", "500", "450", "inactive_file 10\nactive_file 20\n");
+  EXPECT_EQ(tree.left("/a/c"), 80u);
+  tree.group("d", "100", "120", "anon 120\n");
+  EXPECT_EQ(tree.left("/d"), 0u);
+  tree.group("e", "100", "60", "active_file 50\ninactive_file 30\n");
+  EXPECT_EQ(tree.left("/e"), 100u) << "the files are read one after the other";
+  tree.group("f", "100", "60", "");
+  EXPECT_EQ(tree.left("/f"), 40u);
 }
 
 TEST(ModelFile, WritingReplacesTheOldFileAndLeavesNoOther) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -133,13 +134,40 @@ TEST_F(ScratchFolderTest, AnotherStemsFoldersAreLeftAlone) {
   EXPECT_EQ(count(), 6u);
 }
 
+TEST_F(ScratchFolderTest, FoldersThatOnlyHaveSuchANameAreLeftAlone) {
+  fs::create_directory(place_ / "millrace-serve-noLock");
+  put_file((place_ / "millrace-serve-noLock").string());
+  fs::create_directories(place_ / "millrace-serve-folder" / "lock");
+  fs::create_directory(place_ / "millrace-serve-pipe01");
+  ASSERT_EQ(::mkfifo((place_ / "millrace-serve-pipe01" / "lock").c_str(), 0600), 0);
+  fs::create_directory(place_ / "elsewhere");
+  std::ofstream(place_ / "elsewhere" / "lock") << "";
+  fs::create_directory(place_ / "millrace-serve-alink1");
+  fs::create_symlink(place_ / "elsewhere" / "lock", place_ / "millrace-serve-alink1" / "lock");
+  fs::create_directory_symlink(place_ / "elsewhere", place_ / "millrace-serve-alink2");
+  {
+    const auto folder = ScratchFolder::make("millrace-serve");
+    ASSERT_TRUE(folder);
+  }
+  EXPECT_EQ(count(), 6u);
+  EXPECT_TRUE(fs::exists(place_ / "millrace-serve-noLock" / "table.db"));
+  std::ofstream(place_ / "millrace-serve-noLock" / "lock") << "";
+  {
+    const auto folder = ScratchFolder::make("millrace-serve");
+    ASSERT_TRUE(folder);
+  }
+  EXPECT_EQ(count(), 5u) << "with an unlocked lock file it is one that was left behind";
+}
+
 TEST_F(ScratchFolderTest, WhatIsKeptStaysForGoodAndAnEmptyFolderGoes) {
   std::string kept;
   {
     auto folder = ScratchFolder::make("millrace-bench");
     kept = folder->path();
     put_file(kept);
+    EXPECT_TRUE(fs::is_regular_file(kept + "/lock"));
     folder->keep();
+    EXPECT_FALSE(fs::exists(kept + "/lock"));
     auto empty = ScratchFolder::make("millrace-bench");
     empty->keep();
   }

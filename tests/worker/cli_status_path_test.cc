@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
+#include <iterator>
 
 #include "tests/worker/status_fixture.h"
 
@@ -13,10 +15,18 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 struct StatusOfPath : StatusFixture {
-  void start_by_switch(const std::string& datagrams) {
+  /// What a switch says that has the job in both roles, and another job.
+  static nlohmann::json switch_status(const std::string& address, const std::string& words) {
+    return {{"lcores", {{{"address", address}}, {{"address", address}}}},
+            {"jobs",
+             {{{"job", kSwitchJob}, {"role", "combine"}, {"waiting_because", "a rack's"}},
+              {{"job", kSwitchJob}, {"role", "reduce"}, {"waiting_because", words}},
+              {{"job", 8}, {"role", "reduce"}, {"waiting_because", "another job's"}}}}};
+  }
+  void start_by_switch(const std::string& datagrams, const std::string& address = "192.0.2.7:7700") {
     protocol::JobSpec spec = job(2);
     spec.path = protocol::Path::kSwitch;
-    spec.switch_path.address = "192.0.2.7:7700";
+    spec.switch_path.address = address;
     spec.switch_path.job = kSwitchJob;
     ASSERT_TRUE(protocol::validate(spec).has_value());
     cluster = std::make_unique<ScriptedCluster>(spec, 1, server::Limits{}, server::JobStore::Saves{}, datagrams);
@@ -103,16 +113,33 @@ TEST_F(StatusOfPath, WhatTheSwitchItselfSaysIsInTheVerdict) {
     waits(0, Wait::kGreetings, 0);
     waits(1, Wait::kAnswer, 0);
   });
-  const nlohmann::json said = {{"lcores", nlohmann::json::array()},
-                               {"jobs",
-                                {{{"job", kSwitchJob}, {"role", "combine"}, {"waiting_because", "a rack's"}},
-                                 {{"job", kSwitchJob}, {"role", "reduce"}, {"waiting_because", "53 packets (bad_mac)"}},
-                                 {{"job", 8}, {"role", "reduce"}, {"waiting_because", "another job's"}}}}};
-  switch_jobs = read_switch_jobs(said);
+  switch_jobs = read_switch_jobs(switch_status("192.0.2.7:7700", "53 packets (bad_mac)"));
   EXPECT_EQ(switch_jobs.size(), 3u);
   EXPECT_THAT(the_job().verdict, HasSubstr("do not get there and back (it says: 53 packets (bad_mac))"));
   EXPECT_TRUE(read_switch_jobs({{"jobs", {{{"job", kSwitchJob}}}}}).empty()) << "no switch's status";
   EXPECT_TRUE(read_switch_jobs(nlohmann::json::array()).empty());
+}
+
+TEST_F(StatusOfPath, WordsOfAnotherSwitchAreNotThoseOfTheJobs) {
+  start_by_switch("");
+  for (const char* other : {"192.0.2.8:7700", "192.0.2.7:7701", "[2001:db8::7]:7700", "", "no address"}) {
+    switch_jobs = read_switch_jobs(switch_status(other, "the other's"));
+    EXPECT_EQ(the_job().switch_because, "") << other;
+    std::ranges::copy(read_switch_jobs(switch_status("192.0.2.7:7700", "its own")), std::back_inserter(switch_jobs));
+    EXPECT_EQ(the_job().switch_because, "its own") << other;
+  }
+  switch_jobs = read_switch_jobs(switch_status("0.0.0.0:7700", "of all addresses"));
+  EXPECT_EQ(the_job().switch_because, "of all addresses");
+  switch_jobs = read_switch_jobs(switch_status("[::]:7700", "of all addresses"));
+  EXPECT_EQ(the_job().switch_because, "of all addresses");
+}
+
+TEST_F(StatusOfPath, ASwitchThatTheJobNamesByItsHostsNameIsKnownByThePort) {
+  start_by_switch("", "tor-7.example:7700");
+  switch_jobs = read_switch_jobs(switch_status("192.0.2.8:7701", "the other's"));
+  EXPECT_EQ(the_job().switch_because, "");
+  switch_jobs = read_switch_jobs(switch_status("192.0.2.7:7700", "its own"));
+  EXPECT_EQ(the_job().switch_because, "its own");
 }
 
 TEST_F(StatusOfPath, EachThatHoldsUpTheStepsIsNamedByWhatItWaitsFor) {

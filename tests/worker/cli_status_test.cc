@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "monitoring/http_port.h"
 #include "protocol/log_digest.h"
 #include "tests/worker/status_fixture.h"
 
@@ -16,6 +17,26 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 
 struct Status : StatusFixture {};
+
+TEST(FetchStatus, AnAnswerThatIsNoObjectOrNestedTooDeepIsRefused) {
+  constexpr int kTimeoutMs = 20'000;
+  const std::string deep = R"({"shard": 1, "jobs": )" + std::string(200'000, '[') + std::string(200'000, ']') + "}";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"[1]", "something else than a JSON object"},
+      {"<html>", "something else than a JSON object (it is no JSON)"},
+      {deep, "something else than a JSON object (its JSON is nested deeper than the 32 levels that are read)"}};
+  for (const auto& [body, sentence] : cases) {
+    const auto port = monitoring::HttpPort::start("127.0.0.1:0", "--http",
+                                                  {.metrics_text = [] { return std::string(); },
+                                                   .unhealthy = []() -> std::optional<std::string> { return {}; },
+                                                   .status_json = [&body] { return body; }});
+    ASSERT_TRUE(port);
+    const auto status = fetch_status("127.0.0.1:" + std::to_string((*port)->port()), kTimeoutMs);
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code, ErrorCode::kUnavailable);
+    EXPECT_THAT(status.error().message, HasSubstr(sentence));
+  }
+}
 
 TEST_F(Status, ClusterWithoutJobsIsWell) {
   start(job(2));

@@ -219,7 +219,8 @@ Outcome open_port(TrainFlags& flags, std::unique_ptr<WorkerPort>& port) {
   return {};
 }
 
-/// What can be known to fail at the end is said before hours of training: files that cannot be written, a port in use.
+/// Tries to write the files that the end of training writes, and opens the status port: what fails there fails now, not
+/// after hours of training.
 Outcome prepare_outputs(TrainFlags& flags, std::unique_ptr<WorkerPort>& port) {
   const bool writes_model = !flags.output.empty() && flags.options.worker == 0;
   for (const std::string& path : {writes_model ? flags.output : std::string(), flags.options.state_path}) {
@@ -290,7 +291,7 @@ std::expected<TrainResult, Failure> train_rows(const TrainFlags& flags, const Tr
   try {
     return train(flags.options, rows.train, rows.test ? &*rows.test : nullptr, on_epoch, stop);
   } catch (const std::bad_alloc&) {
-    return fail_with(no_memory_for_model(size_text(flags, rows.train), rows.train.dimension, memory_available_bytes()));
+    return fail_with(out_of_memory_in_training(size_text(flags, rows.train), rows.train.dimension));
   }
 }
 

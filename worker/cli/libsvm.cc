@@ -21,6 +21,7 @@ namespace {
 
 constexpr uint64_t kLibsvmProgressRows = 4096;
 constexpr size_t kLibsvmReadBytes = size_t{1} << 18;
+constexpr std::string_view kQueryPrefix = "qid:";
 
 /// The token at the front of `text`, cut off it; empty at the end.
 std::string_view next_token(std::string_view& text) {
@@ -119,7 +120,10 @@ Status LibsvmParser::line(std::string_view text) {
   if (Status status = label(first); !status) return status;
   previous_index_ = 0;
   std::string_view token = next_token(text);
-  if (token.starts_with("qid:")) token = next_token(text);
+  if (token.starts_with(kQueryPrefix)) {
+    if (Status status = query(token); !status) return status;
+    token = next_token(text);
+  }
   for (; !token.empty(); token = next_token(text)) {
     if (Status status = feature(token); !status) return status;
   }
@@ -146,6 +150,16 @@ Status LibsvmParser::label(std::string_view token) {
   if (kept()) row_labels_.push_back(value);
   row_.push_back(std::bit_cast<uint64_t>(value == 0 ? 0.0 : value));
   return {};
+}
+
+/// Checks the number of a ranking's query, which is not used.
+Status LibsvmParser::query(std::string_view token) const {
+  const std::string_view text = token.substr(kQueryPrefix.size());
+  uint64_t query = 0;
+  const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), query);
+  if (error == std::errc() && at == text.data() + text.size()) return {};
+  return refuse("the query in " + quoted(token) +
+                " is not a whole number below 2^64: write qid:NUMBER, or leave it out");
 }
 
 /// Reads an index, and returns it counted from 1, also where the file counts from 0.
@@ -185,8 +199,12 @@ Status LibsvmParser::feature(std::string_view token) {
   if (!at) return std::unexpected(at.error());
   const bool is_known = options_.dimension == 0 || *at <= options_.dimension;
   if (!is_known && options_.use == RowUse::kTraining) {
-    return refuse("index " + std::string(token.substr(0, colon)) + " is past the dimension, " +
-                  std::to_string(options_.dimension) + "; train with a larger --dimension");
+    const bool from_zero = options_.index_base == IndexBase::kZero;
+    return refuse(
+        "index " + std::to_string(*at - (from_zero ? 1 : 0)) + " is above " +
+        std::to_string(options_.dimension - (from_zero ? 1 : 0)) + ", the largest of --dimension " +
+        std::to_string(options_.dimension) + (from_zero ? " with --index-base 0" : "") +
+        (*at < kDimensionMax ? "; give --dimension " + std::to_string(*at) + " or more, or leave it out" : ""));
   }
   if (*at <= previous_index_) {
     const uint64_t less = options_.index_base == IndexBase::kZero ? 1 : 0;

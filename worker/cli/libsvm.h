@@ -58,7 +58,7 @@ Result<Dataset> dataset_of(LibsvmRows rows, const LibsvmRows& whole, const std::
 
 /// Parses LIBSVM text line by line: `LABEL INDEX:VALUE INDEX:VALUE …`, indices from 1 (or 0: index_base) and strictly
 /// increasing, `#` starts a comment, empty lines are skipped, entries of value 0 are not stored. A query's number
-/// (`qid:N`) after the label, of data for ranking, is skipped.
+/// (`qid:N`, N whole and below 2^64) after the label, of data for ranking, is skipped.
 ///
 /// Labels   two classes, written 0 and 1, -1 and +1, or 1 and 2 (label_pair_text()).
 /// Values   what is too small for f32 is 0.
@@ -79,6 +79,7 @@ class LibsvmParser {
 
  private:
   Status label(std::string_view token);
+  Status query(std::string_view token) const;
   Status feature(std::string_view token);
   Result<uint64_t> index(std::string_view token, std::string_view text) const;
   Result<float> value(std::string_view token, std::string_view text) const;

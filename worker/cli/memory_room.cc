@@ -14,6 +14,9 @@ namespace millrace::cli {
 namespace {
 
 constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
+constexpr std::string_view kMoreRoom =
+    "end other programs, raise the limit on memory (ulimit -v, or memory.max of the control group), take a larger "
+    "machine, or number the features without gaps";
 
 /// Returns the first number of a file; nothing where there is none ("max").
 std::optional<uint64_t> number_in(const std::string& path) {
@@ -37,23 +40,26 @@ uint64_t free_on_machine() {
   return known ? kibibytes * 1024 : kNoLimit;
 }
 
-/// Returns the least that the control group and those around it leave.
-uint64_t left_in_groups() {
+/// Returns the control group (v2) of this process; empty: it has none.
+std::string own_group() {
   constexpr std::string_view kUnified = "0::";
   std::ifstream file("/proc/self/cgroup");
   std::string group;
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with(kUnified)) group = line.substr(kUnified.size());
   }
-  uint64_t left = kNoLimit;
-  while (!group.empty()) {
-    const std::string folder = "/sys/fs/cgroup" + group;
-    const auto most = number_in(folder + "/memory.max");
-    const auto used = number_in(folder + "/memory.current");
-    if (most && used) left = std::min(left, *most - std::min(*most, *used));
-    group.resize(group == "/" ? 0 : std::max<size_t>(group.rfind('/'), 1));
+  return group;
+}
+
+/// Returns the bytes of files that a control group's usage includes.
+uint64_t cached_files_in(const std::string& folder) {
+  std::ifstream file(folder + "/memory.stat");
+  uint64_t cached = 0;
+  std::string name;
+  for (uint64_t bytes = 0; file >> name >> bytes;) {
+    if (name == "active_file" || name == "inactive_file") cached += bytes;
   }
-  return left;
+  return cached;
 }
 
 uint64_t left_in_address_space() {
@@ -68,17 +74,38 @@ std::string gigabytes(uint64_t bytes) { return fmt::format("{:.2f} GB", static_c
 
 }  // namespace
 
-uint64_t memory_available_bytes() { return std::min({free_on_machine(), left_in_groups(), left_in_address_space()}); }
+uint64_t bytes_left_in_groups(const std::string& root, std::string group) {
+  uint64_t left = kNoLimit;
+  while (!group.empty()) {
+    const std::string folder = root + group;
+    const auto most = number_in(folder + "/memory.max");
+    const auto used = number_in(folder + "/memory.current");
+    if (most && used) {
+      const uint64_t held = *used - std::min(*used, cached_files_in(folder));
+      left = std::min(left, *most - std::min(*most, held));
+    }
+    group.resize(group == "/" ? 0 : std::max<size_t>(group.rfind('/'), 1));
+  }
+  return left;
+}
 
-Error no_memory_for_model(const std::string& what, uint64_t features, uint64_t available) {
+uint64_t memory_available_bytes() {
+  return std::min({free_on_machine(), bytes_left_in_groups("/sys/fs/cgroup", own_group()), left_in_address_space()});
+}
+
+Error out_of_memory_in_training(const std::string& what, uint64_t features) {
   const uint64_t bytes = model_bytes(features);
-  return {ErrorCode::kLimitExceeded, fmt::format("{}: a model's weights alone take {} bytes ({}), and {} are free",
-                                                 what, bytes, gigabytes(bytes), gigabytes(available))};
+  return {ErrorCode::kLimitExceeded,
+          fmt::format("{}: training ran out of memory; the model's weights alone take {} bytes ({}); {}", what, bytes,
+                      gigabytes(bytes), kMoreRoom)};
 }
 
 Status check_model_fits(const std::string& what, uint64_t features, uint64_t available) {
-  if (model_bytes(features) <= available) return {};
-  return std::unexpected(no_memory_for_model(what, features, available));
+  const uint64_t bytes = model_bytes(features);
+  if (bytes <= available) return {};
+  return fail(ErrorCode::kLimitExceeded,
+              fmt::format("{}: a model's weights alone take {} bytes ({}), and {} are free; {}", what, bytes,
+                          gigabytes(bytes), gigabytes(available), kMoreRoom));
 }
 
 }  // namespace millrace::cli

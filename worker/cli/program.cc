@@ -62,7 +62,10 @@ int run(const CLI::App& root, const std::vector<Command>& commands) {
       if (const Status written = monitoring::flush_output(); outcome && !written) outcome = fail_with(written.error());
       return outcome ? static_cast<int>(ExitCode::kOk) : report(root, *command.app, outcome.error());
     } catch (const std::bad_alloc&) {
-      return report(root, *command.app, {ExitCode::kInternal, "out of memory"});
+      return report(root, *command.app,
+                    {ExitCode::kInternal,
+                     "out of memory: end other programs, or raise the limit on memory (ulimit "
+                     "-v, or memory.max of the control group)"});
     } catch (const std::exception& exception) {
       // What is printed in the middle of a command is written out now and then, and that fails with an exception.
       if (const Status written = monitoring::flush_output(); !written)

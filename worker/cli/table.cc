@@ -12,12 +12,11 @@
 namespace millrace::cli {
 namespace {
 
+/// Returns a name or a text of another process such that nothing of it reaches the terminal as a command.
+std::string printable(const std::string& text) { return plain_text_of(text, text.size()); }
+
 std::string cell(const nlohmann::json& value) {
-  if (value.is_string()) {
-    // Names come from other processes: nothing of them is to reach the terminal as a command.
-    const auto& text = value.get_ref<const std::string&>();
-    return plain_text_of(text, text.size());
-  }
+  if (value.is_string()) return printable(value.get_ref<const std::string&>());
   if (value.is_number_unsigned()) return grouped(value.get<uint64_t>());
   if (value.is_number_float()) {
     const double number = value.get<double>();
@@ -33,6 +32,12 @@ std::vector<std::string> keys_of(const nlohmann::json& row) {
     if (key != "algorithm" && !value.is_structured()) keys.push_back(key);
   }
   return keys;
+}
+
+std::vector<std::string> printable_keys(const std::vector<std::string>& keys) {
+  std::vector<std::string> texts;
+  for (const std::string& key : keys) texts.push_back(printable(key));
+  return texts;
 }
 
 /// Columns as wide as terminal columns: bytes that continue a UTF-8 character take none.
@@ -77,7 +82,7 @@ std::string bench_table(const nlohmann::json& bench) {
     if (std::vector<std::string> own = keys_of(row); own != keys) {
       flush();
       keys = std::move(own);
-      rows.push_back(keys);
+      rows.push_back(printable_keys(keys));
     }
     std::vector<std::string> cells;
     for (const std::string& key : keys) cells.push_back(cell(row.value(key, nlohmann::json())));
@@ -105,11 +110,12 @@ std::string indented(const std::string& text, size_t indent) {
 
 /// Objects without inner structure and with the same keys, one a row.
 std::string objects_table(const nlohmann::json& objects) {
-  std::vector<std::vector<std::string>> rows(1);
-  for (const auto& [key, value] : objects.front().items()) rows[0].push_back(key);
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : objects.front().items()) keys.push_back(key);
+  std::vector<std::vector<std::string>> rows = {printable_keys(keys)};
   for (const nlohmann::json& object : objects) {
     std::vector<std::string>& cells = rows.emplace_back();
-    for (const std::string& key : rows[0]) cells.push_back(cell(object.value(key, nlohmann::json())));
+    for (const std::string& key : keys) cells.push_back(cell(object.value(key, nlohmann::json())));
   }
   return aligned_table(rows);
 }
@@ -131,14 +137,15 @@ std::string object_text(const nlohmann::json& object, size_t indent) {
   for (const auto& [key, value] : object.items()) {
     const bool plain_list =
         value.is_array() && std::ranges::none_of(value, [](const auto& item) { return item.is_structured(); });
-    if (!value.is_structured()) text += margin + key + ": " + cell(value) + "\n";
-    if (plain_list) text += margin + key + ": " + (value.empty() ? "-" : json_text(value)) + "\n";
+    if (!value.is_structured()) text += margin + printable(key) + ": " + cell(value) + "\n";
+    if (plain_list) text += margin + printable(key) + ": " + (value.empty() ? "-" : json_text(value)) + "\n";
   }
   for (const auto& [key, value] : object.items()) {
     const bool plain_list =
         value.is_array() && std::ranges::none_of(value, [](const auto& item) { return item.is_structured(); });
     if (!value.is_structured() || plain_list) continue;
-    text += margin + key + ":\n" + (value.is_array() ? array_text(value, indent + 2) : object_text(value, indent + 2));
+    text += margin + printable(key) + ":\n" +
+            (value.is_array() ? array_text(value, indent + 2) : object_text(value, indent + 2));
   }
   return text;
 }

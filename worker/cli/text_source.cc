@@ -70,17 +70,14 @@ std::string_view unmarked_utf16(ByteSpan head) {
   return {};
 }
 
-/// Returns the first bytes of a regular file. None of a pipe: its bytes could not be read again.
+/// Returns the first bytes of a file. REQUIRES: it is a regular one; a pipe's bytes could not be read again.
 ByteBuffer head_of(const std::string& path) {
   ByteBuffer head;
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return head;
-  struct stat there = {};
-  if (fstat(file, &there) == 0 && S_ISREG(there.st_mode)) {
-    head.resize(kHeadBytes);
-    const ssize_t got = pread(file, head.data(), head.size(), 0);
-    head.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
-  }
+  head.resize(kHeadBytes);
+  const ssize_t got = pread(file, head.data(), head.size(), 0);
+  head.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
   close(file);
   return head;
 }
@@ -107,7 +104,7 @@ Result<std::unique_ptr<TextSource>> open_text(const std::string& path) {
   struct stat there = {};
   if (stat(path.c_str(), &there) != 0) return fail(ErrorCode::kIo, path + ": " + std::strerror(errno));
   if (S_ISDIR(there.st_mode)) return fail(ErrorCode::kIo, path + ": " + std::strerror(EISDIR));
-  const ByteBuffer head = head_of(path);
+  const ByteBuffer head = S_ISREG(there.st_mode) ? head_of(path) : ByteBuffer();
   if (Status readable = refuse_foreign(head); !readable)
     return fail(readable.error().code, path + ": " + readable.error().message);
   const CompressedFormat* format = find_compression(head);

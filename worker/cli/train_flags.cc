@@ -27,7 +27,9 @@ void add_data_flags(CLI::App& app, TrainFlags& flags) {
          "held-out rows, evaluated after every epoch: of one class or both, written as in --train; features that "
          "--train lacks are left out")
       ->check(not_empty());
-  app.add_option("--dimension", flags.dimension, "largest feature index (default: that of --train)")
+  app.add_option(
+         "--dimension", flags.dimension,
+         "features of the model: the largest index, or with --index-base 0 one more (default: what --train needs)")
       ->check(in_range(uint64_t{1}, kDimensionMax - 1));
   app.add_option("--index-base", flags.index_base, "number of the first feature in the files: 1 (LIBSVM's), or 0")
       ->capture_default_str()

@@ -15,13 +15,16 @@
 
 namespace millrace::cli {
 
-/// Error lines of the session's log, held back until it is known which of them the command's own failure repeats.
+/// Keeps the error lines of the session's log until the command ends: its own failure often repeats one of them.
+///
+/// Threads  safe: the session logs from its own.
 class ErrorLines {
  public:
   void add(std::string_view line) {
     const std::lock_guard lock(mutex_);
     lines_.emplace_back(line);
   }
+  /// Prints the lines that `failure`, the command's own sentence, does not begin with, and forgets all of them.
   void print_but(std::string_view failure) {
     const std::lock_guard lock(mutex_);
     for (const std::string& line : lines_) {

@@ -76,7 +76,7 @@ nlohmann::json run_in_child(const ChildLimits& limits, const std::function<nlohm
   struct rusage usage{};
   while (::wait4(child, &status, 0, &usage) < 0 && errno == EINTR) {
   }
-  nlohmann::json result = nlohmann::json::parse(text, nullptr, false);
+  nlohmann::json result = cli::parse_json(text).value_or(nlohmann::json());
   if (!result.is_object()) result = nlohmann::json::object();
   if (WIFSIGNALED(status)) {
     result["error"] = WTERMSIG(status) == SIGXCPU

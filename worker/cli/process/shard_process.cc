@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "worker/cli/json_text.h"
 #include "worker/cli/process/child_end.h"
 
 namespace millrace::cli {
@@ -49,7 +50,7 @@ Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
   if (!line)
     return fail(line.error().code,
                 "shard " + std::to_string(options.shard) + " did not come up: " + line.error().message + where);
-  const auto ready = nlohmann::json::parse(*line, nullptr, false);
+  const auto ready = parse_json(*line).value_or(nlohmann::json());
   if (auto failed = failed_start(ready, "shard " + std::to_string(options.shard))) return std::unexpected(*failed);
   if (!ready.is_object() || !ready.contains("address")) {
     return fail(ErrorCode::kInternal,

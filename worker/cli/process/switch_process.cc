@@ -79,7 +79,7 @@ Result<SwitchProcess> SwitchProcess::start(const SwitchProcessOptions& options) 
   SwitchProcess started(std::move(*child));
   const auto line = started.process_.read_line(options.timeout_ms);
   if (!line) return fail(line.error().code, "the switch did not come up: " + line.error().message);
-  const auto ready = nlohmann::json::parse(*line, nullptr, false);
+  const auto ready = parse_json(*line).value_or(nlohmann::json());
   if (auto failed = failed_start(ready, "the switch")) return std::unexpected(*failed);
   const bool listens = ready.is_object() && ready.contains("addresses") && ready["addresses"].is_array() &&
                        !ready["addresses"].empty() && ready["addresses"][0].is_string();

@@ -9,6 +9,7 @@
 
 #include "kernels/base/clock.h"
 #include "worker/cli/interruption.h"
+#include "worker/cli/json_text.h"
 #include "worker/cli/process/child_end.h"
 
 namespace millrace::cli {
@@ -165,7 +166,7 @@ std::expected<std::vector<json>, Failure> TrainingCluster::outputs(const std::st
   for (uint32_t worker = 0; worker < options_.workers; ++worker) {
     std::ifstream file(output_of(job, worker));
     json last;
-    for (std::string line; std::getline(file, line);) last = json::parse(line, nullptr, false);
+    for (std::string line; std::getline(file, line);) last = parse_json(line).value_or(json());
     if (!last.is_object() || !last.contains("epochs")) {
       return fail_with(ExitCode::kInternal,
                        fmt::format("worker {} printed no result; its log: {}", worker, log_of(job, worker)));

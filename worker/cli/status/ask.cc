@@ -10,6 +10,7 @@
 #include "monitoring/http_address.h"
 #include "monitoring/http_client.h"
 #include "protocol/table.h"
+#include "worker/cli/json_text.h"
 
 namespace millrace::cli {
 namespace {
@@ -115,9 +116,10 @@ Result<nlohmann::json> fetch_status(const std::string& address, int timeout_ms) 
     return fail(ErrorCode::kUnavailable,
                 fmt::format("{} answers /status with {}: is it a process of Millrace?", address, reply->status));
   }
-  auto status = nlohmann::json::parse(reply->body, nullptr, false);
-  if (!status.is_object()) {
-    return fail(ErrorCode::kUnavailable, address + " answers /status with something else than a JSON object");
+  auto status = parse_json(reply->body);
+  if (!status || !status->is_object()) {
+    const std::string reason = status ? "" : " (" + status.error().message + ")";
+    return fail(ErrorCode::kUnavailable, address + " answers /status with something else than a JSON object" + reason);
   }
   return status;
 }

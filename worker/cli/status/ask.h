@@ -35,7 +35,10 @@ Result<std::string> http_address_of(std::string_view address, int offset = kHttp
 /// Asks every address, then shards that those know of and nobody named: at the distance between the ports of one that answered.
 Answers ask_all(const std::vector<std::string>& addresses, const Fetch& fetch);
 
-/// GET /status of a process of Millrace, as an object. Errors  as http_get(), with what to do about it.
+/// Fetches /status of a process of Millrace, as an object.
+///
+/// Errors   as http_get(), with what to do about it; unavailable: the answer is no JSON object, or nested deeper than
+///          parse_json() reads.
 Result<nlohmann::json> fetch_status(const std::string& address, int timeout_ms);
 
 /// The addresses for workers of a cluster's shards, read out of its membership table. Errors  io: no such file; its own.

@@ -1,10 +1,12 @@
 #include "worker/cli/status/picture.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <set>
 
+#include "monitoring/http_address.h"
 #include "worker/cli/status/verdict.h"
 
 namespace millrace::cli {
@@ -107,6 +109,31 @@ void add_members(const ClusterPicture& picture, JobPicture& job) {
   }
 }
 
+bool is_number(const std::string& host) {
+  in6_addr ignored;
+  return inet_pton(AF_INET, host.c_str(), &ignored) == 1 || inet_pton(AF_INET6, host.c_str(), &ignored) == 1;
+}
+
+/// Returns whether a switch that listens at `own` is the one that a job names. Where it listens at all of its host's
+/// addresses, or the job gives its host by name, the port alone is compared.
+bool is_switch_at(const std::string& own, const std::string& named) {
+  if (own == named) return true;
+  const auto listens = monitoring::parse_http_address(own);
+  const auto wanted = monitoring::parse_http_address(named);
+  if (!listens || !wanted || listens->port != wanted->port) return false;
+  return listens->host == wanted->host || listens->host == "0.0.0.0" || listens->host == "::" ||
+         !is_number(wanted->host);
+}
+
+/// Returns what the job's switch says it waits for. Two switches may have jobs of one number, and a rack has the job too.
+std::string words_of_switch(const PathSaid& path, const std::vector<SwitchJobSaid>& switch_jobs) {
+  const auto is_it = [&](const SwitchJobSaid& one) {
+    return one.job == path.switch_job && one.role == "reduce" && is_switch_at(one.address, path.switch_address);
+  };
+  const auto found = std::ranges::find_if(switch_jobs, is_it);
+  return found == switch_jobs.end() ? "" : found->waiting_because;
+}
+
 }  // namespace
 
 std::string_view state_name(JobState state) {
@@ -163,11 +190,7 @@ ClusterPicture picture_of(const std::vector<ShardAnswer>& answers, const std::ma
   for (auto& [name, job] : jobs) {
     std::ranges::stable_sort(job.refusals, {}, latest);
     add_members(picture, job);
-    if (const PathSaid* path = path_of(job)) {
-      const auto same = [&](const SwitchJobSaid& one) { return one.job == path->switch_job && one.role == "reduce"; };
-      const auto found = std::ranges::find_if(switch_jobs, same);
-      if (found != switch_jobs.end()) job.switch_because = found->waiting_because;
-    }
+    if (const PathSaid* path = path_of(job)) job.switch_because = words_of_switch(*path, switch_jobs);
     judge(picture, still_after_s, job);
     picture.jobs.push_back(std::move(job));
   }

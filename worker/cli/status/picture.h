@@ -46,7 +46,7 @@ struct JobPicture {
   std::vector<uint32_t> never_here;  ///< expected before the start, said Hello to no shard
   std::vector<RefusalAt> refusals;   ///< of it, the latest first
   bool started = false;
-  /// Path switch, where the switch was asked too: whom it waits for, and whose packets it rejects, in its words.
+  /// Path switch, where the job's switch was asked too: whom it waits for, and whose packets it rejects, in its words.
   std::string switch_because;
   // The verdict.
   JobState state = JobState::kRunning;

@@ -166,12 +166,14 @@ RefusalSaid read_refusal(const Json& json) {
 }  // namespace
 
 std::vector<SwitchJobSaid> read_switch_jobs(const Json& status) {
-  if (!at(status, "lcores").is_array()) return {};
-  return list<SwitchJobSaid>(status, "jobs", [](const Json& job) {
-    return SwitchJobSaid{.job = number(job, "job"),
+  const Json& lcores = at(status, "lcores");
+  if (!lcores.is_array() || lcores.empty()) return {};
+  const std::string address = text(lcores.front(), "address");  // all lcores share one
+  return list<SwitchJobSaid>(status, "jobs", [&](const Json& job) {
+    return SwitchJobSaid{.address = address,
+                         .job = number(job, "job"),
                          .role = text(job, "role"),
-                         .waiting_because = text(job, "waiting_because"),
-                         .waiting_s = seconds(job, "waiting_ms")};
+                         .waiting_because = text(job, "waiting_because")};
   });
 }
 

@@ -77,10 +77,10 @@ struct PathSaid {
 
 /// A job at a millrace-switch, as its /status says.
 struct SwitchJobSaid {
-  uint64_t job = 0;  ///< its number on the wire
+  std::string address;  ///< of the switch, for datagrams
+  uint64_t job = 0;     ///< its number on the wire
   std::string role;
   std::string waiting_because;  ///< empty: it waits for nothing, and rejects nothing
-  double waiting_s = 0;
 };
 
 struct JobSaid {

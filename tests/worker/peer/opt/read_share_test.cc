@@ -91,7 +91,7 @@ TEST(ReadShare, AllRanksSayTheSameOfABadFile) {
     expect_refused(ranks, "1 1:1\n1 2:1\n", "all of its 2 rows have the label 1");
     expect_refused(ranks, "1 1:1\n0 2:1\n5 1:1\n", "wo classes are needed");
     expect_refused(ranks, "1 1:1\n7 2:1\n", "its labels are 1 and 7");
-    expect_refused(ranks, "1 1:1\n0 20:1\n", "index 20 is past the dimension, 10", 10);
+    expect_refused(ranks, "1 1:1\n0 20:1\n", "index 20 is above 10, the largest of --dimension 10", 10);
     expect_refused(ranks, "\x1f\x8b and more of it", "it is gzip data");
     expect_refused(ranks, "BZh91AY and more of it",
                    "it is bzip2 data, which cannot be read in parts; decompress it first");
