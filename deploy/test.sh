@@ -6,7 +6,7 @@
 #                                    build  the dev preset: every program, and the tests of stage dev
 #                                    asan   AddressSanitizer and UBSan over the unit tests and, with fewer seeds, the simulations
 #                                    tsan   ThreadSanitizer over the tests that have threads
-#                                    fuzz   every fuzzer, 8 seconds each, two at a time
+#                                    fuzz   every fuzzer, 5 seconds each, two at a time
 #                                    lint   clang-format; clang-tidy and headers alone, on what changed since the last green commit
 #                                    models the models of the protocols, if they changed since the last green commit
 #                                    punish kills and restarts workers and shards of a job, 30 seconds of it
@@ -180,7 +180,7 @@ main() {
     stages=("${ALL_STAGES[@]}")
     [ "$release" = no ] || stages=("${RELEASE_STAGES[@]}")
   fi
-  FUZZ_SECONDS=${MILLRACE_FUZZ_SECONDS:-$([ "$release" = yes ] && echo 60 || echo 8)}
+  FUZZ_SECONDS=${MILLRACE_FUZZ_SECONDS:-$([ "$release" = yes ] && echo 60 || echo 5)}
   PUNISH_SECONDS=${MILLRACE_PUNISH_SECONDS:-$([ "$release" = yes ] && echo 600 || echo 30)}
   export FUZZ_SECONDS
   mkdir -p "$LOGS"
