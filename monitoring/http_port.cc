@@ -18,10 +18,11 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "monitoring/descriptor.h"
+#include "kernels/base/descriptor.h"
 #include "monitoring/http_address.h"
 #include "monitoring/http_exchange.h"
 #include "monitoring/http_sockets.h"
+#include "monitoring/open_files.h"
 #include "monitoring/request_threads.h"
 #include "monitoring/status_page.h"
 
@@ -341,7 +342,7 @@ Result<std::unique_ptr<HttpPort>> HttpPort::start(std::string_view address, std:
                                     std::string(flag) + " (port 0: any free one)");
   }
   Descriptor wake(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!wake) return fail(ErrorCode::kIo, "no file descriptor is left for HTTP: raise the limit (ulimit -n)");
+  if (!wake) return fail(ErrorCode::kIo, std::string("no file descriptor is left for HTTP: ") + kRaiseOpenFiles);
   std::unique_ptr<HttpPort> port(
       new HttpPort(std::make_unique<Impl>(std::move(handlers), std::move(*listeners), std::move(wake))));
   port->impl_->start();
