@@ -227,7 +227,14 @@ void HttpPort::Impl::poll_all(TimeNs now) {
     [[maybe_unused]] const ssize_t taken = ::read(wake_.number(), &times, sizeof times);
   }
   for (size_t at = 0; at < numbers.size(); ++at) {
-    if ((items[first + at].revents & ~POLLOUT) != 0) read(numbers[at], connections_.at(numbers[at]), now);
+    const int events = items[first + at].revents;
+    Connection& connection = connections_.at(numbers[at]);
+    // poll() reports these unasked, and for ever. Both directions are closed then: no peer can take an answer.
+    if ((events & (POLLERR | POLLHUP | POLLNVAL)) != 0) {
+      connection.exchange.on_broken();
+    } else if ((events & POLLIN) != 0) {
+      read(numbers[at], connection, now);
+    }
   }
   for (size_t at = 0; at < listeners_.sockets.size(); ++at) {
     if (items[1 + at].revents != 0) accept_all(listeners_.sockets[at], now);

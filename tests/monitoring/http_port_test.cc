@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <future>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -270,6 +272,81 @@ TEST(HttpPortTest, HealthIsAnsweredWhereEveryConnectionWaitsForAHandler) {
   for (const int socket : asked) ::close(socket);
 }
 
+/// One of this process's descriptors, as long as it is open: its number may be another file's later.
+struct OpenFile {
+  int number = -1;
+  ino_t inode = 0;
+  bool is_open() const {
+    struct stat there = {};
+    return fstat(number, &there) == 0 && there.st_ino == inode;
+  }
+};
+
+/// Returns the port's end of the connection of `client`.
+std::optional<OpenFile> accepted_end_of(int client) {
+  sockaddr_in own{};
+  socklen_t length = sizeof own;
+  getsockname(client, reinterpret_cast<sockaddr*>(&own), &length);
+  for (const auto& open : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int number = std::stoi(open.path().filename());
+    sockaddr_in peer{};
+    length = sizeof peer;
+    if (getpeername(number, reinterpret_cast<sockaddr*>(&peer), &length) != 0 || peer.sin_family != AF_INET) continue;
+    struct stat there = {};
+    if (peer.sin_port == own.sin_port && fstat(number, &there) == 0) return OpenFile{number, there.st_ino};
+  }
+  return std::nullopt;
+}
+
+void reset_connection(int socket) {
+  const linger gone_at_once{.l_onoff = 1, .l_linger = 0};
+  setsockopt(socket, SOL_SOCKET, SO_LINGER, &gone_at_once, sizeof gone_at_once);
+  ::close(socket);
+}
+
+/// The answers of /healthz tell that the port's thread has looked at every connection since the first was asked for.
+void let_the_port_look(uint16_t port) {
+  for (int turns = 0; turns < 3; ++turns) EXPECT_THAT(get(port, "/healthz"), StartsWith("HTTP/1.1 200"));
+}
+
+// Such a connection is readable for ever, and has no deadline: a port that keeps it turns without a pause.
+TEST(HttpPortTest, AConnectionThatIsResetWhileItsAnswerIsMadeIsGone) {
+  std::promise<void> may_answer;
+  const auto port = started(handlers_that_hold_status(may_answer));
+  ASSERT_TRUE(port);
+  const std::string more(10'000, 'x');
+  for (const bool closes_half : {false, true}) {
+    for (const bool sends_more : {false, true}) {
+      const int socket = ask_without_reading(port->port(), "/status", 1).front();
+      let_the_port_look(port->port());
+      const std::optional<OpenFile> accepted = accepted_end_of(socket);
+      ASSERT_TRUE(accepted);
+      if (sends_more) ::send(socket, more.data(), more.size(), MSG_NOSIGNAL);
+      if (closes_half) ::shutdown(socket, SHUT_WR);
+      let_the_port_look(port->port());
+      EXPECT_TRUE(accepted->is_open()) << "a peer that may still read keeps its connection";
+      reset_connection(socket);
+      let_the_port_look(port->port());
+      EXPECT_FALSE(accepted->is_open()) << closes_half << sends_more;
+    }
+  }
+  may_answer.set_value();
+}
+
+TEST(HttpPortTest, AClientThatClosesItsHalfStillGetsItsAnswer) {
+  std::promise<void> may_answer;
+  const auto port = started(handlers_that_hold_status(may_answer));
+  ASSERT_TRUE(port);
+  const int socket = ask_without_reading(port->port(), "/status", 1).front();
+  ::shutdown(socket, SHUT_WR);
+  let_the_port_look(port->port());
+  may_answer.set_value();
+  char bytes[16] = {};
+  EXPECT_GT(::recv(socket, bytes, sizeof bytes, 0), 0);
+  EXPECT_THAT(std::string(bytes, 8), "HTTP/1.1");
+  ::close(socket);
+}
+
 TEST(HttpPortTest, MoreRequestsThanMayWaitAreToldSo) {
   std::promise<void> may_answer;
   const auto port = started(handlers_that_hold_status(may_answer));
@@ -278,13 +355,11 @@ TEST(HttpPortTest, MoreRequestsThanMayWaitAreToldSo) {
   std::string last;
   for (int i = 0; i < 60 && !last.starts_with("HTTP/1.1 503"); ++i) {
     const int socket = ask_without_reading(port->port(), "/status", 1).front();
-    const linger gone_at_once{.l_onoff = 1, .l_linger = 0};
-    setsockopt(socket, SOL_SOCKET, SO_LINGER, &gone_at_once, sizeof gone_at_once);
     EXPECT_THAT(get(port->port(), "/healthz"), StartsWith("HTTP/1.1 200"));  // the request before it was read
     char bytes[16] = {};
     const ssize_t got = ::recv(socket, bytes, sizeof bytes, MSG_DONTWAIT);
     if (got > 0) last.assign(bytes, static_cast<size_t>(got));
-    ::close(socket);
+    reset_connection(socket);
   }
   EXPECT_THAT(last, StartsWith("HTTP/1.1 503"));
   may_answer.set_value();
