@@ -221,7 +221,7 @@ void Job::activated(uint64_t lineage, TimeNs now) {
 void Job::on_switch_word(const protocol::Member& from, const protocol::Heartbeat& said, TimeNs now, Actions& actions) {
   if (!words_ || from.state != protocol::MemberState::kSynced) return;
   words_->on_word(from, said.switch_state, members_.view(), actions);
-  words_->on_progress(from.worker, said.switch_wait, said.switch_steps, now);
+  words_->on_progress(from, said.switch_wait, said.switch_steps, now);
 }
 
 void Job::path_changed(std::string because, TimeNs now) { words_->changed(std::move(because), now); }
