@@ -58,8 +58,10 @@ TEST_F(AcceptLimit, AConnectionOverItIsClosedAndCountsAsGone) {
   set_accept_limit(std::numeric_limits<uint64_t>::max());
   const Descriptor taken = connect();
   ASSERT_TRUE(wait(listener));
+  const uint64_t before = accepted_connections();
   const int accepted = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
   EXPECT_GE(accepted, 0);
+  EXPECT_EQ(accepted_connections(), before + 1) << "those that were closed at once are not among them";
   ::close(accepted);
 }
 
