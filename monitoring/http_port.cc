@@ -247,7 +247,7 @@ void HttpPort::Impl::accept_all(const Descriptor& listener, TimeNs now) {
     Descriptor socket = accept_one(listener);
     if (!socket && taken > 0) return;
     // The listener is readable, so that there is one. Later ones may be none: the system looks for a descriptor first.
-    if (!socket && (errno == EMFILE || errno == ENFILE) && (make_room() || spend_spare()))
+    if (!socket && (errno == EMFILE || errno == ENFILE) && (spend_spare() || make_room()))
       socket = accept_one(listener);
     if (!socket) {
       // Anything else passes: the connection is gone. Without room the listener stays readable.
