@@ -206,8 +206,8 @@ Job::Wish Job::cut_or_end(CutChoice choice) const {
   std::vector<uint32_t> joined;
   for (const protocol::Member& member : members_.all()) joined.push_back(member.worker);
   wish.because = fmt::format(
-      "job '{}': all workers that had its weights are gone, and worker {}, which joined them, does not return from "
-      "a state of its own (--state): start all workers again",
+      "job '{}': all workers that had its weights are gone. These workers joined later and have no state of their own "
+      "(--state): {}. Start all workers again",
       setup_.spec.name, fmt::join(joined, ", "));
   return wish;
 }
