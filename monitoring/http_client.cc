@@ -111,7 +111,8 @@ Result<HttpReply> http_get(std::string_view address, const std::string& path, in
                 at + " does not answer: does a process listen there? (" + socket.error().message + ")");
   }
   const TimeNs deadline = monotonic_now_ns() + TimeNs{timeout_ms} * kNsPerMs;
-  const std::string request = "GET " + path + " HTTP/1.1\r\nHost: " + at + "\r\nConnection: close\r\n\r\n";
+  // HTTP/1.0: a server may send no chunks, which this client does not put together.
+  const std::string request = "GET " + path + " HTTP/1.0\r\nHost: " + at + "\r\nConnection: close\r\n\r\n";
   std::string bytes;
   const ReplyEnd end = send_all(*socket, request, deadline) ? read_reply(*socket, deadline, bytes) : ReplyEnd::kBroken;
   std::optional<HttpReply> reply = end == ReplyEnd::kWhole ? parse_reply(bytes) : std::nullopt;

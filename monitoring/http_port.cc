@@ -18,10 +18,11 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "monitoring/descriptor.h"
+#include "kernels/base/descriptor.h"
 #include "monitoring/http_address.h"
 #include "monitoring/http_exchange.h"
 #include "monitoring/http_sockets.h"
+#include "monitoring/open_files.h"
 #include "monitoring/request_threads.h"
 #include "monitoring/status_page.h"
 
@@ -226,7 +227,14 @@ void HttpPort::Impl::poll_all(TimeNs now) {
     [[maybe_unused]] const ssize_t taken = ::read(wake_.number(), &times, sizeof times);
   }
   for (size_t at = 0; at < numbers.size(); ++at) {
-    if ((items[first + at].revents & ~POLLOUT) != 0) read(numbers[at], connections_.at(numbers[at]), now);
+    const int events = items[first + at].revents;
+    Connection& connection = connections_.at(numbers[at]);
+    // poll() reports these unasked, and for ever. Both directions are closed then: no peer can take an answer.
+    if ((events & (POLLERR | POLLHUP | POLLNVAL)) != 0) {
+      connection.exchange.on_broken();
+    } else if ((events & POLLIN) != 0) {
+      read(numbers[at], connection, now);
+    }
   }
   for (size_t at = 0; at < listeners_.sockets.size(); ++at) {
     if (items[1 + at].revents != 0) accept_all(listeners_.sockets[at], now);
@@ -239,7 +247,7 @@ void HttpPort::Impl::accept_all(const Descriptor& listener, TimeNs now) {
     Descriptor socket = accept_one(listener);
     if (!socket && taken > 0) return;
     // The listener is readable, so that there is one. Later ones may be none: the system looks for a descriptor first.
-    if (!socket && (errno == EMFILE || errno == ENFILE) && (make_room() || spend_spare()))
+    if (!socket && (errno == EMFILE || errno == ENFILE) && (spend_spare() || make_room()))
       socket = accept_one(listener);
     if (!socket) {
       // Anything else passes: the connection is gone. Without room the listener stays readable.
@@ -341,7 +349,7 @@ Result<std::unique_ptr<HttpPort>> HttpPort::start(std::string_view address, std:
                                     std::string(flag) + " (port 0: any free one)");
   }
   Descriptor wake(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!wake) return fail(ErrorCode::kIo, "no file descriptor is left for HTTP: raise the limit (ulimit -n)");
+  if (!wake) return fail(ErrorCode::kIo, std::string("no file descriptor is left for HTTP: ") + kRaiseOpenFiles);
   std::unique_ptr<HttpPort> port(
       new HttpPort(std::make_unique<Impl>(std::move(handlers), std::move(*listeners), std::move(wake))));
   port->impl_->start();

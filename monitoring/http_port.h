@@ -25,12 +25,12 @@ struct HttpHandlers {
 ///   /healthz   200 "ok", or 503 and the reason
 ///   /status    200, JSON
 ///   /          200, a page that shows /status and follows it
-/// and 404 for other paths, 405 for other methods. Nothing can be changed through it, and it asks nobody who they are: it
+/// and 404 for other paths, 405 for other methods. Nothing can be changed through it, and it authenticates no client: it
 /// belongs on the loopback address or in a network that is trusted to read.
 ///
-/// Limits   32 connections: one more ends the oldest whose request is not whole, or the oldest. One request a connection; 3 s for
-///          the whole of it, 10 s to take the whole answer; 8 KiB of request line and headers, no request body. Two threads
-///          make /metrics and /status; 32 more such requests wait, further ones get 503.
+/// Limits   32 connections: one more ends the oldest whose answer is not under way, or the oldest. One request a
+///          connection; 3 s for the whole of it, 10 s to take the whole answer; 8 KiB of request line and headers, no
+///          request body. Two threads make /metrics and /status; 32 more such requests wait, further ones get 503.
 /// Health   waits for no other request, and for no other connection.
 class HttpPort {
  public:

@@ -4,8 +4,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/descriptor.h"
 #include "kernels/base/result.h"
-#include "monitoring/descriptor.h"
 #include "monitoring/http_address.h"
 #include "protocol/host_lookup.h"
 
@@ -19,12 +19,14 @@ struct HttpListeners {
 
 /// Listens on every address of the host that is this machine's; port 0: any port that is free on all of them.
 ///
-/// Errors  invalid_argument: the name is not known. io: in use, or none of the addresses is this machine's.
+/// Cost    a name: the system's resolver, which may take seconds.
+/// Errors  conflict: in use. io: the name is not known, or none of its addresses is this machine's.
 Result<HttpListeners> listen_on_host(const HttpAddress& address,
                                      const protocol::HostResolver& resolver = protocol::look_up_host);
 
 /// Connects to the first address of the host that accepts, in the resolver's order. Each has its share of the time.
 ///
+/// Cost    a name: the system's resolver besides, which may take seconds.
 /// Errors  unavailable: the name is not known, or none accepts within timeout_ms.
 Result<Descriptor> connect_to_host(const HttpAddress& address, int timeout_ms,
                                    const protocol::HostResolver& resolver = protocol::look_up_host);

@@ -20,6 +20,7 @@ void RequestThreads::shutdown() {
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;
+    waiting_.clear();
   }
   job_or_end_.notify_all();
   for (std::thread& thread : threads_) thread.join();

@@ -20,7 +20,7 @@ class RequestThreads {
   /// Queues a job, without waiting. False: as many jobs wait as may.
   bool enqueue(std::function<void()> job);
 
-  /// Runs what is queued, then joins the threads. Once is enough; further calls do nothing.
+  /// Drops the jobs that wait, lets those that run end, and joins the threads. Further calls do nothing.
   void shutdown();
 
  private:

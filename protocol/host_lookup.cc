@@ -16,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "kernels/base/descriptor.h"
 #include "protocol/datagram/packet_sink.h"
 
 namespace millrace::protocol {
@@ -46,10 +47,8 @@ std::optional<HostAddress> host_address_of(const addrinfo& found) {
 }
 
 bool machine_has_ipv6() {
-  const int socket = ::socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (socket < 0) return errno != EAFNOSUPPORT;
-  ::close(socket);
-  return true;
+  const Descriptor socket(::socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  return socket || errno != EAFNOSUPPORT;
 }
 
 std::string resolver_words(int failed) {
@@ -89,12 +88,9 @@ Result<std::vector<HostAddress>> look_up_host(const std::string& host) {
 }
 
 struct HostLookup::State {
-  explicit State(int ready_descriptor) : ready(ready_descriptor) {}
-  ~State() { ::close(ready); }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
+  explicit State(Descriptor ready_descriptor) : ready(std::move(ready_descriptor)) {}
 
-  const int ready;  ///< an eventfd
+  const Descriptor ready;  ///< an eventfd
   std::mutex mutex;
   std::optional<Result<std::vector<HostAddress>>> answer;
 };
@@ -103,11 +99,11 @@ HostLookup::HostLookup(std::shared_ptr<State> state) : state_(std::move(state)) 
 HostLookup::~HostLookup() = default;
 
 Result<std::unique_ptr<HostLookup>> HostLookup::start(HostResolver resolver, std::string host) {
-  const int ready = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (ready < 0) {
+  Descriptor ready(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!ready) {
     return fail(ErrorCode::kIo, "cannot look up the host '" + host + "': " + std::generic_category().message(errno));
   }
-  auto state = std::make_shared<State>(ready);
+  auto state = std::make_shared<State>(std::move(ready));
   std::unique_ptr<HostLookup> lookup(new HostLookup(state));
   try {
     std::thread([state, resolve = std::move(resolver), host] {
@@ -120,7 +116,7 @@ Result<std::unique_ptr<HostLookup>> HostLookup::start(HostResolver resolver, std
       const std::lock_guard lock(state->mutex);
       state->answer = std::move(found);
       const uint64_t one = 1;
-      [[maybe_unused]] const ssize_t written = ::write(state->ready, &one, sizeof one);
+      [[maybe_unused]] const ssize_t written = ::write(state->ready.number(), &one, sizeof one);
     }).detach();
   } catch (const std::system_error& problem) {
     return fail(ErrorCode::kIo, "cannot look up the host '" + host + "': no thread for it: " + problem.what());
@@ -128,7 +124,7 @@ Result<std::unique_ptr<HostLookup>> HostLookup::start(HostResolver resolver, std
   return lookup;
 }
 
-int HostLookup::descriptor() const { return state_->ready; }
+int HostLookup::descriptor() const { return state_->ready.number(); }
 
 std::optional<Result<std::vector<HostAddress>>> HostLookup::take() {
   const std::lock_guard lock(state_->mutex);

@@ -11,7 +11,7 @@
 
 #include "kernels/base/result.h"
 
-/// Host names to addresses, for every part of this program that speaks ZeroMQ or UDP: neither tries a name's second address.
+/// Looks up host names for ZeroMQ, UDP and HTTP. ZeroMQ would try only a name's first address.
 namespace millrace::protocol {
 
 /// One address of a host.

@@ -9,7 +9,7 @@
 namespace millrace::protocol {
 namespace {
 
-constexpr uint16_t kRecordVersion = 4;  ///< raised with every change of the bytes: WIRE_FORMAT.md, "Versions"
+constexpr uint16_t kRecordVersion = 5;  ///< raised with every change of the bytes: WIRE_FORMAT.md, "Versions"
 constexpr size_t kChecksumBytes = sizeof(uint64_t);
 
 void put_view(const JobView& view, ByteWriter& writer) {
@@ -96,6 +96,7 @@ ByteBuffer encode_job_record(const JobRecord& record) {
     writer.put(worker);
     writer.put(life);
   }
+  writer.put(static_cast<uint8_t>(record.workers_return));
   writer.put(hash64(ByteSpan(bytes)));
   return bytes;
 }
@@ -120,6 +121,7 @@ Result<JobRecord> decode_job_record(ByteSpan bytes) {
     worker = reader.get<uint32_t>();
     life = reader.get<uint64_t>();
   }
+  record.workers_return = reader.flag();
   if (!reader.at_end()) return malformed();
   return record;
 }

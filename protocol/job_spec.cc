@@ -123,10 +123,11 @@ std::string first_word_that_differs(std::string_view ours, std::string_view thei
   for (const std::string_view word : here) {
     if (std::ranges::find(there, word) != there.end()) continue;
     const auto other = std::ranges::find(there, key_of(word), key_of);
-    return fmt::format("{} here, {} there", word, other == there.end() ? "nothing of it" : *other);
+    if (other == there.end()) return fmt::format("{} here, no {} there", word, key_of(word));
+    return fmt::format("{} here, {} there", word, *other);
   }
   for (const std::string_view word : there) {
-    if (std::ranges::find(here, word) == here.end()) return fmt::format("nothing of it here, {} there", word);
+    if (std::ranges::find(here, word) == here.end()) return fmt::format("no {} here, {} there", key_of(word), word);
   }
   return "the same words in another order";
 }

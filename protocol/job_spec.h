@@ -230,7 +230,7 @@ std::string_view store_begin_name(StoreBegin value);
 
 /// One sentence naming the first field in which two specifications differ, in the words of the command line: "select: none
 /// here, topk there", "codec_up: qsgd_bits 4 here, 8 there", "tensor 'w': dimension 10 here, 12 there", "recipe: lr=1
-/// here, lr=0.01 there". The recipe comes after all others.
+/// here, lr=0.01 there", "recipe: l2=0 here, no l2 there". The recipe comes after all others.
 std::string first_difference(const JobSpec& ours, const JobSpec& theirs);
 
 /// Whether workers hold updates back until several members have them.

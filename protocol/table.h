@@ -19,6 +19,7 @@ struct JobRecord {
   JobView view;
   ByteBuffer spec;                                        ///< encode_job_spec
   std::vector<std::pair<uint32_t, uint64_t>> last_lives;  ///< last life ever given to a worker, members or not
+  bool workers_return = false;  ///< a member's first Hello asked to return: its processes do when they are restarted
 };
 
 /// The linearizable table of membership: one machine's SQLite file, in-memory for tests, later etcd. Every change of a job is one

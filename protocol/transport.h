@@ -75,7 +75,7 @@ class Listener {
  public:
   /// Listens on every address of the host that is this machine's.
   ///
-  /// address  "tcp://host:port"; port 0 takes a free one.
+  /// address  "tcp://host:port"; port 0 takes a free one. An interface's name is not taken: give its address.
   /// Cost     where the host is a name: the system's resolver, which may take seconds.
   /// Errors   io: the port is in use, the name is not known, or none of its addresses is this machine's; the sentence says
   ///          what to do.

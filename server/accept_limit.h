@@ -12,6 +12,10 @@ namespace millrace::server {
 void set_accept_limit(uint64_t below);
 uint64_t accept_limit();
 
+/// Counts a connection that accept4() gave its caller, and how many it gave since the process began.
+void count_accepted();
+uint64_t accepted_connections();
+
 /// Counts a connection that was closed at once, and how many were since the last call.
 void count_over_accept_limit();
 uint64_t take_over_accept_limit();

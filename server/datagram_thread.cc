@@ -21,7 +21,6 @@ namespace {
 
 using switch_agg::AggregatorEvent;
 
-/// Where a datagram's header has its job.
 /// The thread waits for packets so long: with jobs the timers of their epochs run beside it, without it looks for wishes.
 constexpr int kWaitMs = 1;
 constexpr int kIdleWaitMs = 20;

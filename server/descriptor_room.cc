@@ -55,16 +55,16 @@ std::string DescriptorRoom::warning(const Limits& limits) const {
 }
 
 Status DescriptorRoom::judge_worker(TimeNs now) {
-  if (!used_ || now - counted_at_ >= kCountFilesEvery) {
+  const uint64_t accepted = options_.accepted();
+  const bool may_be_over = used_ && *used_ <= may_admit_until() && *used_ + (accepted - accepted_) > may_admit_until();
+  if (!used_ || may_be_over || now - counted_at_ >= kCountFilesEvery) {
     used_ = options_.count();
+    accepted_ = accepted;
     counted_at_ = now;
   }
   if (!used_) return {};
   // The worker's own connection is among them.
-  if (*used_ <= may_admit_until()) {
-    ++*used_;
-    return {};
-  }
+  if (*used_ <= may_admit_until()) return {};
   return fail(
       ErrorCode::kLimitExceeded,
       fmt::format("this shard may open {} files, {} are open, and it keeps {} for itself: it takes no more workers; {}",

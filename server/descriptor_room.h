@@ -25,6 +25,7 @@ class DescriptorRoom {
     uint64_t limit = 0;   ///< of open files
     uint32_t shards = 1;  ///< of the cluster: each is a connection
     std::function<std::optional<uint64_t>()> count = {};
+    std::function<uint64_t()> accepted = [] { return uint64_t{0}; };  ///< connections since the process began
   };
   explicit DescriptorRoom(Options options);
 
@@ -42,7 +43,8 @@ class DescriptorRoom {
 
   Options options_;
   uint64_t kept_ = 0;
-  std::optional<uint64_t> used_;  ///< as last counted, and who was admitted since
+  std::optional<uint64_t> used_;  ///< as last counted
+  uint64_t accepted_ = 0;         ///< before that count: as many descriptors may have come since as connections did
   TimeNs counted_at_ = 0;
 };
 

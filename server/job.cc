@@ -206,8 +206,8 @@ Job::Wish Job::cut_or_end(CutChoice choice) const {
   std::vector<uint32_t> joined;
   for (const protocol::Member& member : members_.all()) joined.push_back(member.worker);
   wish.because = fmt::format(
-      "job '{}': all workers that had its weights are gone, and worker {}, which joined them, does not return from "
-      "a state of its own (--state): start all workers again",
+      "job '{}': all workers that had its weights are gone. These workers joined later and have no state of their own "
+      "(--state): {}. Start all workers again",
       setup_.spec.name, fmt::join(joined, ", "));
   return wish;
 }
@@ -221,7 +221,7 @@ void Job::activated(uint64_t lineage, TimeNs now) {
 void Job::on_switch_word(const protocol::Member& from, const protocol::Heartbeat& said, TimeNs now, Actions& actions) {
   if (!words_ || from.state != protocol::MemberState::kSynced) return;
   words_->on_word(from, said.switch_state, members_.view(), actions);
-  words_->on_progress(from.worker, said.switch_wait, said.switch_steps, now);
+  words_->on_progress(from, said.switch_wait, said.switch_steps, now);
 }
 
 void Job::path_changed(std::string because, TimeNs now) { words_->changed(std::move(because), now); }

@@ -66,7 +66,6 @@ std::optional<protocol::PeerId> Members::connect(uint32_t worker, protocol::Peer
   link.peer = std::move(peer);
   link.weights = process.weights;
   link.returns = link.returns || process.returns;
-  link.came_back = link.came_back || (process.returns && process.begins);
   look_at_weights();
   link.heard = now;
   return old;
@@ -100,10 +99,6 @@ TimeNs Members::silence_of_all(TimeNs now) const {
   TimeNs heard = links_.empty() ? now : 0;
   for (const auto& [worker, link] : links_) heard = std::max(heard, link.heard);
   return now - std::min(now, heard);
-}
-
-bool Members::any_returns() const {
-  return std::ranges::any_of(links_, [](const auto& each) { return each.second.came_back; });
 }
 
 bool Members::any_may_carry_on() const {

@@ -29,7 +29,6 @@ class Members {
   struct Process {
     Weights weights = Weights::kNone;
     bool returns = false;  ///< it asks to take the place of an earlier process of its worker, or has been in the job
-    bool begins = false;   ///< it has not been in the job
   };
 
   struct Link {
@@ -39,7 +38,6 @@ class Members {
     bool finishing = false;  ///< said that it pushes nothing more
     Weights weights = Weights::kNone;
     bool returns = false;     ///< asked to, under this life
-    bool came_back = false;   ///< its first Hello asked to return: its worker's processes return when restarted
     bool was_synced = false;  ///< under this life
   };
   struct Adopted {
@@ -77,8 +75,6 @@ class Members {
   std::vector<protocol::Member> silent(TimeNs now, TimeNs silence) const;
   /// Returns for how long no member has been heard; 0 without members.
   TimeNs silence_of_all(TimeNs now) const;
-  /// Returns whether a member's first Hello said that it returns: the job's workers do when they are started again.
-  bool any_returns() const;
   /// Returns whether a member may begin the log again from its own state [10]: it took part, or is its worker's first
   /// process, or asked to return. A process that joined a running job has no state of that job.
   bool any_may_carry_on() const;

@@ -87,6 +87,7 @@ Result<Change> join(protocol::JobRecord& record, const Joiner& joiner, const pro
     view.members.insert(at, member);
   }
   if (view.members.size() >= spec.workers) view.started = true;
+  record.workers_return = record.workers_return || joiner.returns;
   return Change::kChanged;
 }
 

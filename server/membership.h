@@ -40,6 +40,7 @@ struct Joiner {
   uint64_t nonce = 0;
   uint64_t replaces =
       0;  ///< the life of an earlier process of the worker that may go: silent, and said to be over; 0: none
+  bool returns = false;  ///< its first Hello asks to return: the worker's processes do when they are restarted
 };
 
 /// Makes the worker a member under a new life: synced while the job has not started (the join that makes spec.workers members

@@ -237,8 +237,10 @@ Status ShardProcess::Loop::open() {
 }
 
 Status ShardProcess::Loop::share_descriptors() {
-  room_.emplace(DescriptorRoom::Options{
-      .limit = monitoring::open_file_limit(), .shards = options_.shards, .count = monitoring::open_file_count});
+  room_.emplace(DescriptorRoom::Options{.limit = monitoring::open_file_limit(),
+                                        .shards = options_.shards,
+                                        .count = monitoring::open_file_count,
+                                        .accepted = accepted_connections});
   if (const Status enough = room_->judge_start(); !enough) return enough;
   set_accept_limit(room_->accept_below());
   if (const std::string warning = room_->warning(options_.limits); !warning.empty())

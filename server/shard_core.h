@@ -130,10 +130,11 @@ class ShardCore {
     };
     std::string name;
     TimeNs since = 0;
-    uint32_t dead_after_ms = 0;
+    uint32_t kept_ms = 0;
     Fate fate = Fate::kOver;
 
-    bool due(TimeNs now) const { return now >= since + static_cast<TimeNs>(dead_after_ms) * kNsPerMs; }
+    TimeNs due_at() const { return since + TimeNs{kept_ms} * kNsPerMs; }
+    bool due(TimeNs now) const { return now >= due_at(); }
   };
   /// For people who ask what became of a job.
   struct Ended {
@@ -220,6 +221,8 @@ class ShardCore {
   uint64_t replaceable_life(uint64_t job, const protocol::Header& header, const protocol::Hello& hello, TimeNs now);
   std::optional<Error> of_dead_run(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
                                    Actions& actions);
+  /// Returns for how long a job whose workers are all silent keeps its name: longer where their processes return.
+  uint32_t kept_without_workers_ms(const protocol::JobRecord& record, uint32_t dead_after_ms) const;
   std::string time_in_the_way(uint64_t number, uint32_t worker, TimeNs now);
   std::optional<Error> left_behind(const protocol::JobRecord& record, const protocol::JobSpec& theirs,
                                    const protocol::Header& header, const protocol::Hello& hello, TimeNs now);

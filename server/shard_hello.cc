@@ -35,12 +35,12 @@ bool worth_retrying(ErrorCode code) {
   return code == ErrorCode::kUnavailable || code == ErrorCode::kIo || code == ErrorCode::kTimeout;
 }
 
-Members::Process process_of(const protocol::Header& header, const protocol::Hello& hello) {
+Members::Process process_of(const protocol::Hello& hello) {
   const bool takes_merged = (hello.capabilities & protocol::kTakesMerged) != 0;
   const auto weights = !hello.has_weights ? Members::Weights::kNone
                        : takes_merged     ? Members::Weights::kTakeMerged
                                           : Members::Weights::kAttached;
-  return {weights, hello.returns, header.life == 0};
+  return {weights, hello.returns};
 }
 
 /// Returns the silence after which a member may be dead.
@@ -50,6 +50,16 @@ TimeNs doubtful_after(const protocol::JobSpec& spec) {
 
 std::string seconds_of(TimeNs ns) {
   return fmt::format("{:.1f} s", static_cast<double>(std::max<TimeNs>(ns, 0)) / static_cast<double>(kNsPerS));
+}
+
+/// Returns what a process that does not return is told of an earlier run that has its job's name for `wait` longer.
+/// returns  whether the workers of that run do when they are restarted: then it is no use to wait with a connection open.
+Error not_free_yet(const std::string& earlier, bool returns, uint32_t worker, TimeNs wait) {
+  if (!returns) return {ErrorCode::kUnavailable, fmt::format("{}: its name is free in {}", earlier, seconds_of(wait))};
+  return {ErrorCode::kIdentityInUse,
+          fmt::format("{}; its workers return when restarted, but this process of worker {} does not: start it with "
+                      "--state as before, or wait {} until the name is free, or take another name",
+                      earlier, worker, seconds_of(wait))};
 }
 
 /// Whether it may become a member: who comes to a job that runs, and who comes without weights where they are needed.
@@ -120,7 +130,7 @@ void ShardCore::on_hello(const protocol::PeerId& from, const protocol::Header& h
   count(Metric::kWorkerHandshakes, "accepted", actions);
   Job& job = *admitted->job;
   const protocol::Member& member = admitted->member;
-  const auto replaced = job.members().connect(member.worker, from, process_of(header, hello), now);
+  const auto replaced = job.members().connect(member.worker, from, process_of(hello), now);
   if (replaced) sessions_.erase(*replaced);
   const auto other = sessions_.find(from);
   if (other != sessions_.end() && (other->second.job != job.view().job || other->second.worker != member.worker)) {
@@ -205,9 +215,10 @@ std::optional<Error> ShardCore::of_dead_run(const protocol::Header& header, cons
   if (!job || hello.returns || header.job != 0 || !job->view().started || job->view().members.empty()) return {};
   const TimeNs silence = job->members().silence_of_all(now);
   if (silence < doubtful_after(job->spec())) return {};
-  const bool returns = job->members().any_returns();
-  const uint32_t least = returns ? config_.limits.abandon_ms : 0;
-  const TimeNs free_after = static_cast<TimeNs>(std::max(job->spec().dead_after_ms, least)) * kNsPerMs;
+  const Result<std::optional<protocol::JobRecord>> record = table_.read_job(job->view().job);
+  if (!record) return record.error();
+  if (!*record) return {};
+  const TimeNs free_after = TimeNs{kept_without_workers_ms(**record, job->spec().dead_after_ms)} * kNsPerMs;
   if (silence >= free_after) {
     end_in_table(*job,
                  {ErrorCode::kStale, fmt::format("job '{}': none of its workers has been heard for {}, and a new "
@@ -218,13 +229,11 @@ std::optional<Error> ShardCore::of_dead_run(const protocol::Header& header, cons
   }
   const std::string earlier = fmt::format("job '{}' is an earlier run's, none of whose workers has been heard for {}",
                                           hello.spec.name, seconds_of(silence));
-  const std::string wait = seconds_of(free_after - silence);
-  if (!returns) return Error{ErrorCode::kUnavailable, fmt::format("{}: its name is free in {}", earlier, wait)};
-  return Error{
-      ErrorCode::kIdentityInUse,
-      fmt::format("{}; its workers return when restarted, but this process of worker {} does not: start it with "
-                  "--state as before, or wait {} until the name is free, or take another name",
-                  earlier, header.worker, wait)};
+  return not_free_yet(earlier, (*record)->workers_return, header.worker, free_after - silence);
+}
+
+uint32_t ShardCore::kept_without_workers_ms(const protocol::JobRecord& record, uint32_t dead_after_ms) const {
+  return std::max(dead_after_ms, record.workers_return ? config_.limits.abandon_ms : 0);
 }
 
 /// Returns for how long a process that is still a member keeps its number. Empty: this shard does not know the member.
@@ -243,7 +252,10 @@ Result<protocol::JobRecord> ShardCore::join_job(const protocol::JobRecord& recor
                                                 std::optional<Error>& refused) {
   const protocol::ShardEntry own{neighbours_[config_.shard].entry.address, config_.life,
                                  neighbours_[config_.shard].entry.datagrams};
-  const Joiner joiner{header.worker, hello.nonce, replaceable_life(record.view.job, header, hello, now)};
+  const Joiner joiner{.worker = header.worker,
+                      .nonce = hello.nonce,
+                      .replaces = replaceable_life(record.view.job, header, hello, now),
+                      .returns = hello.returns && header.life == 0};
   return change_job(table_, record.view.job, [&](protocol::JobRecord& at) -> Result<Change> {
     refused.reset();
     protocol::JobRecord claimed_only = at;
@@ -281,12 +293,14 @@ std::optional<Error> ShardCore::left_behind(const protocol::JobRecord& record, c
   const protocol::Member* member = find_member(view, header.worker);
   const bool in_the_way = theirs != hello.spec || (member && member->nonce != hello.nonce && !hello.returns);
   if (!in_the_way) return std::nullopt;
-  lost_.try_emplace(view.job, LostJob{record.name, now, theirs.dead_after_ms, LostJob::Fate::kUnlessReopened});
-  return Error{
-      ErrorCode::kUnavailable,
-      fmt::format("an earlier run of job '{}' was not ended; its name is free once its workers have been silent "
-                  "for {} ms",
-                  record.name, theirs.dead_after_ms)};
+  const uint32_t kept_ms = kept_without_workers_ms(record, theirs.dead_after_ms);
+  const LostJob& waits =
+      lost_.try_emplace(view.job, LostJob{record.name, now, kept_ms, LostJob::Fate::kUnlessReopened}).first->second;
+  return not_free_yet(
+      fmt::format("job '{}' is an earlier run's, which was not ended and none of whose workers has been "
+                  "heard since this shard started",
+                  record.name),
+      record.workers_return && !hello.returns, header.worker, waits.due_at() - now);
 }
 
 Result<ShardCore::Admitted> ShardCore::admit(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,

@@ -45,7 +45,8 @@ std::string sentence_of(const protocol::Body& last_word) {
 std::string not_ended(std::string_view name, uint64_t number) {
   return fmt::format(
       "job '{}' ({}) is over, and the membership table could not be told: its name stays taken until its workers have "
-      "left it at another shard; or, once this shard is started again, for dead_after_ms after somebody asks for it",
+      "left it at another shard; or, once this shard is started again, for dead_after_ms after a worker asks for it "
+      "(--abandon-seconds where the job's workers return)",
       name, number);
 }
 

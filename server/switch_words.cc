@@ -76,13 +76,15 @@ void SwitchWords::changed(std::string because, TimeNs now) {
   ++changes_;
 }
 
-void SwitchWords::on_progress(uint32_t worker, protocol::Heartbeat::SwitchWait wait, uint64_t steps, TimeNs now) {
+void SwitchWords::on_progress(const protocol::Member& from, protocol::Heartbeat::SwitchWait wait, uint64_t steps,
+                              TimeNs now) {
   if (wait == protocol::Heartbeat::SwitchWait::kNotSaid) return;
-  const auto [at, first] = progress_.try_emplace(worker);
+  const auto [at, first] = progress_.try_emplace(from.worker);
   Progress& progress = at->second;
-  const bool moved = first || progress.steps != steps;
+  const bool moved = first || progress.life != from.life || progress.steps != steps;
   if (moved) progress.moved_at = now;
   if (moved || progress.wait != wait) progress.waits_since = now;
+  progress.life = from.life;
   progress.wait = wait;
   progress.steps = steps;
 }
@@ -91,7 +93,7 @@ void SwitchWords::add_progress(SwitchPathStatus& status, const protocol::JobView
   TimeNs moved_at = 0;
   for (const protocol::Member& member : view.members) {
     const auto at = progress_.find(member.worker);
-    if (at == progress_.end()) continue;
+    if (at == progress_.end() || at->second.life != member.life) continue;
     const Progress& progress = at->second;
     moved_at = std::max(moved_at, progress.moved_at);
     status.waits.push_back({.worker = member.worker,

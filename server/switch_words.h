@@ -38,7 +38,7 @@ class SwitchWords {
   std::optional<Change> wanted(const protocol::JobView& view, std::span<const protocol::Member> synced) const;
   void changed(std::string because, TimeNs now);
   /// What a member waits for, and how many steps are over there. REQUIRES: as on_word().
-  void on_progress(uint32_t worker, protocol::Heartbeat::SwitchWait wait, uint64_t steps, TimeNs now);
+  void on_progress(const protocol::Member& from, protocol::Heartbeat::SwitchWait wait, uint64_t steps, TimeNs now);
 
   void add_status(SwitchPathStatus& status, const protocol::JobView& view, TimeNs now) const;
 
@@ -49,6 +49,7 @@ class SwitchWords {
   std::string job_;
   struct Progress {
     protocol::Heartbeat::SwitchWait wait = protocol::Heartbeat::SwitchWait::kNotSaid;
+    uint64_t life = 0;  ///< that said so: the steps of another process are others
     uint64_t steps = 0;
     TimeNs moved_at = 0;     ///< its steps have changed
     TimeNs waits_since = 0;  ///< since then its wait and its step are unchanged

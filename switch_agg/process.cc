@@ -125,7 +125,9 @@ Status SwitchProcess::Impl::open() {
   Result<uint64_t> seed = random_seed();
   if (!seed) return std::unexpected(seed.error());
   wake_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (wake_ < 0) return fail(ErrorCode::kIo, "no file descriptor is left for this process (ulimit -n)");
+  if (wake_ < 0)
+    return fail(ErrorCode::kIo,
+                fmt::format("no file descriptor is left for this process: {}", monitoring::kRaiseOpenFiles));
   Result<Ports> opened = open_ports(options_);
   if (!opened) return std::unexpected(opened.error());
   address_ = std::move(opened->address);

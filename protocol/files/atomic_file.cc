@@ -80,10 +80,11 @@ bool is_anothers(const struct statx& file, const struct statx& folder) {
   return (folder.stx_mode & S_ISVTX) != 0 && user != 0 && file.stx_uid != user && folder.stx_uid != user;
 }
 
-/// Writes the bytes into a new file in `folder`, and returns its path. Empty: it could not be written whole.
-std::string keep_in(const std::string& folder, const std::string& name, ByteSpan bytes, mode_t mode) {
-  std::string path = folder + "/" + name + ".kept-" + std::to_string(getpid());
-  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
+/// Writes the bytes into a new file in `folder`, for its owner alone: others may look into this folder, and could not into the
+/// one that was asked for. Returns its path. Empty: it could not be written whole.
+std::string keep_in(const std::string& folder, const std::string& name, ByteSpan bytes) {
+  std::string path = folder + "/" + name + ".kept-XXXXXX";
+  const int descriptor = mkostemp(path.data(), O_CLOEXEC);
   if (descriptor < 0) return {};
   const bool whole = write_all(descriptor, bytes) && fsync(descriptor) == 0;
   if (close(descriptor) == 0 && whole) return path;
@@ -91,10 +92,10 @@ std::string keep_in(const std::string& folder, const std::string& name, ByteSpan
   return {};
 }
 
-std::string keep_elsewhere(const std::string& path, ByteSpan bytes, mode_t mode) {
+std::string keep_elsewhere(const std::string& path, ByteSpan bytes) {
   const char* named = std::getenv("TMPDIR");
   for (const char* folder : {".", named != nullptr ? named : "/var/tmp", "/tmp"}) {
-    if (std::string kept = keep_in(folder, name_of(path), bytes, mode); !kept.empty()) return kept;
+    if (std::string kept = keep_in(folder, name_of(path), bytes); !kept.empty()) return kept;
   }
   return {};
 }
@@ -176,7 +177,7 @@ Status AtomicFile::commit() {
   if (fsync(descriptor_) != 0) return refuse("fsync");
   if (rename(temporary_.c_str(), path_.c_str()) != 0) {
     auto refused = refuse("rename");
-    refused.error().message += "; what was to be in it is in " + temporary_;
+    refused.error().message += "; its new contents are in " + temporary_;
     let_go();
     return refused;
   }
@@ -205,8 +206,8 @@ Status write_file_atomically(const std::string& path, ByteSpan bytes, mode_t mod
     if (done) done = file->commit();
   }
   if (done || (!beside.empty() && access(beside.c_str(), F_OK) == 0)) return done;
-  const std::string kept = keep_elsewhere(path, bytes, mode);
-  if (!kept.empty()) done.error().message += "; what was to be in it is in " + kept;
+  const std::string kept = keep_elsewhere(path, bytes);
+  if (!kept.empty()) done.error().message += "; its new contents are in " + kept;
   return done;
 }
 

@@ -173,7 +173,7 @@ class Outputs(WithServers):
         model.mkdir()
         _, err = worker.communicate(timeout=TIMEOUT_S)
         self.assertEqual(worker.returncode, 6, err)
-        kept = err.strip().split("what was to be in it is in ")[1]
+        kept = err.strip().split("; its new contents are in ")[1]
         ended = run("eval", "--model", kept, "--data", data, "--json")
         self.assertEqual(ended.returncode, 0, ended.stderr)
         self.assertGreater(json.loads(ended.stdout)["accuracy"], 0.5)

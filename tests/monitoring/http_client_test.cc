@@ -126,6 +126,24 @@ TEST(HttpGet, AReplyEndsWithItsLengthOrWithItsConnection) {
   }
 }
 
+// A server may answer HTTP/1.1 in chunks, whose sizes would be taken for the body's bytes.
+TEST(HttpGet, AsksInAVersionWithoutChunks) {
+  auto listeners = listen_on_host({.host = "127.0.0.1", .port = 0});
+  ASSERT_TRUE(listeners);
+  std::string request;
+  std::thread server([&] {
+    pollfd listening{listeners->sockets.front().number(), POLLIN, 0};
+    ::poll(&listening, 1, kTimeoutMs);
+    const Descriptor peer(::accept(listening.fd, nullptr, nullptr));
+    char bytes[256];
+    for (ssize_t got; !request.ends_with("\r\n\r\n") && (got = ::recv(peer.number(), bytes, sizeof bytes, 0)) > 0;)
+      request.append(bytes, static_cast<size_t>(got));
+  });
+  EXPECT_FALSE(http_get("127.0.0.1:" + std::to_string(listeners->port), "/status?x=1", kTimeoutMs));
+  server.join();
+  EXPECT_THAT(request, ::testing::StartsWith("GET /status?x=1 HTTP/1.0\r\nHost: 127.0.0.1:"));
+}
+
 TEST(HttpGet, WhatIsNoAddressIsRefused) {
   for (const char* address : {"", "localhost", "localhost:http", "::1:9000"}) {
     EXPECT_EQ(http_get(address, "/status", kTimeoutMs).error().code, ErrorCode::kInvalidArgument) << address;

@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <future>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -270,6 +272,81 @@ TEST(HttpPortTest, HealthIsAnsweredWhereEveryConnectionWaitsForAHandler) {
   for (const int socket : asked) ::close(socket);
 }
 
+/// One of this process's descriptors, as long as it is open: its number may be another file's later.
+struct OpenFile {
+  int number = -1;
+  ino_t inode = 0;
+  bool is_open() const {
+    struct stat there = {};
+    return fstat(number, &there) == 0 && there.st_ino == inode;
+  }
+};
+
+/// Returns the port's end of the connection of `client`.
+std::optional<OpenFile> accepted_end_of(int client) {
+  sockaddr_in own{};
+  socklen_t length = sizeof own;
+  getsockname(client, reinterpret_cast<sockaddr*>(&own), &length);
+  for (const auto& open : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int number = std::stoi(open.path().filename());
+    sockaddr_in peer{};
+    length = sizeof peer;
+    if (getpeername(number, reinterpret_cast<sockaddr*>(&peer), &length) != 0 || peer.sin_family != AF_INET) continue;
+    struct stat there = {};
+    if (peer.sin_port == own.sin_port && fstat(number, &there) == 0) return OpenFile{number, there.st_ino};
+  }
+  return std::nullopt;
+}
+
+void reset_connection(int socket) {
+  const linger gone_at_once{.l_onoff = 1, .l_linger = 0};
+  setsockopt(socket, SOL_SOCKET, SO_LINGER, &gone_at_once, sizeof gone_at_once);
+  ::close(socket);
+}
+
+/// The answers of /healthz tell that the port's thread has looked at every connection since the first was asked for.
+void let_the_port_look(uint16_t port) {
+  for (int turns = 0; turns < 3; ++turns) EXPECT_THAT(get(port, "/healthz"), StartsWith("HTTP/1.1 200"));
+}
+
+// Such a connection is readable for ever, and has no deadline: a port that keeps it turns without a pause.
+TEST(HttpPortTest, AConnectionThatIsResetWhileItsAnswerIsMadeIsGone) {
+  std::promise<void> may_answer;
+  const auto port = started(handlers_that_hold_status(may_answer));
+  ASSERT_TRUE(port);
+  const std::string more(10'000, 'x');
+  for (const bool closes_half : {false, true}) {
+    for (const bool sends_more : {false, true}) {
+      const int socket = ask_without_reading(port->port(), "/status", 1).front();
+      let_the_port_look(port->port());
+      const std::optional<OpenFile> accepted = accepted_end_of(socket);
+      ASSERT_TRUE(accepted);
+      if (sends_more) ::send(socket, more.data(), more.size(), MSG_NOSIGNAL);
+      if (closes_half) ::shutdown(socket, SHUT_WR);
+      let_the_port_look(port->port());
+      EXPECT_TRUE(accepted->is_open()) << "a peer that may still read keeps its connection";
+      reset_connection(socket);
+      let_the_port_look(port->port());
+      EXPECT_FALSE(accepted->is_open()) << closes_half << sends_more;
+    }
+  }
+  may_answer.set_value();
+}
+
+TEST(HttpPortTest, AClientThatClosesItsHalfStillGetsItsAnswer) {
+  std::promise<void> may_answer;
+  const auto port = started(handlers_that_hold_status(may_answer));
+  ASSERT_TRUE(port);
+  const int socket = ask_without_reading(port->port(), "/status", 1).front();
+  ::shutdown(socket, SHUT_WR);
+  let_the_port_look(port->port());
+  may_answer.set_value();
+  char bytes[16] = {};
+  EXPECT_GT(::recv(socket, bytes, sizeof bytes, 0), 0);
+  EXPECT_THAT(std::string(bytes, 8), "HTTP/1.1");
+  ::close(socket);
+}
+
 TEST(HttpPortTest, MoreRequestsThanMayWaitAreToldSo) {
   std::promise<void> may_answer;
   const auto port = started(handlers_that_hold_status(may_answer));
@@ -278,13 +355,11 @@ TEST(HttpPortTest, MoreRequestsThanMayWaitAreToldSo) {
   std::string last;
   for (int i = 0; i < 60 && !last.starts_with("HTTP/1.1 503"); ++i) {
     const int socket = ask_without_reading(port->port(), "/status", 1).front();
-    const linger gone_at_once{.l_onoff = 1, .l_linger = 0};
-    setsockopt(socket, SOL_SOCKET, SO_LINGER, &gone_at_once, sizeof gone_at_once);
     EXPECT_THAT(get(port->port(), "/healthz"), StartsWith("HTTP/1.1 200"));  // the request before it was read
     char bytes[16] = {};
     const ssize_t got = ::recv(socket, bytes, sizeof bytes, MSG_DONTWAIT);
     if (got > 0) last.assign(bytes, static_cast<size_t>(got));
-    ::close(socket);
+    reset_connection(socket);
   }
   EXPECT_THAT(last, StartsWith("HTTP/1.1 503"));
   may_answer.set_value();
@@ -318,28 +393,64 @@ class FewDescriptors {
   std::vector<int> taken_;
 };
 
+/// Asks for /healthz on a socket that is there already, and closes it. Opens no descriptor.
+std::string answer_on(int socket, uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  const timeval limit{.tv_sec = 20, .tv_usec = 0};
+  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  const std::string request = "GET /healthz HTTP/1.1\r\n\r\n";
+  EXPECT_GT(::send(socket, request.data(), request.size(), MSG_NOSIGNAL), 0);
+  std::string answer;
+  char bytes[256];
+  for (ssize_t now; (now = ::recv(socket, bytes, sizeof(bytes), 0)) > 0;)
+    answer.append(bytes, static_cast<size_t>(now));
+  ::close(socket);
+  return answer;
+}
+
+TEST(HttpPortTest, WithoutDescriptorsTheSpareOneGoesBeforeAnotherClientsConnection) {
+  std::promise<void> may_answer;
+  const auto port = started(handlers_that_hold_status(may_answer));
+  ASSERT_TRUE(port);
+  const int waits = ask_without_reading(port->port(), "/status", 1).front();
+  let_the_port_look(port->port());
+  const std::optional<OpenFile> accepted = accepted_end_of(waits);
+  ASSERT_TRUE(accepted);
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  {
+    const FewDescriptors few(0);
+    EXPECT_THAT(answer_on(socket, port->port()), StartsWith("HTTP/1.1 200"));
+    EXPECT_TRUE(accepted->is_open());
+  }
+  may_answer.set_value();
+  char byte = 0;
+  EXPECT_EQ(::recv(waits, &byte, 1, 0), 1) << "its answer comes";
+  ::close(waits);
+}
+
+/// The port's spare descriptor is one of them.
+ptrdiff_t count_null_files() {
+  return std::ranges::count_if(std::filesystem::directory_iterator("/proc/self/fd"), [](const auto& open) {
+    std::error_code gone;
+    return std::filesystem::read_symlink(open.path(), gone) == "/dev/null";
+  });
+}
+
 TEST(HttpPortTest, AProcessWithoutDescriptorsStillAnswersOneAfterTheOther) {
   const auto port = started(handlers());
   ASSERT_TRUE(port);
+  const ptrdiff_t with_spare = count_null_files();
   ASSERT_THAT(get(port->port(), "/healthz"), StartsWith("HTTP/1.1 200"));
   for (int i = 0; i < 3; ++i) {
+    // The port keeps a spare descriptor again once the connection is gone; what this test takes before, it cannot have.
+    while (count_null_files() < with_spare) std::this_thread::yield();
     const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
     const FewDescriptors few(0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port->port());
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    ASSERT_EQ(::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-    const timeval limit{.tv_sec = 20, .tv_usec = 0};
-    setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-    const std::string request = "GET /healthz HTTP/1.1\r\n\r\n";
-    ASSERT_GT(::send(socket, request.data(), request.size(), MSG_NOSIGNAL), 0);
-    std::string answer;
-    char bytes[256];
-    for (ssize_t now; (now = ::recv(socket, bytes, sizeof(bytes), 0)) > 0;)
-      answer.append(bytes, static_cast<size_t>(now));
-    EXPECT_THAT(answer, StartsWith("HTTP/1.1 200")) << i;
-    ::close(socket);
+    EXPECT_THAT(answer_on(socket, port->port()), StartsWith("HTTP/1.1 200")) << i;
   }
 }
 

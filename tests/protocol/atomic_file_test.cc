@@ -18,6 +18,7 @@
 #include <functional>
 #include <iterator>
 #include <string>
+#include <string_view>
 
 #include "tests/worker/temporary_folder.h"
 
@@ -26,6 +27,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr uid_t kAnother = 65'534;
 
@@ -54,7 +56,26 @@ class WorkingFolder : public TemporaryFolder {
   std::string before_temporary_;
 };
 
-std::string kept_name(const std::string& path) { return path + ".kept-" + std::to_string(getpid()); }
+/// Returns the path of the file that the error names for the new contents. Empty: it names none.
+std::string kept_path(const Status& failed) {
+  constexpr std::string_view kWords = "; its new contents are in ";
+  const std::string& sentence = failed.error().message;
+  const size_t at = sentence.find(kWords);
+  return at == std::string::npos ? "" : sentence.substr(at + kWords.size());
+}
+
+std::string contents_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void expect_kept(const Status& failed, const std::string& begin, const std::string& contents) {
+  ASSERT_FALSE(failed);
+  const std::string kept = kept_path(failed);
+  EXPECT_THAT(kept, StartsWith(begin));
+  EXPECT_EQ(contents_of(kept), contents);
+  EXPECT_EQ(std::filesystem::status(kept).permissions(), std::filesystem::perms(0600)) << "others may read the folder";
+}
 
 TEST(AtomicFile, AnEndWithoutCommitLeavesTheOldFile) {
   const TemporaryFolder folder;
@@ -171,7 +192,7 @@ TEST(AtomicFile, AResultThatCannotTakeItsPlaceStaysWhole) {
     ASSERT_FALSE(done);
     EXPECT_EQ(done.error().code, ErrorCode::kIo);
     EXPECT_THAT(done.error().message, HasSubstr("rename: "));
-    EXPECT_THAT(done.error().message, HasSubstr("what was to be in it is in " + kept));
+    EXPECT_THAT(done.error().message, HasSubstr("its new contents are in " + kept));
   }
   remove_unfinished_files();
   EXPECT_EQ(folder.read(std::filesystem::path(kept).filename()), "result");
@@ -211,29 +232,42 @@ TEST(WriteFileAtomically, OnAFullDiskTheOldFileStaysAndTheResultIsKeptElsewhere)
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code, ErrorCode::kIo);
   EXPECT_THAT(second.error().message, HasSubstr("No space left on device"));
-  EXPECT_THAT(second.error().message, HasSubstr("what was to be in it is in ./" + kept_name("f")));
-  EXPECT_EQ(folder.read(kept_name("f")), std::string(large.begin(), large.end()));
-  EXPECT_EQ(std::filesystem::status(folder / kept_name("f")).permissions(), std::filesystem::perms(0600));
+  expect_kept(second, "./f.kept-", std::string(large.begin(), large.end()));
 }
 
 TEST(WriteFileAtomically, AFolderThatIsGoneAtTheEndDoesNotCostTheResult) {
   const WorkingFolder folder;
-  const Status done = write_file_atomically(folder / "no/such/f", file_bytes_of("result"));
-  ASSERT_FALSE(done);
-  EXPECT_THAT(done.error().message, HasSubstr("is in ./" + kept_name("f")));
-  EXPECT_EQ(folder.read(kept_name("f")), "result");
+  for (const mode_t mode : {kForAll, kOwnerOnly})
+    expect_kept(write_file_atomically(folder / "no/such/f", file_bytes_of("result"), mode), "./f.kept-", "result");
 }
 
-TEST(WriteFileAtomically, WhatWasKeptBeforeIsNotOverwritten) {
+TEST(WriteFileAtomically, EachFailureKeepsAFileOfItsOwn) {
   const WorkingFolder folder;
-  folder.write(kept_name("f"), "earlier");
+  const Status first = write_file_atomically(folder / "no/such/f", file_bytes_of("earlier"));
+  const Status second = write_file_atomically(folder / "no/such/f", file_bytes_of("newest"));
+  expect_kept(first, "./f.kept-", "earlier");
+  expect_kept(second, "./f.kept-", "newest");
+  EXPECT_EQ(folder.file_count(), 2U);
+}
+
+// A folder that is gone stands for one that is full, or not the user's.
+TEST(WriteFileAtomically, WithoutAPlaceInTheProcesssFolderTheResultIsKeptInATemporaryOne) {
   const TemporaryFolder temporary;
+  const WorkingFolder folder;
+  ASSERT_EQ(mkdir((folder / "gone").c_str(), 0700), 0);
+  std::filesystem::current_path(folder / "gone");
+  std::filesystem::remove(folder / "gone");
   setenv("TMPDIR", temporary.path().c_str(), 1);
-  const Status done = write_file_atomically(folder / "no/such/f", file_bytes_of("result"));
-  ASSERT_FALSE(done);
-  EXPECT_EQ(folder.read(kept_name("f")), "earlier");
-  EXPECT_THAT(done.error().message, HasSubstr("is in " + temporary.path().string()));
-  EXPECT_EQ(temporary.read(kept_name("f")), "result");
+  const Status named = write_file_atomically(folder / "no/such/f", file_bytes_of("result"));
+  expect_kept(named, temporary.path().string() + "/f.kept-", "result");
+  unsetenv("TMPDIR");
+  const Status unnamed = write_file_atomically(folder / "no/such/f", file_bytes_of("result"));
+  expect_kept(unnamed, "/var/tmp/f.kept-", "result");
+  std::filesystem::remove(kept_path(unnamed));
+  setenv("TMPDIR", (folder / "no").c_str(), 1);
+  const Status nowhere = write_file_atomically(folder / "no/such/f", file_bytes_of("result"));
+  expect_kept(nowhere, "/tmp/f.kept-", "result");
+  std::filesystem::remove(kept_path(nowhere));
 }
 
 TEST(WriteFileAtomically, WhereNothingCanGrowNothingIsLeftAndNothingPromised) {
@@ -249,7 +283,7 @@ TEST(WriteFileAtomically, WhereNothingCanGrowNothingIsLeftAndNothingPromised) {
   std::signal(SIGXFSZ, handler);
   ASSERT_FALSE(done);
   EXPECT_THAT(done.error().message, HasSubstr("File too large; a file that was there before is unchanged"));
-  EXPECT_THAT(done.error().message, Not(HasSubstr("what was to be in it")));
+  EXPECT_THAT(done.error().message, Not(HasSubstr("contents are in")));
   EXPECT_EQ(folder.read("f"), "old");
   EXPECT_EQ(folder.file_count(), 1U);
 }

@@ -22,6 +22,7 @@ JobRecord job_record_example() {
   record.view.left = 3;
   record.spec = {5, 6};
   record.last_lives = {{1, 2}};
+  record.workers_return = true;
   return record;
 }
 
@@ -32,6 +33,7 @@ TEST(JobRecordBytes, GoRoundTrip) {
   EXPECT_EQ(decoded->view, job_record_example().view);
   EXPECT_EQ(decoded->spec, job_record_example().spec);
   EXPECT_EQ(decoded->last_lives, job_record_example().last_lives);
+  EXPECT_EQ(decoded->workers_return, job_record_example().workers_return);
 }
 
 TEST(JobRecordBytes, AreThoseOfTheirVersion) {

@@ -79,9 +79,9 @@ std::vector<Change> every_change_of_the_job() {
       {"store: epsilon", [](JobSpec& s) { s.store.optimizer.epsilon = 0.5; }},
       {"store: begin worker here, saved there", [](JobSpec& s) { s.store.begin = StoreBegin::kSaved; }},
       {"recipe: lr=1 here, lr=0.01 there", [](JobSpec& s) { s.recipe = "program=train lr=0.01 l2=0 batch=64"; }},
-      {"recipe: l2=0 here, nothing of it there", [](JobSpec& s) { s.recipe = "program=train lr=1 batch=64"; }},
-      {"recipe: nothing of it here, seed=2 there", [](JobSpec& s) { s.recipe += " seed=2"; }},
-      {"recipe: program=train here, nothing of it there", [](JobSpec& s) { s.recipe.clear(); }},
+      {"recipe: l2=0 here, no l2 there", [](JobSpec& s) { s.recipe = "program=train lr=1 batch=64"; }},
+      {"recipe: no seed here, seed=2 there", [](JobSpec& s) { s.recipe += " seed=2"; }},
+      {"recipe: program=train here, no program there", [](JobSpec& s) { s.recipe.clear(); }},
       {"recipe: the same words in another order", [](JobSpec& s) { s.recipe = "lr=1 program=train l2=0 batch=64"; }},
   };
 }

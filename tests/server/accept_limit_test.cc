@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "kernels/base/clock.h"
+#include "kernels/base/descriptor.h"
 #include "monitoring/http_sockets.h"
 #include "protocol/transport.h"
 
@@ -40,7 +41,7 @@ TEST_F(AcceptLimit, AConnectionOverItIsClosedAndCountsAsGone) {
     pollfd item{descriptor, POLLIN, 0};
     return ::poll(&item, 1, kWaitMs) == 1;
   };
-  const monitoring::Descriptor refused = connect();
+  const Descriptor refused = connect();
   ASSERT_TRUE(wait(listener));
   accept_nothing();
   take_over_accept_limit();
@@ -55,10 +56,12 @@ TEST_F(AcceptLimit, AConnectionOverItIsClosedAndCountsAsGone) {
   EXPECT_EQ(errno, EAGAIN) << "nothing is left to try again";
 
   set_accept_limit(std::numeric_limits<uint64_t>::max());
-  const monitoring::Descriptor taken = connect();
+  const Descriptor taken = connect();
   ASSERT_TRUE(wait(listener));
+  const uint64_t before = accepted_connections();
   const int accepted = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
   EXPECT_GE(accepted, 0);
+  EXPECT_EQ(accepted_connections(), before + 1) << "those that were closed at once are not among them";
   ::close(accepted);
 }
 

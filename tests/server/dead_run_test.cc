@@ -90,6 +90,82 @@ TEST(DeadRun, OfWorkersThatReturnIsKeptForThemUntilItIsAbandoned) {
   EXPECT_GT(expect_body<Welcome>(cluster.say_hello(0, fresh_hello(cluster, 0))).view.job, first);
 }
 
+/// Two workers of a running job, whose shard is started again.
+struct RestartedShard {
+  explicit RestartedShard(bool workers_return) : cluster(ReturningCluster::job(2)) {
+    for (uint32_t worker = 0; worker < 2; ++worker) {
+      hellos.push_back(cluster.returning(worker, worker + 1));
+      hellos.back().returns = workers_return;
+      EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(worker, hellos.back())));
+    }
+    cluster.tick();
+    first = job_number(cluster);
+    cluster.start_shard(0, 1);
+  }
+  /// The members say Hello to the new process of the shard. Each asks to return: it has been in the job.
+  void say_hello_again() {
+    for (uint32_t worker = 0; worker < 2; ++worker) {
+      const protocol::Header header = cluster.header(worker);
+      ASSERT_NE(header.life, 0u);
+      hellos[worker].returns = true;
+      cluster.take(worker);
+      cluster.send(ScriptedCluster::peer(worker), 0, {header, hellos[worker], {}});
+      ASSERT_EQ(cluster.take_of<Welcome>(worker).size(), 1u) << worker;
+    }
+  }
+  uint64_t welcomed_to(const protocol::Hello& hello) {
+    return expect_body<Welcome>(cluster.say_hello(0, hello)).view.job;
+  }
+  ReturningCluster cluster;
+  std::vector<protocol::Hello> hellos;
+  uint64_t first = 0;
+};
+
+TEST(DeadRun, AShardThatWasStartedAgainKnowsWhetherTheWorkersReturn) {
+  RestartedShard kept(true);
+  kept.say_hello_again();
+  kept.cluster.pass(20'000);
+  const auto refusal = expect_body<Refuse>(kept.cluster.say_hello(0, fresh_hello(kept.cluster, 0)));
+  EXPECT_EQ(refusal.code, ErrorCode::kIdentityInUse);
+  EXPECT_THAT(refusal.sentence, HasSubstr("none of whose workers has been heard for 20.0 s; its workers return"));
+  EXPECT_THAT(refusal.sentence, HasSubstr("wait 40.0 s until the name is free"));
+  EXPECT_EQ(kept.welcomed_to(kept.cluster.returning(0, 77)), kept.first);
+  kept.cluster.pass(kAbandonMs + 100);
+  EXPECT_GT(kept.welcomed_to(fresh_hello(kept.cluster, 0)), kept.first);
+
+  RestartedShard free(false);
+  free.say_hello_again();
+  free.cluster.pass(kDeadAfterMs + 100);
+  EXPECT_GT(free.welcomed_to(fresh_hello(free.cluster, 0)), free.first);
+}
+
+TEST(DeadRun, AShardThatWasStartedAgainAfterItsWorkersDiedKeepsTheRunOfThoseThatReturn) {
+  RestartedShard kept(true);
+  for (const int64_t wait_ms : {0, 20'000}) {
+    kept.cluster.pass(wait_ms);
+    const auto refusal = expect_body<Refuse>(kept.cluster.say_hello(0, fresh_hello(kept.cluster, 0)));
+    EXPECT_EQ(refusal.code, ErrorCode::kIdentityInUse);
+    EXPECT_FALSE(refusal.retry) << "no use for so long";
+    EXPECT_THAT(refusal.sentence, HasSubstr("none of whose workers has been heard since this shard started; its"));
+    EXPECT_THAT(refusal.sentence, HasSubstr("--state as before"));
+    EXPECT_THAT(refusal.sentence, HasSubstr(wait_ms == 0 ? "wait 60.0 s" : "wait 40.0 s"));
+  }
+  EXPECT_EQ(kept.welcomed_to(kept.hellos[0]), kept.first) << "a process that returns takes its place";
+
+  RestartedShard ended(true);
+  expect_body<Refuse>(ended.cluster.say_hello(0, fresh_hello(ended.cluster, 0)));
+  ended.cluster.pass(kAbandonMs + 100);
+  EXPECT_GT(ended.welcomed_to(fresh_hello(ended.cluster, 0)), ended.first);
+
+  RestartedShard free(false);
+  const auto wait = expect_body<Refuse>(free.cluster.say_hello(0, fresh_hello(free.cluster, 0)));
+  EXPECT_EQ(wait.code, ErrorCode::kUnavailable);
+  EXPECT_TRUE(wait.retry);
+  EXPECT_THAT(wait.sentence, HasSubstr("its name is free in 2.0 s"));
+  free.cluster.pass(kDeadAfterMs + 100);
+  EXPECT_GT(free.welcomed_to(fresh_hello(free.cluster, 0)), free.first);
+}
+
 TEST(DeadRun, EachShardComesToTheSameJob) {
   DeadRun run(2, 2);
   run.cluster.pass(kDeadAfterMs + 500);
@@ -131,7 +207,8 @@ TEST(DeadRun, AProcessThatJoinedDoesNotGoOnAloneWithNothing) {
   const auto aborts = cluster.take_of<protocol::Abort>(2);
   ASSERT_EQ(aborts.size(), 1u);
   EXPECT_EQ(aborts[0].code, ErrorCode::kStale) << "the job has ended early";
-  EXPECT_THAT(aborts[0].sentence, HasSubstr("all workers that had its weights are gone, and worker 2"));
+  EXPECT_THAT(aborts[0].sentence,
+              HasSubstr("are gone. These workers joined later and have no state of their own (--state): 2. Start all"));
   EXPECT_EQ(cluster.counted(Metric::kRecoveries, "cut"), 0);
 }
 

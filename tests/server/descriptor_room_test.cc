@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+
 /// Which descriptors of a shard's process are workers', and which are kept.
 namespace millrace::server {
 namespace {
@@ -11,12 +13,20 @@ using ::testing::HasSubstr;
 
 struct Room {
   uint64_t used = 25;
+  uint64_t accepted = 0;
   int counts = 0;
+  void connect(uint64_t connections = 1) {
+    used += connections;
+    accepted += connections;
+  }
   DescriptorRoom with_limit(uint64_t limit, uint32_t shards = 1) {
-    return DescriptorRoom({.limit = limit, .shards = shards, .count = [this]() -> std::optional<uint64_t> {
+    return DescriptorRoom({.limit = limit,
+                           .shards = shards,
+                           .count = [this]() -> std::optional<uint64_t> {
                              ++counts;
                              return used;
-                           }});
+                           },
+                           .accepted = [this] { return accepted; }});
   }
 };
 
@@ -65,15 +75,53 @@ TEST(DescriptorRoom, AWorkerThatWouldTakeWhatIsKeptIsRefusedWithTheReason) {
   EXPECT_TRUE(judge.judge_worker(2 * kNsPerS)) << "as soon as there is room again";
 }
 
-TEST(DescriptorRoom, WorkersAreCountedInBetweenTwoCounts) {
+// All connect, then say Hello: a count has the connections of workers that are judged later.
+TEST(DescriptorRoom, AsManyWorkersAsFitAreAdmittedHoweverOftenTheyAreCounted) {
+  const Limits limits{.jobs_max = 10, .workers_max = 100};
+  for (const uint64_t limit : {106, 107, 140, 205, 300}) {
+    for (const TimeNs between : {TimeNs{1}, 7 * kNsPerMs, kNsPerS}) {
+      for (const bool all_connect_first : {false, true}) {
+        Room room;
+        DescriptorRoom judge = room.with_limit(limit);
+        const uint64_t fit = limit - 105;
+        ASSERT_THAT(judge.warning(limits), HasSubstr("enough for " + std::to_string(fit) + " workers"));
+        if (all_connect_first) room.connect(fit);
+        TimeNs now = 0;
+        for (uint64_t worker = 0; worker < fit; ++worker, now += between) {
+          if (!all_connect_first) room.connect();
+          ASSERT_TRUE(judge.judge_worker(now)) << limit << ' ' << between << ' ' << worker;
+        }
+        room.connect();
+        EXPECT_FALSE(judge.judge_worker(now)) << "one more does not fit, however short ago the last count was";
+      }
+    }
+  }
+}
+
+TEST(DescriptorRoom, DescriptorsAreCountedOnceInAWhile) {
   Room room;
   DescriptorRoom judge = room.with_limit(180);
-  room.used = 98;
-  EXPECT_TRUE(judge.judge_worker(0));
-  EXPECT_TRUE(judge.judge_worker(1));
-  EXPECT_TRUE(judge.judge_worker(2));
-  EXPECT_FALSE(judge.judge_worker(3));
+  for (TimeNs now = 0; now < 50 * kNsPerMs; now += kNsPerMs) EXPECT_TRUE(judge.judge_worker(now));
   EXPECT_EQ(room.counts, 1);
+  EXPECT_TRUE(judge.judge_worker(50 * kNsPerMs));
+  EXPECT_EQ(room.counts, 2);
+}
+
+TEST(DescriptorRoom, ConnectionsSinceTheCountAreCountedWhereTheyMayBeTooMany) {
+  Room room;
+  DescriptorRoom judge = room.with_limit(180);  // up to 100
+  EXPECT_TRUE(judge.judge_worker(0));
+  room.accepted += 75;
+  EXPECT_TRUE(judge.judge_worker(1));
+  EXPECT_EQ(room.counts, 1) << "they all fit";
+  room.accepted += 1;
+  EXPECT_TRUE(judge.judge_worker(2)) << "they are gone again";
+  EXPECT_EQ(room.counts, 2);
+  room.connect(76);
+  EXPECT_FALSE(judge.judge_worker(3));
+  EXPECT_EQ(room.counts, 3);
+  for (TimeNs now = 4; now < 100; ++now) EXPECT_FALSE(judge.judge_worker(now));
+  EXPECT_EQ(room.counts, 3) << "a crowd that is refused is not counted again and again";
 }
 
 TEST(DescriptorRoom, ConnectionsThatAreRefusedCanBeTold) {

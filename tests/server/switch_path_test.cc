@@ -159,6 +159,29 @@ TEST_F(SwitchPath, StatusHasWhatEachMemberWaitsForAndSinceWhen) {
   EXPECT_EQ(path.waits[1].since_ms, 0) << "of another step";
 }
 
+// Its steps may be as many as those of the process before: it has waited since it said so, not since that one did.
+TEST(SwitchWordsProgress, OfANewProcessOfAWorkerBeginsAnew) {
+  SwitchWords words("job");
+  protocol::JobView one;
+  one.members = {{.worker = 5, .life = 1}};
+  const auto waits = [&](TimeNs now) {
+    SwitchPathStatus path;
+    words.add_status(path, one, now);
+    return path;
+  };
+  words.on_progress(one.members[0], Heartbeat::SwitchWait::kAnswer, 3, 0);
+  words.on_progress(one.members[0], Heartbeat::SwitchWait::kAnswer, 3, kNsPerS);
+  EXPECT_EQ(waits(kNsPerS).waits.at(0).since_ms, 1'000);
+  EXPECT_EQ(waits(kNsPerS).moved_ms, 1'000);
+  one.members[0].life = 2;
+  EXPECT_THAT(waits(kNsPerS).waits, IsEmpty()) << "the new process has said nothing";
+  words.on_progress(one.members[0], Heartbeat::SwitchWait::kAnswer, 3, kNsPerS);
+  EXPECT_EQ(waits(kNsPerS).waits.at(0).since_ms, 0);
+  EXPECT_EQ(waits(kNsPerS).moved_ms, 0);
+  words.on_progress(one.members[0], Heartbeat::SwitchWait::kAnswer, 3, 2 * kNsPerS);
+  EXPECT_EQ(waits(2 * kNsPerS).waits.at(0).since_ms, 1'000);
+}
+
 TEST_F(SwitchPath, WhatARemovedWorkerWaitedForIsInNoStatus) {
   Heartbeat heartbeat;
   heartbeat.switch_wait = Heartbeat::SwitchWait::kAnswer;

@@ -176,8 +176,9 @@ void SessionCore::Impl::tick_link(uint32_t shard, TimeNs now, Actions& actions) 
   if (now >= link.next_heartbeat) send_heartbeat(shard, now, actions);
 }
 
-/// Returns until when the session tries to join. Shards that refuse for now are alive: they wait until an earlier run
-/// of the job, or an earlier process of this worker, counts as dead. The limit is longer by dead_after for that.
+/// Returns when joining fails. A shard that refuses for now is alive. It waits until an earlier run of the job, or an
+/// earlier process of this worker, counts as dead. So the deadline is dead_after later where every shard that has not
+/// welcomed this worker refuses for now.
 TimeNs SessionCore::Impl::join_deadline() const {
   const bool refused =
       std::ranges::all_of(links, [](const Link& link) { return link.ever_welcomed || link.refused_for_now; });

@@ -523,7 +523,7 @@ class MILLRACE_API Session {
   /// Writes what this worker has, in one cut: per tensor residual + contributions in flight and the attached weights, the place
   /// in the log, identity, specification, with a checksum; load_path begins with it. Weights of which no array is attached are
   /// the caller's to save. Atomic: a temporary file, fsync, rename; on any failure the old file stays, and the new one
-  /// where there is room for it: beside `path`, in the process's folder, in $TMPDIR or in /tmp.
+  /// where there is room for it: beside `path`, in the process's folder, in $TMPDIR (/var/tmp where that is not set) or in /tmp.
   ///
   /// Errors  io: with the path, the system's reason, and the file that has what was to be saved.
   void save(const std::string& path);

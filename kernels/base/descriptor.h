@@ -4,9 +4,9 @@
 
 #include <utility>
 
-namespace millrace::monitoring {
+namespace millrace {
 
-/// Owns a file descriptor.
+/// Owns a file descriptor, and closes it.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -28,4 +28,4 @@ class Descriptor {
   int number_ = -1;
 };
 
-}  // namespace millrace::monitoring
+}  // namespace millrace
