@@ -53,8 +53,8 @@ MILLRACE_API std::string_view job_error_name(JobErrorCode code);
 
 /// Says where the cause of an error is: kMalformed, for example, is a damaged file of this worker, or a server's message.
 enum class JobErrorOrigin : uint8_t {
-  kWorker = 1,  ///< this worker's options and files: another attempt ends the same way
-  kJob = 2,     ///< the servers, and the job's other workers
+  kWorker = 1,  ///< this worker's options, files, callbacks and memory, and the arguments of its calls
+  kJob = 2,     ///< the servers, and the job's other workers; a time limit that has passed
 };
 
 /// The one exception of this library: a code, where its cause is, and a sentence that says what to do.
@@ -207,7 +207,9 @@ enum class ApplyWhen : uint8_t {
 /// The scale of a step's update, where it is not the same for all, and what else the step does to the weights: called once for
 /// every step and part, before the update is added to weights [begin, begin + run.size()) of the tensor. It may change `run`,
 /// which is the attached array or a copy of it. Must depend on its arguments alone and be equal at all workers: a worker that
-/// joins later applies steps as the others have. Any thread, at any time; must not throw, nor call into the session.
+/// joins later applies steps as the others have. Any thread, at any time; must not throw, nor call into the session. A scale that
+/// is NaN or infinite ends the session with the error non_finite, and the update is not added; what it writes to `run` is not
+/// checked.
 using Schedule = std::function<float(uint64_t step, uint64_t begin, std::span<float> run)>;
 
 /// One flat array of f32 parameters. The first group must be equal at all workers.
