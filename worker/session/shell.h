@@ -250,6 +250,7 @@ class SessionShell {
   Commands commands_;
   UpdateShelf shelf_;
   Phase phase_ = Phase::kJoining;
+  bool finish_asked_ = false;  ///< of the core, which may be returning: its phase does not say it
   bool is_waited_for_ = false;
   uint64_t returns_ = 0;
   double audit_imbalance_ = 0;

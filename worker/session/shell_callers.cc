@@ -135,7 +135,7 @@ CallResult<bool> SessionShell::pass_gate(Gate& gate, Moment deadline, std::uniqu
   bool in_time = true;
   for (;;) {
     if (error_) return std::unexpected(*error_);
-    if (phase_ == Phase::kFinishing || phase_ == Phase::kFinished) {
+    if (finish_asked_ || phase_ == Phase::kFinishing || phase_ == Phase::kFinished) {
       return fail(ErrorCode::kInvalidArgument, "the session is finished: nothing can be pushed any more");
     }
     // Also after waiting: of two that wait here one goes first.
@@ -337,8 +337,12 @@ CallResult<bool> SessionShell::finish(std::chrono::milliseconds timeout) {
   const Moment deadline = deadline_of(timeout);
   CallStatus asked;
   run_there([&] {
-    if (auto answer = core_.finish(monotonic_now_ns(), actions_); !answer)
+    if (auto answer = core_.finish(monotonic_now_ns(), actions_); !answer) {
       asked = std::unexpected(answer_of(std::move(answer.error())));
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    finish_asked_ = true;
   });
   if (!asked) return std::unexpected(asked.error());
   std::unique_lock lock(mutex_);

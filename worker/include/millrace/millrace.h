@@ -392,12 +392,15 @@ struct SessionStatus {
 ///
 /// Threads  one session thread does all coding and network; every method may be called from any thread. Different tensors may
 ///          be pushed at the same time; one tensor is pushed by one thread at a time.
-/// Errors   once the session has ended with an error, every method but stats() and save() throws that error.
+/// Errors   once the session has ended with an error, every call that needs the job throws that error. stats(), status() and
+///          save() still answer, and complete updates can still be awaited.
 /// Waits    push, push_sparse, await, pull, pull_range, pull_indices, place_weights and finish have a time limit and two
 ///          forms. When the time has passed, NAME throws the error timeout, with who the job waits for; try_NAME returns empty
-///          or false, and status().waiting_for says who. All else that goes wrong is an exception in either form. A call that
-///          ran out of time has changed nothing and may be repeated. A limit of 0 or less does not wait; milliseconds::max()
-///          waits for ever.
+///          or false, and status().waiting_for says who. All else that goes wrong is an exception in either form. A limit of 0 or
+///          less does not wait; milliseconds::max() waits for ever. A call that ran out of time may be repeated. It has taken
+///          nothing from the caller. A pull may have written part of `out`; the shards may have some of place_weights()'
+///          weights, so it is repeated with the same ones; after finish() nothing can be pushed, whether or not it ran out of
+///          time.
 class MILLRACE_API Session {
  public:
   /// Joins the job, or creates it, and waits until all workers have joined. Where the job runs already, or the weights are
