@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <limits>
 #include <thread>
 
 #include "kernels/base/random.h"
@@ -201,6 +202,48 @@ TEST_F(AttachedWeightsTest, TheScheduleIsAskedOnceForEveryStepAndRunOfTheArray) 
   weights().catch_up(0);
   EXPECT_EQ(asked, (std::vector<std::pair<uint64_t, uint64_t>>{{5, 0}, {5, kHalf}, {6, 0}}));
   EXPECT_EQ(halves(), Halves(2.5f, 2));
+}
+
+TEST_F(AttachedWeightsTest, AScaleThatIsNotFiniteLeavesTheArrayAsItIsForGood) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), kInfinity, -kInfinity}) {
+    for (const ApplyWhen when : {ApplyWhen::kOnArrival, ApplyWhen::kOnAwait}) {
+      weights_ = std::make_unique<AttachedWeights>();
+      array_.assign(kAttachedWeightsDimension, 0.0f);
+      attach(when, 1, [bad](uint64_t step, uint64_t, std::span<float>) { return step == 2 ? bad : 1.0f; });
+      const auto bring = [&](uint64_t step) {
+        const Status arrived = weights().arrive(arrival(0, step, step, 1), step + 1);
+        return arrived ? weights().catch_up(step) : arrived;
+      };
+      EXPECT_TRUE(bring(0) && bring(1));
+      std::vector<float> out(kHalf);
+      std::vector<Arrival> coming;
+      coming.push_back(arrival(0, 2, 2, 1));
+      const Status copied = weights().copy_run(0, out, coming);
+      ASSERT_FALSE(copied.has_value());
+      EXPECT_EQ(copied.error().code, ErrorCode::kNonFinite);
+      EXPECT_TRUE(weights().catch_up_whole()) << "a copy that failed is not the array";
+      for (const uint64_t step : {2, 3}) {
+        const Status brought = bring(step);
+        ASSERT_FALSE(brought.has_value());
+        EXPECT_EQ(brought.error().code, ErrorCode::kNonFinite);
+        EXPECT_NE(brought.error().message.find("step 2 "), std::string::npos) << brought.error().message;
+      }
+      EXPECT_FALSE(weights().take_over() || weights().catch_up_whole() || weights().copy_run(0, out));
+      EXPECT_EQ(halves(), Halves(2, 0));
+    }
+  }
+}
+
+TEST_F(AttachedWeightsTest, AScaleThatIsFiniteMustBeSoOverItsDenominator) {
+  attach(ApplyWhen::kOnAwait, 3e38f);
+  Arrival light = arrival(0, 0, 0, 1);
+  light.piece.denominator = 0.5;
+  ASSERT_TRUE(weights().arrive(std::move(light), 1));
+  const Status caught_up = weights().catch_up(0);
+  ASSERT_FALSE(caught_up.has_value());
+  EXPECT_EQ(caught_up.error().code, ErrorCode::kNonFinite);
+  EXPECT_EQ(halves(), Halves(0, 0));
 }
 
 TEST_F(AttachedWeightsTest, WhatCameBeforeAnArrayIsItsOnlyWhereItsPushWasNotMade) {

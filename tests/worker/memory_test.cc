@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <new>
+#include <string>
 #include <vector>
 
 #include "protocol/layout.h"
@@ -18,11 +20,21 @@ using millrace::testing::FailingAllocation;
 constexpr uint64_t kMemoryDimension = 500;
 constexpr uint64_t kAllocationsMax = 100;
 
+/// What of a job decides on which way a gradient goes into the residual, and what is counted of it.
+struct StarvedJob {
+  const char* name;
+  bool audit = false;
+  SelectionSpec select = {};
+};
+
 struct OneTensor {
-  OneTensor() {
-    spec.name = "starved";
+  explicit OneTensor(const StarvedJob& job) {
+    spec.name = job.name;
     spec.tensors.push_back({.name = "w", .dimension = kMemoryDimension});
-    spec.select.selection = Selection::kNone;
+    spec.select = job.select;
+    spec.audit = job.audit;
+    spec.non_finite = protocol::NonFinite::kDropAndCount;
+    spec.parts_per_shard = 4;
     layout = protocol::plan_layout(spec, 1);
     bucket = std::make_unique<Bucket>(spec, layout.buckets.at(0), layout.parts, LedgerMode::kPerIndex);
   }
@@ -38,57 +50,91 @@ struct OneTensor {
     for (const float value : residual.values) sum += static_cast<double>(value);
     return sum;
   }
+  /// Sends a step and takes all of it back.
+  void send_and_take_back() {
+    ASSERT_TRUE(bucket->select(0));
+    for (size_t at = 0; at < layout.parts.size(); ++at) {
+      auto coded = bucket->code(at, {});
+      ASSERT_TRUE(coded);
+      bucket->give_back(at, coded->sent.copy());
+    }
+  }
+  void expect_books(double amount) {
+    double in_books = 0;
+    for (size_t at = 0; spec.audit && at < layout.parts.size(); ++at) {
+      const PartAccounts books = bucket->audit(at);
+      EXPECT_EQ(books.entered.value(), books.held.value() + books.lost.value()) << "part " << at;
+      in_books += books.entered.value();
+    }
+    EXPECT_EQ(in_books, spec.audit ? amount : 0);
+  }
 
   protocol::JobSpec spec;
   protocol::JobLayout layout;
   std::unique_ptr<Bucket> bucket;
 };
 
-/// `push` onto what `before` left there, with memory ending at every allocation in turn.
+/// `push` onto what `before` left there, with memory ending at every allocation in turn. The push drops two values.
 template <typename Before, typename Push>
-void expect_all_or_nothing(Before before, Push push, double amount) {
+void expect_all_or_nothing(const StarvedJob& job, Before before, Push push, double amount) {
   bool came_to_an_end = false;
   for (uint64_t at = 0; at < kAllocationsMax && !came_to_an_end; ++at) {
-    OneTensor tensor;
+    SCOPED_TRACE(std::string(job.name) + ", allocation " + std::to_string(at));
+    OneTensor tensor(job);
     before(tensor);
     const double held = tensor.held();
-    ASSERT_EQ(tensor.entered(), held);
+    const double entered = tensor.entered();
+    const uint64_t dropped = tensor.slot().non_finite_dropped();
     try {
       const FailingAllocation failing(at, FailingAllocation::Then::kGoesOn);
       EXPECT_TRUE(push(tensor.slot()));
       came_to_an_end = !failing.failed();
     } catch (const std::bad_alloc&) {
-      EXPECT_FALSE(tensor.slot().filled()) << at;
-      EXPECT_EQ(tensor.entered(), held) << at;
-      EXPECT_EQ(tensor.held(), held) << at;
+      EXPECT_FALSE(tensor.slot().filled());
+      EXPECT_EQ(tensor.entered(), entered);
+      EXPECT_EQ(tensor.held(), held);
+      EXPECT_EQ(tensor.slot().non_finite_dropped(), dropped);
+      tensor.expect_books(held);
       EXPECT_TRUE(push(tensor.slot()));
     }
-    EXPECT_EQ(tensor.entered(), held + amount) << at;
-    EXPECT_EQ(tensor.held(), held + amount) << at;
+    EXPECT_EQ(tensor.held(), held + amount);
+    EXPECT_EQ(tensor.slot().non_finite_dropped(), dropped + 2);
+    EXPECT_EQ(tensor.entered(), entered + amount);
+    tensor.expect_books(held + amount);
   }
   EXPECT_TRUE(came_to_an_end);
 }
 
 TEST(StarvedPush, TakesAllOrNothing) {
-  const std::vector<float> dense(kMemoryDimension, 1.0f);
-  const std::vector<uint32_t> indices = {400, 3, 3, 70};  // unsorted, with a duplicate
-  const std::vector<float> values = {1, 2, 4, 8};
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> dense(kMemoryDimension, 1.0f);
+  dense[7] = dense[490] = kNaN;
+  const std::vector<uint32_t> unsorted = {400, 3, 3, 70, 9, 8};  // with a duplicate
+  const std::vector<uint32_t> sorted = {3, 70, 130, 260, 400, 499};
+  const std::vector<float> values = {1, 2, 4, 8, kNaN, kNaN};
   const auto nothing = [](OneTensor&) {};
   const auto something_sparse = [&](OneTensor& tensor) {
     ASSERT_TRUE(tensor.slot().add_sparse(std::vector<uint32_t>{5}, std::vector<float>{16}, 1));
-    ASSERT_TRUE(tensor.bucket->select(0));
-    for (size_t at = 0; at < tensor.layout.parts.size(); ++at) {
-      auto coded = tensor.bucket->code(at, {});
-      ASSERT_TRUE(coded);
-      tensor.bucket->give_back(at, coded->sent.copy());
-    }
+    tensor.send_and_take_back();
+  };
+  const auto something_dense = [&](OneTensor& tensor) {
+    ASSERT_TRUE(tensor.slot().add_dense(std::vector<float>(kMemoryDimension, 2.0f), 1));
+    tensor.send_and_take_back();
   };
   const auto push_dense = [&](PushSlot& slot) { return slot.add_dense(dense, 1).has_value(); };
-  const auto push_sparse = [&](PushSlot& slot) { return slot.add_sparse(indices, values, 1).has_value(); };
-  expect_all_or_nothing(nothing, push_dense, kMemoryDimension);
-  expect_all_or_nothing(nothing, push_sparse, 15);
-  expect_all_or_nothing(something_sparse, push_dense, kMemoryDimension);
-  expect_all_or_nothing(something_sparse, push_sparse, 15);
+  const auto push_unsorted = [&](PushSlot& slot) { return slot.add_sparse(unsorted, values, 1).has_value(); };
+  const auto push_sorted = [&](PushSlot& slot) { return slot.add_sparse(sorted, values, 1).has_value(); };
+  constexpr SelectionSpec kTop = {.selection = Selection::kTopK, .k = 5};
+  for (const StarvedJob& job : {StarvedJob{"plain"}, StarvedJob{.name = "plain, top k", .select = kTop},
+                                StarvedJob{.name = "audited", .audit = true},
+                                StarvedJob{.name = "audited, top k", .audit = true, .select = kTop}}) {
+    for (const auto& before :
+         std::vector<std::function<void(OneTensor&)>>{nothing, something_sparse, something_dense}) {
+      expect_all_or_nothing(job, before, push_dense, kMemoryDimension - 2);
+      expect_all_or_nothing(job, before, push_unsorted, 15);
+      expect_all_or_nothing(job, before, push_sorted, 15);
+    }
+  }
 }
 
 }  // namespace

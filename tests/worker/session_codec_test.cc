@@ -34,7 +34,7 @@ TEST(SessionWithCodecAuto, HasTheSpeedsOfCodecsBeforeTheFirstStepAndNotFromItsOw
   EXPECT_NE(&speeds_so_far(), &fallback_speeds());
   const auto pushed = session.push(0, 1, kSessionCodecSoon,
                                    [](PushSlot& slot) { return slot.add_dense(std::vector<float>(1000, 1.0f), 1); });
-  EXPECT_TRUE(pushed.has_value()) << pushed.error().message;
+  EXPECT_TRUE(pushed.has_value()) << pushed.error().error.message;
   EXPECT_TRUE(session.finish(kSessionCodecSoon).value_or(false));
 }
 

@@ -227,7 +227,7 @@ class SessionJoins : public ::testing::Test {
       welcome.view = view;
       there_->say(0, 0, welcome);
     } else if (std::holds_alternative<protocol::State>(message.body)) {
-      give_snapshot();
+      if (answers_) give_snapshot();
     } else if (std::holds_alternative<protocol::Synced>(message.body)) {
       if (view.members[0].state == protocol::MemberState::kSynced) return true;
       set_members(there_->worker_life, protocol::MemberState::kSynced);
@@ -237,7 +237,7 @@ class SessionJoins : public ::testing::Test {
       for (uint64_t step = acknowledged_; ack->entries.back().again && step < decided_; ++step) say_update(step);
     } else if (const auto* contribution = std::get_if<protocol::Contribution>(&message.body)) {
       EXPECT_EQ(contribution->step, decided_);
-      say_update(decided_++);
+      if (answers_) say_update(decided_++);
     } else {
       return false;
     }
@@ -287,6 +287,7 @@ class SessionJoins : public ::testing::Test {
   FakeCluster* there_ = nullptr;
   uint64_t nonce_ = 0;
   float snapshot_ = 100;  ///< every weight after decided_ - 1 steps
+  bool answers_ = true;
   uint64_t decided_ = 41;
   uint64_t acknowledged_ = 0;
 };
@@ -352,6 +353,24 @@ TEST_F(SessionJoins, WeightsThatReplaceItsOwnWaitForTheCaller) {
     session.reset();
     cluster_.reset();
   }
+}
+
+TEST_F(SessionJoins, NothingCanBePushedAfterAFinishThatRanOutOfTimeWhileItReturns) {
+  begin(ApplyWhen::kOnAwait);
+  auto session = Session::connect(job_, tensors());
+  wait_until_acknowledged(41);
+  const std::vector<float> one(kLarge, 1.0f);
+  cluster_->run_there([&] { answers_ = false; });
+  session->push(0, one);
+  cluster_->run_there([&] {
+    set_members(2, protocol::MemberState::kJoining);
+    cluster_->say(0, 0, protocol::ViewChange{cluster_->table().view});
+  });
+  while (!session->status().returning) std::this_thread::yield();
+  EXPECT_FALSE(session->try_finish(milliseconds(0)));
+  const std::string sentence =
+      session_sentence_of(JobErrorCode::kInvalidArgument, [&] { (void)session->try_push(0, one); });
+  EXPECT_NE(sentence.find("finished"), std::string::npos) << sentence;
 }
 
 /// One worker trains two steps and saves; what the file is good for.

@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <limits>
+#include <memory>
+#include <utility>
 
 #include "millrace/millrace.h"
 #include "tests/worker/fake_cluster.h"
@@ -65,6 +68,58 @@ TEST(SessionWeights, WeightsThatWouldNeverMoveAreNotAttached) {
   session->await(1, 0, kSessionSoon);
   EXPECT_EQ(weights, std::vector<float>(100, 2.0f)) << "the scale that was accepted";
   session->finish(kSessionSoon);
+}
+
+/// A session of one worker whose tensor "small" has weights under `schedule`.
+struct Scheduled {
+  Scheduled(Schedule schedule, ApplyWhen apply)
+      : tensors(
+            {{.name = "small", .dimension = 100, .weights = weights, .schedule = std::move(schedule), .apply = apply}}),
+        cluster(session_spec_of(session_job_of(1), tensors), 1) {
+    JobOptions job = session_job_of(1);
+    job.shards = cluster.addresses();
+    session = Session::connect(job, tensors);
+  }
+
+  std::vector<float> weights = std::vector<float>(100, 0.0f);
+  std::vector<TensorOptions> tensors;
+  FakeCluster cluster;
+  std::unique_ptr<Session> session;
+};
+
+constexpr ApplyWhen kBothApply[] = {ApplyWhen::kOnArrival, ApplyWhen::kOnAwait};
+
+TEST(SessionWeights, AScheduleThatReturnsNoFiniteScaleEndsTheSessionAndNamesTheStep) {
+  const std::vector<float> gradient(100, 1.0f);
+  for (const ApplyWhen apply : kBothApply) {
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      Scheduled job([bad](uint64_t step, uint64_t, std::span<float>) { return step == 1 ? bad : 1.0f; }, apply);
+      job.session->push(0, gradient);
+      job.session->await(0, 0, kSessionSoon);
+      job.session->push(0, gradient);
+      for (const std::function<void()>& call : std::vector<std::function<void()>>{
+               [&] { job.session->await(0, 1, kSessionSoon); }, [&] { job.session->push(0, gradient); },
+               [&] { job.session->save(::testing::TempDir() + "millrace_session_weights_not_written"); },
+               [&] { job.session->finish(kSessionSoon); }}) {
+        const std::string sentence = session_sentence_of(JobErrorCode::kNonFinite, call);
+        EXPECT_NE(sentence.find("tensor 'small': the scale of step 1 "), std::string::npos) << sentence;
+      }
+      EXPECT_EQ(job.weights, std::vector<float>(100, 1.0f)) << "step 0 and nothing else";
+      job.cluster.wait_until([&] { return job.cluster.goodbyes.contains(0); });
+    }
+  }
+}
+
+TEST(SessionWeights, AnErrorThatACallbackThrowsOnTheSessionsThreadKeepsItsCode) {
+  Scheduled job(
+      [](uint64_t, uint64_t, std::span<float>) -> float {
+        throw JobError(JobErrorCode::kUnsupported, "the schedule's own words");
+      },
+      ApplyWhen::kOnArrival);
+  job.session->push(0, std::vector<float>(100, 1.0f));
+  const std::string sentence =
+      session_sentence_of(JobErrorCode::kUnsupported, [&] { job.session->await(0, 0, kSessionSoon); });
+  EXPECT_NE(sentence.find("the schedule's own words"), std::string::npos) << sentence;
 }
 
 }  // namespace

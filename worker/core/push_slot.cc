@@ -58,6 +58,7 @@ Status PushSlot::add_dense(std::span<const float> gradient, float weight) {
                                                  " values for a tensor of dimension " + std::to_string(dimension_));
   }
   Buffer<float> clean;
+  uint64_t dropped = 0;
   if (!all_finite(gradient)) {
     if (bucket_.spec_.non_finite == protocol::NonFinite::kRefuse) {
       return fail(ErrorCode::kNonFinite, "the gradient holds NaN or infinity; nothing of it was taken");
@@ -66,7 +67,7 @@ Status PushSlot::add_dense(std::span<const float> gradient, float weight) {
     for (float& value : clean) {
       if (std::isfinite(value)) continue;
       value = 0;
-      ++non_finite_dropped_;
+      ++dropped;
     }
     gradient = clean;
   }
@@ -75,10 +76,11 @@ Status PushSlot::add_dense(std::span<const float> gradient, float weight) {
   std::unique_lock<std::mutex> fill(bucket_.fill_, std::defer_lock);
   if (bucket_.slots_.size() == 1) fill.lock();
   add_whole(gradient, weight);
-  // After what may fail for want of memory.
+  // Allocates nothing from here on: a slot that ran out of memory has counted nothing.
   if (!bucket_.enters_in_select()) index_entered(whole, weight);
   weight_ = weight;
   filled_ = true;
+  non_finite_dropped_ += dropped;
   return {};
 }
 
@@ -100,16 +102,19 @@ void PushSlot::add_whole(std::span<const float> gradient, float weight) {
 
 void PushSlot::add_to_dense(std::span<float> residual, const StreamView& stream, float weight) {
   if (books_.empty()) return add_scaled(residual, stream, weight);
+  // All of it before the first part is added: the residual must not keep some parts of a gradient when memory runs out.
+  std::vector<Stream> cuts;
+  if (!stream.dense) {
+    cuts.reserve(bucket_.parts_.size());
+    for (const protocol::PartLayout& part : bucket_.parts_) {
+      const auto [begin, end] = within(part);
+      cuts.push_back(cut(stream, begin, end));
+    }
+  }
   for (size_t at = 0; at < bucket_.parts_.size(); ++at) {
     const auto [begin, end] = within(bucket_.parts_[at]);
-    Stream local;
-    StreamView piece{end - begin, true, {}, {}};
-    if (stream.dense) {
-      piece.values = stream.values.subspan(begin, end - begin);
-    } else {
-      local = cut(stream, begin, end);
-      piece = local.view();
-    }
+    const StreamView piece = stream.dense ? StreamView{end - begin, true, {}, stream.values.subspan(begin, end - begin)}
+                                          : std::as_const(cuts[at]).view();
     const Accumulated done = accumulate(residual.subspan(begin, end - begin), piece, weight);
     books_[at].entered.add(done.taken);
     books_[at].rounded_off.add_rounded(done.rounded);
@@ -153,13 +158,14 @@ Status PushSlot::add_sparse(IndexSpan indices, std::span<const float> values, fl
   const bool lone = bucket_.slots_.size() == 1;
   std::unique_lock<std::mutex> fill(bucket_.fill_, std::defer_lock);
   if (lone) fill.lock();
-  if (!bucket_.enters_in_select()) index_entered(stream.view(), 1);
-  if (bucket_.enters_in_slot() && bucket_.residual_.dense) {
-    add_to_dense(bucket_.residual_.values, stream.view(), 1);
-  } else {
-    if (!bucket_.enters_in_select()) book_entered(stream.view());
-    staged_ = std::move(stream);
+  const bool joins_residual = bucket_.enters_in_slot() && bucket_.residual_.dense;
+  if (joins_residual) add_to_dense(bucket_.residual_.values, stream.view(), 1);
+  // Allocates nothing from here on, as in add_dense().
+  if (!bucket_.enters_in_select()) {
+    index_entered(stream.view(), 1);
+    if (!joins_residual) book_entered(stream.view());
   }
+  if (!joins_residual) staged_ = std::move(stream);
   weight_ = weight;
   filled_ = true;
   non_finite_dropped_ += dropped;

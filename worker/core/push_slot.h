@@ -31,6 +31,7 @@ class PushSlot {
   /// Cost    one pass that looks for NaN and infinity (where the job refuses them), one pass that adds.
   /// Errors  invalid_argument: wrong size, such a weight, or filled twice. non_finite (where the job refuses): nothing is
   ///         taken.
+  /// Throws  std::bad_alloc: nothing is taken or counted, and the slot can be filled again.
   Status add_dense(std::span<const float> gradient, float weight);
 
   /// The same for entries in any order, duplicates added up in the order given.

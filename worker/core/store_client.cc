@@ -31,6 +31,17 @@ uint64_t StoreClient::ask(Request request) {
   return id;
 }
 
+uint64_t StoreClient::ask_all(std::span<Request> requests) {
+  const uint64_t first = next_id_;
+  try {
+    for (Request& request : requests) ask(std::move(request));
+  } catch (...) {
+    for (uint64_t id = first; id < next_id_; ++id) cancel(id);
+    throw;
+  }
+  return first;
+}
+
 void StoreClient::on_pulled(const protocol::Message& message, TimeNs now, std::vector<Done>& done) {
   const auto& pulled = std::get<protocol::Pulled>(message.body);
   const auto at = pending_.find(pulled.id);
@@ -47,7 +58,7 @@ void StoreClient::on_pulled(const protocol::Message& message, TimeNs now, std::v
     const bool damaged = pulled.values != 0 && hash64(message.payload.bytes) != pulled.payload_hash;
     if (damaged || pulled.values != expected || pulled.n < request.at_least) return;  // asked for again in time
   }
-  Done& one = done.emplace_back(Done{pulled.id, pulled.n, message.payload, std::nullopt});
+  Done& one = done.emplace_back(Done{pulled.id, pulled.n, message.payload, std::nullopt, request.call, request.out});
   if (pulled.code) one.error = Error{*pulled.code, pulled.sentence};
   pending_.erase(at);
 }

@@ -15,6 +15,9 @@
 
 namespace millrace::worker {
 
+/// The caller that waits for a request. The client does not look at it.
+struct PullCall;
+
 /// What a worker asks of the shards' stores: pulls, and first weights to place. Pure, beside SessionCore: the rounds know nothing
 /// of it. What was lost with a connection, or to a full queue, is asked for again.
 ///
@@ -42,12 +45,17 @@ class StoreClient {
     /// First weights of the part, one run after another and whole, to be placed by whoever is to; then nothing is pulled. They
     /// stay the caller's until it is done.
     std::vector<std::span<const float>> place;
+    /// The caller's, handed back with the answer.
+    PullCall* call = nullptr;
+    std::span<float> out = {};
   };
   struct Done {
     uint64_t id = 0;
     uint64_t n = 0;
     SharedBytes values;  ///< as many as were asked for
     std::optional<Error> error;
+    PullCall* call = nullptr;
+    std::span<float> out = {};
   };
   /// How the shards can be reached: the header of what is sent to each; empty: not now.
   struct Reach {
@@ -57,6 +65,8 @@ class StoreClient {
 
   /// Its number, from 1.
   uint64_t ask(Request request);
+  /// Asks for all of them, or for none where memory runs out. Returns the first one's number; the others follow.
+  uint64_t ask_all(std::span<Request> requests);
   /// It is not wanted any more. Nothing of its `place` is looked at from now on.
   void cancel(uint64_t id) { pending_.erase(id); }
   bool idle() const { return pending_.empty(); }

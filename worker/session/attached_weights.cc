@@ -1,7 +1,9 @@
 #include "worker/session/attached_weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
+#include <string>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -9,6 +11,16 @@
 #include "kernels/stream/stream.h"
 
 namespace millrace::worker {
+namespace {
+
+std::unexpected<Error> not_finite(uint64_t step, float scale, double denominator) {
+  return fail(ErrorCode::kNonFinite, "the scale of step " + std::to_string(step) + " is " + std::to_string(scale) +
+                                         " over a denominator of " + std::to_string(denominator) +
+                                         ", which is not finite: the update was not added to the weights. A schedule "
+                                         "must return a finite scale, and 0 for no update");
+}
+
+}  // namespace
 
 void AttachedWeights::stand_at(std::vector<Run> runs) {
   const std::lock_guard array(array_);
@@ -46,27 +58,32 @@ AttachedWeights::Run& AttachedWeights::run_at(uint64_t begin) {
   return *found;
 }
 
-void AttachedWeights::apply(const Arrival& arrival, std::span<float> run) const {
+Status AttachedWeights::apply(const Arrival& arrival, std::span<float> run) const {
   const UpdatePiece& piece = arrival.piece;
   if (arrival.replaces) {
     MILLRACE_CHECK(piece.dense && piece.values.size() == run.size(), piece.values.size(), run.size());
     std::ranges::copy(piece.values, run.begin());
-    return;
+    return {};
   }
   const float scale = target_.schedule ? target_.schedule(arrival.step, piece.begin, run) : target_.scale;
   const float factor = static_cast<float>(static_cast<double>(scale) / piece.denominator);
+  if (!std::isfinite(factor)) return not_finite(arrival.step, scale, piece.denominator);
   add_scaled(run, {piece.dimension, piece.dense, piece.indices, piece.values}, factor);
+  return {};
 }
 
-void AttachedWeights::apply_to_array(const Arrival& arrival) {
+Status AttachedWeights::apply_to_array(const Arrival& arrival) {
+  if (!usable_) return usable_;
   if (!target_.weights.empty()) {
-    apply(arrival, target_.weights.subspan(arrival.piece.begin, arrival.piece.dimension));
+    usable_ = apply(arrival, target_.weights.subspan(arrival.piece.begin, arrival.piece.dimension));
+    if (!usable_) return usable_;
     replaced_ = replaced_ || arrival.replaces;
   }
   run_at(arrival.piece.begin).steps = arrival.replaces ? arrival.steps : arrival.step + 1;
+  return {};
 }
 
-void AttachedWeights::arrive(Arrival&& arrival, uint64_t pushes_made) {
+Status AttachedWeights::arrive(Arrival&& arrival, uint64_t pushes_made) {
   {
     const std::lock_guard behind(behind_);
     const bool in_turn = waiting_.empty() && !arrival.replaces;
@@ -77,15 +94,15 @@ void AttachedWeights::arrive(Arrival&& arrival, uint64_t pushes_made) {
         replacement_waits_ = true;
       }
       waiting_.push_back(std::move(arrival));
-      return;
+      return {};
     }
   }
   // Nobody else adds to what waits: it is still in turn.
   const std::lock_guard array(array_);
-  apply_to_array(arrival);
+  return apply_to_array(arrival);
 }
 
-void AttachedWeights::bring_up(std::optional<uint64_t> push) {
+Status AttachedWeights::bring_up(std::optional<uint64_t> push) {
   const std::lock_guard array(array_);
   std::deque<Arrival> due;
   {
@@ -95,7 +112,10 @@ void AttachedWeights::bring_up(std::optional<uint64_t> push) {
     std::ranges::copy_if(waiting_, std::back_inserter(due), is_due);
     std::erase_if(waiting_, is_due);
   }
-  for (const Arrival& arrival : due) apply_to_array(arrival);
+  for (const Arrival& arrival : due) {
+    if (auto applied = apply_to_array(arrival); !applied) return applied;
+  }
+  return usable_;
 }
 
 bool AttachedWeights::take_replaced() {
@@ -103,8 +123,9 @@ bool AttachedWeights::take_replaced() {
   return std::exchange(replaced_, false);
 }
 
-void AttachedWeights::copy_run(uint64_t begin, std::span<float> out, std::span<const Arrival> coming) {
+Status AttachedWeights::copy_run(uint64_t begin, std::span<float> out, std::span<const Arrival> coming) {
   const std::lock_guard array(array_);
+  if (!usable_) return usable_;
   std::vector<Arrival> missing;
   {
     const std::lock_guard behind(behind_);
@@ -114,10 +135,14 @@ void AttachedWeights::copy_run(uint64_t begin, std::span<float> out, std::span<c
   }
   MILLRACE_CHECK(begin + out.size() <= target_.weights.size(), begin, out.size(), target_.weights.size());
   std::ranges::copy(target_.weights.subspan(begin, out.size()), out.begin());
-  for (const Arrival& arrival : missing) apply(arrival, out);
-  for (const Arrival& arrival : coming) {
-    if (arrival.piece.begin == begin) apply(arrival, out);
+  for (const Arrival& arrival : missing) {
+    if (auto applied = apply(arrival, out); !applied) return applied;
   }
+  for (const Arrival& arrival : coming) {
+    if (arrival.piece.begin != begin) continue;
+    if (auto applied = apply(arrival, out); !applied) return applied;
+  }
+  return {};
 }
 
 uint64_t AttachedWeights::steps() {

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/base/result.h"
 #include "millrace/millrace.h"
 
 namespace millrace::worker {
@@ -26,6 +27,8 @@ struct Arrival {
 /// weights as they are after all that has arrived gets a copy: the array, and what it lacks added in the same order by the same
 /// arithmetic, so that it is the array's later content to the bit.
 ///
+/// Errors   non_finite: a schedule returned NaN or infinity, or a scale over the denominator is neither finite; the sentence
+///          names the step. That update is not added, nor is any later one: every further call returns the same error.
 /// Threads  any. The session's thread brings arrivals and copies; callers' threads bring the array up. The array is written and
 ///          copied under one lock, the list of arrivals is under another, held for moments: nobody who only brings an arrival
 ///          for later waits for arithmetic.
@@ -53,33 +56,34 @@ class AttachedWeights {
 
   /// Takes note of an arrival, or adds it at once: with kOnArrival, where nothing before it is waiting and its push was made
   /// (between a push and its answer the caller keeps off the array). What replaces always waits.
-  void arrive(Arrival&& arrival, uint64_t pushes_made);
+  Status arrive(Arrival&& arrival, uint64_t pushes_made);
 
   // By the caller of the array. Where it was replaced, and with kOnArrival, all that has arrived goes in whichever is called.
   /// Brings the array up to the answers of all pushes up to that one.
-  void catch_up(uint64_t push) { bring_up(push); }
-  void catch_up_whole() { bring_up(UINT64_MAX); }
+  Status catch_up(uint64_t push) { return bring_up(push); }
+  Status catch_up_whole() { return bring_up(UINT64_MAX); }
   /// What waited only because nothing is written behind the caller's back.
-  void take_over() { bring_up(std::nullopt); }
+  Status take_over() { return bring_up(std::nullopt); }
   /// Whether the array was replaced since this was asked last.
   bool take_replaced();
 
   /// The weights of the run that begins there after all that has arrived, and those of `coming` that are for it.
   /// REQUIRES: out has the run's size, and an array is there.
-  void copy_run(uint64_t begin, std::span<float> out, std::span<const Arrival> coming = {});
+  Status copy_run(uint64_t begin, std::span<float> out, std::span<const Arrival> coming = {});
   /// Steps in the array: the least over its runs. Without an array: that have arrived.
   uint64_t steps();
 
  private:
-  void apply(const Arrival& arrival, std::span<float> run) const;
-  void apply_to_array(const Arrival& arrival);
-  void bring_up(std::optional<uint64_t> push);
+  Status apply(const Arrival& arrival, std::span<float> run) const;
+  Status apply_to_array(const Arrival& arrival);
+  Status bring_up(std::optional<uint64_t> push);
   Run& run_at(uint64_t begin);
 
   std::mutex array_;       ///< before behind_ where both are held
   Target target_;          ///< written under both
   std::vector<Run> runs_;  ///< as they are in the array
   bool replaced_ = false;
+  Status usable_;  ///< an error: an update could not be added, so the array lacks it and stays as it is
 
   std::mutex behind_;
   std::deque<Arrival> waiting_;  ///< in order of arrival; nothing is older than a replacement of its run

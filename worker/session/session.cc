@@ -11,17 +11,21 @@
 namespace millrace {
 namespace {
 
-[[noreturn]] void raise(const Error& error, JobErrorOrigin origin = JobErrorOrigin::kJob) {
-  throw JobError(static_cast<JobErrorCode>(error.code), error.message, origin);
+using worker::CallError;
+using worker::CallResult;
+using worker::CallStatus;
+
+[[noreturn]] void raise(const CallError& error) {
+  throw JobError(static_cast<JobErrorCode>(error.error.code), error.error.message, error.origin);
 }
 
-void must(const Status& status, JobErrorOrigin origin = JobErrorOrigin::kJob) {
-  if (!status) raise(status.error(), origin);
+void must(const CallStatus& status) {
+  if (!status) raise(status.error());
 }
 
 template <typename T>
-T take(Result<T>&& result, JobErrorOrigin origin = JobErrorOrigin::kJob) {
-  if (!result) raise(result.error(), origin);
+T take(CallResult<T>&& result) {
+  if (!result) raise(result.error());
   return std::move(*result);
 }
 
@@ -35,12 +39,6 @@ static_assert(same_number<JobErrorCode::kInternal, ErrorCode::kInternal>());
 
 }  // namespace
 
-std::string_view job_error_name(JobErrorCode code) { return error_code_name(static_cast<ErrorCode>(code)); }
-
-JobError::JobError(JobErrorCode code, const std::string& sentence, JobErrorOrigin origin)
-    : std::runtime_error(sentence), code_(code), origin_(origin) {}
-JobError::~JobError() = default;
-
 class Session::Impl : public worker::SessionShell {
   using SessionShell::SessionShell;
 };
@@ -49,17 +47,17 @@ Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Session::~Session() = default;
 
 std::unique_ptr<Session> Session::connect(const JobOptions& job, const std::vector<TensorOptions>& tensors) {
-  // Errors before a server is asked have their cause in this worker.
-  auto spec = take(worker::spec_from_options(job, tensors), JobErrorOrigin::kWorker);
-  auto beginning = take(worker::begin_with(job, tensors, spec), JobErrorOrigin::kWorker);
+  // Errors before a server is asked have their cause in this worker, as a plain Error says.
+  auto spec = take<protocol::JobSpec>(worker::spec_from_options(job, tensors));
+  auto beginning = take<worker::Beginning>(worker::begin_with(job, tensors, spec));
   auto impl = std::make_unique<Impl>(job, std::move(spec), std::move(beginning));
   must(impl->join());
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 
 void Session::check(const JobOptions& job, const std::vector<TensorOptions>& tensors) {
-  const auto spec = take(worker::spec_from_options(job, tensors), JobErrorOrigin::kWorker);
-  must(worker::check_weights(tensors, spec.mode), JobErrorOrigin::kWorker);
+  const auto spec = take<protocol::JobSpec>(worker::spec_from_options(job, tensors));
+  must(worker::check_weights(tensors, spec.mode));
 }
 
 namespace {
@@ -83,16 +81,17 @@ std::optional<uint64_t> push_entries(SessionShell& shell, size_t tensor, std::sp
 std::optional<PulledSteps> pull_whole(SessionShell& shell, size_t tensor, std::span<float> out,
                                       const PullOptions& options) {
   if (tensor < shell.tensor_count() && out.size() != shell.dimension_of(tensor)) {
-    raise({ErrorCode::kInvalidArgument, std::to_string(out.size()) + " places for a tensor of dimension " +
-                                            std::to_string(shell.dimension_of(tensor))});
+    raise(Error{ErrorCode::kInvalidArgument, std::to_string(out.size()) + " places for a tensor of dimension " +
+                                                 std::to_string(shell.dimension_of(tensor))});
   }
   return take(shell.pull(tensor, 0, out, options));
 }
 
 /// Throws the timeout error of the calls without try_. what: what has not happened in time.
 [[noreturn]] void raise_timeout(const SessionShell& shell, const std::string& what, milliseconds timeout) {
-  raise({ErrorCode::kTimeout,
-         what + " within " + std::to_string(timeout.count()) + " ms: " + shell.status().waiting_for});
+  raise({{ErrorCode::kTimeout,
+          what + " within " + std::to_string(timeout.count()) + " ms: " + shell.status().waiting_for},
+         JobErrorOrigin::kJob});
 }
 
 template <typename T>
@@ -185,13 +184,13 @@ bool Session::try_place_weights(std::span<const std::span<const float>> weights,
 }
 
 size_t Session::bucket_of(size_t tensor) const {
-  if (tensor >= impl_->tensor_count()) raise({ErrorCode::kInvalidArgument, "no such tensor"});
+  if (tensor >= impl_->tensor_count()) raise(Error{ErrorCode::kInvalidArgument, "no such tensor"});
   return impl_->bucket_of(tensor);
 }
 
 size_t Session::bucket_count() const { return impl_->bucket_count(); }
 Stats Session::stats() { return impl_->stats(); }
-void Session::save(const std::string& path) { must(impl_->save(path), JobErrorOrigin::kWorker); }
+void Session::save(const std::string& path) { must(impl_->save(path)); }
 
 void Session::finish(milliseconds timeout) {
   if (!try_finish(timeout)) raise_timeout(*impl_, "the job has not answered everything", timeout);

@@ -145,6 +145,7 @@ SessionShell::SessionShell(const JobOptions& options, protocol::JobSpec spec, Be
     shelf_.attach(tensor, given.when);
     weights_[tensor].attach(std::move(given), 0);
   }
+  farewell_.emplace_back([this] { stop_ = true; });
   poller_.add(waker_);
   if (datagrams_) poller_.add_descriptor(datagrams_->descriptor());
 }
@@ -159,7 +160,7 @@ void SessionShell::say_positions() {
 }
 
 SessionShell::~SessionShell() {
-  post([this] { stop_ = true; });
+  post(std::move(farewell_));
   if (thread_.joinable()) thread_.join();
 }
 
@@ -197,8 +198,10 @@ Result<ByteBuffer> SessionShell::state_bytes() {
     if (!shelf_.attached(tensor)) continue;
     Buffer<float>& weights = state.tensors[tensor].weights;
     weights.resize(core_.spec().tensors[tensor].dimension);
-    for (const UpdateShelf::Run& run : shelf_.runs(tensor))
-      copy_weights(tensor, run, std::span(weights).subspan(run.begin, run.dimension));
+    for (const UpdateShelf::Run& run : shelf_.runs(tensor)) {
+      if (auto copied = copy_weights(tensor, run, std::span(weights).subspan(run.begin, run.dimension)); !copied)
+        return std::unexpected(copied.error());
+    }
   }
   return encode_saved_state(state);
 }

@@ -19,34 +19,46 @@ Status SessionShell::check_tensor(size_t tensor) const {
               "tensor " + std::to_string(tensor) + " of a job with " + std::to_string(gates_.size()) + " tensors");
 }
 
-void SessionShell::post(Command command) {
+void SessionShell::post(Commands&& prepared) {
   {
     const std::lock_guard lock(mutex_);
-    commands_.push_back(std::move(command));
+    commands_.splice(commands_.end(), prepared);
   }
   waker_.wake();
 }
 
-void SessionShell::run_there(const Command& command) {
-  bool done = false;
-  std::exception_ptr thrown;
-  post([&] {
+SessionShell::Errand::Errand(SessionShell& shell, Command command) : shell_(shell) {
+  prepared_.emplace_back([this, command = std::move(command)] {
     // What the command throws (no memory) is its caller's: it must neither end the session nor leave the caller waiting.
+    std::exception_ptr thrown;
     try {
       command();
     } catch (...) {
       thrown = std::current_exception();
     }
-    const std::lock_guard lock(mutex_);
-    done = true;
-    changed_.notify_all();
+    const std::lock_guard lock(shell_.mutex_);
+    thrown_ = std::move(thrown);
+    done_ = true;
+    shell_.changed_.notify_all();
   });
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return done; });
-  if (thrown) std::rethrow_exception(thrown);
 }
 
-Status SessionShell::join() {
+void SessionShell::Errand::run() {
+  shell_.post(std::move(prepared_));
+  std::unique_lock lock(shell_.mutex_);
+  shell_.changed_.wait(lock, [&] { return done_; });
+  if (thrown_) std::rethrow_exception(thrown_);
+}
+
+std::unexpected<CallError> SessionShell::end_by_weights(size_t tensor, const Error& why) {
+  CallError error = of_tensor(tensor, why);
+  run_there([&] { fail_by_own(error.error); });
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return phase_ == Phase::kFinished || error_; });
+  return std::unexpected(error_ ? *error_ : std::move(error));
+}
+
+CallStatus SessionShell::join() {
   constexpr std::chrono::milliseconds kAskEvery(100);
   thread_ = std::thread([this] { run(); });
   // Here and not when the first step is coded: on a busy machine it takes ten seconds, for which the session's thread would say
@@ -64,7 +76,10 @@ Status SessionShell::join() {
     lock.unlock();
     const bool given_up = options_.give_up && options_.give_up();
     lock.lock();
-    if (given_up) return fail(ErrorCode::kTimeout, "given up while waiting for the job to start");
+    const auto not_started = [](std::string why) {
+      return std::unexpected(CallError({ErrorCode::kTimeout, std::move(why)}, JobErrorOrigin::kJob));
+    };
+    if (given_up) return not_started("given up while waiting for the job to start");
     if (phase_ != Phase::kWaiting) {
       waits_until = 0;
       continue;
@@ -72,13 +87,16 @@ Status SessionShell::join() {
     const TimeNs now = monotonic_now_ns();
     if (waits_until == 0) waits_until = now + TimeNs{options_.start_timeout_ms} * kNsPerMs;
     if (now < waits_until) continue;
-    return fail(ErrorCode::kTimeout, "job '" + options_.name + "' has not started within " +
-                                         std::to_string(options_.start_timeout_ms) + " ms: " + waiting_for_);
+    return not_started("job '" + options_.name + "' has not started within " +
+                       std::to_string(options_.start_timeout_ms) + " ms: " + waiting_for_);
   }
   if (error_) return std::unexpected(*error_);
   lock.unlock();
   run_there([this] { say_positions(); });
-  for (AttachedWeights& weights : weights_) weights.catch_up_whole();
+  for (size_t tensor = 0; tensor < weights_.size(); ++tensor) {
+    if (auto caught_up = weights_[tensor].catch_up_whole(); !caught_up)
+      return end_by_weights(tensor, caught_up.error());
+  }
   return {};
 }
 
@@ -106,7 +124,7 @@ SessionShell::Moment SessionShell::deadline_of(std::chrono::milliseconds timeout
   return std::chrono::steady_clock::now() + std::clamp(timeout, std::chrono::milliseconds(0), kForEver);
 }
 
-Result<bool> SessionShell::pass_gate(Gate& gate, Moment deadline, std::unique_lock<std::mutex>& lock) {
+CallResult<bool> SessionShell::pass_gate(Gate& gate, Moment deadline, std::unique_lock<std::mutex>& lock) {
   const auto open = [&] { return gate.steps_pushed < gate.steps_allowed && !fills_blocked_; };
   const auto neighbour_is_behind = [&] {
     return std::ranges::any_of(gates_, [&](const Gate& other) {
@@ -117,7 +135,7 @@ Result<bool> SessionShell::pass_gate(Gate& gate, Moment deadline, std::unique_lo
   bool in_time = true;
   for (;;) {
     if (error_) return std::unexpected(*error_);
-    if (phase_ == Phase::kFinishing || phase_ == Phase::kFinished) {
+    if (finish_asked_ || phase_ == Phase::kFinishing || phase_ == Phase::kFinished) {
       return fail(ErrorCode::kInvalidArgument, "the session is finished: nothing can be pushed any more");
     }
     // Also after waiting: of two that wait here one goes first.
@@ -136,11 +154,17 @@ Result<bool> SessionShell::pass_gate(Gate& gate, Moment deadline, std::unique_lo
   return in_time;
 }
 
-Result<std::optional<uint64_t>> SessionShell::push(size_t tensor, double weight, std::chrono::milliseconds timeout,
-                                                   const Fill& fill) {
+CallResult<std::optional<uint64_t>> SessionShell::push(size_t tensor, double weight, std::chrono::milliseconds timeout,
+                                                       const Fill& fill) {
   const Moment deadline = deadline_of(timeout);
   if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
-  weights_[tensor].take_over();
+  if (auto taken = weights_[tensor].take_over(); !taken) return end_by_weights(tensor, taken.error());
+  // Before the gradient is taken: from the end of the fill until the session thread knows of it nothing is allocated.
+  Commands handover;
+  handover.emplace_back([this, tensor] {
+    const auto committed = core_.commit_push(static_cast<uint32_t>(tensor), monotonic_now_ns());
+    MILLRACE_CHECK(committed.has_value(), tensor);
+  });
   std::unique_lock lock(mutex_);
   Gate& gate = gates_[tensor];
   const auto passed = pass_gate(gate, deadline, lock);
@@ -157,25 +181,23 @@ Result<std::optional<uint64_t>> SessionShell::push(size_t tensor, double weight,
   gate.weight = static_cast<float>(weight);
   ++fills_;
   lock.unlock();
-  Status filled;
+  std::optional<Status> filled;  // empty: no memory
   try {
     filled = fill(*gate.slot);
   } catch (const std::bad_alloc&) {
-    filled = fail(ErrorCode::kLimitExceeded, "not enough memory for a gradient of tensor '" +
-                                                 core_.spec().tensors[tensor].name + "'; nothing of it was taken");
+    filled.reset();
   }
   lock.lock();
   gate.filling = false;
   --fills_;
-  if (!filled) {
+  if (!filled || !*filled) {
     changed_.notify_all();
-    return std::unexpected(filled.error());
+    if (filled) return std::unexpected(std::move(filled->error()));
+    return fail(ErrorCode::kLimitExceeded, "not enough memory for a gradient of tensor '" +
+                                               core_.spec().tensors[tensor].name + "'; nothing of it was taken");
   }
   const uint64_t step = gate.steps_pushed++;
-  commands_.push_back([this, tensor] {
-    const auto committed = core_.commit_push(static_cast<uint32_t>(tensor), monotonic_now_ns());
-    MILLRACE_CHECK(committed.has_value(), tensor);
-  });
+  commands_.splice(commands_.end(), handover);
   const bool somebody_waits = fills_blocked_;
   lock.unlock();
   waker_.wake();
@@ -183,7 +205,7 @@ Result<std::optional<uint64_t>> SessionShell::push(size_t tensor, double weight,
   return std::optional<uint64_t>(step);
 }
 
-Result<bool> SessionShell::ready(size_t tensor, uint64_t step) {
+CallResult<bool> SessionShell::ready(size_t tensor, uint64_t step) {
   if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
   const std::lock_guard lock(mutex_);
   if (shelf_.complete(tensor, step)) return true;
@@ -191,8 +213,8 @@ Result<bool> SessionShell::ready(size_t tensor, uint64_t step) {
   return shelf_.handed_out(tensor, step);
 }
 
-Result<std::optional<TensorUpdate>> SessionShell::await(size_t tensor, uint64_t step,
-                                                        std::chrono::milliseconds timeout) {
+CallResult<std::optional<TensorUpdate>> SessionShell::await(size_t tensor, uint64_t step,
+                                                            std::chrono::milliseconds timeout) {
   if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
   std::unique_lock lock(mutex_);
   if (step >= gates_[tensor].steps_pushed) {
@@ -211,7 +233,7 @@ Result<std::optional<TensorUpdate>> SessionShell::await(size_t tensor, uint64_t 
     return std::optional<TensorUpdate>();
   }
   lock.unlock();
-  weights_[tensor].catch_up(step);
+  if (auto caught_up = weights_[tensor].catch_up(step); !caught_up) return end_by_weights(tensor, caught_up.error());
   const bool replaced = weights_[tensor].take_replaced();
   lock.lock();
   TensorUpdate update = shelf_.take(tensor, step);
@@ -227,16 +249,16 @@ Status SessionShell::check_not_given(size_t tensor) const {
                   "(TensorOptions::schedule), so that a worker that joins applies every step as the others did");
 }
 
-Status SessionShell::attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when) {
-  if (auto valid = check_tensor(tensor); !valid) return valid;
-  if (auto valid = check_not_given(tensor); !valid) return valid;
+CallStatus SessionShell::attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when) {
+  if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
+  if (auto valid = check_not_given(tensor); !valid) return std::unexpected(valid.error());
   const uint64_t dimension = core_.spec().tensors[tensor].dimension;
   if (weights.size() != dimension) {
     return fail(ErrorCode::kInvalidArgument,
                 std::to_string(weights.size()) + " weights for a tensor of dimension " + std::to_string(dimension));
   }
-  if (auto valid = check_scale(scale); !valid) return valid;
-  if (auto valid = check_apply(when, core_.spec().mode); !valid) return valid;
+  if (auto valid = check_scale(scale); !valid) return std::unexpected(valid.error());
+  if (auto valid = check_apply(when, core_.spec().mode); !valid) return std::unexpected(valid.error());
   std::unique_lock lock(mutex_);
   if (gates_[tensor].filling || gates_[tensor].steps_pushed != shelf_.steps_complete(tensor)) {
     return fail(ErrorCode::kInvalidArgument,
@@ -250,10 +272,10 @@ Status SessionShell::attach_weights(size_t tensor, std::span<float> weights, flo
   return {};
 }
 
-Status SessionShell::set_scale(size_t tensor, float scale) {
-  if (auto valid = check_tensor(tensor); !valid) return valid;
-  if (auto valid = check_not_given(tensor); !valid) return valid;
-  if (auto valid = check_scale(scale); !valid) return valid;
+CallStatus SessionShell::set_scale(size_t tensor, float scale) {
+  if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
+  if (auto valid = check_not_given(tensor); !valid) return std::unexpected(valid.error());
+  if (auto valid = check_scale(scale); !valid) return std::unexpected(valid.error());
   if (!weights_[tensor].attached()) {
     return fail(ErrorCode::kInvalidArgument, "no weights are attached to tensor '" + core_.spec().tensors[tensor].name +
                                                  "': attach_weights() takes the array and its scale");
@@ -262,7 +284,7 @@ Status SessionShell::set_scale(size_t tensor, float scale) {
   return {};
 }
 
-Result<uint64_t> SessionShell::steps_applied(size_t tensor) {
+CallResult<uint64_t> SessionShell::steps_applied(size_t tensor) {
   if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
   return weights_[tensor].steps();
 }
@@ -272,9 +294,9 @@ SessionStatus SessionShell::status() const {
   return {phase_ == Phase::kReturning, returns_, waiting_for_, audit_imbalance_, workers_missing_};
 }
 
-Result<Stream> SessionShell::take_residual(size_t tensor) {
+CallResult<Stream> SessionShell::take_residual(size_t tensor) {
   if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
-  Result<Stream> taken;
+  CallResult<Stream> taken;
   run_there([&] {
     // A fill under way adds to the residual on its caller's thread; one that has ended may not have reached the core yet.
     const StillFills still(*this);
@@ -286,7 +308,12 @@ Result<Stream> SessionShell::take_residual(size_t tensor) {
       return;
     }
     lock.unlock();
-    taken = core_.take_residual(static_cast<uint32_t>(tensor));
+    auto answer = core_.take_residual(static_cast<uint32_t>(tensor));
+    if (answer) {
+      taken = std::move(*answer);
+    } else {
+      taken = std::unexpected(answer_of(std::move(answer.error())));
+    }
   });
   return taken;
 }
@@ -297,23 +324,34 @@ Stats SessionShell::stats() {
   return stats;
 }
 
-Status SessionShell::save(const std::string& path) {
+CallStatus SessionShell::save(const std::string& path) {
   Result<ByteBuffer> bytes;
   run_there([&] { bytes = state_bytes(); });
   if (!bytes) return std::unexpected(bytes.error());
-  return files::write_file_atomically(path, *bytes, files::kOwnerOnly);
+  if (auto written = files::write_file_atomically(path, *bytes, files::kOwnerOnly); !written)
+    return std::unexpected(std::move(written.error()));
+  return {};
 }
 
-Result<bool> SessionShell::finish(std::chrono::milliseconds timeout) {
+CallResult<bool> SessionShell::finish(std::chrono::milliseconds timeout) {
   const Moment deadline = deadline_of(timeout);
-  Status asked;
-  run_there([&] { asked = core_.finish(monotonic_now_ns(), actions_); });
+  CallStatus asked;
+  run_there([&] {
+    if (auto answer = core_.finish(monotonic_now_ns(), actions_); !answer) {
+      asked = std::unexpected(answer_of(std::move(answer.error())));
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    finish_asked_ = true;
+  });
   if (!asked) return std::unexpected(asked.error());
   std::unique_lock lock(mutex_);
   changed_.wait_until(lock, deadline, [&] { return phase_ == Phase::kFinished || error_; });
   if (phase_ == Phase::kFinished) {
     lock.unlock();
-    for (AttachedWeights& weights : weights_) weights.take_over();
+    for (size_t tensor = 0; tensor < weights_.size(); ++tensor) {
+      if (auto taken = weights_[tensor].take_over(); !taken) return end_by_weights(tensor, taken.error());
+    }
     return true;
   }
   if (error_) return std::unexpected(*error_);

@@ -32,6 +32,13 @@ uint32_t missing_of(const protocol::JobView& view, uint32_t workers) {
   return view.started && accounted_for < workers ? static_cast<uint32_t>(workers - accounted_for) : 0;
 }
 
+/// Returns what an exception of the session's thread amounts to. The caller's callbacks may throw a JobError: its code stays.
+Error error_of(const std::exception& problem) {
+  const auto* job_error = dynamic_cast<const JobError*>(&problem);
+  return {job_error != nullptr ? static_cast<ErrorCode>(job_error->code()) : ErrorCode::kInternal,
+          std::string("the session's thread failed: ") + problem.what()};
+}
+
 }  // namespace
 
 void SessionShell::run() {
@@ -41,8 +48,7 @@ void SessionShell::run() {
     serve();
   } catch (const std::exception& problem) {
     if (peer_lookup_) poller_.remove_descriptor(peer_lookup_->lookup->descriptor());
-    core_.fail_session({ErrorCode::kInternal, std::string("the session's thread failed: ") + problem.what()},
-                       monotonic_now_ns(), actions_);
+    fail_by_own(error_of(problem));
     actions_.clear();
     publish();
     // Callers may still ask for statistics: commands are served until the end.
@@ -56,6 +62,19 @@ void SessionShell::run() {
     if (wire.connection) poller_.remove(*wire.connection);
     wire.connection.reset();
   }
+}
+
+void SessionShell::fail_by_own(Error why) {
+  if (!core_.error()) end_origin_ = JobErrorOrigin::kWorker;
+  core_.fail_session(std::move(why), monotonic_now_ns(), actions_);
+}
+
+CallError SessionShell::answer_of(Error answer) const {
+  return {std::move(answer), core_.error() ? end_origin_ : JobErrorOrigin::kWorker};
+}
+
+Error SessionShell::of_tensor(size_t tensor, const Error& why) const {
+  return {why.code, "tensor '" + core_.spec().tensors[tensor].name + "': " + why.message};
 }
 
 void SessionShell::serve() {
@@ -89,10 +108,11 @@ void SessionShell::take_commands() {
   std::unique_lock lock(mutex_);
   // One at a time: what one of them throws must not take along the others, which callers wait for.
   while (!commands_.empty()) {
-    const Command command = std::move(commands_.front());
-    commands_.pop_front();
+    Commands next;
+    next.splice(next.end(), commands_, commands_.begin());
     lock.unlock();
-    command();
+    next.front()();
+    next.clear();
     lock.lock();
   }
 }
@@ -278,7 +298,10 @@ void SessionShell::deliver(DeliveredUpdate&& delivered) {
       pushes_made = gates_[portion.tensor].steps_pushed;
     }
     // Before the shelf says that the step is complete: who awaits it finds it in the weights.
-    if (portion.arrives) weights_[portion.tensor].arrive(Arrival(portion.arrival), pushes_made);
+    if (portion.arrives) {
+      const auto taken = weights_[portion.tensor].arrive(Arrival(portion.arrival), pushes_made);
+      if (!taken) return fail_by_own(of_tensor(portion.tensor, taken.error()));
+    }
     if (portion.arrival.replaces) continue;
     const std::lock_guard lock(mutex_);
     shelf_.put(std::move(portion));
@@ -290,12 +313,16 @@ bool SessionShell::give_next_weights() {
   if (weights_wanted_.empty() || !wires_[weights_wanted_.front().shard].backlog.empty()) return false;
   const GiveWeights wanted = weights_wanted_.front();
   weights_wanted_.pop_front();
-  core_.give_weights(wanted, weights_of(wanted.part), monotonic_now_ns(), actions_);
+  if (const auto weights = weights_of(wanted.part)) {
+    core_.give_weights(wanted, *weights, monotonic_now_ns(), actions_);
+  } else {
+    fail_by_own(weights.error());
+  }
   carry_out();
   return true;
 }
 
-Buffer<float> SessionShell::weights_of(uint32_t part) {
+Result<Buffer<float>> SessionShell::weights_of(uint32_t part) {
   const protocol::PartLayout& layout = core_.layout().parts[part];
   Buffer<float> weights(layout.end - layout.begin);
   for (const protocol::BucketMember& member : core_.layout().buckets[layout.bucket].members) {
@@ -303,20 +330,23 @@ Buffer<float> SessionShell::weights_of(uint32_t part) {
     const auto run = std::ranges::find(runs, part, &UpdateShelf::Run::part);
     if (run == runs.end()) continue;
     const uint64_t at = member.offset + run->begin - layout.begin;
-    copy_weights(member.tensor, *run, std::span(weights).subspan(at, run->dimension));
+    if (auto copied = copy_weights(member.tensor, *run, std::span(weights).subspan(at, run->dimension)); !copied)
+      return std::unexpected(copied.error());
   }
   return weights;
 }
 
 // What the core holds back has its place in weights that others take over, or that are saved with the core's place in the log.
-void SessionShell::copy_weights(size_t tensor, const UpdateShelf::Run& run, std::span<float> out) {
+Status SessionShell::copy_weights(size_t tensor, const UpdateShelf::Run& run, std::span<float> out) {
   std::vector<Arrival> held;
   for (DeliveredUpdate& update : core_.held(run.part)) {
     for (UpdateShelf::Portion& portion : shelf_.portions(std::move(update))) {
       if (portion.tensor == tensor && portion.arrives) held.push_back(std::move(portion.arrival));
     }
   }
-  weights_[tensor].copy_run(run.begin, out, held);
+  const auto copied = weights_[tensor].copy_run(run.begin, out, held);
+  if (!copied) return std::unexpected(of_tensor(tensor, copied.error()));
+  return {};
 }
 
 void SessionShell::publish() {
@@ -334,7 +364,7 @@ void SessionShell::publish() {
     returns_ = core_.counters().returns;
     audit_imbalance_ = core_.audit_sums().imbalance;
     workers_missing_ = missing_of(core_.view(), core_.spec().workers);
-    error_ = core_.error();
+    if (core_.error()) error_ = answer_of(*core_.error());
   }
   if (text_due || steps_changed) {
     next_text_ = now + kTextEvery;

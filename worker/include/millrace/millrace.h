@@ -53,8 +53,8 @@ MILLRACE_API std::string_view job_error_name(JobErrorCode code);
 
 /// Says where the cause of an error is: kMalformed, for example, is a damaged file of this worker, or a server's message.
 enum class JobErrorOrigin : uint8_t {
-  kWorker = 1,  ///< this worker's options and files: another attempt ends the same way
-  kJob = 2,     ///< the servers, and the job's other workers
+  kWorker = 1,  ///< this worker's options, files, callbacks and memory, and the arguments of its calls
+  kJob = 2,     ///< the servers, and the job's other workers; a time limit that has passed
 };
 
 /// The one exception of this library: a code, where its cause is, and a sentence that says what to do.
@@ -207,7 +207,9 @@ enum class ApplyWhen : uint8_t {
 /// The scale of a step's update, where it is not the same for all, and what else the step does to the weights: called once for
 /// every step and part, before the update is added to weights [begin, begin + run.size()) of the tensor. It may change `run`,
 /// which is the attached array or a copy of it. Must depend on its arguments alone and be equal at all workers: a worker that
-/// joins later applies steps as the others have. Any thread, at any time; must not throw, nor call into the session.
+/// joins later applies steps as the others have. Any thread, at any time; must not throw, nor call into the session. A scale that
+/// is NaN or infinite ends the session with the error non_finite, and the update is not added; what it writes to `run` is not
+/// checked.
 using Schedule = std::function<float(uint64_t step, uint64_t begin, std::span<float> run)>;
 
 /// One flat array of f32 parameters. The first group must be equal at all workers.
@@ -390,12 +392,15 @@ struct SessionStatus {
 ///
 /// Threads  one session thread does all coding and network; every method may be called from any thread. Different tensors may
 ///          be pushed at the same time; one tensor is pushed by one thread at a time.
-/// Errors   once the session has ended with an error, every method but stats() and save() throws that error.
+/// Errors   once the session has ended with an error, every call that needs the job throws that error. stats(), status() and
+///          save() still answer, and complete updates can still be awaited.
 /// Waits    push, push_sparse, await, pull, pull_range, pull_indices, place_weights and finish have a time limit and two
 ///          forms. When the time has passed, NAME throws the error timeout, with who the job waits for; try_NAME returns empty
-///          or false, and status().waiting_for says who. All else that goes wrong is an exception in either form. A call that
-///          ran out of time has changed nothing and may be repeated. A limit of 0 or less does not wait; milliseconds::max()
-///          waits for ever.
+///          or false, and status().waiting_for says who. All else that goes wrong is an exception in either form. A limit of 0 or
+///          less does not wait; milliseconds::max() waits for ever. A call that ran out of time may be repeated. It has taken
+///          nothing from the caller. A pull may have written part of `out`; the shards may have some of place_weights()'
+///          weights, so it is repeated with the same ones; after finish() nothing can be pushed, whether or not it ran out of
+///          time.
 class MILLRACE_API Session {
  public:
   /// Joins the job, or creates it, and waits until all workers have joined. Where the job runs already, or the weights are
