@@ -26,6 +26,7 @@ Result<std::unique_ptr<WorkerPort>> WorkerPort::start(const std::string& address
   monitoring::HttpHandlers handlers;
   handlers.metrics_text = [at = worker.get()] {
     at->ask_source();
+    const std::lock_guard lock(at->mutex_);  // all of one update
     return at->metrics_.prometheus_text();
   };
   handlers.unhealthy = [at = worker.get()] {

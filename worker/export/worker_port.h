@@ -65,7 +65,7 @@ class WorkerPort {
   Source source_;
   monitoring::Metrics metrics_;
   std::mutex asking_;  ///< held over an answer of the source; taken before the next
-  std::mutex mutex_;   ///< guards the next two
+  std::mutex mutex_;   ///< guards the next two; held while /metrics is written
   WorkerExport export_;
   std::string status_ = "{}";
   std::unique_ptr<monitoring::HttpPort> port_;  ///< last: its threads use the members above

@@ -1,9 +1,13 @@
 #include "millrace/millrace.h"
 
+#include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "kernels/base/result.h"
 #include "worker/core/options.h"
+#include "worker/export/worker_port.h"
 #include "worker/session/beginning.h"
 #include "worker/session/shell.h"
 
@@ -42,7 +46,36 @@ JobError::JobError(JobErrorCode code, const std::string& sentence, JobErrorOrigi
 JobError::~JobError() = default;
 
 class Session::Impl : public worker::SessionShell {
+ public:
   using SessionShell::SessionShell;
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  /// Answers first: they ask the session's thread.
+  ~Impl() {
+    if (port_) port_->stop();
+  }
+
+  /// Serves JobOptions::http. REQUIRES: before join().
+  Status open_port(const JobOptions& job) {
+    if (job.http.empty()) return {};
+    worker::WorkerPort::Source source;
+    source.stats = [this] { return stats(); };
+    source.unhealthy = [this]() -> std::optional<std::string> {
+      const auto ended = error();
+      return ended ? std::optional(ended->message) : std::nullopt;
+    };
+    auto port =
+        worker::WorkerPort::start(job.http, "JobOptions::http", {job.name, job.worker, job.workers}, std::move(source));
+    if (!port) return std::unexpected(port.error());
+    port_ = std::move(*port);
+    watch_steps([at = port_](double seconds) { at->step_done(seconds); });  // the thread outlives ~Impl()
+    return {};
+  }
+
+  uint16_t http_port() const { return port_ ? port_->port() : uint16_t{0}; }
+
+ private:
+  std::shared_ptr<worker::WorkerPort> port_;
 };
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -53,6 +86,7 @@ std::unique_ptr<Session> Session::connect(const JobOptions& job, const std::vect
   auto spec = take(worker::spec_from_options(job, tensors), JobErrorOrigin::kWorker);
   auto beginning = take(worker::begin_with(job, tensors, spec), JobErrorOrigin::kWorker);
   auto impl = std::make_unique<Impl>(job, std::move(spec), std::move(beginning));
+  must(impl->open_port(job), JobErrorOrigin::kWorker);
   must(impl->join());
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
@@ -183,6 +217,8 @@ void Session::place_weights(std::span<const std::span<const float>> weights, mil
 bool Session::try_place_weights(std::span<const std::span<const float>> weights, milliseconds timeout) {
   return take(impl_->place_weights(weights, timeout));
 }
+
+uint16_t Session::http_port() const { return impl_->http_port(); }
 
 size_t Session::bucket_of(size_t tensor) const {
   if (tensor >= impl_->tensor_count()) raise({ErrorCode::kInvalidArgument, "no such tensor"});

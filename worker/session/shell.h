@@ -38,6 +38,8 @@ class SessionShell {
   SessionShell(const JobOptions& options, protocol::JobSpec spec, Beginning beginning);
   ~SessionShell();
 
+  /// Calls `watch` on the session thread with the seconds of every step of a bucket that completes. REQUIRES: before join().
+  void watch_steps(std::function<void(double seconds)> watch) { watch_step_ = std::move(watch); }
   /// Starts the thread and waits until the job runs, and this worker takes part in it.
   Status join();
 
@@ -54,6 +56,8 @@ class SessionShell {
   Status set_scale(size_t tensor, float scale);
   Result<uint64_t> steps_applied(size_t tensor);
   SessionStatus status() const;
+  /// The error that the session has ended with.
+  std::optional<Error> error() const;
   Result<Stream> take_residual(size_t tensor);
   Stats stats();
   Status save(const std::string& path);
@@ -173,6 +177,7 @@ class SessionShell {
   };
 
   JobOptions options_;
+  std::function<void(double seconds)> watch_step_;
   std::unique_ptr<SwitchUdpPort> datagrams_;  ///< path switch
   std::unique_ptr<NamedPeers> peers_;         ///< ... before the core, which sends by them
   SessionCore core_;
