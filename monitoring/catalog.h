@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,17 +13,41 @@ namespace millrace::monitoring {
 
 enum class MetricKind : uint8_t { kCounter, kGauge, kHistogram };
 
-/// One metric that shards or workers export; the table of DESIGN.md and the dashboard are checked against these.
-struct MetricInfo {
+/// A label of a metric.
+struct LabelInfo {
   std::string_view name;
-  MetricKind kind;
-  std::span<const std::string_view> labels;
-  std::string_view help;
-  std::span<const double> bounds = {};  ///< of a histogram
+  std::span<const std::string_view> values = {};  ///< all of them; none: not known beforehand
 };
 
-/// Every metric of this build: shards' first, then workers'.
+/// Where a metric is seen.
+enum class Shown : uint8_t {
+  kPanel,   ///< in a panel of the dashboard
+  kDetail,  ///< in no panel: for questions that a panel raises
+};
+
+/// One metric that a program exports; the tables of DESIGN.md and the dashboard are checked against these.
+struct MetricInfo {
+  std::string_view name;
+  MetricKind kind = MetricKind::kCounter;
+  std::span<const LabelInfo> labels = {};
+  std::string_view help = {};
+  std::span<const double> bounds = {};  ///< of a histogram
+  Shown shown = Shown::kPanel;
+};
+
+// Every metric of a program, and of all programs in this order.
+std::span<const MetricInfo> shard_metric_infos();
+std::span<const MetricInfo> worker_metric_infos();
+std::span<const MetricInfo> switch_metric_infos();
+std::span<const MetricInfo> peer_metric_infos();
 std::vector<const MetricInfo*> metric_catalog();
+
+/// Begins counters and histograms of `infos` at 0 for every label set that is known beforehand, so that rates and alerts see
+/// the first event. Counts nothing: a series that exists stays as it is.
+///
+/// job  begins the series whose label `job` has this value, and whose other labels have known values. Nothing: begins those
+///      without the label `job`.
+void begin_series(Metrics& metrics, std::span<const MetricInfo> infos, std::optional<std::string_view> job);
 
 /// Metrics of one name that differ in their labels. `values` are those of the labels, in the order of the catalog, as many
 /// as there are. The handle stays valid; keep it where the path is hot.
@@ -134,11 +159,51 @@ struct WorkerMetrics {
   CounterFamily contribution_raw_bytes;  ///< [job]
   CounterFamily update_bytes;            ///< [job]
   CounterFamily update_raw_bytes;        ///< [job]
+  CounterFamily dense_bytes;             ///< [job] of a dense exchange of the same steps
   CounterFamily bloom_false_positives;   ///< [job] entries sent that nobody selected
   CounterFamily codec_error;             ///< [job] dropped by a job whose codec error is "drop"
   GaugeFamily residual_norm;             ///< [job]
   GaugeFamily audit_imbalance;           ///< [job] of the law; must be 0
   GaugeFamily audit_mass;                ///< [job, term]
+};
+
+/// What a switch exports.
+struct SwitchMetrics {
+  explicit SwitchMetrics(Metrics& metrics);
+
+  CounterFamily packets;              ///< [lcore, direction]
+  CounterFamily bytes;                ///< [lcore, direction]
+  CounterFamily port_dropped;         ///< [lcore, reason]
+  CounterFamily events;               ///< [lcore, event]
+  CounterFamily retransmissions;      ///< [lcore]
+  GaugeFamily slots_max;              ///< none
+  GaugeFamily slots_reserved;         ///< none
+  CounterFamily job_events;           ///< [job, event]
+  CounterFamily job_packets;          ///< [job, direction]
+  CounterFamily job_bytes;            ///< [job, direction]
+  CounterFamily job_retransmissions;  ///< [job]
+  GaugeFamily job_slots;              ///< [job]
+  GaugeFamily job_slots_in_use;       ///< [job]
+  GaugeFamily job_workers;            ///< [job]
+  GaugeFamily partials_in_flight;     ///< [job]
+  GaugeFamily uplink_welcome;         ///< [job]
+};
+
+/// What a rank of millrace-peer exports.
+struct PeerMetrics {
+  explicit PeerMetrics(Metrics& metrics);
+
+  CounterFamily network_bytes;         ///< [job, direction]
+  CounterFamily messages_unexpected;   ///< [job]
+  CounterFamily steps;                 ///< [job]
+  HistogramFamily step_seconds;        ///< [job]
+  CounterFamily compute_seconds;       ///< [job]
+  CounterFamily wait_seconds;          ///< [job]
+  CounterFamily contribution_entries;  ///< [job]
+  CounterFamily update_entries;        ///< [job]
+  CounterFamily dense_bytes;           ///< [job]
+  GaugeFamily residual_norm;           ///< [job]
+  GaugeFamily ranks;                   ///< [job]
 };
 
 }  // namespace millrace::monitoring

@@ -10,9 +10,9 @@ namespace millrace::server {
 using monitoring::Counter;
 using monitoring::Histogram;
 
-/// Series of one job without further labels: those of every round.
+/// Series of one job: all that are known beforehand begin with it, and those of every round have their handles here.
 struct MetricsExport::JobSeries {
-  JobSeries(const monitoring::ShardMetrics& shard, const std::string& job)
+  JobSeries(monitoring::Metrics& metrics, const monitoring::ShardMetrics& shard, const std::string& job)
       : contributions(shard.contributions.with({job})),
         contribution_bytes(shard.contribution_bytes.with({job})),
         contribution_entries(shard.contribution_entries.with({job})),
@@ -25,6 +25,7 @@ struct MetricsExport::JobSeries {
         round_seconds(shard.round_seconds.with({job})),
         wait_seconds(shard.wait_seconds.with({job})),
         fill_in(shard.fill_in_ratio.with({job})) {
+    monitoring::begin_series(metrics, monitoring::shard_metric_infos(), job);
     shard.audit_imbalance.with({job}).set(0);
   }
 
@@ -42,14 +43,16 @@ struct MetricsExport::JobSeries {
   Histogram& fill_in;
 };
 
-MetricsExport::MetricsExport(monitoring::Metrics& metrics) : metrics_(metrics), shard_(metrics) {}
+MetricsExport::MetricsExport(monitoring::Metrics& metrics) : metrics_(metrics), shard_(metrics) {
+  monitoring::begin_series(metrics, monitoring::shard_metric_infos(), std::nullopt);
+}
 MetricsExport::~MetricsExport() = default;
 
 MetricsExport::JobSeries& MetricsExport::series_of(const std::string& job) {
   std::string label = monitoring::Metrics::label_text(job);
   if (const auto known = jobs_.find(label); known != jobs_.end()) return *known->second;
   counted_.try_emplace(label);  // first: no series that is never forgotten
-  return *jobs_.emplace(std::move(label), std::make_unique<JobSeries>(shard_, job)).first->second;
+  return *jobs_.emplace(std::move(label), std::make_unique<JobSeries>(metrics_, shard_, job)).first->second;
 }
 
 bool MetricsExport::record_of_job(const MetricEvent& event) {
@@ -101,7 +104,9 @@ void MetricsExport::record(const MetricEvent& event) {
     case Metric::kSettled: return shard_.settled_parts.with({event.job, event.label}).increment(event.value);
     case Metric::kSnapshotBytes: return shard_.snapshot_bytes.with({event.job}).increment(event.value);
     case Metric::kPathChanges: return shard_.path_changes.with({event.job, event.label}).increment(event.value);
-    case Metric::kJobsOpened: return shard_.jobs_opened.with({}).increment(event.value);
+    case Metric::kJobsOpened:
+      static_cast<void>(series_of(event.job));
+      return shard_.jobs_opened.with({}).increment(event.value);
     case Metric::kJobsEnded: return shard_.jobs_ended.with({event.label}).increment(event.value);
     case Metric::kTableErrors: return shard_.table_errors.with({event.label}).increment(event.value);
     // Those of record_of_job(). All are listed: one that nobody exports does not build.
@@ -171,6 +176,7 @@ void MetricsExport::update_gauges(const StatusReport& status, TimeNs now) {
   forget_ended(status, now);
   count_datagrams(status);
   for (const JobStatus& job : status.jobs) {
+    static_cast<void>(series_of(job.name));
     shard_.live_workers.with({job.name}).set(static_cast<double>(job.members.size()));
     shard_.epoch.with({job.name}).set(static_cast<double>(job.epoch));
     shard_.kept_updates.with({job.name}).set(static_cast<double>(job.kept_updates));

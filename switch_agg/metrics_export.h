@@ -1,7 +1,6 @@
 #pragma once
 
 #include <map>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -11,15 +10,13 @@
 
 namespace millrace::switch_agg {
 
-/// Every metric of the switch; the table of IO.md is checked against it.
-std::span<const monitoring::MetricInfo> switch_metric_catalog();
-
-/// The status as metrics: what grew since the last update is counted.
+/// Exports the status as metrics: what grew since the last update is counted. What is known beforehand begins at 0: of each
+/// lcore everything (its events where all lcores' fit below Metrics::kSeriesMax), of each job all but its events.
 ///
 /// Threads  one at a time.
 class MetricsExport {
  public:
-  explicit MetricsExport(monitoring::Metrics& metrics) : metrics_(metrics) {}
+  explicit MetricsExport(monitoring::Metrics& metrics);
   void update(const SwitchStatus& status);
 
  private:
@@ -28,6 +25,8 @@ class MetricsExport {
   void update_job(const SwitchStatus::JobStatus& job, const AggregatorCounters& new_events);
 
   monitoring::Metrics& metrics_;
+  monitoring::SwitchMetrics switch_;
+  bool begins_events_ = true;  ///< of lcores, at 0
   std::vector<LaneReport> before_;
   /// Jobs that have series, by label text, and what is counted in them: by lane, each of which begins anew by itself.
   std::map<std::string, std::map<uint32_t, AggregatorCounters>> jobs_;

@@ -60,7 +60,7 @@ THIRD_PARTY = (
     (r"hwy/.*|xxhash\.h|xxh_x86dispatch\.h|Random123/.*", ("kernels/", "tests/kernels/", "tests/support/")),
     (r"roaring/.*|streamvbyte\.h", ("kernels/codec/",)),
     (r"((oneapi/)?tbb/.*)", ("kernels/", "server/", "worker/", "switch_agg/", "tests/")),
-    (r"nlohmann/.*", ("worker/cli/", "monitoring/", "server/", "switch_agg/", "tests/")),
+    (r"nlohmann/.*", ("worker/cli/", "worker/export/", "monitoring/", "server/", "switch_agg/", "tests/")),
     (r"CLI/.*", ("worker/cli/", "server/", "switch_agg/", "tests/bench/")),
     (r"fmt/.*", ("worker/cli/", "monitoring/", "server/", "protocol/", "switch_agg/", "kernels/", "worker/", "tests/")),
     (r"(zlib|libdeflate|zstd)\.h", ("worker/cli/", "kernels/codec/", "tests/worker/", "tests/kernels/")),

@@ -4,16 +4,26 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cctype>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
+#include <span>
 #include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace millrace::monitoring {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string file_text(const std::string& name) {
   std::ifstream file(source_file("monitoring/" + name));
@@ -21,6 +31,16 @@ std::string file_text(const std::string& name) {
   text << file.rdbuf();
   return text.str();
 }
+
+struct Program {
+  std::string_view name;
+  std::string_view title;  ///< of its part of DESIGN.md
+  std::span<const MetricInfo> infos;
+};
+
+const std::array kPrograms = {
+    Program{"shard", "### Shards\n", shard_metric_infos()}, Program{"worker", "### Workers\n", worker_metric_infos()},
+    Program{"switch", "### Switches\n", switch_metric_infos()}, Program{"peer", "### Peers\n", peer_metric_infos()}};
 
 /// The words of `text` that begin with "millrace_".
 std::set<std::string> metric_words(const std::string& text) {
@@ -51,47 +71,161 @@ TEST(CatalogTest, NamesAreUniqueAndInBaseUnits) {
   std::set<std::string_view> names;
   for (const MetricInfo* info : metric_catalog()) {
     EXPECT_TRUE(names.insert(info->name).second) << info->name;
-    EXPECT_TRUE(info->name.starts_with("millrace_shard_") || info->name.starts_with("millrace_worker_")) << info->name;
+    EXPECT_TRUE(std::ranges::any_of(kPrograms, [&](const Program& one) {
+      return info->name.starts_with("millrace_" + std::string(one.name) + "_");
+    })) << info->name;
     EXPECT_EQ(info->name.ends_with("_total"), info->kind == MetricKind::kCounter) << info->name;
     EXPECT_EQ(info->bounds.empty(), info->kind != MetricKind::kHistogram) << info->name;
     EXPECT_FALSE(info->help.empty()) << info->name;
-    for (const char* unit : {"_ms", "_us", "_ns", "_kb", "_mb"}) {
-      EXPECT_EQ(info->name.find(unit), std::string_view::npos) << info->name;
-    }
+    for (const char* unit : {"_ms_", "_us_", "_ns_", "_kb_", "_mb_"})
+      EXPECT_THAT(std::string(info->name) + "_", Not(HasSubstr(unit)));
   }
 }
 
-TEST(CatalogTest, EveryMetricOfTheDashboardIsExported) {
-  const nlohmann::json dashboard = nlohmann::json::parse(file_text("grafana-dashboard.json"));
-  const std::set<std::string> exported = exported_names();
-  size_t queries = 0;
+/// The queries of the dashboard's panels.
+std::vector<std::string> panel_queries(const nlohmann::json& dashboard) {
+  std::vector<std::string> queries;
   for (const nlohmann::json& panel : dashboard.at("panels")) {
     if (panel.at("type") == "row") continue;
-    for (const nlohmann::json& target : panel.at("targets")) {
-      ++queries;
-      const std::set<std::string> used = metric_words(target.at("expr"));
-      EXPECT_FALSE(used.empty()) << target.at("expr");
-      for (const std::string& name : used) EXPECT_TRUE(exported.contains(name)) << name;
-    }
+    for (const nlohmann::json& target : panel.at("targets")) queries.push_back(target.at("expr"));
   }
-  EXPECT_GT(queries, 30u);
-  for (const nlohmann::json& variable : dashboard.at("templating").at("list")) {
-    for (const std::string& name : metric_words(variable.at("query").dump()))
-      EXPECT_TRUE(exported.contains(name)) << name;
+  return queries;
+}
+
+nlohmann::json dashboard_json() { return nlohmann::json::parse(file_text("grafana-dashboard.json")); }
+
+TEST(CatalogTest, EveryMetricOfTheDashboardIsExported) {
+  const nlohmann::json dashboard = dashboard_json();
+  const std::set<std::string> exported = exported_names();
+  const std::vector<std::string> queries = panel_queries(dashboard);
+  for (const std::string& query : queries) {
+    const std::set<std::string> used = metric_words(query);
+    EXPECT_FALSE(used.empty()) << query;
+    for (const std::string& name : used) EXPECT_TRUE(exported.contains(name)) << name;
+  }
+  EXPECT_GT(queries.size(), 60u);
+}
+
+TEST(CatalogTest, EveryMetricIsInAPanelOrIsMarkedAsDetail) {
+  std::set<std::string> in_panels;
+  for (const std::string& query : panel_queries(dashboard_json())) in_panels.merge(metric_words(query));
+  for (const MetricInfo* info : metric_catalog()) {
+    const std::string name(info->name);
+    const bool in_a_panel = in_panels.contains(name) || in_panels.contains(name + "_bucket") ||
+                            in_panels.contains(name + "_sum") || in_panels.contains(name + "_count");
+    EXPECT_EQ(in_a_panel, info->shown == Shown::kPanel) << name;
   }
 }
 
-TEST(CatalogTest, EveryMetricIsDocumentedAndNoOther) {
+TEST(DashboardTest, EveryQueryAsksForTheChosenInstancesAndJobs) {
+  const nlohmann::json dashboard = dashboard_json();
+  std::map<std::string, const MetricInfo*> by_name;
+  for (const MetricInfo* info : metric_catalog()) {
+    for (const char* series : {"", "_bucket", "_sum", "_count"}) by_name[std::string(info->name) + series] = info;
+  }
+  for (const std::string& query : panel_queries(dashboard)) {
+    for (size_t at = query.find("millrace_"); at != std::string::npos; at = query.find("millrace_", at + 1)) {
+      const size_t brace = query.find_first_not_of("abcdefghijklmnopqrstuvwxyz_", at);
+      ASSERT_TRUE(brace != std::string::npos && query[brace] == '{') << query;
+      const std::string selector = query.substr(brace, query.find('}', brace) - brace);
+      EXPECT_THAT(selector, HasSubstr("instance=~\"$instance\"")) << query;
+      const MetricInfo& info = *by_name.at(query.substr(at, brace - at));
+      const bool has_job = std::ranges::any_of(info.labels, [](const LabelInfo& one) { return one.name == "job"; });
+      EXPECT_EQ(selector.contains("job=~\"$job\""), has_job) << query;
+    }
+  }
+  std::set<std::string> variables;
+  for (const nlohmann::json& one : dashboard.at("templating").at("list")) variables.insert(one.at("name"));
+  EXPECT_EQ(variables, (std::set<std::string>{"datasource", "job", "instance"}));
+}
+
+TEST(DashboardTest, PanelsHaveNumbersOfTheirOwnAndDoNotOverlap) {
+  std::set<int> ids;
+  std::set<std::pair<int, int>> taken;
+  const nlohmann::json dashboard = dashboard_json();
+  for (const nlohmann::json& panel : dashboard.at("panels")) {
+    EXPECT_TRUE(ids.insert(panel.at("id").get<int>()).second) << panel.at("title");
+    const nlohmann::json& place = panel.at("gridPos");
+    const int x = place.at("x"), y = place.at("y"), w = place.at("w"), h = place.at("h");
+    EXPECT_TRUE(x >= 0 && y >= 0 && w > 0 && h > 0 && x + w <= 24) << panel.at("title");
+    for (int column = x; column < x + w; ++column) {
+      for (int row = y; row < y + h; ++row)
+        EXPECT_TRUE(taken.emplace(column, row).second) << panel.at("title") << ": " << column << ", " << row;
+    }
+    std::set<std::string> targets;
+    if (panel.at("type") == "row") continue;
+    for (const nlohmann::json& target : panel.at("targets"))
+      EXPECT_TRUE(targets.insert(target.at("refId")).second) << panel.at("title");
+  }
+}
+
+TEST(DashboardTest, WhatMustBeZeroIsRedWhereItIsNot) {
+  size_t found = 0;
+  const nlohmann::json dashboard = dashboard_json();
+  for (const nlohmann::json& panel : dashboard.at("panels")) {
+    if (panel.at("type") != "stat" || panel.dump().find("audit_imbalance") == std::string::npos) continue;
+    ++found;
+    const nlohmann::json& steps = panel.at("fieldConfig").at("defaults").at("thresholds").at("steps");
+    EXPECT_EQ(steps.at(0).at("color"), "green");
+    EXPECT_TRUE(steps.at(0).at("value").is_null());
+    EXPECT_EQ(steps.at(1).at("color"), "red");
+    EXPECT_GT(steps.at(1).at("value").get<double>(), 0);
+    EXPECT_LT(steps.at(1).at("value").get<double>(), 1e-12);
+  }
+  EXPECT_EQ(found, 1u);
+}
+
+/// A metric's row of its table, but for what it says.
+std::string table_row(const MetricInfo& info) {
+  std::string labels;
+  for (const LabelInfo& label : info.labels) {
+    labels += (labels.empty() ? "" : ", ") + std::string(label.name);
+    std::string values;
+    for (const std::string_view value : label.values) values += (values.empty() ? "" : ", ") + std::string(value);
+    if (!values.empty()) labels += " (" + values + ")";
+  }
+  const char* kind = info.kind == MetricKind::kCounter ? "counter"
+                     : info.kind == MetricKind::kGauge ? "gauge"
+                                                       : "histogram";
+  return "| `" + std::string(info.name) + "` | " + kind + " | " + (labels.empty() ? "–" : labels) + " | " +
+         (info.shown == Shown::kPanel ? "panel" : "detail") + " | ";
+}
+
+TEST(CatalogTest, EveryMetricIsDocumentedInItsProgramsTableAndNoOther) {
   const std::string design = file_text("DESIGN.md");
   std::set<std::string> documented = metric_words(design);
-  for (const MetricInfo* info : metric_catalog()) {
-    std::string labels;
-    for (const std::string_view label : info->labels) labels += (labels.empty() ? "" : ", ") + std::string(label);
-    EXPECT_THAT(design, HasSubstr("| `" + std::string(info->name) + "` | "));
-    EXPECT_THAT(design, HasSubstr("| " + (labels.empty() ? "–" : labels) + " | "));
-    documented.erase(std::string(info->name));
+  for (const Program& program : kPrograms) {
+    const size_t begin = design.find(program.title);
+    ASSERT_NE(begin, std::string::npos) << program.title;
+    const std::string part = design.substr(begin, design.find("\n### ", begin) - begin);
+    for (const MetricInfo& info : program.infos) {
+      EXPECT_THAT(part, HasSubstr("\n" + table_row(info)));
+      documented.erase(std::string(info.name));
+    }
   }
   EXPECT_TRUE(documented.empty()) << *documented.begin();
+}
+
+TEST(CatalogTest, SeriesWhoseLabelsAreKnownBeforehandBeginAtZero) {
+  Metrics metrics;
+  begin_series(metrics, shard_metric_infos(), std::nullopt);
+  EXPECT_THAT(metrics.prometheus_text(), Not(HasSubstr("job=")));
+  EXPECT_THAT(metrics.prometheus_text(), HasSubstr("millrace_shard_jobs_opened_total 0\n"));
+  begin_series(metrics, shard_metric_infos(), "a job");
+  const ShardMetrics shard(metrics);
+  shard.pulls.with({"a job", "refused"}).increment(2);
+  begin_series(metrics, shard_metric_infos(), "a job");
+  const std::string text = metrics.prometheus_text();
+  for (const char* line : {"millrace_shard_handshakes_total{outcome=\"refused\",peer=\"shard\"} 0\n",
+                           "millrace_shard_rounds_total{job=\"a job\"} 0\n",
+                           "millrace_shard_pulls_total{job=\"a job\",result=\"answered\"} 0\n",
+                           "millrace_shard_pulls_total{job=\"a job\",result=\"refused\"} 2\n",
+                           "millrace_shard_round_seconds_bucket{job=\"a job\",le=\"+Inf\"} 0\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  for (const char* name :
+       {"millrace_shard_dropped_total", "millrace_shard_datagram_events_total{", "millrace_shard_epoch"})
+    EXPECT_THAT(text, Not(HasSubstr(name)));
 }
 
 TEST(CatalogTest, ShardsAndWorkersExportWhatTheCatalogSays) {
@@ -122,7 +256,7 @@ TEST(CatalogTest, EveryEntryOfTheCatalogCanBeExported) {
   Metrics metrics;
   for (const MetricInfo* info : metric_catalog()) {
     Labels labels;
-    for (const std::string_view label : info->labels) labels.emplace_back(label, "x");
+    for (const LabelInfo& label : info->labels) labels.emplace_back(label.name, "x");
     switch (info->kind) {
       case MetricKind::kCounter: metrics.counter(info->name, info->help, labels).increment(); break;
       case MetricKind::kGauge: metrics.gauge(info->name, info->help, labels).set(1); break;

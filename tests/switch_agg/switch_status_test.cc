@@ -3,16 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "switch_agg/job_lanes.h"
 #include "switch_agg/lane_jobs.h"
 #include "switch_agg/lane_of.h"
 #include "switch_agg/metrics_export.h"
 #include "switch_agg/status_json.h"
-#include "tests/support/tree_paths.h"
 
 namespace millrace::switch_agg {
 namespace {
@@ -75,14 +72,65 @@ TEST(SwitchMetrics, AJobThatIsGoneHasNoSeries) {
   EXPECT_THAT(metrics.prometheus_text(), Not(HasSubstr("resnet")));
 }
 
-TEST(SwitchMetrics, AreTheOnesOfTheTable) {
-  std::ifstream file(source_file("switch_agg/IO.md"));
-  std::stringstream text;
-  text << file.rdbuf();
-  for (const monitoring::MetricInfo& info : switch_metric_catalog()) {
-    EXPECT_EQ(info.name.ends_with("_total"), info.kind == monitoring::MetricKind::kCounter) << info.name;
-    EXPECT_THAT(text.str(), HasSubstr("| `" + std::string(info.name) + "` |"));
+/// Of one lane.
+SwitchStatus example_of_a_rack() {
+  SwitchStatus status = example();
+  status.jobs.front().lanes = 1;
+  status.jobs.front().role = "combine";
+  status.jobs.front().rack = SwitchStatus::JobStatus::Rack{1, 0b1100, "192.0.2.9:7600"};
+  LaneReport::Job& job = status.lanes[0].report.jobs.front();
+  job.status.rack = RackStatus{.uplink = RackUplink::kWelcome, .gathering = 2, .in_flight = 5, .raw = 1};
+  job.counters.add(AggregatorEvent::kSentUp, 12);
+  job.counters.add(AggregatorEvent::kSentUpBytes, 9'000);
+  job.counters.add(AggregatorEvent::kEntriesKept, 300);
+  job.counters.add(AggregatorEvent::kEntriesCut, 700);
+  status.lanes[1].report.jobs.clear();
+  add_job_reports(status);
+  return status;
+}
+
+TEST(SwitchMetrics, BeginAtZeroForEveryLcoreAndJob) {
+  monitoring::Metrics metrics;
+  MetricsExport metrics_export(metrics);
+  SwitchStatus status;
+  status.lanes.resize(1);
+  status.jobs.push_back({"idle", 7, 1, "reduce", 4, 16'384, 64, 0});
+  metrics_export.update(status);
+  const std::string text = metrics.prometheus_text();
+  for (const char* line : {R"(millrace_switch_packets_total{direction="in",lcore="0"} 0)",
+                           R"(millrace_switch_bytes_total{direction="out",lcore="0"} 0)",
+                           R"(millrace_switch_port_dropped_total{lcore="0",reason="no_neighbour"} 0)",
+                           R"(millrace_switch_events_total{event="bad_mac",lcore="0"} 0)",
+                           R"(millrace_switch_retransmissions_total{lcore="0"} 0)",
+                           R"(millrace_switch_job_packets_total{direction="in",job="idle"} 0)",
+                           R"(millrace_switch_job_bytes_total{direction="out",job="idle"} 0)",
+                           R"(millrace_switch_job_retransmissions_total{job="idle"} 0)"}) {
+    EXPECT_THAT(text, HasSubstr(line));
   }
+  EXPECT_THAT(text, Not(HasSubstr("millrace_switch_job_events_total{")));
+}
+
+TEST(SwitchMetrics, EventsOfMoreLcoresThanFitBeginWhereTheyHappen) {
+  monitoring::Metrics metrics;
+  MetricsExport metrics_export(metrics);
+  SwitchStatus status;
+  status.lanes.resize(monitoring::Metrics::kSeriesMax / kAggregatorEvents + 1);
+  status.lanes.back().report.aggregator.add(AggregatorEvent::kBadMac, 2);
+  metrics_export.update(status);
+  const std::string text = metrics.prometheus_text();
+  const std::string last = std::to_string(status.lanes.size() - 1);
+  EXPECT_THAT(text, HasSubstr(R"(millrace_switch_events_total{event="bad_mac",lcore=")" + last + R"("} 2)"));
+  EXPECT_THAT(text, Not(HasSubstr(R"(lcore="other")")));
+  EXPECT_THAT(text, Not(HasSubstr(R"(millrace_switch_events_total{event="bad_mac",lcore="0"})")));
+}
+
+TEST(SwitchMetrics, EveryMetricOfTheCatalogIsSetBySomething) {
+  monitoring::Metrics metrics;
+  MetricsExport metrics_export(metrics);
+  metrics_export.update(example_of_a_rack());
+  const std::string text = metrics.prometheus_text();
+  for (const monitoring::MetricInfo& info : monitoring::switch_metric_infos())
+    EXPECT_THAT(text, HasSubstr("\n" + std::string(info.name))) << "nobody sets it";
 }
 
 TEST(SwitchStatus, IsJsonWithoutZeros) {
@@ -99,23 +147,6 @@ TEST(SwitchStatus, IsJsonWithoutZeros) {
   EXPECT_EQ(json["jobs"][0]["phase"], "open");
   EXPECT_EQ(json["jobs"][0]["epoch"], 3);
   EXPECT_EQ(json["jobs"][0]["events"], (nlohmann::json{{"added", 100}}));
-}
-
-/// Of one lane.
-SwitchStatus example_of_a_rack() {
-  SwitchStatus status = example();
-  status.jobs.front().lanes = 1;
-  status.jobs.front().role = "combine";
-  status.jobs.front().rack = SwitchStatus::JobStatus::Rack{1, 0b1100, "192.0.2.9:7600"};
-  LaneReport::Job& job = status.lanes[0].report.jobs.front();
-  job.status.rack = RackStatus{.uplink = RackUplink::kWelcome, .gathering = 2, .in_flight = 5, .raw = 1};
-  job.counters.add(AggregatorEvent::kSentUp, 12);
-  job.counters.add(AggregatorEvent::kSentUpBytes, 9'000);
-  job.counters.add(AggregatorEvent::kEntriesKept, 300);
-  job.counters.add(AggregatorEvent::kEntriesCut, 700);
-  status.lanes[1].report.jobs.clear();
-  add_job_reports(status);
-  return status;
 }
 
 TEST(SwitchStatus, ARackSaysWhereItsSumsGoAndHowMany) {

@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <thread>
 
 #include "millrace/millrace.h"
+#include "monitoring/http_client.h"
 #include "tests/worker/fake_cluster.h"
 #include "tests/worker/session_jobs.h"
 #include "worker/core/saved_state.h"
@@ -17,6 +19,7 @@
 namespace millrace::testing {
 namespace {
 using std::chrono::milliseconds;
+using ::testing::HasSubstr;
 
 TEST(Session, SumsSparseGradientsOfAllWorkersAndFinishes) {
   JobOptions job = session_job_of(3);
@@ -47,6 +50,53 @@ TEST(Session, SumsSparseGradientsOfAllWorkersAndFinishes) {
       EXPECT_EQ(goodbye.reason, protocol::Goodbye::Reason::kFinished);
     for (uint32_t shard = 0; shard < 2; ++shard) EXPECT_EQ(cluster.shard(shard).complaints, std::vector<std::string>());
   });
+}
+
+TEST(Session, ServesItsMetricsWhereItsOptionsSay) {
+  JobOptions job = session_job_of(1);
+  job.http = "127.0.0.1:0";
+  const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = 100}};
+  FakeCluster cluster(session_spec_of(job, tensors), 1);
+  job.shards = cluster.addresses();
+  auto session = Session::connect(job, tensors);
+  ASSERT_NE(session->http_port(), 0);
+  const std::string address = "127.0.0.1:" + std::to_string(session->http_port());
+  const auto page = [&](const std::string& path) {
+    const auto reply = monitoring::http_get(address, path, static_cast<int>(kSessionSoon.count()));
+    EXPECT_TRUE(reply.has_value()) << reply.error().message;
+    return reply ? reply->body : std::string();
+  };
+  EXPECT_THAT(page("/metrics"), HasSubstr("millrace_worker_steps_total{job=\"session-test\"} 0\n"));
+  session->await(0, session->push(0, std::vector<float>(100, 1.0f)), kSessionSoon);
+  const std::string metrics = page("/metrics");
+  EXPECT_THAT(metrics, HasSubstr("millrace_worker_steps_total{job=\"session-test\"} 1\n"));
+  EXPECT_THAT(metrics, HasSubstr("millrace_worker_step_seconds_count{job=\"session-test\"} 1\n"));
+  EXPECT_THAT(metrics, HasSubstr("millrace_worker_dense_bytes_total{job=\"session-test\"} 400\n"));
+  EXPECT_THAT(page("/status"), HasSubstr("\"rounds\":1"));
+  EXPECT_THAT(page("/healthz"), HasSubstr("ok"));
+  // The port is taken: said before anything of the job.
+  job.http = address;
+  EXPECT_THAT(session_sentence_of(JobErrorCode::kIo, [&] { Session::connect(job, tensors); }), HasSubstr(address));
+  try {
+    Session::connect(job, tensors);
+    ADD_FAILURE() << "the port is taken";
+  } catch (const JobError& error) {
+    EXPECT_EQ(error.origin(), JobErrorOrigin::kWorker);
+  }
+  session->finish(kSessionSoon);
+  EXPECT_THAT(page("/metrics"), HasSubstr("millrace_worker_steps_total{job=\"session-test\"} 1\n"));
+  session.reset();
+  EXPECT_FALSE(monitoring::http_get(address, "/healthz", 1'000).has_value());
+}
+
+TEST(Session, WithoutAnAddressNothingListens) {
+  JobOptions job = session_job_of(1);
+  const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = 100}};
+  FakeCluster cluster(session_spec_of(job, tensors), 1);
+  job.shards = cluster.addresses();
+  auto session = Session::connect(job, tensors);
+  EXPECT_EQ(session->http_port(), 0);
+  session->finish(kSessionSoon);
 }
 
 TEST(Session, TensorsThatShareABucketAreSentTogether) {

@@ -27,7 +27,7 @@
 #include "worker/cli/progress.h"
 #include "worker/cli/train_flags.h"
 #include "worker/cli/trainer.h"
-#include "worker/cli/worker_port.h"
+#include "worker/export/worker_port.h"
 
 namespace millrace::cli {
 namespace {
@@ -201,16 +201,16 @@ nlohmann::json run_json(const TrainFlags& flags, const TrainResult& result) {
                          {"epochs", rows}};
   if (result.audit.audits) json["audit"] = audit_json(result.audit);
   json["path"] = flags.options.path.path;
-  if (result.by_switch.used) json["switch"] = switch_json(result.by_switch);
+  if (result.by_switch.used) json["switch"] = worker::switch_json(result.by_switch);
   if (!result.curve.empty()) json["curve"] = curve_json(result.curve);
   return json;
 }
 
 /// The status port, where --http asks for one, fed by the run.
-Outcome open_port(TrainFlags& flags, std::unique_ptr<WorkerPort>& port) {
+Outcome open_port(TrainFlags& flags, std::unique_ptr<worker::WorkerPort>& port) {
   TrainOptions& options = flags.options;
   if (flags.http.empty()) return {};
-  auto started = WorkerPort::start(flags.http, {options.job, options.worker, options.workers});
+  auto started = worker::WorkerPort::start(flags.http, "--http", {options.job, options.worker, options.workers});
   if (!started) return fail_with(started.error());
   port = std::move(*started);
   options.on_step = [at = port.get()](double seconds) { at->step_done(seconds); };
@@ -221,7 +221,7 @@ Outcome open_port(TrainFlags& flags, std::unique_ptr<WorkerPort>& port) {
 
 /// Tries to write the files that the end of training writes, and opens the status port: what fails there fails now, not
 /// after hours of training.
-Outcome prepare_outputs(TrainFlags& flags, std::unique_ptr<WorkerPort>& port) {
+Outcome prepare_outputs(TrainFlags& flags, std::unique_ptr<worker::WorkerPort>& port) {
   const bool writes_model = !flags.output.empty() && flags.options.worker == 0;
   for (const std::string& path : {writes_model ? flags.output : std::string(), flags.options.state_path}) {
     if (path.empty()) continue;
@@ -298,7 +298,7 @@ std::expected<TrainResult, Failure> train_rows(const TrainFlags& flags, const Tr
 Outcome run_train(TrainFlags& flags) {
   if (Outcome outcome = complete(flags); !outcome) return outcome;
   const TrainOptions& options = flags.options;
-  std::unique_ptr<WorkerPort> port;
+  std::unique_ptr<worker::WorkerPort> port;
   if (Outcome outcome = prepare_outputs(flags, port); !outcome) return outcome;
   const auto rows = read_training_rows(flags);
   if (!rows) return fail_with(rows.error());

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/result.h"
 #include "kernels/stream/held_stream.h"
 #include "protocol/messages.h"
@@ -64,6 +65,7 @@ struct Actions {
   std::vector<DeliveredUpdate> delivered;
   std::vector<GiveWeights> give_weights;  ///< after `delivered`: what they deliver is in the weights that are given
   std::vector<LogLine> log;
+  std::vector<TimeNs> steps_done;  ///< of each step of a bucket that completed: from its first byte sent to its update
 
   void clear() {
     sends.clear();
@@ -71,6 +73,7 @@ struct Actions {
     delivered.clear();
     give_weights.clear();
     log.clear();
+    steps_done.clear();
   }
 };
 

@@ -415,7 +415,7 @@ struct SessionCore::Impl {
   /// Settles by the update, and says which push it answers.
   void answer_by(PartRun& part, const protocol::Update& update, DeliveredUpdate& delivered, Actions& actions);
   void step_applied(BucketRun& run, TimeNs now);
-  void count_communication(BucketRun& run, TimeNs now);
+  void count_communication(BucketRun& run, TimeNs now, Actions& actions);
   void count_parts_behind(BucketRun& run);
   void malformed_update(uint32_t shard, PartRun& part, const std::string& why, TimeNs now, Actions& actions);
   void replay_held(TimeNs now, Actions& actions);

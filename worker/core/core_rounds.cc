@@ -512,7 +512,7 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
   delivered.step_complete = was_behind && --run.parts_behind == 0;
   while (run.parts_behind == 0) step_applied(run, now);
   if (asynchronous()) answer_pushes(run);
-  count_communication(run, now);
+  count_communication(run, now, actions);
   hand_over(part, std::move(delivered), part.n, actions);
 }
 
@@ -525,11 +525,12 @@ void SessionCore::Impl::step_applied(BucketRun& run, TimeNs now) {
   answer_pushes(run);
 }
 
-void SessionCore::Impl::count_communication(BucketRun& run, TimeNs now) {
+void SessionCore::Impl::count_communication(BucketRun& run, TimeNs now, Actions& actions) {
   const uint64_t done = asynchronous() ? run.answered : run.steps_applied;
   for (; !run.sent.empty() && run.sent.front().step < done; run.sent.pop_front()) {
     const BucketRun::Sent& sent = run.sent.front();
     counters.time_in_communication += now - sent.since;
+    actions.steps_done.push_back(now - sent.since);
     // What came back may have crossed what went out.
     link_rate.moved(std::max(sent.bytes_up, sent.bytes_down), now - sent.since);
   }

@@ -345,7 +345,7 @@ void SessionCore::Impl::deliver_by_switch(PartRun& part, const SwitchStepDone& s
   ++part.n;
   delivered.step_complete = --run.parts_behind == 0;
   while (run.parts_behind == 0) step_applied(run, now);
-  count_communication(run, now);
+  count_communication(run, now, actions);
   hand_over(part, std::move(delivered), part.n, actions);
 }
 

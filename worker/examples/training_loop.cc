@@ -1,6 +1,8 @@
 // Least squares by several processes: each holds some rows, all end with the same weights.
 //
-//   millrace_example_training tcp://127.0.0.1:7400 WORKER WORKERS [STEPS]
+//   millrace_example_training tcp://127.0.0.1:7400 WORKER WORKERS [STEPS [HTTP]]
+//
+// HTTP: 127.0.0.1:9201 serves this worker's metrics there.
 
 #include <millrace/millrace.h>
 
@@ -50,7 +52,7 @@ double gradient_of(const std::vector<Row>& rows, const std::vector<float>& weigh
   return loss / static_cast<double>(rows.size());
 }
 
-void train(const char* shard, uint32_t worker, uint32_t workers, int steps) {
+void train(const char* shard, uint32_t worker, uint32_t workers, int steps, const char* http) {
   millrace::JobOptions job;
   job.name = "example";
   job.worker = worker;
@@ -60,6 +62,7 @@ void train(const char* shard, uint32_t worker, uint32_t workers, int steps) {
   job.combine = "mean";
   // All workers must do this alike, and no other option says it: a shard refuses a worker with another recipe.
   job.recipe = "program=example scale=-0.02 rows=" + std::to_string(kRows) + " steps=" + std::to_string(steps);
+  job.http = http;
   job.log = [](millrace::LogLevel, std::string_view line) {
     std::printf("%.*s\n", static_cast<int>(line.size()), line.data());
   };
@@ -70,6 +73,8 @@ void train(const char* shard, uint32_t worker, uint32_t workers, int steps) {
   // The weights go with the tensor: so this worker can come back after it was removed, or join a job that runs.
   auto session = millrace::Session::connect(
       job, {{.name = "weights", .dimension = kDimension, .weights = weights, .scale = -0.02f}});
+  if (session->http_port() != 0) std::printf("metrics: port %u\n", unsigned{session->http_port()});
+  std::fflush(stdout);
   for (int i = 0; i < steps; ++i) {
     const double loss = gradient_of(rows, weights, gradient);
     const uint64_t step = session->push(0, gradient);
@@ -88,12 +93,12 @@ void train(const char* shard, uint32_t worker, uint32_t workers, int steps) {
 
 int main(int argc, char** argv) {
   if (argc < 4) {
-    std::fprintf(stderr, "usage: %s SHARD WORKER WORKERS [STEPS]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s SHARD WORKER WORKERS [STEPS [HTTP]]\n", argv[0]);
     return 2;
   }
   try {
     train(argv[1], static_cast<uint32_t>(std::atoi(argv[2])), static_cast<uint32_t>(std::atoi(argv[3])),
-          argc > 4 ? std::atoi(argv[4]) : 100);
+          argc > 4 ? std::atoi(argv[4]) : 100, argc > 5 ? argv[5] : "");
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

@@ -1,9 +1,13 @@
 #include "millrace/millrace.h"
 
+#include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "kernels/base/result.h"
 #include "worker/core/options.h"
+#include "worker/export/worker_port.h"
 #include "worker/session/beginning.h"
 #include "worker/session/shell.h"
 
@@ -40,7 +44,36 @@ static_assert(same_number<JobErrorCode::kInternal, ErrorCode::kInternal>());
 }  // namespace
 
 class Session::Impl : public worker::SessionShell {
+ public:
   using SessionShell::SessionShell;
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  /// Answers first: they ask the session's thread.
+  ~Impl() {
+    if (port_) port_->stop();
+  }
+
+  /// Serves JobOptions::http. REQUIRES: before join().
+  Status open_port(const JobOptions& job) {
+    if (job.http.empty()) return {};
+    worker::WorkerPort::Source source;
+    source.stats = [this] { return stats(); };
+    source.unhealthy = [this]() -> std::optional<std::string> {
+      const auto ended = error();
+      return ended ? std::optional(ended->message) : std::nullopt;
+    };
+    auto port =
+        worker::WorkerPort::start(job.http, "JobOptions::http", {job.name, job.worker, job.workers}, std::move(source));
+    if (!port) return std::unexpected(port.error());
+    port_ = std::move(*port);
+    watch_steps([at = port_](double seconds) { at->step_done(seconds); });  // the thread outlives ~Impl()
+    return {};
+  }
+
+  uint16_t http_port() const { return port_ ? port_->port() : uint16_t{0}; }
+
+ private:
+  std::shared_ptr<worker::WorkerPort> port_;
 };
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -51,6 +84,7 @@ std::unique_ptr<Session> Session::connect(const JobOptions& job, const std::vect
   auto spec = take<protocol::JobSpec>(worker::spec_from_options(job, tensors));
   auto beginning = take<worker::Beginning>(worker::begin_with(job, tensors, spec));
   auto impl = std::make_unique<Impl>(job, std::move(spec), std::move(beginning));
+  must(impl->open_port(job));
   must(impl->join());
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
@@ -182,6 +216,8 @@ void Session::place_weights(std::span<const std::span<const float>> weights, mil
 bool Session::try_place_weights(std::span<const std::span<const float>> weights, milliseconds timeout) {
   return take(impl_->place_weights(weights, timeout));
 }
+
+uint16_t Session::http_port() const { return impl_->http_port(); }
 
 size_t Session::bucket_of(size_t tensor) const {
   if (tensor >= impl_->tensor_count()) raise(Error{ErrorCode::kInvalidArgument, "no such tensor"});

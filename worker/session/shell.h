@@ -60,6 +60,8 @@ class SessionShell {
   SessionShell(const JobOptions& options, protocol::JobSpec spec, Beginning beginning);
   ~SessionShell();
 
+  /// Calls `watch` on the session thread with the seconds of every step of a bucket that completes. REQUIRES: before join().
+  void watch_steps(std::function<void(double seconds)> watch) { watch_step_ = std::move(watch); }
   /// Starts the thread and waits until the job runs, and this worker takes part in it.
   CallStatus join();
 
@@ -77,6 +79,8 @@ class SessionShell {
   CallStatus set_scale(size_t tensor, float scale);
   CallResult<uint64_t> steps_applied(size_t tensor);
   SessionStatus status() const;
+  /// Returns the error that the session has ended with.
+  std::optional<Error> error() const;
   CallResult<Stream> take_residual(size_t tensor);
   Stats stats();
   CallStatus save(const std::string& path);
@@ -210,6 +214,7 @@ class SessionShell {
   };
 
   JobOptions options_;
+  std::function<void(double seconds)> watch_step_;
   std::unique_ptr<SwitchUdpPort> datagrams_;  ///< path switch
   std::unique_ptr<NamedPeers> peers_;         ///< ... before the core, which sends by them
   SessionCore core_;

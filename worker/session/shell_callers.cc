@@ -294,6 +294,11 @@ SessionStatus SessionShell::status() const {
   return {phase_ == Phase::kReturning, returns_, waiting_for_, audit_imbalance_, workers_missing_};
 }
 
+std::optional<Error> SessionShell::error() const {
+  const std::lock_guard lock(mutex_);
+  return error_ ? std::optional(error_->error) : std::nullopt;
+}
+
 CallResult<Stream> SessionShell::take_residual(size_t tensor) {
   if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
   CallResult<Stream> taken;

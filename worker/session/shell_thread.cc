@@ -278,9 +278,12 @@ void SessionShell::flush_backlog(uint32_t shard) {
 
 void SessionShell::carry_out() {
   while (!actions_.sends.empty() || !actions_.connects.empty() || !actions_.delivered.empty() ||
-         !actions_.give_weights.empty() || !actions_.log.empty()) {
+         !actions_.give_weights.empty() || !actions_.log.empty() || !actions_.steps_done.empty()) {
     Actions now = std::exchange(actions_, {});
     for (const LogLine& line : now.log) say(line.severity, line.text);
+    for (const TimeNs took : now.steps_done) {
+      if (watch_step_) watch_step_(static_cast<double>(took) / static_cast<double>(kNsPerS));
+    }
     for (const uint32_t shard : now.connects) connect_now(shard);
     for (SendAction& send : now.sends) send_now(std::move(send));
     for (DeliveredUpdate& delivered : now.delivered) deliver(std::move(delivered));

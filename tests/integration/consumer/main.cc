@@ -38,6 +38,20 @@ bool is_refused(const millrace::JobOptions& job) {
   return false;
 }
 
+// Whether connect() says of an address for metrics that it is none; and of a good one that the shard cannot be reached.
+bool metrics_are_checked(millrace::JobOptions job) {
+  job.http = "127.0.0.1:0";
+  if (!is_refused(job)) return false;
+  job.http = "nowhere";
+  try {
+    millrace::Session::connect(job, {{.name = "w", .dimension = 10}});
+  } catch (const millrace::JobError& error) {
+    return error.code() == millrace::JobErrorCode::kInvalidArgument &&
+           std::string_view(error.what()).find("JobOptions::http") != std::string_view::npos;
+  }
+  return false;
+}
+
 int failed(const char* what) {
   std::cerr << what << "\n";
   return 1;
@@ -53,7 +67,7 @@ bool train_step(millrace::Session& session, std::span<const float> gradient, std
   if (!update) session.await(0, *step);
   const std::vector<uint32_t> index = {0};
   const uint64_t last = session.push_sparse(0, index, gradient.first(1), 1, millrace::kDefaultTimeout);
-  return session.ready(0, last) && session.try_finish(limit);
+  return session.http_port() == 0 && session.ready(0, last) && session.try_finish(limit);
 }
 
 int main() {
@@ -65,5 +79,6 @@ int main() {
   job.keep_freed_memory = true;
   if (!is_refused(job)) return failed("connect() did not name the shard that cannot be reached");
   if (allocator_is_untouched()) return failed("keep_freed_memory was asked for, and the allocator is as it was");
+  if (!metrics_are_checked(job)) return failed("connect() did not look at JobOptions::http");
   return 0;
 }

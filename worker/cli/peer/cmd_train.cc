@@ -23,6 +23,7 @@
 #include "worker/cli/peer/opt/selection_text.h"
 #include "worker/cli/peer/opt/train_run.h"
 #include "worker/cli/peer/peer_commands.h"
+#include "worker/cli/peer/peer_port.h"
 #include "worker/cli/progress.h"
 #include "worker/cli/trainer.h"
 #include "worker/peer/mpi_file.h"
@@ -51,6 +52,7 @@ struct TrainFlags {
   std::string codec;
   std::string momentum;
   std::string quantizer;
+  std::string http;
   std::string mpi_threads = "serialized";
   std::string boundaries = "averaged";
   double rate = 1;
@@ -262,6 +264,7 @@ class TrainCommand {
     // What can be known to fail at the end is said before hours of training.
     Status writable;
     if (speaks() && !flags_.output.empty()) writable = files::try_to_write(flags_.output);
+    if (writable) writable = open_port();
     Status status = agree(group, description_of(flags_, run_), writable);
     if (status) {
       Result<Dataset> train =
@@ -281,6 +284,22 @@ class TrainCommand {
     return told(group, status ? Outcome{} : fail_as(group, status.error()));
   }
 
+  /// The port of this rank, where --http asks for one, fed by the run.
+  Status open_port() {
+    if (flags_.http.empty()) return {};
+    const auto address = http_address_of_rank(flags_.http, job_.rank());
+    if (!address) return std::unexpected(address.error());
+    auto started = PeerPort::start(*address, {run_.options.job, job_.rank(), job_.size(), run_.options.path});
+    if (!started) return std::unexpected(started.error());
+    port_ = std::move(*started);
+    observer_.on_step = [at = port_.get()](double seconds) { at->step_done(seconds); };
+    observer_.on_progress = [at = port_.get()](const PeerProgress& progress) { at->update(progress); };
+    if (run_.options.path == ExchangePath::kServers)
+      observer_.on_update = [at = port_.get()](double seconds) { at->update_done(seconds); };
+    if (!flags_.json) fmt::print("rank {}: status: port {}\n", job_.rank(), port_->port());
+    return monitoring::flush_output() ? Status{} : fail(ErrorCode::kIo, "standard output cannot be written");
+  }
+
   Outcome train(peer::PeerGroup& group) {
     const bool prints = speaks() && !flags_.json;
     if (prints) {
@@ -289,14 +308,14 @@ class TrainCommand {
       if (held_out_ && held_out_->entries_left_out > 0) fmt::print("{}", left_out_text(flags_.test_path, *held_out_));
       print_head(held_out_.has_value());
     }
-    const auto on_epoch = [&](const PeerEpoch& epoch) {
+    observer_.on_epoch = [this, prints](const PeerEpoch& epoch) {
       if (!prints) return;
       print_epoch(epoch, held_out_.has_value());
       static_cast<void>(monitoring::flush_output());
     };
     // Until here nothing is held that an end at once would leave behind.
     const std::atomic<bool>& stop = interruption_flag();
-    const auto result = train_over_peers(group, data_, held_out_ ? &*held_out_ : nullptr, run_, on_epoch, stop);
+    const auto result = train_over_peers(group, data_, held_out_ ? &*held_out_ : nullptr, run_, observer_, stop);
     if (!result) return fail_as(group, result.error());
     if (result->interrupted) {
       return fail_with(ExitCode::kInterrupted,
@@ -344,6 +363,8 @@ class TrainCommand {
   peer::MpiJob& job_;
   Dataset data_;
   std::optional<Dataset> held_out_;
+  std::unique_ptr<PeerPort> port_;
+  PeerTrainObserver observer_;
 };
 
 Outcome run_train(const TrainFlags& flags) {
@@ -452,7 +473,8 @@ void add_path_flags(CLI::App& app, TrainFlags& flags) {
       ->check(CLI::IsMember({"peers", "servers"}));
   app.add_option("--servers", flags.servers, "path servers: host:port,host:port, one shard each (millrace serve)")
       ->check(not_empty());
-  app.add_option("--job", flags.options.options.job, "path servers: name of the job there")
+  app.add_option("--job", flags.options.options.job,
+                 "name of the job: at the servers (path servers), and the label `job` of metrics (--http)")
       ->capture_default_str()
       ->check(not_empty());
   app.add_option("--connect-timeout-ms", flags.options.options.connect_timeout_ms,
@@ -534,6 +556,11 @@ Command add_peer_train_command(CLI::App& root) {
   add_descent_flags(*app, *flags);
   add_path_flags(*app, *flags);
   add_exchange_flags(*app, *flags);
+  app->add_option(
+         "--http", flags->http,
+         "HOST:PORT of metrics (Prometheus), health and numbers: rank r listens on PORT + r; port 0 takes any, "
+         "which is printed")
+      ->check(not_empty());
   app->add_flag("--json", flags->json, "one JSON object as the last line, of rank 0");
   app->footer(
       "Run it under mpirun; every rank with the same flags, but --threads. A step takes up to --batch rows of every "
@@ -561,6 +588,8 @@ Command add_peer_train_command(CLI::App& root) {
       "  millrace serve --shards 2 &   # the same over servers\n"
       "  mpirun -n 4 millrace-peer train --train url.svm --optimizer rgc --path servers --servers "
       "127.0.0.1:7600,127.0.0.1:7601\n"
+      "  mpirun -n 4 millrace-peer train --train url.svm --http 127.0.0.1:9401 &   # curl 127.0.0.1:9402/metrics: rank "
+      "1\n"
       "  millrace eval --model url.model --data url.test.svm\n\n" +
       table_of_optimizers() + '\n' + exit_code_table());
   return {app, [flags] { return run_train(*flags); }};

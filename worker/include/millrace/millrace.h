@@ -196,6 +196,10 @@ struct JobOptions {
   std::string save_path =
       {};                ///< where state goes when the session ends with an error; empty: nowhere. connect() tries it
   LogCallback log = {};  ///< empty: silent
+  /// "127.0.0.1:9201": this worker's metrics (Prometheus' text format) at /metrics, health at /healthz, numbers at /status, a
+  /// page at /, by three threads of the session, from connect() until the session's end. Port 0: any free one
+  /// (Session::http_port()). Empty: none. Whoever reaches the address can read, and change nothing.
+  std::string http = {};
 };
 
 /// When an attached array receives an update.
@@ -409,7 +413,7 @@ class MILLRACE_API Session {
   /// Errors  invalid_argument: options that cannot be, with the reason. unavailable: which shard could not be reached, and how
   ///         long it was tried. version_mismatch, job_mismatch (the field that differs, of the job or of a saved state),
   ///         identity_in_use, not_a_member, shard_map_mismatch: as a shard said. timeout: who has not joined. io, malformed: of
-  ///         load_path.
+  ///         load_path. invalid_argument, io: of `http`: no address, in use, or not of this machine.
   static std::unique_ptr<Session> connect(const JobOptions& job, const std::vector<TensorOptions>& tensors);
 
   /// Refuses what connect() would refuse by itself, without asking a shard: for programs that read much data before they connect.
@@ -524,6 +528,9 @@ class MILLRACE_API Session {
   size_t bucket_count() const;
 
   Stats stats();
+
+  /// Returns the port that JobOptions::http listens on; 0: none.
+  uint16_t http_port() const;
 
   /// Writes what this worker has, in one cut: per tensor residual + contributions in flight and the attached weights, the place
   /// in the log, identity, specification, with a checksum; load_path begins with it. Weights of which no array is attached are

@@ -290,7 +290,7 @@ TEST(PeerSgd, RanksWithOtherOptionsAreToldBoth) {
     options.options.schedule.rate = group.rank() == 2 ? 0.5 : 0.25;
     const std::atomic<bool> stop = false;
     const Dataset share = share_of(data, group.rank(), 3);
-    const auto result = train_over_peers(group, share, nullptr, options, [](const PeerEpoch&) {}, stop);
+    const auto result = train_over_peers(group, share, nullptr, options, {}, stop);
     return result ? "trained" : result.error().message;
   });
   for (const std::string& one : said) {

@@ -28,7 +28,7 @@ std::vector<Trained> train(uint32_t ranks, const PeerTrainOptions& options, Shar
     const Dataset data = data_of(group.rank());
     const std::atomic<bool> stop = static_cast<int>(group.rank()) == stop_rank;
     Trained trained;
-    const auto result = train_over_peers(group, data, nullptr, options, [](const PeerEpoch&) {}, stop);
+    const auto result = train_over_peers(group, data, nullptr, options, {}, stop);
     trained.error = result ? "" : result.error().message;
     if (!result) return trained;
     for (uint64_t i = 0; i <= result->model.dimension(); ++i) {

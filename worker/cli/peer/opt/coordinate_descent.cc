@@ -126,6 +126,7 @@ class CoordinateDescent final : public PeerOptimizer {
     const TimeNs applied = monotonic_now_ns();
     for (const HeldStream& stream : gathered->streams) {
       if (Status status = apply(stream.view); !status) return end_group(setup_.group, status.error());
+      counts_.sum_entries += stream.view.count();
     }
     counts_.compute_s += coordinate_descent_seconds_since(applied);
     return {};

@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 
 #include "kernels/base/result.h"
 #include "kernels/stream/held_stream.h"
+#include "millrace/millrace.h"
 #include "worker/cli/peer/opt/optimizer.h"
 #include "worker/peer/group.h"
 
@@ -18,9 +21,12 @@ struct StepSum {
 
 /// What an exchange has sent and received since it began, beside what went through the group (PeerGroup::traffic()).
 struct ExchangeCounts {
-  uint64_t entries = 0;  ///< of this rank, in sums that have ended
+  uint64_t entries = 0;      ///< of this rank, in sums that have ended
+  uint64_t sum_entries = 0;  ///< of these sums
+  double residual_norm = 0;  ///< L2 norm of what stays for later
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
+  std::optional<Stats> session = {};  ///< path servers: the session's own
 };
 
 /// By what an optimizer sums gradients over the ranks: the one thing in which a job over peers differs from one over servers.
@@ -59,6 +65,8 @@ class Exchange {
 struct ExchangeSetup {
   peer::PeerGroup& group;  ///< outlives the exchange
   uint64_t dimension = 0;
+  /// Path servers: told how long a step took from its push to its update, on the thread that trains. Empty: not.
+  std::function<void(double seconds)> on_update = {};
 };
 
 /// The exchange of options.path. All ranks call it.

@@ -57,8 +57,11 @@ class GradientDescent final : public PeerOptimizer {
     const ExchangeCounts exchanged = exchange_->counts();
     OptimizerCounts counts = counts_;
     counts.entries = exchanged.entries;
+    counts.sum_entries = exchanged.sum_entries;
+    counts.residual_norm = exchanged.residual_norm;
     counts.bytes_sent = exchanged.bytes_sent;
     counts.bytes_received = exchanged.bytes_received;
+    counts.session = exchanged.session;
     return counts;
   }
 
@@ -186,7 +189,7 @@ Status check_gradient_descent(const OptimizerOptions& options, const DescentForm
 }
 
 Result<std::unique_ptr<PeerOptimizer>> make_gradient_descent(const OptimizerSetup& setup, const DescentForm& form) {
-  auto exchange = make_exchange({setup.group, setup.data.dimension + 1}, setup.options);
+  auto exchange = make_exchange({setup.group, setup.data.dimension + 1, setup.on_update}, setup.options);
   if (!exchange) return std::unexpected(exchange.error());
   return std::make_unique<GradientDescent>(setup, form, std::move(*exchange));
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -9,6 +10,7 @@
 
 #include "kernels/codec/codec.h"
 #include "kernels/select/select.h"
+#include "millrace/millrace.h"
 #include "worker/cli/dataset.h"
 #include "worker/cli/linear_model.h"
 #include "worker/cli/peer/boundaries_flag.h"
@@ -81,16 +83,20 @@ struct OptimizerSetup {
   const Dataset& data;                  ///< this rank's rows; dimension and rows_in_file are of all
   std::span<const uint64_t> rank_rows;  ///< [size] rows of each rank
   const OptimizerOptions& options;
+  std::function<void(double seconds)> on_update = {};  ///< ExchangeSetup::on_update
 };
 
 /// What a rank did since it began.
 struct OptimizerCounts {
-  double compute_s = 0;         ///< gradients, and applying sums
-  double waiting_s = 0;         ///< for sums
-  uint64_t entries = 0;         ///< of this rank, in sums
-  uint64_t steps = 0;           ///< started
-  uint64_t bytes_sent = 0;      ///< beside what went through the group
-  uint64_t bytes_received = 0;  ///< beside what came through the group
+  double compute_s = 0;               ///< gradients, and applying sums
+  double waiting_s = 0;               ///< for sums
+  uint64_t entries = 0;               ///< of this rank, in sums
+  uint64_t sum_entries = 0;           ///< of sums that have ended
+  double residual_norm = 0;           ///< L2 norm of what stays for later
+  uint64_t steps = 0;                 ///< started
+  uint64_t bytes_sent = 0;            ///< beside what went through the group
+  uint64_t bytes_received = 0;        ///< beside what came through the group
+  std::optional<Stats> session = {};  ///< path servers: the session's own
 };
 
 /// One rank's part in training a linear model with others: steps that are started in order, and end in order, with the same

@@ -140,6 +140,7 @@ class PeerExchange final : public Exchange {
     auto reduced = oldest.pending.wait();
     if (!reduced) return std::unexpected(reduced.error());
     if (grid_) return finish_on_grid(oldest, std::move(reduced->sum));
+    sum_entries_ += reduced->sum.view.count();
     feedback_.take_back(oldest.own, *reduced);
     entries_ += keeps_largest() ? reduced->contributed.size() : oldest.own.view.count() + reduced->added.count();
     if (oldest.masks) mask(oldest.own, *reduced);
@@ -147,7 +148,11 @@ class PeerExchange final : public Exchange {
   }
 
   size_t in_flight() const override { return in_flight_.size(); }
-  ExchangeCounts counts() const override { return {.entries = entries_}; }
+  ExchangeCounts counts() const override {
+    return {.entries = entries_,
+            .sum_entries = sum_entries_,
+            .residual_norm = std::sqrt(squared_norm_of(feedback_.residual()))};
+  }
   Result<Stream> take_residual() override { return feedback_.take_residual(); }
   Status end() override { return {}; }
 
@@ -164,6 +169,7 @@ class PeerExchange final : public Exchange {
 
   StepSum finish_on_grid(const InFlight& oldest, HeldStream&& sum) {
     PeerGrid::Settled settled = grid_->settle(std::move(sum));
+    sum_entries_ += settled.update.view.count();
     feedback_.give_back(settled.returned.view());
     entries_ += oldest.own.view.count();
     if (oldest.masks) velocity_->applied(0, oldest.own, settled.is_cut ? &settled.update : nullptr);
@@ -225,6 +231,7 @@ class PeerExchange final : public Exchange {
   std::optional<PeerGrid> grid_;  ///< reproducible
   std::deque<InFlight> in_flight_;
   uint64_t entries_ = 0;
+  uint64_t sum_entries_ = 0;
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/clock.h"
 #include "kernels/reduce/reduce.h"
 #include "millrace/millrace.h"
 #include "worker/cli/peer/agree.h"
@@ -119,15 +120,19 @@ class ServerExchange final : public Exchange {
     };
     const Result<uint64_t> number = in_slices<uint64_t>(push);
     if (!number) return std::unexpected(number.error());
-    in_flight_.push_back(*number);
+    in_flight_.push_back({*number, monotonic_now_ns()});
     return {};
   }
 
   Result<StepSum> finish_oldest() override {
-    const uint64_t oldest = in_flight_.front();
+    const InFlight oldest = in_flight_.front();
     in_flight_.pop_front();
-    const auto update = in_slices<TensorUpdate>([&] { return session_->try_await(0, oldest, kExchangeSlice); });
+    const auto update = in_slices<TensorUpdate>([&] { return session_->try_await(0, oldest.push, kExchangeSlice); });
     if (!update) return std::unexpected(update.error());
+    if (setup_.on_update) {
+      const TimeNs took = monotonic_now_ns() - oldest.pushed_at;
+      setup_.on_update(static_cast<double>(took) / static_cast<double>(kNsPerS));
+    }
     Result<StepSum> sum = sum_of(*update, setup_.dimension);
     if (!sum) return end_group(setup_.group, sum.error());
     return sum;
@@ -139,8 +144,11 @@ class ServerExchange final : public Exchange {
     const Stats stats = session_->stats();
     const TensorStats& tensor = stats.tensors[0];
     return {.entries = tensor.entries_sent - tensor.entries_returned,
+            .sum_entries = tensor.entries_received,
+            .residual_norm = tensor.residual_norm,
             .bytes_sent = stats.bytes_up,
-            .bytes_received = stats.bytes_down};
+            .bytes_received = stats.bytes_down,
+            .session = stats};
   }
 
   Result<Stream> take_residual() override {
@@ -161,6 +169,11 @@ class ServerExchange final : public Exchange {
   }
 
  private:
+  struct InFlight {
+    uint64_t push = 0;
+    TimeNs pushed_at = 0;
+  };
+
   /// An error of the session's is this rank's, and ends the group; one that follows from the group's end is the group's.
   template <typename Call>
   Status guarded(Call call) {
@@ -194,7 +207,7 @@ class ServerExchange final : public Exchange {
 
   ExchangeSetup setup_;
   std::unique_ptr<Session> session_;
-  std::deque<uint64_t> in_flight_;
+  std::deque<InFlight> in_flight_;
 };
 
 }  // namespace

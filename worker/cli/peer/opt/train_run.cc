@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <deque>
 #include <string>
 #include <utility>
 
@@ -29,14 +30,17 @@ double squared_norm(const LinearModel& model) {
   return sum * static_cast<double>(model.scale()) * static_cast<double>(model.scale());
 }
 
+constexpr TimeNs kProgressEvery = kNsPerS;
+
 class Run {
  public:
   Run(peer::PeerGroup& group, const Dataset& data, const Dataset* held_out, const PeerTrainOptions& options,
-      const std::atomic<bool>& stop)
+      const PeerTrainObserver& observer, const std::atomic<bool>& stop)
       : group_(group),
         data_(data),
         held_out_(held_out),
         options_(options),
+        observer_(observer),
         stop_(stop),
         threads_(options.threads),
         agreement_(group) {}
@@ -45,24 +49,25 @@ class Run {
     const auto rows = gather<uint64_t>(group_, description_of(*options_.optimizer, options_.options), {data_.rows()});
     if (!rows) return std::unexpected(rows.error());
     rank_rows_ = *rows;
-    auto made = options_.optimizer->make({group_, threads_, data_, rank_rows_, options_.options});
+    auto made = options_.optimizer->make({group_, threads_, data_, rank_rows_, options_.options, observer_.on_update});
     if (!made) return std::unexpected(made.error());
     optimizer_ = std::move(*made);
     return {};
   }
 
-  Result<PeerTrainResult> run(const std::function<void(const PeerEpoch&)>& on_epoch) {
+  Result<PeerTrainResult> run() {
     std::vector<PeerEpoch> epochs;
     for (uint32_t epoch = 0; epoch < options_.epochs && !finished() && !interrupted_; ++epoch) {
       Result<PeerEpoch> report = one_epoch(epoch);
       if (!report) return std::unexpected(report.error());
       if (interrupted_) break;
       epochs.push_back(*report);
-      on_epoch(*report);
+      if (observer_.on_epoch) observer_.on_epoch(*report);
     }
     if (!interrupted_) {
       if (Status status = optimizer_->end(); !status) return std::unexpected(status.error());
     }
+    show_progress();
     return PeerTrainResult{optimizer_->model(), std::move(epochs), step_, interrupted_,
                            group_.traffic().messages_unexpected};
   }
@@ -82,8 +87,26 @@ class Run {
   Status drain(size_t left) {
     while (optimizer_->in_flight() > left) {
       if (Status status = optimizer_->finish_oldest(); !status) return status;
+      step_ended();
     }
     return {};
+  }
+
+  void step_ended() {
+    const TimeNs now = monotonic_now_ns();
+    const TimeNs took = now - began_.front();
+    began_.pop_front();
+    ++ended_;
+    if (observer_.on_step) observer_.on_step(static_cast<double>(took) / static_cast<double>(kNsPerS));
+    if (now < next_progress_) return;
+    next_progress_ = now + kProgressEvery;
+    show_progress();
+  }
+
+  void show_progress() const {
+    if (!observer_.on_progress) return;
+    const uint64_t bytes_a_step = sizeof(float) * optimizer_->model().tensor_dimension();
+    observer_.on_progress({ended_, ended_ * bytes_a_step, optimizer_->counts(), group_.traffic()});
   }
 
   Result<PeerEpoch> one_epoch(uint32_t epoch) {
@@ -93,6 +116,7 @@ class Run {
     const TimeNs begin = monotonic_now_ns();
     optimizer_->begin_epoch(epoch);
     for (uint64_t at = 0; at < optimizer_->steps_per_epoch() && !finished() && !interrupted_; ++at) {
+      began_.push_back(monotonic_now_ns());
       if (Status status = optimizer_->start(step_); !status) return std::unexpected(status.error());
       ++step_;
       if (Status status = drain(options_.options.asynchronous); !status) return std::unexpected(status.error());
@@ -169,24 +193,27 @@ class Run {
   const Dataset& data_;
   const Dataset* held_out_;
   const PeerTrainOptions& options_;
+  const PeerTrainObserver& observer_;
   const std::atomic<bool>& stop_;
   ComputeThreads threads_;
   StopAgreement agreement_;
   std::vector<uint64_t> rank_rows_;
   std::unique_ptr<PeerOptimizer> optimizer_;
-  uint64_t step_ = 0;
+  uint64_t step_ = 0;         ///< started
+  uint64_t ended_ = 0;        ///< ... and ended
+  std::deque<TimeNs> began_;  ///< of the steps between
+  TimeNs next_progress_ = 0;
   bool interrupted_ = false;
 };
 
 }  // namespace
 
 Result<PeerTrainResult> train_over_peers(peer::PeerGroup& group, const Dataset& data, const Dataset* held_out,
-                                         const PeerTrainOptions& options,
-                                         const std::function<void(const PeerEpoch&)>& on_epoch,
+                                         const PeerTrainOptions& options, const PeerTrainObserver& observer,
                                          const std::atomic<bool>& stop) {
-  Run run(group, data, held_out, options, stop);
+  Run run(group, data, held_out, options, observer, stop);
   if (Status status = run.prepare(); !status) return std::unexpected(status.error());
-  return run.run(on_epoch);
+  return run.run();
 }
 
 }  // namespace millrace::cli

@@ -50,15 +50,30 @@ struct PeerTrainResult {
       0;  ///< of this rank: messages of other ranks that it dropped; 0, or a rank is at fault
 };
 
+/// Where a rank is, for displays: sums since it began.
+struct PeerProgress {
+  uint64_t steps = 0;          ///< ended
+  uint64_t dense_bytes = 0;    ///< what a dense exchange of them would have moved, one way
+  OptimizerCounts counts;      ///< beside what went through the group
+  peer::Traffic traffic = {};  ///< through the group
+};
+
+/// Called on the thread that trains, of every rank; one that is empty is not.
+struct PeerTrainObserver {
+  std::function<void(const PeerEpoch&)> on_epoch = {};
+  std::function<void(double seconds)> on_step =
+      {};  ///< after each: from the start of its computation to its applied sum
+  std::function<void(double seconds)> on_update = {};         ///< path servers, after each: from its push to its update
+  std::function<void(const PeerProgress&)> on_progress = {};  ///< once a second, and at the end
+};
+
 /// Trains with all ranks of the group; each calls it. After every epoch the ranks compare their models, bit for bit.
 ///
 /// data      this rank's rows (read_share.h). held_out: the same of held-out data; nullptr: none, on all ranks.
-/// on_epoch  on every rank, after every epoch.
 /// stop      becomes true on any rank: all end within half a second and a step, at the same step.
 /// Errors    the group's; the optimizer's; internal: the ranks' models differ.
 Result<PeerTrainResult> train_over_peers(peer::PeerGroup& group, const Dataset& data, const Dataset* held_out,
-                                         const PeerTrainOptions& options,
-                                         const std::function<void(const PeerEpoch&)>& on_epoch,
+                                         const PeerTrainOptions& options, const PeerTrainObserver& observer,
                                          const std::atomic<bool>& stop);
 
 }  // namespace millrace::cli

@@ -1,15 +1,16 @@
-#include "worker/cli/worker_port.h"
+#include "worker/export/worker_port.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 
 #include "monitoring/catalog.h"
 #include "monitoring/http_client.h"
 
 /// What a training worker shows over HTTP: every number of its session that is counted, and every metric of the catalog.
-namespace millrace::cli {
+namespace millrace::worker {
 namespace {
 
 using ::testing::HasSubstr;
@@ -69,20 +70,21 @@ std::string worker_port_answer(const WorkerPort& port, const std::string& path) 
 }
 
 TEST(WorkerPort, ExportsEveryMetricOfTheCatalogAndEveryCount) {
-  auto port = WorkerPort::start("127.0.0.1:0", {.job = "train", .worker = 0, .workers = 1});
+  auto port = WorkerPort::start("127.0.0.1:0", "--http", {.job = "train", .worker = 0, .workers = 1});
   ASSERT_TRUE(port.has_value()) << port.error().message;
   (*port)->update(worker_port_example());
   (*port)->step_done(0.5);
   const std::string metrics = worker_port_answer(**port, "/metrics");
-  for (const monitoring::MetricInfo* info : monitoring::metric_catalog()) {
-    if (!info->name.starts_with("millrace_worker_")) continue;
-    const std::string series = info->kind == monitoring::MetricKind::kHistogram ? "_count" : "";
-    EXPECT_THAT(metrics, HasSubstr("\n" + std::string(info->name) + series)) << "nobody sets it";
+  for (const monitoring::MetricInfo& info : monitoring::worker_metric_infos()) {
+    const std::string series = info.kind == monitoring::MetricKind::kHistogram ? "_count" : "";
+    EXPECT_THAT(metrics, HasSubstr("\n" + std::string(info.name) + series)) << "nobody sets it";
   }
   for (const char* line : {"millrace_worker_dropped_total{reason=\"unexpected\"} 1017\n",
                            "millrace_worker_reconnects_total{job=\"train\"} 1013\n",
                            "millrace_worker_contribution_bytes_total{job=\"train\"} 1003\n",
                            "millrace_worker_update_bytes_total{job=\"train\"} 1004\n",
+                           "millrace_worker_dense_bytes_total{job=\"train\"} 1010\n",
+                           "millrace_worker_step_seconds_count{job=\"train\"} 1\n",
                            "millrace_worker_switch_total{event=\"packet_lost\",job=\"train\"} 1029\n",
                            "millrace_worker_switch_total{event=\"forged\",job=\"train\"} 1030\n"}) {
     EXPECT_THAT(metrics, HasSubstr(line));
@@ -97,7 +99,7 @@ TEST(WorkerPort, ExportsEveryMetricOfTheCatalogAndEveryCount) {
 }
 
 TEST(WorkerPort, CountsWhatGrew) {
-  auto port = WorkerPort::start("127.0.0.1:0", {.job = "train", .worker = 0, .workers = 1});
+  auto port = WorkerPort::start("127.0.0.1:0", "--http", {.job = "train", .worker = 0, .workers = 1});
   ASSERT_TRUE(port.has_value()) << port.error().message;
   Stats stats = worker_port_example();
   (*port)->update(stats);
@@ -110,5 +112,38 @@ TEST(WorkerPort, CountsWhatGrew) {
   EXPECT_THAT(metrics, HasSubstr("millrace_worker_switch_total{event=\"replayed\",job=\"train\"} 3\n"));
 }
 
+TEST(WorkerPort, BeginsAtZero) {
+  auto port = WorkerPort::start("127.0.0.1:0", "--http", {.job = "train", .worker = 0, .workers = 1});
+  ASSERT_TRUE(port.has_value()) << port.error().message;
+  const std::string metrics = worker_port_answer(**port, "/metrics");
+  for (const char* line :
+       {"millrace_worker_steps_total{job=\"train\"} 0\n", "millrace_worker_reconnects_total{job=\"train\"} 0\n",
+        "millrace_worker_dropped_total{reason=\"malformed\"} 0\n",
+        "millrace_worker_step_seconds_count{job=\"train\"} 0\n"}) {
+    EXPECT_THAT(metrics, HasSubstr(line));
+  }
+}
+
+TEST(WorkerPort, AsksItsSourceForEveryAnswer) {
+  Stats stats = worker_port_example();
+  std::optional<std::string> unhealthy;
+  auto port = WorkerPort::start("127.0.0.1:0", "JobOptions::http", {.job = "train", .worker = 0, .workers = 1},
+                                {.stats = [&] { return stats; }, .unhealthy = [&] { return unhealthy; }});
+  ASSERT_TRUE(port.has_value()) << port.error().message;
+  EXPECT_THAT(worker_port_answer(**port, "/metrics"), HasSubstr("millrace_worker_steps_total{job=\"train\"} 1011\n"));
+  stats.rounds += 5;
+  EXPECT_THAT(worker_port_answer(**port, "/status"), HasSubstr("\"rounds\":1016"));
+  EXPECT_THAT(worker_port_answer(**port, "/metrics"), HasSubstr("millrace_worker_steps_total{job=\"train\"} 1016\n"));
+  EXPECT_THAT(worker_port_answer(**port, "/healthz"), HasSubstr("ok"));
+  unhealthy = "the session has ended";
+  EXPECT_THAT(worker_port_answer(**port, "/healthz"), HasSubstr("the session has ended"));
+}
+
+TEST(WorkerPort, AnAddressThatIsNoneNamesWhatGaveIt) {
+  const auto port = WorkerPort::start("nowhere", "JobOptions::http", {});
+  ASSERT_FALSE(port.has_value());
+  EXPECT_THAT(port.error().message, HasSubstr("JobOptions::http"));
+}
+
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::worker

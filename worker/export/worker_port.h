@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "kernels/base/result.h"
+#include "millrace/millrace.h"
+#include "monitoring/http_port.h"
+#include "monitoring/metrics.h"
+#include "worker/export/worker_export.h"
+
+namespace millrace::worker {
+
+/// Returns what a worker of path switch says of it, in its status and at the end.
+nlohmann::json switch_json(const SwitchStats& path);
+
+/// The HTTP port of a worker: /metrics, /healthz and /status of one session.
+///
+/// Threads  all members; the port answers on its own threads.
+class WorkerPort {
+ public:
+  struct Identity {
+    std::string job;
+    uint32_t worker = 0;
+    uint32_t workers = 1;
+  };
+
+  /// What is asked for every answer, on the port's threads; empty: what update() was told last, and healthy.
+  struct Source {
+    std::function<Stats()> stats;
+    std::function<std::optional<std::string>()> unhealthy;  ///< must not wait (HttpHandlers)
+  };
+
+  /// address  "127.0.0.1:9100"; port 0 takes a free one.
+  /// flag     what gave the address, named in errors.
+  /// Errors   as HttpPort::start.
+  static Result<std::unique_ptr<WorkerPort>> start(const std::string& address, std::string_view flag, Identity identity,
+                                                   Source source = {});
+  WorkerPort(const WorkerPort&) = delete;
+  WorkerPort& operator=(const WorkerPort&) = delete;
+
+  uint16_t port() const { return port_->port(); }
+  /// Ends the answers that are under way, and the port's threads.
+  void stop() { port_->stop(); }
+
+  /// Shows the session's sums as they are now.
+  void update(const Stats& stats);
+
+  /// Counts a step that took so long, from its push to its update.
+  void step_done(double seconds) { export_.step_done(seconds); }
+
+ private:
+  WorkerPort(Identity identity, Source source);
+  void ask_source();
+  std::string status_json();
+  std::string status_of(const Stats& stats) const;
+
+  Identity identity_;
+  Source source_;
+  monitoring::Metrics metrics_;
+  std::mutex asking_;  ///< held over an answer of the source; taken before the next
+  std::mutex mutex_;   ///< guards the next two; held while /metrics is written
+  WorkerExport export_;
+  std::string status_ = "{}";
+  std::unique_ptr<monitoring::HttpPort> port_;  ///< last: its threads use the members above
+};
+
+}  // namespace millrace::worker
