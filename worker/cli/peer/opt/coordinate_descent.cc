@@ -46,6 +46,12 @@ Status check_descent(const OptimizerOptions& options) {
     return fail(ErrorCode::kInvalidArgument,
                 "scd gathers changes and adds no gradients: it has no --reproducible and no --reselect");
   }
+  if (options.snapshot_every != 0) {
+    return fail(ErrorCode::kInvalidArgument, "scd takes no snapshots: --snapshot-every is of --optimizer svrg");
+  }
+  if (options.unbiased) {
+    return fail(ErrorCode::kInvalidArgument, "scd draws nothing and sends every changed coordinate: no --unbiased");
+  }
   if (options.select.selection != Selection::kNone || options.quantizer) {
     return fail(ErrorCode::kInvalidArgument,
                 "scd sends the coordinates that it changed, all of them: no --select and no --quantizer");
