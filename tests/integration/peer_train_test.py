@@ -109,10 +109,13 @@ class Train(unittest.TestCase):
     def test_CoordinateDescentGoesDownInEveryEpoch(self):
         for ranks in (1, 3):
             with self.subTest(ranks=ranks):
-                result = self.trained([*self.files, "--optimizer", "scd", "--coordinates", "5", "--epochs", "10", "--l2", "1e-4",
-                                       "--threads", "2"], ranks)
+                flags = [*self.files, "--optimizer", "scd", "--coordinates", "5", "--epochs", "10", "--l2", "1e-4", "--threads", "2"]
+                result = self.trained(flags, ranks)
                 objectives = [epoch["objective"] for epoch in result["epochs"]]
                 self.assertEqual(objectives, sorted(objectives, reverse=True))
+                dense = self.trained([*flags, "--allgather", "dense"], ranks)
+                self.assertEqual((result["allgather"], dense["allgather"]), ("sparse", "dense"))
+                self.assertEqual([epoch["objective"] for epoch in dense["epochs"]], objectives)
 
     def test_AsynchronousStepsOverlapAndTrain(self):
         for flags in (["--asynchronous", "1"], ["--asynchronous", "4", "--mpi-threads", "multiple"],
@@ -285,6 +288,7 @@ class Train(unittest.TestCase):
                                 (["--unbiased", "--algorithm", "topk_a", "--select", "topk:0.1"], "exact sums"),
                                 (["--optimizer", "oktopk_sgd", "--unbiased", "--select", "gspar:0.1"], "take --optimizer sgd"),
                                 (["--snapshot-every", "5"], "is of --optimizer svrg"),
+                                (["--allgather", "dense"], "is of --optimizer scd"),
                                 ([*servers, "--unbiased", "--select", "topk:0.1"], "one that draws"),
                                 (["--optimizer", "scd", "--model", "svm"], "scd trains lr and l2svm"),
                                 (["--optimizer", "scd", "--select", "topk:0.1"], "no --select"),

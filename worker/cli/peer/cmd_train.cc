@@ -43,6 +43,7 @@ struct TrainFlags {
   std::string optimizer = "sgd";
   std::string schedule = "constant";
   std::string order = "shuffled";
+  std::string allgather = "sparse";
   std::string path = "peers";
   std::string servers;
   // Empty: the optimizer's own.
@@ -148,6 +149,7 @@ Result<PeerTrainOptions> train_options_of(const TrainFlags& flags) {
   OptimizerOptions& options = run.options;
   run.optimizer = find_optimizer(flags.optimizer);
   options.loss = loss_by_name(flags.model).value();
+  options.allgather = flags.allgather == "dense" ? AllgatherForm::kDense : AllgatherForm::kSparse;
   options.order = flags.order == "file" ? RowOrder::kFile : RowOrder::kShuffled;
   const Result<RateSchedule> schedule = rate_schedule_from_text(flags.schedule, flags.rate);
   if (!schedule) return std::unexpected(schedule.error());
@@ -325,6 +327,7 @@ class TrainCommand {
                           {"batch_rows", options.batch_rows},
                           {"snapshot_every", options.snapshot_every},
                           {"coordinates", options.coordinates},
+                          {"allgather", flags_.allgather},
                           {"path", path_name(options.path)},
                           {"select", selection_text(options.select)},
                           {"codec", peer::wire_text(options.codec)},
@@ -427,6 +430,12 @@ void add_descent_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--coordinates", options.coordinates, "scd: features a rank and step, at most")
       ->capture_default_str()
       ->check(in_range(1u, 1u << 30));
+  app.add_option(
+         "--allgather", flags.allgather,
+         "scd: how the ranks gather their changes: sparse, the changed coordinates; dense, every rank's whole slice, a "
+         "baseline that trains the same model bit for bit")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"sparse", "dense"}));
   app.add_option("--beta1", options.beta1, "momentum: what a step leaves of the velocity; adam: of the first moment")
       ->capture_default_str()
       ->check(in_range(0.0, 1.0));

@@ -205,6 +205,10 @@ Status check_gradient_descent(const OptimizerOptions& options, const DescentForm
                                                  " is 1 or more: a step would turn the weights round");
   }
   const std::string name(form.name);
+  if (options.allgather != AllgatherForm::kSparse) {
+    return fail(ErrorCode::kInvalidArgument,
+                name + " adds gradients and gathers nothing: --allgather is of --optimizer scd");
+  }
   if (options.momentum != "none" && form.before != BeforeExchange::kMomentumAndClipping) {
     return fail(ErrorCode::kInvalidArgument, name + " has no --momentum before gradients are summed: rgc has");
   }
