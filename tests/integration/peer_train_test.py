@@ -109,10 +109,13 @@ class Train(unittest.TestCase):
     def test_CoordinateDescentGoesDownInEveryEpoch(self):
         for ranks in (1, 3):
             with self.subTest(ranks=ranks):
-                result = self.trained([*self.files, "--optimizer", "scd", "--coordinates", "5", "--epochs", "10", "--l2", "1e-4",
-                                       "--threads", "2"], ranks)
+                flags = [*self.files, "--optimizer", "scd", "--coordinates", "5", "--epochs", "10", "--l2", "1e-4", "--threads", "2"]
+                result = self.trained(flags, ranks)
                 objectives = [epoch["objective"] for epoch in result["epochs"]]
                 self.assertEqual(objectives, sorted(objectives, reverse=True))
+                dense = self.trained([*flags, "--allgather", "dense"], ranks)
+                self.assertEqual((result["allgather"], dense["allgather"]), ("sparse", "dense"))
+                self.assertEqual([epoch["objective"] for epoch in dense["epochs"]], objectives)
 
     def test_AsynchronousStepsOverlapAndTrain(self):
         for flags in (["--asynchronous", "1"], ["--asynchronous", "4", "--mpi-threads", "multiple"],
@@ -181,6 +184,19 @@ class Train(unittest.TestCase):
                 self.assertEqual(peers["select"], servers["select"])
                 for over_peers, over_servers in zip(peers["epochs"], servers["epochs"]):
                     self.assertAlmostEqual(over_peers["loss"], over_servers["loss"], delta=0.01)
+
+    def test_UnbiasedSelectionsAndSvrgTrainAlikeOverBothPaths(self):
+        draws = ["--unbiased", "--select", "gspar:0.3"]
+        for name, flags in (("sgd", ["--lr", "1", *draws]), ("sgd", ["--lr", "1", "--unbiased", "--select", "uniform:0.5"]),
+                            ("svrg", ["--lr", "1"]), ("svrg", ["--lr", "1", "--snapshot-every", "15", *draws]),
+                            ("adam", ["--lr", "0.02", *draws])):
+            with self.subTest(optimizer=name, flags=flags):
+                flags = [*self.files, "--epochs", "8", "--optimizer", name, *flags]
+                peers = self.trained(flags)
+                servers = self.trained([*flags, *self.over_servers(f"unbiased {name} {len(flags)} {flags[-1]}")])
+                self.assertEqual(peers["unbiased"], "--unbiased" in flags)
+                last = [result["epochs"][-1]["loss"] for result in (peers, servers)]
+                self.assertAlmostEqual(last[0], last[1], delta=0.03)  # the paths draw apart
 
     def test_OptimizersTakeTheirPapersOptionsByThemselves(self):
         for name, expected in (("topk_sgd", {"select": "bucket_topk:0.015625:512", "codec": "gap+qsgd4"}),
@@ -267,7 +283,13 @@ class Train(unittest.TestCase):
         for arguments, word in (([], "--train is required"), (["--algorithm", "no_such"], "ssar_split_allgather"),
                                 (["--algorithm", "oktopk"], "--select topk"), (["--schedule", "linear"], "inverse_sqrt"),
                                 (["--codec", "auto"], "--codec"), (["--lr", "1000", "--l2", "0.5"], "an l2 of 0.500000 is 1 or more"),
-                                (["--select", "uniform:0.1"], "unbiased"),
+                                (["--select", "uniform:0.1"], "add --unbiased"),
+                                (["--unbiased", "--select", "topk:0.1"], "one that draws"),
+                                (["--unbiased", "--algorithm", "topk_a", "--select", "topk:0.1"], "exact sums"),
+                                (["--optimizer", "oktopk_sgd", "--unbiased", "--select", "gspar:0.1"], "take --optimizer sgd"),
+                                (["--snapshot-every", "5"], "is of --optimizer svrg"),
+                                (["--allgather", "dense"], "is of --optimizer scd"),
+                                ([*servers, "--unbiased", "--select", "topk:0.1"], "one that draws"),
                                 (["--optimizer", "scd", "--model", "svm"], "scd trains lr and l2svm"),
                                 (["--optimizer", "scd", "--select", "topk:0.1"], "no --select"),
                                 (["--asynchronous", "65"], "--asynchronous"),

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
@@ -157,6 +158,87 @@ TEST(SyntheticRows, HaveTheShapesDimensionAndNonZerosARow) {
   }
 }
 
+/// Returns the features' probabilities by the definition, one by one; c gives a row its number of features in expectation.
+std::vector<double> slow_probabilities(const SyntheticShape& shape) {
+  std::vector<double> weights(shape.support), probabilities(shape.support);
+  for (uint64_t rank = 1; rank <= shape.support; ++rank) {
+    weights[rank - 1] = std::pow(static_cast<double>(rank), -shape.popularity_exponent);
+  }
+  double least = 1e-6, most = 1e12;
+  while (most > least * (1 + 1e-6)) {
+    const double c = std::sqrt(least * most);
+    double sum = 0;
+    for (size_t rank = 0; rank < weights.size(); ++rank) sum += probabilities[rank] = 1 - std::exp(-c * weights[rank]);
+    (sum < shape.nonzeros_mean ? least : most) = c;
+  }
+  return probabilities;
+}
+
+// Supports below and above the features that are drawn one by one.
+TEST(SyntheticRows, OccurAsOftenAsTheirPopularitySaysAndOnlyInTheSupport) {
+  constexpr uint64_t kScatterOfRanks = 2'654'435'761;
+  for (const SyntheticShape& shape :
+       {SyntheticShape{"small", 1'000'003, 2'000, 120, 0, 1.7}, SyntheticShape{"large", 1'000'003, 60'000, 900, 0, 1.4},
+        SyntheticShape{"flat", 1'000'003, 30'000, 200, 0, 0.9}}) {
+    SCOPED_TRACE(shape.name);
+    const std::vector<double> probabilities = slow_probabilities(shape);
+    constexpr uint64_t kOutside = ~uint64_t{0};
+    std::vector<uint64_t> rank_of(shape.dimension, kOutside);
+    for (uint64_t rank = 0; rank < shape.support; ++rank) {
+      uint64_t& at = rank_of[rank * kScatterOfRanks % shape.dimension];
+      ASSERT_EQ(at, kOutside);
+      at = rank;
+    }
+    SyntheticRows rows(shape, 5);
+    constexpr int kRows = 400;
+    std::vector<double> found(shape.support);
+    double entries = 0;
+    IndexBuffer indices;
+    Buffer<float> values;
+    for (int row = 0; row < kRows; ++row) {
+      rows.next(indices, values);
+      entries += static_cast<double>(indices.size());
+      for (const uint32_t index : indices) {
+        ASSERT_NE(rank_of[index], kOutside) << index << " is not of the support";
+        ++found[rank_of[index]];
+      }
+    }
+    EXPECT_NEAR(entries / kRows / shape.nonzeros_mean, 1, 0.02);
+    // Octaves of ranks, and the features that occurred at all, which is what decides how a sum fills in.
+    for (uint64_t begin = 0, end = 1; begin < shape.support; begin = end, end = std::min(2 * end, shape.support)) {
+      double expected = 0, variance = 0, seen = 0;
+      for (uint64_t rank = begin; rank < end; ++rank) {
+        expected += kRows * probabilities[rank];
+        variance += kRows * probabilities[rank] * (1 - probabilities[rank]);
+        seen += found[rank];
+      }
+      EXPECT_NEAR(seen, expected, 5 * std::sqrt(variance) + 0.01 * expected) << begin;
+    }
+    double distinct = 0, expected = 0;
+    for (uint64_t rank = 0; rank < shape.support; ++rank) {
+      distinct += found[rank] > 0 ? 1 : 0;
+      expected += 1 - std::pow(1 - probabilities[rank], kRows);
+    }
+    EXPECT_NEAR(distinct / expected, 1, 0.03);
+  }
+}
+
+TEST(SyntheticRows, ThoseLikeWebspamFillInAsTheirShapeSays) {
+  SyntheticRows rows(kWebspamShape, 1);
+  std::vector<bool> occurs(kWebspamShape.dimension);
+  IndexBuffer indices;
+  Buffer<float> values;
+  constexpr int kRows = 100;
+  for (int row = 0; row < kRows; ++row) {
+    rows.next(indices, values);
+    for (const uint32_t index : indices) occurs[index] = true;
+  }
+  const auto features = std::count(occurs.begin(), occurs.end(), true);
+  double expected = 0;  // of rows of one length, which have hardly more in common
+  for (const double probability : slow_probabilities(kWebspamShape)) expected += 1 - std::pow(1 - probability, kRows);
+  EXPECT_NEAR(static_cast<double>(features) / expected, 1, 0.1);
+}
+
 TEST(SyntheticRows, FeaturesAreSkewedAndAModelCanLearnThem) {
   SyntheticRows rows(kUrlShape, 2);
   std::map<uint32_t, int> rows_of;
@@ -184,6 +266,8 @@ TEST(SyntheticData, EqualSeedsGiveEqualFilesAndOthersDoNot) {
     const auto summary = make_synthetic_data(options);
     EXPECT_TRUE(summary);
     EXPECT_EQ(summary->train_rows + summary->held_out_rows, 60U);
+    EXPECT_GT(summary->features, 0U);
+    EXPECT_LE(summary->features, summary->entries);
     return folder.read(name);
   };
   const std::string first = make("a", 1);

@@ -365,6 +365,8 @@ Command add_train_command(CLI::App& root) {
       "    millrace train --train debian.svm.gz --test debian.test.svm.gz --servers 127.0.0.1:7600,127.0.0.1:7601 \\\n"
       "      --worker $w --workers 4 --codec-up gap+qsgd4 --select topk:0.00003 --lr 2 -o debian.model &\n"
       "  done; wait\n"
+      "  # SVRG, its differences drawn by GSpar: the same in every worker, with\n"
+      "  #   --optimizer svrg --unbiased --select gspar:0.1 --lr 2\n"
       "  millrace eval --model debian.model --data debian.test.svm.gz\n\n" +
       method_table() + '\n' + exit_code_table());
   return {app, [flags] { return run_train(*flags); }};

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/codec/codec.h"
+#include "kernels/methods/methods.h"
 #include "kernels/select/select.h"
 #include "kernels/stream/stream.h"
 #include "worker/cli/flag_range.h"
@@ -200,6 +201,15 @@ void add_descent_flags(CLI::App& app, TrainFlags& flags) {
       ->capture_default_str()
       ->each(given)
       ->check(in_range(0.0, 1e6));
+  app.add_option(
+         "--optimizer", options.optimizer,
+         "sgd; or svrg (mode synchronous): every --snapshot-every steps the workers sum the gradient of all rows "
+         "exactly, in a second job JOB.snapshots; a step sends how much its rows' gradient differs from theirs at "
+         "that snapshot")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"sgd", "svrg"}));
+  app.add_option("--snapshot-every", options.snapshot_every, "svrg: steps between two snapshots (default: an epoch's)")
+      ->check(in_range(uint64_t{1}, std::numeric_limits<uint64_t>::max()));
   app.add_option("--epochs", options.epochs, "passes over the rows")
       ->capture_default_str()
       ->check(in_range(1, 1'000'000));

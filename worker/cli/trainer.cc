@@ -19,6 +19,7 @@
 #include "worker/cli/descent.h"
 #include "worker/cli/epoch_order.h"
 #include "worker/cli/job_failure.h"
+#include "worker/cli/snapshot_job.h"
 #include "worker/cli/train_recipe.h"
 
 namespace millrace::cli {
@@ -138,12 +139,14 @@ class Run {
     job.recipe = train_recipe(options_, data_);
     job.give_up = [this] { return stop_.load(); };
     TensorOptions tensor = tensor_options(model_.tensor_dimension());
-    if (!pulls()) {
+    const bool svrg = options_.optimizer == "svrg";
+    const bool attaches = !pulls() && !svrg;
+    if (attaches) {
       tensor.weights = model_.values();
     }
-    if (const std::optional<float> factor = descent_.constant_factor(); factor && !pulls()) {
+    if (const std::optional<float> factor = descent_.constant_factor(); factor && attaches) {
       tensor.scale = *factor;
-    } else if (!pulls()) {
+    } else if (attaches) {
       tensor.schedule = [descent = &descent_](uint64_t step, uint64_t begin, std::span<float> run) {
         return descent->before_step(step, begin, run);
       };
@@ -153,6 +156,7 @@ class Run {
     session_ = Session::connect(job, {tensor});
     if (options_.form == GradientForm::kDense) dense_.assign(model_.tensor_dimension(), kUntouched);
     follow_weights();
+    if (svrg) connect_snapshots(job);
     position_ = std::min(session_->steps_applied(0) / turns_, steps_end_);
     rounds_ = session_->steps_applied(0);
     if (position_ > 0) say_return(fmt::format("the job is at step {}: this worker goes on from there", position_));
@@ -165,7 +169,7 @@ class Run {
   bool epoch(EpochReport& report) {
     const auto epoch = static_cast<uint32_t>(std::min(position_, steps_end_ - 1) / steps_per_epoch_);
     report.epoch = epoch + 1;
-    const Stats before = session_->stats();
+    const Stats before = stats();
     const TimeNs started = monotonic_now_ns();
     const std::vector<uint32_t> order = epoch_order(data_.rows(), options_.seed, options_.worker, epoch);
     const uint64_t first = epoch * steps_per_epoch_;
@@ -176,6 +180,7 @@ class Run {
       const size_t end_row = std::min<size_t>(begin_row + options_.batch_rows, order.size());
       const auto rows = std::span(order).subspan(begin_row, end_row - begin_row);
       if (pulls() && !pull_for(rows)) return false;
+      if (snapshots_ && position_ % snapshot_every() == 0 && !take_snapshot()) return false;
       if (!push(rows, report.loss)) return false;
       rows_seen += rows.size();
       ++report.steps;
@@ -207,19 +212,24 @@ class Run {
     // The model is complete: an interruption of this wait makes the session leave at once.
     in_slices("the job has not answered everything", SliceLength::kSame,
               [this](std::chrono::milliseconds slice) { return session_->try_finish(slice); });
-    const Stats stats = session_->stats();
-    if (options_.on_stats) options_.on_stats(stats);
+    if (snapshots_) {
+      in_slices("the snapshots' job has not answered everything", SliceLength::kSame,
+                [this](std::chrono::milliseconds slice) { return snapshots_->try_finish(slice); });
+    }
+    const Stats all = stats();
+    if (options_.on_stats) options_.on_stats(all);
     session_.reset();
+    snapshots_.reset();
     remove_state();
     TrainResult result{
-        .model = std::move(model_), .epochs = {}, .curve = {}, .audit = stats.audit, .by_switch = stats.by_switch};
+        .model = std::move(model_), .epochs = {}, .curve = {}, .audit = all.audit, .by_switch = all.by_switch};
     if (curve_) result.curve = curve_->evaluated();
     result.workers_missing = missing;
     result.rounds = rounds_;
     result.contributions = contributions_;
     result.rounds_per_s = rounds_per_s_;
-    result.dense_bytes = stats.dense_bytes;
-    result.history_bytes_saved = stats.history_bytes_saved;
+    result.dense_bytes = all.dense_bytes;
+    result.history_bytes_saved = all.history_bytes_saved;
     return result;
   }
 
@@ -243,6 +253,39 @@ class Run {
   };
 
   bool pulls() const { return options_.store != "none"; }
+  uint64_t snapshot_every() const { return options_.snapshot_every > 0 ? options_.snapshot_every : steps_per_epoch_; }
+
+  std::string waiting_for() const {
+    const std::string steps = session_->status().waiting_for;
+    return snapshots_ ? fmt::format("{}; snapshots: {}", steps, snapshots_->waiting_for()) : steps;
+  }
+
+  /// Returns the sums of both jobs.
+  Stats stats() const {
+    Stats all = session_->stats();
+    if (snapshots_) snapshots_->add_to(all);
+    return all;
+  }
+
+  /// Attaches the weights after connect(): the steps are no function of their number, since they have G in them. So the
+  /// session takes no worker in later, and lets none return, neither of which would have the others' snapshot.
+  void connect_snapshots(const JobOptions& job) {
+    session_->attach_weights(0, model_.values(), static_cast<float>(-descent_.rate(0)), ApplyWhen::kOnAwait);
+    snapshots_ = SnapshotJob::connect(job, data_);
+  }
+
+  /// Takes a snapshot of the model. The steps in flight end first, with the snapshot that they began with. Returns false
+  /// when stopped.
+  bool take_snapshot() {
+    while (!in_flight_.empty()) {
+      if (!await_oldest()) return false;
+    }
+    const Stream full = snapshots_->full_gradient(model_, stop_);
+    const auto push = [&](std::chrono::milliseconds slice) { return snapshots_->try_push(full, slice); };
+    const auto take = [&](std::chrono::milliseconds slice) { return snapshots_->try_take(model_, slice); };
+    return in_slices("the gradient at a snapshot could not be pushed", SliceLength::kSame, push) &&
+           in_slices("no sum of the gradients at a snapshot", SliceLength::kSame, take);
+  }
 
   enum class SliceLength : uint8_t { kSame = 1, kDoubled = 2 };
 
@@ -253,8 +296,8 @@ class Run {
     std::chrono::milliseconds slice = kTrainSlice;
     for (auto left = kDefaultTimeout; !stop_.load(); left -= slice) {
       if (left.count() <= 0) {
-        throw JobError(JobErrorCode::kTimeout, fmt::format("{} within {} ms: {}", what, kDefaultTimeout.count(),
-                                                           session_->status().waiting_for));
+        throw JobError(JobErrorCode::kTimeout,
+                       fmt::format("{} within {} ms: {}", what, kDefaultTimeout.count(), waiting_for()));
       }
       if (attempt(slice)) return true;
       say_while_out();
@@ -291,7 +334,11 @@ class Run {
   /// Adds the rows' losses to `loss`. False when stopped.
   bool push(std::span<const uint32_t> rows, double& loss) {
     const TimeNs began = monotonic_now_ns();
-    const BatchGradient batch = batch_gradient(model_, data_, rows);
+    BatchGradient batch = batch_gradient(model_, data_, rows);
+    if (snapshots_) {
+      const LinearModel& snapshot = snapshots_->reduction().snapshot();
+      batch.gradient = VarianceReduction::difference(batch.gradient, batch_gradient(snapshot, data_, rows).gradient);
+    }
     wait_until(began + options_.compute_ms * kNsPerMs);
     const Stream& gradient = batch.gradient;
     const TimeNs pushed_at = monotonic_now_ns();
@@ -324,15 +371,20 @@ class Run {
   /// Waits for the oldest step: weights have shrunk by L2 then, and the mean gradient is subtracted. False when stopped.
   bool await_oldest() {
     const InFlight oldest = in_flight_.front();
+    const uint64_t step = session_->steps_applied(0);
+    if (snapshots_) session_->set_scale(0, descent_.before_step(step, 0, model_.values()));
     std::optional<TensorUpdate> update;
     const auto take = [&](std::chrono::milliseconds slice) {
       update = session_->try_await(0, oldest.push, slice);
       return update.has_value();
     };
     if (!in_slices("no update of step " + std::to_string(oldest.push), SliceLength::kSame, take)) return false;
+    follow_weights();
+    if (snapshots_) {  // no worker sends G: each adds it itself
+      snapshots_->reduction().add_full(model_.values(), -descent_.rate(step) / static_cast<double>(model_.scale()));
+    }
     count_rounds(*update);
     in_flight_.pop_front();
-    follow_weights();
     follow_job();
     report_step(oldest.pushed_at);
     return true;
@@ -391,8 +443,8 @@ class Run {
 
   void take_point() {
     if (!curve_) return;
-    const Stats stats = session_->stats();
-    curve_->take(model_, {rounds_, seconds_since_start(), stats.bytes_up, stats.bytes_down});
+    const Stats now = stats();
+    curve_->take(model_, {rounds_, seconds_since_start(), now.bytes_up, now.bytes_down});
   }
 
   double seconds_since_start() const {
@@ -413,11 +465,11 @@ class Run {
     if (options_.on_step) options_.on_step(static_cast<double>(now - pushed_at) / static_cast<double>(kNsPerS));
     if (!options_.on_stats || now < next_stats_ns_) return;
     next_stats_ns_ = now + kStatsEvery;
-    options_.on_stats(session_->stats());
+    options_.on_stats(stats());
   }
 
   void take_difference(const Stats& before, EpochReport& report) {
-    const Stats after = session_->stats();
+    const Stats after = stats();
     report.bytes_up = after.bytes_up - before.bytes_up;
     report.bytes_down = after.bytes_down - before.bytes_down;
     report.entries_up = after.tensors[0].entries_sent - before.tensors[0].entries_sent;
@@ -435,6 +487,7 @@ class Run {
   uint64_t steps_end_ = 0;
   LinearModel model_;
   std::unique_ptr<Session> session_;
+  std::unique_ptr<SnapshotJob> snapshots_;  ///< svrg
   std::vector<float> dense_;
   std::vector<uint32_t> touched_;
   std::vector<float> pulled_;
@@ -459,12 +512,14 @@ bool is_asynchronous(const TrainOptions& options) { return options.mode == "asyn
 bool is_synchronous(const TrainOptions& options) { return options.mode == "sync" || options.mode == "synchronous"; }
 
 Outcome check_job(const TrainOptions& options, uint64_t features) {
+  if (Outcome valid = check_snapshots(options); !valid) return valid;
   try {
     JobOptions job = job_options(options);
     // Whether there are as many windows the data will say.
     const bool lanes_fit = job.switch_lanes > 0 && job.switch_slots % job.switch_lanes == 0 && job.path != "server";
     if (features == 0 && lanes_fit) job.switch_lanes = 1;
     Session::check(job, {tensor_options(features + 1)});
+    if (options.optimizer == "svrg") Session::check(snapshot_job_options(job), {snapshot_tensor(features + 1)});
     return {};
   } catch (const JobError& error) {
     return fail_with(ExitCode::kUsage, error.what());

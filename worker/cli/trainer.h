@@ -56,7 +56,11 @@ struct TrainOptions {
   std::string store = "none";     ///< else the shards hold the weights: pulled before each step, never applied here
   std::string store_begin = "zeros";
   PathOptions path;
-  uint32_t batch_rows = 64;  ///< a worker and step
+  /// "sgd", or "svrg": a step pushes the difference of its rows' gradient to their gradient at a snapshot of the model, and
+  /// every worker adds the gradient of all rows at the snapshot (variance_reduction.h).
+  std::string optimizer = "sgd";
+  uint64_t snapshot_every = 0;  ///< svrg: steps between two snapshots; 0: as many as an epoch has
+  uint32_t batch_rows = 64;     ///< a worker and step
   uint32_t epochs = 3;
   uint64_t steps_max = 0;          ///< ends the run early; 0: never
   uint64_t rounds_max = 0;         ///< the same, by the job's rounds in the weights: with this worker or without

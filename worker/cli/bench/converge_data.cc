@@ -40,7 +40,8 @@ Result<TrainingData> generated(const ConvergeOptions& options, const Say& say) {
   if (made_before({data.train, data.held_out}, say)) return data;
   say("data: drawing " + data.train);
   SyntheticDataOptions make;
-  make.shape = {"generated", options.dimension, kGeneratedNonzeros, kGeneratedSpread, kGeneratedExponent};
+  make.shape = {"generated",        options.dimension, options.dimension,
+                kGeneratedNonzeros, kGeneratedSpread,  kGeneratedExponent};
   make.rows = kGeneratedRows;
   make.seed = 1;
   make.train_path = data.train;

@@ -44,6 +44,7 @@ struct TrainFlags {
   std::string optimizer = "sgd";
   std::string schedule = "constant";
   std::string order = "shuffled";
+  std::string allgather = "sparse";
   std::string path = "peers";
   std::string servers;
   // Empty: the optimizer's own.
@@ -123,6 +124,9 @@ Status read_exchange(const TrainFlags& flags, const OptimizerOptions& defaults, 
   options.codec = defaults.codec;
   options.codec_error = defaults.codec_error;
   options.momentum = flags.momentum.empty() ? defaults.momentum : flags.momentum;
+  // An optimizer's own algorithm gives way where it keeps the largest entries of the sum: those need a residual.
+  const bool needs_residual = peer::algorithm_info(defaults.algorithm).result == peer::ResultKind::kGlobalTopk;
+  if (options.unbiased && needs_residual) options.algorithm = peer::AlgorithmId::kSsarSplitAllgather;
   if (!flags.algorithm.empty()) {
     const peer::AlgorithmInfo* algorithm = peer::find_algorithm(flags.algorithm);
     if (algorithm == nullptr) {
@@ -147,6 +151,7 @@ Result<PeerTrainOptions> train_options_of(const TrainFlags& flags) {
   OptimizerOptions& options = run.options;
   run.optimizer = find_optimizer(flags.optimizer);
   options.loss = loss_by_name(flags.model).value();
+  options.allgather = flags.allgather == "dense" ? AllgatherForm::kDense : AllgatherForm::kSparse;
   options.order = flags.order == "file" ? RowOrder::kFile : RowOrder::kShuffled;
   const Result<RateSchedule> schedule = rate_schedule_from_text(flags.schedule, flags.rate);
   if (!schedule) return std::unexpected(schedule.error());
@@ -339,11 +344,14 @@ class TrainCommand {
                           {"rows", data_.rows_in_file},
                           {"features", data_.dimension},
                           {"batch_rows", options.batch_rows},
+                          {"snapshot_every", options.snapshot_every},
                           {"coordinates", options.coordinates},
+                          {"allgather", flags_.allgather},
                           {"path", path_name(options.path)},
                           {"select", selection_text(options.select)},
                           {"codec", peer::wire_text(options.codec)},
                           {"schedule", rate_schedule_text(options.schedule)},
+                          {"unbiased", options.unbiased},
                           {"momentum", options.momentum},
                           {"clip", options.clip},
                           {"asynchronous", options.asynchronous},
@@ -436,9 +444,19 @@ void add_descent_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--batch", options.batch_rows, "rows a rank and step, at most (all but scd)")
       ->capture_default_str()
       ->check(in_range(1u, 1u << 30));
+  app.add_option("--snapshot-every", options.snapshot_every,
+                 "svrg: steps between two snapshots, at each of which the gradient of all rows is summed exactly "
+                 "(default: an epoch's)")
+      ->check(in_range(uint64_t{1}, std::numeric_limits<uint64_t>::max()));
   app.add_option("--coordinates", options.coordinates, "scd: features a rank and step, at most")
       ->capture_default_str()
       ->check(in_range(1u, 1u << 30));
+  app.add_option(
+         "--allgather", flags.allgather,
+         "scd: how the ranks gather their changes: sparse, the changed coordinates; dense, every rank's whole slice, a "
+         "baseline that trains the same model bit for bit")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"sparse", "dense"}));
   app.add_option("--beta1", options.beta1, "momentum: what a step leaves of the velocity; adam: of the first moment")
       ->capture_default_str()
       ->check(in_range(0.0, 1.0));
@@ -487,12 +505,13 @@ void add_exchange_flags(CLI::App& app, TrainFlags& flags) {
   OptimizerOptions& options = flags.options.options;
   app.add_option("--algorithm", flags.algorithm,
                  "path peers: that sums the gradients: " + names_of_algorithms() + " (default: the optimizer's)");
-  app.add_option("--select", flags.select,
-                 "what of a gradient is sent, the rest stays for later: " + selection_words() +
-                     ", then :signs (one sign a step), :dense=STEPS (the first steps send everything, and no codec "
-                     "changes their values) or :warm_up=STEPS; algorithms that keep the largest entries of the sum "
-                     "(topk_a, gtopk, "
-                     "gaussian_k, oktopk) need topk (default: the optimizer's)");
+  app.add_option(
+      "--select", flags.select,
+      "what of a gradient is sent, the rest stays for later (with --unbiased, it does not): " + selection_words() +
+          ", then :signs (one sign a step), :dense=STEPS (the first steps send everything, and no codec "
+          "changes their values) or :warm_up=STEPS; algorithms that keep the largest entries of the sum "
+          "(topk_a, gtopk, "
+          "gaussian_k, oktopk) need topk (default: the optimizer's)");
   app.add_option("--threshold-period", options.thresholds_period,
                  "oktopk: steps between exact thresholds, each rank's own and the global one (Ok-Topk's tau')")
       ->capture_default_str()
@@ -520,6 +539,9 @@ void add_exchange_flags(CLI::App& app, TrainFlags& flags) {
          "does not")
       ->capture_default_str()
       ->check(in_range(0.0, 1e30));
+  app.add_flag("--unbiased", options.unbiased,
+               "keep nothing back: the sent entries are the gradient in expectation (--select none, random, gspar, "
+               "gspar_closed or uniform; algorithms with exact sums; no masked momentum)");
   app.add_flag(
       "--reproducible", options.reproducible,
       "the same bits by every algorithm with exact sums, and over servers: values are rounded to a grid, what that "
@@ -585,6 +607,10 @@ Command add_peer_train_command(CLI::App& root) {
       "  mpirun -n 4 millrace-peer train --train url.svm --optimizer oktopk_sgd --select topk:0.001\n"
       "  mpirun -n 4 millrace-peer train --train url.svm --optimizer rgc --momentum nesterov:0.9 --clip 1 --lr 0.2 "
       "--select by_size:0.001:dense=100\n"
+      "  mpirun -n 4 millrace-peer train --train url.svm --unbiased --select gspar:0.01   # GSpar's algorithm 1\n"
+      "  mpirun -n 4 millrace-peer train --train url.svm --optimizer svrg --unbiased --select gspar:0.1   # its figure "
+      "2\n"
+      "  mpirun -n 4 millrace-peer train --train url.svm --optimizer adam --lr 0.02 --unbiased --select gspar:0.004\n"
       "  millrace serve --shards 2 &   # the same over servers\n"
       "  mpirun -n 4 millrace-peer train --train url.svm --optimizer rgc --path servers --servers "
       "127.0.0.1:7600,127.0.0.1:7601\n"

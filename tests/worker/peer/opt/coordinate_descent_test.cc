@@ -155,6 +155,33 @@ TEST(CoordinateDescent, FeaturesThatNoRowHasAreLeftOut) {
   EXPECT_EQ(std::ranges::count_if(trained[0].weights, [](float w) { return w != 0; }), 11);
 }
 
+TEST(CoordinateDescent, ADenseAllgatherGivesTheSameBitsAndSendsTheWholeModel) {
+  Dataset data = toy_data(60, 10, 27);
+  data.dimension = 50'000;
+  for (uint32_t& index : data.indices) index = index * 4'001 + 7;
+  for (const uint32_t ranks : {1u, 2u, 3u, 4u, 7u, 13u}) {  // more ranks than coordinates among them
+    for (const uint32_t asynchronous : {0u, 2u}) {
+      SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(asynchronous));
+      PeerTrainOptions options = coordinate_descent_options_of(1, 3);
+      options.options.asynchronous = asynchronous;
+      const auto share = [&](uint32_t rank) { return share_of(data, rank, ranks); };
+      const auto sparse = train(ranks, options, share);
+      options.options.allgather = AllgatherForm::kDense;
+      ASSERT_TRUE(options.optimizer->check(options.options));
+      const auto dense = train(ranks, options, share);
+      ASSERT_NO_FATAL_FAILURE(expect_alike(sparse));
+      ASSERT_NO_FATAL_FAILURE(expect_alike(dense));
+      EXPECT_EQ(dense[0].weights, sparse[0].weights);
+      const uint64_t steps = dense[0].epochs[0].steps;
+      // Over all ranks (P - 1) of every index's 4 bytes, and no more than a little beside that.
+      const uint64_t slices = uint64_t{ranks - 1} * 4 * (data.dimension + 1) * steps;
+      EXPECT_GE(dense[0].epochs[0].bytes_sum, slices);
+      EXPECT_LE(dense[0].epochs[0].bytes_sum, slices + slices / 10);
+      EXPECT_LE(sparse[0].epochs[0].bytes_sum, slices / 4);
+    }
+  }
+}
+
 TEST(CoordinateDescent, RanksWithoutRowsOrCoordinatesTakePart) {
   const Dataset data = toy_data(5, 2, 24);
   const auto trained =
@@ -168,6 +195,13 @@ TEST(CoordinateDescent, WhatItDoesNotTakeIsRefused) {
   EXPECT_TRUE(options.optimizer->check(options.options));
   options.options.loss = Loss::kHinge;
   EXPECT_FALSE(options.optimizer->check(options.options));
+  options = coordinate_descent_options_of(1, 1);
+  options.options.allgather = AllgatherForm::kDense;
+  options.options.codec = codec_from_text("gap+raw").value();
+  EXPECT_THAT(options.optimizer->check(options.options).error().message, ::testing::HasSubstr("leave --codec out"));
+  options.options.codec.reset();
+  EXPECT_TRUE(options.optimizer->check(options.options));
+  EXPECT_THAT(find_optimizer("sgd")->check(options.options).error().message, ::testing::HasSubstr("--optimizer scd"));
   options = coordinate_descent_options_of(1, 1);
   options.options.select = selection_from_text("topk:0.1").value();
   EXPECT_FALSE(options.optimizer->check(options.options));

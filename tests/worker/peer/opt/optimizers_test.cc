@@ -136,6 +136,22 @@ TEST_F(Optimizers, SgdIsTheSameOverBothPaths) {
   });
 }
 
+// gspar.txt, algorithm 1, where every entry is drawn with probability 1.
+TEST_F(Optimizers, UnbiasedSgdThatDropsNothingIsSgd) {
+  for (const char* select : {"none", "uniform:1", "random:1.0"}) {
+    SCOPED_TRACE(select);
+    PeerTrainOptions run = options_of("sgd", select);
+    run.options.unbiased = true;
+    expect_slow(run, [](uint32_t ranks) {
+      return [ranks](uint64_t, Values& w, std::vector<Values>& gradients) {
+        for (const Values& gradient : gradients) {
+          for (size_t i = 0; i < kSize; ++i) w[i] -= kRate * gradient[i] / ranks;
+        }
+      };
+    });
+  }
+}
+
 // oktopk.txt, algorithms 1 and 2, with both thresholds exact in every step.
 TEST_F(Optimizers, OktopkSgdIsAlgorithm2) {
   constexpr size_t kLargest = 6;

@@ -46,6 +46,15 @@ Status check_descent(const OptimizerOptions& options) {
     return fail(ErrorCode::kInvalidArgument,
                 "scd gathers changes and adds no gradients: it has no --reproducible and no --reselect");
   }
+  if (options.snapshot_every != 0) {
+    return fail(ErrorCode::kInvalidArgument, "scd takes no snapshots: --snapshot-every is of --optimizer svrg");
+  }
+  if (options.allgather == AllgatherForm::kDense && options.codec) {
+    return fail(ErrorCode::kInvalidArgument, "--allgather dense sends slices as they are: leave --codec out");
+  }
+  if (options.unbiased) {
+    return fail(ErrorCode::kInvalidArgument, "scd draws nothing and sends every changed coordinate: no --unbiased");
+  }
   if (options.select.selection != Selection::kNone || options.quantizer) {
     return fail(ErrorCode::kInvalidArgument,
                 "scd sends the coordinates that it changed, all of them: no --select and no --quantizer");
@@ -103,10 +112,13 @@ class CoordinateDescent final : public PeerOptimizer {
     }
     const double rate = options_.schedule.at(static_cast<double>(step) / static_cast<double>(steps_per_epoch_));
     exchanged.changes = changes_of(own, rate);
+    if (options_.allgather == AllgatherForm::kDense) exchanged.slices = slices();
     counts_.entries += own.size();
     ++counts_.steps;
     auto pending = setup_.group.start<peer::Gathered>(
-        "coordinate descent, " + peer::description_of(exchange_),
+        std::string(options_.allgather == AllgatherForm::kDense ? "coordinate descent, dense slices, "
+                                                                : "coordinate descent, ") +
+            peer::description_of(exchange_),
         [step = std::move(exchanged), settings = exchange_](peer::Channel& channel) mutable {
           return exchange_coordinates(channel, std::move(step), settings);
         });
@@ -194,6 +206,17 @@ class CoordinateDescent final : public PeerOptimizer {
   }
 
   peer::Slices blocks() const { return {columns_->count(), setup_.group.size()}; }
+
+  /// Returns the slices of the whole model: an owner's slice begins with the first feature of its block.
+  std::vector<uint64_t> slices() const {
+    std::vector<uint64_t> bounds = {0};
+    for (uint32_t owner = 1; owner < setup_.group.size(); ++owner) {
+      const uint64_t first = blocks().begin(owner);
+      bounds.push_back(first < columns_->count() ? columns_->feature(first) : exchange_.dimension);
+    }
+    bounds.push_back(exchange_.dimension);
+    return bounds;
+  }
 
   /// Of an owner, in a step of the epoch; ascending. An epoch's steps have equal parts of a block.
   std::vector<uint32_t> coordinates_of(uint32_t owner, uint64_t at) const {

@@ -3,12 +3,47 @@
 #include <string>
 #include <utility>
 
+#include "worker/peer/allgather.h"
 #include "worker/peer/stream_wire.h"
 
 namespace millrace::cli {
 namespace {
 
 constexpr uint32_t kPartialsTag = uint32_t{1} << 31;  // the allgather's are far below
+constexpr uint32_t kSlicesTag = 0;
+
+/// Returns the entries of a dense slice as entries of the whole vector. begin: where the slice begins.
+Stream entries_of_slice(const StreamView& slice, uint64_t begin, uint64_t dimension) {
+  Stream entries = to_sparse(slice);
+  entries.dimension = dimension;
+  for (uint32_t& index : entries.indices) index += static_cast<uint32_t>(begin);
+  return entries;
+}
+
+/// Gathers every rank's slice of the changes around a ring, zeros included, as MPI_Allgatherv would.
+peer::Task<Result<peer::Gathered>> gather_slices(peer::Channel& channel, HeldStream changes,
+                                                 std::vector<uint64_t> slices) {
+  const uint64_t dimension = slices.back();
+  const uint32_t rank = channel.rank();
+  Stream own = to_dense(cut(changes.view, slices[rank], slices[rank + 1]).view());
+  auto packed = peer::pack(HeldStream::from(std::move(own)), std::nullopt, {}, slices[rank], channel.bodies());
+  if (!packed) co_return std::unexpected(packed.error());
+  const auto packets =
+      co_await peer::allgather(channel, std::move(packed->packet), kSlicesTag, peer::AllgatherWay::kRing);
+  if (!packets) co_return std::unexpected(packets.error());
+  peer::Gathered all;
+  all.returned = Stream::empty(dimension);
+  for (uint32_t from = 0; from < channel.size(); ++from) {
+    if (from == rank) {
+      all.streams.push_back(changes);
+      continue;
+    }
+    const auto slice = peer::unpack((*packets)[from], slices[from + 1] - slices[from]);
+    if (!slice) co_return std::unexpected(slice.error());
+    all.streams.push_back(HeldStream::from(entries_of_slice(slice->view, slices[from], dimension)));
+  }
+  co_return std::move(all);
+}
 
 }  // namespace
 
@@ -37,6 +72,7 @@ peer::Task<Result<peer::Gathered>> exchange_coordinates(peer::Channel& channel, 
     for (size_t at = 0; at < parts.size(); ++at) derivatives[at] += parts[at];
   }
   HeldStream changes = HeldStream::from(step.changes(derivatives));
+  if (!step.slices.empty()) co_return co_await gather_slices(channel, std::move(changes), std::move(step.slices));
   co_return co_await peer::sparse_allgather(channel, std::move(changes), settings);
 }
 

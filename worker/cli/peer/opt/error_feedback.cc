@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "kernels/base/random.h"
 #include "kernels/reduce/reduce.h"
 #include "kernels/select/step_sends.h"
 #include "worker/peer/local_selection.h"
@@ -14,10 +15,15 @@ Result<ErrorFeedback> ErrorFeedback::make(const ErrorFeedbackOptions& options) {
   ErrorFeedback feedback(options);
   if (!options.select || options.select->selection == Selection::kNone) return feedback;
   const SelectionInfo* info = find_selection(options.select->selection);
-  if (info != nullptr && info->use == SelectionUse::kUnbiased) {
+  const SelectionUse refused = options.unbiased ? SelectionUse::kKeepsRest : SelectionUse::kUnbiased;
+  if (info != nullptr && info->use == refused) {
     return fail(ErrorCode::kInvalidArgument,
-                "selection '" + std::string(info->name) +
-                    "' is for unbiased jobs: what it does not send may not stay for later");
+                "--select " + std::string(info->name) +
+                    (options.unbiased
+                         ? " sends the largest and keeps the rest for later, and --unbiased keeps nothing: take none, "
+                           "or one that draws (random, gspar, gspar_closed, uniform)"
+                         : " scales drawn values up in place of the entries that it leaves out, which may not be sent "
+                           "later as well: add --unbiased"));
   }
   auto selector = make_selector(*options.select, options.dimension);
   if (!selector) return std::unexpected(selector.error());
@@ -42,10 +48,15 @@ HeldStream ErrorFeedback::take_all() {
   return HeldStream::from(to_sparse(all.view()));
 }
 
+SelectContext ErrorFeedback::context_of(uint64_t step) const {
+  constexpr uint64_t kDrawsOfSelection = 0x73656c;
+  return {step, random_key(options_.seed, options_.rank, step, kDrawsOfSelection)};
+}
+
 Result<HeldStream> ErrorFeedback::take_selected(uint64_t step) {
   const StreamView all{options_.dimension, true, {}, residual_};
   IndexBuffer positions;
-  if (Status status = selector_->select(all, {step, options_.random}, positions); !status) {
+  if (Status status = selector_->select(all, context_of(step), positions); !status) {
     return std::unexpected(status.error());
   }
   Stream selected = peer::entries_at(all, positions);
@@ -53,8 +64,20 @@ Result<HeldStream> ErrorFeedback::take_selected(uint64_t step) {
   return HeldStream::from(std::move(selected));
 }
 
+Result<HeldStream> ErrorFeedback::draw(const StreamView& gradient, uint64_t step) {
+  IndexBuffer positions;
+  Buffer<float> drawn;
+  if (Status status = selector_->draw(gradient, context_of(step), positions, drawn); !status) {
+    return std::unexpected(status.error());
+  }
+  Stream sent = peer::entries_at(gradient, positions);
+  sent.values = std::move(drawn);
+  return HeldStream::from(std::move(sent));
+}
+
 Result<HeldStream> ErrorFeedback::contribution(Stream&& gradient, uint64_t step) {
   if (!all_finite(gradient.values)) return fail(ErrorCode::kNonFinite, "a gradient has NaN or infinity");
+  if (options_.unbiased && selector_ != nullptr) return draw(gradient.view(), step);
   const bool global = options_.result == peer::ResultKind::kGlobalTopk;
   const bool takes_all =
       selector_ == nullptr || step_sends(*options_.select, options_.dimension, step) == StepSends::kUncompressed;

@@ -4,7 +4,6 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/base/random.h"
 #include "kernels/select/select.h"
 #include "worker/peer/allreduce.h"
 
@@ -19,22 +18,29 @@ enum class CodecError : uint8_t {
 struct ErrorFeedbackOptions {
   uint64_t dimension = 0;
   std::optional<SelectionSpec> select;  ///< before the allreduce; none: everything, or what the algorithm selects
-  RandomKey random;                     ///< of a selection that draws
+  uint64_t seed = 0;                    ///< of a selection that draws: anew on every rank and in every step
+  uint32_t rank = 0;
   /// The algorithm takes of a contribution what it keeps of the global top-k (ResultKind::kGlobalTopk).
   peer::ResultKind result = peer::ResultKind::kExactSum;
   CodecError codec_error = CodecError::kRetained;
+  /// The selection draws the contribution, and no entry stays for later. REQUIRES: codec_error dropped, result an exact sum.
+  bool unbiased = false;
 };
 
 /// What a rank contributes to an allreduce a step, and what of it stays for later: error feedback around any algorithm of the
 /// registry. Nothing is lost or counted twice, however many steps are in flight: what is contributed leaves the residual at once,
 /// and what was not handed over comes back with the result (Reduced).
 ///
+/// Unbiased: a selection draws values whose expectation is the gradient. The other entries are lost: the drawn values are scaled
+/// up for them, and a residual would add them a second time.
+///
 /// Memory   the residual is a dense vector from the first value on that stays; sparse gradients summed exactly need none.
 /// Threads  one.
-/// Source   sparcml.txt, algorithm 1 (quantized TopK SGD).
+/// Source   sparcml.txt, algorithm 1 (quantized TopK SGD); unbiased: gspar.txt, algorithm 1, line 4.
 class ErrorFeedback {
  public:
-  /// Errors   invalid_argument: a selection that is made for unbiased jobs, or that cannot be.
+  /// Errors   invalid_argument: a selection that draws, without `unbiased`; one that keeps the rest, with it; one that cannot
+  ///          be.
   static Result<ErrorFeedback> make(const ErrorFeedbackOptions& options);
 
   /// Adds the gradient to the residual, and takes out what is contributed in this step; in an uncompressed
@@ -58,6 +64,8 @@ class ErrorFeedback {
  private:
   explicit ErrorFeedback(const ErrorFeedbackOptions& options) : options_(options) {}
   void add(const StreamView& stream, float sign = 1.0F);
+  SelectContext context_of(uint64_t step) const;
+  Result<HeldStream> draw(const StreamView& gradient, uint64_t step);
   HeldStream take_all();
   Result<HeldStream> take_selected(uint64_t step);
 

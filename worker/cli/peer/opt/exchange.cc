@@ -5,6 +5,7 @@
 
 namespace millrace::cli {
 CodecError codec_error_of(const OptimizerOptions& options) {
+  if (options.unbiased) return CodecError::kDropped;  // there is no residual to retain it in
   if (options.codec_error) return *options.codec_error;
   for (const auto& codec : {options.codec, options.quantizer}) {
     if (!codec || !is_lossy(*codec)) continue;

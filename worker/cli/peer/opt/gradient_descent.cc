@@ -14,6 +14,7 @@
 #include "worker/cli/epoch_order.h"
 #include "worker/cli/peer/opt/batch_gradient.h"
 #include "worker/cli/peer/opt/exchange.h"
+#include "worker/cli/peer/opt/snapshot.h"
 
 namespace millrace::cli {
 namespace {
@@ -35,13 +36,15 @@ OptimizerSpec rule_of(const OptimizerOptions& options, Optimizer rule) {
 
 class GradientDescent final : public PeerOptimizer {
  public:
-  GradientDescent(const OptimizerSetup& setup, const DescentForm& form, std::unique_ptr<Exchange> exchange)
+  GradientDescent(const OptimizerSetup& setup, const DescentForm& form, std::unique_ptr<Exchange> exchange,
+                  std::unique_ptr<Snapshots> snapshots)
       : setup_(setup),
         options_(setup.options),
         form_(form),
         rule_(rule_of(options_, form.rule)),
         model_(options_.loss, setup.data.dimension),
-        exchange_(std::move(exchange)) {
+        exchange_(std::move(exchange)),
+        snapshots_(std::move(snapshots)) {
     model_.set_trained_on(setup.data.written_as());
     const uint64_t most = *std::ranges::max_element(setup.rank_rows);
     steps_per_epoch_ = std::max<uint64_t>((most + options_.batch_rows - 1) / options_.batch_rows, 1);
@@ -51,7 +54,10 @@ class GradientDescent final : public PeerOptimizer {
   uint64_t steps_per_epoch() const override { return steps_per_epoch_; }
   size_t in_flight() const override { return exchange_->in_flight(); }
   const LinearModel& model() const override { return model_; }
-  Status end() override { return exchange_->end(); }
+  Status end() override {
+    if (Status status = exchange_->end(); !status || !snapshots_) return status;
+    return snapshots_->end();
+  }
 
   OptimizerCounts counts() const override {
     const ExchangeCounts exchanged = exchange_->counts();
@@ -62,6 +68,11 @@ class GradientDescent final : public PeerOptimizer {
     counts.bytes_sent = exchanged.bytes_sent;
     counts.bytes_received = exchanged.bytes_received;
     counts.session = exchanged.session;
+    if (snapshots_) {
+      const ExchangeCounts of_snapshots = snapshots_->counts();
+      counts.bytes_sent += of_snapshots.bytes_sent;
+      counts.bytes_received += of_snapshots.bytes_received;
+    }
     return counts;
   }
 
@@ -76,6 +87,9 @@ class GradientDescent final : public PeerOptimizer {
   }
 
   Status start(uint64_t step) override {
+    if (snapshots_ && step % snapshot_every() == 0) {
+      if (Status status = take_snapshot(); !status) return status;
+    }
     const TimeNs begin = monotonic_now_ns();
     const uint64_t at = step % steps_per_epoch_;
     uint64_t rows_of_all = 0;
@@ -84,8 +98,13 @@ class GradientDescent final : public PeerOptimizer {
     const auto rows = std::span(order_).subspan(mine.begin, mine.end - mine.begin);
     const double rate = form_.rate == RateIn::kGradient ? rate_of(step) : 1;
     const double weight = rate * setup_.group.size() / static_cast<double>(std::max<uint64_t>(rows_of_all, 1));
-    BatchGradient batch = weighted_gradient(setup_.threads, model_, setup_.data, rows, weight);
-    if (Status status = exchange_->start(step, std::move(batch.gradient)); !status) return status;
+    Stream gradient = weighted_gradient(setup_.threads, model_, setup_.data, rows, weight).gradient;
+    if (snapshots_) {
+      const LinearModel& snapshot = snapshots_->reduction().snapshot();
+      gradient = VarianceReduction::difference(
+          gradient, weighted_gradient(setup_.threads, snapshot, setup_.data, rows, weight).gradient);
+    }
+    if (Status status = exchange_->start(step, std::move(gradient)); !status) return status;
     steps_in_flight_.push_back(step);
     ++counts_.steps;
     counts_.compute_s += gradient_descent_seconds_since(begin);
@@ -111,6 +130,18 @@ class GradientDescent final : public PeerOptimizer {
   }
 
  private:
+  uint64_t snapshot_every() const { return options_.snapshot_every > 0 ? options_.snapshot_every : steps_per_epoch_; }
+
+  Status take_snapshot() {
+    while (in_flight() > 0) {
+      if (Status status = finish_oldest(); !status) return status;
+    }
+    const TimeNs begin = monotonic_now_ns();
+    const Status status = snapshots_->take(model_);
+    counts_.compute_s += gradient_descent_seconds_since(begin);
+    return status;
+  }
+
   /// Of a rank with so many rows, those of a step: an epoch's steps have equal parts of them.
   PartOfRange rows_at(size_t rows, uint64_t at) const {
     return {rows * at / steps_per_epoch_, rows * (at + 1) / steps_per_epoch_};
@@ -136,8 +167,9 @@ class GradientDescent final : public PeerOptimizer {
       }
     }
     const double factor = form_.rate == RateIn::kGradient ? 1 : rate;
-    add_scaled(values, sum.sum.view,
-               static_cast<float>(-factor / (sum.denominator * static_cast<double>(model_.scale()))));
+    const double by = -factor / static_cast<double>(model_.scale());
+    add_scaled(values, sum.sum.view, static_cast<float>(by / sum.denominator));
+    if (snapshots_) snapshots_->reduction().add_full(values, by);
   }
 
   /// All weights are gone over as it is: they are shrunk one by one.
@@ -159,6 +191,7 @@ class GradientDescent final : public PeerOptimizer {
   LinearModel model_;
   std::array<std::vector<float>, kOptimizerStatesMax> states_;
   std::unique_ptr<Exchange> exchange_;
+  std::unique_ptr<Snapshots> snapshots_;  ///< SVRG's; else none
   uint64_t steps_per_epoch_ = 1;
   uint64_t applied_ = 0;
   std::vector<uint32_t> order_;
@@ -175,6 +208,10 @@ Status check_gradient_descent(const OptimizerOptions& options, const DescentForm
                                                  " is 1 or more: a step would turn the weights round");
   }
   const std::string name(form.name);
+  if (options.allgather != AllgatherForm::kSparse) {
+    return fail(ErrorCode::kInvalidArgument,
+                name + " adds gradients and gathers nothing: --allgather is of --optimizer scd");
+  }
   if (options.momentum != "none" && form.before != BeforeExchange::kMomentumAndClipping) {
     return fail(ErrorCode::kInvalidArgument, name + " has no --momentum before gradients are summed: rgc has");
   }
@@ -185,13 +222,24 @@ Status check_gradient_descent(const OptimizerOptions& options, const DescentForm
   if (form.rule != Optimizer::kSgd) {
     if (Status status = validate(rule_of(options, form.rule)); !status) return status;
   }
+  if (form.gradient == GradientOf::kDifference) {
+    if (Status status = check_exchange(snapshot_options(options)); !status) return status;
+  } else if (options.snapshot_every != 0) {
+    return fail(ErrorCode::kInvalidArgument, name + " takes no snapshots: --snapshot-every is of --optimizer svrg");
+  }
   return check_exchange(options);
 }
 
 Result<std::unique_ptr<PeerOptimizer>> make_gradient_descent(const OptimizerSetup& setup, const DescentForm& form) {
   auto exchange = make_exchange({setup.group, setup.data.dimension + 1, setup.on_update}, setup.options);
   if (!exchange) return std::unexpected(exchange.error());
-  return std::make_unique<GradientDescent>(setup, form, std::move(*exchange));
+  std::unique_ptr<Snapshots> snapshots;
+  if (form.gradient == GradientOf::kDifference) {
+    auto made = Snapshots::make(setup);
+    if (!made) return std::unexpected(made.error());
+    snapshots = std::move(*made);
+  }
+  return std::make_unique<GradientDescent>(setup, form, std::move(*exchange), std::move(snapshots));
 }
 
 }  // namespace millrace::cli

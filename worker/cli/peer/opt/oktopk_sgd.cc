@@ -13,7 +13,13 @@ constexpr DescentForm kOktopkSgdForm{.name = "oktopk_sgd"};
 Result<std::unique_ptr<PeerOptimizer>> make_oktopk_sgd(const OptimizerSetup& setup) {
   return make_gradient_descent(setup, kOktopkSgdForm);
 }
-Status check_oktopk_sgd(const OptimizerOptions& options) { return check_gradient_descent(options, kOktopkSgdForm); }
+Status check_oktopk_sgd(const OptimizerOptions& options) {
+  if (options.unbiased) {
+    return fail(ErrorCode::kInvalidArgument,
+                "oktopk_sgd needs the residual, and --unbiased keeps none: take --optimizer sgd with it");
+  }
+  return check_gradient_descent(options, kOktopkSgdForm);
+}
 
 }  // namespace
 

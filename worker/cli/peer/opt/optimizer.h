@@ -37,13 +37,21 @@ enum class ExchangePath : uint8_t {
 /// "peers" and "servers": the command line's words.
 constexpr std::string_view path_name(ExchangePath path) { return path == ExchangePath::kServers ? "servers" : "peers"; }
 
+/// Says how the ranks of scd gather their changes.
+enum class AllgatherForm : uint8_t {
+  kSparse = 1,  ///< the coordinates that each changed
+  kDense = 2,   ///< every rank's whole slice, zeros included: a baseline
+};
+
 /// All ranks: the same.
 struct OptimizerOptions {
   Loss loss = Loss::kLogistic;
   RateSchedule schedule;
-  double l2 = 0;               ///< of optimizers by gradients: schedule.rate * l2 < 1
-  uint32_t batch_rows = 1000;  ///< of optimizers by gradients: at most, of a rank and step
-  uint32_t coordinates = 100;  ///< scd: at most, of a rank and step
+  double l2 = 0;                                     ///< of optimizers by gradients: schedule.rate * l2 < 1
+  uint32_t batch_rows = 1000;                        ///< of optimizers by gradients: at most, of a rank and step
+  uint64_t snapshot_every = 0;                       ///< svrg: steps; 0: as many as an epoch has
+  uint32_t coordinates = 100;                        ///< scd: at most, of a rank and step
+  AllgatherForm allgather = AllgatherForm::kSparse;  ///< scd
   RowOrder order = RowOrder::kShuffled;
 
   ExchangePath path = ExchangePath::kPeers;
@@ -61,6 +69,8 @@ struct OptimizerOptions {
   std::optional<CodecSpec> codec;                 ///< of what ranks contribute
   std::optional<CodecSpec> quantizer;             ///< kPeers: of dense phases
   std::optional<CodecError> codec_error;          ///< none: retained, unless that would not end
+  /// The sent values are the gradient in expectation, and no entry stays for later (JobOptions::unbiased).
+  bool unbiased = false;
   /// Before the exchange: "correction:FACTOR", "nesterov:FACTOR", "nesterov_printed:FACTOR" (JobOptions::momentum).
   std::string momentum = "none";
   double clip = 0;                ///< of a rank's mean gradient, an L2 norm, over the square root of the ranks; 0: off
@@ -152,6 +162,7 @@ OptimizerInfo sgd_optimizer();
 OptimizerInfo oktopk_sgd_optimizer();
 OptimizerInfo topk_sgd_optimizer();
 OptimizerInfo rgc_optimizer();
+OptimizerInfo svrg_optimizer();
 OptimizerInfo momentum_optimizer();
 OptimizerInfo adam_optimizer();
 OptimizerInfo coordinate_descent_optimizer();

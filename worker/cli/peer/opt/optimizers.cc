@@ -12,8 +12,8 @@ namespace millrace::cli {
 
 std::span<const OptimizerInfo> optimizers() {
   static const std::array kOptimizers{
-      sgd_optimizer(),      oktopk_sgd_optimizer(), topk_sgd_optimizer(),           rgc_optimizer(),
-      momentum_optimizer(), adam_optimizer(),       coordinate_descent_optimizer(),
+      sgd_optimizer(), svrg_optimizer(),     oktopk_sgd_optimizer(), topk_sgd_optimizer(),
+      rgc_optimizer(), momentum_optimizer(), adam_optimizer(),       coordinate_descent_optimizer(),
   };
   return kOptimizers;
 }
@@ -36,16 +36,16 @@ OptimizerOptions default_options(const OptimizerInfo& optimizer) {
 
 std::string recipe_of(const OptimizerInfo& optimizer, const OptimizerOptions& options) {
   return fmt::format(
-      "optimizer={} model={} lr={} schedule={} l2={} batch={} coordinates={} order={} algorithm={} select={} "
-      "threshold-period={} boundaries={},{} codec={} quantizer={} momentum={} clip={} asynchronous={} beta1={} "
-      "beta2={} "
-      "epsilon={} seed={}{}",
+      "optimizer={} model={} lr={} schedule={} l2={} batch={} snapshot-every={} coordinates={} allgather={} order={} "
+      "algorithm={} select={} threshold-period={} boundaries={},{} codec={} quantizer={} unbiased={} momentum={} "
+      "clip={} asynchronous={} beta1={} beta2={} epsilon={} seed={}{}",
       optimizer.name, loss_name(options.loss), options.schedule.rate, rate_schedule_text(options.schedule), options.l2,
-      options.batch_rows, options.coordinates, options.order == RowOrder::kFile ? "file" : "shuffled",
-      peer::algorithm_info(options.algorithm).name, selection_text(options.select), options.thresholds_period,
-      static_cast<int>(options.boundaries), options.boundaries_period, peer::wire_text(options.codec),
-      peer::wire_text(options.quantizer), options.momentum, options.clip, options.asynchronous, options.beta1,
-      options.beta2, options.epsilon, options.seed,
+      options.batch_rows, options.snapshot_every, options.coordinates,
+      options.allgather == AllgatherForm::kDense ? "dense" : "sparse",
+      options.order == RowOrder::kFile ? "file" : "shuffled", peer::algorithm_info(options.algorithm).name,
+      selection_text(options.select), options.thresholds_period, static_cast<int>(options.boundaries),
+      options.boundaries_period, peer::wire_text(options.codec), peer::wire_text(options.quantizer), options.unbiased,
+      options.momentum, options.clip, options.asynchronous, options.beta1, options.beta2, options.epsilon, options.seed,
       options.reproducible ? fmt::format(" reproducible grid={} reselect={}", options.grid, options.reselect) : "");
 }
 

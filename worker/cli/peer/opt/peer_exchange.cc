@@ -234,12 +234,62 @@ class PeerExchange final : public Exchange {
   uint64_t sum_entries_ = 0;
 };
 
+/// Refuses a codec whose decoded values are not the encoded ones in expectation.
+Status check_unbiased_codec(const std::string& flag, const std::optional<CodecSpec>& codec) {
+  if (!codec) return {};
+  const ValueCodec* values = find_value_codec(codec->value);
+  if (values != nullptr && !values->unbiased(*codec)) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        flag + ' ' + codec_text(*codec) +
+            " rounds with a bias, and --unbiased sends the gradient in expectation: take qsgd4 or terngrad for the "
+            "values");
+  }
+  const IndexCodec* indices = find_index_codec(codec->index);
+  if (indices != nullptr && !indices->lossless()) {
+    return fail(ErrorCode::kInvalidArgument,
+                flag + ' ' + codec_text(*codec) +
+                    " sends entries that --unbiased did not draw, and does not scale them: "
+                    "take gap for its indices");
+  }
+  return {};
+}
+
+/// Refuses what needs a residual, or is biased, as protocol/job_spec_validate.cc does for jobs over servers.
+/// ErrorFeedback::make() checks the selection.
+Status check_peer_unbiased(const OptimizerOptions& options) {
+  const AlgorithmInfo& info = peer::algorithm_info(options.algorithm);
+  if (selects_globally(info)) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        std::string(info.name) +
+            " keeps the largest entries and returns the rest, and --unbiased keeps no residual to return it to: "
+            "take an algorithm with exact sums, as ssar_split_allgather");
+  }
+  if (options.reproducible) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--reproducible keeps the rounding error of the grid, and --unbiased keeps nothing: leave one out");
+  }
+  const auto momentum = worker::momentum_from_text(options.momentum);
+  if (momentum && momentum->momentum != protocol::Momentum::kNone && momentum->masked) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--momentum " + options.momentum +
+                    " ends for drawn entries, so that --unbiased would not send the momentum in expectation: add "
+                    ":unmasked, or take --momentum none");
+  }
+  if (Status status = check_unbiased_codec("--codec", options.codec); !status) return status;
+  return check_unbiased_codec("--quantizer", options.quantizer);
+}
+
 }  // namespace
 
 Status check_peer_exchange(const OptimizerOptions& options) {
   const AlgorithmInfo& info = peer::algorithm_info(options.algorithm);
   const SelectionSpec& select = options.select;
   const bool plain = select.selection == Selection::kTopK && !select.alternate_signs && select.warm_up == WarmUp::kNone;
+  if (options.unbiased) {
+    if (Status status = check_peer_unbiased(options); !status) return status;
+  }
   if (selects_globally(info) && !plain) {
     return fail(ErrorCode::kInvalidArgument, std::string(info.name) +
                                                  " keeps the largest entries by itself: say how many "
@@ -259,17 +309,19 @@ Status check_peer_exchange(const OptimizerOptions& options) {
   ErrorFeedbackOptions feedback;
   feedback.dimension = 1;
   if (!selects_globally(info)) feedback.select = options.select;
+  feedback.unbiased = options.unbiased;
   const auto made = ErrorFeedback::make(feedback);
   return made ? Status{} : std::unexpected(made.error());
 }
 
 Result<std::unique_ptr<Exchange>> make_peer_exchange(const ExchangeSetup& setup, const OptimizerOptions& options) {
-  constexpr uint64_t kDrawsOfSelection = 0x73656c;
   const AlgorithmInfo& info = peer::algorithm_info(options.algorithm);
   ErrorFeedbackOptions feedback;
   feedback.dimension = setup.dimension;
   if (!selects_globally(info)) feedback.select = options.select;
-  feedback.random = random_key(options.seed, setup.group.rank(), kDrawsOfSelection);
+  feedback.seed = options.seed;
+  feedback.rank = setup.group.rank();
+  feedback.unbiased = options.unbiased;
   feedback.result = info.result;
   feedback.codec_error = codec_error_of(options);
   auto made = ErrorFeedback::make(feedback);

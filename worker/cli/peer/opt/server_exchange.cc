@@ -63,6 +63,7 @@ JobOptions job_options(const OptimizerOptions& options, uint32_t rank, uint32_t 
       options.codec && !options.codec->automatic ? codec_text(peer::lossless_of(*options.codec)) : job.codec_up;
   job.combine = "mean";
   job.codec_error = codec_error_of(options) == CodecError::kDropped ? "drop" : "retain";
+  job.unbiased = options.unbiased;
   job.momentum = options.momentum;
   job.clip = options.clip;
   job.staleness = options.asynchronous;

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "kernels/stream/stream.h"
+#include "worker/cli/linear_model.h"
+
+namespace millrace::cli {
+
+/// Keeps the snapshot of SVRG. A step's gradient is g(w) - g(w~) + G: g is the mean gradient of the step's rows, w~ a snapshot
+/// of the model some steps ago, and G the mean gradient of all workers' rows at w~. Every worker has w~ and G, so that a step
+/// exchanges g(w) - g(w~) alone.
+///
+/// Differs  from gspar.txt, (2) with algorithm 1: G is not sparsified, since no step sends it. The expectation is the same, and
+///          a selection adds the variance of the difference alone. None of the three gradients contains L2's.
+/// Threads  one.
+/// Source   gspar.txt, sections 2 and 4; Johnson and Zhang, "Accelerating stochastic gradient descent using predictive variance
+///          reduction", 2013.
+class VarianceReduction {
+ public:
+  /// Makes `model` the snapshot.
+  ///
+  /// full         the sum of all workers' gradients at it; full / denominator is G.
+  /// denominator  positive.
+  void take(const LinearModel& model, const StreamView& full, double denominator);
+  bool has_snapshot() const { return model_.has_value(); }
+  /// Returns w~. REQUIRES: has_snapshot().
+  const LinearModel& snapshot() const { return *model_; }
+
+  /// Returns g(w) - g(w~), sparse, without zeros. REQUIRES: both are of the same rows, with the same weights.
+  static Stream difference(const Stream& now, const Stream& at_snapshot);
+
+  /// Adds factor * G to the values: the part of a step that no worker sends. REQUIRES: has_snapshot().
+  void add_full(std::span<float> values, double factor) const;
+
+ private:
+  std::optional<LinearModel> model_;
+  Stream full_;  ///< sparse
+  double denominator_ = 1;
+};
+
+}  // namespace millrace::cli
