@@ -1,0 +1,304 @@
+#include "worker/cli/peer/peer_train_flags.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "worker/cli/flag_range.h"
+#include "worker/cli/peer/boundaries_flag.h"
+#include "worker/cli/peer/opt/selection_text.h"
+#include "worker/cli/trainer.h"
+#include "worker/peer/stream_wire.h"
+
+namespace millrace::cli {
+namespace {
+
+std::string names_of_algorithms() {
+  std::string names;
+  for (const peer::AlgorithmInfo& one : peer::algorithms()) names.append(names.empty() ? "" : ", ").append(one.name);
+  return names;
+}
+
+Status read_codec(const std::string& text, std::optional<CodecSpec>& into) {
+  if (text.empty()) return {};
+  into.reset();
+  if (text == "raw") return {};
+  const Result<CodecSpec> spec = codec_from_text(text);
+  if (!spec) return std::unexpected(spec.error());
+  into = *spec;
+  return {};
+}
+
+/// Errors   invalid_argument: what the path does not have.
+Status read_path(const PeerTrainFlags& flags, OptimizerOptions& options) {
+  const bool over_servers = flags.path == "servers";
+  options.path = over_servers ? ExchangePath::kServers : ExchangePath::kPeers;
+  if (over_servers != !flags.servers.empty()) {
+    return fail(ErrorCode::kInvalidArgument, over_servers ? "--path servers needs --servers HOST:PORT,..."
+                                                          : "--servers is of --path servers: give both, or none");
+  }
+  if (!over_servers) return {};
+  if (!flags.algorithm.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "--algorithm is of --path peers: servers sum by themselves");
+  }
+  auto addresses = server_addresses(flags.servers);
+  if (!addresses) return std::unexpected(addresses.error());
+  options.servers = std::move(*addresses);
+  return {};
+}
+
+/// How gradients are summed: what the flags say, else what the optimizer takes by itself.
+///
+/// Errors   invalid_argument: words that mean nothing.
+Status read_exchange(const PeerTrainFlags& flags, const OptimizerOptions& defaults, OptimizerOptions& options) {
+  options.algorithm = defaults.algorithm;
+  options.boundaries = boundaries_of(flags.boundaries);
+  options.select = defaults.select;
+  options.codec = defaults.codec;
+  options.codec_error = defaults.codec_error;
+  options.momentum = flags.momentum.empty() ? defaults.momentum : flags.momentum;
+  // An optimizer's own algorithm gives way where it keeps the largest entries of the sum: those need a residual.
+  const bool needs_residual = peer::algorithm_info(defaults.algorithm).result == peer::ResultKind::kGlobalTopk;
+  if (options.unbiased && needs_residual) options.algorithm = peer::AlgorithmId::kSsarSplitAllgather;
+  if (!flags.algorithm.empty()) {
+    const peer::AlgorithmInfo* algorithm = peer::find_algorithm(flags.algorithm);
+    if (algorithm == nullptr) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("there is no algorithm '{}'; there are {}", flags.algorithm, names_of_algorithms()));
+    }
+    options.algorithm = algorithm->id;
+  }
+  if (!flags.select.empty()) {
+    const Result<SelectionSpec> select = selection_from_text(flags.select);
+    if (!select) return std::unexpected(select.error());
+    options.select = *select;
+  }
+  if (Status status = read_codec(flags.codec, options.codec); !status) return status;
+  if (Status status = read_codec(flags.quantizer, options.quantizer); !status) return status;
+  return read_path(flags, options);
+}
+
+void add_data_flags(CLI::App& app, PeerTrainFlags& flags) {
+  app.add_option("--train", flags.train_path,
+                 "LIBSVM text that all ranks can read; each reads the lines that begin in its share of the bytes")
+      ->required()
+      ->check(not_empty());
+  app.add_option("--test", flags.test_path, "held-out rows, read the same way, evaluated after every epoch")
+      ->check(not_empty());
+  app.add_option(
+         "--dimension", flags.dimension,
+         "features of the model: the largest index, or with --index-base 0 one more (default: what --train needs)")
+      ->check(in_range(uint64_t{1}, kDimensionMax - 1));
+  app.add_option("--index-base", flags.index_base, "number of the first feature in the files: 1 (LIBSVM's), or 0")
+      ->capture_default_str()
+      ->check(in_range(0, 1));
+  app.add_option("-o,--output", flags.output, "model file, written by rank 0 at the end (millrace eval reads it)")
+      ->check(not_empty());
+  app.add_option("--model", flags.model, "lr (logistic regression), svm (linear SVM) or l2svm (its hinge squared)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"lr", "svm", "l2svm"}));
+}
+
+void add_descent_flags(CLI::App& app, PeerTrainFlags& flags) {
+  OptimizerOptions& options = flags.options.options;
+  std::vector<std::string> names;
+  std::string words;
+  for (const OptimizerInfo& one : optimizers()) {
+    names.emplace_back(one.name);
+    words += fmt::format("{}{}", words.empty() ? "" : ", ", one.name);
+  }
+  app.add_option("--optimizer", flags.optimizer, words + "; below is what each is")
+      ->capture_default_str()
+      ->check(CLI::IsMember(names));
+  app.add_option("--lr", flags.rate,
+                 "learning rate; scd: of a step that is safe at 1 (an epoch takes every feature once)")
+      ->capture_default_str()
+      ->check(in_range(1e-12, 1e6));
+  app.add_option("--schedule", flags.schedule,
+                 "of the rate, t epochs on: constant; inverse[:E], rate / (1 + t/E); inverse_sqrt[:E], "
+                 "rate / sqrt(1 + t/E); step[:FACTOR[:E]], times FACTOR (0.5) every E (1) epochs")
+      ->capture_default_str();
+  app.add_option("--l2", options.l2, "L2 regularisation, applied by each rank and never sent; not on the intercept")
+      ->capture_default_str()
+      ->check(in_range(0.0, 1.0));
+  app.add_option("--batch", options.batch_rows, "rows a rank and step, at most (all but scd)")
+      ->capture_default_str()
+      ->check(in_range(1u, 1u << 30));
+  app.add_option("--snapshot-every", options.snapshot_every,
+                 "svrg: steps between two snapshots, at each of which the gradient of all rows is summed exactly "
+                 "(default: an epoch's)")
+      ->check(in_range(uint64_t{1}, std::numeric_limits<uint64_t>::max()));
+  app.add_option("--coordinates", options.coordinates, "scd: features a rank and step, at most")
+      ->capture_default_str()
+      ->check(in_range(1u, 1u << 30));
+  app.add_option(
+         "--allgather", flags.allgather,
+         "scd: how the ranks gather their changes: sparse, the changed coordinates; dense, every rank's whole slice, a "
+         "baseline that trains the same model bit for bit")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"sparse", "dense"}));
+  app.add_option("--beta1", options.beta1, "momentum: what a step leaves of the velocity; adam: of the first moment")
+      ->capture_default_str()
+      ->check(in_range(0.0, 1.0));
+  app.add_option("--beta2", options.beta2, "adam: what a step leaves of the second moment")
+      ->capture_default_str()
+      ->check(in_range(0.0, 1.0));
+  app.add_option("--epsilon", options.epsilon, "adam: added to the root of the second moment")
+      ->capture_default_str()
+      ->check(in_range(1e-30, 1.0));
+  app.add_option("--order", flags.order, "of a rank's rows: shuffled in every epoch, or as in the file")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"shuffled", "file"}));
+  app.add_option("--epochs", flags.options.epochs, "passes over the rows")
+      ->capture_default_str()
+      ->check(in_range(1u, 1'000'000u));
+  app.add_option("--steps", flags.options.steps_max, "end after so many steps (default: whole epochs)")
+      ->check(in_range(uint64_t{1}, std::numeric_limits<uint64_t>::max()));
+  app.add_option("--threads", flags.options.threads, "that compute within a rank, each a share of the batch")
+      ->capture_default_str()
+      ->check(in_range(1u, 1'024u));
+  app.add_option("--seed", options.seed, "of the order of rows, and every random choice")
+      ->capture_default_str()
+      ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
+}
+
+void add_path_flags(CLI::App& app, PeerTrainFlags& flags) {
+  app.add_option(
+         "--path", flags.path,
+         "what sums the gradients: peers, the ranks by an allreduce; servers, sharded servers, whose workers the ranks "
+         "are. All else is the same")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"peers", "servers"}));
+  app.add_option("--servers", flags.servers, "path servers: host:port,host:port, one shard each (millrace serve)")
+      ->check(not_empty());
+  app.add_option("--job", flags.options.options.job,
+                 "name of the job: at the servers (path servers), and the label `job` of metrics (--http)")
+      ->capture_default_str()
+      ->check(not_empty());
+  app.add_option("--connect-timeout-ms", flags.options.options.connect_timeout_ms,
+                 "path servers: for reaching every shard")
+      ->capture_default_str()
+      ->check(in_range(1u, 86'400'000u));
+}
+
+void add_exchange_flags(CLI::App& app, PeerTrainFlags& flags) {
+  OptimizerOptions& options = flags.options.options;
+  app.add_option("--algorithm", flags.algorithm,
+                 "path peers: that sums the gradients: " + names_of_algorithms() + " (default: the optimizer's)");
+  app.add_option(
+      "--select", flags.select,
+      "what of a gradient is sent, the rest stays for later (with --unbiased, it does not): " + selection_words() +
+          ", then :signs (one sign a step), :dense=STEPS (the first steps send everything, and no codec "
+          "changes their values) or :warm_up=STEPS; algorithms that keep the largest entries of the sum "
+          "(topk_a, gtopk, "
+          "gaussian_k, oktopk) need topk (default: the optimizer's)");
+  app.add_option("--threshold-period", options.thresholds_period,
+                 "oktopk: steps between exact thresholds, each rank's own and the global one (Ok-Topk's tau')")
+      ->capture_default_str()
+      ->check(in_range(1u, 1u << 20));
+  app.add_option("--boundaries", flags.boundaries,
+                 "oktopk, path peers: of the ranks' regions; pooled where entries lie in other places on every rank")
+      ->capture_default_str()
+      ->check(CLI::IsMember(boundaries_names()));
+  app.add_option("--boundary-period", options.boundaries_period,
+                 "oktopk, path peers: steps between two that find the regions anew (the paper's tau)")
+      ->capture_default_str()
+      ->check(in_range(1u, 1u << 20));
+  app.add_option(
+      "--codec", flags.codec,
+      "of what ranks contribute, INDEX+VALUE; sums have its index codec, losslessly (raw: none; path servers has "
+      "auto as well) (default: the optimizer's)");
+  app.add_option("--quantizer", flags.quantizer, "path peers: of dense phases (dsar_split_allgather): raw+qsgd4");
+  app.add_option("--momentum", flags.momentum,
+                 "rgc: none, correction:FACTOR, nesterov:FACTOR or nesterov_printed:FACTOR (RedSync's algorithm 4 to "
+                 "the letter), of each rank before the sum; ends for entries that were applied, unless :unmasked "
+                 "follows; steps that send everything end none (default: correction:0.9)");
+  app.add_option(
+         "--clip", options.clip,
+         "rgc, momentum, adam: scale a rank's mean gradient down to this L2 norm over the square root of the ranks; 0 "
+         "does not")
+      ->capture_default_str()
+      ->check(in_range(0.0, 1e30));
+  app.add_flag("--unbiased", options.unbiased,
+               "keep nothing back: the sent entries are the gradient in expectation (--select none, random, gspar, "
+               "gspar_closed or uniform; algorithms with exact sums; no masked momentum)");
+  app.add_flag(
+      "--reproducible", options.reproducible,
+      "the same bits by every algorithm with exact sums, and over servers: values are rounded to a grid, what that "
+      "leaves is sent later");
+  app.add_option(
+         "--grid", options.grid,
+         "of --reproducible, BLOCK:EXPONENT: indices that share a power of 2, and the first one; auto: 4096:-20, "
+         "as millrace train has it over servers and switches")
+      ->capture_default_str();
+  app.add_option("--reselect", options.reselect,
+                 "of --reproducible: what the sum is cut to, none or topk:D, by the counts of the step before")
+      ->capture_default_str();
+  app.add_option("--asynchronous", options.asynchronous,
+                 "steps whose sums may be under way while the next is computed: a gradient is of a model so many steps "
+                 "old (0: none)")
+      ->capture_default_str()
+      ->check(in_range(0u, 64u));
+  app.add_option("--silence-ms", flags.silence_ms_max,
+                 "a rank that does not answer for so long is taken for dead; longer than a step computes")
+      ->capture_default_str()
+      ->check(in_range(1u, 3'600'000u));
+  app.add_option("--mpi-threads", flags.mpi_threads, "MPI's thread level")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"single", "funneled", "serialized", "multiple"}));
+}
+
+}  // namespace
+
+void add_peer_train_flags(CLI::App& app, PeerTrainFlags& flags) {
+  add_data_flags(app, flags);
+  add_descent_flags(app, flags);
+  add_path_flags(app, flags);
+  add_exchange_flags(app, flags);
+  app.add_option("--http", flags.http,
+                 "HOST:PORT of metrics (Prometheus), health and numbers: rank r listens on PORT + r; port 0 takes any, "
+                 "which is printed")
+      ->check(not_empty());
+  app.add_flag("--json", flags.json, "one JSON object as the last line, of rank 0");
+}
+
+Result<PeerTrainOptions> train_options_of(const PeerTrainFlags& flags) {
+  PeerTrainOptions run = flags.options;
+  OptimizerOptions& options = run.options;
+  run.optimizer = find_optimizer(flags.optimizer);
+  options.loss = loss_by_name(flags.model).value();
+  options.allgather = flags.allgather == "dense" ? AllgatherForm::kDense : AllgatherForm::kSparse;
+  options.order = flags.order == "file" ? RowOrder::kFile : RowOrder::kShuffled;
+  const Result<RateSchedule> schedule = rate_schedule_from_text(flags.schedule, flags.rate);
+  if (!schedule) return std::unexpected(schedule.error());
+  options.schedule = *schedule;
+  if (Status status = read_exchange(flags, default_options(*run.optimizer), options); !status) {
+    return std::unexpected(status.error());
+  }
+  options.recipe = fmt::format("program=peer-train {} epochs={} steps={}", recipe_of(*run.optimizer, options),
+                               run.epochs, run.steps_max);
+  if (Status status = run.optimizer->check(options); !status) return std::unexpected(status.error());
+  return run;
+}
+
+std::string optimizers_table() {
+  std::string table = "Optimizers (--optimizer), and what they take by themselves:\n";
+  for (const OptimizerInfo& one : optimizers()) {
+    const OptimizerDefaults& own = one.defaults;
+    table += fmt::format("  {:<11} {} [{}]\n", one.name, one.summary, one.source);
+    std::string takes;
+    for (const auto& [flag, word, none] : {std::tuple{"--algorithm", own.algorithm, std::string_view()},
+                                           {"--select", own.select, "none"},
+                                           {"--codec", own.codec, "raw"},
+                                           {"--momentum", own.momentum, "none"}}) {
+      if (word != none) takes += fmt::format(" {} {}", flag, word);
+    }
+    if (one.name != "scd") table += fmt::format("  {:<11}{}\n", "", takes);
+  }
+  return table;
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+#include "kernels/base/result.h"
+#include "worker/cli/peer/opt/train_run.h"
+
+namespace millrace::cli {
+
+/// The flags of `millrace-peer train`, as the command line has them.
+struct PeerTrainFlags {
+  PeerTrainOptions options;
+  uint32_t index_base = 1;
+  std::string train_path;
+  std::string test_path;
+  std::string output;
+  std::string model = "lr";
+  std::string optimizer = "sgd";
+  std::string schedule = "constant";
+  std::string order = "shuffled";
+  std::string allgather = "sparse";
+  std::string path = "peers";
+  std::string servers;
+  // Empty: the optimizer's own.
+  std::string algorithm;
+  std::string select;
+  std::string codec;
+  std::string momentum;
+  std::string quantizer;
+  std::string http;
+  std::string mpi_threads = "serialized";
+  std::string boundaries = "averaged";
+  double rate = 1;
+  uint64_t dimension = 0;
+  uint32_t silence_ms_max = 30'000;
+  bool json = false;
+};
+
+/// Adds the flags to the command. `flags` outlives the parsing.
+void add_peer_train_flags(CLI::App& app, PeerTrainFlags& flags);
+
+/// Returns what the flags ask for; where they say nothing, what the optimizer takes by itself.
+///
+/// Errors   invalid_argument: words that mean nothing, and what the optimizer, the path or the algorithm does not take.
+Result<PeerTrainOptions> train_options_of(const PeerTrainFlags& flags);
+
+/// Returns the table of optimizers for --help: what each is, and what it takes by itself.
+std::string optimizers_table();
+
+}  // namespace millrace::cli
