@@ -9,6 +9,10 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "kernels/base/random.h"
+#include "kernels/codec/codec.h"
+#include "kernels/select/select.h"
+#include "kernels/stream/stream.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
 #include "worker/cli/json_text.h"
@@ -16,6 +20,7 @@
 #include "worker/cli/units.h"
 #include "worker/peer/kernel_speeds.h"
 #include "worker/peer/planner.h"
+#include "worker/peer/stream_wire.h"
 
 namespace millrace::cli {
 namespace {
@@ -24,9 +29,12 @@ struct AdviseFlags {
   uint64_t n = 0;
   double density = 0;
   uint32_t ranks = 0;
+  uint32_t shards = 1;
   std::string rate;
   std::string latency;
-  std::optional<double> add_ns, add_value_ns;
+  std::string select = "topk";
+  std::string codec = "raw";
+  std::optional<double> add_ns, add_value_ns, select_ns, encode_ns, decode_ns, entry_bytes;
   uint32_t threshold_period = 32;
   uint32_t boundary_period = 64;
   bool exact = false;
@@ -46,68 +54,248 @@ peer::KernelSpeeds kernel_speeds_of(const AdviseFlags& flags) {
   return speeds;
 }
 
-Outcome run_advise(const AdviseFlags& flags) {
-  const Result<TimeNs> latency = parse_duration(flags.latency);
-  if (!latency) return fail_with(latency.error());
-  const Result<double> rate = parse_rate(flags.rate);
-  if (!rate) return fail_with(rate.error());
-  const auto k = static_cast<uint64_t>(std::llround(flags.density * static_cast<double>(flags.n)));
-  const peer::SumShape shape{.dimension = flags.n,
-                             .k = std::max<uint64_t>(1, k),
-                             .ranks = flags.ranks,
-                             .threshold_period = flags.threshold_period,
-                             .boundary_period = flags.boundary_period};
-  const peer::KernelSpeeds kernels = kernel_speeds_of(flags);
-  const peer::MachineSpeeds speeds{.latency_s = static_cast<double>(*latency) / kNsPerS,
-                                   .byte_s = 1 / *rate,
-                                   .add_entry_s = kernels.add_entry_s,
-                                   .add_value_s = kernels.add_value_s};
-  const auto wanted = flags.exact ? peer::Wanted::kExactSum : peer::Wanted::kAnyResult;
-  const std::vector<peer::PlannedCost> ranking = peer::rank_algorithms(shape, speeds, wanted);
-  const std::string reason = peer::reason_of(ranking, shape);
-  const double support = peer::expected_support(shape.dimension, shape.k, shape.ranks);
-  if (flags.json) {
-    nlohmann::json rows = nlohmann::json::array();
-    for (const peer::PlannedCost& one : ranking) {
-      rows.push_back({{"algorithm", std::string(one.info.name)},
-                      {"result", result_name(one.info.result)},
-                      {"dense", one.info.dense_only},
-                      {"total_ms", one.total_s() * 1e3},
-                      {"latency_ms", one.latency_s * 1e3},
-                      {"transfer_ms", one.transfer_s * 1e3},
-                      {"add_ms", one.add_s * 1e3},
-                      {"reevaluate_ms", one.reevaluate_s * 1e3}});
-    }
-    const nlohmann::json advice = {{"n", shape.dimension},
-                                   {"k", shape.k},
-                                   {"ranks", shape.ranks},
-                                   {"sum_entries", support},
-                                   {"reason", reason},
-                                   {"rows", rows},
-                                   {"add_ns", speeds.add_entry_s * 1e9},
-                                   {"add_value_ns", speeds.add_value_s * 1e9}};
-    fmt::print("{}\n", json_text(advice));
-    return {};
+/// Errors   invalid_argument: no selection of that name, or none that keeps a share and leaves the rest for later.
+Result<Selection> callers_selection(const AdviseFlags& flags) {
+  const Result<Selection> selection = selection_by_name(flags.select);
+  if (!selection || *selection == Selection::kNone) return selection;
+  const SelectionInfo& info = *find_selection(*selection);
+  if (info.amount != SelectionAmount::kShare || info.use == SelectionUse::kUnbiased) {
+    return fail(ErrorCode::kInvalidArgument,
+                flags.select +
+                    " does not select --density of a gradient by size: take topk, trimmed, by_size ..., or "
+                    "none where gradients are sparse already");
   }
+  return selection;
+}
+
+/// Seconds a value, measured; by hand the same for all.
+Result<peer::SelectionSpeeds> selection_speeds_of(const AdviseFlags& flags, const peer::SumShape& shape) {
+  const Result<Selection> callers = callers_selection(flags);
+  if (!callers) return std::unexpected(callers.error());
+  if (*callers == Selection::kNone) return peer::SelectionSpeeds{};
+  if (flags.select_ns) {
+    const double each = *flags.select_ns * 1e-9;
+    return peer::SelectionSpeeds{each, each, each, each, each};
+  }
+  const auto measured = [&](Selection selection) {
+    SelectionSpec spec;
+    spec.selection = selection;
+    spec.k = shape.k;
+    spec.period = shape.threshold_period;
+    return peer::measure_selection(spec, shape.dimension, &monotonic_now_ns);
+  };
+  const auto own = measured(*callers), topk = measured(Selection::kTopK), gaussian = measured(Selection::kGaussian),
+             reused = measured(Selection::kThresholdReuse);
+  for (const auto* one : {&own, &topk, &gaussian, &reused}) {
+    if (!*one) return std::unexpected(one->error());
+  }
+  return peer::SelectionSpeeds{.callers_s = own->mean_s(shape.threshold_period),
+                               .topk_s = topk->first_s,
+                               .gaussian_s = gaussian->first_s,
+                               .reevaluate_s = reused->first_s,
+                               .reuse_s = reused->reuse_s};
+}
+
+/// So many entries of uniform indices at a density.
+Stream drawn_entries(double density) {
+  constexpr size_t kEntries = size_t{1} << 14;
+  RandomSequence random(RandomKey::from(1));
+  Stream stream;
+  const double scale = 1 / std::log1p(-std::min(density, 1 - 1e-9));
+  double at = -1;
+  for (size_t i = 0; i < kEntries && at < 4e9; ++i) {
+    at += 1 + std::floor(std::log(1 - random.next_unit()) * scale);
+    if (at >= 4294967296.0) break;
+    stream.indices.push_back(static_cast<uint32_t>(at));
+    stream.values.push_back(static_cast<float>(random.next_normal()));
+  }
+  stream.dimension = stream.indices.empty() ? 1 : uint64_t{stream.indices.back()} + 1;
+  return stream;
+}
+
+/// As measured; by hand for contributions and sums alike. Errors  the codec's.
+Result<peer::EntryCoding> coding_of(const AdviseFlags& flags, const std::optional<CodecSpec>& codec, double density) {
+  peer::EntryCoding coding;
+  const bool by_hand = flags.encode_ns && flags.decode_ns && flags.entry_bytes;
+  if (!by_hand && codec) {
+    const Stream stream = drawn_entries(density);
+    auto measured = peer::measure_coding(codec, stream.view(), &monotonic_now_ns);
+    if (!measured) return std::unexpected(measured.error());
+    coding = *measured;
+  }
+  if (flags.encode_ns) coding.encode_s = *flags.encode_ns * 1e-9;
+  if (flags.decode_ns) coding.decode_s = *flags.decode_ns * 1e-9;
+  if (flags.entry_bytes) coding.bytes = *flags.entry_bytes;
+  return coding;
+}
+
+/// Nothing for "raw": entries travel as pairs. Errors  the text's.
+Result<std::optional<CodecSpec>> codec_of(const AdviseFlags& flags) {
+  if (flags.codec == "raw") return std::optional<CodecSpec>();
+  const Result<CodecSpec> codec = codec_from_text(flags.codec);
+  if (!codec) return std::unexpected(codec.error());
+  if (codec->automatic) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--codec auto chooses by the gradient at run time (millrace train); name one here, as gap+raw");
+  }
+  return std::optional<CodecSpec>(*codec);
+}
+
+Result<peer::MachineSpeeds> speeds_of(const AdviseFlags& flags, const peer::SumShape& shape) {
+  const Result<TimeNs> latency = parse_duration(flags.latency);
+  if (!latency) return std::unexpected(latency.error());
+  const Result<double> rate = parse_rate(flags.rate);
+  if (!rate) return std::unexpected(rate.error());
+  const Result<std::optional<CodecSpec>> codec = codec_of(flags);
+  if (!codec) return std::unexpected(codec.error());
+  std::optional<CodecSpec> sums_codec;
+  if (*codec) sums_codec = peer::lossless_of(**codec);
+  const double n = static_cast<double>(shape.dimension);
+  const auto select = selection_speeds_of(flags, shape);
+  if (!select) return std::unexpected(select.error());
+  const auto contribution = coding_of(flags, *codec, static_cast<double>(shape.k) / n);
+  const auto sums = coding_of(flags, sums_codec, peer::expected_support(shape.dimension, shape.k, shape.ranks) / n);
+  for (const auto* one : {&contribution, &sums}) {
+    if (!*one) return std::unexpected(one->error());
+  }
+  const peer::KernelSpeeds kernels = kernel_speeds_of(flags);
+  return peer::MachineSpeeds{.latency_s = static_cast<double>(*latency) / kNsPerS,
+                             .byte_s = 1 / *rate,
+                             .add_entry_s = kernels.add_entry_s,
+                             .add_value_s = kernels.add_value_s,
+                             .select = *select,
+                             .contribution = *contribution,
+                             .sums = *sums};
+}
+
+/// What was asked for, and what came of it.
+struct Advice {
+  peer::SumShape shape;
+  peer::MachineSpeeds speeds;
+  std::vector<peer::PlannedCost> ranking;
+  std::string reason;
+};
+
+nlohmann::json coding_json(const peer::EntryCoding& coding) {
+  return {{"entry_bytes", coding.bytes}, {"encode_ns", coding.encode_s * 1e9}, {"decode_ns", coding.decode_s * 1e9}};
+}
+
+nlohmann::json advice_json(const AdviseFlags& flags, const Advice& advice) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const peer::PlannedCost& one : advice.ranking) {
+    rows.push_back({{"algorithm", std::string(one.info.name)},
+                    {"result", result_name(one.info.result)},
+                    {"dense", one.info.dense_only},
+                    {"total_ms", one.total_s() * 1e3},
+                    {"select_ms", one.select_s * 1e3},
+                    {"encode_ms", one.encode_s * 1e3},
+                    {"decode_ms", one.decode_s * 1e3},
+                    {"latency_ms", one.latency_s * 1e3},
+                    {"transfer_ms", one.transfer_s * 1e3},
+                    {"add_ms", one.add_s * 1e3},
+                    {"reevaluate_ms", one.reevaluate_s * 1e3}});
+  }
+  const peer::SumShape& shape = advice.shape;
+  const peer::MachineSpeeds& speeds = advice.speeds;
+  return {{"n", shape.dimension},
+          {"k", shape.k},
+          {"ranks", shape.ranks},
+          {"shards", flags.shards},
+          {"sum_entries", peer::expected_support(shape.dimension, shape.k, shape.ranks)},
+          {"reason", advice.reason},
+          {"rows", rows},
+          {"add_ns", speeds.add_entry_s * 1e9},
+          {"add_value_ns", speeds.add_value_s * 1e9},
+          {"select",
+           {{"name", flags.select},
+            {"callers_ns", speeds.select.callers_s * 1e9},
+            {"topk_ns", speeds.select.topk_s * 1e9},
+            {"gaussian_ns", speeds.select.gaussian_s * 1e9},
+            {"reevaluate_ns", speeds.select.reevaluate_s * 1e9},
+            {"reuse_ns", speeds.select.reuse_s * 1e9}}},
+          {"codec", flags.codec},
+          {"contribution", coding_json(speeds.contribution)},
+          {"sums", coding_json(speeds.sums)}};
+}
+
+void print_advice(const AdviseFlags& flags, const Advice& advice) {
   std::vector<std::vector<std::string>> table = {
-      {"algorithm", "result", "time", "messages", "bytes", "adding", "anew"}};
-  for (const peer::PlannedCost& one : ranking) {
+      {"algorithm", "result", "time", "selecting", "coding", "messages", "bytes", "adding", "anew"}};
+  for (const peer::PlannedCost& one : advice.ranking) {
     table.push_back({std::string(one.info.name), result_name(one.info.result), duration_text(one.total_s()),
+                     duration_text(one.select_s), duration_text(one.encode_s + one.decode_s),
                      duration_text(one.latency_s), duration_text(one.transfer_s), duration_text(one.add_s),
                      duration_text(one.reevaluate_s)});
   }
-  fmt::print("{}\n{}\nAdding: {:.2f} ns a sparse entry, {:.2f} ns a dense value ({}).\n", aligned_table(table), reason,
-             speeds.add_entry_s * 1e9, speeds.add_value_s * 1e9,
-             flags.add_ns && flags.add_value_ns ? "as given" : "measured here, where not given");
+  const peer::MachineSpeeds& speeds = advice.speeds;
+  fmt::print("{}\n{}\nAdding: {:.2f} ns a sparse entry, {:.2f} ns a dense value.\n", aligned_table(table),
+             advice.reason, speeds.add_entry_s * 1e9, speeds.add_value_s * 1e9);
+  fmt::print(
+      "Selecting: {:.2f} ns a value by {}, {:.2f} by topk, {:.2f} by gaussian; oktopk {:.2f} with an earlier "
+      "threshold, {:.2f} with a new one.\n",
+      speeds.select.callers_s * 1e9, flags.select, speeds.select.topk_s * 1e9, speeds.select.gaussian_s * 1e9,
+      speeds.select.reuse_s * 1e9, speeds.select.reevaluate_s * 1e9);
+  const auto coding = [](const peer::EntryCoding& one) {
+    return fmt::format("{:.2f} bytes, {:.2f} ns to encode and {:.2f} ns to decode", one.bytes, one.encode_s * 1e9,
+                       one.decode_s * 1e9);
+  };
+  fmt::print("Coding by {}, an entry: {}; of sums: {}.\nWhat was not given is measured here.\n", flags.codec,
+             coding(speeds.contribution), coding(speeds.sums));
+}
+
+Outcome run_advise(const AdviseFlags& flags) {
+  const auto k = static_cast<uint64_t>(std::llround(flags.density * static_cast<double>(flags.n)));
+  Advice advice{.shape = {.dimension = flags.n,
+                          .k = std::max<uint64_t>(1, k),
+                          .ranks = flags.ranks,
+                          .threshold_period = flags.threshold_period,
+                          .boundary_period = flags.boundary_period},
+                .speeds = {},
+                .ranking = {},
+                .reason = {}};
+  const auto speeds = speeds_of(flags, advice.shape);
+  if (!speeds) return fail_with(speeds.error());
+  advice.speeds = *speeds;
+  const auto wanted = flags.exact ? peer::Wanted::kExactSum : peer::Wanted::kAnyResult;
+  advice.ranking = peer::rank_with_servers(advice.shape, advice.speeds, wanted, flags.shards);
+  advice.reason = peer::reason_of(advice.ranking, advice.shape);
+  if (flags.json) {
+    fmt::print("{}\n", json_text(advice_json(flags, advice)));
+  } else {
+    print_advice(flags, advice);
+  }
   return {};
+}
+
+void add_speed_flags(CLI::App& app, AdviseFlags& flags) {
+  app.add_option("--select", flags.select,
+                 "what selects --density of a dense gradient before an exact sum (topk, trimmed, radix, by_size ...); "
+                 "none: gradients are sparse already, and nothing selects")
+      ->capture_default_str();
+  app.add_option("--select-ns", flags.select_ns,
+                 "for each value that any selection looks at; default: each one measured here")
+      ->check(in_range(0.0, 1e6));
+  app.add_option("--codec", flags.codec,
+                 "of what ranks contribute, INDEX+VALUE; sums have its index codec, losslessly (raw: none)")
+      ->capture_default_str();
+  app.add_option("--entry-bytes", flags.entry_bytes, "of a coded entry; default: measured on drawn entries")
+      ->check(in_range(0.0, 1e6));
+  app.add_option("--encode-ns", flags.encode_ns, "for each entry that is encoded; default: measured here")
+      ->check(in_range(0.0, 1e6));
+  app.add_option("--decode-ns", flags.decode_ns, "for each entry that is decoded; default: measured here")
+      ->check(in_range(0.0, 1e6));
+  app.add_option("--add-ns", flags.add_ns, "for each sparse entry that is added; default: measured here (some ms)")
+      ->check(in_range(0.0, 1e6));
+  app.add_option("--add-value-ns", flags.add_value_ns, "for each dense value that is added; default: measured here")
+      ->check(in_range(0.0, 1e6));
 }
 
 }  // namespace
 
 Command add_advise_command(CLI::App& root) {
   auto flags = std::make_shared<AdviseFlags>();
-  CLI::App* app =
-      root.add_subcommand("advise", "which allreduce among peers is the fastest here, and whether dense wins");
+  CLI::App* app = root.add_subcommand(
+      "advise", "which allreduce among peers is the fastest here, or servers, and whether dense wins");
   app->add_option("--n", flags->n, "dimension")->required()->check(in_range(uint64_t{1}, uint64_t{1} << 32));
   app->add_option("--density", flags->density, "entries of a rank over the dimension")
       ->required()
@@ -115,10 +303,9 @@ Command add_advise_command(CLI::App& root) {
   app->add_option("--ranks", flags->ranks)->required()->check(in_range(1u, 1u << 20));
   app->add_option("--rate", flags->rate, "of a rank's link: 1gbit, 2.5mbit")->required();
   app->add_option("--latency", flags->latency, "of a message: 20us, 1ms")->required();
-  app->add_option("--add-ns", flags->add_ns, "for each sparse entry that is added; default: measured here (some ms)")
-      ->check(in_range(0.0, 1e6));
-  app->add_option("--add-value-ns", flags->add_value_ns, "for each dense value that is added; default: measured here")
-      ->check(in_range(0.0, 1e6));
+  app->add_option("--shards", flags->shards, "of the rows servers and servers_topk, each on a host of its own")
+      ->capture_default_str()
+      ->check(in_range(1u, 4'096u));
   app->add_option("--threshold-period", flags->threshold_period,
                   "oktopk: steps between exact thresholds (Ok-Topk's tau')")
       ->capture_default_str()
@@ -127,17 +314,22 @@ Command add_advise_command(CLI::App& root) {
                   "oktopk: steps between two that find the ranks' regions anew (Ok-Topk's tau)")
       ->capture_default_str()
       ->check(in_range(1u, 1u << 20));
+  add_speed_flags(*app, *flags);
   app->add_flag("--exact", flags->exact, "exact sums only, no top-k of them");
   app->add_flag("--json", flags->json, "one JSON object as the last line");
   app->footer(
-      "Times are those of the papers' models (latency of messages, bytes over the rate, entries that are added, and "
-      "what oktopk finds anew every so many steps, over these) for entries\n"
-      "that lie uniformly, without codecs. Where ranks' entries overlap more, sparse sums are smaller and faster.\n"
-      "How fast this machine adds is measured; --add-ns and --add-value-ns say it by hand, for another machine or for "
-      "the\n"
-      "same table twice.\n\n"
-      "Example:\n"
-      "  millrace advise --n 16777216 --density 0.01 --ranks 16 --rate 1gbit --latency 30us");
+      "Times are those of the papers' models: selecting, encoding and decoding, latency of messages, bytes over the "
+      "rate,\n"
+      "entries that are added, and what oktopk finds anew every so many steps, over these. Entries lie uniformly; "
+      "where "
+      "ranks'\n"
+      "entries overlap more, sparse sums are smaller and faster. Speeds of this machine are measured; an option that "
+      "gives one\n"
+      "wins: for another machine, or for the same table twice.\n\n"
+      "Examples:\n"
+      "  millrace advise --n 16777216 --density 0.01 --ranks 16 --rate 1gbit --latency 30us\n"
+      "  millrace advise --n 16777216 --density 0.001 --ranks 16 --rate 1gbit --latency 30us --select trimmed \\\n"
+      "    --codec gap+qsgd4 --shards 2");
   return {app, [flags] { return run_advise(*flags); }};
 }
 

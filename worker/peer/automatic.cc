@@ -46,7 +46,8 @@ constexpr uint32_t kTimesTag = kFirstTag + (4U << 20);
 constexpr uint32_t kPings = 8;
 constexpr size_t kStreamBytes = 1U << 17;  ///< of a message that is taken for long
 constexpr uint32_t kStreams = 3;
-constexpr size_t kMeasurements = 5;
+constexpr size_t kMeasurements = 11;
+constexpr EntryCoding kUncoded{.bytes = 0, .encode_s = 0, .decode_s = 0};  ///< below every measurement
 
 /// What one rank has measured, or has.
 struct Measured {
@@ -55,6 +56,8 @@ struct Measured {
   double add_entry_s = 0;
   double add_value_s = 0;
   double entries = 0;
+  EntryCoding contribution = kUncoded;
+  EntryCoding sums = kUncoded;
 };
 
 double middle_of(std::vector<double> values) {
@@ -165,6 +168,8 @@ class Automatic final : public Allreduce {
       mine[2] = kernels.add_entry_s;
       mine[3] = kernels.add_value_s;
       mine[4] = entries;
+      put_coding(settings_.wire.contribution, own, channel, std::span(mine).subspan(5, 3));
+      put_coding(settings_.wire.sums, own, channel, std::span(mine).subspan(8, 3));
       auto all = co_await allgather_numbers<double>(channel, std::move(mine), kMeasuredTag);
       if (!all) co_return std::unexpected(all.error());
       Result<Measured> slowest = slowest_of(*all);
@@ -173,9 +178,25 @@ class Automatic final : public Allreduce {
       if (slowest->byte_s > 0) speeds.byte_s = slowest->byte_s;
       if (slowest->add_entry_s > 0) speeds.add_entry_s = slowest->add_entry_s;
       if (slowest->add_value_s > 0) speeds.add_value_s = slowest->add_value_s;
+      speeds.contribution = slowest->contribution;
+      speeds.sums = slowest->sums;
       entries = slowest->entries;
     }
     co_return make_candidates(speeds, entries, channel.size());
+  }
+
+  /// Bytes and times of an entry; of pairs where there is no codec, or none that takes this contribution (its run says why).
+  static void put_coding(const std::optional<CodecSpec>& codec, const StreamView& own, Channel& channel,
+                         std::span<double> out) {
+    const EntryCoding coding =
+        measure_coding(codec, own, [&channel] { return channel.clock(); }).value_or(EntryCoding{});
+    out[0] = coding.bytes;
+    out[1] = coding.encode_s;
+    out[2] = coding.decode_s;
+  }
+
+  static EntryCoding slower(const EntryCoding& most, std::span<const double> one) {
+    return {std::max(most.bytes, one[0]), std::max(most.encode_s, one[1]), std::max(most.decode_s, one[2])};
   }
 
   static Result<Measured> slowest_of(const std::vector<std::vector<double>>& all) {
@@ -190,6 +211,8 @@ class Automatic final : public Allreduce {
       most.add_entry_s = std::max(most.add_entry_s, one[2]);
       most.add_value_s = std::max(most.add_value_s, one[3]);
       most.entries += one[4] / static_cast<double>(all.size());
+      most.contribution = slower(most.contribution, std::span(one).subspan(5, 3));
+      most.sums = slower(most.sums, std::span(one).subspan(8, 3));
     }
     return most;
   }

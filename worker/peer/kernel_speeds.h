@@ -1,8 +1,14 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "kernels/base/clock.h"
+#include "kernels/base/result.h"
+#include "kernels/codec/codec.h"
+#include "kernels/select/select.h"
+#include "kernels/stream/stream.h"
 
 namespace millrace::peer {
 
@@ -18,5 +24,37 @@ struct KernelSpeeds {
 /// clock  called before and after each sum. One that stands still (simulated time) leaves 0, and costs one sum.
 /// Cost   3 ms, about; memory of 6 MiB.
 KernelSpeeds measure_kernel_speeds(const std::function<TimeNs()>& clock);
+
+/// How entries of a sparse stream travel: as pairs, which take no time to code, or by a codec.
+struct EntryCoding {
+  double bytes = sizeof(float) + sizeof(uint32_t);  ///< an entry
+  double encode_s = 0;                              ///< an entry
+  double decode_s = 0;
+};
+
+/// Encodes and decodes the first entries of a stream, 2^16 at most, some times, and takes the fastest of each.
+///
+/// codec   nothing: pairs.
+/// stream  well-formed, sparse; without entries the result is that of pairs.
+/// clock   called before and after. One that stands still leaves 0, and the bytes are measured.
+/// Errors  the codec's.
+Result<EntryCoding> measure_coding(const std::optional<CodecSpec>& codec, const StreamView& stream,
+                                   const std::function<TimeNs()>& clock);
+
+/// What a selection takes, for each value of a dense gradient.
+struct SelectionSpeed {
+  double first_s = 0;  ///< of a step that finds its threshold
+  double reuse_s = 0;  ///< of one that has it; of selections that find it anew in every step the same
+
+  /// Of a step, over a period.
+  double mean_s(uint32_t period) const { return (first_s + (period - 1.0) * reuse_s) / period; }
+};
+
+/// Selects from a normal gradient of `dimension` values, 2^21 at most with the same share selected, some times, and takes the
+/// fastest of first and of other steps.
+///
+/// Errors  the selection's: parameters that cannot be.
+/// Cost    tens of milliseconds, 8 MiB.
+Result<SelectionSpeed> measure_selection(SelectionSpec spec, uint64_t dimension, const std::function<TimeNs()>& clock);
 
 }  // namespace millrace::peer

@@ -193,6 +193,154 @@ TEST(PlannedCost, DenseValuesHaveASpeedOfTheirOwn) {
   EXPECT_DOUBLE_EQ(cost_of(AlgorithmId::kRedsyncAllgather, full, slow_values), 4.0 * (1 << 20));
 }
 
+/// Speeds of which no two are alike, so that no term can stand for another.
+MachineSpeeds all_speeds() {
+  return {
+      .latency_s = 20e-6,
+      .byte_s = 8e-9,
+      .add_entry_s = 2e-9,
+      .add_value_s = 1e-9,
+      .select = {.callers_s = 1.1e-9, .topk_s = 3e-9, .gaussian_s = 0.7e-9, .reevaluate_s = 5e-9, .reuse_s = 0.3e-9},
+      .contribution = {.bytes = 3, .encode_s = 4e-9, .decode_s = 6e-9},
+      .sums = {.bytes = 5, .encode_s = 7e-9, .decode_s = 9e-9}};
+}
+
+/// RedSync's equation 1, T_select + log2(p) alpha + (p - 1)(M D) beta + p gamma_1, with DeepReduce's encoding once and decoding
+/// p - 1 times; P a power of two, bodies of 64 KiB and more or none in a bundle.
+double slow_redsync(const SumShape& shape, const MachineSpeeds& speeds) {
+  const auto n = static_cast<double>(shape.dimension), k = static_cast<double>(shape.k),
+             p = static_cast<double>(shape.ranks);
+  double messages = 0;
+  for (uint32_t held = 1; held < shape.ranks; held *= 2) messages += held + 1;  // bodies, and their table
+  const double bytes = (p - 1) * k * speeds.contribution.bytes + messages * kHeader + 8 * (p - 1);
+  return n * speeds.select.callers_s + k * speeds.contribution.encode_s + (p - 1) * k * speeds.contribution.decode_s +
+         messages * speeds.latency_s + bytes * speeds.byte_s + p * k * speeds.add_entry_s;
+}
+
+/// SparCML 5.3.1 with expected supports: stage t sends what 2^(t-1) ranks have, and adds two such sums.
+double slow_ssar_recursive_doubling(const SumShape& shape, const MachineSpeeds& speeds) {
+  double took = static_cast<double>(shape.dimension) * speeds.select.callers_s;
+  for (uint32_t held = 1; held < shape.ranks; held *= 2) {
+    const double entries = expected_support(shape.dimension, shape.k, held);
+    const EntryCoding& coding = held == 1 ? speeds.contribution : speeds.sums;
+    took += speeds.latency_s + (kHeader + entries * coding.bytes) * speeds.byte_s;
+    took += entries * (coding.encode_s + coding.decode_s + 2 * speeds.add_entry_s);
+  }
+  return took;
+}
+
+/// Ok-Topk's table 1, all ranks alike: k / P to each other rank, two numbers of each, k (P - 1) / P while gathering; a threshold
+/// of its own found every tau' steps and reused in between.
+double slow_oktopk(const SumShape& shape, const MachineSpeeds& speeds) {
+  const auto n = static_cast<double>(shape.dimension), k = static_cast<double>(shape.k),
+             p = static_cast<double>(shape.ranks);
+  double took = 0;
+  for (uint32_t step = 0; step < shape.threshold_period; ++step) {
+    took += n * (step == 0 ? speeds.select.reevaluate_s : speeds.select.reuse_s) / shape.threshold_period;
+  }
+  const auto entries = [&](double count, const EntryCoding& coding) {
+    return count * (coding.bytes * speeds.byte_s + coding.encode_s + coding.decode_s);
+  };
+  took += (p - 1) * (speeds.latency_s + kHeader * speeds.byte_s) + entries(k * (p - 1) / p, speeds.contribution);
+  took += k * speeds.add_entry_s;
+  for (uint32_t held = 1; held < shape.ranks; held *= 2) {
+    took += 2 * (speeds.latency_s + kHeader * speeds.byte_s) + 16.0 * held * speeds.byte_s;
+  }
+  took += entries(k * (p - 1) / p, speeds.sums);
+  return took + slow_reevaluation(shape, speeds);
+}
+
+/// Servers, link by link: a shard's takes every worker's share in, and gives each its share of the result.
+double slow_servers(const SumShape& shape, uint32_t shards, const MachineSpeeds& speeds) {
+  const auto n = static_cast<double>(shape.dimension), k = static_cast<double>(shape.k);
+  const double result = expected_support(shape.dimension, shape.k, shape.ranks);
+  const double messages = std::max(shape.ranks, shards);
+  double took = n * speeds.select.callers_s + k * speeds.contribution.encode_s;
+  double up = k * speeds.contribution.bytes, down = result * speeds.sums.bytes;
+  if (shape.ranks > shards) {
+    up *= static_cast<double>(shape.ranks) / shards;
+    down *= static_cast<double>(shape.ranks) / shards;
+  }
+  took += 2 * messages * (speeds.latency_s + kHeader * speeds.byte_s) + (up + down) * speeds.byte_s;
+  const double at_a_shard = k * shape.ranks / shards;
+  took += at_a_shard * (speeds.contribution.decode_s + speeds.add_entry_s);
+  return took + result / shards * speeds.sums.encode_s + result * (speeds.sums.decode_s + speeds.add_entry_s);
+}
+
+TEST(PlannedCost, EveryTermOfThePapersModelsCounts) {
+  const MachineSpeeds speeds = all_speeds();
+  const auto near = [](double one, double other) { EXPECT_NEAR(one, other, 1e-9 * other); };
+  for (const uint32_t ranks : {2U, 4U, 16U}) {
+    for (const uint64_t k : {uint64_t{40'000}, uint64_t{100'000}}) {
+      SCOPED_TRACE(std::to_string(ranks) + " ranks, k " + std::to_string(k));
+      const SumShape shape{.dimension = 1 << 24, .k = k, .ranks = ranks};
+      near(cost_of(AlgorithmId::kRedsyncAllgather, shape, speeds), slow_redsync(shape, speeds));
+      near(cost_of(AlgorithmId::kSsarRecursiveDoubling, shape, speeds), slow_ssar_recursive_doubling(shape, speeds));
+      near(cost_of(AlgorithmId::kOktopk, shape, speeds), slow_oktopk(shape, speeds));
+      for (const uint32_t shards : {1U, 2U, 8U, 32U}) {
+        near(planned_server_cost({.shards = shards}, shape, speeds).total_s(), slow_servers(shape, shards, speeds));
+      }
+      for (const PlannedCost& one : rank_with_servers(shape, speeds, Wanted::kAnyResult, 2)) {
+        EXPECT_DOUBLE_EQ(one.total_s(), one.select_s + one.encode_s + one.decode_s + one.latency_s + one.transfer_s +
+                                            one.add_s + one.reevaluate_s);
+        EXPECT_EQ(one.select_s > 0, !one.info.dense_only) << one.info.name;
+        EXPECT_EQ(one.encode_s > 0 && one.decode_s > 0, !one.info.dense_only) << one.info.name;
+      }
+    }
+  }
+}
+
+TEST(PlannedCost, ServersThatKeepTheLargestSelectThemAndSendFewerDown) {
+  const SumShape shape{.dimension = 1 << 24, .k = 100'000, .ranks = 16, .threshold_period = 4};
+  const MachineSpeeds speeds = all_speeds();
+  const PlannedCost whole = planned_server_cost({.shards = 2}, shape, speeds);
+  const PlannedCost largest = planned_server_cost({.shards = 2, .keeps_topk = true}, shape, speeds);
+  EXPECT_LT(largest.transfer_s, whole.transfer_s);
+  EXPECT_NEAR(largest.select_s - whole.select_s, expected_support(1 << 24, 100'000, 16) / 2 * speeds.select.topk_s,
+              1e-12);
+  EXPECT_DOUBLE_EQ(largest.reevaluate_s, speeds.latency_s / 4) << "the shards' histograms, every fourth step";
+  EXPECT_EQ(planned_server_cost({.shards = 1, .keeps_topk = true}, shape, speeds).reevaluate_s, 0);
+  EXPECT_EQ(rank_with_servers(shape, speeds, Wanted::kAnyResult, 2).size(), algorithms().size() + 1);
+  for (const PlannedCost& one : rank_with_servers(shape, speeds, Wanted::kExactSum, 2)) {
+    EXPECT_EQ(one.info.result, ResultKind::kExactSum) << one.info.name;
+  }
+}
+
+/// A slower selection or codec makes no algorithm faster, and none that uses it faster beside one that does not.
+TEST(PlannedCost, ASlowerSelectionOrCodecMakesNothingMoreFavourable) {
+  using Speed = double& (*)(MachineSpeeds&);
+  const std::vector<Speed> knobs = {[](MachineSpeeds& all) -> double& { return all.select.callers_s; },
+                                    [](MachineSpeeds& all) -> double& { return all.select.topk_s; },
+                                    [](MachineSpeeds& all) -> double& { return all.select.gaussian_s; },
+                                    [](MachineSpeeds& all) -> double& { return all.select.reevaluate_s; },
+                                    [](MachineSpeeds& all) -> double& { return all.select.reuse_s; },
+                                    [](MachineSpeeds& all) -> double& { return all.contribution.bytes; },
+                                    [](MachineSpeeds& all) -> double& { return all.contribution.encode_s; },
+                                    [](MachineSpeeds& all) -> double& { return all.contribution.decode_s; },
+                                    [](MachineSpeeds& all) -> double& { return all.sums.bytes; },
+                                    [](MachineSpeeds& all) -> double& { return all.sums.encode_s; },
+                                    [](MachineSpeeds& all) -> double& { return all.sums.decode_s; }};
+  for (const uint32_t ranks : {2U, 3U, 8U, 64U}) {
+    for (const uint64_t k : {1U << 6, 1U << 12, 1U << 19}) {
+      const SumShape shape{.dimension = 1 << 20, .k = k, .ranks = ranks};
+      for (size_t knob = 0; knob < knobs.size(); ++knob) {
+        MachineSpeeds slower = all_speeds();
+        knobs[knob](slower) *= 10;
+        const auto before = rank_with_servers(shape, all_speeds(), Wanted::kAnyResult, 2);
+        const auto after = rank_with_servers(shape, slower, Wanted::kAnyResult, 2);
+        for (const PlannedCost& one : before) {
+          const auto same = std::ranges::find(after, one.info.name, [](const PlannedCost& it) { return it.info.name; });
+          ASSERT_NE(same, after.end());
+          EXPECT_GE(same->total_s(), one.total_s()) << one.info.name << ", speed " << knob;
+          if (!one.info.dense_only) continue;
+          EXPECT_EQ(same->total_s(), one.total_s()) << one.info.name << ", speed " << knob;
+          EXPECT_LE(same - after.begin(), &one - before.data()) << "a dense one falls behind: " << one.info.name;
+        }
+      }
+    }
+  }
+}
+
 AlgorithmId planned_choice(const SumShape& shape, const MachineSpeeds& speeds, Wanted wanted) {
   return rank_algorithms(shape, speeds, wanted).front().info.id;
 }

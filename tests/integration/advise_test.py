@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""`millrace advise`: the terms of the models, options that win over measurements, servers among the rows.
+
+    advise_test.py FOLDER_OF_PROGRAMS [unittest arguments]
+"""
+
+import json
+import unittest
+
+from commands import run
+
+TERMS = ("select_ms", "encode_ms", "decode_ms", "latency_ms", "transfer_ms", "add_ms", "reevaluate_ms")
+SHAPE = ("--n", 1 << 22, "--density", 0.01, "--ranks", 8, "--rate", "1gbit", "--latency", "30us")
+BY_HAND = ("--add-ns", 2, "--add-value-ns", 1, "--select-ns", 0.5, "--encode-ns", 3, "--decode-ns", 2, "--entry-bytes", 6)
+
+
+def named_rows(advice):
+    return {row["algorithm"]: row for row in advice["rows"]}
+
+
+class Advise(unittest.TestCase):
+    def advise(self, *arguments):
+        ended = run("advise", *SHAPE, *arguments, "--json")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        return json.loads(ended.stdout)
+
+    def refused(self, sentence, *arguments):
+        ended = run("advise", *SHAPE, *arguments)
+        self.assertNotEqual(ended.returncode, 0)
+        self.assertIn(sentence, ended.stderr)
+
+    def test_EveryRowHasItsTermsAndTheFastestIsFirst(self):
+        advice = self.advise(*BY_HAND)
+        totals = [row["total_ms"] for row in advice["rows"]]
+        self.assertEqual(totals, sorted(totals))
+        for row in advice["rows"]:
+            self.assertAlmostEqual(row["total_ms"], sum(row[term] for term in TERMS), delta=1e-9 * row["total_ms"])
+            self.assertEqual(row["select_ms"] > 0, not row["dense"], row)
+            self.assertEqual(row["encode_ms"] > 0, not row["dense"], row)
+        rows = named_rows(advice)
+        self.assertGreater(rows["oktopk"]["reevaluate_ms"], 0)
+        self.assertEqual(rows["topk_a"]["reevaluate_ms"], 0)
+        self.assertLessEqual({"servers", "servers_topk", "dense_ring", "ssar_split_allgather"}, set(rows))
+
+    def test_WhatIsGivenWins(self):
+        advice = self.advise(*BY_HAND)
+        self.assertEqual(advice, self.advise(*BY_HAND), "nothing in it is measured")
+        self.assertAlmostEqual(advice["select"]["callers_ns"], 0.5)
+        for side in ("contribution", "sums"):
+            self.assertEqual([round(advice[side][name], 9) for name in ("entry_bytes", "encode_ns", "decode_ns")], [6, 3, 2])
+        self.assertAlmostEqual(named_rows(advice)["servers"]["select_ms"], (1 << 22) * 0.5e-6)
+        rows = named_rows(self.advise(*BY_HAND, "--threshold-period", 1, "--boundary-period", 1))
+        self.assertGreater(rows["oktopk"]["reevaluate_ms"], 30 * named_rows(advice)["oktopk"]["reevaluate_ms"])
+
+    def test_ASlowerSelectionMakesNoSparseOneMoreFavourable(self):
+        before = None
+        for each in (0, 0.5, 5, 500):
+            rows = named_rows(self.advise(*BY_HAND[:4], "--select-ns", each))
+            ratio = {name: row["total_ms"] / rows["dense_ring"]["total_ms"] for name, row in rows.items()}
+            for name in ratio if before else ():
+                self.assertGreaterEqual(ratio[name], before[name] * (1 - 1e-12), name)
+            before = ratio
+
+    def test_CodecsAndSelectionsAreMeasured(self):
+        advice = self.advise("--codec", "gap+qsgd4", "--select", "trimmed")
+        self.assertTrue(0.5 < advice["contribution"]["entry_bytes"] < 4 < advice["sums"]["entry_bytes"] < 8, advice)
+        for name in ("encode_ns", "decode_ns"):
+            self.assertGreater(advice["contribution"][name], 0)
+        for name in ("callers_ns", "topk_ns", "gaussian_ns", "reevaluate_ns", "reuse_ns"):
+            self.assertGreater(advice["select"][name], 0)
+        pairs = self.advise("--select", "none")
+        self.assertEqual((pairs["contribution"]["entry_bytes"], pairs["contribution"]["encode_ns"]), (8, 0))
+        self.assertTrue(all(row["select_ms"] == 0 for row in pairs["rows"]))
+
+    def test_MoreShardsShareTheServersLink(self):
+        one, four = (named_rows(self.advise(*BY_HAND, "--shards", shards)) for shards in (1, 4))
+        self.assertAlmostEqual(one["servers"]["transfer_ms"], 4 * four["servers"]["transfer_ms"], delta=0.1)
+        self.assertLess(four["servers"]["add_ms"], one["servers"]["add_ms"])
+        self.assertEqual(one["oktopk"], four["oktopk"])
+        exact = named_rows(self.advise(*BY_HAND, "--exact"))
+        self.assertIn("servers", exact)
+        self.assertNotIn("servers_topk", exact)
+        self.assertNotIn("oktopk", exact)
+
+    def test_ATableForPeopleHasTheTermsAndTheSpeeds(self):
+        ended = run("advise", *SHAPE, *BY_HAND)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        head = ended.stdout.split("\n")[0].split()
+        self.assertEqual(head, ["algorithm", "result", "time", "selecting", "coding", "messages", "bytes", "adding", "anew"])
+        for sentence in ("Adding: 2.00 ns", "Selecting: 0.50 ns a value by topk", "6.00 bytes, 3.00 ns to encode"):
+            self.assertIn(sentence, ended.stdout)
+
+    def test_WhatCannotBeIsSaid(self):
+        self.refused("name one here", "--codec", "auto")
+        self.refused("gspar does not select", "--select", "gspar")
+        self.refused("threshold does not select", "--select", "threshold")
+        self.refused("nothing", "--select", "nothing")
+        self.refused("nothing", "--codec", "nothing+raw")
+        self.refused("is not a number from 1", "--shards", 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
