@@ -14,6 +14,7 @@ from pathlib import Path
 NETLAB = str(Path(__file__).resolve().parents[2] / "deploy/netlab.sh")
 PROGRAMS = Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").resolve()
 PROGRAM = str(PROGRAMS / "millrace-peer")
+# Shared memory is `vader`: Open MPI 4 has no other, and Open MPI 5 takes that name for its `sm`.
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1", "--mca", "btl", "self,vader"]
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
