@@ -120,6 +120,8 @@ enter() {
   local suite=$1 folder=$ROOTS/$1 variable environment=()
   shift
   mkdir -p "build/roots/$suite"
+  # `ip netns exec` (deploy/netlab.sh) changes the propagation of the mount at /: the root has to be a mount point.
+  mount --bind "$folder" "$folder"
   mount --bind "$PWD" "$folder$SOURCE"
   mount --bind "build/roots/$suite" "$folder$SOURCE/build"
   mount -o "remount,bind,$(findmnt -nfo VFS-OPTIONS --mountpoint "$folder$SOURCE"),ro" "$folder$SOURCE"

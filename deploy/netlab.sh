@@ -228,6 +228,7 @@ mpirun_inside() {
   # Before the first host has its share, and where this script may use them all.
   [ "$(nproc)" -ne "$(nproc --all)" ] || NETLAB_CORES=$(nproc)
   export NETLAB_CORES
+  # Shared memory is `vader`: Open MPI 4 has no other, and Open MPI 5 takes that name for its `sm`.
   on_host 1 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -n "$ranks" --host "${hosts#,}" \
     --map-by node --bind-to none --oversubscribe --mca plm_rsh_agent "$folder/agent" --mca pml ob1 --mca btl tcp,vader,self \
     --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0 --mca mpi_yield_when_idle "$yields" "${options[@]}" "$@"

@@ -4,6 +4,7 @@ Takes the folder of the programs off the front of the command line.
 """
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 NETLAB = str(Path(__file__).resolve().parents[2] / "deploy/netlab.sh")
 PROGRAMS = Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").resolve()
 PROGRAM = str(PROGRAMS / "millrace-peer")
+# Shared memory is `vader`: Open MPI 4 has no other, and Open MPI 5 takes that name for its `sm`.
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1", "--mca", "btl", "self,vader"]
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
@@ -43,7 +45,9 @@ def run_on_hosts(ranks, hosts, arguments):
 
 def run_differing(first, second):
     """Rank 0 with the first arguments, ranks 1 and 2 with the second."""
-    command = [*MPIRUN, "-n", "1", PROGRAM, *first, ":", "-n", "2", PROGRAM, *second]
+    # A shell chooses: mpirun of Open MPI 5.0.7 ends with a segmentation fault where `:` separates programs.
+    choice = f'[ "$OMPI_COMM_WORLD_RANK" != 0 ] || exec {shlex.join([PROGRAM, *first])}; exec {shlex.join([PROGRAM, *second])}'
+    command = [*MPIRUN, "-n", "3", "sh", "-c", choice]
     return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
 
 

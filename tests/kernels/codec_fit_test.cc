@@ -8,6 +8,7 @@
 #include <limits>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/codec/codec.h"
@@ -22,8 +23,8 @@ using testing::values_of;
 
 constexpr const char* kFitNames[] = {"fit_poly", "fit_dexp"};
 
-const ValueCodec& fit_codec_of(const std::string& name) {
-  return *find_value_codec(codec_from_text("gap+" + name).value().value);
+const ValueCodec& fit_codec_of(std::string_view name) {
+  return *find_value_codec(codec_from_text("gap+" + std::string(name)).value().value);
 }
 
 struct FitCoded {

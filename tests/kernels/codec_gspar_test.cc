@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/codec/codec.h"
@@ -19,8 +20,8 @@ using testing::values_of;
 
 constexpr const char* kGsparNames[] = {"gspar_hybrid", "gspar_entropy"};
 
-const ValueCodec& gspar_codec_of(const std::string& name) {
-  return *find_value_codec(codec_from_text("gap+" + name).value().value);
+const ValueCodec& gspar_codec_of(std::string_view name) {
+  return *find_value_codec(codec_from_text("gap+" + std::string(name)).value().value);
 }
 
 ByteBuffer gspar_code_of(const std::string& name, const std::vector<float>& values) {

@@ -42,7 +42,7 @@ RackRig::RackRig(const Shape& shape)
   shard_job_.window_indices = shape.window_indices;
   shard_job_.slots = 1;
   rack_job_ = shard_job_;
-  shard_job_.racks = {3};
+  shard_job_.racks = std::vector<uint64_t>{3};
   rack_job_.role = switch_agg::Role::kCombine;
   rack_job_.rack = 3;
   rack_job_.shard = kShard;

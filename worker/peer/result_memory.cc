@@ -121,8 +121,11 @@ Result<HeldStream> ResultMemory::hold_scattered(const ReduceOp& op, std::span<co
   }
   scatter(pieces, op.neutral, former, written, out.values);
   HeldStream held = hold(std::move(out), group_size);
-  written_.reset();
-  if (group_size <= kKeptRanksMax) written_ = std::move(written);
+  if (group_size <= kKeptRanksMax) {
+    written_.emplace(std::move(written));
+  } else {
+    written_.reset();
+  }
   neutral_ = op.neutral;
   return held;
 }

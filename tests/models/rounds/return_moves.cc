@@ -91,8 +91,8 @@ void Moves::settle(Successor& successor, int w, int part, const Log& weights, in
   const bool by_shard = kShardsKnowLineage && on(Rule::kSettleLineage);
   mine.lineage = by_shard ? shard.lineage : state.table.lineage[part];
   mine.next = static_cast<uint8_t>(next);
-  mine.weights = {};
-  std::copy_n(taken.begin(), next, mine.weights.begin());
+  mine.weights = taken;
+  for (int step = next; step < kSteps; ++step) mine.weights[step] = {};
   mine.kept = static_cast<uint8_t>(on(Rule::kWorkersKeep) && on(Rule::kSnapshotKept) ? kept : 0);
   settle_old_lives(mine, me.life);
   me.settled |= 1 << part;
