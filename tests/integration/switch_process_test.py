@@ -166,7 +166,8 @@ class Switch(unittest.TestCase):
             self.assertEqual(metrics["bytes_total", direction], loaded[f"bytes_{direction}"])
         self.assertEqual(metrics.get(("retransmissions_total",), 0), loaded["retransmissions"])
         self.assertLessEqual(metrics["slots_in_use",], metrics["slots",])
-        self.assertEqual(self.metrics_of(line, "resnet"), {("slots",): 16, ("slots_in_use",): 0, ("workers",): 4})
+        counted = {(f"{what}_total", way): 0 for what in ("packets", "bytes") for way in ("in", "out")} | {("retransmissions_total",): 0}
+        self.assertEqual(self.metrics_of(line, "resnet"), counted | {("slots",): 16, ("slots_in_use",): 0, ("workers",): 4})
 
     def test_SeveralLcoresHaveOneAddressAndAJobEach(self):
         key = self.folder / "bench.key"
