@@ -107,13 +107,13 @@ stage_punish() {
       --seconds "$PUNISH_SECONDS"
 }
 
-# Processes wait for each other more than they compute: one more test than there are cores. What cannot share the machine has a
+# Processes wait for each other more than they compute: two more tests than there are cores. What cannot share the machine has a
 # lock (RESOURCE_LOCK in tests/CMakeLists.txt).
 stage_dev() {
   if [ "$release" = yes ]; then
-    ctest --preset dev -j $((JOBS + 1)) -LE '^model$' --no-tests=error
+    ctest --preset dev -j $((JOBS + 2)) -LE '^model$' --no-tests=error
   else
-    ctest --preset dev -j $((JOBS + 1)) -LE '^(only_asan|only_tsan|model)$' --no-tests=error
+    ctest --preset dev -j $((JOBS + 2)) -LE '^(only_asan|only_tsan|model)$' --no-tests=error
   fi
 }
 
