@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -272,14 +271,18 @@ TEST(HttpPortTest, HealthIsAnsweredWhereEveryConnectionWaitsForAHandler) {
   for (const int socket : asked) ::close(socket);
 }
 
+/// Returns what a descriptor of this process is open on ("socket:[4026]"). Empty: it is closed. Unlike fstat(), it does not use
+/// the descriptor, which another thread may close.
+std::string target_of(const std::filesystem::path& descriptor) {
+  std::error_code closed;
+  return std::filesystem::read_symlink(descriptor, closed).string();
+}
+
 /// One of this process's descriptors, as long as it is open: its number may be another file's later.
 struct OpenFile {
-  int number = -1;
-  ino_t inode = 0;
-  bool is_open() const {
-    struct stat there = {};
-    return fstat(number, &there) == 0 && there.st_ino == inode;
-  }
+  std::filesystem::path descriptor;
+  std::string target;
+  bool is_open() const { return target_of(descriptor) == target; }
 };
 
 /// Returns the port's end of the connection of `client`.
@@ -292,8 +295,7 @@ std::optional<OpenFile> accepted_end_of(int client) {
     sockaddr_in peer{};
     length = sizeof peer;
     if (getpeername(number, reinterpret_cast<sockaddr*>(&peer), &length) != 0 || peer.sin_family != AF_INET) continue;
-    struct stat there = {};
-    if (peer.sin_port == own.sin_port && fstat(number, &there) == 0) return OpenFile{number, there.st_ino};
+    if (peer.sin_port == own.sin_port) return OpenFile{open.path(), target_of(open.path())};
   }
   return std::nullopt;
 }
