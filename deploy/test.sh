@@ -28,7 +28,7 @@ readonly ALL_STAGES=(setup build asan tsan fuzz lint models punish dev)
 readonly QUICK_STAGES=(setup build dev)
 readonly RELEASE_STAGES=("${ALL_STAGES[@]}" papers)
 # Seconds; 25 minutes in all, without papers.
-declare -rA BUDGETS=([setup]=5 [build]=405 [asan]=480 [tsan]=170 [fuzz]=95 [lint]=30 [models]=10 [punish]=40 [dev]=265 [papers]=600)
+declare -rA BUDGETS=([setup]=5 [build]=405 [asan]=460 [tsan]=170 [fuzz]=95 [lint]=30 [models]=10 [punish]=40 [dev]=285 [papers]=600)
 readonly LOGS=build/logs
 readonly GREEN=tests/lint/green_commit.txt
 readonly JOBS=${MILLRACE_JOBS:-$(nproc)}
