@@ -160,7 +160,7 @@ struct WorkerMetrics {
   CounterFamily update_bytes;            ///< [job]
   CounterFamily update_raw_bytes;        ///< [job]
   CounterFamily dense_bytes;             ///< [job] of a dense exchange of the same steps
-  CounterFamily bloom_false_positives;   ///< [job] entries sent that nobody selected
+  CounterFamily bloom_false_positives;   ///< [job] entries sent that no selection chose
   CounterFamily codec_error;             ///< [job] dropped by a job whose codec error is "drop"
   GaugeFamily residual_norm;             ///< [job]
   GaugeFamily audit_imbalance;           ///< [job] of the law; must be 0

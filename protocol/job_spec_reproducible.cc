@@ -112,7 +112,7 @@ Status check_switch_path(const JobSpec& spec) {
   }
   if (at.index == WindowIndexCodec::kBloom) {
     return refuse_reproducible(
-        "reproducible over a switch: bloom sends entries that nobody selected; set gap, raw or bitmap");
+        "reproducible over a switch: bloom sends entries that no selection chose; set gap, raw or bitmap");
   }
   const uint32_t block_max = reproducible_block_max(at.packet_bytes_max);
   if (spec.grid.block_indices > block_max) {

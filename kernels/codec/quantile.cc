@@ -8,6 +8,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/words.h"
 #include "kernels/codec/bit_stream.h"
+#include "kernels/codec/bucket_mean.h"
 #include "kernels/codec/codec_list.h"
 #include "kernels/stream/index_sort.h"
 
@@ -45,12 +46,9 @@ QuantileBuckets quantile_buckets(std::span<const float> values, uint32_t bits) {
   }
   for (size_t j = 0; j < buckets.smallest.size(); ++j) {
     const bool is_last = j + 1 == buckets.smallest.size();
-    const double low = value_of_order_key(buckets.smallest[j]);
-    const double high = value_of_order_key(is_last ? index_of_key(sorted.back()) : buckets.smallest[j + 1]);
-    const double mean = (low + high) / 2;
-    const auto rounded = static_cast<float>(mean);
-    const bool is_over = static_cast<double>(rounded) > mean;
-    buckets.means.push_back(is_over ? std::nextafter(rounded, -std::numeric_limits<float>::infinity()) : rounded);
+    const float low = value_of_order_key(buckets.smallest[j]);
+    const float high = value_of_order_key(is_last ? index_of_key(sorted.back()) : buckets.smallest[j + 1]);
+    buckets.means.push_back(mean_rounded_down(low, high));
   }
   return buckets;
 }

@@ -10,6 +10,7 @@
 #include "kernels/base/check.h"
 #include "kernels/codec/bit_stream.h"
 #include "kernels/codec/bloom_filter.h"
+#include "kernels/codec/bucket_mean.h"
 #include "kernels/select/magnitude_scan.h"
 #include "kernels/stream/index_sort.h"
 
@@ -59,11 +60,8 @@ struct Bounds {
 Buffer<MagnitudeKey> means_of_bounds(const Buffer<MagnitudeKey>& bounds, MagnitudeKey largest) {
   Buffer<MagnitudeKey> means;
   for (size_t j = 0; j < bounds.size(); ++j) {
-    const auto low = static_cast<double>(magnitude_of_key(bounds[j]));
-    const auto high = static_cast<double>(magnitude_of_key(j + 1 < bounds.size() ? bounds[j + 1] : largest));
-    const double mean = (low + high) / 2;
-    const auto rounded = static_cast<float>(mean);
-    means.push_back(magnitude_key(static_cast<double>(rounded) > mean ? std::nextafter(rounded, 0.0F) : rounded));
+    const MagnitudeKey next = j + 1 < bounds.size() ? bounds[j + 1] : largest;
+    means.push_back(magnitude_key(mean_rounded_down(magnitude_of_key(bounds[j]), magnitude_of_key(next))));
   }
   return means;
 }

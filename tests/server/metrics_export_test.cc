@@ -175,7 +175,7 @@ TEST_F(MetricsExportTest, EveryMetricOfTheCatalogIsSetBySomething) {
     const bool may_be_zero = info.kind == monitoring::MetricKind::kGauge;
     EXPECT_TRUE(
         std::ranges::any_of(lines, [&](const std::string& line) { return may_be_zero || !line.ends_with(" 0"); }))
-        << info.name << ": nobody sets it";
+        << info.name << ": no code sets it";
   }
 }
 

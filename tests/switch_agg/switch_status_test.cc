@@ -130,7 +130,7 @@ TEST(SwitchMetrics, EveryMetricOfTheCatalogIsSetBySomething) {
   metrics_export.update(example_of_a_rack());
   const std::string text = metrics.prometheus_text();
   for (const monitoring::MetricInfo& info : monitoring::switch_metric_infos())
-    EXPECT_THAT(text, HasSubstr("\n" + std::string(info.name))) << "nobody sets it";
+    EXPECT_THAT(text, HasSubstr("\n" + std::string(info.name))) << "no code sets it";
 }
 
 TEST(SwitchStatus, IsJsonWithoutZeros) {

@@ -77,7 +77,7 @@ TEST(WorkerPort, ExportsEveryMetricOfTheCatalogAndEveryCount) {
   const std::string metrics = worker_port_answer(**port, "/metrics");
   for (const monitoring::MetricInfo& info : monitoring::worker_metric_infos()) {
     const std::string series = info.kind == monitoring::MetricKind::kHistogram ? "_count" : "";
-    EXPECT_THAT(metrics, HasSubstr("\n" + std::string(info.name) + series)) << "nobody sets it";
+    EXPECT_THAT(metrics, HasSubstr("\n" + std::string(info.name) + series)) << "no code sets it";
   }
   for (const char* line : {"millrace_worker_dropped_total{reason=\"unexpected\"} 1017\n",
                            "millrace_worker_reconnects_total{job=\"train\"} 1013\n",

@@ -8,6 +8,7 @@
 #include "kernels/select/select.h"
 #include "kernels/stream/stream.h"
 #include "worker/cli/flag_range.h"
+#include "worker/cli/model_flags.h"
 #include "worker/cli/path_flags.h"
 
 namespace millrace::cli {
@@ -28,17 +29,8 @@ void add_data_flags(CLI::App& app, TrainFlags& flags) {
          "held-out rows, evaluated after every epoch: of one class or both, written as in --train; features that "
          "--train lacks are left out")
       ->check(not_empty());
-  app.add_option(
-         "--dimension", flags.dimension,
-         "features of the model: the largest index, or with --index-base 0 one more (default: what --train needs)")
-      ->check(in_range(uint64_t{1}, kDimensionMax - 1));
-  app.add_option("--index-base", flags.index_base, "number of the first feature in the files: 1 (LIBSVM's), or 0")
-      ->capture_default_str()
-      ->check(in_range(0, 1));
+  add_model_flags(app, flags.dimension, flags.index_base, flags.model);
   app.add_option("-o,--output", flags.output, "model file, written by worker 0 at the end")->check(not_empty());
-  app.add_option("--model", flags.model, "lr (logistic regression), svm (linear SVM) or l2svm (its hinge squared)")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"lr", "svm", "l2svm"}));
 }
 
 void add_job_flags(CLI::App& app, TrainFlags& flags) {

@@ -98,7 +98,7 @@ std::string WorkerPort::status_of(const Stats& stats) const {
     for (const auto& [term, mass] : audit_terms(stats.audit)) status["audit"][term] = mass;
   }
   if (stats.by_switch.used) status["switch"] = switch_json(stats.by_switch);
-  constexpr size_t kListedMax = 64;  // nobody reads more
+  constexpr size_t kListedMax = 64;
   for (const TensorStats& tensor : stats.tensors) {
     if (tensor.codec_choice.empty() || status["codecs_up"].size() >= kListedMax) continue;
     status["codecs_up"].push_back({{"tensor", tensor.name}, {"codec", tensor.codec_choice}});

@@ -24,7 +24,7 @@ struct WireForm {
   RandomKey random;  ///< of stochastic rounding: the same on all ranks of one step, each adds its own number
 };
 
-/// Returns whether a rank's contribution may get entries that nobody selected, with values of the rest beside it.
+/// Returns whether a rank's contribution may get entries that no selection chose, with values of the rest beside it.
 inline bool fills_from_rest(const WireForm& wire) {
   return wire.contribution && !find_index_codec(wire.contribution->index)->lossless();
 }

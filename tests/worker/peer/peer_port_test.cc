@@ -57,7 +57,7 @@ TEST(PeerPort, ExportsEveryMetricOfTheCatalogAndEveryCountOnce) {
   const std::string metrics = peer_port_answer(*port, "/metrics");
   for (const monitoring::MetricInfo& info : monitoring::peer_metric_infos()) {
     const std::string series = info.kind == monitoring::MetricKind::kHistogram ? "_count" : "";
-    EXPECT_THAT(metrics, HasSubstr("\n" + std::string(info.name) + series + "{")) << "nobody sets it";
+    EXPECT_THAT(metrics, HasSubstr("\n" + std::string(info.name) + series + "{")) << "no code sets it";
   }
   for (int number = 1001; number <= 1010; ++number)
     EXPECT_THAT(metrics, HasSubstr("} " + std::to_string(number) + "\n"));

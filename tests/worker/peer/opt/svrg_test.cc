@@ -19,16 +19,16 @@ using testing::expect_alike;
 using testing::expect_near;
 using testing::Shards;
 using testing::share_of;
+using testing::slow_gradient;
 using testing::toy_data;
 using testing::train;
 using testing::Trained;
+using testing::Weights;
 
 constexpr uint64_t kSvrgFeatures = 24;
 constexpr double kSvrgRate = 0.3;
 constexpr double kSvrgL2 = 0.01;
 constexpr size_t kSvrgBatch = 5;
-using testing::slow_gradient;
-using testing::Weights;
 
 double slow_objective(const Dataset& data, const Weights& w) {
   double sum = 0, norm = 0;
