@@ -1,7 +1,7 @@
 #include "worker/cli/snapshot_job.h"
 
-#include <algorithm>
-#include <numeric>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -99,19 +99,15 @@ SnapshotJob::SnapshotJob(const JobOptions& steps, const Dataset& data) : data_(d
 }
 
 Stream SnapshotJob::full_gradient(const LinearModel& model, const std::atomic<bool>& stop) const {
-  constexpr size_t kRowsAtOnce = 65'536;
-  std::vector<uint32_t> rows(data_.rows());
-  std::iota(rows.begin(), rows.end(), 0U);
-  Stream sum = Stream::empty(model.tensor_dimension());
-  for (size_t begin = 0; begin < rows.size() && !stop.load(); begin += kRowsAtOnce) {
-    const auto some = std::span(rows).subspan(begin, std::min(kRowsAtOnce, rows.size() - begin));
-    Stream piece = batch_gradient(model, data_, some).gradient;
+  const auto gradient_of = [&](std::span<const uint32_t> rows) -> std::optional<Stream> {
+    if (stop.load()) return std::nullopt;
+    Stream piece = batch_gradient(model, data_, rows).gradient;
     // The piece's gradient is the mean over its own rows.
-    const double share = static_cast<double>(some.size()) / static_cast<double>(rows.size());
+    const double share = static_cast<double>(rows.size()) / static_cast<double>(data_.rows());
     for (float& value : piece.values) value = static_cast<float>(static_cast<double>(value) * share);
-    sum = begin == 0 ? std::move(piece) : sum_two(sum.view(), piece.view()).value();
-  }
-  return sum;
+    return piece;
+  };
+  return sum_of_pieces(model.tensor_dimension(), data_.rows(), gradient_of);
 }
 
 bool SnapshotJob::try_push(const Stream& gradient, std::chrono::milliseconds timeout) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 
@@ -39,5 +41,11 @@ class VarianceReduction {
   Stream full_;  ///< sparse
   double denominator_ = 1;
 };
+
+/// Returns the sum of the gradients of rows 0 to rows - 1, taken in pieces of at most 65,536 rows.
+///
+/// gradient_of  returns a piece's gradient, weighted as the sum is to be. Nothing: the sum ends there, and is of no use.
+Stream sum_of_pieces(uint64_t dimension, size_t rows,
+                     const std::function<std::optional<Stream>(std::span<const uint32_t>)>& gradient_of);
 
 }  // namespace millrace::cli

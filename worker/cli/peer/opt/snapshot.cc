@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
+#include <span>
 #include <utility>
 
-#include "kernels/reduce/reduce.h"
 #include "worker/cli/peer/opt/batch_gradient.h"
 
 namespace millrace::cli {
@@ -28,9 +29,7 @@ OptimizerOptions snapshot_options(const OptimizerOptions& options) {
 }
 
 Snapshots::Snapshots(const OptimizerSetup& setup, std::unique_ptr<Exchange> exchange)
-    : setup_(setup), exchange_(std::move(exchange)), rows_(setup.data.rows()) {
-  std::iota(rows_.begin(), rows_.end(), 0U);
-}
+    : setup_(setup), exchange_(std::move(exchange)) {}
 
 Result<std::unique_ptr<Snapshots>> Snapshots::make(const OptimizerSetup& setup) {
   auto exchange = make_exchange({setup.group, setup.data.dimension + 1}, snapshot_options(setup.options));
@@ -41,17 +40,14 @@ Result<std::unique_ptr<Snapshots>> Snapshots::make(const OptimizerSetup& setup) 
 /// Returns this rank's part, so weighted that the mean over the ranks is the mean over all rows. Between two pieces the other
 /// ranks see that this rank is alive.
 Stream Snapshots::full_gradient(const LinearModel& model) {
-  constexpr size_t kRowsOfPiece = 65'536;
   const uint64_t rows_of_all = std::accumulate(setup_.rank_rows.begin(), setup_.rank_rows.end(), uint64_t{0});
   const double weight = setup_.group.size() / static_cast<double>(std::max<uint64_t>(rows_of_all, 1));
-  Stream sum = Stream::empty(model.tensor_dimension());
-  for (size_t begin = 0; begin < rows_.size(); begin += kRowsOfPiece) {
-    const auto rows = std::span(rows_).subspan(begin, std::min(kRowsOfPiece, rows_.size() - begin));
+  const auto gradient_of = [&](std::span<const uint32_t> rows) -> std::optional<Stream> {
     Stream piece = weighted_gradient(setup_.threads, model, setup_.data, rows, weight).gradient;
-    sum = begin == 0 ? std::move(piece) : sum_two(sum.view(), piece.view()).value();
     setup_.group.make_progress();
-  }
-  return sum;
+    return piece;
+  };
+  return sum_of_pieces(model.tensor_dimension(), setup_.data.rows(), gradient_of);
 }
 
 Status Snapshots::take(const LinearModel& model) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "worker/cli/peer/opt/exchange.h"
 #include "worker/cli/variance_reduction.h"
@@ -35,7 +34,6 @@ class Snapshots {
   OptimizerSetup setup_;
   std::unique_ptr<Exchange> exchange_;
   VarianceReduction reduction_;
-  std::vector<uint32_t> rows_;  ///< all of this rank's
   uint64_t taken_ = 0;
 };
 
