@@ -28,7 +28,8 @@ COMMENT_COLUMNS_MAX = 130  # clang-format breaks code at 120; comments it leaves
 # Folders where each file is a program of its own: their files never meet in a unit.
 # A Highway file is a unit by itself.
 ONE_UNIT = "hwy/foreach_target.h"
-PROGRAM_FOLDERS = ("tests/bench", "tests/fuzz", "tests/integration", "tests/integration/punisher", "tests/integration/consumer")
+PROGRAM_FOLDERS = ("tests/bench", "tests/fuzz", "tests/integration", "tests/integration/punisher", "tests/integration/consumer",
+                   "worker/examples")
 
 # folder -> prefixes of the project's own headers that it may include (DESIGN.md, "The house").
 LAYERS = {
