@@ -25,6 +25,8 @@ MANUALS = ["README.md", "worker/README.md", "worker/peer/README.md", "server/REA
 OTHERS = {"--preset", "--build", "--install", "--component", "--prefix", "--oversubscribe", "--mca", "--cflags", "--libs", "--gtest", "--target",
           # DPDK's own
           "--no-huge", "--iova-mode"}
+# The sources whose sentences deploy/OPERATING.md explains.
+SAYING = [path for folder in ("worker/cli/status", "server", "switch_agg") for path in (SOURCE / folder).glob("*.cc")]
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
 
 
@@ -48,6 +50,27 @@ def help_of(program, command=""):
 def flags_of(program, command=""):
     """The flags that the command's help lists, not those that its text mentions."""
     return set(re.findall(r"^ +(?:-\w,)?(--[a-z][a-z0-9-]*)", help_of(program, command), re.MULTILINE)) - {"--help"}
+
+
+def literals_of(source):
+    """The string literals of C++ text; neighbours are one."""
+    literal = r'"((?:[^"\\\n]|\\.)*)"'
+    return ["".join(re.findall(literal, group.group(0))).replace(r"\n", " ")
+            for group in re.finditer(rf"{literal}(?:\s*{literal})*", source)]
+
+
+def runs_of(quote):
+    """The words of a quote that its program has in one literal: two or more, between numbers, names, verbs and "…"."""
+    runs, run = [], []
+    for word in [*quote.split(), "…"]:
+        parts = "…" in word or re.search(r"\d", word) or re.fullmatch(r"workers?|shards?|waits?|is|are|'\w+',?", word)
+        if not parts:
+            run.append(word)
+        if parts or word.endswith(":"):
+            if len(run) > 1:
+                runs.append(" ".join(run).strip("(").rstrip(")"))
+            run = []
+    return runs
 
 
 class Manuals(unittest.TestCase):
@@ -79,6 +102,18 @@ class Manuals(unittest.TestCase):
             with self.subTest(program):
                 self.assertGreaterEqual(len(said), 5)
                 self.assertEqual(sorted(said - listed), [])
+
+    def test_EveryDiagnosisIsQuotedAsAProgramSaysIt(self):
+        said = " ".join(" ".join(literals_of(path.read_text(encoding="utf-8"))) for path in SAYING)
+        section = text_of("deploy/OPERATING.md").split("\n## What `millrace status` says\n")[1].split("\n### Exit code 11")[0]
+        quotes = [quote for item in re.findall(r"^- (`.*?)(?=\n- |\n\n)", section, re.MULTILINE | re.DOTALL)
+                  for quote in re.findall(r"`([^`]+)`", re.match(r"(?:`[^`]+`(?:, )?\s*)+", item).group(0))]
+        quotes += re.findall(r"^### .*`([^`\n]+)`$", section, re.MULTILINE)
+        self.assertGreater(len(quotes), 50)
+        for quote in quotes:
+            for run in runs_of(" ".join(quote.split())):
+                with self.subTest(quote, run=run):
+                    self.assertIn(run, said)
 
 
 if __name__ == "__main__":
