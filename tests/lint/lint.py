@@ -2,7 +2,7 @@
 """Millrace's own lint: what DESIGN.md and STYLE.md settle and no compiler checks. Standard library only.
 
     tests/lint/lint.py                    lints the tree around it; exits 1 with one line a finding
-    tests/lint/lint.py --update-ratchet   rewrites long_functions.txt; refuses to add to it or to raise a number in it
+    tests/lint/lint.py --update-ratchet   rewrites long_functions.txt and long_documents.txt; adds nothing to them, raises no number
     tests/lint/lint.py --list-rules       the rules, a line each
 
 Findings read `path:line: rule: sentence`. An exception is a line of allowed.txt, with its reason.
@@ -16,6 +16,7 @@ import sys
 from dataclasses import dataclass
 
 import cpp_text
+import documents
 import local_names
 
 FOLDERS = ("kernels", "protocol", "monitoring", "server", "worker", "switch_agg", "tests", "deploy")
@@ -28,7 +29,8 @@ COMMENT_COLUMNS_MAX = 130  # clang-format breaks code at 120; comments it leaves
 # Folders where each file is a program of its own: their files never meet in a unit.
 # A Highway file is a unit by itself.
 ONE_UNIT = "hwy/foreach_target.h"
-PROGRAM_FOLDERS = ("tests/bench", "tests/fuzz", "tests/integration", "tests/integration/punisher", "tests/integration/consumer")
+PROGRAM_FOLDERS = ("tests/bench", "tests/fuzz", "tests/integration", "tests/integration/punisher", "tests/integration/consumer",
+                   "worker/examples")
 
 # folder -> prefixes of the project's own headers that it may include (DESIGN.md, "The house").
 LAYERS = {
@@ -115,7 +117,7 @@ RULES = {
     "allowed": "every line of allowed.txt is used",
     "ratchet": "long_functions.txt only shrinks",
     "local-name": "a name that a source file keeps to itself is unique within its folder (unity builds compile several files as one)",
-} | {name: sentence for name, _, _, _, sentence in BANNED}
+} | {name: sentence for name, _, _, _, sentence in BANNED} | documents.RULES
 
 
 @dataclass(frozen=True)
@@ -293,9 +295,39 @@ def files_of(root):
                     yield os.path.relpath(os.path.join(directory, name), root)
 
 
+def all_paths(root):
+    """Relative paths of all files of the project's own folders and of the top level, but for what builds make."""
+    for name in sorted(os.listdir(root)):
+        if os.path.isfile(os.path.join(root, name)):
+            yield name
+    for folder in FOLDERS:
+        for directory, children, names in os.walk(os.path.join(root, folder)):
+            children[:] = [child for child in children if child not in ("build", "__pycache__")]
+            yield from (os.path.relpath(os.path.join(directory, name), root) for name in names)
+
+
+def check_documents(root, texts, ratchet):
+    pages = {path: text for path, text in texts.items() if path.endswith(".md")}
+    for fault in documents.check(pages, texts, all_paths(root), ratchet):
+        yield Finding(fault.path, fault.line, fault.rule, fault.message)
+
+
 def read(path):
     with open(path, encoding="utf-8") as file:
         return file.read()
+
+
+def head_of(path):
+    return "".join(line + "\n" for line in read(path).split("\n") if line.startswith("#"))
+
+
+def update_documents(root, path):
+    texts = {name: read(os.path.join(root, name)) for name in files_of(root)}
+    pages = {name: text for name, text in texts.items() if name.endswith(".md")}
+    kept = documents.shrunk_ratchet(pages, texts, all_paths(root), documents.read_ratchet(read(path)))
+    text = documents.ratchet_text(head_of(path), kept)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def update_ratchet(root, ratchet_path, ratchet):
@@ -305,7 +337,7 @@ def update_ratchet(root, ratchet_path, ratchet):
             for function in cpp_text.functions(read(os.path.join(root, path))):
                 longest[(path, function.name)] = max(longest.get((path, function.name), 0), function.lines)
     kept = {key: min(listed, longest.get(key, 0)) for key, listed in ratchet.items() if longest.get(key, 0) > FUNCTION_LINES_MAX}
-    head = "".join(line + "\n" for line in read(ratchet_path).split("\n") if line.startswith("#"))
+    head = head_of(ratchet_path)
     with open(ratchet_path, "w", encoding="utf-8") as file:
         file.write(head + "".join(f"{path} {name} {lines}\n" for (path, name), lines in sorted(kept.items())))
 
@@ -314,7 +346,7 @@ def main():
     here = os.path.dirname(os.path.abspath(__file__))
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--root", default=os.path.dirname(os.path.dirname(here)), help="the tree to lint")
-    parser.add_argument("--update-ratchet", action="store_true", help="shrink long_functions.txt")
+    parser.add_argument("--update-ratchet", action="store_true", help="shrink long_functions.txt and long_documents.txt")
     parser.add_argument("--list-rules", action="store_true")
     arguments = parser.parse_args()
     if arguments.list_rules:
@@ -323,13 +355,16 @@ def main():
         return 0
     ratchet_path = os.path.join(here, "long_functions.txt")
     ratchet = read_ratchet(read(ratchet_path))
+    documents_path = os.path.join(here, "long_documents.txt")
     if arguments.update_ratchet:
         update_ratchet(arguments.root, ratchet_path, ratchet)
+        update_documents(arguments.root, documents_path)
         return 0
     # The lint's own files name what they ban.
     texts = {path: read(os.path.join(arguments.root, path)) for path in files_of(arguments.root) if not path.startswith("tests/lint/")}
     findings = [finding for path, text in texts.items() for finding in lint_text(path, text, ratchet)]
     findings += check_local_names(texts)
+    findings += check_documents(arguments.root, texts, documents.read_ratchet(read(documents_path)))
     findings += [
         Finding(path, 1, "ratchet", f"{name}: the file is gone, run --update-ratchet")
         for path, name in ratchet if not os.path.exists(os.path.join(arguments.root, path))

@@ -8,6 +8,7 @@ import unittest
 from pathlib import Path
 
 import cpp_text
+import documents
 import lint
 import local_names
 
@@ -59,7 +60,7 @@ class EachRule(unittest.TestCase):
                 self.assertEqual(rules_of(path, text, ratchet), [rule])
 
     def test_HasASnippet(self):
-        self.assertEqual(set(lint.RULES) - set(CAUGHT), {"allowed", "local-name"})
+        self.assertEqual(set(lint.RULES) - set(CAUGHT), {"allowed", "local-name"} | set(documents.RULES))
 
 
 class Includes(unittest.TestCase):
@@ -176,6 +177,76 @@ class LocalNames(unittest.TestCase):
         self.assertEqual(self.clashing(**{"tests/a": printer, "tests/b": printer}), [])
 
 
+class Documents(unittest.TestCase):
+    PATHS = ("README.md", "server/README.md", "server/part_round.cc", "server/part_round.h", "worker/core/clip.h", "plot.svg")
+    EXAMPLE = "#include <x>\n// README: begin\nint f();\n// README: end\nint main() {}\n"
+
+    def faults(self, text, path="README.md", ratchet=None, sources=None, others=None):
+        texts = {path: text} | (others or {})
+        return [(fault.rule, fault.line) for fault in documents.check(texts, sources or {}, self.PATHS, ratchet or {})]
+
+    def test_SizesHaveALimitByTheKindOfPage(self):
+        for path, limit in (("README.md", 8_000), ("kernels/a/README.md", 4_000), ("kernels/a/DESIGN.md", 12_000)):
+            with self.subTest(path):
+                self.assertEqual(self.faults("x\n" * (limit // 2), path), [])
+                self.assertEqual(self.faults("x\n" * (limit // 2 + 1), path), [("document-size", 1)])
+
+    def test_ColumnsAreCountedInCharactersAndInCodeBlocksToo(self):
+        self.assertEqual(self.faults("ä" * 120 + "\n"), [])
+        self.assertEqual(self.faults("```\n" + "x" * 121 + "\n```\n"), [("document-columns", 2)])
+
+    def test_LinksLeadToFilesAndHeadings(self):
+        others = {"server/README.md": "# The shard\n\n## Stop `and` restart\n\n## Twice\n\n## Twice\n<a id=\"R9c\"></a>\n```\n# no heading\n```\n"}
+        for target in ("server/README.md", "server/", "plot.svg", "https://example.org/x#y", "server/README.md#the-shard",
+                       "server/README.md#stop-and-restart", "server/README.md#twice-1", "server/README.md#R9c"):
+            with self.subTest(target):
+                self.assertEqual(self.faults(f"[a]({target})\n", others=others), [])
+        for target in ("gone.md", "server/README.md#gone", "server/README.md#no-heading", "#gone", "../README.md"):
+            with self.subTest(target):
+                self.assertEqual(self.faults(f"x\n[a]({target})\n", others=others), [("dead-link", 2)])
+
+    def test_LinksAreRelativeToTheirPage(self):
+        self.assertEqual(self.faults("[a](../README.md) [b](part_round.h)\n", "server/README.md", others={"README.md": ""}), [])
+        self.assertEqual(self.faults("[a](server/part_round.h)\n", "server/README.md"), [("dead-link", 1)])
+
+    def test_FilesThatAreNamedAreInTheTree(self):
+        for name in ("part_round.h", "server/part_round.cc", "core/clip", "server/", "part_round.{h,cc}", "part_*.cc", "part_NAME.cc",
+                     "bytes/s", "jobs.json", "a.b()", ".h", "tcp://x:1", "/metrics", "--flag", "git mv a.cc b.cc"):
+            with self.subTest(name):
+                self.assertEqual(self.faults(f"`{name}`\n"), [])
+        for name in ("patience.h", "core/gone", "server/clip.h", "part_round.{h,py}", "gone_*.cc"):
+            with self.subTest(name):
+                self.assertEqual(self.faults(f"\n`{name}`\n"), [("dead-name", 2)])
+        self.assertEqual(self.faults("```\n`gone.h` [a](gone.md)\n```\n"), [])
+
+    def test_CodeBlocksAreThePartsOfTheirExamples(self):
+        def page(code):
+            return f"<!-- example: worker/e.cc -->\n```cpp\n{code}```\n"
+        sources = {"worker/e.cc": self.EXAMPLE}
+        self.assertEqual(self.faults(page("int f();\n"), sources=sources), [])
+        self.assertEqual(self.faults(page("int g();\n"), sources=sources), [("example", 1)])
+        self.assertEqual(self.faults(page("int f();\n")), [("example", 1)])
+        self.assertEqual(self.faults(page("int x;\n"), sources={"worker/e.cc": "int x;\n"}), [])
+        self.assertEqual(self.faults(page("int f();\n"), sources={"worker/e.cc": self.EXAMPLE * 2}), [("example", 1)])
+        self.assertEqual(documents.with_examples(page(""), sources), page("int f();\n"))
+
+    def test_TheRatchetAllowsItsNumberAndNoMore(self):
+        wide, ratchet = "x" * 121 + "\n", {("README.md", "columns"): 2}
+        self.assertEqual(self.faults(wide * 2, ratchet=ratchet), [])
+        self.assertEqual([rule for rule, _ in self.faults(wide * 3, ratchet=ratchet)], ["document-columns"] * 3)
+        self.assertEqual(self.faults(wide, ratchet=ratchet), [("document-ratchet", 1)])
+        self.assertEqual(self.faults("x\n", "server/README.md", ratchet), [("document-ratchet", 1)])
+
+    def test_TheRatchetShrinksAndNeverGrows(self):
+        texts = {"README.md": "x\n" * 5_500, "server/README.md": ("x" * 121 + "\n") * 2}
+        ratchet = {("README.md", "kilobytes"): 20, ("README.md", "columns"): 3, ("server/README.md", "columns"): 1, ("gone.md", "links"): 1}
+        shrunk = documents.shrunk_ratchet(texts, {}, self.PATHS, ratchet)
+        self.assertEqual(shrunk, {("README.md", "kilobytes"): 11, ("server/README.md", "columns"): 1})
+        self.assertEqual(documents.read_ratchet(documents.ratchet_text("# head\n", shrunk)), shrunk)
+        with self.assertRaises(ValueError):
+            documents.read_ratchet("README.md words 3\n")
+
+
 class Exceptions(unittest.TestCase):
     FINDING = lint.Finding("server/main.cc", 3, "print", "x")
 
@@ -197,10 +268,11 @@ class CommandLine(unittest.TestCase):
             lint_folder = Path(root) / "tests/lint"
             lint_folder.mkdir(parents=True)
             here = Path(__file__).parent
-            for name in ("lint.py", "cpp_text.py", "local_names.py"):
+            for name in ("lint.py", "cpp_text.py", "documents.py", "local_names.py"):
                 (lint_folder / name).write_text((here / name).read_text())
             (lint_folder / "allowed.txt").write_text("")
             (lint_folder / "long_functions.txt").write_text("# head\n")
+            (lint_folder / "long_documents.txt").write_text("# head\n")
             for path, text in files.items():
                 (Path(root) / path).parent.mkdir(parents=True, exist_ok=True)
                 (Path(root) / path).write_text(text)
@@ -216,6 +288,11 @@ class CommandLine(unittest.TestCase):
         run = self.run_on({"kernels/a.cc": text, "kernels/b.cc": text})
         self.assertEqual(run.returncode, 1)
         self.assertIn("kernels/b.cc:2: local-name:", run.stdout)
+
+    def test_ADocumentWithADeadLinkFailsTheRun(self):
+        run = self.run_on({"server/README.md": "# server\n\n[page](GONE.md)\n"})
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("server/README.md:3: dead-link:", run.stdout)
 
     def test_ACleanTreePasses(self):
         run = self.run_on({"kernels/a.cc": "int x;\n", "kernels/a.h": HEADER})

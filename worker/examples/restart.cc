@@ -1,0 +1,74 @@
+// Survives being killed: the same command starts the worker again, and it goes on where the job is.
+//
+//   millrace_example_restart WORKER WORKERS SHARD...    the state is in the file restart.WORKER.state of this folder
+
+#include <millrace/millrace.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+namespace {
+
+// Each worker knows the gradient of its own share of the entries: (weights - target) there, 0 elsewhere.
+void gradient_of(const millrace::JobOptions& job, const std::vector<float>& weights, std::vector<float>& gradient) {
+  gradient.assign(weights.size(), 0.0f);
+  for (size_t at = job.worker; at < weights.size(); at += job.workers)
+    gradient[at] = weights[at] - std::sin(static_cast<float>(at));
+}
+
+// README: begin
+void train(millrace::JobOptions job) {
+  constexpr uint64_t kSteps = 400;
+  job.name = "restart";
+  job.select = "topk:0.1";
+  job.dead_after_ms = 3'000;
+  job.heartbeat_ms = 200;
+  job.returns = true;  // takes the place of an earlier process of this worker
+  job.load_path = job.save_path = "restart." + std::to_string(job.worker) + ".state";
+  std::vector<float> weights(1'000, 0.0f);
+  std::vector<float> gradient;
+  // The weights go with connect(): another worker can give them to this one, or take them.
+  auto session = millrace::Session::connect(
+      job, {{.name = "w", .dimension = weights.size(), .weights = weights, .scale = -0.05f}});
+  std::printf("begins at step %llu\n", static_cast<unsigned long long>(session->steps_applied(0)));
+  for (uint64_t done = session->steps_applied(0); done < kSteps; done = session->steps_applied(0)) {
+    gradient_of(job, weights, gradient);
+    const uint64_t step = session->push(0, gradient);
+    session->await(0, step);
+    if (done % 10 == 0) {
+      session->save(job.save_path);
+      std::printf("saved at step %llu\n", static_cast<unsigned long long>(done));
+      std::fflush(stdout);
+    }
+  }
+  session->finish();
+  std::remove(job.save_path.c_str());  // else the next run of this name would begin with it
+  double sum = 0;
+  for (const float weight : weights) sum += static_cast<double>(weight);
+  std::printf("sum of the weights %.9g, missing workers %u\n", sum, unsigned{session->status().workers_missing});
+}
+// README: end
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 4) {
+    std::fprintf(stderr, "usage: %s WORKER WORKERS SHARD...\n", argv[0]);
+    return 2;
+  }
+  try {
+    millrace::JobOptions job;
+    job.worker = static_cast<uint32_t>(std::stoul(argv[1]));
+    job.workers = static_cast<uint32_t>(std::stoul(argv[2]));
+    job.shards.assign(argv + 3, argv + argc);
+    train(job);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
