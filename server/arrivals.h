@@ -71,7 +71,7 @@ class Arrivals {
   /// What has waited longest of what may be counted; empty: there is none, or it is not decoded yet.
   std::optional<Arrival> take();
 
-  /// [7] Only lives of these go on. Returns how many contributions of others were dropped.
+  /// R7a: Only lives of these go on. Returns how many contributions of others were dropped.
   uint64_t keep(std::span<const protocol::Member> members);
 
  private:

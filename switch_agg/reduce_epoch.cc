@@ -1,6 +1,5 @@
-// Section 6 at the aggregator: HELLOs are collected, results that some worker lacks are fetched from one that has them,
-// and only
-// then does an epoch open.
+// S6 at the aggregator: HELLOs are collected, results that some worker lacks are fetched from one that has them, and
+// only then does an epoch open.
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -224,7 +223,7 @@ void ReduceJob::open(const Outbox& out) {
   phase_ = Phase::kOpen;
   out.count(Event::kOpened);
   for (uint64_t left = live_; left != 0; left &= left - 1) welcome(static_cast<uint16_t>(std::countr_zero(left)), out);
-  // A laggard needs it; who has it already can compare it with what it applied.
+  // A laggard needs it (S6.4); the others drop it.
   for (uint32_t number = 0; number < slots_.size(); ++number) {
     KeptResult& result = slot(number).kept_of(slot(number).cur);
     if (result.fragments() != 0) send_to_all(result, out);

@@ -58,8 +58,8 @@ std::optional<uint64_t> SessionCore::Impl::settle_named(PartRun& part, const pro
   return push;
 }
 
-// 9c: what is in the weights that it goes on with is applied; what was counted beyond them waits for its update, since what was
-// decided may still be void; what the summary does not name can never be counted any more.
+// R16c: what is in the weights that it goes on with is applied; what was counted beyond them waits for its update,
+// since what was decided may still be void; what the summary does not name can never be counted any more.
 void SessionCore::Impl::settle_sequences(PartRun& part, const protocol::Settle& settle, uint64_t next) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   std::optional<protocol::SummaryEntry> in_weights;

@@ -31,7 +31,7 @@ struct SavedTensor {
   Buffer<float> weights;  ///< [dimension], of every part after its n steps; empty: they are the caller's to save
 };
 
-/// One worker's state in one atomic cut over all parts (ROUNDS.md, "save").
+/// One worker's state in one atomic cut over all parts (R12).
 struct SavedState {
   uint64_t job = 0;
   std::string job_name;
