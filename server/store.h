@@ -24,8 +24,8 @@ namespace millrace::server {
 /// Bytes of weights and state that this shard would hold of the job; 0 without a store.
 uint64_t store_bytes(const protocol::JobSpec& spec, const protocol::JobLayout& layout, uint32_t shard);
 
-/// The weights of one job at one shard: DESIGN.md, "The store". Pure: decided steps, messages, finished tasks and answers of
-/// the disk in; tasks, messages and requests to the disk out.
+/// The weights of one job at one shard (R17): DESIGN.md, "The store". Pure: decided steps, messages, finished tasks and
+/// answers of the disk in; tasks, messages and requests to the disk out.
 ///
 /// Invariants   on a part one operation runs at a time, in the order asked for; position.n is the steps in its arrays; steps are
 ///              handed on in order, each once.

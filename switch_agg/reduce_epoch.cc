@@ -44,8 +44,9 @@ uint8_t next_bit(uint64_t mask, uint8_t after) {
 
 }  // namespace
 
-/// A worker begins another session in an epoch and life only before it was welcome there: so it has contributed nothing, and
-/// stands where it stood. Who does not is another process under its name, and no sum or result here is of its job.
+/// S6.9: A worker begins another session in an epoch and life only before it was welcome there: so it has contributed
+/// nothing, and stands where it stood. Who does not is another process under its name, and no sum or result here is of
+/// its job.
 bool ReduceJob::fits(const DatagramHeader& header, const HelloTerms& hello) const {
   if (header.worker >= protocol::kSwitchWorkersMax) return true;  // a rack says nothing of epochs
   if (phase_ == Phase::kClosed || header.epoch > epoch_) return true;

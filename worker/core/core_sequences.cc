@@ -4,8 +4,8 @@
 #include "worker/core/core_impl.h"
 #include "worker/core/fate.h"
 
-/// Mode asynchronous: each contribution is a step of the log by itself, numbered by this worker within its life and the part.
-/// What was sent is settled by the update that names it, whatever its step; all others are only applied.
+/// Mode asynchronous (R16): each contribution is a step of the log by itself, numbered by this worker within its life
+/// and the part. What was sent is settled by the update that names it, whatever its step; all others are only applied.
 namespace millrace::worker {
 
 uint64_t SessionCore::Impl::take_sequence(PartRun& part) const {
