@@ -51,7 +51,8 @@ struct SavedState {
 /// Errors  job_mismatch, naming the first difference.
 Status fits(const SavedState& state, uint32_t worker, const protocol::JobSpec& spec);
 
-/// The file: "MLRSAVE2", u64 body bytes, body, u64 XXH3 of all before it. Little-endian; worker/DESIGN.md has the grammar.
+/// The file: "MLRSAVE" and a digit, its version; u64 body bytes, body, u64 XXH3 of all before it. Little-endian;
+/// worker/DESIGN.md has the grammar.
 ByteBuffer encode_saved_state(const SavedState& state);
 
 /// Errors  malformed: not such a file, cut off, or altered (the checksum); unsupported: another version (1 had no momentum, and
