@@ -149,7 +149,7 @@ struct JobSpec {
   uint32_t quorum = 0;        ///< a step is not decided before so many have contributed
   uint32_t deadline_ms = 0;   ///< with its quorum, a step waits for the others so long after its first contribution
   uint32_t participants = 0;  ///< kPartial: members drawn for each step (participants.h); 0: all
-  /// Workers apply an update once so many members have it, themselves included (ROUNDS.md, "cannot be promised" 1): then so many
+  /// Workers apply an update once so many members have it, themselves included (R18): then so many
   /// deaths are needed to make it void. 0 and 1: as soon as they have it.
   uint32_t apply_after_acks = 0;
   Combine combine = Combine::kSum;

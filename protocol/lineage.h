@@ -4,9 +4,10 @@
 
 #include "protocol/messages.h"
 
-/// Lineages: unbroken runs of a shard's log [8, 9a, 10]. Every activation of a shard, after it lost its state or after a cut,
-/// begins a new one, whose parent is the one that it grew out of. Numbers are the job's, so that "later" can be told; every shard
-/// has a tree of its own. A state whose lineage is not on the path from the newest one to the root is off the log.
+/// Lineages: unbroken runs of a shard's log (R8g, R9a, R10c). Every activation of a shard, after it lost its state or
+/// after a cut, begins a new one, whose parent is the one that it grew out of. Numbers are the job's, so that "later"
+/// can be told; every shard has a tree of its own. A state whose lineage is not on the path from the newest one to the
+/// root is off the log.
 namespace millrace::protocol {
 
 /// That of the shard's last activation; 0: it has had none, and serves the job's beginning.

@@ -12,7 +12,7 @@
 #include "protocol/job_spec.h"
 
 /// The messages of workers and shards as values. Their bytes, and what each does when it is repeated or late: WIRE_FORMAT.md,
-/// messages.capnp, frame.h. Numbers in brackets are the transitions of the protocol of rounds (server/DESIGN.md).
+/// messages.capnp, frame.h. R9c and its like are rules of protocol/ROUNDS.md.
 namespace millrace::protocol {
 
 /// The newest version of the messages that this build speaks. Every change of messages.capnp, or of the bytes that a message is
@@ -45,7 +45,7 @@ struct ShardEntry {
 };
 
 /// A shard has begun to serve a log that grew out of another: `lineage` is the number of the new one, `parent` that of the one
-/// before [8, 10]. Lineage 0 is the job's beginning.
+/// before (R8e, R10c). Lineage 0 is the job's beginning.
 struct Activation {
   uint32_t shard = 0;
   uint64_t lineage = 0;
@@ -63,7 +63,7 @@ struct JobView {
   std::vector<ShardEntry> shards;       ///< by shard number
   uint64_t lineages = 0;                ///< numbered so far, for all shards together
   std::vector<Activation> activations;  ///< by lineage, then shard: a tree a shard; a cut has one for every shard
-  uint64_t cut = 0;  ///< the epoch that the last cut [10] began; 0: there was none. Shards whose state is older drop it
+  uint64_t cut = 0;         ///< the epoch that the last cut (R10) began; 0: none. Shards with an older state drop it
   uint32_t cut_worker = 0;  ///< whose state it went back to
   uint32_t left = 0;        ///< workers that have finished and left: the rest may be fewer than apply_after_acks
   /// Of a job of path switch: who decides its steps in this epoch. kServer: shard 0, by datagrams, until the switch answers.
@@ -94,7 +94,7 @@ struct Hello {
   uint64_t layout_hash = 0;
   ByteBuffer auth;           ///< room for authentication; empty in version 1
   bool returns = false;      ///< this process takes the place of an earlier one of this worker, if that is silent
-  bool has_weights = false;  ///< can give and take snapshots [9]; where the job has a store a worker need not
+  bool has_weights = false;  ///< can give and take snapshots (R9); where the job has a store a worker need not
   bool operator==(const Hello&) const = default;
 };
 
@@ -121,7 +121,7 @@ struct Refuse {
   bool operator==(const Refuse&) const = default;
 };
 
-/// shard -> worker, on every epoch change [7], before anything else of that epoch on this connection.
+/// shard -> worker, on every epoch change (R7, R7a), before anything else of that epoch on this connection.
 struct ViewChange {
   JobView view;
   /// To a member that is synced from this epoch on: steps decided of each of the shard's parts, by number. From there on the
@@ -130,8 +130,9 @@ struct ViewChange {
   bool operator==(const ViewChange&) const = default;
 };
 
-/// worker -> shard [1]. Payload: one container. The bytes of (part, step, worker, life) never change; a resend repeats them.
-/// Mode asynchronous: `step` is the contribution's number, from 0 on in each life and part; so it is in Refuse and Duplicate.
+/// worker -> shard (R1). Payload: one container. The bytes of (part, step, worker, life) never change; a resend repeats
+/// them. Mode asynchronous: `step` is the contribution's number, from 0 on in each life and part; so it is in Refuse
+/// and Duplicate.
 struct Contribution {
   uint32_t part = 0;
   uint64_t step = 0;
@@ -145,7 +146,7 @@ struct Contribution {
   bool operator==(const Contribution&) const = default;
 };
 
-/// shard -> worker: the contribution was here before (admitted, not counted again) [2].
+/// shard -> worker: the contribution was here before: admitted, not counted again (R2a).
 struct Duplicate {
   uint32_t part = 0;
   uint64_t step = 0;
@@ -195,7 +196,7 @@ struct MergedStep {
   bool operator==(const MergedStep&) const = default;
 };
 
-/// shard -> worker [3, 4]. Payload: one container holding the sum over the contributors (never divided).
+/// shard -> worker (R3, R4). Payload: one container holding the sum over the contributors (never divided).
 struct Update {
   uint32_t part = 0;
   uint64_t step = 0;        ///< of merged ones the last
@@ -214,7 +215,7 @@ struct Update {
   bool operator==(const Update&) const = default;
 };
 
-/// shard -> worker: the update of this step is forgotten; what became of the worker's contribution [2, 6].
+/// shard -> worker: the update of this step is forgotten; what became of the worker's contribution (R2b, R6b).
 struct Settled {
   uint32_t part = 0;
   uint64_t step = 0;
@@ -222,7 +223,7 @@ struct Settled {
   bool operator==(const Settled&) const = default;
 };
 
-/// worker -> shard [5]: steps below n of the part are taken (applied, or held). Also rides on heartbeats.
+/// worker -> shard (R5): steps below n of the part are taken (applied, or held). Also rides on heartbeats.
 /// shard -> worker, of jobs with apply_after_acks: so many members have acknowledged the steps below n.
 struct Ack {
   struct Entry {
@@ -308,13 +309,14 @@ struct Abort {
   bool operator==(const Abort&) const = default;
 };
 
-/// shard -> worker [8]: this shard starts from nothing; where do you stand? Answered with State, in the epoch of the header.
+/// shard -> worker (R8b): this shard starts from nothing; where do you stand? Answered with State, in the epoch of the
+/// header.
 struct Collect {
   bool operator==(const Collect&) const = default;
 };
 
-/// worker -> shard: where it stands in every part of the job. A synced member says it when it is asked [8], one that joins says
-/// it to every shard in every epoch [9].
+/// worker -> shard: where it stands in every part of the job. A synced member says it when it is asked (R8b), one that
+/// joins says it to every shard in every epoch (R9).
 struct State {
   struct Part {
     uint32_t part = 0;
@@ -325,19 +327,20 @@ struct State {
     bool operator==(const Part&) const = default;
   };
   bool synced = false;
-  bool stranded = false;    ///< [10] a shard has said that nobody can help this worker to go on
+  bool stranded = false;    ///< R9d, R10a: a shard has said that nobody can help this worker to go on
   std::vector<Part> parts;  ///< all of the job, ascending
   bool operator==(const State&) const = default;
 };
 
-/// shard -> worker [8]: send me the updates that you keep of a part, from that step on. Answered with Updates, then Fetched.
+/// shard -> worker (R8d): send me the updates that you keep of a part, from that step on. Answered with Updates, then
+/// Fetched.
 struct Fetch {
   uint32_t part = 0;
   uint64_t first_step = 0;
   bool operator==(const Fetch&) const = default;
 };
 
-/// worker -> shard [8]: that was all; and the summary of the part as of n.
+/// worker -> shard (R8d): that was all; and the summary of the part as of n.
 struct Fetched {
   uint32_t part = 0;
   uint64_t n = 0;
@@ -346,23 +349,24 @@ struct Fetched {
   bool operator==(const Fetched&) const = default;
 };
 
-/// shard -> worker [9]: how a part of a worker that joins goes on. What it needs of snapshot and updates comes before it.
+/// shard -> worker (R9, R9g): how a part of a worker that joins goes on. What it needs of snapshot and updates comes
+/// before it.
 struct Settle {
   enum class Weights : uint8_t {
     kOwn = 1,       ///< it goes on with its own: the updates that they lack come
     kSnapshot = 2,  ///< it goes on with the snapshot that it has just been sent
-    kNone = 3,      ///< neither its own will do nor can anybody give a snapshot: it is stranded [10]
+    kNone = 3,      ///< neither its own will do nor can anybody give a snapshot: it is stranded (R9d)
   };
   uint32_t part = 0;
   uint64_t decided = 0;  ///< steps decided
   uint64_t lineage = 0;  ///< of the activation of the shard that says so
-  bool on_log = false;   ///< its state is on the log: residual and outstanding contributions count [9a]
+  bool on_log = false;   ///< its state is on the log: residual and outstanding contributions count (R9a)
   Weights weights = Weights::kOwn;
   std::optional<SummaryEntry> counted;  ///< what was counted of this worker, under any life
   bool operator==(const Settle&) const = default;
 };
 
-/// shard -> worker [9]: another worker needs your weights of these parts. Answered with Snapshots.
+/// shard -> worker (R9d): another worker needs your weights of these parts. Answered with Snapshots.
 struct SnapshotRequest {
   uint32_t for_worker = 0;
   uint64_t for_life = 0;
@@ -370,7 +374,7 @@ struct SnapshotRequest {
   bool operator==(const SnapshotRequest&) const = default;
 };
 
-/// worker -> shard -> worker [9]: a run of the weights of a part after n steps. Payload: values of the part's type,
+/// worker -> shard -> worker (R9d): a run of the weights of a part after n steps. Payload: values of the part's type,
 /// little-endian, from index `offset` on. The runs of one snapshot come in order and have one n.
 struct Snapshot {
   uint32_t part = 0;
@@ -385,7 +389,7 @@ struct Snapshot {
   bool operator==(const Snapshot&) const = default;
 };
 
-/// worker -> shard [9e]: every part is settled in the epoch of the header. The table makes it synced.
+/// worker -> shard (R9e): every part is settled in the epoch of the header. The table makes it synced.
 struct Synced {
   bool operator==(const Synced&) const = default;
 };

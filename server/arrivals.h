@@ -36,9 +36,9 @@ enum class Admission : uint8_t {
   kAhead,      ///< beyond decided + staleness + 1
 };
 
-/// Mode asynchronous: contributions to one part that wait for their turn, each of which will be a step of its own. Two rules of
-/// the round protocol hold here: a contribution that was counted is not counted again (counted-once), and those of one life are
-/// counted in the order of their numbers, without a gap (in-order). So how many of a life were counted says which.
+/// Mode asynchronous: contributions to one part that wait for their turn, each of which will be a step of its own. Two
+/// rules hold here: a contribution that was counted is not counted again (R16a), and those of one life are counted in
+/// the order of their numbers, without a gap (R16b). So how many of a life were counted says which.
 ///
 /// What comes out of order waits for what is missing, of each life at most staleness + 2. Those that may be counted take their
 /// turns in the order in which they arrived.
@@ -71,7 +71,7 @@ class Arrivals {
   /// What has waited longest of what may be counted; empty: there is none, or it is not decoded yet.
   std::optional<Arrival> take();
 
-  /// [7] Only lives of these go on. Returns how many contributions of others were dropped.
+  /// R7a: Only lives of these go on. Returns how many contributions of others were dropped.
   uint64_t keep(std::span<const protocol::Member> members);
 
  private:

@@ -6,7 +6,7 @@
 
 #include "server/job_rounds.h"
 
-/// Jobs with apply_after_acks: how many members have an update, and who is told.
+/// Jobs with apply_after_acks (R18): how many members have an update, and who is told.
 namespace millrace::server {
 
 bool PartRound::raise_backed(const Members& members) {

@@ -11,9 +11,9 @@
 
 namespace millrace::server {
 
-/// Mode asynchronous: how far the log of one part has gone to each member, and what of it is under way. Who takes merged updates
-/// is sent no more than two messages ahead of its acknowledgements: what is decided meanwhile comes as one update, its sum. Pure:
-/// it says what to send, and is told what was sent.
+/// Mode asynchronous (R16d): how far the log of one part has gone to each member, and what of it is under way. Who
+/// takes merged updates is sent no more than two messages ahead of its acknowledgements: what is decided meanwhile
+/// comes as one update, its sum. Pure: it says what to send, and is told what was sent.
 class Delivery {
  public:
   /// The steps [from, below).

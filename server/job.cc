@@ -193,7 +193,7 @@ Job::Wish Job::wish(TimeNs now) {
   return wish;
 }
 
-/// [10] Cuts the log where a member may begin it again, and ends the job where none may. A process that joined the
+/// R10b: Cuts the log where a member may begin it again, and ends the job where none may. A process that joined the
 /// running job, and did not ask to return, has no state of the job: alone it would train from nothing, and its model
 /// would pass for the job's result.
 Job::Wish Job::cut_or_end(CutChoice choice) const {

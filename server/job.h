@@ -21,7 +21,7 @@
 namespace millrace::server {
 
 /// One open job at this shard: its specification, its members as this shard sees them, and its rounds, which are active or being
-/// recovered [8]. The table is not touched here: ShardCore asks wish(), changes it and hands in what came out.
+/// recovered (R8). The table is not touched here: ShardCore asks wish(), changes it and hands in what came out.
 class Job {
  public:
   /// Whether an earlier start of this shard has served the running job: its rounds are lost, the members have what is left.
@@ -65,24 +65,24 @@ class Job {
   JobRounds& rounds() { return rounds_; }
   const JobRounds& rounds() const { return rounds_; }
 
-  /// [7] A view that is newer than the present one (or the first): members hear of it first, then their rounds go on in
-  /// it. While the job has not started, members are told at flush_view() only, so that the joins of many workers are
-  /// few messages. Returns the connections of who is no longer a member; they are told at once. A cut that the present view does
-  /// not know makes void what this shard has: it recovers [10].
+  /// R7a: A view that is newer than the present one (or the first): members hear of it first, then their rounds go on
+  /// in it. While the job has not started, members are told at flush_view() only, so that the joins of many workers are
+  /// few messages. Returns the connections of who is no longer a member; they are told at once. A cut that the present
+  /// view does not know makes void what this shard has: it recovers (R10e).
   std::vector<protocol::PeerId> adopt(protocol::JobView view, TimeNs now, Actions& actions);
   void flush_view(Actions& actions);
 
   /// The rounds are not known yet: contributions and acks are dropped, workers send them again in the epoch of the activation.
   bool recovering() const { return recovery_.has_value(); }
-  /// [8, 9] State, Snapshot, Update, Fetched of a member, sent in the view's epoch.
+  /// R8d, R9: State, Snapshot, Update, Fetched of a member, sent in the view's epoch.
   void on_return_message(const protocol::Member& from, protocol::Message message, TimeNs now, Actions& actions);
   /// A member has been sent its Welcome.
   void on_welcomed(const protocol::Member& member, TimeNs now, Actions& actions);
   void on_tick(TimeNs now, Actions& actions);
   std::optional<TimeNs> deadline() const;
   Wish wish(TimeNs now);
-  /// [8] The table has this shard's activation: the next view is adopted as active. REQUIRES: wish() was kActivate, and no other
-  /// event since.
+  /// R8e: The table has this shard's activation: the next view is adopted as active. REQUIRES: wish() was kActivate,
+  /// and no other event since.
   void activated(uint64_t lineage, TimeNs now);
   /// Of a job of path switch: what a member says of the switch, in the epoch of the view.
   void on_switch_word(const protocol::Member& from, const protocol::Heartbeat& said, TimeNs now, Actions& actions);
@@ -98,7 +98,7 @@ class Job {
   /// recovers, whose wish() says.
   std::vector<protocol::Member> silent(TimeNs now) const;
   /// Why the job is to be ended: every member has been silent for limits.abandon_ms and nobody is left to end it; or it recovers,
-  /// and so long no majority of its members has answered [11].
+  /// and so long no majority of its members has answered (R8c).
   std::optional<std::string> abandoned(TimeNs now) const;
 
   JobStatus status(TimeNs now) const;

@@ -3,7 +3,8 @@
 #include "kernels/base/check.h"
 #include "server/job_rounds.h"
 
-/// Rounds that go on: from what the members keep [8], for those that join [9], without those that hold them up [6].
+/// Rounds that go on: from what the members keep (R8d), for those that join (R9), without those that hold them up
+/// (R6a).
 namespace millrace::server {
 namespace {
 

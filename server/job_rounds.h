@@ -58,15 +58,15 @@ class JobRounds {
 
   explicit JobRounds(Setup setup);
 
-  /// [2] of a member under its present life. Of one that joins: dropped, it sends it again once it is synced.
+  /// R2: of a member under its present life. Of one that joins: dropped, it sends it again once it is synced.
   /// Of a job of path switch: datagrams carry contributions, none is taken from a message.
   void refuse_by_path(const protocol::Member& from, const protocol::Contribution& body, TimeNs now,
                       Actions& actions) const;
   void on_contribution(const protocol::Member& from, const protocol::Contribution& body, SharedBytes payload,
                        Intake intake, TimeNs now, Actions& actions);
-  /// [5]
+  /// R5: Takes acknowledgements, part by part.
   void on_ack(const protocol::Member& from, const protocol::Ack& body, TimeNs now, Actions& actions);
-  /// [5] Every part of the worker has applied the steps below n.
+  /// R5: As acks of all parts. Every part of the worker has applied the steps below n.
   void on_steps_applied(const protocol::Member& from, uint64_t n, TimeNs now, Actions& actions);
   /// What a member says to have applied, compared with what was decided here.
   void on_digests(const protocol::Member& from, std::span<const protocol::Heartbeat::Digest> digests, TimeNs now,
@@ -77,33 +77,33 @@ class JobRounds {
   void on_histogram(uint32_t shard, const protocol::ThresholdHistogram& body, const SharedBytes& payload, TimeNs now,
                     Actions& actions);
   void on_task_done(Task& task, TimeNs now, Actions& actions);
-  /// [7] The view in `members` is new; `before` are the members of the one before. Kept updates that a member has not
+  /// R7a: The view in `members` is new; `before` are the members of the one before. Kept updates that a member has not
   /// acknowledged are served again, in the new epoch.
   void on_view(const std::vector<protocol::Member>& before, TimeNs now, Actions& actions);
   void on_tick(TimeNs now, Actions& actions);
   std::optional<TimeNs> deadline() const;
 
   // job_returns.cc: shards and workers that come back
-  /// [8, 10] Forgets all that was admitted and decided: what goes on is what restore() is given.
+  /// R8, R10e: Forgets all that was admitted and decided: what goes on is what restore() is given.
   void drop();
-  /// [8] Serves again, as the activation of that lineage. parts: this shard's, ascending. on_view() tells the members.
+  /// R8e: Serves again, as the activation of that lineage. parts: this shard's, ascending. on_view() tells the members.
   /// REQUIRES: drop() before, or nothing was ever decided.
   void restore(std::vector<PartRound::Restored> parts, uint64_t lineage, TimeNs now);
-  /// [8] What the member said it has applied; after restore().
+  /// R8e: What the member said it has applied; after restore().
   void trust(uint32_t worker, const protocol::State& state);
   uint64_t lineage() const { return lineage_; }
   const std::vector<PartRound>& parts() const { return parts_; }
   /// REQUIRES: a part of this shard.
   const PartRound& part(uint32_t number) const { return parts_.at(local_at_.at(number)); }
-  /// [9] A joining member goes on with the part, in this epoch.
+  /// R9: A joining member goes on with the part, in this epoch.
   void settle(uint32_t number, uint32_t worker);
-  /// [9e] With every part of this shard.
+  /// R9e: With every part of this shard.
   bool is_settled(uint32_t worker) const;
   /// The kept updates of the steps [from, below).
   void serve_between(const protocol::Member& to, const PartRound& part, uint64_t from, uint64_t below,
                      Actions& actions) const;
-  /// [6] Decisions have been held back for dead_after_ms: whose acknowledgements memory waits for, where another synced member is
-  /// further. Counts from now again.
+  /// R6a: Decisions have been held back for dead_after_ms: whose acknowledgements memory waits for, where another
+  /// synced member is further. Counts from now again.
   std::vector<protocol::Member> behind(TimeNs now);
   MemoryAccount& kept_account() { return kept_account_; }
 
@@ -222,7 +222,7 @@ class JobRounds {
   void on_quota(const QuotaTask& task, Actions& actions);
   void on_encoded(const EncodeTask& task, TimeNs now, Actions& actions);
   void on_stored(const StoreTask& task, TimeNs now, Actions& actions);
-  /// [8, 10] After restore() and the view that says so, and when a save was read.
+  /// R8d, R17e: After restore() and the view that says so, and when a save was read.
   void recover_store(Actions& actions);
   /// Updates that the store's last save lacks are kept.
   void hold_for_store();

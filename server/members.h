@@ -18,7 +18,7 @@ namespace millrace::server {
 /// last heard.
 class Members {
  public:
-  /// Whether a member can give snapshots [9].
+  /// Whether a member can give snapshots (R9d).
   enum class Weights : uint8_t {
     kNone,
     kAttached,
@@ -53,7 +53,7 @@ class Members {
   const protocol::JobView& view() const { return view_; }
   const std::vector<protocol::Member>& all() const { return view_.members; }
 
-  /// [7] Takes over a newer view. Members without a link count as heard now: silence is measured from here.
+  /// R7a: Takes over a newer view. Members without a link count as heard now: silence is measured from here.
   Adopted adopt(protocol::JobView view, TimeNs now);
 
   /// A member said Hello over `peer`; returns the connection that this one replaces.
@@ -63,7 +63,7 @@ class Members {
   void heard(uint32_t worker, TimeNs now);
   /// This member pushes nothing more. False: that is not new.
   bool finishes(uint32_t worker);
-  /// Members that take part: all but those that join [9].
+  /// Members that take part: all but those that join (R9).
   const std::vector<protocol::Member>& synced() const { return synced_; }
   /// Those of them of whom contributions may still be expected.
   const std::vector<protocol::Member>& pushing() const { return pushing_; }
@@ -75,7 +75,7 @@ class Members {
   std::vector<protocol::Member> silent(TimeNs now, TimeNs silence) const;
   /// Returns for how long no member has been heard; 0 without members.
   TimeNs silence_of_all(TimeNs now) const;
-  /// Returns whether a member may begin the log again from its own state [10]: it took part, or is its worker's first
+  /// Returns whether a member may begin the log again from its own state (R10b): it took part, or is its worker's first
   /// process, or asked to return. A process that joined a running job has no state of that job.
   bool any_may_carry_on() const;
   /// This process itself stood still for so long: nobody is to blame for that time.

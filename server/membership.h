@@ -28,7 +28,7 @@ using Transform = std::function<Result<Change>(protocol::JobRecord&)>;
 Result<protocol::JobRecord> change_job(protocol::MembershipTable& table, uint64_t job, const Transform& transform);
 
 /// Reads the job and swaps in what `transform` makes of it iff its epoch is `epoch`: what was found out about one epoch holds
-/// for no other [8, 9e, 10]. Returns the record as it is in the table afterwards; empty: another epoch is there.
+/// for no other (R8e, R9e, R10c). Returns the record as it is in the table afterwards; empty: another epoch is there.
 ///
 /// Errors   the transform's; the table's; not_a_member: the job is gone.
 Result<std::optional<protocol::JobRecord>> change_job_in(protocol::MembershipTable& table, uint64_t job, uint64_t epoch,
@@ -44,8 +44,9 @@ struct Joiner {
 };
 
 /// Makes the worker a member under a new life: synced while the job has not started (the join that makes spec.workers members
-/// starts it), joining in a job that runs [9], and in one that begins with the weights of worker 0 if it is another one. The
-/// same nonce again: nothing to do. An earlier process that is in the way is replaced in the same change, if `joiner` may.
+/// starts it), joining in a job that runs (R9), and in one that begins with the weights of worker 0 if it is another
+/// one. The same nonce again: nothing to do. An earlier process that is in the way is replaced in the same change, if
+/// `joiner` may.
 ///
 /// Errors   identity_in_use: another process is that member; not_a_member: the job has ended.
 Result<Change> join(protocol::JobRecord& record, const Joiner& joiner, const protocol::JobSpec& spec);
@@ -54,20 +55,21 @@ enum class Leaving : uint8_t {
   kFinished,  ///< said Goodbye(finished)
   kFailed,    ///< said Goodbye with another reason
   kSilent,    ///< not heard for dead_after_ms
-  kWrong,     ///< gives no update where it says that it keeps one [8]
-  kBehind,    ///< alive, and needs updates that nobody keeps, or for whose sake too many are kept [6]: it returns by 9
+  kWrong,     ///< gives no update where it says that it keeps one (R8d)
+  kBehind,    ///< alive, and needs updates that nobody keeps, or has too many kept for it (R6a): it rejoins (R9)
 };
 
 /// Takes the member out if it still has that life. The last one that leaves by its own word finishes the job; the only one is
-/// never taken out for silence while the job runs [11], nor for being behind. When a job that runs is left with fewer than
-/// workers_min by failure or silence it ends: finished is set with members still listed, which tells every shard to abort.
+/// never taken out for silence while the job runs (R11), nor for being behind. When a job that runs is left with fewer
+/// than workers_min by failure or silence it ends: finished is set with members still listed, which tells every shard
+/// to abort.
 Change leave(protocol::JobRecord& record, const protocol::Member& who, Leaving leaving, uint32_t workers_min);
 
 /// What claim_shard() found.
 enum class Claim : uint8_t {
   kKnown,  ///< this start is in the map
   kFirst,  ///< nothing can have been decided here: the job has not started, or no start of this shard was ever in it
-  kSuccessor,  ///< an earlier start took part in the running job: it is to be recovered [8]
+  kSuccessor,  ///< an earlier start took part in the running job: it is to be recovered (R8a)
 };
 
 /// Writes this start of a shard into the job's shard map.
@@ -79,13 +81,13 @@ Result<Claim> claim_shard(protocol::JobRecord& record, uint32_t shard, const pro
 /// its own to write, since who takes over from an earlier life has to recover.
 Change redirect(protocol::JobRecord& record, uint32_t shard, const protocol::ShardEntry& entry);
 
-/// [SWITCH.md 6.1] The job's next epoch has this path.
+/// S6.1, S6.7: The job's next epoch has this path.
 Change take_path(protocol::JobRecord& record, protocol::Path path);
 
-/// [9e] A member that joins has settled every part.
+/// R9e: A member that joins has settled every part.
 Change synced(protocol::JobRecord& record, uint32_t worker, uint64_t life);
 
-/// [8] The shard serves again, by a new branch of its log that grew out of `parent`.
+/// R8e: The shard serves again, by a new branch of its log that grew out of `parent`.
 ///
 /// Errors   limit_exceeded: more activations than a view holds.
 Result<Change> activate(protocol::JobRecord& record, uint32_t shard, uint64_t parent);
@@ -96,8 +98,9 @@ struct CutChoice {
   std::vector<uint64_t> parents;  ///< by shard: the lineage of that worker's state
 };
 
-/// [10] Every shard's log goes on from the state of one member, which is synced from now on; all others join anew. Drops what
-/// every shard has: view.cut is the new epoch. REQUIRES: the swap is conditional on the epoch of `record` (change_job_in).
+/// R10c: Every shard's log goes on from the state of one member, which is synced from now on; all others join anew.
+/// Drops what every shard has: view.cut is the new epoch. REQUIRES: the swap is conditional on the epoch of `record`
+/// (change_job_in).
 ///
 /// Errors   as activate(); not_a_member: the chosen one is none.
 Result<Change> cut(protocol::JobRecord& record, const CutChoice& choice);

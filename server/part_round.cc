@@ -203,7 +203,7 @@ const PartRound::KeptUpdate& PartRound::keep(Decision decision, MemoryAccount& k
   }
   update.body.contributors = std::move(attempt_.contributors);
   if (summary_.epochs.empty() || summary_.epochs.back().first != decision.epoch) {
-    // A state from before the oldest that is left cannot be told to be on the log: it is dropped, with its name [9a].
+    // A state from before the oldest that is left cannot be told to be on the log: it is dropped, with its name (R9a).
     if (summary_.epochs.size() == protocol::kSummaryEpochsMax) summary_.epochs.erase(summary_.epochs.begin());
     summary_.epochs.emplace_back(decision.epoch, decided_);
   }

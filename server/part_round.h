@@ -21,9 +21,9 @@
 
 namespace millrace::server {
 
-/// The rounds of one part on its shard: rules 2 (ADMIT), 3 (DECIDE), 5 (ACK, FORGET), 7 (EPOCH CHANGE) and 9a (on the log?)
-/// of the round protocol, as pure state. It judges and remembers; messages, tasks and the table are the callers' (JobRounds).
-/// DESIGN.md has the table of rules and functions.
+/// The rounds of one part on its shard: R2 (admit), R3 (decide), R5 (ack, forget), R7a (epoch change) and R9a (on the
+/// log?), as pure state. It judges and remembers; messages, tasks and the table are the callers' (JobRounds). DESIGN.md
+/// has the table of rules and functions.
 ///
 /// Invariants   steps are decided strictly in order; at most one attempt at a decision runs, told by its token; open
 ///              contributions are of the view's synced members under their present lives; updates of the steps [stable,
@@ -71,7 +71,7 @@ class PartRound {
     double threshold = 0;
   };
 
-  /// What a successor goes on from [8].
+  /// What a successor goes on from (R8d).
   struct Restored {
     uint64_t decided = 0;
     protocol::Summary summary;     ///< as of `decided`
@@ -110,11 +110,11 @@ class PartRound {
   uint32_t here() const;                           ///< contributions to it
   bool is_here(uint32_t worker) const;             ///< decoded or not
 
-  /// [2] What becomes of a contribution of a member under its present life. Changes nothing. `step` is, in mode asynchronous,
-  /// the contribution's number, here and below.
+  /// R2: What becomes of a contribution of a member under its present life. Changes nothing. `step` is, in mode
+  /// asynchronous, the contribution's number, here and below.
   Verdict judge(uint32_t worker, uint64_t life, uint64_t step, uint64_t hash) const;
 
-  /// [2] REQUIRES: judge() said kAdmit.
+  /// R2. REQUIRES: judge() said kAdmit.
   void admit(uint32_t worker, uint64_t step, Open open, TimeNs now);
 
   /// The first step that the member can contribute to, or (mode asynchronous) the number of its next contribution.
@@ -138,11 +138,11 @@ class PartRound {
   /// Mode asynchronous: the next contribution's turn has come, where the step decided() has none: it alone will be that step.
   void take_turn();
 
-  /// [3] When the step decided() may be decided with the contributions that are here: at that time, or now where it has passed.
-  /// Empty: not without more of them, or an attempt runs. patience.cc has the rules of the modes.
+  /// R3a: When the step decided() may be decided with the contributions that are here: at that time, or now where it
+  /// has passed. Empty: not without more of them, or an attempt runs. patience.cc has the rules of the modes.
   std::optional<TimeNs> due(const Members& members) const;
 
-  /// [3] Begins an attempt: its inputs in worker order. REQUIRES: due().
+  /// R3: Begins an attempt: its inputs in worker order. REQUIRES: due().
   std::vector<HeldStream> begin(uint64_t token, TimeNs now);
   /// Inputs of the running attempt, by contributor. REQUIRES: an attempt runs.
   std::vector<HeldStream> inputs() const;
@@ -152,26 +152,26 @@ class PartRound {
   void summed(HeldStream sum, SharedHistogram histogram, MemoryCharge charge);
   void set_stage(Stage stage) { stage_ = stage; }
 
-  /// [3] DECIDE: contributors are fixed, the update is kept, the summary grows, the step is over: one action.
+  /// R3: DECIDE: contributors are fixed, the update is kept, the summary grows, the step is over: one action.
   const KeptUpdate& keep(Decision decision, MemoryAccount& kept_account);
 
-  /// [2] The kept update of a decided step; nullptr once forgotten.
+  /// R2b: The kept update of a decided step; nullptr once forgotten.
   const KeptUpdate* kept(uint64_t step) const;
   const std::deque<KeptUpdate>& all_kept() const { return kept_; }
 
-  /// [2, 6] Was (step, life) of the worker counted, by the summary? Empty: further back than it reaches, where the worker
+  /// R2b: Was (step, life) of the worker counted, by the summary? Empty: further back than it reaches, where the worker
   /// cannot have anything in flight (what it counted last is at most `staleness` steps after its oldest).
   std::optional<bool> counted(uint32_t worker, uint64_t life, uint64_t step) const;
 
-  /// [5] Steps below n are applied at `worker`. One that has joined and not acknowledged counts as 0. False: n is more than
-  /// was ever decided (a lie; nothing changes).
+  /// R5: Steps below n are applied at `worker`. One that has joined and not acknowledged counts as 0. False: n is more
+  /// than was ever decided (a lie; nothing changes).
   bool acknowledge(uint32_t worker, uint64_t n, std::span<const protocol::Member> members);
   uint64_t acknowledged(uint32_t worker) const;
   uint64_t acknowledged_by_all(std::span<const protocol::Member> members) const;
 
   /// Of jobs that hold updates back: apply_after_acks synced members have acknowledged the steps below; all synced ones, where
   /// workers have left and fewer members are there. Those who join do not count: a successor could not go on from what they have
-  /// (tests/models/rounds, synced-acks). Begins anew with every view.
+  /// (R18a). Begins anew with every view.
   uint64_t backed() const { return backed_; }
   /// True: more steps are.
   bool raise_backed(const Members& members);
@@ -179,25 +179,26 @@ class PartRound {
   /// From now on updates of the steps from n on are kept also where everybody has them: the weights that a store has saved lack
   /// them. UINT64_MAX: as nothing was said. What is kept too long goes with the next forget_stable().
   void hold(uint64_t n) { hold_ = n; }
-  /// [5] Forgets what all members have acknowledged, and nobody holds.
+  /// R5: Forgets what all members have acknowledged, and nobody holds.
   void forget_stable(std::span<const protocol::Member> members);
 
-  /// [7] Another set of members, lives or states. Whom this part has settled has to be settled again [9].
+  /// R7a: Another set of members, lives or states. Whom this part has settled has to be settled again (R9f).
   Adopted adopt(std::span<const protocol::Member> before, const Members& view);
 
-  /// [8] Goes on where the members stand. REQUIRES: nothing was decided or admitted here.
+  /// R8d: Goes on where the members stand. REQUIRES: nothing was decided or admitted here.
   void restore(Restored restored, TimeNs now);
-  /// [8] The member said that it has applied the steps below n. For all of a restored part's members, before forget_stable().
+  /// R8e: The member said that it has applied the steps below n. For all of a restored part's members, before
+  /// forget_stable().
   void trust(uint32_t worker, uint64_t n) { acknowledged_[worker] = std::min(n, decided_); }
 
-  /// [9a] Whether the state (n steps, the last of them decided in that epoch) is one that this part's log went through. That
-  /// its lineage is on the path is the caller's to see.
+  /// R9a: Whether the state (n steps, the last of them decided in that epoch) is one that this part's log went through.
+  /// That its lineage is on the path is the caller's to see.
   bool is_in_log(uint64_t n, uint64_t decided_in) const;
-  /// [9d] All that is lacking after n steps is kept.
+  /// R9d: All that is lacking after n steps is kept.
   bool keeps_from(uint64_t n) const { return n >= stable_ && n <= decided_; }
   /// What was counted of the worker; nothing: it never was.
   const protocol::SummaryEntry* counted_of(uint32_t worker) const;
-  /// [9] A joining member has been told how it goes on: it gets updates, and its acks count.
+  /// R9: A joining member has been told how it goes on: it gets updates, and its acks count.
   void settle(uint32_t worker) { settled_.insert(worker); }
   bool is_settled(uint32_t worker) const { return settled_.contains(worker); }
   bool takes(const protocol::Member& member) const {

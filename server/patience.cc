@@ -4,9 +4,9 @@
 #include "server/part_round.h"
 
 /// Whom a step waits for, and how long. Whoever is left out loses nothing: the update does not name it, and it takes what it sent
-/// back (rule 4). So every choice here is safe; what differs is how much a step carries and how soon.
+/// back (R4). So every choice here is safe; what differs is how much a step carries and how soon.
 ///
-/// Members that join are waited for by nobody.
+/// Members that join are waited for by nobody (R3a).
 ///
 ///   synchronous        every synced member
 ///   asynchronous       nobody: a step is the contribution whose turn it is (Arrivals)

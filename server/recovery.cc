@@ -179,7 +179,7 @@ void Recovery::plan(TimeNs now, Actions& actions) {
 }
 
 /// The furthest member that keeps the most gives the summary and what it keeps; what others need before that is asked of
-/// those who keep it. Where nobody does, the others come back by 9.
+/// those who keep it. Where nobody does, the others rejoin (R9).
 void Recovery::choose_sources(PartFetch& part, TimeNs now) {
   part.sources.clear();
   part.from = part.decided;

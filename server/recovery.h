@@ -22,10 +22,10 @@ namespace millrace::server {
 /// Whether a member's State says something of every part of the job that can be, in this view.
 bool makes_sense(const protocol::State& state, const protocol::JobLayout& layout, const protocol::JobView& view);
 
-/// A shard that has a job's log to find again, because it started from nothing or because a cut made void what it had: rule 8
-/// of the round protocol. It asks every member of the view where it stands; when all have answered in that view's epoch, it
-/// fetches the updates that synced members still need from those who keep them, and the summary of the furthest. Pure: what
-/// is to be swapped in the table is asked of it (stage(), removals()).
+/// A shard that has a job's log to find again, because it started from nothing or because a cut made void what it had
+/// (R8). It asks every member of the view where it stands; when all have answered in that view's epoch, it fetches the
+/// updates that synced members still need from those who keep them, and the summary of the furthest. Pure: what is to
+/// be swapped in the table is asked of it (stage(), removals()).
 ///
 /// Epochs   what was answered and fetched holds for one epoch; begin_epoch() asks everybody anew.
 /// Hostile  answers are checked against the view, fetched updates are decoded. Who gives what is none twice is passed over, and
@@ -71,11 +71,11 @@ class Recovery {
 
   Stage stage() const { return stage_; }
   /// Whom the job goes on without: who gives nothing that is right, or needs what nobody keeps; who has not answered for
-  /// dead_after_ms, if a majority has [11].
+  /// dead_after_ms, if a majority has (R8c).
   Removals removals(TimeNs now) const;
   /// Fewer than a majority of the members have answered for so long.
   TimeNs without_majority(TimeNs now) const;
-  /// [8] Greatest lineage of this shard among the synced members' states. REQUIRES: kReady.
+  /// R8e: Greatest lineage of this shard among the synced members' states. REQUIRES: kReady.
   uint64_t parent() const;
   /// REQUIRES: kCut.
   CutChoice choice() const;

@@ -228,7 +228,7 @@ void Settlement::hand_on(const protocol::Member& who, Joiner& joiner, const prot
     joiner.transfer.reset();
     joiner.told[body.part] = now;
   };
-  // [9d] It is not behind the giver: its own may be the only copy of a step.
+  // R9d: It is not behind the giver: its own may be the only copy of a step.
   if (own >= body.n && may_keep_own(joiner, part)) {
     done();
     settle(who, joiner, part, Settle::Weights::kOwn, actions);

@@ -18,10 +18,10 @@
 
 namespace millrace::server {
 
-/// How the members of a job that join come in at one active shard: rule 9 of the round protocol, part by part. Who is on the
+/// How the members of a job that join come in at one active shard (R9), part by part. Who is on the
 /// log and lacks only what the shard keeps goes on with its own weights; any other gets a synced member's, handed on run by
 /// run as they come, one part at a time, so that what is under way is one part a joiner. Where nobody can give them it is
-/// stranded, and when all members are, the log is cut to one of their states [10].
+/// stranded, and when all members are, the log is cut to one of their states (R10a).
 ///
 /// Path switch  shards have no step and no update: a joiner always takes a synced member's weights, and at shard 0 in the same
 ///          way what it needs for its turns (a handover: bytes that are passed on). The giver does not go on meanwhile.
@@ -54,7 +54,7 @@ class Settlement {
   void on_tick(TimeNs now, Actions& actions);
   std::optional<TimeNs> deadline() const;
 
-  /// [10] All members join, and none of them can go on: the state to go back to.
+  /// R10a: All members join, and none of them can go on: the state to go back to.
   std::optional<CutChoice> cut() const;
   /// Joiners that wait for weights, and whom they wait for (nobody, where no synced member that has weights is connected).
   struct Waiting {
@@ -96,7 +96,8 @@ class Settlement {
   std::optional<uint32_t> handover_part() const;
   static bool is_told(const Joiner& joiner, uint32_t part, TimeNs since);
   bool is_on_log(const Joiner& joiner, const PartRound& part) const;
-  /// Its own weights will do [9d]: they are on the log, and not those that a job begins with whose beginning is another's.
+  /// Its own weights will do (R9d): they are on the log, and not those that a job begins with whose beginning is
+  /// another's.
   bool may_keep_own(const Joiner& joiner, const PartRound& part) const;
   void judge(const protocol::Member& who, Joiner& joiner, const PartRound& part, TimeNs now, Actions& actions);
   void settle(const protocol::Member& who, Joiner& joiner, const PartRound& part, protocol::Settle::Weights weights,

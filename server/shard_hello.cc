@@ -206,9 +206,9 @@ uint64_t ShardCore::replaceable_life(uint64_t job, const protocol::Header& heade
   return link && link->heard + doubtful_after(hello.spec) <= now ? link->life : 0;
 }
 
-/// [11] Returns why the Hello has to wait for a run whose members are all silent, and ends that run once they are dead.
-/// Only processes that return may go on with such a run. A new process must neither go on with it alone nor take the
-/// name while a member may live: it waits, and begins a new job of that name.
+/// R11b: Returns why the Hello has to wait for a run whose members are all silent, and ends that run once they are
+/// dead. Only processes that return may go on with such a run. A new process must neither go on with it alone nor take
+/// the name while a member may live: it waits, and begins a new job of that name.
 std::optional<Error> ShardCore::of_dead_run(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
                                             Actions& actions) {
   Job* job = named(hello.spec.name);

@@ -24,8 +24,8 @@ namespace millrace::server {
 /// Bytes of weights and state that this shard would hold of the job; 0 without a store.
 uint64_t store_bytes(const protocol::JobSpec& spec, const protocol::JobLayout& layout, uint32_t shard);
 
-/// The weights of one job at one shard: DESIGN.md, "The store". Pure: decided steps, messages, finished tasks and answers of
-/// the disk in; tasks, messages and requests to the disk out.
+/// The weights of one job at one shard (R17): DESIGN.md, "The store". Pure: decided steps, messages, finished tasks and
+/// answers of the disk in; tasks, messages and requests to the disk out.
 ///
 /// Invariants   on a part one operation runs at a time, in the order asked for; position.n is the steps in its arrays; steps are
 ///              handed on in order, each once.
@@ -75,7 +75,7 @@ class JobStore {
   void decided(const protocol::Update& body, const SharedBytes& payload, Actions& actions);
 
   // store_recovery.cc
-  /// [8, 10] The log is another one from now on; which, recover() says. Nothing is taken until then.
+  /// R8, R10e: The log is another one from now on; which, recover() says. Nothing is taken until then.
   void drop();
   bool is_dropped() const { return dropped_; }
   /// A log that goes on after drop().
@@ -91,7 +91,7 @@ class JobStore {
                Actions& actions);
   void on_place(const protocol::Member& from, const protocol::Place& body, SharedBytes values, const Members& members,
                 Actions& actions);
-  /// [7] Who is no member any more waits for nothing.
+  /// R7: Who is no member any more waits for nothing.
   void on_view(const Members& members);
 
   /// members   empty once the job is over.
@@ -123,7 +123,7 @@ class JobStore {
   std::string waiting_because(const Members& members) const;
   std::vector<uint32_t> waits_for(const Members& members) const;
   StoreStatus status() const;
-  /// Of a part: where it is, and what it holds. For tests and for [8].
+  /// Of a part: where it is, and what it holds. For tests and for R17e.
   const StorePosition& position(uint32_t part) const;
   const StoreArrays& arrays(uint32_t part) const;
 

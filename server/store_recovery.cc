@@ -7,7 +7,7 @@
 #include "protocol/log_digest.h"
 #include "server/store.h"
 
-/// A store whose shard has come back [8], or whose log was cut [10]: what of its weights is of the log that goes on.
+/// A store whose shard has come back (R8), or whose log was cut (R10e): what of its weights is of the log that goes on.
 namespace millrace::server {
 
 void JobStore::drop() {

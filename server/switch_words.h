@@ -14,7 +14,7 @@
 namespace millrace::server {
 
 /// A job of path switch, at shard 0: what its members say of the switch in the present epoch, and which path follows. The
-/// table is ShardCore's to change, by the usual swap on that epoch: a path is a function of the epoch [SWITCH.md 6.1].
+/// table is ShardCore's to change, by the usual swap on that epoch: a path is a function of the epoch (S6.1, S6.7).
 ///
 /// To the shard    one synced member that the switch is silent to is enough: its turns wait for everybody.
 /// Back            when all synced members have had answers for the hold time: one that has not would stop them all again.

@@ -80,8 +80,8 @@ class BucketThreshold {
 
   explicit BucketThreshold(Config config) : config_(std::move(config)), begins_(config_.local_parts, 0) {}
 
-  /// [8] The part goes on at `step`, after its shard came back without its state: nothing of it is to come for steps before, in
-  /// which other parts of the bucket may still be. Before anything else is said about the part.
+  /// R8d: The part goes on at `step`, after its shard came back without its state: nothing of it is to come for steps
+  /// before, in which other parts of the bucket may still be. Before anything else is said about the part.
   void begins_at(size_t local_part, uint64_t step);
 
   const std::vector<uint32_t>& shards() const { return config_.shards; }

@@ -17,7 +17,7 @@
 
 namespace millrace::switch_agg {
 
-/// What an aggregator is to its job (SWITCH.md, sections 1 and 7).
+/// What an aggregator is to its job (S1.1, S7).
 enum class Role : uint8_t {
   kReduce = 1,   ///< it decides: closes turns, re-selects, sends results
   kCombine = 2,  ///< a rack's: it only adds up, the shard decides
@@ -109,7 +109,7 @@ struct SwitchJobStatus {
 };
 
 /// The slot machine: pure, one thread, no allocation after add_job(). Takes packets as they come, hostile ones among them, and
-/// writes what it sends into a sink. Normative: SWITCH.md, sections 3, 4, 6 and 7; DESIGN.md has what that leaves open.
+/// writes what it sends into a sink. Normative: S3, S4, S6, S7; DESIGN.md has what they leave open.
 ///
 /// Several cores: one Aggregator each, with slots, a life and jobs of its own (lane_of.h).
 class Aggregator {

@@ -45,7 +45,7 @@ enum class AggregatorEvent : uint8_t {
   kNoSlots,
   kLeaseExpired,
   kBegunAnew,  ///< a new life for another job of this number: the one before is over
-  // Contributions (SWITCH.md, section 4).
+  // Contributions (S4).
   kAdded,
   kPast,
   kPrevious,  ///< of the turn before, answered or not

@@ -13,7 +13,7 @@
 namespace millrace::switch_agg {
 
 /// One job in role `combine`: a rack's switch, which adds up what its workers send and hands the sum to the shard that decides
-/// (DESIGN.md, "Role combine"). All of it is soft state: whatever is forgotten here costs speed only.
+/// (S7). All of it is soft state: whatever is forgotten here costs speed only.
 ///
 /// combine_job.cc has the door, the epoch and the uplink; combine_sums.cc what becomes of a unit.
 ///

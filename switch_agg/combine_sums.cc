@@ -1,4 +1,4 @@
-// What becomes of a unit at a rack: it is added up, or goes up as it is.
+// What becomes of a unit at a rack: it is added up (S7.1), or goes up as it is (S7.3).
 #include <algorithm>
 #include <bit>
 #include <utility>

@@ -47,7 +47,7 @@ class JobMachine {
   bool reserve_slots();
   /// Slots go back to the pool.
   void free_slots();
-  /// It has slots, and no authentic packet of its epoch came for the lease's time.
+  /// S6.10: It has slots, and no authentic packet of its epoch came for the lease's time.
   bool lease_is_over(TimeNs now) const;
   /// The packet that receive() was given last is of another job of this number, and the one before is over: begin_life(), and
   /// that packet once more.
@@ -74,7 +74,7 @@ class JobMachine {
   /// What a HELLO says can be of the job that this machine is with, as it stands, and of no other: its number is used again, and
   /// epochs and lives begin low.
   virtual bool fits(const protocol::DatagramHeader& header, const protocol::HelloTerms& hello) const = 0;
-  /// That job has ended, as far as one can know: another one may have the number.
+  /// That job has ended (S6.9.1), as far as one can know: another one may have the number.
   virtual bool has_ended(TimeNs now) const = 0;
   /// No packet of the job came for so long: a worker that lives and waits for something says so more often (its longest
   /// time-out, twice).
@@ -92,8 +92,8 @@ class JobMachine {
   void reject(uint16_t worker, const Outbox& out);
   void note_mark(const Outbox& out);
   void notice(uint16_t worker, protocol::NoticeCode code, const Outbox& out);
-  /// Tells a worker which of its packets have not come, so that it need not wait for a time-out: at most one answer for each
-  /// of the worker's own.
+  /// S4.19: Tells a worker which of its packets have not come, so that it need not wait for a time-out: at most one
+  /// answer for each of the worker's own.
   void tell_lost(uint16_t worker, const Outbox& out);
   void say_notice(uint16_t worker, const protocol::Notice& said, const Outbox& out);
   void notice_stranger(const protocol::Datagram& datagram, protocol::NoticeCode code, const protocol::Nonce& nonce,

@@ -11,7 +11,7 @@
 namespace millrace::switch_agg {
 
 /// Groups that racks send to a decider, as they come in part by part, and what racks kept of those that are in
-/// (DESIGN.md, "Role combine").
+/// (S7.2, S7.5).
 ///
 /// Invariant  parts of different hashes are never together: of a slot and rack there is one group at most, and a part
 /// of a newer turn or of

@@ -1,5 +1,4 @@
-// Section 4: an arriving CONTRIB, case by case, in the order of its table. Rows up to "wrong life" are the door's
-// (job_machine.cc).
+// S4: an arriving CONTRIB, rule by rule. S4.1 to S4.4 are the door's (job_machine.cc).
 #include "switch_agg/reduce_job.h"
 
 namespace millrace::switch_agg {

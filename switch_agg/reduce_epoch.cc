@@ -1,6 +1,5 @@
-// Section 6 at the aggregator: HELLOs are collected, results that some worker lacks are fetched from one that has them,
-// and only
-// then does an epoch open.
+// S6 at the aggregator: HELLOs are collected, results that some worker lacks are fetched from one that has them, and
+// only then does an epoch open.
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -45,8 +44,9 @@ uint8_t next_bit(uint64_t mask, uint8_t after) {
 
 }  // namespace
 
-/// A worker begins another session in an epoch and life only before it was welcome there: so it has contributed nothing, and
-/// stands where it stood. Who does not is another process under its name, and no sum or result here is of its job.
+/// S6.9: A worker begins another session in an epoch and life only before it was welcome there: so it has contributed
+/// nothing, and stands where it stood. Who does not is another process under its name, and no sum or result here is of
+/// its job.
 bool ReduceJob::fits(const DatagramHeader& header, const HelloTerms& hello) const {
   if (header.worker >= protocol::kSwitchWorkersMax) return true;  // a rack says nothing of epochs
   if (phase_ == Phase::kClosed || header.epoch > epoch_) return true;
@@ -224,7 +224,7 @@ void ReduceJob::open(const Outbox& out) {
   phase_ = Phase::kOpen;
   out.count(Event::kOpened);
   for (uint64_t left = live_; left != 0; left &= left - 1) welcome(static_cast<uint16_t>(std::countr_zero(left)), out);
-  // A laggard needs it; who has it already can compare it with what it applied.
+  // A laggard needs it (S6.4); the others drop it.
   for (uint32_t number = 0; number < slots_.size(); ++number) {
     KeptResult& result = slot(number).kept_of(slot(number).cur);
     if (result.fragments() != 0) send_to_all(result, out);

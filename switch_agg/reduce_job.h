@@ -12,7 +12,7 @@
 namespace millrace::switch_agg {
 
 /// One job in role `reduce`: sessions, the epoch procedure, slots. One concern a file: job_machine.cc is the door,
-/// reduce_epoch.cc section 6, reduce_contribution.cc section 4, reduce_partial.cc what racks hand on,
+/// reduce_epoch.cc S6, reduce_contribution.cc S4, reduce_partial.cc what racks hand on (S7),
 /// reduce_result.cc what goes out.
 ///
 /// Threads  one at a time, the aggregator's.
@@ -30,7 +30,7 @@ class ReduceJob : public JobMachine {
   bool fits(const protocol::DatagramHeader& header, const protocol::HelloTerms& hello) const override;
   bool has_ended(TimeNs now) const override;
 
-  // Section 6.
+  // S6.
   void hello(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out);
   void rack_hello(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out);
   void begin_collecting(uint32_t epoch, const protocol::HelloTerms& hello);
@@ -41,7 +41,7 @@ class ReduceJob : public JobMachine {
   void open(const Outbox& out);
   void welcome(uint16_t worker, const Outbox& out);
 
-  // Section 4.
+  // S4.
   void contribution(const protocol::Datagram& datagram, const Outbox& out);
   void unit(const protocol::Datagram& datagram, const Outbox& out);
   void current(Slot& slot, const protocol::Datagram& datagram, const Outbox& out);

@@ -1,4 +1,4 @@
-// What racks hand on: units as they came, and groups (DESIGN.md, "Role combine").
+// What racks hand on: units as they came, and groups (S7.2, S7.3).
 #include <bit>
 #include <limits>
 

@@ -1,4 +1,4 @@
-// A turn closes: its sum is frozen, cut, encoded once, and sent; and kept for those who missed it.
+// A turn closes (S4.15): its sum is frozen, cut, encoded once, and sent; and kept for those who missed it.
 #include <array>
 #include <bit>
 #include <cstring>

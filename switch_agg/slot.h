@@ -14,7 +14,7 @@
 
 namespace millrace::switch_agg {
 
-/// One slot of a job: a turn that is open or closed, and the results of the last two (SWITCH.md, section 3).
+/// One slot of a job: a turn that is open or closed, and the results of the last two (S3).
 ///
 /// Invariants  turn cur - 1 is closed, always: only cur may be open. So one sum a slot is enough, and two kept results.
 ///             Where cur is closed the sum is all zero. have[f] names workers of `begun` only; `whole` is a subset of `begun`.

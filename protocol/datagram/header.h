@@ -9,7 +9,7 @@
 
 #include "kernels/base/buffer.h"
 
-/// The datagram of the switch protocol (shared/SWITCH.md, section 2; bytes in protocol/WIRE_FORMAT.md, "Datagrams"):
+/// The datagram of the switch protocol (S2; bytes in protocol/WIRE_FORMAT.md, "Datagrams"):
 ///
 ///     header 64 | extension 8 x n | payload | MAC 16        little-endian, one UDP datagram
 ///
@@ -42,7 +42,7 @@ enum class DatagramType : uint8_t {
   kContribution = 7,
   kResult = 8,
   kPartial = 9,
-  kReceipt = 10,  ///< not used (SWITCH.md has it; switch_agg/DESIGN.md, "Role combine", why not)
+  kReceipt = 10,  ///< not used (S2.7)
   kNotice = 11,
 };
 

@@ -25,8 +25,8 @@ struct LostSequences {
   bool operator==(const LostSequences&) const = default;
 };
 
-/// Which sequence numbers under one key have come: a window of 2048 up to the highest. What is older is refused, new or not: a
-/// datagram that is so late is resent under a new number.
+/// Which sequence numbers under one key have come (S2.4): a window of 2048 up to the highest. What is older is refused,
+/// new or not: a datagram that is so late is resent under a new number.
 class ReplayWindow {
  public:
   static constexpr uint64_t kWidth = 2048;

@@ -17,7 +17,7 @@ namespace millrace::protocol {
 /// The keys of a worker, or of a rack, towards one aggregator at a time: the challenge that tells its life, the
 /// session's keys, sequence numbers,
 /// replay windows. Which life is right, nobody is asked but the aggregator itself, by a nonce that was never used before
-/// (SWITCH.md, section 6.6).
+/// (S6.6).
 /// Threads  one at a time; no allocation after the constructor.
 class SwitchLink {
  public:

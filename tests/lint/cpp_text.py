@@ -7,7 +7,7 @@ and it never invents one.
 import re
 from dataclasses import dataclass
 
-_TOKEN = re.compile(
+TOKEN = re.compile(
     r'//[^\n]*|/\*.*?\*/'  # comments
     r'|R"(?P<delimiter>[^ ()\\\t\n]{0,16})\(.*?\)(?P=delimiter)"'  # raw strings
     r'|"(?:\\.|[^"\\\n])*"'  # strings
@@ -28,7 +28,7 @@ def blank_comments_and_literals(text, keep_strings=False):
             return re.sub(r"[^\n]", " ", token)
         return token[0] + re.sub(r"[^\n]", " ", token[1:-1]) + token[-1]
 
-    return _TOKEN.sub(blank, text)
+    return TOKEN.sub(blank, text)
 
 
 @dataclass(frozen=True)

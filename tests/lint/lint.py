@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import cpp_text
 import documents
 import local_names
+import rule_anchors
 
 FOLDERS = ("kernels", "protocol", "monitoring", "server", "worker", "switch_agg", "tests", "deploy")
 CPP = (".h", ".cc")
@@ -116,6 +117,8 @@ RULES = {
     "whitespace": "no trailing blanks, tabs or carriage returns; one newline at the end",
     "allowed": "every line of allowed.txt is used",
     "ratchet": "long_functions.txt only shrinks",
+    "rule-anchor": "a citation as R9c or S6.8 names an anchor of protocol/ROUNDS.md or protocol/SWITCH.md",
+    "dead-path": "a document that a document or a comment names is in this repository",
     "local-name": "a name that a source file keeps to itself is unique within its folder (unity builds compile several files as one)",
 } | {name: sentence for name, _, _, _, sentence in BANNED} | documents.RULES
 
@@ -245,6 +248,14 @@ def check_local_names(texts):
         yield Finding(path, name.line, "local-name", f"{name.name} is a name of {other} too: rename one, or share it in a header")
 
 
+def check_citations(texts):
+    """Findings of citations of rules and documents that are not there; texts is {path: text}, of all files."""
+    for path, line, message in rule_anchors.unknown_citations(texts):
+        yield Finding(path, line, "rule-anchor", message)
+    for path, line, message in rule_anchors.dead_paths(texts):
+        yield Finding(path, line, "dead-path", message)
+
+
 def read_allowed(text):
     """Lines `rule path-pattern reason…`; # starts a comment."""
     allowed = []
@@ -365,6 +376,7 @@ def main():
     findings = [finding for path, text in texts.items() for finding in lint_text(path, text, ratchet)]
     findings += check_local_names(texts)
     findings += check_documents(arguments.root, texts, documents.read_ratchet(read(documents_path)))
+    findings += check_citations(texts)
     findings += [
         Finding(path, 1, "ratchet", f"{name}: the file is gone, run --update-ratchet")
         for path, name in ratchet if not os.path.exists(os.path.join(arguments.root, path))

@@ -11,6 +11,7 @@ import cpp_text
 import documents
 import lint
 import local_names
+import rule_anchors
 
 HEADER = "#pragma once\n"
 
@@ -60,7 +61,7 @@ class EachRule(unittest.TestCase):
                 self.assertEqual(rules_of(path, text, ratchet), [rule])
 
     def test_HasASnippet(self):
-        self.assertEqual(set(lint.RULES) - set(CAUGHT), {"allowed", "local-name"} | set(documents.RULES))
+        self.assertEqual(set(lint.RULES) - set(CAUGHT), {"allowed", "local-name", "rule-anchor", "dead-path"} | set(documents.RULES))
 
 
 class Includes(unittest.TestCase):
@@ -268,7 +269,7 @@ class CommandLine(unittest.TestCase):
             lint_folder = Path(root) / "tests/lint"
             lint_folder.mkdir(parents=True)
             here = Path(__file__).parent
-            for name in ("lint.py", "cpp_text.py", "documents.py", "local_names.py"):
+            for name in ("lint.py", "cpp_text.py", "documents.py", "local_names.py", "rule_anchors.py"):
                 (lint_folder / name).write_text((here / name).read_text())
             (lint_folder / "allowed.txt").write_text("")
             (lint_folder / "long_functions.txt").write_text("# head\n")
@@ -294,9 +295,91 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(run.returncode, 1)
         self.assertIn("server/README.md:3: dead-link:", run.stdout)
 
+    def test_AnUnknownRuleAndADeadPathFailTheRun(self):
+        run = self.run_on({"server/a.cc": "// R9c\nint x;\n", "README.md": "server/DESIGN.md\n"})
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("server/a.cc:1: rule-anchor:", run.stdout)
+        self.assertIn("README.md:1: dead-path:", run.stdout)
+
     def test_ACleanTreePasses(self):
         run = self.run_on({"kernels/a.cc": "int x;\n", "kernels/a.h": HEADER})
         self.assertEqual((run.returncode, run.stdout), (0, "lint: 2 files, 0 findings\n"))
+
+
+ROUNDS = "**R1 push.** A worker pushes.\n\n**R9 rejoin.** It joins.\n\n**R9c settle-evicted.** It settles.\n"
+SWITCH = "**S6 one-procedure.** All is one.\n\n**S6.8 removal.** A removal.\n\n**S6.8.3 held-alone.** A row.\n"
+
+
+def cited(path, text, **more):
+    """(rule, line) of what is wrong with the citations of a file beside the two documents."""
+    texts = {"protocol/ROUNDS.md": ROUNDS, "protocol/SWITCH.md": SWITCH, **more, path: text}
+    return [(finding.rule, finding.line) for finding in lint.check_citations(texts) if finding.path == path]
+
+
+class RuleAnchors(unittest.TestCase):
+    def test_AreReadFromBothDocuments(self):
+        anchors, again = rule_anchors.anchors_of({"protocol/ROUNDS.md": ROUNDS, "protocol/SWITCH.md": SWITCH})
+        self.assertEqual(sorted(anchors), ["R1", "R9", "R9c", "S6", "S6.8", "S6.8.3"])
+        self.assertEqual(anchors["R9c"], ("protocol/ROUNDS.md", 5))
+        self.assertEqual(again, [])
+
+    def test_AreCaughtWhereOneIsDefinedTwiceOrInTheOtherDocument(self):
+        texts = {"protocol/ROUNDS.md": ROUNDS + "**R1 again.** Twice.\n", "protocol/SWITCH.md": SWITCH + "**R2 admit.** Not here.\n"}
+        found = [(finding.path, finding.line) for finding in lint.check_citations(texts) if "twice" in finding.message]
+        self.assertEqual(found, [("protocol/ROUNDS.md", 6), ("protocol/SWITCH.md", 6)])
+
+    def test_ThatAreKnownMayBeCitedAnywhere(self):
+        for path, text in [("server/a.cc", "/// R9c, S6.8.3: Settles (R1, R9). See S6.\nint x;  // R9c's row\n"),
+                           ("server/DESIGN.md", "| R9, R9c | `f` |\n\nBy R1: S6.8.\n"), ("tests/a.py", '"""S6.8."""\nx = 1  # R9c\n'),
+                           ("protocol/a.capnp", "# R1\n"), ("tests/CMakeLists.txt", "# S6\n")]:
+            with self.subTest(path):
+                self.assertEqual(cited(path, text), [])
+
+    def test_ThatAreUnknownAreCaughtInCommentsAndDocuments(self):
+        for path, text, line in [("server/a.cc", "int x;\n/// R9z: nothing.\n", 2), ("server/a.cc", "/* a\n R10 */\n", 2), ("server/a.h", "int x;  ///< (S6.9)\n", 1),
+                                 ("server/DESIGN.md", "a\n\n| R12 | `f` |\n", 3), ("protocol/ROUNDS.md", ROUNDS + "By R2.\n", 6),
+                                 ("tests/a.py", 'def f():\n    """Checks\n    S7."""\n', 3), ("tests/a.py", "x = 1  # R3\n", 1),
+                                 ("protocol/a.capnp", "a @0 :Text;  # R2\n", 1), ("deploy/a.sh", "x=1 # S5\n", 1)]:
+            with self.subTest(path=path, text=text):
+                self.assertEqual(cited(path, text), [("rule-anchor", line)])
+
+    def test_AreNotLookedForInCode(self):
+        for path, text in [("server/a.cc", "int S1 = R2;\nauto s = \"R7 S3\";\n"), ("server/DESIGN.md", "`S1` and\n```\nR2 = S3\n```\n"),
+                           ("tests/a.py", 'S1 = "R2"\nprint("S3", R4)\n'), ("deploy/a.sh", "S1=2\n"),
+                           ("server/b.cc", "// S1x, aR2, P1, R, S, R_2, $R7, x.R8, UTF-8, R2-D2\n")]:
+            with self.subTest(path):
+                self.assertEqual(cited(path, text), [])
+
+    def test_AreLookedForInTheStringsOfTheModels(self):
+        self.assertEqual(cited("tests/models/rounds/a.cc", 'Text t{"empty", "R9z"};\n'), [("rule-anchor", 1)])
+
+    def test_InAFormOfBeforeAreCaughtInComments(self):
+        for text in ["/// [9c] Settles.\n", "// SWITCH.md 6.8 says so\n", "// ROUNDS.md, rule 4\n", "// SWITCH.md, sections 1 and 7\n", "// shared/SWITCH.md\n"]:
+            with self.subTest(text):
+                self.assertEqual([rule for rule, _ in cited("server/a.cc", text)][:1], ["rule-anchor"])
+
+    def test_IndicesAndIntervalsAreNoCitations(self):
+        self.assertEqual(cited("server/a.cc", "// values[9], [0, 1], x[9a], [n, d), protocol/ROUNDS.md\n", **{"a.md": ""}), [])
+
+
+class DeadPaths(unittest.TestCase):
+    FILES = {"README.md": "", "worker/DESIGN.md": "", "worker/switch/DESIGN.md": ""}
+
+    def test_OfFoldersAreFromTheFileOrTheTop(self):
+        for path, text in [("worker/a.md", "[x](switch/DESIGN.md#y) `../README.md` worker/switch/DESIGN.md, DESIGN.md\n"),
+                           ("worker/switch/a.cc", "// ../DESIGN.md, protocol/SWITCH.md (README.md)\n")]:
+            with self.subTest(path):
+                self.assertEqual(cited(path, text, **self.FILES), [])
+
+    def test_ThatAreNotThereAreCaught(self):
+        for path, text in [("worker/a.md", "a\n[x](switch/NOTHING.md)\n"), ("worker/a.md", "a\n`peer/DESIGN.md`\n"), ("README.md", "a\nNOTHING.md\n"),
+                           ("worker/a.md", "a\n../../shared/DESIGN.md\n"), ("worker/a.cc", "//\n// worker/NOTHING.md\n"), ("tests/a.py", "#\n# NOTHING.md\n")]:
+            with self.subTest(text):
+                self.assertEqual(cited(path, text, **self.FILES), [("dead-path", 2)])
+
+    def test_PatternsAddressesAndExamplesAreNoPaths(self):
+        text = "protocol/wire/*.md https://example.org/a.md\n```\nvi NOTHING.md\n```\n*.md, a.mdx\n"
+        self.assertEqual(cited("worker/a.md", text, **self.FILES), [])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #include "tests/server/returning_cluster.h"
 
-/// A shard that starts from nothing in a job that runs: rule 8, and what rules 10 and 11 say of it.
+/// A shard that starts from nothing in a job that runs: R8, and what R10 and R11 say of it.
 namespace millrace::server {
 namespace {
 

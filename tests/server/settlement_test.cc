@@ -1,7 +1,7 @@
 #include "tests/server/returning_cluster.h"
 #include "tests/support/memory_table.h"
 
-/// Workers that come into a running job: rules 6, 9 and 10.
+/// Workers that come into a running job: R6, R9, R10.
 namespace millrace::server {
 namespace {
 

@@ -207,7 +207,8 @@ bool Cluster::a_shard_is_gone() const {
   });
 }
 
-/// [11] A shard that came back empty waits for half of the members; who finished, or died, and is one still, never answers.
+/// R8c: A shard that came back empty waits for half of the members; who finished, or died, and is one still, never
+/// answers.
 bool Cluster::too_few_for_a_successor() const {
   const auto& views = world_.oracle.views();
   if (views.empty() || !a_shard_fell()) return false;

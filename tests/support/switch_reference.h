@@ -31,7 +31,7 @@ enum class SwitchMutation : uint8_t {
 };
 
 /// The decider of role reduce, slow and obvious: keeps every entry of every packet, adds up when a turn closes. What
-/// the production slot machine is compared with, and what stands for the shard. SWITCH.md, sections 4 and 6.
+/// the production slot machine is compared with, and what stands for the shard. S4, S6.
 class SwitchReference {
  public:
   struct Job {

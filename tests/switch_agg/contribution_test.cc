@@ -1,4 +1,4 @@
-// SWITCH.md, section 4: each row of the table, and that nothing else happened.
+// S4: each rule, and that nothing else happened.
 #include <gtest/gtest.h>
 
 #include "tests/switch_agg/switch_rig.h"

@@ -1,4 +1,4 @@
-// SWITCH.md, section 6, at the aggregator.
+// S6 at the aggregator.
 #include <gtest/gtest.h>
 
 #include "tests/switch_agg/switch_rig.h"

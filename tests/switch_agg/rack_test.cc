@@ -1,4 +1,4 @@
-// A rack's switch in front of a shard: what goes up when, and what the shard takes (switch_agg/DESIGN.md, "Role combine").
+// A rack's switch in front of a shard: what goes up when, and what the shard takes (S7).
 #include <gtest/gtest.h>
 
 #include <algorithm>

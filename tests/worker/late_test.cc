@@ -4,8 +4,8 @@
 
 #include "tests/worker/returning_core.h"
 
-/// A process that begins with a saved state, or with nothing, in a job that runs (ROUNDS.md, 9b); what shards without a state ask
-/// (8); weights given away (9d).
+/// A process that begins with a saved state, or with nothing, in a job that runs (R9b); what shards without a state ask
+/// (R8b, R8d); weights given away (R9d).
 namespace millrace::testing {
 namespace {
 

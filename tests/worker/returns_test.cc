@@ -4,7 +4,7 @@
 
 #include "tests/worker/returning_core.h"
 
-/// ROUNDS.md, rule 9, for a worker that was removed and lives: its place, its account, its weights.
+/// R9 for a worker that was removed and lives: its place, its account, its weights.
 namespace millrace::testing {
 namespace {
 

@@ -5,7 +5,7 @@
 #include "kernels/base/hash.h"
 #include "tests/worker/scripted_core.h"
 
-/// ROUNDS.md's rules 1, 4, 5 and 7 at the worker, message by message.
+/// R1, R4, R5 and R7b at the worker, message by message.
 namespace millrace::testing {
 namespace {
 

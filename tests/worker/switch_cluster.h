@@ -52,7 +52,7 @@ class SwitchCluster {
 
   /// Welcomed by both shards.
   void join(uint32_t worker);
-  /// [ROUNDS.md 9] The table takes a worker down as removed. It hears of it with the others, or when it comes back.
+  /// R9, R11: The table takes a worker down as removed. It hears of it with the others, or when it comes back.
   enum class Hears : uint8_t { kNow, kLater };
   void remove(uint32_t worker, Hears hears);
   /// ... lets it in, under a new life, as one that joins: the same process, or another one.

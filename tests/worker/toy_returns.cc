@@ -5,7 +5,7 @@
 #include "protocol/lineage.h"
 #include "tests/worker/toy_shard.h"
 
-/// The toy shard's rules 8, 9 and 10: collecting, settling, cutting.
+/// R8, R9 and R10 at the toy shard: collecting, settling, cutting.
 namespace millrace::testing {
 namespace {
 

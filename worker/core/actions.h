@@ -35,8 +35,9 @@ struct DeliveredUpdate {
   double denominator = 1;      ///< as the job combines: 1, contributors or weight_sum
   bool counted = false;        ///< this worker is among the contributors
   bool step_complete = false;  ///< all parts of the bucket have this step now
-  /// `sum` is not added: it is dense and is the part's weights after `steps` steps, which take the place of what is there [9d].
-  /// It comes before any update of a later step, answers no push, and may have fewer steps than were applied before.
+  /// `sum` is not added: it is dense and is the part's weights after `steps` steps, which take the place of what is
+  /// there (R9d). It comes before any update of a later step, answers no push, and may have fewer steps than were
+  /// applied before.
   bool replaces = false;
   uint64_t steps = 0;       ///< where it replaces: steps in these weights
   uint64_t decided_in = 0;  ///< epoch in which the step, or where it replaces the last of `steps`, was decided

@@ -148,8 +148,8 @@ class Bucket {
   /// REQUIRES  the bucket is idle: nothing filled, selected or coded that is not settled.
   Stream take_residual(uint64_t begin, uint64_t end);
 
-  // --- coming back [9]: what is kept back waits apart until each part of it is judged, and what is pushed meanwhile is no part
-  // of it. Until merge_aside().
+  // --- coming back (R9): what is kept back waits apart until each part of it is judged, and what is pushed meanwhile
+  // is no part of it. Until merge_aside().
 
   /// Puts all that is kept back apart. False: a slot is being filled at this moment; to be tried again.
   /// REQUIRES  nothing is selected and not coded.

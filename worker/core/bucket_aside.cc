@@ -4,7 +4,8 @@
 #include "kernels/base/check.h"
 #include "worker/core/bucket.h"
 
-/// What is kept back while a worker comes back [9]: apart from what is pushed meanwhile, until each part of it is judged.
+/// What is kept back while a worker comes back (R9): apart from what is pushed meanwhile, until each part of it is
+/// judged.
 namespace millrace::worker {
 namespace {
 

@@ -6,8 +6,9 @@
 
 #include "worker/core/core_impl.h"
 
-/// The law at run time, for jobs that ask for it: of every part, what entered = what is held + in flight + carried + lost. What
-/// was carried is the log's word (it rides in the summary of every update), not this worker's: so both are checked.
+/// The law at run time (R13), for jobs that ask for it: of every part, what entered = what is held + in flight +
+/// carried + lost. What was carried is the log's word (it rides in the summary of every update), not this worker's: so
+/// both are checked.
 namespace millrace::worker {
 namespace {
 

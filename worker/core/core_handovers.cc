@@ -8,9 +8,9 @@
 #include "protocol/limits.h"
 #include "worker/core/core_impl.h"
 
-/// Who comes into a job of path switch that runs. A worker that is asked for its weights, or for where it is, finishes its step,
-/// and begins no other before the next epoch: so nobody gets further, and the one that comes in is beside everybody when that
-/// epoch has it. DESIGN.md, "Who comes to a running job of path switch".
+/// Who comes into a job of path switch that runs (S8). A worker that is asked for its weights, or for where it is,
+/// finishes its step, and begins no other before the next epoch: so nobody gets further, and the one that comes in is
+/// beside everybody when that epoch has it. DESIGN.md, "Who comes to a running job of path switch".
 namespace millrace::worker {
 
 namespace {

@@ -4,8 +4,8 @@
 
 #include "worker/core/core_impl.h"
 
-/// Jobs with apply_after_acks: what was taken is kept, acknowledged and settled as ever, and is handed to the application only
-/// once the shard says that enough members have it. All that goes by n is blind to this.
+/// Jobs with apply_after_acks (R18): what was taken is kept, acknowledged and settled as ever, and is handed to the
+/// application only once the shard says that enough members have it. All that goes by n is blind to this.
 namespace millrace::worker {
 
 uint64_t SessionCore::Impl::handed_steps(const PartRun& part) const {

@@ -46,8 +46,8 @@ struct Outstanding {
   TimeNs resend_interval = 0;
 };
 
-/// An update that was applied, as it came: a shard that lost its state may ask for it [8]. Bytes are shared with whoever else
-/// holds them.
+/// An update that was applied, as it came: a shard that lost its state may ask for it (R8). Bytes are shared with
+/// whoever else holds them.
 struct KeptUpdate {
   protocol::Update body;
   SharedBytes payload;
@@ -120,7 +120,7 @@ struct PartRun {
   uint64_t sequence_life = 0;
   // While this worker is not synced, in the present epoch:
   bool settled = false;
-  bool stranded = false;                           ///< nobody can help it to go on [10]
+  bool stranded = false;                           ///< nobody can help it to go on (R10)
   std::optional<protocol::Settle> waiting_settle;  ///< path switch: until there is a handover
   std::optional<Incoming> incoming;
 
@@ -183,11 +183,11 @@ struct TensorRun {
   bool committed = false;  ///< for the push that the bucket is collecting
 };
 
-/// What the shards may hold of this worker's state [8, 9].
+/// What the shards may hold of this worker's state (R8, R9).
 enum class Standing : uint8_t {
   kSynced = 1,    ///< a member whose weights are the log's
-  kLoaded = 2,    ///< state from a save, or none: never settled with the log [9b]
-  kExpelled = 3,  ///< was synced, and lost its place: holds residual and outstanding contributions [9c]
+  kLoaded = 2,    ///< state from a save, or none: never settled with the log (R9b)
+  kExpelled = 3,  ///< was synced, and lost its place: holds residual and outstanding contributions (R9c)
 };
 
 enum class LinkState : uint8_t {
@@ -337,10 +337,10 @@ struct SessionCore::Impl {
   void take_first_place(const protocol::Member& own);
   bool take_new_life(const protocol::Member& own, TimeNs now, Actions& actions);
   bool stand_as(const protocol::Member& own, const protocol::JobView& before, TimeNs now, Actions& actions);
-  /// Stops applying and sending [7]; says Hello for a new life where the view does not have one yet [9].
+  /// Stops applying and sending (R7); says Hello for a new life where the view does not have one yet (R9).
   void lose_place(TimeNs now, Actions& actions);
   void greet_again(TimeNs now, Actions& actions);
-  /// Gives up its place, because a shard has forgotten what it needs next [6].
+  /// Gives up its place, because a shard has forgotten what it needs next (R6).
   void resign(uint32_t shard, const std::string& why, TimeNs now, Actions& actions);
   void put_aside();
   void begin_when_all_joined(TimeNs now, Actions& actions);
@@ -366,12 +366,12 @@ struct SessionCore::Impl {
   void note_unsettled(uint32_t bucket);
   void was_applied(PartRun& part, uint64_t step, const Outstanding& out, const HeldStream* carried);
   void lose_unreturnable(PartRun& part, const Outstanding& out);
-  /// 9a: nothing of the part's state counts.
+  /// R9a: nothing of the part's state counts.
   void drop_off_log(PartRun& part, const protocol::Settle& settle);
   void take_snapshot(PartRun& part, const protocol::Settle& settle, Actions& actions);
   void keep_for_settling(PartRun& part, protocol::Message&& message);
   void repeat_joining(uint32_t shard, Actions& actions);
-  /// The job's log goes on from this worker's state [10].
+  /// The job's log goes on from this worker's state (R10).
   Status go_on_from_cut();
 
   // core_rounds.cc
@@ -503,7 +503,8 @@ struct SessionCore::Impl {
   void recall_pushes(BucketRun& run);
   void answer_returned(PartRun& part, Actions& actions);
   void answer_without_update(PartRun& part, uint64_t push, uint64_t step, Actions& actions);
-  /// An empty contribution to every step of [n, below) that this worker has none for [9e]: nobody waits for one that never comes.
+  /// An empty contribution to every step of [n, below) that this worker has none for (R9e): nobody waits for one that
+  /// never comes.
   void fill_gaps(BucketRun& run, uint64_t below);
   /// All wait for this worker in every step: those that the bucket's next push passes over get an empty contribution. So do, with
   /// a quorum of all, the steps before the first push of a bucket that held up nobody while it was not pushed.

@@ -7,7 +7,7 @@
 #include "worker/core/core_impl.h"
 
 /// Pushes and steps: which step a push goes into where it is not simply the push's number, and what becomes of both when this
-/// worker comes back (ROUNDS.md, 9e).
+/// worker comes back (R1a, R9e).
 namespace millrace::worker {
 namespace {
 

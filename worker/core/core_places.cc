@@ -4,7 +4,7 @@
 
 #include "worker/core/core_impl.h"
 
-/// Views (ROUNDS.md, rule 7), and this worker's place in them: getting the first one, losing it, getting another (9).
+/// Views (R7b), and this worker's place in them: getting the first one, losing it, getting another (R9).
 namespace millrace::worker {
 
 uint64_t SessionCore::Impl::life_in(const protocol::JobView& of) const {
@@ -57,7 +57,7 @@ bool SessionCore::Impl::adopt_view(uint32_t shard, const protocol::JobView& next
       log(actions, Severity::kInfo,
           "epoch " + std::to_string(view.epoch) + ": " + std::to_string(view.members.size()) + " workers");
     }
-    // Rule 7: what is in flight goes out again, the same bytes, in the new epoch.
+    // R7b: what is in flight goes out again, the same bytes, in the new epoch.
     resend_outstanding(kAllShards, now, actions);
   }
   replay_held(now, actions);

@@ -8,8 +8,8 @@
 #include "worker/core/core_impl.h"
 #include "worker/core/fate.h"
 
-/// Where this worker stands, for shards that lost their state (ROUNDS.md, rule 8) and for those that settle it (9); and what
-/// becomes of residual and outstanding contributions then. server/DESIGN.md, "What the model shows", has the traces.
+/// Where this worker stands, for shards that lost their state (R8b) and for those that settle it (R9); and what
+/// becomes of residual and outstanding contributions then (R9a to R9c).
 namespace millrace::worker {
 namespace {
 
@@ -179,8 +179,8 @@ void SessionCore::Impl::drop_off_log(PartRun& part, const protocol::Settle& sett
   part.kept.clear();
 }
 
-// 9c: what the weights that it goes on with contain is settled; what is decided beyond them waits for its update, under the life
-// that sent it; what is open can never be counted any more.
+// R9c: what the weights that it goes on with contain is settled; what is decided beyond them waits for its update,
+// under the life that sent it; what is open can never be counted any more.
 void SessionCore::Impl::settle_outstanding(PartRun& part, const protocol::Settle& settle, uint64_t next) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   for (Outstanding& out : std::exchange(part.outstanding, {})) {

@@ -10,7 +10,7 @@
 #include "protocol/participants.h"
 #include "worker/core/core_impl.h"
 
-/// Contributions and updates: ROUNDS.md's rules 1 (push), 4 (deliver) and 5 (acknowledge), and resending.
+/// Contributions and updates: R1 (push), R4 (deliver), R5 (acknowledge), and resending.
 namespace millrace::worker {
 namespace {
 
@@ -324,7 +324,7 @@ bool SessionCore::Impl::take_update(uint32_t shard, protocol::Message&& message,
     return false;
   }
   if (message.header.epoch < view.epoch) {
-    // Rule 4: decided, but sent before the change of members that we know of. The shard serves it again in its new epoch.
+    // R4a: decided, but sent before the change of members that we know of. The shard serves it again in its new epoch.
     ++counters.dropped_stale;
     return false;
   }

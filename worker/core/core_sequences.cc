@@ -4,8 +4,8 @@
 #include "worker/core/core_impl.h"
 #include "worker/core/fate.h"
 
-/// Mode asynchronous: each contribution is a step of the log by itself, numbered by this worker within its life and the part.
-/// What was sent is settled by the update that names it, whatever its step; all others are only applied.
+/// Mode asynchronous (R16): each contribution is a step of the log by itself, numbered by this worker within its life
+/// and the part. What was sent is settled by the update that names it, whatever its step; all others are only applied.
 namespace millrace::worker {
 
 uint64_t SessionCore::Impl::take_sequence(PartRun& part) const {
@@ -58,8 +58,8 @@ std::optional<uint64_t> SessionCore::Impl::settle_named(PartRun& part, const pro
   return push;
 }
 
-// 9c: what is in the weights that it goes on with is applied; what was counted beyond them waits for its update, since what was
-// decided may still be void; what the summary does not name can never be counted any more.
+// R16c: what is in the weights that it goes on with is applied; what was counted beyond them waits for its update,
+// since what was decided may still be void; what the summary does not name can never be counted any more.
 void SessionCore::Impl::settle_sequences(PartRun& part, const protocol::Settle& settle, uint64_t next) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   std::optional<protocol::SummaryEntry> in_weights;

@@ -7,7 +7,8 @@
 #include "protocol/limits.h"
 #include "worker/core/core_impl.h"
 
-/// Weights on their way from a synced worker to one that joins [9d]: giving them here, putting the runs together there.
+/// Weights on their way from a synced worker to one that joins (R9d): giving them here, putting the runs together
+/// there.
 namespace millrace::worker {
 namespace {
 

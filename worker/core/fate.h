@@ -20,7 +20,8 @@ Fate fate_of(const std::optional<protocol::SummaryEntry>& counted, uint64_t life
 /// The same in mode asynchronous, of the contribution with that number; all updates that the entry is of are meant.
 Fate fate_of_sequence(const std::optional<protocol::SummaryEntry>& counted, uint64_t life, uint64_t sequence);
 
-/// [9b] Whether anything of the worker, under any life, was counted at step n or later: a residual saved at n is too old then.
+/// R9b: Whether anything of the worker, under any life, was counted at step n or later: a residual saved at n is too
+/// old then.
 bool counted_since(const std::optional<protocol::SummaryEntry>& counted, uint64_t n);
 
 }  // namespace millrace::worker

@@ -31,7 +31,7 @@ struct SavedTensor {
   Buffer<float> weights;  ///< [dimension], of every part after its n steps; empty: they are the caller's to save
 };
 
-/// One worker's state in one atomic cut over all parts (ROUNDS.md, "save").
+/// One worker's state in one atomic cut over all parts (R12).
 struct SavedState {
   uint64_t job = 0;
   std::string job_name;
@@ -51,7 +51,8 @@ struct SavedState {
 /// Errors  job_mismatch, naming the first difference.
 Status fits(const SavedState& state, uint32_t worker, const protocol::JobSpec& spec);
 
-/// The file: "MLRSAVE2", u64 body bytes, body, u64 XXH3 of all before it. Little-endian; worker/DESIGN.md has the grammar.
+/// The file: "MLRSAVE" and a digit, its version; u64 body bytes, body, u64 XXH3 of all before it. Little-endian;
+/// worker/DESIGN.md has the grammar.
 ByteBuffer encode_saved_state(const SavedState& state);
 
 /// Errors  malformed: not such a file, cut off, or altered (the checksum); unsupported: another version (1 had no momentum, and

@@ -63,7 +63,7 @@ enum class Phase : uint8_t {
   kEnded = 7,      ///< with error()
 };
 
-/// A contribution that is sent or about to be, and not answered yet (ROUNDS.md's O[t]).
+/// A contribution that is sent or about to be, and not answered yet (O[t] of R1).
 struct OutstandingView {
   uint32_t part = 0;
   uint64_t step = 0;  ///< mode asynchronous, here and below: its number
@@ -101,12 +101,12 @@ struct CoreCounters {
   uint64_t not_counted = 0;
   // What was lost by name: sums of |value|.
   double unreturnable = 0;       ///< of contributions whose fate is known only as "counted"
-  double lost_save_too_old = 0;  ///< a loaded residual: something of this worker was counted since it was saved [9b]
-  double lost_off_log = 0;       ///< what belonged to a state that is not on the log [9a]
-  double lost_cut = 0;           ///< the same, where a cut went back to somebody else's state [10]
+  double lost_save_too_old = 0;  ///< a loaded residual: something of this worker was counted since it was saved (R9b)
+  double lost_off_log = 0;       ///< what belonged to a state that is not on the log (R9a)
+  double lost_cut = 0;           ///< the same, where a cut went back to somebody else's state (R10)
   uint64_t entries_void = 0;     ///< of contributions that were counted in steps that are not on the log any more
   uint64_t returns = 0;          ///< how often this process was removed and came back
-  uint64_t resyncs = 0;          ///< those of them that it asked for itself, because an update was forgotten [6]
+  uint64_t resyncs = 0;          ///< those of them that it asked for itself, because an update was forgotten (R6)
   TimeNs time_in_communication = 0;
 };
 
@@ -124,7 +124,7 @@ struct AuditSums {
   uint64_t checks = 0;     ///< of parts
 };
 
-/// One worker of one job as a state machine: (state, message, now) -> actions. Rules 1, 4, 5 and 7 of ROUNDS.md, the handshake,
+/// One worker of one job as a state machine: (state, message, now) -> actions. R1, R4, R5, R7b, R9, the handshake,
 /// liveness, reconnection and resending. No socket, clock or thread: the shell and the simulator drive it.
 ///
 /// How to drive: start(); then on_connected/on_disconnected/on_message as they happen, on_tick() no later than next_deadline(),

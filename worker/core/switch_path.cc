@@ -64,8 +64,9 @@ SwitchProbeOptions probe_options(const protocol::JobSpec& spec, uint32_t lane, u
   return options;
 }
 
-/// Of (live, path, incarnations): a function of the epoch, so equal at all who know it. Epochs and lives begin low in every
-/// job, so the processes' nonces are what tells this job from another one of its number, before or beside it.
+/// S2.3: of (live, path, incarnations), a function of the epoch, so equal at all who know it. Epochs and lives begin
+/// low in every job, so the processes' nonces are what tells this job from another one of its number, before or beside
+/// it.
 uint64_t membership_hash(const protocol::JobView& view, uint64_t live) {
   std::vector<uint64_t> words{live, static_cast<uint64_t>(view.path)};
   for (const protocol::Member& member : view.members) {

@@ -3,7 +3,7 @@
 #include "kernels/base/check.h"
 #include "worker/switch/client_state.h"
 
-/// One procedure for death, fallback, return, restart and joining (SWITCH.md, section 6), and the way of a packet to its concern.
+/// One procedure for death, fallback, return, restart and joining (S6), and the way of a packet to its concern.
 namespace millrace::worker {
 
 using protocol::Datagram;

@@ -53,7 +53,7 @@ struct SwitchClient::Lane {
     TimeNs sent_at = 0;  ///< first
     TimeNs last_sent_at = 0;
     TimeNs due = 0;       ///< kWaiting: time-out; kHeld: goes out at the latest
-    uint64_t turn = 1;    ///< the position of SWITCH.md: the turn that is sent next, or was
+    uint64_t turn = 1;    ///< the position (S3.3): the turn that is sent next, or was
     uint32_t window = 0;  ///< of that turn
     uint32_t next = protocol::kNoWindow;
     size_t piece = 0;  ///< of pieces: the first whose window has not had its turn

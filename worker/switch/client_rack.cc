@@ -3,7 +3,7 @@
 
 #include "worker/switch/client_state.h"
 
-/// The session with this worker's rack (switch_agg/DESIGN.md, "Role combine"): while it is welcome there, contributions go there
+/// The session with this worker's rack (S7.6, S7.7): while it is welcome there, contributions go there
 /// first. Nothing is lost with a rack: whatever it does not bring to the decider goes past it.
 namespace millrace::worker {
 

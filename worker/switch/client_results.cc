@@ -5,7 +5,7 @@
 #include "kernels/base/check.h"
 #include "worker/switch/client_state.h"
 
-/// What comes of a turn: the fragments of its result, its settlement, the turn after it (SWITCH.md, section 5).
+/// What comes of a turn: the fragments of its result, its settlement, the turn after it (S5.1 to S5.3).
 namespace millrace::worker {
 
 using protocol::Datagram;

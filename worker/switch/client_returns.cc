@@ -7,7 +7,7 @@
 #include "worker/switch/client_state.h"
 
 /// Workers that come and go: a step is held back while somebody takes over what this worker has; what of a removed worker's may
-/// have been counted (SWITCH.md 6.8) is kept, and settles its step when it comes back.
+/// have been counted (S6.8) is kept, and settles its step when it comes back.
 namespace millrace::worker {
 
 /// What the opening was without: the workers of the last one that are no more, or have another life.

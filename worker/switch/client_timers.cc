@@ -3,7 +3,7 @@
 
 #include "worker/switch/client_state.h"
 
-/// Time-outs of turns and hellos, an aggregator's silence.
+/// Time-outs of turns and hellos (S5.4), an aggregator's silence (S5.6, S5.7).
 namespace millrace::worker {
 
 void SwitchClient::Lane::tick(TimeNs now, protocol::PacketSink& sink) {

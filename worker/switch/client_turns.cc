@@ -5,7 +5,7 @@
 #include "kernels/base/check.h"
 #include "worker/switch/client_state.h"
 
-/// Turns: in which order windows have theirs, what is sent, and again.
+/// Turns (S1.2): in which order windows have theirs, what is sent, and again (S5.5).
 namespace millrace::worker {
 
 namespace flag = protocol::datagram_flag;

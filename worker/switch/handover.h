@@ -20,7 +20,7 @@ struct SwitchFragment {
   ByteBuffer payload;
 };
 
-/// [SWITCH.md 6.8] An epoch's opening that was without workers of the one before: up to which turn of each slot these may
+/// S6.8: An epoch's opening that was without workers of the one before: up to which turn of each slot these may
 /// have been counted, and in what. Who was removed and lives settles by it what it had out.
 struct SwitchRemoval {
   struct Slot {

@@ -16,9 +16,9 @@ struct SwitchProbeOptions {
   uint32_t doublings_max = 5;
 };
 
-/// Whether the switch that a job has left answers again, and for long enough to go back to it: a pure state machine. It asks who
-/// is there (CHALREQ) and believes an authentic CHALLENGE that answers the very question. Three questions without an answer, or
-/// another life of the switch, begin the time anew.
+/// Whether the switch that a job has left answers again (S6.7), and for long enough to go back to it: a pure state
+/// machine. It asks who is there (CHALREQ) and believes an authentic CHALLENGE that answers the very question. Three
+/// questions without an answer, or another life of the switch, begin the time anew.
 ///
 /// A job that falls back again and again would spend its time in changes of epoch: each fallback doubles the time, and a stay at
 /// the switch of eight times it takes one doubling back.

@@ -39,7 +39,7 @@ class RoundTrip {
   TimeNs deviation_ = 0;
 };
 
-/// How many of a worker's slots may have a turn under way (SWITCH.md, section 5, "Congestion"): c halves at a timeout or a
+/// How many of a worker's slots may have a turn under way (S5.8): c halves at a timeout or a
 /// mark, once in a round trip; c turns in a row that were sent once only add one.
 ///
 /// An answer that is held back still goes out after a round trip: other workers' slots wait for it, and two workers

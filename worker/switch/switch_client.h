@@ -20,8 +20,8 @@
 #include "worker/switch/handover.h"
 #include "worker/switch/round_trip.h"
 
-/// The worker's side of the switch protocol, for one tensor (or part) of one job: a pure state machine. Normative: SWITCH.md,
-/// sections 1, 2, 5, 6; what it leaves open is settled in worker/switch/DESIGN.md.
+/// The worker's side of the switch protocol, for one tensor (or part) of one job: a pure state machine. Normative: S1,
+/// S2, S5, S6; what they leave open is settled in worker/switch/DESIGN.md.
 namespace millrace::worker {
 
 /// What a job asks of its sums.

@@ -1,4 +1,4 @@
-// What becomes of what a worker sent: rules 4, 6, 9b and 9c of ROUNDS.md.
+// What becomes of what a worker sent: R4, R6, R9b, R9c.
 
 #include "tests/models/rounds/moves.h"
 
@@ -77,7 +77,7 @@ bool Moves::counted_since(const Shard& shard, int w, int next) const {
   return false;
 }
 
-// 9c: `next` steps are in the weights that it goes on with.
+// R9c: `next` steps are in the weights that it goes on with.
 void Moves::settle_expelled(WorkerPart& mine, int w, int next, int snapshot_kept, const Shard& shard) const {
   for (int step = 0; step < kSteps; ++step) {
     if (mine.outstanding[step] == 0) continue;
@@ -91,7 +91,7 @@ void Moves::settle_expelled(WorkerPart& mine, int w, int next, int snapshot_kept
   }
 }
 
-// 9c when asynchronous.
+// R16c.
 void Moves::settle_expelled_asynchronous(WorkerPart& mine, int w, int next, int snapshot_kept,
                                          const Shard& shard) const {
   for (int slot = 0; slot < kSteps; ++slot) {

@@ -142,7 +142,7 @@ std::string help() {
     const bool flag = std::holds_alternative<bool*>(option.target);
     text += fmt::format("  {:<26} {}\n", fmt::format("--{}{}", option.name, flag ? "" : " N"), option.meaning);
   }
-  text += "\nRules, and where ROUNDS.md has them:\n";
+  text += "\nRules, and where protocol/ROUNDS.md has them:\n";
   for (size_t rule = 0; rule < static_cast<size_t>(Rule::kCount); ++rule) {
     const RuleText& one = text_of(static_cast<Rule>(rule));
     text += fmt::format("  {:<20} {:<10} {}\n", one.name, one.where, one.sentence);

@@ -1,4 +1,4 @@
-// Coming (back) in, and catching up: rules 6 and 9 of ROUNDS.md.
+// Coming (back) in, and catching up: R6, R9.
 
 #include "tests/models/rounds/moves.h"
 
@@ -40,7 +40,7 @@ bool Moves::on_log(const State& state, int w, int part, const Shard& shard) cons
          is_ancestor(state.table, part, mine.lineage);
 }
 
-// 9d: with its own weights, because the part's shard keeps all that they lack.
+// R9d: with its own weights, because the part's shard keeps all that they lack.
 bool Moves::can_go_on(int w, int part) const {
   const Shard& shard = now().current(part);
   if (!on_log(now(), w, part, shard)) return false;
@@ -101,7 +101,7 @@ void Moves::settle(Successor& successor, int w, int part, const Log& weights, in
   if (!on(Rule::kPartLineage)) me.job_lineage = state.table.lineages;
 }
 
-// 9e: it takes part from one step on, the same in all parts.
+// R9e: it takes part from one step on, the same in all parts.
 void Moves::become_synced(State& state, int w) const {
   Worker& me = state.worker[w];
   me.standing = Standing::kSynced;

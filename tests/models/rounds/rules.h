@@ -59,7 +59,7 @@ enum class Rule : uint8_t {
 
 struct RuleText {
   std::string_view name;
-  std::string_view where;     ///< in ROUNDS.md; "new": found by this model
+  std::string_view where;     ///< anchors of protocol/ROUNDS.md
   std::string_view sentence;  ///< the rule
 };
 

@@ -1,4 +1,4 @@
-// What an active shard does: rules 2, 3, 5 and 6 of ROUNDS.md.
+// What an active shard does: R2, R3, R5, R6.
 
 #include "tests/models/rounds/moves.h"
 

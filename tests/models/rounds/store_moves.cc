@@ -63,7 +63,7 @@ void Moves::start_from_store(State& state, int part, int life) const {
   shard.log = shard.weights = saved.weights;
 }
 
-// The cut takes the stores of all parts; nobody is synced by it, all come back by 9.
+// The cut takes the stores of all parts; nobody is synced by it, all rejoin (R9).
 void Moves::cut_to_stores(int part, int life) {
   State& state = add(Move::kCutToStore, life, part).state;
   std::array<uint8_t, kParts> parents{};

@@ -1,4 +1,4 @@
-// A shard's end and its successor, the cut, and reading the table: rules 7, 8 and 10 of ROUNDS.md.
+// A shard's end and its successor, the cut, and reading the table: R7, R8, R10.
 
 #include "tests/models/rounds/moves.h"
 

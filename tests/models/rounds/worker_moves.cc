@@ -1,4 +1,4 @@
-// What workers do: rules 1, 4, 7 and the first half of 9 of ROUNDS.md.
+// What workers do: R1, R4, R7b and the beginning of R9.
 
 #include "tests/models/rounds/moves.h"
 

@@ -1,9 +1,9 @@
-"""Role combine: a rack's switch adds up, the shard decides (switch_agg/DESIGN.md, "Rules that differ from SWITCH.md section 7").
+"""Role combine: a rack's switch adds up, the shard decides (protocol/SWITCH.md, S7).
 
-Workers A (two fragments) and B (one) are in a rack, C sends to the shard. One slot, turns one after another, one epoch: what an epoch
-does is SWITCH.md's models' to check. The rack's group travels in two parts. Rack and shard may restart. What was ever sent may
-arrive at any time, several times, or never. A unit that the rack hands on raw is the same as one that its worker sent past it, so there
-is one kind of raw unit.
+Workers A (two fragments) and B (one) are in a rack, C sends to the shard. One slot, turns one after another, one
+epoch: what an epoch does is no concern of this model. The rack's group travels in two parts. Rack and shard may
+restart. What was ever sent may arrive at any time, several times, or never. A unit that the rack hands on raw is the
+same as one that its worker sent past it, so there is one kind of raw unit.
 
 The one index that matters is in A's and C's contributions: a rack that re-selects may cut it ("cut"), C brings it into the update all the same.
 
@@ -14,7 +14,7 @@ A rule can be left out (--without), to see what it prevents:
   past         nothing goes past the rack, nor raw
   mask         a worker infers from the update alone what was applied
   in-result    which entries the rack kept is not in the result: receipts tell it, from the rack, or from the shard as long as it has the
-               result (SWITCH.md, section 7, as it stands)
+               result (what S7.5 replaced)
 """
 
 import argparse

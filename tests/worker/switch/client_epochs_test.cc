@@ -1,4 +1,4 @@
-// Challenge, hello, welcome; epochs, lives, suspicion: SWITCH.md, sections 5 and 6.
+// Challenge, hello, welcome; epochs, lives, suspicion: S5, S6.
 #include <gtest/gtest.h>
 
 #include "tests/worker/switch/scripted_switch.h"

@@ -1,4 +1,4 @@
-// Packets that the network marked instead of dropping them (ECN): SWITCH.md, section 5, "Congestion".
+// Packets that the network marked instead of dropping them (ECN): S5.9.
 #include <gtest/gtest.h>
 
 #include "tests/support/switch_client_peek.h"

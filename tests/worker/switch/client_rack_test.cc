@@ -1,4 +1,4 @@
-// A worker whose contributions go through a rack's switch (switch_agg/DESIGN.md, "Role combine").
+// A worker whose contributions go through a rack's switch (S7.6, S7.7).
 #include <gtest/gtest.h>
 
 #include <limits>

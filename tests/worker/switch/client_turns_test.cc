@@ -1,4 +1,4 @@
-// Steps, turns, resends, congestion: SWITCH.md, sections 1.2, 1.4 and 5.
+// Steps, turns, resends, congestion: S1.2, S1.4, S5.
 #include <gtest/gtest.h>
 
 #include <limits>

@@ -29,7 +29,7 @@ CodedUnion coded_union(const ServeJob& job, const std::vector<std::vector<uint32
 /// hardly any entry is missing that is well over its rack's own threshold (the k-th share largest) and over the decider's.
 ///
 /// share   entries that a rack keeps of its sums.
-/// Source  switch_agg/DESIGN.md, "Role combine".
+/// Source  protocol/SWITCH.md (S7).
 ServeVerdict judge_cut_update(const ServeJob& job, const std::vector<std::vector<uint32_t>>& racks, uint64_t share,
                               uint32_t round, const StreamView& update);
 
