@@ -15,6 +15,7 @@ import re
 import sys
 from dataclasses import dataclass
 
+import citations
 import cpp_text
 import local_names
 
@@ -114,6 +115,7 @@ RULES = {
     "whitespace": "no trailing blanks, tabs or carriage returns; one newline at the end",
     "allowed": "every line of allowed.txt is used",
     "ratchet": "long_functions.txt only shrinks",
+    "citation": "a publication is cited by a key of kernels/REFERENCES.md, and each of its entries is cited",
     "local-name": "a name that a source file keeps to itself is unique within its folder (unity builds compile several files as one)",
 } | {name: sentence for name, _, _, _, sentence in BANNED}
 
@@ -243,6 +245,12 @@ def check_local_names(texts):
         yield Finding(path, name.line, "local-name", f"{name.name} is a name of {other} too: rename one, or share it in a header")
 
 
+def check_citations(texts):
+    """Findings of citations without an entry, in another form than [Key12, place], and of entries that nothing cites."""
+    for path, line, sentence in citations.check(texts):
+        yield Finding(path, line, "citation", sentence)
+
+
 def read_allowed(text):
     """Lines `rule path-pattern reason…`; # starts a comment."""
     allowed = []
@@ -330,6 +338,7 @@ def main():
     texts = {path: read(os.path.join(arguments.root, path)) for path in files_of(arguments.root) if not path.startswith("tests/lint/")}
     findings = [finding for path, text in texts.items() for finding in lint_text(path, text, ratchet)]
     findings += check_local_names(texts)
+    findings += check_citations(texts)
     findings += [
         Finding(path, 1, "ratchet", f"{name}: the file is gone, run --update-ratchet")
         for path, name in ratchet if not os.path.exists(os.path.join(arguments.root, path))

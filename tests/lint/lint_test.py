@@ -59,7 +59,7 @@ class EachRule(unittest.TestCase):
                 self.assertEqual(rules_of(path, text, ratchet), [rule])
 
     def test_HasASnippet(self):
-        self.assertEqual(set(lint.RULES) - set(CAUGHT), {"allowed", "local-name"})
+        self.assertEqual(set(lint.RULES) - set(CAUGHT), {"allowed", "local-name", "citation"})
 
 
 class Includes(unittest.TestCase):
@@ -176,6 +176,64 @@ class LocalNames(unittest.TestCase):
         self.assertEqual(self.clashing(**{"tests/a": printer, "tests/b": printer}), [])
 
 
+class Citations(unittest.TestCase):
+    ENTRIES = ('- <a id="SparCML19"></a>**[SparCML19]** A. "T". 2019.\n- <a id="RedSync19"></a>**[RedSync19]** B. "U". 2019.\n'
+               '- <a id="RFC1071"></a>**[RFC1071]** C. "V". 1988.\n')
+    CITES_ALL = "[SparCML19, 5.3], [RedSync19, algorithm 4], [RFC1071]\n"
+
+    def found(self, path, text, entries=ENTRIES):
+        texts = {"kernels/REFERENCES.md": entries, "README.md": self.CITES_ALL, path: text}
+        return [(finding.path, finding.line) for finding in lint.check_citations(texts)]
+
+    def test_AKeyOfTheListIsFreeInEveryKindOfFile(self):
+        for path, text in (("kernels/a.h", "/// Source   [SparCML19, 5.3.2]; [RFC1071].\n"), ("kernels/a.cc", 'auto s = "x [RedSync19, 2.1]: y";\n'),
+                           ("kernels/a.cc", "// [RedSync19,\n// algorithm 4]\n"), ("tests/a.py", '"""[SparCML19, figures 1 and 7]: x."""\n'),
+                           ("a/b.md", "| x | [SparCML19, 5.1], [RedSync19, equations 1 and 2] |\n"), ("a/b.sh", "x=1  # [RFC1071, 2]\n")):
+            with self.subTest(path=path, text=text):
+                self.assertEqual(self.found(path, text), [])
+
+    def test_AKeyWithoutAnEntryIsCaughtInEveryKindOfFile(self):
+        for path, text, line in (("kernels/a.h", "\n/// Source   [SparCML21, 5.3.2].\n", 2), ("kernels/a.cc", 'auto s = "[Knuth97]: y";\n', 1),
+                                 ("kernels/a.cc", "/* x\n * [Nobody20,\n * 3] */\n", 2), ("tests/a.py", "# x\nY = 'see [RFC9999]'\n", 2),
+                                 ("tests/a.py", '"""x\n[Nobody20, 3]."""\n', 2), ("a/b.md", "x\n\n([Nobody20])\n", 3),
+                                 ("a/b.sh", "# [Nobody20, 2]\n", 1), ("CMakeLists.txt", "x(y) # [Nobody20, 2]\n", 1)):
+            with self.subTest(path=path, text=text):
+                self.assertEqual(self.found(path, text), [(path, line)])
+
+    def test_AKeyInOtherLettersIsCaught(self):
+        self.assertEqual(self.found("kernels/a.h", "/// [sparcml19, 5.3] and [SPARCML19]\n"), [("kernels/a.h", 1)] * 2)
+
+    def test_ACitationInAnotherFormIsCaught(self):
+        for form in ("sparcml.txt, section 5.3", "redsync.txt", "redsync.pdf", "unheard-of.txt, algorithm 2", "gspar.txt, (4)",
+                     "Lin et al. 2018", "RFC 1071", "SparCML 5.3.1", "RedSync's algorithm 4", "Ok-Topk, table 1", "GSpar appendix B"):
+            for path, text in (("kernels/a.cc", f"// as {form} has it\n"), ("kernels/a.cc", f'auto s = "{form}";\n'), ("a/b.md", f"({form})\n"),
+                               ("tests/a.py", f"# {form}\n")):
+                with self.subTest(path=path, text=text):
+                    self.assertEqual(self.found(path, text), [(path, 1)])
+
+    def test_BracketsThatCiteNothingAreFree(self):
+        for path, text in (("kernels/a.cc", "int x = table[Word12, 3] + f()[Word12];\nauto l = [Index64] {};\n"), ("tests/a.py", "x = [Thing12, 3]\n"),
+                           ("kernels/a.h", "/// values [n] f32; bytes[Word12]; [U32]; [2001:db8::1]; rule [9c]; [i16]\n"),
+                           ("a/b.md", "[Chapter12](a.md), [N] f32, `x[Word12]`\n"), ("a/b.sh", '[[ "$x" = [Abcd12] ]]\n')):
+            with self.subTest(path=path, text=text):
+                self.assertEqual(self.found(path, text), [])
+
+    def test_NamesOfSystemsAndOfFilesAreFree(self):
+        for text in ("Ok-Topk 2.8 × as fast", "RedSync's selections; GSpar's baseline; SparCML, 8 hosts at 1 Gbit/s", "CMakeLists.txt, line 3",
+                     "tests/lint/allowed.txt holds exceptions", "a table 4 bytes wide", "SWITCH.md, section 6"):
+            with self.subTest(text):
+                self.assertEqual(self.found("kernels/a.h", f"/// {text}\n"), [])
+
+    def test_AnEntryThatNothingCitesIsCaught(self):
+        entries = self.ENTRIES + '- <a id="Nobody20"></a>**[Nobody20]** D. "W". 2020. [Nobody20]\n'
+        self.assertEqual(self.found("kernels/a.h", "int nobody20[Nobody20];\n", entries), [("kernels/REFERENCES.md", 4)])
+
+    def test_AnEntryOfTheWrongFormOrTwiceIsCaught(self):
+        for entry in ("- [SparCML19] A.\n", '- <a id="SparCML18"></a>**[SparCML19]** A.\n', self.ENTRIES.split("\n")[0] + "\n"):
+            with self.subTest(entry):
+                self.assertEqual(self.found("kernels/a.h", "int x;\n", self.ENTRIES + entry), [("kernels/REFERENCES.md", 4)])
+
+
 class Exceptions(unittest.TestCase):
     FINDING = lint.Finding("server/main.cc", 3, "print", "x")
 
@@ -197,7 +255,7 @@ class CommandLine(unittest.TestCase):
             lint_folder = Path(root) / "tests/lint"
             lint_folder.mkdir(parents=True)
             here = Path(__file__).parent
-            for name in ("lint.py", "cpp_text.py", "local_names.py"):
+            for name in ("lint.py", "citations.py", "cpp_text.py", "local_names.py"):
                 (lint_folder / name).write_text((here / name).read_text())
             (lint_folder / "allowed.txt").write_text("")
             (lint_folder / "long_functions.txt").write_text("# head\n")
@@ -216,6 +274,11 @@ class CommandLine(unittest.TestCase):
         run = self.run_on({"kernels/a.cc": text, "kernels/b.cc": text})
         self.assertEqual(run.returncode, 1)
         self.assertIn("kernels/b.cc:2: local-name:", run.stdout)
+
+    def test_ACitationWithoutAnEntryFailsTheRun(self):
+        run = self.run_on({"kernels/a.cc": "// [Nobody20, 3]\n"})
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("kernels/a.cc:1: citation:", run.stdout)
 
     def test_ACleanTreePasses(self):
         run = self.run_on({"kernels/a.cc": "int x;\n", "kernels/a.h": HEADER})
