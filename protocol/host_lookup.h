@@ -25,8 +25,8 @@ struct HostAddress {
 
 using HostResolver = std::function<Result<std::vector<HostAddress>>(const std::string& host)>;
 
-/// Returns every address of `host`, IPv4 and IPv6, each once, in the order of the system's preference (RFC 6724). Addresses of
-/// a family that this machine does not have are left out, unless there are no others.
+/// Returns every address of `host`, IPv4 and IPv6, each once, in the order of the system's preference [RFC6724].
+/// Addresses of a family that this machine does not have are left out, unless there are no others.
 ///
 /// host     a name, or a number without brackets.
 /// Cost     a number: nothing. A name: the system's resolver, which may take seconds.

@@ -82,9 +82,9 @@ enum class NonFinite : uint8_t {
 /// What a worker adds to a gradient before it enters the residual (worker/DESIGN.md, "What enters").
 enum class Momentum : uint8_t {
   kNone = 1,
-  kCorrection = 2,       ///< velocity = factor * velocity + gradient, and the velocity enters (RedSync, algorithm 4)
+  kCorrection = 2,       ///< velocity = factor * velocity + gradient, and the velocity enters [RedSync19, algorithm 4]
   kNesterov = 3,         ///< gradient + factor * velocity enters
-  kNesterovPrinted = 4,  ///< gradient + velocity enters: RedSync's algorithm 4 as it is printed
+  kNesterovPrinted = 4,  ///< gradient + velocity enters: [RedSync19, algorithm 4] as it is printed
 };
 
 struct MomentumSpec {

@@ -18,7 +18,7 @@ namespace millrace::server {
 /// Splits `take` over holders in proportion to what each has, by largest remainder; equal remainders: the lower holder.
 /// The parts sum exactly to min(take, sum of in_bin) and none is over its in_bin.
 ///
-/// Source   oktopk.txt, section 3.1.3 (global top-k values); the quota is Millrace's own: ties must not make an update
+/// Source   [OkTopk22, 3.1.3] (global top-k values); the quota is Millrace's own: ties must not make an update
 ///          larger than k.
 std::vector<uint64_t> split_take(uint64_t take, std::span<const uint64_t> in_bin);
 

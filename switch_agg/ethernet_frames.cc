@@ -98,7 +98,7 @@ void put_ipv4_header(const Ipv4Route& route, size_t total_bytes, std::span<uint8
   out[0] = 0x45;
   out[1] = static_cast<uint8_t>(route.ecn);
   put_word(out, 2, static_cast<uint16_t>(total_bytes));
-  put_word(out, 4, 0);  // no identification: it is never fragmented (RFC 6864)
+  put_word(out, 4, 0);  // no identification: it is never fragmented [RFC6864]
   put_word(out, 6, kDontFragment);
   out[8] = kTimeToLive;
   out[9] = route.protocol;
@@ -111,7 +111,7 @@ void put_ipv4_header(const Ipv4Route& route, size_t total_bytes, std::span<uint8
 }  // namespace
 
 uint64_t internet_sum(ByteSpan bytes) {
-  // Sums of byte-swapped words are the byte-swapped sum (RFC 1071, section 2): words are added as they lie in memory, and the
+  // Sums of byte-swapped words are the byte-swapped sum [RFC1071, 2]: words are added as they lie in memory, and the
   // result is swapped once. 2^64 is 1 modulo 2^16 - 1: a carry out of a sum of u64 counts as 1.
   uint64_t even = 0;
   uint64_t odd = 0;

@@ -83,7 +83,7 @@ void build_arp_question(const WireAddress& self, const Ipv4Address& wanted, std:
 /// small for it.
 std::optional<size_t> answer_echo(ByteSpan frame, const WireAddress& self, std::span<uint8_t> out);
 
-/// RFC 1071: the one's complement sum of big-endian 16-bit words, an odd last byte padded with zero, not yet inverted.
+/// [RFC1071]: the one's complement sum of big-endian 16-bit words, an odd last byte padded with zero, not yet inverted.
 /// Sums of several pieces add up where every piece but the last has an even length.
 uint64_t internet_sum(ByteSpan bytes);
 /// Folded and inverted.

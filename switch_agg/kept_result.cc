@@ -80,8 +80,7 @@ uint32_t KeptResult::encode(const DatagramHeader& header, const protocol::Result
                             const protocol::WindowCodecs& codecs, uint32_t window_indices, const Sums& sums) {
   const uint32_t left_out = encode_from(0, header, terms, codecs, window_indices, sums);
   if (left_out == 0) return 0;
-  // Multiples of the golden ratio spread evenly, whatever the number of entries (Knuth, The Art of Computer Programming
-  // 3, 6.4).
+  // Multiples of the golden ratio spread evenly, whatever the number of entries [Knuth98, 6.4].
   const uint64_t place = uint64_t{header.step} * 0x9E37'79B9 % 0x1'0000'0000;
   return encode_from(place * sums.indices.size() >> 32, header, terms, codecs, window_indices, sums);
 }

@@ -5,7 +5,8 @@
 namespace millrace {
 namespace {
 
-/// Bytes of the well-formed UTF-8 character at the start of `rest` (RFC 3629: no overlong forms, no surrogates); 0: none.
+/// Bytes of the well-formed UTF-8 character at the start of `rest`; 0: none. [RFC3629]: no overlong forms, no
+/// surrogates.
 size_t character_bytes(std::string_view rest) {
   const auto at = [&](size_t i) { return static_cast<uint8_t>(rest[i]); };
   const auto continues = [&](size_t i, uint8_t low, uint8_t high) {

@@ -6,7 +6,7 @@
 
 namespace millrace {
 
-/// Key of a counter-based generator (Philox4x32-10, Salmon et al., SC'11; library Random123). Equal (key, counter) gives
+/// Key of a counter-based generator (Philox4x32-10 [Philox11]; library Random123). Equal (key, counter) gives
 /// equal bits on every machine, whatever the order of the calls: quantizers draw by global index, so a result does not
 /// depend on how a tensor is cut.
 struct RandomKey {
@@ -34,11 +34,11 @@ class RandomSequence {
   explicit RandomSequence(RandomKey key, uint64_t stream = 0) : key_(key), stream_(stream) {}
   uint32_t next_u32();
   uint64_t next_u64();
-  /// Uniform in [0, bound), bound >= 1; without modulo bias worth the name (Lemire's multiply-shift on 64 bits).
+  /// Uniform in [0, bound), bound >= 1; without modulo bias worth the name (multiply-shift on 64 bits, [Lemire19]).
   uint64_t next_below(uint64_t bound);
   /// Uniform in [0, 1), 53 bits.
   double next_unit();
-  /// Standard normal (Box-Muller).
+  /// Standard normal [BoxMuller58].
   double next_normal();
 
  private:

@@ -16,7 +16,7 @@ class AdaptiveIndexCodec final : public IndexCodec {
   IndexCodecId id() const override { return IndexCodecId{9}; }
   std::string_view name() const override { return "adaptive"; }
   std::string_view paper() const override {
-    return "ours: gaps by what the gaps before them let expect, in asymmetric numeral systems (Duda 2013)";
+    return "ours: gaps by what the gaps before them let expect, in asymmetric numeral systems [ANS13]";
   }
   bool lossless() const override { return true; }
 

@@ -69,7 +69,7 @@ struct AdaptiveAlphabet {
 };
 AdaptiveAlphabet adaptive_alphabet(uint32_t shape, uint32_t context);
 
-/// Which symbol each state of a context's decoder stands for: the spread of FSE (Collet 2013).
+/// Which symbol each state of a context's decoder stands for: the spread of FSE [FSE13].
 std::array<uint8_t, kAdaptiveStates> adaptive_spread(const AdaptiveAlphabet& alphabet);
 
 /// A state of the decoder: what it stands for, and the state behind it.

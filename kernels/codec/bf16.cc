@@ -19,7 +19,7 @@ class Bf16ValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{4}; }
   std::string_view name() const override { return "bf16"; }
-  std::string_view paper() const override { return "bfloat16, rounded at random; SparCML 6"; }
+  std::string_view paper() const override { return "bfloat16, rounded at random; [SparCML19, 6]"; }
   bool lossless(const CodecSpec&) const override { return false; }
   bool contraction(const CodecSpec&) const override { return true; }
   bool unbiased(const CodecSpec&) const override { return true; }

@@ -11,7 +11,7 @@ class BitmapIndexCodec final : public IndexCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId::kBitmap; }
   std::string_view name() const override { return "bitmap"; }
-  std::string_view paper() const override { return "DeepReduce 3: bit string of the dimension"; }
+  std::string_view paper() const override { return "[DeepReduce21, 3]: bit string of the dimension"; }
   bool lossless() const override { return true; }
 
   uint64_t bytes_estimate(uint64_t, uint64_t dimension, const CodecSpec&) const override { return (dimension + 7) / 8; }

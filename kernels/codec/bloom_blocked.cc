@@ -79,9 +79,7 @@ class BloomBlockedIndexCodec final : public IndexCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId{20}; }
   std::string_view name() const override { return "bloom_blocked"; }
-  std::string_view paper() const override {
-    return "Putze, Sanders and Singler 2007: blocked Bloom filter; DeepReduce's P0";
-  }
+  std::string_view paper() const override { return "[Putze07]: blocked Bloom filter; DeepReduce's P0"; }
   bool lossless() const override { return false; }
   uint64_t dimension_max() const override { return kBloomDimensionMax; }
   bool takes_rate() const override { return true; }

@@ -10,9 +10,9 @@
 namespace millrace {
 
 /// Size and number of hash functions for a false positive rate. Up to a rate of 1/2 by the optimal formulas, m = n ln(1/rate) /
-/// (ln 2)^2 and k = m / n ln 2 (DeepReduce 4 and 9.2). Above it the optimal k is under 1, and a filter has at least one hash
-/// function: m = n / -ln(1 - rate), the fewest bits with which one has that rate (DeepReduce's formula would give fewer, and at
-/// 0.9 a rate of 0.99). Both are the same at 1/2. At least one word.
+/// (ln 2)^2 and k = m / n ln 2 [DeepReduce21, 4, 9.2]. Above it the optimal k is under 1, and a filter has at least one
+/// hash function: m = n / -ln(1 - rate), the fewest bits with which one has that rate (DeepReduce's formula would give
+/// fewer, and at 0.9 a rate of 0.99). Both are the same at 1/2. At least one word.
 struct BloomShape {
   uint64_t bits = 0;
   uint32_t probes = 0;

@@ -10,7 +10,7 @@ class BloomLeftIndexCodec final : public BloomPolicyCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId{17}; }
   std::string_view name() const override { return "bloom_left"; }
-  std::string_view paper() const override { return "DeepReduce 10.4: deterministic policy, leftmost"; }
+  std::string_view paper() const override { return "[DeepReduce21, 10.4]: deterministic policy, leftmost"; }
 
  protected:
   std::unique_ptr<BloomPicker> picker(const BloomPickInput& input) const override {

@@ -9,7 +9,7 @@ class BloomMiddleIndexCodec final : public BloomPolicyCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId{18}; }
   std::string_view name() const override { return "bloom_middle"; }
-  std::string_view paper() const override { return "DeepReduce 10.4: deterministic policy, middle"; }
+  std::string_view paper() const override { return "[DeepReduce21, 10.4]: deterministic policy, middle"; }
 
  protected:
   std::unique_ptr<BloomPicker> picker(const BloomPickInput& input) const override {

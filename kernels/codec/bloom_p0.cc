@@ -8,13 +8,13 @@ namespace {
 
 constexpr size_t kSeedBytes = 8;
 
-/// Every index that the filter knows. That they are r + rate (d - r) at most (DeepReduce, lemma 5) holds in the mean: of a
-/// draw of the hash functions they may be more.
+/// Every index that the filter knows. That they are r + rate (d - r) at most [DeepReduce21, lemma 5] holds in the mean:
+/// of a draw of the hash functions they may be more.
 class BloomP0IndexCodec final : public IndexCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId::kBloom; }
   std::string_view name() const override { return "bloom_p0"; }
-  std::string_view paper() const override { return "DeepReduce 4: Bloom filter, policy P0"; }
+  std::string_view paper() const override { return "[DeepReduce21, 4]: Bloom filter, policy P0"; }
   bool lossless() const override { return false; }
   uint64_t dimension_max() const override { return kBloomDimensionMax; }
   bool takes_rate() const override { return true; }

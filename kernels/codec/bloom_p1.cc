@@ -7,8 +7,8 @@ namespace {
 
 constexpr uint64_t kBloomP1PickStream = 0x7031;  // "p1": apart from the hash functions, which the same seed draws
 
-/// Each of the positives with the chance that is left over the number that is left (Knuth 3.4.2, algorithm S): every set of
-/// `count` is as likely, and one pass and no memory suffice.
+/// Each of the positives with the chance that is left over the number that is left [Knuth97, 3.4.2, algorithm S]: every
+/// set of `count` is as likely, and one pass and no memory suffice.
 class RandomPicker final : public BloomPicker {
  public:
   explicit RandomPicker(const BloomPickInput& input)
@@ -31,7 +31,7 @@ class BloomP1IndexCodec final : public BloomPolicyCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId{15}; }
   std::string_view name() const override { return "bloom_p1"; }
-  std::string_view paper() const override { return "DeepReduce 4: Bloom filter, policy P1"; }
+  std::string_view paper() const override { return "[DeepReduce21, 4]: Bloom filter, policy P1"; }
 
  protected:
   std::unique_ptr<BloomPicker> picker(const BloomPickInput& input) const override {

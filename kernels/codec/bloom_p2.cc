@@ -12,8 +12,8 @@ namespace {
 
 constexpr uint64_t kBloomP2PickStream = 0x7032;  // "p2": apart from the hash functions, which the same seed draws
 
-/// DeepReduce, algorithm 1. Every bit of the filter has a conflict set: the positives that it was set by, or seems to be. A
-/// set of one is no false positive. Smallest sets first, one index is drawn from each, again and again.
+/// [DeepReduce21, algorithm 1]. Every bit of the filter has a conflict set: the positives that it was set by, or seems
+/// to be. A set of one is no false positive. Smallest sets first, one index is drawn from each, again and again.
 ///
 /// Differs from the paper where that draws from an empty set (line 11, once line 10 has taken away all that a set has) and
 /// where it takes more than r (its while looks only after all sets): an empty set is dropped, and the choice ends with the
@@ -102,7 +102,7 @@ class BloomP2IndexCodec final : public BloomPolicyCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId{16}; }
   std::string_view name() const override { return "bloom_p2"; }
-  std::string_view paper() const override { return "DeepReduce 4, algorithm 1: Bloom filter, policy P2"; }
+  std::string_view paper() const override { return "[DeepReduce21, 4, algorithm 1]: Bloom filter, policy P2"; }
 
  protected:
   /// Conflict sets have positives * probes members. A filter that is half full has rate * d = d / 2^probes false positives,

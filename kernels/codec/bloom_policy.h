@@ -23,8 +23,8 @@ struct BloomPickInput {
   uint64_t count = 0;      ///< to take of them, at most all
 };
 
-/// A Bloom filter of which as many indices are decoded as went in (DeepReduce 4 and 10.4): a policy is a file with the choice.
-/// The code is seed u64, positives u32 and the filter. That the number of positives travels saves the decoder
+/// A Bloom filter of which as many indices are decoded as went in [DeepReduce21, 4, 10.4]: a policy is a file with the
+/// choice. The code is seed u64, positives u32 and the filter. That the number of positives travels saves the decoder
 /// a scan, and tells it how much to hold.
 class BloomPolicyCodec : public PickingIndexCodec {
  public:

@@ -9,7 +9,7 @@ class BloomRightIndexCodec final : public BloomPolicyCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId{19}; }
   std::string_view name() const override { return "bloom_right"; }
-  std::string_view paper() const override { return "DeepReduce 10.4: deterministic policy, rightmost"; }
+  std::string_view paper() const override { return "[DeepReduce21, 10.4]: deterministic policy, rightmost"; }
 
  protected:
   std::unique_ptr<BloomPicker> picker(const BloomPickInput& input) const override {

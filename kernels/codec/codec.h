@@ -19,7 +19,7 @@ enum class IndexCodecId : uint8_t {
   kRaw = 1,     ///< u32 each
   kBitmap = 2,  ///< one bit per index of the dimension
   kGap = 3,     ///< Rice-coded gaps, entropy-near for uniform indices
-  kBloom = 4,   ///< Bloom filter, policy P0 (DeepReduce 4)
+  kBloom = 4,   ///< Bloom filter, policy P0 [DeepReduce21, 4]
 };
 
 /// How values become bytes. Numbers are on the wire: never reused. Each codec says its own, in its file, as index codecs do.
@@ -38,7 +38,7 @@ struct CodecSpec {
   double bloom_false_positive_rate = 0.001;  ///< kBloom: in [1e-9, 1)
   uint32_t qsgd_bits = 4;                    ///< kQsgd, quantile: 2 to 8
   uint32_t bucket_size = 512;                ///< values that share a scale, of the quantizers that have buckets
-  bool qsgd_scale_max = true;                ///< true: bucket maximum; false: L2 norm (the paper)
+  bool qsgd_scale_max = true;                ///< true: bucket maximum; false: L2 norm [QSGD17]
   double sparsity_multiplier = 1.75;         ///< three_lc: of the largest magnitude, in [1, 2); 3LC's s
 
   bool operator==(const CodecSpec&) const = default;
@@ -69,7 +69,7 @@ class IndexCodec {
   virtual ~IndexCodec() = default;
   virtual IndexCodecId id() const = 0;
   virtual std::string_view name() const = 0;
-  virtual std::string_view paper() const = 0;
+  virtual std::string_view paper() const = 0;  ///< "[SparCML19, 5.1]: index-value pairs" (kernels/REFERENCES.md)
   virtual bool lossless() const = 0;
 
   /// The largest dimension that encode() and decode() take.
@@ -101,7 +101,7 @@ class ValueCodec {
   virtual ~ValueCodec() = default;
   virtual ValueCodecId id() const = 0;
   virtual std::string_view name() const = 0;
-  virtual std::string_view paper() const = 0;
+  virtual std::string_view paper() const = 0;  ///< "[SparCML19, 5.1]: index-value pairs" (kernels/REFERENCES.md)
   virtual bool lossless(const CodecSpec& spec) const = 0;
 
   /// What a job may do with the error. A contraction has |v - decoded| <= c |v| with c < 1 over a stream (in expectation, where
@@ -178,7 +178,8 @@ struct CodedStream : StreamCoding {
 ///
 /// selected  well-formed; a dense stream uses no index codec.
 /// original  what the entries were selected from (the accumulator, the whole sum): fills entries that an index codec adds
-///           (DeepReduce 4, policy P0). Dense or sparse; absent entries are 0. Empty dimension (0): added entries are 0.
+///           ([DeepReduce21, 4], policy P0). Dense or sparse; absent entries are 0. Empty dimension (0): added entries
+///           are 0.
 /// Errors    as the codecs'.
 Result<CodedStream> encode_stream(const StreamView& selected, const StreamView& original, const EncodeOptions& options);
 

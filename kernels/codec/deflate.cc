@@ -67,14 +67,17 @@ Status malformed_deflate() {
   return fail(ErrorCode::kMalformed, "deflate: cut off, no Deflate code, or not as long as the values");
 }
 
-/// The values' bytes, plane by plane, each by itself in RFC 1951's Deflate where that is shorter. The paper deflates values as
-/// they lie: of the largest 1 % of the traces that takes 27 bits a value, measured offline; planes take 22.5 to 22.9. The lower
-/// bytes of a mantissa are noise, that of the exponent takes a bit or two. Lossless: NaN and infinity pass, as with raw.
+/// The values' bytes, plane by plane, each by itself in Deflate [RFC1951] where that is shorter. The paper deflates
+/// values as they lie: of the largest 1 % of the traces that takes 27 bits a value, measured offline; planes take 22.5
+/// to 22.9. The lower bytes of a mantissa are noise, that of the exponent takes a bit or two. Lossless: NaN and
+/// infinity pass, as with raw.
 class DeflateValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{9}; }
   std::string_view name() const override { return "deflate"; }
-  std::string_view paper() const override { return "DeepReduce 11: Deflate of values; libdeflate, by planes of bytes"; }
+  std::string_view paper() const override {
+    return "[DeepReduce21, 11]: Deflate of values; libdeflate, by planes of bytes";
+  }
   bool lossless(const CodecSpec&) const override { return true; }
   uint64_t bytes_max(uint64_t count, const CodecSpec&) const override {
     // A deflated plane is shorter than it was, but has a length.

@@ -25,7 +25,7 @@ class DeltaBinaryIndexCodec final : public IndexCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId{21}; }
   std::string_view name() const override { return "delta_binary"; }
-  std::string_view paper() const override { return "SketchML 3.4 (Jiang et al., SIGMOD 2018): delta-binary encoding"; }
+  std::string_view paper() const override { return "[SketchML18, 3.4]: delta-binary encoding"; }
   bool lossless() const override { return true; }
 
   uint64_t bytes_estimate(uint64_t count, uint64_t dimension, const CodecSpec&) const override {

@@ -76,9 +76,7 @@ class DeltaHuffmanIndexCodec final : public GapBitsCodec<DeltaHuffman> {
  public:
   IndexCodecId id() const override { return IndexCodecId{22}; }
   std::string_view name() const override { return "delta_huffman"; }
-  std::string_view paper() const override {
-    return "SKCompress (Jiang et al., VLDBJ 2020): deltas with Huffman-coded prefixes";
-  }
+  std::string_view paper() const override { return "[SKCompress20]: deltas with Huffman-coded prefixes"; }
   uint64_t bytes_estimate(uint64_t count, uint64_t dimension, const CodecSpec&) const override {
     const double bits = std::log2(1 + mean_gap(count, dimension)) + 1.6;
     return static_cast<uint64_t>(bits * static_cast<double>(count) / 8) + 26;

@@ -1,9 +1,10 @@
-// DeepReduce 5, Fit-DExp. The paper names the model, y = a e^(bx) + c e^(dx), and not how it is fitted ("on TensorFlow, using
-// tensor operations"). Here:
+// [DeepReduce21, 5], Fit-DExp. The paper names the model, y = a e^(bx) + c e^(dx), and not how it is fitted ("on
+// TensorFlow, using tensor operations"). Here:
 //
 // - The curve is thinned to at most some hundred points, means over runs that grow with the distance from the large end.
-// - Starts: the rates of the linear equation y = A SS + B S + C x + D between y and its first and second integrals (Jacquelin
-//   2009), where they are real, and a few fixed pairs. Given the rates, the amplitudes are linear least squares.
+// - Starts: the rates of the linear equation y = A SS + B S + C x + D between y and its first and second integrals
+//   [Jacquelin09], where they are real, and a few fixed pairs. Given the rates, the amplitudes are linear least
+//   squares.
 // - From the best start Levenberg-Marquardt in (b, d), the amplitudes solved for each time. Only what is better is taken, so
 //   what does not converge is still the best that was seen.
 // - Rates that fall together, or too few points for two, leave one exponential; one rate of 0 is a constant.
@@ -119,7 +120,7 @@ std::optional<std::array<double, N>> solve(std::array<std::array<double, N + 1>,
   return solution;
 }
 
-/// Jacquelin's rates: the roots of r^2 - B r - A.
+/// The rates of [Jacquelin09]: the roots of r^2 - B r - A.
 std::optional<std::array<double, 2>> integral_rates(std::span<const Thinned> runs) {
   std::array<std::array<double, 5>, 4> rows{};
   double s = 0, ss = 0;

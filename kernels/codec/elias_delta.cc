@@ -31,7 +31,7 @@ class EliasDeltaIndexCodec final : public GapBitsCodec<EliasDelta> {
  public:
   IndexCodecId id() const override { return IndexCodecId{6}; }
   std::string_view name() const override { return "elias_delta"; }
-  std::string_view paper() const override { return "Elias 1975, delta code, of gaps"; }
+  std::string_view paper() const override { return "[Elias75]: delta code, of gaps"; }
   uint64_t bytes_estimate(uint64_t count, uint64_t dimension, const CodecSpec&) const override {
     const double n = std::log2(1 + mean_gap(count, dimension));
     return static_cast<uint64_t>((n + 2 * std::log2(1 + n) + 1) * static_cast<double>(count) / 8) + 1;

@@ -23,7 +23,7 @@ class EliasGammaIndexCodec final : public GapBitsCodec<EliasGamma> {
  public:
   IndexCodecId id() const override { return IndexCodecId{5}; }
   std::string_view name() const override { return "elias_gamma"; }
-  std::string_view paper() const override { return "Elias 1975, gamma code, of gaps"; }
+  std::string_view paper() const override { return "[Elias75]: gamma code, of gaps"; }
   uint64_t bytes_estimate(uint64_t count, uint64_t dimension, const CodecSpec&) const override {
     const double bits = 2 * std::log2(1 + mean_gap(count, dimension)) + 1;
     return static_cast<uint64_t>(bits * static_cast<double>(count) / 8) + 1;

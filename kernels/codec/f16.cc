@@ -28,14 +28,14 @@ std::optional<int> f16_exponent_of(float largest) {
   return exponent;
 }
 
-/// IEEE 754's 16 bits of value * 2^-exponent, one exponent a stream: nothing overflows, and what is within 2^-29 of the largest
-/// has 11 bits. Rounded at random, so that the mean is the value. A contraction: the error of a
+/// The binary16 of [IEEE754] of value * 2^-exponent, one exponent a stream: nothing overflows, and what is within 2^-29
+/// of the largest has 11 bits. Rounded at random, so that the mean is the value. A contraction: the error of a
 /// value is below 2^-10 of it, or below 2^-39 of the largest (of f32 2^-125, so that a stream of nothing but denormals may grow).
 class F16ValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{3}; }
   std::string_view name() const override { return "f16"; }
-  std::string_view paper() const override { return "IEEE 754 binary16, rounded at random; SparCML 6"; }
+  std::string_view paper() const override { return "[IEEE754] binary16, rounded at random; [SparCML19, 6]"; }
   bool lossless(const CodecSpec&) const override { return false; }
   bool contraction(const CodecSpec&) const override { return true; }
   bool unbiased(const CodecSpec&) const override { return true; }

@@ -12,8 +12,8 @@
 
 namespace millrace {
 
-// What the codes of fitted curves (DeepReduce 5) share. Both are biased: a value's point of the curve does not depend on
-// chance.
+// What the codes of fitted curves [DeepReduce21, 5] share. Both are biased: a value's point of the curve does not
+// depend on chance.
 
 /// The first byte of the code.
 enum class FitMode : uint8_t { kExact = 0, kFitted = 1 };
@@ -62,7 +62,7 @@ class FittedValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return Code::kId; }
   std::string_view name() const override { return Code::kName; }
-  std::string_view paper() const override { return "DeepReduce 5"; }
+  std::string_view paper() const override { return "[DeepReduce21, 5]"; }
   bool lossless(const CodecSpec&) const override { return false; }
   bool contraction(const CodecSpec&) const override { return true; }
   uint64_t bytes_max(uint64_t count, const CodecSpec&) const override {

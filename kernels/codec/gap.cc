@@ -99,7 +99,7 @@ class GapIndexCodec final : public IndexCodec {
   IndexCodecId id() const override { return IndexCodecId::kGap; }
   std::string_view name() const override { return "gap"; }
   std::string_view paper() const override {
-    return "Rice-coded gaps (Golomb 1966, Rice 1979), as DeepReduce 3 compresses keys";
+    return "Rice-coded gaps ([Golomb66], [Rice79]), as [DeepReduce21, 3] compresses keys";
   }
   bool lossless() const override { return true; }
 

@@ -23,7 +23,7 @@ struct Golomb {
   }
 
   /// The best divisor for geometric gaps of the same mean: the smallest m with q^m + q^(m+1) <= 1, q the chance that a gap goes
-  /// on (Gallager and van Voorhis 1975).
+  /// on [GallagerVanVoorhis75].
   static Golomb choose(IndexSpan indices) {
     const double gaps = static_cast<double>(uint64_t{indices.back()} + 1 - indices.size());
     const double q = gaps / (gaps + static_cast<double>(indices.size()));
@@ -62,7 +62,7 @@ class GolombIndexCodec final : public GapBitsCodec<Golomb> {
   IndexCodecId id() const override { return IndexCodecId{8}; }
   std::string_view name() const override { return "golomb"; }
   std::string_view paper() const override {
-    return "Golomb 1966, one divisor for all gaps: optimal where they are geometric";
+    return "[Golomb66]: one divisor for all gaps: optimal where they are geometric";
   }
   uint64_t bytes_estimate(uint64_t count, uint64_t dimension, const CodecSpec&) const override {
     const double bits = std::log2(1 + mean_gap(count, dimension)) + 1.55;

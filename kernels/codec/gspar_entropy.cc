@@ -1,12 +1,12 @@
-// GSpar 2.3, the entropy-coded vector q of {0, -1, +1, 2}. It takes at most sum of d_l log2(d / d_l) bits over its four symbols
-// (2 d at most, as four symbols take two bits). With k = d - d_0 entries that are not 0 and log2(d / d_l) = log2(d / k) +
-// log2(k / d_l) this sum is
+// [GSpar18, 2.3], the entropy-coded vector q of {0, -1, +1, 2}. It takes at most sum of d_l log2(d / d_l) bits over its
+// four symbols (2 d at most, as four symbols take two bits). With k = d - d_0 entries that are not 0 and log2(d / d_l)
+// = log2(d / k) + log2(k / d_l) this sum is
 //
 //     d_0 log2(d / d_0) + k log2(d / k)   +   sum over -1, +1, 2 of d_l log2(k / d_l)
 //
 // and its first part is the entropy of where the entries are: the index code's business (log2 C(d, k) is below it). The second
-// is this code's: asymmetric numeral systems (Duda 2013) with the frequencies of the stream. The paper's "Q(g_i) = lambda Q(q_i)"
-// means q_i / lambda.
+// is this code's: asymmetric numeral systems [ANS13] with the frequencies of the stream. The paper's "Q(g_i) = lambda
+// Q(q_i)" means q_i / lambda.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -208,7 +208,7 @@ class GsparEntropyValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{13}; }
   std::string_view name() const override { return "gspar_entropy"; }
-  std::string_view paper() const override { return "GSpar 2.3"; }
+  std::string_view paper() const override { return "[GSpar18, 2.3]"; }
   bool lossless(const CodecSpec&) const override { return true; }
   uint64_t bytes_max(uint64_t count, const CodecSpec&) const override {
     return kGsparEntropyHeaderBytes + count * sizeof(float);

@@ -1,7 +1,7 @@
-// GSpar 2.3, the hybrid coding of Q_A (exact values) and Q_B (one float and a sign each). The paper sends the two with
-// coordinates of their own; here one index code has them all, and marks say which is which: min(|A|, |B|) ceil(log2 k) bits or k,
-// less than what one sorted index set saves over coordinates of log2 d bits (tests/kernels/codec_gspar_test.cc). Theorem 4
-// leaves out the signs of Q_B, |B| bits; they are sent.
+// [GSpar18, 2.3], the hybrid coding of Q_A (exact values) and Q_B (one float and a sign each). The paper sends the two
+// with coordinates of their own; here one index code has them all, and marks say which is which: min(|A|, |B|)
+// ceil(log2 k) bits or k, less than what one sorted index set saves over coordinates of log2 d bits
+// (tests/kernels/codec_gspar_test.cc). Theorem 4 leaves out the signs of Q_B, |B| bits; they are sent.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -246,7 +246,7 @@ class GsparHybridValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{12}; }
   std::string_view name() const override { return "gspar_hybrid"; }
-  std::string_view paper() const override { return "GSpar 2.3"; }
+  std::string_view paper() const override { return "[GSpar18, 2.3]"; }
   bool lossless(const CodecSpec&) const override { return true; }
   uint64_t bytes_max(uint64_t count, const CodecSpec&) const override {
     return kGsparHybridHeaderBytes + count * sizeof(float);

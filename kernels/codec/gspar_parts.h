@@ -12,8 +12,9 @@
 
 namespace millrace {
 
-// What the two codes of GSpar 2.3 share: a stream of the draws of Proposition 1 has entries g / p with p = min(lambda |g|, 1),
-// so those with p < 1 all have the magnitude 1 / lambda (the paper's Q_B), and the others (Q_A), larger ones, are as they were.
+// What the two codes of [GSpar18, 2.3] share: a stream of the draws of Proposition 1 has entries g / p with p =
+// min(lambda |g|, 1), so those with p < 1 all have the magnitude 1 / lambda (the paper's Q_B), and the others (Q_A),
+// larger ones, are as they were.
 
 inline constexpr uint32_t kSignBit = uint32_t{1} << 31;
 /// The magnitude of the sign part, as bits, and how many entries have it.

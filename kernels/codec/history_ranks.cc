@@ -73,7 +73,7 @@ HWY_INLINE uint64_t entries_of_class(const HistoryMark* block, uint32_t c) {
 }
 #endif
 
-/// The bit of `bits` that has `before` set ones below it. REQUIRES: there is one. Without branches (Vigna 2008, broadword).
+/// The bit of `bits` that has `before` set ones below it. REQUIRES: there is one. Without branches [Vigna08].
 HWY_INLINE uint64_t set_bit(uint64_t bits, uint32_t before) {
   constexpr uint64_t kOnes = 0x0101010101010101;
   constexpr uint64_t kTops = 0x80 * kOnes;

@@ -46,7 +46,7 @@ class HuffmanIndexCodec final : public IndexCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId{11}; }
   std::string_view name() const override { return "huffman"; }
-  std::string_view paper() const override { return "DeepReduce 11: Huffman code of the bytes of indices"; }
+  std::string_view paper() const override { return "[DeepReduce21, 11]: Huffman code of the bytes of indices"; }
   bool lossless() const override { return true; }
 
   /// The mean over all indices of the dimension.

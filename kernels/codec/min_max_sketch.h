@@ -33,7 +33,7 @@ struct SketchBuckets {
 /// Buckets are counted from the group's first, so that no collision leaves the group. Rows have three cells for ten members: the
 /// default of the authors' program.
 ///
-/// Source   SketchML (Jiang et al., SIGMOD 2018), section 3.3.
+/// Source   [SketchML18, 3.3].
 class MinMaxSketch {
  public:
   /// members   how many values each tag has; at most 2^32 in all.

@@ -83,7 +83,7 @@ class OneBitValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{7}; }
   std::string_view name() const override { return "onebit"; }
-  std::string_view paper() const override { return "Seide et al. 2014: 1-bit SGD"; }
+  std::string_view paper() const override { return "[OneBit14]: 1-bit SGD"; }
   bool lossless(const CodecSpec&) const override { return false; }
   bool contraction(const CodecSpec&) const override { return true; }
   bool parse(std::string_view text, CodecSpec& spec) const override { return parse_bucket_words(text, name(), spec); }

@@ -5,8 +5,8 @@
 namespace millrace {
 
 /// An index codec that decodes as many indices as went in, but not all of them the same: it leaves out selected entries for
-/// others (DeepReduce 4, all policies but P0). For what goes up only: the sender of an update does not take back what it left
-/// out.
+/// others ([DeepReduce21, 4], all policies but P0). For what goes up only: the sender of an update does not take back
+/// what it left out.
 class PickingIndexCodec : public IndexCodec {
  public:
   bool lossless() const final { return false; }

@@ -142,9 +142,10 @@ class BucketReader {
   bool gaps_ = false;
 };
 
-/// QSGD's levels in Elias codes. The QSGD paper (section 3.2 and its appendix) codes either every level, or those that are not 0
+/// QSGD's levels in Elias codes. The paper [QSGD17, 3.2 and appendix] codes either every level, or those that are not 0
 /// and the gaps between them; here each bucket is in the shorter form. Its Elias code is the recursive one (omega): gamma, taken
-/// here, is no longer for numbers below 128. SparCML 6 packs levels and has no Elias codes; DeepReduce 7 names them.
+/// here, is no longer for numbers below 128. [SparCML19, 6] packs levels and has no Elias codes; [DeepReduce21, 7]
+/// names them.
 ///
 /// Of Gaussian values in buckets of 512, 4 bits scaled by the maximum stay 4.0 bits; scaled by the L2 norm most levels are 0, and
 /// it is for them, for few levels and for streams of which most values are small.
@@ -152,7 +153,7 @@ class QsgdEliasValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{8}; }
   std::string_view name() const override { return "qsgd_elias"; }
-  std::string_view paper() const override { return "Alistarh et al. 2017: QSGD, Elias coding; SparCML 6"; }
+  std::string_view paper() const override { return "[QSGD17]: QSGD, Elias coding; [SparCML19, 6]"; }
   bool lossless(const CodecSpec&) const override { return false; }
   bool contraction(const CodecSpec& spec) const override { return is_qsgd_contraction(spec); }
   bool unbiased(const CodecSpec&) const override { return true; }

@@ -13,7 +13,7 @@ class QsgdValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId::kQsgd; }
   std::string_view name() const override { return "qsgd"; }
-  std::string_view paper() const override { return "SparCML 6: QSGD"; }
+  std::string_view paper() const override { return "[SparCML19, 6]: QSGD"; }
   bool lossless(const CodecSpec&) const override { return false; }
   bool contraction(const CodecSpec& spec) const override { return is_qsgd_contraction(spec); }
   bool unbiased(const CodecSpec&) const override { return true; }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint64_t kQuantileHeaderBytes = 2;
 constexpr uint32_t kQuantileBucketsMax = 256;
-constexpr uint32_t kQuantileBits = 7;  // DeepReduce 6.3, for SKCompress
+constexpr uint32_t kQuantileBits = 7;  // [DeepReduce21, 6.3], for SKCompress
 
 /// Increases with the value; 0 and -0 are one.
 uint32_t order_key(float value) {
@@ -54,8 +54,9 @@ QuantileBuckets quantile_buckets(std::span<const float> values, uint32_t bits) {
 }
 
 /// Values as numbers of quantile buckets, both signs in one order, each for the mean of its bounds: SKCompress's values as
-/// DeepReduce ran it for its table 2, without the grouped MinMaxSketch and the separation of signs. Its Huffman code of the
-/// numbers is left out: quantiles are exact here, so that buckets are met equally often and no code takes fewer bits.
+/// DeepReduce ran it for [DeepReduce21, table 2], without the grouped MinMaxSketch and the separation of signs. Its
+/// Huffman code of the numbers is left out: quantiles are exact here, so that buckets are met equally often and no code
+/// takes fewer bits.
 ///
 /// The mean enlarges the small values of a bucket: no contraction, and biased; the error must be dropped.
 class QuantileValueCodec final : public ValueCodec {
@@ -63,7 +64,7 @@ class QuantileValueCodec final : public ValueCodec {
   ValueCodecId id() const override { return ValueCodecId{19}; }
   std::string_view name() const override { return "quantile"; }
   std::string_view paper() const override {
-    return "SKCompress (Jiang et al., VLDBJ 2020) as in DeepReduce 6.3: quantile buckets without sketch";
+    return "[SKCompress20] as in [DeepReduce21, 6.3]: quantile buckets without sketch";
   }
   bool lossless(const CodecSpec&) const override { return false; }
   bool contraction(const CodecSpec&) const override { return false; }

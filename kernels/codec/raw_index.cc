@@ -10,7 +10,7 @@ class RawIndexCodec final : public IndexCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId::kRaw; }
   std::string_view name() const override { return "raw"; }
-  std::string_view paper() const override { return "SparCML 5.1: index-value pairs"; }
+  std::string_view paper() const override { return "[SparCML19, 5.1]: index-value pairs"; }
   bool lossless() const override { return true; }
 
   uint64_t bytes_estimate(uint64_t count, uint64_t, const CodecSpec&) const override {

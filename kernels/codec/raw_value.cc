@@ -11,7 +11,7 @@ class RawValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId::kRaw; }
   std::string_view name() const override { return "raw"; }
-  std::string_view paper() const override { return "SparCML 5.1"; }
+  std::string_view paper() const override { return "[SparCML19, 5.1]"; }
   bool lossless(const CodecSpec&) const override { return true; }
   bool parse(std::string_view text, CodecSpec&) const override { return text == name() || text == "f32"; }
   uint64_t bytes_max(uint64_t count, const CodecSpec&) const override { return count * sizeof(float); }

@@ -61,7 +61,7 @@ class RiceIndexCodec final : public GapBitsCodec<Rice> {
  public:
   IndexCodecId id() const override { return IndexCodecId{7}; }
   std::string_view name() const override { return "rice"; }
-  std::string_view paper() const override { return "Rice 1979, one parameter for all gaps"; }
+  std::string_view paper() const override { return "[Rice79]: one parameter for all gaps"; }
   uint64_t bytes_estimate(uint64_t count, uint64_t dimension, const CodecSpec&) const override {
     const double bits = std::log2(1 + mean_gap(count, dimension)) + 1.6;
     return static_cast<uint64_t>(bits * static_cast<double>(count) / 8) + 2;

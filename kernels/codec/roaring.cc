@@ -145,7 +145,7 @@ class RoaringIndexCodec final : public IndexCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId{12}; }
   std::string_view name() const override { return "roaring"; }
-  std::string_view paper() const override { return "Lemire et al. 2018: Roaring bitmaps, portable format; CRoaring"; }
+  std::string_view paper() const override { return "[Roaring18]: Roaring bitmaps, portable format; CRoaring"; }
   bool lossless() const override { return true; }
 
   uint64_t bytes_estimate(uint64_t count, uint64_t dimension, const CodecSpec&) const override {

@@ -17,7 +17,7 @@ class RunLengthIndexCodec final : public IndexCodec {
   IndexCodecId id() const override { return IndexCodecId{10}; }
   std::string_view name() const override { return "run_length"; }
   std::string_view paper() const override {
-    return "DeepReduce 2 and 11: bit-level run lengths of the bitmap; Elias gamma";
+    return "[DeepReduce21, 2, 11]: bit-level run lengths of the bitmap; Elias gamma";
   }
   bool lossless() const override { return true; }
 

@@ -64,7 +64,7 @@ class SignMeanValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{5}; }
   std::string_view name() const override { return "sign_mean"; }
-  std::string_view paper() const override { return "RedSync 2.1.1: quantization to the mean of one sign"; }
+  std::string_view paper() const override { return "[RedSync19, 2.1.1]: quantization to the mean of one sign"; }
   bool lossless(const CodecSpec&) const override { return false; }
   bool contraction(const CodecSpec&) const override { return true; }
   uint64_t bytes_max(uint64_t count, const CodecSpec&) const override {

@@ -25,9 +25,7 @@ class SkcompressValueCodec final : public SketchValueCodec {
 
   ValueCodecId id() const override { return id_; }
   std::string_view name() const override { return name_; }
-  std::string_view paper() const override {
-    return "SKCompress (Jiang et al., VLDBJ 2020): SketchML with a Huffman-coded sketch";
-  }
+  std::string_view paper() const override { return "[SKCompress20]: SketchML with a Huffman-coded sketch"; }
 
  protected:
   // No Huffman code takes more than one of five bits each.

@@ -24,9 +24,7 @@ class SketchmlValueCodec final : public SketchValueCodec {
 
   ValueCodecId id() const override { return id_; }
   std::string_view name() const override { return name_; }
-  std::string_view paper() const override {
-    return "SketchML (Jiang et al., SIGMOD 2018): quantile buckets, MinMaxSketch";
-  }
+  std::string_view paper() const override { return "[SketchML18]: quantile buckets, MinMaxSketch"; }
 
  protected:
   uint64_t cell_bytes_max(uint64_t cells) const override { return (cells * kCellBitsMax + 7) / 8; }

@@ -8,7 +8,7 @@
 
 namespace millrace {
 
-/// Values in descending order (DeepReduce 5, C_S(g)), and where each entry went: its point of the curve.
+/// Values in descending order ([DeepReduce21, 5], C_S(g)), and where each entry went: its point of the curve.
 struct SortedCurve {
   Buffer<float> points;  ///< [n]
   IndexBuffer point_of;  ///< [n], by entry
@@ -33,7 +33,7 @@ CurveError curve_error(std::span<const float> points, std::span<const float> fit
 /// A fit is sent only where its error is at most half of the values in L2 norm, so that it is a contraction whatever they are.
 inline bool is_contraction(const CurveError& error) { return error.error <= error.norm / 4; }
 
-/// Bytes of the reorder map: ceil(log2(count)) bits an entry (DeepReduce 5.1).
+/// Bytes of the reorder map: ceil(log2(count)) bits an entry [DeepReduce21, 5.1].
 uint64_t map_bytes(uint64_t count);
 
 /// Appends the map.

@@ -27,9 +27,7 @@ class StreamVByteIndexCodec final : public IndexCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId{13}; }
   std::string_view name() const override { return "streamvbyte"; }
-  std::string_view paper() const override {
-    return "Lemire, Kurz and Rupp 2018: Stream VByte, of gaps; libstreamvbyte";
-  }
+  std::string_view paper() const override { return "[StreamVByte18]: Stream VByte, of gaps; libstreamvbyte"; }
   bool lossless() const override { return true; }
 
   uint64_t bytes_estimate(uint64_t count, uint64_t dimension, const CodecSpec&) const override {

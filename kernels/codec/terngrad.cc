@@ -113,7 +113,7 @@ class TernGradValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{6}; }
   std::string_view name() const override { return "terngrad"; }
-  std::string_view paper() const override { return "Wen et al. 2017: TernGrad"; }
+  std::string_view paper() const override { return "[TernGrad17]: TernGrad"; }
   bool lossless(const CodecSpec&) const override { return false; }
   bool unbiased(const CodecSpec&) const override { return true; }
   bool parse(std::string_view text, CodecSpec& spec) const override { return parse_bucket_words(text, name(), spec); }

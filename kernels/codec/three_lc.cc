@@ -144,9 +144,7 @@ class ThreeLcValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{14}; }
   std::string_view name() const override { return "three_lc"; }
-  std::string_view paper() const override {
-    return "3LC (Lim et al., SysML 2019): ternary, five a byte, runs of zeros";
-  }
+  std::string_view paper() const override { return "[ThreeLC19]: ternary, five a byte, runs of zeros"; }
   bool lossless(const CodecSpec&) const override { return false; }
   bool contraction(const CodecSpec&) const override { return true; }
   bool unbiased(const CodecSpec&) const override { return false; }

@@ -20,7 +20,7 @@ constexpr uint64_t quartic_bytes(uint64_t count) { return count / kQuarticDigits
 /// values, decoded   [count]; decoded may be values.
 /// scale             over 0, below twice the largest magnitude.
 /// bytes             out: [quartic_bytes(count)].
-/// Source            3LC (Lim et al., SysML 2019), sections 3.1 and 3.2: equations 1 to 3, quartic encoding.
+/// Source            [ThreeLC19, 3.1, 3.2]: equations 1 to 3, quartic encoding.
 void quartic_pack(std::span<const float> values, float scale, uint8_t* bytes, float* decoded);
 
 }  // namespace millrace

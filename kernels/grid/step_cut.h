@@ -56,7 +56,7 @@ SumCut cut_of(const SumHistogram& histogram, uint64_t k);
 /// Zeros do not stay where there is a cut.
 ///
 /// indices, values  of the same length.
-/// Source           oktopk.txt, section 3.1.3 (a threshold of an earlier step is used again); exact counting is Millrace's own.
+/// Source           [OkTopk22, 3.1.3] (a threshold of an earlier step is used again); exact counting is Millrace's own.
 uint32_t apply_cut(const SumCut& cut, int8_t exponent, std::span<uint16_t> indices, std::span<int32_t> values);
 /// The same of sums as values, of the windows of `window_indices` that the indices lie in, each by itself.
 /// REQUIRES: index 0 begins a window; sums as SumHistogram::bin_of().

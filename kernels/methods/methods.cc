@@ -11,36 +11,36 @@ namespace {
 
 constexpr auto kMethods = std::to_array<Method>({
     {.name = "three_lc",
-     .paper = "3LC (Lim et al., SysML 2019)",
+     .paper = "[ThreeLC19]",
      .summary =
          "ternary values of everything, error fed back; the way down is not ternary, since nobody keeps its error",
      .codec_up = "gap+three_lc"},
     {.name = "sketchml",
-     .paper = "SketchML (Jiang et al., SIGMOD 2018)",
+     .paper = "[SketchML18]",
      .summary = "sparse gradients in quantile buckets and a MinMaxSketch; the error is dropped, which the paper leaves "
                 "to Adam",
      .codec_up = "delta_binary+sketchml",
      .codec_error = "drop"},
     {.name = "skcompress",
-     .paper = "SKCompress (Jiang et al., VLDBJ 2020)",
+     .paper = "[SKCompress20]",
      .summary = "SketchML with Huffman codes of the sketch and of the keys' prefixes",
      .codec_up = "delta_huffman+skcompress",
      .codec_error = "drop"},
     {.name = "dgc",
-     .paper = "Deep Gradient Compression (Lin et al., ICLR 2018)",
-     .summary = "top 0.1 % with momentum correction, masking, local clipping and warm-up; exact top-k, not a sample's; "
-                "--clip is the model's own",
+     .paper = "[DGC18]",
+     .summary = "Deep Gradient Compression: top 0.1 % with momentum correction, masking, local clipping and warm-up; "
+                "exact top-k, not a sample's; --clip is the model's own",
      .select = "topk:0.001:warm_up=400",
      .codec_up = "raw+raw",
      .momentum = "correction:0.9",
      .clip = 1},
     {.name = "sparcml",
-     .paper = "SparCML 8.3 (Renggli et al., SC 2019)",
+     .paper = "[SparCML19, 8.3]",
      .summary = "the largest 4 of every 512, as index-value pairs",
      .select = "bucket_topk:0.0078125:512",
      .codec_up = "raw+raw"},
     {.name = "oktopk",
-     .paper = "Ok-Topk (Li and Hoefler, PPoPP 2022)",
+     .paper = "[OkTopk22]",
      .summary = "top 1 % by a threshold that is exact every 32 steps, and the globally largest 1 % of the sum, by "
                 "another such one",
      .select = "threshold_reuse:0.01:32",
@@ -48,7 +48,7 @@ constexpr auto kMethods = std::to_array<Method>({
      .threshold_period = 32,
      .codec_up = "raw+raw"},
     {.name = "redsync",
-     .paper = "RedSync (Fang et al., 2018)",
+     .paper = "[RedSync19]",
      .summary = "top 0.1 % by the tensor's size, of one sign a step, sent as their mean, whose error is dropped; "
                 "tensors of up to 4,096 entries and the first steps uncompressed; momentum correction with masking. "
                 "The paper does not quantize an output layer; here a linear model's only tensor is quantized",
@@ -57,7 +57,7 @@ constexpr auto kMethods = std::to_array<Method>({
      .codec_error = "drop",
      .momentum = "correction:0.9"},
     {.name = "gspar",
-     .paper = "GSpar (Wangni et al., NeurIPS 2018)",
+     .paper = "[GSpar18]",
      .summary =
          "about 1 %, drawn by size and scaled so that what is sent is the gradient in expectation; the small ones as "
          "signs of one magnitude",
@@ -66,17 +66,17 @@ constexpr auto kMethods = std::to_array<Method>({
      .codec_error = "drop",
      .unbiased = true},
     {.name = "deepreduce_fit_poly",
-     .paper = "DeepReduce 6.3: Fit-Poly",
+     .paper = "[DeepReduce21, 6.3]: Fit-Poly",
      .summary = "top 1 % with values as a polynomial in pieces over their order",
      .select = "topk:0.01",
      .codec_up = "raw+fit_poly"},
     {.name = "deepreduce_p2",
-     .paper = "DeepReduce 6.3 (Xu et al., NeurIPS 2021): BF-P2",
+     .paper = "[DeepReduce21, 6.3]: BF-P2",
      .summary = "top 1 % with indices in a Bloom filter, policy P2, false positive rate 0.001",
      .select = "topk:0.01",
      .codec_up = "bloom_p2:0.001+raw"},
     {.name = "deepreduce_p0_qsgd",
-     .paper = "DeepReduce 6.3: BF-P0 with QSGD",
+     .paper = "[DeepReduce21, 6.3]: BF-P0 with QSGD",
      .summary =
          "sparse gradients in a Bloom filter, policy P0, false positive rate 0.01, with 8 bits a value; the paper's 7 "
          "bits and rate 0.6 are for gradients of which 60 % are not 0",

@@ -29,7 +29,7 @@ bool step_of_adagrad(const OptimizerStep& step) {
 }  // namespace
 
 OptimizerEntry adagrad_optimizer() {
-  return {{Optimizer::kAdagrad, "adagrad", "adagrad:RATE[:EPSILON]", "Duchi, Hazan and Singer 2011, figure 1, diagonal",
+  return {{Optimizer::kAdagrad, "adagrad", "adagrad:RATE[:EPSILON]", "[Adagrad11, figure 1], diagonal",
            "a += g^2; w -= rate g / (sqrt(a) + epsilon)", 1},
           kAdagradParameters,
           step_of_adagrad};

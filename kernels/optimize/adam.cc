@@ -5,7 +5,7 @@
 namespace millrace {
 namespace {
 
-// Kingma and Ba 2015, algorithm 1.
+// [Adam15, algorithm 1].
 constexpr double kBeta1 = 0.9;
 constexpr double kBeta2 = 0.999;
 constexpr double kAdamEpsilon = 1e-8;
@@ -54,7 +54,7 @@ bool step_of_adam(const OptimizerStep& step) {
 
 OptimizerEntry adam_optimizer() {
   return {{Optimizer::kAdam, "adam", "adam:RATE[:BETA1[:BETA2[:EPSILON]]]",
-           "Kingma and Ba 2015, algorithm 1; lazy as torch.optim.SparseAdam",
+           "[Adam15, algorithm 1]; lazy as torch.optim.SparseAdam",
            "moments of g and g^2, bias-corrected; w -= rate m / (sqrt(v) + epsilon)", 2},
           kAdamParameters,
           step_of_adam};

@@ -13,7 +13,7 @@ namespace millrace {
 ///
 /// sgd, adagrad    the same as optimize(): they change nothing where a gradient is 0.
 /// momentum, adam  another rule than optimize()'s lazy one. This is what a worker has that puts a sparse sum into a dense
-///                 gradient and calls its framework's optimizer on it (oktopk.txt, section 5: BERT's Adam after the sparse
+///                 gradient and calls its framework's optimizer on it ([OkTopk22, 5]: BERT's Adam after the sparse
 ///                 allreduce).
 /// Cost            one pass over the dimension, no allocation.
 ///

@@ -5,7 +5,7 @@
 namespace millrace {
 namespace {
 
-constexpr double kMomentum = 0.9;  // Sutskever et al. 2013, section 3, and most of what came after it
+constexpr double kMomentum = 0.9;  // [Sutskever13, 3], and most of what came after it
 
 constexpr std::array<OptimizerParameter, 2> kMomentumParameters = {{
     {"rate", &OptimizerSpec::rate, OptimizerParameter::Range::kAboveZero, std::nullopt},
@@ -29,7 +29,7 @@ bool step_of_momentum(const OptimizerStep& step) {
 
 OptimizerEntry momentum_optimizer() {
   return {{Optimizer::kMomentum, "momentum", "momentum:RATE[:MOMENTUM]",
-           "Polyak 1964, with the rate outside of the velocity", "v = momentum v + g; w -= rate v", 1},
+           "[Polyak64], with the rate outside of the velocity", "v = momentum v + g; w -= rate v", 1},
           kMomentumParameters,
           step_of_momentum};
 }

@@ -18,7 +18,7 @@ enum class Optimizer : uint8_t {
   kSgd = 1,       ///< w -= rate g
   kMomentum = 2,  ///< v = momentum v + g; w -= rate v
   kAdagrad = 3,   ///< a += g^2; w -= rate g / (sqrt(a) + epsilon)
-  kAdam = 4,      ///< Kingma and Ba 2015, algorithm 1, with bias correction
+  kAdam = 4,      ///< [Adam15, algorithm 1], with bias correction
 };
 
 /// Which rule, and its parameters; those that it does not have are 0, so that one rule has one form. Part of a job's
@@ -46,7 +46,7 @@ struct OptimizerInfo {
   Optimizer optimizer;
   std::string_view name;     ///< "adam": the command line's and the job specification's word
   std::string_view form;     ///< "adam:RATE[:BETA1[:BETA2[:EPSILON]]]"
-  std::string_view paper;    ///< the source of the rule
+  std::string_view paper;    ///< the source of the rule: "[Polyak64]" (kernels/REFERENCES.md)
   std::string_view summary;  ///< one line for --help
   size_t states;             ///< arrays beside the weights
 };

@@ -22,8 +22,7 @@ bool step_of_sgd(const OptimizerStep& step) {
 }  // namespace
 
 OptimizerEntry sgd_optimizer() {
-  return {
-      {Optimizer::kSgd, "sgd", "sgd:RATE", "Robbins and Monro 1951", "w -= rate g", 0}, kSgdParameters, step_of_sgd};
+  return {{Optimizer::kSgd, "sgd", "sgd:RATE", "[RobbinsMonro51]", "w -= rate g", 0}, kSgdParameters, step_of_sgd};
 }
 
 }  // namespace millrace

@@ -15,21 +15,22 @@ inline constexpr uint32_t kQsgdBitsMax = 8;
 /// What a bucket's levels are multiples of. Stochastic rounding makes both unbiased. With s = 2^(bits-1) - 1 levels no value
 /// moves by more than scale / s.
 enum class QsgdScale : uint8_t {
-  /// The bucket's L2 norm (the paper). Its error must not be fed back: where sqrt(bucket_size) is several times s, the residual
-  /// explodes.
+  /// The bucket's L2 norm [QSGD17]. Its error must not be fed back: where sqrt(bucket_size) is several times s, the
+  /// residual explodes.
   kL2 = 1,
   /// The bucket's largest magnitude M: errors are below M / s, a contraction in the maximum norm for s > 1, so with 3 bits and
-  /// more the error may be fed back (the residual stays below max|gradient| / (s - 1)). With 2 bits s is 1 (TernGrad) and no
-  /// such bound holds: on Gaussian data the residual settles near eight gradients (bench codec, residual_over_gradient).
+  /// more the error may be fed back (the residual stays below max|gradient| / (s - 1)). With 2 bits s is 1 [TernGrad17]
+  /// and no such bound holds: on Gaussian data the residual settles near eight gradients (bench codec,
+  /// residual_over_gradient).
   kMax = 2,
 };
 
 /// The defaults and where they are from:
 ///
-///     bits 4       one of SparCML's 2, 4 and 8 (6)
-///     bucket 512   DeepReduce's (6.3). SparCML: "in the order of 1024" (6), text `:1024`
-///     scale kMax   ours: with 3 bits and more its error may be fed back. QSGD, and SparCML by reference to it: the L2 norm,
-///                  text `:l2`
+///     bits 4       one of SparCML's 2, 4 and 8 [SparCML19, 6]
+///     bucket 512   DeepReduce's [DeepReduce21, 6.3]. SparCML: "in the order of 1024" [SparCML19, 6], text `:1024`
+///     scale kMax   ours: with 3 bits and more its error may be fed back. [QSGD17], and [SparCML19, 6] by reference to
+///                  it: the L2 norm, text `:l2`
 ///
 /// `qsgd4:l2:1024` is SparCML's.
 struct QsgdOptions {
@@ -55,7 +56,7 @@ uint64_t qsgd_encoded_bytes(uint64_t count, uint32_t bits, uint32_t bucket_size)
 ///          On error nothing is written.
 /// Cost     one read pass more than the quantization, which finds what is not finite before anything is written.
 /// Threads  reentrant; uses TBB above a size.
-/// Source   sparcml.txt, section 6 (QSGD); stochastic rounding by a counter-based generator.
+/// Source   [QSGD17]; [SparCML19, 6]; stochastic rounding by a counter-based generator.
 Status qsgd_encode(std::span<const float> values, const QsgdOptions& options, ByteBuffer& out,
                    std::span<float> decoded);
 

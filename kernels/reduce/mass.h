@@ -23,7 +23,7 @@ struct Mass {
   }
 };
 
-/// a + b rounded, and exactly what that leaves out (Knuth's TwoSum).
+/// a + b rounded, and exactly what that leaves out (TwoSum: [Knuth97, 4.2.2]).
 template <typename T>
 struct Rounded {
   T sum = 0;

@@ -9,10 +9,10 @@
 namespace millrace {
 
 /// Sum of two streams of equal dimension. Sparse while that is smaller, dense from dense_from_count() on (the upper bound
-/// |a| + |b| decides whether it is worth asking: SparCML 5.1). Entries that cancel to zero stay stored.
+/// |a| + |b| decides whether it is worth asking: [SparCML19, 5.1]). Entries that cancel to zero stay stored.
 ///
 /// Errors   invalid_argument: dimensions differ.
-/// Source   sparcml.txt, sections 5.1 and 5.2.
+/// Source   [SparCML19, 5.1, 5.2].
 Result<Stream> sum_two(const StreamView& a, const StreamView& b);
 
 /// Sum of many streams of equal dimension, in the order given: the result is the same bits whatever the internal slicing.

@@ -13,7 +13,7 @@ namespace millrace {
 /// Memory   a copy of the accumulator's values, kept from step to step.
 /// Cost     a read and a write pass more.
 /// Errors   as the selector's; NaN and infinity of either sign are errors in every step.
-/// Source   redsync.txt, section 2.1.1.
+/// Source   [RedSync19, 2.1.1].
 std::unique_ptr<Selector> alternate_signs(std::unique_ptr<Selector> selector);
 
 }  // namespace millrace

@@ -68,7 +68,7 @@ void keep_from(const Candidates& candidates, MagnitudeKey key_min, IndexBuffer& 
 
 /// Between k and 2k entries, by a threshold.
 ///
-/// Source   redsync.txt, section 2.1, algorithm 3; differs in: algorithm 3 assigns thresholds to the bounds of a ratio, and
+/// Source   [RedSync19, 2.1, algorithm 3]; differs in: algorithm 3 assigns thresholds to the bounds of a ratio, and
 ///          halves downwards where fewer than k/2 entries are left, so that a count in [k/2, k) raises the threshold: k is meant.
 ///          The search is over a sample first, and then over the entries that this leaves.
 class BinarySearchSelector final : public Selector {
@@ -119,11 +119,11 @@ Result<MagnitudeKey> select_k_to_2k(std::span<const float> values, uint64_t k, I
 }
 
 SelectionEntry binary_search_selection() {
-  return {
-      {Selection::kBinarySearch, "binary_search", "RedSync 2.1", "a threshold by bisection; between k and 2k entries",
-       SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kKeepsRest, true},
-      validate_density_or_k,
-      make_binary_search};
+  return {{Selection::kBinarySearch, "binary_search", "[RedSync19, 2.1]",
+           "a threshold by bisection; between k and 2k entries", SelectionAmount::kShare, SelectionExtra::kNone,
+           SelectionUse::kKeepsRest, true},
+          validate_density_or_k,
+          make_binary_search};
 }
 
 }  // namespace millrace

@@ -17,7 +17,7 @@ namespace millrace {
 /// Returns    the key of the threshold; 0 where what was selected is not what reaches a threshold.
 /// Cost       one memory pass and a sample on ordinary data; never more than select_top_k_nonzero and one pass.
 /// Errors     NaN or infinity: non_finite.
-/// Source     redsync.txt, section 2.1, algorithm 3.
+/// Source     [RedSync19, 2.1, algorithm 3].
 Result<MagnitudeKey> select_k_to_2k(std::span<const float> values, uint64_t k, IndexBuffer& positions);
 
 }  // namespace millrace

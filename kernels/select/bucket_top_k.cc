@@ -15,7 +15,7 @@ namespace {
 ///
 /// Neighbouring buckets are alike: a little less than what the last one needed is where the next one is scanned from, which
 /// leaves a few entries to compare; where it leaves fewer than k, or many, the bucket is selected from afresh.
-/// Source   sparcml.txt, section 8.3.
+/// Source   [SparCML19, 8.3].
 class BucketTopKSelector final : public Selector {
  public:
   BucketTopKSelector(uint64_t k, uint32_t bucket_size) : k_(k), bucket_size_(bucket_size) {}
@@ -125,10 +125,11 @@ Status validate_bucket(const SelectionSpec& spec) {
 }  // namespace
 
 SelectionEntry bucket_top_k_selection() {
-  return {{Selection::kBucketTopK, "bucket_topk", "SparCML 8.3", "the largest of every bucket of consecutive indices",
-           SelectionAmount::kShare, SelectionExtra::kBucketSize, SelectionUse::kKeepsRest, false, "bucket"},
-          validate_bucket,
-          make_bucket_top_k};
+  return {
+      {Selection::kBucketTopK, "bucket_topk", "[SparCML19, 8.3]", "the largest of every bucket of consecutive indices",
+       SelectionAmount::kShare, SelectionExtra::kBucketSize, SelectionUse::kKeepsRest, false, "bucket"},
+      validate_bucket,
+      make_bucket_top_k};
 }
 
 }  // namespace millrace

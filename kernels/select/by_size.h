@@ -14,7 +14,7 @@ namespace millrace {
 /// above                 sampled; with alternating signs binary_search.
 ///
 /// The last three take the amount, the signs and the warm-up from `spec`.
-/// Source   redsync.txt, sections 2.1 and 3.3; DESIGN.md has the sentences.
+/// Source   [RedSync19, 2.1, 3.3]; DESIGN.md has the sentences.
 SelectionSpec resolved_by_size(const SelectionSpec& spec, uint64_t dimension);
 
 }  // namespace millrace

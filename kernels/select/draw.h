@@ -25,7 +25,7 @@ namespace millrace {
 /// positions, drawn   out: as many of each, positions strictly increasing.
 /// Cost       one pass with 4 random bytes a value; memory O(what is drawn).
 /// Threads    reentrant; uses TBB above a size, the result does not depend on it.
-/// Source     gspar.txt, (4), and the engineering of 4.2 (no division where p < 1).
+/// Source     [GSpar18, equation 4, 4.2] (no division where p < 1).
 void draw_by_size(std::span<const float> values, float magnitude, RandomKey key, IndexBuffer& positions,
                   Buffer<float>& drawn);
 

@@ -44,7 +44,7 @@ double normal_threshold(double share, double mean, double deviation) {
 /// here more than 2k are not taken, so that memory stays O(k). The text does not say that both tails count; they do.
 ///
 /// Cost     a read pass for mean and deviation, one or more for thresholds.
-/// Source   oktopk.txt, sections 2 and 5.4 (Gaussiank).
+/// Source   [GaussianK19]; [OkTopk22, 2, 5.4].
 class GaussianSelector final : public Selector {
  public:
   explicit GaussianSelector(uint64_t k) : k_(k) {}
@@ -103,7 +103,7 @@ std::unique_ptr<Selector> make_gaussian(const SelectionSpec& spec, uint64_t dime
 }  // namespace
 
 SelectionEntry gaussian_selection() {
-  return {{Selection::kGaussian, "gaussian", "Ok-Topk 5.4 (Gaussian-k)",
+  return {{Selection::kGaussian, "gaussian", "[GaussianK19]; [OkTopk22, 5.4]",
            "a threshold from the values' mean and deviation, scaled until at least 3k/4 are selected, 2k at most"},
           validate_density_or_k,
           make_gaussian};

@@ -15,7 +15,7 @@ namespace {
 /// With enough iterations p is Proposition 1's: of all p that sum to k the one of least variance.
 ///
 /// Cost     a read pass, one an iteration, and that of draw_by_size().
-/// Source   gspar.txt, section 2.2, algorithm 3; its kappa is k / dimension.
+/// Source   [GSpar18, 2.2, algorithm 3]; its kappa is k / dimension.
 class GsparSelector final : public DrawingSelector {
  public:
   GsparSelector(uint64_t k, uint32_t iterations) : DrawingSelector("gspar"), k_(k), iterations_(iterations) {}
@@ -61,7 +61,7 @@ Status validate_gspar(const SelectionSpec& spec) {
 }  // namespace
 
 SelectionEntry gspar_selection() {
-  return {{Selection::kGspar, "gspar", "GSpar 2.2, algorithm 3",
+  return {{Selection::kGspar, "gspar", "[GSpar18, 2.2, algorithm 3]",
            "drawn with probabilities by size, greedy; about k entries, unbiased", SelectionAmount::kShare,
            SelectionExtra::kIterations, SelectionUse::kUnbiased},
           validate_gspar,

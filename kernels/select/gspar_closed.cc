@@ -23,7 +23,7 @@ namespace {
 ///
 /// The magnitude is rounded down: the variance never goes over the budget.
 /// Cost     a read pass, one a step (a few; more where the budget is small), and that of draw_by_size().
-/// Source   gspar.txt, section 2.2, algorithm 2 and (11).
+/// Source   [GSpar18, 2.2, algorithm 2, equation 11].
 class GsparClosedSelector final : public DrawingSelector {
  public:
   explicit GsparClosedSelector(double variance) : DrawingSelector("gspar_closed"), variance_(variance) {}
@@ -76,7 +76,7 @@ Status validate_gspar_closed(const SelectionSpec& spec) {
 }  // namespace
 
 SelectionEntry gspar_closed_selection() {
-  return {{Selection::kGsparClosed, "gspar_closed", "GSpar 2.2, algorithm 2",
+  return {{Selection::kGsparClosed, "gspar_closed", "[GSpar18, 2.2, algorithm 2]",
            "drawn with probabilities by size; the fewest entries for a variance of (1 + VARIANCE), unbiased",
            SelectionAmount::kVariance, SelectionExtra::kNone, SelectionUse::kUnbiased},
           validate_gspar_closed,

@@ -21,10 +21,11 @@ Status accept(const SelectionSpec&) { return {}; }
 }  // namespace
 
 SelectionEntry none_selection() {
-  return {{Selection::kNone, "none", "SparCML 8.2", "every stored entry that is not zero (naturally sparse gradients)",
-           SelectionAmount::kNone, SelectionExtra::kNone, SelectionUse::kBoth},
-          accept,
-          make_none};
+  return {
+      {Selection::kNone, "none", "[SparCML19, 8.2]", "every stored entry that is not zero (naturally sparse gradients)",
+       SelectionAmount::kNone, SelectionExtra::kNone, SelectionUse::kBoth},
+      accept,
+      make_none};
 }
 
 }  // namespace millrace

@@ -9,7 +9,7 @@ namespace {
 /// The k entries of largest magnitude, exactly, by radix select over all of them: no sample, no threshold. What the others are
 /// compared with, and what does not slow down on data that misleads a sample.
 ///
-/// Source   redsync.txt, section 2.1 (radixSelect of Alabi et al.).
+/// Source   [RedSync19, 2.1]; radixSelect: [Alabi12].
 class RadixSelector final : public Selector {
  public:
   explicit RadixSelector(uint64_t k) : k_(k) {}
@@ -32,7 +32,7 @@ std::unique_ptr<Selector> make_radix(const SelectionSpec& spec, uint64_t dimensi
 }  // namespace
 
 SelectionEntry radix_selection() {
-  return {{Selection::kRadix, "radix", "RedSync 2.1", "exactly k, by radix select over all entries",
+  return {{Selection::kRadix, "radix", "[RedSync19, 2.1]", "exactly k, by radix select over all entries",
            SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kKeepsRest, true},
           validate_density_or_k,
           make_radix};

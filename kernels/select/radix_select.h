@@ -13,7 +13,7 @@ namespace millrace {
 /// Cost     at most one pass per digit over what still can be the k-th (3 digits), whatever the keys
 ///          are: never quadratic. `scratch` holds the survivors of the first digit.
 /// Threads  reentrant.
-/// Source   redsync.txt, section 2.1 (radixSelect of Alabi et al.), on the CPU.
+/// Source   [RedSync19, 2.1]; radixSelect: [Alabi12]; here on the CPU.
 MagnitudeKey kth_largest_key(std::span<const MagnitudeKey> keys, uint64_t k, Buffer<MagnitudeKey>& scratch);
 
 /// The k-th largest key of an array of values (1 <= k <= values.size()), for when no good threshold is known beforehand;

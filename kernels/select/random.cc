@@ -37,7 +37,7 @@ IndexBuffer few_below(uint64_t n, uint64_t k, RandomSequence& random) {
 
 /// The same for any k <= n, where k is no small part of it: one number after the other is taken with the chance that it has where
 /// so many are missing of so many left. The chances are those of 32 bits: off by 2^-32 at most, of k / n.
-/// Source   Knuth, The Art of Computer Programming, volume 2, 3.4.2, algorithm S.
+/// Source   [Knuth97, 3.4.2, algorithm S].
 IndexBuffer many_below(uint64_t n, uint64_t k, RandomSequence& random) {
   IndexBuffer all(k + 1);  // one more is written, and not kept
   uint64_t taken = 0;
@@ -61,7 +61,7 @@ IndexBuffer some_below(uint64_t n, uint64_t k, RandomSequence& random) {
 ///
 /// Errors   draw(): non_finite also where the largest value, scaled, would be.
 /// Cost     two read passes, and a sort of k numbers; from n / 16 on, n random numbers.
-/// Source   deepreduce.txt, section 10.2 (Random-r, remark 1).
+/// Source   [DeepReduce21, 10.2, remark 1] (Random-r).
 class RandomSelector final : public Selector {
  public:
   explicit RandomSelector(uint64_t k) : k_(k) {}
@@ -122,7 +122,7 @@ std::unique_ptr<Selector> make_random(const SelectionSpec& spec, uint64_t dimens
 }  // namespace
 
 SelectionEntry random_selection() {
-  return {{Selection::kRandom, "random", "DeepReduce 10.2 (Random-r)",
+  return {{Selection::kRandom, "random", "[DeepReduce21, 10.2] (Random-r)",
            "k entries whatever their size; in unbiased jobs scaled up", SelectionAmount::kShare, SelectionExtra::kNone,
            SelectionUse::kBoth},
           validate_density_or_k,

@@ -12,7 +12,7 @@ namespace {
 /// memory stays within O(k) and a step does not go by with nothing sent.
 ///
 /// The state is two numbers; a selector that starts without them searches.
-/// Source   redsync.txt, section 2.1 ("sampled threshold binary search selection"); differs in: the bounds.
+/// Source   [RedSync19, 2.1] ("sampled threshold binary search selection"); differs in: the bounds.
 class SampledSelector final : public Selector {
  public:
   SampledSelector(uint64_t k, uint32_t period) : k_(k), period_(period) {}
@@ -60,8 +60,8 @@ Status validate_sampled(const SelectionSpec& spec) {
 }  // namespace
 
 SelectionEntry sampled_selection() {
-  // No alternating signs: the threshold found for one sign would be the next step's for the other (RedSync 2.1.1).
-  return {{Selection::kSampled, "sampled", "RedSync 2.1", "the threshold of binary_search, reused for a period",
+  // No alternating signs: the threshold found for one sign would be the next step's for the other [RedSync19, 2.1.1].
+  return {{Selection::kSampled, "sampled", "[RedSync19, 2.1]", "the threshold of binary_search, reused for a period",
            SelectionAmount::kShare, SelectionExtra::kPeriod},
           validate_sampled,
           make_sampled};

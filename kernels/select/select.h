@@ -17,30 +17,30 @@ namespace millrace {
 enum class Selection : uint8_t {
   kNone = 0,            ///< everything stored is sent (naturally sparse gradients)
   kTopK = 1,            ///< exact top-k by magnitude
-  kThreshold = 2,       ///< |x| >= a fixed threshold (Strom)
-  kThresholdReuse = 3,  ///< exact threshold once a period, reused in between (Ok-Topk 3.1.3)
-  kBucketTopK = 4,      ///< k of every 512 consecutive indices (SparCML 8.3)
-  kTrimmed = 5,         ///< exact top-k of what a threshold from mean and maximum leaves (RedSync 2.1)
-  kBinarySearch = 6,    ///< a threshold by bisection, between k and 2k entries (RedSync 2.1)
-  kSampled = 7,         ///< that threshold, reused for `period` steps (RedSync 2.1)
-  kRadix = 8,           ///< exact top-k by radix select alone (RedSync 2.1's baseline)
-  kBySize = 9,          ///< RedSync's choice by the tensor's size (RedSync 2.1, 3.3)
-  kGaussian = 10,       ///< a threshold from a normal fit, scaled until at least 3k/4 (Ok-Topk 5, Gaussian-k)
-  kRandom = 11,         ///< k drawn without regard to size; scaled in unbiased jobs (DeepReduce 10.2)
-  kGspar = 12,          ///< drawn with probabilities from the greedy algorithm (GSpar, algorithm 3); unbiased
-  kGsparClosed = 13,    ///< drawn with probabilities from the closed form (GSpar, algorithm 2); unbiased
-  kUniform = 14,        ///< each drawn with one probability, scaled (GSpar's baseline); unbiased
+  kThreshold = 2,       ///< |x| >= a fixed threshold [Strom15]
+  kThresholdReuse = 3,  ///< exact threshold once a period, reused in between [OkTopk22, 3.1.3]
+  kBucketTopK = 4,      ///< k of every 512 consecutive indices [SparCML19, 8.3]
+  kTrimmed = 5,         ///< exact top-k of what a threshold from mean and maximum leaves [RedSync19, 2.1]
+  kBinarySearch = 6,    ///< a threshold by bisection, between k and 2k entries [RedSync19, 2.1]
+  kSampled = 7,         ///< that threshold, reused for `period` steps [RedSync19, 2.1]
+  kRadix = 8,           ///< exact top-k by radix select alone (the baseline of [RedSync19, 2.1])
+  kBySize = 9,          ///< RedSync's choice by the tensor's size [RedSync19, 2.1, 3.3]
+  kGaussian = 10,       ///< a threshold from a normal fit, scaled until at least 3k/4 ([GaussianK19], [OkTopk22, 5.4])
+  kRandom = 11,         ///< k drawn without regard to size; scaled in unbiased jobs [DeepReduce21, 10.2]
+  kGspar = 12,          ///< drawn with probabilities from the greedy algorithm [GSpar18, algorithm 3]; unbiased
+  kGsparClosed = 13,    ///< drawn with probabilities from the closed form [GSpar18, algorithm 2]; unbiased
+  kUniform = 14,        ///< each drawn with one probability, scaled (the baseline of [GSpar18, 4]); unbiased
 };
 
 /// The density of a job's first steps.
 enum class WarmUp : uint8_t {
   kNone = 0,
-  kDense = 1,        ///< everything is sent (RedSync appendix C)
-  kExponential = 2,  ///< from a quarter down to the density in equal stages (Deep Gradient Compression 3.3)
+  kDense = 1,        ///< everything is sent [RedSync19, appendix C]
+  kExponential = 2,  ///< from a quarter down to the density in equal stages [DGC18, 3.3]
 };
 
 /// Steps between two threshold searches of kSampled by default: "the interval of search is empirically set to 5"
-/// (RedSync 2.1).
+/// [RedSync19, 2.1].
 inline constexpr uint32_t kSampledPeriod = 5;
 
 /// Which selection, and its parameters. Part of a job's specification, overridable per tensor.
@@ -53,7 +53,7 @@ struct SelectionSpec {
   uint32_t bucket_size = 512;  ///< kBucketTopK; k of a bucket is density * bucket_size rounded up, at least 1
   double variance = 0;         ///< kGsparClosed: the variance may be (1 + this) times the gradient's
   uint32_t iterations = 2;     ///< kGspar
-  /// Positive entries in even steps, negative ones in odd steps: what one mean can stand for (RedSync 2.1.1).
+  /// Positive entries in even steps, negative ones in odd steps: what one mean can stand for [RedSync19, 2.1.1].
   /// Uncompressed steps send both signs (step_sends.h).
   bool alternate_signs = false;
   WarmUp warm_up = WarmUp::kNone;
@@ -107,7 +107,7 @@ enum class SelectionExtra : uint8_t { kNone, kPeriod, kBucketSize, kIterations }
 struct SelectionInfo {
   Selection selection;
   std::string_view name;     ///< "topk": the command line's and the job specification's word
-  std::string_view paper;    ///< "SparCML 8.3"
+  std::string_view paper;    ///< "[SparCML19, 8.3]" (kernels/REFERENCES.md)
   std::string_view summary;  ///< one line for --help
   SelectionAmount amount = SelectionAmount::kShare;
   SelectionExtra extra = SelectionExtra::kNone;

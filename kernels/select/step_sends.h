@@ -17,7 +17,7 @@ enum class StepSends : uint8_t {
 ///
 /// The result depends on the arguments alone, not on how many entries an accumulator holds. So workers and shards agree
 /// on it without a message.
-/// Source   redsync.txt, section 2.1 ("we do not compress residuals") and appendix C ("we use original SGD optimizer
+/// Source   [RedSync19, 2.1] ("we do not compress residuals"); [RedSync19, appendix C] ("we use original SGD optimizer
 ///          synchronized by allreduce in first few epochs").
 StepSends step_sends(const SelectionSpec& spec, uint64_t dimension, uint64_t step);
 

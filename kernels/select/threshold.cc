@@ -53,7 +53,7 @@ Status select_threshold(std::span<const float> values, float threshold, uint64_t
 }
 
 SelectionEntry threshold_selection() {
-  return {{Selection::kThreshold, "threshold", "Strom 2015 (RedSync 1)", "every entry with |x| >= a fixed threshold",
+  return {{Selection::kThreshold, "threshold", "[Strom15]; [RedSync19, 1]", "every entry with |x| >= a fixed threshold",
            SelectionAmount::kMagnitude, SelectionExtra::kNone, SelectionUse::kKeepsRest, true, "fixed"},
           validate_threshold,
           make_threshold};

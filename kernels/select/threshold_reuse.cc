@@ -15,7 +15,8 @@ constexpr double kSlopeMax = 1e6;  // equal magnitudes: no move of the threshold
 // A count within 1/32 of k is noise, not drift: the threshold stays as it is.
 constexpr double kDeadBand = 1.0 / 32;
 
-/// The k-th largest magnitude is found exactly once a period and reused in between (Ok-Topk 3.1.3: it changes slowly).
+/// The k-th largest magnitude is found exactly once a period and reused in between ([OkTopk22, 3.1.3]: it changes
+/// slowly).
 ///
 /// The paper reuses it unchanged; then a scale that grows by 1 % a step selects 8 % more entries each step (Gaussian, 1 %
 /// density), twice k after ten. So after a step whose count is off, the threshold moves by what the count says: near the
@@ -25,7 +26,7 @@ constexpr double kDeadBand = 1.0 / 32;
 /// count outside [3/4 k, 4/3 k]      the next step evaluates exactly
 ///
 /// The state is three numbers; a selector that starts without them evaluates exactly.
-/// Source   oktopk.txt, section 3.1.3 and algorithm 1; differs in: the correction, and the bounds.
+/// Source   [OkTopk22, 3.1.3, algorithm 1]; differs in: the correction, and the bounds.
 class ThresholdReuseSelector final : public Selector {
  public:
   ThresholdReuseSelector(uint64_t k, uint32_t period) : k_(k), period_(period) {}
@@ -100,7 +101,7 @@ Status validate_reuse(const SelectionSpec& spec) {
 }  // namespace
 
 SelectionEntry threshold_reuse_selection() {
-  return {{Selection::kThresholdReuse, "threshold_reuse", "Ok-Topk 3.1.3",
+  return {{Selection::kThresholdReuse, "threshold_reuse", "[OkTopk22, 3.1.3]",
            "the exact k-th magnitude once a period, reused in between; about k entries", SelectionAmount::kShare,
            SelectionExtra::kPeriod},
           validate_reuse,

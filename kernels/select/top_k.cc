@@ -78,7 +78,7 @@ Result<float> top_k_threshold(std::span<const float> values, uint64_t k) {
 float max_magnitude(std::span<const float> values) { return magnitude_of_key(max_key(values)); }
 
 SelectionEntry top_k_selection() {
-  return {{Selection::kTopK, "topk", "SparCML 2.2", "the k entries of largest magnitude, exactly",
+  return {{Selection::kTopK, "topk", "[SparCML19, 2.2]", "the k entries of largest magnitude, exactly",
            SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kKeepsRest, true, "exact"},
           validate_density_or_k,
           make_top_k};

@@ -73,7 +73,7 @@ CutGuess trim(std::span<const float> values, uint64_t k) {
 
 /// The k entries of largest magnitude, exactly: radix select of what a threshold between mean and maximum leaves.
 ///
-/// Source   redsync.txt, section 2.1, algorithm 2; differs in: its while loop goes on while there are more than k entries and
+/// Source   [RedSync19, 2.1, algorithm 2]; differs in: its while loop goes on while there are more than k entries and
 ///          reads a threshold that was never set; it must go on while there are fewer than k, from the first threshold on, as
 ///          the text above it says. The algorithm ends without the top-k of what is left, which the text has. Mean, maximum
 ///          and counts are those of a sample: each would be a memory pass over the whole. The thresholds are closer together,
@@ -100,11 +100,11 @@ std::unique_ptr<Selector> make_trimmed(const SelectionSpec& spec, uint64_t dimen
 }  // namespace
 
 SelectionEntry trimmed_selection() {
-  return {
-      {Selection::kTrimmed, "trimmed", "RedSync 2.1", "exactly k: radix select above a threshold from mean and maximum",
-       SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kKeepsRest, true},
-      validate_density_or_k,
-      make_trimmed};
+  return {{Selection::kTrimmed, "trimmed", "[RedSync19, 2.1]",
+           "exactly k: radix select above a threshold from mean and maximum", SelectionAmount::kShare,
+           SelectionExtra::kNone, SelectionUse::kKeepsRest, true},
+          validate_density_or_k,
+          make_trimmed};
 }
 
 }  // namespace millrace

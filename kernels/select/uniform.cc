@@ -12,7 +12,7 @@ namespace {
 /// The gap to the next one drawn is geometric: floor(log u / log(1 - p)) for u uniform in (0, 1].
 /// Errors   non_finite also where g / p would be, drawn or not.
 /// Cost     a read pass, and a logarithm for each drawn.
-/// Source   gspar.txt, section 4 (UniSp).
+/// Source   [GSpar18, 4] (UniSp).
 class UniformSelector final : public DrawingSelector {
  public:
   explicit UniformSelector(double probability) : DrawingSelector("uniform"), probability_(probability) {}
@@ -49,7 +49,7 @@ std::unique_ptr<Selector> make_uniform(const SelectionSpec& spec, uint64_t dimen
 }  // namespace
 
 SelectionEntry uniform_selection() {
-  return {{Selection::kUniform, "uniform", "GSpar 4 (UniSp)",
+  return {{Selection::kUniform, "uniform", "[GSpar18, 4] (UniSp)",
            "each entry drawn with one probability and scaled up; about k entries, unbiased", SelectionAmount::kShare,
            SelectionExtra::kNone, SelectionUse::kUnbiased},
           validate_density_or_k,

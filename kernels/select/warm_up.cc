@@ -9,7 +9,7 @@
 namespace millrace {
 namespace {
 
-constexpr double kStageFactor = 0.25;  // RedSync appendix C: 25 %, 6.25 %, 1.5625 %, 0.4 %, 0.1 %
+constexpr double kStageFactor = 0.25;  // [RedSync19, appendix C]: 25 %, 6.25 %, 1.5625 %, 0.4 %, 0.1 %
 
 double density_of(const SelectionSpec& spec, uint64_t dimension) {
   return spec.k == 0 ? spec.density : static_cast<double>(k_of(spec, dimension)) / static_cast<double>(dimension);

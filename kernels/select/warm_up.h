@@ -13,14 +13,14 @@ namespace millrace {
 ///
 /// dense         1 in every step of the warm-up.
 /// exponential   1/4, 1/16, 1/64, ... in stages of warm_up_steps / stages steps, as long as that is above the density.
-/// Source        redsync.txt, appendix C, which cites Deep Gradient Compression 3.3.
+/// Source        [RedSync19, appendix C], which cites [DGC18, 3.3].
 std::optional<double> warm_up_density(const SelectionSpec& spec, uint64_t dimension, uint64_t step);
 
 /// The selection with its warm-up (spec.warm_up is not none): which selects as warm_up_density() says before it selects as the
 /// specification does. Of a selection that draws, draw() too.
 ///
-/// Signs   a dense step sends both signs (RedSync, appendix C: "original SGD optimizer"). The steps of an exponential
-///         warm-up alternate them.
+/// Signs   a dense step sends both signs ([RedSync19, appendix C]: "original SGD optimizer"). The steps of an
+///         exponential warm-up alternate them.
 /// State   that of the selection, from the step on from which its density holds.
 std::unique_ptr<Selector> warm_up(const SelectionEntry& entry, const SelectionSpec& spec, uint64_t dimension);
 

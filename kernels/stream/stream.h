@@ -21,7 +21,7 @@ inline constexpr uint64_t kPairBytes = sizeof(uint32_t) + sizeof(float);
 enum class ValueType : uint8_t { kF32 = 1, kF64 = 2 };
 
 /// A view of a sparse stream: dimension, strictly increasing indices, values; or, past the density where that is
-/// smaller, a dense array (SparCML 5.1). Does not own; valid while the arrays are.
+/// smaller, a dense array [SparCML19, 5.1]. Does not own; valid while the arrays are.
 ///
 /// sparse   indices.size() == values.size() <= dimension, indices strictly increasing and < dimension.
 /// dense    indices empty, values.size() == dimension.
@@ -54,7 +54,7 @@ struct Stream {
 };
 
 /// Number of entries from which the dense form is not larger: count * kPairBytes >= dimension * sizeof(float).
-/// Source   sparcml.txt, section 5.1 (delta).
+/// Source   [SparCML19, 5.1] (delta).
 constexpr uint64_t dense_from_count(uint64_t dimension) {
   return (dimension / kPairBytes) * sizeof(float) +
          ((dimension % kPairBytes) * sizeof(float) + kPairBytes - 1) / kPairBytes;

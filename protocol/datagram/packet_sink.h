@@ -21,7 +21,7 @@ struct Endpoint {
   bool is_ipv4() const { return std::equal(kIpv4Prefix.begin(), kIpv4Prefix.end(), address.begin()); }
 };
 
-/// What an IP header says of congestion: the low two bits of TOS or traffic class (RFC 3168, section 5). Routers that would drop
+/// What an IP header says of congestion: the low two bits of TOS or traffic class [RFC3168, 5]. Routers that would drop
 /// a packet of kEct0 may mark it kCe instead.
 enum class Ecn : uint8_t { kNotEct = 0, kEct1 = 1, kEct0 = 2, kCe = 3 };
 

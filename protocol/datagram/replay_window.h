@@ -42,7 +42,7 @@ class ReplayWindow {
   LostSequences take_lost();
 
  private:
-  /// Packets of one sender mostly stay in order (three duplicate acknowledgements of TCP, RFC 5681).
+  /// Packets of one sender mostly stay in order (three duplicate acknowledgements of TCP, [RFC5681]).
   static constexpr uint64_t kReordering = 3;
   static constexpr uint64_t kReorderingMax = 256;
   bool has_come(uint64_t sequence) const { return (seen_[sequence % kWidth / 64] >> (sequence % 64) & 1) != 0; }

@@ -6,7 +6,7 @@
 #include "kernels/codec/bloom_filter.h"
 #include "protocol/datagram/window_index.h"
 
-/// A Bloom filter of the fragment's own range, policy P0 (deepreduce.txt, section 5.1): first index u16, last less first u16,
+/// A Bloom filter of the fragment's own range, policy P0 [DeepReduce21, 4]: first index u16, last less first u16,
 /// number of hash functions u8, 0 u8, then the filter in words of 32 bits. The entries are all indices of the range that the
 /// filter knows. The hash functions are drawn from the first four bytes: no other seed travels.
 ///

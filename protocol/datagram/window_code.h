@@ -20,7 +20,7 @@ enum class WindowIndexCodec : uint8_t {
   kRaw = 1,     ///< u16 each
   kGap = 2,     ///< differences, Rice code of one parameter a fragment
   kBitmap = 3,  ///< of the fragment's range
-  kBloom = 4,   ///< a Bloom filter, policy P0: all positives are sent with their values (deepreduce.txt, section 5.1)
+  kBloom = 4,   ///< a Bloom filter, policy P0: all positives are sent with their values [DeepReduce21, 4]
   kDense = 5,   ///< a run of indices, no bytes but its first (flag DENSE); values mark holes
 };
 

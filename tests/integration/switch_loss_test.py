@@ -132,7 +132,7 @@ class SwitchLoss(unittest.TestCase):
         return model, [result["switch"] for result in results]
 
     def mark(self, hosts):
-        """From now on to the end of the test half of what comes to these hosts by UDP and may be marked (RFC 3168) is."""
+        """From now on to the end of the test half of what comes to these hosts by UDP and may be marked [RFC3168] is."""
         rules = """table inet marks {
   chain marks {
     type filter hook input priority 0;

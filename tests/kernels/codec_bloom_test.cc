@@ -145,7 +145,7 @@ TEST(BloomCodec, FalsePositivesComeAtTheFormulasRate) {
         const double n = static_cast<double>(set.indices.size());
         const double bits = field<uint32_t>(coded.bytes, 8);
         const double probes = field<uint32_t>(coded.bytes, 12);
-        const double formula = std::pow(1 - std::exp(-probes * n / bits), probes);  // DeepReduce, section 2
+        const double formula = std::pow(1 - std::exp(-probes * n / bits), probes);  // [DeepReduce21, 2]
         EXPECT_NEAR(formula, rate, 0.05 * rate);
         found += static_cast<double>(coded.decoded.size()) - n;
         expected += (static_cast<double>(dimension) - n) * formula;

@@ -178,7 +178,8 @@ double bits_of_bucket(uint32_t bits, uint32_t n) {
 }
 
 TEST(QsgdElias, FewLevelsTakeNoMoreBitsThanThePapersBoundForSparseCodes) {
-  // QSGD, theorem 3.2, with o(1) = 0: (3 + 3/2 log2(2 (s^2 + n) / (s (s + sqrt n)))) s (s + sqrt n) + 32; and a byte's rest.
+  // [QSGD17, theorem 3.2], with o(1) = 0: (3 + 3/2 log2(2 (s^2 + n) / (s (s + sqrt n)))) s (s + sqrt n) + 32; and a
+  // byte's rest.
   for (const auto& [bits, n] :
        {std::pair<uint32_t, uint32_t>{2, 512}, {2, 4096}, {3, 4096}, {2, 65'536}, {4, 65'536}}) {
     const double s = (1 << (bits - 1)) - 1;
@@ -189,9 +190,10 @@ TEST(QsgdElias, FewLevelsTakeNoMoreBitsThanThePapersBoundForSparseCodes) {
 }
 
 TEST(QsgdElias, AsManyLevelsAsTheRootOfNTakeNoMoreThanThePapersBits) {
-  // QSGD, corollary 3.3: 2.8 n + 32 for s = sqrt(n); and a byte's rest. A Gaussian value is at level 0, at 1 or 2, and over 2
-  // with probabilities 0.369, 0.615 and 0.016: form 0, and the paper's code of every level, would take 1, 4 and 6 bits or more,
-  // 2.93 in the mean. The corollary leaves out what Elias codes take over a logarithm; form 1 makes good for it.
+  // [QSGD17, corollary 3.3]: 2.8 n + 32 for s = sqrt(n); and a byte's rest. A Gaussian value is at level 0, at 1 or 2,
+  // and over 2 with probabilities 0.369, 0.615 and 0.016: form 0, and the paper's code of every level, would take 1, 4
+  // and 6 bits or more, 2.93 in the mean. The corollary leaves out what Elias codes take over a logarithm; form 1 makes
+  // good for it.
   for (const uint32_t bits : {4u, 5u, 6u, 7u, 8u}) {
     const uint32_t s = (1u << (bits - 1)) - 1;
     EXPECT_LE(bits_of_bucket(bits, s * s), 2.8 * s * s + 32 + 8) << bits;

@@ -125,7 +125,8 @@ TEST(FitCodec, ValuesMayBeDecodedInPlaceAndTheCodeIsAppended) {
   }
 }
 
-// DeepReduce 5.1: the map puts back what the sort moved, so that nothing but the fit is lost (lemma 11's angles are 0).
+// [DeepReduce21, 5.1]: the map puts back what the sort moved, so that nothing but the fit is lost (the angles of its
+// lemma 11 are 0).
 TEST(FitCodec, TheOrderOfTheEntriesPlaysNoPart) {
   for (const char* name : kFitNames) {
     const auto values = selected_values(3000, 2.3, 1.5, 4);
@@ -161,9 +162,9 @@ TEST(FitCodec, AScaleThatIsAPowerOfTwoScalesWhatIsDecoded) {
   }
 }
 
-// DeepReduce 6.2 and figure 10: 1 % of a layer of 36,864. The map takes ceil(log2 369) = 9 of 32 bits, Fit-DExp fewer numbers
-// than Fit-Poly. The paper's "roughly 40 %" and "50 %" less of what Top-r sends, 64 bits an entry, cannot be: with 9 + 32 bits
-// left 36 % is the most, reached but for the coefficients.
+// [DeepReduce21, 6.2, figure 10]: 1 % of a layer of 36,864. The map takes ceil(log2 369) = 9 of 32 bits, Fit-DExp fewer
+// numbers than Fit-Poly. The paper's "roughly 40 %" and "50 %" less of what Top-r sends, 64 bits an entry, cannot be:
+// with 9 + 32 bits left 36 % is the most, reached but for the coefficients.
 TEST(FitSizes, TheMapTakesTheLogarithmOfTheCountAndTheCoefficientsLittleBesides) {
   const auto values = selected_values(369, 2.576, 1, 6);
   const size_t map = (369 * 9 + 7) / 8;

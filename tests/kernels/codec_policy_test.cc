@@ -1,5 +1,5 @@
-// Bloom filters with a choice (DeepReduce 4 and 10.4), and the blocked filter: against obvious readings of the paper and the
-// format; the paper's claims as they hold, and counterexamples to those that do not.
+// Bloom filters with a choice [DeepReduce21, 4, 10.4], and the blocked filter: against obvious readings of the paper
+// and the format; the paper's claims as they hold, and counterexamples to those that do not.
 #include <gtest/gtest.h>
 
 #include <cmath>

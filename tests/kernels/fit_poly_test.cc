@@ -218,7 +218,7 @@ TEST(DeepReduceLemma1, HoldsForSortedGradientsWithTheFactorThatTheProofLoses) {
     const auto d = static_cast<double>(values.size());
     const double variation = (values[0] - values[1]) - (values[values.size() - 2] - values.back());
     for (const size_t p : {2, 8, 32}) {
-      // p / 2 bands of equal variation of the slope, as lemma 9 has them; a line each.
+      // p / 2 bands of equal variation of the slope, as [DeepReduce21, lemma 9] has them; a line each.
       const size_t bands = p / 2 + 1;
       const double band = variation / static_cast<double>(bands);
       double worst = 0;

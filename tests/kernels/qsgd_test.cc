@@ -177,7 +177,7 @@ TEST(Qsgd, NoValueMovesByMoreThanAUnitAndTheLargestStays) {
 }
 
 TEST(Qsgd, VarianceIsWithinThePapersBound) {
-  // QSGD, lemma 3.1: E|Q(v) - v|^2 <= min(n / s^2, sqrt(n) / s) |v|^2.
+  // [QSGD17, lemma 3.1]: E|Q(v) - v|^2 <= min(n / s^2, sqrt(n) / s) |v|^2.
   for (const uint32_t bits : kBits) {
     const auto values = values_of(Pattern::kGaussian, 256, 9);
     double norm = 0;

@@ -333,7 +333,7 @@ TEST(SelectDraw, RandomTakesEverySetOfKAsOften) {
 }
 
 TEST(SelectDraw, WhatRandomLeavesOutIsRemarkOnesShareOfTheNorm) {
-  // E|g - random_k(g)|^2 = (1 - k/d) |g|^2, DeepReduce 10.2, remark 1.
+  // E|g - random_k(g)|^2 = (1 - k/d) |g|^2, [DeepReduce21, 10.2, remark 1].
   const auto values = values_of(Pattern::kGaussian, 400, 6);
   const auto selector = draw_selector_for({.selection = Selection::kRandom, .k = 100}, values.size());
   double square = 0;

@@ -13,7 +13,7 @@
 #include "tests/support/draw_oracle.h"
 #include "tests/support/select_oracle.h"
 
-/// GSpar's claims: algorithms 2 and 3, Proposition 1, Lemma 3 and Theorem 4.
+/// What [GSpar18] claims: algorithms 2 and 3, proposition 1, lemma 3 and theorem 4.
 namespace millrace {
 namespace {
 
@@ -222,7 +222,8 @@ TEST(Gspar, BothAreTheBestOfAllProbabilities) {
 }
 
 TEST(Gspar, GreedyWithTwoIterationsIsNearTheBestOfItsSum) {
-  // "generates good enough high-quality approximation" (section 4): the same sum spent at best has so much less variance.
+  // "generates good enough high-quality approximation" [GSpar18, 4]: the same sum spent at best has so much less
+  // variance.
   for (const Pattern pattern : {Pattern::kGaussian, Pattern::kHeavyTail}) {
     const auto values = values_of(pattern, 400, 4);
     const Problem problem = problem_of(values);

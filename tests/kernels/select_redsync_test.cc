@@ -14,7 +14,7 @@
 #include "tests/support/isa.h"
 #include "tests/support/select_oracle.h"
 
-/// RedSync's selections against a full sort, and against what its section 2.1 says of them.
+/// RedSync's selections against a full sort, and against what [RedSync19, 2.1] says of them.
 namespace millrace {
 namespace {
 

@@ -244,7 +244,7 @@ TEST(SelectSchedule, AWarmUpOfASelectionThatDrawsDrawsEverythingOnceAndThenAsItD
   }
 }
 
-// redsync.txt, appendix C: "we use original SGD optimizer synchronized by allreduce in first few epochs".
+// [RedSync19, appendix C]: "we use original SGD optimizer synchronized by allreduce in first few epochs".
 TEST(SelectSchedule, ADenseWarmUpSendsBothSignsAndTheStepsAfterItAlternate) {
   size_t seen = 0;
   for (const SelectionInfo& info : selections()) {

@@ -31,6 +31,21 @@ def blank_comments_and_literals(text, keep_strings=False):
     return TOKEN.sub(blank, text)
 
 
+def keep(text, spans):
+    """The same text, same length and lines, with all but the spans as spaces; spans are in order and apart."""
+    out = []
+    end = 0
+    for start, stop in spans:
+        out += [re.sub(r"[^\n]", " ", text[end:start]), text[start:stop]]
+        end = stop
+    return "".join(out) + re.sub(r"[^\n]", " ", text[end:])
+
+
+def comments_and_literals(text):
+    """What blank_comments_and_literals() blanks: the code is spaces."""
+    return keep(text, (match.span() for match in TOKEN.finditer(text)))
+
+
 @dataclass(frozen=True)
 class Function:
     """A function with a body: 1-based lines of its head's first line and of its closing brace."""

@@ -15,6 +15,7 @@ import re
 import sys
 from dataclasses import dataclass
 
+import citations
 import cpp_text
 import documents
 import local_names
@@ -118,7 +119,8 @@ RULES = {
     "allowed": "every line of allowed.txt is used",
     "ratchet": "long_functions.txt only shrinks",
     "rule-anchor": "a citation as R9c or S6.8 names an anchor of protocol/ROUNDS.md or protocol/SWITCH.md",
-    "dead-path": "a document that a document or a comment names is in this repository",
+    "dead-path": "a document that a comment names is in this repository",
+    "citation": "a publication is cited by a key of kernels/REFERENCES.md, and each of its entries is cited",
     "local-name": "a name that a source file keeps to itself is unique within its folder (unity builds compile several files as one)",
 } | {name: sentence for name, _, _, _, sentence in BANNED} | documents.RULES
 
@@ -249,11 +251,13 @@ def check_local_names(texts):
 
 
 def check_citations(texts):
-    """Findings of citations of rules and documents that are not there; texts is {path: text}, of all files."""
+    """Findings of citations of rules, publications and documents that are not there; texts is {path: text}, of all files."""
     for path, line, message in rule_anchors.unknown_citations(texts):
         yield Finding(path, line, "rule-anchor", message)
     for path, line, message in rule_anchors.dead_paths(texts):
         yield Finding(path, line, "dead-path", message)
+    for path, line, sentence in citations.check(texts):
+        yield Finding(path, line, "citation", sentence)
 
 
 def read_allowed(text):

@@ -97,16 +97,16 @@ def unknown_citations(texts):
 
 
 def dead_paths(texts):
-    """(path, line, what is wrong) of every document that a document or a comment names and that is not there.
+    """(path, line, what is wrong) of every document that a comment names and that is not there (documents.py: of those in documents).
 
     A path with a folder is one from the file's own folder, or from the top. A bare name is any document of that name.
     """
     documents = {path for path in texts if path.endswith(".md")}
     names = {os.path.basename(path) for path in documents}
     for path, text in texts.items():
-        if not DOCUMENT.search(text):
+        if path.endswith(".md") or not DOCUMENT.search(text):
             continue
-        words = FENCE.sub(blank, text) if path.endswith(".md") else words_of(path, text)
+        words = words_of(path, text)
         for match in DOCUMENT.finditer(words):
             named = match.group(1)
             here = os.path.normpath(os.path.join(os.path.dirname(path), named))

@@ -11,8 +11,8 @@
 
 namespace millrace::testing {
 
-/// RedSync (redsync.txt) for all workers of a job in one place: algorithm 4 with sections 2.1, 2.1.1 and 3.3, and
-/// appendix C. Slow, in double, written from the paper; nothing of Millrace is in it.
+/// RedSync for all workers of a job in one place: [RedSync19, algorithm 4] with 2.1, 2.1.1, 3.3 and appendix C. Slow,
+/// in double, written from the paper; nothing of Millrace is in it.
 ///
 /// Where the paper leaves open which entries a worker sends (any threshold "between the kth to 2kth largest element"),
 /// step() is told what the workers under test have sent, says what is wrong with that, and goes on with it.

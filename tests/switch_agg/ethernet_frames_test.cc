@@ -17,7 +17,7 @@ using Bytes = std::vector<uint8_t>;
 const WireAddress kSwitch = {{0x02, 0, 0, 0, 0, 0x01}, {10, 0, 0, 1}};
 const WireAddress kEthernetFramesWorker = {{0x02, 0, 0, 0, 0, 0x77}, {10, 0, 0, 7}};
 
-/// RFC 1071, a byte at a time.
+/// [RFC1071], a byte at a time.
 uint16_t slow_checksum(ByteSpan bytes) {
   uint32_t sum = 0;
   for (size_t at = 0; at < bytes.size(); ++at) sum += at % 2 == 0 ? bytes[at] << 8 : bytes[at];
@@ -121,7 +121,7 @@ TEST(UdpFrame, SaysThatItMayBeMarkedAndWhetherItWas) {
     EXPECT_EQ(slow_checksum(header), 0);
     ASSERT_TRUE(parse_udp_frame(frame));
     EXPECT_EQ(parse_udp_frame(frame)->ecn, ecn);
-    // A class of service beside it, as a network's border may set one (RFC 2474).
+    // A class of service beside it, as a network's border may set one [RFC2474].
     header[1] |= 0xB8;
     header[10] = header[11] = 0;
     const uint16_t sum = slow_checksum(header);

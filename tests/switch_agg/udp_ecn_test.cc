@@ -1,4 +1,4 @@
-// Marks of the network (RFC 3168) on kernel sockets: what a port's packets say, and what it reads, beside bare sockets.
+// Marks of the network [RFC3168] on kernel sockets: what a port's packets say, and what it reads, beside bare sockets.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>

@@ -9,12 +9,12 @@
 
 namespace millrace::testing {
 
-/// What Nesterov's momentum adds to V: the usual look-ahead, or what algorithm 4 prints.
+/// What Nesterov's momentum adds to V: the usual look-ahead, or what [RedSync19, algorithm 4] prints.
 enum class Nesterov { kNo, kLookAhead, kPrinted };
 
-/// RedSync's algorithm 4 for one bucket of one worker, slow and dense: U and V as arrays, the largest k of V sent. Two uses: as
-/// printed, the mask follows the selection at once (send_and_mask()); as Millrace has it, it follows the update (send(),
-/// applied(), returned()).
+/// [RedSync19, algorithm 4] for one bucket of one worker, slow and dense: U and V as arrays, the largest k of V sent.
+/// Two uses: as printed, the mask follows the selection at once (send_and_mask()); as Millrace has it, it follows the
+/// update (send(), applied(), returned()).
 class Algorithm4 {
  public:
   Algorithm4(uint64_t dimension, uint64_t k, float factor, Nesterov nesterov = Nesterov::kNo)
@@ -32,7 +32,8 @@ class Algorithm4 {
     }
   }
 
-  /// Sends all of V and keeps U: a step of the warm-up, "original SGD optimizer synchronized by allreduce" (appendix C).
+  /// Sends all of V and keeps U: a step of the warm-up, "original SGD optimizer synchronized by allreduce"
+  /// [RedSync19, appendix C].
   std::map<uint64_t, float> send_everything() {
     std::map<uint64_t, float> sent;
     for (size_t i = 0; i < residual.size(); ++i) {

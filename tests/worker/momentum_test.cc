@@ -15,8 +15,8 @@
 #include "tests/worker/scripted_core.h"
 #include "worker/core/bucket.h"
 
-/// Momentum and masking against algorithm 4. Gradients lie on a binary grid, the factor is 1/2 and runs are short, so that every
-/// sum is exact and equality is asked for.
+/// Momentum and masking against [RedSync19, algorithm 4]. Gradients lie on a binary grid, the factor is 1/2 and runs
+/// are short, so that every sum is exact and equality is asked for.
 namespace millrace::worker {
 namespace {
 

@@ -23,7 +23,8 @@ struct SyntheticShape {
   double popularity_exponent = 0;
 };
 
-/// Dimensions of sparcml.txt, table 1, and the mean non-zeros a row of the sets themselves; frequencies skewed as in text.
+/// Dimensions of [SparCML19, table 1], and the mean non-zeros a row of the sets themselves; frequencies skewed as in
+/// text.
 inline constexpr SyntheticShape kUrlShape{"url", 3'231'961, 3'231'961, 116, 0.15, 1.05};
 /// The features are the 2^24 sequences of three bytes, of which few occur. worker/cli/DESIGN.md has the numbers' sources, and
 /// says which numbers are not established.

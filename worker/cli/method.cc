@@ -32,7 +32,9 @@ Outcome apply_method(const std::string& name, double density, const GivenOptions
 }
 
 std::string method_table() {
-  std::string table = "Methods (--method), with what they set:\n";
+  std::string table =
+      "Keys in brackets are of kernels/REFERENCES.md.\n"
+      "Methods (--method), with what they set:\n";
   for (const Method& method : methods()) {
     table += fmt::format("  {:<20} {}: {}\n  {:<20} --select {} --codec-up {}", method.name, method.paper,
                          method.summary, "", method.select, method.codec_up);

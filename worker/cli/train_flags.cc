@@ -149,9 +149,9 @@ void add_feedback_flags(CLI::App& app, TrainFlags& flags) {
   TrainOptions& options = flags.options;
   app.add_option(
          "--momentum", options.momentum,
-         "none, correction:FACTOR, nesterov:FACTOR or nesterov_printed:FACTOR (RedSync's algorithm 4 to the letter): "
-         "momentum of this worker, in what it sends; ends for entries that an update has applied, unless :unmasked "
-         "follows; steps that send everything end none")
+         "none, correction:FACTOR, nesterov:FACTOR or nesterov_printed:FACTOR ([RedSync19, algorithm 4] to the "
+         "letter): momentum of this worker, in what it sends; ends for entries that an update has applied, unless "
+         ":unmasked follows; steps that send everything end none")
       ->capture_default_str()
       ->each(mark_of(flags.given.momentum));
   app.add_option("--clip", options.clip,

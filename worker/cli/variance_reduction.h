@@ -14,11 +14,11 @@ namespace millrace::cli {
 /// of the model some steps ago, and G the mean gradient of all workers' rows at w~. Every worker has w~ and G, so that a step
 /// exchanges g(w) - g(w~) alone.
 ///
-/// Differs  from gspar.txt, (2) with algorithm 1: G is not sparsified, since no step sends it. The expectation is the same, and
-///          a selection adds the variance of the difference alone. None of the three gradients contains L2's.
+/// Differs  from [GSpar18, equation 2, algorithm 1]: G is not sparsified, since no step sends it. The expectation is
+///          the same, and a selection adds the variance of the difference alone. None of the three gradients contains
+///          L2's.
 /// Threads  one.
-/// Source   gspar.txt, sections 2 and 4; Johnson and Zhang, "Accelerating stochastic gradient descent using predictive variance
-///          reduction", 2013.
+/// Source   [GSpar18, 2, 4]; [SVRG13].
 class VarianceReduction {
  public:
   /// Makes `model` the snapshot.

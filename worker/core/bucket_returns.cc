@@ -21,7 +21,7 @@ struct Returned {
 };
 
 /// had - gone, entry by entry: `stays` in f32, and in `beyond` what f32 does not hold of it. Their sum is the difference exactly
-/// (Knuth's TwoSum), where it does not overflow.
+/// (TwoSum: [Knuth97, 4.2.2]), where it does not overflow.
 void subtract_exactly(std::span<const float> had, std::span<const float> gone, Buffer<float>& stays,
                       Buffer<float>& beyond) {
   stays.resize(had.size());

@@ -22,10 +22,10 @@ namespace millrace::worker {
 ///
 /// Memory   sparse while what is pushed is: an index has a velocity from its first push until it is masked or has faded below
 ///          the least normal f32. Dense from the first dense push on, or past the density where that is smaller.
-/// Source   redsync.txt, appendix C and algorithm 4. Differs in: masks follow the update, not the selection (with everything
-///          applied they are the same); `nesterov` is the usual look-ahead, and that of Lin et al.'s own code.
-///          `nesterov_printed` is algorithm 4 as printed: each gradient counts 1 + 1 / (1 - factor) times in all, not
-///          1 / (1 - factor).
+/// Source   [RedSync19, appendix C, algorithm 4]. Differs in: masks follow the update, not the selection (with
+///          everything applied they are the same); `nesterov` is the usual look-ahead, and that of the program of
+///          [DGC18]. `nesterov_printed` is that algorithm 4 as printed: each gradient counts 1 + 1 / (1 - factor) times
+///          in all, not 1 / (1 - factor).
 class Velocity {
  public:
   Velocity(const protocol::MomentumSpec& spec, uint64_t dimension);

@@ -27,7 +27,7 @@ inline constexpr uint64_t kBundledBytesMax = 65'536;
 ///            below kBundledBytesMax padded to 8, larger ones as messages of their own. kRing: the bodies.
 /// Memory     the bodies are views into what was received.
 /// Errors     malformed: a bundle that is not one.
-/// Source     sparcml.txt, 5.3.2; redsync.txt, appendix A; Thakur et al., Bruck et al.
+/// Source     [SparCML19, 5.3.2]; [RedSync19, appendix A]; [Thakur05]; [Bruck97]
 Task<Result<std::vector<Packet>>> allgather(Channel& channel, Packet own, uint32_t first_tag, AllgatherWay way);
 
 /// Everybody's numbers, on every rank: [size] by rank. N: uint32_t, uint64_t, float, double. By doubling.

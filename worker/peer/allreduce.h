@@ -18,18 +18,18 @@ namespace millrace::peer {
 
 /// The allreduces. Adding one: its number, its file, its line in registry.cc.
 enum class AlgorithmId : uint8_t {
-  kDenseRing = 1,               ///< Patarasuk and Yuan: reduce-scatter and allgather around a ring
-  kDenseRecursiveDoubling = 2,  ///< Thakur et al.
-  kDenseRabenseifner = 3,       ///< Thakur et al.: recursive halving, recursive doubling
-  kSsarRecursiveDoubling = 4,   ///< sparcml.txt, 5.3.1
-  kSsarSplitAllgather = 5,      ///< sparcml.txt, 5.3.2
-  kDsarSplitAllgather = 6,      ///< sparcml.txt, 5.3.3; QSGD in its dense phase: 6
-  kSparseRing = 7,              ///< sparcml.txt, 8.1: the ring on sparse slices
-  kTopkA = 8,                   ///< oktopk.txt, 2: allgather of the local top-k
-  kGtopk = 9,                   ///< oktopk.txt, 2 (Shi et al.): a tree that re-selects
-  kGaussianK = 10,              ///< oktopk.txt, 2 and 3.1.3 (Shi et al.): allgather over a Gaussian threshold
-  kOktopk = 11,                 ///< oktopk.txt, 3.1
-  kRedsyncAllgather = 12,       ///< redsync.txt, 2.2: packed allgather, decompression by addition
+  kDenseRing = 1,               ///< [PatarasukYuan09]: reduce-scatter and allgather around a ring
+  kDenseRecursiveDoubling = 2,  ///< [Thakur05]
+  kDenseRabenseifner = 3,       ///< [Rabenseifner04], [Thakur05]: recursive halving, recursive doubling
+  kSsarRecursiveDoubling = 4,   ///< [SparCML19, 5.3.1]
+  kSsarSplitAllgather = 5,      ///< [SparCML19, 5.3.2]
+  kDsarSplitAllgather = 6,      ///< [SparCML19, 5.3.3]; QSGD in its dense phase: [SparCML19, 6]
+  kSparseRing = 7,              ///< [SparCML19, 8.1]: the ring on sparse slices
+  kTopkA = 8,                   ///< [OkTopk22, 2]: allgather of the local top-k
+  kGtopk = 9,                   ///< [GTopk19], [OkTopk22, 2]: a tree that re-selects
+  kGaussianK = 10,              ///< [GaussianK19], [OkTopk22, 2, 3.1.3]: allgather over a Gaussian threshold
+  kOktopk = 11,                 ///< [OkTopk22, 3.1]
+  kRedsyncAllgather = 12,       ///< [RedSync19, 2.2]: packed allgather, decompression by addition
   kAuto = 13,                   ///< whichever of those with exact sums is the fastest here
 };
 
@@ -41,8 +41,8 @@ enum class ResultKind : uint8_t {
 
 struct AlgorithmInfo {
   AlgorithmId id;
-  std::string_view name;  ///< "ssar_recursive_doubling"
-  std::string_view source;
+  std::string_view name;    ///< "ssar_recursive_doubling"
+  std::string_view source;  ///< "[SparCML19, 5.3.1]" (kernels/REFERENCES.md)
   ResultKind result;
   bool dense_only = false;      ///< takes part with a dense vector, whatever it is given
   bool selects = false;         ///< takes a dense contribution, and selects by itself what of it is sent
@@ -74,8 +74,8 @@ struct Contribution {
   /// Of the settings' dimension, finite; dense or sparse.
   HeldStream own;
   /// What the rank keeps beside `own` (its residual without what was selected), finite, dense or sparse: fills the entries that
-  /// the contribution's index codec adds to `own` (DeepReduce 4, policies P0 to P2). Of dimension 0: these entries are 0.
-  /// Algorithms that select fill from `own` and ignore it.
+  /// the contribution's index codec adds to `own` ([DeepReduce21, 4], policies P0 to P2). Of dimension 0: these entries
+  /// are 0. Algorithms that select fill from `own` and ignore it.
   HeldStream rest;
 
   Contribution(HeldStream own_, HeldStream rest_) : own(std::move(own_)), rest(std::move(rest_)) {}

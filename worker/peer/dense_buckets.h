@@ -65,7 +65,7 @@ struct DenseBucketsOptions {
 /// Memory    one copy of the gradient, in buckets; layers may lie anywhere.
 /// Errors    the group's, where it has ended.
 /// Threads   one.
-/// Source    oktopk.txt, section 5 (DenseOvlp).
+/// Source    [OkTopk22, 5] (DenseOvlp).
 class DenseBuckets {
  public:
   /// All ranks: the same options. The group outlives it.

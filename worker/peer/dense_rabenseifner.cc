@@ -16,7 +16,7 @@
 ///         theirs away, N more at most. All that travels is dense.
 /// Memory  what a rank holds of the sum is sparse while that is smaller. In groups so large that they are simulated, a half goes
 ///         in pieces, the next one when the partner's has come: thousands of halves in flight would be thousands of vectors.
-/// Source  Rabenseifner; Thakur et al.; sparcml.txt, section 5.3.2.
+/// Source  [Rabenseifner04]; [Thakur05]; [SparCML19, 5.3.2].
 namespace millrace::peer {
 namespace {
 
@@ -177,7 +177,7 @@ class DenseRabenseifner final : public Allreduce {
 AlgorithmEntry dense_rabenseifner_entry() {
   return entry_of<DenseRabenseifner>({.id = AlgorithmId::kDenseRabenseifner,
                                       .name = "dense_rabenseifner",
-                                      .source = "Rabenseifner; Thakur et al.",
+                                      .source = "[Rabenseifner04]; [Thakur05]",
                                       .result = ResultKind::kExactSum,
                                       .dense_only = true,
                                       .bounded_volume = true});

@@ -7,7 +7,7 @@
 /// Any P   ranks from 2^floor(log2 P) on give what they have to the rank so far below them, and get the sum from it.
 /// Bits    both partners add the lower rank's sum first: the same bits.
 /// Bytes   a rank: log2 P messages of N values; one more, where P is no power of two.
-/// Source  Thakur et al.; sparcml.txt, section 5.3.1.
+/// Source  [Thakur05]; [SparCML19, 5.3.1].
 namespace millrace::peer {
 namespace {
 
@@ -36,7 +36,7 @@ class DenseRecursiveDoubling final : public Allreduce {
 AlgorithmEntry dense_recursive_doubling_entry() {
   return entry_of<DenseRecursiveDoubling>({.id = AlgorithmId::kDenseRecursiveDoubling,
                                            .name = "dense_recursive_doubling",
-                                           .source = "Thakur et al.",
+                                           .source = "[Thakur05]",
                                            .result = ResultKind::kExactSum,
                                            .dense_only = true});
 }

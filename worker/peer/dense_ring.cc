@@ -11,7 +11,7 @@
 /// Bits    the rank of a slice has its sum, added in the order of the ring.
 /// Bytes   a rank: 2 (P - 1) messages of N / P values; slices of more than kPieceValues go in pieces, each passed on as soon as
 ///         it is added to, while it is in the second-level cache.
-/// Source  Patarasuk and Yuan; the baseline of sparcml.txt, section 8.1.
+/// Source  [PatarasukYuan09]; the baseline of [SparCML19, 8.1].
 namespace millrace::peer {
 namespace {
 
@@ -144,7 +144,7 @@ class DenseRing final : public Allreduce {
 AlgorithmEntry dense_ring_entry() {
   return entry_of<DenseRing>({.id = AlgorithmId::kDenseRing,
                               .name = "dense_ring",
-                              .source = "Patarasuk and Yuan",
+                              .source = "[PatarasukYuan09]",
                               .result = ResultKind::kExactSum,
                               .dense_only = true,
                               .bounded_volume = true});

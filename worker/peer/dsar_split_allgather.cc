@@ -10,7 +10,7 @@
 /// Bits    one rank adds, in the order of the ranks; where it quantizes, it uses its own decoding.
 /// Law     the quantization error of a slice of the sum is in the `returned` of the rank that is in charge of it.
 /// Bytes   a rank: P - 1 messages of (P - 1) / P k entries in all, then its slice, N / P values at most, to P - 1 others.
-/// Source  sparcml.txt, sections 5.3.3 and 6.
+/// Source  [SparCML19, 5.3.3, 6].
 namespace millrace::peer {
 namespace {
 
@@ -56,7 +56,7 @@ Result<std::unique_ptr<Allreduce>> make_dsar(const AllreduceSettings& settings) 
 AlgorithmEntry dsar_split_allgather_entry() {
   return {{.id = AlgorithmId::kDsarSplitAllgather,
            .name = "dsar_split_allgather",
-           .source = "sparcml.txt, section 5.3.3",
+           .source = "[SparCML19, 5.3.3]",
            .result = ResultKind::kExactSum,
            .bounded_volume = true},
           make_dsar};

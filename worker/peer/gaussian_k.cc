@@ -6,7 +6,7 @@
 ///
 /// Bits      all add in the order of the ranks.
 /// Bytes     a rank: what the others selected, (P - 1) k entries or so.
-/// Source    oktopk.txt, sections 2 and 3.1.3 (Shi et al., Gaussian-k)
+/// Source    [GaussianK19]; [OkTopk22, 2, 3.1.3]
 namespace millrace::peer {
 namespace {
 
@@ -21,7 +21,7 @@ class GaussianK final : public SelectedAllgather {
 AlgorithmEntry gaussian_k_entry() {
   return entry_of<GaussianK>({.id = AlgorithmId::kGaussianK,
                               .name = "gaussian_k",
-                              .source = "oktopk.txt, sections 2 and 3.1.3 (Shi et al.)",
+                              .source = "[GaussianK19]; [OkTopk22, 2, 3.1.3]",
                               .result = ResultKind::kGlobalTopk,
                               .selects = true});
 }

@@ -15,7 +15,7 @@
 /// Bytes     a rank: one message up and at most log2 P down, of k entries each; the root receives log2 P.
 /// Result    not the k largest of the sum: an index that is small in each part of the tree, and large in all together, is dropped
 ///           on the way. All that ranks selected is handed over (Reduced::contributed).
-/// Source    oktopk.txt, section 2 (Shi et al., gTopk)
+/// Source    [GTopk19]; [OkTopk22, 2]
 namespace millrace::peer {
 namespace {
 
@@ -121,7 +121,7 @@ class Gtopk final : public Allreduce {
 AlgorithmEntry gtopk_entry() {
   return entry_of<Gtopk>({.id = AlgorithmId::kGtopk,
                           .name = "gtopk",
-                          .source = "oktopk.txt, section 2 (Shi et al.)",
+                          .source = "[GTopk19]; [OkTopk22, 2]",
                           .result = ResultKind::kGlobalTopk,
                           .selects = true,
                           .needs_sum = true});

@@ -19,7 +19,7 @@ inline constexpr uint32_t kNumberTags = 128;
 /// Bytes   a rank: 2 (P - 1) / P of the numbers in 2 log2 P messages; where P is no power of two, the numbers once or twice
 ///         more on ranks that stand in for another.
 /// Errors  malformed: a peer sent another count.
-/// Source  Rabenseifner: recursive halving, recursive doubling.
+/// Source  [Rabenseifner04]: recursive halving, recursive doubling.
 Task<Result<std::vector<uint64_t>>> sum_numbers(Channel& channel, std::vector<uint64_t> own, uint32_t first_tag);
 
 /// Everybody's numbers, by rank, one after the other.
@@ -27,7 +27,7 @@ Task<Result<std::vector<uint64_t>>> sum_numbers(Channel& channel, std::vector<ui
 /// own     as many on every rank.
 /// Bytes   a rank: P - 1 times its own, in ceil(log2 P) messages.
 /// Errors  malformed: a peer sent another count.
-/// Source  Bruck et al.: recursive doubling for any P.
+/// Source  [Bruck97]: recursive doubling for any P.
 Task<Result<std::vector<uint32_t>>> gather_numbers(Channel& channel, std::vector<uint32_t> own, uint32_t first_tag);
 
 }  // namespace millrace::peer

@@ -44,7 +44,7 @@
 /// Messages  slices of a region; numbers: u64 of regions and of the threshold, and as sizes u32 (over it, equal to it); sums, in
 ///           global indices. Where both sides know that there is nothing, none is sent.
 /// Bits      who sums a region adds its own first, then those of rank - 1, rank - 2, ...; nobody else adds.
-/// Source    oktopk.txt, section 3.1, algorithm 1
+/// Source    [OkTopk22, 3.1, algorithm 1]
 namespace millrace::peer {
 namespace {
 
@@ -333,7 +333,7 @@ class Oktopk final : public Allreduce {
 AlgorithmEntry oktopk_entry() {
   return entry_of<Oktopk>({.id = AlgorithmId::kOktopk,
                            .name = "oktopk",
-                           .source = "oktopk.txt, section 3.1",
+                           .source = "[OkTopk22, 3.1]",
                            .result = ResultKind::kGlobalTopk,
                            .selects = true,
                            .needs_sum = true,

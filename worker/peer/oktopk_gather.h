@@ -44,7 +44,7 @@ inline constexpr uint32_t kGatherTags = 64;
 /// own     this rank's region: as many entries as the plan says, of the settings' dimension; kept alive by the caller, like the
 ///         others.
 /// Errors  malformed: a peer sent another number of entries than it said, or others than its region's. The codec's.
-/// Source  oktopk.txt, section 3.1.2
+/// Source  [OkTopk22, 3.1.2]
 Task<Result<Stream>> gather_by_plan(Channel& channel, const AllreduceSettings& settings, const GatherPlan& plan,
                                     const Regions& regions, StreamView own, uint32_t first_tag);
 

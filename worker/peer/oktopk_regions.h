@@ -33,7 +33,7 @@ Regions equal_regions(uint64_t dimension, uint32_t ranks);
 /// selected   ascending; kept alive by the caller.
 /// Bytes      sum_numbers() of P numbers.
 /// Errors     malformed: as sum_numbers().
-/// Source     oktopk.txt, section 3.1.1
+/// Source     [OkTopk22, 3.1.1]
 Task<Result<Regions>> averaged_regions(Channel& channel, IndexSpan selected, uint64_t dimension, uint32_t first_tag);
 
 /// All ranks' entries cut into P like shares, wherever they lie: histograms of the indices are summed over the ranks, and

@@ -57,16 +57,16 @@ struct PlannedCost {
 /// n (1 - (1 - k / n)^draws), SparCML's alternating sum in closed form.
 ///
 /// REQUIRES: k <= n, n > 0.
-/// Source   sparcml.txt, appendix B.1.
+/// Source   [SparCML19, appendix B.1].
 double expected_support(uint64_t n, uint64_t k, double draws);
 
 /// Time of one allreduce from a dense gradient on, of uniform supports, on ranks that send and receive one message at a time. A
 /// message's header counts. Sums that are smaller dense travel as values, without a codec; dense algorithms select nothing.
 ///
-/// Source   the papers' models, with the sizes that supports are expected to have in between their bounds: sparcml.txt 5.3.1 to
-///          5.3.3; redsync.txt 2.4; oktopk.txt table 1, for ranks that are all alike, and what its algorithm 1 does anew
-///          every tau and tau' steps (lines 5 to 12), as oktopk_regions.h and oktopk_threshold.h do it; Thakur et al. for the
-///          dense ones.
+/// Source   the papers' models, with the sizes that supports are expected to have in between their bounds:
+///          [SparCML19, 5.3.1 to 5.3.3]; [RedSync19, 2.4]; [OkTopk22, table 1], for ranks that are all alike, and what
+///          [OkTopk22, algorithm 1] does anew every tau and tau' steps (lines 5 to 12), as oktopk_regions.h and
+///          oktopk_threshold.h do it; [Thakur05] for the dense ones.
 PlannedCost planned_cost(const AlgorithmInfo& info, const SumShape& shape, const MachineSpeeds& speeds);
 
 /// Servers that sum: each on a host of its own, whose link has the ranks' rate.

@@ -7,7 +7,7 @@
 /// Any P   recursive doubling or Bruck's.
 /// Bits    every rank adds in the order of the ranks.
 /// Bytes   a rank: (P - 1) k entries.
-/// Source  redsync.txt, sections 2.2 and 2.4.
+/// Source  [RedSync19, 2.2, 2.4].
 namespace millrace::peer {
 namespace {
 
@@ -30,7 +30,7 @@ class RedsyncAllgather final : public Allreduce {
 AlgorithmEntry redsync_allgather_entry() {
   return entry_of<RedsyncAllgather>({.id = AlgorithmId::kRedsyncAllgather,
                                      .name = "redsync_allgather",
-                                     .source = "redsync.txt, section 2.2",
+                                     .source = "[RedSync19, 2.2]",
                                      .result = ResultKind::kExactSum});
 }
 

@@ -27,7 +27,7 @@ ReduceOp min_op();  ///< neutral: +infinity
 ///
 /// Errors   invalid_argument: no streams, dimensions differ. non_finite: values that are not is_admissible() any more.
 /// Threads  reentrant.
-/// Source   sparcml.txt, sections 5.1 and 5.2.
+/// Source   [SparCML19, 5.1, 5.2].
 Result<Stream> combine(const ReduceOp& op, std::span<const StreamView> streams);
 
 /// Finite, or the neutral element, which a dense stream has where nobody had an entry.

@@ -8,7 +8,7 @@ namespace millrace::peer {
 ///
 /// Bytes   a rank sends P - 1 contributions: its own, and others' that it passes on.
 /// Errors  malformed: what a peer sent. non_finite: the sum overflowed. The codec's.
-/// Source  redsync.txt, section 2.2; oktopk.txt, section 2 (TopkA)
+/// Source  [RedSync19, 2.2]; [OkTopk22, 2] (TopkA)
 Task<Result<Reduced>> allgather_and_combine(Channel& channel, const AllreduceSettings& settings, Contribution given);
 
 /// The same of what each rank selects of its own.

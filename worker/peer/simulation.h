@@ -61,7 +61,7 @@ struct SimulationOptions {
 /// Bodies   of some KiB that are the same bytes, wherever they were made, are kept once: in an allgather by doubling, half of the
 ///          ranks send the same.
 /// Threads  one.
-/// Source   the model: sparcml.txt, 5.2; redsync.txt, 2.4 (single port).
+/// Source   the model: [SparCML19, 5.2]; [RedSync19, 2.4] (single port).
 class Simulation {
  public:
   /// REQUIRES: ranks >= 1, latency, propagation, jitter_max >= 0, bytes_per_s > 0, faults' ranks < ranks.

@@ -51,7 +51,7 @@ std::vector<Stream> no_returns(const Slices& slices);
 /// given    check_contribution() holds. What a rank keeps of its own slice is not coded.
 /// Bytes    a rank: P - 1 messages, of (P - 1) / P of its entries where they are uniform.
 /// Tags     first_tag.
-/// Source   sparcml.txt, 5.3.2 ("split").
+/// Source   [SparCML19, 5.3.2] ("split").
 Task<Result<OwnSlice>> split_and_combine(Channel& channel, Contribution given, const AllreduceSettings& settings,
                                          uint32_t first_tag);
 
@@ -61,7 +61,7 @@ Task<Result<OwnSlice>> split_and_combine(Channel& channel, Contribution given, c
 /// form     kDense: all that travels is dense, and the sum; a sparse contribution is made dense slice by slice.
 /// Bytes    a rank: P - 1 messages of partial sums of a slice.
 /// Tags     [first_tag, first_tag + size).
-/// Source   Patarasuk and Yuan, on sparse slices.
+/// Source   [PatarasukYuan09], on sparse slices.
 Task<Result<OwnSlice>> ring_reduce_scatter(Channel& channel, Contribution given, const AllreduceSettings& settings,
                                            uint32_t first_tag, JoinAs form);
 

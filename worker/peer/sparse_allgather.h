@@ -30,7 +30,7 @@ struct Gathered {
 /// own      of the settings' dimension, finite.
 /// Bytes    a rank: (P - 1) / P of all streams (of like sizes), in ceil(log2 P) messages while they are small (allgather.h).
 /// Errors   invalid_argument: another dimension. non_finite: NaN or infinity. malformed: what a peer sent. The codec's.
-/// Source   sparcml.txt, sections 5.2 and 8.2 (stochastic coordinate descent).
+/// Source   [SparCML19, 5.2, 8.2] (stochastic coordinate descent).
 Task<Result<Gathered>> sparse_allgather(Channel& channel, HeldStream own, SparseAllgatherSettings settings);
 
 /// What ranks must agree on, as text.

@@ -8,7 +8,7 @@
 /// Bits    the rank of a slice has its sum, added in the order of the ring.
 /// Bytes   a rank: P - 1 messages of partial sums (of a slice, k / P entries at first), P - 1 of sums; to neighbours only. At
 ///         most 2 (P - 1) / P of the dense vector: slices become dense where that is smaller.
-/// Source  sparcml.txt, section 8.1 ("its sparse counterpart"); Patarasuk and Yuan.
+/// Source  [SparCML19, 8.1] ("its sparse counterpart"); [PatarasukYuan09].
 namespace millrace::peer {
 namespace {
 
@@ -40,7 +40,7 @@ class SparseRing final : public Allreduce {
 AlgorithmEntry sparse_ring_entry() {
   return entry_of<SparseRing>({.id = AlgorithmId::kSparseRing,
                                .name = "sparse_ring",
-                               .source = "sparcml.txt, section 8.1",
+                               .source = "[SparCML19, 8.1]",
                                .result = ResultKind::kExactSum,
                                .bounded_volume = true});
 }

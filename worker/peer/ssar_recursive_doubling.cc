@@ -8,7 +8,7 @@
 /// Any P   ranks from 2^floor(log2 P) on give what they have to the rank so far below them, and get the sum from it.
 /// Bits    both partners add the lower rank's sum first: the same bits.
 /// Bytes   a rank: log2 P messages, of k to min(N, 2^i k) entries each.
-/// Source  sparcml.txt, section 5.3.1.
+/// Source  [SparCML19, 5.3.1].
 namespace millrace::peer {
 namespace {
 
@@ -38,7 +38,7 @@ class SsarRecursiveDoubling final : public Allreduce {
 AlgorithmEntry ssar_recursive_doubling_entry() {
   return entry_of<SsarRecursiveDoubling>({.id = AlgorithmId::kSsarRecursiveDoubling,
                                           .name = "ssar_recursive_doubling",
-                                          .source = "sparcml.txt, section 5.3.1",
+                                          .source = "[SparCML19, 5.3.1]",
                                           .result = ResultKind::kExactSum});
 }
 

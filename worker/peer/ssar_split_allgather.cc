@@ -11,7 +11,7 @@
 ///         rank that is in charge of it.
 /// Bytes   a rank: P - 1 messages of (P - 1) / P k entries in all, then its slice of the sum to P - 1 others: from
 ///         2 (P - 1) / P k to P k entries; sums are dense where that is smaller, slice by slice.
-/// Source  sparcml.txt, section 5.3.2.
+/// Source  [SparCML19, 5.3.2].
 namespace millrace::peer {
 namespace {
 
@@ -58,7 +58,7 @@ Result<std::unique_ptr<Allreduce>> make_ssar(const AllreduceSettings& settings) 
 AlgorithmEntry ssar_split_allgather_entry() {
   return {{.id = AlgorithmId::kSsarSplitAllgather,
            .name = "ssar_split_allgather",
-           .source = "sparcml.txt, section 5.3.2",
+           .source = "[SparCML19, 5.3.2]",
            .result = ResultKind::kExactSum},
           make_ssar};
 }

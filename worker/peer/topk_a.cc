@@ -5,7 +5,7 @@
 ///
 /// Bits      all add in the order of the ranks.
 /// Bytes     a rank: (P - 1) k entries.
-/// Source    oktopk.txt, section 2
+/// Source    [OkTopk22, 2]
 namespace millrace::peer {
 namespace {
 
@@ -20,7 +20,7 @@ class TopkA final : public SelectedAllgather {
 AlgorithmEntry topk_a_entry() {
   return entry_of<TopkA>({.id = AlgorithmId::kTopkA,
                           .name = "topk_a",
-                          .source = "oktopk.txt, section 2",
+                          .source = "[OkTopk22, 2]",
                           .result = ResultKind::kGlobalTopk,
                           .selects = true});
 }

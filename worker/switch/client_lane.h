@@ -162,7 +162,7 @@ struct SwitchClient::Lane {
   void probe_idly(TimeNs now, protocol::PacketSink& sink);
 
   static constexpr uint32_t kHastySendsMax = 3;  ///< of a turn: so often it is sent again before a time-out
-  static constexpr uint32_t kOvertakenMax = 3;   ///< as duplicate acknowledgements of TCP (RFC 5681)
+  static constexpr uint32_t kOvertakenMax = 3;   ///< as duplicate acknowledgements of TCP [RFC5681]
   /// A worker that has lost its core is not a lost packet; where packets are lost in every step it may well be one.
   static constexpr TimeNs kStillMin = 5 * kNsPerMs;
   static constexpr TimeNs kStillMinLossy = 2 * kNsPerMs;

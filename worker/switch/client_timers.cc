@@ -39,7 +39,7 @@ void SwitchClient::Lane::tick(TimeNs now, protocol::PacketSink& sink) {
 }
 
 /// Of a step's last turns none is overtaken, and no number shows a gap. So where nothing comes back, what is out for longer than
-/// a turn takes is sent again, without a judgement of the network (as the tail loss probe of RFC 8985).
+/// a turn takes is sent again, without a judgement of the network (as the tail loss probe of [RFC8985]).
 void SwitchClient::Lane::probe_still(TimeNs now, protocol::PacketSink& sink) {
   const TimeNs patience = still_patience();
   moved_at = now;

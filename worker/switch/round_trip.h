@@ -13,8 +13,8 @@ struct RoundTripOptions {
   TimeNs max_ns = 500 * kNsPerMs;
 };
 
-/// The time after which an answer is overdue (RFC 6298): smoothed round trip plus four deviations. Samples are of turns that
-/// were sent once only (Karn), and hold what the slowest worker takes: an answer is a whole turn.
+/// The time after which an answer is overdue [RFC6298]: smoothed round trip plus four deviations. Samples are of turns
+/// that were sent once only [RFC6298, 3], and hold what the slowest worker takes: an answer is a whole turn.
 class RoundTrip {
  public:
   explicit RoundTrip(const RoundTripOptions& options) : options_(options) {}

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""DeepReduce, figure 10: volume of indices and of values, and time to encode and decode, by method, on 1 % of a convolution's gradient.
+"""[DeepReduce21, figure 10]: volume of indices and of values, and time to encode and decode, by method, on 1 % of a convolution's gradient.
 
     tests/bench/papers/deepreduce_fig10.py [--quick] [--out FOLDER] [--programs FOLDER]
 
@@ -55,7 +55,7 @@ def plot(rows):
         axis.set_yticklabels(names, fontsize=7)
         axis.invert_yaxis()
         axis.legend(fontsize=7)
-    figure.suptitle("DeepReduce, figure 10: 1 % of 36,864 entries of a convolution's gradient", fontsize=10)
+    figure.suptitle("[DeepReduce21, figure 10]: 1 % of 36,864 entries of a convolution's gradient", fontsize=10)
     return figure
 
 
@@ -83,7 +83,7 @@ def compare(here, rows):
 
 
 def main():
-    here = Experiment("deepreduce_fig10", "DeepReduce: volume and time by method", "deepreduce.txt, section 6.4, figure 10")
+    here = Experiment("deepreduce_fig10", "DeepReduce: volume and time by method", "[DeepReduce21, 6.4, figure 10]")
     values = gradient()
     texts = here.known([(name, f"topk:{DENSITY}", codec, False) for name, codec in METHODS], ENTRIES)
     rows = [{"method": name, "codec": codec, **measured(here, values, codec, 3 if here.quick else 101)} for name, _, codec, _ in texts]

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""DeepReduce, figure 6: false positive rate of the Bloom filter against accuracy and volume, policies P0, P1, P2 and naive (figure 7's).
+"""[DeepReduce21, figure 6]: false positive rate of the Bloom filter against accuracy and volume, policies P0, P1, P2 and naive (figure 7's).
 
     tests/bench/papers/deepreduce_fig6.py [--quick] [--out FOLDER] [--programs FOLDER]
 
@@ -53,7 +53,7 @@ def plot(rows, baseline):
     axes[0][0].set_ylabel("held-out accuracy, %")
     twin.set_ylabel("volume, % of dense (dashed)")
     axes[0][0].legend(fontsize=7, loc="lower left")
-    figure.suptitle("DeepReduce, figure 6: black dense, dotted raw indices (thin: their volume)", fontsize=10)
+    figure.suptitle("[DeepReduce21, figure 6]: black dense, dotted raw indices (thin: their volume)", fontsize=10)
     return figure
 
 
@@ -80,7 +80,7 @@ def compare(here, rows, baseline):
 
 def main():
     here = Experiment("deepreduce_fig6", "DeepReduce: Bloom filter policies, false positive rate against accuracy and volume",
-                      "deepreduce.txt, section 6.1, figures 6 and 7")
+                      "[DeepReduce21, 6.1, figures 6 and 7]")
     steps, seeds = (6, [1]) if here.quick else (400, [1])
     here.rates = [0.001, 0.02] if here.quick else RATES
     selections = [text for text in (("topk", f"topk:{DENSITY}", "raw+raw", False), ("random", f"random:{DENSITY}", "raw+raw", False))]

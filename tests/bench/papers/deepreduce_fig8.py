@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""DeepReduce, figure 8: convergence of value codecs on top-r: polynomial fit, double exponential fit, QSGD, beside plain top-r and dense.
+"""[DeepReduce21, figure 8]: convergence of value codecs on top-r: polynomial fit, double exponential fit, QSGD, beside plain top-r and dense.
 
     tests/bench/papers/deepreduce_fig8.py [--quick] [--out FOLDER] [--programs FOLDER]
 
@@ -50,7 +50,7 @@ def compare(here, rows):
 
 
 def main():
-    here = Experiment("deepreduce_fig8", "DeepReduce: convergence of value codecs", "deepreduce.txt, section 6.2, figure 8")
+    here = Experiment("deepreduce_fig8", "DeepReduce: convergence of value codecs", "[DeepReduce21, 6.2, figure 8]")
     steps, seeds = (6, [1]) if here.quick else (500, [1])
     texts = here.known([(name, f"topk:{DENSITY}", codec, False) for name, codec in CODECS])
     rows = []
@@ -68,7 +68,7 @@ def main():
     axes[0][0].set(xlabel="step", ylabel="held-out accuracy, %")
     axes[0][1].set(xlabel="step", ylabel="training loss")
     axes[0][0].legend(fontsize=7)
-    figure.suptitle("DeepReduce, figure 8: value codecs on top-r (1 %)", fontsize=10)
+    figure.suptitle("[DeepReduce21, figure 8]: value codecs on top-r (1 %)", fontsize=10)
     compare(here, rows)
     here.finish(figure, {"n": 25034, "workers": WORKERS, "steps": steps, "seeds": seeds, "rows": rows})
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""DeepReduce, table 2: an inherently sparse model without a sparsifier, volume relative to sending it dense, and quality.
+"""[DeepReduce21, table 2]: an inherently sparse model without a sparsifier, volume relative to sending it dense, and quality.
 
     tests/bench/papers/deepreduce_table2.py [--quick] [--out FOLDER] [--programs FOLDER]
 
@@ -100,7 +100,7 @@ def compare(here, rows, batch):
 
 
 def main():
-    here = Experiment("deepreduce_table2", "DeepReduce: an inherently sparse model", "deepreduce.txt, section 6.3, table 2")
+    here = Experiment("deepreduce_table2", "DeepReduce: an inherently sparse model", "[DeepReduce21, 6.3, table 2]")
     data, held_out = debian(here)
     texts = here.known([(name, "none", codec, False) for name, codec in METHODS])
     rows = []
@@ -122,7 +122,7 @@ def main():
                  title=f"batch {batch}: {100 * own[0]['zeros']:.0f} % zeros")
         axis.set_yticklabels([row["method"] for row in own], fontsize=7)
         axis.invert_yaxis()
-    figure.suptitle("DeepReduce, table 2: logistic regression on Debian's package index, 2^16 dimensions", fontsize=10)
+    figure.suptitle("[DeepReduce21, table 2]: logistic regression on Debian's package index, 2^16 dimensions", fontsize=10)
     here.finish(figure, {"dimension": DIMENSION, "workers": WORKERS, "rows": rows})
 
 

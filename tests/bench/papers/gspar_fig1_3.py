@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""GSpar, figures 1 to 3: l2-regularised logistic regression on its synthetic generator, 4 workers, SGD and SVRG.
+"""[GSpar18, figures 1 to 3]: l2-regularised logistic regression on its synthetic generator, 4 workers, SGD and SVRG.
 
     tests/bench/papers/gspar_fig1_3.py [--quick] [--out FOLDER] [--programs FOLDER]
 
@@ -171,7 +171,7 @@ def figure3(experiment_, problems, methods, passes, rates):
         axis.set_xlabel("kB a worker has sent, headers counted")
     for axis in axes[:, 0]:
         axis.set_ylabel("f(w) - min f")
-    figure.suptitle("GSpar, figure 3: SGD, bytes against QSGD", fontsize=10)
+    figure.suptitle("[GSpar18, figure 3]: SGD, bytes against QSGD", fontsize=10)
     for row in rows:
         same = [other for other in rows if other["data"] == row["data"] and other["l2"] == row["l2"] and other["method"] == "baseline"]
         target = 10 * max(same[0]["end"], 1e-12)
@@ -222,7 +222,7 @@ def compare(experiment_, sgd, svrg, bytes_rows):
 
 
 def main():
-    here = Experiment("gspar_fig1_3", "GSpar on l2-regularised logistic regression", "gspar.txt, section 4, figures 1 to 3")
+    here = Experiment("gspar_fig1_3", "GSpar on l2-regularised logistic regression", "[GSpar18, 4, figures 1 to 3]")
     n, d = (256, 256) if here.quick else (1024, 2048)
     passes = 4 if here.quick else 20
     rates = [1, 8] if here.quick else [0.5, 2, 8, 32]

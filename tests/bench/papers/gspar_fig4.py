@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""GSpar, figure 4: a CNN of three layers trained with Adam at several densities, loss against epochs and against bytes.
+"""[GSpar18, figure 4]: a CNN of three layers trained with Adam at several densities, loss against epochs and against bytes.
 
     tests/bench/papers/gspar_fig4.py [--quick] [--out FOLDER] [--programs FOLDER]
 
@@ -41,7 +41,7 @@ def run(here, channels, select, codec, unbiased, epochs, steps_of_epoch):
 
 
 def main():
-    here = Experiment("gspar_fig4", "GSpar: a CNN at several densities", "gspar.txt, section 4.1, figure 4")
+    here = Experiment("gspar_fig4", "GSpar: a CNN at several densities", "[GSpar18, 4.1, figure 4]")
     epochs, steps_of_epoch = (1, 4) if here.quick else (2, 62)
     codec = "adaptive+gspar_hybrid"
     texts = here.known([(f"gspar {density:g}", f"gspar:{density}", codec, True) for density in DENSITIES])
@@ -69,7 +69,7 @@ def main():
                  "; ".join(words) + "; baseline " + ", ".join(f"loss {row['loss']:.3f}, accuracy {row['accuracy']:.3f}" for row in base.values()),
                  "two epochs of an easy task, one run of each; Adam's step size is 0.002 for the paper's 0.02, at which the baseline is behind "
                  "after an epoch")
-    figure.suptitle("GSpar, figure 4: CNN with Adam, 4 workers", fontsize=10)
+    figure.suptitle("[GSpar18, figure 4]: CNN with Adam, 4 workers", fontsize=10)
     here.finish(figure, {"workers": WORKERS, "batch": BATCH, "epochs": epochs, "rows": rows})
 
 

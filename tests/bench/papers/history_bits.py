@@ -117,7 +117,7 @@ def plot(axis, name, rows):
 
 
 def main():
-    here = Experiment("history_bits", "Indices against what both sides have seen", "DeepReduce, section 3: index codes of one stream alone, for comparison")
+    here = Experiment("history_bits", "Indices against what both sides have seen", "[DeepReduce21, 3]: index codes of one stream alone, for comparison")
     cases = [(kind, density, reselect) for density, reselect in ((0.01, False), (0.01, True), (0.001, False)) for kind in (Cnn, Lstm)]
     figure, axes = panels(3, 2, width=4.6, height=2.9)
     sums, results = [], {}

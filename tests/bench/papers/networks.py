@@ -27,7 +27,7 @@ class SmallCnn(torch.nn.Module):
 
 
 class GsparCnn(torch.nn.Module):
-    """GSpar, section 4.1: three 3x3 convolutions with batch normalisation, two poolings, a dense layer of 256; MNIST for CIFAR-10."""
+    """[GSpar18, 4.1]: three 3x3 convolutions with batch normalisation, two poolings, a dense layer of 256; MNIST for CIFAR-10."""
 
     def __init__(self, channels):
         super().__init__()

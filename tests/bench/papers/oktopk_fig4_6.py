@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Ok-Topk, figures 4 and 6: the local top-k threshold over training steps, exact, reused and Gaussian, and the entries selected.
+"""[OkTopk22, figures 4 and 6]: the local top-k threshold over training steps, exact, reused and Gaussian, and the entries selected.
 
     tests/bench/papers/oktopk_fig4_6.py [--quick] [--out FOLDER] [--programs FOLDER]
 
@@ -172,7 +172,7 @@ def compare(here, sums):
 
 
 def main():
-    here = Experiment("oktopk_fig4_6", "Ok-Topk: thresholds and counts over training", "oktopk.txt, sections 3.1.3 and 5.2, figures 4 and 6")
+    here = Experiment("oktopk_fig4_6", "Ok-Topk: thresholds and counts over training", "[OkTopk22, 3.1.3, 5.2, figures 4 and 6]")
     figure, axes = panels(2, 3, width=4.6, height=3.5)
     sums, results = [], {}
     for line, (kind, steps) in enumerate(((Cnn, 4 if here.quick else 192), (Lstm, 3 if here.quick else 128))):
@@ -186,7 +186,7 @@ def main():
                  ("global_off", "global off", ".3f"), ("gaussian_late", "Gaussian/k", ".3f"), ("scaled", "scaled/k", ".3f"),
                  ("fill_in", "fill-in", ".3f")])
     compare(here, sums)
-    figure.suptitle("Ok-Topk, figures 4 and 6: period 32, 4 workers, worker 0's accumulator", fontsize=10)
+    figure.suptitle("[OkTopk22, figures 4 and 6]: period 32, 4 workers, worker 0's accumulator", fontsize=10)
     here.finish(figure, {"workers": WORKERS, "period": PERIOD, "summary": sums, "rows": results})
 
 

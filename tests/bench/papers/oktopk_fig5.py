@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Ok-Topk, figure 5: the empirical value of xi of its assumption 1, over training, at two densities.
+"""[OkTopk22, figure 5]: the empirical value of xi of its assumption 1, over training, at two densities.
 
     tests/bench/papers/oktopk_fig5.py [--quick] [--out FOLDER] [--programs FOLDER]
 
@@ -59,7 +59,7 @@ def smooth(values, width=9):
 
 
 def main():
-    here = Experiment("oktopk_fig5", "Ok-Topk: the empirical value of xi", "oktopk.txt, sections 3.2 and 5.1, figure 5")
+    here = Experiment("oktopk_fig5", "Ok-Topk: the empirical value of xi", "[OkTopk22, 4.1, 5.1, figure 5]")
     figure, axes = panels(1, 2, width=5.2, height=3.6)
     rows, result = [], {}
     for axis, kind, steps in ((axes[0][0], Cnn, 160), (axes[0][1], Lstm, 100)):

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Ok-Topk, figure 7: what its two ways of balancing are worth, by the number of ranks.
+"""[OkTopk22, figure 7]: what its two ways of balancing are worth, by the number of ranks.
 
     tests/bench/papers/oktopk_fig7.py [--quick] [--out FOLDER] [--programs FOLDER]
 
@@ -46,7 +46,7 @@ def gather_rows(here, sizes, n):
 
 
 def main():
-    here = Experiment("oktopk_fig7", "Ok-Topk: balancing", "oktopk.txt, section 5.3, figure 7", PROGRAM)
+    here = Experiment("oktopk_fig7", "Ok-Topk: balancing", "[OkTopk22, 5.3, figure 7]", PROGRAM)
     sizes = [4, 8] if here.quick else [4, 16, 32, 64, 256]
     n = 1 << (14 if here.quick else 20)
     reduced, gathered = reduce_rows(here, sizes, n), gather_rows(here, sizes, n)

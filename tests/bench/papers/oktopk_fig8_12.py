@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Ok-Topk, figures 8, 10 and 12: weak scaling, the time of a step by selection, communication and computation.
+"""[OkTopk22, figures 8, 10 and 12]: weak scaling, the time of a step by selection, communication and computation.
 
     tests/bench/papers/oktopk_fig8_12.py [--quick] [--out FOLDER] [--programs FOLDER]
 
@@ -34,7 +34,7 @@ def computation_ms(task, repeats):
 
 
 def main():
-    here = Experiment("oktopk_fig8_12", "Ok-Topk: weak scaling", "oktopk.txt, section 5.4, figures 8, 10 and 12", PROGRAM)
+    here = Experiment("oktopk_fig8_12", "Ok-Topk: weak scaling", "[OkTopk22, 5.4, figures 8, 10 and 12]", PROGRAM)
     sizes = [4, 8] if here.quick else [16, 32, 64, 128, 256]
     task = Lstm(here.seed)
     n = 1 << 14 if here.quick else networks.size(task.model)

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""RedSync, figure 1: what selecting the top 0.1 % costs against the size of the message, beside the time of communication.
+"""[RedSync19, figure 1]: what selecting the top 0.1 % costs against the size of the message, beside the time of communication.
 
     tests/bench/papers/redsync_fig1.py [--quick] [--out FOLDER] [--programs FOLDER]
 
@@ -59,7 +59,7 @@ def plot(sizes, gaussian, uniform_sizes, uniform):
         axis.set(xlabel="message, MB", title=title)
         axis.legend(fontsize=6.5, ncol=2)
     axes[0][0].set_ylabel(f"s for {OPERATIONS} operations, one thread")
-    figure.suptitle("RedSync, figure 1: cost of the top 0.1 %", fontsize=10)
+    figure.suptitle("[RedSync19, figure 1]: cost of the top 0.1 %", fontsize=10)
     return figure
 
 
@@ -84,7 +84,7 @@ def compare(here, rows, uniform, n, uniform_n):
 
 
 def main():
-    here = Experiment("redsync_fig1", "RedSync: cost of selecting against the message's size", "redsync.txt, section 2.1, figure 1")
+    here = Experiment("redsync_fig1", "RedSync: cost of selecting against the message's size", "[RedSync19, 2.1, figure 1]")
     powers = [14, 16] if here.quick else [14, 16, 18, 20, 22, 24]
     sizes = [1 << power for power in powers]
     measured = {n: bench(here, n, 3 if here.quick else 7) for n in sizes}

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""RedSync, figure 5: speed-up of training against the number of GPUs, of RedSync and of the dense baseline.
+"""[RedSync19, figure 5]: speed-up of training against the number of GPUs, of RedSync and of the dense baseline.
 
     tests/bench/papers/redsync_fig5.py [--quick] [--out FOLDER] [--programs FOLDER]
 
@@ -18,7 +18,7 @@ COMPUTATION = [("communication prevails", 0.5), ("computation prevails", 8.0)]  
 
 
 def main():
-    here = Experiment("redsync_fig5", "RedSync: scalability", "redsync.txt, section 3.3, figure 5; model: section 2.4", PROGRAM)
+    here = Experiment("redsync_fig5", "RedSync: scalability", "[RedSync19, 3.3, figure 5]; model: [RedSync19, 2.4]", PROGRAM)
     sizes = [2, 4, 8] if here.quick else [2, 4, 8, 16, 32, 64, 128, 256, 512]
     n = 1 << (14 if here.quick else 22)
     selecting = select_ms(here, n, DENSITY)["trimmed"]

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""SparCML, figures 1 and 7: how many indices the sum of P sparse vectors has, of real gradients and of uniform indices.
+"""[SparCML19, figures 1 and 7]: how many indices the sum of P sparse vectors has, of real gradients and of uniform indices.
 
     tests/bench/papers/sparcml_fig1_7.py [--quick] [--out FOLDER] [--programs FOLDER]
 
@@ -54,7 +54,7 @@ def counted(draw, n, k, ranks, repeats):
 
 
 def main():
-    here = Experiment("sparcml_fig1_7", "SparCML: fill-in of the reduced result", "sparcml.txt, sections 5.2 and B.1, figures 1 and 7")
+    here = Experiment("sparcml_fig1_7", "SparCML: fill-in of the reduced result", "[SparCML19, 5.2, appendix B.1, figures 1 and 7]")
     nodes = [1, 2, 4, 8] if here.quick else [1, 2, 4, 8, 16, 32, 64, 128]
     draw = np.random.default_rng(here.seed)
     figure, axes = panels(1, 3, width=4.6, height=3.6)

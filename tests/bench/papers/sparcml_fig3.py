@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""SparCML, figure 3: the time of an allreduce against the number of nodes, and against the density.
+"""[SparCML19, figure 3]: the time of an allreduce against the number of nodes, and against the density.
 
     tests/bench/papers/sparcml_fig3.py [--quick] [--out FOLDER] [--programs FOLDER]
 
@@ -84,7 +84,7 @@ def compare_density(here, densities, times):
 
 
 def main():
-    here = Experiment("sparcml_fig3", "SparCML: time of an allreduce against nodes and density", "sparcml.txt, section 8.1, figure 3", PROGRAM)
+    here = Experiment("sparcml_fig3", "SparCML: time of an allreduce against nodes and density", "[SparCML19, 8.1, figure 3]", PROGRAM)
     ranks = [2, 4, 8] if here.quick else [2 ** power for power in range(1, 13)]
     few = [2, 4] if here.quick else [2, 4, 8]
     densities = [0.001, 0.01] if here.quick else [0.0001, 0.001, 0.00781, 0.03, 0.1, 0.25]

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""SparCML, table 2: linear classifiers over MPI, dense against sparse allreduces, a pass over the data.
+"""[SparCML19, table 2]: linear classifiers over MPI, dense against sparse allreduces, a pass over the data.
 
     tests/bench/papers/sparcml_table2.py [--quick] [--out FOLDER] [--programs FOLDER]
 
@@ -139,7 +139,7 @@ def plot(axis, rows, names):
 
 
 def main():
-    here = Experiment("sparcml_table2", "SparCML: linear classifiers over MPI", "sparcml.txt, section 8.2, table 2", PROGRAM)
+    here = Experiment("sparcml_table2", "SparCML: linear classifiers over MPI", "[SparCML19, 8.2, table 2]", PROGRAM)
     missing = why_no_namespaces()
     if missing:
         print(f"skipped: {missing}")

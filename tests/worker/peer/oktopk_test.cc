@@ -91,7 +91,7 @@ TEST(OktopkVolume, PooledBoundariesForEveryDistribution) {
   }
 }
 
-/// The paper's naive reduce, section 3.1.1: one rank gets all that the others have.
+/// The naive reduce of [OkTopk22, 3.1.1]: one rank gets all that the others have.
 TEST(OktopkVolume, EqualBoundariesWhereIndicesAreUniformOnly) {
   expect_bounded(Spread::kUniform, Boundaries::kEqual, Ranks::kInOrder);
   constexpr uint32_t kRanks = 16;

@@ -34,7 +34,7 @@ double cost_of(AlgorithmId id, const SumShape& shape, const MachineSpeeds& speed
 }
 
 TEST(ExpectedSupport, IsSparcmlsAlternatingSum) {
-  // N (P p - C(P, 2) p^2 + ...), p = k / N, at N = 512 as in its figure 7.
+  // N (P p - C(P, 2) p^2 + ...), p = k / N, at N = 512 as in [SparCML19, figure 7].
   for (const uint64_t k : {1u, 8u, 64u}) {
     for (const int ranks : {1, 2, 5, 16}) {
       const double p = static_cast<double>(k) / 512;
@@ -107,7 +107,7 @@ TEST(PlannedCost, BytesThroughAPort) {
   const double bodies = cost_of(AlgorithmId::kSsarSplitAllgather, kShape, bytes_only()) - 10 * kHeader;
   EXPECT_GE(bodies, 2 * 7.0 / 8 * 1024 * 8);
   EXPECT_LE(bodies, 8 * 1024.0 * 8 + 8 * (7 + 7));
-  // Ok-Topk table 1: from 2k to 6k (P - 1) / P words.
+  // [OkTopk22, table 1]: from 2k to 6k (P - 1) / P words.
   const double oktopk =
       (planned_cost(info_of(AlgorithmId::kOktopk), kShape, bytes_only()).transfer_s - 13 * kHeader) / 4;
   EXPECT_GE(oktopk, 2 * 1024 * 7.0 / 8);
@@ -121,7 +121,8 @@ TEST(PlannedCost, EntriesThatAreAdded) {
   EXPECT_DOUBLE_EQ(planned_cost(info_of(AlgorithmId::kOktopk), kShape, adds_only()).add_s, 1024);
 }
 
-/// The sum of `count` 8-byte numbers over the ranks, message by message (Rabenseifner; ranks above the power of two fold).
+/// The sum of `count` 8-byte numbers over the ranks, message by message ([Rabenseifner04]; ranks above the power of two
+/// fold).
 double slow_number_sum(double count, uint32_t ranks, const MachineSpeeds& speeds) {
   const auto message = [&](double bytes) { return speeds.latency_s + (kHeader + bytes) * speeds.byte_s; };
   uint32_t paired = 1;
@@ -134,7 +135,7 @@ double slow_number_sum(double count, uint32_t ranks, const MachineSpeeds& speeds
   return took;
 }
 
-/// oktopk.txt, algorithm 1, step after step: lines 5 to 7 where t mod tau = 0, lines 9 to 12 where t mod tau' = 0.
+/// [OkTopk22, algorithm 1], step after step: lines 5 to 7 where t mod tau = 0, lines 9 to 12 where t mod tau' = 0.
 double slow_reevaluation(const SumShape& shape, const MachineSpeeds& speeds) {
   const uint64_t steps = uint64_t{shape.boundary_period} * shape.threshold_period;
   int bits = 4;
@@ -205,8 +206,8 @@ MachineSpeeds all_speeds() {
       .sums = {.bytes = 5, .encode_s = 7e-9, .decode_s = 9e-9}};
 }
 
-/// RedSync's equation 1, T_select + log2(p) alpha + (p - 1)(M D) beta + p gamma_1, with DeepReduce's encoding once and decoding
-/// p - 1 times; P a power of two, bodies of 64 KiB and more or none in a bundle.
+/// [RedSync19, equation 1]: T_select + log2(p) alpha + (p - 1)(M D) beta + p gamma_1, with DeepReduce's encoding once
+/// and decoding p - 1 times; P a power of two, bodies of 64 KiB and more or none in a bundle.
 double slow_redsync(const SumShape& shape, const MachineSpeeds& speeds) {
   const auto n = static_cast<double>(shape.dimension), k = static_cast<double>(shape.k),
              p = static_cast<double>(shape.ranks);
@@ -217,7 +218,7 @@ double slow_redsync(const SumShape& shape, const MachineSpeeds& speeds) {
          messages * speeds.latency_s + bytes * speeds.byte_s + p * k * speeds.add_entry_s;
 }
 
-/// SparCML 5.3.1 with expected supports: stage t sends what 2^(t-1) ranks have, and adds two such sums.
+/// [SparCML19, 5.3.1] with expected supports: stage t sends what 2^(t-1) ranks have, and adds two such sums.
 double slow_ssar_recursive_doubling(const SumShape& shape, const MachineSpeeds& speeds) {
   double took = static_cast<double>(shape.dimension) * speeds.select.callers_s;
   for (uint32_t held = 1; held < shape.ranks; held *= 2) {
@@ -229,8 +230,8 @@ double slow_ssar_recursive_doubling(const SumShape& shape, const MachineSpeeds& 
   return took;
 }
 
-/// Ok-Topk's table 1, all ranks alike: k / P to each other rank, two numbers of each, k (P - 1) / P while gathering; a threshold
-/// of its own found every tau' steps and reused in between.
+/// [OkTopk22, table 1], all ranks alike: k / P to each other rank, two numbers of each, k (P - 1) / P while gathering;
+/// a threshold of its own found every tau' steps and reused in between.
 double slow_oktopk(const SumShape& shape, const MachineSpeeds& speeds) {
   const auto n = static_cast<double>(shape.dimension), k = static_cast<double>(shape.k),
              p = static_cast<double>(shape.ranks);
@@ -378,7 +379,7 @@ TEST(PlannedCost, WhereWhichIsFaster) {
   for (const AlgorithmId sparse : {kSsarRecursiveDoubling, kRedsyncAllgather, kTopkA}) {
     EXPECT_TRUE(faster(kDenseRabenseifner, sparse, full, lan)) << static_cast<int>(sparse);
   }
-  // RedSync's remark: the gathering grows with the ranks, and at some number of them the dense one is faster.
+  // [RedSync19, 2.4]: the gathering grows with the ranks, and at some number of them the dense one is faster.
   const SumShape few{.dimension = 1 << 20, .k = 1 << 14, .ranks = 4};
   const SumShape many{.dimension = 1 << 20, .k = 1 << 14, .ranks = 256};
   EXPECT_TRUE(faster(kRedsyncAllgather, kDenseRabenseifner, few, lan));

@@ -7,7 +7,8 @@
 #include "tests/worker/peer/cases.h"
 #include "tests/worker/peer/pump.h"
 
-/// Bytes of bodies that each rank sends, counted, against the bounds of the papers (sparcml.txt, 5.3; redsync.txt, appendix A).
+/// Bytes of bodies that each rank sends, counted, against the bounds of the papers ([SparCML19, 5.3];
+/// [RedSync19, appendix A]).
 namespace millrace::peer::testing {
 namespace {
 
@@ -144,7 +145,7 @@ TEST_P(Volume, DenseBaselines) {
   const Counted doubling = count(AlgorithmId::kDenseRecursiveDoubling, size, Spread::kUniform, 10);
   EXPECT_EQ(doubling.sent_max(), (rounds + folds) * dense_bytes(size));
   const Counted halving = count(AlgorithmId::kDenseRabenseifner, size, Spread::kUniform, 10);
-  // Thakur et al.: where ranks fold, the whole result goes back.
+  // [Thakur05]: where ranks fold, the whole result goes back.
   const uint64_t paired = std::bit_floor(size);
   EXPECT_LE(halving.sent_max(),
             2 * (paired - 1) * dense_bytes(size) / paired + folds * dense_bytes(size) + table_max(size));

@@ -184,7 +184,7 @@ IndexBuffer hostile_uniform_indices(uint64_t n, uint64_t count, uint64_t seed) {
   RandomSequence random(RandomKey::from(seed));
   IndexBuffer indices;
   uint64_t wanted = count;
-  for (uint64_t i = 0; wanted > 0; ++i) {  // Knuth 3.4.2, algorithm S
+  for (uint64_t i = 0; wanted > 0; ++i) {  // [Knuth97, 3.4.2, algorithm S]
     if (random.next_below(n - i) >= wanted) continue;
     indices.push_back(static_cast<uint32_t>(i));
     --wanted;

@@ -205,8 +205,8 @@ void add_exchange_flags(CLI::App& app, PeerTrainFlags& flags) {
       "auto as well) (default: the optimizer's)");
   app.add_option("--quantizer", flags.quantizer, "path peers: of dense phases (dsar_split_allgather): raw+qsgd4");
   app.add_option("--momentum", flags.momentum,
-                 "rgc: none, correction:FACTOR, nesterov:FACTOR or nesterov_printed:FACTOR (RedSync's algorithm 4 to "
-                 "the letter), of each rank before the sum; ends for entries that were applied, unless :unmasked "
+                 "rgc: none, correction:FACTOR, nesterov:FACTOR or nesterov_printed:FACTOR ([RedSync19, algorithm 4] "
+                 "to the letter), of each rank before the sum; ends for entries that were applied, unless :unmasked "
                  "follows; steps that send everything end none (default: correction:0.9)");
   app.add_option(
          "--clip", options.clip,
@@ -277,10 +277,12 @@ Result<PeerTrainOptions> train_options_of(const PeerTrainFlags& flags) {
 }
 
 std::string optimizers_table() {
-  std::string table = "Optimizers (--optimizer), and what they take by themselves:\n";
+  std::string table =
+      "Keys in brackets are of kernels/REFERENCES.md.\n"
+      "Optimizers (--optimizer), and what they take by themselves:\n";
   for (const OptimizerInfo& one : optimizers()) {
     const OptimizerDefaults& own = one.defaults;
-    table += fmt::format("  {:<11} {} [{}]\n", one.name, one.summary, one.source);
+    table += fmt::format("  {:<11} {}: {}\n", one.name, one.summary, one.source);
     std::string takes;
     for (const auto& [flag, word, none] : {std::tuple{"--algorithm", own.algorithm, std::string_view()},
                                            {"--select", own.select, "none"},

@@ -53,7 +53,7 @@ bool evaluates_in(AlgorithmId id, const AllreduceSettings& settings, uint64_t st
 double evaluating_share(AlgorithmId id, const AllreduceSettings& settings);
 
 /// Words that the paper allows a rank of Ok-Topk: 6k (P - 1) / P.
-/// Source   oktopk.txt, table 1.
+/// Source   [OkTopk22, table 1].
 double words_bound(uint64_t k, uint32_t ranks);
 
 }  // namespace millrace::peer

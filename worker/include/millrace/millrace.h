@@ -106,8 +106,8 @@ struct JobOptions {
   // codec_error "drop"; what misses its step is discarded and counted.
   bool unbiased = false;
   // What enters the residual is the gradient after clipping and momentum, worked out when the step is selected.
-  // momentum: "none", "correction:FACTOR" (RedSync, algorithm 4), "nesterov:FACTOR" (the usual look-ahead) or
-  // "nesterov_printed:FACTOR" (as algorithm 4 prints it); the momentum of an entry ends when an update has applied
+  // momentum: "none", "correction:FACTOR" [RedSync19, algorithm 4], "nesterov:FACTOR" (the usual look-ahead) or
+  // "nesterov_printed:FACTOR" (as that algorithm prints it); the momentum of an entry ends when an update has applied
   // what was sent of it, unless ":unmasked" follows. A step that sends everything ends no momentum.
   std::string momentum = "none";
   // The L2 norm over all tensors that a step's gradients are scaled down to, over the square root of the workers; 0: off. Push
@@ -226,7 +226,7 @@ struct TensorOptions {
   std::string codec_up = {};
   std::string codec_down = {};
   /// Marks the network's output layer. The job selects from it as from other tensors and does not quantize it: connect()
-  /// removes ":signs" and lossy codecs from its settings (RedSync 2.1.1: "we do not quantify the output layer").
+  /// removes ":signs" and lossy codecs from its settings ([RedSync19, 2.1.1]: "we do not quantify the output layer").
   bool output_layer = false;
 
   // Weights that are attached from connect() on: weights[i] += scale * sum[i] / denominator for every step of the job. With

@@ -71,7 +71,8 @@ std::vector<size_t> selected(const Values& values, const SelectionSpec& spec, ui
   return taken;
 }
 
-/// RedSync's algorithm 4 for all ranks, with dense vectors; without momentum, and with other selections, SparCML's algorithm 1.
+/// [RedSync19, algorithm 4] for all ranks, with dense vectors; without momentum, and with other selections,
+/// [SparCML19, algorithm 1].
 class Oracle {
  public:
   Oracle(uint32_t ranks, const OptimizerOptions& options)
@@ -350,9 +351,9 @@ TEST_F(BothPaths, WithStepsInFlightTheLawHolds) {
   }
 }
 
-/// One rank whose index codec sends other entries than were selected (DeepReduce 4): every value that is summed must be what the
-/// rank had there, selected or not, and leave it. Velocities end where something was sent. Returns how many entries were sent
-/// beside the selected ones.
+/// One rank whose index codec sends other entries than were selected [DeepReduce21, 4]: every value that is summed must
+/// be what the rank had there, selected or not, and leave it. Velocities end where something was sent. Returns how many
+/// entries were sent beside the selected ones.
 size_t expect_original_values(const ExchangeBooks& books, const OptimizerOptions& options, bool sends_selected) {
   const double factor = options.momentum == "none" ? 0 : std::stod(options.momentum.substr(11));
   Values residual(kExchangeDimension), velocity(kExchangeDimension);

@@ -136,7 +136,7 @@ TEST_F(Optimizers, SgdIsTheSameOverBothPaths) {
   });
 }
 
-// gspar.txt, algorithm 1, where every entry is drawn with probability 1.
+// [GSpar18, algorithm 1], where every entry is drawn with probability 1.
 TEST_F(Optimizers, UnbiasedSgdThatDropsNothingIsSgd) {
   for (const char* select : {"none", "uniform:1", "random:1.0"}) {
     SCOPED_TRACE(select);
@@ -152,7 +152,7 @@ TEST_F(Optimizers, UnbiasedSgdThatDropsNothingIsSgd) {
   }
 }
 
-// oktopk.txt, algorithms 1 and 2, with both thresholds exact in every step.
+// [OkTopk22, algorithms 1 and 2], with both thresholds exact in every step.
 TEST_F(Optimizers, OktopkSgdIsAlgorithm2) {
   constexpr size_t kLargest = 6;
   expect_slow(options_of("oktopk_sgd", "topk:6"), [](uint32_t ranks) {
@@ -175,7 +175,7 @@ TEST_F(Optimizers, OktopkSgdIsAlgorithm2) {
   });
 }
 
-// sparcml.txt, algorithm 1, with Q the identity; v -= the sum, which is over P as the gradients' means are.
+// [SparCML19, algorithm 1], with Q the identity; v -= the sum, which is over P as the gradients' means are.
 TEST_F(Optimizers, TopkSgdIsAlgorithm1) {
   expect_slow(options_of("topk_sgd", "bucket_topk:0.125:16"), [](uint32_t ranks) {
     return [ranks, error = std::vector<Values>(ranks, Values(kSize))](uint64_t, Values& v,
@@ -211,7 +211,7 @@ void only_sign(Values& values, bool positive) {
   for (double& value : values) value = (value > 0) == positive ? value : 0;
 }
 
-/// redsync.txt, algorithm 4, appendix B's clipping, and uncompressed steps: momentum SGD, whose velocity is not masked.
+/// [RedSync19, algorithm 4, appendix B] (clipping), and uncompressed steps: momentum SGD, whose velocity is not masked.
 SlowStep rgc_of(uint32_t ranks, const Rgc& rgc) {
   struct Rank {
     Values u = Values(kSize), v = Values(kSize);
@@ -281,7 +281,7 @@ TEST_F(Optimizers, MomentumIsPolyaksOfTheMean) {
   });
 }
 
-// Kingma and Ba, algorithm 1, on the mean of Ok-Topk's sum: also what the sum lacks has a step.
+// [Adam15, algorithm 1], on the mean of Ok-Topk's sum: also what the sum lacks has a step.
 TEST_F(Optimizers, AdamIsDenseAfterTheSparseSum) {
   constexpr size_t kLargest = 8;
   PeerTrainOptions run = options_of("adam", "topk:8");

@@ -15,7 +15,7 @@
 #include "worker/cli/epoch_order.h"
 #include "worker/cli/trainer.h"
 
-/// SVRG of `millrace train` against gspar.txt, (2), in double: real shards, a thread a worker.
+/// SVRG of `millrace train` against [GSpar18, equation 2], in double: real shards, a thread a worker.
 namespace millrace::cli {
 namespace {
 

@@ -11,7 +11,8 @@
 #include "tests/worker/peer/opt/toy_data.h"
 #include "tests/worker/peer/opt/trained.h"
 
-/// SVRG against gspar.txt, (2), written down in double by one process that has all rows: over peers and over servers.
+/// SVRG against [GSpar18, equation 2], written down in double by one process that has all rows: over peers and over
+/// servers.
 namespace millrace::cli {
 namespace {
 
@@ -169,8 +170,8 @@ TEST_F(Svrg, EveryAlgorithmCodecAndSelectionTrains) {
   }
 }
 
-// What gspar.txt's figure 2 is about: at a constant rate SGD stays at a distance from the minimum, and SVRG does not, also where
-// its differences are drawn.
+// What [GSpar18, figure 2] is about: at a constant rate SGD stays at a distance from the minimum, and SVRG does not,
+// also where its differences are drawn.
 TEST_F(Svrg, DrawnDifferencesComeCloserThanDrawnGradients) {
   const Dataset data = toy_data(120, kSvrgFeatures, 44);
   const Weights minimum = slow_svrg(data, 1, {.every = 1, .epochs = 1'000});

@@ -12,7 +12,7 @@
 #include "worker/cli/peer/opt/error_feedback.h"
 #include "worker/cli/peer/opt/exchange.h"
 
-/// GSpar's algorithm 1 as an allreduce (gspar.txt, section 2): the sum of what the ranks draw is the sum of their gradients in
+/// [GSpar18, 2, algorithm 1] as an allreduce: the sum of what the ranks draw is the sum of their gradients in
 /// expectation, by every algorithm with exact sums, as over servers; nothing stays for later.
 namespace millrace::cli {
 namespace {

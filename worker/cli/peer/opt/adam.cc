@@ -7,8 +7,8 @@
 ///          one. That is what the paper has, which puts the sum into PyTorch's dense gradient. A lazy Adam
 ///          (torch.optim.SparseAdam, and a store of the servers: kernels/optimize/optimize.h) would leave such an entry and its
 ///          moments as they are.
-/// Source   oktopk.txt, section 5 (BERT: beta1 0.9, beta2 0.999, weight decay 0.01, which is --l2); Kingma and Ba 2015, algorithm
-///          1, with bias correction.
+/// Source   [OkTopk22, 5] (BERT: beta1 0.9, beta2 0.999, weight decay 0.01, which is --l2);
+///          [Adam15, algorithm 1], with bias correction.
 namespace millrace::cli {
 namespace {
 
@@ -24,7 +24,7 @@ Status check_adam(const OptimizerOptions& options) { return check_gradient_desce
 
 OptimizerInfo adam_optimizer() {
   return {.name = kAdamForm.name,
-          .source = "oktopk.txt, section 5 (BERT); Kingma and Ba 2015, algorithm 1",
+          .source = "[OkTopk22, 5] (BERT); [Adam15, algorithm 1]",
           .summary = "Adam after an allreduce of the largest gradients, dense, the same on all ranks (Ok-Topk's BERT)",
           .make = &make_adam,
           .check = &check_adam,

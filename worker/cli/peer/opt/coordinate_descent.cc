@@ -20,9 +20,8 @@
 /// Step     of coordinate j: rate (dF/dw_j) / (beta L_j), L_j = c sum_i x_ij^2 / rows + l2, where c is the most that the loss is
 ///          curved: 1/4 for lr, 2 for the squared hinge. beta makes it safe that so many change at once, those in flight among
 ///          them: with rate 1 the objective goes down in expectation.
-/// Source   sparcml.txt, section 8.2 and its [55] (Wright 2015, block coordinate descent); beta: Richtarik and Takac, "Parallel
-///          coordinate descent methods for big data optimization", 2016 (tau-nice sampling); the squared hinge by such steps:
-///          Chang, Hsieh and Lin, "Coordinate descent method for large-scale L2-loss linear support vector machines", 2008.
+/// Source   [SparCML19, 8.2]; [Wright15], which it cites (block coordinate descent); beta: [RichtarikTakac16] (tau-nice
+///          sampling); the squared hinge by such steps: [Chang08].
 namespace millrace::cli {
 namespace {
 
@@ -318,7 +317,7 @@ class CoordinateDescent final : public PeerOptimizer {
 
 OptimizerInfo coordinate_descent_optimizer() {
   return {.name = "scd",
-          .source = "sparcml.txt, section 8.2",
+          .source = "[SparCML19, 8.2]",
           .summary =
               "stochastic coordinate descent: ranks own blocks of features, and gather what they changed (lr, l2svm)",
           .make = &CoordinateDescent::make,

@@ -26,7 +26,7 @@ struct CoordinateStep {
 /// Bytes    a rank: 8 for each coordinate of the others, and (P - 1) / P of all changes (sparse_allgather.h), or of
 ///          4 for each index of the model (dense).
 /// Errors   malformed: a rank sent parts of another number of coordinates. Those of sparse_allgather().
-/// Source   sparcml.txt, section 8.2 (the sparse allgather of what each node changed); the parts are sent because rows are
+/// Source   [SparCML19, 8.2] (the sparse allgather of what each node changed); the parts are sent because rows are
 ///          partitioned as well.
 peer::Task<Result<peer::Gathered>> exchange_coordinates(peer::Channel& channel, CoordinateStep step,
                                                         peer::SparseAllgatherSettings settings);

@@ -36,7 +36,7 @@ struct ErrorFeedbackOptions {
 ///
 /// Memory   the residual is a dense vector from the first value on that stays; sparse gradients summed exactly need none.
 /// Threads  one.
-/// Source   sparcml.txt, algorithm 1 (quantized TopK SGD); unbiased: gspar.txt, algorithm 1, line 4.
+/// Source   [SparCML19, algorithm 1] (quantized TopK SGD); unbiased: [GSpar18, algorithm 1, line 4].
 class ErrorFeedback {
  public:
   /// Errors   invalid_argument: a selection that draws, without `unbiased`; one that keeps the rest, with it; one that cannot

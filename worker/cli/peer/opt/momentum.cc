@@ -3,7 +3,7 @@
 /// Momentum SGD on the exchanged gradient, the same velocity on all ranks: v = beta1 v + g, w -= rate v, of all weights, also
 /// where the sum has nothing. What selection keeps back gains its momentum late: rgc's correction is the remedy.
 ///
-/// Source   Polyak 1964, with the rate outside of the velocity (kernels/optimize/momentum.cc), dense.
+/// Source   [Polyak64], with the rate outside of the velocity (kernels/optimize/momentum.cc), dense.
 namespace millrace::cli {
 namespace {
 
@@ -19,7 +19,7 @@ Status check_momentum(const OptimizerOptions& options) { return check_gradient_d
 
 OptimizerInfo momentum_optimizer() {
   return {.name = kMomentumForm.name,
-          .source = "Polyak 1964; kernels/optimize",
+          .source = "[Polyak64]; kernels/optimize",
           .summary = "momentum SGD after the sum, of all weights, the same on all ranks (--beta1)",
           .make = &make_momentum,
           .check = &check_momentum};

@@ -3,7 +3,7 @@
 /// Ok-Topk SGD: acc = residual + rate gradient; of the ranks' sum of acc the k largest entries u come back (the O(k) allreduce,
 /// or servers that re-select); residual = acc but for what contributed to u; w -= u / P.
 ///
-/// Source   oktopk.txt, section 4, algorithm 2. Over servers the threshold of the sum is theirs: the union of all shards' sums
+/// Source   [OkTopk22, 4, algorithm 2]. Over servers the threshold of the sum is theirs: the union of all shards' sums
 ///          is cut, not that of the ranks' regions.
 namespace millrace::cli {
 namespace {
@@ -25,7 +25,7 @@ Status check_oktopk_sgd(const OptimizerOptions& options) {
 
 OptimizerInfo oktopk_sgd_optimizer() {
   return {.name = kOktopkSgdForm.name,
-          .source = "oktopk.txt, section 4, algorithm 2",
+          .source = "[OkTopk22, 4, algorithm 2]",
           .summary = "of the sum of residual + rate x gradient the k largest entries; what did not contribute stays",
           .make = &make_oktopk_sgd,
           .check = &check_oktopk_sgd,

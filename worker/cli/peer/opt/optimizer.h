@@ -144,8 +144,8 @@ struct OptimizerDefaults {
 };
 
 struct OptimizerInfo {
-  std::string_view name;  ///< "sgd"
-  std::string_view source;
+  std::string_view name;     ///< "sgd"
+  std::string_view source;   ///< "[SparCML19, 7, 8.2]" (kernels/REFERENCES.md)
   std::string_view summary;  ///< one line for --help
   Result<std::unique_ptr<PeerOptimizer>> (*make)(const OptimizerSetup& setup);
   /// Refuses options that it does not take, as far as they can be told without data.

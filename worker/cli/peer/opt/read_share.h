@@ -24,7 +24,7 @@ struct SharedFile {
 /// Errors     as LibsvmParser; lines are counted from the byte that the sentence names. unsupported: a compressed file,
 ///            which has to be read from its begin; a format that is not read. job_mismatch: the file has another length
 ///            on another rank. Those of SharedFile::read.
-/// Source     sparcml.txt, section 7 (MPI-OPT: the dataset partitioned by MPI-IO).
+/// Source     [SparCML19, 7] (MPI-OPT: the dataset partitioned by MPI-IO).
 Result<Dataset> read_share(peer::PeerGroup& group, const SharedFile& file, const LibsvmOptions& options);
 
 }  // namespace millrace::cli

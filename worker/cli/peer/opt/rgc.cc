@@ -8,7 +8,7 @@
 /// by_size treats all steps of a model of up to 4,096 weights so. With --select by_size:D:signs --codec raw+sign_mean the
 /// other steps send entries of one sign as their mean, and drop its error.
 ///
-/// Source   redsync.txt, algorithm 4, appendix B (clipping), appendix C (warm-up); differs as worker/core/momentum.h says.
+/// Source   [RedSync19, algorithm 4, appendices B and C] (clipping, warm-up); differs as worker/core/momentum.h says.
 namespace millrace::cli {
 namespace {
 
@@ -23,7 +23,7 @@ Status check_rgc(const OptimizerOptions& options) { return check_gradient_descen
 
 OptimizerInfo rgc_optimizer() {
   return {.name = kRgcForm.name,
-          .source = "redsync.txt, appendices B and C, algorithm 4",
+          .source = "[RedSync19, appendices B and C, algorithm 4]",
           .summary = "RedSync: momentum correction with masking (--momentum), clipping (--clip), the largest 0.1 %",
           .make = &make_rgc,
           .check = &check_rgc,

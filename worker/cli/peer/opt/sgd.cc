@@ -3,7 +3,7 @@
 /// Mini-batch SGD: every rank contributes the rate times its share of the mean gradient over all ranks' batches, and all subtract
 /// the sum, whatever is selected of it, coded or summed by which algorithm.
 ///
-/// Source   sparcml.txt, section 7 (MPI-OPT), 8.2.
+/// Source   [SparCML19, 7, 8.2] (MPI-OPT).
 namespace millrace::cli {
 namespace {
 
@@ -18,7 +18,7 @@ Status check_sgd(const OptimizerOptions& options) { return check_gradient_descen
 
 OptimizerInfo sgd_optimizer() {
   return {.name = kSgdForm.name,
-          .source = "sparcml.txt, sections 7 and 8.2",
+          .source = "[SparCML19, 7, 8.2]",
           .summary = "mini-batch SGD, with what the other options say",
           .make = &make_sgd,
           .check = &check_sgd};

@@ -12,7 +12,7 @@ namespace millrace::cli {
 /// Exact    a second exchange sums the gradients at a snapshot: it selects nothing, quantizes nothing and keeps nothing for
 ///          later. Over servers it is a second job, NAME.snapshots beside the steps' job NAME.
 /// Order    take() is a collective: all ranks call it at the same step, with no step in flight.
-/// Source   gspar.txt, (2); Johnson and Zhang 2013.
+/// Source   [GSpar18, equation 2]; [SVRG13].
 class Snapshots {
  public:
   /// Errors  as make_exchange().

@@ -6,7 +6,7 @@
 /// difference.
 ///
 /// Cost     of a step: the gradients of its rows at both models. Of a snapshot: a pass over the rows, and an exact exchange.
-/// Source   gspar.txt, (2), figure 2; Johnson and Zhang 2013; differs as variance_reduction.h says.
+/// Source   [GSpar18, equation 2, figure 2]; [SVRG13]; differs as variance_reduction.h says.
 namespace millrace::cli {
 namespace {
 
@@ -30,7 +30,7 @@ Status check_svrg(const OptimizerOptions& options) {
 OptimizerInfo svrg_optimizer() {
   return {
       .name = kSvrgForm.name,
-      .source = "gspar.txt, section 2, (2)",
+      .source = "[GSpar18, 2, equation 2]",
       .summary =
           "SVRG: a step sends its difference to the gradient at a snapshot, which is summed exactly (--snapshot-every)",
       .make = &make_svrg,

@@ -4,8 +4,8 @@
 /// entries; all subtract the sum of Q(TopK(acc)), Q unbiased, so that its error is dropped. 8 of 512 at 4 bits are the paper's
 /// for CIFAR-10.
 ///
-/// Source   sparcml.txt, section 4, algorithm 1; 8.3 for the buckets. Where sums become dense, --algorithm dsar_split_allgather
-///          --quantizer raw+qsgd4 quantizes those too.
+/// Source   [SparCML19, 4, algorithm 1]; [SparCML19, 8.3] for the buckets. Where sums become dense, --algorithm
+///          dsar_split_allgather --quantizer raw+qsgd4 quantizes those too.
 namespace millrace::cli {
 namespace {
 
@@ -21,7 +21,7 @@ Status check_topk_sgd(const OptimizerOptions& options) { return check_gradient_d
 OptimizerInfo topk_sgd_optimizer() {
   return {
       .name = kTopkSgdForm.name,
-      .source = "sparcml.txt, section 4, algorithm 1",
+      .source = "[SparCML19, 4, algorithm 1]",
       .summary = "the k largest of every 512 entries of residual + rate x gradient, quantized to 4 bits",
       .make = &make_topk_sgd,
       .check = &check_topk_sgd,
