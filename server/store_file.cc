@@ -16,7 +16,7 @@
 namespace millrace::server {
 namespace {
 
-/// The digit is the version: raised with every change of the bytes (WIRE_FORMAT.md, "Versions").
+/// The digit is the version: raised with every change of the bytes (protocol/wire/versions.md).
 constexpr std::array<uint8_t, 8> kMagic = {'M', 'L', 'R', 'S', 'T', 'O', 'R', '3'};
 constexpr uint64_t kFrameBytes = 2 * sizeof(uint64_t);  ///< a record's length and hash
 

@@ -15,8 +15,8 @@
 namespace millrace::switch_agg {
 
 /// Keys, replay windows and addresses of one job's workers, under the job's present life. What a handshake is, is in
-/// protocol/WIRE_FORMAT.md, "Datagrams": a CHALREQ leaves nothing here; a HELLO that verifies under the nonces of its own
-/// challenge begins a session and ends the worker's former one.
+/// protocol/wire/datagram_keys.md, "Handshake": a CHALREQ leaves nothing here; a HELLO that verifies under the nonces
+/// of its own challenge begins a session and ends the worker's former one.
 ///
 /// Memory   fixed: kSwitchWorkersMax sessions, and one a rack.
 class WorkerSessions {

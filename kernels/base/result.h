@@ -8,8 +8,8 @@
 
 namespace millrace {
 
-/// What went wrong, in classes that a caller can act on. The numbers are on the wire (protocol/WIRE_FORMAT.md): they are
-/// never reused and never renumbered.
+/// What went wrong, in classes that a caller can act on. The numbers are on the wire
+/// (protocol/wire/errors_and_limits.md): they are never reused and never renumbered.
 enum class ErrorCode : uint16_t {
   kInvalidArgument = 1,    ///< the caller asked for something that cannot be (k > n, unknown name)
   kMalformed = 2,          ///< bytes that are not what they claim to be

@@ -9,7 +9,7 @@
 
 namespace millrace {
 
-// The numbers of the adaptive code that both sides must agree on: WIRE_FORMAT.md, "adaptive".
+// The numbers of the adaptive code that both sides must agree on: protocol/wire/adaptive_codec.md.
 
 inline constexpr uint32_t kAdaptiveStateBits = 10;
 inline constexpr uint32_t kAdaptiveStates = 1u << kAdaptiveStateBits;

@@ -13,7 +13,7 @@
 namespace millrace {
 
 /// How indices become bytes. Numbers are on the wire: never reused. Each codec says its own, in its file (codec_list.h lists
-/// them, WIRE_FORMAT.md has the table); here are those that other code refers to.
+/// them, protocol/wire/index_codecs.md has the table); here are those that other code refers to.
 enum class IndexCodecId : uint8_t {
   kNone = 0,    ///< dense stream: no indices
   kRaw = 1,     ///< u32 each

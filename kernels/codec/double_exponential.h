@@ -24,7 +24,7 @@ enum class CurveStart : uint8_t { kFirst, kLast };
 /// Cost    two passes, and at most 1e6 operations whatever n is.
 DoubleExponential fit_double_exponential(std::span<const float> points, CurveStart start);
 
-/// The magnitudes as they are decoded: WIRE_FORMAT.md, "fit_dexp". All are finite and not negative.
+/// The magnitudes as they are decoded: protocol/wire/fitted_codecs.md. All are finite and not negative.
 void evaluate_double_exponential(const DoubleExponential& fit, std::span<float> magnitudes);
 
 }  // namespace millrace

@@ -1,5 +1,5 @@
 // Full blocks of the gap code with Highway: compiled once per instruction set, chosen at run time. The format is in
-// protocol/WIRE_FORMAT.md, "gap"; gap_scalar.cc is the same bit by bit, and the tests' oracle.
+// protocol/wire/index_codecs.md, "gap"; gap_scalar.cc is the same bit by bit, and the tests' oracle.
 #include "kernels/codec/gap_blocks.h"
 
 #include <bit>

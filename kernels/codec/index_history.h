@@ -10,7 +10,7 @@
 namespace millrace {
 
 // What sender and receiver of a part have both seen of it: which entries its updates changed, and how lately. Codes of indices
-// against it are in history_code.h; the numbers that both sides must agree on are in WIRE_FORMAT.md, "history".
+// against it are in history_code.h; the numbers that both sides must agree on are in protocol/wire/history.md.
 
 inline constexpr uint64_t kHistoryDimensionMax = uint64_t{1} << 28;
 inline constexpr uint64_t kHistoryPeriod = 32;  ///< updates; an entry is forgotten by one class a period

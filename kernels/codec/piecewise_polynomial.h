@@ -53,7 +53,7 @@ std::vector<Piece> segment_curve(std::span<const float> points, size_t count);
 /// points  [n], n >= 1; fewer than 6: of degree n - 1.
 std::array<double, kCoefficients> fit_polynomial(std::span<const float> points);
 
-/// The points of a piece as they are decoded: WIRE_FORMAT.md, "fit_poly". Coefficients are valid.
+/// The points of a piece as they are decoded: protocol/wire/fitted_codecs.md. Coefficients are valid.
 void evaluate_polynomial(std::span<const float, kCoefficients> coefficients, std::span<float> points);
 
 }  // namespace millrace

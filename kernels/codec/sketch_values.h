@@ -26,8 +26,8 @@ enum class BucketValue : uint8_t {
   kMean = 2,  ///< the mean of the bucket's bounds, as published; the last bucket's upper bound is the largest magnitude
 };
 
-/// Values as quantile buckets that are looked up by index in a MinMaxSketch (WIRE_FORMAT.md, "sketchml, skcompress"). A codec is
-/// a file with how cells become bytes.
+/// Values as quantile buckets that are looked up by index in a MinMaxSketch (protocol/wire/sketch_codecs.md). A codec
+/// is a file with how cells become bytes.
 ///
 /// What SketchML's text leaves open or has otherwise:
 /// - Quantiles are exact, of all magnitudes of a sign: they are sorted. Its sketch only makes finding them cheaper.

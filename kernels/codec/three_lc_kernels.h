@@ -15,7 +15,7 @@ inline constexpr uint8_t kQuarticZeros = 121;
 /// Bytes of `count` values before runs of zeros are coded.
 constexpr uint64_t quartic_bytes(uint64_t count) { return count / kQuarticDigits + (count % kQuarticDigits != 0); }
 
-/// Rounds values to -scale, 0 and scale and packs five of them a byte (WIRE_FORMAT.md, three_lc).
+/// Rounds values to -scale, 0 and scale and packs five of them a byte (protocol/wire/sketch_codecs.md).
 ///
 /// values, decoded   [count]; decoded may be values.
 /// scale             over 0, below twice the largest magnitude.

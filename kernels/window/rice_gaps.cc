@@ -1,5 +1,5 @@
-// With Highway: compiled once per instruction set, chosen at run time. The format is in protocol/WIRE_FORMAT.md,
-// "Datagrams"; the tests have it bit by bit.
+// With Highway: compiled once per instruction set, chosen at run time. The format is in
+// protocol/wire/datagram_payload.md, "Datagrams"; the tests have it bit by bit.
 #include "kernels/window/rice_gaps.h"
 
 #include <array>

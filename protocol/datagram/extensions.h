@@ -10,9 +10,9 @@
 #include "protocol/datagram/key.h"
 #include "protocol/datagram/replay_window.h"
 
-/// The extensions of datagrams, between header and payload (WIRE_FORMAT.md, "Datagrams"). Every reader takes hostile bytes and
-/// gives nothing where they are not as long as they must be; every writer writes into `room` and returns the bytes that
-/// it wrote, a multiple of 8, for header.extension_words.
+/// The extensions of datagrams, between header and payload (protocol/wire/datagrams.md). Every reader takes hostile
+/// bytes and gives nothing where they are not as long as they must be; every writer writes into `room` and returns the
+/// bytes that it wrote, a multiple of 8, for header.extension_words.
 ///
 /// REQUIRES of writers: room.size() >= kExtensionBytesMax, or what the extension takes.
 /// Threads  reentrant.

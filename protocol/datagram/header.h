@@ -9,7 +9,7 @@
 
 #include "kernels/base/buffer.h"
 
-/// The datagram of the switch protocol (S2; bytes in protocol/WIRE_FORMAT.md, "Datagrams"):
+/// The datagram of the switch protocol (S2; bytes in protocol/wire/datagrams.md):
 ///
 ///     header 64 | extension 8 x n | payload | MAC 16        little-endian, one UDP datagram
 ///
@@ -17,8 +17,7 @@
 /// key.h's to say, what a payload holds window_code.h's.
 namespace millrace::protocol {
 
-inline constexpr uint8_t kDatagramMagic =
-    0xA1;  ///< high half: Millrace; low half: the version (WIRE_FORMAT.md, "Versions")
+inline constexpr uint8_t kDatagramMagic = 0xA1;  ///< high half: Millrace; low half: the version (protocol/wire/versions.md)
 inline constexpr size_t kDatagramHeaderBytes = 64;
 inline constexpr size_t kDatagramMacBytes = 16;
 inline constexpr size_t kFragmentsMax = 16;

@@ -14,7 +14,7 @@
 
 /// Authenticity of datagrams. Keys derive from a pre-shared job key and both sides' nonces and are never sent: one per (job,
 /// life, worker, both nonces, direction), and one per (job, life) for what goes to all. Whoever has the job key is trusted with
-/// the job: its workers and its aggregators. The handshake is in protocol/WIRE_FORMAT.md, "Datagrams".
+/// the job: its workers and its aggregators. The handshake is in protocol/wire/datagram_keys.md.
 namespace millrace::protocol {
 
 using JobKey = std::array<uint8_t, 32>;

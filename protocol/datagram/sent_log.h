@@ -7,7 +7,7 @@
 namespace millrace::protocol {
 
 /// What each of a link's latest packets carried, by its sequence number: an aggregator says so what it lacks (NOTICE 7,
-/// ../WIRE_FORMAT.md). Older ones are forgotten, which leaves them to time-outs.
+/// protocol/wire/datagrams.md). Older ones are forgotten, which leaves them to time-outs.
 /// Memory   24 KiB.
 class SentLog {
  public:

@@ -16,9 +16,9 @@ namespace millrace::protocol {
 /// A UDP socket whose datagrams go in bursts. What is gathered for one destination goes to the kernel in one piece where it
 /// can be (UDP_SEGMENT), and such a piece comes in as one (UDP_GRO): the way through the kernel costs a datagram by itself
 /// several times what its bytes do. Segments of a piece are of one length, so shorter datagrams are followed by zeros: a
-/// datagram says its own length, and receivers look no further (WIRE_FORMAT.md, "Datagrams"). A piece is of one job, since
-/// a receiver may have a socket for each (open_group()); those of one job to one destination stay in order. All leave as
-/// ECT(0), IPv4 and IPv6, and what comes in has its mark.
+/// datagram says its own length, and receivers look no further (protocol/wire/datagrams.md, "Reading"). A piece is of
+/// one job, since a receiver may have a socket for each (open_group()); those of one job to one destination stay in
+/// order. All leave as ECT(0), IPv4 and IPv6, and what comes in has its mark.
 ///
 /// Memory   all of it is taken when it is made: 0.5 MB and 128 datagrams.
 /// Threads  one at a time.

@@ -1,4 +1,5 @@
-// SketchML's and SKCompress's codes of keys: bytes against the definitions in WIRE_FORMAT.md, and their sizes.
+// SketchML's and SKCompress's codes of keys: bytes against the definitions in protocol/wire/index_codecs.md, and their
+// sizes.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -47,7 +47,7 @@ struct EliasBits {
   }
 };
 
-/// The code as WIRE_FORMAT.md words it, from what the oracle of QSGD decodes.
+/// The code as protocol/wire/value_codecs.md words it, from what the oracle of QSGD decodes.
 std::vector<uint8_t> slow_code(const std::vector<float>& values, const CodecSpec& spec, RandomKey random,
                                uint64_t base) {
   const QsgdScale scale = spec.qsgd_scale_max ? QsgdScale::kMax : QsgdScale::kL2;

@@ -102,7 +102,7 @@ TEST(GsparEntropy, GoldenBytes) {
             (std::vector<int>{1, 0, 0, 0x0a, 0, 0x0a, 0, 0, 22, 0, 0, 0, 0, 0, 0x80, 0x3f}));
 }
 
-/// The code read as WIRE_FORMAT.md says it, in the plainest way. Empty: it is none of `count` values.
+/// The code read as protocol/wire/fitted_codecs.md says it, in the plainest way. Empty: it is none of `count` values.
 std::vector<float> entropy_oracle(const ByteBuffer& bytes, size_t count) {
   const auto number = [&](size_t at, size_t size) {
     uint64_t value = 0;

@@ -1,4 +1,5 @@
-// The history of indices, and the code against it: by WIRE_FORMAT.md's definition, for late comers, on hostile bytes.
+// The history of indices, and the code against it: by the definition of protocol/wire/history.md, for late comers, on
+// hostile bytes.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -175,7 +175,8 @@ TEST(BloomP1, EveryPositiveIsAsLikely) {
   EXPECT_NEAR(mean_place, 0.5, 4.5 * std::sqrt(1.0 / 12 / (r * kSeeds)));
 }
 
-/// Algorithm 1 as the paper has it, with its sets as sets and the two repairs, drawing as WIRE_FORMAT.md says.
+/// Algorithm 1 as the paper has it, with its sets as sets and the two repairs, drawing as protocol/wire/bloom_codecs.md
+/// says.
 IndexBuffer oracle_p2(const OracleFilter& filter, uint64_t count) {
   std::map<uint32_t, std::vector<uint32_t>> conflicts;  // by bit
   for (uint32_t number = 0; number < filter.positives.size(); ++number) {

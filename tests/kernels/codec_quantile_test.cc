@@ -1,5 +1,5 @@
-// The value codec "quantile": bytes against the definition in WIRE_FORMAT.md, and what [DeepReduce21, table 2] takes of
-// it.
+// The value codec "quantile": bytes against the definition in protocol/wire/sketch_codecs.md, and what
+// [DeepReduce21, table 2] takes of it.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// SketchML's and SKCompress's value codecs: bytes against the definitions in WIRE_FORMAT.md, and what the papers claim.
+// SketchML's and SKCompress's value codecs: bytes against the definitions in protocol/wire/sketch_codecs.md, and what
+// the papers claim.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -67,7 +68,7 @@ uint32_t mix(uint32_t h) {
   return h ^ (h >> 16);
 }
 
-/// The code as WIRE_FORMAT.md words it, with tables as maps and bits as text.
+/// The code as protocol/wire/sketch_codecs.md words it, with tables as maps and bits as text.
 struct Oracle {
   std::vector<uint8_t> bytes;
   std::vector<float> decoded;

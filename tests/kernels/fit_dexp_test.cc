@@ -151,7 +151,7 @@ std::vector<float> values_with_zeros(size_t n) {
   return values;
 }
 
-/// The code read as WIRE_FORMAT.md says it, bit by bit.
+/// The code read as protocol/wire/fitted_codecs.md says it, bit by bit.
 std::vector<float> read_slowly_fit_dexp(const ByteBuffer& bytes, size_t count) {
   const auto number = [&](size_t at, size_t size) {
     uint64_t value = 0;

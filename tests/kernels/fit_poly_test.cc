@@ -258,7 +258,7 @@ FitPolyCoded fit_poly_code_of(const std::vector<float>& values) {
   return coded;
 }
 
-/// The code read as WIRE_FORMAT.md says it, bit by bit.
+/// The code read as protocol/wire/fitted_codecs.md says it, bit by bit.
 std::vector<float> read_slowly_fit_poly(const ByteBuffer& bytes, size_t count) {
   const auto number = [&](size_t at, size_t size) {
     uint64_t value = 0;

@@ -22,8 +22,6 @@ OTHER_BYTES_MAX = 60_000
 # READMEs that are manuals, and their sizes.
 MANUALS = {"worker/README.md": 32_000, "server/README.md": 12_000, "switch_agg/README.md": 12_000, "worker/peer/README.md": 10_000,
            "kernels/README.md": 12_000, "tests/bench/papers/README.md": 20_000, "protocol/wire/README.md": 20_000}
-# Pages that other changes under way add: a link to one is good before it is there.
-COMING = ("protocol/wire/README.md", "kernels/REFERENCES.md")
 
 SOURCE_SUFFIXES = (".h", ".cc", ".py", ".sh", ".md", ".cmake", ".capnp", ".yml", ".svg", ".txt")
 # Names of files that a reader makes, or that a build makes.
@@ -102,7 +100,7 @@ class Tree:
     """The names that documents may use: paths of files, and their folders."""
 
     def __init__(self, paths):
-        self.paths = set(paths) | set(COMING)
+        self.paths = set(paths)
         self.folders = folders_of(self.paths)
         self.folder_names = {name for folder in self.folders for name in folder.rstrip("/").split("/")}
         ends = set()

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernels/base/hash.h"
+#include "tests/protocol/document.h"
 #include "tests/support/format_versions.h"
 #include "tests/support/index_sets.h"
 #include "tests/support/replaced_new.h"
@@ -40,7 +41,7 @@ void set_field(ByteBuffer& bytes, size_t at, Field value) {
   std::memcpy(bytes.data() + at, &value, sizeof(value));
 }
 
-/// Makes the checksum right again, as WIRE_FORMAT.md states it: what a hostile sender does.
+/// Makes the checksum right again, as protocol/wire/container.md states it: what a hostile sender does.
 void sign(ByteBuffer& bytes) {
   const ByteSpan all(bytes);
   set_field(bytes, 56, hash64(all.subspan(64), hash64(all.first(56))));
@@ -397,26 +398,11 @@ TEST(ContainerFields, AStreamWithoutADimensionIsNotEncoded) {
   EXPECT_EQ(encoded.error().code, ErrorCode::kInvalidArgument);
 }
 
-/// The bytes of the block that starts with ```hex NAME in WIRE_FORMAT.md; what follows '#' on a line is a comment.
-ByteBuffer documented_bytes(const std::string& name) {
-  std::ifstream file(source_file("protocol/WIRE_FORMAT.md"));
-  EXPECT_TRUE(file);
-  std::string line;
-  while (std::getline(file, line) && line != "```hex " + name) {
-  }
-  ByteBuffer bytes;
-  while (std::getline(file, line) && line != "```") {
-    std::istringstream words(line.substr(0, line.find('#')));
-    for (std::string word; words >> word;) bytes.push_back(static_cast<uint8_t>(std::stoul(word, nullptr, 16)));
-  }
-  return bytes;
-}
-
 TEST(ContainerDocument, TheWorkedExampleIsWhatTheCodeWritesAndReads) {
   Stream stream = Stream::empty(16);
   stream.indices = {1, 4, 5};
   stream.values = {1.0f, -2.0f, 0.5f};
-  const ByteBuffer bytes = documented_bytes("container-example");
+  const ByteBuffer bytes = protocol::documented_bytes("container-example");
   EXPECT_EQ(container_of(stream, "gap"), bytes);
   const auto decoded = read_container(bytes, {});
   ASSERT_TRUE(decoded);

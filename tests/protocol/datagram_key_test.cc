@@ -175,7 +175,7 @@ TEST(Nonces, AChallengeIsAFunctionOfAllThatItIsAnsweredTo) {
 
 TEST(Nonces, RandomOnesDiffer) { EXPECT_NE(random_nonce(), random_nonce()); }
 
-/// An aggregator's side of the handshake, as WIRE_FORMAT.md says it.
+/// An aggregator's side of the handshake, as protocol/wire/datagram_keys.md says it.
 class Door {
  public:
   Nonce answer(const Nonce& worker_nonce) const { return nonce(worker_nonce, sessions_); }

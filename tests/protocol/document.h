@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -12,7 +14,7 @@
 
 namespace millrace::protocol {
 
-/// The lines of a document of this folder.
+/// The lines of a document of protocol/.
 inline std::vector<std::string> document_lines(const std::string& name) {
   std::ifstream file(source_file("protocol/" + name));
   EXPECT_TRUE(file) << name;
@@ -21,22 +23,38 @@ inline std::vector<std::string> document_lines(const std::string& name) {
   return lines;
 }
 
-/// The words of the block that starts with ```BLOCK in WIRE_FORMAT.md, by line; what follows '#' on a line is a comment.
+/// The documents of the wire format, each a name that document_lines() takes.
+inline std::vector<std::string> wire_documents() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(source_file("protocol/wire"))) {
+    if (entry.path().extension() == ".md") names.push_back("wire/" + entry.path().filename().string());
+  }
+  EXPECT_FALSE(names.empty());
+  std::ranges::sort(names);
+  return names;
+}
+
+/// The words of the block that starts with ```BLOCK in a document of protocol/wire/, by line; what follows '#' on a
+/// line is a comment. There is one such block.
 inline std::vector<std::vector<std::string>> documented_words(const std::string& block) {
   std::vector<std::vector<std::string>> lines;
-  bool inside = false;
-  for (const std::string& line : document_lines("WIRE_FORMAT.md")) {
-    if (line == "```" + block) {
-      inside = true;
-    } else if (line == "```") {
-      inside = false;
-    } else if (inside) {
-      std::istringstream words(line.substr(0, line.find('#')));
-      lines.emplace_back();
-      for (std::string word; words >> word;) lines.back().push_back(word);
+  size_t blocks = 0;
+  for (const std::string& name : wire_documents()) {
+    bool inside = false;
+    for (const std::string& line : document_lines(name)) {
+      if (line == "```" + block) {
+        inside = true;
+        ++blocks;
+      } else if (line == "```") {
+        inside = false;
+      } else if (inside) {
+        std::istringstream words(line.substr(0, line.find('#')));
+        lines.emplace_back();
+        for (std::string word; words >> word;) lines.back().push_back(word);
+      }
     }
   }
-  EXPECT_FALSE(lines.empty()) << "WIRE_FORMAT.md has no block " << block;
+  EXPECT_EQ(blocks, 1u) << "blocks " << block << " in protocol/wire/*.md";
   return lines;
 }
 

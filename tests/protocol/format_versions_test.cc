@@ -83,7 +83,7 @@ TEST(FormatVersions, AreThoseOfTheDocument) {
   std::map<std::string, uint64_t> documented;
   bool inside = false;
   const std::regex row("\\| ([a-z ]+) \\| (\\d+) \\|.*");
-  for (const std::string& line : document_lines("WIRE_FORMAT.md")) {
+  for (const std::string& line : document_lines("wire/versions.md")) {
     if (line.starts_with("## ")) inside = line == "## Versions";
     std::smatch words;
     if (!inside || !std::regex_match(line, words, row)) continue;

@@ -1,4 +1,4 @@
-// The worked example of WIRE_FORMAT.md, "Datagrams", is what the code writes and reads.
+// The worked example of protocol/wire/datagrams.md, is what the code writes and reads.
 #include <gtest/gtest.h>
 
 #include <numeric>

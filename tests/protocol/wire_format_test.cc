@@ -2,6 +2,8 @@
 
 #include <cctype>
 #include <cstdio>
+#include <map>
+#include <regex>
 #include <set>
 #include <string>
 
@@ -14,7 +16,7 @@
 #include "protocol/shard_map.h"
 #include "tests/protocol/document.h"
 
-/// The worked examples of WIRE_FORMAT.md are what the code writes and reads.
+/// The worked examples of protocol/wire/*.md are what the code writes and reads.
 namespace millrace::protocol {
 namespace {
 
@@ -103,6 +105,45 @@ TEST(WireFormatDocument, TheWorkedLayoutsAreThoseOfTheRule) {
   }
   EXPECT_EQ(next, layout.parts.size());
   EXPECT_EQ(jobs, 3u);
+}
+
+/// The name under which a heading is linked: lower case, '-' for spaces, without what is no letter, digit, '_' or '-'.
+std::string anchor_of(const std::string& heading) {
+  std::string anchor;
+  for (const char c : heading.substr(heading.find_first_not_of("# "))) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == ' ') anchor += '-';
+    if (std::isalnum(byte) || c == '_' || c == '-') anchor += static_cast<char>(std::tolower(byte));
+  }
+  return anchor;
+}
+
+std::string text_of_document(const std::string& name) {
+  std::string text;
+  for (const std::string& line : document_lines(name)) text += line + '\n';
+  return text;
+}
+
+TEST(WireFormatDocument, EveryPageIsListedAndEveryLinkToAHeadingFindsIt) {
+  const std::string index = text_of_document("wire/README.md");
+  std::map<std::string, std::set<std::string>> anchors;
+  for (const std::string& name : wire_documents()) {
+    const std::string page = name.substr(name.find('/') + 1);
+    const bool is_listed = index.find("| [" + page + "](" + page + ") |") != std::string::npos;
+    EXPECT_TRUE(is_listed || page == "README.md") << page;
+    for (const std::string& line : document_lines(name)) {
+      if (line.starts_with('#')) anchors[page].insert(anchor_of(line));
+    }
+  }
+  const std::regex link("\\]\\(([a-z_0-9A-Z]+\\.md)?#([^)]+)\\)");
+  for (const std::string& name : wire_documents()) {
+    const std::string page = name.substr(name.find('/') + 1);
+    const std::string text = text_of_document(name);
+    for (std::sregex_iterator at(text.begin(), text.end(), link); at != std::sregex_iterator(); ++at) {
+      const std::string to = (*at)[1].matched ? (*at)[1].str() : page;
+      EXPECT_TRUE(anchors[to].contains((*at)[2].str())) << page << ": " << at->str();
+    }
+  }
 }
 
 /// Of the checksum in a container's header.

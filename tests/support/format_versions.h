@@ -15,8 +15,9 @@
 #include "kernels/base/hash.h"
 #include "tests/support/tree_paths.h"
 
-/// The rule of WIRE_FORMAT.md, "Versions": a version number stands for exact bytes. tests/support/format_versions.txt has a
-/// fingerprint for each version of each format; a test that makes a format's bytes looks whether they are still those.
+/// The rule of protocol/wire/versions.md: a version number stands for exact bytes. tests/support/format_versions.txt
+/// has a fingerprint for each version of each format; a test that makes a format's bytes looks whether they are still
+/// those.
 namespace millrace::testing {
 
 /// The bytes of a format as they are now, added up to one number.
@@ -83,8 +84,7 @@ inline void expect_format_version(const std::string& format, uint64_t version, c
   if (version == last.version) {
     EXPECT_EQ(now.value(), last.fingerprint)
         << "the bytes of format '" << format << "' have changed, and its version has not. Raise " << constant << " to "
-        << next
-        << " (WIRE_FORMAT.md, \"Versions\"), and append this line to tests/support/format_versions.txt: " << line;
+        << next << " (protocol/wire/versions.md), and append this line to tests/support/format_versions.txt: " << line;
   } else {
     EXPECT_EQ(version, last.version) << constant << " is not the last version of '" << format
                                      << "' in tests/support/format_versions.txt: append this line to it: " << line;

@@ -29,7 +29,7 @@ inline std::vector<IndexBuffer> update_log(uint64_t dimension, size_t steps, uin
   return log;
 }
 
-/// The class of each entry after the log's first `position` updates, as WIRE_FORMAT.md defines it.
+/// The class of each entry after the log's first `position` updates, as protocol/wire/history.md defines it.
 inline std::vector<uint32_t> classes_after(const std::vector<IndexBuffer>& log, uint64_t position, uint64_t dimension) {
   std::vector<uint32_t> classes(dimension, 0);
   const uint64_t present = position / 32;

@@ -20,7 +20,7 @@ namespace millrace::cli {
 namespace {
 
 constexpr std::array<char, 8> kMagic = {'M', 'R', 'L', 'I', 'N', 'E', 'A', 'R'};
-constexpr uint32_t kVersion = 2;     ///< raised with every change of the bytes: WIRE_FORMAT.md, "Versions"
+constexpr uint32_t kVersion = 2;     ///< raised with every change of the bytes: protocol/wire/versions.md
 constexpr uint32_t kVersionMin = 1;  ///< it does not say what rows it was trained on
 constexpr uint32_t kDense = 0;
 constexpr uint32_t kSparse = 1;

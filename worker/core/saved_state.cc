@@ -18,7 +18,7 @@ using protocol::FieldReader;
 using protocol::put_text;
 
 constexpr std::array<uint8_t, 7> kMagic = {'M', 'L', 'R', 'S', 'A', 'V', 'E'};
-constexpr uint8_t kVersion = '3';  ///< raised with every change of the bytes: WIRE_FORMAT.md, "Versions"
+constexpr uint8_t kVersion = '3';  ///< raised with every change of the bytes: protocol/wire/versions.md
 constexpr size_t kHeadBytes = kMagic.size() + 1 + sizeof(uint64_t);
 constexpr size_t kTailBytes = sizeof(uint64_t);
 

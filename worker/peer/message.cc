@@ -9,7 +9,7 @@ namespace millrace::peer {
 namespace {
 
 constexpr uint16_t kMagic = 0x504d;  // "MP"
-constexpr uint8_t kVersion = 1;      ///< raised with every change of the bytes: WIRE_FORMAT.md, "Versions"
+constexpr uint8_t kVersion = 1;      ///< raised with every change of the bytes: protocol/wire/versions.md
 
 /// The layout is DESIGN.md's, "Bytes".
 struct Header {

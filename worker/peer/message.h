@@ -22,7 +22,7 @@ enum class BodyForm : uint8_t {
   kNone = 0,       ///< empty
   kPairs = 1,      ///< values, then indices: as many as fit
   kDense = 2,      ///< values: all of the slice
-  kContainer = 3,  ///< a codec container (protocol/WIRE_FORMAT.md)
+  kContainer = 3,  ///< a codec container (protocol/wire/container.md)
   kNumbers = 4,    ///< the algorithm's own: counts, boundaries, histograms
 };
 

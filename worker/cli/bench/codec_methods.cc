@@ -13,7 +13,7 @@
 namespace millrace::cli {
 namespace {
 
-constexpr uint64_t kContainerHeaderBytes = 64;  // WIRE_FORMAT.md, "Codec container"
+constexpr uint64_t kContainerHeaderBytes = 64;  // protocol/wire/container.md
 
 /// Median time of `repeats` runs, in seconds.
 template <typename Run>
