@@ -191,9 +191,32 @@ class Experiment:
             if finding["why"]:
                 print(f"  why:   {finding['why']}")
         report = {"figure": self.title, "source": self.source, "quick": self.quick, "seed": self.seed, "took_s": round(took_s, 1),
-                  "result": result, "findings": self.findings, "left_out": self.skipped}
-        (self.out / f"{self.name}.json").write_text(json.dumps(report, indent=1, default=float) + "\n", encoding="utf-8")
+                  "commit": commit(), "machine": machine(), "result": result, "findings": self.findings, "left_out": self.skipped}
+        text = json.dumps(rounded(json.loads(json.dumps(report, default=float))), indent=1)
+        (self.out / f"{self.name}.json").write_text(text + "\n", encoding="utf-8")
         print(f"\n{image} and its .json, {took_s:.0f} s")
+
+
+def rounded(value):
+    """The same, with floats of six digits: more than any of them is good for."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, list) else value
+
+
+def commit():
+    """The commit of this script, marked where the tree has changes; "unknown" outside of a clone."""
+    told = subprocess.run(["git", "-C", Path(__file__).parent, "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return told.stdout.strip() or "unknown"
+
+
+def machine():
+    """The processor's name and the number of cores that this process may use."""
+    text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    names = [line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("model name")]
+    return f"{names[0] if names else 'a processor without a name'}, {len(os.sched_getaffinity(0))} cores"
 
 
 def table(rows, columns):

@@ -116,6 +116,11 @@ def plot(axis, name, rows):
     axis.legend(fontsize=7)
 
 
+def findings_text(sums):
+    up, down = ([row[key] for row in sums] for key in ("ratio", "ratio_down"))
+    return f"bits an index over adaptive's: contributions {min(up):.2f} to {max(up):.2f}, updates {min(down):.2f} to {max(down):.2f}"
+
+
 def main():
     here = Experiment("history_bits", "Indices against what both sides have seen", "[DeepReduce21, 3]: index codes of one stream alone, for comparison")
     cases = [(kind, density, reselect) for density, reselect in ((0.01, False), (0.01, True), (0.001, False)) for kind in (Cnn, Lstm)]
@@ -134,6 +139,7 @@ def main():
                  ("adaptive_down", "update: adaptive", ".2f"), ("history_down", "history", ".2f"), ("ratio_down", "ratio", ".3f")])
     table(sums, [("name", "ns an index", "s"), ("adaptive_encode_ns", "adaptive: code", ".1f"), ("adaptive_decode_ns", "decode", ".1f"),
                  ("history_encode_ns", "history: code", ".1f"), ("history_decode_ns", "decode", ".1f"), ("advance_ns", "update", ".1f")])
+    here.compare("figures of codes of one stream alone; coding against the history is ours", findings_text(sums))
     figure.suptitle("4 workers with error feedback, the largest entries of each", fontsize=10)
     here.finish(figure, {"workers": WORKERS, "summary": sums, "rows": results})
 

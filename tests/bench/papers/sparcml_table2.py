@@ -135,7 +135,7 @@ def plot(axis, rows, names):
     axis.axhline(1, color="black", lw=0.8)
     axis.set_xticks(range(len(names)), names)
     axis.set(title="LR: a step over dense_ring's, 4 ranks, 1 Gbit/s", ylabel="times as fast", yscale="log")
-    axis.legend(fontsize=7)
+    axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def main():

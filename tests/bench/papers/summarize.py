@@ -1,0 +1,79 @@
+#!/usr/bin/python3
+"""Writes results/README.md from the JSON of full runs: what each paper says, what came out here, and why where that differs.
+
+    tests/bench/papers/summarize.py            writes results/README.md
+    tests/bench/papers/summarize.py --check    compares; 1 where the page is not what the JSON makes
+
+Needs Python's standard library alone.
+"""
+
+import argparse
+import json
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+RESULTS = Path(__file__).resolve().parent / "results"
+SCRIPTS = RESULTS.parent
+COLUMNS_MAX = 120
+HEAD = """# Results of full runs
+
+Made by `tests/bench/papers/summarize.py` from the JSON files beside it: do not edit this page. Each section has one
+run of one script, with the plots that it wrote. Times are of the machine that the section names; compare ratios
+within a run. The commit is that of the programs.
+"""
+
+
+def wrapped(text, indent=""):
+    # A vertical bar or an asterisk of a finding is no markup.
+    plain = re.sub(r"([*_|<>])", r"\\\1", " ".join(text.split()))
+    return textwrap.fill(plain, COLUMNS_MAX, initial_indent=indent, subsequent_indent=" " * len(indent), break_long_words=False, break_on_hyphens=False)
+
+
+def section(path):
+    report = json.loads(path.read_text(encoding="utf-8"))
+    if report["quick"]:
+        raise ValueError(f"{path.name} is of a run with --quick")
+    lines = [f"## {path.stem}", "", wrapped(f"{report['figure']}. {report['source']}."), "",
+             wrapped(f"Seed {report['seed']}, {report['took_s']:.0f} s, commit {report['commit']}, on {report['machine']}.")]
+    lines += [wrapped(report["note"])] if report.get("note") else []
+    lines += ["", *(f"![{image.stem}]({image.name})" for image in images(path))]
+    for finding in report["findings"]:
+        lines += ["", wrapped(f"Paper: {finding['paper']}", "- "), wrapped(f"Here: {finding['here']}", "  - ")]
+        lines += [wrapped(f"Why: {finding['why']}", "  - ")] if finding["why"] else []
+    for left in report["left_out"]:
+        lines += ["", wrapped(f"Left out: {left['what']}: {left['why']}", "- ")]
+    return "\n".join(lines) + "\n"
+
+
+def images(path):
+    """The plots of a script: of its own name, and of the figures that it names as well (gspar_fig1_3 has gspar_fig2, gspar_fig3)."""
+    text = (SCRIPTS / f"{path.stem}.py").read_text(encoding="utf-8")
+    return [image for image in sorted(path.parent.glob("*.png"))
+            if image.stem == path.stem or (not (path.parent / f"{image.stem}.json").exists() and f'"{image.stem}.png"' in text)]
+
+
+def page():
+    return "\n".join([HEAD, *(section(path) for path in sorted(RESULTS.glob("*.json")))])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
+    arguments = parser.parse_args()
+    target, text = RESULTS / "README.md", page()
+    scripts = {path.stem for path in SCRIPTS.glob("*.py") if "here = Experiment(" in path.read_text(encoding="utf-8")} - {Path(__file__).stem}
+    missing = sorted(scripts - {path.stem for path in RESULTS.glob("*.json")})
+    if missing:
+        print(f"no results of {', '.join(missing)}: run tests/bench/papers/NAME.py --out tests/bench/papers/results", file=sys.stderr)
+    if not arguments.check:
+        target.write_text(text, encoding="utf-8")
+    elif not target.exists() or target.read_text(encoding="utf-8") != text:
+        print(f"{target} is not what the JSON makes: run {Path(__file__).name}", file=sys.stderr)
+        return 1
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
