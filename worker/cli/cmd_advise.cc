@@ -9,18 +9,16 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "kernels/base/random.h"
 #include "kernels/codec/codec.h"
 #include "kernels/select/select.h"
-#include "kernels/stream/stream.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
 #include "worker/cli/json_text.h"
 #include "worker/cli/table.h"
 #include "worker/cli/units.h"
+#include "worker/peer/gradient_speeds.h"
 #include "worker/peer/kernel_speeds.h"
 #include "worker/peer/planner.h"
-#include "worker/peer/stream_wire.h"
 
 namespace millrace::cli {
 namespace {
@@ -77,56 +75,25 @@ Result<peer::SelectionSpeeds> selection_speeds_of(const AdviseFlags& flags, cons
     const double each = *flags.select_ns * 1e-9;
     return peer::SelectionSpeeds{each, each, each, each, each};
   }
-  const auto measured = [&](Selection selection) {
-    SelectionSpec spec;
-    spec.selection = selection;
-    spec.k = shape.k;
-    spec.period = shape.threshold_period;
-    return peer::measure_selection(spec, shape.dimension, &monotonic_now_ns);
-  };
-  const auto own = measured(*callers), topk = measured(Selection::kTopK), gaussian = measured(Selection::kGaussian),
-             reused = measured(Selection::kThresholdReuse);
-  for (const auto* one : {&own, &topk, &gaussian, &reused}) {
-    if (!*one) return std::unexpected(one->error());
-  }
-  return peer::SelectionSpeeds{.callers_s = own->mean_s(shape.threshold_period),
-                               .topk_s = topk->first_s,
-                               .gaussian_s = gaussian->first_s,
-                               .reevaluate_s = reused->first_s,
-                               .reuse_s = reused->reuse_s};
-}
-
-/// So many entries of uniform indices at a density.
-Stream drawn_entries(double density) {
-  constexpr size_t kEntries = size_t{1} << 14;
-  RandomSequence random(RandomKey::from(1));
-  Stream stream;
-  const double scale = 1 / std::log1p(-std::min(density, 1 - 1e-9));
-  double at = -1;
-  for (size_t i = 0; i < kEntries && at < 4e9; ++i) {
-    at += 1 + std::floor(std::log(1 - random.next_unit()) * scale);
-    if (at >= 4294967296.0) break;
-    stream.indices.push_back(static_cast<uint32_t>(at));
-    stream.values.push_back(static_cast<float>(random.next_normal()));
-  }
-  stream.dimension = stream.indices.empty() ? 1 : uint64_t{stream.indices.back()} + 1;
-  return stream;
+  return peer::measure_selections(*callers, shape, &monotonic_now_ns);
 }
 
 /// As measured; by hand for contributions and sums alike. Errors  the codec's.
-Result<peer::EntryCoding> coding_of(const AdviseFlags& flags, const std::optional<CodecSpec>& codec, double density) {
-  peer::EntryCoding coding;
+Result<peer::CodingSpeeds> codings_of(const AdviseFlags& flags, const std::optional<CodecSpec>& codec,
+                                      const peer::SumShape& shape) {
+  peer::CodingSpeeds codings;
   const bool by_hand = flags.encode_ns && flags.decode_ns && flags.entry_bytes;
-  if (!by_hand && codec) {
-    const Stream stream = drawn_entries(density);
-    auto measured = peer::measure_coding(codec, stream.view(), &monotonic_now_ns);
+  if (!by_hand) {
+    const auto measured = peer::measure_codings(codec, shape, &monotonic_now_ns);
     if (!measured) return std::unexpected(measured.error());
-    coding = *measured;
+    codings = *measured;
   }
-  if (flags.encode_ns) coding.encode_s = *flags.encode_ns * 1e-9;
-  if (flags.decode_ns) coding.decode_s = *flags.decode_ns * 1e-9;
-  if (flags.entry_bytes) coding.bytes = *flags.entry_bytes;
-  return coding;
+  for (peer::EntryCoding* const coding : {&codings.contribution, &codings.sums}) {
+    if (flags.encode_ns) coding->encode_s = *flags.encode_ns * 1e-9;
+    if (flags.decode_ns) coding->decode_s = *flags.decode_ns * 1e-9;
+    if (flags.entry_bytes) coding->bytes = *flags.entry_bytes;
+  }
+  return codings;
 }
 
 /// Nothing for "raw": entries travel as pairs. Errors  the text's.
@@ -148,24 +115,18 @@ Result<peer::MachineSpeeds> speeds_of(const AdviseFlags& flags, const peer::SumS
   if (!rate) return std::unexpected(rate.error());
   const Result<std::optional<CodecSpec>> codec = codec_of(flags);
   if (!codec) return std::unexpected(codec.error());
-  std::optional<CodecSpec> sums_codec;
-  if (*codec) sums_codec = peer::lossless_of(**codec);
-  const double n = static_cast<double>(shape.dimension);
   const auto select = selection_speeds_of(flags, shape);
   if (!select) return std::unexpected(select.error());
-  const auto contribution = coding_of(flags, *codec, static_cast<double>(shape.k) / n);
-  const auto sums = coding_of(flags, sums_codec, peer::expected_support(shape.dimension, shape.k, shape.ranks) / n);
-  for (const auto* one : {&contribution, &sums}) {
-    if (!*one) return std::unexpected(one->error());
-  }
+  const auto codings = codings_of(flags, *codec, shape);
+  if (!codings) return std::unexpected(codings.error());
   const peer::KernelSpeeds kernels = kernel_speeds_of(flags);
   return peer::MachineSpeeds{.latency_s = static_cast<double>(*latency) / kNsPerS,
                              .byte_s = 1 / *rate,
                              .add_entry_s = kernels.add_entry_s,
                              .add_value_s = kernels.add_value_s,
                              .select = *select,
-                             .contribution = *contribution,
-                             .sums = *sums};
+                             .contribution = codings->contribution,
+                             .sums = codings->sums};
 }
 
 /// What was asked for, and what came of it.
