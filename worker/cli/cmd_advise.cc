@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -14,6 +15,8 @@
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
 #include "worker/cli/json_text.h"
+#include "worker/cli/layer_sizes.h"
+#include "worker/cli/progress.h"
 #include "worker/cli/table.h"
 #include "worker/cli/units.h"
 #include "worker/peer/gradient_speeds.h"
@@ -25,6 +28,7 @@ namespace {
 
 struct AdviseFlags {
   uint64_t n = 0;
+  std::string layers;
   double density = 0;
   uint32_t ranks = 0;
   uint32_t shards = 1;
@@ -108,7 +112,8 @@ Result<std::optional<CodecSpec>> codec_of(const AdviseFlags& flags) {
   return std::optional<CodecSpec>(*codec);
 }
 
-Result<peer::MachineSpeeds> speeds_of(const AdviseFlags& flags, const peer::SumShape& shape) {
+Result<peer::MachineSpeeds> speeds_of(const AdviseFlags& flags, const peer::SumShape& shape,
+                                      const peer::KernelSpeeds& kernels) {
   const Result<TimeNs> latency = parse_duration(flags.latency);
   if (!latency) return std::unexpected(latency.error());
   const Result<double> rate = parse_rate(flags.rate);
@@ -119,7 +124,6 @@ Result<peer::MachineSpeeds> speeds_of(const AdviseFlags& flags, const peer::SumS
   if (!select) return std::unexpected(select.error());
   const auto codings = codings_of(flags, *codec, shape);
   if (!codings) return std::unexpected(codings.error());
-  const peer::KernelSpeeds kernels = kernel_speeds_of(flags);
   return peer::MachineSpeeds{.latency_s = static_cast<double>(*latency) / kNsPerS,
                              .byte_s = 1 / *rate,
                              .add_entry_s = kernels.add_entry_s,
@@ -204,26 +208,118 @@ void print_advice(const AdviseFlags& flags, const Advice& advice) {
              coding(speeds.contribution), coding(speeds.sums));
 }
 
-Outcome run_advise(const AdviseFlags& flags) {
-  const auto k = static_cast<uint64_t>(std::llround(flags.density * static_cast<double>(flags.n)));
-  Advice advice{.shape = {.dimension = flags.n,
-                          .k = std::max<uint64_t>(1, k),
-                          .ranks = flags.ranks,
-                          .threshold_period = flags.threshold_period,
-                          .boundary_period = flags.boundary_period},
-                .speeds = {},
-                .ranking = {},
-                .reason = {}};
-  const auto speeds = speeds_of(flags, advice.shape);
-  if (!speeds) return fail_with(speeds.error());
+peer::SumShape shape_of(const AdviseFlags& flags, uint64_t n) {
+  const auto k = static_cast<uint64_t>(std::llround(flags.density * static_cast<double>(n)));
+  return {.dimension = n,
+          .k = std::max<uint64_t>(1, k),
+          .ranks = flags.ranks,
+          .threshold_period = flags.threshold_period,
+          .boundary_period = flags.boundary_period};
+}
+
+Result<Advice> advice_for(const AdviseFlags& flags, uint64_t n, const peer::KernelSpeeds& kernels) {
+  Advice advice{.shape = shape_of(flags, n), .speeds = {}, .ranking = {}, .reason = {}};
+  const auto speeds = speeds_of(flags, advice.shape, kernels);
+  if (!speeds) return std::unexpected(speeds.error());
   advice.speeds = *speeds;
   const auto wanted = flags.exact ? peer::Wanted::kExactSum : peer::Wanted::kAnyResult;
   advice.ranking = peer::rank_with_servers(advice.shape, advice.speeds, wanted, flags.shards);
   advice.reason = peer::reason_of(advice.ranking, advice.shape);
+  return advice;
+}
+
+/// Layers of one model, in the order of the flag: each summed by itself.
+struct LayersAdvice {
+  struct Layer {
+    peer::SumShape shape;
+    peer::DenseAndSparse best;
+  };
+  std::vector<Layer> layers;
+  double dense_s = 0;   ///< of all layers, sent dense
+  double sparse_s = 0;  ///< sent sparse
+  double chosen_s = 0;  ///< each as it is faster
+};
+
+Result<LayersAdvice> layers_advice(const AdviseFlags& flags, const std::vector<uint64_t>& sizes) {
+  const peer::KernelSpeeds kernels = kernel_speeds_of(flags);
+  std::map<uint64_t, LayersAdvice::Layer> by_size;  // layers of one size are measured once
+  LayersAdvice all;
+  for (const uint64_t n : sizes) {
+    auto at = by_size.find(n);
+    if (at == by_size.end()) {
+      const auto advice = advice_for(flags, n, kernels);
+      if (!advice) return std::unexpected(advice.error());
+      at =
+          by_size.emplace(n, LayersAdvice::Layer{advice->shape, peer::dense_and_sparse(advice->ranking).value()}).first;
+    }
+    const LayersAdvice::Layer& layer = all.layers.emplace_back(at->second);
+    all.dense_s += layer.best.dense.total_s();
+    all.sparse_s += layer.best.sparse.total_s();
+    all.chosen_s += std::min(layer.best.dense.total_s(), layer.best.sparse.total_s());
+  }
+  return all;
+}
+
+const char* form_name(const LayersAdvice::Layer& layer) { return layer.best.dense_wins() ? "dense" : "sparse"; }
+
+nlohmann::json layers_json(const AdviseFlags& flags, const LayersAdvice& all) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const LayersAdvice::Layer& layer : all.layers) {
+    rows.push_back({{"n", layer.shape.dimension},
+                    {"k", layer.shape.k},
+                    {"dense", std::string(layer.best.dense.info.name)},
+                    {"dense_ms", layer.best.dense.total_s() * 1e3},
+                    {"sparse", std::string(layer.best.sparse.info.name)},
+                    {"sparse_ms", layer.best.sparse.total_s() * 1e3},
+                    {"faster", form_name(layer)}});
+  }
+  return {{"ranks", flags.ranks},           {"shards", flags.shards},
+          {"density", flags.density},       {"select", flags.select},
+          {"codec", flags.codec},           {"layers", rows},
+          {"dense_ms", all.dense_s * 1e3},  {"sparse_ms", all.sparse_s * 1e3},
+          {"chosen_ms", all.chosen_s * 1e3}};
+}
+
+void print_layers(const LayersAdvice& all) {
+  std::vector<std::vector<std::string>> table = {{"values", "entries", "dense", "time", "sparse", "time", "faster"}};
+  for (const LayersAdvice::Layer& layer : all.layers) {
+    const auto& [dense, sparse] = layer.best;
+    table.push_back({grouped(layer.shape.dimension), grouped(layer.shape.k), std::string(dense.info.name),
+                     duration_text(dense.total_s()), std::string(sparse.info.name), duration_text(sparse.total_s()),
+                     form_name(layer)});
+  }
+  const auto dense = std::ranges::count_if(all.layers, [](const auto& layer) { return layer.best.dense_wins(); });
+  fmt::print(
+      "{}\nAll dense {}, all sparse {}; each as it is faster {}: {} of {} layers dense.\nA layer that is faster dense "
+      "takes select none (TensorOptions::select, for that tensor alone). What was not given is measured here.\n",
+      aligned_table(table), duration_text(all.dense_s), duration_text(all.sparse_s), duration_text(all.chosen_s), dense,
+      all.layers.size());
+}
+
+Outcome advise_layers(const AdviseFlags& flags) {
+  const auto sizes = layer_sizes(flags.layers);
+  if (!sizes) return fail_with(sizes.error());
+  const auto all = layers_advice(flags, *sizes);
+  if (!all) return fail_with(all.error());
   if (flags.json) {
-    fmt::print("{}\n", json_text(advice_json(flags, advice)));
+    fmt::print("{}\n", json_text(layers_json(flags, *all)));
   } else {
-    print_advice(flags, advice);
+    print_layers(*all);
+  }
+  return {};
+}
+
+Outcome run_advise(const AdviseFlags& flags) {
+  if ((flags.n != 0) == !flags.layers.empty()) {
+    return fail_with(ExitCode::kUsage, "give --n, or --layers for the layers of a model");
+  }
+  if (!flags.layers.empty()) return advise_layers(flags);
+  const auto advice = advice_for(flags, flags.n, kernel_speeds_of(flags));
+  if (!advice) return fail_with(advice.error());
+  if (flags.json) {
+    fmt::print("{}\n", json_text(advice_json(flags, *advice)));
+  } else {
+    print_advice(flags, *advice);
   }
   return {};
 }
@@ -257,7 +353,11 @@ Command add_advise_command(CLI::App& root) {
   auto flags = std::make_shared<AdviseFlags>();
   CLI::App* app = root.add_subcommand(
       "advise", "which allreduce among peers is the fastest here, or servers, and whether dense wins");
-  app->add_option("--n", flags->n, "dimension")->required()->check(in_range(uint64_t{1}, uint64_t{1} << 32));
+  app->add_option("--n", flags->n, "dimension")->check(in_range(uint64_t{1}, kLayerValuesMax));
+  app->add_option("--layers", flags->layers,
+                  "instead of --n, a model: the values of each layer with commas between (4096,2359296), or @FILE with "
+                  "such numbers. For each, and for all, whether it should travel dense or sparse")
+      ->check(not_empty());
   app->add_option("--density", flags->density, "entries of a rank over the dimension")
       ->required()
       ->check(in_range(1e-12, 1.0));
@@ -290,7 +390,9 @@ Command add_advise_command(CLI::App& root) {
       "Examples:\n"
       "  millrace advise --n 16777216 --density 0.01 --ranks 16 --rate 1gbit --latency 30us\n"
       "  millrace advise --n 16777216 --density 0.001 --ranks 16 --rate 1gbit --latency 30us --select trimmed \\\n"
-      "    --codec gap+qsgd4 --shards 2");
+      "    --codec gap+qsgd4 --shards 2\n"
+      "  millrace advise --layers 1728,36864,2359296,102760448 --density 0.001 --ranks 16 --rate 1gbit --latency "
+      "30us");
   return {app, [flags] { return run_advise(*flags); }};
 }
 
