@@ -5,6 +5,7 @@
 """
 
 import json
+import tempfile
 import unittest
 
 from commands import run
@@ -89,6 +90,51 @@ class Advise(unittest.TestCase):
         self.assertEqual(head, ["algorithm", "result", "time", "selecting", "coding", "messages", "bytes", "adding", "anew"])
         for sentence in ("Adding: 2.00 ns", "Selecting: 0.50 ns a value by topk", "6.00 bytes, 3.00 ns to encode"):
             self.assertIn(sentence, ended.stdout)
+
+    def layers(self, text, *arguments):
+        ended = run("advise", "--layers", text, *SHAPE[2:], *BY_HAND, *arguments, "--json")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        return json.loads(ended.stdout)
+
+    def test_EachLayerTravelsAsItIsFasterAndTheSumsAreThoseOfTheLayers(self):
+        sizes = [1, 1 << 22, 1, 4096]
+        advice = self.layers(",".join(map(str, sizes)))
+        rows = advice["layers"]
+        self.assertEqual([row["n"] for row in rows], sizes)
+        self.assertEqual([row["k"] for row in rows], [1, 41943, 1, 41])
+        for row in rows:
+            alone = json.loads(run("advise", "--n", row["n"], *SHAPE[2:], *BY_HAND, "--json").stdout)
+            for kind, is_dense in (("dense", True), ("sparse", False)):
+                first = next(one for one in alone["rows"] if one["dense"] == is_dense)
+                self.assertEqual((row[kind], row[f"{kind}_ms"]), (first["algorithm"], first["total_ms"]))
+            self.assertEqual(row["faster"], "dense" if row["dense_ms"] <= row["sparse_ms"] else "sparse")
+        # One value of one is as large dense, and needs no selection.
+        self.assertEqual([row["faster"] for row in rows], ["dense", "sparse", "dense", "sparse"])
+        for name, of_row in (("dense_ms", lambda row: row["dense_ms"]), ("sparse_ms", lambda row: row["sparse_ms"]),
+                             ("chosen_ms", lambda row: min(row["dense_ms"], row["sparse_ms"]))):
+            self.assertAlmostEqual(advice[name], sum(map(of_row, rows)))
+        self.assertLess(advice["chosen_ms"], min(advice["dense_ms"], advice["sparse_ms"]))
+
+    def test_LayersOfAFileAsATableForPeople(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".layers") as file:
+            file.write("1\n4194304\n")
+            file.flush()
+            ended = run("advise", "--layers", "@" + file.name, *SHAPE[2:], *BY_HAND)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        lines = ended.stdout.split("\n")
+        self.assertEqual(lines[0].split(), ["values", "entries", "dense", "time", "sparse", "time", "faster"])
+        self.assertEqual([(line.split()[0], line.split()[-1]) for line in lines[2:4]], [("1", "dense"), ("4,194,304", "sparse")])
+        self.assertIn("1 of 2 layers dense", ended.stdout)
+
+    def test_ADimensionOrLayersOneOfThem(self):
+        for arguments in (SHAPE[2:], (*SHAPE, "--layers", "5")):
+            ended = run("advise", *arguments)
+            self.assertEqual(ended.returncode, 2)
+            self.assertIn("give --n, or --layers", ended.stderr)
+        for text, sentence in (("5,x", "'x' is not a number"), ("@/no/such/file", "cannot be read: No such file")):
+            ended = run("advise", "--layers", text, *SHAPE[2:])
+            self.assertIn(sentence, ended.stderr)
+            self.assertEqual(ended.returncode, 6 if text.startswith("@") else 2)
 
     def test_WhatCannotBeIsSaid(self):
         self.refused("name one here", "--codec", "auto")

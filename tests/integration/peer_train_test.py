@@ -8,6 +8,7 @@ Exits 77 (skipped, for ctest) where there is no mpirun, or the build has no MPI.
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import tempfile
@@ -198,6 +199,62 @@ class Train(unittest.TestCase):
                 last = [result["epochs"][-1]["loss"] for result in (peers, servers)]
                 self.assertAlmostEqual(last[0], last[1], delta=0.03)  # the paths draw apart
 
+    def auto(self, job, *flags):
+        """Flags of a run whose ranks choose their path."""
+        return ["--path", "auto", "--servers", self.cluster["servers"], "--job", f"auto {job}", *flags]
+
+    def model_and_result(self, name, flags, ranks):
+        model = Path(self.folder.name) / f"{name}.model"
+        ended = run([*flags, "--json", "-o", str(model)], ranks)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        return model.read_bytes(), json.loads(ended.stdout.strip().split("\n")[-1])
+
+    def test_ThePathThatRanksChooseTrainsTheModelOfThatPath(self):
+        # Sums of the hinge's gradients are exact (above), so that both paths' models are the same bits as well.
+        data = str(Path(self.folder.name) / "auto.svm")
+        rows_of_one_length(data, 1024, 3)
+        few = ["--train", data, "--model", "svm", "--lr", "0.5", "--batch", "64", "--epochs", "2", "--select", "topk:20"]
+        # Two ranks need one message each among themselves, and four with two shards, each at least as slow: peers. Around the ring go
+        # 8 MB for 20 entries, which loses to servers unless the ranks wake each other up slowly.
+        for expected, more in (("peers", []), (None, ["--dimension", "2000000", "--algorithm", "dense_ring"])):
+            with self.subTest(flags=more):
+                chosen, result = self.model_and_result("auto", [*few, *self.auto(f"chosen {len(more)}", *more)], 2)
+                choice = result["path_choice"]
+                self.assertEqual(result["path"], "servers" if choice["servers_ms"] < choice["peers_ms"] else "peers", choice)
+                self.assertIn(result["path"], (expected,) if expected else ("peers", "servers"), choice)
+                self.assertIn("by the cost models", choice["reason"])
+                self.assertEqual((choice["entries"], result["models_identical"]), (20, True))
+                self.assertGreater(min(choice[name] for name in ("latency_us", "server_latency_us", "byte_ns")), 0)
+                self.assertEqual("algorithm" in result, result["path"] == "peers")
+                # Without the algorithm servers are asked as they always are: they sum by themselves.
+                other = more if result["path"] == "servers" else [*more[:2], *self.over_servers(f"other {len(more)}")]
+                model, forced = self.model_and_result("other", [*few, *other], 2)
+                self.assertNotEqual(forced["path"], result["path"])
+                self.assertNotIn("path_choice", forced)
+                self.assertEqual(model, chosen)
+                self.assertEqual([epoch["loss"] for epoch in forced["epochs"]], [epoch["loss"] for epoch in result["epochs"]])
+
+    def test_WhatOnePathAloneHasIsDoneByItAndSaid(self):
+        for path, reason, flags in (
+                ("peers", "servers cannot: scd gathers", ["--optimizer", "scd", "--coordinates", "10"]),
+                ("peers", "servers cannot: gtopk is an allreduce", ["--algorithm", "gtopk", "--select", "topk:0.1", "--lr", "2"]),
+                ("servers", "peers cannot: --codec: peers have no automatic codec", ["--codec", "auto", "--lr", "2"])):
+            with self.subTest(reason=reason):
+                flags = [*self.files, "--epochs", "8", *flags, *self.auto(reason)]
+                result = self.trained(flags, 2)
+                self.assertEqual(result["path"], path)
+                self.assertTrue(result["path_choice"]["reason"].startswith(reason), result["path_choice"])
+                self.assertNotIn("servers_ms", result["path_choice"], "nothing was measured")
+        ended = run([*self.files, "--epochs", "1", *self.auto("told"), "--http", "127.0.0.1:0"], 2)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertEqual(len(re.findall("^path (peers|servers): by the cost models a step's sum takes peers ", ended.stdout, re.M)), 1,
+                         ended.stdout)
+        self.assertEqual(ended.stdout.count(": status: port "), 2, ended.stdout)
+
+    def test_ServersThatRanksCannotReachAreAnErrorAlsoWhereTheyMayChoose(self):
+        servers = ["--servers", self.cluster["servers"] + ",127.0.0.1:1", "--connect-timeout-ms", "100"]
+        self.refused([*self.quick, "--path", "auto", *servers], 4, "shard 2 at tcp://127.0.0.1:1 could not be reached: Connection refused")
+
     def test_OptimizersTakeTheirPapersOptionsByThemselves(self):
         for name, expected in (("topk_sgd", {"select": "bucket_topk:0.015625:512", "codec": "gap+qsgd4"}),
                                ("rgc", {"select": "by_size:0.001", "momentum": "correction:0.9",
@@ -279,7 +336,7 @@ class Train(unittest.TestCase):
         self.refused([*self.quick, "-o", "/no/such/folder/model"], 6, "cannot write /no/such/folder/model:")
 
     def test_UsageIsSaidBeforeMpiStarts(self):
-        servers = ["--path", "servers", "--servers", "127.0.0.1:7600"]
+        servers, auto = (["--path", path, "--servers", "127.0.0.1:7600"] for path in ("servers", "auto"))
         for arguments, word in (([], "--train is required"), (["--algorithm", "no_such"], "ssar_split_allgather"),
                                 (["--algorithm", "oktopk"], "--select topk"), (["--schedule", "linear"], "inverse_sqrt"),
                                 (["--codec", "auto"], "--codec"), (["--lr", "1000", "--l2", "0.5"], "an l2 of 0.500000 is 1 or more"),
@@ -294,7 +351,10 @@ class Train(unittest.TestCase):
                                 (["--optimizer", "scd", "--select", "topk:0.1"], "no --select"),
                                 (["--asynchronous", "65"], "--asynchronous"),
                                 (["--path", "servers"], "--path servers needs --servers"),
-                                (["--servers", "127.0.0.1:7600"], "--servers is of --path servers"),
+                                (["--path", "auto"], "--path auto needs --servers"), ([*auto, "--codec", "auto", "--quantizer", "raw+qsgd4"], "--codec"),
+                                ([*auto, "--codec", "auto", "--algorithm", "dense_ring"], "--codec: peers have no automatic codec"),
+                                ([*auto, "--select", "uniform:0.1"], "add --unbiased"),
+                                (["--servers", "127.0.0.1:7600"], "--servers is of --path servers or auto"),
                                 ([*servers, "--algorithm", "gtopk"], "--algorithm is of --path peers"),
                                 ([*servers, "--quantizer", "raw+qsgd4"], "--quantizer is of dense phases"),
                                 ([*servers, "--optimizer", "scd"], "scd"), ([*servers, "--asynchronous", "64"], "staleness"),

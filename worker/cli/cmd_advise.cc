@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -9,24 +10,25 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "kernels/base/random.h"
 #include "kernels/codec/codec.h"
 #include "kernels/select/select.h"
-#include "kernels/stream/stream.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/flag_range.h"
 #include "worker/cli/json_text.h"
+#include "worker/cli/layer_sizes.h"
+#include "worker/cli/progress.h"
 #include "worker/cli/table.h"
 #include "worker/cli/units.h"
+#include "worker/peer/gradient_speeds.h"
 #include "worker/peer/kernel_speeds.h"
 #include "worker/peer/planner.h"
-#include "worker/peer/stream_wire.h"
 
 namespace millrace::cli {
 namespace {
 
 struct AdviseFlags {
   uint64_t n = 0;
+  std::string layers;
   double density = 0;
   uint32_t ranks = 0;
   uint32_t shards = 1;
@@ -77,56 +79,25 @@ Result<peer::SelectionSpeeds> selection_speeds_of(const AdviseFlags& flags, cons
     const double each = *flags.select_ns * 1e-9;
     return peer::SelectionSpeeds{each, each, each, each, each};
   }
-  const auto measured = [&](Selection selection) {
-    SelectionSpec spec;
-    spec.selection = selection;
-    spec.k = shape.k;
-    spec.period = shape.threshold_period;
-    return peer::measure_selection(spec, shape.dimension, &monotonic_now_ns);
-  };
-  const auto own = measured(*callers), topk = measured(Selection::kTopK), gaussian = measured(Selection::kGaussian),
-             reused = measured(Selection::kThresholdReuse);
-  for (const auto* one : {&own, &topk, &gaussian, &reused}) {
-    if (!*one) return std::unexpected(one->error());
-  }
-  return peer::SelectionSpeeds{.callers_s = own->mean_s(shape.threshold_period),
-                               .topk_s = topk->first_s,
-                               .gaussian_s = gaussian->first_s,
-                               .reevaluate_s = reused->first_s,
-                               .reuse_s = reused->reuse_s};
-}
-
-/// So many entries of uniform indices at a density.
-Stream drawn_entries(double density) {
-  constexpr size_t kEntries = size_t{1} << 14;
-  RandomSequence random(RandomKey::from(1));
-  Stream stream;
-  const double scale = 1 / std::log1p(-std::min(density, 1 - 1e-9));
-  double at = -1;
-  for (size_t i = 0; i < kEntries && at < 4e9; ++i) {
-    at += 1 + std::floor(std::log(1 - random.next_unit()) * scale);
-    if (at >= 4294967296.0) break;
-    stream.indices.push_back(static_cast<uint32_t>(at));
-    stream.values.push_back(static_cast<float>(random.next_normal()));
-  }
-  stream.dimension = stream.indices.empty() ? 1 : uint64_t{stream.indices.back()} + 1;
-  return stream;
+  return peer::measure_selections(*callers, shape, &monotonic_now_ns);
 }
 
 /// As measured; by hand for contributions and sums alike. Errors  the codec's.
-Result<peer::EntryCoding> coding_of(const AdviseFlags& flags, const std::optional<CodecSpec>& codec, double density) {
-  peer::EntryCoding coding;
+Result<peer::CodingSpeeds> codings_of(const AdviseFlags& flags, const std::optional<CodecSpec>& codec,
+                                      const peer::SumShape& shape) {
+  peer::CodingSpeeds codings;
   const bool by_hand = flags.encode_ns && flags.decode_ns && flags.entry_bytes;
-  if (!by_hand && codec) {
-    const Stream stream = drawn_entries(density);
-    auto measured = peer::measure_coding(codec, stream.view(), &monotonic_now_ns);
+  if (!by_hand) {
+    const auto measured = peer::measure_codings(codec, shape, &monotonic_now_ns);
     if (!measured) return std::unexpected(measured.error());
-    coding = *measured;
+    codings = *measured;
   }
-  if (flags.encode_ns) coding.encode_s = *flags.encode_ns * 1e-9;
-  if (flags.decode_ns) coding.decode_s = *flags.decode_ns * 1e-9;
-  if (flags.entry_bytes) coding.bytes = *flags.entry_bytes;
-  return coding;
+  for (peer::EntryCoding* const coding : {&codings.contribution, &codings.sums}) {
+    if (flags.encode_ns) coding->encode_s = *flags.encode_ns * 1e-9;
+    if (flags.decode_ns) coding->decode_s = *flags.decode_ns * 1e-9;
+    if (flags.entry_bytes) coding->bytes = *flags.entry_bytes;
+  }
+  return codings;
 }
 
 /// Nothing for "raw": entries travel as pairs. Errors  the text's.
@@ -141,31 +112,25 @@ Result<std::optional<CodecSpec>> codec_of(const AdviseFlags& flags) {
   return std::optional<CodecSpec>(*codec);
 }
 
-Result<peer::MachineSpeeds> speeds_of(const AdviseFlags& flags, const peer::SumShape& shape) {
+Result<peer::MachineSpeeds> speeds_of(const AdviseFlags& flags, const peer::SumShape& shape,
+                                      const peer::KernelSpeeds& kernels) {
   const Result<TimeNs> latency = parse_duration(flags.latency);
   if (!latency) return std::unexpected(latency.error());
   const Result<double> rate = parse_rate(flags.rate);
   if (!rate) return std::unexpected(rate.error());
   const Result<std::optional<CodecSpec>> codec = codec_of(flags);
   if (!codec) return std::unexpected(codec.error());
-  std::optional<CodecSpec> sums_codec;
-  if (*codec) sums_codec = peer::lossless_of(**codec);
-  const double n = static_cast<double>(shape.dimension);
   const auto select = selection_speeds_of(flags, shape);
   if (!select) return std::unexpected(select.error());
-  const auto contribution = coding_of(flags, *codec, static_cast<double>(shape.k) / n);
-  const auto sums = coding_of(flags, sums_codec, peer::expected_support(shape.dimension, shape.k, shape.ranks) / n);
-  for (const auto* one : {&contribution, &sums}) {
-    if (!*one) return std::unexpected(one->error());
-  }
-  const peer::KernelSpeeds kernels = kernel_speeds_of(flags);
+  const auto codings = codings_of(flags, *codec, shape);
+  if (!codings) return std::unexpected(codings.error());
   return peer::MachineSpeeds{.latency_s = static_cast<double>(*latency) / kNsPerS,
                              .byte_s = 1 / *rate,
                              .add_entry_s = kernels.add_entry_s,
                              .add_value_s = kernels.add_value_s,
                              .select = *select,
-                             .contribution = *contribution,
-                             .sums = *sums};
+                             .contribution = codings->contribution,
+                             .sums = codings->sums};
 }
 
 /// What was asked for, and what came of it.
@@ -243,26 +208,118 @@ void print_advice(const AdviseFlags& flags, const Advice& advice) {
              coding(speeds.contribution), coding(speeds.sums));
 }
 
-Outcome run_advise(const AdviseFlags& flags) {
-  const auto k = static_cast<uint64_t>(std::llround(flags.density * static_cast<double>(flags.n)));
-  Advice advice{.shape = {.dimension = flags.n,
-                          .k = std::max<uint64_t>(1, k),
-                          .ranks = flags.ranks,
-                          .threshold_period = flags.threshold_period,
-                          .boundary_period = flags.boundary_period},
-                .speeds = {},
-                .ranking = {},
-                .reason = {}};
-  const auto speeds = speeds_of(flags, advice.shape);
-  if (!speeds) return fail_with(speeds.error());
+peer::SumShape shape_of(const AdviseFlags& flags, uint64_t n) {
+  const auto k = static_cast<uint64_t>(std::llround(flags.density * static_cast<double>(n)));
+  return {.dimension = n,
+          .k = std::max<uint64_t>(1, k),
+          .ranks = flags.ranks,
+          .threshold_period = flags.threshold_period,
+          .boundary_period = flags.boundary_period};
+}
+
+Result<Advice> advice_for(const AdviseFlags& flags, uint64_t n, const peer::KernelSpeeds& kernels) {
+  Advice advice{.shape = shape_of(flags, n), .speeds = {}, .ranking = {}, .reason = {}};
+  const auto speeds = speeds_of(flags, advice.shape, kernels);
+  if (!speeds) return std::unexpected(speeds.error());
   advice.speeds = *speeds;
   const auto wanted = flags.exact ? peer::Wanted::kExactSum : peer::Wanted::kAnyResult;
   advice.ranking = peer::rank_with_servers(advice.shape, advice.speeds, wanted, flags.shards);
   advice.reason = peer::reason_of(advice.ranking, advice.shape);
+  return advice;
+}
+
+/// Layers of one model, in the order of the flag: each summed by itself.
+struct LayersAdvice {
+  struct Layer {
+    peer::SumShape shape;
+    peer::DenseAndSparse best;
+  };
+  std::vector<Layer> layers;
+  double dense_s = 0;   ///< of all layers, sent dense
+  double sparse_s = 0;  ///< sent sparse
+  double chosen_s = 0;  ///< each as it is faster
+};
+
+Result<LayersAdvice> layers_advice(const AdviseFlags& flags, const std::vector<uint64_t>& sizes) {
+  const peer::KernelSpeeds kernels = kernel_speeds_of(flags);
+  std::map<uint64_t, LayersAdvice::Layer> by_size;  // layers of one size are measured once
+  LayersAdvice all;
+  for (const uint64_t n : sizes) {
+    auto at = by_size.find(n);
+    if (at == by_size.end()) {
+      const auto advice = advice_for(flags, n, kernels);
+      if (!advice) return std::unexpected(advice.error());
+      at =
+          by_size.emplace(n, LayersAdvice::Layer{advice->shape, peer::dense_and_sparse(advice->ranking).value()}).first;
+    }
+    const LayersAdvice::Layer& layer = all.layers.emplace_back(at->second);
+    all.dense_s += layer.best.dense.total_s();
+    all.sparse_s += layer.best.sparse.total_s();
+    all.chosen_s += std::min(layer.best.dense.total_s(), layer.best.sparse.total_s());
+  }
+  return all;
+}
+
+const char* form_name(const LayersAdvice::Layer& layer) { return layer.best.dense_wins() ? "dense" : "sparse"; }
+
+nlohmann::json layers_json(const AdviseFlags& flags, const LayersAdvice& all) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const LayersAdvice::Layer& layer : all.layers) {
+    rows.push_back({{"n", layer.shape.dimension},
+                    {"k", layer.shape.k},
+                    {"dense", std::string(layer.best.dense.info.name)},
+                    {"dense_ms", layer.best.dense.total_s() * 1e3},
+                    {"sparse", std::string(layer.best.sparse.info.name)},
+                    {"sparse_ms", layer.best.sparse.total_s() * 1e3},
+                    {"faster", form_name(layer)}});
+  }
+  return {{"ranks", flags.ranks},           {"shards", flags.shards},
+          {"density", flags.density},       {"select", flags.select},
+          {"codec", flags.codec},           {"layers", rows},
+          {"dense_ms", all.dense_s * 1e3},  {"sparse_ms", all.sparse_s * 1e3},
+          {"chosen_ms", all.chosen_s * 1e3}};
+}
+
+void print_layers(const LayersAdvice& all) {
+  std::vector<std::vector<std::string>> table = {{"values", "entries", "dense", "time", "sparse", "time", "faster"}};
+  for (const LayersAdvice::Layer& layer : all.layers) {
+    const auto& [dense, sparse] = layer.best;
+    table.push_back({grouped(layer.shape.dimension), grouped(layer.shape.k), std::string(dense.info.name),
+                     duration_text(dense.total_s()), std::string(sparse.info.name), duration_text(sparse.total_s()),
+                     form_name(layer)});
+  }
+  const auto dense = std::ranges::count_if(all.layers, [](const auto& layer) { return layer.best.dense_wins(); });
+  fmt::print(
+      "{}\nAll dense {}, all sparse {}; each as it is faster {}: {} of {} layers dense.\nA layer that is faster dense "
+      "takes select none (TensorOptions::select, for that tensor alone). What was not given is measured here.\n",
+      aligned_table(table), duration_text(all.dense_s), duration_text(all.sparse_s), duration_text(all.chosen_s), dense,
+      all.layers.size());
+}
+
+Outcome advise_layers(const AdviseFlags& flags) {
+  const auto sizes = layer_sizes(flags.layers);
+  if (!sizes) return fail_with(sizes.error());
+  const auto all = layers_advice(flags, *sizes);
+  if (!all) return fail_with(all.error());
   if (flags.json) {
-    fmt::print("{}\n", json_text(advice_json(flags, advice)));
+    fmt::print("{}\n", json_text(layers_json(flags, *all)));
   } else {
-    print_advice(flags, advice);
+    print_layers(*all);
+  }
+  return {};
+}
+
+Outcome run_advise(const AdviseFlags& flags) {
+  if ((flags.n != 0) == !flags.layers.empty()) {
+    return fail_with(ExitCode::kUsage, "give --n, or --layers for the layers of a model");
+  }
+  if (!flags.layers.empty()) return advise_layers(flags);
+  const auto advice = advice_for(flags, flags.n, kernel_speeds_of(flags));
+  if (!advice) return fail_with(advice.error());
+  if (flags.json) {
+    fmt::print("{}\n", json_text(advice_json(flags, *advice)));
+  } else {
+    print_advice(flags, *advice);
   }
   return {};
 }
@@ -296,7 +353,11 @@ Command add_advise_command(CLI::App& root) {
   auto flags = std::make_shared<AdviseFlags>();
   CLI::App* app = root.add_subcommand(
       "advise", "which allreduce among peers is the fastest here, or servers, and whether dense wins");
-  app->add_option("--n", flags->n, "dimension")->required()->check(in_range(uint64_t{1}, uint64_t{1} << 32));
+  app->add_option("--n", flags->n, "dimension")->check(in_range(uint64_t{1}, kLayerValuesMax));
+  app->add_option("--layers", flags->layers,
+                  "instead of --n, a model: the values of each layer with commas between (4096,2359296), or @FILE with "
+                  "such numbers. For each, and for all, whether it should travel dense or sparse")
+      ->check(not_empty());
   app->add_option("--density", flags->density, "entries of a rank over the dimension")
       ->required()
       ->check(in_range(1e-12, 1.0));
@@ -329,7 +390,9 @@ Command add_advise_command(CLI::App& root) {
       "Examples:\n"
       "  millrace advise --n 16777216 --density 0.01 --ranks 16 --rate 1gbit --latency 30us\n"
       "  millrace advise --n 16777216 --density 0.001 --ranks 16 --rate 1gbit --latency 30us --select trimmed \\\n"
-      "    --codec gap+qsgd4 --shards 2");
+      "    --codec gap+qsgd4 --shards 2\n"
+      "  millrace advise --layers 1728,36864,2359296,102760448 --density 0.001 --ranks 16 --rate 1gbit --latency "
+      "30us");
   return {app, [flags] { return run_advise(*flags); }};
 }
 

@@ -10,6 +10,7 @@
 
 #include "worker/peer/allgather.h"
 #include "worker/peer/contribution.h"
+#include "worker/peer/group_speeds.h"
 #include "worker/peer/kernel_speeds.h"
 #include "worker/peer/planner.h"
 #include "worker/peer/registry.h"
@@ -39,26 +40,8 @@ struct Pass {
 constexpr std::array<Pass, 5> kPasses{{{2, 2.0}, {4, 1.5}, {8, 1.25}, {8, 1.1}, {8, 1.0}}};
 constexpr uint32_t kFirstTag =
     1U << 30;  ///< behind those of the algorithms; each with room for as many as there are ranks
-constexpr uint32_t kStreamTag = kFirstTag + (1U << 20);
-constexpr uint32_t kMeasuredTag = kFirstTag + (2U << 20);
 constexpr uint32_t kTogetherTag = kFirstTag + (3U << 20);
 constexpr uint32_t kTimesTag = kFirstTag + (4U << 20);
-constexpr uint32_t kPings = 8;
-constexpr size_t kStreamBytes = 1U << 17;  ///< of a message that is taken for long
-constexpr uint32_t kStreams = 3;
-constexpr size_t kMeasurements = 11;
-constexpr EntryCoding kUncoded{.bytes = 0, .encode_s = 0, .decode_s = 0};  ///< below every measurement
-
-/// What one rank has measured, or has.
-struct Measured {
-  double latency_s = 0;
-  double byte_s = 0;
-  double add_entry_s = 0;
-  double add_value_s = 0;
-  double entries = 0;
-  EntryCoding contribution = kUncoded;
-  EntryCoding sums = kUncoded;
-};
 
 double middle_of(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -67,39 +50,6 @@ double middle_of(std::vector<double> values) {
 }
 
 double seconds_of(TimeNs time) { return static_cast<double>(time) / static_cast<double>(kNsPerS); }
-
-Packet bytes_packet(size_t size) { return {BodyForm::kNumbers, SharedBytes::from(ByteBuffer(size))}; }
-
-/// There and back with a neighbour, several times: half of the fastest.
-Task<double> ping(Channel& channel, uint32_t first_tag) {
-  const uint32_t partner = channel.rank() ^ 1U;
-  if (partner >= channel.size()) co_return 0.0;
-  const bool begins = channel.rank() < partner;
-  TimeNs best = INT64_MAX;
-  for (uint32_t i = 0; i < kPings; ++i) {
-    const TimeNs begin = channel.clock();
-    if (begins) channel.send(partner, first_tag + i, bytes_packet(8));
-    co_await channel.receive(partner, first_tag + i);
-    if (!begins) channel.send(partner, first_tag + i, bytes_packet(8));
-    if (begins) best = std::min(best, channel.clock() - begin);
-  }
-  co_return begins ? seconds_of(best) / 2 : 0.0;
-}
-
-/// Everybody to the next one around the ring, at the same time: the fastest of several.
-Task<double> stream(Channel& channel, uint32_t first_tag) {
-  const uint32_t size = channel.size();
-  const uint32_t next = (channel.rank() + 1) % size;
-  const uint32_t before = (channel.rank() + size - 1) % size;
-  TimeNs best = INT64_MAX;
-  for (uint32_t i = 0; i < kStreams; ++i) {
-    const TimeNs begin = channel.clock();
-    channel.send(next, first_tag + i, bytes_packet(kStreamBytes));
-    co_await channel.receive(before, first_tag + i);
-    best = std::min(best, channel.clock() - begin);
-  }
-  co_return seconds_of(best) / static_cast<double>(kStreamBytes);
-}
 
 class Automatic final : public Allreduce {
  public:
@@ -158,63 +108,19 @@ class Automatic final : public Allreduce {
     left_.clear();
     pass_ = 0;
     in_pass_ = 0;
-    MachineSpeeds speeds;
-    double entries = static_cast<double>(own.count());
+    GroupSpeeds mine{.speeds = {}, .entries = static_cast<double>(own.count())};
     if (channel.size() > 1) {
-      std::vector<double> mine(kMeasurements);
-      mine[0] = co_await ping(channel, kFirstTag);
-      mine[1] = co_await stream(channel, kStreamTag);
-      const KernelSpeeds kernels = measure_kernel_speeds([&channel] { return channel.clock(); });
-      mine[2] = kernels.add_entry_s;
-      mine[3] = kernels.add_value_s;
-      mine[4] = entries;
-      put_coding(settings_.wire.contribution, own, channel, std::span(mine).subspan(5, 3));
-      put_coding(settings_.wire.sums, own, channel, std::span(mine).subspan(8, 3));
-      auto all = co_await allgather_numbers<double>(channel, std::move(mine), kMeasuredTag);
-      if (!all) co_return std::unexpected(all.error());
-      Result<Measured> slowest = slowest_of(*all);
-      if (!slowest) co_return std::unexpected(slowest.error());
-      if (slowest->latency_s > 0) speeds.latency_s = slowest->latency_s;
-      if (slowest->byte_s > 0) speeds.byte_s = slowest->byte_s;
-      if (slowest->add_entry_s > 0) speeds.add_entry_s = slowest->add_entry_s;
-      if (slowest->add_value_s > 0) speeds.add_value_s = slowest->add_value_s;
-      speeds.contribution = slowest->contribution;
-      speeds.sums = slowest->sums;
-      entries = slowest->entries;
+      mine.speeds.contribution = coding_of(settings_.wire.contribution, own, channel);
+      mine.speeds.sums = coding_of(settings_.wire.sums, own, channel);
     }
-    co_return make_candidates(speeds, entries, channel.size());
+    const Result<GroupSpeeds> group = co_await measure_group(channel, mine, kFirstTag);
+    if (!group) co_return std::unexpected(group.error());
+    co_return make_candidates(group->speeds, group->entries, channel.size());
   }
 
   /// Bytes and times of an entry; of pairs where there is no codec, or none that takes this contribution (its run says why).
-  static void put_coding(const std::optional<CodecSpec>& codec, const StreamView& own, Channel& channel,
-                         std::span<double> out) {
-    const EntryCoding coding =
-        measure_coding(codec, own, [&channel] { return channel.clock(); }).value_or(EntryCoding{});
-    out[0] = coding.bytes;
-    out[1] = coding.encode_s;
-    out[2] = coding.decode_s;
-  }
-
-  static EntryCoding slower(const EntryCoding& most, std::span<const double> one) {
-    return {std::max(most.bytes, one[0]), std::max(most.encode_s, one[1]), std::max(most.decode_s, one[2])};
-  }
-
-  static Result<Measured> slowest_of(const std::vector<std::vector<double>>& all) {
-    Measured most;
-    for (const std::vector<double>& one : all) {
-      if (one.size() != kMeasurements ||
-          !std::ranges::all_of(one, [](double number) { return number >= 0 && number < 1e18; })) {
-        return fail(ErrorCode::kMalformed, "auto: a rank's measurements are none");
-      }
-      most.latency_s = std::max(most.latency_s, one[0]);
-      most.byte_s = std::max(most.byte_s, one[1]);
-      most.add_entry_s = std::max(most.add_entry_s, one[2]);
-      most.add_value_s = std::max(most.add_value_s, one[3]);
-      most.entries += one[4] / static_cast<double>(all.size());
-      most.contribution = slower(most.contribution, std::span(one).subspan(5, 3));
-      most.sums = slower(most.sums, std::span(one).subspan(8, 3));
-    }
-    return most;
+  static EntryCoding coding_of(const std::optional<CodecSpec>& codec, const StreamView& own, Channel& channel) {
+    return measure_coding(codec, own, [&channel] { return channel.clock(); }).value_or(EntryCoding{});
   }
 
   /// Errors   those of the best algorithm, where none can be made of these settings.

@@ -362,34 +362,41 @@ std::vector<PlannedCost> rank_with_servers(const SumShape& shape, const MachineS
   return ranking;
 }
 
-std::string reason_of(const std::vector<PlannedCost>& ranking, const SumShape& shape) {
-  if (shape.ranks == 1 || ranking.empty()) return "One rank has the sum already.";
+std::optional<DenseAndSparse> dense_and_sparse(const std::vector<PlannedCost>& ranking) {
   const auto first = [&ranking](bool dense) {
     return std::ranges::find(ranking, dense, [](const PlannedCost& one) { return one.info.dense_only; });
   };
   const auto dense = first(true), sparse = first(false);
-  if (dense == ranking.end() || sparse == ranking.end()) return "There is nothing to compare it with.";
+  if (dense == ranking.end() || sparse == ranking.end()) return std::nullopt;
+  return DenseAndSparse{*dense, *sparse};
+}
+
+std::string reason_of(const std::vector<PlannedCost>& ranking, const SumShape& shape) {
+  if (shape.ranks == 1 || ranking.empty()) return "One rank has the sum already.";
+  const auto best = dense_and_sparse(ranking);
+  if (!best) return "There is nothing to compare it with.";
+  const PlannedCost &dense = best->dense, &sparse = best->sparse;
   const double support = expected_support(shape.dimension, shape.k, shape.ranks);
   const double share = support / static_cast<double>(shape.dimension);
   char text[512];
-  if (dense < sparse) {
+  if (best->dense_wins()) {
     const char* const why =
         static_cast<double>(shape.k) * kPlanPairBytes >= static_cast<double>(shape.dimension) * kPlanValueBytes
             ? "each contribution takes as many bytes sparse as dense"
-        : sparse->latency_s > dense->total_s() ? "the sparse one's messages alone take longer"
-                                               : "the sum fills up on its way";
+        : sparse.latency_s > dense.total_s() ? "the sparse one's messages alone take longer"
+                                             : "the sum fills up on its way";
     std::snprintf(
         text, sizeof(text),
         "Dense wins: %s takes %.2f x the time of the best sparse one, %s; %s (the sum of %u ranks has %.1f %% "
         "of the indices).",
-        std::string(dense->info.name).c_str(), dense->total_s() / sparse->total_s(),
-        std::string(sparse->info.name).c_str(), why, shape.ranks, 100 * share);
+        std::string(dense.info.name).c_str(), dense.total_s() / sparse.total_s(), std::string(sparse.info.name).c_str(),
+        why, shape.ranks, 100 * share);
   } else {
     std::snprintf(text, sizeof(text),
                   "Sparse wins: %s takes %.3g x the time of the best dense one, %s (the sum of %u ranks has %.1f %% of "
                   "the indices).",
-                  std::string(sparse->info.name).c_str(), sparse->total_s() / dense->total_s(),
-                  std::string(dense->info.name).c_str(), shape.ranks, 100 * share);
+                  std::string(sparse.info.name).c_str(), sparse.total_s() / dense.total_s(),
+                  std::string(dense.info.name).c_str(), shape.ranks, 100 * share);
   }
   return text;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -94,6 +95,18 @@ std::vector<PlannedCost> rank_algorithms(const SumShape& shape, const MachineSpe
 /// The same with servers among them, behind algorithms of the same time.
 std::vector<PlannedCost> rank_with_servers(const SumShape& shape, const MachineSpeeds& speeds, Wanted wanted,
                                            uint32_t shards);
+
+/// What a sum takes at best if it travels dense, and if it travels sparse.
+struct DenseAndSparse {
+  PlannedCost dense;   ///< the first algorithm of a ranking that sends every value
+  PlannedCost sparse;  ///< the first other one, servers included
+
+  /// Of equal times: dense.
+  bool dense_wins() const { return dense.total_s() <= sparse.total_s(); }
+};
+
+/// Nothing where the ranking lacks one of them.
+std::optional<DenseAndSparse> dense_and_sparse(const std::vector<PlannedCost>& ranking);
 
 /// Whether the dense or the sparse ones win here, and why, in a sentence or two for a person.
 std::string reason_of(const std::vector<PlannedCost>& ranking, const SumShape& shape);

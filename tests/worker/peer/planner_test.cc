@@ -396,6 +396,25 @@ TEST(Planner, RanksByTime) {
   EXPECT_FALSE(reason_of(ranking, kShape).empty());
 }
 
+TEST(Planner, DenseAndSparseAreTheFirstOfEachKind) {
+  for (const uint64_t k : {1U << 6, 1U << 12, 1U << 19}) {
+    const SumShape shape{.dimension = 1 << 20, .k = k, .ranks = 8};
+    const auto ranking = rank_with_servers(shape, all_speeds(), Wanted::kAnyResult, 2);
+    const DenseAndSparse best = dense_and_sparse(ranking).value();
+    EXPECT_TRUE(best.dense.info.dense_only);
+    EXPECT_FALSE(best.sparse.info.dense_only);
+    for (const PlannedCost& one : ranking) {
+      EXPECT_GE(one.total_s(), (one.info.dense_only ? best.dense : best.sparse).total_s()) << one.info.name;
+    }
+    EXPECT_EQ(best.dense_wins(), ranking.front().info.dense_only) << k;
+    EXPECT_TRUE(reason_of(ranking, shape).starts_with(best.dense_wins() ? "Dense wins" : "Sparse wins"));
+  }
+  EXPECT_FALSE(dense_and_sparse({}).has_value());
+  std::vector<PlannedCost> sparse_only = rank_algorithms(kShape, {}, Wanted::kExactSum);
+  std::erase_if(sparse_only, [](const PlannedCost& one) { return one.info.dense_only; });
+  EXPECT_FALSE(dense_and_sparse(sparse_only).has_value());
+}
+
 struct Simulated {
   AlgorithmId id;
   double seconds;

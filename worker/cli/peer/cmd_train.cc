@@ -16,6 +16,7 @@
 #include "worker/cli/model_file.h"
 #include "worker/cli/peer/agree.h"
 #include "worker/cli/peer/mpi_end.h"
+#include "worker/cli/peer/opt/path_measure.h"
 #include "worker/cli/peer/opt/read_share.h"
 #include "worker/cli/peer/opt/selection_text.h"
 #include "worker/cli/peer/opt/train_run.h"
@@ -37,9 +38,9 @@ IndexBase index_base_of(const PeerTrainFlags& flags) {
 
 /// What ranks are told before they read: all of it must be the same.
 std::string description_of(const PeerTrainFlags& flags, const PeerTrainOptions& run) {
-  return fmt::format("{}; --train {} --test {} --dimension {} --index-base {} --epochs {} --steps {}",
-                     description_of(*run.optimizer, run.options), flags.train_path, flags.test_path, flags.dimension,
-                     flags.index_base, run.epochs, run.steps_max);
+  return fmt::format("{}; --path {} --train {} --test {} --dimension {} --index-base {} --epochs {} --steps {}",
+                     description_of(*run.optimizer, run.options), flags.path, flags.train_path, flags.test_path,
+                     flags.dimension, flags.index_base, run.epochs, run.steps_max);
 }
 
 Result<Dataset> read_file(peer::PeerGroup& group, const std::string& path, const LibsvmOptions& how) {
@@ -137,7 +138,7 @@ class TrainCommand {
     // What can be known to fail at the end is said before hours of training.
     Status writable;
     if (speaks() && !flags_.output.empty()) writable = files::try_to_write(flags_.output);
-    if (writable) writable = open_port();
+    if (writable && !run_.chooses_path) writable = open_port();
     Status status = agree(group, description_of(flags_, run_), writable);
     if (status) {
       Result<Dataset> train =
@@ -154,7 +155,18 @@ class TrainCommand {
       if (!test) status = std::unexpected(test.error());
       if (test) held_out_ = std::move(*test);
     }
+    if (status && run_.chooses_path) status = choose(group);
     return told(group, status ? Outcome{} : fail_as(group, status.error()));
+  }
+
+  /// Chooses the path, and opens the port, which shows it.
+  Status choose(peer::PeerGroup& group) {
+    auto choice = measure_paths(group, data_, run_.options);
+    if (!choice) return std::unexpected(choice.error());
+    run_.options.path = choice->path;
+    run_.path_reason = path_choice_text(*choice);
+    choice_ = std::move(*choice);
+    return agree(group, "port", open_port());
   }
 
   /// The port of this rank, where --http asks for one, fed by the run.
@@ -179,6 +191,7 @@ class TrainCommand {
       fmt::print("{} ranks, {} threads each; {} rows, {} features; {}\n", job_.size(), run_.threads,
                  grouped(data_.rows_in_file), grouped(data_.dimension), label_pair_text(data_.label_pair));
       if (held_out_ && held_out_->entries_left_out > 0) fmt::print("{}", left_out_text(flags_.test_path, *held_out_));
+      if (flags_.path == "auto") fmt::print("path {}: {}\n", path_name(run_.options.path), run_.path_reason);
       print_head(held_out_.has_value());
     }
     observer_.on_epoch = [this, prints](const PeerEpoch& epoch) {
@@ -229,16 +242,33 @@ class TrainCommand {
                           {"models_identical", true}};  // else it is an error
     if (options.path == ExchangePath::kPeers) all["algorithm"] = peer::algorithm_info(options.algorithm).name;
     if (options.path == ExchangePath::kServers) all["servers"] = options.servers.size();
+    if (flags_.path == "auto") all["path_choice"] = choice_json();
     all["epochs"] = nlohmann::json::array();
     for (const PeerEpoch& epoch : result.epochs) all["epochs"].push_back(cli::json_of(epoch, held_out_.has_value()));
     return all;
   }
 
+  /// Why this path; with its times, in which only what the paths have not in common counts, where the ranks chose it.
+  nlohmann::json choice_json() const {
+    nlohmann::json said = {{"reason", run_.path_reason}};
+    if (!choice_) return said;
+    const PathQuestion& asked = choice_->question;
+    said.update({{"peers_ms", choice_->peers.total_s() * 1e3},
+                 {"peers_algorithm", choice_->peers.info.name},
+                 {"servers_ms", choice_->servers.total_s() * 1e3},
+                 {"entries", asked.shape.k},
+                 {"latency_us", asked.speeds.latency_s * 1e6},
+                 {"server_latency_us", asked.server_latency_s * 1e6},
+                 {"byte_ns", asked.speeds.byte_s * 1e9}});
+    return said;
+  }
+
   const PeerTrainFlags& flags_;
-  const PeerTrainOptions& run_;
+  PeerTrainOptions run_;
   peer::MpiJob& job_;
   Dataset data_;
   std::optional<Dataset> held_out_;
+  std::optional<PathChoice> choice_;  ///< --path auto, where both paths can do it
   std::unique_ptr<PeerPort> port_;
   PeerTrainObserver observer_;
 };
@@ -283,6 +313,11 @@ Command add_peer_train_command(CLI::App& root) {
       "in a step's sum; MB sent\n"
       "in the epoch by the rank that sends most; seconds of the slowest rank, and of these, on average, computing and "
       "waiting for sums.\n"
+      "--path auto measures the ranks' network and the time in which the servers' hosts accept a connection, how fast "
+      "ranks add and code,\n"
+      "asks the cost models (millrace advise) and says what it took and why; it tries neither out. The rate to servers "
+      "is taken to be\n"
+      "that among ranks. What only one path can do is done by that one; servers that cannot be reached are an error.\n"
       "SIGTERM or SIGINT to any rank ends all of them at the same step, within half a second and a step.\n\n"
       "Examples:\n"
       "  gunzip -c w8a.svm.gz > w8a.svm\n"
@@ -303,6 +338,8 @@ Command add_peer_train_command(CLI::App& root) {
       "  millrace serve --shards 2 &   # the same over servers\n"
       "  mpirun -n 4 millrace-peer train --train url.svm --optimizer rgc --path servers --servers "
       "127.0.0.1:7600,127.0.0.1:7601\n"
+      "  mpirun -n 4 millrace-peer train --train url.svm --path auto --servers 127.0.0.1:7600,127.0.0.1:7601   # or "
+      "peers\n"
       "  mpirun -n 4 millrace-peer train --train url.svm --http 127.0.0.1:9401 &   # curl 127.0.0.1:9402/metrics: rank "
       "1\n"
       "  millrace eval --model url.model --data url.test.svm\n\n" +

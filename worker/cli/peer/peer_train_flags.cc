@@ -35,14 +35,14 @@ Status read_codec(const std::string& text, std::optional<CodecSpec>& into) {
 
 /// Errors   invalid_argument: what the path does not have.
 Status read_path(const PeerTrainFlags& flags, OptimizerOptions& options) {
-  const bool over_servers = flags.path == "servers";
-  options.path = over_servers ? ExchangePath::kServers : ExchangePath::kPeers;
-  if (over_servers != !flags.servers.empty()) {
-    return fail(ErrorCode::kInvalidArgument, over_servers ? "--path servers needs --servers HOST:PORT,..."
-                                                          : "--servers is of --path servers: give both, or none");
+  const bool by_peers = flags.path == "peers";
+  options.path = flags.path == "servers" ? ExchangePath::kServers : ExchangePath::kPeers;
+  if (by_peers != flags.servers.empty()) {
+    return fail(ErrorCode::kInvalidArgument, by_peers ? "--servers is of --path servers or auto: give both, or none"
+                                                      : "--path " + flags.path + " needs --servers HOST:PORT,...");
   }
-  if (!over_servers) return {};
-  if (!flags.algorithm.empty()) {
+  if (by_peers) return {};
+  if (options.path == ExchangePath::kServers && !flags.algorithm.empty()) {
     return fail(ErrorCode::kInvalidArgument, "--algorithm is of --path peers: servers sum by themselves");
   }
   auto addresses = server_addresses(flags.servers);
@@ -51,19 +51,47 @@ Status read_path(const PeerTrainFlags& flags, OptimizerOptions& options) {
   return {};
 }
 
+/// Checks the options. With --path auto: takes the path that can do what they ask for, or leaves the choice to the ranks.
+///
+/// Errors   invalid_argument: the path cannot, or neither can; nor can peers by the --algorithm that was given.
+Status check_paths(const PeerTrainFlags& flags, PeerTrainOptions& run) {
+  OptimizerOptions& options = run.options;
+  if (flags.path != "auto") return run.optimizer->check(options);
+  const auto check = [&](ExchangePath path) {
+    options.path = path;
+    return run.optimizer->check(options);
+  };
+  const Status servers = check(ExchangePath::kServers);
+  const Status peers = check(ExchangePath::kPeers);
+  if (!peers && (!servers || !flags.algorithm.empty())) return peers;
+  run.chooses_path = peers && servers;
+  if (!servers) run.path_reason = "servers cannot: " + servers.error().message;
+  if (!peers) {
+    run.path_reason = "peers cannot: " + peers.error().message;
+    options.path = ExchangePath::kServers;
+  }
+  return {};
+}
+
+/// Returns the algorithm where none was given: the optimizer's. It gives way where it keeps the largest entries of the sum and no
+/// rank has a residual for the others, and where the ranks choose the path: exact sums are then those of the fastest algorithm.
+peer::AlgorithmId default_algorithm(const PeerTrainFlags& flags, const OptimizerOptions& defaults) {
+  const bool keeps_largest = peer::algorithm_info(defaults.algorithm).result == peer::ResultKind::kGlobalTopk;
+  const bool is_exact = !keeps_largest || flags.options.options.unbiased;
+  if (is_exact && flags.path == "auto") return peer::AlgorithmId::kAuto;
+  return is_exact && keeps_largest ? peer::AlgorithmId::kSsarSplitAllgather : defaults.algorithm;
+}
+
 /// How gradients are summed: what the flags say, else what the optimizer takes by itself.
 ///
 /// Errors   invalid_argument: words that mean nothing.
 Status read_exchange(const PeerTrainFlags& flags, const OptimizerOptions& defaults, OptimizerOptions& options) {
-  options.algorithm = defaults.algorithm;
+  options.algorithm = default_algorithm(flags, defaults);
   options.boundaries = boundaries_of(flags.boundaries);
   options.select = defaults.select;
   options.codec = defaults.codec;
   options.codec_error = defaults.codec_error;
   options.momentum = flags.momentum.empty() ? defaults.momentum : flags.momentum;
-  // An optimizer's own algorithm gives way where it keeps the largest entries of the sum: those need a residual.
-  const bool needs_residual = peer::algorithm_info(defaults.algorithm).result == peer::ResultKind::kGlobalTopk;
-  if (options.unbiased && needs_residual) options.algorithm = peer::AlgorithmId::kSsarSplitAllgather;
   if (!flags.algorithm.empty()) {
     const peer::AlgorithmInfo* algorithm = peer::find_algorithm(flags.algorithm);
     if (algorithm == nullptr) {
@@ -158,20 +186,19 @@ void add_descent_flags(CLI::App& app, PeerTrainFlags& flags) {
 }
 
 void add_path_flags(CLI::App& app, PeerTrainFlags& flags) {
-  app.add_option(
-         "--path", flags.path,
-         "what sums the gradients: peers, the ranks by an allreduce; servers, sharded servers, whose workers the ranks "
-         "are. All else is the same")
+  app.add_option("--path", flags.path,
+                 "what sums the gradients: peers, the ranks by an allreduce; servers, sharded servers, whose workers "
+                 "the ranks are; auto, the one that takes less time by the cost models (below). All else is the same")
       ->capture_default_str()
-      ->check(CLI::IsMember({"peers", "servers"}));
-  app.add_option("--servers", flags.servers, "path servers: host:port,host:port, one shard each (millrace serve)")
+      ->check(CLI::IsMember({"peers", "servers", "auto"}));
+  app.add_option("--servers", flags.servers, "path servers, auto: host:port,host:port, one shard each (millrace serve)")
       ->check(not_empty());
   app.add_option("--job", flags.options.options.job,
                  "name of the job: at the servers (path servers), and the label `job` of metrics (--http)")
       ->capture_default_str()
       ->check(not_empty());
   app.add_option("--connect-timeout-ms", flags.options.options.connect_timeout_ms,
-                 "path servers: for reaching every shard")
+                 "path servers, auto: for reaching every shard")
       ->capture_default_str()
       ->check(in_range(1u, 86'400'000u));
 }
@@ -179,7 +206,8 @@ void add_path_flags(CLI::App& app, PeerTrainFlags& flags) {
 void add_exchange_flags(CLI::App& app, PeerTrainFlags& flags) {
   OptimizerOptions& options = flags.options.options;
   app.add_option("--algorithm", flags.algorithm,
-                 "path peers: that sums the gradients: " + names_of_algorithms() + " (default: the optimizer's)");
+                 "path peers: that sums the gradients: " + names_of_algorithms() +
+                     " (default: the optimizer's; with --path auto and exact sums: auto)");
   app.add_option(
       "--select", flags.select,
       "what of a gradient is sent, the rest stays for later (with --unbiased, it does not): " + selection_words() +
@@ -272,7 +300,7 @@ Result<PeerTrainOptions> train_options_of(const PeerTrainFlags& flags) {
   }
   options.recipe = fmt::format("program=peer-train {} epochs={} steps={}", recipe_of(*run.optimizer, options),
                                run.epochs, run.steps_max);
-  if (Status status = run.optimizer->check(options); !status) return std::unexpected(status.error());
+  if (Status status = check_paths(flags, run); !status) return std::unexpected(status.error());
   return run;
 }
 

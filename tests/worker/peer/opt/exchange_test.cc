@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 #include <string>
@@ -435,6 +436,48 @@ TEST_F(BothPaths, EveryAllreduceKeepsTheLawWithEntriesThatItsCodecAdds) {
         }
       }
     }
+  }
+}
+
+/// What a rank has of a step's gradient where most parts of the tensor are empty: one entry, or none.
+Stream one_entry_of(uint32_t rank, uint64_t step, uint64_t dimension) {
+  constexpr std::array<uint64_t, 4> kAt = {0, 0, 1, 3};  // of so many quarters of the dimension; then of none
+  Stream gradient = Stream::empty(dimension);
+  if (step == kAt.size()) return gradient;
+  gradient.indices.push_back(static_cast<uint32_t>(kAt[step] * (dimension / 4) + rank));
+  gradient.values.push_back(1);
+  return gradient;
+}
+
+TEST_F(BothPaths, PartsWithoutEntriesAreNoOtherNumberOfRanks) {
+  constexpr uint64_t kWide = uint64_t{1} << 21;  // several parts a shard
+  constexpr uint64_t kSteps = 5;
+  for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
+    OptimizerOptions options;
+    options.path = path;
+    options.servers = shards_.addresses();
+    const auto all = on_ranks<std::string>(3, peer::Progress::kByCaller, [&](peer::PeerGroup& group) -> std::string {
+      auto exchange = make_exchange({group, kWide}, options);
+      if (!exchange) return exchange.error().message;
+      for (uint64_t step = 0; step < kSteps; ++step) {
+        if (Status status = (*exchange)->start(step, one_entry_of(group.rank(), step, kWide)); !status) {
+          return status.error().message;
+        }
+        const auto sum = (*exchange)->finish_oldest();
+        if (!sum) return sum.error().message;
+        const Stream sparse = to_sparse(sum->sum.view);
+        const size_t expected = one_entry_of(0, step, kWide).indices.size() * group.size();
+        if (sparse.indices.size() != expected) return "entries in step " + std::to_string(step);
+        if (expected > 0 && sum->denominator != group.size()) return "denominator in step " + std::to_string(step);
+        for (uint32_t rank = 0; rank < expected; ++rank) {
+          const uint32_t index = one_entry_of(rank, step, kWide).indices.front();
+          if (sparse.indices[rank] != index || sparse.values[rank] != 1) return "step " + std::to_string(step);
+        }
+      }
+      const Status ended = (*exchange)->end();
+      return ended ? "" : ended.error().message;
+    });
+    for (const std::string& error : all) EXPECT_EQ(error, "") << path_name(path);
   }
 }
 

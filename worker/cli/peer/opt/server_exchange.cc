@@ -84,13 +84,16 @@ TensorOptions tensor_options(uint64_t dimension) {
   return tensor;
 }
 
-/// The update's pieces as one stream. Errors  internal: parts that counted different numbers of workers, which cannot be where
-/// all of them are in every step.
+/// The update's pieces as one stream. A piece without entries says no number of workers (its denominator is 1).
+///
+/// Errors  internal: parts that counted different numbers of workers, which cannot be where all of them are in every step.
 Result<StepSum> sum_of(const TensorUpdate& update, uint64_t dimension) {
   std::vector<StreamView> pieces;
   uint64_t covered = 0;
+  std::optional<double> denominator;
   for (const UpdatePiece& piece : update.pieces) {
-    const bool fits = piece.begin == covered && piece.denominator == update.pieces.front().denominator;
+    if (!piece.values.empty() && !denominator) denominator = piece.denominator;
+    const bool fits = piece.begin == covered && (piece.values.empty() || piece.denominator == *denominator);
     if (!fits) return fail(ErrorCode::kInternal, "the parts of step " + std::to_string(update.step) + " do not fit");
     pieces.push_back({piece.dimension, piece.dense, piece.indices, piece.values});
     covered += piece.dimension;
@@ -101,7 +104,7 @@ Result<StepSum> sum_of(const TensorUpdate& update, uint64_t dimension) {
     return fail(ErrorCode::kInternal, "step " + std::to_string(update.step) + " covers " + std::to_string(covered) +
                                           " of " + std::to_string(dimension) + " parameters");
   }
-  return StepSum{HeldStream::from(std::move(*sum)), update.pieces.front().denominator};
+  return StepSum{HeldStream::from(std::move(*sum)), denominator.value_or(1)};
 }
 
 class ServerExchange final : public Exchange {

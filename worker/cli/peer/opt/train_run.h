@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "worker/cli/peer/opt/optimizer.h"
@@ -12,6 +13,9 @@ namespace millrace::cli {
 struct PeerTrainOptions {
   const OptimizerInfo* optimizer = nullptr;
   OptimizerOptions options;
+  /// Both paths can do it, and the ranks choose options.path before they train (measure_paths()).
+  bool chooses_path = false;
+  std::string path_reason = {};  ///< why options.path was taken, where it was not asked for; empty: not chosen yet
   uint32_t epochs = 3;
   uint64_t steps_max = 0;  ///< ends the run early; 0: never
   uint32_t threads = 1;    ///< that compute on this rank
