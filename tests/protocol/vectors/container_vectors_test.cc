@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kContainerRule =
     "Raise kContainerVersion in protocol/container.h, or where a codec's bytes changed give it another number "
-    "(WIRE_FORMAT.md, \"Versions\").";
+    "(protocol/wire/versions.md).";
 
 const VectorFile kContainerFile{
     .name = "container.json", .format = "container", .version = kContainerVersion, .change = kContainerRule};

@@ -30,7 +30,7 @@ const VectorFile kDatagramFile{
     .name = "datagrams.json",
     .format = "datagrams",
     .version = protocol::kDatagramMagic & 15,
-    .change = "Raise the low half of kDatagramMagic in protocol/datagram/header.h (WIRE_FORMAT.md, \"Versions\").",
+    .change = "Raise the low half of kDatagramMagic in protocol/datagram/header.h (protocol/wire/versions.md).",
 };
 
 constexpr uint32_t kJobOfVectors = 7;

@@ -13,7 +13,7 @@ namespace {
 const VectorFile kIndexFile{
     .name = "index.json",
     .format = "index codecs",
-    .change = "A codec has no version: give it another number and name (WIRE_FORMAT.md, \"Versions\").",
+    .change = "A codec has no version: give it another number and name (protocol/wire/versions.md).",
 };
 
 struct IndexInput {

@@ -21,7 +21,7 @@ const VectorFile kMessageFile{
     .version = protocol::kProtocolVersion,
     .change =
         "Raise kProtocolVersion in protocol/messages.h, or where the job specification of Hello changed "
-        "kSpecVersion in protocol/job_spec_bytes.cc (WIRE_FORMAT.md, \"Versions\").",
+        "kSpecVersion in protocol/job_spec_bytes.cc (protocol/wire/versions.md).",
 };
 
 struct NamedMessage {

@@ -24,7 +24,7 @@ const VectorFile kRecordFile{
     .format = "records",
     .change =
         "Raise the version of the format that holds them: kSpecVersion for job specifications, kProtocolVersion for "
-        "what messages carry (WIRE_FORMAT.md, \"Versions\").",
+        "what messages carry (protocol/wire/versions.md).",
 };
 
 /// Visits a specification's fields into JSON, under the names that errors and differences have.

@@ -20,7 +20,7 @@ const VectorFile kSessionFile{
     .version = protocol::kProtocolVersion,
     .change =
         "Raise the version of the format whose bytes changed: kProtocolVersion, kSpecVersion or kContainerVersion "
-        "(WIRE_FORMAT.md, \"Versions\"). Where the cores say other things in other bytes of the same form, delete the "
+        "(protocol/wire/versions.md). Where the cores say other things in other bytes of the same form, delete the "
         "file first, and bring protocol/wire/session.md up to date.",
 };
 

@@ -14,7 +14,7 @@ namespace {
 const VectorFile kValueFile{
     .name = "value.json",
     .format = "value codecs",
-    .change = "A codec has no version: give it another number and name (WIRE_FORMAT.md, \"Versions\").",
+    .change = "A codec has no version: give it another number and name (protocol/wire/versions.md).",
 };
 
 /// Codecs whose encoders ask a library, or search in f64: readers must agree on every machine, writers need not.
