@@ -4,6 +4,7 @@
 #include <array>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "protocol/datagram/extensions.h"
 #include "protocol/datagram/header.h"

@@ -1,6 +1,9 @@
 // protocol/vectors/records.json: job specifications, summaries, histograms, and the numbers that both sides must find alike.
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <utility>
+
 #include "kernels/base/hash.h"
 #include "kernels/reduce/magnitude_histogram.h"
 #include "protocol/container.h"
