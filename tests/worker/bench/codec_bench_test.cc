@@ -86,7 +86,7 @@ TEST(CodecBenchTest, SizesAndErrorsAreThoseOfTheCodecs) {
     EXPECT_LT(codec_bench_row_of(report, contraction).at("residual_over_gradient"), 1.0) << contraction;
   }
   EXPECT_GT(codec_bench_row_of(report, "terngrad").at("residual_over_gradient"), 3.0);
-  // README's limit of error feedback with 2 bits, and that 4 and 8 do not have it.
+  // deploy/OPERATING.md's limit of error feedback with 2 bits, and that 4 and 8 do not have it.
   EXPECT_GT(codec_bench_row_of(report, "qsgd2").at("residual_over_gradient"), 3.0);
   EXPECT_LT(codec_bench_row_of(report, "qsgd4").at("residual_over_gradient"), 1.0);
   EXPECT_LT(codec_bench_row_of(report, "qsgd8").at("residual_over_gradient"), 0.1);

@@ -310,7 +310,7 @@ std::string optimizers_table() {
       "Optimizers (--optimizer), and what they take by themselves:\n";
   for (const OptimizerInfo& one : optimizers()) {
     const OptimizerDefaults& own = one.defaults;
-    table += fmt::format("  {:<11} {}: {}\n", one.name, one.summary, one.source);
+    table += fmt::format("  {:<11} {} {}\n", one.name, one.summary, one.source);
     std::string takes;
     for (const auto& [flag, word, none] : {std::tuple{"--algorithm", own.algorithm, std::string_view()},
                                            {"--select", own.select, "none"},

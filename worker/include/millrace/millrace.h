@@ -135,7 +135,7 @@ struct JobOptions {
   uint64_t seed = 1;             ///< of every random choice in the job
   uint32_t parts_per_shard = 0;  ///< 0: chosen from the expected entries
   uint64_t fuse_below = 16'384;  ///< neighbouring tensors below this dimension travel together
-  bool audit = false;            ///< check at run time that nothing is lost or counted twice; README, "Audit"
+  bool audit = false;            ///< check at run time that nothing is lost or counted twice; worker/README.md, "Audit"
   /// Code the indices of contributions against the updates that workers and shards have both seen: fewer bytes where the same
   /// entries move again, for some 80 ns an index and 1.13 bytes a parameter on either side. For links below some 20 Mbit/s.
   /// Needs staleness 0 and no mode asynchronous.
@@ -247,8 +247,8 @@ struct TensorOptions {
 /// sparse   entry j belongs to index begin + indices[j]; strictly increasing.
 /// dense    entry j belongs to index begin + j; indices is empty.
 ///
-/// Mode asynchronous: it may be the sum of several steps (README, Limits). Each is of one contribution, and has the same
-/// denominator: a mean divides each step by its own one, 1, and so the sum of them.
+/// Mode asynchronous: it may be the sum of several steps (worker/README.md, "Choose a mode"). Each is of one contribution,
+/// and has the same denominator: a mean divides each step by its own one, 1, and so the sum of them.
 struct UpdatePiece {
   uint64_t begin = 0;
   uint64_t dimension = 0;  ///< the piece covers [begin, begin + dimension) of the tensor
