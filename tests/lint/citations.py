@@ -4,6 +4,7 @@ A citation in another form (a file's name, "et al.", "RFC 1071", "RedSync's algo
 entry changes. Only what reads as prose is looked at: code has indices in brackets too.
 """
 
+import functools
 import io
 import re
 import tokenize
@@ -26,6 +27,12 @@ OTHER_FORMS = (
 )
 
 
+@functools.lru_cache(maxsize=None)
+def python_spans(text):
+    """(start, end) of every comment and literal of a Python program."""
+    return tuple(_python_spans(text))
+
+
 def _python_spans(text):
     starts = [0]
     for line in io.StringIO(text):
@@ -44,7 +51,7 @@ def prose_of(path, text):
     if path.endswith((".h", ".cc")):
         return cpp_text.comments_and_literals(text)
     if path.endswith(".py"):
-        return cpp_text.keep(text, _python_spans(text))
+        return cpp_text.keep(text, python_spans(text))
     if path.endswith(".md"):
         return text
     return cpp_text.keep(text, [match.span() for match in re.finditer(r"(?:^|(?<=\s))#[^\n]*", text)])

@@ -4,6 +4,7 @@ Not a parser. It knows braces, parentheses and the heads of blocks; where a macr
 and it never invents one.
 """
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -16,19 +17,27 @@ TOKEN = re.compile(
 )
 
 
+@functools.lru_cache(maxsize=None)
+def token_spans(text):
+    """(start, end, whether it is a comment) of every comment and literal."""
+    return tuple((*match.span(), match.group(0).startswith(("//", "/*"))) for match in TOKEN.finditer(text))
+
+
+@functools.lru_cache(maxsize=None)
 def blank_comments_and_literals(text, keep_strings=False):
     """The same text, same length and lines, with comments and the insides of literals as spaces."""
-
-    def blank(match):
-        token = match.group(0)
-        comment = token.startswith(("//", "/*"))
+    out, at = [], 0
+    for start, end, comment in token_spans(text):
         if not comment and keep_strings:
-            return token
-        if comment:
-            return re.sub(r"[^\n]", " ", token)
-        return token[0] + re.sub(r"[^\n]", " ", token[1:-1]) + token[-1]
+            continue
+        inside = 0 if comment else 1
+        out += [text[at:start + inside], _spaces(text[start + inside:end - inside])]
+        at = end - inside
+    return "".join(out) + text[at:]
 
-    return TOKEN.sub(blank, text)
+
+def _spaces(text):
+    return "\n".join(" " * len(line) for line in text.split("\n"))
 
 
 def keep(text, spans):
@@ -36,14 +45,14 @@ def keep(text, spans):
     out = []
     end = 0
     for start, stop in spans:
-        out += [re.sub(r"[^\n]", " ", text[end:start]), text[start:stop]]
+        out += [_spaces(text[end:start]), text[start:stop]]
         end = stop
-    return "".join(out) + re.sub(r"[^\n]", " ", text[end:])
+    return "".join(out) + _spaces(text[end:])
 
 
 def comments_and_literals(text):
     """What blank_comments_and_literals() blanks: the code is spaces."""
-    return keep(text, (match.span() for match in TOKEN.finditer(text)))
+    return keep(text, ((start, end) for start, end, _ in token_spans(text)))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 """Millrace's own lint: what DESIGN.md and STYLE.md settle and no compiler checks. Standard library only.
 
     tests/lint/lint.py                    lints the tree around it; exits 1 with one line a finding
-    tests/lint/lint.py --update-ratchet   rewrites long_functions.txt and long_documents.txt; adds nothing to them, raises no number
+    tests/lint/lint.py --update-ratchet   rewrites ratchet.txt, long_functions.txt and long_documents.txt: adds nothing, raises no amount;
+                                          files that git sees moved since the last commit keep their amounts
+    tests/lint/lint.py --begin-ratchet R  adds today's amounts of a new rule R to ratchet.txt, which has no line of it yet
     tests/lint/lint.py --list-rules       the rules, a line each
 
 Findings read `path:line: rule: sentence`. An exception is a line of allowed.txt, with its reason.
@@ -18,8 +20,11 @@ from dataclasses import dataclass
 import citations
 import cpp_text
 import documents
+import language
 import local_names
+import ratchet as ratchets
 import rule_anchors
+import sizes
 
 FOLDERS = ("kernels", "protocol", "monitoring", "server", "worker", "switch_agg", "tests", "deploy")
 CPP = (".h", ".cc")
@@ -117,12 +122,14 @@ RULES = {
     "machine-path": "no path of one machine",
     "whitespace": "no trailing blanks, tabs or carriage returns; one newline at the end",
     "allowed": "every line of allowed.txt is used",
-    "ratchet": "long_functions.txt only shrinks",
+    "ratchet": "ratchet.txt and long_functions.txt only shrink",
     "rule-anchor": "a citation as R9c or S6.8 names an anchor of protocol/ROUNDS.md or protocol/SWITCH.md",
     "dead-path": "a document that a comment names is in this repository",
     "citation": "a publication is cited by a key of kernels/REFERENCES.md, and each of its entries is cited",
     "local-name": "a name that a source file keeps to itself is unique within its folder (unity builds compile several files as one)",
 } | {name: sentence for name, _, _, _, sentence in BANNED} | documents.RULES
+RATCHETED = language.RULES | sizes.RULES
+RULES |= RATCHETED
 
 
 @dataclass(frozen=True)
@@ -336,6 +343,33 @@ def head_of(path):
     return "".join(line + "\n" for line in read(path).split("\n") if line.startswith("#"))
 
 
+def over_limits(texts, banned):
+    """What the rules of ratchet.txt find: {(place, rule): ratchet.Over}."""
+    return language.check(texts, banned) | sizes.check(texts)
+
+
+def check_ratcheted(texts, banned, listed):
+    for path, line, rule, message in ratchets.compare(over_limits(texts, banned), listed):
+        yield Finding(path, line, rule, message)
+
+
+def texts_of(root):
+    """The files that lint reads. Its own name what they ban."""
+    return {path: read(os.path.join(root, path)) for path in files_of(root) if not path.startswith("tests/lint/")}
+
+
+def rewrite_ratchet(root, path, banned, new_rule):
+    listed = ratchets.read(read(path), RATCHETED)
+    found = over_limits(texts_of(root), banned)
+    if new_rule:
+        listed = ratchets.with_rule(found, listed, new_rule)
+    else:
+        listed = ratchets.shrunk(found, ratchets.moved(listed, ratchets.git_moves(root)))
+    text = ratchets.text_of(head_of(path), listed)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
 def update_documents(root, path):
     texts = {name: read(os.path.join(root, name)) for name in files_of(root)}
     pages = {name: text for name, text in texts.items() if name.endswith(".md")}
@@ -361,7 +395,8 @@ def main():
     here = os.path.dirname(os.path.abspath(__file__))
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--root", default=os.path.dirname(os.path.dirname(here)), help="the tree to lint")
-    parser.add_argument("--update-ratchet", action="store_true", help="shrink long_functions.txt and long_documents.txt")
+    parser.add_argument("--update-ratchet", action="store_true", help="shrink ratchet.txt, long_functions.txt and long_documents.txt")
+    parser.add_argument("--begin-ratchet", choices=sorted(RATCHETED), help="add today's amounts of a rule that ratchet.txt does not list")
     parser.add_argument("--list-rules", action="store_true")
     arguments = parser.parse_args()
     if arguments.list_rules:
@@ -371,16 +406,22 @@ def main():
     ratchet_path = os.path.join(here, "long_functions.txt")
     ratchet = read_ratchet(read(ratchet_path))
     documents_path = os.path.join(here, "long_documents.txt")
+    amounts_path = os.path.join(here, "ratchet.txt")
+    banned = language.read_banned(read(os.path.join(here, "banned_words.txt")))
+    if arguments.begin_ratchet:
+        rewrite_ratchet(arguments.root, amounts_path, banned, arguments.begin_ratchet)
+        return 0
     if arguments.update_ratchet:
+        rewrite_ratchet(arguments.root, amounts_path, banned, None)
         update_ratchet(arguments.root, ratchet_path, ratchet)
         update_documents(arguments.root, documents_path)
         return 0
-    # The lint's own files name what they ban.
-    texts = {path: read(os.path.join(arguments.root, path)) for path in files_of(arguments.root) if not path.startswith("tests/lint/")}
+    texts = texts_of(arguments.root)
     findings = [finding for path, text in texts.items() for finding in lint_text(path, text, ratchet)]
     findings += check_local_names(texts)
     findings += check_documents(arguments.root, texts, documents.read_ratchet(read(documents_path)))
     findings += check_citations(texts)
+    findings += check_ratcheted(texts, banned, ratchets.read(read(amounts_path), RATCHETED))
     findings += [
         Finding(path, 1, "ratchet", f"{name}: the file is gone, run --update-ratchet")
         for path, name in ratchet if not os.path.exists(os.path.join(arguments.root, path))

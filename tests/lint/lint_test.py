@@ -13,6 +13,8 @@ import documents
 import lint
 import local_names
 import rule_anchors
+# The tests of these rules stand in a file of their own, and run with these.
+from language_test import BannedWords, Classes, LongSentences, Ratchet, Sizes, TestNames  # noqa: F401
 
 HEADER = "#pragma once\n"
 
@@ -62,7 +64,7 @@ class EachRule(unittest.TestCase):
                 self.assertEqual(rules_of(path, text, ratchet), [rule])
 
     def test_HasASnippet(self):
-        self.assertEqual(set(lint.RULES) - set(CAUGHT), {"allowed", "local-name", "rule-anchor", "dead-path", "citation"} | set(documents.RULES))
+        self.assertEqual(set(lint.RULES) - set(CAUGHT), {"allowed", "local-name", "rule-anchor", "dead-path", "citation"} | set(documents.RULES) | set(lint.RATCHETED))
 
 
 class Includes(unittest.TestCase):
@@ -323,20 +325,23 @@ class Exceptions(unittest.TestCase):
 
 
 class CommandLine(unittest.TestCase):
-    def run_on(self, files):
+    def run_on(self, files, ratchet_lines="", arguments=()):
         with tempfile.TemporaryDirectory() as root:
             lint_folder = Path(root) / "tests/lint"
             lint_folder.mkdir(parents=True)
             here = Path(__file__).parent
-            for name in ("lint.py", "citations.py", "cpp_text.py", "documents.py", "local_names.py", "rule_anchors.py"):
+            for name in ("lint.py", "citations.py", "cpp_text.py", "documents.py", "language.py", "local_names.py", "ratchet.py",
+                         "rule_anchors.py", "sizes.py"):
                 (lint_folder / name).write_text((here / name).read_text())
             (lint_folder / "allowed.txt").write_text("")
             (lint_folder / "long_functions.txt").write_text("# head\n")
             (lint_folder / "long_documents.txt").write_text("# head\n")
+            (lint_folder / "ratchet.txt").write_text("# head\n" + ratchet_lines)
+            (lint_folder / "banned_words.txt").write_text("whoever\tthe actor\n")
             for path, text in files.items():
                 (Path(root) / path).parent.mkdir(parents=True, exist_ok=True)
                 (Path(root) / path).write_text(text)
-            return subprocess.run([sys.executable, lint_folder / "lint.py"], capture_output=True, text=True, check=False)
+            return subprocess.run([sys.executable, lint_folder / "lint.py", *arguments], capture_output=True, text=True, check=False)
 
     def test_AFaultFailsTheRunAndNamesItsPlace(self):
         run = self.run_on({"kernels/a.cc": "int x;\nint f() { return rand(); }\n"})
@@ -364,6 +369,17 @@ class CommandLine(unittest.TestCase):
         run = self.run_on({"kernels/a.cc": "// [Nobody20, 3]\n"})
         self.assertEqual(run.returncode, 1)
         self.assertIn("kernels/a.cc:1: citation:", run.stdout)
+
+    def test_ABannedWord_FailsTheRunUnlessTheRatchetListsIt(self):
+        files = {"kernels/a.cc": "// Whoever asks.\n"}
+        run = self.run_on(files)
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("kernels/a.cc:1: language: 'whoever': write the actor", run.stdout)
+        self.assertEqual(self.run_on(files, "kernels/a.cc language 1\n").returncode, 0)
+        run = self.run_on(files, "kernels/a.cc language 2\n")
+        self.assertIn("kernels/a.cc:1: ratchet: kernels/a.cc: language is 1 now, ratchet.txt says 2", run.stdout)
+        run = self.run_on(files, "kernels/a.cc language 1\n", ("--begin-ratchet", "language"))
+        self.assertIn("they may only shrink", run.stderr)
 
     def test_ACleanTreePasses(self):
         run = self.run_on({"kernels/a.cc": "int x;\n", "kernels/a.h": HEADER})
