@@ -48,11 +48,12 @@ class Version(unittest.TestCase):
 
     def test_NoSourceFileHasACopy(self):
         literal = re.compile(rf"(?<![\d.]){re.escape(VERSION)}(?![\d.])")
+        # protocol/vectors/ has messages of their day: a test makes them again and compares.
         copies = [
             path.relative_to(SOURCE).as_posix()
             for folder in ("kernels", "protocol", "monitoring", "server", "switch_agg", "worker", "deploy")
             for path in sorted((SOURCE / folder).rglob("*"))
-            if path.is_file() and path.suffix != ".md" and literal.search(path.read_text(encoding="utf-8", errors="replace"))
+            if path.is_file() and path.suffix != ".md" and "vectors" not in path.parts and literal.search(path.read_text(encoding="utf-8", errors="replace"))
         ]
         self.assertEqual(copies, [])
 
