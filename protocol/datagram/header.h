@@ -17,7 +17,8 @@
 /// key.h's to say, what a payload holds window_code.h's.
 namespace millrace::protocol {
 
-inline constexpr uint8_t kDatagramMagic = 0xA1;  ///< high half: Millrace; low half: the version (protocol/wire/versions.md)
+/// High half: Millrace; low half: the version (protocol/wire/versions.md).
+inline constexpr uint8_t kDatagramMagic = 0xA1;
 inline constexpr size_t kDatagramHeaderBytes = 64;
 inline constexpr size_t kDatagramMacBytes = 16;
 inline constexpr size_t kFragmentsMax = 16;
