@@ -165,7 +165,7 @@ class TrainCommand {
     if (!choice) return std::unexpected(choice.error());
     run_.options.path = choice->path;
     run_.path_reason = path_choice_text(*choice);
-    choice_ = std::move(*choice);
+    choice_ = *choice;
     return agree(group, "port", open_port());
   }
 
