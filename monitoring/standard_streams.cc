@@ -29,8 +29,9 @@ void hold_standard_streams() {
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
     if (::fcntl(stream, F_GETFD) != -1 || errno != EBADF) continue;
     // The lowest free number is this one: those below are open by now.
-    if (::open("/dev/null", O_RDWR) < 0) return;
+    if (::open("/dev/null", O_RDWR) < 0) break;
   }
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
 }
 
 void write_error(std::string_view text) noexcept { write_line(text, {}); }

@@ -168,10 +168,13 @@ class Outputs(WithServers):
     def test_AModelThatCannotTakeItsPlaceAtTheEndIsKept(self):
         data = self.path("rows.svm", made_up_rows(60, 1))
         model = self.path("late.model")
-        worker = start("train", *self.flags(), "--train", data, "--compute-ms", 50, "--batch", 2, "--epochs", 6, "-o", model)
-        self.assertIn("worker 0 of 1", worker.stdout.readline())  # after the check, 9 s before the end
+        worker = start("train", *self.flags(0, 2), "--train", data, "-o", model)
+        self.addCleanup(worker.kill)
+        self.assertIn("worker 0 of 2", worker.stdout.readline())  # a pipe has the line at once; training needs the other worker
         model.mkdir()
+        other = run("train", *self.flags(1, 2), "--train", data)
         _, err = worker.communicate(timeout=TIMEOUT_S)
+        self.assertEqual(other.returncode, 0, other.stderr)
         self.assertEqual(worker.returncode, 6, err)
         kept = err.strip().split("; its new contents are in ")[1]
         ended = run("eval", "--model", kept, "--data", data, "--json")

@@ -126,7 +126,6 @@ void print_epoch(const EpochReport& epoch) {
     fmt::print("      {} values of gradients were NaN or infinite and are left out (--non-finite drop)\n",
                grouped(epoch.non_finite_dropped));
   }
-  std::fflush(stdout);
 }
 
 nlohmann::json epoch_json(const EpochReport& epoch) {

@@ -63,7 +63,6 @@ int run_raw_shard(const RawPlan& plan, uint32_t shard, const std::string& bind_a
   auto listener = Listener::bind(context, bind_address);
   if (!listener) return complain(listener.error().message.c_str());
   std::printf("%s\n", (*listener)->address().c_str());
-  std::fflush(stdout);
   Poller poller;
   poller.add(**listener);
   const PairBuffer pairs(plan);
