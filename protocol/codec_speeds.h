@@ -2,7 +2,7 @@
 
 #include <thread>
 
-#include "kernels/codec/choice.h"
+#include "kernels/codec/automatic/codec_choice.h"
 
 namespace millrace {
 

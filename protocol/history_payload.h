@@ -4,7 +4,7 @@
 
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
-#include "kernels/codec/index_history.h"
+#include "kernels/codec/history/index_history.h"
 #include "protocol/container.h"
 #include "protocol/job_spec.h"
 

@@ -7,7 +7,7 @@
 #include <unordered_set>
 
 #include "kernels/codec/codec.h"
-#include "kernels/codec/picking_codec.h"
+#include "kernels/codec/lossy_index_codec.h"
 #include "kernels/select/by_size.h"
 #include "kernels/select/step_sends.h"
 #include "protocol/job_spec.h"

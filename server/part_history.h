@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "kernels/codec/index_history.h"
+#include "kernels/codec/history/index_history.h"
 #include "protocol/job_spec.h"
 #include "protocol/layout.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "kernels/grid/step_cut.h"
+#include "kernels/grid/reselect_sums.h"
 #include "server/threshold.h"
 
 namespace millrace::server {

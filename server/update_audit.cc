@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "kernels/base/check.h"
-#include "kernels/reduce/mass.h"
+#include "kernels/reduce/audit_sums.h"
 
 namespace millrace::server {
 namespace {

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/grid/step_cut.h"
+#include "kernels/grid/reselect_sums.h"
 #include "protocol/datagram/sent_log.h"
 #include "protocol/datagram/switch_link.h"
 #include "switch_agg/job_machine.h"

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "kernels/window/entry_sum.h"
+#include "kernels/packet/entry_sum.h"
 
 namespace millrace::switch_agg {
 namespace {

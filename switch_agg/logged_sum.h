@@ -21,7 +21,7 @@ struct LoggedSumMemory {
 ///
 /// A slot's sums are hundreds of KiB of which a packet touches hundreds of cache lines at random, and all slots together fit no
 /// cache near the core: adding at once costs a miss an entry. The log is read and written in order, and its sums lie side by side
-/// (kernels/window/entry_sum.h), so that all of a turn stays in the nearest cache. What does not fit into the log is added at
+/// (kernels/packet/entry_sum.h), so that all of a turn stays in the nearest cache. What does not fit into the log is added at
 /// once, to memory of its own; runs too, which use their cache lines in full; and so is in the end a log of which a sum may
 /// leave its range.
 ///

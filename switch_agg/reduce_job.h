@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "kernels/grid/step_cut.h"
+#include "kernels/grid/reselect_sums.h"
 #include "switch_agg/job_machine.h"
 #include "switch_agg/rack_groups.h"
 

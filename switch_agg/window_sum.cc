@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "kernels/window/set_bits.h"
+#include "kernels/packet/set_bits.h"
 
 namespace millrace::switch_agg {
 namespace {

@@ -32,7 +32,7 @@ enum class ValueCodecId : uint8_t {
 /// the container as well.
 struct CodecSpec {
   bool automatic =
-      false;  ///< `index` and `value` are chosen by measured cost (kernels/codec/choice.h); they are the defaults
+      false;  ///< `index` and `value` are chosen by measured cost (kernels/codec/automatic/codec_choice.h); they are the defaults
   IndexCodecId index = IndexCodecId::kGap;
   ValueCodecId value = ValueCodecId::kRaw;
   double bloom_false_positive_rate = 0.001;  ///< kBloom: in [1e-9, 1)

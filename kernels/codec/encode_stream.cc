@@ -4,7 +4,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/codec/codec.h"
-#include "kernels/codec/picking_codec.h"
+#include "kernels/codec/lossy_index_codec.h"
 
 namespace millrace {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/grid/grid_kernels.h"
-#include "kernels/window/entry_sum.h"
+#include "kernels/packet/entry_sum.h"
 
 namespace millrace {
 namespace {

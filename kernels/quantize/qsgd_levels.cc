@@ -7,8 +7,8 @@
 #include <string>
 
 #include "kernels/base/check.h"
+#include "kernels/magnitude/magnitude_scan.h"
 #include "kernels/quantize/bucket_layout.h"
-#include "kernels/select/magnitude_scan.h"
 
 namespace millrace {
 namespace {

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "kernels/base/check.h"
-#include "kernels/reduce/cut_scan.h"
 #include "kernels/reduce/merge_two.h"
 #include "kernels/reduce/reduce.h"
-#include "kernels/reduce/slice_cut.h"
 #include "kernels/reduce/slice_kernels.h"
+#include "kernels/reduce/slice_sum_at_least.h"
+#include "kernels/reduce/threshold_scan.h"
 #include "kernels/stream/index_sort.h"
 
 namespace millrace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "kernels/select/cut_search.h"
-#include "kernels/select/magnitude_sample.h"
+#include "kernels/magnitude/magnitude_sample.h"
+#include "kernels/magnitude/top_k_search.h"
 #include "kernels/select/registry.h"
 #include "kernels/select/top_k.h"
 

@@ -5,7 +5,7 @@
 
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
-#include "kernels/select/magnitude_scan.h"
+#include "kernels/magnitude/magnitude_scan.h"
 
 namespace millrace {
 

@@ -3,7 +3,7 @@
 #include <functional>
 #include <numeric>
 
-#include "kernels/select/magnitude_scan.h"
+#include "kernels/magnitude/magnitude_scan.h"
 #include "kernels/select/registry.h"
 #include "kernels/select/top_k.h"
 

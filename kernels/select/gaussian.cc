@@ -2,9 +2,9 @@
 #include <cmath>
 #include <numbers>
 
-#include "kernels/select/draw.h"
+#include "kernels/draw/draw.h"
+#include "kernels/magnitude/tail_sums.h"
 #include "kernels/select/registry.h"
-#include "kernels/select/tail_sums.h"
 #include "kernels/select/top_k.h"
 
 namespace millrace {

@@ -2,9 +2,10 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/select/draw.h"
+#include "kernels/draw/draw.h"
+#include "kernels/magnitude/tail_sums.h"
+#include "kernels/select/drawing_selector.h"
 #include "kernels/select/registry.h"
-#include "kernels/select/tail_sums.h"
 
 namespace millrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/select/magnitude_scan.h"
+#include "kernels/magnitude/magnitude_scan.h"
 #include "kernels/select/registry.h"
 
 namespace millrace {

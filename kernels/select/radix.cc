@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/select/cut_search.h"
+#include "kernels/magnitude/top_k_search.h"
 #include "kernels/select/registry.h"
 
 namespace millrace {

@@ -3,7 +3,7 @@
 #include <bit>
 #include <vector>
 
-#include "kernels/select/draw.h"
+#include "kernels/draw/draw.h"
 #include "kernels/select/registry.h"
 #include "kernels/stream/index_sort.h"
 

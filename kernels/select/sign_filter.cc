@@ -6,7 +6,7 @@
 #include <hwy/highway.h>
 
 #include "kernels/base/check.h"
-#include "kernels/select/magnitude_scan.h"
+#include "kernels/magnitude/magnitude_scan.h"
 #include "kernels/select/sign_filter.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,7 +1,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/select/magnitude_scan.h"
+#include "kernels/magnitude/magnitude_scan.h"
 #include "kernels/select/registry.h"
 #include "kernels/select/top_k.h"
 

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/select/magnitude_scan.h"
-#include "kernels/select/radix_select.h"
+#include "kernels/magnitude/magnitude_scan.h"
+#include "kernels/magnitude/radix_select.h"
 #include "kernels/select/registry.h"
 #include "kernels/select/top_k.h"
 

@@ -4,10 +4,10 @@
 #include <memory>
 #include <numeric>
 
-#include "kernels/select/cut_search.h"
-#include "kernels/select/magnitude_sample.h"
-#include "kernels/select/magnitude_scan.h"
-#include "kernels/select/radix_select.h"
+#include "kernels/magnitude/magnitude_sample.h"
+#include "kernels/magnitude/magnitude_scan.h"
+#include "kernels/magnitude/radix_select.h"
+#include "kernels/magnitude/top_k_search.h"
 #include "kernels/select/registry.h"
 
 namespace millrace {

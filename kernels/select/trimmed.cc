@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/select/cut_search.h"
-#include "kernels/select/magnitude_sample.h"
+#include "kernels/magnitude/magnitude_sample.h"
+#include "kernels/magnitude/top_k_search.h"
 #include "kernels/select/registry.h"
 
 namespace millrace {

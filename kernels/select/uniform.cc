@@ -1,6 +1,7 @@
 #include <cmath>
 
-#include "kernels/select/draw.h"
+#include "kernels/draw/draw.h"
+#include "kernels/select/drawing_selector.h"
 #include "kernels/select/registry.h"
 
 namespace millrace {

@@ -1,7 +1,7 @@
 #include <array>
 #include <cstring>
 
-#include "kernels/codec/bitmap_words.h"
+#include "kernels/codec/bits/bitmap_words.h"
 #include "protocol/datagram/window_index.h"
 
 /// First index u16, then a bit for each index from it to the last one.

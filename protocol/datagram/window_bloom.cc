@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "kernels/base/check.h"
-#include "kernels/codec/bloom_filter.h"
+#include "kernels/codec/bloom/bloom_filter.h"
 #include "protocol/datagram/window_index.h"
 
 /// A Bloom filter of the fragment's own range, policy P0 [DeepReduce21, 4]: first index u16, last less first u16,

@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "kernels/base/check.h"
-#include "kernels/window/rice_gaps.h"
+#include "kernels/packet/rice_gaps.h"
 #include "protocol/datagram/window_index.h"
 
 /// Rice code of gaps with one parameter a fragment: first index u16, parameter u8, low bits, unary code of the quotients.

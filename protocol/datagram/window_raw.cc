@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "kernels/window/window_values.h"
+#include "kernels/packet/window_values.h"
 #include "protocol/datagram/window_index.h"
 
 /// Two bytes an index.

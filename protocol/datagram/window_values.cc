@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "kernels/base/check.h"
-#include "kernels/window/window_values.h"
+#include "kernels/packet/window_values.h"
 
 namespace millrace::protocol {
 namespace {

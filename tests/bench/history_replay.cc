@@ -26,7 +26,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/codec/codec_list.h"
-#include "kernels/codec/history_code.h"
+#include "kernels/codec/history/history_code.h"
 
 namespace millrace {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "kernels/base/bytes.h"
 #include "kernels/base/check.h"
-#include "kernels/codec/history_code.h"
+#include "kernels/codec/history/history_code.h"
 #include "protocol/container.h"
 #include "protocol/history_payload.h"
 

@@ -5,7 +5,7 @@
 #include "kernels/base/bytes.h"
 #include "kernels/base/check.h"
 #include "kernels/codec/codec.h"
-#include "kernels/codec/gap_blocks.h"
+#include "kernels/codec/index/gap_blocks.h"
 
 namespace millrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/codec/code_bounds.h"
+#include "kernels/codec/entropy_bound.h"
 
 #include <gtest/gtest.h>
 

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <string>
 
-#include "kernels/codec/adaptive_blocks.h"
-#include "kernels/codec/code_bounds.h"
 #include "kernels/codec/codec_list.h"
+#include "kernels/codec/entropy_bound.h"
+#include "kernels/codec/index/adaptive_blocks.h"
 #include "tests/support/index_sets.h"
 #include "tests/support/isa.h"
 

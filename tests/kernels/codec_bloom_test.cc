@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/codec/bloom_filter.h"
+#include "kernels/codec/bloom/bloom_filter.h"
 #include "kernels/codec/codec_list.h"
 #include "tests/support/bloom_oracle.h"
 #include "tests/support/index_sets.h"

@@ -1,4 +1,4 @@
-#include "kernels/codec/choice.h"
+#include "kernels/codec/automatic/codec_choice.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/codec/choice_sample.h"
+#include "kernels/codec/automatic/choice_sample.h"
 
 namespace millrace {
 namespace {

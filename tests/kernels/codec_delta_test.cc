@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/codec/bits/huffman_code.h"
 #include "kernels/codec/codec.h"
-#include "kernels/codec/huffman_code.h"
 #include "tests/support/huffman_oracle.h"
 #include "tests/support/index_sets.h"
 

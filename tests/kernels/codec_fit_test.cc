@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/codec/codec.h"
-#include "kernels/codec/sorted_curve.h"
+#include "kernels/codec/curve/sorted_curve.h"
 #include "tests/support/select_oracle.h"
 
 namespace millrace {

@@ -6,9 +6,9 @@
 #include <functional>
 #include <string>
 
-#include "kernels/codec/bit_stream.h"
-#include "kernels/codec/code_bounds.h"
+#include "kernels/codec/bits/bit_stream.h"
 #include "kernels/codec/codec_list.h"
+#include "kernels/codec/entropy_bound.h"
 #include "tests/support/index_sets.h"
 
 namespace millrace {

@@ -8,8 +8,8 @@
 
 #include "kernels/base/bytes.h"
 #include "kernels/codec/codec_list.h"
-#include "kernels/codec/history_code.h"
-#include "kernels/codec/history_ranks.h"
+#include "kernels/codec/history/history_code.h"
+#include "kernels/codec/history/history_ranks.h"
 #include "tests/support/index_sets.h"
 #include "tests/support/isa.h"
 #include "tests/support/update_log.h"

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <optional>
 
-#include "kernels/codec/code_bounds.h"
 #include "kernels/codec/codec_list.h"
-#include "kernels/codec/gap_blocks.h"
+#include "kernels/codec/entropy_bound.h"
+#include "kernels/codec/index/gap_blocks.h"
 #include "tests/support/index_sets.h"
 #include "tests/support/isa.h"
 

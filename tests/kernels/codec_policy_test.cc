@@ -6,9 +6,9 @@
 #include <cstring>
 #include <map>
 
-#include "kernels/codec/blocked_scan.h"
+#include "kernels/codec/bloom/bloom_blocked_scan.h"
 #include "kernels/codec/codec_list.h"
-#include "kernels/codec/picking_codec.h"
+#include "kernels/codec/lossy_index_codec.h"
 #include "tests/support/bloom_oracle.h"
 #include "tests/support/index_sets.h"
 #include "tests/support/isa.h"

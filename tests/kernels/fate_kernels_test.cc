@@ -1,4 +1,4 @@
-#include "kernels/grid/fate_kernels.h"
+#include "kernels/grid/split_applied.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/codec/codec.h"
-#include "kernels/codec/double_exponential.h"
+#include "kernels/codec/curve/double_exponential.h"
 #include "tests/support/select_oracle.h"
 
 namespace millrace {

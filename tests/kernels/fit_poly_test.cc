@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "kernels/codec/codec.h"
-#include "kernels/codec/piecewise_polynomial.h"
-#include "kernels/codec/sorted_curve.h"
+#include "kernels/codec/curve/piecewise_polynomial.h"
+#include "kernels/codec/curve/sorted_curve.h"
 #include "tests/support/select_oracle.h"
 
 namespace millrace {

@@ -1,4 +1,4 @@
-#include "kernels/reduce/mass.h"
+#include "kernels/reduce/audit_sums.h"
 
 #include <gtest/gtest.h>
 

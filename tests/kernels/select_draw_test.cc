@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/select/draw.h"
+#include "kernels/draw/draw.h"
 #include "kernels/select/select.h"
 #include "tests/support/draw_oracle.h"
 #include "tests/support/isa.h"

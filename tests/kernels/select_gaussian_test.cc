@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/magnitude/tail_sums.h"
 #include "kernels/select/select.h"
-#include "kernels/select/tail_sums.h"
 #include "tests/support/isa.h"
 #include "tests/support/select_oracle.h"
 

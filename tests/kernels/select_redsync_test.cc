@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/magnitude/magnitude_sample.h"
 #include "kernels/select/binary_search.h"
-#include "kernels/select/magnitude_sample.h"
 #include "kernels/select/select.h"
 #include "tests/support/isa.h"
 #include "tests/support/select_oracle.h"

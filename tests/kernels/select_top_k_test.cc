@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/select/magnitude_scan.h"
+#include "kernels/magnitude/magnitude_scan.h"
 #include "tests/support/isa.h"
 #include "tests/support/select_oracle.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/grid/step_cut.h"
+#include "kernels/grid/reselect_sums.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/base/random.h"
-#include "kernels/grid/cut_kernels.h"
+#include "kernels/grid/reselect_kernels.h"
 
 namespace millrace::testing {
 namespace {

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "kernels/base/random.h"
-#include "kernels/window/entry_sum.h"
-#include "kernels/window/rice_gaps.h"
-#include "kernels/window/set_bits.h"
-#include "kernels/window/window_values.h"
+#include "kernels/packet/entry_sum.h"
+#include "kernels/packet/rice_gaps.h"
+#include "kernels/packet/set_bits.h"
+#include "kernels/packet/window_values.h"
 #include "tests/support/isa.h"
 
 namespace millrace {

@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "kernels/codec/history_code.h"
+#include "kernels/codec/history/history_code.h"
 #include "tests/protocol/document.h"
 #include "tests/support/index_sets.h"
 #include "tests/support/update_log.h"

@@ -3,7 +3,7 @@
 
 #include "kernels/base/hash.h"
 #include "kernels/base/random.h"
-#include "kernels/codec/bloom_scan.h"
+#include "kernels/codec/bloom/bloom_scan.h"
 #include "kernels/codec/codec_list.h"
 #include "tests/protocol/document.h"
 

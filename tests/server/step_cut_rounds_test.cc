@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/base/random.h"
-#include "kernels/grid/step_cut.h"
+#include "kernels/grid/reselect_sums.h"
 #include "tests/server/scripted_cluster.h"
 
 /// Reproducible jobs that re-select, at shards: the same contributions give the same updates however many shards there are,

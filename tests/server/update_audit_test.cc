@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "kernels/base/random.h"
-#include "kernels/reduce/mass.h"
+#include "kernels/reduce/audit_sums.h"
 #include "kernels/reduce/reduce.h"
 #include "tests/support/stream_oracle.h"
 

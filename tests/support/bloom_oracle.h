@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string>
 
-#include "kernels/codec/bloom_scan.h"
+#include "kernels/codec/bloom/bloom_scan.h"
 #include "kernels/codec/codec.h"
 
 /// Codes of Bloom filters: made, and read bit by bit.

@@ -7,7 +7,7 @@
 
 #include "kernels/base/buffer.h"
 #include "kernels/base/random.h"
-#include "kernels/codec/index_history.h"
+#include "kernels/codec/history/index_history.h"
 
 namespace millrace::testing {
 

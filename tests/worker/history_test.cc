@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "kernels/codec/index_history.h"
+#include "kernels/codec/history/index_history.h"
 #include "protocol/history_payload.h"
 #include "tests/worker/returning_core.h"
 

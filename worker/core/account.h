@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/reduce/mass.h"
+#include "kernels/reduce/audit_sums.h"
 
 namespace millrace::worker {
 

@@ -10,7 +10,7 @@
 
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
-#include "kernels/codec/choice.h"
+#include "kernels/codec/automatic/codec_choice.h"
 #include "kernels/codec/codec.h"
 #include "kernels/select/select.h"
 #include "kernels/select/step_sends.h"

@@ -1,6 +1,6 @@
 #include <utility>
 
-#include "kernels/reduce/mass.h"
+#include "kernels/reduce/audit_sums.h"
 #include "worker/core/bucket.h"
 
 /// Unbiased jobs with a selection: what is sent is drawn, and what that adds or leaves out is lost by name.

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/base/random.h"
-#include "kernels/codec/index_history.h"
+#include "kernels/codec/history/index_history.h"
 #include "protocol/log_digest.h"
 #include "worker/core/clip.h"
 #include "worker/core/counted_steps.h"

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "kernels/base/check.h"
-#include "kernels/grid/fate_kernels.h"
 #include "kernels/grid/grid_kernels.h"
+#include "kernels/grid/split_applied.h"
 #include "worker/core/core_impl.h"
 #include "worker/switch/applied.h"
 

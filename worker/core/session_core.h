@@ -10,7 +10,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/random.h"
 #include "kernels/base/result.h"
-#include "kernels/codec/choice.h"
+#include "kernels/codec/automatic/codec_choice.h"
 #include "kernels/stream/stream.h"
 #include "protocol/job_spec.h"
 #include "protocol/layout.h"

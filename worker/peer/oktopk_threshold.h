@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/select/magnitude_scan.h"
+#include "kernels/magnitude/magnitude_scan.h"
 #include "worker/peer/channel.h"
 #include "worker/peer/task.h"
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "kernels/grid/fate_kernels.h"
+#include "kernels/grid/split_applied.h"
 #include "protocol/datagram/window_code.h"
 
 namespace millrace::worker {

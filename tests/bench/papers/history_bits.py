@@ -5,7 +5,7 @@
 
 The CNN and the character LSTM that made the traces (shared/data/make_traces.py), 4 workers with error feedback: the largest 1 % or 0.1 % of
 each worker go out, all of their sum comes back, or (re-selection) the largest k of it. DeepReduce codes each stream by itself; `history` is
-kernels/codec/history_code.h, with a worker's and its shard's state of one part that is the whole model.
+kernels/codec/history/history_code.h, with a worker's and its shard's state of one part that is the whole model.
 """
 
 import struct

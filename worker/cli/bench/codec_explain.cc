@@ -9,7 +9,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/random.h"
-#include "kernels/codec/choice.h"
+#include "kernels/codec/automatic/codec_choice.h"
 #include "kernels/select/select.h"
 #include "kernels/select/top_k.h"
 #include "protocol/codec_speeds.h"

@@ -7,7 +7,7 @@
 
 #include "kernels/base/bytes.h"
 #include "kernels/base/random.h"
-#include "kernels/codec/bloom_filter.h"
+#include "kernels/codec/bloom/bloom_filter.h"
 
 namespace millrace::cli {
 namespace {

@@ -1,6 +1,6 @@
 #include "worker/cli/peer/opt/exchange.h"
 
-#include "kernels/codec/picking_codec.h"
+#include "kernels/codec/lossy_index_codec.h"
 #include "worker/peer/stream_wire.h"
 
 namespace millrace::cli {

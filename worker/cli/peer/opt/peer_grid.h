@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "kernels/grid/block_grid.h"
-#include "kernels/grid/step_cut.h"
+#include "kernels/grid/reselect_sums.h"
 #include "kernels/stream/held_stream.h"
 #include "worker/cli/peer/opt/optimizer.h"
 

@@ -1,0 +1,28 @@
+#include "kernels/codec/bloom/bloom_policy.h"
+#include "kernels/codec/codec_list.h"
+
+namespace millrace {
+namespace {
+
+/// The first of the positives. Lemma 7 (ii) gives all deterministic policies the error (1 - r/d) ||g||^2, which is a mean
+/// over sets that are drawn, and no equality for a given gradient: what is left out are always the last.
+class BloomLeftIndexCodec final : public BloomPolicyCodec {
+ public:
+  IndexCodecId id() const override { return IndexCodecId{17}; }
+  std::string_view name() const override { return "bloom_left"; }
+  std::string_view paper() const override { return "[DeepReduce21, 10.4]: deterministic policy, leftmost"; }
+
+ protected:
+  std::unique_ptr<BloomPicker> picker(const BloomPickInput& input) const override {
+    return std::make_unique<RangePicker>(0, input.count);
+  }
+};
+
+}  // namespace
+
+const IndexCodec& bloom_left_index_codec() {
+  static const BloomLeftIndexCodec codec;
+  return codec;
+}
+
+}  // namespace millrace
