@@ -7,7 +7,7 @@
 #include "kernels/base/descriptor.h"
 #include "kernels/base/result.h"
 #include "monitoring/http_address.h"
-#include "protocol/host_lookup.h"
+#include "protocol/address/host_lookup.h"
 
 /// The sockets of HTTP: every address of a host, both families.
 namespace millrace::monitoring {

@@ -31,7 +31,7 @@ void check_names(Kind kind, std::string_view name, const Labels& labels) {
   for (const auto& [label, value] : labels) MILLRACE_CHECK(is_word(label) && label != "le", name, label);
 }
 
-/// No job's name is longer (kNameBytesMax, protocol/job_spec.h): two names that differ have two series.
+/// No job's name is longer (kNameBytesMax, protocol/job/job_spec.h): two names that differ have two series.
 constexpr size_t kLabelBytesMax = 255;
 constexpr const char* kOther = "other";
 

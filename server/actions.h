@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "protocol/messages.h"
-#include "protocol/peer_id.h"
-#include "protocol/switch_layout.h"
+#include "protocol/job/switch_layout.h"
+#include "protocol/messages/messages.h"
+#include "protocol/messages/peer_id.h"
 
 /// What the shard core asks of whoever drives it (the process millrace-server, the simulator). The core itself has no
 /// socket, clock or thread.

@@ -7,7 +7,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/stream/held_stream.h"
-#include "protocol/messages.h"
+#include "protocol/messages/messages.h"
 #include "server/memory_account.h"
 
 namespace millrace::server {

@@ -9,9 +9,10 @@
 #include <utility>
 
 #include "kernels/base/bytes.h"
+#include "protocol/datagram/endpoint_text.h"
 #include "protocol/datagram/header.h"
+#include "protocol/datagram/io/job_key_file.h"
 #include "switch_agg/aggregator_counters.h"
-#include "switch_agg/endpoint_text.h"
 #include "switch_agg/job_lanes.h"
 #include "switch_agg/racks_file.h"
 #include "switch_agg/waiting_text.h"
@@ -61,7 +62,7 @@ uint64_t aggregator_bytes(const protocol::JobSpec& spec, const protocol::SwitchL
 }
 
 Result<std::unique_ptr<DatagramThread>> DatagramThread::start(const DatagramOptions& options, uint64_t life_seed) {
-  Result<protocol::Endpoint> listen = switch_agg::parse_endpoint(options.listen);
+  Result<protocol::Endpoint> listen = protocol::parse_endpoint(options.listen);
   if (!listen) return fail(listen.error().code, "--datagrams: " + listen.error().message);
   const std::string host = options.listen.substr(0, options.listen.rfind(':'));
   if (host == "0.0.0.0" || host == "[::]") {
@@ -78,7 +79,7 @@ Result<std::unique_ptr<DatagramThread>> DatagramThread::start(const DatagramOpti
 DatagramThread::DatagramThread(const DatagramOptions& options, std::unique_ptr<switch_agg::UdpPort> port,
                                uint64_t life_seed)
     : options_(options),
-      address_(switch_agg::endpoint_text(port->address())),
+      address_(protocol::endpoint_text(port->address())),
       life_seed_(life_seed),
       port_(std::move(port)),
       thread_([this] { run(); }) {}

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
-#include "protocol/container.h"
-#include "protocol/limits.h"
+#include "protocol/base/limits.h"
+#include "protocol/container/container.h"
 #include "server/job_rounds.h"
 
 /// Mode asynchronous: how decided steps get to the members.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "protocol/messages.h"
+#include "protocol/messages/messages.h"
 
 namespace millrace::server {
 
@@ -20,7 +20,7 @@ struct Disagreement {
   TimeNs since = 0;
 };
 
-/// Which members of a job disagree, part by part. Told by log digests (protocol/log_digest.h), which only who takes over
+/// Which members of a job disagree, part by part. Told by log digests (protocol/messages/log_digest.h), which only who takes over
 /// another's weights can bring to agree again.
 class DigestWatch {
  public:

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "protocol/job_spec.h"
-#include "protocol/layout.h"
+#include "protocol/job/job_spec.h"
+#include "protocol/job/layout.h"
 #include "server/actions.h"
 #include "server/job_rounds.h"
 #include "server/limits.h"

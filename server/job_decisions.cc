@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
-#include "kernels/select/step_sends.h"
+#include "protocol/job/step_sends.h"
 #include "server/job_rounds.h"
 
 /// How a step of a part is decided: all contributions decoded -> reduce -> (threshold -> quota) -> encode -> keep and
@@ -298,7 +298,7 @@ EncodePlan JobRounds::plan_for(const PartRound& part) const {
   plan.codec = bucket.codec_down;
   plan.random = random_key(setup_.spec.seed, bucket.bucket, part.decided(), kShardDraws);
   plan.index_base = part.layout().begin;
-  if (step_sends(bucket.select, bucket.dimension, part.decided()) == StepSends::kUncompressed) {
+  if (protocol::step_sends(bucket.select, bucket.dimension, part.decided()) == protocol::StepSends::kUncompressed) {
     plan.codec = without_loss(plan.codec);
     plan.codec.automatic = false;  // what is chosen is for the steps after these
   }

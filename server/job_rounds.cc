@@ -7,7 +7,7 @@
 #include <set>
 
 #include "kernels/base/check.h"
-#include "protocol/limits.h"
+#include "protocol/base/limits.h"
 
 /// Messages of the rounds: contributions, acknowledgements, views. How a step is decided is in job_decisions.cc.
 namespace millrace::server {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "protocol/job_spec.h"
-#include "protocol/layout.h"
-#include "protocol/messages.h"
+#include "protocol/job/job_spec.h"
+#include "protocol/job/layout.h"
+#include "protocol/messages/messages.h"
 #include "server/actions.h"
 #include "server/delivery.h"
 #include "server/digest_watch.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "protocol/log_digest.h"
+#include "protocol/messages/log_digest.h"
 
 namespace millrace::server {
 

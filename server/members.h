@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "protocol/messages.h"
-#include "protocol/peer_id.h"
+#include "protocol/messages/messages.h"
+#include "protocol/messages/peer_id.h"
 #include "server/actions.h"
 #include "server/membership.h"
 

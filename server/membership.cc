@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <tuple>
 
-#include "protocol/limits.h"
-#include "protocol/lineage.h"
+#include "protocol/base/limits.h"
+#include "protocol/messages/log_branch.h"
 
 namespace millrace::server {
 namespace {

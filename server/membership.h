@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "kernels/base/result.h"
-#include "protocol/layout.h"
-#include "protocol/table.h"
+#include "protocol/job/layout.h"
+#include "protocol/table/membership_table.h"
 
 /// Changes of a job's row in the membership table, each one compare-and-swap: pure functions of the record, and the
 /// loop that tries them until nobody was faster. The table is the sole judge of who is a member and under which life.

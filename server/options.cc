@@ -13,7 +13,7 @@
 #include "kernels/base/version.h"
 #include "monitoring/http_address.h"
 #include "monitoring/standard_streams.h"
-#include "switch_agg/endpoint_text.h"
+#include "protocol/datagram/endpoint_text.h"
 
 namespace millrace::server {
 namespace {
@@ -150,7 +150,7 @@ std::string refuse_address(std::string& text) {
 }
 
 std::string refuse_datagrams(std::string& text) {
-  const auto parsed = switch_agg::parse_endpoint(text);
+  const auto parsed = protocol::parse_endpoint(text);
   return parsed ? std::string() : parsed.error().message;
 }
 

@@ -1,6 +1,6 @@
 #include "server/part_history.h"
 
-#include "protocol/history_payload.h"
+#include "protocol/container/history_payload.h"
 
 namespace millrace::server {
 

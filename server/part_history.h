@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "kernels/codec/history/index_history.h"
-#include "protocol/job_spec.h"
-#include "protocol/layout.h"
+#include "protocol/job/job_spec.h"
+#include "protocol/job/layout.h"
 
 namespace millrace::server {
 

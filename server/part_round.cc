@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
-#include "protocol/limits.h"
-#include "protocol/log_digest.h"
+#include "protocol/base/limits.h"
+#include "protocol/messages/log_digest.h"
 
 namespace millrace::server {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "protocol/layout.h"
-#include "protocol/messages.h"
+#include "protocol/job/layout.h"
+#include "protocol/messages/messages.h"
 #include "server/arrivals.h"
 #include "server/log_digests.h"
 #include "server/members.h"

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "protocol/participants.h"
+#include "protocol/messages/participants.h"
 #include "server/part_round.h"
 
 /// Whom a step waits for, and how long. Whoever is left out loses nothing: the update does not name it, and it takes what it sent

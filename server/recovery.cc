@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "protocol/container.h"
-#include "protocol/lineage.h"
+#include "protocol/container/container.h"
+#include "protocol/messages/log_branch.h"
 
 namespace millrace::server {
 namespace {

@@ -6,9 +6,9 @@
 #include "kernels/base/bytes.h"
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
-#include "protocol/handover_frame.h"
-#include "protocol/limits.h"
-#include "protocol/lineage.h"
+#include "protocol/base/limits.h"
+#include "protocol/messages/handover_frame.h"
+#include "protocol/messages/log_branch.h"
 
 namespace millrace::server {
 namespace {

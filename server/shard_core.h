@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "protocol/messages.h"
-#include "protocol/peer_id.h"
-#include "protocol/table.h"
+#include "protocol/messages/messages.h"
+#include "protocol/messages/peer_id.h"
+#include "protocol/table/membership_table.h"
 #include "server/actions.h"
 #include "server/job.h"
 #include "server/limits.h"

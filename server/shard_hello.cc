@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "protocol/datagram/job_numbers.h"
-#include "protocol/handshake.h"
-#include "protocol/shard_map.h"
-#include "protocol/switch_layout.h"
+#include "protocol/job/switch_layout.h"
+#include "protocol/messages/handshake.h"
+#include "protocol/messages/shard_map.h"
 #include "server/shard_core.h"
 
 /// Admission: who may speak for a worker of a job, and which other shards are believed.

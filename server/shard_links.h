@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "protocol/transport.h"
+#include "protocol/transport/transport.h"
 #include "server/actions.h"
 #include "server/process_log.h"
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "protocol/layout.h"
-#include "protocol/messages.h"
+#include "protocol/job/layout.h"
+#include "protocol/messages/messages.h"
 #include "server/actions.h"
 #include "server/members.h"
 #include "server/memory_account.h"

@@ -9,9 +9,9 @@
 
 #include "kernels/base/bytes.h"
 #include "kernels/base/hash.h"
-#include "protocol/field_reader.h"
-#include "protocol/summary_bytes.h"
-#include "protocol/text.h"
+#include "protocol/base/field_reader.h"
+#include "protocol/base/text.h"
+#include "protocol/messages/summary_bytes.h"
 
 namespace millrace::server {
 namespace {

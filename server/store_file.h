@@ -8,7 +8,7 @@
 
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
-#include "protocol/job_spec.h"
+#include "protocol/job/job_spec.h"
 #include "server/store_task.h"
 
 /// The bytes of a save (DESIGN.md, "The store"): records, each with a hash that goes on from the one before.

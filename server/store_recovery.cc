@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "protocol/log_digest.h"
+#include "protocol/messages/log_digest.h"
 #include "server/store.h"
 
 /// A store whose shard has come back (R8), or whose log was cut (R10e): what of its weights is of the log that goes on.

@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "kernels/base/hash.h"
-#include "protocol/container.h"
+#include "protocol/container/container.h"
 #include "server/store_file.h"
 
 namespace millrace::server {

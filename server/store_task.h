@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/optimize/optimize.h"
-#include "protocol/messages.h"
+#include "protocol/messages/messages.h"
 #include "server/actions.h"
 #include "server/tasks.h"
 

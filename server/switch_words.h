@@ -7,7 +7,7 @@
 #include <string>
 
 #include "kernels/base/clock.h"
-#include "protocol/messages.h"
+#include "protocol/messages/messages.h"
 #include "server/actions.h"
 #include "server/status.h"
 

@@ -12,8 +12,8 @@
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
 #include "kernels/reduce/reduce.h"
-#include "protocol/container.h"
-#include "protocol/history_payload.h"
+#include "protocol/container/container.h"
+#include "protocol/container/history_payload.h"
 
 namespace millrace::server {
 namespace {

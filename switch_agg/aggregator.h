@@ -12,7 +12,7 @@
 #include "protocol/datagram/header.h"
 #include "protocol/datagram/key.h"
 #include "protocol/datagram/packet_sink.h"
-#include "protocol/datagram/window_code.h"
+#include "protocol/datagram/window/window_code.h"
 #include "switch_agg/aggregator_counters.h"
 
 namespace millrace::switch_agg {

@@ -7,7 +7,7 @@
 
 #include "kernels/base/result.h"
 #include "protocol/datagram/key.h"
-#include "protocol/datagram/window_code.h"
+#include "protocol/datagram/window/window_code.h"
 #include "switch_agg/aggregator.h"
 #include "switch_agg/bench_wire.h"
 

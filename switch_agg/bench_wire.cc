@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "protocol/datagram/endpoint_text.h"
 #include "switch_agg/dpdk_ports.h"
-#include "switch_agg/endpoint_text.h"
 #include "switch_agg/memory_port.h"
 
 namespace millrace::switch_agg {
@@ -30,7 +30,7 @@ class MemoryWire final : public BenchWire {
     if (datagram.size() > slot_bytes_) return false;
     uint8_t* const at = staged_.data() + next_ * slot_bytes_;
     if (!port_.inject({at, datagram.size()},
-                      {mapped_address(ip_of(worker)), static_cast<uint16_t>(kFirstPort + worker)}))
+                      {protocol::mapped_address(ip_of(worker)), static_cast<uint16_t>(kFirstPort + worker)}))
       return false;
     std::copy_n(datagram.data(), datagram.size(), at);
     next_ = (next_ + 1) % kBenchWirePackets;

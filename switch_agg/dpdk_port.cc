@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "switch_agg/endpoint_text.h"
+#include "protocol/datagram/endpoint_text.h"
 #include "switch_agg/lane_of.h"
 
 namespace millrace::switch_agg {
@@ -94,7 +94,7 @@ void DpdkPort::take_udp(rte_mbuf* frame, const UdpFrame& udp, Origin origin) {
   }
   neighbours_.learn(udp.from);
   held_[taken_] = frame;
-  received_[taken_] = {udp.payload, {mapped_address(udp.from.ip), udp.from_port}, udp.ecn};
+  received_[taken_] = {udp.payload, {protocol::mapped_address(udp.from.ip), udp.from_port}, udp.ecn};
   counters_.bytes_in += udp.payload.size();
   ++taken_;
 }

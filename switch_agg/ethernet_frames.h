@@ -7,6 +7,7 @@
 #include <span>
 
 #include "kernels/base/buffer.h"
+#include "protocol/datagram/endpoint_text.h"
 #include "protocol/datagram/packet_sink.h"
 
 /// Ethernet, ARP, IPv4, ICMP echo and UDP as bytes, for ports that own their device (DPDK). Pure functions over spans; every
@@ -14,7 +15,7 @@
 namespace millrace::switch_agg {
 
 using MacAddress = std::array<uint8_t, 6>;
-using Ipv4Address = std::array<uint8_t, 4>;
+using protocol::Ipv4Address;
 
 inline constexpr MacAddress kBroadcast = {0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF};
 inline constexpr size_t kEthernetBytes = 14;

@@ -1,7 +1,7 @@
 #include "switch_agg/job_lanes.h"
 
 #include "kernels/base/check.h"
-#include "protocol/switch_layout.h"
+#include "protocol/job/switch_layout.h"
 
 namespace millrace::switch_agg {
 

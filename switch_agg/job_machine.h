@@ -8,7 +8,7 @@
 #include "protocol/datagram/extensions.h"
 #include "protocol/datagram/header.h"
 #include "protocol/datagram/packet_sink.h"
-#include "protocol/datagram/window_code.h"
+#include "protocol/datagram/window/window_code.h"
 #include "switch_agg/aggregator.h"
 #include "switch_agg/outbox.h"
 #include "switch_agg/slot.h"

@@ -16,8 +16,9 @@
 #include <utility>
 
 #include "kernels/base/plain_text.h"
+#include "protocol/datagram/endpoint_text.h"
+#include "protocol/datagram/io/job_key_file.h"
 #include "protocol/datagram/job_numbers.h"
-#include "switch_agg/endpoint_text.h"
 #include "switch_agg/jobs_file_place.h"
 
 namespace millrace::switch_agg {
@@ -158,7 +159,7 @@ void read_rack(JobReader& reader, SwitchJob& job) {
   job.rack = reader.workers("rack");
   job.rack_number = static_cast<uint16_t>(reader.number("rack_number", 0, protocol::kSwitchWorkersMax - 1, 0));
   const std::string shard = reader.text("shard");
-  Result<protocol::Endpoint> endpoint = parse_endpoint(shard);
+  Result<protocol::Endpoint> endpoint = protocol::parse_endpoint(shard);
   if (endpoint) {
     job.shard = *endpoint;
   } else {

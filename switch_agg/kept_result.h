@@ -6,7 +6,7 @@
 
 #include "protocol/datagram/extensions.h"
 #include "protocol/datagram/header.h"
-#include "protocol/datagram/window_code.h"
+#include "protocol/datagram/window/window_code.h"
 
 namespace millrace::switch_agg {
 

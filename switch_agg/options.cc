@@ -10,8 +10,8 @@
 #include "kernels/base/version.h"
 #include "monitoring/http_address.h"
 #include "monitoring/standard_streams.h"
+#include "protocol/datagram/endpoint_text.h"
 #include "protocol/datagram/key.h"
-#include "switch_agg/endpoint_text.h"
 
 namespace millrace::switch_agg {
 namespace {
@@ -113,7 +113,7 @@ void add_dpdk(CLI::App& run, RunOptions& options, RunTexts& texts, bool& huge_pa
       ->capture_default_str();
   run.add_option("--gateway", texts.gateway, "Router to other networks, for what is sent first to them")
       ->type_name("ADDRESS")
-      ->check(checked([](const std::string& text) { return parse_endpoint(text + ":0"); }))
+      ->check(checked([](const std::string& text) { return protocol::parse_endpoint(text + ":0"); }))
       ->group(group);
   run.add_flag("--huge-pages", huge_pages, "Uses huge pages")->group(group);
   run.add_option("--dpdk-memory-mib", options.dpdk.memory_mib, "Memory of DPDK's buffers without huge pages")
@@ -127,7 +127,7 @@ void add_run(CLI::App& run, RunOptions& options, RunTexts& texts) {
   run.allow_config_extras(CLI::config_extras_mode::error);
   run.add_option("--listen", texts.listen, "UDP address; port 0 takes a free one (kernel sockets)")
       ->type_name("ADDRESS:PORT")
-      ->check(checked([](const std::string& text) { return parse_endpoint(text); }))
+      ->check(checked([](const std::string& text) { return protocol::parse_endpoint(text); }))
       ->capture_default_str();
   run.add_option("--jobs", options.jobs_file, "The jobs, as JSON (switch_agg/IO.md)")->required()->type_name("FILE");
   run.add_option("--http", options.http, "Serves /metrics, /healthz and /status; port 0 takes a free one")
@@ -184,7 +184,7 @@ void add_bench(CLI::App& bench, BenchOptions& options) {
 }
 
 void add_load(CLI::App& load, LoadOptions& options, std::string& to, std::string& from) {
-  const auto endpoint = checked([](const std::string& text) { return parse_endpoint(text); });
+  const auto endpoint = checked([](const std::string& text) { return protocol::parse_endpoint(text); });
   load.add_option("--to", to, "The switch, or what sends packets back")
       ->required()
       ->type_name("ADDRESS:PORT")
@@ -263,13 +263,13 @@ std::variant<RunOptions, BenchOptions, LoadOptions, int> parse_options(int argc,
   }
   if (*bench) return bench_options;
   if (*load) {
-    load_options.to = parse_endpoint(load_to).value();
-    load_options.from = parse_endpoint(load_from).value();
+    load_options.to = protocol::parse_endpoint(load_to).value();
+    load_options.from = protocol::parse_endpoint(load_from).value();
     return load_options;
   }
-  options.listen = parse_endpoint(texts.listen).value();
+  options.listen = protocol::parse_endpoint(texts.listen).value();
   if (const std::string refusal = refuse_together(options); !refusal.empty()) return report_usage(refusal);
-  if (!texts.gateway.empty()) options.dpdk.gateway = ipv4_of(parse_endpoint(texts.gateway + ":0").value());
+  if (!texts.gateway.empty()) options.dpdk.gateway = ipv4_of(protocol::parse_endpoint(texts.gateway + ":0").value());
   if (!texts.gateway.empty() && !options.dpdk.gateway) return report_usage("--gateway: the address must be IPv4");
   options.dpdk.memory = huge_pages ? DpdkMemory::kHugePages : DpdkMemory::kPlain;
   options.dpdk.device = options.pmd;

@@ -17,7 +17,7 @@
 #include "monitoring/metrics.h"
 #include "monitoring/open_files.h"
 #include "monitoring/standard_streams.h"
-#include "switch_agg/endpoint_text.h"
+#include "protocol/datagram/endpoint_text.h"
 #include "switch_agg/jobs_file.h"
 #include "switch_agg/lane.h"
 #include "switch_agg/lane_jobs.h"

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "kernels/base/result.h"
-#include "protocol/datagram/udp_bursts.h"
+#include "protocol/datagram/io/udp_bursts.h"
 #include "switch_agg/packet_port.h"
 
 namespace millrace::switch_agg {

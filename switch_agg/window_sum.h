@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <span>
 
-#include "protocol/datagram/window_code.h"
+#include "protocol/datagram/window/window_code.h"
 
 namespace millrace::switch_agg {
 

@@ -168,7 +168,7 @@ struct StreamCoding {
   uint64_t false_positives = 0;  ///< entries that nobody selected (Bloom)
 };
 
-/// A stream as bytes of its two codecs, before the container wraps them (protocol/container.h), and what will be decoded.
+/// A stream as bytes of its two codecs, before the container wraps them (protocol/container/container.h), and what will be decoded.
 struct CodedStream : StreamCoding {
   ByteBuffer index_bytes;
   ByteBuffer value_bytes;

@@ -54,7 +54,7 @@ struct SelectionSpec {
   double variance = 0;         ///< kGsparClosed: the variance may be (1 + this) times the gradient's
   uint32_t iterations = 2;     ///< kGspar
   /// Positive entries in even steps, negative ones in odd steps: what one mean can stand for [RedSync19, 2.1.1].
-  /// Uncompressed steps send both signs (step_sends.h).
+  /// Uncompressed steps send both signs (protocol::step_sends()).
   bool alternate_signs = false;
   WarmUp warm_up = WarmUp::kNone;
   uint32_t warm_up_steps = 0;  ///< of warm_up; 0 where it is none

@@ -93,8 +93,4 @@ Nonce random_nonce();
 /// What computes the MACs of sessions in this build: "libipsec-mb", or "OpenSSL" (the same bytes, four times the time).
 std::string_view datagram_mac_library();
 
-/// A job key file: 64 hexadecimal digits, a newline; readable by its owner alone.
-/// Errors   io; invalid_argument: other bytes, or others may read it (says chmod).
-Result<JobKey> read_job_key(const std::string& path);
-
 }  // namespace millrace::protocol

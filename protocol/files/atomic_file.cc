@@ -47,7 +47,7 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "." : path.substr(0, slash + 1);
 }
 
-std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 std::unexpected<Error> cannot_replace(const std::string& path, const std::string& why) {
   return fail(ErrorCode::kIo, "cannot write " + path + ": " + why);
@@ -95,7 +95,7 @@ std::string keep_in(const std::string& folder, const std::string& name, ByteSpan
 std::string keep_elsewhere(const std::string& path, ByteSpan bytes) {
   const char* named = std::getenv("TMPDIR");
   for (const char* folder : {".", named != nullptr ? named : "/var/tmp", "/tmp"}) {
-    if (std::string kept = keep_in(folder, name_of(path), bytes); !kept.empty()) return kept;
+    if (std::string kept = keep_in(folder, base_name(path), bytes); !kept.empty()) return kept;
   }
   return {};
 }

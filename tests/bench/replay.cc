@@ -40,8 +40,8 @@
 #include "kernels/base/random.h"
 #include "kernels/codec/codec.h"
 #include "kernels/select/select.h"
-#include "kernels/select/step_sends.h"
-#include "protocol/container.h"
+#include "protocol/container/container.h"
+#include "protocol/job/step_sends.h"
 
 namespace millrace {
 namespace {
@@ -112,7 +112,7 @@ class Replay {
     const TimeNs at_encode = monotonic_now_ns();
     report.select_ns = static_cast<double>(at_encode - begin);
     const StreamView nothing;
-    const bool uncompressed = step_sends(selection_, flags_.n, step) == StepSends::kUncompressed;
+    const bool uncompressed = protocol::step_sends(selection_, flags_.n, step) == protocol::StepSends::kUncompressed;
     const EncodeOptions options{.spec = uncompressed ? without_loss(codec_) : codec_,
                                 .random = random_key(flags_.seed, 0, step, 1)};
     auto coded = encode_container(*selected, flags_.unbiased ? nothing : accumulator, options);

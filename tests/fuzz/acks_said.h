@@ -7,8 +7,8 @@
 #include <variant>
 
 #include "kernels/base/check.h"
-#include "protocol/job_spec.h"
-#include "protocol/messages.h"
+#include "protocol/job/job_spec.h"
+#include "protocol/messages/messages.h"
 
 namespace millrace::testing {
 

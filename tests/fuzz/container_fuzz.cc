@@ -5,7 +5,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
-#include "protocol/container.h"
+#include "protocol/container/container.h"
 #include "tests/support/stream_oracle.h"
 
 namespace millrace {

@@ -5,7 +5,7 @@
 
 #include "kernels/base/check.h"
 #include "protocol/datagram/extensions.h"
-#include "protocol/datagram/window_code.h"
+#include "protocol/datagram/window/window_code.h"
 
 namespace millrace::protocol {
 namespace {

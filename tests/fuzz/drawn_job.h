@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "kernels/optimize/optimize.h"
-#include "protocol/job_spec.h"
+#include "protocol/job/job_spec.h"
 #include "server/store.h"
 #include "tests/fuzz/byte_source.h"
 

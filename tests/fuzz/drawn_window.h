@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "protocol/datagram/header.h"
-#include "protocol/datagram/window_code.h"
+#include "protocol/datagram/window/window_code.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/switch_agg/made_up_worker.h"
 

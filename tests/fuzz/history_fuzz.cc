@@ -6,8 +6,8 @@
 #include "kernels/base/bytes.h"
 #include "kernels/base/check.h"
 #include "kernels/codec/history/history_code.h"
-#include "protocol/container.h"
-#include "protocol/history_payload.h"
+#include "protocol/container/container.h"
+#include "protocol/container/history_payload.h"
 
 namespace millrace {
 namespace {

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
-#include "protocol/switch_layout.h"
+#include "protocol/job/switch_layout.h"
 
 namespace {
 

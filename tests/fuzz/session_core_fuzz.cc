@@ -11,8 +11,8 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
-#include "protocol/container.h"
-#include "protocol/frame.h"
+#include "protocol/container/container.h"
+#include "protocol/messages/frame.h"
 #include "tests/fuzz/byte_source.h"
 #include "worker/core/session_core.h"
 

@@ -6,7 +6,7 @@
 #include <csignal>
 
 #include "kernels/base/random.h"
-#include "protocol/transport.h"
+#include "protocol/transport/transport.h"
 #include "tests/integration/cluster_processes.h"
 
 namespace millrace::testing {

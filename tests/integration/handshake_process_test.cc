@@ -9,9 +9,9 @@
 #include <string>
 
 #include "kernels/base/clock.h"
-#include "protocol/handshake.h"
-#include "protocol/layout.h"
-#include "protocol/transport.h"
+#include "protocol/job/layout.h"
+#include "protocol/messages/handshake.h"
+#include "protocol/transport/transport.h"
 #include "tests/protocol/temporary_directory.h"
 #include "tests/support/tree_paths.h"
 #include "worker/cli/process/child_process.h"

@@ -7,9 +7,9 @@
 #include <set>
 #include <thread>
 
+#include "protocol/datagram/endpoint_text.h"
 #include "protocol/datagram/header.h"
 #include "switch_agg/aggregator.h"
-#include "switch_agg/endpoint_text.h"
 #include "tests/support/switch_stepper.h"
 #include "worker/switch/udp_port.h"
 
@@ -137,7 +137,7 @@ TEST(SwitchUdpPorts, PacketsThatTheSystemDoesNotTakeAreCounted) {
   constexpr uint32_t kLanes = 2;
   auto port = SwitchUdpPort::open(loopback(1), 1472, {.job = 3, .lanes = kLanes});
   ASSERT_TRUE(port.has_value()) << port.error().message;
-  const protocol::Endpoint other_family = switch_agg::parse_endpoint("[::1]:9").value();
+  const protocol::Endpoint other_family = protocol::parse_endpoint("[::1]:9").value();
   for (const uint32_t job : {3u, 4u, 4u}) {
     protocol::DatagramHeader header;
     header.job = job;

@@ -53,10 +53,10 @@ LAYERS = {
 # What a folder may include beyond its layer, and why.
 ACROSS = {
     # Names of hosts are looked up in one place, for ZeroMQ, datagrams and HTTP alike.
-    "monitoring": ("protocol/host_lookup.h",),
+    "monitoring": ("protocol/address/host_lookup.h",),
     # Shard 0 stands in for a switch by the switch's own slot machine and kernel port: workers speak to either alike, and a second
     # machine would be a second set of faults (server/DESIGN.md, "Path switch").
-    "server": ("switch_agg/aggregator.h", "switch_agg/aggregator_counters.h", "switch_agg/endpoint_text.h", "switch_agg/job_lanes.h",
+    "server": ("switch_agg/aggregator.h", "switch_agg/aggregator_counters.h", "protocol/datagram/endpoint_text.h", "switch_agg/job_lanes.h",
                "switch_agg/racks_file.h", "switch_agg/udp_port.h", "switch_agg/waiting_text.h"),
 }
 
@@ -92,8 +92,8 @@ BANNED = (
      ("worker/cli/", "worker/examples/", "tests/"), "libraries log through a callback; only programs print"),
     ("assert", r"\bassert\s*\(", ("",), (), "MILLRACE_CHECK is on in release builds too"),
     ("sleep", r"\b(sleep_for|sleep_until|usleep|nanosleep|sleep)\s*\(", ("",), (), "time is injected; shells wait in poll"),
-    ("host-lookup", r"\b(getaddrinfo|gethostbyname\w*)\s*\(", ("",), ("protocol/host_lookup.cc", "tests/"),
-     "protocol/host_lookup.h finds every address of a name, of both families"),
+    ("host-lookup", r"\b(getaddrinfo|gethostbyname\w*)\s*\(", ("",), ("protocol/address/host_lookup.cc", "tests/"),
+     "protocol/address/host_lookup.h finds every address of a name, of both families"),
     ("json-dump", r"\.dump\(\s*\)", ("",), ("tests/",), "it throws on text that is not UTF-8: dump with error_handler_t::replace"),
     ("rand", r"\b(s?rand|random|drand48)\s*\(\s*\)|\bstd::random_device\b", ("",), (), "use kernels/base/random.h with a key"),
     ("reinterpret-cast", r"\breinterpret_cast\b", ("",), ("tests/",), "use std::memcpy or std::bit_cast, or say why in allowed.txt"),

@@ -1,5 +1,5 @@
 // Alone in its program: speeds are measured once a process.
-#include "protocol/codec_speeds.h"
+#include "protocol/container/codec_speeds.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "protocol/container.h"
+#include "protocol/container/container.h"
 
 #include <gtest/gtest.h>
 
@@ -76,7 +76,7 @@ TEST(ContainerBytes, AreThoseOfTheirVersion) {
   for (const char* text : kAllCodecs) now.add(container_of(sparse, text));
   now.add(container_of(to_dense(sparse.view()), "raw"));
   millrace::testing::expect_format_version("container", kContainerVersion, now,
-                                           "kContainerVersion in protocol/container.h");
+                                           "kContainerVersion in protocol/container/container.h");
 }
 
 TEST(Container, DecodesToWhatTheEncoderSaidForEveryCodec) {

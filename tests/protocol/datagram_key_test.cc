@@ -11,6 +11,7 @@
 
 #include "kernels/base/random.h"
 #include "protocol/datagram/extensions.h"
+#include "protocol/datagram/io/job_key_file.h"
 #include "protocol/datagram/key.h"
 #include "protocol/datagram/replay_window.h"
 #include "tests/protocol/temporary_directory.h"

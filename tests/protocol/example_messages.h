@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "protocol/messages.h"
+#include "protocol/messages/messages.h"
 #include "tests/protocol/example_spec.h"
 
 namespace millrace::protocol {

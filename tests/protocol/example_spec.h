@@ -1,6 +1,6 @@
 #pragma once
 
-#include "protocol/job_spec.h"
+#include "protocol/job/job_spec.h"
 
 namespace millrace::protocol {
 

@@ -9,8 +9,8 @@
 #include <regex>
 #include <set>
 
-#include "protocol/frame.h"
-#include "protocol/messages.h"
+#include "protocol/messages/frame.h"
+#include "protocol/messages/messages.h"
 #include "tests/protocol/document.h"
 #include "tests/protocol/example_messages.h"
 
@@ -41,23 +41,23 @@ std::map<std::string, std::string> format_sources(const std::vector<std::string>
 
 TEST(FormatVersions, OfMessagesStandForTheSchemaAndItsFrames) {
   millrace::testing::Fingerprint now;
-  now.add_source("protocol/messages.capnp", "#");
+  now.add_source("protocol/messages/messages.capnp", "#");
   for (const Message& message : every_message()) {
     // A Hello holds a job specification, which has a version of its own.
     if (!std::holds_alternative<Hello>(message.body)) now.add(encode_envelope(message));
   }
   millrace::testing::expect_format_version("messages", kProtocolVersion, now,
-                                           "kProtocolVersion in protocol/messages.h");
+                                           "kProtocolVersion in protocol/messages/messages.h");
   EXPECT_LE(kProtocolVersionMin, kProtocolVersion);
 }
 
 TEST(FormatVersions, OfTheJobSpecificationStandForItsFields) {
   millrace::testing::Fingerprint now;
   const ByteBuffer bytes = encode_job_spec(example_spec());
-  now.add_source("protocol/job_spec_fields.h", "//").add(bytes);
+  now.add_source("protocol/job/job_spec_fields.h", "//").add(bytes);
   const uint64_t version = bytes[0] + (uint64_t{bytes[1]} << 8);
   millrace::testing::expect_format_version("job_specification", version, now,
-                                           "kSpecVersion in protocol/job_spec_bytes.cc");
+                                           "kSpecVersion in protocol/job/job_spec_bytes.cc");
 }
 
 TEST(FormatVersions, AreListedInOrderAndEachFormatHasATest) {
@@ -98,15 +98,15 @@ TEST(FormatVersions, AreThoseOfTheDocument) {
 /// formats and a test; then it has a place here.
 TEST(FormatVersions, NoConstantIsWithoutOne) {
   const std::set<std::string> known = {
-      "protocol/container.cc kMagic",
-      "protocol/container.h kContainerVersion",
+      "protocol/container/container.cc kMagic",
+      "protocol/container/container.h kContainerVersion",
       "protocol/datagram/header.h kDatagramMagic",
-      "protocol/handover_frame.h kHandoverMagic",
-      "protocol/job_record.cc kRecordVersion",
-      "protocol/job_spec_bytes.cc kSpecVersion",
-      "protocol/messages.h kProtocolVersion",
-      "protocol/messages.h kProtocolVersionMin",
-      "protocol/sqlite_table.cc kSchemaVersion",
+      "protocol/messages/handover_frame.h kHandoverMagic",
+      "protocol/table/job_record.cc kRecordVersion",
+      "protocol/job/job_spec_bytes.cc kSpecVersion",
+      "protocol/messages/messages.h kProtocolVersion",
+      "protocol/messages/messages.h kProtocolVersionMin",
+      "protocol/table/sqlite_table.cc kSchemaVersion",
       "server/store_file.cc kMagic",
       "worker/cli/model_file.cc kMagic",
       "worker/cli/model_file.cc kVersion",

@@ -1,4 +1,4 @@
-#include "protocol/kj_compare.h"  // before the others
+#include "protocol/messages/kj_compare.h"  // before the others
 
 #include <capnp/message.h>
 #include <capnp/serialize.h>
@@ -10,9 +10,9 @@
 #include <limits>
 
 #include "kernels/base/hash.h"
-#include "protocol/frame.h"
-#include "protocol/limits.h"
-#include "protocol/messages.capnp.h"
+#include "protocol/base/limits.h"
+#include "protocol/messages/frame.h"
+#include "protocol/messages/messages.capnp.h"
 #include "tests/protocol/example_messages.h"
 
 /// Envelopes that encode_envelope() never writes, made with Cap'n Proto itself: well-formed for it, refused by us.

@@ -1,11 +1,11 @@
-#include "protocol/frame.h"
+#include "protocol/messages/frame.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "protocol/limits.h"
+#include "protocol/base/limits.h"
 #include "tests/protocol/example_messages.h"
 
 namespace millrace::protocol {

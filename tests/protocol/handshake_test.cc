@@ -1,4 +1,4 @@
-#include "protocol/handshake.h"
+#include "protocol/messages/handshake.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

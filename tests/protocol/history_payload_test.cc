@@ -1,5 +1,5 @@
 // Containers that travel with their indices coded against a history: the plain one comes back bit for bit, or an error.
-#include "protocol/history_payload.h"
+#include "protocol/container/history_payload.h"
 
 #include <gtest/gtest.h>
 

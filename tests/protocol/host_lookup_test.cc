@@ -1,4 +1,4 @@
-#include "protocol/host_lookup.h"
+#include "protocol/address/host_lookup.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <future>
 #include <stdexcept>
 
-#include "protocol/tcp_address.h"
+#include "protocol/address/tcp_address.h"
 
 /// Names of hosts to addresses, and which of them is tried when.
 namespace millrace::protocol {

@@ -1,4 +1,4 @@
-#include "protocol/job_record.h"
+#include "protocol/table/job_record.h"
 
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ TEST(JobRecordBytes, AreThoseOfTheirVersion) {
   const ByteBuffer bytes = encode_job_record(job_record_example());
   millrace::testing::expect_format_version("job_record", bytes[0] + (uint64_t{bytes[1]} << 8),
                                            millrace::testing::Fingerprint().add(bytes),
-                                           "kRecordVersion in protocol/job_record.cc");
+                                           "kRecordVersion in protocol/table/job_record.cc");
 }
 
 TEST(JobRecordBytes, EveryTruncationIsRefused) {

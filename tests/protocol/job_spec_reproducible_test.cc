@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/job_spec.h"
-#include "protocol/layout.h"
+#include "protocol/job/job_spec.h"
+#include "protocol/job/layout.h"
 #include "tests/protocol/example_spec.h"
 #include "tests/protocol/refused_jobs.h"
 

@@ -1,4 +1,4 @@
-#include "protocol/job_spec.h"
+#include "protocol/job/job_spec.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <set>
 #include <utility>
 
-#include "protocol/limits.h"
+#include "protocol/base/limits.h"
 #include "tests/protocol/example_spec.h"
 
 namespace millrace::protocol {

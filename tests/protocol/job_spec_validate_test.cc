@@ -5,8 +5,8 @@
 #include <limits>
 #include <set>
 
-#include "protocol/job_spec.h"
-#include "protocol/switch_layout.h"
+#include "protocol/job/job_spec.h"
+#include "protocol/job/switch_layout.h"
 #include "tests/protocol/document.h"
 #include "tests/protocol/example_spec.h"
 #include "tests/protocol/refused_jobs.h"

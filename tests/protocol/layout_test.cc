@@ -1,4 +1,4 @@
-#include "protocol/layout.h"
+#include "protocol/job/layout.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

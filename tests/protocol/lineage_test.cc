@@ -1,4 +1,4 @@
-#include "protocol/lineage.h"
+#include "protocol/messages/log_branch.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "protocol/lock_patience.h"
+#include "protocol/table/lock_wait_policy.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #include <functional>
 #include <vector>
 
-#include "protocol/job_spec.h"
+#include "protocol/job/job_spec.h"
 
 namespace millrace::protocol {
 

@@ -1,4 +1,4 @@
-#include "protocol/summary_order.h"
+#include "protocol/messages/summary_check.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "protocol/switch_layout.h"
+#include "protocol/job/switch_layout.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/base/random.h"
-#include "protocol/table.h"
+#include "protocol/table/membership_table.h"
 #include "tests/protocol/temporary_directory.h"
 
 /// Several processes on one membership table: the compare-and-swap is what it claims to be, and a kill at any moment leaves the

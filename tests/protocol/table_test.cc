@@ -1,4 +1,4 @@
-#include "protocol/table.h"
+#include "protocol/table/membership_table.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <fstream>
 #include <functional>
 
-#include "protocol/limits.h"
+#include "protocol/base/limits.h"
 #include "tests/protocol/temporary_directory.h"
 #include "tests/support/format_versions.h"
 #include "tests/support/memory_table.h"
@@ -67,7 +67,7 @@ TEST(SqliteTable, ItsSchemaIsThatOfItsVersion) {
   const uint64_t version = std::stoull(sqlite_text_of(path, "PRAGMA user_version"));
   millrace::testing::expect_format_version("membership_table", version,
                                            millrace::testing::Fingerprint().add_text(schema),
-                                           "kSchemaVersion in protocol/sqlite_table.cc");
+                                           "kSchemaVersion in protocol/table/sqlite_table.cc");
 }
 
 /// A process that was stopped in the middle of a write: its lock stays.

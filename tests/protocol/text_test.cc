@@ -1,4 +1,4 @@
-#include "protocol/text.h"
+#include "protocol/base/text.h"
 
 #include <gtest/gtest.h>
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "protocol/transport.h"
+#include "protocol/transport/transport.h"
 #include "tests/protocol/example_messages.h"
 
 /// What strangers and bad luck do to a listener: one peer's bytes never disturb another's.

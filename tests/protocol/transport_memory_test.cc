@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "protocol/transport.h"
+#include "protocol/transport/transport.h"
 #include "tests/protocol/example_messages.h"
 #include "tests/support/replaced_new.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "protocol/transport.h"
+#include "protocol/transport/transport.h"
 
 /// Hosts that are given by name: every address has its turn, of both families, and names are looked up again.
 namespace millrace::protocol {

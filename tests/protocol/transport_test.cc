@@ -1,4 +1,4 @@
-#include "protocol/transport.h"
+#include "protocol/transport/transport.h"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>

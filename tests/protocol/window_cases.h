@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/base/random.h"
-#include "protocol/datagram/window_code.h"
+#include "protocol/datagram/window/window_code.h"
 
 /// What the tests of the window code have in common.
 namespace millrace::protocol {

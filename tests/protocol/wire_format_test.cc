@@ -9,11 +9,11 @@
 
 #include "kernels/base/bytes.h"
 #include "kernels/base/hash.h"
-#include "protocol/container.h"
-#include "protocol/frame.h"
-#include "protocol/layout.h"
-#include "protocol/log_digest.h"
-#include "protocol/shard_map.h"
+#include "protocol/container/container.h"
+#include "protocol/job/layout.h"
+#include "protocol/messages/frame.h"
+#include "protocol/messages/log_digest.h"
+#include "protocol/messages/shard_map.h"
 #include "tests/protocol/document.h"
 
 /// The worked examples of protocol/wire/*.md are what the code writes and reads.

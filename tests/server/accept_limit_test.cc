@@ -11,7 +11,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/descriptor.h"
 #include "monitoring/http_sockets.h"
-#include "protocol/transport.h"
+#include "protocol/transport/transport.h"
 
 /// Connections that a process accepts only as long as it keeps descriptors for itself (server/accept4.cc).
 namespace millrace::server {

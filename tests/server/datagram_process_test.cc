@@ -10,12 +10,12 @@
 #include <thread>
 
 #include "kernels/base/clock.h"
+#include "protocol/datagram/endpoint_text.h"
+#include "protocol/datagram/io/udp_bursts.h"
 #include "protocol/datagram/key.h"
-#include "protocol/datagram/udp_bursts.h"
-#include "protocol/layout.h"
-#include "protocol/switch_layout.h"
+#include "protocol/job/layout.h"
+#include "protocol/job/switch_layout.h"
 #include "server/datagram_thread.h"
-#include "switch_agg/endpoint_text.h"
 #include "tests/server/server_program.h"
 #include "tests/support/switch_stepper.h"
 #include "worker/switch/udp_port.h"
@@ -152,7 +152,7 @@ TEST_P(DatagramServerOfLanes, StandsInForASilentSwitchAndTheSumsAreExact) {
   const worker::SwitchEpoch epoch{.epoch = static_cast<uint32_t>(view.epoch),
                                   .live = (uint64_t{1} << kDatagramProcessWorkers) - 1,
                                   .membership_hash = 42,
-                                  .decider = switch_agg::parse_endpoint(view.shards.at(0).datagrams).value()};
+                                  .decider = protocol::parse_endpoint(view.shards.at(0).datagrams).value()};
   std::vector<std::unique_ptr<worker::testing::SwitchStepper>> steppers;
   for (uint16_t worker = 0; worker < kDatagramProcessWorkers; ++worker) {
     auto opened = worker::testing::SwitchStepper::open(client_options(worker), [epoch] { return epoch; });
@@ -193,8 +193,8 @@ TEST_F(DatagramServer, JobWithoutAKeyIsRefusedWithWhatToDo) {
 TEST(DatagramThreadTest, DatagramsOfNoJobAreCountedByReason) {
   auto thread = DatagramThread::start({.listen = "127.0.0.1:0", .key_folder = "", .memory_bytes_max = 1 << 20}, 1);
   ASSERT_TRUE(thread.has_value()) << thread.error().message;
-  const protocol::Endpoint to = switch_agg::parse_endpoint((*thread)->address()).value();
-  auto socket = protocol::UdpBursts::open(switch_agg::parse_endpoint("127.0.0.1:0").value(), 1472, 1 << 16);
+  const protocol::Endpoint to = protocol::parse_endpoint((*thread)->address()).value();
+  auto socket = protocol::UdpBursts::open(protocol::parse_endpoint("127.0.0.1:0").value(), 1472, 1 << 16);
   ASSERT_TRUE(socket.has_value()) << socket.error().message;
   const auto send = [&](size_t bytes) {
     std::ranges::fill((*socket)->room().first(bytes), uint8_t{0});

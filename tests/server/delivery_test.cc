@@ -1,6 +1,6 @@
 #include "server/delivery.h"
 
-#include "protocol/log_digest.h"
+#include "protocol/messages/log_digest.h"
 #include "tests/server/returning_cluster.h"
 
 /// Mode asynchronous: what was decided while a worker was busy comes to it as one update.

@@ -1,4 +1,4 @@
-#include "protocol/log_digest.h"
+#include "protocol/messages/log_digest.h"
 #include "server/log_digests.h"
 #include "tests/server/scripted_cluster.h"
 

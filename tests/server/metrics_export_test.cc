@@ -11,7 +11,7 @@
 
 #include "monitoring/catalog.h"
 #include "monitoring/metrics.h"
-#include "protocol/job_spec.h"
+#include "protocol/job/job_spec.h"
 
 namespace millrace::server {
 namespace {

@@ -1,4 +1,4 @@
-#include "protocol/participants.h"
+#include "protocol/messages/participants.h"
 #include "tests/server/scripted_cluster.h"
 
 /// Steps that do not wait for everybody: modes bounded_staleness and partial.

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/lineage.h"
+#include "protocol/messages/log_branch.h"
 #include "tests/server/scripted_cluster.h"
 
 namespace millrace::server {

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "protocol/limits.h"
+#include "protocol/base/limits.h"
 #include "tests/server/scripted_cluster.h"
 
 namespace millrace::server {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "protocol/transport.h"
+#include "protocol/transport/transport.h"
 #include "tests/support/tree_paths.h"
 
 extern char** environ;

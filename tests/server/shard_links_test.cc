@@ -6,7 +6,7 @@
 #include <new>
 #include <string>
 
-#include "protocol/layout.h"
+#include "protocol/job/layout.h"
 #include "tests/support/replaced_new.h"
 
 /// Connections to other shards over real sockets: they are made again, whatever kept them from being made.

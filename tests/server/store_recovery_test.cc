@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "protocol/log_digest.h"
+#include "protocol/messages/log_digest.h"
 #include "server/store.h"
 #include "tests/server/store_cluster.h"
 

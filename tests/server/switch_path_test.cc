@@ -2,7 +2,7 @@
 
 #include "kernels/base/bytes.h"
 #include "kernels/base/hash.h"
-#include "protocol/handover_frame.h"
+#include "protocol/messages/handover_frame.h"
 #include "tests/server/returning_cluster.h"
 
 /// Jobs of path switch at the shards: who decides, who may say so, and what shard 0 is asked to stand in for.

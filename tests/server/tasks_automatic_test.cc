@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "protocol/container.h"
+#include "protocol/container/container.h"
 #include "server/tasks.h"
 
 /// Updates whose codecs are chosen while they are made: whatever is chosen, the same entries come out.

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <vector>
 
-#include "protocol/container.h"
+#include "protocol/container/container.h"
 
 namespace millrace::server {
 namespace {

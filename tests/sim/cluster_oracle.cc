@@ -5,8 +5,8 @@
 
 #include "kernels/base/hash.h"
 #include "kernels/reduce/magnitude_histogram.h"
-#include "protocol/container.h"
-#include "protocol/participants.h"
+#include "protocol/container/container.h"
+#include "protocol/messages/participants.h"
 
 namespace millrace::testing {
 namespace {

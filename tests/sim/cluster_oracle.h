@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "kernels/stream/stream.h"
-#include "protocol/layout.h"
-#include "protocol/messages.h"
+#include "protocol/job/layout.h"
+#include "protocol/messages/messages.h"
 #include "tests/sim/scenario.h"
 
 namespace millrace::testing {

@@ -6,7 +6,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/random.h"
-#include "protocol/job_spec.h"
+#include "protocol/job/job_spec.h"
 #include "tests/support/sim_network.h"
 
 namespace millrace::testing {

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "protocol/history_payload.h"
-#include "protocol/lineage.h"
+#include "protocol/container/history_payload.h"
+#include "protocol/messages/log_branch.h"
 #include "tests/sim/sim_shard.h"
 
 namespace millrace::testing {

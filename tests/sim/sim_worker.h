@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/peer_id.h"
+#include "protocol/messages/peer_id.h"
 #include "tests/sim/sim_world.h"
 #include "worker/core/session_core.h"
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "protocol/layout.h"
-#include "protocol/table.h"
+#include "protocol/job/layout.h"
+#include "protocol/table/membership_table.h"
 #include "tests/sim/cluster_oracle.h"
 #include "tests/sim/scenario.h"
 #include "tests/support/memory_table.h"

@@ -10,7 +10,7 @@
 
 #include "kernels/base/clock.h"
 #include "protocol/datagram/packet_sink.h"
-#include "protocol/datagram/window_code.h"
+#include "protocol/datagram/window/window_code.h"
 #include "tests/sim/coded_union.h"
 #include "tests/support/switch_reference.h"
 

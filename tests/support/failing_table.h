@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/table.h"
+#include "protocol/table/membership_table.h"
 
 namespace millrace::testing {
 

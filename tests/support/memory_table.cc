@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "protocol/table_rules.h"
+#include "protocol/table/table_rules.h"
 
 namespace millrace::testing {
 

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "protocol/table.h"
+#include "protocol/table/membership_table.h"
 
 /// A membership table in memory, for simulations: tables made from one shared state see each other's changes.
 namespace millrace::testing {

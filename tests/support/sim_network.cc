@@ -5,7 +5,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
-#include "protocol/frame.h"
+#include "protocol/messages/frame.h"
 
 namespace millrace::testing {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "protocol/messages.h"
+#include "protocol/messages/messages.h"
 #include "tests/support/sim_scheduler.h"
 
 namespace millrace::testing {

@@ -14,7 +14,7 @@
 #include "protocol/datagram/key.h"
 #include "protocol/datagram/packet_sink.h"
 #include "protocol/datagram/replay_window.h"
-#include "protocol/datagram/window_code.h"
+#include "protocol/datagram/window/window_code.h"
 
 namespace millrace::testing {
 

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "protocol/datagram/endpoint_text.h"
 #include "protocol/datagram/header.h"
 #include "switch_agg/dpdk_ports.h"
-#include "switch_agg/endpoint_text.h"
 
 namespace millrace::switch_agg {
 namespace {
@@ -77,7 +77,7 @@ TEST(DpdkPort, APacketIsReceivedAndAnsweredToWhereItCameFrom) {
   const auto burst = port.receive();
   ASSERT_EQ(burst.size(), 1u);
   EXPECT_TRUE(std::ranges::equal(burst[0].bytes, ByteSpan(frame).subspan(kUdpHeadersBytes)));
-  EXPECT_EQ(burst[0].from, (protocol::Endpoint{mapped_address(kDpdkPortWorker.ip), 4000}));
+  EXPECT_EQ(burst[0].from, (protocol::Endpoint{protocol::mapped_address(kDpdkPortWorker.ip), 4000}));
   send_dpdk_port(port, {1, 2, 3}, burst[0].from);
   const std::vector<Bytes> sent = frames_sent(*wire);
   ASSERT_EQ(sent.size(), 1u);
@@ -154,9 +154,10 @@ TEST(DpdkPort, OneBufferGoesToManyAndComesBack) {
   port.enter_thread();
   ASSERT_TRUE(wire->inject_frame(dpdk_port_udp_frame(*wire, 10)));  // the neighbour is known now
   ASSERT_EQ(port.receive().size(), 1u);
-  const protocol::Endpoint stranger{mapped_address({10, 0, 0, 99}), 5000};
+  const protocol::Endpoint stranger{protocol::mapped_address({10, 0, 0, 99}), 5000};
   std::vector<protocol::Endpoint> to;
-  for (uint16_t i = 0; i < 6; ++i) to.push_back({mapped_address(kDpdkPortWorker.ip), static_cast<uint16_t>(4000 + i)});
+  for (uint16_t i = 0; i < 6; ++i)
+    to.push_back({protocol::mapped_address(kDpdkPortWorker.ip), static_cast<uint16_t>(4000 + i)});
   to.insert(to.begin() + 2, stranger);
   Bytes packet(1301);
   // More than the pools have: a buffer that is not given back would be missed.
@@ -250,7 +251,7 @@ TEST(DpdkPort, ArpAndEchoAreAnswered) {
 TEST(DpdkPort, AnUnknownNeighbourIsAskedForAndKnownThen) {
   OPEN_OR_SKIP(wire);
   PacketPort& port = *wire->ports().front();
-  const protocol::Endpoint shard{mapped_address(kDpdkPortWorker.ip), 9000};
+  const protocol::Endpoint shard{protocol::mapped_address(kDpdkPortWorker.ip), 9000};
   send_dpdk_port(port, {1}, shard);
   std::vector<Bytes> sent = frames_sent(*wire);
   ASSERT_EQ(sent.size(), 1u);
@@ -360,7 +361,7 @@ TEST(DpdkPort, ArpAnswersReachLanesThatHaveNoQueue) {
   ASSERT_TRUE(wire->inject_frame(answer));
   ports[0]->receive();
   ports[1]->receive();
-  send_dpdk_port(*ports[1], {1}, {mapped_address(kDpdkPortWorker.ip), 9000});
+  send_dpdk_port(*ports[1], {1}, {protocol::mapped_address(kDpdkPortWorker.ip), 9000});
   ports[0]->receive();
   ports[0]->flush();
   EXPECT_EQ(frames_sent(*wire).size(), 1u);

@@ -11,7 +11,7 @@
 #include "protocol/datagram/header.h"
 #include "protocol/datagram/key.h"
 #include "protocol/datagram/packet_sink.h"
-#include "protocol/datagram/window_code.h"
+#include "protocol/datagram/window/window_code.h"
 
 namespace millrace::testing {
 

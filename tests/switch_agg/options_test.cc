@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "protocol/datagram/endpoint_text.h"
 #include "protocol/datagram/key.h"
-#include "switch_agg/endpoint_text.h"
 
 namespace millrace::switch_agg {
 namespace {

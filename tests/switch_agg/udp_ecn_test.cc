@@ -13,7 +13,7 @@
 #include <optional>
 #include <vector>
 
-#include "switch_agg/endpoint_text.h"
+#include "protocol/datagram/endpoint_text.h"
 #include "switch_agg/udp_port.h"
 
 namespace millrace::switch_agg {
@@ -24,7 +24,7 @@ using protocol::Ecn;
 constexpr int kUdpEcnPatienceMs = 10'000;
 
 std::unique_ptr<UdpPort> open_udp_ecn(const char* address) {
-  auto port = UdpPort::open({.listen = parse_endpoint(address).value()});
+  auto port = UdpPort::open({.listen = protocol::parse_endpoint(address).value()});
   return port ? std::move(*port) : nullptr;
 }
 
@@ -35,7 +35,7 @@ class BareSocket {
     const int on = 1;
     ::setsockopt(socket_, IPPROTO_IP, IP_RECVTOS, &on, sizeof on);
     if (family_ == AF_INET6) ::setsockopt(socket_, IPPROTO_IPV6, IPV6_RECVTCLASS, &on, sizeof on);
-    const protocol::Endpoint any = parse_endpoint(family_ == AF_INET ? "127.0.0.1:0" : "[::1]:0").value();
+    const protocol::Endpoint any = protocol::parse_endpoint(family_ == AF_INET ? "127.0.0.1:0" : "[::1]:0").value();
     EXPECT_EQ(::bind(socket_, reinterpret_cast<const sockaddr*>(&name_of(any)), bytes()), 0);
   }
   ~BareSocket() { ::close(socket_); }
@@ -57,7 +57,7 @@ class BareSocket {
     sockaddr_storage name{};
     socklen_t name_bytes = sizeof name;
     EXPECT_EQ(::getsockname(socket_, reinterpret_cast<sockaddr*>(&name), &name_bytes), 0);
-    protocol::Endpoint out = parse_endpoint(family_ == AF_INET ? "127.0.0.1:0" : "[::1]:0").value();
+    protocol::Endpoint out = protocol::parse_endpoint(family_ == AF_INET ? "127.0.0.1:0" : "[::1]:0").value();
     in_port_t port = 0;
     std::memcpy(&port, reinterpret_cast<const uint8_t*>(&name) + offsetof(sockaddr_in, sin_port), sizeof port);
     out.port = ntohs(port);
@@ -122,7 +122,7 @@ class UdpEcn : public ::testing::TestWithParam<Way> {
   void SetUp() override {
     port_ = open_udp_ecn(GetParam().listen);
     if (!port_) GTEST_SKIP() << "no IPv6 on this machine";
-    at_ = parse_endpoint(GetParam().reached_at).value();
+    at_ = protocol::parse_endpoint(GetParam().reached_at).value();
     at_.port = port_->address().port;
   }
   void gather(size_t bytes, const protocol::Endpoint& to) {

@@ -7,8 +7,8 @@
 #include <array>
 #include <vector>
 
+#include "protocol/datagram/endpoint_text.h"
 #include "protocol/datagram/header.h"
-#include "switch_agg/endpoint_text.h"
 #include "switch_agg/lane_of.h"
 
 namespace millrace::switch_agg {
@@ -17,7 +17,8 @@ namespace {
 constexpr int kUdpPortPatienceMs = 10'000;
 
 std::unique_ptr<UdpPort> open_udp_port(const char* address, size_t packet_bytes_max = 1472) {
-  auto port = UdpPort::open({.listen = parse_endpoint(address).value(), .packet_bytes_max = packet_bytes_max});
+  auto port =
+      UdpPort::open({.listen = protocol::parse_endpoint(address).value(), .packet_bytes_max = packet_bytes_max});
   EXPECT_TRUE(port) << port.error().message;
   return port ? std::move(*port) : nullptr;
 }
@@ -41,7 +42,7 @@ std::span<const protocol::ReceivedPacket> next_burst(UdpPort& port) {
 
 TEST(UdpPort, PacketsComeWithTheirSendersAddress) {
   for (const char* address : {"127.0.0.1:0", "[::1]:0"}) {
-    auto opened = UdpPort::open({.listen = parse_endpoint(address).value()});
+    auto opened = UdpPort::open({.listen = protocol::parse_endpoint(address).value()});
     if (!opened) continue;  // a machine without IPv6
     UdpPort& a = **opened;
     const auto b = open_udp_port(address);
@@ -60,10 +61,10 @@ TEST(UdpPort, PacketsComeWithTheirSendersAddress) {
 }
 
 TEST(UdpPort, ASocketForAllAddressesTakesIpv4) {
-  auto both = UdpPort::open({.listen = parse_endpoint("[::]:0").value()});
+  auto both = UdpPort::open({.listen = protocol::parse_endpoint("[::]:0").value()});
   if (!both) GTEST_SKIP() << "no IPv6 on this machine: " << both.error().message;
   const auto four = open_udp_port("127.0.0.1:0");
-  protocol::Endpoint to = parse_endpoint("127.0.0.1:0").value();
+  protocol::Endpoint to = protocol::parse_endpoint("127.0.0.1:0").value();
   to.port = (*both)->address().port;
   send_udp_port(*four, {9}, to);
   four->flush();
@@ -91,7 +92,8 @@ TEST(UdpPort, BytesForSeveralStayWhatTheyAreOverFullBursts) {
   const auto a = open_udp_port("127.0.0.1:0");
   const auto b = open_udp_port("127.0.0.1:0");
   // Of three receivers one is refused. 70 times 2 packets and one between them: buffers go round while others are gathered.
-  const std::vector<protocol::Endpoint> to = {b->address(), parse_endpoint("[2001:db8::1]:9").value(), b->address()};
+  const std::vector<protocol::Endpoint> to = {b->address(), protocol::parse_endpoint("[2001:db8::1]:9").value(),
+                                              b->address()};
   std::vector<int> expected;
   for (uint8_t i = 0; i < 70; ++i) {
     EXPECT_EQ(a->send_to_each(std::vector<uint8_t>{i}, to), 3u);
@@ -157,8 +159,8 @@ TEST(UdpPort, APacketThatIsTooLongIsDroppedAndCounted) {
 TEST(UdpPort, OneDestinationThatIsRefusedDoesNotHoldUpOthers) {
   const auto a = open_udp_port("127.0.0.1:0");
   const auto b = open_udp_port("127.0.0.1:0");
-  send_udp_port(*a, {1}, parse_endpoint("255.255.255.255:9").value());  // without SO_BROADCAST: not permitted
-  send_udp_port(*a, {2}, parse_endpoint("[2001:db8::1]:9").value());    // of another family
+  send_udp_port(*a, {1}, protocol::parse_endpoint("255.255.255.255:9").value());  // without SO_BROADCAST: not permitted
+  send_udp_port(*a, {2}, protocol::parse_endpoint("[2001:db8::1]:9").value());    // of another family
   send_udp_port(*a, {3}, b->address());
   a->flush();
   const auto burst = next_burst(*b);
@@ -176,14 +178,14 @@ TEST(UdpPort, APortInUseIsSaid) {
 }
 
 TEST(UdpPort, AnAddressOfAnotherMachineIsSaid) {
-  const auto port = UdpPort::open({.listen = parse_endpoint("192.0.2.1:0").value()});
+  const auto port = UdpPort::open({.listen = protocol::parse_endpoint("192.0.2.1:0").value()});
   ASSERT_FALSE(port);
   EXPECT_EQ(port.error().code, ErrorCode::kIo);
 }
 
 TEST(UdpPort, LanesOfOneAddressGetThePacketsOfTheirJobs) {
   constexpr uint32_t kLanes = 3;
-  auto lanes = UdpPort::open_lanes({.listen = parse_endpoint("127.0.0.1:0").value()}, kLanes);
+  auto lanes = UdpPort::open_lanes({.listen = protocol::parse_endpoint("127.0.0.1:0").value()}, kLanes);
   ASSERT_TRUE(lanes) << lanes.error().message;
   const auto worker = open_udp_port("127.0.0.1:0");
   const protocol::Endpoint to = (*lanes)[0]->address();
@@ -212,7 +214,7 @@ TEST(UdpPort, LanesOfOneAddressGetThePacketsOfTheirJobs) {
 /// A burst goes to the system in pieces of several datagrams, and one of those goes whole to one socket.
 TEST(UdpPort, JobsOfOneBurstComeToTheirLanesAll) {
   constexpr uint32_t kLanes = 2;
-  auto lanes = UdpPort::open_lanes({.listen = parse_endpoint("127.0.0.1:0").value()}, kLanes);
+  auto lanes = UdpPort::open_lanes({.listen = protocol::parse_endpoint("127.0.0.1:0").value()}, kLanes);
   ASSERT_TRUE(lanes) << lanes.error().message;
   const auto worker = open_udp_port("127.0.0.1:0");
   for (uint32_t number = 0; number < 12; ++number) {
@@ -235,7 +237,7 @@ TEST(UdpPort, JobsOfOneBurstComeToTheirLanesAll) {
 }
 
 TEST(UdpPort, APortThatLanesShareIsInUseForOthers) {
-  const auto lanes = UdpPort::open_lanes({.listen = parse_endpoint("127.0.0.1:0").value()}, 2);
+  const auto lanes = UdpPort::open_lanes({.listen = protocol::parse_endpoint("127.0.0.1:0").value()}, 2);
   ASSERT_TRUE(lanes) << lanes.error().message;
   EXPECT_FALSE(UdpPort::open_lanes({.listen = (*lanes)[0]->address()}, 2));
 }

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "switch_agg/endpoint_text.h"
+#include "protocol/datagram/endpoint_text.h"
 #include "switch_agg/udp_port.h"
 #include "tests/switch_agg/made_up_worker.h"
 #include "tests/switch_agg/switch_rig.h"
@@ -52,7 +52,8 @@ class JumboSwitch {
 
  private:
   static std::unique_ptr<UdpPort> open() {
-    return UdpPort::open({.listen = parse_endpoint("127.0.0.1:0").value(), .packet_bytes_max = kJumboBytes}).value();
+    return UdpPort::open({.listen = protocol::parse_endpoint("127.0.0.1:0").value(), .packet_bytes_max = kJumboBytes})
+        .value();
   }
 
   SwitchRig rig_;

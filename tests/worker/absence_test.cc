@@ -1,4 +1,4 @@
-#include "protocol/participants.h"
+#include "protocol/messages/participants.h"
 #include "tests/worker/scripted_core.h"
 
 /// Modes that decide steps without some of the workers, seen from one that is left out.

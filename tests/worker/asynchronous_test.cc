@@ -1,4 +1,4 @@
-#include "protocol/limits.h"
+#include "protocol/base/limits.h"
 #include "tests/worker/returning_core.h"
 #include "worker/core/fate.h"
 

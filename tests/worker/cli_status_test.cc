@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "monitoring/http_port.h"
-#include "protocol/log_digest.h"
+#include "protocol/messages/log_digest.h"
 #include "tests/worker/status_fixture.h"
 
 /// What `millrace status` makes of what real shard cores say of scripted jobs.

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/job_spec.h"
+#include "protocol/job/job_spec.h"
 #include "tests/support/libsvm_text.h"
 
 namespace millrace::cli {

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "protocol/transport.h"
+#include "protocol/transport/transport.h"
 #include "tests/worker/toy_shard.h"
 
 namespace millrace::testing {

@@ -3,8 +3,8 @@
 #include <optional>
 #include <set>
 
-#include "protocol/limits.h"
-#include "protocol/log_digest.h"
+#include "protocol/base/limits.h"
+#include "protocol/messages/log_digest.h"
 #include "tests/worker/scripted_core.h"
 
 /// How a worker joins, stays connected and notices that it is not: connections, Hello and Welcome, views, silence.

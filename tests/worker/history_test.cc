@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/codec/history/index_history.h"
-#include "protocol/history_payload.h"
+#include "protocol/container/history_payload.h"
 #include "tests/worker/returning_core.h"
 
 /// Jobs with `history`: what goes out shortened, and when it does not.

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/layout.h"
+#include "protocol/job/layout.h"
 #include "tests/support/replaced_new.h"
 #include "worker/core/bucket.h"
 

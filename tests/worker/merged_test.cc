@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "protocol/log_digest.h"
+#include "protocol/messages/log_digest.h"
 #include "tests/worker/returning_core.h"
 
 /// Mode asynchronous, seen from a worker: several steps in one update.

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/base/hash.h"
-#include "protocol/limits.h"
+#include "protocol/base/limits.h"
 #include "tests/worker/scripted_core.h"
 
 namespace millrace::testing {

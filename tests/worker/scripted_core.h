@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/container.h"
+#include "protocol/container/container.h"
 #include "tests/worker/toy_cluster.h"
 #include "worker/core/session_core.h"
 

@@ -1,7 +1,7 @@
 // Alone in its program: speeds of codecs are measured once a process.
 #include <gtest/gtest.h>
 
-#include "protocol/codec_speeds.h"
+#include "protocol/container/codec_speeds.h"
 #include "tests/worker/fake_cluster.h"
 #include "worker/core/options.h"
 #include "worker/session/shell.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "millrace/millrace.h"
-#include "protocol/job_spec.h"
+#include "protocol/job/job_spec.h"
 #include "worker/core/options.h"
 
 /// Jobs of the tests of the public session, and what they ask of one.

@@ -9,7 +9,7 @@
 
 #include "kernels/base/hash.h"
 #include "millrace/millrace.h"
-#include "protocol/container.h"
+#include "protocol/container/container.h"
 #include "tests/worker/fake_cluster.h"
 #include "tests/worker/session_jobs.h"
 #include "worker/core/saved_state.h"

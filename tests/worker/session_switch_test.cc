@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "millrace/millrace.h"
-#include "protocol/switch_layout.h"
+#include "protocol/datagram/endpoint_text.h"
+#include "protocol/job/switch_layout.h"
 #include "switch_agg/aggregator.h"
-#include "switch_agg/endpoint_text.h"
 #include "switch_agg/job_lanes.h"
 #include "switch_agg/udp_port.h"
 #include "tests/worker/fake_cluster.h"
@@ -31,7 +31,7 @@ class UdpAggregator {
  public:
   UdpAggregator(const protocol::JobSpec& spec, const std::string& listen, uint64_t life_seed)
       : aggregator_({.slots_max = 32, .window_indices_max = 1'024}, life_seed) {
-    auto port = switch_agg::UdpPort::open({.listen = *switch_agg::parse_endpoint(listen)});
+    auto port = switch_agg::UdpPort::open({.listen = *protocol::parse_endpoint(listen)});
     EXPECT_TRUE(port.has_value()) << port.error().message;
     port_ = std::move(*port);
     switch_agg::SwitchJob job;
@@ -53,7 +53,7 @@ class UdpAggregator {
   UdpAggregator(const UdpAggregator&) = delete;
   UdpAggregator& operator=(const UdpAggregator&) = delete;
 
-  std::string address() const { return switch_agg::endpoint_text(port_->address()); }
+  std::string address() const { return protocol::endpoint_text(port_->address()); }
 
  private:
   void serve() {

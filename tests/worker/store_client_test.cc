@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "kernels/base/hash.h"
-#include "protocol/limits.h"
+#include "protocol/base/limits.h"
 
 namespace millrace::worker {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/handover_frame.h"
+#include "protocol/messages/handover_frame.h"
 #include "tests/worker/switch_law.h"
 
 /// Who comes into a job of path switch that runs: new processes and removed ones, against real aggregators.

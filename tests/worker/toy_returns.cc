@@ -2,7 +2,7 @@
 #include <bit>
 #include <tuple>
 
-#include "protocol/lineage.h"
+#include "protocol/messages/log_branch.h"
 #include "tests/worker/toy_shard.h"
 
 /// R8, R9 and R10 at the toy shard: collecting, settling, cutting.

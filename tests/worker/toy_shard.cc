@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/hash.h"
-#include "protocol/container.h"
+#include "protocol/container/container.h"
 
 namespace millrace::testing {
 

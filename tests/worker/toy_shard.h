@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/job_spec.h"
-#include "protocol/layout.h"
-#include "protocol/messages.h"
+#include "protocol/job/job_spec.h"
+#include "protocol/job/layout.h"
+#include "protocol/messages/messages.h"
 
 namespace millrace::testing {
 

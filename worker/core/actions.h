@@ -8,7 +8,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/result.h"
 #include "kernels/stream/held_stream.h"
-#include "protocol/messages.h"
+#include "protocol/messages/messages.h"
 
 namespace millrace::worker {
 

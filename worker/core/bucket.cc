@@ -39,8 +39,8 @@ Bucket::Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layo
       select_spec_(layout.select),
       codec_(layout.codec_up),
       parts_(parts.begin(), parts.end()),
-      update_(layout.reselect.reselect == protocol::Reselect::kNone ? UpdateCarries::kWholeSum
-                                                                    : UpdateCarries::kReselected),
+      update_(layout.reselect.reselect == protocol::Reselect::kNone ? protocol::UpdateCarries::kWholeSum
+                                                                    : protocol::UpdateCarries::kReselected),
       ledger_(ledger) {
   if (select_spec_.selection != Selection::kNone) {
     auto selector = make_selector(select_spec_, dimension_);
@@ -146,7 +146,7 @@ Status Bucket::select(uint64_t step, float clip, uint64_t draws) {
   take_returned();
   // Entries that a Bloom filter took along cancel out exactly; they must not stay stored.
   if (!find_index_codec(codec_.index)->lossless()) drop_zeros();
-  uncompressed_ = step_sends(select_spec_, dimension_, step) == StepSends::kUncompressed;
+  uncompressed_ = protocol::step_sends(select_spec_, dimension_, step) == protocol::StepSends::kUncompressed;
   if (selector_ == nullptr || uncompressed_) {
     if (!known_finite && !all_finite(residual_.values)) {
       return fail(ErrorCode::kNonFinite, "the gradients pushed so far add up to infinity");

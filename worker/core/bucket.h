@@ -13,11 +13,11 @@
 #include "kernels/codec/automatic/codec_choice.h"
 #include "kernels/codec/codec.h"
 #include "kernels/select/select.h"
-#include "kernels/select/step_sends.h"
 #include "kernels/stream/held_stream.h"
 #include "kernels/stream/stream.h"
-#include "protocol/job_spec.h"
-#include "protocol/layout.h"
+#include "protocol/job/job_spec.h"
+#include "protocol/job/layout.h"
+#include "protocol/job/step_sends.h"
 #include "worker/core/account.h"
 #include "worker/core/bucket_grid.h"
 #include "worker/core/momentum.h"
@@ -79,7 +79,7 @@ class Bucket {
   ///
   /// In an unbiased job what is to be sent is drawn, and nothing stays: what was drawn is more than what had entered, or less,
   /// and the difference is in the ledger with the errors dropped. An uncompressed step
-  /// (step_sends()) sends everything and draws nothing.
+  /// (protocol::step_sends()) sends everything and draws nothing.
   ///
   /// clip      what the slots' gradients are scaled by before they enter; 1 where the job does not clip.
   /// draws     whose random numbers a selection takes: workers that drew the same ones would all leave out the same.
@@ -296,11 +296,12 @@ class Bucket {
   CodecChooser chooser_;  ///< of an automatic codec
   std::vector<protocol::PartLayout> parts_;
   std::vector<std::unique_ptr<PushSlot>> slots_;
-  std::unique_ptr<Selector> selector_;               ///< none for Selection::kNone
-  std::optional<Velocity> velocity_;                 ///< jobs with momentum
-  UpdateCarries update_ = UpdateCarries::kWholeSum;  ///< whether shards may leave entries out of an update
-  bool uncompressed_ = false;                        ///< the step that select() took out is sent uncompressed
-  std::optional<BucketGrid> grid_;                   ///< reproducible jobs whose updates come from shards
+  std::unique_ptr<Selector> selector_;  ///< none for Selection::kNone
+  std::optional<Velocity> velocity_;    ///< jobs with momentum
+  protocol::UpdateCarries update_ =
+      protocol::UpdateCarries::kWholeSum;  ///< whether shards may leave entries out of an update
+  bool uncompressed_ = false;              ///< the step that select() took out is sent uncompressed
+  std::optional<BucketGrid> grid_;         ///< reproducible jobs whose updates come from shards
 
   std::mutex fill_;  ///< held while a lone tensor's slot is filled into residual_
   std::unique_ptr<Aside> aside_;

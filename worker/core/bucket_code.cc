@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "protocol/container.h"
+#include "protocol/container/container.h"
 #include "worker/core/bucket.h"
 
 namespace millrace::worker {

@@ -3,7 +3,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/reduce/reduce.h"
-#include "kernels/select/step_sends.h"
+#include "protocol/job/step_sends.h"
 #include "worker/core/bucket.h"
 
 /// Momentum and clipping: what of a gradient enters the residual, worked out by select().
@@ -33,7 +33,7 @@ void Bucket::let_enter(float clip) {
 
 bool Bucket::masks(uint64_t step) const {
   if (!velocity_ || !spec_.momentum.masked) return false;
-  return holds_back(step_sends(select_spec_, dimension_, step), update_);
+  return protocol::holds_back(protocol::step_sends(select_spec_, dimension_, step), update_);
 }
 
 void Bucket::mask_applied(size_t at, uint64_t step, const HeldStream& sent, const HeldStream* carried) {

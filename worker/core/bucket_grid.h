@@ -8,8 +8,8 @@
 #include "kernels/base/buffer.h"
 #include "kernels/grid/block_grid.h"
 #include "kernels/stream/stream.h"
-#include "protocol/job_spec.h"
-#include "protocol/layout.h"
+#include "protocol/job/job_spec.h"
+#include "protocol/job/layout.h"
 
 namespace millrace::worker {
 

@@ -5,7 +5,7 @@
 #include <deque>
 #include <vector>
 
-#include "protocol/job_spec.h"
+#include "protocol/job/job_spec.h"
 
 namespace millrace::worker {
 

@@ -4,8 +4,8 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
-#include "protocol/handover_frame.h"
-#include "protocol/limits.h"
+#include "protocol/base/limits.h"
+#include "protocol/messages/handover_frame.h"
 #include "worker/core/core_impl.h"
 
 /// Who comes into a job of path switch that runs (S8). A worker that is asked for its weights, or for where it is,

@@ -12,7 +12,7 @@
 
 #include "kernels/base/random.h"
 #include "kernels/codec/history/index_history.h"
-#include "protocol/log_digest.h"
+#include "protocol/messages/log_digest.h"
 #include "worker/core/clip.h"
 #include "worker/core/counted_steps.h"
 #include "worker/core/session_core.h"

@@ -2,7 +2,7 @@
 #include <string>
 #include <utility>
 
-#include "protocol/limits.h"
+#include "protocol/base/limits.h"
 #include "worker/core/core_impl.h"
 
 /// Connections: reaching shards, greeting them, hearing from them, losing and finding them again.

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "protocol/container.h"
+#include "protocol/container/container.h"
 #include "worker/core/core_impl.h"
 
 /// Pushes and steps: which step a push goes into where it is not simply the push's number, and what becomes of both when this

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "protocol/container.h"
-#include "protocol/lineage.h"
+#include "protocol/container/container.h"
+#include "protocol/messages/log_branch.h"
 #include "worker/core/core_impl.h"
 #include "worker/core/fate.h"
 

@@ -5,9 +5,9 @@
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
 #include "kernels/reduce/reduce.h"
-#include "protocol/container.h"
-#include "protocol/history_payload.h"
-#include "protocol/participants.h"
+#include "protocol/container/container.h"
+#include "protocol/container/history_payload.h"
+#include "protocol/messages/participants.h"
 #include "worker/core/core_impl.h"
 
 /// Contributions and updates: R1 (push), R4 (deliver), R5 (acknowledge), and resending.

@@ -4,7 +4,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
-#include "protocol/limits.h"
+#include "protocol/base/limits.h"
 #include "worker/core/core_impl.h"
 
 /// Weights on their way from a synced worker to one that joins (R9d): giving them here, putting the runs together

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "protocol/limits.h"
+#include "protocol/base/limits.h"
 
 namespace millrace::worker {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "protocol/messages.h"
+#include "protocol/messages/messages.h"
 
 namespace millrace::worker {
 

@@ -6,7 +6,7 @@
 
 #include "kernels/stream/held_stream.h"
 #include "kernels/stream/stream.h"
-#include "protocol/job_spec.h"
+#include "protocol/job/job_spec.h"
 
 namespace millrace::worker {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/base/words.h"
-#include "protocol/job_spec_reproducible.h"
+#include "protocol/job/job_spec_reproducible.h"
 
 namespace millrace::worker {
 namespace {

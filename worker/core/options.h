@@ -6,7 +6,7 @@
 
 #include "kernels/base/result.h"
 #include "millrace/millrace.h"
-#include "protocol/job_spec.h"
+#include "protocol/job/job_spec.h"
 
 namespace millrace::worker {
 

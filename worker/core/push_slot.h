@@ -8,7 +8,7 @@
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
 #include "kernels/stream/stream.h"
-#include "protocol/layout.h"
+#include "protocol/job/layout.h"
 #include "worker/core/account.h"
 
 namespace millrace::worker {

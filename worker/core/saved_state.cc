@@ -6,10 +6,10 @@
 
 #include "kernels/base/bytes.h"
 #include "kernels/base/hash.h"
-#include "protocol/field_reader.h"
-#include "protocol/limits.h"
-#include "protocol/summary_bytes.h"
-#include "protocol/text.h"
+#include "protocol/base/field_reader.h"
+#include "protocol/base/limits.h"
+#include "protocol/base/text.h"
+#include "protocol/messages/summary_bytes.h"
 
 namespace millrace::worker {
 namespace {

@@ -8,8 +8,8 @@
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
 #include "kernels/stream/stream.h"
-#include "protocol/job_spec.h"
-#include "protocol/messages.h"
+#include "protocol/job/job_spec.h"
+#include "protocol/messages/messages.h"
 
 namespace millrace::worker {
 
@@ -18,7 +18,7 @@ struct SavedPart {
   uint32_t part = 0;
   uint64_t n = 0;           ///< next step to apply
   uint64_t decided_in = 0;  ///< epoch in which step n - 1 was decided (the log position's second half); 0 with n = 0
-  uint64_t log_digest = 0;  ///< of the steps below n (protocol/log_digest.h): who goes on from here says so
+  uint64_t log_digest = 0;  ///< of the steps below n (protocol/messages/log_digest.h): who goes on from here says so
   uint64_t lineage = 0;     ///< of the part's shard
   protocol::Summary summary = {};  ///< as of n: a shard may have to begin with it, if the job goes on from this state
 };

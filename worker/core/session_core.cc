@@ -5,7 +5,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/reduce/reduce.h"
-#include "protocol/history_payload.h"
+#include "protocol/container/history_payload.h"
 #include "worker/core/core_impl.h"
 
 namespace millrace::worker {

@@ -9,8 +9,8 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/result.h"
-#include "protocol/layout.h"
-#include "protocol/messages.h"
+#include "protocol/job/layout.h"
+#include "protocol/messages/messages.h"
 #include "worker/core/actions.h"
 
 namespace millrace::worker {

@@ -15,9 +15,9 @@
 #include "kernels/base/result.h"
 #include "protocol/datagram/key.h"
 #include "protocol/datagram/packet_sink.h"
-#include "protocol/job_spec.h"
-#include "protocol/messages.h"
-#include "protocol/switch_layout.h"
+#include "protocol/job/job_spec.h"
+#include "protocol/job/switch_layout.h"
+#include "protocol/messages/messages.h"
 #include "worker/switch/probe.h"
 #include "worker/switch/switch_client.h"
 

@@ -6,7 +6,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/stream/stream_scan.h"
-#include "protocol/container.h"
+#include "protocol/container/container.h"
 
 namespace millrace::peer {
 namespace {

@@ -10,8 +10,8 @@
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/version.h"
-#include "protocol/codec_speeds.h"
-#include "protocol/datagram/endpoint_name.h"
+#include "protocol/container/codec_speeds.h"
+#include "protocol/datagram/io/endpoint_name.h"
 #include "protocol/files/atomic_file.h"
 
 /// Making a session, and what is asked of it from time to time: statistics, saved state.

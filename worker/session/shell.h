@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "millrace/millrace.h"
-#include "protocol/transport.h"
+#include "protocol/transport/transport.h"
 #include "worker/core/session_core.h"
 #include "worker/core/store_client.h"
 #include "worker/session/attached_weights.h"

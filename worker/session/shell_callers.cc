@@ -6,7 +6,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
-#include "protocol/codec_speeds.h"
+#include "protocol/container/codec_speeds.h"
 #include "protocol/files/atomic_file.h"
 #include "worker/session/shell.h"
 

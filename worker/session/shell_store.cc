@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "kernels/base/clock.h"
-#include "protocol/limits.h"
+#include "protocol/base/limits.h"
 #include "worker/session/shell.h"
 
 /// Weights that the shards hold: callers cut a pull into runs of parts, the session thread asks for them and fills the caller's

@@ -5,8 +5,8 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/host_port.h"
-#include "protocol/datagram/endpoint_name.h"
-#include "protocol/frame.h"
+#include "protocol/datagram/io/endpoint_name.h"
+#include "protocol/messages/frame.h"
 #include "worker/session/shell.h"
 
 /// The session thread: drives the core, owns the connections, delivers updates.

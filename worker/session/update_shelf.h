@@ -8,7 +8,7 @@
 
 #include "kernels/base/result.h"
 #include "millrace/millrace.h"
-#include "protocol/layout.h"
+#include "protocol/job/layout.h"
 #include "worker/core/actions.h"
 #include "worker/session/attached_weights.h"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/grid/split_applied.h"
-#include "protocol/datagram/window_code.h"
+#include "protocol/datagram/window/window_code.h"
 
 namespace millrace::worker {
 namespace {

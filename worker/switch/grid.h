@@ -6,7 +6,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/grid/grid.h"
-#include "protocol/datagram/window_code.h"
+#include "protocol/datagram/window/window_code.h"
 
 namespace millrace::worker {
 

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "kernels/base/bytes.h"
-#include "protocol/field_reader.h"
-#include "protocol/handover_frame.h"
+#include "protocol/base/field_reader.h"
+#include "protocol/messages/handover_frame.h"
 
 namespace millrace::worker {
 namespace {

@@ -15,7 +15,7 @@
 #include "kernels/stream/held_stream.h"
 #include "protocol/datagram/key.h"
 #include "protocol/datagram/packet_sink.h"
-#include "protocol/datagram/window_code.h"
+#include "protocol/datagram/window/window_code.h"
 #include "worker/switch/grid.h"
 #include "worker/switch/handover.h"
 #include "worker/switch/round_trip.h"

@@ -9,7 +9,7 @@
 #include "kernels/base/clock.h"
 #include "protocol/datagram/extensions.h"
 #include "protocol/datagram/header.h"
-#include "protocol/datagram/window_code.h"
+#include "protocol/datagram/window/window_code.h"
 #include "worker/switch/switch_client.h"
 
 /// One turn of one slot as its worker sees it: what it sent, and what has come of the result.

@@ -8,7 +8,7 @@
 
 #include "kernels/base/check.h"
 #include "protocol/datagram/header.h"
-#include "protocol/datagram/udp_bursts.h"
+#include "protocol/datagram/io/udp_bursts.h"
 
 namespace millrace::worker {
 namespace {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "kernels/base/result.h"
+#include "protocol/datagram/io/udp_bursts.h"
 #include "protocol/datagram/job_numbers.h"
 #include "protocol/datagram/packet_sink.h"
-#include "protocol/datagram/udp_bursts.h"
 
 namespace millrace::worker {
 

@@ -83,7 +83,7 @@ struct CodecSpeeds {
 /// Speeds that were measured once, rounded: where choices must be the same on all machines (tests, the simulator).
 const CodecSpeeds& fallback_speeds();
 
-/// Where speeds come from: fallback_speeds, or measured_speeds (protocol/codec_speeds.h), which measures when it is first called.
+/// Where speeds come from: fallback_speeds, or measured_speeds (protocol/container/codec_speeds.h), which measures when it is first called.
 using SpeedSource = const CodecSpeeds& (*)();
 
 /// What is assumed of a link that nobody has stated or measured.

@@ -1,4 +1,4 @@
-#include "protocol/kj_compare.h"  // before the others
+#include "protocol/messages/kj_compare.h"  // before the others
 
 #include "tests/protocol/vectors/capnp_json.h"
 
@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-#include "protocol/messages.capnp.h"
+#include "protocol/messages/messages.capnp.h"
 
 namespace millrace::testing {
 namespace {

@@ -1,11 +1,11 @@
 // protocol/vectors/container.json and history.json: whole containers, and containers that travel by a history.
-#include "protocol/container.h"
+#include "protocol/container/container.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "protocol/history_payload.h"
+#include "protocol/container/history_payload.h"
 #include "tests/protocol/vectors/vector_file.h"
 #include "tests/support/isa.h"
 #include "tests/support/stream_oracle.h"
@@ -15,7 +15,8 @@ namespace millrace::testing {
 namespace {
 
 constexpr const char* kContainerRule =
-    "Raise kContainerVersion in protocol/container.h, or where a codec's bytes changed give it another number "
+    "Raise kContainerVersion in protocol/container/container.h, or where a codec's bytes changed give it another "
+    "number "
     "(protocol/wire/versions.md).";
 
 const VectorFile kContainerFile{

@@ -9,7 +9,7 @@
 #include "protocol/datagram/extensions.h"
 #include "protocol/datagram/header.h"
 #include "protocol/datagram/key.h"
-#include "protocol/datagram/window_code.h"
+#include "protocol/datagram/window/window_code.h"
 #include "switch_agg/kept_result.h"
 #include "tests/protocol/vectors/vector_file.h"
 #include "tests/protocol/window_cases.h"

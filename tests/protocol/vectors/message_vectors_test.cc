@@ -4,8 +4,8 @@
 #include <set>
 
 #include "kernels/base/hash.h"
-#include "protocol/container.h"
-#include "protocol/frame.h"
+#include "protocol/container/container.h"
+#include "protocol/messages/frame.h"
 #include "tests/protocol/example_messages.h"
 #include "tests/protocol/vectors/capnp_json.h"
 #include "tests/protocol/vectors/vector_file.h"
@@ -20,8 +20,8 @@ const VectorFile kMessageFile{
     .format = "messages",
     .version = protocol::kProtocolVersion,
     .change =
-        "Raise kProtocolVersion in protocol/messages.h, or where the job specification of Hello changed "
-        "kSpecVersion in protocol/job_spec_bytes.cc (protocol/wire/versions.md).",
+        "Raise kProtocolVersion in protocol/messages/messages.h, or where the job specification of Hello changed "
+        "kSpecVersion in protocol/job/job_spec_bytes.cc (protocol/wire/versions.md).",
 };
 
 struct NamedMessage {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "protocol/frame.h"
-#include "protocol/table.h"
+#include "protocol/messages/frame.h"
+#include "protocol/table/membership_table.h"
 #include "server/shard_core.h"
 #include "tests/support/memory_table.h"
 #include "worker/core/session_core.h"

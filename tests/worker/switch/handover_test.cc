@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "protocol/handover_frame.h"
+#include "protocol/messages/handover_frame.h"
 #include "tests/support/format_versions.h"
 
 /// A handover's bytes: what goes in comes out, and what is damaged is refused or is another handover, never a fault.
@@ -140,7 +140,7 @@ TEST(Handover, ItsBytesAreThoseOfItsVersion) {
   const ByteBuffer bytes = encode_handover(example());
   millrace::testing::expect_format_version("switch_handover", bytes[7] - uint64_t{'0'},
                                            millrace::testing::Fingerprint().add(bytes),
-                                           "the last digit of kHandoverMagic in protocol/handover_frame.h");
+                                           "the last digit of kHandoverMagic in protocol/messages/handover_frame.h");
 }
 
 }  // namespace

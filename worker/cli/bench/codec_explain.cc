@@ -12,7 +12,7 @@
 #include "kernels/codec/automatic/codec_choice.h"
 #include "kernels/select/select.h"
 #include "kernels/select/top_k.h"
-#include "protocol/codec_speeds.h"
+#include "protocol/container/codec_speeds.h"
 #include "worker/cli/bench/trace.h"
 
 namespace millrace::cli {

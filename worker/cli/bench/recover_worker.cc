@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "millrace/millrace.h"
-#include "protocol/layout.h"
+#include "protocol/job/layout.h"
 #include "worker/cli/bench/bench_worker.h"
 
 namespace millrace::cli {

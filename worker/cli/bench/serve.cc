@@ -14,7 +14,7 @@
 #include "kernels/base/random.h"
 #include "kernels/base/words.h"
 #include "kernels/stream/stream.h"
-#include "protocol/switch_layout.h"
+#include "protocol/job/switch_layout.h"
 #include "worker/cli/bench/serve_compare.h"
 #include "worker/cli/bench/serve_racks.h"
 #include "worker/cli/bench/serve_raw.h"

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <memory>
 
-#include "protocol/transport.h"
+#include "protocol/transport/transport.h"
 #include "worker/cli/outcome.h"
 
 namespace millrace::cli {

@@ -12,7 +12,7 @@
 
 #include "kernels/codec/codec.h"
 #include "millrace/millrace.h"
-#include "protocol/layout.h"
+#include "protocol/job/layout.h"
 #include "worker/cli/bench/bench_worker.h"
 #include "worker/cli/bench/serve_input.h"
 #include "worker/cli/bench/serve_oracle.h"

@@ -8,7 +8,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
-#include "protocol/container.h"
+#include "protocol/container/container.h"
 #include "worker/cli/bench/measure.h"
 #include "worker/cli/bench/serve_input.h"
 #include "worker/core/session_core.h"

@@ -9,7 +9,7 @@
 
 #include "monitoring/http_address.h"
 #include "monitoring/http_client.h"
-#include "protocol/table.h"
+#include "protocol/table/membership_table.h"
 #include "worker/cli/json_text.h"
 
 namespace millrace::cli {

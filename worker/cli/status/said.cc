@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "protocol/text.h"
+#include "protocol/base/text.h"
 
 namespace millrace::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "protocol/job_spec.h"
+#include "protocol/job/job_spec.h"
 #include "tests/worker/peer/opt/shards.h"
 #include "tests/worker/peer/opt/slow_gradient.h"
 #include "tests/worker/peer/opt/toy_data.h"

@@ -6,7 +6,7 @@
 
 #include "kernels/base/random.h"
 #include "kernels/reduce/reduce.h"
-#include "kernels/select/step_sends.h"
+#include "protocol/job/step_sends.h"
 #include "worker/peer/local_selection.h"
 
 namespace millrace::cli {
@@ -79,8 +79,8 @@ Result<HeldStream> ErrorFeedback::contribution(Stream&& gradient, uint64_t step)
   if (!all_finite(gradient.values)) return fail(ErrorCode::kNonFinite, "a gradient has NaN or infinity");
   if (options_.unbiased && selector_ != nullptr) return draw(gradient.view(), step);
   const bool global = options_.result == peer::ResultKind::kGlobalTopk;
-  const bool takes_all =
-      selector_ == nullptr || step_sends(*options_.select, options_.dimension, step) == StepSends::kUncompressed;
+  const bool takes_all = selector_ == nullptr || protocol::step_sends(*options_.select, options_.dimension, step) ==
+                                                     protocol::StepSends::kUncompressed;
   if (takes_all && !global && residual_.empty()) return HeldStream::from(std::move(gradient));
   add(gradient.view());
   if (residual_.empty()) return HeldStream::from(Stream::empty(options_.dimension));

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/select/step_sends.h"
 #include "kernels/stream/stream.h"
+#include "protocol/job/step_sends.h"
 #include "worker/cli/peer/agree.h"
 #include "worker/cli/peer/opt/error_feedback.h"
 #include "worker/cli/peer/opt/exchange.h"
@@ -88,7 +88,7 @@ class PeerExchange final : public Exchange {
         exact_{exact_settings_of(options, setup.dimension), {}},
         clip_(clipping_of(options, setup.group.size())),
         masked_(momentum.masked),
-        update_(options.reselect == "none" ? UpdateCarries::kWholeSum : UpdateCarries::kReselected),
+        update_(options.reselect == "none" ? protocol::UpdateCarries::kWholeSum : protocol::UpdateCarries::kReselected),
         feedback_(std::move(feedback)) {
     if (momentum.momentum != protocol::Momentum::kNone) velocity_.emplace(momentum, setup.dimension);
   }
@@ -109,7 +109,7 @@ class PeerExchange final : public Exchange {
   /// Each allreduce has one run at a time, and keeps what it carries over; steps take them in turn.
   Status add_allreduces(const OptimizerOptions& options) {
     for (Allreduces* const of_steps : {&usual_, &exact_}) {
-      if (of_steps == &exact_ && !sends_uncompressed(select_, setup_.dimension)) break;
+      if (of_steps == &exact_ && !protocol::sends_uncompressed(select_, setup_.dimension)) break;
       for (uint32_t at = 0; at <= options.asynchronous; ++at) {
         auto allreduce = peer::make_allreduce(options.algorithm, of_steps->settings);
         if (!allreduce) return std::unexpected(allreduce.error());
@@ -123,14 +123,15 @@ class PeerExchange final : public Exchange {
     auto own = contribution(step, std::move(gradient));
     if (!own) return end_group(setup_.group, own.error());
     if (grid_) *own = grid_->round(*own);
-    const StepSends sends = step_sends(select_, setup_.dimension, step);
-    const Allreduces& of_step = sends == StepSends::kUncompressed ? exact_ : usual_;
+    const protocol::StepSends sends = protocol::step_sends(select_, setup_.dimension, step);
+    const Allreduces& of_step = sends == protocol::StepSends::kUncompressed ? exact_ : usual_;
     peer::Contribution given(*own, rest_beside(of_step.settings));
     auto pending =
         setup_.group.start_allreduce(*of_step.each[step % of_step.each.size()], of_step.settings, std::move(given));
     if (!pending) return std::unexpected(pending.error());
     // Masks are for entries that arrive late (worker/DESIGN.md). Without a rest no entry does.
-    in_flight_.push_back({std::move(*pending), std::move(*own), velocity_ && masked_ && holds_back(sends, update_)});
+    in_flight_.push_back(
+        {std::move(*pending), std::move(*own), velocity_ && masked_ && protocol::holds_back(sends, update_)});
     return {};
   }
 
@@ -226,7 +227,7 @@ class PeerExchange final : public Exchange {
   uint64_t pushes_ = 0;
   std::optional<worker::Velocity> velocity_;
   bool masked_;
-  UpdateCarries update_;
+  protocol::UpdateCarries update_;
   ErrorFeedback feedback_;
   std::optional<PeerGrid> grid_;  ///< reproducible
   std::deque<InFlight> in_flight_;
@@ -255,7 +256,7 @@ Status check_unbiased_codec(const std::string& flag, const std::optional<CodecSp
   return {};
 }
 
-/// Refuses what needs a residual, or is biased, as protocol/job_spec_validate.cc does for jobs over servers.
+/// Refuses what needs a residual, or is biased, as protocol/job/job_spec_validate.cc does for jobs over servers.
 /// ErrorFeedback::make() checks the selection.
 Status check_peer_unbiased(const OptimizerOptions& options) {
   const AlgorithmInfo& info = peer::algorithm_info(options.algorithm);

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "kernels/select/step_sends.h"
 #include "kernels/stream/drop_zeros.h"
-#include "protocol/job_spec_reproducible.h"
+#include "protocol/job/job_spec_reproducible.h"
+#include "protocol/job/step_sends.h"
 #include "worker/core/options.h"
 #include "worker/peer/stream_wire.h"
 
@@ -62,7 +62,7 @@ Status check_peer_grid(const OptimizerOptions& options, uint64_t dimension) {
   if (options.codec_error == CodecError::kDropped) {
     return refuse("--reproducible keeps what rounding to the grid leaves: nothing is dropped");
   }
-  if (options.reselect != "none" && sends_uncompressed(options.select, dimension)) {
+  if (options.reselect != "none" && protocol::sends_uncompressed(options.select, dimension)) {
     return refuse(
         "--reselect with a --select that sends the tensor uncompressed (dense=STEPS, or by_size up to 4,096 entries): "
         "--reselect would cut those steps' sums, too; leave one of them out");

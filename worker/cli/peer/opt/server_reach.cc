@@ -9,8 +9,8 @@
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
 #include "monitoring/http_sockets.h"
-#include "protocol/host_lookup.h"
-#include "protocol/tcp_address.h"
+#include "protocol/address/host_lookup.h"
+#include "protocol/address/tcp_address.h"
 
 namespace millrace::cli {
 namespace {

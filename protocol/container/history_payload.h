@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/result.h"
+#include "kernels/codec/history/index_history.h"
+#include "protocol/container/container.h"
+#include "protocol/job/job_spec.h"
+
+namespace millrace {
+
+/// Whether both sides of a job keep what the updates of a part of this dimension have changed.
+inline bool keeps_history(const protocol::JobSpec& spec, uint64_t dimension) {
+  return spec.history && dimension != 0 && dimension <= kHistoryDimensionMax;
+}
+
+/// Whether the bytes claim to be a container that shorten_by_history() made. Hostile bytes; nothing but its header is looked at.
+bool is_shortened(ByteSpan bytes);
+
+/// The container `plain` as it travels to a receiver that has the same history: its indices are coded against it
+/// (wire/history.md), all else is as it was. It is the same contribution: identity and hash stay those of `plain`,
+/// which is what the sender keeps, and what a receiver has once restore_by_history() has made it again.
+///
+/// plain    a container that encode_container() made, sparse, of a lossless index codec and history.dimension().
+/// indices  those of `plain`.
+/// Errors   unsupported: dense, or another index codec. invalid_argument: not this dimension or count.
+/// Threads  reentrant.
+/// REQUIRES history.complete()
+Result<ByteBuffer> shorten_by_history(ByteSpan plain, IndexSpan indices, const IndexHistory& history);
+
+/// The plain container, bit for bit: what comes back has the checksum that the sender's had, or nothing comes back.
+///
+/// bytes    hostile, any alignment.
+/// limits   of the container that comes back, and of `bytes`.
+/// Memory   the plain container and twice its indices, once limits and checksum agree.
+/// Errors   as read_container_header(); stale: made against another history, or this one is not complete: the sender repeats the
+///          plain bytes. malformed: a checksum, or what is restored is not what was said; unsupported: not shortened, an index
+///          codec that this build does not know or that is not lossless; limit_exceeded.
+/// Threads  reentrant.
+Result<ByteBuffer> restore_by_history(ByteSpan bytes, const IndexHistory& history, const ContainerLimits& limits);
+
+}  // namespace millrace

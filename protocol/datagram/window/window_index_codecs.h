@@ -1,0 +1,81 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <expected>
+#include <span>
+
+#include "kernels/base/buffer.h"
+#include "protocol/datagram/window/window_code.h"
+#include "protocol/datagram/window/window_value_codecs.h"
+
+/// The index codecs of a window's fragment, one a file; window_code.cc's own. For each:
+///
+///     fit_X      how many indices off the front, with their values, take `capacity` bytes at most; 1 at least
+///     X_bytes    what put_X() will write
+///     put_X      writes `indices` (not empty); `out` has X_bytes
+///     read_X     hostile bytes to `out.size()` indices, which may be wrong in any way after a fault. Up to kWindowSlack
+///                behind `out` are overwritten.
+namespace millrace::protocol {
+
+using IndexSpan16 = std::span<const uint16_t>;
+using IndexFault = std::expected<void, WindowFault>;
+
+inline constexpr uint32_t kFragmentEntriesTaken = kFragmentEntriesMax - kWindowSlack;
+
+/// The largest n in [1, count] with fits(n), which must hold up to some number and not above it. 1 where it never does.
+template <typename Fits>
+uint32_t largest_fitting(size_t count, Fits fits) {
+  uint32_t low = 1;
+  auto high = static_cast<uint32_t>(std::min<size_t>(count, kFragmentEntriesTaken));
+  while (low < high) {
+    const uint32_t middle = low + (high - low + 1) / 2;
+    const bool is_low = fits(middle);  // not a branch: nobody could predict it
+    low = is_low ? middle : low;
+    high = is_low ? high : middle - 1;
+  }
+  return low;
+}
+
+uint32_t fit_raw(IndexSpan16 indices, WindowValueCodec values, size_t capacity);
+size_t raw_bytes(IndexSpan16 indices);
+void put_raw(IndexSpan16 indices, std::span<uint8_t> out);
+IndexFault read_raw(ByteSpan bytes, uint32_t window_indices, std::span<uint16_t> out);
+
+/// With the Rice parameter that is best for about as many.
+struct GapFit {
+  uint32_t taken = 0;
+  uint32_t shift = 0;
+  size_t bytes = 0;
+};
+GapFit fit_gap(IndexSpan16 indices, WindowValueCodec values, size_t capacity);
+void put_gap(IndexSpan16 indices, uint32_t shift, std::span<uint8_t> out);
+IndexFault read_gap(ByteSpan bytes, uint32_t window_indices, std::span<uint16_t> out);
+
+uint32_t fit_bitmap(IndexSpan16 indices, WindowValueCodec values, size_t capacity);
+size_t bitmap_bytes(IndexSpan16 indices);
+void put_bitmap(IndexSpan16 indices, std::span<uint8_t> out);
+IndexFault read_bitmap(ByteSpan bytes, uint32_t window_indices, std::span<uint16_t> out);
+
+/// A run. fit_dense() and dense_run() speak of the indices that are in it, put_dense() of its first.
+uint32_t fit_dense(IndexSpan16 indices, WindowValueCodec values, size_t capacity);
+/// Whether fit_dense() would take all of these.
+bool fits_dense(IndexSpan16 indices, WindowValueCodec values, size_t capacity);
+inline constexpr size_t kDenseBytes = 2;
+/// Length of the run from the first to the last of `indices`.
+uint32_t dense_run(IndexSpan16 indices);
+void put_dense(IndexSpan16 indices, std::span<uint8_t> out);
+IndexFault read_dense(ByteSpan bytes, uint32_t window_indices, std::span<uint16_t> out);
+
+/// Bloom, policy P0: what fits is found by building filters.
+struct BloomCut {
+  uint32_t taken = 0;
+  uint32_t positives = 0;  ///< what the filter knows of the range: those taken, and some
+  size_t bytes = 0;        ///< of its code
+};
+/// known   [kFragmentEntriesMax] the positives. out [capacity]: the code, which put_bloom() would write.
+BloomCut cut_bloom(IndexSpan16 indices, WindowValueCodec values, size_t capacity, std::span<uint16_t> known,
+                   std::span<uint8_t> out);
+IndexFault read_bloom(ByteSpan bytes, uint32_t window_indices, std::span<uint16_t> out);
+
+}  // namespace millrace::protocol

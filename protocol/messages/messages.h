@@ -1,0 +1,462 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/result.h"
+#include "protocol/job/job_spec.h"
+
+/// The messages of workers and shards as values. Their bytes, and what each does when it is repeated or late:
+/// wire/messages.md, messages.capnp, frame.h. R9c and its like are rules of protocol/ROUNDS.md.
+namespace millrace::protocol {
+
+/// The newest version of the messages that this build speaks. Every change of messages.capnp, or of the bytes that a message is
+/// written as, raises it by 1. A test fails until that is done (tests/support/format_versions.txt).
+inline constexpr uint32_t kProtocolVersion = 2;
+/// The oldest one that it speaks. A change after which builds of the version before cannot take part makes it kProtocolVersion.
+/// Both rules, and those of the other formats: wire/versions.md.
+inline constexpr uint32_t kProtocolVersionMin = 2;
+
+/// Optional abilities, a bit each, negotiated by intersection.
+using Capabilities = uint64_t;
+/// Of a worker: several steps may come to it in one update (Update::merged).
+inline constexpr Capabilities kTakesMerged = 1;
+
+enum class MemberState : uint8_t { kSynced = 1, kJoining = 2 };
+
+struct Member {
+  uint32_t worker = 0;
+  uint64_t life = 0;   ///< incarnation; grows with every return
+  uint64_t nonce = 0;  ///< drawn by the process: tells a reconnecting process from a second one
+  MemberState state = MemberState::kSynced;
+  bool operator==(const Member&) const = default;
+};
+
+struct ShardEntry {
+  std::string address;         ///< "tcp://host:port"
+  uint64_t life = 0;           ///< grows with every start of that shard
+  std::string datagrams = {};  ///< "host:port" of its aggregator of datagrams; empty: it has none
+  bool operator==(const ShardEntry&) const = default;
+};
+
+/// A shard has begun to serve a log that grew out of another: `lineage` is the number of the new one, `parent` that of the one
+/// before (R8e, R10c). Lineage 0 is the job's beginning.
+struct Activation {
+  uint32_t shard = 0;
+  uint64_t lineage = 0;
+  uint64_t parent = 0;
+  bool operator==(const Activation&) const = default;
+};
+
+/// A job's row in the membership table, as every process sees it. Every change is one compare-and-swap on the epoch.
+struct JobView {
+  uint64_t job = 0;
+  uint64_t epoch = 0;
+  bool started = false;  ///< all expected workers have joined once; set with the last join
+  bool finished = false;
+  std::vector<Member> members;          ///< by worker, ascending
+  std::vector<ShardEntry> shards;       ///< by shard number
+  uint64_t lineages = 0;                ///< numbered so far, for all shards together
+  std::vector<Activation> activations;  ///< by lineage, then shard: a tree a shard; a cut has one for every shard
+  uint64_t cut = 0;         ///< the epoch that the last cut (R10) began; 0: none. Shards with an older state drop it
+  uint32_t cut_worker = 0;  ///< whose state it went back to
+  uint32_t left = 0;        ///< workers that have finished and left: the rest may be fewer than apply_after_acks
+  /// Of a job of path switch: who decides its steps in this epoch. kServer: shard 0, by datagrams, until the switch answers.
+  Path path = Path::kServer;
+  bool operator==(const JobView&) const = default;
+};
+
+/// In every message: who, to whom, in which period. Zero where not known yet (Hello).
+struct Header {
+  uint64_t job = 0;
+  uint64_t epoch = 0;
+  uint32_t worker = 0;      ///< the worker's side of the conversation; unused between shards
+  uint64_t life = 0;        ///< the worker's incarnation
+  uint32_t shard = 0;       ///< the shard's side; between shards: the sender
+  uint64_t shard_life = 0;  ///< of that shard, as the sender knows it
+  bool operator==(const Header&) const = default;
+};
+
+/// worker -> shard: first message on every connection, and again after a reconnect (same nonce: same incarnation).
+struct Hello {
+  uint32_t version_min = kProtocolVersionMin;
+  uint32_t version_max = kProtocolVersion;
+  Capabilities capabilities = 0;
+  std::string software;  ///< software_name()
+  uint64_t nonce = 0;
+  JobSpec spec;
+  uint32_t shard_count = 0;  ///< the worker's idea of the shard map
+  uint64_t layout_hash = 0;
+  ByteBuffer auth;           ///< room for authentication; empty in version 1
+  bool returns = false;      ///< this process takes the place of an earlier one of this worker, if that is silent
+  bool has_weights = false;  ///< can give and take snapshots (R9); where the job has a store a worker need not
+  bool operator==(const Hello&) const = default;
+};
+
+/// shard -> worker: admitted. A repeated Hello is answered with the same.
+struct Welcome {
+  uint32_t version = kProtocolVersion;
+  Capabilities capabilities = 0;
+  std::string software;
+  JobView view;
+  uint32_t heartbeat_ms = 0;
+  uint32_t dead_after_ms = 0;
+  uint64_t message_bytes_max = 0;
+  bool operator==(const Welcome&) const = default;
+};
+
+/// shard -> worker: no, why, and whether trying again can help. About one contribution when part/step are set.
+struct Refuse {
+  ErrorCode code = ErrorCode::kInternal;
+  std::string sentence;
+  bool retry = false;
+  bool about_contribution = false;
+  uint32_t part = 0;
+  uint64_t step = 0;
+  bool operator==(const Refuse&) const = default;
+};
+
+/// shard -> worker, on every epoch change (R7, R7a), before anything else of that epoch on this connection.
+struct ViewChange {
+  JobView view;
+  /// To a member that is synced from this epoch on: steps decided of each of the shard's parts, by number. From there on the
+  /// shard waits for it. To others: none.
+  std::vector<uint64_t> decided = {};
+  bool operator==(const ViewChange&) const = default;
+};
+
+/// worker -> shard (R1). Payload: one container. The bytes of (part, step, worker, life) never change; a resend repeats
+/// them. Mode asynchronous: `step` is the contribution's number, from 0 on in each life and part; so it is in Refuse
+/// and Duplicate.
+struct Contribution {
+  uint32_t part = 0;
+  uint64_t step = 0;
+  uint64_t payload_hash = 0;  ///< container_identity() of the payload
+  double weight = 1;
+  // Audit, of the part, as of the selection; sums over all lives of the worker:
+  double entered = 0;    ///< what entered its accumulator, and what it began the job with
+  double lost = 0;       ///< what of that was lost by name, and with lives that are gone
+  double imbalance = 0;  ///< what does not balance in its books; must be 0
+  bool again = false;    ///< sent before: its answer, or the step's update, may be lost
+  bool operator==(const Contribution&) const = default;
+};
+
+/// shard -> worker: the contribution was here before: admitted, not counted again (R2a).
+struct Duplicate {
+  uint32_t part = 0;
+  uint64_t step = 0;
+  bool operator==(const Duplicate&) const = default;
+};
+
+struct ContributorId {
+  uint32_t worker = 0;
+  uint64_t life = 0;
+  uint64_t sequence = 0;  ///< mode asynchronous: the contribution's number within the life; else 0
+  bool operator==(const ContributorId&) const = default;
+};
+
+/// Per part, a function of the part's log: rides in every update, never forgotten.
+struct SummaryEntry {
+  uint32_t worker = 0;
+  uint64_t life = 0;       ///< of the last counted contribution
+  uint64_t last_step = 0;  ///< last counted step of any life
+  uint64_t counted_mask =
+      0;  ///< bit i: step last_step - i was counted, under whichever life (the last staleness + 1 steps); mode
+          ///< asynchronous: 1
+  // Audit, over all lives:
+  double entered = 0;                                             ///< as its last counted contribution said
+  double carried = 0;                                             ///< by the updates so far
+  double lost = 0;                                                ///< as its last counted contribution said
+  std::vector<std::pair<uint64_t, uint64_t>> earlier_lives = {};  ///< (life, last step counted under it), both
+      ///< ascending: lives before `life` in the mask's reach. Mode asynchronous: (life, number counted under it), the last
+      ///< kEarlierLivesMax lives
+  uint64_t sequence =
+      0;  ///< mode asynchronous: of `life` the contributions numbered below this were counted, and no others
+  bool operator==(const SummaryEntry&) const = default;
+};
+
+struct Summary {
+  std::vector<SummaryEntry> workers;
+  std::vector<std::pair<uint64_t, uint64_t>> epochs;  ///< (epoch, first step decided in it)
+  double threshold = 0;                               ///< what the next decision depends on
+  uint64_t log_digest = 0;                            ///< after the steps that this is a summary of (log_digest.h)
+  bool operator==(const Summary&) const = default;
+};
+
+/// Mode asynchronous: one of the steps whose sums an update has together.
+struct MergedStep {
+  ContributorId contributor;
+  double weight = 0;
+  uint64_t identity = 0;  ///< container_identity() of what this step's own update has as its payload
+  bool operator==(const MergedStep&) const = default;
+};
+
+/// shard -> worker (R3, R4). Payload: one container holding the sum over the contributors (never divided).
+struct Update {
+  uint32_t part = 0;
+  uint64_t step = 0;        ///< of merged ones the last
+  uint64_t decided_in = 0;  ///< epoch of deciding; re-serving does not change it
+  std::vector<ContributorId> contributors;
+  double weight_sum = 0;  ///< of the contributors
+  bool whole_sum = true;  ///< false: re-selected; entries not carried go back to the contributors' residuals
+  uint64_t stable = 0;    ///< every member has acknowledged the steps below
+  uint64_t lineage = 0;   ///< of the activation of the shard that sends it
+  Summary summary;        ///< as of step + 1
+  /// Mode asynchronous, to a worker that takes it: the payload is the sum of so many steps, `step` the last, in their order.
+  /// All have one denominator, `contributors` is empty. At least 2; none: the update is of one step.
+  std::vector<MergedStep> merged = {};
+
+  uint64_t first_step() const { return step - (merged.empty() ? 0 : merged.size() - 1); }
+  bool operator==(const Update&) const = default;
+};
+
+/// shard -> worker: the update of this step is forgotten; what became of the worker's contribution (R2b, R6b).
+struct Settled {
+  uint32_t part = 0;
+  uint64_t step = 0;
+  bool counted = false;
+  bool operator==(const Settled&) const = default;
+};
+
+/// worker -> shard (R5): steps below n of the part are taken (applied, or held). Also rides on heartbeats.
+/// shard -> worker, of jobs with apply_after_acks: so many members have acknowledged the steps below n.
+struct Ack {
+  struct Entry {
+    uint32_t part = 0;
+    uint64_t n = 0;
+    bool again = false;  ///< worker -> shard: the update of step n was decided and is not here
+    bool operator==(const Entry&) const = default;
+  };
+  std::vector<Entry> entries;
+  bool operator==(const Ack&) const = default;
+};
+
+/// worker -> shard, every heartbeat_ms, and shard -> worker in answer: liveness, and why a job stands still.
+struct Heartbeat {
+  /// worker -> shard, in jobs of path switch: what the worker sees of the switch.
+  enum class Switch : uint8_t {
+    kNoWord = 0,   ///< nothing to tell, or not asked
+    kSilent = 1,   ///< or refuses the job: the path should be kServer
+    kAnswers = 2,  ///< has answered probes for SwitchSpec::return_after_ms: the path may be kSwitch again
+  };
+  /// worker -> shard 0, in jobs of path switch: what the worker waits for. Shards see no step of such a job.
+  enum class SwitchWait : uint8_t {
+    kNotSaid = 0,
+    kNothing = 1,        ///< no step is under way: its program computes
+    kAnswer = 2,         ///< the decider answers nothing that this worker sends
+    kGreetings = 3,      ///< the decider knows it, and others have not greeted in this epoch
+    kContributions = 4,  ///< a step is under way: others' contributions, or results
+    kOtherJob = 5,       ///< the decider is with another job of this number, or in a later epoch
+  };
+  /// What the worker has applied of a part: the digest of the steps below n (log_digest.h).
+  struct Digest {
+    uint32_t part = 0;
+    uint64_t n = 0;
+    uint64_t digest = 0;
+    bool operator==(const Digest&) const = default;
+  };
+  uint64_t sequence = 0;
+  uint64_t steps_applied = 0;        ///< least n of its parts; shard -> worker: decided (asynchronous: sent to it)
+  std::vector<uint32_t> waited_for;  ///< shard -> worker: who the oldest open step waits for
+  std::vector<Ack::Entry>
+      decided;             ///< shard -> worker: parts that are further than steps_applied says and than the worker
+                           ///< has acknowledged, with their number of steps; at most kHeartbeatPartsMax
+  bool finishing = false;  ///< worker -> shard: it pushes nothing more, and leaves when all of it is answered
+  /// worker -> shard: of that shard's parts, at most kHeartbeatPartsMax; the others come with the next ones.
+  std::vector<Digest> digests = {};
+  Switch switch_state = Switch::kNoWord;  ///< of the epoch in the header
+  SwitchWait switch_wait = SwitchWait::kNotSaid;
+  uint64_t switch_steps = 0;  ///< of the job, over at this worker
+  bool operator==(const Heartbeat&) const = default;
+};
+
+/// shard -> shard: who I am; refused when the shard maps differ.
+struct ShardHello {
+  uint32_t version_min = kProtocolVersionMin;
+  uint32_t version_max = kProtocolVersion;
+  uint64_t shard_map_hash = 0;
+  std::string software;
+  bool operator==(const ShardHello&) const = default;
+};
+
+/// shard -> shard: magnitudes of this shard's sums of (bucket, step). Payload: MagnitudeHistogram bytes. A later one for the same
+/// (bucket, step) replaces the earlier (the epoch changed in between); a late one is only counted, one whose hash does not fit
+/// is dropped.
+struct ThresholdHistogram {
+  uint32_t bucket = 0;
+  uint64_t step = 0;
+  uint64_t payload_hash = 0;  ///< histogram_hash()
+  bool operator==(const ThresholdHistogram&) const = default;
+};
+
+/// either way: I leave, and why; who has finished is not waited for. Behind an unanswered Hello without job, epoch and lives.
+struct Goodbye {
+  enum class Reason : uint8_t { kFinished = 1, kShutdown = 2, kFailed = 3 };
+  Reason reason = Reason::kFinished;
+  std::string sentence;
+  bool operator==(const Goodbye&) const = default;
+};
+
+/// shard -> worker: the job has ended with an error at this shard (a shard came back empty, too few workers live).
+struct Abort {
+  ErrorCode code = ErrorCode::kInternal;
+  std::string sentence;
+  bool operator==(const Abort&) const = default;
+};
+
+/// shard -> worker (R8b): this shard starts from nothing; where do you stand? Answered with State, in the epoch of the
+/// header.
+struct Collect {
+  bool operator==(const Collect&) const = default;
+};
+
+/// worker -> shard: where it stands in every part of the job. A synced member says it when it is asked (R8b), one that
+/// joins says it to every shard in every epoch (R9).
+struct State {
+  struct Part {
+    uint32_t part = 0;
+    uint64_t n = 0;           ///< steps in its weights
+    uint64_t decided_in = 0;  ///< epoch in which step n - 1 was decided; 0 with n = 0
+    uint64_t lineage = 0;     ///< of its shard, as this worker knows it
+    uint64_t kept_from = 0;   ///< it keeps the updates of [kept_from, n); n: none
+    bool operator==(const Part&) const = default;
+  };
+  bool synced = false;
+  bool stranded = false;    ///< R9d, R10a: a shard has said that nobody can help this worker to go on
+  std::vector<Part> parts;  ///< all of the job, ascending
+  bool operator==(const State&) const = default;
+};
+
+/// shard -> worker (R8d): send me the updates that you keep of a part, from that step on. Answered with Updates, then
+/// Fetched.
+struct Fetch {
+  uint32_t part = 0;
+  uint64_t first_step = 0;
+  bool operator==(const Fetch&) const = default;
+};
+
+/// worker -> shard (R8d): that was all; and the summary of the part as of n.
+struct Fetched {
+  uint32_t part = 0;
+  uint64_t n = 0;
+  uint64_t decided_in = 0;
+  Summary summary;
+  bool operator==(const Fetched&) const = default;
+};
+
+/// shard -> worker (R9, R9g): how a part of a worker that joins goes on. What it needs of snapshot and updates comes
+/// before it.
+struct Settle {
+  enum class Weights : uint8_t {
+    kOwn = 1,       ///< it goes on with its own: the updates that they lack come
+    kSnapshot = 2,  ///< it goes on with the snapshot that it has just been sent
+    kNone = 3,      ///< neither its own will do nor can anybody give a snapshot: it is stranded (R9d)
+  };
+  uint32_t part = 0;
+  uint64_t decided = 0;  ///< steps decided
+  uint64_t lineage = 0;  ///< of the activation of the shard that says so
+  bool on_log = false;   ///< its state is on the log: residual and outstanding contributions count (R9a)
+  Weights weights = Weights::kOwn;
+  std::optional<SummaryEntry> counted;  ///< what was counted of this worker, under any life
+  bool operator==(const Settle&) const = default;
+};
+
+/// shard -> worker (R9d): another worker needs your weights of these parts. Answered with Snapshots.
+struct SnapshotRequest {
+  uint32_t for_worker = 0;
+  uint64_t for_life = 0;
+  std::vector<uint32_t> parts;  ///< ascending, of this shard
+  bool operator==(const SnapshotRequest&) const = default;
+};
+
+/// worker -> shard -> worker (R9d): a run of the weights of a part after n steps. Payload: values of the part's type,
+/// little-endian, from index `offset` on. The runs of one snapshot come in order and have one n.
+struct Snapshot {
+  uint32_t part = 0;
+  uint32_t for_worker = 0;
+  uint64_t for_life = 0;
+  uint64_t n = 0;
+  uint64_t decided_in = 0;  ///< epoch in which step n - 1 was decided
+  uint64_t offset = 0;      ///< values before this run; the part's dimension tells which run is the last
+  uint64_t payload_hash =
+      0;            ///< XXH3-64 of the payload; 0: no values, their place is the store (to a worker without weights)
+  Summary summary;  ///< as of n; in the last run
+  bool operator==(const Snapshot&) const = default;
+};
+
+/// worker -> shard (R9e): every part is settled in the epoch of the header. The table makes it synced.
+struct Synced {
+  bool operator==(const Synced&) const = default;
+};
+
+/// worker -> shard: weights of a part out of the store, once it has applied that many steps. Payload: u32 indices of the part,
+/// strictly increasing, where `indices` is not 0; else none, and the range counts. Answered with one Pulled.
+struct Pull {
+  uint64_t id = 0;  ///< the worker's own; the answer has it
+  uint32_t part = 0;
+  uint32_t indices = 0;  ///< in the payload; at most kPullValuesMax
+  uint64_t at_least = 0;
+  uint64_t offset = 0;  ///< of the range [offset, offset + count) of the part; count 0 asks for n alone
+  uint64_t count = 0;   ///< at most kPullValuesMax
+  bool operator==(const Pull&) const = default;
+};
+
+/// shard -> worker: the weights that were pulled, in their order, after n steps. Payload: f32, little-endian.
+struct Pulled {
+  uint64_t id = 0;
+  uint32_t part = 0;
+  uint32_t values = 0;  ///< in the payload
+  uint64_t n = 0;
+  uint64_t payload_hash = 0;      ///< XXH3-64 of the payload; 0 without one
+  std::optional<ErrorCode> code;  ///< there are none, and why
+  std::string sentence;
+  bool operator==(const Pulled&) const = default;
+};
+
+/// worker -> shard: a run of the weights that a part of the store begins with, from index `offset` on. Payload: f32. The runs
+/// of a part come in order; one at offset 0 begins anew. Not answered: a Pull is, once they are all there.
+struct Place {
+  uint32_t part = 0;
+  uint64_t offset = 0;
+  uint64_t payload_hash = 0;  ///< XXH3-64 of the payload
+  bool operator==(const Place&) const = default;
+};
+
+using AnyBody = std::variant<Hello, Welcome, Refuse, ViewChange, Contribution, Duplicate, Update, Settled, Ack,
+                             Heartbeat, ShardHello, ThresholdHistogram, Goodbye, Abort, Collect, State, Fetch, Fetched,
+                             Settle, SnapshotRequest, Snapshot, Synced, Pull, Pulled, Place>;
+
+/// The variant itself, with copies, moves and end in messages.cc: a compiler takes seconds over those of 25 alternatives, in
+/// each translation unit that has a message.
+struct Body : AnyBody {
+  using AnyBody::AnyBody;
+  using AnyBody::operator=;
+  Body();
+  Body(const Body&);
+  Body(Body&&) noexcept;
+  Body& operator=(const Body&);
+  Body& operator=(Body&&) noexcept;
+  ~Body();
+  bool operator==(const Body&) const;
+};
+
+/// A message and its raw payload frame (empty where it has none). Copying shares the payload.
+struct Message {
+  Header header;
+  Body body;
+  SharedBytes payload;
+};
+
+/// What a histogram message of a job must carry as its hash: a changed bin, bucket or step would cut the shards' sums at
+/// different thresholds without anybody noticing.
+uint64_t histogram_hash(uint64_t job, const ThresholdHistogram& body, ByteSpan payload);
+
+/// "contribution", "update", ...: logs and metric labels.
+std::string_view body_name(const Body& body);
+
+}  // namespace millrace::protocol

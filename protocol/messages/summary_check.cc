@@ -1,0 +1,36 @@
+#include "protocol/messages/summary_check.h"
+
+namespace millrace::protocol {
+namespace {
+
+std::string_view disorder_in(const SummaryEntry& entry) {
+  const bool counts = entry.sequence != 0;  // mode asynchronous: of contributions, not steps
+  for (size_t at = 0; at < entry.earlier_lives.size(); ++at) {
+    const auto& [life, last_step] = entry.earlier_lives[at];
+    if (life >= entry.life || (!counts && last_step >= entry.last_step))
+      return "a life in a summary is not an earlier one";
+    if (at == 0) continue;
+    const auto& [life_before, step_before] = entry.earlier_lives[at - 1];
+    if (life_before >= life || (!counts && step_before >= last_step))
+      return "a summary's lives are not in ascending order";
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view disorder_in(const Summary& summary) {
+  for (size_t at = 0; at < summary.workers.size(); ++at) {
+    if (const std::string_view why = disorder_in(summary.workers[at]); !why.empty()) return why;
+    if (at > 0 && summary.workers[at - 1].worker >= summary.workers[at].worker)
+      return "a summary is not in ascending order";
+  }
+  for (size_t at = 1; at < summary.epochs.size(); ++at) {
+    const auto& [epoch, first_step] = summary.epochs[at];
+    const auto& [epoch_before, step_before] = summary.epochs[at - 1];
+    if (epoch_before >= epoch || step_before > first_step) return "a summary's epochs are not in ascending order";
+  }
+  return {};
+}
+
+}  // namespace millrace::protocol

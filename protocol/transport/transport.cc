@@ -1,0 +1,583 @@
+#include "protocol/transport/transport.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "protocol/base/text.h"
+
+namespace millrace::protocol {
+namespace {
+
+// Below this a copy costs less than the bookkeeping of a shared owner.
+constexpr size_t kCopyBelowBytes = 1024;
+constexpr size_t kFramesMax = 2;
+constexpr int kBacklog = 1024;
+constexpr int kKeepaliveIdleS = 30;
+/// Where a name has several addresses, one that does not answer must leave time for the others.
+constexpr int kOneAddressConnectMs = 2'000;
+constexpr int kOneAddressHandshakeMs = 5'000;
+/// A free port of a name's first address may be taken on the second one: another one is asked for.
+constexpr int kFreePortTries = 8;
+
+// What keeps a payload alive until ZeroMQ has sent it. Released by an I/O thread, whose queue orders that after the sending
+// thread's writes; `handed` says the same where tools can see it (the library is not built for ThreadSanitizer).
+struct HeldOwner {
+  std::shared_ptr<const void> owner;
+  std::atomic<bool> handed{false};
+};
+
+void release_owner(void* /*data*/, void* hint) {
+  auto* held = static_cast<HeldOwner*>(hint);
+  MILLRACE_CHECK(held->handed.load(std::memory_order_acquire));
+  delete held;
+}
+
+// A received ZeroMQ message that lives as long as somebody looks at its bytes.
+struct HeldFrame {
+  zmq_msg_t message;
+  HeldFrame() { zmq_msg_init(&message); }
+  ~HeldFrame() { zmq_msg_close(&message); }
+  HeldFrame(const HeldFrame&) = delete;
+  HeldFrame& operator=(const HeldFrame&) = delete;
+};
+
+SharedBytes as_shared(std::shared_ptr<HeldFrame> frame) {
+  const auto* data = static_cast<const uint8_t*>(zmq_msg_data(&frame->message));
+  const size_t size = zmq_msg_size(&frame->message);
+  return {std::move(frame), ByteSpan(data, size)};
+}
+
+/// A frame on its way out, empty until it is filled.
+struct OutgoingFrame {
+  zmq_msg_t message;
+  OutgoingFrame() { zmq_msg_init(&message); }
+  ~OutgoingFrame() { zmq_msg_close(&message); }
+  OutgoingFrame(const OutgoingFrame&) = delete;
+  OutgoingFrame& operator=(const OutgoingFrame&) = delete;
+
+  /// False: there is no memory for it.
+  bool copy(ByteSpan bytes) {
+    if (zmq_msg_init_size(&message, bytes.size()) != 0) {
+      zmq_msg_init(&message);
+      return false;
+    }
+    if (!bytes.empty()) std::memcpy(zmq_msg_data(&message), bytes.data(), bytes.size());
+    return true;
+  }
+  bool fill(const SharedBytes& bytes) {
+    if (bytes.bytes.size() < kCopyBelowBytes || !bytes.owner) return copy(bytes.bytes);
+    auto* held = new (std::nothrow) HeldOwner{bytes.owner};
+    if (held == nullptr) return false;
+    held->handed.store(true, std::memory_order_release);
+    // ZeroMQ's interface is not const-correct; it only reads what is sent.
+    auto* data = const_cast<uint8_t*>(bytes.bytes.data());
+    if (zmq_msg_init_data(&message, data, bytes.bytes.size(), release_owner, held) == 0) return true;
+    zmq_msg_init(&message);
+    delete held;
+    return false;
+  }
+};
+
+/// Does what each thread of ZeroMQ does when it starts, and ends the process over.
+Status scheduling_can_be_set() {
+  int policy = 0;
+  sched_param parameters{};
+  int refused = ::pthread_getschedparam(::pthread_self(), &policy, &parameters);
+  if (refused == 0) refused = ::pthread_setschedparam(::pthread_self(), policy, &parameters);
+  if (refused == 0) return {};
+  return fail(ErrorCode::kUnsupported,
+              std::string("this process may not set the scheduling policy that it has (sched_setscheduler(2): ") +
+                  std::strerror(refused) +
+                  "), and ZeroMQ does that in each of its threads: a filter of system calls refuses it; allow "
+                  "sched_setscheduler and sched_setparam there (systemd: a later SystemCallFilter=sched_setscheduler "
+                  "sched_setparam; containers: the seccomp profile)");
+}
+
+std::string monitor_address() {
+  static std::atomic<uint64_t> next{0};
+  return "inproc://millrace-monitor-" + std::to_string(next.fetch_add(1));
+}
+
+/// An IPv4 address bound by an IPv6-enabled socket comes back as "[::ffff:a.b.c.d]": people and flags say a.b.c.d.
+std::string plain_ipv4(std::string address) {
+  constexpr std::string_view kMapped = "[::ffff:";
+  const size_t begin = address.find(kMapped);
+  const size_t end = address.find(']');
+  if (begin == std::string::npos || end == std::string::npos) return address;
+  const std::string host = address.substr(begin + kMapped.size(), end - begin - kMapped.size());
+  return address.substr(0, begin) + host + address.substr(end + 1);
+}
+
+}  // namespace
+
+struct TransportContext::State {
+  TransportOptions options;
+  void* context = nullptr;
+  std::optional<Status> threads_can_start;  ///< once asked
+};
+
+TransportContext::TransportContext(TransportOptions options) : state_(std::make_unique<State>()) {
+  state_->options = std::move(options);
+  state_->context = zmq_ctx_new();
+  MILLRACE_CHECK(state_->context != nullptr);
+  zmq_ctx_set(state_->context, ZMQ_IO_THREADS, static_cast<int>(state_->options.io_threads));
+  zmq_ctx_set(state_->context, ZMQ_IPV6, 1);
+}
+
+TransportContext::~TransportContext() {
+  while (zmq_ctx_term(state_->context) != 0 && errno == EINTR) {
+  }
+}
+
+const TransportOptions& TransportContext::options() const { return state_->options; }
+void* TransportContext::handle() const { return state_->context; }
+
+const Status& TransportContext::threads_can_start() {
+  if (!state_->threads_can_start) state_->threads_can_start = scheduling_can_be_set();
+  return *state_->threads_can_start;
+}
+
+/// Reads what is left of the message that its socket stands in, unless disarmed. Takes no memory.
+class RestOfMessage {
+ public:
+  explicit RestOfMessage(void* socket) : socket_(socket) {}
+  ~RestOfMessage() {
+    int more = 0;
+    size_t size = sizeof(more);
+    while (socket_ != nullptr && zmq_getsockopt(socket_, ZMQ_RCVMORE, &more, &size) == 0 && more != 0) {
+      zmq_msg_t frame;
+      zmq_msg_init(&frame);
+      const bool read = zmq_msg_recv(&frame, socket_, ZMQ_DONTWAIT) >= 0 || zmq_errno() == EINTR;
+      zmq_msg_close(&frame);
+      if (!read) return;
+    }
+  }
+  RestOfMessage(const RestOfMessage&) = delete;
+  RestOfMessage& operator=(const RestOfMessage&) = delete;
+  void disarm() { socket_ = nullptr; }
+
+ private:
+  void* socket_;
+};
+
+/// A ZeroMQ socket with its options set; the one place that calls the library for sending and receiving.
+class Socket {
+ public:
+  /// Errors   io: the process has no descriptor for it.
+  static Result<std::unique_ptr<Socket>> open(TransportContext& context, int type) {
+    if (const Status& can = context.threads_can_start(); !can) return std::unexpected(can.error());
+    std::unique_ptr<Socket> socket(new Socket);  // first: whoever owns the handle is there before it
+    socket->handle_ = zmq_socket(context.handle(), type);
+    if (socket->handle_ == nullptr) return not_opened();
+    const auto& options = context.options();
+    socket->set(ZMQ_LINGER, static_cast<int>(options.linger_ms));
+    socket->set(ZMQ_SNDHWM, static_cast<int>(options.queue_messages_max));
+    socket->set(ZMQ_RCVHWM, static_cast<int>(options.queue_messages_max));
+    const auto frame_max =
+        static_cast<int64_t>(std::max(options.limits.payload_bytes_max, options.limits.envelope_bytes_max));
+    zmq_setsockopt(socket->handle_, ZMQ_MAXMSGSIZE, &frame_max, sizeof(frame_max));
+    socket->set(ZMQ_TCP_KEEPALIVE, 1);
+    socket->set(ZMQ_TCP_KEEPALIVE_IDLE, kKeepaliveIdleS);
+    return socket;
+  }
+  static std::unexpected<Error> not_opened() {
+    return fail(ErrorCode::kIo, std::string("cannot open a socket: ") + zmq_strerror(zmq_errno()) +
+                                    "; raise the limit of open files (ulimit -n), or close what holds them");
+  }
+  ~Socket() { close(); }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+
+  void set(int option, int value) {
+    MILLRACE_CHECK(zmq_setsockopt(handle_, option, &value, sizeof(value)) == 0, option, value);
+  }
+  void* handle() const { return handle_; }
+  void close() {
+    if (handle_ != nullptr) zmq_close(handle_);
+    handle_ = nullptr;
+  }
+
+  SendResult send_one(OutgoingFrame& frame, int flags) {
+    for (;;) {
+      if (zmq_msg_send(&frame.message, handle_, flags | ZMQ_DONTWAIT) >= 0) return SendResult::kSent;
+      const int error = zmq_errno();
+      if (error == EINTR) continue;
+      if (error == EAGAIN) return SendResult::kWouldBlock;
+      return error == EHOSTUNREACH ? SendResult::kUnknownPeer : SendResult::kFailed;
+    }
+  }
+
+  // Either all frames are queued or none: ZeroMQ decides at the first one, the rest of a multipart message follows. All are made
+  // before the first one goes: one that could not be made would leave half a message, and the next one would be its end.
+  SendResult send_all(const PeerId* to, const SharedBytes& envelope, const SharedBytes& payload) {
+    if (handle_ == nullptr) return SendResult::kFailed;
+    OutgoingFrame identity;
+    OutgoingFrame first;
+    OutgoingFrame second;
+    if (to != nullptr && !identity.copy(bytes_of(to->bytes))) return SendResult::kFailed;
+    if (!first.fill(envelope) || !second.fill(payload)) return SendResult::kFailed;
+    if (to != nullptr) {
+      if (const auto result = send_one(identity, ZMQ_SNDMORE); result != SendResult::kSent) return result;
+    }
+    if (const auto result = send_one(first, ZMQ_SNDMORE); result != SendResult::kSent) return result;
+    return send_one(second, 0);
+  }
+
+  // Reads one whole multipart message; frames beyond kFramesMax (after the routing identity) are read and dropped.
+  // Throws std::bad_alloc with that message read and dropped: its rest must not be taken for the next one.
+  std::optional<ReceivedFrames> receive_all(bool routed, bool& too_many) {
+    RestOfMessage rest(handle_);
+    auto received = receive_frames(routed, too_many);
+    rest.disarm();
+    return received;
+  }
+
+  std::optional<ReceivedFrames> receive_frames(bool routed, bool& too_many) {
+    too_many = false;
+    ReceivedFrames received;
+    bool first = true;
+    for (;;) {
+      auto frame = std::make_shared<HeldFrame>();
+      if (zmq_msg_recv(&frame->message, handle_, ZMQ_DONTWAIT) < 0) {
+        if (zmq_errno() == EINTR) continue;
+        return std::nullopt;  // between messages only: a multipart message arrives as a whole
+      }
+      const bool more = zmq_msg_more(&frame->message) != 0;
+      received.bytes += zmq_msg_size(&frame->message);
+      if (first && routed) {
+        received.peer.bytes.assign(static_cast<const char*>(zmq_msg_data(&frame->message)),
+                                   zmq_msg_size(&frame->message));
+      } else if (received.frames.size() < kFramesMax) {
+        received.frames.push_back(as_shared(std::move(frame)));
+      } else {
+        too_many = true;
+      }
+      first = false;
+      if (!more) return received;
+    }
+  }
+
+  // The kind of a monitor's next event, 0 where it has none. Takes no memory: an event that was read and lost would be a
+  // broken connection that nobody makes again.
+  std::optional<uint16_t> receive_event() {
+    const RestOfMessage rest(handle_);  // the address
+    HeldFrame frame;
+    while (zmq_msg_recv(&frame.message, handle_, ZMQ_DONTWAIT) < 0) {
+      if (zmq_errno() != EINTR) return std::nullopt;
+    }
+    uint16_t kind = 0;
+    if (zmq_msg_size(&frame.message) >= sizeof(kind)) std::memcpy(&kind, zmq_msg_data(&frame.message), sizeof(kind));
+    return kind;
+  }
+
+  std::optional<Received> receive_message(bool routed, const FrameLimits& limits) {
+    bool too_many = false;
+    auto frames = receive_all(routed, too_many);
+    if (!frames) return std::nullopt;
+    Received received{std::move(frames->peer), fail(ErrorCode::kMalformed, "not two frames: envelope and payload"),
+                      frames->bytes};
+    if (!too_many && frames->frames.size() == kFramesMax) {
+      received.message = decode_message(frames->frames[0].bytes, std::move(frames->frames[1]), limits);
+    }
+    return received;
+  }
+
+ private:
+  Socket() = default;
+  void* handle_ = nullptr;
+};
+
+namespace {
+
+Status listen_at(Socket& socket, const std::string& address) {
+  if (zmq_bind(socket.handle(), address.c_str()) == 0) return {};
+  const int error = zmq_errno();
+  if (error == EADDRINUSE) {
+    return fail(ErrorCode::kConflict,
+                address + " is in use: stop what listens there, or choose another port (port 0 takes a free one)");
+  }
+  const bool elsewhere = error == EADDRNOTAVAIL || error == ENODEV || error == EAFNOSUPPORT;
+  return fail(elsewhere ? ErrorCode::kUnavailable : ErrorCode::kIo,
+              "cannot listen on " + address + ": " + zmq_strerror(error) +
+                  "; give an address of this machine as tcp://HOST:PORT");
+}
+
+std::string listening_at(Socket& socket) {
+  std::array<char, 256> bound{};
+  size_t length = bound.size();
+  MILLRACE_CHECK(zmq_getsockopt(socket.handle(), ZMQ_LAST_ENDPOINT, bound.data(), &length) == 0);
+  return bound.data();
+}
+
+std::string bindable(std::string address) {
+  if (address.ends_with(":0")) address.replace(address.size() - 1, 1, "*");
+  return address;
+}
+
+}  // namespace
+
+/// Listens on each address of a name, all by one port.
+Status Listener::bind_host(const HostPort& wanted, const HostResolver& resolver) {
+  const auto addresses = resolver(wanted.host);
+  if (!addresses) {
+    return fail(ErrorCode::kIo,
+                "cannot listen on " + tcp_address(wanted.host, wanted.port) + ": " + addresses.error().message);
+  }
+  for (int tries = 1;; ++tries) {
+    std::vector<std::string> bound;
+    Status last;
+    uint16_t port = wanted.port;
+    for (const HostAddress& address : *addresses) {
+      last = listen_at(*socket_, bindable(tcp_address(address.text, port)));
+      if (!last && last.error().code == ErrorCode::kUnavailable) continue;
+      if (!last) break;
+      bound.push_back(listening_at(*socket_));
+      port = split_tcp_address(bound.back()).value_or(wanted).port;
+    }
+    const bool elsewhere_only = last || last.error().code == ErrorCode::kUnavailable;
+    if (elsewhere_only && !bound.empty()) {
+      address_ = bound.size() == 1 ? plain_ipv4(bound.front()) : tcp_address(wanted.host, port);
+      return {};
+    }
+    const bool another = wanted.port == 0 && tries < kFreePortTries && last.error().code == ErrorCode::kConflict;
+    if (!another) return fail(ErrorCode::kIo, last.error().message);
+    for (const std::string& one : bound) zmq_unbind(socket_->handle(), one.c_str());
+  }
+}
+
+Result<std::unique_ptr<Listener>> Listener::bind(TransportContext& context, const std::string& address) {
+  std::unique_ptr<Listener> listener(new Listener);
+  listener->limits_ = context.options().limits;
+  auto socket = Socket::open(context, ZMQ_ROUTER);
+  if (!socket) return std::unexpected(socket.error());
+  listener->socket_ = std::move(*socket);
+  listener->socket_->set(ZMQ_ROUTER_MANDATORY, 1);
+  listener->socket_->set(ZMQ_BACKLOG, kBacklog);
+  const std::optional<HostPort> host = split_tcp_address(address);
+  if (host && host->host != "*" && !is_numeric_host(host->host)) {
+    if (const Status bound = listener->bind_host(*host, context.options().resolver); !bound)
+      return std::unexpected(bound.error());
+    return listener;
+  }
+  if (const Status bound = listen_at(*listener->socket_, bindable(address)); !bound)
+    return fail(ErrorCode::kIo, bound.error().message);
+  listener->address_ = plain_ipv4(listening_at(*listener->socket_));
+  return listener;
+}
+
+Listener::~Listener() = default;
+
+SendResult Listener::send(const PeerId& to, const Message& message) {
+  return send_frames(to, SharedBytes::from(encode_envelope(message)), message.payload);
+}
+
+SendResult Listener::send_frames(const PeerId& to, const SharedBytes& envelope, const SharedBytes& payload) {
+  return socket_->send_all(&to, envelope, payload);
+}
+
+std::optional<Received> Listener::receive() { return socket_->receive_message(true, limits_); }
+
+std::optional<ReceivedFrames> Listener::receive_frames() {
+  bool too_many = false;
+  return socket_->receive_all(true, too_many);
+}
+
+Result<std::unique_ptr<Connection>> Connection::connect(TransportContext& context, const std::string& address) {
+  std::unique_ptr<Connection> connection(new Connection);
+  connection->context_ = &context;
+  connection->address_ = address;
+  connection->limits_ = context.options().limits;
+  connection->name_ = split_tcp_address(address);
+  if (connection->name_ && is_numeric_host(connection->name_->host)) connection->name_.reset();
+  if (auto status = connection->reconnect(); !status) return std::unexpected(status.error());
+  return connection;
+}
+
+Connection::~Connection() {
+  // The monitor's sender is closed with the socket; close it first so that the pair has a living end while it stops.
+  if (socket_) zmq_socket_monitor(socket_->handle(), nullptr, 0);
+}
+
+Status Connection::reconnect() {
+  if (const Status opened = open_sockets(); !opened) return opened;
+  state_ = ConnectionState::kConnecting;
+  accepted_ = false;
+  trouble_.clear();
+  unsent_.clear();
+  if (!name_) return connect_to(address_);
+  if (!lookup_) connect_to_host();  // else its answer connects the new socket
+  return {};
+}
+
+/// All that takes memory or descriptors first: without them the connection stays as it was.
+Status Connection::open_sockets() {
+  const std::string events = monitor_address();
+  auto socket = Socket::open(*context_, ZMQ_DEALER);
+  if (!socket) return std::unexpected(socket.error());
+  auto monitor = Socket::open(*context_, ZMQ_PAIR);
+  if (!monitor) return std::unexpected(monitor.error());
+  (*socket)->set(ZMQ_RECONNECT_IVL, -1);
+  constexpr int kWatched = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
+                           ZMQ_EVENT_CLOSED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                           ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+  if (zmq_socket_monitor((*socket)->handle(), events.c_str(), kWatched) != 0) return Socket::not_opened();
+  MILLRACE_CHECK(zmq_connect((*monitor)->handle(), events.c_str()) == 0, zmq_strerror(zmq_errno()));
+  if (socket_) {
+    zmq_socket_monitor(socket_->handle(), nullptr, 0);
+    socket_->set(ZMQ_LINGER, 0);
+  }
+  monitor_ = std::move(*monitor);
+  socket_ = std::move(*socket);
+  return {};
+}
+
+Status Connection::connect_to(const std::string& address) {
+  if (zmq_connect(socket_->handle(), address.c_str()) == 0) return {};
+  return fail(ErrorCode::kInvalidArgument, "cannot connect to '" + address + "': " + zmq_strerror(zmq_errno()) +
+                                               "; give shard addresses as tcp://HOST:PORT");
+}
+
+/// Connects to the next address of the name, or begins to look it up.
+void Connection::connect_to_host() {
+  state_ = ConnectionState::kDisconnected;  // also where memory ends on the way: then the owner tries again
+  const std::optional<std::string> next = turns_.next();
+  if (!next) {
+    auto lookup = HostLookup::start(context_->options().resolver, name_->host);
+    if (!lookup) return give_up(lookup.error());
+    lookup_ = std::move(*lookup);
+    state_ = ConnectionState::kConnecting;
+    return;
+  }
+  if (turns_.count() > 1) {
+    socket_->set(ZMQ_CONNECT_TIMEOUT, kOneAddressConnectMs);
+    socket_->set(ZMQ_HANDSHAKE_IVL, kOneAddressHandshakeMs);
+  }
+  if (const Status connected = connect_to(*next); !connected) return give_up(connected.error());
+  for (const Unsent& one : unsent_) socket_->send_all(nullptr, one.envelope, one.payload);
+  unsent_.clear();
+  state_ = ConnectionState::kConnecting;
+}
+
+void Connection::take_lookup() {
+  if (!lookup_) return;
+  const auto found = lookup_->take();
+  if (!found) return;
+  lookup_.reset();
+  state_ = ConnectionState::kDisconnected;
+  if (!*found) return give_up(found->error());
+  std::vector<std::string> addresses;
+  for (const HostAddress& one : **found) addresses.push_back(tcp_address(one.text, name_->port));
+  turns_.take(std::move(addresses));
+  connect_to_host();
+}
+
+void Connection::give_up(const Error& error) {
+  trouble_ = error.message;
+  unsent_.clear();
+}
+
+ConnectionState Connection::state() {
+  take_lookup();
+  while (const std::optional<uint16_t> event = monitor_->receive_event()) {
+    if (*event == 0) continue;
+    if (*event == ZMQ_EVENT_CONNECTED) {
+      accepted_ = true;
+      continue;
+    }
+    state_ = *event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED ? ConnectionState::kConnected : ConnectionState::kDisconnected;
+    if (state_ == ConnectionState::kConnected) turns_.worked();
+  }
+  return state_;
+}
+
+SendResult Connection::send(const Message& message) {
+  return send_frames(SharedBytes::from(encode_envelope(message)), message.payload);
+}
+
+SendResult Connection::send_frames(const SharedBytes& envelope, const SharedBytes& payload) {
+  return lookup_ ? keep_unsent(envelope, payload) : socket_->send_all(nullptr, envelope, payload);
+}
+
+SendResult Connection::keep_unsent(const SharedBytes& envelope, const SharedBytes& payload) {
+  if (unsent_.size() >= context_->options().queue_messages_max) return SendResult::kWouldBlock;
+  // Bytes without an owner are the caller's: it takes them back when this returns.
+  const auto owned = [](const SharedBytes& bytes) {
+    return bytes.owner ? bytes : SharedBytes::from(ByteBuffer(bytes.bytes.begin(), bytes.bytes.end()));
+  };
+  unsent_.push_back({owned(envelope), owned(payload)});
+  return SendResult::kSent;
+}
+
+std::optional<Received> Connection::receive() { return socket_->receive_message(false, limits_); }
+
+std::optional<ReceivedFrames> Connection::receive_frames() {
+  bool too_many = false;
+  return socket_->receive_all(false, too_many);
+}
+
+Waker::Waker() : descriptor_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) { MILLRACE_CHECK(descriptor_ >= 0, errno); }
+Waker::~Waker() { ::close(descriptor_); }
+
+void Waker::wake() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(descriptor_, &one, sizeof(one));
+}
+
+void Waker::clear() {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t got = ::read(descriptor_, &count, sizeof(count));
+}
+
+bool Poller::wait(int timeout_ms) {
+  std::vector<zmq_pollitem_t> items;
+  items.reserve(listeners_.size() + 3 * connections_.size() + descriptors_.size() + wakers_.size());
+  for (auto* listener : listeners_) items.push_back({listener->socket().handle(), 0, ZMQ_POLLIN, 0});
+  for (auto* connection : connections_) {
+    items.push_back({connection->socket().handle(), 0, ZMQ_POLLIN, 0});
+    items.push_back({connection->monitor().handle(), 0, ZMQ_POLLIN, 0});
+  }
+  for (const int descriptor : descriptors_) items.push_back({nullptr, descriptor, ZMQ_POLLIN, 0});
+  for (const auto* connection : connections_) {
+    if (const int lookup = connection->lookup_descriptor(); lookup >= 0)
+      items.push_back({nullptr, lookup, ZMQ_POLLIN, 0});
+  }
+  for (auto* waker : wakers_) items.push_back({nullptr, waker->descriptor(), ZMQ_POLLIN, 0});
+  const int ready = zmq_poll(items.data(), static_cast<int>(items.size()), timeout_ms);
+  // Connection events are taken in at once: left unread they would end every later wait too. So are answers of lookups.
+  for (size_t at = 0; at < connections_.size(); ++at) {
+    const bool looks_up = connections_[at]->lookup_descriptor() >= 0;
+    if (looks_up || items[listeners_.size() + 2 * at + 1].revents != 0) connections_[at]->state();
+  }
+  const size_t first_waker = items.size() - wakers_.size();
+  for (size_t at = 0; at < wakers_.size(); ++at) {
+    if (items[first_waker + at].revents != 0) wakers_[at]->clear();
+  }
+  return ready > 0;
+}
+
+bool Poller::wait_for_descriptors(int timeout_ms) {
+  std::vector<pollfd> items;
+  items.reserve(descriptors_.size() + wakers_.size());
+  for (const int descriptor : descriptors_) items.push_back({descriptor, POLLIN, 0});
+  for (auto* waker : wakers_) items.push_back({waker->descriptor(), POLLIN, 0});
+  const int ready = ::poll(items.data(), items.size(), timeout_ms);
+  for (size_t at = 0; at < wakers_.size(); ++at) {
+    if (items[descriptors_.size() + at].revents != 0) wakers_[at]->clear();
+  }
+  return ready > 0;
+}
+
+}  // namespace millrace::protocol

@@ -1,0 +1,214 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/result.h"
+#include "protocol/address/host_lookup.h"
+#include "protocol/address/tcp_address.h"
+#include "protocol/messages/frame.h"
+#include "protocol/messages/messages.h"
+#include "protocol/messages/peer_id.h"
+
+/// Messages over ZeroMQ: a Listener (ROUTER) that others connect to, Connections (DEALER) to others, and a Poller that waits for
+/// both. One message is two ZeroMQ frames: the envelope, and the payload (empty where there is none). See
+/// wire/transport.md.
+namespace millrace::protocol {
+
+struct TransportOptions {
+  FrameLimits limits;
+  uint32_t io_threads = 1;
+  uint32_t queue_messages_max = 16'384;  ///< waiting to be sent to one peer; over that a send says kWouldBlock
+  uint32_t linger_ms = 1'000;            ///< what is queued may still go out for so long when a socket is closed
+  HostResolver resolver = look_up_host;  ///< names of hosts to addresses, on threads of its own
+  /// Reserved for CURVE keys; empty in this version.
+  std::string security;
+};
+
+/// Owns the sockets' I/O threads. Made in main, outlives every Listener and Connection.
+class TransportContext {
+ public:
+  explicit TransportContext(TransportOptions options = {});
+  ~TransportContext();
+  TransportContext(const TransportContext&) = delete;
+  TransportContext& operator=(const TransportContext&) = delete;
+
+  const TransportOptions& options() const;
+  void* handle() const;  ///< for this folder's own files
+  /// Whether the system lets ZeroMQ start its threads. Errors  unsupported: a filter of system calls, named.
+  const Status& threads_can_start();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+enum class SendResult : uint8_t {
+  kSent = 1,         ///< queued; the payload's owner is kept until it has left
+  kWouldBlock = 2,   ///< the peer's queue is full: nothing was queued
+  kUnknownPeer = 3,  ///< no such connection any more
+  kFailed = 4,       ///< the socket is closed, or there is no memory for the message
+};
+
+/// A message off the wire, or why it is none. Its payload is the received frame itself, not a copy.
+struct Received {
+  PeerId peer;  ///< empty for a Connection
+  Result<Message> message;
+  uint64_t bytes = 0;  ///< of all frames
+};
+
+/// Frames as they are, for measurements of the bare transport.
+struct ReceivedFrames {
+  PeerId peer;
+  std::vector<SharedBytes> frames;
+  uint64_t bytes = 0;
+};
+
+class Socket;
+
+/// Accepts connections. Threads: one at a time.
+class Listener {
+ public:
+  /// Listens on every address of the host that is this machine's.
+  ///
+  /// address  "tcp://host:port"; port 0 takes a free one. An interface's name is not taken: give its address.
+  /// Cost     where the host is a name: the system's resolver, which may take seconds.
+  /// Errors   io: the port is in use, the name is not known, or none of its addresses is this machine's; the sentence says
+  ///          what to do.
+  static Result<std::unique_ptr<Listener>> bind(TransportContext& context, const std::string& address);
+  ~Listener();
+
+  /// The address bound, with the actual port: by number; by name where the name has several addresses here.
+  const std::string& address() const { return address_; }
+
+  SendResult send(const PeerId& to, const Message& message);
+  /// For one message to many: the envelope is encoded by the caller once for each, the payload shared.
+  SendResult send_frames(const PeerId& to, const SharedBytes& envelope, const SharedBytes& payload);
+
+  /// The next message, without waiting.
+  std::optional<Received> receive();
+  std::optional<ReceivedFrames> receive_frames();
+
+  Socket& socket() { return *socket_; }
+
+ private:
+  Listener() = default;
+  Status bind_host(const HostPort& wanted, const HostResolver& resolver);
+  std::unique_ptr<Socket> socket_;
+  std::string address_;
+  FrameLimits limits_;
+};
+
+enum class ConnectionState : uint8_t { kConnecting = 1, kConnected = 2, kDisconnected = 3 };
+
+/// One connection to a Listener. It never reconnects by itself: what was queued for an old connection must not reach a new one
+/// before the Hello; the owner calls reconnect() when its backoff says so. Threads: one at a time.
+///
+/// Where the host is a name, each attempt goes to one address of it: the first attempt looks the name up, each reconnect()
+/// takes the next address, and the one after the last looks the name up again. The address that worked last is tried first.
+class Connection {
+ public:
+  /// Starts connecting; returns at once. Errors  invalid_argument: not an address. io: no descriptor for a socket.
+  static Result<std::unique_ptr<Connection>> connect(TransportContext& context, const std::string& address);
+  ~Connection();
+
+  const std::string& address() const { return address_; }
+
+  /// Reads pending connection events; takes memory only where a lookup has ended. kDisconnected stays until reconnect().
+  ConnectionState state();
+  /// One sentence: why the name's lookup led to no connection. Empty: it did, or there was none.
+  const std::string& trouble() const { return trouble_; }
+  /// Readable once the lookup that is under way has an answer for state() to take; -1: none is under way.
+  int lookup_descriptor() const { return lookup_ ? lookup_->descriptor() : -1; }
+
+  /// Since the last (re)connect: somebody took the connection, though perhaps nobody who speaks the protocol. As of the last
+  /// state().
+  bool accepted() const { return accepted_; }
+
+  /// Drops the old connection with everything queued on it and starts a new one. Errors as connect(); without memory or
+  /// descriptors the old one stays.
+  Status reconnect();
+
+  SendResult send(const Message& message);
+  SendResult send_frames(const SharedBytes& envelope, const SharedBytes& payload);
+  std::optional<Received> receive();
+  std::optional<ReceivedFrames> receive_frames();
+
+  Socket& socket() { return *socket_; }
+  Socket& monitor() { return *monitor_; }
+
+ private:
+  /// A message that waits for the name's address.
+  struct Unsent {
+    SharedBytes envelope;
+    SharedBytes payload;
+  };
+
+  Connection() = default;
+  Status open_sockets();
+  Status connect_to(const std::string& address);
+  void connect_to_host();
+  void take_lookup();
+  void give_up(const Error& error);
+  SendResult keep_unsent(const SharedBytes& envelope, const SharedBytes& payload);
+
+  TransportContext* context_ = nullptr;
+  std::unique_ptr<Socket> socket_;
+  std::unique_ptr<Socket> monitor_;
+  std::string address_;
+  std::optional<HostPort> name_;  ///< of the address; nothing where that is a number
+  AddressTurns turns_;
+  std::unique_ptr<HostLookup> lookup_;
+  std::deque<Unsent> unsent_;  ///< while lookup_ is there
+  std::string trouble_;
+  FrameLimits limits_;
+  ConnectionState state_ = ConnectionState::kConnecting;
+  bool accepted_ = false;
+};
+
+/// Wakes a Poller from another thread. wake() is safe from any thread and from signal handlers.
+class Waker {
+ public:
+  Waker();
+  ~Waker();
+  Waker(const Waker&) = delete;
+  Waker& operator=(const Waker&) = delete;
+  void wake();
+  void clear();
+  int descriptor() const { return descriptor_; }
+
+ private:
+  int descriptor_ = -1;
+};
+
+/// Waits until something can be received. Connections are watched for connection events too.
+class Poller {
+ public:
+  /// What is added must outlive the poller or be removed; a Connection may be reconnected in between.
+  void add(Listener& listener) { listeners_.push_back(&listener); }
+  void add(Connection& connection) { connections_.push_back(&connection); }
+  void add(Waker& waker) { wakers_.push_back(&waker); }
+  /// A socket of the system's: datagrams beside the messages. It is closed by who opened it, after it was removed.
+  void add_descriptor(int descriptor) { descriptors_.push_back(descriptor); }
+  void remove_descriptor(int descriptor) { std::erase(descriptors_, descriptor); }
+  void remove(Connection& connection) { std::erase(connections_, &connection); }
+
+  /// Waits for at most timeout_ms (-1: no limit). True: something is ready. A waker that fired is cleared.
+  bool wait(int timeout_ms);
+  /// Waits for descriptors and wakers alone: ZeroMQ takes several microseconds to say that it has nothing. True: something is
+  /// ready. A waker that fired is cleared.
+  bool wait_for_descriptors(int timeout_ms);
+
+ private:
+  std::vector<Listener*> listeners_;
+  std::vector<Connection*> connections_;
+  std::vector<Waker*> wakers_;
+  std::vector<int> descriptors_;
+};
+
+}  // namespace millrace::protocol
