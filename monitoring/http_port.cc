@@ -70,7 +70,7 @@ HttpAnswer busy_answer(const HttpHandlers& /*handlers*/, const HttpRequest& /*re
   return {.status = kUnavailable, .type = kPlain, .body = "too many requests wait; ask again later\n"};
 }
 
-/// Not accept4(): a server keeps its last descriptors for this port by a limit on that (server/accept_limit.h).
+/// Not accept4(): a server keeps its last descriptors for this port by a limit on that (server/process/accept_limit.h).
 Descriptor accept_one(const Descriptor& listener) {
   Descriptor socket(::accept(listener.number(), nullptr, nullptr));
   if (!socket) return socket;

@@ -11,7 +11,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/random.h"
-#include "switch_agg/aggregator.h"
+#include "switch_agg/aggregator/aggregator.h"
 #include "tests/switch_agg/made_up_worker.h"
 
 namespace millrace::testing {

@@ -4,7 +4,7 @@
 #
 #   tests/bench/switch_veth.sh [PROGRAM] [--seconds S] [--rounds N]     PROGRAM: default build/dev/bin/millrace-switch
 #
-# Two network namespaces hold an end of the pair each; nothing of the machine's own network changes. In one, `millrace-switch load`
+# Two network namespaces hold an end of the pair each; nothing of the machine's own network changes. In one, `millrace-switch-bench load`
 # keeps 32 slots busy for four workers; in the other, either the switch sums, or testpmd (--forward-mode=5tswap) turns packets
 # round. All workers send the same indices, so that as many packets of the same length come back in both cases; the switch adds such
 # contributions in place. Beside it, in the same rounds (apart_*), each worker sends indices of its own, so that with these windows
@@ -64,7 +64,7 @@ make_lab() {
 
 # load [OPTION…]: one measurement; prints its JSON.
 load() {
-  ip netns exec "$NEAR" taskset -c "$LOAD_CORE" "$program" load --to 10.78.0.1:7700 --from 10.78.0.2:0 --slots "$SLOTS" --window-indices "$WINDOW" \
+  ip netns exec "$NEAR" taskset -c "$LOAD_CORE" "$program-bench" load --to 10.78.0.1:7700 --from 10.78.0.2:0 --slots "$SLOTS" --window-indices "$WINDOW" \
     --seconds "$seconds" "$@"
 }
 

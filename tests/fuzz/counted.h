@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "switch_agg/aggregator_counters.h"
+#include "switch_agg/aggregator/aggregator_counters.h"
 
 namespace millrace::testing {
 

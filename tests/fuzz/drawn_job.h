@@ -6,7 +6,7 @@
 
 #include "kernels/optimize/optimize.h"
 #include "protocol/job/job_spec.h"
-#include "server/store.h"
+#include "server/store/job_store.h"
 #include "tests/fuzz/byte_source.h"
 
 /// Kinds of jobs for the fuzzer of a shard's core.

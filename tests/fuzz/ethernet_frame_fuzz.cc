@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
-#include "switch_agg/ethernet_frames.h"
+#include "switch_agg/packet_io/dpdk/ethernet_frames.h"
 
 namespace {
 

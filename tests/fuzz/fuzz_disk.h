@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "kernels/base/check.h"
-#include "server/actions.h"
-#include "server/store_file.h"
+#include "server/base/actions.h"
+#include "server/store/save_format.h"
 
 namespace millrace::testing {
 

@@ -15,7 +15,7 @@
 #include "protocol/job/layout.h"
 #include "protocol/messages/frame.h"
 #include "protocol/messages/log_branch.h"
-#include "server/shard_core.h"
+#include "server/shard/shard_core.h"
 #include "tests/fuzz/acks_said.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/drawn_job.h"

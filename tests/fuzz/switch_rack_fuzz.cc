@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
-#include "switch_agg/aggregator.h"
+#include "switch_agg/aggregator/aggregator.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/counted.h"
 #include "tests/fuzz/drawn_window.h"

@@ -16,7 +16,8 @@ COMMANDS = {
     "millrace": ["train", "eval", "data debian", "data synthetic", "bench select", "bench codec", "bench reduce", "bench worker",
                  "bench converge", "bench crowd", "bench recover", "bench serve", "status", "serve", "demo", "advise"],
     "millrace-server": [""],
-    "millrace-switch": ["run", "bench", "load"],
+    "millrace-switch": ["run"],
+    "millrace-switch-bench": ["traffic", "load"],
     "millrace-peer": ["bench", "simulate", "train"],
 }
 MANUALS = ["README.md", "worker/README.md", "worker/peer/README.md", "server/README.md", "switch_agg/README.md", "switch_agg/IO.md",
@@ -26,7 +27,7 @@ OTHERS = {"--preset", "--build", "--install", "--component", "--prefix", "--over
           # DPDK's own
           "--no-huge", "--iova-mode"}
 # The sources whose sentences deploy/OPERATING.md explains.
-SAYING = [path for folder in ("worker/cli/status", "server", "switch_agg") for path in (SOURCE / folder).glob("*.cc")]
+SAYING = [path for folder in ("worker/cli/status", "server", "switch_agg") for path in (SOURCE / folder).rglob("*.cc")]
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
 
 

@@ -14,7 +14,7 @@ import struct
 import time
 from pathlib import Path
 
-from switch_lab import FAR, JOBS, NEAR, PROGRAM, SLOTS, TIMEOUT_S, OnDevice, command, inside, main
+from switch_lab import BENCH, FAR, JOBS, NEAR, PROGRAM, SLOTS, TIMEOUT_S, OnDevice, command, inside, main
 
 AF_XDP = 44
 PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
@@ -47,7 +47,7 @@ class Devices(OnDevice):
         return switch, json.loads(switch.stdout.readline())
 
     def load(self, address, job, *flags, window=40960):
-        return self.start(*inside(NEAR, PROGRAM, "load", "--to", address, "--job", job, "--from", "10.78.0.2:0", "--slots", SLOTS, "--window-indices",
+        return self.start(*inside(NEAR, BENCH, "load", "--to", address, "--job", job, "--from", "10.78.0.2:0", "--slots", SLOTS, "--window-indices",
                                   window, "--seconds", 2, *flags))
 
     def serve(self, device, *flags, load=(), window=40960, jobs=JOBS[:1], look=lambda pid: None):

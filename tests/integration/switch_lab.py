@@ -13,6 +13,7 @@ import unittest
 from pathlib import Path
 
 PROGRAM = str(Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").resolve() / "millrace-switch")
+BENCH = PROGRAM + "-bench"
 TIMEOUT_S = 60
 NEAR, FAR = f"mswd{os.getpid()}-near", f"mswd{os.getpid()}-far"
 WINDOW, SLOTS = 40960, 32

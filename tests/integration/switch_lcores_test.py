@@ -7,7 +7,7 @@ Takes the folder of the programs. Exits 77 (skipped, for ctest) where there are 
 import json
 import time
 
-from switch_lab import FAR, JOBS, NEAR, PROGRAM, SLOTS, TIMEOUT_S, WINDOW, OnDevice, inside, main
+from switch_lab import BENCH, FAR, JOBS, NEAR, PROGRAM, SLOTS, TIMEOUT_S, WINDOW, OnDevice, inside, main
 
 
 class TwoLcores(OnDevice):
@@ -23,7 +23,7 @@ class TwoLcores(OnDevice):
         line = json.loads(switch.stdout.readline())
         self.assertEqual(line["event"], "listening", line)
         self.assertEqual(line["addresses"], ["10.78.0.1:7700"])
-        loads = [self.start(*inside(NEAR, PROGRAM, "load", "--to", line["addresses"][0], "--job", number, "--from", "10.78.0.2:0", "--slots", SLOTS,
+        loads = [self.start(*inside(NEAR, BENCH, "load", "--to", line["addresses"][0], "--job", number, "--from", "10.78.0.2:0", "--slots", SLOTS,
                                     "--window-indices", WINDOW, "--seconds", 2)) for number in JOBS]
         for load in loads:
             out, err = load.communicate(timeout=TIMEOUT_S)

@@ -24,8 +24,11 @@ HEADER_AND_MAC_BYTES = 80
 JOB = {"name": "resnet", "job": 7, "key_file": "resnet.key", "role": "reduce", "workers": 4, "window_indices": 16384, "slots": 16}
 
 
-def run(*arguments):
-    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+BENCH = PROGRAM + "-bench"
+
+
+def run(*arguments, program=PROGRAM):
+    return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
 
 class Switch(unittest.TestCase):
@@ -137,7 +140,7 @@ class Switch(unittest.TestCase):
         self.write_jobs([JOB | {"name": "load", "key_file": "load.key", "window_indices": 6400, "slots": 8}, JOB | {"job": 8}])
         _, line = self.start()
         address = line["addresses"][0]
-        load = run("load", "--to", address, "--workers", 4, "--slots", 8, "--window-indices", 6400, "--seconds", 0.5)
+        load = run("load", "--to", address, "--workers", 4, "--slots", 8, "--window-indices", 6400, "--seconds", 0.5, program=BENCH)
         self.assertEqual(load.returncode, 0, load.stderr)
         load = json.loads(load.stdout)
         # What is of no job comes last: when it is counted, all before it is.
@@ -178,7 +181,7 @@ class Switch(unittest.TestCase):
         process, line = self.start("--lcores", "2")
         self.assertEqual(len(line["addresses"]), 1)
         for number in (6, 7):
-            load = subprocess.run([PROGRAM, "load", "--to", line["addresses"][0], "--job", str(number), "--slots", "8", "--window-indices", "6400",
+            load = subprocess.run([BENCH, "load", "--to", line["addresses"][0], "--job", str(number), "--slots", "8", "--window-indices", "6400",
                                    "--seconds", "0.3"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
             self.assertEqual(load.returncode, 0, load.stderr)
             self.assertGreater(json.loads(load.stdout)["turns"], 8)
@@ -240,7 +243,7 @@ class Switch(unittest.TestCase):
         self.assertEqual(line["code"], "io")
 
     def test_BenchChecksItsSums(self):
-        ended = run("bench", "--pmd", "memory", "--packets", "1000", "--rounds", "2", "--slots", "8", "--window-indices", "6400", "--json")
+        ended = run("traffic", "--pmd", "memory", "--packets", "1000", "--rounds", "2", "--slots", "8", "--window-indices", "6400", "--json", program=BENCH)
         self.assertEqual(ended.returncode, 0, ended.stderr)
         report = json.loads(ended.stdout)
         self.assertEqual(report["turns_checked"], 2 * (1000 // 32) * 8)
@@ -248,7 +251,7 @@ class Switch(unittest.TestCase):
         self.assertGreater(report["read_gbit_s"], 0)
 
     def test_BenchOverDpdkChecksItsSums(self):
-        ended = run("bench", "--packets", "1000", "--rounds", "1", "--slots", "8", "--window-indices", "6400", "--json")
+        ended = run("traffic", "--packets", "1000", "--rounds", "1", "--slots", "8", "--window-indices", "6400", "--json", program=BENCH)
         if ended.returncode in (5, 6):
             self.skipTest(ended.stderr.strip().split("\n")[-1])
         self.assertEqual(ended.returncode, 0, ended.stderr)

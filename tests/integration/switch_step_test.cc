@@ -9,7 +9,7 @@
 
 #include "protocol/datagram/endpoint_text.h"
 #include "protocol/datagram/header.h"
-#include "switch_agg/aggregator.h"
+#include "switch_agg/aggregator/aggregator.h"
 #include "tests/support/switch_stepper.h"
 #include "worker/switch/udp_port.h"
 

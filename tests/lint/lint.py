@@ -56,8 +56,8 @@ ACROSS = {
     "monitoring": ("protocol/address/host_lookup.h",),
     # Shard 0 stands in for a switch by the switch's own slot machine and kernel port: workers speak to either alike, and a second
     # machine would be a second set of faults (server/DESIGN.md, "Path switch").
-    "server": ("switch_agg/aggregator.h", "switch_agg/aggregator_counters.h", "protocol/datagram/endpoint_text.h", "switch_agg/job_lanes.h",
-               "switch_agg/racks_file.h", "switch_agg/udp_port.h", "switch_agg/waiting_text.h"),
+    "server": ("switch_agg/aggregator/aggregator.h", "switch_agg/aggregator/aggregator_counters.h", "protocol/datagram/endpoint_text.h", "switch_agg/aggregator/split_by_lanes.h",
+               "server/process/racks_file.h", "switch_agg/packet_io/udp_port.h", "switch_agg/aggregator/waiting_text.h"),
 }
 
 # third-party header (pattern of the whole include) -> folders where it may be included.

@@ -70,7 +70,7 @@ class EachRule(unittest.TestCase):
 class Includes(unittest.TestCase):
     def test_EveryLayerOfTheTableIsKept(self):
         headers = ["kernels/base/result.h", "kernels/stream/stream.h", "protocol/messages/frame.h", "monitoring/metrics.h",
-                   "server/round.h", "worker/client.h", "switch_agg/slot.h"]
+                   "server/round.h", "worker/client.h", "switch_agg/slot/slot.h"]
         may = {"kernels": [0, 1], "protocol": [0, 1, 2], "monitoring": [0, 3], "server": [0, 1, 2, 3, 4],
                "worker": [0, 1, 2, 3, 5], "switch_agg": [0, 1, 2, 3, 6], "tests": [0, 1, 2, 3, 4, 5, 6]}
         for folder, allowed in may.items():
@@ -182,7 +182,7 @@ class LocalNames(unittest.TestCase):
 
 
 class Documents(unittest.TestCase):
-    PATHS = ("README.md", "server/README.md", "server/part_round.cc", "server/part_round.h", "worker/core/clip.h", "plot.svg")
+    PATHS = ("README.md", "server/README.md", "server/part/part_round.cc", "server/part/part_round.h", "worker/core/clip.h", "plot.svg")
     EXAMPLE = "#include <x>\n// README: begin\nint f();\n// README: end\nint main() {}\n"
 
     def faults(self, text, path="README.md", ratchet=None, sources=None, others=None):
@@ -211,10 +211,10 @@ class Documents(unittest.TestCase):
 
     def test_LinksAreRelativeToTheirPage(self):
         self.assertEqual(self.faults("[a](../README.md) [b](part_round.h)\n", "server/README.md", others={"README.md": ""}), [])
-        self.assertEqual(self.faults("[a](server/part_round.h)\n", "server/README.md"), [("dead-link", 1)])
+        self.assertEqual(self.faults("[a](server/part/part_round.h)\n", "server/README.md"), [("dead-link", 1)])
 
     def test_FilesThatAreNamedAreInTheTree(self):
-        for name in ("part_round.h", "server/part_round.cc", "core/clip", "server/", "part_round.{h,cc}", "part_*.cc", "part_NAME.cc",
+        for name in ("part_round.h", "server/part/part_round.cc", "core/clip", "server/", "part_round.{h,cc}", "part_*.cc", "part_NAME.cc",
                      "bytes/s", "jobs.json", "a.b()", ".h", "tcp://x:1", "/metrics", "--flag", "git mv a.cc b.cc"):
             with self.subTest(name):
                 self.assertEqual(self.faults(f"`{name}`\n"), [])
@@ -310,18 +310,18 @@ class Citations(unittest.TestCase):
 
 
 class Exceptions(unittest.TestCase):
-    FINDING = lint.Finding("server/main.cc", 3, "print", "x")
+    FINDING = lint.Finding("server/process/main.cc", 3, "print", "x")
 
     def test_AnAllowedFindingIsTakenOut(self):
         self.assertEqual(lint.take_out_allowed([self.FINDING], lint.read_allowed("print server/*.cc it is a program\n")), [])
 
     def test_AnUnusedLineIsAFinding(self):
-        kept = lint.take_out_allowed([], lint.read_allowed("print server/main.cc it is a program\n"))
+        kept = lint.take_out_allowed([], lint.read_allowed("print server/process/main.cc it is a program\n"))
         self.assertEqual([finding.rule for finding in kept], ["allowed"])
 
     def test_ALineWithoutAReasonIsRefused(self):
         with self.assertRaises(ValueError):
-            lint.read_allowed("print server/main.cc\n")
+            lint.read_allowed("print server/process/main.cc\n")
 
 
 class CommandLine(unittest.TestCase):

@@ -107,7 +107,7 @@ TEST(FormatVersions, NoConstantIsWithoutOne) {
       "protocol/messages/messages.h kProtocolVersion",
       "protocol/messages/messages.h kProtocolVersionMin",
       "protocol/table/sqlite_table.cc kSchemaVersion",
-      "server/store_file.cc kMagic",
+      "server/store/save_format.cc kMagic",
       "worker/cli/model_file.cc kMagic",
       "worker/cli/model_file.cc kVersion",
       "worker/cli/model_file.cc kVersionMin",

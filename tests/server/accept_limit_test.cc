@@ -1,4 +1,4 @@
-#include "server/accept_limit.h"
+#include "server/process/accept_limit.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -13,7 +13,7 @@
 #include "monitoring/http_sockets.h"
 #include "protocol/transport/transport.h"
 
-/// Connections that a process accepts only as long as it keeps descriptors for itself (server/accept4.cc).
+/// Connections that a process accepts only as long as it keeps descriptors for itself (server/process/accept4.cc).
 namespace millrace::server {
 namespace {
 

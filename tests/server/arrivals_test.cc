@@ -1,4 +1,4 @@
-#include "server/arrivals.h"
+#include "server/part/contribution_queue.h"
 
 #include <gtest/gtest.h>
 

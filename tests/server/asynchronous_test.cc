@@ -1,4 +1,4 @@
-#include "server/part_round.h"
+#include "server/part/part_round.h"
 #include "tests/server/returning_cluster.h"
 
 /// Mode asynchronous at a shard: each contribution is a step of the log by itself.

@@ -15,7 +15,7 @@
 #include "protocol/datagram/key.h"
 #include "protocol/job/layout.h"
 #include "protocol/job/switch_layout.h"
-#include "server/datagram_thread.h"
+#include "server/process/aggregator_thread.h"
 #include "tests/server/server_program.h"
 #include "tests/support/switch_stepper.h"
 #include "worker/switch/udp_port.h"

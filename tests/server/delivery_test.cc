@@ -1,4 +1,4 @@
-#include "server/delivery.h"
+#include "server/rounds/update_delivery.h"
 
 #include "protocol/messages/log_digest.h"
 #include "tests/server/returning_cluster.h"

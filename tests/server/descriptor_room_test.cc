@@ -1,4 +1,4 @@
-#include "server/descriptor_room.h"
+#include "server/process/descriptor_room.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 #include "protocol/messages/log_digest.h"
-#include "server/log_digests.h"
+#include "server/part/log_digests.h"
 #include "tests/server/scripted_cluster.h"
 
 /// What workers say to have applied, against what the shard decided.

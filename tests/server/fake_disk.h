@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "server/disk.h"
+#include "server/process/disk.h"
 
 namespace millrace::testing {
 

@@ -1,4 +1,4 @@
-#include "server/metrics_export.h"
+#include "server/process/metrics_export.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

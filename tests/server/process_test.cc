@@ -23,8 +23,8 @@
 #include "protocol/job/layout.h"
 #include "protocol/table/membership_table.h"
 #include "protocol/transport/transport.h"
-#include "server/process.h"
-#include "server/status_json.h"
+#include "server/process/process.h"
+#include "server/status/status_json.h"
 #include "tests/server/server_program.h"
 
 namespace millrace::server {

@@ -19,7 +19,7 @@
 #include "protocol/job/job_spec.h"
 #include "protocol/job/layout.h"
 #include "protocol/table/membership_table.h"
-#include "server/shard_core.h"
+#include "server/shard/shard_core.h"
 #include "tests/support/failing_table.h"
 #include "tests/support/memory_table.h"
 

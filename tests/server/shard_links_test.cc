@@ -1,4 +1,4 @@
-#include "server/shard_links.h"
+#include "server/process/shard_links.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "server/step_threshold.h"
+#include "server/aggregation/step_threshold.h"
 
 #include <gtest/gtest.h>
 

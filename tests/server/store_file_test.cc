@@ -1,4 +1,4 @@
-#include "server/store_file.h"
+#include "server/store/save_format.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -78,7 +78,7 @@ TEST(StoreFileTest, ItsBytesAreThoseOfItsVersion) {
   for (const StorePart& part : file.parts) now.add(encode_store_part(part.part, part.position, part.arrays, 0).bytes);
   now.add(encode_store_end(2, 0).bytes);
   millrace::testing::expect_format_version("store_file", store_file_magic().back() - uint64_t{'0'}, now,
-                                           "the last digit of kMagic in server/store_file.cc");
+                                           "the last digit of kMagic in server/store/save_format.cc");
 }
 
 TEST(StoreFileTest, EveryTruncationIsFound) {

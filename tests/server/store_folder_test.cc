@@ -1,4 +1,4 @@
-#include "server/store_folder.h"
+#include "server/process/save_folder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <fstream>
 #include <set>
 
-#include "server/store_thread.h"
+#include "server/process/store_thread.h"
 #include "tests/protocol/temporary_directory.h"
 #include "tests/server/fake_disk.h"
 

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "protocol/messages/log_digest.h"
-#include "server/store.h"
+#include "server/store/job_store.h"
 #include "tests/server/store_cluster.h"
 
 namespace millrace::server {

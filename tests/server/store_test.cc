@@ -1,4 +1,4 @@
-#include "server/store.h"
+#include "server/store/job_store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

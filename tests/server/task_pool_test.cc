@@ -1,4 +1,4 @@
-#include "server/task_pool.h"
+#include "server/process/task_pool.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

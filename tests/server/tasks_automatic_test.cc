@@ -3,7 +3,7 @@
 #include <string>
 
 #include "protocol/container/container.h"
-#include "server/tasks.h"
+#include "server/aggregation/tasks.h"
 
 /// Updates whose codecs are chosen while they are made: whatever is chosen, the same entries come out.
 namespace millrace::server {

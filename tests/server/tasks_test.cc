@@ -1,4 +1,4 @@
-#include "server/tasks.h"
+#include "server/aggregation/tasks.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "server/threshold.h"
+#include "server/aggregation/bucket_threshold.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "server/update_audit.h"
+#include "server/aggregation/update_audit.h"
 
 #include <gtest/gtest.h>
 

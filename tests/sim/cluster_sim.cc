@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "server/limits.h"
+#include "server/base/limits.h"
 #include "tests/sim/sim_shard.h"
 #include "tests/sim/sim_worker.h"
 

@@ -5,8 +5,8 @@
 
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
-#include "server/actions.h"
-#include "server/store_file.h"
+#include "server/base/actions.h"
+#include "server/store/save_format.h"
 
 namespace millrace::testing {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "server/shard_core.h"
+#include "server/shard/shard_core.h"
 #include "tests/sim/sim_disk.h"
 #include "tests/sim/sim_world.h"
 #include "tests/support/failing_table.h"

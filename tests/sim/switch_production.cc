@@ -2,9 +2,9 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "switch_agg/aggregator.h"
-#include "switch_agg/aggregator_counters.h"
-#include "switch_agg/job_lanes.h"
+#include "switch_agg/aggregator/aggregator.h"
+#include "switch_agg/aggregator/aggregator_counters.h"
+#include "switch_agg/aggregator/split_by_lanes.h"
 #include "tests/sim/switch_network.h"
 #include "tests/sim/switch_sim.h"
 

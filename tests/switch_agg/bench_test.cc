@@ -1,4 +1,4 @@
-#include "switch_agg/bench.h"
+#include "switch_agg/bench/aggregator_bench.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "protocol/datagram/extensions.h"
-#include "switch_agg/bench_traffic.h"
-#include "switch_agg/lane.h"
+#include "switch_agg/bench/traffic.h"
+#include "switch_agg/process/packet_loop.h"
 
 namespace millrace::switch_agg {
 namespace {

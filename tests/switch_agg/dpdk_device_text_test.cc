@@ -1,4 +1,4 @@
-#include "switch_agg/dpdk_device_text.h"
+#include "switch_agg/packet_io/dpdk/dpdk_device_text.h"
 
 #include <gtest/gtest.h>
 

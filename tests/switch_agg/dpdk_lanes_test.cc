@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "protocol/datagram/extensions.h"
-#include "switch_agg/bench_traffic.h"
-#include "switch_agg/dpdk_ports.h"
-#include "switch_agg/lane.h"
-#include "switch_agg/lane_of.h"
+#include "switch_agg/bench/traffic.h"
+#include "switch_agg/packet_io/dpdk/open_dpdk.h"
+#include "switch_agg/packet_io/lane_of_datagram.h"
+#include "switch_agg/process/packet_loop.h"
 
 namespace millrace::switch_agg {
 namespace {

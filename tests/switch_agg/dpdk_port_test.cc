@@ -10,7 +10,7 @@
 
 #include "protocol/datagram/endpoint_text.h"
 #include "protocol/datagram/header.h"
-#include "switch_agg/dpdk_ports.h"
+#include "switch_agg/packet_io/dpdk/open_dpdk.h"
 
 namespace millrace::switch_agg {
 namespace {

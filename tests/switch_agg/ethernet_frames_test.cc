@@ -1,4 +1,4 @@
-#include "switch_agg/ethernet_frames.h"
+#include "switch_agg/packet_io/dpdk/ethernet_frames.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

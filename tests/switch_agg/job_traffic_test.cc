@@ -6,8 +6,8 @@
 #include <deque>
 #include <nlohmann/json.hpp>
 
-#include "switch_agg/metrics_export.h"
-#include "switch_agg/status_json.h"
+#include "switch_agg/process/metrics_export.h"
+#include "switch_agg/process/status_json.h"
 #include "tests/switch_agg/made_up_worker.h"
 
 namespace millrace::testing {

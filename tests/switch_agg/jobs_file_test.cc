@@ -1,4 +1,4 @@
-#include "switch_agg/jobs_file.h"
+#include "switch_agg/process/jobs_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "switch_agg/lane.h"
+#include "switch_agg/process/packet_loop.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <atomic>
 #include <thread>
 
-#include "switch_agg/bench_traffic.h"
+#include "switch_agg/bench/traffic.h"
 
 namespace millrace::switch_agg {
 namespace {

@@ -1,5 +1,5 @@
 // A LoggedSum against a WindowSum, which adds at once.
-#include "switch_agg/logged_sum.h"
+#include "switch_agg/slot/logged_sum.h"
 
 #include <gtest/gtest.h>
 

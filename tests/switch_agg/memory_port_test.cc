@@ -1,4 +1,4 @@
-#include "switch_agg/memory_port.h"
+#include "switch_agg/packet_io/memory_port.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

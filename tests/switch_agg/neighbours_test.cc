@@ -1,4 +1,4 @@
-#include "switch_agg/neighbours.h"
+#include "switch_agg/packet_io/dpdk/neighbours.h"
 
 #include <gtest/gtest.h>
 

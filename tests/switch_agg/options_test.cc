@@ -1,4 +1,4 @@
-#include "switch_agg/options.h"
+#include "switch_agg/process/options.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 
 struct Parsed {
-  std::variant<RunOptions, BenchOptions, LoadOptions, int> result;
+  std::variant<RunOptions, int> result;
   std::string out;
   std::string error;
 };
@@ -64,32 +64,6 @@ TEST(SwitchOptions, EverythingForDpdkIsPassedOn) {
   EXPECT_EQ(dpdk.memory, DpdkMemory::kHugePages);
 }
 
-TEST(SwitchOptions, BenchHasDefaultsOfTheFigures) {
-  const Parsed parsed = parse({"bench", "--json"});
-  ASSERT_TRUE(std::holds_alternative<BenchOptions>(parsed.result)) << parsed.error;
-  const auto& options = std::get<BenchOptions>(parsed.result);
-  EXPECT_EQ(options.pmd, "net_ring");
-  EXPECT_EQ(options.workers, 4u);
-  EXPECT_EQ(options.packet_bytes, 1400u);
-  EXPECT_EQ(options.density, 0.01);
-  EXPECT_TRUE(options.json);
-}
-
-TEST(SwitchOptions, LoadNeedsATarget) {
-  const Parsed parsed = parse({"load", "--to", "10.0.0.1:7700", "--echo"});
-  ASSERT_TRUE(std::holds_alternative<LoadOptions>(parsed.result)) << parsed.error;
-  EXPECT_EQ(endpoint_text(std::get<LoadOptions>(parsed.result).to), "10.0.0.1:7700");
-  EXPECT_TRUE(std::get<LoadOptions>(parsed.result).echo);
-  EXPECT_FALSE(std::get<LoadOptions>(parsed.result).apart);
-  EXPECT_TRUE(std::get<LoadOptions>(parse({"load", "--to", "10.0.0.1:7700", "--apart"}).result).apart);
-  EXPECT_EQ(
-      std::get<LoadOptions>(parse({"load", "--to", "10.0.0.1:7700", "--packet-bytes", "8972"}).result).packet_bytes,
-      8972u);
-  expect_usage({"load", "--to", "10.0.0.1:7700", "--packet-bytes", "9000"}, "--packet-bytes");
-  expect_usage({"load", "--to", "10.0.0.1:7700", "--apart", "--echo"}, "--apart");
-  expect_usage({"load"}, "--to");
-}
-
 TEST(SwitchOptions, HelpAndVersionSayWhetherThereIsDpdk) {
   const std::string dpdk = dpdk_version().empty() ? "without DPDK" : "with DPDK " + std::string(dpdk_version());
   const std::string macs = ", MACs by " + std::string(protocol::datagram_mac_library());
@@ -112,8 +86,6 @@ TEST(SwitchOptions, WrongArgumentsAreNamed) {
   expect_usage({"run", "--jobs", "j", "--lcores", "0"}, "--lcores");
   expect_usage({"run", "--jobs", "j", "--packet-bytes-max", "9000"}, "--packet-bytes-max");
   expect_usage({"run", "--jobs", "j", "--gateway", "router"}, "--gateway");
-  expect_usage({"bench", "--pmd", "net_null"}, "--pmd");
-  expect_usage({"bench", "--workers", "65"}, "--workers");
 }
 
 TEST(SwitchOptions, LongPacketsGoByDpdkToo) {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "switch_agg/aggregator.h"
+#include "switch_agg/aggregator/aggregator.h"
 #include "tests/switch_agg/made_up_worker.h"
 
 namespace millrace::testing {

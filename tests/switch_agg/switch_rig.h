@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "switch_agg/aggregator.h"
+#include "switch_agg/aggregator/aggregator.h"
 #include "tests/switch_agg/made_up_worker.h"
 
 namespace millrace::testing {

@@ -1,15 +1,15 @@
-#include "switch_agg/switch_status.h"
+#include "switch_agg/process/switch_status.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "switch_agg/job_lanes.h"
-#include "switch_agg/lane_jobs.h"
-#include "switch_agg/lane_of.h"
-#include "switch_agg/metrics_export.h"
-#include "switch_agg/status_json.h"
+#include "switch_agg/aggregator/split_by_lanes.h"
+#include "switch_agg/packet_io/lane_of_datagram.h"
+#include "switch_agg/process/jobs_of_lane.h"
+#include "switch_agg/process/metrics_export.h"
+#include "switch_agg/process/status_json.h"
 
 namespace millrace::switch_agg {
 namespace {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "protocol/datagram/endpoint_text.h"
-#include "switch_agg/udp_port.h"
+#include "switch_agg/packet_io/udp_port.h"
 
 namespace millrace::switch_agg {
 namespace {

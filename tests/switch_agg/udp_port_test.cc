@@ -1,4 +1,4 @@
-#include "switch_agg/udp_port.h"
+#include "switch_agg/packet_io/udp_port.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 #include "protocol/datagram/endpoint_text.h"
 #include "protocol/datagram/header.h"
-#include "switch_agg/lane_of.h"
+#include "switch_agg/packet_io/lane_of_datagram.h"
 
 namespace millrace::switch_agg {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "protocol/datagram/endpoint_text.h"
-#include "switch_agg/udp_port.h"
+#include "switch_agg/packet_io/udp_port.h"
 #include "tests/switch_agg/made_up_worker.h"
 #include "tests/switch_agg/switch_rig.h"
 

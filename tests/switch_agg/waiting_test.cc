@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "switch_agg/waiting_text.h"
+#include "switch_agg/aggregator/waiting_text.h"
 #include "tests/switch_agg/switch_rig.h"
 
 /// Whom a job waits for at its aggregator, since when, and why.

@@ -1,4 +1,4 @@
-#include "switch_agg/window_sum.h"
+#include "switch_agg/slot/window_sum.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "server/status_json.h"
+#include "server/status/status_json.h"
 #include "tests/server/scripted_cluster.h"
 #include "worker/cli/status/report.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "switch_agg/job_lanes.h"
+#include "switch_agg/aggregator/split_by_lanes.h"
 
 namespace millrace::testing {
 namespace {

@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "kernels/base/random.h"
-#include "switch_agg/aggregator.h"
+#include "switch_agg/aggregator/aggregator.h"
 #include "worker/core/session_core.h"
 
 namespace millrace::testing {
 
 /// Workers' cores of one job of path switch, and real aggregators for a switch and for shard 0, on a network of datagrams that a
 /// seed drives: any order, losses, copies. The shards are two names that say Welcome and what view there is, and pass on what
-/// those who come in need of others (as server/settlement.h does); what workers send them is kept for the test to look at.
+/// those who come in need of others (as server/rejoin/settlement.h does); what workers send them is kept for the test to look at.
 class SwitchCluster {
  public:
   static constexpr uint64_t kJob = 7;

@@ -39,10 +39,10 @@ class BarePrograms(unittest.TestCase):
         self.assertEqual(said.stderr.count("\n"), 1, said.stderr)
 
     def test_TheBenchmarkOfDpdkIsRefusedAndThatOfMemoryRuns(self):
-        said = run(BARE / "millrace-switch", "bench", "--pmd", "net_ring")
+        said = run(BARE / "millrace-switch-bench", "traffic", "--pmd", "net_ring")
         self.assertEqual(said.returncode, 5, said.stderr)
         self.assertIn("--pmd memory", said.stderr)
-        said = run(BARE / "millrace-switch", "bench", "--pmd", "memory", "--packets", "1000", "--rounds", "1", "--slots", "8",
+        said = run(BARE / "millrace-switch-bench", "traffic", "--pmd", "memory", "--packets", "1000", "--rounds", "1", "--slots", "8",
                    "--window-indices", "6400")
         self.assertEqual(said.returncode, 0, said.stderr)
         self.assertIn("every MAC verified", said.stdout)

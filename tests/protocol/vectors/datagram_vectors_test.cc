@@ -10,7 +10,7 @@
 #include "protocol/datagram/header.h"
 #include "protocol/datagram/key.h"
 #include "protocol/datagram/window/window_code.h"
-#include "switch_agg/kept_result.h"
+#include "switch_agg/slot/kept_result.h"
 #include "tests/protocol/vectors/vector_file.h"
 #include "tests/protocol/window_cases.h"
 #include "tests/support/isa.h"

@@ -7,7 +7,7 @@
 
 #include "protocol/messages/frame.h"
 #include "protocol/table/membership_table.h"
-#include "server/shard_core.h"
+#include "server/shard/shard_core.h"
 #include "tests/support/memory_table.h"
 #include "worker/core/session_core.h"
 

@@ -17,7 +17,7 @@
 namespace millrace::cli {
 namespace {
 
-/// server/threshold.cc: the band of a reuse step, and how often such a step counts magnitudes.
+/// server/aggregation/bucket_threshold.cc: the band of a reuse step, and how often such a step counts magnitudes.
 constexpr double kReuseBand = 0.02;
 constexpr double kHalfEntry = 0.5;
 constexpr uint32_t kCountEvery = 8;

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/process.h"
+#include "server/process/process.h"
 #include "tests/worker/temporary_folder.h"
 
 namespace millrace::cli::testing {

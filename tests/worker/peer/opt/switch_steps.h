@@ -8,7 +8,7 @@
 #include "kernels/base/random.h"
 #include "kernels/stream/stream.h"
 #include "protocol/datagram/packet_sink.h"
-#include "switch_agg/aggregator.h"
+#include "switch_agg/aggregator/aggregator.h"
 #include "worker/switch/switch_client.h"
 
 namespace millrace::cli::testing {

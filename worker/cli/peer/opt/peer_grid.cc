@@ -17,7 +17,7 @@ namespace {
 
 std::unexpected<Error> refuse(std::string sentence) { return fail(ErrorCode::kInvalidArgument, std::move(sentence)); }
 
-/// As shards count it (server/job_rounds.cc): a density is rounded up.
+/// As shards count it (server/rounds/job_rounds.cc): a density is rounded up.
 uint64_t entries_of(const protocol::ReselectSpec& spec, uint64_t dimension) {
   if (spec.reselect == protocol::Reselect::kNone) return 0;
   const auto by_density = static_cast<uint64_t>(std::ceil(spec.density * static_cast<double>(dimension)));

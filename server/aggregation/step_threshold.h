@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "kernels/grid/reselect_sums.h"
+#include "server/aggregation/bucket_threshold.h"
+
+namespace millrace::server {
+
+/// The cuts of one bucket in a reproducible job: that of step t is a function of what all parts, on all shards, decided in step
+/// t - 1, and of nothing else. So a part that is to decide t waits for the other shards' histograms of t - 1, however long:
+/// there is no earlier threshold to fall back on. The first step has the whole sum.
+///
+/// Lost     a shard that lacks others' says its own again, and who hears a histogram for the second time answers with its own: so
+///          what was lost on the way comes again, in either direction.
+/// Memory   histograms of three steps.
+class StepThreshold {
+ public:
+  struct Config {
+    uint64_t k = 0;
+    uint32_t shard = 0;
+    std::vector<uint32_t> shards;  ///< that hold parts of the bucket, ascending, `shard` among them
+    size_t local_parts = 0;        ///< of this shard
+    TimeNs repeat_ns = 0;          ///< between two times that the same is said to a shard
+  };
+
+  /// kRepeated: known; answer_to() says whether it is answered.
+  enum class Remote : uint8_t { kTaken, kRepeated, kLate, kAhead, kUnknownShard };
+
+  explicit StepThreshold(Config config) : config_(std::move(config)) {}
+
+  const std::vector<uint32_t>& shards() const { return config_.shards; }
+
+  /// The cut of the step; nothing: histograms of the step before are missing.
+  std::optional<SumCut> cut(uint64_t step) const;
+
+  /// A local part has decided the step, with these sums before they were cut. Returns the shard's own histogram when this was the
+  /// last of its parts: it goes to the other shards.
+  SharedHistogram on_decided(size_t local_part, uint64_t step, SharedHistogram histogram, TimeNs now);
+
+  Remote on_remote(uint32_t shard, uint64_t step, SharedHistogram histogram);
+
+  /// A shard that says again what is known may lack this shard's own of that step: what it is sent; nullptr: nothing, or it was
+  /// sent a moment ago.
+  SharedHistogram answer_to(uint32_t shard, uint64_t step, TimeNs now);
+
+  /// This shard's own, to be said again to those that it waits for.
+  struct Repeat {
+    uint64_t step = 0;
+    SharedHistogram own;
+    std::vector<uint32_t> to;
+  };
+  std::optional<Repeat> repeat(TimeNs now);
+  std::optional<TimeNs> deadline() const;
+
+  /// Shards whose histogram the step waits for.
+  std::vector<uint32_t> missing(uint64_t step) const;
+
+ private:
+  struct Board {
+    std::vector<SharedHistogram> local;          ///< by local part
+    SharedHistogram own;                         ///< sum of local, when all are there
+    std::map<uint32_t, SharedHistogram> remote;  ///< by shard
+    std::map<uint32_t, TimeNs> said_at;          ///< when own was sent last, by shard
+  };
+  bool complete(const Board& board) const { return board.own && board.remote.size() + 1 == config_.shards.size(); }
+  void settle(uint64_t step, const Board& board);
+  const Board* waiting() const;
+
+  Config config_;
+  std::map<uint64_t, Board> boards_;  ///< by step
+  std::map<uint64_t, SumCut> cuts_;   ///< by the step that they are for
+  uint64_t next_ = 0;                 ///< the first step that not all local parts have decided
+};
+
+}  // namespace millrace::server

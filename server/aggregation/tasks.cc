@@ -1,0 +1,357 @@
+#include "server/aggregation/tasks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/base/hash.h"
+#include "kernels/reduce/reduce.h"
+#include "protocol/container/container.h"
+#include "protocol/container/history_payload.h"
+
+namespace millrace::server {
+namespace {
+
+/// Rough costs on one core, of four workers with 1 % each (`millrace bench reduce`, `bench serve`).
+constexpr uint64_t kDecodedBytesPerNs = 4;
+constexpr uint64_t kRestoredByteNs = 10;  ///< by the history: 50 ns an index of raw values
+constexpr uint64_t kQuickEntryNs = 4;
+constexpr uint64_t kWholeEntryNs = 9;
+constexpr uint64_t kCutEntryNs = 2;
+
+/// The entries of `sum` that the cut lets through, sparse.
+Stream selected_of(const StreamView& sum, const PartCut& cut) {
+  IndexBuffer positions;
+  select_by_cut(sum.values, cut.bin, cut.take, positions);
+  Stream selected = Stream::empty(sum.dimension);
+  selected.values.resize(positions.size());
+  for (size_t at = 0; at < positions.size(); ++at) selected.values[at] = sum.values[positions[at]];
+  if (sum.dense) {
+    selected.indices = std::move(positions);
+    return selected;
+  }
+  selected.indices.resize(positions.size());
+  for (size_t at = 0; at < positions.size(); ++at) selected.indices[at] = sum.indices[positions[at]];
+  return selected;
+}
+
+/// The value of each entry of `carried` in `stream` (absent: 0), handed to `visit` in order; both ascend.
+template <typename Visit>
+void for_each_carried(const StreamView& carried, const StreamView& stream, Visit visit) {
+  size_t at = 0;
+  for (size_t entry = 0; entry < carried.count(); ++entry) {
+    const uint32_t index = carried.dense ? static_cast<uint32_t>(entry) : carried.indices[entry];
+    if (stream.dense) {
+      visit(entry, stream.values[index]);
+      continue;
+    }
+    while (at < stream.indices.size() && stream.indices[at] < index) ++at;
+    visit(entry, at < stream.indices.size() && stream.indices[at] == index ? stream.values[at] : 0.0F);
+  }
+}
+
+/// Sum of |a - b|, in f64 and in an order that fits vectors.
+double distance(std::span<const float> a, std::span<const float> b) {
+  constexpr size_t kLanes = 8;
+  std::array<double, kLanes> sums{};
+  const auto between = [&](size_t i) { return std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i])); };
+  size_t i = 0;
+  for (; i + kLanes <= a.size(); i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] += between(i + lane);
+  }
+  for (; i < a.size(); ++i) sums[0] += between(i);
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
+/// What the code changed: of the selected values, and of those in `sum` that the index codec added.
+double codec_error(const StreamView& selected, const StreamView& carried, const StreamView& sum) {
+  if (carried.values.size() == selected.values.size()) return distance(selected.values, carried.values);
+  double error = 0;
+  for_each_carried(carried, sum, [&](size_t entry, float value) {
+    error += std::fabs(static_cast<double>(value) - static_cast<double>(carried.values[entry]));
+  });
+  return error;
+}
+
+std::vector<StreamView> views_of(const std::vector<HeldStream>& contributions) {
+  std::vector<StreamView> views;
+  views.reserve(contributions.size());
+  for (const HeldStream& one : contributions) views.push_back(one.view);
+  return views;
+}
+
+/// What of each contribution the update carries, and whether that is what the sum has there.
+void audit(const StreamView& selected, const StreamView& carried, const StreamView& sum, const EncodePlan& plan,
+           EncodedUpdate& update) {
+  const std::vector<StreamView> contributions = views_of(plan.audited);
+  UpdateAudit found;
+  if (plan.extent == Extent::kEverything) {
+    found = audit_update(sum, sum.values, contributions, Extent::kEverything);
+  } else if (carried.count() == selected.count()) {
+    found = audit_update(carried, selected.values, contributions, Extent::kItsIndices);
+  } else {
+    std::vector<float> sums(carried.count());
+    for_each_carried(carried, sum, [&](size_t entry, float value) { sums[entry] = value; });
+    found = audit_update(carried, sums, contributions, Extent::kItsIndices);
+  }
+  update.carried = std::move(found.carried);
+  update.imbalance = found.imbalance;
+}
+
+Result<EncodedUpdate> encode_with(const StreamView& selected, const StreamView& sum, const CodecSpec& codec,
+                                  const EncodePlan& plan) {
+  const EncodeOptions options{codec, plan.random, plan.index_base};
+  Result<EncodedContainer> coded = encode_container(selected, sum, options);
+  if (!coded) return std::unexpected(coded.error());
+  EncodedUpdate update;
+  update.entries = coded->count;
+  const StreamView carried = coded->exact ? selected : coded->decoded.view();
+  if (!coded->exact) update.codec_error = codec_error(selected, carried, sum);
+  if (!plan.audited.empty()) audit(selected, carried, sum, plan, update);
+  if (plan.for_history) {
+    const IndexSpan changed = changed_indices(carried, update.changed);
+    if (update.changed.empty()) update.changed.assign(changed.begin(), changed.end());
+  }
+  update.container = SharedBytes::from(std::move(coded->bytes));
+  return update;
+}
+
+/// Codec auto. An update of everything may go in either form; of one that was cut, what it carries is what is in it.
+Result<EncodedUpdate> encode_chosen(const StreamView& selected, const StreamView& sum, const EncodePlan& plan) {
+  CodecChooser chooser = plan.automatic->chooser;
+  ChoiceInput input;
+  input.spec = plan.codec;
+  input.speeds = &plan.automatic->costs.speeds();
+  input.link_bits_per_s = LinkRate(plan.automatic->costs.link_bits_per_s).bits_per_s();
+  input.copies = plan.automatic->receivers;
+  const bool whole = plan.extent == Extent::kEverything && !plan.cut && !plan.largest && !plan.by_step;
+  input.form = whole ? CodedForm::kEither : CodedForm::kAsItIs;
+  chooser.choose(selected, input);
+  const std::optional<Stream> formed = chooser.formed(selected, input.form);
+  Result<EncodedUpdate> update =
+      encode_with(formed ? formed->view() : selected, sum, chooser.resolved(plan.codec), plan);
+  if (update) update->chooser = std::move(chooser);
+  return update;
+}
+
+/// Codes what of `sum` was selected. `sum` has all of `selected`, and where the index codec adds entries all of those.
+Result<EncodedUpdate> encode_selected(const StreamView& selected, const StreamView& sum, const EncodePlan& plan) {
+  return plan.automatic ? encode_chosen(selected, sum, plan) : encode_with(selected, sum, plan.codec, plan);
+}
+
+PartCut cut_of_largest(const StreamView& sum, uint64_t count) {
+  MagnitudeHistogram histogram;
+  histogram.add(sum.values);
+  const ThresholdCut cut = threshold_cut(histogram, count);
+  return {cut.bin, cut.take};
+}
+
+/// What the cut lets through.
+Result<EncodedUpdate> encode_by_step(const StreamView& sum, const EncodePlan& plan) {
+  Stream kept = sum.dense ? to_sparse(sum) : cut(sum, 0, sum.dimension);
+  const uint32_t count = apply_cut(plan.by_step->cut, plan.by_step->window_indices, kept.indices, kept.values);
+  kept.indices.resize(count);
+  kept.values.resize(count);
+  return encode_selected(std::as_const(kept).view(), sum, plan);
+}
+
+Result<EncodedUpdate> encode_sum(const StreamView& sum, const EncodePlan& plan) {
+  if (plan.by_step && plan.by_step->cut.bin != 0) return encode_by_step(sum, plan);
+  if (!plan.cut && !plan.largest) return encode_selected(sum, sum, plan);
+  const PartCut cut = plan.cut ? *plan.cut : cut_of_largest(sum, *plan.largest);
+  return encode_selected(selected_of(sum, cut).view(), sum, plan);
+}
+
+Result<Stream> checked_sum(Result<Stream> sum) {
+  if (sum && !all_finite(sum->values)) {
+    return fail(ErrorCode::kNonFinite, "the sum of a step overflowed: the gradients have diverged");
+  }
+  return sum;
+}
+
+SharedHistogram magnitudes_of(const Stream& sum) {
+  auto histogram = std::make_shared<MagnitudeHistogram>();
+  histogram->add(std::span(sum.values));
+  return histogram;
+}
+
+Result<ReduceTask::Output> reduce_whole(const ReduceTask::Input& input) {
+  Result<Stream> sum = checked_sum(sum_many(views_of(input.contributions)));
+  if (!sum) return std::unexpected(sum.error());
+  ReduceTask::Output output;
+  if (input.magnitudes == ReduceTask::Magnitudes::kCounted) output.histogram = magnitudes_of(*sum);
+  if (input.plan) {
+    Result<EncodedUpdate> update = encode_sum(sum->view(), *input.plan);
+    if (!update) return std::unexpected(update.error());
+    output.update = std::move(*update);
+  }
+  output.sum = HeldStream::from(std::move(*sum));
+  return output;
+}
+
+/// Contributions are finite, so a sum is never NaN; one that overflowed is among the large.
+Result<ReduceTask::Output> reduce_quick(const ReduceTask::Input& input, const QuickCut& quick) {
+  Result<Stream> sum = checked_sum(sum_at_least(views_of(input.contributions), quick.edge));
+  if (!sum) return std::unexpected(sum.error());
+  Stream smaller_cut;
+  if (quick.edge < quick.threshold) smaller_cut = entries_at_least(sum->view(), quick.threshold);
+  const Stream& selected = quick.edge < quick.threshold ? smaller_cut : *sum;
+  ReduceTask::Output output;
+  output.reached = selected.count();
+  if (output.reached >= quick.least && output.reached <= quick.most) {
+    Result<EncodedUpdate> update = encode_selected(selected.view(), sum->view(), *input.plan);
+    if (!update) return std::unexpected(update.error());
+    output.update = std::move(*update);
+  }
+  // Beside the update as well: other parts may have moved the band meanwhile, and another number is taken then.
+  output.sum = HeldStream::from(std::move(*sum));
+  return output;
+}
+
+std::optional<SharedBytes> merge(const MergeTask::Input& input) {
+  ContainerLimits limits;
+  limits.dimension = input.dimension;
+  std::vector<HeldStream> held;
+  std::vector<StreamView> views;
+  for (const SharedBytes& payload : input.payloads) {
+    Result<HeldStream> stream = hold_container(payload, limits);
+    if (!stream) return std::nullopt;
+    held.push_back(std::move(*stream));
+    views.push_back(held.back().view);
+  }
+  const Result<Stream> sum = checked_sum(sum_many(views));
+  if (!sum) return std::nullopt;
+  EncodeOptions options;
+  options.spec.index = find_index_codec(input.index)->lossless() ? input.index : IndexCodecId::kGap;
+  options.index_base = input.index_base;
+  Result<EncodedContainer> coded = encode_container(sum->view(), sum->view(), options);
+  if (!coded || coded->bytes.size() + input.bytes_beside >= input.bytes_apart) return std::nullopt;
+  return SharedBytes::from(std::move(coded->bytes));
+}
+
+struct BoundaryEntry {
+  double magnitude = 0;
+  uint64_t index = 0;  ///< of the bucket
+  size_t part = 0;
+};
+
+/// What is taken first: the larger, then the one of lower index.
+bool goes_first(const BoundaryEntry& a, const BoundaryEntry& b) {
+  return a.magnitude != b.magnitude ? a.magnitude > b.magnitude : a.index < b.index;
+}
+
+void gather_boundary(const StreamView& sum, uint32_t bin, uint64_t begin, size_t part,
+                     std::vector<BoundaryEntry>& out) {
+  // One SIMD scan finds what is in the bin or above it, a few percent of the sum; only those are looked at one by one.
+  IndexBuffer positions;
+  select_by_cut(sum.values, bin, sum.values.size(), positions);
+  for (const uint32_t at : positions) {
+    if (MagnitudeHistogram::bin_of(sum.values[at]) != bin) continue;
+    const uint64_t local = sum.dense ? at : sum.indices[at];
+    out.push_back({std::fabs(static_cast<double>(sum.values[at])), begin + local, part});
+  }
+}
+
+}  // namespace
+
+bool arrived_damaged(ByteSpan payload, uint64_t announced_hash) {
+  return container_checksum(payload) != announced_hash;
+}
+
+Result<uint64_t> decoded_bytes_of(ByteSpan payload, uint64_t dimension) {
+  const Result<ContainerHeader> header = read_container_header(payload);
+  if (!header) return std::unexpected(header.error());
+  if (header->dimension != dimension || header->count > dimension) {
+    return fail(ErrorCode::kMalformed,
+                fmt::format("a container of dimension {} with {} entries where one of dimension {} belongs",
+                            header->dimension, header->count, dimension));
+  }
+  return header->count * (header->dense ? sizeof(float) : kPairBytes);
+}
+
+uint64_t DecodeTask::cost_ns() const {
+  const uint64_t bytes = input_.payload.bytes.size();
+  return input_.history && is_shortened(input_.payload.bytes) ? bytes * kRestoredByteNs : bytes / kDecodedBytesPerNs;
+}
+
+void DecodeTask::run() {
+  if (input_.history && is_shortened(input_.payload.bytes)) {
+    if (Status restored = restore(); !restored) {
+      result_ = std::unexpected(restored.error());
+      return;
+    }
+  }
+  // read_container() verifies that the bytes are what their identity says; here, that it is the one announced.
+  if (container_identity(input_.payload.bytes) != input_.hash) {
+    result_ = fail(ErrorCode::kMalformed, "the payload's hash is not the one announced");
+    return;
+  }
+  ContainerLimits limits;
+  limits.dimension = limits.count_max = input_.dimension;
+  limits.bytes_max = input_.payload.bytes.size();
+  result_ = hold_container(input_.payload, limits);
+}
+
+Status DecodeTask::restore() {
+  was_shortened_ = true;
+  ContainerLimits limits;
+  limits.dimension = limits.count_max = input_.dimension;
+  limits.bytes_max = input_.payload_bytes_max;
+  Result<ByteBuffer> plain = restore_by_history(input_.payload.bytes, *input_.history, limits);
+  if (!plain) return std::unexpected(plain.error());
+  input_.payload = SharedBytes::from(std::move(*plain));
+  return {};
+}
+
+Result<EncodedUpdate> encode_update(const HeldStream& sum, const EncodePlan& plan) {
+  return encode_sum(sum.view, plan);
+}
+
+void ReduceTask::run() {
+  MILLRACE_CHECK(!input_.contributions.empty(), input_.key.part);
+  result_ = input_.quick ? reduce_quick(input_, *input_.quick) : reduce_whole(input_);
+}
+
+uint64_t ReduceTask::cost_ns() const {
+  uint64_t entries = 0;
+  for (const HeldStream& one : input_.contributions) entries += one.view.count();
+  return entries * (input_.quick ? kQuickEntryNs : kWholeEntryNs);
+}
+
+void QuotaTask::run() {
+  take_.assign(input_.parts.size(), 0);
+  std::vector<BoundaryEntry> boundary;
+  for (size_t part = 0; part < input_.parts.size(); ++part) {
+    const Part& from = input_.parts[part];
+    gather_boundary(from.sum.view, input_.bin, from.begin, part, boundary);
+  }
+  const size_t quota = std::min<uint64_t>(input_.quota, boundary.size());
+  if (quota == 0) return;
+  const auto last = boundary.begin() + static_cast<ptrdiff_t>(quota) - 1;
+  std::nth_element(boundary.begin(), last, boundary.end(), goes_first);
+  for (auto entry = boundary.begin(); entry != last + 1; ++entry) ++take_[entry->part];
+}
+
+uint64_t QuotaTask::cost_ns() const {
+  uint64_t entries = 0;
+  for (const Part& part : input_.parts) entries += part.sum.view.count();
+  return entries * kCutEntryNs;
+}
+
+void MergeTask::run() { result_ = merge(input_); }
+
+uint64_t MergeTask::cost_ns() const {
+  uint64_t bytes = 0;
+  for (const SharedBytes& one : input_.payloads) bytes += one.bytes.size();
+  return bytes / kDecodedBytesPerNs + bytes / sizeof(uint32_t) * kWholeEntryNs;
+}
+
+uint64_t EncodeTask::cost_ns() const { return input_.sum.view.count() * kCutEntryNs; }
+
+}  // namespace millrace::server

@@ -1,0 +1,249 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/random.h"
+#include "kernels/base/result.h"
+#include "kernels/codec/automatic/codec_choice.h"
+#include "kernels/codec/codec.h"
+#include "kernels/codec/history/index_history.h"
+#include "kernels/grid/reselect_sums.h"
+#include "kernels/reduce/magnitude_histogram.h"
+#include "kernels/stream/held_stream.h"
+#include "kernels/stream/stream.h"
+#include "server/aggregation/bucket_threshold.h"
+#include "server/aggregation/update_audit.h"
+#include "server/base/actions.h"
+
+/// The heavy numeric work of a shard. Every task is a pure function: inputs are shared and immutable, the output is its
+/// own until it is handed back. What a task belongs to (job, part, step, token) is carried along and judged by the core
+/// when it comes back.
+namespace millrace::server {
+
+/// The most that a contribution's payload will take once decoded, by its header alone: asked before anything is taken for
+/// it. One that is raw on the wire takes nothing where it can be read in place.
+///
+/// Errors   malformed: not a container, or one of another dimension.
+Result<uint64_t> decoded_bytes_of(ByteSpan payload, uint64_t dimension);
+
+/// The bytes are not those that were announced: they changed on the way, and sending them again can help.
+bool arrived_damaged(ByteSpan payload, uint64_t announced_hash);
+
+/// What a task says that did not come to an end: its memory could not be had.
+inline constexpr const char* kNotRun =
+    "this shard has not the memory to work on it; give its machine more, or fewer jobs";
+
+/// One part's step of one job; `token` tells one attempt at a decision from the next.
+struct RoundKey {
+  uint64_t job = 0;
+  uint32_t part = 0;
+  uint64_t step = 0;
+  uint64_t token = 0;
+};
+
+/// A contribution's payload becomes a stream: its hash, its container, its dimension and its values are checked. What is
+/// raw on the wire stays where it is, and the payload with it.
+///
+/// Errors   malformed: the payload's hash is not the one announced, the container does not decode, another dimension.
+///          non_finite: a NaN or an infinity. stale: coded against another history.
+class DecodeTask : public Task {
+ public:
+  struct Input {
+    RoundKey key;
+    uint32_t worker = 0;
+    uint64_t life = 0;
+    uint64_t hash = 0;
+    SharedBytes payload;
+    uint64_t dimension = 0;
+    std::shared_ptr<const IndexHistory> history = nullptr;  ///< what its indices may be coded against; null: nothing
+    uint64_t payload_bytes_max = 0;                         ///< ... of what it stands for
+  };
+  explicit DecodeTask(Input input) : input_(std::move(input)) {}
+
+  Kind kind() const override { return Kind::kDecode; }
+  uint64_t job() const override { return input_.key.job; }
+  void run() override;
+  uint64_t cost_ns() const override;
+
+  const Input& input() const { return input_; }
+  const Result<HeldStream>& result() const { return result_; }
+  /// It came with its indices coded against the history: where it cannot be read, the plain bytes may.
+  bool was_shortened() const { return was_shortened_; }
+
+ private:
+  /// The payload becomes the plain container that it stands for.
+  Status restore();
+
+  Input input_;
+  Result<HeldStream> result_ = fail(ErrorCode::kLimitExceeded, kNotRun);
+  bool was_shortened_ = false;
+};
+
+/// What choosing codecs takes besides the data.
+struct CodecCosts {
+  SpeedSource speeds = fallback_speeds;
+  double link_bits_per_s = 0;  ///< from this shard to its workers; 0: not known
+};
+
+/// Codec auto of a part: the choice so far, and what the next one is made from.
+struct AutomaticCodec {
+  CodecChooser chooser;
+  CodecCosts costs;
+  uint32_t receivers = 1;
+};
+
+/// Of reproducible jobs: the cut of a step, window by window. REQUIRES: parts begin at windows.
+struct StepCut {
+  SumCut cut;
+  uint32_t window_indices = 0;
+};
+
+/// How a sum becomes an update.
+struct EncodePlan {
+  std::optional<PartCut> cut;
+  std::optional<StepCut> by_step = std::nullopt;
+  std::optional<uint64_t> largest;  ///< so many of the largest, ties by lower index; neither: the whole sum
+  CodecSpec codec;
+  std::optional<AutomaticCodec> automatic = std::nullopt;  ///< where `codec` is
+  RandomKey random;
+  uint64_t index_base = 0;
+  std::vector<HeldStream> audited;      ///< contributions, to say what of each was carried; empty: not asked
+  Extent extent = Extent::kEverything;  ///< what of them the update stands for
+  bool for_history = false;             ///< say what it changes
+};
+
+struct EncodedUpdate {
+  SharedBytes container;
+  uint64_t entries = 0;
+  std::optional<CodecChooser> chooser = std::nullopt;  ///< of an automatic codec, as this update leaves it
+  double codec_error = 0;                              ///< sum over the carried entries of |sum - decoded|
+  double imbalance = 0;         ///< audited: sum of |sum - carried|, where that is more than rounding
+  IndexBuffer changed;          ///< for_history: the indices of what workers decode that is not 0
+  std::vector<double> carried;  ///< by audited contribution: sum of its entries that the update carries
+};
+
+/// Cuts and codes a sum. Source: the pieces' own.
+Result<EncodedUpdate> encode_update(const HeldStream& sum, const EncodePlan& plan);
+
+/// The sum of a part over its contributors, in the order given (worker order, whatever the order of arrival); its
+/// magnitudes if asked; and, where nothing has to be waited for in between, the update at once.
+class ReduceTask : public Task {
+ public:
+  enum class Magnitudes : uint8_t { kNone, kCounted };
+  struct Input {
+    RoundKey key;
+    std::vector<HeldStream> contributions;
+    Magnitudes magnitudes = Magnitudes::kNone;
+    std::optional<EncodePlan> plan;
+    std::optional<QuickCut> quick;  ///< with a plan: cut while it is summed
+  };
+  /// Of a quick cut: its large sums, and the update if its size was right when it was cut.
+  struct Output {
+    HeldStream sum;
+    SharedHistogram histogram;  ///< of a whole sum, if asked
+    std::optional<EncodedUpdate> update;
+    uint64_t reached = 0;  ///< quick cut: entries of its threshold and more
+  };
+  explicit ReduceTask(Input input) : input_(std::move(input)) {}
+
+  Kind kind() const override { return Kind::kReduce; }
+  uint64_t job() const override { return input_.key.job; }
+  void run() override;
+  uint64_t cost_ns() const override;
+
+  const Input& input() const { return input_; }
+  const Result<Output>& result() const { return result_; }
+
+ private:
+  Input input_;
+  Result<Output> result_ = fail(ErrorCode::kLimitExceeded, kNotRun);
+};
+
+/// Splits a shard's quota of the boundary bin over its parts: the largest first, ties by lower index of the bucket.
+class QuotaTask : public Task {
+ public:
+  struct Part {
+    RoundKey key;
+    uint64_t begin = 0;  ///< first index of the part in the bucket; parts are in this order
+    HeldStream sum;
+  };
+  struct Input {
+    uint64_t job = 0;
+    uint32_t bucket = 0;
+    uint32_t bin = 1;
+    uint64_t quota = 0;
+    std::vector<Part> parts;
+  };
+  explicit QuotaTask(Input input) : input_(std::move(input)), take_(input_.parts.size(), 0) {}
+
+  Kind kind() const override { return Kind::kQuota; }
+  uint64_t job() const override { return input_.job; }
+  void run() override;
+  uint64_t cost_ns() const override;
+
+  const Input& input() const { return input_; }
+  const std::vector<uint64_t>& take() const { return take_; }  ///< by part
+
+ private:
+  Input input_;
+  std::vector<uint64_t> take_;
+};
+
+class EncodeTask : public Task {
+ public:
+  struct Input {
+    RoundKey key;
+    HeldStream sum;
+    EncodePlan plan;
+  };
+  explicit EncodeTask(Input input) : input_(std::move(input)) {}
+
+  Kind kind() const override { return Kind::kEncode; }
+  uint64_t job() const override { return input_.key.job; }
+  void run() override { result_ = encode_update(input_.sum, input_.plan); }
+  uint64_t cost_ns() const override;
+
+  const Input& input() const { return input_; }
+  const Result<EncodedUpdate>& result() const { return result_; }
+
+ private:
+  Input input_;
+  Result<EncodedUpdate> result_ = fail(ErrorCode::kLimitExceeded, kNotRun);
+};
+
+/// Mode asynchronous: one update for several steps of a part.
+///
+/// result()  the sum of what their updates carry, coded without loss; nullopt: it is not smaller than they are
+///           apart, or is infinite.
+class MergeTask : public Task {
+ public:
+  struct Input {
+    RoundKey key;  ///< step: the first one
+    std::vector<SharedBytes> payloads;
+    uint64_t dimension = 0;
+    IndexCodecId index = IndexCodecId::kGap;  ///< taken where it is lossless
+    uint64_t index_base = 0;
+    uint64_t bytes_apart = 0;   ///< of all messages, if each step has its own
+    uint64_t bytes_beside = 0;  ///< of one message for all, but for its payload
+  };
+  explicit MergeTask(Input input) : input_(std::move(input)) {}
+
+  Kind kind() const override { return Kind::kMerge; }
+  uint64_t job() const override { return input_.key.job; }
+  void run() override;
+  uint64_t cost_ns() const override;
+
+  const Input& input() const { return input_; }
+  const std::optional<SharedBytes>& result() const { return result_; }
+
+ private:
+  Input input_;
+  std::optional<SharedBytes> result_;
+};
+
+}  // namespace millrace::server

@@ -1,0 +1,136 @@
+#include "server/membership/members.h"
+
+#include <algorithm>
+
+#include "kernels/base/check.h"
+#include "server/membership/membership_changes.h"
+
+namespace millrace::server {
+
+Members::Adopted Members::adopt(protocol::JobView view, TimeNs now) {
+  Adopted result;
+  result.before = std::move(view_.members);
+  view_ = std::move(view);
+  for (const protocol::Member& old : result.before) {
+    if (is_member(view_, old.worker, old.life)) continue;
+    result.gone.push_back(old);
+    const auto link = links_.find(old.worker);
+    if (link == links_.end()) continue;
+    if (link->second.peer) {
+      result.gone_connected.push_back(old);
+      result.gone_peers.push_back(*link->second.peer);
+    }
+    links_.erase(link);
+  }
+  for (const protocol::Member& member : view_.members) {
+    Link& link = links_.try_emplace(member.worker, Link{.heard = now, .life = member.life}).first->second;
+    link.was_synced = link.was_synced || member.state == protocol::MemberState::kSynced;
+  }
+  gather_pushing();
+  look_at_weights();
+  return result;
+}
+
+void Members::look_at_weights() {
+  all_take_merged_ = std::ranges::all_of(view_.members, [this](const protocol::Member& member) {
+    const Link* at = link(member.worker);
+    return at && at->weights == Weights::kTakeMerged;
+  });
+}
+
+void Members::gather_pushing() {
+  synced_.clear();
+  pushing_.clear();
+  for (const protocol::Member& member : view_.members) {
+    if (member.state != protocol::MemberState::kSynced) continue;
+    synced_.push_back(member);
+    const Link* at = link(member.worker);
+    if (!at || !at->finishing) pushing_.push_back(member);
+  }
+}
+
+bool Members::finishes(uint32_t worker) {
+  const auto link = links_.find(worker);
+  if (link == links_.end() || link->second.finishing) return false;
+  link->second.finishing = true;
+  gather_pushing();
+  return true;
+}
+
+std::optional<protocol::PeerId> Members::connect(uint32_t worker, protocol::PeerId peer, Process process, TimeNs now) {
+  // adopt() has made it, where memory did not end before.
+  const protocol::Member* const member = find_member(view_, worker);
+  Link& link = links_.try_emplace(worker, Link{.heard = now, .life = member ? member->life : 0}).first->second;
+  std::optional<protocol::PeerId> old;
+  if (link.peer && *link.peer != peer) old = link.peer;
+  link.peer = std::move(peer);
+  link.weights = process.weights;
+  link.returns = link.returns || process.returns;
+  look_at_weights();
+  link.heard = now;
+  return old;
+}
+
+void Members::disconnect(uint32_t worker) {
+  const auto link = links_.find(worker);
+  if (link != links_.end()) link->second.peer.reset();
+}
+
+void Members::heard(uint32_t worker, TimeNs now) {
+  const auto link = links_.find(worker);
+  if (link != links_.end()) link->second.heard = now;
+}
+
+const Members::Link* Members::link(uint32_t worker) const {
+  const auto link = links_.find(worker);
+  return link == links_.end() ? nullptr : &link->second;
+}
+
+std::vector<protocol::Member> Members::silent(TimeNs now, TimeNs silence) const {
+  std::vector<protocol::Member> members;
+  for (const protocol::Member& member : view_.members) {
+    const Link* at = link(member.worker);
+    if (at && at->heard + silence <= now) members.push_back(member);
+  }
+  return members;
+}
+
+TimeNs Members::silence_of_all(TimeNs now) const {
+  TimeNs heard = links_.empty() ? now : 0;
+  for (const auto& [worker, link] : links_) heard = std::max(heard, link.heard);
+  return now - std::min(now, heard);
+}
+
+bool Members::any_may_carry_on() const {
+  constexpr uint64_t kFirstLife = 1;
+  return std::ranges::any_of(links_, [](const auto& each) {
+    const Link& link = each.second;
+    return link.returns || link.was_synced || link.life == kFirstLife;
+  });
+}
+
+void Members::forgive(TimeNs paused) {
+  for (auto& [worker, link] : links_) link.heard += paused;
+}
+
+protocol::Header Members::header(uint32_t worker, uint64_t life) const {
+  return {.job = view_.job,
+          .epoch = view_.epoch,
+          .worker = worker,
+          .life = life,
+          .shard = shard_,
+          .shard_life = shard_life_};
+}
+
+void Members::send(const protocol::Member& member, protocol::Body body, SharedBytes payload, Actions& actions) const {
+  const auto link = links_.find(member.worker);
+  if (link == links_.end() || !link->second.peer) return;
+  actions.to_peers.push_back(
+      {*link->second.peer, {header(member.worker, member.life), std::move(body), std::move(payload)}});
+}
+
+void Members::send(const protocol::Member& member, protocol::Body body, Actions& actions) const {
+  send(member, std::move(body), SharedBytes{}, actions);
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "protocol/messages/messages.h"
+#include "protocol/messages/peer_id.h"
+#include "server/base/actions.h"
+#include "server/membership/membership_changes.h"
+
+namespace millrace::server {
+
+/// Who belongs to one job as this shard sees it: the adopted view, the connection of each member, and when each was
+/// last heard.
+class Members {
+ public:
+  /// Whether a member can give snapshots (R9d).
+  enum class Weights : uint8_t {
+    kNone,
+    kAttached,
+    kTakeMerged,  ///< it can, and takes several steps in one update
+  };
+
+  /// The facts that a member's Hello states about its process.
+  struct Process {
+    Weights weights = Weights::kNone;
+    bool returns = false;  ///< it asks to take the place of an earlier process of its worker, or has been in the job
+  };
+
+  struct Link {
+    std::optional<protocol::PeerId> peer = std::nullopt;  ///< empty: has not said Hello to this shard
+    TimeNs heard = 0;
+    uint64_t life = 0;
+    bool finishing = false;  ///< said that it pushes nothing more
+    Weights weights = Weights::kNone;
+    bool returns = false;     ///< asked to, under this life
+    bool was_synced = false;  ///< under this life
+  };
+  struct Adopted {
+    /// members of the old view that are none now (or under another life)
+    std::vector<protocol::Member> gone;
+    std::vector<protocol::Member> gone_connected;  ///< those of them that said Hello here
+    std::vector<protocol::PeerId> gone_peers;      ///< and their connections, in the same order
+    std::vector<protocol::Member> before;          ///< the old members
+  };
+
+  Members(uint32_t shard, uint64_t shard_life) : shard_(shard), shard_life_(shard_life) {}
+
+  const protocol::JobView& view() const { return view_; }
+  const std::vector<protocol::Member>& all() const { return view_.members; }
+
+  /// R7a: Takes over a newer view. Members without a link count as heard now: silence is measured from here.
+  Adopted adopt(protocol::JobView view, TimeNs now);
+
+  /// A member said Hello over `peer`; returns the connection that this one replaces.
+  std::optional<protocol::PeerId> connect(uint32_t worker, protocol::PeerId peer, Process process, TimeNs now);
+  /// Nothing is sent to this member until it says Hello again.
+  void disconnect(uint32_t worker);
+  void heard(uint32_t worker, TimeNs now);
+  /// This member pushes nothing more. False: that is not new.
+  bool finishes(uint32_t worker);
+  /// Members that take part: all but those that join (R9).
+  const std::vector<protocol::Member>& synced() const { return synced_; }
+  /// Those of them of whom contributions may still be expected.
+  const std::vector<protocol::Member>& pushing() const { return pushing_; }
+  const Link* link(uint32_t worker) const;
+  /// All members, as far as they have said Hello here; false where one has not.
+  bool all_take_merged() const { return all_take_merged_; }
+
+  /// Members not heard for `silence`.
+  std::vector<protocol::Member> silent(TimeNs now, TimeNs silence) const;
+  /// Returns for how long no member has been heard; 0 without members.
+  TimeNs silence_of_all(TimeNs now) const;
+  /// Returns whether a member may begin the log again from its own state (R10b): it took part, or is its worker's first
+  /// process, or asked to return. A process that joined a running job has no state of that job.
+  bool any_may_carry_on() const;
+  /// This process itself stood still for so long: nobody is to blame for that time.
+  void forgive(TimeNs paused);
+
+  protocol::Header header(uint32_t worker, uint64_t life) const;
+  /// Sends to a member that is connected; does nothing for others.
+  void send(const protocol::Member& member, protocol::Body body, SharedBytes payload, Actions& actions) const;
+  void send(const protocol::Member& member, protocol::Body body, Actions& actions) const;
+
+ private:
+  uint32_t shard_;
+  uint64_t shard_life_;
+  protocol::JobView view_;
+  void gather_pushing();
+  void look_at_weights();
+
+  std::map<uint32_t, Link> links_;         ///< of members only
+  std::vector<protocol::Member> synced_;   ///< by worker, ascending
+  std::vector<protocol::Member> pushing_;  ///< the same
+  bool all_take_merged_ = false;
+};
+
+}  // namespace millrace::server

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+
+#include "kernels/base/clock.h"
+#include "kernels/stream/held_stream.h"
+#include "protocol/messages/messages.h"
+#include "server/base/memory_account.h"
+
+namespace millrace::server {
+
+/// A contribution that was admitted and not counted yet.
+struct OpenContribution {
+  uint64_t life = 0;
+  uint64_t sequence = 0;  ///< mode asynchronous
+  uint64_t hash = 0;
+  double weight = 1;
+  double entered = 0;  ///< audit, this and the next two: as the worker says
+  double lost = 0;
+  double imbalance = 0;
+  HeldStream stream;  ///< empty until its DecodeTask is back
+  MemoryCharge charge;
+
+  bool is_decoded() const { return stream.owner != nullptr; }
+};
+
+/// What becomes of a contribution.
+enum class Admission : uint8_t {
+  kAdmit,      ///< the slot is empty and the step open
+  kDuplicate,  ///< the same bytes are here; mode asynchronous: or were counted
+  kConflict,   ///< other bytes are here under the same identity
+  kDecided,    ///< the step is decided: answered by kept() or settled()
+  kAhead,      ///< beyond decided + staleness + 1
+};
+
+/// Mode asynchronous: contributions to one part that wait for their turn, each of which will be a step of its own. Two
+/// rules hold here: a contribution that was counted is not counted again (R16a), and those of one life are counted in
+/// the order of their numbers, without a gap (R16b). So how many of a life were counted says which.
+///
+/// What comes out of order waits for what is missing, of each life at most staleness + 2. Those that may be counted take their
+/// turns in the order in which they arrived.
+class Arrivals {
+ public:
+  explicit Arrivals(uint32_t staleness) : staleness_(staleness) {}
+
+  struct Arrival {
+    uint32_t worker = 0;
+    TimeNs at = 0;
+    OpenContribution open;
+  };
+
+  /// counted  what the summary says of the worker; nullptr: nothing.
+  Admission judge(uint32_t worker, uint64_t life, uint64_t sequence, uint64_t hash,
+                  const protocol::SummaryEntry* counted) const;
+  /// The first of that life that neither was counted nor has been taken.
+  uint64_t next_of(uint32_t worker, uint64_t life, const protocol::SummaryEntry* counted) const;
+
+  /// REQUIRES: judge() said kAdmit.
+  void admit(uint32_t worker, OpenContribution open, TimeNs now, const protocol::SummaryEntry* counted);
+  /// It decoded. False: it does not wait here any more, or had decoded.
+  bool decoded(uint32_t worker, uint64_t life, uint64_t sequence, uint64_t hash, HeldStream stream,
+               MemoryCharge charge);
+  /// It does not decode: its place is empty again. False as above.
+  bool reject(uint32_t worker, uint64_t life, uint64_t sequence, uint64_t hash);
+
+  /// Something may be counted once it is decoded.
+  bool any_in_order() const { return !in_order_.empty(); }
+  /// What has waited longest of what may be counted; empty: there is none, or it is not decoded yet.
+  std::optional<Arrival> take();
+
+  /// R7a: Only lives of these go on. Returns how many contributions of others were dropped.
+  uint64_t keep(std::span<const protocol::Member> members);
+
+ private:
+  struct Waiting {
+    uint64_t turn = 0;
+    TimeNs at = 0;
+    OpenContribution open;
+  };
+  /// Of the present life of a worker. It stays when it is empty: what was taken may not be in the summary yet.
+  struct Line {
+    uint64_t life = 0;
+    uint64_t next = 0;                    ///< the number that may be counted
+    std::map<uint64_t, Waiting> waiting;  ///< by number
+  };
+  Waiting* find(uint32_t worker, uint64_t life, uint64_t sequence, uint64_t hash);
+
+  uint32_t staleness_ = 0;
+  uint64_t turns_ = 0;
+  std::map<uint32_t, Line> lines_;         ///< by worker
+  std::map<uint64_t, uint32_t> in_order_;  ///< workers whose next number is here, by its turn
+};
+
+}  // namespace millrace::server

@@ -1,0 +1,22 @@
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "server/process/accept_limit.h"
+
+/// Stands in for the C library's accept4() in programs that this file is linked into: ZeroMQ's calls come here (accept_limit.h).
+/// A connection over the limit counts as one that was gone before it was accepted: callers go on to the next.
+extern "C" int accept4(int fd, sockaddr* addr, socklen_t* addr_len, int flags) {
+  const long accepted = ::syscall(SYS_accept4, fd, addr, addr_len, flags);
+  if (accepted < 0) return static_cast<int>(accepted);
+  if (static_cast<uint64_t>(accepted) < millrace::server::accept_limit()) {
+    millrace::server::count_accepted();
+    return static_cast<int>(accepted);
+  }
+  ::close(static_cast<int>(accepted));
+  millrace::server::count_over_accept_limit();
+  errno = ECONNABORTED;
+  return -1;
+}

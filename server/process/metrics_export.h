@@ -1,0 +1,52 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "kernels/base/clock.h"
+#include "monitoring/catalog.h"
+#include "server/base/actions.h"
+#include "server/status/status_report.h"
+
+namespace millrace::server {
+
+/// The core's events and status as the shard's metrics. Handles of jobs are kept: a round of a part costs a few dozen
+/// events. A job's series are forgotten kEndedSeriesKept after its end, or when kEndedJobsMax jobs have ended since. Ended is
+/// what has been counted and is not among the status's jobs: the event of an end can be lost (memory), and then nothing else
+/// would tell.
+///
+/// Threads  one at a time (the loop's); what is counted may be read at any time by anyone.
+class MetricsExport {
+ public:
+  static constexpr TimeNs kEndedSeriesKept = 600 * kNsPerS;
+  static constexpr size_t kEndedJobsMax = 64;
+
+  explicit MetricsExport(monitoring::Metrics& metrics);
+  ~MetricsExport();
+
+  void record(const MetricEvent& event);
+  void update_gauges(const StatusReport& status, TimeNs now);
+  void count_network(uint64_t in_bytes, uint64_t out_bytes);
+
+ private:
+  struct JobSeries;
+  bool record_of_job(const MetricEvent& event);
+  JobSeries& series_of(const std::string& job);
+  void forget_ended(const StatusReport& status, TimeNs now);
+  /// What shard 0's port of datagrams and its jobs' slot machines have counted since the last update.
+  void count_datagrams(const StatusReport& status);
+
+  monitoring::Metrics& metrics_;
+  monitoring::ShardMetrics shard_;
+  // By label text, which jobs may share.
+  std::unordered_map<std::string, std::unique_ptr<JobSeries>> jobs_;
+  std::unordered_map<std::string, std::optional<TimeNs>>
+      counted_;  ///< all that have series, and when they were found ended
+  using Counts = std::unordered_map<std::string, uint64_t>;
+  std::unordered_map<std::string, Counts> datagram_events_;  ///< by label text: those that are exported already
+  Counts datagrams_dropped_;
+};
+
+}  // namespace millrace::server

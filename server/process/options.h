@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "server/base/limits.h"
+
+namespace millrace::server {
+
+/// What the command line and the configuration file of millrace-server say.
+struct Options {
+  uint32_t shard = 0;
+  uint32_t shards = 1;
+  std::string listen = "tcp://127.0.0.1:7600";
+  std::string advertise;            ///< empty: as bound
+  std::string table;                ///< path of the SQLite file
+  std::string http;                 ///< "host:port"; empty: none
+  std::string store_dir;            ///< folder of the saves of jobs' stores; empty: none
+  uint32_t store_save_seconds = 0;  ///< 0: when asked, and at a job's end
+  std::string datagrams;            ///< "host:port" of the aggregator of datagrams; empty: none
+  std::string job_keys;             ///< folder of the keys of jobs of path switch
+  double link_rate = 0;             ///< bits per second to the workers; 0: not known
+  uint32_t threads = 0;             ///< 0: one a core
+  bool json = false;                ///< the start line on stdout as JSON
+  bool quiet = false;               ///< warnings and errors only
+  Limits limits;
+};
+
+/// Reads argv (and the file that --config names). An exit code instead: help was asked for and printed, or the
+/// arguments are wrong and the sentence that says how is on stderr.
+std::variant<Options, int> parse_options(int argc, const char* const* argv);
+
+}  // namespace millrace::server

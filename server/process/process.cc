@@ -1,0 +1,490 @@
+#include "server/process/process.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/version.h"
+#include "monitoring/http_port.h"
+#include "monitoring/metrics.h"
+#include "monitoring/open_files.h"
+#include "protocol/container/codec_speeds.h"
+#include "protocol/datagram/key.h"
+#include "protocol/files/atomic_file.h"
+#include "protocol/messages/frame.h"
+#include "protocol/table/membership_table.h"
+#include "protocol/transport/transport.h"
+#include "server/process/accept_limit.h"
+#include "server/process/aggregator_thread.h"
+#include "server/process/descriptor_room.h"
+#include "server/process/metrics_export.h"
+#include "server/process/process_log.h"
+#include "server/process/shard_links.h"
+#include "server/process/status_board.h"
+#include "server/process/store_thread.h"
+#include "server/process/task_pool.h"
+#include "server/shard/shard_core.h"
+#include "server/status/status_json.h"
+
+namespace millrace::server {
+namespace {
+
+/// Messages taken in before what they ask for is carried out; bounds how long a flood can hold up what is decided.
+constexpr int kMessagesPerTurn = 128;
+/// Sends that may wait for the end of a turn. One Goodbye in a job of many workers is a view for each of them, as long as the
+/// list of all: a turn's worth of Goodbyes would be more memory than the job's rounds.
+constexpr size_t kSendsHeldMax = 256;
+/// The loop computes for so long before it looks at the sockets again.
+constexpr TimeNs kComputePerTurn = 500 * kNsPerUs;
+/// The loop waits for another process's lock on the table for so long; after three times in vain, for ten times as long not
+/// at all: a process that was stopped while it wrote costs the jobs that need no write 60 ms, and then a tenth of the time at
+/// most. Writes are tried again.
+constexpr uint32_t kTableWaitMs = 20;
+constexpr TimeNs kGaugesEvery = kNsPerS;
+/// Interval between log lines about connections that were closed for lack of a descriptor.
+constexpr TimeNs kSayClosedEvery = 60 * kNsPerS;
+/// Between two tries to begin tasks for which there was no memory.
+constexpr int kStarvedMs = 10;
+/// Without a turn of the loop for so long, /healthz says that the shard is not well.
+constexpr TimeNs kStandstill = 5 * kNsPerS;
+
+Result<std::string> advertised(const Options& options, const std::string& bound) {
+  if (!options.advertise.empty()) return options.advertise;
+  for (const std::string_view every : {"//0.0.0.0:", "//*:", "//[::]:"}) {
+    if (bound.find(every) == std::string::npos) continue;
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--listen {} accepts on every address; say with --advertise tcp://HOST:PORT which one workers and "
+                    "other shards are to use",
+                    options.listen));
+  }
+  return bound;
+}
+
+/// Lives of aggregators are drawn from it: two starts must not draw the same.
+uint64_t random_seed() {
+  const protocol::Nonce nonce = protocol::random_nonce();
+  uint64_t seed = 0;
+  std::memcpy(&seed, nonce.data(), sizeof seed);
+  return seed;
+}
+
+protocol::TransportOptions transport_options(const Options& options) {
+  protocol::TransportOptions transport;
+  transport.limits.payload_bytes_max = options.limits.message_bytes_max;
+  return transport;
+}
+
+}  // namespace
+
+class ShardProcess::Loop {
+ public:
+  explicit Loop(const Options& options)
+      : options_(options),
+        context_(transport_options(options)),
+        pool_(options.threads != 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency()),
+              [this] { waker_.wake(); }),
+        export_(metrics_),
+        board_([this] { waker_.wake(); }) {}
+
+  Status open();
+  Status open_http();
+  Status share_descriptors();
+  Status run();
+  void request_stop() noexcept {
+    stop_.store(true);
+    waker_.wake();
+  }
+
+  void request_save() noexcept {
+    save_.store(true);
+    waker_.wake();
+  }
+
+  const std::string& address() const { return address_; }
+  const std::string& http_address() const { return http_address_; }
+  std::string datagrams_address() const { return datagrams_ ? datagrams_->address() : std::string(); }
+  uint64_t life() const { return life_; }
+
+ private:
+  /// Runs `work`. Nothing leaves the loop for want of memory: what breaks off is counted, the next turn goes on from there.
+  template <typename Work>
+  bool contain(const Work& work) {
+    try {
+      work();
+      return true;
+    } catch (const std::bad_alloc&) {     // NOLINT(bugprone-empty-catch): below, when what it held is free again
+    } catch (const std::length_error&) {  // NOLINT(bugprone-empty-catch)
+    }
+    ++broken_off_;
+    return false;
+  }
+  void turn();
+  int wait_ms(TimeNs now) const;
+  void receive();
+  void receive_links();
+  void compute();
+  void watch_links(TimeNs now);
+  void carry_out();
+  void carry_out_many();
+  void send_to_peer(const SendToPeer& send);
+  void watch(TimeNs now);
+  void watch_accept_limit(TimeNs now);
+  void take_from_disk();
+  void change_datagrams(const DatagramChange& change, TimeNs now);
+  StatusReport status(TimeNs now) const;
+
+  Options options_;
+  ProcessLog log_{options_.shard, options_.quiet ? Severity::kWarning : Severity::kInfo};
+  std::unique_ptr<protocol::MembershipTable> table_;
+  protocol::TransportContext context_;
+  std::unique_ptr<protocol::Listener> listener_;
+  protocol::Waker waker_;
+  protocol::Poller poller_;
+  std::unique_ptr<ShardLinks> links_;
+  TaskPool pool_;                      ///< after the waker that it wakes
+  std::unique_ptr<StoreThread> disk_;  ///< where there is a place for saves
+  std::vector<StoreThread::Answer> from_disk_;
+  std::unique_ptr<DatagramThread> datagrams_;  ///< where this shard stands in for switches
+  SpeedMeasurer
+      speed_measurer_;  ///< for jobs with codec auto: the loop runs their tasks itself, and has no second to spare
+  std::optional<DescriptorRoom> room_;
+  std::unique_ptr<ShardCore> core_;
+  monitoring::Metrics metrics_;
+  MetricsExport export_;
+  StatusBoard board_;
+  std::atomic<TimeNs> last_turn_ = 0;
+  std::atomic<bool> draining_ = false;
+  TimeNs next_gauges_ = 0;
+  TimeNs say_closed_at_ = 0;
+  uint64_t broken_off_ = 0;  ///< for want of memory, not counted in the metrics yet
+  uint64_t bytes_in_ = 0;
+  uint64_t bytes_out_ = 0;
+  Actions actions_;
+  std::vector<std::shared_ptr<Task>> done_;
+  std::atomic<bool> stop_ = false;
+  std::atomic<bool> save_ = false;
+  std::string address_;
+  std::string http_address_;
+  uint64_t life_ = 0;
+  std::unique_ptr<monitoring::HttpPort> http_;  ///< last: its threads ask the others
+};
+
+Status ShardProcess::Loop::open() {
+  JobStore::Saves saves;
+  if (!options_.store_dir.empty()) {
+    if (const Status usable = check_folder(options_.store_dir); !usable) return usable;
+    saves.possible = true;
+    saves.every = static_cast<TimeNs>(options_.store_save_seconds) * kNsPerS;
+    saves.judge = [this](const std::string& name) {
+      return files::check_replaceable(store_path(options_.store_dir, options_.shard, name));
+    };
+  }
+  auto table = protocol::open_sqlite_table(options_.table, kTableWaitMs);
+  if (!table) return std::unexpected(table.error());
+  table_ = std::move(*table);
+  auto listener = protocol::Listener::bind(context_, options_.listen);
+  if (!listener) return std::unexpected(listener.error());
+  listener_ = std::move(*listener);
+  Result<std::string> address = advertised(options_, listener_->address());
+  if (!address) return std::unexpected(address.error());
+  address_ = std::move(*address);
+  // Before the table hears of this process: a start that fails must not end the one that has the number.
+  if (const Status opened = options_.http.empty() ? Status{} : open_http(); !opened) return opened;
+  if (!options_.datagrams.empty()) {
+    auto datagrams = DatagramThread::start(
+        {options_.datagrams, options_.job_keys, options_.limits.job_memory_bytes_max}, random_seed());
+    if (!datagrams) return std::unexpected(datagrams.error());
+    datagrams_ = std::move(*datagrams);
+  }
+  if (const Status enough = share_descriptors(); !enough) return enough;
+  const Result<uint64_t> life = table_->start_shard(options_.shard, options_.shards, address_, datagrams_address());
+  if (!life) return std::unexpected(life.error());
+  life_ = *life;
+  links_ = std::make_unique<ShardLinks>(options_.shards, context_, poller_, log_);
+  if (saves.possible) {
+    disk_ = std::make_unique<StoreThread>(options_.store_dir, options_.shard, system_disk(), [this] { waker_.wake(); });
+  }
+  ShardConfig::Datagrams datagrams;
+  if (datagrams_) {
+    datagrams.judge = [this](const protocol::JobSpec& spec, const protocol::SwitchLayout& layout) {
+      return datagrams_->judge(spec, layout);
+    };
+  }
+  core_ = std::make_unique<ShardCore>(ShardConfig{options_.shard,
+                                                  options_.shards,
+                                                  life_,
+                                                  software_name(),
+                                                  options_.limits,
+                                                  saves,
+                                                  {speeds_so_far, options_.link_rate},
+                                                  std::move(datagrams),
+                                                  [this](TimeNs now) { return room_->judge_worker(now); }},
+                                      *table_, monotonic_now_ns());
+  poller_.add(*listener_);
+  poller_.add(waker_);
+  return {};
+}
+
+Status ShardProcess::Loop::share_descriptors() {
+  room_.emplace(DescriptorRoom::Options{.limit = monitoring::open_file_limit(),
+                                        .shards = options_.shards,
+                                        .count = monitoring::open_file_count,
+                                        .accepted = accepted_connections});
+  if (const Status enough = room_->judge_start(); !enough) return enough;
+  set_accept_limit(room_->accept_below());
+  if (const std::string warning = room_->warning(options_.limits); !warning.empty())
+    log_.write(Severity::kWarning, warning, monotonic_now_ns());
+  return {};
+}
+
+Status ShardProcess::Loop::open_http() {
+  monitoring::HttpHandlers handlers;
+  handlers.title = fmt::format("Millrace shard {} of {}", options_.shard, options_.shards);
+  handlers.metrics_text = [this] { return metrics_.prometheus_text(); };
+  handlers.unhealthy = [this]() -> std::optional<std::string> {
+    const TimeNs turn = last_turn_.load();
+    const TimeNs stood_ns = turn == 0 ? 0 : monotonic_now_ns() - turn;
+    if (stood_ns > kStandstill) return fmt::format("the loop has stood still for {} ms", stood_ns / kNsPerMs);
+    if (draining_.load()) return "shutting down";
+    return std::nullopt;
+  };
+  handlers.status_json = [this]() -> std::string {
+    constexpr std::chrono::milliseconds kPatience(2'000);
+    return board_.ask(kPatience).value_or(R"({"error": "the shard's loop did not answer within 2000 ms"})");
+  };
+  auto http = monitoring::HttpPort::start(options_.http, "--http", std::move(handlers));
+  if (!http) return std::unexpected(http.error());
+  http_ = std::move(*http);
+  http_address_ = fmt::format("{}:{}", options_.http.substr(0, options_.http.rfind(':')), http_->port());
+  return {};
+}
+
+/// Answers who asks for the status, and brings the gauges up to date now and then.
+void ShardProcess::Loop::watch(TimeNs now) {
+  last_turn_.store(now);
+  export_.count_network(std::exchange(bytes_in_, 0), std::exchange(bytes_out_, 0));
+  if (broken_off_ != 0) {
+    export_.record({Metric::kDropped, {}, "out_of_memory", static_cast<double>(broken_off_)});
+    broken_off_ = 0;
+  }
+  if (now >= next_gauges_) {
+    next_gauges_ = now + kGaugesEvery;
+    export_.update_gauges(status(now), now);
+    watch_accept_limit(now);
+  }
+  if (board_.wanted()) {
+    board_.publish(status_json(status(now)));
+  }
+}
+
+void ShardProcess::Loop::watch_accept_limit(TimeNs now) {
+  const uint64_t closed = take_over_accept_limit();
+  if (closed == 0) return;
+  export_.record({Metric::kDropped, {}, "no_descriptor", static_cast<double>(closed)});
+  if (now < say_closed_at_) return;
+  say_closed_at_ = now + kSayClosedEvery;
+  log_.write(
+      Severity::kError,
+      fmt::format("{} connections were closed as they came: this process may open {} files, and no more of them are "
+                  "for connections; {}",
+                  closed, monitoring::open_file_limit(), monitoring::kRaiseOpenFiles),
+      now);
+}
+
+StatusReport ShardProcess::Loop::status(TimeNs now) const {
+  StatusReport status = core_->status(now);
+  status.table = options_.table;
+  for (JobStatus& job : status.jobs) {
+    if (job.switch_path && datagrams_) job.switch_path->aggregator = datagrams_->report(job.job);
+  }
+  if (datagrams_) status.datagrams_dropped = datagrams_->dropped();
+  return status;
+}
+
+/// What a job of path switch needs beside its rounds: the core has asked whether it can be had before the job was begun.
+void ShardProcess::Loop::change_datagrams(const DatagramChange& change, TimeNs now) {
+  if (!datagrams_) return;
+  if (!change.spec) return datagrams_->end(change.job);
+  if (const Status begun = datagrams_->begin(change.job, *change.spec, change.layout); !begun) {
+    log_.write(Severity::kError,
+               fmt::format("job '{}': nobody stands in for its switch: {}", change.spec->name, begun.error().message),
+               now);
+  }
+}
+
+int ShardProcess::Loop::wait_ms(TimeNs now) const {
+  if (pool_.has_waiting() || !actions_.to_peers.empty()) return 0;
+  if (!actions_.tasks.empty()) return kStarvedMs;
+  TimeNs until = core_->next_deadline();
+  if (const std::optional<TimeNs> at = links_->deadline()) until = std::min(until, *at);
+  if (until <= now) return 0;
+  return static_cast<int>(std::min<TimeNs>((until - now + kNsPerMs - 1) / kNsPerMs, 1'000));
+}
+
+Status ShardProcess::Loop::run() {
+  while (!core_->stopped()) {
+    contain([this] { turn(); });
+  }
+  contain([this] { carry_out(); });
+  if (core_->failure()) return std::unexpected(*core_->failure());
+  return {};
+}
+
+void ShardProcess::Loop::turn() {
+  poller_.wait(wait_ms(monotonic_now_ns()));
+  if (stop_.load() && !draining_.exchange(true)) core_->begin_shutdown(monotonic_now_ns(), actions_);
+  if (save_.exchange(false)) core_->save_stores(monotonic_now_ns(), actions_);
+  receive();
+  receive_links();
+  if (disk_) take_from_disk();
+  pool_.take_done(done_);
+  for (const std::shared_ptr<Task>& task : done_) {
+    core_->on_task_done(task, monotonic_now_ns(), actions_);
+    carry_out_many();
+  }
+  done_.clear();
+  const TimeNs now = monotonic_now_ns();
+  if (now >= core_->next_deadline()) core_->on_tick(now, actions_);
+  contain([&] { watch_links(now); });
+  carry_out();
+  watch(now);
+  compute();
+}
+
+void ShardProcess::Loop::take_from_disk() {
+  disk_->take_done(from_disk_);
+  for (StoreThread::Answer& answer : from_disk_) {
+    const TimeNs now = monotonic_now_ns();
+    if (auto* loaded = std::get_if<Result<StoreFile>>(&answer.result)) {
+      core_->on_store_loaded(answer.job, std::move(*loaded), now, actions_);
+    } else {
+      core_->on_store_written(answer.job, std::get<Status>(answer.result), now, actions_);
+    }
+  }
+  from_disk_.clear();
+}
+
+void ShardProcess::Loop::receive() {
+  for (int taken = 0; taken < kMessagesPerTurn; ++taken) {
+    std::optional<protocol::Received> received;
+    if (!contain([&] { received = listener_->receive(); })) continue;  // that one message is lost
+    if (!received) return;
+    bytes_in_ += received->bytes;
+    const TimeNs now = monotonic_now_ns();
+    if (received->message) {
+      core_->on_message(received->peer, std::move(*received->message), now, actions_);
+    } else {
+      const Error& error = received->message.error();
+      core_->on_malformed(error, now, actions_);
+      // A Hello that asks for what only a later build knows: silence would leave its worker waiting for a Welcome.
+      if (error.code == ErrorCode::kUnsupported) {
+        protocol::Refuse refusal;
+        refusal.code = error.code;
+        refusal.sentence = error.message;
+        listener_->send(received->peer, {{}, refusal, {}});
+      }
+    }
+    carry_out_many();
+  }
+}
+
+void ShardProcess::Loop::receive_links() {
+  for (uint32_t shard = 0; shard < links_->shard_count(); ++shard) {
+    for (int taken = 0; taken < kMessagesPerTurn; ++taken) {
+      std::optional<protocol::Received> received;
+      if (!contain([&] { received = links_->receive(shard); })) continue;
+      if (!received) break;
+      const TimeNs now = monotonic_now_ns();
+      if (received->message) {
+        core_->on_shard_reply(shard, *received->message, now, actions_);
+      } else {
+        core_->on_malformed(received->message.error(), now, actions_);
+      }
+    }
+  }
+}
+
+void ShardProcess::Loop::compute() {
+  const TimeNs until = monotonic_now_ns() + kComputePerTurn;
+  while (const std::shared_ptr<Task> task = pool_.run_one()) {
+    const TimeNs now = monotonic_now_ns();
+    core_->on_task_done(task, now, actions_);
+    carry_out();
+    if (now >= until) return;
+  }
+}
+
+void ShardProcess::Loop::watch_links(TimeNs now) {
+  while (const std::optional<uint32_t> shard = links_->watch(now)) core_->on_shard_reconnected(*shard, now, actions_);
+}
+
+void ShardProcess::Loop::carry_out() {
+  const TimeNs now = monotonic_now_ns();
+  for (const LogLine& line : actions_.log) contain([&] { log_.write(line.severity, line.text, now); });
+  for (ConnectShard& one : actions_.connects) contain([&] { links_->connect(std::move(one), now); });
+  for (SendToPeer& one : actions_.to_peers) {
+    const SendToPeer gone_when_sent = std::move(one);
+    contain([&] { send_to_peer(gone_when_sent); });
+  }
+  for (const SendToShard& one : actions_.to_shards) {
+    contain([&] {
+      if (!links_->send(one)) actions_.metrics.push_back({Metric::kDropped, {}, "shard_unreachable", 1});
+    });
+  }
+  for (const DatagramChange& change : actions_.datagrams) contain([&] { change_datagrams(change, now); });
+  for (const MetricEvent& event : actions_.metrics) contain([&] { export_.record(event); });
+  // A message that was not sent is asked for again; a task that was not begun nobody asks for, so that it is kept.
+  contain([this] { pool_.submit(actions_.tasks); });
+  if (disk_) contain([this] { disk_->submit(actions_.store_requests); });
+  std::vector<std::shared_ptr<Task>> tasks = std::move(actions_.tasks);
+  std::vector<StoreRequest> requests = std::move(actions_.store_requests);
+  actions_.clear();
+  actions_.tasks = std::move(tasks);
+  actions_.store_requests = std::move(requests);
+}
+
+void ShardProcess::Loop::carry_out_many() {
+  if (actions_.to_peers.size() >= kSendsHeldMax) carry_out();
+}
+
+void ShardProcess::Loop::send_to_peer(const SendToPeer& send) {
+  const SharedBytes envelope = SharedBytes::from(protocol::encode_envelope(send.message));
+  const protocol::SendResult result = listener_->send_frames(send.to, envelope, send.message.payload);
+  if (result == protocol::SendResult::kSent) {
+    bytes_out_ += envelope.bytes.size() + send.message.payload.bytes.size();
+    return;
+  }
+  // A worker asks again for what it misses; one that reads nothing is found silent.
+  actions_.metrics.push_back(
+      {Metric::kDropped, {}, result == protocol::SendResult::kWouldBlock ? "send_queue_full" : "peer_gone", 1});
+}
+
+ShardProcess::ShardProcess(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
+ShardProcess::~ShardProcess() = default;
+
+Result<std::unique_ptr<ShardProcess>> ShardProcess::start(const Options& options) {
+  auto loop = std::make_unique<Loop>(options);
+  if (const Status opened = loop->open(); !opened) return std::unexpected(opened.error());
+  return std::unique_ptr<ShardProcess>(new ShardProcess(std::move(loop)));
+}
+
+const std::string& ShardProcess::address() const { return loop_->address(); }
+const std::string& ShardProcess::http_address() const { return loop_->http_address(); }
+std::string ShardProcess::datagrams_address() const { return loop_->datagrams_address(); }
+uint64_t ShardProcess::life() const { return loop_->life(); }
+Status ShardProcess::run() { return loop_->run(); }
+void ShardProcess::request_stop() noexcept { loop_->request_stop(); }
+void ShardProcess::request_save() noexcept { loop_->request_save(); }
+
+}  // namespace millrace::server

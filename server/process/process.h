@@ -1,0 +1,46 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kernels/base/result.h"
+#include "server/process/options.h"
+
+namespace millrace::server {
+
+/// The shard process: sockets, clock, threads, table and signals around one ShardCore. One loop thread owns the core
+/// and the sockets; helpers of the TaskPool compute; the HTTP port has threads of its own and asks the loop for its
+/// status.
+class ShardProcess {
+ public:
+  /// Opens the table, binds the port and registers this start of the shard.
+  /// Errors  io: table or port; shard_map_mismatch: the table belongs to another number of shards; invalid_argument.
+  static Result<std::unique_ptr<ShardProcess>> start(const Options& options);
+  ~ShardProcess();
+  ShardProcess(const ShardProcess&) = delete;
+  ShardProcess& operator=(const ShardProcess&) = delete;
+
+  /// As others reach it: "tcp://host:port".
+  const std::string& address() const;
+  /// "host:port"; empty without --http.
+  const std::string& http_address() const;
+  /// "host:port" of its aggregator of datagrams; empty without --datagrams.
+  std::string datagrams_address() const;
+  uint64_t life() const;
+
+  /// Serves until request_stop() and the end of draining. Error: why it stopped by itself.
+  Status run();
+
+  /// Begins an orderly shutdown. Safe from signal handlers and any thread; may be called more than once.
+  void request_stop() noexcept;
+
+  /// Saves the stores of all jobs soon. As request_stop().
+  void request_save() noexcept;
+
+ private:
+  class Loop;
+  explicit ShardProcess(std::unique_ptr<Loop> loop);
+  std::unique_ptr<Loop> loop_;
+};
+
+}  // namespace millrace::server

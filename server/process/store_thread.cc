@@ -1,0 +1,76 @@
+#include "server/process/store_thread.h"
+
+#include <iterator>
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+namespace millrace::server {
+
+StoreThread::StoreThread(std::string folder, uint32_t shard, std::unique_ptr<Disk> disk, std::function<void()> wake)
+    : disk_(std::move(disk)),
+      folder_(std::move(folder), shard, *disk_),
+      wake_(std::move(wake)),
+      thread_([this] { run(); }) {}
+
+StoreThread::~StoreThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void StoreThread::submit(std::vector<StoreRequest>& requests) {
+  if (requests.empty()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    asked_.insert(asked_.end(), requests.begin(), requests.end());
+    done_.reserve(done_.size() + asked_.size() + 1);  // for the answers, and that of the one under way
+  }
+  requests.clear();
+  changed_.notify_all();
+}
+
+void StoreThread::take_done(std::vector<Answer>& done) {
+  const std::lock_guard lock(mutex_);
+  done.insert(done.end(), std::make_move_iterator(done_.begin()), std::make_move_iterator(done_.end()));
+  done_.clear();
+}
+
+StoreThread::Answer StoreThread::carry_out(const StoreRequest& request) {
+  const bool loads = request.what == StoreRequest::What::kLoad;
+  const auto failed = [&](const char* why) -> Answer {
+    const std::unexpected<Error> error = fail(ErrorCode::kLimitExceeded, why);
+    if (loads) return {request.job, Result<StoreFile>(error)};
+    return {request.job, Status(error)};
+  };
+  try {
+    if (loads) return {request.job, folder_.load(request.name)};
+    return {request.job, folder_.write(request)};
+  } catch (const std::bad_alloc&) {
+    return failed(kNotRun);
+  } catch (const std::length_error&) {
+    return failed(kNotRun);
+  }
+}
+
+void StoreThread::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return closing_ || !asked_.empty(); });
+    if (asked_.empty()) return;
+    const StoreRequest request = std::move(asked_.front());
+    asked_.pop_front();
+    lock.unlock();
+    Answer answer = carry_out(request);
+    lock.lock();
+    done_.push_back(std::move(answer));
+    lock.unlock();
+    wake_();
+    lock.lock();
+  }
+}
+
+}  // namespace millrace::server

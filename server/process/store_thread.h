@@ -1,0 +1,52 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "server/process/save_folder.h"
+
+namespace millrace::server {
+
+/// The thread that carries out what stores ask of the disk, one after the other: the loop never waits for a disk.
+class StoreThread {
+ public:
+  struct Answer {
+    uint64_t job = 0;
+    std::variant<Status, Result<StoreFile>> result;
+  };
+
+  /// wake   called from the thread when there is an answer.
+  StoreThread(std::string folder, uint32_t shard, std::unique_ptr<Disk> disk, std::function<void()> wake);
+  /// Finishes what was asked for.
+  ~StoreThread();
+  StoreThread(const StoreThread&) = delete;
+  StoreThread& operator=(const StoreThread&) = delete;
+
+  /// Takes them out of `requests`.
+  void submit(std::vector<StoreRequest>& requests);
+  /// Moves what is done to the end of `done`.
+  void take_done(std::vector<Answer>& done);
+
+ private:
+  void run();
+  Answer carry_out(const StoreRequest& request);
+
+  std::unique_ptr<Disk> disk_;
+  StoreFolder folder_;
+  std::function<void()> wake_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<StoreRequest> asked_;
+  std::vector<Answer> done_;
+  bool closing_ = false;
+  std::thread thread_;  ///< last: it uses all of the above
+};
+
+}  // namespace millrace::server

@@ -1,0 +1,177 @@
+#include "server/process/task_pool.h"
+
+#include <tbb/global_control.h>
+#include <tbb/task_arena.h>
+
+#include <chrono>
+#include <exception>
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+namespace millrace::server {
+
+struct TaskPool::Helpers {
+  explicit Helpers(uint32_t count)
+      : parallelism(tbb::global_control::max_allowed_parallelism, count + 1), arena(static_cast<int>(count), 0) {}
+  tbb::global_control parallelism;  ///< oneTBB's own default is one thread a core, whatever the arena asks for
+  tbb::task_arena arena;
+};
+
+/// A helper's way in, counted off when it goes: when the helper is done, or when it never came.
+struct TaskPool::Call {
+  explicit Call(std::shared_ptr<Door> to) : door_(std::move(to)) {}
+  ~Call() {
+    const std::lock_guard lock(door_->mutex);
+    count_off();
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  void come_in() {
+    std::unique_lock lock(door_->mutex);
+    if (door_->pool) door_->pool->help(lock);
+    count_off();  // before the lock is released: what is submitted next finds no helper that has left
+  }
+
+ private:
+  void count_off() {
+    if (!std::exchange(counted_off_, true) && door_->pool) --door_->pool->helping_;
+  }
+
+  std::shared_ptr<Door> door_;
+  bool counted_off_ = false;
+};
+
+TaskPool::TaskPool(uint32_t threads, std::function<void()> wake)
+    : helpers_max_(threads > 1 ? threads - 1 : 0), wake_(std::move(wake)) {
+  door_->pool = this;
+  if (helpers_max_ > 0) helpers_ = std::make_unique<Helpers>(helpers_max_);
+}
+
+TaskPool::~TaskPool() {
+  std::unique_lock lock(mutex_);
+  closing_ = true;
+  waiting_.clear();
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return inside_ == 0; });
+  door_->pool = nullptr;
+}
+
+namespace {
+
+constexpr std::chrono::milliseconds kNoMemoryPause(10);
+
+/// Takes the first `count` tasks out, also where memory ended before the last one was handed on.
+struct TakenOut {
+  std::vector<std::shared_ptr<Task>>& tasks;
+  size_t count = 0;
+  ~TakenOut() { tasks.erase(tasks.begin(), tasks.begin() + static_cast<std::ptrdiff_t>(count)); }
+};
+
+}  // namespace
+
+void TaskPool::submit(std::vector<std::shared_ptr<Task>>& tasks) {
+  uint32_t called = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    TakenOut out{tasks};
+    for (std::shared_ptr<Task>& task : tasks) {
+      const uint64_t cost_ns = task->cost_ns();
+      waiting_.push_back(std::move(task));
+      waiting_ns_ += cost_ns;
+      ++out.count;
+    }
+    // The loop takes one share of the backlog itself.
+    while (helping_ < helpers_max_ && helping_ + 1 < waiting_.size() && waiting_ns_ > kHelperNs * (helping_ + 1)) {
+      ++helping_;
+      ++called;
+    }
+  }
+  call_helpers(called);
+}
+
+void TaskPool::call_helpers(uint32_t count) {
+  try {
+    while (count > 0) {
+      auto call = std::make_shared<Call>(door_);
+      --count;
+      helpers_->arena.enqueue([call = std::move(call)] { call->come_in(); });
+    }
+  } catch (const std::exception&) {  // no memory; or oneTBB had no thread for it: the loop computes what waits
+    const std::lock_guard lock(mutex_);
+    helping_ -= count;
+  }
+}
+
+std::shared_ptr<Task> TaskPool::pop() {
+  if (waiting_.empty()) return nullptr;
+  std::shared_ptr<Task> task = std::move(waiting_.front());
+  waiting_.pop_front();
+  waiting_ns_ -= task->cost_ns();
+  return task;
+}
+
+namespace {
+
+/// Nothing may leave the thread. A task that did not come to an end holds the error that it was made with.
+void run_guarded(Task& task) {
+  try {
+    task.run();
+  } catch (const std::bad_alloc&) {     // NOLINT(bugprone-empty-catch): see above
+  } catch (const std::length_error&) {  // NOLINT(bugprone-empty-catch)
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Task> TaskPool::run_one() {
+  std::shared_ptr<Task> task;
+  {
+    const std::lock_guard lock(mutex_);
+    task = pop();
+  }
+  if (task) run_guarded(*task);
+  return task;
+}
+
+bool TaskPool::hand_back(const std::shared_ptr<Task>& task) {
+  try {
+    done_.push_back(task);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  if (done_.size() == 1) wake_();
+  return true;
+}
+
+void TaskPool::help(std::unique_lock<std::mutex>& lock) {
+  ++inside_;
+  while (std::shared_ptr<Task> task = closing_ ? nullptr : pop()) {
+    lock.unlock();
+    run_guarded(*task);
+    lock.lock();
+    // A result that there is no memory to hand back waits for some: nobody would ask for it.
+    while (!closing_ && !hand_back(task)) changed_.wait_for(lock, kNoMemoryPause);
+  }
+  // Notified under the lock: the destructor may free everything but the door as soon as it is released.
+  if (--inside_ == 0) changed_.notify_all();
+}
+
+void TaskPool::take_done(std::vector<std::shared_ptr<Task>>& done) {
+  const std::lock_guard lock(mutex_);
+  done.swap(done_);
+  done_.clear();
+}
+
+bool TaskPool::idle() const {
+  const std::lock_guard lock(mutex_);
+  return waiting_.empty() && helping_ == 0 && done_.empty();
+}
+
+bool TaskPool::has_waiting() const {
+  const std::lock_guard lock(mutex_);
+  return !waiting_.empty();
+}
+
+}  // namespace millrace::server

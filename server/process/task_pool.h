@@ -1,0 +1,71 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "server/base/actions.h"
+
+namespace millrace::server {
+
+/// Runs tasks on oneTBB threads and on the loop's own. A shard shares its machine with workers, so a thread is only
+/// woken for work that is worth it: the loop runs tasks itself, and helpers join while a backlog of more than
+/// kHelperNs waits.
+///
+/// Threads  submit(), run_one(), take_done() and the destructor: the loop's; helpers are oneTBB's.
+class TaskPool {
+ public:
+  /// Backlog that makes another thread worth waking: the wake-up costs tens of microseconds, here and there.
+  static constexpr uint64_t kHelperNs = 100'000;
+
+  /// threads  that compute, the loop's included; 1: no helpers.
+  /// wake     called by a helper when it has finished something and take_done() was empty before.
+  TaskPool(uint32_t threads, std::function<void()> wake);
+  /// Waits for the tasks that helpers are running; what waits is dropped. A helper that was called and never came (the machine
+  /// has no thread to give) is not waited for.
+  ~TaskPool();
+  TaskPool(const TaskPool&) = delete;
+  TaskPool& operator=(const TaskPool&) = delete;
+
+  /// Takes the tasks out of `tasks`; those that std::bad_alloc keeps it from taking are left there.
+  void submit(std::vector<std::shared_ptr<Task>>& tasks);
+  /// Runs one waiting task on the calling thread and returns it; nullptr when none waits.
+  std::shared_ptr<Task> run_one();
+  /// What helpers have finished since the last call.
+  void take_done(std::vector<std::shared_ptr<Task>>& done);
+  /// Nothing waits and nothing runs.
+  bool idle() const;
+  bool has_waiting() const;
+
+ private:
+  struct Helpers;
+  /// What helpers come in by; it outlives the pool for those that come too late.
+  struct Door {
+    std::mutex mutex;
+    TaskPool* pool = nullptr;  ///< empty: closed
+  };
+  struct Call;
+  std::shared_ptr<Task> pop();
+  void call_helpers(uint32_t count);
+  bool hand_back(const std::shared_ptr<Task>& task);  ///< under the lock; false: no memory
+  void help(std::unique_lock<std::mutex>& lock);
+
+  std::shared_ptr<Door> door_ = std::make_shared<Door>();
+  std::mutex& mutex_ = door_->mutex;
+  std::deque<std::shared_ptr<Task>> waiting_;
+  uint64_t waiting_ns_ = 0;
+  std::vector<std::shared_ptr<Task>> done_;
+  uint32_t helping_ = 0;  ///< called, and not yet done (or dropped)
+  uint32_t inside_ = 0;   ///< of them: come in
+  uint32_t helpers_max_;
+  bool closing_ = false;
+  std::function<void()> wake_;
+  std::condition_variable changed_;  ///< inside_, or closing_
+  std::unique_ptr<Helpers> helpers_;
+};
+
+}  // namespace millrace::server

@@ -1,0 +1,122 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "protocol/job/job_spec.h"
+#include "protocol/job/layout.h"
+#include "protocol/messages/messages.h"
+#include "server/base/actions.h"
+#include "server/membership/members.h"
+#include "server/membership/membership_changes.h"
+#include "server/rounds/job_rounds.h"
+
+namespace millrace::server {
+
+/// How the members of a job that join come in at one active shard (R9), part by part. Who is on the
+/// log and lacks only what the shard keeps goes on with its own weights; any other gets a synced member's, handed on run by
+/// run as they come, one part at a time, so that what is under way is one part a joiner. Where nobody can give them it is
+/// stranded, and when all members are, the log is cut to one of their states (R10a).
+///
+/// Path switch  shards have no step and no update: a joiner always takes a synced member's weights, and at shard 0 in the same
+///          way what it needs for its turns (a handover: bytes that are passed on). The giver does not go on meanwhile.
+/// Epochs   what is settled counts in one epoch: begin_epoch() forgets it.
+/// Order    on a joiner's connection: updates that its own state lacks up to the snapshot (they say what of what it has sent
+///          was
+///          carried), the snapshot, Settle, the updates from there on.
+/// Hostile  runs are checked against what was asked for; a giver that sends others is passed over.
+class Settlement {
+ public:
+  struct Setup {
+    const protocol::JobSpec& spec;  ///< all outlive this
+    const protocol::JobLayout& layout;
+    const Members& members;
+    JobRounds& rounds;
+    uint32_t shard = 0;
+  };
+
+  explicit Settlement(Setup setup) : setup_(setup) {}
+
+  void begin_epoch() { joiners_.clear(); }
+  /// REQUIRES: sent in the view's epoch by that member; makes_sense().
+  void on_state(const protocol::Member& from, const protocol::State& state, TimeNs now, Actions& actions);
+  /// REQUIRES: sent in the view's epoch by that member.
+  void on_snapshot(const protocol::Member& from, const protocol::Snapshot& body, SharedBytes payload, TimeNs now,
+                   Actions& actions);
+  /// Somebody who may give weights is connected.
+  void on_welcomed(TimeNs now, Actions& actions) { ask_givers(now, actions); }
+  /// Passes over givers that have been silent for two heartbeats, and asks again after a rest.
+  void on_tick(TimeNs now, Actions& actions);
+  std::optional<TimeNs> deadline() const;
+
+  /// R10a: All members join, and none of them can go on: the state to go back to.
+  std::optional<CutChoice> cut() const;
+  /// Joiners that wait for weights, and whom they wait for (nobody, where no synced member that has weights is connected).
+  struct Waiting {
+    std::vector<uint32_t> joiners;
+    std::vector<uint32_t> givers;
+    TimeNs since = 0;
+  };
+  Waiting waiting() const;
+
+ private:
+  struct Transfer {
+    uint32_t part = 0;
+    uint32_t giver = 0;
+    TimeNs asked = 0;
+    TimeNs heard = 0;           ///< asked, or when the last run came
+    std::optional<uint64_t> n;  ///< of its runs
+    uint64_t offset = 0;        ///< values that have come
+    uint64_t bytes = 0;         ///< of a handover, as its first run says
+  };
+  struct Joiner {
+    uint64_t life = 0;
+    protocol::State state;
+    MemoryCharge charge;
+    TimeNs since = 0;                 ///< when it first said where it stands
+    std::map<uint32_t, TimeNs> told;  ///< by part: when it was last told how to go on
+    std::deque<uint32_t> wanting;  ///< parts that need a snapshot; the first one is under way while there is a transfer
+    std::optional<Transfer> transfer;
+    TimeNs rests_until = 0;          ///< no part is asked for before; 0: no rest
+    uint32_t rests_from = 0;         ///< the giver of the last part
+    std::set<uint32_t> passed_over;  ///< givers
+  };
+
+  TimeNs heartbeat() const { return static_cast<TimeNs>(setup_.spec.heartbeat_ms) * kNsPerMs; }
+  const protocol::Member& member(uint32_t worker) const;
+  /// It wants a part, and would be given it but for the rest.
+  static bool rests(const Joiner& joiner);
+  bool by_switch() const { return setup_.spec.path == protocol::Path::kSwitch; }
+  /// The number under which a handover travels, where this shard passes them on.
+  std::optional<uint32_t> handover_part() const;
+  static bool is_told(const Joiner& joiner, uint32_t part, TimeNs since);
+  bool is_on_log(const Joiner& joiner, const PartRound& part) const;
+  /// Its own weights will do (R9d): they are on the log, and not those that a job begins with whose beginning is
+  /// another's.
+  bool may_keep_own(const Joiner& joiner, const PartRound& part) const;
+  void judge(const protocol::Member& who, Joiner& joiner, const PartRound& part, TimeNs now, Actions& actions);
+  void settle(const protocol::Member& who, Joiner& joiner, const PartRound& part, protocol::Settle::Weights weights,
+              Actions& actions) const;
+  /// A worker without weights, of a job with a store: it goes on with the log where it is, and pulls.
+  bool needs_no_weights(const protocol::Member& who) const;
+  void settle_by_store(const protocol::Member& who, Joiner& joiner, const PartRound& part, Actions& actions) const;
+  void ask_givers(TimeNs now, Actions& actions);
+  std::optional<uint32_t> giver_for(Joiner& joiner, uint32_t worker) const;
+  bool fits(const Joiner& joiner, const protocol::Snapshot& body, const SharedBytes& payload) const;
+  void hand_on(const protocol::Member& who, Joiner& joiner, const protocol::Snapshot& body, SharedBytes payload,
+               TimeNs now, Actions& actions);
+  void hand_over(const protocol::Member& who, Joiner& joiner, const protocol::Snapshot& body, SharedBytes payload,
+                 TimeNs now, Actions& actions);
+  void give_up(Joiner& joiner) const;
+  void count(Metric metric, std::string_view label, double value, Actions& actions) const;
+
+  Setup setup_;
+  std::map<uint32_t, Joiner> joiners_;  ///< that have said where they stand in this epoch, by worker
+};
+
+}  // namespace millrace::server

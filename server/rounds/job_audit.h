@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/base/actions.h"
+#include "server/part/part_round.h"
+#include "server/status/status_report.h"
+
+namespace millrace::server {
+
+/// What the audit of a job finds at this shard: updates that are not the sum of what they carry, and workers whose books do not
+/// balance by their own word. Said once for each part, and each worker; sums are in the status as long as the job is open.
+class JobAudit {
+ public:
+  explicit JobAudit(std::string job) : job_(std::move(job)) {}
+
+  /// Before the step is kept. imbalance: of its update.
+  void decided(const PartRound& part, double imbalance, Actions& actions);
+  AuditStatus status(const std::vector<PartRound>& parts) const;
+
+ private:
+  std::string job_;
+  double updates_ = 0;                                          ///< sum of |imbalance|
+  std::map<uint32_t, uint64_t> wrong_updates_;                  ///< by part: how many
+  std::map<std::pair<uint32_t, uint32_t>, double> by_workers_;  ///< (worker, part): as it said last, where it is not 0
+  std::map<uint32_t, bool> said_;                               ///< by worker
+};
+
+}  // namespace millrace::server

@@ -1,0 +1,458 @@
+#include "server/rounds/job_rounds.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "kernels/base/check.h"
+#include "protocol/base/limits.h"
+
+/// Messages of the rounds: contributions, acknowledgements, views. How a step is decided is in job_rounds_decide.cc.
+namespace millrace::server {
+namespace {
+
+constexpr uint32_t kNowhere = UINT32_MAX;
+
+/// A step after the one to decide may fill memory up to this share of the limit: what lies ahead must not keep out what
+/// the present step still needs.
+constexpr uint64_t kAheadShare = 2;
+
+std::vector<uint32_t> shards_of(const protocol::JobLayout& layout, const protocol::BucketLayout& bucket) {
+  std::vector<uint32_t> shards;
+  for (uint32_t at = 0; at < bucket.part_count; ++at) shards.push_back(layout.parts[bucket.first_part + at].shard);
+  std::ranges::sort(shards);
+  shards.erase(std::unique(shards.begin(), shards.end()), shards.end());
+  return shards;
+}
+
+}  // namespace
+
+JobRounds::JobRounds(Setup setup) : setup_(setup), account_(&setup.shard_memory), kept_account_(&account_) {
+  if (setup_.spec.has_store()) {
+    store_ = std::make_unique<JobStore>(
+        JobStore::Setup{setup_.spec, setup_.layout, setup_.shard, setup_.shard_count, account_});
+  }
+  history_charge_ = MemoryCharge(account_, history_bytes(setup_.spec, setup_.layout, setup_.shard));
+  if (setup_.spec.audit) audit_.emplace(setup_.spec.name);
+  local_at_.assign(setup_.layout.parts.size(), kNowhere);
+  bucket_at_.assign(setup_.layout.buckets.size(), kNowhere);
+  for (const protocol::BucketLayout& bucket : setup_.layout.buckets) {
+    const size_t first = parts_.size();
+    for (uint32_t at = 0; at < bucket.part_count; ++at) {
+      const protocol::PartLayout& part = setup_.layout.parts[bucket.first_part + at];
+      if (part.shard != setup_.shard) continue;
+      local_at_[part.part] = static_cast<uint32_t>(parts_.size());
+      parts_.emplace_back(part, setup_.spec);
+    }
+    if (parts_.size() == first) continue;
+    bucket_at_[bucket.bucket] = static_cast<uint32_t>(buckets_.size());
+    Bucket& local = buckets_.emplace_back();
+    local.layout = &bucket;
+    local.first = first;
+    local.count = parts_.size() - first;
+    make_threshold(local);
+  }
+  if (asynchronous()) deliveries_.resize(parts_.size());
+  choosers_.resize(parts_.size());
+}
+
+void JobRounds::make_threshold(Bucket& bucket) const {
+  const protocol::BucketLayout& layout = *bucket.layout;
+  if (layout.reselect.reselect != protocol::Reselect::kTopK) return;
+  if (setup_.spec.reproducible) {
+    bucket.steps = std::make_unique<StepThreshold>(StepThreshold::Config{
+        .k = entries_down(layout),
+        .shard = setup_.shard,
+        .shards = shards_of(setup_.layout, layout),
+        .local_parts = bucket.count,
+        .repeat_ns = static_cast<TimeNs>(setup_.spec.exchange_timeout_ms) * kNsPerMs,
+    });
+    return;
+  }
+  bucket.threshold = std::make_unique<BucketThreshold>(BucketThreshold::Config{
+      .k = protocol::entries_down(layout),
+      .period = layout.reselect.threshold_period,
+      .staleness = setup_.spec.staleness,
+      .shard = setup_.shard,
+      .shards = shards_of(setup_.layout, layout),
+      .local_parts = bucket.count,
+      .timeout_ns = static_cast<TimeNs>(setup_.spec.exchange_timeout_ms) * kNsPerMs,
+  });
+}
+
+void JobRounds::broke_off() noexcept {
+  if (!failure_) failure_.emplace(std::move(no_memory_));
+}
+
+PartRound* JobRounds::local_part(uint32_t part) {
+  if (part >= local_at_.size() || local_at_[part] == kNowhere) return nullptr;
+  return &parts_[local_at_[part]];
+}
+
+void JobRounds::count(Metric metric, std::string_view label, double value, Actions& actions) const {
+  actions.metrics.push_back({metric, setup_.spec.name, label, value});
+}
+
+void JobRounds::refuse(const protocol::Member& to, protocol::Refuse refusal, TimeNs now, Actions& actions) const {
+  refusal.about_contribution = true;
+  setup_.refusals.note({.of = Refusal::Of::kContribution,
+                        .job = setup_.spec.name,
+                        .number = to.worker,
+                        .software = {},
+                        .code = refusal.code,
+                        .sentence = refusal.sentence},
+                       now);
+  count(Metric::kRefused, error_code_name(refusal.code), 1, actions);
+  setup_.members.send(to, std::move(refusal), actions);
+}
+
+void JobRounds::refuse_by_path(const protocol::Member& from, const protocol::Contribution& body, TimeNs now,
+                               Actions& actions) const {
+  protocol::Refuse refusal;
+  refusal.part = body.part;
+  refusal.step = body.step;
+  refusal.code = ErrorCode::kInvalidArgument;
+  refusal.sentence = fmt::format(
+      "job '{}' is of path switch: its contributions go to the switch, or to shard 0 while that is silent, by "
+      "datagrams",
+      setup_.spec.name);
+  refuse(from, std::move(refusal), now, actions);
+}
+
+void JobRounds::on_contribution(const protocol::Member& from, const protocol::Contribution& body, SharedBytes payload,
+                                Intake intake, TimeNs now, Actions& actions) {
+  if (failure_) return;
+  if (from.state != protocol::MemberState::kSynced) return count(Metric::kDropped, "joining", 1, actions);
+  protocol::Refuse refusal;
+  refusal.part = body.part;
+  refusal.step = body.step;
+  PartRound* part = local_part(body.part);
+  if (!part) {
+    refusal.code = ErrorCode::kInvalidArgument;
+    refusal.sentence = fmt::format("part {} of job '{}' is not on shard {}", body.part, setup_.spec.name, setup_.shard);
+    return refuse(from, std::move(refusal), now, actions);
+  }
+  switch (part->judge(from.worker, from.life, body.step, body.payload_hash)) {
+    case PartRound::Verdict::kDecided: return answer_decided(from, *part, body, actions);
+    case PartRound::Verdict::kDuplicate:
+      count(Metric::kDuplicates, "", 1, actions);
+      return setup_.members.send(from, protocol::Duplicate{body.part, body.step}, actions);
+    case PartRound::Verdict::kConflict:
+      refusal.code = ErrorCode::kConflict;
+      refusal.sentence =
+          fmt::format("worker {} already sent other bytes for {} {} of part {}; a resend repeats the same bytes",
+                      from.worker, what_step_is(), body.step, body.part);
+      return refuse(from, std::move(refusal), now, actions);
+    case PartRound::Verdict::kAhead:
+      refusal.code = ErrorCode::kInvalidArgument;
+      refusal.sentence =
+          fmt::format("{} {} of part {} is too far ahead: {} {} is the next to decide and the job's staleness is {}",
+                      what_step_is(), body.step, body.part, what_step_is(), part->next_of(from.worker, from.life),
+                      setup_.spec.staleness);
+      return refuse(from, std::move(refusal), now, actions);
+    case PartRound::Verdict::kAdmit: break;
+  }
+  if (const std::optional<Error> error = admission_error(from, *part, body, payload.bytes, intake, now)) {
+    refusal.code = error->code;
+    refusal.sentence = error->message;
+    refusal.retry = error->code == ErrorCode::kUnavailable || arrived_damaged(payload.bytes, body.payload_hash);
+    return refuse(from, std::move(refusal), now, actions);
+  }
+  admit(from, *part, body, std::move(payload), now, actions);
+}
+
+std::optional<Error> JobRounds::admission_error(const protocol::Member& from, const PartRound& part,
+                                                const protocol::Contribution& body, ByteSpan payload, Intake intake,
+                                                TimeNs now) {
+  const bool audit_is_finite = std::isfinite(body.entered) && std::isfinite(body.lost) && std::isfinite(body.imbalance);
+  if (!std::isfinite(body.weight) || !audit_is_finite) {
+    return Error{ErrorCode::kNonFinite, "a contribution's weight and audit sums must be finite"};
+  }
+  if (body.weight <= 0) {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("a contribution's weight of {} is not positive: if all were 0, a weighted mean would be "
+                             "divided by nothing",
+                             body.weight)};
+  }
+  if (body.weight > protocol::kContributionWeightMax) {
+    return Error{ErrorCode::kLimitExceeded,
+                 fmt::format("a contribution's weight of {} is over the limit of {}: with the others' its sum could be "
+                             "infinite, and the mean nothing",
+                             body.weight, protocol::kContributionWeightMax)};
+  }
+  if (payload.empty()) return Error{ErrorCode::kMalformed, "a contribution without a payload"};
+  if (payload.size() > setup_.limits.message_bytes_max) {
+    return Error{ErrorCode::kLimitExceeded,
+                 fmt::format("a contribution of {} bytes is over this shard's limit of {} (--message-bytes-max)",
+                             payload.size(), setup_.limits.message_bytes_max)};
+  }
+  if (intake == Intake::kDraining && !part.joins_others(body.step)) {
+    return Error{ErrorCode::kUnavailable,
+                 fmt::format("shard {} is shutting down and begins no more steps", setup_.shard)};
+  }
+  const Result<uint64_t> decoded_bytes = decoded_bytes_of(payload, part.dimension());
+  if (!decoded_bytes) return decoded_bytes.error();
+  const uint64_t bytes = payload.size() + *decoded_bytes;
+  const bool ahead = part.is_ahead(from.worker, from.life, body.step);
+  const uint64_t by_store = setup_.limits.job_memory_bytes_max - memory_for_rounds();
+  if (ahead && account_.used_bytes() - by_store + bytes > memory_for_rounds() / kAheadShare) {
+    return Error{ErrorCode::kUnavailable,
+                 fmt::format("job '{}' uses {} bytes of this shard; steps ahead may fill 1/{} of its limit of {} "
+                             "(--job-memory-bytes-max)",
+                             setup_.spec.name, account_.used_bytes(), kAheadShare, setup_.limits.job_memory_bytes_max)};
+  }
+  if (std::optional<Error> full = setup_.gate.refuses(account_, bytes)) {
+    if (!ahead && !starved_since_) starved_since_ = now;
+    return full;
+  }
+  return std::nullopt;
+}
+
+void JobRounds::admit(const protocol::Member& from, PartRound& part, const protocol::Contribution& body,
+                      SharedBytes payload, TimeNs now, Actions& actions) {
+  count(Metric::kContributions, "", 1, actions);
+  count(Metric::kContributionBytes, "", static_cast<double>(payload.bytes.size()), actions);
+  PartRound::Open open;
+  open.life = from.life;
+  open.hash = body.payload_hash;
+  open.weight = body.weight;
+  open.entered = body.entered;
+  open.lost = body.lost;
+  open.imbalance = body.imbalance;
+  open.charge = MemoryCharge(account_, payload.bytes.size());
+  // There was room again: from here a long step is slow, not starved.
+  if (!part.is_ahead(from.worker, from.life, body.step)) starved_since_.reset();
+  part.admit(from.worker, body.step, std::move(open), now);
+  RoundKey key = key_of(part);
+  key.step = body.step;
+  actions.tasks.push_back(std::make_shared<DecodeTask>(DecodeTask::Input{
+      .key = key,
+      .worker = from.worker,
+      .life = from.life,
+      .hash = body.payload_hash,
+      .payload = std::move(payload),
+      .dimension = part.dimension(),
+      .history = part.history(),
+      .payload_bytes_max = setup_.limits.message_bytes_max,
+  }));
+}
+
+void JobRounds::answer_decided(const protocol::Member& to, const PartRound& part, const protocol::Contribution& body,
+                               Actions& actions) const {
+  if (const PartRound::KeptUpdate* kept = part.kept(body.step)) {
+    // Sent for the first time, it has crossed the update, which every member was sent.
+    if (!body.again) return count(Metric::kLate, "crossed", 1, actions);
+    count(Metric::kLate, "update", 1, actions);
+    return serve(to, part, *kept, actions);
+  }
+  const std::optional<bool> counted = part.counted(to.worker, to.life, body.step);
+  if (!counted) return count(Metric::kLate, "acknowledged", 1, actions);
+  count(Metric::kLate, *counted ? "counted" : "not_counted", 1, actions);
+  setup_.members.send(to, protocol::Settled{part.layout().part, body.step, *counted}, actions);
+}
+
+void JobRounds::serve(const protocol::Member& to, const PartRound& part, const PartRound::KeptUpdate& kept,
+                      Actions& actions) const {
+  const Members::Link* link = setup_.members.link(to.worker);
+  if (!link || !link->peer) return;  // before the body is copied
+  protocol::Update body = kept.body;
+  body.stable = part.stable();
+  body.lineage = lineage_;
+  setup_.members.send(to, std::move(body), kept.payload, actions);
+}
+
+void JobRounds::on_ack(const protocol::Member& from, const protocol::Ack& body, TimeNs now, Actions& actions) {
+  if (failure_) return;
+  std::map<PartRound*, AckIs> heard;
+  std::set<uint32_t> asked;  // a part is served once a message, however often it stands in it
+  for (const protocol::Ack::Entry& entry : body.entries) {
+    PartRound* part = local_part(entry.part);
+    const bool is_new = holds_updates() && part && entry.n > part->acknowledged(from.worker);
+    if (part && !part->takes(from)) {
+      count(Metric::kDropped, "joining", 1, actions);
+    } else if (!part || !part->acknowledge(from.worker, entry.n, setup_.members.all())) {
+      count(Metric::kDropped, "impossible_ack", 1, actions);
+    } else if (entry.again && asked.insert(entry.part).second) {
+      serve_from(from, *part, entry.n, actions);
+    } else {
+      acknowledged(from, *part, entry.n, actions);
+    }
+    if (holds_updates() && part && part->takes(from) && entry.n <= part->decided())
+      heard.emplace(part, is_new ? AckIs::kNew : AckIs::kRepeated);
+  }
+  tell_store(actions);
+  raise_backed(from, heard, actions);
+  if (held_back_) advance_all(now, actions);
+}
+
+void JobRounds::serve_from(const protocol::Member& to, PartRound& part, uint64_t step, Actions& actions) {
+  if (step < part.decided()) {
+    count(Metric::kServedAgain, "", static_cast<double>(part.decided() - std::max(step, part.stable())), actions);
+  }
+  if (!asynchronous()) return serve_between(to, part, step, part.decided(), actions);
+  delivery_of(part).restart(to.worker, step);
+  deliver(to, part, actions);
+}
+
+void JobRounds::on_finishing(TimeNs now, Actions& actions) {
+  if (!failure_) advance_all(now, actions);
+}
+
+void JobRounds::on_steps_applied(const protocol::Member& from, uint64_t n, TimeNs now, Actions& actions) {
+  // Where one that joins stands is known part by part, by its acks.
+  if (failure_ || from.state != protocol::MemberState::kSynced) return;
+  bool impossible = false;
+  for (PartRound& part : parts_) {
+    const bool possible = part.acknowledge(from.worker, n, setup_.members.all());
+    if (possible) acknowledged(from, part, n, actions);
+    impossible |= !possible;
+  }
+  if (impossible) count(Metric::kDropped, "impossible_ack", 1, actions);
+  tell_store(actions);
+  raise_all_backed(actions);
+  if (held_back_) advance_all(now, actions);
+}
+
+void JobRounds::serve_all(Actions& actions) {
+  if (asynchronous()) return deliver_anew(actions);
+  for (const protocol::Member& member : setup_.members.synced()) {  // one that joins: when it is settled
+    for (const PartRound& part : parts_) {
+      serve_between(member, part, part.acknowledged(member.worker), part.decided(), actions);
+    }
+  }
+}
+
+void JobRounds::on_view(const std::vector<protocol::Member>& before, TimeNs now, Actions& actions) {
+  if (failure_) return;
+  hold_for_store();
+  uint64_t dropped = 0;
+  uint64_t restarted = 0;
+  for (PartRound& part : parts_) {
+    const PartRound::Adopted adopted = part.adopt(before, setup_.members);
+    dropped += adopted.dropped;
+    restarted += adopted.restarted ? 1 : 0;
+  }
+  digest_watch_.keep(setup_.members.all());
+  if (store_) {
+    store_->on_view(setup_.members);
+    // Who comes in keeps nothing of what went before: with everybody else it would be gone.
+    const auto is_new = [&before](const protocol::Member& member) {
+      return std::ranges::find(before, member) == before.end();
+    };
+    if (steps_decided_max() != 0 && std::ranges::any_of(setup_.members.synced(), is_new)) store_->save(actions);
+  }
+  recover_store(actions);
+  tell_store(actions);
+  if (dropped != 0) count(Metric::kDropped, "removed_worker", static_cast<double>(dropped), actions);
+  if (restarted != 0) count(Metric::kRestarted, "", static_cast<double>(restarted), actions);
+  serve_all(actions);
+  raise_all_backed(actions);
+  advance_all(now, actions);
+}
+
+std::optional<TimeNs> JobRounds::deadline() const {
+  std::optional<TimeNs> first;
+  const auto consider = [&first](std::optional<TimeNs> at) {
+    if (at && (!first || *at < *first)) first = at;
+  };
+  for (const Bucket& bucket : buckets_) {
+    if (bucket.threshold) consider(bucket.threshold->deadline());
+    if (bucket.steps) consider(bucket.steps->deadline());
+  }
+  consider(next_due_);
+  if (store_) consider(store_->deadline());
+  if (starved_since_) consider(*starved_since_ + static_cast<TimeNs>(setup_.limits.abandon_ms) * kNsPerMs);
+  return first;
+}
+
+bool JobRounds::idle() const {
+  return std::ranges::none_of(parts_, [](const PartRound& part) { return part.has_any_open(); });
+}
+
+uint64_t JobRounds::steps_decided() const {
+  uint64_t least = parts_.empty() ? 0 : UINT64_MAX;
+  for (const PartRound& part : parts_) least = std::min(least, part.decided());
+  return least;
+}
+
+uint64_t JobRounds::steps_sent(uint32_t worker) const {
+  uint64_t least = parts_.empty() ? 0 : UINT64_MAX;
+  for (const PartRound& part : parts_) least = std::min(least, sent_to(worker, part));
+  return least;
+}
+
+TimeNs JobRounds::decided_at() const {
+  TimeNs last = 0;
+  for (const PartRound& part : parts_) last = std::max(last, part.turned_at());
+  return last;
+}
+
+uint64_t JobRounds::steps_decided_max() const {
+  uint64_t most = 0;
+  for (const PartRound& part : parts_) most = std::max(most, part.decided());
+  return most;
+}
+
+uint64_t JobRounds::memory_for_rounds() const {
+  return setup_.limits.job_memory_bytes_max - (store_ ? store_->bytes() : 0) - history_charge_.bytes();
+}
+
+uint64_t JobRounds::kept_updates() const {
+  uint64_t kept = 0;
+  for (const PartRound& part : parts_) kept += part.all_kept().size();
+  return kept;
+}
+
+uint64_t JobRounds::steps_applied(uint32_t worker) const {
+  uint64_t least = parts_.empty() ? 0 : UINT64_MAX;
+  for (const PartRound& part : parts_) least = std::min(least, part.acknowledged(worker));
+  return least;
+}
+
+std::vector<protocol::Ack::Entry> JobRounds::unacknowledged(uint32_t worker, uint64_t least) const {
+  std::vector<protocol::Ack::Entry> parts;
+  for (const PartRound& part : parts_) {
+    if (parts.size() == protocol::kHeartbeatPartsMax) break;
+    const uint64_t sent = sent_to(worker, part);
+    if (sent > std::max(least, part.acknowledged(worker))) parts.push_back({part.layout().part, sent});
+  }
+  return parts;
+}
+
+void JobRounds::on_digests(const protocol::Member& from, std::span<const protocol::Heartbeat::Digest> digests,
+                           TimeNs now, Actions& actions) {
+  for (const protocol::Heartbeat::Digest& theirs : digests) {
+    PartRound* part = local_part(theirs.part);
+    if (part && !part->takes(from)) continue;  // its weights are not settled
+    if (!part || theirs.n > part->decided()) {
+      count(Metric::kDropped, "impossible_digest", 1, actions);
+      continue;
+    }
+    // An acknowledgement may be lost, and nothing be sent that would bring another one.
+    if (asynchronous() && part->acknowledge(from.worker, theirs.n, setup_.members.all()))
+      acknowledged(from, *part, theirs.n, actions);
+    const std::optional<uint64_t> ours = part->digest_after(theirs.n);
+    if (!ours) {
+      count(Metric::kDigests, "too_old", 1, actions);
+      continue;
+    }
+    const bool equal = *ours == theirs.digest;
+    count(Metric::kDigests, equal ? "agree" : "differ", 1, actions);
+    const DigestWatch::News news =
+        equal ? digest_watch_.agrees(from, theirs.part) : digest_watch_.differs(from, theirs.part, theirs.n, now);
+    if (news == DigestWatch::News::kFirstOfWorker) {
+      actions.log.push_back(
+          {Severity::kError, fmt::format("job '{}': worker {} has not applied what this shard decided: after {} steps "
+                                         "of part {} its digest is {:016x}, not {:016x}; its weights are not those of "
+                                         "the others",
+                                         setup_.spec.name, from.worker, theirs.n, theirs.part, theirs.digest, *ours)});
+    } else if (news == DigestWatch::News::kAgreesAgain) {
+      actions.log.push_back({Severity::kInfo, fmt::format("job '{}': worker {} agrees again on what was applied",
+                                                          setup_.spec.name, from.worker)});
+    }
+  }
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,298 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "protocol/job/job_spec.h"
+#include "protocol/job/layout.h"
+#include "protocol/messages/messages.h"
+#include "server/aggregation/bucket_threshold.h"
+#include "server/aggregation/step_threshold.h"
+#include "server/base/actions.h"
+#include "server/base/limits.h"
+#include "server/base/memory_account.h"
+#include "server/membership/members.h"
+#include "server/part/part_round.h"
+#include "server/rounds/digest_watch.h"
+#include "server/rounds/job_audit.h"
+#include "server/rounds/update_delivery.h"
+#include "server/status/refusal_log.h"
+#include "server/status/wait.h"
+#include "server/store/job_store.h"
+
+namespace millrace::server {
+
+/// What a job may still take; the shard answers, since it sees all jobs.
+class MemoryGate {
+ public:
+  virtual ~MemoryGate() = default;
+  /// Empty: `bytes` more are allowed for this job. Otherwise the refusal, naming the limit and the flag.
+  virtual std::optional<Error> refuses(const MemoryAccount& job, uint64_t bytes) const = 0;
+};
+
+/// The rounds of one job on one shard: its parts, the thresholds of its buckets, and the tasks between them. Pure:
+/// messages and finished tasks in, messages and tasks out.
+class JobRounds {
+ public:
+  /// Which steps take contributions: all that are open, or, while the shard drains, only those that have some already.
+  enum class Intake : uint8_t { kOpen, kDraining };
+
+  struct Setup {
+    const protocol::JobSpec& spec;  ///< all that are referred to outlive this
+    const protocol::JobLayout& layout;
+    const Members& members;
+    const MemoryGate& gate;
+    const Limits& limits;
+    MemoryAccount& shard_memory;
+    RefusalLog& refusals;
+    uint32_t shard = 0;
+    uint32_t shard_count = 1;
+    CodecCosts codec_costs = {};
+  };
+
+  explicit JobRounds(Setup setup);
+
+  /// R2: of a member under its present life. Of one that joins: dropped, it sends it again once it is synced.
+  /// Of a job of path switch: datagrams carry contributions, none is taken from a message.
+  void refuse_by_path(const protocol::Member& from, const protocol::Contribution& body, TimeNs now,
+                      Actions& actions) const;
+  void on_contribution(const protocol::Member& from, const protocol::Contribution& body, SharedBytes payload,
+                       Intake intake, TimeNs now, Actions& actions);
+  /// R5: Takes acknowledgements, part by part.
+  void on_ack(const protocol::Member& from, const protocol::Ack& body, TimeNs now, Actions& actions);
+  /// R5: As acks of all parts. Every part of the worker has applied the steps below n.
+  void on_steps_applied(const protocol::Member& from, uint64_t n, TimeNs now, Actions& actions);
+  /// What a member says to have applied, compared with what was decided here.
+  void on_digests(const protocol::Member& from, std::span<const protocol::Heartbeat::Digest> digests, TimeNs now,
+                  Actions& actions);
+  const DigestWatch& digest_watch() const { return digest_watch_; }
+  /// A member pushes nothing more: who waits for it need not.
+  void on_finishing(TimeNs now, Actions& actions);
+  void on_histogram(uint32_t shard, const protocol::ThresholdHistogram& body, const SharedBytes& payload, TimeNs now,
+                    Actions& actions);
+  void on_task_done(Task& task, TimeNs now, Actions& actions);
+  /// R7a: The view in `members` is new; `before` are the members of the one before. Kept updates that a member has not
+  /// acknowledged are served again, in the new epoch.
+  void on_view(const std::vector<protocol::Member>& before, TimeNs now, Actions& actions);
+  void on_tick(TimeNs now, Actions& actions);
+  std::optional<TimeNs> deadline() const;
+
+  // job_rounds_restore.cc: shards and workers that come back
+  /// R8, R10e: Forgets all that was admitted and decided: what goes on is what restore() is given.
+  void drop();
+  /// R8e: Serves again, as the activation of that lineage. parts: this shard's, ascending. on_view() tells the members.
+  /// REQUIRES: drop() before, or nothing was ever decided.
+  void restore(std::vector<PartRound::Restored> parts, uint64_t lineage, TimeNs now);
+  /// R8e: What the member said it has applied; after restore().
+  void trust(uint32_t worker, const protocol::State& state);
+  uint64_t lineage() const { return lineage_; }
+  const std::vector<PartRound>& parts() const { return parts_; }
+  /// REQUIRES: a part of this shard.
+  const PartRound& part(uint32_t number) const { return parts_.at(local_at_.at(number)); }
+  /// R9: A joining member goes on with the part, in this epoch.
+  void settle(uint32_t number, uint32_t worker);
+  /// R9e: With every part of this shard.
+  bool is_settled(uint32_t worker) const;
+  /// The kept updates of the steps [from, below).
+  void serve_between(const protocol::Member& to, const PartRound& part, uint64_t from, uint64_t below,
+                     Actions& actions) const;
+  /// R6a: Decisions have been held back for dead_after_ms: whose acknowledgements memory waits for, where another
+  /// synced member is further. Counts from now again.
+  std::vector<protocol::Member> behind(TimeNs now);
+  MemoryAccount& kept_account() { return kept_account_; }
+
+  /// A sum or an update could not be made, or memory does not suffice: the job cannot go on.
+  const std::optional<Error>& failure() const { return failure_; }
+  /// What was at work on this job broke off for want of memory: its rounds may be half changed. Takes no memory itself.
+  void broke_off() noexcept;
+
+  size_t part_count() const { return parts_.size(); }
+  bool idle() const;  ///< nothing is open
+  /// What was decided and waits to be merged for a member: it goes now, step by step.
+  void send_rest(Actions& actions);
+  uint64_t steps_decided() const;
+  /// By the part that is least far; in mode asynchronous as far as they were sent to the worker.
+  uint64_t steps_sent(uint32_t worker) const;
+  uint64_t steps_decided_max() const;
+  uint64_t steps_applied(uint32_t worker) const;
+  /// Parts that have decided more than `least` steps and than the worker has acknowledged, up to what a heartbeat holds.
+  std::vector<protocol::Ack::Entry> unacknowledged(uint32_t worker, uint64_t least) const;
+  uint64_t memory_bytes() const { return account_.used_bytes(); }
+  uint64_t kept_bytes() const { return kept_account_.used_bytes(); }
+  uint64_t kept_updates() const;
+  const MemoryAccount& account() const { return account_; }
+  /// job_rounds_waits.cc
+  std::optional<Waiting> waiting() const;
+  /// How parts are coded on their way down, of jobs that leave it to this shard; `count_max` of them at most.
+  std::vector<CodecStatus> codecs(size_t count_max) const;
+  /// Empty: the job does not ask for it.
+  std::optional<AuditStatus> audit() const { return audit_ ? std::optional(audit_->status(parts_)) : std::nullopt; }
+  /// When a step was decided last; 0: none yet.
+  TimeNs decided_at() const;
+
+  /// The weights of a job that has a store; nullptr: it has none.
+  JobStore* store() { return store_.get(); }
+  const JobStore* store() const { return store_.get(); }
+  /// Something came that the store waited for: steps may be decided.
+  void on_store_moved(TimeNs now, Actions& actions);
+  void on_store_written(const Status& written, TimeNs now, Actions& actions);
+  /// For its last save, which outlives the job.
+  std::unique_ptr<JobStore> take_store() { return std::move(store_); }
+
+ private:
+  struct Bucket {
+    const protocol::BucketLayout* layout = nullptr;
+    size_t first = 0;  ///< of its parts in parts_
+    size_t count = 0;
+    uint64_t decided = 0;                        ///< by all of its local parts
+    std::unique_ptr<BucketThreshold> threshold;  ///< where sums are cut
+    std::unique_ptr<StepThreshold> steps;        ///< in its place, in reproducible jobs
+    bool is_cut() const { return threshold != nullptr || steps != nullptr; }
+  };
+  PartRound* local_part(uint32_t part);
+  const PartRound* oldest_open() const;
+  void wait_of_attempt(const PartRound& part, Waiting& waiting) const;
+  void wait_of_collecting(const PartRound& part, Waiting& waiting) const;
+  void make_threshold(Bucket& bucket) const;
+  Bucket& bucket_of(const PartRound& part) { return buckets_.at(bucket_at_.at(part.layout().bucket)); }
+  const Bucket& bucket_of(const PartRound& part) const { return buckets_.at(bucket_at_.at(part.layout().bucket)); }
+  size_t index_in(const Bucket& bucket, const PartRound& part) const;
+  void count(Metric metric, std::string_view label, double value, Actions& actions) const;
+  void refuse(const protocol::Member& to, protocol::Refuse refusal, TimeNs now, Actions& actions) const;
+  void answer_decided(const protocol::Member& to, const PartRound& part, const protocol::Contribution& body,
+                      Actions& actions) const;
+  std::optional<Error> admission_error(const protocol::Member& from, const PartRound& part,
+                                       const protocol::Contribution& body, ByteSpan payload, Intake intake, TimeNs now);
+  std::string_view what_step_is() const {
+    return setup_.spec.mode == protocol::Mode::kAsynchronous ? "contribution" : "step";
+  }
+  void admit(const protocol::Member& from, PartRound& part, const protocol::Contribution& body, SharedBytes payload,
+             TimeNs now, Actions& actions);
+  void serve(const protocol::Member& to, const PartRound& part, const PartRound::KeptUpdate& kept,
+             Actions& actions) const;
+  /// What members have not acknowledged, in the present epoch.
+  void serve_all(Actions& actions);
+  /// The kept updates of the steps from `step` on.
+  void serve_from(const protocol::Member& to, PartRound& part, uint64_t step, Actions& actions);
+
+  // job_rounds_delivery.cc: mode asynchronous
+  bool asynchronous() const { return setup_.spec.mode == protocol::Mode::kAsynchronous; }
+  Delivery& delivery_of(const PartRound& part);
+  const Delivery& delivery_of(const PartRound& part) const;
+  Delivery::Pace pace(const PartRound& part, const protocol::Member& to) const;
+  /// Sends what the member may be sent now.
+  void deliver(const protocol::Member& to, PartRound& part, Actions& actions);
+  void deliver_at(Delivery::Pace how, const protocol::Member& to, PartRound& part, Actions& actions);
+  /// Ends `steps` where they would be too many for one sum; the bytes that their payloads decode to.
+  static uint64_t limit_merged(const PartRound& part, Delivery::Steps& steps);
+  void begin_merge(const protocol::Member& to, PartRound& part, Delivery::Steps steps, uint64_t decoded_bytes,
+                   Actions& actions);
+  void on_merged(const MergeTask& task, Actions& actions);
+  void serve_merged(const protocol::Member& to, const PartRound& part, Delivery::Steps steps,
+                    const SharedBytes& payload, Actions& actions) const;
+  /// The member has the steps below n: more can follow.
+  void acknowledged(const protocol::Member& from, PartRound& part, uint64_t n, Actions& actions);
+  void deliver_anew(Actions& actions);
+  /// Steps that the worker has, or that are on their way to it.
+  uint64_t sent_to(uint32_t worker, const PartRound& part) const {
+    return asynchronous() ? std::min(part.decided(), delivery_of(part).sent_to(worker)) : part.decided();
+  }
+
+  // job_rounds_replication.cc: updates that wait for k acknowledgements
+  bool holds_updates() const { return protocol::holds_updates(setup_.spec); }
+  /// One that says nothing new is a question: what was said of the part may have been lost.
+  enum class AckIs : uint8_t { kNew, kRepeated };
+  void raise_backed(const protocol::Member& from, const std::map<PartRound*, AckIs>& acks, Actions& actions);
+  void raise_all_backed(Actions& actions);
+  void tell_backed(std::span<const PartRound* const> parts, std::span<const protocol::Member> to,
+                   Actions& actions) const;
+  const PartRound* least_backed() const;
+  void wait_of_backing(const PartRound& part, Waiting& waiting) const;
+
+  void advance(PartRound& part, TimeNs now, Actions& actions);
+  void advance_all(TimeNs now, Actions& actions);
+  void on_decoded(DecodeTask& task, TimeNs now, Actions& actions);
+  void on_reduced(ReduceTask& task, TimeNs now, Actions& actions);
+  void on_quota(const QuotaTask& task, Actions& actions);
+  void on_encoded(const EncodeTask& task, TimeNs now, Actions& actions);
+  void on_stored(const StoreTask& task, TimeNs now, Actions& actions);
+  /// R8d, R17e: After restore() and the view that says so, and when a save was read.
+  void recover_store(Actions& actions);
+  /// Updates that the store's last save lacks are kept.
+  void hold_for_store();
+  /// What all members have acknowledged: a save counts from there on.
+  void tell_store(Actions& actions);
+  void forget_stored();
+  void keep_for_store(const PartRound& part, Actions& actions);
+  /// The same where no step is decided: what is kept may be so much that none can be, and nobody else asks for a save.
+  void look_at_kept(Actions& actions);
+  const PartRound* longest_kept() const;
+  /// What is left of the job's memory to the rounds.
+  uint64_t memory_for_rounds() const;
+  std::optional<QuickCut> quick_cut(const PartRound& part);
+  void reduce(PartRound& part, std::optional<QuickCut> quick, Actions& actions);
+  void on_quick(PartRound& part, const ReduceTask::Output& output, TimeNs now, Actions& actions);
+  void after_sum(PartRound& part, TimeNs now, Actions& actions);
+
+  // job_rounds_reproducible.cc: reproducible jobs that re-select
+  bool lacks_counts(const PartRound& part) const;
+  /// Counts what the part has decided in `step`; steps that waited for it go on.
+  void count_step(PartRound& part, uint64_t step, SharedHistogram histogram, TimeNs now, Actions& actions);
+  void on_step_histogram(Bucket& bucket, uint32_t shard, uint64_t step, SharedHistogram histogram, TimeNs now,
+                         Actions& actions);
+  void repeat_histograms(TimeNs now, Actions& actions);
+  void say_histogram(const Bucket& bucket, uint64_t step, const MagnitudeHistogram& own, std::span<const uint32_t> to,
+                     Actions& actions) const;
+  void advance_bucket(const Bucket& bucket, TimeNs now, Actions& actions);
+
+  void share_histogram(const Bucket& bucket, uint64_t step, const MagnitudeHistogram& own, Actions& actions) const;
+  void settle_threshold(Bucket& bucket, uint64_t step, Actions& actions);
+  void split_quota(Bucket& bucket, std::span<PartRound* const> waiting, BucketThreshold::LocalCut cut,
+                   Actions& actions);
+  void encode(PartRound& part, PartCut cut, Actions& actions);
+  void encode_by(PartRound& part, EncodePlan plan, Actions& actions);
+  EncodePlan plan_for(const PartRound& part) const;
+  std::vector<PartRound*> waiting_parts(const Bucket& bucket, uint64_t step);
+  void finish(PartRound& part, EncodedUpdate update, TimeNs now, Actions& actions);
+  void note_choice(const PartRound& part, CodecChooser chooser, Actions& actions);
+  const CodecChooser& chooser_of(const PartRound& part) const {
+    return choosers_[static_cast<size_t>(&part - parts_.data())];
+  }
+  bool holds_back() const;
+  /// Who is taking over the weights that the job begins with: the part's first step waits for them.
+  std::vector<uint32_t> beginners(const PartRound& part) const;
+  RoundKey key_of(const PartRound& part) const;
+
+  Setup setup_;
+  MemoryAccount account_;
+  MemoryAccount kept_account_;
+  MemoryCharge history_charge_;
+  std::unique_ptr<JobStore> store_;
+  std::vector<PartRound> parts_;        ///< this shard's, ascending by number
+  std::vector<CodecChooser> choosers_;  ///< by part, of automatic codecs
+  std::vector<Delivery> deliveries_;    ///< by part, in mode asynchronous
+  std::vector<uint32_t> local_at_;      ///< by part number: index in parts_, or kNowhere
+  std::vector<Bucket> buckets_;         ///< with parts on this shard
+  std::vector<uint32_t> bucket_at_;     ///< by bucket number: index in buckets_, or kNowhere
+  DigestWatch digest_watch_;
+  std::optional<JobAudit> audit_;  ///< of a job that asks for it
+  uint64_t next_token_ = 1;
+  std::optional<TimeNs>
+      next_due_;            ///< the first deadline of a step that has its quorum; a passed one is looked at again
+  bool held_back_ = false;  ///< a decision waits for acknowledgements to free memory
+  std::optional<TimeNs> held_back_since_;
+  bool goes_on_ = true;   ///< false from drop() to restore()
+  uint64_t lineage_ = 0;  ///< of the activation that this shard serves under
+  /// contributions that a step needs are refused for memory, and since then none is taken and nothing is decided
+  std::optional<TimeNs> starved_since_;
+  std::optional<Error> failure_;
+  Error no_memory_{ErrorCode::kLimitExceeded, kNotRun};  ///< made while there was some
+};
+
+}  // namespace millrace::server

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "server/base/memory_account.h"
+
+namespace millrace::server {
+
+/// Mode asynchronous (R16d): how far the log of one part has gone to each member, and what of it is under way. Who
+/// takes merged updates is sent no more than two messages ahead of its acknowledgements: what is decided meanwhile
+/// comes as one update, its sum. Pure: it says what to send, and is told what was sent.
+class Delivery {
+ public:
+  /// The steps [from, below).
+  struct Steps {
+    uint64_t from = 0;
+    uint64_t below = 0;
+    auto operator<=>(const Steps&) const = default;
+  };
+  enum class Pace : uint8_t {
+    kEach,    ///< every step by itself, at once
+    kMerged,  ///< as acknowledgements come
+  };
+
+  /// What comes next for the worker; empty: it was sent everything, or is to wait.
+  std::optional<Steps> next(uint32_t worker, uint64_t decided, Pace pace) const;
+  void sent(uint32_t worker, uint64_t below, Pace pace);
+
+  /// These steps of what comes next are being summed for the worker. True: nobody else waits for the same, so that a task has to
+  /// be begun, and token is its. A worker has one task at a time: whatever it asks for meanwhile, next() says nothing.
+  bool wait_for_sum(uint32_t worker, Steps steps, uint64_t token, MemoryCharge charge);
+
+  struct Waiting {
+    std::vector<uint32_t> workers;     ///< who are sent what comes next
+    std::optional<uint32_t> begun_by;  ///< who may ask again
+  };
+  /// The sum is there, or there is none. Nothing where it is of another view.
+  Waiting take_waiting(Steps steps, uint64_t token);
+
+  /// The worker has the steps below n.
+  void acknowledged(uint32_t worker, uint64_t n);
+  /// What was sent from step n on may be lost.
+  void restart(uint32_t worker, uint64_t n);
+  /// How far the worker can be: steps that it was sent.
+  uint64_t sent_to(uint32_t worker) const;
+  /// Another view.
+  void clear();
+
+ private:
+  struct Line {
+    uint64_t sent = 0;
+    std::deque<uint64_t> under_way = {};  ///< where each message that is not acknowledged ends
+    std::optional<Steps> summed = {};     ///< waits for their sum
+  };
+  std::map<uint32_t, Line> lines_;
+  struct Sum {
+    uint64_t token = 0;
+    uint32_t begun_by = 0;
+    MemoryCharge charge;
+  };
+  std::map<Steps, Sum> sums_;  ///< being worked out
+};
+
+}  // namespace millrace::server

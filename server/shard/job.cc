@@ -1,0 +1,368 @@
+#include "server/shard/job.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace millrace::server {
+namespace {
+
+/// Lists of workers for people and heartbeats end here: beyond it nobody reads them.
+constexpr size_t kListedMax = 64;
+
+int64_t milliseconds(TimeNs ns) { return ns / kNsPerMs; }
+
+}  // namespace
+
+Job::Job(Setup setup)
+    : setup_(std::move(setup)),
+      spec_hash_(protocol::job_spec_hash(setup_.spec)),
+      layout_hash_(protocol::layout_hash(setup_.layout)),
+      members_(setup_.shard, setup_.shard_life),
+      rounds_(JobRounds::Setup{setup_.spec, setup_.layout, members_, setup_.gate, setup_.limits, setup_.shard_memory,
+                               setup_.refusals, setup_.shard, setup_.shard_count, setup_.codec_costs}),
+      settlement_(Settlement::Setup{setup_.spec, setup_.layout, members_, rounds_, setup_.shard}) {
+  if (setup_.spec.path == protocol::Path::kSwitch && setup_.shard == SwitchWords::kShard)
+    words_.emplace(setup_.spec.name);
+}
+
+std::vector<protocol::PeerId> Job::adopt(protocol::JobView view, TimeNs now, Actions& actions) {
+  const bool first = opened_ == 0;
+  if (first) opened_ = now;
+  const bool is_void = view.cut > members_.view().epoch || (first && setup_.start == Start::kSuccessor);
+  Members::Adopted adopted = members_.adopt(std::move(view), now);
+  // Before anybody is told how far they are: to who is synced by a cut, void steps would be some that it has to wait for.
+  if (is_void && !recovery_) rounds_.drop();
+  for (size_t at = 0; at < adopted.gone_peers.size(); ++at) {
+    actions.to_peers.push_back({adopted.gone_peers[at],
+                                {members_.header(adopted.gone_connected[at].worker, adopted.gone_connected[at].life),
+                                 protocol::ViewChange{members_.view()},
+                                 {}}});
+  }
+  if (members_.view().started) {
+    if (started_ == 0) started_ = now;
+    tell_view(adopted.before, actions);
+    view_untold_ = false;
+  } else {
+    view_untold_ = true;
+  }
+  if (is_void && !recovery_) {
+    recovery_.emplace(Recovery::Setup{setup_.spec, setup_.layout, members_, rounds_.kept_account(), setup_.shard}, now);
+    recovering_since_ = now;
+    actions.metrics.push_back({Metric::kRecoveries, setup_.spec.name, "begun", 1});
+  }
+  settlement_.begin_epoch();
+  if (words_) words_->begin_epoch();
+  if (recovery_) {
+    recovery_->begin_epoch(now, actions);
+  } else {
+    rounds_.on_view(adopted.before, now, actions);
+  }
+  return std::move(adopted.gone_peers);
+}
+
+void Job::flush_view(Actions& actions) {
+  if (view_untold_) tell_view({}, actions);
+  view_untold_ = false;
+}
+
+void Job::tell_view(const std::vector<protocol::Member>& before, Actions& actions) const {
+  for (const protocol::Member& member : members_.all()) {
+    const bool was_synced = std::ranges::find(before, member) != before.end();
+    members_.send(member, was_synced ? protocol::ViewChange{members_.view()} : change_for(member), actions);
+  }
+}
+
+protocol::ViewChange Job::change_for(const protocol::Member& member) const {
+  protocol::ViewChange change{members_.view()};
+  const bool is_news = member.state == protocol::MemberState::kSynced && rounds_.steps_decided_max() > 0;
+  if (!is_news || recovery_) return change;
+  for (const PartRound& part : rounds_.parts()) change.decided.push_back(part.decided());
+  return change;
+}
+
+protocol::Welcome Job::welcome(const std::string& software) const {
+  protocol::Welcome welcome;
+  welcome.software = software;
+  welcome.view = members_.view();
+  welcome.heartbeat_ms = setup_.spec.heartbeat_ms;
+  welcome.dead_after_ms = setup_.spec.dead_after_ms;
+  welcome.message_bytes_max = setup_.limits.message_bytes_max;
+  return welcome;
+}
+
+protocol::Heartbeat Job::heartbeat_answer(const protocol::Member& to, uint64_t sequence) const {
+  protocol::Heartbeat answer;
+  answer.sequence = sequence;
+  answer.steps_applied = rounds_.steps_sent(to.worker);
+  if (!members_.view().started) {
+    answer.waited_for = not_joined();
+  } else if (recovery_) {
+    answer.waited_for = recovery_->waited_for();
+  } else if (const std::optional<Waiting> waiting = rounds_.waiting()) {
+    answer.waited_for = waiting->workers;
+  }
+  if (answer.waited_for.size() > kListedMax) answer.waited_for.resize(kListedMax);
+  answer.decided = rounds_.unacknowledged(to.worker, answer.steps_applied);
+  return answer;
+}
+
+std::vector<uint32_t> Job::not_joined() const {
+  std::vector<uint32_t> missing;
+  for (uint32_t worker = 0; worker < setup_.spec.workers && missing.size() < kListedMax; ++worker) {
+    if (!find_member(members_.view(), worker)) missing.push_back(worker);
+  }
+  return missing;
+}
+
+void Job::on_return_message(const protocol::Member& from, protocol::Message message, TimeNs now, Actions& actions) {
+  const auto drop = [&](std::string_view reason) {
+    actions.metrics.push_back({Metric::kDropped, setup_.spec.name, reason, 1});
+  };
+  if (const auto* state = std::get_if<protocol::State>(&message.body)) return on_state(from, *state, now, actions);
+  if (const auto* snapshot = std::get_if<protocol::Snapshot>(&message.body)) {
+    if (recovery_) return drop("recovering");
+    return settlement_.on_snapshot(from, *snapshot, std::move(message.payload), now, actions);
+  }
+  if (!recovery_) return drop("unexpected_message");
+  if (const auto* update = std::get_if<protocol::Update>(&message.body)) {
+    recovery_->on_update(from, *update, message.payload, now, actions);
+  } else if (const auto* fetched = std::get_if<protocol::Fetched>(&message.body)) {
+    recovery_->on_fetched(from, *fetched, now, actions);
+  }
+}
+
+void Job::on_state(const protocol::Member& from, const protocol::State& state, TimeNs now, Actions& actions) {
+  const auto drop = [&](std::string_view reason) {
+    actions.metrics.push_back({Metric::kDropped, setup_.spec.name, reason, 1});
+  };
+  if (!makes_sense(state, setup_.layout, members_.view())) return drop("malformed_state");
+  if (recovery_) return recovery_->on_state(from, state, now, actions);
+  if (from.state != protocol::MemberState::kJoining) return drop("unasked_state");
+  settlement_.on_state(from, state, now, actions);
+}
+
+void Job::on_welcomed(const protocol::Member& member, TimeNs now, Actions& actions) {
+  if (recovery_) {
+    recovery_->greet(member.worker, now, actions);
+  } else {
+    settlement_.on_welcomed(now, actions);
+  }
+}
+
+void Job::on_tick(TimeNs now, Actions& actions) {
+  rounds_.on_tick(now, actions);
+  if (recovery_) {
+    recovery_->on_tick(now, actions);
+  } else {
+    settlement_.on_tick(now, actions);
+  }
+}
+
+std::optional<TimeNs> Job::deadline() const {
+  const std::optional<TimeNs> rounds = rounds_.deadline();
+  const std::optional<TimeNs> returns = recovery_ ? recovery_->deadline() : settlement_.deadline();
+  return rounds && returns ? std::min(*rounds, *returns) : rounds ? rounds : returns;
+}
+
+Job::Wish Job::wish(TimeNs now) {
+  Wish wish;
+  if (!members_.view().started || rounds_.failure()) return wish;
+  if (recovery_ && recovery_->stage() == Recovery::Stage::kReady) {
+    wish.kind = Wish::Kind::kActivate;
+    wish.parent = recovery_->parent();
+  } else if (recovery_ && recovery_->stage() == Recovery::Stage::kCut) {
+    return cut_or_end(recovery_->choice());
+  } else if (recovery_) {
+    Recovery::Removals removals = recovery_->removals(now);
+    wish.leaving = removals.why;
+    wish.members = std::move(removals.members);
+  } else if (std::optional<SwitchWords::Change> change =
+                 words_ ? words_->wanted(members_.view(), members_.synced()) : std::nullopt) {
+    wish.kind = Wish::Kind::kPath;
+    wish.path = change->path;
+    wish.because = std::move(change->because);
+  } else if (std::optional<CutChoice> choice = settlement_.cut()) {
+    return cut_or_end(std::move(*choice));
+  } else {
+    wish.leaving = Leaving::kBehind;
+    wish.members = rounds_.behind(now);
+  }
+  if (!wish.members.empty()) wish.kind = Wish::Kind::kRemove;
+  return wish;
+}
+
+/// R10b: Cuts the log where a member may begin it again, and ends the job where none may. A process that joined the
+/// running job, and did not ask to return, has no state of the job: alone it would train from nothing, and its model
+/// would pass for the job's result.
+Job::Wish Job::cut_or_end(CutChoice choice) const {
+  Wish wish;
+  wish.kind = members_.any_may_carry_on() ? Wish::Kind::kCut : Wish::Kind::kEnd;
+  if (wish.kind == Wish::Kind::kCut) {
+    wish.choice = std::move(choice);
+    return wish;
+  }
+  std::vector<uint32_t> joined;
+  for (const protocol::Member& member : members_.all()) joined.push_back(member.worker);
+  wish.because = fmt::format(
+      "job '{}': all workers that had its weights are gone. These workers joined later and have no state of their own "
+      "(--state): {}. Start all workers again",
+      setup_.spec.name, fmt::join(joined, ", "));
+  return wish;
+}
+
+void Job::activated(uint64_t lineage, TimeNs now) {
+  rounds_.restore(recovery_->take(), lineage, now);
+  recovery_->for_each_synced([this](uint32_t worker, const protocol::State& state) { rounds_.trust(worker, state); });
+  recovery_.reset();
+}
+
+void Job::on_switch_word(const protocol::Member& from, const protocol::Heartbeat& said, TimeNs now, Actions& actions) {
+  if (!words_ || from.state != protocol::MemberState::kSynced) return;
+  words_->on_word(from, said.switch_state, members_.view(), actions);
+  words_->on_progress(from, said.switch_wait, said.switch_steps, now);
+}
+
+void Job::path_changed(std::string because, TimeNs now) { words_->changed(std::move(because), now); }
+
+void Job::forgive(TimeNs paused) {
+  members_.forgive(paused);
+  if (recovery_) recovery_->forgive(paused);
+}
+
+std::vector<protocol::Member> Job::silent(TimeNs now) const {
+  const protocol::JobView& view = members_.view();
+  if (recovery_ || (view.started && view.members.size() <= 1)) return {};
+  return members_.silent(now, static_cast<TimeNs>(setup_.spec.dead_after_ms) * kNsPerMs);
+}
+
+std::optional<std::string> Job::abandoned(TimeNs now) const {
+  const TimeNs silence = static_cast<TimeNs>(std::max(setup_.limits.abandon_ms, setup_.spec.dead_after_ms)) * kNsPerMs;
+  if (!members_.all().empty() && members_.silent(now, silence).size() == members_.all().size()) {
+    return fmt::format("job '{}': no worker has been heard for long", setup_.spec.name);
+  }
+  if (!recovery_ || recovery_->without_majority(now) < silence) return std::nullopt;
+  return fmt::format(
+      "job '{}': shard {} came back without its rounds, and for {} ms no majority of its {} workers has said where "
+      "they "
+      "stand: it cannot go on without knowing what the others were sent",
+      setup_.spec.name, setup_.shard, milliseconds(silence), members_.all().size());
+}
+
+void Job::add_members(JobStatus& status, TimeNs now) const {
+  for (const protocol::Member& member : members_.all()) {
+    const Members::Link* link = members_.link(member.worker);
+    MemberStatus& entry = status.members.emplace_back();
+    entry.worker = member.worker;
+    entry.life = member.life;
+    entry.joining = member.state == protocol::MemberState::kJoining;
+    entry.connected = link && link->peer;
+    entry.finishing = link && link->finishing;
+    entry.silent_ms = link ? milliseconds(now - link->heard) : 0;
+    entry.steps_applied = rounds_.steps_applied(member.worker);
+    entry.steps_behind = status.steps_decided - std::min(status.steps_decided, entry.steps_applied);
+  }
+}
+
+void Job::add_wait(JobStatus& status, TimeNs now) const {
+  TimeNs since = now;
+  for (const protocol::Member& member : members_.all()) {
+    const Members::Link* link = members_.link(member.worker);
+    if (link && link->peer) continue;
+    status.waited_for.push_back(member.worker);
+    if (link) since = std::min(since, link->heard);
+  }
+  if (!members_.view().started) {
+    status.waiting_for = Wait::kJoin;
+    status.waited_for = not_joined();
+    status.waiting_ms = milliseconds(now - opened_);
+    status.waiting_because = fmt::format("the job starts when all {} workers have joined; missing: {}",
+                                         setup_.spec.workers, fmt::join(status.waited_for, ", "));
+  } else if (recovery_) {
+    status.waiting_for = Wait::kRecovery;
+    status.waited_for = recovery_->waited_for();
+    status.waiting_ms = milliseconds(now - recovering_since_);
+    status.waiting_because =
+        fmt::format("shard {} came back without this job's rounds and finds out from worker {} where they stand",
+                    setup_.shard, fmt::join(status.waited_for, ", "));
+  } else if (!status.waited_for.empty()) {
+    status.waiting_for = Wait::kHello;
+    status.waiting_ms = milliseconds(now - since);
+    status.waiting_because =
+        fmt::format("worker {} has joined the job but not connected to this shard", fmt::join(status.waited_for, ", "));
+  } else if (const std::optional<Waiting> waiting = rounds_.waiting()) {
+    status.waiting_for = waiting->wait;
+    status.waited_for = waiting->workers;
+    status.waiting_shards = waiting->shards;
+    status.waiting_ms = milliseconds(now - waiting->since);
+    status.waiting_because = waiting->because;
+    status.waiting_step = waiting->at;
+    if (waiting->wait == Wait::kDeadline) status.decided_in_ms = milliseconds(std::max<TimeNs>(0, waiting->due - now));
+  } else {
+    add_joining(status, now);
+  }
+}
+
+void Job::add_joining(JobStatus& status, TimeNs now) const {
+  const Settlement::Waiting joining = settlement_.waiting();
+  if (joining.joiners.empty()) return;
+  status.waiting_for = Wait::kWeights;
+  status.waited_for = joining.givers;
+  status.waiting_ms = milliseconds(now - joining.since);
+  status.waiting_because =
+      joining.givers.empty()
+          ? fmt::format("worker {} joins: no synced worker that has weights is connected to this shard",
+                        fmt::join(joining.joiners, ", "))
+          : fmt::format("worker {} joins with the weights of worker {}", fmt::join(joining.joiners, ", "),
+                        fmt::join(joining.givers, ", "));
+}
+
+void Job::add_path(JobStatus& status, TimeNs now) const {
+  if (setup_.spec.path != protocol::Path::kSwitch) return;
+  const protocol::JobView& view = members_.view();
+  SwitchPathStatus& path = status.switch_path.emplace();
+  path.decided_by = protocol::path_name(view.path);
+  path.switch_address = setup_.spec.switch_path.address;
+  path.switch_job = setup_.spec.switch_path.job;
+  if (!view.shards.empty()) path.datagrams = view.shards.front().datagrams;
+  if (words_) words_->add_status(path, view, now);
+}
+
+JobStatus Job::status(TimeNs now) const {
+  const protocol::JobView& view = members_.view();
+  JobStatus status;
+  status.name = setup_.spec.name;
+  status.job = view.job;
+  status.epoch = view.epoch;
+  status.started = view.started;
+  status.mode = protocol::mode_name(setup_.spec.mode);
+  status.workers = setup_.spec.workers;
+  status.quorum = setup_.spec.quorum;
+  status.deadline_ms = setup_.spec.deadline_ms;
+  status.heartbeat_ms = setup_.spec.heartbeat_ms;
+  status.dead_after_ms = setup_.spec.dead_after_ms;
+  status.parts = static_cast<uint32_t>(rounds_.part_count());
+  status.steps_decided = rounds_.steps_decided();
+  status.steps_decided_max = rounds_.steps_decided_max();
+  status.moved_ms = started_ == 0 ? 0 : milliseconds(now - std::max(started_, rounds_.decided_at()));
+  status.kept_updates = rounds_.kept_updates();
+  status.kept_bytes = rounds_.kept_bytes();
+  status.memory_bytes = rounds_.memory_bytes();
+  status.memory_bytes_max = setup_.limits.job_memory_bytes_max;
+  if (rounds_.store()) status.store = rounds_.store()->status();
+  status.audit = rounds_.audit();
+  status.codecs = rounds_.codecs(kListedMax);
+  for (const Disagreement& one : rounds_.digest_watch().all()) {
+    if (status.disagreements.size() == kListedMax) break;
+    status.disagreements.push_back({one.worker, one.part, one.steps, milliseconds(now - one.since)});
+  }
+  add_path(status, now);
+  status.recovering = recovering();
+  status.lineage = rounds_.lineage();
+  add_members(status, now);
+  add_wait(status, now);
+  return status;
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,133 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "protocol/job/job_spec.h"
+#include "protocol/job/layout.h"
+#include "server/base/actions.h"
+#include "server/base/limits.h"
+#include "server/membership/members.h"
+#include "server/membership/membership_changes.h"
+#include "server/rejoin/recovery.h"
+#include "server/rejoin/settlement.h"
+#include "server/rounds/job_rounds.h"
+#include "server/shard/switch_health.h"
+#include "server/status/status_report.h"
+
+namespace millrace::server {
+
+/// One open job at this shard: its specification, its members as this shard sees them, and its rounds, which are active or being
+/// recovered (R8). The table is not touched here: ShardCore asks wish(), changes it and hands in what came out.
+class Job {
+ public:
+  /// Whether an earlier start of this shard has served the running job: its rounds are lost, the members have what is left.
+  enum class Start : uint8_t { kFresh, kSuccessor };
+  struct Setup {
+    protocol::JobSpec spec;
+    protocol::JobLayout layout;
+    const MemoryGate& gate;  ///< all that are referred to outlive the job
+    const Limits& limits;
+    MemoryAccount& shard_memory;
+    RefusalLog& refusals;
+    uint32_t shard = 0;
+    uint64_t shard_life = 0;
+    uint32_t shard_count = 1;
+    Start start = Start::kFresh;
+    CodecCosts codec_costs = {};
+  };
+  /// What this job needs of the table, in the epoch of its view.
+  struct Wish {
+    enum class Kind : uint8_t { kNone, kActivate, kCut, kRemove, kPath, kEnd };
+    Kind kind = Kind::kNone;
+    uint64_t parent = 0;                            ///< kActivate
+    CutChoice choice;                               ///< kCut
+    Leaving leaving = Leaving::kSilent;             ///< kRemove
+    std::vector<protocol::Member> members;          ///< kRemove
+    protocol::Path path = protocol::Path::kServer;  ///< kPath
+    std::string because;                            ///< kPath, kEnd
+  };
+
+  explicit Job(Setup setup);
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  const protocol::JobSpec& spec() const { return setup_.spec; }
+  const protocol::JobLayout& layout() const { return setup_.layout; }
+  uint64_t spec_hash() const { return spec_hash_; }
+  uint64_t layout_hash() const { return layout_hash_; }
+  const protocol::JobView& view() const { return members_.view(); }
+  Members& members() { return members_; }
+  const Members& members() const { return members_; }
+  JobRounds& rounds() { return rounds_; }
+  const JobRounds& rounds() const { return rounds_; }
+
+  /// R7a: A view that is newer than the present one (or the first): members hear of it first, then their rounds go on
+  /// in it. While the job has not started, members are told at flush_view() only, so that the joins of many workers are
+  /// few messages. Returns the connections of who is no longer a member; they are told at once. A cut that the present
+  /// view does not know makes void what this shard has: it recovers (R10e).
+  std::vector<protocol::PeerId> adopt(protocol::JobView view, TimeNs now, Actions& actions);
+  void flush_view(Actions& actions);
+
+  /// The rounds are not known yet: contributions and acks are dropped, workers send them again in the epoch of the activation.
+  bool recovering() const { return recovery_.has_value(); }
+  /// R8d, R9: State, Snapshot, Update, Fetched of a member, sent in the view's epoch.
+  void on_return_message(const protocol::Member& from, protocol::Message message, TimeNs now, Actions& actions);
+  /// A member has been sent its Welcome.
+  void on_welcomed(const protocol::Member& member, TimeNs now, Actions& actions);
+  void on_tick(TimeNs now, Actions& actions);
+  std::optional<TimeNs> deadline() const;
+  Wish wish(TimeNs now);
+  /// R8e: The table has this shard's activation: the next view is adopted as active. REQUIRES: wish() was kActivate,
+  /// and no other event since.
+  void activated(uint64_t lineage, TimeNs now);
+  /// Of a job of path switch: what a member says of the switch, in the epoch of the view.
+  void on_switch_word(const protocol::Member& from, const protocol::Heartbeat& said, TimeNs now, Actions& actions);
+  /// The table has the path that wish() asked for.
+  void path_changed(std::string because, TimeNs now);
+  /// This process stood still for so long.
+  void forgive(TimeNs paused);
+
+  protocol::Welcome welcome(const std::string& software) const;
+  protocol::Heartbeat heartbeat_answer(const protocol::Member& to, uint64_t sequence) const;
+
+  /// Members to be removed for silence now. Empty also where only the last one is silent: see abandoned(); and in a job that
+  /// recovers, whose wish() says.
+  std::vector<protocol::Member> silent(TimeNs now) const;
+  /// Why the job is to be ended: every member has been silent for limits.abandon_ms and nobody is left to end it; or it recovers,
+  /// and so long no majority of its members has answered (R8c).
+  std::optional<std::string> abandoned(TimeNs now) const;
+
+  JobStatus status(TimeNs now) const;
+
+  /// The present view for a member that may not know that it is synced: with what has been decided without it.
+  protocol::ViewChange change_for(const protocol::Member& member) const;
+
+ private:
+  Wish cut_or_end(CutChoice choice) const;
+  void tell_view(const std::vector<protocol::Member>& before, Actions& actions) const;
+  void on_state(const protocol::Member& from, const protocol::State& state, TimeNs now, Actions& actions);
+  void add_joining(JobStatus& status, TimeNs now) const;
+  std::vector<uint32_t> not_joined() const;
+  void add_members(JobStatus& status, TimeNs now) const;
+  void add_wait(JobStatus& status, TimeNs now) const;
+  void add_path(JobStatus& status, TimeNs now) const;
+
+  Setup setup_;
+  uint64_t spec_hash_;
+  uint64_t layout_hash_;
+  Members members_;
+  JobRounds rounds_;
+  Settlement settlement_;
+  std::optional<Recovery> recovery_;  ///< while the rounds are not known
+  std::optional<SwitchWords> words_;  ///< shard 0, of jobs of path switch
+  TimeNs recovering_since_ = 0;
+  bool view_untold_ = false;
+  TimeNs opened_ = 0;
+  TimeNs started_ = 0;  ///< when this shard learned it; 0: not yet
+};
+
+}  // namespace millrace::server

@@ -1,0 +1,360 @@
+#include "server/shard/shard_core.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "kernels/base/check.h"
+
+/// Who sends, and whether that is who it says; then the job that it is for. Admission is in shard_core_hello.cc, the table
+/// in shard_core_table.cc.
+namespace millrace::server {
+namespace {
+
+template <typename T>
+bool holds(const protocol::Body& body) {
+  return std::holds_alternative<T>(body);
+}
+
+/// What a member says about where it stands, of one epoch: in another one it is not true any more.
+bool is_return(const protocol::Body& body) {
+  return holds<protocol::State>(body) || holds<protocol::Update>(body) || holds<protocol::Fetched>(body) ||
+         holds<protocol::Snapshot>(body) || holds<protocol::Synced>(body);
+}
+
+bool is_pull(const protocol::Body& body) { return holds<protocol::Pull>(body) || holds<protocol::Place>(body); }
+
+/// Of a worker that goes before it was told as whom it was let in.
+bool is_unnamed(const protocol::Header& header) {
+  return header.job == 0 && header.epoch == 0 && header.life == 0 && header.shard_life == 0;
+}
+
+}  // namespace
+
+/// A job may take what no other job could need to reach its fair share: a full job does not make another one wait.
+class ShardCore::Gate : public MemoryGate {
+ public:
+  explicit Gate(const ShardCore& core) : core_(core) {}
+
+  std::optional<Error> refuses(const MemoryAccount& job, uint64_t bytes) const override {
+    const Limits& limits = core_.config_.limits;
+    if (job.used_bytes() + bytes > limits.job_memory_bytes_max) {
+      return Error{
+          ErrorCode::kUnavailable,
+          fmt::format("the job uses {} bytes of this shard; {} more are over its limit of {} (--job-memory-bytes-max)",
+                      job.used_bytes(), bytes, limits.job_memory_bytes_max)};
+    }
+    const uint64_t share = limits.shard_memory_bytes_max / std::max<size_t>(1, core_.jobs_.size());
+    uint64_t spoken_for = job.used_bytes() + bytes;
+    for (const auto& [number, other] : core_.jobs_) {
+      if (&other->rounds().account() != &job) spoken_for += std::max(other->rounds().memory_bytes(), share);
+    }
+    if (spoken_for <= limits.shard_memory_bytes_max || job.used_bytes() + bytes <= share) return std::nullopt;
+    return Error{
+        ErrorCode::kUnavailable,
+        fmt::format("shard {} has {} bytes for {} jobs and this one uses {}; {} more would be taken from the others "
+                    "(--shard-memory-bytes-max)",
+                    core_.config_.shard, limits.shard_memory_bytes_max, core_.jobs_.size(), job.used_bytes(), bytes)};
+  }
+
+ private:
+  const ShardCore& core_;
+};
+
+ShardCore::ShardCore(ShardConfig config, protocol::MembershipTable& table, TimeNs now)
+    : config_(std::move(config)),
+      table_(table),
+      gate_(std::make_unique<Gate>(*this)),
+      neighbours_(config_.shard_count),
+      next_poll_(now),
+      last_call_(now) {
+  MILLRACE_CHECK(config_.shard < config_.shard_count && config_.life > 0, config_.shard, config_.shard_count,
+                 config_.life);
+}
+
+ShardCore::~ShardCore() = default;
+
+Job* ShardCore::find_job(uint64_t job) {
+  const auto at = jobs_.find(job);
+  return at == jobs_.end() ? nullptr : at->second.get();
+}
+
+void ShardCore::count(Metric metric, std::string_view label, Actions& actions) const {
+  actions.metrics.push_back({metric, {}, label, 1});
+}
+
+void ShardCore::log(Severity severity, std::string text, Actions& actions) const {
+  actions.log.push_back({severity, std::move(text)});
+}
+
+void ShardCore::reply(const protocol::PeerId& to, const protocol::Header& about, protocol::Body body,
+                      Actions& actions) const {
+  protocol::Header header = about;
+  header.shard = config_.shard;
+  header.shard_life = config_.life;
+  actions.to_peers.push_back({to, {header, std::move(body), {}}});
+}
+
+void ShardCore::broke_off(std::optional<uint64_t> number, Actions& actions) noexcept {
+  Job* job = number ? find_job(*number) : nullptr;
+  if (job) job->rounds().broke_off();
+  table_counter_.reset();  // what the table said may have been adopted by some jobs only
+  try {
+    count(Metric::kDropped, "out_of_memory", actions);
+    if (job) close_if_failed(*job, actions);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): on_tick() closes it
+  }
+}
+
+void ShardCore::on_message(const protocol::PeerId& from, protocol::Message message, TimeNs now, Actions& actions) {
+  note_time(now);
+  if (stopped_) return;
+  const protocol::Header header = message.header;
+  const bool hello = holds<protocol::Hello>(message.body) || holds<protocol::ShardHello>(message.body);
+  const bool done = contain(std::nullopt, actions, [&] { handle_message(from, std::move(message), now, actions); });
+  if (done || !hello) return;  // who sent anything else says it again
+  contain(std::nullopt, actions, [&] {
+    protocol::Refuse refusal;
+    refusal.code = ErrorCode::kUnavailable;
+    refusal.sentence = kNotRun;
+    refusal.retry = true;
+    reply(from, header, std::move(refusal), actions);
+  });
+}
+
+void ShardCore::handle_message(const protocol::PeerId& from, protocol::Message message, TimeNs now, Actions& actions) {
+  count(Metric::kMessages, protocol::body_name(message.body), actions);
+  const protocol::Body& body = message.body;
+  if (const auto* hello = std::get_if<protocol::Hello>(&body))
+    return on_hello(from, message.header, *hello, now, actions);
+  if (const auto* hello = std::get_if<protocol::ShardHello>(&body)) {
+    return on_shard_hello(from, message.header, *hello, now, actions);
+  }
+  if (holds<protocol::ThresholdHistogram>(body)) return on_histogram(from, message, now, actions);
+  const bool from_worker = holds<protocol::Contribution>(body) || holds<protocol::Ack>(body) ||
+                           holds<protocol::Heartbeat>(body) || holds<protocol::Goodbye>(body) || is_return(body) ||
+                           is_pull(body);
+  if (!from_worker) return count(Metric::kDropped, "unexpected_message", actions);
+  on_worker_message(from, std::move(message), now, actions);
+}
+
+bool ShardCore::name_by_session(const protocol::PeerId& from, protocol::Header& header) const {
+  const auto session = sessions_.find(from);
+  if (session == sessions_.end()) return false;
+  header.job = session->second.job;
+  header.life = session->second.life;
+  header.shard_life = config_.life;
+  return true;
+}
+
+bool ShardCore::fits_session(const protocol::PeerId& from, const protocol::Header& header, Actions& actions) {
+  if (header.shard != config_.shard) {
+    count(Metric::kDropped, "wrong_shard", actions);
+    return false;
+  }
+  if (header.shard_life != config_.life) {
+    // Of a worker that outlived this shard's predecessor, or has been told of a successor: a Hello sets it right.
+    protocol::Refuse refusal;
+    refusal.code = ErrorCode::kUnavailable;
+    refusal.sentence = fmt::format("shard {} was started again (start {}, the worker knows start {}): say Hello to it",
+                                   config_.shard, config_.life, header.shard_life);
+    refusal.retry = true;
+    count(Metric::kRefused, "other_start", actions);
+    reply(from, header, std::move(refusal), actions);
+    return false;
+  }
+  const auto session = sessions_.find(from);
+  if (session == sessions_.end()) {
+    protocol::Refuse refusal;
+    refusal.code = ErrorCode::kNotAMember;
+    refusal.sentence = "this connection has not said Hello";
+    refusal.retry = true;
+    count(Metric::kRefused, "no_hello", actions);
+    reply(from, header, std::move(refusal), actions);
+    return false;
+  }
+  const Session& known = session->second;
+  if (known.job != header.job || known.worker != header.worker || known.life != header.life) {
+    count(Metric::kDropped, "other_identity", actions);
+    return false;
+  }
+  return true;
+}
+
+void ShardCore::on_worker_message(const protocol::PeerId& from, protocol::Message message, TimeNs now,
+                                  Actions& actions) {
+  if (holds<protocol::Goodbye>(message.body) && is_unnamed(message.header) && !name_by_session(from, message.header))
+    return count(Metric::kDropped, "no_hello", actions);
+  const protocol::Header header = message.header;
+  if (!fits_session(from, header, actions)) return;
+  Job* job = find_job(header.job);
+  if (!job) return count(Metric::kDropped, "unknown_job", actions);
+  if (header.epoch > job->view().epoch) {
+    // The worker heard of a change from another shard first: read the table, then judge.
+    refresh(now, actions);
+    job = find_job(header.job);
+    if (!job || !sessions_.contains(from)) return;
+    if (header.epoch > job->view().epoch) return count(Metric::kDropped, "unknown_epoch", actions);
+  }
+  const protocol::Member* found = find_member(job->view(), header.worker);
+  if (!found || found->life != header.life) return count(Metric::kDropped, "other_identity", actions);
+  const protocol::Member member = *found;
+  job->members().heard(member.worker, now);
+  const bool returns = is_return(message.body);
+  const auto* heartbeat = std::get_if<protocol::Heartbeat>(&message.body);
+  const bool speaks_of_switch = heartbeat && heartbeat->switch_state != protocol::Heartbeat::Switch::kNoWord;
+  if (returns && header.epoch != job->view().epoch) return count(Metric::kDropped, "late_answer", actions);
+  contain(header.job, actions, [&] { on_member_message(from, *job, member, std::move(message), now, actions); });
+  if (returns || speaks_of_switch) pursue(header.job, now, actions);
+}
+
+void ShardCore::on_member_message(const protocol::PeerId& from, Job& job, const protocol::Member& member,
+                                  protocol::Message message, TimeNs now, Actions& actions) {
+  const auto* contribution = std::get_if<protocol::Contribution>(&message.body);
+  const auto* ack = std::get_if<protocol::Ack>(&message.body);
+  if ((contribution || ack) && job.recovering()) {
+    count(Metric::kDropped, "recovering", actions);
+  } else if (contribution && job.spec().path == protocol::Path::kSwitch) {
+    job.rounds().refuse_by_path(member, *contribution, now, actions);
+  } else if (contribution) {
+    const auto intake = draining_until_ ? JobRounds::Intake::kDraining : JobRounds::Intake::kOpen;
+    job.rounds().on_contribution(member, *contribution, std::move(message.payload), intake, now, actions);
+  } else if (ack) {
+    job.rounds().on_ack(member, *ack, now, actions);
+  } else if (const auto* heartbeat = std::get_if<protocol::Heartbeat>(&message.body)) {
+    // A view that did not reach the worker (its queue was full) would hold back all that is served in the new epoch.
+    if (message.header.epoch < job.view().epoch) {
+      job.members().send(member, job.change_for(member), actions);
+    }
+    if (heartbeat->finishing && job.members().finishes(member.worker)) job.rounds().on_finishing(now, actions);
+    // Who joins says what it came with, which may be off the log: it will be settled. What it said before its view had it
+    // synced may come after.
+    const bool of_this_epoch = message.header.epoch == job.view().epoch;
+    if (!job.recovering() && of_this_epoch && member.state == protocol::MemberState::kSynced) {
+      job.rounds().on_steps_applied(member, heartbeat->steps_applied, now, actions);
+      job.rounds().on_digests(member, heartbeat->digests, now, actions);
+    }
+    if (of_this_epoch) job.on_switch_word(member, *heartbeat, now, actions);
+    reply(from, job.members().header(member.worker, member.life), job.heartbeat_answer(member, heartbeat->sequence),
+          actions);
+  } else if (const auto* goodbye = std::get_if<protocol::Goodbye>(&message.body)) {
+    return on_goodbye(job, member, *goodbye, now, actions);
+  } else if (holds<protocol::Synced>(message.body)) {
+    return on_synced(job, member, now, actions);
+  } else if (is_pull(message.body)) {
+    on_pull(job, member, std::move(message), actions);
+  } else {
+    job.on_return_message(member, std::move(message), now, actions);
+  }
+  close_if_failed(job, actions);
+}
+
+void ShardCore::on_synced(Job& job, const protocol::Member& member, TimeNs now, Actions& actions) {
+  if (member.state == protocol::MemberState::kSynced) return count(Metric::kDropped, "synced", actions);
+  if (job.recovering()) return count(Metric::kDropped, "recovering", actions);
+  if (!job.rounds().is_settled(member.worker)) return count(Metric::kDropped, "not_settled", actions);
+  Result<std::optional<protocol::JobRecord>> record =
+      change_job_in(table_, job.view().job, job.view().epoch,
+                    [&](protocol::JobRecord& at) -> Result<Change> { return synced(at, member.worker, member.life); });
+  if (!record) return table_failed(record.error(), actions);  // it says so again
+  if (!*record) return refresh(now, actions);                 // another epoch: it settles again
+  log(Severity::kInfo,
+      fmt::format("job '{}': worker {} takes part again under life {}", job.spec().name, member.worker, member.life),
+      actions);
+  adopt(job, std::move((*record)->view), now, actions);
+}
+
+void ShardCore::on_goodbye(Job& job, const protocol::Member& member, const protocol::Goodbye& goodbye, TimeNs now,
+                           Actions& actions) {
+  const bool finished = goodbye.reason == protocol::Goodbye::Reason::kFinished;
+  log(finished ? Severity::kInfo : Severity::kWarning,
+      fmt::format("job '{}': worker {} {}{}{}", job.spec().name, member.worker, finished ? "has finished" : "leaves",
+                  goodbye.sentence.empty() ? "" : ": ", goodbye.sentence),
+      actions);
+  const protocol::Member leaving = member;
+  if (is_leaving(job.view().job, member)) return;
+  remove(job, std::span(&leaving, 1), finished ? Leaving::kFinished : Leaving::kFailed, now, actions);
+}
+
+void ShardCore::on_histogram(const protocol::PeerId& from, const protocol::Message& message, TimeNs now,
+                             Actions& actions) {
+  const auto session = shard_sessions_.find(from);
+  if (session == shard_sessions_.end()) return count(Metric::kDropped, "no_hello", actions);
+  const protocol::Header& header = message.header;
+  if (header.shard != session->second || header.shard_life != neighbours_[session->second].entry.life) {
+    return count(Metric::kDropped, "other_identity", actions);
+  }
+  Job* job = find_job(header.job);
+  if (!job) return count(Metric::kDropped, "unknown_job", actions);
+  const auto& body = std::get<protocol::ThresholdHistogram>(message.body);
+  if (protocol::histogram_hash(header.job, body, message.payload.bytes) != body.payload_hash) {
+    return count(Metric::kDropped, "damaged_histogram", actions);  // as if it had not come: the last threshold is used
+  }
+  if (job->recovering()) return count(Metric::kDropped, "recovering", actions);
+  contain(header.job, actions, [&] {
+    job->rounds().on_histogram(session->second, body, message.payload, now, actions);
+    close_if_failed(*job, actions);
+  });
+}
+
+void ShardCore::on_malformed(const Error& error, TimeNs now, Actions& actions) {
+  note_time(now);
+  contain(std::nullopt, actions, [&] {
+    count(Metric::kDropped, error_code_name(error.code), actions);
+    if (error.code != ErrorCode::kUnsupported) return;  // what is no message at all is nobody's refusal
+    refusals_.note({.of = Refusal::Of::kUnreadable,
+                    .job = {},
+                    .number = 0,
+                    .software = {},
+                    .code = error.code,
+                    .sentence = error.message},
+                   now);
+  });
+}
+
+void ShardCore::on_task_done(const std::shared_ptr<Task>& task, TimeNs now, Actions& actions) {
+  note_time(now);
+  if (stopped_) return;
+  if (Job* job = find_job(task->job())) {
+    contain(task->job(), actions, [&] {
+      job->rounds().on_task_done(*task, now, actions);
+      close_if_failed(*job, actions);
+    });
+  } else if (task->kind() == Task::Kind::kStore) {
+    on_last_task_done(static_cast<const StoreTask&>(*task), actions);
+  }
+  if (draining_until_) contain(std::nullopt, actions, [&] { settle_shutdown(now, actions); });
+}
+
+void ShardCore::on_tick(TimeNs now, Actions& actions) {
+  note_time(now);
+  if (stopped_) return;
+  // Before the poll: to it, jobs that this shard has ended in the table look like those that another one has.
+  if (draining_until_) contain(std::nullopt, actions, [&] { settle_shutdown(now, actions); });
+  if (stopped_) return;
+  if (now >= next_poll_) {
+    next_poll_ = now + static_cast<TimeNs>(config_.limits.table_poll_ms) * kNsPerMs;
+    contain(std::nullopt, actions, [&] { poll_table(now, actions); });
+    if (stopped_) return;
+  }
+  for (auto at = jobs_.begin(); at != jobs_.end();) {
+    const uint64_t number = at->first;
+    Job& job = *at++->second;  // closing erases it
+    contain(number, actions, [&] {
+      job.on_tick(now, actions);
+      close_if_failed(job, actions);
+    });
+  }
+}
+
+TimeNs ShardCore::next_deadline() const {
+  TimeNs first = next_poll_;
+  for (const auto& [number, job] : jobs_) {
+    if (const std::optional<TimeNs> at = job->deadline()) first = std::min(first, *at);
+  }
+  if (draining_until_) first = std::min(first, ending_until_ ? next_ending_ : *draining_until_);
+  return first;
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,290 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <new>
+#include <optional>
+#include <set>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "protocol/messages/messages.h"
+#include "protocol/messages/peer_id.h"
+#include "protocol/table/membership_table.h"
+#include "server/base/actions.h"
+#include "server/base/limits.h"
+#include "server/base/memory_account.h"
+#include "server/membership/membership_changes.h"
+#include "server/shard/job.h"
+#include "server/status/refusal_log.h"
+#include "server/status/status_report.h"
+
+namespace millrace::server {
+
+struct ShardConfig {
+  uint32_t shard = 0;
+  uint32_t shard_count = 1;
+  uint64_t life = 0;  ///< from MembershipTable::start_shard
+  std::string software = "millrace";
+  Limits limits;
+  JobStore::Saves saves = {};  ///< of the stores of jobs: whether there is a place for them
+  CodecCosts codec_costs = {};
+  /// Shard 0, where it has an aggregator of datagrams.
+  struct Datagrams {
+    /// Whether it can stand in for this job's switch: key and room are there. Empty: there is no aggregator.
+    std::function<Status(const protocol::JobSpec&, const protocol::SwitchLayout&)> judge = {};
+  };
+  Datagrams datagrams = {};
+  /// Whether the process can serve another worker. Empty: always.
+  std::function<Status(TimeNs now)> room_for_worker = {};
+};
+
+/// One shard: its jobs, its limits, who is who. A state machine: (state, message, now) -> actions, no socket, clock or
+/// thread. The one effect inside is the membership table, which is read and swapped synchronously (it is the sole judge
+/// of membership, and a decision that waited for it would need a state of its own); its errors are logged, counted and
+/// tried again.
+///
+/// Actions   every method appends to `actions`; the caller carries them out in order after the method has returned.
+/// Time      `now` never goes back. Nothing happens by itself: call on_tick() at next_deadline(), or earlier.
+/// Hostile   any message from any peer in any order: it is admitted, answered or dropped, and counted; it never
+///           corrupts a round.
+/// Memory    std::bad_alloc stays inside: what was being worked on is dropped and counted as "out_of_memory"; a job whose
+///           rounds it was working on ends with limit_exceeded, at once or at the next tick, the others go on.
+/// Threads   one at a time (the loop's). Tasks run anywhere.
+class ShardCore {
+ public:
+  /// REQUIRES: start_shard() of this table gave config.life; `table` outlives the core.
+  ShardCore(ShardConfig config, protocol::MembershipTable& table, TimeNs now);
+  ~ShardCore();
+  ShardCore(const ShardCore&) = delete;
+  ShardCore& operator=(const ShardCore&) = delete;
+
+  /// A message off a connection that a worker or another shard opened to this one.
+  void on_message(const protocol::PeerId& from, protocol::Message message, TimeNs now, Actions& actions);
+
+  /// The connection to another shard was made again after it broke: the driver of a transport that loses connections
+  /// says so.
+  void on_shard_reconnected(uint32_t shard, TimeNs now, Actions& actions);
+
+  /// A message that came back over the connection that this shard opened to shard `shard` (ConnectShard): a Refuse.
+  void on_shard_reply(uint32_t shard, const protocol::Message& message, TimeNs now, Actions& actions);
+
+  /// A message that the transport could not decode: counted, never answered.
+  void on_malformed(const Error& error, TimeNs now, Actions& actions);
+
+  /// A task of an earlier Actions::tasks whose run() has returned.
+  void on_task_done(const std::shared_ptr<Task>& task, TimeNs now, Actions& actions);
+
+  /// A StoreRequest of an earlier Actions::store_requests was carried out, or could not be.
+  void on_store_written(uint64_t number, const Status& written, TimeNs now, Actions& actions);
+  void on_store_loaded(uint64_t number, Result<StoreFile> loaded, TimeNs now, Actions& actions);
+
+  /// The weights of an open job, for observers; nullptr: there are none.
+  const JobStore* store(uint64_t number) const;
+  /// Saves the stores of all jobs now, for whoever asks for it.
+  void save_stores(TimeNs now, Actions& actions);
+
+  /// Deadlines: silent members, silent shards, the table's change counter, the end of draining.
+  void on_tick(TimeNs now, Actions& actions);
+
+  /// When on_tick() has something to do at the latest.
+  TimeNs next_deadline() const;
+
+  /// Stops admitting new jobs and steps; rounds in flight may finish for limits.drain_ms. Then the jobs end in the table,
+  /// every member is told Goodbye(kShutdown), and stopped() holds. A table that cannot be written is tried again until the end
+  /// of drain_ms, for a second at least; what it could not be told is logged, job by job.
+  void begin_shutdown(TimeNs now, Actions& actions);
+
+  /// Nothing more will happen: the process may exit once its sends are flushed.
+  bool stopped() const { return stopped_; }
+
+  /// Why it stopped by itself (another process has started under this shard's number); empty after an orderly shutdown.
+  const std::optional<Error>& failure() const { return failure_; }
+
+  StatusReport status(TimeNs now) const;
+
+ private:
+  struct Session {
+    uint64_t job = 0;
+    uint32_t worker = 0;
+    uint64_t life = 0;
+  };
+  /// Another shard, as the table and its ShardHello say.
+  struct Neighbour {
+    protocol::ShardEntry entry;            ///< of the table, as last read
+    std::optional<protocol::PeerId> peer;  ///< said ShardHello in this life
+    std::optional<TimeNs> hello_at;        ///< this shard owes it a ShardHello, from then on
+  };
+  /// A job that is open in the table and cannot go on here: after its workers' time to die it is ended there.
+  struct LostJob {
+    enum class Fate : uint8_t {
+      kOver,            ///< it has ended here and the table could not be told
+      kUnlessReopened,  ///< a row from before this start, or that nobody joined: its workers may still come
+    };
+    std::string name;
+    TimeNs since = 0;
+    uint32_t kept_ms = 0;
+    Fate fate = Fate::kOver;
+
+    TimeNs due_at() const { return since + TimeNs{kept_ms} * kNsPerMs; }
+    bool due(TimeNs now) const { return now >= due_at(); }
+  };
+  /// For people who ask what became of a job.
+  struct Ended {
+    std::string name;
+    uint64_t job = 0;
+    std::string how;
+    std::string sentence;
+    TimeNs at = 0;
+  };
+  static constexpr size_t kEndedMax = 16;
+  /// Failures of the table less than kTroubleOver apart.
+  struct TableTrouble {
+    Error error;
+    uint64_t count = 0;
+    TimeNs first = 0;
+    TimeNs last = 0;
+  };
+  static constexpr TimeNs kTroubleOver = 10 * kNsPerS;
+  /// A member that said Goodbye when the table could not be told.
+  struct Leaver {
+    uint64_t job = 0;
+    protocol::Member member;
+    Leaving leaving = Leaving::kFinished;
+  };
+  /// A Hello that is admitted: the job and the member that it belongs to.
+  struct Admitted {
+    Job* job = nullptr;
+    protocol::Member member;
+  };
+  class Gate;
+
+  // shard_core.cc: who sends, what to do with it
+  /// Runs `work`; false: it broke off. job: whose rounds it changes, and which therefore cannot go on when that happens.
+  template <typename Work>
+  bool contain(std::optional<uint64_t> job, Actions& actions, const Work& work) {
+    try {
+      work();
+      return true;
+    } catch (const std::bad_alloc&) {     // NOLINT(bugprone-empty-catch): below, when what it held is free again
+    } catch (const std::length_error&) {  // NOLINT(bugprone-empty-catch)
+    }
+    broke_off(job, actions);
+    return false;
+  }
+  void broke_off(std::optional<uint64_t> number, Actions& actions) noexcept;
+  void handle_message(const protocol::PeerId& from, protocol::Message message, TimeNs now, Actions& actions);
+  Job* find_job(uint64_t job);
+  void count(Metric metric, std::string_view label, Actions& actions) const;
+  void log(Severity severity, std::string text, Actions& actions) const;
+  void reply(const protocol::PeerId& to, const protocol::Header& about, protocol::Body body, Actions& actions) const;
+  void on_worker_message(const protocol::PeerId& from, protocol::Message message, TimeNs now, Actions& actions);
+  void on_member_message(const protocol::PeerId& from, Job& job, const protocol::Member& member,
+                         protocol::Message message, TimeNs now, Actions& actions);
+  /// Fills in whom the connection's Hello let in. False: nobody.
+  bool name_by_session(const protocol::PeerId& from, protocol::Header& header) const;
+  bool fits_session(const protocol::PeerId& from, const protocol::Header& header, Actions& actions);
+  void on_goodbye(Job& job, const protocol::Member& member, const protocol::Goodbye& goodbye, TimeNs now,
+                  Actions& actions);
+  void on_synced(Job& job, const protocol::Member& member, TimeNs now, Actions& actions);
+  void on_histogram(const protocol::PeerId& from, const protocol::Message& message, TimeNs now, Actions& actions);
+
+  // shard_core_store.cc: the stores of jobs
+  void on_pull(Job& job, const protocol::Member& member, protocol::Message message, Actions& actions);
+  Status judge_store(const protocol::JobSpec& spec, const protocol::JobLayout& layout) const;
+  void end_store(Job& job, std::string_view label, Actions& actions);
+  JobStore* ending_store(uint64_t job);
+  void on_last_task_done(const StoreTask& task, Actions& actions);
+  void forget_ended_store(uint64_t job);
+
+  // shard_core_hello.cc: admission of workers and of other shards
+  void on_hello(const protocol::PeerId& from, const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
+                Actions& actions);
+  Status judge_hello(const protocol::Header& header, const protocol::Hello& hello) const;
+  Status judge_spec(const protocol::JobSpec& spec) const;
+  Status judge_datagrams(const protocol::JobSpec& spec, const protocol::JobLayout& layout) const;
+  Result<Admitted> admit(const protocol::Header& header, const protocol::Hello& hello, TimeNs now, Actions& actions);
+  Result<Job*> admit_by_table(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
+                              Actions& actions);
+  Job* open_job(uint64_t number, const protocol::JobSpec& spec, protocol::JobLayout layout, Actions& actions);
+  Result<protocol::JobRecord> open_record(const protocol::Header& header, const protocol::Hello& hello);
+  /// The record after the join, or after this shard has taken over a job in which the join was refused: then `refused` says why.
+  Result<protocol::JobRecord> join_job(const protocol::JobRecord& record, const protocol::Header& header,
+                                       const protocol::Hello& hello, TimeNs now, std::optional<Error>& refused);
+  uint64_t replaceable_life(uint64_t job, const protocol::Header& header, const protocol::Hello& hello, TimeNs now);
+  std::optional<Error> of_dead_run(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
+                                   Actions& actions);
+  /// Returns for how long a job whose workers are all silent keeps its name: longer where their processes return.
+  uint32_t kept_without_workers_ms(const protocol::JobRecord& record, uint32_t dead_after_ms) const;
+  std::string time_in_the_way(uint64_t number, uint32_t worker, TimeNs now);
+  std::optional<Error> left_behind(const protocol::JobRecord& record, const protocol::JobSpec& theirs,
+                                   const protocol::Header& header, const protocol::Hello& hello, TimeNs now);
+  Job* named(std::string_view name);
+  void on_shard_hello(const protocol::PeerId& from, const protocol::Header& header, const protocol::ShardHello& hello,
+                      TimeNs now, Actions& actions);
+  void say_shard_hello(uint32_t shard, Actions& actions) const;
+  void say_owed_hellos(TimeNs now, Actions& actions);
+
+  // shard_core_table.cc: the table, silence, endings
+  void table_failed(const Error& error, Actions& actions);
+  void note_table_trouble(const Error& error);
+  void poll_table(TimeNs now, Actions& actions);
+  void refresh(TimeNs now, Actions& actions);
+  void refresh_neighbours(TimeNs now, Actions& actions);
+  void refresh_lost(TimeNs now, Actions& actions);
+  void redirect_shards(protocol::JobRecord& record, Actions& actions);
+  void hand_over(Job& job, const protocol::JobView& view, Actions& actions);
+  void adopt(Job& job, protocol::JobView view, TimeNs now, Actions& actions);
+  void remove(Job& job, std::span<const protocol::Member> members, Leaving leaving, TimeNs now, Actions& actions);
+  void remove_leavers(TimeNs now, Actions& actions);
+  bool is_leaving(uint64_t job, const protocol::Member& member) const;
+  void remove_silent(TimeNs now, Actions& actions);
+  /// Does in the table what the job wishes; nothing where it wishes nothing. The job may be over afterwards.
+  void pursue(uint64_t number, TimeNs now, Actions& actions);
+  void pursue_removal(Job& job, Job::Wish wish, TimeNs now, Actions& actions);
+  void tell_change(const Job& job, const Job::Wish& wish, uint64_t lineage, Actions& actions) const;
+  void end_in_table(Job& job, Error why, std::string_view label, Actions& actions);
+  void close(Job& job, std::optional<protocol::Body> last_word, std::string_view label, Actions& actions);
+  void close_if_failed(Job& job, Actions& actions);
+  void superseded(Actions& actions);
+  void settle_shutdown(TimeNs now, Actions& actions);
+  bool end_at_shutdown(Job& job, TimeNs now, Actions& actions);
+  void note_time(TimeNs now);
+
+  ShardConfig config_;
+  protocol::MembershipTable& table_;
+  std::unique_ptr<MemoryGate> gate_;
+  MemoryAccount memory_;
+  std::map<uint64_t, std::unique_ptr<Job>> jobs_;  ///< open at this shard, by number
+  std::map<uint64_t, LostJob> lost_;
+  RefusalLog refusals_;
+  std::vector<Ended> ended_;  ///< the latest last
+  std::optional<TableTrouble> table_trouble_;
+  std::map<uint64_t, std::unique_ptr<JobStore>>
+      ending_stores_;               ///< of jobs that are over: their last save is not written
+  std::vector<Leaver> leavers_;     ///< at most one a member of an open job
+  std::set<uint64_t> successions_;  ///< running jobs that an earlier start of this shard has served
+  std::unordered_map<protocol::PeerId, Session> sessions_;
+  std::unordered_map<protocol::PeerId, uint32_t> shard_sessions_;  ///< which shard
+  std::vector<Neighbour> neighbours_;                              ///< by shard number, this one included
+  std::optional<uint64_t> table_counter_;                          ///< when the table was last read
+  std::optional<TimeNs> table_said_at_;                            ///< when a failure of it was last logged
+  TimeNs next_poll_;
+  TimeNs pursue_after_ = 0;  ///< the table has just failed
+  TimeNs last_call_;
+  std::optional<TimeNs> draining_until_;
+  std::optional<TimeNs>
+      ending_until_;  ///< the rounds are over: so long the table is told, again and again, that the jobs are
+  TimeNs next_ending_ = 0;
+  bool stopped_ = false;
+  std::optional<Error> failure_;
+};
+
+}  // namespace millrace::server

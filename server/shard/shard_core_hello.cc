@@ -1,0 +1,523 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "protocol/datagram/job_numbers.h"
+#include "protocol/job/switch_layout.h"
+#include "protocol/messages/handshake.h"
+#include "protocol/messages/shard_map.h"
+#include "server/shard/shard_core.h"
+
+/// Admission: who may speak for a worker of a job, and which other shards are believed.
+namespace millrace::server {
+namespace {
+
+/// A layout of a hostile specification is not computed when it could have more parts than this many times the limit.
+constexpr uint64_t kPartsSlack = 16;
+constexpr uint32_t kPartsPerShardPlanned = 16;  ///< plan_layout's own most, where the job does not say
+
+/// A ShardHello that was refused for a reason that passes is said again after so long.
+constexpr TimeNs kHelloAgain = kNsPerS;
+
+/// A process that returns does not replace an earlier one that was heard later than this, however often it sends heartbeats.
+constexpr TimeNs kReplacedAfter = kNsPerS;
+
+Status limit(uint64_t asked, uint64_t allowed, std::string_view what, std::string_view flag) {
+  if (asked <= allowed) return {};
+  return fail(ErrorCode::kLimitExceeded,
+              fmt::format("{} {}, over this shard's limit of {} ({})", asked, what, allowed, flag));
+}
+
+/// Whether the same Hello can be welcome later, with nothing changed on the worker's side.
+bool worth_retrying(ErrorCode code) {
+  return code == ErrorCode::kUnavailable || code == ErrorCode::kIo || code == ErrorCode::kTimeout;
+}
+
+Members::Process process_of(const protocol::Hello& hello) {
+  const bool takes_merged = (hello.capabilities & protocol::kTakesMerged) != 0;
+  const auto weights = !hello.has_weights ? Members::Weights::kNone
+                       : takes_merged     ? Members::Weights::kTakeMerged
+                                          : Members::Weights::kAttached;
+  return {weights, hello.returns};
+}
+
+/// Returns the silence after which a member may be dead.
+TimeNs doubtful_after(const protocol::JobSpec& spec) {
+  return std::max(2 * static_cast<TimeNs>(spec.heartbeat_ms) * kNsPerMs, kReplacedAfter);
+}
+
+std::string seconds_of(TimeNs ns) {
+  return fmt::format("{:.1f} s", static_cast<double>(std::max<TimeNs>(ns, 0)) / static_cast<double>(kNsPerS));
+}
+
+/// Returns what a process that does not return is told of an earlier run that has its job's name for `wait` longer.
+/// returns  whether the workers of that run do when they are restarted: then it is no use to wait with a connection open.
+Error not_free_yet(const std::string& earlier, bool returns, uint32_t worker, TimeNs wait) {
+  if (!returns) return {ErrorCode::kUnavailable, fmt::format("{}: its name is free in {}", earlier, seconds_of(wait))};
+  return {ErrorCode::kIdentityInUse,
+          fmt::format("{}; its workers return when restarted, but this process of worker {} does not: start it with "
+                      "--state as before, or wait {} until the name is free, or take another name",
+                      earlier, worker, seconds_of(wait))};
+}
+
+/// Whether it may become a member: who comes to a job that runs, and who comes without weights where they are needed.
+Status may_join(const protocol::JobRecord& record, const protocol::Header& header, const protocol::Hello& hello,
+                const Joiner& joiner) {
+  if (hello.spec.initial_weights == protocol::InitialWeights::kFirst && !hello.has_weights) {
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("job '{}' begins with the weights of worker 0: worker {} is to give or take them, and can only "
+                    "where weights are attached; attach weights to every tensor",
+                    record.name, header.worker));
+  }
+  const protocol::Member* member = find_member(record.view, header.worker);
+  const bool is_there = member && (member->nonce == hello.nonce || member->life != joiner.replaces);
+  if (record.view.finished || !record.view.started || is_there) return {};
+  if (header.life != 0 && !hello.returns) {
+    return fail(ErrorCode::kNotAMember,
+                fmt::format("worker {} is not a member of job '{}' any more (it was under life {}): it comes back by a "
+                            "Hello that says that it returns",
+                            header.worker, record.name, header.life));
+  }
+  // Where the shards hold the weights a worker needs none.
+  if (!hello.has_weights && !hello.spec.has_store()) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("worker {} would join job '{}', which is running: it needs the weights of a worker that is "
+                            "in it, and can take them only where weights are attached; attach weights to every tensor",
+                            header.worker, record.name));
+  }
+  return {};
+}
+
+std::unexpected<Error> other_layout() {
+  return fail(ErrorCode::kShardMapMismatch,
+              "the worker cuts the job into other parts than this shard: their versions differ");
+}
+
+}  // namespace
+
+void ShardCore::on_hello(const protocol::PeerId& from, const protocol::Header& header, const protocol::Hello& hello,
+                         TimeNs now, Actions& actions) {
+  const Result<Admitted> admitted = admit(header, hello, now, actions);
+  if (!admitted) {
+    protocol::Refuse refusal;
+    refusal.code = admitted.error().code;
+    refusal.sentence = admitted.error().message;
+    // Who returns waits until its earlier process is taken for dead; others wait where the job may be one of dead workers only.
+    Job* job = named(hello.spec.name);
+    const bool may_pass = hello.returns || (job && job->recovering());
+    refusal.retry = worth_retrying(refusal.code) || (refusal.code == ErrorCode::kIdentityInUse && may_pass);
+    // Only the table can be malformed here: to the worker that is trouble with a file of the shard, not a damaged
+    // message.
+    if (refusal.code == ErrorCode::kMalformed) refusal.code = ErrorCode::kIo;
+    log(Severity::kWarning,
+        fmt::format("refused worker {} of job '{}': {}", header.worker, hello.spec.name, refusal.sentence), actions);
+    // Nothing but the table takes its time, or has a file.
+    if (refusal.code == ErrorCode::kTimeout || refusal.code == ErrorCode::kIo) note_table_trouble(admitted.error());
+    refusals_.note({.of = Refusal::Of::kWorker,
+                    .job = hello.spec.name,
+                    .number = header.worker,
+                    .software = hello.software,
+                    .code = refusal.code,
+                    .sentence = refusal.sentence},
+                   now);
+    count(Metric::kRefused, error_code_name(refusal.code), actions);
+    count(Metric::kWorkerHandshakes, "refused", actions);
+    return reply(from, header, std::move(refusal), actions);
+  }
+  count(Metric::kWorkerHandshakes, "accepted", actions);
+  Job& job = *admitted->job;
+  const protocol::Member& member = admitted->member;
+  const auto replaced = job.members().connect(member.worker, from, process_of(hello), now);
+  if (replaced) sessions_.erase(*replaced);
+  const auto other = sessions_.find(from);
+  if (other != sessions_.end() && (other->second.job != job.view().job || other->second.worker != member.worker)) {
+    // One connection speaks for one worker: the earlier one is silent from now on.
+    count(Metric::kDropped, "connection_reused", actions);
+    if (Job* before = find_job(other->second.job)) before->members().disconnect(other->second.worker);
+  }
+  sessions_[from] = {job.view().job, member.worker, member.life};
+  protocol::Welcome welcome = job.welcome(config_.software);
+  welcome.capabilities = hello.capabilities & protocol::kTakesMerged;
+  job.members().send(member, std::move(welcome), actions);
+  contain(job.view().job, actions, [&] { job.on_welcomed(member, now, actions); });
+}
+
+Status ShardCore::judge_hello(const protocol::Header& header, const protocol::Hello& hello) const {
+  if (const auto agreed = protocol::negotiate(hello, {.software = config_.software}); !agreed) {
+    return fail(agreed.error().code, agreed.error().sentence);
+  }
+  if (draining_until_) return fail(ErrorCode::kUnavailable, fmt::format("shard {} is shutting down", config_.shard));
+  if (header.shard != config_.shard || hello.shard_count != config_.shard_count) {
+    return fail(
+        ErrorCode::kShardMapMismatch,
+        fmt::format(
+            "the worker expects shard {} of {} here; this is shard {} of {}: give the worker every shard's address, "
+            "in order of their numbers",
+            header.shard, hello.shard_count, config_.shard, config_.shard_count));
+  }
+  if (const Status spec = judge_spec(hello.spec); !spec) return spec;
+  if (header.worker >= hello.spec.workers) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("worker {} of a job of {}: numbers are 0 to {}", header.worker,
+                                                         hello.spec.workers, hello.spec.workers - 1));
+  }
+  return {};
+}
+
+Status ShardCore::judge_spec(const protocol::JobSpec& spec) const {
+  const Limits& limits = config_.limits;
+  if (const Status valid = protocol::validate(spec); !valid) return valid;
+  if (const Status ok = limit(spec.workers, limits.workers_max, "workers", "--workers-max"); !ok) return ok;
+  if (const Status ok = limit(spec.tensors.size(), limits.tensors_max, "tensors", "--tensors-max"); !ok) return ok;
+  if (spec.dead_after_ms < limits.dead_after_ms_min) {
+    return fail(ErrorCode::kLimitExceeded,
+                fmt::format("dead_after_ms of {} is below this shard's least of {} (--dead-after-ms-min)",
+                            spec.dead_after_ms, limits.dead_after_ms_min));
+  }
+  const uint64_t per_shard = spec.parts_per_shard != 0 ? spec.parts_per_shard : kPartsPerShardPlanned;
+  const uint64_t parts = spec.tensors.size() * config_.shard_count * per_shard;
+  return limit(parts, uint64_t{limits.parts_max} * kPartsSlack, "parts at most", "--parts-max, with room for fusing");
+}
+
+Job* ShardCore::named(std::string_view name) {
+  for (const auto& [number, job] : jobs_) {
+    if (job->spec().name == name) return job.get();
+  }
+  return nullptr;
+}
+
+Result<protocol::JobRecord> ShardCore::open_record(const protocol::Header& header, const protocol::Hello& hello) {
+  Result<std::optional<protocol::JobRecord>> known = table_.read_job(hello.spec.name);
+  if (!known) return std::unexpected(known.error());
+  if (header.job != 0 && (!*known || (*known)->view.job != header.job)) {
+    return fail(ErrorCode::kNotAMember, fmt::format("job {} ('{}') has ended", header.job, hello.spec.name));
+  }
+  if (*known) return std::move(**known);
+  return table_.create_job(hello.spec.name, protocol::encode_job_spec(hello.spec), hello.spec.path);
+}
+
+/// The life of an earlier process of this worker that the Hello may replace: not heard for two heartbeats, and a second.
+uint64_t ShardCore::replaceable_life(uint64_t job, const protocol::Header& header, const protocol::Hello& hello,
+                                     TimeNs now) {
+  Job* open = find_job(job);
+  const Members::Link* link = open && hello.returns ? open->members().link(header.worker) : nullptr;
+  return link && link->heard + doubtful_after(hello.spec) <= now ? link->life : 0;
+}
+
+/// R11b: Returns why the Hello has to wait for a run whose members are all silent, and ends that run once they are
+/// dead. Only processes that return may go on with such a run. A new process must neither go on with it alone nor take
+/// the name while a member may live: it waits, and begins a new job of that name.
+std::optional<Error> ShardCore::of_dead_run(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
+                                            Actions& actions) {
+  Job* job = named(hello.spec.name);
+  if (!job || hello.returns || header.job != 0 || !job->view().started || job->view().members.empty()) return {};
+  const TimeNs silence = job->members().silence_of_all(now);
+  if (silence < doubtful_after(job->spec())) return {};
+  const Result<std::optional<protocol::JobRecord>> record = table_.read_job(job->view().job);
+  if (!record) return record.error();
+  if (!*record) return {};
+  const TimeNs free_after = TimeNs{kept_without_workers_ms(**record, job->spec().dead_after_ms)} * kNsPerMs;
+  if (silence >= free_after) {
+    end_in_table(*job,
+                 {ErrorCode::kStale, fmt::format("job '{}': none of its workers has been heard for {}, and a new "
+                                                 "process, which does not return, begins a job of that name",
+                                                 job->spec().name, seconds_of(silence))},
+                 "abandoned", actions);
+    return {};
+  }
+  const std::string earlier = fmt::format("job '{}' is an earlier run's, none of whose workers has been heard for {}",
+                                          hello.spec.name, seconds_of(silence));
+  return not_free_yet(earlier, (*record)->workers_return, header.worker, free_after - silence);
+}
+
+uint32_t ShardCore::kept_without_workers_ms(const protocol::JobRecord& record, uint32_t dead_after_ms) const {
+  return std::max(dead_after_ms, record.workers_return ? config_.limits.abandon_ms : 0);
+}
+
+/// Returns for how long a process that is still a member keeps its number. Empty: this shard does not know the member.
+std::string ShardCore::time_in_the_way(uint64_t number, uint32_t worker, TimeNs now) {
+  Job* job = find_job(number);
+  const Members::Link* link = job ? job->members().link(worker) : nullptr;
+  if (!link) return {};
+  const TimeNs silence = now - link->heard;
+  const TimeNs dead_after = static_cast<TimeNs>(job->spec().dead_after_ms) * kNsPerMs;
+  return fmt::format(" (last heard {} ago; once it has been silent for {}, in {}, it is removed)", seconds_of(silence),
+                     seconds_of(dead_after), seconds_of(dead_after - silence));
+}
+
+Result<protocol::JobRecord> ShardCore::join_job(const protocol::JobRecord& record, const protocol::Header& header,
+                                                const protocol::Hello& hello, TimeNs now,
+                                                std::optional<Error>& refused) {
+  const protocol::ShardEntry own{neighbours_[config_.shard].entry.address, config_.life,
+                                 neighbours_[config_.shard].entry.datagrams};
+  const Joiner joiner{.worker = header.worker,
+                      .nonce = hello.nonce,
+                      .replaces = replaceable_life(record.view.job, header, hello, now),
+                      .returns = hello.returns && header.life == 0};
+  return change_job(table_, record.view.job, [&](protocol::JobRecord& at) -> Result<Change> {
+    refused.reset();
+    protocol::JobRecord claimed_only = at;
+    const Result<Claim> claimed = claim_shard(claimed_only, config_.shard, own);
+    if (!claimed) return std::unexpected(claimed.error());
+    // Known before it can be in the table: whoever opens the job here later has to recover.
+    if (*claimed == Claim::kSuccessor && !at.view.finished) successions_.insert(at.view.job);
+    at = claimed_only;
+    const Status may = may_join(at, header, hello, joiner);
+    const Result<Change> joined = may ? join(at, joiner, hello.spec) : std::unexpected(may.error());
+    if (joined) return *claimed == Claim::kKnown ? *joined : Change::kChanged;
+    if (*claimed != Claim::kSuccessor || at.view.finished) return joined;
+    // Whoever asks, the job runs, and its members are to be asked where they stand.
+    refused = joined.error();
+    at = std::move(claimed_only);
+    return Change::kChanged;
+  });
+}
+
+/// A row that this process does not serve and that stands in the way of the Hello: of processes that died before they could
+/// end it. Without this a crash would keep the job's name for ever.
+std::optional<Error> ShardCore::left_behind(const protocol::JobRecord& record, const protocol::JobSpec& theirs,
+                                            const protocol::Header& header, const protocol::Hello& hello, TimeNs now) {
+  const protocol::JobView& view = record.view;
+  if (find_job(view.job)) return std::nullopt;
+  const auto lost = lost_.find(view.job);
+  if (lost != lost_.end() && lost->second.fate == LostJob::Fate::kOver && view.shards.size() > config_.shard &&
+      view.shards[config_.shard].life == config_.life) {
+    return Error{ErrorCode::kUnavailable,
+                 fmt::format("job '{}' has ended and the membership table could not be told yet", record.name)};
+  }
+  const uint64_t life = config_.shard < view.shards.size() ? view.shards[config_.shard].life : 0;
+  const bool earlier = life != 0 && life < config_.life;
+  if (!earlier && !view.members.empty()) return std::nullopt;
+  const protocol::Member* member = find_member(view, header.worker);
+  const bool in_the_way = theirs != hello.spec || (member && member->nonce != hello.nonce && !hello.returns);
+  if (!in_the_way) return std::nullopt;
+  const uint32_t kept_ms = kept_without_workers_ms(record, theirs.dead_after_ms);
+  const LostJob& waits =
+      lost_.try_emplace(view.job, LostJob{record.name, now, kept_ms, LostJob::Fate::kUnlessReopened}).first->second;
+  return not_free_yet(
+      fmt::format("job '{}' is an earlier run's, which was not ended and none of whose workers has been "
+                  "heard since this shard started",
+                  record.name),
+      record.workers_return && !hello.returns, header.worker, waits.due_at() - now);
+}
+
+Result<ShardCore::Admitted> ShardCore::admit(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
+                                             Actions& actions) {
+  if (const Status ok = judge_hello(header, hello); !ok) return std::unexpected(ok.error());
+  const auto is_here = [&](const Job* job) {
+    const protocol::Member* member = job ? find_member(job->view(), header.worker) : nullptr;
+    return member && member->nonce == hello.nonce && (header.job == 0 || header.job == job->view().job);
+  };
+  Job* job = named(hello.spec.name);
+  if (!is_here(job)) {
+    // One that is a member stays one, whatever connection it comes by.
+    if (const Status room = config_.room_for_worker ? config_.room_for_worker(now) : Status(); !room)
+      return std::unexpected(room.error());
+    refresh(now, actions);
+    if (stopped_) return fail(ErrorCode::kUnavailable, failure_->message);
+    if (std::optional<Error> wait = of_dead_run(header, hello, now, actions)) return std::unexpected(*wait);
+    Result<Job*> joined = admit_by_table(header, hello, now, actions);
+    if (!joined) return std::unexpected(joined.error());
+    job = *joined;
+  }
+  if (!is_here(job))
+    return fail(ErrorCode::kNotAMember, fmt::format("worker {} is not a member any more", header.worker));
+  if (job->spec() != hello.spec) {
+    return fail(ErrorCode::kJobMismatch, fmt::format("job '{}' is open with another specification: {}", hello.spec.name,
+                                                     protocol::first_difference(job->spec(), hello.spec)));
+  }
+  if (job->layout_hash() != hello.layout_hash) return other_layout();
+  return Admitted{job, *find_member(job->view(), header.worker)};
+}
+
+Result<Job*> ShardCore::admit_by_table(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
+                                       Actions& actions) {
+  // Whatever this shard refuses by itself comes before the table has a row for the job.
+  protocol::JobLayout layout;
+  for (const auto& [number, store] : ending_stores_) {
+    if (store && store->name() == hello.spec.name)
+      return fail(ErrorCode::kUnavailable,
+                  fmt::format("the store of the job '{}' that was is being saved", store->name()));
+  }
+  if (!named(hello.spec.name)) {
+    const Status room = limit(jobs_.size() + 1, config_.limits.jobs_max, "jobs open", "--jobs-max");
+    if (!room) return std::unexpected(room.error());
+    layout = protocol::plan_layout(hello.spec, config_.shard_count);
+    const Status parts = limit(layout.parts.size(), config_.limits.parts_max, "parts", "--parts-max");
+    if (!parts) return std::unexpected(parts.error());
+    if (protocol::layout_hash(layout) != hello.layout_hash) return other_layout();
+    if (const Status store = judge_store(hello.spec, layout); !store) return std::unexpected(store.error());
+    if (const Status datagrams = judge_datagrams(hello.spec, layout); !datagrams)
+      return std::unexpected(datagrams.error());
+  }
+  const Result<protocol::JobRecord> record = open_record(header, hello);
+  if (!record) return std::unexpected(record.error());
+  const Result<protocol::JobSpec> theirs = protocol::decode_job_spec(record->spec);
+  if (!theirs) return std::unexpected(theirs.error());
+  if (std::optional<Error> wait = left_behind(*record, *theirs, header, hello, now)) return std::unexpected(*wait);
+  if (*theirs != hello.spec) {
+    return fail(ErrorCode::kJobMismatch, fmt::format("job '{}' is open with another specification: {}", hello.spec.name,
+                                                     protocol::first_difference(*theirs, hello.spec)));
+  }
+  std::optional<Error> refused;
+  Result<protocol::JobRecord> joined = join_job(*record, header, hello, now, refused);
+  if (!joined) {
+    Error error = joined.error();
+    if (error.code == ErrorCode::kIdentityInUse) error.message += time_in_the_way(record->view.job, header.worker, now);
+    return std::unexpected(std::move(error));
+  }
+  const uint64_t number = joined->view.job;
+  Job* job = find_job(number);
+  // Only where a job of this name ended between the two reads: the worker's next Hello finds the new one.
+  if (!job && layout.parts.empty())
+    return fail(ErrorCode::kUnavailable, "the job of this name has just ended; try again");
+  if (!job) job = open_job(number, hello.spec, std::move(layout), actions);
+  adopt(*job, std::move(joined->view), now, actions);
+  job = find_job(number);
+  if (refused) return std::unexpected(*refused);
+  if (!job) return fail(ErrorCode::kUnavailable, kNotRun);  // it broke off while it was opened; a new Hello begins anew
+  return job;
+}
+
+Job* ShardCore::open_job(uint64_t number, const protocol::JobSpec& spec, protocol::JobLayout layout, Actions& actions) {
+  log(Severity::kInfo,
+      fmt::format("job '{}' ({}): {} workers, {} tensors, {} parts", spec.name, number, spec.workers,
+                  spec.tensors.size(), layout.parts.size()),
+      actions);
+  actions.metrics.push_back({Metric::kJobsOpened, spec.name, "", 1});
+  const auto start = successions_.contains(number) ? Job::Start::kSuccessor : Job::Start::kFresh;
+  if (start == Job::Start::kSuccessor) {
+    log(Severity::kWarning,
+        fmt::format("job '{}' ({}): an earlier start of shard {} has served it; its workers are asked where they stand",
+                    spec.name, number, config_.shard),
+        actions);
+  }
+  auto made =
+      std::make_unique<Job>(Job::Setup{spec, std::move(layout), *gate_, config_.limits, memory_, refusals_,
+                                       config_.shard, config_.life, config_.shard_count, start, config_.codec_costs});
+  // Before it is known: one that breaks off here is opened anew by the next Hello.
+  if (JobStore* store = made->rounds().store()) {
+    const auto begin = start == Job::Start::kFresh ? JobStore::Begin::kFresh : JobStore::Begin::kSuccessor;
+    store->open(number, config_.saves, begin, last_call_, actions);
+  }
+  std::optional<DatagramChange> served;
+  if (config_.datagrams.judge && spec.path == protocol::Path::kSwitch)
+    served = DatagramChange{number, spec, protocol::plan_switch_layout(spec, made->layout())};
+  // What takes memory comes first: an open job of path switch is served.
+  actions.datagrams.reserve(actions.datagrams.size() + 1);
+  Job* job = jobs_.emplace(number, std::move(made)).first->second.get();
+  if (served) actions.datagrams.push_back(std::move(*served));
+  return job;
+}
+
+/// Shard 0 stands in for the job's switch: it has the job's key and room, or the job is not begun.
+Status ShardCore::judge_datagrams(const protocol::JobSpec& spec, const protocol::JobLayout& layout) const {
+  if (spec.path != protocol::Path::kSwitch || !config_.datagrams.judge) return {};
+  const protocol::JobNumbers numbers{spec.switch_path.job, spec.switch_path.lanes};
+  for (const auto& [number, job] : jobs_) {
+    const protocol::SwitchSpec& other = job->spec().switch_path;
+    if (job->spec().path != protocol::Path::kSwitch || !numbers.overlap({other.job, other.lanes})) continue;
+    return fail(
+        ErrorCode::kIdentityInUse,
+        fmt::format("job '{}' has number {} at its switch, as this one: shard {} tells their datagrams apart by it; "
+                    "give each its own (switch_job; a job of several switch_lanes has as many, from there on)",
+                    job->spec().name, std::max(other.job, numbers.job), config_.shard));
+  }
+  return config_.datagrams.judge(spec, protocol::plan_switch_layout(spec, layout));
+}
+
+void ShardCore::on_shard_hello(const protocol::PeerId& from, const protocol::Header& header,
+                               const protocol::ShardHello& hello, TimeNs now, Actions& actions) {
+  protocol::Refuse refusal;
+  refusal.retry = true;
+  const uint32_t shard = header.shard;
+  const auto agree = [&] {
+    std::vector<protocol::ShardEntry> map;
+    for (const Neighbour& neighbour : neighbours_) map.push_back(neighbour.entry);
+    return shard < config_.shard_count && shard != config_.shard &&
+           hello.shard_map_hash == protocol::shard_map_hash(map) && header.shard_life == neighbours_[shard].entry.life;
+  };
+  if (const auto agreed = protocol::negotiate(hello, {.software = config_.software}); !agreed) {
+    refusal = agreed.error();
+  } else if (agree() || (refresh(now, actions), agree())) {
+    std::optional<protocol::PeerId> peer = from;
+    shard_sessions_[from] = shard;  // what takes memory comes before the change
+    std::swap(neighbours_[shard].peer, peer);
+    if (peer && *peer != from) shard_sessions_.erase(*peer);
+    return count(Metric::kShardHandshakes, "accepted", actions);
+  } else {
+    refusal.code = ErrorCode::kShardMapMismatch;
+    refusal.sentence = fmt::format(
+        "shard {} (life {}) and shard {} of {} do not see the same shard map (here shard {} is at {}, life "
+        "{}): do they use one membership table?",
+        shard, header.shard_life, config_.shard, config_.shard_count, shard,
+        shard < config_.shard_count && !neighbours_[shard].entry.address.empty() ? neighbours_[shard].entry.address
+                                                                                 : "no address",
+        shard < config_.shard_count ? neighbours_[shard].entry.life : 0);
+  }
+  refusals_.note({.of = Refusal::Of::kShard,
+                  .job = {},
+                  .number = shard,
+                  .software = hello.software,
+                  .code = refusal.code,
+                  .sentence = refusal.sentence},
+                 now);
+  log(Severity::kWarning, refusal.sentence, actions);
+  count(Metric::kShardHandshakes, "refused", actions);
+  count(Metric::kRefused, error_code_name(refusal.code), actions);
+  reply(from, header, std::move(refusal), actions);
+}
+
+void ShardCore::say_shard_hello(uint32_t shard, Actions& actions) const {
+  std::vector<protocol::ShardEntry> map;
+  for (const Neighbour& neighbour : neighbours_) map.push_back(neighbour.entry);
+  protocol::ShardHello hello;
+  hello.shard_map_hash = protocol::shard_map_hash(map);
+  hello.software = config_.software;
+  protocol::Header header;
+  header.shard = config_.shard;
+  header.shard_life = config_.life;
+  actions.to_shards.push_back({shard, {header, std::move(hello), {}}});
+}
+
+/// What breaks off here is said at the next poll of the table.
+void ShardCore::say_owed_hellos(TimeNs now, Actions& actions) {
+  for (uint32_t shard = 0; shard < config_.shard_count; ++shard) {
+    Neighbour& neighbour = neighbours_[shard];
+    if (shard == config_.shard || neighbour.entry.address.empty()) continue;
+    if (!neighbour.hello_at || *neighbour.hello_at > now) continue;
+    say_shard_hello(shard, actions);
+    neighbour.hello_at.reset();
+  }
+}
+
+void ShardCore::on_shard_reconnected(uint32_t shard, TimeNs now, Actions& actions) {
+  note_time(now);
+  if (stopped_ || shard >= config_.shard_count) return;
+  neighbours_[shard].hello_at = now;
+  contain(std::nullopt, actions, [&] { say_owed_hellos(now, actions); });
+}
+
+void ShardCore::on_shard_reply(uint32_t shard, const protocol::Message& message, TimeNs now, Actions& actions) {
+  note_time(now);
+  if (stopped_ || shard >= config_.shard_count) return;
+  contain(std::nullopt, actions, [&] {
+    const auto* refusal = std::get_if<protocol::Refuse>(&message.body);
+    if (!refusal) return count(Metric::kDropped, "unexpected_message", actions);
+    // Only a ShardHello is refused. Without one that is accepted no histogram is: it is said again.
+    if (refusal->retry && !neighbours_[shard].hello_at) neighbours_[shard].hello_at = now + kHelloAgain;
+    refusals_.note({.of = Refusal::Of::kByShard,
+                    .job = {},
+                    .number = shard,
+                    .software = {},
+                    .code = refusal->code,
+                    .sentence = refusal->sentence},
+                   now);
+    log(Severity::kWarning, fmt::format("shard {} refused this shard: {}", shard, refusal->sentence), actions);
+    count(Metric::kDropped, "refused_by_shard", actions);
+  });
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,136 @@
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "server/shard/shard_core.h"
+
+/// The stores of jobs: what a shard takes of them, pulls, saves, and what is left of one when its job is over.
+namespace millrace::server {
+namespace {
+
+/// A store may have this share of a job's memory; the rest is the rounds'.
+constexpr uint64_t kStoreShare = 2;
+
+/// close()'s word for a job that a later process of this shard serves.
+constexpr std::string_view kReplaced = "shard_lost";
+
+}  // namespace
+
+Status ShardCore::judge_store(const protocol::JobSpec& spec, const protocol::JobLayout& layout) const {
+  if (spec.store.begin == protocol::StoreBegin::kSaved && !config_.saves.possible) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("the job is to begin with what was saved, and shard {} keeps no saves (--store-dir)",
+                            config_.shard));
+  }
+  if (spec.has_store() && config_.saves.possible && config_.saves.judge) {
+    // Found out here, and not after the training whose result is to be saved.
+    if (const Status can = config_.saves.judge(spec.name); !can) {
+      return fail(ErrorCode::kUnsupported, fmt::format("the store's saves would have no place at shard {}: {}",
+                                                       config_.shard, can.error().message));
+    }
+  }
+  const uint64_t bytes = store_bytes(spec, layout, config_.shard) + history_bytes(spec, layout, config_.shard);
+  if (bytes > config_.limits.job_memory_bytes_max / kStoreShare) {
+    return fail(ErrorCode::kLimitExceeded,
+                fmt::format("{} bytes of weights, optimizer state and history, over 1/{} of this shard's limit of {} "
+                            "(--job-memory-bytes-max)",
+                            bytes, kStoreShare, config_.limits.job_memory_bytes_max));
+  }
+  if (bytes != 0 && memory_.used_bytes() + bytes > config_.limits.shard_memory_bytes_max) {
+    return fail(ErrorCode::kLimitExceeded,
+                fmt::format("{} bytes of weights, optimizer state and history where jobs use {} of this shard's {} "
+                            "(--shard-memory-bytes-max)",
+                            bytes, memory_.used_bytes(), config_.limits.shard_memory_bytes_max));
+  }
+  return {};
+}
+
+void ShardCore::on_pull(Job& job, const protocol::Member& member, protocol::Message message, Actions& actions) {
+  JobStore* store = job.rounds().store();
+  const auto* pull = std::get_if<protocol::Pull>(&message.body);
+  const auto* place = std::get_if<protocol::Place>(&message.body);
+  if (store && pull) return store->on_pull(member, *pull, std::move(message.payload), job.members(), actions);
+  if (store && place) return store->on_place(member, *place, std::move(message.payload), job.members(), actions);
+  if (!pull) return count(Metric::kDropped, "impossible_place", actions);
+  protocol::Pulled pulled;
+  pulled.id = pull->id;
+  pulled.part = pull->part;
+  pulled.code = ErrorCode::kInvalidArgument;
+  pulled.sentence = fmt::format("job '{}' has no store", job.spec().name);
+  job.members().send(member, std::move(pulled), actions);
+}
+
+void ShardCore::save_stores(TimeNs now, Actions& actions) {
+  note_time(now);
+  if (!config_.saves.possible) {
+    return log(Severity::kWarning, "asked to save the stores of jobs, and there is no place for it (--store-dir)",
+               actions);
+  }
+  for (const auto& [number, job] : jobs_) {
+    contain(number, actions, [&job, &actions] {
+      if (JobStore* store = job->rounds().store()) store->save(actions);
+    });
+  }
+}
+
+const JobStore* ShardCore::store(uint64_t number) const {
+  const auto at = jobs_.find(number);
+  return at == jobs_.end() ? nullptr : std::as_const(at->second->rounds()).store();
+}
+
+JobStore* ShardCore::ending_store(uint64_t job) {
+  const auto at = ending_stores_.find(job);
+  return at == ending_stores_.end() ? nullptr : at->second.get();
+}
+
+void ShardCore::forget_ended_store(uint64_t job) {
+  const auto at = ending_stores_.find(job);
+  if (at != ending_stores_.end() && (!at->second || at->second->over())) ending_stores_.erase(at);
+}
+
+void ShardCore::on_last_task_done(const StoreTask& task, Actions& actions) {
+  JobStore* store = ending_store(task.job());
+  if (!store) return;  // nothing of the job is left
+  contain(std::nullopt, actions, [&] { store->on_task_done(task, nullptr, actions); });
+  forget_ended_store(task.job());
+}
+
+void ShardCore::end_store(Job& job, std::string_view label, Actions& actions) {
+  JobStore* store = job.rounds().store();
+  // Who has replaced this process saves as well, and knows more.
+  if (!store || !config_.saves.possible || label == kReplaced) return;
+  const uint64_t number = job.view().job;
+  std::unique_ptr<JobStore>& left = ending_stores_[number];  // before the job loses it
+  store->end(actions);
+  left = job.rounds().take_store();
+  forget_ended_store(number);
+}
+
+void ShardCore::on_store_written(uint64_t number, const Status& written, TimeNs now, Actions& actions) {
+  note_time(now);
+  if (JobStore* store = ending_store(number)) {
+    contain(std::nullopt, actions, [&] { store->on_written(written, actions); });
+    forget_ended_store(number);
+    if (draining_until_) contain(std::nullopt, actions, [&] { settle_shutdown(now, actions); });
+    return;
+  }
+  Job* job = find_job(number);
+  if (!job || !job->rounds().store()) return;
+  contain(number, actions, [&] {
+    job->rounds().on_store_written(written, now, actions);
+    close_if_failed(*job, actions);
+  });
+}
+
+void ShardCore::on_store_loaded(uint64_t number, Result<StoreFile> loaded, TimeNs now, Actions& actions) {
+  note_time(now);
+  Job* job = find_job(number);
+  if (!job || !job->rounds().store()) return;
+  contain(number, actions, [&] {
+    job->rounds().store()->on_loaded(std::move(loaded), actions);
+    job->rounds().on_store_moved(now, actions);
+    close_if_failed(*job, actions);
+  });
+}
+
+}  // namespace millrace::server

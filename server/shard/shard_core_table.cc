@@ -1,0 +1,485 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "server/shard/shard_core.h"
+
+/// What the membership table says and is told: views, the shard map, silence, and how jobs and the shard itself end.
+namespace millrace::server {
+namespace {
+
+/// A gap between two calls beyond which this process stood still (suspended, starved): nobody was silent in that time.
+constexpr TimeNs kPause = kNsPerS;
+
+/// A table that fails is tried at every poll and by every Hello; it is said so often.
+constexpr TimeNs kTableSaidAgain = 10 * kNsPerS;
+
+/// At shutdown the table is told the ends of jobs for so long at least, whatever is left of the drain time.
+constexpr TimeNs kEndingMin = kNsPerS;
+
+std::string_view shard_table_name_of(Leaving leaving) {
+  switch (leaving) {
+    case Leaving::kFinished: return "";
+    case Leaving::kFailed: return "failed";
+    case Leaving::kSilent: return "silent";
+    case Leaving::kWrong: return "wrong";
+    case Leaving::kBehind: return "behind";
+  }
+  return "";
+}
+
+std::string why_removed(Leaving leaving, const protocol::JobSpec& spec) {
+  if (leaving == Leaving::kSilent) return fmt::format("has been silent for {} ms", spec.dead_after_ms);
+  if (leaving == Leaving::kWrong) return "gives no update where it says that it keeps one";
+  return "is so far behind that what it needs is not kept";
+}
+
+/// What members are told at the end of a job.
+std::string sentence_of(const protocol::Body& last_word) {
+  if (const auto* abort = std::get_if<protocol::Abort>(&last_word)) return abort->sentence;
+  if (const auto* goodbye = std::get_if<protocol::Goodbye>(&last_word)) return goodbye->sentence;
+  return {};
+}
+
+std::string not_ended(std::string_view name, uint64_t number) {
+  return fmt::format(
+      "job '{}' ({}) is over, and the membership table could not be told: its name stays taken until its workers have "
+      "left it at another shard; or, once this shard is started again, for dead_after_ms after a worker asks for it "
+      "(--abandon-seconds where the job's workers return)",
+      name, number);
+}
+
+}  // namespace
+
+void ShardCore::note_time(TimeNs now) {
+  if (now - last_call_ > kPause) {
+    for (const auto& [number, job] : jobs_) job->forgive(now - last_call_);
+  }
+  last_call_ = now;
+}
+
+void ShardCore::note_table_trouble(const Error& error) {
+  if (!table_trouble_ || last_call_ - table_trouble_->last >= kTroubleOver) {
+    table_trouble_ = TableTrouble{error, 0, last_call_, last_call_};
+  }
+  table_trouble_->error = error;
+  table_trouble_->last = last_call_;
+  ++table_trouble_->count;
+}
+
+void ShardCore::table_failed(const Error& error, Actions& actions) {
+  count(Metric::kTableErrors, error_code_name(error.code), actions);
+  note_table_trouble(error);
+  if (table_said_at_ && last_call_ - *table_said_at_ < kTableSaidAgain) return;
+  log(Severity::kError, fmt::format("the membership table: {}", error.message), actions);
+  table_said_at_ = last_call_;
+}
+
+void ShardCore::poll_table(TimeNs now, Actions& actions) {
+  refresh(now, actions);
+  if (stopped_) return;
+  say_owed_hellos(now, actions);
+  remove_leavers(now, actions);  // before they are taken for silent: who has finished has not failed
+  remove_silent(now, actions);
+  refresh_lost(now, actions);
+  std::vector<uint64_t> open;
+  for (const auto& [number, job] : jobs_) open.push_back(number);
+  for (const uint64_t number : open) pursue(number, now, actions);
+  for (const auto& [number, job] : jobs_) job->flush_view(actions);
+}
+
+void ShardCore::refresh(TimeNs now, Actions& actions) {
+  const Result<uint64_t> counter = table_.change_counter();
+  if (!counter) return table_failed(counter.error(), actions);
+  if (table_counter_ == *counter) return;
+  table_counter_ = *counter;
+  refresh_neighbours(now, actions);
+  if (stopped_) return;
+  for (auto at = jobs_.begin(); at != jobs_.end();) {
+    Job& job = *at++->second;  // closing erases it
+    Result<std::optional<protocol::JobRecord>> record = table_.read_job(job.view().job);
+    if (!record) {
+      table_counter_.reset();
+      table_failed(record.error(), actions);
+    } else if (!*record) {
+      close(job, protocol::Abort{ErrorCode::kNotAMember, "the job is not in the membership table any more"}, "removed",
+            actions);
+    } else {
+      redirect_shards(**record, actions);
+      adopt(job, std::move((*record)->view), now, actions);
+    }
+  }
+}
+
+/// A shard that was started again elsewhere hears of its jobs by their workers' Hellos: they are told where.
+void ShardCore::redirect_shards(protocol::JobRecord& record, Actions& actions) {
+  const auto redirect_all = [this](protocol::JobRecord& at) {
+    Change change = Change::kNone;
+    for (uint32_t shard = 0; shard < config_.shard_count; ++shard) {
+      if (redirect(at, shard, neighbours_[shard].entry) == Change::kChanged) change = Change::kChanged;
+    }
+    return change;
+  };
+  protocol::JobRecord trial = record;
+  if (redirect_all(trial) == Change::kNone) return;
+  Result<protocol::JobRecord> told =
+      change_job(table_, record.view.job, [&](protocol::JobRecord& at) -> Result<Change> { return redirect_all(at); });
+  if (told) {
+    record = std::move(*told);
+  } else {
+    table_counter_.reset();
+    table_failed(told.error(), actions);
+  }
+}
+
+void ShardCore::refresh_neighbours(TimeNs now, Actions& actions) {
+  Result<std::vector<protocol::ShardEntry>> map = table_.shard_map();
+  if (!map) {
+    table_counter_.reset();
+    return table_failed(map.error(), actions);
+  }
+  map->resize(config_.shard_count);
+  neighbours_[config_.shard].entry = std::move((*map)[config_.shard]);
+  if (neighbours_[config_.shard].entry.life > config_.life) return superseded(actions);
+  for (uint32_t shard = 0; shard < config_.shard_count; ++shard) {
+    Neighbour& neighbour = neighbours_[shard];
+    protocol::ShardEntry& entry = (*map)[shard];
+    if (shard == config_.shard || neighbour.entry == entry) continue;
+    // Only what has been asked for is known: where memory ends before, the change is found again at the next poll.
+    if (!entry.address.empty()) actions.connects.push_back({shard, entry.address});
+    if (neighbour.entry.life != entry.life && neighbour.peer) {
+      shard_sessions_.erase(*neighbour.peer);
+      neighbour.peer.reset();
+    }
+    neighbour.entry = std::move(entry);
+    for (Neighbour& each : neighbours_) each.hello_at = now;  // all of them: the map is another one
+  }
+  say_owed_hellos(now, actions);
+}
+
+void ShardCore::superseded(Actions& actions) {
+  failure_ = Error{ErrorCode::kConflict, fmt::format("another process ({}) has started as shard {}; this one stops",
+                                                     neighbours_[config_.shard].entry.address, config_.shard)};
+  log(Severity::kError, failure_->message, actions);
+  for (auto at = jobs_.begin(); at != jobs_.end();) {
+    Job& job = *at++->second;  // closing erases it
+    Result<std::optional<protocol::JobRecord>> record = table_.read_job(job.view().job);
+    if (record && *record) redirect_shards(**record, actions);
+    // The workers go on with the other process: it asks them where they stand.
+    hand_over(job, record && *record ? (*record)->view : job.view(), actions);
+  }
+  stopped_ = true;
+}
+
+void ShardCore::adopt(Job& job, protocol::JobView view, TimeNs now, Actions& actions) {
+  if (view.epoch <= job.view().epoch) return;
+  const uint64_t shard_life = config_.shard < view.shards.size() ? view.shards[config_.shard].life : 0;
+  if (shard_life > config_.life) {
+    return hand_over(job, view, actions);
+  }
+  if (view.finished && view.members.empty()) return close(job, std::nullopt, "finished", actions);
+  if (view.finished) {
+    return close(job,
+                 protocol::Abort{ErrorCode::kUnavailable,
+                                 "the job was ended: too few workers are left, or one of its shards has stopped"},
+                 "ended", actions);
+  }
+  contain(view.job, actions, [&] {
+    const auto joined = std::ranges::count_if(view.members, [&](const protocol::Member& member) {
+      return !is_member(job.view(), member.worker, member.life);
+    });
+    for (const protocol::PeerId& gone : job.adopt(std::move(view), now, actions)) sessions_.erase(gone);
+    if (joined > 0) {
+      actions.metrics.push_back({Metric::kMembersJoined, job.spec().name, "", static_cast<double>(joined)});
+    }
+  });
+}
+
+/// Another process serves this shard of the job: the members are told where.
+void ShardCore::hand_over(Job& job, const protocol::JobView& view, Actions& actions) {
+  for (const protocol::Member& member : job.members().all()) {
+    const Members::Link* link = job.members().link(member.worker);
+    if (!link || !link->peer) continue;
+    protocol::Header header = job.members().header(member.worker, member.life);
+    header.epoch = view.epoch;
+    actions.to_peers.push_back({*link->peer, {header, protocol::ViewChange{view}, {}}});
+  }
+  close(job, std::nullopt, "superseded", actions);
+}
+
+void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leaving leaving, TimeNs now,
+                       Actions& actions) {
+  std::vector<uint32_t> removed;
+  Result<protocol::JobRecord> record =
+      change_job(table_, job.view().job, [&](protocol::JobRecord& at) -> Result<Change> {
+        removed.clear();
+        for (const protocol::Member& member : members) {
+          if (leave(at, member, leaving, job.spec().workers_min) == Change::kChanged) removed.push_back(member.worker);
+        }
+        return removed.empty() ? Change::kNone : Change::kChanged;
+      });
+  if (!record) {
+    table_failed(record.error(), actions);
+    const bool said = leaving == Leaving::kFinished || leaving == Leaving::kFailed;
+    if (!said) return;  // found again at the next poll
+    for (const protocol::Member& member : members) leavers_.push_back({job.view().job, member, leaving});
+    return;
+  }
+  if (!removed.empty()) {
+    actions.metrics.push_back({leaving == Leaving::kFinished ? Metric::kMembersFinished : Metric::kMembersRemoved,
+                               job.spec().name, shard_table_name_of(leaving), static_cast<double>(removed.size())});
+  }
+  for (const uint32_t worker : removed) {
+    if (leaving == Leaving::kFinished || leaving == Leaving::kFailed) break;
+    log(Severity::kWarning,
+        fmt::format("job '{}': worker {} {} and is removed", job.spec().name, worker, why_removed(leaving, job.spec())),
+        actions);
+  }
+  // Ended by this removal; where another shard ended the job before, adopt() says so.
+  if (!removed.empty() && record->view.finished && !record->view.members.empty()) {
+    const std::string sentence = fmt::format("{} of job '{}' {}; the {} left are fewer than workers_min ({})",
+                                             members.size() == 1 ? fmt::format("worker {}", members.front().worker)
+                                                                 : fmt::format("{} workers", members.size()),
+                                             job.spec().name,
+                                             leaving == Leaving::kSilent  ? "went silent"
+                                             : leaving == Leaving::kWrong ? "had to be removed"
+                                                                          : "left",
+                                             record->view.members.size(), job.spec().workers_min);
+    log(Severity::kError, sentence, actions);
+    return close(job, protocol::Abort{ErrorCode::kUnavailable, sentence}, "too_few_workers", actions);
+  }
+  if (leaving == Leaving::kFinished || leaving == Leaving::kFailed) {
+    for (const protocol::Member& member : members) {
+      const Members::Link* link = job.members().link(member.worker);
+      if (link && link->peer) sessions_.erase(*link->peer);
+      job.members().disconnect(member.worker);
+    }
+  }
+  adopt(job, std::move(record->view), now, actions);
+}
+
+void ShardCore::remove_leavers(TimeNs now, Actions& actions) {
+  // All of one job in one change. Forgotten only after that: should memory end in the middle, the next poll goes on. Who cannot
+  // be removed now is put at the end again, behind the `left` of this poll.
+  for (size_t left = leavers_.size(); left > 0;) {
+    const uint64_t number = leavers_.front().job;
+    const Leaving leaving = leavers_.front().leaving;
+    const auto together = [&](const Leaver& one) { return one.job == number && one.leaving == leaving; };
+    Job* job = find_job(number);
+    std::vector<protocol::Member> members;
+    for (size_t at = 0; job && at < left; ++at) {
+      const protocol::Member& leaver = leavers_[at].member;
+      const protocol::Member* member = find_member(job->view(), leaver.worker);
+      if (together(leavers_[at]) && member && member->life == leaver.life) members.push_back(leaver);
+    }
+    if (!members.empty()) remove(*job, members, leaving, now, actions);
+    const auto end = leavers_.begin() + static_cast<std::ptrdiff_t>(left);
+    const auto kept = std::remove_if(leavers_.begin(), end, together);
+    left = static_cast<size_t>(kept - leavers_.begin());
+    leavers_.erase(kept, end);
+  }
+}
+
+bool ShardCore::is_leaving(uint64_t job, const protocol::Member& member) const {
+  return std::ranges::any_of(leavers_, [&](const Leaver& one) {
+    return one.job == job && one.member.worker == member.worker && one.member.life == member.life;
+  });
+}
+
+void ShardCore::remove_silent(TimeNs now, Actions& actions) {
+  for (auto at = jobs_.begin(); at != jobs_.end();) {
+    Job& job = *at++->second;  // closing erases it
+    const auto leaves = [&](const protocol::Member& member) { return is_leaving(job.view().job, member); };
+    const std::optional<std::string> abandoned = job.abandoned(now);
+    if (abandoned && !std::ranges::all_of(job.view().members, leaves)) {
+      end_in_table(job, {ErrorCode::kTimeout, *abandoned}, "abandoned", actions);
+      continue;
+    }
+    std::vector<protocol::Member> silent = job.silent(now);
+    // Who said Goodbye is removed for that, as soon as the table can be told.
+    std::erase_if(silent, leaves);
+    if (!silent.empty()) remove(job, silent, Leaving::kSilent, now, actions);
+  }
+}
+
+void ShardCore::pursue(uint64_t number, TimeNs now, Actions& actions) {
+  Job* job = find_job(number);
+  if (!job || stopped_ || now < pursue_after_) return;
+  Job::Wish wish = job->wish(now);
+  const uint64_t epoch = job->view().epoch;
+  if (wish.kind == Job::Wish::Kind::kNone) return;
+  if (wish.kind == Job::Wish::Kind::kRemove) return pursue_removal(*job, std::move(wish), now, actions);
+  if (wish.kind == Job::Wish::Kind::kEnd)
+    return end_in_table(*job, {ErrorCode::kStale, wish.because}, "abandoned", actions);
+  const bool activates = wish.kind == Job::Wish::Kind::kActivate;
+  Result<std::optional<protocol::JobRecord>> record =
+      change_job_in(table_, number, epoch, [&](protocol::JobRecord& at) -> Result<Change> {
+        if (wish.kind == Job::Wish::Kind::kPath) return take_path(at, wish.path);
+        return activates ? activate(at, config_.shard, wish.parent) : cut(at, wish.choice);
+      });
+  if (!record && record.error().code == ErrorCode::kLimitExceeded) {
+    return end_in_table(*job, record.error(), "limit_exceeded", actions);
+  }
+  if (!record) {
+    pursue_after_ = now + static_cast<TimeNs>(config_.limits.table_poll_ms) * kNsPerMs;
+    return table_failed(record.error(), actions);
+  }
+  if (!*record) {
+    table_counter_.reset();
+    return refresh(now, actions);
+  }
+  contain(number, actions, [&] {
+    tell_change(*job, wish, (*record)->view.lineages, actions);
+    if (wish.kind == Job::Wish::Kind::kPath) job->path_changed(wish.because, now);
+    if (activates) job->activated((*record)->view.lineages, now);
+  });
+  job = find_job(number);
+  if (job) adopt(*job, std::move((*record)->view), now, actions);
+}
+
+void ShardCore::tell_change(const Job& job, const Job::Wish& wish, uint64_t lineage, Actions& actions) const {
+  const std::string& name = job.spec().name;
+  if (wish.kind == Job::Wish::Kind::kPath) {
+    actions.metrics.push_back({Metric::kPathChanges, name, protocol::path_name(wish.path), 1});
+    const bool falls_back = wish.path == protocol::Path::kServer;
+    return log(falls_back ? Severity::kWarning : Severity::kInfo,
+               fmt::format("job '{}': {}; {} decides its steps from now on", name, wish.because,
+                           falls_back ? fmt::format("shard {}", config_.shard) : "the switch"),
+               actions);
+  }
+  const bool activates = wish.kind == Job::Wish::Kind::kActivate;
+  actions.metrics.push_back({Metric::kRecoveries, name, activates ? "activated" : "cut", 1});
+  log(activates ? Severity::kInfo : Severity::kWarning,
+      activates ? fmt::format("job '{}': shard {} goes on as lineage {}", name, config_.shard, lineage)
+                : fmt::format("job '{}': no worker has the weights of all parts; it goes back to the state of worker "
+                              "{}",
+                              name, wish.choice.worker),
+      actions);
+}
+
+void ShardCore::pursue_removal(Job& job, Job::Wish wish, TimeNs now, Actions& actions) {
+  std::erase_if(wish.members, [&](const protocol::Member& member) { return is_leaving(job.view().job, member); });
+  if (wish.members.empty()) return;
+  if (wish.leaving == Leaving::kWrong && job.view().members.size() == wish.members.size()) {
+    return end_in_table(job,
+                        {ErrorCode::kMalformed, fmt::format("job '{}': what its workers keep of shard {} is damaged",
+                                                            job.spec().name, config_.shard)},
+                        "malformed", actions);
+  }
+  remove(job, wish.members, wish.leaving, now, actions);
+}
+
+void ShardCore::refresh_lost(TimeNs now, Actions& actions) {
+  for (auto at = lost_.begin(); at != lost_.end();) {
+    if (!at->second.due(now)) {
+      ++at;
+      continue;
+    }
+    if (at->second.fate == LostJob::Fate::kUnlessReopened && find_job(at->first)) {
+      at = lost_.erase(at);
+      continue;
+    }
+    const Result<protocol::JobRecord> ended =
+        change_job(table_, at->first, [](protocol::JobRecord& record) -> Result<Change> { return end(record); });
+    if (!ended && ended.error().code != ErrorCode::kNotAMember) {
+      table_failed(ended.error(), actions);
+      ++at;
+      continue;
+    }
+    at = lost_.erase(at);
+  }
+}
+
+void ShardCore::end_in_table(Job& job, Error why, std::string_view label, Actions& actions) {
+  const Result<protocol::JobRecord> ended =
+      change_job(table_, job.view().job, [](protocol::JobRecord& record) -> Result<Change> { return end(record); });
+  if (!ended) {
+    table_failed(ended.error(), actions);
+    // Told again at every poll; until then nobody may open it anew, without the rounds that were decided here.
+    lost_.insert_or_assign(job.view().job, LostJob{job.spec().name, last_call_, 0, LostJob::Fate::kOver});
+  }
+  log(Severity::kError, why.message, actions);
+  close(job, protocol::Abort{why.code, std::move(why.message)}, label, actions);
+}
+
+void ShardCore::close(Job& job, std::optional<protocol::Body> last_word, std::string_view label, Actions& actions) {
+  // All that takes memory comes first: where it ends the job is still open, and is closed again. So its end counts once.
+  LogLine line{Severity::kInfo, fmt::format("job '{}' ({}) is over: {}", job.spec().name, job.view().job, label)};
+  MetricEvent event{Metric::kJobsEnded, job.spec().name, label, 1};
+  Ended ended{job.spec().name, job.view().job, std::string(label), last_word ? sentence_of(*last_word) : "",
+              last_call_};
+  ended_.reserve(kEndedMax + 1);
+  actions.log.reserve(actions.log.size() + 1);
+  actions.metrics.reserve(actions.metrics.size() + 1);
+  actions.datagrams.reserve(actions.datagrams.size() + 1);
+  for (const protocol::Member& member : job.members().all()) {
+    if (last_word) job.members().send(member, *last_word, actions);
+    const Members::Link* link = job.members().link(member.worker);
+    if (link && link->peer) sessions_.erase(*link->peer);
+  }
+  end_store(job, label, actions);
+  actions.log.push_back(std::move(line));
+  actions.metrics.push_back(std::move(event));
+  ended_.push_back(std::move(ended));
+  if (ended_.size() > kEndedMax) ended_.erase(ended_.begin());
+  successions_.erase(job.view().job);
+  if (config_.datagrams.judge && job.spec().path == protocol::Path::kSwitch)
+    actions.datagrams.push_back(DatagramChange{job.view().job});
+  // Not by its view's number: a job that broke off while it was opened has none.
+  std::erase_if(jobs_, [&job](const auto& entry) { return entry.second.get() == &job; });
+}
+
+void ShardCore::close_if_failed(Job& job, Actions& actions) {
+  if (!job.rounds().failure()) return;
+  end_in_table(job, *job.rounds().failure(), error_code_name(job.rounds().failure()->code), actions);
+}
+
+void ShardCore::begin_shutdown(TimeNs now, Actions& actions) {
+  note_time(now);
+  if (stopped_ || draining_until_) return;
+  draining_until_ = now + static_cast<TimeNs>(config_.limits.drain_ms) * kNsPerMs;
+  contain(std::nullopt, actions, [&] {
+    log(Severity::kInfo, fmt::format("shard {} is shutting down", config_.shard), actions);
+    settle_shutdown(now, actions);
+  });
+}
+
+void ShardCore::settle_shutdown(TimeNs now, Actions& actions) {
+  if (!ending_until_) {
+    const bool idle = std::ranges::all_of(jobs_, [](const auto& entry) { return entry.second->rounds().idle(); });
+    if (!idle && now < *draining_until_) return;
+    for (auto& [number, job] : jobs_) job->rounds().send_rest(actions);
+    ending_until_ = std::max(*draining_until_, now + kEndingMin);
+    next_ending_ = now;
+  }
+  if (now < next_ending_) return;
+  next_ending_ = now + static_cast<TimeNs>(config_.limits.table_poll_ms) * kNsPerMs;
+  for (auto at = jobs_.begin(); at != jobs_.end();) {
+    Job& job = *at++->second;  // closing erases it
+    if (!end_at_shutdown(job, now, actions)) continue;
+    const std::string sentence = fmt::format("shard {} was shut down", config_.shard);
+    close(job, protocol::Goodbye{protocol::Goodbye::Reason::kShutdown, sentence}, "shutdown", actions);
+  }
+  // Jobs that ended here before, of which the table could not be told: poll_table() does it.
+  const bool owes = std::ranges::any_of(lost_, [now](const auto& entry) { return entry.second.due(now); });
+  if (owes && now >= *ending_until_) {
+    for (const auto& [number, lost] : lost_) {
+      if (lost.due(now)) log(Severity::kError, not_ended(lost.name, number), actions);
+    }
+  }
+  stopped_ = jobs_.empty() && ending_stores_.empty() && (!owes || now >= *ending_until_);
+}
+
+/// True: the table knows that the job is over, or it was tried for long enough.
+bool ShardCore::end_at_shutdown(Job& job, TimeNs now, Actions& actions) {
+  const Result<protocol::JobRecord> ended =
+      change_job(table_, job.view().job, [](protocol::JobRecord& record) -> Result<Change> { return end(record); });
+  if (ended || ended.error().code == ErrorCode::kNotAMember) return true;
+  table_failed(ended.error(), actions);
+  if (now < *ending_until_) return false;
+  log(Severity::kError, not_ended(job.spec().name, job.view().job), actions);
+  return true;
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,218 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/status/wait.h"
+
+namespace millrace::server {
+
+/// What a person asks of a shard: who is there, who is waited for, since when, and why a job does not start or stands
+/// still. What several shards say is put together by `millrace status`. Times are ages: milliseconds before the moment of asking.
+struct MemberStatus {
+  uint32_t worker = 0;
+  uint64_t life = 0;
+  bool joining = false;        ///< not synced: takes no part in steps yet
+  bool connected = false;      ///< said Hello to this shard
+  bool finishing = false;      ///< pushes nothing more
+  int64_t silent_ms = 0;       ///< since its last message here; where it never said one, since it was joined
+  uint64_t steps_applied = 0;  ///< least step count that it acknowledged here
+  uint64_t steps_behind = 0;   ///< of what the slowest part has decided
+};
+
+/// A member whose digest of a part is not the shard's: its weights are not those of the others.
+struct DisagreementStatus {
+  uint32_t worker = 0;
+  uint32_t part = 0;
+  uint64_t steps = 0;    ///< after so many it was found
+  int64_t since_ms = 0;  ///< when
+};
+
+/// The weights of a job with a store.
+struct StoreStatus {
+  std::string optimizer;          ///< as in the job's options
+  bool ready = false;             ///< it has its first weights
+  uint64_t bytes = 0;             ///< of weights and the optimizer's state, here
+  uint64_t steps_applied = 0;     ///< by the slowest part
+  bool survives_restart = false;  ///< of this shard: by its last save, and the updates that are kept since
+  uint64_t pulls_waiting = 0;
+  uint64_t saves_written = 0;
+  uint64_t saves_failed = 0;
+  uint64_t saved_steps = 0;  ///< of the last save: steps of the slowest part
+  std::string last_failure;  ///< of the saves since; empty: none
+};
+
+/// An audited job, at this shard: what its summaries say. Sums are signed, and so are losses.
+struct AuditStatus {
+  struct Worker {
+    uint32_t worker = 0;
+    double entered = 0;    ///< as its last counted contributions said, over all its lives
+    double carried = 0;    ///< by updates
+    double lost = 0;       ///< by name, and with lives that are gone, as it said
+    double held = 0;       ///< what is left: in its residual, or on the way
+    double imbalance = 0;  ///< sum of |what its own books miss|, as it said last; must be 0
+  };
+  double entered = 0;
+  double carried = 0;
+  double lost = 0;
+  double held = 0;
+  double updates_imbalance = 0;  ///< sum of |update - what it carries|, since this shard's start; must be 0
+  double workers_imbalance = 0;
+  std::vector<Worker> workers;  ///< that were ever counted, ascending
+};
+
+/// How a part goes down, of a job whose codec_down is auto, and why.
+struct CodecStatus {
+  uint32_t part = 0;
+  std::string tensor;    ///< "tensor 'w'"
+  std::string why;       ///< CodecChoice::text()
+  uint64_t changes = 0;  ///< choices so far
+};
+
+/// How often something has happened, by its name.
+struct NamedCount {
+  std::string name;
+  uint64_t count = 0;
+};
+
+/// A job of path switch. What members say, and why, is known at shard 0 alone.
+struct SwitchPathStatus {
+  struct Word {
+    uint32_t worker = 0;
+    std::string says;  ///< of the switch, in this epoch: "silent", "answers"
+  };
+  /// Shard 0's aggregator of datagrams, as far as this job goes.
+  struct Aggregator {
+    std::string phase;  ///< "closed", "collecting", "fetching", "open"
+    uint32_t epoch = 0;
+    uint32_t slots = 0;
+    uint64_t memory_bytes = 0;
+    uint64_t received = 0;  ///< datagrams
+    uint64_t received_bytes = 0;
+    uint32_t racks = 0;                   ///< that may add up in front of it
+    uint64_t groups = 0;                  ///< whole sums of racks that were taken
+    uint64_t closed = 0;                  ///< turns
+    uint64_t resent = 0;                  ///< contributions that had come before
+    uint64_t rejected = 0;                ///< datagrams that were not authentic: another key
+    std::vector<NamedCount> events = {};  ///< all that is counted, where it is not 0 (switch_agg/DESIGN.md, "Counters")
+    std::string waiting_for = {};         ///< "greetings", "kept_results", "contributions"; empty: nothing
+    std::vector<uint32_t> waited_for = {};
+    int64_t waiting_ms = 0;
+    std::string waiting_because = {};  ///< whom it waits for, and whose packets it rejects; empty: nothing of that
+  };
+  /// What a member's step under way waits for, as that worker says.
+  struct MemberWait {
+    uint32_t worker = 0;
+    std::string waits_for;  ///< "nothing" (it computes), "answer", "greetings", "contributions", "other_job"
+    int64_t since_ms = 0;   ///< for how long it has reported this wait for this step
+    uint64_t steps = 0;     ///< that are over at this worker
+  };
+  std::string decided_by;  ///< "switch", "server"
+  std::string switch_address;
+  std::string datagrams;  ///< of shard 0; empty: nobody stands in for the switch
+  std::string because;    ///< why it changed last, or cannot; empty: it never did
+  int64_t since_ms = 0;   ///< of the last change
+  uint64_t changes = 0;   ///< since this shard opened the job
+  std::vector<Word> words;
+  uint32_t switch_job = 0;  ///< its number at the switch
+  std::vector<MemberWait> waits;
+  int64_t moved_ms = 0;  ///< since a step was over at some member
+  std::optional<Aggregator> aggregator;
+};
+
+struct JobStatus {
+  std::string name;
+  uint64_t job = 0;
+  uint64_t epoch = 0;
+  bool started = false;
+  std::string mode;
+  uint32_t workers = 0;  ///< expected
+  uint32_t quorum = 0;
+  uint32_t deadline_ms = 0;
+  uint32_t heartbeat_ms = 0;
+  uint32_t dead_after_ms = 0;
+  bool recovering = false;  ///< this shard came back, or the job was cut: it finds out where the members stand
+  uint64_t lineage = 0;     ///< of the activation that it serves under; 0: the job's beginning
+  std::vector<MemberStatus> members;
+  std::vector<DisagreementStatus> disagreements;
+  uint32_t parts = 0;              ///< of this shard
+  uint64_t steps_decided = 0;      ///< by the slowest part
+  uint64_t steps_decided_max = 0;  ///< by the fastest part
+  int64_t moved_ms = 0;            ///< since a step was decided here, or the job started
+  // What the oldest open step, or the start, waits for.
+  Wait waiting_for = Wait::kNothing;
+  std::vector<uint32_t> waited_for;      ///< workers
+  std::vector<uint32_t> waiting_shards;  ///< for their magnitudes
+  int64_t waiting_ms = 0;                ///< since when
+  std::string waiting_because;           ///< one sentence; empty when nothing is waited for
+  std::optional<WaitingStep> waiting_step;
+  int64_t decided_in_ms = 0;  ///< Wait::kDeadline: so long, if nobody comes
+  uint64_t kept_updates = 0;  ///< that some member has not acknowledged
+  uint64_t kept_bytes = 0;
+  uint64_t memory_bytes = 0;
+  uint64_t memory_bytes_max = 0;
+  std::optional<StoreStatus> store;
+  std::optional<AuditStatus> audit;
+  std::optional<SwitchPathStatus> switch_path;  ///< of jobs of path switch
+  std::vector<CodecStatus> codecs;              ///< by part; empty where the job names its codecs
+};
+
+struct PeerShardStatus {
+  uint32_t shard = 0;
+  std::string address;
+  uint64_t life = 0;
+  bool heard = false;  ///< said ShardHello to this shard in that life
+};
+
+struct RefusalStatus {
+  std::string of;  ///< "worker", "contribution", "shard", "by_shard", "unreadable"
+  std::string job;
+  uint32_t number = 0;  ///< of the worker or shard
+  std::string software;
+  std::string code;
+  std::string sentence;
+  uint64_t count = 0;
+  int64_t first_ms = 0;
+  int64_t last_ms = 0;
+};
+
+struct EndedJobStatus {
+  std::string name;
+  uint64_t job = 0;
+  std::string how;       ///< "finished", "too_few_workers", ...
+  std::string sentence;  ///< what its members were told; empty: nothing
+  int64_t since_ms = 0;
+};
+
+/// The membership table, while it fails.
+struct TableTroubleStatus {
+  std::string code;
+  std::string sentence;
+  uint64_t count = 0;
+  int64_t first_ms = 0;
+  int64_t last_ms = 0;
+};
+
+struct StatusReport {
+  uint32_t shard = 0;
+  uint32_t shard_count = 0;
+  uint64_t life = 0;
+  std::string address;  ///< for workers
+  std::string software;
+  std::string table;  ///< path; whoever knows it says so
+  bool shutting_down = false;
+  uint64_t memory_bytes = 0;
+  uint64_t memory_bytes_max = 0;
+  std::vector<JobStatus> jobs;
+  std::vector<PeerShardStatus> peers;
+  std::vector<RefusalStatus> refusals;  ///< the latest first
+  std::vector<EndedJobStatus> ended;    ///< the latest first
+  /// Of shard 0 in a switch's place: datagrams that are no job's, or that its port dropped, by reason, where it is not 0.
+  std::vector<NamedCount> datagrams_dropped = {};
+  std::optional<TableTroubleStatus> table_trouble;
+};
+
+}  // namespace millrace::server

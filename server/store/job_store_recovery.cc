@@ -1,0 +1,149 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "protocol/messages/log_digest.h"
+#include "server/store/job_store.h"
+
+/// A store whose shard has come back (R8), or whose log was cut (R10e): what of its weights is of the log that goes on.
+namespace millrace::server {
+
+void JobStore::drop() {
+  dropped_ = true;
+  loaded_.reset();
+  for (Part& part : parts_) {
+    // What runs has the arrays, and changes them, unless it reads.
+    const bool changed = part.running && !std::holds_alternative<StoreTask::Read>(part.queue.front().work) &&
+                         !std::holds_alternative<StoreTask::Copy>(part.queue.front().work);
+    if (changed || !part.ready) {
+      part.arrays = std::make_shared<StoreArrays>();
+      part.filled = false;
+    }
+    for (Operation& operation : std::exchange(part.queue, {})) {
+      if (std::holds_alternative<StoreTask::Read>(operation.work)) part.waiting.push_back(std::move(operation));
+    }
+    part.running.reset();
+    part.ready = false;
+    part.saved_n = UINT64_MAX;
+  }
+  saving_.reset();  // its next part may be of another log
+  stale_ = unanswered_;
+}
+
+// By what the steps were, not by lineage: a shard that died before any member heard of its lineage may have saved under it.
+bool JobStore::reaches(const Part& part, const StorePosition& position, const Log& log) {
+  const PartRound& rounds = log(part.part);
+  uint64_t digest = position.summary.log_digest;
+  for (uint64_t step = position.n; step < rounds.decided(); ++step) {
+    const PartRound::KeptUpdate* kept = rounds.kept(step);
+    if (!kept) return false;
+    digest = protocol::extend_log_digest(digest, kept->body, kept->payload.bytes);
+  }
+  return position.n <= rounds.decided() && digest == rounds.summary().log_digest;
+}
+
+void JobStore::go_on_from(Part& part, StorePosition position, std::shared_ptr<StoreArrays> arrays, const Log& log,
+                          Actions& actions) {
+  const PartRound& rounds = log(part.part);
+  part.arrays = std::move(arrays);
+  part.filled = true;
+  part.position = std::move(position);
+  part.handed = part.position.n;
+  for (uint64_t step = part.handed; step < rounds.decided(); ++step) {
+    const PartRound::KeptUpdate& kept = *rounds.kept(step);
+    decided(kept.body, kept.payload, actions);
+  }
+  become_ready(part, actions);
+}
+
+bool JobStore::go_on_from_beginning(Part& part, const Log& log, Actions& actions) {
+  const StorePosition beginning;
+  if (header_.spec.store.begin == protocol::StoreBegin::kSaved || !reaches(part, beginning, log)) return false;
+  const bool placed = header_.spec.store.begin == protocol::StoreBegin::kWorker;
+  if (placed && log(part.part).decided() != 0) return false;
+  part.position = beginning;
+  part.handed = 0;
+  part.filled = false;
+  part.placed = 0;
+  part.arrays = std::make_shared<StoreArrays>();
+  ask(part, {.work = StoreTask::Fill{part.dimension}}, actions);
+  if (placed) return true;  // whose place_weights() has not returned sends them again
+  for (uint64_t step = 0; step < log(part.part).decided(); ++step) {
+    const PartRound::KeptUpdate& kept = *log(part.part).kept(step);
+    decided(kept.body, kept.payload, actions);
+  }
+  return true;
+}
+
+bool JobStore::go_on_from_save(Part& part, const Log& log, Actions& actions) {
+  const auto saved = std::ranges::find(loaded_->parts, part.part, &StorePart::part);
+  if (saved == loaded_->parts.end() || saved->arrays.weights.size() != part.dimension) return false;
+  StorePosition position = saved->position;
+  if (loaded_->header.job != header_.job) {
+    // Of the job that this one began from: its weights are those before the first step.
+    if (header_.spec.store.begin != protocol::StoreBegin::kSaved) return false;
+    position = {};
+  }
+  if (!reaches(part, position, log)) return false;
+  if (loaded_->header.job == header_.job) part.saved_n = position.n;
+  go_on_from(part, std::move(position), std::make_shared<StoreArrays>(std::move(saved->arrays)), log, actions);
+  return true;
+}
+
+void JobStore::recover(const Log& log, Actions& actions) {
+  if (!dropped_ || loading_ || failure_) return;
+  const bool may_load = saves_.possible && !loaded_;
+  const bool usable = loaded_ && !loaded_->parts.empty() && may_begin_with(*loaded_, header_).has_value();
+  std::vector<Part*> missing;
+  for (Part& part : parts_) {
+    if (part.ready || (part.running && !part.filled)) continue;
+    if (part.filled && reaches(part, part.position, log)) {
+      go_on_from(part, part.position, part.arrays, log, actions);
+      continue;
+    }
+    if (usable && go_on_from_save(part, log, actions)) continue;
+    // Before zeros, what was saved: it may spare the replay, and it is first weights where a worker placed them.
+    if (may_load || !go_on_from_beginning(part, log, actions)) missing.push_back(&part);
+  }
+  if (missing.empty()) {
+    dropped_ = false;
+    loaded_.reset();
+    holds_ = true;
+    // What is on the disk may be of no use to the next successor.
+    const auto unsaved = [](const Part& part) { return part.saved_n == UINT64_MAX && part.position.n != 0; };
+    if (std::ranges::any_of(parts_, unsaved)) save(actions);
+    save_when_ready(actions);
+    return;
+  }
+  if (may_load) {
+    loading_ = true;
+    return request(StoreRequest::What::kLoad, {}, actions);
+  }
+  failure_ = Error{
+      ErrorCode::kIo,
+      fmt::format(
+          "job '{}': the weights that shard {} held of part {} are lost: {} of this job is on its log as far back "
+          "as the workers keep updates (--store-dir, --store-save-seconds)",
+          header_.name, header_.shard, missing.front()->part, saves_.possible ? "no save" : "nothing")};
+}
+
+void JobStore::restore(uint32_t number, StorePosition position, StoreArrays arrays, Actions& actions) {
+  Part* part = local(number);
+  MILLRACE_CHECK(part != nullptr && arrays.weights.size() == part->dimension, number, arrays.weights.size());
+  bool copying = false;
+  for (Operation& operation : std::exchange(part->queue, {})) {
+    copying |= std::holds_alternative<StoreTask::Copy>(operation.work);
+    if (std::holds_alternative<StoreTask::Read>(operation.work)) part->waiting.push_back(std::move(operation));
+  }
+  part->running.reset();
+  part->arrays = std::make_shared<StoreArrays>(std::move(arrays));
+  part->handed = position.n;
+  part->position = std::move(position);
+  part->filled = true;
+  if (copying) ask(*part, {.work = StoreTask::Copy{}}, actions);
+  become_ready(*part, actions);
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,251 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "server/store/job_store.h"
+
+/// A save: begun, one part after another copied and written, ended; and what a job begins with out of one.
+namespace millrace::server {
+
+void JobStore::request(StoreRequest::What what, SharedBytes bytes, Actions& actions) {
+  if (what != StoreRequest::What::kLoad) ++unanswered_;
+  actions.store_requests.push_back({what, header_.job, header_.name, std::move(bytes)});
+}
+
+bool JobStore::has_changed() const {
+  // What waits to be applied is in it: a part is copied in its turn.
+  return std::ranges::any_of(parts_, [](const Part& part) { return part.saved_n != part.handed; });
+}
+
+bool JobStore::is_ready() const { return std::ranges::all_of(parts_, &Part::ready); }
+
+bool JobStore::is_idle() const {
+  return std::ranges::all_of(parts_, [](const Part& part) { return part.queue.empty(); });
+}
+
+void JobStore::save(Actions& actions) {
+  if (!saves_.possible || failure_) return;
+  // Weights that are not all there are worth nothing.
+  if (saving_ || !is_ready()) {
+    save_again_ = true;
+    return;
+  }
+  save_again_ = false;
+  if (parts_.empty() || !has_changed()) return;
+  const StoreRecord header = encode_store_header(header_);
+  ByteBuffer bytes(store_file_magic().begin(), store_file_magic().end());
+  bytes.insert(bytes.end(), header.bytes.begin(), header.bytes.end());
+  saving_ = Saving{.next = 0, .hash = header.hash, .n = {}, .bytes = bytes.size()};
+  request(StoreRequest::What::kBegin, SharedBytes::from(std::move(bytes)), actions);
+}
+
+void JobStore::save_when_ready(Actions& actions) {
+  if (save_again_ && !dropped_ && !saving_ && is_ready()) save(actions);
+}
+
+void JobStore::go_on_saving(Actions& actions) {
+  if (saving_->next < parts_.size()) return ask(parts_[saving_->next], {.work = StoreTask::Copy{}}, actions);
+  saving_->stage = Saving::Stage::kWaiting;
+  end_acknowledged(actions);
+}
+
+void JobStore::acknowledged(uint32_t number, uint64_t n) {
+  Part* part = local(number);
+  MILLRACE_CHECK(part != nullptr, number);
+  part->acknowledged = n;
+}
+
+void JobStore::end_acknowledged(Actions& actions) {
+  if (!saving_ || saving_->stage != Saving::Stage::kWaiting) return;
+  // A step that was sent to nobody yet is void if this shard dies now, and with it a save that has it. Of a job that is over
+  // nobody goes on with the log.
+  for (size_t at = 0; at < parts_.size() && !ended_; ++at) {
+    if (parts_[at].acknowledged < saving_->n[at]) return;
+  }
+  end_saving(actions);
+}
+
+void JobStore::end_saving(Actions& actions) {
+  StoreRecord end = encode_store_end(header_.parts, saving_->hash);
+  saving_->stage = Saving::Stage::kEnding;
+  saving_->bytes += end.bytes.size();
+  request(StoreRequest::What::kEnd, SharedBytes::from(std::move(end.bytes)), actions);
+}
+
+void JobStore::copied(Part& part, const SharedBytes& record, Actions& actions) {
+  if (!saving_) return;
+  saving_->hash = store_record_hash(record.bytes);
+  saving_->n.push_back(part.position.n);
+  saving_->bytes += record.bytes.size();
+  ++saving_->next;
+  request(StoreRequest::What::kAppend, record, actions);
+}
+
+uint64_t JobStore::needs_from(uint32_t number) const {
+  const Part* part = local(number);
+  MILLRACE_CHECK(part != nullptr, number);
+  if (dropped_) return 0;  // recover() may need all there is
+  if (!saves_.possible || !holds_ || ended_) return UINT64_MAX;
+  return part->saved_n == UINT64_MAX ? 0 : part->saved_n;
+}
+
+void JobStore::on_kept(uint64_t bytes, uint64_t bytes_max, Actions& actions) {
+  if (!saves_.possible || dropped_ || ended_) return;
+  const uint64_t most = std::min(bytes_max, std::max(kKeptBytesMin, 2 * charge_.bytes()));
+  if (bytes > most / 2 && !saving_ && !save_failed_) save(actions);
+  if (bytes <= most || !holds_) return;
+  holds_ = false;
+  actions.log.push_back(
+      {Severity::kWarning,
+       fmt::format("job '{}': {} bytes of updates are kept, and its store is not saved: they are forgotten. Until the "
+                   "next save the job does not survive a restart of this shard",
+                   header_.name, bytes)});
+}
+
+void JobStore::on_written(const Status& written, Actions& actions) {
+  --unanswered_;
+  if (stale_ != 0) {
+    --stale_;
+    return;
+  }
+  if (!saving_) return;
+  if (!written) return save_failed(written.error(), actions);
+  if (saving_->stage != Saving::Stage::kEnding) return go_on_saving(actions);
+  for (size_t at = 0; at < parts_.size(); ++at) parts_[at].saved_n = saving_->n[at];
+  const auto [least, most] = std::ranges::minmax(saving_->n);
+  actions.log.push_back({Severity::kInfo, fmt::format("job '{}': its store is saved, {} bytes, after {} steps{}",
+                                                      header_.name, saving_->bytes, least,
+                                                      least == most ? "" : fmt::format(" to {} of a part", most))});
+  count(Metric::kStoreSaves, "written", actions);
+  ++saves_written_;
+  last_failure_.clear();
+  save_failed_ = false;
+  retry_at_.reset();
+  holds_ = true;
+  first_weights_unsaved_ = false;
+  saving_.reset();
+  save_when_ready(actions);
+  settle_end(actions);
+}
+
+void JobStore::save_failed(const Error& why, Actions& actions) {
+  actions.log.push_back({Severity::kError, fmt::format("job '{}': its store could not be saved: {}; the save before "
+                                                       "stays as it is",
+                                                       header_.name, why.message)});
+  count(Metric::kStoreSaves, "failed", actions);
+  ++saves_failed_;
+  last_failure_ = why.message;
+  save_failed_ = true;
+  first_weights_unsaved_ = false;
+  saving_.reset();
+  save_when_ready(actions);
+  settle_end(actions);
+}
+
+void JobStore::on_loaded(Result<StoreFile> loaded, Actions& actions) {
+  loading_ = false;
+  if (failure_ || ended_) return;
+  if (dropped_) {
+    // One that cannot be read is as none: recover() says what that means.
+    loaded_ = loaded ? std::move(*loaded) : StoreFile{};
+    return;
+  }
+  if (!loaded) {
+    failure_ = Error{loaded.error().code,
+                     fmt::format("job '{}' is to begin with what was saved: {}", header_.name, loaded.error().message)};
+    return;
+  }
+  Status fits = may_begin_with(*loaded, header_);
+  for (size_t at = 0; fits && at < parts_.size(); ++at) {
+    const StorePart& saved = loaded->parts[at];
+    if (saved.part == parts_[at].part && saved.arrays.weights.size() == parts_[at].dimension) continue;
+    fits =
+        fail(ErrorCode::kMalformed, fmt::format("the save of job '{}' has other parts than its header says", name()));
+  }
+  if (!fits) {
+    failure_ = fits.error();
+    return;
+  }
+  for (size_t at = 0; at < parts_.size(); ++at) {
+    parts_[at].arrays = std::make_shared<StoreArrays>(std::move(loaded->parts[at].arrays));
+    parts_[at].filled = true;
+    become_ready(parts_[at], actions);
+  }
+  actions.log.push_back(
+      {Severity::kInfo, fmt::format("job '{}': its store begins with what job {} saved after {} steps", header_.name,
+                                    loaded->header.job, loaded->parts.empty() ? 0 : loaded->parts[0].position.n)});
+}
+
+void JobStore::on_tick(TimeNs now, Actions& actions) {
+  if (save_failed_ && !retry_at_) retry_at_ = now + kRetryAfter;
+  const bool again = retry_at_ && now >= *retry_at_;
+  const bool due = saves_.every != 0 && now >= next_save_;
+  if (due) next_save_ = now + saves_.every;
+  if (again) retry_at_.reset();
+  if ((again || due) && !saving_) save(actions);  // the disk is slower than the interval: this one is left out
+}
+
+std::optional<TimeNs> JobStore::deadline() const {
+  if (ended_) return std::nullopt;
+  if (saves_.every == 0) return retry_at_;
+  return retry_at_ ? std::min(*retry_at_, next_save_) : next_save_;
+}
+
+void JobStore::end(Actions& actions) {
+  ended_ = true;
+  for (Part& part : parts_) {
+    part.waiting.clear();
+    for (Operation& operation : part.queue) operation.charge = {};
+    // The first may be running; its result is awaited. Nothing here takes memory.
+    for (size_t at = part.running ? 1 : 0; at < part.queue.size();) {
+      const StoreTask::Work& work = part.queue[at].work;
+      const bool of_members =
+          std::holds_alternative<StoreTask::Read>(work) || std::holds_alternative<StoreTask::Place>(work);
+      at = of_members ? static_cast<size_t>(part.queue.erase(part.queue.begin() + static_cast<ptrdiff_t>(at)) -
+                                            part.queue.begin())
+                      : at + 1;
+    }
+  }
+  held_.reset();
+  charge_ = {};
+  account_ = nullptr;
+  settle_end(actions);
+}
+
+void JobStore::settle_end(Actions& actions) {
+  if (ended_) end_acknowledged(actions);
+  // What was decided goes into the last save.
+  if (!ended_ || last_save_asked_ || saving_ || failure_ || !is_idle()) return;
+  last_save_asked_ = true;
+  save(actions);
+}
+
+bool JobStore::over() const {
+  if (!ended_) return false;
+  return failure_.has_value() || (last_save_asked_ && !saving_ && is_idle());
+}
+
+StoreStatus JobStore::status() const {
+  StoreStatus status;
+  status.optimizer = optimizer_text(header_.spec.store.optimizer);
+  status.ready = is_ready();
+  status.bytes = charge_.bytes();
+  status.steps_applied = parts_.empty() ? 0 : UINT64_MAX;
+  for (const Part& part : parts_) {
+    status.steps_applied = std::min(status.steps_applied, part.position.n);
+    status.pulls_waiting += part.waiting.size();
+  }
+  status.saves_written = saves_written_;
+  status.saves_failed = saves_failed_;
+  status.last_failure = last_failure_;
+  status.survives_restart = saves_.possible && holds_ && !dropped_;
+  if (saves_written_ != 0) {
+    status.saved_steps = UINT64_MAX;
+    for (const Part& part : parts_) status.saved_steps = std::min(status.saved_steps, part.saved_n);
+  }
+  return status;
+}
+
+}  // namespace millrace::server

@@ -1,0 +1,117 @@
+#include "server/store/store_task.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "kernels/base/hash.h"
+#include "protocol/container/container.h"
+#include "server/store/save_format.h"
+
+namespace millrace::server {
+namespace {
+
+/// Rough costs on one core, memory-bound.
+constexpr uint64_t kAppliedEntryNs = 8;
+constexpr uint64_t kMovedValuesPerNs = 2;
+constexpr uint64_t kGatheredValueNs = 3;
+
+using Outcome = Result<SharedBytes>;
+
+Outcome run_on(const StoreTask::Input& input, const StoreTask::Fill& fill) {
+  StoreArrays& arrays = *input.arrays;
+  arrays.weights.assign(fill.dimension, 0);
+  for (size_t at = 0; at < optimizer_states(input.optimizer.optimizer); ++at) {
+    arrays.states[at].assign(fill.dimension, 0);
+  }
+  return SharedBytes{};
+}
+
+Outcome run_on(const StoreTask::Input& input, const StoreTask::Place& place) {
+  std::vector<float>& weights = input.arrays->weights;
+  const ByteSpan bytes = place.values.bytes;
+  if (hash64(bytes) != place.payload_hash) return fail(ErrorCode::kMalformed, "a run of weights changed on the way");
+  const size_t count = bytes.size() / sizeof(float);
+  if (place.offset > weights.size() || count > weights.size() - place.offset) {
+    return fail(ErrorCode::kMalformed, "a run of weights goes beyond its part");
+  }
+  const std::span<float> to(weights.data() + place.offset, count);
+  if (!copy_finite(bytes.data(), to)) return fail(ErrorCode::kNonFinite, "NaN or infinity among first weights");
+  return SharedBytes{};
+}
+
+Outcome run_on(const StoreTask::Input& input, const StoreTask::Apply& apply) {
+  StoreArrays& arrays = *input.arrays;
+  ContainerLimits limits;
+  limits.dimension = arrays.weights.size();
+  const Result<HeldStream> sum = hold_container(apply.payload, limits);
+  if (!sum) return std::unexpected(sum.error());
+  OptimizerArrays changed{arrays.weights, {}};
+  for (size_t at = 0; at < arrays.states.size(); ++at) changed.states[at] = arrays.states[at];
+  const Status done = optimize(input.optimizer, changed, sum->view, apply.denominator, arrays.steps);
+  if (!done) return std::unexpected(done.error());
+  ++arrays.steps;
+  return SharedBytes{};
+}
+
+Outcome gather(std::span<const float> weights, ByteSpan indices) {
+  const size_t count = indices.size() / sizeof(uint32_t);
+  ByteBuffer values(count * sizeof(float));
+  uint64_t next = 0;
+  for (size_t at = 0; at < count; ++at) {
+    uint32_t index = 0;
+    std::memcpy(&index, indices.data() + at * sizeof(uint32_t), sizeof(uint32_t));
+    if (index < next || index >= weights.size()) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("index {} to pull: indices increase strictly and are below the part's {}", index,
+                              weights.size()));
+    }
+    next = uint64_t{index} + 1;
+    std::memcpy(values.data() + at * sizeof(float), &weights[index], sizeof(float));
+  }
+  return SharedBytes::from(std::move(values));
+}
+
+Outcome run_on(const StoreTask::Input& input, const StoreTask::Read& read) {
+  const std::vector<float>& weights = input.arrays->weights;
+  if (!read.indices.bytes.empty()) return gather(weights, read.indices.bytes);
+  ByteBuffer values(read.count * sizeof(float));
+  if (read.count != 0) std::memcpy(values.data(), weights.data() + read.offset, values.size());
+  return SharedBytes::from(std::move(values));
+}
+
+Outcome run_on(const StoreTask::Input& input, const StoreTask::Copy& copy) {
+  return SharedBytes::from(
+      std::move(encode_store_part(input.part, copy.position, *input.arrays, copy.previous_hash).bytes));
+}
+
+}  // namespace
+
+void StoreTask::run() {
+  result_ = std::visit([this](const auto& work) { return run_on(input_, work); }, input_.work);
+  const bool read = std::holds_alternative<Read>(input_.work);
+  if (read && result_ && !result_->bytes.empty()) hash_ = hash64(result_->bytes);
+}
+
+uint64_t StoreTask::cost_ns() const {
+  const uint64_t dimension = input_.arrays->weights.size();
+  const uint64_t arrays = 1 + optimizer_states(input_.optimizer.optimizer);
+  struct Cost {
+    uint64_t dimension;
+    uint64_t arrays;
+    uint64_t operator()(const Fill& fill) const { return fill.dimension * arrays / kMovedValuesPerNs; }
+    uint64_t operator()(const Place& place) const { return place.values.bytes.size() / sizeof(float); }
+    uint64_t operator()(const Apply& apply) const {
+      return apply.payload.bytes.size() / sizeof(uint64_t) * kAppliedEntryNs;
+    }
+    uint64_t operator()(const Read& read) const {
+      return read.count / kMovedValuesPerNs + read.indices.bytes.size() / sizeof(uint32_t) * kGatheredValueNs;
+    }
+    uint64_t operator()(const Copy&) const { return 2 * dimension * arrays / kMovedValuesPerNs; }
+  };
+  return std::visit(Cost{dimension, arrays}, input_.work);
+}
+
+}  // namespace millrace::server

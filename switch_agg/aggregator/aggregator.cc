@@ -1,0 +1,202 @@
+#include "switch_agg/aggregator/aggregator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/base/random.h"
+#include "switch_agg/aggregator/combine_job.h"
+#include "switch_agg/aggregator/outbox.h"
+#include "switch_agg/aggregator/reduce_job.h"
+#include "switch_agg/slot/slot.h"
+
+namespace millrace::switch_agg {
+
+using protocol::DatagramFault;
+using protocol::WindowIndexCodec;
+using protocol::WindowValueCodec;
+using Event = AggregatorEvent;
+
+namespace {
+
+constexpr uint32_t kPacketBytesMin = 1200;  ///< a WELCOME of kSlotsMax slots fits
+
+Event event_of(DatagramFault fault) {
+  switch (fault) {
+    case DatagramFault::kTooShort: return Event::kTooShort;
+    case DatagramFault::kWrongMagic: return Event::kWrongMagic;
+    case DatagramFault::kUnknownType: return Event::kUnknownType;
+    case DatagramFault::kWrongLength: return Event::kWrongLength;
+    case DatagramFault::kOutOfBounds: return Event::kOutOfBounds;
+  }
+  return Event::kOutOfBounds;
+}
+
+Status validate(const SwitchJob& job, const AggregatorOptions& options) {
+  const auto refuse = [&job](const std::string& why) {
+    return fail(ErrorCode::kInvalidArgument, "job " + std::to_string(job.job) + ": " + why);
+  };
+  if (job.workers == 0 || job.workers > protocol::kSwitchWorkersMax) return refuse("give 1 to 64 workers");
+  if (job.window_indices == 0 || job.window_indices % 64 != 0 || job.window_indices > options.window_indices_max) {
+    return refuse("window indices must be a multiple of 64, at most " + std::to_string(options.window_indices_max));
+  }
+  if (job.slots == 0 || job.slots > protocol::kSlotsMax) return refuse("give 1 to 128 slots");
+  if (job.lanes != 1) return refuse("each of its lanes is a job of its own here (split_by_lanes())");
+  // What is in a result counts as applied at every worker: its indices and values must be the sum's own.
+  const WindowIndexCodec index = job.result_codecs.index;
+  if (index != WindowIndexCodec::kRaw && index != WindowIndexCodec::kGap && index != WindowIndexCodec::kBitmap) {
+    return refuse("results need an exact index codec: raw, gap or bitmap");
+  }
+  if (job.result_codecs.value != WindowValueCodec::kFixed32) return refuse("results need the value codec fixed32");
+  if (job.lease_ns <= 0) return refuse("give a lease");
+  if (job.racks.size() > protocol::kSwitchWorkersMax || job.rack_number >= protocol::kSwitchWorkersMax) {
+    return refuse("give at most 64 racks");
+  }
+  if (job.role == Role::kCombine && job.rack == 0) return refuse("role combine: give the rack's workers");
+  if (job.role == Role::kCombine && job.shard.port == 0) return refuse("role combine: give the shard's address");
+  if (job.role == Role::kCombine && !job.racks.empty()) return refuse("a rack has no racks");
+  uint64_t named = 0;
+  for (const uint64_t rack : job.racks) {
+    if (rack == 0 || (named & rack) != 0) return refuse("racks have workers, and none in common");
+    named |= rack;
+  }
+  return {};
+}
+
+}  // namespace
+
+struct Aggregator::State {
+  struct Entry {
+    Entry(const SwitchJob& job, State& state) {
+      if (job.role == Role::kCombine) {
+        machine = std::make_unique<CombineJob>(job, state.options, state.pool, state.scratch, state.draw_life());
+      } else {
+        machine = std::make_unique<ReduceJob>(job, state.options, state.pool, state.scratch);
+      }
+    }
+    AggregatorCounters counters;
+    std::unique_ptr<JobMachine> machine;
+  };
+
+  State(const AggregatorOptions& given, uint64_t life_seed)
+      : options(given),
+        lives(RandomKey::from(life_seed)),
+        pool(given.slots_max, given.window_indices_max, given.packet_bytes_max),
+        scratch(given.window_indices_max, given.packet_bytes_max) {
+    ids.reserve(given.jobs_max);
+    jobs.reserve(given.jobs_max);
+  }
+
+  uint64_t draw_life() {
+    uint64_t life = 0;
+    while (life == 0) life = lives.next_u64();
+    return life;
+  }
+  size_t find(uint32_t job) const { return static_cast<size_t>(std::ranges::find(ids, job) - ids.begin()); }
+  EventBook book(Entry& entry) { return {.total = &counters, .job = &entry.counters}; }
+
+  AggregatorOptions options;
+  RandomSequence lives;
+  AggregatorCounters counters;
+  SlotPool pool;
+  Scratch scratch;
+  std::vector<uint32_t> ids;                 ///< of `jobs`, side by side: what a packet is looked up in
+  std::vector<std::unique_ptr<Entry>> jobs;  ///< destroyed before the pool
+};
+
+Aggregator::Aggregator(const AggregatorOptions& options, uint64_t life_seed) {
+  MILLRACE_CHECK(options.packet_bytes_max >= kPacketBytesMin && options.packet_bytes_max <= protocol::kDatagramBytesMax,
+                 options.packet_bytes_max);
+  MILLRACE_CHECK(options.window_indices_max % 64 == 0 && options.window_indices_max <= protocol::kWindowIndicesMax,
+                 options.window_indices_max);
+  MILLRACE_CHECK(options.slots_max <= UINT16_MAX, options.slots_max);
+  state_ = std::make_unique<State>(options, life_seed);
+}
+
+Aggregator::~Aggregator() = default;
+Aggregator::Aggregator(Aggregator&&) noexcept = default;
+
+Status Aggregator::add_job(const SwitchJob& job, TimeNs now) {
+  if (Status valid = validate(job, state_->options); !valid) return valid;
+  if (state_->find(job.job) != state_->jobs.size()) {
+    return fail(ErrorCode::kInvalidArgument, "job " + std::to_string(job.job) + " is here already");
+  }
+  if (state_->jobs.size() >= state_->options.jobs_max) {
+    return fail(ErrorCode::kLimitExceeded,
+                "the switch has " + std::to_string(state_->jobs.size()) + " jobs, its limit");
+  }
+  auto entry = std::make_unique<State::Entry>(job, *state_);
+  const bool has_slots = entry->machine->reserve_slots();
+  entry->machine->begin_life(state_->draw_life(), now);
+  state_->ids.push_back(job.job);
+  state_->jobs.push_back(std::move(entry));
+  if (has_slots) return {};
+  return fail(ErrorCode::kLimitExceeded, "job " + std::to_string(job.job) + " wants " + std::to_string(job.slots) +
+                                             " slots, the switch has " + std::to_string(state_->pool.free_slots()) +
+                                             " free");
+}
+
+void Aggregator::remove_job(uint32_t job) {
+  const size_t at = state_->find(job);
+  if (at == state_->jobs.size()) return;
+  state_->jobs.erase(state_->jobs.begin() + static_cast<std::ptrdiff_t>(at));
+  state_->ids.erase(state_->ids.begin() + static_cast<std::ptrdiff_t>(at));
+}
+
+void Aggregator::receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink) {
+  state_->counters.add(Event::kReceived);
+  state_->counters.add(Event::kReceivedBytes, packet.bytes.size());
+  const auto datagram = protocol::parse_datagram(packet.bytes);
+  if (!datagram) return state_->counters.add(event_of(datagram.error()));
+  const size_t at = state_->find(datagram->header.job);
+  if (at == state_->jobs.size()) return state_->counters.add(Event::kWrongJob);
+  State::Entry& entry = *state_->jobs[at];
+  entry.counters.add(Event::kReceived);
+  entry.counters.add(Event::kReceivedBytes, packet.bytes.size());
+  const Outbox out(sink, now, state_->book(entry), packet.ecn);
+  entry.machine->receive(*datagram, packet.from, out);
+  if (!entry.machine->is_to_begin_anew()) return;
+  entry.machine->begin_life(state_->draw_life(), now);
+  out.count(Event::kBegunAnew);
+  entry.machine->receive(*datagram, packet.from, out);  // whose sender hears of the new life
+}
+
+void Aggregator::tick(TimeNs now, protocol::PacketSink& sink) {
+  for (const std::unique_ptr<State::Entry>& entry : state_->jobs) {
+    const Outbox out(sink, now, state_->book(*entry));
+    if (entry->machine->lease_is_over(now)) {
+      entry->machine->free_slots();
+      entry->machine->begin_life(state_->draw_life(), now);
+      out.count(Event::kLeaseExpired);
+    }
+    entry->machine->tick(out);
+  }
+}
+
+const AggregatorCounters& Aggregator::counters() const { return state_->counters; }
+
+const AggregatorCounters* Aggregator::counters(uint32_t job) const {
+  const size_t at = state_->find(job);
+  return at == state_->jobs.size() ? nullptr : &state_->jobs[at]->counters;
+}
+
+std::vector<SwitchJobStatus> Aggregator::status() const {
+  std::vector<SwitchJobStatus> all;
+  for (const std::unique_ptr<State::Entry>& entry : state_->jobs) {
+    const JobMachine& job = *entry->machine;
+    all.push_back({.job = job.job().job,
+                   .slots = job.has_slots() ? job.job().slots : 0,
+                   .slots_in_use = job.slots_in_use(),
+                   .life = job.life(),
+                   .epoch = job.epoch(),
+                   .phase = job.phase(),
+                   .live = job.live(),
+                   .rack = job.rack_status(),
+                   .greeted = job.greeted(),
+                   .waiting = job.waiting(),
+                   .doors = job.doors()});
+  }
+  return all;
+}
+
+}  // namespace millrace::switch_agg

@@ -1,0 +1,138 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "protocol/datagram/extensions.h"
+#include "protocol/datagram/header.h"
+#include "protocol/datagram/packet_sink.h"
+#include "protocol/datagram/window/window_code.h"
+#include "switch_agg/aggregator/aggregator.h"
+#include "switch_agg/aggregator/outbox.h"
+#include "switch_agg/aggregator/worker_sessions.h"
+#include "switch_agg/slot/slot.h"
+
+namespace millrace::switch_agg {
+
+/// Room that all jobs of an aggregator share: used within one call.
+struct Scratch {
+  explicit Scratch(uint32_t window_indices_max, uint32_t packet_bytes_max);
+
+  std::vector<uint16_t> entry_indices;  ///< [kFragmentEntriesMax] of the packet at hand
+  std::vector<int32_t> entry_values;
+  std::vector<uint16_t> indices;  ///< [window_indices_max] of the turn that closes
+  std::vector<int32_t> values;
+  std::vector<int32_t> decoded;
+  std::vector<uint8_t> packet;  ///< [packet_bytes_max]
+};
+
+/// One job of an aggregator, whatever its role: the door (who is it, is it authentic, of which life), its slots, its lease.
+///
+/// Threads  one at a time, the aggregator's.
+class JobMachine {
+ public:
+  using Phase = SwitchPhase;
+
+  /// options, pool, scratch  outlive this.
+  JobMachine(const SwitchJob& job, const AggregatorOptions& options, SlotPool& pool, Scratch& scratch);
+  virtual ~JobMachine();
+  JobMachine(const JobMachine&) = delete;
+  JobMachine& operator=(const JobMachine&) = delete;
+
+  const SwitchJob& job() const { return job_; }
+  bool has_slots() const { return !slots_.empty(); }
+  /// False: the pool has not so many.
+  bool reserve_slots();
+  /// Slots go back to the pool.
+  void free_slots();
+  /// S6.10: It has slots, and no authentic packet of its epoch came for the lease's time.
+  bool lease_is_over(TimeNs now) const;
+  /// The packet that receive() was given last is of another job of this number, and the one before is over: begin_life(), and
+  /// that packet once more.
+  bool is_to_begin_anew() const { return begins_anew_; }
+  uint64_t life() const { return sessions_.life(); }
+  uint32_t epoch() const { return epoch_; }
+  Phase phase() const { return phase_; }
+  uint64_t live() const { return live_; }
+  uint64_t greeted() const { return greeted_; }
+  const std::array<SwitchDoor, protocol::kSwitchWorkersMax>& doors() const { return doors_; }
+  virtual SwitchWaiting waiting() const = 0;
+
+  /// Everything of the life before is forgotten; slots stay reserved.
+  void begin_life(uint64_t life, TimeNs now);
+  virtual void receive(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) = 0;
+  virtual void tick(const Outbox& out) = 0;
+  /// Slots with an open turn; of a rack's aggregator, whose sum is not whole yet.
+  virtual uint32_t slots_in_use() const;
+  /// Of a rack's aggregator.
+  virtual std::optional<RackStatus> rack_status() const { return std::nullopt; }
+
+ protected:
+  virtual void forget() = 0;
+  /// What a HELLO says can be of the job that this machine is with, as it stands, and of no other: its number is used again, and
+  /// epochs and lives begin low.
+  virtual bool fits(const protocol::DatagramHeader& header, const protocol::HelloTerms& hello) const = 0;
+  /// That job has ended (S6.9.1), as far as one can know: another one may have the number.
+  virtual bool has_ended(TimeNs now) const = 0;
+  /// No packet of the job came for so long: a worker that lives and waits for something says so more often (its longest
+  /// time-out, twice).
+  bool is_quiet(TimeNs now) const { return now - heard_ >= kQuiet; }
+  static constexpr TimeNs kQuiet = kNsPerS;
+
+  void challenge(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out);
+  bool admit(const protocol::Datagram& datagram, const Outbox& out);
+  /// The same of a HELLO, which may begin a session. Nothing: it is dropped, or of another job: then who said it is told.
+  std::optional<protocol::HelloTerms> admit_hello(const protocol::Datagram& datagram, const protocol::Endpoint& from,
+                                                  const Outbox& out);
+  void stand_off(const protocol::Datagram& datagram, const protocol::HelloTerms& hello, WorkerSessions::Verdict verdict,
+                 const protocol::Endpoint& from, const Outbox& out);
+  void note(WorkerSessions::Verdict verdict, uint16_t worker, const Outbox& out);
+  void reject(uint16_t worker, const Outbox& out);
+  void note_mark(const Outbox& out);
+  void notice(uint16_t worker, protocol::NoticeCode code, const Outbox& out);
+  /// S4.19: Tells a worker which of its packets have not come, so that it need not wait for a time-out: at most one
+  /// answer for each of the worker's own.
+  void tell_lost(uint16_t worker, const Outbox& out);
+  void say_notice(uint16_t worker, const protocol::Notice& said, const Outbox& out);
+  void notice_stranger(const protocol::Datagram& datagram, protocol::NoticeCode code, const protocol::Nonce& nonce,
+                       const protocol::Endpoint& from, const Outbox& out);
+  void send_welcome(uint16_t worker, const protocol::WelcomeTerms& said, const Outbox& out);
+  protocol::DatagramHeader header_of(protocol::DatagramType type) const;
+  /// Into the scratch's entries, which `entries` names then.
+  bool decode(const protocol::DatagramHeader& header, ByteSpan payload, protocol::WindowEntries& entries,
+              const Outbox& out) const;
+  Slot& slot(uint32_t number) { return (*pool_)[slots_[number]]; }
+  const Slot& slot(uint32_t number) const { return (*pool_)[slots_[number]]; }
+
+  SwitchJob job_;
+  const AggregatorOptions* options_;
+  SlotPool* pool_;
+  Scratch* scratch_;
+  int32_t headroom_;
+  WorkerSessions sessions_;
+  std::vector<uint16_t> slots_;  ///< of the pool, by the job's own number; empty: none reserved
+  TimeNs heard_ = 0;             ///< the last authentic packet of the epoch
+  bool begins_anew_ = false;
+  /// An authentic packet came marked by the network: what goes out next says so, since its sender cannot know (IO.md).
+  bool marked_ = false;
+
+  Phase phase_ = Phase::kClosed;
+  uint32_t epoch_ = 0;
+  uint64_t live_ = 0;
+  uint64_t membership_ = 0;
+  uint64_t greeted_ = 0;                                         ///< workers whose HELLO is in
+  TimeNs waits_since_ = 0;                                       ///< since when the result of waiting() is unchanged
+  std::array<SwitchDoor, protocol::kSwitchWorkersMax> doors_{};  ///< over all lives: a wrong key knows none
+};
+
+/// Fields of a unit that no state is needed for to see that they cannot be: of a CONTRIB, and of a PARTIAL in front of it.
+/// slots  of the job.
+bool is_unit_well_formed(const protocol::DatagramHeader& header, uint32_t slots);
+/// LAST or `next` contradicts what this worker said in an earlier fragment.
+bool contradicts(const Slot::Part& part, const protocol::DatagramHeader& header);
+/// Values of at most 15 bits and a sign are sent as 16 bits: exact, and half as long.
+protocol::WindowCodecs exact_codecs(protocol::WindowCodecs codecs, uint32_t magnitude_or);
+
+}  // namespace millrace::switch_agg

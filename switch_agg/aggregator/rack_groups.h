@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "protocol/datagram/extensions.h"
+#include "protocol/datagram/header.h"
+#include "switch_agg/slot/kept_result.h"
+
+namespace millrace::switch_agg {
+
+/// Groups that racks send to a decider, as they come in part by part, and what racks kept of those that are in
+/// (S7.2, S7.5).
+///
+/// Invariant  parts of different hashes are never together: of a slot and rack there is one group at most, and a part
+/// of a newer turn or of
+///            another hash throws it away.
+/// Memory     fixed: slots x racks x (kFragmentsMax x packet_bytes_max + window_indices / 8 bytes).
+/// Threads    one at a time.
+class RackGroups {
+ public:
+  struct Shape {
+    uint32_t slots = 0;
+    uint32_t racks = 0;
+    uint32_t window_indices = 0;
+    uint32_t packet_bytes_max = 0;
+  };
+  explicit RackGroups(const Shape& shape);
+
+  /// A part that decodes. kWhole: all parts of its group are in.
+  KeptResult::Kept take(uint32_t slot, uint32_t rack, const protocol::DatagramHeader& header,
+                        const protocol::PartialTerms& terms, ByteSpan payload);
+  const KeptResult& parts(uint32_t slot, uint32_t rack) const { return place(slot, rack).parts; }
+  /// Payload of one of them.
+  ByteSpan payload(uint32_t slot, uint32_t rack, uint32_t part) const;
+  void forget(uint32_t slot, uint32_t rack) { place(slot, rack).parts.begin(0); }
+
+  /// A turn begins in the slot: no rack has cut anything.
+  void begin_turn(uint32_t slot);
+  /// The rack cut its sum: what it kept is said next.
+  void mark_cut(uint32_t slot, uint32_t rack, uint64_t workers);
+  void mark_kept(uint32_t slot, uint32_t rack, std::span<const uint16_t> indices);
+  /// The racks that cut theirs in the slot's turn. Valid until the next call.
+  std::span<const RackKept> cut(uint32_t slot);
+
+  void clear();
+
+ private:
+  struct Place {
+    KeptResult parts;
+    uint64_t hash = 0;
+    uint64_t cut_of = 0;  ///< the rack's workers, where it cut its sum
+  };
+  const Place& place(uint32_t slot, uint32_t rack) const { return places_[size_t{slot} * shape_.racks + rack]; }
+  Place& place(uint32_t slot, uint32_t rack) { return places_[size_t{slot} * shape_.racks + rack]; }
+  std::span<uint64_t> kept(uint32_t slot, uint32_t rack);
+
+  Shape shape_;
+  std::vector<uint8_t> memory_;
+  std::vector<uint64_t> kept_;
+  std::vector<Place> places_;
+  std::vector<RackKept> cut_;
+};
+
+}  // namespace millrace::switch_agg

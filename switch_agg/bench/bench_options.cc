@@ -1,0 +1,136 @@
+#include "switch_agg/bench/bench_options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "protocol/datagram/endpoint_text.h"
+#include "protocol/datagram/header.h"
+#include "switch_agg/process/command_line.h"
+
+namespace millrace::switch_agg {
+namespace {
+
+constexpr const char* kBenchProgram = "millrace-switch-bench";
+constexpr const char* kBenchDescription =
+    "millrace-switch-bench: measures the aggregator of millrace-switch.\n"
+    "\n"
+    "`traffic` runs one aggregator on packets that it makes up, and checks every sum. `load` sends contributions to a\n"
+    "running millrace-switch, in another process or on another host, and takes the results.\n";
+constexpr const char* kBenchFooter =
+    "Examples\n"
+    "  How fast one core of this machine is:\n"
+    "    millrace-switch-bench traffic --pmd net_ring --json\n"
+    "  A running switch, whose job 7 has the key 00 01 02 ... 1f:\n"
+    "    millrace-switch-bench load --to 10.0.0.1:7700 --seconds 10\n"
+    "\n"
+    "Exit codes\n"
+    "  0  the sums were right\n"
+    "  1  a fault of Millrace itself, or the sums were wrong\n"
+    "  2  usage: a flag is unknown, missing or out of range\n"
+    "  5  this build has no DPDK\n"
+    "  6  a device cannot be opened; no switch answers (load)\n";
+
+void add_traffic(CLI::App& bench, BenchOptions& options) {
+  bench.add_option("--pmd", options.pmd, "net_ring: the path of DPDK with all headers; memory: packets alone")
+      ->check(CLI::IsMember({"net_ring", "memory"}))
+      ->capture_default_str();
+  bench
+      .add_option("--lcores", options.lcores,
+                  "Threads, each with slots, packets and a queue of its own; one is measured alone, then all of them")
+      ->check(CLI::Range(1u, 64u))
+      ->capture_default_str();
+  bench.add_option("--workers", options.workers, "Workers whose packets are made up")
+      ->check(CLI::Range(1u, protocol::kSwitchWorkersMax))
+      ->capture_default_str();
+  bench
+      .add_option("--slots", options.slots,
+                  "Slots of the job. A network needs slots x packet >= bandwidth x round trip")
+      ->check(CLI::Range(1u, protocol::kSlotsMax))
+      ->capture_default_str();
+  bench
+      .add_option("--window-indices", options.window_indices,
+                  "Of a window; 0: as many that a contribution fills a packet")
+      ->check(CLI::Range(0u, protocol::kWindowIndicesMax))
+      ->capture_default_str();
+  bench.add_option("--packet-bytes", options.packet_bytes, "UDP payload of a contribution at most")
+      ->check(CLI::Range(576u, 8972u))
+      ->capture_default_str();
+  bench.add_option("--density", options.density, "Part of a window's indices that each worker sends")
+      ->check(CLI::Range(1e-4, 0.5))
+      ->capture_default_str();
+  bench.add_option("--packets", options.packets, "Contributions of a round, about")
+      ->check(CLI::Range(uint64_t{1000}, uint64_t{4'000'000}))
+      ->capture_default_str();
+  bench.add_option("--rounds", options.rounds, "The same packets' worth so often; the best and the median are told")
+      ->check(CLI::Range(1u, 1000u))
+      ->capture_default_str();
+  bench.add_option("--seed", options.seed, "Of indices and values")->capture_default_str();
+  bench.add_flag("--json", options.json, "Prints one JSON object");
+}
+
+void add_load(CLI::App& load, LoadOptions& options, std::string& to, std::string& from) {
+  const auto endpoint = checked([](const std::string& text) { return protocol::parse_endpoint(text); });
+  load.add_option("--to", to, "The switch, or what sends packets back")
+      ->required()
+      ->type_name("ADDRESS:PORT")
+      ->check(endpoint);
+  load.add_option("--from", from, "Address to send from")
+      ->type_name("ADDRESS:PORT")
+      ->check(endpoint)
+      ->capture_default_str();
+  auto* const echo = load.add_flag(
+      "--echo", options.echo, "Expects the packets themselves back, as dpdk-testpmd --forward-mode=5tswap sends them");
+  load.add_flag("--apart", options.apart,
+                "Each worker draws its own indices: results are longer, of several packets (without it: all the same)")
+      ->excludes(echo);
+  load.add_option("--job", options.job, "Number of the switch's job, whose key is 00 01 02 ... 1f")
+      ->capture_default_str();
+  load.add_option("--workers", options.workers, "Workers")
+      ->check(CLI::Range(1u, protocol::kSwitchWorkersMax))
+      ->capture_default_str();
+  load.add_option("--slots", options.slots, "Slots of the job, each with one turn on its way")
+      ->check(CLI::Range(1u, protocol::kSlotsMax))
+      ->capture_default_str();
+  load.add_option("--window-indices", options.window_indices, "Of a window, as the switch's job has it")
+      ->check(CLI::Range(64u, protocol::kWindowIndicesMax))
+      ->capture_default_str();
+  load.add_option("--packet-bytes", options.packet_bytes, "UDP payload of a contribution at most")
+      ->check(CLI::Range(576u, 8972u))
+      ->capture_default_str();
+  load.add_option("--density", options.density, "Part of a window's indices that each worker sends")
+      ->check(CLI::Range(1e-4, 0.5))
+      ->capture_default_str();
+  load.add_option("--seconds", options.seconds, "So long")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
+}
+
+}  // namespace
+
+std::variant<BenchOptions, LoadOptions, int> parse_bench_options(int argc, const char* const* argv) {
+  BenchOptions bench_options;
+  LoadOptions load_options;
+  std::string load_to;
+  std::string load_from = "0.0.0.0:0";
+  CLI::App app(kBenchDescription, kBenchProgram);
+  app.footer(fmt::format("{}\n{}\n", kBenchFooter, version_text(kBenchProgram)));
+  app.set_version_flag("--version", version_text(kBenchProgram));
+  app.require_subcommand(1);
+  CLI::App* traffic =
+      app.add_subcommand("traffic", "Measures how fast one core takes made-up packets, and checks the sums");
+  add_traffic(*traffic, bench_options);
+  CLI::App* load = app.add_subcommand("load", "Sends a running switch contributions of job 7 and takes the results");
+  add_load(*load, load_options, load_to, load_from);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // --help comes here too.
+    return error.get_exit_code() == 0 ? app.exit(error) : report_usage(kBenchProgram, error.what());
+  }
+  if (*traffic) return bench_options;
+  load_options.to = protocol::parse_endpoint(load_to).value();
+  load_options.from = protocol::parse_endpoint(load_from).value();
+  return load_options;
+}
+
+}  // namespace millrace::switch_agg

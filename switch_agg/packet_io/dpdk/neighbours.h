@@ -1,0 +1,36 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "switch_agg/packet_io/dpdk/ethernet_frames.h"
+
+namespace millrace::switch_agg {
+
+/// Hardware addresses of IPv4 hosts, learned from the frames that they send (a router's for all behind it). Nothing of it is
+/// authenticated, as with ARP anywhere: a neighbour who lies can keep answers from their receiver, and no more; datagrams carry
+/// their own MAC.
+///
+/// Limits   kSets x kWays hosts; the one heard of longest ago in its set makes way.
+/// Threads  one at a time.
+class Neighbours {
+ public:
+  static constexpr size_t kSets = 256;
+  static constexpr size_t kWays = 8;
+
+  void learn(const WireAddress& host);
+  std::optional<MacAddress> find(const Ipv4Address& ip) const;
+
+ private:
+  struct Entry {
+    WireAddress host;
+    uint64_t heard = 0;  ///< 0: never
+  };
+  static size_t set_of(const Ipv4Address& ip);
+
+  std::array<std::array<Entry, kWays>, kSets> sets_{};
+  uint64_t count_ = 0;
+};
+
+}  // namespace millrace::switch_agg

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "switch_agg/aggregator/aggregator.h"
+#include "switch_agg/packet_io/dpdk/open_dpdk.h"
+
+namespace millrace::switch_agg {
+
+/// What the command line (and the file that --config names) of `millrace-switch run` says.
+struct RunOptions {
+  protocol::Endpoint listen;
+  std::string jobs_file;
+  std::string http;            ///< "host:port"; empty: none
+  std::string pmd = "kernel";  ///< or a driver of DPDK with its arguments
+  uint32_t lcores = 1;
+  AggregatorOptions limits;
+  DpdkOptions dpdk;    ///< what concerns DPDK alone; the rest is filled in from the above
+  bool json = false;   ///< the start line on stdout as JSON
+  bool quiet = false;  ///< warnings and errors only
+};
+
+/// Parses argv. Returns an exit code instead if it printed help or the version, or if the arguments are wrong; then a
+/// sentence on stderr says how.
+std::variant<RunOptions, int> parse_options(int argc, const char* const* argv);
+
+}  // namespace millrace::switch_agg

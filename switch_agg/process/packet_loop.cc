@@ -1,0 +1,85 @@
+#include "switch_agg/process/packet_loop.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+namespace millrace::switch_agg {
+
+size_t serve_burst(PacketPort& port, Aggregator& aggregator, TimeNs now) {
+  const std::span<const protocol::ReceivedPacket> packets = port.receive();
+  for (const protocol::ReceivedPacket& packet : packets) aggregator.receive(packet, now, port);
+  port.flush();
+  return packets.size();
+}
+
+Lane::Lane(std::unique_ptr<PacketPort> port, const AggregatorOptions& options, uint64_t life_seed)
+    : port_(std::move(port)), aggregator_(options, life_seed) {}
+
+Status Lane::add_jobs(const std::vector<SwitchJob>& jobs, TimeNs now) {
+  for (const SwitchJob& job : jobs) {
+    const Status added = aggregator_.add_job(job, now);
+    if (added) continue;
+    const std::string sentence = fmt::format("job '{}': {}", job.name, added.error().message);
+    if (added.error().code != ErrorCode::kLimitExceeded) return fail(added.error().code, sentence);
+    refusals_.push_back(sentence);
+  }
+  return {};
+}
+
+void Lane::run() {
+  constexpr int kIdleWaitMs = 1;
+  port_->enter_thread();
+  TimeNs next_tick = 0;
+  TimeNs next_exchange = 0;
+  while (!stop_.load(std::memory_order_relaxed)) {
+    const TimeNs now = monotonic_now_ns();
+    const size_t packets = serve_burst(*port_, aggregator_, now);
+    if (now >= next_tick) {
+      next_tick = now + kTickEvery;
+      aggregator_.tick(now, *port_);
+      port_->flush();
+    }
+    if (now >= next_exchange) {
+      next_exchange = now + kReportEvery;
+      exchange(now);
+    }
+    if (packets == 0) port_->wait(kIdleWaitMs);
+  }
+}
+
+void Lane::exchange(TimeNs now) {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return;
+  for (const uint32_t job : removed_) aggregator_.remove_job(job);
+  for (const SwitchJob& job : added_) {
+    if (const Status added = aggregator_.add_job(job, now); !added)
+      refusals_.push_back(fmt::format("job '{}': {}", job.name, added.error().message));
+  }
+  removed_.clear();
+  added_.clear();
+  report_.at = now;
+  report_.port = port_->counters();
+  report_.aggregator = aggregator_.counters();
+  report_.jobs.clear();
+  for (const SwitchJobStatus& status : aggregator_.status())
+    report_.jobs.push_back({status, *aggregator_.counters(status.job)});
+}
+
+void Lane::change_jobs(std::vector<uint32_t> removed, std::vector<SwitchJob> added) {
+  const std::lock_guard lock(mutex_);
+  removed_.insert(removed_.end(), removed.begin(), removed.end());
+  added_.insert(added_.end(), std::make_move_iterator(added.begin()), std::make_move_iterator(added.end()));
+}
+
+std::vector<std::string> Lane::take_refusals() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(refusals_, {});
+}
+
+LaneReport Lane::report() const {
+  const std::lock_guard lock(mutex_);
+  return report_;
+}
+
+}  // namespace millrace::switch_agg

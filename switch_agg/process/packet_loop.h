@@ -1,0 +1,72 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "switch_agg/aggregator/aggregator.h"
+#include "switch_agg/aggregator/aggregator_counters.h"
+#include "switch_agg/packet_io/packet_port.h"
+
+namespace millrace::switch_agg {
+
+/// Takes one burst off `port` through `aggregator` and sends the answers. Returns how many packets there were.
+size_t serve_burst(PacketPort& port, Aggregator& aggregator, TimeNs now);
+
+/// What a lane has counted, as of `at`.
+struct LaneReport {
+  struct Job {
+    SwitchJobStatus status;
+    AggregatorCounters counters;
+  };
+  TimeNs at = 0;
+  PortCounters port;
+  AggregatorCounters aggregator;
+  std::vector<Job> jobs;
+};
+
+/// One lcore's work: a port, an aggregator, and a loop over both. Lanes share nothing; what others want to know or to change
+/// is exchanged between bursts, a few times a second, under a lock that the loop only tries.
+///
+/// Threads  run(): the lane's. The constructor, and add_jobs() before run(): one. Everything else: any.
+class Lane {
+ public:
+  Lane(std::unique_ptr<PacketPort> port, const AggregatorOptions& options, uint64_t life_seed);
+
+  /// Reserves slots. A job for which none are left waits for some; it is told in take_refusals().
+  /// Errors   the first job's that cannot be served, by name; those before it stay.
+  Status add_jobs(const std::vector<SwitchJob>& jobs, TimeNs now);
+
+  /// Serves until request_stop().
+  void run();
+  void request_stop() { stop_.store(true); }
+
+  /// The loop removes these jobs and then adds those, soon. A job that does not fit is told in take_refusals().
+  void change_jobs(std::vector<uint32_t> removed, std::vector<SwitchJob> added);
+  std::vector<std::string> take_refusals();
+
+  /// At most kReportEvery old while the loop runs.
+  LaneReport report() const;
+
+  static constexpr TimeNs kTickEvery = kNsPerMs;
+  static constexpr TimeNs kReportEvery = 100 * kNsPerMs;
+
+ private:
+  void exchange(TimeNs now);
+
+  std::unique_ptr<PacketPort> port_;
+  Aggregator aggregator_;
+  std::atomic<bool> stop_ = false;
+  mutable std::mutex mutex_;  ///< of what follows
+  LaneReport report_;
+  std::vector<uint32_t> removed_;
+  std::vector<SwitchJob> added_;
+  std::vector<std::string> refusals_;
+};
+
+}  // namespace millrace::switch_agg

@@ -1,0 +1,263 @@
+#include "switch_agg/process/process.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "monitoring/http_port.h"
+#include "monitoring/metrics.h"
+#include "monitoring/open_files.h"
+#include "monitoring/standard_streams.h"
+#include "protocol/datagram/endpoint_text.h"
+#include "switch_agg/packet_io/udp_port.h"
+#include "switch_agg/process/jobs_file.h"
+#include "switch_agg/process/jobs_of_lane.h"
+#include "switch_agg/process/metrics_export.h"
+#include "switch_agg/process/packet_loop.h"
+#include "switch_agg/process/status_json.h"
+
+namespace millrace::switch_agg {
+namespace {
+
+/// Without a turn of a lane's loop for so long, /healthz says that the switch is not well.
+constexpr TimeNs kStandstill = 5 * kNsPerS;
+/// Refusals of lanes are looked for so often.
+constexpr int kLookEveryMs = 1000;
+
+Result<uint64_t> random_seed() {
+  uint64_t seed = 0;
+  if (::getrandom(&seed, sizeof seed, 0) != sizeof seed)
+    return fail(ErrorCode::kIo, "the system gives no random numbers (getrandom)");
+  return seed;
+}
+
+struct Ports {
+  std::vector<std::unique_ptr<PacketPort>> ports;
+  std::string address;  ///< of all of them
+};
+
+Result<Ports> open_kernel_ports(const RunOptions& options) {
+  auto ports = UdpPort::open_lanes({.listen = options.listen, .packet_bytes_max = options.limits.packet_bytes_max},
+                                   options.lcores);
+  if (!ports) return std::unexpected(ports.error());
+  Ports opened{.ports = {}, .address = endpoint_text(ports->front()->address())};
+  for (auto& port : *ports) opened.ports.push_back(std::move(port));
+  return opened;
+}
+
+Result<Ports> open_ports(const RunOptions& options) {
+  if (options.pmd == "kernel") return open_kernel_ports(options);
+  auto ports = open_dpdk_ports(options.dpdk);
+  if (!ports) return std::unexpected(ports.error());
+  return Ports{.ports = std::move(*ports), .address = endpoint_text(options.listen)};
+}
+
+}  // namespace
+
+class SwitchProcess::Impl {
+ public:
+  explicit Impl(const RunOptions& options) : options_(options), export_(metrics_) {}
+  ~Impl() {
+    http_.reset();
+    if (wake_ >= 0) ::close(wake_);
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  Status open();
+  void run();
+  void wake() const noexcept {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
+  }
+
+  std::atomic<bool> stop_ = false;
+  std::atomic<bool> reload_ = false;
+  std::string address_;
+  std::string http_address_;
+
+ private:
+  Status fit(const std::vector<SwitchJob>& jobs) const;
+  Status open_http();
+  Status judge_descriptors() const;
+  void reload();
+  SwitchStatus status() const;
+  std::optional<std::string> unhealthy() const;
+
+  RunOptions options_;
+  int wake_ = -1;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  TimeNs started_ = 0;
+  mutable std::mutex jobs_mutex_;
+  std::vector<SwitchJob> jobs_;
+  monitoring::Metrics metrics_;
+  std::mutex export_mutex_;
+  MetricsExport export_;
+  std::unique_ptr<monitoring::HttpPort> http_;  ///< last: its threads ask the others
+};
+
+/// On each lcore as many jobs, or lanes of one, as it has room for.
+Status SwitchProcess::Impl::fit(const std::vector<SwitchJob>& jobs) const {
+  for (uint32_t lane = 0; lane < options_.lcores; ++lane) {
+    const size_t here = jobs_of_lane(jobs, lane, options_.lcores).size();
+    if (here <= options_.limits.jobs_max) continue;
+    return fail(ErrorCode::kLimitExceeded, fmt::format("{} jobs (or lanes of one) on lcore {}, and --jobs-max is {}",
+                                                       here, lane, options_.limits.jobs_max));
+  }
+  return {};
+}
+
+Status SwitchProcess::Impl::open() {
+  Result<std::vector<SwitchJob>> jobs = read_jobs_file(options_.jobs_file);
+  if (!jobs) return std::unexpected(jobs.error());
+  jobs_ = std::move(*jobs);
+  if (const Status fits = fit(jobs_); !fits)
+    return fail(fits.error().code, fmt::format("{}: {}", options_.jobs_file, fits.error().message));
+  Result<uint64_t> seed = random_seed();
+  if (!seed) return std::unexpected(seed.error());
+  wake_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (wake_ < 0)
+    return fail(ErrorCode::kIo,
+                fmt::format("no file descriptor is left for this process: {}", monitoring::kRaiseOpenFiles));
+  Result<Ports> opened = open_ports(options_);
+  if (!opened) return std::unexpected(opened.error());
+  address_ = std::move(opened->address);
+  started_ = monotonic_now_ns();
+  for (uint32_t number = 0; number < options_.lcores; ++number) {
+    auto lane = std::make_unique<Lane>(std::move(opened->ports[number]), options_.limits, *seed + number);
+    if (const Status added = lane->add_jobs(jobs_of_lane(jobs_, number, options_.lcores), started_); !added)
+      return fail(added.error().code, fmt::format("{}: {}", options_.jobs_file, added.error().message));
+    lanes_.push_back(std::move(lane));
+  }
+  if (const Status shown = options_.http.empty() ? Status{} : open_http(); !shown) return shown;
+  return judge_descriptors();
+}
+
+/// HTTP's connections are all that opens files later, but for a list of jobs and its keys.
+Status SwitchProcess::Impl::judge_descriptors() const {
+  constexpr uint64_t kLater = monitoring::HttpPort::kConnectionsMax + 8;
+  const uint64_t limit = monitoring::open_file_limit();
+  const uint64_t used = monitoring::open_file_count().value_or(0);
+  if (used + kLater <= limit) return {};
+  return fail(ErrorCode::kIo,
+              fmt::format("this process may open {} files, {} are open, and it keeps {} for HTTP and lists of "
+                          "jobs; {}",
+                          limit, used, kLater, monitoring::kRaiseOpenFiles));
+}
+
+Status SwitchProcess::Impl::open_http() {
+  monitoring::HttpHandlers handlers;
+  handlers.title = fmt::format("Millrace switch {}", address_);
+  handlers.metrics_text = [this] {
+    const std::lock_guard lock(export_mutex_);
+    export_.update(status());
+    return metrics_.prometheus_text();
+  };
+  handlers.unhealthy = [this] { return unhealthy(); };
+  handlers.status_json = [this] { return status_json(status()); };
+  auto http = monitoring::HttpPort::start(options_.http, "--http", std::move(handlers));
+  if (!http) return std::unexpected(http.error());
+  http_ = std::move(*http);
+  http_address_ = fmt::format("{}:{}", options_.http.substr(0, options_.http.rfind(':')), http_->port());
+  return {};
+}
+
+SwitchStatus SwitchProcess::Impl::status() const {
+  SwitchStatus status;
+  status.pmd = options_.pmd;
+  status.dpdk = dpdk_version();
+  status.slots_max = options_.limits.slots_max * options_.lcores;
+  const TimeNs now = monotonic_now_ns();
+  status.now = now;
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    const LaneReport report = lanes_[lane]->report();
+    status.lanes.push_back({address_, report, now - (report.at == 0 ? started_ : report.at)});
+  }
+  const std::lock_guard lock(jobs_mutex_);
+  for (const SwitchJob& job : jobs_) {
+    status.jobs.push_back({job.name, job.job, job.lanes, job.role == Role::kReduce ? "reduce" : "combine", job.workers,
+                           job.window_indices, job.slots, job.reselect_k});
+    status.jobs.back().racks = job.racks;
+    if (job.role != Role::kCombine) continue;
+    status.jobs.back().rack = SwitchStatus::JobStatus::Rack{job.rack_number, job.rack, endpoint_text(job.shard)};
+  }
+  add_job_reports(status);
+  return status;
+}
+
+std::optional<std::string> SwitchProcess::Impl::unhealthy() const {
+  if (stop_.load()) return "shutting down";
+  const SwitchStatus now = status();
+  for (size_t lane = 0; lane < now.lanes.size(); ++lane) {
+    if (now.lanes[lane].age_ns > kStandstill)
+      return fmt::format("the loop of lcore {} has stood still for {} ms", lane, now.lanes[lane].age_ns / kNsPerMs);
+  }
+  return std::nullopt;
+}
+
+void SwitchProcess::Impl::reload() {
+  Result<std::vector<SwitchJob>> jobs = read_jobs_file(options_.jobs_file);
+  if (const Status fits = jobs ? fit(*jobs) : Status(); !fits) jobs = std::unexpected(fits.error());
+  if (!jobs) {
+    monitoring::say(fmt::format("millrace-switch: {}; the jobs stay as they are", jobs.error().message));
+    return;
+  }
+  const std::lock_guard lock(jobs_mutex_);
+  for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
+    JobChanges changes = job_changes(jobs_, *jobs, lane, options_.lcores);
+    lanes_[lane]->change_jobs(std::move(changes.removed), std::move(changes.added));
+  }
+  jobs_ = std::move(*jobs);
+  if (!options_.quiet) monitoring::say(fmt::format("millrace-switch: {} jobs now", jobs_.size()));
+}
+
+void SwitchProcess::Impl::run() {
+  std::vector<std::jthread> threads;
+  for (const std::unique_ptr<Lane>& lane : lanes_) threads.emplace_back([&lane] { lane->run(); });
+  while (!stop_.load()) {
+    pollfd waker{wake_, POLLIN, 0};
+    if (::poll(&waker, 1, kLookEveryMs) > 0) {
+      uint64_t times = 0;
+      [[maybe_unused]] const ssize_t taken = ::read(wake_, &times, sizeof times);
+    }
+    if (reload_.exchange(false)) reload();
+    for (const std::unique_ptr<Lane>& lane : lanes_) {
+      for (const std::string& refusal : lane->take_refusals()) monitoring::say("millrace-switch: " + refusal);
+    }
+  }
+  for (const std::unique_ptr<Lane>& lane : lanes_) lane->request_stop();
+}
+
+SwitchProcess::SwitchProcess(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+SwitchProcess::~SwitchProcess() = default;
+
+Result<std::unique_ptr<SwitchProcess>> SwitchProcess::start(const RunOptions& options) {
+  auto impl = std::make_unique<Impl>(options);
+  if (const Status opened = impl->open(); !opened) return std::unexpected(opened.error());
+  return std::unique_ptr<SwitchProcess>(new SwitchProcess(std::move(impl)));
+}
+
+std::vector<std::string> SwitchProcess::addresses() const { return {impl_->address_}; }
+std::string SwitchProcess::http_address() const { return impl_->http_address_; }
+void SwitchProcess::run() { impl_->run(); }
+
+void SwitchProcess::request_stop() noexcept {
+  impl_->stop_.store(true);
+  impl_->wake();
+}
+
+void SwitchProcess::request_reload() noexcept {
+  impl_->reload_.store(true);
+  impl_->wake();
+}
+
+}  // namespace millrace::switch_agg
