@@ -4,7 +4,7 @@
 #include "kernels/base/check.h"
 #include "kernels/stream/stream.h"
 #include "tests/support/libsvm_text.h"
-#include "worker/cli/libsvm.h"
+#include "worker/training/data/libsvm.h"
 
 // What the parser accepts is well formed, whatever the text.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {

@@ -5,7 +5,7 @@
 #include "kernels/base/buffer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
-#include "worker/cli/model_file.h"
+#include "worker/training/model/model_file.h"
 
 namespace {
 

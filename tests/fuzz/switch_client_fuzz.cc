@@ -16,8 +16,8 @@
 #include "tests/fuzz/drawn_window.h"
 #include "tests/fuzz/made_up_aggregator.h"
 #include "tests/switch_agg/made_up_worker.h"
-#include "worker/switch/handover.h"
 #include "worker/switch/switch_client.h"
+#include "worker/switch/switch_handover.h"
 
 namespace millrace::testing {
 namespace {

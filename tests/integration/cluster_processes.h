@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "worker/cli/process/child_process.h"
+#include "worker/launch/child_process.h"
 
 namespace millrace::testing {
 

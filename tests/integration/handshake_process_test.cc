@@ -14,7 +14,7 @@
 #include "protocol/transport/transport.h"
 #include "tests/protocol/temporary_directory.h"
 #include "tests/support/tree_paths.h"
-#include "worker/cli/process/child_process.h"
+#include "worker/launch/child_process.h"
 
 /// Hellos at a real millrace-server: whoever cannot be admitted is told why, never left waiting.
 namespace millrace::protocol {

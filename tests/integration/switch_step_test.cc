@@ -11,7 +11,7 @@
 #include "protocol/datagram/header.h"
 #include "switch_agg/aggregator/aggregator.h"
 #include "tests/support/switch_stepper.h"
-#include "worker/switch/udp_port.h"
+#include "worker/session/switch_socket.h"
 
 namespace millrace::worker {
 namespace {

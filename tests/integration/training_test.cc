@@ -9,8 +9,8 @@
 #include "millrace/millrace.h"
 #include "tests/integration/cluster_processes.h"
 #include "tests/support/tree_paths.h"
-#include "worker/cli/libsvm.h"
-#include "worker/cli/linear_model.h"
+#include "worker/training/data/libsvm.h"
+#include "worker/training/model/linear_model.h"
 
 namespace millrace::testing {
 namespace {

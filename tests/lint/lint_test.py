@@ -182,7 +182,7 @@ class LocalNames(unittest.TestCase):
 
 
 class Documents(unittest.TestCase):
-    PATHS = ("README.md", "server/README.md", "server/part/part_round.cc", "server/part/part_round.h", "worker/core/clip.h", "plot.svg")
+    PATHS = ("README.md", "server/README.md", "server/part/part_round.cc", "server/part/part_round.h", "worker/core/residual/local_clip.h", "plot.svg")
     EXAMPLE = "#include <x>\n// README: begin\nint f();\n// README: end\nint main() {}\n"
 
     def faults(self, text, path="README.md", ratchet=None, sources=None, others=None):

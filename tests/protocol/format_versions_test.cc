@@ -108,16 +108,16 @@ TEST(FormatVersions, NoConstantIsWithoutOne) {
       "protocol/messages/messages.h kProtocolVersionMin",
       "protocol/table/sqlite_table.cc kSchemaVersion",
       "server/store/save_format.cc kMagic",
-      "worker/cli/model_file.cc kMagic",
-      "worker/cli/model_file.cc kVersion",
-      "worker/cli/model_file.cc kVersionMin",
-      "worker/core/saved_state.cc kMagic",
-      "worker/core/saved_state.cc kVersion",
-      "worker/peer/message.cc kMagic",
-      "worker/peer/message.cc kVersion",
+      "worker/training/model/model_file.cc kMagic",
+      "worker/training/model/model_file.cc kVersion",
+      "worker/training/model/model_file.cc kVersionMin",
+      "worker/core/rejoin/saved_state.cc kMagic",
+      "worker/core/rejoin/saved_state.cc kVersion",
+      "worker/peer/channel/message.cc kMagic",
+      "worker/peer/channel/message.cc kVersion",
       // Formats of others, which are only read: ZIP and numpy's arrays.
-      "worker/cli/bench/trace.cc kMagic",
-      "worker/cli/bench/trace.cc kMemberMagic",
+      "worker/bench/kernels/trace.cc kMagic",
+      "worker/bench/kernels/trace.cc kMemberMagic",
   };
   std::set<std::string> found;
   const std::regex constant("\\bconstexpr\\b[^;={]*\\b(k\\w*(?:Version|Magic)\\w*)\\s*[={]");

@@ -18,7 +18,7 @@
 #include "server/process/aggregator_thread.h"
 #include "tests/server/server_program.h"
 #include "tests/support/switch_stepper.h"
-#include "worker/switch/udp_port.h"
+#include "worker/session/switch_socket.h"
 
 /// A real millrace-server in a switch's place: membership by messages, sums by datagrams.
 namespace millrace::server {

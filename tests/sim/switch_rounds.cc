@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "worker/switch/round_trip.h"
+#include "worker/switch/congestion_control.h"
 
 namespace millrace::testing {
 namespace {

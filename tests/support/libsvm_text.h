@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "worker/cli/libsvm.h"
+#include "worker/training/data/libsvm.h"
 
 namespace millrace::testing {
 

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "worker/peer/shared_bodies.h"
+#include "worker/peer/transport/shared_bodies.h"
 
 namespace millrace::peer {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "worker/session/switch_socket.h"
 #include "worker/switch/switch_client.h"
-#include "worker/switch/udp_port.h"
 
 namespace millrace::worker::testing {
 

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "worker/peer/communicator.h"
+#include "worker/peer/transport/communicator.h"
 
 namespace millrace::peer {
 

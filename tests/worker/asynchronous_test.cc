@@ -1,6 +1,6 @@
 #include "protocol/base/limits.h"
 #include "tests/worker/returning_core.h"
-#include "worker/core/fate.h"
+#include "worker/core/rejoin/contribution_outcome.h"
 
 /// Mode asynchronous, seen from a worker: what it sent is settled by the update that names it, whatever its step.
 namespace millrace::worker {

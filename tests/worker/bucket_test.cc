@@ -1,4 +1,4 @@
-#include "worker/core/bucket.h"
+#include "worker/core/residual/bucket.h"
 
 #include <gtest/gtest.h>
 

@@ -9,9 +9,9 @@
 
 #include "kernels/stream/stream.h"
 #include "tests/worker/temporary_folder.h"
-#include "worker/cli/data_debian.h"
-#include "worker/cli/data_synthetic.h"
-#include "worker/cli/libsvm.h"
+#include "worker/training/data/data_debian.h"
+#include "worker/training/data/data_synthetic.h"
+#include "worker/training/data/libsvm.h"
 
 namespace millrace::cli {
 namespace {

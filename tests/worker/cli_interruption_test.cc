@@ -5,8 +5,8 @@
 #include <csignal>
 #include <initializer_list>
 
-#include "worker/cli/interruption.h"
-#include "worker/cli/process/child_process.h"
+#include "worker/launch/child_process.h"
+#include "worker/program/interruption.h"
 
 namespace millrace::cli {
 namespace {

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "worker/cli/job_failure.h"
+#include "worker/training/job_failure.h"
 
 namespace millrace::cli {
 namespace {

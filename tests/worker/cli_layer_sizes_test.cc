@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tests/worker/temporary_folder.h"
-#include "worker/cli/layer_sizes.h"
+#include "worker/program/layer_sizes.h"
 
 namespace millrace::cli {
 namespace {

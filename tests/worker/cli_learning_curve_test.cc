@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/libsvm_text.h"
-#include "worker/cli/learning_curve.h"
-#include "worker/cli/libsvm.h"
+#include "worker/training/data/libsvm.h"
+#include "worker/training/model/learning_curve.h"
 
 namespace millrace::cli {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tests/support/libsvm_text.h"
-#include "worker/cli/libsvm.h"
+#include "worker/training/data/libsvm.h"
 
 /// Each field of a row of LIBSVM text is read whole or refused, with advice that helps.
 namespace millrace::cli {

@@ -1,4 +1,4 @@
-#include "worker/cli/libsvm.h"
+#include "worker/training/data/libsvm.h"
 
 #include <bzlib.h>
 #include <fcntl.h>
@@ -22,7 +22,7 @@
 #include "kernels/stream/stream.h"
 #include "tests/support/libsvm_text.h"
 #include "tests/worker/temporary_folder.h"
-#include "worker/cli/libsvm_writer.h"
+#include "worker/training/data/libsvm_writer.h"
 
 namespace millrace::cli {
 namespace {

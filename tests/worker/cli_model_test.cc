@@ -17,10 +17,10 @@
 #include "kernels/base/random.h"
 #include "tests/support/format_versions.h"
 #include "tests/worker/temporary_folder.h"
-#include "worker/cli/descent.h"
-#include "worker/cli/linear_model.h"
-#include "worker/cli/memory_room.h"
-#include "worker/cli/model_file.h"
+#include "worker/program/memory_room.h"
+#include "worker/training/model/descent.h"
+#include "worker/training/model/linear_model.h"
+#include "worker/training/model/model_file.h"
 
 namespace millrace::cli {
 namespace {
@@ -285,7 +285,8 @@ TEST(ModelFile, ItsBytesAreThoseOfItsVersion) {
     bytes = encode_model(model);
     now.add(bytes);
   }
-  millrace::testing::expect_format_version("model_file", bytes[8], now, "kVersion in worker/cli/model_file.cc");
+  millrace::testing::expect_format_version("model_file", bytes[8], now,
+                                           "kVersion in worker/training/model/model_file.cc");
 }
 
 TEST(ModelFile, EveryTruncationAndEveryFlippedByteIsRefused) {

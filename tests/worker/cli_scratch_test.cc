@@ -12,7 +12,7 @@
 #include <fstream>
 #include <string>
 
-#include "worker/cli/scratch_folder.h"
+#include "worker/program/scratch_folder.h"
 
 /// Folders of temporary files: they go with their process, however it ends.
 namespace millrace::cli {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "kernels/base/plain_text.h"
-#include "worker/cli/json_text.h"
-#include "worker/cli/table.h"
+#include "worker/program/json_text.h"
+#include "worker/program/table.h"
 
 /// Names of any script, and bytes that are no text, in what the programs print.
 namespace millrace::cli {

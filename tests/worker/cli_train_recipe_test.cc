@@ -1,4 +1,4 @@
-#include "worker/cli/train_recipe.h"
+#include "worker/training/train_recipe.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

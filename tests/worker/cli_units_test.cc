@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "worker/cli/units.h"
+#include "worker/program/units.h"
 
 namespace millrace::cli {
 namespace {

@@ -9,7 +9,7 @@
 #include "millrace/millrace.h"
 #include "tests/worker/fake_cluster.h"
 #include "tests/worker/temporary_folder.h"
-#include "worker/core/options.h"
+#include "worker/config/job_options.h"
 
 /// Momentum and clipping behind the public session, with its threads.
 namespace millrace::testing {

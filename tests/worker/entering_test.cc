@@ -9,7 +9,7 @@
 #include "tests/worker/momentum_oracle.h"
 #include "tests/worker/scripted_core.h"
 #include "tests/worker/toy_cluster.h"
-#include "worker/core/clip.h"
+#include "worker/core/residual/local_clip.h"
 
 /// Momentum and clipping in a worker's core: what enters, what updates mask, what is saved.
 namespace millrace::worker {

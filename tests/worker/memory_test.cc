@@ -9,7 +9,7 @@
 
 #include "protocol/job/layout.h"
 #include "tests/support/replaced_new.h"
-#include "worker/core/bucket.h"
+#include "worker/core/residual/bucket.h"
 
 /// Memory that ends while a gradient is taken: nothing of it was taken, and the same push can be tried again.
 namespace millrace::worker {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "kernels/base/random.h"
-#include "worker/core/merge.h"
+#include "worker/core/residual/merge_pieces.h"
 
 namespace millrace::worker {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "kernels/codec/codec.h"
-#include "worker/core/options.h"
+#include "worker/config/job_options.h"
 
 namespace millrace::worker {
 namespace {

@@ -9,7 +9,7 @@
 #include "kernels/base/random.h"
 #include "kernels/reduce/reduce.h"
 #include "tests/worker/toy_cluster.h"
-#include "worker/core/bucket.h"
+#include "worker/core/residual/bucket.h"
 
 /// What momentum correction is for: logistic regression on generated rows of a
 /// few frequent and many rare features (as w8a's), 4 workers, every way at the

@@ -1,4 +1,4 @@
-#include "worker/core/momentum.h"
+#include "worker/core/residual/momentum.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 #include "kernels/base/random.h"
 #include "tests/worker/momentum_oracle.h"
 #include "tests/worker/scripted_core.h"
-#include "worker/core/bucket.h"
+#include "worker/core/residual/bucket.h"
 
 /// Momentum and masking against [RedSync19, algorithm 4]. Gradients lie on a binary grid, the factor is 1/2 and runs
 /// are short, so that every sum is exact and equality is asked for.

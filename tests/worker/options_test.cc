@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "worker/core/options.h"
+#include "worker/config/job_options.h"
 
 namespace millrace::worker {
 namespace {

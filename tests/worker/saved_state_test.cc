@@ -5,7 +5,7 @@
 #include "kernels/base/hash.h"
 #include "tests/protocol/example_messages.h"
 #include "tests/support/format_versions.h"
-#include "worker/core/saved_state.h"
+#include "worker/core/rejoin/saved_state.h"
 
 namespace millrace::worker {
 namespace {
@@ -88,7 +88,7 @@ TEST(SavedState, ItsBytesAreThoseOfItsVersion) {
   const ByteBuffer bytes = encode_saved_state(state);
   millrace::testing::expect_format_version("saved_state", bytes[7] - uint64_t{'0'},
                                            millrace::testing::Fingerprint().add(bytes),
-                                           "kVersion in worker/core/saved_state.cc");
+                                           "kVersion in worker/core/rejoin/saved_state.cc");
 }
 
 TEST(SavedState, EveryTruncationIsRefused) {

@@ -3,8 +3,8 @@
 
 #include "protocol/container/codec_speeds.h"
 #include "tests/worker/fake_cluster.h"
-#include "worker/core/options.h"
-#include "worker/session/shell.h"
+#include "worker/config/job_options.h"
+#include "worker/session/session_shell.h"
 
 /// A job with codec auto: who measures, and when.
 namespace millrace::worker {

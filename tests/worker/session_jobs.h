@@ -11,7 +11,7 @@
 
 #include "millrace/millrace.h"
 #include "protocol/job/job_spec.h"
-#include "worker/core/options.h"
+#include "worker/config/job_options.h"
 
 /// Jobs of the tests of the public session, and what they ask of one.
 namespace millrace::testing {

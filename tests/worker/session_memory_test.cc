@@ -14,7 +14,7 @@
 #include "tests/worker/fake_cluster.h"
 #include "tests/worker/session_jobs.h"
 #include "worker/core/store_client.h"
-#include "worker/session/shell.h"
+#include "worker/session/session_shell.h"
 
 /// Calls of a session whose caller's thread runs out of memory, at every allocation in turn: they do all or nothing.
 namespace millrace::worker {

@@ -12,7 +12,7 @@
 #include "protocol/container/container.h"
 #include "tests/worker/fake_cluster.h"
 #include "tests/worker/session_jobs.h"
-#include "worker/core/saved_state.h"
+#include "worker/core/rejoin/saved_state.h"
 #include "worker/session/state_file.h"
 
 /// Sessions whose weights were given to connect(): they give them to others, take others' over, save and load them.

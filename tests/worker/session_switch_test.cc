@@ -16,7 +16,7 @@
 #include "switch_agg/packet_io/udp_port.h"
 #include "tests/worker/fake_cluster.h"
 #include "tests/worker/temporary_folder.h"
-#include "worker/core/options.h"
+#include "worker/config/job_options.h"
 
 /// The public session on path switch: real sockets on the loopback, real aggregators, toy shards.
 namespace millrace::testing {

@@ -12,7 +12,7 @@
 #include "monitoring/http_client.h"
 #include "tests/worker/fake_cluster.h"
 #include "tests/worker/session_jobs.h"
-#include "worker/core/saved_state.h"
+#include "worker/core/rejoin/saved_state.h"
 #include "worker/session/state_file.h"
 
 /// The public session against toy shards over loopback sockets.

@@ -8,7 +8,7 @@
 
 #include "server/status/status_json.h"
 #include "tests/server/scripted_cluster.h"
-#include "worker/cli/status/report.h"
+#include "worker/cluster_status/report.h"
 
 namespace millrace::cli {
 

@@ -9,7 +9,7 @@
 
 #include "kernels/base/random.h"
 #include "tests/worker/scripted_core.h"
-#include "worker/core/bucket.h"
+#include "worker/core/residual/bucket.h"
 
 /// Unbiased jobs: nothing is kept back, E[sent] = gradient, what misses its step is discarded and counted.
 namespace millrace::worker {

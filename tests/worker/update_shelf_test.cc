@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "tests/worker/toy_cluster.h"
-#include "worker/session/update_shelf.h"
+#include "worker/session/update_assembler.h"
 
 namespace millrace::worker {
 namespace {

@@ -8,11 +8,11 @@
 
 #include "kernels/stream/stream.h"
 #include "worker/cli/commands.h"
-#include "worker/cli/data_debian.h"
-#include "worker/cli/data_synthetic.h"
-#include "worker/cli/flag_range.h"
-#include "worker/cli/json_text.h"
-#include "worker/cli/progress.h"
+#include "worker/program/flag_range.h"
+#include "worker/program/json_text.h"
+#include "worker/program/progress.h"
+#include "worker/training/data/data_debian.h"
+#include "worker/training/data/data_synthetic.h"
 
 namespace millrace::cli {
 namespace {

@@ -6,12 +6,12 @@
 #include <string>
 
 #include "worker/cli/commands.h"
-#include "worker/cli/flag_range.h"
-#include "worker/cli/json_text.h"
-#include "worker/cli/libsvm.h"
-#include "worker/cli/linear_model.h"
-#include "worker/cli/model_file.h"
-#include "worker/cli/progress.h"
+#include "worker/program/flag_range.h"
+#include "worker/program/json_text.h"
+#include "worker/program/progress.h"
+#include "worker/training/data/libsvm.h"
+#include "worker/training/model/linear_model.h"
+#include "worker/training/model/model_file.h"
 
 namespace millrace::cli {
 namespace {

@@ -19,11 +19,11 @@
 #include "monitoring/http_address.h"
 #include "monitoring/standard_streams.h"
 #include "worker/cli/commands.h"
-#include "worker/cli/flag_range.h"
-#include "worker/cli/interruption.h"
-#include "worker/cli/json_text.h"
-#include "worker/cli/process/shard_process.h"
-#include "worker/cli/scratch_folder.h"
+#include "worker/launch/shard_process.h"
+#include "worker/program/flag_range.h"
+#include "worker/program/interruption.h"
+#include "worker/program/json_text.h"
+#include "worker/program/scratch_folder.h"
 
 namespace millrace::cli {
 namespace {

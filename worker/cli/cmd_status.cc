@@ -11,11 +11,11 @@
 
 #include "monitoring/standard_streams.h"
 #include "worker/cli/commands.h"
-#include "worker/cli/flag_range.h"
-#include "worker/cli/interruption.h"
-#include "worker/cli/json_text.h"
-#include "worker/cli/status/report.h"
-#include "worker/cli/trainer.h"
+#include "worker/cluster_status/report.h"
+#include "worker/program/flag_range.h"
+#include "worker/program/interruption.h"
+#include "worker/program/json_text.h"
+#include "worker/training/trainer.h"
 
 namespace millrace::cli {
 namespace {

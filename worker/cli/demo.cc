@@ -12,10 +12,10 @@
 #include <span>
 #include <utility>
 
-#include "worker/cli/data_debian.h"
-#include "worker/cli/interruption.h"
-#include "worker/cli/process/hosts.h"
-#include "worker/cli/process/training_cluster.h"
+#include "worker/launch/namespace_hosts.h"
+#include "worker/launch/training_cluster.h"
+#include "worker/program/interruption.h"
+#include "worker/training/data/data_debian.h"
 
 namespace millrace::cli {
 namespace {

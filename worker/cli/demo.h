@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/cli/outcome.h"
+#include "worker/program/outcome.h"
 
 namespace millrace::cli {
 

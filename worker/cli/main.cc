@@ -4,8 +4,8 @@
 
 #include "kernels/base/version.h"
 #include "worker/cli/commands.h"
-#include "worker/cli/outcome.h"
-#include "worker/cli/program.h"
+#include "worker/program/outcome.h"
+#include "worker/program/program.h"
 
 int main(int argc, char** argv) {
   namespace cli = millrace::cli;
@@ -15,9 +15,9 @@ int main(int argc, char** argv) {
   cli::shape_help(root);
   root.set_version_flag("--version", "millrace " + std::string(millrace::project_version()));
   root.footer("Each command has its own help: millrace train --help\n\n" + cli::exit_code_table());
-  const std::vector<cli::Command> commands = {cli::add_train_command(root),  cli::add_eval_command(root),
-                                              cli::add_data_command(root),   cli::add_bench_command(root),
-                                              cli::add_status_command(root), cli::add_serve_command(root),
-                                              cli::add_demo_command(root),   cli::add_advise_command(root)};
+  const std::vector<cli::Command> commands = {cli::add_train_command(root), cli::add_eval_command(root),
+                                              cli::add_data_command(root),  cli::add_status_command(root),
+                                              cli::add_serve_command(root), cli::add_demo_command(root),
+                                              cli::add_advise_command(root)};
   return cli::parse_and_run(root, commands, argc, argv);
 }

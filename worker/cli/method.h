@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "worker/cli/outcome.h"
-#include "worker/cli/trainer.h"
+#include "worker/program/outcome.h"
+#include "worker/training/trainer.h"
 
 namespace millrace::cli {
 

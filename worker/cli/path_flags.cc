@@ -1,6 +1,6 @@
 #include "worker/cli/path_flags.h"
 
-#include "worker/cli/flag_range.h"
+#include "worker/program/flag_range.h"
 
 namespace millrace::cli {
 

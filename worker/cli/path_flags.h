@@ -2,7 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "worker/cli/path_options.h"
+#include "worker/training/path_options.h"
 
 namespace millrace::cli {
 

@@ -7,9 +7,9 @@
 #include "kernels/methods/methods.h"
 #include "kernels/select/select.h"
 #include "kernels/stream/stream.h"
-#include "worker/cli/flag_range.h"
-#include "worker/cli/model_flags.h"
 #include "worker/cli/path_flags.h"
+#include "worker/program/flag_range.h"
+#include "worker/training/model/model_flags.h"
 
 namespace millrace::cli {
 namespace {

@@ -11,7 +11,7 @@
 #include "monitoring/standard_streams.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/method.h"
-#include "worker/cli/trainer.h"
+#include "worker/training/trainer.h"
 
 namespace millrace::cli {
 

@@ -6,7 +6,7 @@
 #include "kernels/base/check.h"
 #include "kernels/reduce/reduce.h"
 #include "protocol/container/history_payload.h"
-#include "worker/core/core_impl.h"
+#include "worker/core/session_core_impl.h"
 
 namespace millrace::worker {
 namespace {

@@ -16,9 +16,9 @@
 #include "protocol/job/layout.h"
 #include "protocol/messages/messages.h"
 #include "worker/core/actions.h"
-#include "worker/core/bucket.h"
-#include "worker/core/saved_state.h"
-#include "worker/core/switch_path.h"
+#include "worker/core/rejoin/saved_state.h"
+#include "worker/core/residual/bucket.h"
+#include "worker/switch/switch_path.h"
 
 namespace millrace::worker {
 

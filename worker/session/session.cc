@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "kernels/base/result.h"
-#include "worker/core/options.h"
+#include "worker/config/job_options.h"
 #include "worker/export/worker_port.h"
-#include "worker/session/beginning.h"
-#include "worker/session/shell.h"
+#include "worker/session/initial_state.h"
+#include "worker/session/session_shell.h"
 
 /// The public interface: Results become exceptions here, and nowhere else.
 namespace millrace {

@@ -8,8 +8,8 @@
 
 #include "protocol/datagram/sent_log.h"
 #include "protocol/datagram/switch_link.h"
-#include "worker/switch/grid.h"
-#include "worker/switch/round_trip.h"
+#include "worker/switch/congestion_control.h"
+#include "worker/switch/integer_limit.h"
 #include "worker/switch/switch_client.h"
 #include "worker/switch/turn.h"
 
@@ -19,9 +19,9 @@ using protocol::SwitchLink;
 
 /// One lane of a client: a job of the protocol of its own, with its sessions, slots and removals. Steps are the client's
 /// (client_state.h). Windows and slots are numbered here as in packets: window w is the client's window w x lanes + lane, and so
-/// with slots. One concern a file: client_turns.cc (turns, what is sent), client_results.cc (what comes of a turn),
-/// client_epochs.cc (challenge, hello, welcome), client_returns.cc (removals), client_rack.cc (the session with the rack),
-/// client_timers.cc (time-outs, silence, congestion).
+/// with slots. One concern a file: client_lane_turns.cc (turns, what is sent), client_lane_results.cc (what comes of a turn),
+/// client_lane_epochs.cc (challenge, hello, welcome), client_lane_returns.cc (removals), client_lane_rack.cc (the session with the rack),
+/// client_lane_timers.cc (time-outs, silence, congestion).
 struct SwitchClient::Lane {
   Lane(State& steps_given, uint32_t lane);
 
@@ -70,7 +70,7 @@ struct SwitchClient::Lane {
     std::array<Applied, 2> applied;  ///< in turns - 1 and - 2: what would be revoked
   };
 
-  // client_turns.cc
+  // client_lane_turns.cc
   SettledWindow settled_window(uint16_t number, uint32_t window, size_t first, size_t last) const;
   void open_step(TimeNs now, protocol::PacketSink& sink);
   bool step_is_over() const;
@@ -88,7 +88,7 @@ struct SwitchClient::Lane {
   void hasten_results(TimeNs now);
   uint32_t waiting() const;
 
-  // client_results.cc
+  // client_lane_results.cc
   void on_result(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
   bool fits_turn(const protocol::DatagramHeader& header);
   bool keeps_the_rules(const Slot& slot, uint16_t number, const protocol::DatagramHeader& header) const;
@@ -97,7 +97,7 @@ struct SwitchClient::Lane {
   void keep_applied(Slot& slot, std::span<const uint16_t> where);
   void advance(uint16_t number, uint32_t next, TimeNs now, protocol::PacketSink& sink);
 
-  // client_epochs.cc
+  // client_lane_epochs.cc
   void enter_epoch(TimeNs now, protocol::PacketSink& sink);
   void receive(const protocol::Datagram& datagram, const protocol::ReceivedPacket& packet, TimeNs now,
                protocol::PacketSink& sink);
@@ -113,7 +113,7 @@ struct SwitchClient::Lane {
   void note_standing_off(protocol::NoticeCode code, TimeNs now);
   void heard(TimeNs now);
 
-  // client_returns.cc
+  // client_lane_returns.cc
   SwitchHandover::Lane handover() const;
   void take_over(const SwitchHandover::Lane& handover);
   void note_removal(const protocol::WelcomeTerms& welcome);
@@ -125,7 +125,7 @@ struct SwitchClient::Lane {
   void return_pieces(uint16_t number);
   void return_window(uint16_t number, uint32_t window, size_t first, size_t last);
 
-  // client_rack.cc
+  // client_lane_rack.cc
   enum class RackPhase : uint8_t {
     kNone,  ///< no rack in this epoch, or one of another shape
     kAsking,
@@ -145,7 +145,7 @@ struct SwitchClient::Lane {
   void tick_rack(TimeNs now, protocol::PacketSink& sink);
   TimeNs rack_deadline() const;
 
-  // client_timers.cc
+  // client_lane_timers.cc
   void tick(TimeNs now, protocol::PacketSink& sink);
   TimeNs next_deadline() const;
   TimeNs turn_deadline() const;

@@ -8,7 +8,7 @@
 #include "kernels/base/check.h"
 #include "kernels/stream/stream.h"
 #include "kernels/stream/stream_scan.h"
-#include "worker/switch/applied.h"
+#include "worker/switch/applied_entries.h"
 #include "worker/switch/client_state.h"
 
 namespace millrace::worker {

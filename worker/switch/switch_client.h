@@ -16,9 +16,9 @@
 #include "protocol/datagram/key.h"
 #include "protocol/datagram/packet_sink.h"
 #include "protocol/datagram/window/window_code.h"
-#include "worker/switch/grid.h"
-#include "worker/switch/handover.h"
-#include "worker/switch/round_trip.h"
+#include "worker/switch/congestion_control.h"
+#include "worker/switch/integer_limit.h"
+#include "worker/switch/switch_handover.h"
 
 /// The worker's side of the switch protocol, for one tensor (or part) of one job: a pure state machine. Normative: S1,
 /// S2, S5, S6; what they leave open is settled in worker/switch/DESIGN.md.

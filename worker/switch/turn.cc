@@ -6,7 +6,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/grid/grid_kernels.h"
-#include "worker/switch/grid.h"
+#include "worker/switch/integer_limit.h"
 
 namespace millrace::worker {
 

@@ -48,10 +48,9 @@ class BarePrograms(unittest.TestCase):
         self.assertIn("every MAC verified", said.stdout)
 
     def test_PeersSayThatMpiIsMissing(self):
-        for command in ("bench", "train"):
-            said = run(BARE / "millrace-peer", command, "--ranks", "4")
-            self.assertEqual(said.returncode, 2, said.stderr)
-            self.assertIn("no MPI", said.stderr)
+        said = run(BARE / "millrace-peer", "train", "--ranks", "4")
+        self.assertEqual(said.returncode, 2, said.stderr)
+        self.assertIn("no MPI", said.stderr)
 
 
 class Options(unittest.TestCase):
@@ -62,7 +61,7 @@ class Options(unittest.TestCase):
             for part in PARTS:
                 self.assertIn(f"MILLRACE_{part} is OFF", said.stdout)
             rules = (Path(folder) / "build.ninja").read_text(encoding="utf-8")
-        for source in ("dpdk_absent.cc", "session_mac_openssl.cc", "cmd_bench_without_mpi.cc", "cmd_train_without_mpi.cc"):
+        for source in ("dpdk_absent.cc", "session_mac_openssl.cc", "cmd_peers_without_mpi.cc", "cmd_train_without_mpi.cc"):
             self.assertIn(source, rules)
         for name in ("rte_", "IPSec_MB", "libmpi", "dpdk_port.cc", "mpi_communicator.cc"):
             self.assertNotIn(name, rules)

@@ -31,7 +31,7 @@
 #include <vector>
 
 #include "millrace/millrace.h"
-#include "worker/core/saved_state.h"
+#include "worker/core/rejoin/saved_state.h"
 #include "worker/session/state_file.h"
 
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/cli/bench/codec.h"
+#include "worker/bench/kernels/codec_bench.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@
 #include "kernels/codec/codec.h"
 #include "kernels/methods/methods.h"
 #include "tests/worker/bench/savez.h"
-#include "worker/cli/bench/trace.h"
+#include "worker/bench/kernels/trace.h"
 
 namespace millrace::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/cli/bench/codec_hostile.h"
+#include "worker/bench/kernels/codec_hostile.h"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 #include "kernels/codec/codec_list.h"
 #include "tests/support/index_sets.h"
 #include "tests/support/replaced_new.h"
-#include "worker/cli/bench/hostile_codes.h"
-#include "worker/cli/bench/peak_memory.h"
+#include "worker/bench/kernels/hostile_codes.h"
+#include "worker/bench/kernels/peak_memory.h"
 
 namespace millrace::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/cli/bench/converge.h"
+#include "worker/bench/converge/converge.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

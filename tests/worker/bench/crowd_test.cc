@@ -1,4 +1,4 @@
-#include "worker/cli/bench/crowd.h"
+#include "worker/bench/rounds/crowd.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "worker/cli/bench/recover_marks.h"
+#include "worker/bench/recover/recover_marks.h"
 
 #include <gtest/gtest.h>
 

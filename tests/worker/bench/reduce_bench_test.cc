@@ -1,4 +1,4 @@
-#include "worker/cli/bench/reduce.h"
+#include "worker/bench/kernels/reduce_bench.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "worker/cli/bench/select.h"
+#include "worker/bench/kernels/select_bench.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

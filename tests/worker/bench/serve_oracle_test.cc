@@ -1,4 +1,4 @@
-#include "worker/cli/bench/serve_oracle.h"
+#include "worker/bench/rounds/serve_oracle.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <numeric>
 #include <vector>
 
-#include "worker/cli/bench/serve_input.h"
+#include "worker/bench/rounds/serve_input.h"
 
 namespace millrace::cli {
 namespace {

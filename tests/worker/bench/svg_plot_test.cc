@@ -1,4 +1,4 @@
-#include "worker/cli/bench/svg_plot.h"
+#include "worker/bench/converge/svg_plot.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "worker/cli/bench/worker.h"
+#include "worker/bench/rounds/session_core_bench.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "worker/peer/allgather.h"
+#include "worker/peer/collectives/allgather.h"
 
 #include <gtest/gtest.h>
 

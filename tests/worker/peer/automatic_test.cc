@@ -4,7 +4,7 @@
 
 #include "tests/worker/peer/cases.h"
 #include "tests/worker/peer/pump.h"
-#include "worker/peer/simulated_allreduce.h"
+#include "worker/peer/simulation/simulated_allreduce.h"
 
 /// algorithm = auto: what it settles on, against everything that it could have taken.
 namespace millrace::peer::testing {

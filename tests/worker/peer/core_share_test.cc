@@ -1,4 +1,4 @@
-#include "worker/peer/core_share.h"
+#include "worker/peer/transport/shared_cpu.h"
 
 #include <gtest/gtest.h>
 

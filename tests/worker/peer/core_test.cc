@@ -1,4 +1,4 @@
-#include "worker/peer/core.h"
+#include "worker/peer/group/peer_core.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "worker/peer/dense_buckets.h"
+#include "worker/peer/group/layer_buckets.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 #include "tests/support/thread_network.h"
 #include "tests/worker/peer/cases.h"
-#include "worker/peer/simulation.h"
+#include "worker/peer/simulation/simulation.h"
 
 namespace millrace::peer::testing {
 namespace {

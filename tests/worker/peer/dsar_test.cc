@@ -8,7 +8,7 @@
 #include "tests/support/stream_oracle.h"
 #include "tests/worker/peer/cases.h"
 #include "tests/worker/peer/pump.h"
-#include "worker/peer/slices.h"
+#include "worker/peer/collectives/reduce_scatter.h"
 
 /// Split allgathers whose sums are quantized on their way to all ranks.
 namespace millrace::peer::testing {

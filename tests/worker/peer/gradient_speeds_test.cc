@@ -1,4 +1,4 @@
-#include "worker/peer/gradient_speeds.h"
+#include "worker/peer/algorithms/gradient_speeds.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "worker/peer/group_speeds.h"
+#include "worker/peer/algorithms/group_speeds.h"
 
 #include <gtest/gtest.h>
 

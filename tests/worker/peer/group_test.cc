@@ -1,4 +1,4 @@
-#include "worker/peer/group.h"
+#include "worker/peer/group/peer_group.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "worker/peer/index_intersection.h"
+#include "worker/peer/collectives/index_intersection.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "worker/peer/kernel_speeds.h"
+#include "worker/peer/algorithms/summing_speeds.h"
 
 #include <gtest/gtest.h>
 

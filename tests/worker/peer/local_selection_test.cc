@@ -1,4 +1,4 @@
-#include "worker/peer/local_selection.h"
+#include "worker/peer/collectives/local_selection.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "worker/peer/message.h"
+#include "worker/peer/channel/message.h"
 
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ TEST(PeerMessageHeader, IsReadAsItWasWritten) {
 TEST(PeerMessageHeader, ItsBytesAreThoseOfItsVersion) {
   const MessageHeader bytes = encode_header(message_example());
   millrace::testing::expect_format_version("peer_message", bytes[2], millrace::testing::Fingerprint().add(bytes),
-                                           "kVersion in worker/peer/message.cc");
+                                           "kVersion in worker/peer/channel/message.cc");
 }
 
 TEST(PeerMessageHeader, AnotherVersionIsRefusedByName) {

@@ -1,4 +1,4 @@
-#include "worker/peer/mpi_communicator.h"
+#include "worker/peer/transport/mpi_communicator.h"
 
 #include <gtest/gtest.h>
 

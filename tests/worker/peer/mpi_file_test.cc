@@ -1,4 +1,4 @@
-#include "worker/peer/mpi_file.h"
+#include "worker/peer/transport/mpi_file.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "worker/cli/peer/peer_port.h"
+#include "worker/training/peers/peer_port.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "worker/peer/planner.h"
+#include "worker/peer/algorithms/planner.h"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 
 #include "kernels/base/random.h"
 #include "tests/worker/peer/cases.h"
-#include "worker/peer/message.h"
-#include "worker/peer/simulated_allreduce.h"
+#include "worker/peer/channel/message.h"
+#include "worker/peer/simulation/simulated_allreduce.h"
 
 namespace millrace::peer::testing {
 namespace {

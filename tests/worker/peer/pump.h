@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "kernels/base/random.h"
-#include "worker/peer/allreduce.h"
-#include "worker/peer/core.h"
+#include "worker/peer/collectives/allreduce.h"
+#include "worker/peer/group/peer_core.h"
 
 namespace millrace::peer::testing {
 

@@ -1,4 +1,4 @@
-#include "worker/peer/result_memory.h"
+#include "worker/peer/collectives/result_memory.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "worker/peer/shared_bodies.h"
+#include "worker/peer/transport/shared_bodies.h"
 #include "tests/support/shared_bodies_peek.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "worker/cli/peer/simulated_run.h"
+#include "worker/bench/peers/simulated_run.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <set>
 #include <stdexcept>
 
-#include "worker/cli/peer/measured_child.h"
-#include "worker/peer/message.h"
+#include "worker/bench/peers/measured_child.h"
+#include "worker/peer/channel/message.h"
 
 namespace millrace::peer::testing {
 namespace {

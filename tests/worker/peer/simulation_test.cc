@@ -1,4 +1,4 @@
-#include "worker/peer/simulation.h"
+#include "worker/peer/simulation/simulation.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 
 #include "tests/support/stream_oracle.h"
 #include "tests/worker/peer/cases.h"
-#include "worker/peer/contribution.h"
-#include "worker/peer/simulated_allreduce.h"
+#include "worker/peer/collectives/contribution.h"
+#include "worker/peer/simulation/simulated_allreduce.h"
 
 namespace millrace::peer::testing {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/peer/slices.h"
+#include "worker/peer/collectives/reduce_scatter.h"
 
 #include <gtest/gtest.h>
 

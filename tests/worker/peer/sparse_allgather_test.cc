@@ -1,4 +1,4 @@
-#include "worker/peer/sparse_allgather.h"
+#include "worker/peer/collectives/sparse_allgather.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "worker/switch/grid.h"
+#include "worker/switch/integer_limit.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "worker/switch/handover.h"
+#include "worker/switch/switch_handover.h"
 
 #include <gtest/gtest.h>
 

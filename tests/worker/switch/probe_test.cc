@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "tests/worker/switch/scripted_switch.h"
-#include "worker/switch/probe.h"
+#include "worker/switch/switch_probe.h"
 
 namespace millrace::worker::testing {
 namespace {

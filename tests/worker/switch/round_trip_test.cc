@@ -1,4 +1,4 @@
-#include "worker/switch/round_trip.h"
+#include "worker/switch/congestion_control.h"
 
 #include <gtest/gtest.h>
 

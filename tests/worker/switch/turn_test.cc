@@ -7,7 +7,7 @@
 #include <map>
 
 #include "kernels/base/random.h"
-#include "worker/switch/grid.h"
+#include "worker/switch/integer_limit.h"
 
 namespace millrace::worker {
 namespace {

@@ -10,22 +10,22 @@
 
 #include "monitoring/standard_streams.h"
 #include "protocol/files/atomic_file.h"
-#include "worker/cli/interruption.h"
-#include "worker/cli/json_text.h"
-#include "worker/cli/memory_room.h"
-#include "worker/cli/model_file.h"
-#include "worker/cli/peer/agree.h"
 #include "worker/cli/peer/mpi_end.h"
-#include "worker/cli/peer/opt/path_measure.h"
-#include "worker/cli/peer/opt/read_share.h"
-#include "worker/cli/peer/opt/selection_text.h"
-#include "worker/cli/peer/opt/train_run.h"
 #include "worker/cli/peer/peer_commands.h"
-#include "worker/cli/peer/peer_port.h"
 #include "worker/cli/peer/peer_train_flags.h"
-#include "worker/cli/progress.h"
-#include "worker/cli/trainer.h"
-#include "worker/peer/mpi_file.h"
+#include "worker/peer/transport/mpi_file.h"
+#include "worker/program/interruption.h"
+#include "worker/program/json_text.h"
+#include "worker/program/memory_room.h"
+#include "worker/program/progress.h"
+#include "worker/training/exchange/group_agreement.h"
+#include "worker/training/exchange/path_measure.h"
+#include "worker/training/exchange/selection_text.h"
+#include "worker/training/model/model_file.h"
+#include "worker/training/peers/peer_port.h"
+#include "worker/training/peers/read_shared_file.h"
+#include "worker/training/peers/train_over_peers.h"
+#include "worker/training/trainer.h"
 
 namespace millrace::cli {
 namespace {
@@ -84,13 +84,13 @@ nlohmann::json json_of(const PeerEpoch& epoch, bool held_out) {
   return row;
 }
 
-void print_head(bool held_out) {
+void print_peer_head(bool held_out) {
   fmt::print("{:>5} {:>7} {:>9} {:>9} {:>8}{} {:>10} {:>9} {:>9} {:>9} {:>10}\n", "epoch", "steps", "rate", "loss",
              "accuracy", held_out ? fmt::format(" {:>9} {:>8}", "held-out", "accuracy") : "", "entries", "MB sent", "s",
              "computing", "waiting");
 }
 
-void print_epoch(const PeerEpoch& epoch, bool held_out) {
+void print_peer_epoch(const PeerEpoch& epoch, bool held_out) {
   fmt::print("{:>5} {:>7} {:>9.4g} {:>9.5f} {:>8.4f}{} {:>10.1f} {:>9.3f} {:>9.3f} {:>9.3f} {:>10.3f}\n", epoch.epoch,
              epoch.steps, epoch.rate, epoch.train.loss, epoch.train.accuracy,
              held_out ? fmt::format(" {:>9.5f} {:>8.4f}", epoch.held_out.loss, epoch.held_out.accuracy) : "",
@@ -192,11 +192,11 @@ class TrainCommand {
                  grouped(data_.rows_in_file), grouped(data_.dimension), label_pair_text(data_.label_pair));
       if (held_out_ && held_out_->entries_left_out > 0) fmt::print("{}", left_out_text(flags_.test_path, *held_out_));
       if (flags_.path == "auto") fmt::print("path {}: {}\n", path_name(run_.options.path), run_.path_reason);
-      print_head(held_out_.has_value());
+      print_peer_head(held_out_.has_value());
     }
     observer_.on_epoch = [this, prints](const PeerEpoch& epoch) {
       if (!prints) return;
-      print_epoch(epoch, held_out_.has_value());
+      print_peer_epoch(epoch, held_out_.has_value());
       static_cast<void>(monitoring::flush_output());
     };
     // Until here nothing is held that an end at once would leave behind.
@@ -273,10 +273,10 @@ class TrainCommand {
   PeerTrainObserver observer_;
 };
 
-Outcome run_train(const PeerTrainFlags& flags) {
+Outcome run_peer_train(const PeerTrainFlags& flags) {
   const Result<PeerTrainOptions> options = train_options_of(flags);
   if (!options) return fail_with(options.error());
-  auto job = peer::MpiJob::begin(mpi_threads_of(flags.mpi_threads));
+  auto job = peer::MpiJob::begin(peer::mpi_threads_of(flags.mpi_threads));
   if (!job) return std::unexpected(failure_of(job.error(), ErrorPlace::kRanks));
   Outcome outcome;
   try {
@@ -344,7 +344,7 @@ Command add_peer_train_command(CLI::App& root) {
       "1\n"
       "  millrace eval --model url.model --data url.test.svm\n\n" +
       optimizers_table() + '\n' + exit_code_table());
-  return {app, [flags] { return run_train(*flags); }};
+  return {app, [flags] { return run_peer_train(*flags); }};
 }
 
 }  // namespace millrace::cli

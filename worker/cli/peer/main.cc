@@ -3,9 +3,9 @@
 #include <vector>
 
 #include "kernels/base/version.h"
-#include "worker/cli/outcome.h"
 #include "worker/cli/peer/peer_commands.h"
-#include "worker/cli/program.h"
+#include "worker/program/outcome.h"
+#include "worker/program/program.h"
 
 int main(int argc, char** argv) {
   namespace cli = millrace::cli;
@@ -14,10 +14,8 @@ int main(int argc, char** argv) {
   root.name("millrace-peer");
   cli::shape_help(root);
   root.set_version_flag("--version", "millrace-peer " + std::string(millrace::project_version()));
-  root.footer("Each command has its own help: millrace-peer bench --help\n\n" + cli::exit_code_table());
+  root.footer("Each command has its own help: millrace-peer train --help\n\n" + cli::exit_code_table());
   const std::vector<cli::Command> commands = {
-      cli::add_peer_bench_command(root),
-      cli::add_peer_simulate_command(root),
       cli::add_peer_train_command(root),
   };
   return cli::parse_and_run(root, commands, argc, argv);

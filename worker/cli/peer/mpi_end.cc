@@ -12,11 +12,4 @@ void end_job(peer::MpiJob& job, const std::string& command, const Failure& failu
   job.abort(static_cast<int>(failure.code), kGraceMs);
 }
 
-peer::MpiThreads mpi_threads_of(const std::string& name) {
-  for (const auto level : {peer::MpiThreads::kFunneled, peer::MpiThreads::kSerialized, peer::MpiThreads::kMultiple}) {
-    if (name == peer::name_of(level)) return level;
-  }
-  return peer::MpiThreads::kSingle;
-}
-
 }  // namespace millrace::cli

@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "worker/cli/flag_range.h"
-#include "worker/cli/model_flags.h"
-#include "worker/cli/peer/boundaries_flag.h"
-#include "worker/cli/peer/opt/selection_text.h"
-#include "worker/cli/trainer.h"
-#include "worker/peer/stream_wire.h"
+#include "worker/peer/channel/stream_wire.h"
+#include "worker/peer/collectives/boundaries_text.h"
+#include "worker/program/flag_range.h"
+#include "worker/training/exchange/selection_text.h"
+#include "worker/training/model/model_flags.h"
+#include "worker/training/trainer.h"
 
 namespace millrace::cli {
 namespace {
@@ -110,7 +110,7 @@ Status read_exchange(const PeerTrainFlags& flags, const OptimizerOptions& defaul
   return read_path(flags, options);
 }
 
-void add_data_flags(CLI::App& app, PeerTrainFlags& flags) {
+void add_peer_data_flags(CLI::App& app, PeerTrainFlags& flags) {
   app.add_option("--train", flags.train_path,
                  "LIBSVM text that all ranks can read; each reads the lines that begin in its share of the bytes")
       ->required()
@@ -122,7 +122,7 @@ void add_data_flags(CLI::App& app, PeerTrainFlags& flags) {
       ->check(not_empty());
 }
 
-void add_descent_flags(CLI::App& app, PeerTrainFlags& flags) {
+void add_peer_descent_flags(CLI::App& app, PeerTrainFlags& flags) {
   OptimizerOptions& options = flags.options.options;
   std::vector<std::string> names;
   std::string words;
@@ -274,8 +274,8 @@ void add_exchange_flags(CLI::App& app, PeerTrainFlags& flags) {
 }  // namespace
 
 void add_peer_train_flags(CLI::App& app, PeerTrainFlags& flags) {
-  add_data_flags(app, flags);
-  add_descent_flags(app, flags);
+  add_peer_data_flags(app, flags);
+  add_peer_descent_flags(app, flags);
   add_path_flags(app, flags);
   add_exchange_flags(app, flags);
   app.add_option("--http", flags.http,

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "kernels/base/result.h"
-#include "worker/cli/peer/opt/train_run.h"
+#include "worker/training/peers/train_over_peers.h"
 
 namespace millrace::cli {
 

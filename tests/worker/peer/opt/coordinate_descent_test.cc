@@ -6,7 +6,7 @@
 
 #include "tests/worker/peer/opt/toy_data.h"
 #include "tests/worker/peer/opt/trained.h"
-#include "worker/cli/peer/opt/feature_columns.h"
+#include "worker/training/data/feature_columns.h"
 
 namespace millrace::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/cli/peer/opt/exchange.h"
+#include "worker/training/exchange/exchange.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include "kernels/base/random.h"
 #include "tests/worker/peer/opt/on_ranks.h"
 #include "tests/worker/peer/opt/shards.h"
-#include "worker/cli/peer/opt/selection_text.h"
+#include "worker/training/exchange/selection_text.h"
 
 /// Both exchanges against one slow oracle, on a binary grid, where f32 sums are exact: peers and servers must give its sums to
 /// the bit, and what entered must be what was summed and what stays.

@@ -12,10 +12,10 @@
 #include "tests/worker/peer/opt/on_ranks.h"
 #include "tests/worker/peer/opt/shards.h"
 #include "tests/worker/peer/opt/switch_steps.h"
-#include "worker/cli/peer/opt/error_feedback.h"
-#include "worker/cli/peer/opt/exchange.h"
-#include "worker/cli/peer/opt/peer_grid.h"
-#include "worker/cli/peer/opt/selection_text.h"
+#include "worker/training/exchange/error_feedback.h"
+#include "worker/training/exchange/exchange.h"
+#include "worker/training/exchange/peer_grid.h"
+#include "worker/training/exchange/selection_text.h"
 
 /// `reproducible`: the same gradients give the same updates and the same residuals, to the bit, over peers by every
 /// algorithm with exact sums, over 1 to 3 shards cut into parts in several ways, and over a switch whose packets come in

@@ -1,4 +1,4 @@
-#include "worker/cli/peer/opt/line_share.h"
+#include "worker/training/peers/line_range.h"
 
 #include <gtest/gtest.h>
 

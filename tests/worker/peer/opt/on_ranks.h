@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tests/support/thread_network.h"
-#include "worker/peer/group.h"
+#include "worker/peer/group/peer_group.h"
 
 namespace millrace::cli::testing {
 

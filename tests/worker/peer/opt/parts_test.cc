@@ -5,9 +5,9 @@
 #include <cmath>
 
 #include "tests/worker/peer/opt/on_ranks.h"
-#include "worker/cli/peer/opt/compute_threads.h"
-#include "worker/cli/peer/opt/error_feedback.h"
-#include "worker/cli/peer/opt/rate_schedule.h"
+#include "worker/training/exchange/error_feedback.h"
+#include "worker/training/model/rate_schedule.h"
+#include "worker/training/optimizers/compute_threads.h"
 
 namespace millrace::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/cli/peer/opt/path_choice.h"
+#include "worker/training/exchange/path_choice.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include "tests/worker/peer/opt/on_ranks.h"
 #include "tests/worker/peer/opt/shards.h"
 #include "tests/worker/peer/opt/toy_data.h"
-#include "worker/cli/peer/opt/path_measure.h"
+#include "worker/training/exchange/path_measure.h"
 
 /// --path auto: the choice of made-up speeds, and what ranks and real shards measure of each other.
 namespace millrace::cli {

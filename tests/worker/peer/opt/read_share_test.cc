@@ -1,4 +1,4 @@
-#include "worker/cli/peer/opt/read_share.h"
+#include "worker/training/peers/read_shared_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include "tests/support/libsvm_text.h"
 #include "tests/worker/peer/opt/on_ranks.h"
-#include "worker/cli/libsvm.h"
+#include "worker/training/data/libsvm.h"
 
 namespace millrace::cli {
 namespace {

@@ -15,7 +15,7 @@
 #include "tests/support/redsync_reference.h"
 #include "tests/worker/peer/opt/on_ranks.h"
 #include "tests/worker/peer/opt/shards.h"
-#include "worker/cli/peer/opt/exchange.h"
+#include "worker/training/exchange/exchange.h"
 
 /// RedSync as a training method, over servers and over peers: layers of every size that it treats differently, with
 /// biases, against a slow reference written from the paper. Step by step, every weight.

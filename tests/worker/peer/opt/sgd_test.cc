@@ -7,8 +7,8 @@
 #include "tests/worker/peer/opt/on_ranks.h"
 #include "tests/worker/peer/opt/toy_data.h"
 #include "tests/worker/peer/opt/trained.h"
-#include "worker/cli/peer/opt/batch_gradient.h"
-#include "worker/cli/peer/opt/train_run.h"
+#include "worker/training/optimizers/batch_gradient.h"
+#include "worker/training/peers/train_over_peers.h"
 
 namespace millrace::cli {
 namespace {

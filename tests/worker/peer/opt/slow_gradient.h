@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "worker/cli/dataset.h"
+#include "worker/training/data/dataset.h"
 
 namespace millrace::cli::testing {
 

@@ -12,8 +12,8 @@
 #include "tests/worker/peer/opt/shards.h"
 #include "tests/worker/peer/opt/slow_gradient.h"
 #include "tests/worker/peer/opt/toy_data.h"
-#include "worker/cli/epoch_order.h"
-#include "worker/cli/trainer.h"
+#include "worker/training/data/epoch_order.h"
+#include "worker/training/trainer.h"
 
 /// SVRG of `millrace train` against [GSpar18, equation 2], in double: real shards, a thread a worker.
 namespace millrace::cli {

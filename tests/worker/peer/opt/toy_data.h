@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "kernels/base/random.h"
-#include "worker/cli/dataset.h"
-#include "worker/cli/peer/opt/train_run.h"
+#include "worker/training/data/dataset.h"
+#include "worker/training/peers/train_over_peers.h"
 
 namespace millrace::cli::testing {
 

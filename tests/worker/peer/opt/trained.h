@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tests/worker/peer/opt/on_ranks.h"
-#include "worker/cli/peer/opt/train_run.h"
+#include "worker/training/peers/train_over_peers.h"
 
 namespace millrace::cli::testing {
 

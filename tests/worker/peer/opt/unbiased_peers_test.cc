@@ -9,8 +9,8 @@
 #include "kernels/base/random.h"
 #include "tests/worker/peer/opt/on_ranks.h"
 #include "tests/worker/peer/opt/shards.h"
-#include "worker/cli/peer/opt/error_feedback.h"
-#include "worker/cli/peer/opt/exchange.h"
+#include "worker/training/exchange/error_feedback.h"
+#include "worker/training/exchange/exchange.h"
 
 /// [GSpar18, 2, algorithm 1] as an allreduce: the sum of what the ranks draw is the sum of their gradients in
 /// expectation, by every algorithm with exact sums, as over servers; nothing stays for later.

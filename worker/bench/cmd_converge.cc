@@ -1,0 +1,127 @@
+#include <fmt/core.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "protocol/files/atomic_file.h"
+#include "worker/bench/bench_command.h"
+#include "worker/bench/commands.h"
+#include "worker/bench/converge/converge.h"
+#include "worker/program/flag_range.h"
+#include "worker/program/scratch_folder.h"
+#include "worker/program/table.h"
+
+namespace millrace::cli {
+namespace {
+
+struct ConvergeFlags {
+  ConvergeOptions options;
+  std::string slow;
+  std::string plot;
+  bool json = false;
+};
+
+void print_converge_rows(const nlohmann::json& result) {
+  std::vector<std::vector<std::string>> table = {{"mode", "log-loss", "/ dense", "rounds", "contributors", "kB up",
+                                                  "kB down", "dense bytes / this", "rounds/s", "/ synchronous"}};
+  const auto number = [](const nlohmann::json& row, const char* key, const char* form, double scale = 1) {
+    return row.contains(key) ? fmt::format(fmt::runtime(form), row[key].get<double>() * scale) : std::string("-");
+  };
+  for (const auto& row : result["rows"]) {
+    table.push_back({row["title"].get<std::string>(), number(row, "log_loss", "{:.4f}"),
+                     number(row, "log_loss_over_dense", "{:.3f}"), number(row, "rounds", "{:.0f}"),
+                     number(row, "contributors", "{:.2f}"), number(row, "bytes_up", "{:.1f}", 1e-3),
+                     number(row, "bytes_down", "{:.1f}", 1e-3), number(row, "dense_bytes_over_this", "{:.1f}"),
+                     number(row, "rounds_per_s", "{:.1f}"), number(row, "rate_over_synchronous", "{:.2f}")});
+  }
+  fmt::print("\n{}", aligned_table(table));
+  fmt::print(
+      "\nLog-loss on held-out rows at the end. Bytes: of a worker, in all. Rounds a second: of the workers that are "
+      "not slow.\n");
+}
+
+Outcome write_plot(const std::string& path, const std::string& svg) {
+  const ByteBuffer bytes(svg.begin(), svg.end());
+  const Status written = files::write_file_atomically(path, bytes);
+  return written ? Outcome() : fail_with(written.error());
+}
+
+Outcome run_converge(ConvergeFlags& flags) {
+  if (!flags.slow.empty()) {
+    const auto slow = slow_worker_from_text(flags.slow);
+    if (!slow) return fail_with(ExitCode::kUsage, "--slow-worker: " + slow.error().message);
+    flags.options.slow = *slow;
+  }
+  if (!flags.plot.empty()) {
+    if (Status can = files::try_to_write(flags.plot); !can) return fail_with(can.error());
+  }
+  const auto result =
+      run_cluster_bench("converge", [&flags](const SayLine& say) { return bench_converge(flags.options, say); });
+  if (!result) return std::unexpected(result.error());
+  if (!flags.plot.empty()) {
+    if (Outcome written = write_plot(flags.plot, converge_svg(*result)); !written) return written;
+  }
+  if (flags.json) {
+    fmt::print("{}\n", result->dump());
+  } else {
+    print_converge_rows(*result);
+  }
+  return {};
+}
+
+}  // namespace
+
+Command add_converge_bench(CLI::App& root) {
+  auto flags = std::make_shared<ConvergeFlags>();
+  auto& options = flags->options;
+  options.folder = kept_folder("millrace-converge");
+  CLI::App* app = root.add_subcommand("converge", "held-out loss of every mode against dense synchronous training");
+  app->add_option("--data", options.data,
+                  "a LIBSVM file (every tenth row is held out), debian, or generated (default: w8a of the shared data, "
+                  "else generated)")
+      ->check(not_empty());
+  app->add_option("--dimension", options.dimension, "of debian and generated data")
+      ->capture_default_str()
+      ->check(in_range(uint64_t{16}, uint64_t{1} << 28));
+  add_cluster_flags(*app, {options.workers, 2, 32, options.shards});
+  app->add_option("--rounds", options.rounds, "of each row")->capture_default_str()->check(in_range(1, 1'000'000));
+  app->add_option("--points", options.points, "of each curve")->capture_default_str()->check(in_range(1, 1'000));
+  app->add_option("--batch", options.batch, "rows a worker and step")
+      ->capture_default_str()
+      ->check(in_range(1, 65'536));
+  app->add_option("--lr", options.learning_rate, "learning rate")->capture_default_str()->check(in_range(1e-6, 1e6));
+  app->add_option("--select", options.select, "of all rows but the dense one, as train has it")->capture_default_str();
+  app->add_option("--reselect", options.reselect, "the same")->capture_default_str();
+  app->add_option("--compute-ms", options.compute_ms, "let every gradient take at least so long")
+      ->capture_default_str()
+      ->check(in_range(0, 10'000));
+  app->add_option("--slow-worker", flags->slow, "WORKER:FACTOR: its gradients take so many times --compute-ms")
+      ->check(not_empty());
+  app->add_option("--deadline-ms", options.deadline_ms, "of the row half-deadline")
+      ->capture_default_str()
+      ->check(in_range(1, 60'000));
+  std::string names;
+  for (const ConvergeRow& row : converge_rows(options)) names += (names.empty() ? "" : ", ") + row.name;
+  app->add_option("--rows", options.rows, "which of: " + names + " (default: all)")->delimiter(',');
+  app->add_option("--plot", flags->plot, "an SVG: log-loss against rounds, and against bytes")->check(not_empty());
+  app->add_option("--folder", options.folder, "where data, tables and logs are kept")
+      ->capture_default_str()
+      ->check(not_empty());
+  add_seed_and_json(*app, options.seed, "of the order of rows and of every random choice in the jobs", flags->json);
+  app->footer(
+      "Each row is a job of its own: the same rows of data in the same order, the same learning rate, another way to "
+      "wait.\n"
+      "A round is a step that the servers decided, whoever was in it. With --slow-worker the workers' times are those "
+      "of\n"
+      "sleeping, not of this machine's cores.\n\n"
+      "Examples:\n"
+      "  millrace-bench converge --plot w8a.svg\n"
+      "  millrace-bench converge --data debian --select topk:512 --reselect topk:1536 --plot debian.svg\n"
+      "  millrace-bench converge --compute-ms 20 --slow-worker 3:10 --rounds 200\n\n" +
+      exit_code_table());
+  return {app, [flags] { return run_converge(*flags); }};
+}
+
+}  // namespace millrace::cli

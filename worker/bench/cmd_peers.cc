@@ -1,0 +1,264 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <exception>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kernels/base/allocator.h"
+#include "monitoring/standard_streams.h"
+#include "worker/bench/commands.h"
+#include "worker/bench/peers/peer_bench.h"
+#include "worker/program/flag_range.h"
+#include "worker/program/table.h"
+
+namespace millrace::cli {
+namespace {
+
+struct PeerBenchFlags {
+  PeerBenchOptions options;
+  double density = 0.01;
+  std::string distribution = "uniform";
+  std::string codec;
+  std::string quantizer;
+  std::string threads = "serialized";
+  std::string compute = "cores";
+  std::string boundaries = "averaged";
+  std::string cases;
+  uint64_t shared_bytes_max = peer::MpiOptions{}.shared_bytes_max;
+  bool overlap = false;
+  bool without_dense = false;
+  bool json = false;
+};
+
+/// Of a value codec whose error on each value is bounded, by what it sends along: good enough for sums.
+bool has_stated_bound(ValueCodecId codec) { return codec == ValueCodecId::kQsgd; }
+
+/// Errors   invalid_argument: words that mean nothing, and what no algorithm would take.
+Result<PeerBenchOptions> bench_options_of(const PeerBenchFlags& flags) {
+  PeerBenchOptions options = flags.options;
+  const double count = std::round(static_cast<double>(options.inputs.n) * flags.density);
+  options.inputs.count = std::clamp<uint64_t>(static_cast<uint64_t>(count), 1, options.inputs.n);
+  options.inputs.shape = *input_shape_of(flags.distribution);
+  options.boundaries = boundaries_of(flags.boundaries);
+  if (flags.without_dense) options.dense = DenseRow::kLeftOut;
+  if (flags.overlap) options.overlap = flags.compute == "cores" ? ComputeWhere::kCores : ComputeWhere::kElsewhere;
+  const auto read = [](const std::string& text, std::optional<CodecSpec>& into) -> Status {
+    if (text.empty() || text == "raw") return {};
+    const Result<CodecSpec> spec = codec_from_text(text);
+    if (!spec) return std::unexpected(spec.error());
+    if (spec->automatic) return fail(ErrorCode::kInvalidArgument, "peers have no automatic codec yet: name one");
+    into = *spec;
+    return {};
+  };
+  if (Status status = read(flags.codec, options.codec); !status) return std::unexpected(status.error());
+  if (Status status = read(flags.quantizer, options.quantizer); !status) return std::unexpected(status.error());
+  if (flags.quantizer.empty() && options.codec && has_stated_bound(options.codec->value)) {
+    options.quantizer = options.codec;
+  }
+  const Result<std::vector<peer::AlgorithmId>> ids = algorithms_of(options);
+  if (!ids) return std::unexpected(ids.error());
+  const peer::AllreduceSettings settings = settings_of(options);
+  for (const peer::AlgorithmId id : *ids) {
+    if (const auto made = peer::make_allreduce(id, settings); !made) return std::unexpected(made.error());
+  }
+  return options;
+}
+
+/// One set of inputs and algorithms to measure.
+struct BenchCase {
+  std::string line;  ///< of --cases; empty: the command line's own
+  PeerBenchFlags flags;
+  PeerBenchOptions options;
+};
+
+/// Says why this rank failed, and ends all ranks: MPI ends only with all of them.
+[[noreturn]] void end_bench(peer::MpiJob& job, const Failure& failure) {
+  constexpr uint32_t kGraceMs = 1'000;
+  monitoring::say(fmt::format("millrace-bench peers: rank {}: {}", job.rank(), failure.message));
+  job.abort(static_cast<int>(failure.code), kGraceMs);
+}
+
+/// Measures one case and prints its result on rank 0. A failure ends the job.
+Outcome run_case(peer::MpiJob& job, const BenchCase& one) {
+  const bool speaks = job.rank() == 0;
+  const SayProgress say = [speaks](const std::string& line) {
+    if (speaks) monitoring::say("millrace-bench peers: " + line);
+  };
+  const auto communicator = peer::MpiCommunicator::over_world({.shared_bytes_max = one.flags.shared_bytes_max});
+  if (!communicator) end_bench(job, failure_of(communicator.error(), ErrorPlace::kRanks));
+  Result<nlohmann::json> result = fail(ErrorCode::kInternal, "");
+  try {
+    result = one.options.overlap ? bench_overlap(job, **communicator, one.options, say)
+                                 : bench_peers(job, **communicator, one.options, say);
+  } catch (const std::exception& exception) {
+    result = fail(ErrorCode::kInternal, exception.what());
+  }
+  if (!result) end_bench(job, failure_of(result.error(), ErrorPlace::kRanks));
+  if (!speaks) return {};
+  const peer::SharedBodiesCounters shared = (*communicator)->counters();
+  (*result)["shared_bodies"] = {
+      {"in_place", shared.in_place}, {"copied", shared.copied}, {"without_room", shared.full}};
+  if (!one.line.empty()) (*result)["case"] = one.line;
+  if (one.flags.json) {
+    fmt::print("{}\n", result->dump());
+  } else {
+    fmt::print("{}{}", one.line.empty() ? "" : fmt::format("{}:\n", one.line), bench_table(*result));
+  }
+  for (const auto& row : result->at("rows")) {
+    if (!row.value("correct", true)) {
+      return fail_with(ExitCode::kInternal, row.at("algorithm").get<std::string>() + " has a wrong result");
+    }
+  }
+  return {};
+}
+
+void add_case_flags(CLI::App& app, PeerBenchFlags& flags);
+
+/// Reads the cases of --cases: the command line's options, and those of a line each. Skips empty lines, and lines that
+/// begin with #.
+/// Errors   io; invalid_argument: a line whose options are wrong, and a file without cases.
+Result<std::vector<BenchCase>> read_cases(const PeerBenchFlags& flags) {
+  std::ifstream file(flags.cases);
+  if (!file) return fail(ErrorCode::kIo, "cannot read " + flags.cases);
+  std::vector<BenchCase> cases;
+  std::string line;
+  for (size_t number = 1; std::getline(file, line); ++number) {
+    if (line.empty() || line.front() == '#') continue;
+    BenchCase one{line, flags, {}};
+    CLI::App app;
+    add_case_flags(app, one.flags);
+    const auto where = [&](const std::string& what) {
+      return fail(ErrorCode::kInvalidArgument, fmt::format("{}:{}: {}", flags.cases, number, what));
+    };
+    try {
+      app.parse(line);
+    } catch (const CLI::ParseError& error) {
+      return where(error.what());
+    }
+    Result<PeerBenchOptions> options = bench_options_of(one.flags);
+    if (!options) return where(options.error().message);
+    one.options = *options;
+    cases.push_back(std::move(one));
+  }
+  if (cases.empty()) return fail(ErrorCode::kInvalidArgument, flags.cases + " has no cases");
+  return cases;
+}
+
+Result<std::vector<BenchCase>> cases_of(const PeerBenchFlags& flags) {
+  if (!flags.cases.empty()) return read_cases(flags);
+  Result<PeerBenchOptions> options = bench_options_of(flags);
+  if (!options) return std::unexpected(options.error());
+  return std::vector<BenchCase>{{"", flags, *options}};
+}
+
+Outcome run_bench(const PeerBenchFlags& flags) {
+  const Result<std::vector<BenchCase>> cases = cases_of(flags);
+  if (!cases) return fail_with(cases.error());
+  // Vectors of one algorithm, up to the size that the function keeps, are not given back in the middle of another's time.
+  keep_freed_memory();
+  auto job = peer::MpiJob::begin(peer::mpi_threads_of(flags.threads));
+  if (!job) return fail_with(job.error());
+  for (const BenchCase& one : *cases) {
+    if (Outcome outcome = run_case(**job, one); !outcome) return outcome;
+  }
+  return {};
+}
+
+/// The options that a line of --cases may have, too.
+void add_case_flags(CLI::App& app, PeerBenchFlags& flags) {
+  auto& options = flags.options;
+  app.add_option("--n", options.inputs.n, "dimension")
+      ->capture_default_str()
+      ->check(in_range(uint64_t{1}, uint64_t{1} << 31));
+  app.add_option("--density", flags.density, "entries of each rank, over the dimension")
+      ->capture_default_str()
+      ->check(in_range(1e-9, 1.0));
+  app.add_option("--algorithm", options.algorithms, "one, or several with commas between; else all")->delimiter(',');
+  app.add_option("--codec", flags.codec,
+                 "of what ranks contribute (raw: none); sums have its index codec, losslessly, but for --quantizer");
+  app.add_option("--quantizer", flags.quantizer,
+                 "of sums on their way to all ranks (dsar_split_allgather, ssar_split_allgather): raw+qsgd4; raw: none "
+                 "(default: the codec, where its values are qsgd)");
+  app.add_option("--k", options.k, "entries that selecting algorithms keep; 0: as many as each rank has")
+      ->check(in_range(uint64_t{0}, uint64_t{1} << 31));
+  std::vector<std::string> shapes(input_shape_names().begin(), input_shape_names().end());
+  app.add_option("--distribution", flags.distribution, "where the entries lie")
+      ->capture_default_str()
+      ->check(CLI::IsMember(shapes));
+  app.add_option("--boundaries", flags.boundaries,
+                 "oktopk: of the ranks' regions; pooled where entries lie in other places on every rank")
+      ->capture_default_str()
+      ->check(CLI::IsMember(boundaries_names()));
+  app.add_option("--repeats", options.repeats, "measured rounds; each step has one of its algorithm before it")
+      ->capture_default_str()
+      ->check(in_range(1, 1'000'000));
+  app.add_option("--warmup", options.warmup, "rounds before them")->capture_default_str()->check(in_range(0, 10'000));
+  app.add_option("--seed", options.inputs.seed, "of the contributions")
+      ->capture_default_str()
+      ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
+  app.add_option("--silence-ms", options.silence_ms_max, "a rank that does not answer for so long is taken for dead")
+      ->capture_default_str()
+      ->check(in_range(1, 3'600'000));
+  app.add_option("--shared-bytes", flags.shared_bytes_max,
+                 "memory of each rank that ranks of one machine look into instead of sending; 0: none")
+      ->capture_default_str()
+      ->check(in_range(uint64_t{0}, uint64_t{1} << 40));
+  app.add_flag("--without-dense", flags.without_dense, "leaves MPI_Allreduce of the dense vector out");
+  CLI::Option* overlap = app.add_flag("--overlap", flags.overlap, "measures how much of it computation hides");
+  app.add_option("--compute", flags.compute, "what computes: the cores, or an accelerator elsewhere (it is waited for)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cores", "elsewhere"}))
+      ->needs(overlap);
+  app.add_option(
+         "--bucket-bytes", options.bucket_bytes,
+         "a dense gradient of 32 layers is also summed in buckets of so many bytes at least, while the layers that "
+         "follow are computed")
+      ->capture_default_str()
+      ->check(in_range(uint64_t{1}, uint64_t{1} << 40))
+      ->needs(overlap);
+}
+
+void add_flags(CLI::App& app, PeerBenchFlags& flags) {
+  flags.options.inputs.n = uint64_t{1} << 24;
+  add_case_flags(app, flags);
+  app.add_option(
+         "--cases", flags.cases,
+         "a file with a case a line, options of this command: measures them one after the other in one start of "
+         "MPI; the command line's options hold where a line does not say otherwise")
+      ->check(not_empty());
+  app.add_option("--mpi-threads", flags.threads, "MPI's thread level")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"single", "funneled", "serialized", "multiple"}));
+  app.add_flag("--json", flags.json, "one JSON object as the last line, of rank 0; with --cases, a line each");
+}
+
+}  // namespace
+
+Command add_peers_bench(CLI::App& root) {
+  auto flags = std::make_shared<PeerBenchFlags>();
+  CLI::App* app = root.add_subcommand("peers", "allreduces over MPI, against MPI_Allreduce of the dense vector");
+  add_flags(*app, *flags);
+  app->footer(
+      "Run it under mpirun. Every round has each algorithm once; a round's time is that of the slowest rank, from a "
+      "barrier on.\n"
+      "correct: all ranks have the same bits, and they are the sum of what the ranks contributed; where an algorithm "
+      "keeps the\n"
+      "largest entries or a codec loses something, sum and all that the ranks keep are together what they had.\n\n"
+      "Examples:\n"
+      "  mpirun -n 8 --oversubscribe --mca mpi_yield_when_idle 1 millrace-bench peers --n 16777216 --density 0.00781 "
+      "--json\n"
+      "  mpirun -n 2 millrace-bench peers --algorithm ssar_recursive_doubling --codec gap+qsgd4\n"
+      "  deploy/netlab.sh mpirun --ranks 4 --rate 1gbit -- millrace-bench peers --n 16777216 --density 0.00781\n"
+      "  mpirun -n 4 millrace-bench peers --overlap --compute elsewhere --json\n"
+      "  printf '%s\\n' '--density 0.001' '--density 0.01 --codec gap+raw' > cases.txt\n"
+      "  mpirun -n 4 millrace-bench peers --n 1000000 --cases cases.txt --json\n\n" +
+      exit_code_table());
+  return {app, [flags] { return run_bench(*flags); }};
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,113 @@
+#include <fmt/core.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "worker/bench/bench_command.h"
+#include "worker/bench/commands.h"
+#include "worker/bench/recover/recover.h"
+#include "worker/program/flag_range.h"
+#include "worker/program/json_text.h"
+#include "worker/program/table.h"
+
+namespace millrace::cli {
+namespace {
+
+struct RecoverFlags {
+  RecoverOptions options;
+  bool json = false;
+};
+
+void print_recover_result(const nlohmann::json& result) {
+  const auto number = [](const nlohmann::json& row, const char* key, const char* form) {
+    return fmt::format(fmt::runtime(form), row[key].get<double>());
+  };
+  std::vector<std::vector<std::string>> kills = {{"killed", "ready again s", "first update s"}};
+  for (const auto& kill : result["kills"]) {
+    kills.push_back({"shard " + json_text(kill["shard"]), number(kill, "ready_s", "{:.2f}"),
+                     number(kill, "first_update_s", "{:.2f}")});
+  }
+  if (kills.size() > 1) fmt::print("{}\n", aligned_table(kills));
+  std::vector<std::vector<std::string>> joins = {
+      {"joined", "has weights s", "takes part s", "others' round ms", "meanwhile", "/ before", "longest"}};
+  for (const auto& join : result["joins"]) {
+    joins.push_back({fmt::format("worker {}", result["workers"].get<uint32_t>() - 1),
+                     number(join, "has_weights_s", "{:.2f}"), number(join, "takes_part_s", "{:.2f}"),
+                     number(join, "round_before_ms", "{:.1f}"), number(join, "round_meanwhile_ms", "{:.1f}"),
+                     number(join, "round_ratio", "{:.2f}"), number(join, "round_longest_ms", "{:.1f}")});
+  }
+  if (joins.size() > 1) fmt::print("{}\n", aligned_table(joins));
+  fmt::print("{} pushes in {} steps, a round {:.1f} ms: {} lost, {} counted twice, {} of {} weights wrong\n",
+             json_text(result["pushes"]), json_text(result["steps"]), result["round_ms"].get<double>(),
+             json_text(result["steps_lost"]), json_text(result["double_counted"]), json_text(result["wrong_weights"]),
+             json_text(result["n"]));
+}
+
+Outcome run_recover(const RecoverFlags& flags) {
+  const auto result =
+      run_cluster_bench("recover", [&flags](const SayLine& say) { return bench_recover(flags.options, say); });
+  if (!result) return std::unexpected(result.error());
+  if (flags.json) {
+    fmt::print("{}\n", result->dump());
+  } else {
+    print_recover_result(*result);
+  }
+  const bool exact =
+      (*result)["steps_lost"] == 0 && (*result)["double_counted"] == 0 && (*result)["wrong_weights"] == 0;
+  if (!exact) return fail_with(ExitCode::kInternal, "not every push was counted once: the law does not hold");
+  return {};
+}
+
+}  // namespace
+
+Command add_recover_bench(CLI::App& root) {
+  auto flags = std::make_shared<RecoverFlags>();
+  auto& options = flags->options;
+  CLI::App* app = root.add_subcommand("recover", "shards that are killed, workers that join: how soon all goes on");
+  add_cluster_flags(*app, {options.workers, 1, 32, options.shards});
+  app->add_option("--n", options.n, "dimension")
+      ->capture_default_str()
+      ->check(in_range(uint64_t{1} << 10, uint64_t{1} << 28));
+  app->add_option("--density", options.density, "entries that a worker pushes, over the dimension")
+      ->capture_default_str()
+      ->check(in_range(1e-5, 0.5));
+  app->add_option("--kills", options.kills, "of shards, one after the other")
+      ->capture_default_str()
+      ->check(in_range(0, 1'000));
+  app->add_option("--joins", options.joins, "of a new process, where a worker left before")
+      ->capture_default_str()
+      ->check(in_range(0, 64));
+  app->add_option("--rounds", options.rounds, "between any two of them")
+      ->capture_default_str()
+      ->check(in_range(1, 1'000));
+  app->add_option("--parts-per-shard", options.parts_per_shard, "parts of the tensor")
+      ->capture_default_str()
+      ->check(in_range(1, 64));
+  app->add_option("--heartbeat-ms", options.heartbeat_ms, "of the job")
+      ->capture_default_str()
+      ->check(in_range(50, 60'000));
+  app->add_option("--codec", options.codec, "lossless, both ways, as train has it")->capture_default_str();
+  add_seed_and_json(*app, options.seed, "of the moments of the kills, and of who is killed", flags->json);
+  app->footer(
+      "A shard is killed (SIGKILL) at a random moment and started again at once, with nothing; the workers have what "
+      "it "
+      "needs.\n"
+      "first update: from the kill until every worker has an update of a round that it began afterwards. joined: a "
+      "worker has\n"
+      "left, the others go on, and a new process without any state takes its place; from its start until its own "
+      "weights have\n"
+      "the first thing that it pushed. The others' rounds meanwhile are compared with those before it was started.\n\n"
+      "Every push leaves a mark of its own in every part, and 1 in each of its entries; all weights are compared with "
+      "that at\n"
+      "the end. A push that is missing is lost, one that is there twice was counted twice; both end the command with "
+      "code 1.\n\n"
+      "Examples:\n"
+      "  millrace-bench recover --json\n"
+      "  millrace-bench recover --kills 100 --joins 0 --n 1048576\n\n" +
+      exit_code_table());
+  return {app, [flags] { return run_recover(*flags); }};
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,165 @@
+#include <fmt/core.h>
+
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "worker/bench/bench_command.h"
+#include "worker/bench/commands.h"
+#include "worker/bench/rounds/serve.h"
+#include "worker/program/flag_range.h"
+
+namespace millrace::cli {
+namespace {
+
+struct BenchServeFlags {
+  ServeBenchOptions options;
+  bool json = false;
+};
+
+void print_table(const nlohmann::json& result) {
+  fmt::print("{} workers, {} shards, n = {}, k = {}, {} rounds{}\n", result["workers"].get<int>(),
+             result["shards"].get<int>(), result["n"].get<uint64_t>(), result["k"].get<uint64_t>(),
+             result["rounds"].get<int>(),
+             result["rate"].get<std::string>().empty() ? " on loopback"
+                                                       : ", each process behind " + result["rate"].get<std::string>());
+  fmt::print("{:<26} {:<10} {:>9} {:>9} {:>8} {:>11} {:>11} {:>8} {:>10} {:>9}\n", "row", "codec", "median ms",
+             "p99 ms", "/ bare", "bytes up", "bytes down", "checked", "worker MB", "shard MB");
+  for (const auto& row : result["rows"]) {
+    const bool bare = row["algorithm"].get<std::string>().starts_with("raw_zmq");
+    fmt::print("{:<26} {:<10} {:>9.2f} {:>9.2f} {:>8.2f} {:>11.0f} {:>11.0f} {:>8} {:>10.0f} {:>9.0f}\n",
+               row["algorithm"].get<std::string>(), row.value("codec", "pairs"), row["round_ms"].get<double>(),
+               row["round_p99_ms"].get<double>(), row.value("ratio_to_raw_zmq", 1.0), row["bytes_up"].get<double>(),
+               row["bytes_down"].get<double>(),
+               bare                                    ? "-"
+               : row["agrees_with_oracle"].get<bool>() ? "agrees"
+                                                       : "DIFFERS",
+               row.value("worker_peak_mb", 0.0), row.value("shard_peak_mb", 0.0));
+    if (row.contains("ratio_to_server"))
+      fmt::print("{:<26} {:.3f} times the round by the shards\n", "", row["ratio_to_server"].get<double>());
+    if (row.contains("ratio_to_straight_bytes")) {
+      fmt::print("{:<26} {:.0f} bytes into shard 0 a round: {:.3f} of those without racks, {:.3f} of the coded union\n",
+                 "", row["bytes_into_shard"].get<double>(), row["ratio_to_straight_bytes"].get<double>(),
+                 row["ratio_to_coded_union"].get<double>());
+    }
+    if (row.contains("ratio_to_same_links"))
+      fmt::print("{:<26} {:.3f} times the round of such links without a loss\n", "",
+                 row["ratio_to_same_links"].get<double>());
+    if (row.contains("ratio_to_plain_links"))
+      fmt::print("{:<26} {:.3f} times that of links that carry bursts whole, without a loss\n", "",
+                 row["ratio_to_plain_links"].get<double>());
+    if (row.contains("audit_ratio"))
+      fmt::print("{:<26} {:.3f} times the round without audit\n", "", row["audit_ratio"].get<double>());
+  }
+  fmt::print(
+      "/ bare: against ZeroMQ with the allocator every program has; Millrace's programs run with a tuned one, as the "
+      "last row "
+      "does\n");
+  fmt::print("bare ZeroMQ carries {:.2f} Gbit/s on the busiest link\n", result["raw_zmq_gbit_s"].get<double>());
+}
+
+Outcome run_bench_serve(const BenchServeFlags& flags) {
+  const auto result =
+      run_cluster_bench("serve", [&flags](const SayLine& say) { return bench_serve(flags.options, say); });
+  if (!result) return std::unexpected(result.error());
+  if (flags.json) {
+    fmt::print("{}\n", result->dump());
+  } else {
+    print_table(*result);
+  }
+  return {};
+}
+
+void add_path_flags(CLI::App& app, ServeBenchOptions& options) {
+  app.add_option("--path", options.path,
+                 "who adds up: server, switch (a millrace-switch, on a host whose link has no limit), or both in turn, "
+                 "with the ratio of the rounds' medians")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, ServePath>{
+          {"server", ServePath::kServer}, {"switch", ServePath::kSwitch}, {"both", ServePath::kBoth}}));
+  app.add_option("--racks", options.racks,
+                 "path switch: so many racks' switches (role combine) add up in front of shard 0, which decides: rows "
+                 "without them, with them, and with each cutting its sums to its share of k; bytes into shard 0")
+      ->check(in_range(1, 16));
+  app.add_option("--switch-slots", options.switch_slots, "path switch: windows under way at a time")
+      ->capture_default_str()
+      ->check(in_range(1, 128));
+  app.add_option("--switch-lanes", options.switch_lanes,
+                 "path switch: lcores of the switch that share the job's windows; --switch-slots is a multiple")
+      ->capture_default_str()
+      ->check(in_range(1, 16));
+  app.add_option("--switch-codec", options.switch_codec, "path switch: of datagrams, INDEX+VALUE")
+      ->capture_default_str();
+  app.add_option(
+         "--grid", options.grid,
+         "path switch: indices of a window, and the grid's first power of 2; auto: 65536:-12, with racks or over a "
+         "density of 0.05 32768:-12 where the MTU is below 4096")
+      ->capture_default_str();
+  app.add_option("--mtu", options.mtu,
+                 "of the links, with --rate: 9000 where they take jumbo frames; both paths have it")
+      ->capture_default_str()
+      ->check(in_range(1500, 9000));
+}
+
+}  // namespace
+
+Command add_serve_bench(CLI::App& root) {
+  auto flags = std::make_shared<BenchServeFlags>();
+  auto& options = flags->options;
+  CLI::App* app = root.add_subcommand("serve", "whole rounds of real shards and workers against bare ZeroMQ");
+  add_cluster_flags(*app, {options.workers, 1, 48, options.shards});
+  app->add_option("--n", options.n, "dimension")
+      ->capture_default_str()
+      ->check(in_range(uint64_t{16}, uint64_t{1} << 32));
+  app->add_option("--density", options.density, "entries that a worker pushes, and that come back, over the dimension")
+      ->capture_default_str()
+      ->check(in_range(1e-9, 0.25));
+  app->add_option("--rounds", options.rounds, "measured rounds")->capture_default_str()->check(in_range(1, 100'000));
+  app->add_option("--warmup", options.warmup_rounds, "rounds before them")
+      ->capture_default_str()
+      ->check(in_range(0, 10'000));
+  app->add_option("--rate", options.rate,
+                  "every process in a network namespace of its own behind this rate (1gbit); needs root")
+      ->check(not_empty());
+  app->add_option("--loss", options.loss,
+                  "the chance that a packet is lost on its way to a host, with --rate (0.01); needs nft. Rows are "
+                  "measured without it, with bursts lost whole (+burst-loss), over links that carry packets one by "
+                  "one (+single), and those with it (+loss)")
+      ->check(in_range(0.0, 0.2));
+  app->add_option("--rows", options.rows, "what to measure: lossless, qsgd4, qsgd8")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"lossless", "qsgd4", "qsgd8"}));
+  add_path_flags(*app, options);
+  app->add_option("--codec", options.lossless_codec,
+                  "of the row lossless (default: raw+raw on loopback, gap+raw behind a rate)")
+      ->check(not_empty());
+  app->add_option("--audit", options.audit, "off, on, or both in turn, with the ratio of the rounds' medians")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, ServeAudit>{
+          {"off", ServeAudit::kOff}, {"on", ServeAudit::kOn}, {"both", ServeAudit::kBoth}}));
+  app->add_option("--parts", options.parts_per_shard,
+                  "parts a shard (default: 3; behind a rate 9, and 3 where values are quantized)")
+      ->check(in_range(0, 64));
+  app->add_option("--threshold-period", options.threshold_period, "steps between exact global thresholds")
+      ->capture_default_str()
+      ->check(in_range(1, 100'000));
+  app->add_option("--apply-after-acks", options.apply_after_acks,
+                  "workers that have an update before any of them applies it (0: at once)")
+      ->check(in_range(0, 48));
+  add_seed_and_json(*app, options.seed, "of the data and of the round that is checked", flags->json);
+  app->footer(
+      "A round lasts from the common start until the update, cut to the global top-k, is applied on every worker. Bare "
+      "ZeroMQ\n"
+      "carries as many entries as plain 8-byte pairs over the same sockets, before and after; compare with it, not "
+      "with the clock.\n\n"
+      "Examples:\n"
+      "  millrace-bench serve --workers 4 --shards 2 --n 16777216 --density 0.01 --rounds 50 --json\n"
+      "  millrace-bench serve --rate 1gbit\n"
+      "  millrace-bench serve --rows lossless --audit both\n"
+      "  millrace-bench serve --workers 8 --rate 1gbit --rows lossless --path both\n"
+      "  millrace-bench serve --workers 8 --rate 1gbit --path switch --racks 2\n"
+      "  millrace-bench serve --workers 8 --rate 1gbit --loss 0.01 --path switch\n"
+      "  millrace-bench serve --n 4294967296 --density 1e-5 --rows lossless\n\n" +
+      exit_code_table());
+  return {app, [flags] { return run_bench_serve(*flags); }};
+}
+
+}  // namespace millrace::cli

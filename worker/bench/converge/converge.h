@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <expected>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "worker/program/outcome.h"
+
+namespace millrace::cli {
+
+/// A worker that computes slower than the others.
+struct SlowWorker {
+  uint32_t worker = 0;
+  double factor = 1;  ///< its steps take so many times as long
+};
+
+struct ConvergeOptions {
+  /// A LIBSVM file, every tenth row of which is held out; "debian": this machine's package index; "generated"; empty: w8a from
+  /// the shared data where that is beside the working folder or $MILLRACE_SHARED, else generated.
+  std::string data;
+  std::string folder;  ///< made data, tables, logs
+  uint32_t workers = 4;
+  uint32_t shards = 2;
+  uint32_t rounds = 600;
+  uint32_t points = 60;  ///< of each curve
+  uint32_t batch = 64;
+  double learning_rate = 4;
+  uint64_t dimension = uint64_t{1} << 20;  ///< of data that is made: hashed, or drawn
+  std::string select = "topk:0.1";         ///< of all rows but the dense one
+  std::string reselect = "topk:0.3";
+  uint32_t compute_ms = 0;         ///< a gradient takes at least so long
+  uint32_t deadline_ms = 20;       ///< of the rows that have one
+  std::vector<std::string> rows;   ///< names of ConvergeRow; empty: all
+  std::optional<SlowWorker> slow;  ///< needs compute_ms
+  uint64_t seed = 1;
+};
+
+/// One way to train: what it is called, and the flags of `millrace train` that make it.
+struct ConvergeRow {
+  std::string name;
+  std::string title;
+  std::vector<std::string> flags;
+  uint32_t turns = 1;  ///< rounds of `train` that count as one: mode asynchronous has one a contribution
+};
+
+/// Every way, in the order of the table. The first two are those that the others are compared with: dense and synchronous, and
+/// selected and synchronous.
+std::vector<ConvergeRow> converge_rows(const ConvergeOptions& options);
+
+/// "2:10" as worker 2, ten times as slow. Errors  invalid_argument.
+Result<SlowWorker> slow_worker_from_text(const std::string& text);
+
+/// The row's JSON from what its workers printed: loss and curve of worker 0, bytes of all, the rate of the workers that are not
+/// slow.
+nlohmann::json summarise_row(const ConvergeRow& row, const std::vector<nlohmann::json>& workers,
+                             const ConvergeOptions& options);
+
+/// Adds to each row what it is beside the synchronous ones: rate_over_synchronous (the selected one's), log_loss_over_dense and
+/// dense_bytes_over_this. A row without a partner has none.
+void compare_rows(nlohmann::json& rows);
+
+/// Two panels, held-out log-loss against rounds and against bytes of a worker, from bench_converge()'s result.
+std::string converge_svg(const nlohmann::json& result);
+
+/// Trains the same logistic regression in every way of options.rows, through shards and workers of its own.
+///
+/// say     called with one line at a time.
+/// Errors  as data's, servers' and workers': the sentence names the log. usage: an unknown row, a job that no server would take.
+///         interrupted.
+std::expected<nlohmann::json, Failure> bench_converge(const ConvergeOptions& options,
+                                                      const std::function<void(const std::string&)>& say);
+
+}  // namespace millrace::cli

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "worker/bench/peers/sample_streams.h"
+#include "worker/peer/collectives/allreduce.h"
+#include "worker/peer/simulation/simulation.h"
+
+namespace millrace::peer {
+
+/// What `millrace-peer simulate` is asked for.
+struct SimulatedRunOptions {
+  SimulationOptions network;
+  AllreduceSettings settings;  ///< dimension and k as the samples'
+  SampleOptions samples;
+  uint32_t steps = 2;
+};
+
+/// One step of one algorithm.
+struct SimulatedStep {
+  /// It finds out again what it otherwise keeps for some steps (oktopk: thresholds, boundaries).
+  bool evaluates = false;
+  double virtual_s = 0;
+  // Sent by a rank.
+  uint64_t messages_max = 0;
+  double messages_mean = 0;
+  uint64_t bytes_max = 0;  ///< headers too
+  double bytes_mean = 0;
+  /// 4-byte words of bodies, of the rank that sent or received most.
+  double words_max = 0;
+  double work_s_max = 0;  ///< charged
+  /// All ranks the same bits; exact sums: equal to the sum, index by index; top-k: own = sum + kept + returned.
+  bool correct = false;
+};
+
+struct SimulatedRun {
+  std::vector<SimulatedStep> steps;
+  uint64_t messages = 0;
+  double wall_s = 0;
+};
+
+/// Runs `id` on samples, step after step, and checks each.
+///
+/// Cost     all of a step's contributions at a time, and what the algorithm keeps; of the results one.
+/// Errors   as make_allreduce and the simulation.
+Result<SimulatedRun> run_simulated(AlgorithmId id, const SimulatedRunOptions& options);
+
+/// Whether step `step` (from 0) finds out again what others keep.
+bool evaluates_in(AlgorithmId id, const AllreduceSettings& settings, uint64_t step);
+/// The share of such steps in the long run.
+double evaluating_share(AlgorithmId id, const AllreduceSettings& settings);
+
+/// Words that the paper allows a rank of Ok-Topk: 6k (P - 1) / P.
+/// Source   [OkTopk22, table 1].
+double words_bound(uint64_t k, uint32_t ranks);
+
+}  // namespace millrace::peer

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <expected>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "worker/program/outcome.h"
+
+namespace millrace::cli {
+
+struct RecoverOptions {
+  uint32_t workers = 4;
+  uint32_t shards = 2;
+  uint64_t n = uint64_t{1} << 24;
+  double density = 0.01;
+  uint32_t kills = 5;    ///< of shards, one after the other
+  uint32_t joins = 3;    ///< of a worker whose place was given up before
+  uint32_t rounds = 40;  ///< before the first, between any two, and after the last
+  uint32_t parts_per_shard = 4;
+  uint32_t heartbeat_ms = 1'000;
+  std::string codec = "raw+raw";
+  uint64_t seed = 1;
+};
+
+/// Kills shards of a running job with SIGKILL at random moments and starts each again at once, empty; then a worker leaves, and a
+/// new process joins in its place. Every push can be told from every other in the weights at the end (recover_marks.h), and every
+/// weight is looked at.
+///
+/// progress  called with one line at a time.
+/// Errors    as bench_serve(). A push that was lost or counted twice is no error: it is in the result.
+std::expected<nlohmann::json, Failure> bench_recover(const RecoverOptions& options,
+                                                     const std::function<void(const std::string&)>& progress);
+
+}  // namespace millrace::cli

@@ -1,0 +1,189 @@
+#include "worker/bench/rounds/session_core_bench.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/check.h"
+#include "kernels/base/clock.h"
+#include "protocol/container/container.h"
+#include "worker/bench/kernels/measure.h"
+#include "worker/bench/rounds/serve_input.h"
+#include "worker/core/session_core.h"
+
+namespace millrace::cli {
+namespace {
+
+constexpr uint64_t kJob = 1;
+constexpr uint64_t kNonce = 1;
+/// Until as much comes back as is carried: the deviation from it halves in every round.
+constexpr uint32_t kWarmupRounds = 12;
+
+enum class Carried : uint8_t { kAll = 1, kHalf = 2 };
+
+double ms_between(TimeNs begin, TimeNs end) { return static_cast<double>(end - begin) / static_cast<double>(kNsPerMs); }
+
+struct RoundTimes {
+  double push_ms = 0;
+  double code_ms = 0;
+  double update_ms = 0;
+  double settle_ms = 0;
+  double round_ms() const { return push_ms + code_ms + update_ms + settle_ms; }
+};
+
+/// A worker alone in its job, and the one shard it speaks with.
+class LoneWorker {
+ public:
+  LoneWorker(const WorkerBenchOptions& options, Carried carried) : carried_(carried), core_(config(options, carried)) {
+    view_.job = kJob;
+    view_.epoch = 1;
+    view_.started = true;
+    view_.members = {{0, 1, kNonce}};
+    view_.shards = {{"tcp://none:1", 1}};
+    core_.start(monotonic_now_ns(), actions_);
+    core_.on_connected(0, monotonic_now_ns(), actions_);
+    protocol::Welcome welcome;
+    welcome.view = view_;
+    hear(welcome, {});
+    MILLRACE_CHECK(core_.phase() == worker::Phase::kRunning);
+    actions_.clear();
+  }
+
+  RoundTimes round(const Stream& gradient) {
+    RoundTimes times;
+    const TimeNs begin = monotonic_now_ns();
+    const auto pushed = core_.push_sparse(0, gradient.indices, gradient.values, 1, begin);
+    MILLRACE_CHECK(pushed.has_value());
+    const TimeNs filled = monotonic_now_ns();
+    while (core_.work(filled, actions_)) {
+    }
+    const TimeNs coded = monotonic_now_ns();
+    std::vector<std::pair<protocol::Update, SharedBytes>> updates = answers();
+    const TimeNs answered = monotonic_now_ns();
+    for (auto& [update, payload] : updates) hear(std::move(update), std::move(payload));
+    core_.end_turn(answered, actions_);
+    MILLRACE_CHECK(actions_.delivered.size() == updates.size(), actions_.delivered.size(), updates.size());
+    const TimeNs applied = monotonic_now_ns();
+    while (core_.settle_one()) {
+    }
+    times.push_ms = ms_between(begin, filled);
+    times.code_ms = ms_between(filled, coded);
+    times.update_ms = ms_between(answered, applied);
+    times.settle_ms = ms_between(applied, monotonic_now_ns());
+    actions_.clear();
+    return times;
+  }
+
+  uint64_t entries_sent_last() const { return entries_sent_last_; }
+
+ private:
+  static worker::CoreConfig config(const WorkerBenchOptions& options, Carried carried) {
+    worker::CoreConfig config;
+    config.nonce = kNonce;
+    config.spec.name = "bench";
+    config.spec.workers = 1;
+    config.spec.tensors = {{.name = "w", .dimension = options.n}};
+    config.spec.select.selection = Selection::kNone;
+    if (carried == Carried::kHalf)
+      config.spec.reselect = {.reselect = protocol::Reselect::kTopK, .density = options.density};
+    config.spec.codec_up = {.index = IndexCodecId::kRaw, .value = ValueCodecId::kRaw};
+    config.spec.codec_down = config.spec.codec_up;
+    config.spec.parts_per_shard = options.parts;
+    config.shard_addresses = {"tcp://none:1"};
+    MILLRACE_CHECK(protocol::validate(config.spec).has_value());
+    return config;
+  }
+
+  void hear(protocol::Body body, SharedBytes payload) {
+    protocol::Message message;
+    message.header = {kJob, view_.epoch, 0, 1, 0, 1};
+    message.body = std::move(body);
+    message.payload = std::move(payload);
+    core_.on_message(0, std::move(message), monotonic_now_ns(), actions_);
+  }
+
+  /// What the shard makes of the contributions that are to be sent.
+  std::vector<std::pair<protocol::Update, SharedBytes>> answers() {
+    std::vector<std::pair<protocol::Update, SharedBytes>> updates;
+    entries_sent_last_ = 0;
+    for (const worker::SendAction& send : actions_.sends) {
+      const auto* contribution = std::get_if<protocol::Contribution>(&send.message.body);
+      if (contribution == nullptr) continue;
+      protocol::Update update;
+      update.part = contribution->part;
+      update.step = contribution->step;
+      update.decided_in = view_.epoch;
+      update.contributors = {{0, 1}};
+      update.weight_sum = 1;
+      update.whole_sum = carried_ == Carried::kAll;
+      const Result<StreamView> sent = view_container(send.message.payload.bytes, {});
+      MILLRACE_CHECK(sent.has_value());
+      entries_sent_last_ += sent->count();
+      updates.emplace_back(std::move(update), carried_ == Carried::kAll ? send.message.payload : half_of(*sent));
+    }
+    actions_.clear();
+    return updates;
+  }
+
+  static SharedBytes half_of(const StreamView& sent) {
+    Stream half = Stream::empty(sent.dimension);
+    for (size_t at = 0; at < sent.count(); at += 2) {
+      half.indices.push_back(sent.indices[at]);
+      half.values.push_back(sent.values[at]);
+    }
+    return plain_container(half.view(), 0, sent.dimension).bytes;
+  }
+
+  Carried carried_;
+  protocol::JobView view_;
+  worker::SessionCore core_;
+  worker::Actions actions_;
+  uint64_t entries_sent_last_ = 0;
+};
+
+nlohmann::json worker_row(const WorkerBenchOptions& options, const char* algorithm, Carried carried) {
+  const auto pushed =
+      std::max<uint64_t>(1, static_cast<uint64_t>(std::llround(options.density * static_cast<double>(options.n))));
+  LoneWorker worker(options, carried);
+  std::vector<double> round, push, code, update, settle, ratio;
+  for (uint32_t at = 0; at < kWarmupRounds + options.repeats; ++at) {
+    const std::vector<Stream> gradient = {serve_input(options.n, pushed, options.seed, 0, at)};
+    const TimeNs begin = monotonic_now_ns();
+    const double seen = memory_pass(gradient);
+    const double pass_ms = std::max(ms_between(begin, monotonic_now_ns()), 1e-6);
+    MILLRACE_CHECK(std::isfinite(seen), seen);
+    const RoundTimes times = worker.round(gradient.front());
+    if (at < kWarmupRounds) continue;
+    round.push_back(times.round_ms());
+    push.push_back(times.push_ms);
+    code.push_back(times.code_ms);
+    update.push_back(times.update_ms);
+    settle.push_back(times.settle_ms);
+    ratio.push_back(times.round_ms() / pass_ms);
+  }
+  return {{"algorithm", algorithm},      {"entries_pushed", pushed},    {"entries_sent", worker.entries_sent_last()},
+          {"round_ms", median(round)},   {"push_ms", median(push)},     {"code_ms", median(code)},
+          {"update_ms", median(update)}, {"settle_ms", median(settle)}, {"ratio_to_memory_pass", median(ratio)}};
+}
+
+}  // namespace
+
+nlohmann::json bench_worker(const WorkerBenchOptions& options) {
+  MILLRACE_CHECK(options.n >= 64 && options.n <= kDimensionMax && options.repeats >= 1, options.n, options.repeats);
+  MILLRACE_CHECK(options.density > 0 && options.density <= 0.25, options.density);
+  nlohmann::json rows = nlohmann::json::array();
+  rows.push_back(worker_row(options, "all_carried", Carried::kAll));
+  rows.push_back(worker_row(options, "half_carried", Carried::kHalf));
+  return {{"bench", "worker"},
+          {"n", options.n},
+          {"density", options.density},
+          {"parts", options.parts},
+          {"repeats", options.repeats},
+          {"seed", options.seed},
+          {"threads", 1},
+          {"rows", std::move(rows)}};
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,200 @@
+#include "worker/cluster_status/cluster_snapshot.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "monitoring/http_address.h"
+#include "worker/cluster_status/diagnosis.h"
+
+namespace millrace::cli {
+namespace {
+
+/// A refusal of another shard is repeated every second while its reason lasts.
+constexpr double kShardRefusalLastsS = 5;
+
+void take_answers(const std::vector<ShardAnswer>& answers, ClusterPicture& picture) {
+  for (const ShardAnswer& answer : answers) {
+    const auto [known, first] = picture.shards.try_emplace(answer.said.shard, answer.said);
+    if (first) {
+      picture.asked[answer.said.shard] = answer.http;
+    } else if (known->second.life != answer.said.life || known->second.address != answer.said.address) {
+      picture.troubles.push_back(fmt::format(
+          "{} and {} are two processes that both say to be shard {}: they are of two clusters, or one is left over",
+          picture.asked[answer.said.shard], answer.http, answer.said.shard));
+    }
+  }
+}
+
+void compare_shards(ClusterPicture& picture) {
+  const auto& [first_number, first] = *picture.shards.begin();
+  for (const auto& [number, shard] : picture.shards) {
+    if (shard.shard_count != first.shard_count) {
+      picture.troubles.push_back(
+          fmt::format("shard {} is one of {}, shard {} one of {}: start all with the same --shards", number,
+                      shard.shard_count, first_number, first.shard_count));
+    }
+    if (shard.table != first.table) {
+      picture.troubles.push_back(
+          fmt::format("shards {} and {} use different membership tables, {} and {}: start all with "
+                      "the same --table",
+                      first_number, number, first.table, shard.table));
+    }
+    if (!shard.table_error.empty()) {
+      picture.troubles.push_back(fmt::format("shard {} has had trouble with the membership table for {:.1f} s: {}",
+                                             number, shard.table_error_s, shard.table_error));
+    }
+    for (const RefusalSaid& one : shard.refusals) {
+      const bool of_shards = one.of == "shard" || one.of == "by_shard";
+      if (!of_shards || one.last_s > kShardRefusalLastsS) continue;
+      picture.troubles.push_back(
+          one.of == "shard" ? fmt::format("shard {} refuses shard {}: {}", number, one.number, one.sentence)
+                            : fmt::format("shard {} is refused by shard {}: {}", number, one.number, one.sentence));
+    }
+    if (shard.shutting_down) picture.troubles.push_back(fmt::format("shard {} is shutting down", number));
+  }
+}
+
+void find_missing(const std::map<uint32_t, std::string>& why_missing, ClusterPicture& picture) {
+  for (const auto& [shard, why] : why_missing) {
+    if (!picture.shards.contains(shard)) picture.missing[shard].why = why;
+  }
+  for (const auto& [number, shard] : picture.shards) {
+    for (uint32_t other = 0; other < shard.shard_count; ++other) {
+      if (!picture.shards.contains(other)) picture.missing.try_emplace(other);
+    }
+    for (const PeerSaid& peer : shard.peers) {
+      if (const auto at = picture.missing.find(peer.shard); at != picture.missing.end())
+        at->second.address = peer.address;
+    }
+  }
+  for (auto& [shard, missing] : picture.missing) {
+    if (!missing.why.empty()) continue;
+    missing.why = !picture.shards.empty() && missing.address.empty() ? "it has not started with this membership table"
+                                                                     : "it was not asked";
+  }
+}
+
+void add_members(const ClusterPicture& picture, JobPicture& job) {
+  std::map<uint32_t, MemberSeen> members;
+  for (const JobAt& at : job.at) {
+    for (const MemberSaid& said : at.said.members) {
+      const auto [seen, first] = members.try_emplace(said.worker);
+      MemberSeen& member = seen->second;
+      if (said.life < member.life) continue;
+      if (first || said.life > member.life) {
+        member = MemberSeen();
+        member.worker = said.worker;
+        member.life = said.life;
+        member.silent_s = said.silent_s;
+      }
+      member.silent_s = std::min(member.silent_s, said.silent_s);
+      member.steps_behind = std::max(member.steps_behind, said.steps_behind);
+      member.finishing |= said.finishing;
+      if (said.connected) member.said_hello.push_back(at.shard);
+    }
+  }
+  for (auto& [worker, member] : members) {
+    for (const auto& [shard, said] : picture.shards) {
+      if (std::ranges::find(member.said_hello, shard) == member.said_hello.end())
+        member.not_said_hello.push_back(shard);
+    }
+    job.members.push_back(member);
+  }
+  const uint32_t expected = job.started ? 0 : job.at.front().said.workers;
+  for (uint32_t worker = 0; worker < expected; ++worker) {
+    if (!members.contains(worker)) job.never_here.push_back(worker);
+  }
+}
+
+bool is_number(const std::string& host) {
+  in6_addr ignored;
+  return inet_pton(AF_INET, host.c_str(), &ignored) == 1 || inet_pton(AF_INET6, host.c_str(), &ignored) == 1;
+}
+
+/// Returns whether a switch that listens at `own` is the one that a job names. Where it listens at all of its host's
+/// addresses, or the job gives its host by name, the port alone is compared.
+bool is_switch_at(const std::string& own, const std::string& named) {
+  if (own == named) return true;
+  const auto listens = monitoring::parse_http_address(own);
+  const auto wanted = monitoring::parse_http_address(named);
+  if (!listens || !wanted || listens->port != wanted->port) return false;
+  return listens->host == wanted->host || listens->host == "0.0.0.0" || listens->host == "::" ||
+         !is_number(wanted->host);
+}
+
+/// Returns what the job's switch says it waits for. Two switches may have jobs of one number, and a rack has the job too.
+std::string words_of_switch(const PathSaid& path, const std::vector<SwitchJobSaid>& switch_jobs) {
+  const auto is_it = [&](const SwitchJobSaid& one) {
+    return one.job == path.switch_job && one.role == "reduce" && is_switch_at(one.address, path.switch_address);
+  };
+  const auto found = std::ranges::find_if(switch_jobs, is_it);
+  return found == switch_jobs.end() ? "" : found->waiting_because;
+}
+
+}  // namespace
+
+std::string_view state_name(JobState state) {
+  switch (state) {
+    case JobState::kRunning: return "running";
+    case JobState::kStarting: return "waiting to start";
+    case JobState::kStandingStill: return "standing still";
+    case JobState::kEnding: return "ending";
+  }
+  return "";
+}
+
+const PathSaid* path_of(const JobPicture& job) {
+  for (const JobAt& at : job.at) {
+    if (at.shard == 0 && at.said.path) return &*at.said.path;
+  }
+  return nullptr;
+}
+
+std::string ClusterPicture::shard_text(uint32_t shard) const {
+  std::string address;
+  if (const auto at = shards.find(shard); at != shards.end()) address = at->second.address;
+  if (const auto at = missing.find(shard); at != missing.end()) address = at->second.address;
+  return address.empty() ? fmt::format("shard {}", shard) : fmt::format("shard {} ({})", shard, address);
+}
+
+ClusterPicture picture_of(const std::vector<ShardAnswer>& answers, const std::map<uint32_t, std::string>& why_missing,
+                          double still_after_s, const std::vector<SwitchJobSaid>& switch_jobs) {
+  ClusterPicture picture;
+  take_answers(answers, picture);
+  find_missing(why_missing, picture);
+  if (!picture.shards.empty()) compare_shards(picture);
+  std::map<std::string, JobPicture> jobs;
+  for (const auto& [number, shard] : picture.shards) {
+    for (const JobSaid& said : shard.jobs) {
+      JobPicture& job = jobs[said.name];
+      job.name = said.name;
+      job.started |= said.started;
+      job.at.push_back({number, said});
+    }
+  }
+  for (const auto& [number, shard] : picture.shards) {
+    for (auto& [name, job] : jobs) {
+      if (std::ranges::find(job.at, number, &JobAt::shard) == job.at.end()) job.not_open.push_back(number);
+    }
+    for (const RefusalSaid& said : shard.refusals) {
+      if (said.of == "shard" || said.of == "by_shard") continue;  // among the troubles, while they last
+      const auto job = jobs.find(said.job);
+      (job == jobs.end() ? picture.refusals : job->second.refusals).push_back({number, said});
+    }
+  }
+  const auto latest = [](const RefusalAt& one) { return one.said.last_s; };
+  std::ranges::stable_sort(picture.refusals, {}, latest);
+  for (auto& [name, job] : jobs) {
+    std::ranges::stable_sort(job.refusals, {}, latest);
+    add_members(picture, job);
+    if (const PathSaid* path = path_of(job)) job.switch_because = words_of_switch(*path, switch_jobs);
+    judge(picture, still_after_s, job);
+    picture.jobs.push_back(std::move(job));
+  }
+  return picture;
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "worker/cluster_status/parse_status.h"
+
+namespace millrace::cli {
+
+/// One picture of a cluster, put together of what its shards say.
+
+/// A worker of a job as all shards together see it.
+struct MemberSeen {
+  uint32_t worker = 0;
+  uint64_t life = 0;
+  std::vector<uint32_t> said_hello;      ///< to these shards
+  std::vector<uint32_t> not_said_hello;  ///< of those that were reached
+  double silent_s = 0;                   ///< heard by nobody for so long
+  uint64_t steps_behind = 0;             ///< at the shard where it is furthest
+  bool finishing = false;
+};
+
+/// A job at one shard.
+struct JobAt {
+  uint32_t shard = 0;
+  JobSaid said;
+};
+
+struct RefusalAt {
+  uint32_t shard = 0;  ///< that said it
+  RefusalSaid said;
+};
+
+enum class JobState : uint8_t { kRunning, kStarting, kStandingStill, kEnding };
+std::string_view state_name(JobState state);  ///< "running", "waiting to start", ...
+
+struct JobPicture {
+  std::string name;
+  std::vector<JobAt> at;             ///< by shard; of those that have it open
+  std::vector<uint32_t> not_open;    ///< shards that were reached and do not know it
+  std::vector<MemberSeen> members;   ///< by worker
+  std::vector<uint32_t> never_here;  ///< expected before the start, said Hello to no shard
+  std::vector<RefusalAt> refusals;   ///< of it, the latest first
+  bool started = false;
+  /// Path switch, where the job's switch was asked too: whom it waits for, and whose packets it rejects, in its words.
+  std::string switch_because;
+  // The verdict.
+  JobState state = JobState::kRunning;
+  double since_s = 0;   ///< of waiting to start and standing still
+  std::string verdict;  ///< one sentence, without the job's name
+};
+
+/// Returns what shard 0 says of a job of path switch: it alone hears what the workers say of the switch. nullptr: of another
+/// path, or shard 0 was not reached.
+const PathSaid* path_of(const JobPicture& job);
+
+/// A shard that nobody has heard.
+struct ShardMissing {
+  std::string address;  ///< for workers; empty: not even that is known
+  std::string why;
+};
+
+struct ClusterPicture {
+  std::map<uint32_t, ShardSaid> shards;   ///< that were reached
+  std::map<uint32_t, std::string> asked;  ///< the HTTP address of each
+  std::map<uint32_t, ShardMissing> missing;
+  std::vector<JobPicture> jobs;       ///< by name
+  std::vector<RefusalAt> refusals;    ///< of jobs that are not open, and of nobody's
+  std::vector<std::string> troubles;  ///< of the cluster as a whole, a sentence each
+
+  /// "shard 1 (tcp://127.0.0.1:7601)"
+  std::string shard_text(uint32_t shard) const;
+};
+
+/// What was asked and answered as a shard.
+struct ShardAnswer {
+  std::string http;
+  ShardSaid said;
+};
+
+/// still_after_s  a job that has not moved for so long stands still.
+/// why_missing    by shard: why it could not be asked; for those that did not answer.
+/// switch_jobs    what switches that were asked say of theirs.
+ClusterPicture picture_of(const std::vector<ShardAnswer>& answers, const std::map<uint32_t, std::string>& why_missing,
+                          double still_after_s, const std::vector<SwitchJobSaid>& switch_jobs = {});
+
+}  // namespace millrace::cli

@@ -1,0 +1,10 @@
+#pragma once
+
+#include "worker/cluster_status/cluster_snapshot.h"
+
+namespace millrace::cli {
+
+/// Fills in the job's state, since_s and verdict: why it does not start or does not move.
+void judge(const ClusterPicture& picture, double still_after_s, JobPicture& job);
+
+}  // namespace millrace::cli

@@ -1,0 +1,144 @@
+#include "worker/cluster_status/fetch_status.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <set>
+
+#include "monitoring/http_address.h"
+#include "monitoring/http_client.h"
+#include "protocol/table/membership_table.h"
+#include "worker/program/json_text.h"
+
+namespace millrace::cli {
+namespace {
+
+constexpr std::string_view kScheme = "tcp://";
+
+Result<monitoring::HttpAddress> parse_address(std::string_view address) {
+  if (address.starts_with(kScheme)) address.remove_prefix(kScheme.size());
+  return monitoring::parse_http_address(address);
+}
+
+std::string in_brackets(const std::string& host) { return host.contains(':') ? "[" + host + "]" : host; }
+
+/// How to get from a shard's address for workers to its HTTP address, as one shard that answered shows it.
+struct Rule {
+  std::string host;       ///< of its address for workers
+  std::string http_host;  ///< where it answered
+  int offset = 0;
+};
+
+std::optional<Rule> rule_of(const ShardAnswer& answer) {
+  const auto own = parse_address(answer.said.address);
+  const auto http = parse_address(answer.http);
+  if (!own || !http) return std::nullopt;
+  return Rule{own->host, http->host, int{http->port} - int{own->port}};
+}
+
+/// A shard on the same host is where that one answered; on another host under the name that workers use.
+Result<std::string> apply_rule(const Rule& rule, const std::string& address) {
+  const auto parsed = parse_address(address);
+  if (!parsed) return std::unexpected(parsed.error());
+  const std::string& host = parsed->host == rule.host ? rule.http_host : parsed->host;
+  return http_address_of(fmt::format("{}:{}", in_brackets(host), parsed->port), rule.offset);
+}
+
+void ask(const std::string& address, const Fetch& fetch, Answers& answers) {
+  auto said = fetch(address);
+  if (!said) {
+    answers.unanswered.emplace_back(address, said.error().message);
+    return;
+  }
+  if (auto shard = read_said(*said)) answers.shards.push_back({address, std::move(*shard)});
+  answers.said.emplace_back(address, std::move(*said));
+}
+
+void look_for(const PeerSaid& peer, const Rule& rule, const Fetch& fetch, Answers& answers) {
+  const Result<std::string> http = apply_rule(rule, peer.address);
+  if (!http) return;
+  auto said = fetch(*http);
+  std::string why;
+  if (!said) {
+    why = said.error().message;
+  } else if (auto shard = read_said(*said); shard && shard->shard == peer.shard && shard->address == peer.address) {
+    answers.shards.push_back({*http, std::move(*shard)});
+    answers.said.emplace_back(*http, std::move(*said));
+    return;
+  } else {
+    why = fmt::format("what answers at {} is not shard {}", *http, peer.shard);
+  }
+  answers.why_missing[peer.shard] =
+      fmt::format("{}; it was looked for by the rule of the others' ports: name its --http address", why);
+}
+
+}  // namespace
+
+Result<std::string> http_address_of(std::string_view address, int offset) {
+  const auto parsed = parse_address(address);
+  const int port = parsed ? int{parsed->port} + offset : 0;
+  if (!parsed || parsed->port == 0 || port < 1 || port > std::numeric_limits<uint16_t>::max()) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("'{}' is not tcp://HOST:PORT with a port {} above it", address, offset));
+  }
+  return fmt::format("{}:{}", in_brackets(parsed->host), port);
+}
+
+Answers ask_all(const std::vector<std::string>& addresses, const Fetch& fetch) {
+  Answers answers;
+  for (const std::string& address : addresses) ask(address, fetch, answers);
+  std::set<uint32_t> known;
+  for (const ShardAnswer& answer : answers.shards) known.insert(answer.said.shard);
+  const size_t named = answers.shards.size();
+  for (size_t at = 0; at < named; ++at) {
+    const std::optional<Rule> rule = rule_of(answers.shards[at]);
+    const std::vector<PeerSaid> peers = answers.shards[at].said.peers;
+    for (const PeerSaid& peer : peers) {
+      if (rule && !peer.address.empty() && known.insert(peer.shard).second) look_for(peer, *rule, fetch, answers);
+    }
+  }
+  return answers;
+}
+
+Result<nlohmann::json> fetch_status(const std::string& address, int timeout_ms) {
+  const auto reply = monitoring::http_get(address, "/status", timeout_ms);
+  if (!reply) {
+    if (reply.error().code != ErrorCode::kUnavailable) return std::unexpected(reply.error());
+    return fail(
+        ErrorCode::kUnavailable,
+        fmt::format("{} Status is where --http of the server says (millrace-server --http {}), not at its port for "
+                    "workers",
+                    reply.error().message, address));
+  }
+  if (reply->status != 200) {
+    return fail(ErrorCode::kUnavailable,
+                fmt::format("{} answers /status with {}: is it a process of Millrace?", address, reply->status));
+  }
+  auto status = parse_json(reply->body);
+  if (!status || !status->is_object()) {
+    const std::string reason = status ? "" : " (" + status.error().message + ")";
+    return fail(ErrorCode::kUnavailable, address + " answers /status with something else than a JSON object" + reason);
+  }
+  return status;
+}
+
+Result<std::vector<std::string>> addresses_in_table(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    return fail(ErrorCode::kIo, path + ": there is no such file; it is the --table of the servers");
+  }
+  auto table = protocol::open_sqlite_table(path);
+  if (!table) return std::unexpected(table.error());
+  const auto map = (*table)->shard_map();
+  if (!map) return std::unexpected(map.error());
+  std::vector<std::string> addresses;
+  for (const protocol::ShardEntry& shard : *map) {
+    if (!shard.address.empty()) addresses.push_back(shard.address);
+  }
+  if (addresses.empty()) return fail(ErrorCode::kUnavailable, path + ": no shard has started with this table yet");
+  return addresses;
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,356 @@
+#include "worker/cluster_status/report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "worker/program/table.h"
+
+namespace millrace::cli {
+namespace {
+
+using Json = nlohmann::json;
+using Rows = std::vector<std::vector<std::string>>;
+
+constexpr size_t kRowsMax = 32;  ///< members, waits, refusals: beyond it nobody reads them; --json has all
+
+std::string numbers_text(const std::vector<uint32_t>& numbers) {
+  return numbers.empty() ? "-" : fmt::format("{}", fmt::join(numbers, ", "));
+}
+
+std::string seconds_text(double seconds) { return fmt::format("{:.1f} s", seconds); }
+
+/// Rows under each other, two columns further in; says how many are left out.
+std::string table_text(Rows rows) {
+  const size_t left_out = rows.size() > kRowsMax + 1 ? rows.size() - kRowsMax - 1 : 0;
+  rows.resize(rows.size() - left_out);
+  std::string text;
+  const std::string table = aligned_table(rows);
+  for (size_t begin = 0; begin < table.size();) {
+    const size_t end = std::min(table.find('\n', begin), table.size());
+    text += "  " + table.substr(begin, end - begin) + "\n";
+    begin = end + 1;
+  }
+  if (left_out > 0) text += fmt::format("  ... and {} more (--json has all)\n", left_out);
+  return text;
+}
+
+std::string refusal_text(const RefusalAt& refusal) {
+  const RefusalSaid& one = refusal.said;
+  const std::string what = one.of == "contribution" ? fmt::format("a contribution of worker {}", one.number)
+                           : one.of == "worker"     ? fmt::format("worker {}", one.number)
+                                                    : std::string("a message that it cannot read");
+  const std::string job = one.job.empty() ? "" : fmt::format(" of job '{}'", one.job);
+  const std::string times = one.count > 1 ? fmt::format(" ({} times)", one.count) : "";
+  return fmt::format("  shard {} refused {}{} {} ago{}: {}: {}\n", refusal.shard, what, job, seconds_text(one.last_s),
+                     times, one.code, one.sentence);
+}
+
+std::string refusals_text(const std::vector<RefusalAt>& refusals) {
+  std::string text;
+  for (size_t at = 0; at < std::min(refusals.size(), kRowsMax); ++at) text += refusal_text(refusals[at]);
+  return text;
+}
+
+std::string waits_text(const JobPicture& job) {
+  Rows rows = {{"shard", "step", "part", "bucket", "in", "for", "since", "because"}};
+  for (const JobAt& at : job.at) {
+    const WaitSaid& wait = at.said.wait;
+    std::vector<std::string>& row = rows.emplace_back();
+    row = {std::to_string(at.shard), std::to_string(wait.has_step ? wait.step : at.said.steps_decided)};
+    for (const uint64_t value : {wait.part, wait.bucket, wait.contributions}) {
+      row.push_back(wait.has_step ? std::to_string(value) : "-");
+    }
+    const std::string whom = wait.kind == "magnitudes" ? "shard " + numbers_text(wait.shards)
+                             : wait.workers.empty()    ? "-"
+                                                       : "worker " + numbers_text(wait.workers);
+    row.insert(row.end(),
+               {wait.kind.empty() ? "-" : whom, seconds_text(wait.kind.empty() ? at.said.moved_s : wait.seconds),
+                wait.kind.empty() ? "nothing is open" : wait.because});
+  }
+  return table_text(std::move(rows));
+}
+
+std::string members_text(const JobPicture& job) {
+  Rows rows = {{"worker", "life", "at shards", "not at", "last heard", "steps behind", "state"}};
+  for (const MemberSeen& member : job.members) {
+    rows.push_back({std::to_string(member.worker), std::to_string(member.life), numbers_text(member.said_hello),
+                    numbers_text(member.not_said_hello), seconds_text(member.silent_s),
+                    std::to_string(member.steps_behind), member.finishing ? "finishing" : "here"});
+  }
+  for (const uint32_t worker : job.never_here) {
+    rows.push_back({std::to_string(worker), "-", "-", "-", "never", "-", "missing"});
+  }
+  return table_text(std::move(rows));
+}
+
+/// Over all shards. Empty: the job is not audited.
+std::optional<AuditSaid> audit_of(const JobPicture& job) {
+  std::optional<AuditSaid> all;
+  for (const JobAt& at : job.at) {
+    if (!at.said.audit) continue;
+    if (!all) all.emplace();
+    all->entered += at.said.audit->entered;
+    all->carried += at.said.audit->carried;
+    all->lost += at.said.audit->lost;
+    all->held += at.said.audit->held;
+    all->imbalance += at.said.audit->imbalance;
+  }
+  return all;
+}
+
+std::string audit_text(const AuditSaid& audit) {
+  return fmt::format("  audit: entered {:.6g} = carried {:.6g} + lost {:.6g} + held {:.6g}; {}\n", audit.entered,
+                     audit.carried, audit.lost, audit.held,
+                     audit.imbalance == 0
+                         ? "nothing is missing"
+                         : fmt::format("{:.6g} DOES NOT BALANCE (the logs say where): a bug", audit.imbalance));
+}
+
+std::string path_text(const PathSaid& path) {
+  std::string text = path.decided_by == "switch"
+                         ? fmt::format("  path: the switch at {} decides", path.switch_address)
+                         : fmt::format("  path: shard 0 ({}) decides in place of the switch at {}", path.datagrams,
+                                       path.switch_address);
+  if (path.changes > 0) text += fmt::format(", for {}", seconds_text(path.since_s));
+  if (!path.because.empty()) text += ": " + path.because;
+  if (!path.silent_to.empty()) text += fmt::format("; silent to worker {}", numbers_text(path.silent_to));
+  if (!path.answered.empty()) text += fmt::format("; answers worker {}", numbers_text(path.answered));
+  text += "\n";
+  if (path.waits.empty()) return text;
+  Rows rows = {{"worker", "steps", "waits for", "since"}};
+  for (const PathWaitSaid& one : path.waits)
+    rows.push_back({std::to_string(one.worker), std::to_string(one.steps), one.waits_for, seconds_text(one.since_s)});
+  return text + table_text(std::move(rows));
+}
+
+std::string job_text(const JobPicture& job) {
+  const JobSaid& said = job.at.front().said;
+  std::string text = fmt::format("job {}: {}\n", job.name, job.verdict);
+  text += fmt::format("  {}, {} of {} workers, epoch {}", said.mode, job.members.size(), said.workers, said.epoch);
+  if (said.quorum != 0) text += fmt::format(", quorum {}", said.quorum);
+  if (said.deadline_s > 0) text += fmt::format(", deadline {}", seconds_text(said.deadline_s));
+  text += fmt::format(", silent workers are removed after {:g} s\n", said.dead_after_s);
+  if (const PathSaid* path = path_of(job)) text += path_text(*path);
+  if (const auto audit = audit_of(job)) text += audit_text(*audit);
+  if (job.started) text += waits_text(job);
+  return text + members_text(job) + refusals_text(job.refusals);
+}
+
+Json json_of(const RefusalAt& refusal) {
+  const RefusalSaid& one = refusal.said;
+  return {
+      {"shard", refusal.shard},     {"refused", one.of},        {"number", one.number}, {"job", one.job},
+      {"code", one.code},           {"sentence", one.sentence}, {"count", one.count},   {"first_seconds", one.first_s},
+      {"last_seconds", one.last_s}, {"software", one.software}};
+}
+
+Json json_of(const std::vector<RefusalAt>& refusals) {
+  Json list = Json::array();
+  for (const RefusalAt& one : refusals) list.push_back(json_of(one));
+  return list;
+}
+
+Json json_of(const JobAt& at) {
+  const WaitSaid& wait = at.said.wait;
+  Json json = {{"shard", at.shard},
+               {"for", wait.kind},
+               {"because", wait.because},
+               {"workers", wait.workers},
+               {"shards", wait.shards},
+               {"seconds", wait.seconds},
+               {"parts", at.said.parts},
+               {"moved_seconds", at.said.moved_s},
+               {"steps_decided", at.said.steps_decided}};
+  if (wait.has_step) {
+    json["step"] = wait.step;
+    json["part"] = wait.part;
+    json["bucket"] = wait.bucket;
+    json["contributions"] = wait.contributions;
+  }
+  if (wait.kind == "deadline") json["decided_in_seconds"] = wait.decided_in_s;
+  return json;
+}
+
+Json json_of(const JobPicture& job) {
+  const JobSaid& said = job.at.front().said;
+  Json members = Json::array();
+  for (const MemberSeen& member : job.members) {
+    members.push_back({{"worker", member.worker},
+                       {"life", member.life},
+                       {"said_hello", member.said_hello},
+                       {"not_said_hello", member.not_said_hello},
+                       {"silent_seconds", member.silent_s},
+                       {"steps_behind", member.steps_behind},
+                       {"finishing", member.finishing}});
+  }
+  Json waits = Json::array();
+  Json disagreements = Json::array();
+  for (const JobAt& at : job.at) {
+    waits.push_back(json_of(at));
+    for (const DisagreementSaid& one : at.said.disagreements) {
+      disagreements.push_back({{"shard", at.shard},
+                               {"worker", one.worker},
+                               {"part", one.part},
+                               {"steps", one.steps},
+                               {"since_seconds", one.since_s}});
+    }
+  }
+  Json json = {{"name", job.name},
+               {"job", said.job},
+               {"state", state_name(job.state)},
+               {"since_seconds", job.since_s},
+               {"verdict", job.verdict},
+               {"mode", said.mode},
+               {"epoch", said.epoch},
+               {"workers", said.workers},
+               {"started", job.started},
+               {"quorum", said.quorum},
+               {"deadline_seconds", said.deadline_s},
+               {"dead_after_seconds", said.dead_after_s},
+               {"missing_workers", job.never_here},
+               {"members", std::move(members)},
+               {"waits", std::move(waits)},
+               {"not_open_at", job.not_open},
+               {"disagreements", std::move(disagreements)},
+               {"refusals", json_of(job.refusals)}};
+  if (const PathSaid* path = path_of(job)) {
+    json["path"] = {
+        {"decided_by", path->decided_by},   {"switch", path->switch_address},    {"datagrams", path->datagrams},
+        {"because", path->because},         {"since_seconds", path->since_s},    {"changes", path->changes},
+        {"silent_to", path->silent_to},     {"answers", path->answered},         {"moved_seconds", path->moved_s},
+        {"shard_waits", path->shard_waits}, {"switch_waits", job.switch_because}};
+    for (const PathWaitSaid& one : path->waits) {
+      json["path"]["waits"].push_back(
+          {{"worker", one.worker}, {"for", one.waits_for}, {"seconds", one.since_s}, {"steps", one.steps}});
+    }
+  }
+  if (const auto audit = audit_of(job)) {
+    json["audit"] = {{"entered", audit->entered},
+                     {"carried", audit->carried},
+                     {"lost", audit->lost},
+                     {"held", audit->held},
+                     {"imbalance", audit->imbalance}};
+  }
+  return json;
+}
+
+std::string shards_text(const ClusterPicture& picture) {
+  if (picture.shards.empty() && picture.missing.empty()) return "";
+  Rows rows = {{"shard", "for workers", "status", "life", "jobs", "memory", "software"}};
+  for (const auto& [number, shard] : picture.shards) {
+    const double full = shard.memory_bytes_max == 0 ? 0
+                                                    : 100 * static_cast<double>(shard.memory_bytes) /
+                                                          static_cast<double>(shard.memory_bytes_max);
+    rows.push_back({std::to_string(number), shard.address, picture.asked.at(number), std::to_string(shard.life),
+                    std::to_string(shard.jobs.size()), fmt::format("{:.0f} %", full), shard.software});
+  }
+  std::string text = "shards\n" + table_text(std::move(rows));
+  for (const auto& [number, missing] : picture.missing) {
+    text += fmt::format("  {} was not heard: {}\n", picture.shard_text(number), missing.why);
+  }
+  return text;
+}
+
+bool disagrees(const JobPicture& job) {
+  return std::ranges::any_of(job.at, [](const JobAt& at) { return !at.said.disagreements.empty(); });
+}
+
+bool does_not_balance(const JobPicture& job) {
+  return std::ranges::any_of(job.at, [](const JobAt& at) { return at.said.audit && at.said.audit->imbalance != 0; });
+}
+
+}  // namespace
+
+std::string report_text(const ClusterPicture& picture, const Answers& answers) {
+  std::string text;
+  for (const JobPicture& job : picture.jobs) text += job_text(job) + "\n";
+  if (picture.jobs.empty() && !picture.shards.empty()) text += "no job is open\n\n";
+  for (const std::string& trouble : picture.troubles) text += trouble + "\n";
+  if (!picture.refusals.empty())
+    text += "refused, of jobs that are not open\n" + refusals_text(picture.refusals) + "\n";
+  Rows ended = {{"job", "number", "shard", "ended", "how", "what its workers were told"}};
+  for (const auto& [number, shard] : picture.shards) {
+    for (const EndedSaid& one : shard.ended) {
+      ended.push_back({one.name, std::to_string(one.job), std::to_string(number), seconds_text(one.since_s) + " ago",
+                       one.how, one.sentence.empty() ? "-" : one.sentence});
+    }
+  }
+  if (ended.size() > 1) text += "ended of late\n" + table_text(std::move(ended)) + "\n";
+  text += shards_text(picture);
+  for (const auto& [address, said] : answers.said) {
+    if (!read_said(said)) text += fmt::format("{}\n{}", address, object_text(said, 2));
+  }
+  for (const auto& [address, why] : answers.unanswered) text += fmt::format("{}\n  {}\n", address, why);
+  return text;
+}
+
+Json report_json(const ClusterPicture& picture, const Answers& answers) {
+  Json jobs = Json::array();
+  for (const JobPicture& job : picture.jobs) jobs.push_back(json_of(job));
+  Json shards = Json::array();
+  Json ended = Json::array();
+  for (const auto& [number, shard] : picture.shards) {
+    shards.push_back({{"shard", number},
+                      {"address", shard.address},
+                      {"http", picture.asked.at(number)},
+                      {"life", shard.life},
+                      {"software", shard.software},
+                      {"table", shard.table},
+                      {"shutting_down", shard.shutting_down},
+                      {"table_error", shard.table_error},
+                      {"memory_bytes", shard.memory_bytes},
+                      {"memory_bytes_max", shard.memory_bytes_max}});
+    for (const EndedSaid& one : shard.ended) {
+      ended.push_back({{"name", one.name},
+                       {"job", one.job},
+                       {"shard", number},
+                       {"how", one.how},
+                       {"sentence", one.sentence},
+                       {"since_seconds", one.since_s}});
+    }
+  }
+  Json missing = Json::array();
+  for (const auto& [number, one] : picture.missing) {
+    missing.push_back({{"shard", number}, {"address", one.address}, {"why", one.why}});
+  }
+  Json unanswered = Json::object();
+  for (const auto& [address, why] : answers.unanswered) unanswered[address] = why;
+  Json said = Json::object();
+  for (const auto& [address, one] : answers.said) said[address] = one;
+  return {{"jobs", std::move(jobs)},
+          {"shards", std::move(shards)},
+          {"missing", std::move(missing)},
+          {"ended_jobs", std::move(ended)},
+          {"refusals", json_of(picture.refusals)},
+          {"troubles", picture.troubles},
+          {"unanswered", std::move(unanswered)},
+          {"said", std::move(said)}};
+}
+
+Outcome outcome_of(const ClusterPicture& picture, const Answers& answers) {
+  if (!answers.unanswered.empty()) return fail_with(ExitCode::kUnreachable, answers.unanswered.front().second);
+  if (!picture.missing.empty()) {
+    const auto& [number, missing] = *picture.missing.begin();
+    return fail_with(ExitCode::kUnreachable,
+                     fmt::format("{} was not heard: {}", picture.shard_text(number), missing.why));
+  }
+  const auto first = [&](const auto& holds) { return std::ranges::find_if(picture.jobs, holds); };
+  const auto report = [](ExitCode code, const JobPicture& job) {
+    return fail_with(code, fmt::format("job {}: {}", job.name, job.verdict));
+  };
+  if (const auto job = first(disagrees); job != picture.jobs.end()) return report(ExitCode::kWeightsDisagree, *job);
+  if (const auto job = first(does_not_balance); job != picture.jobs.end())
+    return report(ExitCode::kDoesNotBalance, *job);
+  const auto in = [](JobState state) { return [state](const JobPicture& job) { return job.state == state; }; };
+  if (const auto job = first(in(JobState::kStandingStill)); job != picture.jobs.end()) {
+    return report(ExitCode::kStandsStill, *job);
+  }
+  if (const auto job = first(in(JobState::kStarting)); job != picture.jobs.end()) {
+    return report(ExitCode::kNotStarted, *job);
+  }
+  return {};
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,136 @@
+#include <algorithm>
+
+#include "kernels/base/check.h"
+#include "worker/core/residual/bucket.h"
+
+/// The books of the audit: what entered each part, what is held of it and what was lost.
+namespace millrace::worker {
+namespace {
+
+/// Of the stream's entries in [begin, end).
+Mass mass_within(const StreamView& stream, uint64_t begin, uint64_t end) {
+  if (stream.dense) return stream.values.empty() ? Mass{} : mass_of(stream.values.subspan(begin, end - begin));
+  const auto [first, last] = range_of(stream.indices, begin, end);
+  return mass_of(stream.values.subspan(first, last - first));
+}
+
+uint64_t count_within(const StreamView& stream, uint64_t begin, uint64_t end) {
+  if (stream.dense) return stream.values.empty() ? 0 : end - begin;
+  const auto [first, last] = range_of(stream.indices, begin, end);
+  return last - first;
+}
+
+/// The entries in [begin, end), counted from there.
+class AuditPiece {
+ public:
+  AuditPiece(const StreamView& stream, uint64_t begin, uint64_t end) {
+    const auto [first, last] =
+        stream.dense ? std::pair<size_t, size_t>(begin, end) : range_of(stream.indices, begin, end);
+    view_ = {end - begin, stream.dense, {}, stream.values.subspan(first, last - first)};
+    if (stream.dense) return;
+    for (const uint32_t index : stream.indices.subspan(first, last - first)) {
+      indices_.push_back(static_cast<uint32_t>(index - begin));
+    }
+    view_.indices = indices_;
+  }
+  const StreamView& view() const { return view_; }
+
+ private:
+  IndexBuffer indices_;
+  StreamView view_;
+};
+
+}  // namespace
+
+EnteredAccount Bucket::pushed_in(size_t at) const {
+  EnteredAccount pushed;
+  for (const auto& slot : slots_) {
+    pushed.entered.add(slot->books_[at].entered);
+    pushed.rounded_off.add(slot->books_[at].rounded_off);
+  }
+  return pushed;
+}
+
+Account Bucket::lost_in(size_t at) const {
+  Account lost = lost_books_[at];
+  lost.add(rounded_[at]);
+  return lost;
+}
+
+PartAccounts Bucket::audit(size_t at) {
+  MILLRACE_CHECK(spec_.audit);
+  std::unique_lock<std::mutex> no_fill(fill_, std::defer_lock);
+  if (slots_.size() == 1) no_fill.lock();
+  while (settle_one()) {
+  }
+  PartAccounts books{opened_[at], held_in(at), lost_in(at), rounded_[at]};
+  const EnteredAccount pushed = pushed_in(at);
+  books.entered.add(pushed.entered);
+  books.lost.add(pushed.rounded_off);
+  books.rounded_off.add(pushed.rounded_off);
+  return books;
+}
+
+uint64_t Bucket::held_entries(size_t at) const {
+  const protocol::PartLayout& part = parts_[at];
+  return count_within(residual_.view(), part.begin, part.end) + count_within(selected_.view(), part.begin, part.end);
+}
+
+Account Bucket::held_in(size_t at) const {
+  const protocol::PartLayout& part = parts_[at];
+  Account held;
+  held.add(mass_within(residual_.view(), part.begin, part.end));
+  if (parts_left_ > 0 && coded_[at] == 0) held.add(mass_within(selected_.view(), part.begin, part.end));
+  for (const auto& slot : slots_) {
+    if (slot->staged_.dimension == 0 || enters_in_select()) continue;
+    const auto [begin, end] = slot->within(part);
+    if (begin < end) held.add(mass_within(slot->staged_.view(), begin, end));
+  }
+  for (const Returning& piece : returning_) {
+    if (piece.at == at) held.add(mass_of(std::get<Stream>(piece.what).values));
+  }
+  if (grid_) held.add(mass_of(remainder_in_flight(at).values));
+  if (!aside_) return held;
+  if (aside_->shares[at] == Share::kInBooks) {
+    held.add(mass_within(aside_->residual.view(), part.begin, part.end));
+  }
+  for (const Aside::Piece& piece : aside_->returned) {
+    if (piece.at == at) held.add(mass_of(piece.stream.values));
+  }
+  return held;
+}
+
+void Bucket::book_lost(size_t at, const Mass& mass) {
+  if (spec_.audit) lost_books_[at].add(mass);
+}
+
+void Bucket::book_opening(size_t at, const Stream& share) {
+  if (spec_.audit) opened_[at].add(mass_of(share.values));
+}
+
+void Bucket::add_in_f32(std::span<float> target, const StreamView& stream, size_t at) {
+  rounded_[at].add_rounded(accumulate(target, stream, 1).rounded);
+}
+
+void Bucket::add_all_in_f32(std::span<float> target, const StreamView& stream) {
+  for (size_t at = 0; at < parts_.size(); ++at) {
+    const protocol::PartLayout& part = parts_[at];
+    const AuditPiece piece(stream, part.begin, part.end);
+    add_in_f32(target.subspan(part.begin, part.end - part.begin), piece.view(), at);
+  }
+}
+
+void Bucket::book_rounding(const StreamView& a, const StreamView& b) {
+  for (size_t at = 0; at < parts_.size(); ++at) {
+    const AuditPiece left(a, parts_[at].begin, parts_[at].end);
+    const AuditPiece right(b, parts_[at].begin, parts_[at].end);
+    rounded_[at].add_rounded(rounded_off(left.view(), right.view()));
+  }
+}
+
+void Bucket::book_rounding(size_t at, const StreamView& piece) {
+  const AuditPiece here(residual_.view(), parts_[at].begin, parts_[at].end);
+  rounded_[at].add_rounded(rounded_off(here.view(), piece));
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,200 @@
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "protocol/container/container.h"
+#include "worker/core/residual/bucket.h"
+
+namespace millrace::worker {
+namespace {
+
+constexpr uint64_t kNoIndex = std::numeric_limits<uint64_t>::max();
+
+/// Reads a stream in index order, dense or sparse.
+class Cursor {
+ public:
+  explicit Cursor(const StreamView& stream) : stream_(stream) {}
+  uint64_t index() const {
+    if (at_ >= stream_.values.size()) return kNoIndex;
+    return stream_.dense ? at_ : stream_.indices[at_];
+  }
+  float value() const { return stream_.values[at_]; }
+  void advance() { ++at_; }
+  /// The value at `index`, 0 where there is none. Indices must be asked for in increasing order.
+  float value_at(uint64_t index) {
+    if (stream_.dense) return stream_.values[index];
+    const auto from = stream_.indices.begin() + static_cast<std::ptrdiff_t>(at_);
+    at_ = static_cast<size_t>(std::lower_bound(from, stream_.indices.end(), index) - stream_.indices.begin());
+    return this->index() == index ? value() : 0.0f;
+  }
+
+ private:
+  StreamView stream_;
+  size_t at_ = 0;
+};
+
+uint64_t count_nonzero(std::span<const float> values) {
+  uint64_t count = 0;
+  for (const float value : values) count += value != 0.0f;
+  return count;
+}
+
+}  // namespace
+
+Stream Bucket::take_part(size_t at) {
+  const protocol::PartLayout& part = parts_[at];
+  Stream local = cut(selected_.view(), part.begin, part.end);
+  // A dense push of a mostly zero gradient: the smaller form goes out.
+  if (local.dense && count_nonzero(local.values) < dense_from_count(local.dimension)) {
+    return to_sparse(local.view());
+  }
+  return local;
+}
+
+bool Bucket::choose_codecs(ChoiceInput input) {
+  MILLRACE_CHECK(codec_.automatic);
+  if (uncompressed_) return false;
+  input.spec = codec_;
+  input.pieces = static_cast<uint32_t>(parts_.size());
+  return chooser_.choose(selected_.view(), input);
+}
+
+Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
+  MILLRACE_CHECK(parts_left_ > 0 && coded_[at] == 0, parts_left_, at);
+  const EncodeOptions chosen = options_of_step(options);
+  if (goes_plain(chosen.spec)) return code_plain(at);
+  const protocol::PartLayout& part = parts_[at];
+  Stream local = take_part(at);
+  const bool may_form = !uncompressed_;
+  if (auto formed = may_form ? chooser_.formed(local.view(), CodedForm::kEither) : std::nullopt) {
+    if (formed->dense) return code_dense(at, std::move(local), *formed, chosen);
+    local = std::move(*formed);
+  }
+  // What was not selected: a codec that sends more than was selected fills in from here.
+  Stream rest;
+  const bool exact_indices = find_index_codec(chosen.spec.index)->lossless();
+  if (!exact_indices && !local.dense) rest = cut(residual_.view(), part.begin, part.end);
+  auto container = encode_container(local.view(), rest.view(), chosen);
+  if (!container) return std::unexpected(container.error());
+  if (container->exact) {
+    part_is_coded(at, local.count());
+    return CodedPart{SharedBytes::from(std::move(container->bytes)), HeldStream::from(std::move(local))};
+  }
+  HeldStream sent = HeldStream::from(std::move(container->decoded));
+  counters_.false_positives += container->false_positives;
+  // Values at the indices selected, as QSGD leaves them: what it changed can wait until the bytes are on their way.
+  const bool same_indices = local.dense == sent.view.dense && std::ranges::equal(local.indices, sent.view.indices);
+  if (!same_indices) {
+    settle_code(at, local.view(), sent.view, rest.view());
+  } else if (spec_.codec_error == protocol::CodecError::kRetain) {
+    put_off({at, Recoded{std::move(local), sent}});
+  } else {
+    drop_error(at, local.view(), sent.view);
+  }
+  part_is_coded(at, sent.view.count());
+  return CodedPart{SharedBytes::from(std::move(container->bytes)), std::move(sent)};
+}
+
+EncodeOptions Bucket::options_of_step(EncodeOptions options) const {
+  if (uncompressed_) {
+    options.spec = without_loss(codec_);
+    options.spec.automatic = false;
+  } else if (codec_.automatic) {
+    options.spec = chooser_.resolved(codec_);
+  }
+  return options;
+}
+
+/// What the books keep as sent are the entries: zeros that go with them are nothing to them.
+Result<CodedPart> Bucket::code_dense(size_t at, Stream&& local, const Stream& dense, const EncodeOptions& options) {
+  auto container = encode_container(dense.view(), {}, options);
+  if (!container) return std::unexpected(container.error());
+  MILLRACE_CHECK(container->exact);
+  part_is_coded(at, local.count());
+  return CodedPart{SharedBytes::from(std::move(container->bytes)), HeldStream::from(std::move(local))};
+}
+
+/// Raw indices and raw values: what is sent lies in the container as it is, and needs no copy beside it.
+bool Bucket::goes_plain(const CodecSpec& codec) const {
+  const bool raw = codec.index == IndexCodecId::kRaw && codec.value == ValueCodecId::kRaw;
+  const bool chosen_dense = !uncompressed_ && chooser_.choice() && chooser_.choice()->chosen.dense;
+  return raw && !selected_.dense && !chosen_dense;
+}
+
+Result<CodedPart> Bucket::code_plain(size_t at) {
+  const protocol::PartLayout& part = parts_[at];
+  const auto [first, last] = range_of(selected_.indices, part.begin, part.end);
+  const StreamView chosen{dimension_, false, IndexSpan(selected_.indices).subspan(first, last - first),
+                          std::span<const float>(selected_.values).subspan(first, last - first)};
+  PlainContainer plain = plain_container(chosen, part.begin, part.end - part.begin);
+  part_is_coded(at, last - first);
+  return CodedPart{plain.bytes, HeldStream::within(plain.bytes, plain.stream)};
+}
+
+Stream Bucket::offer() {
+  MILLRACE_CHECK(parts_left_ == parts_.size(), parts_left_, parts_.size());
+  Stream all = std::exchange(selected_, Stream::empty(dimension_));
+  if (all.dense) all = to_sparse(all.view());
+  coded_.assign(parts_.size(), 1);
+  parts_left_ = 0;
+  counters_.entries_sent += all.count();
+  counters_.entries_sent_last = all.count();
+  return all;
+}
+
+void Bucket::keep_part(size_t at) {
+  MILLRACE_CHECK(parts_left_ > 0 && coded_[at] == 0, parts_left_, at);
+  give_back(at, take_part(at));
+  part_is_coded(at, 0);
+}
+
+void Bucket::part_is_coded(size_t at, uint64_t entries) {
+  coded_[at] = 1;
+  entries_in_step_ += entries;
+  counters_.entries_sent += entries;
+  if (--parts_left_ > 0) return;
+  counters_.entries_sent_last = entries_in_step_;
+  Stream done = std::exchange(selected_, Stream::empty(dimension_));
+  if (!draws()) spare_ = std::move(done);  // else those of the residual are kept, which are larger
+}
+
+void Bucket::settle_code(size_t at, const StreamView& selected, const StreamView& decoded, const StreamView& rest) {
+  const bool retain = spec_.codec_error == protocol::CodecError::kRetain;
+  Stream back = Stream::empty(selected.dimension);
+  const auto put_back = [&](uint64_t index, float value) {
+    if (value == 0) return;
+    back.indices.push_back(static_cast<uint32_t>(index));
+    back.values.push_back(value);
+  };
+  Cursor chosen(selected);
+  Cursor sent(decoded);
+  Cursor kept(rest);
+  while (chosen.index() != kNoIndex || sent.index() != kNoIndex) {
+    const uint64_t index = std::min(chosen.index(), sent.index());
+    const bool was_chosen = chosen.index() == index;
+    const bool was_sent = sent.index() == index;
+    // An entry that the codec added was not taken out by select(): it leaves the residual now.
+    const float in_residual = was_chosen || rest.dimension == 0 ? 0.0f : kept.value_at(index);
+    const float had = was_chosen ? chosen.value() : in_residual;
+    const float gone = was_sent ? sent.value() : 0.0f;
+    const double error = static_cast<double>(had) - static_cast<double>(gone);
+    if (retain) {
+      const float stays = static_cast<float>(error);
+      const float back_there = stays - in_residual;
+      put_back(index, back_there);
+      // f32 may not hold the differences: what it rounds off is lost by name.
+      lose(at, index, error - static_cast<double>(stays));
+      lose(at, index,
+           (static_cast<double>(stays) - static_cast<double>(in_residual)) - static_cast<double>(back_there));
+    } else {
+      put_back(index, -in_residual);
+      lose(at, index, error);
+    }
+    if (was_chosen) chosen.advance();
+    if (was_sent) sent.advance();
+  }
+  if (back.count() > 0) returning_.push_back({at, std::move(back)});
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,263 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/reduce/reduce.h"
+#include "worker/core/residual/bucket.h"
+#include "worker/core/residual/merge_pieces.h"
+
+/// What leaves the residual and comes back to it, and what is lost on the way.
+namespace millrace::worker {
+namespace {
+
+/// Of part `at`, worked out.
+struct Returned {
+  size_t at = 0;
+  Stream stream;
+};
+
+/// had - gone, entry by entry: `stays` in f32, and in `beyond` what f32 does not hold of it. Their sum is the difference exactly
+/// (TwoSum: [Knuth97, 4.2.2]), where it does not overflow.
+void subtract_exactly(std::span<const float> had, std::span<const float> gone, Buffer<float>& stays,
+                      Buffer<float>& beyond) {
+  stays.resize(had.size());
+  beyond.resize(had.size());
+  for (size_t i = 0; i < had.size(); ++i) {
+    const float difference = had[i] - gone[i];
+    const float taken = difference - had[i];
+    stays[i] = difference;
+    beyond[i] = (had[i] - (difference - taken)) - (gone[i] + taken);
+  }
+}
+
+/// In f64, in an order that fits vectors.
+double bucket_returns_sum_of(std::span<const float> values) {
+  constexpr size_t kLanes = 8;
+  std::array<double, kLanes> sums{};
+  size_t i = 0;
+  for (; i + kLanes <= values.size(); i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] += static_cast<double>(values[i + lane]);
+  }
+  for (; i < values.size(); ++i) sums[0] += static_cast<double>(values[i]);
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
+double magnitude_of(std::span<const float> values) {
+  double sum = 0;
+  for (const float value : values) sum += std::abs(static_cast<double>(value));
+  return sum;
+}
+
+/// `values` at the indices of `where`, without the zeros; sparse.
+Stream nonzero_of(const StreamView& where, std::span<const float> values) {
+  Stream out = Stream::empty(where.dimension);
+  // One slot more: a zero is written too, and overwritten.
+  out.indices.resize(values.size() + 1);
+  out.values.resize(values.size() + 1);
+  size_t kept = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    out.indices[kept] = where.dense ? static_cast<uint32_t>(i) : where.indices[i];
+    out.values[kept] = values[i];
+    kept += values[i] != 0 ? 1 : 0;
+  }
+  out.indices.resize(kept);
+  out.values.resize(kept);
+  return out;
+}
+
+}  // namespace
+
+void Bucket::give_back(size_t at, Stream&& stream) {
+  if (grid_) {
+    const auto none = StreamView{parts_[at].end - parts_[at].begin, false, {}, {}};
+    counters_.entries_returned += stream.count();
+    return settle_on_grid(at, &none);
+  }
+  if (stream.count() == 0) return;
+  if (spec_.unbiased) return discard(at, stream.view());
+  counters_.entries_returned += stream.count();
+  returning_.push_back({at, std::move(stream)});
+}
+
+void Bucket::settle_offer(size_t at, Stream&& back, uint64_t whole) {
+  counters_.entries_returned += whole;
+  if (back.count() > 0) returning_.push_back({at, std::move(back)});
+}
+
+void Bucket::give_back_rest(size_t at, HeldStream&& sent, const HeldStream& carried) {
+  if (sent.view.count() == 0) return;
+  // The whole sum comes back to unbiased jobs; whatever a shard leaves out all the same must not be sent a second time.
+  if (spec_.unbiased) return discard(at, not_carried(sent.view, carried.view).view());
+  put_off({at, Rest{std::move(sent), carried}});
+}
+
+void Bucket::discard(size_t at, const StreamView& stream) {
+  counters_.entries_discarded += stream.count();
+  counters_.discarded += bucket_returns_sum_of(stream.values);
+  if (spec_.audit) book_lost(at, mass_of(stream.values));
+  book(at, stream, stream.values, lost_);
+}
+
+void Bucket::put_off(Returning&& piece) {
+  returning_.push_back(std::move(piece));
+  ++put_off_;
+}
+
+Bucket::WorkedOut Bucket::work_out(const Returning& piece) {
+  if (const auto* rest = std::get_if<Rest>(&piece.what)) return {not_carried(rest->sent.view, rest->carried.view), {}};
+  const auto& recoded = std::get<Recoded>(piece.what);
+  Buffer<float> error;
+  WorkedOut found;
+  subtract_exactly(recoded.selected.values, recoded.sent.view.values, error, found.beyond);
+  found.back = nonzero_of(recoded.selected.view(), error);
+  return found;
+}
+
+void Bucket::count(const Returning& piece, const WorkedOut& found, BucketCounters& counters) {
+  if (std::holds_alternative<Rest>(piece.what)) counters.entries_returned += found.back.count();
+  counters.dropped_error += bucket_returns_sum_of(found.beyond);
+  counters.dropped_magnitude += magnitude_of(found.beyond);
+}
+
+void Bucket::book(size_t at, const StreamView& where, std::span<const float> amounts,
+                  std::vector<double>& ledger) const {
+  if (ledger_ != LedgerMode::kPerIndex) return;
+  for (size_t i = 0; i < amounts.size(); ++i) {
+    ledger[parts_[at].begin + (where.dense ? i : where.indices[i])] += static_cast<double>(amounts[i]);
+  }
+}
+
+void Bucket::book_beyond(const Returning& piece, const WorkedOut& found, std::vector<double>& ledger) const {
+  const auto* recoded = std::get_if<Recoded>(&piece.what);
+  if (recoded != nullptr) book(piece.at, recoded->selected.view(), found.beyond, ledger);
+}
+
+bool Bucket::settle_one() {
+  if (put_off_ == 0) return velocity_ && velocity_->settle_one();
+  while (!returning_[settled_to_].is_put_off()) ++settled_to_;
+  Returning& oldest = returning_[settled_to_];
+  WorkedOut found = work_out(oldest);
+  count(oldest, found, counters_);
+  if (spec_.audit) book_lost(oldest.at, mass_of(found.beyond));
+  book_beyond(oldest, found, lost_);
+  oldest.what = std::move(found.back);
+  --put_off_;
+  return true;
+}
+
+void Bucket::take_returned() {
+  while (put_off_ > 0) settle_one();
+  std::vector<Returned> returned;
+  returned.reserve(returning_.size());
+  for (Returning& piece : returning_) {
+    auto& stream = std::get<Stream>(piece.what);
+    if (stream.count() > 0) returned.push_back({piece.at, std::move(stream)});
+  }
+  returning_.clear();
+  settled_to_ = 0;
+  if (returned.empty()) return;
+  const bool any_dense = std::ranges::any_of(returned, [](const Returned& piece) { return piece.stream.dense; });
+  if (any_dense && !residual_.dense) residual_ = to_dense(residual_.view());
+  if (residual_.dense) {
+    for (const Returned& piece : returned) {
+      const protocol::PartLayout& part = parts_[piece.at];
+      const auto there = std::span<float>(residual_.values).subspan(part.begin, part.end - part.begin);
+      if (spec_.audit) {
+        add_in_f32(there, piece.stream.view(), piece.at);
+      } else {
+        add_scaled(there, piece.stream.view(), 1);
+      }
+    }
+    return;
+  }
+  // Pieces of different parts are disjoint: all of them are merged in one pass. A part has two where its code changed values and
+  // its update came since, and where steps ran ahead.
+  std::ranges::stable_sort(returned, {}, &Returned::at);
+  while (!returned.empty()) {
+    std::vector<Piece> pieces;
+    std::vector<Returned> now;
+    std::vector<Returned> later;
+    for (Returned& piece : returned) {
+      const bool second = !now.empty() && now.back().at == piece.at;
+      (second ? later : now).push_back(std::move(piece));
+    }
+    for (const Returned& piece : now) {
+      if (spec_.audit) book_rounding(piece.at, piece.stream.view());
+    }
+    for (const Returned& piece : now) pieces.push_back({parts_[piece.at].begin, piece.stream.view()});
+    merge_pieces(std::as_const(residual_).view(), pieces, merged_);
+    std::swap(residual_, merged_);
+    returned = std::move(later);
+  }
+  // Past the density where that is smaller, dense.
+  if (residual_.count() >= dense_from_count(dimension_)) residual_ = to_dense(residual_.view());
+}
+
+Stream Bucket::residual() const {
+  std::vector<Stream> more;
+  for (const auto& slot : slots_) {
+    if (slot->staged_.dimension != 0 && !enters_in_select())
+      more.push_back(rebased(slot->staged_.view(), slot->offset_, dimension_));
+  }
+  for (const Returning& piece : returning_) {
+    const auto* known = std::get_if<Stream>(&piece.what);
+    const Stream found = known == nullptr ? work_out(piece).back : Stream{};
+    more.push_back(rebased(known == nullptr ? found.view() : known->view(), parts_[piece.at].begin, dimension_));
+  }
+  add_aside(more);
+  for (size_t at = 0; at < parts_.size() && grid_; ++at) {
+    more.push_back(rebased(remainder_in_flight(at).view(), parts_[at].begin, dimension_));
+  }
+  for (size_t at = 0; at < parts_.size() && parts_left_ > 0; ++at) {
+    if (coded_[at] != 0) continue;
+    more.push_back(
+        rebased(cut(selected_.view(), parts_[at].begin, parts_[at].end).view(), parts_[at].begin, dimension_));
+  }
+  std::vector<StreamView> views{residual_.view()};
+  for (const Stream& stream : more) views.push_back(stream.view());
+  auto sum = sum_many(views);
+  MILLRACE_CHECK(sum.has_value(), dimension_);
+  return std::move(*sum);
+}
+
+BucketCounters Bucket::counters() const {
+  BucketCounters all = counters_;
+  for (const Returning& piece : returning_) {
+    if (piece.is_put_off()) count(piece, work_out(piece), all);
+  }
+  return all;
+}
+
+std::vector<double> Bucket::lost() const {
+  std::vector<double> all = lost_;
+  for (const Returning& piece : returning_) {
+    if (piece.is_put_off()) book_beyond(piece, work_out(piece), all);
+  }
+  return all;
+}
+
+void Bucket::lose(size_t at, uint64_t index, double amount) {
+  if (amount == 0) return;
+  counters_.dropped_error += amount;
+  counters_.dropped_magnitude += std::abs(amount);
+  book_lost(at, {amount, std::abs(amount)});
+  if (ledger_ == LedgerMode::kPerIndex) lost_[parts_[at].begin + index] += amount;
+}
+
+void Bucket::drop_error(size_t at, const StreamView& selected, const StreamView& sent) {
+  Buffer<float> error;
+  Buffer<float> beyond;
+  subtract_exactly(selected.values, sent.values, error, beyond);
+  for (const Buffer<float>& amounts : {std::cref(beyond), std::cref(error)}) {
+    counters_.dropped_error += bucket_returns_sum_of(amounts);
+    counters_.dropped_magnitude += magnitude_of(amounts);
+    if (spec_.audit) book_lost(at, mass_of(amounts));
+    book(at, selected, amounts, lost_);
+  }
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,74 @@
+#include <algorithm>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/reduce/reduce.h"
+#include "protocol/job/step_sends.h"
+#include "worker/core/residual/bucket.h"
+
+/// Momentum and clipping: what of a gradient enters the residual, worked out by select().
+namespace millrace::worker {
+namespace {
+
+void scale(Stream& stream, float factor) {
+  if (factor == 1) return;
+  for (float& value : stream.values) value *= factor;
+}
+
+}  // namespace
+
+void Bucket::let_enter(float clip) {
+  Stream entering = join_staged();
+  scale(entering, clip);
+  if (velocity_) entering = velocity_->enter(std::move(entering));
+  if (spec_.audit || ledger_ == LedgerMode::kPerIndex) {
+    for (auto& slot : slots_) {
+      const Stream of_slot = cut(entering.view(), slot->offset_, slot->offset_ + slot->dimension_);
+      slot->book_entered(of_slot.view());
+      slot->index_entered(of_slot.view(), 1);
+    }
+  }
+  add_to_residual(std::move(entering));
+}
+
+bool Bucket::masks(uint64_t step) const {
+  if (!velocity_ || !spec_.momentum.masked) return false;
+  return protocol::holds_back(protocol::step_sends(select_spec_, dimension_, step), update_);
+}
+
+void Bucket::mask_applied(size_t at, uint64_t step, const HeldStream& sent, const HeldStream* carried) {
+  if (masks(step)) velocity_->applied(parts_[at].begin, sent, carried);
+}
+
+void Bucket::load_velocity(Stream&& velocity) {
+  if (velocity_) velocity_->load(std::move(velocity));
+}
+
+BucketState Bucket::state(float clip) const {
+  BucketState state{residual(), std::nullopt};
+  std::optional<Velocity> velocity = velocity_;
+  std::vector<Stream> staged;
+  for (const auto& slot : slots_) {
+    if (!enters_in_select() || slot->staged_.dimension == 0) continue;
+    staged.push_back(rebased(slot->staged_.view(), slot->offset_, dimension_));
+  }
+  if (!staged.empty()) {
+    std::vector<StreamView> views;
+    for (Stream& stream : staged) {
+      scale(stream, clip);
+      views.push_back(stream.view());
+    }
+    auto entering = sum_many(views);
+    MILLRACE_CHECK(entering.has_value(), dimension_);
+    // Where fused neighbours are still to be pushed the gradient stands alone: their velocities must not move twice.
+    const bool whole_push = std::ranges::all_of(slots_, [](const auto& slot) { return slot->filled_; });
+    if (velocity && whole_push) *entering = velocity->enter(std::move(*entering));
+    auto sum = sum_two(std::as_const(state.residual).view(), std::as_const(*entering).view());
+    MILLRACE_CHECK(sum.has_value(), dimension_);
+    state.residual = std::move(*sum);
+  }
+  if (velocity) state.velocity = velocity->values();
+  return state;
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,53 @@
+#include "worker/core/residual/local_clip.h"
+
+#include <cmath>
+#include <numeric>
+
+#include "kernels/base/check.h"
+
+namespace millrace::worker {
+
+LocalClip::LocalClip(const protocol::JobSpec& spec) : tensors_(spec.tensors.size()) {
+  const bool alone = spec.mode == protocol::Mode::kAsynchronous;  // a step is one worker's
+  const uint32_t expected = alone ? 1 : spec.participants != 0 ? spec.participants : spec.workers;
+  norm_max_ = spec.clip / std::sqrt(static_cast<double>(expected));
+}
+
+const LocalClip::Push* LocalClip::find(uint64_t push) const {
+  return push < first_ || push - first_ >= pushes_.size() ? nullptr : &pushes_[push - first_];
+}
+
+void LocalClip::pushed(uint64_t push, uint32_t tensor, double squared_norm) {
+  if (!on()) return;
+  MILLRACE_CHECK(push >= first_, push, first_);
+  while (push - first_ >= pushes_.size()) pushes_.push_back({std::vector<double>(tensors_, 0.0), 0, 0});
+  Push& own = pushes_[push - first_];
+  own.squared_norms[tensor] = squared_norm;
+  ++own.tensors;
+}
+
+bool LocalClip::complete(uint64_t push) const {
+  if (!on()) return true;
+  const Push* own = find(push);
+  return own != nullptr && own->tensors == tensors_;
+}
+
+float LocalClip::factor(uint64_t push) const {
+  const Push* own = on() ? find(push) : nullptr;
+  if (own == nullptr) return 1;
+  // In the order of the tensors: the same bits whoever was pushed first.
+  const double norm = std::sqrt(std::accumulate(own->squared_norms.begin(), own->squared_norms.end(), 0.0));
+  return norm > norm_max_ ? static_cast<float>(norm_max_ / norm) : 1;
+}
+
+void LocalClip::taken(uint64_t push, size_t buckets) {
+  if (!on()) return;
+  MILLRACE_CHECK(complete(push), push, first_);
+  ++pushes_[push - first_].buckets_taken;
+  while (!pushes_.empty() && pushes_.front().buckets_taken == buckets) {
+    pushes_.pop_front();
+    ++first_;
+  }
+}
+
+}  // namespace millrace::worker

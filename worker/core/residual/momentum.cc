@@ -1,0 +1,136 @@
+#include "worker/core/residual/momentum.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "kernels/base/check.h"
+
+namespace millrace::worker {
+namespace {
+
+constexpr float kFaded = std::numeric_limits<float>::min();
+
+float next_velocity(float factor, float velocity, float gradient) {
+  const float kept = factor * velocity;
+  const float next = kept + gradient;
+  return std::abs(next) < kFaded ? 0.0f : next;
+}
+
+void append(Stream& stream, uint32_t index, float value) {
+  if (value == 0) return;
+  stream.indices.push_back(index);
+  stream.values.push_back(value);
+}
+
+/// The position of `index` in `indices`, at `from` or after it; their end where it is missing.
+size_t find_from(IndexSpan indices, size_t from, uint64_t index) {
+  const auto found = std::lower_bound(indices.begin() + static_cast<std::ptrdiff_t>(from), indices.end(), index);
+  return static_cast<size_t>(found - indices.begin());
+}
+
+}  // namespace
+
+Velocity::Velocity(const protocol::MomentumSpec& spec, uint64_t dimension)
+    : factor_(static_cast<float>(spec.factor)), velocity_(Stream::empty(dimension)) {
+  const bool looks_ahead = spec.momentum == protocol::Momentum::kNesterov;
+  if (looks_ahead || spec.momentum == protocol::Momentum::kNesterovPrinted) gradient_share_ = 1;
+  if (looks_ahead) velocity_share_ = factor_;
+}
+
+Stream Velocity::enter(Stream&& gradient) {
+  MILLRACE_CHECK(gradient.dimension == velocity_.dimension, gradient.dimension, velocity_.dimension);
+  while (settle_one()) {
+  }
+  if (!velocity_.dense && (gradient.dense || velocity_.count() >= dense_from_count(velocity_.dimension))) {
+    velocity_ = to_dense(velocity_.view());
+  }
+  return velocity_.dense ? enter_dense(std::move(gradient)) : enter_sparse(gradient);
+}
+
+Stream Velocity::enter_dense(Stream&& gradient) {
+  Stream entering = gradient.dense ? std::move(gradient) : to_dense(gradient.view());
+  for (size_t i = 0; i < velocity_.values.size(); ++i) {
+    const float next = next_velocity(factor_, velocity_.values[i], entering.values[i]);
+    velocity_.values[i] = next;
+    entering.values[i] = gradient_share_ * entering.values[i] + velocity_share_ * next;
+  }
+  return entering;
+}
+
+Stream Velocity::enter_sparse(const Stream& gradient) {
+  Stream next = Stream::empty(velocity_.dimension);
+  Stream entering = Stream::empty(velocity_.dimension);
+  const auto take = [&](uint32_t index, float velocity, float value) {
+    const float moved = next_velocity(factor_, velocity, value);
+    append(next, index, moved);
+    append(entering, index, gradient_share_ * value + velocity_share_ * moved);
+  };
+  size_t had = 0;
+  size_t new_one = 0;
+  while (had < velocity_.indices.size() || new_one < gradient.indices.size()) {
+    const bool no_more = new_one == gradient.indices.size();
+    const bool none_yet = had == velocity_.indices.size();
+    if (none_yet || (!no_more && gradient.indices[new_one] < velocity_.indices[had])) {
+      take(gradient.indices[new_one], 0, gradient.values[new_one]);
+      ++new_one;
+    } else if (no_more || velocity_.indices[had] < gradient.indices[new_one]) {
+      take(velocity_.indices[had], velocity_.values[had], 0);
+      ++had;
+    } else {
+      take(velocity_.indices[had], velocity_.values[had], gradient.values[new_one]);
+      ++had;
+      ++new_one;
+    }
+  }
+  velocity_ = std::move(next);
+  return entering;
+}
+
+void Velocity::applied(uint64_t begin, const HeldStream& sent, const HeldStream* carried) {
+  if (sent.view.count() == 0) return;
+  masks_.push_back({begin, sent, carried == nullptr ? std::nullopt : std::optional(*carried)});
+}
+
+bool Velocity::settle_one() {
+  if (masks_.empty()) return false;
+  end(velocity_, masks_.front());
+  masks_.pop_front();
+  return true;
+}
+
+void Velocity::end(Stream& velocity, const Mask& mask) {
+  const StreamView& sent = mask.sent.view;
+  size_t in_carried = 0;
+  size_t in_velocity = 0;
+  for (size_t i = 0; i < sent.values.size(); ++i) {
+    if (sent.values[i] == 0) continue;  // of a dense stream not selected; of a quantizer, nothing was applied
+    const uint64_t local = sent.dense ? i : sent.indices[i];
+    if (mask.carried && !mask.carried->view.dense) {
+      const IndexSpan carried = mask.carried->view.indices;
+      in_carried = find_from(carried, in_carried, local);
+      if (in_carried == carried.size()) return;
+      if (carried[in_carried] != local) continue;
+    }
+    const uint64_t index = mask.begin + local;
+    if (velocity.dense) {
+      velocity.values[index] = 0;
+      continue;
+    }
+    in_velocity = find_from(velocity.indices, in_velocity, index);
+    if (in_velocity == velocity.indices.size()) return;
+    if (velocity.indices[in_velocity] == index) velocity.values[in_velocity] = 0;
+  }
+}
+
+Stream Velocity::values() const {
+  Stream masked = velocity_;
+  for (const Mask& mask : masks_) end(masked, mask);
+  if (masked.dense) return masked;
+  Stream alive = Stream::empty(masked.dimension);
+  for (size_t i = 0; i < masked.values.size(); ++i) append(alive, masked.indices[i], masked.values[i]);
+  return alive;
+}
+
+}  // namespace millrace::worker

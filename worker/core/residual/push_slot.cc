@@ -1,0 +1,209 @@
+#include "worker/core/residual/push_slot.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "kernels/reduce/reduce.h"
+#include "worker/core/residual/bucket.h"
+
+namespace millrace::worker {
+namespace {
+
+/// The entries with a finite value; returns how many were left out.
+uint64_t copy_only_finite(IndexSpan indices, std::span<const float> values, Stream& out) {
+  out.indices.clear();
+  out.values.clear();
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!std::isfinite(values[i])) continue;
+    out.indices.push_back(indices[i]);
+    out.values.push_back(values[i]);
+  }
+  return values.size() - out.values.size();
+}
+
+double squared_norm_of(std::span<const float> values) {
+  double sum = 0;
+  for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
+  return sum;
+}
+
+Error index_out_of_range(IndexSpan indices, uint64_t dimension) {
+  const auto at = std::find_if(indices.begin(), indices.end(), [&](uint32_t index) { return index >= dimension; });
+  const uint32_t index = at == indices.end() ? 0 : *at;
+  return {ErrorCode::kInvalidArgument,
+          "index " + std::to_string(index) + " is out of range of a tensor of dimension " + std::to_string(dimension)};
+}
+
+}  // namespace
+
+PushSlot::PushSlot(Bucket& bucket, uint32_t tensor, uint64_t offset, uint64_t dimension)
+    : bucket_(bucket), tensor_(tensor), offset_(offset), dimension_(dimension) {
+  if (bucket_.spec_.audit) books_.resize(bucket_.parts_.size());
+}
+
+Status PushSlot::check(float weight) const {
+  if (filled_) return fail(ErrorCode::kInvalidArgument, "this tensor's gradient of the step was pushed already");
+  if (!std::isfinite(weight) || weight <= 0) {
+    return fail(ErrorCode::kInvalidArgument, "the weight of a gradient must be finite and positive");
+  }
+  return {};
+}
+
+Status PushSlot::add_dense(std::span<const float> gradient, float weight) {
+  if (auto valid = check(weight); !valid) return valid;
+  if (gradient.size() != dimension_) {
+    return fail(ErrorCode::kInvalidArgument, "a gradient of " + std::to_string(gradient.size()) +
+                                                 " values for a tensor of dimension " + std::to_string(dimension_));
+  }
+  Buffer<float> clean;
+  uint64_t dropped = 0;
+  if (!all_finite(gradient)) {
+    if (bucket_.spec_.non_finite == protocol::NonFinite::kRefuse) {
+      return fail(ErrorCode::kNonFinite, "the gradient holds NaN or infinity; nothing of it was taken");
+    }
+    clean.assign(gradient.begin(), gradient.end());
+    for (float& value : clean) {
+      if (std::isfinite(value)) continue;
+      value = 0;
+      ++dropped;
+    }
+    gradient = clean;
+  }
+  const StreamView whole{dimension_, true, {}, gradient};
+  measure(whole);
+  std::unique_lock<std::mutex> fill(bucket_.fill_, std::defer_lock);
+  if (bucket_.slots_.size() == 1) fill.lock();
+  add_whole(gradient, weight);
+  // Allocates nothing from here on: a slot that ran out of memory has counted nothing.
+  if (!bucket_.enters_in_select()) index_entered(whole, weight);
+  weight_ = weight;
+  filled_ = true;
+  non_finite_dropped_ += dropped;
+  return {};
+}
+
+void PushSlot::add_whole(std::span<const float> gradient, float weight) {
+  const bool lone = bucket_.enters_in_slot();
+  Stream& target = lone ? bucket_.residual_ : staged_;
+  if (lone && (target.dense || target.count() > 0)) {
+    if (!target.dense) target = to_dense(target.view());
+    add_to_dense(target.values, {dimension_, true, {}, gradient}, weight);
+    return;
+  }
+  // Nothing to add to: the array of the step before, if there is one, is written over.
+  Buffer<float> values = lone ? std::exchange(bucket_.spare_, {}).values : Buffer<float>{};
+  values.resize(dimension_);
+  for (size_t i = 0; i < gradient.size(); ++i) values[i] = weight * gradient[i];
+  target = {dimension_, true, {}, std::move(values)};
+  if (!bucket_.enters_in_select()) book_entered(target.view());
+}
+
+void PushSlot::add_to_dense(std::span<float> residual, const StreamView& stream, float weight) {
+  if (books_.empty()) return add_scaled(residual, stream, weight);
+  // All of it before the first part is added: the residual must not keep some parts of a gradient when memory runs out.
+  std::vector<Stream> cuts;
+  if (!stream.dense) {
+    cuts.reserve(bucket_.parts_.size());
+    for (const protocol::PartLayout& part : bucket_.parts_) {
+      const auto [begin, end] = within(part);
+      cuts.push_back(cut(stream, begin, end));
+    }
+  }
+  for (size_t at = 0; at < bucket_.parts_.size(); ++at) {
+    const auto [begin, end] = within(bucket_.parts_[at]);
+    const StreamView piece = stream.dense ? StreamView{end - begin, true, {}, stream.values.subspan(begin, end - begin)}
+                                          : std::as_const(cuts[at]).view();
+    const Accumulated done = accumulate(residual.subspan(begin, end - begin), piece, weight);
+    books_[at].entered.add(done.taken);
+    books_[at].rounded_off.add_rounded(done.rounded);
+  }
+}
+
+Status PushSlot::add_sparse(IndexSpan indices, std::span<const float> values, float weight) {
+  if (auto valid = check(weight); !valid) return valid;
+  if (indices.size() != values.size()) {
+    return fail(ErrorCode::kInvalidArgument,
+                std::to_string(indices.size()) + " indices and " + std::to_string(values.size()) + " values");
+  }
+  // The arrays of the step before are written over: fresh ones would be paid for page by page.
+  Stream stream = bucket_.slots_.size() == 1 ? std::exchange(bucket_.spare_, {}) : Stream{};
+  stream.dimension = dimension_;
+  stream.dense = false;
+  stream.indices.resize(indices.size());
+  stream.values.resize(values.size());
+  uint64_t dropped = 0;
+  bool increasing = copy_increasing(indices.data(), stream.indices);
+  if (!copy_finite(values.data(), stream.values)) {
+    if (bucket_.spec_.non_finite == protocol::NonFinite::kRefuse) {
+      return fail(ErrorCode::kNonFinite, "the gradient holds NaN or infinity; nothing of it was taken");
+    }
+    dropped = copy_only_finite(indices, values, stream);
+    increasing = false;  // coalesce() looks again at what is left
+  }
+  if (!increasing) {
+    auto coalesced =
+        dropped == 0 ? coalesce(dimension_, indices, values) : coalesce(dimension_, stream.indices, stream.values);
+    if (!coalesced) return std::unexpected(coalesced.error());
+    stream = std::move(*coalesced);
+    if (!all_finite(stream.values)) return fail(ErrorCode::kNonFinite, "duplicate entries add up to infinity");
+  } else if (!stream.indices.empty() && stream.indices.back() >= dimension_) {
+    return std::unexpected(index_out_of_range(stream.indices, dimension_));
+  }
+  measure(stream.view());
+  if (weight != 1) {
+    for (float& value : stream.values) value *= weight;
+  }
+  const bool lone = bucket_.slots_.size() == 1;
+  std::unique_lock<std::mutex> fill(bucket_.fill_, std::defer_lock);
+  if (lone) fill.lock();
+  const bool joins_residual = bucket_.enters_in_slot() && bucket_.residual_.dense;
+  if (joins_residual) add_to_dense(bucket_.residual_.values, stream.view(), 1);
+  // Allocates nothing from here on, as in add_dense().
+  if (!bucket_.enters_in_select()) {
+    index_entered(stream.view(), 1);
+    if (!joins_residual) book_entered(stream.view());
+  }
+  if (!joins_residual) staged_ = std::move(stream);
+  weight_ = weight;
+  filled_ = true;
+  non_finite_dropped_ += dropped;
+  return {};
+}
+
+void PushSlot::measure(const StreamView& gradient) {
+  if (bucket_.spec_.clip != 0) squared_norm_ = squared_norm_of(gradient.values);
+}
+
+std::pair<uint64_t, uint64_t> PushSlot::within(const protocol::PartLayout& part) const {
+  return {std::clamp(part.begin, offset_, offset_ + dimension_) - offset_,
+          std::clamp(part.end, offset_, offset_ + dimension_) - offset_};
+}
+
+void PushSlot::book_entered(const StreamView& entering) {
+  for (size_t at = 0; at < books_.size(); ++at) {
+    const auto [begin, end] = within(bucket_.parts_[at]);
+    const auto [first, last] =
+        entering.dense ? std::pair<size_t, size_t>(begin, end) : range_of(entering.indices, begin, end);
+    books_[at].entered.add(mass_of(entering.values.subspan(first, last - first)));
+  }
+}
+
+void PushSlot::index_entered(const StreamView& gradient, float weight) {
+  if (bucket_.ledger_ != LedgerMode::kPerIndex) return;
+  for (size_t i = 0; i < gradient.values.size(); ++i) {
+    const uint64_t index = offset_ + (gradient.dense ? i : gradient.indices[i]);
+    bucket_.entered_[index] += static_cast<double>(weight * gradient.values[i]);
+  }
+}
+
+void PushSlot::uncount_entered(const StreamView& taken) {
+  Stream negated{
+      taken.dimension, false, {taken.indices.begin(), taken.indices.end()}, {taken.values.begin(), taken.values.end()}};
+  for (float& value : negated.values) value = -value;
+  book_entered(negated.view());
+  index_entered(negated.view(), 1);
+}
+
+}  // namespace millrace::worker

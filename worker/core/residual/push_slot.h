@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/result.h"
+#include "kernels/stream/stream.h"
+#include "protocol/job/layout.h"
+#include "worker/core/residual/audit_account.h"
+
+namespace millrace::worker {
+
+class Bucket;
+
+/// What the law's bookkeeping costs: sums only, or (tests) one f64 per index and cause.
+enum class LedgerMode : uint8_t { kSums = 1, kPerIndex = 2 };
+
+/// One tensor's place for one step's gradient. Filled on the caller's thread, then handed to SessionCore::commit_push(). Slots of
+/// different tensors may be filled at the same time, and while the core runs; the core leaves what a slot touches alone until
+/// the commit.
+class PushSlot {
+ public:
+  PushSlot(Bucket& bucket, uint32_t tensor, uint64_t offset, uint64_t dimension);
+
+  /// Adds weight * gradient. gradient [dimension], weight finite and positive: with weights of 0 the update of a weighted
+  /// mean could have values (of residuals) and nothing to divide them by.
+  ///
+  /// Cost    one pass that looks for NaN and infinity (where the job refuses them), one pass that adds.
+  /// Errors  invalid_argument: wrong size, such a weight, or filled twice. non_finite (where the job refuses): nothing is
+  ///         taken.
+  /// Throws  std::bad_alloc: nothing is taken or counted, and the slot can be filled again.
+  Status add_dense(std::span<const float> gradient, float weight);
+
+  /// The same for entries in any order, duplicates added up in the order given.
+  ///
+  /// Errors  also invalid_argument: sizes differ, an index out of range.
+  Status add_sparse(IndexSpan indices, std::span<const float> values, float weight);
+
+  uint32_t tensor() const { return tensor_; }
+  uint64_t offset() const { return offset_; }
+  uint64_t dimension() const { return dimension_; }
+  bool filled() const { return filled_; }
+  float weight() const { return weight_; }
+  uint64_t non_finite_dropped() const { return non_finite_dropped_; }
+  /// Of the gradient filled in last, before its weight; 0 where the job does not clip.
+  double squared_norm() const { return squared_norm_; }
+
+ private:
+  friend class Bucket;
+
+  Status check(float weight) const;
+  void add_whole(std::span<const float> gradient, float weight);
+  /// Adds into the residual itself, of a lone tensor.
+  void add_to_dense(std::span<float> residual, const StreamView& stream, float weight);
+  /// Audit: what enters with this, weighted; a stream of the slot.
+  void book_entered(const StreamView& entering);
+  /// The same in the books by index: a gradient of the slot, or (momentum, clipping) what select() makes of it.
+  void index_entered(const StreamView& gradient, float weight);
+  void uncount_entered(const StreamView& taken);
+  void measure(const StreamView& gradient);
+  /// The part's range, in indices of the slot.
+  std::pair<uint64_t, uint64_t> within(const protocol::PartLayout& part) const;
+
+  Bucket& bucket_;
+  uint32_t tensor_ = 0;
+  uint64_t offset_ = 0;  ///< of the tensor in the bucket
+  uint64_t dimension_ = 0;
+  bool filled_ = false;  ///< for the step that is not committed or not selected yet
+  float weight_ = 1;
+  double squared_norm_ = 0;
+  Stream staged_;  ///< local to the tensor; dimension 0: nothing is staged (it is in the residual already)
+  uint64_t non_finite_dropped_ = 0;
+  std::vector<EnteredAccount> books_;  ///< audit: what entered each part of the bucket; empty: the job does not audit
+};
+
+}  // namespace millrace::worker

@@ -1,0 +1,104 @@
+#include <algorithm>
+#include <utility>
+
+#include "worker/core/rejoin/contribution_outcome.h"
+#include "worker/core/session_core_impl.h"
+
+/// Mode asynchronous (R16): each contribution is a step of the log by itself, numbered by this worker within its life
+/// and the part. What was sent is settled by the update that names it, whatever its step; all others are only applied.
+namespace millrace::worker {
+
+uint64_t SessionCore::Impl::take_sequence(PartRun& part) const {
+  if (std::exchange(part.sequence_life, life) != life) part.next_sequence = 0;
+  return part.next_sequence++;
+}
+
+double SessionCore::Impl::denominator_of(const protocol::Update& update) const {
+  if (update.merged.empty())
+    return protocol::denominator_of(config.spec.combine, update.contributors.size(), update.weight_sum);
+  return protocol::denominator_of(config.spec.combine, 1, update.merged.front().weight);
+}
+
+bool SessionCore::Impl::may_be_merged(const protocol::Update& update) const {
+  const double denominator = denominator_of(update);
+  return asynchronous() && update.whole_sum && std::ranges::all_of(update.merged, [&](const protocol::MergedStep& one) {
+           return protocol::denominator_of(config.spec.combine, 1, one.weight) == denominator;
+         });
+}
+
+std::vector<SessionCore::Impl::OwnContribution> SessionCore::Impl::own_contributions(
+    const protocol::Update& update) const {
+  std::vector<OwnContribution> own;
+  const auto look_at = [&](const protocol::ContributorId& one, uint64_t step) {
+    if (one.worker == config.worker) own.push_back({one, step});
+  };
+  for (const protocol::ContributorId& one : update.contributors) look_at(one, update.step);
+  for (size_t i = 0; i < update.merged.size(); ++i) {
+    look_at(update.merged[i].contributor, update.step - (update.merged.size() - 1 - i));
+  }
+  return own;
+}
+
+// Contributions of one life are counted in the order of their numbers, and those of an earlier life before all of a later one. So
+// what was sent before the one that is named, and was not named before, never will be.
+std::optional<uint64_t> SessionCore::Impl::settle_named(PartRun& part, const protocol::Update& update,
+                                                        const HeldStream& carried, Actions& actions) {
+  std::optional<uint64_t> push;
+  for (const auto& [own, step] : own_contributions(update)) {
+    const auto named = std::ranges::find_if(part.outstanding, [&own](const Outstanding& out) {
+      return out.life == own.life && out.sequence == own.sequence;
+    });
+    if (named == part.outstanding.end()) continue;
+    for (auto out = part.outstanding.begin(); out != named; ++out) give_back(part, *out);
+    settle_counted(part, step, *named, update, carried);
+    push = named->step;
+    part.outstanding.erase(part.outstanding.begin(), std::next(named));
+  }
+  while (push && part.answers < *push) answer_without_update(part, part.answers, part.n, actions);
+  return push;
+}
+
+// R16c: what is in the weights that it goes on with is applied; what was counted beyond them waits for its update,
+// since what was decided may still be void; what the summary does not name can never be counted any more.
+void SessionCore::Impl::settle_sequences(PartRun& part, const protocol::Settle& settle, uint64_t next) {
+  Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  std::optional<protocol::SummaryEntry> in_weights;
+  if (next > part.n && part.incoming) {
+    const auto& workers = part.incoming->summary.workers;
+    const auto own = std::ranges::find(workers, config.worker, &protocol::SummaryEntry::worker);
+    if (own != workers.end()) in_weights = *own;
+  }
+  for (Outstanding& out : std::exchange(part.outstanding, {})) {
+    const Fate applied = fate_of_sequence(in_weights, out.life, out.sequence);
+    if (applied == Fate::kCounted) {
+      was_applied(part, in_weights->last_step, out, nullptr);
+    } else if (applied == Fate::kUnknown) {
+      lose_unreturnable(part, out);
+    } else if (fate_of_sequence(settle.counted, out.life, out.sequence) == Fate::kNotCounted) {
+      ++counters.not_counted;
+      bucket.return_aside(part.at, out.sent.copy());
+    } else {
+      part.outstanding.push_back(std::move(out));
+    }
+  }
+}
+
+// What is left of earlier lives waits for its update, and where that has become void for one of this life, which comes after it.
+// An empty one makes sure that there is one: nobody else may ever push again.
+void SessionCore::Impl::restart_sequences(Actions& actions) {
+  for (BucketRun& run : buckets) run.returned_to = run.selected;
+  for (PartRun& part : parts) {
+    answer_returned(part, actions);
+    if (part.outstanding.empty()) continue;
+    Outstanding out;
+    out.step = part.outstanding.back().step;
+    out.life = life;
+    out.sequence = take_sequence(part);
+    out.sent = HeldStream::from(Stream::empty(part.dimension()));
+    make_empty(part, out);
+    part.outstanding.push_back(std::move(out));
+  }
+  for (BucketRun& run : buckets) answer_pushes(run);
+}
+
+}  // namespace millrace::worker

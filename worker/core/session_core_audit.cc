@@ -1,0 +1,192 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <string>
+
+#include "worker/core/session_core_impl.h"
+
+/// The law at run time (R13), for jobs that ask for it: of every part, what entered = what is held + in flight +
+/// carried + lost. What was carried is the log's word (it rides in the summary of every update), not this worker's: so
+/// both are checked.
+namespace millrace::worker {
+namespace {
+
+constexpr uint64_t kCreditLeast = 1024;  ///< entries gone over a selection, however little is selected
+constexpr uint64_t kCreditShare = 4;     ///< ... and this share of what a selection goes over itself
+constexpr uint32_t kLinesMax = 16;       ///< of the log, a session
+
+std::string digits(double value) {
+  std::string text(32, '\0');
+  text.resize(static_cast<size_t>(std::snprintf(text.data(), text.size(), "%.9g", value)));
+  return text;
+}
+
+}  // namespace
+
+const protocol::SummaryEntry* SessionCore::Impl::counted_in(const PartRun& part) const {
+  const auto& workers = part.summary_of_n().workers;
+  const auto own = std::ranges::find(workers, config.worker, &protocol::SummaryEntry::worker);
+  return own == workers.end() ? nullptr : &*own;
+}
+
+double SessionCore::Impl::carried_in(const PartRun& part) const {
+  if (by_switch()) return part.account.carried_by_switch.value();
+  const protocol::SummaryEntry* own = counted_in(part);
+  return own == nullptr ? 0 : own->carried;
+}
+
+// Neither a codec nor a draw makes values larger than the sum of what entered.
+bool SessionCore::Impl::sends_what_entered(const PartRun& part) const {
+  const CodecSpec& up = layout.buckets[part.layout.bucket].codec_up;
+  return !config.spec.unbiased && find_value_codec(up.value)->lossless(up);
+}
+
+// What entered and was lost before this process is what the log says of its predecessors: what they held is lost, but for what
+// this process loaded of it.
+void SessionCore::Impl::open_account(PartRun& part) {
+  if (!config.spec.audit) return;
+  const protocol::SummaryEntry* own = counted_in(part);
+  const double opened = buckets[part.layout.bucket].bucket->opened_in(part.at).value();
+  part.account.loaded = false;
+  part.account.entered_before = (own == nullptr ? 0 : own->entered) - (loaded_of_this_job ? opened : 0);
+  part.account.carried_before = own == nullptr ? 0 : own->carried;
+  part.account.holds_loaded = buckets[part.layout.bucket].bucket->holds_opening(part.at);
+  part.account.doubt = 0;
+  part.account.unknown = false;
+  tell_account(part);
+}
+
+void SessionCore::Impl::read_slots(PartRun& part) {
+  const EnteredAccount pushed = buckets[part.layout.bucket].bucket->pushed_in(part.at);
+  part.account.pushed = pushed.entered.value();
+  part.account.rounded_in_slots = pushed.rounded_off.value();
+}
+
+void SessionCore::Impl::tell_account(PartRun& part) {
+  const Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  PartAccount& account = part.account;
+  account.entered = account.entered_before + bucket.opened_in(part.at).value() + account.pushed;
+  account.lost =
+      account.entered_before - account.carried_before + bucket.lost_in(part.at).value() + account.rounded_in_slots;
+}
+
+// An update has been applied; `before` is what the log had counted of this worker until then. A contribution of another
+// process that was still counted was never this one's: all of it goes into the books of before. Where this process had loaded
+// what that one held, it has counted twice, and the books say so.
+void SessionCore::Impl::account_update(PartRun& part, const protocol::Update& update,
+                                       const std::optional<protocol::SummaryEntry>& before) {
+  if (!config.spec.audit) return;
+  const std::vector<OwnContribution> own = own_contributions(update);
+  PartAccount& account = part.account;
+  account.doubt += 0x1p-53 * static_cast<double>(own.size()) * std::abs(carried_in(part));
+  const protocol::SummaryEntry* now = counted_in(part);
+  const auto of_others =
+      std::ranges::count_if(own, [this](const OwnContribution& one) { return !own_lives.contains(one.id.life); });
+  if (of_others == 0 || account.holds_loaded || now == nullptr) return;
+  if (static_cast<size_t>(of_others) < own.size()) {  // merged steps of both: their share is what the books miss
+    account.others = true;
+    return;
+  }
+  account.entered_before += now->entered - (before ? before->entered : 0);
+  account.carried_before += now->carried - (before ? before->carried : 0);
+}
+
+void SessionCore::Impl::audit_part(PartRun& part, Actions& actions) {
+  if (part.account.loaded) return;
+  const PartAccounts books = buckets[part.layout.bucket].bucket->audit(part.at);
+  PartAccount& account = part.account;
+  Account in_flight;
+  for (const Outstanding& out : part.outstanding) in_flight.add(mass_of(out.sent.view.values));
+  const double carried = carried_in(part);
+  Account rest = books.entered;
+  rest.subtract(books.held);
+  rest.subtract(books.lost);
+  rest.subtract(in_flight);
+  rest.add_number(-carried);
+  rest.add_number(account.carried_before);
+  rest.doubt(account.doubt);
+  if (sends_what_entered(part)) rest.doubt(books.entered.uncertainty());  // of the shards' sums of what was carried
+  if (account.unknown) {
+    // Of something that was counted nobody here knows what of it was carried; the log's sum says it.
+    account.carried_before -= rest.value();
+    account.unknown = false;
+    rest = {};
+  }
+  if (account.others) {
+    // What they entered and lost is theirs; here it counts as much as was carried.
+    account.carried_before -= rest.value();
+    account.entered_before -= rest.value();
+    account.others = false;
+    rest = {};
+  }
+  account.held = books.held.value();
+  account.in_flight = in_flight.value();
+  account.rounded_off = books.rounded_off.value();
+  ++audit_checks;
+  const double before = account.imbalance;
+  const double off = rest.value();
+  account.imbalance = std::abs(off) <= rest.uncertainty() ? 0 : off;
+  if (!std::isfinite(account.imbalance)) account.imbalance = std::numeric_limits<double>::max();
+  if (account.imbalance == 0 || before != 0 || audit_lines >= kLinesMax) return;
+  ++audit_lines;
+  log(actions, Severity::kError,
+      "audit: part " + std::to_string(part.layout.part) + " of " + shard_text(part.layout.shard) + ", step " +
+          std::to_string(part.n) + ": what entered is not what is accounted for: " + digits(off) +
+          (off > 0 ? " is missing" : " is too much") + " (entered " + digits(books.entered.value()) + ", held " +
+          digits(account.held) + ", in flight " + digits(account.in_flight) + ", carried " +
+          digits(carried - account.carried_before) + ", lost " + digits(books.lost.value()) +
+          "): please report it as a bug");
+}
+
+// After a selection, when the bucket is this thread's alone. Parts take turns, so that a step costs little more than without.
+void SessionCore::Impl::audit_some(BucketRun& run, Actions& actions) {
+  if (!config.spec.audit) return;
+  uint64_t all = 0;
+  for (uint32_t at = 0; at < run.part_count; ++at) all += run.bucket->held_entries(at);
+  run.audit_credit = std::min(run.audit_credit + kCreditLeast + all / kCreditShare, all + kCreditLeast);
+  for (uint32_t checked = 0; checked < run.part_count; ++checked) {
+    const uint64_t cost = run.bucket->held_entries(run.audit_next);
+    if (cost > run.audit_credit) break;
+    run.audit_credit -= cost;
+    audit_part(parts[run.first_part + run.audit_next], actions);
+    run.audit_next = (run.audit_next + 1) % run.part_count;
+  }
+  for (uint32_t part = run.first_part; part < run.first_part + run.part_count; ++part) {
+    read_slots(parts[part]);
+    tell_account(parts[part]);
+  }
+}
+
+AuditSums SessionCore::Impl::audit_sums() const {
+  AuditSums sums;
+  sums.audits = config.spec.audit;
+  sums.checks = audit_checks;
+  if (!sums.audits) return sums;
+  for (const PartRun& part : parts) {
+    const PartAccount& account = part.account;
+    sums.entered += account.entered;
+    sums.held += account.held;
+    sums.in_flight += account.in_flight;
+    sums.carried += account.loaded ? 0 : carried_in(part);
+    sums.lost += account.lost;
+    sums.rounded_off += account.rounded_off;
+    sums.imbalance += std::abs(account.imbalance);
+  }
+  return sums;
+}
+
+AuditSums SessionCore::audit(Actions& actions) {
+  impl_->settle_switch_step();
+  for (PartRun& part : impl_->parts) {
+    if (!impl_->config.spec.audit) break;
+    impl_->audit_part(part, actions);
+    impl_->read_slots(part);
+    impl_->tell_account(part);
+  }
+  return impl_->audit_sums();
+}
+
+AuditSums SessionCore::audit_sums() const { return impl_->audit_sums(); }
+
+}  // namespace millrace::worker

@@ -1,0 +1,256 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "protocol/base/limits.h"
+#include "worker/core/session_core_impl.h"
+
+/// Connections: reaching shards, greeting them, hearing from them, losing and finding them again.
+namespace millrace::worker {
+namespace {
+
+constexpr TimeNs kHelloAgainMax = kNsPerS;   ///< a Hello without any answer is said again
+constexpr TimeNs kAttemptMax = 5 * kNsPerS;  ///< an attempt to connect that comes to nothing
+constexpr uint32_t kHeartbeatsMissed = 4;  ///< silent for so many: the connection may be half open, a new one is tried
+
+constexpr const char* kForeign =
+    "what accepts connections there does not answer as a Millrace server does: is it stopped, another program, a "
+    "server's --http port, or a server that may open no more files (its log says so)?";
+
+std::string seconds_text(TimeNs span) {
+  const TimeNs tenths = (span + kNsPerS / 20) / (kNsPerS / 10);
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+TimeNs heartbeat_interval(const CoreConfig& config) { return TimeNs{config.spec.heartbeat_ms} * kNsPerMs; }
+
+/// Soon enough that one lost Hello does not make a member of the job look dead to that shard.
+TimeNs hello_again_after(const CoreConfig& config) {
+  return std::min(kHelloAgainMax, TimeNs{config.spec.dead_after_ms} * kNsPerMs / 8);
+}
+
+TimeNs half_open_after(const CoreConfig& config) {
+  return std::max<TimeNs>(kHeartbeatsMissed * heartbeat_interval(config), 2 * kNsPerS);
+}
+
+std::string numbers_text(const std::vector<uint32_t>& numbers) {
+  std::string text;
+  for (size_t i = 0; i < numbers.size() && i < 16; ++i) text += (i == 0 ? "" : ", ") + std::to_string(numbers[i]);
+  if (numbers.size() > 16) text += " and " + std::to_string(numbers.size() - 16) + " more";
+  return text;
+}
+
+}  // namespace
+
+std::string SessionCore::Impl::shard_text(uint32_t shard) const {
+  return "shard " + std::to_string(shard) + " (" + links[shard].address + ")";
+}
+
+void SessionCore::Impl::start(TimeNs now, Actions& actions) {
+  started_at = now;
+  for (uint32_t shard = 0; shard < links.size(); ++shard) open(shard, now, actions);
+}
+
+void SessionCore::Impl::open(uint32_t shard, TimeNs now, Actions& actions) {
+  Link& link = links[shard];
+  link.state = LinkState::kConnecting;
+  link.accepted = false;
+  link.next_attempt = now + kAttemptMax;
+  ++link.attempts;
+  actions.connects.push_back(shard);
+}
+
+void SessionCore::Impl::schedule_retry(Link& link, TimeNs now) {
+  // A shard that comes back removes who does not find it within dead_after.
+  const TimeNs most = std::min(config.reconnect_after_max, TimeNs{config.spec.dead_after_ms} * kNsPerMs / 4);
+  const TimeNs least = std::min(config.reconnect_after, most);
+  link.retry_interval = link.retry_interval == 0 ? least : std::min(link.retry_interval * 2, most);
+  link.next_attempt = now + jittered(link.retry_interval);
+}
+
+void SessionCore::Impl::on_accepted(uint32_t shard) { links[shard].accepted = true; }
+
+void SessionCore::Impl::on_connected(uint32_t shard, TimeNs now, Actions& actions) {
+  Link& link = links[shard];
+  if (over()) return;
+  link.state = LinkState::kGreeting;
+  say_hello(shard, now, actions);
+}
+
+void SessionCore::Impl::say_hello(uint32_t shard, TimeNs now, Actions& actions) {
+  protocol::Hello hello;
+  hello.software = config.software;
+  hello.capabilities = config.has_weights && config.takes_merged ? protocol::kTakesMerged : 0;
+  hello.nonce = config.nonce;
+  hello.spec = config.spec;
+  hello.shard_count = static_cast<uint32_t>(links.size());
+  hello.layout_hash = layout_hash;
+  // One that was a member may have been removed meanwhile, without hearing of it.
+  hello.returns = config.returns || lost_place || (may_return() && life != 0);
+  hello.has_weights = config.has_weights;
+  links[shard].next_attempt = now + hello_again_after(config);
+  send(shard, std::move(hello), {}, actions);
+}
+
+void SessionCore::Impl::on_disconnected(uint32_t shard, const std::string& reason, TimeNs now, Actions& actions) {
+  Link& link = links[shard];
+  if (over() || link.state == LinkState::kDown) return;
+  if (link.state == LinkState::kWelcomed) {
+    log(actions, Severity::kWarning, "the connection to " + shard_text(shard) + " is lost: " + reason);
+  }
+  const bool foreign = link.state == LinkState::kConnecting && link.accepted;
+  link.state = LinkState::kDown;
+  link.last_trouble = foreign ? kForeign : reason;
+  link.trouble_code = ErrorCode::kUnavailable;
+  link.refused_for_now = false;
+  link.held.clear();
+  schedule_retry(link, now);
+}
+
+void SessionCore::Impl::send_heartbeat(uint32_t shard, TimeNs now, Actions& actions) {
+  Link& link = links[shard];
+  link.next_heartbeat = now + heartbeat_interval(config);
+  protocol::Heartbeat heartbeat;
+  heartbeat.sequence = ++link.heartbeats;
+  uint64_t least = UINT64_MAX;
+  for (const BucketRun& run : buckets) least = std::min(least, run.steps_applied);
+  heartbeat.steps_applied = buckets.empty() || by_switch() ? 0 : least;
+  if (by_switch() && shard == 0) {
+    heartbeat.switch_state = told_of_switch = switch_path->word(now);
+    heartbeat.switch_wait = switch_path->waits();
+    heartbeat.switch_steps = buckets.empty() ? 0 : least;
+  }
+  heartbeat.finishing = phase == Phase::kFinishing;
+  for (size_t looked = 0; looked < parts.size() && heartbeat.digests.size() < protocol::kHeartbeatPartsMax; ++looked) {
+    const PartRun& part = parts[link.next_digest++ % parts.size()];
+    if (part.layout.shard == shard && steps_at_shard(part) > 0)
+      heartbeat.digests.push_back({part.layout.part, part.n, part.log_digest});
+  }
+  send(shard, std::move(heartbeat), {}, actions);
+  if (joining()) repeat_joining(shard, actions);
+  ask_what_is_backed(shard);
+}
+
+Error SessionCore::Impl::not_reached(uint32_t shard, TimeNs now) const {
+  const Link& link = links[shard];
+  const std::string tried = "tried for " + seconds_text(now - started_at) + ", " + std::to_string(link.attempts) +
+                            (link.attempts == 1 ? " attempt" : " attempts");
+  if (!link.last_trouble.empty()) {
+    return {link.trouble_code, shard_text(shard) + " could not be joined (" + tried + "): " + link.last_trouble};
+  }
+  if (link.state == LinkState::kConnecting && link.accepted)
+    return {ErrorCode::kUnavailable, shard_text(shard) + " could not be joined (" + tried + "): " + kForeign};
+  if (link.state == LinkState::kGreeting) {
+    return {ErrorCode::kUnavailable, shard_text(shard) + " accepts connections but does not answer Hello (" + tried +
+                                         "): is it a Millrace server?"};
+  }
+  return {ErrorCode::kUnavailable,
+          shard_text(shard) + " could not be reached (" + tried + "): is the server running there?"};
+}
+
+void SessionCore::Impl::tick_link(uint32_t shard, TimeNs now, Actions& actions) {
+  Link& link = links[shard];
+  if (link.ever_welcomed && now - link.last_heard >= config.shard_silence) {
+    const std::string trouble = link.last_trouble.empty() ? "" : " (" + link.last_trouble + ")";
+    end_session({ErrorCode::kUnavailable,
+                 shard_text(shard) + " has been silent for " + seconds_text(now - link.last_heard) + trouble},
+                now, actions);
+    return;
+  }
+  switch (link.state) {
+    case LinkState::kDown:
+      if (now >= link.next_attempt) open(shard, now, actions);
+      return;
+    case LinkState::kConnecting:
+      if (now >= link.next_attempt) on_disconnected(shard, "no answer to the connection attempt", now, actions);
+      return;
+    case LinkState::kGreeting:
+      if (now >= link.next_attempt) say_hello(shard, now, actions);
+      return;
+    case LinkState::kWelcomed: break;
+  }
+  if (now - link.last_heard >= half_open_after(config)) {
+    on_disconnected(shard, "nothing heard for " + seconds_text(now - link.last_heard), now, actions);
+    return;
+  }
+  if (now >= link.next_heartbeat) send_heartbeat(shard, now, actions);
+}
+
+/// Returns when joining fails. A shard that refuses for now is alive. It waits until an earlier run of the job, or an
+/// earlier process of this worker, counts as dead. So the deadline is dead_after later where every shard that has not
+/// welcomed this worker refuses for now.
+TimeNs SessionCore::Impl::join_deadline() const {
+  const bool refused =
+      std::ranges::all_of(links, [](const Link& link) { return link.ever_welcomed || link.refused_for_now; });
+  const TimeNs more = refused ? TimeNs{config.spec.dead_after_ms} * kNsPerMs : 0;
+  return started_at + config.connect_timeout + more;
+}
+
+void SessionCore::Impl::on_tick(TimeNs now, Actions& actions) {
+  for (uint32_t shard = 0; shard < links.size() && !over(); ++shard) tick_link(shard, now, actions);
+  if (over()) return;
+  if (phase == Phase::kJoining && now >= join_deadline()) {
+    const auto missing = std::ranges::find_if(links, [](const Link& link) { return !link.ever_welcomed; });
+    if (missing != links.end()) {
+      end_session(not_reached(static_cast<uint32_t>(missing - links.begin()), now), now, actions);
+      return;
+    }
+  }
+  if (phase == Phase::kReturning && now - progress_at >= config.shard_silence) return give_up_returning(now, actions);
+  if (aside_pending) put_aside();
+  if (now >= resend_check_at) resend_due(now, actions);
+  if (by_switch()) tick_path(now, actions);
+  end_turn(now, actions);
+}
+
+TimeNs SessionCore::Impl::next_deadline() const {
+  if (over()) return kNever;
+  TimeNs next = resend_check_at;
+  if (by_switch()) next = std::min(next, switch_path->next_deadline());
+  if (phase == Phase::kJoining) next = std::min(next, join_deadline());
+  if (phase == Phase::kReturning) next = std::min(next, progress_at + config.shard_silence);
+  for (const Link& link : links) {
+    if (link.ever_welcomed) next = std::min(next, link.last_heard + config.shard_silence);
+    if (link.state == LinkState::kWelcomed) {
+      next = std::min({next, link.next_heartbeat, link.last_heard + half_open_after(config)});
+    } else {
+      next = std::min(next, link.next_attempt);
+    }
+  }
+  return next;
+}
+
+std::string SessionCore::Impl::waiting_for() const {
+  if (phase == Phase::kJoining) {
+    for (uint32_t shard = 0; shard < links.size(); ++shard) {
+      if (links[shard].ever_welcomed) continue;
+      const std::string& trouble = links[shard].last_trouble;
+      return shard_text(shard) + " has not admitted this worker yet" + (trouble.empty() ? "" : ": " + trouble);
+    }
+  }
+  if (phase == Phase::kWaiting) {
+    std::vector<uint32_t> missing;
+    for (uint32_t worker = 0; worker < config.spec.workers; ++worker) {
+      if (std::ranges::find(view.members, worker, &protocol::Member::worker) == view.members.end())
+        missing.push_back(worker);
+    }
+    return "of " + std::to_string(config.spec.workers) + " workers these have not joined: " + numbers_text(missing);
+  }
+  if (phase == Phase::kReturning) return returning_text();
+  if (std::string missing = push_waits_for(); !missing.empty()) return missing;
+  if (std::string missing = held_text(); !missing.empty()) return missing;
+  if (by_switch()) {
+    if (std::string missing = switch_path->waiting_for(); !missing.empty()) return missing;
+  }
+  for (uint32_t shard = 0; shard < links.size(); ++shard) {
+    if (links[shard].state != LinkState::kWelcomed) {
+      return shard_text(shard) + " is not connected: " + links[shard].last_trouble;
+    }
+    if (!links[shard].waited_for.empty()) {
+      return shard_text(shard) + " waits for contributions of workers " + numbers_text(links[shard].waited_for);
+    }
+  }
+  return "no shard says what it waits for";
+}
+
+}  // namespace millrace::worker

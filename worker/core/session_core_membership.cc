@@ -1,0 +1,364 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "worker/core/session_core_impl.h"
+
+/// Views (R7b), and this worker's place in them: getting the first one, losing it, getting another (R9).
+namespace millrace::worker {
+
+uint64_t SessionCore::Impl::life_in(const protocol::JobView& of) const {
+  const auto own = std::ranges::find(of.members, config.worker, &protocol::Member::worker);
+  return own == of.members.end() || own->nonce != config.nonce ? 0 : own->life;
+}
+
+bool SessionCore::Impl::shards_agree(uint32_t shard, const protocol::JobView& next, TimeNs now, Actions& actions) {
+  const auto mismatch = [&](const std::string& what) {
+    end_session({ErrorCode::kShardMapMismatch, shard_text(shard) + " " + what +
+                                                   ": do all shards use one membership table, and "
+                                                   "does the list of shards name each of them once?"},
+                now, actions);
+    return false;
+  };
+  if (next.shards.size() != links.size()) {
+    return mismatch("knows " + std::to_string(next.shards.size()) + " shards, this worker " +
+                    std::to_string(links.size()));
+  }
+  if (view.job == 0) return true;
+  if (next.job != view.job) {
+    return mismatch("knows the job as number " + std::to_string(next.job) + ", another shard as number " +
+                    std::to_string(view.job));
+  }
+  if (next.epoch == view.epoch && !(next == view)) return mismatch("disagrees with another shard about one epoch");
+  if (next.epoch <= view.epoch) return true;
+  for (uint32_t other = 0; other < links.size(); ++other) {
+    // Workers may come before a shard does.
+    if (view.shards[other].life == 0 || !view.started) continue;
+    if (next.shards[other].life < view.shards[other].life)
+      return mismatch("knows an earlier start of shard " + std::to_string(other));
+  }
+  return true;
+}
+
+bool SessionCore::Impl::adopt_view(uint32_t shard, const protocol::JobView& next, TimeNs now, Actions& actions) {
+  if (!shards_agree(shard, next, now, actions)) return false;
+  if (next.epoch > std::exchange(links[shard].told_epoch, std::max(links[shard].told_epoch, next.epoch))) ++changes;
+  if (next.epoch <= view.epoch && view.job != 0) return true;
+  const protocol::JobView before = std::exchange(view, next);
+  forget_backed();
+  asked_at_rest.clear();
+  follow_shards(before, now, actions);
+  if (!find_myself(shard, before, now, actions)) return false;
+  progress_at = now;
+  if (by_switch()) follow_path(now, actions);
+  if (before.job == 0 || over()) return !over();
+  if (synced()) {
+    if (sends_now()) {
+      log(actions, Severity::kInfo,
+          "epoch " + std::to_string(view.epoch) + ": " + std::to_string(view.members.size()) + " workers");
+    }
+    // R7b: what is in flight goes out again, the same bytes, in the new epoch.
+    resend_outstanding(kAllShards, now, actions);
+  }
+  replay_held(now, actions);
+  return !over();
+}
+
+void SessionCore::Impl::follow_shards(const protocol::JobView& before, TimeNs now, Actions& actions) {
+  for (uint32_t shard = 0; shard < before.shards.size(); ++shard) {
+    const protocol::ShardEntry& was = before.shards[shard];
+    const protocol::ShardEntry& is = view.shards[shard];
+    Link& link = links[shard];
+    if (is.life != was.life) forget_decided(shard);
+    // The address may come first: a shard that was started again elsewhere takes the job up when a worker comes to it.
+    const bool moved = is.address != was.address;
+    if (was.life == 0 || (is.life == was.life && !moved) || (is.life != was.life && link.shard_life == is.life))
+      continue;
+    log(actions, Severity::kInfo, shard_text(shard) + " was started again, at " + is.address);
+    if (moved) link.address = is.address;
+    if (is.life != was.life) {
+      if (link.ever_welcomed) link.shard_life = is.life;
+      // Words of the earlier process count no more, also those that wait here for their epoch.
+      link.held.clear();
+    }
+    link.retry_interval = 0;
+    const bool under_way = link.state == LinkState::kConnecting || link.state == LinkState::kGreeting;
+    if (!moved && under_way) continue;
+    link.last_trouble = "it was started again";
+    open(shard, now, actions);
+  }
+}
+
+bool SessionCore::Impl::find_myself(uint32_t shard, const protocol::JobView& before, TimeNs now, Actions& actions) {
+  const auto own = std::ranges::find(view.members, config.worker, &protocol::Member::worker);
+  const std::string who = "worker " + std::to_string(config.worker);
+  if (own == view.members.end()) {
+    if (may_return() && life != 0 && !view.finished) {
+      if (has_place) {
+        log(actions, Severity::kWarning, who + " was removed from the job and comes back, said " + shard_text(shard));
+      }
+      lose_place(now, actions);
+      return true;
+    }
+    end_session(
+        {ErrorCode::kNotAMember, who + " was removed from the job (epoch " + std::to_string(view.epoch) + ", said " +
+                                     shard_text(shard) + "): it was silent for too long, or said that it failed"},
+        now, actions);
+    return false;
+  }
+  if (own->nonce != config.nonce) {
+    end_session(
+        {ErrorCode::kIdentityInUse, "another process is " + who + " of this job now, said " + shard_text(shard)}, now,
+        actions);
+    return false;
+  }
+  if (own->life == resigned) return true;
+  if (life == 0) {
+    take_first_place(*own);
+  } else if (own->life != life && !take_new_life(*own, now, actions)) {
+    return false;
+  }
+  has_place = true;
+  return stand_as(*own, before, now, actions);
+}
+
+void SessionCore::Impl::take_first_place(const protocol::Member& own) {
+  life = own.life;
+  own_lives.insert(life);
+  if (own.state == protocol::MemberState::kJoining) {
+    came_back = true;
+    take_saved_positions();
+    return;
+  }
+  // Nothing of this job can be in a residual that was there before it: it counts whatever it is.
+  standing = Standing::kSynced;
+  synced_in = view.epoch;
+  for (BucketRun& run : buckets) {
+    for (size_t at = 0; at < run.part_count; ++at) run.bucket->take_over_aside(at);
+    run.bucket->merge_aside();
+  }
+}
+
+// What a shard had decided and nobody had when it died is void.
+void SessionCore::Impl::forget_decided(uint32_t shard) {
+  for (PartRun& part : parts) {
+    if (part.layout.shard == shard) part.decided_without = 0;
+  }
+  ++changes;
+}
+
+void SessionCore::Impl::take_decided(uint32_t shard, const protocol::ViewChange& change) {
+  if (change.view.epoch < synced_since || !synced()) return;
+  auto decided = change.decided.begin();
+  for (PartRun& part : parts) {
+    if (part.layout.shard != shard || decided == change.decided.end()) continue;
+    part.decided_without = std::max(part.decided_without, *decided++);
+  }
+}
+
+bool SessionCore::Impl::take_new_life(const protocol::Member& own, TimeNs now, Actions& actions) {
+  // Removed for silence and admitted again before the job started: nothing was sent under the earlier life.
+  const bool unsent = phase == Phase::kJoining || phase == Phase::kWaiting;
+  if (!unsent || own.state == protocol::MemberState::kJoining) {
+    if (!may_return()) {
+      end_session({ErrorCode::kNotAMember, "worker " + std::to_string(config.worker) +
+                                               " was removed from the job and is back under another life"},
+                  now, actions);
+      return false;
+    }
+    lose_place(now, actions);
+  }
+  life = own.life;
+  own_lives.insert(life);
+  return true;
+}
+
+bool SessionCore::Impl::stand_as(const protocol::Member& own, const protocol::JobView& before, TimeNs now,
+                                 Actions& actions) {
+  if (own.state == protocol::MemberState::kJoining) {
+    if (!view.started) return true;
+    if (config.spec.reproducible && !by_switch()) {
+      end_session(
+          {ErrorCode::kUnsupported,
+           "the job runs and is reproducible: nobody can join it over shards, since the exponents of its "
+           "grid are known to those who saw all of its updates; start the job anew from the weights of one of its "
+           "workers, or run it with path switch, where joiners are handed them"},
+          now, actions);
+      return false;
+    }
+    if (synced()) {
+      lose_place(now, actions);
+      has_place = true;
+    }
+    begin_settling(actions);
+    return true;
+  }
+  if (synced()) {
+    synced_in = view.epoch;
+    return true;
+  }
+  if (view.cut > before.epoch && view.cut_worker == config.worker) {
+    log(actions, Severity::kWarning, "the job goes on from this worker's state: nobody has a later one");
+    if (const Status cut = go_on_from_cut(); !cut) {
+      end_session(cut.error(), now, actions);
+      return false;
+    }
+  } else if (!all_settled()) {
+    end_session({ErrorCode::kInternal,
+                 "the job counts worker " + std::to_string(config.worker) + " as synced, which has not said so"},
+                now, actions);
+    return false;
+  }
+  become_synced(now, actions);
+  return !over();
+}
+
+void SessionCore::Impl::lose_place(TimeNs now, Actions& actions) {
+  has_place = false;
+  lost_place = true;
+  resend_check_at = kNever;
+  if (by_switch()) switch_path->leave_job();
+  if (synced()) left_life = life;
+  if (view.started) {
+    came_back = true;
+    if (synced()) {
+      standing = Standing::kExpelled;
+      for (BucketRun& run : buckets) {
+        // What was selected and not sent stays here.
+        while (run.selected > run.coded) {
+          PartRun& part = parts[run.order[run.next_in_order]];
+          run.bucket->keep_part(part.at);
+          part_is_coded(part.layout.bucket);
+        }
+        run.sent.clear();
+      }
+      put_aside();
+    }
+    for (PartRun& part : parts) part.early.clear();
+    if (phase == Phase::kRunning || phase == Phase::kFinishing) {
+      finish_asked = finish_asked || phase == Phase::kFinishing;
+      progress_at = now;
+      set_phase(Phase::kReturning);
+    }
+  }
+  greet_again(now, actions);
+}
+
+void SessionCore::Impl::greet_again(TimeNs now, Actions& actions) {
+  for (uint32_t shard = 0; shard < links.size(); ++shard) {
+    Link& link = links[shard];
+    link.acks.clear();
+    link.held.clear();
+    if (link.state != LinkState::kWelcomed) continue;
+    link.state = LinkState::kGreeting;
+    say_hello(shard, now, actions);
+  }
+}
+
+void SessionCore::Impl::resign(uint32_t shard, const std::string& why, TimeNs now, Actions& actions) {
+  log(actions, Severity::kWarning, why + ", and comes back");
+  ++counters.resyncs;
+  send(shard, protocol::Goodbye{protocol::Goodbye::Reason::kFailed, why}, {}, actions);
+  resigned = life;
+  lose_place(now, actions);
+}
+
+void SessionCore::Impl::put_aside() {
+  aside_pending = false;
+  for (BucketRun& run : buckets) {
+    if (standing == Standing::kExpelled && !run.bucket->set_aside()) aside_pending = true;
+  }
+}
+
+void SessionCore::Impl::begin_when_all_joined(TimeNs now, Actions& actions) {
+  if (phase == Phase::kJoining && std::ranges::all_of(links, &Link::ever_welcomed)) {
+    set_phase(Phase::kWaiting);
+    log(actions, Severity::kInfo,
+        "joined job '" + config.spec.name + "' as worker " + std::to_string(config.worker) + ", life " +
+            std::to_string(life));
+  }
+  if (phase != Phase::kWaiting || !view.started) return;
+  if (synced()) {
+    set_phase(Phase::kRunning);
+    log(actions, Severity::kInfo,
+        came_back ? "this worker takes part" : "all " + std::to_string(config.spec.workers) + " workers have joined");
+  } else {
+    progress_at = now;
+    set_phase(Phase::kReturning);
+    log(actions, Severity::kInfo, "the job runs: this worker comes in");
+  }
+}
+
+void SessionCore::Impl::become_synced(TimeNs now, Actions& actions) {
+  if (standing == Standing::kExpelled) ++counters.returns;
+  for (PartRun& part : parts) part.begins_at = standing == Standing::kLoaded ? part.n : 0;
+  standing = Standing::kSynced;
+  synced_in = synced_since = view.epoch;
+  aside_pending = false;
+  for (PartRun& part : parts) {
+    part.settled = part.stranded = false;
+    part.incoming.reset();
+    part.waiting_settle.reset();
+    part.early.clear();
+    part.decided_without = 0;
+  }
+  forget_handovers();
+  left_step.reset();
+  for (BucketRun& run : buckets) {
+    run.bucket->merge_aside();
+    run.steps_applied = UINT64_MAX;
+    for (uint32_t part = run.first_part; part < run.first_part + run.part_count; ++part)
+      run.steps_applied = std::min(run.steps_applied, parts[part].n);
+    count_parts_behind(run);
+    run.moved_at = now;
+  }
+  if (!restart_numbers(now, actions)) return;
+  for (Link& link : links) link.acks.clear();
+  for (const PartRun& part : parts)
+    links[part.layout.shard].acks.push_back({part.layout.part, steps_at_shard(part), true});
+  log(actions, Severity::kInfo,
+      "worker " + std::to_string(config.worker) + " takes part from epoch " + std::to_string(view.epoch) +
+          " on, life " + std::to_string(life));
+  log_what_was_lost(actions);
+  if (phase == Phase::kReturning) set_phase(std::exchange(finish_asked, false) ? Phase::kFinishing : Phase::kRunning);
+}
+
+void SessionCore::Impl::log_what_was_lost(Actions& actions) {
+  const double lost = counters.lost_off_log + counters.lost_cut;
+  const double kept_back = lost - std::exchange(told_lost, lost);
+  const uint64_t counted = counters.entries_void - std::exchange(told_void, counters.entries_void);
+  if (kept_back == 0 && counted == 0) return;
+  log(actions, Severity::kWarning,
+      "worker " + std::to_string(config.worker) +
+          ": nobody who is left had some of the steps that this worker had. Lost with them: " +
+          std::to_string(counted) +
+          " entries that were counted in them, and what was kept back or on its way, a sum of |value| of " +
+          std::to_string(kept_back));
+}
+
+void SessionCore::Impl::give_up_returning(TimeNs now, Actions& actions) {
+  const TimeNs seconds = (now - progress_at) / kNsPerS;
+  end_session(
+      {ErrorCode::kTimeout, "worker " + std::to_string(config.worker) + " tried to come back into the job, and for " +
+                                std::to_string(seconds) + " s nothing has moved: " + returning_text()},
+      now, actions);
+}
+
+std::string SessionCore::Impl::returning_text() const {
+  const auto unreached =
+      std::ranges::find_if(links, [](const Link& link) { return link.state != LinkState::kWelcomed; });
+  if (unreached != links.end()) {
+    const std::string trouble = unreached->last_trouble.empty() ? "" : ": " + unreached->last_trouble;
+    return shard_text(static_cast<uint32_t>(unreached - links.begin())) + " has not let this worker in again" + trouble;
+  }
+  if (!has_place) return "the membership table has not let this worker in again";
+  if (std::ranges::any_of(parts, &PartRun::stranded))
+    return "no worker has weights of the job that this one could go on with; it waits for the others to come back";
+  if (by_switch() && !handed_step) return "no worker has said yet where the job's steps by the switch are";
+  const auto open = std::ranges::find_if(parts, [](const PartRun& part) { return !part.settled; });
+  if (open == parts.end()) return "the membership table has not taken down yet that this worker is back";
+  return shard_text(open->layout.shard) + " has not said yet how part " + std::to_string(open->layout.part) +
+         " goes on";
+}
+
+}  // namespace millrace::worker

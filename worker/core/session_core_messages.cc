@@ -1,0 +1,230 @@
+#include <algorithm>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "worker/core/session_core_impl.h"
+
+/// What shards say: admission, refusals, what became of contributions.
+namespace millrace::worker {
+namespace {
+
+constexpr uint32_t kRefusalsMax =
+    20;  ///< of one contribution, each with "try again"; not of one for which there is no room
+constexpr uint32_t kBackoffDoublings = 6;
+
+template <typename T>
+const T* as(const protocol::Message& message) {
+  return std::get_if<T>(&message.body);
+}
+
+}  // namespace
+
+void SessionCore::Impl::on_message(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions) {
+  if (over()) return;
+  Link& link = links[shard];
+  link.last_heard = now;
+  if (const auto* refuse = as<protocol::Refuse>(message)) return on_refuse(shard, *refuse, now, actions);
+  if (const auto* abort = as<protocol::Abort>(message)) return on_abort(shard, *abort, now, actions);
+  if (const auto* goodbye = as<protocol::Goodbye>(message)) {
+    const std::string why = goodbye->sentence.empty() ? "" : ": " + goodbye->sentence;
+    return end_session({ErrorCode::kUnavailable, shard_text(shard) + " has left the job" + why}, now, actions);
+  }
+  if (const auto* welcome = as<protocol::Welcome>(message)) {
+    return on_welcome(shard, message.header, *welcome, now, actions);
+  }
+  if (!header_fits(shard, message)) return;
+  if (const auto* change = as<protocol::ViewChange>(message)) {
+    if (!adopt_view(shard, change->view, now, actions)) return;
+    take_decided(shard, *change);
+    begin_when_all_joined(now, actions);
+  } else if (std::holds_alternative<protocol::Update>(message.body)) {
+    on_update(shard, std::move(message), now, actions);
+  } else if (const auto* duplicate = as<protocol::Duplicate>(message)) {
+    on_duplicate(shard, *duplicate);
+  } else if (const auto* settled = as<protocol::Settled>(message)) {
+    on_settled(shard, *settled, now, actions);
+  } else if (const auto* heartbeat = as<protocol::Heartbeat>(message)) {
+    on_heartbeat(shard, *heartbeat, now);
+  } else if (std::holds_alternative<protocol::Ack>(message.body)) {
+    on_backed(shard, message, actions);
+  } else {
+    on_message_of_returns(shard, message, now, actions);
+  }
+}
+
+void SessionCore::Impl::on_message_of_returns(uint32_t shard, const protocol::Message& message, TimeNs now,
+                                              Actions& actions) {
+  if (message.header.epoch != view.epoch || !has_place) {
+    // All of these are about one epoch, whose view comes first.
+    ++counters.dropped_stale;
+  } else if (std::holds_alternative<protocol::Collect>(message.body)) {
+    send_state(shard, actions);
+  } else if (const auto* fetch = as<protocol::Fetch>(message)) {
+    on_fetch(shard, *fetch, actions);
+  } else if (const auto* settle = as<protocol::Settle>(message)) {
+    on_settle(shard, *settle, now, actions);
+  } else if (const auto* request = as<protocol::SnapshotRequest>(message)) {
+    on_snapshot_request(shard, *request, actions);
+  } else if (std::holds_alternative<protocol::Snapshot>(message.body)) {
+    on_snapshot(shard, message, now, actions);
+  } else {
+    ++counters.dropped_unexpected;
+  }
+}
+
+void SessionCore::Impl::on_abort(uint32_t shard, const protocol::Abort& abort, TimeNs now, Actions& actions) {
+  if (abort.code == ErrorCode::kShardLost && links[shard].ever_welcomed && view.started) {
+    // A process that is no longer this shard, or one that has just become it: greeted anew, and if the job has ended it says so.
+    return on_disconnected(shard, abort.sentence, now, actions);
+  }
+  end_session({abort.code, shard_text(shard) + " ended the job: " + abort.sentence}, now, actions);
+}
+
+bool SessionCore::Impl::header_fits(uint32_t shard, const protocol::Message& message) {
+  const protocol::Header& header = message.header;
+  const Link& link = links[shard];
+  if (!link.ever_welcomed || header.job != view.job || header.worker != config.worker || header.shard != shard) {
+    ++counters.dropped_unexpected;
+    return false;
+  }
+  // A view that gives this worker another life is the table's word, whoever brings it.
+  const auto* change = as<protocol::ViewChange>(message);
+  if (change != nullptr && change->view.job == view.job && life_in(change->view) == header.life) return true;
+  if (header.shard_life != link.shard_life || header.life != life) {
+    // An earlier start of the shard that is still alive, or a later one whose Welcome is yet to come; or words for another life
+    // of this worker.
+    ++counters.dropped_unexpected;
+    return false;
+  }
+  return true;
+}
+
+void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& header, const protocol::Welcome& welcome,
+                                   TimeNs now, Actions& actions) {
+  Link& link = links[shard];
+  if (link.state == LinkState::kDown || link.state == LinkState::kConnecting) {
+    ++counters.dropped_unexpected;
+    return;
+  }
+  if (welcome.version < protocol::kProtocolVersionMin || welcome.version > protocol::kProtocolVersion) {
+    return end_session({ErrorCode::kVersionMismatch,
+                        shard_text(shard) + " speaks protocol version " + std::to_string(welcome.version) + " (" +
+                            welcome.software + "), this worker " + std::to_string(protocol::kProtocolVersion)},
+                       now, actions);
+  }
+  if (header.shard != shard) {
+    return end_session(
+        {ErrorCode::kShardMapMismatch, "the server at " + link.address + " is shard " + std::to_string(header.shard) +
+                                           ", but stands at place " + std::to_string(shard) + " of the list of shards"},
+        now, actions);
+  }
+  link.shard_life = header.shard_life;
+  link.message_bytes_max = welcome.message_bytes_max;
+  if (!adopt_view(shard, welcome.view, now, actions)) return;
+  if (view.started && header.shard_life != view.shards[shard].life) {
+    ++counters.dropped_unexpected;
+    link.shard_life = view.shards[shard].life;
+    return on_disconnected(shard, "who answers there is not the process that the membership table names", now, actions);
+  }
+  const bool again = std::exchange(link.ever_welcomed, true);
+  const bool was_down = link.state != LinkState::kWelcomed;
+  link.state = LinkState::kWelcomed;
+  link.retry_interval = 0;
+  link.last_trouble.clear();
+  link.refused_for_now = false;
+  link.next_heartbeat = now + TimeNs{config.spec.heartbeat_ms} * kNsPerMs;
+  progress_at = now;
+  begin_when_all_joined(now, actions);
+  if (!was_down) return;
+  link.acks.clear();
+  if (joining()) send_state(shard, actions);
+  if (again) {
+    ++counters.reconnects;
+    log(actions, Severity::kInfo, "connected to " + shard_text(shard) + " again");
+  }
+  if (again && synced()) {
+    // Acks may have been lost with the connection: the shard gets all of them.
+    // What was decided meanwhile without this worker, no resend of its own would bring: it is asked for.
+    const bool ask = !is_in_every_step();
+    for (const PartRun& part : parts) {
+      if (part.layout.shard == shard && (steps_at_shard(part) > 0 || ask))
+        link.acks.push_back({part.layout.part, steps_at_shard(part), ask});
+    }
+  }
+  resend_outstanding(shard, now, actions);
+}
+
+void SessionCore::Impl::on_refuse(uint32_t shard, const protocol::Refuse& refuse, TimeNs now, Actions& actions) {
+  if (refuse.about_contribution) return on_refused_contribution(shard, refuse, now, actions);
+  Link& link = links[shard];
+  if (!refuse.retry) {
+    return end_session({refuse.code, shard_text(shard) + " refuses: " + refuse.sentence}, now, actions);
+  }
+  if (link.last_trouble != refuse.sentence) {
+    log(actions, Severity::kWarning, shard_text(shard) + " refuses for now: " + refuse.sentence);
+  }
+  link.last_trouble = refuse.sentence;
+  link.trouble_code = refuse.code;
+  link.refused_for_now = true;
+  if (link.state != LinkState::kDown) link.state = LinkState::kGreeting;
+  schedule_retry(link, now);
+}
+
+void SessionCore::Impl::on_refused_contribution(uint32_t shard, const protocol::Refuse& refuse, TimeNs now,
+                                                Actions& actions) {
+  Outstanding* out = find_outstanding(shard, refuse.part, refuse.step);
+  if (out == nullptr) {
+    ++counters.dropped_unexpected;
+    return;
+  }
+  if (out->shortened && refuse.retry) return send_plain(parts[refuse.part], *out, now, actions);
+  const std::string about = "the contribution to part " + std::to_string(refuse.part) + ", step " +
+                            std::to_string(refuse.step) + ": " + refuse.sentence;
+  // A shard without room asks for patience, however long others need to make room: it ends the job itself when that is hopeless.
+  const bool busy = refuse.code == ErrorCode::kUnavailable;
+  ++out->refusals;
+  if (!refuse.retry || (!busy && out->refusals > kRefusalsMax)) {
+    return end_session({refuse.code, shard_text(shard) + " refuses " + about}, now, actions);
+  }
+  if (out->refusals == 1) log(actions, Severity::kWarning, shard_text(shard) + " refuses for now " + about);
+  out->known = false;
+  const TimeNs pause = config.reconnect_after << std::min(out->refusals - 1, kBackoffDoublings);
+  out->resend_at = now + jittered(std::min(pause, config.reconnect_after_max));
+  resend_check_at = std::min(resend_check_at, out->resend_at);
+}
+
+void SessionCore::Impl::send_plain(PartRun& part, Outstanding& out, TimeNs now, Actions& actions) {
+  ++counters.history_refused;
+  part.plain_until = out.step + kHistoryPeriod;
+  send_contribution(part, out, now, actions);
+}
+
+void SessionCore::Impl::on_duplicate(uint32_t shard, const protocol::Duplicate& duplicate) {
+  ++counters.duplicates;
+  Outstanding* out = find_outstanding(shard, duplicate.part, duplicate.step);
+  if (out != nullptr) out->known = true;
+}
+
+void SessionCore::Impl::on_settled(uint32_t shard, const protocol::Settled& settled, TimeNs now, Actions& actions) {
+  Outstanding* out = find_outstanding(shard, settled.part, settled.step);
+  if (out == nullptr || settled.step != parts[settled.part].n || !synced() || asynchronous()) {
+    ++counters.dropped_stale;
+    return;
+  }
+  const std::string why = shard_text(shard) + " has forgotten the update of part " + std::to_string(settled.part) +
+                          ", step " + std::to_string(settled.step) + ": this worker is too far behind";
+  // What became of the contribution it learns when it comes back.
+  if (may_return()) return resign(shard, why, now, actions);
+  PartRun& part = parts[settled.part];
+  if (settled.counted) {
+    // It was added, but the update that would say what of it was carried is gone for good.
+    lose_unreturnable(part, *out);
+  } else {
+    give_back(part, *out);
+  }
+  part.outstanding.pop_front();
+  end_session({ErrorCode::kStale, why + " and needs a resync, for which there are no weights attached"}, now, actions);
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,264 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "protocol/container/container.h"
+#include "protocol/messages/log_branch.h"
+#include "worker/core/rejoin/contribution_outcome.h"
+#include "worker/core/session_core_impl.h"
+
+/// Where this worker stands, for shards that lost their state (R8b) and for those that settle it (R9); and what
+/// becomes of residual and outstanding contributions then (R9a to R9c).
+namespace millrace::worker {
+namespace {
+
+constexpr size_t kSettlingUpdatesMax = 65'536;  ///< of a part that is not settled
+
+}  // namespace
+
+// What was settled counts in the epoch in which it was: weights of parts must not be of different logs.
+void SessionCore::Impl::begin_settling(Actions& actions) {
+  for (PartRun& part : parts) {
+    part.settled = part.stranded = false;
+    part.incoming.reset();
+    part.waiting_settle.reset();
+    part.early.clear();
+  }
+  forget_handovers();
+  for (uint32_t shard = 0; shard < links.size(); ++shard) {
+    if (links[shard].state == LinkState::kWelcomed) send_state(shard, actions);
+  }
+}
+
+void SessionCore::Impl::send_state(uint32_t shard, Actions& actions) {
+  protocol::State state;
+  state.synced = synced();
+  // To a job of path switch shards have no steps. How many one that comes in has they ask for the case that nobody else is left:
+  // then it may be chosen, if it has all its parts of one step.
+  const uint64_t by_switch_n = synced() ? 0 : std::ranges::min_element(parts, {}, &PartRun::n)->n;
+  for (const PartRun& part : parts) {
+    state.stranded = state.stranded || part.stranded;
+    if (by_switch()) {
+      state.parts.push_back({part.layout.part, by_switch_n, by_switch_n == 0 ? 0U : 1U, part.lineage, 0});
+    } else {
+      state.parts.push_back({part.layout.part, part.n, part.decided_in, part.lineage, part.kept_from()});
+    }
+  }
+  send(shard, std::move(state), {}, actions);
+}
+
+bool SessionCore::Impl::all_settled() const { return std::ranges::all_of(parts, &PartRun::settled); }
+
+void SessionCore::Impl::repeat_joining(uint32_t shard, Actions& actions) {
+  if (all_settled()) return send(shard, protocol::Synced{}, {}, actions);
+  const bool done_there =
+      std::ranges::all_of(
+          parts,
+          [shard](const PartRun& part) { return part.settled || part.waiting_settle || part.layout.shard != shard; }) &&
+      (!by_switch() || shard != 0 || handed_step);
+  if (!done_there || std::ranges::any_of(parts, &PartRun::stranded)) send_state(shard, actions);
+}
+
+// Only a synced member's updates may make a log longer.
+void SessionCore::Impl::on_fetch(uint32_t shard, const protocol::Fetch& fetch, Actions& actions) {
+  if (fetch.part >= parts.size() || parts[fetch.part].layout.shard != shard || !synced()) {
+    ++counters.dropped_unexpected;
+    return;
+  }
+  const PartRun& part = parts[fetch.part];
+  for (const KeptUpdate& update : part.kept) {
+    if (update.body.step >= fetch.first_step) send(shard, update.body, update.payload, actions);
+  }
+  send(shard,
+       protocol::Fetched{fetch.part, steps_at_shard(part), by_switch() ? 0 : part.decided_in, part.summary_of_n()}, {},
+       actions);
+}
+
+void SessionCore::Impl::keep_for_settling(PartRun& part, protocol::Message&& message) {
+  const auto& update = std::get<protocol::Update>(message.body);
+  const uint64_t step = update.step;
+  if (!update.merged.empty() || !joining() || part.early.size() >= kSettlingUpdatesMax) {
+    ++counters.dropped_early;
+    return;
+  }
+  part.early.insert_or_assign(step, std::move(message));
+}
+
+void SessionCore::Impl::on_settle(uint32_t shard, const protocol::Settle& settle, TimeNs now, Actions& actions) {
+  const bool fits = settle.part < parts.size() && parts[settle.part].layout.shard == shard && joining();
+  if (!fits || parts[settle.part].settled) {
+    ++counters.dropped_unexpected;
+    return;
+  }
+  PartRun& part = parts[settle.part];
+  if (settle.weights == protocol::Settle::Weights::kNone) {
+    if (std::exchange(part.stranded, true)) return;
+    for (uint32_t other = 0; other < links.size(); ++other) {
+      if (links[other].state == LinkState::kWelcomed) send_state(other, actions);
+    }
+    return;
+  }
+  const bool own = settle.weights == protocol::Settle::Weights::kOwn;
+  const bool has_snapshot = part.incoming && part.incoming->values.size() == snapshot_values(part);
+  const uint64_t next = own || !has_snapshot ? part.n : part.incoming->n;
+  if ((own && !settle.on_log) || (!own && !has_snapshot) || next > settle.decided) {
+    ++counters.dropped_unexpected;
+    return;
+  }
+  if (by_switch() && own) {
+    ++counters.dropped_unexpected;  // shards have no updates that would lead on from its own
+    return;
+  }
+  if (by_switch() && !handed_step) {
+    part.waiting_settle = settle;  // weights of a step that is not known yet
+    return;
+  }
+  if (aside_pending) put_aside();
+  if (aside_pending) return;  // a slot is being filled at this moment: the next State brings the same answer
+  const double carried = carried_in(part);
+  settle_account(part, settle, next);
+  if (own) {
+    part.incoming.reset();
+  } else {
+    take_snapshot(part, settle, actions);
+  }
+  account_settled(part, settle, carried);
+  part.early.erase(part.early.begin(), part.early.lower_bound(part.n));
+  part.lineage = settle.lineage;
+  part.malformed = 0;
+  part.settled = true;
+  part.stranded = false;
+  progress_at = now;
+  if (all_settled()) send(shard, protocol::Synced{}, {}, actions);
+}
+
+void SessionCore::Impl::settle_account(PartRun& part, const protocol::Settle& settle, uint64_t next) {
+  Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  if (!settle.on_log) return drop_off_log(part, settle);
+  if (by_switch() && standing == Standing::kLoaded) {
+    // Nobody can say what of it was counted since it was saved.
+    counters.lost_save_too_old += bucket.drop_aside(part.at);
+    return;
+  }
+  if (by_switch()) return settle_left_step(part);
+  if (standing == Standing::kExpelled) {
+    return asynchronous() ? settle_sequences(part, settle, next) : settle_outstanding(part, settle, next);
+  }
+  if (counted_since(settle.counted, part.n)) {
+    counters.lost_save_too_old += bucket.drop_aside(part.at);
+  } else {
+    const bool was_apart = bucket.is_loaded(part.at);
+    bucket.take_over_aside(part.at);
+    if (was_apart) open_account(part);
+  }
+}
+
+// Of what a log that is not the job's had carried nothing counts; and a worker that has nothing begins where the log is.
+void SessionCore::Impl::account_settled(PartRun& part, const protocol::Settle& settle, double carried) {
+  if (!config.spec.audit) return;
+  if (standing == Standing::kExpelled) {
+    if (!settle.on_log) part.account.carried_before += carried_in(part) - carried;
+    // Another process had this worker's number for a time.
+    const bool alone = *own_lives.rbegin() - *own_lives.begin() + 1 == own_lives.size();
+    if (settle.on_log && !alone && carried_in(part) != carried) part.account.others = true;
+  } else if (!buckets[part.layout.bucket].bucket->holds_opening(part.at)) {
+    open_account(part);
+  }
+}
+
+// Void with the steps that the job's log has no more is what was counted in them.
+void SessionCore::Impl::drop_off_log(PartRun& part, const protocol::Settle& settle) {
+  Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  double& lost = view.cut > synced_in ? counters.lost_cut : counters.lost_off_log;
+  for (const Outstanding& out : part.outstanding) lost += bucket.lose_all(part.at, out.sent.view);
+  part.outstanding.clear();
+  lost += bucket.drop_aside(part.at);
+  const bool counted = settle.counted && settle.counted->counted_mask != 0;
+  counters.entries_void += part.counted.drop_from(counted ? settle.counted->last_step + 1 : 0);
+  part.kept.clear();
+}
+
+// R9c: what the weights that it goes on with contain is settled; what is decided beyond them waits for its update,
+// under the life that sent it; what is open can never be counted any more.
+void SessionCore::Impl::settle_outstanding(PartRun& part, const protocol::Settle& settle, uint64_t next) {
+  Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  for (Outstanding& out : std::exchange(part.outstanding, {})) {
+    if (out.step < next) {
+      settle_decided(part, std::move(out), settle);
+    } else if (out.step >= settle.decided) {
+      bucket.return_aside(part.at, out.sent.copy());
+    } else {
+      make_empty(part, out);
+      part.outstanding.push_back(std::move(out));
+    }
+  }
+}
+
+void SessionCore::Impl::settle_decided(PartRun& part, Outstanding&& out, const protocol::Settle& settle) {
+  Bucket& bucket = *buckets[part.layout.bucket].bucket;
+  const auto update = part.early.find(out.step);
+  if (update != part.early.end()) {
+    const auto& body = std::get<protocol::Update>(update->second.body);
+    const auto carried = hold_container(update->second.payload, {.dimension = part.dimension()});
+    if (carried) {
+      const bool counted = std::ranges::find(body.contributors, protocol::ContributorId{config.worker, out.life}) !=
+                           body.contributors.end();
+      if (!counted) {
+        ++counters.not_counted;
+        bucket.return_aside(part.at, out.sent.copy());
+        return;
+      }
+      const bool all = body.whole_sum || carried->view.dense;
+      was_applied(part, out.step, out, all ? nullptr : &*carried);
+      if (!all) bucket.return_rest_aside(part.at, std::move(out.sent), *carried);
+      return;
+    }
+    ++counters.dropped_malformed;
+    part.early.erase(update);
+  }
+  const bool whole = protocol::update_is_whole(layout.buckets[part.layout.bucket], out.step);
+  switch (fate_of(settle.counted, out.life, out.step, config.spec.staleness)) {
+    case Fate::kNotCounted:
+      ++counters.not_counted;
+      bucket.return_aside(part.at, out.sent.copy());
+      return;
+    case Fate::kCounted:
+      // An update that is not cut down carries all of it.
+      if (whole) return was_applied(part, out.step, out, nullptr);
+      [[fallthrough]];
+    case Fate::kUnknown: lose_unreturnable(part, out); return;
+  }
+}
+
+void SessionCore::Impl::lose_unreturnable(PartRun& part, const Outstanding& out) {
+  part.account.unknown = true;
+  counters.unreturnable += buckets[part.layout.bucket].bucket->lose_all(part.at, out.sent.view);
+  if (config.ledger == LedgerMode::kPerIndex) unreturnable.push_back({part.layout.part, named(out), out.life});
+}
+
+Status SessionCore::Impl::go_on_from_cut() {
+  const uint64_t n = parts.front().n;
+  if (by_switch() && !std::ranges::all_of(parts, [n](const PartRun& part) { return part.n == n; })) {
+    return fail(
+        ErrorCode::kUnavailable,
+        "the job would go on from this worker's state, and its weights are of different steps: whoever gave them to it "
+        "was gone before it had all of them");
+  }
+  for (PartRun& part : parts) {
+    Bucket& bucket = *buckets[part.layout.bucket].bucket;
+    // No step beyond this state has happened: what was sent for one goes back.
+    for (const Outstanding& out : part.outstanding) bucket.return_aside(part.at, out.sent.copy());
+    part.outstanding.clear();
+    const bool was_apart = bucket.is_loaded(part.at);
+    bucket.take_over_aside(part.at);
+    if (was_apart) open_account(part);
+    part.summary = part.summary_of_n();
+    part.kept.clear();
+    part.lineage = protocol::lineage_of(view, part.layout.shard);
+  }
+  if (by_switch()) switch_path->begin_anew(n);
+  return {};
+}
+
+}  // namespace millrace::worker

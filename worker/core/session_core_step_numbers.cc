@@ -1,0 +1,186 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "protocol/container/container.h"
+#include "worker/core/session_core_impl.h"
+
+/// Pushes and steps: which step a push goes into where it is not simply the push's number, and what becomes of both when this
+/// worker comes back (R1a, R9e).
+namespace millrace::worker {
+namespace {
+
+/// Of an empty contribution in a weighted mean: a weight must be positive, and this one moves no sum of others.
+constexpr double kLeastWeight = 0x1p-126;
+
+bool holds(const PartRun& part, uint64_t step) {
+  return std::ranges::find(part.outstanding, step, &Outstanding::step) != part.outstanding.end();
+}
+
+}  // namespace
+
+void SessionCore::Impl::number(uint64_t push, uint64_t step, TimeNs now, Actions& actions) {
+  if (push == first_numbered + numbered.size()) {
+    const auto left = std::ranges::count_if(buckets, [&](const BucketRun& run) { return number_of(run) <= push; });
+    numbered.push_back({step, static_cast<size_t>(left)});
+    next_step = step + 1;
+    for (BucketRun& run : buckets) {
+      // It had selected that push before this worker came back, and has nothing more for its new step.
+      if (run.pushed == 0 || number_of(run) <= push) continue;
+      fill_gaps(run, step + 1);
+      send_unsent(run, now, actions);
+    }
+  }
+  --numbered[push - first_numbered].buckets_left;
+  while (!numbered.empty() && numbered.front().buckets_left == 0) {
+    numbered.pop_front();
+    ++first_numbered;
+  }
+}
+
+bool SessionCore::Impl::restart_numbers(TimeNs now, Actions& actions) {
+  if (asynchronous()) {
+    restart_sequences(actions);
+    return true;
+  }
+  numbered.clear();
+  next_step = 0;
+  for (const PartRun& part : parts) {
+    if (!part.outstanding.empty()) next_step = std::max(next_step, part.outstanding.back().step + 1);
+  }
+  uint64_t first = UINT64_MAX;
+  uint64_t least = UINT64_MAX;
+  uint64_t most = 0;
+  for (const BucketRun& run : buckets) {
+    if (run.pushed == 0) continue;
+    first = std::min(first, number_of(run));
+    least = std::min(least, run.pushed + run.number_offset);
+    most = std::max(most, run.pushed + run.number_offset);
+  }
+  first_numbered = first == UINT64_MAX ? 0 : first;
+  if (first != UINT64_MAX && most - least > uint64_t{config.spec.staleness} + 1) {
+    end_session(
+        {ErrorCode::kUnsupported, "this worker's tensors were not pushed equally often (" + std::to_string(least) +
+                                      " to " + std::to_string(most) + " times): so it cannot come back"},
+        now, actions);
+    return false;
+  }
+  for (BucketRun& run : buckets) {
+    if (run.pushed == 0) run.number_offset = first_numbered;
+    recall_pushes(run);
+  }
+  for (PartRun& part : parts) answer_returned(part, actions);
+  for (BucketRun& run : buckets) {
+    answer_pushes(run);
+    if (run.pushed > 0) fill_gaps(run, next_step);
+  }
+  return true;
+}
+
+// Of a push that no part waits for any more the step means nothing: it is answered right after the push before it.
+void SessionCore::Impl::recall_pushes(BucketRun& run) {
+  run.returned_to = run.selected;
+  uint64_t before = 0;
+  for (uint64_t& step : run.steps) {
+    bool held = false;
+    for (uint32_t part = run.first_part; part < run.first_part + run.part_count; ++part)
+      held = held || holds(parts[part], step);
+    if (!held) step = before;
+    before = step;
+  }
+}
+
+void SessionCore::Impl::answer_returned(PartRun& part, Actions& actions) {
+  const BucketRun& run = buckets[part.layout.bucket];
+  while (part.answers < run.returned_to) {
+    const uint64_t push = std::max(part.answers, run.answered);
+    if (push >= run.returned_to) return;
+    const uint64_t step = run.steps[push - run.answered];
+    if (holds(part, step)) return;  // its update will answer
+    answer_without_update(part, push, step, actions);
+  }
+}
+
+void SessionCore::Impl::answer_without_update(PartRun& part, uint64_t push, uint64_t step, Actions& actions) {
+  DeliveredUpdate answered;
+  answered.bucket = part.layout.bucket;
+  answered.part = part.layout.part;
+  answered.step = answered.first_step = step;
+  answered.push = push;
+  answered.begin = part.layout.begin;
+  answered.sum = HeldStream::from(Stream::empty(part.dimension()));
+  answered.delivered_before = true;
+  part.answers = push + 1;
+  hand_over(part, std::move(answered), 0, actions);
+}
+
+void SessionCore::Impl::answer_pushes(BucketRun& run) {
+  const auto is_answered = [&] {
+    if (run.answered >= run.returned_to && !asynchronous()) return run.steps.front() < run.steps_applied;
+    const auto first = parts.begin() + run.first_part;
+    return std::all_of(first, first + run.part_count, [&](const PartRun& part) { return part.answers > run.answered; });
+  };
+  for (; !run.steps.empty() && is_answered(); ++changes) {
+    run.steps.pop_front();
+    ++run.answered;
+  }
+}
+
+void SessionCore::Impl::fill_gaps(BucketRun& run, uint64_t below) {
+  for (uint32_t number = run.first_part; number < run.first_part + run.part_count; ++number) {
+    PartRun& part = parts[number];
+    for (uint64_t step = part.n; step < below; ++step) {
+      const auto at = std::ranges::lower_bound(part.outstanding, step, {}, &Outstanding::step);
+      if (at != part.outstanding.end() && at->step == step) continue;
+      Outstanding out;
+      out.step = step;
+      out.life = life;
+      out.sent = HeldStream::from(Stream::empty(part.dimension()));
+      make_empty(part, out);
+      part.outstanding.insert(at, std::move(out));
+    }
+  }
+}
+
+// A push may be for a step that its bucket has yet to come to: those before it get nothing of this worker, and who waits for it
+// there would wait for ever.
+void SessionCore::Impl::fill_numbered_gaps(TimeNs now, Actions& actions) {
+  for (const auto& [priority, bucket] : ready) {
+    BucketRun& run = buckets[bucket];
+    const uint64_t push = number_of(run);
+    const bool is_numbered = push >= first_numbered && push < first_numbered + numbered.size();
+    if (!owes_gaps(run) || !is_numbered || run.selected != run.coded) continue;
+    fill_gaps(run, numbered[push - first_numbered].step);
+    send_unsent(run, now, actions);
+  }
+}
+
+void SessionCore::Impl::send_unsent(BucketRun& run, TimeNs now, Actions& actions) {
+  for (uint32_t number = run.first_part; number < run.first_part + run.part_count; ++number) {
+    PartRun& part = parts[number];
+    if (links[part.layout.shard].state != LinkState::kWelcomed) continue;  // its Welcome sends everything
+    send_unsent(part, now, actions);
+  }
+}
+
+void SessionCore::Impl::send_unsent(PartRun& part, TimeNs now, Actions& actions) {
+  if (by_switch()) return;  // the step's begin sends it
+  for (Outstanding& out : part.outstanding) {
+    if (!out.on_wire && may_be_taken(part, out)) send_contribution(part, out, now, actions);
+  }
+}
+
+void SessionCore::Impl::make_empty(const PartRun& part, Outstanding& out) const {
+  const Stream nothing = Stream::empty(part.dimension());
+  auto container = encode_container(nothing.view(), StreamView{}, EncodeOptions{});
+  MILLRACE_CHECK(container.has_value(), part.layout.part);
+  out.payload = SharedBytes::from(std::move(container->bytes));
+  out.hash = container_identity(out.payload.bytes).value();
+  out.weight = config.spec.combine == protocol::Combine::kWeightedMean ? kLeastWeight : 1;
+  out.known = false;
+  out.refusals = 0;
+  out.resend_interval = 0;
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,44 @@
+#include "worker/peer/algorithms/registry.h"
+#include "worker/peer/collectives/dense_vector.h"
+#include "worker/peer/collectives/recursive_doubling.h"
+
+/// Recursive doubling of dense vectors: in step i ranks 2^i apart exchange their sums. Latency-optimal.
+///
+/// Any P   ranks from 2^floor(log2 P) on give what they have to the rank so far below them, and get the sum from it.
+/// Bits    both partners add the lower rank's sum first: the same bits.
+/// Bytes   a rank: log2 P messages of N values; one more, where P is no power of two.
+/// Source  [Thakur05]; [SparCML19, 5.3.1].
+namespace millrace::peer {
+namespace {
+
+class DenseRecursiveDoubling final : public Allreduce {
+ public:
+  explicit DenseRecursiveDoubling(const AllreduceSettings& settings) : settings_(without_codecs(settings)) {}
+
+  const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kDenseRecursiveDoubling); }
+
+  Task<Result<Reduced>> run(Channel& channel, Contribution given) override {
+    const Result<HeldStream> dense = dense_vector(given, settings_);
+    if (!dense) co_return std::unexpected(dense.error());
+    Result<Packed> packed = pack(*dense, settings_.wire.contribution, {});
+    if (!packed) co_return std::unexpected(packed.error());
+    Result<HeldStream> sum = co_await recursive_doubling(channel, std::move(*packed), settings_);
+    if (!sum) co_return std::unexpected(sum.error());
+    co_return Reduced{std::move(*sum), Stream::empty(settings_.dimension), {}};
+  }
+
+ private:
+  AllreduceSettings settings_;
+};
+
+}  // namespace
+
+AlgorithmEntry dense_recursive_doubling_entry() {
+  return entry_of<DenseRecursiveDoubling>({.id = AlgorithmId::kDenseRecursiveDoubling,
+                                           .name = "dense_recursive_doubling",
+                                           .source = "[Thakur05]",
+                                           .result = ResultKind::kExactSum,
+                                           .dense_only = true});
+}
+
+}  // namespace millrace::peer

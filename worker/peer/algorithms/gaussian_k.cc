@@ -1,0 +1,29 @@
+#include "worker/peer/algorithms/registry.h"
+#include "worker/peer/collectives/selected_allgather.h"
+
+/// Gaussian-k: as topk_a, over what reaches a threshold that a normal fit of the values gives (kernels/select/gaussian.cc):
+/// 3k/4 to 2k entries, where so many are not 0.
+///
+/// Bits      all add in the order of the ranks.
+/// Bytes     a rank: what the others selected, (P - 1) k entries or so.
+/// Source    [GaussianK19]; [OkTopk22, 2, 3.1.3]
+namespace millrace::peer {
+namespace {
+
+class GaussianK final : public SelectedAllgather {
+ public:
+  explicit GaussianK(const AllreduceSettings& settings)
+      : SelectedAllgather(AlgorithmId::kGaussianK, Selection::kGaussian, settings) {}
+};
+
+}  // namespace
+
+AlgorithmEntry gaussian_k_entry() {
+  return entry_of<GaussianK>({.id = AlgorithmId::kGaussianK,
+                              .name = "gaussian_k",
+                              .source = "[GaussianK19]; [OkTopk22, 2, 3.1.3]",
+                              .result = ResultKind::kGlobalTopk,
+                              .selects = true});
+}
+
+}  // namespace millrace::peer

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/result.h"
+#include "worker/peer/channel/channel.h"
+#include "worker/peer/channel/coroutine_task.h"
+
+namespace millrace::peer {
+
+/// The index range cut into a region for each rank, which sums it: the same on all ranks.
+struct Regions {
+  std::vector<uint64_t>
+      cuts;  ///< [P + 1] ascending, 0 to the dimension; region j is [cuts[j], cuts[j + 1]), may be empty
+  std::vector<uint32_t> owner;   ///< [P] the rank in charge of a region
+  std::vector<uint32_t> region;  ///< [P] the region of a rank
+
+  uint64_t begin_of(uint32_t rank) const { return cuts[region[rank]]; }
+  uint64_t end_of(uint32_t rank) const { return cuts[region[rank] + 1]; }
+};
+
+/// Tags that either takes from first_tag on.
+inline constexpr uint32_t kRegionTags = 8192;
+
+/// Index ranges of one length. Rank r has range r.
+Regions equal_regions(uint64_t dimension, uint32_t ranks);
+
+/// The ranks' own boundaries, each of which cuts its own entries into P like shares, averaged. Rank r has region r. Good where
+/// the ranks' entries lie alike; ranks without entries have no say.
+///
+/// selected   ascending; kept alive by the caller.
+/// Bytes      sum_numbers() of P numbers.
+/// Errors     malformed: as sum_numbers().
+/// Source     [OkTopk22, 3.1.1]
+Task<Result<Regions>> averaged_regions(Channel& channel, IndexSpan selected, uint64_t dimension, uint32_t first_tag);
+
+/// All ranks' entries cut into P like shares, wherever they lie: histograms of the indices are summed over the ranks, and
+/// refined by 16 where a boundary falls into a bin of more than a 16th of a share. A share is then within a 16th of the
+/// average, or one index more than that (which up to P entries have, and which cannot be cut). Each rank has the region that
+/// most of its own entries lie in, where nobody with more in it has taken it.
+///
+/// selected   as above.
+/// Bytes      sum_numbers() of 8 P numbers and of at most 16 P in each further round, of which there are 1 to 7 (one where
+///            indices are uniform), and gather_numbers() of 2.
+/// Errors     malformed: as sum_numbers(); histograms that do not add up.
+Task<Result<Regions>> pooled_regions(Channel& channel, IndexSpan selected, uint64_t dimension, uint32_t first_tag);
+
+}  // namespace millrace::peer

@@ -1,0 +1,114 @@
+#include "worker/peer/algorithms/registry.h"
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/base/check.h"
+
+namespace millrace::peer {
+namespace {
+
+const auto& entries() {
+  static const std::array kEntries{
+      dense_ring_entry(),
+      dense_recursive_doubling_entry(),
+      dense_rabenseifner_entry(),
+      ssar_recursive_doubling_entry(),
+      ssar_split_allgather_entry(),
+      dsar_split_allgather_entry(),
+      sparse_ring_entry(),
+      topk_a_entry(),
+      gtopk_entry(),
+      gaussian_k_entry(),
+      oktopk_entry(),
+      redsync_allgather_entry(),
+      automatic_entry(),
+  };
+  return kEntries;
+}
+
+const AlgorithmEntry& entry(AlgorithmId id) {
+  const auto at = std::ranges::find(entries(), id, [](const AlgorithmEntry& one) { return one.info.id; });
+  MILLRACE_CHECK(at != entries().end(), static_cast<int>(id));
+  return *at;
+}
+
+Status validate_for(const AlgorithmInfo& info, const AllreduceSettings& settings) {
+  const auto refuse = [&info](const std::string& why) {
+    return fail(ErrorCode::kInvalidArgument, std::string(info.name) + ": " + why);
+  };
+  if (settings.dimension == 0 || settings.dimension > kDimensionMax) {
+    return refuse("a dimension of " + std::to_string(settings.dimension) + "; it must be from 1 to 2^32");
+  }
+  const bool needs_k = info.result == ResultKind::kGlobalTopk || info.selects;
+  if (needs_k && (settings.k == 0 || settings.k > settings.dimension)) {
+    return refuse("k = " + std::to_string(settings.k) + "; it must be from 1 to the dimension");
+  }
+  if (info.needs_sum && !settings.op.is_sum()) return refuse("it can only add, not " + settings.op.name);
+  for (const auto& codec : {settings.wire.contribution, settings.wire.sums}) {
+    if (!codec) continue;
+    if (Status status = validate(*codec); !status) return status;
+  }
+  if (settings.wire.contribution && !settings.op.is_sum() && is_lossy(*settings.wire.contribution)) {
+    return refuse("what a lossy codec changes can be kept for later where values are added, not for " +
+                  settings.op.name);
+  }
+  if (settings.wire.sums && is_lossy(*settings.wire.sums)) {
+    return refuse("sums travel losslessly, not as " + codec_text(*settings.wire.sums));
+  }
+  if (settings.boundaries_period == 0 || settings.thresholds_period == 0 || settings.messages_in_flight == 0) {
+    return refuse("a period, or a number of messages in flight, of 0");
+  }
+  if (!(settings.balance_ratio >= 1)) {
+    return refuse("a balance ratio of " + std::to_string(settings.balance_ratio) +
+                  "; the largest is at least the average");
+  }
+  return {};
+}
+
+}  // namespace
+
+std::span<const AlgorithmInfo> algorithms() {
+  static const auto kInfos = [] {
+    std::vector<AlgorithmInfo> infos;
+    for (const AlgorithmEntry& one : entries()) infos.push_back(one.info);
+    return infos;
+  }();
+  return kInfos;
+}
+
+const AlgorithmInfo* find_algorithm(std::string_view name) {
+  const auto at = std::ranges::find(algorithms(), name, &AlgorithmInfo::name);
+  return at == algorithms().end() ? nullptr : &*at;
+}
+
+const AlgorithmInfo& algorithm_info(AlgorithmId id) { return entry(id).info; }
+
+Result<std::unique_ptr<Allreduce>> make_allreduce(AlgorithmId id, const AllreduceSettings& settings) {
+  const AlgorithmEntry& one = entry(id);
+  if (Status status = validate_for(one.info, settings); !status) return std::unexpected(status.error());
+  return one.make(settings);
+}
+
+/// By AllreduceSettings::Boundaries.
+constexpr const char* kBoundaryNames[] = {"", " averaged", " pooled", " equal"};
+
+std::string description_of(AlgorithmId id, const AllreduceSettings& settings) {
+  std::string text = std::string(algorithm_info(id).name) + " f32 n=" + std::to_string(settings.dimension) + " " +
+                     settings.op.name + " " + wire_text(settings.wire.contribution) + " " +
+                     wire_text(settings.wire.sums);
+  if (settings.k != 0) text += " k=" + std::to_string(settings.k);
+  if (settings.dense_quantizer) text += " dense " + codec_text(*settings.dense_quantizer);
+  if (id == AlgorithmId::kOktopk) {
+    text += " tau=" + std::to_string(settings.boundaries_period) + "," + std::to_string(settings.thresholds_period) +
+            kBoundaryNames[static_cast<size_t>(settings.boundaries)] +
+            " balance=" + std::to_string(settings.balance_ratio);
+  }
+  return text;
+}
+
+std::string description_of(const Allreduce& allreduce, const AllreduceSettings& settings) {
+  return description_of(allreduce.info().id, settings) + " step=" + std::to_string(allreduce.next_step());
+}
+
+}  // namespace millrace::peer

@@ -1,0 +1,118 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/base/random.h"
+#include "kernels/base/result.h"
+#include "kernels/codec/codec.h"
+#include "kernels/stream/held_stream.h"
+#include "worker/peer/channel/channel.h"
+#include "worker/peer/channel/message_body.h"
+#include "worker/peer/channel/reduce_op.h"
+
+namespace millrace::peer {
+
+/// How streams travel between ranks. Without a codec a sparse one is its values and indices, a dense one its values.
+struct WireForm {
+  /// Of what a rank contributes: may lose something, which comes back to it.
+  std::optional<CodecSpec> contribution;
+  /// Of sums: lossless. lossless_of() makes it of the other.
+  std::optional<CodecSpec> sums;
+  RandomKey random;  ///< of stochastic rounding: the same on all ranks of one step, each adds its own number
+};
+
+/// Returns whether a rank's contribution may get entries that no selection chose, with values of the rest beside it.
+inline bool fills_from_rest(const WireForm& wire) {
+  return wire.contribution && !find_index_codec(wire.contribution->index)->lossless();
+}
+
+/// The same index codec where that loses nothing, gap where it does; raw values.
+CodecSpec lossless_of(const CodecSpec& codec);
+/// "raw", or the text of the codec.
+std::string wire_text(const std::optional<CodecSpec>& codec);
+
+/// A packet, and what is read from it: bit for bit what its receiver decodes.
+struct Packed {
+  Packet packet;
+  HeldStream decoded;
+};
+
+/// The entries of `stream` in [begin, end), as a stream of dimension end - begin, packed as it is: without a codec.
+///
+/// memory   where the body is written.
+/// Cost     one copy. An empty slice has no body; it is read as an empty sparse stream.
+Packet pack_range(const StreamView& stream, uint64_t begin, uint64_t end, BodyMemory& memory = heap_bodies());
+
+/// The form of a sparse stream's slices.
+enum class SliceForm : uint8_t {
+  kSmaller = 1,  ///< dense where that is smaller
+  kSparse = 2,
+};
+
+/// All slices of `stream` at once, [bounds.size() - 1], in one allocation that they share, so that thousands of small ones are
+/// cheap. A dense stream with an owner is looked into and not copied.
+///
+/// bounds   ascending, from 0 to the dimension.
+/// neutral  where a slice that becomes dense has no entry.
+/// memory   where the bodies are written.
+std::vector<Packet> pack_slices(const HeldStream& stream, std::span<const uint64_t> bounds, float neutral,
+                                SliceForm form = SliceForm::kSmaller, BodyMemory& memory = heap_bodies());
+
+/// The whole stream, with `codec` where there is one: of a sum, beside which nothing is kept. REQUIRES: begin of the slice
+/// in the tensor is `base`.
+///
+/// memory   where the body is written without a codec.
+/// Errors   as the codec's.
+Result<Packed> pack(const HeldStream& stream, const std::optional<CodecSpec>& codec, RandomKey random,
+                    uint64_t base = 0, BodyMemory& memory = heap_bodies());
+
+/// A contribution, with its codec. REQUIRES: begin of the slice in the tensor is `options.index_base`.
+///
+/// rest     what its rank keeps beside it (Contribution::rest), of the stream's dimension or of dimension 0.
+/// Errors   as the codec's.
+Result<Packed> pack_contribution(const HeldStream& stream, const StreamView& rest, const EncodeOptions& options);
+
+/// The stream of a packet, looking into it where it lies there as it is.
+///
+/// dimension  of the slice; the only one accepted.
+/// op         whose neutral element a dense stream has where nobody had an entry; default: a sum's, 0.
+/// Errors     malformed: another form than a stream's, sizes that do not fit, indices not strictly increasing or out of range; a
+///            container's own. non_finite: NaN or infinity, unless it is the neutral element.
+Result<HeldStream> unpack(const Packet& packet, uint64_t dimension, const ReduceOp& op = {});
+
+/// Whether entries are known to be what a stream's are: strictly increasing indices in range, values finite or neutral.
+enum class Checked : uint8_t {
+  kYes = 1,
+  kNo = 2,
+};
+
+/// A stream that is about to be copied, and whether that has to look at its entries.
+struct Piece {
+  HeldStream stream;
+  Checked entries = Checked::kYes;
+};
+
+/// unpack() without a pass over entries that lie there as they are: for join(), which copies them and looks on the way.
+///
+/// Errors     unpack()'s, but for those that are left to who copies.
+Result<Piece> unpack_unchecked(const Packet& packet, uint64_t dimension, const ReduceOp& op = {});
+
+/// unpack() of what is added to something by combine(): of dense values the sum shows that one was NaN or infinite, and they are
+/// not looked at twice.
+Result<HeldStream> unpack_addend(const Packet& packet, uint64_t dimension, const ReduceOp& op);
+
+/// Looks at the entries of a piece that nobody has looked at. Errors  those that unpack_unchecked() left.
+Status check_piece(const ReduceOp& op, const Piece& piece);
+/// What is said where a value is NaN or infinite.
+Error diverged();
+
+/// Plain numbers of an algorithm, and back. Errors  malformed: another form, or a length that is no multiple of a number's.
+template <typename N>
+Packet pack_numbers(std::span<const N> numbers);
+template <typename N>
+Result<std::vector<N>> unpack_numbers(const Packet& packet);
+
+}  // namespace millrace::peer

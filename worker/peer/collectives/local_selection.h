@@ -1,0 +1,42 @@
+#pragma once
+
+#include <memory>
+
+#include "kernels/select/select.h"
+#include "worker/peer/collectives/allreduce.h"
+
+namespace millrace::peer {
+
+/// What a rank selects of its own, step after step, for the algorithms that select by themselves (AlgorithmInfo::selects).
+///
+/// Threads  one take() at a time.
+class LocalSelection {
+ public:
+  /// Of settings.k entries; kThresholdReuse evaluates exactly every settings.thresholds_period steps. It and
+  /// kTopK take all of a sparse contribution that has no more than k. REQUIRES: valid settings.
+  LocalSelection(Selection selection, const AllreduceSettings& settings);
+
+  /// own      dense or sparse, of the settings' dimension; of a sparse one only stored entries can be selected.
+  /// Returns  the selected entries, sparse; never zeros. Where that is all of `own`, it looks into what `own` does.
+  /// Errors   invalid_argument: another dimension. non_finite: NaN or infinity.
+  Result<HeldStream> take(const HeldStream& own);
+
+ private:
+  uint64_t dimension_;
+  uint64_t all_up_to_;  ///< entries
+  std::unique_ptr<Selector> selector_;
+  uint64_t step_ = 0;
+};
+
+/// The entries at these positions of `stream`, which are strictly increasing; sparse.
+Stream entries_at(const StreamView& stream, std::span<const uint32_t> positions);
+
+struct Partition {
+  Stream kept;
+  Stream dropped;
+};
+
+/// The entries at these positions of `stream`, which are strictly increasing, and its others that are not 0; both sparse.
+Partition partition_at(const StreamView& stream, std::span<const uint32_t> positions);
+
+}  // namespace millrace::peer

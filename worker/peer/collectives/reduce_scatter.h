@@ -1,0 +1,102 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "worker/peer/collectives/allgather.h"
+#include "worker/peer/collectives/allreduce.h"
+#include "worker/peer/collectives/result_memory.h"
+
+namespace millrace::peer {
+
+/// The index range in consecutive slices, equal but for one index; where there are more slices than indices some are empty.
+class Slices {
+ public:
+  /// REQUIRES: count > 0.
+  Slices(uint64_t dimension, uint32_t count) : dimension_(dimension), count_(count) {}
+
+  uint32_t count() const { return count_; }
+  uint64_t begin(uint32_t at) const { return at >= count_ ? dimension_ : dimension_ * at / count_; }
+  uint64_t end(uint32_t at) const { return begin(at + 1); }
+  /// 0 from count() on.
+  uint64_t dimension(uint32_t at) const { return end(at) - begin(at); }
+  /// [count + 1], from 0 to the dimension.
+  std::vector<uint64_t> bounds() const;
+
+ private:
+  uint64_t dimension_;
+  uint32_t count_;
+};
+
+/// How slices are joined.
+enum class JoinAs : uint8_t {
+  kSmaller = 1,  ///< sparse while that is smaller
+  kDense = 2,
+};
+
+/// What a rank has after a reduce-scatter: its slice of the sum (of dimension 0 where the slice is empty), and what the codec
+/// changed of its own contribution, slice by slice.
+struct OwnSlice {
+  HeldStream sum{Stream::empty(0).view(), nullptr, 0};
+  std::vector<Stream> returned;  ///< [size]; each of its slice's dimension, sparse; or empty: nothing comes back
+  std::vector<Stream> added;     ///< the same, of Reduced::added
+};
+
+/// Nothing, for each slice.
+std::vector<Stream> no_returns(const Slices& slices);
+
+/// Every rank sends each other one its slice, which adds what it got, all at once and in the order of the ranks.
+///
+/// given    check_contribution() holds. What a rank keeps of its own slice is not coded.
+/// Bytes    a rank: P - 1 messages, of (P - 1) / P of its entries where they are uniform.
+/// Tags     first_tag.
+/// Source   [SparCML19, 5.3.2] ("split").
+Task<Result<OwnSlice>> split_and_combine(Channel& channel, Contribution given, const AllreduceSettings& settings,
+                                         uint32_t first_tag);
+
+/// The slices go around the ring, and each rank adds its own part to what comes by.
+///
+/// given    check_contribution() holds. Only the slice that a rank sends first is a contribution, and coded as one.
+/// form     kDense: all that travels is dense, and the sum; a sparse contribution is made dense slice by slice.
+/// Bytes    a rank: P - 1 messages of partial sums of a slice.
+/// Tags     [first_tag, first_tag + size).
+/// Source   [PatarasukYuan09], on sparse slices.
+Task<Result<OwnSlice>> ring_reduce_scatter(Channel& channel, Contribution given, const AllreduceSettings& settings,
+                                           uint32_t first_tag, JoinAs form);
+
+struct GatherOptions {
+  uint32_t first_tag = 0;
+  AllgatherWay way = AllgatherWay::kDoubling;
+  JoinAs as = JoinAs::kSmaller;
+};
+
+/// Every rank's slice, joined, on every rank.
+///
+/// own      the rank's slice, ready to send, and what others decode of it; where the slice is empty, it is not looked at.
+/// slices   rank r has slice r; from count() on they have none.
+/// memory   of the results of this allreduce.
+/// Tags     [options.first_tag, options.first_tag + 32 + size).
+/// Errors   as unpack() and allgather().
+Task<Result<HeldStream>> gather_slices(Channel& channel, Packed own, Slices slices, const ReduceOp& op,
+                                       GatherOptions options, ResultMemory& memory);
+
+/// What a reduce-scatter left on every rank, gathered: the end of an allreduce. Slices travel with the settings' codec for sums.
+///
+/// mine, memory, tags, errors   as gather_slices().
+Task<Result<Reduced>> gather_sum(Channel& channel, OwnSlice mine, const AllreduceSettings& settings,
+                                 GatherOptions options, ResultMemory& memory);
+
+/// Streams of consecutive index ranges as one. Empty pieces (dimension 0) are allowed.
+///
+/// kSmaller  dense from dense_from_count() on, or where all pieces are; of a dense piece in a sparse sum the neutral elements are
+///           left out.
+/// out       an empty stream; its buffers are used.
+/// Cost      one pass; entries that were not looked at are, while they are in the first-level cache.
+/// Errors    of such entries: as unpack().
+Result<Stream> join(const ReduceOp& op, std::span<const Piece> pieces, JoinAs as, Stream out);
+
+/// What came back, slice by slice, as one sparse stream.
+Stream joined_returns(uint64_t dimension, std::span<const Stream> returned);
+
+}  // namespace millrace::peer

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "worker/peer/channel/stream_wire.h"
+#include "worker/peer/group/peer_group.h"
+
+namespace millrace::cli {
+
+namespace gather_detail {
+
+template <typename N>
+peer::Task<Result<std::vector<N>>> gather(peer::Channel& channel, std::vector<N> own) {
+  constexpr uint32_t kTag = 1;
+  const peer::Packet packet = peer::pack_numbers<N>(std::span<const N>(own));
+  for (uint32_t step = 1; step < channel.size(); ++step) {
+    channel.send((channel.rank() + step) % channel.size(), kTag, packet);
+  }
+  std::vector<N> all;
+  for (uint32_t from = 0; from < channel.size(); ++from) {
+    if (from == channel.rank()) {
+      all.insert(all.end(), own.begin(), own.end());
+      continue;
+    }
+    const peer::Packet theirs = co_await channel.receive(from, kTag);
+    const Result<std::vector<N>> numbers = peer::unpack_numbers<N>(theirs);
+    if (!numbers) co_return std::unexpected(numbers.error());
+    if (numbers->size() != own.size()) {
+      co_return fail(ErrorCode::kMalformed,
+                     "a rank has " + std::to_string(numbers->size()) + " numbers, not " + std::to_string(own.size()));
+    }
+    all.insert(all.end(), numbers->begin(), numbers->end());
+  }
+  co_return all;
+}
+
+}  // namespace gather_detail
+
+/// The numbers of all ranks, rank 0's first; as many on each. Ends when all ranks have called it, and ends the group where they
+/// differ in `what`. For a few numbers: every rank sends them to every other.
+template <typename N>
+Result<std::vector<N>> gather(peer::PeerGroup& group, std::string what, std::vector<N> own) {
+  auto pending = group.start<std::vector<N>>(std::move(what), [own = std::move(own)](peer::Channel& channel) {
+    return gather_detail::gather<N>(channel, own);
+  });
+  if (!pending) return std::unexpected(pending.error());
+  return pending->wait();
+}
+
+/// All ranks are here.
+inline Status barrier(peer::PeerGroup& group) {
+  const auto all = gather<uint32_t>(group, "barrier", {});
+  if (!all) return std::unexpected(all.error());
+  return {};
+}
+
+}  // namespace millrace::cli

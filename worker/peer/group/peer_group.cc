@@ -1,0 +1,168 @@
+#include "worker/peer/group/peer_group.h"
+
+#include <algorithm>
+#include <exception>
+#include <iterator>
+#include <string>
+
+#include "worker/peer/group/short_time_slice.h"
+
+namespace millrace::peer {
+namespace {
+
+constexpr TimeNs kWaitMax = 100 * kNsPerMs;
+// Of the thread that makes progress: long enough for a piece of its work, or the shortest there are.
+constexpr TimeNs kSlice = kNsPerMs;
+constexpr TimeNs kSliceOfYielding = 100 * kNsPerUs;
+constexpr int kMessagesPerTurn = 256;  ///< before what they ask for is carried out
+
+GroupOptions complete(GroupOptions options, Communicator& communicator) {
+  if (options.clock == nullptr) options.clock = &monotonic_now_ns;
+  if (options.bodies == nullptr) options.bodies = &communicator;
+  return options;
+}
+
+}  // namespace
+
+PeerGroup::PeerGroup(Communicator& communicator, const GroupOptions& options, Progress progress)
+    : communicator_(communicator),
+      progress_(progress),
+      core_(communicator.rank(), communicator.size(), complete(options, communicator)) {
+  if (progress_ == Progress::kByThread) thread_ = std::jthread([this] { run_thread(); });
+}
+
+PeerGroup::~PeerGroup() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+    if (core_.busy() && !core_.failure()) {
+      Actions actions;
+      core_.fail_group({{ErrorCode::kUnavailable, "rank " + std::to_string(rank()) + " has left the group"}, rank()},
+                       communicator_.now(), actions);
+      carry_out(std::move(actions));
+    }
+  }
+  communicator_.wake();
+}
+
+// Whatever is thrown on the way (memory, above all) ends the group: the others must not wait for this rank.
+void PeerGroup::turn() {
+  try {
+    take_in();
+  } catch (const std::exception& problem) {
+    Actions actions;
+    const std::string rank_text = "rank " + std::to_string(rank());
+    core_.fail_group({{ErrorCode::kInternal, rank_text + " cannot go on: " + problem.what()}, rank()},
+                     communicator_.now(), actions);
+    carry_out(std::move(actions));
+  }
+  if (progress_ == Progress::kByThread) changed_.notify_all();
+}
+
+Result<uint32_t> PeerGroup::start_core(Collective collective) {
+  const std::lock_guard lock(mutex_);
+  Actions actions;
+  Result<uint32_t> number = core_.start(std::move(collective), communicator_.now(), actions);
+  carry_out(std::move(actions));
+  return number;
+}
+
+bool PeerGroup::test_core(uint32_t collective) {
+  const std::lock_guard lock(mutex_);
+  if (progress_ == Progress::kByCaller && !core_.ended(collective)) turn();
+  return core_.ended(collective);
+}
+
+Status PeerGroup::wait_core(uint32_t collective) {
+  std::unique_lock lock(mutex_);
+  if (progress_ == Progress::kByThread) {
+    ++waiting_;
+    changed_.wait(lock, [&] { return core_.ended(collective); });
+    --waiting_;
+    return core_.take_status(collective);
+  }
+  for (;;) {
+    turn();
+    if (core_.ended(collective)) return core_.take_status(collective);
+    wait_for_messages(lock);
+  }
+}
+
+void PeerGroup::make_progress() {
+  if (progress_ == Progress::kByThread) return;
+  const std::lock_guard lock(mutex_);
+  turn();
+}
+
+/// Takes in what has come, and does what follows from it.
+void PeerGroup::take_in() {
+  Actions actions;
+  for (int count = 0; count < kMessagesPerTurn; ++count) {
+    Result<std::optional<ReceivedMessage>> received = communicator_.receive();
+    const TimeNs now = communicator_.now();
+    if (!received) {
+      core_.fail_group({received.error(), rank()}, now, actions);
+      break;
+    }
+    if (!*received) break;
+    core_.on_message((*received)->from, std::move((*received)->message), now, actions);
+    carry_out(std::exchange(actions, {}));
+  }
+  while (const std::optional<uint32_t> lost = communicator_.take_lost()) {
+    core_.on_lost(*lost, communicator_.now(), actions);
+  }
+  if (communicator_.now() >= core_.next_deadline()) core_.on_tick(communicator_.now(), actions);
+  carry_out(std::move(actions));
+}
+
+void PeerGroup::wait_for_messages(std::unique_lock<std::mutex>& lock) {
+  const TimeNs left = core_.next_deadline() - communicator_.now();
+  // While nobody waits for what the group's thread brings along, whoever calls the group computes. Who waited for what has ended
+  // may be counted yet.
+  WaitAs as = WaitAs::kIdle;
+  if (progress_ == Progress::kByThread) {
+    if (!core_.busy()) {
+      as = WaitAs::kBetween;
+    } else if (waiting_ == 0) {
+      as = WaitAs::kBackground;
+    }
+  }
+  lock.unlock();
+  communicator_.wait(std::clamp<TimeNs>(left, 0, kWaitMax), as);
+  lock.lock();
+}
+
+void PeerGroup::carry_out(Actions&& actions) {
+  for (size_t at = 0; at < actions.sends.size(); ++at) {
+    Outgoing& out = actions.sends[at];
+    const uint32_t to = out.to;
+    const Status sent = communicator_.send(to, std::move(out.message));
+    if (sent || core_.failure()) continue;
+    Actions more;
+    core_.fail_group({sent.error(), to}, communicator_.now(), more);
+    std::ranges::move(more.sends, std::back_inserter(actions.sends));
+  }
+}
+
+void PeerGroup::run_thread() {
+  take_slices(communicator_.yields() ? kSliceOfYielding : kSlice);
+  std::unique_lock lock(mutex_);
+  while (!closing_) {
+    turn();
+    wait_for_messages(lock);
+  }
+}
+
+std::optional<GroupFailure> PeerGroup::failure() const {
+  const std::lock_guard lock(mutex_);
+  return core_.failure();
+}
+
+Traffic PeerGroup::traffic() const {
+  const std::lock_guard lock(mutex_);
+  Traffic traffic = communicator_.traffic();
+  traffic.messages_unexpected = core_.unexpected_messages();
+  return traffic;
+}
+
+}  // namespace millrace::peer

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <atomic>
+
+#include "kernels/base/clock.h"
+#include "worker/program/outcome.h"
+
+namespace millrace::cli {
+
+/// A second signal of the same number within this time after the first is the same request: `timeout` and service managers signal
+/// a process and then, with its group, the same process again.
+inline constexpr TimeNs kSameRequestNs = kNsPerS;
+
+/// Tells requests to end from the signals that bring them.
+///
+/// Threads  any, and signal handlers.
+class InterruptionRequests {
+ public:
+  /// False: it belongs to the request before.
+  bool is_new(int signal, TimeNs now);
+  /// Of the last request; 0: none.
+  int last_signal() const { return signal_.load(); }
+  int count() const { return count_.load(); }
+
+ private:
+  std::atomic<int> signal_{0};
+  std::atomic<TimeNs> since_{0};
+  std::atomic<int> count_{0};
+};
+
+/// From now on SIGINT and SIGTERM end the process at once, with the exit code of an interruption, one line on stderr and without
+/// unfinished files (atomic_file.h). For commands that hold nothing else.
+void end_at_interruption();
+
+/// From now on SIGINT and SIGTERM make the returned flag true instead of ending the process; a second request ends it. For
+/// commands that hold nothing that outlives them.
+const std::atomic<bool>& interruption_flag();
+
+/// From now on SIGINT and SIGTERM are counted, request by request, and none ends the process: for commands with processes,
+/// network namespaces or folders of their own, which they take away within a bounded time.
+const InterruptionRequests& interruption_requests();
+
+/// From now on SIGUSR2, which asks servers to save their stores, sets the returned flag instead of ending the process. For
+/// commands with servers, which pass it on and take the flag back.
+std::atomic<bool>& save_request_flag();
+
+/// As shells say it: 130 when the last request was SIGINT, 143 when it was SIGTERM.
+ExitCode last_interruption_code();
+
+}  // namespace millrace::cli

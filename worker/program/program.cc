@@ -1,0 +1,115 @@
+#include "worker/program/program.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <csignal>
+#include <exception>
+#include <iostream>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "monitoring/open_files.h"
+#include "monitoring/standard_streams.h"
+#include "worker/program/interruption.h"
+#include "worker/program/outcome.h"
+
+namespace millrace::cli {
+namespace {
+
+/// Help texts are written with their line breaks.
+class PlainFormatter : public CLI::Formatter {
+ public:
+  std::string make_footer(const CLI::App* app) const override {
+    return app->get_footer().empty() ? std::string() : "\n" + app->get_footer() + "\n";
+  }
+};
+
+int report(const CLI::App& root, const CLI::App& command, const Failure& failure) {
+  // Without a sentence: another process of the job has said it.
+  if (!failure.message.empty()) {
+    monitoring::say(fmt::format("{} {}: {}", root.get_name(), command.get_name(), failure.message));
+  }
+  return static_cast<int>(failure.code);
+}
+
+/// One line, as every other failure: which command, what is wrong with which flag, where to read more.
+int report_usage(const CLI::App& root, const CLI::ParseError& error) {
+  const CLI::App* command = &root;
+  std::string path = root.get_name();
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    path += " " + command->get_name();
+  }
+  const std::vector<std::string> rest = command->remaining();
+  const bool no_command = error.get_name() == "RequiredError" && command->get_require_subcommand_min() > 0;
+  std::string sentence = error.what();
+  if (no_command) sentence = rest.empty() ? "which command?" : fmt::format("there is no '{}' here", rest.front());
+  std::ranges::replace(sentence, '\n', ' ');
+  monitoring::say(fmt::format("{}: {}; see {} --help", path, sentence, path));
+  return static_cast<int>(ExitCode::kUsage);
+}
+
+std::string name_of(const Command& command) { return command.app->get_name(); }
+
+int run(const CLI::App& root, const std::vector<Command>& commands) {
+  for (const Command& command : commands) {
+    if (!command.app->parsed()) continue;
+    end_at_interruption();
+    try {
+      Outcome outcome = command.run();
+      if (const Status written = monitoring::flush_output(); outcome && !written) outcome = fail_with(written.error());
+      return outcome ? static_cast<int>(ExitCode::kOk) : report(root, *command.app, outcome.error());
+    } catch (const std::bad_alloc&) {
+      return report(root, *command.app,
+                    {ExitCode::kInternal,
+                     "out of memory: end other programs, or raise the limit on memory (ulimit "
+                     "-v, or memory.max of the control group)"});
+    } catch (const std::exception& exception) {
+      // What is printed in the middle of a command is written out now and then, and that fails with an exception.
+      if (const Status written = monitoring::flush_output(); !written)
+        return report(root, *command.app, failure_of(written.error()));
+      return report(root, *command.app, {ExitCode::kInternal, exception.what()});
+    }
+  }
+  return static_cast<int>(ExitCode::kUsage);
+}
+
+}  // namespace
+
+void begin_program() {
+  monitoring::hold_standard_streams();
+  std::signal(SIGPIPE, SIG_IGN);        // a closed pipe or socket is an error of the call that meets it
+  std::signal(SIGXFSZ, SIG_IGN);        // and so is a file that may not grow (ulimit -f)
+  monitoring::raise_open_file_limit();  // a session takes some descriptors for each shard
+}
+
+void shape_help(CLI::App& root) {
+  root.formatter(std::make_shared<PlainFormatter>());
+  root.get_formatter()->column_width(34);
+  root.require_subcommand(1);
+}
+
+int parse_and_run(CLI::App& root, const std::vector<Command>& commands, int argc, char** argv) {
+  if (argc > 1 && argv[1][0] != '-' && std::ranges::find(commands, argv[1], name_of) == commands.end()) {
+    monitoring::say(
+        fmt::format("{}: there is no command '{}'; see {} --help", root.get_name(), argv[1], root.get_name()));
+    return static_cast<int>(ExitCode::kUsage);
+  }
+  try {
+    root.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // --help and --version arrive here too, with code 0.
+    if (error.get_exit_code() == 0) {
+      root.exit(error);
+      if (std::cout.flush()) return static_cast<int>(ExitCode::kOk);
+      monitoring::say(root.get_name() + ": standard output could not be written");
+      return static_cast<int>(ExitCode::kIo);
+    }
+    return report_usage(root, error);
+  }
+  return run(root, commands);
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <vector>
+
+#include "worker/program/command.h"
+
+/// What the programs with subcommands have in common: how they begin, what their help looks like, how errors end them.
+namespace millrace::cli {
+
+/// Called first in main().
+void begin_program();
+
+/// Help with the texts' own line breaks; a subcommand is needed.
+void shape_help(CLI::App& root);
+
+/// Parses the command line, runs the subcommand that it names, and returns the exit code. Every failure is one line on stderr.
+/// root   its name is the program's.
+int parse_and_run(CLI::App& root, const std::vector<Command>& commands, int argc, char** argv);
+
+}  // namespace millrace::cli

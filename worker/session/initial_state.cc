@@ -1,0 +1,182 @@
+#include "worker/session/initial_state.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "monitoring/open_files.h"
+#include "protocol/datagram/io/endpoint_name.h"
+#include "protocol/datagram/io/job_key_file.h"
+#include "protocol/files/atomic_file.h"
+#include "worker/config/job_options.h"
+#include "worker/session/state_file.h"
+
+namespace millrace::worker {
+namespace {
+
+Status check_weights_of(const TensorOptions& tensor, protocol::Mode mode) {
+  if (tensor.weights.empty()) {
+    if (!tensor.schedule && tensor.scale == 0) return {};
+    const std::string given = tensor.schedule ? "schedule" : "scale";
+    return fail(ErrorCode::kInvalidArgument, "tensor '" + tensor.name + "' has a " + given +
+                                                 ", and no weights for it: give connect() the array as well "
+                                                 "(TensorOptions::weights)");
+  }
+  if (tensor.weights.size() != tensor.dimension) {
+    return fail(ErrorCode::kInvalidArgument, "tensor '" + tensor.name + "': " + std::to_string(tensor.weights.size()) +
+                                                 " weights for a dimension of " + std::to_string(tensor.dimension));
+  }
+  if (!tensor.schedule) {
+    if (auto valid = check_scale(tensor.scale); !valid)
+      return fail(valid.error().code, "tensor '" + tensor.name + "': " + valid.error().message);
+  }
+  return check_apply(tensor.apply, mode);
+}
+
+bool is_missing(const std::string& path) { return ::access(path.c_str(), F_OK) != 0 && errno == ENOENT; }
+
+/// The state without its weights, which are in the arrays then.
+Result<SavedState> load(const JobOptions& job, std::span<const TensorOptions> tensors, const protocol::JobSpec& spec) {
+  const auto in_file = [&](const Error& error) {
+    return fail(error.code, "'" + job.load_path + "': " + error.message);
+  };
+  auto bytes = read_file(job.load_path);
+  if (!bytes) return std::unexpected(bytes.error());
+  auto state = decode_saved_state(*bytes);
+  if (!state) return in_file(state.error());
+  if (state->job_name != spec.name) {
+    return in_file({ErrorCode::kJobMismatch,
+                    "the saved state is of job '" + state->job_name + "', this is job '" + spec.name + "'"});
+  }
+  if (auto fit = fits(*state, job.worker, spec); !fit) return in_file(fit.error());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].weights.empty() || !state->tensors[i].weights.empty()) continue;
+    return in_file({ErrorCode::kJobMismatch, "the saved state has no weights of tensor '" + tensors[i].name +
+                                                 "': it was saved by a session without them"});
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].weights.empty() || state->tensors[i].weights.empty()) continue;
+    return in_file({ErrorCode::kJobMismatch, "the saved state has weights of tensor '" + tensors[i].name +
+                                                 "', and this session has no array for them: give connect() the array "
+                                                 "(TensorOptions::weights)"});
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Buffer<float> saved = std::exchange(state->tensors[i].weights, {});
+    if (!tensors[i].weights.empty()) std::ranges::copy(saved, tensors[i].weights.begin());
+  }
+  return state;
+}
+
+/// A socket of IPv6 takes both families: where any address is one of IPv6, it is opened. IPv4 addresses come first.
+const protocol::Endpoint& family_to_open(const Beginning& beginning) {
+  const bool by_rack = !beginning.rack_at.empty() && !beginning.rack_at.back().is_ipv4();
+  return by_rack ? beginning.rack_at.back() : beginning.switch_at.back();
+}
+
+Status open_datagrams(const JobOptions& job, const protocol::JobSpec& spec, Beginning& beginning) {
+  if (spec.path == protocol::Path::kServer) {
+    if (job.switch_key_file.empty()) return {};
+    return fail(ErrorCode::kInvalidArgument, "switch_key_file is given and path is server: set path, or leave it out");
+  }
+  if (job.switch_key_file.empty()) {
+    return fail(ErrorCode::kInvalidArgument,
+                "path switch needs switch_key_file: the job's key, 64 hexadecimal digits, as the switch has it");
+  }
+  auto key = protocol::read_job_key(job.switch_key_file);
+  if (!key) return std::unexpected(key.error());
+  auto at = protocol::resolve_endpoints(spec.switch_path.address);
+  if (!at) return fail(at.error().code, "path: " + at.error().message);
+  if (const auto addresses = switch_addresses(job.path); addresses && !addresses->rack.empty()) {
+    auto rack = protocol::resolve_endpoints(addresses->rack);
+    if (!rack) return fail(rack.error().code, "path: rack: " + rack.error().message);
+    if (std::ranges::find_first_of(*rack, *at) != rack->end()) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "path: the rack's switch is where the one that decides is too; give the rack's own, or none");
+    }
+    beginning.rack_name = addresses->rack;
+    beginning.rack_at = std::move(*rack);
+  }
+  beginning.switch_at = std::move(*at);
+  auto port = SwitchUdpPort::open(family_to_open(beginning), spec.switch_path.packet_bytes_max,
+                                  {.job = spec.switch_path.job, .lanes = spec.switch_path.lanes});
+  if (!port) return std::unexpected(port.error());
+  beginning.switch_key = *key;
+  beginning.datagrams = std::move(*port);
+  return {};
+}
+
+/// ZeroMQ may end the process where it has no descriptor for its own bookkeeping: too few are refused before.
+Status check_descriptors(size_t shards) {
+  constexpr size_t kForEachShard =
+      8;  // two sockets while a connection is made again, each with a monitor and their wake-ups
+  constexpr size_t kForTheRest = 16;
+  const size_t needed = kForEachShard * shards + kForTheRest;
+  const uint64_t limit = monitoring::open_file_limit();
+  const uint64_t used = monitoring::open_file_count().value_or(0);
+  if (used + needed <= limit) return {};
+  return fail(ErrorCode::kLimitExceeded, "this process may open " + std::to_string(limit) + " files, " +
+                                             std::to_string(used) + " are open, and a session with " +
+                                             std::to_string(shards) + " shards takes up to " + std::to_string(needed) +
+                                             "; " + monitoring::kRaiseOpenFiles);
+}
+
+}  // namespace
+
+Status check_apply(ApplyWhen when, protocol::Mode mode) {
+  if (when != ApplyWhen::kOnArrival || mode == protocol::Mode::kSynchronous) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              "weights are applied on arrival in mode synchronous only: in others, updates of steps without this "
+              "worker come at any time, also while it computes; attach with kOnAwait");
+}
+
+Status check_scale(float scale) {
+  if (!std::isfinite(scale)) return fail(ErrorCode::kInvalidArgument, "the scale of the weights is not finite");
+  if (scale != 0) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              "the scale of the weights is 0, so that no update would move them: give a scale, as -learning_rate, or "
+              "connect() a schedule (TensorOptions::schedule), which may be 0 in some steps");
+}
+
+Status check_weights(std::span<const TensorOptions> tensors, protocol::Mode mode) {
+  for (const TensorOptions& tensor : tensors) {
+    if (auto valid = check_weights_of(tensor, mode); !valid) return valid;
+  }
+  return {};
+}
+
+Result<Beginning> begin_with(const JobOptions& job, std::span<const TensorOptions> tensors,
+                             const protocol::JobSpec& spec) {
+  if (auto enough = check_descriptors(job.shards.size()); !enough) return std::unexpected(enough.error());
+  Beginning beginning;
+  if (auto valid = check_weights(tensors, spec.mode); !valid) return std::unexpected(valid.error());
+  for (const TensorOptions& tensor : tensors) {
+    beginning.targets.push_back({tensor.weights, tensor.scale, tensor.schedule, tensor.apply});
+  }
+  beginning.has_weights =
+      std::ranges::none_of(tensors, [](const TensorOptions& tensor) { return tensor.weights.empty(); });
+  if (job.returns && !beginning.has_weights && !spec.has_store()) {
+    return fail(ErrorCode::kInvalidArgument,
+                "returns: who comes back takes over the weights of a worker that went on; give every tensor its "
+                "weights (TensorOptions::weights), or the job a store");
+  }
+  if (spec.initial_weights == protocol::InitialWeights::kFirst && !beginning.has_weights) {
+    return fail(ErrorCode::kInvalidArgument,
+                "initial_weights = first: give every tensor its weights (TensorOptions::weights), the session is to "
+                "hand out the first worker's, or to take them over");
+  }
+  // Found out here, and not hours later when there is a state to lose.
+  if (!job.save_path.empty()) {
+    if (Status can = files::try_to_write(job.save_path, files::kOwnerOnly); !can) return std::unexpected(can.error());
+  }
+  if (auto opened = open_datagrams(job, spec, beginning); !opened) return std::unexpected(opened.error());
+  if (job.load_path.empty() || (job.returns && is_missing(job.load_path))) return beginning;
+  auto state = load(job, tensors, spec);
+  if (!state) return std::unexpected(state.error());
+  beginning.saved = std::move(*state);
+  return beginning;
+}
+
+}  // namespace millrace::worker

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/base/result.h"
+#include "millrace/millrace.h"
+#include "protocol/datagram/key.h"
+#include "worker/core/rejoin/saved_state.h"
+#include "worker/session/attached_weights.h"
+#include "worker/session/switch_socket.h"
+
+namespace millrace::worker {
+
+/// What a session begins with, beside the job's specification.
+struct Beginning {
+  std::vector<AttachedWeights::Target> targets;  ///< by tensor; without weights where none were given
+  bool has_weights = false;                      ///< for every tensor
+  std::optional<SavedState> saved;               ///< its weights are in the arrays already
+  std::unique_ptr<SwitchUdpPort> datagrams;      ///< path switch: the session's socket
+  protocol::JobKey switch_key{};                 ///< ... and the job's key
+  std::vector<protocol::Endpoint> switch_at;     ///< ... every address of the switch that the specification names
+  std::string rack_name;                         ///< ... this worker's rack, empty: it is in none
+  std::vector<protocol::Endpoint> rack_at;       ///< ... and every address of it
+};
+
+/// Checks the weights that were given with the tensors, reads the saved state that the options name, and writes its weights into
+/// the arrays. For path switch: reads the key, finds the switch by its name and opens the socket.
+///
+/// Errors  limit_exceeded: the process may open too few files for so many shards. invalid_argument: check_weights(); returns or
+///         initial_weights "first" without weights. io, malformed, unsupported: of the file. job_mismatch: a state of another job
+///         or worker, or that has weights where the session has none or none where it has some; the first difference. Path
+///         switch: no key file, or one that others may read; a switch whose name is not known; returns, which this path does
+///         not have.
+Result<Beginning> begin_with(const JobOptions& job, std::span<const TensorOptions> tensors,
+                             const protocol::JobSpec& spec);
+
+/// Checks what tensors say of their weights.
+///
+/// Errors  invalid_argument: weights of another size, or under a scale that check_scale() refuses and no schedule; a scale or a
+///         schedule without weights; kOnArrival in a mode that leaves workers out.
+Status check_weights(std::span<const TensorOptions> tensors, protocol::Mode mode);
+
+/// Refuses a scale under which weights would never move, or would not stay finite.
+Status check_scale(float scale);
+
+/// kOnArrival writes while a caller may compute, in modes in which updates come without a push.
+Status check_apply(ApplyWhen when, protocol::Mode mode);
+
+}  // namespace millrace::worker

@@ -1,0 +1,273 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <expected>
+#include <functional>
+#include <limits>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "millrace/millrace.h"
+#include "protocol/transport/transport.h"
+#include "worker/core/session_core.h"
+#include "worker/core/store_client.h"
+#include "worker/session/attached_weights.h"
+#include "worker/session/initial_state.h"
+#include "worker/session/switch_socket.h"
+#include "worker/session/update_assembler.h"
+#include "worker/switch/named_peers.h"
+
+namespace millrace::worker {
+
+/// An error of a call, and where its cause is. A plain Error is this worker's own: the call's arguments, or no memory for it.
+struct CallError {
+  // NOLINTNEXTLINE(google-explicit-constructor): what checks a call's arguments returns a plain Error
+  CallError(Error own, JobErrorOrigin from = JobErrorOrigin::kWorker) : error(std::move(own)), origin(from) {}
+
+  Error error;
+  JobErrorOrigin origin;
+};
+template <typename T>
+using CallResult = std::expected<T, CallError>;
+using CallStatus = CallResult<void>;
+
+/// What a caller of pull() waits for; lives on its stack.
+struct PullCall {
+  size_t left = 0;  ///< pieces; with the next two the session thread's, under the session's mutex
+  PulledSteps steps;
+  std::optional<Error> error;
+};
+
+/// Runs one SessionCore: owns its thread, sockets and clock. The public Session translates its results into exceptions.
+///
+/// Three kinds of state: the core and the connections belong to the session thread; the board (steps, phase, updates) is shared
+/// under mutex_; a slot belongs to the caller that fills it. Callers never wait for the core: they read the board, fill their
+/// slot and leave a command. mutex_ is held over no arithmetic and no other lock; nothing is called back while it is held.
+/// Attached weights have locks of their own.
+class SessionShell {
+ public:
+  SessionShell(const JobOptions& options, protocol::JobSpec spec, Beginning beginning);
+  ~SessionShell();
+
+  /// Calls `watch` on the session thread with the seconds of every step of a bucket that completes. REQUIRES: before join().
+  void watch_steps(std::function<void(double seconds)> watch) { watch_step_ = std::move(watch); }
+  /// Starts the thread and waits until the job runs, and this worker takes part in it.
+  CallStatus join();
+
+  // A call with a time limit returns empty or false when the limit passes; a limit of 0 or less does not wait. The caller may
+  // repeat the call: it has taken nothing from the caller. A pull may have written part of `out`, and the shards may
+  // have some of the weights of place_weights(). After finish() nothing can be pushed, also when its limit passed.
+  /// Fills the slot of the tensor's next step by `fill` and hands it over, once the step may be pushed.
+  using Fill = std::function<Status(PushSlot&)>;
+  CallResult<std::optional<uint64_t>> push(size_t tensor, double weight, std::chrono::milliseconds timeout,
+                                           const Fill& fill);
+
+  CallResult<bool> ready(size_t tensor, uint64_t step);
+  CallResult<std::optional<TensorUpdate>> await(size_t tensor, uint64_t step, std::chrono::milliseconds timeout);
+  CallStatus attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when);
+  CallStatus set_scale(size_t tensor, float scale);
+  CallResult<uint64_t> steps_applied(size_t tensor);
+  SessionStatus status() const;
+  /// Returns the error that the session has ended with.
+  std::optional<Error> error() const;
+  CallResult<Stream> take_residual(size_t tensor);
+  Stats stats();
+  CallStatus save(const std::string& path);
+  CallResult<bool> finish(std::chrono::milliseconds timeout);
+
+  // session_shell_store.cc: weights that the shards hold
+  /// Reads the tensor's weights from `begin` on, as many as `out` has; or those of the indices.
+  CallResult<std::optional<PulledSteps>> pull(size_t tensor, uint64_t begin, std::span<float> out,
+                                              const PullOptions& options);
+  CallResult<std::optional<PulledSteps>> pull_indices(size_t tensor, std::span<const uint32_t> indices,
+                                                      std::span<float> out, const PullOptions& options);
+  CallResult<bool> place_weights(std::span<const std::span<const float>> weights, std::chrono::milliseconds timeout);
+
+  size_t tensor_count() const { return gates_.size(); }
+  uint64_t dimension_of(size_t tensor) const { return core_.spec().tensors[tensor].dimension; }
+  size_t bucket_of(size_t tensor) const { return gates_[tensor].bucket; }
+  size_t bucket_count() const { return core_.layout().buckets.size(); }
+
+ private:
+  /// What a caller must know to push a tensor.
+  struct Gate {
+    uint32_t bucket = 0;
+    PushSlot* slot = nullptr;
+    uint64_t steps_pushed = 0;   ///< by callers; the core's count follows
+    uint64_t steps_allowed = 0;  ///< the core's, as last published
+    bool filling = false;
+    bool weights_given = false;  ///< to connect()
+    float weight = 1;            ///< of the last step pushed or being filled
+  };
+
+  using Command = std::function<void()>;  ///< runs on the session thread, without the lock
+  /// Holds commands in a list, so that splice() can hand over a prepared one without an allocation.
+  using Commands = std::list<Command>;
+  /// Runs a command on the session thread. The constructor takes all memory for it: run() allocates nothing.
+  class Errand {
+   public:
+    Errand(SessionShell& shell, Command command);
+    Errand(const Errand&) = delete;
+    Errand& operator=(const Errand&) = delete;
+    /// Waits until the command has run, and throws what it threw. REQUIRES: called at most once.
+    void run();
+
+   private:
+    SessionShell& shell_;
+    Commands prepared_;
+    bool done_ = false;  ///< with the next one under mutex_
+    std::exception_ptr thrown_;
+  };
+
+  // session_shell_callers.cc: any thread
+  Status check_tensor(size_t tensor) const;
+  Status check_weight(const Gate& gate, double weight) const;
+  Status check_not_given(size_t tensor) const;
+  using Moment = std::chrono::steady_clock::time_point;
+  /// Returns when a wait of `timeout` that begins now ends; never, if the clock cannot represent that time.
+  static Moment deadline_of(std::chrono::milliseconds timeout);
+  /// Waits until the gate is open. REQUIRES: lock held. Returns false if the gate is still closed at the deadline.
+  CallResult<bool> pass_gate(Gate& gate, Moment deadline, std::unique_lock<std::mutex>& lock);
+  /// Hands a prepared command to the session thread, without an allocation.
+  void post(Commands&& prepared);
+  /// Runs `command` on the session thread and waits for it.
+  void run_there(const Command& command) { Errand(*this, command).run(); }
+  /// Ends the session, since the tensor's weights could not take an update. Returns the error that the session ended with: an
+  /// earlier one, if there was one.
+  std::unexpected<CallError> end_by_weights(size_t tensor, const Error& why);
+
+  // session_shell_thread.cc: the session thread
+  void run();
+  /// Ends the session by an error whose cause is in this worker.
+  void fail_by_own(Error why);
+  /// Returns what the core answered a call with: the session's end, or an error of the call itself.
+  CallError answer_of(Error answer) const;
+  Error of_tensor(size_t tensor, const Error& why) const;
+  void serve();
+  void take_commands();
+  void receive(uint32_t shard);
+  void watch(uint32_t shard);
+  /// Receives the datagrams that are there (path switch).
+  void receive_datagrams();
+  /// Looks up the name of a silent peer again (path switch): it may have other addresses now.
+  void look_up_peers(TimeNs now);
+  void carry_out();
+  void deliver(DeliveredUpdate&& delivered);
+  /// Tells the weights how far the core is: before the first arrival, and where it goes on from a saved state.
+  void say_positions();
+  /// Answers one request for weights. Returns false if there is none, or the socket is full.
+  bool give_next_weights();
+  /// Returns the part's weights at the core's position.
+  Result<Buffer<float>> weights_of(uint32_t part);
+  Status copy_weights(size_t tensor, const UpdateShelf::Run& run, std::span<float> out);
+  void connect_now(uint32_t shard);
+  void send_now(SendAction&& send);
+  void flush_backlog(uint32_t shard);
+  void publish();
+  void save_at_end();
+  void audit_at_end();
+  void wait();
+  bool datagrams_follow() const;
+  bool has_backlog() const;
+  int wait_ms() const;
+  /// Keeps every slot from being filled while it lives: the constructor waits for fills under way, and new fills wait for its
+  /// end. REQUIRES: constructed without the lock.
+  class StillFills {
+   public:
+    explicit StillFills(SessionShell& shell);
+    ~StillFills();
+    StillFills(const StillFills&) = delete;
+    StillFills& operator=(const StillFills&) = delete;
+
+   private:
+    SessionShell& shell_;
+  };
+  Result<ByteBuffer> state_bytes();
+  Stats collect_stats();
+  void say(Severity severity, const std::string& text);
+
+  // session_shell_store.cc
+  class StandingPull;
+  Status check_store(size_t tensor) const;
+  CallResult<std::optional<PulledSteps>> carry_out_pull(std::vector<StoreClient::Request>&& pieces,
+                                                        const PullOptions& options);
+  void ask_stores(TimeNs now);
+  void take_pulled();
+  StoreClient::Reach reach() const;
+
+  struct Wire {
+    std::unique_ptr<protocol::Connection> connection;
+    std::string address;
+    protocol::ConnectionState seen = protocol::ConnectionState::kDisconnected;
+    std::deque<protocol::Message> backlog;  ///< the socket's queue is full
+  };
+
+  JobOptions options_;
+  std::function<void(double seconds)> watch_step_;
+  std::unique_ptr<SwitchUdpPort> datagrams_;  ///< path switch
+  std::unique_ptr<NamedPeers> peers_;         ///< ... before the core, which sends by them
+  SessionCore core_;
+  protocol::TransportContext context_;  ///< before the connections: it outlives them
+  std::vector<Wire> wires_;
+  protocol::Waker waker_;
+  protocol::Poller poller_;
+  Actions actions_;
+  std::deque<GiveWeights> weights_wanted_;
+  StoreClient store_;
+  std::vector<StoreClient::Done> pulled_;
+  uint64_t bytes_up_ = 0;
+  uint64_t bytes_down_ = 0;
+  uint64_t published_changes_ = ~uint64_t{0};
+  TimeNs next_text_ = 0;
+  /// A lookup of a peer's name.
+  struct PeerLookup {
+    HostPort at;
+    std::string name;
+    std::unique_ptr<protocol::HostLookup> lookup;
+  };
+  std::optional<PeerLookup> peer_lookup_;
+  TimeNs next_peer_lookup_ = 0;
+  TimeNs shards_looked_at_ = 0;
+  TimeNs datagrams_came_at_ = std::numeric_limits<TimeNs>::min() / 2;
+  bool waited_for_datagrams_ = false;                 ///< and for nothing else: the shards need not be looked at
+  bool updates_complete_ = false;                     ///< a caller may wait for them
+  JobErrorOrigin end_origin_ = JobErrorOrigin::kJob;  ///< of core_.error()
+  bool saved_at_end_ = false;
+  bool stop_ = false;
+  bool audited_at_end_ = false;
+
+  std::vector<AttachedWeights> weights_;  ///< by tensor
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Gate> gates_;
+  Commands commands_;
+  UpdateShelf shelf_;
+  Phase phase_ = Phase::kJoining;
+  bool finish_asked_ = false;  ///< of the core, which may be returning: its phase does not say it
+  bool is_waited_for_ = false;
+  uint64_t returns_ = 0;
+  double audit_imbalance_ = 0;
+  uint32_t workers_missing_ = 0;
+  std::optional<CallError> error_;
+  std::string waiting_for_;
+  uint32_t fills_ = 0;  ///< slots being filled now
+  bool fills_blocked_ = false;
+  double blocked_s_ = 0;
+
+  Commands farewell_;   ///< ends the thread; prepared, since a destructor must not allocate
+  std::thread thread_;  ///< last: it uses all of the above
+};
+
+}  // namespace millrace::worker

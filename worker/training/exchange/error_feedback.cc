@@ -1,0 +1,119 @@
+#include "worker/training/exchange/error_feedback.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "kernels/base/random.h"
+#include "kernels/reduce/reduce.h"
+#include "protocol/job/step_sends.h"
+#include "worker/peer/collectives/local_selection.h"
+
+namespace millrace::cli {
+
+Result<ErrorFeedback> ErrorFeedback::make(const ErrorFeedbackOptions& options) {
+  ErrorFeedback feedback(options);
+  if (!options.select || options.select->selection == Selection::kNone) return feedback;
+  const SelectionInfo* info = find_selection(options.select->selection);
+  const SelectionUse refused = options.unbiased ? SelectionUse::kKeepsRest : SelectionUse::kUnbiased;
+  if (info != nullptr && info->use == refused) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--select " + std::string(info->name) +
+                    (options.unbiased
+                         ? " sends the largest and keeps the rest for later, and --unbiased keeps nothing: take none, "
+                           "or one that draws (random, gspar, gspar_closed, uniform)"
+                         : " scales drawn values up in place of the entries that it leaves out, which may not be sent "
+                           "later as well: add --unbiased"));
+  }
+  auto selector = make_selector(*options.select, options.dimension);
+  if (!selector) return std::unexpected(selector.error());
+  feedback.selector_ = std::move(*selector);
+  return feedback;
+}
+
+void ErrorFeedback::add(const StreamView& stream, float sign) {
+  if (stream.values.empty()) return;
+  if (residual_.empty()) residual_.assign(options_.dimension, 0.0F);
+  add_scaled(residual_, stream, sign);
+}
+
+HeldStream ErrorFeedback::take_all() {
+  Stream all;
+  all.dimension = options_.dimension;
+  all.dense = true;
+  all.values = std::move(residual_);
+  residual_ = {};
+  // A dense contribution is what an algorithm that selects expects; else what is zero need not travel.
+  if (options_.result == peer::ResultKind::kGlobalTopk) return HeldStream::from(std::move(all));
+  return HeldStream::from(to_sparse(all.view()));
+}
+
+SelectContext ErrorFeedback::context_of(uint64_t step) const {
+  constexpr uint64_t kDrawsOfSelection = 0x73656c;
+  return {step, random_key(options_.seed, options_.rank, step, kDrawsOfSelection)};
+}
+
+Result<HeldStream> ErrorFeedback::take_selected(uint64_t step) {
+  const StreamView all{options_.dimension, true, {}, residual_};
+  IndexBuffer positions;
+  if (Status status = selector_->select(all, context_of(step), positions); !status) {
+    return std::unexpected(status.error());
+  }
+  Stream selected = peer::entries_at(all, positions);
+  for (const uint32_t position : positions) residual_[position] = 0;
+  return HeldStream::from(std::move(selected));
+}
+
+Result<HeldStream> ErrorFeedback::draw(const StreamView& gradient, uint64_t step) {
+  IndexBuffer positions;
+  Buffer<float> drawn;
+  if (Status status = selector_->draw(gradient, context_of(step), positions, drawn); !status) {
+    return std::unexpected(status.error());
+  }
+  Stream sent = peer::entries_at(gradient, positions);
+  sent.values = std::move(drawn);
+  return HeldStream::from(std::move(sent));
+}
+
+Result<HeldStream> ErrorFeedback::contribution(Stream&& gradient, uint64_t step) {
+  if (!all_finite(gradient.values)) return fail(ErrorCode::kNonFinite, "a gradient has NaN or infinity");
+  if (options_.unbiased && selector_ != nullptr) return draw(gradient.view(), step);
+  const bool global = options_.result == peer::ResultKind::kGlobalTopk;
+  const bool takes_all = selector_ == nullptr || protocol::step_sends(*options_.select, options_.dimension, step) ==
+                                                     protocol::StepSends::kUncompressed;
+  if (takes_all && !global && residual_.empty()) return HeldStream::from(std::move(gradient));
+  add(gradient.view());
+  if (residual_.empty()) return HeldStream::from(Stream::empty(options_.dimension));
+  return takes_all ? take_all() : take_selected(step);
+}
+
+HeldStream ErrorFeedback::rest() const {
+  if (residual_.empty()) return {};
+  return HeldStream::from(Stream{options_.dimension, true, {}, residual_});
+}
+
+Stream ErrorFeedback::take_residual() {
+  Stream all = Stream::empty(options_.dimension);
+  if (residual_.empty()) return all;
+  all.dense = true;
+  all.values = std::exchange(residual_, {});
+  return to_sparse(all.view());
+}
+
+void ErrorFeedback::take_back(const HeldStream& own, const peer::Reduced& reduced) {
+  add(reduced.added.view(), -1.0F);
+  if (options_.codec_error == CodecError::kRetained) add(reduced.returned.view());
+  if (options_.result != peer::ResultKind::kGlobalTopk || own.view.values.empty()) return;
+  // own - what was handed over, entry by entry.
+  if (residual_.empty()) residual_.assign(options_.dimension, 0.0F);
+  const IndexBuffer& taken = reduced.contributed;
+  size_t next = 0;
+  for (size_t at = 0; at < own.view.values.size(); ++at) {
+    const uint32_t index = own.view.dense ? static_cast<uint32_t>(at) : own.view.indices[at];
+    while (next < taken.size() && taken[next] < index) ++next;
+    if (next < taken.size() && taken[next] == index) continue;
+    residual_[index] += own.view.values[at];
+  }
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kernels/select/select.h"
+#include "worker/peer/collectives/allreduce.h"
+
+namespace millrace::cli {
+
+/// What becomes of what a codec changes of the values that it sends.
+enum class CodecError : uint8_t {
+  kRetained = 1,  ///< it is sent later
+  kDropped = 2,   ///< as it must be where it is no contraction: feeding it back would not end
+};
+
+struct ErrorFeedbackOptions {
+  uint64_t dimension = 0;
+  std::optional<SelectionSpec> select;  ///< before the allreduce; none: everything, or what the algorithm selects
+  uint64_t seed = 0;                    ///< of a selection that draws: anew on every rank and in every step
+  uint32_t rank = 0;
+  /// The algorithm takes of a contribution what it keeps of the global top-k (ResultKind::kGlobalTopk).
+  peer::ResultKind result = peer::ResultKind::kExactSum;
+  CodecError codec_error = CodecError::kRetained;
+  /// The selection draws the contribution, and no entry stays for later. REQUIRES: codec_error dropped, result an exact sum.
+  bool unbiased = false;
+};
+
+/// What a rank contributes to an allreduce a step, and what of it stays for later: error feedback around any algorithm of the
+/// registry. Nothing is lost or counted twice, however many steps are in flight: what is contributed leaves the residual at once,
+/// and what was not handed over comes back with the result (Reduced).
+///
+/// Unbiased: a selection draws values whose expectation is the gradient. The other entries are lost: the drawn values are scaled
+/// up for them, and a residual would add them a second time.
+///
+/// Memory   the residual is a dense vector from the first value on that stays; sparse gradients summed exactly need none.
+/// Threads  one.
+/// Source   [SparCML19, algorithm 1] (quantized TopK SGD); unbiased: [GSpar18, algorithm 1, line 4].
+class ErrorFeedback {
+ public:
+  /// Errors   invalid_argument: a selection that draws, without `unbiased`; one that keeps the rest, with it; one that cannot
+  ///          be.
+  static Result<ErrorFeedback> make(const ErrorFeedbackOptions& options);
+
+  /// Adds the gradient to the residual, and takes out what is contributed in this step; in an uncompressed
+  /// step that is all of it.
+  /// Errors   non_finite: NaN or infinity in the gradient.
+  Result<HeldStream> contribution(Stream&& gradient, uint64_t step);
+  /// Returns what stays beside the last contribution: a copy of the residual, of dimension 0 while nothing stayed. An index
+  /// codec that sends more than was selected fills from it (peer::Contribution::rest); take_back() takes out what it sent.
+  HeldStream rest() const;
+  /// The step's allreduce has ended: `own` is what was contributed to it.
+  void take_back(const HeldStream& own, const peer::Reduced& reduced);
+
+  /// Of what was contributed, this was not handed over after all: it is sent later.
+  void give_back(const StreamView& stream) { add(stream); }
+
+  /// [dimension], or empty while nothing stayed.
+  std::span<const float> residual() const { return residual_; }
+  /// Hands it out and forgets it; sparse.
+  Stream take_residual();
+
+ private:
+  explicit ErrorFeedback(const ErrorFeedbackOptions& options) : options_(options) {}
+  void add(const StreamView& stream, float sign = 1.0F);
+  SelectContext context_of(uint64_t step) const;
+  Result<HeldStream> draw(const StreamView& gradient, uint64_t step);
+  HeldStream take_all();
+  Result<HeldStream> take_selected(uint64_t step);
+
+  ErrorFeedbackOptions options_;
+  std::unique_ptr<Selector> selector_;
+  Buffer<float> residual_;
+};
+
+}  // namespace millrace::cli

@@ -1,0 +1,341 @@
+#include <cmath>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/stream/stream.h"
+#include "protocol/job/step_sends.h"
+#include "worker/config/job_options.h"
+#include "worker/core/residual/local_clip.h"
+#include "worker/core/residual/momentum.h"
+#include "worker/training/exchange/error_feedback.h"
+#include "worker/training/exchange/exchange.h"
+#include "worker/training/exchange/group_agreement.h"
+#include "worker/training/exchange/peer_grid.h"
+
+/// Sums among the ranks themselves, by an allreduce of the registry: clipping, momentum, error feedback around it.
+namespace millrace::cli {
+namespace {
+
+using peer::AlgorithmInfo;
+using peer::AllreduceSettings;
+
+bool selects_globally(const AlgorithmInfo& info) {
+  return info.selects || info.result == peer::ResultKind::kGlobalTopk;
+}
+
+AllreduceSettings settings_of(const OptimizerOptions& options, uint64_t dimension) {
+  AllreduceSettings settings;
+  settings.dimension = dimension;
+  if (selects_globally(peer::algorithm_info(options.algorithm))) settings.k = k_of(options.select, dimension);
+  settings.wire.contribution = options.codec;
+  if (options.codec) settings.wire.sums = peer::lossless_of(*options.codec);
+  settings.wire.random = RandomKey::from(options.seed);
+  settings.dense_quantizer = options.quantizer;
+  settings.thresholds_period = options.thresholds_period;
+  settings.boundaries_period = options.boundaries_period;
+  settings.boundaries = options.boundaries;
+  return settings;
+}
+
+/// The settings of uncompressed steps: no codec changes a value.
+AllreduceSettings exact_settings_of(const OptimizerOptions& options, uint64_t dimension) {
+  OptimizerOptions exact = options;
+  if (exact.codec) exact.codec = without_loss(*exact.codec);
+  exact.quantizer.reset();
+  return settings_of(exact, dimension);
+}
+
+/// What LocalClip looks at in a job: one tensor, as many workers as ranks.
+protocol::JobSpec clipping_of(const OptimizerOptions& options, uint32_t ranks) {
+  protocol::JobSpec spec;
+  spec.workers = ranks;
+  spec.clip = options.clip;
+  spec.tensors.resize(1);
+  return spec;
+}
+
+double squared_norm_of(std::span<const float> values) {
+  double sum = 0;
+  for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
+  return sum;
+}
+
+/// The entries of `stream` that did not all come back: where everything did, nothing was applied.
+HeldStream without_returned(const StreamView& stream, const StreamView& returned) {
+  Stream out = Stream::empty(stream.dimension);
+  size_t back = 0;
+  for (size_t at = 0; at < stream.values.size(); ++at) {
+    const auto index = stream.dense ? static_cast<uint32_t>(at) : stream.indices[at];
+    while (back < returned.indices.size() && returned.indices[back] < index) ++back;
+    const bool is_back = back < returned.indices.size() && returned.indices[back] == index;
+    if (stream.values[at] == 0 || (is_back && returned.values[back] == stream.values[at])) continue;
+    out.indices.push_back(index);
+    out.values.push_back(stream.values[at]);
+  }
+  return HeldStream::from(std::move(out));
+}
+
+class PeerExchange final : public Exchange {
+ public:
+  PeerExchange(const ExchangeSetup& setup, const OptimizerOptions& options, ErrorFeedback feedback,
+               const protocol::MomentumSpec& momentum)
+      : setup_(setup),
+        select_(options.select),
+        usual_{settings_of(options, setup.dimension), {}},
+        exact_{exact_settings_of(options, setup.dimension), {}},
+        clip_(clipping_of(options, setup.group.size())),
+        masked_(momentum.masked),
+        update_(options.reselect == "none" ? protocol::UpdateCarries::kWholeSum : protocol::UpdateCarries::kReselected),
+        feedback_(std::move(feedback)) {
+    if (momentum.momentum != protocol::Momentum::kNone) velocity_.emplace(momentum, setup.dimension);
+  }
+  // What is under way looks into the allreduces.
+  ~PeerExchange() override {
+    if (in_flight_.empty() || setup_.group.failure()) return;
+    static_cast<void>(end_group(setup_.group, {ErrorCode::kUnavailable, "it gave up with steps in flight"}));
+  }
+
+  /// Reproducible: from now on what is contributed is on the grid.
+  Status round_to(const OptimizerOptions& options) {
+    auto grid = PeerGrid::make(options, setup_.dimension, setup_.group.size());
+    if (!grid) return std::unexpected(grid.error());
+    grid_.emplace(std::move(*grid));
+    return {};
+  }
+
+  /// Each allreduce has one run at a time, and keeps what it carries over; steps take them in turn.
+  Status add_allreduces(const OptimizerOptions& options) {
+    for (Allreduces* const of_steps : {&usual_, &exact_}) {
+      if (of_steps == &exact_ && !protocol::sends_uncompressed(select_, setup_.dimension)) break;
+      for (uint32_t at = 0; at <= options.asynchronous; ++at) {
+        auto allreduce = peer::make_allreduce(options.algorithm, of_steps->settings);
+        if (!allreduce) return std::unexpected(allreduce.error());
+        of_steps->each.push_back(std::move(*allreduce));
+      }
+    }
+    return {};
+  }
+
+  Status start(uint64_t step, Stream&& gradient) override {
+    auto own = contribution(step, std::move(gradient));
+    if (!own) return end_group(setup_.group, own.error());
+    if (grid_) *own = grid_->round(*own);
+    const protocol::StepSends sends = protocol::step_sends(select_, setup_.dimension, step);
+    const Allreduces& of_step = sends == protocol::StepSends::kUncompressed ? exact_ : usual_;
+    peer::Contribution given(*own, rest_beside(of_step.settings));
+    auto pending =
+        setup_.group.start_allreduce(*of_step.each[step % of_step.each.size()], of_step.settings, std::move(given));
+    if (!pending) return std::unexpected(pending.error());
+    // Masks are for entries that arrive late (worker/DESIGN.md). Without a rest no entry does.
+    in_flight_.push_back(
+        {std::move(*pending), std::move(*own), velocity_ && masked_ && protocol::holds_back(sends, update_)});
+    return {};
+  }
+
+  Result<StepSum> finish_oldest() override {
+    InFlight oldest = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    auto reduced = oldest.pending.wait();
+    if (!reduced) return std::unexpected(reduced.error());
+    if (grid_) return finish_on_grid(oldest, std::move(reduced->sum));
+    sum_entries_ += reduced->sum.view.count();
+    feedback_.take_back(oldest.own, *reduced);
+    entries_ += keeps_largest() ? reduced->contributed.size() : oldest.own.view.count() + reduced->added.count();
+    if (oldest.masks) mask(oldest.own, *reduced);
+    return StepSum{std::move(reduced->sum), static_cast<double>(setup_.group.size())};
+  }
+
+  size_t in_flight() const override { return in_flight_.size(); }
+  ExchangeCounts counts() const override {
+    return {.entries = entries_,
+            .sum_entries = sum_entries_,
+            .residual_norm = std::sqrt(squared_norm_of(feedback_.residual()))};
+  }
+  Result<Stream> take_residual() override { return feedback_.take_residual(); }
+  Status end() override { return {}; }
+
+ private:
+  struct Allreduces {
+    AllreduceSettings settings;
+    std::vector<std::unique_ptr<peer::Allreduce>> each;
+  };
+  struct InFlight {
+    peer::Pending<peer::Reduced> pending;
+    HeldStream own;
+    bool masks = false;  ///< the velocity of the entries that were handed over ends
+  };
+
+  StepSum finish_on_grid(const InFlight& oldest, HeldStream&& sum) {
+    PeerGrid::Settled settled = grid_->settle(std::move(sum));
+    sum_entries_ += settled.update.view.count();
+    feedback_.give_back(settled.returned.view());
+    entries_ += oldest.own.view.count();
+    if (oldest.masks) velocity_->applied(0, oldest.own, settled.is_cut ? &settled.update : nullptr);
+    return StepSum{std::move(settled.update), static_cast<double>(setup_.group.size())};
+  }
+
+  Result<HeldStream> contribution(uint64_t step, Stream&& gradient) {
+    if (clip_.on()) {
+      clip_.pushed(pushes_, 0, squared_norm_of(gradient.values));
+      const float factor = clip_.factor(pushes_);
+      clip_.taken(pushes_++, 1);
+      if (factor != 1) {
+        for (float& value : gradient.values) value *= factor;
+      }
+    }
+    if (velocity_) {
+      if (!all_finite(gradient.values)) return fail(ErrorCode::kNonFinite, "a gradient has NaN or infinity");
+      gradient = velocity_->enter(std::move(gradient));
+    }
+    return feedback_.contribution(std::move(gradient), step);
+  }
+
+  /// What the contribution's index codec fills from, where it sends more than was selected.
+  HeldStream rest_beside(const peer::AllreduceSettings& settings) const {
+    // Algorithms that select fill from `own`; those that send dense vectors use no codec.
+    const peer::AlgorithmInfo& info = usual_.each.front()->info();
+    if (!fills_from_rest(settings.wire) || keeps_largest() || info.dense_only) return {};
+    return feedback_.rest();
+  }
+
+  bool keeps_largest() const { return usual_.each.front()->info().result == peer::ResultKind::kGlobalTopk; }
+
+  /// Ends the velocity of the sent entries that were handed over, those that the index codec added included.
+  void mask(const HeldStream& own, const peer::Reduced& reduced) {
+    if (!keeps_largest()) {
+      const StreamView returned = reduced.returned.view();
+      const bool all_went = returned.count() == 0;
+      velocity_->applied(0, all_went ? own : without_returned(own.view, returned), nullptr);
+      velocity_->applied(0, without_returned(reduced.added.view(), returned), nullptr);
+      return;
+    }
+    Stream carried = Stream::empty(setup_.dimension);
+    carried.indices = reduced.contributed;
+    carried.values.assign(carried.indices.size(), 1.0F);
+    const auto held = HeldStream::from(std::move(carried));
+    velocity_->applied(0, own, &held);
+  }
+
+  ExchangeSetup setup_;
+  SelectionSpec select_;
+  Allreduces usual_;
+  Allreduces exact_;  ///< for uncompressed steps
+  worker::LocalClip clip_;
+  uint64_t pushes_ = 0;
+  std::optional<worker::Velocity> velocity_;
+  bool masked_;
+  protocol::UpdateCarries update_;
+  ErrorFeedback feedback_;
+  std::optional<PeerGrid> grid_;  ///< reproducible
+  std::deque<InFlight> in_flight_;
+  uint64_t entries_ = 0;
+  uint64_t sum_entries_ = 0;
+};
+
+/// Refuses a codec whose decoded values are not the encoded ones in expectation.
+Status check_unbiased_codec(const std::string& flag, const std::optional<CodecSpec>& codec) {
+  if (!codec) return {};
+  const ValueCodec* values = find_value_codec(codec->value);
+  if (values != nullptr && !values->unbiased(*codec)) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        flag + ' ' + codec_text(*codec) +
+            " rounds with a bias, and --unbiased sends the gradient in expectation: take qsgd4 or terngrad for the "
+            "values");
+  }
+  const IndexCodec* indices = find_index_codec(codec->index);
+  if (indices != nullptr && !indices->lossless()) {
+    return fail(ErrorCode::kInvalidArgument,
+                flag + ' ' + codec_text(*codec) +
+                    " sends entries that --unbiased did not draw, and does not scale them: "
+                    "take gap for its indices");
+  }
+  return {};
+}
+
+/// Refuses what needs a residual, or is biased, as protocol/job/job_spec_validate.cc does for jobs over servers.
+/// ErrorFeedback::make() checks the selection.
+Status check_peer_unbiased(const OptimizerOptions& options) {
+  const AlgorithmInfo& info = peer::algorithm_info(options.algorithm);
+  if (selects_globally(info)) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        std::string(info.name) +
+            " keeps the largest entries and returns the rest, and --unbiased keeps no residual to return it to: "
+            "take an algorithm with exact sums, as ssar_split_allgather");
+  }
+  if (options.reproducible) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--reproducible keeps the rounding error of the grid, and --unbiased keeps nothing: leave one out");
+  }
+  const auto momentum = worker::momentum_from_text(options.momentum);
+  if (momentum && momentum->momentum != protocol::Momentum::kNone && momentum->masked) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--momentum " + options.momentum +
+                    " ends for drawn entries, so that --unbiased would not send the momentum in expectation: add "
+                    ":unmasked, or take --momentum none");
+  }
+  if (Status status = check_unbiased_codec("--codec", options.codec); !status) return status;
+  return check_unbiased_codec("--quantizer", options.quantizer);
+}
+
+}  // namespace
+
+Status check_peer_exchange(const OptimizerOptions& options) {
+  const AlgorithmInfo& info = peer::algorithm_info(options.algorithm);
+  const SelectionSpec& select = options.select;
+  const bool plain = select.selection == Selection::kTopK && !select.alternate_signs && select.warm_up == WarmUp::kNone;
+  if (options.unbiased) {
+    if (Status status = check_peer_unbiased(options); !status) return status;
+  }
+  if (selects_globally(info) && !plain) {
+    return fail(ErrorCode::kInvalidArgument, std::string(info.name) +
+                                                 " keeps the largest entries by itself: say how many "
+                                                 "with --select topk:DENSITY or topk:COUNT");
+  }
+  if (options.codec && options.codec->automatic) {
+    return fail(ErrorCode::kInvalidArgument, "--codec: peers have no automatic codec (--path servers has): name one");
+  }
+  constexpr uint64_t kAnyDimension = 1 << 20;
+  if (Status status = check_peer_grid(options, kAnyDimension); !status) return status;
+  if (const auto made = peer::make_allreduce(options.algorithm, settings_of(options, kAnyDimension)); !made) {
+    return std::unexpected(made.error());
+  }
+  const auto momentum = worker::momentum_from_text(options.momentum);
+  if (!momentum) return std::unexpected(momentum.error());
+  // Of any dimension: whether the selection is one at all.
+  ErrorFeedbackOptions feedback;
+  feedback.dimension = 1;
+  if (!selects_globally(info)) feedback.select = options.select;
+  feedback.unbiased = options.unbiased;
+  const auto made = ErrorFeedback::make(feedback);
+  return made ? Status{} : std::unexpected(made.error());
+}
+
+Result<std::unique_ptr<Exchange>> make_peer_exchange(const ExchangeSetup& setup, const OptimizerOptions& options) {
+  const AlgorithmInfo& info = peer::algorithm_info(options.algorithm);
+  ErrorFeedbackOptions feedback;
+  feedback.dimension = setup.dimension;
+  if (!selects_globally(info)) feedback.select = options.select;
+  feedback.seed = options.seed;
+  feedback.rank = setup.group.rank();
+  feedback.unbiased = options.unbiased;
+  feedback.result = info.result;
+  feedback.codec_error = codec_error_of(options);
+  auto made = ErrorFeedback::make(feedback);
+  if (!made) return std::unexpected(made.error());
+  const auto momentum = worker::momentum_from_text(options.momentum);
+  if (!momentum) return std::unexpected(momentum.error());
+  auto exchange = std::make_unique<PeerExchange>(setup, options, std::move(*made), *momentum);
+  if (options.reproducible) {
+    if (Status status = check_peer_grid(options, setup.dimension); !status) return std::unexpected(status.error());
+    if (Status status = exchange->round_to(options); !status) return std::unexpected(status.error());
+  }
+  if (Status status = exchange->add_allreduces(options); !status) return std::unexpected(status.error());
+  return exchange;
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,132 @@
+#include "worker/training/exchange/peer_grid.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/stream/drop_zeros.h"
+#include "protocol/job/job_spec_reproducible.h"
+#include "protocol/job/step_sends.h"
+#include "worker/config/job_options.h"
+#include "worker/peer/channel/stream_wire.h"
+
+namespace millrace::cli {
+namespace {
+
+std::unexpected<Error> refuse(std::string sentence) { return fail(ErrorCode::kInvalidArgument, std::move(sentence)); }
+
+/// As shards count it (server/rounds/job_rounds.cc): a density is rounded up.
+uint64_t entries_of(const protocol::ReselectSpec& spec, uint64_t dimension) {
+  if (spec.reselect == protocol::Reselect::kNone) return 0;
+  const auto by_density = static_cast<uint64_t>(std::ceil(spec.density * static_cast<double>(dimension)));
+  return std::min(dimension, spec.k != 0 ? spec.k : by_density);
+}
+
+/// Entries of both streams at one index; indices ascend.
+class Finder {
+ public:
+  explicit Finder(const StreamView& stream) : stream_(stream) {}
+  bool has(uint64_t index) {
+    if (stream_.dense) return true;
+    while (at_ < stream_.indices.size() && stream_.indices[at_] < index) ++at_;
+    return at_ < stream_.indices.size() && stream_.indices[at_] == index;
+  }
+
+ private:
+  StreamView stream_;
+  size_t at_ = 0;
+};
+
+}  // namespace
+
+Status check_peer_grid(const OptimizerOptions& options, uint64_t dimension) {
+  if (!options.reproducible) {
+    if (options.reselect != "none") return refuse("--reselect is of --reproducible: else take --algorithm oktopk");
+    return {};
+  }
+  const peer::AlgorithmInfo& info = peer::algorithm_info(options.algorithm);
+  const std::string name(info.name);
+  if (info.result != peer::ResultKind::kExactSum || info.selects) {
+    return refuse("--reproducible with " + name +
+                  ": what it keeps of the sum depends on who adds up what; take one with exact sums, and --reselect "
+                  "topk:DENSITY");
+  }
+  if (options.quantizer) {
+    return refuse("--reproducible with a --quantizer: sums of slices are rounded by who owns them; leave it out");
+  }
+  if (options.codec && is_lossy(*options.codec)) {
+    return refuse("--reproducible needs a --codec without loss");
+  }
+  if (options.codec_error == CodecError::kDropped) {
+    return refuse("--reproducible keeps what rounding to the grid leaves: nothing is dropped");
+  }
+  if (options.reselect != "none" && protocol::sends_uncompressed(options.select, dimension)) {
+    return refuse(
+        "--reselect with a --select that sends the tensor uncompressed (dense=STEPS, or by_size up to 4,096 entries): "
+        "--reselect would cut those steps' sums, too; leave one of them out");
+  }
+  if (options.asynchronous != 0) {
+    return refuse("--reproducible with --asynchronous: exponents go by the updates of all steps before; set it to 0");
+  }
+  const auto made = PeerGrid::make(options, dimension, 1);
+  return made ? Status{} : std::unexpected(made.error());
+}
+
+Result<PeerGrid> PeerGrid::make(const OptimizerOptions& options, uint64_t dimension, uint32_t ranks) {
+  const auto grid = worker::grid_from_text(options.grid, protocol::kReproducibleGrid);
+  if (!grid) return std::unexpected(grid.error());
+  if (const Status valid = protocol::check_grid(*grid); !valid) return std::unexpected(valid.error());
+  const auto reselect = worker::reselect_from_text(options.reselect, 1);
+  if (!reselect) return std::unexpected(reselect.error());
+  return PeerGrid(BlockGrid(grid->block_indices, grid->exponent_initial, ranks), entries_of(*reselect, dimension));
+}
+
+HeldStream PeerGrid::round(const HeldStream& selected) {
+  selected_ = selected;
+  Stream sent = selected.copy();
+  grid_.round(selected.view, sent.values);
+  back_.resize(sent.values.size());
+  Buffer<float> beyond(sent.values.size());
+  grid_remainders(selected.view.values, sent.values, back_, beyond);
+  drop_zeros(sent);
+  return HeldStream::from(std::move(sent));
+}
+
+/// False: the whole sum is the update.
+bool PeerGrid::cut(HeldStream& sum) {
+  if (k_ == 0) return false;
+  const SumCut by_before = counted_ ? cut_of(counts_, k_) : SumCut{};
+  counts_.clear();
+  counts_.add(sum.view.values);
+  counted_ = true;
+  if (by_before.bin == 0) return false;
+  Stream kept = sum.view.dense ? to_sparse(sum.view) : sum.copy();
+  const uint32_t count = apply_cut(by_before, grid_.block_indices(), kept.indices, kept.values);
+  kept.indices.resize(count);
+  kept.values.resize(count);
+  sum = HeldStream::from(std::move(kept));
+  return true;
+}
+
+PeerGrid::Settled PeerGrid::settle(HeldStream&& sum) {
+  Settled settled;
+  settled.is_cut = cut(sum);
+  settled.update = std::move(sum);
+  grid_.observe(settled.update.view);
+  grid_.end_step();
+  settled.returned = Stream::empty(selected_.view.dimension);
+  Finder update(settled.update.view);
+  for (size_t i = 0; i < selected_.view.values.size(); ++i) {
+    const auto index = selected_.view.dense ? static_cast<uint32_t>(i) : selected_.view.indices[i];
+    const float back = !settled.is_cut || update.has(index) ? back_[i] : selected_.view.values[i];
+    if (back == 0) continue;
+    settled.returned.indices.push_back(index);
+    settled.returned.values.push_back(back);
+  }
+  selected_ = {};
+  return settled;
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <optional>
+
+#include "kernels/grid/block_grid.h"
+#include "kernels/grid/reselect_sums.h"
+#include "kernels/stream/held_stream.h"
+#include "worker/training/exchange/training_options.h"
+
+namespace millrace::cli {
+
+/// A reproducible job among peers: what a rank contributes is rounded to the grid, so that every algorithm with exact sums gives
+/// the same bits, and those that shards and a switch give; the sum is cut by the counts of the step before, as theirs is.
+///
+/// Order    one step at a time: round(), the allreduce, settle().
+/// Threads  one.
+class PeerGrid {
+ public:
+  /// Errors  as check_peer_grid().
+  static Result<PeerGrid> make(const OptimizerOptions& options, uint64_t dimension, uint32_t ranks);
+
+  /// What goes out of what was selected: on the grid, without zeros where it is sparse.
+  HeldStream round(const HeldStream& selected);
+
+  struct Settled {
+    HeldStream update;    ///< the same on all ranks
+    bool is_cut = false;  ///< `update` is a part of the sum
+    Stream returned;      ///< of what was selected: what the update does not have; one value an entry
+  };
+  /// The sum over all ranks: of the step that round() began.
+  Settled settle(HeldStream&& sum);
+
+ private:
+  PeerGrid(const BlockGrid& grid, uint64_t k) : grid_(grid), k_(k) {}
+  bool cut(HeldStream& sum);
+
+  BlockGrid grid_;
+  uint64_t k_;  ///< of the sum; 0: all of it
+  HeldStream selected_;
+  Buffer<float> back_;
+  SumHistogram counts_;  ///< of the step before
+  bool counted_ = false;
+};
+
+/// Refuses what a reproducible job among peers cannot be; anything else is fine.
+Status check_peer_grid(const OptimizerOptions& options, uint64_t dimension);
+
+}  // namespace millrace::cli

@@ -1,0 +1,57 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "worker/peer/channel/stream_wire.h"
+#include "worker/training/exchange/selection_text.h"
+#include "worker/training/optimizers/optimizer.h"
+
+namespace millrace::cli {
+
+std::span<const OptimizerInfo> optimizers() {
+  static const std::array kOptimizers{
+      sgd_optimizer(), svrg_optimizer(),     oktopk_sgd_optimizer(), topk_sgd_optimizer(),
+      rgc_optimizer(), momentum_optimizer(), adam_optimizer(),       coordinate_descent_optimizer(),
+  };
+  return kOptimizers;
+}
+
+const OptimizerInfo* find_optimizer(std::string_view name) {
+  const auto at = std::ranges::find(optimizers(), name, &OptimizerInfo::name);
+  return at == optimizers().end() ? nullptr : &*at;
+}
+
+OptimizerOptions default_options(const OptimizerInfo& optimizer) {
+  const OptimizerDefaults& defaults = optimizer.defaults;
+  OptimizerOptions options;
+  options.algorithm = peer::find_algorithm(defaults.algorithm)->id;
+  options.select = selection_from_text(defaults.select).value();
+  if (defaults.codec != "raw") options.codec = codec_from_text(defaults.codec).value();
+  options.momentum = defaults.momentum;
+  options.codec_error = defaults.codec_error;
+  return options;
+}
+
+std::string recipe_of(const OptimizerInfo& optimizer, const OptimizerOptions& options) {
+  return fmt::format(
+      "optimizer={} model={} lr={} schedule={} l2={} batch={} snapshot-every={} coordinates={} allgather={} order={} "
+      "algorithm={} select={} threshold-period={} boundaries={},{} codec={} quantizer={} unbiased={} momentum={} "
+      "clip={} asynchronous={} beta1={} beta2={} epsilon={} seed={}{}",
+      optimizer.name, loss_name(options.loss), options.schedule.rate, rate_schedule_text(options.schedule), options.l2,
+      options.batch_rows, options.snapshot_every, options.coordinates,
+      options.allgather == AllgatherForm::kDense ? "dense" : "sparse",
+      options.order == RowOrder::kFile ? "file" : "shuffled", peer::algorithm_info(options.algorithm).name,
+      selection_text(options.select), options.thresholds_period, static_cast<int>(options.boundaries),
+      options.boundaries_period, peer::wire_text(options.codec), peer::wire_text(options.quantizer), options.unbiased,
+      options.momentum, options.clip, options.asynchronous, options.beta1, options.beta2, options.epsilon, options.seed,
+      options.reproducible ? fmt::format(" reproducible grid={} reselect={}", options.grid, options.reselect) : "");
+}
+
+std::string description_of(const OptimizerInfo& optimizer, const OptimizerOptions& options) {
+  return fmt::format("train {} path={} servers={} job={}", recipe_of(optimizer, options), path_name(options.path),
+                     fmt::join(options.servers, ","), options.job);
+}
+
+}  // namespace millrace::cli

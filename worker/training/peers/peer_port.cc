@@ -1,0 +1,104 @@
+#include "worker/training/peers/peer_port.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "kernels/base/version.h"
+#include "monitoring/http_address.h"
+#include "worker/program/json_text.h"
+
+namespace millrace::cli {
+namespace {
+
+double peer_port_growth(uint64_t now, uint64_t before) { return static_cast<double>(now - before); }
+
+}  // namespace
+
+Result<std::string> http_address_of_rank(const std::string& address, uint32_t rank) {
+  constexpr uint32_t kPortMax = 65'535;
+  const auto first = monitoring::parse_http_address(address);
+  if (!first) return fail(first.error().code, "--http: " + first.error().message);
+  if (first->port == 0) return address;
+  if (first->port + rank > kPortMax) {
+    return fail(ErrorCode::kInvalidArgument, "--http " + address + ": rank " + std::to_string(rank) +
+                                                 " would listen on the port " + std::to_string(first->port + rank) +
+                                                 ", and the last is 65535: give a smaller one");
+  }
+  return address.substr(0, address.rfind(':') + 1) + std::to_string(first->port + rank);
+}
+
+Result<std::unique_ptr<PeerPort>> PeerPort::start(const std::string& address, Identity identity) {
+  std::unique_ptr<PeerPort> peer(new PeerPort(std::move(identity)));
+  peer->update({});
+  monitoring::HttpHandlers handlers;
+  handlers.metrics_text = [at = peer.get()] {
+    const std::lock_guard lock(at->mutex_);  // all of one update
+    return at->metrics_.prometheus_text();
+  };
+  handlers.unhealthy = [] { return std::optional<std::string>(); };
+  handlers.status_json = [at = peer.get()] {
+    const std::lock_guard lock(at->mutex_);
+    return at->status_;
+  };
+  handlers.title = "Millrace rank " + std::to_string(peer->identity_.rank);
+  auto port = monitoring::HttpPort::start(address, "--http", std::move(handlers));
+  if (!port) return std::unexpected(port.error());
+  peer->port_ = std::move(*port);
+  return peer;
+}
+
+PeerPort::PeerPort(Identity identity)
+    : identity_(std::move(identity)), exported_(metrics_), step_seconds_(exported_.step_seconds.with({identity_.job})) {
+  monitoring::begin_series(metrics_, monitoring::peer_metric_infos(), identity_.job);
+  exported_.ranks.with({identity_.job}).set(identity_.ranks);
+  if (identity_.path == ExchangePath::kServers) session_.emplace(metrics_, identity_.job);
+}
+
+void PeerPort::update(const PeerProgress& progress) {
+  std::string status = status_of(progress);
+  const std::lock_guard lock(mutex_);
+  count(progress);
+  status_ = std::move(status);
+}
+
+void PeerPort::count(const PeerProgress& progress) {
+  const std::string& job = identity_.job;
+  const OptimizerCounts& now = progress.counts;
+  const OptimizerCounts& before = shown_.counts;
+  exported_.network_bytes.with({job, "out"})
+      .increment(peer_port_growth(progress.traffic.bytes_sent, shown_.traffic.bytes_sent));
+  exported_.network_bytes.with({job, "in"})
+      .increment(peer_port_growth(progress.traffic.bytes_received, shown_.traffic.bytes_received));
+  exported_.messages_unexpected.with({job}).increment(
+      peer_port_growth(progress.traffic.messages_unexpected, shown_.traffic.messages_unexpected));
+  exported_.steps.with({job}).increment(peer_port_growth(progress.steps, shown_.steps));
+  exported_.dense_bytes.with({job}).increment(peer_port_growth(progress.dense_bytes, shown_.dense_bytes));
+  exported_.compute_seconds.with({job}).increment(now.compute_s - before.compute_s);
+  exported_.wait_seconds.with({job}).increment(now.waiting_s - before.waiting_s);
+  exported_.contribution_entries.with({job}).increment(peer_port_growth(now.entries, before.entries));
+  exported_.update_entries.with({job}).increment(peer_port_growth(now.sum_entries, before.sum_entries));
+  exported_.residual_norm.with({job}).set(now.residual_norm);
+  if (session_ && now.session) session_->update(*now.session);
+  shown_ = progress;
+}
+
+std::string PeerPort::status_of(const PeerProgress& progress) const {
+  const OptimizerCounts& counts = progress.counts;
+  return json_text({{"job", identity_.job},
+                    {"rank", identity_.rank},
+                    {"ranks", identity_.ranks},
+                    {"path", path_name(identity_.path)},
+                    {"software", software_name()},
+                    {"steps", progress.steps},
+                    {"sent_bytes", progress.traffic.bytes_sent + counts.bytes_sent},
+                    {"received_bytes", progress.traffic.bytes_received + counts.bytes_received},
+                    {"dense_bytes", progress.dense_bytes},
+                    {"entries_sent", counts.entries},
+                    {"entries_received", counts.sum_entries},
+                    {"residual_norm", counts.residual_norm},
+                    {"messages_unexpected", progress.traffic.messages_unexpected},
+                    {"computing_seconds", counts.compute_s},
+                    {"waiting_seconds", counts.waiting_s}});
+}
+
+}  // namespace millrace::cli

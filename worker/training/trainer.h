@@ -1,0 +1,156 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "millrace/millrace.h"
+#include "worker/program/outcome.h"
+#include "worker/training/data/dataset.h"
+#include "worker/training/model/learning_curve.h"
+#include "worker/training/model/linear_model.h"
+#include "worker/training/path_options.h"
+
+namespace millrace::cli {
+
+/// How a gradient is handed to the session.
+enum class GradientForm : uint8_t {
+  kSparse = 1,  ///< the touched features
+  kDense = 2,   ///< the whole array, every entry on the wire: what a dense exchange costs
+};
+
+/// One worker's part in a training run. The fields of the first group must be equal at all workers, but for `worker`,
+/// `curve_every` and `compute_ms`: a field that is added is in the job's specification, or in train_recipe().
+struct TrainOptions {
+  std::string job = "train";
+  uint32_t worker = 0;
+  uint32_t workers = 1;
+  uint32_t workers_min =
+      0;  ///< the job ends when fewer live, and is done with so many; 0: it ends with none, is done with all
+  std::vector<std::string> servers;  ///< "host:port" or "tcp://host:port", by shard
+  Loss loss = Loss::kLogistic;
+  GradientForm form = GradientForm::kSparse;
+  std::string select = "none";  ///< this and the next: words of millrace.h
+  std::string reselect = "none";
+  uint32_t threshold_period = 1;
+  std::string codec_up = "gap+raw";
+  std::string codec_down = "gap+raw";
+  double link_rate = 0;
+  std::string codec_error = "retain";
+  std::string momentum = "none";
+  double clip = 0;
+  bool unbiased = false;
+  bool audit = false;
+  bool history = false;
+  bool reproducible = false;
+  std::string non_finite = "refuse";
+  std::string initial_weights = "own";
+  std::string mode = "synchronous";
+  uint32_t staleness = 0;
+  uint32_t quorum = 0;
+  uint32_t deadline_ms = 0;
+  uint32_t participants = 0;
+  uint32_t apply_after_acks = 0;  ///< over 1: the job ends when fewer workers live
+  std::string store = "none";     ///< else the shards hold the weights: pulled before each step, never applied here
+  std::string store_begin = "zeros";
+  PathOptions path;
+  /// "sgd", or "svrg": a step pushes the difference of its rows' gradient to their gradient at a snapshot of the model, and
+  /// every worker adds the gradient of all rows at the snapshot (variance_reduction.h).
+  std::string optimizer = "sgd";
+  uint64_t snapshot_every = 0;  ///< svrg: steps between two snapshots; 0: as many as an epoch has
+  uint32_t batch_rows = 64;     ///< a worker and step
+  uint32_t epochs = 3;
+  uint64_t steps_max = 0;          ///< ends the run early; 0: never
+  uint64_t rounds_max = 0;         ///< the same, by the job's rounds in the weights: with this worker or without
+  uint64_t curve_every = 0;        ///< rounds between points of the learning curve; 0: no curve
+  uint32_t compute_ms = 0;         ///< a gradient takes at least so long: a slower machine, for measurements
+  double learning_rate = 1;        ///< mode asynchronous: over the workers, since each contribution is a step
+  double learning_rate_decay = 0;  ///< the rate of epoch e is learning_rate / (1 + e * this)
+  double l2 = 0;
+  uint64_t seed = 1;
+
+  std::string
+      state_path;  ///< where this worker's state is kept while it trains, and what it begins with if it is there;
+                   ///< with it the process takes the place of an earlier one of this worker. Empty: nowhere
+  uint32_t save_every = 1'000;  ///< steps between two savings; 0: only when the run ends early
+  uint32_t connect_timeout_ms = 10'000;
+  uint32_t start_timeout_ms = 60'000;
+  LogCallback log = {};                              ///< the session's lines; empty: silent
+  std::function<void(double seconds)> on_step = {};  ///< from a step's push to its update applied
+  std::function<void(const Stats&)> on_stats = {};   ///< the session's sums, a few times a second
+  std::function<void(const std::string&)> on_return =
+      {};  ///< one line: it is out of the job, it goes on from a later step
+  /// Takes the model when all steps are in it, before this worker leaves the job: who is killed meanwhile comes back for it.
+  std::function<Outcome(const LinearModel&)> on_model = {};
+};
+
+/// What an epoch took and gave, for this worker.
+struct EpochReport {
+  uint32_t epoch = 0;  ///< from 1
+  uint64_t steps = 0;  ///< of this epoch
+  double loss = 0;     ///< mean over the rows as they were trained on
+  uint64_t bytes_up = 0;
+  uint64_t bytes_down = 0;
+  uint64_t entries_up = 0;
+  uint64_t non_finite_dropped = 0;  ///< values of gradients that were NaN or infinite, and left out
+  double seconds = 0;               ///< without the evaluation
+  double blocked_s = 0;             ///< of these, waiting for the servers
+  double communication_s = 0;       ///< first byte of a step out .. its update complete, summed over steps
+  bool evaluated = false;           ///< there is held-out data
+  Evaluation held_out;
+};
+
+struct TrainResult {
+  LinearModel model;
+  std::vector<EpochReport> epochs;
+  std::vector<CurvePoint>
+      curve;  ///< first before any round, last at the end; empty without held-out data or curve_every
+  uint32_t workers_missing = 0;  ///< of the job's workers, at the end: left without finishing, and not back
+  uint64_t rounds = 0;           ///< of the job, in the weights (its first part's); mode asynchronous: contributions
+  uint64_t contributions = 0;    ///< counted in these rounds, of all workers
+  double rounds_per_s = 0;       ///< of training, until rounds_max were in the weights
+  uint64_t dense_bytes = 0;      ///< what dense exchange would have moved in all, one way
+  int64_t history_bytes_saved = 0;
+  AuditStats audit;       ///< at the end
+  SwitchStats by_switch;  ///< the same
+};
+
+/// Trains through servers: mini-batch SGD, L2 applied here and never sent. Joins the job, runs, leaves it as finished. In a job
+/// that runs already it trains from the job's present step on.
+///
+/// data      this worker's rows (part `worker` of `workers`); rows_in_file counts those of all workers.
+/// held_out  evaluated after every epoch, or with curve_every at the end for all points; nullptr: none.
+/// on_epoch  after every epoch, and after the steps of one that steps_max cut short.
+/// stop      becomes true when the run is to end: between two steps, or while it waits for servers.
+/// Errors    as the session's, with its exit code; of on_model; interrupted. The state is at state_path then; after a run that
+///           came to its end it is gone.
+std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dataset& data, const Dataset* held_out,
+                                          const std::function<void(const EpochReport&)>& on_epoch,
+                                          const std::atomic<bool>& stop);
+
+/// Refuses a job that no server would be asked for: select, codecs and their combinations, names, counts. Before data is read.
+///
+/// features  of the data; 0: not known yet.
+/// Errors    usage.
+Outcome check_job(const TrainOptions& options, uint64_t features);
+
+/// Refuses the result of fewer workers than the job was asked for, or than `options.workers_min` allows.
+///
+/// missing  as TrainResult has it.
+/// Errors   job_ended: how many are missing, and what to do.
+Outcome check_workers_at_end(const TrainOptions& options, uint32_t missing);
+
+bool is_asynchronous(const TrainOptions& options);
+
+/// "sync" is short for "synchronous".
+bool is_synchronous(const TrainOptions& options);
+
+/// Steps of an epoch: equal at all workers, enough for the one with the most rows.
+uint64_t steps_per_epoch(uint64_t rows_of_all_workers, uint32_t workers, uint32_t batch_rows);
+
+/// "a:1,tcp://b:2" as {"tcp://a:1", "tcp://b:2"}. Errors  invalid_argument: an empty address, or one without a port.
+Result<std::vector<std::string>> server_addresses(const std::string& text);
+
+}  // namespace millrace::cli
