@@ -119,7 +119,7 @@ stage_dev() {
 
 stage_papers() {
   deploy/setup.sh --papers && cmake --preset dev &&
-    cmake --build --preset dev -j "$JOBS" --target millrace_replay millrace_history_replay millrace_command millrace-peer &&
+    cmake --build --preset dev -j "$JOBS" --target millrace_replay millrace_history_replay millrace_command millrace-peer millrace-bench &&
     tests/bench/papers/run_all.sh --quick --programs build/dev/bin --out build/papers
 }
 

@@ -11,7 +11,7 @@ namespace millrace {
 
 /// A whole method of a paper as a combination of what is here: a job's options under one name. Texts are those of JobOptions.
 struct Method {
-  std::string_view name;     ///< "dgc": `millrace train --method`, and a row of `millrace bench codec`
+  std::string_view name;     ///< "dgc": `millrace train --method`, and a row of `millrace-bench codec`
   std::string_view paper;    ///< "[SparCML19, 8.3]" (kernels/REFERENCES.md)
   std::string_view summary;  ///< one line for --help: what it is, and what of the paper is otherwise
   std::string_view select = "none";

@@ -28,7 +28,7 @@ Result<Stream> sum_many(std::span<const StreamView> streams);
 /// left out. Of a sum of which a small share is wanted nothing else is written anywhere.
 ///
 /// edge     > 0, finite.
-/// Cost     of four streams, a quarter of the sum wanted, against sum_many() (`millrace bench reduce`): three quarters at 1 %
+/// Cost     of four streams, a quarter of the sum wanted, against sum_many() (`millrace-bench reduce`): three quarters at 1 %
 ///          each, less than half from 5 % on; below an entry in 256 indices a tenth more: sum_many()'s way and a filter.
 /// Errors   as sum_many().
 /// Threads  reentrant; runs on the calling thread.

@@ -21,7 +21,11 @@ TIMEOUT_S = 240
 
 
 def millrace(*arguments):
-    return [str(PROGRAMS / "millrace"), *map(str, arguments)]
+    """Returns the command line of `millrace`; if the first argument is "bench", that of `millrace-bench`."""
+    program = "millrace"
+    if arguments and arguments[0] == "bench":
+        program, arguments = "millrace-bench", arguments[1:]
+    return [str(PROGRAMS / program), *map(str, arguments)]
 
 
 def run(*arguments):

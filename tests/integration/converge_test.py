@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`millrace bench converge` and `bench crowd` with real shards and workers, as small as they go: a slow worker is hidden, the plot is
+"""`millrace-bench converge` and `bench crowd` with real shards and workers, as small as they go: a slow worker is hidden, the plot is
 one; many workers are threads of few processes.
 
     converge_test.py FOLDER_OF_PROGRAMS [unittest arguments]
@@ -19,7 +19,7 @@ TIMEOUT_S = 60
 
 
 def bench(*arguments):
-    command = [PROGRAMS / "millrace", "bench", *arguments]
+    command = [PROGRAMS / "millrace-bench", *arguments]
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
 

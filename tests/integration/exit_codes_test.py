@@ -119,8 +119,8 @@ class ExitCodes(unittest.TestCase):
 
     def test_BenchByItsTrace(self):
         def of(path):
-            return ["bench", "codec", "--trace", path, "--density", 0.01]
-        self.ends("millrace", {
+            return ["codec", "--trace", path, "--density", 0.01]
+        self.ends("millrace-bench", {
             "missing": (of("/no/such/trace.npz"), IO, "cannot be opened"),
             "empty": (of(self.file("empty.npz", b"")), BAD_DATA, "empty.npz"),
             "damaged": (of(self.file("bad.npz", b"PK\3\4" + b"x" * 300)), BAD_DATA, "bad.npz"),

@@ -13,12 +13,12 @@ from pathlib import Path
 PROGRAMS, SOURCE = (Path(sys.argv.pop(1)).resolve() for _ in range(2))
 TIMEOUT_S = 60
 COMMANDS = {
-    "millrace": ["train", "eval", "data debian", "data synthetic", "bench select", "bench codec", "bench reduce", "bench worker",
-                 "bench converge", "bench crowd", "bench recover", "bench serve", "status", "serve", "demo", "advise"],
+    "millrace": ["train", "eval", "data debian", "data synthetic", "status", "serve", "demo", "advise"],
     "millrace-server": [""],
     "millrace-switch": ["run"],
     "millrace-switch-bench": ["traffic", "load"],
-    "millrace-peer": ["bench", "simulate", "train"],
+    "millrace-peer": ["train"],
+    "millrace-bench": ["select", "codec", "reduce", "worker", "converge", "crowd", "recover", "serve", "peers", "simulate"],
 }
 MANUALS = ["README.md", "worker/README.md", "worker/peer/README.md", "server/README.md", "switch_agg/README.md", "switch_agg/IO.md",
            "deploy/OPERATING.md", "tests/bench/RESULTS.md"]
@@ -27,7 +27,7 @@ OTHERS = {"--preset", "--build", "--install", "--component", "--prefix", "--over
           # DPDK's own
           "--no-huge", "--iova-mode"}
 # The sources whose sentences deploy/OPERATING.md explains.
-SAYING = [path for folder in ("worker/cli/status", "server", "switch_agg") for path in (SOURCE / folder).rglob("*.cc")]
+SAYING = [path for folder in ("worker/cluster_status", "server", "switch_agg") for path in (SOURCE / folder).rglob("*.cc")]
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
 
 

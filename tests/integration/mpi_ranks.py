@@ -15,13 +15,19 @@ from pathlib import Path
 NETLAB = str(Path(__file__).resolve().parents[2] / "deploy/netlab.sh")
 PROGRAMS = Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/dev/bin").resolve()
 PROGRAM = str(PROGRAMS / "millrace-peer")
+BENCH = str(PROGRAMS / "millrace-bench")
 # Shared memory is `vader`: Open MPI 4 has no other, and Open MPI 5 takes that name for its `sm`.
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1", "--mca", "btl", "self,vader"]
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
+def command_of(arguments):
+    """Returns the command line of `millrace-peer`; if the first argument is "peers", that of `millrace-bench`."""
+    return [BENCH if arguments[0] == "peers" else PROGRAM, *arguments]
+
+
 def start(ranks, arguments):
-    return subprocess.Popen([*MPIRUN, "-n", str(ranks), PROGRAM, *arguments], env=ENVIRONMENT, text=True,
+    return subprocess.Popen([*MPIRUN, "-n", str(ranks), *command_of(arguments)], env=ENVIRONMENT, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
@@ -39,14 +45,14 @@ def run_on_hosts(ranks, hosts, arguments):
     """Ranks in network namespaces, one after the other on each host; None where these cannot be made."""
     if subprocess.run([NETLAB, "check"], capture_output=True, check=False).returncode != 0:
         return None
-    command = [NETLAB, "mpirun", "--ranks", str(ranks), "--hosts", str(hosts), "--rate", "1gbit", "--", PROGRAM, *arguments]
+    command = [NETLAB, "mpirun", "--ranks", str(ranks), "--hosts", str(hosts), "--rate", "1gbit", "--", *command_of(arguments)]
     return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
 
 
 def run_differing(first, second):
     """Rank 0 with the first arguments, ranks 1 and 2 with the second."""
     # A shell chooses: mpirun of Open MPI 5.0.7 ends with a segmentation fault where `:` separates programs.
-    choice = f'[ "$OMPI_COMM_WORLD_RANK" != 0 ] || exec {shlex.join([PROGRAM, *first])}; exec {shlex.join([PROGRAM, *second])}'
+    choice = f'[ "$OMPI_COMM_WORLD_RANK" != 0 ] || exec {shlex.join(command_of(first))}; exec {shlex.join(command_of(second))}'
     command = [*MPIRUN, "-n", "3", "sh", "-c", choice]
     return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`millrace-peer bench` under mpirun: right sums for every number of ranks, and what happens when ranks die, stop or differ.
+"""`millrace-bench peers` under mpirun: right sums for every number of ranks, and what happens when ranks die, stop or differ.
 
     peer_mpi_test.py FOLDER_OF_THE_PROGRAMS
 
@@ -14,10 +14,10 @@ import time
 import unittest
 
 import mpi_ranks
-from mpi_ranks import PROGRAM, pids_of_ranks, run, start
+from mpi_ranks import BENCH, pids_of_ranks, run, start
 
-SMALL = ["bench", "--n", "20000", "--density", "0.01", "--repeats", "3", "--warmup", "1", "--json"]
-ENDLESS = ["bench", "--n", "20000", "--density", "0.01", "--repeats", "1000000", "--without-dense"]
+SMALL = ["peers", "--n", "20000", "--density", "0.01", "--repeats", "3", "--warmup", "1", "--json"]
+ENDLESS = ["peers", "--n", "20000", "--density", "0.01", "--repeats", "1000000", "--without-dense"]
 ONE = ["--algorithm", "ssar_recursive_doubling"]
 
 
@@ -72,17 +72,17 @@ class Sums(unittest.TestCase):
 
     def test_PooledBoundariesHalveWhatOktopkSendsWhereRanksAreNotAlike(self):
         # Every rank has its entries in a part of its own: averaged boundaries give each part to one rank.
-        disjoint = ["bench", "--n", "200000", "--density", "0.05", "--distribution", "disjoint", "--algorithm", "oktopk", "--json"]
+        disjoint = ["peers", "--n", "200000", "--density", "0.05", "--distribution", "disjoint", "--algorithm", "oktopk", "--json"]
         most = {boundaries: self.check(run(4, [*disjoint, "--boundaries", boundaries]), 4)["oktopk"]["bytes_sent_max"]
                 for boundaries in ("averaged", "pooled")}
         self.assertLess(most["pooled"], 0.7 * most["averaged"], most)
-        ended = mpi_ranks.run_differing(["bench", "--algorithm", "oktopk", "--n", "20000", "--boundaries", "pooled"],
-                                        ["bench", "--algorithm", "oktopk", "--n", "20000"])
+        ended = mpi_ranks.run_differing(["peers", "--algorithm", "oktopk", "--n", "20000", "--boundaries", "pooled"],
+                                        ["peers", "--algorithm", "oktopk", "--n", "20000"])
         self.assertNotEqual(ended.returncode, 0)
         self.assertIn("pooled", ended.stderr)
 
     def test_BodiesAreSharedWithinAMachineAndSentWhereAskedTo(self):
-        large = ["bench", "--n", "2000000", "--density", "0.05", "--repeats", "2", "--json"]
+        large = ["peers", "--n", "2000000", "--density", "0.05", "--repeats", "2", "--json"]
         entries = {}
         sizes = (1 << 26, 0, 1 << 21)
         results = results_of_cases(4, large, [f"--shared-bytes {size}" for size in sizes])
@@ -99,7 +99,7 @@ class Sums(unittest.TestCase):
 
     def test_SumsOfBodiesThatAreSharedAreRight(self):
         # Long enough to be shared: every algorithm, each distribution, ranks that are no power of two.
-        large = ["bench", "--n", "300000", "--density", "0.1", "--repeats", "2", "--warmup", "1", "--json"]
+        large = ["peers", "--n", "300000", "--density", "0.1", "--repeats", "2", "--warmup", "1", "--json"]
         shapes = ["--distribution " + shape for shape in ("clustered", "same", "disjoint", "one_region")]
         codecs = ["--codec " + codec for codec in ("gap+raw", "gap+qsgd4")]
         for ranks, cases in ((2, ["--seed 1"]), (3, shapes + codecs), (5, ["--seed 1"]), (8, ["--seed 1"])):
@@ -109,7 +109,7 @@ class Sums(unittest.TestCase):
                     self.assertGreater(result["shared_bodies"]["in_place"], 0)
 
     def test_BodiesAreSharedWithinAHostAndNeverBetweenHosts(self):
-        large = ["bench", "--n", "300000", "--density", "0.1", "--repeats", "2", "--json"]
+        large = ["peers", "--n", "300000", "--density", "0.1", "--repeats", "2", "--json"]
         for hosts in (2, 4):
             with self.subTest(hosts=hosts):
                 ended = mpi_ranks.run_on_hosts(4, hosts, large)
@@ -170,7 +170,7 @@ class Failures(unittest.TestCase):
                 self.assertNotEqual(mpirun.returncode, 0)
 
     def test_AStoppedRankThatSharesMemoryIsNamedAndWhatWasSharedIsGone(self):
-        large = ["bench", "--n", "1000000", "--density", "0.05", "--repeats", "1000000", "--without-dense"]
+        large = ["peers", "--n", "1000000", "--density", "0.05", "--repeats", "1000000", "--without-dense"]
         algorithm = ["--algorithm", "ssar_split_allgather"]
         for how in (signal.SIGSTOP, signal.SIGKILL):
             with self.subTest(how=how), start(4, [*large, *algorithm, "--silence-ms", str(self.SILENCE_MS)]) as mpirun:
@@ -197,10 +197,10 @@ class Failures(unittest.TestCase):
             self.assertNotEqual(mpirun.returncode, 0)
 
     def differing(self, first, second):
-        ended = mpi_ranks.run_differing(["bench", *ONE, *first], ["bench", *ONE, *second])
+        ended = mpi_ranks.run_differing(["peers", *ONE, *first], ["peers", *ONE, *second])
         self.assertNotEqual(ended.returncode, 0)
         for rank in range(3):
-            self.assertIn(f"millrace-peer bench: rank {rank}: ", ended.stderr)
+            self.assertIn(f"millrace-bench peers: rank {rank}: ", ended.stderr)
         return ended.stderr
 
     def test_RanksOfAnotherDimensionAreToldSo(self):
@@ -220,7 +220,7 @@ class Failures(unittest.TestCase):
     def test_UsageIsSaidBeforeMpiStarts(self):
         for arguments, word in ((["--algorithm", "no_such"], "ssar_recursive_doubling"), (["--density", "2"], "density"),
                                 (["--codec", "auto"], "codec"), (["--cases", "/no/such/file"], "/no/such/file")):
-            ended = subprocess.run([PROGRAM, "bench", *arguments], capture_output=True, text=True, timeout=30, check=False)
+            ended = subprocess.run([BENCH, "peers", *arguments], capture_output=True, text=True, timeout=30, check=False)
             self.assertEqual(ended.returncode, 6 if "--cases" in arguments else 2, ended.stderr)
             self.assertIn(word, ended.stderr)
 
@@ -230,7 +230,7 @@ class Failures(unittest.TestCase):
             with self.subTest(text=text), tempfile.NamedTemporaryFile("w", suffix=".cases") as file:
                 file.write(text)
                 file.flush()
-                ended = subprocess.run([PROGRAM, "bench", "--cases", file.name], capture_output=True, text=True, timeout=30, check=False)
+                ended = subprocess.run([BENCH, "peers", "--cases", file.name], capture_output=True, text=True, timeout=30, check=False)
                 self.assertEqual(ended.returncode, 2, ended.stderr)
                 self.assertIn(word, ended.stderr)
 

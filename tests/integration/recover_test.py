@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`millrace bench recover` with real shards and workers, small: every push is counted once, and all goes on soon.
+"""`millrace-bench recover` with real shards and workers, small: every push is counted once, and all goes on soon.
 
     recover_test.py FOLDER_OF_PROGRAMS [unittest arguments]
 """
@@ -15,7 +15,7 @@ TIMEOUT_S = 100
 
 
 def recover(*arguments):
-    command = [PROGRAMS / "millrace", "bench", "recover", *arguments]
+    command = [PROGRAMS / "millrace-bench", "recover", *arguments]
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
 

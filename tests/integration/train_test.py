@@ -416,7 +416,7 @@ class Refusals(WithServers):
                                     ("--density: 'nan'", ["bench", "select", "--density", "nan"]), ("--lr", ["demo", "--lr", "nan"]),
                                     ("--seed: '-1'", ["train", *data, "--seed", -1]), ("--steps: '-1'", ["train", *data, "--steps", -1]),
                                     ("millrace train: --train is required", ["train"]), ("is not host:port", ["train", *data[:3], "127.0.0.1:70000"]),
-                                    ("there is no 'nothing'", ["data", "nothing"]), ("see millrace bench --help", ["bench"]),
+                                    ("there is no 'nothing'", ["data", "nothing"]), ("see millrace-bench --help", ["bench"]),
                                     ("leaves no port for shard 1", ["serve", "--port", 65535]), ("leaves no port", ["serve", "--http-port", 65535]),
                                     ("--grace-ms", ["serve", "--grace-ms", -5]), ("--rows", ["bench", "serve", "--rows", "none"]),
                                     ("--output: it is empty", ["train", *data, "-o", ""]), ("--state: it is empty", ["train", *data, "--state", ""]),

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import citations
 import cpp_text
 import documents
+import include_table
 import language
 import local_names
 import ratchet as ratchets
@@ -39,43 +40,29 @@ ONE_UNIT = "hwy/foreach_target.h"
 PROGRAM_FOLDERS = ("tests/bench", "tests/fuzz", "tests/integration", "tests/integration/punisher", "tests/integration/consumer",
                    "worker/examples")
 
-# folder -> prefixes of the project's own headers that it may include (DESIGN.md, "The house").
-LAYERS = {
-    "kernels": ("kernels/",),
-    "protocol": ("kernels/", "protocol/"),
-    "monitoring": ("kernels/base/", "monitoring/"),
-    "server": ("kernels/", "protocol/", "monitoring/", "server/"),
-    "worker": ("kernels/", "protocol/", "monitoring/", "worker/", "millrace/"),
-    "switch_agg": ("kernels/", "protocol/", "monitoring/", "switch_agg/"),
-    "tests": ("kernels/", "protocol/", "monitoring/", "server/", "worker/", "switch_agg/", "tests/", "millrace/"),
-}
-
-# What a folder may include beyond its layer, and why.
-ACROSS = {
-    # Names of hosts are looked up in one place, for ZeroMQ, datagrams and HTTP alike.
-    "monitoring": ("protocol/address/host_lookup.h",),
-    # Shard 0 stands in for a switch by the switch's own slot machine and kernel port: workers speak to either alike, and a second
-    # machine would be a second set of faults (server/DESIGN.md, "Path switch").
-    "server": ("switch_agg/aggregator/aggregator.h", "switch_agg/aggregator/aggregator_counters.h", "protocol/datagram/endpoint_text.h", "switch_agg/aggregator/split_by_lanes.h",
-               "server/process/racks_file.h", "switch_agg/packet_io/udp_port.h", "switch_agg/aggregator/waiting_text.h"),
-}
+INCLUDES = include_table.load()
 
 # third-party header (pattern of the whole include) -> folders where it may be included.
 THIRD_PARTY = (
-    (r"(capnp|kj)/.*|zmq\.h(pp)?|sodium\.h", ("protocol/", "tests/protocol/", "tests/support/")),
-    (r"intel-ipsec-mb\.h|openssl/.*", ("protocol/datagram/", "tests/protocol/")),
-    (r"sqlite3\.h", ("protocol/", "tests/protocol/")),
+    (r"(capnp|kj)/.*", ("protocol/messages/", "tests/protocol/", "tests/support/")),
+    (r"zmq\.h(pp)?", ("protocol/transport/", "tests/protocol/", "tests/support/")),
+    (r"sodium\.h|intel-ipsec-mb\.h|openssl/.*", ("protocol/datagram/", "tests/protocol/")),
+    (r"sqlite3\.h", ("protocol/table/", "tests/protocol/")),
     (r"prometheus/.*|civetweb.*", ("monitoring/", "tests/monitoring/")),
     (r"hwy/.*|xxhash\.h|xxh_x86dispatch\.h|Random123/.*", ("kernels/", "tests/kernels/", "tests/support/")),
-    (r"roaring/.*|streamvbyte\.h", ("kernels/codec/",)),
+    (r"roaring/.*|streamvbyte\.h", ("kernels/codec/index/",)),
+    (r"libdeflate\.h", ("kernels/codec/value/",)),
     (r"((oneapi/)?tbb/.*)", ("kernels/", "server/", "worker/", "switch_agg/", "tests/")),
-    (r"nlohmann/.*", ("worker/cli/", "worker/export/", "monitoring/", "server/", "switch_agg/", "tests/")),
-    (r"CLI/.*", ("worker/cli/", "server/", "switch_agg/", "tests/bench/")),
-    (r"fmt/.*", ("worker/cli/", "monitoring/", "server/", "protocol/", "switch_agg/", "kernels/", "worker/", "tests/")),
-    (r"(zlib|libdeflate|zstd)\.h", ("worker/cli/", "kernels/codec/", "tests/worker/", "tests/kernels/")),
-    (r"(bzlib|lzma)\.h", ("worker/cli/", "tests/worker/")),
-    (r"mpi\.h", ("worker/peer/", "tests/worker/peer/")),
-    (r"rte_.*", ("switch_agg/dpdk_",)),
+    (r"nlohmann/.*", ("worker/program/", "worker/launch/", "worker/cluster_status/", "worker/export/", "worker/training/", "worker/cli/",
+                      "worker/bench/", "monitoring/", "server/process/", "server/status/", "switch_agg/process/", "switch_agg/bench/",
+                      "tests/")),
+    (r"CLI/.*", ("worker/program/", "worker/training/", "worker/cli/", "worker/bench/", "server/process/", "switch_agg/process/",
+                 "switch_agg/bench/", "tests/bench/")),
+    (r"fmt/.*", ("monitoring/", "server/", "protocol/", "switch_agg/", "kernels/", "worker/", "tests/")),
+    (r"(zlib|zstd)\.h", ("worker/training/data/", "worker/bench/kernels/", "tests/worker/", "tests/kernels/")),
+    (r"(bzlib|lzma)\.h", ("worker/training/data/", "tests/worker/")),
+    (r"mpi\.h", ("worker/peer/transport/", "tests/worker/peer/")),
+    (r"rte_.*", ("switch_agg/packet_io/dpdk/",)),
     (r"cuda.*|cub/.*|thrust/.*", ("kernels/cuda/",)),
     (r"(gtest|gmock|rapidcheck|benchmark)/.*|rapidcheck\.h", ("tests/",)),
 )
@@ -89,7 +76,7 @@ SYSTEM = re.compile(
 BANNED = (
     ("using-namespace", r"\busing\s+namespace\b", ("",), (), "name what you use"),
     ("print", r"\bstd::c(out|err)\b|\b(f|v|vf)?printf\s*\(|\bputs\s*\(", ("",),
-     ("worker/cli/", "worker/examples/", "tests/"), "libraries log through a callback; only programs print"),
+     ("worker/cli/", "worker/bench/", "worker/program/", "worker/examples/", "switch_agg/bench/", "tests/"), "libraries log through a callback; only programs print"),
     ("assert", r"\bassert\s*\(", ("",), (), "MILLRACE_CHECK is on in release builds too"),
     ("sleep", r"\b(sleep_for|sleep_until|usleep|nanosleep|sleep)\s*\(", ("",), (), "time is injected; shells wait in poll"),
     ("host-lookup", r"\b(getaddrinfo|gethostbyname\w*)\s*\(", ("",), ("protocol/address/host_lookup.cc", "tests/"),
@@ -107,7 +94,7 @@ BOOL_PARAMETER = re.compile(r"[(,]\s*(?:const\s+)?bool\s+\w+\s*(?:=[^,()]*)?(?=[
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
 
 RULES = {
-    "layer": "a folder includes only what is below it",
+    "layer": "a folder includes only the folders of its row in include_table.txt, and each of them",
     "third-party": "a third-party header lives in one place",
     "public-header": "worker/include/millrace includes the standard library and itself only",
     "pragma-once": "every header has #pragma once",
@@ -126,7 +113,7 @@ RULES = {
     "rule-anchor": "a citation as R9c or S6.8 names an anchor of protocol/ROUNDS.md or protocol/SWITCH.md",
     "dead-path": "a document that a comment names is in this repository",
     "citation": "a publication is cited by a key of kernels/REFERENCES.md, and each of its entries is cited",
-    "local-name": "a name that a source file keeps to itself is unique within its folder (unity builds compile several files as one)",
+    "local-name": "a name that a source file keeps to itself is unique among the folders that share unity units (include_table.group_of())",
 } | {name: sentence for name, _, _, _, sentence in BANNED} | documents.RULES
 RATCHETED = language.RULES | sizes.RULES
 RULES |= RATCHETED
@@ -148,7 +135,6 @@ def line_of(text, at):
 
 
 def check_includes(path, text):
-    folder = path.split("/", 1)[0]
     public = path.startswith("worker/include/millrace/")
     code = cpp_text.blank_comments_and_literals(text, keep_strings=True)
     for match in INCLUDE.finditer(code):
@@ -158,8 +144,8 @@ def check_includes(path, text):
         if public and not (name.startswith("millrace/") or (match.group(2) and "." not in name and "/" not in name)):
             yield Finding(path, line, "public-header", f"{name}: only the standard library and millrace/")
         elif own or name.startswith("millrace/"):
-            if folder in LAYERS and not name.startswith(LAYERS[folder]) and name not in ACROSS.get(folder, ()):
-                yield Finding(path, line, "layer", f"{folder} may not include {name}")
+            if refusal := include_table.refusal(INCLUDES, path, name):
+                yield Finding(path, line, "layer", refusal)
         elif match.group(2) and ("." not in name or SYSTEM.fullmatch(name)):
             if not re.fullmatch(r"[a-z_0-9]+(\.h)?|.*/.*\.h", name):
                 yield Finding(path, line, "third-party", f"{name} has no place in tests/lint/lint.py")

@@ -1,7 +1,7 @@
 """Finds the names that a C++ source file keeps to itself: those in unnamed namespaces and in Highway's, static ones,
 and aliases.
 
-A unity build compiles several files of a folder as one unit, so such a name must be unique within its folder. Like cpp_text, this
+A unity build compiles several files of a group of folders as one unit, so such a name must be unique within its group. Like cpp_text, this
 is not a parser: it knows braces, parentheses and the heads of declarations.
 """
 
@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 import cpp_text
+import include_table
 
 _RECORD = re.compile(r"(?:enum\s+(?:class\s+|struct\s+)?|struct\s+|class\s+|union\s+)(?:alignas\([^)]*\)\s*)*(\w+)")
 # A namespace of Highway is of one instruction set: its names are the file's own, too.
@@ -125,11 +126,11 @@ def local_names(text):
 
 
 def clashes(names_of_files):
-    """[(path, LocalName, path of the first)] of names that two files of one folder keep to themselves, given {path: [LocalName]}."""
+    """Returns [(path, LocalName, path of the first)] of names that two files of one group keep to themselves; {path: [LocalName]}."""
     first = {}
     found = []
     for path in sorted(names_of_files):
-        folder = path.rsplit("/", 1)[0]
+        folder = include_table.group_of(path)
         for name in names_of_files[path]:
             known = first.setdefault((folder, name.name), (path, name))
             if known[0] != path and not (name.alias and name.alias == known[1].alias):

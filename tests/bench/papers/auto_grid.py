@@ -3,7 +3,7 @@
 
     tests/bench/papers/auto_grid.py [--quick] [--out FOLDER] [--programs FOLDER]
 
-`millrace-peer bench` in network namespaces: ranks, rates, sizes and densities crossed. Every cell is one run in which auto measures,
+`millrace-bench peers` in network namespaces: ranks, rates, sizes and densities crossed. Every cell is one run in which auto measures,
 tries out and settles before its steps are timed. A rank to a host; two cores for all of them, as on the machine that ran it.
 """
 

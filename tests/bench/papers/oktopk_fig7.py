@@ -3,7 +3,7 @@
 
     tests/bench/papers/oktopk_fig7.py [--quick] [--out FOLDER] [--programs FOLDER]
 
-`millrace-peer simulate`, oktopk whole, at 1 %, 1.5 us a message and 10 Gbit/s. Left: regions of balanced boundaries
+`millrace-bench simulate`, oktopk whole, at 1 %, 1.5 us a message and 10 Gbit/s. Left: regions of balanced boundaries
 (section 3.1.1) against regions of one length (naive reduce), for entries that lie uniformly, in clusters, and in a sixteenth of the
 dimension. Right: balancing before the allgatherv (section 3.1.2) against the direct one, where entries lie uniformly and the large
 values in a sixteenth of the dimension: one rank, or a sixteenth of them, has the result.

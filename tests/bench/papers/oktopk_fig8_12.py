@@ -3,8 +3,8 @@
 
     tests/bench/papers/oktopk_fig8_12.py [--quick] [--out FOLDER] [--programs FOLDER]
 
-A step of the LSTM of the traces, density 2 %. Computation: its gradient by torch, selection: `millrace bench select`, both measured here on
-one core. Communication: `millrace-peer simulate`, 16 to 256 ranks at 1 Gbit/s and 25 us a message, of which the sums that ranks compute
+A step of the LSTM of the traces, density 2 %. Computation: its gradient by torch, selection: `millrace-bench select`, both measured here on
+one core. Communication: `millrace-bench simulate`, 16 to 256 ranks at 1 Gbit/s and 25 us a message, of which the sums that ranks compute
 are part. DenseOvlp is shown at its bound: the longer of computation and communication.
 """
 
@@ -18,7 +18,7 @@ import networks
 
 DENSITY = 0.02
 NETWORK = {"latency": "25us", "rate": "1gbit"}
-# Name, allreduce, selection of `bench select`.
+# Name, allreduce, selection of `millrace-bench select`.
 SCHEMES = [("Dense", "dense_rabenseifner", None), ("DenseOvlp", "dense_rabenseifner", None), ("TopkA", "topk_a", "exact"),
            ("TopkDSA", "dsar_split_allgather", "exact"), ("gTopk", "gtopk", "exact"), ("Gaussiank", "gaussian_k", "gaussian"),
            ("Ok-Topk", "oktopk", "threshold_reuse")]

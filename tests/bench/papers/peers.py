@@ -9,7 +9,8 @@ from pathlib import Path
 from experiment import ROOT, Failed
 
 NETLAB = ROOT / "deploy/netlab.sh"
-PROGRAM = "millrace-peer"
+PROGRAM = "millrace-bench"
+TRAIN = "millrace-peer"
 MPIRUN_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -32,7 +33,7 @@ def last_json(command):
 
 
 def simulate(here, algorithms, **options):
-    """{algorithm: row} of `millrace-peer simulate`; what did not fit or took too long is left out, and said. Of an algorithm that
+    """{algorithm: row} of `millrace-bench simulate`; what did not fit or took too long is left out, and said. Of an algorithm that
     re-evaluates, the row of the long run."""
     rows = {}
     for row in last_json([here.folder / PROGRAM, "simulate", "--json", *flags_of({"algorithm": algorithms, **options})])["rows"]:
@@ -51,22 +52,22 @@ def why_no_namespaces():
     return None if ended.returncode == 0 else (ended.stdout + ended.stderr).strip()
 
 
-def between_namespaces(here, ranks, rate, *arguments):
-    """The JSON of a command of millrace-peer, a rank in a namespace each."""
-    return last_json([NETLAB, "mpirun", "--ranks", ranks, "--rate", rate, "--", here.folder / PROGRAM, *arguments, "--json"])
+def between_namespaces(here, ranks, rate, program, *arguments):
+    """The JSON of a command of millrace-peer or millrace-bench, a rank in a namespace each."""
+    return last_json([NETLAB, "mpirun", "--ranks", ranks, "--rate", rate, "--", here.folder / program, *arguments, "--json"])
 
 
 def bench(here, ranks, rate, **options):
-    """{algorithm: row} of `millrace-peer bench` between namespaces; openmpi_dense among them."""
-    rows = between_namespaces(here, ranks, rate, "bench", *flags_of(options))["rows"]
+    """{algorithm: row} of `millrace-bench peers` between namespaces; openmpi_dense among them."""
+    rows = between_namespaces(here, ranks, rate, PROGRAM, "peers", *flags_of(options))["rows"]
     for row in rows:
         assert row["correct"], row
     return {row["algorithm"]: row for row in rows}
 
 
 def select_ms(here, n, density, repeats=5):
-    """{selection: median ms} of `millrace bench select` on Gaussian data, one thread."""
-    rows = last_json([here.folder / "millrace", "bench", "select", "--n", n, "--density", density, "--repeats", repeats, "--json"])["rows"]
+    """{selection: median ms} of `millrace-bench select` on Gaussian data, one thread."""
+    rows = last_json([here.folder / PROGRAM, "select", "--n", n, "--density", density, "--repeats", repeats, "--json"])["rows"]
     return {row["algorithm"]: row["ms"] for row in rows}
 
 

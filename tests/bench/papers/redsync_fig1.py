@@ -3,7 +3,7 @@
 
     tests/bench/papers/redsync_fig1.py [--quick] [--out FOLDER] [--programs FOLDER]
 
-Left: every selection of `millrace bench select` on Gaussian data, one thread, the time of 100 operations as the paper has it. Right:
+Left: every selection of `millrace-bench select` on Gaussian data, one thread, the time of 100 operations as the paper has it. Right:
 the same by millrace_replay on uniform data, which is what the paper draws. Communication: 4 bytes an entry once over the link.
 """
 
@@ -22,7 +22,7 @@ FIRST = ["radix", "exact", "trimmed", "binary_search", "sampled", "threshold_reu
 
 def bench(here, n, repeats):
     """{algorithm: row} of the benchmark."""
-    command = [str(here.folder / "millrace"), "bench", "select", "--n", str(n), "--density", str(DENSITY), "--repeats", str(repeats),
+    command = [str(here.folder / "millrace-bench"), "select", "--n", str(n), "--density", str(DENSITY), "--repeats", str(repeats),
                "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     return {row["algorithm"]: row for row in json.loads(ended.stdout.strip().split("\n")[-1])["rows"]}
@@ -44,7 +44,7 @@ def uniform_ms(here, n, texts, steps):
 def plot(sizes, gaussian, uniform_sizes, uniform):
     figure, axes = panels(1, 2, width=5.6, height=4.2)
     colours = {}
-    for axis, of_n, ns, title in ((axes[0][0], gaussian, sizes, "Gaussian, millrace bench select"),
+    for axis, of_n, ns, title in ((axes[0][0], gaussian, sizes, "Gaussian, millrace-bench select"),
                                   (axes[0][1], uniform, uniform_sizes, "uniform [0, 1), millrace_replay")):
         names = [name for name in of_n[ns[-1]] if name not in ("read_pass", "threshold", "bucket_topk")]
         for name in sorted(names, key=lambda name: (FIRST + [name]).index(name)):

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""torch.topk beside `millrace bench select`: exact top-k of n Gaussian f32, one thread each, on this machine.
+"""torch.topk beside `millrace-bench select`: exact top-k of n Gaussian f32, one thread each, on this machine.
 
     tests/bench/papers/select_torch.py [--millrace PATH] [--n N] [--density D ...] [--repeats R] [--json]
 
-Needs Debian's PyTorch (python3-torch; run with /usr/bin/python3) and a built `millrace`. Exit code: 0 where torch.topk takes at
+Needs Debian's PyTorch (python3-torch; run with /usr/bin/python3) and a built `millrace-bench`. Exit code: 0 where torch.topk takes at
 least 20 times as long as `exact` at every density, 1 where it does not, 77 where there is nothing to compare with.
 
-Both are medians of the repeats. torch.topk runs between two runs of `millrace`, whose faster one counts: what else the machine does
+Both are medians of the repeats. torch.topk runs between two runs of `millrace-bench`, whose faster one counts: what else the machine does
 then is in both, or only against Millrace.
 """
 
@@ -25,7 +25,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 
 
 def millrace_row(millrace, n, density, repeats):
-    command = [millrace, "bench", "select", "--n", str(n), "--density", repr(density), "--repeats", str(repeats), "--json"]
+    command = [millrace, "select", "--n", str(n), "--density", repr(density), "--repeats", str(repeats), "--json"]
     report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
     return next(row for row in report["rows"] if row["algorithm"] == "exact")
 
@@ -55,7 +55,7 @@ def compare(torch, arguments, density):
 
 
 def default_millrace():
-    builds = [os.path.join(ROOT, "build", preset, "bin", "millrace") for preset in ("release", "dev")]
+    builds = [os.path.join(ROOT, "build", preset, "bin", "millrace-bench") for preset in ("release", "dev")]
     return next((path for path in builds if os.path.exists(path)), builds[0])
 
 
@@ -73,7 +73,7 @@ def main():
         print("skipped: no PyTorch for " + sys.executable + " (Debian: apt-get install python3-torch, run with /usr/bin/python3)")
         return SKIPPED
     if not os.path.exists(arguments.millrace):
-        print("skipped: no " + arguments.millrace + "; build the target millrace_command, or say where it is with --millrace")
+        print("skipped: no " + arguments.millrace + "; build the target millrace-bench, or say where it is with --millrace")
         return SKIPPED
     torch.set_num_threads(1)
     rows = [compare(torch, arguments, density) for density in arguments.density]

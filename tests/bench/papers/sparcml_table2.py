@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 from experiment import SKIPPED, Experiment, Failed, np, panels, table
-from peers import PROGRAM, DataFiles, bench, between_namespaces, flags_of, why_no_namespaces
+from peers import PROGRAM, TRAIN, DataFiles, bench, between_namespaces, flags_of, why_no_namespaces
 
 RANKS, RATE, BATCH = 4, "1gbit", 1000
 SPARSE = ["ssar_recursive_doubling", "ssar_split_allgather", "dsar_split_allgather", "auto"]
@@ -36,7 +36,7 @@ def steps_of(here, path, model, algorithm, steps):
     has tried out what it chooses from."""
     options = {"train": path, "model": model, "algorithm": algorithm, "batch": 100 if here.quick else BATCH, "steps": steps,
                "epochs": 1000, "lr": 0.5, "seed": here.seed}
-    epochs = between_namespaces(here, RANKS, RATE, "train", *flags_of(options))["epochs"]
+    epochs = between_namespaces(here, RANKS, RATE, TRAIN, "train", *flags_of(options))["epochs"]
     counted = epochs[len(epochs) // 2:]
     total = sum(epoch["steps"] for epoch in counted)
     def a_step(key):
@@ -66,7 +66,7 @@ def coordinate_descent(here, path, steps):
     rows = []
     for form in ("dense", "sparse"):
         options = {"train": path, "optimizer": "scd", "allgather": form, "l2": 1e-6, "steps": steps, "coordinates": 100, "epochs": 1000}
-        epochs = between_namespaces(here, RANKS, RATE, "train", *flags_of(options))["epochs"]
+        epochs = between_namespaces(here, RANKS, RATE, TRAIN, "train", *flags_of(options))["epochs"]
         total = sum(epoch["steps"] for epoch in epochs)
         rows.append({"data": "url", "features": FEATURES["url"], "model": "lr, scd", "algorithm": f"{form} allgather",
                      "seconds": sum(epoch["seconds"] for epoch in epochs) / total,

@@ -10,7 +10,7 @@
 
 namespace millrace::peer {
 
-/// What `millrace-peer simulate` is asked for.
+/// What `millrace-bench simulate` is asked for.
 struct SimulatedRunOptions {
   SimulationOptions network;
   AllreduceSettings settings;  ///< dimension and k as the samples'

@@ -50,7 +50,7 @@ class PairBuffer {
 };
 
 int complain(const char* what) {
-  std::fprintf(stderr, "millrace bench serve: bare transport: %s\n", what);
+  std::fprintf(stderr, "millrace-bench serve: bare transport: %s\n", what);
   return static_cast<int>(ExitCode::kJobEnded);
 }
 

@@ -8,7 +8,7 @@
 namespace millrace::cli {
 
 /// MPI ends only with all ranks: one that has failed says why, leaves the others time to say the same, and ends them.
-/// command  "millrace-peer bench".
+/// command  "millrace-bench peers".
 [[noreturn]] void end_job(peer::MpiJob& job, const std::string& command, const Failure& failure);
 
 }  // namespace millrace::cli

@@ -43,7 +43,7 @@ RandomKey random_key_of(RandomKey job, const Channel& channel);
 Stream difference(const StreamView& a, const StreamView& b);
 
 /// What adding so many entries is charged as, where time is simulated: two cache-resident reads and a write each
-/// (`millrace bench reduce`).
+/// (`millrace-bench reduce`).
 constexpr TimeNs reduce_time(uint64_t entries) { return static_cast<TimeNs>(entries) * 2; }
 
 }  // namespace millrace::peer
