@@ -42,15 +42,15 @@ std::span<const MetricInfo> switch_metric_infos();
 std::span<const MetricInfo> peer_metric_infos();
 std::vector<const MetricInfo*> metric_catalog();
 
-/// Begins counters and histograms of `infos` at 0 for every label set that is known beforehand, so that rates and alerts see
-/// the first event. Counts nothing: a series that exists stays as it is.
+/// Begins counters and histograms of `infos` at 0 for every label set that is known beforehand, so that rates and
+/// alerts see the first event. Counts nothing: a series that exists stays as it is.
 ///
-/// job  begins the series whose label `job` has this value, and whose other labels have known values. Nothing: begins those
-///      without the label `job`.
+/// job  begins the series whose label `job` has this value, and whose other labels have known values. Nothing: begins
+///      those without the label `job`.
 void begin_series(Metrics& metrics, std::span<const MetricInfo> infos, std::optional<std::string_view> job);
 
-/// Metrics of one name that differ in their labels. `values` are those of the labels, in the order of the catalog, as many
-/// as there are. The handle stays valid; keep it where the path is hot.
+/// Metrics of one name that differ in their labels. `values` are those of the labels, in the order of the catalog, as
+/// many as there are. The handle stays valid; keep it where the path is hot.
 class CounterFamily {
  public:
   CounterFamily(Metrics& metrics, const MetricInfo& info) : metrics_(metrics), info_(info) {}

@@ -17,10 +17,11 @@ inline constexpr size_t kHttpReplyBytesMax = size_t{16} << 20;
 
 /// GET http://ADDRESS/PATH, for what an HttpPort shows.
 ///
-/// address  "127.0.0.1:9100", "[::1]:9100", "shard0.example:9100": the addresses of the name in turn, until one accepts.
+/// address  "127.0.0.1:9100", "[::1]:9100", "shard0.example:9100": the addresses of the name in turn, until one
+///          accepts.
 /// Cost     a name: the system's resolver besides, which may take seconds.
-/// Errors   invalid_argument: not an address. unavailable: no process answers there, or not within timeout_ms for connecting,
-///          and as much for all of the rest. limit_exceeded: a longer body.
+/// Errors   invalid_argument: not an address. unavailable: no process answers there, or not within timeout_ms for
+///          connecting, and as much for all of the rest. limit_exceeded: a longer body.
 /// Threads  reentrant; blocks.
 Result<HttpReply> http_get(std::string_view address, const std::string& path, int timeout_ms);
 

@@ -18,8 +18,8 @@ struct HttpTimeouts {
   TimeNs close = 1 * kNsPerS;    ///< to close its end afterwards
 };
 
-/// One request and its answer on one connection: what is read, what is written, and until when. Pure: bytes and time are
-/// handed in. A peer that sends a byte now and then gains no time by it.
+/// One request and its answer on one connection: what is read, what is written, and until when. Pure: bytes and time
+/// are handed in. A peer that sends a byte now and then gains no time by it.
 class HttpExchange {
  public:
   enum class State : uint8_t {

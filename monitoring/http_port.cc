@@ -104,8 +104,8 @@ std::string answered(const HttpHandlers& handlers, const HttpRequest& request, c
 
 }  // namespace
 
-/// One thread moves bytes on all connections and answers what is quick, health among it; the answers that take time are made on
-/// threads of their own and come back by `made_`.
+/// One thread moves bytes on all connections and answers what is quick, health among it; the answers that take time are
+/// made on threads of their own and come back by `made_`.
 class HttpPort::Impl {
  public:
   Impl(HttpHandlers handlers, HttpListeners listeners, Descriptor wake)

@@ -12,7 +12,8 @@
 namespace millrace::monitoring {
 
 /// What the port shows. Each is called on the port's own threads, at any time, by more than one at once; they must be
-/// thread-safe. `unhealthy` must not wait: it is asked on the thread that moves the bytes. One that throws gives an answer 500.
+/// thread-safe. `unhealthy` must not wait: it is asked on the thread that moves the bytes. One that throws gives an
+/// answer 500.
 struct HttpHandlers {
   std::function<std::string()> metrics_text;              ///< Prometheus' text format
   std::function<std::optional<std::string>()> unhealthy;  ///< nothing: healthy; else the reason, one sentence
@@ -25,8 +26,8 @@ struct HttpHandlers {
 ///   /healthz   200 "ok", or 503 and the reason
 ///   /status    200, JSON
 ///   /          200, a page that shows /status and follows it
-/// and 404 for other paths, 405 for other methods. Nothing can be changed through it, and it authenticates no client: it
-/// belongs on the loopback address or in a network that is trusted to read.
+/// and 404 for other paths, 405 for other methods. Nothing can be changed through it, and it authenticates no client:
+/// it belongs on the loopback address or in a network that is trusted to read.
 ///
 /// Limits   32 connections: one more ends the oldest whose answer is not under way, or the oldest. One request a
 ///          connection; 3 s for the whole of it, 10 s to take the whole answer; 8 KiB of request line and headers, no
@@ -39,8 +40,8 @@ class HttpPort {
 
   /// Binds and serves until stop() or destruction.
   ///
-  /// address   "127.0.0.1:9100", "[::1]:9100", "localhost:9100": every address of the name that is this machine's; port 0:
-  ///           any free one, see port().
+  /// address   "127.0.0.1:9100", "[::1]:9100", "localhost:9100": every address of the name that is this machine's; port
+  ///           0: any free one, see port().
   /// flag      the command line flag that set the address, named in error messages ("--http").
   /// Errors    invalid_argument: not an address. io: in use, or not of this machine.
   static Result<std::unique_ptr<HttpPort>> start(std::string_view address, std::string_view flag,

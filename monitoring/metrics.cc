@@ -51,7 +51,8 @@ struct Metrics::Impl {
     Series<Histogram> histograms;
   };
 
-  /// The entry of `name`; `build` makes its family the first time. Aborts where the name has another kind, help or buckets.
+  /// The entry of `name`; `build` makes its family the first time. Aborts where the name has another kind, help or
+  /// buckets.
   template <typename Build>
   Named& named(Kind kind, std::string_view name, std::string_view help, std::span<const double> bounds, Build&& build) {
     const auto found = names.find(name);

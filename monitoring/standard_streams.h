@@ -4,8 +4,8 @@
 
 #include "kernels/base/result.h"
 
-/// Standard input, output and error of a program: nothing ends because a log cannot be written, and nothing that is printed
-/// lands in a file that is not meant.
+/// Standard input, output and error of a program: nothing ends because a log cannot be written, and nothing that is
+/// printed lands in a file that is not meant.
 namespace millrace::monitoring {
 
 /// Opens /dev/null in place of those of the three that are closed. The next file or socket would get the number, and
@@ -13,8 +13,8 @@ namespace millrace::monitoring {
 /// printed. Called first in main().
 void hold_standard_streams();
 
-/// Writes to standard error, at once and in one piece; say() adds a newline. What cannot be written (a full disk, a pipe that
-/// nobody reads) is lost.
+/// Writes to standard error, at once and in one piece; say() adds a newline. What cannot be written (a full disk, a
+/// pipe that nobody reads) is lost.
 ///
 /// Threads  any.
 void write_error(std::string_view text) noexcept;

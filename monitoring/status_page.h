@@ -12,8 +12,8 @@ inline constexpr const char* kStatusPagePolicy =
     "form-action 'none'; frame-ancestors 'none'";
 
 /// A self-contained HTML page (no other files) that polls /status and shows whatever JSON object comes: plain values as
-/// numbers with their names, arrays of objects as tables, objects as sections. Names ending in _bytes, _ms, _seconds are
-/// shown with units.
+/// numbers with their names, arrays of objects as tables, objects as sections. Names ending in _bytes, _ms, _seconds
+/// are shown with units.
 ///
 /// title   any text; escaped. What /status says is only ever set as text, never as HTML.
 std::string status_page(std::string_view title);

@@ -21,8 +21,8 @@ struct RandomKey {
 /// Four independent uniform 32-bit words of (key, counter). `stream` separates uses under one key.
 std::array<uint32_t, 4> random_words(RandomKey key, uint64_t counter, uint64_t stream = 0);
 
-/// Many words at once: word w of (key, stream) is random_words(key, w / 4, stream)[w % 4], and out[i] is word first_word + i.
-/// Several times faster than the loop over random_words; equal bits on every machine.
+/// Many words at once: word w of (key, stream) is random_words(key, w / 4, stream)[w % 4], and out[i] is word
+/// first_word + i. Several times faster than the loop over random_words; equal bits on every machine.
 void random_fill(RandomKey key, uint64_t first_word, std::span<uint32_t> out, uint64_t stream = 0);
 
 /// Mixes identities into a key: random_key(job_seed, tensor, step, worker).

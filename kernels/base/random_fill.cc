@@ -23,8 +23,8 @@ void fill_groups(RandomKey key, uint64_t counter, uint64_t stream, size_t groups
 
 #else
 
-// Philox4x32-10 of one counter a 64-bit lane. A 32 x 32 product leaves its high half where a shift reaches it and its low half
-// where the next multiplication reads it; what the upper halves of the state hold besides is never looked at.
+// Philox4x32-10 of one counter a 64-bit lane. A 32 x 32 product leaves its high half where a shift reaches it and its
+// low half where the next multiplication reads it; what the upper halves of the state hold besides is never looked at.
 template <class D>
 struct Philox {
   using V = hn::Vec<D>;
@@ -54,8 +54,8 @@ struct Philox {
   }
 };
 
-// Lane 2j holds counter j and lane 2j + 1 counter lanes/2 + j: then the interleaving within blocks of 128 bits puts the words
-// of consecutive counters one behind the other.
+// Lane 2j holds counter j and lane 2j + 1 counter lanes/2 + j: then the interleaving within blocks of 128 bits puts the
+// words of consecutive counters one behind the other.
 void fill_groups(RandomKey key, uint64_t counter, uint64_t stream, size_t groups, uint32_t* HWY_RESTRICT out) {
   const hn::ScalableTag<uint64_t> d;
   const hn::Repartition<uint32_t, decltype(d)> d32;

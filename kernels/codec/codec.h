@@ -12,8 +12,8 @@
 
 namespace millrace {
 
-/// How indices become bytes. Numbers are on the wire: never reused. Each codec says its own, in its file (codec_list.h lists
-/// them, protocol/wire/index_codecs.md has the table); here are those that other code refers to.
+/// How indices become bytes. Numbers are on the wire: never reused. Each codec says its own, in its file (codec_list.h
+/// lists them, protocol/wire/index_codecs.md has the table); here are those that other code refers to.
 enum class IndexCodecId : uint8_t {
   kNone = 0,    ///< dense stream: no indices
   kRaw = 1,     ///< u32 each
@@ -22,17 +22,18 @@ enum class IndexCodecId : uint8_t {
   kBloom = 4,   ///< Bloom filter, policy P0 [DeepReduce21, 4]
 };
 
-/// How values become bytes. Numbers are on the wire: never reused. Each codec says its own, in its file, as index codecs do.
+/// How values become bytes. Numbers are on the wire: never reused. Each codec says its own, in its file, as index
+/// codecs do.
 enum class ValueCodecId : uint8_t {
   kRaw = 1,   ///< the values as they are
   kQsgd = 2,  ///< QSGD in buckets
 };
 
-/// Parameters of a codec. Part of the job's specification, overridable per tensor; what a decoder needs of them travels in
-/// the container as well.
+/// Parameters of a codec. Part of the job's specification, overridable per tensor; what a decoder needs of them travels
+/// in the container as well.
 struct CodecSpec {
-  bool automatic =
-      false;  ///< `index` and `value` are chosen by measured cost (kernels/codec/automatic/codec_choice.h); they are the defaults
+  /// Whether measured cost chooses the codecs (kernels/codec/automatic/codec_choice.h); `index` and `value` are defaults.
+  bool automatic = false;
   IndexCodecId index = IndexCodecId::kGap;
   ValueCodecId value = ValueCodecId::kRaw;
   double bloom_false_positive_rate = 0.001;  ///< kBloom: in [1e-9, 1)
@@ -50,8 +51,8 @@ inline constexpr uint32_t kBucketSizeMax = 1u << 24;
 /// Refuses parameters that cannot be (bits not 2 to 8, a rate outside [1e-9, 1), ...).
 Status validate(const CodecSpec& spec);
 
-/// Parses "auto", "gap", "raw+qsgd4", "bloom:0.01+raw", "gap+qsgd8:l2", "gap+qsgd2:max:1024"; the reverse is codec_text()
-/// (parameters of codecs that the specification does not use are not in the text).
+/// Parses "auto", "gap", "raw+qsgd4", "bloom:0.01+raw", "gap+qsgd8:l2", "gap+qsgd2:max:1024"; the reverse is
+/// codec_text() (parameters of codecs that the specification does not use are not in the text).
 Result<CodecSpec> codec_from_text(std::string_view text);
 std::string codec_text(const CodecSpec& spec);
 
@@ -86,8 +87,9 @@ class IndexCodec {
   virtual Status encode(IndexSpan indices, uint64_t dimension, const EncodeOptions& options, ByteBuffer& out,
                         IndexBuffer* decoded) const = 0;
 
-  /// Decodes exactly `count` indices. The bytes are hostile: any input gives a strictly increasing set of `count` indices below
-  /// `dimension`, or an error. Memory: twice the indices, the bytes once more and 1 MiB; bloom_p2's is in DESIGN.md.
+  /// Decodes exactly `count` indices. The bytes are hostile: any input gives a strictly increasing set of `count`
+  /// indices below `dimension`, or an error. Memory: twice the indices, the bytes once more and 1 MiB; bloom_p2's is in
+  /// DESIGN.md.
   ///
   /// Errors   malformed.
   virtual Status decode(ByteSpan bytes, uint64_t dimension, uint64_t count, IndexBuffer& indices) const = 0;
@@ -104,13 +106,13 @@ class ValueCodec {
   virtual std::string_view paper() const = 0;  ///< "[SparCML19, 5.1]: index-value pairs" (kernels/REFERENCES.md)
   virtual bool lossless(const CodecSpec& spec) const = 0;
 
-  /// What a job may do with the error. A contraction has |v - decoded| <= c |v| with c < 1 over a stream (in expectation, where
-  /// it rounds at random): its error may stay in a residual. An unbiased codec has E[decoded] = v.
+  /// What a job may do with the error. A contraction has |v - decoded| <= c |v| with c < 1 over a stream (in
+  /// expectation, where it rounds at random): its error may stay in a residual. An unbiased codec has E[decoded] = v.
   virtual bool contraction(const CodecSpec& spec) const { return lossless(spec); }
   virtual bool unbiased(const CodecSpec& spec) const { return lossless(spec); }
 
-  /// Its word in a codec's text, with its parameters: parse() sets them in `spec` (false: not a word of this codec), text() is
-  /// the reverse, words() is for help. A codec without parameters has its name.
+  /// Its word in a codec's text, with its parameters: parse() sets them in `spec` (false: not a word of this codec),
+  /// text() is the reverse, words() is for help. A codec without parameters has its name.
   virtual bool parse(std::string_view text, CodecSpec& spec) const;
   virtual std::string text(const CodecSpec& spec) const;
   virtual std::string words() const;
@@ -121,8 +123,8 @@ class ValueCodec {
   /// encode() never appends more; codecs of fixed length append as many.
   virtual uint64_t bytes_max(uint64_t count, const CodecSpec& spec) const = 0;
 
-  /// Refuses bytes that do not code exactly `count` values, as far as their size and parameters tell: asked before memory for
-  /// the values is taken.
+  /// Refuses bytes that do not code exactly `count` values, as far as their size and parameters tell: asked before
+  /// memory for the values is taken.
   ///
   /// Errors   malformed.
   virtual Status check(ByteSpan bytes, uint64_t count) const = 0;
@@ -132,8 +134,8 @@ class ValueCodec {
   virtual Status encode(IndexSpan indices, std::span<const float> values, const EncodeOptions& options, ByteBuffer& out,
                         std::span<float> decoded) const = 0;
 
-  /// Decodes exactly out.size() values, all finite where the codec can tell; hostile bytes give an error. `indices` are those
-  /// that the index code gave (empty: dense), for codecs that encode by them.
+  /// Decodes exactly out.size() values, all finite where the codec can tell; hostile bytes give an error. `indices` are
+  /// those that the index code gave (empty: dense), for codecs that encode by them.
   virtual Status decode(ByteSpan bytes, IndexSpan indices, std::span<float> out) const = 0;
 };
 
@@ -168,7 +170,8 @@ struct StreamCoding {
   uint64_t false_positives = 0;  ///< entries that nobody selected (Bloom)
 };
 
-/// A stream as bytes of its two codecs, before the container wraps them (protocol/container/container.h), and what will be decoded.
+/// A stream as bytes of its two codecs, before the container wraps them (protocol/container/container.h), and what will
+/// be decoded.
 struct CodedStream : StreamCoding {
   ByteBuffer index_bytes;
   ByteBuffer value_bytes;
@@ -177,14 +180,14 @@ struct CodedStream : StreamCoding {
 /// Codes `selected` with the codecs of `options.spec`.
 ///
 /// selected  well-formed; a dense stream uses no index codec.
-/// original  what the entries were selected from (the accumulator, the whole sum): fills entries that an index codec adds
-///           ([DeepReduce21, 4], policy P0). Dense or sparse; absent entries are 0. Empty dimension (0): added entries
-///           are 0.
+/// original  what the entries were selected from (the accumulator, the whole sum): fills entries that an index codec
+///           adds ([DeepReduce21, 4], policy P0). Dense or sparse; absent entries are 0. Empty dimension (0): added
+///           entries are 0.
 /// Errors    as the codecs'.
 Result<CodedStream> encode_stream(const StreamView& selected, const StreamView& original, const EncodeOptions& options);
 
-/// The same into the caller's buffers; both may be one buffer (the container's), which then gets the index code followed by the
-/// value code. On an error what was appended is unspecified.
+/// The same into the caller's buffers; both may be one buffer (the container's), which then gets the index code
+/// followed by the value code. On an error what was appended is unspecified.
 Result<StreamCoding> append_stream(const StreamView& selected, const StreamView& original, const EncodeOptions& options,
                                    ByteBuffer& index_out, ByteBuffer& value_out, uint64_t& index_bytes);
 

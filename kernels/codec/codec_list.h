@@ -2,8 +2,8 @@
 
 #include "kernels/codec/codec.h"
 
-/// The codecs of this build, each an object in the file of its name, in the order in which lists show them. A new one is its
-/// file and a word here; the registry, the command line, the benchmarks, the tests and the fuzzers read this.
+/// The codecs of this build, each an object in the file of its name, in the order in which lists show them. A new one
+/// is its file and a word here; the registry, the command line, the benchmarks, the tests and the fuzzers read this.
 #define MILLRACE_INDEX_CODECS(CODEC) \
   CODEC(raw)                         \
   CODEC(bitmap)                      \

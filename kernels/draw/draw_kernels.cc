@@ -14,8 +14,8 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The word's upper 23 bits as a number in [1, 2), without a conversion; never above 1 + word / 2^32. The product and the sum
-// round by less than 2^-22, so that with 2^-20 more nothing that is to be drawn is left out.
+// The word's upper 23 bits as a number in [1, 2), without a conversion; never above 1 + word / 2^32. The product and
+// the sum round by less than 2^-22, so that with 2^-20 more nothing that is to be drawn is left out.
 size_t draw_candidates_of(const float* HWY_RESTRICT values, const uint32_t* HWY_RESTRICT words, size_t count,
                           float inverse, uint32_t* HWY_RESTRICT positions) {
   const hn::ScalableTag<float> df;

@@ -9,8 +9,9 @@
 
 namespace millrace {
 
-/// The grid of one tensor of a reproducible job: f32 values are rounded to it before they are sent, so that sums over all workers
-/// are exact in f32, whatever adds them up, and in which order. Exponents of blocks of indices, by the updates so far.
+/// The grid of one tensor of a reproducible job: f32 values are rounded to it before they are sent, so that sums over
+/// all workers are exact in f32, whatever adds them up, and in which order. Exponents of blocks of indices, by the
+/// updates so far.
 ///
 /// Threads  one.
 class BlockGrid {
@@ -37,10 +38,11 @@ class BlockGrid {
   ExponentTable exponents_;
 };
 
-/// What comes back of values that were sent as `sent` and applied: the remainder, in f32, and what f32 does not hold of it.
+/// What comes back of values that were sent as `sent` and applied: the remainder, in f32, and what f32 does not hold of
+/// it.
 ///
-/// back, beyond  of the length of values; value = sent + back + beyond, exactly. beyond is 0 but where a value is 2^24 times
-///               what its block has room for (grid_remainder()).
+/// back, beyond  of the length of values; value = sent + back + beyond, exactly. beyond is 0 but where a value is 2^24
+///               times what its block has room for (grid_remainder()).
 void grid_remainders(std::span<const float> values, std::span<const float> sent, std::span<float> back,
                      std::span<float> beyond);
 

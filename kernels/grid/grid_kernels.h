@@ -3,7 +3,8 @@
 #include <cstdint>
 #include <span>
 
-/// Loops of grid.h over many values, for each instruction set. All spans of a call have the same length. Threads: reentrant.
+/// Loops of grid.h over many values, for each instruction set. All spans of a call have the same length. Threads:
+/// reentrant.
 namespace millrace {
 
 /// Rounds value x `inverse` to the nearest integer (ties to even), bounded by +-most. Returns how many reach the bound.

@@ -7,8 +7,8 @@ namespace millrace {
 
 constexpr unsigned kSumBinFractionBits = 5;
 
-/// Keeps in place the entries whose magnitude is at least `least` (2^31 is that of the lowest number), in their order; returns
-/// how many. What lies behind them is overwritten too.
+/// Keeps in place the entries whose magnitude is at least `least` (2^31 is that of the lowest number), in their order;
+/// returns how many. What lies behind them is overwritten too.
 ///
 /// indices, values  of the same length.
 /// Threads          reentrant.

@@ -10,9 +10,9 @@
 /// Re-selection of integer sums by the step before: the same functions at a switch, at shards and among peers.
 namespace millrace {
 
-/// Counts of a step's sums by magnitude, on one scale for all slots: a sum is q * 2^exponent, its bin the exponent of its
-/// leading bit and the five bits behind that (neighbours differ by 1.6 to 3.1 %). Zeros are not counted. Integers only: equal
-/// sums give equal bins on every machine.
+/// Counts of a step's sums by magnitude, on one scale for all slots: a sum is q * 2^exponent, its bin the exponent of
+/// its leading bit and the five bits behind that (neighbours differ by 1.6 to 3.1 %). Zeros are not counted. Integers
+/// only: equal sums give equal bins on every machine.
 class SumHistogram {
  public:
   static constexpr uint32_t kFractionBits = 5;
@@ -51,9 +51,9 @@ struct SumCut {
 /// A function of the histogram alone. k of 0, or no more sums than k: the whole sum.
 SumCut cut_of(const SumHistogram& histogram, uint64_t k);
 
-/// Keeps of one window's sums those that the cut lets through, in place, indices still increasing; returns how many. Of n in
-/// the boundary bin the first round(n * take / in_bin) stay (ties by index): so a step of few distinct magnitudes keeps its k.
-/// Zeros do not stay where there is a cut.
+/// Keeps of one window's sums those that the cut lets through, in place, indices still increasing; returns how many. Of
+/// n in the boundary bin the first round(n * take / in_bin) stay (ties by index): so a step of few distinct magnitudes
+/// keeps its k. Zeros do not stay where there is a cut.
 ///
 /// indices, values  of the same length.
 /// Source           [OkTopk22, 3.1.3] (a threshold of an earlier step is used again); exact counting is Millrace's own.
@@ -62,11 +62,11 @@ uint32_t apply_cut(const SumCut& cut, int8_t exponent, std::span<uint16_t> indic
 /// REQUIRES: index 0 begins a window; sums as SumHistogram::bin_of().
 uint32_t apply_cut(const SumCut& cut, uint32_t window_indices, std::span<uint32_t> indices, std::span<float> values);
 
-/// One job's re-selection: the threshold of step t is a function of the histogram of step t - 1 alone. A step without one (the
-/// first, and the one in which an aggregator begins anew) sends the whole sum.
+/// One job's re-selection: the threshold of step t is a function of the histogram of step t - 1 alone. A step without
+/// one (the first, and the one in which an aggregator begins anew) sends the whole sum.
 ///
-/// Why counting is complete   a worker begins a step with all results of the one before, so every slot's turns of that step are
-///                            closed, and counted, when the first turn of the next is claimed.
+/// Why counting is complete   a worker begins a step with all results of the one before, so every slot's turns of that
+///                            step are closed, and counted, when the first turn of the next is claimed.
 class Reselection {
  public:
   explicit Reselection(uint64_t k) : k_(k) {}

@@ -19,7 +19,8 @@ Buffer<MagnitudeKey> sample_keys(std::span<const float> values) {
   MILLRACE_CHECK(n >= kSampleFrom && n <= size_t{1} << 32, n);
   const size_t samples = std::clamp(n / kEntriesPerSample, kSampleMin, kSampleMax);
   Buffer<MagnitudeKey> keys(samples);
-  // Ranges of n / samples entries in 32.16 fixed point (n <= 2^32): three divisions an entry took longer than the loads.
+  // Ranges of n / samples entries in 32.16 fixed point (n <= 2^32): three divisions an entry took longer than the
+  // loads.
   constexpr uint32_t kFraction = 16;
   const uint64_t width = (static_cast<uint64_t>(n) << kFraction) / samples;
   uint64_t jitter = 0x9E3779B97F4A7C15u;

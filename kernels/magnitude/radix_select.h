@@ -16,8 +16,8 @@ namespace millrace {
 /// Source   [RedSync19, 2.1]; radixSelect: [Alabi12]; here on the CPU.
 MagnitudeKey kth_largest_key(std::span<const MagnitudeKey> keys, uint64_t k, Buffer<MagnitudeKey>& scratch);
 
-/// The k-th largest key of an array of values (1 <= k <= values.size()), for when no good threshold is known beforehand;
-/// empty when a value is NaN or infinite.
+/// The k-th largest key of an array of values (1 <= k <= values.size()), for when no good threshold is known
+/// beforehand; empty when a value is NaN or infinite.
 ///
 /// Cost     as kth_largest_key, over the values themselves; survivors are copied once they are at most a quarter.
 std::optional<MagnitudeKey> kth_largest_key_of_values(std::span<const float> values, uint64_t k);

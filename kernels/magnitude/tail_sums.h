@@ -17,8 +17,8 @@ struct TailSums {
 
 /// cut      as a magnitude key, at most kInfinityKey: then `above` counts NaN and infinity, which are in no sum.
 ///          Sums and squares of f32 neither overflow in f64 nor vanish.
-/// Order    sixteen lanes by position in chunks of 2^18 values, then chunk by chunk: the same bits with every instruction
-///          set and number of threads.
+/// Order    sixteen lanes by position in chunks of 2^18 values, then chunk by chunk: the same bits with every
+///          instruction set and number of threads.
 /// Cost     one read pass.
 /// Threads  reentrant; uses TBB above a size.
 TailSums tail_sums(std::span<const float> values, MagnitudeKey cut);

@@ -33,11 +33,11 @@ struct CutSearch {
 /// The cut of `keys` (1 <= k <= keys.size()), by radix select.
 Cut cut_at(std::span<const MagnitudeKey> keys, uint64_t k);
 
-/// The cut of the k largest (1 <= k <= n): radix select among the entries that reach the guess, or among all where too many of
-/// them do, or too few.
+/// The cut of the k largest (1 <= k <= n): radix select among the entries that reach the guess, or among all where too
+/// many of them do, or too few.
 ///
-/// Cost     one memory pass with a good guess; with a bad one also those of kth_largest_key_of_values and one more. Scratch of
-///          O(guess.expected).
+/// Cost     one memory pass with a good guess; with a bad one also those of kth_largest_key_of_values and one more.
+///          Scratch of O(guess.expected).
 /// Errors   NaN or infinity: non_finite.
 Result<CutSearch> search_cut(std::span<const float> values, uint64_t k, CutGuess guess);
 

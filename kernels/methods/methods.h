@@ -9,7 +9,8 @@
 
 namespace millrace {
 
-/// A whole method of a paper as a combination of what is here: a job's options under one name. Texts are those of JobOptions.
+/// A whole method of a paper as a combination of what is here: a job's options under one name. Texts are those of
+/// JobOptions.
 struct Method {
   std::string_view name;     ///< "dgc": `millrace train --method`, and a row of `millrace-bench codec`
   std::string_view paper;    ///< "[SparCML19, 8.3]" (kernels/REFERENCES.md)
@@ -33,13 +34,15 @@ const Method* find_method(std::string_view name);
 /// Their names: "three_lc, sketchml, ...".
 std::string method_words();
 
-/// The selection of a method at another density or count: "topk:0.001:warm_up=400" at "0.01" is "topk:0.01:warm_up=400".
+/// The selection of a method at another density or count: "topk:0.001:warm_up=400" at "0.01" is
+/// "topk:0.01:warm_up=400".
 ///
 /// Errors   invalid_argument: it has none, or not that amount.
 Result<std::string> method_select(const Method& method, std::string_view amount);
 
-/// Refuses a selection or a codec that makes another method of it: another kind of selection where the method has one, another
-/// index or value codec. Their parameters may be others, and so may the method's error rule, momentum and clipping.
+/// Refuses a selection or a codec that makes another method of it: another kind of selection where the method has one,
+/// another index or value codec. Their parameters may be others, and so may the method's error rule, momentum and
+/// clipping.
 ///
 /// select, codec_up   in the place of the method's.
 /// Errors             invalid_argument; and what the texts themselves have.

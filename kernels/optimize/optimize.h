@@ -11,8 +11,8 @@
 
 namespace millrace {
 
-/// The rules by which a sum of gradients changes weights. Each is one file in this folder; optimize/registry.cc lists them.
-/// Numbers are on the wire.
+/// The rules by which a sum of gradients changes weights. Each is one file in this folder; optimize/registry.cc lists
+/// them. Numbers are on the wire.
 enum class Optimizer : uint8_t {
   kNone = 0,      ///< there are no weights to change
   kSgd = 1,       ///< w -= rate g
@@ -57,24 +57,25 @@ std::string_view optimizer_name(Optimizer optimizer);
 /// REQUIRES: a known one.
 size_t optimizer_states(Optimizer optimizer);
 
-/// "none", "sgd:0.1", "momentum:0.1:0.9", "adagrad:0.1:1e-10", "adam:0.001:0.9:0.999:1e-08"; parameters after the rate may be
-/// left out. The two are each other's reverse. Errors  invalid_argument.
+/// "none", "sgd:0.1", "momentum:0.1:0.9", "adagrad:0.1:1e-10", "adam:0.001:0.9:0.999:1e-08"; parameters after the rate
+/// may be left out. The two are each other's reverse. Errors  invalid_argument.
 Result<OptimizerSpec> optimizer_from_text(std::string_view text);
 std::string optimizer_text(const OptimizerSpec& spec);
 
-/// Refuses parameters that cannot be, also those that are nothing, or infinite, in f32; and such as the rule does not have.
+/// Refuses parameters that cannot be, also those that are nothing, or infinite, in f32; and such as the rule does not
+/// have.
 Status validate(const OptimizerSpec& spec);
 
 /// One step: `sum` divided by `denominator` is the gradient g, and goes into weights and state.
 ///
-/// Sparse   An entry that the sum does not carry, or that is 0 in it, stays as it is: its weight and its state. So the form of
-///          the stream (sparse, dense) is the same to the bit. For sgd and adagrad this is the textbook's rule; momentum and
-///          adam are lazy: no velocity carries a weight on, no moment decays, in a step that does not touch it
-///          (torch.optim.SparseAdam's rule). Adam's bias correction counts all steps, not those of the entry.
+/// Sparse   An entry that the sum does not carry, or that is 0 in it, stays as it is: its weight and its state. So the
+///          form of the stream (sparse, dense) is the same to the bit. For sgd and adagrad this is the textbook's rule;
+///          momentum and adam are lazy: no velocity carries a weight on, no moment decays, in a step that does not
+///          touch it (torch.optim.SparseAdam's rule). Adam's bias correction counts all steps, not those of the entry.
 /// arrays   [sum.dimension] each; `sum` well-formed and finite.
 /// step     steps before this one that these arrays have been through; only adam looks at it.
-/// Bits     a function of the arguments alone, on every machine: f32, no fused operations, powers by multiplication. For sgd
-///          those of add_scaled() with the factor f32(-f32(rate) / denominator).
+/// Bits     a function of the arguments alone, on every machine: f32, no fused operations, powers by multiplication.
+///          For sgd those of add_scaled() with the factor f32(-f32(rate) / denominator).
 /// Cost     one pass over the entries, no allocation.
 /// Errors   non_finite: a weight or a state overflowed; the arrays are then worth nothing.
 /// Threads  reentrant.

@@ -49,8 +49,8 @@ struct OptimizerEntry {
   bool (*step)(const OptimizerStep& step);
 };
 
-/// Calls change(index, value) for the entries that the step touches, in the order of the indices; all of them say whether what
-/// they wrote is finite.
+/// Calls change(index, value) for the entries that the step touches, in the order of the indices; all of them say
+/// whether what they wrote is finite.
 template <typename Change>
 bool for_each_touched(const OptimizerStep& step, Change change) {
   const StreamView& sum = step.sum;

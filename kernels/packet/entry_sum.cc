@@ -15,8 +15,8 @@ namespace millrace {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Calls f(j) for each entry, by thirds: neighbours, of one contribution mostly, may need the same word, and would wait for each
-/// other's.
+/// Calls f(j) for each entry, by thirds: neighbours, of one contribution mostly, may need the same word, and would wait
+/// for each other's.
 template <typename F>
 void for_each_by_thirds(size_t count, F f) {
   const size_t third = count / 3;
@@ -28,7 +28,8 @@ void for_each_by_thirds(size_t count, F f) {
   for (size_t j = 3 * third; j < count; ++j) f(j);
 }
 
-/// Plain numbers: vectors would have to gather and scatter. Built for each instruction set for its population count and shifts.
+/// Plain numbers: vectors would have to gather and scatter. Built for each instruction set for its population count and
+/// shifts.
 uint32_t sum(const uint16_t* indices, const int32_t* values, size_t count, const EntrySumRoom& room) {
   uint64_t* const present = room.present.data();
   uint16_t* const ranks = room.ranks.data();

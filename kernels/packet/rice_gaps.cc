@@ -115,8 +115,8 @@ HWY_INLINE V32 prefix_sum(V32 row) {
   return row;
 }
 
-/// index_j = first + sum of lows up to j + ((terminator_j - j) << shift) + j. Nothing wraps: 18,000 lows below 2^15, and
-/// a terminator below 72,000 shifted by 15, add up to less than 2^32. Returns the last index.
+/// index_j = first + sum of lows up to j + ((terminator_j - j) << shift) + j. Nothing wraps: 18,000 lows below 2^15,
+/// and a terminator below 72,000 shifted by 15, add up to less than 2^32. Returns the last index.
 uint32_t join(const RiceGaps& code, const uint8_t* lows, const uint32_t* terminators, uint16_t* out) {
   const D32 d;
   const D16 d16;
@@ -323,8 +323,8 @@ HWY_INLINE void put_sixteen(const JoinedCodes& joined, const uint16_t* gaps, siz
   }
 }
 
-/// The quotients begin where the lows end: their first bytes wait until the lows' last word, which reaches over them, is
-/// written. So blocks are gone through twice, but codes of one block are joined once.
+/// The quotients begin where the lows end: their first bytes wait until the lows' last word, which reaches over them,
+/// is written. So blocks are gone through twice, but codes of one block are joined once.
 size_t encode(const RiceGaps& code, const uint16_t* indices, uint8_t* out) {
   alignas(64) std::array<uint16_t, kEncodeBlock> gaps;
   JoinedCodes joined;

@@ -10,8 +10,8 @@
 
 namespace millrace {
 
-/// Indices of one window (below 2^16) as Rice-coded gaps with one parameter, in two streams that vector machines read without a
-/// branch: the low bits of all gaps one behind the other, and the unary code of the quotients.
+/// Indices of one window (below 2^16) as Rice-coded gaps with one parameter, in two streams that vector machines read
+/// without a branch: the low bits of all gaps one behind the other, and the unary code of the quotients.
 ///
 ///     gap_0 = index_0 - first, gap_j = index_j - index_(j-1) - 1
 ///     lows      count x shift bits, low bit first, filled up to a byte
@@ -48,7 +48,8 @@ uint64_t rice_quotient_sum(std::span<const uint16_t> indices, uint32_t shift);
 /// rice_quotient_sum() of three parameters in one pass.
 std::array<uint64_t, 3> rice_quotient_sums(std::span<const uint16_t> indices, const std::array<uint32_t, 3>& shifts);
 
-/// Writes lows and quotients of indices into `out` [rice_low_bytes + (count + quotient sum + 7) / 8 + 16]; returns their bytes.
+/// Writes lows and quotients of indices into `out` [rice_low_bytes + (count + quotient sum + 7) / 8 + 16]; returns
+/// their bytes.
 ///
 /// code     first = indices[0], count = indices.size().
 size_t rice_gaps_encode(const RiceGaps& code, std::span<const uint16_t> indices, uint8_t* out);

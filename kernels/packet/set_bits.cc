@@ -13,10 +13,12 @@ HWY_BEFORE_NAMESPACE();
 namespace millrace {
 namespace HWY_NAMESPACE {
 
-/// Bit by bit, 4 at a time so that the branch is predictable. Where few bits of a word are set that is faster than a compress
-/// of all 64 (three times on an EPYC with AVX-512, 2.5 bits a word). Built for each instruction set for its bit scans.
+/// Bit by bit, 4 at a time so that the branch is predictable. Where few bits of a word are set that is faster than a
+/// compress of all 64 (three times on an EPYC with AVX-512, 2.5 bits a word). Built for each instruction set for its
+/// bit scans.
 ///
-/// No word writes more than 64 numbers behind those found, which are at most 64 for each word before it: no slack is needed.
+/// No word writes more than 64 numbers behind those found, which are at most 64 for each word before it: no slack is
+/// needed.
 size_t positions(const uint64_t* words, size_t count, uint16_t* out) {
   size_t found = 0;
   for (size_t at = 0; at < count; ++at) {

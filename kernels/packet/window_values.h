@@ -8,8 +8,8 @@
 
 namespace millrace {
 
-/// The numbers of a window's datagram, as vector machines read them. Bytes may lie at any address; nothing is read or written
-/// beyond what is stated. Threads: reentrant.
+/// The numbers of a window's datagram, as vector machines read them. Bytes may lie at any address; nothing is read or
+/// written beyond what is stated. Threads: reentrant.
 
 /// Values as i16, those beyond +-32,767 as the nearest of these.
 ///
@@ -20,7 +20,8 @@ void narrow_shorts(std::span<const int32_t> values, std::span<uint8_t> out, std:
 /// i16, little-endian, one behind the other. bytes [2 * out.size()].
 void widen_shorts(ByteSpan bytes, std::span<int32_t> out);
 
-/// Levels of 8 bits times `unit`, and of 4 bits (low half first, an odd number's last half left out). Products must be i32.
+/// Levels of 8 bits times `unit`, and of 4 bits (low half first, an odd number's last half left out). Products must be
+/// i32.
 ///
 /// bytes    [out.size()], or half as many (rounded up).
 void scale_levels8(ByteSpan bytes, int32_t unit, std::span<int32_t> out);

@@ -7,8 +7,8 @@
 
 namespace millrace {
 
-/// Where the buckets of an array are, in values and in bytes: each has a head, then the codes of its values, padded to a byte;
-/// `codes_bits` bits for `codes_values` values.
+/// Where the buckets of an array are, in values and in bytes: each has a head, then the codes of its values, padded to
+/// a byte; `codes_bits` bits for `codes_values` values.
 ///
 /// REQUIRES bucket_size, codes_values >= 1.
 struct BucketLayout {
@@ -33,8 +33,8 @@ struct BucketLayout {
   }
 };
 
-/// Values that are quantized at a time: what a chunk needs besides stays in the first-level cache. A multiple of 8 and of 5, so
-/// that chunks of a bucket end on whole bytes.
+/// Values that are quantized at a time: what a chunk needs besides stays in the first-level cache. A multiple of 8 and
+/// of 5, so that chunks of a bucket end on whole bytes.
 inline constexpr size_t kQuantizeChunk = 1280;
 
 /// What one task of TBB is worth.
@@ -55,7 +55,8 @@ void for_each_bucket(const BucketLayout& layout, const Each& each) {
   });
 }
 
-/// Calls each(first, count) for every chunk of kQuantizeChunk values of `count`, in several threads where there are many.
+/// Calls each(first, count) for every chunk of kQuantizeChunk values of `count`, in several threads where there are
+/// many.
 template <typename Each>
 void for_each_chunk(uint64_t count, const Each& each) {
   const BucketLayout chunks{.count = count, .bucket_size = kQuantizeChunk};

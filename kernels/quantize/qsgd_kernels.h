@@ -25,7 +25,8 @@ void qsgd_dequantize(const QsgdBucket& bucket, const uint8_t* codes, size_t coun
 /// Codes of a byte each to `bits` bits each, low bits first, padded with 0 to a byte; and back.
 ///
 /// bits    1 to 8.
-/// codes   [count rounded up to 8]: qsgd_pack reads, and qsgd_unpack writes, up to 7 past count; qsgd_pack sets them to 0.
+/// codes   [count rounded up to 8]: qsgd_pack reads, and qsgd_unpack writes, up to 7 past count; qsgd_pack sets them to
+///         0.
 /// bytes   [ceil(count * bits / 8)], exactly.
 void qsgd_pack(uint8_t* codes, size_t count, uint32_t bits, uint8_t* bytes);
 void qsgd_unpack(const uint8_t* bytes, size_t count, uint32_t bits, uint8_t* codes);

@@ -18,8 +18,8 @@ Status qsgd_check_values(std::span<const float> values, std::string_view who);
 /// The bucket that has this scale.
 QsgdBucket qsgd_bucket_of_scale(float scale, uint32_t bits);
 
-/// Whether an encoder can have said this scale: finite, not negative, and 0 or with a normal scale / s. Arithmetic with others is
-/// many times slower.
+/// Whether an encoder can have said this scale: finite, not negative, and 0 or with a normal scale / s. Arithmetic with
+/// others is many times slower.
 bool qsgd_is_scale(float scale, uint32_t bits);
 
 /// The bucket of these values. Where scale / s is below the smallest normal f32: all of it 0.
@@ -28,7 +28,8 @@ QsgdBucket qsgd_bucket_of_values(std::span<const float> values, uint32_t bits, Q
 
 /// Rounds values to levels: a code a byte, and what it stands for. Value i draws word `word + i` of `random`.
 ///
-/// values, codes, decoded   [at most kQuantizeChunk]; decoded may be values. `codes` has room for count rounded up to 8.
+/// values, codes, decoded   [at most kQuantizeChunk]; decoded may be values. `codes` has room for count rounded up to
+///                          8.
 void qsgd_round(const QsgdBucket& bucket, std::span<const float> values, RandomKey random, uint64_t word,
                 uint8_t* codes, float* decoded);
 

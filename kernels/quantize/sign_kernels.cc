@@ -1,4 +1,5 @@
-// Every instruction set gives the same bits: the build does not contract a * b + c into one rounding (-ffp-contract=off).
+// Every instruction set gives the same bits: the build does not contract a * b + c into one rounding
+// (-ffp-contract=off).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantize/sign_kernels.cc"
 #include <hwy/foreach_target.h>

@@ -5,8 +5,8 @@
 namespace millrace {
 namespace {
 
-// The loop prefetches the cache line of this many entries ahead, into the second level: the first level has few outstanding
-// misses, and a processor that looks ahead fills these by itself.
+// The loop prefetches the cache line of this many entries ahead, into the second level. The first level has few
+// outstanding misses, and a processor that looks ahead fills these by itself.
 constexpr size_t kScatterPrefetchAhead = 128;
 constexpr int kSecondLevelCache = 2;
 

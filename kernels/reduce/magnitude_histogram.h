@@ -11,10 +11,10 @@
 
 namespace millrace {
 
-/// Counts of entries by magnitude, in bins that grow geometrically: the bin of x is the top 15 bits of |x| as f32 (8 exponent,
-/// 7 mantissa bits: neighbours differ by less than 0.8 %). Shards exchange these to agree on one global threshold.
-/// Bin 0 (zeros, and denormals too small for a bin of their own) is not counted: sparse and dense forms of one stream have
-/// equal histograms.
+/// Counts of entries by magnitude, in bins that grow geometrically: the bin of x is the top 15 bits of |x| as f32 (8
+/// exponent, 7 mantissa bits: neighbours differ by less than 0.8 %). Shards exchange these to agree on one global
+/// threshold. Bin 0 (zeros, and denormals too small for a bin of their own) is not counted: sparse and dense forms of
+/// one stream have equal histograms.
 class MagnitudeHistogram {
  public:
   static constexpr uint32_t kBins = 1u << 15;
@@ -62,11 +62,13 @@ struct ThresholdCut {
   uint64_t take = 0;    ///< how many of the boundary bin are in: above + take = min(k, total)
 };
 
-/// The cut of the k largest. Zeros (bin 0) are never in. k of 0: the highest bin, take 0. Nothing counted: bin 1, take 0.
+/// The cut of the k largest. Zeros (bin 0) are never in. k of 0: the highest bin, take 0. Nothing counted: bin 1, take
+/// 0.
 ThresholdCut threshold_cut(const MagnitudeHistogram& histogram, uint64_t k);
 
-/// Positions of the entries of `values` with a bin above cut_bin, and the `take` largest of those in cut_bin (ties by lower
-/// position); strictly increasing. take over what is there takes all. Nothing of bin 0 is selected, whatever cut_bin.
+/// Positions of the entries of `values` with a bin above cut_bin, and the `take` largest of those in cut_bin (ties by
+/// lower position); strictly increasing. take over what is there takes all. Nothing of bin 0 is selected, whatever
+/// cut_bin.
 ///
 /// values     [n], finite, n <= 2^32.
 /// Threads    reentrant.

@@ -7,8 +7,8 @@
 namespace millrace {
 namespace {
 
-// Entries of `sent` that are settled together, and the widest index range that they may span to be looked up in a bitmap
-// (32 KiB, an L1 cache's most); wider chunks are merged.
+// Entries of `sent` that are settled together, and the widest index range that they may span to be looked up in a
+// bitmap (32 KiB, an L1 cache's most); wider chunks are merged.
 constexpr size_t kChunk = 2048;
 constexpr uint64_t kBitmapWidth = uint64_t{1} << 18;
 

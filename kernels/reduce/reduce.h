@@ -8,16 +8,17 @@
 
 namespace millrace {
 
-/// Sum of two streams of equal dimension. Sparse while that is smaller, dense from dense_from_count() on (the upper bound
+/// Sum of two streams of equal dimension. Sparse while that is smaller, dense from dense_from_count() on (the upper
+/// bound
 /// |a| + |b| decides whether it is worth asking: [SparCML19, 5.1]). Entries that cancel to zero stay stored.
 ///
 /// Errors   invalid_argument: dimensions differ.
 /// Source   [SparCML19, 5.1, 5.2].
 Result<Stream> sum_two(const StreamView& a, const StreamView& b);
 
-/// Sum of many streams of equal dimension, in the order given: the result is the same bits whatever the internal slicing.
-/// Stays sparse while that is cheaper, per slice of the index range (a dense region does not make the rest dense work);
-/// the result is dense as a whole from dense_from_count() on.
+/// Sum of many streams of equal dimension, in the order given: the result is the same bits whatever the internal
+/// slicing. Stays sparse while that is cheaper, per slice of the index range (a dense region does not make the rest
+/// dense work); the result is dense as a whole from dense_from_count() on.
 ///
 /// Cost     O(total entries + touched slices); scratch a thread independent of the dimension.
 /// Errors   invalid_argument: no streams, dimensions differ.
@@ -28,8 +29,9 @@ Result<Stream> sum_many(std::span<const StreamView> streams);
 /// left out. Of a sum of which a small share is wanted nothing else is written anywhere.
 ///
 /// edge     > 0, finite.
-/// Cost     of four streams, a quarter of the sum wanted, against sum_many() (`millrace-bench reduce`): three quarters at 1 %
-///          each, less than half from 5 % on; below an entry in 256 indices a tenth more: sum_many()'s way and a filter.
+/// Cost     of four streams, a quarter of the sum wanted, against sum_many() (`millrace-bench reduce`): three quarters
+///          at 1 % each, less than half from 5 % on; below an entry in 256 indices a tenth more: sum_many()'s way and a
+///          filter.
 /// Errors   as sum_many().
 /// Threads  reentrant; runs on the calling thread.
 Result<Stream> sum_at_least(std::span<const StreamView> streams, float edge);
@@ -37,15 +39,15 @@ Result<Stream> sum_at_least(std::span<const StreamView> streams, float edge);
 /// The entries of `stream` whose magnitude is `edge` (> 0) or more, sparse.
 Stream entries_at_least(const StreamView& stream, float edge);
 
-/// Joins streams of consecutive index ranges (disjoint concatenation): piece i covers the next pieces[i].dimension indices.
-/// Dense when all pieces are; otherwise sparse, with every entry of a dense piece: exactly what the pieces carry is carried,
-/// so that not_carried() of the whole is not_carried() of each piece.
+/// Joins streams of consecutive index ranges (disjoint concatenation): piece i covers the next pieces[i].dimension
+/// indices. Dense when all pieces are; otherwise sparse, with every entry of a dense piece: exactly what the pieces
+/// carry is carried, so that not_carried() of the whole is not_carried() of each piece.
 ///
 /// Errors   invalid_argument: the dimensions add up to more than kDimensionMax.
 Result<Stream> concatenate(std::span<const StreamView> pieces);
 
-/// What of `sent` an update did not carry: the entries of `sent` whose index is not in `carried` (a dense update carries all).
-/// Always sparse; of a dense `sent` the zeros are left out. REQUIRES: equal dimensions.
+/// What of `sent` an update did not carry: the entries of `sent` whose index is not in `carried` (a dense update
+/// carries all). Always sparse; of a dense `sent` the zeros are left out. REQUIRES: equal dimensions.
 Stream not_carried(const StreamView& sent, const StreamView& carried);
 
 /// target[i] += scale * value for every entry, the product rounded before it is added. target [dimension].

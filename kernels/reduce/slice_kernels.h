@@ -37,8 +37,9 @@ struct SliceScratch {
 /// Entries past the last that the extraction writes.
 inline constexpr size_t kSliceOutputSlack = 4;
 
-/// Sums the lanes' entries, all of which lie in [begin, end), into out_index and out_value, index by index in the order of
-/// the lanes; leaves the lanes at their ends. Returns the number of entries written; kSliceOutputSlack more are clobbered.
+/// Sums the lanes' entries, all of which lie in [begin, end), into out_index and out_value, index by index in the order
+/// of the lanes; leaves the lanes at their ends. Returns the number of entries written; kSliceOutputSlack more are
+/// clobbered.
 ///
 /// Cost     O(entries + (end - begin) / 64).
 size_t sum_scattered(std::span<Lane> lanes, uint64_t begin, uint64_t end, SliceScratch& scratch, uint32_t* out_index,

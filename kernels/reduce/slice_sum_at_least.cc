@@ -20,8 +20,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Sums of one slice: 32 KiB, which stay in a first-level cache while they are added to, looked at and cleared.
 constexpr uint64_t kCutWidth = uint64_t{32'768} / sizeof(float);
 
-// Where a slice holds an entry or more in so many indices, comparing all of its sums, a vector at a time, costs less than
-// comparing at every addition. Measured with `millrace-bench reduce`.
+// Where a slice holds an entry or more in so many indices, comparing all of its sums, a vector at a time, costs less
+// than comparing at every addition. Measured with `millrace-bench reduce`.
 constexpr uint64_t kCompareAllIndicesPerEntry = 20;
 
 /// Calls add(offset, value) for the lane's entries below `end`, in the slice that begins at `begin`.
@@ -94,8 +94,8 @@ struct Found {
 HWY_INLINE size_t TakeWord(uint64_t word, uint32_t base, const float* HWY_RESTRICT sums,
                            uint32_t* HWY_RESTRICT out_index, float* HWY_RESTRICT out_value) {
   const size_t count = static_cast<size_t>(std::popcount(word));
-  // Two entries a turn, the one past the last included: most words have no more, so the branch is foreseen. An exhausted
-  // word gives offset 64, which may be read, and the entry is overwritten by the next word's.
+  // Two entries a turn, the one past the last included: most words have no more, so the branch is foreseen. An
+  // exhausted word gives offset 64, which may be read, and the entry is overwritten by the next word's.
   size_t at = 0;
   do {
     for (size_t turn = 0; turn < 2; ++turn, ++at) {

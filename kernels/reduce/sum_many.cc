@@ -18,8 +18,8 @@
 namespace millrace {
 namespace {
 
-// Where a slice holds an entry or more in so many indices it is scattered, which costs by the 64 indices; below that its
-// entries are sorted, which costs by the entry alone. Measured with `millrace-bench reduce`.
+// Where a slice holds an entry or more in so many indices it is scattered, which costs by the 64 indices; below that
+// its entries are sorted, which costs by the entry alone. Measured with `millrace-bench reduce`.
 constexpr uint64_t kScatterIndicesPerEntry = 256;
 
 // Fewer entries than this are not worth preparing the scratch for.
@@ -32,7 +32,8 @@ constexpr size_t kSortCountMax = 8192;
 // Sums filtered at a time: their positions stay in a first-level cache.
 constexpr size_t kFilterBlock = 2048;
 
-/// Calls take(begin, positions) with the positions, from `begin` on, of the values of magnitude `edge` and more, in order.
+/// Calls take(begin, positions) with the positions, from `begin` on, of the values of magnitude `edge` and more, in
+/// order.
 template <typename Take>
 void for_each_at_least(std::span<const float> values, float edge, Take take) {
   std::array<uint32_t, kFilterBlock + kCutScanSlack> positions;
@@ -56,8 +57,8 @@ size_t keep_at_least(uint32_t* indices, float* values, size_t count, float edge)
   return kept;
 }
 
-/// Sums sparse streams range by range, choosing the way for each. With an edge, of the sums only those of that magnitude
-/// and more are kept.
+/// Sums sparse streams range by range, choosing the way for each. With an edge, of the sums only those of that
+/// magnitude and more are kept.
 class SparseSum {
  public:
   SparseSum(std::span<const StreamView> streams, std::optional<float> edge)

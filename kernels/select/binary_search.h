@@ -9,8 +9,8 @@
 
 namespace millrace {
 
-/// Selects every entry at or above a threshold that between k and 2k entries reach. Zeros are never selected: where at most k
-/// entries are not zero, all of these. Where equal magnitudes leave no such threshold, exactly the k largest.
+/// Selects every entry at or above a threshold that between k and 2k entries reach. Zeros are never selected: where at
+/// most k entries are not zero, all of these. Where equal magnitudes leave no such threshold, exactly the k largest.
 ///
 /// values     [n], any alignment; k in [1, n].
 /// positions  out: strictly increasing; empty on error.

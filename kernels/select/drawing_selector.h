@@ -7,7 +7,8 @@
 
 namespace millrace {
 
-/// Refuses select(): a selection that only draws has no residual, and one would add a second time what was not drawn.
+/// Refuses select(): a selection that only draws has no residual, and a residual would add the entries that were not
+/// drawn a second time.
 class DrawingSelector : public Selector {
  public:
   explicit DrawingSelector(std::string_view name) : name_(name) {}

@@ -35,13 +35,14 @@ double normal_threshold(double share, double mean, double deviation) {
   return low;
 }
 
-/// Every entry over the threshold that would leave k if the values were normal, of their mean and deviation. They are not:
-/// gradients have more near 0 and further out, and the threshold is too high, so it is scaled until at least 3k/4 are
-/// selected.
+/// Every entry over the threshold that would leave k if the values were normal, of their mean and deviation. They are
+/// not: gradients have more near 0 and further out, and the threshold is too high, so it is scaled until at least 3k/4
+/// are selected.
 ///
-/// The paper says "gradually scale"; here one step is by what an exponential tail would need, 0.5 to 0.95, and where the
-/// steps go past each other the middle is next. It bounds nothing from above ("overestimates k in the first few epochs");
-/// here more than 2k are not taken, so that memory stays O(k). The text does not say that both tails count; they do.
+/// The paper says "gradually scale"; here one step is by what an exponential tail would need, 0.5 to 0.95, and where
+/// the steps go past each other the middle is next. It bounds nothing from above ("overestimates k in the first few
+/// epochs"); here more than 2k are not taken, so that memory stays O(k). The text does not say that both tails count;
+/// they do.
 ///
 /// Cost     a read pass for mean and deviation, one or more for thresholds.
 /// Source   [GaussianK19]; [OkTopk22, 2, 5.4].

@@ -13,14 +13,14 @@ namespace {
 /// The fewest entries in expectation such that E|sent|^2 <= (1 + variance) |g|^2: each is drawn with
 /// p = min(|g| / magnitude, 1) and sent as g / p.
 ///
-/// The algorithm asks for the smallest k "such that the second inequality of (10) is true"; (10) is an equation, (11) is
-/// meant. There k counts those with p = 1, and the rest determines 1 / lambda, which is the magnitude:
+/// The algorithm asks for the smallest k "such that the second inequality of (10) is true"; (10) is an equation, (11)
+/// is meant. There k counts those with p = 1, and the rest determines 1 / lambda, which is the magnitude:
 ///
 ///     (variance * sum of g^2 + sum over the rest of g^2) / (sum over the rest of |g|)
 ///
-/// Nothing is sorted for k. The magnitude is the root of H(x) = sum over |g| < x of |g| (x - |g|), less variance * sum of
-/// g^2. That is convex and linear in pieces, and Newton's step on it is the formula above with |g| < x for the rest. From
-/// above it falls to the root, each step halving H or its slope at least, and stops where no entry more has p = 1.
+/// Nothing is sorted for k. The magnitude is the root of H(x) = sum over |g| < x of |g| (x - |g|), less variance * sum
+/// of g^2. That is convex and linear in pieces, and Newton's step on it is the formula above with |g| < x for the rest.
+/// From above it falls to the root, each step halving H or its slope at least, and stops where no entry more has p = 1.
 ///
 /// The magnitude is rounded down: the variance never goes over the budget.
 /// Cost     a read pass, one a step (a few; more where the budget is small), and that of draw_by_size().

@@ -127,8 +127,8 @@ std::string_view warm_up_name(WarmUp value);
 /// nullptr: not of this build.
 const SelectionInfo* find_selection(Selection selection);
 
-/// Parses NAME[:AMOUNT[:EXTRA]][:signs][:dense=STEPS|:warm_up=STEPS], with DENSITY or COUNT, a magnitude or a variance as the
-/// amount: "none", "topk:0.01", "topk:1000", "threshold_reuse:0.01:32", "trimmed:0.001:signs:warm_up=500".
+/// Parses NAME[:AMOUNT[:EXTRA]][:signs][:dense=STEPS|:warm_up=STEPS], with DENSITY or COUNT, a magnitude or a variance
+/// as the amount: "none", "topk:0.01", "topk:1000", "threshold_reuse:0.01:32", "trimmed:0.001:signs:warm_up=500".
 Result<SelectionSpec> selection_from_text(std::string_view text);
 
 /// The forms that selection_from_text() takes, for help and errors: "none, topk:DENSITY|COUNT, ...".

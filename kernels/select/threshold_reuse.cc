@@ -18,9 +18,10 @@ constexpr double kDeadBand = 1.0 / 32;
 /// The k-th largest magnitude is found exactly once a period and reused in between ([OkTopk22, 3.1.3]: it changes
 /// slowly).
 ///
-/// The paper reuses it unchanged; then a scale that grows by 1 % a step selects 8 % more entries each step (Gaussian, 1 %
-/// density), twice k after ten. So after a step whose count is off, the threshold moves by what the count says: near the
-/// threshold the count falls as threshold^-slope, with the slope measured at the exact evaluation. The rest is bounds:
+/// The paper reuses it unchanged; then a scale that grows by 1 % a step selects 8 % more entries each step (Gaussian, 1
+/// % density), twice k after ten. So after a step whose count is off, the threshold moves by what the count says: near
+/// the threshold the count falls as threshold^-slope, with the slope measured at the exact evaluation. The rest is
+/// bounds:
 ///
 /// count over 2k or under k/2        the exact top-k is taken at once (and memory stays within O(k))
 /// count outside [3/4 k, 4/3 k]      the next step evaluates exactly
@@ -79,7 +80,8 @@ class ThresholdReuseSelector final : public Selector {
     if (over_k < 3.0 / 4 || over_k > 4.0 / 3) state_.steps_left = 0;
     if (std::abs(over_k - 1) <= kDeadBand) return;
     const double moved = static_cast<double>(state_.threshold) * std::pow(over_k, 1 / state_.slope);
-    // Denormal thresholds may round to 0, which would select zeros; huge ones to infinity, which no finite value reaches.
+    // Denormal thresholds may round to 0, which would select zeros; huge ones to infinity, which no finite value
+    // reaches.
     const MagnitudeKey key = magnitude_key(static_cast<float>(moved));
     state_.threshold = magnitude_of_key(std::clamp<MagnitudeKey>(key, 1, kInfinityKey - 1));
   }

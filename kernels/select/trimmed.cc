@@ -8,8 +8,8 @@
 namespace millrace {
 namespace {
 
-// Of max - mean, where the paper starts; it comes down by kStep times itself. The paper takes 0.2 off each time, which at 1 %
-// of Gaussian data leaves 8 k entries to select from, and where one entry is far above the rest, everything.
+// Of max - mean, where the paper starts; it comes down by kStep times itself. The paper takes 0.2 off each time, which
+// at 1 % of Gaussian data leaves 8 k entries to select from, and where one entry is far above the rest, everything.
 constexpr double kFirstRatio = 0.8;
 constexpr double kStep = 1.0 / 64;
 constexpr uint32_t kSteps = 1024;    // down to a ratio of 8e-8
@@ -74,10 +74,10 @@ CutGuess trim(std::span<const float> values, uint64_t k) {
 /// The k entries of largest magnitude, exactly: radix select of what a threshold between mean and maximum leaves.
 ///
 /// Source   [RedSync19, 2.1, algorithm 2]; differs in: its while loop goes on while there are more than k entries and
-///          reads a threshold that was never set; it must go on while there are fewer than k, from the first threshold on, as
-///          the text above it says. The algorithm ends without the top-k of what is left, which the text has. Mean, maximum
-///          and counts are those of a sample: each would be a memory pass over the whole. The thresholds are closer together,
-///          and go on below the mean.
+///          reads a threshold that was never set; it must go on while there are fewer than k, from the first threshold
+///          on, as the text above it says. The algorithm ends without the top-k of what is left, which the text has.
+///          Mean, maximum and counts are those of a sample: each would be a memory pass over the whole. The thresholds
+///          are closer together, and go on below the mean.
 class TrimmedSelector final : public Selector {
  public:
   explicit TrimmedSelector(uint64_t k) : k_(k) {}

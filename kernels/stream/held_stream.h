@@ -11,8 +11,8 @@
 
 namespace millrace {
 
-/// A stream that does not change any more, and what keeps it alive: arrays of its own, or the bytes that it lies in (a message as
-/// it was received, a container as it was coded).
+/// A stream that does not change any more, and what keeps it alive: arrays of its own, or the bytes that it lies in (a
+/// message as it was received, a container as it was coded).
 ///
 /// Owner    all copies together: copying shares, the last one frees. `view` is valid as long as one of them is.
 /// Threads  the stream may be read on any thread; one HeldStream is, like a std::shared_ptr, one thread's at a time.

@@ -70,8 +70,8 @@ Status validate(const StreamView& stream);
 /// True when no value is NaN or infinite. One pass, SIMD.
 bool all_finite(std::span<const float> values);
 
-/// Copies and looks on the way: block by block, while what was copied is in the first-level cache. False: what was asked for
-/// does not hold, and `out` is unspecified.
+/// Copies and looks on the way: block by block, while what was copied is in the first-level cache. False: what was
+/// asked for does not hold, and `out` is unspecified.
 ///
 /// indices, values   out.size() of them, any alignment, not overlapping `out`.
 /// Cost              one pass.
@@ -84,8 +84,9 @@ Stream to_dense(const StreamView& stream);
 /// The stream in sparse form: every stored entry of a sparse stream, every non-zero of a dense one.
 Stream to_sparse(const StreamView& stream);
 
-/// Entries with index in [begin, end), indices rebased to begin; dimension end - begin. For a sparse stream a view into it
-/// cannot be rebased, so `cut` copies; `range_of` gives the positions without copying. REQUIRES: begin <= end <= dimension.
+/// Entries with index in [begin, end), indices rebased to begin; dimension end - begin. For a sparse stream a view into
+/// it cannot be rebased, so `cut` copies; `range_of` gives the positions without copying. REQUIRES: begin <= end <=
+/// dimension.
 Stream cut(const StreamView& stream, uint64_t begin, uint64_t end);
 
 /// Positions [first, second) of the sparse `indices` that lie in [begin, end). Binary search.

@@ -16,7 +16,8 @@ std::optional<HostPort> split_tcp_address(std::string_view text);
 /// Returns "tcp://192.0.2.1:7600", "tcp://[2001:db8::1]:7600".
 std::string tcp_address(std::string_view host, uint16_t port);
 
-/// Says which address of a name an attempt to connect goes to: each in turn, beginning with the one that worked last. Pure.
+/// Says which address of a name an attempt to connect goes to: each in turn, beginning with the one that worked last.
+/// Pure.
 class AddressTurns {
  public:
   /// Takes the addresses of a lookup.

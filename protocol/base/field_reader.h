@@ -12,9 +12,9 @@
 
 namespace millrace::protocol {
 
-/// Reads the fields of a record, of a table or a file, that may be damaged or hostile: after the first that is not there, or
-/// cannot be, everything is zero or empty, and good() is false and stays so. So a reader checks once, at the end of
-/// what belongs together.
+/// Reads the fields of a record, of a table or a file, that may be damaged or hostile: after the first that is not
+/// there, or cannot be, everything is zero or empty, and good() is false and stays so. So a reader checks once, at the
+/// end of what belongs together.
 class FieldReader {
  public:
   explicit FieldReader(ByteSpan bytes) : reader_(bytes) {}
@@ -42,7 +42,8 @@ class FieldReader {
     expect(std::isfinite(value));
     return value;
   }
-  /// A u32 number of things of so many bytes at least, and at most `count_max`: what cannot be there is not made room for.
+  /// A u32 number of things of so many bytes at least, and at most `count_max`: what cannot be there is not made room
+  /// for.
   uint32_t count(size_t element_bytes_min, uint32_t count_max) {
     const auto value = get<uint32_t>();
     expect(value <= count_max && holds(value, element_bytes_min));

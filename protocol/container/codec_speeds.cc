@@ -139,8 +139,8 @@ WaySpeed speed_of(const WayTimes& times, bool dense) {
   const double units_of_entry = dense ? static_cast<double>(kDenseUnitsPerUnit) : 1.0;
   const double near = static_cast<double>(kNearUnits) * units_of_entry;
   const auto few = [&](size_t at) { return static_cast<double>(kFewUnits[at]) * units_of_entry; };
-  // A dense code was measured where it is of interest, and takes as long a value elsewhere. Of as many entries it has the fewer
-  // values, the denser they are.
+  // A dense code was measured where it is of interest, and takes as long a value elsewhere. Of as many entries it has
+  // the fewer values, the denser they are.
   const auto measured_at = [&](size_t at) { return dense ? std::max(at, kFarDensity) : at; };
   const auto units_at = [&](size_t at) {
     return near * (dense ? kSpeedDensities[kFarDensity] / kSpeedDensities[measured_at(at)] : 1.0);

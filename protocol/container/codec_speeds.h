@@ -18,27 +18,27 @@ struct CodingTimes {
 /// Errors     the codecs'.
 Result<CodingTimes> time_coding(const StreamView& stream, const CodecCandidate& candidate, const CodecSpec& spec);
 
-/// Writes over the nearest cache, on this thread: what is timed next finds it as a step does, which codes a stream once and does
-/// much else before the next one.
+/// Writes over the nearest cache, on this thread: what is timed next finds it as a step does, which codes a stream once
+/// and does much else before the next one.
 void disturb_caches();
 
-/// What coding takes on this machine: whole containers of uniform indices and normal values, encoded and decoded on one thread,
-/// the best time of a few. For the shells: state machines are handed what comes out.
+/// What coding takes on this machine: whole containers of uniform indices and normal values, encoded and decoded on one
+/// thread, the best time of a few. For the shells: state machines are handed what comes out.
 ///
 /// Cost     about a tenth of a second, 15 MiB for as long.
 CodecSpeeds measure_speeds();
 
 /// measure_speeds(), once for the process, at the first call.
 ///
-/// Threads  any; the first call lets the others wait, a second and more on a busy machine. Not for a thread that others expect to
-///          hear from.
+/// Threads  any; the first call lets the others wait, a second and more on a busy machine. Not for a thread that others
+///          expect to hear from.
 const CodecSpeeds& measured_speeds();
 
 /// What measured_speeds() returned, and fallback_speeds() until it has. Never waits. A SpeedSource, for loops.
 const CodecSpeeds& speeds_so_far();
 
-/// A thread that calls measured_speeds() as soon as speeds_so_far() had nothing to give but the fallback. For a process that
-/// learns late whether it needs speeds at all.
+/// A thread that calls measured_speeds() as soon as speeds_so_far() had nothing to give but the fallback. For a process
+/// that learns late whether it needs speeds at all.
 ///
 /// Threads  constructor and destructor: one. The destructor waits for a measurement that is under way.
 class SpeedMeasurer {

@@ -77,23 +77,23 @@ uint64_t container_checksum(ByteSpan container);
 
 /// Reads the header of a whole container. Hostile bytes; the checksum is not verified.
 ///
-/// Errors   malformed: too short, magic, fields that contradict each other or the length. unsupported: version, any value
-///          type but f32.
+/// Errors   malformed: too short, magic, fields that contradict each other or the length. unsupported: version, any
+///          value type but f32.
 Result<ContainerHeader> read_container_header(ByteSpan bytes);
 
 /// Decodes a whole container.
 ///
 /// bytes    hostile, any alignment.
-/// Memory   count * kPairBytes and a constant, taken only once the limits, the checksum and the length of the value code
-///          agree with count.
+/// Memory   count * kPairBytes and a constant, taken only once the limits, the checksum and the length of the value
+///          code agree with count.
 /// Errors   as read_container_header(); malformed: checksum, another dimension than expected, a codec's own;
 ///          limit_exceeded: count_max, bytes_max; unsupported: a codec this build does not know, a coupling section;
 ///          non_finite: NaN or infinity under NonFinitePolicy::kRefuse.
 /// Threads  reentrant.
 Result<Stream> read_container(ByteSpan bytes, const ContainerLimits& limits);
 
-/// The stream lies in the container as it is: both codecs are raw, and its arrays are aligned. Read off the header, which
-/// may be anybody's; nothing is promised but that view_container() then does not fail for want of it.
+/// The stream lies in the container as it is: both codecs are raw, and its arrays are aligned. Read off the header,
+/// which may be anybody's; nothing is promised but that view_container() then does not fail for want of it.
 bool is_plain(ByteSpan bytes);
 
 /// read_container() of a plain container in place: a view into `bytes`, checked as much.
@@ -102,12 +102,12 @@ bool is_plain(ByteSpan bytes);
 /// Errors   as read_container(); unsupported: not plain.
 Result<StreamView> view_container(ByteSpan bytes, const ContainerLimits& limits);
 
-/// From this size on a plain container is viewed. A view keeps the whole buffer that a message was received into; below this a
-/// copy takes less than that may be.
+/// From this size on a plain container is viewed. A view keeps the whole buffer that a message was received into; below
+/// this a copy takes less than that may be.
 inline constexpr size_t kViewBytesMin = 16'384;
 
-/// The stream of a received container, for as long as it is needed: a plain one of kViewBytesMin and more is viewed where it
-/// arrived, and keeps the payload; any other is decoded.
+/// The stream of a received container, for as long as it is needed: a plain one of kViewBytesMin and more is viewed
+/// where it arrived, and keeps the payload; any other is decoded.
 ///
 /// payload  hostile. Without an owner it is decoded.
 /// Memory, errors, threads   as read_container().

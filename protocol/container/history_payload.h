@@ -15,7 +15,8 @@ inline bool keeps_history(const protocol::JobSpec& spec, uint64_t dimension) {
   return spec.history && dimension != 0 && dimension <= kHistoryDimensionMax;
 }
 
-/// Whether the bytes claim to be a container that shorten_by_history() made. Hostile bytes; nothing but its header is looked at.
+/// Whether the bytes claim to be a container that shorten_by_history() made. Hostile bytes; nothing but its header is
+/// looked at.
 bool is_shortened(ByteSpan bytes);
 
 /// The container `plain` as it travels to a receiver that has the same history: its indices are coded against it
@@ -34,9 +35,9 @@ Result<ByteBuffer> shorten_by_history(ByteSpan plain, IndexSpan indices, const I
 /// bytes    hostile, any alignment.
 /// limits   of the container that comes back, and of `bytes`.
 /// Memory   the plain container and twice its indices, once limits and checksum agree.
-/// Errors   as read_container_header(); stale: made against another history, or this one is not complete: the sender repeats the
-///          plain bytes. malformed: a checksum, or what is restored is not what was said; unsupported: not shortened, an index
-///          codec that this build does not know or that is not lossless; limit_exceeded.
+/// Errors   as read_container_header(); stale: made against another history, or this one is not complete: the sender
+///          repeats the plain bytes. malformed: a checksum, or what is restored is not what was said; unsupported: not
+///          shortened, an index codec that this build does not know or that is not lossless; limit_exceeded.
 /// Threads  reentrant.
 Result<ByteBuffer> restore_by_history(ByteSpan bytes, const IndexHistory& history, const ContainerLimits& limits);
 

@@ -63,7 +63,8 @@ inline constexpr size_t kResultTermsBytes = 24;
 /// What the racks that cut their sums kept of a RESULT fragment's entries: for each its workers, and a bit an entry.
 class KeptMarks {
  public:
-  /// The records behind the terms. Nothing where they are not as long as `entries` takes, or not of exactly the terms' workers.
+  /// The records behind the terms. Nothing where they are not as long as `entries` takes, or not of exactly the terms'
+  /// workers.
   /// entries  of the fragment, as decoded.
   static std::optional<KeptMarks> read(ByteSpan extension, uint32_t entries);
   static constexpr size_t record_bytes(uint32_t entries) { return 8 + (size_t{entries} + 63) / 64 * 8; }

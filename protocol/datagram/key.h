@@ -12,9 +12,9 @@
 #include "kernels/base/result.h"
 #include "protocol/datagram/header.h"
 
-/// Authenticity of datagrams. Keys derive from a pre-shared job key and both sides' nonces and are never sent: one per (job,
-/// life, worker, both nonces, direction), and one per (job, life) for what goes to all. Whoever has the job key is trusted with
-/// the job: its workers and its aggregators. The handshake is in protocol/wire/datagram_keys.md.
+/// Authenticity of datagrams. Keys derive from a pre-shared job key and both sides' nonces and are never sent: one per
+/// (job, life, worker, both nonces, direction), and one per (job, life) for what goes to all. Whoever has the job key
+/// is trusted with the job: its workers and its aggregators. The handshake is in protocol/wire/datagram_keys.md.
 namespace millrace::protocol {
 
 using JobKey = std::array<uint8_t, 32>;
@@ -46,10 +46,11 @@ struct KeyScope {
 
 /// A key ready for use: made once per session, then no allocation and no set-up per packet beyond the sequence number.
 ///
-/// Session keys (all but kHandshake) sign with a MAC that takes the sequence number as its nonce: two different datagrams signed
-/// under one key with one number give the key away. So a number is never used twice under a key, a key never by two
-/// senders, and a sender that has forgotten its numbers makes a new key (a fresh nonce, a new life). A handshake key has no
-/// such condition: it lives as long as the job key, and its MAC is a keyed hash that leaves the number out.
+/// Session keys (all but kHandshake) sign with a MAC that takes the sequence number as its nonce: two different
+/// datagrams signed under one key with one number give the key away. So a number is never used twice under a key, a key
+/// never by two senders, and a sender that has forgotten its numbers makes a new key (a fresh nonce, a new life). A
+/// handshake key has no such condition: it lives as long as the job key, and its MAC is a keyed hash that leaves the
+/// number out.
 /// Threads  one at a time.
 class DatagramKey {
  public:
@@ -79,11 +80,11 @@ class DatagramKey {
   std::unique_ptr<State> state_;
 };
 
-/// The aggregator's nonce of a handshake, a pure function: whoever answers a CHALREQ keeps nothing, and finds the same nonce
-/// again when the HELLO comes.
+/// The aggregator's nonce of a handshake, a pure function: whoever answers a CHALREQ keeps nothing, and finds the same
+/// nonce again when the HELLO comes.
 ///
-/// sessions  how many sessions of this worker the aggregator has accepted in this life: an old HELLO, played once more, fits no
-///           nonce any longer.
+/// sessions  how many sessions of this worker the aggregator has accepted in this life: an old HELLO, played once more,
+///           fits no nonce any longer.
 Nonce challenge_nonce(const JobKey& job_key, uint32_t job, uint64_t life, uint16_t worker, const Nonce& worker_nonce,
                       uint64_t sessions);
 

@@ -10,8 +10,8 @@
 
 namespace millrace::protocol {
 
-/// Where a packet came from, or goes: an IPv6 address (IPv4 mapped) and a UDP port, as plain bytes that a machine compares
-/// and copies and only packet I/O understands.
+/// Where a packet came from, or goes: an IPv6 address (IPv4 mapped) and a UDP port, as plain bytes that a machine
+/// compares and copies and only packet I/O understands.
 struct Endpoint {
   std::array<uint8_t, 16> address{};
   uint16_t port = 0;
@@ -29,13 +29,13 @@ enum class Ecn : uint8_t { kNotEct = 0, kEct1 = 1, kEct0 = 2, kCe = 3 };
 class PacketSink {
  public:
   virtual ~PacketSink() = default;
-  /// Room for one packet of the path's MTU; empty: none to be had now (the packet counts as lost; the sender's timer resends).
-  /// The room of an earlier call that was not sent is given again.
+  /// Room for one packet of the path's MTU; empty: none to be had now (the packet counts as lost; the sender's timer
+  /// resends). The room of an earlier call that was not sent is given again.
   virtual std::span<uint8_t> room() = 0;
   /// Sends the first `bytes` of the last room.
   virtual void send(size_t bytes, const Endpoint& to) = 0;
-  /// Sends one datagram to each of these, the same bytes to all: here by a copy for each; a port may share one. Returns to how
-  /// many, in their order: for those behind them there was no room.
+  /// Sends one datagram to each of these, the same bytes to all: here by a copy for each; a port may share one. Returns
+  /// to how many, in their order: for those behind them there was no room.
   virtual size_t send_to_each(ByteSpan packet, std::span<const Endpoint> to) {
     for (size_t sent = 0; sent < to.size(); ++sent) {
       const std::span<uint8_t> copy = room();
@@ -45,8 +45,8 @@ class PacketSink {
     }
     return to.size();
   }
-  /// What is sent from now on leaves so; until then as kEct0. kCe: whoever sends what came of marked packets hands the mark on.
-  /// Nothing where there are no IP headers (memory, simulations).
+  /// What is sent from now on leaves so; until then as kEct0. kCe: whoever sends what came of marked packets hands the
+  /// mark on. Nothing where there are no IP headers (memory, simulations).
   virtual void set_ecn(Ecn) {}
 };
 

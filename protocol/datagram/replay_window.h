@@ -31,12 +31,13 @@ class ReplayWindow {
  public:
   static constexpr uint64_t kWidth = 2048;
 
-  /// Whether `sequence` is new; it is known from then on. Call it with what has been verified only: a forged number would push
-  /// true ones out. 0 never is new (sessions begin at 1).
+  /// Whether `sequence` is new; it is known from then on. Call it with what has been verified only: a forged number
+  /// would push true ones out. 0 never is new (sessions begin at 1).
   bool accept(uint64_t sequence);
 
-  /// Numbers that have not come though three later ones have: lost on the way, most likely. Each is told once. Where one that was
-  /// told comes after all packets are out of order by more than that, and from then on twice as many have to be there.
+  /// Numbers that have not come though three later ones have: lost on the way, most likely. Each is told once. Where
+  /// one that was told comes after all packets are out of order by more than that, and from then on twice as many have
+  /// to be there.
   ///
   /// Returns  those of up to 65 in a row that are new; none: `first` is 0. Ask until there are none.
   LostSequences take_lost();
@@ -50,7 +51,8 @@ class ReplayWindow {
   uint64_t highest_ = 0;
   uint64_t reordering_ = kReordering;
   uint64_t judged_ = 0;  ///< up to here it has been told what is lost; before the first that came nothing is
-  /// Bit s % kWidth of s in (highest - kWidth, highest]; the bits of those to come are cleared as `highest_` passes them.
+  /// Bit s % kWidth of s in (highest - kWidth, highest]; the bits of those to come are cleared as `highest_` passes
+  /// them.
   std::array<uint64_t, kWidth / 64> seen_{};
 };
 

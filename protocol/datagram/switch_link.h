@@ -16,8 +16,8 @@ namespace millrace::protocol {
 
 /// The keys of a worker, or of a rack, towards one aggregator at a time: the challenge that tells its life, the
 /// session's keys, sequence numbers,
-/// replay windows. Which life is right, nobody is asked but the aggregator itself, by a nonce that was never used before
-/// (S6.6).
+/// replay windows. Which life is right, nobody is asked but the aggregator itself, by a nonce that was never used
+/// before (S6.6).
 /// Threads  one at a time; no allocation after the constructor.
 class SwitchLink {
  public:
@@ -44,8 +44,8 @@ class SwitchLink {
     kSameLife,  ///< the aggregator lives, as it did
     kNewLife,   ///< the aggregator has started again
   };
-  /// A CHALLENGE that came. renew: what a new life does always, and a worker that has not been welcomed with its present keys
-  /// wants: the keys of this challenge are the session's from now on.
+  /// A CHALLENGE that came. renew: what a new life does always, and a worker that has not been welcomed with its
+  /// present keys wants: the keys of this challenge are the session's from now on.
   enum class Renew : uint8_t { kNewLifeOnly, kAlways };
   /// Whether it names the nonce that is out: a client of several aggregators asks whose it is.
   bool expects(const Datagram& challenge) const;
@@ -92,8 +92,8 @@ class SwitchLink {
     uint64_t life = 0;  ///< no life is 0
     bool operator==(const Left&) const = default;
   };
-  /// The latest lives that are over. A challenge answers a nonce that was drawn after all of them were left, so that none can
-  /// come again; where one does all the same, it is refused.
+  /// The latest lives that are over. A challenge answers a nonce that was drawn after all of them were left, so that
+  /// none can come again; where one does all the same, it is refused.
   std::array<Left, kLivesLeftMax> left_{};
   size_t lives_left_ = 0;
 };

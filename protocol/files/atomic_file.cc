@@ -80,8 +80,8 @@ bool is_anothers(const struct statx& file, const struct statx& folder) {
   return (folder.stx_mode & S_ISVTX) != 0 && user != 0 && file.stx_uid != user && folder.stx_uid != user;
 }
 
-/// Writes the bytes into a new file in `folder`, for its owner alone: others may look into this folder, and could not into the
-/// one that was asked for. Returns its path. Empty: it could not be written whole.
+/// Writes the bytes into a new file in `folder`, for its owner alone: others may look into this folder, and could not
+/// into the one that was asked for. Returns its path. Empty: it could not be written whole.
 std::string keep_in(const std::string& folder, const std::string& name, ByteSpan bytes) {
   std::string path = folder + "/" + name + ".kept-XXXXXX";
   const int descriptor = mkostemp(path.data(), O_CLOEXEC);

@@ -60,9 +60,9 @@ class AtomicFile {
 /// Errors  io: as AtomicFile::create().
 Status try_to_write(const std::string& path, mode_t mode = kForAll);
 
-/// Puts `bytes` at `path` as a whole or not at all. Bytes that cannot be put there are kept: beside it, or where that disk is
-/// full in the process's folder, in $TMPDIR (/var/tmp where that is not set) or in /tmp. A kept file elsewhere than beside
-/// `path` has a name of its own, and is for its owner alone, whatever `mode` is.
+/// Puts `bytes` at `path` as a whole or not at all. Bytes that cannot be put there are kept: beside it, or where that
+/// disk is full in the process's folder, in $TMPDIR (/var/tmp where that is not set) or in /tmp. A kept file elsewhere
+/// than beside `path` has a name of its own, and is for its owner alone, whatever `mode` is.
 ///
 /// Errors  io: the path, the step that failed, the system's reason, and the file that the bytes are in instead.
 Status write_file_atomically(const std::string& path, ByteSpan bytes, mode_t mode = kForAll);

@@ -24,8 +24,8 @@ enum class Mode : uint8_t {
   kPartial = 4,           ///< steps of those who come in time: a quorum, a deadline, a sample of the members
 };
 
-/// What a step's update means to a weight. The wire always carries the sum; the denominator travels beside it and workers
-/// divide when they apply.
+/// What a step's update means to a weight. The wire always carries the sum; the denominator travels beside it and
+/// workers divide when they apply.
 enum class Combine : uint8_t {
   kSum = 1,
   kMean = 2,          ///< divided by the number of contributors of the part
@@ -44,8 +44,9 @@ enum class Path : uint8_t {
   kSwitch = 2,  ///< a switch, by datagrams; a shard, by the same datagrams, while the switch does not answer
 };
 
-/// The binary grid that values are rounded to before they are sent: a value is an integer times 2^e, e a function of earlier
-/// updates, one for each block of indices. What rounding leaves stays in the residual. Of path switch, and of reproducible.
+/// The binary grid that values are rounded to before they are sent: a value is an integer times 2^e, e a function of
+/// earlier updates, one for each block of indices. What rounding leaves stays in the residual. Of path switch, and of
+/// reproducible.
 struct GridSpec {
   uint32_t block_indices = 16'384;  ///< path switch: of a window; a multiple of 64, at most kWindowIndicesMax
   int32_t exponent_initial = -20;   ///< e of every block before there is an update
@@ -56,8 +57,8 @@ struct GridSpec {
 struct SwitchSpec {
   std::string address;  ///< "host:port" of its datagrams
   uint32_t job = 0;     ///< the job's number there, and in the file of its key
-  uint32_t slots =
-      16;  ///< windows under way at a time, <= kSlotsMax, a multiple of lanes; a job of fewer windows has fewer: switch_slots()
+  /// Windows under way at a time, <= kSlotsMax, a multiple of lanes. A job of fewer windows has fewer: switch_slots().
+  uint32_t slots = 16;
   uint32_t lanes =
       1;  ///< cores of the switch that share the windows, <= kLanesMax: job numbers `job` to `job` + lanes - 1
   uint32_t packet_bytes_max = 1472;  ///< UDP payload of the path's MTU
@@ -138,7 +139,8 @@ struct TensorSpec {
   bool operator==(const TensorSpec&) const = default;
 };
 
-/// Everything that must be equal at all workers of a job. The first worker's creates the job; the others' must be equal.
+/// Everything that must be equal at all workers of a job. The first worker's creates the job; the others' must be
+/// equal.
 struct JobSpec {
   std::string name;
   std::vector<TensorSpec> tensors;
@@ -169,7 +171,8 @@ struct JobSpec {
   uint32_t parts_per_shard = 0;        ///< 0: chosen from the expected entries
   uint64_t fuse_below = 16'384;        ///< consecutive tensors without overrides below this dimension share a bucket
   bool audit = false;
-  /// Contributions travel with their indices coded against the updates that worker and shard have both seen (history_payload.h).
+  /// Contributions travel with their indices coded against the updates that worker and shard have both seen
+  /// (history_payload.h).
   bool history = false;
   bool reproducible = false;  ///< the same bits for any order of arrival, number of shards, and path
   Path path = Path::kServer;
@@ -198,8 +201,8 @@ inline constexpr uint32_t kSwitchPacketBytesMin = 1200;  ///< of UDP payload
 inline constexpr int32_t kGridExponentMin = -120;
 inline constexpr int32_t kGridExponentMax = 90;
 
-/// Refuses what cannot be and what is unsound, each with its reason and what to do instead: protocol/DESIGN.md lists every
-/// combination. Workers call it on what the user gave, shards on what came in a Hello.
+/// Refuses what cannot be and what is unsound, each with its reason and what to do instead: protocol/DESIGN.md lists
+/// every combination. Workers call it on what the user gave, shards on what came in a Hello.
 ///
 /// Errors   invalid_argument; unsupported: reserved for a later version; limit_exceeded.
 Status validate(const JobSpec& spec);
@@ -217,7 +220,8 @@ Result<JobSpec> decode_job_spec(ByteSpan bytes);
 /// XXH3-64 of the canonical bytes.
 uint64_t job_spec_hash(const JobSpec& spec);
 
-/// The words for the enumerators in sentences, logs and the command line: "synchronous", "weighted_mean", "topk", "retain" ...
+/// The words for the enumerators in sentences, logs and the command line: "synchronous", "weighted_mean", "topk",
+/// "retain" ...
 std::string_view mode_name(Mode value);
 std::string_view path_name(Path value);
 std::string_view combine_name(Combine value);
@@ -228,9 +232,9 @@ std::string_view momentum_name(Momentum value);
 std::string_view initial_weights_name(InitialWeights value);
 std::string_view store_begin_name(StoreBegin value);
 
-/// One sentence naming the first field in which two specifications differ, in the words of the command line: "select: none
-/// here, topk there", "codec_up: qsgd_bits 4 here, 8 there", "tensor 'w': dimension 10 here, 12 there", "recipe: lr=1
-/// here, lr=0.01 there", "recipe: l2=0 here, no l2 there". The recipe comes after all others.
+/// One sentence naming the first field in which two specifications differ, in the words of the command line: "select:
+/// none here, topk there", "codec_up: qsgd_bits 4 here, 8 there", "tensor 'w': dimension 10 here, 12 there", "recipe:
+/// lr=1 here, lr=0.01 there", "recipe: l2=0 here, no l2 there". The recipe comes after all others.
 std::string first_difference(const JobSpec& ours, const JobSpec& theirs);
 
 /// Whether workers hold updates back until several members have them.

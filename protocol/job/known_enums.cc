@@ -2,7 +2,8 @@
 
 namespace millrace::protocol {
 
-// Each switch names every enumerator, so that the compiler asks for the next one. Codecs and selections are in their registries.
+// Each switch names every enumerator, so that the compiler asks for the next one. Codecs and selections are in their
+// registries.
 bool known(Mode value) {
   switch (value) {
     case Mode::kSynchronous:

@@ -12,7 +12,8 @@
 namespace millrace::protocol {
 namespace {
 
-/// A bucket whose share of a shard would be smaller than this stays on one shard: a message costs more than its entries.
+/// A bucket whose share of a shard would be smaller than this stays on one shard: a message costs more than its
+/// entries.
 constexpr uint64_t kShardRangeMin = 4'096;
 constexpr uint64_t kPartEntries = 32'768;
 constexpr uint64_t kPartsPerShardMax = 16;

@@ -37,8 +37,8 @@ struct PartLayout {
   uint64_t end = 0;
 };
 
-/// How a job's tensors are cut over the shards. A pure function of (spec, shard count): workers and shards compute it alone
-/// and compare layout_hash() in the handshake.
+/// How a job's tensors are cut over the shards. A pure function of (spec, shard count): workers and shards compute it
+/// alone and compare layout_hash() in the handshake.
 struct JobLayout {
   std::vector<BucketLayout> buckets;
   std::vector<PartLayout> parts;
@@ -47,12 +47,13 @@ struct JobLayout {
 
 /// REQUIRES: validate(spec) holds, shard_count >= 1.
 ///
-/// A tensor below fuse_below without overrides is fused with its neighbours; a tensor that by_size compresses has a bucket
-/// of its own. A bucket has the selection that by_size chooses for the tensor's size. Where by_size sends the tensor
-/// uncompressed, its bucket has no re-selection and codecs without loss.
-/// A bucket below a minimum per shard stays on one shard (round robin), a larger one is split evenly over all shards, each
-/// shard's range into parts_per_shard parts (0: so that a part carries about 32,768 expected entries, 1 to 16). Where a
-/// reproducible job re-selects, parts begin at blocks of its grid, and are fewer where there are not so many blocks.
+/// A tensor below fuse_below without overrides is fused with its neighbours; a tensor that by_size compresses has a
+/// bucket of its own. A bucket has the selection that by_size chooses for the tensor's size. Where by_size sends the
+/// tensor uncompressed, its bucket has no re-selection and codecs without loss.
+/// A bucket below a minimum per shard stays on one shard (round robin), a larger one is split evenly over all shards,
+/// each shard's range into parts_per_shard parts (0: so that a part carries about 32,768 expected entries, 1 to 16).
+/// Where a reproducible job re-selects, parts begin at blocks of its grid, and are fewer where there are not so many
+/// blocks.
 JobLayout plan_layout(const JobSpec& spec, uint32_t shard_count);
 
 /// "tensor 'w'", "tensor 'w' and 3 that travel with it": for people.

@@ -7,11 +7,11 @@
 
 namespace millrace::protocol {
 
-/// A job of path switch shows its decider one array: all buckets one behind the other, each beginning with a new window. So a
-/// window is of one bucket, and what its bits are does not depend on how many tensors went before.
+/// A job of path switch shows its decider one array: all buckets one behind the other, each beginning with a new
+/// window. So a window is of one bucket, and what its bits are does not depend on how many tensors went before.
 ///
-/// A pure function of the specification: shards (how many there are changes nothing here), workers and the switch's owner
-/// compute it alone.
+/// A pure function of the specification: shards (how many there are changes nothing here), workers and the switch's
+/// owner compute it alone.
 struct SwitchLayout {
   std::vector<uint64_t> bucket_begin;  ///< [buckets] the first index of each: a multiple of window_indices
   uint64_t dimension = 0;              ///< behind the last index of the last bucket
@@ -37,8 +37,8 @@ constexpr uint32_t switch_slots(uint32_t asked, uint64_t windows, uint32_t lanes
 inline constexpr uint64_t kSwitchDimensionMax = UINT32_MAX;
 
 /// layout   plan_layout() of the specification, for any number of shards.
-/// REQUIRES: grid.block_indices >= 1, switch_path.lanes >= 1. That dimension <= kSwitchDimensionMax is validate()'s to say:
-/// `windows` and `slots` are right where it holds.
+/// REQUIRES: grid.block_indices >= 1, switch_path.lanes >= 1. That dimension <= kSwitchDimensionMax is validate()'s to
+/// say: `windows` and `slots` are right where it holds.
 SwitchLayout plan_switch_layout(const JobSpec& spec, const JobLayout& layout);
 
 }  // namespace millrace::protocol

@@ -18,15 +18,15 @@ struct FrameLimits {
 /// Threads   reentrant.
 ByteBuffer encode_envelope(const Message& message);
 
-/// Reads and validates a whole message off hostile frames: sizes, enum values, counts, text, floats, payload presence. Never
-/// throws; allocates at most a few times the envelope's size. The payload is not looked into.
+/// Reads and validates a whole message off hostile frames: sizes, enum values, counts, text, floats, payload presence.
+/// Never throws; allocates at most a few times the envelope's size. The payload is not looked into.
 ///
 /// envelope  any alignment (copied where it is not on a word boundary). Not kept.
 /// payload   handed on into the message, shared.
-/// Errors    malformed; limit_exceeded; non_finite; unsupported: a kind, error code, specification or enumerator of a later
-///           version; version_mismatch: a Welcome in a version that this build does not speak.
-/// Versions  a Hello or ShardHello without a version in common comes back with versions and software only, the rest at its
-///           default: negotiate() refuses it by name.
+/// Errors    malformed; limit_exceeded; non_finite; unsupported: a kind, error code, specification or enumerator of a
+///           later version; version_mismatch: a Welcome in a version that this build does not speak.
+/// Versions  a Hello or ShardHello without a version in common comes back with versions and software only, the rest at
+///           its default: negotiate() refuses it by name.
 /// Threads   reentrant.
 Result<Message> decode_message(ByteSpan envelope, SharedBytes payload, const FrameLimits& limits);
 

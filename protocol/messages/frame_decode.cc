@@ -80,8 +80,8 @@ class Validator {
     expect(worker < kWorkersMax, "a worker's number is over the limit");
     return worker;
   }
-  /// Whether what follows can be read at all. A Hello without a version in common is handed on as far as this, for the shard
-  /// to refuse it by name.
+  /// Whether what follows can be read at all. A Hello without a version in common is handed on as far as this, for the
+  /// shard to refuse it by name.
   bool versions(uint32_t version_min, uint32_t version_max) {
     expect(version_min <= version_max, "its oldest version is newer than its newest");
     return ok() && version_max >= kProtocolVersionMin && version_min <= kProtocolVersion;
@@ -499,7 +499,8 @@ Message read_message(wire::Envelope::Reader in, SharedBytes payload, Validator& 
   return message;
 }
 
-/// Cap'n Proto's framing before its own reader sees it: word-sized, few segments, and exactly as long as the segments say.
+/// Cap'n Proto's framing before its own reader sees it: word-sized, few segments, and exactly as long as the segments
+/// say.
 Status check_framing(ByteSpan envelope) {
   const auto malformed = [] {
     return fail(ErrorCode::kMalformed, "message: its envelope is not a Cap'n Proto message");

@@ -21,8 +21,9 @@ struct Agreement {
   bool operator==(const Agreement&) const = default;
 };
 
-/// The newest version and the capabilities that both have; or the refusal that the opener of the connection is sent (not to
-/// be retried: another build is needed). Versions only: the job, the shard map and membership are judged by the shard.
+/// The newest version and the capabilities that both have; or the refusal that the opener of the connection is sent
+/// (not to be retried: another build is needed). Versions only: the job, the shard map and membership are judged by the
+/// shard.
 ///
 /// Threads  reentrant, pure.
 std::expected<Agreement, Refuse> negotiate(const Hello& theirs, const Offer& ours);

@@ -16,7 +16,8 @@ uint64_t lineage_of(const JobView& view, uint32_t shard);
 /// Whether `lineage` is that of the shard's last activation, or one that it grew out of.
 bool is_on_path(const JobView& view, uint32_t shard, uint64_t lineage);
 
-/// What every view must be: ascending, of shards that there are, numbers up to view.lineages, parents before their children.
+/// What every view must be: ascending, of shards that there are, numbers up to view.lineages, parents before their
+/// children.
 bool activations_make_sense(const JobView& view);
 
 }  // namespace millrace::protocol

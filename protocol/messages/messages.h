@@ -15,11 +15,11 @@
 /// wire/messages.md, messages.capnp, frame.h. R9c and its like are rules of protocol/ROUNDS.md.
 namespace millrace::protocol {
 
-/// The newest version of the messages that this build speaks. Every change of messages.capnp, or of the bytes that a message is
-/// written as, raises it by 1. A test fails until that is done (tests/support/format_versions.txt).
+/// The newest version of the messages that this build speaks. Every change of messages.capnp, or of the bytes that a
+/// message is written as, raises it by 1. A test fails until that is done (tests/support/format_versions.txt).
 inline constexpr uint32_t kProtocolVersion = 2;
-/// The oldest one that it speaks. A change after which builds of the version before cannot take part makes it kProtocolVersion.
-/// Both rules, and those of the other formats: wire/versions.md.
+/// The oldest one that it speaks. A change after which builds of the version before cannot take part makes it
+/// kProtocolVersion. Both rules, and those of the other formats: wire/versions.md.
 inline constexpr uint32_t kProtocolVersionMin = 2;
 
 /// Optional abilities, a bit each, negotiated by intersection.
@@ -44,8 +44,8 @@ struct ShardEntry {
   bool operator==(const ShardEntry&) const = default;
 };
 
-/// A shard has begun to serve a log that grew out of another: `lineage` is the number of the new one, `parent` that of the one
-/// before (R8e, R10c). Lineage 0 is the job's beginning.
+/// A shard has begun to serve a log that grew out of another: `lineage` is the number of the new one, `parent` that of
+/// the one before (R8e, R10c). Lineage 0 is the job's beginning.
 struct Activation {
   uint32_t shard = 0;
   uint64_t lineage = 0;
@@ -66,7 +66,8 @@ struct JobView {
   uint64_t cut = 0;         ///< the epoch that the last cut (R10) began; 0: none. Shards with an older state drop it
   uint32_t cut_worker = 0;  ///< whose state it went back to
   uint32_t left = 0;        ///< workers that have finished and left: the rest may be fewer than apply_after_acks
-  /// Of a job of path switch: who decides its steps in this epoch. kServer: shard 0, by datagrams, until the switch answers.
+  /// Of a job of path switch: who decides its steps in this epoch. kServer: shard 0, by datagrams, until the switch
+  /// answers.
   Path path = Path::kServer;
   bool operator==(const JobView&) const = default;
 };
@@ -124,8 +125,8 @@ struct Refuse {
 /// shard -> worker, on every epoch change (R7, R7a), before anything else of that epoch on this connection.
 struct ViewChange {
   JobView view;
-  /// To a member that is synced from this epoch on: steps decided of each of the shard's parts, by number. From there on the
-  /// shard waits for it. To others: none.
+  /// To a member that is synced from this epoch on: steps decided of each of the shard's parts, by number. From there
+  /// on the shard waits for it. To others: none.
   std::vector<uint64_t> decided = {};
   bool operator==(const ViewChange&) const = default;
 };
@@ -169,12 +170,12 @@ struct SummaryEntry {
       0;  ///< bit i: step last_step - i was counted, under whichever life (the last staleness + 1 steps); mode
           ///< asynchronous: 1
   // Audit, over all lives:
-  double entered = 0;                                             ///< as its last counted contribution said
-  double carried = 0;                                             ///< by the updates so far
-  double lost = 0;                                                ///< as its last counted contribution said
-  std::vector<std::pair<uint64_t, uint64_t>> earlier_lives = {};  ///< (life, last step counted under it), both
-      ///< ascending: lives before `life` in the mask's reach. Mode asynchronous: (life, number counted under it), the last
-      ///< kEarlierLivesMax lives
+  double entered = 0;  ///< as its last counted contribution said
+  double carried = 0;  ///< by the updates so far
+  double lost = 0;     ///< as its last counted contribution said
+  /// (life, last step counted under it), both ascending: lives before `life` in the mask's reach. Mode asynchronous:
+  /// (life, number counted under it), the last kEarlierLivesMax lives.
+  std::vector<std::pair<uint64_t, uint64_t>> earlier_lives = {};
   uint64_t sequence =
       0;  ///< mode asynchronous: of `life` the contributions numbered below this were counted, and no others
   bool operator==(const SummaryEntry&) const = default;
@@ -207,8 +208,8 @@ struct Update {
   uint64_t stable = 0;    ///< every member has acknowledged the steps below
   uint64_t lineage = 0;   ///< of the activation of the shard that sends it
   Summary summary;        ///< as of step + 1
-  /// Mode asynchronous, to a worker that takes it: the payload is the sum of so many steps, `step` the last, in their order.
-  /// All have one denominator, `contributors` is empty. At least 2; none: the update is of one step.
+  /// Mode asynchronous, to a worker that takes it: the payload is the sum of so many steps, `step` the last, in their
+  /// order. All have one denominator, `contributors` is empty. At least 2; none: the update is of one step.
   std::vector<MergedStep> merged = {};
 
   uint64_t first_step() const { return step - (merged.empty() ? 0 : merged.size() - 1); }
@@ -284,9 +285,9 @@ struct ShardHello {
   bool operator==(const ShardHello&) const = default;
 };
 
-/// shard -> shard: magnitudes of this shard's sums of (bucket, step). Payload: MagnitudeHistogram bytes. A later one for the same
-/// (bucket, step) replaces the earlier (the epoch changed in between); a late one is only counted, one whose hash does not fit
-/// is dropped.
+/// shard -> shard: magnitudes of this shard's sums of (bucket, step). Payload: MagnitudeHistogram bytes. A later one
+/// for the same (bucket, step) replaces the earlier (the epoch changed in between); a late one is only counted, one
+/// whose hash does not fit is dropped.
 struct ThresholdHistogram {
   uint32_t bucket = 0;
   uint64_t step = 0;
@@ -294,7 +295,8 @@ struct ThresholdHistogram {
   bool operator==(const ThresholdHistogram&) const = default;
 };
 
-/// either way: I leave, and why; who has finished is not waited for. Behind an unanswered Hello without job, epoch and lives.
+/// either way: I leave, and why; who has finished is not waited for. Behind an unanswered Hello without job, epoch and
+/// lives.
 struct Goodbye {
   enum class Reason : uint8_t { kFinished = 1, kShutdown = 2, kFailed = 3 };
   Reason reason = Reason::kFinished;
@@ -394,8 +396,8 @@ struct Synced {
   bool operator==(const Synced&) const = default;
 };
 
-/// worker -> shard: weights of a part out of the store, once it has applied that many steps. Payload: u32 indices of the part,
-/// strictly increasing, where `indices` is not 0; else none, and the range counts. Answered with one Pulled.
+/// worker -> shard: weights of a part out of the store, once it has applied that many steps. Payload: u32 indices of
+/// the part, strictly increasing, where `indices` is not 0; else none, and the range counts. Answered with one Pulled.
 struct Pull {
   uint64_t id = 0;  ///< the worker's own; the answer has it
   uint32_t part = 0;
@@ -418,8 +420,8 @@ struct Pulled {
   bool operator==(const Pulled&) const = default;
 };
 
-/// worker -> shard: a run of the weights that a part of the store begins with, from index `offset` on. Payload: f32. The runs
-/// of a part come in order; one at offset 0 begins anew. Not answered: a Pull is, once they are all there.
+/// worker -> shard: a run of the weights that a part of the store begins with, from index `offset` on. Payload: f32.
+/// The runs of a part come in order; one at offset 0 begins anew. Not answered: a Pull is, once they are all there.
 struct Place {
   uint32_t part = 0;
   uint64_t offset = 0;
@@ -431,8 +433,8 @@ using AnyBody = std::variant<Hello, Welcome, Refuse, ViewChange, Contribution, D
                              Heartbeat, ShardHello, ThresholdHistogram, Goodbye, Abort, Collect, State, Fetch, Fetched,
                              Settle, SnapshotRequest, Snapshot, Synced, Pull, Pulled, Place>;
 
-/// The variant itself, with copies, moves and end in messages.cc: a compiler takes seconds over those of 25 alternatives, in
-/// each translation unit that has a message.
+/// The variant itself, with copies, moves and end in messages.cc: a compiler takes seconds over those of 25
+/// alternatives, in each translation unit that has a message.
 struct Body : AnyBody {
   using AnyBody::AnyBody;
   using AnyBody::operator=;
@@ -452,8 +454,8 @@ struct Message {
   SharedBytes payload;
 };
 
-/// What a histogram message of a job must carry as its hash: a changed bin, bucket or step would cut the shards' sums at
-/// different thresholds without anybody noticing.
+/// What a histogram message of a job must carry as its hash: a changed bin, bucket or step would cut the shards' sums
+/// at different thresholds without anybody noticing.
 uint64_t histogram_hash(uint64_t job, const ThresholdHistogram& body, ByteSpan payload);
 
 /// "contribution", "update", ...: logs and metric labels.

@@ -22,8 +22,8 @@ struct JobRecord {
   bool workers_return = false;  ///< a member's first Hello asked to return: its processes do when they are restarted
 };
 
-/// The linearizable table of membership: one machine's SQLite file, in-memory for tests, later etcd. Every change of a job is one
-/// compare-and-swap on its epoch and raises it.
+/// The linearizable table of membership: one machine's SQLite file, in-memory for tests, later etcd. Every change of a
+/// job is one compare-and-swap on its epoch and raises it.
 ///
 /// Threads  one object a thread; several objects, and processes, may share one file. An object does not survive fork().
 /// Errors   io: the file; timeout: another process holds its lock; malformed, unsupported: a record that is damaged
@@ -32,10 +32,10 @@ class MembershipTable {
  public:
   virtual ~MembershipTable() = default;
 
-  /// Registers a start of shard `shard` at `address`: its new life (1, 2, ...). `datagrams`: "host:port" of its aggregator of
-  /// datagrams; empty: it has none.
-  /// Errors  shard_map_mismatch: another shard_count than the table's; conflict: another live shard holds this number is not
-  ///         detected here (its life is simply old from now on).
+  /// Registers a start of shard `shard` at `address`: its new life (1, 2, ...). `datagrams`: "host:port" of its
+  /// aggregator of datagrams; empty: it has none.
+  /// Errors  shard_map_mismatch: another shard_count than the table's; conflict: another live shard holds this number
+  ///         is not detected here (its life is simply old from now on).
   virtual Result<uint64_t> start_shard(uint32_t shard, uint32_t shard_count, std::string_view address,
                                        std::string_view datagrams) = 0;
   Result<uint64_t> start_shard(uint32_t shard, uint32_t shard_count, std::string_view address) {
@@ -50,8 +50,9 @@ class MembershipTable {
   /// The job of that number, finished or not (the last 1,000 finished jobs are kept).
   virtual Result<std::optional<JobRecord>> read_job(uint64_t job) = 0;
 
-  /// Creates a job (new number, epoch 1, no members, the current shard map, the path that its specification says) unless one of
-  /// that name is open: then that one comes back. Whoever is first wins; the caller compares specifications.
+  /// Creates a job (new number, epoch 1, no members, the current shard map, the path that its specification says)
+  /// unless one of that name is open: then that one comes back. Whoever is first wins; the caller compares
+  /// specifications.
   virtual Result<JobRecord> create_job(std::string_view name, ByteSpan spec, Path path) = 0;
   Result<JobRecord> create_job(std::string_view name, ByteSpan spec) { return create_job(name, spec, Path::kServer); }
 
@@ -69,10 +70,10 @@ inline constexpr uint32_t kTableOpenWaitMs = 5'000;
 
 /// An SQLite file (created if absent), WAL.
 ///
-/// wait_ms  how long everything but opening and start_shard() waits for another process's lock. When three waits in a row were
-///          in vain, nothing waits for ten times as long (lock_wait_policy.h): a process that is stopped while it writes holds up
-///          a caller for three times wait_ms, and then for at most wait_ms in any eleven times wait_ms. What the disk takes
-///          to sync comes on top.
+/// wait_ms  how long everything but opening and start_shard() waits for another process's lock. When three waits in a
+///          row were in vain, nothing waits for ten times as long (lock_wait_policy.h): a process that is stopped while
+///          it writes holds up a caller for three times wait_ms, and then for at most wait_ms in any eleven times
+///          wait_ms. What the disk takes to sync comes on top.
 /// now      the clock of those ten times.
 Result<std::unique_ptr<MembershipTable>> open_sqlite_table(const std::string& path, uint32_t wait_ms = kTableOpenWaitMs,
                                                            std::function<TimeNs()> now = monotonic_now_ns);

@@ -14,8 +14,8 @@
 #include "protocol/table/membership_table.h"
 #include "protocol/table/table_rules.h"
 
-/// The membership table as an SQLite file. SQLite's write-ahead log keeps it whole through a kill at any moment; every write is
-/// one BEGIN IMMEDIATE transaction, which is the lock that makes a compare-and-swap of it.
+/// The membership table as an SQLite file. SQLite's write-ahead log keeps it whole through a kill at any moment; every
+/// write is one BEGIN IMMEDIATE transaction, which is the lock that makes a compare-and-swap of it.
 namespace millrace::protocol {
 namespace {
 
@@ -203,7 +203,8 @@ Status check_owner(Database& database) {
   return {};
 }
 
-/// The switch to the write-ahead log does not wait for other processes that switch at the same moment: it is tried again.
+/// The switch to the write-ahead log does not wait for other processes that switch at the same moment: it is tried
+/// again.
 Status switch_to_wal(Database& database) {
   const TimeNs deadline = monotonic_now_ns() + kOpenWaitMs * kNsPerMs;
   for (;;) {

@@ -8,7 +8,8 @@ namespace millrace::protocol {
 /// Finished jobs are kept for whoever still asks by number, so many of them.
 inline constexpr uint64_t kFinishedJobsKept = 1'000;
 
-/// Errors  invalid_argument: no shards or too many, a number past the count, an address that is too long or not plain text.
+/// Errors  invalid_argument: no shards or too many, a number past the count, an address that is too long or not plain
+///         text.
 Status check_start_shard(uint32_t shard, uint32_t shard_count, std::string_view address, std::string_view datagrams);
 /// Errors  invalid_argument: a name that is empty, too long or not plain text; limit_exceeded: specification too long.
 Status check_create_job(std::string_view name, ByteSpan spec);

@@ -32,8 +32,9 @@ constexpr int kOneAddressHandshakeMs = 5'000;
 /// A free port of a name's first address may be taken on the second one: another one is asked for.
 constexpr int kFreePortTries = 8;
 
-// What keeps a payload alive until ZeroMQ has sent it. Released by an I/O thread, whose queue orders that after the sending
-// thread's writes; `handed` says the same where tools can see it (the library is not built for ThreadSanitizer).
+// What keeps a payload alive until ZeroMQ has sent it. Released by an I/O thread, whose queue orders that after the
+// sending thread's writes; `handed` says the same where tools can see it (the library is not built for
+// ThreadSanitizer).
 struct HeldOwner {
   std::shared_ptr<const void> owner;
   std::atomic<bool> handed{false};
@@ -220,8 +221,9 @@ class Socket {
     }
   }
 
-  // Either all frames are queued or none: ZeroMQ decides at the first one, the rest of a multipart message follows. All are made
-  // before the first one goes: one that could not be made would leave half a message, and the next one would be its end.
+  // Either all frames are queued or none: ZeroMQ decides at the first one, the rest of a multipart message follows. All
+  // are made before the first one goes: one that could not be made would leave half a message, and the next one would
+  // be its end.
   SendResult send_all(const PeerId* to, const SharedBytes& envelope, const SharedBytes& payload) {
     if (handle_ == nullptr) return SendResult::kFailed;
     OutgoingFrame identity;
@@ -270,8 +272,8 @@ class Socket {
     }
   }
 
-  // The kind of a monitor's next event, 0 where it has none. Takes no memory: an event that was read and lost would be a
-  // broken connection that nobody makes again.
+  // The kind of a monitor's next event, 0 where it has none. Takes no memory: an event that was read and lost would be
+  // a broken connection that nobody makes again.
   std::optional<uint16_t> receive_event() {
     const RestOfMessage rest(handle_);  // the address
     HeldFrame frame;

@@ -15,8 +15,8 @@
 #include "protocol/messages/messages.h"
 #include "protocol/messages/peer_id.h"
 
-/// Messages over ZeroMQ: a Listener (ROUTER) that others connect to, Connections (DEALER) to others, and a Poller that waits for
-/// both. One message is two ZeroMQ frames: the envelope, and the payload (empty where there is none). See
+/// Messages over ZeroMQ: a Listener (ROUTER) that others connect to, Connections (DEALER) to others, and a Poller that
+/// waits for both. One message is two ZeroMQ frames: the envelope, and the payload (empty where there is none). See
 /// wire/transport.md.
 namespace millrace::protocol {
 
@@ -78,8 +78,8 @@ class Listener {
   ///
   /// address  "tcp://host:port"; port 0 takes a free one. An interface's name is not taken: give its address.
   /// Cost     where the host is a name: the system's resolver, which may take seconds.
-  /// Errors   io: the port is in use, the name is not known, or none of its addresses is this machine's; the sentence says
-  ///          what to do.
+  /// Errors   io: the port is in use, the name is not known, or none of its addresses is this machine's; the sentence
+  ///          says what to do.
   static Result<std::unique_ptr<Listener>> bind(TransportContext& context, const std::string& address);
   ~Listener();
 
@@ -106,11 +106,12 @@ class Listener {
 
 enum class ConnectionState : uint8_t { kConnecting = 1, kConnected = 2, kDisconnected = 3 };
 
-/// One connection to a Listener. It never reconnects by itself: what was queued for an old connection must not reach a new one
-/// before the Hello; the owner calls reconnect() when its backoff says so. Threads: one at a time.
+/// One connection to a Listener. It never reconnects by itself: what was queued for an old connection must not reach a
+/// new one before the Hello; the owner calls reconnect() when its backoff says so. Threads: one at a time.
 ///
-/// Where the host is a name, each attempt goes to one address of it: the first attempt looks the name up, each reconnect()
-/// takes the next address, and the one after the last looks the name up again. The address that worked last is tried first.
+/// Where the host is a name, each attempt goes to one address of it: the first attempt looks the name up, each
+/// reconnect() takes the next address, and the one after the last looks the name up again. The address that worked last
+/// is tried first.
 class Connection {
  public:
   /// Starts connecting; returns at once. Errors  invalid_argument: not an address. io: no descriptor for a socket.
@@ -119,15 +120,16 @@ class Connection {
 
   const std::string& address() const { return address_; }
 
-  /// Reads pending connection events; takes memory only where a lookup has ended. kDisconnected stays until reconnect().
+  /// Reads pending connection events; takes memory only where a lookup has ended. kDisconnected stays until
+  /// reconnect().
   ConnectionState state();
   /// One sentence: why the name's lookup led to no connection. Empty: it did, or there was none.
   const std::string& trouble() const { return trouble_; }
   /// Readable once the lookup that is under way has an answer for state() to take; -1: none is under way.
   int lookup_descriptor() const { return lookup_ ? lookup_->descriptor() : -1; }
 
-  /// Since the last (re)connect: somebody took the connection, though perhaps nobody who speaks the protocol. As of the last
-  /// state().
+  /// Since the last (re)connect: somebody took the connection, though perhaps nobody who speaks the protocol. As of the
+  /// last state().
   bool accepted() const { return accepted_; }
 
   /// Drops the old connection with everything queued on it and starts a new one. Errors as connect(); without memory or
@@ -200,8 +202,8 @@ class Poller {
 
   /// Waits for at most timeout_ms (-1: no limit). True: something is ready. A waker that fired is cleared.
   bool wait(int timeout_ms);
-  /// Waits for descriptors and wakers alone: ZeroMQ takes several microseconds to say that it has nothing. True: something is
-  /// ready. A waker that fired is cleared.
+  /// Waits for descriptors and wakers alone: ZeroMQ takes several microseconds to say that it has nothing. True:
+  /// something is ready. A waker that fired is cleared.
   bool wait_for_descriptors(int timeout_ms);
 
  private:

@@ -128,8 +128,8 @@ class BucketThreshold {
   /// REQUIRES: may_reuse(step).
   PartCut reuse_cut(size_t local_part, uint64_t step, const MagnitudeHistogram& histogram);
 
-  /// The same where only the sums from quick_cut()'s edge on are at hand, so many: how many of the largest of them are the
-  /// update; nothing where they are too few.
+  /// The same where only the sums from quick_cut()'s edge on are at hand, so many: how many of the largest of them are
+  /// the update; nothing where they are too few.
   std::optional<uint64_t> reuse_largest(size_t local_part, uint64_t step, uint64_t at_hand);
 
   /// All local parts have decided the steps below `step`: what they needed is forgotten.

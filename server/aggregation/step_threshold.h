@@ -12,12 +12,12 @@
 
 namespace millrace::server {
 
-/// The cuts of one bucket in a reproducible job: that of step t is a function of what all parts, on all shards, decided in step
-/// t - 1, and of nothing else. So a part that is to decide t waits for the other shards' histograms of t - 1, however long:
-/// there is no earlier threshold to fall back on. The first step has the whole sum.
+/// The cuts of one bucket in a reproducible job: that of step t is a function of what all parts, on all shards, decided
+/// in step t - 1, and of nothing else. So a part that is to decide t waits for the other shards' histograms of t - 1,
+/// however long: there is no earlier threshold to fall back on. The first step has the whole sum.
 ///
-/// Lost     a shard that lacks others' says its own again, and who hears a histogram for the second time answers with its own: so
-///          what was lost on the way comes again, in either direction.
+/// Lost     a shard that lacks others' says its own again, and who hears a histogram for the second time answers with
+///          its own: so what was lost on the way comes again, in either direction.
 /// Memory   histograms of three steps.
 class StepThreshold {
  public:
@@ -39,14 +39,14 @@ class StepThreshold {
   /// The cut of the step; nothing: histograms of the step before are missing.
   std::optional<SumCut> cut(uint64_t step) const;
 
-  /// A local part has decided the step, with these sums before they were cut. Returns the shard's own histogram when this was the
-  /// last of its parts: it goes to the other shards.
+  /// A local part has decided the step, with these sums before they were cut. Returns the shard's own histogram when
+  /// this was the last of its parts: it goes to the other shards.
   SharedHistogram on_decided(size_t local_part, uint64_t step, SharedHistogram histogram, TimeNs now);
 
   Remote on_remote(uint32_t shard, uint64_t step, SharedHistogram histogram);
 
-  /// A shard that says again what is known may lack this shard's own of that step: what it is sent; nullptr: nothing, or it was
-  /// sent a moment ago.
+  /// A shard that says again what is known may lack this shard's own of that step: what it is sent; nullptr: nothing,
+  /// or it was sent a moment ago.
   SharedHistogram answer_to(uint32_t shard, uint64_t step, TimeNs now);
 
   /// This shard's own, to be said again to those that it waits for.

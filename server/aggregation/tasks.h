@@ -25,8 +25,8 @@
 /// when it comes back.
 namespace millrace::server {
 
-/// The most that a contribution's payload will take once decoded, by its header alone: asked before anything is taken for
-/// it. One that is raw on the wire takes nothing where it can be read in place.
+/// The most that a contribution's payload will take once decoded, by its header alone: asked before anything is taken
+/// for it. One that is raw on the wire takes nothing where it can be read in place.
 ///
 /// Errors   malformed: not a container, or one of another dimension.
 Result<uint64_t> decoded_bytes_of(ByteSpan payload, uint64_t dimension);
@@ -46,8 +46,8 @@ struct RoundKey {
   uint64_t token = 0;
 };
 
-/// A contribution's payload becomes a stream: its hash, its container, its dimension and its values are checked. What is
-/// raw on the wire stays where it is, and the payload with it.
+/// A contribution's payload becomes a stream: its hash, its container, its dimension and its values are checked. What
+/// is raw on the wire stays where it is, and the payload with it.
 ///
 /// Errors   malformed: the payload's hash is not the one announced, the container does not decode, another dimension.
 ///          non_finite: a NaN or an infinity. stale: coded against another history.

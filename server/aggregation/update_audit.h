@@ -21,11 +21,11 @@ struct UpdateAudit {
 
 /// carried        the update's indices (with Extent::kEverything: the sum's).
 /// sums           the sum at each of them, before the way down changed values.
-/// Sees           blocks of 2^17 indices are compared, each with the bound of its own roundings, m additions of half a unit in
-///                the last place: a lost or doubled entry of typical size shows among m contributions up to m = 256 where all
-///                entries of a block are there, whatever the size of the part.
-/// Cost           one pass over all of them, and, where the sum was cut, a lookup an entry in 16 KiB of bits: a third of the sum
-///                (sum_at_least) of four streams of 1 %.
+/// Sees           blocks of 2^17 indices are compared, each with the bound of its own roundings, m additions of half a
+///                unit in the last place: a lost or doubled entry of typical size shows among m contributions up to m =
+///                256 where all entries of a block are there, whatever the size of the part.
+/// Cost           one pass over all of them, and, where the sum was cut, a lookup an entry in 16 KiB of bits: a third
+///                of the sum (sum_at_least) of four streams of 1 %.
 UpdateAudit audit_update(const StreamView& carried, std::span<const float> sums,
                          std::span<const StreamView> contributions, Extent extent);
 

@@ -15,8 +15,8 @@
 /// socket, clock or thread.
 namespace millrace::server {
 
-/// Heavy numeric work as a value: a pure function of immutable inputs that it shares (a StoreTask: of arrays that are its own
-/// meanwhile). Whoever drives the core calls
+/// Heavy numeric work as a value: a pure function of immutable inputs that it shares (a StoreTask: of arrays that are
+/// its own meanwhile). Whoever drives the core calls
 /// run() once, on any thread, inline or much later, and hands the task back by ShardCore::on_task_done(). Tasks may
 /// finish in any order; a task that is never handed back stalls its round only.
 class Task {
@@ -91,8 +91,9 @@ enum class Metric : uint8_t {
   kContributionEntries,   ///< decoded
   kContributionRawBytes,  ///< the same as plain pairs of index and value
   kDuplicates,            ///< contributions that were here before
-  kLate,  ///< contributions to decided steps, by answer: "crossed" (none: the update is under way), "update", "counted",
-          ///< "not_counted", "acknowledged"
+  /// Contributions to decided steps, by answer: "crossed" (none: the update is under way), "update", "counted",
+  /// "not_counted", "acknowledged".
+  kLate,
   kServedAgain,        ///< kept updates sent because a worker says that they are not there
   kMergedUpdates,      ///< updates sent that have several steps in one
   kMergedSteps,        ///< steps in them

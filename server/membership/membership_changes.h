@@ -27,8 +27,9 @@ using Transform = std::function<Result<Change>(protocol::JobRecord&)>;
 /// Errors   the transform's; the table's; unavailable: beaten too often in a row; not_a_member: the job is gone.
 Result<protocol::JobRecord> change_job(protocol::MembershipTable& table, uint64_t job, const Transform& transform);
 
-/// Reads the job and swaps in what `transform` makes of it iff its epoch is `epoch`: what was found out about one epoch holds
-/// for no other (R8e, R9e, R10c). Returns the record as it is in the table afterwards; empty: another epoch is there.
+/// Reads the job and swaps in what `transform` makes of it iff its epoch is `epoch`: what was found out about one epoch
+/// holds for no other (R8e, R9e, R10c). Returns the record as it is in the table afterwards; empty: another epoch is
+/// there.
 ///
 /// Errors   the transform's; the table's; not_a_member: the job is gone.
 Result<std::optional<protocol::JobRecord>> change_job_in(protocol::MembershipTable& table, uint64_t job, uint64_t epoch,
@@ -43,10 +44,10 @@ struct Joiner {
   bool returns = false;  ///< its first Hello asks to return: the worker's processes do when they are restarted
 };
 
-/// Makes the worker a member under a new life: synced while the job has not started (the join that makes spec.workers members
-/// starts it), joining in a job that runs (R9), and in one that begins with the weights of worker 0 if it is another
-/// one. The same nonce again: nothing to do. An earlier process that is in the way is replaced in the same change, if
-/// `joiner` may.
+/// Makes the worker a member under a new life: synced while the job has not started (the join that makes spec.workers
+/// members starts it), joining in a job that runs (R9), and in one that begins with the weights of worker 0 if it is
+/// another one. The same nonce again: nothing to do. An earlier process that is in the way is replaced in the same
+/// change, if `joiner` may.
 ///
 /// Errors   identity_in_use: another process is that member; not_a_member: the job has ended.
 Result<Change> join(protocol::JobRecord& record, const Joiner& joiner, const protocol::JobSpec& spec);
@@ -59,10 +60,10 @@ enum class Leaving : uint8_t {
   kBehind,    ///< alive, and needs updates that nobody keeps, or has too many kept for it (R6a): it rejoins (R9)
 };
 
-/// Takes the member out if it still has that life. The last one that leaves by its own word finishes the job; the only one is
-/// never taken out for silence while the job runs (R11), nor for being behind. When a job that runs is left with fewer
-/// than workers_min by failure or silence it ends: finished is set with members still listed, which tells every shard
-/// to abort.
+/// Takes the member out if it still has that life. The last one that leaves by its own word finishes the job; the only
+/// one is never taken out for silence while the job runs (R11), nor for being behind. When a job that runs is left with
+/// fewer than workers_min by failure or silence it ends: finished is set with members still listed, which tells every
+/// shard to abort.
 Change leave(protocol::JobRecord& record, const protocol::Member& who, Leaving leaving, uint32_t workers_min);
 
 /// What claim_shard() found.
@@ -77,8 +78,8 @@ enum class Claim : uint8_t {
 /// Errors   unavailable: a later start is in it.
 Result<Claim> claim_shard(protocol::JobRecord& record, uint32_t shard, const protocol::ShardEntry& entry);
 
-/// Says where the next start of a shard is to be found, before that one has heard of the job: the addresses alone. Its life is
-/// its own to write, since who takes over from an earlier life has to recover.
+/// Says where the next start of a shard is to be found, before that one has heard of the job: the addresses alone. Its
+/// life is its own to write, since who takes over from an earlier life has to recover.
 Change redirect(protocol::JobRecord& record, uint32_t shard, const protocol::ShardEntry& entry);
 
 /// S6.1, S6.7: The job's next epoch has this path.
@@ -105,8 +106,9 @@ struct CutChoice {
 /// Errors   as activate(); not_a_member: the chosen one is none.
 Result<Change> cut(protocol::JobRecord& record, const CutChoice& choice);
 
-/// Of the members' states one that no other beats in every part, by (lineage, epoch of the last step, steps): the greatest in
-/// the order of the parts, the lowest worker of equals. REQUIRES: not empty; every state has all parts of the layout.
+/// Of the members' states one that no other beats in every part, by (lineage, epoch of the last step, steps): the
+/// greatest in the order of the parts, the lowest worker of equals. REQUIRES: not empty; every state has all parts of
+/// the layout.
 CutChoice choose_for_cut(const std::map<uint32_t, protocol::State>& states, const protocol::JobLayout& layout,
                          const protocol::JobView& view);
 

@@ -40,8 +40,8 @@ enum class Admission : uint8_t {
 /// rules hold here: a contribution that was counted is not counted again (R16a), and those of one life are counted in
 /// the order of their numbers, without a gap (R16b). So how many of a life were counted says which.
 ///
-/// What comes out of order waits for what is missing, of each life at most staleness + 2. Those that may be counted take their
-/// turns in the order in which they arrived.
+/// What comes out of order waits for what is missing, of each life at most staleness + 2. Those that may be counted
+/// take their turns in the order in which they arrived.
 class Arrivals {
  public:
   explicit Arrivals(uint32_t staleness) : staleness_(staleness) {}

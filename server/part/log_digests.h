@@ -8,15 +8,16 @@
 
 namespace millrace::server {
 
-/// The digests of one part's log after its last steps: what members say of theirs is compared with them. The present one is in
-/// the part's summary, and comes with it wherever the summary comes from.
+/// The digests of one part's log after its last steps: what members say of theirs is compared with them. The present
+/// one is in the part's summary, and comes with it wherever the summary comes from.
 ///
 /// Memory  520 bytes. The last kReach steps: a member that is further behind is compared once it is nearer.
 class LogDigests {
  public:
   static constexpr uint64_t kReach = 64;
 
-  /// After n steps. Where that is not the next number the log was taken over from somebody: what is before is not known here.
+  /// After n steps. Where that is not the next number the log was taken over from somebody: what is before is not known
+  /// here.
   void record(uint64_t n, uint64_t digest) {
     if (n != n_ + 1) first_ = n;
     n_ = n;

@@ -8,8 +8,8 @@
 
 namespace millrace::server {
 
-/// What a part's updates have changed, of jobs with `history`: contributions are read against it, on other threads, while the
-/// part may go on. Empty for other jobs, and for parts that are too large for one.
+/// What a part's updates have changed, of jobs with `history`: contributions are read against it, on other threads,
+/// while the part may go on. Empty for other jobs, and for parts that are too large for one.
 ///
 /// Threads  one; what view() handed out does not change.
 class PartHistory {

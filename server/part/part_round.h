@@ -135,18 +135,21 @@ class PartRound {
   /// Of contributions out of order (mode asynchronous) nothing may ever come.
   bool has_any_open() const { return !open_.empty() || arrivals_.any_in_order(); }
 
-  /// Mode asynchronous: the next contribution's turn has come, where the step decided() has none: it alone will be that step.
+  /// Mode asynchronous: the next contribution's turn has come, where the step decided() has none: it alone will be that
+  /// step.
   void take_turn();
 
   /// R3a: When the step decided() may be decided with the contributions that are here: at that time, or now where it
-  /// has passed. Empty: not without more of them, or an attempt runs. part_round_readiness.cc has the rules of the modes.
+  /// has passed. Empty: not without more of them, or an attempt runs. part_round_readiness.cc has the rules of the
+  /// modes.
   std::optional<TimeNs> due(const Members& members) const;
 
   /// R3: Begins an attempt: its inputs in worker order. REQUIRES: due().
   std::vector<HeldStream> begin(uint64_t token, TimeNs now);
   /// Inputs of the running attempt, by contributor. REQUIRES: an attempt runs.
   std::vector<HeldStream> inputs() const;
-  /// Audit: by contributor of the running attempt, what its books of the part miss, as it says. REQUIRES: an attempt runs.
+  /// Audit: by contributor of the running attempt, what its books of the part miss, as it says. REQUIRES: an attempt
+  /// runs.
   std::vector<std::pair<uint32_t, double>> said_imbalances() const;
   bool is_current(uint64_t token, Stage stage) const { return stage_ == stage && attempt_.token == token; }
   void summed(HeldStream sum, SharedHistogram histogram, MemoryCharge charge);
@@ -169,15 +172,15 @@ class PartRound {
   uint64_t acknowledged(uint32_t worker) const;
   uint64_t acknowledged_by_all(std::span<const protocol::Member> members) const;
 
-  /// Of jobs that hold updates back: apply_after_acks synced members have acknowledged the steps below; all synced ones, where
-  /// workers have left and fewer members are there. Those who join do not count: a successor could not go on from what they have
-  /// (R18a). Begins anew with every view.
+  /// Of jobs that hold updates back: apply_after_acks synced members have acknowledged the steps below; all synced
+  /// ones, where workers have left and fewer members are there. Those who join do not count: a successor could not go
+  /// on from what they have (R18a). Begins anew with every view.
   uint64_t backed() const { return backed_; }
   /// True: more steps are.
   bool raise_backed(const Members& members);
 
-  /// From now on updates of the steps from n on are kept also where everybody has them: the weights that a store has saved lack
-  /// them. UINT64_MAX: as nothing was said. What is kept too long goes with the next forget_stable().
+  /// From now on updates of the steps from n on are kept also where everybody has them: the weights that a store has
+  /// saved lack them. UINT64_MAX: as nothing was said. What is kept too long goes with the next forget_stable().
   void hold(uint64_t n) { hold_ = n; }
   /// R5: Forgets what all members have acknowledged, and nobody holds.
   void forget_stable(std::span<const protocol::Member> members);

@@ -3,16 +3,17 @@
 #include "protocol/messages/participants.h"
 #include "server/part/part_round.h"
 
-/// Whom a step waits for, and how long. Whoever is left out loses nothing: the update does not name it, and it takes what it sent
-/// back (R4). So every choice here is safe; what differs is how much a step carries and how soon.
+/// Whom a step waits for, and how long. Whoever is left out loses nothing: the update does not name it, and it takes
+/// what it sent back (R4). So every choice here is safe; what differs is how much a step carries and how soon.
 ///
 /// Members that join are waited for by nobody (R3a).
 ///
 ///   synchronous        every synced member
 ///   asynchronous       nobody: a step is the contribution whose turn it is (Arrivals)
-///   bounded staleness  a quorum and the deadline; and who has been left out of `staleness` steps in a row, as long as it takes
-///   partial            a quorum and the deadline; with participants only they are expected, and without quorum and deadline all
-///                      of them are waited for
+///   bounded staleness  a quorum and the deadline; and who has been left out of `staleness` steps in a row, as long as
+///                      it takes
+///   partial            a quorum and the deadline; with participants only they are expected, and without quorum and
+///                      deadline all of them are waited for
 namespace millrace::server {
 
 using protocol::Mode;

@@ -23,15 +23,15 @@ namespace millrace::server {
 
 struct DatagramOptions {
   std::string listen;  ///< "192.0.2.1:7800"; port 0: a free one
-  /// A job's key is FOLDER/<its number at the switch>.key; FOLDER/<number>.racks, where it is there, lists the racks whose
-  /// switches add up in front of this shard (switch_agg/process/jobs_file.h).
+  /// A job's key is FOLDER/<its number at the switch>.key; FOLDER/<number>.racks, where it is there, lists the racks
+  /// whose switches add up in front of this shard (switch_agg/process/jobs_file.h).
   std::string key_folder;
   uint64_t memory_bytes_max = 0;  ///< of one job
 };
 
-/// Shard 0 in a switch's place: one UDP port, and for each job of path switch a slot machine of its own, exactly as large as
-/// that job asks for. The same machine as in millrace-switch, so that workers speak to either alike; which of them decides is
-/// the table's to say.
+/// Shard 0 in a switch's place: one UDP port, and for each job of path switch a slot machine of its own, exactly as
+/// large as that job asks for. The same machine as in millrace-switch, so that workers speak to either alike; which of
+/// them decides is the table's to say.
 ///
 /// Threads  one of its own for packets. Everything public: the shard's loop, but for address(), which is anybody's.
 class DatagramThread {

@@ -17,8 +17,8 @@ namespace millrace::server {
 ///                                                                ^          ^      ^ limit
 ///                                                      may_admit_until  accept_below
 ///
-/// The last `kept` are never a connection's: HTTP, other shards, the table and saves need them. The connections just below
-/// are accepted so that a worker can be told why it is refused.
+/// The last `kept` are never a connection's: HTTP, other shards, the table and saves need them. The connections just
+/// below are accepted so that a worker can be told why it is refused.
 class DescriptorRoom {
  public:
   struct Options {

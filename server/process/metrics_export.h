@@ -13,9 +13,9 @@
 namespace millrace::server {
 
 /// The core's events and status as the shard's metrics. Handles of jobs are kept: a round of a part costs a few dozen
-/// events. A job's series are forgotten kEndedSeriesKept after its end, or when kEndedJobsMax jobs have ended since. Ended is
-/// what has been counted and is not among the status's jobs: the event of an end can be lost (memory), and then nothing else
-/// would tell.
+/// events. A job's series are forgotten kEndedSeriesKept after its end, or when kEndedJobsMax jobs have ended since.
+/// Ended is what has been counted and is not among the status's jobs: the event of an end can be lost (memory), and
+/// then nothing else would tell.
 ///
 /// Threads  one at a time (the loop's); what is counted may be read at any time by anyone.
 class MetricsExport {

@@ -52,8 +52,8 @@ constexpr const char* kFooter =
     "  5  the membership table is of a cluster of another shape or version, or another process took this number\n"
     "  6  a port is in use, too few files may be open, or the membership table cannot be read or written\n";
 
-/// Refuses what is no size from one byte to 2^62; else makes a plain number of it. CLI11's own would take -1 and 10^30, modulo
-/// 2^64.
+/// Refuses what is no size from one byte to 2^62; else makes a plain number of it. CLI11's own would take -1 and 10^30,
+/// modulo 2^64.
 std::string to_bytes(std::string& text) {
   constexpr std::string_view kUnits = "kmgtpe";
   constexpr uint64_t kMost = uint64_t{1} << 62;

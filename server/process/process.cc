@@ -41,14 +41,14 @@ namespace {
 
 /// Messages taken in before what they ask for is carried out; bounds how long a flood can hold up what is decided.
 constexpr int kMessagesPerTurn = 128;
-/// Sends that may wait for the end of a turn. One Goodbye in a job of many workers is a view for each of them, as long as the
-/// list of all: a turn's worth of Goodbyes would be more memory than the job's rounds.
+/// Sends that may wait for the end of a turn. One Goodbye in a job of many workers is a view for each of them, as long
+/// as the list of all: a turn's worth of Goodbyes would be more memory than the job's rounds.
 constexpr size_t kSendsHeldMax = 256;
 /// The loop computes for so long before it looks at the sockets again.
 constexpr TimeNs kComputePerTurn = 500 * kNsPerUs;
-/// The loop waits for another process's lock on the table for so long; after three times in vain, for ten times as long not
-/// at all: a process that was stopped while it wrote costs the jobs that need no write 60 ms, and then a tenth of the time at
-/// most. Writes are tried again.
+/// The loop waits for another process's lock on the table for so long; after three times in vain, for ten times as long
+/// not at all: a process that was stopped while it wrote costs the jobs that need no write 60 ms, and then a tenth of
+/// the time at most. Writes are tried again.
 constexpr uint32_t kTableWaitMs = 20;
 constexpr TimeNs kGaugesEvery = kNsPerS;
 /// Interval between log lines about connections that were closed for lack of a descriptor.
@@ -117,7 +117,8 @@ class ShardProcess::Loop {
   uint64_t life() const { return life_; }
 
  private:
-  /// Runs `work`. Nothing leaves the loop for want of memory: what breaks off is counted, the next turn goes on from there.
+  /// Runs `work`. Nothing leaves the loop for want of memory: what breaks off is counted, the next turn goes on from
+  /// there.
   template <typename Work>
   bool contain(const Work& work) {
     try {
@@ -312,7 +313,8 @@ StatusReport ShardProcess::Loop::status(TimeNs now) const {
   return status;
 }
 
-/// What a job of path switch needs beside its rounds: the core has asked whether it can be had before the job was begun.
+/// What a job of path switch needs beside its rounds: the core has asked whether it can be had before the job was
+/// begun.
 void ShardProcess::Loop::change_datagrams(const DatagramChange& change, TimeNs now) {
   if (!datagrams_) return;
   if (!change.spec) return datagrams_->end(change.job);

@@ -9,9 +9,9 @@
 
 namespace millrace::server {
 
-/// The racks whose switches add up in front of shard 0, of one job, as shard 0's owner wrote them down beside the job's key
-/// (DESIGN.md, "Racks in jobs"): workers of each, in the order of their numbers. What a switch that decides has in its list of
-/// jobs (jobs_file.h).
+/// The racks whose switches add up in front of shard 0, of one job, as shard 0's owner wrote them down beside the job's
+/// key (DESIGN.md, "Racks in jobs"): workers of each, in the order of their numbers. What a switch that decides has in
+/// its list of jobs (jobs_file.h).
 ///
 ///   {"racks": [[0, 1, 2, 3], [4, 5, 6, 7]]}
 ///

@@ -15,10 +15,10 @@ namespace millrace::server {
 /// long name is cut.
 std::string store_path(const std::string& folder, uint32_t shard, const std::string& name);
 
-/// The saves of one shard in a folder, a file a job. A save appears whole or not at all, and stays over power cuts: temporary
-/// file, fsync, rename, fsync of the folder. Whatever fails, what was there before stays, and the temporary file is
-/// removed; a save that is whole and cannot take its place stays beside it, as NAME.kept. A file that a dead process
-/// left is overwritten by the next save of that job.
+/// The saves of one shard in a folder, a file a job. A save appears whole or not at all, and stays over power cuts:
+/// temporary file, fsync, rename, fsync of the folder. Whatever fails, what was there before stays, and the temporary
+/// file is removed; a save that is whole and cannot take its place stays beside it, as NAME.kept. A file that a dead
+/// process left is overwritten by the next save of that job.
 ///
 /// Threads  one at a time.
 class StoreFolder {

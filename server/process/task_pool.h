@@ -25,8 +25,8 @@ class TaskPool {
   /// threads  that compute, the loop's included; 1: no helpers.
   /// wake     called by a helper when it has finished something and take_done() was empty before.
   TaskPool(uint32_t threads, std::function<void()> wake);
-  /// Waits for the tasks that helpers are running; what waits is dropped. A helper that was called and never came (the machine
-  /// has no thread to give) is not waited for.
+  /// Waits for the tasks that helpers are running; what waits is dropped. A helper that was called and never came (the
+  /// machine has no thread to give) is not waited for.
   ~TaskPool();
   TaskPool(const TaskPool&) = delete;
   TaskPool& operator=(const TaskPool&) = delete;

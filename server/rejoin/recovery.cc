@@ -136,7 +136,8 @@ void Recovery::on_tick(TimeNs now, Actions& actions) {
 
 void Recovery::on_state(const protocol::Member& from, const protocol::State& state, TimeNs now, Actions& actions) {
   const auto [answer, first] = answers_.try_emplace(from.worker);
-  // Once all have answered nothing may change under what is fetched; who repeats an answer has not heard a question twice.
+  // Once all have answered nothing may change under what is fetched; who repeats an answer has not heard a question
+  // twice.
   if (!first && stage_ != Stage::kCollecting) return;
   asks_.erase(from.worker);
   answer->second.state = state;
@@ -178,8 +179,8 @@ void Recovery::plan(TimeNs now, Actions& actions) {
   ask(now, actions);
 }
 
-/// The furthest member that keeps the most gives the summary and what it keeps; what others need before that is asked of
-/// those who keep it. Where nobody does, the others rejoin (R9).
+/// The furthest member that keeps the most gives the summary and what it keeps; what others need before that is asked
+/// of those who keep it. Where nobody does, the others rejoin (R9).
 void Recovery::choose_sources(PartFetch& part, TimeNs now) {
   part.sources.clear();
   part.from = part.decided;

@@ -28,10 +28,12 @@ bool makes_sense(const protocol::State& state, const protocol::JobLayout& layout
 /// be swapped in the table is asked of it (stage(), removals()).
 ///
 /// Epochs   what was answered and fetched holds for one epoch; begin_epoch() asks everybody anew.
-/// Hostile  answers are checked against the view, fetched updates are decoded. Who gives what is none twice is passed over, and
-///          removed where nobody else has it.
-/// Store    a job with one needs more: what came after the shard's last save. All that is kept without a gap is fetched.
-/// Cost     an update is decoded on the caller's thread; there are as many as the slowest synced member, or the store, lacks.
+/// Hostile  answers are checked against the view, fetched updates are decoded. Who gives what is none twice is passed
+///          over, and removed where nobody else has it.
+/// Store    a job with one needs more: what came after the shard's last save. All that is kept without a gap is
+///          fetched.
+/// Cost     an update is decoded on the caller's thread; there are as many as the slowest synced member, or the store,
+///          lacks.
 class Recovery {
  public:
   struct Setup {
@@ -70,8 +72,8 @@ class Recovery {
   TimeNs deadline() const { return next_ask_; }
 
   Stage stage() const { return stage_; }
-  /// Whom the job goes on without: who gives nothing that is right, or needs what nobody keeps; who has not answered for
-  /// dead_after_ms, if a majority has (R8c).
+  /// Whom the job goes on without: who gives nothing that is right, or needs what nobody keeps; who has not answered
+  /// for dead_after_ms, if a majority has (R8c).
   Removals removals(TimeNs now) const;
   /// Fewer than a majority of the members have answered for so long.
   TimeNs without_majority(TimeNs now) const;

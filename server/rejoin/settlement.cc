@@ -18,8 +18,8 @@ using protocol::Settle;
 /// A giver that sends nothing for so many heartbeats is passed over.
 constexpr int64_t kGiverHeartbeats = 2;
 
-/// After a part has come, so many times as long as it took nothing is asked for, but at most this part of a heartbeat: the
-/// rounds of the others, which share links and processors with it, are slowed down for a tenth of the time.
+/// After a part has come, so many times as long as it took nothing is asked for, but at most this part of a heartbeat:
+/// the rounds of the others, which share links and processors with it, are slowed down for a tenth of the time.
 constexpr int64_t kRest = 9;
 constexpr int64_t kRestHeartbeatPart = 4;
 

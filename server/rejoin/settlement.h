@@ -19,15 +19,16 @@
 namespace millrace::server {
 
 /// How the members of a job that join come in at one active shard (R9), part by part. Who is on the
-/// log and lacks only what the shard keeps goes on with its own weights; any other gets a synced member's, handed on run by
-/// run as they come, one part at a time, so that what is under way is one part a joiner. Where nobody can give them it is
-/// stranded, and when all members are, the log is cut to one of their states (R10a).
+/// log and lacks only what the shard keeps goes on with its own weights; any other gets a synced member's, handed on
+/// run by run as they come, one part at a time, so that what is under way is one part a joiner. Where nobody can give
+/// them it is stranded, and when all members are, the log is cut to one of their states (R10a).
 ///
-/// Path switch  shards have no step and no update: a joiner always takes a synced member's weights, and at shard 0 in the same
+/// Path switch  shards have no step and no update: a joiner always takes a synced member's weights, and at shard 0 in
+///              the same
 ///          way what it needs for its turns (a handover: bytes that are passed on). The giver does not go on meanwhile.
 /// Epochs   what is settled counts in one epoch: begin_epoch() forgets it.
-/// Order    on a joiner's connection: updates that its own state lacks up to the snapshot (they say what of what it has sent
-///          was
+/// Order    on a joiner's connection: updates that its own state lacks up to the snapshot (they say what of what it has
+///          sent was
 ///          carried), the snapshot, Settle, the updates from there on.
 /// Hostile  runs are checked against what was asked for; a giver that sends others is passed over.
 class Settlement {
@@ -56,7 +57,8 @@ class Settlement {
 
   /// R10a: All members join, and none of them can go on: the state to go back to.
   std::optional<CutChoice> cut() const;
-  /// Joiners that wait for weights, and whom they wait for (nobody, where no synced member that has weights is connected).
+  /// Joiners that wait for weights, and whom they wait for (nobody, where no synced member that has weights is
+  /// connected).
   struct Waiting {
     std::vector<uint32_t> joiners;
     std::vector<uint32_t> givers;

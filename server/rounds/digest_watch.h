@@ -20,8 +20,8 @@ struct Disagreement {
   TimeNs since = 0;
 };
 
-/// Which members of a job disagree, part by part. Told by log digests (protocol/messages/log_digest.h), which only who takes over
-/// another's weights can bring to agree again.
+/// Which members of a job disagree, part by part. Told by log digests (protocol/messages/log_digest.h), which only who
+/// takes over another's weights can bring to agree again.
 class DigestWatch {
  public:
   enum class News : uint8_t { kNone, kFirstOfWorker, kAgreesAgain };

@@ -15,8 +15,8 @@ namespace {
 
 constexpr uint32_t kNowhere = UINT32_MAX;
 
-/// A step after the one to decide may fill memory up to this share of the limit: what lies ahead must not keep out what
-/// the present step still needs.
+/// A step after the one to decide may fill memory up to this share of the limit: later steps must not keep out
+/// entries that the present step still needs.
 constexpr uint64_t kAheadShare = 2;
 
 std::vector<uint32_t> shards_of(const protocol::JobLayout& layout, const protocol::BucketLayout& bucket) {
@@ -337,7 +337,7 @@ void JobRounds::on_view(const std::vector<protocol::Member>& before, TimeNs now,
   digest_watch_.keep(setup_.members.all());
   if (store_) {
     store_->on_view(setup_.members);
-    // Who comes in keeps nothing of what went before: with everybody else it would be gone.
+    // A member that joins keeps no earlier update: if all others left, these updates would be lost.
     const auto is_new = [&before](const protocol::Member& member) {
       return std::ranges::find(before, member) == before.end();
     };
@@ -444,12 +444,12 @@ void JobRounds::on_digests(const protocol::Member& from, std::span<const protoco
         equal ? digest_watch_.agrees(from, theirs.part) : digest_watch_.differs(from, theirs.part, theirs.n, now);
     if (news == DigestWatch::News::kFirstOfWorker) {
       actions.log.push_back(
-          {Severity::kError, fmt::format("job '{}': worker {} has not applied what this shard decided: after {} steps "
+          {Severity::kError, fmt::format("job '{}': worker {} has not applied the updates of this shard: after {} steps "
                                          "of part {} its digest is {:016x}, not {:016x}; its weights are not those of "
                                          "the others",
                                          setup_.spec.name, from.worker, theirs.n, theirs.part, theirs.digest, *ours)});
     } else if (news == DigestWatch::News::kAgreesAgain) {
-      actions.log.push_back({Severity::kInfo, fmt::format("job '{}': worker {} agrees again on what was applied",
+      actions.log.push_back({Severity::kInfo, fmt::format("job '{}': worker {} agrees again on the applied updates",
                                                           setup_.spec.name, from.worker)});
     }
   }

@@ -121,7 +121,8 @@ class JobRounds {
   uint64_t steps_sent(uint32_t worker) const;
   uint64_t steps_decided_max() const;
   uint64_t steps_applied(uint32_t worker) const;
-  /// Parts that have decided more than `least` steps and than the worker has acknowledged, up to what a heartbeat holds.
+  /// Parts that have decided more than `least` steps and than the worker has acknowledged, up to what a heartbeat
+  /// holds.
   std::vector<protocol::Ack::Entry> unacknowledged(uint32_t worker, uint64_t least) const;
   uint64_t memory_bytes() const { return account_.used_bytes(); }
   uint64_t kept_bytes() const { return kept_account_.used_bytes(); }

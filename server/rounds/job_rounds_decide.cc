@@ -155,8 +155,8 @@ void JobRounds::on_reduced(ReduceTask& task, TimeNs now, Actions& actions) {
   after_sum(*part, now, actions);
 }
 
-/// A part that was cut while it was summed. Too few or too many, by what the other parts have got since as well: the right
-/// number of its large sums; and if it has not so many, it is summed again whole.
+/// A part that was cut while it was summed. Too few or too many, by what the other parts have got since as well: the
+/// right number of its large sums; and if it has not so many, it is summed again whole.
 void JobRounds::on_quick(PartRound& part, const ReduceTask::Output& output, TimeNs now, Actions& actions) {
   const Bucket& bucket = bucket_of(part);
   const size_t index = index_in(bucket, part);
@@ -246,8 +246,8 @@ void JobRounds::settle_threshold(Bucket& bucket, uint64_t step, Actions& actions
   const std::optional<BucketThreshold::LocalCut> cut =
       waiting.empty() ? std::nullopt : bucket.threshold->exact_cut(step);
   if (cut && waiting.size() == bucket.count) return split_quota(bucket, waiting, *cut, actions);
-  // Given up, or the members changed after the shards had agreed: the quota no longer fits these sums. Or they are of a later
-  // step (parts need not be equally far where a shard came back), and waited because nothing was agreed at all.
+  // Given up, or the members changed after the shards had agreed: the quota no longer fits these sums. Or they are of a
+  // later step (parts need not be equally far where a shard came back), and waited because nothing was agreed at all.
   for (size_t at = bucket.first; at < bucket.first + bucket.count; ++at) {
     PartRound& part = parts_[at];
     if (part.stage() != PartRound::Stage::kSummed || !bucket.threshold->may_reuse(part.decided())) continue;

@@ -27,10 +27,10 @@ const Delivery& JobRounds::delivery_of(const PartRound& part) const {
   return deliveries_.at(static_cast<size_t>(&part - parts_.data()));
 }
 
-/// Sums of values that were rounded for the wire do not fit its code, and weighted means have no sum. A store is brought up to
-/// date from what members keep, step by step. And what was merged nobody can be given again: after its shard has died, a worker
-/// that lacks a part of it leaves and comes back with another one's weights (tests/models/rounds, --merged). So all must have
-/// weights, and the job must go on while one is left.
+/// Sums of values that were rounded for the wire do not fit its code, and weighted means have no sum. A store is
+/// brought up to date from what members keep, step by step. And what was merged nobody can be given again: after its
+/// shard has died, a worker that lacks a part of it leaves and comes back with another one's weights
+/// (tests/models/rounds, --merged). So all must have weights, and the job must go on while one is left.
 Delivery::Pace JobRounds::pace(const PartRound& part, const protocol::Member& to) const {
   const CodecSpec& codec = bucket_of(part).layout->codec_down;
   const bool exact = find_value_codec(codec.value)->lossless(codec);

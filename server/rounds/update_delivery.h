@@ -31,8 +31,9 @@ class Delivery {
   std::optional<Steps> next(uint32_t worker, uint64_t decided, Pace pace) const;
   void sent(uint32_t worker, uint64_t below, Pace pace);
 
-  /// These steps of what comes next are being summed for the worker. True: nobody else waits for the same, so that a task has to
-  /// be begun, and token is its. A worker has one task at a time: whatever it asks for meanwhile, next() says nothing.
+  /// These steps of what comes next are being summed for the worker. True: nobody else waits for the same, so that a
+  /// task has to be begun, and token is its. A worker has one task at a time: whatever it asks for meanwhile, next()
+  /// says nothing.
   bool wait_for_sum(uint32_t worker, Steps steps, uint64_t token, MemoryCharge charge);
 
   struct Waiting {

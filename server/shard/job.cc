@@ -32,7 +32,8 @@ std::vector<protocol::PeerId> Job::adopt(protocol::JobView view, TimeNs now, Act
   if (first) opened_ = now;
   const bool is_void = view.cut > members_.view().epoch || (first && setup_.start == Start::kSuccessor);
   Members::Adopted adopted = members_.adopt(std::move(view), now);
-  // Before anybody is told how far they are: to who is synced by a cut, void steps would be some that it has to wait for.
+  // Before anybody is told how far they are: to who is synced by a cut, void steps would be some that it has to wait
+  // for.
   if (is_void && !recovery_) rounds_.drop();
   for (size_t at = 0; at < adopted.gone_peers.size(); ++at) {
     actions.to_peers.push_back({adopted.gone_peers[at],

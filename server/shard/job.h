@@ -20,11 +20,13 @@
 
 namespace millrace::server {
 
-/// One open job at this shard: its specification, its members as this shard sees them, and its rounds, which are active or being
-/// recovered (R8). The table is not touched here: ShardCore asks wish(), changes it and hands in what came out.
+/// One open job at this shard: its specification, its members as this shard sees them, and its rounds, which are active
+/// or being recovered (R8). The table is not touched here: ShardCore asks wish(), changes it and hands in what came
+/// out.
 class Job {
  public:
-  /// Whether an earlier start of this shard has served the running job: its rounds are lost, the members have what is left.
+  /// Whether an earlier start of this shard has served the running job: its rounds are lost, the members have what is
+  /// left.
   enum class Start : uint8_t { kFresh, kSuccessor };
   struct Setup {
     protocol::JobSpec spec;
@@ -72,7 +74,8 @@ class Job {
   std::vector<protocol::PeerId> adopt(protocol::JobView view, TimeNs now, Actions& actions);
   void flush_view(Actions& actions);
 
-  /// The rounds are not known yet: contributions and acks are dropped, workers send them again in the epoch of the activation.
+  /// The rounds are not known yet: contributions and acks are dropped, workers send them again in the epoch of the
+  /// activation.
   bool recovering() const { return recovery_.has_value(); }
   /// R8d, R9: State, Snapshot, Update, Fetched of a member, sent in the view's epoch.
   void on_return_message(const protocol::Member& from, protocol::Message message, TimeNs now, Actions& actions);
@@ -94,11 +97,11 @@ class Job {
   protocol::Welcome welcome(const std::string& software) const;
   protocol::Heartbeat heartbeat_answer(const protocol::Member& to, uint64_t sequence) const;
 
-  /// Members to be removed for silence now. Empty also where only the last one is silent: see abandoned(); and in a job that
-  /// recovers, whose wish() says.
+  /// Members to be removed for silence now. Empty also where only the last one is silent: see abandoned(); and in a job
+  /// that recovers, whose wish() says.
   std::vector<protocol::Member> silent(TimeNs now) const;
-  /// Why the job is to be ended: every member has been silent for limits.abandon_ms and nobody is left to end it; or it recovers,
-  /// and so long no majority of its members has answered (R8c).
+  /// Why the job is to be ended: every member has been silent for limits.abandon_ms and nobody is left to end it; or it
+  /// recovers, and so long no majority of its members has answered (R8c).
   std::optional<std::string> abandoned(TimeNs now) const;
 
   JobStatus status(TimeNs now) const;

@@ -7,8 +7,8 @@
 
 #include "kernels/base/check.h"
 
-/// Who sends, and whether that is who it says; then the job that it is for. Admission is in shard_core_hello.cc, the table
-/// in shard_core_table.cc.
+/// Who sends, and whether that is who it says; then the job that it is for. Admission is in shard_core_hello.cc, the
+/// table in shard_core_table.cc.
 namespace millrace::server {
 namespace {
 
@@ -228,8 +228,8 @@ void ShardCore::on_member_message(const protocol::PeerId& from, Job& job, const 
       job.members().send(member, job.change_for(member), actions);
     }
     if (heartbeat->finishing && job.members().finishes(member.worker)) job.rounds().on_finishing(now, actions);
-    // Who joins says what it came with, which may be off the log: it will be settled. What it said before its view had it
-    // synced may come after.
+    // Who joins says what it came with, which may be off the log: it will be settled. What it said before its view had
+    // it synced may come after.
     const bool of_this_epoch = message.header.epoch == job.view().epoch;
     if (!job.recovering() && of_this_epoch && member.state == protocol::MemberState::kSynced) {
       job.rounds().on_steps_applied(member, heartbeat->steps_applied, now, actions);

@@ -55,8 +55,8 @@ struct ShardConfig {
 /// Time      `now` never goes back. Nothing happens by itself: call on_tick() at next_deadline(), or earlier.
 /// Hostile   any message from any peer in any order: it is admitted, answered or dropped, and counted; it never
 ///           corrupts a round.
-/// Memory    std::bad_alloc stays inside: what was being worked on is dropped and counted as "out_of_memory"; a job whose
-///           rounds it was working on ends with limit_exceeded, at once or at the next tick, the others go on.
+/// Memory    std::bad_alloc stays inside: what was being worked on is dropped and counted as "out_of_memory"; a job
+///           whose rounds it was working on ends with limit_exceeded, at once or at the next tick, the others go on.
 /// Threads   one at a time (the loop's). Tasks run anywhere.
 class ShardCore {
  public:
@@ -97,9 +97,9 @@ class ShardCore {
   /// When on_tick() has something to do at the latest.
   TimeNs next_deadline() const;
 
-  /// Stops admitting new jobs and steps; rounds in flight may finish for limits.drain_ms. Then the jobs end in the table,
-  /// every member is told Goodbye(kShutdown), and stopped() holds. A table that cannot be written is tried again until the end
-  /// of drain_ms, for a second at least; what it could not be told is logged, job by job.
+  /// Stops admitting new jobs and steps; rounds in flight may finish for limits.drain_ms. Then the jobs end in the
+  /// table, every member is told Goodbye(kShutdown), and stopped() holds. A table that cannot be written is tried again
+  /// until the end of drain_ms, for a second at least; what it could not be told is logged, job by job.
   void begin_shutdown(TimeNs now, Actions& actions);
 
   /// Nothing more will happen: the process may exit once its sends are flushed.
@@ -167,7 +167,8 @@ class ShardCore {
   class Gate;
 
   // shard_core.cc: who sends, what to do with it
-  /// Runs `work`; false: it broke off. job: whose rounds it changes, and which therefore cannot go on when that happens.
+  /// Runs `work`; false: it broke off. job: whose rounds it changes, and which therefore cannot go on when that
+  /// happens.
   template <typename Work>
   bool contain(std::optional<uint64_t> job, Actions& actions, const Work& work) {
     try {
@@ -215,7 +216,8 @@ class ShardCore {
                               Actions& actions);
   Job* open_job(uint64_t number, const protocol::JobSpec& spec, protocol::JobLayout layout, Actions& actions);
   Result<protocol::JobRecord> open_record(const protocol::Header& header, const protocol::Hello& hello);
-  /// The record after the join, or after this shard has taken over a job in which the join was refused: then `refused` says why.
+  /// The record after the join, or after this shard has taken over a job in which the join was refused: then `refused`
+  /// says why.
   Result<protocol::JobRecord> join_job(const protocol::JobRecord& record, const protocol::Header& header,
                                        const protocol::Hello& hello, TimeNs now, std::optional<Error>& refused);
   uint64_t replaceable_life(uint64_t job, const protocol::Header& header, const protocol::Hello& hello, TimeNs now);

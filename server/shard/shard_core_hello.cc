@@ -21,7 +21,8 @@ constexpr uint32_t kPartsPerShardPlanned = 16;  ///< plan_layout's own most, whe
 /// A ShardHello that was refused for a reason that passes is said again after so long.
 constexpr TimeNs kHelloAgain = kNsPerS;
 
-/// A process that returns does not replace an earlier one that was heard later than this, however often it sends heartbeats.
+/// A process that returns does not replace an earlier one that was heard later than this, however often it sends
+/// heartbeats.
 constexpr TimeNs kReplacedAfter = kNsPerS;
 
 Status limit(uint64_t asked, uint64_t allowed, std::string_view what, std::string_view flag) {
@@ -53,7 +54,8 @@ std::string seconds_of(TimeNs ns) {
 }
 
 /// Returns what a process that does not return is told of an earlier run that has its job's name for `wait` longer.
-/// returns  whether the workers of that run do when they are restarted: then it is no use to wait with a connection open.
+/// returns  whether the workers of that run do when they are restarted: then it is no use to wait with a connection
+///          open.
 Error not_free_yet(const std::string& earlier, bool returns, uint32_t worker, TimeNs wait) {
   if (!returns) return {ErrorCode::kUnavailable, fmt::format("{}: its name is free in {}", earlier, seconds_of(wait))};
   return {ErrorCode::kIdentityInUse,
@@ -105,7 +107,8 @@ void ShardCore::on_hello(const protocol::PeerId& from, const protocol::Header& h
     protocol::Refuse refusal;
     refusal.code = admitted.error().code;
     refusal.sentence = admitted.error().message;
-    // Who returns waits until its earlier process is taken for dead; others wait where the job may be one of dead workers only.
+    // Who returns waits until its earlier process is taken for dead; others wait where the job may be one of dead
+    // workers only.
     Job* job = named(hello.spec.name);
     const bool may_pass = hello.returns || (job && job->recovering());
     refusal.retry = worth_retrying(refusal.code) || (refusal.code == ErrorCode::kIdentityInUse && may_pass);
@@ -198,7 +201,8 @@ Result<protocol::JobRecord> ShardCore::open_record(const protocol::Header& heade
   return table_.create_job(hello.spec.name, protocol::encode_job_spec(hello.spec), hello.spec.path);
 }
 
-/// The life of an earlier process of this worker that the Hello may replace: not heard for two heartbeats, and a second.
+/// The life of an earlier process of this worker that the Hello may replace: not heard for two heartbeats, and a
+/// second.
 uint64_t ShardCore::replaceable_life(uint64_t job, const protocol::Header& header, const protocol::Hello& hello,
                                      TimeNs now) {
   Job* open = find_job(job);
@@ -275,8 +279,8 @@ Result<protocol::JobRecord> ShardCore::join_job(const protocol::JobRecord& recor
   });
 }
 
-/// A row that this process does not serve and that stands in the way of the Hello: of processes that died before they could
-/// end it. Without this a crash would keep the job's name for ever.
+/// A row that this process does not serve and that stands in the way of the Hello: of processes that died before they
+/// could end it. Without this a crash would keep the job's name for ever.
 std::optional<Error> ShardCore::left_behind(const protocol::JobRecord& record, const protocol::JobSpec& theirs,
                                             const protocol::Header& header, const protocol::Hello& hello, TimeNs now) {
   const protocol::JobView& view = record.view;

@@ -260,8 +260,8 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
 }
 
 void ShardCore::remove_leavers(TimeNs now, Actions& actions) {
-  // All of one job in one change. Forgotten only after that: should memory end in the middle, the next poll goes on. Who cannot
-  // be removed now is put at the end again, behind the `left` of this poll.
+  // All of one job in one change. Forgotten only after that: should memory end in the middle, the next poll goes on.
+  // Who cannot be removed now is put at the end again, behind the `left` of this poll.
   for (size_t left = leavers_.size(); left > 0;) {
     const uint64_t number = leavers_.front().job;
     const Leaving leaving = leavers_.front().leaving;
@@ -404,7 +404,8 @@ void ShardCore::end_in_table(Job& job, Error why, std::string_view label, Action
 }
 
 void ShardCore::close(Job& job, std::optional<protocol::Body> last_word, std::string_view label, Actions& actions) {
-  // All that takes memory comes first: where it ends the job is still open, and is closed again. So its end counts once.
+  // All that takes memory comes first: where it ends the job is still open, and is closed again. So its end counts
+  // once.
   LogLine line{Severity::kInfo, fmt::format("job '{}' ({}) is over: {}", job.spec().name, job.view().job, label)};
   MetricEvent event{Metric::kJobsEnded, job.spec().name, label, 1};
   Ended ended{job.spec().name, job.view().job, std::string(label), last_word ? sentence_of(*last_word) : "",

@@ -13,11 +13,12 @@
 
 namespace millrace::server {
 
-/// A job of path switch, at shard 0: what its members say of the switch in the present epoch, and which path follows. The
-/// table is ShardCore's to change, by the usual swap on that epoch: a path is a function of the epoch (S6.1, S6.7).
+/// A job of path switch, at shard 0: what its members say of the switch in the present epoch, and which path follows.
+/// The table is ShardCore's to change, by the usual swap on that epoch: a path is a function of the epoch (S6.1, S6.7).
 ///
 /// To the shard    one synced member that the switch is silent to is enough: its turns wait for everybody.
-/// Back            when all synced members have had answers for the hold time: one that has not would stop them all again.
+/// Back            when all synced members have had answers for the hold time: one that has not would stop them all
+///                 again.
 class SwitchWords {
  public:
   using Word = protocol::Heartbeat::Switch;
@@ -25,7 +26,8 @@ class SwitchWords {
     protocol::Path path = protocol::Path::kServer;
     std::string because;  ///< half a sentence: who said what
   };
-  /// The shard that hears, decides, and stands in for the switch: one of them, so that two do not decide against each other.
+  /// The shard that hears, decides, and stands in for the switch: one of them, so that two do not decide against each
+  /// other.
   static constexpr uint32_t kShard = 0;
 
   explicit SwitchWords(std::string job) : job_(std::move(job)) {}

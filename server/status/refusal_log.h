@@ -33,11 +33,11 @@ struct Refusal {
 /// "worker", "contribution", ...
 std::string_view refused_name(Refusal::Of of);
 
-/// The refusals of the last time. Those of one peer over one job for one code are one entry, so that who tries again ten times a
-/// second does not push out the others.
+/// The refusals of the last time. Those of one peer over one job for one code are one entry, so that who tries again
+/// ten times a second does not push out the others.
 ///
-/// Memory  kMax entries, of a name, a software name and a sentence each: some 100 KiB at most. Beyond, the one that was repeated
-///         least lately goes: who knocks under ever new names can push out all others.
+/// Memory  kMax entries, of a name, a software name and a sentence each: some 100 KiB at most. Beyond, the one that was
+///         repeated least lately goes: who knocks under ever new names can push out all others.
 class RefusalLog {
  public:
   static constexpr size_t kMax = 64;

@@ -11,7 +11,8 @@
 namespace millrace::server {
 
 /// What a person asks of a shard: who is there, who is waited for, since when, and why a job does not start or stands
-/// still. What several shards say is put together by `millrace status`. Times are ages: milliseconds before the moment of asking.
+/// still. What several shards say is put together by `millrace status`. Times are ages: milliseconds before the moment
+/// of asking.
 struct MemberStatus {
   uint32_t worker = 0;
   uint64_t life = 0;
@@ -210,7 +211,8 @@ struct StatusReport {
   std::vector<PeerShardStatus> peers;
   std::vector<RefusalStatus> refusals;  ///< the latest first
   std::vector<EndedJobStatus> ended;    ///< the latest first
-  /// Of shard 0 in a switch's place: datagrams that are no job's, or that its port dropped, by reason, where it is not 0.
+  /// Of shard 0 in a switch's place: datagrams that are no job's, or that its port dropped, by reason, where it is not
+  /// 0.
   std::vector<NamedCount> datagrams_dropped = {};
   std::optional<TableTroubleStatus> table_trouble;
 };

@@ -19,11 +19,12 @@ enum class Wait : uint8_t {
   kDeadline,       ///< the quorum is in; the others may still come until the deadline
   kMagnitudes,     ///< histograms of other shards, or of the bucket's other parts
   kStore,          ///< the store's first weights, or that it catches up
-  kAcknowledgements,  ///< members that have not acknowledged an update, which is applied once so many have (apply_after_acks)
-  kMemory,            ///< acknowledgements, without which there is no room for another update
-  kComputing,         ///< decoding, summing or coding
-  kRecovery,          ///< members of a job whose rounds this shard does not know, to say where they stand
-  kWeights,           ///< members that give their weights to one that joins
+  /// Members that have not acknowledged an update, which is applied once so many have (apply_after_acks).
+  kAcknowledgements,
+  kMemory,     ///< acknowledgements, without which there is no room for another update
+  kComputing,  ///< decoding, summing or coding
+  kRecovery,   ///< members of a job whose rounds this shard does not know, to say where they stand
+  kWeights,    ///< members that give their weights to one that joins
 };
 
 /// "join", "contributions", ...; "" for nothing.

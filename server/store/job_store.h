@@ -27,15 +27,16 @@ uint64_t store_bytes(const protocol::JobSpec& spec, const protocol::JobLayout& l
 /// The weights of one job at one shard (R17): DESIGN.md, "The store". Pure: decided steps, messages, finished tasks and
 /// answers of the disk in; tasks, messages and requests to the disk out.
 ///
-/// Invariants   on a part one operation runs at a time, in the order asked for; position.n is the steps in its arrays; steps are
-///              handed on in order, each once.
+/// Invariants   on a part one operation runs at a time, in the order asked for; position.n is the steps in its arrays;
+///              steps are handed on in order, each once.
 /// Life         may outlive its job, until its last save is written (end()).
 class JobStore {
  public:
   /// Steps of a part that may wait to be applied before decisions wait for them.
   static constexpr uint64_t kStepsBehindMax = 4;
   static constexpr size_t kPullsMax = 64;  ///< of one worker, waiting
-  /// Updates that are kept for it may have so many bytes, or twice those of its arrays; from half of it on a save is made.
+  /// Updates that are kept for it may have so many bytes, or twice those of its arrays; from half of it on a save is
+  /// made.
   static constexpr uint64_t kKeptBytesMin = uint64_t{8} << 20;
   static constexpr TimeNs kRetryAfter = 10 * kNsPerS;  ///< a save that failed
   /// Placed weights and indices to pull that may wait, of all workers.
@@ -62,11 +63,11 @@ class JobStore {
   enum class Begin : uint8_t { kFresh, kSuccessor };
   void open(uint64_t job, Saves saves, Begin begin, TimeNs now, Actions& actions);
 
-  /// Updates from that step on have to be kept for it, by this shard and the workers: a successor of this shard begins with what
-  /// was saved last. UINT64_MAX: none.
+  /// Updates from that step on have to be kept for it, by this shard and the workers: a successor of this shard begins
+  /// with what was saved last. UINT64_MAX: none.
   uint64_t needs_from(uint32_t number) const;
-  /// So many bytes of updates are kept, for it and for others, where `bytes_max` may be. Where they are many a save is made, and
-  /// where it does not come in time they need not be kept any longer.
+  /// So many bytes of updates are kept, for it and for others, where `bytes_max` may be. Where they are many a save is
+  /// made, and where it does not come in time they need not be kept any longer.
   void on_kept(uint64_t bytes, uint64_t bytes_max, Actions& actions);
 
   /// Whether that step of the part may be decided: its weights are there, and not too many steps wait to go into them.
@@ -80,9 +81,9 @@ class JobStore {
   bool is_dropped() const { return dropped_; }
   /// A log that goes on after drop().
   using Log = std::function<const PartRound&(uint32_t part)>;
-  /// The weights of the log: those that are here, if they are on it; else of the job's beginning, or of the last save; with
-  /// the kept updates after them. A save is read first: call it again after on_loaded(). Where nothing of that reaches, the job
-  /// cannot go on (failure()).
+  /// The weights of the log: those that are here, if they are on it; else of the job's beginning, or of the last save;
+  /// with the kept updates after them. A save is read first: call it again after on_loaded(). Where nothing of that
+  /// reaches, the job cannot go on (failure()).
   void recover(const Log& log, Actions& actions);
   /// The part goes on from there: its arrays are the log's up to `position`. What waited to be applied is forgotten.
   void restore(uint32_t number, StorePosition position, StoreArrays arrays, Actions& actions);
@@ -100,7 +101,8 @@ class JobStore {
   std::optional<TimeNs> deadline() const;
 
   // job_store_save.cc
-  /// A save of what is there now, if something has changed; after the one that is under way, and once all weights are there.
+  /// A save of what is there now, if something has changed; after the one that is under way, and once all weights are
+  /// there.
   void save(Actions& actions);
   void on_written(const Status& written, Actions& actions);
   /// Steps of the part below n are acknowledged by all members; while a save is under way, and before on_written().
@@ -108,7 +110,8 @@ class JobStore {
   /// A save that waits for acknowledgements ends, if they are there: from then on it counts.
   void end_acknowledged(Actions& actions);
   void on_loaded(Result<StoreFile> loaded, Actions& actions);
-  /// The job is over: nothing is charged to its account any more, nobody is answered. What was decided is applied, and saved.
+  /// The job is over: nothing is charged to its account any more, nobody is answered. What was decided is applied, and
+  /// saved.
   /// REQUIRES: the job's last call.
   void end(Actions& actions);
   /// After end(): nothing is left to be done.

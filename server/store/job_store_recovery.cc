@@ -32,7 +32,8 @@ void JobStore::drop() {
   stale_ = unanswered_;
 }
 
-// By what the steps were, not by lineage: a shard that died before any member heard of its lineage may have saved under it.
+// By what the steps were, not by lineage: a shard that died before any member heard of its lineage may have saved under
+// it.
 bool JobStore::reaches(const Part& part, const StorePosition& position, const Log& log) {
   const PartRound& rounds = log(part.part);
   uint64_t digest = position.summary.log_digest;

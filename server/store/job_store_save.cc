@@ -59,8 +59,8 @@ void JobStore::acknowledged(uint32_t number, uint64_t n) {
 
 void JobStore::end_acknowledged(Actions& actions) {
   if (!saving_ || saving_->stage != Saving::Stage::kWaiting) return;
-  // A step that was sent to nobody yet is void if this shard dies now, and with it a save that has it. Of a job that is over
-  // nobody goes on with the log.
+  // A step that was sent to nobody yet is void if this shard dies now, and with it a save that has it. Of a job that is
+  // over nobody goes on with the log.
   for (size_t at = 0; at < parts_.size() && !ended_; ++at) {
     if (parts_[at].acknowledged < saving_->n[at]) return;
   }

@@ -68,8 +68,8 @@ using ReadExactly = std::function<Status(std::span<uint8_t> out)>;
 /// Errors   malformed; unsupported: of a later version; what `read` says.
 Result<StoreFile> read_store_file(uint64_t bytes, const ReadExactly& read);
 
-/// Whether a job may begin with the weights of that save: its parts, in the layout of `layout_hash` at that shard of so many.
-/// The first difference else.
+/// Whether a job may begin with the weights of that save: its parts, in the layout of `layout_hash` at that shard of so
+/// many. The first difference else.
 ///
 /// Errors   job_mismatch.
 Status may_begin_with(const StoreFile& saved, const StoreHeader& own);

@@ -32,8 +32,8 @@ struct StorePosition {
   bool operator==(const StorePosition&) const = default;
 };
 
-/// One operation on the arrays of a part, which are its own until it is handed back. What it belongs to (job, part, token) is
-/// carried along.
+/// One operation on the arrays of a part, which are its own until it is handed back. What it belongs to (job, part,
+/// token) is carried along.
 class StoreTask : public Task {
  public:
   /// Arrays of zeros.
@@ -82,8 +82,9 @@ class StoreTask : public Task {
   const Input& input() const { return input_; }
   /// Read: the values; Copy: the record; else nothing.
   ///
-  /// Errors   of Place: malformed (hash, a run that does not lie in the part), non_finite. Of Read: invalid_argument (indices not
-  ///          increasing, or behind the part). Of Apply: as hold_container() and optimize(); the arrays are worth nothing then.
+  /// Errors   of Place: malformed (hash, a run that does not lie in the part), non_finite. Of Read: invalid_argument
+  ///          (indices not increasing, or behind the part). Of Apply: as hold_container() and optimize(); the arrays
+  ///          are worth nothing then.
   const Result<SharedBytes>& result() const { return result_; }
   /// Read: XXH3-64 of the values; 0 of none.
   uint64_t hash() const { return hash_; }

@@ -108,8 +108,8 @@ struct SwitchJobStatus {
   std::array<SwitchDoor, protocol::kSwitchWorkersMax> doors = {};  ///< by worker
 };
 
-/// The slot machine: pure, one thread, no allocation after add_job(). Takes packets as they come, hostile ones among them, and
-/// writes what it sends into a sink. Normative: S3, S4, S6, S7; DESIGN.md has what they leave open.
+/// The slot machine: pure, one thread, no allocation after add_job(). Takes packets as they come, hostile ones among
+/// them, and writes what it sends into a sink. Normative: S3, S4, S6, S7; DESIGN.md has what they leave open.
 ///
 /// Several cores: one Aggregator each, with slots, a life and jobs of its own (lane_of_datagram.h).
 class Aggregator {

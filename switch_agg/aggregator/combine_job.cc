@@ -85,8 +85,8 @@ void CombineJob::hello(const Datagram& datagram, const protocol::Endpoint& from,
     out.count(Event::kOpened);
   }
   if (met_[worker] != said->worker_nonce) {
-    // Another process, perhaps: of a job that began anew under this number, whose epochs, turns and members may be the same as
-    // those of the job before. No sum may hold, and no kept group may be, what another process sent.
+    // Another process, perhaps: of a job that began anew under this number, whose epochs, turns and members may be the
+    // same as those of the job before. No sum may hold, and no kept group may be, what another process sent.
     met_[worker] = said->worker_nonce;
     forget();
   }

@@ -12,8 +12,8 @@
 
 namespace millrace::switch_agg {
 
-/// One job in role `combine`: a rack's switch, which adds up what its workers send and hands the sum to the shard that decides
-/// (S7). All of it is soft state: whatever is forgotten here costs speed only.
+/// One job in role `combine`: a rack's switch, which adds up what its workers send and hands the sum to the shard that
+/// decides (S7). All of it is soft state: whatever is forgotten here costs speed only.
 ///
 /// combine_job.cc has the door, the epoch and the uplink; combine_job_sums.cc what becomes of a unit.
 ///

@@ -26,8 +26,8 @@ namespace {
 
 /// After a group that was too long its slot's turns go raw at once: waiting for time-outs would cost more.
 constexpr uint32_t kRawTurns = 15;
-/// A group goes up again at the latest so many answer gaps after it went, where somebody asks: workers may compute for long
-/// between two turns.
+/// A group goes up again at the latest so many answer gaps after it went, where somebody asks: workers may compute for
+/// long between two turns.
 constexpr TimeNs kAgainGapsMax = 8;
 
 bool combine_sums_is_over(const WindowEntries& entries, int32_t headroom) {

@@ -194,9 +194,9 @@ std::optional<protocol::HelloTerms> JobMachine::admit_hello(const Datagram& data
   return hello;
 }
 
-/// Of another job of this number, or of this one's past. While this one lives it keeps its sessions and its epoch, and packets
-/// like that do not hold its lease. That it is over, a new life says to everybody: what a worker has of the old one is void
-/// then, as after a restart (S6.6, S6.9), and so nothing of one job gets into another.
+/// Of another job of this number, or of this one's past. While this one lives it keeps its sessions and its epoch, and
+/// packets like that do not hold its lease. That it is over, a new life says to everybody: what a worker has of the old
+/// one is void then, as after a restart (S6.6, S6.9), and so nothing of one job gets into another.
 void JobMachine::stand_off(const Datagram& datagram, const protocol::HelloTerms& hello, WorkerSessions::Verdict verdict,
                            const protocol::Endpoint& from, const Outbox& out) {
   if (has_ended(out.now())) {

@@ -28,7 +28,8 @@ struct Scratch {
   std::vector<uint8_t> packet;  ///< [packet_bytes_max]
 };
 
-/// One job of an aggregator, whatever its role: the door (who is it, is it authentic, of which life), its slots, its lease.
+/// One job of an aggregator, whatever its role: the door (who is it, is it authentic, of which life), its slots, its
+/// lease.
 ///
 /// Threads  one at a time, the aggregator's.
 class JobMachine {
@@ -49,8 +50,8 @@ class JobMachine {
   void free_slots();
   /// S6.10: It has slots, and no authentic packet of its epoch came for the lease's time.
   bool lease_is_over(TimeNs now) const;
-  /// The packet that receive() was given last is of another job of this number, and the one before is over: begin_life(), and
-  /// that packet once more.
+  /// The packet that receive() was given last is of another job of this number, and the one before is over:
+  /// begin_life(), and that packet once more.
   bool is_to_begin_anew() const { return begins_anew_; }
   uint64_t life() const { return sessions_.life(); }
   uint32_t epoch() const { return epoch_; }
@@ -71,8 +72,8 @@ class JobMachine {
 
  protected:
   virtual void forget() = 0;
-  /// What a HELLO says can be of the job that this machine is with, as it stands, and of no other: its number is used again, and
-  /// epochs and lives begin low.
+  /// What a HELLO says can be of the job that this machine is with, as it stands, and of no other: its number is used
+  /// again, and epochs and lives begin low.
   virtual bool fits(const protocol::DatagramHeader& header, const protocol::HelloTerms& hello) const = 0;
   /// That job has ended (S6.9.1), as far as one can know: another one may have the number.
   virtual bool has_ended(TimeNs now) const = 0;
@@ -83,7 +84,8 @@ class JobMachine {
 
   void challenge(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out);
   bool admit(const protocol::Datagram& datagram, const Outbox& out);
-  /// The same of a HELLO, which may begin a session. Nothing: it is dropped, or of another job: then who said it is told.
+  /// The same of a HELLO, which may begin a session. Nothing: it is dropped, or of another job: then who said it is
+  /// told.
   std::optional<protocol::HelloTerms> admit_hello(const protocol::Datagram& datagram, const protocol::Endpoint& from,
                                                   const Outbox& out);
   void stand_off(const protocol::Datagram& datagram, const protocol::HelloTerms& hello, WorkerSessions::Verdict verdict,
@@ -127,7 +129,8 @@ class JobMachine {
   std::array<SwitchDoor, protocol::kSwitchWorkersMax> doors_{};  ///< over all lives: a wrong key knows none
 };
 
-/// Fields of a unit that no state is needed for to see that they cannot be: of a CONTRIB, and of a PARTIAL in front of it.
+/// Fields of a unit that no state is needed for to see that they cannot be: of a CONTRIB, and of a PARTIAL in front of
+/// it.
 /// slots  of the job.
 bool is_unit_well_formed(const protocol::DatagramHeader& header, uint32_t slots);
 /// LAST or `next` contradicts what this worker said in an earlier fragment.

@@ -122,7 +122,8 @@ void ReduceJob::all_collected(const Outbox& out) {
   const auto positions = std::span(positions_).first(slots_.size());
   const bool apart = std::ranges::any_of(positions, [](const Position& at) { return at.most - at.least > 1; });
   if (apart) {
-    // One kept result cannot repair it. Somebody has a bug: nothing opens, everybody is told, HELLOs are collected anew.
+    // One kept result cannot repair it. Somebody has a bug: nothing opens, everybody is told, HELLOs are collected
+    // anew.
     out.count(Event::kPositionsApart);
     greeted_ = 0;
     for (uint64_t left = live_; left != 0; left &= left - 1) {

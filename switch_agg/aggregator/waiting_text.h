@@ -13,8 +13,8 @@ namespace millrace::switch_agg {
 /// "greetings", "kept_results", "contributions", "decider"; empty: nothing.
 std::string_view wait_name(SwitchWait what);
 
-/// Returns one sentence on what a job waits for, and why, as far as an aggregator can know: which workers, since when, and
-/// whether packets that name them were rejected. Empty: it waits for nothing, and rejects nothing.
+/// Returns one sentence on what a job waits for, and why, as far as an aggregator can know: which workers, since when,
+/// and whether packets that name them were rejected. Empty: it waits for nothing, and rejects nothing.
 ///
 /// now  of the aggregator's clock.
 std::string waiting_sentence(const SwitchJobStatus& job, TimeNs now);

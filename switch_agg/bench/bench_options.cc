@@ -63,7 +63,9 @@ void add_traffic(CLI::App& bench, BenchOptions& options) {
   bench.add_option("--packets", options.packets, "Contributions of a round, about")
       ->check(CLI::Range(uint64_t{1000}, uint64_t{4'000'000}))
       ->capture_default_str();
-  bench.add_option("--rounds", options.rounds, "The same packets' worth so often; the best and the median are told")
+  bench
+      .add_option("--rounds", options.rounds,
+                  "The same packets' worth so often; the report has the best and the median")
       ->check(CLI::Range(1u, 1000u))
       ->capture_default_str();
   bench.add_option("--seed", options.seed, "Of indices and values")->capture_default_str();
@@ -102,7 +104,7 @@ void add_load(CLI::App& load, LoadOptions& options, std::string& to, std::string
   load.add_option("--density", options.density, "Part of a window's indices that each worker sends")
       ->check(CLI::Range(1e-4, 0.5))
       ->capture_default_str();
-  load.add_option("--seconds", options.seconds, "So long")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
+  load.add_option("--seconds", options.seconds, "Duration")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
 }
 
 }  // namespace

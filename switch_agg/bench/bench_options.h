@@ -27,7 +27,7 @@ struct BenchOptions {
 struct LoadOptions {
   protocol::Endpoint to;
   protocol::Endpoint from;
-  bool echo = false;   ///< what is there forwards packets back (dpdk-testpmd), it is no switch
+  bool echo = false;   ///< the peer forwards packets back (dpdk-testpmd); it is no switch
   bool apart = false;  ///< each worker draws indices of its own
   uint32_t job = 7;
   uint32_t workers = 4;

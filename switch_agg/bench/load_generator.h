@@ -18,10 +18,10 @@ struct LoadReport {
   double contribution_packets_s = 0;  ///< sent of the turns whose results came whole, or once again
 };
 
-/// Keeps every slot of a job busy over kernel sockets: a turn's contributions of all workers go out, its results come in, the
-/// next turn follows. All workers draw the same indices, so that a result is as long as a contribution and as many packets
-/// come back as were sent: what forwards packets can be measured by the same program (--echo). With --apart each draws its own,
-/// the least that workers can have in common, and results are of several packets.
+/// Keeps every slot of a job busy over kernel sockets: a turn's contributions of all workers go out, its results come
+/// in, the next turn follows. All workers draw the same indices, so that a result is as long as a contribution and as
+/// many packets come back as were sent: what forwards packets can be measured by the same program (--echo). With
+/// --apart each draws its own, the least that workers can have in common, and results are of several packets.
 ///
 /// Made for ratios: this program takes a core of its own, and what it measures is the slower of the two.
 /// Errors   io; unavailable: the switch does not answer, or does not know the job.

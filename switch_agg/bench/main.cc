@@ -12,16 +12,16 @@
 
 namespace {
 
-constexpr const char* kProgram = "millrace-switch-bench";
+constexpr const char* kBenchName = "millrace-switch-bench";
 
 int report_error(const millrace::Error& error) {
-  millrace::switch_agg::say(kProgram, error.message);
+  millrace::switch_agg::say(kBenchName, error.message);
   return millrace::switch_agg::exit_code_of(error.code);
 }
 
 int print_report(const std::string& report) {
   fmt::print("{}\n", report);
-  millrace::switch_agg::flush(kProgram);
+  millrace::switch_agg::flush(kBenchName);
   return 0;
 }
 

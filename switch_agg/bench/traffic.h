@@ -60,7 +60,8 @@ class BenchWorkers {
 
   explicit BenchWorkers(const Options& options);
 
-  /// All of them say hello and are welcomed. `wait` is called after each round of questions, until its answers are there to take.
+  /// All of them say hello and are welcomed. `wait` is called after each round of questions, until its answers are
+  /// there to take.
   /// Error    unavailable: who did not answer.
   Status join(BenchEnd& end, const std::function<void()>& wait);
 

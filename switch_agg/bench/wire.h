@@ -21,8 +21,8 @@ class BenchEnd {
   virtual void take(const std::function<void(ByteSpan datagram, uint16_t worker)>& taker) = 0;
 };
 
-/// Datagrams go in at its end, as if from the network, and a port of the product takes them at the other. A packet is copied
-/// when it goes in, so that it lies in the cache when the port gets it, as a network card's does.
+/// Datagrams go in at its end, as if from the network, and a port of the product takes them at the other. A packet is
+/// copied when it goes in, so that it lies in the cache when the port gets it, as a network card's does.
 class BenchWire : public BenchEnd {
  public:
   virtual PacketPort& port() = 0;
@@ -35,8 +35,8 @@ inline constexpr size_t kBenchWirePackets = 4000;
 
 /// A wire for each lane, with a port of its own: lanes may run on threads of their own.
 ///
-/// pmd  "net_ring": frames through DPDK's driver of that name and through DpdkPort, which parses and builds Ethernet, IPv4
-///      and UDP, one device with a queue for each lane; "memory": packets alone, through MemoryPort.
+/// pmd  "net_ring": frames through DPDK's driver of that name and through DpdkPort, which parses and builds Ethernet,
+///      IPv4 and UDP, one device with a queue for each lane; "memory": packets alone, through MemoryPort.
 Result<std::vector<std::unique_ptr<BenchWire>>> open_bench_wires(const std::string& pmd, size_t packet_bytes_max,
                                                                  uint32_t lanes);
 

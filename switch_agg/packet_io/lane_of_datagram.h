@@ -4,7 +4,8 @@
 
 #include "protocol/datagram/header.h"
 
-/// A job is on one lane; one of several lanes has as many numbers, one behind the other, and so is on as many (split_by_lanes.h).
+/// A job is on one lane; one of several lanes has as many numbers, one behind the other, and so is on as many
+/// (split_by_lanes.h).
 namespace millrace::switch_agg {
 
 /// The lane, of `lanes`, that has a job.

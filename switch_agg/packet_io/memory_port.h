@@ -6,8 +6,9 @@
 
 namespace millrace::switch_agg {
 
-/// A port whose network is its caller: for tests, for the simulator, and for benchmarks of everything but the device. Packets
-/// that arrive are not copied; packets that are sent stay in the port until they are taken, what went to several as one.
+/// A port whose network is its caller: for tests, for the simulator, and for benchmarks of everything but the device.
+/// Packets that arrive are not copied; packets that are sent stay in the port until they are taken, what went to
+/// several as one.
 ///
 /// Threads  one at a time.
 class MemoryPort final : public PacketPort {
@@ -24,8 +25,8 @@ class MemoryPort final : public PacketPort {
 
   explicit MemoryPort(const Options& options);
 
-  /// Lets a packet arrive. `bytes` must stay until the receive() after the one that hands it on. False: arriving_max are on
-  /// their way already, or it is longer than packet_bytes_max; it is dropped and counted.
+  /// Lets a packet arrive. `bytes` must stay until the receive() after the one that hands it on. False: arriving_max
+  /// are on their way already, or it is longer than packet_bytes_max; it is dropped and counted.
   bool inject(ByteSpan bytes, const protocol::Endpoint& from);
   /// What has been sent and flushed since the last call of clear_sent().
   std::span<const Sent> sent() const { return std::span(sent_).first(flushed_); }

@@ -7,7 +7,8 @@
 
 namespace millrace::switch_agg {
 
-/// What a port has moved, and what it dropped by itself, each reason apart. Plain numbers: the port's thread reads them.
+/// What a port has moved, and what it dropped by itself, each reason apart. Plain numbers: the port's thread reads
+/// them.
 struct PortCounters {
   uint64_t packets_in = 0;   ///< handed on by receive()
   uint64_t bytes_in = 0;     ///< UDP payload
@@ -30,8 +31,8 @@ struct PortCounters {
   bool operator==(const PortCounters&) const = default;
 };
 
-/// Packets of one UDP port in and out, in bursts: kernel sockets, DPDK and memory look the same from here. What arrives is as
-/// hostile as the network; the port checks only that it is a UDP payload that fits.
+/// Packets of one UDP port in and out, in bursts: kernel sockets, DPDK and memory look the same from here. What arrives
+/// is as hostile as the network; the port checks only that it is a UDP payload that fits.
 ///
 /// Memory   all of it is taken when the port is made.
 /// Threads  one: that of the lane whose port it is.

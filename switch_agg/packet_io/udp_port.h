@@ -16,8 +16,8 @@ struct UdpPortOptions {
   int socket_buffer_bytes = 4 << 20;
 };
 
-/// A kernel socket: no privileges, no set-up, in bursts (UdpBursts) that may be longer than kBurst. IPv4 or IPv6, as its
-/// address is; [::] takes both.
+/// A kernel socket: no privileges, no set-up, in bursts (UdpBursts) that may be longer than kBurst. IPv4 or IPv6, as
+/// its address is; [::] takes both.
 class UdpPort final : public PacketPort {
  public:
   /// Errors   io: the port is in use, or the address is not of this machine; says which.

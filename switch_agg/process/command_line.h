@@ -6,7 +6,7 @@
 
 #include "kernels/base/result.h"
 
-/// What the command lines of `millrace-switch` and `millrace-switch-bench` have in common.
+/// Functions that the command lines of `millrace-switch` and `millrace-switch-bench` share.
 namespace millrace::switch_agg {
 
 /// Returns a validator that refuses a text for which parse(text), a Result, is an error; the error's message says why.

@@ -35,7 +35,8 @@ class FaultFinder : public nlohmann::json_sax<nlohmann::json> {
 std::string json_fault(std::string_view text) {
   FaultFinder finder;
   if (nlohmann::json::sax_parse(text, &finder)) return {};
-  // "[json.exception.parse_error.101] parse error at line 3, column 7: syntax error while parsing array - unexpected '}'; …"
+  // "[json.exception.parse_error.101] parse error at line 3, column 7: syntax error while parsing array - unexpected
+  // '}'; …"
   std::string_view fault = finder.fault();
   constexpr std::string_view kBefore = "parse error at ";
   if (const size_t at = fault.find(kBefore); at != std::string_view::npos) fault.remove_prefix(at + kBefore.size());

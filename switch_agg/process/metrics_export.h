@@ -10,8 +10,8 @@
 
 namespace millrace::switch_agg {
 
-/// Exports the status as metrics: what grew since the last update is counted. What is known beforehand begins at 0: of each
-/// lcore everything (its events where all lcores' fit below Metrics::kSeriesMax), of each job all but its events.
+/// Exports the status as metrics: what grew since the last update is counted. What is known beforehand begins at 0: of
+/// each lcore everything (its events where all lcores' fit below Metrics::kSeriesMax), of each job all but its events.
 ///
 /// Threads  one at a time.
 class MetricsExport {

@@ -30,8 +30,8 @@ struct LaneReport {
   std::vector<Job> jobs;
 };
 
-/// One lcore's work: a port, an aggregator, and a loop over both. Lanes share nothing; what others want to know or to change
-/// is exchanged between bursts, a few times a second, under a lock that the loop only tries.
+/// One lcore's work: a port, an aggregator, and a loop over both. Lanes share nothing; what others want to know or to
+/// change is exchanged between bursts, a few times a second, under a lock that the loop only tries.
 ///
 /// Threads  run(): the lane's. The constructor, and add_jobs() before run(): one. Everything else: any.
 class Lane {

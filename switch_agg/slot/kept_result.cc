@@ -21,7 +21,8 @@ constexpr size_t kSharedExtensionBytes = protocol::kResultTermsBytes;
 /// Bytes of an entry under the codes that entries mostly take.
 constexpr size_t kEntryBytes = 3;
 
-/// How many entries a fragment of so many bytes (extension and payload) is offered, and what it keeps free for marks of them.
+/// How many entries a fragment of so many bytes (extension and payload) is offered, and what it keeps free for marks of
+/// them.
 struct Share {
   size_t entries = SIZE_MAX;
   size_t mark_bytes = 0;

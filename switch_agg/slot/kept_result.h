@@ -16,8 +16,8 @@ struct RackKept {
   std::span<const uint64_t> indices;  ///< [window_indices / 64] a bit each
 };
 
-/// The result of one turn, encoded: what is sent to all when a turn closes, and to one worker that missed it. Fragments lie as
-/// datagrams, header and extension first, without sequence and MAC: each sending gets its own.
+/// The result of one turn, encoded: what is sent to all when a turn closes, and to one worker that missed it. Fragments
+/// lie as datagrams, header and extension first, without sequence and MAC: each sending gets its own.
 ///
 /// Memory   kFragmentsMax * fragment_bytes_max, handed over once.
 class KeptResult {
@@ -47,8 +47,8 @@ class KeptResult {
     std::span<const RackKept> racks = {};
   };
 
-  /// Encodes a closed turn into at most 16 fragments. What does not fit is left out, beginning at a place that changes with
-  /// the step, so that it is not always the same indices that wait. Returns how many were left out.
+  /// Encodes a closed turn into at most 16 fragments. What does not fit is left out, beginning at a place that changes
+  /// with the step, so that it is not always the same indices that wait. Returns how many were left out.
   ///
   /// header  of a RESULT: everything but what a fragment has of its own.
   /// Order   a fragment's indices increase; those of fragment f + 1 follow f's, round the window's end where something

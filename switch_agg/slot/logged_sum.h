@@ -19,14 +19,15 @@ struct LoggedSumMemory {
 
 /// A WindowSum that puts off adding: entries are written one behind the other, and added up when the turn is taken.
 ///
-/// A slot's sums are hundreds of KiB of which a packet touches hundreds of cache lines at random, and all slots together fit no
-/// cache near the core: adding at once costs a miss an entry. The log is read and written in order, and its sums lie side by side
-/// (kernels/packet/entry_sum.h), so that all of a turn stays in the nearest cache. What does not fit into the log is added at
-/// once, to memory of its own; runs too, which use their cache lines in full; and so is in the end a log of which a sum may
-/// leave its range.
+/// A slot's sums are hundreds of KiB of which a packet touches hundreds of cache lines at random, and all slots
+/// together fit no cache near the core: adding at once costs a miss an entry. The log is read and written in order, and
+/// its sums lie side by side (kernels/packet/entry_sum.h), so that all of a turn stays in the nearest cache. What does
+/// not fit into the log is added at once, to memory of its own; runs too, which use their cache lines in full; and so
+/// is in the end a log of which a sum may leave its range.
 ///
-/// Where workers name the same indices (a fixed mask, as pruned models are trained with; the same rows), values are added to
-/// those in the log, and the log is the sum: of several packets a worker, too, where the first worker's come in their order.
+/// Where workers name the same indices (a fixed mask, as pruned models are trained with; the same rows), values are
+/// added to those in the log, and the log is the sum: of several packets a worker, too, where the first worker's come
+/// in their order.
 ///
 /// Results  those of a WindowSum, to the bit.
 /// Threads  all sums that share memory belong to one thread.
@@ -49,8 +50,8 @@ class LoggedSum {
     return {memory_.log_indices.first(logged_), memory_.log_values.first(logged_)};
   }
 
-  /// Adds entries to the set in the log that has exactly their indices. False, and nothing has changed: there is none, or the
-  /// bound of all sums would leave i32.
+  /// Adds entries to the set in the log that has exactly their indices. False, and nothing has changed: there is none,
+  /// or the bound of all sums would leave i32.
   ///
   /// largest  the largest magnitude of the entries, not over the headroom.
   bool add_in_place(const protocol::WindowEntries& entries, uint32_t largest);

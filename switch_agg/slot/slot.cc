@@ -7,7 +7,8 @@
 namespace millrace::switch_agg {
 namespace {
 
-/// Part of a window's indices for which there is room in a log. With more, the log touches more memory than the sums do.
+/// Part of a window's indices for which there is room in a log. With more, the log touches more memory than the sums
+/// do.
 constexpr uint32_t kLogPart = 4;
 
 /// Over the first `window_indices` of memory for more.

@@ -17,7 +17,8 @@ namespace millrace::switch_agg {
 /// One slot of a job: a turn that is open or closed, and the results of the last two (S3).
 ///
 /// Invariants  turn cur - 1 is closed, always: only cur may be open. So one sum a slot is enough, and two kept results.
-///             Where cur is closed the sum is all zero. have[f] names workers of `begun` only; `whole` is a subset of `begun`.
+///             Where cur is closed the sum is all zero. have[f] names workers of `begun` only; `whole` is a subset of
+///             `begun`.
 struct Slot {
   static constexpr uint8_t kUnknown = 255;
 
@@ -31,8 +32,8 @@ struct Slot {
 
   uint64_t cur = 0;
   bool open = false;
-  /// Of a closed cur: what turn cur + 1 is about, where its result is known here. After an opening with equal positions it is
-  /// not: all workers know it, and the first says it.
+  /// Of a closed cur: what turn cur + 1 is about, where its result is known here. After an opening with equal positions
+  /// it is not: all workers know it, and the first says it.
   bool successor_known = false;
   uint32_t successor_step = 0;
   uint32_t successor_window = 0;

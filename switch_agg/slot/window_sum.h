@@ -18,10 +18,11 @@ struct WindowMemory {
 ///
 /// Invariant  without an open turn all memory is zero: take() and clear() put zeros back where add() wrote, and nowhere
 /// else. So
-///            the first contribution writes, later ones add, by the same plain addition, and no pass over the window clears it.
+///            the first contribution writes, later ones add, by the same plain addition, and no pass over the window
+///            clears it.
 /// Overflow   S4.17: an index is omitted (not in the result: its values go back into the residuals) where one value is
-///            over the headroom (2^31 - 1) / workers, whatever the order of arrival, or where the sum leaves i32 (possible
-///            only where a worker sends an index in several fragments).
+///            over the headroom (2^31 - 1) / workers, whatever the order of arrival, or where the sum leaves i32
+///            (possible only where a worker sends an index in several fragments).
 /// Threads    one at a time.
 class WindowSum {
  public:

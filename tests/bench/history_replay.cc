@@ -1,5 +1,5 @@
-// What index codes take of a training's selections, one after the other: index sets in, bytes and times out. The history is
-// that of the updates among them, as a worker and its shard have it of a part.
+// What index codes take of a training's selections, one after the other: index sets in, bytes and times out. The
+// history is that of the updates among them, as a worker and its shard have it of a part.
 //
 //   millrace_history_replay --n N
 //
@@ -9,11 +9,12 @@
 //   u32 count
 //   u32 [count]  indices, strictly increasing, below N
 //
-// Out, for each contribution, of `rice`, `gap`, `adaptive`, `history` in this order: f64 bytes, nanoseconds of coding and of
-// decoding an index; for each update one f64, nanoseconds an index that the history takes. Everything is decoded and compared.
+// Out, for each contribution, of `rice`, `gap`, `adaptive`, `history` in this order: f64 bytes, nanoseconds of coding
+// and of decoding an index; for each update one f64, nanoseconds an index that the history takes. Everything is decoded
+// and compared.
 //
-// One thread. Exit codes: 0 at the end of input between two records, 1 it ends within one, has indices that cannot be, or a
-// code does not come back, 2 usage.
+// One thread. Exit codes: 0 at the end of input between two records, 1 it ends within one, has indices that cannot be,
+// or a code does not come back, 2 usage.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>

@@ -1,11 +1,11 @@
-// One selection and one codec as a filter: vectors in, what a receiver decodes of them out. Training loops in other languages
-// compress by it with the kernels that the product runs (tests/bench/papers/).
+// One selection and one codec as a filter: vectors in, what a receiver decodes of them out. Training loops in other
+// languages compress by it with the kernels that the product runs (tests/bench/papers/).
 //
 //   millrace_replay --n N [--select TEXT] [--codec TEXT] [--unbiased] [--seed S] [--check]
 //
-// TEXT as in a job's specification (kernels/select/select.h, kernels/codec/codec.h). --select dense: no selection, the vector
-// goes whole as a dense stream; --select none: its non-zero entries go. --unbiased: the selection draws (Selector::draw) and
-// nobody keeps a rest. --check: says whether the texts can be, and reads nothing.
+// TEXT as in a job's specification (kernels/select/select.h, kernels/codec/codec.h). --select dense: no selection, the
+// vector goes whole as a dense stream; --select none: its non-zero entries go. --unbiased: the selection draws
+// (Selector::draw) and nobody keeps a rest. --check: says whether the texts can be, and reads nothing.
 //
 // All numbers are little-endian; f64 are IEEE 754. In: any number of steps, each a vector [N] f32. Out, a step:
 //
@@ -18,11 +18,12 @@
 //       40      8  f64  nanoseconds of the selection
 //       48      8  f64  of the encoder: index and value code, container, checksum
 //       56      8  f64  of the decoder: the checks, both codes
-//       64      8  u64  0, or the number of an ErrorCode: all before is 0, the sentence is on stderr, the next step may follow
+//       64      8  u64  0, or the number of an ErrorCode: all before is 0, the sentence is on stderr, the next step may
+//               follow
 //       72    4 N  f32  what is decoded; entries that are not sent are 0
 //
-// One thread. Exit codes: 0 at the end of input between two vectors, 1 it ends within one or cannot be read or written, 2 usage
-// (a text that this build does not know).
+// One thread. Exit codes: 0 at the end of input between two vectors, 1 it ends within one or cannot be read or written,
+// 2 usage (a text that this build does not know).
 #include <fmt/core.h>
 #include <tbb/global_control.h>
 

@@ -26,8 +26,8 @@ class AcksSaid {
     }
   }
 
-  /// The shard says it to a worker of a job of that specification, all of whose workers have to have what is applied. Once some
-  /// have finished and left, those who are there are enough.
+  /// The shard says it to a worker of a job of that specification, all of whose workers have to have what is applied.
+  /// Once some have finished and left, those who are there are enough.
   void check(const protocol::JobSpec& spec, const protocol::Message& message) {
     if (const auto* welcome = std::get_if<protocol::Welcome>(&message.body))
       left_[welcome->view.job] = welcome->view.left;

@@ -1,5 +1,5 @@
-// Datagrams of hostile bytes: header, extension, payload. What is decoded is within its bounds; encoded again, it comes back as
-// the sender says.
+// Datagrams of hostile bytes: header, extension, payload. What is decoded is within its bounds; encoded again, it comes
+// back as the sender says.
 #include <algorithm>
 #include <array>
 

@@ -1,5 +1,5 @@
-// Ethernet frames on hostile bytes, their checksums made right so that more is looked at than these: what is found lies inside
-// the frame; answers fit and are read back; nothing answers itself.
+// Ethernet frames on hostile bytes, their checksums made right so that more is looked at than these: what is found lies
+// inside the frame; answers fit and are read back; nothing answers itself.
 #include <array>
 #include <span>
 #include <vector>

@@ -14,7 +14,8 @@
 
 namespace millrace::testing {
 
-/// Where a fuzzed shard saves: requests in their order, carried out when the bytes say so. It survives the shard's processes.
+/// Where a fuzzed shard saves: requests in their order, carried out when the bytes say so. It survives the shard's
+/// processes.
 class FuzzDisk {
  public:
   void ask(std::vector<server::StoreRequest>& requests) {

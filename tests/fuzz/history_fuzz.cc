@@ -1,5 +1,5 @@
-// Indices against a history, and containers that travel so, on hostile bytes and against any history: what is accepted is a
-// well-formed set, codes to itself, and what is restored has the checksum that was said.
+// Indices against a history, and containers that travel so, on hostile bytes and against any history: what is accepted
+// is a well-formed set, codes to itself, and what is restored has the checksum that was said.
 #include <algorithm>
 #include <cstring>
 

@@ -1,4 +1,5 @@
-// Job specifications on hostile bytes: accepted bytes are the canonical ones, a valid specification has a layout that covers it.
+// Job specifications on hostile bytes: accepted bytes are the canonical ones, a valid specification has a layout that
+// covers it.
 #include <algorithm>
 
 #include "kernels/base/check.h"

@@ -13,8 +13,8 @@
 
 namespace millrace::testing {
 
-/// The aggregator's side of one worker's session, or of a rack's: right keys, and no state machine. Every field is the test's to
-/// choose.
+/// The aggregator's side of one worker's session, or of a rack's: right keys, and no state machine. Every field is the
+/// test's to choose.
 class MadeUpAggregator {
  public:
   MadeUpAggregator(uint32_t job, const protocol::JobKey& key, uint16_t peer, uint64_t life)

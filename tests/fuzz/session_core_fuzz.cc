@@ -1,7 +1,7 @@
-// Arbitrary messages of shards, well formed and not, and anything the shell may do, into a worker's core: it is removed and comes
-// back, restarts from what it saved, gives and takes snapshots, is cut off. It never aborts; while it is a synced member, what
-// entered is in the residual, in flight, or was counted by an update: nothing else may take from it. Where updates wait until
-// enough workers have them, the application is handed none before.
+// Arbitrary messages of shards, well formed and not, and anything the shell may do, into a worker's core: it is removed
+// and comes back, restarts from what it saved, gives and takes snapshots, is cut off. It never aborts; while it is a
+// synced member, what entered is in the residual, in flight, or was counted by an update: nothing else may take from
+// it. Where updates wait until enough workers have them, the application is handed none before.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -383,7 +383,8 @@ class SessionFuzz {
     }
   }
 
-  /// The sum is whatever; the contributors may or may not name this worker, and the sum carry some or all of what it sent.
+  /// The sum is whatever; the contributors may or may not name this worker, and the sum carry some or all of what it
+  /// sent.
   void update(uint32_t shard) {
     const uint32_t number = part();
     const auto& parts = core_->layout().parts;
@@ -415,7 +416,8 @@ class SessionFuzz {
     message(shard, std::move(body), std::move(payload));
   }
 
-  /// What is neither held nor lost by name was counted. It may change only with a delivery, or when the worker comes back.
+  /// What is neither held nor lost by name was counted. It may change only with a delivery, or when the worker comes
+  /// back.
   void check_law() {
     const worker::Phase phase = core_->phase();
     const bool synced = phase == worker::Phase::kRunning || phase == worker::Phase::kFinishing;

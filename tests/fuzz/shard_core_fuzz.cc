@@ -1,7 +1,7 @@
-// Arbitrary messages, well formed and not, from anybody and in any order, into a shard's core, which now and then is another
-// process: then what it is told to go on from may be true, or anything. It never aborts; what it decides stays decided; what it
-// says of a step under one lineage is one thing to all; what it hands on of weights is what was given. A job may have a store:
-// then weights are pulled and placed, its disk fails, is slow, and may have anything on it.
+// Arbitrary messages, well formed and not, from anybody and in any order, into a shard's core, which now and then is
+// another process: then what it is told to go on from may be true, or anything. It never aborts; what it decides stays
+// decided; what it says of a step under one lineage is one thing to all; what it hands on of weights is what was given.
+// A job may have a store: then weights are pulled and placed, its disk fails, is slow, and may have anything on it.
 #include <algorithm>
 #include <array>
 #include <cmath>

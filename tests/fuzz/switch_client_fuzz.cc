@@ -1,6 +1,6 @@
-// A switch's client under packets of all kinds: of an aggregator and a rack that have the right keys and keep no rule, and of
-// anybody. It never aborts; what it sends is well formed, signed, and of a turn always the same bytes; a turn is settled once, an
-// entry once a step, and what was applied of it and what returns are what was offered.
+// A switch's client under packets of all kinds: of an aggregator and a rack that have the right keys and keep no rule,
+// and of anybody. It never aborts; what it sends is well formed, signed, and of a turn always the same bytes; a turn is
+// settled once, an entry once a step, and what was applied of it and what returns are what was offered.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,7 +1,7 @@
-// Packets of all kinds into an aggregator that decides: raw bytes of anybody, and well signed packets of workers of the job, and
-// of the racks in front of it, whose every field may be anything. It never aborts; what it sends is well formed and signed; a
-// turn that it closed has, in the same epoch and life, one result, whoever is told it and however often; and that result is the
-// sum of what it said that it took, of each unit once.
+// Packets of all kinds into an aggregator that decides: raw bytes of anybody, and well signed packets of workers of the
+// job, and of the racks in front of it, whose every field may be anything. It never aborts; what it sends is well
+// formed and signed; a turn that it closed has, in the same epoch and life, one result, whoever is told it and however
+// often; and that result is the sum of what it said that it took, of each unit once.
 #include <algorithm>
 #include <array>
 #include <bit>

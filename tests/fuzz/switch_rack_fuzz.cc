@@ -1,6 +1,6 @@
-// Packets of all kinds into a rack's aggregator (role combine): its workers', the decider's, anybody's. It never aborts; what it
-// sends is well formed and signed; a group that it hands up is the sum of each unit that it took, once, of all of the rack's live
-// workers, and is told again byte by byte; a unit that it hands up is what its worker sent.
+// Packets of all kinds into a rack's aggregator (role combine): its workers', the decider's, anybody's. It never
+// aborts; what it sends is well formed and signed; a group that it hands up is the sum of each unit that it took, once,
+// of all of the rack's live workers, and is told again byte by byte; a unit that it hands up is what its worker sent.
 #include <algorithm>
 #include <array>
 #include <bit>

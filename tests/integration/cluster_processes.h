@@ -42,7 +42,8 @@ class ClusterProcesses : public ::testing::Test {
   cli::ChildProcess start_worker(uint32_t worker, uint32_t workers, uint64_t steps,
                                  const std::vector<std::string>& settings = {});
 
-  /// Reads lines until one begins with `beginning`; fails the test when the output ends or nothing comes. Returns that line.
+  /// Reads lines until one begins with `beginning`; fails the test when the output ends or nothing comes. Returns that
+  /// line.
   std::string wait_for_line(cli::ChildProcess& process, const std::string& beginning, WorkerLog* log = nullptr);
   /// Reads all that is left and waits for the end.
   void read_to_end(cli::ChildProcess& process, WorkerLog& log);
@@ -59,7 +60,8 @@ class ClusterProcesses : public ::testing::Test {
   uint32_t logs_ = 0;
 };
 
-/// What the weights of test_worker are after these contributors, by the definition of its gradients; in the words of its output.
+/// What the weights of test_worker are after these contributors, by the definition of its gradients; in the words of
+/// its output.
 std::string replayed_weights(const WorkerLog& log, uint64_t dimension, float begin = 0);
 
 }  // namespace millrace::testing

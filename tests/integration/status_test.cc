@@ -1,4 +1,5 @@
-// `millrace status` beside real servers and workers: a worker that is lacking, one of another shape, one that is stopped.
+// `millrace status` beside real servers and workers: a worker that is lacking, one of another shape, one that is
+// stopped.
 #include <gmock/gmock.h>
 #include <poll.h>
 

@@ -1,5 +1,5 @@
-// Weights that real shards hold: workers of one process pull them, place the first ones, and find them again after the servers
-// were started anew.
+// Weights that real shards hold: workers of one process pull them, place the first ones, and find them again after the
+// servers were started anew.
 #include <poll.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What the sparse way costs in the quality of a model: logistic regression on w8a through real shards, gradients selected,
-// quantized and re-selected, against the dense exchange of the same batches.
+// What the sparse way costs in the quality of a model: logistic regression on w8a through real shards, gradients
+// selected, quantized and re-selected, against the dense exchange of the same batches.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>

@@ -149,7 +149,8 @@ TEST(Choice, BytesOfASampleAreThoseOfTheWholeStream) {
         ASSERT_NE(expected, nullptr);
         const double bytes = 64 + 400'000 + index_bytes(stream, row.codec);
         const std::string_view name = find_index_codec(row.codec)->name();
-        // Roaring's blocks of 65536 indices are more than a sample of a full stream has: it is taken for longer than it is.
+        // Roaring's blocks of 65536 indices are more than a sample of a full stream has: it is taken for longer than it
+        // is.
         if (name == "roaring" && expected->bytes > bytes) continue;
         // A Huffman code of bytes knows fewer of them from a sample.
         EXPECT_NEAR(expected->bytes, bytes, (name == "huffman" ? 0.1 : 0.03) * bytes)

@@ -197,8 +197,8 @@ TEST(FitCodec, WhatWouldBeNoShorterIsSentAsItIs) {
   }
 }
 
-// Magnitudes over many powers of ten, one alone at each: coefficients in the units of the largest say nothing of the others,
-// but those hardly count. Denormal values are below the smallest coefficient and are sent as they are.
+// Magnitudes over many powers of ten, one alone at each: coefficients in the units of the largest say nothing of the
+// others, but those hardly count. Denormal values are below the smallest coefficient and are sent as they are.
 TEST(FitCodec, WhatCannotBeFittedIsSentAsItIs) {
   using Limits = std::numeric_limits<float>;
   std::vector<float> denormal(3000);

@@ -1,4 +1,5 @@
-// Elias gamma and delta, Rice and Golomb codes of gaps: against bit strings written out by the definitions, and by their lengths.
+// Elias gamma and delta, Rice and Golomb codes of gaps: against bit strings written out by the definitions, and by
+// their lengths.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -51,8 +52,8 @@ std::string rice_text(uint64_t gap, uint64_t shift) {
   return std::string(gap >> shift, '0') + '1' + bits_of(gap, shift);
 }
 
-/// Truncated binary as it is defined: of ceil(log2 m) bits, the highest first there; here the one that only longer words have is
-/// the last.
+/// Truncated binary as it is defined: of ceil(log2 m) bits, the highest first there; here the one that only longer
+/// words have is the last.
 std::string golomb_text(uint64_t gap, uint64_t divisor) {
   uint64_t bits = 0;
   while ((uint64_t{1} << bits) < divisor) ++bits;

@@ -33,7 +33,8 @@ ByteBuffer gspar_code_of(const std::string& name, const std::vector<float>& valu
 
 std::vector<int> gspar_listed(const ByteBuffer& bytes) { return {bytes.begin(), bytes.end()}; }
 
-/// What GSpar draws of Gaussian gradients: entries of [0, dimension) with p = min(lambda |g|, 1), as g / p. Proposition 1.
+/// What GSpar draws of Gaussian gradients: entries of [0, dimension) with p = min(lambda |g|, 1), as g / p. Proposition
+/// 1.
 struct GsparDraw {
   uint64_t dimension = 0;
   IndexBuffer indices;
@@ -352,8 +353,9 @@ TEST(GsparSizes, OneSymbolAloneTakesAFiftiethOfABitAndPassesTheCheck) {
   }
 }
 
-// Theorem 4 counts s (b + log2 d) + min(rho s log2 d, d) + b bits for s exact entries and rho s others, and forgets their signs.
-// With an entropy-near index code the hybrid is below its first form (coordinates for both parts), the signs included.
+// Theorem 4 counts s (b + log2 d) + min(rho s log2 d, d) + b bits for s exact entries and rho s others, and forgets
+// their signs. With an entropy-near index code the hybrid is below its first form (coordinates for both parts), the
+// signs included.
 TEST(GsparSizes, TheHybridWithAnIndexCodeIsBelowTheCoordinatesOfThePaper) {
   for (const double lambda : {0.02, 0.1, 1.0}) {
     const GsparDraw draw = draw_of(400'000, lambda, 12);

@@ -275,8 +275,8 @@ TEST(DeepReduceLemmas, Lemma7iiAndLemma8iAreNoEqualities) {
   // 7 (ii): d = 4, r = 1, a positive at every index, leftmost. The error is 9 + 0 + 16, not (1 - 1/4) (4 + 9 + 0 + 16).
   const std::vector<double> g = {2, 3, 0, 4};
   EXPECT_NE(norm2(g) - g[0] * g[0], (1 - 1.0 / 4) * norm2(g));
-  // 8 (i): P = 3, S its first two, k1 = 1 of them by chance. E1 is the mean of ||g_P||^2 - g_i^2: in S alone does (1 - k1 /
-  // r) hold.
+  // 8 (i): P = 3, S its first two, k1 = 1 of them by chance. E1 is the mean of ||g_P||^2 - g_i^2: in S alone does (1 -
+  // k1 / r) hold.
   const std::vector<double> g_p = {2, 3, 4};
   const double error = norm2(g_p) - (g_p[0] * g_p[0] + g_p[1] * g_p[1]) / 2;
   EXPECT_NE(error, (1 - 1.0 / 2) * norm2(g_p));
@@ -285,7 +285,8 @@ TEST(DeepReduceLemmas, Lemma7iiAndLemma8iAreNoEqualities) {
   EXPECT_EQ(norm2(sparse) - (4.0 + 9.0) / 2, (1 - 1.0 / 2) * norm2(sparse));
 }
 
-// --------------------------------------------------------------------------------------------------- the blocked filter
+// --------------------------------------------------------------------------------------------------- the blocked
+// filter
 
 IndexBuffer oracle_blocked(const ByteBuffer& bytes, uint64_t dimension) {
   const auto hashes = BlockedHashes::from(field<uint64_t>(bytes, 0), field<uint32_t>(bytes, 8));

@@ -277,7 +277,8 @@ TEST(SketchCodec, SpecialValuesAreRefusedAndNothingIsWritten) {
 
 // ---- What the papers claim.
 
-/// As published a bucket stands for the mean of its bounds: nearer to its values than its smallest one, where no cell collides.
+/// As published a bucket stands for the mean of its bounds: nearer to its values than its smallest one, where no cell
+/// collides.
 TEST(SketchClaims, TheMeansOfBucketsAreAsGoodAsTheirValuesAreAlike) {
   const auto values = values_of(Pattern::kGaussian, 40'000, 8);
   const auto smallest = encode_sketch(kSketchml, {}, values);
@@ -344,8 +345,8 @@ TEST(SketchClaims, BucketsHoldEquallyManyValues) {
 }
 
 TEST(SketchClaims, AQueryIsExactAsOftenAsTheHashTablesLetExpect) {
-  // A value is found exactly unless in both rows a smaller one of its group has its cell: with w columns and s smaller ones that
-  // is (1 - (1 - 1/w)^s)^2.
+  // A value is found exactly unless in both rows a smaller one of its group has its cell: with w columns and s smaller
+  // ones that is (1 - (1 - 1/w)^s)^2.
   double expected = 0;
   double exact = 0;
   double variance = 0;

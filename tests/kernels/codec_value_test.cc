@@ -226,8 +226,8 @@ TEST(ValueCodecs, AWordIsOfOneCodecAndReadsAsItIsWritten) {
   });
 }
 
-/// Whether the mean over draws is the value: at each position within 5 standard errors, and over all of them as chance has it
-/// (rounding to nearest, or always up, fails both).
+/// Whether the mean over draws is the value: at each position within 5 standard errors, and over all of them as chance
+/// has it (rounding to nearest, or always up, fails both).
 bool looks_unbiased(const ValueCodec& codec, const CodecSpec& spec, const std::vector<float>& values) {
   constexpr int kTrials = 2000;
   std::vector<double> sums(values.size());
@@ -303,7 +303,8 @@ TEST(ValueCodecs, WhatClaimsToBeAContractionShrinksEveryPatternInSomeNorm) {
   EXPECT_GT(claimed, 10);
 }
 
-/// The residual's norm over a gradient's after so many steps of error feedback; infinite where it cannot be coded any more.
+/// The residual's norm over a gradient's after so many steps of error feedback; infinite where it cannot be coded any
+/// more.
 double value_residual_after(const ValueCodec& codec, const CodecSpec& spec, int steps) {
   constexpr size_t kCount = 512;
   RandomSequence random(random_key(5));

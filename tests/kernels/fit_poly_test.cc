@@ -40,7 +40,8 @@ std::vector<float> fit_poly_descending(size_t n, double power, uint64_t seed) {
   return values;
 }
 
-/// Least squares by the normal equations of Legendre polynomials, eliminated in long double; fewer points: a lower degree.
+/// Least squares by the normal equations of Legendre polynomials, eliminated in long double; fewer points: a lower
+/// degree.
 struct SlowFit {
   std::vector<long double> points;
 
@@ -186,8 +187,9 @@ double line_error(const std::vector<double>& values, size_t first, size_t last) 
   return furthest / 2;
 }
 
-// Lemma 1 (10): some piecewise linear spline with p knots is within 2 M / p^2 of a curve over [1, d] whose slope varies by M.
-// Not so: p knots leave a piece of (d - 1) / (p + 1) at least, over which a parabola is further than that from every line.
+// Lemma 1 (10): some piecewise linear spline with p knots is within 2 M / p^2 of a curve over [1, d] whose slope varies
+// by M. Not so: p knots leave a piece of (d - 1) / (p + 1) at least, over which a parabola is further than that from
+// every line.
 TEST(DeepReduceLemma1, IsFalseOverOneToDAndHoldsWithTheLengthOfTheInterval) {
   constexpr size_t kPoints = 1001;
   std::vector<double> parabola(kPoints);
@@ -197,7 +199,8 @@ TEST(DeepReduceLemma1, IsFalseOverOneToDAndHoldsWithTheLengthOfTheInterval) {
   }
   for (const size_t p : {2, 4, 8, 16}) {
     const double claimed = 2.0 / static_cast<double>(p * p);
-    // Every piece of a parabola of that length has the same error, so the shortest that the longest piece can be is enough.
+    // Every piece of a parabola of that length has the same error, so the shortest that the longest piece can be is
+    // enough.
     const size_t longest = (kPoints - 1) / (p + 1);
     EXPECT_GT(line_error(parabola, 0, longest), claimed) << p;
     double worst = 0;
@@ -317,8 +320,8 @@ TEST(FitPoly, GoldenBytesOfALine) {
   EXPECT_EQ(coded.bytes[33] & 0x0f, 0b1001);
 }
 
-// Biased, but close: the fit of a selection's values is within 2 % of them (a Gaussian's are within 1 %), and a tenth of what
-// one piece leaves where the tail is heavy.
+// Biased, but close: the fit of a selection's values is within 2 % of them (a Gaussian's are within 1 %), and a tenth
+// of what one piece leaves where the tail is heavy.
 TEST(FitPoly, IsCloseToWhatASelectionLeaves) {
   const auto error_of = [](const std::vector<float>& values) {
     const FitPolyCoded coded = fit_poly_code_of(values);

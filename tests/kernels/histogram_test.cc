@@ -26,8 +26,8 @@ std::vector<float> random_values(uint64_t seed, size_t count) {
   return values;
 }
 
-/// By definition: the positions of all entries of bins 1 and up, by magnitude, then position; within the boundary bin and
-/// above it that is the order of select_by_cut.
+/// By definition: the positions of all entries of bins 1 and up, by magnitude, then position; within the boundary bin
+/// and above it that is the order of select_by_cut.
 std::vector<uint32_t> oracle_top(const std::vector<float>& values, uint64_t k) {
   std::vector<uint32_t> order;
   for (uint32_t i = 0; i < values.size(); ++i) {

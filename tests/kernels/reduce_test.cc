@@ -41,7 +41,8 @@ Views views_of(const std::vector<Stream>& streams) {
   return views;
 }
 
-/// sum_at_least() against its definition, `sum` being the reference: with the least edge, one beyond most, one on a sum.
+/// sum_at_least() against its definition, `sum` being the reference: with the least edge, one beyond most, one on a
+/// sum.
 void expect_large_sums(const Views& views, const Stream& sum) {
   std::vector<float> edges = {std::numeric_limits<float>::denorm_min(), 0.25F};
   if (sum.count() > 0) edges.push_back(std::fabs(sum.values[sum.count() / 2]));

@@ -39,7 +39,8 @@ std::unique_ptr<Selector> draw_selector_for(const SelectionSpec& spec, uint64_t 
   return std::move(*made);
 }
 
-/// Of the positions that may be drawn, the deviations of the means over their standard errors: what normal ones would be.
+/// Of the positions that may be drawn, the deviations of the means over their standard errors: what normal ones would
+/// be.
 void expect_draw_unbiased(const SelectionSpec& spec, const std::vector<float>& values, uint64_t seed) {
   SCOPED_TRACE(std::string(selection_name(spec.selection)));
   const auto selector = draw_selector_for(spec, values.size());
@@ -271,8 +272,8 @@ TEST(SelectDraw, BySizeIsTheSlowDrawAtEveryLengthAndScale) {
 }
 
 TEST(SelectDraw, ProbabilitiesBelowAWordOf32BitsAreAsSmallAsTheyShouldBe) {
-  // Keys whose word at the position is 0 (one in 2^32 is), found by looking: then the next 32 bits decide, and are these of
-  // 2^32.
+  // Keys whose word at the position is 0 (one in 2^32 is), found by looking: then the next 32 bits decide, and are
+  // these of 2^32.
   struct Found {
     uint64_t seed;
     size_t at;

@@ -38,7 +38,8 @@ Problem problem_of(const std::vector<float>& values) {
   return problem;
 }
 
-/// What entries were drawn with, as their amplification says. Draws until one with p < 1 was drawn, `tries` times at most.
+/// What entries were drawn with, as their amplification says. Draws until one with p < 1 was drawn, `tries` times at
+/// most.
 struct Probabilities {
   std::vector<double> p;
   std::optional<float> magnitude;  ///< of those with p < 1
@@ -292,7 +293,8 @@ TEST(Gspar, LemmaThreeBoundsTheExpectedCount) {
   EXPECT_GT(met, 40u);
 }
 
-/// Bits of theorem 4's code (b = 32): for an exact entry its place and its value, for another its place, once the scale.
+/// Bits of theorem 4's code (b = 32): for an exact entry its place and its value, for another its place, once the
+/// scale.
 struct CodeLength {
   double without_signs = 0;
   double with_signs = 0;

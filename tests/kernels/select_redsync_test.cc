@@ -60,7 +60,8 @@ bool is_by_threshold(const std::vector<float>& values, const std::vector<uint32_
   return least_in > most_out;
 }
 
-// --- trimmed, radix ---------------------------------------------------------------------------------------------------
+// --- trimmed, radix
+// ---------------------------------------------------------------------------------------------------
 
 TEST(SelectRedSync, TrimmedAndRadixAreTheSortedOracleWithoutZeros) {
   for_each_isa([](const std::string& isa) {
@@ -95,7 +96,8 @@ TEST(SelectRedSync, TrimmedAndRadixAreTheSortedOracleOfLargeAdversarialArrays) {
   }
 }
 
-// --- binary search ----------------------------------------------------------------------------------------------------
+// --- binary search
+// ----------------------------------------------------------------------------------------------------
 
 TEST(SelectRedSync, BinarySearchSelectsBetweenKAnd2kByAThreshold) {
   for_each_isa([](const std::string& isa) {
@@ -173,7 +175,8 @@ uint64_t count_by_algorithm_3(const std::vector<float>& values, uint64_t k, doub
 }
 
 TEST(SelectRedSyncPaper, ComparingWithHalfOfKEndsWithFewerThanK) {
-  // 3 of 4, 3 of 2, the rest of 0.1. The first threshold leaves 3: more than half of k = 4, so that what is printed raises it.
+  // 3 of 4, 3 of 2, the rest of 0.1. The first threshold leaves 3: more than half of k = 4, so that what is printed
+  // raises it.
   std::vector<float> values(100, 0.1F);
   for (const size_t at : {10, 20, 30}) values[at] = 4;
   for (const size_t at : {15, 25, 35}) values[at] = 2;
@@ -196,7 +199,8 @@ TEST(SelectRedSyncPaper, BisectingARatioMayEndWithoutAnAnswer) {
   EXPECT_LE(positions.size(), 20u);
 }
 
-// --- sampled ----------------------------------------------------------------------------------------------------------
+// --- sampled
+// ----------------------------------------------------------------------------------------------------------
 
 TEST(SelectRedSync, SampledSearchesOncePerPeriodAndReusesTheThresholdInBetween) {
   const size_t n = 20'000;

@@ -51,7 +51,8 @@ std::vector<float> of_one_sign(std::vector<float> values, uint64_t step) {
   return values;
 }
 
-// --- alternating signs ------------------------------------------------------------------------------------------------
+// --- alternating signs
+// ------------------------------------------------------------------------------------------------
 
 TEST(SelectSchedule, KeepSignKeepsOneSignAndWhatIsNotFinite) {
   const float infinity = std::numeric_limits<float>::infinity();
@@ -147,7 +148,8 @@ TEST(SelectSchedule, AlternatingOfASparseAccumulatorGivesPositionsOfIts) {
   EXPECT_EQ(listed(positions), (std::vector<uint32_t>{1, 4}));
 }
 
-// --- warm-up ----------------------------------------------------------------------------------------------------------
+// --- warm-up
+// ----------------------------------------------------------------------------------------------------------
 
 TEST(SelectWarmUp, TheExponentialScheduleIsThePapers) {
   const SelectionSpec spec{
@@ -296,7 +298,8 @@ TEST(SelectSchedule, AWarmUpFindsWhatIsNotFinite) {
   }
 }
 
-// --- as text ----------------------------------------------------------------------------------------------------------
+// --- as text
+// ----------------------------------------------------------------------------------------------------------
 
 TEST(SelectScheduleText, TheOptionsAreWordsAfterTheNumbers) {
   EXPECT_EQ(selection_from_text("trimmed:0.001:signs:warm_up=500"), (SelectionSpec{.selection = Selection::kTrimmed,

@@ -271,8 +271,8 @@ TEST(HttpPortTest, HealthIsAnsweredWhereEveryConnectionWaitsForAHandler) {
   for (const int socket : asked) ::close(socket);
 }
 
-/// Returns what a descriptor of this process is open on ("socket:[4026]"). Empty: it is closed. Unlike fstat(), it does not use
-/// the descriptor, which another thread may close.
+/// Returns what a descriptor of this process is open on ("socket:[4026]"). Empty: it is closed. Unlike fstat(), it does
+/// not use the descriptor, which another thread may close.
 std::string target_of(const std::filesystem::path& descriptor) {
   std::error_code closed;
   return std::filesystem::read_symlink(descriptor, closed).string();
@@ -367,8 +367,8 @@ TEST(HttpPortTest, MoreRequestsThanMayWaitAreToldSo) {
   may_answer.set_value();
 }
 
-/// As many descriptors as are open now, and `more`; the limit of before when it goes. The limit is one of numbers: those that are
-/// free below an open one are taken, so that whoever closes a descriptor may open another.
+/// As many descriptors as are open now, and `more`; the limit of before when it goes. The limit is one of numbers:
+/// those that are free below an open one are taken, so that whoever closes a descriptor may open another.
 class FewDescriptors {
  public:
   explicit FewDescriptors(rlim_t more) {

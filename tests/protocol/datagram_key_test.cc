@@ -305,7 +305,8 @@ TEST(ReplayWindow, AgreesWithOneThatRemembersEverything) {
   }
 }
 
-/// What is lost, by the obvious way: every number between the first and the last but three that has not come, each once.
+/// What is lost, by the obvious way: every number between the first and the last but three that has not come, each
+/// once.
 TEST(ReplayWindow, TellsWhatIsLostOnce) {
   for (const uint64_t loss : {2, 10, 100}) {
     RandomSequence random(RandomKey::from(loss));

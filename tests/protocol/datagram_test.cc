@@ -156,8 +156,8 @@ TEST(DatagramHeader, EveryChangedByteGivesAFaultOrADatagramWithinItsBytes) {
       shorter += bytes < changed.size() ? 1 : 0;
     }
   }
-  // Magic 255, types 245, flags 128, fragments 240, slots 128 + 255, lengths 3 x 255, reserved 4 x 255. Of the lengths some say
-  // that the datagram ends earlier: 5 bytes of payload and 2 words of extension can be fewer.
+  // Magic 255, types 245, flags 128, fragments 240, slots 128 + 255, lengths 3 x 255, reserved 4 x 255. Of the lengths
+  // some say that the datagram ends earlier: 5 bytes of payload and 2 words of extension can be fewer.
   EXPECT_EQ(shorter, 5u + 2);
   EXPECT_EQ(refused, 255u + 245 + 128 + 240 + 128 + 255 + 3 * 255 + 4 * 255 - shorter);
 }

@@ -14,7 +14,8 @@
 #include "tests/protocol/document.h"
 #include "tests/protocol/example_messages.h"
 
-/// Formats that have a version: each is in the list, each is looked at by a test, and the messages' bytes are those of theirs.
+/// Formats that have a version: each is in the list, each is looked at by a test, and the messages' bytes are those of
+/// theirs.
 namespace millrace::protocol {
 namespace {
 
@@ -94,8 +95,8 @@ TEST(FormatVersions, AreThoseOfTheDocument) {
   EXPECT_EQ(documented, last);
 }
 
-/// A constant whose name says that bytes begin with it, or that it counts their versions. A new one needs a line in the list of
-/// formats and a test; then it has a place here.
+/// A constant whose name says that bytes begin with it, or that it counts their versions. A new one needs a line in the
+/// list of formats and a test; then it has a place here.
 TEST(FormatVersions, NoConstantIsWithoutOne) {
   const std::set<std::string> known = {
       "protocol/container/container.cc kMagic",

@@ -173,7 +173,8 @@ TEST(HistoryPayload, DenseContainersAndOtherIndicesAreNotShortened) {
             ErrorCode::kInvalidArgument);
 }
 
-/// Sends `plain` shortened where the sender can; what does not arrive, or is refused, is repeated plain. Returns what arrived.
+/// Sends `plain` shortened where the sender can; what does not arrive, or is refused, is repeated plain. Returns what
+/// arrived.
 struct Sending {
   ByteBuffer arrived;
   bool shortened = false;

@@ -5,8 +5,8 @@
 namespace millrace::protocol {
 namespace {
 
-/// Shard 0 was started anew twice from the beginning (1 is a branch that came to nothing), then the job was cut to a state of
-/// lineage 2: that is 3, for both shards.
+/// Shard 0 was started anew twice from the beginning (1 is a branch that came to nothing), then the job was cut to a
+/// state of lineage 2: that is 3, for both shards.
 JobView lineage_example() {
   JobView view;
   view.epoch = 9;

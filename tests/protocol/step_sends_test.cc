@@ -122,7 +122,8 @@ TEST(StepSends, AreUncompressedInDenseFirstStepsAndOfTensorsThatBySizeLeavesAlon
   EXPECT_FALSE(sends_uncompressed(selection_from_text("topk:0.1:warm_up=9").value(), 100));
 }
 
-// --- the choice by size -----------------------------------------------------------------------------------------------
+// --- the choice by size
+// -----------------------------------------------------------------------------------------------
 
 TEST(ResolvedBySize, EachSizeHasThePapersSelection) {
   const auto at = [](const char* text, uint64_t dimension) {

@@ -12,8 +12,8 @@
 #include "protocol/table/membership_table.h"
 #include "tests/protocol/temporary_directory.h"
 
-/// Several processes on one membership table: the compare-and-swap is what it claims to be, and a kill at any moment leaves the
-/// table whole.
+/// Several processes on one membership table: the compare-and-swap is what it claims to be, and a kill at any moment
+/// leaves the table whole.
 namespace millrace::protocol {
 namespace {
 

@@ -83,7 +83,7 @@ TEST_F(Digests, DisagreementIsCountedLoggedOnceAndNamed) {
   say(1, {{0, 3, digest[0] ^ 1}, {1, 3, digest[1] ^ 1}});
   say(0, {{0, 3, digest[0]}, {1, 3, digest[1]}});
   EXPECT_EQ(cluster.counted(Metric::kDigests, "differ"), 3);
-  EXPECT_EQ(cluster.said("worker 1 has not applied what this shard decided: after 2 steps of part 1"), 1u);
+  EXPECT_EQ(cluster.said("worker 1 has not applied the updates of this shard: after 2 steps of part 1"), 1u);
   EXPECT_EQ(cluster.said("has not applied"), 1u) << "once a worker";
   const std::vector<DisagreementStatus> all = named();
   ASSERT_EQ(all.size(), 2u);

@@ -11,9 +11,9 @@
 #include "kernels/reduce/magnitude_histogram.h"
 #include "tests/server/scripted_cluster.h"
 
-/// How much of the exact global top-k's mass (the sum of magnitudes) an exact step keeps over several shards, which share the
-/// boundary bin by counts and not by magnitude. deploy/OPERATING.md, "Limits", and server/DESIGN.md, "Threshold", state what is
-/// asserted here.
+/// How much of the exact global top-k's mass (the sum of magnitudes) an exact step keeps over several shards, which
+/// share the boundary bin by counts and not by magnitude. deploy/OPERATING.md, "Limits", and server/DESIGN.md,
+/// "Threshold", state what is asserted here.
 namespace millrace::server {
 namespace {
 
@@ -54,8 +54,9 @@ ScriptedCluster::Gathered decided(const Magnitudes& gradient, uint32_t shards) {
   return cluster.gather(0, 0);
 }
 
-/// Asserts what holds of every input: exactly min(k, non-zeros) entries of the sum; with one shard the k largest; with more
-/// less than a bin's width of what the update carries of the boundary bin is missing. Returns the missing share of the mass.
+/// Asserts what holds of every input: exactly min(k, non-zeros) entries of the sum; with one shard the k largest; with
+/// more less than a bin's width of what the update carries of the boundary bin is missing. Returns the missing share of
+/// the mass.
 double missing_share(const Magnitudes& gradient, uint32_t shards) {
   const ScriptedCluster::Gathered got = decided(gradient, shards);
   const Magnitudes exact = largest(gradient);
@@ -137,8 +138,8 @@ TEST(GlobalTopKMass, FewerEntriesThanKMissNothing) {
   for (const uint32_t shards : {1U, 2U, 4U, 8U}) EXPECT_EQ(missing_share(gradient, shards), 0) << shards;
 }
 
-/// Half of the indices at a bin's lower edge; k at its upper one, which the last shard holds with nothing else. One entry above
-/// the bin carries `heavy` times the mass of the k.
+/// Half of the indices at a bin's lower edge; k at its upper one, which the last shard holds with nothing else. One
+/// entry above the bin carries `heavy` times the mass of the k.
 Magnitudes worst_bin(double heavy) {
   constexpr float kLowEdge = 1;
   const float high = std::nextafter(1.0F + static_cast<float>(kBinWidth), 0.0F);

@@ -60,7 +60,8 @@ struct Starved {
   StatusReport status;
 };
 
-/// The update of step 0 where there is one, each entry the value; and a reason where the job was aborted. Returns whether it was.
+/// The update of step 0 where there is one, each entry the value; and a reason where the job was aborted. Returns
+/// whether it was.
 bool expect_nothing_wrong(const std::vector<protocol::Message>& messages, float expected, uint64_t at) {
   bool aborted = false;
   for (const protocol::Message& message : messages) {

@@ -11,8 +11,8 @@
 
 namespace millrace::server {
 
-/// A ScriptedCluster whose workers remember what they applied, so that they can say where they stand, give back the updates that
-/// they keep, and give weights. What a worker does not do by itself a test makes it do.
+/// A ScriptedCluster whose workers remember what they applied, so that they can say where they stand, give back the
+/// updates that they keep, and give weights. What a worker does not do by itself a test makes it do.
 class ReturningCluster : public ScriptedCluster {
  public:
   using ScriptedCluster::ScriptedCluster;

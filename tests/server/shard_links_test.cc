@@ -30,8 +30,8 @@ class ShardLinksTest : public ::testing::Test {
   static SendToShard hello() { return {1, {{}, protocol::ShardHello{}, {}}}; }
   static SendToShard histogram() { return {1, {{}, protocol::ThresholdHistogram{}, {}}}; }
 
-  /// As the loop does it: links are made again when they are due, and a new connection takes a ShardHello first. True: the
-  /// listener has got one.
+  /// As the loop does it: links are made again when they are due, and a new connection takes a ShardHello first. True:
+  /// the listener has got one.
   bool hello_arrives() {
     const TimeNs until = monotonic_now_ns() + kShardLinksPatience;
     while (monotonic_now_ns() < until) {

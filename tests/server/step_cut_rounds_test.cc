@@ -10,8 +10,8 @@
 #include "kernels/grid/reselect_sums.h"
 #include "tests/server/scripted_cluster.h"
 
-/// Reproducible jobs that re-select, at shards: the same contributions give the same updates however many shards there are,
-/// however they cut the tensor, in whatever order things come; and what a lost message does.
+/// Reproducible jobs that re-select, at shards: the same contributions give the same updates however many shards there
+/// are, however they cut the tensor, in whatever order things come; and what a lost message does.
 namespace millrace::server {
 namespace {
 

@@ -16,8 +16,8 @@ using ::testing::SizeIs;
 
 std::vector<float> store_return_constant(float value) { return std::vector<float>(64, value); }
 
-/// Two workers that forget as they are told, and a shard that keeps saves; sgd with rate 1, so that a step of both with the
-/// value v takes 2 v from every weight.
+/// Two workers that forget as they are told, and a shard that keeps saves; sgd with rate 1, so that a step of both with
+/// the value v takes 2 v from every weight.
 struct StoreReturns : ::testing::Test {
   explicit StoreReturns(bool saves = true) : cluster(job(), 1, {}, {saves, 0}) { cluster.join_all_with_weights(); }
   static protocol::JobSpec job() {
@@ -47,7 +47,8 @@ struct StoreReturns : ::testing::Test {
     cluster.core().save_stores(cluster.now, actions);
     cluster.carry_out(0, actions);
   }
-  /// The shard is another process; both say where they are, and give what they are asked for. Returns what was asked of them.
+  /// The shard is another process; both say where they are, and give what they are asked for. Returns what was asked of
+  /// them.
   std::vector<Fetch> restart() {
     cluster.start_shard(0, 1);
     for (const uint32_t worker : {0u, 1u}) cluster.welcome_with_weights(worker);

@@ -280,12 +280,13 @@ TEST(ReuseStep, SteadyMagnitudesAreCutWhileTheyAreSummed) {
     cluster.ack(0, step + 1);
     cluster.ack(1, step + 1);
   }
-  // Steps 1 to 9 but for step 8, which counts magnitudes; by the noise of a few thousand entries a part now and then more.
+  // Steps 1 to 9 but for step 8, which counts magnitudes; by the noise of a few thousand entries a part now and then
+  // more.
   EXPECT_GE(cluster.counted(Metric::kQuickCuts, "as_it_was"), 0.9 * 8 * 8);
 }
 
-/// One shard, two parts of 2,048 entries whose k-th is agreed at step 0: 500 of each part. Step 1 then has so many large
-/// ones in each part, and both parts are summed and cut before either of the two is counted.
+/// One shard, two parts of 2,048 entries whose k-th is agreed at step 0: 500 of each part. Step 1 then has so many
+/// large ones in each part, and both parts are summed and cut before either of the two is counted.
 struct TwoPartsCutAtOnce {
   explicit TwoPartsCutAtOnce(size_t large_in_each_part) {
     spec.reselect.threshold_period = 64;

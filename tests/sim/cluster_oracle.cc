@@ -470,7 +470,8 @@ void ClusterOracle::check_cut(uint32_t bucket_number, uint64_t step) {
   if (!approximate_cuts_) check_cut_entries(bucket_number, step, reselect_k(bucket));
 }
 
-/// By an older threshold an update has at most 2 % more than k entries. Of one shard: two may go by different agreements.
+/// By an older threshold an update has at most 2 % more than k entries. Of one shard: two may go by different
+/// agreements.
 void ClusterOracle::check_reuse_size(uint32_t bucket_number, uint64_t step, uint64_t k) {
   if (approximate_cuts_) return;
   const protocol::BucketLayout& bucket = layout_.buckets[bucket_number];

@@ -17,8 +17,9 @@
 
 namespace millrace::testing {
 
-/// A place in a part's log: after n steps, the last of them decided in that epoch. {0, 0}: the beginning. In one epoch at most
-/// one shard decides a part's steps, so that this names one log, also where shards came back and decided a step anew.
+/// A place in a part's log: after n steps, the last of them decided in that epoch. {0, 0}: the beginning. In one epoch
+/// at most one shard decides a part's steps, so that this names one log, also where shards came back and decided a step
+/// anew.
 struct LogPosition {
   uint64_t n = 0;
   uint64_t decided_in = 0;
@@ -40,8 +41,8 @@ struct DecidedStep {
   std::vector<float> weights;  ///< [part] after this step
 };
 
-/// Watches every message as it is sent, before the network touches it, and keeps the books apart from the code under test: what
-/// each worker contributed, what each update must therefore be, what was carried, which weights follow.
+/// Watches every message as it is sent, before the network touches it, and keeps the books apart from the code under
+/// test: what each worker contributed, what each update must therefore be, what was carried, which weights follow.
 /// Disagreements are collected in
 /// faults(); nothing is asserted here, so that a trace can be written first.
 class ClusterOracle {

@@ -13,7 +13,8 @@ namespace {
 using worker::Phase;
 using Kind = SimFault::Kind;
 
-/// After the network is calm: a resend (30 s at most, with jitter), reconnecting, removing the dead, and the steps left.
+/// After the network is calm: a resend (30 s at most, with jitter), reconnecting, removing the dead, and the steps
+/// left.
 constexpr TimeNs kProgressBound = 120 * kNsPerS;
 /// How often, over events, the law is checked.
 constexpr uint64_t kLawCheckEvery = 400;
@@ -163,7 +164,8 @@ void Cluster::kill_worker(uint32_t worker, TimeNs restart_after) {
   });
 }
 
-/// Whoever is dead leaves the table within dead_after and a few heartbeats of a calm network, unless nobody else is in it.
+/// Whoever is dead leaves the table within dead_after and a few heartbeats of a calm network, unless nobody else is in
+/// it.
 void Cluster::expect_removal(uint32_t process, uint64_t life) {
   const TimeNs from = std::max(world_.scheduler.now(), calm_from_);
   const TimeNs bound =
@@ -228,15 +230,16 @@ bool Cluster::below_minimum() const {
          views.rbegin()->second.members.size() < world_.scenario.spec.workers_min;
 }
 
-/// A job starts when all have joined once; who died before that leaves the others waiting, which is for their caller to end.
+/// A job starts when all have joined once; who died before that leaves the others waiting, which is for their caller to
+/// end.
 bool Cluster::job_can_start() const {
   const auto& views = world_.oracle.views();
   return !views.empty() &&
          std::any_of(views.begin(), views.end(), [](const auto& view) { return view.second.started; });
 }
 
-/// A killed shard finds its weights again where it saves, and those who keep what came after the save are members still. A cut
-/// goes back behind them.
+/// A killed shard finds its weights again where it saves, and those who keep what came after the save are members
+/// still. A cut goes back behind them.
 bool Cluster::store_may_be_lost() const {
   const Scenario& scenario = world_.scenario;
   if (!scenario.spec.has_store()) return false;

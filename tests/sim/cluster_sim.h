@@ -37,15 +37,16 @@ struct SimReport {
 
 enum class SimTrace : uint8_t { kSilent, kPrinted };
 
-/// Runs a whole cluster of production cores (shards, workers, the in-memory table) through the scenario and checks, against books
-/// that it keeps itself:
+/// Runs a whole cluster of production cores (shards, workers, the in-memory table) through the scenario and checks,
+/// against books that it keeps itself:
 ///   - the law, per tensor and index, for every worker that lives, at random moments and at the end;
-///   - every update against the contributions that it names; nothing counted twice; one update per part and step for all;
+///   - every update against the contributions that it names; nothing counted twice; one update per part and step for
+///     all;
 ///   - weights bit by bit against the replay of the updates' contributors;
 ///   - weights that shards hold, and save, the same way;
 ///   - that the digests of what workers applied are those of what was decided;
-///   - that every worker that lives finishes, or ends with an error that the scenario explains, within bounded time after the
-///     network is calm; that the dead are removed; that nothing is waited for in a busy loop.
+///   - that every worker that lives finishes, or ends with an error that the scenario explains, within bounded time
+///     after the network is calm; that the dead are removed; that nothing is waited for in a busy loop.
 SimReport run_cluster(const Scenario& scenario, SimTrace trace = SimTrace::kSilent);
 
 }  // namespace millrace::testing

@@ -1,5 +1,5 @@
-// The whole cluster, simulated: production cores of shards and workers under loss, duplication, reordering, partitions, stalls
-// and crashes. A failing seed is run again, with its trace, by
+// The whole cluster, simulated: production cores of shards and workers under loss, duplication, reordering, partitions,
+// stalls and crashes. A failing seed is run again, with its trace, by
 //     cluster_sim_test --seed N                (or MILLRACE_SIM_SEED=N MILLRACE_SIM_TRACE=1)
 //     MILLRACE_SIM_ASYNCHRONOUS=1 cluster_sim_test --seed N          one that was made asynchronous
 // and becomes a named test below. MILLRACE_SIM_SEEDS and MILLRACE_SIM_FIRST_SEED say how many seeds, from where.
@@ -148,8 +148,8 @@ TEST(ClusterSim, EqualSeedsGiveEqualRuns) {
   }
 }
 
-// Faults that seeds found, each with a seed that shows it when its repair is taken back. A seed stands for its scenario only
-// while draw_scenario() draws as it did; what does not depend on much is scripted below.
+// Faults that seeds found, each with a seed that shows it when its repair is taken back. A seed stands for its scenario
+// only while draw_scenario() draws as it did; what does not depend on much is scripted below.
 TEST(ClusterSimFound, ShardThatStartsAfterTheJobWasCreatedIsNotTakenForARestartedOne) { expect_clean(kMixed, 13); }
 TEST(ClusterSimFound, LostViewChangeIsToldAgain) { expect_clean(kMixed, 43); }
 TEST(ClusterSimFound, LostHelloDoesNotMakeAMemberLookDead) { expect_clean(kMixed, 482); }
@@ -222,7 +222,8 @@ TEST(ClusterSimScripted, LostUpdateIsAskedForAndWhatOvertookItIsKept) {
   scenario.calm_from = 600 * kNsPerS;
   scenario.stop_when_over = true;
   const SimReport report = expect_all_finish(scenario);
-  // A lost contribution costs a resend after 2 s; a lost update only a heartbeat and a pause, not the next resend after 30 s.
+  // A lost contribution costs a resend after 2 s; a lost update only a heartbeat and a pause, not the next resend after
+  // 30 s.
   EXPECT_LT(report.virtual_time, 40 * kNsPerS);
 }
 
@@ -246,9 +247,9 @@ TEST(ClusterSimScripted, LostUpdateIsAskedForWhereBucketsAdvanceUnevenly) {
     scenario.decided_lists = false;
     not_told += expect_all_finish(scenario).virtual_time;
   }
-  // An update that was lost costs a heartbeat and a pause, or, where nobody says so, the resend after 30 s. A list that is not
-  // sent or not looked at makes both runs of a seed one and the same. With it all of them together take 0.41 of the time (one
-  // seed alone 0.2 to 0.8): 0.7 leaves the half of the difference to other draws.
+  // An update that was lost costs a heartbeat and a pause, or, where nobody says so, the resend after 30 s. A list that
+  // is not sent or not looked at makes both runs of a seed one and the same. With it all of them together take 0.41 of
+  // the time (one seed alone 0.2 to 0.8): 0.7 leaves the half of the difference to other draws.
   EXPECT_LT(static_cast<double>(told), 0.7 * static_cast<double>(not_told));
 }
 

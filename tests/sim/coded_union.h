@@ -10,9 +10,9 @@
 
 namespace millrace::testing {
 
-/// Listens to what workers send to racks, and says what the sums of it take as codes: the slow oracle of "bytes into the shard".
-/// The entries are those that were really sent (rounded, saturated, offered again), and so are their sums: what another run of
-/// another number of workers sends says nothing of this one.
+/// Listens to what workers send to racks, and says what the sums of it take as codes: the slow oracle of "bytes into
+/// the shard". The entries are those that were really sent (rounded, saturated, offered again), and so are their sums:
+/// what another run of another number of workers sends says nothing of this one.
 class CodedUnion {
  public:
   struct Bytes {

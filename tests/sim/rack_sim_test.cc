@@ -1,5 +1,5 @@
-// Role combine, simulated: racks' switches in front of a shard, with loss, restarts of both, deaths, changes of path. A failing
-// seed is run again by
+// Role combine, simulated: racks' switches in front of a shard, with loss, restarts of both, deaths, changes of path. A
+// failing seed is run again by
 //     MILLRACE_SIM_FIRST_SEED=N MILLRACE_SIM_SEEDS=1 rack_sim_test
 #include <gtest/gtest.h>
 
@@ -133,8 +133,8 @@ Bytes bytes_of(const Fleet& fleet) {
           .entries = more(all.unions.entries, before.unions.entries)};
 }
 
-/// 8 workers in 2 racks. The coded union is made of the very entries that came to the racks (CodedUnion): what is offered depends
-/// on what was rounded, saturated and cut before, and so on the number of workers.
+/// 8 workers in 2 racks. The coded union is made of the very entries that came to the racks (CodedUnion): what is
+/// offered depends on what was rounded, saturated and cut before, and so on the number of workers.
 TEST(RackSim, BytesIntoTheShard) {
   for (const uint32_t cluster : {1u, 64u}) {
     for (const uint32_t window_indices : {16'384u, 65'536u}) {

@@ -166,8 +166,8 @@ void draw_acks(RandomSequence& random, Scenario& scenario) {
   spec.workers_min = std::max(spec.workers_min, spec.apply_after_acks);
 }
 
-/// Nobody is waited for, nothing is re-selected, and no first steps are dense: those and a codec down that loses something
-/// exclude each other in this mode.
+/// Nobody is waited for, nothing is re-selected, and no first steps are dense: those and a codec down that loses
+/// something exclude each other in this mode.
 void make_asynchronous(protocol::JobSpec& spec) {
   spec.mode = protocol::Mode::kAsynchronous;
   spec.quorum = spec.deadline_ms = spec.participants = 0;

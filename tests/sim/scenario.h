@@ -78,8 +78,8 @@ struct Scenario {
   bool exact = true;             ///< every value stays on a binary grid: the law holds bit for bit
 };
 
-/// REQUIRES nothing: every seed is a scenario. Shares: a quarter perfect networks, a quarter lossy ones, half with processes and
-/// partitions failing.
+/// REQUIRES nothing: every seed is a scenario. Shares: a quarter perfect networks, a quarter lossy ones, half with
+/// processes and partitions failing.
 Scenario draw_scenario(uint64_t seed);
 
 /// The same seed's scenario in mode asynchronous. Of draw_scenario()'s one in seven is that already.

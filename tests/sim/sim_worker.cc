@@ -302,7 +302,8 @@ void SimWorker::replace(const std::string& where, const worker::DeliveredUpdate&
     world_.fault(where + ": the weights taken over are not the replay's");
 }
 
-/// Without weights of its own, in a job whose shards have them: its place in the log is another one now; nothing is delivered.
+/// Without weights of its own, in a job whose shards have them: its place in the log is another one now; nothing is
+/// delivered.
 void SimWorker::take_places() {
   const worker::SavedState state = core_->saved_state();
   for (uint32_t part = 0; part < at_.size(); ++part) {
@@ -469,8 +470,8 @@ bool SimWorker::has_pushed_all() const {
 
 std::vector<uint32_t> SimWorker::pushable() const {
   std::vector<uint32_t> tensors;
-  // Where pushes are not steps, whoever is through with one tensor and not with another would keep a quorum of the first waiting.
-  // And who may come back must have pushed all equally often.
+  // Where pushes are not steps, whoever is through with one tensor and not with another would keep a quorum of the
+  // first waiting. And who may come back must have pushed all equally often.
   const bool undisturbed = world_.scenario.faults.empty() && !may_silence_workers(world_.scenario);
   const protocol::Mode mode = world_.scenario.spec.mode;
   const bool abreast = mode != protocol::Mode::kAsynchronous &&

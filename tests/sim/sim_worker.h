@@ -14,7 +14,8 @@
 
 namespace millrace::testing {
 
-/// Who is behind a PeerId of the simulation: a worker's process and which of its connections, or a shard in one of its lives.
+/// Who is behind a PeerId of the simulation: a worker's process and which of its connections, or a shard in one of its
+/// lives.
 struct SimPeer {
   bool is_shard = false;
   uint32_t number = 0;  ///< place in SimWorld::workers, or the shard
@@ -35,7 +36,8 @@ struct SimSave {
 class SimWorker : public SimProcess {
  public:
   /// `number`: its place in SimWorld::workers. `worker`: the identity that it claims.
-  /// `save`: what it begins with, of an earlier process; nullptr: nothing. `pushes`: how many steps of each tensor it pushes.
+  /// `save`: what it begins with, of an earlier process; nullptr: nothing. `pushes`: how many steps of each tensor it
+  /// pushes.
   SimWorker(SimWorld& world, uint32_t number, uint32_t worker, const SimSave* save, uint64_t pushes);
 
   void start();
@@ -154,7 +156,8 @@ class SimWorker : public SimProcess {
   std::vector<std::vector<float>> weights_;   ///< [part]
   std::vector<LogPosition> at_;               ///< [part] what is applied
   // Contributions that updates carried: those whose update went into the weights here, or is inside weights that this
-  // process took over. An update that becomes void stays in these books: what it carried is lost, and found missing nowhere else.
+  // process took over. An update that becomes void stays in these books: what it carried is lost, and found missing
+  // nowhere else.
   std::set<uint64_t> lives_;
   std::vector<std::vector<double>> credited_;               ///< [bucket][index]
   std::set<std::pair<uint32_t, LogPosition>> credited_at_;  ///< (part, place)

@@ -109,7 +109,8 @@ bool SimWorker::accounts_agree(uint32_t bucket, std::string& why) {
   return true;
 }
 
-/// What the core says of itself where the job asks for it: nothing is missing in any part, and the terms make up the sum.
+/// What the core says of itself where the job asks for it: nothing is missing in any part, and the terms make up the
+/// sum.
 void SimWorker::check_audit() {
   worker::Actions actions;
   const worker::AuditSums sums = core_->audit(actions);
@@ -151,7 +152,8 @@ void SimWorker::follow_unreturnable() {
   }
 }
 
-/// A saved residual counts exactly where the state is on the log and nothing of the worker was counted since it was saved.
+/// A saved residual counts exactly where the state is on the log and nothing of the worker was counted since it was
+/// saved.
 void SimWorker::check_opening(uint32_t part) {
   if (!opening_[part] || at_[part].n < opening_[part]->decided) return;
   const Opening judged = *opening_[part];

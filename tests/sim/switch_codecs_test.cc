@@ -1,5 +1,5 @@
-// Production clients and aggregators with contributions in every pair of codecs, over links that lose packets: what was offered
-// is what was applied and what came back, and all workers have the same updates (switch_oracle).
+// Production clients and aggregators with contributions in every pair of codecs, over links that lose packets: what was
+// offered is what was applied and what came back, and all workers have the same updates (switch_oracle).
 #include <gtest/gtest.h>
 
 #include <tuple>
@@ -16,8 +16,8 @@ using Pair = std::tuple<WindowIndexCodec, WindowValueCodec>;
 SwitchScenario lossy_scenario(const Pair& codecs) {
   SwitchScenario out;
   out.seed = 5;
-  // Sparse enough that runs are no shorter, with what QSGD leaves in residuals too; and two packets a window and more where
-  // values have 32 bits.
+  // Sparse enough that runs are no shorter, with what QSGD leaves in residuals too; and two packets a window and more
+  // where values have 32 bits.
   out.jobs = {{.job = 5,
                .workers = 3,
                .slots = 2,

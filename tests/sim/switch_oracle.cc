@@ -71,8 +71,8 @@ class TurnCheck {
   }
 
  private:
-  /// What a worker that is gone sent in this turn, computed again from what it offered: of a window that does not fit into its
-  /// packets the last entries stayed behind.
+  /// What a worker that is gone sent in this turn, computed again from what it offered: of a window that does not fit
+  /// into its packets the last entries stayed behind.
   std::map<uint32_t, int32_t> sent_by(const SwitchRecord& record) const {
     std::map<uint32_t, int32_t> out;
     const auto step = record.offered.find(told_.step);

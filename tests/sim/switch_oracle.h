@@ -49,9 +49,9 @@ struct SwitchLawResult {
   uint64_t dead_in_results = 0;
 };
 
-/// All survivors were told the same of every turn; and of every index, what was offered is the sum of what was applied and
-/// what came back: exactly, the integers of dead contributors reckoned from what they offered. Where QSGD rounds to few bits what
-/// comes back is the nearest f32 of the rest (grid_remainder()), and the integers are exact all the same.
+/// All survivors were told the same of every turn; and of every index, what was offered is the sum of what was applied
+/// and what came back: exactly, the integers of dead contributors reckoned from what they offered. Where QSGD rounds to
+/// few bits what comes back is the nearest f32 of the rest (grid_remainder()), and the integers are exact all the same.
 SwitchLawResult check_switch_law(const std::vector<const SwitchRecord*>& records, const SwitchLawTerms& terms);
 
 }  // namespace millrace::testing

@@ -9,8 +9,8 @@
 
 namespace millrace::testing {
 
-/// How often workers send one turn while nothing goes wrong, and how many lives deciders begin then: rounds, where the clock
-/// alone would say no more than that a run ended. DESIGN.md, "Rounds", derives what they are held against.
+/// How often workers send one turn while nothing goes wrong, and how many lives deciders begin then: rounds, where the
+/// clock alone would say no more than that a run ended. DESIGN.md, "Rounds", derives what they are held against.
 class SwitchRounds {
  public:
   /// Something goes wrong, or somebody may have to find it out, until then: what was counted is counted anew.

@@ -39,8 +39,8 @@ SwitchSimJob draw_job(uint32_t number, SwitchScenarioDraw& draw) {
   return job;
 }
 
-/// Half of the jobs have other codecs than what jobs have unless told. QSGD rounds to the nearest, as clients do: that needs no
-/// key, so what a dead worker sent can be reckoned.
+/// Half of the jobs have other codecs than what jobs have unless told. QSGD rounds to the nearest, as clients do: that
+/// needs no key, so what a dead worker sent can be reckoned.
 void draw_codecs(SwitchSimJob& job, SwitchScenarioDraw& draw) {
   using Index = protocol::WindowIndexCodec;
   using Value = protocol::WindowValueCodec;

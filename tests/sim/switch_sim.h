@@ -14,8 +14,9 @@
 #include "tests/sim/coded_union.h"
 #include "tests/support/switch_reference.h"
 
-/// Workers, switches and a shard under the switch protocol, simulated: production clients, packets as bytes, loss, duplication,
-/// reordering, corruption, restarts, deaths, changes of path. One thread, virtual time, everything from a seed.
+/// Workers, switches and a shard under the switch protocol, simulated: production clients, packets as bytes, loss,
+/// duplication, reordering, corruption, restarts, deaths, changes of path. One thread, virtual time, everything from a
+/// seed.
 namespace millrace::testing {
 
 /// What sits at an aggregator's address. Restarting makes a new one.

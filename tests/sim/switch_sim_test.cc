@@ -92,7 +92,8 @@ TEST(SwitchSim, EqualSeedsGiveEqualRuns) {
   EXPECT_EQ(one.entries_checked, other.entries_checked);
 }
 
-/// Some of the seeds that the tests above run, and few: they are drawn so, and the aggregators then have that many jobs at once.
+/// Some of the seeds that the tests above run, and few: they are drawn so, and the aggregators then have that many jobs
+/// at once.
 TEST(SwitchSim, AFewPercentOfTheSeedsHaveManySmallJobs) {
   constexpr uint64_t kSeeds = 1000;
   uint64_t crowds = 0;

@@ -70,8 +70,8 @@ inline std::vector<double> closed_oracle(const Problem& problem, double epsilon)
   return std::vector<double>(problem.sizes.size(), 1);
 }
 
-/// The least variance of any p in (0, 1]^d that sums to `total` <= d, by exchanges between two entries at a time: no use is
-/// made of what Proposition 1 says about the solution. Without zeros.
+/// The least variance of any p in (0, 1]^d that sums to `total` <= d, by exchanges between two entries at a time: no
+/// use is made of what Proposition 1 says about the solution. Without zeros.
 inline std::vector<double> exchanged(const Problem& problem, double total) {
   const size_t d = problem.sizes.size();
   std::vector<double> p(d, total / static_cast<double>(d));

@@ -21,7 +21,8 @@ inline std::string low_bits(uint64_t value, uint64_t count) {
   return text;
 }
 
-/// Canonical Huffman codes as text by the definitions: the two lightest are joined, of equal ones those with the smaller number.
+/// Canonical Huffman codes as text by the definitions: the two lightest are joined, of equal ones those with the
+/// smaller number.
 struct HuffmanOracle {
   std::vector<uint32_t> lengths;
   std::vector<std::string> codes;

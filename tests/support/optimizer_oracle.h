@@ -9,8 +9,8 @@
 
 namespace millrace::testing {
 
-/// The rules of kernels/optimize, one weight at a time and as their papers write them: slow and obvious. Weights and state of
-/// entries that were never touched are what they began with.
+/// The rules of kernels/optimize, one weight at a time and as their papers write them: slow and obvious. Weights and
+/// state of entries that were never touched are what they began with.
 class OptimizerOracle {
  public:
   OptimizerOracle(const OptimizerSpec& spec, std::vector<float> weights)

@@ -10,7 +10,8 @@ namespace millrace::testing {
 size_t largest_allocation();
 void reset_largest_allocation();
 
-/// While it lives, the operator new number `at` (from 0) of this thread throws std::bad_alloc, once, or with every one after it.
+/// While it lives, the operator new number `at` (from 0) of this thread throws std::bad_alloc, once, or with every one
+/// after it.
 class FailingAllocation {
  public:
   enum class Then : uint8_t { kGoesOn, kStaysOut };
@@ -25,7 +26,8 @@ class FailingAllocation {
   uint64_t taken() const;
 };
 
-/// While it lives no allocation of this thread fails or counts: around calls of a library that ends the process without memory.
+/// While it lives no allocation of this thread fails or counts: around calls of a library that ends the process without
+/// memory.
 class SparedAllocations {
  public:
   SparedAllocations();

@@ -10,8 +10,8 @@
 
 namespace millrace::testing {
 
-/// Virtual time and everything that happens in it, in one order that a seed decides. The only source of time and chance of a
-/// simulation: equal seeds give equal runs.
+/// Virtual time and everything that happens in it, in one order that a seed decides. The only source of time and chance
+/// of a simulation: equal seeds give equal runs.
 class SimScheduler {
  public:
   explicit SimScheduler(uint64_t seed) : random_(RandomKey::from(seed)) {}

@@ -2,8 +2,8 @@
 
 #include "tests/support/replaced_new.h"
 
-/// ZeroMQ crashes where it has no memory to open a socket or a connection; what is ours around these calls is to be starved
-/// without it. The linker leads the calls here (--wrap), see millrace_spare_zmq() in tests/CMakeLists.txt.
+/// ZeroMQ crashes where it has no memory to open a socket or a connection; what is ours around these calls is to be
+/// starved without it. The linker leads the calls here (--wrap), see millrace_spare_zmq() in tests/CMakeLists.txt.
 
 using millrace::testing::SparedAllocations;
 

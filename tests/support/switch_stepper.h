@@ -32,7 +32,8 @@ struct SwitchStep {
   std::vector<float> returned_values;
 };
 
-/// Client and socket, steps one at a time, blocking. The table is the caller's: `epoch` is asked now and then what it says.
+/// Client and socket, steps one at a time, blocking. The table is the caller's: `epoch` is asked now and then what it
+/// says.
 /// Threads  one at a time.
 class SwitchStepper : private SwitchOutcome {
  public:

@@ -11,7 +11,8 @@
 
 namespace millrace::testing {
 
-/// The indices of a part's updates, by step: some entries are in most of them, some in few, most in none, and which ones drifts.
+/// The indices of a part's updates, by step: some entries are in most of them, some in few, most in none, and which
+/// ones drifts.
 inline std::vector<IndexBuffer> update_log(uint64_t dimension, size_t steps, uint64_t seed) {
   RandomSequence random(RandomKey::from(seed));
   std::vector<IndexBuffer> log;

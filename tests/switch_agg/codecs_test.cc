@@ -1,4 +1,5 @@
-// Contributions of every index and value codec: what is added up is what receivers decode of the very packets that came.
+// Contributions of every index and value codec: what is added up is what receivers decode of the very packets that
+// came.
 #include <gtest/gtest.h>
 
 #include <algorithm>

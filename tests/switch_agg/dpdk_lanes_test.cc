@@ -1,5 +1,5 @@
-// Two lcores over DPDK: the product's loop on a thread each, frames in whichever queue RSS would have chosen. Skips where DPDK
-// cannot start.
+// Two lcores over DPDK: the product's loop on a thread each, frames in whichever queue RSS would have chosen. Skips
+// where DPDK cannot start.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,8 +29,8 @@ constexpr uint64_t kTurns = 50;
 /// A number of a job that the lane has.
 uint32_t job_of(uint32_t lane) { return 10 * kLanes + lane; }
 
-/// Workers of one lane's job, at a wire that all lanes share. Every frame goes into the next queue: half of them into another
-/// lane's.
+/// Workers of one lane's job, at a wire that all lanes share. Every frame goes into the next queue: half of them into
+/// another lane's.
 class SharedWire {
  public:
   SharedWire(DpdkRingWire& wire, uint32_t queues) : wire_(wire), queues_(queues) {}

@@ -1,5 +1,5 @@
-// The DPDK path over net_ring: frames in, frames out. Skips where DPDK cannot start. One environment a process: every test has
-// a wire of its own.
+// The DPDK path over net_ring: frames in, frames out. Skips where DPDK cannot start. One environment a process: every
+// test has a wire of its own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -23,7 +23,8 @@ using Event = switch_agg::AggregatorEvent;
 
 constexpr uint32_t kJobTrafficFirst = 7;
 constexpr uint32_t kJobTrafficSecond = 8;
-/// Header, two nonces and MAC of a CHALLENGE; a CHALREQ is filled up to the same length, so that nobody gets more than he sent.
+/// Header, two nonces and MAC of a CHALLENGE; a CHALREQ is filled up to the same length, so that nobody gets more than
+/// he sent.
 constexpr size_t kChallengeBytes = 112;
 
 /// Counted by the test itself, packet by packet.

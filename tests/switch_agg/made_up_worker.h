@@ -89,7 +89,8 @@ class MadeUpWorker {
   /// Flags EMPTY and LAST besides those given.
   ByteBuffer empty(ContributionFields fields);
 
-  /// The header as given, life and job and worker excepted, around extension and payload; signed under the session's key.
+  /// The header as given, life and job and worker excepted, around extension and payload; signed under the session's
+  /// key.
   ByteBuffer sealed(protocol::DatagramHeader header, ByteSpan extension, ByteSpan payload);
   /// As a packet of its own under a sequence number of the test's choice, 0 and used ones among them.
   ByteBuffer sealed_as(uint64_t sequence, protocol::DatagramHeader header, ByteSpan extension, ByteSpan payload);

@@ -68,7 +68,8 @@ TEST_F(RackDoor, AMalformedPayloadIsDroppedWholeAndClaimsNothing) {
   EXPECT_EQ(entries_of(partials[0], 256), (Entries{{1, 12}}));
 }
 
-/// What is a turn's state the shard knows; a rack takes the newest that its workers speak of, and hands on what is older.
+/// What is a turn's state the shard knows; a rack takes the newest that its workers speak of, and hands on what is
+/// older.
 TEST_F(RackDoor, AFutureTurnTakesThePlaceOfAnOpenOneWhoseUnitsGoUpRaw) {
   rig_.to_rack(0, {}, {{1, 5}});
   rig_.to_rack(1, {.turn = 9, .step = 8}, {{1, 7}});

@@ -1,5 +1,5 @@
-// A job's number is used again, while the job before runs, has ended, or was killed. Epochs, lives, turns of the second job are
-// those of the first one all over again (tables begin low), and so are its workers' numbers.
+// A job's number is used again, while the job before runs, has ended, or was killed. Epochs, lives, turns of the second
+// job are those of the first one all over again (tables begin low), and so are its workers' numbers.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -219,7 +219,8 @@ TEST(SecondJobTest, AWorkerWhoseWelcomeWasLostIsNoOther) {
   EXPECT_EQ(rig.counted(Event::kHelloAgain), 2);
 }
 
-/// What a rack sends of a worker may be from before the decider's restart: the worker itself may still wait for its WELCOME.
+/// What a rack sends of a worker may be from before the decider's restart: the worker itself may still wait for its
+/// WELCOME.
 TEST(SecondJobTest, AWorkerWhoseRackSentItsUnitsIsNoOther) {
   RackRig rig;
   rig.open();

@@ -91,7 +91,8 @@ TEST(UdpPort, MoreThanABurstIsSentAndReceived) {
 TEST(UdpPort, BytesForSeveralStayWhatTheyAreOverFullBursts) {
   const auto a = open_udp_port("127.0.0.1:0");
   const auto b = open_udp_port("127.0.0.1:0");
-  // Of three receivers one is refused. 70 times 2 packets and one between them: buffers go round while others are gathered.
+  // Of three receivers one is refused. 70 times 2 packets and one between them: buffers go round while others are
+  // gathered.
   const std::vector<protocol::Endpoint> to = {b->address(), protocol::parse_endpoint("[2001:db8::1]:9").value(),
                                               b->address()};
   std::vector<int> expected;

@@ -7,7 +7,8 @@
 #include "kernels/base/random.h"
 #include "tests/worker/scripted_core.h"
 
-/// The audit of a worker: what it must see, where mass is lost or doubled on purpose, and what it must not take for that.
+/// The audit of a worker: what it must see, where mass is lost or doubled on purpose, and what it must not take for
+/// that.
 namespace millrace::testing {
 namespace {
 

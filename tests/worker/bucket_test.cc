@@ -117,7 +117,8 @@ TEST(Bucket, WhatACodeChangedIsInTheLedgerAtOnceWhereItIsDropped) {
   EXPECT_NEAR(job.bucket->counters().dropped_error, dropped, 1e-9 * static_cast<double>(pushed.count()));
 }
 
-/// One run of steps that overlap by one: what happens, in which order, follows from the seed; when it is settled, from `settle`.
+/// One run of steps that overlap by one: what happens, in which order, follows from the seed; when it is settled, from
+/// `settle`.
 class OverlappingSteps {
  public:
   using Settle = std::function<void(Bucket& bucket)>;

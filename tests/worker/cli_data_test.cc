@@ -158,7 +158,8 @@ TEST(SyntheticRows, HaveTheShapesDimensionAndNonZerosARow) {
   }
 }
 
-/// Returns the features' probabilities by the definition, one by one; c gives a row its number of features in expectation.
+/// Returns the features' probabilities by the definition, one by one; c gives a row its number of features in
+/// expectation.
 std::vector<double> slow_probabilities(const SyntheticShape& shape) {
   std::vector<double> weights(shape.support), probabilities(shape.support);
   for (uint64_t rank = 1; rank <= shape.support; ++rank) {

@@ -8,8 +8,8 @@
 
 #include "tests/worker/toy_cluster.h"
 
-/// The law: per index and over all workers, entered = applied + residuals + in flight + ledger. Values lie on a binary grid, so
-/// that sums are exact and equality is asked for.
+/// The law: per index and over all workers, entered = applied + residuals + in flight + ledger. Values lie on a binary
+/// grid, so that sums are exact and equality is asked for.
 namespace millrace::testing {
 namespace {
 
@@ -136,7 +136,8 @@ TEST_P(Conservation, HoldsExactlyAfterEveryKindOfStep) {
   }
 }
 
-/// A job in which much is put off: values off the grid in 4 bits, steps that overlap, shards that leave out and carry a part.
+/// A job in which much is put off: values off the grid in 4 bits, steps that overlap, shards that leave out and carry a
+/// part.
 std::unique_ptr<ToyCluster> lossy_cluster(double settle_rate, RandomSequence& random) {
   ToyClusterOptions options;
   options.spec = toy_spec(2, {700, 90});

@@ -31,7 +31,8 @@ float only_value(const TensorUpdate& update, uint64_t index) {
   return value;
 }
 
-/// One worker: a thread a tensor, and one that asks and saves meanwhile. The norm over both tensors is 5, it may be 2.5.
+/// One worker: a thread a tensor, and one that asks and saves meanwhile. The norm over both tensors is 5, it may be
+/// 2.5.
 void run_worker(const JobOptions& job, const std::string& path) {
   auto session = Session::connect(job, kEnteringSessionTensors);
   std::atomic<bool> done = false;

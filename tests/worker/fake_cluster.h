@@ -46,7 +46,8 @@ class FakeCluster {
   /// Goodbyes heard, by worker.
   std::map<uint32_t, protocol::Goodbye> goodbyes;
 
-  /// Waits until `condition` holds on the cluster's thread (it is asked after every message and every few milliseconds).
+  /// Waits until `condition` holds on the cluster's thread (it is asked after every message and every few
+  /// milliseconds).
   void wait_until(const std::function<bool()>& condition);
 
  private:

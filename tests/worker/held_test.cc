@@ -2,8 +2,8 @@
 
 #include "tests/worker/returning_core.h"
 
-/// Jobs with apply_after_acks: what is taken is kept and acknowledged at once, and handed to the application when the shard says
-/// that enough members have it.
+/// Jobs with apply_after_acks: what is taken is kept and acknowledged at once, and handed to the application when the
+/// shard says that enough members have it.
 namespace millrace::testing {
 namespace {
 

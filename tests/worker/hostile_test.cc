@@ -4,8 +4,8 @@
 
 #include "tests/worker/scripted_core.h"
 
-/// Whatever a shard says, in whatever order: the core answers, drops and counts, or ends with an error; it never breaks, and what
-/// it holds back stays what was pushed and not applied.
+/// Whatever a shard says, in whatever order: the core answers, drops and counts, or ends with an error; it never
+/// breaks, and what it holds back stays what was pushed and not applied.
 namespace millrace::testing {
 namespace {
 

@@ -6,8 +6,9 @@
 
 #include "tests/worker/toy_cluster.h"
 
-/// The law under removals, shards that start again empty, and processes that begin with a save: per index and over all lives,
-/// what entered is applied, held, in flight or lost by name, at every moment; and at the end all have the log's weights.
+/// The law under removals, shards that start again empty, and processes that begin with a save: per index and over all
+/// lives, what entered is applied, held, in flight or lost by name, at every moment; and at the end all have the log's
+/// weights.
 namespace millrace::testing {
 namespace {
 

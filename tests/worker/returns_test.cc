@@ -125,7 +125,8 @@ TEST_F(Returns, WhatIsDecidedBeyondItsWeightsWaitsForTheUpdateUnderTheLifeThatSe
     EXPECT_EQ(outstanding[0].sent.count(), 1u);
     EXPECT_EQ(outstanding[1].life, 2u);
     EXPECT_EQ(outstanding[1].sent.count(), 0u);
-    // Part 1 is not to wait for what the next push does not bring; and part 0's step may yet be made void by a shard that dies.
+    // Part 1 is not to wait for what the next push does not bring; and part 0's step may yet be made void by a shard
+    // that dies.
     const auto sent = take_sent<Contribution>();
     ASSERT_EQ(sent.size(), 2u);
     for (uint32_t part = 0; part < 2; ++part) {

@@ -12,7 +12,8 @@
 
 namespace millrace::testing {
 
-/// Worker 0 of a job with two workers on two shards, each with one part of the one tensor; messages are written by hand.
+/// Worker 0 of a job with two workers on two shards, each with one part of the one tensor; messages are written by
+/// hand.
 class ScriptedCore : public ::testing::Test {
  protected:
   static constexpr uint64_t kDimension = 200'000;

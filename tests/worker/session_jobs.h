@@ -16,7 +16,8 @@
 /// Jobs of the tests of the public session, and what they ask of one.
 namespace millrace::testing {
 
-/// A limit for what must happen, on a machine that is busy with other things too; nothing waits for it when all is well.
+/// A limit for what must happen, on a machine that is busy with other things too; nothing waits for it when all is
+/// well.
 inline constexpr std::chrono::milliseconds kSessionSoon{120'000};
 
 inline JobOptions session_job_of(uint32_t workers) {

@@ -192,8 +192,9 @@ TEST(SessionReturns, WeightsAreReadAndSavedWhileTheirCallerTrains) {
   }
 }
 
-/// A job of two workers that runs already; its one shard has one part, and worker 1's weights, which worker 0 takes over. The
-/// shard's words are written by hand: a snapshot, the updates from its step on, and every step with the contribution of worker 0.
+/// A job of two workers that runs already; its one shard has one part, and worker 1's weights, which worker 0 takes
+/// over. The shard's words are written by hand: a snapshot, the updates from its step on, and every step with the
+/// contribution of worker 0.
 class SessionJoins : public ::testing::Test {
  protected:
   static constexpr uint64_t kOthersNonce = 9'000;

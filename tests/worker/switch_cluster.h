@@ -15,9 +15,10 @@
 
 namespace millrace::testing {
 
-/// Workers' cores of one job of path switch, and real aggregators for a switch and for shard 0, on a network of datagrams that a
-/// seed drives: any order, losses, copies. The shards are two names that say Welcome and what view there is, and pass on what
-/// those who come in need of others (as server/rejoin/settlement.h does); what workers send them is kept for the test to look at.
+/// Workers' cores of one job of path switch, and real aggregators for a switch and for shard 0, on a network of
+/// datagrams that a seed drives: any order, losses, copies. The shards are two names that say Welcome and what view
+/// there is, and pass on what those who come in need of others (as server/rejoin/settlement.h does); what workers send
+/// them is kept for the test to look at.
 class SwitchCluster {
  public:
   static constexpr uint64_t kJob = 7;
@@ -63,8 +64,8 @@ class SwitchCluster {
   /// Cores of processes that are gone, with what they held at the end.
   const std::vector<std::unique_ptr<worker::SessionCore>>& gone() const { return gone_; }
   void join_all();
-  /// Every process is gone, the shards too. Others begin a job with the same numbers: its table is as it was at the beginning,
-  /// and the switches are told nothing. All join it. What is under way on the network stays there.
+  /// Every process is gone, the shards too. Others begin a job with the same numbers: its table is as it was at the
+  /// beginning, and the switches are told nothing. All join it. What is under way on the network stays there.
   void begin_job_anew();
   /// The next epoch of the view: every live worker hears it of both shards.
   void raise(const std::function<void(protocol::JobView&)>& change);
@@ -114,7 +115,8 @@ class SwitchCluster {
   /// Updates divided and added up, by bucket.
   const std::vector<std::vector<float>>& weights(uint32_t worker) const { return nodes_[worker]->weights; }
 
-  /// What the law says of a bucket, per index, over the workers that live: entered - (applied + residuals + in flight + ledgers).
+  /// What the law says of a bucket, per index, over the workers that live: entered - (applied + residuals + in flight +
+  /// ledgers).
   std::vector<double> imbalance(uint32_t bucket);
 
  private:

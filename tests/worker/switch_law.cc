@@ -14,8 +14,8 @@ namespace {
 
 constexpr float kSwitchLawGrid = 1.0f / 8;
 
-/// Within a factor of two, and of one sign: whatever is summed, one worker's next value does not saturate on its window's
-/// grid, so that a dead one's is counted whole or not at all.
+/// Within a factor of two, and of one sign: whatever is summed, one worker's next value does not saturate on its
+/// window's grid, so that a dead one's is counted whole or not at all.
 std::map<uint32_t, float> some_entries(uint64_t dimension, RandomSequence& random) {
   std::map<uint32_t, float> entries;
   for (int i = 0; i < 30; ++i) {
@@ -51,8 +51,8 @@ SwitchLawBooks books_of(const worker::SessionCore& core, uint32_t bucket) {
   return books;
 }
 
-/// Whether a window's difference is what some of the dead had out in it: all of what one had, or nothing; or had taken for
-/// applied without anybody else.
+/// Whether a window's difference is what some of the dead had out in it: all of what one had, or nothing; or had taken
+/// for applied without anybody else.
 bool is_of_dead(const std::vector<double>& difference, uint32_t begin, uint32_t end,
                 const std::vector<SwitchLawEntries>& dead) {
   std::vector<const SwitchLawEntries*> had;

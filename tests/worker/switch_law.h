@@ -8,8 +8,8 @@
 #include "kernels/base/random.h"
 #include "tests/worker/switch_cluster.h"
 
-/// Steps on a cluster of path switch whose members come and go, and the law over all processes that ever were in it. Values lie
-/// on a grid on which sums are exact: equality is asked for.
+/// Steps on a cluster of path switch whose members come and go, and the law over all processes that ever were in it.
+/// Values lie on a grid on which sums are exact: equality is asked for.
 namespace millrace::testing {
 
 inline constexpr uint32_t kLawWindow = 64;  ///< window_indices of options_for()

@@ -8,8 +8,8 @@
 #include "tests/worker/switch_cluster.h"
 #include "tests/worker/toy_cluster.h"
 
-/// A session's core whose contributions go through its rack's switch, against real aggregators of both roles. Values lie on a
-/// binary grid: equality is asked for (worker/DESIGN.md, "Path switch").
+/// A session's core whose contributions go through its rack's switch, against real aggregators of both roles. Values
+/// lie on a binary grid: equality is asked for (worker/DESIGN.md, "Path switch").
 namespace millrace::testing {
 namespace {
 
@@ -180,7 +180,8 @@ TEST(SwitchRacks, ShardZeroDecidesBehindRacksOnEitherPath) {
   training.take(3);
   ASSERT_NO_FATAL_FAILURE(training.until_at_rack(0));
   EXPECT_GT(training.cluster.counted_at(SwitchCluster::kShardPort, Event::kGroupAdded), 0u);
-  // A word of silence raises the epoch to the other path: it leads to the same aggregator, and the racks serve it as before.
+  // A word of silence raises the epoch to the other path: it leads to the same aggregator, and the racks serve it as
+  // before.
   training.cluster.set_path(protocol::Path::kServer);
   ASSERT_NO_FATAL_FAILURE(training.until_at_rack(0));
   training.take(3);
@@ -207,7 +208,8 @@ TEST(SwitchRacks, AWorkerThatDiesIsLeftOutOfItsRacksSums) {
   EXPECT_GT(training.cluster.counted_at(kRack, Event::kGroupSent), sent) << "its rack sums up what is left";
 }
 
-/// Of a worker that comes back a client of its own goes on: what it counts, and whether its rack was lost, is the session's.
+/// Of a worker that comes back a client of its own goes on: what it counts, and whether its rack was lost, is the
+/// session's.
 TEST(SwitchRacks, WhoComesBackCountsOnAndHasNoNewsOfItsRack) {
   Training training(two_racks(500));
   SwitchCluster& cluster = training.cluster;

@@ -109,8 +109,9 @@ TEST(SwitchReturns, ARemovedWorkerThatLivesSettlesExactlyWhatItHadOut) { expect_
 
 TEST(SwitchReturns, WhatARackHadCutOfARemovedWorkersTurnComesBackToIt) { expect_exact_settlement(6); }
 
-// Worker 1 alone has the step's last results when worker 2 is removed, and gives them to it: in these worker 2 was counted. Then
-// worker 1 is removed too, before worker 2 takes part, and worker 0 computes those turns again without both.
+// Worker 1 alone has the step's last results when worker 2 is removed, and gives them to it: in these worker 2 was
+// counted. Then worker 1 is removed too, before worker 2 takes part, and worker 0 computes those turns again without
+// both.
 TEST(SwitchReturns, WhatAGiverSaidThatIsRemovedBeforeTheJoinerTakesPartIsTakenBack) {
   uint32_t met = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
@@ -163,8 +164,9 @@ std::map<uint32_t, float> residual_of(const worker::SessionCore& core) {
   return entries;
 }
 
-// Worker 1 alone had the last results, the others computed them again without it, and told it so. Before it has their weights
-// they are gone, and the job goes on from its own, which hold what it had in those turns: that must not come back as well.
+// Worker 1 alone had the last results, the others computed them again without it, and told it so. Before it has their
+// weights they are gone, and the job goes on from its own, which hold what it had in those turns: that must not come
+// back as well.
 TEST(SwitchReturns, WhatIsRevokedDoesNotComeBackWhereTheJobGoesOnFromItsOwnWeights) {
   uint32_t met = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
@@ -269,7 +271,8 @@ TEST(SwitchReturns, TheShardInTheSwitchsPlaceTakesJoinersToo) {
   expect_the_law(cluster);
 }
 
-// Nobody is synced: of those who are left the shards choose by what they say, and only who says how far it is can be chosen.
+// Nobody is synced: of those who are left the shards choose by what they say, and only who says how far it is can be
+// chosen.
 TEST(SwitchReturns, WhoIsStrandedSaysHowManyStepsItHas) {
   SwitchCluster cluster(options_for(2, {500}, 8));
   RandomSequence random(random_key(8));

@@ -8,8 +8,8 @@
 #include "tests/worker/switch_cluster.h"
 #include "tests/worker/toy_cluster.h"
 
-/// A job whose number at the switch another one had: both tables begin with the same epoch and lives, and their workers have
-/// the same numbers. What the second job gets is its own, however the first one ended, and it begins.
+/// A job whose number at the switch another one had: both tables begin with the same epoch and lives, and their workers
+/// have the same numbers. What the second job gets is its own, however the first one ended, and it begins.
 namespace millrace::testing {
 namespace {
 

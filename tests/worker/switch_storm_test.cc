@@ -20,7 +20,8 @@ using Process = SwitchCluster::Process;
 enum class Racks : uint8_t {
   kNone,
   kWhole,  ///< they add up, and restart
-  /// ... and cut their sums. Nobody dies: of a dead one's window any part may have been counted, and no test could tell.
+  /// ... and cut their sums. Nobody dies: of a dead one's window any part may have been counted, and no test could
+  /// tell.
   kCutting,
 };
 
@@ -159,7 +160,8 @@ class Storm {
   SwitchCluster cluster_;
 };
 
-// Worker 1 had the result T of worker 2's removal, and was removed before worker 0 had it: T was computed again, without both.
+// Worker 1 had the result T of worker 2's removal, and was removed before worker 0 had it: T was computed again,
+// without both.
 TEST(SwitchStorm, ARemovalsLastTurnSinksWhereWhoHadItsResultIsRemovedToo) {
   for (const uint64_t seed : {1'673U, 3'139U, 3'917U, 4'044U, 5'218U, 5'978U}) {
     SCOPED_TRACE("seed " + std::to_string(seed));

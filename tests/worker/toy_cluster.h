@@ -40,8 +40,9 @@ struct ToyFaults {
   uint64_t steps_voided = 0;
 };
 
-/// Workers' cores and toy shards on a network of FIFO connections that a seed drives: one delivery at a time, in any order
-/// between connections, with breaks. Every core's actions are carried out at once; updates are kept for the test to look at.
+/// Workers' cores and toy shards on a network of FIFO connections that a seed drives: one delivery at a time, in any
+/// order between connections, with breaks. Every core's actions are carried out at once; updates are kept for the test
+/// to look at.
 class ToyCluster {
  public:
   explicit ToyCluster(const ToyClusterOptions& options);
@@ -60,8 +61,8 @@ class ToyCluster {
   /// A worker's weights of a part, as its deliveries made them; and the part's as the log has them after `steps`.
   const std::vector<float>& weights(uint32_t worker, uint32_t part) const { return weights_[worker][part]; }
   std::vector<float> weights_of_log(uint32_t part, uint64_t steps) const;
-  /// What of a worker's processes that ended is neither in the log nor in the next process, where values are positive: below 0,
-  /// something was counted twice. The least over indices.
+  /// What of a worker's processes that ended is neither in the log nor in the next process, where values are positive:
+  /// below 0, something was counted twice. The least over indices.
   double least_loss(uint32_t bucket) const;
   /// Nothing is on its way, all are synced and everything is answered.
   bool at_rest() const;
@@ -73,7 +74,8 @@ class ToyCluster {
   std::vector<worker::DeliveredUpdate>& delivered(uint32_t worker) { return delivered_[worker]; }
   std::vector<std::string>& logs(uint32_t worker) { return logs_[worker]; }
 
-  /// What the law says of one bucket, per index: entered - (carried by the log + residuals + in flight + ledgers). All zero.
+  /// What the law says of one bucket, per index: entered - (carried by the log + residuals + in flight + ledgers). All
+  /// zero.
   std::vector<double> imbalance(uint32_t bucket) const;
   /// Everything any shard complained about.
   std::vector<std::string> complaints() const;

@@ -48,9 +48,10 @@ struct ToyDecision {
   SharedBytes payload;
 };
 
-/// A slow and obvious shard: decides a step of a part when every synced member's contribution is in, sums in ascending order of
-/// workers, keeps updates until all members have them. What it counts and what it carries can be bent by the test. It can lose
-/// everything: then it collects (8), and settles who joins (9). Its log() is the truth, which it forgets only to the test's eyes.
+/// A slow and obvious shard: decides a step of a part when every synced member's contribution is in, sums in ascending
+/// order of workers, keeps updates until all members have them. What it counts and what it carries can be bent by the
+/// test. It can lose everything: then it collects (8), and settles who joins (9). Its log() is the truth, which it
+/// forgets only to the test's eyes.
 class ToyShard {
  public:
   ToyShard(ToyTable& table, uint32_t number) : table_(table), number_(number) {

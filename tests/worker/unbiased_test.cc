@@ -96,7 +96,8 @@ TEST(Unbiased, WhatIsSentIsTheGradientInExpectationInEveryQuantizer) {
       }
       const std::string which = std::to_string(bits) + " bits, " + (scale_max ? "max" : "L2");
       EXPECT_GT(random_ones, kDimension * 9 / 10) << which;
-      // Of 256 standard normal deviations one is beyond 5 in 7,000 runs; the seed is fixed. Their mean square is 1 +- 0.09.
+      // Of 256 standard normal deviations one is beyond 5 in 7,000 runs; the seed is fixed. Their mean square is 1 +-
+      // 0.09.
       EXPECT_LT(worst, 5.0) << which;
       EXPECT_NEAR(squares / static_cast<double>(random_ones), 1.0, 0.4) << which;
     }

@@ -9,7 +9,8 @@
 #include "monitoring/catalog.h"
 #include "monitoring/http_client.h"
 
-/// What a training worker shows over HTTP: every number of its session that is counted, and every metric of the catalog.
+/// What a training worker shows over HTTP: every number of its session that is counted, and every metric of the
+/// catalog.
 namespace millrace::worker {
 namespace {
 

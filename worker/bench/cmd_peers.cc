@@ -159,7 +159,8 @@ Result<std::vector<BenchCase>> cases_of(const PeerBenchFlags& flags) {
 Outcome run_bench(const PeerBenchFlags& flags) {
   const Result<std::vector<BenchCase>> cases = cases_of(flags);
   if (!cases) return fail_with(cases.error());
-  // Vectors of one algorithm, up to the size that the function keeps, are not given back in the middle of another's time.
+  // Vectors of one algorithm, up to the size that the function keeps, are not given back in the middle of another's
+  // time.
   keep_freed_memory();
   auto job = peer::MpiJob::begin(peer::mpi_threads_of(flags.threads));
   if (!job) return fail_with(job.error());

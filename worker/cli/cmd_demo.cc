@@ -18,7 +18,8 @@
 namespace millrace::cli {
 namespace {
 
-/// Flags of `train` that every row of the demonstration takes as they are: the mode, and what a job does with its gradients.
+/// Flags of `train` that every row of the demonstration takes as they are: the mode, and what a job does with its
+/// gradients.
 constexpr std::array kJobFlags = {"--mode",  "--staleness", "--quorum", "--deadline-ms",     "--participants",
                                   "--store", "--momentum",  "--clip",   "--initial-weights", "--apply-after-acks"};
 

@@ -32,8 +32,8 @@
 namespace millrace::cli {
 namespace {
 
-/// Refuses a threshold period that the job would not have; a method's own gives way: a switch and reproducible jobs cut every
-/// step by the counts of the step before.
+/// Refuses a threshold period that the job would not have; a method's own gives way: a switch and reproducible jobs cut
+/// every step by the counts of the step before.
 Outcome settle_threshold_period(TrainFlags& flags) {
   TrainOptions& options = flags.options;
   if (flags.given.threshold_period && options.reselect == "none") {

@@ -44,7 +44,8 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// workers  that were there from the beginning to the end. In modes that leave workers out one may have come too late for all.
+/// workers  that were there from the beginning to the end. In modes that leave workers out one may have come too late
+///          for all.
 DemoRow summarise(DemoRow row, std::span<const json> workers) {
   const auto steps_of = [](const json& worker) { return worker["steps"].get<uint64_t>(); };
   const json& first = *std::ranges::max_element(workers, {}, steps_of);

@@ -18,8 +18,8 @@ struct GivenOptions {
   bool clip = false;
 };
 
-/// Sets what the user did not give to what the method has (kernels/methods). A density above 0 takes the place of that of its
-/// selection.
+/// Sets what the user did not give to what the method has (kernels/methods). A density above 0 takes the place of that
+/// of its selection.
 ///
 /// Errors   usage: no such method; what was given makes another method of it.
 Outcome apply_method(const std::string& name, double density, const GivenOptions& given, TrainOptions& options);

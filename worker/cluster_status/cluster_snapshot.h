@@ -54,8 +54,8 @@ struct JobPicture {
   std::string verdict;  ///< one sentence, without the job's name
 };
 
-/// Returns what shard 0 says of a job of path switch: it alone hears what the workers say of the switch. nullptr: of another
-/// path, or shard 0 was not reached.
+/// Returns what shard 0 says of a job of path switch: it alone hears what the workers say of the switch. nullptr: of
+/// another path, or shard 0 was not reached.
 const PathSaid* path_of(const JobPicture& job);
 
 /// A shard that nobody has heard.

@@ -249,8 +249,8 @@ std::vector<uint32_t> that_wait_for(const PathSaid& path, std::string_view what)
   return workers;
 }
 
-/// Returns what blocks the steps that go by datagrams, as the workers report it. First the workers that the decider does not
-/// answer, then those whose greeting is missing, then those that have sent nothing.
+/// Returns what blocks the steps that go by datagrams, as the workers report it. First the workers that the decider
+/// does not answer, then those whose greeting is missing, then those that have sent nothing.
 std::string path_holds_up(const ClusterPicture& picture, const JobPicture& job, const PathSaid& path) {
   const bool by_switch = path.decided_by == "switch";
   const std::string decider =

@@ -32,7 +32,8 @@ inline constexpr int kHttpOffset = 100;
 /// "127.0.0.1:7700" for "tcp://127.0.0.1:7600". Errors  invalid_argument: not such an address, no such port.
 Result<std::string> http_address_of(std::string_view address, int offset = kHttpOffset);
 
-/// Asks every address, then shards that those know of and nobody named: at the distance between the ports of one that answered.
+/// Asks every address, then shards that those know of and nobody named: at the distance between the ports of one that
+/// answered.
 Answers ask_all(const std::vector<std::string>& addresses, const Fetch& fetch);
 
 /// Fetches /status of a process of Millrace, as an object.
@@ -41,7 +42,8 @@ Answers ask_all(const std::vector<std::string>& addresses, const Fetch& fetch);
 ///          parse_json() reads.
 Result<nlohmann::json> fetch_status(const std::string& address, int timeout_ms);
 
-/// The addresses for workers of a cluster's shards, read out of its membership table. Errors  io: no such file; its own.
+/// The addresses for workers of a cluster's shards, read out of its membership table. Errors  io: no such file; its
+/// own.
 Result<std::vector<std::string>> addresses_in_table(const std::string& path);
 
 }  // namespace millrace::cli

@@ -8,8 +8,9 @@
 
 namespace millrace::cli {
 
-/// What one shard's /status says, as values. Another process wrote it: what is missing or of another type reads as 0, empty or
-/// false, and texts are made printable. Fields are those of server/status/status_report.h; times are ages in seconds.
+/// What one shard's /status says, as values. Another process wrote it: what is missing or of another type reads as 0,
+/// empty or false, and texts are made printable. Fields are those of server/status/status_report.h; times are ages in
+/// seconds.
 struct MemberSaid {
   uint32_t worker = 0;
   uint64_t life = 0;

@@ -15,7 +15,8 @@ namespace millrace::worker {
 /// Errors  invalid_argument (and what protocol::validate() says), each naming the option.
 Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<const TensorOptions> tensors);
 
-/// What JobOptions::path says beside "server": "switch:HOST:PORT" or, of a worker in a rack, "switch:HOST:PORT,rack:HOST:PORT".
+/// What JobOptions::path says beside "server": "switch:HOST:PORT" or, of a worker in a rack,
+/// "switch:HOST:PORT,rack:HOST:PORT".
 struct SwitchAddresses {
   std::string_view decider;  ///< the job's: in its specification
   std::string_view rack;     ///< this worker's own; empty: none

@@ -17,8 +17,9 @@ struct SendAction {
   protocol::Message message;
 };
 
-/// A decided sum has arrived for one part, in step order per part. The stream is shared with the core, which settles by it later.
-/// Steps that were decided without this worker are delivered with the next push of the bucket, which goes into a later one.
+/// A decided sum has arrived for one part, in step order per part. The stream is shared with the core, which settles by
+/// it later. Steps that were decided without this worker are delivered with the next push of the bucket, which goes
+/// into a later one.
 struct DeliveredUpdate {
   uint32_t bucket = 0;
   uint32_t part = 0;

@@ -38,9 +38,9 @@ struct CoreConfig {
   TimeNs connect_timeout = 10 * kNsPerS;     ///< until every shard has welcomed us for the first time
   TimeNs shard_silence = 30 * kNsPerS;       ///< afterwards: a shard not heard for so long ends the session
   LedgerMode ledger = LedgerMode::kSums;
-  /// The shell can give the weights of a part, and take others in their place: this worker may join a job that has started, and
-  /// comes back when it was removed. Without, its removal ends the session, unless the job has a store: then it comes back with
-  /// its place in the log alone.
+  /// The shell can give the weights of a part, and take others in their place: this worker may join a job that has
+  /// started, and comes back when it was removed. Without, its removal ends the session, unless the job has a store:
+  /// then it comes back with its place in the log alone.
   bool has_weights = false;
   /// With weights: several steps may come in one update, which is added with one scale (asynchronous mode).
   bool takes_merged = false;
@@ -73,7 +73,8 @@ struct OutstandingView {
   ByteSpan payload;    ///< its container, whatever form that travels in
 };
 
-/// A contribution of which all that is known is that it was counted: what the update did not carry of it cannot come back.
+/// A contribution of which all that is known is that it was counted: what the update did not carry of it cannot come
+/// back.
 struct UnreturnableView {
   uint32_t part = 0;
   uint64_t step = 0;
@@ -110,8 +111,8 @@ struct CoreCounters {
   TimeNs time_in_communication = 0;
 };
 
-/// The law as the audit found it last, summed over all parts: entered = held + in_flight + carried + lost. Of this worker, its
-/// earlier processes in the job included.
+/// The law as the audit found it last, summed over all parts: entered = held + in_flight + carried + lost. Of this
+/// worker, its earlier processes in the job included.
 struct AuditSums {
   bool audits = false;  ///< the job asks for it
   double entered = 0;   ///< what was pushed, after weights, clipping and momentum, and what it began with
@@ -127,9 +128,9 @@ struct AuditSums {
 /// One worker of one job as a state machine: (state, message, now) -> actions. R1, R4, R5, R7b, R9, the handshake,
 /// liveness, reconnection and resending. No socket, clock or thread: the shell and the simulator drive it.
 ///
-/// How to drive: start(); then on_connected/on_disconnected/on_message as they happen, on_tick() no later than next_deadline(),
-/// work() until it returns false (one call is one selection or one coded part, so that a shell can hand bytes to the socket in
-/// between), end_turn() after each batch of messages (gathered acks go out).
+/// How to drive: start(); then on_connected/on_disconnected/on_message as they happen, on_tick() no later than
+/// next_deadline(), work() until it returns false (one call is one selection or one coded part, so that a shell can
+/// hand bytes to the socket in between), end_turn() after each batch of messages (gathered acks go out).
 ///
 /// Threads  one at a time, but for slots: those may be filled on other threads meanwhile.
 class SessionCore {
@@ -137,9 +138,11 @@ class SessionCore {
   explicit SessionCore(CoreConfig config);
   ~SessionCore();
 
-  // --- life ---------------------------------------------------------------------------------------------------------------
+  // --- life
+  // ---------------------------------------------------------------------------------------------------------------
   void start(TimeNs now, Actions& actions);
-  /// Somebody took the connection of the present attempt; whether it speaks the protocol is not known yet. For sentences only.
+  /// Somebody took the connection of the present attempt; whether it speaks the protocol is not known yet. For
+  /// sentences only.
   void on_accepted(uint32_t shard);
   void on_connected(uint32_t shard, TimeNs now, Actions& actions);
   void on_disconnected(uint32_t shard, const std::string& reason, TimeNs now, Actions& actions);
@@ -155,8 +158,8 @@ class SessionCore {
   /// Whether work() would find something: a message may have opened the step that a push waits for.
   bool has_work(TimeNs now) const;
   TimeNs next_deadline() const;
-  /// Does one piece of the bookkeeping of applied updates that nobody waits for (what comes back into the residual). False: all
-  /// is done. For moments without messages; what the next step needs of it is done there at the latest.
+  /// Does one piece of the bookkeeping of applied updates that nobody waits for (what comes back into the residual).
+  /// False: all is done. For moments without messages; what the next step needs of it is done there at the latest.
   bool settle_one();
   bool settled() const;
   /// Whether a step was pushed whose update is not applied.
@@ -180,16 +183,18 @@ class SessionCore {
   /// Where the shard is to be reached: as configured, or, when it was started again elsewhere, as the view says.
   const std::string& shard_address(uint32_t shard) const;
 
-  /// Answers an Actions::give_weights with the weights of the part after part_steps_applied(part) steps; they are copied, and go
-  /// out in runs of protocol::kSnapshotRunBytes. Nothing is sent where the epoch is another by now.
+  /// Answers an Actions::give_weights with the weights of the part after part_steps_applied(part) steps; they are
+  /// copied, and go out in runs of protocol::kSnapshotRunBytes. Nothing is sent where the epoch is another by now.
   /// REQUIRES: weights.size() is the part's dimension.
   void give_weights(const GiveWeights& asked, std::span<const float> weights, TimeNs now, Actions& actions);
 
-  // --- pushing ------------------------------------------------------------------------------------------------------------
-  /// Steps that may be pushed so far: step s of the tensor may be filled iff s < steps_allowed(tensor) (the step before is coded,
-  /// and s <= applied + staleness). Never falls.
+  // --- pushing
+  // ------------------------------------------------------------------------------------------------------------
+  /// Steps that may be pushed so far: step s of the tensor may be filled iff s < steps_allowed(tensor) (the step before
+  /// is coded, and s <= applied + staleness). Never falls.
   uint64_t steps_allowed(uint32_t tensor) const;
-  /// Where the tensor's gradient of its next step is filled in, on any thread, then handed over by commit_push(). Stable address.
+  /// Where the tensor's gradient of its next step is filled in, on any thread, then handed over by commit_push().
+  /// Stable address.
   /// REQUIRES: steps_pushed(tensor) < steps_allowed(tensor) while it is filled.
   PushSlot& slot(uint32_t tensor);
   /// The slot was filled: the step's number. With the last tensor of a bucket its coding is queued for work().
@@ -200,11 +205,13 @@ class SessionCore {
   Result<uint64_t> push_sparse(uint32_t tensor, IndexSpan indices, std::span<const float> values, float weight,
                                TimeNs now);
 
-  /// Hands out what is kept back of the tensor and forgets it: from now on it is the caller's, as if it had never entered.
+  /// Hands out what is kept back of the tensor and forgets it: from now on it is the caller's, as if it had never
+  /// entered.
   /// Errors  invalid_argument: a step of the tensor's bucket is pushed and not applied yet. What ended the session.
   Result<Stream> take_residual(uint32_t tensor);
 
-  // --- inspection ---------------------------------------------------------------------------------------------------------
+  // --- inspection
+  // ---------------------------------------------------------------------------------------------------------
   const protocol::JobSpec& spec() const;
   const protocol::JobLayout& layout() const;
   const protocol::JobView& view() const;
@@ -217,11 +224,11 @@ class SessionCore {
   uint64_t part_decided_in(uint32_t part) const;  ///< epoch in which the last of them was decided
   /// Steps that were delivered: with apply_after_acks the others, up to part_steps_applied(), are held.
   uint64_t part_steps_handed(uint32_t part) const;
-  /// What will be delivered of the part once enough members have it, in order. Weights that are given, or saved, are those after
-  /// all of this (give_weights(), saved_state()).
+  /// What will be delivered of the part once enough members have it, in order. Weights that are given, or saved, are
+  /// those after all of this (give_weights(), saved_state()).
   std::vector<DeliveredUpdate> held(uint32_t part) const;
-  /// Every shard has said that this worker is a synced member, and what they decided without it has come: the next steps wait for
-  /// this worker, if the job's mode waits for anybody.
+  /// Every shard has said that this worker is a synced member, and what they decided without it has come: the next
+  /// steps wait for this worker, if the job's mode waits for anybody.
   bool is_waited_for() const;
   const CoreCounters& counters() const;
   BucketCounters bucket_counters(uint32_t bucket) const;
@@ -236,16 +243,18 @@ class SessionCore {
   Stream residual(uint32_t bucket) const;
   /// O: in order of part and step.
   std::vector<OutstandingView> outstanding(uint32_t bucket) const;
-  /// [dimension] of the bucket: what entered; what was applied here (the sums delivered); what was lost by name (quantization
-  /// errors dropped or rounded off, and what is unreturnable), a copy.
+  /// [dimension] of the bucket: what entered; what was applied here (the sums delivered); what was lost by name
+  /// (quantization errors dropped or rounded off, and what is unreturnable), a copy.
   /// REQUIRES: LedgerMode::kPerIndex.
   std::span<const double> entered(uint32_t bucket) const;
   std::span<const double> applied(uint32_t bucket) const;
   std::vector<double> ledger(uint32_t bucket) const;
-  /// The ledger has all of these, also what the update carried of them: only who knows the log can tell one from the other.
+  /// The ledger has all of these, also what the update carried of them: only who knows the log can tell one from the
+  /// other.
   const std::vector<UnreturnableView>& unreturnable() const;
-  /// [dimension]: what of a loaded state was taken over; entered() does not include it. A loaded residual is in none of the books
-  /// until its part is settled: then it is here and in residual(), or it is dropped, and only the counters know it.
+  /// [dimension]: what of a loaded state was taken over; entered() does not include it. A loaded residual is in none of
+  /// the books until its part is settled: then it is here and in residual(), or it is dropped, and only the counters
+  /// know it.
   /// REQUIRES: LedgerMode::kPerIndex.
   std::span<const double> opening_residual(uint32_t bucket) const;
 

@@ -39,8 +39,8 @@ std::vector<SessionCore::Impl::OwnContribution> SessionCore::Impl::own_contribut
   return own;
 }
 
-// Contributions of one life are counted in the order of their numbers, and those of an earlier life before all of a later one. So
-// what was sent before the one that is named, and was not named before, never will be.
+// Contributions of one life are counted in the order of their numbers, and those of an earlier life before all of a
+// later one. So what was sent before the one that is named, and was not named before, never will be.
 std::optional<uint64_t> SessionCore::Impl::settle_named(PartRun& part, const protocol::Update& update,
                                                         const HeldStream& carried, Actions& actions) {
   std::optional<uint64_t> push;
@@ -83,8 +83,8 @@ void SessionCore::Impl::settle_sequences(PartRun& part, const protocol::Settle& 
   }
 }
 
-// What is left of earlier lives waits for its update, and where that has become void for one of this life, which comes after it.
-// An empty one makes sure that there is one: nobody else may ever push again.
+// What is left of earlier lives waits for its update, and where that has become void for one of this life, which comes
+// after it. An empty one makes sure that there is one: nobody else may ever push again.
 void SessionCore::Impl::restart_sequences(Actions& actions) {
   for (BucketRun& run : buckets) run.returned_to = run.selected;
   for (PartRun& part : parts) {

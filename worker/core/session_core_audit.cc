@@ -42,8 +42,8 @@ bool SessionCore::Impl::sends_what_entered(const PartRun& part) const {
   return !config.spec.unbiased && find_value_codec(up.value)->lossless(up);
 }
 
-// What entered and was lost before this process is what the log says of its predecessors: what they held is lost, but for what
-// this process loaded of it.
+// What entered and was lost before this process is what the log says of its predecessors: what they held is lost, but
+// for what this process loaded of it.
 void SessionCore::Impl::open_account(PartRun& part) {
   if (!config.spec.audit) return;
   const protocol::SummaryEntry* own = counted_in(part);
@@ -72,8 +72,8 @@ void SessionCore::Impl::tell_account(PartRun& part) {
 }
 
 // An update has been applied; `before` is what the log had counted of this worker until then. A contribution of another
-// process that was still counted was never this one's: all of it goes into the books of before. Where this process had loaded
-// what that one held, it has counted twice, and the books say so.
+// process that was still counted was never this one's: all of it goes into the books of before. Where this process had
+// loaded what that one held, it has counted twice, and the books say so.
 void SessionCore::Impl::account_update(PartRun& part, const protocol::Update& update,
                                        const std::optional<protocol::SummaryEntry>& before) {
   if (!config.spec.audit) return;
@@ -139,7 +139,8 @@ void SessionCore::Impl::audit_part(PartRun& part, Actions& actions) {
           "): please report it as a bug");
 }
 
-// After a selection, when the bucket is this thread's alone. Parts take turns, so that a step costs little more than without.
+// After a selection, when the bucket is this thread's alone. Parts take turns, so that a step costs little more than
+// without.
 void SessionCore::Impl::audit_some(BucketRun& run, Actions& actions) {
   if (!config.spec.audit) return;
   uint64_t all = 0;

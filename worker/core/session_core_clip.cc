@@ -3,8 +3,8 @@
 
 #include "worker/core/session_core_impl.h"
 
-/// Jobs that clip, or go by the switch: a push goes out when every tensor has been pushed, so all tensors must be pushed equally
-/// often.
+/// Jobs that clip, or go by the switch: a push goes out when every tensor has been pushed, so all tensors must be
+/// pushed equally often.
 namespace millrace::worker {
 
 std::string SessionCore::Impl::push_waits_for() const {

@@ -15,7 +15,8 @@ namespace millrace::worker {
 
 namespace {
 
-/// Entries in order of their indices, as streams: an index that is there twice (of two turns) is in the second one again.
+/// Entries in order of their indices, as streams: an index that is there twice (of two turns) is in the second one
+/// again.
 std::vector<Stream> in_order(std::vector<std::pair<uint32_t, double>> entries, uint64_t begin, uint64_t dimension) {
   std::ranges::stable_sort(entries, {}, &std::pair<uint32_t, double>::first);
   std::vector<Stream> streams;
@@ -117,8 +118,8 @@ void SessionCore::Impl::on_handover_run(const protocol::Snapshot& run, ByteSpan 
   }
 }
 
-/// It comes back: whoever took the turn's result beside this worker is gone, and the others computed the turn without it. Not
-/// before the part's weights are another's: its own hold it.
+/// It comes back: whoever took the turn's result beside this worker is gone, and the others computed the turn without
+/// it. Not before the part's weights are another's: its own hold it.
 void SessionCore::Impl::return_revoked(PartRun& part) {
   const uint64_t begin = switch_path->layout().bucket_begin[part.layout.bucket] + part.layout.begin;
   std::vector<std::pair<uint32_t, double>> revoked = switch_path->take_revoked(begin, begin + part.dimension());
@@ -129,8 +130,8 @@ void SessionCore::Impl::return_revoked(PartRun& part) {
     buckets[part.layout.bucket].bucket->return_aside(part.at, std::move(stream));
 }
 
-/// What was offered for the step in which this worker was removed: what of it was counted is in the weights that it goes on with.
-/// Where the step had not begun here, nothing was sent.
+/// What was offered for the step in which this worker was removed: what of it was counted is in the weights that it
+/// goes on with. Where the step had not begun here, nothing was sent.
 void SessionCore::Impl::settle_left_step(PartRun& part) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   return_revoked(part);

@@ -18,10 +18,10 @@
 #include "worker/core/session_core.h"
 #include "worker/switch/switch_path.h"
 
-/// What SessionCore's files share. core_links: connections. core_messages: what shards say, one by one. core_places: views, this
-/// worker's place in them, losing it and getting it back. core_returns: where it stands, and how its parts are settled.
-/// core_snapshots: weights that leave and come. core_held: updates that wait for acknowledgements. core_rounds:
-/// contributions and updates. core_numbers: pushes and steps.
+/// What SessionCore's files share. core_links: connections. core_messages: what shards say, one by one. core_places:
+/// views, this worker's place in them, losing it and getting it back. core_returns: where it stands, and how its parts
+/// are settled. core_snapshots: weights that leave and come. core_held: updates that wait for acknowledgements.
+/// core_rounds: contributions and updates. core_numbers: pushes and steps.
 /// core_audit: the law at run time. core_switch: jobs of path switch; core_handovers: coming into one.
 /// core_sequences: mode asynchronous.
 namespace millrace::worker {
@@ -134,8 +134,9 @@ struct BucketRun {
   int32_t priority = 0;
   uint32_t first_part = 0;
   uint32_t part_count = 0;
-  // What callers push is numbered one after the other; which step of the job a push goes into is chosen when it is selected. In
-  // mode synchronous the two are one number; where steps are decided without this worker it goes into the next that is open.
+  // What callers push is numbered one after the other; which step of the job a push goes into is chosen when it is
+  // selected. In mode synchronous the two are one number; where steps are decided without this worker it goes into the
+  // next that is open.
   uint64_t pushed = 0;  ///< all slots committed
   uint64_t selected = 0;
   uint64_t coded = 0;
@@ -253,8 +254,8 @@ struct SessionCore::Impl {
   bool finish_asked = false;   ///< while it comes back
   TimeNs progress_at = 0;      ///< when coming back last got further
 
-  /// The steps that pushes go into, alike for all buckets, by push from first_numbered on; and how many buckets have yet to
-  /// select theirs.
+  /// The steps that pushes go into, alike for all buckets, by push from first_numbered on; and how many buckets have
+  /// yet to select theirs.
   struct Numbered {
     uint64_t step = 0;
     size_t buckets_left = 0;
@@ -380,14 +381,16 @@ struct SessionCore::Impl {
   bool has_work(TimeNs now) const { return sends_now() && next_ready(now).has_value(); }
   /// The bucket of the highest priority with something to select or to code, and that may go on.
   std::optional<uint32_t> next_ready(TimeNs now) const;
-  /// The step that the bucket's next push goes into; empty: it is not near enough yet, or clipping waits for other tensors.
+  /// The step that the bucket's next push goes into; empty: it is not near enough yet, or clipping waits for other
+  /// tensors.
   std::optional<uint64_t> step_for_push(const BucketRun& run, TimeNs now) const;
   uint64_t steps_applied_by_all(uint64_t push) const;
   void select_for(BucketRun& run, uint64_t step, TimeNs now, Actions& actions);
   void choose_codecs(uint32_t bucket, Actions& actions);
   void code_next(uint32_t bucket, TimeNs now, Actions& actions);
   void part_is_coded(uint32_t bucket);
-  /// The shard takes no step that is further ahead: after a return the log of one part may have gone back behind the others'.
+  /// The shard takes no step that is further ahead: after a return the log of one part may have gone back behind the
+  /// others'.
   bool may_be_taken(const PartRun& part, const Outstanding& out) const {
     return asynchronous() || out.step <= part.n + config.spec.staleness + 1;
   }
@@ -395,8 +398,8 @@ struct SessionCore::Impl {
   /// Sends what is in flight again: to one shard, or (kAllShards) to all.
   void resend_outstanding(uint32_t shard, TimeNs now, Actions& actions);
   void resend_due(TimeNs now, Actions& actions);
-  /// The update of the part's next step has been decided and did not come: its contribution is sent again, which brings it, or
-  /// where there is none the update is asked for.
+  /// The update of the part's next step has been decided and did not come: its contribution is sent again, which brings
+  /// it, or where there is none the update is asked for.
   void ask_again(PartRun& part, TimeNs now);
   void on_heartbeat(uint32_t shard, const protocol::Heartbeat& heartbeat, TimeNs now);
   void keep_early(PartRun& part, uint64_t step, protocol::Message&& message, TimeNs now);
@@ -497,8 +500,8 @@ struct SessionCore::Impl {
   // session_core_step_numbers.cc
   void number(uint64_t push, uint64_t step, TimeNs now, Actions& actions);
   void answer_pushes(BucketRun& run);
-  /// Pushes to come are numbered from what this worker came back with; those it had sent are answered, now or by the updates that
-  /// settle what is left of them. False: the session ended over it.
+  /// Pushes to come are numbered from what this worker came back with; those it had sent are answered, now or by the
+  /// updates that settle what is left of them. False: the session ended over it.
   bool restart_numbers(TimeNs now, Actions& actions);
   void recall_pushes(BucketRun& run);
   void answer_returned(PartRun& part, Actions& actions);
@@ -506,8 +509,9 @@ struct SessionCore::Impl {
   /// An empty contribution to every step of [n, below) that this worker has none for (R9e): nobody waits for one that
   /// never comes.
   void fill_gaps(BucketRun& run, uint64_t below);
-  /// All wait for this worker in every step: those that the bucket's next push passes over get an empty contribution. So do, with
-  /// a quorum of all, the steps before the first push of a bucket that held up nobody while it was not pushed.
+  /// All wait for this worker in every step: those that the bucket's next push passes over get an empty contribution.
+  /// So do, with a quorum of all, the steps before the first push of a bucket that held up nobody while it was not
+  /// pushed.
   bool owes_gaps(const BucketRun& run) const {
     return came_back && !asynchronous() && (waits_for_all() || run.selected == 0);
   }

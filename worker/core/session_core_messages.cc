@@ -75,7 +75,8 @@ void SessionCore::Impl::on_message_of_returns(uint32_t shard, const protocol::Me
 
 void SessionCore::Impl::on_abort(uint32_t shard, const protocol::Abort& abort, TimeNs now, Actions& actions) {
   if (abort.code == ErrorCode::kShardLost && links[shard].ever_welcomed && view.started) {
-    // A process that is no longer this shard, or one that has just become it: greeted anew, and if the job has ended it says so.
+    // A process that is no longer this shard, or one that has just become it: greeted anew, and if the job has ended it
+    // says so.
     return on_disconnected(shard, abort.sentence, now, actions);
   }
   end_session({abort.code, shard_text(shard) + " ended the job: " + abort.sentence}, now, actions);
@@ -92,8 +93,8 @@ bool SessionCore::Impl::header_fits(uint32_t shard, const protocol::Message& mes
   const auto* change = as<protocol::ViewChange>(message);
   if (change != nullptr && change->view.job == view.job && life_in(change->view) == header.life) return true;
   if (header.shard_life != link.shard_life || header.life != life) {
-    // An earlier start of the shard that is still alive, or a later one whose Welcome is yet to come; or words for another life
-    // of this worker.
+    // An earlier start of the shard that is still alive, or a later one whose Welcome is yet to come; or words for
+    // another life of this worker.
     ++counters.dropped_unexpected;
     return false;
   }
@@ -181,7 +182,8 @@ void SessionCore::Impl::on_refused_contribution(uint32_t shard, const protocol::
   if (out->shortened && refuse.retry) return send_plain(parts[refuse.part], *out, now, actions);
   const std::string about = "the contribution to part " + std::to_string(refuse.part) + ", step " +
                             std::to_string(refuse.step) + ": " + refuse.sentence;
-  // A shard without room asks for patience, however long others need to make room: it ends the job itself when that is hopeless.
+  // A shard without room asks for patience, however long others need to make room: it ends the job itself when that is
+  // hopeless.
   const bool busy = refuse.code == ErrorCode::kUnavailable;
   ++out->refusals;
   if (!refuse.retry || (!busy && out->refusals > kRefusalsMax)) {

@@ -34,8 +34,8 @@ void SessionCore::Impl::begin_settling(Actions& actions) {
 void SessionCore::Impl::send_state(uint32_t shard, Actions& actions) {
   protocol::State state;
   state.synced = synced();
-  // To a job of path switch shards have no steps. How many one that comes in has they ask for the case that nobody else is left:
-  // then it may be chosen, if it has all its parts of one step.
+  // To a job of path switch shards have no steps. How many one that comes in has they ask for the case that nobody else
+  // is left: then it may be chosen, if it has all its parts of one step.
   const uint64_t by_switch_n = synced() ? 0 : std::ranges::min_element(parts, {}, &PartRun::n)->n;
   for (const PartRun& part : parts) {
     state.stranded = state.stranded || part.stranded;
@@ -154,7 +154,8 @@ void SessionCore::Impl::settle_account(PartRun& part, const protocol::Settle& se
   }
 }
 
-// Of what a log that is not the job's had carried nothing counts; and a worker that has nothing begins where the log is.
+// Of what a log that is not the job's had carried nothing counts; and a worker that has nothing begins where the log
+// is.
 void SessionCore::Impl::account_settled(PartRun& part, const protocol::Settle& settle, double carried) {
   if (!config.spec.audit) return;
   if (standing == Standing::kExpelled) {

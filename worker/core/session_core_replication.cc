@@ -68,7 +68,8 @@ void SessionCore::Impl::forget_backed() {
   for (PartRun& part : parts) part.backed = std::min(part.backed, part.n);
 }
 
-// Other weights take the place of those that the held updates are for: their pushes are answered, and nothing is applied.
+// Other weights take the place of those that the held updates are for: their pushes are answered, and nothing is
+// applied.
 void SessionCore::Impl::void_held(PartRun& part) {
   part.backed = 0;
   std::erase_if(part.held, [](const Held& one) { return !one.update.answers_push; });

@@ -65,9 +65,9 @@ uint64_t SessionCore::Impl::steps_applied_by_all(uint64_t push) const {
   return least;
 }
 
-/// Only steps that all parts of all buckets have decided are passed over. So a step that some part still waits for has this
-/// worker's contribution, or gets it with a later push: that everybody waits for somebody else's cannot happen. Where the others
-/// have decided the step already, what was meant for it stays here.
+/// Only steps that all parts of all buckets have decided are passed over. So a step that some part still waits for has
+/// this worker's contribution, or gets it with a later push: that everybody waits for somebody else's cannot happen.
+/// Where the others have decided the step already, what was meant for it stays here.
 std::optional<uint64_t> SessionCore::Impl::step_for_push(const BucketRun& run, TimeNs now) const {
   if (!clip.complete(run.selected)) return std::nullopt;
   if (asynchronous()) return run.selected;
@@ -78,14 +78,16 @@ std::optional<uint64_t> SessionCore::Impl::step_for_push(const BucketRun& run, T
     const uint64_t step = numbered[push - first_numbered].step;
     return step < end ? std::optional(step) : std::nullopt;
   }
-  // After a return a bucket may be ahead by a push: its number comes after the one that another bucket has yet to select.
+  // After a return a bucket may be ahead by a push: its number comes after the one that another bucket has yet to
+  // select.
   if (push > first_numbered + numbered.size()) return std::nullopt;
   const uint64_t by_all = steps_applied_by_all(push);
   const uint64_t step = std::max(next_step, by_all);
   if (step >= end) return std::nullopt;
   if (config.spec.participants == 0 || protocol::takes_part(config.spec, view.members, step, config.worker))
     return step;
-  // Not drawn: it waits until the step is decided. When nothing has moved for long, who was drawn may have nothing to give.
+  // Not drawn: it waits until the step is decided. When nothing has moved for long, who was drawn may have nothing to
+  // give.
   const TimeNs patience = kDrawHeartbeats * TimeNs{config.spec.heartbeat_ms} * kNsPerMs;
   return now < run.moved_at + patience ? std::nullopt : std::optional(step);
 }
@@ -212,7 +214,8 @@ SharedBytes SessionCore::Impl::payload_on_wire(const PartRun& part, Outstanding&
   return SharedBytes::from(std::move(*shortened));
 }
 
-// Of a new activation of the shard, and where steps were skipped, everybody begins anew at that step: as the shard does.
+// Of a new activation of the shard, and where steps were skipped, everybody begins anew at that step: as the shard
+// does.
 void SessionCore::Impl::remember_update(PartRun& part, const protocol::Update& update, const StreamView& sum) const {
   if (!part.history) return;
   if (part.history->position() != update.step || part.lineage != update.lineage) part.history->restart(update.step);
@@ -508,7 +511,8 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
   part.lineage = update.lineage;
   part.malformed = 0;
   links[part.layout.shard].acks.push_back({part.layout.part, part.n});
-  // The last of the parts that stood at the bucket's step completes it; and merged ones after it, if it was the last of all.
+  // The last of the parts that stood at the bucket's step completes it; and merged ones after it, if it was the last of
+  // all.
   delivered.step_complete = was_behind && --run.parts_behind == 0;
   while (run.parts_behind == 0) step_applied(run, now);
   if (asynchronous()) answer_pushes(run);

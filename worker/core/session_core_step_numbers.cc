@@ -6,8 +6,8 @@
 #include "protocol/container/container.h"
 #include "worker/core/session_core_impl.h"
 
-/// Pushes and steps: which step a push goes into where it is not simply the push's number, and what becomes of both when this
-/// worker comes back (R1a, R9e).
+/// Pushes and steps: which step a push goes into where it is not simply the push's number, and what becomes of both
+/// when this worker comes back (R1a, R9e).
 namespace millrace::worker {
 namespace {
 
@@ -143,8 +143,8 @@ void SessionCore::Impl::fill_gaps(BucketRun& run, uint64_t below) {
   }
 }
 
-// A push may be for a step that its bucket has yet to come to: those before it get nothing of this worker, and who waits for it
-// there would wait for ever.
+// A push may be for a step that its bucket has yet to come to: those before it get nothing of this worker, and who
+// waits for it there would wait for ever.
 void SessionCore::Impl::fill_numbered_gaps(TimeNs now, Actions& actions) {
   for (const auto& [priority, bucket] : ready) {
     BucketRun& run = buckets[bucket];

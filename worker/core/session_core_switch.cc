@@ -11,8 +11,8 @@
 #include "worker/core/session_core_impl.h"
 #include "worker/switch/applied_entries.h"
 
-/// Jobs of path switch: what is selected goes to the switch's client, and what comes of it becomes updates; views are its epochs.
-/// DESIGN.md, "Path switch".
+/// Jobs of path switch: what is selected goes to the switch's client, and what comes of it becomes updates; views are
+/// its epochs. DESIGN.md, "Path switch".
 namespace millrace::worker {
 namespace {
 
@@ -264,7 +264,8 @@ void SessionCore::Impl::finish_switch_step(TimeNs now, Actions& actions) {
   unsettled_step = std::move(unsettled_now);
 }
 
-/// What was offered, entry by entry: applied, or back to the residual, or (what f32 does not hold of a remainder) lost by name.
+/// What was offered, entry by entry: applied, or back to the residual, or (what f32 does not hold of a remainder) lost
+/// by name.
 bool SessionCore::Impl::settle_switch_part() {
   if (!unsettled_step) return false;
   UnsettledStep& step = *unsettled_step;

@@ -18,11 +18,11 @@ namespace millrace::worker {
 /// The caller that waits for a request. The client does not look at it.
 struct PullCall;
 
-/// What a worker asks of the shards' stores: pulls, and first weights to place. Pure, beside SessionCore: the rounds know nothing
-/// of it. What was lost with a connection, or to a full queue, is asked for again.
+/// What a worker asks of the shards' stores: pulls, and first weights to place. Pure, beside SessionCore: the rounds
+/// know nothing of it. What was lost with a connection, or to a full queue, is asked for again.
 ///
-/// How to drive: pull() or place(), then turn() now, after every message and no later than next_deadline(); on_pulled() for every
-/// Pulled.
+/// How to drive: pull() or place(), then turn() now, after every message and no later than next_deadline(); on_pulled()
+/// for every Pulled.
 class StoreClient {
  public:
   struct Config {
@@ -42,8 +42,8 @@ class StoreClient {
     uint64_t offset = 0;
     uint64_t count = 0;
     std::vector<uint32_t> indices;
-    /// First weights of the part, one run after another and whole, to be placed by whoever is to; then nothing is pulled. They
-    /// stay the caller's until it is done.
+    /// First weights of the part, one run after another and whole, to be placed by whoever is to; then nothing is
+    /// pulled. They stay the caller's until it is done.
     std::vector<std::span<const float>> place;
     /// The caller's, handed back with the answer.
     PullCall* call = nullptr;

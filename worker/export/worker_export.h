@@ -25,8 +25,8 @@ struct TensorSums {
 /// Returns what an audited job's mass is divided into, by name; of another job nothing.
 std::vector<std::pair<const char*, double>> audit_terms(const AuditStats& audit);
 
-/// Exports the sums of a session as the metrics of a worker: what grew since the last update is counted. All that is known
-/// beforehand begins at 0.
+/// Exports the sums of a session as the metrics of a worker: what grew since the last update is counted. All that is
+/// known beforehand begins at 0.
 ///
 /// Threads  update() one at a time; step_done() any.
 class WorkerExport {

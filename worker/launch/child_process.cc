@@ -173,8 +173,8 @@ std::optional<ExitReport> ChildProcess::try_wait() {
 
 Result<ExitReport> ChildProcess::wait(int timeout_ms) {
   if (!try_wait()) {
-    // A pidfd becomes readable when the process ends: no SIGCHLD handler. Where the system has none, or a filter of system calls
-    // refuses it, the process is looked at now and then.
+    // A pidfd becomes readable when the process ends: no SIGCHLD handler. Where the system has none, or a filter of
+    // system calls refuses it, the process is looked at now and then.
     const int handle = static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0));
     pollfd ended{handle, POLLIN, 0};
     const TimeNs deadline = monotonic_now_ns() + timeout_ms * kNsPerMs;

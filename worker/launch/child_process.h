@@ -42,7 +42,8 @@ class ChildProcess {
   /// Errors  io: fork or exec failed, the namespace cannot be entered; the sentence names the program.
   static Result<ChildProcess> spawn(const SpawnOptions& options);
 
-  /// Runs `body` in a forked copy of this process; its result is the exit code. REQUIRES: no other thread is running here.
+  /// Runs `body` in a forked copy of this process; its result is the exit code. REQUIRES: no other thread is running
+  /// here.
   static Result<ChildProcess> fork_call(const SpawnOptions& options, const std::function<int()>& body);
 
   ChildProcess(ChildProcess&& other) noexcept;

@@ -14,8 +14,8 @@ namespace millrace::cli {
 /// Errors  invalid_argument: not a rate; io: not root, or the script was not found.
 Status check_hosts(const std::string& rate);
 
-/// Where the processes of a benchmark or a demonstration live: all on loopback, or each in a network namespace of its own behind
-/// a rate (deploy/netlab.sh; root only). The namespaces go with the object.
+/// Where the processes of a benchmark or a demonstration live: all on loopback, or each in a network namespace of its
+/// own behind a rate (deploy/netlab.sh; root only). The namespaces go with the object.
 class Hosts {
  public:
   /// rate  "1gbit" as tc(8) has it; empty: loopback, no root needed.
@@ -28,8 +28,8 @@ class Hosts {
   Status lose(double fraction) const;
   /// The same over links as they are without loss: what comes in one piece is lost in one. REQUIRES, Errors as lose().
   Status lose_bursts(double fraction) const;
-  /// From now on no packet is lost, and the links to the hosts carry packets one by one as those that lose some do: to compare
-  /// with. REQUIRES, Errors as lose().
+  /// From now on no packet is lost, and the links to the hosts carry packets one by one as those that lose some do: to
+  /// compare with. REQUIRES, Errors as lose().
   Status carry_singly() const;
   Hosts(Hosts&& other) noexcept;
   Hosts& operator=(Hosts&&) = delete;

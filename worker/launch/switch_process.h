@@ -20,7 +20,8 @@ struct SwitchProcessOptions {
   uint32_t slots = 16;
   uint32_t lanes = 1;       ///< of the job, and as many lcores
   uint64_t reselect_k = 0;  ///< 0: the whole sum
-  /// A rack's (role combine), of this number and these workers, in front of the aggregator at `shard`; empty: it decides.
+  /// A rack's (role combine), of this number and these workers, in front of the aggregator at `shard`; empty: it
+  /// decides.
   std::vector<uint32_t> rack = {};
   uint32_t rack_number = 0;
   std::string shard = {};

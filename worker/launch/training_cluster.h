@@ -22,8 +22,8 @@ struct TrainingClusterOptions {
   std::string what;    ///< "the demonstration": whose processes these are, in sentences
 };
 
-/// Shards that stay, and workers that run `millrace train` through them, one job after the other. Every process ends with the
-/// object, workers first.
+/// Shards that stay, and workers that run `millrace train` through them, one job after the other. Every process ends
+/// with the object, workers first.
 class TrainingCluster {
  public:
   /// hosts   of all shards, then of all workers.
@@ -40,12 +40,13 @@ class TrainingCluster {
     std::string when_there;  ///< a file: the moment is when it appears
   };
 
-  /// Runs `millrace train` in every worker; returns the JSON of each. Who came when the others had made all steps has no epochs.
+  /// Runs `millrace train` in every worker; returns the JSON of each. Who came when the others had made all steps has
+  /// no epochs.
   ///
   /// flags   of a worker, beside job, servers and its number.
   /// kill    empty: nobody is killed.
-  /// Errors  job_ended: a worker ended with another code than 0, or the time ran out; the sentence names the log. internal: a
-  ///         worker printed no result; the job was over before anybody was killed. interrupted.
+  /// Errors  job_ended: a worker ended with another code than 0, or the time ran out; the sentence names the log.
+  ///         internal: a worker printed no result; the job was over before anybody was killed. interrupted.
   std::expected<std::vector<nlohmann::json>, Failure> train(
       const std::string& job, const std::function<std::vector<std::string>(uint32_t worker)>& flags,
       const std::optional<Kill>& kill = std::nullopt);

@@ -12,8 +12,9 @@ namespace millrace::cli {
 /// in an exception, or in the kernel killing a process.
 uint64_t memory_available_bytes();
 
-/// Returns how many bytes a control group (v2) and those around it leave; the largest number: none has a limit. The cache
-/// of files (active_file and inactive_file in memory.stat) counts as free: the kernel drops it before it kills a process.
+/// Returns how many bytes a control group (v2) and those around it leave; the largest number: none has a limit. The
+/// cache of files (active_file and inactive_file in memory.stat) counts as free: the kernel drops it before it kills a
+/// process.
 ///
 /// root   folder of the outermost group: /sys/fs/cgroup
 /// group  path of the group in it: "/", "/system.slice/train.service"

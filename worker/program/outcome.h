@@ -16,7 +16,8 @@ using monitoring::ExitCode;
 /// One line an exit code, for --help.
 std::string exit_code_table();
 
-/// Why a command ends: its exit code, and one sentence that says what to do; none where another process of the job says it.
+/// Why a command ends: its exit code, and one sentence that says what to do; none where another process of the job says
+/// it.
 struct Failure {
   ExitCode code = ExitCode::kInternal;
   std::string message;

@@ -14,7 +14,8 @@ void begin_program();
 /// Help with the texts' own line breaks; a subcommand is needed.
 void shape_help(CLI::App& root);
 
-/// Parses the command line, runs the subcommand that it names, and returns the exit code. Every failure is one line on stderr.
+/// Parses the command line, runs the subcommand that it names, and returns the exit code. Every failure is one line on
+/// stderr.
 /// root   its name is the program's.
 int parse_and_run(CLI::App& root, const std::vector<Command>& commands, int argc, char** argv);
 

@@ -8,8 +8,8 @@
 
 namespace millrace::cli {
 
-/// Tells a person on stderr that long work goes on: "reading a.svm: 40,960 rows", at most twice a second on a terminal (one
-/// line, rewritten) and every five seconds elsewhere. Silent for work that ends before its first line is due.
+/// Tells a person on stderr that long work goes on: "reading a.svm: 40,960 rows", at most twice a second on a terminal
+/// (one line, rewritten) and every five seconds elsewhere. Silent for work that ends before its first line is due.
 ///
 /// Threads  one.
 class Progress {

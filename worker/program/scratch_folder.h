@@ -32,8 +32,8 @@ class ScratchFolder {
   int lock_ = -1;     ///< -1: the file system has no locks
 };
 
-/// Where what takes long to make is kept between runs: a folder of this name in the user's cache, else among the temporary files.
-/// It need not exist.
+/// Where what takes long to make is kept between runs: a folder of this name in the user's cache, else among the
+/// temporary files. It need not exist.
 std::string kept_folder(const std::string& name);
 
 }  // namespace millrace::cli

@@ -23,15 +23,16 @@ struct Arrival {
   uint64_t steps = 0;
 };
 
-/// One tensor's array of weights, which is its caller's, and what has arrived for it and is not in it yet. Who wants the
-/// weights as they are after all that has arrived gets a copy: the array, and what it lacks added in the same order by the same
-/// arithmetic, so that it is the array's later content to the bit.
+/// One tensor's array of weights, which is its caller's, and what has arrived for it and is not in it yet. Who wants
+/// the weights as they are after all that has arrived gets a copy: the array, and what it lacks added in the same order
+/// by the same arithmetic, so that it is the array's later content to the bit.
 ///
-/// Errors   non_finite: a schedule returned NaN or infinity, or a scale over the denominator is neither finite; the sentence
-///          names the step. That update is not added, nor is any later one: every further call returns the same error.
-/// Threads  any. The session's thread brings arrivals and copies; callers' threads bring the array up. The array is written and
-///          copied under one lock, the list of arrivals is under another, held for moments: nobody who only brings an arrival
-///          for later waits for arithmetic.
+/// Errors   non_finite: a schedule returned NaN or infinity, or a scale over the denominator is neither finite; the
+///          sentence names the step. That update is not added, nor is any later one: every further call returns the
+///          same error.
+/// Threads  any. The session's thread brings arrivals and copies; callers' threads bring the array up. The array is
+///          written and copied under one lock, the list of arrivals is under another, held for moments: nobody who only
+///          brings an arrival for later waits for arithmetic.
 class AttachedWeights {
  public:
   struct Run {
@@ -47,18 +48,19 @@ class AttachedWeights {
     Schedule schedule = {};  ///< in place of `scale`, where it is set
     ApplyWhen when = ApplyWhen::kOnAwait;
   };
-  /// The weights that arrivals go into from now on. What came with pushes that were made is not for them; what came before the
-  /// next one is. REQUIRES: no push is in flight.
+  /// The weights that arrivals go into from now on. What came with pushes that were made is not for them; what came
+  /// before the next one is. REQUIRES: no push is in flight.
   void attach(Target target, uint64_t pushes_made);
   void set_scale(float scale);
   /// Says whether there is an array.
   bool attached();
 
-  /// Takes note of an arrival, or adds it at once: with kOnArrival, where nothing before it is waiting and its push was made
-  /// (between a push and its answer the caller keeps off the array). What replaces always waits.
+  /// Takes note of an arrival, or adds it at once: with kOnArrival, where nothing before it is waiting and its push was
+  /// made (between a push and its answer the caller keeps off the array). What replaces always waits.
   Status arrive(Arrival&& arrival, uint64_t pushes_made);
 
-  // By the caller of the array. Where it was replaced, and with kOnArrival, all that has arrived goes in whichever is called.
+  // By the caller of the array. Where it was replaced, and with kOnArrival, all that has arrived goes in whichever is
+  // called.
   /// Brings the array up to the answers of all pushes up to that one.
   Status catch_up(uint64_t push) { return bring_up(push); }
   Status catch_up_whole() { return bring_up(UINT64_MAX); }

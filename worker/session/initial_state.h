@@ -27,21 +27,21 @@ struct Beginning {
   std::vector<protocol::Endpoint> rack_at;       ///< ... and every address of it
 };
 
-/// Checks the weights that were given with the tensors, reads the saved state that the options name, and writes its weights into
-/// the arrays. For path switch: reads the key, finds the switch by its name and opens the socket.
+/// Checks the weights that were given with the tensors, reads the saved state that the options name, and writes its
+/// weights into the arrays. For path switch: reads the key, finds the switch by its name and opens the socket.
 ///
-/// Errors  limit_exceeded: the process may open too few files for so many shards. invalid_argument: check_weights(); returns or
-///         initial_weights "first" without weights. io, malformed, unsupported: of the file. job_mismatch: a state of another job
-///         or worker, or that has weights where the session has none or none where it has some; the first difference. Path
-///         switch: no key file, or one that others may read; a switch whose name is not known; returns, which this path does
-///         not have.
+/// Errors  limit_exceeded: the process may open too few files for so many shards. invalid_argument: check_weights();
+///         returns or initial_weights "first" without weights. io, malformed, unsupported: of the file. job_mismatch: a
+///         state of another job or worker, or that has weights where the session has none or none where it has some;
+///         the first difference. Path switch: no key file, or one that others may read; a switch whose name is not
+///         known; returns, which this path does not have.
 Result<Beginning> begin_with(const JobOptions& job, std::span<const TensorOptions> tensors,
                              const protocol::JobSpec& spec);
 
 /// Checks what tensors say of their weights.
 ///
-/// Errors  invalid_argument: weights of another size, or under a scale that check_scale() refuses and no schedule; a scale or a
-///         schedule without weights; kOnArrival in a mode that leaves workers out.
+/// Errors  invalid_argument: weights of another size, or under a scale that check_scale() refuses and no schedule; a
+///         scale or a schedule without weights; kOnArrival in a mode that leaves workers out.
 Status check_weights(std::span<const TensorOptions> tensors, protocol::Mode mode);
 
 /// Refuses a scale under which weights would never move, or would not stay finite.

@@ -34,7 +34,8 @@ std::unique_ptr<NamedPeers> peers_of(const protocol::JobSpec& spec, const Beginn
   return peers;
 }
 
-/// Where an epoch's decider is: the switch by its name, or shard 0 by a number. The session's thread waits for no lookup.
+/// Where an epoch's decider is: the switch by its name, or shard 0 by a number. The session's thread waits for no
+/// lookup.
 Result<protocol::Endpoint> find_decider(const NamedPeers& peers, std::string_view text) {
   if (const auto known = peers.endpoint_of(text)) return *known;
   return protocol::numeric_endpoint(text);

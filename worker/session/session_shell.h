@@ -30,7 +30,8 @@
 
 namespace millrace::worker {
 
-/// An error of a call, and where its cause is. A plain Error is this worker's own: the call's arguments, or no memory for it.
+/// An error of a call, and where its cause is. A plain Error is this worker's own: the call's arguments, or no memory
+/// for it.
 struct CallError {
   // NOLINTNEXTLINE(google-explicit-constructor): what checks a call's arguments returns a plain Error
   CallError(Error own, JobErrorOrigin from = JobErrorOrigin::kWorker) : error(std::move(own)), origin(from) {}
@@ -51,23 +52,25 @@ struct PullCall {
 
 /// Runs one SessionCore: owns its thread, sockets and clock. The public Session translates its results into exceptions.
 ///
-/// Three kinds of state: the core and the connections belong to the session thread; the board (steps, phase, updates) is shared
-/// under mutex_; a slot belongs to the caller that fills it. Callers never wait for the core: they read the board, fill their
-/// slot and leave a command. mutex_ is held over no arithmetic and no other lock; nothing is called back while it is held.
-/// Attached weights have locks of their own.
+/// Three kinds of state: the core and the connections belong to the session thread; the board (steps, phase, updates)
+/// is shared under mutex_; a slot belongs to the caller that fills it. Callers never wait for the core: they read the
+/// board, fill their slot and leave a command. mutex_ is held over no arithmetic and no other lock; nothing is called
+/// back while it is held. Attached weights have locks of their own.
 class SessionShell {
  public:
   SessionShell(const JobOptions& options, protocol::JobSpec spec, Beginning beginning);
   ~SessionShell();
 
-  /// Calls `watch` on the session thread with the seconds of every step of a bucket that completes. REQUIRES: before join().
+  /// Calls `watch` on the session thread with the seconds of every step of a bucket that completes. REQUIRES: before
+  /// join().
   void watch_steps(std::function<void(double seconds)> watch) { watch_step_ = std::move(watch); }
   /// Starts the thread and waits until the job runs, and this worker takes part in it.
   CallStatus join();
 
-  // A call with a time limit returns empty or false when the limit passes; a limit of 0 or less does not wait. The caller may
-  // repeat the call: it has taken nothing from the caller. A pull may have written part of `out`, and the shards may
-  // have some of the weights of place_weights(). After finish() nothing can be pushed, also when its limit passed.
+  // A call with a time limit returns empty or false when the limit passes; a limit of 0 or less does not wait. The
+  // caller may repeat the call: it has taken nothing from the caller. A pull may have written part of `out`, and the
+  // shards may have some of the weights of place_weights(). After finish() nothing can be pushed, also when its limit
+  // passed.
   /// Fills the slot of the tensor's next step by `fill` and hands it over, once the step may be pushed.
   using Fill = std::function<Status(PushSlot&)>;
   CallResult<std::optional<uint64_t>> push(size_t tensor, double weight, std::chrono::milliseconds timeout,
@@ -143,8 +146,8 @@ class SessionShell {
   void post(Commands&& prepared);
   /// Runs `command` on the session thread and waits for it.
   void run_there(const Command& command) { Errand(*this, command).run(); }
-  /// Ends the session, since the tensor's weights could not take an update. Returns the error that the session ended with: an
-  /// earlier one, if there was one.
+  /// Ends the session, since the tensor's weights could not take an update. Returns the error that the session ended
+  /// with: an earlier one, if there was one.
   std::unexpected<CallError> end_by_weights(size_t tensor, const Error& why);
 
   // session_shell_thread.cc: the session thread
@@ -181,8 +184,8 @@ class SessionShell {
   bool datagrams_follow() const;
   bool has_backlog() const;
   int wait_ms() const;
-  /// Keeps every slot from being filled while it lives: the constructor waits for fills under way, and new fills wait for its
-  /// end. REQUIRES: constructed without the lock.
+  /// Keeps every slot from being filled while it lives: the constructor waits for fills under way, and new fills wait
+  /// for its end. REQUIRES: constructed without the lock.
   class StillFills {
    public:
     explicit StillFills(SessionShell& shell);

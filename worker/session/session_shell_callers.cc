@@ -29,7 +29,8 @@ void SessionShell::post(Commands&& prepared) {
 
 SessionShell::Errand::Errand(SessionShell& shell, Command command) : shell_(shell) {
   prepared_.emplace_back([this, command = std::move(command)] {
-    // What the command throws (no memory) is its caller's: it must neither end the session nor leave the caller waiting.
+    // What the command throws (no memory) is its caller's: it must neither end the session nor leave the caller
+    // waiting.
     std::exception_ptr thrown;
     try {
       command();
@@ -61,12 +62,13 @@ std::unexpected<CallError> SessionShell::end_by_weights(size_t tensor, const Err
 CallStatus SessionShell::join() {
   constexpr std::chrono::milliseconds kAskEvery(100);
   thread_ = std::thread([this] { run(); });
-  // Here and not when the first step is coded: on a busy machine it takes ten seconds, for which the session's thread would say
-  // nothing to the shards. It joins the job meanwhile.
+  // Here and not when the first step is coded: on a busy machine it takes ten seconds, for which the session's thread
+  // would say nothing to the shards. It joins the job meanwhile.
   if (std::ranges::any_of(core_.layout().buckets, [](const auto& bucket) { return bucket.codec_up.automatic; }))
     (void)measured_speeds();
   std::unique_lock lock(mutex_);
-  // Reaching the shards ends by itself, in an error after connect_timeout_ms, and so does a return that comes to nothing.
+  // Reaching the shards ends by itself, in an error after connect_timeout_ms, and so does a return that comes to
+  // nothing.
   const auto ended = [&] {
     const bool outside = phase_ == Phase::kJoining || phase_ == Phase::kWaiting || phase_ == Phase::kReturning;
     return error_ || (!outside && is_waited_for_);
@@ -303,7 +305,8 @@ CallResult<Stream> SessionShell::take_residual(size_t tensor) {
   if (auto valid = check_tensor(tensor); !valid) return std::unexpected(valid.error());
   CallResult<Stream> taken;
   run_there([&] {
-    // A fill under way adds to the residual on its caller's thread; one that has ended may not have reached the core yet.
+    // A fill under way adds to the residual on its caller's thread; one that has ended may not have reached the core
+    // yet.
     const StillFills still(*this);
     std::unique_lock lock(mutex_);
     for (uint32_t other = 0; other < gates_.size(); ++other) {

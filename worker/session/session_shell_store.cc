@@ -9,8 +9,8 @@
 #include "protocol/base/limits.h"
 #include "worker/session/session_shell.h"
 
-/// Weights that the shards hold: callers cut a pull into runs of parts, the session thread asks for them and fills the caller's
-/// array.
+/// Weights that the shards hold: callers cut a pull into runs of parts, the session thread asks for them and fills the
+/// caller's array.
 namespace millrace::worker {
 namespace {
 
@@ -40,8 +40,8 @@ std::vector<Place> places_of(const SessionCore& core, uint32_t bucket, size_t te
 
 }  // namespace
 
-/// A pull that the session thread has been asked for. Its end withdraws what is left of it: nothing points to the caller's
-/// PullCall or `out` afterwards. The constructor takes all memory that the end needs.
+/// A pull that the session thread has been asked for. Its end withdraws what is left of it: nothing points to the
+/// caller's PullCall or `out` afterwards. The constructor takes all memory that the end needs.
 class SessionShell::StandingPull {
  public:
   explicit StandingPull(SessionShell& shell) : shell_(shell), withdrawal_(shell, [this] { withdraw_there(); }) {}

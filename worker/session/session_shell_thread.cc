@@ -23,7 +23,8 @@ constexpr int kBacklogWaitMs = 2;  ///< a full queue is tried again after so lon
 constexpr TimeNs kTextEvery = 100 * kNsPerMs;
 /// Interval between lookups of the name of a switch or rack that does not answer.
 constexpr TimeNs kLookUpEvery = 5 * kNsPerS;
-/// While datagrams come, one after the other, shards are looked at so often only: what they say then is of views and leases.
+/// While datagrams come, one after the other, shards are looked at so often only: what they say then is of views and
+/// leases.
 constexpr TimeNs kShardsEvery = 2 * kNsPerMs;
 
 /// Returns the number of workers that left a running job without finishing.
@@ -32,7 +33,8 @@ uint32_t missing_of(const protocol::JobView& view, uint32_t workers) {
   return view.started && accounted_for < workers ? static_cast<uint32_t>(workers - accounted_for) : 0;
 }
 
-/// Returns what an exception of the session's thread amounts to. The caller's callbacks may throw a JobError: its code stays.
+/// Returns what an exception of the session's thread amounts to. The caller's callbacks may throw a JobError: its code
+/// stays.
 Error error_of(const std::exception& problem) {
   const auto* job_error = dynamic_cast<const JobError*>(&problem);
   return {job_error != nullptr ? static_cast<ErrorCode>(job_error->code()) : ErrorCode::kInternal,
@@ -132,7 +134,8 @@ void SessionShell::wait() {
   while (!heard && core_.settle_one()) heard = poller_.wait(0);
 }
 
-/// A step is under way, and its datagrams came just now; no shard has been left unheard for long, or has its queue full.
+/// A step is under way, and its datagrams came just now; no shard has been left unheard for long, or has its queue
+/// full.
 bool SessionShell::datagrams_follow() const {
   if (!datagrams_ || !core_.in_flight()) return false;
   const TimeNs now = monotonic_now_ns();
@@ -339,7 +342,8 @@ Result<Buffer<float>> SessionShell::weights_of(uint32_t part) {
   return weights;
 }
 
-// What the core holds back has its place in weights that others take over, or that are saved with the core's place in the log.
+// What the core holds back has its place in weights that others take over, or that are saved with the core's place in
+// the log.
 Status SessionShell::copy_weights(size_t tensor, const UpdateShelf::Run& run, std::span<float> out) {
   std::vector<Arrival> held;
   for (DeliveredUpdate& update : core_.held(run.part)) {

@@ -14,9 +14,9 @@ namespace millrace::worker {
 
 /// A worker's UDP sockets, one for each lane of its job: bursts (UdpBursts), no thread of its own.
 ///
-/// Why one a lane   what a device or the kernel makes of a burst (a piece of several datagrams on the way out, or put together on
-///                  the way in; the queue that a card's RSS chooses) goes by addresses and ports. Lanes of one socket would come
-///                  to one core of their aggregator, whichever it is.
+/// Why one a lane   what a device or the kernel makes of a burst (a piece of several datagrams on the way out, or put
+///                  together on the way in; the queue that a card's RSS chooses) goes by addresses and ports. Lanes of
+///                  one socket would come to one core of their aggregator, whichever it is.
 /// Threads  one at a time.
 class SwitchUdpPort final : public protocol::PacketSink {
  public:

@@ -43,8 +43,8 @@ class UpdateShelf {
   void attach(size_t tensor, ApplyWhen when);
   bool attached(size_t tensor) const { return shelves_[tensor].when.has_value(); }
 
-  /// Puts a portion where its step's others are. Where weights take updates on arrival they have it already, and only its count
-  /// is kept, no longer than until the step is complete. REQUIRES: it does not replace.
+  /// Puts a portion where its step's others are. Where weights take updates on arrival they have it already, and only
+  /// its count is kept, no longer than until the step is complete. REQUIRES: it does not replace.
   void put(Portion&& portion);
 
   /// Complete, and for weights that take updates on arrival.

@@ -5,7 +5,8 @@
 
 namespace millrace::worker {
 
-/// Of each entry what a window's update applied: all of its integer where its index is among `applied`, otherwise nothing.
+/// Of each entry what a window's update applied: all of its integer where its index is among `applied`, otherwise
+/// nothing.
 ///
 /// indices                   each is `begin` and an index in the window, modulo 2^32.
 /// indices, integers, taken  of the same length; `taken` may be `integers`.

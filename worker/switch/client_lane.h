@@ -17,11 +17,12 @@ namespace millrace::worker {
 
 using protocol::SwitchLink;
 
-/// One lane of a client: a job of the protocol of its own, with its sessions, slots and removals. Steps are the client's
-/// (client_state.h). Windows and slots are numbered here as in packets: window w is the client's window w x lanes + lane, and so
-/// with slots. One concern a file: client_lane_turns.cc (turns, what is sent), client_lane_results.cc (what comes of a turn),
-/// client_lane_epochs.cc (challenge, hello, welcome), client_lane_returns.cc (removals), client_lane_rack.cc (the session with the rack),
-/// client_lane_timers.cc (time-outs, silence, congestion).
+/// One lane of a client: a job of the protocol of its own, with its sessions, slots and removals. Steps are the
+/// client's (client_state.h). Windows and slots are numbered here as in packets: window w is the client's window w x
+/// lanes + lane, and so with slots. One concern a file: client_lane_turns.cc (turns, what is sent),
+/// client_lane_results.cc (what comes of a turn), client_lane_epochs.cc (challenge, hello, welcome),
+/// client_lane_returns.cc (removals), client_lane_rack.cc (the session with the rack), client_lane_timers.cc
+/// (time-outs, silence, congestion).
 struct SwitchClient::Lane {
   Lane(State& steps_given, uint32_t lane);
 

@@ -39,8 +39,8 @@ void SwitchClient::Lane::go_outside() {
   rack_doubted = false;
 }
 
-/// No result of the epoch or life before is taken any more, not even the rest of one that has begun to come in. What was sent,
-/// the last results and the positions stay.
+/// No result of the epoch or life before is taken any more, not even the rest of one that has begun to come in. What
+/// was sent, the last results and the positions stay.
 void SwitchClient::Lane::leave_life() {
   hello_timeouts = 0;
   stood_off_at = INT64_MIN;
@@ -185,8 +185,8 @@ void SwitchClient::Lane::on_fetch(const Datagram& datagram, protocol::PacketSink
   ++counters.fetches_answered;
 }
 
-/// The hello is not taken: the aggregator is in a newer epoch, which the table will say, or still with another job of this
-/// number.
+/// The hello is not taken: the aggregator is in a newer epoch, which the table will say, or still with another job of
+/// this number.
 void SwitchClient::Lane::note_standing_off(protocol::NoticeCode code, TimeNs now) {
   const bool says_so = code == protocol::NoticeCode::kOldEpoch || code == protocol::NoticeCode::kOtherMembership;
   if (says_so && phase == SwitchPhase::kHello && stood_off_at == INT64_MIN) stood_off_at = now;

@@ -52,7 +52,8 @@ void SwitchClient::Lane::greet_rack(TimeNs now, protocol::PacketSink& sink) {
   rack_due = now + round_trip.timeout(std::min(rack_timeouts, kRackDoublingsMax));
 }
 
-/// A hint is of nobody's session: who sent it is all that tells whose it is, and all that it can do is make this worker ask.
+/// A hint is of nobody's session: who sent it is all that tells whose it is, and all that it can do is make this worker
+/// ask.
 bool SwitchClient::Lane::is_from_rack(const Datagram& datagram, const protocol::Endpoint& from) const {
   if (rack_phase == RackPhase::kNone) return false;
   if (datagram.header.type == DatagramType::kChallenge) return rack_link.expects(datagram);

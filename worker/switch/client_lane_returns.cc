@@ -6,8 +6,8 @@
 #include "worker/switch/applied_entries.h"
 #include "worker/switch/client_state.h"
 
-/// Workers that come and go: a step is held back while somebody takes over what this worker has; what of a removed worker's may
-/// have been counted (S6.8) is kept, and settles its step when it comes back.
+/// Workers that come and go: a step is held back while somebody takes over what this worker has; what of a removed
+/// worker's may have been counted (S6.8) is kept, and settles its step when it comes back.
 namespace millrace::worker {
 
 /// What the opening was without: the workers of the last one that are no more, or have another life.
@@ -90,8 +90,8 @@ SwitchRevoked SwitchClient::Lane::revoke(const Applied& applied) {
 /// removal  the one that names the life with which this worker left.
 void SwitchClient::Lane::revoke_behind(const SwitchRemoval& removal, std::vector<SwitchRevoked>& revoked) {
   for (uint16_t number = 0; number < slot_count(); ++number) {
-    // It has results behind T, and nobody else who is left: of one turn where it alone had it, of two where who else had the one
-    // before was removed later.
+    // It has results behind T, and nobody else who is left: of one turn where it alone had it, of two where who else
+    // had the one before was removed later.
     std::array<Applied, 2>& applied = slots[number].applied;
     const uint64_t behind = slots[number].turn - std::min(slots[number].turn, removal.slots[number].turn + 1);
     for (uint64_t at = 0; at < std::min<uint64_t>(behind, applied.size()); ++at)

@@ -38,8 +38,8 @@ void SwitchClient::Lane::tick(TimeNs now, protocol::PacketSink& sink) {
   if (now >= still_due()) probe_still(now, sink);
 }
 
-/// Of a step's last turns none is overtaken, and no number shows a gap. So where nothing comes back, what is out for longer than
-/// a turn takes is sent again, without a judgement of the network (as the tail loss probe of [RFC8985]).
+/// Of a step's last turns none is overtaken, and no number shows a gap. So where nothing comes back, what is out for
+/// longer than a turn takes is sent again, without a judgement of the network (as the tail loss probe of [RFC8985]).
 void SwitchClient::Lane::probe_still(TimeNs now, protocol::PacketSink& sink) {
   const TimeNs patience = still_patience();
   moved_at = now;
@@ -96,8 +96,9 @@ void SwitchClient::Lane::note_silence(TimeNs now, protocol::PacketSink& sink) {
   asked_at = now;
 }
 
-/// Of authentic packets that are neither replays nor hints: whoever else could slow this worker down. The mark may be of this
-/// worker's way from the aggregator, or of somebody's way there, which the aggregator passes on: a turn waits for all.
+/// Of authentic packets that are neither replays nor hints: whoever else could slow this worker down. The mark may be
+/// of this worker's way from the aggregator, or of somebody's way there, which the aggregator passes on: a turn waits
+/// for all.
 void SwitchClient::Lane::note_mark(protocol::Ecn ecn, TimeNs now) {
   if (ecn != protocol::Ecn::kCe) return;
   ++counters.congestion_marks;
@@ -115,7 +116,8 @@ bool SwitchClient::Lane::idle() const {
 
 TimeNs SwitchClient::Lane::idle_probe_due() const { return std::max(heard_at, asked_at) + options.idle_probe_ns; }
 
-/// Between steps, or finished, nothing of this worker's times out: but a restarted aggregator waits for the hellos of all.
+/// Between steps, or finished, nothing of this worker's times out: but a restarted aggregator waits for the hellos of
+/// all.
 void SwitchClient::Lane::probe_idly(TimeNs now, protocol::PacketSink& sink) {
   if (now < idle_probe_due()) return;
   if (asked_at > heard_at) ++silent_timeouts;

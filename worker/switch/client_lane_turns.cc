@@ -162,8 +162,8 @@ void SwitchClient::Lane::transmit_fragment(uint16_t number, uint16_t at, uint8_t
   if (slot.sends > 0) ++counters.resends;
 }
 
-/// What an aggregator lacks is sent again at once: it names the packets, so that no other worker sends anything, and nobody waits
-/// for a time-out.
+/// What an aggregator lacks is sent again at once: it names the packets, so that no other worker sends anything, and
+/// nobody waits for a time-out.
 void SwitchClient::Lane::send_lost(const protocol::Notice& notice, Way way, TimeNs now, protocol::PacketSink& sink) {
   const protocol::SentLog& log = way == Way::kRack ? rack_log : decider_log;
   protocol::lost_of(notice).for_each([&](uint64_t sequence) {
@@ -198,10 +198,11 @@ void SwitchClient::Lane::send_held(TimeNs now, protocol::PacketSink& sink) {
   }
 }
 
-/// A turn came back that was sent as number `order`. Packets of one way stay in order, mostly, and aggregators close turns in the
-/// order in which their last contributions come: what was sent before and is still out has lost a packet. This worker's own is
-/// named by a notice; another worker's is that one's concern; what is left, its result, shows in the numbers of those to all. So
-/// a turn that is overtaken waits for a round trip, and is sent again then (no notice may come), but where a result is lost.
+/// A turn came back that was sent as number `order`. Packets of one way stay in order, mostly, and aggregators close
+/// turns in the order in which their last contributions come: what was sent before and is still out has lost a packet.
+/// This worker's own is named by a notice; another worker's is that one's concern; what is left, its result, shows in
+/// the numbers of those to all. So a turn that is overtaken waits for a round trip, and is sent again then (no notice
+/// may come), but where a result is lost.
 void SwitchClient::Lane::note_overtaken(uint64_t order, TimeNs now) {
   for (Slot& slot : slots) {
     if (slot.state != SlotState::kWaiting || slot.sends > kHastySendsMax || slot.order > order) continue;
@@ -211,8 +212,8 @@ void SwitchClient::Lane::note_overtaken(uint64_t order, TimeNs now) {
   hasten_results(now);
 }
 
-/// Packets to all are lost: which turns' they were nobody says. One that has come in part, or else the one that is out for
-/// longest.
+/// Packets to all are lost: which turns' they were nobody says. One that has come in part, or else the one that is out
+/// for longest.
 void SwitchClient::Lane::hasten_results(TimeNs now) {
   results_lost += link.take_lost();
   for (; results_lost != 0; --results_lost) {

@@ -10,8 +10,9 @@
 
 namespace millrace::worker {
 
-/// The client's insides: steps, and what all lanes share (client_state.cc). A step is over when it is over in all lanes, and the
-/// next one begins in all of them at once: so exponents are of whole steps, and positions of two lanes belong together.
+/// The client's insides: steps, and what all lanes share (client_state.cc). A step is over when it is over in all
+/// lanes, and the next one begins in all of them at once: so exponents are of whole steps, and positions of two lanes
+/// belong together.
 struct SwitchClient::State {
   State(const SwitchClientOptions& options_given, SwitchOutcome& outcome_given);
 

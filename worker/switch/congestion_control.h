@@ -23,8 +23,8 @@ class RoundTrip {
   /// timeouts: of this turn so far; each doubles it, up to the cap.
   TimeNs timeout(uint32_t timeouts) const;
   TimeNs smoothed() const { return known_ ? smoothed_ : options_.initial_ns; }
-  /// With so many turns out of those that may be: what a turn takes is partly that it waits behind the others, most of it where
-  /// processors are the limit. Between the least of the latest thousand samples or two and smoothed().
+  /// With so many turns out of those that may be: what a turn takes is partly that it waits behind the others, most of
+  /// it where processors are the limit. Between the least of the latest thousand samples or two and smoothed().
   TimeNs expected(uint32_t out, uint32_t slots) const;
 
  private:
@@ -51,11 +51,11 @@ class CongestionWindow {
   uint32_t active() const { return active_; }
   void clean_result();
   void backed_off(TimeNs now, TimeNs round_trip);
-  /// The network marked a packet instead of dropping it. The next result is not clean: with one slot the window would open by
-  /// every marked result.
+  /// The network marked a packet instead of dropping it. The next result is not clean: with one slot the window would
+  /// open by every marked result.
   void marked(TimeNs now, TimeNs round_trip);
-  /// A packet of a turn is lost, of those from or to this worker. A network that merely loses some packets does this all the
-  /// time. Only where a quarter of the turns are so it is congestion.
+  /// A packet of a turn is lost, of those from or to this worker. A network that merely loses some packets does this
+  /// all the time. Only where a quarter of the turns are so it is congestion.
   void lost(TimeNs now, TimeNs round_trip);
 
  private:

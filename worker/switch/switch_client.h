@@ -27,7 +27,8 @@ namespace millrace::worker {
 /// What a job asks of its sums.
 enum class SwitchSums : uint8_t {
   kInI32 = 1,  ///< room for all workers' largest in an i32
-  /// And in the integers of an f32, and exponents by sums that are not 0 only: what shards and peers have in reproducible jobs.
+  /// And in the integers of an f32, and exponents by sums that are not 0 only: what shards and peers have in
+  /// reproducible jobs.
   kExactInF32 = 2,
 };
 
@@ -40,7 +41,8 @@ struct SwitchClientOptions {
   uint32_t window_indices = 0;  ///< a multiple of 64, <= kWindowIndicesMax
   uint32_t slots =
       1;  ///< as the aggregator reserves for the job; <= windows of the tensor, <= kSlotsMax; a multiple of `lanes`
-  /// Of a job on several cores of its aggregator: window w is in lane w % lanes, which is the job of number `job` + lane there.
+  /// Of a job on several cores of its aggregator: window w is in lane w % lanes, which is the job of number `job` +
+  /// lane there.
   uint32_t lanes = 1;
   uint32_t packet_bytes_max = 1472;
   protocol::WindowCodecs codecs{};
@@ -103,8 +105,8 @@ struct SettledWindow {
   IndexSpan offered;              ///< their indices
   std::span<const float> values;  ///< of each
   std::span<const int32_t> sent;  ///< of each, x 2^exponent: StepOffer's
-  /// Those of `indices` where what this worker sent is in the update: all; those that its rack kept; none, where it is not among
-  /// the contributors. The rest of what was offered goes back to the residual.
+  /// Those of `indices` where what this worker sent is in the update: all; those that its rack kept; none, where it is
+  /// not among the contributors. The rest of what was offered goes back to the residual.
   std::span<const uint16_t> applied;
 
   /// Of each offered entry what the update applied, x 2^exponent.
@@ -165,7 +167,8 @@ struct SwitchClientCounters {
   uint64_t sent_to_rack = 0;  ///< contributions' packets; the others went to the decider
 };
 
-/// The counters by name, in their order; the names are those of metrics. A counter that is not in the list does not build.
+/// The counters by name, in their order; the names are those of metrics. A counter that is not in the list does not
+/// build.
 struct NamedSwitchCount {
   std::string_view name;
   uint64_t count = 0;
@@ -192,38 +195,40 @@ class SwitchClient {
   SwitchClient(const SwitchClientOptions& options, SwitchOutcome& outcome, const SwitchHandover& handover);
   ~SwitchClient();
 
-  /// What the table says now. Older or equal epochs are ignored. Results of older epochs are no longer taken when this returns.
-  /// Ends pause().
+  /// What the table says now. Older or equal epochs are ignored. Results of older epochs are no longer taken when this
+  /// returns. Ends pause().
   void set_epoch(const SwitchEpoch& epoch, TimeNs now, protocol::PacketSink& sink);
 
   /// Offers one step's values: what is not applied of them comes back by settled().
   ///
   /// indices  [k] strictly increasing, < dimension.
   /// values   [k] finite.
-  /// Errors   invalid_argument: indices, values, another step than the next (the first is 0); the step before is not over.
+  /// Errors   invalid_argument: indices, values, another step than the next (the first is 0); the step before is not
+  ///          over.
   Status begin_step(uint32_t step, IndexSpan indices, std::span<const float> values, TimeNs now,
                     protocol::PacketSink& sink);
-  /// The same, of entries that are known to be so: they are neither copied nor looked at. The client keeps the offer for as long
-  /// as it may revoke something of it, which is until two steps later.
+  /// The same, of entries that are known to be so: they are neither copied nor looked at. The client keeps the offer
+  /// for as long as it may revoke something of it, which is until two steps later.
   /// REQUIRES  an offer as StepOffer says, as many values and `sent` as indices.
   Status begin_valid_step(uint32_t step, std::shared_ptr<StepOffer> offer, TimeNs now, protocol::PacketSink& sink);
   /// There will be no more steps: answers others' with nothing until all say so (FIN).
   /// Errors   invalid_argument: a step is under way.
   Status finish(TimeNs now, protocol::PacketSink& sink);
-  /// All have said so, in the lives that they have now: this worker may leave. Not for good: who comes in has more to say.
+  /// All have said so, in the lives that they have now: this worker may leave. Not for good: who comes in has more to
+  /// say.
   bool finished() const;
 
-  /// From now on no step begins, this worker's own or one that it only answers, until the next epoch: somebody is to come in with
-  /// what this worker has. So nobody gets beyond the step, and what is handed over stays true.
+  /// From now on no step begins, this worker's own or one that it only answers, until the next epoch: somebody is to
+  /// come in with what this worker has. So nobody gets beyond the step, and what is handed over stays true.
   void pause();
   /// Nothing of a step is out: handover() may be called.
   bool at_rest() const;
   /// This worker is out of the job: no result is taken any more, and nothing sent.
   void leave();
-  /// The end of one that has left, and comes back: what of its step was out is settled as others know of its removal (6.8), what
-  /// was not sent returns; then step_done(). What nobody knows of is in neither: `SettledWindow`s lack it.
-  /// Again, while it does not take part yet and is to go on beside another worker, who may know of an earlier T: revokes
-  /// the rest.
+  /// The end of one that has left, and comes back: what of its step was out is settled as others know of its removal
+  /// (6.8), what was not sent returns; then step_done(). What nobody knows of is in neither: `SettledWindow`s lack it.
+  /// Again, while it does not take part yet and is to go on beside another worker, who may know of an earlier T:
+  /// revokes the rest.
   ///
   /// Returns   what of the step before, or of this one, it had taken for applied and is not.
   /// life      the one that it was removed with.
@@ -242,8 +247,8 @@ class SwitchClient {
   bool at_rack() const;
   /// The aggregator has been silent for long, or refused the job: the table should raise the epoch with another path.
   bool path_suspect() const;
-  /// For how long the aggregator has not taken this worker's HELLOs, as it is with another job of this number, or in a newer
-  /// epoch; 0: it is not so.
+  /// For how long the aggregator has not taken this worker's HELLOs, as it is with another job of this number, or in a
+  /// newer epoch; 0: it is not so.
   TimeNs stood_off_for(TimeNs now) const;
   /// The newest epoch that an aggregator spoke of: newer than set_epoch()'s, the table is to be read.
   uint32_t epoch_seen() const;

@@ -14,8 +14,9 @@
 namespace millrace::worker {
 namespace {
 
-/// A turn waits for the slowest worker, which may have lost its core for some milliseconds: a time-out before that is taken for
-/// congestion, and halves the windows under way. What the network has lost is mostly known before, by the turns that come back.
+/// A turn waits for the slowest worker, which may have lost its core for some milliseconds: a time-out before that is
+/// taken for congestion, and halves the windows under way. What the network has lost is mostly known before, by the
+/// turns that come back.
 constexpr TimeNs kRetryMin = 20 * kNsPerMs;
 constexpr TimeNs kRetryInitial = 50 * kNsPerMs;
 /// Views come within this time.
@@ -107,8 +108,8 @@ Result<protocol::Endpoint> SwitchPath::find(const std::string& text) {
   return found;
 }
 
-/// The rack hands its sums to the switch that the specification names. Shard 0 may be that itself; where it only stands in, the
-/// rack's sums would reach nobody.
+/// The rack hands its sums to the switch that the specification names. Shard 0 may be that itself; where it only stands
+/// in, the rack's sums would reach nobody.
 void SwitchPath::take_rack(SwitchEpoch& epoch) {
   if (!access_.rack) return;
   const Result<protocol::Endpoint> upstream = find(switch_address_);

@@ -28,8 +28,8 @@ struct SwitchAccess {
   protocol::JobKey key{};
   protocol::PacketSink* sink = nullptr;  ///< outlives the session's core
   std::function<Result<protocol::Endpoint>(std::string_view)> resolve = {};
-  /// This worker's rack adds up in front of the switch that the specification names. It knows no other decider: in epochs that
-  /// another one decides, contributions go straight there.
+  /// This worker's rack adds up in front of the switch that the specification names. It knows no other decider: in
+  /// epochs that another one decides, contributions go straight there.
   std::optional<protocol::Endpoint> rack = {};
 };
 
@@ -77,8 +77,8 @@ struct SwitchPathStatus {
   SwitchClientCounters client;
 };
 
-/// A session's way to the decider of its job's steps: a SwitchClient for all buckets, the probe of a switch that was left, and
-/// what came of a step until the step is over. Pure: time is handed in, packets go into the sink.
+/// A session's way to the decider of its job's steps: a SwitchClient for all buckets, the probe of a switch that was
+/// left, and what came of a step until the step is over. Pure: time is handed in, packets go into the sink.
 /// Threads  one at a time.
 class SwitchPath final : private SwitchOutcome {
  public:
@@ -114,12 +114,13 @@ class SwitchPath final : private SwitchOutcome {
 
   /// This worker is out of the job.
   void leave_job() { client_->leave(); }
-  /// It comes in, or back, beside the one whose handover this is; returned is the next step. One that was under way when
-  /// it left, under `life`, is over then (take_done()): what nobody knows of is neither applied nor returned there.
+  /// It comes in, or back, beside the one whose handover this is; returned is the next step. One that was under way
+  /// when it left, under `life`, is over then (take_done()): what nobody knows of is neither applied nor returned
+  /// there.
   /// Errors   malformed: no handover of this job.
   Result<uint64_t> take_over(ByteSpan handover, uint64_t life);
-  /// What take_over() found to have been taken for applied, and is not: entries of [begin, end) of the array, not in order. Each
-  /// once.
+  /// What take_over() found to have been taken for applied, and is not: entries of [begin, end) of the array, not in
+  /// order. Each once.
   std::vector<std::pair<uint32_t, double>> take_revoked(uint64_t begin, uint64_t end);
   size_t revoked() const { return revoked_.size(); }  ///< entries that were not taken yet
   /// It goes on at this step beside nobody: the job has no other state any more.
@@ -127,8 +128,8 @@ class SwitchPath final : private SwitchOutcome {
 
   /// What the heartbeats to shard 0 say now.
   protocol::Heartbeat::Switch word(TimeNs now) const;
-  /// One sentence, once: that the decider is with another job of this number; that this worker's rack was lost, or is back.
-  /// Empty: nothing is new.
+  /// One sentence, once: that the decider is with another job of this number; that this worker's rack was lost, or is
+  /// back. Empty: nothing is new.
   std::string news(TimeNs now);
   /// There will be no more steps. Whether this worker may leave: all have said so, or nothing has moved for `patience`.
   enum class Leave : uint8_t { kNotYet, kAllDone, kPatienceEnded };
@@ -156,7 +157,8 @@ class SwitchPath final : private SwitchOutcome {
   SwitchAccess access_;
   SwitchClientOptions client_options_;
   std::unique_ptr<SwitchClient> client_;
-  /// The one with which this worker left, until it takes part again: what was settled by one giver's word, another's may revoke.
+  /// The one with which this worker left, until it takes part again: what was settled by one giver's word, another's
+  /// may revoke.
   std::unique_ptr<SwitchClient> left_;
   uint64_t clients_ = 0;          ///< before this one
   SwitchClientCounters counted_;  ///< by those

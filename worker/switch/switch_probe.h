@@ -20,8 +20,8 @@ struct SwitchProbeOptions {
 /// machine. It asks who is there (CHALREQ) and believes an authentic CHALLENGE that answers the very question. Three
 /// questions without an answer, or another life of the switch, begin the time anew.
 ///
-/// A job that falls back again and again would spend its time in changes of epoch: each fallback doubles the time, and a stay at
-/// the switch of eight times it takes one doubling back.
+/// A job that falls back again and again would spend its time in changes of epoch: each fallback doubles the time, and
+/// a stay at the switch of eight times it takes one doubling back.
 /// Threads  one at a time.
 class SwitchProbe {
  public:

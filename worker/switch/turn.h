@@ -23,7 +23,8 @@ struct Offer {
   std::span<const float> values;
 };
 
-/// The packets of one turn. Their payloads never change again: a resend is the same bytes under another sequence number.
+/// The packets of one turn. Their payloads never change again: a resend is the same bytes under another sequence
+/// number.
 struct Contribution {
   std::vector<Fragment> fragments;  ///< 1 .. kFragmentsMax; no extension
   uint32_t skipped = 0;             ///< entries that round to 0 and are not sent
@@ -39,8 +40,8 @@ struct ContributionTerms {
   int32_t limit = 0;
 };
 
-/// Rounds the offer to the grid and packs it. Nothing to send: one EMPTY fragment. All of it rounds to 0: one entry of 0, so that
-/// the result shows that the exponent is too large.
+/// Rounds the offer to the grid and packs it. Nothing to send: one EMPTY fragment. All of it rounds to 0: one entry of
+/// 0, so that the result shows that the exponent is too large.
 ///
 /// sent  [as offered] overwritten: the integers as receivers decode them; 0 of what is not sent.
 /// out   overwritten; its memory is used again.
@@ -61,9 +62,11 @@ class Gathering {
   const std::vector<uint16_t>& indices() const { return indices_; }  ///< REQUIRES: whole()
   const std::vector<int32_t>& integers() const { return integers_; }
   const std::vector<CutRack>& racks() const { return racks_; }
-  /// The result has been looked at: its entries' memory is for the next one of this thread, which finds it in the cache.
+  /// The result has been looked at: its entries' memory is for the next one of this thread, which finds it in the
+  /// cache.
   void drop_entries();
-  /// The packets themselves, in order, once. What was in `out` becomes memory of the packets to come. REQUIRES: whole().
+  /// The packets themselves, in order, once. What was in `out` becomes memory of the packets to come. REQUIRES:
+  /// whole().
   void take_packets(std::vector<Fragment>& out);
 
  private:

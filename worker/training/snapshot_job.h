@@ -15,8 +15,8 @@
 
 namespace millrace::cli {
 
-/// Takes SVRG's snapshots of a worker over servers. A second job, NAME.snapshots beside the steps' job NAME, sums the workers'
-/// gradients at a snapshot without loss.
+/// Takes SVRG's snapshots of a worker over servers. A second job, NAME.snapshots beside the steps' job NAME, sums the
+/// workers' gradients at a snapshot without loss.
 ///
 /// Errors   JobError, as the session's.
 /// Threads  one.
@@ -31,7 +31,8 @@ class SnapshotJob {
   Stream full_gradient(const LinearModel& model, const std::atomic<bool>& stop) const;
   /// Pushes this worker's gradient. Returns false where the time was too short: the caller repeats the call.
   bool try_push(const Stream& gradient, std::chrono::milliseconds timeout);
-  /// Waits for the mean of the pushed gradients, and makes `model` the snapshot. Returns false where the time was too short.
+  /// Waits for the mean of the pushed gradients, and makes `model` the snapshot. Returns false where the time was too
+  /// short.
   bool try_take(const LinearModel& model, std::chrono::milliseconds timeout);
   /// Leaves the job as finished. Returns false where the time was too short.
   bool try_finish(std::chrono::milliseconds timeout) { return session_->try_finish(timeout); }
@@ -51,8 +52,8 @@ class SnapshotJob {
   VarianceReduction reduction_;
 };
 
-/// Returns the options of the snapshots' job: servers, workers, recipe and limits of the steps' job. The job selects nothing,
-/// quantizes nothing and keeps nothing back.
+/// Returns the options of the snapshots' job: servers, workers, recipe and limits of the steps' job. The job selects
+/// nothing, quantizes nothing and keeps nothing back.
 JobOptions snapshot_job_options(const JobOptions& steps);
 /// Returns the one tensor of the snapshots' job.
 TensorOptions snapshot_tensor(uint64_t dimension);

@@ -25,13 +25,13 @@
 namespace millrace::cli {
 namespace {
 
-/// What waits is called in slices, so that an interruption is seen. A pull that runs out of time begins anew, so its slices get
-/// longer.
+/// What waits is called in slices, so that an interruption is seen. A pull that runs out of time begins anew, so its
+/// slices get longer.
 constexpr std::chrono::milliseconds kTrainSlice(500);
 constexpr TimeNs kStatsEvery = kNsPerS / 4;  // they cost a pass over the residual
 
-/// What a dense gradient holds where the batch touched nothing. The library sends a mostly zero array in its sparse form, which
-/// is what a dense exchange is to be compared with; this is no zero, and too small to change a weight.
+/// What a dense gradient holds where the batch touched nothing. The library sends a mostly zero array in its sparse
+/// form, which is what a dense exchange is to be compared with; this is no zero, and too small to change a weight.
 constexpr float kUntouched = 1e-30F;
 
 Failure failure_of_run(const JobError& error, JobStage stage) {
@@ -91,7 +91,8 @@ TensorOptions tensor_options(uint64_t dimension) {
   return tensor;
 }
 
-/// Contributions that do to the model what a step of all workers does: those of mode asynchronous are steps by themselves.
+/// Contributions that do to the model what a step of all workers does: those of mode asynchronous are steps by
+/// themselves.
 uint64_t turns_of(const TrainOptions& options) { return is_asynchronous(options) ? options.workers : 1; }
 
 uint64_t pushes_per_epoch(const TrainOptions& options, const Dataset& data) {
@@ -107,8 +108,8 @@ DescentOptions descent_options(const TrainOptions& options, const Dataset& data)
           .intercept = data.dimension};
 }
 
-/// One run: the session, the model and the steps in flight. Rows, rates and epochs follow the job's steps, not this process's:
-/// a worker that joins or comes back goes on where the others are.
+/// One run: the session, the model and the steps in flight. Rows, rates and epochs follow the job's steps, not this
+/// process's: a worker that joins or comes back goes on where the others are.
 class Run {
  public:
   Run(const TrainOptions& options, const Dataset& data, const Dataset* held_out, const std::atomic<bool>& stop)
@@ -274,8 +275,8 @@ class Run {
     snapshots_ = SnapshotJob::connect(job, data_);
   }
 
-  /// Takes a snapshot of the model. The steps in flight end first, with the snapshot that they began with. Returns false
-  /// when stopped.
+  /// Takes a snapshot of the model. The steps in flight end first, with the snapshot that they began with. Returns
+  /// false when stopped.
   bool take_snapshot() {
     while (!in_flight_.empty()) {
       if (!await_oldest()) return false;
@@ -289,8 +290,8 @@ class Run {
 
   enum class SliceLength : uint8_t { kSame = 1, kDoubled = 2 };
 
-  /// Repeats a call that is false where its slice of time has passed. False when stopped; after kDefaultTimeout `what` is an
-  /// error.
+  /// Repeats a call that is false where its slice of time has passed. False when stopped; after kDefaultTimeout `what`
+  /// is an error.
   template <typename Attempt>
   bool in_slices(const std::string& what, SliceLength length, const Attempt& attempt) {
     std::chrono::milliseconds slice = kTrainSlice;
@@ -362,13 +363,15 @@ class Run {
 
   bool must_await() const { return in_flight_.size() > options_.staleness; }
 
-  /// Mode synchronous takes updates `staleness` steps later whenever they come, so that a run can be repeated to the bit. Where
-  /// who is in a step is chance anyway, a slow worker would compute from weights of `staleness` of its own, long steps ago.
+  /// Mode synchronous takes updates `staleness` steps later whenever they come, so that a run can be repeated to the
+  /// bit. Where who is in a step is chance anyway, a slow worker would compute from weights of `staleness` of its own,
+  /// long steps ago.
   bool answer_is_here() {
     return !is_synchronous(options_) && !in_flight_.empty() && session_->ready(0, in_flight_.front().push);
   }
 
-  /// Waits for the oldest step: weights have shrunk by L2 then, and the mean gradient is subtracted. False when stopped.
+  /// Waits for the oldest step: weights have shrunk by L2 then, and the mean gradient is subtracted. False when
+  /// stopped.
   bool await_oldest() {
     const InFlight oldest = in_flight_.front();
     const uint64_t step = session_->steps_applied(0);

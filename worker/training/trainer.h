@@ -56,8 +56,8 @@ struct TrainOptions {
   std::string store = "none";     ///< else the shards hold the weights: pulled before each step, never applied here
   std::string store_begin = "zeros";
   PathOptions path;
-  /// "sgd", or "svrg": a step pushes the difference of its rows' gradient to their gradient at a snapshot of the model, and
-  /// every worker adds the gradient of all rows at the snapshot (variance_reduction.h).
+  /// "sgd", or "svrg": a step pushes the difference of its rows' gradient to their gradient at a snapshot of the model,
+  /// and every worker adds the gradient of all rows at the snapshot (variance_reduction.h).
   std::string optimizer = "sgd";
   uint64_t snapshot_every = 0;  ///< svrg: steps between two snapshots; 0: as many as an epoch has
   uint32_t batch_rows = 64;     ///< a worker and step
@@ -82,7 +82,8 @@ struct TrainOptions {
   std::function<void(const Stats&)> on_stats = {};   ///< the session's sums, a few times a second
   std::function<void(const std::string&)> on_return =
       {};  ///< one line: it is out of the job, it goes on from a later step
-  /// Takes the model when all steps are in it, before this worker leaves the job: who is killed meanwhile comes back for it.
+  /// Takes the model when all steps are in it, before this worker leaves the job: who is killed meanwhile comes back
+  /// for it.
   std::function<Outcome(const LinearModel&)> on_model = {};
 };
 
@@ -117,20 +118,21 @@ struct TrainResult {
   SwitchStats by_switch;  ///< the same
 };
 
-/// Trains through servers: mini-batch SGD, L2 applied here and never sent. Joins the job, runs, leaves it as finished. In a job
-/// that runs already it trains from the job's present step on.
+/// Trains through servers: mini-batch SGD, L2 applied here and never sent. Joins the job, runs, leaves it as finished.
+/// In a job that runs already it trains from the job's present step on.
 ///
 /// data      this worker's rows (part `worker` of `workers`); rows_in_file counts those of all workers.
 /// held_out  evaluated after every epoch, or with curve_every at the end for all points; nullptr: none.
 /// on_epoch  after every epoch, and after the steps of one that steps_max cut short.
 /// stop      becomes true when the run is to end: between two steps, or while it waits for servers.
-/// Errors    as the session's, with its exit code; of on_model; interrupted. The state is at state_path then; after a run that
-///           came to its end it is gone.
+/// Errors    as the session's, with its exit code; of on_model; interrupted. The state is at state_path then; after a
+///           run that came to its end it is gone.
 std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dataset& data, const Dataset* held_out,
                                           const std::function<void(const EpochReport&)>& on_epoch,
                                           const std::atomic<bool>& stop);
 
-/// Refuses a job that no server would be asked for: select, codecs and their combinations, names, counts. Before data is read.
+/// Refuses a job that no server would be asked for: select, codecs and their combinations, names, counts. Before data
+/// is read.
 ///
 /// features  of the data; 0: not known yet.
 /// Errors    usage.

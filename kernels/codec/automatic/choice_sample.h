@@ -10,8 +10,8 @@ namespace millrace {
 /// Entries of a sample: enough that what a code takes of them is within a few percent of what it takes of all.
 inline constexpr size_t kSampleEntries = 4'096;
 
-/// A stream's entries, or, of a longer one, eight runs of them at equal distances, put behind each other with the gaps that they
-/// have. Zeros of a dense stream are no entries.
+/// A stream's entries, or, of a longer one, eight runs of them at equal distances, put behind each other with the gaps
+/// that they have. Zeros of a dense stream are no entries.
 struct StreamSample {
   uint64_t count = 0;      ///< of the stream, not of the sample; 1 where there is nothing
   uint64_t dimension = 0;  ///< of the sample

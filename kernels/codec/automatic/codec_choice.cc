@@ -20,8 +20,8 @@ constexpr double kMoved = 1.25;             // count or rate, up or down, is loo
 constexpr uint64_t kRateBytesMin = 65'536;  // of a sample
 constexpr double kRateFall = 1.0 / 16;
 
-/// Time a unit at a density: straight lines between the measured ones, both axes logarithmic. Below the least the last one goes
-/// on, within what a code may do: as long an index (0), or as long in all (-1).
+/// Time a unit at a density: straight lines between the measured ones, both axes logarithmic. Below the least the last
+/// one goes on, within what a code may do: as long an index (0), or as long in all (-1).
 double unit_ns(const WaySpeed& speed, double density) {
   const double at = std::log(std::clamp(density, 1e-10, 1.0));
   size_t upper = 1;
@@ -64,7 +64,8 @@ double way_ns(const WaySpeed& speed, double units, const Measured& measured, dou
   return even * std::lerp(1.0, between(speed.clustered, kClusteredUnits, at), clustering);
 }
 
-/// How much indices are like the clustered ones that were measured: neighbours, which they are where they are dense enough.
+/// How much indices are like the clustered ones that were measured: neighbours, which they are where they are dense
+/// enough.
 double clustering_of(double gap_spread, double density) {
   const double spread = (gap_spread - 1) / (kClusteredSpread - 1);
   const double dense = 1 + std::log10(std::max(density, 1e-10) / kClusteredDensity);
@@ -190,8 +191,8 @@ class Contest {
     return spec;
   }
 
-  /// A few pieces of a stream whose entries cluster have more of them or fewer than their share, and entries are most of a code's
-  /// bytes: how many they should have over how many there are.
+  /// A few pieces of a stream whose entries cluster have more of them or fewer than their share, and entries are most
+  /// of a code's bytes: how many they should have over how many there are.
   double share_of_entries(std::span<const float> dense) const {
     const auto seen = static_cast<double>(dense.size()) - static_cast<double>(std::ranges::count(dense, 0.0F));
     return std::clamp(static_cast<double>(dense.size()) * density_ / std::max(seen, 1.0), 0.25, 4.0);

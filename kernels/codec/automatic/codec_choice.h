@@ -10,20 +10,20 @@
 #include "kernels/codec/codec.h"
 #include "kernels/stream/stream.h"
 
-/// Codec "auto": which form, index codec and value codec take the least time. The model is in DESIGN.md, "auto". Pure: what was
-/// measured is an input, and equal inputs give equal choices.
+/// Codec "auto": which form, index codec and value codec take the least time. The model is in DESIGN.md, "auto". Pure:
+/// what was measured is an input, and equal inputs give equal choices.
 namespace millrace {
 
 /// Densities of uniform indices at which speeds are known, ascending.
 inline constexpr std::array<double, 5> kSpeedDensities = {0.001, 0.01, 0.1, 0.5, 0.9};
 
-/// Units (indices; of the dense form values) in streams that were measured: one whose arrays stay in the nearest caches, and
-/// three whose do not, ascending: the last one's are in no cache at all.
+/// Units (indices; of the dense form values) in streams that were measured: one whose arrays stay in the nearest
+/// caches, and three whose do not, ascending: the last one's are in no cache at all.
 inline constexpr uint64_t kNearUnits = 2'112;
 inline constexpr std::array<uint64_t, 3> kFarUnits = {16'384, 131'072, 4'194'304};
-/// Units in streams of which what does not grow with the units is known, ascending: a code's loops, tables and predictions have
-/// to get under way, which eight units may not ask for. Codes of blocks of 128 have half a block left over, as streams have on
-/// average; so have those of kNearUnits.
+/// Units in streams of which what does not grow with the units is known, ascending: a code's loops, tables and
+/// predictions have to get under way, which eight units may not ask for. Codes of blocks of 128 have half a block left
+/// over, as streams have on average; so have those of kNearUnits.
 inline constexpr std::array<uint64_t, 3> kFewUnits = {8, 64, 576};
 inline constexpr uint64_t kDenseUnitsPerUnit = 10;     ///< the dense form of the same streams, at density 0.1
 inline constexpr uint64_t kDenseUnitsPerFarthest = 2;  ///< of the last of kFarUnits, at density 0.5
@@ -37,8 +37,8 @@ inline constexpr std::array<uint64_t, 2> kClusteredUnits = {kFewUnits.back(), kF
 inline constexpr double kClusteredSpread = 1.2;
 inline constexpr double kClusteredDensity = 0.1;
 
-/// What one way of a code takes: what is due of fixed_ns + units * (unit_ns + what is due of far_ns), where a unit is an index of
-/// the sparse forms or a value of the dense one; where indices cluster so many times as long.
+/// What one way of a code takes: what is due of fixed_ns + units * (unit_ns + what is due of far_ns), where a unit is
+/// an index of the sparse forms or a value of the dense one; where indices cluster so many times as long.
 struct WaySpeed {
   std::array<double, kFewUnits.size()> fixed_ns = {};  ///< at kFewUnits; between them by the logarithm of the units
   std::array<double, kSpeedDensities.size()> unit_ns =
@@ -83,7 +83,8 @@ struct CodecSpeeds {
 /// Speeds that were measured once, rounded: where choices must be the same on all machines (tests, the simulator).
 const CodecSpeeds& fallback_speeds();
 
-/// Where speeds come from: fallback_speeds, or measured_speeds (protocol/container/codec_speeds.h), which measures when it is first called.
+/// Where speeds come from: fallback_speeds, or measured_speeds (protocol/container/codec_speeds.h), which measures when
+/// it is first called.
 using SpeedSource = const CodecSpeeds& (*)();
 
 /// What is assumed of a link that nobody has stated or measured.
@@ -143,14 +144,15 @@ struct CodecChoice {
 
 /// The candidate of least total_ns; of equals, the one of lower numbers, a sparse one before a dense.
 ///
-/// stream   well-formed, with at least one entry. A sparse one is sent dense only where its values stay as they are: zeros of a
-///          code that changes values need not stay zeros.
-/// Cost     a sample of 4096 entries coded by every candidate that could win; a dense stream is looked through once besides.
+/// stream   well-formed, with at least one entry. A sparse one is sent dense only where its values stay as they are:
+///          zeros of a code that changes values need not stay zeros.
+/// Cost     a sample of 4096 entries coded by every candidate that could win; a dense stream is looked through once
+///          besides.
 /// Threads  reentrant.
 CodecChoice choose_codecs(const StreamView& stream, const ChoiceInput& input);
 
-/// The choice for one tensor and direction over its steps: looked at again every 32 steps, and when the count of entries or the
-/// link's rate has changed by a quarter; changed only for one that takes 5 % less.
+/// The choice for one tensor and direction over its steps: looked at again every 32 steps, and when the count of
+/// entries or the link's rate has changed by a quarter; changed only for one that takes 5 % less.
 ///
 /// Copies   share what was chosen; a copy that chooses leaves the other alone.
 class CodecChooser {
@@ -175,14 +177,15 @@ class CodecChooser {
   uint64_t changes_ = 0;
 };
 
-/// A link's rate by what was moved over it: up at once, down by a sixteenth of the difference a sample, since whatever was waited
-/// for beside the link makes a sample too low, and nothing makes one too high.
+/// A link's rate by what was moved over it: up at once, down by a sixteenth of the difference a sample, since whatever
+/// was waited for beside the link makes a sample too low, and nothing makes one too high.
 class LinkRate {
  public:
   /// stated_bits_per_s  above 0: that is what it is.
   explicit LinkRate(double stated_bits_per_s = 0) : stated_(stated_bits_per_s) {}
 
-  /// So many bytes were there after so many nanoseconds. Fewer than 64 KiB say more about delay than about rate: left out.
+  /// So many bytes were there after so many nanoseconds. Fewer than 64 KiB say more about delay than about rate: left
+  /// out.
   void moved(uint64_t bytes, int64_t ns);
   double bits_per_s() const;
 

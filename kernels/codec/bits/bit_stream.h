@@ -14,8 +14,8 @@ constexpr uint32_t number_bits(uint64_t count) {
   return count <= 1 ? 0 : static_cast<uint32_t>(std::bit_width(count - 1));
 }
 
-/// Appends bits to a buffer, from the lowest bit of each byte. finish() ends the code; nothing else may touch the buffer
-/// before.
+/// Appends bits to a buffer, from the lowest bit of each byte. finish() ends the code; nothing else may touch the
+/// buffer before.
 class BitWriter {
  public:
   explicit BitWriter(ByteBuffer& out) : out_(out), used_(out.size()) {}
@@ -53,7 +53,8 @@ class BitWriter {
   uint32_t filled_ = 0;   // < 8 between calls
 };
 
-/// Reads what BitWriter wrote off hostile bytes. Behind the end there are zeros; whoever has read a whole code asks at_end().
+/// Reads what BitWriter wrote off hostile bytes. Behind the end there are zeros; whoever has read a whole code asks
+/// at_end().
 class BitReader {
  public:
   explicit BitReader(ByteSpan bytes) : bytes_(bytes), bits_(uint64_t{bytes.size()} * 8) {}

@@ -7,8 +7,8 @@
 
 namespace millrace {
 
-/// Elias gamma code of value in [1, 2^32]: n = floor(log2(value)) bits 0, a bit 1, and the n bits of value below its highest.
-/// The lengths are Elias's; the bits come lowest first, as in all of this folder.
+/// Elias gamma code of value in [1, 2^32]: n = floor(log2(value)) bits 0, a bit 1, and the n bits of value below its
+/// highest. The lengths are Elias's; the bits come lowest first, as in all of this folder.
 inline void put_elias_gamma(BitWriter& writer, uint64_t value) {
   const auto n = static_cast<uint32_t>(std::bit_width(value)) - 1;
   writer.put(uint64_t{1} << n, n + 1);

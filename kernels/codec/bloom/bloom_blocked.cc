@@ -15,8 +15,9 @@ namespace {
 constexpr size_t kBloomBlockedHeaderBytes = 12;
 constexpr double kBlockBits = 256;
 
-/// The rate at which a filter of so many bits an index knows one that is not in it: a block holds a number of indices with
-/// Poisson's distribution of their mean, and j of them leave each of a word's 32 bits unset with the chance (31/32)^j.
+/// The rate at which a filter of so many bits an index knows one that is not in it: a block holds a number of indices
+/// with Poisson's distribution of their mean, and j of them leave each of a word's 32 bits unset with the chance
+/// (31/32)^j.
 double false_positive_rate(double bits_per_index) {
   const double mean = kBlockBits / bits_per_index;
   const auto last = static_cast<uint32_t>(mean + 12 * std::sqrt(mean) + 20);
@@ -73,8 +74,9 @@ struct BlockedFilter {
   }
 };
 
-/// Policy P0 over a filter whose every question is one load: all bits of an index lie in one block of 256. It takes more bits
-/// for its rate than the classical filter (16.9 against 14.4 an index at 0.001), which asks in up to -log2(rate) places.
+/// Policy P0 over a filter whose every question is one load: all bits of an index lie in one block of 256. It takes
+/// more bits for its rate than the classical filter (16.9 against 14.4 an index at 0.001), which asks in up to
+/// -log2(rate) places.
 class BloomBlockedIndexCodec final : public IndexCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId{20}; }

@@ -29,8 +29,8 @@ struct BlockedHashes {
   uint32_t bit(uint32_t index, size_t word) const { return bloom_mix(index + offsets[1]) * kBlockedSalts[word] >> 27; }
 };
 
-/// The two words of a block that have the fewest bits set over all blocks, the fewest first: asked first, they answer most,
-/// also where somebody made a filter to be slow.
+/// The two words of a block that have the fewest bits set over all blocks, the fewest first: asked first, they answer
+/// most, also where somebody made a filter to be slow.
 using FirstWords = std::array<uint32_t, 2>;
 FirstWords sparsest_words(std::span<const uint32_t> words);
 
@@ -38,7 +38,8 @@ FirstWords sparsest_words(std::span<const uint32_t> words);
 ///
 /// words    [blocks * 8] the filter. length <= kBloomStrip. out [length + kBloomScanSlack].
 /// Returns  how many there are.
-/// Cost     a gathered word of the block an index, a second one of those that it knows, the whole block of those that both know.
+/// Cost     a gathered word of the block an index, a second one of those that it knows, the whole block of those that
+///          both know.
 size_t blocked_scan(const BlockedHashes& hashes, std::span<const uint32_t> words, const FirstWords& first,
                     uint32_t begin, size_t length, uint32_t* out);
 

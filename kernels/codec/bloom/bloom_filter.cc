@@ -33,8 +33,8 @@ BloomShape BloomShape::optimal(uint64_t count, double rate) {
 }
 
 BloomShape::Counts BloomShape::counts() const {
-  // probes = round(x), x = -log2(rate) >= 1; bits = n x / ln 2, rounded up to 32. Rates over 1/2: probes = 1, and bits from
-  // n / -ln(1 - rate) on for the largest rate below 1, which is 1 - 2^-53.
+  // probes = round(x), x = -log2(rate) >= 1; bits = n x / ln 2, rounded up to 32. Rates over 1/2: probes = 1, and bits
+  // from n / -ln(1 - rate) on for the largest rate below 1, which is 1 - 2^-53.
   constexpr double kRounding = 1e-3;
   constexpr double kLargestRateBits = 53;
   const double scaled = std::log(2.0) * static_cast<double>(bits);

@@ -4,8 +4,8 @@
 namespace millrace {
 namespace {
 
-/// The values go to the first indices that the filter knows, in order: from the first false positive on each is at another's
-/// place. It is no contraction [DeepReduce21, figure 13]; here to compare with.
+/// The values go to the first indices that the filter knows, in order: from the first false positive on each is at
+/// another's place. It is no contraction [DeepReduce21, figure 13]; here to compare with.
 class BloomNaiveIndexCodec final : public BloomPolicyCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId{14}; }

@@ -52,8 +52,8 @@ class BloomP0IndexCodec final : public IndexCodec {
   }
 
  private:
-  /// What the filter knows; stops once that is more than count_max. Memory grows with what is found, to count_max entries and a
-  /// constant.
+  /// What the filter knows; stops once that is more than count_max. Memory grows with what is found, to count_max
+  /// entries and a constant.
   static void take_all(const BloomFilter& filter, uint64_t dimension, uint64_t count_max, IndexBuffer& found) {
     found.clear();
     filter.scan(dimension, [&](IndexSpan some) {

@@ -25,8 +25,8 @@ class RandomPicker final : public BloomPicker {
   uint64_t wanted_;
 };
 
-/// Policy P1: a random choice of the positives, by the seed that travels. Lemma 8 (i) is no equality: the error over g_P is
-/// (1 - k1/r) ||g_P||^2 only where the rest of P is zeros, as of gradients that are sparse by themselves.
+/// Policy P1: a random choice of the positives, by the seed that travels. Lemma 8 (i) is no equality: the error over
+/// g_P is (1 - k1/r) ||g_P||^2 only where the rest of P is zeros, as of gradients that are sparse by themselves.
 class BloomP1IndexCodec final : public BloomPolicyCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId{15}; }

@@ -30,8 +30,8 @@ inline void append_unfitted(std::span<const float> values, ByteBuffer& out, std:
 /// Sorts the values, has them fitted, and appends the code, or the values as they are where the fit is no shorter or no
 /// contraction.
 ///
-/// fit  fit(const SortedCurve&, ByteBuffer& out, std::span<float> fitted): appends all of the code but the map and gives what
-///      it decodes to; false where it cannot be sent.
+/// fit  fit(const SortedCurve&, ByteBuffer& out, std::span<float> fitted): appends all of the code but the map and
+///      gives what it decodes to; false where it cannot be sent.
 template <typename Fit>
 Status encode_fitted(std::span<const float> values, ByteBuffer& out, std::span<float> decoded, const Fit& fit) {
   MILLRACE_CHECK(values.size() == decoded.size(), values.size(), decoded.size());
@@ -56,7 +56,8 @@ Status encode_fitted(std::span<const float> values, ByteBuffer& out, std::span<f
 ///   kId, kName
 ///   bool sized(ByteSpan bytes, uint64_t count): the length of the code is that of `count` values
 ///   bool fit(const SortedCurve&, ByteBuffer&, std::span<float> fitted): as above
-///   const char* read(ByteSpan bytes, std::span<float> points): the curve of a code that is sized, mode 1; nullptr: all is well
+///   const char* read(ByteSpan bytes, std::span<float> points): the curve of a code that is sized, mode 1; nullptr: all
+///   is well
 template <typename Code>
 class FittedValueCodec final : public ValueCodec {
  public:

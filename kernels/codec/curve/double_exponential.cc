@@ -1,12 +1,13 @@
 // [DeepReduce21, 5], Fit-DExp. The paper names the model, y = a e^(bx) + c e^(dx), and not how it is fitted ("on
 // TensorFlow, using tensor operations"). Here:
 //
-// - The curve is thinned to at most some hundred points, means over runs that grow with the distance from the large end.
+// - The curve is thinned to at most some hundred points, means over runs that grow with the distance from the large
+//   end.
 // - Starts: the rates of the linear equation y = A SS + B S + C x + D between y and its first and second integrals
 //   [Jacquelin09], where they are real, and a few fixed pairs. Given the rates, the amplitudes are linear least
 //   squares.
-// - From the best start Levenberg-Marquardt in (b, d), the amplitudes solved for each time. Only what is better is taken, so
-//   what does not converge is still the best that was seen.
+// - From the best start Levenberg-Marquardt in (b, d), the amplitudes solved for each time. Only what is better is
+//   taken, so what does not converge is still the best that was seen.
 // - Rates that fall together, or too few points for two, leave one exponential; one rate of 0 is a constant.
 #include "kernels/codec/curve/double_exponential.h"
 
@@ -23,7 +24,8 @@
 namespace millrace {
 namespace {
 
-/// e^x from sums and products alone, so that every machine fits the same; within 1e-14 of it for x in [-700, 700], 0 below.
+/// e^x from sums and products alone, so that every machine fits the same; within 1e-14 of it for x in [-700, 700], 0
+/// below.
 double exponential(double x) {
   constexpr double kLog2 = 0.6931471805599453;
   constexpr std::array<double, 12> kInverseFactorials = {

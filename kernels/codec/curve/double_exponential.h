@@ -6,8 +6,8 @@
 
 namespace millrace {
 
-/// y = a q^i + c s^i at the points i = 0, 1, ... of a curve: DeepReduce's a e^(bx) + c e^(dx) with q = e^b and s = e^d, which
-/// the receiver multiplies up, the same on every machine, where exponential functions differ.
+/// y = a q^i + c s^i at the points i = 0, 1, ... of a curve: DeepReduce's a e^(bx) + c e^(dx) with q = e^b and s = e^d,
+/// which the receiver multiplies up, the same on every machine, where exponential functions differ.
 struct DoubleExponential {
   double a = 0;
   double c = 0;

@@ -6,11 +6,12 @@
 //   counterexample (tests/kernels/fit_poly_test.cc). With p = 2 sqrt(M) the bound is 1/2 in the units of the gradient:
 //   for gradients of 0.001 always one piece. So here the curve is taken over [0, 1], its slopes n - 1 times as large,
 //   and in units of its largest magnitude.
-// - M as the difference of the first and the last slope is the variation where the slope is monotone. The curve of both signs
-//   is not (it flattens in the middle), that of one sign is, about: pieces, and M, are of one sign.
+// - M as the difference of the first and the last slope is the variation where the slope is monotone. The curve of both
+//   signs is not (it flattens in the middle), that of one sign is, about: pieces, and M, are of one sign.
 // - Which segment is cut next is not said: the one whose furthest point is furthest. A cut leaves both parts n' + 1 = 6
 //   points.
-// - A piece costs seven numbers. There are not so many that they take more than 1/9 of the values, and 64 at most of a sign.
+// - A piece costs seven numbers. There are not so many that they take more than 1/9 of the values, and 64 at most of a
+//   sign.
 #include "kernels/codec/curve/piecewise_polynomial.h"
 
 #include <algorithm>
@@ -43,8 +44,8 @@ struct Chord {
   }
 };
 
-/// The first of the furthest points. Blocks are searched for their largest distance only, in four chains, and the best block
-/// for its place.
+/// The first of the furthest points. Blocks are searched for their largest distance only, in four chains, and the best
+/// block for its place.
 Cut furthest_from_chord(std::span<const float> points) {
   constexpr size_t kBlock = 128;
   constexpr size_t kChains = 4;
@@ -77,9 +78,9 @@ Cut furthest_from_chord(std::span<const float> points) {
   return cut;
 }
 
-/// Monic polynomials that are orthogonal over the points t_i (Gram), as coefficients of powers, and their squared norms. P_k+1
-/// = t P_k - b_k P_k-1 with b_k = k^2 (n^2 - k^2) / (n^2 (4 k^2 - 1)): the least squares fit is a projection, and no system of
-/// equations has to be solved.
+/// Monic polynomials that are orthogonal over the points t_i (Gram), as coefficients of powers, and their squared
+/// norms. P_k+1 = t P_k - b_k P_k-1 with b_k = k^2 (n^2 - k^2) / (n^2 (4 k^2 - 1)): the least squares fit is a
+/// projection, and no system of equations has to be solved.
 struct GramPolynomials {
   std::array<std::array<double, kCoefficients>, kCoefficients> powers{};
   std::array<double, kCoefficients> norms{};

@@ -12,8 +12,9 @@ namespace millrace {
 inline constexpr size_t kPolynomialDegree = 5;
 inline constexpr size_t kCoefficients = kPolynomialDegree + 1;
 
-/// Magnitudes of coefficients that are sent; smaller ones are sent as 0. The lower bounds keep what is computed from them out
-/// of the denormal numbers, on which machines are slow; the upper ones keep the sum of six, which bounds a point, finite.
+/// Magnitudes of coefficients that are sent; smaller ones are sent as 0. The lower bounds keep what is computed from
+/// them out of the denormal numbers, on which machines are slow; the upper ones keep the sum of six, which bounds a
+/// point, finite.
 inline constexpr double kCoefficientMin = 0x1p-100;
 inline constexpr double kCoefficientMax = 0x1p125;
 
@@ -35,20 +36,21 @@ struct Piece {
   size_t length = 0;
 };
 
-/// DeepReduce's number of pieces for a monotone curve whose points have one sign: ceil(2 sqrt(M)), M the difference of the
-/// first and the last slope. Where the paper is unclear see piecewise_polynomial.cc.
+/// DeepReduce's number of pieces for a monotone curve whose points have one sign: ceil(2 sqrt(M)), M the difference of
+/// the first and the last slope. Where the paper is unclear see piecewise_polynomial.cc.
 ///
 /// points  [n] of one sign, descending; n >= 1.
 size_t piece_count(std::span<const float> points);
 
-/// DeepReduce's segmentation of the curve into at most `count` pieces, in order: cut after cut where the curve is furthest
-/// from its chord.
+/// DeepReduce's segmentation of the curve into at most `count` pieces, in order: cut after cut where the curve is
+/// furthest from its chord.
 ///
 /// points  [n], n >= 1.
 /// Cost    every cut reads the piece that it cuts.
 std::vector<Piece> segment_curve(std::span<const float> points, size_t count);
 
-/// Least squares polynomial of degree at most 5 through the points of one piece, in the powers of t = (2 i - (n - 1)) / n.
+/// Least squares polynomial of degree at most 5 through the points of one piece, in the powers of t = (2 i - (n - 1)) /
+/// n.
 ///
 /// points  [n], n >= 1; fewer than 6: of degree n - 1.
 std::array<double, kCoefficients> fit_polynomial(std::span<const float> points);

@@ -23,14 +23,16 @@ struct SortedCurve {
 /// Errors   non_finite.
 Result<SortedCurve> sort_curve(std::span<const float> values);
 
-/// The squared errors of `fitted`, and the squares of the points, both divided by the square of a number near the largest.
+/// The squared errors of `fitted`, and the squares of the points, both divided by the square of a number near the
+/// largest.
 struct CurveError {
   double error = 0;
   double norm = 0;
 };
 CurveError curve_error(std::span<const float> points, std::span<const float> fitted);
 
-/// A fit is sent only where its error is at most half of the values in L2 norm, so that it is a contraction whatever they are.
+/// A fit is sent only where its error is at most half of the values in L2 norm, so that it is a contraction whatever
+/// they are.
 inline bool is_contraction(const CurveError& error) { return error.error <= error.norm / 4; }
 
 /// Bytes of the reorder map: ceil(log2(count)) bits an entry [DeepReduce21, 5.1].

@@ -9,22 +9,23 @@
 
 namespace millrace {
 
-/// The number of the code below in containers. It is no IndexCodec and in no registry: its bytes say nothing without a history.
+/// The number of the code below in containers. It is no IndexCodec and in no registry: its bytes say nothing without a
+/// history.
 inline constexpr IndexCodecId kHistoryIndexCodec{23};
 
 /// Bytes before the ranks: the history's name.
 inline constexpr uint64_t kHistoryNameBytes = 8;
 
 /// Appends the code of `indices` against `history`: its name, and the indices' ranks in the order of classes
-/// (history_ranks.h) as `adaptive` codes them. Indices that are alike in what updates did to them lie beside each other there,
-/// so that the gaps before one tell what the history expects of it.
+/// (history_ranks.h) as `adaptive` codes them. Indices that are alike in what updates did to them lie beside each other
+/// there, so that the gaps before one tell what the history expects of it.
 ///
 /// indices  strictly increasing, below history.dimension().
 /// REQUIRES history.complete()
 void history_encode(const IndexHistory& history, IndexSpan indices, ByteBuffer& out);
 
-/// Decodes exactly `count` indices. The bytes are hostile: any input gives a strictly increasing set of `count` indices below
-/// the history's dimension, or an error.
+/// Decodes exactly `count` indices. The bytes are hostile: any input gives a strictly increasing set of `count` indices
+/// below the history's dimension, or an error.
 ///
 /// Memory   twice the indices, and the bytes once more.
 /// Cost     a word for every 64 entries of the dimension at most, beside what the count takes.

@@ -9,8 +9,8 @@
 
 namespace millrace {
 
-// What sender and receiver of a part have both seen of it: which entries its updates changed, and how lately. Codes of indices
-// against it are in history_code.h; the numbers that both sides must agree on are in protocol/wire/history.md.
+// What sender and receiver of a part have both seen of it: which entries its updates changed, and how lately. Codes of
+// indices against it are in history_code.h; the numbers that both sides must agree on are in protocol/wire/history.md.
 
 inline constexpr uint64_t kHistoryDimensionMax = uint64_t{1} << 28;
 inline constexpr uint64_t kHistoryPeriod = 32;  ///< updates; an entry is forgotten by one class a period
@@ -20,8 +20,8 @@ inline constexpr size_t kHistoryPeriodsPast =
 inline constexpr uint64_t kHistoryBlock = 64;  ///< entries
 inline constexpr uint64_t kHistoryGroupBlocks = 64;
 
-/// An entry's class in the highest 4 bits: 7 where updates have it often, 0 where none of late had it. In the lowest, how many
-/// updates of the present period had it, 8 at most.
+/// An entry's class in the highest 4 bits: 7 where updates have it often, 0 where none of late had it. In the lowest,
+/// how many updates of the present period had it, 8 at most.
 using HistoryMark = uint8_t;
 
 /// How many entries of each class a block has: byte c of the word.
@@ -40,7 +40,8 @@ struct HistoryLanes {
   uint32_t of(uint32_t c) const { return static_cast<uint32_t>(pair[c % 2] >> 16 * (c / 2)) & 0xffffu; }
 };
 
-/// What an update changes: the indices of its values that are not 0, whichever form it has. A view of it, or of `storage`.
+/// What an update changes: the indices of its values that are not 0, whichever form it has. A view of it, or of
+/// `storage`.
 IndexSpan changed_indices(const StreamView& update, IndexBuffer& storage);
 
 /// The parts of a history that its code reads.
@@ -53,8 +54,9 @@ struct HistoryView {
   size_t group_count = 0;
 };
 
-/// The classes of a part's entries, from the updates of the part's log in their order. A function of the last 224 updates at
-/// most and of nothing else: who comes later and has seen 6 whole periods has the same as who was always there.
+/// The classes of a part's entries, from the updates of the part's log in their order. A function of the last 224
+/// updates at most and of nothing else: who comes later and has seen 6 whole periods has the same as who was always
+/// there.
 ///
 /// Memory   1.13 bytes an entry, whatever the updates.
 /// Cost     advance(): 2 to 4 ns an index of the update; every 32nd one pass over the marks. name(): nothing.
@@ -79,7 +81,8 @@ class IndexHistory {
   /// Nothing is lacking that another side may have: codes can be made and read against it.
   bool complete() const { return from_start_ || position_ / kHistoryPeriod >= whole_from_ + kHistoryPeriodsPast; }
 
-  /// Names the state: dimension, position and all updates that it depends on. Equal (up to 2^-64) only where the states are.
+  /// Names the state: dimension, position and all updates that it depends on. Equal (up to 2^-64) only where the states
+  /// are.
   /// REQUIRES: complete().
   uint64_t name() const;
 

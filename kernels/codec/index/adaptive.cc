@@ -8,7 +8,8 @@
 namespace millrace {
 namespace {
 
-/// No index takes less than log2(8 / 7) of a bit: what says more of them than that lets is refused before memory is taken.
+/// No index takes less than log2(8 / 7) of a bit: what says more of them than that lets is refused before memory is
+/// taken.
 constexpr uint64_t kIndicesPerBitMax = 8;
 
 class AdaptiveIndexCodec final : public IndexCodec {

@@ -1,5 +1,5 @@
-// Blocks of the adaptive code: plain integers, compiled once per instruction set for its shifts by a variable count. The
-// format is in protocol/wire/adaptive_codec.md.
+// Blocks of the adaptive code: plain integers, compiled once per instruction set for its shifts by a variable count.
+// The format is in protocol/wire/adaptive_codec.md.
 #include "kernels/codec/index/adaptive_blocks.h"
 
 #include <algorithm>

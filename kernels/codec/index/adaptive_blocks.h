@@ -16,7 +16,8 @@ inline constexpr size_t kAdaptiveBlock = 16'384;
 inline constexpr size_t kAdaptiveStreams = 4;
 inline constexpr size_t kAdaptiveStreamsFrom = 256;
 
-/// Bytes that a block of `count` never exceeds, and 8 that may be overwritten before it: header, states, 42 bits an index.
+/// Bytes that a block of `count` never exceeds, and 8 that may be overwritten before it: header, states, 42 bits an
+/// index.
 inline constexpr size_t adaptive_bytes_max(size_t count) { return 16 + count * 6; }
 
 using AdaptiveStreamLevels = std::array<AdaptiveLevels, kAdaptiveStreams>;

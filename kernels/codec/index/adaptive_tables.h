@@ -53,7 +53,8 @@ struct AdaptiveLevels {
   }
 };
 
-/// A symbol of the code in one context: gaps gap_low + [0, 2^raw_bits), and the bins [first_bin, last_bin] that it stands for.
+/// A symbol of the code in one context: gaps gap_low + [0, 2^raw_bits), and the bins [first_bin, last_bin] that it
+/// stands for.
 struct AdaptiveSymbol {
   uint32_t frequency = 0;  ///< of kAdaptiveStates
   uint32_t gap_low = 0;
@@ -80,8 +81,8 @@ struct AdaptiveDecoderState {
   uint8_t total_bits = 0;  ///< state_bits and, above them, those of gap - gap_low
 };
 
-/// What the encoder needs of the symbol of a bin: in state x (from kAdaptiveStates) it writes the lowest n = (x + bits_bias)
-/// >> 16 bits, and goes on in state next[(x >> n) + next_bias] of its context.
+/// Tells the encoder how to write the symbol of a bin. In state x (from kAdaptiveStates) it writes the lowest n = (x +
+/// bits_bias) >> 16 bits. It goes on in state next[(x >> n) + next_bias] of its context.
 struct AdaptiveEncoderSymbol {
   uint32_t bits_bias = 0;
   int32_t next_bias = 0;

@@ -18,9 +18,9 @@ std::unexpected<Error> malformed_delta_binary(const char* what) {
   return fail(ErrorCode::kMalformed, std::string("delta_binary: ") + what);
 }
 
-/// SketchML's delta-binary encoding of keys: 2 bits that say how many bytes the difference to the key before it takes, and these
-/// bytes. Its authors' program never uses lengths of 3; the paper's four lengths do, and so does this. One list of keys, not one
-/// for each group of buckets: what tells the groups apart is in the value code (sketchml).
+/// SketchML's delta-binary encoding of keys: 2 bits that say how many bytes the difference to the key before it takes,
+/// and these bytes. Its authors' program never uses lengths of 3; the paper's four lengths do, and so does this. One
+/// list of keys, not one for each group of buckets: what tells the groups apart is in the value code (sketchml).
 class DeltaBinaryIndexCodec final : public IndexCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId{21}; }

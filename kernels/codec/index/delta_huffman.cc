@@ -17,7 +17,8 @@ constexpr uint32_t kDeltaHuffmanLengthBits = 6;
 
 uint32_t prefix_of(uint64_t delta) { return static_cast<uint32_t>(std::bit_width(delta)) - 1; }
 
-/// Which of the intervals [2^n, 2^(n+1)) the delta is in, in a Huffman code of how often each is met; then the place in it.
+/// Which of the intervals [2^n, 2^(n+1)) the delta is in, in a Huffman code of how often each is met; then the place in
+/// it.
 struct DeltaHuffman {
   HuffmanCode code;
   std::optional<HuffmanTable> table = std::nullopt;  // for reading
@@ -69,9 +70,9 @@ struct DeltaHuffman {
   }
 };
 
-/// SKCompress's keys: deltas whose prefix, which says how long they are, is Huffman-coded. The prefixes of its delta-adaptive
-/// encoding stand for lengths in steps of 2 to 16 bits, as chosen for the keys; with a Huffman code steps of 1 bit are the best
-/// and are all there is here. A first key has its delta to -1.
+/// SKCompress's keys: deltas whose prefix, which says how long they are, is Huffman-coded. The prefixes of its
+/// delta-adaptive encoding stand for lengths in steps of 2 to 16 bits, as chosen for the keys; with a Huffman code
+/// steps of 1 bit are the best and are all there is here. A first key has its delta to -1.
 class DeltaHuffmanIndexCodec final : public GapBitsCodec<DeltaHuffman> {
  public:
   IndexCodecId id() const override { return IndexCodecId{22}; }

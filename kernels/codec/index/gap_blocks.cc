@@ -55,8 +55,8 @@ HWY_INLINE void take_gaps(const uint32_t* indices, uint64_t next, uint32_t* gaps
   }
 }
 
-/// Bits of the block under parameter `shift`, without the terminators that every parameter needs. The gaps add up to less
-/// than 2^32, so that u32 lanes hold every sum.
+/// Bits of the block under parameter `shift`, without the terminators that every parameter needs. The gaps add up to
+/// less than 2^32, so that u32 lanes hold every sum.
 HWY_INLINE uint64_t block_cost(const uint32_t* gaps, uint32_t shift) {
   const D32 d;
   auto sum = hn::Zero(d);
@@ -66,8 +66,8 @@ HWY_INLINE uint64_t block_cost(const uint32_t* gaps, uint32_t shift) {
   return hn::GetLane(hn::SumOfLanes(d, sum)) + uint64_t{kGapBlock} * shift;
 }
 
-/// The parameter with the least cost. The cost is convex in it (cost(b) - cost(b+1) = sum of ceil((gap >> b) / 2) - 256,
-/// falling in b), so that walking downhill from a guess ends at the minimum.
+/// The parameter with the least cost. The cost is convex in it (cost(b) - cost(b+1) = sum of ceil((gap >> b) / 2) -
+/// 256, falling in b), so that walking downhill from a guess ends at the minimum.
 HWY_INLINE uint32_t best_shift(const uint32_t* gaps, uint64_t gap_sum) {
   const uint64_t mean_ln2 = (gap_sum * 177) >> 16;  // ln 2 = 177 / 256, mean = sum / 256
   uint32_t shift = mean_ln2 == 0 ? 0 : static_cast<uint32_t>(std::bit_width(mean_ln2)) - 1;
@@ -89,7 +89,8 @@ HWY_INLINE uint32_t best_shift(const uint32_t* gaps, uint64_t gap_sum) {
   return shift;
 }
 
-/// Packs the low `shift` bits of gap (row, lane) into lane's own bit stream of u32 words, the 8 lanes' words interleaved.
+/// Packs the low `shift` bits of gap (row, lane) into lane's own bit stream of u32 words, the 8 lanes' words
+/// interleaved.
 HWY_INLINE void pack_low(const uint32_t* gaps, uint32_t shift, uint8_t* out) {
   const D32 d;
   const auto mask = hn::Set(d, (uint32_t{1} << shift) - 1);
@@ -193,8 +194,8 @@ HWY_INLINE uint64_t load_word(const uint8_t* at, const uint8_t* end) {
   return word;
 }
 
-/// Finds the first 256 set bits of [at, end). Returns the byte behind the last of them; null: too few within the bound, or
-/// a set bit behind it in its byte.
+/// Finds the first 256 set bits of [at, end). Returns the byte behind the last of them; null: too few within the bound,
+/// or a set bit behind it in its byte.
 HWY_INLINE const uint8_t* find_terminators(const uint8_t* at, const uint8_t* end, uint32_t* positions) {
   size_t found = 0;
   uint32_t bit = 0;
@@ -250,8 +251,8 @@ HWY_INLINE uint64_t sum_of_lows(const uint8_t* low, uint32_t shift) {
   return hn::GetLane(hn::SumOfLanes(d, lower)) + (uint64_t{hn::GetLane(hn::SumOfLanes(d, upper))} << 16);
 }
 
-/// index_j = next + sum of lows up to j + ((terminator_j - j) << shift) + j, modulo 2^32. Returns the sum of all lows modulo
-/// 2^32.
+/// index_j = next + sum of lows up to j + ((terminator_j - j) << shift) + j, modulo 2^32. Returns the sum of all lows
+/// modulo 2^32.
 HWY_INLINE uint64_t join(const uint8_t* low, uint32_t shift, const uint32_t* terminators, uint64_t next,
                          uint32_t* out) {
   const D32 d;

@@ -12,8 +12,8 @@ namespace millrace {
 /// A gap that no code may say: indices are below 2^32.
 inline constexpr uint64_t kGapMax = (uint64_t{1} << 32) - 1;
 
-/// An index codec that writes a prefix code of every gap (index - previous index - 1; of the first: the index) one behind the
-/// other, after the parameters of the code. A code of no indices has no bytes.
+/// An index codec that writes a prefix code of every gap (index - previous index - 1; of the first: the index) one
+/// behind the other, after the parameters of the code. A code of no indices has no bytes.
 ///
 /// Code   struct with
 ///        static Code choose(IndexSpan indices);   the best parameters for them; there is an index at least

@@ -10,8 +10,8 @@
 namespace millrace {
 namespace {
 
-/// quotient floor(gap / divisor) in unary, then the remainder in truncated binary: of the `bits` = ceil(log2(divisor)) that it
-/// needs, remainders below 2^bits - divisor take one less.
+/// quotient floor(gap / divisor) in unary, then the remainder in truncated binary: of the `bits` = ceil(log2(divisor))
+/// that it needs, remainders below 2^bits - divisor take one less.
 struct Golomb {
   uint32_t divisor = 1;
   uint32_t bits = 0;
@@ -22,8 +22,8 @@ struct Golomb {
     return {divisor, bits, static_cast<uint32_t>((uint64_t{1} << bits) - divisor)};
   }
 
-  /// The best divisor for geometric gaps of the same mean: the smallest m with q^m + q^(m+1) <= 1, q the chance that a gap goes
-  /// on [GallagerVanVoorhis75].
+  /// The best divisor for geometric gaps of the same mean: the smallest m with q^m + q^(m+1) <= 1, q the chance that a
+  /// gap goes on [GallagerVanVoorhis75].
   static Golomb choose(IndexSpan indices) {
     const double gaps = static_cast<double>(uint64_t{indices.back()} + 1 - indices.size());
     const double q = gaps / (gaps + static_cast<double>(indices.size()));

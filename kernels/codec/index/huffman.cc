@@ -39,9 +39,9 @@ HuffmanCode code_of(uint64_t dimension) {
   return code;
 }
 
-/// Huffman as the paper has it: a code of bytes "constructed from all possible indices of the target model", and the four bytes
-/// of every index in it. It drops the zeros that are common to all indices, and does not see that they increase. The paper
-/// leaves the order of the bytes open: the lowest first here.
+/// Huffman as the paper has it: a code of bytes "constructed from all possible indices of the target model", and the
+/// four bytes of every index in it. It drops the zeros that are common to all indices, and does not see that they
+/// increase. The paper leaves the order of the bytes open: the lowest first here.
 class HuffmanIndexCodec final : public IndexCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId{11}; }

@@ -27,9 +27,9 @@ struct Container {
   bool runs = false;
 };
 
-/// Reads the portable format (github.com/RoaringBitmap/RoaringFormatSpec). CRoaring writes it; it is not read with CRoaring,
-/// which believes the counts that stand there (0.2.66: what a container of runs or a bitmap really has is what it writes
-/// out).
+/// Reads the portable format (github.com/RoaringBitmap/RoaringFormatSpec). CRoaring writes it; it is not read with
+/// CRoaring, which believes the counts that stand there (0.2.66: what a container of runs or a bitmap really has is
+/// what it writes out).
 class Parser {
  public:
   Parser(ByteSpan bytes, uint64_t dimension, uint64_t count, IndexBuffer& indices)

@@ -21,8 +21,8 @@ uint64_t data_bytes(const uint8_t* control, size_t count) {
   return bytes;
 }
 
-/// The library's format is that of streamvbyte_encode(): control bytes, then data, of all gaps at once. It is written and
-/// read block by block through it, because its own sizes are 32 bits, and its decoder believes the control bytes.
+/// The library's format is that of streamvbyte_encode(): control bytes, then data, of all gaps at once. It is written
+/// and read block by block through it, because its own sizes are 32 bits, and its decoder believes the control bytes.
 class StreamVByteIndexCodec final : public IndexCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId{13}; }

@@ -28,10 +28,10 @@ struct SketchBuckets {
   uint32_t group(uint32_t sign, uint32_t bucket) const { return kSketchGroups * bucket / of_sign[sign]; }
 };
 
-/// SketchML's MinMaxSketch, grouped: of each tag a table of two rows of hashed cells. A cell keeps the smallest bucket that was
-/// inserted into it, a query returns the larger of its two cells: never more than what was inserted, so that magnitudes shrink.
-/// Buckets are counted from the group's first, so that no collision leaves the group. Rows have three cells for ten members: the
-/// default of the authors' program.
+/// SketchML's MinMaxSketch, grouped: of each tag a table of two rows of hashed cells. A cell keeps the smallest bucket
+/// that was inserted into it, a query returns the larger of its two cells: never more than what was inserted, so that
+/// magnitudes shrink. Buckets are counted from the group's first, so that no collision leaves the group. Rows have
+/// three cells for ten members: the default of the authors' program.
 ///
 /// Source   [SketchML18, 3.3].
 class MinMaxSketch {

@@ -31,15 +31,18 @@ enum class BucketValue : uint8_t {
 ///
 /// What SketchML's text leaves open or has otherwise:
 /// - Quantiles are exact, of all magnitudes of a sign: they are sorted. Its sketch only makes finding them cheaper.
-/// - 256 buckets are 128 a sign, and at most one for 16 values: a small stream's buckets would take more than its values.
-/// - Under kSmallest a bucket stands for its smallest magnitude; the paper takes the mean of its bounds (kMean), which enlarges
-///   small values: 15 values 0.01 and one 1 come back as 16 times 0.505, an error over the values' own norm. Under kSmallest
-///   every magnitude shrinks and none vanishes: 0 < |decoded| <= |value|. The bytes are of one form, a reader sees no difference.
-/// - That is no contraction with one c < 1 for all values: the largest comes back as the smallest of its bucket, however small
-///   that is. An entry whose gradients are far larger than all others would never be sent: the error is dropped.
+/// - 256 buckets are 128 a sign, and at most one for 16 values: a small stream's buckets would take more than its
+///   values.
+/// - Under kSmallest a bucket stands for its smallest magnitude; the paper takes the mean of its bounds (kMean), which
+///   enlarges small values: 15 values 0.01 and one 1 come back as 16 times 0.505, an error over the values' own norm.
+///   Under kSmallest every magnitude shrinks and none vanishes: 0 < |decoded| <= |value|. The bytes are of one form, a
+///   reader sees no difference.
+/// - That is no contraction with one c < 1 for all values: the largest comes back as the smallest of its bucket,
+///   however small that is. An entry whose gradients are far larger than all others would never be sent: the error is
+///   dropped.
 /// - Zeros are told apart: the paper's gradients have none.
-/// - In the paper a value's group is said by which list of keys it is in. Here it is 3 bits with the value, for which keys are in
-///   one list, with deltas that are 3 bits shorter.
+/// - In the paper a value's group is said by which list of keys it is in. Here it is 3 bits with the value, for which
+///   keys are in one list, with deltas that are 3 bits shorter.
 class SketchValueCodec : public ValueCodec {
  public:
   explicit SketchValueCodec(BucketValue value) : value_(value) {}

@@ -15,8 +15,9 @@ uint64_t cell_bytes(const SketchCells& cells) {
   return (bits + 7) / 8;
 }
 
-/// SketchML: all but what sketch_values.h says is as in the paper. A cell has the bits of a bucket of its group: grouping saves
-/// two of seven. The authors' program takes a whole byte. sketchml_mean has buckets' means, as published.
+/// SketchML: all but what sketch_values.h says is as in the paper. A cell has the bits of a bucket of its group:
+/// grouping saves two of seven. The authors' program takes a whole byte. sketchml_mean has buckets' means, as
+/// published.
 class SketchmlValueCodec final : public SketchValueCodec {
  public:
   SketchmlValueCodec(ValueCodecId id, std::string_view name, BucketValue value)

@@ -17,8 +17,8 @@ namespace {
 
 constexpr size_t kF16HeaderBytes = 4;
 
-/// Of a stream, so that its largest magnitude comes as near to f16's as it can: all 40 binades of f16 are below it. Empty: the
-/// magnitude is beyond what f32 can hold in 11 bits.
+/// Of a stream, so that its largest magnitude comes as near to f16's as it can: all 40 binades of f16 are below it.
+/// Empty: the magnitude is beyond what f32 can hold in 11 bits.
 std::optional<int> f16_exponent_of(float largest) {
   if (largest == 0) return 0;
   constexpr int kHighestPower = 15;
@@ -30,7 +30,8 @@ std::optional<int> f16_exponent_of(float largest) {
 
 /// The binary16 of [IEEE754] of value * 2^-exponent, one exponent a stream: nothing overflows, and what is within 2^-29
 /// of the largest has 11 bits. Rounded at random, so that the mean is the value. A contraction: the error of a
-/// value is below 2^-10 of it, or below 2^-39 of the largest (of f32 2^-125, so that a stream of nothing but denormals may grow).
+/// value is below 2^-10 of it, or below 2^-39 of the largest (of f32 2^-125, so that a stream of nothing but denormals
+/// may grow).
 class F16ValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{3}; }

@@ -4,9 +4,9 @@
 //
 //     d_0 log2(d / d_0) + k log2(d / k)   +   sum over -1, +1, 2 of d_l log2(k / d_l)
 //
-// and its first part is the entropy of where the entries are: the index code's business (log2 C(d, k) is below it). The second
-// is this code's: asymmetric numeral systems [ANS13] with the frequencies of the stream. The paper's "Q(g_i) = lambda
-// Q(q_i)" means q_i / lambda.
+// and its first part is the entropy of where the entries are: the index code's business (log2 C(d, k) is below it). The
+// second is this code's: asymmetric numeral systems [ANS13] with the frequencies of the stream. The paper's "Q(g_i) =
+// lambda Q(q_i)" means q_i / lambda.
 #include <algorithm>
 #include <array>
 #include <optional>

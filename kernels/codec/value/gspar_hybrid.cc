@@ -178,7 +178,8 @@ class Merge {
   bool finite_ = true;
 };
 
-/// Positions in increasing order, off hostile bytes: of the set bits of a bitmap, or listed. nullopt: they do not increase.
+/// Positions in increasing order, off hostile bytes: of the set bits of a bitmap, or listed. nullopt: they do not
+/// increase.
 template <typename Take>
 bool each_position(ByteSpan marks, const Layout& layout, const Take& take) {
   if (layout.marks == Marks::kBitmap) {

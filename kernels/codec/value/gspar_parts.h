@@ -23,8 +23,8 @@ struct GsparScale {
   uint64_t entries = 0;
 };
 
-/// The smallest magnitude, or the one of more than half of the entries (a stream that a Bloom policy filled up may have smaller
-/// ones), whichever is more frequent.
+/// The smallest magnitude, or the one of more than half of the entries (a stream that a Bloom policy filled up may have
+/// smaller ones), whichever is more frequent.
 ///
 /// values  [n]; none: 0 entries.
 /// Errors  non_finite.

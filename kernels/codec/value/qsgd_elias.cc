@@ -143,12 +143,12 @@ class BucketReader {
 };
 
 /// QSGD's levels in Elias codes. The paper [QSGD17, 3.2 and appendix] codes either every level, or those that are not 0
-/// and the gaps between them; here each bucket is in the shorter form. Its Elias code is the recursive one (omega): gamma, taken
-/// here, is no longer for numbers below 128. [SparCML19, 6] packs levels and has no Elias codes; [DeepReduce21, 7]
-/// names them.
+/// and the gaps between them; here each bucket is in the shorter form. Its Elias code is the recursive one (omega):
+/// gamma, taken here, is no longer for numbers below 128. [SparCML19, 6] packs levels and has no Elias codes;
+/// [DeepReduce21, 7] names them.
 ///
-/// Of Gaussian values in buckets of 512, 4 bits scaled by the maximum stay 4.0 bits; scaled by the L2 norm most levels are 0, and
-/// it is for them, for few levels and for streams of which most values are small.
+/// Of Gaussian values in buckets of 512, 4 bits scaled by the maximum stay 4.0 bits; scaled by the L2 norm most levels
+/// are 0, and it is for them, for few levels and for streams of which most values are small.
 class QsgdEliasValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{8}; }

@@ -55,11 +55,12 @@ Status check_sign_mean_code(ByteSpan bytes, uint64_t count) {
   return {};
 }
 
-/// Every value becomes the mean magnitude of all, with its own sign; where all have one sign (RedSync selects so that they do) a
-/// stream is that mean and nothing else. RedSync does not say what becomes of a stream of both signs: a bit each here.
+/// Every value becomes the mean magnitude of all, with its own sign; where all have one sign (RedSync selects so that
+/// they do) a stream is that mean and nothing else. RedSync does not say what becomes of a stream of both signs: a bit
+/// each here.
 ///
-/// |v - decoded|^2 = |v|^2 - n mean^2 for any v, since the sum of v times its sign is n mean. So it is a contraction, by
-/// sqrt(1 - (sum |v|)^2 / (n |v|^2)): 0.6 for Gaussian values, next to 1 where one value outweighs all others.
+/// |v - decoded|^2 = |v|^2 - n mean^2 for any v, since the sum of v times its sign is n mean. So it is a contraction,
+/// by sqrt(1 - (sum |v|)^2 / (n |v|^2)): 0.6 for Gaussian values, next to 1 where one value outweighs all others.
 class SignMeanValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{5}; }

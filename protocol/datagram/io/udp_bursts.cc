@@ -24,8 +24,8 @@ constexpr size_t kMessageBytes = 65'536;  ///< whatever UDP carries
 constexpr size_t kUdpSegmentsMax = 64;    ///< of a piece, as older kernels have it
 constexpr size_t kPieceBytesMax = 65'000;
 constexpr size_t kReceivedMax = 2048;
-/// sendmmsg is tried so often again on a full queue before what is left is dropped: a burst is sent faster than one packet
-/// leaves a queue of a loopback device, and the receiver's timer costs a thousand times as much.
+/// sendmmsg is tried so often again on a full queue before what is left is dropped: a burst is sent faster than one
+/// packet leaves a queue of a loopback device, and the receiver's timer costs a thousand times as much.
 constexpr int kSendTries = 3;
 constexpr size_t kMappedAt = Endpoint::kIpv4Prefix.size();  ///< where an IPv4 address begins
 
@@ -114,8 +114,8 @@ struct In {
   std::vector<ReceivedPacket> received;
 };
 
-/// What was gathered, in order; of each destination a chain. A job there is a destination: a receiver with several sockets on one
-/// port has a piece go whole to the one of its first datagram's job (open_group()).
+/// What was gathered, in order; of each destination a chain. A job there is a destination: a receiver with several
+/// sockets on one port has a piece go whole to the one of its first datagram's job (open_group()).
 struct Out {
   explicit Out(size_t packet_bytes) : slot_bytes(packet_bytes), bytes(packet_bytes * kBuffers) {}
 
@@ -174,8 +174,8 @@ Said read_controls(msghdr& message) {
   return said;
 }
 
-/// What is sent may be marked where it would else be dropped, and what comes says whether it was. A socket of both families has
-/// both protocols' options. A system without them loses packets as it always did: nothing to fail for.
+/// What is sent may be marked where it would else be dropped, and what comes says whether it was. A socket of both
+/// families has both protocols' options. A system without them loses packets as it always did: nothing to fail for.
 void speak_of_congestion(int socket, int family) {
   const int on = 1;
   const auto ect = static_cast<int>(Ecn::kEct0);
@@ -264,8 +264,8 @@ Result<std::unique_ptr<UdpBursts>> UdpBursts::open(const Endpoint& listen, size_
 
 namespace {
 
-/// The group's sockets are numbered in the order in which they were bound. A packet without so many bytes ends the program
-/// with 0.
+/// The group's sockets are numbered in the order in which they were bound. A packet without so many bytes ends the
+/// program with 0.
 Status choose_by_job(int socket, uint32_t count) {
   constexpr auto kAt = static_cast<uint32_t>(kJobNumberAt);
   std::vector<sock_filter> program;
@@ -290,7 +290,8 @@ Result<std::vector<std::unique_ptr<UdpBursts>>> UdpBursts::open_group(const Endp
                                                                       int socket_buffer_bytes) {
   MILLRACE_CHECK(count >= 1, count);
   std::vector<std::unique_ptr<UdpBursts>> group;
-  // A port that is shared could be taken by another process of this user, too: one socket for itself says whether it is free.
+  // A port that is shared could be taken by another process of this user, too: one socket for itself says whether it is
+  // free.
   auto alone = open(listen, packet_bytes_max, socket_buffer_bytes);
   if (!alone) return std::unexpected(alone.error());
   const Endpoint address = (*alone)->address();
@@ -415,7 +416,8 @@ bool UdpBursts::State::gather(size_t buffer, size_t bytes, const Endpoint& to) {
   return true;
 }
 
-/// Messages of the datagrams from `first` on to one destination, as many as one piece takes; returns the first that is not in.
+/// Messages of the datagrams from `first` on to one destination, as many as one piece takes; returns the first that is
+/// not in.
 size_t UdpBursts::State::lay_out_piece(size_t first, SocketName& name, socklen_t name_bytes,
                                        ControlKind traffic_class) {
   const Ecn ecn_of_all = out.packets[first].ecn;
@@ -479,8 +481,8 @@ void UdpBursts::State::send_messages() {
       for (; sent < out.messages.size(); ++sent) counters.send_full += out.message_packets[sent];
       return;
     }
-    // The first one was refused, or what came back for an earlier one is told here: the others go on. Pieces that are not
-    // taken are lost as on the wire, and there are no more of them.
+    // The first one was refused, or what came back for an earlier one is told here: the others go on. Pieces that are
+    // not taken are lost as on the wire, and there are no more of them.
     if (out.message_packets[sent] > 1 && is_about_pieces(errno)) segments = false;
     counters.send_refused += out.message_packets[sent];
     ++sent;

@@ -13,12 +13,12 @@
 
 namespace millrace::protocol {
 
-/// A UDP socket whose datagrams go in bursts. What is gathered for one destination goes to the kernel in one piece where it
-/// can be (UDP_SEGMENT), and such a piece comes in as one (UDP_GRO): the way through the kernel costs a datagram by itself
-/// several times what its bytes do. Segments of a piece are of one length, so shorter datagrams are followed by zeros: a
-/// datagram says its own length, and receivers look no further (protocol/wire/datagrams.md, "Reading"). A piece is of
-/// one job, since a receiver may have a socket for each (open_group()); those of one job to one destination stay in
-/// order. All leave as ECT(0), IPv4 and IPv6, and what comes in has its mark.
+/// A UDP socket whose datagrams go in bursts. What is gathered for one destination goes to the kernel in one piece
+/// where it can be (UDP_SEGMENT), and such a piece comes in as one (UDP_GRO): the way through the kernel costs a
+/// datagram by itself several times what its bytes do. Segments of a piece are of one length, so shorter datagrams are
+/// followed by zeros: a datagram says its own length, and receivers look no further (protocol/wire/datagrams.md,
+/// "Reading"). A piece is of one job, since a receiver may have a socket for each (open_group()); those of one job to
+/// one destination stay in order. All leave as ECT(0), IPv4 and IPv6, and what comes in has its mark.
 ///
 /// Memory   all of it is taken when it is made: 0.5 MB and 128 datagrams.
 /// Threads  one at a time.
@@ -41,13 +41,14 @@ class UdpBursts {
 
   /// Binds a socket. [::] takes both families.
   ///
-  /// socket_buffer_bytes  what the socket is asked to hold each way; the system gives no more than net.core.rmem_max and
-  ///                      wmem_max.
+  /// socket_buffer_bytes  what the socket is asked to hold each way; the system gives no more than net.core.rmem_max
+  ///                      and wmem_max.
   /// Errors   io: with the system's words.
   static Result<std::unique_ptr<UdpBursts>> open(const Endpoint& listen, size_t packet_bytes_max,
                                                  int socket_buffer_bytes);
-  /// The same, `count` sockets of one address: socket i gets the packets of the jobs whose number modulo `count` is i, and the
-  /// first one what is too short to have one. (What a sender's kernel or a card puts together goes where its first packet goes.)
+  /// The same, `count` sockets of one address: socket i gets the packets of the jobs whose number modulo `count` is i,
+  /// and the first one what is too short to have one. (What a sender's kernel or a card puts together goes where its
+  /// first packet goes.)
   static Result<std::vector<std::unique_ptr<UdpBursts>>> open_group(const Endpoint& listen, uint32_t count,
                                                                     size_t packet_bytes_max, int socket_buffer_bytes);
   ~UdpBursts();

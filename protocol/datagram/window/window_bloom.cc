@@ -7,12 +7,13 @@
 #include "protocol/datagram/window/window_index_codecs.h"
 
 /// A Bloom filter of the fragment's own range, policy P0 [DeepReduce21, 4]: first index u16, last less first u16,
-/// number of hash functions u8, 0 u8, then the filter in words of 32 bits. The entries are all indices of the range that the
-/// filter knows. The hash functions are drawn from the first four bytes: no other seed travels.
+/// number of hash functions u8, 0 u8, then the filter in words of 32 bits. The entries are all indices of the range
+/// that the filter knows. The hash functions are drawn from the first four bytes: no other seed travels.
 ///
-/// The paper sends what the gradient has at false positives. Here an encoder is given the selected entries alone, so the values
-/// of the others are marked as holes and dropped: nothing is lost, and nothing won by them. At 1 % of uniform indices the
-/// code is about as long as raw; it is here so that the paper's method runs over the switch too. gap is what to use.
+/// The paper sends what the gradient has at false positives. Here an encoder is given the selected entries alone, so
+/// the values of the others are marked as holes and dropped: nothing is lost, and nothing won by them. At 1 % of
+/// uniform indices the code is about as long as raw; it is here so that the paper's method runs over the switch too.
+/// gap is what to use.
 namespace millrace::protocol {
 namespace {
 
@@ -33,7 +34,8 @@ BloomHashes hashes_of(const Head& head, size_t words) {
   return BloomHashes::from(seed, static_cast<uint32_t>(words * 32), head.probes);
 }
 
-/// Writes what the filter knows to `out`, at most out.size(). Returns how many it knows; out.size() + 1: more than that.
+/// Writes what the filter knows to `out`, at most out.size(). Returns how many it knows; out.size() + 1: more than
+/// that.
 size_t scan(const Head& head, std::span<const uint32_t> words, std::span<uint16_t> out) {
   const BloomHashes hashes = hashes_of(head, words.size());
   std::array<uint32_t, kBloomStrip + kBloomScanSlack> found;

@@ -91,8 +91,8 @@ uint32_t put_plain(const Encoding& to, const Cut& cut) {
   return cut.taken;
 }
 
-/// Sends values at `sent` indices, which hold those taken and others, which are marked as holes: an index that comes with a
-/// result counts as applied, even where its value is 0.
+/// Sends values at `sent` indices, which hold those taken and others, which are marked as holes: an index that comes
+/// with a result counts as applied, even where its value is 0.
 void put_spread(const Encoding& to, uint32_t taken, IndexSpan16 sent) {
   std::array<int32_t, kFragmentEntriesMax> spread;
   const auto values = std::span(spread).first(sent.size());

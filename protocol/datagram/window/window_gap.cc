@@ -7,7 +7,8 @@
 #include "kernels/packet/rice_gaps.h"
 #include "protocol/datagram/window/window_index_codecs.h"
 
-/// Rice code of gaps with one parameter a fragment: first index u16, parameter u8, low bits, unary code of the quotients.
+/// Rice code of gaps with one parameter a fragment: first index u16, parameter u8, low bits, unary code of the
+/// quotients.
 namespace millrace::protocol {
 namespace {
 
@@ -39,7 +40,8 @@ uint64_t cost_of(IndexSpan16 indices, const Rice& rice) {
   return uint64_t{indices.size()} * rice.shift + rice.quotients;
 }
 
-/// The parameter with the least cost, which is convex in it: downhill from the guess. Of two with the same cost the lower.
+/// The parameter with the least cost, which is convex in it: downhill from the guess. Of two with the same cost the
+/// lower.
 Rice best_shift(IndexSpan16 indices) {
   const uint32_t guess = guess_shift(indices, indices.size());
   const std::array<uint32_t, 3> near = {guess == 0 ? 0 : guess - 1, guess, std::min(guess + 1, kRiceShiftMax)};

@@ -14,8 +14,8 @@
 ///     fit_X      how many indices off the front, with their values, take `capacity` bytes at most; 1 at least
 ///     X_bytes    what put_X() will write
 ///     put_X      writes `indices` (not empty); `out` has X_bytes
-///     read_X     hostile bytes to `out.size()` indices, which may be wrong in any way after a fault. Up to kWindowSlack
-///                behind `out` are overwritten.
+///     read_X     hostile bytes to `out.size()` indices, which may be wrong in any way after a fault. Up to
+///                kWindowSlack behind `out` are overwritten.
 namespace millrace::protocol {
 
 using IndexSpan16 = std::span<const uint16_t>;

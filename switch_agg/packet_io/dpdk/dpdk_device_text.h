@@ -5,7 +5,8 @@
 #include <string>
 #include <string_view>
 
-/// What --pmd names, as text: a PCI address, or a driver with its arguments, as "net_af_packet,iface=eth1,qpairs=2". Pure.
+/// What --pmd names, as text: a PCI address, or a driver with its arguments, as "net_af_packet,iface=eth1,qpairs=2".
+/// Pure.
 namespace millrace::switch_agg {
 
 /// A driver's name has no colon, a PCI address always.
@@ -21,11 +22,12 @@ bool has_driver(std::string_view device, std::string_view driver);
 std::optional<std::string_view> device_argument(std::string_view device, std::string_view key);
 std::optional<size_t> argument_number(std::string_view device, std::string_view key);
 
-/// What net_af_packet has to be told for frames of packets so long: its own frames hold an MTU of 1500. As it was for every
-/// other driver, for shorter packets, and where the user has named a framesz or blocksz.
+/// What net_af_packet has to be told for frames of packets so long: its own frames hold an MTU of 1500. As it was for
+/// every other driver, for shorter packets, and where the user has named a framesz or blocksz.
 std::string with_room_for(std::string_view device, size_t packet_bytes_max);
 
-/// Bytes of a frame that net_af_packet copies into a buffer at most, without asking whether they fit: 0 for any other driver.
+/// Bytes of a frame that net_af_packet copies into a buffer at most, without asking whether they fit: 0 for any other
+/// driver.
 size_t copied_bytes_max(std::string_view device);
 
 }  // namespace millrace::switch_agg

@@ -10,8 +10,8 @@
 
 namespace millrace::switch_agg {
 
-/// One lane's port on a DPDK device: frames in bursts, packets where they lie in their mbufs, answers written in place. It
-/// answers ARP and ICMP echo, learns neighbours from what arrives, and asks for those that it does not know.
+/// One lane's port on a DPDK device: frames in bursts, packets where they lie in their mbufs, answers written in place.
+/// It answers ARP and ICMP echo, learns neighbours from what arrives, and asks for those that it does not know.
 class DpdkPort final : public PacketPort {
  public:
   explicit DpdkPort(DpdkLane lane);

@@ -24,16 +24,18 @@ namespace {
 
 constexpr uint16_t kDescriptors = 1024;
 constexpr unsigned kInboxFrames = 2048;
-/// Frames on their way: a full queue each way, full rings, a burst in hand each way, and what lanes keep in their caches.
+/// Frames on their way: a full queue each way, full rings, a burst in hand each way, and what lanes keep in their
+/// caches.
 constexpr unsigned kMbufs = 16'384 - 1;
 constexpr unsigned kMbufCache = RTE_MEMPOOL_CACHE_MAX_SIZE;
 /// Of a buffer for headers alone: whole cache lines.
 constexpr uint16_t kHeaderRoom = RTE_PKTMBUF_HEADROOM + 64;
 static_assert(kUdpHeadersBytes <= 64);
-/// Behind the longest packet: devices want room for a VLAN tag and the check sequence, and a packet a little too long is to
-/// be counted as such.
+/// Behind the longest packet: devices want room for a VLAN tag and the check sequence, and a packet a little too long
+/// is to be counted as such.
 constexpr size_t kRoomBehind = 64;
-/// What IPv4 and UDP put in front of a payload, and the payload that Ethernet's usual MTU leaves: every device takes that.
+/// What IPv4 and UDP put in front of a payload, and the payload that Ethernet's usual MTU leaves: every device takes
+/// that.
 constexpr size_t kIpUdpBytes = kUdpHeadersBytes - kEthernetBytes;
 constexpr size_t kUsualPacketBytes = RTE_ETHER_MTU - kIpUdpBytes;
 
@@ -164,8 +166,8 @@ std::string name_of(std::string_view what, uint16_t device, uint32_t number = 0)
   return fmt::format("mr_{}_{}_{}", what, device, number);
 }
 
-/// A pool that hands out again what came back last, which is still in a cache; DPDK's usual one goes round through all of its
-/// memory. Without that driver of DPDK the usual one.
+/// A pool that hands out again what came back last, which is still in a cache; DPDK's usual one goes round through all
+/// of its memory. Without that driver of DPDK the usual one.
 rte_mempool* make_pool(const std::string& name, uint16_t room_bytes) {
   rte_mempool* const pool =
       rte_pktmbuf_pool_create_by_ops(name.c_str(), kMbufs, kMbufCache, 0, room_bytes, SOCKET_ID_ANY, "lf_stack");
@@ -173,9 +175,10 @@ rte_mempool* make_pool(const std::string& name, uint16_t room_bytes) {
   return rte_pktmbuf_pool_create(name.c_str(), kMbufs, kMbufCache, 0, room_bytes, SOCKET_ID_ANY);
 }
 
-/// The same in one piece, buffer after buffer. net_af_xdp shows the kernel as much memory as its buffers have bytes, from the
-/// first one on; a usual pool leaves the ends of pages out, so that the last of its buffers lie behind that, and the kernel drops
-/// every frame for them. Pages need not be next to each other for a device: this is for drivers of the kernel alone.
+/// The same in one piece, buffer after buffer. net_af_xdp shows the kernel as much memory as its buffers have bytes,
+/// from the first one on; a usual pool leaves the ends of pages out, so that the last of its buffers lie behind that,
+/// and the kernel drops every frame for them. Pages need not be next to each other for a device: this is for drivers of
+/// the kernel alone.
 rte_mempool* make_pool_in_one_piece(const std::string& name, uint16_t room_bytes) {
   rte_mempool* const pool =
       rte_mempool_create_empty(name.c_str(), kMbufs, static_cast<unsigned>(sizeof(rte_mbuf) + room_bytes), kMbufCache,

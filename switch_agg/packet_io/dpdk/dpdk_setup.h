@@ -36,12 +36,12 @@ struct DpdkLane {
 /// What may be wrong with a device of that driver that does not open, for a sentence's end: empty, or from "; " on.
 std::string device_advice(const DpdkOptions& options);
 
-/// Stops and closes the device where the last copy goes. A driver of the kernel's interfaces leaves a program at its interface
-/// otherwise (net_af_xdp).
+/// Stops and closes the device where the last copy goes. A driver of the kernel's interfaces leaves a program at its
+/// interface otherwise (net_af_xdp).
 std::shared_ptr<const void> use_device(uint16_t device);
 
-/// Gives a device its memory, queues and rings, and starts it. The memory and the rings stay until the process ends: DPDK's own
-/// objects have no owner but the environment.
+/// Gives a device its memory, queues and rings, and starts it. The memory and the rings stay until the process ends:
+/// DPDK's own objects have no owner but the environment.
 Result<std::vector<DpdkLane>> set_up_device(uint16_t device, const DpdkOptions& options);
 
 }  // namespace millrace::switch_agg

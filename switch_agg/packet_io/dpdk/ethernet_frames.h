@@ -10,8 +10,9 @@
 #include "protocol/datagram/endpoint_text.h"
 #include "protocol/datagram/packet_sink.h"
 
-/// Ethernet, ARP, IPv4, ICMP echo and UDP as bytes, for ports that own their device (DPDK). Pure functions over spans; every
-/// frame is hostile. Without VLAN tags, IPv6 and fragments: those are told apart from what is malformed, and dropped.
+/// Ethernet, ARP, IPv4, ICMP echo and UDP as bytes, for ports that own their device (DPDK). Pure functions over spans;
+/// every frame is hostile. Without VLAN tags, IPv6 and fragments: those are told apart from what is malformed, and
+/// dropped.
 namespace millrace::switch_agg {
 
 using MacAddress = std::array<uint8_t, 6>;
@@ -47,8 +48,9 @@ struct UdpFrame {
   protocol::Ecn ecn = protocol::Ecn::kNotEct;
 };
 
-/// Finds the UDP payload of an Ethernet frame. Padding after it is cut off. The UDP checksum is not looked at: what is in the
-/// payload carries a MAC, and frames between network namespaces come with the sum that hardware would fill in later.
+/// Finds the UDP payload of an Ethernet frame. Padding after it is cut off. The UDP checksum is not looked at: what is
+/// in the payload carries a MAC, and frames between network namespaces come with the sum that hardware would fill in
+/// later.
 /// Threads  reentrant.
 std::expected<UdpFrame, FrameFault> parse_udp_frame(ByteSpan frame);
 
@@ -63,7 +65,8 @@ struct UdpRoute {
   protocol::Ecn ecn = protocol::Ecn::kEct0;
 };
 void build_udp_headers(const UdpRoute& route, std::span<uint8_t> frame);
-/// The same for a payload that lies elsewhere: `payload_sum` is its internet_sum(), which is the same for all receivers.
+/// The same for a payload that lies elsewhere: `payload_sum` is its internet_sum(), which is the same for all
+/// receivers.
 /// headers   [kUdpHeadersBytes]
 void build_udp_headers_apart(const UdpRoute& route, size_t payload_bytes, uint64_t payload_sum,
                              std::span<uint8_t> headers);
@@ -80,8 +83,8 @@ std::optional<ArpSeen> read_arp(ByteSpan frame, const WireAddress& self);
 void build_arp_answer(const WireAddress& self, const WireAddress& asker, std::span<uint8_t> out);
 void build_arp_question(const WireAddress& self, const Ipv4Address& wanted, std::span<uint8_t> out);
 
-/// The answer to an ICMP echo request that is sent to `self`; returns the frame's bytes. Empty: it is none, or `out` is too
-/// small for it.
+/// The answer to an ICMP echo request that is sent to `self`; returns the frame's bytes. Empty: it is none, or `out` is
+/// too small for it.
 std::optional<size_t> answer_echo(ByteSpan frame, const WireAddress& self, std::span<uint8_t> out);
 
 /// [RFC1071]: the one's complement sum of big-endian 16-bit words, an odd last byte padded with zero, not yet inverted.

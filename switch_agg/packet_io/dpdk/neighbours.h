@@ -8,9 +8,9 @@
 
 namespace millrace::switch_agg {
 
-/// Hardware addresses of IPv4 hosts, learned from the frames that they send (a router's for all behind it). Nothing of it is
-/// authenticated, as with ARP anywhere: a neighbour who lies can keep answers from their receiver, and no more; datagrams carry
-/// their own MAC.
+/// Hardware addresses of IPv4 hosts, learned from the frames that they send (a router's for all behind it). Nothing of
+/// it is authenticated, as with ARP anywhere: a neighbour who lies can keep answers from their receiver, and no more;
+/// datagrams carry their own MAC.
 ///
 /// Limits   kSets x kWays hosts; the one heard of longest ago in its set makes way.
 /// Threads  one at a time.

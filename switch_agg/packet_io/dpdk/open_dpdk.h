@@ -11,8 +11,8 @@
 #include "switch_agg/packet_io/dpdk/ethernet_frames.h"
 #include "switch_agg/packet_io/packet_port.h"
 
-/// The seam between this program and DPDK: nothing here or above knows an rte_ name. Where DPDK was not found when this was
-/// built (dpdk_absent.cc), what opens something fails with `unsupported` and says so.
+/// The seam between this program and DPDK: nothing here or above knows an rte_ name. Where DPDK was not found when this
+/// was built (dpdk_absent.cc), what opens something fails with `unsupported` and says so.
 namespace millrace::switch_agg {
 
 enum class DpdkMemory : uint8_t {
@@ -29,7 +29,8 @@ struct DpdkOptions {
   std::optional<Ipv4Address> gateway{};
   uint16_t port = 0;  ///< UDP, of all lanes
   uint32_t lanes = 1;
-  /// Above 1472 the device's MTU must hold it: asked for of a device of DPDK's own, found of an interface of the kernel.
+  /// Above 1472 the device's MTU must hold it: asked for of a device of DPDK's own, found of an interface of the
+  /// kernel.
   size_t packet_bytes_max = 1472;
   DpdkMemory memory = DpdkMemory::kPlain;
   uint32_t memory_mib = 512;
@@ -40,11 +41,11 @@ std::string_view dpdk_version();
 
 /// Starts DPDK's environment, opens the device and returns a port for each lane. Once in a process.
 ///
-/// Splitting  A device has as many queues as it can, up to one a lane (RSS fills them). A lane that takes a packet of another
-///            lane's job (lane_of_datagram.h) passes it on by a ring; a lane without a queue lives on its ring alone and sends through
-///            lane 0. No locks: rings of many producers and one consumer.
-/// Errors     unsupported: built without DPDK. invalid_argument: no such driver or device. io: DPDK did not start, with what to
-///            do; its own words are on stderr.
+/// Splitting  A device has as many queues as it can, up to one a lane (RSS fills them). A lane that takes a packet of
+///            another lane's job (lane_of_datagram.h) passes it on by a ring; a lane without a queue lives on its ring
+///            alone and sends through lane 0. No locks: rings of many producers and one consumer.
+/// Errors     unsupported: built without DPDK. invalid_argument: no such driver or device. io: DPDK did not start, with
+///            what to do; its own words are on stderr.
 Result<std::vector<std::unique_ptr<PacketPort>>> open_dpdk_ports(const DpdkOptions& options);
 
 /// Ports over DPDK's net_ring whose wire is this object: for benchmarks and tests of the DPDK path without a device.

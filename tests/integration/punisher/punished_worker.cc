@@ -1,10 +1,10 @@
-// A worker whose every push can be told apart for ever: push p of the process with serial s puts 1.0 into one index of its own,
-// s * CHUNK + p, and into no other. So a weight says how often that push was counted.
+// A worker whose every push can be told apart for ever: push p of the process with serial s puts 1.0 into one index of
+// its own, s * CHUNK + p, and into no other. So a weight says how often that push was counted.
 //
 //     punished_worker SHARDS WORKER WORKERS SERIAL [KEY=VALUE ...]
 //
-// It pushes until the file `control` holds a step's number and the weights have that many steps; then it writes its weights
-// and leaves. state=PATH is loaded if it is there, and saved every `save_every` pushes. Lines of its output:
+// It pushes until the file `control` holds a step's number and the weights have that many steps; then it writes its
+// weights and leaves. state=PATH is loaded if it is there, and saved every `save_every` pushes. Lines of its output:
 //
 //     holds N PUSHED INDEX*          what a loaded state keeps back, and how many pushes of this worker came before it
 //     joined STEPS                   connect() has returned
@@ -17,8 +17,8 @@
 //     finished STEPS PUSHES
 //     error CODE: SENTENCE           exit code 3
 //
-// job=NAME dimension=N mode=M staleness=N quorum=N deadline_ms=N select=S reselect=S seed=N compute_ms=N state=PATH save_every=N
-// control=PATH dump=PATH dead_after_ms=N heartbeat_ms=N timeout_ms=N
+// job=NAME dimension=N mode=M staleness=N quorum=N deadline_ms=N select=S reselect=S seed=N compute_ms=N state=PATH
+// save_every=N control=PATH dump=PATH dead_after_ms=N heartbeat_ms=N timeout_ms=N
 #include <poll.h>
 
 #include <cstdint>
@@ -197,7 +197,8 @@ class Punished {
     if (is_one_step(update)) std::printf("at %llu %016llx\n", shown(session_->steps_applied(0)), shown(digest_));
   }
 
-  /// Every part took one step, the same one, with this push: then all have equally many. After a return some may be ahead.
+  /// Every part took one step, the same one, with this push: then all have equally many. After a return some may be
+  /// ahead.
   bool is_one_step(const millrace::TensorUpdate& update) const {
     uint64_t covered = 0;
     for (const millrace::UpdatePiece& piece : update.pieces) {

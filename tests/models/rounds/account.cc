@@ -4,8 +4,8 @@
 
 namespace millrace::model {
 
-// `slot` was sent, and an update counts this worker: the life that it names decides. Without the update's bytes nobody knows
-// which entries it carried: what would go back is lost, and in the ledger.
+// `slot` was sent, and an update counts this worker: the life that it names decides. Without the update's bytes nobody
+// knows which entries it carried: what would go back is lost, and in the ledger.
 void Moves::settle_counted(WorkerPart& mine, int slot, const Update& update, int w, bool bytes_known) const {
   const int named = update.life_of(w);
   const bool counted = on(Rule::kNamedLife) ? named == mine.sent_life[slot] : named != 0;
@@ -20,8 +20,8 @@ void Moves::settle_counted(WorkerPart& mine, int slot, const Update& update, int
   }
 }
 
-// The update at `index` of the log is in this worker's weights from now on. Synchronous: what was sent for that step is counted
-// or goes back. Asynchronous: the update says which contribution it counts, and says nothing of the others.
+// The update at `index` of the log is in this worker's weights from now on. Synchronous: what was sent for that step is
+// counted or goes back. Asynchronous: the update says which contribution it counts, and says nothing of the others.
 void Moves::settle_with(WorkerPart& mine, int w, int index, const Update& update, bool bytes_known) const {
   if (config_.asynchronous) {
     const int slot = static_cast<int>(update.counter);
@@ -38,8 +38,8 @@ void Moves::settle_with(WorkerPart& mine, int w, int index, const Update& update
   settle_counted(mine, index, update, w, bytes_known);
 }
 
-// Asynchronous: when everything that was decided before the fence is in the weights, what an older life sent and nothing named
-// will never be counted.
+// Asynchronous: when everything that was decided before the fence is in the weights, what an older life sent and
+// nothing named will never be counted.
 void Moves::settle_old_lives(WorkerPart& mine, int life) const {
   if (!config_.asynchronous || mine.told == 0 || mine.next < mine.told) return;
   for (int slot = 0; slot < kSteps; ++slot) {
@@ -50,8 +50,8 @@ void Moves::settle_old_lives(WorkerPart& mine, int life) const {
   mine.told = 0;
 }
 
-// What the summary says: the index at which the contribution of `slot` was counted, -1 for never. The summary keeps the last
-// counted one of a life; the order of counting says the rest.
+// What the summary says: the index at which the contribution of `slot` was counted, -1 for never. The summary keeps the
+// last counted one of a life; the order of counting says the rest.
 int Moves::last_index_counting(const WorkerPart& mine, int w, int slot, const Shard& shard) const {
   for (int index = 0; index < shard.decided; ++index) {
     const Update& update = shard.log[index];

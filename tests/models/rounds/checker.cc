@@ -170,7 +170,8 @@ State first_state(const Config& config) {
   return state;
 }
 
-/// Nothing moves any more although it should: no move is left, and not because the model's own numbers are at their end.
+/// Nothing moves any more although it should: no move is left, and not because the model's own numbers are at their
+/// end.
 bool is_deadlock(const State& state, const Config& config) {
   if (is_complete(state, config) || !has_majority(state, config) || state.table.epoch + 2 >= kEpochs) return false;
   for (const Worker& worker : state.worker)

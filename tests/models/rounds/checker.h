@@ -19,8 +19,8 @@ struct Report {
 
 /// Breadth first over all states; states are told apart by 64 bits of hash. The first violation has a shortest trace.
 ///
-/// Progress   on request: from every state with a live majority the job can be completed without faults and restarts, and from
-///            every state with restarts. The first state for which that does not hold is the trace.
+/// Progress   on request: from every state with a live majority the job can be completed without faults and restarts,
+///            and from every state with restarts. The first state for which that does not hold is the trace.
 /// Memory     about 40 bytes a state, 12 a transition with progress, and two frontiers.
 Report search(const Config& config);
 

@@ -48,7 +48,8 @@ enum class Move : uint8_t {
   kRaiseEpoch,
 };
 
-/// One move: who (worker, or life of a shard), of which part, with what. Which of the numbers mean something, the move says.
+/// One move: who (worker, or life of a shard), of which part, with what. Which of the numbers mean something, the move
+/// says.
 struct Action {
   Move move{};
   uint8_t actor = 0, part = 0, a = 0, b = 0, unused = 0;

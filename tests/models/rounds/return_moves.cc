@@ -16,8 +16,8 @@ bool is_prefix(const Log& mine, int length, const Log& theirs, int their_length,
 
 }  // namespace
 
-// Without the rule part-lineage: whether a state that is on the part's log is dropped all the same, because the job's lineage
-// that its worker knows is not on the path to the one that another part's activation began.
+// Without the rule part-lineage: whether a state that is on the part's log is dropped all the same, because the job's
+// lineage that its worker knows is not on the path to the one that another part's activation began.
 bool Moves::is_dropped_needlessly(const State& state, int w, int part) const {
   if (on(Rule::kPartLineage) || !on(Rule::kLineage) || !on_log(state, w, part, state.current(part))) return false;
   for (int at = state.table.lineages;; at = state.table.job_parent[at]) {

@@ -7,7 +7,8 @@
 
 namespace millrace::model {
 
-/// What keeps the law. Each can be switched off, to see the trace that it prevents (rules.cc has a sentence on every one).
+/// What keeps the law. Each can be switched off, to see the trace that it prevents (rules.cc has a sentence on every
+/// one).
 enum class Rule : uint8_t {
   kUpdateEpoch,
   kCollectFence,

@@ -1,7 +1,7 @@
 #pragma once
 
-// The sizes of the model, fixed when it is compiled: a state is one flat array of bytes, and its size is the model's speed.
-// Each shape is a binary of its own (CMakeLists.txt).
+// The sizes of the model, fixed when it is compiled: a state is one flat array of bytes, and its size is the model's
+// speed. Each shape is a binary of its own (CMakeLists.txt).
 
 namespace millrace::model {
 

@@ -9,8 +9,8 @@
 
 namespace millrace::model {
 
-/// A set of gradients: one bit for what one life of one worker computed for one step of a part. Mass is conserved when every
-/// bit is in one place.
+/// A set of gradients: one bit for what one life of one worker computed for one step of a part. Mass is conserved when
+/// every bit is in one place.
 using Mass = uint32_t;
 
 /// The gradient that `life` of `worker` computed for `step` (asynchronous: as its `step`-th).
@@ -120,7 +120,8 @@ struct StoreSave {
 /// Lives of workers, two bits each as in Update.
 using Lives = uint8_t;
 
-/// With --acks: what a shard tells the members in an epoch: so many steps have k acknowledgements, and whose each step has.
+/// With --acks: what a shard tells the members in an epoch: so many steps have k acknowledgements, and whose each step
+/// has.
 struct Told {
   Log of;  ///< for the invariant: what was acknowledged
   uint8_t next;
@@ -133,7 +134,8 @@ struct Reliance {
   uint64_t by;
 };
 
-/// With one part and no store a shard's lineage is the table's whenever it matters: leaving it out keeps the states fewer.
+/// With one part and no store a shard's lineage is the table's whenever it matters: leaving it out keeps the states
+/// fewer.
 inline constexpr bool kShardsKnowLineage = kParts > 1;
 
 inline constexpr uint8_t kJoining = 15;

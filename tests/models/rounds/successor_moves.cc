@@ -189,8 +189,8 @@ void Moves::cut_to_worker(int part, int life, int w) {
     if (p != part && config_.one_process && on(Rule::kCutAllParts)) restart_part(state, p);
 }
 
-// Every other shard, also one that did not crash, starts as its own successor: what it decided past the cut is void, and its
-// summary as of the cut is with the chosen worker.
+// Every other shard, also one that did not crash, starts as its own successor: what it decided past the cut is void,
+// and its summary as of the cut is with the chosen worker.
 void Moves::restart_part(State& state, int part) const {
   Shard& shard = state.current(part);
   if (!shard.up) return;

@@ -73,8 +73,9 @@ void Moves::resend(int w, int part) {
   }
 }
 
-// Below the first step that a worker computes, and where an older life's contribution is still to be settled, it has nothing to
-// send. It says so: a step that only waits for it, and that nobody else will ever send, is decided all the same.
+// Below the first step that a worker computes, and where an older life's contribution is still to be settled, it has
+// nothing to send. It says so: a step that only waits for it, and that nobody else will ever send, is decided all the
+// same.
 void Moves::send_empty(int w, int part) {
   const Worker& me = worker(w);
   const WorkerPart& mine = me.part[part];
@@ -96,7 +97,8 @@ void Moves::deliver(int w, int part) {
     if (!update.decided) continue;
     apply_update(add(Move::kDeliver, w, part, step, epoch).state, w, part, epoch, update);
     if (!config_.merged) continue;
-    // The last one of several that come as one: their bytes are those of a sum, of which a successor cannot give a single one.
+    // The last one of several that come as one: their bytes are those of a sum, of which a successor cannot give a
+    // single one.
     State& state = add(Move::kDeliverMerged, w, part, step, epoch).state;
     apply_update(state, w, part, epoch, update);
     state.worker[w].part[part].kept = 0;

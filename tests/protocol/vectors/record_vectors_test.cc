@@ -1,4 +1,5 @@
-// protocol/vectors/records.json: job specifications, summaries, histograms, and the numbers that both sides must find alike.
+// protocol/vectors/records.json: job specifications, summaries, histograms, and the numbers that both sides must find
+// alike.
 #include <gtest/gtest.h>
 
 #include <optional>

@@ -23,8 +23,8 @@ struct SessionFrames {
   ByteBuffer payload;
 };
 
-/// A job of two workers on one shard, from the first Hello to the last Goodbye: the production cores of both sides, whose
-/// messages are bytes on their way. Time passes only where the caller says so.
+/// A job of two workers on one shard, from the first Hello to the last Goodbye: the production cores of both sides,
+/// whose messages are bytes on their way. Time passes only where the caller says so.
 class SessionRun {
  public:
   SessionRun();

@@ -25,13 +25,14 @@ VectorJson vector_file_head(const VectorFile& file);
 /// Reads the file of the source tree.
 VectorJson read_vectors(const VectorFile& file);
 
-/// Compares the file with `now`, which production code has made. With MILLRACE_WRITE_VECTORS=1 in the environment writes it
-/// instead, unless bytes of a vector have changed and the version has not.
+/// Compares the file with `now`, which production code has made. With MILLRACE_WRITE_VECTORS=1 in the environment
+/// writes it instead, unless bytes of a vector have changed and the version has not.
 ///
 /// A vector with "encoding": "free" keeps the bytes that the file has, as long as its input is the same.
 void expect_vectors(const VectorFile& file, VectorJson now);
 
-/// Calls `refused(cut)` for every truncation of `bytes`; each must return true. Of more than 512 bytes some are left out.
+/// Calls `refused(cut)` for every truncation of `bytes`; each must return true. Of more than 512 bytes some are left
+/// out.
 template <typename Refused>
 void expect_truncations_refused(const ByteBuffer& bytes, const Refused& refused) {
   const size_t stride = bytes.size() > 512 ? bytes.size() / 256 : 1;

@@ -7,7 +7,8 @@
 #include "tests/worker/peer/cases.h"
 #include "tests/worker/peer/pump.h"
 
-/// Every allreduce of the registry, over ranks, sizes, spreads and codecs, against the oracle: the sum index by index in f64.
+/// Every allreduce of the registry, over ranks, sizes, spreads and codecs, against the oracle: the sum index by index
+/// in f64.
 namespace millrace::peer::testing {
 namespace {
 
@@ -189,7 +190,8 @@ TEST_P(AllreduceGrid, LossyCodecs) {
   }
 }
 
-/// What an index codec adds is of the rest, and the law has it: also of sums that are exact, where nothing else comes back.
+/// What an index codec adds is of the rest, and the law has it: also of sums that are exact, where nothing else comes
+/// back.
 TEST_P(AllreduceGrid, CodecsThatAddEntriesOfTheRest) {
   const bool codes_sparse = !GetParam().dense_only && !GetParam().selects;
   for (const char* codec : {"bloom_p0:0.1", "bloom_p1:0.1+bf16", "bloom_p2:0.1", "bloom_blocked:0.1+bf16"}) {

@@ -120,8 +120,8 @@ TEST(OktopkVolume, WhatIsSentIsBoundedWhateverTheBoundariesAre) {
   }
 }
 
-/// k entries a rank, spread evenly, no two ranks at one index; those of one P-th of the index range are large: the result
-/// lies in one region.
+/// k entries a rank, spread evenly, no two ranks at one index; those of one P-th of the index range are large: the
+/// result lies in one region.
 Streams hot_region(uint32_t size, uint32_t region, uint64_t seed) {
   Streams own;
   for (uint32_t rank = 0; rank < size; ++rank) {

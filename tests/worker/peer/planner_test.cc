@@ -87,7 +87,8 @@ TEST(PlannedCost, MessagesOfTheLongestChain) {
   EXPECT_EQ(cost_of(AlgorithmId::kSparseRing, kShape, messages_only()), 14);
   EXPECT_EQ(cost_of(AlgorithmId::kRedsyncAllgather, kShape, messages_only()), 3);
   EXPECT_EQ(cost_of(AlgorithmId::kGtopk, kShape, messages_only()), 6);
-  // Boundaries: 3 halvings and 3 doublings every 64 steps; thresholds: as many for 5 digits (7, 7, 7, 7 and 3 bits) every 32.
+  // Boundaries: 3 halvings and 3 doublings every 64 steps; thresholds: as many for 5 digits (7, 7, 7, 7 and 3 bits)
+  // every 32.
   EXPECT_DOUBLE_EQ(cost_of(AlgorithmId::kOktopk, kShape, messages_only()), 7 + 3 + 3 + 6.0 / 64 + 5 * 6.0 / 32);
   const SumShape seven{.dimension = 1 << 20, .k = 1024, .ranks = 7};
   EXPECT_EQ(cost_of(AlgorithmId::kSsarRecursiveDoubling, seven, messages_only()), 2 + 2);

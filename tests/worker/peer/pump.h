@@ -14,7 +14,8 @@
 
 namespace millrace::peer::testing {
 
-/// Cores of all ranks in one thread, and their messages, which arrive in an order that the seed draws. Time is the test's.
+/// Cores of all ranks in one thread, and their messages, which arrive in an order that the seed draws. Time is the
+/// test's.
 class Pump {
  public:
   Pump(uint32_t size, uint64_t seed, const GroupOptions& options = {})

@@ -208,7 +208,8 @@ AllreduceSettings simulation_settings_of(uint64_t dimension) {
   return settings;
 }
 
-/// Ranks that all have the same k indices: recursive doubling sends k pairs in each of its steps and adds 2k entries after it.
+/// Ranks that all have the same k indices: recursive doubling sends k pairs in each of its steps and adds 2k entries
+/// after it.
 TEST(Simulation, RecursiveDoublingTakesWhatItsFormulaSays) {
   constexpr uint64_t kDimension = 100'000;
   constexpr uint64_t kCount = 50;

@@ -1,4 +1,5 @@
-// What is lost and shows by sequence numbers: contributions that the aggregator names (NOTICE 7), results that have not come.
+// What is lost and shows by sequence numbers: contributions that the aggregator names (NOTICE 7), results that have not
+// come.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -120,8 +121,8 @@ TEST_F(ClientLosses, NothingIsSentAgainWhileAHelloIsOut) {
   EXPECT_TRUE(rig_.sink.take().empty());
 }
 
-/// The last turns of a step have nothing behind them that shows a loss: what is out for longer than a turn takes is sent again
-/// where nothing comes back for 5 ms; for 2 ms where packets have been lost.
+/// The last turns of a step have nothing behind them that shows a loss: what is out for longer than a turn takes is
+/// sent again where nothing comes back for 5 ms; for 2 ms where packets have been lost.
 class ClientStillness : public ClientLosses, public ::testing::WithParamInterface<bool> {};
 
 TEST_P(ClientStillness, WhereNothingComesBackWhatIsOutForLongIsSentAgain) {

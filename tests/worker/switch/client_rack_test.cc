@@ -45,8 +45,8 @@ TEST_F(ClientRack, ContributionsGoToTheRackUnderItsSession) {
   }
 }
 
-/// The job has no slots there: past it, and the way to the decider is as good as it was. It asks again later, and goes there
-/// once there are slots.
+/// The job has no slots there: past it, and the way to the decider is as good as it was. It asks again later, and goes
+/// there once there are slots.
 TEST(ClientRackSlots, ARackWithoutSlotsIsPassedUntilItHasSome) {
   ClientRig rig(ClientRig::options());
   rig.epoch.role = SwitchRole::kCombine;

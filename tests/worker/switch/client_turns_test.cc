@@ -211,8 +211,8 @@ TEST_F(ClientTurns, AStepThatNobodyElseHasBegunIsNoCongestionAndOneSlotAsks) {
   EXPECT_EQ(asked.front().header().slot, 1u);
 }
 
-/// Nothing of this worker's is missing: another one's packet is, and that one is told, or a notice. So this one only waits, for a
-/// round trip.
+/// Nothing of this worker's is missing: another one's packet is, and that one is told, or a notice. So this one only
+/// waits, for a round trip.
 TEST(ClientResends, ATurnThatThreeLaterOnesOvertakeIsSentAgainWithoutItsTimeOut) {
   SwitchClientOptions options = ClientRig::options();
   options.slots = 8;

@@ -19,8 +19,8 @@ struct SlowWorker {
 };
 
 struct ConvergeOptions {
-  /// A LIBSVM file, every tenth row of which is held out; "debian": this machine's package index; "generated"; empty: w8a from
-  /// the shared data where that is beside the working folder or $MILLRACE_SHARED, else generated.
+  /// A LIBSVM file, every tenth row of which is held out; "debian": this machine's package index; "generated"; empty:
+  /// w8a from the shared data where that is beside the working folder or $MILLRACE_SHARED, else generated.
   std::string data;
   std::string folder;  ///< made data, tables, logs
   uint32_t workers = 4;
@@ -47,20 +47,20 @@ struct ConvergeRow {
   uint32_t turns = 1;  ///< rounds of `train` that count as one: mode asynchronous has one a contribution
 };
 
-/// Every way, in the order of the table. The first two are those that the others are compared with: dense and synchronous, and
-/// selected and synchronous.
+/// Every way, in the order of the table. The first two are those that the others are compared with: dense and
+/// synchronous, and selected and synchronous.
 std::vector<ConvergeRow> converge_rows(const ConvergeOptions& options);
 
 /// "2:10" as worker 2, ten times as slow. Errors  invalid_argument.
 Result<SlowWorker> slow_worker_from_text(const std::string& text);
 
-/// The row's JSON from what its workers printed: loss and curve of worker 0, bytes of all, the rate of the workers that are not
-/// slow.
+/// The row's JSON from what its workers printed: loss and curve of worker 0, bytes of all, the rate of the workers that
+/// are not slow.
 nlohmann::json summarise_row(const ConvergeRow& row, const std::vector<nlohmann::json>& workers,
                              const ConvergeOptions& options);
 
-/// Adds to each row what it is beside the synchronous ones: rate_over_synchronous (the selected one's), log_loss_over_dense and
-/// dense_bytes_over_this. A row without a partner has none.
+/// Adds to each row what it is beside the synchronous ones: rate_over_synchronous (the selected one's),
+/// log_loss_over_dense and dense_bytes_over_this. A row without a partner has none.
 void compare_rows(nlohmann::json& rows);
 
 /// Two panels, held-out log-loss against rounds and against bytes of a worker, from bench_converge()'s result.
@@ -69,8 +69,8 @@ std::string converge_svg(const nlohmann::json& result);
 /// Trains the same logistic regression in every way of options.rows, through shards and workers of its own.
 ///
 /// say     called with one line at a time.
-/// Errors  as data's, servers' and workers': the sentence names the log. usage: an unknown row, a job that no server would take.
-///         interrupted.
+/// Errors  as data's, servers' and workers': the sentence names the log. usage: an unknown row, a job that no server
+///         would take. interrupted.
 std::expected<nlohmann::json, Failure> bench_converge(const ConvergeOptions& options,
                                                       const std::function<void(const std::string&)>& say);
 

@@ -132,8 +132,9 @@ double codec_relative_error(std::span<const float> values, std::span<const float
   return norm == 0 ? 0 : std::sqrt(error / norm);
 }
 
-/// Where the residual of error feedback settles, in gradients: every step a new Gaussian one is added, what is coded leaves.
-/// About 0.75 and less where the codec is a contraction for such values. Empty: it grows until it cannot be coded.
+/// Where the residual of error feedback settles, in gradients: every step a new Gaussian one is added, what is coded
+/// leaves. About 0.75 and less where the codec is a contraction for such values. Empty: it grows until it cannot be
+/// coded.
 std::optional<double> residual_over_gradient(const CodecSpec& spec, size_t count, uint64_t seed) {
   constexpr uint64_t kSteps = 400;
   constexpr uint64_t kMeasured = 100;  // of them, the last ones
@@ -159,7 +160,8 @@ std::optional<double> residual_over_gradient(const CodecSpec& spec, size_t count
   return std::sqrt(residual_norm / gradient_norm);
 }
 
-/// The words under which a codec is measured: QSGD's for three numbers of bits, the others' as they are without parameters.
+/// The words under which a codec is measured: QSGD's for three numbers of bits, the others' as they are without
+/// parameters.
 std::vector<std::string> measured_words(const ValueCodec& codec) {
   if (codec.id() == ValueCodecId::kRaw) return {"f32"};
   if (codec.id() == ValueCodecId::kQsgd) return {"qsgd2", "qsgd4", "qsgd8"};

@@ -109,8 +109,8 @@ ChoiceInput input_of(const CodecSpec& spec, double link_bits_per_s, Detail detai
   return input;
 }
 
-/// Of many that are about as fast, the one that was lucky looks best. So the chosen one and those that look best are measured
-/// again, by themselves, and these times count.
+/// Of many that are about as fast, the one that was lucky looks best. So the chosen one and those that look best are
+/// measured again, by themselves, and these times count.
 constexpr size_t kFinalists = 6;
 constexpr uint32_t kFinalRepeats = 5;  ///< times the repeats
 

@@ -29,11 +29,11 @@ struct CodecExplainOptions {
 /// What codec auto would choose for a stream, every candidate with what is expected of it and what it takes.
 ///
 /// REQUIRES n in [1, 2^28], density in (0, 1], repeats >= 1, a rate above 0.
-/// Returns  {"bench":"codec_explain","n":..,"density":..,"k":..,"link_bits_per_s":..,"gap_spread":..,"chosen":..,"why":..,
-///          "best":..,"ratio":..,"rows":[...]}; "ratio" is what the chosen took over what the best one took. A row is
-///          {"algorithm":..,"expected_us":..,"measured_us":..,"encode_us":..,"decode_us":..,"wire_us":..,"expected_bytes":..,
-///          "bytes":..}: times and bytes measured, but for the expected ones and the wire's, which is bytes over rate. Times are
-///          the best of the repeats, which the candidates take in turns.
+/// Returns  {"bench":"codec_explain","n":..,"density":..,"k":..,"link_bits_per_s":..,"gap_spread":..,"chosen":..,
+///          "why":..,"best":..,"ratio":..,"rows":[...]}; "ratio" is what the chosen took over what the best one took. A
+///          row is {"algorithm":..,"expected_us":..,"measured_us":..,"encode_us":..,"decode_us":..,"wire_us":..,
+///          "expected_bytes":..,"bytes":..}: times and bytes measured, but for the expected ones and the wire's, which
+///          is bytes over rate. Times are the best of the repeats, which the candidates take in turns.
 /// Errors   of the codec's text, of read_trace().
 Result<nlohmann::json> explain_codec(const CodecExplainOptions& options);
 
@@ -45,9 +45,9 @@ struct AutoGridOptions {
 
 /// The choice against the best forced one over n, density, clustering and link rate.
 ///
-/// Returns  {"bench":"codec_auto_grid","cells":..,"ratio_worst":..,"ratio_median":..,"ratio_p90":..,"rows":[...]}; a row is
-///          {"algorithm":(chosen),"best":..,"n":..,"density":..,"clustered":..,"link_bits_per_s":..,"ratio":..,"chosen_us":..,
-///          "best_us":..}, with times as of explain_codec().
+/// Returns  {"bench":"codec_auto_grid","cells":..,"ratio_worst":..,"ratio_median":..,"ratio_p90":..,"rows":[...]}; a
+///          row is {"algorithm":(chosen),"best":..,"n":..,"density":..,"clustered":..,"link_bits_per_s":..,"ratio":..,
+///          "chosen_us":..,"best_us":..}, with times as of explain_codec().
 nlohmann::json codec_auto_grid(const AutoGridOptions& options);
 
 }  // namespace millrace::cli

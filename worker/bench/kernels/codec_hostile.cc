@@ -51,7 +51,8 @@ std::optional<uint64_t> memory_of(const Decode& decode, const HostileCode& code)
   return *bytes - std::min(*bytes, out.bytes());
 }
 
-/// Of many codes the one that takes longest, and the one that takes most memory. Each is decoded once, the slow ones again.
+/// Of many codes the one that takes longest, and the one that takes most memory. Each is decoded once, the slow ones
+/// again.
 class Worst {
  public:
   explicit Worst(const Decode& decode) : decode_(decode) {}
@@ -128,7 +129,8 @@ uint64_t largest(uint64_t most, const Fits& fits) {
   return low;
 }
 
-// -------------------------------------------------------------------------------------------------------------- indices
+// --------------------------------------------------------------------------------------------------------------
+// indices
 
 struct Pattern {
   const char* name;
@@ -209,7 +211,8 @@ nlohmann::json hostile_index_row(const IndexCodec& codec, uint64_t count, const 
   return row_of(std::string(codec.name()), "index", decode, good, good_ones, hostile, options.repeats);
 }
 
-// --------------------------------------------------------------------------------------------------------------- values
+// ---------------------------------------------------------------------------------------------------------------
+// values
 
 struct Values {
   const char* name;

@@ -8,16 +8,18 @@
 
 namespace millrace::cli {
 
-/// Measures the codec of every method on the same selected entries: what the methods' selections differ in is not in it.
+/// Measures the codec of every method on the same selected entries: what the methods' selections differ in is not in
+/// it.
 ///
 /// selected  sparse, an entry at least.
-/// Returns   {"algorithm":NAME,"kind":"method","codec":TEXT,"bits_per_entry":..,"encode_mentry_s":..,"decode_mentry_s":..,
-///           "relative_error":..} each: bits of index and value code, tables and the container's header, over the entries that
-///           went in; millions of these a second; ||decoded - selected|| / ||selected||, with what is not decoded as 0. Entries
-///           that a Bloom filter adds have value 0.
+/// Returns   {"algorithm":NAME,"kind":"method","codec":TEXT,"bits_per_entry":..,"encode_mentry_s":..,
+///           "decode_mentry_s":..,"relative_error":..} each: bits of index and value code, tables and the container's
+///           header, over the entries that went in; millions of these a second; ||decoded - selected|| / ||selected||,
+///           with what is not decoded as 0. Entries that a Bloom filter adds have value 0.
 std::vector<nlohmann::json> method_rows(const StreamView& selected, const CodecBenchOptions& options);
 
-/// The methods that are made for whole gradients (3LC): rows as those above, of kind "method_dense", an entry being a value.
+/// The methods that are made for whole gradients (3LC): rows as those above, of kind "method_dense", an entry being a
+/// value.
 ///
 /// whole    dense, with a value that is not 0.
 std::vector<nlohmann::json> dense_method_rows(const StreamView& whole, const CodecBenchOptions& options);

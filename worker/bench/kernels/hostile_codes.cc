@@ -146,8 +146,8 @@ void visit_containers(size_t length, uint64_t dimension, const VisitHostile& vis
   if (runs > 0) visit({"runs of one", bytes, runs});
 }
 
-/// A filter of `length` bytes of which a share of the bits is set, with every number of hash functions. Its positives are
-/// counted, so that it is all right but for its fill.
+/// A filter of `length` bytes of which a share of the bits is set, with every number of hash functions. Its positives
+/// are counted, so that it is all right but for its fill.
 void visit_filters(const IndexCodec& codec, size_t length, uint64_t dimension, const VisitHostile& visit) {
   constexpr uint64_t kSeed = 7;
   const bool says_positives = codec.id() != IndexCodecId::kBloom;

@@ -17,8 +17,8 @@ struct HostileCode {
 
 using VisitHostile = std::function<void(const HostileCode&)>;
 
-/// What a good code gives, of any codec: cut off, flipped bits, another count, and constant and random bytes behind 0 to 20 bytes
-/// of its beginning; none is longer than it is.
+/// What a good code gives, of any codec: cut off, flipped bits, another count, and constant and random bytes behind 0
+/// to 20 bytes of its beginning; none is longer than it is.
 ///
 /// count      that the good code is of.
 /// count_max  that a receiver would let be said.

@@ -104,7 +104,8 @@ nlohmann::json bench_reduce(const ReduceBenchOptions& options) {
   row("memory_pass", input.entries, [&] { kept += memory_pass(input.streams); });
   row("sum_two", first.count() + second.count(), [&] { kept += static_cast<double>(sum_two(first, second)->count()); });
   row("sum_many", input.entries, [&] { kept += static_cast<double>(sum_many(input.views)->count()); });
-  // Where a quarter of the sum is: what stays of four workers' entries when the update is as large as one's contribution.
+  // Where a quarter of the sum is: what stays of four workers' entries when the update is as large as one's
+  // contribution.
   MagnitudeHistogram magnitudes;
   magnitudes.add(input.sum.values);
   const uint32_t edge_bin = threshold_cut(magnitudes, magnitudes.total() / 4 + 1).bin;

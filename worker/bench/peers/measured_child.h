@@ -12,8 +12,8 @@ struct ChildLimits {
   uint32_t processor_s_max = 600;
 };
 
-/// What `work` returns, from a child process of its own, with "peak_mb" (its resident set) and "processor_s" added; and "error"
-/// where it failed: what it threw, no memory within the limit, or its time.
+/// What `work` returns, from a child process of its own, with "peak_mb" (its resident set) and "processor_s" added; and
+/// "error" where it failed: what it threw, no memory within the limit, or its time.
 ///
 /// REQUIRES: one thread; what `work` returns is an object.
 nlohmann::json run_in_child(const ChildLimits& limits, const std::function<nlohmann::json()>& work);

@@ -33,7 +33,8 @@ struct PeerBenchOptions {
   uint32_t silence_ms_max = 10'000;
   DenseRow dense = DenseRow::kMeasured;
   std::optional<ComputeWhere> overlap;
-  /// overlap: of a dense gradient's buckets, at least. Nothing hides the last one's communication, so it is a small part.
+  /// overlap: of a dense gradient's buckets, at least. Nothing hides the last one's communication, so it is a small
+  /// part.
   uint64_t bucket_bytes = uint64_t{2} << 20;
 };
 
@@ -43,12 +44,13 @@ peer::AllreduceSettings settings_of(const PeerBenchOptions& options);
 /// Errors   invalid_argument: a name that is none (the message lists them all).
 Result<std::vector<peer::AlgorithmId>> algorithms_of(const PeerBenchOptions& options);
 
-/// Takes steps until what chooses among algorithms has made its choice, so that nothing is measured while it tries them out.
+/// Takes steps until what chooses among algorithms has made its choice, so that nothing is measured while it tries them
+/// out.
 Status settle(const peer::Allreduce& allreduce, const std::function<Status()>& step);
 
-/// Allreduces of made-up contributions, round after round, each algorithm once in each; every rank calls it. A rank's time is
-/// from when all have come to a barrier until it has the result; a round's that of the slowest. The first and the last round are
-/// checked.
+/// Allreduces of made-up contributions, round after round, each algorithm once in each; every rank calls it. A rank's
+/// time is from when all have come to a barrier until it has the result; a round's that of the slowest. The first and
+/// the last round are checked.
 ///
 /// Errors   job_mismatch: the ranks were started with different options; the group's.
 Result<nlohmann::json> bench_peers(peer::MpiJob& job, peer::Communicator& communicator, const PeerBenchOptions& options,

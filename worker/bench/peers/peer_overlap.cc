@@ -16,7 +16,8 @@
 #include "worker/peer/group/group_gather.h"
 #include "worker/peer/group/layer_buckets.h"
 
-/// Communication hidden behind computation: the group makes progress on a thread of its own, the computation calls nothing of it.
+/// Communication hidden behind computation: the group makes progress on a thread of its own, the computation calls
+/// nothing of it.
 namespace millrace::cli {
 namespace {
 
@@ -189,8 +190,8 @@ class Overlap {
     return row;
   }
 
-  /// DenseOvlp: a gradient of layers alike, which are computed one after the other, in as long as one dense allreduce takes; its
-  /// buckets are summed meanwhile, or all of it in one allreduce at the end.
+  /// DenseOvlp: a gradient of layers alike, which are computed one after the other, in as long as one dense allreduce
+  /// takes; its buckets are summed meanwhile, or all of it in one allreduce at the end.
   Result<nlohmann::json> row_of_buckets(peer::AlgorithmId id) {
     peer::DenseBucketsOptions split;
     split.layers = layers_of(options_.inputs.n);

@@ -33,8 +33,8 @@ std::vector<uint32_t> words(RandomKey key, size_t count, uint64_t stream) {
   return drawn;
 }
 
-/// `count` distinct numbers of [begin, end), ascending: positions of a Poisson process, scaled to the range that is left beside
-/// one place for each.
+/// `count` distinct numbers of [begin, end), ascending: positions of a Poisson process, scaled to the range that is
+/// left beside one place for each.
 IndexBuffer ascending(RandomKey key, uint64_t begin, uint64_t end, uint64_t count) {
   count = std::min(count, end - begin);
   const std::vector<uint32_t> drawn = words(key, count + 1, kIndexDraws);

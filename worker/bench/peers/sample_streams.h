@@ -36,8 +36,9 @@ struct SampleOptions {
   uint64_t seed = 1;
 };
 
-/// What `rank` contributes in `step`, sparse. Values are of a grid, from 2^-6 to 2^6 in magnitude, so that f32 sums of up to 2^11
-/// ranks are exact in any order, and those of more but for cases that chance does not bring about (signs are drawn).
+/// What `rank` contributes in `step`, sparse. Values are of a grid, from 2^-6 to 2^6 in magnitude, so that f32 sums of
+/// up to 2^11 ranks are exact in any order, and those of more but for cases that chance does not bring about (signs are
+/// drawn).
 ///
 /// Order    equal arguments give equal bits.
 HeldStream sample_contribution(const SampleOptions& options, uint32_t rank, uint64_t step);

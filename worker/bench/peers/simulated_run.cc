@@ -21,8 +21,8 @@ bool same_bits(const StreamView& a, const StreamView& b) {
          equal(a.indices.data(), b.indices.data(), a.indices.size_bytes());
 }
 
-/// The law of conservation of one step: what went in, less what came out and what was kept, index by index. On the samples'
-/// grid it ends at exactly 0; an exact sum keeps nothing, so that it is checked by the same.
+/// The law of conservation of one step: what went in, less what came out and what was kept, index by index. On the
+/// samples' grid it ends at exactly 0; an exact sum keeps nothing, so that it is checked by the same.
 class Balance {
  public:
   Balance(ResultKind kind, uint64_t dimension) : kind_(kind), open_(dimension) {}

@@ -19,8 +19,8 @@ struct RecoverRound {
   TimeNs end_ns = 0;  ///< its update is in the weights
 };
 
-/// What one process of the recovery benchmark says, and is told. Plain data in shared memory; a round is written before the count
-/// that covers it.
+/// What one process of the recovery benchmark says, and is told. Plain data in shared memory; a round is written before
+/// the count that covers it.
 struct RecoverProcess {
   std::atomic<uint32_t> pushes{0};
   std::atomic<uint32_t> answered{0};

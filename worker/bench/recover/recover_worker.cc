@@ -84,7 +84,8 @@ class RecoverWorker {
     own_.first_counted_ns = monotonic_now_ns();
   }
 
-  // Every step below the end has everybody's push: whoever stays has begun its last one. Who left has nothing in flight.
+  // Every step below the end has everybody's push: whoever stays has begun its last one. Who left has nothing in
+  // flight.
   void judge() {
     std::vector<std::vector<uint64_t>> steps(setup_.marks.serials);
     for (uint32_t serial = 0; serial < setup_.marks.serials; ++serial) {

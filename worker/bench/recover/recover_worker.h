@@ -27,8 +27,9 @@ std::vector<std::pair<uint64_t, uint64_t>> recover_parts(const RecoverSetup& set
 /// Errors  invalid_argument.
 Status check_recover_job(const RecoverSetup& setup);
 
-/// Body of process `serial`, which is worker `worker`: pushes what the marks say and waits for each update, until it is told to
-/// leave or the job has `end_step` steps; then it judges its weights. Returns an ExitCode; what went wrong is in `shared`.
+/// Body of process `serial`, which is worker `worker`: pushes what the marks say and waits for each update, until it is
+/// told to leave or the job has `end_step` steps; then it judges its weights. Returns an ExitCode; what went wrong is
+/// in `shared`.
 int run_recover_worker(const RecoverSetup& setup, uint32_t worker, uint32_t serial, RecoverShared& shared);
 
 }  // namespace millrace::cli

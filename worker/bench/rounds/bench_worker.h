@@ -11,8 +11,8 @@
 
 namespace millrace::cli {
 
-/// What the workers of benchmarks have in common, beside what they measure: each is a process, or a thread of one, and says what
-/// went wrong in memory that it shares with the benchmark.
+/// What the workers of benchmarks have in common, beside what they measure: each is a process, or a thread of one, and
+/// says what went wrong in memory that it shares with the benchmark.
 
 /// place  in shared memory; the text is cut to what it holds, and ends with 0
 void set_failure(std::span<char> place, const std::string& text);

@@ -33,13 +33,13 @@ struct CrowdRow {
   double shard_memory_bytes = 0;  ///< the largest resident set of the shards
 };
 
-/// {time_per_byte_over_first, memory_a_worker_bytes, memory_over_stream, memory_over_stream_here}: what the rounds of `row` take
-/// for each byte beside those of the first row; what each worker beyond the first row's costs a shard, that beside all it sends
-/// in a round, and beside what it sends to that shard. The first row has the first figure only.
+/// {time_per_byte_over_first, memory_a_worker_bytes, memory_over_stream, memory_over_stream_here}: what the rounds of
+/// `row` take for each byte beside those of the first row; what each worker beyond the first row's costs a shard, that
+/// beside all it sends in a round, and beside what it sends to that shard. The first row has the first figure only.
 nlohmann::json compare_crowd(const CrowdRow& row, const CrowdRow& first, uint32_t shards);
 
-/// Measures whole rounds with ever more workers, threads of a few processes, each with a session and connections of its own. A
-/// round and what it carries are as in bench_serve(); one round of each row is checked against the oracle.
+/// Measures whole rounds with ever more workers, threads of a few processes, each with a session and connections of its
+/// own. A round and what it carries are as in bench_serve(); one round of each row is checked against the oracle.
 ///
 /// progress  called with one line at a time.
 /// Errors    as bench_serve().

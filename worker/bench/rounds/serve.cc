@@ -48,9 +48,10 @@ constexpr double kLargestWindowDensityMax = 0.05;  ///< of entries, in windows o
 constexpr uint32_t kJumboMin = 4096;               ///< MTU
 constexpr uint32_t kSwitchJob = 1;
 
-// Parts a shard where nobody says how many: of 2, 3, 4, 6, 8, 9, 11, 12, 14 and 16 the ones with the shortest rounds, tried at
-// n = 2^24, density 0.01. On loopback every message costs and waits for no link. Behind a rate the bare transport, whose time the
-// others are compared with, is as fast with 9 as with 16, and slower with fewer; few bits an entry want few parts.
+// Parts a shard where nobody says how many: of 2, 3, 4, 6, 8, 9, 11, 12, 14 and 16 the ones with the shortest rounds,
+// tried at n = 2^24, density 0.01. On loopback every message costs and waits for no link. Behind a rate the bare
+// transport, whose time the others are compared with, is as fast with 9 as with 16, and slower with fewer; few bits an
+// entry want few parts.
 constexpr uint32_t kPartsLoopback = 3;
 constexpr uint32_t kPartsLimited = 9;
 constexpr uint32_t kPartsLimitedFewBits = 3;
@@ -186,8 +187,9 @@ std::expected<std::vector<double>, Failure> run_raw(const Plan& plan, const Host
 }
 
 Result<RowSetup> row_setup(const Plan& plan, const std::string& name) {
-  // Relative errors of QSGD by the bucket's maximum, up and down, for normal values, as `--rows qsgd4,qsgd8` prints them: 0.17 at
-  // 4 bits, 0.0092 at 8. The bounds leave a factor of two and of three, and a wrong sum (an error near 1) does not pass.
+  // Relative errors of QSGD by the bucket's maximum, up and down, for normal values, as `--rows qsgd4,qsgd8` prints
+  // them: 0.17 at 4 bits, 0.0092 at 8. The bounds leave a factor of two and of three, and a wrong sum (an error near 1)
+  // does not pass.
   constexpr double kErrorMax4 = 0.4;
   constexpr double kErrorMax8 = 0.03;
   const uint32_t few = plan.parts_or(kPartsLimitedFewBits);

@@ -32,31 +32,34 @@ struct ServeBenchOptions {
   uint32_t apply_after_acks = 0;
   std::vector<std::string> rows = {"lossless", "qsgd4"};
   ServeAudit audit = ServeAudit::kOff;
-  /// Who adds up: the shards; a millrace-switch, on a host of its own whose link has no limit; or the one after the other.
+  /// Who adds up: the shards; a millrace-switch, on a host of its own whose link has no limit; or the one after the
+  /// other.
   ServePath path = ServePath::kServer;
-  /// By path switch: so many racks' switches, on hosts of their own whose links have no limit, add up in front of shard 0, which
-  /// decides. Three rows: without them, with their whole sums, with each cutting its sums to its share of k. 0: none.
+  /// By path switch: so many racks' switches, on hosts of their own whose links have no limit, add up in front of shard
+  /// 0, which decides. Three rows: without them, with their whole sums, with each cutting its sums to its share of k.
+  /// 0: none.
   uint32_t racks = 0;
   uint32_t switch_slots = 64;
   uint32_t switch_lanes = 1;
   std::string switch_codec = "gap+fixed16";
   uint32_t mtu = 1500;  ///< of the links behind a rate, whichever the path: 1500 to 9000
-  /// Of path switch: the values are normal, and fit 16 bits on it. auto: 32768:-12, with an MTU of 4,096 and more 65536:-12.
+  /// Of path switch: the values are normal, and fit 16 bits on it. auto: 32768:-12, with an MTU of 4,096 and more
+  /// 65536:-12.
   std::string grid = "auto";
   std::string lossless_codec;  ///< empty: "raw+raw" on loopback (costs least), "gap+raw" behind a rate (smallest)
 };
 
-/// Measures whole rounds of real processes: every worker draws k = density * n new uniform indices with normal values, all start
-/// together, and a round lasts until the update, re-selected to k, is applied on every worker. Bare ZeroMQ carrying the same
-/// entries as 8-byte pairs is measured in the same run, before and after. One round, chosen at random, is checked against the
-/// oracle (serve_oracle.h). Memory: each process's peak. By the switch (row "switch") the update is cut by the threshold of the
-/// step before, so it has about k entries, and values are on a grid of 16 bits: judged by serve_switch.h.
-/// With racks: bytes of datagrams into shard 0 a round, as it counts them, against those of the row without racks, and against
-/// the coded union of each rack's contributions (serve_racks.h).
+/// Measures whole rounds of real processes: every worker draws k = density * n new uniform indices with normal values,
+/// all start together, and a round lasts until the update, re-selected to k, is applied on every worker. Bare ZeroMQ
+/// carrying the same entries as 8-byte pairs is measured in the same run, before and after. One round, chosen at
+/// random, is checked against the oracle (serve_oracle.h). Memory: each process's peak. By the switch (row "switch")
+/// the update is cut by the threshold of the step before, so it has about k entries, and values are on a grid of 16
+/// bits: judged by serve_switch.h. With racks: bytes of datagrams into shard 0 a round, as it counts them, against
+/// those of the row without racks, and against the coded union of each rack's contributions (serve_racks.h).
 ///
 /// progress  called with one line at a time.
-/// Errors    a flag; what cannot be started; which process ended, and what it said: as its session failed, job_ended where it
-///           was killed or the time ran out, internal where the update differs from the oracle's.
+/// Errors    a flag; what cannot be started; which process ended, and what it said: as its session failed, job_ended
+///           where it was killed or the time ran out, internal where the update differs from the oracle's.
 std::expected<nlohmann::json, Failure> bench_serve(const ServeBenchOptions& options,
                                                    const std::function<void(const std::string&)>& progress);
 

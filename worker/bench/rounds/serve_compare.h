@@ -7,8 +7,8 @@ namespace millrace::cli {
 /// Name of the row whose workers send to shard 0 itself, beside rows by way of racks.
 constexpr const char* kStraightRow = "shard0";
 
-/// A row's links: as they are; those, with losses of what comes in one piece; links that carry packets one by one, without a
-/// loss; those, with losses.
+/// A row's links: as they are; those, with losses of what comes in one piece; links that carry packets one by one,
+/// without a loss; those, with losses.
 constexpr const char* kPlainLinks = "plain";
 constexpr const char* kBurstLossLinks = "burst-loss";
 constexpr const char* kSingleLinks = "single";
@@ -20,8 +20,8 @@ void compare_racks(nlohmann::json& rows);
 /// The switch's round over that of the first row by the shards: `ratio_to_server` of the first row by the switch.
 void compare_paths(nlohmann::json& rows);
 
-/// The round with losses over the same row's without: `ratio_to_same_links` over links that carry packets as the lossy ones
-/// do, and for kLossyLinks `ratio_to_plain_links` too.
+/// The round with losses over the same row's without: `ratio_to_same_links` over links that carry packets as the lossy
+/// ones do, and for kLossyLinks `ratio_to_plain_links` too.
 void compare_losses(nlohmann::json& rows);
 
 }  // namespace millrace::cli

@@ -246,8 +246,8 @@ class Judge {
     return shares_[round] = {serve_shares(job_, sum), non_zeros(sum) > job_.k};
   }
 
-  /// May the shards have counted magnitudes in `round`? Every step does after an agreement in which nothing was cut, and that
-  /// may have taken a round to arrive.
+  /// May the shards have counted magnitudes in `round`? Every step does after an agreement in which nothing was cut,
+  /// and that may have taken a round to arrive.
   bool may_agree_out_of_turn(uint32_t round) {
     for (uint32_t back = 1; back <= 2 && back <= round; ++back) {
       if (!shares(round - back).cuts) return true;
@@ -271,8 +271,8 @@ class Judge {
     return false;
   }
 
-  /// The server cuts part after part, in any order, so that the count so far stays in the band around the share so far. What
-  /// a part has not got others make up for; after the last one that had enough, nobody can.
+  /// The server cuts part after part, in any order, so that the count so far stays in the band around the share so far.
+  /// What a part has not got others make up for; after the last one that had enough, nobody can.
   bool follows(const Shard& shard, std::span<const double> shares) const {
     const double slack = kReuseBand * share_of(shard, shares) + kHalfEntry + kRounding;
     double lacking = 0;

@@ -32,8 +32,8 @@ struct ServeJob {
 /// A round's sum: what all workers' contributions decode to, added in worker order. Sparse.
 Stream serve_sum(const ServeJob& job, uint32_t round);
 
-/// By part, what a threshold agreed on in the round lets through: in all min(k, non-zero entries of the sum). A part has its
-/// share of the boundary bin as a fraction.
+/// By part, what a threshold agreed on in the round lets through: in all min(k, non-zero entries of the sum). A part
+/// has its share of the boundary bin as a fraction.
 std::vector<double> serve_shares(const ServeJob& job, const Stream& sum);
 
 /// How a received update is judged.
@@ -45,14 +45,15 @@ struct ServeVerdict {
 
 /// Judges the update of one round by what server/DESIGN.md promises ("Threshold").
 ///
-/// Entries  are non-zero entries of the round's sum, with its bits; of a codec that changes values, within error_max over all.
-/// Exact    steps (round % threshold_period == 0) have min(k, non-zero entries) of them; a shard's are its largest, ties by
-///          lower index, and as many as its share, the boundary bin's made whole.
-/// Reuse    steps: a part's entries are its largest, and every shard has its share at an agreement, give or take 2 % and half
-///          an entry. That may be an agreement of this or an earlier round, not the same one on every shard, so that the size
-///          differs from k by chance too, by more than 2 % where a shard's share is a few thousand entries or less. But the
-///          inputs of all rounds are known, and with them the shares: chance needs no allowance. Agreements are possible in
-///          exact steps, in every eighth, and after one in which nothing was cut.
+/// Entries  are non-zero entries of the round's sum, with its bits; of a codec that changes values, within error_max
+///          over all.
+/// Exact    steps (round % threshold_period == 0) have min(k, non-zero entries) of them; a shard's are its largest,
+///          ties by lower index, and as many as its share, the boundary bin's made whole.
+/// Reuse    steps: a part's entries are its largest, and every shard has its share at an agreement, give or take 2 %
+///          and half an entry. That may be an agreement of this or an earlier round, not the same one on every shard,
+///          so that the size differs from k by chance too, by more than 2 % where a shard's share is a few thousand
+///          entries or less. But the inputs of all rounds are known, and with them the shares: chance needs no
+///          allowance. Agreements are possible in exact steps, in every eighth, and after one in which nothing was cut.
 ServeVerdict judge_update(const ServeJob& job, uint32_t round, const StreamView& update);
 
 }  // namespace millrace::cli

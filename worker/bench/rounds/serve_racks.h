@@ -25,8 +25,9 @@ struct CodedUnion {
 CodedUnion coded_union(const ServeJob& job, const std::vector<std::vector<uint32_t>>& racks, uint32_t round,
                        uint32_t window_indices, int grid_exponent);
 
-/// Judges an update whose racks re-selected: every entry is the sum of some of the racks' sums there (others cut theirs), and
-/// hardly any entry is missing that is well over its rack's own threshold (the k-th share largest) and over the decider's.
+/// Judges an update whose racks re-selected: every entry is the sum of some of the racks' sums there (others cut
+/// theirs), and hardly any entry is missing that is well over its rack's own threshold (the k-th share largest) and
+/// over the decider's.
 ///
 /// share   entries that a rack keeps of its sums.
 /// Source  protocol/SWITCH.md (S7).

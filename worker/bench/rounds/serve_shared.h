@@ -24,8 +24,8 @@ struct ServeWorkerReport {
   char failure[480] = {};      ///< what went wrong, if anything did
 };
 
-/// The meeting place of the benchmark's processes: a barrier, a start and an end time for every (worker, round) and a report for
-/// every worker. Anonymous shared memory, made before the processes are forked.
+/// The meeting place of the benchmark's processes: a barrier, a start and an end time for every (worker, round) and a
+/// report for every worker. Anonymous shared memory, made before the processes are forked.
 class ServeShared {
  public:
   static Result<std::unique_ptr<ServeShared>> create(uint32_t workers, uint32_t rounds);

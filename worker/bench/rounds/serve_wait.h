@@ -15,12 +15,13 @@ struct ServerProcess {
   ChildProcess* process = nullptr;
 };
 
-/// Waits for all workers of a benchmark; when one fails, or a server, the others are ended too (they wait for it at the barrier).
+/// Waits for all workers of a benchmark; when one fails, or a server, the others are ended too (they wait for it at the
+/// barrier).
 ///
 /// reports     [workers] of each, at the end.
 /// timeout_ms  for all together.
-/// Errors      which process ended, with its own exit code where that says a kind of failure; job_ended: killed, or time is over;
-///             interrupted.
+/// Errors      which process ended, with its own exit code where that says a kind of failure; job_ended: killed, or
+///             time is over; interrupted.
 Outcome wait_for_workers(std::vector<ChildProcess>& workers, std::span<const ServerProcess> servers,
                          std::vector<ExitReport>& reports, int timeout_ms);
 

@@ -111,7 +111,8 @@ class ServeWorker {
       const uint64_t step = session_->push_sparse(0, input.indices, input.values);
       const auto update = session_->await(0, step);
       shared_.end_ns(worker_, round) = monotonic_now_ns();
-      // Who is done first waits: what follows is not of the round, and would take the cores from those who are still in it.
+      // Who is done first waits: what follows is not of the round, and would take the cores from those who are still in
+      // it.
       shared_.meet();
       // Rounds are independent: what the update did not carry is taken out, not pushed with the next round's entries.
       session_->take_residual(0);

@@ -34,14 +34,15 @@ struct ServeWorkerSetup {
   uint64_t rack_share = 0;                        ///< entries that a rack keeps: judged by serve_racks.h; 0: all
 };
 
-/// Refuses a benchmark whose workers would refuse it: a codec that is none, parts over the limit, "lossless" with a codec that
-/// is not.
+/// Refuses a benchmark whose workers would refuse it: a codec that is none, parts over the limit, "lossless" with a
+/// codec that is not.
 ///
 /// Errors  invalid_argument.
 Status check_serve_job(const ServeWorkerSetup& setup);
 
-/// Body of a worker process of the serve benchmark: pushes serve_input() in every round and waits for its update; worker 0
-/// checks one round. Times and findings go into `shared`. Returns an ExitCode; what went wrong is in the report.
+/// Body of a worker process of the serve benchmark: pushes serve_input() in every round and waits for its update;
+/// worker 0 checks one round. Times and findings go into `shared`. Returns an ExitCode; what went wrong is in the
+/// report.
 int run_serve_worker(const ServeWorkerSetup& setup, uint32_t worker, ServeShared& shared);
 
 }  // namespace millrace::cli

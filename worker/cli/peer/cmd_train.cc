@@ -126,8 +126,8 @@ class TrainCommand {
     return std::unexpected(failure_of(error, place_of(group, run_.options.path)));
   }
 
-  /// Where the group has ended ranks may have failed for other reasons, or be stuck: each says its own, before it destroys
-  /// anything.
+  /// Where the group has ended ranks may have failed for other reasons, or be stuck: each says its own, before it
+  /// destroys anything.
   Outcome told(const peer::PeerGroup& group, const Outcome& outcome) {
     if (!outcome && group.failure()) end_job(job_, kTrainCommand, outcome.error());
     return outcome;
@@ -290,7 +290,8 @@ Outcome run_peer_train(const PeerTrainFlags& flags) {
     end_job(**job, kTrainCommand, {ExitCode::kInternal, exception.what()});
   }
   if (outcome) return outcome;
-  // All ranks have come to the same end: one says so, before any has ended, since mpirun then sends SIGTERM to the others.
+  // All ranks have come to the same end: one says so, before any has ended, since mpirun then sends SIGTERM to the
+  // others.
   if ((*job)->rank() == 0) monitoring::say(fmt::format("{}: {}", kTrainCommand, outcome.error().message));
   std::signal(SIGTERM, SIG_IGN);
   return fail_with(outcome.error().code, "");

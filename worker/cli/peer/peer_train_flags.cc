@@ -51,7 +51,8 @@ Status read_path(const PeerTrainFlags& flags, OptimizerOptions& options) {
   return {};
 }
 
-/// Checks the options. With --path auto: takes the path that can do what they ask for, or leaves the choice to the ranks.
+/// Checks the options. With --path auto: takes the path that can do what they ask for, or leaves the choice to the
+/// ranks.
 ///
 /// Errors   invalid_argument: the path cannot, or neither can; nor can peers by the --algorithm that was given.
 Status check_paths(const PeerTrainFlags& flags, PeerTrainOptions& run) {
@@ -73,8 +74,9 @@ Status check_paths(const PeerTrainFlags& flags, PeerTrainOptions& run) {
   return {};
 }
 
-/// Returns the algorithm where none was given: the optimizer's. It gives way where it keeps the largest entries of the sum and no
-/// rank has a residual for the others, and where the ranks choose the path: exact sums are then those of the fastest algorithm.
+/// Returns the algorithm where none was given: the optimizer's. It gives way where it keeps the largest entries of the
+/// sum and no rank has a residual for the others, and where the ranks choose the path: exact sums are then those of the
+/// fastest algorithm.
 peer::AlgorithmId default_algorithm(const PeerTrainFlags& flags, const OptimizerOptions& defaults) {
   const bool keeps_largest = peer::algorithm_info(defaults.algorithm).result == peer::ResultKind::kGlobalTopk;
   const bool is_exact = !keeps_largest || flags.options.options.unbiased;

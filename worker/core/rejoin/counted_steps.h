@@ -6,8 +6,9 @@
 
 namespace millrace::worker {
 
-/// In which steps of one part's log this process was counted, and with how many entries: the last 4,096 of them that had any.
-/// What of it becomes void, when the job goes on from a state that lacks those steps, is in no residual any more.
+/// In which steps of one part's log this process was counted, and with how many entries: the last 4,096 of them that
+/// had any. What of it becomes void, when the job goes on from a state that lacks those steps, is in no residual any
+/// more.
 class CountedSteps {
  public:
   static constexpr size_t kRememberedMax = 4'096;

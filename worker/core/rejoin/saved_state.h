@@ -45,9 +45,9 @@ struct SavedState {
   std::vector<SavedTensor> tensors;
 };
 
-/// Whether a job of that specification can begin, or go on, with the state: the same worker and tensors of the same names and
-/// dimensions. Number of workers, shards and codecs may differ: then the state is of another job, of which the residual alone is
-/// taken over.
+/// Whether a job of that specification can begin, or go on, with the state: the same worker and tensors of the same
+/// names and dimensions. Number of workers, shards and codecs may differ: then the state is of another job, of which
+/// the residual alone is taken over.
 /// Errors  job_mismatch, naming the first difference.
 Status fits(const SavedState& state, uint32_t worker, const protocol::JobSpec& spec);
 
@@ -55,8 +55,8 @@ Status fits(const SavedState& state, uint32_t worker, const protocol::JobSpec& s
 /// worker/DESIGN.md has the grammar.
 ByteBuffer encode_saved_state(const SavedState& state);
 
-/// Errors  malformed: not such a file, cut off, or altered (the checksum); unsupported: another version (1 had no momentum, and
-///         nothing read it).
+/// Errors  malformed: not such a file, cut off, or altered (the checksum); unsupported: another version (1 had no
+///         momentum, and nothing read it).
 Result<SavedState> decode_saved_state(ByteSpan bytes);
 
 }  // namespace millrace::worker

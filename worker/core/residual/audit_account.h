@@ -47,8 +47,8 @@ struct EnteredAccount {
   Account rounded_off;  ///< by adding it to the residual in f32
 };
 
-/// The books of one part, worked out from what is there: entered = held + lost + what updates carried + in flight, and the last
-/// two are the core's.
+/// The books of one part, worked out from what is there: entered = held + lost + what updates carried + in flight, and
+/// the last two are the core's.
 struct PartAccounts {
   Account entered;      ///< with `opening`
   Account held;         ///< residual: also what is staged, selected and not sent, coming back, or waits apart

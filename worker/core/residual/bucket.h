@@ -52,16 +52,17 @@ struct BucketState {
   std::optional<Stream> velocity;  ///< of jobs with momentum
 };
 
-/// One bucket of one worker: its residual, the slots that its tensors are pushed into, selection and coding. Numbers only: no
-/// step rules, no messages (SessionCore has these).
+/// One bucket of one worker: its residual, the slots that its tensors are pushed into, selection and coding. Numbers
+/// only: no step rules, no messages (SessionCore has these).
 ///
-/// A step goes: slots are filled (any thread) and committed -> select() -> code() for every part -> [updates] give_back().
-/// Between the last commit and the last code() the bucket belongs to the core's thread; else the residual of a bucket of one
-/// tensor belongs to whoever fills its slot, which is why what comes back meanwhile is put aside until select(). With momentum or
-/// clipping slots only stage: what enters is worked out by select(), so that residual and velocity are the core's alone.
+/// A step goes: slots are filled (any thread) and committed -> select() -> code() for every part -> [updates]
+/// give_back(). Between the last commit and the last code() the bucket belongs to the core's thread; else the residual
+/// of a bucket of one tensor belongs to whoever fills its slot, which is why what comes back meanwhile is put aside
+/// until select(). With momentum or clipping slots only stage: what enters is worked out by select(), so that residual
+/// and velocity are the core's alone.
 ///
-/// Order    what comes back is added in the order of its events (code(), give_back(), give_back_rest()), whenever settle_one()
-///          works it out: f32 sums are the same bits in every run that has the same events.
+/// Order    what comes back is added in the order of its events (code(), give_back(), give_back_rest()), whenever
+///          settle_one() works it out: f32 sums are the same bits in every run that has the same events.
 class Bucket {
  public:
   Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layout,
@@ -75,10 +76,11 @@ class Bucket {
   PushSlot& slot(size_t member) { return *slots_[member]; }
   const PushSlot& slot(size_t member) const { return *slots_[member]; }
 
-  /// Takes the committed slots and what came back into the residual and selects from it: what is to be sent leaves the residual.
+  /// Takes the committed slots and what came back into the residual and selects from it: what is to be sent leaves the
+  /// residual.
   ///
-  /// In an unbiased job what is to be sent is drawn, and nothing stays: what was drawn is more than what had entered, or less,
-  /// and the difference is in the ledger with the errors dropped. An uncompressed step
+  /// In an unbiased job what is to be sent is drawn, and nothing stays: what was drawn is more than what had entered,
+  /// or less, and the difference is in the ledger with the errors dropped. An uncompressed step
   /// (protocol::step_sends()) sends everything and draws nothing.
   ///
   /// clip      what the slots' gradients are scaled by before they enter; 1 where the job does not clip.
@@ -87,9 +89,10 @@ class Bucket {
   /// Errors    non_finite: sums overflowed (or what is drawn would, scaled up); nothing is selected, nothing is lost.
   Status select(uint64_t step, float clip = 1, uint64_t draws = 0);
 
-  /// Codes part `at` (0 .. part count - 1, each once, any order) of what select() took out. Sent means decoded: what the code
-  /// loses or adds is settled here, in the residual (retain) or in the ledger (drop); where it is values alone, by settle_one().
-  /// An uncompressed step is coded without loss, whatever the job's codec: a container names its codecs.
+  /// Codes part `at` (0 .. part count - 1, each once, any order) of what select() took out. Sent means decoded: what
+  /// the code loses or adds is settled here, in the residual (retain) or in the ledger (drop); where it is values
+  /// alone, by settle_one(). An uncompressed step is coded without loss, whatever the job's codec: a container names
+  /// its codecs.
   ///
   /// Cost    one copy of the part's entries, then the codec; raw indices and values: that copy alone.
   /// Errors  as the codecs' and the container's.
@@ -101,8 +104,8 @@ class Bucket {
   bool choose_codecs(ChoiceInput input);
   const CodecChooser& chooser() const { return chooser_; }
 
-  /// Path switch, in place of code() for every part: all that select() took out, sparse, indices of the bucket. What becomes of
-  /// it says settle_offer().
+  /// Path switch, in place of code() for every part: all that select() took out, sparse, indices of the bucket. What
+  /// becomes of it says settle_offer().
   Stream offer();
   /// What of an offer was not applied in part `at`: back into the residual, indices local to it.
   ///
@@ -114,33 +117,35 @@ class Bucket {
   /// In place of code(): the part's step is decided already, what was selected for it stays here.
   void keep_part(size_t at);
 
-  /// Entries that an update did not carry, or that were not counted: back into the residual. Indices local to part `at`. In an
-  /// unbiased job they go into the ledger.
+  /// Entries that an update did not carry, or that were not counted: back into the residual. Indices local to part
+  /// `at`. In an unbiased job they go into the ledger.
   void give_back(size_t at, Stream&& stream);
 
-  /// What of `sent` the update did not carry is to come back. Found out later, by settle_one() or when it is next needed: the
-  /// update has been waited for, the bookkeeping has not.
+  /// What of `sent` the update did not carry is to come back. Found out later, by settle_one() or when it is next
+  /// needed: the update has been waited for, the bookkeeping has not.
   void give_back_rest(size_t at, HeldStream&& sent, const HeldStream& carried);
 
-  /// Returns whether an update of the step ends the velocity of the entries that it applies: where other entries of the step
-  /// wait for later steps, in the residual or through re-selection. step: as given to select().
+  /// Returns whether an update of the step ends the velocity of the entries that it applies: where other entries of the
+  /// step wait for later steps, in the residual or through re-selection. step: as given to select().
   bool masks(uint64_t step) const;
-  /// Ends the velocity of the entries of part `at` that an update has applied: all that the step sent (`carried` is null), or
-  /// those that the update carries. Does nothing where masks(step) is false. give_back_rest() takes what comes back.
+  /// Ends the velocity of the entries of part `at` that an update has applied: all that the step sent (`carried` is
+  /// null), or those that the update carries. Does nothing where masks(step) is false. give_back_rest() takes what
+  /// comes back.
   void mask_applied(size_t at, uint64_t step, const HeldStream& sent, const HeldStream* carried);
 
-  // --- jobs with `reproducible`, over shards: select() rounds to the grid, and what that leaves comes back with the update.
+  // --- jobs with `reproducible`, over shards: select() rounds to the grid, and what that leaves comes back with the
+  // update.
 
   bool on_grid() const { return grid_.has_value(); }
-  /// In place of give_back() and give_back_rest(): what comes back of all that was selected of the part. carried: the update's
-  /// entries; null: all was applied. What was not counted: give_back(), of anything.
+  /// In place of give_back() and give_back_rest(): what comes back of all that was selected of the part. carried: the
+  /// update's entries; null: all was applied. What was not counted: give_back(), of anything.
   /// REQUIRES: on_grid().
   void settle_on_grid(size_t at, const StreamView* carried);
   /// A part's update of the step has been applied: exponents of the next step go by it. Nothing in other jobs.
   void observe_update(size_t at, const StreamView& sums);
 
-  /// Does one piece of what code() and give_back_rest() have put off, the oldest. False: there was nothing to do. Nothing that
-  /// can be asked for depends on it but unsettled() and what the asking costs.
+  /// Does one piece of what code() and give_back_rest() have put off, the oldest. False: there was nothing to do.
+  /// Nothing that can be asked for depends on it but unsettled() and what the asking costs.
   bool settle_one();
   bool unsettled() const { return put_off_ > 0 || (velocity_ && velocity_->unsettled()); }
 
@@ -177,8 +182,8 @@ class Bucket {
   /// Into the ledger: all of the stream, indices local to part `at`. The sum of |value|.
   double lose_all(size_t at, const StreamView& stream);
 
-  /// Residual with everything given back and everything filled or selected and not coded yet. With momentum or clipping what is
-  /// filled has not entered before select(), and is not in it.
+  /// Residual with everything given back and everything filled or selected and not coded yet. With momentum or clipping
+  /// what is filled has not entered before select(), and is not in it.
   Stream residual() const;
 
   /// clip  as for select(), as far as it is known.
@@ -198,8 +203,8 @@ class Bucket {
   /// How many entries audit() would go over.
   uint64_t held_entries(size_t at) const;
 
-  /// LedgerMode::kPerIndex only, [dimension]. What was lost is a copy: of what is put off it is worked out for the caller alone,
-  /// so that it fits residual() at any moment.
+  /// LedgerMode::kPerIndex only, [dimension]. What was lost is a copy: of what is put off it is worked out for the
+  /// caller alone, so that it fits residual() at any moment.
   std::span<const double> entered() const { return entered_; }
   std::vector<double> lost() const;
   std::span<const double> opening() const { return opening_; }

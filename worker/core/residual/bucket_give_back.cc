@@ -20,8 +20,8 @@ struct Returned {
   Stream stream;
 };
 
-/// had - gone, entry by entry: `stays` in f32, and in `beyond` what f32 does not hold of it. Their sum is the difference exactly
-/// (TwoSum: [Knuth97, 4.2.2]), where it does not overflow.
+/// had - gone, entry by entry: `stays` in f32, and in `beyond` what f32 does not hold of it. Their sum is the
+/// difference exactly (TwoSum: [Knuth97, 4.2.2]), where it does not overflow.
 void subtract_exactly(std::span<const float> had, std::span<const float> gone, Buffer<float>& stays,
                       Buffer<float>& beyond) {
   stays.resize(had.size());
@@ -174,8 +174,8 @@ void Bucket::take_returned() {
     }
     return;
   }
-  // Pieces of different parts are disjoint: all of them are merged in one pass. A part has two where its code changed values and
-  // its update came since, and where steps ran ahead.
+  // Pieces of different parts are disjoint: all of them are merged in one pass. A part has two where its code changed
+  // values and its update came since, and where steps ran ahead.
   std::ranges::stable_sort(returned, {}, &Returned::at);
   while (!returned.empty()) {
     std::vector<Piece> pieces;

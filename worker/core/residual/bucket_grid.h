@@ -13,12 +13,12 @@
 
 namespace millrace::worker {
 
-/// One bucket's grid in a reproducible job that goes over the shards: what is selected is rounded to it before it is coded, so
-/// that sums over workers are exact. What rounding and saturation leave comes back with the update.
+/// One bucket's grid in a reproducible job that goes over the shards: what is selected is rounded to it before it is
+/// coded, so that sums over workers are exact. What rounding and saturation leave comes back with the update.
 ///
-/// Of an entry that was selected one value comes back: the remainder where it was applied, the whole of it where it was not.
-/// So the residual there is one f32 addition later (the next gradient and this), whatever comes first, and the same bits as
-/// with a switch's client, or among peers, which give back the same.
+/// Of an entry that was selected one value comes back: the remainder where it was applied, the whole of it where it was
+/// not. So the residual there is one f32 addition later (the next gradient and this), whatever comes first, and the
+/// same bits as with a switch's client, or among peers, which give back the same.
 class BucketGrid {
  public:
   BucketGrid(const protocol::JobSpec& spec, std::span<const protocol::PartLayout> parts);
@@ -32,7 +32,8 @@ class BucketGrid {
     uint64_t index_of(size_t entry) const { return selected.dense ? entry : selected.indices[entry]; }
   };
 
-  /// Rounds `selected` (indices of the bucket); entries that round to 0 leave it where it is sparse. Keeps what they were.
+  /// Rounds `selected` (indices of the bucket); entries that round to 0 leave it where it is sparse. Keeps what they
+  /// were.
   void round(Stream& selected);
   const Rounded& of(size_t at) const { return rounded_[at]; }
   Rounded take(size_t at) { return std::exchange(rounded_[at], {}); }
@@ -48,8 +49,8 @@ class BucketGrid {
   size_t observed_ = 0;           ///< parts, of the step in hand
 };
 
-/// Of what was selected of a part: the remainders of the entries that the update carries (null: all of them), and all of the
-/// others. Without zeros. lost_again: positions of entries whose `beyond` was not lost after all.
+/// Of what was selected of a part: the remainders of the entries that the update carries (null: all of them), and all
+/// of the others. Without zeros. lost_again: positions of entries whose `beyond` was not lost after all.
 Stream grid_returns(const BucketGrid::Rounded& rounded, const StreamView* carried, std::vector<size_t>& lost_again);
 
 }  // namespace millrace::worker

@@ -9,8 +9,9 @@
 
 namespace millrace::worker {
 
-/// Local clipping: the gradients of one push of all tensors are scaled down together, to an L2 norm of clip / sqrt(N) at most,
-/// where N is the number of workers that a step expects. So a push is let in only when every tensor has been pushed.
+/// Local clipping: the gradients of one push of all tensors are scaled down together, to an L2 norm of clip / sqrt(N)
+/// at most, where N is the number of workers that a step expects. So a push is let in only when every tensor has been
+/// pushed.
 ///
 /// Source   [RedSync19, appendix B], after [DGC18]: the threshold of a dense job, times N^-1/2.
 class LocalClip {

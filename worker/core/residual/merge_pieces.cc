@@ -24,8 +24,8 @@ void copy(const StreamView& from, size_t first, size_t last, Writer& out) {
   out.values += count;
 }
 
-/// 1 where a <= b, 0 else; by the borrow of a subtraction, since compilers make jumps of comparisons, and these jumps cannot be
-/// predicted.
+/// 1 where a <= b, 0 else; by the borrow of a subtraction, since compilers make jumps of comparisons, and these jumps
+/// cannot be predicted.
 uint64_t not_above(uint64_t a, uint64_t b) { return 1 - ((b - a) >> 63); }
 
 /// The value where `taken` is 1, zero where it is 0.

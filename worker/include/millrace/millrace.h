@@ -51,7 +51,8 @@ enum class JobErrorCode : uint16_t {
 /// "shard_lost", ...: stable words for logs and scripts.
 MILLRACE_API std::string_view job_error_name(JobErrorCode code);
 
-/// Says where the cause of an error is: kMalformed, for example, is a damaged file of this worker, or a server's message.
+/// Says where the cause of an error is: kMalformed, for example, is a damaged file of this worker, or a server's
+/// message.
 enum class JobErrorOrigin : uint8_t {
   kWorker = 1,  ///< this worker's options, files, callbacks and memory, and the arguments of its calls
   kJob = 2,     ///< the servers, and the job's other workers; a time limit that has passed
@@ -75,8 +76,8 @@ enum class LogLevel : uint8_t { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 
 /// Called from the session's thread and from connect(); must not call back into the session, must not throw.
 using LogCallback = std::function<void(LogLevel level, std::string_view line)>;
 
-/// A job, as this worker sees it. Every field has a default, so that designated initialisers name only what differs. The first
-/// group must be equal at all workers (the first one's creates the job).
+/// A job, as this worker sees it. Every field has a default, so that designated initialisers name only what differs.
+/// The first group must be equal at all workers (the first one's creates the job).
 struct JobOptions {
   std::string name = {};
   uint32_t worker = 0;                   ///< this worker's identity, 0 .. workers-1 (may differ, of course)
@@ -84,16 +85,17 @@ struct JobOptions {
   uint32_t workers_min = 1;              ///< it ends with an error when fewer live
   std::vector<std::string> shards = {};  ///< "tcp://host:port"; the place in the list is the shard's number
 
-  // Whole methods of papers (DGC, Ok-Topk, 3LC, SketchML ...) are combinations of select, reselect, codec_up, codec_error,
-  // momentum, clip and unbiased: `millrace train --help` lists them with their texts (kernels/methods).
+  // Whole methods of papers (DGC, Ok-Topk, 3LC, SketchML ...) are combinations of select, reselect, codec_up,
+  // codec_error, momentum, clip and unbiased: `millrace train --help` lists them with their texts (kernels/methods).
   //
   // select: "none", "topk:DENSITY|COUNT", "threshold:MAGNITUDE", "threshold_reuse:DENSITY|COUNT[:PERIOD]",
   // "bucket_topk:DENSITY[:BUCKET]", "trimmed:", "binary_search:", "radix:" and "by_size:DENSITY|COUNT",
   // "sampled:DENSITY|COUNT[:PERIOD]", "gaussian:DENSITY|COUNT", "random:DENSITY|COUNT"; in unbiased jobs "none",
-  // "random:DENSITY|COUNT", "gspar:DENSITY|COUNT[:ITERATIONS]", "gspar_closed:VARIANCE", "uniform:DENSITY|COUNT". A whole
-  // number from 2 is a count, up to 1 a density. Then, where they apply, ":signs" (one sign a step), ":dense=STEPS" (the
-  // first STEPS steps are uncompressed: they send everything, no codec changes a value, reselect does not cut their updates)
-  // or ":warm_up=STEPS". by_size chooses for each tensor; it sends tensors of up to 4,096 entries uncompressed in every step.
+  // "random:DENSITY|COUNT", "gspar:DENSITY|COUNT[:ITERATIONS]", "gspar_closed:VARIANCE", "uniform:DENSITY|COUNT". A
+  // whole number from 2 is a count, up to 1 a density. Then, where they apply, ":signs" (one sign a step),
+  // ":dense=STEPS" (the first STEPS steps are uncompressed: they send everything, no codec changes a value, reselect
+  // does not cut their updates) or ":warm_up=STEPS". by_size chooses for each tensor; it sends tensors of up to 4,096
+  // entries uncompressed in every step.
   std::string select = "topk:0.01";
   std::string reselect = "none";     ///< "none" or "topk:DENSITY|COUNT": what the sum is cut to before it comes back
   uint32_t threshold_period = 1;     ///< reselect: steps between exact global thresholds
@@ -110,8 +112,8 @@ struct JobOptions {
   // "nesterov_printed:FACTOR" (as that algorithm prints it); the momentum of an entry ends when an update has applied
   // what was sent of it, unless ":unmasked" follows. A step that sends everything ends no momentum.
   std::string momentum = "none";
-  // The L2 norm over all tensors that a step's gradients are scaled down to, over the square root of the workers; 0: off. Push
-  // all tensors of a step before one of it is awaited, and all equally often.
+  // The L2 norm over all tensors that a step's gradients are scaled down to, over the square root of the workers; 0:
+  // off. Push all tensors of a step before one of it is awaited, and all equally often.
   double clip = 0;
   std::string non_finite = "refuse";  ///< NaN and infinity: "refuse" the push, or "drop" the entry and count it
   // In the modes that leave workers out, push all tensors equally often: who is through with one and not with another
@@ -125,9 +127,9 @@ struct JobOptions {
   uint32_t quorum = 0;       ///< partial, bounded: a step is not decided before so many have contributed
   uint32_t deadline_ms = 0;  ///< partial, bounded: a step with its quorum waits so long, from its first contribution on
   uint32_t participants = 0;  ///< partial: workers drawn for each step, which it waits for; 0: all
-  // A worker's weights, and whoever awaits, get an update once so many workers keep it, this one included: so no result rests on
-  // one that fewer deaths could make void. At most workers_min; 0, 1: at once. Costs half a round trip a step; what is lost when
-  // all who keep it die is what it was, but nobody has used it before.
+  // A worker's weights, and whoever awaits, get an update once so many workers keep it, this one included: so no result
+  // rests on one that fewer deaths could make void. At most workers_min; 0, 1: at once. Costs half a round trip a step;
+  // what is lost when all who keep it die is what it was, but nobody has used it before.
   uint32_t apply_after_acks = 0;
   uint32_t dead_after_ms = 10'000;  ///< a worker silent for so long is removed by the shards
   uint32_t heartbeat_ms = 1'000;
@@ -136,15 +138,15 @@ struct JobOptions {
   uint32_t parts_per_shard = 0;  ///< 0: chosen from the expected entries
   uint64_t fuse_below = 16'384;  ///< neighbouring tensors below this dimension travel together
   bool audit = false;            ///< check at run time that nothing is lost or counted twice; worker/README.md, "Audit"
-  /// Code the indices of contributions against the updates that workers and shards have both seen: fewer bytes where the same
-  /// entries move again, for some 80 ns an index and 1.13 bytes a parameter on either side. For links below some 20 Mbit/s.
-  /// Needs staleness 0 and no mode asynchronous.
+  /// Code the indices of contributions against the updates that workers and shards have both seen: fewer bytes where
+  /// the same entries move again, for some 80 ns an index and 1.13 bytes a parameter on either side. For links below
+  /// some 20 Mbit/s. Needs staleness 0 and no mode asynchronous.
   bool history = false;
-  // The same bits for any order of arrival, any number of shards and any path: values are rounded to a binary grid before they
-  // are sent, and sums are exact. Needs codecs without loss and mode "synchronous".
+  // The same bits for any order of arrival, any number of shards and any path: values are rounded to a binary grid
+  // before they are sent, and sums are exact. Needs codecs without loss and mode "synchronous".
   bool reproducible = false;
-  // "server": the shards add up. "switch:HOST:PORT": a switch does, by datagrams, and a shard in its place while it does not
-  // answer. At most 64 workers, mode "synchronous"; switch_job, switch_slots, switch_lanes and the key as the
+  // "server": the shards add up. "switch:HOST:PORT": a switch does, by datagrams, and a shard in its place while it
+  // does not answer. At most 64 workers, mode "synchronous"; switch_job, switch_slots, switch_lanes and the key as the
   // switch was told.
   std::string path = "server";
   uint32_t switch_job = 0;              ///< the job's number at the switch
@@ -154,8 +156,8 @@ struct JobOptions {
   std::string switch_codec = "auto";    ///< gap+fixed16, in reproducible jobs gap+fixed32; or raw, gap, bitmap, bloom +
                                         ///< fixed16, fixed32, qsgd8, qsgd4
   uint32_t switch_return_after_ms = 5'000;  ///< a switch that answers for so long gets the job back
-  // Indices of a block (path switch: of a window), first exponent of 2. "auto": 4096:-20 in reproducible jobs, whatever sums: the
-  // bits depend on the grid, and a switch's packets hold all sums of so large a block; else 16384:-20.
+  // Indices of a block (path switch: of a window), first exponent of 2. "auto": 4096:-20 in reproducible jobs, whatever
+  // sums: the bits depend on the grid, and a switch's packets hold all sums of so large a block; else 16384:-20.
   std::string grid = "auto";
   std::string initial_weights =
       "own";  ///< "own": every worker's, equal by the callers' promise; "first": the lowest-numbered worker's
@@ -184,9 +186,9 @@ struct JobOptions {
   std::string switch_key_file = {};  ///< path switch: the job's key, 64 hexadecimal digits, as the switch has it
   uint32_t resend_after_ms = 2'000;  ///< an unanswered contribution is sent again; doubles to 30 s
   uint32_t updates_kept_max = 8;     ///< updates a tensor may have that nobody awaited (beyond the staleness)
-  /// Changes malloc's settings for the whole process: blocks below 256 MiB, and up to 256 MiB of freed memory, stay with it
-  /// instead of going back to the system every round. Halves the CPU of large updates. Off: the library leaves the process's
-  /// allocator alone.
+  /// Changes malloc's settings for the whole process: blocks below 256 MiB, and up to 256 MiB of freed memory, stay
+  /// with it instead of going back to the system every round. Halves the CPU of large updates. Off: the library leaves
+  /// the process's allocator alone.
   bool keep_freed_memory = false;
   std::function<bool()> give_up = {};  ///< asked now and then while connect() waits; true ends it (timeout)
   bool returns = false;        ///< this process takes the place of an earlier one of this worker, as soon as that is
@@ -196,9 +198,9 @@ struct JobOptions {
   std::string save_path =
       {};                ///< where state goes when the session ends with an error; empty: nowhere. connect() tries it
   LogCallback log = {};  ///< empty: silent
-  /// "127.0.0.1:9201": this worker's metrics (Prometheus' text format) at /metrics, health at /healthz, numbers at /status, a
-  /// page at /, by three threads of the session, from connect() until the session's end. Port 0: any free one
-  /// (Session::http_port()). Empty: none. Whoever reaches the address can read, and change nothing.
+  /// "127.0.0.1:9201": this worker's metrics (Prometheus' text format) at /metrics, health at /healthz, numbers at
+  /// /status, a page at /, by three threads of the session, from connect() until the session's end. Port 0: any free
+  /// one (Session::http_port()). Empty: none. Whoever reaches the address can read, and change nothing.
   std::string http = {};
 };
 
@@ -208,12 +210,12 @@ enum class ApplyWhen : uint8_t {
   kOnAwait = 2,    ///< by the thread that calls await(), before it returns; steps in order
 };
 
-/// The scale of a step's update, where it is not the same for all, and what else the step does to the weights: called once for
-/// every step and part, before the update is added to weights [begin, begin + run.size()) of the tensor. It may change `run`,
-/// which is the attached array or a copy of it. Must depend on its arguments alone and be equal at all workers: a worker that
-/// joins later applies steps as the others have. Any thread, at any time; must not throw, nor call into the session. A scale that
-/// is NaN or infinite ends the session with the error non_finite, and the update is not added; what it writes to `run` is not
-/// checked.
+/// The scale of a step's update, where it is not the same for all, and what else the step does to the weights: called
+/// once for every step and part, before the update is added to weights [begin, begin + run.size()) of the tensor. It
+/// may change `run`, which is the attached array or a copy of it. Must depend on its arguments alone and be equal at
+/// all workers: a worker that joins later applies steps as the others have. Any thread, at any time; must not throw,
+/// nor call into the session. A scale that is NaN or infinite ends the session with the error non_finite, and the
+/// update is not added; what it writes to `run` is not checked.
 using Schedule = std::function<float(uint64_t step, uint64_t begin, std::span<float> run)>;
 
 /// One flat array of f32 parameters. The first group must be equal at all workers.
@@ -225,17 +227,18 @@ struct TensorOptions {
   std::string reselect = {};
   std::string codec_up = {};
   std::string codec_down = {};
-  /// Marks the network's output layer. The job selects from it as from other tensors and does not quantize it: connect()
-  /// removes ":signs" and lossy codecs from its settings ([RedSync19, 2.1.1]: "we do not quantify the output layer").
+  /// Marks the network's output layer. The job selects from it as from other tensors and does not quantize it:
+  /// connect() removes ":signs" and lossy codecs from its settings ([RedSync19, 2.1.1]: "we do not quantify the output
+  /// layer").
   bool output_layer = false;
 
-  // Weights that are attached from connect() on: weights[i] += scale * sum[i] / denominator for every step of the job. With
-  // weights for every tensor this worker can give them to others and take theirs: it may join a job that runs already, and
-  // comes back when it was removed. Without, or attached later, it cannot. The array is read at any time: only the session
-  // writes to it, and `schedule` is the place for all else that happens to weights.
+  // Weights that are attached from connect() on: weights[i] += scale * sum[i] / denominator for every step of the job.
+  // With weights for every tensor this worker can give them to others and take theirs: it may join a job that runs
+  // already, and comes back when it was removed. Without, or attached later, it cannot. The array is read at any time:
+  // only the session writes to it, and `schedule` is the place for all else that happens to weights.
   //
-  // Mode asynchronous: steps come as one sum, where the worker is behind, only if all tensors of all workers have weights and a
-  // `scale` here: a `schedule` may treat each step differently, so with one every step comes by itself.
+  // Mode asynchronous: steps come as one sum, where the worker is behind, only if all tensors of all workers have
+  // weights and a `scale` here: a `schedule` may treat each step differently, so with one every step comes by itself.
   std::span<float> weights = {};  ///< [dimension]; the caller's, must outlive the session
   float scale = 0;                ///< needed with `weights`, as -learning_rate; 0 is refused: no update would move them
   Schedule schedule = {};         ///< in place of `scale`, and may be 0 in some steps
@@ -247,8 +250,8 @@ struct TensorOptions {
 /// sparse   entry j belongs to index begin + indices[j]; strictly increasing.
 /// dense    entry j belongs to index begin + j; indices is empty.
 ///
-/// Mode asynchronous: it may be the sum of several steps (worker/README.md, "Choose a mode"). Each is of one contribution,
-/// and has the same denominator: a mean divides each step by its own one, 1, and so the sum of them.
+/// Mode asynchronous: it may be the sum of several steps (worker/README.md, "Choose a mode"). Each is of one
+/// contribution, and has the same denominator: a mean divides each step by its own one, 1, and so the sum of them.
 struct UpdatePiece {
   uint64_t begin = 0;
   uint64_t dimension = 0;  ///< the piece covers [begin, begin + dimension) of the tensor
@@ -313,8 +316,8 @@ struct TensorStats {
       {};  ///< codec_up auto: which codecs it has chosen, and why; empty: the job names its codecs
 };
 
-/// Of a job with `audit`: what went where, summed over all tensors; of this worker's earlier processes in the job as well.
-/// entered = residual + in_flight + carried + lost.
+/// Of a job with `audit`: what went where, summed over all tensors; of this worker's earlier processes in the job as
+/// well. entered = residual + in_flight + carried + lost.
 struct AuditStats {
   bool audits = false;   ///< the job asks for it; else all of these are 0
   double entered = 0;    ///< what was pushed, after weights, clipping and momentum, and what a loaded state brought
@@ -371,8 +374,8 @@ struct Stats {
   double lost_off_log = 0;       ///< of a state that the job's log does not contain
   double lost_cut = 0;           ///< of a state that the job went back behind, since nobody alive had it
   double unreturnable = 0;       ///< counted in a step whose update is forgotten: what it carried is not known
-  /// Entries sent in contributions that were counted, in steps that the job's log does not contain any more (whoever else had
-  /// their updates is gone): lost as well. What they sum to only `audit` says.
+  /// Entries sent in contributions that were counted, in steps that the job's log does not contain any more (whoever
+  /// else had their updates is gone): lost as well. What they sum to only `audit` says.
   uint64_t entries_void = 0;
   double time_in_communication_s = 0;  ///< first byte of a step handed to the socket .. its update complete, summed
   double time_blocked_s = 0;           ///< callers' time in push() and await(), also where it ran out
@@ -394,29 +397,31 @@ struct SessionStatus {
 
 /// This worker's membership in one running job.
 ///
-/// Threads  one session thread does all coding and network; every method may be called from any thread. Different tensors may
-///          be pushed at the same time; one tensor is pushed by one thread at a time.
-/// Errors   once the session has ended with an error, every call that needs the job throws that error. stats(), status() and
-///          save() still answer, and complete updates can still be awaited.
-/// Waits    push, push_sparse, await, pull, pull_range, pull_indices, place_weights and finish have a time limit and two
-///          forms. When the time has passed, NAME throws the error timeout, with who the job waits for; try_NAME returns empty
-///          or false, and status().waiting_for says who. All else that goes wrong is an exception in either form. A limit of 0 or
-///          less does not wait; milliseconds::max() waits for ever. A call that ran out of time may be repeated. It has taken
-///          nothing from the caller. A pull may have written part of `out`; the shards may have some of place_weights()'
-///          weights, so it is repeated with the same ones; after finish() nothing can be pushed, whether or not it ran out of
-///          time.
+/// Threads  one session thread does all coding and network; every method may be called from any thread. Different
+///          tensors may be pushed at the same time; one tensor is pushed by one thread at a time.
+/// Errors   once the session has ended with an error, every call that needs the job throws that error. stats(),
+///          status() and save() still answer, and complete updates can still be awaited.
+/// Waits    push, push_sparse, await, pull, pull_range, pull_indices, place_weights and finish have a time limit and
+///          two forms. When the time has passed, NAME throws the error timeout, with who the job waits for; try_NAME
+///          returns empty or false, and status().waiting_for says who. All else that goes wrong is an exception in
+///          either form. A limit of 0 or less does not wait; milliseconds::max() waits for ever. A call that ran out of
+///          time may be repeated. It has taken nothing from the caller. A pull may have written part of `out`; the
+///          shards may have some of place_weights()' weights, so it is repeated with the same ones; after finish()
+///          nothing can be pushed, whether or not it ran out of time.
 class MILLRACE_API Session {
  public:
-  /// Joins the job, or creates it, and waits until all workers have joined. Where the job runs already, or the weights are
-  /// another worker's: waits until this one takes part and the weights are in the arrays.
+  /// Joins the job, or creates it, and waits until all workers have joined. Where the job runs already, or the weights
+  /// are another worker's: waits until this one takes part and the weights are in the arrays.
   ///
-  /// Errors  invalid_argument: options that cannot be, with the reason. unavailable: which shard could not be reached, and how
-  ///         long it was tried. version_mismatch, job_mismatch (the field that differs, of the job or of a saved state),
-  ///         identity_in_use, not_a_member, shard_map_mismatch: as a shard said. timeout: who has not joined. io, malformed: of
-  ///         load_path. invalid_argument, io: of `http`: no address, in use, or not of this machine.
+  /// Errors  invalid_argument: options that cannot be, with the reason. unavailable: which shard could not be reached,
+  ///         and how long it was tried. version_mismatch, job_mismatch (the field that differs, of the job or of a
+  ///         saved state), identity_in_use, not_a_member, shard_map_mismatch: as a shard said. timeout: who has not
+  ///         joined. io, malformed: of load_path. invalid_argument, io: of `http`: no address, in use, or not of this
+  ///         machine.
   static std::unique_ptr<Session> connect(const JobOptions& job, const std::vector<TensorOptions>& tensors);
 
-  /// Refuses what connect() would refuse by itself, without asking a shard: for programs that read much data before they connect.
+  /// Refuses what connect() would refuse by itself, without asking a shard: for programs that read much data before
+  /// they connect.
   ///
   /// Errors  invalid_argument, unsupported, limit_exceeded: options that cannot be, with the reason.
   static void check(const JobOptions& job, const std::vector<TensorOptions>& tensors);
@@ -429,22 +434,24 @@ class MILLRACE_API Session {
   /// Adds a gradient to the tensor's residual and sends the selected part of it: the step's contribution.
   ///
   /// gradient  [dimension]; read before push returns, not kept.
-  /// weight    the worker's share in a weighted mean, finite and positive (the gradient is multiplied by it); 1 otherwise.
+  /// weight    the worker's share in a weighted mean, finite and positive (the gradient is multiplied by it); 1
+  ///           otherwise.
   /// timeout   of the wait for the step's turn; taking the gradient comes on top.
-  /// Returns   the step's number: 0, 1, ... per tensor. Tensors fused into one bucket are sent when the last of them is pushed.
-  /// Waits     only while the staleness does not allow the step yet (update step - 1 - staleness not here), the step before is
-  ///           still being coded, or save() copies the residual; never for the network beyond that.
+  /// Returns   the step's number: 0, 1, ... per tensor. Tensors fused into one bucket are sent when the last of them is
+  ///           pushed.
+  /// Waits     only while the staleness does not allow the step yet (update step - 1 - staleness not here), the step
+  ///           before is still being coded, or save() copies the residual; never for the network beyond that.
   /// Cost      one read pass (finite?) and one pass that adds, on the caller's thread.
-  /// Errors    invalid_argument: wrong size; pushed twice before its fused neighbours; another weight, or one where the job has
-  ///           none.
+  /// Errors    invalid_argument: wrong size; pushed twice before its fused neighbours; another weight, or one where the
+  ///           job has none.
   ///           non_finite: nothing of it is taken. limit_exceeded: updates_kept_max. timeout: nothing of it is taken.
   uint64_t push(size_t tensor, std::span<const float> gradient, double weight = 1,
                 std::chrono::milliseconds timeout = kDefaultTimeout);
   [[nodiscard]] std::optional<uint64_t> try_push(size_t tensor, std::span<const float> gradient, double weight = 1,
                                                  std::chrono::milliseconds timeout = {});
 
-  /// The same for a gradient of a few entries: unsorted, duplicates are added up. Strictly increasing indices are fastest.
-  /// A tensor that is only pushed sparse never costs memory by its dimension.
+  /// The same for a gradient of a few entries: unsorted, duplicates are added up. Strictly increasing indices are
+  /// fastest. A tensor that is only pushed sparse never costs memory by its dimension.
   uint64_t push_sparse(size_t tensor, std::span<const uint32_t> indices, std::span<const float> values,
                        double weight = 1, std::chrono::milliseconds timeout = kDefaultTimeout);
   [[nodiscard]] std::optional<uint64_t> try_push_sparse(size_t tensor, std::span<const uint32_t> indices,
@@ -454,12 +461,12 @@ class MILLRACE_API Session {
   /// True when await(tensor, step) would not wait. Takes nothing, unlike try_await().
   bool ready(size_t tensor, uint64_t step);
 
-  /// Waits for the step's update and hands it out, once. An update is kept until awaited; one that went into attached weights on
-  /// arrival is not kept, need not be awaited, and may be any number of times.
+  /// Waits for the step's update and hands it out, once. An update is kept until awaited; one that went into attached
+  /// weights on arrival is not kept, need not be awaited, and may be any number of times.
   ///
   /// Threads  one tensor's updates are awaited by one thread at a time.
-  /// Errors  timeout: with who the shards wait for, where they said so. invalid_argument: a step that was not pushed, or was
-  ///         handed out before.
+  /// Errors  timeout: with who the shards wait for, where they said so. invalid_argument: a step that was not pushed,
+  ///         or was handed out before.
   TensorUpdate await(size_t tensor, uint64_t step, std::chrono::milliseconds timeout = kDefaultTimeout);
   [[nodiscard]] std::optional<TensorUpdate> try_await(size_t tensor, uint64_t step,
                                                       std::chrono::milliseconds timeout = {});
@@ -470,37 +477,38 @@ class MILLRACE_API Session {
   ///
   /// weights  [dimension]; the caller's, must outlive the session or the next attach.
   /// scale    finite and not 0: no update would move the weights.
-  /// Errors   invalid_argument: a step of the tensor is in flight (attach before a push, or after await of the last one);
-  ///          kOnArrival in another mode than synchronous; weights were given to connect() (they stay, and their scale is a
-  ///          function of the step: Schedule).
+  /// Errors   invalid_argument: a step of the tensor is in flight (attach before a push, or after await of the last
+  ///          one); kOnArrival in another mode than synchronous; weights were given to connect() (they stay, and their
+  ///          scale is a function of the step: Schedule).
   void attach_weights(size_t tensor, std::span<float> weights, float scale, ApplyWhen when);
   /// Changes the scale of weights that attach_weights() has attached, from the next update that is applied on.
   ///
   /// Errors   invalid_argument: as attach_weights() says of `scale`; no weights are attached.
   void set_scale(size_t tensor, float scale);
 
-  /// Steps of the job in the attached weights: the least over the tensor's parts. A worker that joined or came back trains on
-  /// from there; in mode synchronous, without either, it is the number of pushes answered. Without weights: steps that arrived.
+  /// Steps of the job in the attached weights: the least over the tensor's parts. A worker that joined or came back
+  /// trains on from there; in mode synchronous, without either, it is the number of pushes answered. Without weights:
+  /// steps that arrived.
   uint64_t steps_applied(size_t tensor);
   SessionStatus status() const;
 
-  /// Hands out what this worker keeps back of a tensor (the residual, and what updates did not carry) and forgets it: from now on
-  /// it is the caller's, for callers that feed errors back themselves. Without this it goes out with later steps by itself. With
-  /// momentum, what is fed back is taken for a gradient and gains momentum once more.
+  /// Hands out what this worker keeps back of a tensor (the residual, and what updates did not carry) and forgets it:
+  /// from now on it is the caller's, for callers that feed errors back themselves. Without this it goes out with later
+  /// steps by itself. With momentum, what is fed back is taken for a gradient and gains momentum once more.
   ///
   /// Errors  invalid_argument: a step of the tensor, or of one that travels with it, is pushed and not answered yet.
   SparseEntries take_residual(size_t tensor);
 
-  /// The weights that the shards hold, of a job with a store: the whole tensor; [begin, begin + out.size()); or those of a list
-  /// of indices. Before the first step: those that the store begins with. While steps are decided, parts may be after different
-  /// numbers of them; each part is after a whole number.
+  /// The weights that the shards hold, of a job with a store: the whole tensor; [begin, begin + out.size()); or those
+  /// of a list of indices. Before the first step: those that the store begins with. While steps are decided, parts may
+  /// be after different numbers of them; each part is after a whole number.
   ///
   /// out      [dimension], any length, [indices]; the caller's, written until the call returns.
   /// indices  strictly increasing.
-  /// Waits    for the shards' answers, so that a limit of 0 is always too short. A pull that ran out of time begins anew when
-  ///          it is repeated, and may have written some of `out`.
-  /// Errors   invalid_argument: the job has no store, a wrong size, an index behind the tensor. timeout: also where the step
-  ///          never comes, or the store waits for its first weights.
+  /// Waits    for the shards' answers, so that a limit of 0 is always too short. A pull that ran out of time begins
+  ///          anew when it is repeated, and may have written some of `out`.
+  /// Errors   invalid_argument: the job has no store, a wrong size, an index behind the tensor. timeout: also where the
+  ///          step never comes, or the store waits for its first weights.
   /// Threads  any number of pulls at a time.
   PulledSteps pull(size_t tensor, std::span<float> out, const PullOptions& options = {});
   PulledSteps pull_range(size_t tensor, uint64_t begin, std::span<float> out, const PullOptions& options = {});
@@ -513,8 +521,9 @@ class MILLRACE_API Session {
   [[nodiscard]] std::optional<PulledSteps> try_pull_indices(size_t tensor, std::span<const uint32_t> indices,
                                                             std::span<float> out, const PullOptions& options = {});
 
-  /// The weights that the store begins with (store_begin "worker"), of all tensors at once: those of the lowest worker count, the
-  /// others' calls wait until they are there. All workers should give the same, so that whoever is the lowest may leave.
+  /// The weights that the store begins with (store_begin "worker"), of all tensors at once: those of the lowest worker
+  /// count, the others' calls wait until they are there. All workers should give the same, so that whoever is the
+  /// lowest may leave.
   ///
   /// weights  by tensor, [dimension] each, finite; read until the call returns.
   /// Errors   invalid_argument: the store begins with something else. timeout.
@@ -532,16 +541,18 @@ class MILLRACE_API Session {
   /// Returns the port that JobOptions::http listens on; 0: none.
   uint16_t http_port() const;
 
-  /// Writes what this worker has, in one cut: per tensor residual + contributions in flight and the attached weights, the place
-  /// in the log, identity, specification, with a checksum; load_path begins with it. Weights of which no array is attached are
-  /// the caller's to save. Atomic: a temporary file, fsync, rename; on any failure the old file stays, and the new one
-  /// where there is room for it: beside `path`, in the process's folder, in $TMPDIR (/var/tmp where that is not set) or in /tmp.
+  /// Writes what this worker has, in one cut: per tensor residual + contributions in flight and the attached weights,
+  /// the place in the log, identity, specification, with a checksum; load_path begins with it. Weights of which no
+  /// array is attached are the caller's to save. Atomic: a temporary file, fsync, rename; on any failure the old file
+  /// stays, and the new one where there is room for it: beside `path`, in the process's folder, in $TMPDIR (/var/tmp
+  /// where that is not set) or in /tmp.
   ///
   /// Errors  io: with the path, the system's reason, and the file that has what was to be saved.
   void save(const std::string& path);
 
-  /// Waits until every push is answered and acknowledged, then leaves the job as finished. Fused tensors must be pushed equally
-  /// often. The session cannot be used afterwards (updates can still be awaited), nor pushed to once this was called.
+  /// Waits until every push is answered and acknowledged, then leaves the job as finished. Fused tensors must be pushed
+  /// equally often. The session cannot be used afterwards (updates can still be awaited), nor pushed to once this was
+  /// called.
   ///
   /// Errors   invalid_argument: some of the tensors that travel together were pushed, and others not. timeout.
   void finish(std::chrono::milliseconds timeout = kDefaultTimeout);

@@ -15,16 +15,18 @@
 #include "worker/peer/collectives/allgather.h"
 #include "worker/peer/collectives/contribution.h"
 
-/// auto: the exact sum by whichever algorithm is the fastest here. The first step measures the network among the ranks, how
-/// fast they add, and how many entries they have, and ranks the algorithms by the papers' cost models; the steps after it try
-/// out the best of them, dense ones among them, in blocks of steps each, as they would follow one another in a job: what a link
-/// or a cache holds is what the algorithm's own last step left there. After each pass over the candidates those that are
-/// clearly slower, in their fastest step too, are left out, and the others have longer blocks; of the last ones that is kept
-/// whose steps' median is least, of each step the slowest rank's time. Every kPeriod steps it begins anew: densities change.
+/// auto: the exact sum by whichever algorithm is the fastest here. The first step measures the network among the ranks,
+/// how fast they add, and how many entries they have, and ranks the algorithms by the papers' cost models; the steps
+/// after it try out the best of them, dense ones among them, in blocks of steps each, as they would follow one another
+/// in a job: what a link or a cache holds is what the algorithm's own last step left there. After each pass over the
+/// candidates those that are clearly slower, in their fastest step too, are left out, and the others have longer
+/// blocks; of the last ones that is kept whose steps' median is least, of each step the slowest rank's time. Every
+/// kPeriod steps it begins anew: densities change.
 ///
 /// All ranks   choose alike: by numbers that all of them have.
 /// Any step    is an exact sum, whichever algorithm makes it.
-/// Source      the models: planner.h. Trying out is ours: no model knows of cores that ranks share, or links that others use.
+/// Source      the models: planner.h. Trying out is ours: no model knows of cores that ranks share, or links that
+///             others use.
 namespace millrace::peer {
 namespace {
 
@@ -36,7 +38,8 @@ struct Pass {
   uint32_t steps = 0;
   double keeps_within = 0;  ///< of the best one's median; those whose fastest step is slower go
 };
-// Those that come close are seen in several passes: what disturbs a machine for a while does not disturb all blocks of one.
+// Those that come close are seen in several passes: what disturbs a machine for a while does not disturb all blocks of
+// one.
 constexpr std::array<Pass, 5> kPasses{{{2, 2.0}, {4, 1.5}, {8, 1.25}, {8, 1.1}, {8, 1.0}}};
 constexpr uint32_t kFirstTag =
     1U << 30;  ///< behind those of the algorithms; each with room for as many as there are ranks
@@ -118,7 +121,8 @@ class Automatic final : public Allreduce {
     co_return make_candidates(group->speeds, group->entries, channel.size());
   }
 
-  /// Bytes and times of an entry; of pairs where there is no codec, or none that takes this contribution (its run says why).
+  /// Bytes and times of an entry; of pairs where there is no codec, or none that takes this contribution (its run says
+  /// why).
   static EntryCoding coding_of(const std::optional<CodecSpec>& codec, const StreamView& own, Channel& channel) {
     return measure_coding(codec, own, [&channel] { return channel.clock(); }).value_or(EntryCoding{});
   }

@@ -7,15 +7,18 @@
 #include "worker/peer/collectives/dense_vector.h"
 #include "worker/peer/collectives/reduce_scatter.h"
 
-/// Rabenseifner's allreduce of dense vectors: a reduce-scatter by recursive halving, an allgather by recursive doubling.
+/// Rabenseifner's allreduce of dense vectors: a reduce-scatter by recursive halving, an allgather by recursive
+/// doubling.
 ///
-/// Any P   ranks from 2^floor(log2 P) on give their vector to the rank so far below them, and are in charge of nothing; all
-///         ranks take part in the allgather (the usual way has them get the whole result from their partner afterwards).
+/// Any P   ranks from 2^floor(log2 P) on give their vector to the rank so far below them, and are in charge of nothing;
+///         all ranks take part in the allgather (the usual way has them get the whole result from their partner
+///         afterwards).
 /// Bits    one rank adds up a slice, at each level the lower rank's first.
 /// Bytes   a rank: log2 P messages of N / 2, N / 4, ... values, then (P - 1) / P of N; where ranks give
 ///         theirs away, N more at most. All that travels is dense.
-/// Memory  what a rank holds of the sum is sparse while that is smaller. In groups so large that they are simulated, a half goes
-///         in pieces, the next one when the partner's has come: thousands of halves in flight would be thousands of vectors.
+/// Memory  what a rank holds of the sum is sparse while that is smaller. In groups so large that they are simulated, a
+///         half goes in pieces, the next one when the partner's has come: thousands of halves in flight would be
+///         thousands of vectors.
 /// Source  [Rabenseifner04]; [Thakur05]; [SparCML19, 5.3.2].
 namespace millrace::peer {
 namespace {

@@ -9,8 +9,8 @@
 ///
 /// Any P   as it is.
 /// Bits    the rank of a slice has its sum, added in the order of the ring.
-/// Bytes   a rank: 2 (P - 1) messages of N / P values; slices of more than kPieceValues go in pieces, each passed on as soon as
-///         it is added to, while it is in the second-level cache.
+/// Bytes   a rank: 2 (P - 1) messages of N / P values; slices of more than kPieceValues go in pieces, each passed on as
+///         soon as it is added to, while it is in the second-level cache.
 /// Source  [PatarasukYuan09]; the baseline of [SparCML19, 8.1].
 namespace millrace::peer {
 namespace {

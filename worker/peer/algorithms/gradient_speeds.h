@@ -13,8 +13,8 @@
 /// (summing_speeds.h measures one at a time).
 namespace millrace::peer {
 
-/// Measures what each value of a dense gradient of the shape takes in the selections that the planner knows, on a normal gradient
-/// (measure_selection()).
+/// Measures what each value of a dense gradient of the shape takes in the selections that the planner knows, on a
+/// normal gradient (measure_selection()).
 ///
 /// callers  selects shape.k entries before an exact sum; kNone: contributions come selected, and all speeds are 0.
 /// Cost     tens of milliseconds, 8 MiB.
@@ -27,8 +27,8 @@ struct CodingSpeeds {
   EntryCoding sums;
 };
 
-/// Measures how `codec` codes a rank's contribution, and its lossless form (lossless_of()) the sum of all ranks: drawn entries of
-/// uniform indices at their densities (measure_coding()).
+/// Measures how `codec` codes a rank's contribution, and its lossless form (lossless_of()) the sum of all ranks: drawn
+/// entries of uniform indices at their densities (measure_coding()).
 ///
 /// codec   nothing: pairs, and nothing is measured.
 /// Cost    some ms.

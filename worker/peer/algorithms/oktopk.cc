@@ -11,38 +11,40 @@
 #include "worker/peer/collectives/integer_collectives.h"
 #include "worker/peer/collectives/local_selection.h"
 
-/// Ok-Topk, the O(k) sparse allreduce: Topk of the sum of Topk of each rank, about. Each rank sums a region of the index range,
-/// cuts it to a global threshold, and all gather what is left.
+/// Ok-Topk, the O(k) sparse allreduce: Topk of the sum of Topk of each rank, about. Each rank sums a region of the
+/// index range, cuts it to a global threshold, and all gather what is left.
 ///
 ///   step mod tau' = 0   the local threshold is exact (LocalSelection), else reused and led after the count
 ///   step mod tau = 0    regions are cut anew (oktopk_regions.h)
-///   split and reduce    to rank + 1, rank + 2, ... around; a bucket of messages goes out before the one before it is summed
+///   split and reduce    to rank + 1, rank + 2, ... around; a bucket of messages goes out before the one before it is
+///                       summed
 ///   step mod tau' = 0   the global threshold is exact (oktopk_threshold.h), else reused
 ///   sizes               of what each region holds above the threshold and at it
 ///   gather              balanced where it must be (oktopk_gather.h)
 ///   indexes             of what this rank sent and the result has: Reduced::contributed
 ///
-/// Differs from the paper: the global threshold is found without gathering all sums, which are up to P k. Where a reused one
-/// leaves more than 2 k entries, or fewer than k / 2, it is exact at once. Of sums of one magnitude, at the threshold, those of
-/// the first regions are taken up to k in all where all of them would be more than 2 k. A sum that is not gathered goes back to
-/// all who had a part in it, since each of them still has its own.
+/// Differs from the paper: the global threshold is found without gathering all sums, which are up to P k. Where a
+/// reused one leaves more than 2 k entries, or fewer than k / 2, it is exact at once. Of sums of one magnitude, at the
+/// threshold, those of the first regions are taken up to k in all where all of them would be more than 2 k. A sum that
+/// is not gathered goes back to all who had a part in it, since each of them still has its own.
 ///
-/// Bounds    k: the largest number of entries that a rank selected, or that the result has: at exact steps the settings' k (the
-///           result more, where ties leave no more than twice that), else twice that at most. P > 2. Of every step but those that
-///           make thresholds or regions anew, which add what their files say.
-///   sent      a rank: at most 2 k words in the split (its own entries but those of its region), and 2 (2 k - 3 k / P) while
-///             gathering: 6 k (P - 1) / P, whatever the regions, the indices and the values are. About 4 k where all lies alike.
-///   received  a rank: 2 words for each entry of its region that another rank selected, and at most 2 k while gathering. Regions
-///             from pooled histograms hold k (1 + 1/16) + P entries of all ranks when they are made: 4 k words and a bit.
-///             Those from averaged boundaries hold as much where the ranks' entries lie alike, and up to P k where they do
-///             not. Not bounded: what entries have moved since the regions were made.
+/// Bounds    k: the largest number of entries that a rank selected, or that the result has: at exact steps the
+///           settings' k (the result more, where ties leave no more than twice that), else twice that at most. P > 2.
+///           Of every step but those that make thresholds or regions anew, which add what their files say.
+///   sent      a rank: at most 2 k words in the split (its own entries but those of its region), and 2 (2 k - 3 k / P)
+///             while gathering: 6 k (P - 1) / P, whatever the regions, the indices and the values are. About 4 k where
+///             all lies alike.
+///   received  a rank: 2 words for each entry of its region that another rank selected, and at most 2 k while
+///             gathering. Regions from pooled histograms hold k (1 + 1/16) + P entries of all ranks when they are made:
+///             4 k words and a bit. Those from averaged boundaries hold as much where the ranks' entries lie alike, and
+///             up to P k where they do not. Not bounded: what entries have moved since the regions were made.
 ///   P = 2     sent and received: 4 k words; 3 k where a rank's region has half of its entries, as pooled ones have.
-///   beside    2 (P - 1) words of sizes, and an entry for each other rank where shares of the result do not come out even: they
-///             show where k is not far above P.
+///   beside    2 (P - 1) words of sizes, and an entry for each other rank where shares of the result do not come out
+///             even: they show where k is not far above P.
 /// With ties, empty ranks, or all indices in one place the same holds; one index is never split between ranks.
 ///
-/// Messages  slices of a region; numbers: u64 of regions and of the threshold, and as sizes u32 (over it, equal to it); sums, in
-///           global indices. Where both sides know that there is nothing, none is sent.
+/// Messages  slices of a region; numbers: u64 of regions and of the threshold, and as sizes u32 (over it, equal to it);
+///           sums, in global indices. Where both sides know that there is nothing, none is sent.
 /// Bits      who sums a region adds its own first, then those of rank - 1, rank - 2, ...; nobody else adds.
 /// Source    [OkTopk22, 3.1, algorithm 1]
 namespace millrace::peer {
@@ -60,8 +62,8 @@ struct Reached {
   uint64_t above = 0;  ///< of these: over it; the others are equal to it
 };
 
-/// Writes the positions of the values that reach the threshold; returns how many. Which ones do nobody can foresee: no branch
-/// (one comparison in the loop: of two the compiler makes one).
+/// Writes the positions of the values that reach the threshold; returns how many. Which ones do nobody can foresee: no
+/// branch (one comparison in the loop: of two the compiler makes one).
 ///
 /// positions  [values]
 size_t write_reaching(std::span<const float> values, MagnitudeKey threshold, uint32_t* positions) {
@@ -264,8 +266,8 @@ class Oktopk final : public Allreduce {
     return sizes.all_above <= 2 * k && (2 * (sizes.all_above + sizes.all_equal) >= k || threshold_ == 1);
   }
 
-  /// By region: all that reach the threshold where these are 2 k at most, else as many of those equal to it, in the order of the
-  /// regions, as make k.
+  /// By region: all that reach the threshold where these are 2 k at most, else as many of those equal to it, in the
+  /// order of the regions, as make k.
   std::vector<uint64_t> counts_of(const Sizes& sizes) const {
     const uint64_t k = settings_.k;
     uint64_t quota = sizes.all_equal;
@@ -293,7 +295,8 @@ class Oktopk final : public Allreduce {
 
   /// The law: own entries whose index was sent and gathered are handed over; what a codec made of them comes back.
   ///
-  /// mine   of what `sent` was taken from: what was selected, or all of `own` where a codec may have added entries of that.
+  /// mine   of what `sent` was taken from: what was selected, or all of `own` where a codec may have added entries of
+  ///        that.
   static Reduced reduced(const StreamView& mine, const StreamView& sent, Stream&& sum) {
     Reduced out{{}, Stream::empty(sum.dimension), {}};
     const IndexBuffer gathered = positions_in_both(sent.indices, sum.indices);

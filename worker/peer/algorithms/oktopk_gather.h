@@ -10,8 +10,9 @@
 
 namespace millrace::peer {
 
-/// How what the regions hold comes to all ranks. All entries, in the order of the regions, are one sequence; `members` take a
-/// share of it each and gather these by recursive doubling. Made of the regions' counts alone: the same on all ranks.
+/// How what the regions hold comes to all ranks. All entries, in the order of the regions, are one sequence; `members`
+/// take a share of it each and gather these by recursive doubling. Made of the regions' counts alone: the same on all
+/// ranks.
 struct GatherPlan {
   std::vector<uint64_t> starts;     ///< [P + 1] region j holds [starts[j], starts[j + 1]) of the sequence
   std::vector<uint32_t> members;    ///< regions whose ranks gather, ascending
@@ -23,14 +24,15 @@ struct GatherPlan {
 
 /// K entries in all, K / P a share:
 ///
-/// what the regions hold   where nothing has to move: the largest holds at most balance_ratio shares, and no rank would send more
-///                         than 2 K less 3 shares while gathering;
+/// what the regions hold   where nothing has to move: the largest holds at most balance_ratio shares, and no rank would
+///                         send more than 2 K less 3 shares while gathering;
 /// like shares of all      otherwise: a rank that holds m sends m less a share, and gathers for K less a share;
-/// like shares of all but  where that one holds more than K less a share: it sends these once, and gets the few that it lacks.
+/// like shares of all but  where that one holds more than K less a share: it sends these once, and gets the few that it
+///                         lacks.
 ///   one                   In the gathering it would have to send as many again, of what it has already.
 ///
-/// So no rank sends more than 2 K - 3 K / P entries, nor receives more than K (but for the rounding of shares, an entry for each
-/// other rank at most), whatever the regions hold; P > 2. Of two ranks each sends what it holds.
+/// So no rank sends more than 2 K - 3 K / P entries, nor receives more than K (but for the rounding of shares, an entry
+/// for each other rank at most), whatever the regions hold; P > 2. Of two ranks each sends what it holds.
 ///
 /// counts         [P] by region; they add up to less than 2^63.
 /// balance_ratio  infinite: nothing ever moves, and no bound holds (the paper's direct allgatherv, to compare with).
@@ -41,8 +43,8 @@ inline constexpr uint32_t kGatherTags = 64;
 
 /// The whole sequence, on all ranks: sparse, of the settings' dimension.
 ///
-/// own     this rank's region: as many entries as the plan says, of the settings' dimension; kept alive by the caller, like the
-///         others.
+/// own     this rank's region: as many entries as the plan says, of the settings' dimension; kept alive by the caller,
+///         like the others.
 /// Errors  malformed: a peer sent another number of entries than it said, or others than its region's. The codec's.
 /// Source  [OkTopk22, 3.1.2]
 Task<Result<Stream>> gather_by_plan(Channel& channel, const AllreduceSettings& settings, const GatherPlan& plan,

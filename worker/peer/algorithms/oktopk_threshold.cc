@@ -10,7 +10,8 @@
 namespace millrace::peer {
 namespace {
 
-/// The digit that the `wanted`-th largest has, counted from the largest; wanted becomes its place among those of that digit.
+/// The digit that the `wanted`-th largest has, counted from the largest; wanted becomes its place among those of that
+/// digit.
 Result<size_t> digit_of(const std::vector<uint64_t>& counts, uint64_t& wanted) {
   for (size_t digit = counts.size(); digit-- > 0;) {
     if (wanted <= counts[digit]) return digit;

@@ -140,8 +140,8 @@ class Chain {
 
 double slice_share(const Chain& chain) { return 1.0 / chain.ranks(); }
 
-/// recursive doubling of what `send` sends of a sum of so many contributions, two of which `add` adds, with the ranks above the
-/// power of two.
+/// recursive doubling of what `send` sends of a sum of so many contributions, two of which `add` adds, with the ranks
+/// above the power of two.
 template <typename Send, typename Add>
 void doubling(Chain& chain, Send send, Add add) {
   const uint32_t paired = std::bit_floor(chain.ranks());
@@ -229,8 +229,8 @@ void sum_of_numbers(Chain& chain, double count) {
   for (double part = bytes / 2; part >= bytes / paired; part /= 2) chain.send(part, 2);
 }
 
-/// Boundaries averaged every tau steps; the global threshold every tau' steps, digit by digit, for which each rank looks at the
-/// sums of its region.
+/// Boundaries averaged every tau steps; the global threshold every tau' steps, digit by digit, for which each rank
+/// looks at the sums of its region.
 void reevaluate(Chain& chain) {
   Chain boundaries = chain.besides();
   sum_of_numbers(boundaries, chain.ranks());
@@ -246,7 +246,8 @@ void reevaluate(Chain& chain) {
   chain.amortise(threshold, chain.shape().threshold_period);
 }
 
-/// All ranks alike: the split, two numbers of each region, the gathering of k entries; and what is done anew now and then.
+/// All ranks alike: the split, two numbers of each region, the gathering of k entries; and what is done anew now and
+/// then.
 void oktopk(Chain& chain) {
   const double share = slice_share(chain);
   chain.send_entries(chain.k() * share, chain.speeds().contribution, chain.ranks() - 1);

@@ -61,8 +61,9 @@ struct PlannedCost {
 /// Source   [SparCML19, appendix B.1].
 double expected_support(uint64_t n, uint64_t k, double draws);
 
-/// Time of one allreduce from a dense gradient on, of uniform supports, on ranks that send and receive one message at a time. A
-/// message's header counts. Sums that are smaller dense travel as values, without a codec; dense algorithms select nothing.
+/// Time of one allreduce from a dense gradient on, of uniform supports, on ranks that send and receive one message at a
+/// time. A message's header counts. Sums that are smaller dense travel as values, without a codec; dense algorithms
+/// select nothing.
 ///
 /// Source   the papers' models, with the sizes that supports are expected to have in between their bounds:
 ///          [SparCML19, 5.3.1 to 5.3.3]; [RedSync19, 2.4]; [OkTopk22, table 1], for ranks that are all alike, and what
@@ -76,11 +77,11 @@ struct ServerShape {
   bool keeps_topk = false;  ///< the k largest of the sum come back; else all of it
 };
 
-/// Time of one step through servers. Every worker sends each shard its share, and gets that share of the result. A host sends
-/// and receives one message at a time; a link's direction is busy with the larger of one worker's bytes and those of all
-/// workers at a shard. A shard decodes and adds every worker's share, and encodes the result once; a worker decodes and applies
-/// it. Shards that keep the k largest select them exactly. They exchange histograms every threshold_period steps: the latency
-/// counts, the bytes do not.
+/// Time of one step through servers. Every worker sends each shard its share, and gets that share of the result. A host
+/// sends and receives one message at a time; a link's direction is busy with the larger of one worker's bytes and those
+/// of all workers at a shard. A shard decodes and adds every worker's share, and encodes the result once; a worker
+/// decodes and applies it. Shards that keep the k largest select them exactly. They exchange histograms every
+/// threshold_period steps: the latency counts, the bytes do not.
 PlannedCost planned_server_cost(const ServerShape& servers, const SumShape& shape, const MachineSpeeds& speeds);
 
 /// Which results will do.

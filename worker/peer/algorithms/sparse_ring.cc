@@ -2,12 +2,13 @@
 #include "worker/peer/collectives/contribution.h"
 #include "worker/peer/collectives/reduce_scatter.h"
 
-/// The ring on sparse slices: partial sums of a slice go around, each rank adds its own part, and the sums go around again.
+/// The ring on sparse slices: partial sums of a slice go around, each rank adds its own part, and the sums go around
+/// again.
 ///
 /// Any P   as it is.
 /// Bits    the rank of a slice has its sum, added in the order of the ring.
-/// Bytes   a rank: P - 1 messages of partial sums (of a slice, k / P entries at first), P - 1 of sums; to neighbours only. At
-///         most 2 (P - 1) / P of the dense vector: slices become dense where that is smaller.
+/// Bytes   a rank: P - 1 messages of partial sums (of a slice, k / P entries at first), P - 1 of sums; to neighbours
+///         only. At most 2 (P - 1) / P of the dense vector: slices become dense where that is smaller.
 /// Source  [SparCML19, 8.1] ("its sparse counterpart"); [PatarasukYuan09].
 namespace millrace::peer {
 namespace {

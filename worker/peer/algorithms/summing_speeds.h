@@ -18,8 +18,8 @@ struct KernelSpeeds {
   double add_value_s = 0;  ///< for each value of the dense ones
 };
 
-/// Sums two sparse streams whose indices alternate, and two dense ones, some times each, and takes the fastest of each: a rank
-/// that was interrupted once does not look slow.
+/// Sums two sparse streams whose indices alternate, and two dense ones, some times each, and takes the fastest of each:
+/// a rank that was interrupted once does not look slow.
 ///
 /// clock  called before and after each sum. One that stands still (simulated time) leaves 0, and costs one sum.
 /// Cost   3 ms, about; memory of 6 MiB.
@@ -50,8 +50,8 @@ struct SelectionSpeed {
   double mean_s(uint32_t period) const { return (first_s + (period - 1.0) * reuse_s) / period; }
 };
 
-/// Selects from a normal gradient of `dimension` values, 2^21 at most with the same share selected, some times, and takes the
-/// fastest of first and of other steps.
+/// Selects from a normal gradient of `dimension` values, 2^21 at most with the same share selected, some times, and
+/// takes the fastest of first and of other steps.
 ///
 /// Errors  the selection's: parameters that cannot be.
 /// Cost    tens of milliseconds, 8 MiB.

@@ -1,7 +1,8 @@
 #include "worker/peer/algorithms/registry.h"
 #include "worker/peer/collectives/selected_allgather.h"
 
-/// TopkA: every rank's k largest, gathered by all and added there. Nothing is dropped of the sum: it has k to P k entries.
+/// TopkA: every rank's k largest, gathered by all and added there. Nothing is dropped of the sum: it has k to P k
+/// entries.
 ///
 /// Bits      all add in the order of the ranks.
 /// Bytes     a rank: (P - 1) k entries.

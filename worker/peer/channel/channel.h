@@ -32,8 +32,9 @@ class ChannelSink {
   ~ChannelSink() = default;
 };
 
-/// What the code of a collective sees of its group: its rank, and messages to and from the others. An algorithm is a coroutine
-/// that sends and awaits; it knows no thread and no socket, so that it is the same over MPI, among threads and simulated.
+/// What the code of a collective sees of its group: its rank, and messages to and from the others. An algorithm is a
+/// coroutine that sends and awaits; it knows no thread and no socket, so that it is the same over MPI, among threads
+/// and simulated.
 ///
 /// Where a rank is lost, or a time has passed, the collective is destroyed where it waits: what it awaits always comes.
 class Channel {
@@ -79,14 +80,15 @@ class Channel {
   /// co_await it: the message of `from` with this tag. One at a time.
   Receive receive(uint32_t from, uint32_t tag) { return Receive(*this, key_of(from, tag)); }
 
-  /// Of this rank, for those who measure; what an algorithm sends never depends on it unless all ranks agree on what follows.
+  /// Of this rank, for those who measure; what an algorithm sends never depends on it unless all ranks agree on what
+  /// follows.
   TimeNs clock() const { return sink_->clock(); }
 
   /// Says what computing took, for those who simulate time; nothing is measured here.
   void charge(TimeNs work) { sink_->charge(work); }
 
-  /// Where the code will look when the next message comes: for who has thousands of ranks in one process, and can have it brought
-  /// (PeerCore::prefetch_code). Null: nowhere. Alive as long as the collective waits.
+  /// Where the code will look when the next message comes: for who has thousands of ranks in one process, and can have
+  /// it brought (PeerCore::prefetch_code). Null: nowhere. Alive as long as the collective waits.
   void will_look_at(const void* one, const void* other) { next_looks_ = {one, other}; }
 
   // For the group that runs the collective.

@@ -9,8 +9,8 @@ namespace millrace::peer {
 
 /// A coroutine that gives one value to the one coroutine that awaits it. It starts when it is awaited.
 ///
-/// Owner    the Task; destroying it destroys the coroutine where it stands, and what that awaits with it. So a collective is
-///          given up by destroying its outermost task.
+/// Owner    the Task; destroying it destroys the coroutine where it stands, and what that awaits with it. So a
+///          collective is given up by destroying its outermost task.
 /// Threads  none of its own: it runs in whoever resumes it.
 /// Notes    g++ 12: arguments of the awaited call are named variables or plain values, no braced temporaries.
 template <typename T>

@@ -9,7 +9,8 @@
 
 namespace millrace::peer {
 
-/// How the values of one index are put together: associative and commutative, with a neutral element that absent entries have.
+/// How the values of one index are put together: associative and commutative, with a neutral element that absent
+/// entries have.
 struct ReduceOp {
   std::string name = "sum";  ///< ranks must agree on it
   float neutral = 0;
@@ -22,8 +23,8 @@ ReduceOp sum_op();
 ReduceOp max_op();  ///< neutral: -infinity
 ReduceOp min_op();  ///< neutral: +infinity
 
-/// The streams put together index by index, in the order given. Sparse while that is smaller, dense from dense_from_count() on;
-/// a dense one holds the neutral element where no stream had an entry.
+/// The streams put together index by index, in the order given. Sparse while that is smaller, dense from
+/// dense_from_count() on; a dense one holds the neutral element where no stream had an entry.
 ///
 /// Errors   invalid_argument: no streams, dimensions differ. non_finite: values that are not is_admissible() any more.
 /// Threads  reentrant.

@@ -52,8 +52,8 @@ enum class SliceForm : uint8_t {
   kSparse = 2,
 };
 
-/// All slices of `stream` at once, [bounds.size() - 1], in one allocation that they share, so that thousands of small ones are
-/// cheap. A dense stream with an owner is looked into and not copied.
+/// All slices of `stream` at once, [bounds.size() - 1], in one allocation that they share, so that thousands of small
+/// ones are cheap. A dense stream with an owner is looked into and not copied.
 ///
 /// bounds   ascending, from 0 to the dimension.
 /// neutral  where a slice that becomes dense has no entry.
@@ -61,8 +61,8 @@ enum class SliceForm : uint8_t {
 std::vector<Packet> pack_slices(const HeldStream& stream, std::span<const uint64_t> bounds, float neutral,
                                 SliceForm form = SliceForm::kSmaller, BodyMemory& memory = heap_bodies());
 
-/// The whole stream, with `codec` where there is one: of a sum, beside which nothing is kept. REQUIRES: begin of the slice
-/// in the tensor is `base`.
+/// The whole stream, with `codec` where there is one: of a sum, beside which nothing is kept. REQUIRES: begin of the
+/// slice in the tensor is `base`.
 ///
 /// memory   where the body is written without a codec.
 /// Errors   as the codec's.
@@ -79,8 +79,8 @@ Result<Packed> pack_contribution(const HeldStream& stream, const StreamView& res
 ///
 /// dimension  of the slice; the only one accepted.
 /// op         whose neutral element a dense stream has where nobody had an entry; default: a sum's, 0.
-/// Errors     malformed: another form than a stream's, sizes that do not fit, indices not strictly increasing or out of range; a
-///            container's own. non_finite: NaN or infinity, unless it is the neutral element.
+/// Errors     malformed: another form than a stream's, sizes that do not fit, indices not strictly increasing or out of
+///            range; a container's own. non_finite: NaN or infinity, unless it is the neutral element.
 Result<HeldStream> unpack(const Packet& packet, uint64_t dimension, const ReduceOp& op = {});
 
 /// Whether entries are known to be what a stream's are: strictly increasing indices in range, values finite or neutral.
@@ -100,8 +100,8 @@ struct Piece {
 /// Errors     unpack()'s, but for those that are left to who copies.
 Result<Piece> unpack_unchecked(const Packet& packet, uint64_t dimension, const ReduceOp& op = {});
 
-/// unpack() of what is added to something by combine(): of dense values the sum shows that one was NaN or infinite, and they are
-/// not looked at twice.
+/// unpack() of what is added to something by combine(): of dense values the sum shows that one was NaN or infinite, and
+/// they are not looked at twice.
 Result<HeldStream> unpack_addend(const Packet& packet, uint64_t dimension, const ReduceOp& op);
 
 /// Looks at the entries of a piece that nobody has looked at. Errors  those that unpack_unchecked() left.
@@ -109,7 +109,8 @@ Status check_piece(const ReduceOp& op, const Piece& piece);
 /// What is said where a value is NaN or infinite.
 Error diverged();
 
-/// Plain numbers of an algorithm, and back. Errors  malformed: another form, or a length that is no multiple of a number's.
+/// Plain numbers of an algorithm, and back. Errors  malformed: another form, or a length that is no multiple of a
+/// number's.
 template <typename N>
 Packet pack_numbers(std::span<const N> numbers);
 template <typename N>

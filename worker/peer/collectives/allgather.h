@@ -15,16 +15,17 @@ enum class AllgatherWay : uint8_t {
   kRing = 2,      ///< P - 1 rounds between neighbours
 };
 
-/// From this size on a body travels as it lies, in a message of its own, which spares a copy for a latency: at 1 Gbit/s it takes
-/// ten of a LAN's.
+/// From this size on a body travels as it lies, in a message of its own, which spares a copy for a latency: at 1 Gbit/s
+/// it takes ten of a LAN's.
 inline constexpr uint64_t kBundledBytesMax = 65'536;
 
 /// Everybody's packet, on every rank: [size] by rank. A part of other collectives; concatenation is the caller's.
 ///
 /// own        of any form and length, another on every rank.
 /// first_tag  tags from here to first_tag + 32 + size are its own.
-/// Bytes      kDoubling: in each round a message of 8 bytes for every packet (as many as the round doubles) and the bodies, those
-///            below kBundledBytesMax padded to 8, larger ones as messages of their own. kRing: the bodies.
+/// Bytes      kDoubling: in each round a message of 8 bytes for every packet (as many as the round doubles) and the
+///            bodies, those below kBundledBytesMax padded to 8, larger ones as messages of their own. kRing: the
+///            bodies.
 /// Memory     the bodies are views into what was received.
 /// Errors     malformed: a bundle that is not one.
 /// Source     [SparCML19, 5.3.2]; [RedSync19, appendix A]; [Thakur05]; [Bruck97]

@@ -57,15 +57,16 @@ struct AllreduceSettings {
   ReduceOp op = sum_op();
   WireForm wire;
   uint64_t k = 0;  ///< of kGlobalTopk, and of those that select: entries
-  /// dsar_split_allgather, ssar_split_allgather: of sums on their way to all ranks (qsgd4), which then keep its bound; the owner
-  /// of a slice keeps what that changes. None: lossless.
+  /// dsar_split_allgather, ssar_split_allgather: of sums on their way to all ranks (qsgd4), which then keep its bound;
+  /// the owner of a slice keeps what that changes. None: lossless.
   std::optional<CodecSpec> dense_quantizer;
   uint32_t boundaries_period = 64;  ///< oktopk: tau
   uint32_t thresholds_period = 32;  ///< oktopk: tau'
   /// oktopk: kEqual: index ranges of one length, wherever the entries lie (the paper's naive reduce, to compare with).
   enum class Boundaries : uint8_t { kAveraged = 1, kPooled = 2, kEqual = 3 } boundaries = Boundaries::kAveraged;
   uint32_t messages_in_flight = 8;  ///< oktopk: messages of one bucket of its split
-  /// oktopk: balances where the largest exceeds so many times the average; at least 1; infinite: never, to compare with.
+  /// oktopk: balances where the largest exceeds so many times the average; at least 1; infinite: never, to compare
+  /// with.
   double balance_ratio = 4;
 };
 
@@ -73,9 +74,9 @@ struct AllreduceSettings {
 struct Contribution {
   /// Of the settings' dimension, finite; dense or sparse.
   HeldStream own;
-  /// What the rank keeps beside `own` (its residual without what was selected), finite, dense or sparse: fills the entries that
-  /// the contribution's index codec adds to `own` ([DeepReduce21, 4], policies P0 to P2). Of dimension 0: these entries
-  /// are 0. Algorithms that select fill from `own` and ignore it.
+  /// What the rank keeps beside `own` (its residual without what was selected), finite, dense or sparse: fills the
+  /// entries that the contribution's index codec adds to `own` ([DeepReduce21, 4], policies P0 to P2). Of dimension 0:
+  /// these entries are 0. Algorithms that select fill from `own` and ignore it.
   HeldStream rest;
 
   Contribution(HeldStream own_, HeldStream rest_) : own(std::move(own_)), rest(std::move(rest_)) {}
@@ -90,14 +91,14 @@ struct Contribution {
 struct Reduced {
   /// The same bits on all ranks.
   HeldStream sum;
-  /// What this rank has to keep for later, beside what was not handed over; sparse: what a codec changed of its own values, and
-  /// sums that it was in charge of and quantized or dropped.
+  /// What this rank has to keep for later, beside what was not handed over; sparse: what a codec changed of its own
+  /// values, and sums that it was in charge of and quantized or dropped.
   Stream returned;
-  /// kGlobalTopk: the indices of this rank's entries that were handed over (Ok-Topk's `indexes`), ascending. The caller still has
-  /// the others.
+  /// kGlobalTopk: the indices of this rank's entries that were handed over (Ok-Topk's `indexes`), ascending. The caller
+  /// still has the others.
   IndexBuffer contributed;
-  /// Entries of this rank's `rest` that the contribution's index codec sent beside `own`: the caller takes them out of what it
-  /// keeps. Sparse, never zeros; of dimension 0 or empty where there are none.
+  /// Entries of this rank's `rest` that the contribution's index codec sent beside `own`: the caller takes them out of
+  /// what it keeps. Sparse, never zeros; of dimension 0 or empty where there are none.
   Stream added = {};
 };
 
@@ -108,19 +109,19 @@ class Allreduce {
  public:
   virtual ~Allreduce() = default;
   virtual const AlgorithmInfo& info() const = 0;
-  /// At which step of what it carries over the next run() is: ranks of which one has begun anew would wait for each other for
-  /// ever. 0 where nothing is carried over.
+  /// At which step of what it carries over the next run() is: ranks of which one has begun anew would wait for each
+  /// other for ever. 0 where nothing is carried over.
   virtual uint64_t next_step() const { return 0; }
   /// False: it is still trying out which algorithm to take.
   virtual bool is_settled() const { return true; }
   /// What it has chosen, and what each took, for people; empty: there is nothing to choose.
   virtual std::string choice() const { return {}; }
 
-  /// given    kept alive by the task. Where the algorithm selects, it takes the k largest of `own`, or what its threshold
-  ///          takes.
+  /// given    kept alive by the task. Where the algorithm selects, it takes the k largest of `own`, or what its
+  ///          threshold takes.
   /// Order    the result does not depend on when messages arrive.
-  /// Errors   invalid_argument: another dimension. malformed: what a peer sent. non_finite: the sum overflowed, or NaN or
-  ///          infinity in `own` or `rest`.
+  /// Errors   invalid_argument: another dimension. malformed: what a peer sent. non_finite: the sum overflowed, or NaN
+  ///          or infinity in `own` or `rest`.
   virtual Task<Result<Reduced>> run(Channel& channel, Contribution given) = 0;
 };
 
@@ -128,8 +129,8 @@ std::span<const AlgorithmInfo> algorithms();
 const AlgorithmInfo* find_algorithm(std::string_view name);
 const AlgorithmInfo& algorithm_info(AlgorithmId id);
 
-/// Errors   invalid_argument: dimension 0 or too large, k = 0 or > dimension where k is needed, an operation that the algorithm
-///          does not take, a lossy codec for sums, periods of 0.
+/// Errors   invalid_argument: dimension 0 or too large, k = 0 or > dimension where k is needed, an operation that the
+///          algorithm does not take, a lossy codec for sums, periods of 0.
 Result<std::unique_ptr<Allreduce>> make_allreduce(AlgorithmId id, const AllreduceSettings& settings);
 
 /// What ranks must agree on, as text: "ssar_recursive_doubling f32 n=1048576 sum raw ...".

@@ -8,8 +8,8 @@ namespace millrace::peer {
 ///
 /// one, other   strictly increasing.
 /// Returns      positions in `one`, strictly increasing.
-/// Cost         a pass over both, without branches that depend on the indices: of two selections nobody can foresee which
-///              ones meet.
+/// Cost         a pass over both, without branches that depend on the indices: of two selections nobody can foresee
+///              which ones meet.
 IndexBuffer positions_in_both(IndexSpan one, IndexSpan other);
 
 }  // namespace millrace::peer

@@ -7,7 +7,8 @@
 #include "worker/peer/channel/channel.h"
 #include "worker/peer/channel/coroutine_task.h"
 
-/// Whole numbers of all ranks: counts, histograms, boundaries. Parts of other collectives; exact, so that all ranks decide alike.
+/// Whole numbers of all ranks: counts, histograms, boundaries. Parts of other collectives; exact, so that all ranks
+/// decide alike.
 namespace millrace::peer {
 
 /// Tags that each of these takes from first_tag on.
@@ -16,8 +17,8 @@ inline constexpr uint32_t kNumberTags = 128;
 /// The sum over all ranks, element by element, modulo 2^64.
 ///
 /// own     as many on every rank.
-/// Bytes   a rank: 2 (P - 1) / P of the numbers in 2 log2 P messages; where P is no power of two, the numbers once or twice
-///         more on ranks that stand in for another.
+/// Bytes   a rank: 2 (P - 1) / P of the numbers in 2 log2 P messages; where P is no power of two, the numbers once or
+///         twice more on ranks that stand in for another.
 /// Errors  malformed: a peer sent another count.
 /// Source  [Rabenseifner04]: recursive halving, recursive doubling.
 Task<Result<std::vector<uint64_t>>> sum_numbers(Channel& channel, std::vector<uint64_t> own, uint32_t first_tag);

@@ -7,7 +7,8 @@
 
 namespace millrace::peer {
 
-/// What a rank selects of its own, step after step, for the algorithms that select by themselves (AlgorithmInfo::selects).
+/// What a rank selects of its own, step after step, for the algorithms that select by themselves
+/// (AlgorithmInfo::selects).
 ///
 /// Threads  one take() at a time.
 class LocalSelection {
@@ -36,7 +37,8 @@ struct Partition {
   Stream dropped;
 };
 
-/// The entries at these positions of `stream`, which are strictly increasing, and its others that are not 0; both sparse.
+/// The entries at these positions of `stream`, which are strictly increasing, and its others that are not 0; both
+/// sparse.
 Partition partition_at(const StreamView& stream, std::span<const uint32_t> positions);
 
 }  // namespace millrace::peer

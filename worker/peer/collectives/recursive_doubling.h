@@ -4,9 +4,9 @@
 
 namespace millrace::peer {
 
-/// Every rank's stream, combined, on every rank: in step i ranks 2^i apart exchange all that they have, and each combines the
-/// two, the lower rank's first. Ranks from 2^floor(log2 P) on give what they have to the rank so far below them, and get the
-/// result from it.
+/// Every rank's stream, combined, on every rank: in step i ranks 2^i apart exchange all that they have, and each
+/// combines the two, the lower rank's first. Ranks from 2^floor(log2 P) on give what they have to the rank so far below
+/// them, and get the result from it.
 ///
 /// own    the rank's contribution, ready to send, and what others decode of it.
 /// Tags   below 64.

@@ -10,7 +10,8 @@
 
 namespace millrace::peer {
 
-/// The index range in consecutive slices, equal but for one index; where there are more slices than indices some are empty.
+/// The index range in consecutive slices, equal but for one index; where there are more slices than indices some are
+/// empty.
 class Slices {
  public:
   /// REQUIRES: count > 0.
@@ -35,8 +36,8 @@ enum class JoinAs : uint8_t {
   kDense = 2,
 };
 
-/// What a rank has after a reduce-scatter: its slice of the sum (of dimension 0 where the slice is empty), and what the codec
-/// changed of its own contribution, slice by slice.
+/// What a rank has after a reduce-scatter: its slice of the sum (of dimension 0 where the slice is empty), and what the
+/// codec changed of its own contribution, slice by slice.
 struct OwnSlice {
   HeldStream sum{Stream::empty(0).view(), nullptr, 0};
   std::vector<Stream> returned;  ///< [size]; each of its slice's dimension, sparse; or empty: nothing comes back
@@ -73,7 +74,8 @@ struct GatherOptions {
 
 /// Every rank's slice, joined, on every rank.
 ///
-/// own      the rank's slice, ready to send, and what others decode of it; where the slice is empty, it is not looked at.
+/// own      the rank's slice, ready to send, and what others decode of it; where the slice is empty, it is not looked
+///          at.
 /// slices   rank r has slice r; from count() on they have none.
 /// memory   of the results of this allreduce.
 /// Tags     [options.first_tag, options.first_tag + 32 + size).
@@ -81,7 +83,8 @@ struct GatherOptions {
 Task<Result<HeldStream>> gather_slices(Channel& channel, Packed own, Slices slices, const ReduceOp& op,
                                        GatherOptions options, ResultMemory& memory);
 
-/// What a reduce-scatter left on every rank, gathered: the end of an allreduce. Slices travel with the settings' codec for sums.
+/// What a reduce-scatter left on every rank, gathered: the end of an allreduce. Slices travel with the settings' codec
+/// for sums.
 ///
 /// mine, memory, tags, errors   as gather_slices().
 Task<Result<Reduced>> gather_sum(Channel& channel, OwnSlice mine, const AllreduceSettings& settings,
@@ -89,8 +92,8 @@ Task<Result<Reduced>> gather_sum(Channel& channel, OwnSlice mine, const Allreduc
 
 /// Streams of consecutive index ranges as one. Empty pieces (dimension 0) are allowed.
 ///
-/// kSmaller  dense from dense_from_count() on, or where all pieces are; of a dense piece in a sparse sum the neutral elements are
-///           left out.
+/// kSmaller  dense from dense_from_count() on, or where all pieces are; of a dense piece in a sparse sum the neutral
+///           elements are left out.
 /// out       an empty stream; its buffers are used.
 /// Cost      one pass; entries that were not looked at are, while they are in the first-level cache.
 /// Errors    of such entries: as unpack().

@@ -21,15 +21,15 @@ void ask_for_large_pages(std::span<std::byte> memory) {
   if (first < last) (void)::madvise(memory.data() + (first - begin), last - first, MADV_HUGEPAGE);
 }
 
-/// Takes an index's cache line for writing, some entries before it is its turn: so lines that are far apart are fetched side by
-/// side.
+/// Takes an index's cache line for writing, some entries before it is its turn: so lines that are far apart are fetched
+/// side by side.
 void fetch_ahead(std::span<const uint32_t> indices, size_t at, std::span<float> values) {
   constexpr size_t kAhead = 32;
   if (at + kAhead < indices.size()) __builtin_prefetch(values.data() + indices[at + kAhead], 1);
 }
 
-/// Makes `out` neutral at the indices `former`, then writes the pieces' entries at the indices `now`; both ascending. In blocks
-/// that stay in a cache, so that what is in both lists is fetched once.
+/// Makes `out` neutral at the indices `former`, then writes the pieces' entries at the indices `now`; both ascending.
+/// In blocks that stay in a cache, so that what is in both lists is fetched once.
 void scatter(std::span<const Piece> pieces, float neutral, std::span<const uint32_t> former,
              std::span<const uint32_t> now, std::span<float> out) {
   constexpr uint64_t kBlock = 1U << 14;

@@ -9,8 +9,8 @@
 
 namespace millrace::peer {
 
-/// The memory of an allreduce's last result, for its next one once nobody holds the last one any more: the kernel takes longer to
-/// give fresh pages than it takes to fill them.
+/// The memory of an allreduce's last result, for its next one once nobody holds the last one any more: the kernel takes
+/// longer to give fresh pages than it takes to fill them.
 class ResultMemory {
  public:
   /// An empty stream, with buffers that may have capacity.
@@ -20,8 +20,9 @@ class ResultMemory {
   /// Holds a result, and keeps it in mind. Not in groups larger than kKeptRanksMax.
   HeldStream hold(Stream&& result, uint32_t group_size);
 
-  /// Takes, fills and holds a dense result of sparse pieces, one behind the other: neutral elements among their entries. Where
-  /// the last result was such a one, only what it had is made neutral again: a vector is filled in as long as its entries take.
+  /// Takes, fills and holds a dense result of sparse pieces, one behind the other: neutral elements among their
+  /// entries. Where the last result was such a one, only what it had is made neutral again: a vector is filled in as
+  /// long as its entries take.
   /// Errors   as unpack(), of pieces that were not looked at; nothing is held then.
   Result<HeldStream> hold_scattered(const ReduceOp& op, std::span<const Piece> pieces, uint32_t group_size);
 

@@ -8,7 +8,8 @@
 namespace millrace::peer {
 namespace {
 
-/// Whether nobody else holds it. The copy's end is an acquire: what the others have read they had read before this thread writes.
+/// Whether nobody else holds it. The copy's end is an acquire: what the others have read they had read before this
+/// thread writes.
 bool is_held_once(std::shared_ptr<Buffer<float>> copy) { return copy.use_count() == 2; }
 
 }  // namespace

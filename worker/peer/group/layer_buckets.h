@@ -12,15 +12,16 @@
 
 namespace millrace::peer {
 
-/// Which layers of a gradient travel together, and when: consecutive ones, in the order in which back-propagation is expected
-/// to finish them, up to the first that makes a bucket of at least so many bytes; what is left over at the end is a bucket as
-/// well, since it is the one that nothing hides.
+/// Which layers of a gradient travel together, and when: consecutive ones, in the order in which back-propagation is
+/// expected to finish them, up to the first that makes a bucket of at least so many bytes; what is left over at the end
+/// is a bucket as well, since it is the one that nothing hides.
 ///
-/// Order    buckets start in their own order, each once its layers and those of all buckets before it are ready: so ranks whose
-///          layers become ready in different orders start the same collectives.
+/// Order    buckets start in their own order, each once its layers and those of all buckets before it are ready: so
+///          ranks whose layers become ready in different orders start the same collectives.
 class BucketPlan {
  public:
-  /// layer_bytes  in the expected order; a layer of 0 bytes is one of its neighbour's bucket. bucket_bytes: 0 is taken for 1.
+  /// layer_bytes  in the expected order; a layer of 0 bytes is one of its neighbour's bucket. bucket_bytes: 0 is taken
+  ///              for 1.
   BucketPlan(std::span<const uint64_t> layer_bytes, uint64_t bucket_bytes);
 
   size_t layers() const { return bucket_of_.size(); }
@@ -30,7 +31,8 @@ class BucketPlan {
   size_t end_layer(size_t bucket) const { return first_layer_[bucket + 1]; }
 
   bool is_ready(size_t layer) const { return ready_[layer]; }
-  /// The layer's gradient is there. Returns the end of the buckets that may have started now: those below it that have not.
+  /// The layer's gradient is there. Returns the end of the buckets that may have started now: those below it that have
+  /// not.
   /// REQUIRES: it was not ready.
   size_t set_ready(size_t layer);
   /// The buckets that may have started: [0, startable()).
@@ -54,14 +56,14 @@ struct DenseBucketsOptions {
   AlgorithmId algorithm = AlgorithmId::kDenseRabenseifner;
 };
 
-/// A dense gradient reduced while the rest of it is computed: a bucket of layers is summed by an allreduce of its own as soon
-/// as its last layer is ready, and all are waited for at the end (DenseOvlp). Step after step; a step begins with its first
-/// ready().
+/// A dense gradient reduced while the rest of it is computed: a bucket of layers is summed by an allreduce of its own
+/// as soon as its last layer is ready, and all are waited for at the end (DenseOvlp). Step after step; a step begins
+/// with its first ready().
 ///
-/// Progress  of what is under way is made in ready() and wait(), or all the time by a group's own thread: then computation that
-///           calls nothing hides it.
-/// Bits      the same on all ranks; those of one allreduce of the whole gradient only where sums are exact, since slices
-///           differ.
+/// Progress  of what is under way is made in ready() and wait(), or all the time by a group's own thread: then
+///           computation that calls nothing hides it.
+/// Bits      the same on all ranks; those of one allreduce of the whole gradient only where sums are exact, since
+///           slices differ.
 /// Memory    one copy of the gradient, in buckets; layers may lie anywhere.
 /// Errors    the group's, where it has ended.
 /// Threads   one.
@@ -75,10 +77,11 @@ class DenseBuckets {
 
   const BucketPlan& plan() const { return plan_; }
 
-  /// The layer's gradient of this step is there: [layers[layer]], read before it returns. Starts the buckets that may start
-  /// now. Any order.
+  /// The layer's gradient of this step is there: [layers[layer]], read before it returns. Starts the buckets that may
+  /// start now. Any order.
   ///
-  /// Errors   invalid_argument: no such layer, another number of values, or a layer that was ready before; nothing is taken.
+  /// Errors   invalid_argument: no such layer, another number of values, or a layer that was ready before; nothing is
+  ///          taken.
   Status ready(size_t layer, std::span<const float> gradient);
 
   /// Waits for all buckets; the step has ended.

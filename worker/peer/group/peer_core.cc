@@ -196,7 +196,8 @@ void PeerCore::take_data(uint32_t from, PeerMessage&& message) {
   if (!expected) ++unexpected_;
 }
 
-/// Whether the sender takes the collective for the same. Where not, it is told what it is here, and ends the group with both.
+/// Whether the sender takes the collective for the same. Where not, it is told what it is here, and ends the group with
+/// both.
 bool PeerCore::is_same(const Running& running, uint32_t from, uint64_t signature) {
   if (signature == running.signature) return true;
   send(from, MessageKind::kDiffers, running.number, running.signature, bytes_of(running.what.description));

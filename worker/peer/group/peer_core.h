@@ -18,11 +18,11 @@
 namespace millrace::peer {
 
 struct GroupOptions {
-  /// A rank that was asked where it is, and does not answer for so long, is taken for dead. It answers while its thread is in
-  /// the library (start, test, wait), or always where the group makes progress on a thread of its own.
+  /// A rank that was asked where it is, and does not answer for so long, is taken for dead. It answers while its thread
+  /// is in the library (start, test, wait), or always where the group makes progress on a thread of its own.
   uint32_t silence_ms_max = 10'000;  ///< less than 4 is taken for 4
-  /// A rank that is alive, and has not started a collective that others have been waiting in for so long, ends the group. So
-  /// does one that is in it, or past it, whose message has not come after twice the time.
+  /// A rank that is alive, and has not started a collective that others have been waiting in for so long, ends the
+  /// group. So does one that is in it, or past it, whose message has not come after twice the time.
   uint32_t start_ms_max = 600'000;
   /// Of messages for collectives that were not started here.
   uint64_t early_bytes_max = uint64_t{1} << 32;
@@ -68,7 +68,8 @@ inline void prefetch_lines(const void* begin, size_t bytes) {
 /// One rank of a group: runs collectives, several at a time, and finds out who is dead, stuck, or runs something else.
 /// Pure: it is given messages and the time, and says what to send.
 ///
-/// Ends     the first failure ends the group on every rank: who finds it tells all others. A group that has ended starts nothing.
+/// Ends     the first failure ends the group on every rank: who finds it tells all others. A group that has ended
+///          starts nothing.
 /// Threads  one at a time.
 class PeerCore final : private ChannelSink {
  public:
@@ -101,8 +102,8 @@ class PeerCore final : private ChannelSink {
   const std::optional<GroupFailure>& failure() const { return failure_; }
   uint64_t unexpected_messages() const { return unexpected_; }
 
-  /// For who has thousands of cores in one thread, and knows which one comes next: has the memory brought that a message will
-  /// touch; first the state of the collective that ran last, then, once that is there, its code's.
+  /// For who has thousands of cores in one thread, and knows which one comes next: has the memory brought that a
+  /// message will touch; first the state of the collective that ran last, then, once that is there, its code's.
   void prefetch_state() const;
   void prefetch_code() const;
 

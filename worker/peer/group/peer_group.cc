@@ -117,8 +117,8 @@ void PeerGroup::take_in() {
 
 void PeerGroup::wait_for_messages(std::unique_lock<std::mutex>& lock) {
   const TimeNs left = core_.next_deadline() - communicator_.now();
-  // While nobody waits for what the group's thread brings along, whoever calls the group computes. Who waited for what has ended
-  // may be counted yet.
+  // While nobody waits for what the group's thread brings along, whoever calls the group computes. Who waited for what
+  // has ended may be counted yet.
   WaitAs as = WaitAs::kIdle;
   if (progress_ == Progress::kByThread) {
     if (!core_.busy()) {

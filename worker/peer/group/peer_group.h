@@ -20,8 +20,8 @@ enum class Progress : uint8_t {
 
 class PeerGroup;
 
-/// A collective under way, and its result. Movable; one owner. The group outlives it. One that nobody waits for costs its
-/// status, some 100 bytes, as long as the group lives.
+/// A collective under way, and its result. Movable; one owner. The group outlives it. One that nobody waits for costs
+/// its status, some 100 bytes, as long as the group lives.
 ///
 /// Threads  as the group's.
 template <typename R>
@@ -31,7 +31,8 @@ class Pending {
 
   /// Moves the group along; true where the result is there.
   bool test();
-  /// Waits for it. Errors  the collective's; and where the group ended: timeout, unavailable, job_mismatch, each naming the rank.
+  /// Waits for it. Errors  the collective's; and where the group ended: timeout, unavailable, job_mismatch, each naming
+  ///                       the rank.
   Result<R> wait();
 
  private:
@@ -47,10 +48,10 @@ class Pending {
 /// One rank's share in the collectives of a fixed set of ranks, over any communicator; several may be in flight.
 ///
 /// Order    all ranks start the same collectives in the same order.
-/// Ends     with the first failure, on every rank within GroupOptions::silence_ms_max and a quarter: then every collective has
-///          an error that names the rank at fault, and a new group is needed.
-/// Threads  any. Where the callers make progress and several of them wait, what one of them brings along the others see within
-///          100 ms.
+/// Ends     with the first failure, on every rank within GroupOptions::silence_ms_max and a quarter: then every
+///          collective has an error that names the rank at fault, and a new group is needed.
+/// Threads  any. Where the callers make progress and several of them wait, what one of them brings along the others see
+///          within 100 ms.
 class PeerGroup {
  public:
   /// The communicator outlives the group.
@@ -63,7 +64,8 @@ class PeerGroup {
   uint32_t rank() const { return communicator_.rank(); }
   uint32_t size() const { return communicator_.size(); }
 
-  /// description   what ranks must agree on. body: a coroutine function, called once; what it captures is kept meanwhile.
+  /// description   what ranks must agree on. body: a coroutine function, called once; what it captures is kept
+  ///               meanwhile.
   /// Errors        the group's, where it has ended.
   template <typename R, typename Body>
   Result<Pending<R>> start(std::string description, Body body);
@@ -71,7 +73,8 @@ class PeerGroup {
   /// allreduce outlives the pending result, and has one run at a time.
   Result<Pending<Reduced>> start_allreduce(Allreduce& allreduce, const AllreduceSettings& settings, Contribution given);
 
-  /// Where the callers make progress: for one that does something else for long, so that others find it alive. Else nothing.
+  /// Where the callers make progress: for one that does something else for long, so that others find it alive. Else
+  /// nothing.
   void make_progress();
 
   /// Why it has ended, and whose fault it is.

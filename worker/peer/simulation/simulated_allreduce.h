@@ -10,7 +10,8 @@
 
 namespace millrace::peer {
 
-/// An allreduce on every rank of a simulated group, step after step: each begins when the last rank has ended the one before.
+/// An allreduce on every rank of a simulated group, step after step: each begins when the last rank has ended the one
+/// before.
 class SimulatedAllreduce {
  public:
   /// What rank `rank` contributes; asked for when it starts.

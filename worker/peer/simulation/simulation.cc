@@ -123,7 +123,8 @@ struct Simulation::Start {
   std::function<Collective()> make;
 };
 
-/// What each message touches of a rank: with thousands of them, memory is what a message costs, so it lies in one place.
+/// What each message touches of a rank: with thousands of them, memory is what a message costs, so it lies in one
+/// place.
 struct alignas(64) Simulation::Hot {
   TimeNs send = kNever;      ///< when the next transfer begins
   TimeNs delivery = kNever;  ///< when what arrives first is there

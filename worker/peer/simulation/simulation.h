@@ -20,7 +20,8 @@ namespace millrace::peer {
 struct SimulatedFault {
   uint32_t rank = 0;
   TimeNs at = 0;
-  /// How long after that the others' transports say so (the rank died); none: never (it is stuck, or its machine is gone).
+  /// How long after that the others' transports say so (the rank died); none: never (it is stuck, or its machine is
+  /// gone).
   std::optional<TimeNs> noticed_after;
 };
 
@@ -48,18 +49,18 @@ struct SimulationOptions {
 /// A group of ranks in one thread, under a virtual clock: each is a PeerCore, and the network is a model of one.
 ///
 ///     alpha-beta    a message of L bytes keeps both ports busy for latency + L / rate.
-///     single port   a rank sends one message at a time, in the order in which they were handed over, and receives one at a
-///                   time, in the order in which they were sent (at one time: the lower rank's first). Who sends does not wait
-///                   for a busy receiver: the network holds the message.
+///     single port   a rank sends one message at a time, in the order in which they were handed over, and receives one
+///                   at a time, in the order in which they were sent (at one time: the lower rank's first). Who sends
+///                   does not wait for a busy receiver: the network holds the message.
 ///     computation   what an algorithm charges; what arrives meanwhile waits.
 ///
 /// The same options, and the same that is started, give the same times, counts and bits.
 ///
-/// Order    nothing that is sent arrives sooner than a header takes. So all that happens within so short a time goes rank by
-///          rank, each by itself, and what was sent in it is handed over afterwards in the order of the ports: the memory of the
-///          ranks is gone through in one direction, ahead of its use.
-/// Bodies   of some KiB that are the same bytes, wherever they were made, are kept once: in an allgather by doubling, half of the
-///          ranks send the same.
+/// Order    nothing that is sent arrives sooner than a header takes. So all that happens within so short a time goes
+///          rank by rank, each by itself, and what was sent in it is handed over afterwards in the order of the ports:
+///          the memory of the ranks is gone through in one direction, ahead of its use.
+/// Bodies   of some KiB that are the same bytes, wherever they were made, are kept once: in an allgather by doubling,
+///          half of the ranks send the same.
 /// Threads  one.
 /// Source   the model: [SparCML19, 5.2]; [RedSync19, 2.4] (single port).
 class Simulation {
@@ -73,8 +74,8 @@ class Simulation {
   uint32_t size() const { return options_.ranks; }
   TimeNs now() const { return now_; }
 
-  /// The rank starts this when it is that time, or as soon after as it has started what it was given before. `make` is called
-  /// then, once.
+  /// The rank starts this when it is that time, or as soon after as it has started what it was given before. `make` is
+  /// called then, once.
   void start(uint32_t rank, TimeNs at, std::function<Collective()> make);
 
   /// Goes on until nothing is left to happen. Errors  timeout: end_at_max.

@@ -14,8 +14,8 @@ inline constexpr TimeNs kNever = std::numeric_limits<TimeNs>::max();
 /// A time for each of a fixed number of slots, and the earliest of them: a tournament tree.
 ///
 /// Order    of equal times the lower slot comes first.
-/// Cost     set(): log2(slots) comparisons at most; put() of many, then rebuild(): one a slot; before(): log2(slots) for each
-///          slot found at most. Memory: 16 bytes a slot, so that thousands stay in a cache.
+/// Cost     set(): log2(slots) comparisons at most; put() of many, then rebuild(): one a slot; before(): log2(slots)
+///          for each slot found at most. Memory: 16 bytes a slot, so that thousands stay in a cache.
 class Earliest {
  public:
   explicit Earliest(uint32_t slots) : leaves_(std::bit_ceil(slots)), times_(leaves_, kNever), winners_(leaves_) {

@@ -53,8 +53,8 @@ class Communicator : public BodyMemory {
   /// Where a body is best written that will be sent.
   WritableBody take_body(size_t bytes) override { return heap_body(bytes); }
 
-  /// A message that has arrived, if there is one; also moves along what is being sent. Never waits. Its body begins at a
-  /// multiple of 8.
+  /// A message that has arrived, if there is one; also moves along what is being sent. Never waits. Its body begins at
+  /// a multiple of 8.
   /// Errors   malformed, version_mismatch: from a peer of another build; io: the transport failed.
   virtual Result<std::optional<ReceivedMessage>> receive() = 0;
 

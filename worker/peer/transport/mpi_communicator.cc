@@ -50,7 +50,8 @@ struct Pauses {
 };
 // Who sleeps wakes up tenths of a millisecond later where an idle core is a halted virtual one.
 constexpr Pauses kIdlePauses{kNsPerMs, 5 * kNsPerUs, 50 * kNsPerUs};
-// Who yields to one that computes is put behind it until a tick of the clock (4 ms at 250 Hz); who wakes up goes before it.
+// Who yields to one that computes is put behind it until a tick of the clock (4 ms at 250 Hz); who wakes up goes before
+// it.
 constexpr Pauses kBackgroundPauses{0, 20 * kNsPerUs, 100 * kNsPerUs};
 thread_local CoreShare core_share;
 
@@ -356,8 +357,8 @@ class MpiCommunicator::Links {
     }
   }
 
-  /// Begins to receive what has arrived, however long it is; of what is announced so much at a time that it is still in a cache
-  /// when who waits for it gets it: on one machine MPI copies a body as soon as it is asked to.
+  /// Begins to receive what has arrived, however long it is; of what is announced so much at a time that it is still in
+  /// a cache when who waits for it gets it: on one machine MPI copies a body as soon as it is asked to.
   Status take_heads() {
     body_bytes_begun_ = 0;
     while (body_bytes_begun_ < kBodyBytesAPoll) {
@@ -555,7 +556,8 @@ Result<std::unique_ptr<MpiCommunicator>> MpiCommunicator::over(int fortran_handl
 
 MpiCommunicator::MpiCommunicator(std::unique_ptr<Links> links) : links_(std::move(links)), yields_(mpi_yields()) {}
 
-// The duplicate is not freed: MPI would give its number to the next communicator, which a late message would then come to.
+// The duplicate is not freed: MPI would give its number to the next communicator, which a late message would then come
+// to.
 MpiCommunicator::~MpiCommunicator() {
   if (!mpi_is_there() || links_->drain()) return;
   // MPI still sends from these buffers, or writes to them: they are never freed.

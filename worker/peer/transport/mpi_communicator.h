@@ -36,7 +36,8 @@ class MpiJob {
   uint32_t size() const { return size_; }
   MpiThreads threads() const { return threads_; }
 
-  /// MPI_Allreduce, in place. Waits for all ranks, also for one that never comes. Errors  io; limit_exceeded: over 2^31 - 1.
+  /// MPI_Allreduce, in place. Waits for all ranks, also for one that never comes. Errors  io; limit_exceeded: over 2^31
+  /// - 1.
   Status sum_dense(std::span<float> values);
   /// MPI_Abort: ends all ranks, after what they print in `grace_ms`.
   [[noreturn]] void abort(int exit_code, uint32_t grace_ms);
@@ -50,19 +51,20 @@ class MpiJob {
 };
 
 struct MpiOptions {
-  /// Memory that ranks of one machine share, of each rank, at most: bodies that lie there are looked into, not sent. Only what is
-  /// used is taken. 0: none; then no rank of this machine has any.
+  /// Memory that ranks of one machine share, of each rank, at most: bodies that lie there are looked into, not sent.
+  /// Only what is used is taken. 0: none; then no rank of this machine has any.
   uint64_t shared_bytes_max = uint64_t{64} << 20;
 };
 
 /// A communicator over MPI, on a duplicate of the job's (MPI_Comm_dup), so that nothing else receives its messages.
 ///
-/// Wire     a message of up to 8 KiB is one MPI message, header and body, copied. A longer body is an MPI message of its own,
-///          from where it lies to where it stays; several arrive at a time. Before it comes the header and its tag. To a rank
-///          on the same machine goes the header, and where in memory that both have the body lies (shared_bodies.h).
+/// Wire     a message of up to 8 KiB is one MPI message, header and body, copied. A longer body is an MPI message of
+///          its own, from where it lies to where it stays; several arrive at a time. Before it comes the header and its
+///          tag. To a rank on the same machine goes the header, and where in memory that both have the body lies
+///          (shared_bodies.h).
 /// Waiting  MPI cannot wake who sleeps: wait() looks, yields, and sleeps for ever longer, up to 50 us.
-/// Threads  as every communicator, whatever the job's level: no call of MPI overlaps another of this communicator (a lock);
-///          where only the main thread may call MPI, others get an error.
+/// Threads  as every communicator, whatever the job's level: no call of MPI overlaps another of this communicator (a
+///          lock); where only the main thread may call MPI, others get an error.
 /// Bounds   a body has at most 2^31 - 1 bytes.
 class MpiCommunicator final : public Communicator {
  public:

@@ -28,13 +28,15 @@ struct SharedBodiesCounters {
   uint64_t full = 0;      ///< not: no room
 };
 
-/// The bodies that one rank shares with the others of its machine: its own segment, in which it writes what it sends, and views
-/// of theirs. A body is written once, however many ranks get it and pass it on; its last holder's counter going to 0 frees it.
+/// The bodies that one rank shares with the others of its machine: its own segment, in which it writes what it sends,
+/// and views of theirs. A body is written once, however many ranks get it and pass it on; its last holder's counter
+/// going to 0 frees it.
 ///
 /// Bounds   the segment's size; what finds no room is sent as without it.
 /// Deaths   nobody waits for a counter: what a dead rank holds stays taken, and the group ends.
-/// Trust    the others are of the same user, who may write into each other's memory anyway: a body that was looked at is not
-///          expected to change. References are checked: whatever one says, nothing outside of a segment's bodies is read.
+/// Trust    the others are of the same user, who may write into each other's memory anyway: a body that was looked at
+///          is not expected to change. References are checked: whatever one says, nothing outside of a segment's bodies
+///          is read.
 /// Threads  send and receive: one at a time; bodies are let go on any, also after this object's end.
 class SharedBodies {
  public:
@@ -49,8 +51,8 @@ class SharedBodies {
 
   /// Whether `to` can look into what is here: all of the machine have all of its segments.
   bool reaches(uint32_t to) const { return to < segments_.size() && segments_[to] != nullptr; }
-  /// Holds the body for the one who is told where it lies: a body that lies in any segment as it lies, another is copied.
-  /// Nothing: no room.
+  /// Holds the body for the one who is told where it lies: a body that lies in any segment as it lies, another is
+  /// copied. Nothing: no room.
   std::optional<BodyReference> hold(ByteSpan body);
   /// Of a reference that could not be sent.
   void let_go(const BodyReference& reference);

@@ -4,9 +4,9 @@
 
 namespace millrace::peer {
 
-/// How a thread that works now and then gets on beside one on the same core that always computes. Linux lets who wakes up go
-/// before who runs, unless it has had more than its share: then it waits for a tick of the clock, 4 ms at 250 Hz. So who has
-/// worked sleeps for as long first.
+/// How a thread that works now and then gets on beside one on the same core that always computes. Linux lets who wakes
+/// up go before who runs, unless it has had more than its share: then it waits for a tick of the clock, 4 ms at 250 Hz.
+/// So who has worked sleeps for as long first.
 ///
 /// Pure: it is told all times. One thread's own.
 class CoreShare {

@@ -96,7 +96,8 @@ Status SharedSegment::map() {
   } else {
     counters_ = std::launder(static_cast<Counters*>(counters));
   }
-  // A huge page is mapped as one where it begins at a multiple of its size; so much address space is taken that there is one.
+  // A huge page is mapped as one where it begins at a multiple of its size; so much address space is taken that there
+  // is one.
   reserved_ = ::mmap(nullptr, name_.bytes + kPieceBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved_ == MAP_FAILED) return no_segment("mmap");
   const auto begin = std::bit_cast<uintptr_t>(reserved_);

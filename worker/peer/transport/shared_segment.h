@@ -17,12 +17,15 @@ struct SegmentName {
   uint64_t nonce = 0;  ///< drawn: in another namespace of process numbers the same pid is another process
 };
 
-/// Memory of one process that others on its machine look into, so that a message says where a body lies and does not carry it.
+/// Memory of one process that others on its machine look into, so that a message says where a body lies and does not
+/// carry it.
 ///
-/// Layout   one page or more with the nonce and a counter for each slot (a body that lies there): how many hold it; from 2 MiB
-///          on the bodies.
-/// Owner    the process that creates it writes the bodies; the others can only read them, and change nothing but counters.
-/// End      an anonymous file (memfd) that cannot shrink: it is gone with the last process that has it, however that ended.
+/// Layout   one page or more with the nonce and a counter for each slot (a body that lies there): how many hold it;
+///          from 2 MiB on the bodies.
+/// Owner    the process that creates it writes the bodies; the others can only read them, and change nothing but
+///          counters.
+/// End      an anonymous file (memfd) that cannot shrink: it is gone with the last process that has it, however that
+///          ended.
 /// Threads  any.
 class SharedSegment {
  public:

@@ -32,8 +32,8 @@ struct DebianDataSummary {
 /// label      +1 where the Section, its area ("contrib/") aside, is libs, libdevel or oldlibs; else -1.
 /// features   text_features() of the description.
 /// held out   packages by a hash of their name, so that a package is on the same side on every machine.
-/// Errors     io: input unreadable, output not written (old files stay). unavailable: no apt-cache, or its index is empty.
-///            malformed: the input holds no package with description and section.
+/// Errors     io: input unreadable, output not written (old files stay). unavailable: no apt-cache, or its index is
+///            empty. malformed: the input holds no package with description and section.
 Result<DebianDataSummary> make_debian_data(const DebianDataOptions& options);
 
 struct DataFiles {
@@ -64,8 +64,8 @@ bool read_paragraph_line(std::string_view line, PackageParagraph& paragraph, std
 /// True for libs, libdevel and oldlibs, in any area.
 bool is_library_section(std::string_view section);
 
-/// The character 3- to 5-grams of `text` (ASCII letters in lower case, runs of blanks as one space, one space at either end),
-/// hashed into [0, dimension): each that occurs has the value 1 / sqrt(count of them), so that a row has norm 1.
+/// The character 3- to 5-grams of `text` (ASCII letters in lower case, runs of blanks as one space, one space at either
+/// end), hashed into [0, dimension): each that occurs has the value 1 / sqrt(count of them), so that a row has norm 1.
 ///
 /// indices  out: strictly increasing; empty when the text is.
 void text_features(std::string_view text, uint64_t dimension, IndexBuffer& indices, Buffer<float>& values);

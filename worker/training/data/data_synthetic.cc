@@ -63,7 +63,8 @@ SyntheticRows::SyntheticRows(const SyntheticShape& shape, uint64_t seed)
   random_ = RandomSequence(key_, kRowStream);
 }
 
-/// Adds the head's probabilities one by one, and those of the other ranks in pieces: within one the probability hardly changes.
+/// Adds the head's probabilities one by one, and those of the other ranks in pieces: within one the probability hardly
+/// changes.
 double SyntheticRows::expected_count(double c) const {
   double count = 0;
   for (const double weight : head_) count -= std::expm1(-c * weight);
@@ -100,8 +101,8 @@ double SyntheticRows::c_of(double count) const {
   return std::exp(below.log_c + share * (above->log_c - below.log_c));
 }
 
-/// Draws each feature of the head by its probability. The other features are the arrivals of a Poisson process of intensity
-/// c x^-exponent over the ranks: a rank has at least one arrival with the same probability.
+/// Draws each feature of the head by its probability. The other features are the arrivals of a Poisson process of
+/// intensity c x^-exponent over the ranks: a rank has at least one arrival with the same probability.
 void SyntheticRows::draw_features(double c, IndexBuffer& indices) {
   indices.clear();
   const auto add = [&](uint64_t rank) { indices.push_back(static_cast<uint32_t>(rank * kScatter % shape_.dimension)); };

@@ -26,8 +26,8 @@ struct SyntheticShape {
 /// Dimensions of [SparCML19, table 1], and the mean non-zeros a row of the sets themselves; frequencies skewed as in
 /// text.
 inline constexpr SyntheticShape kUrlShape{"url", 3'231'961, 3'231'961, 116, 0.15, 1.05};
-/// The features are the 2^24 sequences of three bytes, of which few occur. worker/cli/DESIGN.md has the numbers' sources, and
-/// says which numbers are not established.
+/// The features are the 2^24 sequences of three bytes, of which few occur. worker/cli/DESIGN.md has the numbers'
+/// sources, and says which numbers are not established.
 inline constexpr SyntheticShape kWebspamShape{"webspam", 16'609'143, 680'715, 3'730, 0.5, 1.7};
 
 Result<SyntheticShape> synthetic_shape(std::string_view name);
@@ -35,9 +35,10 @@ Result<SyntheticShape> synthetic_shape(std::string_view name);
 /// Rows of a shape, one after the other; a function of (shape, seed) alone.
 ///
 /// features  of the shape's support. A row has the r-th most frequent one with probability 1 - exp(-c r^-exponent),
-///           independently of the others; c gives the row its number of features in expectation. Values positive, norm 1.
-/// label     +1 where a sparse linear model (one feature in eight has a weight) plus noise is above its median, else -1: a row in
-///           twenty or so contradicts the model.
+///           independently of the others; c gives the row its number of features in expectation. Values positive, norm
+///           1.
+/// label     +1 where a sparse linear model (one feature in eight has a weight) plus noise is above its median, else
+///           -1: a row in twenty or so contradicts the model.
 /// Cost      a row: a draw for each of the 8,192 most frequent features, and for each other feature that the row has.
 /// Threads   one.
 class SyntheticRows {

@@ -35,8 +35,8 @@ struct LibsvmOptions {
 /// Longest line that is accepted.
 inline constexpr uint64_t kLibsvmLineBytesMax = uint64_t{256} << 20;
 
-/// What was read of a file, before it is known which classes its labels are: a share of a file may have rows of one class only,
-/// or none at all.
+/// What was read of a file, before it is known which classes its labels are: a share of a file may have rows of one
+/// class only, or none at all.
 struct LibsvmRows {
   Dataset data;                 ///< without labels, label_pair and dimension
   std::vector<double> labels;   ///< of the kept rows

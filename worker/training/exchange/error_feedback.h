@@ -23,32 +23,35 @@ struct ErrorFeedbackOptions {
   /// The algorithm takes of a contribution what it keeps of the global top-k (ResultKind::kGlobalTopk).
   peer::ResultKind result = peer::ResultKind::kExactSum;
   CodecError codec_error = CodecError::kRetained;
-  /// The selection draws the contribution, and no entry stays for later. REQUIRES: codec_error dropped, result an exact sum.
+  /// The selection draws the contribution, and no entry stays for later. REQUIRES: codec_error dropped, result an exact
+  /// sum.
   bool unbiased = false;
 };
 
-/// What a rank contributes to an allreduce a step, and what of it stays for later: error feedback around any algorithm of the
-/// registry. Nothing is lost or counted twice, however many steps are in flight: what is contributed leaves the residual at once,
-/// and what was not handed over comes back with the result (Reduced).
+/// What a rank contributes to an allreduce a step, and what of it stays for later: error feedback around any algorithm
+/// of the registry. Nothing is lost or counted twice, however many steps are in flight: what is contributed leaves the
+/// residual at once, and what was not handed over comes back with the result (Reduced).
 ///
-/// Unbiased: a selection draws values whose expectation is the gradient. The other entries are lost: the drawn values are scaled
-/// up for them, and a residual would add them a second time.
+/// Unbiased: a selection draws values whose expectation is the gradient. The other entries are lost: the drawn values
+/// are scaled up for them, and a residual would add them a second time.
 ///
-/// Memory   the residual is a dense vector from the first value on that stays; sparse gradients summed exactly need none.
+/// Memory   the residual is a dense vector from the first value on that stays; sparse gradients summed exactly need
+///          none.
 /// Threads  one.
 /// Source   [SparCML19, algorithm 1] (quantized TopK SGD); unbiased: [GSpar18, algorithm 1, line 4].
 class ErrorFeedback {
  public:
-  /// Errors   invalid_argument: a selection that draws, without `unbiased`; one that keeps the rest, with it; one that cannot
-  ///          be.
+  /// Errors   invalid_argument: a selection that draws, without `unbiased`; one that keeps the rest, with it; one that
+  ///          cannot be.
   static Result<ErrorFeedback> make(const ErrorFeedbackOptions& options);
 
   /// Adds the gradient to the residual, and takes out what is contributed in this step; in an uncompressed
   /// step that is all of it.
   /// Errors   non_finite: NaN or infinity in the gradient.
   Result<HeldStream> contribution(Stream&& gradient, uint64_t step);
-  /// Returns what stays beside the last contribution: a copy of the residual, of dimension 0 while nothing stayed. An index
-  /// codec that sends more than was selected fills from it (peer::Contribution::rest); take_back() takes out what it sent.
+  /// Returns what stays beside the last contribution: a copy of the residual, of dimension 0 while nothing stayed. An
+  /// index codec that sends more than was selected fills from it (peer::Contribution::rest); take_back() takes out what
+  /// it sent.
   HeldStream rest() const;
   /// The step's allreduce has ended: `own` is what was contributed to it.
   void take_back(const HeldStream& own, const peer::Reduced& reduced);

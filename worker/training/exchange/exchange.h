@@ -29,16 +29,17 @@ struct ExchangeCounts {
   std::optional<Stats> session = {};  ///< path servers: the session's own
 };
 
-/// By what an optimizer sums gradients over the ranks: the one thing in which a job over peers differs from one over servers.
-/// What of a gradient is clipped, gains momentum, is selected, coded, or stays for later, is the exchange's: a session keeps
-/// all of that to itself, and so do peers here, with the same code (worker/core/residual/momentum.h, local_clip.h). So which entries of its
-/// own were sent, an optimizer is not told: what needs to know it, the masks of momentum, is in here.
+/// By what an optimizer sums gradients over the ranks: the one thing in which a job over peers differs from one over
+/// servers. What of a gradient is clipped, gains momentum, is selected, coded, or stays for later, is the exchange's: a
+/// session keeps all of that to itself, and so do peers here, with the same code (worker/core/residual/momentum.h,
+/// local_clip.h). So which entries of its own were sent, an optimizer is not told: what needs to know it, the masks of
+/// momentum, is in here.
 ///
-/// The law: over all ranks, what entered (gradients after clipping and momentum) = the sums + residuals + what is in flight,
-/// but for what a codec's error drops. Steps are started in order, and end in order.
+/// The law: over all ranks, what entered (gradients after clipping and momentum) = the sums + residuals + what is in
+/// flight, but for what a codec's error drops. Steps are started in order, and end in order.
 ///
-/// Errors   the group's where it has ended, on all ranks; an error of this rank's ends the group. non_finite: NaN or infinity
-///          in a gradient.
+/// Errors   the group's where it has ended, on all ranks; an error of this rank's ends the group. non_finite: NaN or
+///          infinity in a gradient.
 /// Threads  one.
 class Exchange {
  public:

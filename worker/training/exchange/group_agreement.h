@@ -8,8 +8,9 @@
 
 namespace millrace::cli {
 
-/// What all ranks make of what each of them came to, the same on all: nothing, where all did well; else the error of the lowest
-/// rank that did not, with its number in front where others have another one or none. Ends when all ranks have called it.
+/// What all ranks make of what each of them came to, the same on all: nothing, where all did well; else the error of
+/// the lowest rank that did not, with its number in front where others have another one or none. Ends when all ranks
+/// have called it.
 ///
 /// Errors   beside these the group's, where it has ended (PeerGroup::failure()).
 Status agree(peer::PeerGroup& group, std::string what, const Status& own);

@@ -28,8 +28,8 @@ struct PathChoice {
 
 /// Returns the path whose sum takes less time by the planner's models; peers where both take the same. Pure.
 ///
-/// Servers have the ranks' speeds and the rate among the ranks. A message to a server takes server_latency_s, or as long as one
-/// among ranks where that is longer: a process has to be woken for it too.
+/// Servers have the ranks' speeds and the rate among the ranks. A message to a server takes server_latency_s, or as
+/// long as one among ranks where that is longer: a process has to be woken for it too.
 PathChoice choose_path(const PathQuestion& question);
 
 /// Returns a sentence for people: what either path takes, and of which numbers that was made.

@@ -9,8 +9,9 @@
 
 namespace millrace::cli {
 
-/// A reproducible job among peers: what a rank contributes is rounded to the grid, so that every algorithm with exact sums gives
-/// the same bits, and those that shards and a switch give; the sum is cut by the counts of the step before, as theirs is.
+/// A reproducible job among peers: what a rank contributes is rounded to the grid, so that every algorithm with exact
+/// sums gives the same bits, and those that shards and a switch give; the sum is cut by the counts of the step before,
+/// as theirs is.
 ///
 /// Order    one step at a time: round(), the allreduce, settle().
 /// Threads  one.

@@ -15,8 +15,8 @@
 #include "worker/training/exchange/group_agreement.h"
 #include "worker/training/exchange/selection_text.h"
 
-/// Sums through servers: each rank is the worker of its number in a synchronous job, whose session clips, keeps momentum and
-/// residual, selects and codes. The group is there all the same, for what else the ranks agree on.
+/// Sums through servers: each rank is the worker of its number in a synchronous job, whose session clips, keeps
+/// momentum and residual, selects and codes. The group is there all the same, for what else the ranks agree on.
 namespace millrace::cli {
 namespace {
 
@@ -86,7 +86,8 @@ TensorOptions exchange_tensor_options(uint64_t dimension) {
 
 /// The update's pieces as one stream. A piece without entries says no number of workers (its denominator is 1).
 ///
-/// Errors  internal: parts that counted different numbers of workers, which cannot be where all of them are in every step.
+/// Errors  internal: parts that counted different numbers of workers, which cannot be where all of them are in every
+///         step.
 Result<StepSum> sum_of(const TensorUpdate& update, uint64_t dimension) {
   std::vector<StreamView> pieces;
   uint64_t covered = 0;
@@ -178,14 +179,16 @@ class ServerExchange final : public Exchange {
     TimeNs pushed_at = 0;
   };
 
-  /// An error of the session's is this rank's, and ends the group; one that follows from the group's end is the group's.
+  /// An error of the session's is this rank's, and ends the group; one that follows from the group's end is the
+  /// group's.
   template <typename Call>
   Status guarded(Call call) {
     try {
       call();
       return {};
     } catch (const JobError& error) {
-      // A rank that gives up tells the group before its session leaves the job, which ends the others': its reason is the one.
+      // A rank that gives up tells the group before its session leaves the job, which ends the others': its reason is
+      // the one.
       for (int look = 0; look < kLooksAtGroup && !group_has_ended(); ++look) ::poll(nullptr, 0, kLookEveryMs);
       if (const auto failure = setup_.group.failure()) return std::unexpected(failure->error);
       return end_group(setup_.group, error_of_job(error, session_ != nullptr));

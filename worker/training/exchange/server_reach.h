@@ -9,10 +9,11 @@
 
 namespace millrace::cli {
 
-/// Returns how many seconds a message to a server takes at least: half of the time in which the server's host accepts a TCP
-/// connection, the fastest of three; of all servers the slowest one's. The connections are closed at once.
+/// Returns how many seconds a message to a server takes at least: half of the time in which the server's host accepts a
+/// TCP connection, the fastest of three; of all servers the slowest one's. The connections are closed at once.
 ///
-/// servers    "tcp://host:port", one a shard; a server that accepts none is tried again until timeout_ms have passed for all.
+/// servers    "tcp://host:port", one a shard; a server that accepts none is tried again until timeout_ms have passed
+///            for all.
 /// goes_on    called between two attempts, once a second at least; false: give up.
 /// Errors     unavailable: naming the shard, its address, and why it was not reached.
 /// Threads    blocks; a name costs the system's resolver besides.

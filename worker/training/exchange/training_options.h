@@ -18,7 +18,7 @@ namespace millrace::cli {
 
 /// The order in which a rank takes its rows.
 enum class RowOrder : uint8_t {
-  kShuffled = 1,  ///< anew in every epoch
+  kShuffled = 1,  ///< another order in every epoch
   kFile = 2,      ///< as they are in the file
 };
 
@@ -54,11 +54,11 @@ struct OptimizerOptions {
   std::string recipe = {};                ///< kServers: JobOptions::recipe
   uint32_t connect_timeout_ms = 10'000;   ///< kServers: for reaching every shard
 
-  /// kPeers: what sums. kServers: whether the whole sum comes back, or its k largest entries (kOktopk).
+  /// kPeers: what sums. kServers: whether the servers return the whole sum, or its k largest entries (kOktopk).
   peer::AlgorithmId algorithm = peer::AlgorithmId::kSsarSplitAllgather;
-  SelectionSpec select;             ///< of what is summed; of an algorithm that keeps a global top-k: how many
+  SelectionSpec select;  ///< of the entries that are summed; of an algorithm that keeps a global top-k: how many
   uint32_t thresholds_period = 32;  ///< oktopk: steps between exact thresholds (tau')
-  uint32_t boundaries_period = 64;  ///< oktopk over peers: steps between two that divide the dimension anew (tau)
+  uint32_t boundaries_period = 64;  ///< oktopk over peers: steps between two divisions of the dimension (tau)
   Boundaries boundaries = Boundaries::kAveraged;  ///< oktopk over peers: how they do
   std::optional<CodecSpec> codec;                 ///< of what ranks contribute
   std::optional<CodecSpec> quantizer;             ///< kPeers: of dense phases
@@ -74,8 +74,8 @@ struct OptimizerOptions {
   uint32_t asynchronous = 0;      ///< steps whose sums may be under way while the next is computed
 
   // What changes the weights after the exchange.
-  double beta1 = 0.9;     ///< momentum: what is left of the velocity; adam: of the first moment
-  double beta2 = 0.999;   ///< adam: what is left of the second moment
+  double beta1 = 0.9;     ///< momentum: share of the velocity that stays; adam: of the first moment
+  double beta2 = 0.999;   ///< adam: share of the second moment that stays
   double epsilon = 1e-8;  ///< adam
   uint64_t seed = 1;
 };

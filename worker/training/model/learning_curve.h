@@ -17,8 +17,9 @@ struct CurvePoint {
   double log_loss = 0;  ///< held out
 };
 
-/// The held-out loss of a model while it is trained. Evaluating takes as long as many steps, and a worker that stood still for it
-/// would be left out of them: what the held-out rows see of the model is put aside, and evaluated when training is over.
+/// The held-out loss of a model while it is trained. Evaluating takes as long as many steps, and a worker that stood
+/// still for it would be left out of them: what the held-out rows see of the model is put aside, and evaluated when
+/// training is over.
 ///
 /// Cost     a copy of the held-out data; for each point 4 bytes a feature that occurs in it.
 /// Threads  one.

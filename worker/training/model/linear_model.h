@@ -12,8 +12,9 @@
 
 namespace millrace::cli {
 
-/// What a linear model minimises: the mean over rows of log(1 + exp(-y m)), of max(0, 1 - y m), or of its square, where m is the
-/// margin. The square's SVM is the L2-loss SVM: smooth, so that coordinate descent trains it, which stays in the hinge's corners.
+/// What a linear model minimises: the mean over rows of log(1 + exp(-y m)), of max(0, 1 - y m), or of its square, where
+/// m is the margin. The square's SVM is the L2-loss SVM: smooth, so that coordinate descent trains it, which stays in
+/// the hinge's corners.
 enum class Loss : uint8_t { kLogistic = 1, kHinge = 2, kSquaredHinge = 3 };
 
 /// "lr", "svm" and "l2svm": the command line's words.
@@ -26,9 +27,10 @@ double loss_slope(Loss loss, double label, double margin);
 /// The most that the derivative changes by the margin. REQUIRES: not the hinge, which has a corner.
 double loss_curvature_max(Loss loss);
 
-/// A linear model's parameters as they are trained: margin = scale * (values . x) + scale * values[dimension], the last one
-/// being the intercept. The common factor `scale` is how L2 is applied without touching every parameter at every step:
-/// shrinking all weights is one multiplication (Bottou, "Stochastic gradient descent tricks", 5.1; descent.h has the steps).
+/// A linear model's parameters as they are trained: margin = scale * (values . x) + scale * values[dimension], the last
+/// one being the intercept. The common factor `scale` is how L2 is applied without touching every parameter at every
+/// step: shrinking all weights is one multiplication (Bottou, "Stochastic gradient descent tricks", 5.1; descent.h has
+/// the steps).
 ///
 /// Threads  none of its own; whoever writes `values` keeps readers away.
 class LinearModel {

@@ -10,9 +10,9 @@
 
 namespace millrace::cli {
 
-/// Keeps the snapshot of SVRG. A step's gradient is g(w) - g(w~) + G: g is the mean gradient of the step's rows, w~ a snapshot
-/// of the model some steps ago, and G the mean gradient of all workers' rows at w~. Every worker has w~ and G, so that a step
-/// exchanges g(w) - g(w~) alone.
+/// Keeps the snapshot of SVRG. A step's gradient is g(w) - g(w~) + G: g is the mean gradient of the step's rows, w~ a
+/// snapshot of the model some steps ago, and G the mean gradient of all workers' rows at w~. Every worker has w~ and G,
+/// so that a step exchanges g(w) - g(w~) alone.
 ///
 /// Differs  from [GSpar18, equation 2, algorithm 1]: G is not sparsified, since no step sends it. The expectation is
 ///          the same, and a selection adds the variance of the difference alone. None of the three gradients contains
@@ -44,7 +44,8 @@ class VarianceReduction {
 
 /// Returns the sum of the gradients of rows 0 to rows - 1, taken in pieces of at most 65,536 rows.
 ///
-/// gradient_of  returns a piece's gradient, weighted as the sum is to be. Nothing: the sum ends there, and is of no use.
+/// gradient_of  returns a piece's gradient, weighted as the sum is to be. Nothing: the sum ends there, and is of no
+///              use.
 Stream sum_of_pieces(uint64_t dimension, size_t rows,
                      const std::function<std::optional<Stream>(std::span<const uint32_t>)>& gradient_of);
 

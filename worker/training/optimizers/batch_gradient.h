@@ -7,7 +7,8 @@
 
 namespace millrace::cli {
 
-/// weight times the sum of the rows' gradients at `model`, each thread a share of the rows; loss_sum is theirs, unweighted.
+/// weight times the sum of the rows' gradients at `model`, each thread a share of the rows; loss_sum is theirs,
+/// unweighted.
 ///
 /// Order    the same bits for the same number of threads.
 BatchGradient weighted_gradient(ComputeThreads& threads, const LinearModel& model, const Dataset& data,

@@ -13,13 +13,13 @@
 #include "worker/training/optimizers/coordinate_exchange.h"
 #include "worker/training/optimizers/optimizer.h"
 
-/// Stochastic coordinate descent: the features that occur are divided into blocks of consecutive ones, a block a rank. In a step
-/// each owner takes some of its own at random, none twice in an epoch, and changes each by its exact partial derivative over all
-/// ranks' rows, over a bound of its curvature.
+/// Stochastic coordinate descent: the features that occur are divided into blocks of consecutive ones, a block a rank.
+/// In a step each owner takes some of its own at random, none twice in an epoch, and changes each by its exact partial
+/// derivative over all ranks' rows, over a bound of its curvature.
 ///
-/// Step     of coordinate j: rate (dF/dw_j) / (beta L_j), L_j = c sum_i x_ij^2 / rows + l2, where c is the most that the loss is
-///          curved: 1/4 for lr, 2 for the squared hinge. beta makes it safe that so many change at once, those in flight among
-///          them: with rate 1 the objective goes down in expectation.
+/// Step     of coordinate j: rate (dF/dw_j) / (beta L_j), L_j = c sum_i x_ij^2 / rows + l2, where c is the most that
+///          the loss is curved: 1/4 for lr, 2 for the squared hinge. beta makes it safe that so many change at once,
+///          those in flight among them: with rate 1 the objective goes down in expectation.
 /// Source   [SparCML19, 8.2]; [Wright15], which it cites (block coordinate descent); beta: [RichtarikTakac16] (tau-nice
 ///          sampling); the squared hinge by such steps: [Chang08].
 namespace millrace::cli {

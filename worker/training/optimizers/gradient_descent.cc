@@ -13,8 +13,8 @@
 #include "kernels/reduce/reduce.h"
 #include "worker/training/data/epoch_order.h"
 #include "worker/training/exchange/exchange.h"
-#include "worker/training/optimizers/snapshot.h"
 #include "worker/training/optimizers/batch_gradient.h"
+#include "worker/training/optimizers/snapshot.h"
 
 namespace millrace::cli {
 namespace {
@@ -151,8 +151,8 @@ class GradientDescent final : public PeerOptimizer {
     return options_.schedule.at(static_cast<double>(step) / static_cast<double>(steps_per_epoch_));
   }
 
-  /// w = (1 - rate l2) w - rate mean, the intercept unshrunk; the rate may be in the sum. The shrinking is one multiplication of
-  /// the common scale (LinearModel), which goes into the values before f32 has no room for them.
+  /// w = (1 - rate l2) w - rate mean, the intercept unshrunk; the rate may be in the sum. The shrinking is one
+  /// multiplication of the common scale (LinearModel), which goes into the values before f32 has no room for them.
   void subtract(const StepSum& sum, double rate) {
     const std::span<float> values = model_.values();
     if (options_.l2 > 0) {

@@ -14,7 +14,8 @@ enum class RateIn : uint8_t {
   kUpdate = 2,  ///< into what is done with the sum: of the step that applies it (RedSync, momentum, Adam)
 };
 
-/// Whether gradients may gain momentum and be clipped before they are exchanged. Clipping is of gradients without the rate in.
+/// Whether gradients may gain momentum and be clipped before they are exchanged. Clipping is of gradients without the
+/// rate in.
 enum class BeforeExchange : uint8_t { kNothing = 1, kClipping = 2, kMomentumAndClipping = 3 };
 
 /// Which gradient a step exchanges.
@@ -32,19 +33,23 @@ struct DescentForm {
   Optimizer rule = Optimizer::kSgd;  ///< what the mean gradient does to the weights; kSgd: w -= rate g
 };
 
-/// Mini-batch descent: every rank takes its rows of a step, weighs their gradient so that every row of the step has the same
-/// weight, also where ranks have fewer rows than others, and puts it into an exchange; all apply the sum over the ranks.
+/// Mini-batch descent: every rank takes its rows of a step, weighs their gradient so that every row of the step has the
+/// same weight, also where ranks have fewer rows than others, and puts it into an exchange; all apply the sum over the
+/// ranks.
 ///
-/// Gradient  of rank k: P / (rows of all ranks) times the sum over its rows, which is its batch's mean where batches are alike.
-///           The mean over the ranks is that of the step.
+/// Gradient  of rank k: P / (rows of all ranks) times the sum over its rows, which is its batch's mean where batches
+///           are alike. The mean over the ranks is that of the step.
 /// L2        applied by each rank for itself and never sent, so that what is sent is as sparse as the data; not to the
-///           intercept. Weights are multiplied by (1 - rate l2) before the step: of adam that is decoupled weight decay.
-/// Snapshots SVRG takes one before each step whose number is a multiple of options.snapshot_every. The steps in flight end first,
+///           intercept. Weights are multiplied by (1 - rate l2) before the step: of adam that is decoupled weight
+///           decay.
+/// Snapshots SVRG takes one before each step whose number is a multiple of options.snapshot_every. The steps in flight
+/// end first,
 ///           so that a step ends with the snapshot that it began with.
 /// Dense     rules other than kSgd go over all weights in every step (kernels/optimize/dense.h).
 Result<std::unique_ptr<PeerOptimizer>> make_gradient_descent(const OptimizerSetup& setup, const DescentForm& form);
 
-/// Errors  invalid_argument: rate * l2 of 1 or more; momentum or clipping where the form has none; those of check_exchange().
+/// Errors  invalid_argument: rate * l2 of 1 or more; momentum or clipping where the form has none; those of
+///         check_exchange().
 Status check_gradient_descent(const OptimizerOptions& options, const DescentForm& form);
 
 }  // namespace millrace::cli

@@ -1,7 +1,7 @@
 #include "worker/training/optimizers/gradient_descent.h"
 
-/// Ok-Topk SGD: acc = residual + rate gradient; of the ranks' sum of acc the k largest entries u come back (the O(k) allreduce,
-/// or servers that re-select); residual = acc but for what contributed to u; w -= u / P.
+/// Ok-Topk SGD: acc = residual + rate gradient; of the ranks' sum of acc the k largest entries u come back (the O(k)
+/// allreduce, or servers that re-select); residual = acc but for what contributed to u; w -= u / P.
 ///
 /// Source   [OkTopk22, 4, algorithm 2]. Over servers the threshold of the sum is theirs: the union of all shards' sums
 ///          is cut, not that of the ranks' regions.

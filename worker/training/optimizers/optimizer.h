@@ -46,8 +46,8 @@ struct OptimizerCounts {
   std::optional<Stats> session = {};  ///< path servers: the session's own
 };
 
-/// One rank's part in training a linear model with others: steps that are started in order, and end in order, with the same
-/// model on all ranks after each end. Adding one: its file, its line in optimizers.cc.
+/// One rank's part in training a linear model with others: steps that are started in order, and end in order, with the
+/// same model on all ranks after each end. Adding one: its file, its line in optimizers.cc.
 ///
 /// Errors   the group's where it has ended, on all ranks; non_finite: a gradient overflowed.
 /// Threads  one.
@@ -58,7 +58,8 @@ class PeerOptimizer {
   virtual uint64_t steps_per_epoch() const = 0;
   /// Nothing is in flight. epoch: from 0.
   virtual void begin_epoch(uint32_t epoch) = 0;
-  /// Computes a step of the epoch with the model as it is, and starts what ranks exchange for it. step: from 0, over all epochs.
+  /// Computes a step of the epoch with the model as it is, and starts what ranks exchange for it. step: from 0, over
+  /// all epochs.
   virtual Status start(uint64_t step) = 0;
   /// Waits for the oldest step in flight, and applies it to the model. REQUIRES: in_flight() > 0.
   virtual Status finish_oldest() = 0;

@@ -1,14 +1,15 @@
 #include "worker/training/optimizers/gradient_descent.h"
 
-/// Residual gradient compression: U = m U + G, residual V += U (nesterov: G + m U; nesterov_printed: G + U), G clipped to the
-/// threshold over the square root of the ranks; what is selected of V is summed, and ends in V and in U; w -= rate times the
-/// mean.
+/// Residual gradient compression: U = m U + G, residual V += U (nesterov: G + m U; nesterov_printed: G + U), G clipped
+/// to the threshold over the square root of the ranks; what is selected of V is summed, and ends in V and in U; w -=
+/// rate times the mean.
 ///
-/// With --select ...:dense=STEPS the first steps are the paper's warm-up: momentum SGD, uncompressed, whose U is not masked.
-/// by_size treats all steps of a model of up to 4,096 weights so. With --select by_size:D:signs --codec raw+sign_mean the
-/// other steps send entries of one sign as their mean, and drop its error.
+/// With --select ...:dense=STEPS the first steps are the paper's warm-up: momentum SGD, uncompressed, whose U is not
+/// masked. by_size treats all steps of a model of up to 4,096 weights so. With --select by_size:D:signs --codec
+/// raw+sign_mean the other steps send entries of one sign as their mean, and drop its error.
 ///
-/// Source   [RedSync19, algorithm 4, appendices B and C] (clipping, warm-up); differs as worker/core/residual/momentum.h says.
+/// Source   [RedSync19, algorithm 4, appendices B and C] (clipping, warm-up); differs as
+///          worker/core/residual/momentum.h says.
 namespace millrace::cli {
 namespace {
 

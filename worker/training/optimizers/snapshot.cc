@@ -37,8 +37,8 @@ Result<std::unique_ptr<Snapshots>> Snapshots::make(const OptimizerSetup& setup) 
   return std::unique_ptr<Snapshots>(new Snapshots(setup, std::move(*exchange)));
 }
 
-/// Returns this rank's part, so weighted that the mean over the ranks is the mean over all rows. Between two pieces the other
-/// ranks see that this rank is alive.
+/// Returns this rank's part, so weighted that the mean over the ranks is the mean over all rows. Between two pieces the
+/// other ranks see that this rank is alive.
 Stream Snapshots::full_gradient(const LinearModel& model) {
   const uint64_t rows_of_all = std::accumulate(setup_.rank_rows.begin(), setup_.rank_rows.end(), uint64_t{0});
   const double weight = setup_.group.size() / static_cast<double>(std::max<uint64_t>(rows_of_all, 1));

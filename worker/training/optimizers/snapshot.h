@@ -9,8 +9,8 @@ namespace millrace::cli {
 
 /// Takes SVRG's snapshots of the model on the ranks, with the gradient of all ranks' rows at each.
 ///
-/// Exact    a second exchange sums the gradients at a snapshot: it selects nothing, quantizes nothing and keeps nothing for
-///          later. Over servers it is a second job, NAME.snapshots beside the steps' job NAME.
+/// Exact    a second exchange sums the gradients at a snapshot: it selects nothing, quantizes nothing and keeps nothing
+///          for later. Over servers it is a second job, NAME.snapshots beside the steps' job NAME.
 /// Order    take() is a collective: all ranks call it at the same step, with no step in flight.
 /// Source   [GSpar18, equation 2]; [SVRG13].
 class Snapshots {

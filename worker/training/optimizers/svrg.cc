@@ -1,11 +1,12 @@
 #include "worker/training/optimizers/gradient_descent.h"
 
-/// SVRG: every --snapshot-every steps the ranks keep the model w~ and sum the gradient G of all their rows at w~ exactly. A step
-/// exchanges g(w) - g(w~) of its rows, and all ranks apply the mean of these differences plus G. The rate may stay constant: the
-/// gradient's variance goes to 0 with the distance from the minimum. With --unbiased --select gspar:DENSITY GSpar draws from the
-/// difference.
+/// SVRG: every --snapshot-every steps the ranks keep the model w~ and sum the gradient G of all their rows at w~
+/// exactly. A step exchanges g(w) - g(w~) of its rows, and all ranks apply the mean of these differences plus G. The
+/// rate may stay constant: the gradient's variance goes to 0 with the distance from the minimum. With --unbiased
+/// --select gspar:DENSITY GSpar draws from the difference.
 ///
-/// Cost     of a step: the gradients of its rows at both models. Of a snapshot: a pass over the rows, and an exact exchange.
+/// Cost     of a step: the gradients of its rows at both models. Of a snapshot: a pass over the rows, and an exact
+///          exchange.
 /// Source   [GSpar18, equation 2, figure 2]; [SVRG13]; differs as variance_reduction.h says.
 namespace millrace::cli {
 namespace {

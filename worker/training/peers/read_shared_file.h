@@ -16,8 +16,8 @@ struct SharedFile {
   ReadAt read;
 };
 
-/// This rank's rows of the file: those of the lines that begin in its range of bytes (line_range.h). Classes, dimension and
-/// rows_in_file are the whole file's. All ranks call it, and all succeed or fail.
+/// This rank's rows of the file: those of the lines that begin in its range of bytes (line_range.h). Classes, dimension
+/// and rows_in_file are the whole file's. All ranks call it, and all succeed or fail.
 ///
 /// options    without a part, and with no progress of its own.
 /// Progress   moves the group along after every block, so that a rank with a long share is not taken for dead.

@@ -8,8 +8,8 @@
 
 namespace millrace::cli {
 
-/// Ranks that are told to stop at different moments end at the same step: they ask each other every few steps, as many as take
-/// about a quarter of a second on the slowest rank, so that a step is not made longer by it.
+/// Ranks that are told to stop at different moments end at the same step: they ask each other every few steps, as many
+/// as take about a quarter of a second on the slowest rank, so that a step is not made longer by it.
 class StopAgreement {
  public:
   explicit StopAgreement(peer::PeerGroup& group) : group_(group), asked_at_(monotonic_now_ns()) {}

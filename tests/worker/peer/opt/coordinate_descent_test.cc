@@ -122,7 +122,8 @@ TEST(CoordinateDescent, TheObjectiveGoesDownToItsMinimumForEveryNumberOfRanks) {
   for (const Loss loss : kLosses) {
     for (const uint32_t ranks : {1u, 3u, 9u}) {
       SCOPED_TRACE(std::string(loss_name(loss)) + ", " + std::to_string(ranks) + " ranks");
-      // Where no row is short of its margin any more the squared hinge is less curved than its bound says: steps are small.
+      // Where no row is short of its margin any more the squared hinge is less curved than its bound says: steps are
+      // small.
       expect_minimum(data, ranks, coordinate_descent_options_of(1, loss == Loss::kLogistic ? 200 : 1'500, loss));
     }
   }

@@ -15,8 +15,8 @@
 #include "tests/worker/peer/opt/shards.h"
 #include "worker/training/exchange/selection_text.h"
 
-/// Both exchanges against one slow oracle, on a binary grid, where f32 sums are exact: peers and servers must give its sums to
-/// the bit, and what entered must be what was summed and what stays.
+/// Both exchanges against one slow oracle, on a binary grid, where f32 sums are exact: peers and servers must give its
+/// sums to the bit, and what entered must be what was summed and what stays.
 namespace millrace::cli {
 namespace {
 

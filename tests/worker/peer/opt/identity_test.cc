@@ -18,8 +18,8 @@
 #include "worker/training/exchange/selection_text.h"
 
 /// `reproducible`: the same gradients give the same updates and the same residuals, to the bit, over peers by every
-/// algorithm with exact sums, over 1 to 3 shards cut into parts in several ways, and over a switch whose packets come in
-/// any order.
+/// algorithm with exact sums, over 1 to 3 shards cut into parts in several ways, and over a switch whose packets come
+/// in any order.
 namespace millrace::cli {
 namespace {
 
@@ -318,7 +318,8 @@ Stream on_steps(uint32_t rank, uint64_t step) {
   Stream gradient = Stream::empty(kIdentityDimension);
   for (uint32_t index = 0; index < kIdentityDimension; ++index) {
     if (random.next_below(9) != 0) continue;
-    // In every block: some that saturate at first (over 4), and some that are finer than the grid which the large ones need.
+    // In every block: some that saturate at first (over 4), and some that are finer than the grid which the large ones
+    // need.
     const int scale = static_cast<int>(index % 3) * 6 - 12;
     gradient.indices.push_back(index);
     gradient.values.push_back(std::ldexp(static_cast<float>(random.next_below(2001)) - 1000, scale));

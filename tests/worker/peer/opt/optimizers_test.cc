@@ -13,8 +13,8 @@
 #include "tests/worker/peer/opt/toy_data.h"
 #include "tests/worker/peer/opt/trained.h"
 
-/// Every optimizer by gradients against its paper's pseudocode: one process, all ranks' vectors dense, in double; over peers
-/// and over servers.
+/// Every optimizer by gradients against its paper's pseudocode: one process, all ranks' vectors dense, in double; over
+/// peers and over servers.
 namespace millrace::cli {
 namespace {
 
@@ -35,8 +35,8 @@ using Values = std::vector<double>;
 /// What the pseudocode does with all ranks' gradients of a step, each of which is a mean.
 using SlowStep = std::function<void(uint64_t step, Values& w, std::vector<Values>& gradients)>;
 
-/// Rank k has consecutive rows, and a step's batch an equal part of them; its gradient is weighed by its share of the step's
-/// rows.
+/// Rank k has consecutive rows, and a step's batch an equal part of them; its gradient is weighed by its share of the
+/// step's rows.
 Values slow_training(const Dataset& data, uint32_t ranks, const SlowStep& slow_step) {
   Values w(kSize);
   const size_t rows = data.rows();

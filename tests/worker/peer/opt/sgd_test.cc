@@ -32,8 +32,8 @@ PeerTrainOptions sgd_options_of(peer::AlgorithmId algorithm = peer::AlgorithmId:
   return options;
 }
 
-/// Plain SGD in double on batches of rows, with dense vectors; a gradient is of the weights `stale` steps before, or of the
-/// epoch's first.
+/// Plain SGD in double on batches of rows, with dense vectors; a gradient is of the weights `stale` steps before, or of
+/// the epoch's first.
 struct Stale {
   size_t steps = 0;
   size_t epoch_steps = 1;

@@ -71,8 +71,8 @@ class UnbiasedOverRanks : public ::testing::Test {
  protected:
   static constexpr uint32_t kRanks = 3;
 
-  /// The mean of the sums lies within 5 standard errors of the gradients' sum. Fixed seeds: no chance from run to run. Steps
-  /// over servers take longer, and unbiased_test.cc has the draws of jobs: fewer do.
+  /// The mean of the sums lies within 5 standard errors of the gradients' sum. Fixed seeds: no chance from run to run.
+  /// Steps over servers take longer, and unbiased_test.cc has the draws of jobs: fewer do.
   void expect_expectation(OptimizerOptions options, const char* select, const char* codec) {
     options.unbiased = true;
     options.seed = 3;
