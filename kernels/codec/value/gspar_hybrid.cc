@@ -1,7 +1,7 @@
 // [GSpar18, 2.3], the hybrid coding of Q_A (exact values) and Q_B (one float and a sign each). The paper sends the two
 // with coordinates of their own; here one index code has them all, and marks say which is which: min(|A|, |B|)
 // ceil(log2 k) bits or k, less than what one sorted index set saves over coordinates of log2 d bits
-// (tests/kernels/codec_gspar_test.cc). Theorem 4 leaves out the signs of Q_B, |B| bits; they are sent.
+// (tests/kernels/codec/codec_gspar_test.cc). Theorem 4 leaves out the signs of Q_B, |B| bits; they are sent.
 #include <algorithm>
 #include <array>
 #include <bit>

@@ -11,8 +11,8 @@
 #include "protocol/datagram/key.h"
 #include "protocol/datagram/window/window_code.h"
 #include "switch_agg/slot/kept_result.h"
+#include "tests/protocol/datagram/window_cases.h"
 #include "tests/protocol/vectors/vector_file.h"
-#include "tests/protocol/window_cases.h"
 #include "tests/support/isa.h"
 
 namespace millrace::testing {

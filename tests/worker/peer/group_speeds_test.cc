@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-#include "tests/worker/peer/opt/on_ranks.h"
+#include "tests/worker/training/peers/on_ranks.h"
 
 /// What ranks learn of each other's speeds, over threads.
 namespace millrace::peer::testing {

@@ -43,7 +43,7 @@ std::vector<float> slow_sum(std::span<const Piece> pieces, float neutral) {
   return all;
 }
 
-std::vector<float> values_of(const HeldStream& held) {
+std::vector<float> result_values(const HeldStream& held) {
   EXPECT_TRUE(held.view.dense);
   return {held.view.values.begin(), held.view.values.end()};
 }
@@ -63,7 +63,7 @@ TEST(ResultMemory, ScattersWhatAVectorFilledAnewHas) {
     }
     const auto held = memory.hold_scattered(op, pieces, kResultMemoryRanks);
     ASSERT_TRUE(held.has_value());
-    ASSERT_EQ(values_of(*held), slow_sum(pieces, op.neutral)) << "step " << step;
+    ASSERT_EQ(result_values(*held), slow_sum(pieces, op.neutral)) << "step " << step;
     if (step % 11 == 0) {
       // Another kind of result between them: nothing is known of what it leaves.
       Stream dense = memory.take_dense(dimension);
@@ -80,8 +80,8 @@ TEST(ResultMemory, AResultThatSomebodyHoldsStaysAsItIs) {
       second{piece_of(result_memory_drawn(draws, 1'000, 10))};
   const auto held = memory.hold_scattered(sum_op(), std::span<const Piece>(first), kResultMemoryRanks);
   const auto later = memory.hold_scattered(sum_op(), std::span<const Piece>(second), kResultMemoryRanks);
-  EXPECT_EQ(values_of(*held), slow_sum(first, 0));
-  EXPECT_EQ(values_of(*later), slow_sum(second, 0));
+  EXPECT_EQ(result_values(*held), slow_sum(first, 0));
+  EXPECT_EQ(result_values(*later), slow_sum(second, 0));
 }
 
 TEST(ResultMemory, OneNobodyHoldsIsWrittenOver) {
@@ -112,7 +112,7 @@ TEST(ResultMemory, HostilePiecesAreRefusedAndTheNextResultIsRight) {
   }
   const std::vector next{piece_of(result_memory_drawn(draws, 1'000, 10))};
   const auto held = memory.hold_scattered(sum_op(), std::span<const Piece>(next), kResultMemoryRanks);
-  EXPECT_EQ(values_of(*held), slow_sum(next, 0));
+  EXPECT_EQ(result_values(*held), slow_sum(next, 0));
 }
 
 }  // namespace

@@ -13,13 +13,13 @@ namespace millrace::peer::testing {
 namespace {
 
 constexpr TimeNs kLatency = 1'000;
-constexpr double kRate = 1e9;  // a byte a nanosecond
+constexpr double kLinkRate = 1e9;  // a byte a nanosecond
 
 SimulationOptions simulation_options_of(uint32_t ranks) {
   SimulationOptions options;
   options.ranks = ranks;
   options.latency = kLatency;
-  options.bytes_per_s = kRate;
+  options.bytes_per_s = kLinkRate;
   return options;
 }
 
@@ -165,7 +165,7 @@ TEST(Simulation, APortReceivesAndSendsOneMessageAtATime) {
 
 TEST(Simulation, ASlowLinkSlowsWhoUsesIt) {
   SimulationOptions options = simulation_options_of(4);
-  options.link_bytes_per_s = [](uint32_t from, uint32_t) { return from == 3 ? kRate / 10 : kRate; };
+  options.link_bytes_per_s = [](uint32_t from, uint32_t) { return from == 3 ? kLinkRate / 10 : kLinkRate; };
   Simulation simulation(options);
   start_all(simulation, incast);
   ASSERT_TRUE(simulation.run().has_value());
@@ -227,7 +227,7 @@ TEST(Simulation, RecursiveDoublingTakesWhatItsFormulaSays) {
 }
 
 /// The times, counts and results of a few steps, as one number.
-uint64_t trace_of(AlgorithmId id, const SimulationOptions& options) {
+uint64_t trace_of_run(AlgorithmId id, const SimulationOptions& options) {
   AllreduceSettings settings = simulation_settings_of(3'000);
   settings.k = 60;
   auto all = SimulatedAllreduce::make(options, id, settings).value();
@@ -253,10 +253,10 @@ class SimulatedGrid : public ::testing::TestWithParam<AlgorithmInfo> {};
 TEST_P(SimulatedGrid, TheSameSeedGivesTheSameTimes) {
   SimulationOptions options = simulation_options_of(6);
   options.jitter_max = 20'000;
-  const uint64_t first = trace_of(GetParam().id, options);
-  EXPECT_EQ(trace_of(GetParam().id, options), first);
+  const uint64_t first = trace_of_run(GetParam().id, options);
+  EXPECT_EQ(trace_of_run(GetParam().id, options), first);
   options.seed = 2;
-  EXPECT_NE(trace_of(GetParam().id, options), first);
+  EXPECT_NE(trace_of_run(GetParam().id, options), first);
 }
 
 /// Sums under reordering: on every rank the bits that it has without, and the oracle's where it is the exact sum.

@@ -42,9 +42,9 @@ SwitchHandover example() {
   return handover;
 }
 
-constexpr SwitchHandoverShape kShape = {.lanes = 1, .slots = 2, .groups = 2};
+constexpr SwitchHandoverShape kHandoverShape = {.lanes = 1, .slots = 2, .groups = 2};
 
-void expect_equal(const std::vector<SwitchFragment>& got, const std::vector<SwitchFragment>& wanted) {
+void expect_same_entries(const std::vector<SwitchFragment>& got, const std::vector<SwitchFragment>& wanted) {
   ASSERT_EQ(got.size(), wanted.size());
   for (size_t i = 0; i < got.size(); ++i) {
     EXPECT_EQ(got[i].header, wanted[i].header);
@@ -53,11 +53,11 @@ void expect_equal(const std::vector<SwitchFragment>& got, const std::vector<Swit
   }
 }
 
-void expect_equal(const SwitchHandover::Lane& got, const SwitchHandover::Lane& wanted) {
+void expect_same_entries(const SwitchHandover::Lane& got, const SwitchHandover::Lane& wanted) {
   ASSERT_EQ(got.slots.size(), wanted.slots.size());
   for (size_t slot = 0; slot < wanted.slots.size(); ++slot) {
     EXPECT_EQ(got.slots[slot].turn, wanted.slots[slot].turn);
-    expect_equal(got.slots[slot].last_result, wanted.slots[slot].last_result);
+    expect_same_entries(got.slots[slot].last_result, wanted.slots[slot].last_result);
   }
   EXPECT_EQ(got.opened_live, wanted.opened_live);
   EXPECT_EQ(got.opened_lives, wanted.opened_lives);
@@ -68,7 +68,7 @@ void expect_equal(const SwitchHandover::Lane& got, const SwitchHandover::Lane& w
     ASSERT_EQ(got.removals[at].slots.size(), wanted.removals[at].slots.size());
     for (size_t slot = 0; slot < wanted.slots.size(); ++slot) {
       EXPECT_EQ(got.removals[at].slots[slot].turn, wanted.removals[at].slots[slot].turn);
-      expect_equal(got.removals[at].slots[slot].result, wanted.removals[at].slots[slot].result);
+      expect_same_entries(got.removals[at].slots[slot].result, wanted.removals[at].slots[slot].result);
     }
   }
 }
@@ -79,12 +79,12 @@ TEST(Handover, ComesOutAsItWentIn) {
   const ByteBuffer bytes = encode_handover(wanted);
   EXPECT_EQ(bytes.size() % 8, 0u);
   EXPECT_EQ(std::string(bytes.begin(), bytes.begin() + 8), "MLRHAND1");
-  const auto got = decode_handover(bytes, kShape);
+  const auto got = decode_handover(bytes, kHandoverShape);
   ASSERT_TRUE(got.has_value()) << got.error().message;
   EXPECT_EQ(got->next_step, 12u);
   EXPECT_EQ(got->exponents, wanted.exponents);
   ASSERT_EQ(got->lanes.size(), 1u);
-  expect_equal(got->lanes.front(), lane);
+  expect_same_entries(got->lanes.front(), lane);
 }
 
 TEST(Handover, OfSeveralLanesHasTheSlotsFirstAndThenTheHistoryOfEach) {
@@ -95,7 +95,7 @@ TEST(Handover, OfSeveralLanesHasTheSlotsFirstAndThenTheHistoryOfEach) {
   const auto got = decode_handover(bytes, {.lanes = 2, .slots = 4, .groups = 2});
   ASSERT_TRUE(got.has_value()) << got.error().message;
   ASSERT_EQ(got->lanes.size(), 2u);
-  for (size_t lane = 0; lane < 2; ++lane) expect_equal(got->lanes[lane], wanted.lanes[lane]);
+  for (size_t lane = 0; lane < 2; ++lane) expect_same_entries(got->lanes[lane], wanted.lanes[lane]);
   EXPECT_FALSE(decode_handover(bytes, {.lanes = 1, .slots = 4, .groups = 2}).has_value());
   EXPECT_FALSE(decode_handover(bytes, {.lanes = 4, .slots = 4, .groups = 2}).has_value());
 }
@@ -104,7 +104,7 @@ TEST(Handover, BlocksTwiceOrOutOfOrderAreRefused) {
   for (const uint32_t second : {3u, 9u, 10u}) {
     SwitchHandover handover = example();
     handover.exponents.blocks = {{9, -3}, {second, 90}};
-    EXPECT_EQ(decode_handover(encode_handover(handover), kShape).has_value(), second > 9) << second;
+    EXPECT_EQ(decode_handover(encode_handover(handover), kHandoverShape).has_value(), second > 9) << second;
   }
 }
 
@@ -117,7 +117,7 @@ TEST(Handover, OfAnotherJobsSlotsOrTensorsIsRefused) {
 TEST(Handover, EveryTruncationIsRefused) {
   const ByteBuffer bytes = encode_handover(example());
   for (size_t size = 0; size < bytes.size(); ++size)
-    EXPECT_FALSE(decode_handover(ByteSpan(bytes).first(size), kShape).has_value()) << size;
+    EXPECT_FALSE(decode_handover(ByteSpan(bytes).first(size), kHandoverShape).has_value()) << size;
 }
 
 TEST(Handover, EveryChangedByteIsRefusedOrWithinBounds) {
@@ -126,7 +126,7 @@ TEST(Handover, EveryChangedByteIsRefusedOrWithinBounds) {
     for (const uint8_t flip : {uint8_t{1}, uint8_t{0x80}, uint8_t{0xFF}}) {
       ByteBuffer bytes = good;
       bytes[at] ^= flip;
-      const auto got = decode_handover(bytes, kShape);
+      const auto got = decode_handover(bytes, kHandoverShape);
       if (!got) continue;
       const SwitchHandover::Lane& lane = got->lanes.front();
       EXPECT_EQ(lane.slots.size(), 2u);

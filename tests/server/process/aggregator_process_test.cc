@@ -1,0 +1,233 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sys/stat.h>
+
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "kernels/base/clock.h"
+#include "protocol/datagram/endpoint_text.h"
+#include "protocol/datagram/io/udp_bursts.h"
+#include "protocol/datagram/key.h"
+#include "protocol/job/layout.h"
+#include "protocol/job/switch_layout.h"
+#include "server/process/aggregator_thread.h"
+#include "tests/server/process/server_program.h"
+#include "tests/support/switch_stepper.h"
+#include "worker/session/switch_socket.h"
+
+/// A real millrace-server in a switch's place: membership by messages, sums by datagrams.
+namespace millrace::server {
+namespace {
+
+using protocol::Heartbeat;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kDatagramProcessDimension = 1'000;
+constexpr uint32_t kDatagramProcessWorkers = 2;
+constexpr TimeNs kDatagramProcessPatience = 20 * kNsPerS;
+
+struct DatagramServer : ::testing::Test {
+  DatagramServer() {
+    spec.name = "by switch";
+    spec.workers = kDatagramProcessWorkers;
+    spec.tensors.push_back({.name = "w", .dimension = kDatagramProcessDimension});
+    spec.path = protocol::Path::kSwitch;
+    spec.switch_path.address = "127.0.0.1:9";  // nobody
+    spec.switch_path.job = 7;
+    spec.grid.block_indices = 128;
+    spec.dead_after_ms = 60'000;
+  }
+  void write_key(int mode = 0600) {
+    const std::string path = folder.path + "/7.key";
+    for (size_t at = 0; at < key.size(); ++at) key[at] = static_cast<uint8_t>(at + 1);
+    {
+      std::ofstream file(path);
+      for (const uint8_t byte : key) file << "0123456789abcdef"[byte >> 4] << "0123456789abcdef"[byte & 15];
+      file << '\n';
+    }
+    ASSERT_EQ(::chmod(path.c_str(), static_cast<mode_t>(mode)), 0);
+  }
+  nlohmann::json start() {
+    program.emplace(std::vector<std::string>{"--table", folder.path + "/table.db", "--listen", "tcp://127.0.0.1:0",
+                                             "--datagrams", "127.0.0.1:0", "--job-keys", folder.path, "--json",
+                                             "--quiet"});
+    return nlohmann::json::parse(program->read_line(), nullptr, false);
+  }
+  protocol::Message hello(uint32_t worker) const {
+    protocol::Hello body;
+    body.nonce = 100 + worker;
+    body.spec = spec;
+    body.shard_count = 1;
+    body.layout_hash = protocol::layout_hash(protocol::plan_layout(spec, 1));
+    protocol::Header header;
+    header.worker = worker;
+    return {header, body, {}};
+  }
+  worker::SwitchClientOptions client_options(uint16_t worker) const {
+    const protocol::SwitchLayout layout = protocol::plan_switch_layout(spec, protocol::plan_layout(spec, 1));
+    worker::SwitchClientOptions options;
+    options.job = spec.switch_path.job;
+    options.key = key;
+    options.worker = worker;
+    options.workers = kDatagramProcessWorkers;
+    options.dimension = static_cast<uint32_t>(layout.dimension);
+    options.window_indices = layout.window_indices;
+    options.slots = layout.slots;
+    options.lanes = layout.lanes;
+    options.exponent_initial = -8;  // on whose grid 16 bits hold what the test sends
+    options.nonce_seed = 1000u + worker;
+    return options;
+  }
+
+  TemporaryFolder folder;
+  protocol::JobKey key{};
+  protocol::JobSpec spec;
+  std::optional<Program> program;
+  protocol::TransportContext context;
+};
+
+/// The sum of every step, entry by entry; the values are on the grid, so that f32 is exact.
+void run_steps(worker::testing::SwitchStepper& stepper, uint32_t worker, std::vector<std::string>& faults) {
+  constexpr uint32_t kSteps = 5;
+  for (uint32_t step = 0; step < kSteps; ++step) {
+    const std::vector<uint32_t> indices = {1 + worker, 500 + step, 900};
+    const std::vector<float> values = {0.25f, 0.5f + static_cast<float>(worker), 0.125f};
+    const Result<worker::testing::SwitchStep> done = stepper.run_step(step, indices, values, kDatagramProcessPatience);
+    if (!done) return faults.push_back(done.error().message);
+    std::map<uint32_t, double> sums;
+    for (const worker::testing::SwitchStep::Window& window : done->windows) {
+      for (size_t at = window.first; at < window.last; ++at)
+        sums[done->indices[at]] = std::ldexp(done->sums[at], window.exponent);
+    }
+    const std::map<uint32_t, double> expected = {{1, 0.25}, {2, 0.25}, {500 + step, 2.0}, {900, 0.25}};
+    if (sums != expected) faults.push_back("step " + std::to_string(step) + ": other sums");
+    if (!done->returned_indices.empty()) faults.push_back("step " + std::to_string(step) + ": something came back");
+  }
+  if (const Status finished = stepper.finish(kDatagramProcessPatience); !finished)
+    faults.push_back(finished.error().message);
+}
+
+/// Of one lane and of several, whose numbers the thread has as well.
+struct DatagramServerOfLanes : DatagramServer, ::testing::WithParamInterface<uint32_t> {
+  DatagramServerOfLanes() { spec.switch_path.lanes = GetParam(); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Lanes, DatagramServerOfLanes, ::testing::Values(1, 4));
+
+TEST_P(DatagramServerOfLanes, StandsInForASilentSwitchAndTheSumsAreExact) {
+  write_key();
+  const nlohmann::json line = start();
+  ASSERT_TRUE(line.is_object());
+  const std::string datagrams = line.value("datagrams", "");
+  ASSERT_THAT(datagrams, HasSubstr("127.0.0.1:"));
+  EXPECT_NE(datagrams, "127.0.0.1:0") << "as bound";
+  std::vector<std::unique_ptr<HandWorker>> workers;
+  std::vector<protocol::Header> headers;
+  for (uint32_t worker = 0; worker < kDatagramProcessWorkers; ++worker) {
+    workers.push_back(std::make_unique<HandWorker>(context, line.value("address", "")));
+    workers.back()->send(hello(worker));
+    const auto welcome = workers.back()->next<protocol::Welcome>();
+    ASSERT_TRUE(welcome.has_value());
+    const protocol::JobView& view = std::get<protocol::Welcome>(welcome->body).view;
+    headers.push_back(welcome->header);
+    headers.back().epoch = view.epoch;
+    EXPECT_EQ(view.path, protocol::Path::kSwitch);
+    EXPECT_EQ(view.shards.at(0).datagrams, datagrams);
+  }
+  Heartbeat heartbeat;
+  heartbeat.switch_state = Heartbeat::Switch::kSilent;
+  workers[1]->send({headers[1], heartbeat, {}});  // the last one's Welcome is of the epoch in which the job began
+  protocol::JobView view;
+  do {
+    const auto change = workers[1]->next<protocol::ViewChange>();
+    ASSERT_TRUE(change.has_value());
+    view = std::get<protocol::ViewChange>(change->body).view;
+  } while (view.path == protocol::Path::kSwitch);
+
+  const worker::SwitchEpoch epoch{.epoch = static_cast<uint32_t>(view.epoch),
+                                  .live = (uint64_t{1} << kDatagramProcessWorkers) - 1,
+                                  .membership_hash = 42,
+                                  .decider = protocol::parse_endpoint(view.shards.at(0).datagrams).value()};
+  std::vector<std::unique_ptr<worker::testing::SwitchStepper>> steppers;
+  for (uint16_t worker = 0; worker < kDatagramProcessWorkers; ++worker) {
+    auto opened = worker::testing::SwitchStepper::open(client_options(worker), [epoch] { return epoch; });
+    ASSERT_TRUE(opened.has_value());
+    steppers.push_back(std::move(*opened));
+  }
+  std::vector<std::vector<std::string>> faults(kDatagramProcessWorkers);
+  {
+    std::vector<std::jthread> threads;
+    for (uint32_t worker = 0; worker < kDatagramProcessWorkers; ++worker)
+      threads.emplace_back([&, worker] { run_steps(*steppers[worker], worker, faults[worker]); });
+  }
+  for (const auto& of_one : faults) EXPECT_THAT(of_one, ::testing::IsEmpty());
+
+  program->signal(SIGTERM);
+  EXPECT_TRUE(workers[0]->next<protocol::Goodbye>().has_value());
+  EXPECT_EQ(program->wait(), 0) << "the thread of datagrams ends with the process";
+}
+
+TEST_F(DatagramServer, JobWithoutAKeyIsRefusedWithWhatToDo) {
+  const nlohmann::json line = start();
+  ASSERT_TRUE(line.is_object());
+  HandWorker worker(context, line.value("address", ""));
+  worker.send(hello(0));
+  const auto refusal = worker.next<protocol::Refuse>();
+  ASSERT_TRUE(refusal.has_value());
+  const auto& body = std::get<protocol::Refuse>(refusal->body);
+  EXPECT_THAT(body.sentence, HasSubstr(folder.path + "/7.key"));
+  EXPECT_THAT(body.sentence, HasSubstr("--job-keys"));
+  EXPECT_FALSE(body.retry);
+  write_key(0644);
+  worker.send(hello(0));
+  const auto open_to_others = worker.next<protocol::Refuse>();
+  ASSERT_TRUE(open_to_others.has_value());
+  EXPECT_THAT(std::get<protocol::Refuse>(open_to_others->body).sentence, HasSubstr("chmod 600"));
+}
+
+TEST(DatagramThreadTest, DatagramsOfNoJobAreCountedByReason) {
+  auto thread = DatagramThread::start({.listen = "127.0.0.1:0", .key_folder = "", .memory_bytes_max = 1 << 20}, 1);
+  ASSERT_TRUE(thread.has_value()) << thread.error().message;
+  const protocol::Endpoint to = protocol::parse_endpoint((*thread)->address()).value();
+  auto socket = protocol::UdpBursts::open(protocol::parse_endpoint("127.0.0.1:0").value(), 1472, 1 << 16);
+  ASSERT_TRUE(socket.has_value()) << socket.error().message;
+  const auto send = [&](size_t bytes) {
+    std::ranges::fill((*socket)->room().first(bytes), uint8_t{0});
+    (*socket)->send(bytes, to);
+    (*socket)->flush();
+  };
+  std::map<std::string, uint64_t> dropped;
+  const TimeNs deadline = monotonic_now_ns() + kDatagramProcessPatience;
+  while (dropped.size() < 2 && monotonic_now_ns() < deadline) {
+    send(3);    // too short to be of a job
+    send(200);  // of job 0, which is not here
+    for (const NamedCount& one : (*thread)->dropped()) dropped[one.name] = one.count;
+    std::this_thread::yield();
+  }
+  EXPECT_GT(dropped["too_short"], 0u);
+  EXPECT_GT(dropped["wrong_job"], 0u);
+  EXPECT_EQ(dropped.size(), 2u) << "and for no other reason";
+}
+
+TEST(DatagramOptions, WrongOnesAreRefusedBeforeAnythingStarts) {
+  const TemporaryFolder folder;
+  const std::string table = folder.path + "/table.db";
+  const std::vector<std::vector<std::string>> wrong = {
+      {"--table", table, "--datagrams", "127.0.0.1:0"},
+      {"--table", table, "--job-keys", folder.path},
+      {"--table", table, "--datagrams", "nowhere", "--job-keys", folder.path},
+      {"--table", table, "--datagrams", "127.0.0.1:0", "--job-keys", folder.path, "--shard", "1", "--shards", "2"},
+      {"--table", table, "--listen", "tcp://127.0.0.1:0", "--datagrams", "0.0.0.0:0", "--job-keys", folder.path}};
+  for (const std::vector<std::string>& arguments : wrong) {
+    Program program(arguments);
+    EXPECT_EQ(program.wait(), 2) << arguments.back();
+  }
+}
+
+}  // namespace
+}  // namespace millrace::server

@@ -1,0 +1,243 @@
+#include "server/process/save_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "server/process/store_thread.h"
+#include "tests/protocol/temporary_directory.h"
+#include "tests/server/process/fake_disk.h"
+
+namespace millrace::server {
+namespace {
+
+using millrace::testing::FakeDisk;
+using ::testing::HasSubstr;
+using What = StoreRequest::What;
+
+struct Folder {
+  Folder() : path(directory.file("saves")) { std::filesystem::create_directory(path); }
+  protocol::TemporaryDirectory directory;
+  std::string path;
+};
+
+protocol::JobSpec spec_of(const std::string& name) {
+  protocol::JobSpec spec;
+  spec.name = name;
+  spec.workers = 1;
+  spec.tensors.push_back({.name = "w", .dimension = 4});
+  spec.store.optimizer = *optimizer_from_text("sgd:1");
+  return spec;
+}
+
+StoreFile file_of(float value, const std::string& name = "job") {
+  StoreFile file;
+  file.header = {
+      .job = 1, .name = name, .shard = 0, .shard_count = 1, .layout_hash = 5, .parts = 1, .spec = spec_of(name)};
+  StorePart& part = file.parts.emplace_back();
+  part.arrays.weights.assign(4, value);
+  part.position.n = static_cast<uint64_t>(value);
+  return file;
+}
+
+/// A save of it in three pieces, as a store asks for it. The first error.
+Status save(StoreFolder& folder, const StoreFile& file) {
+  const StoreRecord header = encode_store_header(file.header);
+  ByteBuffer first(store_file_magic().begin(), store_file_magic().end());
+  first.insert(first.end(), header.bytes.begin(), header.bytes.end());
+  StoreRecord part = encode_store_part(file.parts[0].part, file.parts[0].position, file.parts[0].arrays, header.hash);
+  StoreRecord end = encode_store_end(1, part.hash);
+  const std::string& name = file.header.name;
+  for (StoreRequest& request :
+       std::vector<StoreRequest>{{What::kBegin, 1, name, SharedBytes::from(std::move(first))},
+                                 {What::kAppend, 1, name, SharedBytes::from(std::move(part.bytes))},
+                                 {What::kEnd, 1, name, SharedBytes::from(std::move(end.bytes))}}) {
+    if (const Status written = folder.write(request); !written) return written;
+  }
+  return {};
+}
+
+TEST(StoreFolderTest, AFailureAtAnyCallLeavesTheSaveBeforeAndNothingElse) {
+  uint64_t failures = 0;
+  uint64_t keeps = 0;
+  for (uint64_t at = 0;; ++at) {
+    FakeDisk disk;
+    StoreFolder folder("/saves", 0, disk);
+    ASSERT_TRUE(save(folder, file_of(1)).has_value());
+    disk.go_wrong(FakeDisk::At::kFails, at);
+    const Status saved = save(folder, file_of(2));
+    if (!disk.went_wrong()) break;
+    const auto found = folder.load("job");
+    ASSERT_TRUE(found.has_value()) << at << ": " << found.error().message;
+    const bool is_new = *found == file_of(2);
+    EXPECT_TRUE(is_new || *found == file_of(1)) << at;
+    // A save that is whole, and only cannot be renamed, is kept beside.
+    const bool kept = !saved && saved.error().message.find("the save is in '") != std::string::npos;
+    keeps += kept ? 1 : 0;
+    EXPECT_EQ(disk.names(), kept ? 2u : 1u) << at << ": no temporary file is left";
+    EXPECT_EQ(disk.open_files(), 0u) << at;
+    if (!saved) {
+      ++failures;
+      EXPECT_THAT(saved.error().message, HasSubstr("No space left")) << at;
+    }
+    disk.go_wrong(FakeDisk::At::kNever, 0);
+    ASSERT_TRUE(save(folder, file_of(3)).has_value()) << at << ": the next one is whole";
+    EXPECT_EQ(folder.load("job").value(), file_of(3)) << at;
+  }
+  EXPECT_EQ(failures, 9u) << "the check, create, three writes, sync, close, rename, sync of the folder";
+  EXPECT_EQ(keeps, 1u) << "the rename";
+}
+
+TEST(StoreFolderTest, WhenThePowerGoesAtAnyCallTheOldOrTheNewSaveIsThereWhole) {
+  for (const auto kept : {FakeDisk::Unflushed::kLost, FakeDisk::Unflushed::kHalf, FakeDisk::Unflushed::kThere}) {
+    std::set<float> seen;
+    for (uint64_t at = 0;; ++at) {
+      FakeDisk disk;
+      StoreFolder before("/saves", 0, disk);
+      ASSERT_TRUE(save(before, file_of(1)).has_value());
+      disk.go_wrong(FakeDisk::At::kPowerGoes, at);
+      const Status saved = save(before, file_of(2));
+      const bool over = !disk.went_wrong();
+      disk.come_back(kept);
+      StoreFolder after("/saves", 0, disk);
+      const auto found = after.load("job");
+      ASSERT_TRUE(found.has_value()) << at << ": " << found.error().message;
+      seen.insert(found->parts[0].arrays.weights[0]);
+      EXPECT_TRUE(*found == file_of(1) || *found == file_of(2)) << at;
+      EXPECT_TRUE(!saved || *found == file_of(2)) << at << ": what was said to be saved is";
+      ASSERT_TRUE(save(after, file_of(3)).has_value()) << at << ": a temporary file that is left is in nobody's way";
+      EXPECT_EQ(after.load("job").value(), file_of(3));
+      if (over) break;
+    }
+    EXPECT_EQ(seen, (std::set<float>{1, 2}));
+  }
+}
+
+TEST(StoreFolderTest, ASaveThatIsBegunAnewGivesUpTheOneBefore) {
+  FakeDisk disk;
+  {
+    StoreFolder folder("/saves", 0, disk);
+    const SharedBytes some = SharedBytes::from(ByteBuffer{1, 2, 3});
+    ASSERT_TRUE(folder.write({What::kBegin, 1, "job", some}).has_value());
+    ASSERT_TRUE(folder.write({What::kBegin, 1, "other", some}).has_value());
+    ASSERT_TRUE(save(folder, file_of(2)).has_value());
+    EXPECT_EQ(folder.load("job").value(), file_of(2));
+    EXPECT_EQ(disk.names(), 2u) << "and the other's temporary file";
+    EXPECT_EQ(folder.write({What::kAppend, 1, "third", some}).error().code, ErrorCode::kInvalidArgument);
+  }
+  EXPECT_EQ(disk.names(), 1u) << "what was not ended goes with the process";
+}
+
+TEST(StoreFolderTest, EveryJobAndShardHasAFileOfItsOwn) {
+  FakeDisk disk;
+  const StoreFolder folder("/saves", 0, disk);
+  const StoreFolder other_shard("/saves", 1, disk);
+  std::set<std::string> paths;
+  for (const std::string& name : {std::string("a"), std::string("b"), std::string("../a"), std::string("a/b"),
+                                  std::string("a%2Fb"), std::string(255, 'x'), std::string(254, 'x') + "y"}) {
+    for (const StoreFolder* one : {&folder, &other_shard}) {
+      const std::string path = one->path_of(name);
+      EXPECT_TRUE(paths.insert(path).second) << path;
+      EXPECT_EQ(path.rfind('/'), std::string("/saves").size()) << path;
+      EXPECT_LT(path.size(), 255u);
+    }
+  }
+}
+
+TEST(StoreFolderTest, OnTheSystemsDisk) {
+  const Folder directory;
+  const std::unique_ptr<Disk> disk = system_disk();
+  StoreFolder folder(directory.path, 0, *disk);
+  EXPECT_THAT(folder.load("job").error().message, HasSubstr("No such file or directory"));
+  ASSERT_TRUE(save(folder, file_of(1)).has_value());
+  ASSERT_TRUE(save(folder, file_of(2)).has_value());
+  EXPECT_EQ(folder.load("job").value(), file_of(2));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory.path), {}), 1);
+  std::ofstream(folder.path_of("job"), std::ios::app) << "x";
+  EXPECT_THAT(folder.load("job").error().message, HasSubstr(folder.path_of("job")));
+  StoreFolder nowhere(directory.path + "/none", 0, *disk);
+  EXPECT_THAT(save(nowhere, file_of(1)).error().message, HasSubstr("cannot create"));
+}
+
+TEST(StoreFolderTest, ASaveThatCannotTakeItsPlaceStaysWhole) {
+  const Folder directory;
+  const std::unique_ptr<Disk> disk = system_disk();
+  StoreFolder folder(directory.path, 0, *disk);
+  std::filesystem::create_directory(folder.path_of("job"));
+  const Status refused = save(folder, file_of(1));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_THAT(refused.error().message, HasSubstr("it is a folder")) << "found out before anything is written";
+  std::filesystem::remove(folder.path_of("job"));
+
+  const StoreFile file = file_of(2);
+  const StoreRecord header = encode_store_header(file.header);
+  ByteBuffer first(store_file_magic().begin(), store_file_magic().end());
+  first.insert(first.end(), header.bytes.begin(), header.bytes.end());
+  StoreRecord part = encode_store_part(0, file.parts[0].position, file.parts[0].arrays, header.hash);
+  StoreRecord end = encode_store_end(1, part.hash);
+  ASSERT_TRUE(folder.write({What::kBegin, 1, "job", SharedBytes::from(std::move(first))}).has_value());
+  ASSERT_TRUE(folder.write({What::kAppend, 1, "job", SharedBytes::from(std::move(part.bytes))}).has_value());
+  std::filesystem::create_directory(folder.path_of("job"));  // after the check
+  const Status kept = folder.write({What::kEnd, 1, "job", SharedBytes::from(std::move(end.bytes))});
+  ASSERT_FALSE(kept.has_value());
+  EXPECT_THAT(kept.error().message, HasSubstr("the save is in '" + folder.path_of("job") + ".kept'"));
+  std::filesystem::remove(folder.path_of("job"));
+  std::filesystem::rename(folder.path_of("job") + ".kept", folder.path_of("job"));
+  EXPECT_EQ(folder.load("job").value(), file);
+}
+
+TEST(StoreFolderTest, AFileThatMayNotGrowLeavesTheOldOne) {
+  const Folder directory;
+  const std::unique_ptr<Disk> disk = system_disk();
+  StoreFolder folder(directory.path, 0, *disk);
+  ASSERT_TRUE(save(folder, file_of(1)).has_value());
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{.rlim_cur = 100, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const Status saved = save(folder, file_of(2));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  ASSERT_FALSE(saved.has_value());
+  EXPECT_THAT(saved.error().message, HasSubstr("File too large"));
+  EXPECT_EQ(folder.load("job").value(), file_of(1));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory.path), {}), 1);
+}
+
+TEST(StoreThreadTest, CarriesOutInOrderAndFinishesWhatWasAsked) {
+  const Folder directory;
+  std::atomic<int> woken = 0;
+  std::vector<StoreThread::Answer> answers;
+  {
+    StoreThread thread(directory.path, 0, system_disk(), [&woken] { ++woken; });
+    const StoreFile file = file_of(4);
+    const StoreRecord header = encode_store_header(file.header);
+    ByteBuffer first(store_file_magic().begin(), store_file_magic().end());
+    first.insert(first.end(), header.bytes.begin(), header.bytes.end());
+    StoreRecord part = encode_store_part(0, file.parts[0].position, file.parts[0].arrays, header.hash);
+    StoreRecord end = encode_store_end(1, part.hash);
+    std::vector<StoreRequest> requests = {{What::kBegin, 1, "job", SharedBytes::from(std::move(first))},
+                                          {What::kAppend, 1, "job", SharedBytes::from(std::move(part.bytes))},
+                                          {What::kEnd, 1, "job", SharedBytes::from(std::move(end.bytes))},
+                                          {What::kLoad, 2, "job", {}}};
+    thread.submit(requests);
+    EXPECT_TRUE(requests.empty());
+    while (answers.size() < 4) thread.take_done(answers);
+    std::vector<StoreRequest> last = {{What::kLoad, 3, "none", {}}};
+    thread.submit(last);
+  }
+  EXPECT_EQ(woken, 5) << "also what was asked for last";
+  for (size_t at = 0; at < 3; ++at) EXPECT_TRUE(std::get<Status>(answers[at].result).has_value()) << at;
+  EXPECT_EQ(std::get<Result<StoreFile>>(answers[3].result).value(), file_of(4));
+  EXPECT_EQ(answers[3].job, 2u);
+}
+
+}  // namespace
+}  // namespace millrace::server

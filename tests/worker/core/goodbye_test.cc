@@ -1,0 +1,66 @@
+#include <gtest/gtest.h>
+
+#include "tests/worker/core/scripted_core.h"
+
+/// To whom a worker says that it goes.
+namespace millrace::testing {
+namespace {
+
+class Goodbyes : public ScriptedCore {};
+
+TEST_F(Goodbyes, WhoIsRefusedByOneShardSaysGoodbyeToThoseThatMayYetLetItIn) {
+  make();
+  core().on_connected(0, now_, actions_);
+  core().on_connected(1, now_, actions_);
+  actions_.clear();
+  protocol::Refuse refuse;
+  refuse.code = ErrorCode::kLimitExceeded;
+  refuse.sentence = "one job is open";
+  core().on_message(1, from_shard(1, refuse), now_, actions_);
+  expect_ended(ErrorCode::kLimitExceeded, "one job is open");
+  const auto told = take_sent<protocol::Goodbye>();
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_EQ(told[0].first, 0u);
+  EXPECT_EQ(told[0].second.header, (protocol::Header{.worker = config_.worker}));
+  EXPECT_EQ(std::get<protocol::Goodbye>(told[0].second.body).reason, protocol::Goodbye::Reason::kFailed);
+  welcome(0);
+  EXPECT_TRUE(take_sent<protocol::Goodbye>().empty()) << "it has been said";
+}
+
+TEST_F(Goodbyes, WhoLeavesBeforeItHasSaidHelloSaysNothing) {
+  make();
+  core().on_connected(0, now_, actions_);
+  welcome(0);
+  actions_.clear();
+  core().leave(protocol::Goodbye::Reason::kShutdown, "", now_, actions_);
+  const auto told = take_sent<protocol::Goodbye>();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].first, 0u);
+  EXPECT_EQ(told[0].second.header.life, life_);
+}
+
+TEST_F(Goodbyes, AShardOfAnotherClusterThatAdmittedThisWorkerIsToldThatItGoes) {
+  make();
+  core().on_connected(0, now_, actions_);
+  welcome(0);
+  core().on_connected(1, now_, actions_);
+  actions_.clear();
+  protocol::Welcome other;
+  other.view = view_;
+  other.view.job = 8;
+  protocol::Message message = from_shard(1, other);
+  message.header.job = 8;
+  core().on_message(1, std::move(message), now_, actions_);
+  expect_ended(ErrorCode::kShardMapMismatch, "number 8");
+  const auto told = take_sent<protocol::Goodbye>();
+  ASSERT_EQ(told.size(), 2u);
+  for (const auto& [shard, goodbye] : told) {
+    EXPECT_EQ(goodbye.header.job, shard == 0 ? kJob : 0u) << "who it is there, its connection says";
+    EXPECT_EQ(goodbye.header.life, shard == 0 ? life_ : 0u);
+    EXPECT_EQ(goodbye.header.shard_life, shard == 0 ? 1u : 0u);
+    EXPECT_EQ(std::get<protocol::Goodbye>(goodbye.body).reason, protocol::Goodbye::Reason::kFailed);
+  }
+}
+
+}  // namespace
+}  // namespace millrace::testing

@@ -1,0 +1,583 @@
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <set>
+
+#include "protocol/base/limits.h"
+#include "protocol/messages/log_digest.h"
+#include "tests/worker/core/scripted_core.h"
+
+/// How a worker joins, stays connected and notices that it is not: connections, Hello and Welcome, views, silence.
+namespace millrace::testing {
+namespace {
+
+using protocol::Hello;
+using worker::Phase;
+
+class Handshake : public ScriptedCore {};
+
+TEST_F(Handshake, EveryShardIsConnectedAndGreetedAndTheJobRunsWhenAllHaveJoined) {
+  view_.started = false;
+  view_.members.pop_back();
+  make();
+  EXPECT_EQ(actions_.connects, (std::vector<uint32_t>{0, 1}));
+  core().on_connected(0, now_, actions_);
+  const auto hellos = take_sent<Hello>();
+  ASSERT_EQ(hellos.size(), 1u);
+  EXPECT_EQ(hellos[0].first, 0u);
+  EXPECT_EQ(hellos[0].second.header.worker, 0u);
+  const auto& hello = std::get<Hello>(hellos[0].second.body);
+  EXPECT_EQ(hello.nonce, kNonce);
+  EXPECT_EQ(hello.spec, config_.spec);
+  EXPECT_EQ(hello.shard_count, 2u);
+  EXPECT_EQ(hello.layout_hash, protocol::layout_hash(core().layout()));
+  welcome(0);
+  EXPECT_EQ(core().phase(), Phase::kJoining);
+  EXPECT_NE(core().waiting_for().find("shard 1 (tcp://b:2)"), std::string::npos) << core().waiting_for();
+  core().on_connected(1, now_, actions_);
+  welcome(1);
+  EXPECT_EQ(core().phase(), Phase::kWaiting);
+  EXPECT_NE(core().waiting_for().find("not joined: 1"), std::string::npos) << core().waiting_for();
+  view_.started = true;
+  ++view_.epoch;
+  view_.members.push_back({1, 1, 2'000});
+  hear(1, protocol::ViewChange{view_});
+  EXPECT_EQ(core().phase(), Phase::kRunning);
+  EXPECT_EQ(core().life(), 1u);
+}
+
+TEST_F(Handshake, NothingIsSentBeforeTheJobRuns) {
+  view_.started = false;
+  make();
+  for (uint32_t shard = 0; shard < 2; ++shard) {
+    core().on_connected(shard, now_, actions_);
+    welcome(shard);
+  }
+  push({1}, {1});
+  EXPECT_TRUE(take_sent<protocol::Contribution>().empty());
+  view_.started = true;
+  ++view_.epoch;
+  hear(0, protocol::ViewChange{view_});
+  while (core().work(now_, actions_)) {
+  }
+  EXPECT_EQ(take_sent<protocol::Contribution>().size(), 2u);
+}
+
+TEST_F(Handshake, AHelloWithoutAnswerIsSaidAgainUntilTheTimeIsUp) {
+  config_.connect_timeout = 5 * kNsPerS;
+  make();
+  core().on_connected(0, now_, actions_);
+  welcome(0);
+  core().on_connected(1, now_, actions_);
+  take_sent<Hello>();
+  pass(3 * kNsPerS);
+  EXPECT_EQ(take_sent<Hello>().size(), 3u);
+  pass(3 * kNsPerS);
+  expect_ended(ErrorCode::kUnavailable, "shard 1 (tcp://b:2) accepts connections but does not answer");
+}
+
+TEST_F(Handshake, WhoAcceptsConnectionsButSpeaksNoMillraceIsNamedAsThat) {
+  config_.connect_timeout = 3 * kNsPerS;
+  make();
+  core().on_connected(0, now_, actions_);
+  welcome(0);
+  core().on_accepted(1);
+  pass(4 * kNsPerS);
+  expect_ended(ErrorCode::kUnavailable,
+               "shard 1 (tcp://b:2) could not be joined (tried for 3.0 s, 1 attempt): what accepts "
+               "connections there does not answer as a Millrace server does");
+}
+
+TEST_F(Handshake, OfAnAttemptThatNobodyAcceptedNothingElseIsSaid) {
+  config_.connect_timeout = 60 * kNsPerS;
+  make();
+  core().on_connected(0, now_, actions_);
+  welcome(0);
+  core().on_accepted(1);
+  core().on_disconnected(1, "nobody accepts connections there", now_, actions_);
+  EXPECT_NE(core().waiting_for().find("does not answer as a Millrace server does"), std::string::npos);
+  actions_.clear();
+  while (actions_.connects.empty()) {
+    now_ = core().next_deadline();
+    core().on_tick(now_, actions_);
+  }
+  core().on_disconnected(1, "nobody accepts connections there", now_, actions_);
+  EXPECT_NE(core().waiting_for().find("nobody accepts connections there"), std::string::npos) << core().waiting_for();
+}
+
+TEST_F(Handshake, AttemptsAreSpacedByADoublingTimeWithJitterAndEndWithWhoWasNotReached) {
+  config_.connect_timeout = 60 * kNsPerS;
+  config_.shard_silence = 1'000 * kNsPerS;
+  make();
+  core().on_connected(0, now_, actions_);
+  welcome(0);
+  actions_.clear();
+  std::vector<TimeNs> gaps;
+  for (int attempt = 0; attempt < 9; ++attempt) {
+    core().on_disconnected(1, "nobody there", now_, actions_);
+    const TimeNs since = now_;
+    for (actions_.clear(); actions_.connects.empty(); core().on_tick(now_, actions_)) {
+      now_ = std::max(now_ + 1, core().next_deadline());
+      hear(0, protocol::Heartbeat{});
+    }
+    EXPECT_EQ(actions_.connects, std::vector<uint32_t>{1});
+    gaps.push_back(now_ - since);
+  }
+  TimeNs expected = 100 * kNsPerMs;
+  const TimeNs most =
+      TimeNs{config_.spec.dead_after_ms} * kNsPerMs / 4;  // a shard that comes back removes who stays away
+  for (const TimeNs gap : gaps) {
+    EXPECT_GE(gap, expected * 3 / 4);
+    EXPECT_LE(gap, expected * 5 / 4 + 1);
+    expected = std::min(expected * 2, most);
+  }
+  core().on_disconnected(1, "nobody there", now_, actions_);
+  pass(60 * kNsPerS);
+  expect_ended(ErrorCode::kUnavailable, "shard 1 (tcp://b:2) could not be joined (tried for 60.0 s, ");
+}
+
+TEST_F(Handshake, ARefusalToBeTriedAgainIsTriedAgainAndItsWordsAreInTheTimeout) {
+  make();
+  core().on_connected(0, now_, actions_);
+  take_sent<Hello>();
+  hear(0, protocol::Refuse{ErrorCode::kLimitExceeded, "64 jobs are open (--jobs-max)", true});
+  EXPECT_EQ(core().phase(), Phase::kJoining);
+  pass(kNsPerS);
+  EXPECT_FALSE(take_sent<Hello>().empty());
+  hear(0, protocol::Refuse{ErrorCode::kLimitExceeded, "64 jobs are open (--jobs-max)", true});
+  pass(20 * kNsPerS);
+  expect_ended(ErrorCode::kLimitExceeded, "64 jobs are open (--jobs-max)");
+}
+
+TEST_F(Handshake, ShardsThatRefuseForNowAreGivenTheTimeInWhichAnEarlierRunIsTakenForDead) {
+  make();
+  const TimeNs began = now_;
+  const protocol::Refuse refuse{ErrorCode::kUnavailable, "an earlier run of job 'job' was not ended", true};
+  const auto refuse_until = [&](TimeNs until) {
+    while (now_ < until && core().phase() == Phase::kJoining) {
+      for (uint32_t shard = 0; shard < 2; ++shard) hear(shard, refuse);
+      pass(kNsPerS / 4);
+    }
+  };
+  for (uint32_t shard = 0; shard < 2; ++shard) core().on_connected(shard, now_, actions_);
+  const TimeNs dead_after = TimeNs{config_.spec.dead_after_ms} * kNsPerMs;
+  refuse_until(began + config_.connect_timeout + dead_after - kNsPerS);
+  ASSERT_EQ(core().phase(), Phase::kJoining) << "a name that is free after dead_after is still waited for";
+  refuse_until(began + config_.connect_timeout + dead_after + 2 * kNsPerS);
+  expect_ended(ErrorCode::kUnavailable, "an earlier run of job 'job' was not ended");
+}
+
+TEST_F(Handshake, AShardThatIsNotReachedIsNotWaitedForLongerBecauseAnotherOneRefuses) {
+  make();
+  const TimeNs began = now_;
+  core().on_connected(0, now_, actions_);
+  hear(0, protocol::Refuse{ErrorCode::kUnavailable, "an earlier run of job 'job' was not ended", true});
+  while (core().phase() == Phase::kJoining && now_ < began + 3 * config_.connect_timeout) pass(kNsPerS / 4);
+  EXPECT_LE(now_, began + config_.connect_timeout + kNsPerS);
+}
+
+TEST_F(Handshake, ARefusalForGoodEndsTheSessionWithTheShardsWords) {
+  make();
+  core().on_connected(0, now_, actions_);
+  hear(0, protocol::Refuse{ErrorCode::kJobMismatch, "tensor 'w': dimension 10 here, 12 there", false});
+  expect_ended(ErrorCode::kJobMismatch, "shard 0 (tcp://a:1) refuses: tensor 'w': dimension 10 here, 12 there");
+}
+
+TEST_F(Handshake, AVersionThatThisWorkerDoesNotSpeakEndsTheSession) {
+  make();
+  core().on_connected(0, now_, actions_);
+  protocol::Welcome welcome;
+  welcome.version = protocol::kProtocolVersion + 1;
+  welcome.view = view_;
+  hear(0, welcome);
+  expect_ended(ErrorCode::kVersionMismatch, "protocol version " + std::to_string(protocol::kProtocolVersion + 1));
+}
+
+TEST_F(Handshake, BytesThatAreNoMessageAreCountedAndAVersionMismatchAmongThemEndsTheSession) {
+  make();
+  core().on_bad_message(0, {ErrorCode::kMalformed, "not an envelope"}, now_, actions_);
+  EXPECT_EQ(core().phase(), Phase::kJoining);
+  EXPECT_EQ(core().counters().dropped_malformed, 1u);
+  core().on_bad_message(0, {ErrorCode::kVersionMismatch, "version 9"}, now_, actions_);
+  expect_ended(ErrorCode::kVersionMismatch, "version 9");
+}
+
+/// What the second shard's Welcome says differently from the first one's.
+struct Disagreement {
+  const char* name;
+  void (*bend)(protocol::JobView& view);
+  ErrorCode code;
+  const char* words;
+};
+
+void PrintTo(const Disagreement& disagreement, std::ostream* out) { *out << disagreement.name; }
+
+class ShardsDisagree : public ScriptedCore, public ::testing::WithParamInterface<Disagreement> {};
+
+TEST_P(ShardsDisagree, AndTheSessionEndsSayingOverWhat) {
+  make();
+  core().on_connected(0, now_, actions_);
+  welcome(0);
+  core().on_connected(1, now_, actions_);
+  protocol::Welcome welcome;
+  welcome.view = view_;
+  GetParam().bend(welcome.view);
+  hear(1, welcome);
+  expect_ended(GetParam().code, GetParam().words);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Views, ShardsDisagree,
+    ::testing::Values(Disagreement{"JobNumber", [](protocol::JobView& view) { view.job = 8; },
+                                   ErrorCode::kShardMapMismatch,
+                                   "knows the job as number 8, another shard as number 7"},
+                      Disagreement{"ShardCount", [](protocol::JobView& view) { view.shards.pop_back(); },
+                                   ErrorCode::kShardMapMismatch, "knows 1 shards, this worker 2"},
+                      Disagreement{"MembersOfOneEpoch", [](protocol::JobView& view) { view.members[1].nonce = 1; },
+                                   ErrorCode::kShardMapMismatch, "disagrees with another shard about one epoch"},
+                      Disagreement{"ShardLife",
+                                   [](protocol::JobView& view) {
+                                     ++view.epoch;
+                                     view.shards[0].life = 0;
+                                   },
+                                   ErrorCode::kShardMapMismatch, "knows an earlier start of shard 0"},
+                      Disagreement{"ThisWorkerIsGone",
+                                   [](protocol::JobView& view) {
+                                     ++view.epoch;
+                                     view.members.erase(view.members.begin());
+                                   },
+                                   ErrorCode::kNotAMember, "worker 0 was removed"},
+                      Disagreement{"AnotherProcessIsThisWorker",
+                                   [](protocol::JobView& view) {
+                                     ++view.epoch;
+                                     view.members[0].nonce = 5;
+                                   },
+                                   ErrorCode::kIdentityInUse, "another process is worker 0"}),
+    [](const auto& of_case) { return std::string(of_case.param.name); });
+
+TEST_F(Handshake, AShardThatMovedIsSoughtWhereTheViewSays) {
+  make_running();
+  ++view_.epoch;
+  view_.shards[0].address = "tcp://elsewhere:1";
+  hear(1, protocol::ViewChange{view_});
+  EXPECT_EQ(actions_.connects, std::vector<uint32_t>{0});
+  EXPECT_EQ(core().shard_address(0), "tcp://elsewhere:1");
+  core().on_connected(0, now_, actions_);
+  EXPECT_EQ(take_sent<protocol::Hello>().size(), 1u);
+  // It takes the job up with that Hello.
+  ++view_.epoch;
+  view_.shards[0].life = 2;
+  welcome(0);
+  EXPECT_EQ(core().phase(), worker::Phase::kRunning);
+  EXPECT_TRUE(actions_.connects.empty()) << "it is there already";
+}
+
+TEST_F(Handshake, AnotherLifeBeforeTheStartIsTakenOnAndNothingCarriesTheEarlierOne) {
+  view_.started = false;
+  make();
+  ASSERT_TRUE(core().push_sparse(0, std::vector<uint32_t>{5}, std::vector<float>{1}, 1, now_).has_value());
+  for (uint32_t shard = 0; shard < 2; ++shard) {
+    core().on_connected(shard, now_, actions_);
+    welcome(shard);
+  }
+  ASSERT_EQ(core().phase(), Phase::kWaiting);
+  // Silent for too long and removed, then admitted again by its next Hello: the nonce says that it is the same process.
+  ++view_.epoch;
+  view_.members[0].life = 2;
+  life_ = 2;
+  welcome(1);
+  ASSERT_EQ(core().phase(), Phase::kWaiting);
+  EXPECT_EQ(core().life(), 2u);
+  EXPECT_TRUE(take_sent<protocol::Contribution>().empty());
+  ++view_.epoch;
+  view_.started = true;
+  hear(0, protocol::ViewChange{view_});
+  ASSERT_EQ(core().phase(), Phase::kRunning);
+  while (core().work(now_, actions_)) {
+  }
+  const auto sent = take_sent<protocol::Contribution>();
+  ASSERT_EQ(sent.size(), 2u);
+  for (const auto& [shard, message] : sent) EXPECT_EQ(message.header.life, 2u);
+}
+
+TEST_F(Handshake, AnotherLifeInARunningJobEndsTheSession) {
+  make_running();
+  ++view_.epoch;
+  view_.members[0].life = 2;
+  hear(1, protocol::ViewChange{view_});
+  expect_ended(ErrorCode::kNotAMember, "worker 0 was removed from the job and is back under another life");
+  EXPECT_EQ(core().life(), 1u) << "what was sent, was sent under this one";
+}
+
+TEST_F(Handshake, AShardThatComesBackBeforeTheStartHasLostNothing) {
+  view_.started = false;
+  view_.shards[1].life = 0;  // it was not there when the job was made
+  make();
+  core().on_connected(0, now_, actions_);
+  welcome(0);
+  ++view_.epoch;
+  view_.shards[1].life = 1;
+  core().on_connected(1, now_, actions_);
+  welcome(1);
+  EXPECT_EQ(core().phase(), Phase::kWaiting);
+  ++view_.epoch;
+  view_.shards[1].life = 2;
+  view_.started = true;
+  core().on_disconnected(1, "closed", now_, actions_);
+  core().on_connected(1, now_, actions_);
+  welcome(1);
+  EXPECT_EQ(core().phase(), Phase::kRunning);
+}
+
+TEST_F(Handshake, AShardAtTheWrongPlaceOfTheListIsNamed) {
+  make();
+  core().on_connected(0, now_, actions_);
+  protocol::Welcome welcome;
+  welcome.view = view_;
+  protocol::Message message = from_shard(0, welcome);
+  message.header.shard = 1;
+  core().on_message(0, std::move(message), now_, actions_);
+  expect_ended(ErrorCode::kShardMapMismatch, "the server at tcp://a:1 is shard 1, but stands at place 0");
+}
+
+TEST_F(Handshake, AnOlderViewChangesNothing) {
+  make_running();
+  protocol::JobView older = view_;
+  --older.epoch;
+  older.members.clear();
+  hear(0, protocol::ViewChange{older});
+  EXPECT_EQ(core().phase(), Phase::kRunning);
+  EXPECT_EQ(core().view().epoch, view_.epoch);
+}
+
+TEST_F(Handshake, HeartbeatsGoOutEveryIntervalAndSayHowFarTheWorkerIs) {
+  make_running();
+  for (int i = 0; i < 3; ++i) {
+    pass(TimeNs{config_.spec.heartbeat_ms} * kNsPerMs);
+    hear(0, protocol::Heartbeat{});
+    hear(1, protocol::Heartbeat{.waited_for = {1}, .decided = {}});
+  }
+  const auto sent = take_sent<protocol::Heartbeat>();
+  ASSERT_EQ(sent.size(), 6u);
+  EXPECT_EQ(std::get<protocol::Heartbeat>(sent[5].second.body).sequence, 3u);
+  EXPECT_NE(core().waiting_for().find("shard 1 (tcp://b:2) waits for contributions of workers 1"), std::string::npos)
+      << core().waiting_for();
+}
+
+TEST_F(Handshake, HeartbeatsCarryTheDigestOfEachOfTheShardsPartsOnceSomethingIsApplied) {
+  make_running();
+  const auto heartbeat_of = [this](uint32_t shard) {
+    pass(TimeNs{config_.spec.heartbeat_ms} * kNsPerMs);
+    for (const uint32_t heard : {0u, 1u}) hear(heard, protocol::Heartbeat{});
+    std::optional<protocol::Heartbeat> last;
+    for (const auto& [to, message] : take_sent<protocol::Heartbeat>()) {
+      if (to == shard) last = std::get<protocol::Heartbeat>(message.body);
+    }
+    return last.value();
+  };
+  EXPECT_TRUE(heartbeat_of(1).digests.empty());
+  uint64_t digest = protocol::kLogDigestStart;
+  for (const uint64_t step : {0u, 1u}) {
+    push({3, 150'000}, {1, 2});
+    const SharedBytes payload = sum_of({{50'000, 4.0f + static_cast<float>(step)}}, part_dimension(1));
+    digest = protocol::extend_log_digest(digest, update_of(1, step), payload.bytes);
+    hear_update(0, step, {{3, 2}});
+    hear(1, update_of(1, step), payload);
+    hear(1, update_of(1, step), payload);  // served again: not applied again
+  }
+  EXPECT_EQ(heartbeat_of(1).digests, (std::vector<protocol::Heartbeat::Digest>{{1, 2, digest}}));
+  EXPECT_EQ(core().saved_state().parts[1].log_digest, digest);
+}
+
+TEST_F(Handshake, MoreDigestsThanAHeartbeatHoldsComeInTurn) {
+  config_.spec = toy_spec(2, std::vector<uint64_t>(17, 20'000));
+  config_.spec.fuse_below = 0;
+  config_.spec.parts_per_shard = 64;
+  core_ = std::make_unique<worker::SessionCore>(config_);
+  core_->start(now_, actions_);
+  for (const uint32_t shard : {0u, 1u}) {
+    core_->on_connected(shard, now_, actions_);
+    welcome(shard);
+  }
+  for (uint32_t tensor = 0; tensor < 17; ++tensor) {
+    ASSERT_TRUE(core_->push_sparse(tensor, std::vector<uint32_t>{3}, std::vector<float>{1}, 1, now_).has_value());
+  }
+  while (core_->work(now_, actions_)) {
+  }
+  std::set<uint32_t> on_shard_0;
+  for (const protocol::PartLayout& part : core_->layout().parts) {
+    if (part.shard != 0) continue;
+    hear(0, update_of(part.part, 0), sum_of({}, part_dimension(part.part)));
+    on_shard_0.insert(part.part);
+  }
+  ASSERT_EQ(on_shard_0.size(), 17u * 64);
+  std::set<uint32_t> said;
+  for (int beat = 0; beat < 2; ++beat) {
+    pass(TimeNs{config_.spec.heartbeat_ms} * kNsPerMs);
+    for (const uint32_t shard : {0u, 1u}) hear(shard, protocol::Heartbeat{});
+    for (const auto& [to, message] : take_sent<protocol::Heartbeat>()) {
+      const auto& digests = std::get<protocol::Heartbeat>(message.body).digests;
+      EXPECT_EQ(digests.size(), to == 0 ? protocol::kHeartbeatPartsMax : 0);
+      for (const auto& one : digests) said.insert(one.part);
+    }
+  }
+  EXPECT_EQ(said, on_shard_0);
+}
+
+TEST_F(Handshake, ASilentShardGetsANewConnectionAndThenEndsTheSession) {
+  config_.shard_silence = 20 * kNsPerS;
+  make_running();
+  TimeNs spoken = now_;
+  bool connected_anew = false;
+  while (core().phase() == Phase::kRunning && now_ < spoken + 60 * kNsPerS) {
+    pass(kNsPerS);
+    hear(0, protocol::Heartbeat{});
+    for (const uint32_t shard : actions_.connects) {
+      EXPECT_EQ(shard, 1u);
+      connected_anew = true;
+      core().on_connected(shard, now_, actions_);  // connects, and stays mute
+    }
+    actions_.clear();
+  }
+  EXPECT_TRUE(connected_anew);
+  expect_ended(ErrorCode::kUnavailable, "shard 1 (tcp://b:2) has been silent for 20.0 s");
+}
+
+TEST_F(Handshake, AReconnectIsGreetedWithTheSameNonceAndGetsEveryAckAgain) {
+  make_running();
+  push({3}, {1});
+  hear_update(0, 0, {{3, 2}});
+  core().end_turn(now_, actions_);
+  actions_.clear();
+  core().on_disconnected(0, "closed", now_, actions_);
+  pass(kNsPerS);
+  ASSERT_FALSE(actions_.connects.empty());
+  core().on_connected(0, now_, actions_);
+  const auto hellos = take_sent<Hello>();
+  ASSERT_EQ(hellos.size(), 1u);
+  EXPECT_EQ(std::get<Hello>(hellos[0].second.body).nonce, kNonce);
+  welcome(0);
+  core().end_turn(now_, actions_);
+  const auto acks = take_sent<protocol::Ack>();
+  ASSERT_EQ(acks.size(), 1u);
+  const auto& entries = std::get<protocol::Ack>(acks[0].second.body).entries;
+  ASSERT_EQ(entries.size(), 1u);
+  EXPECT_EQ(entries[0].part, 0u);
+  EXPECT_EQ(entries[0].n, 1u);
+  EXPECT_EQ(core().counters().reconnects, 1u);
+}
+
+TEST_F(Handshake, AnAbortAndAGoodbyeOfAShardEndTheSession) {
+  make_running();
+  hear(1, protocol::Abort{ErrorCode::kUnavailable, "too few workers are left"});
+  expect_ended(ErrorCode::kUnavailable, "shard 1 (tcp://b:2) ended the job: too few workers are left");
+  // The other shard is told, so that nobody waits for this worker until it counts as silent.
+  const auto goodbyes = take_sent<protocol::Goodbye>();
+  ASSERT_EQ(goodbyes.size(), 2u);
+  EXPECT_EQ(std::get<protocol::Goodbye>(goodbyes[0].second.body).reason, protocol::Goodbye::Reason::kFailed);
+  make_running();
+  hear(0, protocol::Goodbye{protocol::Goodbye::Reason::kShutdown, "stopped by its operator"});
+  expect_ended(ErrorCode::kUnavailable, "has left the job: stopped by its operator");
+}
+
+TEST_F(Handshake, OnlyTheStartOfAShardThatTheViewNamesIsHeard) {
+  make_running();
+  for (const uint64_t start : {0u, 2u}) {
+    protocol::Message other = from_shard(0, protocol::Heartbeat{});
+    other.header.shard_life = start;
+    core().on_message(0, std::move(other), now_, actions_);
+    EXPECT_EQ(core().phase(), Phase::kRunning);
+  }
+  EXPECT_EQ(core().counters().dropped_unexpected, 2u);
+}
+
+TEST_F(Handshake, AShardThatWasStartedAgainElsewhereIsFollowed) {
+  make_running();
+  push({5, 150'000}, {1, 2});
+  actions_.clear();
+  ++view_.epoch;
+  view_.shards[0] = {"tcp://elsewhere:9", 2};
+  hear(1, protocol::ViewChange{view_});
+  EXPECT_EQ(actions_.connects, std::vector<uint32_t>{0});
+  EXPECT_EQ(core().shard_address(0), "tcp://elsewhere:9");
+  take_sent<Hello>();
+  core().on_connected(0, now_, actions_);
+  EXPECT_EQ(take_sent<Hello>().size(), 1u);
+  welcome(0);
+  EXPECT_EQ(core().phase(), Phase::kRunning);
+  const auto sent = take_sent<protocol::Contribution>();
+  ASSERT_EQ(sent.size(), 1u) << "what is in flight goes to the new start";
+  EXPECT_EQ(sent[0].first, 0u);
+  EXPECT_EQ(sent[0].second.header.shard_life, 2u);
+}
+
+TEST_F(Handshake, AShardThatWasStartedAgainWhereItWasIsNotWaitedForAnyLonger) {
+  make_running();
+  for (int attempt = 0; attempt < 6; ++attempt) {
+    core().on_disconnected(0, "nobody there", now_, actions_);
+    for (actions_.clear(); actions_.connects.empty(); core().on_tick(now_, actions_)) {
+      now_ = std::max(now_ + 1, core().next_deadline());
+      hear(1, protocol::Heartbeat{});
+    }
+  }
+  core().on_disconnected(0, "nobody there", now_, actions_);
+  actions_.clear();
+  ++view_.epoch;
+  view_.shards[0].life = 2;
+  hear(1, protocol::ViewChange{view_});
+  EXPECT_EQ(actions_.connects, std::vector<uint32_t>{0}) << "the next attempt was seconds away";
+}
+
+TEST_F(Handshake, AShardThatWasStartedAgainWhereItWasTellsItselfAndKeepsItsConnection) {
+  make_running();
+  core().on_disconnected(0, "closed", now_, actions_);
+  pass(kNsPerS / 2);
+  core().on_connected(0, now_, actions_);
+  ++view_.epoch;
+  view_.shards[0].life = 2;
+  actions_.clear();
+  welcome(0);
+  EXPECT_TRUE(actions_.connects.empty());
+  EXPECT_EQ(core().phase(), Phase::kRunning);
+  hear(0, protocol::Heartbeat{});
+  EXPECT_EQ(core().counters().dropped_unexpected, 0u);
+}
+
+TEST_F(Handshake, AProcessThatIsNoLongerTheShardIsNotWelcomed) {
+  make_running();
+  ++view_.epoch;
+  view_.shards[0].life = 2;
+  hear(1, protocol::ViewChange{view_});
+  core().on_connected(0, now_, actions_);
+  actions_.clear();
+  protocol::Welcome old;
+  old.view = view_;
+  protocol::Message zombie = from_shard(0, old);
+  zombie.header.shard_life = 1;
+  core().on_message(0, std::move(zombie), now_, actions_);
+  EXPECT_EQ(core().counters().dropped_unexpected, 1u);
+  EXPECT_NE(core().waiting_for().find("not the process that the membership table names"), std::string::npos);
+  hear(0, protocol::Abort{ErrorCode::kShardLost, "a later process serves this shard"});
+  EXPECT_EQ(core().phase(), Phase::kRunning) << "its successor is looked for";
+}
+
+TEST_F(Handshake, WhatDoesNotBelongHereIsDroppedAndCounted) {
+  make_running();
+  const auto send = [&](auto bend) {
+    protocol::Message message = from_shard(0, protocol::ViewChange{});
+    bend(message);
+    const uint64_t before = core().counters().dropped_unexpected;
+    core().on_message(0, std::move(message), now_, actions_);
+    EXPECT_EQ(core().counters().dropped_unexpected, before + 1);
+  };
+  send([](protocol::Message& m) { m.header.job = 8; });
+  send([](protocol::Message& m) { m.header.worker = 1; });
+  send([](protocol::Message& m) { m.header.shard = 1; });
+  send([](protocol::Message& m) { m.header.life = 2; });
+  send([](protocol::Message& m) { m.body = protocol::Hello{}; });
+  send([](protocol::Message& m) { m.body = protocol::ThresholdHistogram{}; });
+  EXPECT_EQ(core().phase(), Phase::kRunning);
+}
+
+}  // namespace
+}  // namespace millrace::testing

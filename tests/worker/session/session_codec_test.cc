@@ -1,0 +1,42 @@
+// Alone in its program: speeds of codecs are measured once a process.
+#include <gtest/gtest.h>
+
+#include "protocol/container/codec_speeds.h"
+#include "tests/worker/toys/fake_cluster.h"
+#include "worker/config/job_options.h"
+#include "worker/session/session_shell.h"
+
+/// A job with codec auto: who measures, and when.
+namespace millrace::worker {
+namespace {
+
+constexpr std::chrono::milliseconds kSessionCodecSoon{120'000};
+
+TEST(SessionWithCodecAuto, HasTheSpeedsOfCodecsBeforeTheFirstStepAndNotFromItsOwnThread) {
+  JobOptions job;
+  job.name = "automatic";
+  job.workers = 1;
+  job.select = "none";
+  job.codec_up = "auto";
+  job.connect_timeout_ms = static_cast<uint32_t>(kSessionCodecSoon.count());
+  job.shards = {"tcp://127.0.0.1:1"};
+  const std::vector<TensorOptions> tensors = {{.name = "w", .dimension = 1000}};
+  auto spec = spec_from_options(job, tensors);
+  ASSERT_TRUE(spec.has_value()) << spec.error().message;
+  testing::FakeCluster cluster(*spec, 1);
+  job.shards = cluster.addresses();
+  auto beginning = begin_with(job, tensors, *spec);
+  ASSERT_TRUE(beginning.has_value()) << beginning.error().message;
+  SessionShell session(job, *spec, std::move(*beginning));
+  ASSERT_EQ(&speeds_so_far(), &fallback_speeds());
+  ASSERT_TRUE(session.join().has_value());
+  // The session's thread takes what is there: were it not, the first step would be coded by the fallback.
+  EXPECT_NE(&speeds_so_far(), &fallback_speeds());
+  const auto pushed = session.push(0, 1, kSessionCodecSoon,
+                                   [](PushSlot& slot) { return slot.add_dense(std::vector<float>(1000, 1.0f), 1); });
+  EXPECT_TRUE(pushed.has_value()) << pushed.error().error.message;
+  EXPECT_TRUE(session.finish(kSessionCodecSoon).value_or(false));
+}
+
+}  // namespace
+}  // namespace millrace::worker

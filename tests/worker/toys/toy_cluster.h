@@ -1,0 +1,152 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kernels/base/random.h"
+#include "tests/worker/toys/toy_shard.h"
+#include "worker/core/session_core.h"
+
+namespace millrace::testing {
+
+struct ToyClusterOptions {
+  protocol::JobSpec spec;
+  uint32_t shards = 1;
+  uint64_t seed = 1;
+  double disconnect_rate = 0;  ///< chance that a step of the network breaks a connection, with all that is on it
+  double epoch_rate = 0;       ///< chance that the table's epoch rises for no reason
+  // Chances of faults; `stop_faults()` ends them.
+  double remove_rate = 0;        ///< the table removes a live worker
+  double shard_crash_rate = 0;   ///< a shard starts again, empty
+  double worker_crash_rate = 0;  ///< a worker's process ends and another begins, with the last save
+  double save_rate = 0;
+  double snapshot_rate = 0;  ///< of settlings that could do without one
+  double settle_rate = 0;    ///< chance that a worker settles one piece; nothing else that happens depends on it
+  worker::LedgerMode ledger = worker::LedgerMode::kPerIndex;
+  bool returns = false;  ///< workers have weights, and come back
+};
+
+/// How often each fault has happened.
+struct ToyFaults {
+  uint64_t removals = 0;
+  uint64_t shard_crashes = 0;
+  uint64_t worker_crashes = 0;
+  uint64_t steps_voided = 0;
+};
+
+/// Workers' cores and toy shards on a network of FIFO connections that a seed drives: one delivery at a time, in any
+/// order between connections, with breaks. Every core's actions are carried out at once; updates are kept for the test
+/// to look at.
+class ToyCluster {
+ public:
+  explicit ToyCluster(const ToyClusterOptions& options);
+
+  worker::SessionCore& core(uint32_t worker) { return *cores_[worker]; }
+  ToyShard& shard(uint32_t number) { return *shards_[number]; }
+  ToyTable& table() { return table_; }
+  uint32_t workers() const { return static_cast<uint32_t>(cores_.size()); }
+  TimeNs now() const { return now_; }
+
+  /// Delivers one message, or lets a worker work, or breaks something, or lets time pass.
+  void step();
+  void stop_faults() { faults_on_ = false; }
+  const ToyFaults& faults() const { return faults_; }
+  uint32_t cores_ended() const;
+  /// A worker's weights of a part, as its deliveries made them; and the part's as the log has them after `steps`.
+  const std::vector<float>& weights(uint32_t worker, uint32_t part) const { return weights_[worker][part]; }
+  std::vector<float> weights_of_log(uint32_t part, uint64_t steps) const;
+  /// What of a worker's processes that ended is neither in the log nor in the next process, where values are positive:
+  /// below 0, something was counted twice. The least over indices.
+  double least_loss(uint32_t bucket) const;
+  /// Nothing is on its way, all are synced and everything is answered.
+  bool at_rest() const;
+
+  /// Steps until nothing is under way any more, without new breaks. False: it does not come to rest.
+  bool settle(uint64_t steps_max = 2'000'000);
+  bool quiet() const;
+
+  std::vector<worker::DeliveredUpdate>& delivered(uint32_t worker) { return delivered_[worker]; }
+  std::vector<std::string>& logs(uint32_t worker) { return logs_[worker]; }
+
+  /// What the law says of one bucket, per index: entered - (carried by the log + residuals + in flight + ledgers). All
+  /// zero.
+  std::vector<double> imbalance(uint32_t bucket) const;
+  /// Everything any shard complained about.
+  std::vector<std::string> complaints() const;
+
+  void with_core(uint32_t worker, const std::function<void(worker::SessionCore&, worker::Actions&)>& call);
+
+ private:
+  struct Wire {
+    bool up = false;
+    bool wanted = false;                     ///< the core has asked for it
+    std::deque<protocol::Message> up_queue;  ///< worker -> shard
+    std::deque<protocol::Message> down_queue;
+  };
+  Wire& wire(uint32_t worker, uint32_t shard) { return wires_[worker * shards_.size() + shard]; }
+  void carry_out(uint32_t worker, worker::Actions& actions);
+  void send_out(uint32_t shard, ToyShard::Out& out);
+  void break_one();
+  void raise_epoch();
+  bool deliver_one();
+  bool work_one();
+  void pass_time();
+  double in_flight(const worker::OutstandingView& out, uint32_t worker, size_t entry) const;
+  void add_carried_of_unreturnable(const worker::SessionCore& core, uint32_t worker, uint32_t bucket,
+                                   std::vector<double>& books) const;
+  void take_books(const worker::SessionCore& core, uint32_t worker, uint32_t bucket, std::vector<double>& books) const;
+  void deliver_to_weights(uint32_t worker, const worker::DeliveredUpdate& update);
+  worker::CoreConfig config_of(uint32_t worker) const;
+
+  // toy_faults.cc
+  void maybe_fault();
+  void remove_one();
+  void crash_shard();
+  void save_one();
+  void crash_worker();
+  void void_step(uint32_t part, const ToyDecision& decision);
+
+  ToyClusterOptions options_;
+  ToyTable table_;
+  RandomSequence random_;
+  RandomSequence settle_random_;
+  TimeNs now_ = kNsPerS;
+  bool breaks_ = true;
+  std::vector<std::unique_ptr<worker::SessionCore>> cores_;
+  std::vector<std::unique_ptr<ToyShard>> shards_;
+  std::vector<Wire> wires_;
+  std::vector<uint64_t> adopted_;  ///< by shard: epoch
+  std::vector<std::vector<worker::DeliveredUpdate>> delivered_;
+  struct Saved {
+    worker::SavedState state;
+    std::vector<std::vector<float>> weights;
+  };
+  /// A process that ended, with what it held; and the next one of its worker.
+  struct Ended {
+    uint32_t worker = 0;
+    std::unique_ptr<worker::SessionCore> core;
+    std::set<uint64_t> lives;
+    const worker::SessionCore* next = nullptr;
+  };
+  bool faults_on_ = true;
+  ToyFaults faults_;
+  RandomSequence fault_random_;
+  std::vector<std::vector<std::vector<float>>> weights_;  ///< by worker, part
+  std::vector<std::optional<Saved>> saved_;
+  std::vector<std::set<uint64_t>> lives_;  ///< of the present process
+  std::vector<uint64_t> nonces_;
+  std::vector<Ended> ended_;
+  std::vector<std::vector<double>> voided_;  ///< by bucket, index: applied once, and made void
+  std::vector<std::vector<std::string>> logs_;
+};
+
+/// A specification with one tensor a dimension, which tests bend.
+protocol::JobSpec toy_spec(uint32_t workers, const std::vector<uint64_t>& dimensions);
+
+}  // namespace millrace::testing
