@@ -231,7 +231,8 @@ std::unexpected<Error> refuse_at(size_t line, const Error& error) {
 }  // namespace
 
 Result<std::vector<SwitchJob>> parse_jobs(std::string_view text, const std::string& folder) {
-  constexpr std::string_view kForm = "must be JSON of the form {\"jobs\": [{…}, …]} (switch_agg/README.md has an example)";
+  constexpr std::string_view kForm =
+      "must be JSON of the form {\"jobs\": [{…}, …]} (switch_agg/README.md has an example)";
   const Json document = Json::parse(text, nullptr, false);
   if (document.is_discarded())
     return fail(ErrorCode::kInvalidArgument, fmt::format("{}; it {}", printable_of(json_fault(text)), kForm));
