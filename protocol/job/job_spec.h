@@ -80,7 +80,7 @@ enum class NonFinite : uint8_t {
   kDropAndCount = 2,  ///< the entry is dropped and counted
 };
 
-/// What a worker adds to a gradient before it enters the residual (worker/DESIGN.md, "What enters").
+/// What a worker adds to a gradient before it enters the residual (worker/core/residual/DESIGN.md, "What enters").
 enum class Momentum : uint8_t {
   kNone = 1,
   kCorrection = 2,       ///< velocity = factor * velocity + gradient, and the velocity enters [RedSync19, algorithm 4]

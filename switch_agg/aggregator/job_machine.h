@@ -117,7 +117,7 @@ class JobMachine {
   std::vector<uint16_t> slots_;  ///< of the pool, by the job's own number; empty: none reserved
   TimeNs heard_ = 0;             ///< the last authentic packet of the epoch
   bool begins_anew_ = false;
-  /// An authentic packet came marked by the network: what goes out next says so, since its sender cannot know (IO.md).
+  /// Records a congestion mark of an authentic packet: the next result carries it (switch_agg/packet_io/DESIGN.md).
   bool marked_ = false;
 
   Phase phase_ = Phase::kClosed;

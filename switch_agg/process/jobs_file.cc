@@ -204,7 +204,7 @@ Result<SwitchJob> read_job(const Json& object, size_t number, const std::string&
 /// Of a system call that failed: why, and what to do about it.
 std::unexpected<Error> cannot_read(const std::string& path, int reason) {
   std::string_view hint = "give another --jobs";
-  if (reason == ENOENT) hint = "give another --jobs, or write it (switch_agg/IO.md has an example)";
+  if (reason == ENOENT) hint = "give another --jobs, or write it (switch_agg/README.md has an example)";
   if (reason == EACCES || reason == EPERM) hint = "let this program's user read it (chmod, chown)";
   if (reason == EISDIR) hint = "give the file itself";
   return fail(ErrorCode::kIo, fmt::format("cannot read the list of jobs '{}': {}; {}", path,
@@ -232,7 +232,8 @@ std::unexpected<Error> refuse_at(size_t line, const Error& error) {
 }  // namespace
 
 Result<std::vector<SwitchJob>> parse_jobs(std::string_view text, const std::string& folder) {
-  constexpr std::string_view kForm = "must be JSON of the form {\"jobs\": [{…}, …]} (switch_agg/IO.md has an example)";
+  constexpr std::string_view kForm =
+      "must be JSON of the form {\"jobs\": [{…}, …]} (switch_agg/README.md has an example)";
   const Json document = Json::parse(text, nullptr, false);
   if (document.is_discarded())
     return fail(ErrorCode::kInvalidArgument, fmt::format("{}; it {}", printable_of(json_fault(text)), kForm));

@@ -107,7 +107,9 @@ void add_run(CLI::App& run, RunOptions& options, RunTexts& texts) {
       ->type_name("ADDRESS:PORT")
       ->check(checked([](const std::string& text) { return protocol::parse_endpoint(text); }))
       ->capture_default_str();
-  run.add_option("--jobs", options.jobs_file, "The jobs, as JSON (switch_agg/IO.md)")->required()->type_name("FILE");
+  run.add_option("--jobs", options.jobs_file, "The jobs, as JSON (switch_agg/README.md)")
+      ->required()
+      ->type_name("FILE");
   run.add_option("--http", options.http, "Serves /metrics, /healthz and /status; port 0 takes a free one")
       ->check(CLI::Validator(refuse_http, ""))
       ->type_name("HOST:PORT");

@@ -20,8 +20,9 @@ COMMANDS = {
     "millrace-peer": ["train"],
     "millrace-bench": ["select", "codec", "reduce", "worker", "converge", "crowd", "recover", "serve", "peers", "simulate"],
 }
-MANUALS = ["README.md", "worker/README.md", "worker/peer/README.md", "server/README.md", "switch_agg/README.md", "switch_agg/IO.md",
-           "deploy/OPERATING.md", "tests/bench/RESULTS.md"]
+MANUALS = ["README.md", "worker/README.md", "worker/peer/README.md", "server/README.md", "switch_agg/README.md",
+           "switch_agg/packet_io/DESIGN.md", "switch_agg/process/DESIGN.md", "deploy/OPERATING.md",
+           "tests/bench/RESULTS.md"]
 # Flags of other programs that the manuals name: CMake, mpirun, pkg-config, ctest, GoogleTest.
 OTHERS = {"--preset", "--build", "--install", "--component", "--prefix", "--oversubscribe", "--mca", "--cflags", "--libs", "--gtest", "--target",
           # DPDK's own

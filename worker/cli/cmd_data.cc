@@ -153,7 +153,8 @@ Command add_synthetic(CLI::App& data) {
   app->add_flag("--json", flags->json, "one JSON object as the last line");
   app->footer(
       "Features are drawn by popularity (a power law); labels come from a sparse linear model with noise. The law's\n"
-      "exponent decides how a sum of rows fills in; webspam's is fitted, not measured (worker/cli/DESIGN.md).\n\n"
+      "exponent decides how a sum of rows fills in; webspam's is fitted, not measured "
+      "(worker/training/data/DESIGN.md).\n\n"
       "Example:\n"
       "  millrace data synthetic --like url --rows 20000 -o url.svm.gz");
   return {app, [flags] { return run_synthetic(*flags); }};

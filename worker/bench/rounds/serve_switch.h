@@ -13,7 +13,7 @@ namespace millrace::cli {
 /// and the largest: of the entries that are well over the k-th largest hardly any is missing. The first round of a job
 /// has the whole sum.
 ///
-/// Source   switch_agg/DESIGN.md, "Re-selection".
+/// Source   switch_agg/aggregator/DESIGN.md, "Re-selection".
 ServeVerdict judge_switch_update(const ServeJob& job, uint32_t round, const StreamView& update);
 
 /// Indices of a block, of a grid's words as a session reads them ("65536:-12"); 0: they are none.

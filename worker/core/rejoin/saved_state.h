@@ -52,7 +52,7 @@ struct SavedState {
 Status fits(const SavedState& state, uint32_t worker, const protocol::JobSpec& spec);
 
 /// The file: "MLRSAVE" and a digit, its version; u64 body bytes, body, u64 XXH3 of all before it. Little-endian;
-/// worker/DESIGN.md has the grammar.
+/// protocol/wire/files.md has the grammar.
 ByteBuffer encode_saved_state(const SavedState& state);
 
 /// Errors  malformed: not such a file, cut off, or altered (the checksum); unsupported: another version (1 had no

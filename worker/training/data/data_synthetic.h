@@ -26,8 +26,8 @@ struct SyntheticShape {
 /// Dimensions of [SparCML19, table 1], and the mean non-zeros a row of the sets themselves; frequencies skewed as in
 /// text.
 inline constexpr SyntheticShape kUrlShape{"url", 3'231'961, 3'231'961, 116, 0.15, 1.05};
-/// The features are the 2^24 sequences of three bytes, of which few occur. worker/cli/DESIGN.md has the numbers'
-/// sources, and says which numbers are not established.
+/// The features are the 2^24 sequences of three bytes, of which few occur. worker/training/data/DESIGN.md has the
+/// numbers' sources, and lists the numbers that are not established.
 inline constexpr SyntheticShape kWebspamShape{"webspam", 16'609'143, 680'715, 3'730, 0.5, 1.7};
 
 Result<SyntheticShape> synthetic_shape(std::string_view name);

@@ -129,9 +129,8 @@ class PeerExchange final : public Exchange {
     auto pending =
         setup_.group.start_allreduce(*of_step.each[step % of_step.each.size()], of_step.settings, std::move(given));
     if (!pending) return std::unexpected(pending.error());
-    // Masks are for entries that arrive late (worker/DESIGN.md). Without a rest no entry does.
-    in_flight_.push_back(
-        {std::move(*pending), std::move(*own), velocity_ && masked_ && protocol::holds_back(sends, update_)});
+    // Masks are for entries that arrive late (worker/core/residual/DESIGN.md). Without a rest no entry does.
+    in_flight_.push_back({std::move(*pending), std::move(*own), velocity_ && masked_ && holds_back(sends, update_)});
     return {};
   }
 
