@@ -32,7 +32,8 @@ enum class ValueCodecId : uint8_t {
 /// Parameters of a codec. Part of the job's specification, overridable per tensor; what a decoder needs of them travels
 /// in the container as well.
 struct CodecSpec {
-  /// Whether measured cost chooses the codecs (kernels/codec/automatic/codec_choice.h); `index` and `value` are defaults.
+  /// Whether measured cost chooses the codecs (kernels/codec/automatic/codec_choice.h); `index` and `value` are
+  /// defaults.
   bool automatic = false;
   IndexCodecId index = IndexCodecId::kGap;
   ValueCodecId value = ValueCodecId::kRaw;

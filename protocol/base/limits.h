@@ -4,7 +4,7 @@
 
 /// Every limit of the wire beside those of the job specification (job_spec.h) and the frame sizes (frame.h). A message
 /// over one of them is refused with limit_exceeded before anything is allocated for it. Tabled in
-/// wire/errors_and_limits.md.
+/// protocol/wire/errors_and_limits.md.
 namespace millrace::protocol {
 
 inline constexpr uint32_t kShardsMax = 1'024;

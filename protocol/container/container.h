@@ -10,9 +10,9 @@
 
 namespace millrace {
 
-/// The container of one coded stream; its bytes are in wire/container.md.
+/// The container of one coded stream; its bytes are in protocol/wire/container.md.
 inline constexpr uint64_t kContainerHeaderBytes = 64;
-inline constexpr uint8_t kContainerVersion = 1;  ///< raised with every change of the bytes: wire/versions.md
+inline constexpr uint8_t kContainerVersion = 1;  ///< raised with every change of the bytes: protocol/wire/versions.md
 
 /// What a reader does with decoded values that are NaN or infinite.
 enum class NonFinitePolicy : uint8_t { kRefuse = 1, kAccept = 2 };

@@ -11,7 +11,7 @@
 namespace millrace {
 namespace {
 
-// Of the header: wire/container.md.
+// Of the header: protocol/wire/container.md.
 constexpr size_t kIndexCodecAt = 7;
 constexpr size_t kIndexBytesAt = 32;
 constexpr size_t kCouplingBytesAt = 48;

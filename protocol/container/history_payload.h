@@ -20,8 +20,8 @@ inline bool keeps_history(const protocol::JobSpec& spec, uint64_t dimension) {
 bool is_shortened(ByteSpan bytes);
 
 /// The container `plain` as it travels to a receiver that has the same history: its indices are coded against it
-/// (wire/history.md), all else is as it was. It is the same contribution: identity and hash stay those of `plain`,
-/// which is what the sender keeps, and what a receiver has once restore_by_history() has made it again.
+/// (protocol/wire/history.md), all else is as it was. It is the same contribution: identity and hash stay those of
+/// `plain`, which is what the sender keeps, and what a receiver has once restore_by_history() has made it again.
 ///
 /// plain    a container that encode_container() made, sparse, of a lossless index codec and history.dimension().
 /// indices  those of `plain`.

@@ -16,7 +16,7 @@
 namespace millrace::protocol {
 namespace {
 
-constexpr uint16_t kSpecVersion = 3;                   ///< raised with every change of the fields: wire/versions.md
+constexpr uint16_t kSpecVersion = 3;  ///< raised with every change of the fields: protocol/wire/versions.md
 constexpr size_t kTensorBytesMin = 2 + 8 + 1 + 4 + 4;  // a tensor with an empty name and no overrides
 
 class Encoder {

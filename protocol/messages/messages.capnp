@@ -1,8 +1,8 @@
 @0xd45cfbdbe33da749;
-# The envelope of every message between workers and shards. Normative text: wire/messages.md; limits: limits.h,
+# The envelope of every message between workers and shards. Normative text: protocol/wire/messages.md; limits: limits.h,
 # job_spec.h, frame.h.
 #
-# Every change of this file raises kProtocolVersion (messages.h; wire/versions.md); a test fails until that is done.
+# Every change of this file raises kProtocolVersion (messages.h; protocol/wire/versions.md); a test fails until that is done.
 # Rules of growth: ordinals are never reused and never change their meaning. A reader ignores fields that it does not know, a writer
 # leaves fields that are marked reserved at 0. A body that a reader does not know is refused as unsupported. Refuse keeps its
 # form in every version, so that any two versions can tell each other why they part.
@@ -59,7 +59,7 @@ struct Hello {
   specHash @5 :UInt64;       # XXH3-64 of spec
   shardCount @6 :UInt32;
   software @7 :Text;
-  spec @8 :Data;             # job specification, wire/job_spec.md
+  spec @8 :Data;             # job specification, protocol/wire/job_spec.md
   auth @9 :Data;             # reserved
   returns @10 :Bool;         # takes the place of an earlier process of this worker
   hasWeights @11 :Bool;      # can give and take snapshots

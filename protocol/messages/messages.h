@@ -12,14 +12,14 @@
 #include "protocol/job/job_spec.h"
 
 /// The messages of workers and shards as values. Their bytes, and what each does when it is repeated or late:
-/// wire/messages.md, messages.capnp, frame.h. R9c and its like are rules of protocol/ROUNDS.md.
+/// protocol/wire/messages.md, messages.capnp, frame.h. R9c and its like are rules of protocol/ROUNDS.md.
 namespace millrace::protocol {
 
 /// The newest version of the messages that this build speaks. Every change of messages.capnp, or of the bytes that a
 /// message is written as, raises it by 1. A test fails until that is done (tests/support/format_versions.txt).
 inline constexpr uint32_t kProtocolVersion = 2;
 /// The oldest one that it speaks. A change after which builds of the version before cannot take part makes it
-/// kProtocolVersion. Both rules, and those of the other formats: wire/versions.md.
+/// kProtocolVersion. Both rules, and those of the other formats: protocol/wire/versions.md.
 inline constexpr uint32_t kProtocolVersionMin = 2;
 
 /// Optional abilities, a bit each, negotiated by intersection.

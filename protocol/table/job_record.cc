@@ -9,7 +9,7 @@
 namespace millrace::protocol {
 namespace {
 
-constexpr uint16_t kRecordVersion = 5;  ///< raised with every change of the bytes: wire/versions.md
+constexpr uint16_t kRecordVersion = 5;  ///< raised with every change of the bytes: protocol/wire/versions.md
 constexpr size_t kChecksumBytes = sizeof(uint64_t);
 
 void put_view(const JobView& view, ByteWriter& writer) {

@@ -21,8 +21,8 @@ namespace {
 
 constexpr int kOpenWaitMs = static_cast<int>(kTableOpenWaitMs);
 constexpr int64_t kApplicationId = 0x4D4C5243;  // "MLRC" in the file's header: no other program's database is touched
-/// Raised with every change of the schema (wire/versions.md). A file of another one is refused: the records of its jobs
-/// are others, too.
+/// Raised with every change of the schema (protocol/wire/versions.md). A file of another one is refused: the records of
+/// its jobs are others, too.
 constexpr int64_t kSchemaVersion = 2;
 
 constexpr const char* kSchema = R"sql(

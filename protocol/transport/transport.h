@@ -17,7 +17,7 @@
 
 /// Messages over ZeroMQ: a Listener (ROUTER) that others connect to, Connections (DEALER) to others, and a Poller that
 /// waits for both. One message is two ZeroMQ frames: the envelope, and the payload (empty where there is none). See
-/// wire/transport.md.
+/// protocol/wire/transport.md.
 namespace millrace::protocol {
 
 struct TransportOptions {

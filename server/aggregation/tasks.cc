@@ -18,7 +18,7 @@
 namespace millrace::server {
 namespace {
 
-/// Rough costs on one core, of four workers with 1 % each (`millrace-bench reduce`, `bench serve`).
+/// Rough costs on one core, of four workers with 1 % each (`millrace-bench reduce`, `millrace-bench serve`).
 constexpr uint64_t kDecodedBytesPerNs = 4;
 constexpr uint64_t kRestoredByteNs = 10;  ///< by the history: 50 ns an index of raw values
 constexpr uint64_t kQuickEntryNs = 4;

@@ -444,10 +444,11 @@ void JobRounds::on_digests(const protocol::Member& from, std::span<const protoco
         equal ? digest_watch_.agrees(from, theirs.part) : digest_watch_.differs(from, theirs.part, theirs.n, now);
     if (news == DigestWatch::News::kFirstOfWorker) {
       actions.log.push_back(
-          {Severity::kError, fmt::format("job '{}': worker {} has not applied the updates of this shard: after {} steps "
-                                         "of part {} its digest is {:016x}, not {:016x}; its weights are not those of "
-                                         "the others",
-                                         setup_.spec.name, from.worker, theirs.n, theirs.part, theirs.digest, *ours)});
+          {Severity::kError,
+           fmt::format("job '{}': worker {} has not applied the updates of this shard: after {} steps "
+                       "of part {} its digest is {:016x}, not {:016x}; its weights are not those of "
+                       "the others",
+                       setup_.spec.name, from.worker, theirs.n, theirs.part, theirs.digest, *ours)});
     } else if (news == DigestWatch::News::kAgreesAgain) {
       actions.log.push_back({Severity::kInfo, fmt::format("job '{}': worker {} agrees again on the applied updates",
                                                           setup_.spec.name, from.worker)});

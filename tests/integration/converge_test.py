@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`millrace-bench converge` and `bench crowd` with real shards and workers, as small as they go: a slow worker is hidden, the plot is
+"""`millrace-bench converge` and `millrace-bench crowd` with real shards and workers, as small as they go: a slow worker is hidden, the plot is
 one; many workers are threads of few processes.
 
     converge_test.py FOLDER_OF_PROGRAMS [unittest arguments]

@@ -3,9 +3,9 @@
 // - The number of pieces, p = ceil(2 sqrt(M)), comes from its lemma 1: an error of at most 2 M / p^2 with M the
 //   variation of the slope. The lemma holds for curves over an interval of length 1; over [1, d] its proof loses a
 //   factor of d - 1 (the integral of |C' - s0| is (d - 1) M / (2 p' + 2)), and a parabola over 1000 points is a
-//   counterexample (tests/kernels/codec/fit_poly_test.cc). With p = 2 sqrt(M) the bound is 1/2 in the units of the gradient:
-//   for gradients of 0.001 always one piece. So here the curve is taken over [0, 1], its slopes n - 1 times as large,
-//   and in units of its largest magnitude.
+//   counterexample (tests/kernels/codec/fit_poly_test.cc). With p = 2 sqrt(M) the bound is 1/2 in the units of the
+//   gradient: for gradients of 0.001 always one piece. So here the curve is taken over [0, 1], its slopes n - 1 times
+//   as large, and in units of its largest magnitude.
 // - M as the difference of the first and the last slope is the variation where the slope is monotone. The curve of both
 //   signs is not (it flattens in the middle), that of one sign is, about: pieces, and M, are of one sign.
 // - Which segment is cut next is not said: the one whose furthest point is furthest. A cut leaves both parts n' + 1 = 6

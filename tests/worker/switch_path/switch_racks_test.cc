@@ -8,8 +8,8 @@
 #include "tests/worker/switch_path/switch_cluster.h"
 #include "tests/worker/toys/toy_cluster.h"
 
-/// A session's core whose contributions go through its rack's switch, against real aggregators of both roles. Values lie on a
-/// binary grid: equality is asked for (worker/core/DESIGN.md, "Path switch").
+/// A session's core whose contributions go through its rack's switch, against real aggregators of both roles. Values
+/// lie on a binary grid: equality is asked for (worker/core/DESIGN.md, "Path switch").
 namespace millrace::testing {
 namespace {
 

@@ -7,7 +7,7 @@
 
 namespace millrace::cli {
 
-/// What one row of `bench serve` measures.
+/// What one row of `millrace-bench serve` measures.
 struct RowSetup {
   std::string name;
   std::string codec;

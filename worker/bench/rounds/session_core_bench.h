@@ -19,10 +19,10 @@ struct WorkerBenchOptions {
 /// REQUIRES n in [64, 2^32], density in (0, 0.25], parts in [1, 64], repeats >= 1.
 /// Returns  {"bench":"worker","n":..,"density":..,"parts":..,"repeats":..,"seed":..,"threads":1,"rows":[...]}; a row is
 ///          {"algorithm":..,"entries_pushed":..,"entries_sent":..,"round_ms":..,"push_ms":..,"code_ms":..,
-///          "update_ms":..,"settle_ms":..,"ratio_to_memory_pass":..}. Rows: all_carried (every update carries all that was sent),
-///          half_carried (every second entry: the others come back and are sent again, so that twice as many are sent).
-///          Times are medians of the rounds; the ratio is a round's to a pass over the indices and values that are
-///          pushed, taken right before it.
+///          "update_ms":..,"settle_ms":..,"ratio_to_memory_pass":..}. Rows: all_carried (every update carries all that
+///          was sent), half_carried (every second entry: the others come back and are sent again, so that twice as many
+///          are sent). Times are medians of the rounds; the ratio is a round's to a pass over the indices and values
+///          that are pushed, taken right before it.
 nlohmann::json bench_worker(const WorkerBenchOptions& options);
 
 }  // namespace millrace::cli
