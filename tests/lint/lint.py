@@ -153,6 +153,23 @@ def check_includes(path, text):
             yield from check_third_party(path, line, name)
 
 
+def check_include_table(texts):
+    """Finds allowances of the include table that no include needs, and rows without a file."""
+    includes = {}
+    for path, text in texts.items():
+        if path.endswith((".h", ".cc")):
+            folder = os.path.dirname(path)
+            names = (match.group(1) or match.group(2) for match in INCLUDE.finditer(text))
+            includes.setdefault(folder, set()).update(
+                os.path.dirname(include_table.PUBLIC[1] + name[len(include_table.PUBLIC[0]):] if name.startswith(include_table.PUBLIC[0]) else name)
+                for name in names)
+    for folder, name in include_table.unused(INCLUDES, includes):
+        yield Finding("tests/lint/include_table.txt", 1, "layer", f"{folder} does not include {name}: take it out")
+    for folder in INCLUDES:
+        if folder not in includes:
+            yield Finding("tests/lint/include_table.txt", 1, "layer", f"{folder} has no source file: take the row out")
+
+
 def check_third_party(path, line, name):
     for pattern, places in THIRD_PARTY:
         if re.fullmatch(pattern, name):
@@ -405,6 +422,7 @@ def main():
     texts = texts_of(arguments.root)
     findings = [finding for path, text in texts.items() for finding in lint_text(path, text, ratchet)]
     findings += check_local_names(texts)
+    findings += check_include_table(texts)
     findings += check_documents(arguments.root, texts, documents.read_ratchet(read(documents_path)))
     findings += check_citations(texts)
     findings += check_ratcheted(texts, banned, ratchets.read(read(amounts_path), RATCHETED))

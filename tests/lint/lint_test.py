@@ -10,6 +10,7 @@ from pathlib import Path
 import citations
 import cpp_text
 import documents
+import include_table
 import lint
 import local_names
 import rule_anchors
@@ -68,21 +69,37 @@ class EachRule(unittest.TestCase):
 
 
 class Includes(unittest.TestCase):
-    def test_EveryLayerOfTheTableIsKept(self):
-        headers = ["kernels/base/result.h", "kernels/stream/stream.h", "protocol/messages/frame.h", "monitoring/metrics.h",
-                   "server/round.h", "worker/client.h", "switch_agg/slot/slot.h"]
-        may = {"kernels": [0, 1], "protocol": [0, 1, 2], "monitoring": [0, 3], "server": [0, 1, 2, 3, 4],
-               "worker": [0, 1, 2, 3, 5], "switch_agg": [0, 1, 2, 3, 6], "tests": [0, 1, 2, 3, 4, 5, 6]}
-        for folder, allowed in may.items():
-            for number, header in enumerate(headers):
-                with self.subTest(folder=folder, header=header):
-                    want = [] if number in allowed else ["layer"]
-                    self.assertEqual(rules_of(f"{folder}/a.cc", f'#include "{header}"\n'), want)
+    def test_AFolderIncludesTheFoldersOfItsRowAlone(self):
+        table = include_table.parse("kernels/base\nkernels/stream\nkernels/codec kernels/stream\n# a comment\nserver kernels/codec\n")
+        for folder, header, allowed in [("kernels/codec", "kernels/stream/stream.h", True), ("kernels/codec", "kernels/base/result.h", True),
+                                        ("kernels/codec", "kernels/codec/codec.h", True), ("kernels/stream", "kernels/codec/codec.h", False),
+                                        ("server", "kernels/stream/stream.h", False), ("server/part", "kernels/base/result.h", False),
+                                        ("tests/server", "kernels/stream/stream.h", True)]:
+            with self.subTest(folder=folder, header=header):
+                self.assertEqual(include_table.refusal(table, f"{folder}/a.cc", header) == "", allowed)
+
+    def test_ATableWithACircleOrARowTwiceIsRefused(self):
+        for text in ("a b\nb a\n", "a\na\n", "a\nb c\n"):
+            with self.subTest(text), self.assertRaises(include_table.BadTable):
+                include_table.parse(text)
+
+    def test_AnAllowanceThatNoIncludeNeedsIsFound(self):
+        table = include_table.parse("a\nb a\nc a b\n")
+        self.assertEqual(include_table.unused(table, {"b": {"a"}, "c": {"b"}}), [("c", "a")])
+
+    def test_ThePublicInterfaceIsIncludedByItsInstalledName(self):
+        self.assertEqual(rules_of("worker/session/a.cc", '#include "millrace/millrace.h"\n'), [])
+        self.assertEqual(rules_of("worker/core/a.cc", '#include "millrace/millrace.h"\n'), ["layer"])
+
+    def test_FilesOfOnePartShareUnits(self):
+        for path, group in [("server/part/a.cc", "server"), ("kernels/codec/index/a.cc", "kernels/codec"), ("worker/core/a.cc", "worker/core"),
+                            ("tests/worker/peer/a.cc", "tests/worker"), ("monitoring/a.cc", "monitoring")]:
+            self.assertEqual(include_table.group_of(path), group)
 
     def test_ThirdPartyHeadersAreFreeInTheirPlaceOnly(self):
-        for header, place in [("<capnp/message.h>", "protocol"), ("<prometheus/registry.h>", "monitoring"),
+        for header, place in [("<capnp/message.h>", "protocol/messages"), ("<prometheus/registry.h>", "monitoring"),
                               ('"hwy/highway.h"', "kernels"), ("<CLI/CLI.hpp>", "worker/cli"),
-                              ("<nlohmann/json.hpp>", "worker/cli"), ("<mpi.h>", "worker/peer"), ("<rte_mbuf.h>", "switch_agg/dpdk_x")]:
+                              ("<nlohmann/json.hpp>", "worker/cli"), ("<mpi.h>", "worker/peer/transport"), ("<rte_mbuf.h>", "switch_agg/packet_io/dpdk")]:
             with self.subTest(header):
                 self.assertEqual(rules_of(f"{place}/a.cc", f"#include {header}\n"), [])
                 other = "kernels" if place != "kernels" else "protocol"
@@ -210,11 +227,11 @@ class Documents(unittest.TestCase):
                 self.assertEqual(self.faults(f"x\n[a]({target})\n", others=others), [("dead-link", 2)])
 
     def test_LinksAreRelativeToTheirPage(self):
-        self.assertEqual(self.faults("[a](../README.md) [b](part_round.h)\n", "server/README.md", others={"README.md": ""}), [])
+        self.assertEqual(self.faults("[a](../README.md) [b](part/part_round.h)\n", "server/README.md", others={"README.md": ""}), [])
         self.assertEqual(self.faults("[a](server/part/part_round.h)\n", "server/README.md"), [("dead-link", 1)])
 
     def test_FilesThatAreNamedAreInTheTree(self):
-        for name in ("part_round.h", "server/part/part_round.cc", "core/clip", "server/", "part_round.{h,cc}", "part_*.cc", "part_NAME.cc",
+        for name in ("part_round.h", "server/part/part_round.cc", "residual/local_clip", "server/", "part_round.{h,cc}", "part_*.cc", "part_NAME.cc",
                      "bytes/s", "jobs.json", "a.b()", ".h", "tcp://x:1", "/metrics", "--flag", "git mv a.cc b.cc"):
             with self.subTest(name):
                 self.assertEqual(self.faults(f"`{name}`\n"), [])
@@ -330,9 +347,11 @@ class CommandLine(unittest.TestCase):
             lint_folder = Path(root) / "tests/lint"
             lint_folder.mkdir(parents=True)
             here = Path(__file__).parent
-            for name in ("lint.py", "citations.py", "cpp_text.py", "documents.py", "language.py", "local_names.py", "ratchet.py",
-                         "rule_anchors.py", "sizes.py"):
+            for name in ("lint.py", "citations.py", "cpp_text.py", "documents.py", "include_table.py", "language.py", "local_names.py",
+                         "ratchet.py", "rule_anchors.py", "sizes.py"):
                 (lint_folder / name).write_text((here / name).read_text())
+            folders = sorted({str(Path(path).parent) for path in files if path.endswith((".h", ".cc"))})
+            (lint_folder / "include_table.txt").write_text("".join(folder + "\n" for folder in folders))
             (lint_folder / "allowed.txt").write_text("")
             (lint_folder / "long_functions.txt").write_text("# head\n")
             (lint_folder / "long_documents.txt").write_text("# head\n")

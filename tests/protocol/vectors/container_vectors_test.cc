@@ -50,6 +50,16 @@ Stream small_dense() {
   return stream;
 }
 
+/// `count` entries, which take 8 bytes each under raw+raw.
+Stream entries_of_vectors(uint32_t count) {
+  Stream stream = Stream::empty(1'000);
+  for (uint32_t i = 0; i < count; ++i) {
+    stream.indices.push_back(i * (i + 7) % 5 + 6 * i);
+    stream.values.push_back(static_cast<float>(i * i % 101) - 50);
+  }
+  return stream;
+}
+
 struct ContainerInput {
   std::string name;
   Stream stream;
@@ -78,6 +88,10 @@ std::vector<ContainerInput> container_inputs() {
   for (const char* text : {"adaptive+qsgd4", "bitmap+qsgd2:l2", "raw+bf16", "rice+qsgd8:max:7", "bloom_p0:0.05+qsgd4",
                            "bloom_p2:0.05+f16", "delta_huffman+skcompress", "roaring+deflate"}) {
     add("both", sparse_of_vectors(), text);
+  }
+  // As much as each way of XXH3 takes: to 240 bytes, over, and over its block of 1,024.
+  for (const uint32_t count : {20U, 40U, 140U}) {
+    add(std::to_string(count) + " entries", entries_of_vectors(count), "raw+raw");
   }
   const CodecSpec lossy = spec_of_text("bloom_p0:0.05+qsgd4");
   inputs.push_back({"bloom_p0:0.05+qsgd4 of an uncompressed step", sparse_of_vectors(), without_loss(lossy)});
@@ -178,6 +192,18 @@ TEST(ContainerVectors, DecodeAsTheySayAndNoTruncationIsRead) {
   for (const ValueCodec* codec : value_codecs()) {
     EXPECT_TRUE(value_ids.contains(static_cast<uint64_t>(codec->id()))) << codec->name() << " has no container";
   }
+}
+
+TEST(ContainerVectors, HaveSectionsOfAllLengthsThatXxh3Tells) {
+  std::set<int> ways;
+  const VectorJson file = read_vectors(kContainerFile);
+  for (const VectorJson& vector : file.at("vectors")) {
+    const size_t sections = bytes_of(vector.at("bytes")).size() - kContainerHeaderBytes;
+    int way = 0;
+    for (const size_t over : {0, 3, 8, 16, 128, 240, 1'024}) way += sections > over ? 1 : 0;
+    ways.insert(way);
+  }
+  for (const int way : {3, 4, 5, 6, 7}) EXPECT_TRUE(ways.contains(way)) << way;
 }
 
 struct HistoryInput {

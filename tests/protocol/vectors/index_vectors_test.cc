@@ -3,7 +3,10 @@
 
 #include <set>
 
+#include "kernels/base/bytes.h"
+#include "kernels/base/hash.h"
 #include "kernels/codec/codec.h"
+#include "kernels/codec/index/adaptive_tables.h"
 #include "tests/protocol/vectors/vector_file.h"
 #include "tests/support/isa.h"
 
@@ -41,6 +44,99 @@ IndexBuffer consecutive_indices(uint32_t begin, uint32_t end) {
   return indices;
 }
 
+/// How the gaps of a block for `adaptive` are drawn. Lengths are sixteenths of an octave.
+struct AdaptiveGaps {
+  uint64_t seed = 0;
+  uint32_t start = 0;   ///< the middle of the first gap
+  uint32_t growth = 0;  ///< of the middle in 16 gaps
+  uint32_t below = 0;   ///< this far under the middle there are half as many gaps
+  uint32_t above = 0;
+};
+
+/// Two or three for each shape that the encoder takes. A search took those that use most of the tables.
+constexpr AdaptiveGaps kAdaptiveGaps[] = {
+    {575, 146, 47, 25, 13}, {422, 242, 47, 17, 22}, {356, 29, 43, 13, 13},  // shape 0
+    {723, 252, 46, 17, 7},  {723, 115, 42, 25, 2},  {346, 16, 37, 19, 8},   // 1
+    {736, 63, 0, 17, 19},   {556, 270, 7, 25, 23},                          // 2
+    {818, 224, 44, 19, 2},  {282, 124, 38, 16, 2},  {919, 11, 39, 13, 6},   // 3
+    {993, 201, 0, 7, 21},   {83, 12, 0, 14, 23},    {736, 98, 0, 7, 13},    // 4
+    {736, 47, 0, 4, 24},    {150, 290, 45, 21, 7},  {171, 1, 0, 23, 20},    // 5
+    {342, 240, 41, 7, 7},   {679, 118, 33, 2, 21},  {397, 26, 36, 14, 9},   // 6
+    {746, 48, 31, 6, 6},    {117, 333, 0, 16, 9},   {974, 147, 30, 9, 2},   // 7
+};
+
+/// 60 indices with such gaps, or as many as there is room for.
+IndexBuffer indices_with_drawn_gaps(const AdaptiveGaps& gaps) {
+  constexpr uint64_t kOctave = 16;
+  RandomSequence random(RandomKey::from(gaps.seed));
+  IndexBuffer indices;
+  uint64_t at = 0;
+  for (uint32_t i = 0; i < 60; ++i) {
+    const bool up = random.next_below(2) == 1;
+    const uint32_t half = up ? gaps.above : gaps.below;
+    const auto halvings = static_cast<uint32_t>(std::countr_zero(random.next_u32() | uint32_t{1} << 31));
+    const auto away = static_cast<int64_t>(halvings * half + random.next_below(half));
+    const int64_t middle = gaps.start + i * gaps.growth / 16;
+    const auto level = static_cast<uint64_t>(std::clamp<int64_t>(middle + (up ? away : -away), 0, 31 * kOctave));
+    at += (kOctave + level % kOctave) << level / kOctave >> 4;
+    if (at > uint64_t{1} << 32) break;
+    indices.push_back(static_cast<uint32_t>(at - 1));
+  }
+  return indices;
+}
+
+/// An array of 5, a bitmap of every second index, and what is no run behind them.
+IndexBuffer indices_of_a_bitmap_chunk() {
+  IndexBuffer indices = {1, 3, 5, 8, 9};
+  for (uint32_t i = 0; i < 4'097; ++i) indices.push_back(65'536 + 2 * i);
+  indices.push_back(140'000);
+  return indices;
+}
+
+/// Chunks of runs and arrays in turn, chunk 4 without any: 3 of them, or 9, whose flags take two bytes.
+IndexBuffer indices_of_run_chunks(uint32_t chunks) {
+  IndexBuffer indices;
+  for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+    const uint32_t begin = 65'536 * (chunk + (chunk >= 4 ? 1 : 0));
+    if (chunk % 3 == 1) {
+      for (const uint32_t low : {2U, 9U, 65'535U}) indices.push_back(begin + low);
+      continue;
+    }
+    for (uint32_t run = 0; run <= chunk; ++run) {
+      for (uint32_t i = 0; i < 20 + run; ++i) indices.push_back(begin + 100 * chunk + 5'000 * run + i);
+    }
+  }
+  return indices;
+}
+
+/// Indices whose gaps are 0 to gap_max in turn.
+IndexBuffer indices_with_gaps_in_turn(size_t count, uint32_t gap_max) {
+  IndexBuffer indices;
+  uint32_t next = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    indices.push_back(next + i % (gap_max + 1));
+    next = indices.back() + 1;
+  }
+  return indices;
+}
+
+/// Inputs of one codec each, for forms that no common input takes.
+void add_inputs_of_one_codec(std::vector<IndexInput>& inputs) {
+  for (const AdaptiveGaps& gaps : kAdaptiveGaps) {
+    const IndexBuffer indices = indices_with_drawn_gaps(gaps);
+    inputs.push_back(
+        {"drawn gaps " + std::to_string(&gaps - kAdaptiveGaps), uint64_t{indices.back()} + 1, indices, "adaptive"});
+  }
+  inputs.push_back({"a bitmap between arrays", 150'000, indices_of_a_bitmap_chunk(), "roaring"});
+  for (const uint32_t chunks : {3, 9}) {
+    inputs.push_back(
+        {std::to_string(chunks) + " chunks of runs and arrays", 1'000'000, indices_of_run_chunks(chunks), "roaring"});
+  }
+  for (const uint32_t gap_max : {4, 6, 11, 23}) {
+    inputs.push_back({"gaps to " + std::to_string(gap_max), 1'000, indices_with_gaps_in_turn(40, gap_max), "golomb"});
+  }
+}
+
 std::vector<IndexInput> index_inputs() {
   std::vector<IndexInput> inputs = {
       {"nothing", 16, {}},
@@ -66,6 +162,7 @@ std::vector<IndexInput> index_inputs() {
   inputs.push_back({"two blocks of neighbours and three", 8'192, blocks, "gap"});
   inputs.push_back({"16,386 neighbours", 20'000, consecutive_indices(3'000, 19'386), "adaptive"});
   inputs.push_back({"16,386 neighbours", 20'000, consecutive_indices(3'000, 19'386), "streamvbyte"});
+  add_inputs_of_one_codec(inputs);
   return inputs;
 }
 
@@ -77,19 +174,18 @@ uint64_t dimension_in_vectors(const IndexCodec& codec) {
 
 VectorJson index_stream_json(const IndexInput& input) {
   VectorJson json = {{"name", input.name}, {"dimension", input.dimension}};
-  if (input.only.empty() || input.only == "gap") {
-    put_indices(json, "indices", input.indices);
-  } else {
-    // Mostly neighbours: begin and end of each run.
-    json["runs"] = VectorJson::array();
-    for (const uint32_t index : input.indices) {
-      auto& runs = json["runs"];
-      if (!runs.empty() && runs.back()[1] == index) {
-        runs.back()[1] = index + 1;
-      } else {
-        runs.push_back({index, index + 1});
-      }
+  VectorJson runs = VectorJson::array();  // begin and end of each
+  for (const uint32_t index : input.indices) {
+    if (!runs.empty() && runs.back()[1] == index) {
+      runs.back()[1] = index + 1;
+    } else {
+      runs.push_back({index, index + 1});
     }
+  }
+  if (!input.only.empty() && runs.size() * 2 < input.indices.size()) {
+    json["runs"] = std::move(runs);
+  } else {
+    put_indices(json, "indices", input.indices);
   }
   return json;
 }
@@ -130,8 +226,24 @@ VectorJson index_vector(const IndexCodec& codec, const IndexInput& input, double
   return json;
 }
 
+/// The hash of all tables of `adaptive`: more than its vectors use.
+VectorJson adaptive_tables_json() {
+  ByteBuffer bytes;
+  ByteWriter writer(bytes);
+  for (uint32_t shape = 0; shape < kAdaptiveShapes; ++shape) {
+    for (const AdaptiveDecoderState& state : adaptive_tables(shape).decoder) {
+      writer.put(uint64_t{state.gap_low});
+      writer.put(static_cast<uint8_t>(state.total_bits - state.state_bits));
+      writer.put(state.state_bits);
+      writer.put(state.next);
+    }
+  }
+  return {{"bytes", bytes.size()}, {"xxh3", hex_number(hash64(bytes))}};
+}
+
 VectorJson index_vectors() {
   VectorJson json = vector_file_head(kIndexFile);
+  json["adaptive_tables"] = adaptive_tables_json();
   json["streams"] = VectorJson::array();
   json["vectors"] = VectorJson::array();
   std::set<std::string> listed;
@@ -193,6 +305,28 @@ TEST(IndexVectors, DecodeAsTheySayAndNoTruncationIsRead) {
   for (const IndexCodec* codec : index_codecs()) {
     EXPECT_TRUE(seen.contains(static_cast<uint64_t>(codec->id()))) << codec->name() << " has no vector";
   }
+}
+
+TEST(IndexVectors, TakeEveryFormOfTheCodecs) {
+  std::set<uint32_t> shapes;
+  std::set<uint32_t> parameters;  // of golomb
+  size_t roaring_bytes_max = 0;
+  std::set<uint32_t> chunks_with_runs;
+  const VectorJson file = read_vectors(kIndexFile);
+  for (const VectorJson& vector : file.at("vectors")) {
+    const ByteBuffer bytes = bytes_of(vector.at("bytes"));
+    if (bytes.size() < 4) continue;
+    const uint32_t first = *ByteReader(bytes).get<uint32_t>();
+    if (vector.at("codec") == "adaptive") shapes.insert(first & 31);
+    if (vector.at("codec") == "golomb") parameters.insert(first);
+    if (vector.at("codec") != "roaring") continue;
+    roaring_bytes_max = std::max(roaring_bytes_max, bytes.size());
+    if ((first & 0xffff) == 12'347) chunks_with_runs.insert((first >> 16) + 1);
+  }
+  EXPECT_EQ(shapes.size(), kAdaptiveShapes);
+  for (const uint32_t parameter : {1, 2, 4}) EXPECT_TRUE(parameters.contains(parameter)) << "golomb " << parameter;
+  EXPECT_GT(roaring_bytes_max, 8'192U) << "no bitmap chunk";
+  for (const uint32_t chunks : {1, 3, 9}) EXPECT_TRUE(chunks_with_runs.contains(chunks)) << chunks << " chunks";
 }
 
 }  // namespace

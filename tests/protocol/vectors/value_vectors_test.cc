@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "kernels/base/bytes.h"
 #include "kernels/codec/codec.h"
 #include "tests/protocol/vectors/vector_file.h"
 #include "tests/support/isa.h"
@@ -24,6 +25,7 @@ struct ValueInput {
   std::string name;
   IndexBuffer indices;  ///< empty: dense
   std::vector<float> values;
+  std::set<std::string_view> only = {};  ///< the codecs that it is for; none: all
 };
 
 /// Small magnitudes are many, large ones few, as in gradients.
@@ -44,11 +46,31 @@ std::vector<float> mostly_zeros(size_t count) {
   return values;
 }
 
+/// Small integers, more of them positive than negative, some 0.
+std::vector<float> many_buckets(size_t count) {
+  RandomSequence random(RandomKey::from(count));
+  std::vector<float> values;
+  for (size_t i = 0; i < count; ++i) {
+    const auto magnitude = static_cast<float>(random.next_below(24) * random.next_below(24));
+    values.push_back(random.next_below(3) == 0 ? -magnitude : magnitude);
+  }
+  for (float& value : values) value += 0.0F;  // no -0: a reader of a sketch returns +0
+  return values;
+}
+
+/// ±0.5, but for every eighth.
+std::vector<float> mostly_one_magnitude(size_t count) {
+  RandomSequence random(RandomKey::from(count));
+  std::vector<float> values;
+  for (size_t i = 0; i < count; ++i) {
+    const auto exact = static_cast<float>(1 + random.next_below(9));
+    values.push_back(i % 8 == 5 ? exact : random.next_below(3) == 0 ? -0.5F : 0.5F);
+  }
+  return values;
+}
+
 /// The one that every codec with all of its parameters has.
 const char* const kEveryParameter = "twenty, both signs and zeros";
-
-/// Long, and for the codec that shortens runs of zeros.
-const char* const kRunsOfZeros = "mostly zeros, dense";
 
 std::vector<ValueInput> value_inputs() {
   const auto indices = some_indices;
@@ -69,7 +91,13 @@ std::vector<ValueInput> value_inputs() {
       {kEveryParameter, indices(20), twenty},
       {"hundred", indices(100), gradient_like_values(100)},
   };
-  inputs.push_back({kRunsOfZeros, {}, mostly_zeros(140)});
+  inputs.push_back({"mostly zeros, dense", {}, mostly_zeros(140), {"three_lc"}});
+  inputs.push_back({"many buckets",
+                    indices(300),
+                    many_buckets(300),
+                    {"sketchml", "skcompress", "sketchml_mean", "skcompress_mean", "deflate"}});
+  inputs.push_back(
+      {"mostly one magnitude", indices(150), mostly_one_magnitude(150), {"gspar_hybrid", "gspar_entropy"}});
   return inputs;
 }
 
@@ -108,6 +136,48 @@ int differences(const CodecSpec& one, const CodecSpec& other) {
          (one.bucket_size != other.bucket_size ? 1 : 0);
 }
 
+/// specs_of() and, of the codecs that have bits, all numbers of them.
+std::vector<CodecSpec> specs_of_vectors(const ValueCodec& codec) {
+  std::vector<CodecSpec> specs = specs_of(codec);
+  for (const uint32_t bits : {6U, 7U}) {
+    CodecSpec spec = specs.front();
+    spec.qsgd_bits = bits;
+    if (codec.text(spec) != codec.text(specs.front())) specs.push_back(spec);
+  }
+  return specs;
+}
+
+/// Codes that no encoder of this project makes, and that a reader must read: `bytes` stands for `decoded`.
+VectorJson vector_by_hand(const std::string& codec, const std::string& what, const ValueInput& input,
+                          const ByteBuffer& bytes, const std::vector<float>& decoded) {
+  VectorJson json = {{"name", codec + ", " + what}, {"codec", codec}};
+  json["id"] = codec_from_text("raw+" + codec).value().value;
+  json["encoding"] = "by_hand";
+  json["stream"] = input.name;
+  json["bytes"] = hex_text(bytes);
+  put_values(json, "decoded", decoded);
+  return json;
+}
+
+void add_vectors_by_hand(const ValueInput& few, VectorJson& vectors) {
+  // Scale 7, so that the unit is 1; codes 8 (level 0 with a sign), 3, 15.
+  const ByteBuffer signed_zero = {4, 2, 0, 0, 0, 2, 0, 0, 0, 0, 0xe0, 0x40, 0x38, 0x0f};
+  vectors.push_back(vector_by_hand("qsgd4", "a sign on level 0", few, signed_zero, {0, 3, -7}));
+  // Levels above 0 under scale 0: a code whose scale is overwritten.
+  const std::pair<const char*, size_t> scales[] = {{"qsgd4", 8}, {"qsgd_elias4", 8}, {"terngrad", 4}};
+  for (const auto& [codec, scale_at] : scales) {
+    const CodecSpec spec = codec_from_text(std::string("raw+") + codec).value();
+    ByteBuffer bytes;
+    std::vector<float> decoded(few.values.size());
+    const EncodeOptions options{.spec = spec, .random = VectorDraws{}.key(), .index_base = 0};
+    EXPECT_TRUE(
+        find_value_codec(spec.value)->encode(few.indices, std::span<const float>(few.values), options, bytes, decoded));
+    EXPECT_TRUE(std::ranges::any_of(decoded, [](float value) { return value < 0; })) << codec << ": no sign to turn";
+    std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>(scale_at), sizeof(float), uint8_t{0});
+    vectors.push_back(vector_by_hand(codec, "levels under scale 0", few, bytes, std::vector<float>(decoded.size())));
+  }
+}
+
 VectorJson value_vectors() {
   VectorJson json = vector_file_head(kValueFile);
   json["streams"] = VectorJson::array();
@@ -115,16 +185,18 @@ VectorJson value_vectors() {
   const std::vector<ValueInput> inputs = value_inputs();
   for (const ValueInput& input : inputs) json["streams"].push_back(value_stream_json(input));
   for (const ValueCodec* codec : value_codecs()) {
-    const std::vector<CodecSpec> specs = specs_of(*codec);
+    const std::vector<CodecSpec> specs = specs_of_vectors(*codec);
     for (const CodecSpec& spec : specs) {
       if (differences(spec, specs.front()) > 1) continue;
       for (const ValueInput& input : inputs) {
         if (spec != specs.front() && input.name != kEveryParameter) continue;
-        if (input.name == kRunsOfZeros && codec->name() != "three_lc") continue;
+        if (!input.only.empty() && !input.only.contains(codec->name())) continue;
         json["vectors"].push_back(value_vector(*codec, spec, input));
       }
     }
   }
+  const auto few = std::ranges::find(inputs, "a few", &ValueInput::name);
+  add_vectors_by_hand(*few, json["vectors"]);
   return json;
 }
 
@@ -171,6 +243,33 @@ TEST(ValueVectors, DecodeAsTheySayAndNoTruncationIsRead) {
   for (const ValueCodec* codec : value_codecs()) {
     EXPECT_TRUE(seen.contains(static_cast<uint64_t>(codec->id()))) << codec->name() << " has no vector";
   }
+}
+
+TEST(ValueVectors, TakeEveryFormOfTheCodecs) {
+  std::set<uint32_t> qsgd_bits;
+  std::set<uint32_t> elias_bits;
+  std::set<std::string> sketches;  // with cells of several buckets, of either sign
+  int planes_max = 0;
+  bool has_words = false;  // of gspar_entropy
+  const VectorJson file = read_vectors(kValueFile);
+  for (const VectorJson& vector : file.at("vectors")) {
+    if (vector.contains("refused")) continue;
+    const ByteBuffer bytes = bytes_of(vector.at("bytes"));
+    const auto name = std::string(find_value_codec(vector.at("id").get<ValueCodecId>())->name());
+    if (name == "qsgd") qsgd_bits.insert(bytes.at(0));
+    if (name == "qsgd_elias") elias_bits.insert(bytes.at(0));
+    if (name == "deflate") planes_max = std::max(planes_max, std::popcount(bytes.at(0)));
+    if (name.starts_with("sk") && bytes.size() > 10 && bytes[8] >= 5 && bytes[9] >= 5) sketches.insert(name);
+    if (name == "gspar_entropy" && bytes.at(0) == 1) {
+      ByteReader fields(ByteSpan(bytes).subspan(8));
+      has_words = has_words || bytes.size() > 20 + 4 * uint64_t{*fields.get<uint32_t>()};
+    }
+  }
+  EXPECT_EQ(qsgd_bits, (std::set<uint32_t>{2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(elias_bits, qsgd_bits);
+  EXPECT_EQ(sketches.size(), 4U);
+  EXPECT_GE(planes_max, 2) << "no deflate code has two deflated planes";
+  EXPECT_TRUE(has_words);
 }
 
 }  // namespace
