@@ -1,4 +1,5 @@
 #include "worker/training/exchange/exchange.h"
+#include "worker/training/optimizers/optimizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -16,6 +16,7 @@
 #include "tests/worker/training/peers/on_ranks.h"
 #include "tests/worker/training/peers/shards.h"
 #include "worker/training/exchange/exchange.h"
+#include "worker/training/optimizers/optimizer.h"
 
 /// RedSync as a training method, over servers and over peers: layers of every size that it treats differently, with
 /// biases, against a slow reference written from the paper. Step by step, every weight.
