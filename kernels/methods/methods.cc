@@ -83,7 +83,7 @@ constexpr auto kMethods = std::to_array<Method>({
      .codec_up = "bloom_p0:0.01+qsgd8"},
 });
 
-std::unexpected<Error> refuse(const Method& method, const std::string& what) {
+std::unexpected<Error> refuse_method(const Method& method, const std::string& what) {
   return fail(ErrorCode::kInvalidArgument, "method " + std::string(method.name) + " " + what);
 }
 
@@ -112,7 +112,7 @@ Result<std::string> method_select(const Method& method, std::string_view amount)
   const auto selection = selection_by_name(words[0]);
   if (!selection) return std::unexpected(selection.error());
   if (find_selection(*selection)->amount != SelectionAmount::kShare) {
-    return refuse(method, "has no density: its selection is " + std::string(method.select));
+    return refuse_method(method, "has no density: its selection is " + std::string(method.select));
   }
   std::string text = std::string(words[0]) + ':' + std::string(amount);
   for (size_t i = 2; i < words.size(); ++i) text += ':' + std::string(words[i]);
@@ -132,12 +132,12 @@ Status check_method(const Method& method, std::string_view select, std::string_v
     if (!*spec) return std::unexpected(spec->error());
   }
   if (own_select->selection != Selection::kNone && given_select->selection != own_select->selection) {
-    return refuse(method, "selects by " + std::string(method.select) + ": " + std::string(select) +
-                              " would make another method of it");
+    return refuse_method(method, "selects by " + std::string(method.select) + ": " + std::string(select) +
+                                     " would make another method of it");
   }
   if (given_codec->automatic || given_codec->index != own_codec->index || given_codec->value != own_codec->value) {
-    return refuse(method, "has codec " + std::string(method.codec_up) + ": " + std::string(codec_up) +
-                              " would make another method of it");
+    return refuse_method(method, "has codec " + std::string(method.codec_up) + ": " + std::string(codec_up) +
+                                     " would make another method of it");
   }
   return {};
 }

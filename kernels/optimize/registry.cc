@@ -30,7 +30,7 @@ namespace {
 constexpr size_t kOptimizerCount = MILLRACE_OPTIMIZERS(MILLRACE_COUNT);
 #undef MILLRACE_COUNT
 
-const std::array<OptimizerEntry, kOptimizerCount>& entries() {
+const std::array<OptimizerEntry, kOptimizerCount>& optimizer_entries() {
 #define MILLRACE_CALL(name) name(),
   static const std::array<OptimizerEntry, kOptimizerCount> all = {{MILLRACE_OPTIMIZERS(MILLRACE_CALL)}};
 #undef MILLRACE_CALL
@@ -38,33 +38,37 @@ const std::array<OptimizerEntry, kOptimizerCount>& entries() {
 }
 
 const OptimizerEntry* find_entry(Optimizer optimizer) {
-  const auto at =
-      std::ranges::find(entries(), optimizer, [](const OptimizerEntry& entry) { return entry.info.optimizer; });
-  return at == entries().end() ? nullptr : &*at;
+  const auto at = std::ranges::find(optimizer_entries(), optimizer,
+                                    [](const OptimizerEntry& entry) { return entry.info.optimizer; });
+  return at == optimizer_entries().end() ? nullptr : &*at;
 }
 
-const OptimizerEntry& entry_of(Optimizer optimizer) {
+const OptimizerEntry& optimizer_entry(Optimizer optimizer) {
   const OptimizerEntry* entry = find_entry(optimizer);
   MILLRACE_CHECK(entry != nullptr, static_cast<int>(optimizer));
   return *entry;
 }
 
-std::unexpected<Error> refuse(std::string sentence) { return fail(ErrorCode::kInvalidArgument, std::move(sentence)); }
+std::unexpected<Error> refuse_optimizer(std::string sentence) {
+  return fail(ErrorCode::kInvalidArgument, std::move(sentence));
+}
 
 Status check_parameter(const OptimizerParameter& parameter, double value, std::string_view rule) {
   const float narrow = static_cast<float>(value);
   switch (parameter.range) {
     case OptimizerParameter::Range::kAboveZero:
       if (std::isfinite(narrow) && narrow > 0) return {};
-      return refuse(std::string(rule) + ": " + std::string(parameter.name) + " must be finite and above 0, in f32 too");
+      return refuse_optimizer(std::string(rule) + ": " + std::string(parameter.name) +
+                              " must be finite and above 0, in f32 too");
     case OptimizerParameter::Range::kShare:
       if (narrow >= 0 && narrow < 1) return {};
-      return refuse(std::string(rule) + ": " + std::string(parameter.name) + " must be in [0, 1), in f32 too");
+      return refuse_optimizer(std::string(rule) + ": " + std::string(parameter.name) +
+                              " must be in [0, 1), in f32 too");
   }
   return {};
 }
 
-std::string number_text(double value) {
+std::string optimizer_number(double value) {
   std::array<char, 32> text;
   const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
   MILLRACE_CHECK(error == std::errc(), value);
@@ -73,7 +77,7 @@ std::string number_text(double value) {
 
 std::string known_forms() {
   std::string known;
-  for (const OptimizerEntry& entry : entries()) {
+  for (const OptimizerEntry& entry : optimizer_entries()) {
     known += (known.empty() ? "" : ", ") + std::string(entry.info.form);
   }
   return known;
@@ -84,7 +88,7 @@ std::string known_forms() {
 std::span<const OptimizerInfo> optimizers() {
   static const auto infos = [] {
     std::array<OptimizerInfo, kOptimizerCount> all;
-    std::ranges::transform(entries(), all.begin(), [](const OptimizerEntry& entry) { return entry.info; });
+    std::ranges::transform(optimizer_entries(), all.begin(), [](const OptimizerEntry& entry) { return entry.info; });
     return all;
   }();
   return infos;
@@ -95,13 +99,14 @@ std::string_view optimizer_name(Optimizer optimizer) {
   return entry == nullptr ? "unknown" : entry->info.name;
 }
 
-size_t optimizer_states(Optimizer optimizer) { return entry_of(optimizer).info.states; }
+size_t optimizer_states(Optimizer optimizer) { return optimizer_entry(optimizer).info.states; }
 
 Result<OptimizerSpec> optimizer_from_text(std::string_view text) {
   const std::vector<std::string_view> words = split(text, ':');
-  const auto entry = std::ranges::find(entries(), words[0], [](const OptimizerEntry& one) { return one.info.name; });
-  if (entry == entries().end() || words.size() > entry->parameters.size() + 1) {
-    return refuse("'" + std::string(text) + "' is not an optimizer; known are " + known_forms());
+  const auto entry =
+      std::ranges::find(optimizer_entries(), words[0], [](const OptimizerEntry& one) { return one.info.name; });
+  if (entry == optimizer_entries().end() || words.size() > entry->parameters.size() + 1) {
+    return refuse_optimizer("'" + std::string(text) + "' is not an optimizer; known are " + known_forms());
   }
   OptimizerSpec spec;
   spec.optimizer = entry->info.optimizer;
@@ -114,8 +119,8 @@ Result<OptimizerSpec> optimizer_from_text(std::string_view text) {
     const std::string_view word = at + 1 < words.size() ? words[at + 1] : std::string_view();
     const std::optional<double> number = number_from_text<double>(word);
     if (!number) {
-      return refuse("'" + std::string(text) + "': its " + std::string(parameter.name) +
-                    " is not a number; the form is " + std::string(entry->info.form));
+      return refuse_optimizer("'" + std::string(text) + "': its " + std::string(parameter.name) +
+                              " is not a number; the form is " + std::string(entry->info.form));
     }
     spec.*parameter.field = *number;
   }
@@ -124,9 +129,9 @@ Result<OptimizerSpec> optimizer_from_text(std::string_view text) {
 }
 
 std::string optimizer_text(const OptimizerSpec& spec) {
-  const OptimizerEntry& entry = entry_of(spec.optimizer);
+  const OptimizerEntry& entry = optimizer_entry(spec.optimizer);
   std::string text(entry.info.name);
-  for (const OptimizerParameter& parameter : entry.parameters) text += ":" + number_text(spec.*parameter.field);
+  for (const OptimizerParameter& parameter : entry.parameters) text += ":" + optimizer_number(spec.*parameter.field);
   return text;
 }
 
@@ -143,9 +148,9 @@ Status validate(const OptimizerSpec& spec) {
     others.*parameter.field = 0;
   }
   if (others != OptimizerSpec{}) {
-    return refuse(std::string(entry->info.name) +
-                  " has a parameter set that belongs to another optimizer; its form is " +
-                  std::string(entry->info.form));
+    return refuse_optimizer(std::string(entry->info.name) +
+                            " has a parameter set that belongs to another optimizer; its form is " +
+                            std::string(entry->info.form));
   }
   return {};
 }
@@ -153,7 +158,7 @@ Status validate(const OptimizerSpec& spec) {
 namespace {
 
 Status take_step(const OptimizerStep& step) {
-  const OptimizerEntry& entry = entry_of(step.spec.optimizer);
+  const OptimizerEntry& entry = optimizer_entry(step.spec.optimizer);
   MILLRACE_CHECK(step.arrays.weights.size() == step.sum.dimension && step.denominator > 0, step.arrays.weights.size(),
                  step.sum.dimension, step.denominator);
   for (size_t at = 0; at < entry.info.states; ++at) {

@@ -39,7 +39,7 @@ void encode_bucket(std::span<const float> values, const QsgdOptions& options, ui
   }
 }
 
-void decode_bucket(const uint8_t* bytes, uint32_t bits, std::span<float> values) {
+void decode_qsgd_bucket(const uint8_t* bytes, uint32_t bits, std::span<float> values) {
   float scale;
   std::memcpy(&scale, bytes, kScaleBytes);
   bytes += kScaleBytes;
@@ -99,7 +99,8 @@ Status qsgd_decode(ByteSpan bytes, uint32_t bits, uint32_t bucket_size, std::spa
   }
   if (auto valid = check_buckets(bytes, layout); !valid) return valid;
   for_each_bucket(layout, [&](uint64_t bucket) {
-    decode_bucket(bytes.data() + layout.byte(bucket), bits, out.subspan(layout.first(bucket), layout.size(bucket)));
+    decode_qsgd_bucket(bytes.data() + layout.byte(bucket), bits,
+                       out.subspan(layout.first(bucket), layout.size(bucket)));
   });
   return {};
 }

@@ -15,7 +15,7 @@ constexpr uint64_t kBitmapWidth = uint64_t{1} << 18;
 // One binary search an entry beats walking over so many carried entries.
 constexpr size_t kSettleSearchRatio = 64;
 
-using Bitmap = Buffer<uint64_t>;
+using ChunkBitmap = Buffer<uint64_t>;
 
 /// Appends those sent[i], i in [begin, end), that `absent(index)` holds for; asked in order, exactly once each.
 template <typename Absent>
@@ -29,8 +29,8 @@ void keep_absent(const StreamView& sent, size_t begin, size_t end, Stream& out, 
 }
 
 /// One chunk by bitmap: no branch depends on the data. The bitmap comes and goes clear.
-void settle_by_bitmap(const StreamView& sent, size_t begin, size_t end, IndexSpan carried, Bitmap& bitmap, Stream& out,
-                      size_t& kept) {
+void settle_by_bitmap(const StreamView& sent, size_t begin, size_t end, IndexSpan carried, ChunkBitmap& bitmap,
+                      Stream& out, size_t& kept) {
   const uint32_t base = sent.indices[begin];
   for (const uint32_t index : carried) bitmap[(index - base) / 64] |= uint64_t{1} << ((index - base) % 64);
   keep_absent(sent, begin, end, out, kept, [&](uint32_t index) {
@@ -68,7 +68,7 @@ Stream not_carried_sparse(const StreamView& sent, IndexSpan carried) {
   // One slot more: an entry that is not kept is written too, and overwritten.
   out.indices.resize(sent.count() + 1);
   out.values.resize(sent.count() + 1);
-  Bitmap bitmap;
+  ChunkBitmap bitmap;
   size_t kept = 0;
   for (size_t begin = 0; begin < sent.count(); begin += kChunk) {
     const size_t end = std::min<size_t>(begin + kChunk, sent.count());

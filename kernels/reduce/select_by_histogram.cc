@@ -12,7 +12,7 @@ namespace millrace {
 namespace {
 
 // Values scanned at a time: their positions stay in L1 until they are appended.
-constexpr size_t kBlock = 2048;
+constexpr size_t kHistogramBlock = 2048;
 
 // The bins from here on are those of infinity and NaN.
 constexpr uint32_t kFiniteBins = 0x7f80;
@@ -59,9 +59,9 @@ void select_by_cut(std::span<const float> values, uint32_t cut_bin, uint64_t tak
   if (cut_bin >= kFiniteBins) return;
   // Of bin 0 nothing is selected: the boundary is then below what is scanned.
   const float edge = bin_edge(std::max(cut_bin, 1u));
-  std::array<uint32_t, kBlock + kCutScanSlack> block;
-  for (size_t begin = 0; begin < values.size(); begin += kBlock) {
-    const size_t count = std::min(kBlock, values.size() - begin);
+  std::array<uint32_t, kHistogramBlock + kCutScanSlack> block;
+  for (size_t begin = 0; begin < values.size(); begin += kHistogramBlock) {
+    const size_t count = std::min(kHistogramBlock, values.size() - begin);
     const size_t found = scan_at_least(values.data() + begin, count, edge, static_cast<uint32_t>(begin), block.data());
     positions.insert(positions.end(), block.begin(), block.begin() + static_cast<ptrdiff_t>(found));
   }

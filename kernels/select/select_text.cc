@@ -27,7 +27,7 @@ std::string extra_word(SelectionExtra extra) {
   return "";
 }
 
-std::unexpected<Error> refuse(std::string_view text, const std::string& wanted) {
+std::unexpected<Error> refuse_selection(std::string_view text, const std::string& wanted) {
   return fail(ErrorCode::kInvalidArgument, "'" + std::string(text) + "' is not " + wanted);
 }
 
@@ -73,7 +73,8 @@ Status set_amount(std::string_view word, double& density, uint64_t& k) {
     return {};
   }
   const auto share = number_from_text<double>(word);
-  if (!share || !(*share > 0) || *share > 1) return refuse(word, "a density in (0, 1] or a count of at least 2");
+  if (!share || !(*share > 0) || *share > 1)
+    return refuse_selection(word, "a density in (0, 1] or a count of at least 2");
   density = *share;
   return {};
 }
@@ -101,13 +102,13 @@ Result<SelectionSpec> selection_from_text(std::string_view text) {
   if (*selection == Selection::kSampled) spec.period = kSampledPeriod;
   size_t next = 1;
   if (info.amount != SelectionAmount::kNone) {
-    if (next == words.size()) return refuse(text, wanted);
-    if (!set_first(words[next], info.amount, spec)) return refuse(words[next], wanted);
+    if (next == words.size()) return refuse_selection(text, wanted);
+    if (!set_first(words[next], info.amount, spec)) return refuse_selection(words[next], wanted);
     ++next;
   }
   if (next < words.size() && set_second(words[next], info.extra, spec)) ++next;
   for (; next < words.size(); ++next) {
-    if (!set_option(words[next], spec)) return refuse(words[next], wanted);
+    if (!set_option(words[next], spec)) return refuse_selection(words[next], wanted);
   }
   if (auto valid = validate(spec); !valid) return std::unexpected(valid.error());
   return spec;

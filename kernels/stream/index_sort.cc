@@ -8,8 +8,8 @@ namespace millrace {
 namespace {
 
 // 2^11 counters of 4 bytes are a quarter of an L1 cache; three digits cover an index.
-constexpr uint32_t kDigitBits = 11;
-constexpr uint32_t kDigits = 1u << kDigitBits;
+constexpr uint32_t kIndexDigitBits = 11;
+constexpr uint32_t kIndexDigits = 1u << kIndexDigitBits;
 
 // Below, clearing and summing the counters costs more than comparing.
 constexpr size_t kRadixCountMin = 512;
@@ -22,8 +22,8 @@ void sort_by_index(Buffer<uint64_t>& keys, uint32_t index_bits, Buffer<uint64_t>
     return;
   }
   scratch.resize(keys.size());
-  std::array<uint32_t, kDigits> starts;
-  const uint32_t passes = (index_bits + kDigitBits - 1) / kDigitBits;
+  std::array<uint32_t, kIndexDigits> starts;
+  const uint32_t passes = (index_bits + kIndexDigitBits - 1) / kIndexDigitBits;
   const uint32_t digit_bits = passes == 0 ? 0 : (index_bits + passes - 1) / passes;
   const uint64_t mask = (uint64_t{1} << digit_bits) - 1;
   for (uint32_t pass = 0; pass < passes; ++pass) {
