@@ -195,15 +195,15 @@ class BenchServe(unittest.TestCase):
             with self.subTest(victim=victim), tempfile.TemporaryDirectory() as folder:
                 bench = subprocess.Popen(millrace("bench", "serve", "--n", 1000, "--workers", 2, "--shards", 1, "--rounds", 5000, "--rows", "lossless"),
                                          text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": folder})
-                while not bench.stderr.readline().startswith("bench serve: lossless"):
+                while not bench.stderr.readline().startswith("millrace-bench serve: lossless"):
                     self.assertIsNone(bench.poll())
                 running = {}
-                while len(running.get("millrace", [])) < 2:  # the workers, which begin when the shard has
+                while len(running.get("millrace-bench", [])) < 2:  # the workers, which begin when the shard has
                     self.assertIsNone(bench.poll())
                     running = {}
                     for child in Path(f"/proc/{bench.pid}/task/{bench.pid}/children").read_text(encoding="utf-8").split():
                         running.setdefault(Path(os.readlink(f"/proc/{child}/exe")).name, []).append(int(child))
-                os.kill(running["millrace" if victim == "worker" else "millrace-server"][0], signal.SIGKILL)
+                os.kill(running["millrace-bench" if victim == "worker" else "millrace-server"][0], signal.SIGKILL)
                 _, err = bench.communicate(timeout=60)
                 self.assertEqual(bench.returncode, 8, err)
                 self.assertIn(f"lossless: {victim} 0 was ended by signal 9", err)
@@ -272,10 +272,9 @@ class StreamsThatFail(unittest.TestCase):
             self.assertEqual(usage.returncode, 2)
 
     def test_OutputThatCannotBeWrittenIsAFailure(self):
-        program = PROGRAMS / "millrace"
-        for command in ("bench worker --n 64 --repeats 1 --json", "data synthetic --rows 10 -o x.svm", "--help", "--version", "serve --port 0 --http-port 0"):
+        for command in ("-bench worker --n 64 --repeats 1 --json", " data synthetic --rows 10 -o x.svm", "--help", "--version", "serve --port 0 --http-port 0"):
             with self.subTest(command=command):
-                ended = self.shell(f"{program} {command} > /dev/full")
+                ended = self.shell(f"{PROGRAMS / 'millrace'}{command} > /dev/full")
                 self.assertEqual(ended.returncode, 6, ended.stderr)
                 self.assertIn("standard output could not be written", ended.stderr)
 
