@@ -272,7 +272,7 @@ class StreamsThatFail(unittest.TestCase):
             self.assertEqual(usage.returncode, 2)
 
     def test_OutputThatCannotBeWrittenIsAFailure(self):
-        for command in ("-bench worker --n 64 --repeats 1 --json", " data synthetic --rows 10 -o x.svm", "--help", "--version", "serve --port 0 --http-port 0"):
+        for command in ("-bench worker --n 64 --repeats 1 --json", " data synthetic --rows 10 -o x.svm", " --help", " --version", " serve --port 0 --http-port 0"):
             with self.subTest(command=command):
                 ended = self.shell(f"{PROGRAMS / 'millrace'}{command} > /dev/full")
                 self.assertEqual(ended.returncode, 6, ended.stderr)
