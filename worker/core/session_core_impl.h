@@ -476,7 +476,7 @@ struct SessionCore::Impl {
   void forget_backed();
   void void_held(PartRun& part);
   void ask_what_is_backed(uint32_t shard);
-  /// Says whether the application's weights include all steps that were decided without this worker.
+  /// Says whether the application's weights have reached the step from which the shard needs this worker.
   bool has_begun(const PartRun& part) const;
   std::string held_text() const;
 
