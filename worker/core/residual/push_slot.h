@@ -15,18 +15,18 @@ namespace millrace::worker {
 
 class Bucket;
 
-/// What the law's bookkeeping costs: sums only, or (tests) one f64 per index and cause.
+/// Chooses the detail of the law's ledger: sums only, or (tests) one f64 per index and cause.
 enum class LedgerMode : uint8_t { kSums = 1, kPerIndex = 2 };
 
-/// One tensor's place for one step's gradient. Filled on the caller's thread, then handed to
-/// SessionCore::commit_push(). Slots of different tensors may be filled at the same time, and while the core runs; the
-/// core leaves what a slot touches alone until the commit.
+/// Holds one tensor's gradient of one step. A caller's thread fills it, then hands it to SessionCore::commit_push().
+/// Slots of different tensors may be filled at the same time, and while the core runs. The core does not touch a slot's
+/// memory until the commit.
 class PushSlot {
  public:
   PushSlot(Bucket& bucket, uint32_t tensor, uint64_t offset, uint64_t dimension);
 
-  /// Adds weight * gradient. gradient [dimension], weight finite and positive: with weights of 0 the update of a
-  /// weighted mean could have values (of residuals) and nothing to divide them by.
+  /// Adds weight * gradient. gradient [dimension], weight finite and positive. With weights of 0 the update of a
+  /// weighted mean could have values (of residuals) and no divisor.
   ///
   /// Cost    one pass that looks for NaN and infinity (where the job refuses them), one pass that adds.
   /// Errors  invalid_argument: wrong size, such a weight, or filled twice. non_finite (where the job refuses): nothing
@@ -34,7 +34,7 @@ class PushSlot {
   /// Throws  std::bad_alloc: nothing is taken or counted, and the slot can be filled again.
   Status add_dense(std::span<const float> gradient, float weight);
 
-  /// The same for entries in any order, duplicates added up in the order given.
+  /// Does the same for entries in any order; duplicates are added up in the order given.
   ///
   /// Errors  also invalid_argument: sizes differ, an index out of range.
   Status add_sparse(IndexSpan indices, std::span<const float> values, float weight);
