@@ -7,8 +7,8 @@
 
 namespace millrace::switch_agg {
 
-/// What an aggregator did with a packet, or by itself: every packet that is dropped has exactly one of them (DESIGN.md,
-/// "Counters").
+/// Names an aggregator's action on a packet, or an action of its own. Every dropped packet has exactly one of them
+/// (DESIGN.md, "Counters").
 enum class AggregatorEvent : uint8_t {
   kReceived,       ///< packets handed in; of a job: that name it, authentic or not
   kReceivedBytes,  ///< their UDP payload, as the port hands it in
@@ -40,11 +40,12 @@ enum class AggregatorEvent : uint8_t {
   kStranger,        ///< not live, or no such slot
   kPositionsApart,  ///< by more than one turn: the epoch does not open
   kFetched,         ///< a result was uploaded whole
-  kKeptUnasked,     ///< a fragment that nobody asked for, or that does not fit
+  kKeptUnasked,     ///< a fragment that no request asked for, or that does not fit
   kOpened,
   kNoSlots,
   kLeaseExpired,
-  kBegunAnew,  ///< a new life for another job of this number: the one before is over
+  /// A new incarnation for another job of this number: the job before is over.
+  kBegunAnew,
   // Contributions (S4).
   kAdded,
   kPast,
@@ -77,8 +78,9 @@ enum class AggregatorEvent : uint8_t {
   kEntriesCut,    ///< indices that re-selection left out: back to the rack's workers
   kNoticeSent,
   kNoticeLimited,
-  kLostTold,        ///< packets of workers and racks that have not come, as notices say
-  kCongestionMark,  ///< authentic packets that the network marked (ECN): results say so
+  kLostTold,  ///< missing packets of workers and racks that notices named
+  /// Authentic packets that the network marked (ECN): results have the flag.
+  kCongestionMark,
   kEventCount,
 };
 

@@ -32,7 +32,8 @@ class Outbox {
   void set_ecn(protocol::Ecn ecn) const { sink_->set_ecn(ecn); }
   void count(AggregatorEvent event, uint64_t times = 1) const { book_.add(event, times); }
 
-  /// Room for a packet of so many bytes; empty where there is none: counted, and lost as if the wire had lost it.
+  /// Returns room for a packet of `bytes`. Empty: there is none. That is counted, and the packet is lost as if on the
+  /// wire.
   std::span<uint8_t> room(size_t bytes) const {
     const std::span<uint8_t> room = sink_->room();
     if (room.size() >= bytes) return room;
@@ -69,7 +70,7 @@ class Outbox {
   protocol::Ecn ecn_;
 };
 
-/// The way out for who signs and sends by itself (protocol::SwitchLink): counted as everything else that goes out.
+/// Is the sink for a component that signs and sends by itself (protocol::SwitchLink). Counts its packets as all others.
 class CountedSink final : public protocol::PacketSink {
  public:
   /// out  outlives this.

@@ -14,18 +14,19 @@
 
 namespace millrace::worker {
 
-/// Puts the updates of parts together into updates of tensors, and keeps what nobody has awaited.
+/// Assembles the updates of parts into updates of tensors, and retains those that no caller has awaited.
 ///
 /// Threads  not safe by itself: the shell calls it under its lock, but for portions(), which touches no state.
 class UpdateShelf {
  public:
   explicit UpdateShelf(const protocol::JobSpec& spec, const protocol::JobLayout& layout);
 
-  /// What one delivered part means for one tensor.
+  /// Holds the share of one tensor in one delivered part.
   struct Portion {
     size_t tensor = 0;
     bool answers = true;
-    bool arrives = true;  ///< false: nothing new, the step came before; true and `replaces`: for the weights alone
+    /// False: the step arrived before. True with `replaces`: for the weights alone.
+    bool arrives = true;
     Arrival arrival;
   };
   /// Cuts a delivered part into its tensors' portions. A part within one tensor is not copied. Touches no state.

@@ -10,13 +10,13 @@
 
 namespace millrace::worker {
 
-/// The client's insides: steps, and what all lanes share (client_state.cc). A step is over when it is over in all
-/// lanes, and the next one begins in all of them at once: so exponents are of whole steps, and positions of two lanes
-/// belong together.
+/// Holds the client's state: steps, and the state that all lanes share (client_state.cc). A step is over when it is
+/// over in all lanes, and the next one begins in all of them at once. So exponents are of whole steps, and positions of
+/// two lanes agree.
 struct SwitchClient::State {
   State(const SwitchClientOptions& options_given, SwitchOutcome& outcome_given);
 
-  /// A step's entries of one window.
+  /// Holds a step's entries of one window.
   struct Piece {
     uint32_t window = 0;  ///< as its lane numbers it
     size_t first = 0;

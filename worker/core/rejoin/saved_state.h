@@ -17,21 +17,24 @@ namespace millrace::worker {
 struct SavedPart {
   uint32_t part = 0;
   uint64_t n = 0;           ///< next step to apply
-  uint64_t decided_in = 0;  ///< epoch in which step n - 1 was decided (the log position's second half); 0 with n = 0
-  uint64_t log_digest = 0;  ///< of the steps below n (protocol/messages/log_digest.h): who goes on from here says so
-  uint64_t lineage = 0;     ///< of the part's shard
-  protocol::Summary summary = {};  ///< as of n: a shard may have to begin with it, if the job goes on from this state
+  uint64_t decided_in = 0;  ///< epoch in which step n - 1 was decided (the log position's second half); 0 with n = 0.
+  /// Of the steps below n (protocol/messages/log_digest.h): a worker that continues from here sends it.
+  uint64_t log_digest = 0;
+  uint64_t lineage = 0;  ///< log branch of the part's shard.
+  /// As of n: a shard may have to begin with it, if the job continues from this state.
+  protocol::Summary summary = {};
 };
 
 struct SavedTensor {
   std::string name;
   uint64_t steps_pushed = 0;
-  Stream residual;                                ///< R + sum of O, as if everything in flight had come back
-  std::optional<Stream> momentum = std::nullopt;  ///< the velocity, of jobs with momentum
-  Buffer<float> weights;  ///< [dimension], of every part after its n steps; empty: they are the caller's to save
+  Stream residual;                                ///< R + sum of O, as if everything in flight had returned
+  std::optional<Stream> momentum = std::nullopt;  ///< the velocity, of jobs with momentum.
+  /// [dimension], of every part after its n steps. Empty: they are the caller's to save.
+  Buffer<float> weights;
 };
 
-/// One worker's state in one atomic cut over all parts (R12).
+/// Holds one worker's state in one consistent copy of all parts (R12).
 struct SavedState {
   uint64_t job = 0;
   std::string job_name;
