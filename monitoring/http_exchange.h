@@ -18,8 +18,8 @@ struct HttpTimeouts {
   TimeNs close = 1 * kNsPerS;    ///< to close its end afterwards
 };
 
-/// One request and its answer on one connection: what is read, what is written, and until when. Pure: bytes and time
-/// are handed in. A peer that sends a byte now and then gains no time by it.
+/// Holds one request and its answer on one connection: the bytes read and to write, and the time limits. Pure: the
+/// caller passes bytes and time. A peer that sends single bytes slowly gets no extra time.
 class HttpExchange {
  public:
   enum class State : uint8_t {
@@ -39,11 +39,11 @@ class HttpExchange {
   /// Returns when on_time() ends the exchange; nothing while a handler makes the answer.
   std::optional<TimeNs> deadline() const;
 
-  /// Takes what the peer sent. Returns the request, once, when it is complete; an answer() is owed then.
+  /// Takes bytes of the peer. Returns the request, once, when it is complete; the caller must then call answer().
   std::optional<HttpRequest> on_bytes(std::string_view bytes, TimeNs now);
   /// Notes that the peer has closed its end. The peer may still receive an answer.
   void on_end();
-  /// The answer, head and body.
+  /// Takes the answer, head and body.
   void answer(std::string bytes, TimeNs now);
   /// Returns the bytes of the answer that are still to be written.
   std::string_view unsent() const { return std::string_view(answer_).substr(sent_); }

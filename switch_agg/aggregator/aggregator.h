@@ -113,7 +113,7 @@ struct SwitchJobStatus {
   std::array<SwitchDoor, protocol::kSwitchWorkersMax> doors = {};  ///< by worker
 };
 
-/// Is the slot machine: pure, one thread, no allocation after add_job(). Takes packets in any order, hostile ones among
+/// Runs the slot machine: pure, one thread, no allocation after add_job(). Takes packets in any order, hostile ones among
 /// them, and writes its packets into a sink. Normative: S3, S4, S6, S7; DESIGN.md decides the points that they leave
 /// open.
 ///

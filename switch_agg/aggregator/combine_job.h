@@ -12,7 +12,7 @@
 
 namespace millrace::switch_agg {
 
-/// Is one job in role `combine`: a rack's switch, which adds up its workers' contributions and sends the sum to the
+/// Runs one job in role `combine`: a rack's switch, which adds up its workers' contributions and sends the sum to the
 /// shard that decides (S7). All of it is soft state: losing it costs speed only.
 ///
 /// combine_job.cc has the packet checks, the epoch and the uplink; combine_job_sums.cc the handling of a unit.

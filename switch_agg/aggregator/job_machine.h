@@ -28,7 +28,7 @@ struct Scratch {
   std::vector<uint8_t> packet;  ///< [packet_bytes_max]
 };
 
-/// Is one job of an aggregator, in any role: the checks of incoming packets (sender, authenticity, incarnation), its
+/// Runs one job of an aggregator, in any role: the checks of incoming packets (sender, authenticity, incarnation), its
 /// slots, its lease.
 ///
 /// Threads  one at a time, the aggregator's.

@@ -70,7 +70,7 @@ class Outbox {
   protocol::Ecn ecn_;
 };
 
-/// Is the sink for a component that signs and sends by itself (protocol::SwitchLink). Counts its packets as all others.
+/// Sends for a component that signs and sends by itself (protocol::SwitchLink). Counts its packets as all others.
 class CountedSink final : public protocol::PacketSink {
  public:
   /// out  outlives this.

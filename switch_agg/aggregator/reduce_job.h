@@ -11,7 +11,7 @@
 
 namespace millrace::switch_agg {
 
-/// Is one job in role `reduce`: sessions, the epoch procedure, slots. One concern a file. job_machine.cc: the checks of
+/// Runs one job in role `reduce`: sessions, the epoch procedure, slots. One concern a file. job_machine.cc: the checks of
 /// incoming packets. reduce_job_epoch.cc: S6. reduce_job_contribution.cc: S4. reduce_job_partial.cc: racks' sums (S7).
 /// reduce_job_result.cc: results.
 ///

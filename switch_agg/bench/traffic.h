@@ -60,12 +60,12 @@ class BenchWorkers {
 
   explicit BenchWorkers(const Options& options);
 
-  /// All of them say hello and are welcomed. `wait` is called after each round of questions, until its answers are
-  /// there to take.
-  /// Error    unavailable: who did not answer.
+  /// Sends the HELLOs of all workers and takes the WELCOMEs. Calls `wait` after each round of requests, until its
+  /// answers can be taken.
+  /// Error    unavailable: names the workers without an answer.
   Status join(BenchEnd& end, const std::function<void()>& wait);
 
-  /// Makes up keys without a switch: for packets that only come back.
+  /// Makes up keys without a switch: for packets that a forwarder only returns.
   void sign_for_nobody();
 
   /// All workers' contributions to a turn of a slot; turns count from 1.

@@ -7,8 +7,8 @@
 
 namespace millrace::switch_agg {
 
-/// What a port has moved, and what it dropped by itself, each reason apart. Plain numbers: the port's thread reads
-/// them.
+/// Counts the packets that a port moved, and those that it dropped itself, by reason. Plain numbers: the port's thread
+/// reads them.
 struct PortCounters {
   uint64_t packets_in = 0;   ///< handed on by receive()
   uint64_t bytes_in = 0;     ///< UDP payload
@@ -43,11 +43,11 @@ class PacketPort : public protocol::PacketSink {
 
   /// Called by the lane's thread before anything else.
   virtual void enter_thread() {}
-  /// Takes what is there, without waiting; the spans are good until the next call.
+  /// Returns the received packets without waiting; the spans are valid until the next call.
   virtual std::span<const protocol::ReceivedPacket> receive() = 0;
-  /// Hands over what send() has gathered. What cannot be taken now is dropped and counted.
+  /// Hands over the packets that send() has gathered. Packets that the device cannot take now are dropped and counted.
   virtual void flush() = 0;
-  /// Waits until something may be there to receive, or so long. A port that is polled comes back at once.
+  /// Waits until a packet may have arrived, at most for the time-out. A polled port returns at once.
   virtual void wait(int timeout_ms) = 0;
 
   const PortCounters& counters() const { return counters_; }

@@ -11,8 +11,8 @@ namespace millrace::switch_agg {
 
 struct UdpPortOptions {
   protocol::Endpoint listen;       ///< port 0: a free one
-  size_t packet_bytes_max = 1472;  ///< UDP payload of the path's MTU
-  /// What the socket is asked to hold each way; the system gives no more than net.core.rmem_max and wmem_max.
+  size_t packet_bytes_max = 1472;  ///< UDP payload of the path's MTU.
+  /// Requested size of the socket's buffers each way; the system gives no more than net.core.rmem_max and wmem_max.
   int socket_buffer_bytes = 4 << 20;
 };
 

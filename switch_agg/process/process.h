@@ -29,7 +29,7 @@ class SwitchProcess {
 
   /// Safe from signal handlers and any thread; may be called more than once.
   void request_stop() noexcept;
-  /// Reads the file of jobs again, soon. A file that is wrong changes nothing and is told on stderr.
+  /// Reads the file of jobs again, soon. A faulty file changes nothing, and its fault is printed on stderr.
   void request_reload() noexcept;
 
  private:

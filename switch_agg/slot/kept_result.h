@@ -10,14 +10,15 @@
 
 namespace millrace::switch_agg {
 
-/// A rack that cut its sum: whom that concerns, and which indices of the window it kept.
+/// Describes a rack that truncated its sum: the workers concerned, and the indices of the window that it retained.
 struct RackKept {
   uint64_t workers = 0;
   std::span<const uint64_t> indices;  ///< [window_indices / 64] a bit each
 };
 
-/// The result of one turn, encoded: what is sent to all when a turn closes, and to one worker that missed it. Fragments
-/// lie as datagrams, header and extension first, without sequence and MAC: each sending gets its own.
+/// Holds the encoded result of one turn. It is sent to all workers when the turn closes, and to one worker that missed
+/// it. Fragments lie as datagrams, header and extension first, without sequence and MAC: each transmission gets its
+/// own.
 ///
 /// Memory   kFragmentsMax * fragment_bytes_max, handed over once.
 class KeptResult {
@@ -47,12 +48,12 @@ class KeptResult {
     std::span<const RackKept> racks = {};
   };
 
-  /// Encodes a closed turn into at most 16 fragments. What does not fit is left out, beginning at a place that changes
-  /// with the step, so that it is not always the same indices that wait. Returns how many were left out.
+  /// Encodes a closed turn into at most 16 fragments, and omits the entries that do not fit. Omission begins at an
+  /// index that changes with the step, so that the omitted indices vary. Returns the number of omitted entries.
   ///
-  /// header  of a RESULT: everything but what a fragment has of its own.
-  /// Order   a fragment's indices increase; those of fragment f + 1 follow f's, round the window's end where something
-  /// was left out.
+  /// header  of a RESULT: all fields that its fragments share.
+  /// Order   a fragment's indices increase; those of fragment f + 1 follow f's, round the window's end where entries
+  ///         were omitted.
   uint32_t encode(const protocol::DatagramHeader& header, const protocol::ResultTerms& terms,
                   const protocol::WindowCodecs& codecs, uint32_t window_indices, const Sums& sums);
 

@@ -22,10 +22,11 @@ namespace millrace::switch_agg {
 struct Slot {
   static constexpr uint8_t kUnknown = 255;
 
-  /// What one worker said of its part in the open turn. Of workers in `begun` only; of others it is old.
+  /// Holds one worker's position in the open turn, from its packets. Valid for workers in `begun` only; for others it
+  /// is old.
   struct Part {
     uint32_t next = protocol::kNoWindow;
-    uint8_t fragments = 0;  ///< that are in
+    uint8_t fragments = 0;  ///< number of received fragments
     uint8_t top = 0;        ///< the highest of them
     uint8_t last = kUnknown;
   };
@@ -59,11 +60,11 @@ struct Slot {
   void claim(const protocol::DatagramHeader& header);
   /// A unit is in the sum: whose, and whether its worker is whole.
   void take_unit(const protocol::DatagramHeader& header);
-  /// So is a group of these workers, none of whom had begun.
+  /// Takes a group of these workers, none of which had begun.
   void take_group(uint64_t workers, const protocol::DatagramHeader& header);
-  /// cur is `turn`, closed, without a result; open sums are thrown away.
+  /// Sets cur to `turn`, closed, without a result; open sums are discarded.
   void set_closed(uint64_t turn);
-  /// What follows cur's result.
+  /// Sets the turn that follows cur's result.
   void set_successor(uint32_t own, uint32_t step_now, uint32_t next_window);
 };
 
@@ -75,10 +76,10 @@ class SlotPool {
   SlotPool(uint32_t slots_max, uint32_t window_indices_max, uint32_t packet_bytes_max);
 
   uint32_t free_slots() const { return static_cast<uint32_t>(free_.size()); }
-  /// Numbers of so many slots, their sums over the first `window_indices` of their memory. False: not so many are free;
-  /// nothing changes.
+  /// Returns the numbers of this many slots in `out`, with sums over the first `window_indices` of their memory.
+  /// Returns false where fewer are free; then nothing changes.
   bool reserve(uint32_t slots, uint32_t window_indices, std::vector<uint16_t>& out);
-  /// Slots that come back have no open sum (set_closed()).
+  /// Frees the slots. REQUIRES: they have no open sum (set_closed()).
   void give_back(std::vector<uint16_t>& slots);
   Slot& operator[](uint16_t at) { return slots_[at]; }
   const Slot& operator[](uint16_t at) const { return slots_[at]; }

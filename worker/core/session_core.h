@@ -135,7 +135,7 @@ struct AuditSums {
   uint64_t checks = 0;     ///< number of checked parts
 };
 
-/// Is one worker of one job as a state machine: (state, message, now) -> actions. R1, R4, R5, R7b, R9, the handshake,
+/// Runs one worker of one job as a state machine: (state, message, now) -> actions. R1, R4, R5, R7b, R9, the handshake,
 /// liveness, reconnection and retransmission. No socket, clock or thread: the shell and the simulator drive it.
 ///
 /// The driver calls start() once, and on_connected/on_disconnected/on_message for each event. It calls on_tick() no

@@ -12,7 +12,7 @@
 
 namespace millrace::worker {
 
-/// Is a worker's UDP sockets, one for each lane of its job: bursts (UdpBursts), no thread of its own.
+/// Owns a worker's UDP sockets, one for each lane of its job: bursts (UdpBursts), no thread of its own.
 ///
 /// Why one a lane   a device and the kernel handle bursts by addresses and ports. They send several datagrams as one
 /// piece, and join received ones. The RSS of a network card chooses a queue by them. Lanes of one socket would all

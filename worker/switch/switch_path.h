@@ -80,7 +80,7 @@ struct SwitchPathStatus {
   SwitchClientCounters client;
 };
 
-/// Is a session's way to the decider of its job's steps. Consists of a SwitchClient for all buckets, the probe of a
+/// Connects a session to the decider of its job's steps. Consists of a SwitchClient for all buckets, the probe of a
 /// switch that the job left, and a step's results until the step is over. Pure: the caller gives the time, and packets
 /// go into the sink.
 /// Threads  one at a time.

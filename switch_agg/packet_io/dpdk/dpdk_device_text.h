@@ -22,8 +22,8 @@ bool has_driver(std::string_view device, std::string_view driver);
 std::optional<std::string_view> device_argument(std::string_view device, std::string_view key);
 std::optional<size_t> argument_number(std::string_view device, std::string_view key);
 
-/// What net_af_packet has to be told for frames of packets so long: its own frames hold an MTU of 1500. As it was for
-/// every other driver, for shorter packets, and where the user has named a framesz or blocksz.
+/// Returns the device text of net_af_packet with frames for packets of this length: its own frames hold an MTU of 1500.
+/// Returns the text unchanged for every other driver, for shorter packets, and where it has a framesz or blocksz.
 std::string with_room_for(std::string_view device, size_t packet_bytes_max);
 
 /// Bytes of a frame that net_af_packet copies into a buffer at most, without asking whether they fit: 0 for any other

@@ -51,7 +51,7 @@ class DpdkPort final : public PacketPort {
   std::array<protocol::ReceivedPacket, kBurst> received_;
   size_t taken_ = 0;
   rte_mbuf* room_ = nullptr;
-  protocol::Ecn ecn_ = protocol::Ecn::kEct0;  ///< of what is sent next
+  protocol::Ecn ecn_ = protocol::Ecn::kEct0;  ///< of the packets sent next
   std::array<rte_mbuf*, kBurst> out_{};
   uint16_t gathered_ = 0;
   uint64_t ask_again_cycles_ = 0;

@@ -11,8 +11,8 @@
 #include "protocol/datagram/packet_sink.h"
 
 /// Ethernet, ARP, IPv4, ICMP echo and UDP as bytes, for ports that own their device (DPDK). Pure functions over spans;
-/// every frame is hostile. Without VLAN tags, IPv6 and fragments: those are told apart from what is malformed, and
-/// dropped.
+/// every frame is hostile. VLAN tags, IPv6 and fragments are not supported: such frames are dropped, and counted apart
+/// from malformed ones.
 namespace millrace::switch_agg {
 
 using MacAddress = std::array<uint8_t, 6>;
@@ -26,7 +26,7 @@ inline constexpr size_t kUdpBytes = 8;
 inline constexpr size_t kUdpHeadersBytes = kEthernetBytes + kIpv4Bytes + kUdpBytes;
 inline constexpr size_t kArpFrameBytes = kEthernetBytes + 28;
 
-/// Who a port is on its wire.
+/// Holds a port's addresses on its wire.
 struct WireAddress {
   MacAddress mac{};
   Ipv4Address ip{};
@@ -48,9 +48,8 @@ struct UdpFrame {
   protocol::Ecn ecn = protocol::Ecn::kNotEct;
 };
 
-/// Finds the UDP payload of an Ethernet frame. Padding after it is cut off. The UDP checksum is not looked at: what is
-/// in the payload carries a MAC, and frames between network namespaces come with the sum that hardware would fill in
-/// later.
+/// Finds the UDP payload of an Ethernet frame, without the padding after it. Does not check the UDP checksum. The
+/// payload has a MAC, and frames between network namespaces have the sum that hardware would fill in later.
 /// Threads  reentrant.
 std::expected<UdpFrame, FrameFault> parse_udp_frame(ByteSpan frame);
 
@@ -76,7 +75,8 @@ struct ArpSeen {
   WireAddress sender;
   bool asks_for_self = false;
 };
-/// Empty: not an ARP packet for Ethernet and IPv4, or of a sender that nobody can be (0.0.0.0, a multicast address).
+/// Returns an ARP packet's sender. Empty: not an ARP packet for Ethernet and IPv4, or an impossible sender (0.0.0.0, a
+/// multicast address).
 std::optional<ArpSeen> read_arp(ByteSpan frame, const WireAddress& self);
 /// Both write kArpFrameBytes.
 /// REQUIRES: out.size() >= kArpFrameBytes.
