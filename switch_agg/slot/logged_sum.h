@@ -21,9 +21,9 @@ struct LoggedSumMemory {
 ///
 /// A slot's sums take hundreds of KiB, and a packet touches hundreds of their cache lines at random. All slots together
 /// fit no cache near the core: adding at once costs a miss an entry. The log is read and written in order, and its sums
-/// lie side by side (kernels/packet/entry_sum.h). So all of a turn stays in the nearest cache. Three kinds of entries
-/// are added at once, to separate memory: entries that do not fit into the log, runs, and a log of which a sum may leave
-/// its range. Runs use their cache lines in full.
+/// lie side by side (kernels/packet/entry_sum.h). So all of a turn stays in the nearest cache. Entries that do not fit
+/// into the log are added at once, to separate memory. So are runs, which use their cache lines in full, and finally a
+/// log of which a sum may leave its range.
 ///
 /// Workers may name the same indices: a fixed mask, as for pruned models, or the same rows. Then values are added to
 /// those in the log, and the log is the sum. That also holds for several packets a worker, where the first worker's

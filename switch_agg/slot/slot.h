@@ -22,7 +22,7 @@ namespace millrace::switch_agg {
 struct Slot {
   static constexpr uint8_t kUnknown = 255;
 
-  /// Holds one worker's position in the open turn, from its packets. Valid for workers in `begun` only; for others it
+  /// Holds one worker's part of the open turn, as its packets report it. Valid for workers in `begun` only; for others it
   /// is old.
   struct Part {
     uint32_t next = protocol::kNoWindow;

@@ -10,7 +10,7 @@ namespace millrace::worker {
 namespace {
 
 constexpr TimeNs kHelloAgainMax = kNsPerS;   ///< a Hello without an answer is sent again
-constexpr TimeNs kAttemptMax = 5 * kNsPerS;  ///< an attempt to connect that yields no answer.
+constexpr TimeNs kAttemptMax = 5 * kNsPerS;  ///< an attempt to connect without a result ends after it.
 /// After this number of missed heartbeats the connection may be half open, and the core connects again.
 constexpr uint32_t kHeartbeatsMissed = 4;
 

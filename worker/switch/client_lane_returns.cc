@@ -126,7 +126,7 @@ void SwitchClient::Lane::abandon_turn(uint16_t number, const SwitchRemoval* remo
   if (is_it) settle_if_whole(number, 0);
 }
 
-/// Returns the windows that have not had their turn in this step.
+/// Returns entries to the residual: those of windows that have not had their turn in this step.
 void SwitchClient::Lane::return_pieces(uint16_t number) {
   Slot& slot = slots[number];
   for (; slot.piece < slot.pieces.size(); ++slot.piece) {

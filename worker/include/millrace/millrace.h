@@ -102,7 +102,7 @@ struct JobOptions {
   uint32_t threshold_period = 1;     ///< reselect: steps between exact global thresholds
   std::string codec_up = "gap+raw";  ///< "auto", or INDEX+VALUE as `millrace train --help` lists them
   std::string codec_down = "gap+raw";
-  std::string combine = "sum";  ///< "sum", "mean", "weighted_mean"
+  std::string combine = "sum";  ///< "sum", "mean", "weighted_mean".
   /// "retain": a quantizer's error stays in the residual. "drop": the error is counted and dropped.
   std::string codec_error = "retain";
   // Keeps no residual: the expected value of each contribution is the gradient. Needs a select for unbiased jobs,
@@ -125,7 +125,7 @@ struct JobOptions {
   /// each contribution is a step, and no step is blocked on a worker (no reselect). There an update is one worker's, so
   /// a mean divides by 1: divide the learning rate by the number of workers.
   std::string mode = "synchronous";
-  uint32_t staleness = 0;  ///< steps that may be pushed ahead of the last update
+  uint32_t staleness = 0;  ///< steps that may be pushed ahead of the last update.
   /// Modes partial and bounded_staleness: the contributions that a step needs before the shards decide it.
   uint32_t quorum = 0;
   /// Modes partial and bounded_staleness: the time from a step's first contribution to the decision by its quorum.
@@ -141,7 +141,7 @@ struct JobOptions {
   uint32_t heartbeat_ms = 1'000;
   uint32_t exchange_timeout_ms = 200;
   uint64_t seed = 1;             ///< of every random choice in the job
-  uint32_t parts_per_shard = 0;  ///< 0: chosen from the expected entries
+  uint32_t parts_per_shard = 0;  ///< 0: chosen from the expected entries.
   /// Neighbouring tensors below this dimension travel together.
   uint64_t fuse_below = 16'384;
   /// Checks at run time that no value is lost or counted twice: worker/README.md, "Audit".
@@ -160,7 +160,7 @@ struct JobOptions {
   uint32_t switch_job = 0;              ///< the job's number at the switch
   uint32_t switch_slots = 16;           ///< windows under way at a time
   uint32_t switch_lanes = 1;            ///< cores of the switch that share the windows, each with a job number
-  uint32_t switch_packet_bytes = 1472;  ///< of UDP payload: 1472 in an MTU of 1500, 8972 in one of 9000
+  uint32_t switch_packet_bytes = 1472;  ///< of UDP payload: 1472 in an MTU of 1500, 8972 in one of 9000.
   /// "auto": gap+fixed16, in reproducible jobs gap+fixed32. Or one of raw, gap, bitmap, bloom with one of fixed16,
   /// fixed32, qsgd8, qsgd4.
   std::string switch_codec = "auto";
@@ -181,10 +181,11 @@ struct JobOptions {
   /// step before it. "saved": the weights and optimizer state that the shards saved of the last job of this name.
   std::string store_begin = "zeros";
 
-  // Names the other settings that must be equal at all workers: learning rates and schedules, scales of weights, batch
-  // size, number of steps, data and its division. Consists of KEY=VALUE separated by one space, in one order, at most
-  // 4,096 bytes. Example: "lr=0.1 batch=64 rows=5c81f0e2", with a hash for a long value. The shard refuses a worker
-  // with another recipe and names the pair that differs. Empty: the shards compare the options above only.
+  // Names the other settings that must be equal at all workers. Those are learning rates and schedules, scales of
+  // weights, batch size, number of steps, data and its division. Consists of words KEY=VALUE separated by one space, in
+  // one order, at most 4,096 bytes. Example: "lr=0.1 batch=64 rows=5c81f0e2", with a hash for a long value. The shard
+  // refuses a worker with another recipe and names the pair that differs. Empty: the shards compare the options above
+  // only.
   std::string recipe = {};
 
   // From here on: this worker's own.
@@ -192,11 +193,11 @@ struct JobOptions {
   /// after that time do the shards treat an earlier run of the job, or an earlier process of this worker, as dead.
   uint32_t connect_timeout_ms = 10'000;
   uint32_t start_timeout_ms = 60'000;  ///< for all workers to join, once the shards are reached
-  uint32_t shard_silence_ms = 30'000;  ///< the session ends after this time without a message from a shard
+  uint32_t shard_silence_ms = 30'000;  ///< the session ends after this time without a message from a shard.
   /// Bits per second to the shards, for codec auto. 0: measured by contributions and their updates.
   double link_rate = 0;
   std::string switch_key_file = {};  ///< path switch: the job's key, 64 hexadecimal digits, as the switch has it
-  uint32_t resend_after_ms = 2'000;  ///< an unanswered contribution is sent again; doubles to 30 s
+  uint32_t resend_after_ms = 2'000;  ///< an unanswered contribution is sent again; doubles to 30 s.
   /// Updates that a tensor may have that no caller has awaited (beyond the staleness).
   uint32_t updates_kept_max = 8;
   /// Changes malloc's settings for the whole process. malloc keeps blocks below 256 MiB, and up to 256 MiB of freed
@@ -214,7 +215,7 @@ struct JobOptions {
   /// The file for the state when the session ends with an error. Empty: the session saves nothing. connect() checks
   /// that it can write there.
   std::string save_path = {};
-  LogCallback log = {};  ///< empty: silent
+  LogCallback log = {};  ///< empty: silent.
   /// Address of this worker's HTTP port, for example "127.0.0.1:9201". It serves metrics (Prometheus' text format) at
   /// /metrics, health at /healthz, numbers at /status and a page at /. Three threads of the session serve it from
   /// connect() until the session's end. Port 0: any free one (Session::http_port()). Empty: no port. Every client that
@@ -287,7 +288,7 @@ struct UpdatePiece {
 struct TensorUpdate {
   size_t tensor = 0;
   uint64_t step = 0;
-  bool applied = false;  ///< attached weights have it already
+  bool applied = false;  ///< attached weights have it already.
   /// Since the last await, another worker's weights replaced the weights, perhaps those of another step. A caller that
   /// keeps its own state beside the weights must know this. The weights may already include the pieces that arrive
   /// until the next push is answered.
@@ -333,7 +334,7 @@ struct TensorStats {
   double discarded = 0;            ///< the sum of their values
   double residual_norm = 0;        ///< L2 norm of the present residual
   double dropped_error = 0;        ///< sum of errors dropped: of quantization (codec_error drop), of draws (unbiased)
-  double dropped_magnitude = 0;    ///< the sum of their magnitudes
+  double dropped_magnitude = 0;    ///< the sum of their magnitudes.
   /// codec_up auto: the chosen codecs and the reason. Empty: the job names its codecs.
   std::string codec_choice = {};
 };
@@ -345,7 +346,7 @@ struct AuditStats {
   double entered = 0;    ///< pushed values after weights, clipping and momentum, and values of a loaded state
   double residual = 0;   ///< in the residual now
   double in_flight = 0;  ///< contributed, and not answered
-  double carried = 0;    ///< by updates, according to the job's log
+  double carried = 0;    ///< by updates, according to the job's log.
   /// Dropped codec errors, unreturnable values, values off the log, and values that dead processes had in their
   /// residual.
   double lost = 0;
@@ -363,7 +364,7 @@ struct SwitchStats {
   uint64_t timeouts = 0;          ///< turns whose result did not arrive in time
   uint64_t fallbacks = 0;         ///< changes of the job from the switch to a shard
   uint64_t came_back = 0;         ///< changes of the job from a shard to the switch
-  uint64_t congestion_marks = 0;  ///< packets marked with network congestion (ECN)
+  uint64_t congestion_marks = 0;  ///< packets marked with network congestion (ECN).
   /// On this machine: packets that the system refused, or that were longer than a packet may be.
   uint64_t packets_lost = 0;
   /// Further counters by name: the reasons of dropped packets, and actions (worker/switch/DESIGN.md, "Counters").
@@ -399,7 +400,7 @@ struct Stats {
   double lost_save_too_old = 0;
   /// Values of a state that the job's log does not contain.
   double lost_off_log = 0;
-  double lost_cut = 0;  ///< values of a state that a cut removed, since no live member had it
+  double lost_cut = 0;  ///< values of a state that a cut removed, since no live member had it.
   /// Counted in a step whose update is not retained: the carried values are unknown.
   double unreturnable = 0;
   /// Entries of contributions that were counted in steps that the job's log no longer contains. All members that had
@@ -418,7 +419,7 @@ struct SessionStatus {
   /// The job runs, and this worker is not, or no longer, a synced member: pushes block.
   bool returning = false;
   uint64_t returns = 0;     ///< number of rejoins
-  std::string waiting_for;  ///< one sentence: the shard or worker on which the job, or this worker, is blocked
+  std::string waiting_for;  ///< one sentence: the shard or worker on which the job, or this worker, is blocked.
   /// Of a job with `audit`: the latest mismatch. Not 0 means a bug.
   double audit_imbalance = 0;
   /// Counts the workers that left the job without finishing and have not rejoined. Training continues without their
