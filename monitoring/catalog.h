@@ -13,19 +13,19 @@ namespace millrace::monitoring {
 
 enum class MetricKind : uint8_t { kCounter, kGauge, kHistogram };
 
-/// A label of a metric.
+/// Describes a label of a metric.
 struct LabelInfo {
   std::string_view name;
   std::span<const std::string_view> values = {};  ///< all of them; none: not known beforehand
 };
 
-/// Where a metric is seen.
+/// Says where a metric is shown.
 enum class Shown : uint8_t {
   kPanel,   ///< in a panel of the dashboard
   kDetail,  ///< in no panel: for questions that a panel raises
 };
 
-/// One metric that a program exports; the tables of DESIGN.md and the dashboard are checked against these.
+/// Describes one metric that a program exports. Tests compare the tables of DESIGN.md and the dashboard with these.
 struct MetricInfo {
   std::string_view name;
   MetricKind kind = MetricKind::kCounter;

@@ -7,7 +7,7 @@
 /// The exit codes of all programs, and the one table that says which error ends a program with which code.
 namespace millrace::monitoring {
 
-/// The numbers are documented (each program's --help, worker/cli/DESIGN.md) and never change.
+/// Lists the exit codes. The numbers are documented (each program's --help, worker/cli/DESIGN.md) and never change.
 enum class ExitCode : uint8_t {
   kOk = 0,
   kInternal = 1,  ///< a fault of Millrace itself

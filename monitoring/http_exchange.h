@@ -11,7 +11,7 @@
 
 namespace millrace::monitoring {
 
-/// How long a peer may take for each part of an exchange, over all its reads and writes.
+/// Limits the peer's time for each part of an exchange, over all its reads and writes.
 struct HttpTimeouts {
   TimeNs request = 3 * kNsPerS;  ///< from the connection to the last byte of the request's head
   TimeNs answer = 10 * kNsPerS;  ///< to take the whole answer
@@ -34,7 +34,7 @@ class HttpExchange {
 
   State state() const { return state_; }
   TimeNs began() const { return began_; }
-  /// The peer may send more.
+  /// Says whether the peer may send more.
   bool reads() const { return !peer_ended_; }
   /// Returns when on_time() ends the exchange; nothing while a handler makes the answer.
   std::optional<TimeNs> deadline() const;
@@ -48,7 +48,7 @@ class HttpExchange {
   /// Returns the bytes of the answer that are still to be written.
   std::string_view unsent() const { return std::string_view(answer_).substr(sent_); }
   void on_sent(size_t bytes, TimeNs now);
-  /// The connection broke.
+  /// Notes that the connection broke.
   void on_broken() { state_ = State::kOver; }
   /// Answers 408 or ends the exchange if its deadline has passed; else does nothing.
   void on_time(TimeNs now);

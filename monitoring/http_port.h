@@ -52,7 +52,7 @@ class HttpPort {
   HttpPort(const HttpPort&) = delete;
   HttpPort& operator=(const HttpPort&) = delete;
 
-  /// The port that is listened on.
+  /// Returns the number of the listening port.
   uint16_t port() const;
 
   /// Stops accepting, finishes the answers that are under way within a second, and joins the threads. Once is enough;

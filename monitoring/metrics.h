@@ -12,7 +12,8 @@
 
 namespace millrace::monitoring {
 
-/// A number that only grows. Handles live as long as their Metrics, or until forget() takes them, and are thread-safe.
+/// Counts: a number that only grows. Handles are valid as long as their Metrics, or until forget() removes them, and
+/// are thread-safe.
 class Counter {
  public:
   /// REQUIRES: amount >= 0 and finite (anything else is not counted).
@@ -25,7 +26,7 @@ class Counter {
   void* series_;  ///< of the metrics library, which stays out of this header
 };
 
-/// A number that goes up and down.
+/// Holds a number that goes up and down.
 class Gauge {
  public:
   void set(double value);
@@ -81,10 +82,10 @@ class Metrics {
   /// handles are invalid from then on. "other" stays: it counts for all label sets over the limit.
   void forget(std::string_view label, std::string_view value);
 
-  /// A label value as it is exported, the same for values that share their series.
+  /// Returns a label value as exported, the same for values that share their series.
   static std::string label_text(std::string_view value);
 
-  /// All of them in Prometheus' text exposition format 0.0.4.
+  /// Returns all metrics in Prometheus' text exposition format 0.0.4.
   std::string prometheus_text() const;
 
  private:

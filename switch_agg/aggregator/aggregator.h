@@ -60,7 +60,7 @@ struct AggregatorOptions {
 
 enum class SwitchPhase : uint8_t { kClosed, kCollecting, kFetching, kOpen };
 
-/// A rack's session with the aggregator that decides.
+/// State of a rack's session with the aggregator that decides.
 enum class RackUplink : uint8_t {
   kNone,  ///< no worker has come yet
   kAsking,
@@ -91,14 +91,14 @@ struct SwitchWaiting {
   TimeNs since = 0;      ///< of the aggregator's clock
 };
 
-/// The packets that name one worker. Only a packet's MAC proves that the worker sent it.
+/// Counts the packets that name one worker. Only a packet's MAC proves that the worker sent it.
 struct SwitchDoor {
   TimeNs heard_at = 0;     ///< the last authentic one; 0: none
   uint64_t rejected = 0;   ///< their MAC was wrong
   TimeNs rejected_at = 0;  ///< the last of those
 };
 
-/// A job as its aggregator sees it now.
+/// Holds the present status of a job at its aggregator.
 struct SwitchJobStatus {
   uint32_t job = 0;
   uint32_t slots = 0;         ///< reserved at present
@@ -134,11 +134,11 @@ class Aggregator {
 
   /// Handles one packet: whole before the call returns, its answers in `sink`.
   void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink);
-  /// Leases, soft state that is too old, questions that were not answered. Call it every millisecond or so.
+  /// Ends leases, drops old soft state, and repeats requests without an answer. Call it every millisecond or so.
   void tick(TimeNs now, protocol::PacketSink& sink);
 
   const AggregatorCounters& counters() const;
-  /// Of one job; nullptr: there is none of that number. Valid until remove_job().
+  /// Returns the counters of one job; nullptr: there is none of that number. Valid until remove_job().
   const AggregatorCounters* counters(uint32_t job) const;
   std::vector<SwitchJobStatus> status() const;
 

@@ -86,10 +86,10 @@ enum class AggregatorEvent : uint8_t {
 
 inline constexpr size_t kAggregatorEvents = static_cast<size_t>(AggregatorEvent::kEventCount);
 
-/// Stable: names of metrics.
+/// Returns the event's name in metrics, which never changes.
 std::string_view aggregator_event_name(AggregatorEvent event);
 
-/// How often each happened. Plain numbers: read by the owner's thread.
+/// Holds the number of each event. Plain numbers: read by the owner's thread.
 struct AggregatorCounters {
   std::array<uint64_t, kAggregatorEvents> events{};
 

@@ -41,7 +41,7 @@ class CombineJob : public JobMachine {
     kSent,  ///< the group is in the slot's kept results
     kRaw,   ///< no sum of this turn: units go up as they come
   };
-  /// Beside the slot of the pool.
+  /// Holds a slot's state beside the slot of the pool.
   struct Cell {
     CellState state = CellState::kGathering;
     uint64_t askers = 0;  ///< kSent: have sent units again since the group went up last
@@ -54,7 +54,7 @@ class CombineJob : public JobMachine {
 
   void forget() override;
   bool fits(const protocol::DatagramHeader& header, const protocol::HelloTerms& hello) const override;
-  /// A lost rack costs speed only, so silence is enough.
+  /// Says whether the job has ended: a lost rack costs speed only, so silence is enough.
   bool has_ended(TimeNs now) const override { return is_quiet(now); }
   void forget_sums();
 

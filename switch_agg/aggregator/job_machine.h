@@ -16,7 +16,7 @@
 
 namespace millrace::switch_agg {
 
-/// Room that all jobs of an aggregator share: used within one call.
+/// Holds memory that all jobs of an aggregator share: used within one call.
 struct Scratch {
   explicit Scratch(uint32_t window_indices_max, uint32_t packet_bytes_max);
 
@@ -48,7 +48,7 @@ class JobMachine {
   bool reserve_slots();
   /// Returns the slots to the pool.
   void free_slots();
-  /// S6.10: says that it has slots, and that no authentic packet of its epoch came for the lease's time.
+  /// Says that the job has slots, and that no authentic packet of its epoch arrived for the lease's time (S6.10).
   bool lease_is_over(TimeNs now) const;
   /// Says that receive()'s last packet is of another job of this number, and that the job before is over. The caller
   /// then calls begin_life(), and receive() with that packet again.
@@ -61,13 +61,13 @@ class JobMachine {
   const std::array<SwitchDoor, protocol::kSwitchWorkersMax>& doors() const { return doors_; }
   virtual SwitchWaiting waiting() const = 0;
 
-  /// Everything of the life before is forgotten; slots stay reserved.
+  /// Begins an incarnation: forgets all state of the one before; slots stay reserved.
   void begin_life(uint64_t life, TimeNs now);
   virtual void receive(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) = 0;
   virtual void tick(const Outbox& out) = 0;
-  /// Slots with an open turn; of a rack's aggregator, whose sum is not whole yet.
+  /// Returns the number of slots with an open turn; of a rack's aggregator, of those with an incomplete sum.
   virtual uint32_t slots_in_use() const;
-  /// Of a rack's aggregator.
+  /// Returns the status of a rack's aggregator; empty for others.
   virtual std::optional<RackStatus> rack_status() const { return std::nullopt; }
 
  protected:
@@ -94,15 +94,15 @@ class JobMachine {
   void reject(uint16_t worker, const Outbox& out);
   void note_mark(const Outbox& out);
   void notice(uint16_t worker, protocol::NoticeCode code, const Outbox& out);
-  /// S4.19: notifies a worker of its missing packets, so that it need not wait for a time-out. Sends at most one answer
-  /// for each of the worker's own packets.
+  /// Notifies a worker of its missing packets, so that it need not wait for a time-out (S4.19). Sends at most one
+  /// answer for each of the worker's own packets.
   void tell_lost(uint16_t worker, const Outbox& out);
   void say_notice(uint16_t worker, const protocol::Notice& said, const Outbox& out);
   void notice_stranger(const protocol::Datagram& datagram, protocol::NoticeCode code, const protocol::Nonce& nonce,
                        const protocol::Endpoint& from, const Outbox& out);
   void send_welcome(uint16_t worker, const protocol::WelcomeTerms& said, const Outbox& out);
   protocol::DatagramHeader header_of(protocol::DatagramType type) const;
-  /// Into the scratch's entries, which `entries` names then.
+  /// Decodes into the scratch's entries, to which `entries` points then.
   bool decode(const protocol::DatagramHeader& header, ByteSpan payload, protocol::WindowEntries& entries,
               const Outbox& out) const;
   Slot& slot(uint32_t number) { return (*pool_)[slots_[number]]; }

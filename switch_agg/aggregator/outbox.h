@@ -9,7 +9,7 @@
 
 namespace millrace::switch_agg {
 
-/// What happens to one job is counted for it and for all together.
+/// Counts a job's events, for the job and for all jobs together.
 struct EventBook {
   AggregatorCounters* total = nullptr;
   AggregatorCounters* job = nullptr;
@@ -20,14 +20,14 @@ struct EventBook {
   }
 };
 
-/// The time and the way out of one call: lives as long as that call.
+/// Holds the time and the sink of one call; valid during that call.
 class Outbox {
  public:
   Outbox(protocol::PacketSink& sink, TimeNs now, EventBook book, protocol::Ecn ecn = protocol::Ecn::kNotEct)
       : sink_(&sink), now_(now), book_(book), ecn_(ecn) {}
 
   TimeNs now() const { return now_; }
-  /// Of the packet that this call is about.
+  /// Returns the ECN mark of the packet that this call handles.
   protocol::Ecn ecn() const { return ecn_; }
   void set_ecn(protocol::Ecn ecn) const { sink_->set_ecn(ecn); }
   void count(AggregatorEvent event, uint64_t times = 1) const { book_.add(event, times); }
@@ -51,7 +51,7 @@ class Outbox {
     std::memcpy(to_room.data(), packet.data(), packet.size());
     send(packet.size(), to);
   }
-  /// The same bytes to all of these.
+  /// Sends the same bytes to all receivers.
   void send_to_each(std::span<const uint8_t> packet, std::span<const protocol::Endpoint> to) const {
     const size_t sent = sink_->send_to_each(packet, to);
     count_sent(sent, sent * packet.size());

@@ -27,15 +27,15 @@ class RackGroups {
   };
   explicit RackGroups(const Shape& shape);
 
-  /// A part that decodes. kWhole: all parts of its group are in.
+  /// Takes a part that decodes. kWhole: all parts of its group have arrived.
   KeptResult::Kept take(uint32_t slot, uint32_t rack, const protocol::DatagramHeader& header,
                         const protocol::PartialTerms& terms, ByteSpan payload);
   const KeptResult& parts(uint32_t slot, uint32_t rack) const { return place(slot, rack).parts; }
-  /// Payload of one of them.
+  /// Returns the payload of a part.
   ByteSpan payload(uint32_t slot, uint32_t rack, uint32_t part) const;
   void forget(uint32_t slot, uint32_t rack) { place(slot, rack).parts.begin(0); }
 
-  /// A turn begins in the slot: no rack has cut anything.
+  /// Begins a turn in the slot: no rack has truncated its sum.
   void begin_turn(uint32_t slot);
   /// Notes that the rack truncated its sum. mark_kept() follows with the retained indices.
   void mark_cut(uint32_t slot, uint32_t rack, uint64_t workers);

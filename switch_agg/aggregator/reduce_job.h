@@ -65,7 +65,7 @@ class ReduceJob : public JobMachine {
   Reselection reselection_;
   std::unique_ptr<RackGroups> groups_;  ///< of a job with racks
 
-  /// By slot, over the HELLOs that are in.
+  /// Holds a slot's positions, over the received HELLOs.
   struct Position {
     uint64_t least = 0;
     uint64_t most = 0;

@@ -33,10 +33,10 @@ class WorkerSessions {
 
   /// racks  of a decider whose workers come through racks: rack r is worker kRackWorkers | r.
   WorkerSessions(uint32_t job, const protocol::JobKey& key, uint32_t racks);
-  /// A worker's number, or one of a rack that there is.
+  /// Says whether it is a worker's number, or that of an existing rack.
   bool knows(uint16_t worker) const { return place(worker) < sessions_.size(); }
 
-  /// All sessions end; the key to all is another one.
+  /// Begins an incarnation: all sessions end, and the key of packets to all changes.
   void begin_life(uint64_t life);
   uint64_t life() const { return life_; }
 
@@ -60,13 +60,13 @@ class WorkerSessions {
   bool has_session(uint16_t worker) const { return sessions_[place(worker)].begun; }
   const protocol::Endpoint& endpoint(uint16_t worker) const { return sessions_[place(worker)].endpoint; }
 
-  /// Each gives header.sequence and header.worker, signs in place, and returns the datagram's bytes.
+  /// Each sets header.sequence and header.worker, signs in place, and returns the datagram's bytes.
   /// REQUIRES: extension and payload are in `packet`; a session of that worker.
   size_t seal_to_worker(uint16_t worker, protocol::DatagramHeader header, std::span<uint8_t> packet);
   size_t seal_to_all(protocol::DatagramHeader header, std::span<uint8_t> packet);
   size_t seal_handshake(uint16_t worker, protocol::DatagramHeader header, std::span<uint8_t> packet) const;
 
-  /// True once per worker, code and `gap`: notices are limited in rate.
+  /// Returns true once per worker, code and `gap`: notices are limited in rate.
   bool may_notice(uint16_t worker, protocol::NoticeCode code, TimeNs now, TimeNs gap);
 
  private:
@@ -85,7 +85,7 @@ class WorkerSessions {
     std::array<TimeNs, kNoticeCodes> notice_after{};
   };
 
-  /// Of sessions_: workers, then racks; out of it for others.
+  /// Returns the index in sessions_: workers, then racks; beyond its end for others.
   static constexpr size_t place(uint16_t worker) {
     if (worker < protocol::kSwitchWorkersMax) return worker;
     return worker >= protocol::kRackWorkers ? protocol::kSwitchWorkersMax + size_t{worker} - protocol::kRackWorkers

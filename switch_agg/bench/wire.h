@@ -10,7 +10,7 @@
 
 namespace millrace::switch_agg {
 
-/// Where a benchmark's workers sit.
+/// Represents the workers' end of a benchmark's network.
 class BenchEnd {
  public:
   virtual ~BenchEnd() = default;
@@ -26,7 +26,7 @@ class BenchEnd {
 class BenchWire : public BenchEnd {
  public:
   virtual PacketPort& port() = 0;
-  /// By the thread that uses the wire, before anything else.
+  /// Prepares the wire for the calling thread. The thread that uses the wire calls it before any other function.
   virtual void enter_thread() {}
 };
 

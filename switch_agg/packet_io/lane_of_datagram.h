@@ -8,7 +8,7 @@
 /// (split_by_lanes.h).
 namespace millrace::switch_agg {
 
-/// The lane, of `lanes`, that has a job.
+/// Returns the lane, of `lanes`, that has a job.
 constexpr uint32_t lane_of_job(uint32_t job, uint32_t lanes) { return job % lanes; }
 
 /// Returns the lane of the job that a datagram names; the first lane where it is too short for a job number. Verifies

@@ -31,8 +31,8 @@ struct PortCounters {
   bool operator==(const PortCounters&) const = default;
 };
 
-/// Packets of one UDP port in and out, in bursts: kernel sockets, DPDK and memory look the same from here. What arrives
-/// is as hostile as the network; the port checks only that it is a UDP payload that fits.
+/// Receives and sends the packets of one UDP port, in bursts: one interface for kernel sockets, DPDK and memory.
+/// Packets that arrive are hostile; the port checks only that a packet is a UDP payload of at most the largest size.
 ///
 /// Memory   all of it is taken when the port is made.
 /// Threads  one: that of the lane whose port it is.
@@ -41,7 +41,7 @@ class PacketPort : public protocol::PacketSink {
   /// Packets of a burst at most.
   static constexpr size_t kBurst = 64;
 
-  /// Called by the lane's thread before anything else.
+  /// Prepares the port for the calling thread. The lane's thread calls it before any other function.
   virtual void enter_thread() {}
   /// Returns the received packets without waiting; the spans are valid until the next call.
   virtual std::span<const protocol::ReceivedPacket> receive() = 0;

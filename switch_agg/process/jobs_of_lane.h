@@ -7,7 +7,8 @@
 
 namespace millrace::switch_agg {
 
-/// The jobs that lane `lane` of `lanes` has (lane_of_datagram.h), and those of its jobs' lanes that are here.
+/// Returns the jobs of lane `lane` of `lanes` (lane_of_datagram.h). A job with several lanes has those that belong to
+/// this one.
 std::vector<SwitchJob> jobs_of_lane(const std::vector<SwitchJob>& jobs, uint32_t lane, uint32_t lanes);
 
 /// Holds the changes of a new list of jobs for lane `lane` of `lanes`. A job with a changed field is removed and added,

@@ -50,7 +50,7 @@ class Lane {
   void change_jobs(std::vector<uint32_t> removed, std::vector<SwitchJob> added);
   std::vector<std::string> take_refusals();
 
-  /// At most kReportEvery old while the loop runs.
+  /// Returns the latest report: at most kReportEvery old while the loop runs.
   LaneReport report() const;
 
   static constexpr TimeNs kTickEvery = kNsPerMs;

@@ -58,7 +58,7 @@ void add_job_reports(SwitchStatus& status);
 std::string_view phase_name(SwitchPhase phase);
 std::string_view uplink_name(RackUplink uplink);
 
-/// A drop's reason and how often; the port's and the aggregator's, in the order of their declarations.
+/// Holds a drop's reason and its count; the port's and the aggregator's, in the order of their declarations.
 struct ReasonCount {
   std::string_view reason;
   uint64_t count = 0;

@@ -27,18 +27,18 @@ class KeptResult {
   KeptResult(std::span<uint8_t> memory, size_t fragment_bytes_max)
       : memory_(memory), fragment_bytes_max_(fragment_bytes_max) {}
 
-  /// Nothing is held, of that turn.
+  /// Begins a result of that turn, without fragments.
   void begin(uint64_t turn);
   uint64_t turn() const { return turn_; }
-  /// 0: no result is held, or not all of it.
+  /// Returns the number of fragments; 0: there is no result, or it is incomplete.
   uint32_t fragments() const { return whole_ ? count_ : 0; }
 
   protocol::DatagramHeader header(uint32_t fragment) const;
-  /// Datagram of that fragment: sealing writes header and MAC of it.
+  /// Returns the fragment's datagram, in which sealing writes header and MAC.
   std::span<uint8_t> packet(uint32_t fragment) {
     return memory_.subspan(fragment * fragment_bytes_max_, fragment_bytes_max_);
   }
-  /// Extension and payload alone.
+  /// Returns extension and payload alone.
   std::span<const uint8_t> body(uint32_t fragment) const;
 
   struct Sums {

@@ -8,7 +8,7 @@
 
 namespace millrace::switch_agg {
 
-/// Memory of one logged sum.
+/// Holds the memory of one logged sum.
 struct LoggedSumMemory {
   WindowMemory own;                    ///< for what outgrows the log
   std::span<uint64_t> shared_present;  ///< [window_indices / 64] zero between calls; of many sums

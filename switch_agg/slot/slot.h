@@ -14,7 +14,7 @@
 
 namespace millrace::switch_agg {
 
-/// One slot of a job: a turn that is open or closed, and the results of the last two (S3).
+/// Holds one slot of a job: a turn that is open or closed, and the results of the last two (S3).
 ///
 /// Invariants  turn cur - 1 is closed, always: only cur may be open. So one sum a slot is enough, and two kept results.
 ///             Where cur is closed the sum is all zero. have[f] names workers of `begun` only; `whole` is a subset of
@@ -56,9 +56,9 @@ struct Slot {
   std::array<TimeNs, protocol::kSwitchWorkersMax> answer_after{};
 
   KeptResult& kept_of(uint64_t turn) { return kept[turn & 1]; }
-  /// Turn cur + 1 begins.
+  /// Begins turn cur + 1.
   void claim(const protocol::DatagramHeader& header);
-  /// A unit is in the sum: whose, and whether its worker is whole.
+  /// Notes a unit that is in the sum: its worker, and whether the worker's contribution is complete.
   void take_unit(const protocol::DatagramHeader& header);
   /// Takes a group of these workers, none of which had begun.
   void take_group(uint64_t workers, const protocol::DatagramHeader& header);
@@ -68,7 +68,7 @@ struct Slot {
   void set_successor(uint32_t own, uint32_t step_now, uint32_t next_window);
 };
 
-/// The slots of all jobs, and their memory: made once.
+/// Owns the slots of all jobs, and their memory: made once.
 ///
 /// Memory  slots_max x (window_indices_max x (4 B + 2 bit + 1.5 B of log) + 2 x 16 x packet_bytes_max + about 2 KiB).
 class SlotPool {

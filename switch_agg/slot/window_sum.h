@@ -7,7 +7,7 @@
 
 namespace millrace::switch_agg {
 
-/// Memory of one sum, all of it zero when it is handed over.
+/// Holds the memory of one sum, all of it zero at the start.
 struct WindowMemory {
   std::span<int32_t> sums;      ///< [window_indices]
   std::span<uint64_t> present;  ///< [window_indices / 64] which indices were sent
@@ -32,7 +32,7 @@ class WindowSum {
   ///
   /// headroom  (2^31 - 1) / workers of the job.
   void add(const protocol::WindowEntries& entries, int32_t headroom);
-  /// The same for entries that need not increase, and may name an index several times: of several contributions.
+  /// Does the same for entries that need not increase, and may name an index several times: of several contributions.
   void add_in_any_order(const protocol::WindowEntries& entries, int32_t headroom);
 
   struct Taken {
@@ -48,7 +48,7 @@ class WindowSum {
   void clear();
 
  private:
-  /// Both give non-0 where a value is over the headroom.
+  /// Both return non-0 where a value is over the headroom.
   uint32_t add_run(uint32_t first, std::span<const int32_t> values, int32_t headroom);
   uint32_t add_scattered(const protocol::WindowEntries& entries, int32_t headroom);
   void omit_over(const protocol::WindowEntries& entries, int32_t headroom);

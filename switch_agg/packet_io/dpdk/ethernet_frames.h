@@ -38,7 +38,7 @@ enum class FrameFault : uint8_t {
   kOtherProtocol,  ///< well formed as far as it was read, and nothing that is handled here
 };
 
-/// A UDP packet where it lies in its frame.
+/// Holds a UDP packet, as a view of its frame.
 struct UdpFrame {
   WireAddress from;
   WireAddress to;
@@ -64,13 +64,13 @@ struct UdpRoute {
   protocol::Ecn ecn = protocol::Ecn::kEct0;
 };
 void build_udp_headers(const UdpRoute& route, std::span<uint8_t> frame);
-/// The same for a payload that lies elsewhere: `payload_sum` is its internet_sum(), which is the same for all
+/// Writes the same headers for a payload in other memory: `payload_sum` is its internet_sum(), the same for all
 /// receivers.
 /// headers   [kUdpHeadersBytes]
 void build_udp_headers_apart(const UdpRoute& route, size_t payload_bytes, uint64_t payload_sum,
                              std::span<uint8_t> headers);
 
-/// An ARP packet's sender, as a neighbour to remember, and the answer if it asks for `self`.
+/// Holds an ARP packet's sender, as a neighbour to remember, and the answer if it asks for `self`.
 struct ArpSeen {
   WireAddress sender;
   bool asks_for_self = false;
@@ -83,14 +83,14 @@ std::optional<ArpSeen> read_arp(ByteSpan frame, const WireAddress& self);
 void build_arp_answer(const WireAddress& self, const WireAddress& asker, std::span<uint8_t> out);
 void build_arp_question(const WireAddress& self, const Ipv4Address& wanted, std::span<uint8_t> out);
 
-/// The answer to an ICMP echo request that is sent to `self`; returns the frame's bytes. Empty: it is none, or `out` is
-/// too small for it.
+/// Writes the answer to an ICMP echo request to `self`, and returns the frame's bytes. Empty: it is no such request, or
+/// `out` is too small.
 std::optional<size_t> answer_echo(ByteSpan frame, const WireAddress& self, std::span<uint8_t> out);
 
-/// [RFC1071]: the one's complement sum of big-endian 16-bit words, an odd last byte padded with zero, not yet inverted.
-/// Sums of several pieces add up where every piece but the last has an even length.
+/// Returns the one's complement sum [RFC1071] of big-endian 16-bit words, an odd last byte padded with zero, not yet
+/// inverted. Sums of several pieces add up where every piece but the last has an even length.
 uint64_t internet_sum(ByteSpan bytes);
-/// Folded and inverted.
+/// Returns the checksum: the sum folded and inverted.
 uint16_t internet_checksum(uint64_t sum);
 
 }  // namespace millrace::switch_agg

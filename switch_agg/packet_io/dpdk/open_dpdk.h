@@ -37,7 +37,7 @@ struct DpdkOptions {
   uint32_t memory_mib = 512;
 };
 
-/// "22.11.4", or empty where this was built without DPDK.
+/// Returns DPDK's version, as "22.11.4"; empty in a build without DPDK.
 std::string_view dpdk_version();
 
 /// Starts DPDK's environment, opens the device and returns a port for each lane. Once in a process.
