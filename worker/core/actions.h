@@ -17,7 +17,7 @@ struct SendAction {
   protocol::Message message;
 };
 
-/// A decided sum has arrived for one part, in step order per part. The stream is shared with the core, which settles by
+/// Delivers a decided sum of one part, in step order per part. The core shares the stream and resolves contributions by
 /// it later. Steps that were decided without this worker are delivered with the next push of the bucket, which goes
 /// into a later one.
 struct DeliveredUpdate {
@@ -44,7 +44,8 @@ struct DeliveredUpdate {
   uint64_t decided_in = 0;  ///< epoch in which the step, or where it replaces the last of `steps`, was decided
 };
 
-/// Another worker needs this worker's weights of a part: to be answered with SessionCore::give_weights(), now or later.
+/// Asks for this worker's weights of a part, which another worker needs. The shell answers with
+/// SessionCore::give_weights(), now or later.
 struct GiveWeights {
   uint32_t shard = 0;
   uint32_t part = 0;

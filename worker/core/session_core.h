@@ -160,7 +160,7 @@ class SessionCore {
   void on_message(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions);
   /// Counts received bytes that are no message; a version mismatch ends the session.
   void on_bad_message(uint32_t shard, const Error& error, TimeNs now, Actions& actions);
-  /// Path switch: takes a datagram of any sender. Packets to send go into the sink, as in every other call.
+  /// Takes a datagram of any sender (path switch). Packets to send go into the sink, as in every other call.
   void on_packet(const protocol::ReceivedPacket& packet, TimeNs now, Actions& actions);
   void on_tick(TimeNs now, Actions& actions);
   void end_turn(TimeNs now, Actions& actions);

@@ -62,7 +62,7 @@ struct Incoming {
   protocol::Summary summary;
 };
 
-/// Audit: holds the start of a part's account in this process, and the results of the last check.
+/// Holds, for the audit, the start of a part's account in this process, and the results of the last check.
 struct PartAccount {
   /// The part's position is of a saved state that is not settled. No account has the part's values yet.
   bool loaded = false;
@@ -183,7 +183,7 @@ struct BucketRun {
   uint32_t audit_next = 0;      ///< the part that is audited next
 };
 
-/// Path switch: holds a step whose update is delivered and whose offers are not resolved. The worker resolves the
+/// Holds a step of path switch whose update is delivered and whose offers are not resolved. The worker resolves the
 /// offers when it is idle, or when another action depends on them.
 struct UnsettledStep {
   SwitchStepDone done;
@@ -348,7 +348,7 @@ struct SessionCore::Impl {
   /// Returns the number of values that a snapshot of the part has for this worker.
   uint64_t snapshot_values(const PartRun& part) const { return config.has_weights ? part.dimension() : 0; }
   bool synced() const { return standing == Standing::kSynced; }
-  /// The job runs, and the membership has this incarnation as a joiner.
+  /// Says that the job runs, and that the membership has this incarnation as a joiner.
   bool joining() const { return has_place && !synced() && view.started && !over(); }
   /// Returns false where the membership ended the session.
   bool adopt_view(uint32_t shard, const protocol::JobView& next, TimeNs now, Actions& actions);

@@ -15,7 +15,7 @@
 
 namespace millrace::worker {
 
-/// The caller that waits for a request. The client does not look at it.
+/// Identifies the caller that waits for a request. The client does not read it.
 struct PullCall;
 
 /// Sends a worker's requests to the shards' stores: pulls, and first weights to place. Pure, beside SessionCore: the
@@ -34,7 +34,8 @@ class StoreClient {
 
   explicit StoreClient(Config config) : config_(config) {}
 
-  /// A part's weights, at most kPullValuesMax of them: `indices` of the part, strictly increasing, or the range.
+  /// Asks for a part's weights, at most kPullValuesMax of them: `indices` of the part, strictly increasing, or the
+  /// range.
   struct Request {
     uint32_t part = 0;
     uint32_t shard = 0;
@@ -68,7 +69,7 @@ class StoreClient {
   uint64_t ask(Request request);
   /// Asks for all of them, or for none where memory runs out. Returns the first one's number; the others follow.
   uint64_t ask_all(std::span<Request> requests);
-  /// It is not wanted any more. Nothing of its `place` is looked at from now on.
+  /// Withdraws a request. The client does not read its `place` any more.
   void cancel(uint64_t id) { pending_.erase(id); }
   bool idle() const { return pending_.empty(); }
 

@@ -10,7 +10,7 @@
 
 namespace millrace::worker {
 
-/// The sums over tensors that the metrics show.
+/// Holds the sums over tensors that the metrics show.
 struct TensorSums {
   uint64_t entries_sent = 0;
   uint64_t entries_received = 0;

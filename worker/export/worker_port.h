@@ -20,7 +20,7 @@ namespace millrace::worker {
 /// Returns the switch's numbers of a worker of path switch, for its status and for its end.
 nlohmann::json switch_json(const SwitchStats& path);
 
-/// The HTTP port of a worker: /metrics, /healthz and /status of one session.
+/// Runs the HTTP port of a worker: /metrics, /healthz and /status of one session.
 ///
 /// Threads  all members; the port answers on its own threads.
 class WorkerPort {

@@ -13,7 +13,7 @@
 
 namespace millrace::worker {
 
-/// What arrived for one run of a tensor: the tensor's share of one part. A part's runs of steps arrive in order.
+/// Holds an arrival for one run of a tensor: the tensor's share of one part. A part's runs of steps arrive in order.
 struct Arrival {
   uint64_t push = 0;  ///< the push whose answer it is, or comes before
   uint64_t step = 0;  ///< of the job

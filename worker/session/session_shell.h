@@ -30,8 +30,8 @@
 
 namespace millrace::worker {
 
-/// An error of a call, and where its cause is. A plain Error is this worker's own: the call's arguments, or no memory
-/// for it.
+/// Holds an error of a call, and the origin of its cause. A plain Error is this worker's own: the call's arguments, or
+/// lack of memory.
 struct CallError {
   // NOLINTNEXTLINE(google-explicit-constructor): what checks a call's arguments returns a plain Error
   CallError(Error own, JobErrorOrigin from = JobErrorOrigin::kWorker) : error(std::move(own)), origin(from) {}
@@ -234,7 +234,7 @@ class SessionShell {
   uint64_t bytes_down_ = 0;
   uint64_t published_changes_ = ~uint64_t{0};
   TimeNs next_text_ = 0;
-  /// A lookup of a peer's name.
+  /// Holds a lookup of a peer's name.
   struct PeerLookup {
     HostPort at;
     std::string name;

@@ -20,7 +20,7 @@ namespace millrace::worker {
 /// Threads  one at a time.
 class SwitchUdpPort final : public protocol::PacketSink {
  public:
-  /// A free port each of any local address: IPv4 where `peer` is, else of both families.
+  /// Opens a free port each of any local address: IPv4 where `peer` is, else of both families.
   /// Errors   io.
   static Result<std::unique_ptr<SwitchUdpPort>> open(const protocol::Endpoint& peer, size_t packet_bytes_max,
                                                      const protocol::JobNumbers& of = {});

@@ -17,7 +17,7 @@ namespace millrace::worker {
 
 using protocol::SwitchLink;
 
-/// One lane of a client: a job of the protocol of its own, with its sessions, slots and removals. Steps are the
+/// Runs one lane of a client: a job of the protocol of its own, with its sessions, slots and removals. Steps are the
 /// client's (client_state.h). Windows and slots are numbered as in packets: window w is the client's window w x lanes +
 /// lane, and slots alike. One concern a file:
 /// - client_lane_turns.cc: turns and their packets
@@ -175,7 +175,7 @@ struct SwitchClient::Lane {
   static constexpr uint32_t kLossySteps = 3;  ///< from a loss on
 
   uint16_t slot_count() const { return static_cast<uint16_t>(slots.size()); }
-  /// The number of a window of this lane in the client's array.
+  /// Returns the number of a window of this lane in the client's array.
   uint32_t window_of_all(uint32_t window) const { return window * options.lanes + lane; }
 
   State& steps;

@@ -53,11 +53,11 @@ class CongestionWindow {
   uint32_t active() const { return active_; }
   void clean_result();
   void backed_off(TimeNs now, TimeNs round_trip);
-  /// The network marked a packet instead of dropping it. The next result is not clean: with one slot the window would
-  /// open by every marked result.
+  /// Notes that the network marked a packet instead of dropping it. The next result is not clean: with one slot the
+  /// window would open by every marked result.
   void marked(TimeNs now, TimeNs round_trip);
-  /// A packet of a turn is lost, of those from or to this worker. A network that merely loses some packets does this
-  /// all the time. Only where a quarter of the turns are so it is congestion.
+  /// Notes a lost packet of a turn, from or to this worker. A lossy network loses some packets all the time. Losses
+  /// count as congestion only if a quarter of the turns have them.
   void lost(TimeNs now, TimeNs round_trip);
 
  private:

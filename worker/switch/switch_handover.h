@@ -13,15 +13,16 @@
 /// The state that a joiner of a running job needs beside weights (DESIGN.md, section on joiners).
 namespace millrace::worker {
 
-/// One packet of a turn or of its result, without its MAC.
+/// Holds one packet of a turn or of its result, without its MAC.
 struct SwitchFragment {
   protocol::DatagramHeader header;
   ByteBuffer extension;
   ByteBuffer payload;
 };
 
-/// S6.8: describes an epoch's opening that removed workers of the epoch before. For each slot it has the last turn that
-/// may have counted them, with its result. A removed worker that is alive resolves its contributions in flight by it.
+/// Describes an epoch's opening that removed workers of the epoch before (S6.8). For each slot it has the last turn
+/// that may have counted them, with its result. A removed worker that is alive resolves its contributions in flight by
+/// it.
 struct SwitchRemoval {
   struct Slot {
     /// T: the last turn that was closed. Later turns do not count the removed worker's contributions.
@@ -33,14 +34,14 @@ struct SwitchRemoval {
   std::vector<Slot> slots;
 };
 
-/// What another worker needs to go on beside this one, taken between two steps.
+/// Holds the state from which another worker continues beside this one, taken between two steps.
 struct SwitchHandover {
   using Fragment = SwitchFragment;
   struct Slot {
     uint64_t turn = 1;
     std::vector<SwitchFragment> last_result;
   };
-  /// Each is a job of the protocol, with openings of its own.
+  /// Holds the state of a lane, which is a job of the protocol, with openings of its own.
   struct Lane {
     std::vector<Slot> slots;
     std::vector<SwitchRemoval> removals;  ///< the last few, the latest first
@@ -68,7 +69,8 @@ using SwitchLives = std::array<uint64_t, protocol::kSwitchWorkersMax>;
 /// Removals that a worker keeps: each has a result for each slot.
 inline constexpr size_t kSwitchRemovalsMax = 8;
 
-/// The bytes of a handover, a multiple of 8: "MLRHAND1", u64 of all bytes, fields, zeros (DESIGN.md has the grammar).
+/// Returns the bytes of a handover, a multiple of 8: "MLRHAND1", u64 of all bytes, fields, zeros (DESIGN.md has the
+/// grammar).
 ByteBuffer encode_handover(const SwitchHandover& handover);
 
 /// Says the dimensions of the handovers of one job.

@@ -101,9 +101,9 @@ class SwitchPath final : private SwitchOutcome {
   void receive(const protocol::ReceivedPacket& packet, TimeNs now);
   void tick(TimeNs now);
   TimeNs next_deadline() const;
-  /// The step that is over, once.
+  /// Returns the results of the step that is over, once.
   std::optional<SwitchStepDone> take_done();
-  /// A step's memory, for another one.
+  /// Takes a step's memory back, for another step.
   void give_room(SwitchStepDone&& step) {
     room_ = std::move(step);
     room_.offer.reset();
@@ -116,7 +116,7 @@ class SwitchPath final : private SwitchOutcome {
   /// REQUIRES: at_rest().
   ByteBuffer handover() const { return encode_handover(client_->handover()); }
 
-  /// This worker is out of the job.
+  /// Takes this worker out of the job.
   void leave_job() { client_->leave(); }
   /// Continues from the handover of another worker, after a join or rejoin. Returns the next step. A step that was
   /// under way when this worker left, under `life`, is over then (take_done()). There, entries whose outcome no worker
@@ -153,7 +153,7 @@ class SwitchPath final : private SwitchOutcome {
   void take_rack(SwitchEpoch& epoch);
   std::string rack_news();
   void replace_client(const SwitchHandover& handover);
-  /// Of all clients that this session has had.
+  /// Returns the counters of all clients of this session.
   SwitchClientCounters client_counters() const;
 
   protocol::SwitchLayout layout_;

@@ -31,10 +31,10 @@ class SwitchProbe {
   /// The job's path is a shard from now on. fell_back: it was the switch before.
   enum class Cause : uint8_t { kFellBack, kBegan };
   void start(Cause cause, TimeNs now);
-  /// The job's path is the switch.
+  /// Stops the probe: the job's path is the switch.
   void stop(TimeNs now);
 
-  /// It asks; else no packet is for it.
+  /// Says whether it asks; otherwise no packet is for it.
   bool probes() const { return probing_; }
   /// Takes a packet. Returns false where it is none of the switch's answers to this probe.
   bool receive(const protocol::Datagram& datagram, TimeNs now);

@@ -23,8 +23,8 @@ struct Offer {
   std::span<const float> values;
 };
 
-/// The packets of one turn. Their payloads never change again: a resend is the same bytes under another sequence
-/// number.
+/// Holds the packets of one turn. Their payloads never change again: a retransmission has the same bytes under another
+/// sequence number.
 struct Contribution {
   std::vector<Fragment> fragments;  ///< 1 .. kFragmentsMax; no extension
   uint32_t skipped = 0;             ///< entries that round to 0 and are not sent
@@ -57,12 +57,12 @@ class Gathering {
   bool begun() const { return count_ != 0; }
   Taken take(const protocol::Datagram& datagram, uint32_t window_indices);
 
-  /// Of the first fragment that came. REQUIRES: one came.
+  /// Returns the header of the first received fragment. REQUIRES: there is one.
   const protocol::DatagramHeader& header() const { return first_; }
   const std::vector<uint16_t>& indices() const { return indices_; }  ///< REQUIRES: whole()
   const std::vector<int32_t>& integers() const { return integers_; }
   const std::vector<CutRack>& racks() const { return racks_; }
-  /// The result has been looked at: its entries' memory is for the next one of this thread, which finds it in the
+  /// Frees the entries' memory after the result was read: the next result of this thread uses it, and finds it in the
   /// cache.
   void drop_entries();
   /// Hands out the packets themselves, in order, once. The former content of `out` becomes memory for later packets.
@@ -76,7 +76,7 @@ class Gathering {
     std::vector<uint16_t> indices;  ///< not of the part that comes last
     std::vector<int32_t> integers;
   };
-  /// A part's entries.
+  /// Holds a part's entries.
   struct Run {
     const Part* part = nullptr;
     std::span<const uint16_t> indices;

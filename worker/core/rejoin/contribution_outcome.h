@@ -21,8 +21,8 @@ Fate fate_of(const std::optional<protocol::SummaryEntry>& counted, uint64_t life
 /// updates.
 Fate fate_of_sequence(const std::optional<protocol::SummaryEntry>& counted, uint64_t life, uint64_t sequence);
 
-/// R9b: Whether anything of the worker, under any life, was counted at step n or later: a residual saved at n is too
-/// old then.
+/// Says whether a contribution of the worker, under any incarnation, was counted at step n or later (R9b). A residual
+/// saved at n is too old then.
 bool counted_since(const std::optional<protocol::SummaryEntry>& counted, uint64_t n);
 
 }  // namespace millrace::worker

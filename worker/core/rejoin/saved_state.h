@@ -13,7 +13,7 @@
 
 namespace millrace::worker {
 
-/// A part's place in its log at the time of the cut.
+/// Holds a part's position in its log at the time of the save.
 struct SavedPart {
   uint32_t part = 0;
   uint64_t n = 0;           ///< next step to apply
@@ -48,14 +48,14 @@ struct SavedState {
   std::vector<SavedTensor> tensors;
 };
 
-/// Whether a job of that specification can begin, or go on, with the state: the same worker and tensors of the same
-/// names and dimensions. Number of workers, shards and codecs may differ: then the state is of another job, of which
-/// the residual alone is taken over.
+/// Says whether a job of that specification can begin, or continue, with the state: the same worker and tensors of the
+/// same names and dimensions. Number of workers, shards and codecs may differ. The state is then of another job, and
+/// only its residual is taken over.
 /// Errors  job_mismatch, naming the first difference.
 Status fits(const SavedState& state, uint32_t worker, const protocol::JobSpec& spec);
 
-/// The file: "MLRSAVE" and a digit, its version; u64 body bytes, body, u64 XXH3 of all before it. Little-endian;
-/// protocol/wire/files.md has the grammar.
+/// Returns the file: "MLRSAVE" and a digit, its version; u64 body bytes, body, u64 XXH3 of all before it.
+/// Little-endian; protocol/wire/files.md has the grammar.
 ByteBuffer encode_saved_state(const SavedState& state);
 
 /// Errors  malformed: not such a file, cut off, or altered (the checksum); unsupported: another version (1 had no

@@ -26,7 +26,7 @@ class Account {
     sum_.subtract(other.sum_);
     uncertainty_ += other.uncertainty_;
   }
-  /// A number that may be off by one rounding, as all that are kept as one f64.
+  /// Adds a number that may be off by one rounding, as every sum in one f64.
   void add_number(double number) {
     sum_.add(number);
     uncertainty_ += 0x1p-53 * std::abs(number);

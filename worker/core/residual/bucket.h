@@ -104,14 +104,14 @@ class Bucket {
   /// Errors  as the codecs' and the container's.
   Result<CodedPart> code(size_t at, const EncodeOptions& options);
 
-  /// Codec auto: chooses the codecs of the entries that select() took out, the same for all parts. Returns true where
-  /// the choice has changed; false in an uncompressed step, which takes no choice.
+  /// Chooses, for codec auto, the codecs of the entries that select() took out, the same for all parts. Returns true
+  /// where the choice has changed; false in an uncompressed step, which takes no choice.
   /// REQUIRES  before the step's first code(); input.spec and input.pieces are set here.
   bool choose_codecs(ChoiceInput input);
   const CodecChooser& chooser() const { return chooser_; }
 
-  /// Path switch, in place of code() for every part: returns all entries that select() took out, sparse, indices of the
-  /// bucket. settle_offer() later reports their outcome.
+  /// Returns, on path switch and in place of code() for every part, all entries that select() took out, sparse, indices
+  /// of the bucket. settle_offer() later reports their outcome.
   Stream offer();
   /// Returns to the residual the entries of an offer that were not applied in part `at`; indices local to it.
   ///
@@ -201,7 +201,7 @@ class Bucket {
   BucketCounters counters() const;
   void count_received(uint64_t entries) { counters_.entries_received += entries; }
 
-  /// Audit: returns the accounts of part `at`, of all values in the bucket. Computes postponed work first.
+  /// Returns, for the audit, the accounts of part `at`, of all values in the bucket. Computes postponed work first.
   /// REQUIRES  the job audits; no slot of several is being filled.
   PartAccounts audit(size_t at);
   /// Returns the sum of the values pushed into the part, and of their rounding errors. REQUIRES: as audit().
@@ -241,7 +241,7 @@ class Bucket {
     Buffer<float> beyond;  ///< of Recoded, by entry: the part of the difference that f32 cannot hold
   };
 
-  /// State of a part's share of the quarantined residual.
+  /// Says the state of a part's share of the quarantined residual.
   enum class Share : uint8_t { kLoaded = 1, kInBooks = 2, kGone = 3 };
   struct Aside {
     struct Piece {

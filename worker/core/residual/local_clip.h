@@ -18,9 +18,9 @@ class LocalClip {
   explicit LocalClip(const protocol::JobSpec& spec);
 
   bool on() const { return norm_max_ > 0; }
-  /// A tensor's gradient of push number `push` is filled in.
+  /// Notes that a tensor's gradient of push number `push` is filled in.
   void pushed(uint64_t push, uint32_t tensor, double squared_norm);
-  /// Whether every tensor has been pushed so often.
+  /// Says whether every tensor has made push number `push`.
   bool complete(uint64_t push) const;
   /// Returns the factor for the push's gradients: 1 where their norm is below the limit. Of the tensors pushed so far.
   float factor(uint64_t push) const;

@@ -47,7 +47,7 @@ class Velocity {
   /// Takes over that of a saved state. REQUIRES: nothing was masked yet.
   void load(Stream&& velocity) { velocity_ = std::move(velocity); }
 
-  /// The velocity with every mask worked out, a copy.
+  /// Returns a copy of the velocity with all masks applied.
   Stream values() const;
 
  private:

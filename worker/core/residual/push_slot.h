@@ -45,7 +45,7 @@ class PushSlot {
   bool filled() const { return filled_; }
   float weight() const { return weight_; }
   uint64_t non_finite_dropped() const { return non_finite_dropped_; }
-  /// Of the gradient filled in last, before its weight; 0 where the job does not clip.
+  /// Returns the squared L2 norm of the last gradient, before its weight; 0 where the job does not clip.
   double squared_norm() const { return squared_norm_; }
 
  private:
@@ -55,13 +55,14 @@ class PushSlot {
   void add_whole(std::span<const float> gradient, float weight);
   /// Adds into the residual itself, of a lone tensor.
   void add_to_dense(std::span<float> residual, const StreamView& stream, float weight);
-  /// Audit: what enters with this, weighted; a stream of the slot.
+  /// Accounts the values that enter with this push, weighted, for the audit; a stream of the slot.
   void book_entered(const StreamView& entering);
-  /// The same in the books by index: a gradient of the slot, or (momentum, clipping) what select() makes of it.
+  /// Does the same in the ledger by index: of a gradient of the slot, or (momentum, clipping) of select()'s result of
+  /// it.
   void index_entered(const StreamView& gradient, float weight);
   void uncount_entered(const StreamView& taken);
   void measure(const StreamView& gradient);
-  /// The part's range, in indices of the slot.
+  /// Returns the part's range, in indices of the slot.
   std::pair<uint64_t, uint64_t> within(const protocol::PartLayout& part) const;
 
   Bucket& bucket_;

@@ -48,7 +48,7 @@ enum class JobErrorCode : uint16_t {
   kInternal = 18,
 };
 
-/// "shard_lost", ...: stable words for logs and scripts.
+/// Returns the code's name, as "shard_lost". Names never change: logs and scripts may use them.
 MILLRACE_API std::string_view job_error_name(JobErrorCode code);
 
 /// Says where the cause of an error is: kMalformed, for example, is a damaged file of this worker, or a server's
@@ -58,7 +58,7 @@ enum class JobErrorOrigin : uint8_t {
   kJob = 2,     ///< the servers, and the job's other workers; a time limit that has passed
 };
 
-/// The one exception of this library: a code, where its cause is, and a sentence that says what to do.
+/// Is the one exception of this library: a code, the origin of its cause, and a sentence with the remedy.
 class MILLRACE_API JobError : public std::runtime_error {
  public:
   JobError(JobErrorCode code, const std::string& sentence, JobErrorOrigin origin = JobErrorOrigin::kJob);
@@ -73,11 +73,12 @@ class MILLRACE_API JobError : public std::runtime_error {
 
 enum class LogLevel : uint8_t { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
 
-/// Called from the session's thread and from connect(); must not call back into the session, must not throw.
+/// Takes a log line. Called from the session's thread and from connect(); must not call back into the session, must not
+/// throw.
 using LogCallback = std::function<void(LogLevel level, std::string_view line)>;
 
-/// A job, as this worker sees it. Every field has a default, so that designated initialisers name only what differs.
-/// The first group must be equal at all workers (the first one's creates the job).
+/// Describes a job, as this worker sees it. Every field has a default, so that designated initialisers name only what
+/// differs. The first group must be equal at all workers (the first one's creates the job).
 struct JobOptions {
   std::string name = {};
   uint32_t worker = 0;                   ///< this worker's identity, 0 .. workers-1 (may differ, of course)
@@ -223,7 +224,7 @@ struct JobOptions {
   std::string http = {};
 };
 
-/// When an attached array receives an update.
+/// Says when an attached array receives an update.
 enum class ApplyWhen : uint8_t {
   /// The session's thread applies each part on arrival. The caller does not touch the array between push and await.
   kOnArrival = 1,
@@ -239,7 +240,7 @@ enum class ApplyWhen : uint8_t {
 /// the error non_finite, and the update is not added.
 using Schedule = std::function<float(uint64_t step, uint64_t begin, std::span<float> run)>;
 
-/// One flat array of f32 parameters. The first group must be equal at all workers.
+/// Describes one flat array of f32 parameters. The first group must be equal at all workers.
 struct TensorOptions {
   std::string name = {};
   uint64_t dimension = 0;   ///< 1 .. 2^32
@@ -284,7 +285,7 @@ struct UpdatePiece {
   uint32_t contributors = 0;      ///< contributions in the sum, of all its steps
 };
 
-/// One step's update of one tensor. Owns what its pieces point to; copies share.
+/// Holds one step's update of one tensor. Owns the memory of its pieces; copies share it.
 struct TensorUpdate {
   size_t tensor = 0;
   uint64_t step = 0;
@@ -297,7 +298,7 @@ struct TensorUpdate {
   std::shared_ptr<const void> owner;
 };
 
-/// Entries of a tensor; indices strictly increasing.
+/// Holds entries of a tensor; indices strictly increasing.
 struct SparseEntries {
   std::vector<uint32_t> indices;
   std::vector<float> values;
@@ -306,7 +307,7 @@ struct SparseEntries {
 /// The time limit of every call that waits, where the caller gives none.
 inline constexpr std::chrono::milliseconds kDefaultTimeout{600'000};
 
-/// How a pull waits.
+/// Says which steps a pull waits for, and how long.
 struct PullOptions {
   /// The pulled weights include the updates of the job's steps below this one. They always include all updates that
   /// this worker has received, so a pull is never older than await().
@@ -314,7 +315,7 @@ struct PullOptions {
   std::chrono::milliseconds timeout = kDefaultTimeout;
 };
 
-/// Numbers of steps in the pulled weights: of the part with the fewest steps and of the part with the most.
+/// Holds the numbers of steps in the pulled weights: of the part with the fewest steps and of the part with the most.
 struct PulledSteps {
   uint64_t least = 0;
   uint64_t most = 0;
@@ -427,7 +428,7 @@ struct SessionStatus {
   uint32_t workers_missing = 0;
 };
 
-/// This worker's membership in one running job.
+/// Is this worker's membership in one running job.
 ///
 /// Threads  one session thread does all coding and network; every method may be called from any thread. Different
 ///          tensors may be pushed at the same time; one tensor is pushed by one thread at a time.
@@ -482,7 +483,7 @@ class MILLRACE_API Session {
   [[nodiscard]] std::optional<uint64_t> try_push(size_t tensor, std::span<const float> gradient, double weight = 1,
                                                  std::chrono::milliseconds timeout = {});
 
-  /// The same for a gradient of a few entries: unsorted, duplicates are added up. Strictly increasing indices are
+  /// Does the same for a gradient of a few entries: unsorted, duplicates are added up. Strictly increasing indices are
   /// fastest. A tensor that is only pushed sparse never costs memory by its dimension.
   uint64_t push_sparse(size_t tensor, std::span<const uint32_t> indices, std::span<const float> values,
                        double weight = 1, std::chrono::milliseconds timeout = kDefaultTimeout);
@@ -490,7 +491,7 @@ class MILLRACE_API Session {
                                                         std::span<const float> values, double weight = 1,
                                                         std::chrono::milliseconds timeout = {});
 
-  /// True when await(tensor, step) would not wait. Takes nothing, unlike try_await().
+  /// Returns true when await(tensor, step) would not wait. Takes nothing, unlike try_await().
   bool ready(size_t tensor, uint64_t step);
 
   /// Blocks until the step's update arrives and hands it out, once. The session retains an update until it is awaited.
@@ -565,7 +566,7 @@ class MILLRACE_API Session {
   [[nodiscard]] bool try_place_weights(std::span<const std::span<const float>> weights,
                                        std::chrono::milliseconds timeout);
 
-  /// The indices of a tensor that fuse with others, as laid out: 0 .. bucket_count()-1 by tensor. For displays.
+  /// Returns the bucket of a tensor: 0 .. bucket_count()-1. Tensors that are fused have the same one. For displays.
   size_t bucket_of(size_t tensor) const;
   size_t bucket_count() const;
 
