@@ -122,7 +122,7 @@ struct ShardMetrics {
   CounterFamily members_removed;         ///< [job, reason]
   CounterFamily recoveries;              ///< [job, outcome] of this shard's rounds of the job
   CounterFamily settled_parts;           ///< [job, weights] of joining workers
-  CounterFamily snapshot_bytes;          ///< [job] of weights, handed on to joining workers
+  CounterFamily snapshot_bytes;          ///< [job] of weights, forwarded to joining workers
   CounterFamily path_changes;            ///< [job, path] of jobs of path switch
   CounterFamily datagram_events;         ///< [job, event] of jobs whose switch shard 0 replaces
   CounterFamily datagrams_dropped;       ///< [reason] by shard 0's port of datagrams

@@ -8,9 +8,9 @@
 /// open file.
 namespace millrace::monitoring {
 
-/// Opens /dev/null in place of those of the three that are closed. The next file or socket would get the number, and
-/// with it all that is printed. Makes standard output line-buffered: the reader of a pipe gets each line when it is
-/// printed. Called first in main().
+/// Opens /dev/null for each of the three that is closed. The next file or socket would get the number, and with it all
+/// that is printed. Makes standard output line-buffered: the reader of a pipe gets each line when it is printed. Called
+/// first in main().
 void hold_standard_streams();
 
 /// Writes to standard error, at once and in one piece; say() adds a newline. Text that cannot be written is lost: a

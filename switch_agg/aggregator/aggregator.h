@@ -113,9 +113,9 @@ struct SwitchJobStatus {
   std::array<SwitchDoor, protocol::kSwitchWorkersMax> doors = {};  ///< by worker
 };
 
-/// Runs the slot machine: pure, one thread, no allocation after add_job(). Takes packets in any order, hostile ones among
-/// them, and writes its packets into a sink. Normative: S3, S4, S6, S7; DESIGN.md decides the points that they leave
-/// open.
+/// Runs the slot machine: pure, one thread, no allocation after add_job(). Takes packets in any order, hostile ones
+/// among them, and writes its packets into a sink. Normative: S3, S4, S6, S7; DESIGN.md decides the points that they
+/// leave open.
 ///
 /// Several cores: one Aggregator each, with slots, an incarnation and jobs of its own (lane_of_datagram.h).
 class Aggregator {

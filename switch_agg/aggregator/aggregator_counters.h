@@ -26,7 +26,7 @@ enum class AggregatorEvent : uint8_t {
   kUnexpectedType,  ///< a type that a worker does not send to this role
   kBadFields,       ///< extension, flags or positions that its type cannot have
   kWrongLife,
-  kNoSession,  ///< right life, but no handshake with that worker
+  kNoSession,  ///< right incarnation, but no handshake with that worker
   kBadMac,
   kReplay,
   kMalformedPayload,
@@ -78,7 +78,7 @@ enum class AggregatorEvent : uint8_t {
   kEntriesCut,    ///< indices that re-selection left out: back to the rack's workers
   kNoticeSent,
   kNoticeLimited,
-  kLostTold,  ///< missing packets of workers and racks that notices named
+  kLostTold,  ///< missing packets of workers and racks that notices named.
   /// Authentic packets that the network marked (ECN): results have the flag.
   kCongestionMark,
   kEventCount,

@@ -19,7 +19,7 @@ namespace flag = protocol::datagram_flag;
 
 namespace {
 
-/// Header, code, epoch, life, nonce, MAC.
+/// Header, code, epoch, incarnation, nonce, MAC.
 constexpr size_t kNoticeBytes = kDatagramHeaderBytes + 32 + kDatagramMacBytes;
 
 }  // namespace

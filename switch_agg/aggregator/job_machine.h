@@ -124,9 +124,10 @@ class JobMachine {
   uint32_t epoch_ = 0;
   uint64_t live_ = 0;
   uint64_t membership_ = 0;
-  uint64_t greeted_ = 0;                                         ///< workers whose HELLO is in
-  TimeNs waits_since_ = 0;                                       ///< since when the result of waiting() is unchanged
-  std::array<SwitchDoor, protocol::kSwitchWorkersMax> doors_{};  ///< over all lives: a wrong key knows none
+  uint64_t greeted_ = 0;    ///< workers whose HELLO is in
+  TimeNs waits_since_ = 0;  ///< since when the result of waiting() is unchanged.
+  /// Over all incarnations: a wrong key knows none.
+  std::array<SwitchDoor, protocol::kSwitchWorkersMax> doors_{};
 };
 
 /// Says whether a unit's fields are possible, as far as they can be checked without state. Of a CONTRIB, and of a

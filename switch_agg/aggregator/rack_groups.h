@@ -49,7 +49,7 @@ class RackGroups {
   struct Place {
     KeptResult parts;
     uint64_t hash = 0;
-    uint64_t cut_of = 0;  ///< the rack's workers, where it cut its sum
+    uint64_t cut_of = 0;  ///< the rack's workers, where it truncated its sum
   };
   const Place& place(uint32_t slot, uint32_t rack) const { return places_[size_t{slot} * shape_.racks + rack]; }
   Place& place(uint32_t slot, uint32_t rack) { return places_[size_t{slot} * shape_.racks + rack]; }

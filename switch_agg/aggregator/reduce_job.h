@@ -11,9 +11,9 @@
 
 namespace millrace::switch_agg {
 
-/// Runs one job in role `reduce`: sessions, the epoch procedure, slots. One concern a file. job_machine.cc: the checks of
-/// incoming packets. reduce_job_epoch.cc: S6. reduce_job_contribution.cc: S4. reduce_job_partial.cc: racks' sums (S7).
-/// reduce_job_result.cc: results.
+/// Runs one job in role `reduce`: sessions, the epoch procedure, slots. One concern a file. job_machine.cc: the checks
+/// of incoming packets. reduce_job_epoch.cc: S6. reduce_job_contribution.cc: S4. reduce_job_partial.cc: racks' sums
+/// (S7). reduce_job_result.cc: results.
 ///
 /// Threads  one at a time, the aggregator's.
 class ReduceJob : public JobMachine {

@@ -1,4 +1,4 @@
-// What racks hand on: units as they came, and groups (S7.2, S7.3).
+// Packets that racks forward: units as received, and groups (S7.2, S7.3).
 #include <bit>
 #include <limits>
 

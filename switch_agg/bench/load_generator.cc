@@ -141,7 +141,7 @@ void Load::take(ByteSpan packet, TimeNs now) {
   ++state.taken;
   const bool is_last = (datagram->header.flags & protocol::datagram_flag::kLast) != 0;
   if (!options_.echo && is_last) {
-    // After a resend one copy of a result that was kept says enough.
+    // After a retransmission one copy of a retained result suffices.
     state.awaited = state.is_again ? state.taken : (datagram->header.fragment + 1u) * options_.workers;
   }
   if (state.awaited == 0 || state.taken < state.awaited) return;

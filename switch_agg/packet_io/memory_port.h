@@ -6,9 +6,9 @@
 
 namespace millrace::switch_agg {
 
-/// Exchanges packets with its caller in place of a network: for tests, for the simulator, and for benchmarks of everything but the
-/// device. Arriving packets are not copied. Sent packets stay in the port until the caller takes them; a packet to
-/// several receivers is one.
+/// Exchanges packets with its caller in place of a network: for tests, for the simulator, and for benchmarks of
+/// everything but the device. Arriving packets are not copied. Sent packets stay in the port until the caller takes
+/// them; a packet to several receivers is one.
 ///
 /// Threads  one at a time.
 class MemoryPort final : public PacketPort {

@@ -10,9 +10,10 @@ namespace millrace::switch_agg {
 /// Counts the packets that a port moved, and those that it dropped itself, by reason. Plain numbers: the port's thread
 /// reads them.
 struct PortCounters {
-  uint64_t packets_in = 0;   ///< handed on by receive()
-  uint64_t bytes_in = 0;     ///< UDP payload
-  uint64_t packets_out = 0;  ///< sent; send_full and send_refused tell in vain
+  uint64_t packets_in = 0;  ///< handed on by receive()
+  uint64_t bytes_in = 0;    ///< UDP payload.
+  /// Sent packets; send_full and send_refused count those that were not.
+  uint64_t packets_out = 0;
   uint64_t bytes_out = 0;
 
   uint64_t too_long = 0;           ///< arrived longer than packet_bytes_max

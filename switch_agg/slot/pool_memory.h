@@ -8,9 +8,9 @@
 namespace millrace::switch_agg {
 
 /// Holds zeros that live as long as a pool, on huge pages where the machine has them. Contributions touch sums at
-/// random. With pages of 4 KiB most of a packet's time is spent on page translation. A packet
-/// takes three times as long with 64 slots of 65,536 indices. A block smaller than a huge page begins at a cache line and takes no more memory than it
-/// needs. The constructor writes all of it once, so that no packet touches a page first.
+/// random. With pages of 4 KiB most of a packet's time is spent on page translation. A packet takes three times as long
+/// with 64 slots of 65,536 indices. A block smaller than a huge page begins at a cache line and takes no more memory
+/// than it needs. The constructor writes all of it once, so that no packet touches a page first.
 template <typename T>
 class PoolMemory {
  public:

@@ -22,8 +22,8 @@ namespace millrace::switch_agg {
 struct Slot {
   static constexpr uint8_t kUnknown = 255;
 
-  /// Holds one worker's part of the open turn, as its packets report it. Valid for workers in `begun` only; for others it
-  /// is old.
+  /// Holds one worker's part of the open turn, as its packets report it. Valid for workers in `begun` only; for others
+  /// it is old.
   struct Part {
     uint32_t next = protocol::kNoWindow;
     uint8_t fragments = 0;  ///< number of received fragments

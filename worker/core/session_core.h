@@ -36,7 +36,7 @@ struct CoreConfig {
   int64_t history_saves_min = 1;
   TimeNs reconnect_after = 100 * kNsPerMs;   ///< doubles, with jitter
   TimeNs reconnect_after_max = 5 * kNsPerS;  ///< ... to this, or a quarter of dead_after where that is less
-  TimeNs connect_timeout = 10 * kNsPerS;     ///< until every shard has welcomed us for the first time
+  TimeNs connect_timeout = 10 * kNsPerS;     ///< until every shard has welcomed us for the first time.
   /// Afterwards: the session ends after this time without a message from a shard.
   TimeNs shard_silence = 30 * kNsPerS;
   LedgerMode ledger = LedgerMode::kSums;
@@ -87,10 +87,10 @@ struct UnreturnableView {
 
 /// Counts since the start.
 struct CoreCounters {
-  uint64_t payload_bytes_up = 0;  ///< containers, resends included
+  uint64_t payload_bytes_up = 0;  ///< containers, retransmissions included
   uint64_t payload_bytes_down = 0;
   int64_t history_bytes_saved = 0;  ///< of payloads up, by coding against the history
-  uint64_t history_shortened = 0;   ///< payloads up
+  uint64_t history_shortened = 0;   ///< payloads up.
   /// Payloads up that the shard could not read in the shortened form: sent again uncoded.
   uint64_t history_refused = 0;
   uint64_t raw_bytes_up = 0;
@@ -101,7 +101,8 @@ struct CoreCounters {
   uint64_t reconnects = 0;
   uint64_t duplicates = 0;
   uint64_t dropped_stale = 0;
-  uint64_t dropped_early = 0;  ///< of a step after the next one (a resend brings it again)
+  /// Of a step after the next one; a retransmission brings it again.
+  uint64_t dropped_early = 0;
   uint64_t dropped_malformed = 0;
   uint64_t dropped_unexpected = 0;  ///< messages that do not belong here, by kind or identity
   uint64_t not_counted = 0;
@@ -113,7 +114,7 @@ struct CoreCounters {
   double lost_off_log = 0;    ///< values of a state that is not on the log (R9a)
   double lost_cut = 0;        ///< the same, where a cut went to another member's state (R10)
   uint64_t entries_void = 0;  ///< of contributions that were counted in steps that are not on the log any more
-  uint64_t returns = 0;       ///< number of rejoins of this process
+  uint64_t returns = 0;       ///< number of rejoins of this process.
   /// Rejoins that this worker asked for itself, because an update was no longer retained (R6).
   uint64_t resyncs = 0;
   TimeNs time_in_communication = 0;
@@ -122,12 +123,12 @@ struct CoreCounters {
 /// Holds the conservation law's terms as the last audit found them, summed over all parts: entered = held + in_flight +
 /// carried + lost. Of this worker, its earlier processes in the job included.
 struct AuditSums {
-  bool audits = false;  ///< the job asks for it
+  bool audits = false;  ///< the job asks for it.
   /// Pushed values after weights, clipping and momentum, and the values of the initial state.
   double entered = 0;
   double held = 0;  ///< the residual
   double in_flight = 0;
-  double carried = 0;  ///< by updates, according to the job's log
+  double carried = 0;  ///< by updates, according to the job's log.
   /// Dropped codec errors, unreturnable values, values off the log, and values that dead processes held.
   double lost = 0;
   double rounded_off = 0;  ///< of `lost`: rounding errors of f32 additions, in this process
@@ -237,7 +238,7 @@ class SessionCore {
   uint64_t steps_pushed(uint32_t tensor) const;
   uint64_t steps_applied(uint32_t bucket) const;  ///< least n over its parts
   uint64_t part_steps_applied(uint32_t part) const;
-  uint64_t part_decided_in(uint32_t part) const;  ///< epoch in which the last of them was decided
+  uint64_t part_decided_in(uint32_t part) const;  ///< epoch in which the last of them was decided.
   /// Returns the number of delivered steps: with apply_after_acks the others, up to part_steps_applied(), are held.
   uint64_t part_steps_handed(uint32_t part) const;
   /// Returns the part's updates that are delivered once enough members have them, in order. Weights that are given, or

@@ -41,7 +41,7 @@ struct Outstanding {
   double imbalance = 0;
   bool on_wire = false;
   bool known = false;      ///< the shard reported that it has the contribution: a retransmission can wait
-  bool shortened = false;  ///< it went out with its indices coded against the history
+  bool shortened = false;  ///< it was sent with its indices coded against the history
   uint32_t refusals = 0;
   TimeNs resend_at = 0;
   TimeNs resend_interval = 0;
@@ -71,7 +71,7 @@ struct PartAccount {
   double carried_before = 0;
   double doubt = 0;           ///< bound on the rounding error of the log's sum
   bool holds_loaded = false;  ///< it loaded the uncounted values that earlier processes held
-  bool others = false;        ///< other processes may have been counted in steps that this one skipped
+  bool others = false;        ///< other processes may have been counted in steps that this one skipped.
   /// A contribution was given up as unreturnable. Only the log's sum has the carried values of it.
   bool unknown = false;
   // Values that went through the slots, as of the last selection. At any other moment a caller may be filling a slot.
@@ -99,17 +99,17 @@ struct PartRun {
   protocol::PartLayout layout;
   size_t at = 0;            ///< index among the bucket's parts
   uint64_t n = 0;           ///< next step to apply
-  uint64_t decided_in = 0;  ///< epoch of step n - 1's decision
+  uint64_t decided_in = 0;  ///< epoch of step n - 1's decision.
   /// Steps that were decided before steps needed this worker again.
   uint64_t decided_without = 0;
-  uint64_t log_digest = protocol::kLogDigestStart;  ///< of the updates of the steps below n
+  uint64_t log_digest = protocol::kLogDigestStart;  ///< of the updates of the steps below n.
   /// Log branch of the part's shard, from the last update or settlement.
   uint64_t lineage = 0;
   uint32_t malformed = 0;               ///< updates of step n that did not decode
-  std::deque<Outstanding> outstanding;  ///< by step, ascending
+  std::deque<Outstanding> outstanding;  ///< by step, ascending.
   /// Updates of steps after n. The update of n, or SETTLE, is still missing.
   std::map<uint64_t, protocol::Message> early;
-  TimeNs ask_at = 0;  ///< not asked for again before
+  TimeNs ask_at = 0;  ///< not asked for again before.
   /// By step, up to n - 1. Those that all members have are dropped, but for the last.
   std::deque<KeptUpdate> kept;
   protocol::Summary summary;  ///< as of n, where no update is retained
@@ -120,7 +120,7 @@ struct PartRun {
   /// The shard has another history: contributions to steps below are sent uncoded.
   uint64_t plain_until = 0;
   PartAccount account;
-  std::deque<Held> held;  ///< in order, of jobs with apply_after_acks
+  std::deque<Held> held;  ///< in order, of jobs with apply_after_acks.
   /// Of jobs with apply_after_acks: steps that enough members have, reported in this epoch or handed over before.
   uint64_t backed = 0;
   /// Of jobs with apply_after_acks: steps in the weights with which this process joined.
@@ -154,12 +154,12 @@ struct BucketRun {
   uint64_t selected = 0;
   uint64_t coded = 0;
   uint64_t answered = 0;       ///< pushes whose steps are below steps_applied
-  std::deque<uint64_t> steps;  ///< of the pushes [answered, selected), ascending
+  std::deque<uint64_t> steps;  ///< of the pushes [answered, selected), ascending.
   /// Pushes below it were selected before this worker rejoined: parts may answer them without a step.
   uint64_t returned_to = 0;
   /// Push i is the job's push i + number_offset. Not 0 where other buckets were pushed long before.
   uint64_t number_offset = 0;
-  uint64_t coding = 0;  ///< the step of the last push selected
+  uint64_t coding = 0;  ///< the step of the last push selected.
   /// Mode synchronous: the step after that of the last push selected, and after all outstanding steps.
   uint64_t next_step = 0;
   uint64_t steps_applied = 0;  ///< least n over its parts
@@ -175,7 +175,7 @@ struct BucketRun {
     uint64_t bytes_up = 0;  ///< payloads, so far
     uint64_t bytes_down = 0;
   };
-  std::deque<Sent> sent;  ///< by step
+  std::deque<Sent> sent;  ///< by step.
   /// Path switch: entries offered to the step that begins when all buckets have offered.
   HeldStream offered;
   std::vector<double> applied;  ///< LedgerMode::kPerIndex
@@ -268,7 +268,7 @@ struct SessionCore::Impl {
   bool lost_place = false;    ///< ... at some time
   uint64_t resigned = 0;      ///< the incarnation that this worker gave up itself
   uint64_t synced_in = 0;     ///< the last epoch in which it was synced
-  uint64_t synced_since = 0;  ///< the first epoch of this membership in which it was synced
+  uint64_t synced_since = 0;  ///< the first epoch of this membership in which it was synced.
   /// The residual must be quarantined, and a caller was filling a slot.
   bool aside_pending = false;
   bool finish_asked = false;  ///< during a rejoin
@@ -292,12 +292,12 @@ struct SessionCore::Impl {
   TimeNs started_at = 0;
   /// No outstanding contribution needs a retransmission before.
   TimeNs resend_check_at = INT64_MAX;
-  std::set<std::pair<int64_t, uint32_t>> ready;  ///< (-priority, bucket) with something to select or to code
+  std::set<std::pair<int64_t, uint32_t>> ready;  ///< (-priority, bucket) with something to select or to code.
   /// Buckets that may have postponed work. select() may have done it.
   std::set<uint32_t> unsettled;
   CoreCounters counters;
   std::set<uint64_t> own_lives;     ///< of this process; the incarnations between them are other processes'
-  bool loaded_of_this_job = false;  ///< its log positions are valid for this job
+  bool loaded_of_this_job = false;  ///< its log positions are valid for this job.
   /// Amount of values lost off the log that the log lines have reported.
   double told_lost = 0;
   uint64_t told_void = 0;

@@ -56,7 +56,7 @@ void SessionCore::Impl::on_message(uint32_t shard, protocol::Message&& message, 
 void SessionCore::Impl::on_message_of_returns(uint32_t shard, const protocol::Message& message, TimeNs now,
                                               Actions& actions) {
   if (message.header.epoch != view.epoch || !has_place) {
-    // All of these are about one epoch, whose view comes first.
+    // All of these are about one epoch, whose membership comes first.
     ++counters.dropped_stale;
   } else if (std::holds_alternative<protocol::Collect>(message.body)) {
     send_state(shard, actions);

@@ -10,7 +10,7 @@
 #include "protocol/messages/participants.h"
 #include "worker/core/session_core_impl.h"
 
-/// Contributions and updates: R1 (push), R4 (deliver), R5 (acknowledge), and resending.
+/// Contributions and updates: R1 (push), R4 (deliver), R5 (acknowledge), and retransmission.
 namespace millrace::worker {
 namespace {
 

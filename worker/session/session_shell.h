@@ -185,7 +185,7 @@ class SessionShell {
   bool datagrams_follow() const;
   bool has_backlog() const;
   int wait_ms() const;
-  /// Keeps every slot from being filled while it lives: the constructor waits for fills under way, and new fills wait
+  /// Prevents fills of every slot during its lifetime: the constructor waits for fills under way, and new fills wait
   /// for its end. REQUIRES: constructed without the lock.
   class StillFills {
    public:

@@ -49,7 +49,7 @@ struct SwitchClient::Lane {
   /// Fields that every result reads of all slots are first, within one cache line.
   struct alignas(64) Slot {
     SlotState state = SlotState::kDone;
-    uint32_t sends = 0;      ///< of this turn, in all epochs and lives
+    uint32_t sends = 0;      ///< of this turn, in all epochs and incarnations
     uint64_t order = 0;      ///< of its last transmission, or of its waiting, among all slots'
     uint32_t overtaken = 0;  ///< turns that were sent later and whose results have arrived
     bool hastened = false;   ///< its result is lost, and it is asked for
@@ -167,7 +167,7 @@ struct SwitchClient::Lane {
 
   /// Transmissions of a turn before its time-out.
   static constexpr uint32_t kHastySendsMax = 3;
-  static constexpr uint32_t kOvertakenMax = 3;  ///< as duplicate acknowledgements of TCP [RFC5681]
+  static constexpr uint32_t kOvertakenMax = 3;  ///< as duplicate acknowledgements of TCP [RFC5681].
   /// Silence that counts as a lost packet. A shorter one may be a worker without a core. Where every step loses
   /// packets, a shorter silence suffices.
   static constexpr TimeNs kStillMin = 5 * kNsPerMs;

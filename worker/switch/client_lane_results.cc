@@ -32,7 +32,7 @@ std::optional<std::vector<uint16_t>> kept_of(const Gathering& result, uint16_t w
 
 }  // namespace
 
-/// RESULT of the turn that is out, in this epoch and life. Everything else is ignored.
+/// Says whether a RESULT is of the turn that is out, in this epoch and incarnation. The client ignores all others.
 bool SwitchClient::Lane::fits_turn(const DatagramHeader& header) {
   if (header.slot >= slots.size()) {
     ++counters.contradiction;

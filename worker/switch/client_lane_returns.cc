@@ -88,7 +88,7 @@ SwitchRevoked SwitchClient::Lane::revoke(const Applied& applied) {
   return revoked;
 }
 
-/// removal  the one that names the life with which this worker left.
+/// removal  the one that names the incarnation with which this worker left.
 void SwitchClient::Lane::revoke_behind(const SwitchRemoval& removal, std::vector<SwitchRevoked>& revoked) {
   for (uint16_t number = 0; number < slot_count(); ++number) {
     // This worker has results behind T that no other remaining worker has. One turn, where it alone had it. Two, where

@@ -46,7 +46,8 @@ struct SwitchClient::State {
   SwitchEpoch epoch{};
   bool has_epoch = false;
   uint32_t epoch_seen = 0;
-  std::array<uint32_t, protocol::kSwitchWorkersMax> live_since{};  ///< epochs: of each worker's present life
+  /// First epoch of each worker's present incarnation.
+  std::array<uint32_t, protocol::kSwitchWorkersMax> live_since{};
 
   uint32_t next_step = 0;  ///< begin_step()'s
   uint32_t step = 0;       ///< under way, or the last

@@ -30,7 +30,7 @@ struct SwitchRemoval {
     std::vector<SwitchFragment> result;  ///< of T; empty: not known here
   };
   uint32_t epoch = 0;
-  std::vector<std::pair<uint16_t, uint64_t>> gone;  ///< (worker, life)
+  std::vector<std::pair<uint16_t, uint64_t>> gone;  ///< (worker, incarnation)
   std::vector<Slot> slots;
 };
 
@@ -44,7 +44,7 @@ struct SwitchHandover {
   /// Holds the state of a lane, which is a job of the protocol, with openings of its own.
   struct Lane {
     std::vector<Slot> slots;
-    std::vector<SwitchRemoval> removals;  ///< the last few, the latest first
+    std::vector<SwitchRemoval> removals;  ///< the last few, the latest first.
     /// Live set and incarnations of the last opened epoch. By these a joiner sees at its first opening which workers
     /// were removed.
     uint64_t opened_live = 0;

@@ -21,8 +21,9 @@ Status start_dpdk(const DpdkOptions& options);
 /// Says how one lane receives and sends frames.
 struct DpdkLane {
   uint16_t device = 0;
-  std::optional<uint16_t> queue;  ///< empty: it lives on its rings
-  rte_mempool* pool = nullptr;    ///< of all lanes
+  /// Empty: the lane receives from its rings only.
+  std::optional<uint16_t> queue;
+  rte_mempool* pool = nullptr;  ///< of all lanes
   rte_mempool* headers =
       nullptr;  ///< of all lanes: headers alone; none where the device takes frames in one piece only
   uint32_t lane = 0;

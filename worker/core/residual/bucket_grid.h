@@ -13,8 +13,8 @@
 
 namespace millrace::worker {
 
-/// Holds one bucket's grid in a reproducible job over the shards. Rounds the selected entries to the grid before they are
-/// coded, so that sums over workers are exact. The remainders of rounding and saturation return with the update.
+/// Holds one bucket's grid in a reproducible job over the shards. Rounds the selected entries to the grid before they
+/// are coded, so that sums over workers are exact. The remainders of rounding and saturation return with the update.
 ///
 /// Each selected entry returns one value: the remainder where it was applied, its whole value where it was not. So its
 /// residual is computed by one f32 addition with the next gradient, independent of the order of events. The bits are

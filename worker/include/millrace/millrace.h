@@ -374,9 +374,10 @@ struct SwitchStats {
 
 /// Sums since connect(). Tensors of one bucket share its counts, which the first of them reports.
 struct Stats {
-  uint64_t bytes_up = 0;  ///< containers, envelopes and datagrams, resends included
+  uint64_t bytes_up = 0;  ///< containers, envelopes and datagrams, retransmissions included
   uint64_t bytes_down = 0;
-  uint64_t payload_bytes_up = 0;  ///< of these, containers: contributions as coded, resends included; path switch: 0
+  /// Of these, containers: contributions as coded, retransmissions included; path switch: 0.
+  uint64_t payload_bytes_up = 0;
   uint64_t payload_bytes_down = 0;
   uint64_t raw_bytes_up = 0;  ///< the entries sent, as plain (u32, f32) pairs
   uint64_t raw_bytes_down = 0;
