@@ -23,8 +23,7 @@
 /// rejoin. session_core_rejoin: membership state, and how the parts are settled. session_core_snapshots: weights sent
 /// and received. session_core_replication: updates that await acks. session_core_rounds: contributions and updates.
 /// session_core_step_numbers: pushes and steps. session_core_audit: the conservation law at run time.
-/// session_core_switch: jobs of path switch. session_core_handovers: joining one. session_core_asynchronous: mode
-/// asynchronous.
+/// session_core_switch: path switch. session_core_handovers: joining its jobs. session_core_asynchronous: that mode.
 namespace millrace::worker {
 
 /// Holds O[t]: the contribution to one step of one part, until that step's update.
@@ -81,8 +80,7 @@ struct PartAccount {
   double entered = 0;
   double lost = 0;
   double imbalance = 0;
-  /// Path switch: sums of the offers that this worker resolved as applied.
-  Account carried_by_switch;
+  Account carried_by_switch;  ///< path switch: sums of the offers that this worker resolved as applied
   // The other terms, as of the last check:
   double held = 0;
   double in_flight = 0;
@@ -97,14 +95,12 @@ struct Held {
 
 struct PartRun {
   protocol::PartLayout layout;
-  size_t at = 0;            ///< index among the bucket's parts
-  uint64_t n = 0;           ///< next step to apply
-  uint64_t decided_in = 0;  ///< epoch of step n - 1's decision.
-  /// Steps that were decided before steps needed this worker again.
-  uint64_t decided_without = 0;
+  size_t at = 0;                                    ///< index among the bucket's parts
+  uint64_t n = 0;                                   ///< next step to apply
+  uint64_t decided_in = 0;                          ///< epoch of step n - 1's decision.
+  uint64_t decided_without = 0;                     ///< steps that were decided before steps needed this worker again
   uint64_t log_digest = protocol::kLogDigestStart;  ///< of the updates of the steps below n.
-  /// Log branch of the part's shard, from the last update or settlement.
-  uint64_t lineage = 0;
+  uint64_t lineage = 0;                 ///< log branch of the part's shard, from the last update or settlement
   uint32_t malformed = 0;               ///< updates of step n that did not decode
   std::deque<Outstanding> outstanding;  ///< by step, ascending.
   /// Updates of steps after n. The update of n, or SETTLE, is still missing.
@@ -132,8 +128,7 @@ struct PartRun {
   uint64_t sequence_life = 0;
   // While this worker is not synced, in the present epoch:
   bool settled = false;
-  /// No live member can help the part to continue (R10).
-  bool stranded = false;
+  bool stranded = false;                           ///< no live member can help the part to continue (R10)
   std::optional<protocol::Settle> waiting_settle;  ///< path switch: until a handover arrives
   std::optional<Incoming> incoming;
 
@@ -227,8 +222,7 @@ struct Link {
   TimeNs last_heard = 0;
   TimeNs next_heartbeat = 0;
   uint64_t heartbeats = 0;
-  /// Index among all parts at which the next heartbeat's digests begin.
-  size_t next_digest = 0;
+  size_t next_digest = 0;  ///< index among all parts at which the next heartbeat's digests begin
   uint64_t message_bytes_max = 0;
   uint64_t told_epoch = 0;  ///< of the latest membership that it sent
   std::vector<protocol::Ack::Entry> acks;
@@ -252,27 +246,23 @@ struct SessionCore::Impl {
   protocol::Heartbeat::Switch told_of_switch = protocol::Heartbeat::Switch::kNoWord;
   /// Path switch: handovers that others asked for. Given between two steps.
   std::vector<GiveWeights> asked_at_rest;
-  /// The handover's bytes received so far, while this worker is not synced.
-  ByteBuffer incoming_handover;
-  /// Set when the handover is complete: the next step of the job.
-  std::optional<uint64_t> handed_step;
-  uint64_t left_life = 0;  ///< ... the incarnation with which it was synced before
+  ByteBuffer incoming_handover;         ///< the handover's bytes received so far, while this worker is not synced.
+  std::optional<uint64_t> handed_step;  ///< set when the handover is complete: the next step of the job
+  uint64_t left_life = 0;               ///< ... the incarnation with which it was synced before
   std::optional<UnsettledStep> unsettled_step;
-  /// The results of the step in which this worker was evicted.
-  std::optional<SwitchStepDone> left_step;
+  std::optional<SwitchStepDone> left_step;  ///< the results of the step in which this worker was evicted
   std::vector<Link> links;
 
   Standing standing = Standing::kLoaded;
-  bool has_place = false;     ///< the membership has this process, under `life`
-  bool came_back = false;     ///< steps may have been decided without this worker, in any mode
-  bool lost_place = false;    ///< ... at some time
-  uint64_t resigned = 0;      ///< the incarnation that this worker gave up itself
-  uint64_t synced_in = 0;     ///< the last epoch in which it was synced
-  uint64_t synced_since = 0;  ///< the first epoch of this membership in which it was synced.
-  /// The residual must be quarantined, and a caller was filling a slot.
-  bool aside_pending = false;
-  bool finish_asked = false;  ///< during a rejoin
-  TimeNs progress_at = 0;     ///< last progress of a rejoin
+  bool has_place = false;      ///< the membership has this process, under `life`
+  bool came_back = false;      ///< steps may have been decided without this worker, in any mode
+  bool lost_place = false;     ///< ... at some time
+  uint64_t resigned = 0;       ///< the incarnation that this worker gave up itself
+  uint64_t synced_in = 0;      ///< the last epoch in which it was synced
+  uint64_t synced_since = 0;   ///< the first epoch of this membership in which it was synced.
+  bool aside_pending = false;  ///< the residual must be quarantined, and a caller was filling a slot
+  bool finish_asked = false;   ///< during a rejoin
+  TimeNs progress_at = 0;      ///< last progress of a rejoin
 
   /// Holds the steps of the pushes, equal for all buckets, by push from first_numbered on. Counts the buckets that must
   /// still select their push.
@@ -290,16 +280,14 @@ struct SessionCore::Impl {
   protocol::JobView view;  ///< job 0: none yet
   uint64_t life = 0;
   TimeNs started_at = 0;
-  /// No outstanding contribution needs a retransmission before.
-  TimeNs resend_check_at = INT64_MAX;
+  TimeNs resend_check_at = INT64_MAX;            ///< no outstanding contribution needs a retransmission before
   std::set<std::pair<int64_t, uint32_t>> ready;  ///< (-priority, bucket) with something to select or to code.
   /// Buckets that may have postponed work. select() may have done it.
   std::set<uint32_t> unsettled;
   CoreCounters counters;
   std::set<uint64_t> own_lives;     ///< of this process; the incarnations between them are other processes'
   bool loaded_of_this_job = false;  ///< its log positions are valid for this job.
-  /// Amount of values lost off the log that the log lines have reported.
-  double told_lost = 0;
+  double told_lost = 0;             ///< amount of values lost off the log that the log lines have reported
   uint64_t told_void = 0;
   uint64_t audit_checks = 0;
   uint32_t audit_lines = 0;
@@ -421,8 +409,8 @@ struct SessionCore::Impl {
   /// Sends the contributions in flight again: to one shard, or (kAllShards) to all.
   void resend_outstanding(uint32_t shard, TimeNs now, Actions& actions);
   void resend_due(TimeNs now, Actions& actions);
-  /// Asks for a decided update of the part's next step that did not arrive. Sends the step's contribution again, which
-  /// the shard answers with the update. Without a contribution, sends a request.
+  /// Asks for a decided update of the part's next step that did not arrive: sends the step's contribution again, or a
+  /// request where there is none.
   void ask_again(PartRun& part, TimeNs now);
   void on_heartbeat(uint32_t shard, const protocol::Heartbeat& heartbeat, TimeNs now);
   void keep_early(PartRun& part, uint64_t step, protocol::Message&& message, TimeNs now);
@@ -534,9 +522,8 @@ struct SessionCore::Impl {
   /// Adds an empty contribution for every step of [n, below) without a contribution of this worker (R9e). So no step is
   /// blocked on a contribution that never arrives.
   void fill_gaps(BucketRun& run, uint64_t below);
-  /// Says whether this worker must send empty contributions for the steps before the bucket's next push. Needed in a
-  /// mode in which every step needs every worker. Also needed before the first push of a bucket: with a quorum of all
-  /// workers those steps need this worker too.
+  /// Says whether this worker must send empty contributions for the steps before the bucket's next push. It must where
+  /// every step needs every worker, and before a bucket's first push: with a quorum of all they need this worker too.
   bool owes_gaps(const BucketRun& run) const {
     return came_back && !asynchronous() && (waits_for_all() || run.selected == 0);
   }

@@ -86,8 +86,7 @@ std::optional<uint64_t> SessionCore::Impl::step_for_push(const BucketRun& run, T
   if (step >= end) return std::nullopt;
   if (config.spec.participants == 0 || protocol::takes_part(config.spec, view.members, step, config.worker))
     return step;
-  // Not drawn: the push waits until the step is decided. After a long time without progress it proceeds, since the
-  // drawn workers may have nothing to contribute.
+  // Not drawn: it waits for the decision, but not if nothing moves: the drawn workers may have nothing to contribute.
   const TimeNs patience = kDrawHeartbeats * TimeNs{config.spec.heartbeat_ms} * kNsPerMs;
   return now < run.moved_at + patience ? std::nullopt : std::optional(step);
 }
@@ -589,8 +588,7 @@ void SessionCore::Impl::leave_when_done(TimeNs now, Actions& actions) {
   // Also blocked on an ack that waits for a connection.
   if (!std::ranges::all_of(links, [](const Link& link) { return link.acks.empty(); })) return;
   if (!std::ranges::all_of(links, [](const Link& link) { return link.state == LinkState::kWelcomed; })) return;
-  // A joiner may need this worker's weights. The last member that has them leaves only after the joiner is synced or
-  // evicted.
+  // A joiner may need this worker's weights: the last member with them leaves after it is synced or evicted.
   const bool somebody_joins = std::ranges::any_of(
       view.members, [](const protocol::Member& member) { return member.state == protocol::MemberState::kJoining; });
   if (config.has_weights && somebody_joins) return;

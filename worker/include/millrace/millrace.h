@@ -119,8 +119,8 @@ struct JobOptions {
   double clip = 0;
   /// NaN and infinity: "refuse" the push, or "drop" the entry and count it.
   std::string non_finite = "refuse";
-  // Modes that leave workers out: push all tensors equally often. A worker that has finished one tensor and not another
-  // delays a quorum of the first tensor until it finishes.
+  // Modes that leave workers out: push all tensors equally often. A worker that has finished only some tensors delays
+  // their quorums until it finishes the others.
   /// "synchronous": every live worker takes part in every step. "bounded_staleness": a step may omit a slow worker, at
   /// most `staleness` steps in a row. "partial": a step takes the contributions that arrive in time. "asynchronous":
   /// each contribution is a step, and no step is blocked on a worker (no reselect). There an update is one worker's, so
@@ -143,8 +143,7 @@ struct JobOptions {
   uint32_t exchange_timeout_ms = 200;
   uint64_t seed = 1;             ///< of every random choice in the job
   uint32_t parts_per_shard = 0;  ///< 0: chosen from the expected entries.
-  /// Neighbouring tensors below this dimension travel together.
-  uint64_t fuse_below = 16'384;
+  uint64_t fuse_below = 16'384;  ///< neighbouring tensors below this dimension travel together.
   /// Checks at run time that no value is lost or counted twice: worker/README.md, "Audit".
   bool audit = false;
   /// Codes the indices of contributions relative to the updates that workers and shards have both seen. Sends fewer
@@ -162,11 +161,9 @@ struct JobOptions {
   uint32_t switch_slots = 16;           ///< windows under way at a time
   uint32_t switch_lanes = 1;            ///< cores of the switch that share the windows, each with a job number
   uint32_t switch_packet_bytes = 1472;  ///< of UDP payload: 1472 in an MTU of 1500, 8972 in one of 9000.
-  /// "auto": gap+fixed16, in reproducible jobs gap+fixed32. Or one of raw, gap, bitmap, bloom with one of fixed16,
-  /// fixed32, qsgd8, qsgd4.
+  /// "auto" (gap+fixed16, reproducible: gap+fixed32), or raw, gap, bitmap, bloom + fixed16, fixed32, qsgd8, qsgd4.
   std::string switch_codec = "auto";
-  /// The job returns to a switch that has answered for this time.
-  uint32_t switch_return_after_ms = 5'000;
+  uint32_t switch_return_after_ms = 5'000;  ///< the job returns to a switch that has answered for this time.
   // Indices of a block (path switch: of a window), then the first exponent of 2. "auto" is 16384:-20, and 4096:-20 in
   // reproducible jobs. A reproducible job has one grid on every path, since the bits depend on the grid. A switch's
   // packets hold all sums of a block of 4096 indices.
@@ -210,8 +207,7 @@ struct JobOptions {
   /// This process takes over from an earlier process of this worker, as soon as the earlier one is silent. Off: the
   /// shards refuse a second process of one worker.
   bool returns = false;
-  /// A saved state to begin with: residual, log position and weights. Empty: none. With `returns` the file may be
-  /// missing.
+  /// A saved state to begin with: residual, log position, weights. Empty: none. With `returns` it may be missing.
   std::string load_path = {};
   /// The file for the state when the session ends with an error. Empty: the session saves nothing. connect() checks
   /// that it can write there.
@@ -383,8 +379,7 @@ struct Stats {
   uint64_t raw_bytes_down = 0;
   int64_t history_bytes_saved = 0;  ///< of the bytes sent, by option `history`
   uint64_t history_shortened = 0;   ///< contributions that were sent shorter by it
-  uint64_t history_refused = 0;     ///< of these, contributions that a shard could not read; the worker sent them again
-                                    ///< in full
+  uint64_t history_refused = 0;     ///< of these, ones that a shard could not read: sent again in full
   uint64_t dense_bytes = 0;         ///< the bytes that dense exchange would have moved, one way
   uint64_t rounds = 0;              ///< steps of buckets applied
   uint64_t resends = 0;
@@ -400,9 +395,8 @@ struct Stats {
   // Lost values: sums of |value|.
   /// Of a saved residual that is older than a counted contribution of this worker.
   double lost_save_too_old = 0;
-  /// Values of a state that the job's log does not contain.
-  double lost_off_log = 0;
-  double lost_cut = 0;  ///< values of a state that a cut removed, since no live member had it.
+  double lost_off_log = 0;  ///< values of a state that the job's log does not contain
+  double lost_cut = 0;      ///< values of a state that a cut removed, since no live member had it.
   /// Counted in a step whose update is not retained: the carried values are unknown.
   double unreturnable = 0;
   /// Entries of contributions that were counted in steps that the job's log no longer contains. All members that had
