@@ -409,8 +409,7 @@ struct SessionCore::Impl {
   /// Sends the contributions in flight again: to one shard, or (kAllShards) to all.
   void resend_outstanding(uint32_t shard, TimeNs now, Actions& actions);
   void resend_due(TimeNs now, Actions& actions);
-  /// Asks for a decided update of the part's next step that did not arrive: sends the step's contribution again, or a
-  /// request where there is none.
+  /// Asks for the part's next update, which did not arrive: sends the contribution again, or a request without one.
   void ask_again(PartRun& part, TimeNs now);
   void on_heartbeat(uint32_t shard, const protocol::Heartbeat& heartbeat, TimeNs now);
   void keep_early(PartRun& part, uint64_t step, protocol::Message&& message, TimeNs now);
