@@ -13,19 +13,19 @@ namespace millrace::monitoring {
 
 enum class MetricKind : uint8_t { kCounter, kGauge, kHistogram };
 
-/// A label of a metric.
+/// Describes a label of a metric.
 struct LabelInfo {
   std::string_view name;
   std::span<const std::string_view> values = {};  ///< all of them; none: not known beforehand
 };
 
-/// Where a metric is seen.
+/// Says where a metric is shown.
 enum class Shown : uint8_t {
   kPanel,   ///< in a panel of the dashboard
   kDetail,  ///< in no panel: for questions that a panel raises
 };
 
-/// One metric that a program exports; the tables of DESIGN.md and the dashboard are checked against these.
+/// Describes one metric that a program exports. Tests compare the tables of DESIGN.md and the dashboard with these.
 struct MetricInfo {
   std::string_view name;
   MetricKind kind = MetricKind::kCounter;
@@ -81,7 +81,8 @@ class HistogramFamily {
   const MetricInfo& info_;
 };
 
-/// What a shard exports. Labels in brackets; "raw" bytes are those of the same entries as pairs of index and value.
+/// Holds the metrics of a shard. Labels in brackets; "raw" bytes are those of the same entries as pairs of index and
+/// value.
 struct ShardMetrics {
   explicit ShardMetrics(Metrics& metrics);
 
@@ -100,7 +101,7 @@ struct ShardMetrics {
   HistogramFamily round_seconds;         ///< [job] first contribution to decision
   HistogramFamily wait_seconds;          ///< [job] first contribution to last
   CounterFamily contribution_entries;    ///< [job] the achieved k up, over contributions
-  CounterFamily sum_entries;             ///< [job] of sums that were made whole, before they are cut
+  CounterFamily sum_entries;             ///< [job] of whole sums, before re-selection
   CounterFamily update_entries;          ///< [job] the achieved k down, over rounds
   HistogramFamily fill_in_ratio;         ///< [job] of whole sums: entries / most entries of one of its contributions
   CounterFamily quick_cuts;              ///< [job, result] parts cut while they were summed
@@ -115,15 +116,15 @@ struct ShardMetrics {
   CounterFamily store_saves;             ///< [job, result]
   CounterFamily merged_updates;          ///< [job] sent, each of several steps
   CounterFamily merged_steps;            ///< [job] in them
-  CounterFamily weight_digests;          ///< [job, result] of members, compared with what was decided
+  CounterFamily weight_digests;          ///< [job, result] of members, compared with the decided updates
   CounterFamily members_joined;          ///< [job]
   CounterFamily members_finished;        ///< [job]
   CounterFamily members_removed;         ///< [job, reason]
   CounterFamily recoveries;              ///< [job, outcome] of this shard's rounds of the job
   CounterFamily settled_parts;           ///< [job, weights] of joining workers
-  CounterFamily snapshot_bytes;          ///< [job] of weights, handed on to joining workers
+  CounterFamily snapshot_bytes;          ///< [job] of weights, forwarded to joining workers
   CounterFamily path_changes;            ///< [job, path] of jobs of path switch
-  CounterFamily datagram_events;         ///< [job, event] of jobs whose switch shard 0 stands in for
+  CounterFamily datagram_events;         ///< [job, event] of jobs whose switch shard 0 replaces
   CounterFamily datagrams_dropped;       ///< [reason] by shard 0's port of datagrams
   CounterFamily jobs_opened;             ///< none
   CounterFamily jobs_ended;              ///< [reason]
@@ -136,11 +137,11 @@ struct ShardMetrics {
   GaugeFamily memory_bytes;              ///< none
   GaugeFamily memory_limit_bytes;        ///< none
   GaugeFamily audit_imbalance;           ///< [job] of updates; must be 0
-  GaugeFamily audit_workers_imbalance;   ///< [job] of the law, as workers say; must be 0
+  GaugeFamily audit_workers_imbalance;   ///< [job] of the law, as workers report; must be 0
   GaugeFamily audit_mass;                ///< [job, term]
 };
 
-/// What a worker exports.
+/// Holds the metrics of a worker.
 struct WorkerMetrics {
   explicit WorkerMetrics(Metrics& metrics);
 
@@ -167,7 +168,7 @@ struct WorkerMetrics {
   GaugeFamily audit_mass;                ///< [job, term]
 };
 
-/// What a switch exports.
+/// Holds the metrics of a switch.
 struct SwitchMetrics {
   explicit SwitchMetrics(Metrics& metrics);
 
@@ -189,7 +190,7 @@ struct SwitchMetrics {
   GaugeFamily uplink_welcome;         ///< [job]
 };
 
-/// What a rank of millrace-peer exports.
+/// Holds the metrics of a rank of millrace-peer.
 struct PeerMetrics {
   explicit PeerMetrics(Metrics& metrics);
 

@@ -6,7 +6,7 @@
 
 #include "monitoring/catalog.h"
 
-/// What the catalog's lists are written with: labels, those of their values that are known beforehand, and buckets.
+/// The elements of the catalog's lists: labels, their values that are known beforehand, and buckets.
 namespace millrace::monitoring {
 
 namespace values {

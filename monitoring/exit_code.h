@@ -7,19 +7,20 @@
 /// The exit codes of all programs, and the one table that says which error ends a program with which code.
 namespace millrace::monitoring {
 
-/// The numbers are documented (each program's --help, worker/cli/DESIGN.md) and never change.
+/// Lists the exit codes. The numbers are documented (each program's --help, worker/cli/DESIGN.md) and never change.
 enum class ExitCode : uint8_t {
   kOk = 0,
-  kInternal = 1,     ///< a fault of Millrace itself
-  kUsage = 2,        ///< a flag is unknown, missing or out of range
-  kBadData = 3,      ///< a file is not what it should be: malformed, truncated, empty; a gradient that is not finite
-  kUnreachable = 4,  ///< a server cannot be reached
-  kRefused = 5,      ///< the servers refuse the job or this worker; the sentence says why
-  kIo = 6,           ///< a file cannot be read or written
-  kInterrupted = 7,  ///< SIGINT or SIGTERM
-  kJobEnded = 8,     ///< the job ended early: a shard was lost, too few workers are left, a time ran out
-  kStandsStill = 9,  ///< status: a job does not move
-  kNotStarted = 10,  ///< status: a job waits for its start
+  kInternal = 1,  ///< a fault of Millrace itself
+  kUsage = 2,     ///< a flag is unknown, missing or out of range.
+  /// A file is malformed, truncated or empty, or a gradient is not finite.
+  kBadData = 3,
+  kUnreachable = 4,       ///< a server cannot be reached
+  kRefused = 5,           ///< the servers refuse the job or this worker; the sentence says why
+  kIo = 6,                ///< a file cannot be read or written
+  kInterrupted = 7,       ///< SIGINT or SIGTERM
+  kJobEnded = 8,          ///< the job ended early: a shard was lost, too few workers are left, a time ran out
+  kStandsStill = 9,       ///< status: a job does not move
+  kNotStarted = 10,       ///< status: a job waits for its start
   kWeightsDisagree = 11,  ///< status: a worker's weights are not those of the others
   kDoesNotBalance = 12,   ///< status: a job's audit finds something missing, or too much
   kEndedBySigint = 130,   ///< serve: a second signal, SIGINT, did not wait for rounds in flight

@@ -11,7 +11,7 @@ using HttpAddress = HostPort;
 
 /// Reads "HOST:PORT" or "[HOST]:PORT"; an IPv6 host needs its brackets.
 ///
-/// Errors   invalid_argument, with what is expected.
+/// Errors   invalid_argument, with the expected form.
 Result<HttpAddress> parse_http_address(std::string_view text);
 
 }  // namespace millrace::monitoring

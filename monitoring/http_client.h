@@ -15,7 +15,7 @@ struct HttpReply {
 /// Longest body that is read.
 inline constexpr size_t kHttpReplyBytesMax = size_t{16} << 20;
 
-/// GET http://ADDRESS/PATH, for what an HttpPort shows.
+/// Sends GET http://ADDRESS/PATH to an HttpPort and returns its reply.
 ///
 /// address  "127.0.0.1:9100", "[::1]:9100", "shard0.example:9100": the addresses of the name in turn, until one
 ///          accepts.

@@ -11,15 +11,15 @@
 
 namespace millrace::monitoring {
 
-/// How long a peer may take for each part of an exchange, over all its reads and writes.
+/// Limits the peer's time for each part of an exchange, over all its reads and writes.
 struct HttpTimeouts {
   TimeNs request = 3 * kNsPerS;  ///< from the connection to the last byte of the request's head
   TimeNs answer = 10 * kNsPerS;  ///< to take the whole answer
   TimeNs close = 1 * kNsPerS;    ///< to close its end afterwards
 };
 
-/// One request and its answer on one connection: what is read, what is written, and until when. Pure: bytes and time
-/// are handed in. A peer that sends a byte now and then gains no time by it.
+/// Holds one request and its answer on one connection: the bytes read and to write, and the time limits. Pure: the
+/// caller passes bytes and time. A peer that sends single bytes slowly gets no extra time.
 class HttpExchange {
  public:
   enum class State : uint8_t {
@@ -34,21 +34,21 @@ class HttpExchange {
 
   State state() const { return state_; }
   TimeNs began() const { return began_; }
-  /// The peer may send more.
+  /// Says whether the peer may send more.
   bool reads() const { return !peer_ended_; }
   /// Returns when on_time() ends the exchange; nothing while a handler makes the answer.
   std::optional<TimeNs> deadline() const;
 
-  /// Takes what the peer sent. Returns the request, once, when it is complete; an answer() is owed then.
+  /// Takes bytes of the peer. Returns the request, once, when it is complete; the caller must then call answer().
   std::optional<HttpRequest> on_bytes(std::string_view bytes, TimeNs now);
   /// Notes that the peer has closed its end. The peer may still receive an answer.
   void on_end();
-  /// The answer, head and body.
+  /// Takes the answer, head and body.
   void answer(std::string bytes, TimeNs now);
   /// Returns the bytes of the answer that are still to be written.
   std::string_view unsent() const { return std::string_view(answer_).substr(sent_); }
   void on_sent(size_t bytes, TimeNs now);
-  /// The connection broke.
+  /// Notes that the connection broke.
   void on_broken() { state_ = State::kOver; }
   /// Answers 408 or ends the exchange if its deadline has passed; else does nothing.
   void on_time(TimeNs now);

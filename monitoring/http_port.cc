@@ -30,9 +30,9 @@ namespace millrace::monitoring {
 namespace {
 
 constexpr size_t kAnswerThreads = 2;
-/// Without a descriptor for a connection, the next one is accepted after so long at the earliest.
+/// The pause before the next connection is accepted, after one for which no descriptor was free.
 constexpr TimeNs kAcceptPause = 100 * kNsPerMs;
-/// Answers that are under way when the port is stopped may be written for so long.
+/// The time for answers under way when the port stops.
 constexpr TimeNs kStopPatience = kNsPerS;
 
 struct HttpAnswer {
@@ -104,8 +104,8 @@ std::string answered(const HttpHandlers& handlers, const HttpRequest& request, c
 
 }  // namespace
 
-/// One thread moves bytes on all connections and answers what is quick, health among it; the answers that take time are
-/// made on threads of their own and come back by `made_`.
+/// Moves bytes on all connections in one thread, which also makes the quick answers, health among them. Other threads
+/// make the slow answers and return them by `made_`.
 class HttpPort::Impl {
  public:
   Impl(HttpHandlers handlers, HttpListeners listeners, Descriptor wake)
@@ -127,7 +127,7 @@ class HttpPort::Impl {
     stopping_.store(true);
     wake();
     thread_.join();
-    threads_.shutdown();  // what they still make finds no connection
+    threads_.shutdown();  // their remaining answers find no connection
   }
 
  private:

@@ -11,9 +11,9 @@
 
 namespace millrace::monitoring {
 
-/// What the port shows. Each is called on the port's own threads, at any time, by more than one at once; they must be
-/// thread-safe. `unhealthy` must not wait: it is asked on the thread that moves the bytes. One that throws gives an
-/// answer 500.
+/// Holds the functions that make the port's answers. The port calls them on its own threads, at any time, several at
+/// once; they must be thread-safe. `unhealthy` must not wait: the thread that moves the bytes calls it. One that throws
+/// gives an answer 500.
 struct HttpHandlers {
   std::function<std::string()> metrics_text;              ///< Prometheus' text format
   std::function<std::optional<std::string>()> unhealthy;  ///< nothing: healthy; else the reason, one sentence
@@ -21,16 +21,17 @@ struct HttpHandlers {
   std::string title = "Millrace";                         ///< of the page; any text
 };
 
-/// A small HTTP port for people, scrapers and probes. GET and HEAD of
-///   /metrics   200, Prometheus' text format
-///   /healthz   200 "ok", or 503 and the reason
-///   /status    200, JSON
-///   /          200, a page that shows /status and follows it
-/// and 404 for other paths, 405 for other methods. Nothing can be changed through it, and it authenticates no client:
-/// it belongs on the loopback address or in a network that is trusted to read.
+/// Serves HTTP to people, scrapers and probes. GET and HEAD have these paths:
+/// - /metrics   200, Prometheus' text format
+/// - /healthz   200 "ok", or 503 and the reason
+/// - /status    200, JSON
+/// - /          200, a page that shows /status and follows it
 ///
-/// Limits   32 connections: one more ends the oldest whose answer is not under way, or the oldest. One request a
-///          connection; 3 s for the whole of it, 10 s to take the whole answer; 8 KiB of request line and headers, no
+/// Other paths get 404, other methods 405. A client can change nothing through it, and it authenticates no client. Bind
+/// it to the loopback address or to a network that is trusted to read.
+///
+/// Limits   32 connections. One more ends the oldest one without an answer under way, otherwise the oldest. One request
+///          a connection: 3 s for the whole of it, 10 s to take the whole answer. 8 KiB of request line and headers, no
 ///          request body. Two threads make /metrics and /status; 32 more such requests wait, further ones get 503.
 /// Health   waits for no other request, and for no other connection.
 class HttpPort {
@@ -51,7 +52,7 @@ class HttpPort {
   HttpPort(const HttpPort&) = delete;
   HttpPort& operator=(const HttpPort&) = delete;
 
-  /// The port that is listened on.
+  /// Returns the number of the listening port.
   uint16_t port() const;
 
   /// Stops accepting, finishes the answers that are under way within a second, and joins the threads. Once is enough;

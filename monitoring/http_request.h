@@ -25,7 +25,7 @@ class HttpRequestReader {
   Progress progress() const { return progress_; }
   /// REQUIRES: complete.
   const HttpRequest& request() const { return request_; }
-  /// The status that the refusal is answered with: 400, 414 or 431. REQUIRES: refused.
+  /// Returns the status of the answer to a refused request: 400, 414 or 431. REQUIRES: refused.
   int refusal() const { return refusal_; }
 
  private:

@@ -86,7 +86,7 @@ uint16_t port_of(const Descriptor& socket) {
 
 bool is_elsewhere(int error) { return error == EADDRNOTAVAIL || error == EAFNOSUPPORT; }
 
-/// Waits for the connection that `socket` has begun. Returns 0, or what became of it instead.
+/// Waits for the connection that `socket` has begun. Returns 0, or the error number.
 int finish_connecting(const Descriptor& socket, int timeout_ms) {
   pollfd writable{socket.number(), POLLOUT, 0};
   int ready = 0;

@@ -158,7 +158,7 @@ void Metrics::forget(std::string_view label, std::string_view value) {
 std::string Metrics::label_text(std::string_view value) { return plain_text_of(value, kLabelBytesMax); }
 
 std::string Metrics::prometheus_text() const {
-  // The registry locks for itself: a scrape of many series does not hold up those who look for a handle.
+  // The registry locks for itself: a scrape of many series does not delay requests for a handle.
   return prometheus::TextSerializer().Serialize(impl_->registry.Collect());
 }
 

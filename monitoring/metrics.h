@@ -12,7 +12,8 @@
 
 namespace millrace::monitoring {
 
-/// A number that only grows. Handles live as long as their Metrics, or until forget() takes them, and are thread-safe.
+/// Counts: a number that only grows. Handles are valid as long as their Metrics, or until forget() removes them, and
+/// are thread-safe.
 class Counter {
  public:
   /// REQUIRES: amount >= 0 and finite (anything else is not counted).
@@ -25,7 +26,7 @@ class Counter {
   void* series_;  ///< of the metrics library, which stays out of this header
 };
 
-/// A number that goes up and down.
+/// Holds a number that goes up and down.
 class Gauge {
  public:
   void set(double value);
@@ -52,15 +53,15 @@ class Histogram {
 
 using Labels = std::vector<std::pair<std::string, std::string>>;  ///< (name, value)
 
-/// A process's metrics. Not global: main() makes one and passes it on.
+/// Holds a process's metrics. Not global: main() makes one and passes it on.
 ///
 /// Names    "millrace_" and lower case, in base units: _seconds, _bytes; counters end in _total, nothing else does. A
 ///          name has one kind, one help text and one set of buckets. Names and label names are the program's own: a bad
-///          one is a bug and aborts. Label values may be anything: what is not valid UTF-8, and control characters,
-///          become '?', what is over 255 bytes is cut, quotes are escaped. Job names are plain text of that length:
-///          each has its own series.
-/// Limits   kSeriesMax label sets a name: who asks for more gets a set whose values are all "other", so that hostile
-///          label values cost neither memory nor the scraper's.
+///          one is a bug and aborts. Label values may be anything. Invalid UTF-8 and control characters become '?', a
+///          value is truncated after 255 bytes, quotes are escaped. Job names are plain text of that length: each has
+///          its own series.
+/// Limits   kSeriesMax label sets a name. A request for more gets a set whose values are all "other". So hostile label
+///          values cost no memory here or at the scraper.
 /// Threads  all members; asking again for the same (name, labels) returns the same handle, by a map under a lock.
 class Metrics {
  public:
@@ -77,14 +78,14 @@ class Metrics {
   Histogram& histogram(std::string_view name, std::string_view help, std::span<const double> upper_bounds,
                        const Labels& labels = {});
 
-  /// Forgets every series, of whatever name, whose `label` has this value, so that another label set takes its place;
-  /// their handles are invalid from then on. "other" is kept: whoever came too late counts there.
+  /// Forgets every series, of any name, whose `label` has this value, so that another label set can be added. Their
+  /// handles are invalid from then on. "other" stays: it counts for all label sets over the limit.
   void forget(std::string_view label, std::string_view value);
 
-  /// A label value as it is exported, the same for values that share their series.
+  /// Returns a label value as exported, the same for values that share their series.
   static std::string label_text(std::string_view value);
 
-  /// All of them in Prometheus' text exposition format 0.0.4.
+  /// Returns all metrics in Prometheus' text exposition format 0.0.4.
   std::string prometheus_text() const;
 
  private:

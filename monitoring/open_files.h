@@ -3,12 +3,11 @@
 #include <cstdint>
 #include <optional>
 
-/// The limit of open files of a process: what it may have, and has.
+/// The limit of open files of a process.
 namespace millrace::monitoring {
 
-/// Raises the limit of open files to what the system allows this process (its hard limit), 2^20 at most. Called at the
-/// start of every program that serves, or connects to many. Returns the limit that holds now: a system may refuse to
-/// raise it.
+/// Raises the limit of open files to this process's hard limit, 2^20 at most. Called at the start of every program that
+/// serves, or connects to many. Returns the limit that holds now: a system may refuse to raise it.
 uint64_t raise_open_file_limit();
 
 /// Returns how many descriptors this process may have open.

@@ -10,7 +10,7 @@
 
 namespace millrace::monitoring {
 
-/// A fixed number of threads that run jobs in order, with a bound on the jobs that wait.
+/// Runs jobs in order on a fixed number of threads, with a bound on the jobs that wait.
 class RequestThreads {
  public:
   RequestThreads(size_t threads, size_t waiting_max);

@@ -4,23 +4,23 @@
 
 #include "kernels/base/result.h"
 
-/// Standard input, output and error of a program: nothing ends because a log cannot be written, and nothing that is
-/// printed lands in a file that is not meant.
+/// Standard input, output and error of a program. A failure to write a log ends nothing, and no output lands in another
+/// open file.
 namespace millrace::monitoring {
 
-/// Opens /dev/null in place of those of the three that are closed. The next file or socket would get the number, and
-/// with it all that is printed. Makes standard output line-buffered: the reader of a pipe gets each line when it is
-/// printed. Called first in main().
+/// Opens /dev/null for each of the three that is closed. The next file or socket would get the number, and with it all
+/// that is printed. Makes standard output line-buffered: the reader of a pipe gets each line when it is printed. Called
+/// first in main().
 void hold_standard_streams();
 
-/// Writes to standard error, at once and in one piece; say() adds a newline. What cannot be written (a full disk, a
-/// pipe that nobody reads) is lost.
+/// Writes to standard error, at once and in one piece; say() adds a newline. Text that cannot be written is lost: a
+/// full disk, a pipe without a reader.
 ///
 /// Threads  any.
 void write_error(std::string_view text) noexcept;
 void say(std::string_view line) noexcept;
 
-/// Writes out what was printed to standard output. Errors  io: not all of it could be written, now or before.
+/// Writes all buffered text to standard output. Errors  io: not all of it could be written, now or before.
 Status flush_output();
 
 }  // namespace millrace::monitoring

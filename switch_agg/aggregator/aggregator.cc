@@ -42,7 +42,7 @@ Status validate(const SwitchJob& job, const AggregatorOptions& options) {
   }
   if (job.slots == 0 || job.slots > protocol::kSlotsMax) return refuse("give 1 to 128 slots");
   if (job.lanes != 1) return refuse("each of its lanes is a job of its own here (split_by_lanes())");
-  // What is in a result counts as applied at every worker: its indices and values must be the sum's own.
+  // Every worker counts a result's entries as applied: its indices and values must be the sum's own.
   const WindowIndexCodec index = job.result_codecs.index;
   if (index != WindowIndexCodec::kRaw && index != WindowIndexCodec::kGap && index != WindowIndexCodec::kBitmap) {
     return refuse("results need an exact index codec: raw, gap or bitmap");
@@ -100,7 +100,7 @@ struct Aggregator::State {
   AggregatorCounters counters;
   SlotPool pool;
   Scratch scratch;
-  std::vector<uint32_t> ids;                 ///< of `jobs`, side by side: what a packet is looked up in
+  std::vector<uint32_t> ids;                 ///< of `jobs`, in one array: packets are looked up in it
   std::vector<std::unique_ptr<Entry>> jobs;  ///< destroyed before the pool
 };
 
@@ -158,7 +158,7 @@ void Aggregator::receive(const protocol::ReceivedPacket& packet, TimeNs now, pro
   if (!entry.machine->is_to_begin_anew()) return;
   entry.machine->begin_life(state_->draw_life(), now);
   out.count(Event::kBegunAnew);
-  entry.machine->receive(*datagram, packet.from, out);  // whose sender hears of the new life
+  entry.machine->receive(*datagram, packet.from, out);  // its sender learns the new incarnation
 }
 
 void Aggregator::tick(TimeNs now, protocol::PacketSink& sink) {

@@ -17,31 +17,34 @@
 
 namespace millrace::switch_agg {
 
-/// What an aggregator is to its job (S1.1, S7).
+/// Says the role of an aggregator in a job (S1.1, S7).
 enum class Role : uint8_t {
-  kReduce = 1,   ///< it decides: closes turns, re-selects, sends results
-  kCombine = 2,  ///< a rack's: it only adds up, the shard decides
+  kReduce = 1,   ///< decides: closes turns, re-selects, sends results
+  kCombine = 2,  ///< a rack's: only adds up, the shard decides
 };
 
-/// One job as the switch is told of it (its configuration, never a packet).
+/// Describes one job of the switch's configuration. No packet changes it.
 struct SwitchJob {
   uint32_t job = 0;
-  /// As its owner sees it: over 1 it has as many numbers, from `job` on, each a job of its own here (split_by_lanes()).
+  /// Number of lanes. Over 1, the job has as many numbers, from `job` on, each a job of its own here
+  /// (split_by_lanes()).
   uint32_t lanes = 1;
   std::string name;
   protocol::JobKey key{};
   Role role = Role::kReduce;
   uint32_t workers = 0;  ///< of the whole job, not of the rack: the headroom of sums, |q| <= (2^31 - 1) / workers
-  uint32_t window_indices = 0;  ///< a multiple of 64, <= options.window_indices_max
-  uint32_t slots = 0;           ///< reserved for it, <= kSlotsMax; where the switch has not so many left it is refused
+  uint32_t window_indices = 0;  ///< a multiple of 64, <= options.window_indices_max.
+  /// Reserved for the job, <= kSlotsMax. The switch refuses the job where fewer slots are left.
+  uint32_t slots = 0;
   /// Exact ones only: kRaw, kGap or kBitmap; kFixed32 (16 bits where a result's values fit).
   protocol::WindowCodecs result_codecs{.index = protocol::WindowIndexCodec::kGap,
                                        .value = protocol::WindowValueCodec::kFixed32};
-  uint64_t reselect_k = 0;         ///< entries of a step's update (kCombine: of the rack's sums); 0: the whole sum
-  TimeNs lease_ns = 10 * kNsPerS;  ///< silence of all its workers for so long frees its slots (a new life)
-  protocol::Endpoint shard{};      ///< kCombine: where sums go
-  uint64_t rack = 0;               ///< kCombine: workers of this rack, a bit each
-  uint16_t rack_number = 0;        ///< kCombine: its place in the shard's `racks`
+  uint64_t reselect_k = 0;  ///< entries of a step's update (kCombine: of the rack's sums); 0: the whole sum.
+  /// Silence of all its workers for this time frees its slots (a new incarnation).
+  TimeNs lease_ns = 10 * kNsPerS;
+  protocol::Endpoint shard{};     ///< kCombine: where sums go
+  uint64_t rack = 0;              ///< kCombine: workers of this rack, a bit each
+  uint16_t rack_number = 0;       ///< kCombine: its place in the shard's `racks`
   std::vector<uint64_t> racks{};  ///< kReduce, where racks add up in front of it: workers of each, disjoint; at most 64
 };
 
@@ -50,29 +53,31 @@ struct AggregatorOptions {
   uint32_t slots_max = 512;  ///< of all jobs together
   uint32_t window_indices_max =
       protocol::kWindowIndicesMax;   ///< a multiple of 64; memory: slots_max x (4 B + 2 bit) x this
-  uint32_t packet_bytes_max = 1472;  ///< UDP payload of the path's MTU, at least 1200
-  TimeNs answer_gap_ns = kNsPerMs;   ///< kept results: one per worker, slot and so long
+  uint32_t packet_bytes_max = 1472;  ///< UDP payload of the path's MTU, at least 1200.
+  /// Retained results: one per worker and slot in this time.
+  TimeNs answer_gap_ns = kNsPerMs;
 };
 
 enum class SwitchPhase : uint8_t { kClosed, kCollecting, kFetching, kOpen };
 
-/// A rack's session with the aggregator that decides.
+/// State of a rack's session with the aggregator that decides.
 enum class RackUplink : uint8_t {
   kNone,  ///< no worker has come yet
   kAsking,
   kHello,
-  kWelcome,  ///< units are summed up; else workers are told to go past this rack
+  /// The rack sums units up; in the other states it directs workers past this rack.
+  kWelcome,
 };
 
-/// What a job in role `combine` says of itself.
+/// Holds the status of a job in role `combine`.
 struct RackStatus {
   RackUplink uplink = RackUplink::kNone;
   uint32_t gathering = 0;  ///< slots whose sum is not whole yet
-  uint32_t in_flight = 0;  ///< partial sums that went up, and whose slot has had no newer turn here
-  uint32_t raw = 0;        ///< slots whose present turn goes up unit by unit
+  uint32_t in_flight = 0;  ///< partial sums that were sent up, and whose slot has had no newer turn here
+  uint32_t raw = 0;        ///< slots whose present turn is sent up unit by unit
 };
 
-/// What a job waits for, as its aggregator sees it.
+/// Says which event a job is blocked on, as its aggregator sees it.
 enum class SwitchWait : uint8_t {
   kNothing,
   kGreetings,      ///< HELLOs of this epoch
@@ -86,14 +91,14 @@ struct SwitchWaiting {
   TimeNs since = 0;      ///< of the aggregator's clock
 };
 
-/// The packets that name one worker. Only a packet's MAC proves that the worker sent it.
+/// Counts the packets that name one worker. Only a packet's MAC proves that the worker sent it.
 struct SwitchDoor {
   TimeNs heard_at = 0;     ///< the last authentic one; 0: none
   uint64_t rejected = 0;   ///< their MAC was wrong
   TimeNs rejected_at = 0;  ///< the last of those
 };
 
-/// A job as its aggregator sees it now.
+/// Holds the present status of a job at its aggregator.
 struct SwitchJobStatus {
   uint32_t job = 0;
   uint32_t slots = 0;         ///< reserved at present
@@ -108,33 +113,32 @@ struct SwitchJobStatus {
   std::array<SwitchDoor, protocol::kSwitchWorkersMax> doors = {};  ///< by worker
 };
 
-/// The slot machine: pure, one thread, no allocation after add_job(). Takes packets as they come, hostile ones among
-/// them, and writes what it sends into a sink. Normative: S3, S4, S6, S7; DESIGN.md has what they leave open.
+/// Runs the slot machine: pure, one thread, no allocation after add_job(). Takes packets in any order, hostile ones
+/// among them, and writes its packets into a sink. Normative: S3, S4, S6, S7; DESIGN.md decides the points that they
+/// leave open.
 ///
-/// Several cores: one Aggregator each, with slots, a life and jobs of its own (lane_of_datagram.h).
+/// Several cores: one Aggregator each, with slots, an incarnation and jobs of its own (lane_of_datagram.h).
 class Aggregator {
  public:
-  /// `life_seed`: random; lives are drawn from it.
+  /// Creates an aggregator without jobs. `life_seed`: random; incarnations are drawn from it.
   Aggregator(const AggregatorOptions& options, uint64_t life_seed);
   ~Aggregator();
   Aggregator(Aggregator&&) noexcept;
 
   /// Reserves the slots of a job of one lane (split_by_lanes()).
-  /// Errors   invalid_argument; limit_exceeded: too many jobs, or no slots
-  /// left: then
-  ///          the job is known all the same, its workers are told NO_SLOTS, and get slots where they ask again and some
-  ///          are free.
+  /// Errors   invalid_argument; limit_exceeded: too many jobs, or no slots left. Without slots the job is known all the
+  ///          same. Its workers get NO_SLOTS, and slots where they ask again and some are free.
   Status add_job(const SwitchJob& job, TimeNs now);
-  /// Its slots are free again; packets of it are of a wrong job from now on.
+  /// Frees the job's slots; packets of it are of a wrong job from now on.
   void remove_job(uint32_t job);
 
   /// Handles one packet: whole before the call returns, its answers in `sink`.
   void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink);
-  /// Leases, soft state that is too old, questions that were not answered. Call it every millisecond or so.
+  /// Ends leases, drops old soft state, and repeats requests without an answer. Call it every millisecond or so.
   void tick(TimeNs now, protocol::PacketSink& sink);
 
   const AggregatorCounters& counters() const;
-  /// Of one job; nullptr: there is none of that number. Valid until remove_job().
+  /// Returns the counters of one job; nullptr: there is none of that number. Valid until remove_job().
   const AggregatorCounters* counters(uint32_t job) const;
   std::vector<SwitchJobStatus> status() const;
 

@@ -7,8 +7,8 @@
 
 namespace millrace::switch_agg {
 
-/// What an aggregator did with a packet, or by itself: every packet that is dropped has exactly one of them (DESIGN.md,
-/// "Counters").
+/// Names an aggregator's action on a packet, or an action of its own. Every dropped packet has exactly one of them
+/// (DESIGN.md, "Counters").
 enum class AggregatorEvent : uint8_t {
   kReceived,       ///< packets handed in; of a job: that name it, authentic or not
   kReceivedBytes,  ///< their UDP payload, as the port hands it in
@@ -26,7 +26,7 @@ enum class AggregatorEvent : uint8_t {
   kUnexpectedType,  ///< a type that a worker does not send to this role
   kBadFields,       ///< extension, flags or positions that its type cannot have
   kWrongLife,
-  kNoSession,  ///< right life, but no handshake with that worker
+  kNoSession,  ///< right incarnation, but no handshake with that worker
   kBadMac,
   kReplay,
   kMalformedPayload,
@@ -40,11 +40,12 @@ enum class AggregatorEvent : uint8_t {
   kStranger,        ///< not live, or no such slot
   kPositionsApart,  ///< by more than one turn: the epoch does not open
   kFetched,         ///< a result was uploaded whole
-  kKeptUnasked,     ///< a fragment that nobody asked for, or that does not fit
+  kKeptUnasked,     ///< a fragment that no request asked for, or that does not fit
   kOpened,
   kNoSlots,
   kLeaseExpired,
-  kBegunAnew,  ///< a new life for another job of this number: the one before is over
+  /// A new incarnation for another job of this number: the job before is over.
+  kBegunAnew,
   // Contributions (S4).
   kAdded,
   kPast,
@@ -77,17 +78,18 @@ enum class AggregatorEvent : uint8_t {
   kEntriesCut,    ///< indices that re-selection left out: back to the rack's workers
   kNoticeSent,
   kNoticeLimited,
-  kLostTold,        ///< packets of workers and racks that have not come, as notices say
-  kCongestionMark,  ///< authentic packets that the network marked (ECN): results say so
+  kLostTold,  ///< missing packets of workers and racks that notices named.
+  /// Authentic packets that the network marked (ECN): results have the flag.
+  kCongestionMark,
   kEventCount,
 };
 
 inline constexpr size_t kAggregatorEvents = static_cast<size_t>(AggregatorEvent::kEventCount);
 
-/// Stable: names of metrics.
+/// Returns the event's name in metrics, which never changes.
 std::string_view aggregator_event_name(AggregatorEvent event);
 
-/// How often each happened. Plain numbers: read by the owner's thread.
+/// Holds the number of each event. Plain numbers: read by the owner's thread.
 struct AggregatorCounters {
   std::array<uint64_t, kAggregatorEvents> events{};
 

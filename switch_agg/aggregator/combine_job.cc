@@ -14,7 +14,7 @@ using Event = AggregatorEvent;
 
 namespace {
 
-/// A question to the shard without an answer is sent again after so many answer gaps, doubling this often.
+/// A request to the shard without an answer is sent again after this number of answer gaps, doubling this often.
 constexpr TimeNs kAskGaps = 8;
 constexpr uint32_t kDoublingsMax = 5;
 
@@ -85,8 +85,8 @@ void CombineJob::hello(const Datagram& datagram, const protocol::Endpoint& from,
     out.count(Event::kOpened);
   }
   if (met_[worker] != said->worker_nonce) {
-    // Another process, perhaps: of a job that began anew under this number, whose epochs, turns and members may be the
-    // same as those of the job before. No sum may hold, and no kept group may be, what another process sent.
+    // Perhaps another process: of a job that restarted under this number, with the same epochs, turns and members as
+    // the job before. No sum and no retained group may have entries of another process.
     met_[worker] = said->worker_nonce;
     forget();
   }
@@ -157,13 +157,12 @@ void CombineJob::from_shard(const Datagram& datagram, const Outbox& out) {
   }
   const auto said = protocol::read_notice(datagram.extension);
   if (said && said->code == NoticeCode::kLost && !is_hint) return shard_lacks(protocol::lost_of(*said), out);
-  // Whatever it says (another life mostly): a challenge tells. It may be an old one again.
+  // A challenge verifies any notice (mostly of another incarnation). It may be a replay.
   doubt_shard(out);
 }
 
-/// Whether it lives as it did, a challenge tells; what goes up may be shorter than the notice that would say so, and
-/// is not answered
-/// then. Not at every occasion.
+/// Requests a challenge, which shows whether the shard has the same incarnation. Packets to the shard may be shorter
+/// than the notice that would report it, and then get no answer. Limited in rate.
 void CombineJob::doubt_shard(const Outbox& out) {
   if (uplink_ != Uplink::kWelcome || out.now() - asked_at_ < kAskGaps * options_->answer_gap_ns) return;
   asked_at_ = out.now();
@@ -171,7 +170,7 @@ void CombineJob::doubt_shard(const Outbox& out) {
   link_.request_challenge(epoch_, up);
 }
 
-/// A turn whose sum went up, or whose units do, is open at the shard, if anywhere.
+/// A turn whose sum was sent up, or whose units are, is open at the shard, if anywhere.
 uint32_t CombineJob::slots_in_use() const {
   uint32_t gathering = 0;
   for (uint32_t number = 0; number < slots_.size(); ++number)

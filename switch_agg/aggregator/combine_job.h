@@ -12,14 +12,13 @@
 
 namespace millrace::switch_agg {
 
-/// One job in role `combine`: a rack's switch, which adds up what its workers send and hands the sum to the shard that
-/// decides (S7). All of it is soft state: whatever is forgotten here costs speed only.
+/// Runs one job in role `combine`: a rack's switch, which adds up its workers' contributions and sends the sum to the
+/// shard that decides (S7). All of it is soft state: losing it costs speed only.
 ///
-/// combine_job.cc has the door, the epoch and the uplink; combine_job_sums.cc what becomes of a unit.
+/// combine_job.cc has the packet checks, the epoch and the uplink; combine_job_sums.cc the handling of a unit.
 ///
-/// Invariant  a slot's sum goes up only when it holds all units of all the rack's live workers of its turn; then it
-/// is closed, and never added
-///            to again. A sum that was flushed stays so for its turn.
+/// Invariant  a slot's sum is sent up only when it holds all units of all the rack's live workers of its turn. Then it
+///            is closed, and nothing is added to it again. A flushed sum stays flushed for its turn.
 /// Threads    one at a time, the aggregator's.
 class CombineJob : public JobMachine {
  public:
@@ -42,19 +41,20 @@ class CombineJob : public JobMachine {
     kSent,  ///< the group is in the slot's kept results
     kRaw,   ///< no sum of this turn: units go up as they come
   };
-  /// Beside the slot of the pool.
+  /// Holds a slot's state beside the slot of the pool.
   struct Cell {
     CellState state = CellState::kGathering;
     uint64_t askers = 0;  ///< kSent: have sent units again since the group went up last
     TimeNs sent_at = 0;   ///< ... for the first time
     TimeNs again_after = 0;
     uint64_t hash = 0;
-    uint32_t raw_turns = 0;  ///< so many more go raw at once
+    /// Number of further turns that are sent raw at once.
+    uint32_t raw_turns = 0;
   };
 
   void forget() override;
   bool fits(const protocol::DatagramHeader& header, const protocol::HelloTerms& hello) const override;
-  /// What is lost with a rack is speed only, so silence is enough.
+  /// Says whether the job has ended: a lost rack costs speed only, so silence is enough.
   bool has_ended(TimeNs now) const override { return is_quiet(now); }
   void forget_sums();
 

@@ -1,4 +1,4 @@
-// What becomes of a unit at a rack: it is added up (S7.1), or goes up as it is (S7.3).
+// Units at a rack: each is added up (S7.1), or sent up as it is (S7.3).
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -26,8 +26,8 @@ namespace {
 
 /// After a group that was too long its slot's turns go raw at once: waiting for time-outs would cost more.
 constexpr uint32_t kRawTurns = 15;
-/// A group goes up again at the latest so many answer gaps after it went, where somebody asks: workers may compute for
-/// long between two turns.
+/// Limit in answer gaps after which a group is sent up again, if a worker asks. Workers may compute for long between
+/// two turns.
 constexpr TimeNs kAgainGapsMax = 8;
 
 bool combine_sums_is_over(const WindowEntries& entries, int32_t headroom) {
@@ -132,14 +132,14 @@ void CombineJob::send_groups_asked_for(const Outbox& out) {
   }
 }
 
-/// What an answer takes, and a little more where workers compute in between.
+/// Averages the time of an answer, which includes a little computing of the workers.
 void CombineJob::note_turn_around(const Cell& cell, TimeNs now) {
   const TimeNs taken = now - cell.sent_at;
   turn_around_ += turn_around_ == 0 ? taken : (taken - turn_around_) / 8;
 }
 
 void CombineJob::claim(Slot& slot, Cell& cell, const DatagramHeader& header) {
-  // Who sends a turn has the result of the one before, so that one was complete at the shard, whatever is in here.
+  // The sender of a turn has the result of the one before. So that one was complete at the shard, with any sum here.
   slot.set_closed(header.turn - 1);
   slot.claim(header);
   reselection_.on_claim(header.step);
@@ -158,7 +158,7 @@ void CombineJob::forward(const Datagram& datagram, const Outbox& out) {
   DatagramHeader header = datagram.header;
   header.flags &= static_cast<uint8_t>(~flag::kFlush);
   const uint64_t bit = uint64_t{1} << header.worker;
-  // Its worker was not told to leave room for the extension; what it sends past the rack comes in.
+  // Its worker was not asked to leave room for the extension; its packets past the rack arrive.
   if (datagram.signed_bytes.size() + kDatagramMacBytes + kPartialTermsBytes > options_->packet_bytes_max) {
     return out.count(Event::kNoRoom);
   }
@@ -172,7 +172,7 @@ void CombineJob::complete(uint16_t number, const Outbox& out) {
   const WindowSum::Taken taken = slot.sum.take(scratch_->indices, scratch_->values);
   const std::span<uint16_t> indices = std::span(scratch_->indices).first(taken.count);
   const std::span<int32_t> values = std::span(scratch_->values).first(taken.count);
-  // A worker that names an index in several fragments can leave the range; the shard has a rule for what is over.
+  // A worker that names an index in several fragments can leave the range; the shard has a rule for such values.
   const int64_t most = int64_t{headroom_} * std::popcount(job_.rack & live_);
   bool over = taken.omitted != 0;
   for (const int32_t value : values) over = over || value > most || value < -most;
@@ -278,7 +278,7 @@ void CombineJob::shard_lacks(const protocol::LostSequences& lost, const Outbox& 
   });
 }
 
-/// packet  a copy: what is sent again may take its place in the log.
+/// packet  a copy: the retransmission may overwrite its entry in the log.
 void CombineJob::send_part_again(protocol::SentLog::Packet packet, const Outbox& out) {
   Slot& slot = this->slot(packet.slot);
   Cell& cell = cells_[packet.slot];

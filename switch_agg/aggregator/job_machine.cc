@@ -19,7 +19,7 @@ namespace flag = protocol::datagram_flag;
 
 namespace {
 
-/// Header, code, epoch, life, nonce, MAC.
+/// Header, code, epoch, incarnation, nonce, MAC.
 constexpr size_t kNoticeBytes = kDatagramHeaderBytes + 32 + kDatagramMacBytes;
 
 }  // namespace
@@ -156,7 +156,8 @@ void JobMachine::say_notice(uint16_t worker, const protocol::Notice& said, const
   out.count(Event::kNoticeSent);
 }
 
-/// To whom it came from, whoever that is: not larger than what was asked, and limited in rate.
+/// Sends a notice to the sender's address, which is not verified. It is no larger than the request, and limited in
+/// rate.
 void JobMachine::notice_stranger(const Datagram& datagram, NoticeCode code, const protocol::Nonce& nonce,
                                  const protocol::Endpoint& from, const Outbox& out) {
   const uint16_t worker = datagram.header.worker;
@@ -194,9 +195,9 @@ std::optional<protocol::HelloTerms> JobMachine::admit_hello(const Datagram& data
   return hello;
 }
 
-/// Of another job of this number, or of this one's past. While this one lives it keeps its sessions and its epoch, and
-/// packets like that do not hold its lease. That it is over, a new life says to everybody: what a worker has of the old
-/// one is void then, as after a restart (S6.6, S6.9), and so nothing of one job gets into another.
+/// Refuses a HELLO of another job of this number, or of this one's past. While this job is alive it keeps its sessions
+/// and its epoch, and such packets do not extend its lease. Its end gives all workers a new incarnation. State of the
+/// old incarnation is void then, as after a restart (S6.6, S6.9). So no data of one job gets into another.
 void JobMachine::stand_off(const Datagram& datagram, const protocol::HelloTerms& hello, WorkerSessions::Verdict verdict,
                            const protocol::Endpoint& from, const Outbox& out) {
   if (has_ended(out.now())) {

@@ -16,7 +16,7 @@
 
 namespace millrace::switch_agg {
 
-/// Room that all jobs of an aggregator share: used within one call.
+/// Holds memory that all jobs of an aggregator share: used within one call.
 struct Scratch {
   explicit Scratch(uint32_t window_indices_max, uint32_t packet_bytes_max);
 
@@ -28,8 +28,8 @@ struct Scratch {
   std::vector<uint8_t> packet;  ///< [packet_bytes_max]
 };
 
-/// One job of an aggregator, whatever its role: the door (who is it, is it authentic, of which life), its slots, its
-/// lease.
+/// Runs one job of an aggregator, in any role: the checks of incoming packets (sender, authenticity, incarnation), its
+/// slots, its lease.
 ///
 /// Threads  one at a time, the aggregator's.
 class JobMachine {
@@ -44,14 +44,14 @@ class JobMachine {
 
   const SwitchJob& job() const { return job_; }
   bool has_slots() const { return !slots_.empty(); }
-  /// False: the pool has not so many.
+  /// Reserves the job's slots. Returns false where the pool has fewer.
   bool reserve_slots();
-  /// Slots go back to the pool.
+  /// Returns the slots to the pool.
   void free_slots();
-  /// S6.10: It has slots, and no authentic packet of its epoch came for the lease's time.
+  /// Says that the job has slots, and that no authentic packet of its epoch arrived for the lease's time (S6.10).
   bool lease_is_over(TimeNs now) const;
-  /// The packet that receive() was given last is of another job of this number, and the one before is over:
-  /// begin_life(), and that packet once more.
+  /// Says that receive()'s last packet is of another job of this number, and that the job before is over. The caller
+  /// then calls begin_life(), and receive() with that packet again.
   bool is_to_begin_anew() const { return begins_anew_; }
   uint64_t life() const { return sessions_.life(); }
   uint32_t epoch() const { return epoch_; }
@@ -61,31 +61,31 @@ class JobMachine {
   const std::array<SwitchDoor, protocol::kSwitchWorkersMax>& doors() const { return doors_; }
   virtual SwitchWaiting waiting() const = 0;
 
-  /// Everything of the life before is forgotten; slots stay reserved.
+  /// Begins an incarnation: forgets all state of the one before; slots stay reserved.
   void begin_life(uint64_t life, TimeNs now);
   virtual void receive(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) = 0;
   virtual void tick(const Outbox& out) = 0;
-  /// Slots with an open turn; of a rack's aggregator, whose sum is not whole yet.
+  /// Returns the number of slots with an open turn; of a rack's aggregator, of those with an incomplete sum.
   virtual uint32_t slots_in_use() const;
-  /// Of a rack's aggregator.
+  /// Returns the status of a rack's aggregator; empty for others.
   virtual std::optional<RackStatus> rack_status() const { return std::nullopt; }
 
  protected:
   virtual void forget() = 0;
-  /// What a HELLO says can be of the job that this machine is with, as it stands, and of no other: its number is used
-  /// again, and epochs and lives begin low.
+  /// Says whether a HELLO can be of this machine's present job and of no other. A job's number can be used again, and
+  /// epochs and incarnations begin low.
   virtual bool fits(const protocol::DatagramHeader& header, const protocol::HelloTerms& hello) const = 0;
-  /// That job has ended (S6.9.1), as far as one can know: another one may have the number.
+  /// Says that the job has ended (S6.9.1), as far as the machine can know: another one may have the number.
   virtual bool has_ended(TimeNs now) const = 0;
-  /// No packet of the job came for so long: a worker that lives and waits for something says so more often (its longest
-  /// time-out, twice).
+  /// Says that no packet of the job came for kQuiet. A live worker that waits sends more often: kQuiet is twice its
+  /// longest time-out.
   bool is_quiet(TimeNs now) const { return now - heard_ >= kQuiet; }
   static constexpr TimeNs kQuiet = kNsPerS;
 
   void challenge(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out);
   bool admit(const protocol::Datagram& datagram, const Outbox& out);
-  /// The same of a HELLO, which may begin a session. Nothing: it is dropped, or of another job: then who said it is
-  /// told.
+  /// Checks a HELLO, which may begin a session. Empty: it is dropped, or is of another job; then its sender gets a
+  /// notice.
   std::optional<protocol::HelloTerms> admit_hello(const protocol::Datagram& datagram, const protocol::Endpoint& from,
                                                   const Outbox& out);
   void stand_off(const protocol::Datagram& datagram, const protocol::HelloTerms& hello, WorkerSessions::Verdict verdict,
@@ -94,15 +94,15 @@ class JobMachine {
   void reject(uint16_t worker, const Outbox& out);
   void note_mark(const Outbox& out);
   void notice(uint16_t worker, protocol::NoticeCode code, const Outbox& out);
-  /// S4.19: Tells a worker which of its packets have not come, so that it need not wait for a time-out: at most one
-  /// answer for each of the worker's own.
+  /// Notifies a worker of its missing packets, so that it need not wait for a time-out (S4.19). Sends at most one
+  /// answer for each of the worker's own packets.
   void tell_lost(uint16_t worker, const Outbox& out);
   void say_notice(uint16_t worker, const protocol::Notice& said, const Outbox& out);
   void notice_stranger(const protocol::Datagram& datagram, protocol::NoticeCode code, const protocol::Nonce& nonce,
                        const protocol::Endpoint& from, const Outbox& out);
   void send_welcome(uint16_t worker, const protocol::WelcomeTerms& said, const Outbox& out);
   protocol::DatagramHeader header_of(protocol::DatagramType type) const;
-  /// Into the scratch's entries, which `entries` names then.
+  /// Decodes into the scratch's entries, to which `entries` points then.
   bool decode(const protocol::DatagramHeader& header, ByteSpan payload, protocol::WindowEntries& entries,
               const Outbox& out) const;
   Slot& slot(uint32_t number) { return (*pool_)[slots_[number]]; }
@@ -124,18 +124,19 @@ class JobMachine {
   uint32_t epoch_ = 0;
   uint64_t live_ = 0;
   uint64_t membership_ = 0;
-  uint64_t greeted_ = 0;                                         ///< workers whose HELLO is in
-  TimeNs waits_since_ = 0;                                       ///< since when the result of waiting() is unchanged
-  std::array<SwitchDoor, protocol::kSwitchWorkersMax> doors_{};  ///< over all lives: a wrong key knows none
+  uint64_t greeted_ = 0;    ///< workers whose HELLO is in
+  TimeNs waits_since_ = 0;  ///< since when the result of waiting() is unchanged.
+  /// Over all incarnations: a wrong key knows none.
+  std::array<SwitchDoor, protocol::kSwitchWorkersMax> doors_{};
 };
 
-/// Fields of a unit that no state is needed for to see that they cannot be: of a CONTRIB, and of a PARTIAL in front of
-/// it.
+/// Says whether a unit's fields are possible, as far as they can be checked without state. Of a CONTRIB, and of a
+/// PARTIAL in front of it.
 /// slots  of the job.
 bool is_unit_well_formed(const protocol::DatagramHeader& header, uint32_t slots);
-/// LAST or `next` contradicts what this worker said in an earlier fragment.
+/// Says whether LAST or `next` contradicts an earlier fragment of this worker.
 bool contradicts(const Slot::Part& part, const protocol::DatagramHeader& header);
-/// Values of at most 15 bits and a sign are sent as 16 bits: exact, and half as long.
+/// Returns codecs for these values. Values of at most 15 bits and a sign are sent as 16 bits: exact, and half as long.
 protocol::WindowCodecs exact_codecs(protocol::WindowCodecs codecs, uint32_t magnitude_or);
 
 }  // namespace millrace::switch_agg

@@ -9,7 +9,7 @@
 
 namespace millrace::switch_agg {
 
-/// What happens to one job is counted for it and for all together.
+/// Counts a job's events, for the job and for all jobs together.
 struct EventBook {
   AggregatorCounters* total = nullptr;
   AggregatorCounters* job = nullptr;
@@ -20,19 +20,20 @@ struct EventBook {
   }
 };
 
-/// The time and the way out of one call: lives as long as that call.
+/// Holds the time and the sink of one call; valid during that call.
 class Outbox {
  public:
   Outbox(protocol::PacketSink& sink, TimeNs now, EventBook book, protocol::Ecn ecn = protocol::Ecn::kNotEct)
       : sink_(&sink), now_(now), book_(book), ecn_(ecn) {}
 
   TimeNs now() const { return now_; }
-  /// Of the packet that this call is about.
+  /// Returns the ECN mark of the packet that this call handles.
   protocol::Ecn ecn() const { return ecn_; }
   void set_ecn(protocol::Ecn ecn) const { sink_->set_ecn(ecn); }
   void count(AggregatorEvent event, uint64_t times = 1) const { book_.add(event, times); }
 
-  /// Room for a packet of so many bytes; empty where there is none: counted, and lost as if the wire had lost it.
+  /// Returns room for a packet of `bytes`. Empty: there is none. That is counted, and the packet is lost as if on the
+  /// wire.
   std::span<uint8_t> room(size_t bytes) const {
     const std::span<uint8_t> room = sink_->room();
     if (room.size() >= bytes) return room;
@@ -50,7 +51,7 @@ class Outbox {
     std::memcpy(to_room.data(), packet.data(), packet.size());
     send(packet.size(), to);
   }
-  /// The same bytes to all of these.
+  /// Sends the same bytes to all receivers.
   void send_to_each(std::span<const uint8_t> packet, std::span<const protocol::Endpoint> to) const {
     const size_t sent = sink_->send_to_each(packet, to);
     count_sent(sent, sent * packet.size());
@@ -69,7 +70,7 @@ class Outbox {
   protocol::Ecn ecn_;
 };
 
-/// The way out for who signs and sends by itself (protocol::SwitchLink): counted as everything else that goes out.
+/// Sends for a component that signs and sends by itself (protocol::SwitchLink). Counts its packets as all others.
 class CountedSink final : public protocol::PacketSink {
  public:
   /// out  outlives this.

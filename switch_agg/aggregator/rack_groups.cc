@@ -26,7 +26,7 @@ KeptResult::Kept RackGroups::take(uint32_t slot, uint32_t rack, const protocol::
     at.parts.begin(header.turn);
     at.hash = terms.hash;
   }
-  // Who asks again differs from one sending to the next; everything else is equal in all parts.
+  // The set of asking workers differs from one transmission to the next; all else is equal in all parts.
   std::array<uint8_t, kPartialTermsBytes> extension;
   protocol::put_partial_terms({.have = terms.have, .last = 0, .hash = terms.hash}, extension);
   return at.parts.keep(header, extension, payload);

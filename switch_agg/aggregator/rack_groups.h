@@ -10,12 +10,11 @@
 
 namespace millrace::switch_agg {
 
-/// Groups that racks send to a decider, as they come in part by part, and what racks kept of those that are in
-/// (S7.2, S7.5).
+/// Collects the groups that racks send to a decider, part by part, and the indices that racks retained of truncated
+/// groups (S7.2, S7.5).
 ///
-/// Invariant  parts of different hashes are never together: of a slot and rack there is one group at most, and a part
-/// of a newer turn or of
-///            another hash throws it away.
+/// Invariant  parts of different hashes are never together: a slot and rack have one group at most. A part of a newer
+///            turn or of another hash discards it.
 /// Memory     fixed: slots x racks x (kFragmentsMax x packet_bytes_max + window_indices / 8 bytes).
 /// Threads    one at a time.
 class RackGroups {
@@ -28,20 +27,20 @@ class RackGroups {
   };
   explicit RackGroups(const Shape& shape);
 
-  /// A part that decodes. kWhole: all parts of its group are in.
+  /// Takes a part that decodes. kWhole: all parts of its group have arrived.
   KeptResult::Kept take(uint32_t slot, uint32_t rack, const protocol::DatagramHeader& header,
                         const protocol::PartialTerms& terms, ByteSpan payload);
   const KeptResult& parts(uint32_t slot, uint32_t rack) const { return place(slot, rack).parts; }
-  /// Payload of one of them.
+  /// Returns the payload of a part.
   ByteSpan payload(uint32_t slot, uint32_t rack, uint32_t part) const;
   void forget(uint32_t slot, uint32_t rack) { place(slot, rack).parts.begin(0); }
 
-  /// A turn begins in the slot: no rack has cut anything.
+  /// Begins a turn in the slot: no rack has truncated its sum.
   void begin_turn(uint32_t slot);
-  /// The rack cut its sum: what it kept is said next.
+  /// Notes that the rack truncated its sum. mark_kept() follows with the retained indices.
   void mark_cut(uint32_t slot, uint32_t rack, uint64_t workers);
   void mark_kept(uint32_t slot, uint32_t rack, std::span<const uint16_t> indices);
-  /// The racks that cut theirs in the slot's turn. Valid until the next call.
+  /// Returns the racks that truncated their sums in the slot's turn. Valid until the next call.
   std::span<const RackKept> cut(uint32_t slot);
 
   void clear();
@@ -50,7 +49,7 @@ class RackGroups {
   struct Place {
     KeptResult parts;
     uint64_t hash = 0;
-    uint64_t cut_of = 0;  ///< the rack's workers, where it cut its sum
+    uint64_t cut_of = 0;  ///< the rack's workers, where it truncated its sum
   };
   const Place& place(uint32_t slot, uint32_t rack) const { return places_[size_t{slot} * shape_.racks + rack]; }
   Place& place(uint32_t slot, uint32_t rack) { return places_[size_t{slot} * shape_.racks + rack]; }

@@ -27,7 +27,7 @@ void ReduceJob::forget() {
   if (groups_) groups_->clear();
 }
 
-/// All have nothing more to send, and nobody asks for its closing turn's result any more.
+/// Says that no worker has more to send, and none asks for its closing turn's result any more.
 bool ReduceJob::has_ended(TimeNs now) const { return has_slots() && ended_.count() == slots_.size() && is_quiet(now); }
 
 void ReduceJob::receive(const Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) {
@@ -39,7 +39,7 @@ void ReduceJob::receive(const Datagram& datagram, const protocol::Endpoint& from
                      (is_rack ? header.type == DatagramType::kPartial
                               : header.type == DatagramType::kKept || header.type == DatagramType::kContribution);
   if (!known) return out.count(Event::kUnexpectedType);
-  // Before the MAC, whose key is of a life: somebody who knows another one cannot sign for ours.
+  // Before the MAC check, whose key is of an incarnation: a holder of another one's key cannot sign for ours.
   if (header.life != sessions_.life()) {
     out.count(Event::kWrongLife);
     return notice_stranger(datagram, NoticeCode::kUnknownLife, {}, from, out);

@@ -11,9 +11,9 @@
 
 namespace millrace::switch_agg {
 
-/// One job in role `reduce`: sessions, the epoch procedure, slots. One concern a file: job_machine.cc is the door,
-/// reduce_job_epoch.cc S6, reduce_job_contribution.cc S4, reduce_job_partial.cc what racks hand on (S7),
-/// reduce_job_result.cc what goes out.
+/// Runs one job in role `reduce`: sessions, the epoch procedure, slots. One concern a file. job_machine.cc: the checks
+/// of incoming packets. reduce_job_epoch.cc: S6. reduce_job_contribution.cc: S4. reduce_job_partial.cc: racks' sums
+/// (S7). reduce_job_result.cc: results.
 ///
 /// Threads  one at a time, the aggregator's.
 class ReduceJob : public JobMachine {
@@ -65,7 +65,7 @@ class ReduceJob : public JobMachine {
   Reselection reselection_;
   std::unique_ptr<RackGroups> groups_;  ///< of a job with racks
 
-  /// By slot, over the HELLOs that are in.
+  /// Holds a slot's positions, over the received HELLOs.
   struct Position {
     uint64_t least = 0;
     uint64_t most = 0;
@@ -79,7 +79,8 @@ class ReduceJob : public JobMachine {
   std::array<uint8_t, protocol::kSlotsMax>
       fetched_from_{};  ///< worker asked for the slot's result; kNobody: not to be fetched
   static constexpr uint8_t kNobody = 255;
-  /// Workers, in this epoch and life, themselves: what comes by a rack may have been sent in a life before.
+  /// Workers that contributed in this epoch and incarnation themselves. A rack may forward contributions of an earlier
+  /// incarnation.
   uint64_t contributed_ = 0;
   std::bitset<protocol::kSlotsMax> ended_{};  ///< slots whose last turn was a closing one (FIN)
 };

@@ -1,5 +1,5 @@
-// S6 at the aggregator: HELLOs are collected, results that some worker lacks are fetched from one that has them, and
-// only then does an epoch open.
+// S6 at the aggregator. It collects HELLOs, then fetches results that some worker lacks from one that has them. Only
+// then does an epoch open.
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -20,14 +20,14 @@ namespace flag = protocol::datagram_flag;
 
 namespace {
 
-/// A FETCH without an answer is sent again after so many answer gaps, and after so many tries to another worker that
-/// has the result.
+/// A FETCH without an answer is sent again after this number of answer gaps. After this number of tries it goes to
+/// another worker that has the result.
 constexpr TimeNs kFetchGaps = 8;
 constexpr uint32_t kFetchTries = 4;
 
 uint64_t bit_of(uint16_t worker) { return uint64_t{1} << worker; }
 
-/// Whether the job can be as this HELLO says.
+/// Says whether the HELLO is possible for the job.
 bool can_be(const HelloTerms& hello, uint16_t worker, const SwitchJob& job) {
   const auto positions = std::span(hello.positions).first(std::min<size_t>(hello.slots, hello.positions.size()));
   return hello.slots == job.slots && (hello.live & bit_of(worker)) != 0 &&
@@ -44,9 +44,9 @@ uint8_t next_bit(uint64_t mask, uint8_t after) {
 
 }  // namespace
 
-/// S6.9: A worker begins another session in an epoch and life only before it was welcome there: so it has contributed
-/// nothing, and stands where it stood. Who does not is another process under its name, and no sum or result here is of
-/// its job.
+/// S6.9: in one epoch and incarnation, a worker begins another session only before it was welcome. So it has
+/// contributed nothing, and its positions are the same. A sender with other positions is another process under its
+/// name, and no sum or result here is of its job.
 bool ReduceJob::fits(const DatagramHeader& header, const HelloTerms& hello) const {
   if (header.worker >= protocol::kSwitchWorkersMax) return true;  // a rack says nothing of epochs
   if (phase_ == Phase::kClosed || header.epoch > epoch_) return true;
@@ -122,8 +122,8 @@ void ReduceJob::all_collected(const Outbox& out) {
   const auto positions = std::span(positions_).first(slots_.size());
   const bool apart = std::ranges::any_of(positions, [](const Position& at) { return at.most - at.least > 1; });
   if (apart) {
-    // One kept result cannot repair it. Somebody has a bug: nothing opens, everybody is told, HELLOs are collected
-    // anew.
+    // One retained result cannot repair it, so a worker has a bug. Nothing opens; all workers get a notice, and HELLOs
+    // are collected again.
     out.count(Event::kPositionsApart);
     greeted_ = 0;
     for (uint64_t left = live_; left != 0; left &= left - 1) {
@@ -155,7 +155,7 @@ void ReduceJob::fetch(const Outbox& out) {
   for (uint32_t number = 0; number < slots_.size(); ++number) {
     if (fetched_from_[number] == kNobody) continue;
     if (ask_another) {
-      // What came of the other one is thrown away: fragments of two uploads are never mixed.
+      // Fragments of the other upload are discarded: fragments of two uploads are never mixed.
       fetched_from_[number] = next_bit(positions_[number].at_most, fetched_from_[number]);
       slot(number).kept_of(slot(number).cur).begin(slot(number).cur);
     }

@@ -1,4 +1,4 @@
-// What racks hand on: units as they came, and groups (S7.2, S7.3).
+// Packets that racks forward: units as received, and groups (S7.2, S7.3).
 #include <bit>
 #include <limits>
 
@@ -82,9 +82,8 @@ void ReduceJob::group_part(uint32_t rack, const Datagram& datagram, const Partia
   groups_->forget(header.slot, rack);
 }
 
-/// Indices increase from part to part, no sum is larger than so many workers can make it. Nothing of a group counts
-/// before all of it is
-/// right.
+/// Says whether a group is valid: indices increase from part to part, and no sum is larger than its workers can make
+/// it. A group counts only when all of it is valid.
 bool ReduceJob::is_group_right(uint32_t rack, uint32_t number, uint64_t workers, const Outbox& out) {
   const int64_t most = int64_t{headroom_} * std::popcount(workers);
   const KeptResult& parts = groups_->parts(number, rack);

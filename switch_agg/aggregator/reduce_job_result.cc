@@ -1,4 +1,5 @@
-// A turn closes (S4.15): its sum is frozen, cut, encoded once, and sent; and kept for those who missed it.
+// A turn closes (S4.15): its sum is frozen, truncated, encoded once, and sent. It is retained for workers that missed
+// it.
 #include <array>
 #include <bit>
 #include <cstring>

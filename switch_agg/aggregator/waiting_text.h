@@ -10,19 +10,19 @@
 
 namespace millrace::switch_agg {
 
-/// "greetings", "kept_results", "contributions", "decider"; empty: nothing.
+/// Returns "greetings", "kept_results", "contributions", "decider"; empty: nothing.
 std::string_view wait_name(SwitchWait what);
 
-/// Returns one sentence on what a job waits for, and why, as far as an aggregator can know: which workers, since when,
-/// and whether packets that name them were rejected. Empty: it waits for nothing, and rejects nothing.
+/// Returns one sentence on the event that a job is blocked on, as far as an aggregator can know. Names the workers, the
+/// time, and rejected packets that name them. Empty: it is blocked on nothing, and rejects nothing.
 ///
 /// now  of the aggregator's clock.
 std::string waiting_sentence(const SwitchJobStatus& job, TimeNs now);
 
-/// Takes in what another lane of the same job says: of two waits the older one, of both the same its workers too.
+/// Merges the status of another lane of the same job: of two waits the older one, of equal waits the workers of both.
 void add_waiting(const SwitchJobStatus& lane, SwitchJobStatus& job);
 
-/// The numbers of a set of workers, ascending: "0, 2, 63".
+/// Returns the numbers of a set of workers, ascending: "0, 2, 63".
 std::string workers_text(uint64_t workers);
 
 }  // namespace millrace::switch_agg

@@ -14,9 +14,9 @@
 
 namespace millrace::switch_agg {
 
-/// Keys, replay windows and addresses of one job's workers, under the job's present life. What a handshake is, is in
-/// protocol/wire/datagram_keys.md, "Handshake": a CHALREQ leaves nothing here; a HELLO that verifies under the nonces
-/// of its own challenge begins a session and ends the worker's former one.
+/// Holds keys, replay windows and addresses of one job's workers, under the job's present incarnation.
+/// protocol/wire/datagram_keys.md, "Handshake", defines the handshake. A CHALREQ leaves no state here. A HELLO that
+/// verifies under the nonces of its own challenge begins a session and ends the worker's former one.
 ///
 /// Memory   fixed: kSwitchWorkersMax sessions, and one a rack.
 class WorkerSessions {
@@ -28,63 +28,64 @@ class WorkerSessions {
     kReplay,
     kStoodOff,  ///< authentic, of another session than the one that stands, which stays
   };
-  /// What a HELLO of another session than the one that stands does to that.
+  /// Says the effect of another session's HELLO on the present session.
   enum class Former : uint8_t { kEnds, kStays };
 
   /// racks  of a decider whose workers come through racks: rack r is worker kRackWorkers | r.
   WorkerSessions(uint32_t job, const protocol::JobKey& key, uint32_t racks);
-  /// A worker's number, or one of a rack that there is.
+  /// Says whether it is a worker's number, or that of an existing rack.
   bool knows(uint16_t worker) const { return place(worker) < sessions_.size(); }
 
-  /// All sessions end; the key to all is another one.
+  /// Begins an incarnation: all sessions end, and the key of packets to all changes.
   void begin_life(uint64_t life);
   uint64_t life() const { return life_; }
 
-  /// Whether a packet of a worker is authentic and new. REQUIRES: its life is life(), knows(its worker).
+  /// Checks that a packet of a worker is authentic and new. REQUIRES: its incarnation is life(), knows(its worker).
   Verdict check(const protocol::Datagram& datagram);
-  /// The same of a HELLO, which may begin a session: then answers go to `from`.
+  /// Checks a HELLO, which may begin a session: then answers go to `from`.
   Verdict check_hello(const protocol::Datagram& datagram, const protocol::HelloTerms& hello,
                       const protocol::Endpoint& from, Former former);
-  /// Whether it is the session that stands.
+  /// Says whether it is the present session.
   bool is_session(uint16_t worker, const protocol::Nonce& worker_nonce) const {
     const Session& session = sessions_[place(worker)];
     return session.begun && session.worker_nonce == worker_nonce;
   }
-  /// Whether a packet of no session (sequence 0) is of somebody who has the job key. It may be an old one again.
+  /// Says whether a packet without a session (sequence 0) is of a holder of the job key. It may be a replay.
   bool check_handshake(const protocol::Datagram& datagram) const;
   protocol::Nonce challenge_for(uint16_t worker, const protocol::Nonce& worker_nonce) const;
 
-  /// Which of that worker's packets are lost, as ReplayWindow has it.
+  /// Returns the lost packets of that worker, as ReplayWindow has them.
   protocol::LostSequences take_lost(uint16_t worker) { return sessions_[place(worker)].replay.take_lost(); }
 
   bool has_session(uint16_t worker) const { return sessions_[place(worker)].begun; }
   const protocol::Endpoint& endpoint(uint16_t worker) const { return sessions_[place(worker)].endpoint; }
 
-  /// Each gives header.sequence and header.worker, signs in place, and returns the datagram's bytes.
+  /// Each sets header.sequence and header.worker, signs in place, and returns the datagram's bytes.
   /// REQUIRES: extension and payload are in `packet`; a session of that worker.
   size_t seal_to_worker(uint16_t worker, protocol::DatagramHeader header, std::span<uint8_t> packet);
   size_t seal_to_all(protocol::DatagramHeader header, std::span<uint8_t> packet);
   size_t seal_handshake(uint16_t worker, protocol::DatagramHeader header, std::span<uint8_t> packet) const;
 
-  /// True once per worker, code and `gap`: notices are limited in rate.
+  /// Returns true once per worker, code and `gap`: notices are limited in rate.
   bool may_notice(uint16_t worker, protocol::NoticeCode code, TimeNs now, TimeNs gap);
 
  private:
   static constexpr size_t kNoticeCodes = 8;
 
   struct Session {
-    bool begun = false;  ///< otherwise the keys are of nobody
+    bool begun = false;  ///< otherwise the keys belong to no worker
     protocol::DatagramKey from_worker;
     protocol::DatagramKey to_worker;
     protocol::ReplayWindow replay;
     protocol::Nonce worker_nonce{};
-    uint64_t sent = 0;      ///< the last sequence number of ours
-    uint64_t sessions = 0;  ///< begun in this life: goes into challenges
+    uint64_t sent = 0;  ///< the last sequence number of ours
+    /// Sessions begun in this incarnation: the number goes into challenges.
+    uint64_t sessions = 0;
     protocol::Endpoint endpoint;
     std::array<TimeNs, kNoticeCodes> notice_after{};
   };
 
-  /// Of sessions_: workers, then racks; out of it for others.
+  /// Returns the index in sessions_: workers, then racks; beyond its end for others.
   static constexpr size_t place(uint16_t worker) {
     if (worker < protocol::kSwitchWorkersMax) return worker;
     return worker >= protocol::kRackWorkers ? protocol::kSwitchWorkersMax + size_t{worker} - protocol::kRackWorkers
@@ -96,7 +97,7 @@ class WorkerSessions {
   uint64_t life_ = 0;
   uint64_t sent_to_all_ = 0;
   protocol::DatagramKey to_all_;
-  protocol::DatagramKey tried_;                   ///< what a HELLO of new nonces is verified with
+  protocol::DatagramKey tried_;                   ///< the key that verifies a HELLO of new nonces
   std::vector<protocol::DatagramKey> handshake_;  ///< as sessions_
   std::vector<Session> sessions_;                 ///< by place()
 };

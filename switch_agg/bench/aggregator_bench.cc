@@ -36,7 +36,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// What one round measured.
+/// Holds the measurements of one round.
 struct Round {
   TimeNs switch_ns = 0;
   TimeNs read_ns = 0;
@@ -186,7 +186,7 @@ Result<Round> Bench::round() {
   packets_.clear();
   kept_.clear();
   copies_.assign(options_.workers, 0);
-  std::vector<size_t> pieces = {0};  // ends of what is put on the wire at once
+  std::vector<size_t> pieces = {0};  // ends of the batches that go onto the wire
   for (uint64_t turn = next_turn_; turn < next_turn_ + turns; ++turn) {
     for (uint32_t slot = 0; slot < options_.slots; ++slot) {
       workers_.append(turn, static_cast<uint16_t>(slot), packets_);

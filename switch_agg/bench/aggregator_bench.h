@@ -7,10 +7,10 @@
 
 namespace millrace::switch_agg {
 
-/// One core with a port and an aggregator, fed with contributions that were made before. Rates are of the input, UDP
-/// payload, by the thread's processor time; of each round one, and the median of the rounds here. Of several lcores,
-/// each a thread with all of that of its own, rates are their sums, counts are of all, and `one_lcore_gbit_s` is the
-/// first one's when it ran alone.
+/// Reports on one core with a port and an aggregator, fed with prepared contributions. Rates are of the input, UDP
+/// payload, by the thread's processor time. Each round has one; the report has the median. With several lcores, each is
+/// a thread with all of that of its own. Rates are their sums, counts are of all, and `one_lcore_gbit_s` is the first
+/// one's when it ran alone.
 struct BenchReport {
   std::string pmd;
   double one_lcore_gbit_s = 0;  ///< of one lcore: gbit_s
@@ -29,8 +29,8 @@ struct BenchReport {
   double read_ratio = 0;      ///< gbit_s / read_gbit_s
 };
 
-/// Runs it: every result is compared with the sum of what was drawn, every worker's copies with each other, after each
-/// round.
+/// Runs the benchmark. After each round it compares every result with the sum of the drawn values, and every worker's
+/// copies with each other.
 /// Errors   unsupported: no DPDK; io: DPDK did not start; internal: a sum was wrong, or did not come.
 Result<BenchReport> run_bench(const BenchOptions& options);
 

@@ -13,7 +13,7 @@ namespace millrace::switch_agg {
 namespace {
 
 constexpr TimeNs kLoadPatience = 20 * kNsPerMs;
-/// So long it looks for answers before it sleeps: who sleeps has to be woken, on the time of the core that is measured.
+/// Time for which it polls for answers before it sleeps. Waking it costs time on the measured core.
 constexpr TimeNs kSpin = kNsPerMs;
 constexpr int kJoinWaitMs = 400;
 constexpr int kJoinTries = 3;
@@ -31,7 +31,7 @@ class SocketEnd final : public BenchEnd {
     port_.flush();
     return true;
   }
-  /// Answers come one by one: waits until there are so many, or for kJoinWaitMs without one.
+  /// Collects answers, which arrive one by one, until there are `packets`, or kJoinWaitMs pass without one.
   void gather(size_t packets) {
     while (gathered_.size() < packets) {
       port_.wait(kJoinWaitMs);
@@ -71,7 +71,7 @@ class Load {
     for (int tries = 0; tries < kJoinTries; ++tries) {  // a packet may be lost
       joined = workers_.join(end, [&] { end.gather(options_.workers); });
       if (joined) break;
-      end.gather(SIZE_MAX);  // what comes late is no answer to the next try
+      end.gather(SIZE_MAX);  // a late answer does not belong to the next try
       end.take([](ByteSpan, uint16_t) {});
     }
     return joined;
@@ -141,7 +141,7 @@ void Load::take(ByteSpan packet, TimeNs now) {
   ++state.taken;
   const bool is_last = (datagram->header.flags & protocol::datagram_flag::kLast) != 0;
   if (!options_.echo && is_last) {
-    // After a resend one copy of a result that was kept says enough.
+    // After a retransmission one copy of a retained result suffices.
     state.awaited = state.is_again ? state.taken : (datagram->header.fragment + 1u) * options_.workers;
   }
   if (state.awaited == 0 || state.taken < state.awaited) return;

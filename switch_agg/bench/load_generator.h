@@ -18,12 +18,12 @@ struct LoadReport {
   double contribution_packets_s = 0;  ///< sent of the turns whose results came whole, or once again
 };
 
-/// Keeps every slot of a job busy over kernel sockets: a turn's contributions of all workers go out, its results come
-/// in, the next turn follows. All workers draw the same indices, so that a result is as long as a contribution and as
-/// many packets come back as were sent: what forwards packets can be measured by the same program (--echo). With
-/// --apart each draws its own, the least that workers can have in common, and results are of several packets.
+/// Keeps every slot of a job busy over kernel sockets: sends a turn's contributions of all workers, receives its
+/// results, and begins the next turn. All workers draw the same indices, so that a result is as long as a contribution,
+/// and as many packets return as were sent. So the same program can measure a packet forwarder (--echo). With --apart
+/// each worker draws its own indices, the least that workers can have in common, and results are of several packets.
 ///
-/// Made for ratios: this program takes a core of its own, and what it measures is the slower of the two.
+/// Made for ratios: this program takes a core of its own, and it measures the slower of the two.
 /// Errors   io; unavailable: the switch does not answer, or does not know the job.
 Result<LoadReport> run_load(const LoadOptions& options);
 

@@ -25,7 +25,7 @@ class PacketList {
     packets_.clear();
     used_ = 0;
   }
-  /// Room behind the last packet; keep() makes one of its first `bytes`.
+  /// Returns room behind the last packet; keep() makes one of its first `bytes`.
   std::span<uint8_t> room(size_t bytes_max);
   void keep(size_t bytes, uint16_t worker);
   ByteSpan operator[](size_t at) const { return ByteSpan(bytes_).subspan(packets_[at].at, packets_[at].bytes); }
@@ -39,13 +39,13 @@ class PacketList {
   size_t used_ = 0;
 };
 
-/// Which indices the workers of a turn draw.
+/// Says which indices the workers of a turn draw.
 enum class BenchDraw : uint8_t {
   kOwn,   ///< each its own: a sum has almost as many entries as all contributions
   kSame,  ///< all the same, and small values: a sum is as long as a contribution
 };
 
-/// The workers of a benchmark: their handshake, their contributions, and what must come of them.
+/// Plays the workers of a benchmark: their handshake, their contributions, and the expected results.
 class BenchWorkers {
  public:
   struct Options {
@@ -60,24 +60,24 @@ class BenchWorkers {
 
   explicit BenchWorkers(const Options& options);
 
-  /// All of them say hello and are welcomed. `wait` is called after each round of questions, until its answers are
-  /// there to take.
-  /// Error    unavailable: who did not answer.
+  /// Sends the HELLOs of all workers and takes the WELCOMEs. Calls `wait` after each round of requests, until its
+  /// answers can be taken.
+  /// Error    unavailable: names the workers without an answer.
   Status join(BenchEnd& end, const std::function<void()>& wait);
 
-  /// Makes up keys without a switch: for packets that only come back.
+  /// Makes up keys without a switch: for packets that a forwarder only returns.
   void sign_for_nobody();
 
-  /// All workers' contributions to a turn of a slot; turns count from 1.
+  /// Appends all workers' contributions to a turn of a slot; turns count from 1.
   void append(uint64_t turn, uint16_t slot, PacketList& out);
 
-  /// The header of all workers' contributions to a turn of a slot, but for worker, entries and payload.
+  /// Returns the header of all workers' contributions to a turn of a slot, but for worker, entries and payload.
   protocol::DatagramHeader header_of(uint64_t turn, uint16_t slot) const;
   /// Signs a contribution once more, under its worker's next sequence number.
   size_t seal(protocol::DatagramHeader header, std::span<uint8_t> packet);
 
-  /// Whether fragments of a result, in their order, are the sum of the turn's contributions: every index, every value.
-  /// Computed from the draws, not from the packets.
+  /// Says whether fragments of a result, in their order, are the sum of the turn's contributions: every index, every
+  /// value. Computed from the draws, not from the packets.
   bool is_sum(uint64_t turn, uint16_t slot, std::span<const uint16_t> indices, std::span<const int32_t> values);
 
   const protocol::DatagramKey& results_key() const { return *results_key_; }
@@ -104,13 +104,13 @@ class BenchWorkers {
   std::vector<uint8_t> touched_;
 };
 
-/// With the key 00 01 02 … 1f.
+/// Returns a job with the key 00 01 02 … 1f.
 SwitchJob bench_job(uint32_t workers, uint32_t slots, uint32_t window_indices, uint32_t number = 7);
 
-/// The window (a multiple of 64) in which `density` of the indices fill a packet of `packet_bytes`.
+/// Returns the window (a multiple of 64) in which `density` of the indices fill a packet of `packet_bytes`.
 uint32_t filling_window(double density, size_t packet_bytes, uint64_t seed);
 
-/// floor(density * window), at least 1.
+/// Returns floor(density * window), at least 1.
 uint32_t entries_in(uint32_t window_indices, double density);
 
 }  // namespace millrace::switch_agg

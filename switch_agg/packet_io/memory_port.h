@@ -6,9 +6,9 @@
 
 namespace millrace::switch_agg {
 
-/// A port whose network is its caller: for tests, for the simulator, and for benchmarks of everything but the device.
-/// Packets that arrive are not copied; packets that are sent stay in the port until they are taken, what went to
-/// several as one.
+/// Exchanges packets with its caller in place of a network: for tests, for the simulator, and for benchmarks of
+/// everything but the device. Arriving packets are not copied. Sent packets stay in the port until the caller takes
+/// them; a packet to several receivers is one.
 ///
 /// Threads  one at a time.
 class MemoryPort final : public PacketPort {
@@ -28,7 +28,7 @@ class MemoryPort final : public PacketPort {
   /// Lets a packet arrive. `bytes` must stay until the receive() after the one that hands it on. False: arriving_max
   /// are on their way already, or it is longer than packet_bytes_max; it is dropped and counted.
   bool inject(ByteSpan bytes, const protocol::Endpoint& from);
-  /// What has been sent and flushed since the last call of clear_sent().
+  /// Returns the packets that were sent and flushed since the last call of clear_sent().
   std::span<const Sent> sent() const { return std::span(sent_).first(flushed_); }
   void clear_sent();
 

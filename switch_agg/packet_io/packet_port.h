@@ -7,12 +7,13 @@
 
 namespace millrace::switch_agg {
 
-/// What a port has moved, and what it dropped by itself, each reason apart. Plain numbers: the port's thread reads
-/// them.
+/// Counts the packets that a port moved, and those that it dropped itself, by reason. Plain numbers: the port's thread
+/// reads them.
 struct PortCounters {
-  uint64_t packets_in = 0;   ///< handed on by receive()
-  uint64_t bytes_in = 0;     ///< UDP payload
-  uint64_t packets_out = 0;  ///< sent; send_full and send_refused tell in vain
+  uint64_t packets_in = 0;  ///< handed on by receive()
+  uint64_t bytes_in = 0;    ///< UDP payload.
+  /// Sent packets; send_full and send_refused count those that were not.
+  uint64_t packets_out = 0;
   uint64_t bytes_out = 0;
 
   uint64_t too_long = 0;           ///< arrived longer than packet_bytes_max
@@ -31,8 +32,8 @@ struct PortCounters {
   bool operator==(const PortCounters&) const = default;
 };
 
-/// Packets of one UDP port in and out, in bursts: kernel sockets, DPDK and memory look the same from here. What arrives
-/// is as hostile as the network; the port checks only that it is a UDP payload that fits.
+/// Receives and sends the packets of one UDP port, in bursts: one interface for kernel sockets, DPDK and memory.
+/// Packets that arrive are hostile; the port checks only that a packet is a UDP payload of at most the largest size.
 ///
 /// Memory   all of it is taken when the port is made.
 /// Threads  one: that of the lane whose port it is.
@@ -41,13 +42,13 @@ class PacketPort : public protocol::PacketSink {
   /// Packets of a burst at most.
   static constexpr size_t kBurst = 64;
 
-  /// Called by the lane's thread before anything else.
+  /// Prepares the port for the calling thread. The lane's thread calls it before any other function.
   virtual void enter_thread() {}
-  /// Takes what is there, without waiting; the spans are good until the next call.
+  /// Returns the received packets without waiting; the spans are valid until the next call.
   virtual std::span<const protocol::ReceivedPacket> receive() = 0;
-  /// Hands over what send() has gathered. What cannot be taken now is dropped and counted.
+  /// Hands over the packets that send() has gathered. Packets that the device cannot take now are dropped and counted.
   virtual void flush() = 0;
-  /// Waits until something may be there to receive, or so long. A port that is polled comes back at once.
+  /// Waits until a packet may have arrived, at most for the time-out. A polled port returns at once.
   virtual void wait(int timeout_ms) = 0;
 
   const PortCounters& counters() const { return counters_; }

@@ -11,18 +11,18 @@ namespace millrace::switch_agg {
 
 struct UdpPortOptions {
   protocol::Endpoint listen;       ///< port 0: a free one
-  size_t packet_bytes_max = 1472;  ///< UDP payload of the path's MTU
-  /// What the socket is asked to hold each way; the system gives no more than net.core.rmem_max and wmem_max.
+  size_t packet_bytes_max = 1472;  ///< UDP payload of the path's MTU.
+  /// Requested size of the socket's buffers each way; the system gives no more than net.core.rmem_max and wmem_max.
   int socket_buffer_bytes = 4 << 20;
 };
 
-/// A kernel socket: no privileges, no set-up, in bursts (UdpBursts) that may be longer than kBurst. IPv4 or IPv6, as
-/// its address is; [::] takes both.
+/// Uses a kernel socket: no privileges, no set-up, in bursts (UdpBursts) that may be longer than kBurst. IPv4 or IPv6,
+/// as its address is; [::] takes both.
 class UdpPort final : public PacketPort {
  public:
   /// Errors   io: the port is in use, or the address is not of this machine; says which.
   static Result<std::unique_ptr<UdpPort>> open(const UdpPortOptions& options);
-  /// One port for each of `lanes`, all of one address: port i gets the packets of lane i's jobs (lane_of_job).
+  /// Opens one port for each of `lanes`, all of one address: port i gets the packets of lane i's jobs (lane_of_job).
   static Result<std::vector<std::unique_ptr<UdpPort>>> open_lanes(const UdpPortOptions& options, uint32_t lanes);
   ~UdpPort() override;
   UdpPort(const UdpPort&) = delete;

@@ -42,7 +42,7 @@ constexpr std::array<std::pair<std::string_view, WindowIndexCodec>, 3> kIndexCod
 /// Returns a text of the file such that nothing of it reaches the terminal as a command.
 std::string printable_of(std::string_view text) { return plain_text_of(text, kNameBytesMax); }
 
-/// Reads the fields of one job; the first that is wrong is kept, and what is read after it is not used.
+/// Reads the fields of one job; keeps the first fault, and ignores the fields read after it.
 class JobReader {
  public:
   JobReader(const Json& object, size_t number) : object_(object), what_(fmt::format("job {} of the list", number + 1)) {

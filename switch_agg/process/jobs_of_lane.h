@@ -7,11 +7,12 @@
 
 namespace millrace::switch_agg {
 
-/// The jobs that lane `lane` of `lanes` has (lane_of_datagram.h), and those of its jobs' lanes that are here.
+/// Returns the jobs of lane `lane` of `lanes` (lane_of_datagram.h). A job with several lanes has those that belong to
+/// this one.
 std::vector<SwitchJob> jobs_of_lane(const std::vector<SwitchJob>& jobs, uint32_t lane, uint32_t lanes);
 
-/// What a new list of jobs changes for lane `lane` of `lanes`: a job with another field is removed and added, all of
-/// its lanes with it.
+/// Holds the changes of a new list of jobs for lane `lane` of `lanes`. A job with a changed field is removed and added,
+/// in all of its lanes.
 struct JobChanges {
   std::vector<uint32_t> removed;
   std::vector<SwitchJob> added;

@@ -14,7 +14,8 @@ void count(const CounterFamily& family, std::initializer_list<std::string_view> 
   family.with(labels).increment(static_cast<double>(now - before));
 }
 
-/// What `now` is counted from. A lane that was added anew since `before` began at 0: all that it says is new.
+/// Returns the counts from which `now` is counted. A lane that was added again since `before` began at 0: all its
+/// counts are new.
 AggregatorCounters base_of(const AggregatorCounters& now, const AggregatorCounters& before) {
   for (size_t i = 0; i < kAggregatorEvents; ++i) {
     if (now.events[i] < before.events[i]) return {};

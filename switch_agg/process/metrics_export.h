@@ -10,8 +10,9 @@
 
 namespace millrace::switch_agg {
 
-/// Exports the status as metrics: what grew since the last update is counted. What is known beforehand begins at 0: of
-/// each lcore everything (its events where all lcores' fit below Metrics::kSeriesMax), of each job all but its events.
+/// Exports the status as metrics: counts the growth since the last update. Series known beforehand begin at 0. Those
+/// are all of each lcore (its events where all lcores' fit below Metrics::kSeriesMax), and all of each job but its
+/// events.
 ///
 /// Threads  one at a time.
 class MetricsExport {
@@ -28,7 +29,8 @@ class MetricsExport {
   monitoring::SwitchMetrics switch_;
   bool begins_events_ = true;  ///< of lcores, at 0
   std::vector<LaneReport> before_;
-  /// Jobs that have series, by label text, and what is counted in them: by lane, each of which begins anew by itself.
+  /// Jobs that have series, by label text, with the counts exported so far. By lane, since each lane restarts
+  /// separately.
   std::map<std::string, std::map<uint32_t, AggregatorCounters>> jobs_;
 };
 

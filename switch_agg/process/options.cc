@@ -125,7 +125,7 @@ void add_run(CLI::App& run, RunOptions& options, RunTexts& texts) {
   add_limits(run, options);
 }
 
-/// What the parser cannot see in one flag alone; empty where all is well.
+/// Returns the fault of a combination of flags, which the parser cannot see; empty where there is none.
 std::string refuse_together(const RunOptions& options) {
   const bool kernel = options.pmd == "kernel";
   if (options.limits.window_indices_max % 64 != 0) return "--window-indices-max: must be a multiple of 64";

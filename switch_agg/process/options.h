@@ -9,7 +9,7 @@
 
 namespace millrace::switch_agg {
 
-/// What the command line (and the file that --config names) of `millrace-switch run` says.
+/// Holds the options of `millrace-switch run`, from the command line and the file that --config names.
 struct RunOptions {
   protocol::Endpoint listen;
   std::string jobs_file;

@@ -18,7 +18,7 @@ namespace millrace::switch_agg {
 /// Takes one burst off `port` through `aggregator` and sends the answers. Returns how many packets there were.
 size_t serve_burst(PacketPort& port, Aggregator& aggregator, TimeNs now);
 
-/// What a lane has counted, as of `at`.
+/// Holds a lane's counts, as of `at`.
 struct LaneReport {
   struct Job {
     SwitchJobStatus status;
@@ -30,27 +30,27 @@ struct LaneReport {
   std::vector<Job> jobs;
 };
 
-/// One lcore's work: a port, an aggregator, and a loop over both. Lanes share nothing; what others want to know or to
-/// change is exchanged between bursts, a few times a second, under a lock that the loop only tries.
+/// Runs one lcore's work: a port, an aggregator, and a loop over both. Lanes share nothing. The loop exchanges reports
+/// and changes with other threads between bursts, a few times a second, under a lock that it only tries.
 ///
 /// Threads  run(): the lane's. The constructor, and add_jobs() before run(): one. Everything else: any.
 class Lane {
  public:
   Lane(std::unique_ptr<PacketPort> port, const AggregatorOptions& options, uint64_t life_seed);
 
-  /// Reserves slots. A job for which none are left waits for some; it is told in take_refusals().
-  /// Errors   the first job's that cannot be served, by name; those before it stay.
+  /// Reserves slots. A job without free slots waits for some, and take_refusals() names it.
+  /// Errors   that of the first job that cannot be served, with its name; the jobs before it stay.
   Status add_jobs(const std::vector<SwitchJob>& jobs, TimeNs now);
 
   /// Serves until request_stop().
   void run();
   void request_stop() { stop_.store(true); }
 
-  /// The loop removes these jobs and then adds those, soon. A job that does not fit is told in take_refusals().
+  /// Lets the loop remove these jobs and then add those, soon. take_refusals() names a job that does not fit.
   void change_jobs(std::vector<uint32_t> removed, std::vector<SwitchJob> added);
   std::vector<std::string> take_refusals();
 
-  /// At most kReportEvery old while the loop runs.
+  /// Returns the latest report: at most kReportEvery old while the loop runs.
   LaneReport report() const;
 
   static constexpr TimeNs kTickEvery = kNsPerMs;
@@ -62,7 +62,7 @@ class Lane {
   std::unique_ptr<PacketPort> port_;
   Aggregator aggregator_;
   std::atomic<bool> stop_ = false;
-  mutable std::mutex mutex_;  ///< of what follows
+  mutable std::mutex mutex_;  ///< of the members below
   LaneReport report_;
   std::vector<uint32_t> removed_;
   std::vector<SwitchJob> added_;

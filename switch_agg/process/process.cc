@@ -28,9 +28,9 @@
 namespace millrace::switch_agg {
 namespace {
 
-/// Without a turn of a lane's loop for so long, /healthz says that the switch is not well.
+/// Time without a pass of a lane's loop after which /healthz reports a fault.
 constexpr TimeNs kStandstill = 5 * kNsPerS;
-/// Refusals of lanes are looked for so often.
+/// Interval of checks for refusals of lanes.
 constexpr int kLookEveryMs = 1000;
 
 Result<uint64_t> random_seed() {

@@ -9,7 +9,8 @@
 
 namespace millrace::switch_agg {
 
-/// The switch's process: a thread a lane, the HTTP port's threads, and the one that calls run() and waits for signals.
+/// Runs the switch's process: a thread a lane, the HTTP port's threads, and the one that calls run() and waits for
+/// signals.
 class SwitchProcess {
  public:
   /// Reads the jobs, opens the ports, reserves the slots.
@@ -19,17 +20,17 @@ class SwitchProcess {
   SwitchProcess(const SwitchProcess&) = delete;
   SwitchProcess& operator=(const SwitchProcess&) = delete;
 
-  /// One a lane, as workers reach it.
+  /// Returns one address a lane, as workers reach it.
   std::vector<std::string> addresses() const;
-  /// "host:port"; empty without --http.
+  /// Returns "host:port"; empty without --http.
   std::string http_address() const;
 
   /// Serves until request_stop().
   void run();
 
-  /// Safe from signal handlers and any thread; may be called more than once.
+  /// Ends run(). Safe from signal handlers and any thread; may be called more than once.
   void request_stop() noexcept;
-  /// Reads the file of jobs again, soon. A file that is wrong changes nothing and is told on stderr.
+  /// Reads the file of jobs again, soon. A faulty file changes nothing, and its fault is printed on stderr.
   void request_reload() noexcept;
 
  private:

@@ -63,7 +63,8 @@ void add_racks(const SwitchStatus::JobStatus& job, OrderedJson& json) {
                   {"entries_cut", counters[AggregatorEvent::kEntriesCut]}};
 }
 
-/// Who blocks, since when, and why; each worker that is live, or whose packets were rejected.
+/// Adds the workers that the job is blocked on, since when, and why; and each worker that is live or had rejected
+/// packets.
 void add_waits(const SwitchStatus::JobStatus& job, TimeNs now, OrderedJson& json) {
   const SwitchWaiting& waiting = job.now.waiting;
   json["waiting_for"] = wait_name(waiting.what);

@@ -6,7 +6,7 @@
 
 namespace millrace::switch_agg {
 
-/// The status as one JSON object: what /status answers. Counters that are 0 are left out of "dropped" and "events".
+/// Returns the status as one JSON object, the answer of /status. Omits counters that are 0 from "dropped" and "events".
 std::string status_json(const SwitchStatus& status);
 
 }  // namespace millrace::switch_agg

@@ -44,7 +44,7 @@ void forget_reports(SwitchStatus::JobStatus& job) {
   if (job.rack) job.rack->now = {};
 }
 
-/// What one lane of the job says.
+/// Adds one lane's report of the job.
 void add_report(const LaneReport::Job& one, bool first, SwitchStatus::JobStatus& job) {
   job.slots_reserved += one.status.slots;
   job.slots_in_use += one.status.slots_in_use;

@@ -10,12 +10,12 @@
 
 namespace millrace::switch_agg {
 
-/// What the switch shows of itself: the source of /metrics and /status.
+/// Holds the switch's status: the source of /metrics and /status.
 struct SwitchStatus {
   struct LaneStatus {
     std::string address;
     LaneReport report;
-    TimeNs age_ns = 0;  ///< since the loop last came by
+    TimeNs age_ns = 0;  ///< time since the loop's last report
   };
   struct JobStatus {
     std::string name;
@@ -34,7 +34,7 @@ struct SwitchStatus {
     AggregatorCounters counters{};                           ///< of all its lanes
     std::map<uint32_t, AggregatorCounters> lane_counters{};  ///< by number
     SwitchJobStatus now{};                                   ///< live, waiting and doors of all lanes together
-    std::vector<uint64_t> racks{};                           ///< role reduce: workers of each rack in front of it
+    std::vector<uint64_t> racks{};                           ///< role reduce: workers of each rack in front of it.
     /// Role combine: which rack it is, and how it fares.
     struct Rack {
       uint16_t number = 0;
@@ -52,20 +52,20 @@ struct SwitchStatus {
   std::vector<JobStatus> jobs;
 };
 
-/// Fills in what lanes report of the jobs in `status.jobs`, in place of what is there.
+/// Sets the lanes' reports of the jobs in `status.jobs`, and overwrites the present ones.
 void add_job_reports(SwitchStatus& status);
 
 std::string_view phase_name(SwitchPhase phase);
 std::string_view uplink_name(RackUplink uplink);
 
-/// A drop's reason and how often; the port's and the aggregator's, in the order of their declarations.
+/// Holds a drop's reason and its count; the port's and the aggregator's, in the order of their declarations.
 struct ReasonCount {
   std::string_view reason;
   uint64_t count = 0;
 };
 std::vector<ReasonCount> port_drops(const PortCounters& port);
 
-/// Packets that were sent before: what was lost on the way, or was thought to be.
+/// Returns the number of repeated packets: of those lost on the way, or believed lost.
 uint64_t retransmissions(const AggregatorCounters& counters);
 
 }  // namespace millrace::switch_agg

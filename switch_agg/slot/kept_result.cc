@@ -15,14 +15,14 @@ namespace flag = protocol::datagram_flag;
 
 namespace {
 
-/// What an extension (of a RESULT, of a group's part) has in common with other fragments'.
+/// Bytes that an extension (of a RESULT, of a group's part) shares with other fragments'.
 constexpr size_t kSharedExtensionBytes = protocol::kResultTermsBytes;
 
 /// Bytes of an entry under the codes that entries mostly take.
 constexpr size_t kEntryBytes = 3;
 
-/// How many entries a fragment of so many bytes (extension and payload) is offered, and what it keeps free for marks of
-/// them.
+/// Says how many entries a fragment of these bytes (extension and payload) is offered, and the bytes reserved for their
+/// marks.
 struct Share {
   size_t entries = SIZE_MAX;
   size_t mark_bytes = 0;
@@ -81,7 +81,7 @@ uint32_t KeptResult::encode(const DatagramHeader& header, const protocol::Result
                             const protocol::WindowCodecs& codecs, uint32_t window_indices, const Sums& sums) {
   const uint32_t left_out = encode_from(0, header, terms, codecs, window_indices, sums);
   if (left_out == 0) return 0;
-  // Multiples of the golden ratio spread evenly, whatever the number of entries [Knuth98, 6.4].
+  // Multiples of the golden ratio spread evenly for any number of entries [Knuth98, 6.4].
   const uint64_t place = uint64_t{header.step} * 0x9E37'79B9 % 0x1'0000'0000;
   return encode_from(place * sums.indices.size() >> 32, header, terms, codecs, window_indices, sums);
 }

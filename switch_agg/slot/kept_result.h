@@ -10,14 +10,15 @@
 
 namespace millrace::switch_agg {
 
-/// A rack that cut its sum: whom that concerns, and which indices of the window it kept.
+/// Describes a rack that truncated its sum: the workers concerned, and the indices of the window that it retained.
 struct RackKept {
   uint64_t workers = 0;
   std::span<const uint64_t> indices;  ///< [window_indices / 64] a bit each
 };
 
-/// The result of one turn, encoded: what is sent to all when a turn closes, and to one worker that missed it. Fragments
-/// lie as datagrams, header and extension first, without sequence and MAC: each sending gets its own.
+/// Holds the encoded result of one turn. It is sent to all workers when the turn closes, and to one worker that missed
+/// it. Fragments lie as datagrams, header and extension first, without sequence and MAC: each transmission gets its
+/// own.
 ///
 /// Memory   kFragmentsMax * fragment_bytes_max, handed over once.
 class KeptResult {
@@ -26,18 +27,18 @@ class KeptResult {
   KeptResult(std::span<uint8_t> memory, size_t fragment_bytes_max)
       : memory_(memory), fragment_bytes_max_(fragment_bytes_max) {}
 
-  /// Nothing is held, of that turn.
+  /// Begins a result of that turn, without fragments.
   void begin(uint64_t turn);
   uint64_t turn() const { return turn_; }
-  /// 0: no result is held, or not all of it.
+  /// Returns the number of fragments; 0: there is no result, or it is incomplete.
   uint32_t fragments() const { return whole_ ? count_ : 0; }
 
   protocol::DatagramHeader header(uint32_t fragment) const;
-  /// Datagram of that fragment: sealing writes header and MAC of it.
+  /// Returns the fragment's datagram, in which sealing writes header and MAC.
   std::span<uint8_t> packet(uint32_t fragment) {
     return memory_.subspan(fragment * fragment_bytes_max_, fragment_bytes_max_);
   }
-  /// Extension and payload alone.
+  /// Returns extension and payload alone.
   std::span<const uint8_t> body(uint32_t fragment) const;
 
   struct Sums {
@@ -47,12 +48,12 @@ class KeptResult {
     std::span<const RackKept> racks = {};
   };
 
-  /// Encodes a closed turn into at most 16 fragments. What does not fit is left out, beginning at a place that changes
-  /// with the step, so that it is not always the same indices that wait. Returns how many were left out.
+  /// Encodes a closed turn into at most 16 fragments, and omits the entries that do not fit. Omission begins at an
+  /// index that changes with the step, so that the omitted indices vary. Returns the number of omitted entries.
   ///
-  /// header  of a RESULT: everything but what a fragment has of its own.
-  /// Order   a fragment's indices increase; those of fragment f + 1 follow f's, round the window's end where something
-  /// was left out.
+  /// header  of a RESULT: all fields that its fragments share.
+  /// Order   a fragment's indices increase; those of fragment f + 1 follow f's, round the window's end where entries
+  ///         were omitted.
   uint32_t encode(const protocol::DatagramHeader& header, const protocol::ResultTerms& terms,
                   const protocol::WindowCodecs& codecs, uint32_t window_indices, const Sums& sums);
 

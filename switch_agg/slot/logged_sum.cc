@@ -45,7 +45,8 @@ void LoggedSum::add(const WindowEntries& entries, int32_t headroom) {
   own_.add(entries, headroom);
 }
 
-/// What came in between and has the index too is no matter: within the bound no sum leaves i32, in whatever order.
+/// Adds entries to logged ones with the same indices. Later entries of the same index do not matter: within the bound
+/// no sum leaves i32, in any order.
 bool LoggedSum::add_in_place(const WindowEntries& entries, uint32_t largest) {
   if (bound_ + largest > kBoundMax) return false;
   const std::span<const uint16_t> indices = entries.indices;

@@ -8,7 +8,7 @@
 
 namespace millrace::switch_agg {
 
-/// Memory of one logged sum.
+/// Holds the memory of one logged sum.
 struct LoggedSumMemory {
   WindowMemory own;                    ///< for what outgrows the log
   std::span<uint64_t> shared_present;  ///< [window_indices / 64] zero between calls; of many sums
@@ -17,17 +17,17 @@ struct LoggedSumMemory {
   std::span<int32_t> log_values;
 };
 
-/// A WindowSum that puts off adding: entries are written one behind the other, and added up when the turn is taken.
+/// Sums as a WindowSum does, but postpones adding: entries are appended to a log, and added up when the turn is taken.
 ///
-/// A slot's sums are hundreds of KiB of which a packet touches hundreds of cache lines at random, and all slots
-/// together fit no cache near the core: adding at once costs a miss an entry. The log is read and written in order, and
-/// its sums lie side by side (kernels/packet/entry_sum.h), so that all of a turn stays in the nearest cache. What does
-/// not fit into the log is added at once, to memory of its own; runs too, which use their cache lines in full; and so
-/// is in the end a log of which a sum may leave its range.
+/// A slot's sums take hundreds of KiB, and a packet touches hundreds of their cache lines at random. All slots together
+/// fit no cache near the core: adding at once costs a miss an entry. The log is read and written in order, and its sums
+/// lie side by side (kernels/packet/entry_sum.h). So all of a turn stays in the nearest cache. Entries that do not fit
+/// into the log are added at once, to separate memory. So are runs, which use their cache lines in full, and finally a
+/// log of which a sum may leave its range.
 ///
-/// Where workers name the same indices (a fixed mask, as pruned models are trained with; the same rows), values are
-/// added to those in the log, and the log is the sum: of several packets a worker, too, where the first worker's come
-/// in their order.
+/// Workers may name the same indices: a fixed mask, as for pruned models, or the same rows. Then values are added to
+/// those in the log, and the log is the sum. That also holds for several packets a worker, where the first worker's
+/// packets arrive in their order.
 ///
 /// Results  those of a WindowSum, to the bit.
 /// Threads  all sums that share memory belong to one thread.
@@ -42,7 +42,7 @@ class LoggedSum {
   void add(const protocol::WindowEntries& entries, int32_t headroom);
   /// As WindowSum::take().
   WindowSum::Taken take(std::span<uint16_t> indices, std::span<int32_t> values);
-  /// Throws away what was added.
+  /// Discards the added entries.
   void clear();
 
  private:
@@ -68,13 +68,13 @@ class LoggedSum {
 
   LoggedSumMemory memory_;
   WindowSum own_;
-  size_t logged_ = 0;  ///< entries
-  size_t ordered_ =
-      0;             ///< of them those from the log's begin whose indices increase from set to set: each a value or a
-                     ///< sum of values, none of which was over the headroom
-  size_t sets_ = 0;  ///< in the ordered part
+  size_t logged_ = 0;  ///< entries.
+  /// Of them the entries from the log's begin whose indices increase from set to set. Each is a value or a sum of
+  /// values, and no value was over the headroom.
+  size_t ordered_ = 0;
+  size_t sets_ = 0;                          ///< in the ordered part
   std::array<size_t, kSetsMax> set_ends_{};  ///< [sets_]
-  uint64_t bound_ = 0;                       ///< no sum of what is logged has a larger magnitude
+  uint64_t bound_ = 0;                       ///< no sum of logged values has a larger magnitude
   int32_t headroom_ = 0;                     ///< of those logged
   bool is_added_ = false;                    ///< the turn's entries are in own_, and the log is empty
 };

@@ -7,10 +7,10 @@
 
 namespace millrace::switch_agg {
 
-/// Zeros that live as long as a pool, on huge pages where the machine gives them: contributions touch sums at random,
-/// and with pages of 4 KiB most of a packet's time goes into looking them up (three times the time a packet with 64
-/// slots of 65,536 indices). What does not fill a huge page begins at a cache line and takes no more than it needs. All
-/// of it is written once here, so that no packet touches a page first.
+/// Holds zeros that live as long as a pool, on huge pages where the machine has them. Contributions touch sums at
+/// random. With pages of 4 KiB most of a packet's time is spent on page translation. A packet takes three times as long
+/// with 64 slots of 65,536 indices. A block smaller than a huge page begins at a cache line and takes no more memory
+/// than it needs. The constructor writes all of it once, so that no packet touches a page first.
 template <typename T>
 class PoolMemory {
  public:

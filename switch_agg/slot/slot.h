@@ -14,7 +14,7 @@
 
 namespace millrace::switch_agg {
 
-/// One slot of a job: a turn that is open or closed, and the results of the last two (S3).
+/// Holds one slot of a job: a turn that is open or closed, and the results of the last two (S3).
 ///
 /// Invariants  turn cur - 1 is closed, always: only cur may be open. So one sum a slot is enough, and two kept results.
 ///             Where cur is closed the sum is all zero. have[f] names workers of `begun` only; `whole` is a subset of
@@ -22,10 +22,11 @@ namespace millrace::switch_agg {
 struct Slot {
   static constexpr uint8_t kUnknown = 255;
 
-  /// What one worker said of its part in the open turn. Of workers in `begun` only; of others it is old.
+  /// Holds one worker's part of the open turn, as its packets report it. Valid for workers in `begun` only; for others
+  /// it is old.
   struct Part {
     uint32_t next = protocol::kNoWindow;
-    uint8_t fragments = 0;  ///< that are in
+    uint8_t fragments = 0;  ///< number of received fragments
     uint8_t top = 0;        ///< the highest of them
     uint8_t last = kUnknown;
   };
@@ -55,19 +56,19 @@ struct Slot {
   std::array<TimeNs, protocol::kSwitchWorkersMax> answer_after{};
 
   KeptResult& kept_of(uint64_t turn) { return kept[turn & 1]; }
-  /// Turn cur + 1 begins.
+  /// Begins turn cur + 1.
   void claim(const protocol::DatagramHeader& header);
-  /// A unit is in the sum: whose, and whether its worker is whole.
+  /// Notes a unit that is in the sum: its worker, and whether the worker's contribution is complete.
   void take_unit(const protocol::DatagramHeader& header);
-  /// So is a group of these workers, none of whom had begun.
+  /// Takes a group of these workers, none of which had begun.
   void take_group(uint64_t workers, const protocol::DatagramHeader& header);
-  /// cur is `turn`, closed, without a result; open sums are thrown away.
+  /// Sets cur to `turn`, closed, without a result; open sums are discarded.
   void set_closed(uint64_t turn);
-  /// What follows cur's result.
+  /// Sets the turn that follows cur's result.
   void set_successor(uint32_t own, uint32_t step_now, uint32_t next_window);
 };
 
-/// The slots of all jobs, and their memory: made once.
+/// Owns the slots of all jobs, and their memory: made once.
 ///
 /// Memory  slots_max x (window_indices_max x (4 B + 2 bit + 1.5 B of log) + 2 x 16 x packet_bytes_max + about 2 KiB).
 class SlotPool {
@@ -75,10 +76,10 @@ class SlotPool {
   SlotPool(uint32_t slots_max, uint32_t window_indices_max, uint32_t packet_bytes_max);
 
   uint32_t free_slots() const { return static_cast<uint32_t>(free_.size()); }
-  /// Numbers of so many slots, their sums over the first `window_indices` of their memory. False: not so many are free;
-  /// nothing changes.
+  /// Returns the numbers of this many slots in `out`, with sums over the first `window_indices` of their memory.
+  /// Returns false where fewer are free; then nothing changes.
   bool reserve(uint32_t slots, uint32_t window_indices, std::vector<uint16_t>& out);
-  /// Slots that come back have no open sum (set_closed()).
+  /// Frees the slots. REQUIRES: they have no open sum (set_closed()).
   void give_back(std::vector<uint16_t>& slots);
   Slot& operator[](uint16_t at) { return slots_[at]; }
   const Slot& operator[](uint16_t at) const { return slots_[at]; }

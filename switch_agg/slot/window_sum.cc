@@ -78,7 +78,8 @@ void WindowSum::add_in_any_order(const WindowEntries& entries, int32_t headroom)
     omit_over(entries, headroom);
 }
 
-/// Never but for a hostile sender. What was added of such a value does not matter any more.
+/// Omits values over the headroom, which only a hostile sender sends. Sums that include such a value do not matter any
+/// more.
 void WindowSum::omit_over(const WindowEntries& entries, int32_t headroom) {
   for (size_t at = 0; at < entries.indices.size(); ++at) {
     if (magnitude(entries.values[at]) > static_cast<uint32_t>(headroom)) omit(entries.indices[at]);
@@ -145,7 +146,7 @@ WindowSum::Taken WindowSum::take(std::span<uint16_t> indices, std::span<int32_t>
   return taken;
 }
 
-/// Zeros what is omitted, and forgets that it was there.
+/// Zeros the omitted sums, and removes their marks.
 uint32_t WindowSum::take_omitted() {
   uint32_t omitted = 0;
   for (size_t word = 0; word < memory_.omitted.size(); ++word) {

@@ -17,7 +17,7 @@ struct SendAction {
   protocol::Message message;
 };
 
-/// A decided sum has arrived for one part, in step order per part. The stream is shared with the core, which settles by
+/// Delivers a decided sum of one part, in step order per part. The core shares the stream and resolves contributions by
 /// it later. Steps that were decided without this worker are delivered with the next push of the bucket, which goes
 /// into a later one.
 struct DeliveredUpdate {
@@ -25,9 +25,9 @@ struct DeliveredUpdate {
   uint32_t part = 0;
   uint64_t step = 0;        ///< of merged ones the last
   uint64_t first_step = 0;  ///< the same, but for merged ones
-  uint64_t push = 0;        ///< the bucket's push whose answer this is, or comes before
-  bool delivered_before =
-      false;  ///< the step's update came before the push was told to go into it: nothing is to be applied
+  uint64_t push = 0;        ///< the bucket's push whose answer this is, or comes before.
+  /// The step's update was delivered before the push was assigned to the step: the receiver applies nothing.
+  bool delivered_before = false;
   bool answers_push = true;  ///< it is the answer: that push went into this step
   uint64_t begin = 0;        ///< of the part in the bucket; the stream's indices are local to it
   HeldStream sum;
@@ -35,22 +35,23 @@ struct DeliveredUpdate {
   double weight_sum = 0;
   double denominator = 1;      ///< as the job combines: 1, contributors or weight_sum
   bool counted = false;        ///< this worker is among the contributors
-  bool step_complete = false;  ///< all parts of the bucket have this step now
-  /// `sum` is not added: it is dense and is the part's weights after `steps` steps, which take the place of what is
-  /// there (R9d). It comes before any update of a later step, answers no push, and may have fewer steps than were
-  /// applied before.
+  bool step_complete = false;  ///< all parts of the bucket have this step now.
+  /// `sum` is not added. It is dense and holds the part's weights after `steps` steps, which replace the present
+  /// weights (R9d). It precedes any update of a later step, answers no push, and may have fewer steps than were applied
+  /// before.
   bool replaces = false;
   uint64_t steps = 0;       ///< where it replaces: steps in these weights
   uint64_t decided_in = 0;  ///< epoch in which the step, or where it replaces the last of `steps`, was decided
 };
 
-/// Another worker needs this worker's weights of a part: to be answered with SessionCore::give_weights(), now or later.
+/// Asks for this worker's weights of a part, which another worker needs. The shell answers with
+/// SessionCore::give_weights(), now or later.
 struct GiveWeights {
   uint32_t shard = 0;
   uint32_t part = 0;
   uint32_t for_worker = 0;
   uint64_t for_life = 0;
-  uint64_t epoch = 0;  ///< in which it was asked for; in another one nobody wants the answer
+  uint64_t epoch = 0;  ///< of the request; in another epoch no member needs the answer
 };
 
 enum class Severity : uint8_t { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
@@ -60,14 +61,17 @@ struct LogLine {
   std::string text;
 };
 
-/// What a call of the core asks the shell to do, in order within each list. The caller clears it between calls.
+/// Holds the actions that a call of the core asks the shell to do, in order within each list. The caller clears it
+/// between calls.
 struct Actions {
   std::vector<SendAction> sends;
   std::vector<uint32_t> connects;  ///< shards to (re)connect to now; answered by on_connected / on_disconnected
   std::vector<DeliveredUpdate> delivered;
-  std::vector<GiveWeights> give_weights;  ///< after `delivered`: what they deliver is in the weights that are given
+  /// Done after `delivered`: the given weights include those updates.
+  std::vector<GiveWeights> give_weights;
   std::vector<LogLine> log;
-  std::vector<TimeNs> steps_done;  ///< of each step of a bucket that completed: from its first byte sent to its update
+  /// Of each step of a bucket that completed: the time from its first byte sent to its update.
+  std::vector<TimeNs> steps_done;
 
   void clear() {
     sends.clear();

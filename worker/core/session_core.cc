@@ -83,7 +83,7 @@ void SessionCore::Impl::send(uint32_t shard, protocol::Body&& body, SharedBytes 
 }
 
 TimeNs SessionCore::Impl::jittered(TimeNs interval) {
-  // 0.75 .. 1.25: workers that lost the same shard do not come back in one moment.
+  // 0.75 .. 1.25: workers that lost the same shard do not all reconnect at one moment.
   return static_cast<TimeNs>(static_cast<double>(interval) * (0.75 + 0.5 * jitter.next_unit()));
 }
 
@@ -92,7 +92,7 @@ void SessionCore::Impl::say_goodbye(protocol::Goodbye::Reason reason, const std:
     const LinkState state = links[shard].state;
     if (state != LinkState::kWelcomed && state != LinkState::kGreeting) continue;
     send(shard, protocol::Goodbye{reason, sentence}, {}, actions);
-    // A Hello may let it in after this: the shard knows by the connection as whom.
+    // A Hello may let this worker in afterwards: the shard knows the sender by the connection.
     if (state == LinkState::kGreeting) actions.sends.back().message.header = {.worker = config.worker, .shard = shard};
   }
 }
@@ -160,7 +160,7 @@ Status SessionCore::finish(TimeNs now, Actions& actions) {
   if (const std::string missing = impl.push_waits_for(); !missing.empty())
     return fail(ErrorCode::kInvalidArgument, missing);
   impl.set_phase(Phase::kFinishing);
-  // Said at once, so that nobody waits for more of this worker, and with every heartbeat again.
+  // Sent at once, so that no member waits for more of this worker, and with every heartbeat again.
   for (uint32_t shard = 0; shard < impl.links.size() && !impl.is_in_every_step(); ++shard) {
     if (impl.links[shard].state == LinkState::kWelcomed) impl.send_heartbeat(shard, now, actions);
   }

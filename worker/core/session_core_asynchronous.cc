@@ -4,8 +4,9 @@
 #include "worker/core/rejoin/contribution_outcome.h"
 #include "worker/core/session_core_impl.h"
 
-/// Mode asynchronous (R16): each contribution is a step of the log by itself, numbered by this worker within its life
-/// and the part. What was sent is settled by the update that names it, whatever its step; all others are only applied.
+/// Mode asynchronous (R16): each contribution is a step of the log by itself. This worker numbers its contributions
+/// within its incarnation and the part. The update that names a contribution resolves it, at any step; all other
+/// updates are only applied.
 namespace millrace::worker {
 
 uint64_t SessionCore::Impl::take_sequence(PartRun& part) const {
@@ -39,8 +40,8 @@ std::vector<SessionCore::Impl::OwnContribution> SessionCore::Impl::own_contribut
   return own;
 }
 
-// Contributions of one life are counted in the order of their numbers, and those of an earlier life before all of a
-// later one. So what was sent before the one that is named, and was not named before, never will be.
+// Contributions of one incarnation are counted in the order of their numbers. Those of an earlier incarnation are
+// counted before all of a later one. So unnamed contributions that were sent before a named one are never counted.
 std::optional<uint64_t> SessionCore::Impl::settle_named(PartRun& part, const protocol::Update& update,
                                                         const HeldStream& carried, Actions& actions) {
   std::optional<uint64_t> push;
@@ -58,8 +59,8 @@ std::optional<uint64_t> SessionCore::Impl::settle_named(PartRun& part, const pro
   return push;
 }
 
-// R16c: what is in the weights that it goes on with is applied; what was counted beyond them waits for its update,
-// since what was decided may still be void; what the summary does not name can never be counted any more.
+// R16c: contributions that the new weights contain are applied. Those counted beyond them wait for their update, since
+// a decided step may still become void. Those that the summary does not name can never be counted any more.
 void SessionCore::Impl::settle_sequences(PartRun& part, const protocol::Settle& settle, uint64_t next) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   std::optional<protocol::SummaryEntry> in_weights;
@@ -83,8 +84,8 @@ void SessionCore::Impl::settle_sequences(PartRun& part, const protocol::Settle& 
   }
 }
 
-// What is left of earlier lives waits for its update, and where that has become void for one of this life, which comes
-// after it. An empty one makes sure that there is one: nobody else may ever push again.
+// Contributions of earlier incarnations wait for their update. If that became void, they wait for an update of this
+// incarnation, which follows it. An empty contribution ensures that there is one: possibly no worker pushes again.
 void SessionCore::Impl::restart_sequences(Actions& actions) {
   for (BucketRun& run : buckets) run.returned_to = run.selected;
   for (PartRun& part : parts) {

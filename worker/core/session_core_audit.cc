@@ -6,14 +6,14 @@
 
 #include "worker/core/session_core_impl.h"
 
-/// The law at run time (R13), for jobs that ask for it: of every part, what entered = what is held + in flight +
-/// carried + lost. What was carried is the log's word (it rides in the summary of every update), not this worker's: so
-/// both are checked.
+/// Checks the conservation law at run time (R13), for jobs that ask for it: in every part, entered = held + in flight +
+/// carried + lost. The carried sum is the log's (in the summary of every update), not this worker's: so both are
+/// checked.
 namespace millrace::worker {
 namespace {
 
-constexpr uint64_t kCreditLeast = 1024;  ///< entries gone over a selection, however little is selected
-constexpr uint64_t kCreditShare = 4;     ///< ... and this share of what a selection goes over itself
+constexpr uint64_t kCreditLeast = 1024;  ///< entries checked in a selection, however few are selected
+constexpr uint64_t kCreditShare = 4;     ///< ... and this share of the entries that a selection itself reads
 constexpr uint32_t kLinesMax = 16;       ///< of the log, a session
 
 std::string digits(double value) {
@@ -42,8 +42,8 @@ bool SessionCore::Impl::sends_what_entered(const PartRun& part) const {
   return !config.spec.unbiased && find_value_codec(up.value)->lossless(up);
 }
 
-// What entered and was lost before this process is what the log says of its predecessors: what they held is lost, but
-// for what this process loaded of it.
+// The sums before this process are the log's sums of its predecessors. Values that they held are lost, but for those
+// that this process loaded.
 void SessionCore::Impl::open_account(PartRun& part) {
   if (!config.spec.audit) return;
   const protocol::SummaryEntry* own = counted_in(part);
@@ -71,9 +71,9 @@ void SessionCore::Impl::tell_account(PartRun& part) {
       account.entered_before - account.carried_before + bucket.lost_in(part.at).value() + account.rounded_in_slots;
 }
 
-// An update has been applied; `before` is what the log had counted of this worker until then. A contribution of another
-// process that was still counted was never this one's: all of it goes into the books of before. Where this process had
-// loaded what that one held, it has counted twice, and the books say so.
+// Accounts an applied update; `before` is the log's sum of this worker until then. A contribution of another process
+// that was still counted is not this one's: all of it goes into the sums of earlier processes. Where this process had
+// loaded that process's values, they have counted twice, and the audit shows a mismatch.
 void SessionCore::Impl::account_update(PartRun& part, const protocol::Update& update,
                                        const std::optional<protocol::SummaryEntry>& before) {
   if (!config.spec.audit) return;
@@ -84,7 +84,8 @@ void SessionCore::Impl::account_update(PartRun& part, const protocol::Update& up
   const auto of_others =
       std::ranges::count_if(own, [this](const OwnContribution& one) { return !own_lives.contains(one.id.life); });
   if (of_others == 0 || account.holds_loaded || now == nullptr) return;
-  if (static_cast<size_t>(of_others) < own.size()) {  // merged steps of both: their share is what the books miss
+  // Merged steps of both processes: their share is the audit's mismatch.
+  if (static_cast<size_t>(of_others) < own.size()) {
     account.others = true;
     return;
   }
@@ -106,15 +107,16 @@ void SessionCore::Impl::audit_part(PartRun& part, Actions& actions) {
   rest.add_number(-carried);
   rest.add_number(account.carried_before);
   rest.doubt(account.doubt);
-  if (sends_what_entered(part)) rest.doubt(books.entered.uncertainty());  // of the shards' sums of what was carried
+  // Of the shards' sums of carried values.
+  if (sends_what_entered(part)) rest.doubt(books.entered.uncertainty());
   if (account.unknown) {
-    // Of something that was counted nobody here knows what of it was carried; the log's sum says it.
+    // No process here knows the carried values of an unreturnable contribution; the log's sum includes them.
     account.carried_before -= rest.value();
     account.unknown = false;
     rest = {};
   }
   if (account.others) {
-    // What they entered and lost is theirs; here it counts as much as was carried.
+    // The other processes account for their entered and lost values; here only the carried values count.
     account.carried_before -= rest.value();
     account.entered_before -= rest.value();
     account.others = false;

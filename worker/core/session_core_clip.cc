@@ -3,7 +3,7 @@
 
 #include "worker/core/session_core_impl.h"
 
-/// Jobs that clip, or go by the switch: a push goes out when every tensor has been pushed, so all tensors must be
+/// Jobs that clip, or that use path switch: a push is sent when every tensor has been pushed. So all tensors must be
 /// pushed equally often.
 namespace millrace::worker {
 

@@ -8,15 +8,15 @@
 #include "protocol/messages/handover_frame.h"
 #include "worker/core/session_core_impl.h"
 
-/// Who comes into a job of path switch that runs (S8). A worker that is asked for its weights, or for where it is,
-/// finishes its step, and begins no other before the next epoch: so nobody gets further, and the one that comes in is
-/// beside everybody when that epoch has it. DESIGN.md, "Who comes to a running job of path switch".
+/// Joins to a running job of path switch (S8). A worker that is asked for its weights, or for its position, finishes
+/// its step and begins no other before the next epoch. So no worker advances past the step, and the joiner is at the
+/// same step as all members when that epoch has it. See DESIGN.md, the section on joiners of path switch.
 namespace millrace::worker {
 
 namespace {
 
-/// Entries in order of their indices, as streams: an index that is there twice (of two turns) is in the second one
-/// again.
+/// Returns the entries in order of their indices, as streams. An index that occurs twice (of two turns) is in the
+/// second stream again.
 std::vector<Stream> in_order(std::vector<std::pair<uint32_t, double>> entries, uint64_t begin, uint64_t dimension) {
   std::ranges::stable_sort(entries, {}, &std::pair<uint32_t, double>::first);
   std::vector<Stream> streams;
@@ -118,8 +118,8 @@ void SessionCore::Impl::on_handover_run(const protocol::Snapshot& run, ByteSpan 
   }
 }
 
-/// It comes back: whoever took the turn's result beside this worker is gone, and the others computed the turn without
-/// it. Not before the part's weights are another's: its own hold it.
+/// Returns revoked entries to the residual: the workers that had the turn's result are gone, and the others computed
+/// the turn without it. Runs only after another worker's weights have replaced the part's, since its own include them.
 void SessionCore::Impl::return_revoked(PartRun& part) {
   const uint64_t begin = switch_path->layout().bucket_begin[part.layout.bucket] + part.layout.begin;
   std::vector<std::pair<uint32_t, double>> revoked = switch_path->take_revoked(begin, begin + part.dimension());
@@ -130,8 +130,8 @@ void SessionCore::Impl::return_revoked(PartRun& part) {
     buckets[part.layout.bucket].bucket->return_aside(part.at, std::move(stream));
 }
 
-/// What was offered for the step in which this worker was removed: what of it was counted is in the weights that it
-/// goes on with. Where the step had not begun here, nothing was sent.
+/// Resolves the entries offered for the step in which this worker was evicted. The weights that it continues with
+/// include the counted ones. Where the step had not begun here, nothing was sent.
 void SessionCore::Impl::settle_left_step(PartRun& part) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   return_revoked(part);

@@ -9,9 +9,10 @@
 namespace millrace::worker {
 namespace {
 
-constexpr TimeNs kHelloAgainMax = kNsPerS;   ///< a Hello without any answer is said again
-constexpr TimeNs kAttemptMax = 5 * kNsPerS;  ///< an attempt to connect that comes to nothing
-constexpr uint32_t kHeartbeatsMissed = 4;  ///< silent for so many: the connection may be half open, a new one is tried
+constexpr TimeNs kHelloAgainMax = kNsPerS;   ///< a Hello without an answer is sent again
+constexpr TimeNs kAttemptMax = 5 * kNsPerS;  ///< an attempt to connect without a result ends after it.
+/// After this number of missed heartbeats the connection may be half open, and the core connects again.
+constexpr uint32_t kHeartbeatsMissed = 4;
 
 constexpr const char* kForeign =
     "what accepts connections there does not answer as a Millrace server does: is it stopped, another program, a "
@@ -61,7 +62,7 @@ void SessionCore::Impl::open(uint32_t shard, TimeNs now, Actions& actions) {
 }
 
 void SessionCore::Impl::schedule_retry(Link& link, TimeNs now) {
-  // A shard that comes back removes who does not find it within dead_after.
+  // A restarted shard evicts members that do not find it within dead_after.
   const TimeNs most = std::min(config.reconnect_after_max, TimeNs{config.spec.dead_after_ms} * kNsPerMs / 4);
   const TimeNs least = std::min(config.reconnect_after, most);
   link.retry_interval = link.retry_interval == 0 ? least : std::min(link.retry_interval * 2, most);

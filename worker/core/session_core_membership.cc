@@ -57,7 +57,7 @@ bool SessionCore::Impl::adopt_view(uint32_t shard, const protocol::JobView& next
       log(actions, Severity::kInfo,
           "epoch " + std::to_string(view.epoch) + ": " + std::to_string(view.members.size()) + " workers");
     }
-    // R7b: what is in flight goes out again, the same bytes, in the new epoch.
+    // R7b: sends the contributions in flight again, the same bytes, in the new epoch.
     resend_outstanding(kAllShards, now, actions);
   }
   replay_held(now, actions);
@@ -130,7 +130,7 @@ void SessionCore::Impl::take_first_place(const protocol::Member& own) {
     take_saved_positions();
     return;
   }
-  // Nothing of this job can be in a residual that was there before it: it counts whatever it is.
+  // A residual from before the job cannot have any of this job's contributions: all of it counts.
   standing = Standing::kSynced;
   synced_in = view.epoch;
   for (BucketRun& run : buckets) {
@@ -139,7 +139,7 @@ void SessionCore::Impl::take_first_place(const protocol::Member& own) {
   }
 }
 
-// What a shard had decided and nobody had when it died is void.
+// Forgets steps that a shard had decided and that no member had when it died: they are void.
 void SessionCore::Impl::forget_decided(uint32_t shard) {
   for (PartRun& part : parts) {
     if (part.layout.shard == shard) part.decided_without = 0;
@@ -157,7 +157,7 @@ void SessionCore::Impl::take_decided(uint32_t shard, const protocol::ViewChange&
 }
 
 bool SessionCore::Impl::take_new_life(const protocol::Member& own, TimeNs now, Actions& actions) {
-  // Removed for silence and admitted again before the job started: nothing was sent under the earlier life.
+  // Evicted for silence and admitted again before the job started: nothing was sent under the earlier incarnation.
   const bool unsent = phase == Phase::kJoining || phase == Phase::kWaiting;
   if (!unsent || own.state == protocol::MemberState::kJoining) {
     if (!may_return()) {
@@ -224,7 +224,7 @@ void SessionCore::Impl::lose_place(TimeNs now, Actions& actions) {
     if (synced()) {
       standing = Standing::kExpelled;
       for (BucketRun& run : buckets) {
-        // What was selected and not sent stays here.
+        // Entries that were selected and not sent stay here.
         while (run.selected > run.coded) {
           PartRun& part = parts[run.order[run.next_in_order]];
           run.bucket->keep_part(part.at);

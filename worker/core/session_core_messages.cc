@@ -5,7 +5,7 @@
 
 #include "worker/core/session_core_impl.h"
 
-/// What shards say: admission, refusals, what became of contributions.
+/// Handles the shards' messages: admission, refusals, outcomes of contributions.
 namespace millrace::worker {
 namespace {
 
@@ -56,7 +56,7 @@ void SessionCore::Impl::on_message(uint32_t shard, protocol::Message&& message, 
 void SessionCore::Impl::on_message_of_returns(uint32_t shard, const protocol::Message& message, TimeNs now,
                                               Actions& actions) {
   if (message.header.epoch != view.epoch || !has_place) {
-    // All of these are about one epoch, whose view comes first.
+    // All of these are about one epoch, whose membership comes first.
     ++counters.dropped_stale;
   } else if (std::holds_alternative<protocol::Collect>(message.body)) {
     send_state(shard, actions);
@@ -75,8 +75,8 @@ void SessionCore::Impl::on_message_of_returns(uint32_t shard, const protocol::Me
 
 void SessionCore::Impl::on_abort(uint32_t shard, const protocol::Abort& abort, TimeNs now, Actions& actions) {
   if (abort.code == ErrorCode::kShardLost && links[shard].ever_welcomed && view.started) {
-    // A process that is no longer this shard, or one that has just become it: greeted anew, and if the job has ended it
-    // says so.
+    // The process is no longer this shard, or has just become it. The core greets it again; if the job has ended, the
+    // answer reports it.
     return on_disconnected(shard, abort.sentence, now, actions);
   }
   end_session({abort.code, shard_text(shard) + " ended the job: " + abort.sentence}, now, actions);
@@ -89,12 +89,12 @@ bool SessionCore::Impl::header_fits(uint32_t shard, const protocol::Message& mes
     ++counters.dropped_unexpected;
     return false;
   }
-  // A view that gives this worker another life is the table's word, whoever brings it.
+  // A membership that gives this worker another incarnation comes from the table. It counts from any sender.
   const auto* change = as<protocol::ViewChange>(message);
   if (change != nullptr && change->view.job == view.job && life_in(change->view) == header.life) return true;
   if (header.shard_life != link.shard_life || header.life != life) {
-    // An earlier start of the shard that is still alive, or a later one whose Welcome is yet to come; or words for
-    // another life of this worker.
+    // Of an earlier start of the shard that is still alive, or of a later one whose Welcome has not arrived. Or a
+    // message for another incarnation of this worker.
     ++counters.dropped_unexpected;
     return false;
   }
@@ -146,7 +146,7 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
   }
   if (again && synced()) {
     // Acks may have been lost with the connection: the shard gets all of them.
-    // What was decided meanwhile without this worker, no resend of its own would bring: it is asked for.
+    // No retransmission brings the updates that were decided without this worker meanwhile: it asks for them.
     const bool ask = !is_in_every_step();
     for (const PartRun& part : parts) {
       if (part.layout.shard == shard && (steps_at_shard(part) > 0 || ask))
@@ -182,7 +182,7 @@ void SessionCore::Impl::on_refused_contribution(uint32_t shard, const protocol::
   if (out->shortened && refuse.retry) return send_plain(parts[refuse.part], *out, now, actions);
   const std::string about = "the contribution to part " + std::to_string(refuse.part) + ", step " +
                             std::to_string(refuse.step) + ": " + refuse.sentence;
-  // A shard without room asks for patience, however long others need to make room: it ends the job itself when that is
+  // A shard without room asks for time, even a long time until others make room. It ends the job itself when that is
   // hopeless.
   const bool busy = refuse.code == ErrorCode::kUnavailable;
   ++out->refusals;
@@ -216,11 +216,11 @@ void SessionCore::Impl::on_settled(uint32_t shard, const protocol::Settled& sett
   }
   const std::string why = shard_text(shard) + " has forgotten the update of part " + std::to_string(settled.part) +
                           ", step " + std::to_string(settled.step) + ": this worker is too far behind";
-  // What became of the contribution it learns when it comes back.
+  // A rejoin resolves the contribution.
   if (may_return()) return resign(shard, why, now, actions);
   PartRun& part = parts[settled.part];
   if (settled.counted) {
-    // It was added, but the update that would say what of it was carried is gone for good.
+    // The shard added it, but the update with its carried values is permanently lost.
     lose_unreturnable(part, *out);
   } else {
     give_back(part, *out);

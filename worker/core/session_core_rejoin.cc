@@ -8,8 +8,8 @@
 #include "worker/core/rejoin/contribution_outcome.h"
 #include "worker/core/session_core_impl.h"
 
-/// Where this worker stands, for shards that lost their state (R8b) and for those that settle it (R9); and what
-/// becomes of residual and outstanding contributions then (R9a to R9c).
+/// Sends this worker's state to shards that lost theirs (R8b) and to those that settle it (R9). Then resolves residual
+/// and outstanding contributions (R9a to R9c).
 namespace millrace::worker {
 namespace {
 
@@ -17,7 +17,7 @@ constexpr size_t kSettlingUpdatesMax = 65'536;  ///< of a part that is not settl
 
 }  // namespace
 
-// What was settled counts in the epoch in which it was: weights of parts must not be of different logs.
+// A settlement counts in its own epoch only: weights of parts must not be of different logs.
 void SessionCore::Impl::begin_settling(Actions& actions) {
   for (PartRun& part : parts) {
     part.settled = part.stranded = false;
@@ -34,8 +34,8 @@ void SessionCore::Impl::begin_settling(Actions& actions) {
 void SessionCore::Impl::send_state(uint32_t shard, Actions& actions) {
   protocol::State state;
   state.synced = synced();
-  // To a job of path switch shards have no steps. How many one that comes in has they ask for the case that nobody else
-  // is left: then it may be chosen, if it has all its parts of one step.
+  // Shards have no steps of a job of path switch. They ask a joiner for its number of steps in case no other member is
+  // left. Then it may be chosen, if all its parts are at one step.
   const uint64_t by_switch_n = synced() ? 0 : std::ranges::min_element(parts, {}, &PartRun::n)->n;
   for (const PartRun& part : parts) {
     state.stranded = state.stranded || part.stranded;
@@ -137,7 +137,7 @@ void SessionCore::Impl::settle_account(PartRun& part, const protocol::Settle& se
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   if (!settle.on_log) return drop_off_log(part, settle);
   if (by_switch() && standing == Standing::kLoaded) {
-    // Nobody can say what of it was counted since it was saved.
+    // No process knows which of its entries were counted since the save.
     counters.lost_save_too_old += bucket.drop_aside(part.at);
     return;
   }
@@ -154,8 +154,7 @@ void SessionCore::Impl::settle_account(PartRun& part, const protocol::Settle& se
   }
 }
 
-// Of what a log that is not the job's had carried nothing counts; and a worker that has nothing begins where the log
-// is.
+// Counts nothing that another log than the job's had carried. A worker without a state begins at the log's position.
 void SessionCore::Impl::account_settled(PartRun& part, const protocol::Settle& settle, double carried) {
   if (!config.spec.audit) return;
   if (standing == Standing::kExpelled) {
@@ -168,7 +167,7 @@ void SessionCore::Impl::account_settled(PartRun& part, const protocol::Settle& s
   }
 }
 
-// Void with the steps that the job's log has no more is what was counted in them.
+// Contributions that were counted in steps removed from the job's log are void.
 void SessionCore::Impl::drop_off_log(PartRun& part, const protocol::Settle& settle) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   double& lost = view.cut > synced_in ? counters.lost_cut : counters.lost_off_log;
@@ -180,8 +179,8 @@ void SessionCore::Impl::drop_off_log(PartRun& part, const protocol::Settle& sett
   part.kept.clear();
 }
 
-// R9c: what the weights that it goes on with contain is settled; what is decided beyond them waits for its update,
-// under the life that sent it; what is open can never be counted any more.
+// R9c: contributions to steps that the new weights contain are resolved. Contributions to later decided steps wait for
+// their update, under the incarnation that sent them. Those to open steps can never be counted any more.
 void SessionCore::Impl::settle_outstanding(PartRun& part, const protocol::Settle& settle, uint64_t next) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   for (Outstanding& out : std::exchange(part.outstanding, {})) {
@@ -248,7 +247,7 @@ Status SessionCore::Impl::go_on_from_cut() {
   }
   for (PartRun& part : parts) {
     Bucket& bucket = *buckets[part.layout.bucket].bucket;
-    // No step beyond this state has happened: what was sent for one goes back.
+    // No step beyond this state exists: contributions to such steps return to the residual.
     for (const Outstanding& out : part.outstanding) bucket.return_aside(part.at, out.sent.copy());
     part.outstanding.clear();
     const bool was_apart = bucket.is_loaded(part.at);

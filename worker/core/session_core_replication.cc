@@ -4,8 +4,9 @@
 
 #include "worker/core/session_core_impl.h"
 
-/// Jobs with apply_after_acks (R18): what was taken is kept, acknowledged and settled as ever, and is handed to the
-/// application only once the shard says that enough members have it. All that goes by n is blind to this.
+/// Jobs with apply_after_acks (R18). A taken update is retained, acknowledged and settled as without the option. The
+/// application gets it only once the shard reports that enough members have it. Code that uses n does not depend on
+/// this.
 namespace millrace::worker {
 
 uint64_t SessionCore::Impl::handed_steps(const PartRun& part) const {
@@ -46,7 +47,7 @@ void SessionCore::Impl::release(PartRun& part, Actions& actions) {
 
 void SessionCore::Impl::on_backed(uint32_t shard, const protocol::Message& message, Actions& actions) {
   if (message.header.epoch != view.epoch || !synced()) {
-    // Of another epoch it may be about another log; what holds in this one is said in it.
+    // A message of another epoch may be about another log. This epoch's messages repeat what holds in it.
     ++counters.dropped_stale;
     return;
   }
@@ -63,13 +64,12 @@ void SessionCore::Impl::on_backed(uint32_t shard, const protocol::Message& messa
   }
 }
 
-// What the shard said of steps that are not here may be of a log that is not this one any more.
+// Drops the shard's reports about steps that this worker lacks: they may be of an earlier log.
 void SessionCore::Impl::forget_backed() {
   for (PartRun& part : parts) part.backed = std::min(part.backed, part.n);
 }
 
-// Other weights take the place of those that the held updates are for: their pushes are answered, and nothing is
-// applied.
+// Other weights replace those that the held updates are for: their pushes are answered, and nothing is applied.
 void SessionCore::Impl::void_held(PartRun& part) {
   part.backed = 0;
   std::erase_if(part.held, [](const Held& one) { return !one.update.answers_push; });
@@ -79,7 +79,8 @@ void SessionCore::Impl::void_held(PartRun& part) {
   }
 }
 
-// A repeated ack is answered with what is backed: so nothing that was lost is waited for longer than a heartbeat.
+// The shard answers a repeated ack with the number of replicated steps. So a lost message delays by a heartbeat at
+// most.
 void SessionCore::Impl::ask_what_is_backed(uint32_t shard) {
   if (!holds_updates() || !synced()) return;
   for (const PartRun& part : parts) {

@@ -10,7 +10,7 @@
 #include "protocol/messages/participants.h"
 #include "worker/core/session_core_impl.h"
 
-/// Contributions and updates: R1 (push), R4 (deliver), R5 (acknowledge), and resending.
+/// Contributions and updates: R1 (push), R4 (deliver), R5 (acknowledge), and retransmission.
 namespace millrace::worker {
 namespace {
 
@@ -35,7 +35,7 @@ bool SessionCore::Impl::work(TimeNs now, Actions& actions) {
       return false;
     }
     clip.taken(run.selected, buckets.size());
-    unsettled.erase(*bucket);  // select() has settled what was left
+    unsettled.erase(*bucket);  // select() has done the postponed work
     select_for(run, step, now, actions);
     run.next_in_order = 0;
     if (!by_switch()) choose_codecs(*bucket, actions);
@@ -59,15 +59,15 @@ std::optional<uint32_t> SessionCore::Impl::next_ready(TimeNs now) const {
 uint64_t SessionCore::Impl::steps_applied_by_all(uint64_t push) const {
   uint64_t least = UINT64_MAX;
   for (const BucketRun& run : buckets) {
-    if (run.pushed > 0 || push == 0)
-      least = std::min(least, run.steps_applied);  // one that is never pushed holds up nobody
+    // A bucket that is never pushed delays no other.
+    if (run.pushed > 0 || push == 0) least = std::min(least, run.steps_applied);
   }
   return least;
 }
 
-/// Only steps that all parts of all buckets have decided are passed over. So a step that some part still waits for has
-/// this worker's contribution, or gets it with a later push: that everybody waits for somebody else's cannot happen.
-/// Where the others have decided the step already, what was meant for it stays here.
+// Passes over a step only if all parts of all buckets have decided it. So a step that some part still needs has this
+// worker's contribution, or gets it with a later push. Workers cannot block each other in a cycle. Where the other
+// workers have decided the step already, the entries selected for it return to the residual.
 std::optional<uint64_t> SessionCore::Impl::step_for_push(const BucketRun& run, TimeNs now) const {
   if (!clip.complete(run.selected)) return std::nullopt;
   if (asynchronous()) return run.selected;
@@ -86,8 +86,7 @@ std::optional<uint64_t> SessionCore::Impl::step_for_push(const BucketRun& run, T
   if (step >= end) return std::nullopt;
   if (config.spec.participants == 0 || protocol::takes_part(config.spec, view.members, step, config.worker))
     return step;
-  // Not drawn: it waits until the step is decided. When nothing has moved for long, who was drawn may have nothing to
-  // give.
+  // Not drawn: it waits for the decision, but not if nothing moves: the drawn workers may have nothing to contribute.
   const TimeNs patience = kDrawHeartbeats * TimeNs{config.spec.heartbeat_ms} * kNsPerMs;
   return now < run.moved_at + patience ? std::nullopt : std::optional(step);
 }
@@ -190,14 +189,14 @@ void SessionCore::Impl::send_contribution(PartRun& part, Outstanding& out, TimeN
   if (std::exchange(out.on_wire, true)) ++counters.resends;
   out.resend_interval =
       out.resend_interval == 0 ? config.resend_after : std::min(out.resend_interval * 2, config.resend_after_max);
-  // What the shard has said to have needs no haste: its answer can only have been lost with the connection.
+  // A contribution that the shard has reported needs no haste: its answer can only have been lost with the connection.
   out.resend_at = now + jittered(out.known ? config.resend_after_max : out.resend_interval);
   resend_check_at = std::min(resend_check_at, out.resend_at);
   counters.payload_bytes_up += payload.bytes.size();
   send(part.layout.shard, contribution, std::move(payload), actions);
 }
 
-// Kept, hashed and sent again is the plain container: whatever the shard has seen, it can read that.
+// The plain container is retained, hashed and sent again: the shard can read it, with any history.
 SharedBytes SessionCore::Impl::payload_on_wire(const PartRun& part, Outstanding& out) {
   out.shortened = false;
   if (!part.history || out.on_wire || out.sent.view.dense) return out.payload;
@@ -214,7 +213,7 @@ SharedBytes SessionCore::Impl::payload_on_wire(const PartRun& part, Outstanding&
   return SharedBytes::from(std::move(*shortened));
 }
 
-// Of a new activation of the shard, and where steps were skipped, everybody begins anew at that step: as the shard
+// After a new activation of the shard, and where steps were skipped, all histories restart at that step, as the shard's
 // does.
 void SessionCore::Impl::remember_update(PartRun& part, const protocol::Update& update, const StreamView& sum) const {
   if (!part.history) return;
@@ -267,7 +266,7 @@ void SessionCore::Impl::ask_again(PartRun& part, TimeNs now) {
 void SessionCore::Impl::on_heartbeat(uint32_t shard, const protocol::Heartbeat& heartbeat, TimeNs now) {
   links[shard].waited_for = heartbeat.waited_for;
   if (!synced()) return;
-  // The answer left after the updates: what is decided and not here is lost (a full queue drops messages).
+  // The heartbeat left after the updates: a decided update that did not arrive is lost (a full queue drops messages).
   for (PartRun& part : parts) {
     if (part.layout.shard == shard && part.n < heartbeat.steps_applied) ask_again(part, now);
   }
@@ -348,7 +347,7 @@ bool SessionCore::Impl::take_update(uint32_t shard, protocol::Message&& message,
     keep_early(part, update.first_step(), std::move(message), now);
     return false;
   }
-  // Where everybody takes part, nothing can be decided that this worker has not contributed to.
+  // Where every step needs every worker, no step can be decided without this worker's contribution.
   if (is_in_every_step() && (part.outstanding.empty() || part.outstanding.front().step != part.n)) {
     ++counters.dropped_early;
     return false;
@@ -384,7 +383,8 @@ bool SessionCore::Impl::take_update(uint32_t shard, protocol::Message&& message,
 }
 
 const protocol::Update& SessionCore::Impl::keep_update(PartRun& part, protocol::Update& update, SharedBytes&& payload) {
-  if (!update.merged.empty()) {  // nobody who is in the middle of them can be helped with their sum
+  // A member in the middle of the merged steps cannot use their sum.
+  if (!update.merged.empty()) {
     part.kept.clear();
     part.summary = update.summary;
     return update;
@@ -535,7 +535,7 @@ void SessionCore::Impl::count_communication(BucketRun& run, TimeNs now, Actions&
     const BucketRun::Sent& sent = run.sent.front();
     counters.time_in_communication += now - sent.since;
     actions.steps_done.push_back(now - sent.since);
-    // What came back may have crossed what went out.
+    // Bytes received may have crossed bytes sent.
     link_rate.moved(std::max(sent.bytes_up, sent.bytes_down), now - sent.since);
   }
 }
@@ -573,11 +573,11 @@ void SessionCore::Impl::end_turn(TimeNs now, Actions& actions) {
 }
 
 void SessionCore::Impl::leave_when_done(TimeNs now, Actions& actions) {
-  // After a return also contributions of an earlier life may be open, whose pushes have been answered.
+  // After a rejoin, contributions of an earlier incarnation may also be open, whose pushes have been answered.
   const bool all_answered =
       ready.empty() && std::ranges::all_of(buckets, [](const BucketRun& run) { return run.answered == run.pushed; }) &&
       std::ranges::all_of(parts, [](const PartRun& part) { return part.outstanding.empty() && part.held.empty(); });
-  // While it comes back: what is left to do for somebody who has everything?
+  // During a rejoin: a worker whose pushes are all answered has nothing left to do.
   const bool needs_no_place = phase == Phase::kReturning && finish_asked;
   if (needs_no_place && all_answered) {
     say_goodbye(protocol::Goodbye::Reason::kFinished, "", actions);
@@ -585,10 +585,10 @@ void SessionCore::Impl::leave_when_done(TimeNs now, Actions& actions) {
   }
   if (phase != Phase::kFinishing || !all_answered) return;
   if (by_switch() && !may_leave_switch(now, actions)) return;
-  // An ack that waits for a connection is waited for, too.
+  // Also blocked on an ack that waits for a connection.
   if (!std::ranges::all_of(links, [](const Link& link) { return link.acks.empty(); })) return;
   if (!std::ranges::all_of(links, [](const Link& link) { return link.state == LinkState::kWelcomed; })) return;
-  // Who is coming in may need this worker's weights: it takes part, or is removed, before the last who has them leaves.
+  // A joiner may need this worker's weights: the last member with them leaves after it is synced or evicted.
   const bool somebody_joins = std::ranges::any_of(
       view.members, [](const protocol::Member& member) { return member.state == protocol::MemberState::kJoining; });
   if (config.has_weights && somebody_joins) return;

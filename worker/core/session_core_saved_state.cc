@@ -4,7 +4,7 @@
 #include "kernels/reduce/reduce.h"
 #include "worker/core/session_core_impl.h"
 
-/// What a process leaves for the next one of this worker, and what that one begins with.
+/// The state that a process saves for the next one of this worker, and the initial state of that one.
 namespace millrace::worker {
 namespace {
 
@@ -68,7 +68,7 @@ SavedState SessionCore::Impl::saved_state() const {
   state.layout_hash = layout_hash;
   state.worker = config.worker;
   if (view.job == 0 && config.saved) {
-    // It has not seen the job: what it stands at is what it loaded.
+    // This process has not seen the job: its position is that of the loaded state.
     state.job = config.saved->job;
     state.spec_hash = config.saved->spec_hash;
     state.layout_hash = config.saved->layout_hash;

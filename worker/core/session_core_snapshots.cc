@@ -78,7 +78,7 @@ void SessionCore::Impl::on_snapshot(uint32_t shard, const protocol::Message& mes
   const uint64_t wanted = snapshot_values(part);
   const bool whole = bytes.size() % sizeof(float) == 0 && values <= wanted - have && (values > 0) == (wanted > 0);
   if (!in_order || !whole || (values > 0 ? hash64(bytes) : 0) != run.payload_hash) {
-    // The shard asks somebody again: State says that this part is still to be settled.
+    // The shard asks another member: State says that this part is still to be settled.
     ++counters.dropped_malformed;
     part.incoming.reset();
     return;

@@ -6,12 +6,12 @@
 #include "protocol/container/container.h"
 #include "worker/core/session_core_impl.h"
 
-/// Pushes and steps: which step a push goes into where it is not simply the push's number, and what becomes of both
-/// when this worker comes back (R1a, R9e).
+/// Pushes and steps: the step of a push where it is not the push's number, and their new numbers after a rejoin (R1a,
+/// R9e).
 namespace millrace::worker {
 namespace {
 
-/// Of an empty contribution in a weighted mean: a weight must be positive, and this one moves no sum of others.
+/// The weight of an empty contribution in a weighted mean: it must be positive, and this one changes no sum of others.
 constexpr double kLeastWeight = 0x1p-126;
 
 bool holds(const PartRun& part, uint64_t step) {
@@ -26,7 +26,7 @@ void SessionCore::Impl::number(uint64_t push, uint64_t step, TimeNs now, Actions
     numbered.push_back({step, static_cast<size_t>(left)});
     next_step = step + 1;
     for (BucketRun& run : buckets) {
-      // It had selected that push before this worker came back, and has nothing more for its new step.
+      // The bucket had selected that push before this worker rejoined, and has nothing more for its new step.
       if (run.pushed == 0 || number_of(run) <= push) continue;
       fill_gaps(run, step + 1);
       send_unsent(run, now, actions);
@@ -143,8 +143,8 @@ void SessionCore::Impl::fill_gaps(BucketRun& run, uint64_t below) {
   }
 }
 
-// A push may be for a step that its bucket has yet to come to: those before it get nothing of this worker, and who
-// waits for it there would wait for ever.
+// A push may be for a step that its bucket has not reached. The steps before it get no contribution of this worker, and
+// members that need one there would wait forever.
 void SessionCore::Impl::fill_numbered_gaps(TimeNs now, Actions& actions) {
   for (const auto& [priority, bucket] : ready) {
     BucketRun& run = buckets[bucket];

@@ -11,8 +11,8 @@
 #include "worker/core/session_core_impl.h"
 #include "worker/switch/applied_entries.h"
 
-/// Jobs of path switch: what is selected goes to the switch's client, and what comes of it becomes updates; views are
-/// its epochs. DESIGN.md, "Path switch".
+/// Jobs of path switch: selected entries go to the switch's client, its results become updates, and memberships are its
+/// epochs. DESIGN.md, "Path switch".
 namespace millrace::worker {
 namespace {
 
@@ -31,28 +31,28 @@ void resize(Stream& stream, size_t count) {
   stream.values.resize(count);
 }
 
-/// What became of a part's entries that were offered.
+/// Holds the outcome of a part's offered entries.
 struct OfferSettled {
   Stream back;
-  Stream masked;         ///< what was applied of them, where that is wanted
-  uint64_t applied = 0;  ///< entries of which something was
+  Stream masked;         ///< the applied values, where they are needed
+  uint64_t applied = 0;  ///< number of entries of which some value was applied
   Mass carried;
-  uint64_t whole = 0;  ///< entries of which nothing was applied
+  uint64_t whole = 0;  ///< number of entries of which no value was applied
   struct Lost {
     uint64_t index = 0;
     double amount = 0;
   };
-  std::vector<Lost> lost;  ///< what is in neither
+  std::vector<Lost> lost;  ///< values that neither return nor were applied
 };
 
-/// Of these entries nobody knows what became.
+/// Counts these entries as lost, since no worker knows their outcome.
 void lose_all(const StreamView& offered, size_t first, size_t last, OfferSettled& to) {
   for (size_t at = first; at < last; ++at) {
     if (offered.values[at] != 0) to.lost.push_back({offered.indices[at], static_cast<double>(offered.values[at])});
   }
 }
 
-/// Entries [first, last) by what of each was taken.
+/// Resolves entries [first, last) by the value of each that was taken.
 void settle_run(const StreamView& offered, size_t first, size_t last, std::span<const int32_t> taken, double step,
                 OfferSettled& to, FateCounts& counts) {
   const auto indices = offered.indices.subspan(first, last - first);
@@ -80,9 +80,9 @@ struct OfferPlace {
   uint64_t part_begin = 0;  ///< of the array
 };
 
-/// What was offered, entry by entry.
+/// Resolves the offered entries of a part, one by one.
 ///
-/// with_masked what was applied is to be told entry by entry.
+/// with_masked the result lists the applied values entry by entry.
 OfferSettled settle_offered(const StreamView& offered, const SwitchStepDone& step, const OfferPlace& place,
                             bool with_masked) {
   OfferSettled to;
@@ -197,7 +197,7 @@ Status SessionCore::Impl::begin_switch_step(uint64_t step, TimeNs now) {
   return switch_path->begin_step(step, offered, now);
 }
 
-/// What all buckets offer, so many entries, as the switch's array numbers them.
+/// Returns all buckets' offered entries, `count` in total, with the indices of the switch's array.
 HeldStream SessionCore::Impl::offered_in_array(size_t count) {
   const std::vector<uint64_t>& begins = switch_path->layout().bucket_begin;
   if (buckets.size() == 1 && begins[0] == 0) return std::exchange(buckets[0].offered, {});
@@ -248,7 +248,7 @@ void SessionCore::Impl::tell_of_switch(TimeNs now, Actions& actions) {
 }
 
 void SessionCore::Impl::finish_switch_step(TimeNs now, Actions& actions) {
-  if (!synced()) return;  // a step that it left is settled when it comes back
+  if (!synced()) return;  // a rejoin settles the step in which it was evicted
   std::optional<SwitchStepDone> step = switch_path->take_done();
   if (!step) return;
   settle_switch_step();
@@ -264,8 +264,8 @@ void SessionCore::Impl::finish_switch_step(TimeNs now, Actions& actions) {
   unsettled_step = std::move(unsettled_now);
 }
 
-/// What was offered, entry by entry: applied, or back to the residual, or (what f32 does not hold of a remainder) lost
-/// by name.
+/// Resolves the offered entries one by one: applied, returned to the residual, or lost. Lost is the part of a remainder
+/// that f32 cannot hold.
 bool SessionCore::Impl::settle_switch_part() {
   if (!unsettled_step) return false;
   UnsettledStep& step = *unsettled_step;
@@ -310,7 +310,7 @@ void SessionCore::Impl::deliver_by_switch(PartRun& part, const SwitchStepDone& s
   delivered.bucket = part.layout.bucket;
   delivered.part = part.layout.part;
   delivered.step = delivered.first_step = part.n;
-  // Who came in later numbers its pushes from 0 all the same; and of a bucket that was ahead the step had nothing.
+  // A later joiner numbers its pushes from 0 all the same. A bucket that was ahead offered nothing to the step.
   const auto answers = std::ranges::lower_bound(run.steps, part.n);
   const uint64_t push = run.answered + static_cast<uint64_t>(answers - run.steps.begin());
   delivered.answers_push = answers != run.steps.end() && *answers == part.n && push >= part.answers;

@@ -15,14 +15,14 @@
 
 namespace millrace::worker {
 
-/// The caller that waits for a request. The client does not look at it.
+/// Identifies the caller that waits for a request. The client does not read it.
 struct PullCall;
 
-/// What a worker asks of the shards' stores: pulls, and first weights to place. Pure, beside SessionCore: the rounds
-/// know nothing of it. What was lost with a connection, or to a full queue, is asked for again.
+/// Sends a worker's requests to the shards' stores: pulls, and first weights to place. Pure, beside SessionCore: the
+/// rounds do not depend on it. It repeats requests that were lost with a connection, or to a full queue.
 ///
-/// How to drive: pull() or place(), then turn() now, after every message and no later than next_deadline(); on_pulled()
-/// for every Pulled.
+/// The driver calls pull() or place(). It calls turn() at once, after every message and no later than next_deadline(),
+/// and on_pulled() for every Pulled.
 class StoreClient {
  public:
   struct Config {
@@ -34,7 +34,8 @@ class StoreClient {
 
   explicit StoreClient(Config config) : config_(config) {}
 
-  /// A part's weights, at most kPullValuesMax of them: `indices` of the part, strictly increasing, or the range.
+  /// Asks for a part's weights, at most kPullValuesMax of them: `indices` of the part, strictly increasing, or the
+  /// range.
   struct Request {
     uint32_t part = 0;
     uint32_t shard = 0;
@@ -42,8 +43,8 @@ class StoreClient {
     uint64_t offset = 0;
     uint64_t count = 0;
     std::vector<uint32_t> indices;
-    /// First weights of the part, one run after another and whole, to be placed by whoever is to; then nothing is
-    /// pulled. They stay the caller's until it is done.
+    /// First weights of the part, one run after another and complete. The lowest member places them. Such a request
+    /// pulls nothing. They stay the caller's until the request is done.
     std::vector<std::span<const float>> place;
     /// The caller's, handed back with the answer.
     PullCall* call = nullptr;
@@ -57,17 +58,18 @@ class StoreClient {
     PullCall* call = nullptr;
     std::span<float> out = {};
   };
-  /// How the shards can be reached: the header of what is sent to each; empty: not now.
+  /// Holds the header of messages to each shard; empty: the shard cannot be reached now.
   struct Reach {
     std::vector<std::optional<protocol::Header>> shards;
-    bool places = false;  ///< it is this worker that places first weights: the lowest member
+    /// This worker, as the lowest member, places first weights.
+    bool places = false;
   };
 
   /// Its number, from 1.
   uint64_t ask(Request request);
   /// Asks for all of them, or for none where memory runs out. Returns the first one's number; the others follow.
   uint64_t ask_all(std::span<Request> requests);
-  /// It is not wanted any more. Nothing of its `place` is looked at from now on.
+  /// Withdraws a request. The client does not read its `place` any more.
   void cancel(uint64_t id) { pending_.erase(id); }
   bool idle() const { return pending_.empty(); }
 
@@ -83,7 +85,7 @@ class StoreClient {
     TimeNs again_at = 0;
     TimeNs interval = 0;
   };
-  /// Who was last spoken to at a shard: another one has heard nothing.
+  /// Identifies the peer that got the last requests of a shard. Another peer gets them again.
   struct Peer {
     uint64_t life = 0;
     uint64_t shard_life = 0;

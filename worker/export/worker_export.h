@@ -10,7 +10,7 @@
 
 namespace millrace::worker {
 
-/// The sums over tensors that the metrics show.
+/// Holds the sums over tensors that the metrics show.
 struct TensorSums {
   uint64_t entries_sent = 0;
   uint64_t entries_received = 0;
@@ -22,11 +22,11 @@ struct TensorSums {
   explicit TensorSums(const Stats& stats);
 };
 
-/// Returns what an audited job's mass is divided into, by name; of another job nothing.
+/// Returns the terms of an audited job's mass, with their names; of another job nothing.
 std::vector<std::pair<const char*, double>> audit_terms(const AuditStats& audit);
 
-/// Exports the sums of a session as the metrics of a worker: what grew since the last update is counted. All that is
-/// known beforehand begins at 0.
+/// Exports the sums of a session as the metrics of a worker: counts the growth since the last update. All metrics known
+/// beforehand begin at 0.
 ///
 /// Threads  update() one at a time; step_done() any.
 class WorkerExport {
@@ -36,14 +36,14 @@ class WorkerExport {
 
   void update(const Stats& stats);
 
-  /// Counts a step that took so long, from its push to its update.
+  /// Counts a step that took this time, from its push to its update.
   void step_done(double seconds) { step_seconds_.observe(seconds); }
 
  private:
   std::string job_;
   monitoring::WorkerMetrics exported_;
   monitoring::Histogram& step_seconds_;
-  Stats shown_;  ///< what the counters hold already
+  Stats shown_;  ///< the values that the counters have already
 };
 
 }  // namespace millrace::worker

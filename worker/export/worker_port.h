@@ -17,10 +17,10 @@
 
 namespace millrace::worker {
 
-/// Returns what a worker of path switch says of it, in its status and at the end.
+/// Returns the switch's numbers of a worker of path switch, for its status and for its end.
 nlohmann::json switch_json(const SwitchStats& path);
 
-/// The HTTP port of a worker: /metrics, /healthz and /status of one session.
+/// Runs the HTTP port of a worker: /metrics, /healthz and /status of one session.
 ///
 /// Threads  all members; the port answers on its own threads.
 class WorkerPort {
@@ -31,7 +31,8 @@ class WorkerPort {
     uint32_t workers = 1;
   };
 
-  /// What is asked for every answer, on the port's threads; empty: what update() was told last, and healthy.
+  /// Functions that the port calls for every answer, on its own threads. Empty: the values of the last update(), and
+  /// healthy.
   struct Source {
     std::function<Stats()> stats;
     std::function<std::optional<std::string>()> unhealthy;  ///< must not wait (HttpHandlers)
@@ -52,7 +53,7 @@ class WorkerPort {
   /// Shows the session's sums as they are now.
   void update(const Stats& stats);
 
-  /// Counts a step that took so long, from its push to its update.
+  /// Counts a step that took this time, from its push to its update.
   void step_done(double seconds) { export_.step_done(seconds); }
 
  private:

@@ -97,7 +97,7 @@ Status AttachedWeights::arrive(Arrival&& arrival, uint64_t pushes_made) {
       return {};
     }
   }
-  // Nobody else adds to what waits: it is still in turn.
+  // No other thread adds to the waiting arrivals: the order is kept.
   const std::lock_guard array(array_);
   return apply_to_array(arrival);
 }

@@ -13,7 +13,7 @@
 
 namespace millrace::worker {
 
-/// What arrived for one run of a tensor: the tensor's share of one part. A part's runs of steps arrive in order.
+/// Holds an arrival for one run of a tensor: the tensor's share of one part. A part's runs of steps arrive in order.
 struct Arrival {
   uint64_t push = 0;  ///< the push whose answer it is, or comes before
   uint64_t step = 0;  ///< of the job
@@ -23,16 +23,16 @@ struct Arrival {
   uint64_t steps = 0;
 };
 
-/// One tensor's array of weights, which is its caller's, and what has arrived for it and is not in it yet. Who wants
-/// the weights as they are after all that has arrived gets a copy: the array, and what it lacks added in the same order
-/// by the same arithmetic, so that it is the array's later content to the bit.
+/// Holds one tensor's array of weights, which is the caller's, and the arrivals that are not in it yet. A reader of the
+/// present weights gets a copy: the array with the missing arrivals added. The copy uses the same order and the same
+/// arithmetic, so that it equals the array's later content to the bit.
 ///
 /// Errors   non_finite: a schedule returned NaN or infinity, or a scale over the denominator is neither finite; the
 ///          sentence names the step. That update is not added, nor is any later one: every further call returns the
 ///          same error.
-/// Threads  any. The session's thread brings arrivals and copies; callers' threads bring the array up. The array is
-///          written and copied under one lock, the list of arrivals is under another, held for moments: nobody who only
-///          brings an arrival for later waits for arithmetic.
+/// Threads  any. The session's thread adds arrivals and copies; callers' threads bring the array up to date. One lock
+///          guards the array's reads and writes. Another guards the list of arrivals and is held briefly. So a thread
+///          that only adds an arrival never waits for arithmetic.
 class AttachedWeights {
  public:
   struct Run {
@@ -48,31 +48,30 @@ class AttachedWeights {
     Schedule schedule = {};  ///< in place of `scale`, where it is set
     ApplyWhen when = ApplyWhen::kOnAwait;
   };
-  /// The weights that arrivals go into from now on. What came with pushes that were made is not for them; what came
-  /// before the next one is. REQUIRES: no push is in flight.
+  /// Sets the weights that arrivals go into from now on. Answers of earlier pushes are not added to them. Updates that
+  /// arrive before the next push are. REQUIRES: no push is in flight.
   void attach(Target target, uint64_t pushes_made);
   void set_scale(float scale);
   /// Says whether there is an array.
   bool attached();
 
-  /// Takes note of an arrival, or adds it at once: with kOnArrival, where nothing before it is waiting and its push was
-  /// made (between a push and its answer the caller keeps off the array). What replaces always waits.
+  /// Notes an arrival, or adds it at once. It adds with kOnArrival, if no earlier arrival waits and the arrival's push
+  /// was made. Between a push and its answer the caller does not touch the array. A replacement always waits.
   Status arrive(Arrival&& arrival, uint64_t pushes_made);
 
-  // By the caller of the array. Where it was replaced, and with kOnArrival, all that has arrived goes in whichever is
-  // called.
+  // Calls of the array's owner. After a replacement, and with kOnArrival, each of them applies all arrivals.
   /// Brings the array up to the answers of all pushes up to that one.
   Status catch_up(uint64_t push) { return bring_up(push); }
   Status catch_up_whole() { return bring_up(UINT64_MAX); }
-  /// What waited only because nothing is written behind the caller's back.
+  /// Applies the arrivals that waited only because the session does not write between a push and its answer.
   Status take_over() { return bring_up(std::nullopt); }
-  /// Whether the array was replaced since this was asked last.
+  /// Says whether the array was replaced since the last call.
   bool take_replaced();
 
-  /// The weights of the run that begins there after all that has arrived, and those of `coming` that are for it.
+  /// Copies the weights of the run that begins there, with all arrivals, and with those of `coming` that are for it.
   /// REQUIRES: out has the run's size, and an array is there.
   Status copy_run(uint64_t begin, std::span<float> out, std::span<const Arrival> coming = {});
-  /// Steps in the array: the least over its runs. Without an array: that have arrived.
+  /// Returns the number of steps in the array: the least over its runs. Without an array: of steps that have arrived.
   uint64_t steps();
 
  private:

@@ -15,7 +15,7 @@
 
 namespace millrace::worker {
 
-/// What a session begins with, beside the job's specification.
+/// Holds the initial state of a session, beside the job's specification.
 struct Beginning {
   std::vector<AttachedWeights::Target> targets;  ///< by tensor; without weights where none were given
   bool has_weights = false;                      ///< for every tensor
@@ -30,17 +30,17 @@ struct Beginning {
 /// Checks the weights that were given with the tensors, reads the saved state that the options name, and writes its
 /// weights into the arrays. For path switch: reads the key, finds the switch by its name and opens the socket.
 ///
-/// Errors  limit_exceeded: the process may open too few files for so many shards. invalid_argument: check_weights();
-///         returns or initial_weights "first" without weights. io, malformed, unsupported: of the file. job_mismatch: a
-///         state of another job or worker, or that has weights where the session has none or none where it has some;
-///         the first difference. Path switch: no key file, or one that others may read; a switch whose name is not
-///         known; returns, which this path does not have.
+/// Errors  limit_exceeded: the process may open too few files for the number of shards. invalid_argument:
+///         check_weights(); returns or initial_weights "first" without weights. io, malformed, unsupported: of the
+///         file. job_mismatch, with the first difference: a state of another job or worker, or one whose weights do not
+///         match the session's. Path switch: no key file, or one that others may read; a switch with an unknown name;
+///         returns, which this path does not have.
 Result<Beginning> begin_with(const JobOptions& job, std::span<const TensorOptions> tensors,
                              const protocol::JobSpec& spec);
 
-/// Checks what tensors say of their weights.
+/// Checks the tensors' weights and their options.
 ///
-/// Errors  invalid_argument: weights of another size, or under a scale that check_scale() refuses and no schedule; a
+/// Errors  invalid_argument: weights of another size; a scale that check_scale() refuses, without a schedule. Also a
 ///         scale or a schedule without weights; kOnArrival in a mode that leaves workers out.
 Status check_weights(std::span<const TensorOptions> tensors, protocol::Mode mode);
 

@@ -121,7 +121,7 @@ std::optional<PulledSteps> pull_whole(SessionShell& shell, size_t tensor, std::s
   return take(shell.pull(tensor, 0, out, options));
 }
 
-/// Throws the timeout error of the calls without try_. what: what has not happened in time.
+/// Throws the timeout error of the calls without try_. what: the event that did not happen in time.
 [[noreturn]] void raise_timeout(const SessionShell& shell, const std::string& what, milliseconds timeout) {
   raise({{ErrorCode::kTimeout,
           what + " within " + std::to_string(timeout.count()) + " ms: " + shell.status().waiting_for},

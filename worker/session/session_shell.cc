@@ -14,7 +14,7 @@
 #include "protocol/datagram/io/endpoint_name.h"
 #include "protocol/files/atomic_file.h"
 
-/// Making a session, and what is asked of it from time to time: statistics, saved state.
+/// Construction of a session, and its occasional queries: statistics, saved state.
 namespace millrace::worker {
 namespace {
 
@@ -191,7 +191,7 @@ Result<ByteBuffer> SessionShell::state_bytes() {
     const StillFills still(*this);
     state = core_.saved_state();
     const std::lock_guard lock(mutex_);
-    // What was filled and not handed over yet is in the residual: its step counts as pushed.
+    // The residual includes slots that were filled and not handed over yet: their step counts as pushed.
     for (size_t tensor = 0; tensor < gates_.size(); ++tensor)
       state.tensors[tensor].steps_pushed = gates_[tensor].steps_pushed;
   }

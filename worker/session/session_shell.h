@@ -30,8 +30,8 @@
 
 namespace millrace::worker {
 
-/// An error of a call, and where its cause is. A plain Error is this worker's own: the call's arguments, or no memory
-/// for it.
+/// Holds an error of a call, and the origin of its cause. A plain Error is this worker's own: the call's arguments, or
+/// lack of memory.
 struct CallError {
   // NOLINTNEXTLINE(google-explicit-constructor): what checks a call's arguments returns a plain Error
   CallError(Error own, JobErrorOrigin from = JobErrorOrigin::kWorker) : error(std::move(own)), origin(from) {}
@@ -43,7 +43,7 @@ template <typename T>
 using CallResult = std::expected<T, CallError>;
 using CallStatus = CallResult<void>;
 
-/// What a caller of pull() waits for; lives on its stack.
+/// Holds the state of a blocked pull() call; lives on the caller's stack.
 struct PullCall {
   size_t left = 0;  ///< pieces; with the next two the session thread's, under the session's mutex
   PulledSteps steps;
@@ -52,10 +52,10 @@ struct PullCall {
 
 /// Runs one SessionCore: owns its thread, sockets and clock. The public Session translates its results into exceptions.
 ///
-/// Three kinds of state: the core and the connections belong to the session thread; the board (steps, phase, updates)
-/// is shared under mutex_; a slot belongs to the caller that fills it. Callers never wait for the core: they read the
-/// board, fill their slot and leave a command. mutex_ is held over no arithmetic and no other lock; nothing is called
-/// back while it is held. Attached weights have locks of their own.
+/// Three kinds of state. The core and the connections belong to the session thread. The board (steps, phase, updates)
+/// is shared under mutex_. A slot belongs to the caller that fills it. Callers never wait for the core: they read the
+/// board, fill their slot and leave a command. While a thread holds mutex_, it computes nothing, takes no other lock
+/// and calls no callback. Attached weights have locks of their own.
 class SessionShell {
  public:
   SessionShell(const JobOptions& options, protocol::JobSpec spec, Beginning beginning);
@@ -103,7 +103,7 @@ class SessionShell {
   size_t bucket_count() const { return core_.layout().buckets.size(); }
 
  private:
-  /// What a caller must know to push a tensor.
+  /// Holds the state that a caller needs to push a tensor.
   struct Gate {
     uint32_t bucket = 0;
     PushSlot* slot = nullptr;
@@ -123,7 +123,7 @@ class SessionShell {
     Errand(SessionShell& shell, Command command);
     Errand(const Errand&) = delete;
     Errand& operator=(const Errand&) = delete;
-    /// Waits until the command has run, and throws what it threw. REQUIRES: called at most once.
+    /// Blocks until the command has run, and throws the exception that it threw. REQUIRES: called at most once.
     void run();
 
    private:
@@ -154,7 +154,7 @@ class SessionShell {
   void run();
   /// Ends the session by an error whose cause is in this worker.
   void fail_by_own(Error why);
-  /// Returns what the core answered a call with: the session's end, or an error of the call itself.
+  /// Returns a call's error from the core's answer: the session's end, or an error of the call itself.
   CallError answer_of(Error answer) const;
   Error of_tensor(size_t tensor, const Error& why) const;
   void serve();
@@ -167,7 +167,8 @@ class SessionShell {
   void look_up_peers(TimeNs now);
   void carry_out();
   void deliver(DeliveredUpdate&& delivered);
-  /// Tells the weights how far the core is: before the first arrival, and where it goes on from a saved state.
+  /// Passes the core's log positions to the weights: before the first arrival, and where it continues from a saved
+  /// state.
   void say_positions();
   /// Answers one request for weights. Returns false if there is none, or the socket is full.
   bool give_next_weights();
@@ -184,7 +185,7 @@ class SessionShell {
   bool datagrams_follow() const;
   bool has_backlog() const;
   int wait_ms() const;
-  /// Keeps every slot from being filled while it lives: the constructor waits for fills under way, and new fills wait
+  /// Prevents fills of every slot during its lifetime: the constructor waits for fills under way, and new fills wait
   /// for its end. REQUIRES: constructed without the lock.
   class StillFills {
    public:
@@ -233,7 +234,7 @@ class SessionShell {
   uint64_t bytes_down_ = 0;
   uint64_t published_changes_ = ~uint64_t{0};
   TimeNs next_text_ = 0;
-  /// A lookup of a peer's name.
+  /// Holds a lookup of a peer's name.
   struct PeerLookup {
     HostPort at;
     std::string name;

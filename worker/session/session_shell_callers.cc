@@ -29,7 +29,7 @@ void SessionShell::post(Commands&& prepared) {
 
 SessionShell::Errand::Errand(SessionShell& shell, Command command) : shell_(shell) {
   prepared_.emplace_back([this, command = std::move(command)] {
-    // What the command throws (no memory) is its caller's: it must neither end the session nor leave the caller
+    // An exception of the command (no memory) is its caller's. It must neither end the session nor leave the caller
     // waiting.
     std::exception_ptr thrown;
     try {
@@ -62,8 +62,8 @@ std::unexpected<CallError> SessionShell::end_by_weights(size_t tensor, const Err
 CallStatus SessionShell::join() {
   constexpr std::chrono::milliseconds kAskEvery(100);
   thread_ = std::thread([this] { run(); });
-  // Here and not when the first step is coded: on a busy machine it takes ten seconds, for which the session's thread
-  // would say nothing to the shards. It joins the job meanwhile.
+  // Measured here, and not when the first step is coded: on a busy machine it takes ten seconds. During that time the
+  // session's thread would send nothing to the shards. It joins the job meanwhile.
   if (std::ranges::any_of(core_.layout().buckets, [](const auto& bucket) { return bucket.codec_up.automatic; }))
     (void)measured_speeds();
   std::unique_lock lock(mutex_);

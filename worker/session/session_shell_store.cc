@@ -16,12 +16,12 @@ namespace {
 
 struct Place {
   protocol::PartLayout part;
-  uint64_t begin = 0;  ///< of what the tensor has of the part, in the part
+  uint64_t begin = 0;  ///< of the tensor's entries of the part, in the part
   uint64_t end = 0;
   uint64_t at = 0;  ///< where that is in the tensor
 };
 
-/// The parts that hold [begin, end) of a tensor, in their order.
+/// Returns the parts that hold [begin, end) of a tensor, in their order.
 std::vector<Place> places_of(const SessionCore& core, uint32_t bucket, size_t tensor, uint64_t begin, uint64_t end) {
   std::vector<Place> places;
   const protocol::BucketLayout& layout = core.layout().buckets[bucket];
@@ -40,7 +40,7 @@ std::vector<Place> places_of(const SessionCore& core, uint32_t bucket, size_t te
 
 }  // namespace
 
-/// A pull that the session thread has been asked for. Its end withdraws what is left of it: nothing points to the
+/// Holds a pull that the session thread was asked for. Its end withdraws the remaining requests: nothing points to the
 /// caller's PullCall or `out` afterwards. The constructor takes all memory that the end needs.
 class SessionShell::StandingPull {
  public:

@@ -16,15 +16,17 @@ namespace {
 constexpr int kMessagesPerTurn = 256;  ///< of one connection, before the others are looked at
 constexpr int kBurstsPerTurn = 16;     ///< of datagrams
 constexpr int kWaitMaxMs = 1'000;
-/// Without a message for so long the moment is quiet: nothing is in flight, or others are far from done with what is.
+/// A time without messages after which the moment is quiet: nothing is in flight, or other workers are not done with
+/// it.
 constexpr int kQuietMs = 2;
 constexpr int kQuietInFlightMs = 20;
-constexpr int kBacklogWaitMs = 2;  ///< a full queue is tried again after so long
+/// A full queue is tried again after this time.
+constexpr int kBacklogWaitMs = 2;
 constexpr TimeNs kTextEvery = 100 * kNsPerMs;
 /// Interval between lookups of the name of a switch or rack that does not answer.
 constexpr TimeNs kLookUpEvery = 5 * kNsPerS;
-/// While datagrams come, one after the other, shards are looked at so often only: what they say then is of views and
-/// leases.
+/// While datagrams arrive continuously, the thread reads the shards' messages at this interval only. Those are then
+/// about memberships and leases.
 constexpr TimeNs kShardsEvery = 2 * kNsPerMs;
 
 /// Returns the number of workers that left a running job without finishing.
@@ -33,7 +35,7 @@ uint32_t missing_of(const protocol::JobView& view, uint32_t workers) {
   return view.started && accounted_for < workers ? static_cast<uint32_t>(workers - accounted_for) : 0;
 }
 
-/// Returns what an exception of the session's thread amounts to. The caller's callbacks may throw a JobError: its code
+/// Returns the error of an exception of the session's thread. The caller's callbacks may throw a JobError: its code
 /// stays.
 Error error_of(const std::exception& problem) {
   const auto* job_error = dynamic_cast<const JobError*>(&problem);
@@ -108,7 +110,7 @@ void SessionShell::serve() {
 
 void SessionShell::take_commands() {
   std::unique_lock lock(mutex_);
-  // One at a time: what one of them throws must not take along the others, which callers wait for.
+  // One at a time: an exception of one must not discard the others, which callers wait for.
   while (!commands_.empty()) {
     Commands next;
     next.splice(next.end(), commands_, commands_.begin());
@@ -303,7 +305,7 @@ void SessionShell::deliver(DeliveredUpdate&& delivered) {
       const std::lock_guard lock(mutex_);
       pushes_made = gates_[portion.tensor].steps_pushed;
     }
-    // Before the shelf says that the step is complete: who awaits it finds it in the weights.
+    // Before the shelf reports the step as complete: a caller that awaits it finds it in the weights.
     if (portion.arrives) {
       const auto taken = weights_[portion.tensor].arrive(Arrival(portion.arrival), pushes_made);
       if (!taken) return fail_by_own(of_tensor(portion.tensor, taken.error()));
@@ -342,8 +344,8 @@ Result<Buffer<float>> SessionShell::weights_of(uint32_t part) {
   return weights;
 }
 
-// What the core holds back has its place in weights that others take over, or that are saved with the core's place in
-// the log.
+// Adds the updates that the core holds back: weights that others take over, or that are saved, belong to the core's log
+// position.
 Status SessionShell::copy_weights(size_t tensor, const UpdateShelf::Run& run, std::span<float> out) {
   std::vector<Arrival> held;
   for (DeliveredUpdate& update : core_.held(run.part)) {

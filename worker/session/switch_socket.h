@@ -12,15 +12,15 @@
 
 namespace millrace::worker {
 
-/// A worker's UDP sockets, one for each lane of its job: bursts (UdpBursts), no thread of its own.
+/// Owns a worker's UDP sockets, one for each lane of its job: bursts (UdpBursts), no thread of its own.
 ///
-/// Why one a lane   what a device or the kernel makes of a burst (a piece of several datagrams on the way out, or put
-///                  together on the way in; the queue that a card's RSS chooses) goes by addresses and ports. Lanes of
-///                  one socket would come to one core of their aggregator, whichever it is.
+/// Why one a lane   a device and the kernel handle bursts by addresses and ports. They send several datagrams as one
+/// piece, and join received ones. The RSS of a network card chooses a queue by them. Lanes of one socket would all
+/// arrive at one core of their aggregator.
 /// Threads  one at a time.
 class SwitchUdpPort final : public protocol::PacketSink {
  public:
-  /// A free port each of any local address: IPv4 where `peer` is, else of both families.
+  /// Opens a free port each of any local address: IPv4 where `peer` is, else of both families.
   /// Errors   io.
   static Result<std::unique_ptr<SwitchUdpPort>> open(const protocol::Endpoint& peer, size_t packet_bytes_max,
                                                      const protocol::JobNumbers& of = {});
@@ -30,11 +30,11 @@ class SwitchUdpPort final : public protocol::PacketSink {
 
   std::span<uint8_t> room() override;
   void send(size_t bytes, const protocol::Endpoint& to) override;
-  /// What send() has gathered goes out; what the system does not take is lost, as on the wire, and counted.
+  /// Sends the gathered packets. Packets that the system refuses are lost, as on the wire, and counted.
   void flush();
-  /// What is there, without waiting; good until the next call.
+  /// Returns the received packets without waiting; valid until the next call.
   std::span<const protocol::ReceivedPacket> receive();
-  /// Of all sockets together.
+  /// Returns the counters of all sockets together.
   protocol::UdpBursts::Counters counters() const;
   int descriptor() const;  ///< for a poll: readable where receive() has something
 

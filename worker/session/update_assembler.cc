@@ -86,7 +86,7 @@ void UpdateShelf::put(Portion&& portion) {
   const bool complete_now = portion.answers && step->portions == shelf.runs.size();
   if (complete_now) shelf.steps_complete = std::max(shelf.steps_complete, arrival.push + 1);
   if (on_arrival(portion.tensor)) {
-    // Nothing is left to be kept, however many steps nobody awaits.
+    // Nothing is retained, for any number of steps that no caller awaits.
     if (complete_now) std::erase_if(shelf.steps, [&](const Step& kept_step) { return kept_step.step == arrival.push; });
     return;
   }

@@ -14,23 +14,24 @@
 
 namespace millrace::worker {
 
-/// Puts the updates of parts together into updates of tensors, and keeps what nobody has awaited.
+/// Assembles the updates of parts into updates of tensors, and retains those that no caller has awaited.
 ///
 /// Threads  not safe by itself: the shell calls it under its lock, but for portions(), which touches no state.
 class UpdateShelf {
  public:
   explicit UpdateShelf(const protocol::JobSpec& spec, const protocol::JobLayout& layout);
 
-  /// What one delivered part means for one tensor.
+  /// Holds the share of one tensor in one delivered part.
   struct Portion {
     size_t tensor = 0;
     bool answers = true;
-    bool arrives = true;  ///< false: nothing new, the step came before; true and `replaces`: for the weights alone
+    /// False: the step arrived before. True with `replaces`: for the weights alone.
+    bool arrives = true;
     Arrival arrival;
   };
   /// Cuts a delivered part into its tensors' portions. A part within one tensor is not copied. Touches no state.
   std::vector<Portion> portions(DeliveredUpdate&& delivered) const;
-  /// The parts that a tensor has a share in, ascending.
+  /// Describes a part that a tensor has a share in; ascending.
   struct Run {
     uint32_t part = 0;
     uint64_t begin = 0;  ///< in the tensor
@@ -38,7 +39,7 @@ class UpdateShelf {
   };
   const std::vector<Run>& runs(size_t tensor) const { return shelves_[tensor].runs; }
 
-  /// From the next step on the updates of the tensor go into weights.
+  /// Directs the updates of the tensor into weights, from the next step on.
   /// REQUIRES: no step of the tensor is in flight: a step has one target, from its first portion to its last.
   void attach(size_t tensor, ApplyWhen when);
   bool attached(size_t tensor) const { return shelves_[tensor].when.has_value(); }
@@ -47,12 +48,12 @@ class UpdateShelf {
   /// its count is kept, no longer than until the step is complete. REQUIRES: it does not replace.
   void put(Portion&& portion);
 
-  /// Complete, and for weights that take updates on arrival.
+  /// Says that the step is complete, and of weights that take updates on arrival.
   bool applied_on_arrival(size_t tensor, uint64_t step) const;
   bool complete(size_t tensor, uint64_t step) const;
   bool handed_out(size_t tensor, uint64_t step) const;
   size_t kept(size_t tensor) const { return shelves_[tensor].steps.size(); }
-  /// Steps below have arrived whole.
+  /// Returns the number of complete steps: all steps below it are complete.
   uint64_t steps_complete(size_t tensor) const { return shelves_[tensor].steps_complete; }
 
   /// REQUIRES: complete(tensor, step), and the weights have it.

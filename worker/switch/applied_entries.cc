@@ -10,9 +10,9 @@
 namespace millrace::worker {
 namespace {
 
-/// A window's indices as bits: who asks for each of many asks in no time.
+/// Holds a window's indices as bits, for many fast queries.
 class IndexSet {
-  /// Puts a word together beside its memory: neighbours would wait for stores.
+  /// Assembles a word beside its memory: neighbours would wait for stores.
   struct Filler {
     uint32_t* words;
     uint32_t word = 0;
@@ -28,7 +28,7 @@ class IndexSet {
 
  public:
   IndexSet() : words_(protocol::kWindowIndicesMax / 32) {}
-  /// Ascending indices, into an empty set. From two places at once: each goes on where its last word is known.
+  /// Fills an empty set with ascending indices. From two places at once: each continues where its last word is known.
   void fill(std::span<const uint16_t> indices) {
     size_t middle = indices.size() / 2;
     while (middle > 0 && indices[middle - 1] / 32 == indices[middle] / 32) --middle;

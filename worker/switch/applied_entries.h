@@ -5,8 +5,8 @@
 
 namespace millrace::worker {
 
-/// Of each entry what a window's update applied: all of its integer where its index is among `applied`, otherwise
-/// nothing.
+/// Writes the applied part of each entry: its whole integer where the window's update has its index in `applied`,
+/// otherwise 0.
 ///
 /// indices                   each is `begin` and an index in the window, modulo 2^32.
 /// indices, integers, taken  of the same length; `taken` may be `integers`.

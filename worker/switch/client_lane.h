@@ -17,12 +17,15 @@ namespace millrace::worker {
 
 using protocol::SwitchLink;
 
-/// One lane of a client: a job of the protocol of its own, with its sessions, slots and removals. Steps are the
-/// client's (client_state.h). Windows and slots are numbered here as in packets: window w is the client's window w x
-/// lanes + lane, and so with slots. One concern a file: client_lane_turns.cc (turns, what is sent),
-/// client_lane_results.cc (what comes of a turn), client_lane_epochs.cc (challenge, hello, welcome),
-/// client_lane_returns.cc (removals), client_lane_rack.cc (the session with the rack), client_lane_timers.cc
-/// (time-outs, silence, congestion).
+/// Runs one lane of a client: a job of the protocol of its own, with its sessions, slots and removals. Steps are the
+/// client's (client_state.h). Windows and slots are numbered as in packets: window w is the client's window w x lanes +
+/// lane, and slots alike. One concern a file:
+/// - client_lane_turns.cc: turns and their packets
+/// - client_lane_results.cc: results of turns
+/// - client_lane_epochs.cc: challenge, hello, welcome
+/// - client_lane_returns.cc: removals
+/// - client_lane_rack.cc: the session with the rack
+/// - client_lane_timers.cc: time-outs, silence, congestion
 struct SwitchClient::Lane {
   Lane(State& steps_given, uint32_t lane);
 
@@ -32,7 +35,7 @@ struct SwitchClient::Lane {
     kWaiting,  ///< sent; the result is out
   };
 
-  /// What was sent in a turn, and where its update has it.
+  /// Holds the entries sent in a turn, and their places in its update.
   struct Applied {
     int exponent = 0;
     uint32_t begin = 0;                      ///< of the window
@@ -43,12 +46,12 @@ struct SwitchClient::Lane {
   };
   static SwitchRevoked revoke(const Applied& applied);
 
-  /// What is looked at in all slots at every result stands first, within a line of the cache.
+  /// Fields that every result reads of all slots are first, within one cache line.
   struct alignas(64) Slot {
     SlotState state = SlotState::kDone;
-    uint32_t sends = 0;      ///< of this turn, in all epochs and lives
+    uint32_t sends = 0;      ///< of this turn, in all epochs and incarnations
     uint64_t order = 0;      ///< of its last transmission, or of its waiting, among all slots'
-    uint32_t overtaken = 0;  ///< turns that were sent later and are back already
+    uint32_t overtaken = 0;  ///< turns that were sent later and whose results have arrived
     bool hastened = false;   ///< its result is lost, and it is asked for
     uint32_t timeouts = 0;
     TimeNs sent_at = 0;  ///< first
@@ -59,7 +62,7 @@ struct SwitchClient::Lane {
     uint32_t next = protocol::kNoWindow;
     size_t piece = 0;  ///< of pieces: the first whose window has not had its turn
     std::vector<uint32_t> pieces;
-    size_t first = 0;  ///< of the step's entries: what is offered in this turn
+    size_t first = 0;  ///< of the step's entries: those that this turn offers
     size_t last = 0;
     Contribution sent;
     Gathering result;
@@ -162,15 +165,17 @@ struct SwitchClient::Lane {
   TimeNs idle_probe_due() const;
   void probe_idly(TimeNs now, protocol::PacketSink& sink);
 
-  static constexpr uint32_t kHastySendsMax = 3;  ///< of a turn: so often it is sent again before a time-out
-  static constexpr uint32_t kOvertakenMax = 3;   ///< as duplicate acknowledgements of TCP [RFC5681]
-  /// A worker that has lost its core is not a lost packet; where packets are lost in every step it may well be one.
+  /// Transmissions of a turn before its time-out.
+  static constexpr uint32_t kHastySendsMax = 3;
+  static constexpr uint32_t kOvertakenMax = 3;  ///< as duplicate acknowledgements of TCP [RFC5681].
+  /// Silence that counts as a lost packet. A shorter one may be a worker without a core. Where every step loses
+  /// packets, a shorter silence suffices.
   static constexpr TimeNs kStillMin = 5 * kNsPerMs;
   static constexpr TimeNs kStillMinLossy = 2 * kNsPerMs;
   static constexpr uint32_t kLossySteps = 3;  ///< from a loss on
 
   uint16_t slot_count() const { return static_cast<uint16_t>(slots.size()); }
-  /// The number of a window of this lane in the client's array.
+  /// Returns the number of a window of this lane in the client's array.
   uint32_t window_of_all(uint32_t window) const { return window * options.lanes + lane; }
 
   State& steps;
@@ -200,17 +205,21 @@ struct SwitchClient::Lane {
   uint64_t orders = 0;  ///< transmissions and answers held back, counted
   protocol::SentLog decider_log;
   protocol::SentLog rack_log;
-  uint32_t lossy_steps = 0;       ///< so many more, this one among them, count as ones that lose packets
-  uint32_t results_lost = 0;      ///< packets to all that have not come, and no slot has been found that lacks them
-  bool step_is_answered = false;  ///< a turn of this step is back: all workers have begun it
-  TimeNs moved_at = 0;            ///< when a turn came back last, or what was out was sent again
+  /// Number of steps, this one included, that still count as steps with lost packets.
+  uint32_t lossy_steps = 0;
+  /// Lost packets to all workers for which no slot with a missing result was found.
+  uint32_t results_lost = 0;
+  bool step_is_answered = false;  ///< a result of this step arrived: all workers have begun it
+  TimeNs moved_at = 0;            ///< time of the last result, or of the last retransmission after silence
 
   uint32_t silent_timeouts = 0;
-  bool refused = false;             ///< NO_SLOTS, or what no resend cures, in this epoch
-  TimeNs stood_off_at = INT64_MIN;  ///< since when the aggregator has said that it is with another job or epoch; never
-  TimeNs hello_due = 0;             ///< kAsking, kHello
+  /// NO_SLOTS, or an error that no retransmission cures, in this epoch.
+  bool refused = false;
+  /// Time since which the aggregator has reported another job or epoch; INT64_MIN: it has not.
+  TimeNs stood_off_at = INT64_MIN;
+  TimeNs hello_due = 0;  ///< kAsking, kHello
   uint32_t hello_timeouts = 0;
-  TimeNs asked_at = INT64_MIN;  ///< never, or when
+  TimeNs asked_at = INT64_MIN;  ///< time of the last request; INT64_MIN: none
   TimeNs silence_counted_at = 0;
   TimeNs heard_at = 0;
 };

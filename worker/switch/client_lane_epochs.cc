@@ -39,8 +39,8 @@ void SwitchClient::Lane::go_outside() {
   rack_doubted = false;
 }
 
-/// No result of the epoch or life before is taken any more, not even the rest of one that has begun to come in. What
-/// was sent, the last results and the positions stay.
+/// Takes no further result of the epoch or incarnation before, including the missing fragments of a begun one.
+/// Contributions, the last results and the positions stay.
 void SwitchClient::Lane::leave_life() {
   hello_timeouts = 0;
   stood_off_at = INT64_MIN;
@@ -75,7 +75,7 @@ void SwitchClient::Lane::say_hello(TimeNs now, protocol::PacketSink& sink) {
   hello_due = now + round_trip.timeout(std::min(hello_timeouts, kHelloDoublingsMax));
 }
 
-/// packet  the one that the datagram came in.
+/// packet  the one that contained the datagram.
 void SwitchClient::Lane::receive(const Datagram& datagram, const protocol::ReceivedPacket& packet, TimeNs now,
                                  protocol::PacketSink& sink) {
   if (phase == SwitchPhase::kOutside) {

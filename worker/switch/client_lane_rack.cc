@@ -3,8 +3,8 @@
 
 #include "worker/switch/client_state.h"
 
-/// The session with this worker's rack (S7.6, S7.7): while it is welcome there, contributions go there
-/// first. Nothing is lost with a rack: whatever it does not bring to the decider goes past it.
+/// The session with this worker's rack (S7.6, S7.7): while this worker is welcome there, contributions go there first.
+/// A lost rack loses no data: contributions that it does not bring to the decider go past it.
 namespace millrace::worker {
 
 using protocol::Datagram;
@@ -52,8 +52,8 @@ void SwitchClient::Lane::greet_rack(TimeNs now, protocol::PacketSink& sink) {
   rack_due = now + round_trip.timeout(std::min(rack_timeouts, kRackDoublingsMax));
 }
 
-/// A hint is of nobody's session: who sent it is all that tells whose it is, and all that it can do is make this worker
-/// ask.
+/// Says whether the datagram is of the rack. A hint belongs to no session. Only its sender's address tells its origin,
+/// and its only effect is that this worker asks.
 bool SwitchClient::Lane::is_from_rack(const Datagram& datagram, const protocol::Endpoint& from) const {
   if (rack_phase == RackPhase::kNone) return false;
   if (datagram.header.type == DatagramType::kChallenge) return rack_link.expects(datagram);
@@ -134,7 +134,7 @@ void SwitchClient::Lane::on_rack_notice(const Datagram& datagram, TimeNs now, pr
     return;
   }
   if (rack_phase != RackPhase::kWelcome) return;
-  // It does not take what this worker sends, whatever the reason: past it, and another hello later.
+  // The rack does not take this worker's packets, for any reason: they go past it, and another hello follows later.
   leave_rack(RackPhase::kHello);
   rack_due = now + round_trip.timeout(0);
 }
@@ -159,7 +159,7 @@ void SwitchClient::Lane::tick_rack(TimeNs now, protocol::PacketSink& sink) {
   if (now < rack_deadline()) return;
   ++rack_timeouts;
   leave_rack(RackPhase::kAsking);
-  // A hello without an answer too: its keys may be of a life that is over.
+  // A hello without an answer too: its keys may be of an earlier incarnation.
   ask_rack(now, sink);
 }
 

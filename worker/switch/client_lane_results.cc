@@ -5,7 +5,7 @@
 #include "kernels/base/check.h"
 #include "worker/switch/client_state.h"
 
-/// What comes of a turn: the fragments of its result, its settlement, the turn after it (S5.1 to S5.3).
+/// Results of turns: the fragments of a result, its settlement, the turn after it (S5.1 to S5.3).
 namespace millrace::worker {
 
 using protocol::Datagram;
@@ -17,7 +17,7 @@ namespace {
 
 int exponent_of(const DatagramHeader& header) { return header.exponent; }
 
-/// What of the update this worker's rack kept, where it cut its sum.
+/// Returns the entries of the update that this worker's rack retained, where it truncated its sum.
 std::optional<std::vector<uint16_t>> kept_of(const Gathering& result, uint16_t worker) {
   for (const CutRack& rack : result.racks()) {
     if ((rack.workers >> worker & 1) == 0) continue;
@@ -32,7 +32,7 @@ std::optional<std::vector<uint16_t>> kept_of(const Gathering& result, uint16_t w
 
 }  // namespace
 
-/// RESULT of the turn that is out, in this epoch and life. Everything else is ignored.
+/// Says whether a RESULT is of the turn that is out, in this epoch and incarnation. The client ignores all others.
 bool SwitchClient::Lane::fits_turn(const DatagramHeader& header) {
   if (header.slot >= slots.size()) {
     ++counters.contradiction;
@@ -46,7 +46,7 @@ bool SwitchClient::Lane::fits_turn(const DatagramHeader& header) {
   return true;
 }
 
-/// What an authentic result must be for this worker to go on by it.
+/// Says whether an authentic result follows the rules, so that this worker may proceed by it.
 bool SwitchClient::Lane::keeps_the_rules(const Slot& slot, uint16_t number, const DatagramHeader& header) const {
   if (header.step != steps.step || header.window != slot.window) return false;
   if (header.exponent != slot.sent.fragments.front().header.exponent) return false;
@@ -121,7 +121,7 @@ bool SwitchClient::Lane::settle_if_whole(uint16_t number, TimeNs now) {
   return true;
 }
 
-/// What the owner is told of these entries of the step where nothing came of them.
+/// Returns the owner's report on these entries of the step, as not applied.
 SettledWindow SwitchClient::Lane::settled_window(uint16_t number, uint32_t window, size_t first, size_t last) const {
   SettledWindow settled;
   settled.step = steps.step;

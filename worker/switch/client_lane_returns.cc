@@ -6,11 +6,11 @@
 #include "worker/switch/applied_entries.h"
 #include "worker/switch/client_state.h"
 
-/// Workers that come and go: a step is held back while somebody takes over what this worker has; what of a removed
-/// worker's may have been counted (S6.8) is kept, and settles its step when it comes back.
+/// Workers that leave and join. A step waits while a joiner takes over this worker's state. Contributions of a removed
+/// worker that may have been counted (S6.8) are remembered, and resolve its step when it rejoins.
 namespace millrace::worker {
 
-/// What the opening was without: the workers of the last one that are no more, or have another life.
+/// Notes the workers that the opening removed: those of the last opening that left, or have another incarnation.
 void SwitchClient::Lane::note_removal(const protocol::WelcomeTerms& welcome) {
   SwitchRemoval removal{.epoch = epoch.epoch, .gone = {}, .slots = {}};
   for (uint16_t worker = 0; worker < protocol::kSwitchWorkersMax; ++worker) {
@@ -18,7 +18,8 @@ void SwitchClient::Lane::note_removal(const protocol::WelcomeTerms& welcome) {
     const bool stays = (epoch.live >> worker & 1) != 0 && epoch.lives[worker] == opened_lives[worker];
     if (!stays) removal.gone.emplace_back(worker, opened_lives[worker]);
   }
-  // Who had a removal's result T is gone as well, and those who are left did not have it yet: it is computed again.
+  // The workers with a removal's result T are gone as well, and the remaining ones did not have it yet: it is computed
+  // again.
   for (SwitchRemoval& one : removals) {
     for (size_t at = 0; at < slots.size(); ++at) {
       if (welcome.turns[at] >= one.slots[at].turn) continue;
@@ -31,7 +32,7 @@ void SwitchClient::Lane::note_removal(const protocol::WelcomeTerms& welcome) {
   for (size_t at = 0; at < slots.size(); ++at) {
     SwitchRemoval::Slot& slot = removal.slots.emplace_back();
     slot.turn = welcome.turns[at];
-    // Who is a turn behind gets that result next.
+    // A worker that is a turn behind gets that result next.
     if (slots[at].turn == slot.turn + 1) slot.result = slots[at].kept;
   }
   removals.insert(removals.begin(), std::move(removal));
@@ -63,7 +64,7 @@ void SwitchClient::Lane::note_result_of_removal(uint16_t number) {
   }
 }
 
-/// Everybody has said FIN, in the life that it has now: one that came in later has not.
+/// Says that all workers have sent FIN under their present incarnations: a later joiner has not.
 bool SwitchClient::Lane::all_ended() const {
   return std::ranges::all_of(slots, [this](const Slot& slot) {
     if (!slot.ended || (epoch.live & ~slot.ended_by) != 0) return false;
@@ -87,11 +88,11 @@ SwitchRevoked SwitchClient::Lane::revoke(const Applied& applied) {
   return revoked;
 }
 
-/// removal  the one that names the life with which this worker left.
+/// removal  the one that names the incarnation with which this worker left.
 void SwitchClient::Lane::revoke_behind(const SwitchRemoval& removal, std::vector<SwitchRevoked>& revoked) {
   for (uint16_t number = 0; number < slot_count(); ++number) {
-    // It has results behind T, and nobody else who is left: of one turn where it alone had it, of two where who else
-    // had the one before was removed later.
+    // This worker has results behind T that no other remaining worker has. One turn, where it alone had it. Two, where
+    // another worker that had the one before was removed later.
     std::array<Applied, 2>& applied = slots[number].applied;
     const uint64_t behind = slots[number].turn - std::min(slots[number].turn, removal.slots[number].turn + 1);
     for (uint64_t at = 0; at < std::min<uint64_t>(behind, applied.size()); ++at)
@@ -99,7 +100,7 @@ void SwitchClient::Lane::revoke_behind(const SwitchRemoval& removal, std::vector
   }
 }
 
-/// removal  as above; null: nobody knows of one.
+/// removal  as above; null: no worker knows of one.
 void SwitchClient::Lane::abandon_turns(const SwitchRemoval* removal) {
   for (uint16_t number = 0; number < slot_count(); ++number) {
     if (!steps.unopened && slots[number].state != SlotState::kDone) abandon_turn(number, removal);
@@ -125,7 +126,7 @@ void SwitchClient::Lane::abandon_turn(uint16_t number, const SwitchRemoval* remo
   if (is_it) settle_if_whole(number, 0);
 }
 
-/// What has not had its turn in this step.
+/// Returns entries to the residual: those of windows that have not had their turn in this step.
 void SwitchClient::Lane::return_pieces(uint16_t number) {
   Slot& slot = slots[number];
   for (; slot.piece < slot.pieces.size(); ++slot.piece) {

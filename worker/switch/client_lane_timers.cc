@@ -38,8 +38,9 @@ void SwitchClient::Lane::tick(TimeNs now, protocol::PacketSink& sink) {
   if (now >= still_due()) probe_still(now, sink);
 }
 
-/// Of a step's last turns none is overtaken, and no number shows a gap. So where nothing comes back, what is out for
-/// longer than a turn takes is sent again, without a judgement of the network (as the tail loss probe of [RFC8985]).
+/// Sends turns again that are out for longer than a turn takes, after a time without results. The last turns of a step
+/// are not overtaken, and no sequence number shows a gap. It does not count as congestion (as the tail loss probe of
+/// [RFC8985]).
 void SwitchClient::Lane::probe_still(TimeNs now, protocol::PacketSink& sink) {
   const TimeNs patience = still_patience();
   moved_at = now;
@@ -70,7 +71,7 @@ TimeNs SwitchClient::Lane::still_due() const {
 
 void SwitchClient::Lane::time_out(uint16_t number, TimeNs now, protocol::PacketSink& sink) {
   Slot& slot = slots[number];
-  // No turn of this step is back, so somebody has not begun it: that is no congestion, and one slot asks for all.
+  // No result of this step has arrived, so a worker has not begun it. That is no congestion, and one slot asks for all.
   const auto asks = std::ranges::find(slots, SlotState::kWaiting, &Slot::state);
   if (!step_is_answered && asks - slots.begin() != number) {
     slot.due = asks->due;
@@ -96,9 +97,9 @@ void SwitchClient::Lane::note_silence(TimeNs now, protocol::PacketSink& sink) {
   asked_at = now;
 }
 
-/// Of authentic packets that are neither replays nor hints: whoever else could slow this worker down. The mark may be
-/// of this worker's way from the aggregator, or of somebody's way there, which the aggregator passes on: a turn waits
-/// for all.
+/// Notes a congestion mark. Only of authentic packets that are neither replays nor hints: otherwise an attacker could
+/// slow this worker down. The mark may be of this worker's way from the aggregator. Or it is of another worker's way
+/// there, and the aggregator passes it on: a turn waits for all.
 void SwitchClient::Lane::note_mark(protocol::Ecn ecn, TimeNs now) {
   if (ecn != protocol::Ecn::kCe) return;
   ++counters.congestion_marks;

@@ -5,7 +5,7 @@
 #include "kernels/base/check.h"
 #include "worker/switch/client_state.h"
 
-/// Turns (S1.2): in which order windows have theirs, what is sent, and again (S5.5).
+/// Turns (S1.2): the order of windows, transmission and retransmission (S5.5).
 namespace millrace::worker {
 
 namespace flag = protocol::datagram_flag;
@@ -123,7 +123,8 @@ void SwitchClient::Lane::send_or_hold(uint16_t number, TimeNs now, protocol::Pac
 void SwitchClient::Lane::send_turn(uint16_t number, TimeNs now, protocol::PacketSink& sink) {
   Slot& slot = slots[number];
   slot.state = SlotState::kWaiting;
-  // In a rack the second time-out asks for what the switch has, and from the third on every other resend goes past it.
+  // In a rack the second time-out asks for the switch's sum. From the third on, every other retransmission goes past
+  // it.
   const bool past = slot.timeouts >= 3 && slot.timeouts % 2 == 1;
   const Way way = rack_phase == RackPhase::kWelcome && !past ? Way::kRack : Way::kDecider;
   transmit(number, way == Way::kRack && slot.timeouts >= 2 ? flag::kFlush : uint8_t{0}, way, sink);
@@ -162,8 +163,8 @@ void SwitchClient::Lane::transmit_fragment(uint16_t number, uint16_t at, uint8_t
   if (slot.sends > 0) ++counters.resends;
 }
 
-/// What an aggregator lacks is sent again at once: it names the packets, so that no other worker sends anything, and
-/// nobody waits for a time-out.
+/// Sends the packets again that an aggregator lacks, at once. The notice names the packets, so that no other worker
+/// sends anything and this worker does not wait for a time-out.
 void SwitchClient::Lane::send_lost(const protocol::Notice& notice, Way way, TimeNs now, protocol::PacketSink& sink) {
   const protocol::SentLog& log = way == Way::kRack ? rack_log : decider_log;
   protocol::lost_of(notice).for_each([&](uint64_t sequence) {
@@ -172,7 +173,7 @@ void SwitchClient::Lane::send_lost(const protocol::Notice& notice, Way way, Time
   });
 }
 
-/// packet  a copy: what is sent again may take its place in the log.
+/// packet  a copy: the retransmission may overwrite its entry in the log.
 void SwitchClient::Lane::send_lost_packet(protocol::SentLog::Packet packet, Way way, TimeNs now,
                                           protocol::PacketSink& sink) {
   Slot& slot = slots[packet.slot];
@@ -188,7 +189,7 @@ void SwitchClient::Lane::send_lost_packet(protocol::SentLog::Packet packet, Way 
 void SwitchClient::Lane::send_held(TimeNs now, protocol::PacketSink& sink) {
   if (phase != SwitchPhase::kRunning) return;
   for (uint32_t under_way = waiting(); under_way < congestion.active(); ++under_way) {
-    // Who has waited longest goes first: other workers see turns come back in the order in which they sent them.
+    // The longest waiting one goes first: other workers see results in the order in which they sent the turns.
     const Slot* oldest = nullptr;
     for (const Slot& slot : slots) {
       if (slot.state == SlotState::kHeld && (oldest == nullptr || slot.order < oldest->order)) oldest = &slot;
@@ -198,11 +199,11 @@ void SwitchClient::Lane::send_held(TimeNs now, protocol::PacketSink& sink) {
   }
 }
 
-/// A turn came back that was sent as number `order`. Packets of one way stay in order, mostly, and aggregators close
-/// turns in the order in which their last contributions come: what was sent before and is still out has lost a packet.
-/// This worker's own is named by a notice; another worker's is that one's concern; what is left, its result, shows in
-/// the numbers of those to all. So a turn that is overtaken waits for a round trip, and is sent again then (no notice
-/// may come), but where a result is lost.
+/// Notes the result of a turn that was sent as number `order`. Packets of one way mostly stay in order, and aggregators
+/// close turns in the order of their last contributions. So an earlier turn that is still out has lost a packet. A
+/// notice names this worker's own lost packet. Another worker recovers its own packets. A lost result shows in the
+/// sequence numbers of the results to all. So an overtaken turn waits for a round trip, and is then sent again, since
+/// no notice may arrive. A turn with a lost result is sent at once.
 void SwitchClient::Lane::note_overtaken(uint64_t order, TimeNs now) {
   for (Slot& slot : slots) {
     if (slot.state != SlotState::kWaiting || slot.sends > kHastySendsMax || slot.order > order) continue;
@@ -212,8 +213,8 @@ void SwitchClient::Lane::note_overtaken(uint64_t order, TimeNs now) {
   hasten_results(now);
 }
 
-/// Packets to all are lost: which turns' they were nobody says. One that has come in part, or else the one that is out
-/// for longest.
+/// Handles lost packets to all workers. Their turns are unknown. Chooses a turn that has arrived in part, or else the
+/// one that is out for longest.
 void SwitchClient::Lane::hasten_results(TimeNs now) {
   results_lost += link.take_lost();
   for (; results_lost != 0; --results_lost) {

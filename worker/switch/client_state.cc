@@ -6,7 +6,7 @@
 #include "protocol/datagram/job_numbers.h"
 #include "worker/switch/client_state.h"
 
-/// Steps, through all lanes (S1.6): what begins, what is over, who may leave, what is handed over.
+/// Steps, through all lanes (S1.6): begin, end, leaving, and the handover.
 namespace millrace::worker {
 
 namespace {

@@ -10,13 +10,13 @@
 
 namespace millrace::worker {
 
-/// The client's insides: steps, and what all lanes share (client_state.cc). A step is over when it is over in all
-/// lanes, and the next one begins in all of them at once: so exponents are of whole steps, and positions of two lanes
-/// belong together.
+/// Holds the client's state: steps, and the state that all lanes share (client_state.cc). A step is over when it is
+/// over in all lanes, and the next one begins in all of them at once. So exponents are of whole steps, and positions of
+/// two lanes agree.
 struct SwitchClient::State {
   State(const SwitchClientOptions& options_given, SwitchOutcome& outcome_given);
 
-  /// A step's entries of one window.
+  /// Holds a step's entries of one window.
   struct Piece {
     uint32_t window = 0;  ///< as its lane numbers it
     size_t first = 0;
@@ -46,7 +46,8 @@ struct SwitchClient::State {
   SwitchEpoch epoch{};
   bool has_epoch = false;
   uint32_t epoch_seen = 0;
-  std::array<uint32_t, protocol::kSwitchWorkersMax> live_since{};  ///< epochs: of each worker's present life
+  /// First epoch of each worker's present incarnation.
+  std::array<uint32_t, protocol::kSwitchWorkersMax> live_since{};
 
   uint32_t next_step = 0;  ///< begin_step()'s
   uint32_t step = 0;       ///< under way, or the last

@@ -45,7 +45,7 @@ void CongestionWindow::clean_result() {
 }
 
 void CongestionWindow::lost(TimeNs now, TimeNs round_trip) {
-  constexpr uint32_t kFewest = 8;  // so many alone say nothing
+  constexpr uint32_t kFewest = 8;  // fewer losses show nothing
   ++lost_;
   if (lost_ < kFewest || lost_ * 4 < active_) return;
   backed_off(now, round_trip);

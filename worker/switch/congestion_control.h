@@ -13,8 +13,9 @@ struct RoundTripOptions {
   TimeNs max_ns = 500 * kNsPerMs;
 };
 
-/// The time after which an answer is overdue [RFC6298]: smoothed round trip plus four deviations. Samples are of turns
-/// that were sent once only [RFC6298, 3], and hold what the slowest worker takes: an answer is a whole turn.
+/// Computes the time after which an answer is overdue [RFC6298]: smoothed round trip plus four deviations. Samples are
+/// of turns that were sent once only [RFC6298, 3]. They include the delay of the slowest worker: an answer is a whole
+/// turn.
 class RoundTrip {
  public:
   explicit RoundTrip(const RoundTripOptions& options) : options_(options) {}
@@ -23,8 +24,9 @@ class RoundTrip {
   /// timeouts: of this turn so far; each doubles it, up to the cap.
   TimeNs timeout(uint32_t timeouts) const;
   TimeNs smoothed() const { return known_ ? smoothed_ : options_.initial_ns; }
-  /// With so many turns out of those that may be: what a turn takes is partly that it waits behind the others, most of
-  /// it where processors are the limit. Between the least of the latest thousand samples or two and smoothed().
+  /// Returns the expected time of a turn with `out` of `slots` turns under way. A turn spends a part of its time behind
+  /// the others, and most of it where processors are the limit. The result is between the least of the latest one to
+  /// two thousand samples and smoothed().
   TimeNs expected(uint32_t out, uint32_t slots) const;
 
  private:
@@ -39,11 +41,11 @@ class RoundTrip {
   TimeNs deviation_ = 0;
 };
 
-/// How many of a worker's slots may have a turn under way (S5.8): c halves at a timeout or a
-/// mark, once in a round trip; c turns in a row that were sent once only add one.
+/// Limits the slots of a worker that may have a turn under way (S5.8). The limit c halves at a time-out or a mark, at
+/// most once in a round trip. After c turns in a row that were sent once only, c grows by one.
 ///
-/// An answer that is held back still goes out after a round trip: other workers' slots wait for it, and two workers
-/// that each held back what the other waits for would wait for ever.
+/// A held answer is sent after one round trip at the latest. Other workers' slots are blocked on it, and two workers
+/// could otherwise block each other forever.
 class CongestionWindow {
  public:
   explicit CongestionWindow(uint32_t slots) : slots_(slots), active_(slots) {}
@@ -51,11 +53,11 @@ class CongestionWindow {
   uint32_t active() const { return active_; }
   void clean_result();
   void backed_off(TimeNs now, TimeNs round_trip);
-  /// The network marked a packet instead of dropping it. The next result is not clean: with one slot the window would
-  /// open by every marked result.
+  /// Notes that the network marked a packet instead of dropping it. The next result is not clean: with one slot the
+  /// window would open by every marked result.
   void marked(TimeNs now, TimeNs round_trip);
-  /// A packet of a turn is lost, of those from or to this worker. A network that merely loses some packets does this
-  /// all the time. Only where a quarter of the turns are so it is congestion.
+  /// Notes a lost packet of a turn, from or to this worker. A lossy network loses some packets all the time. Losses
+  /// count as congestion only if a quarter of the turns have them.
   void lost(TimeNs now, TimeNs round_trip);
 
  private:

@@ -10,8 +10,8 @@
 
 namespace millrace::worker {
 
-/// The largest magnitude of one worker's integer: the sum of all `workers` fits an i32, one value the codec. A power of
-/// two where the codec has 32 bits, see to_grid().
+/// Returns the largest magnitude of one worker's integer: the sum of all `workers` fits an i32, one value the codec. A
+/// power of two where the codec has 32 bits, see to_grid().
 /// REQUIRES: workers >= 1.
 inline int32_t grid_limit(protocol::WindowValueCodec codec, uint32_t workers) {
   MILLRACE_CHECK(workers >= 1);

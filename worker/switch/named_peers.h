@@ -12,16 +12,16 @@
 
 namespace millrace::worker {
 
-/// The aggregators that a job of path switch has by name: the one that decides, and a worker's rack. A name may have
-/// several addresses, and other ones later. The session's core knows each name as one endpoint that stays; this sink
-/// sends to the address that answers. Pure: names are looked up elsewhere.
+/// Sends to the aggregators that a job of path switch names: the one that decides, and a worker's rack. A name may have
+/// several addresses, and other ones later. The session's core knows each name as one fixed endpoint; this sink sends
+/// to the address that answers. Pure: another class looks names up.
 ///
-/// Rule     A request for a challenge goes to every address of a name until one has answered, and again once that one
-///          left two requests unanswered. All else goes to the address that answered last, or to the first one. An
-///          address that answers stays until it left three requests unanswered: the answers of two addresses of one
-///          switch do not alternate.
-/// Trust    Whether a challenge is authentic is the core's to judge. A forged one can move packets away until the
-///          requests that it leaves unanswered bring all addresses back.
+/// Rule     A request for a challenge goes to every address of a name until one has answered. It goes to all again once
+///          that one left two requests unanswered. Other packets go to the address that answered last, or to the first
+///          one. An address that answers stays until it left three requests unanswered: the answers of two addresses of
+///          one switch do not alternate.
+/// Trust    The core checks whether a challenge is authentic. A forged one can divert packets until the requests that
+///          it leaves unanswered restore all addresses.
 /// Threads  one at a time.
 class NamedPeers final : public protocol::PacketSink {
  public:
@@ -33,8 +33,8 @@ class NamedPeers final : public protocol::PacketSink {
   protocol::Endpoint set(std::string_view name, std::vector<protocol::Endpoint> addresses);
   /// Returns the endpoint that stands for a name; nothing for a name that set() was not called with.
   std::optional<protocol::Endpoint> endpoint_of(std::string_view name) const;
-  /// Returns a name whose addresses left so many requests unanswered that it may have other ones now; each once in so
-  /// many requests. Empty: none has.
+  /// Returns a name whose addresses left many requests unanswered, so that it may have other addresses now. Returns
+  /// each name once in that number of requests. Empty: there is none.
   std::string take_silent();
 
   std::span<uint8_t> room() override;

@@ -16,7 +16,7 @@ namespace {
 
 Error invalid(const char* sentence) { return Error{ErrorCode::kInvalidArgument, sentence}; }
 
-/// Of what is said of each lane, the least.
+/// Returns the least of the lanes' values.
 template <typename State, typename Say>
 auto least(const State& state, const Say& say) {
   auto out = say(*state.lanes.front());

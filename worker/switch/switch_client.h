@@ -21,14 +21,15 @@
 #include "worker/switch/switch_handover.h"
 
 /// The worker's side of the switch protocol, for one tensor (or part) of one job: a pure state machine. Normative: S1,
-/// S2, S5, S6; what they leave open is settled in worker/switch/DESIGN.md.
+/// S2, S5, S6; worker/switch/DESIGN.md decides the points that they leave open.
 namespace millrace::worker {
 
-/// What a job asks of its sums.
+/// Says which precision a job needs of its sums.
 enum class SwitchSums : uint8_t {
-  kInI32 = 1,  ///< room for all workers' largest in an i32
-  /// And in the integers of an f32, and exponents by sums that are not 0 only: what shards and peers have in
-  /// reproducible jobs.
+  /// An i32 has room for the sum of all workers' largest values.
+  kInI32 = 1,
+  /// An f32 holds the integers exactly as well, and exponents follow sums that are not 0 only. Shards and peers use the
+  /// same rules in reproducible jobs.
   kExactInF32 = 2,
 };
 
@@ -36,58 +37,66 @@ struct SwitchClientOptions {
   uint32_t job = 0;
   protocol::JobKey key{};
   uint16_t worker = 0;          ///< < 64
-  uint32_t workers = 1;         ///< of the whole job, ever at once: the headroom of sums
+  uint32_t workers = 1;         ///< most workers of the whole job at any time: the headroom of sums
   uint32_t dimension = 0;       ///< of the tensor, in indices
   uint32_t window_indices = 0;  ///< a multiple of 64, <= kWindowIndicesMax
-  uint32_t slots =
-      1;  ///< as the aggregator reserves for the job; <= windows of the tensor, <= kSlotsMax; a multiple of `lanes`
+  /// The number that the aggregator reserves for the job; <= windows of the tensor, <= kSlotsMax; a multiple of
+  /// `lanes`.
+  uint32_t slots = 1;
   /// Of a job on several cores of its aggregator: window w is in lane w % lanes, which is the job of number `job` +
   /// lane there.
   uint32_t lanes = 1;
   uint32_t packet_bytes_max = 1472;
   protocol::WindowCodecs codecs{};
   int exponent_initial = -20;  ///< of all windows, before any result
-  bool through_racks = false;  ///< the job has racks: packets leave room for what a rack says when it hands them on
+  /// The job has racks: packets leave room for the bytes that a rack adds when it forwards them.
+  bool through_racks = false;
   SwitchSums sums = SwitchSums::kInI32;
-  std::vector<uint32_t> tensor_windows = {
-      0};                   ///< where several are numbered through: the first window of each, ascending
-  uint64_t nonce_seed = 0;  ///< random, of its own for each incarnation
+  /// Where several tensors have one numbering of windows: the first window of each, ascending.
+  std::vector<uint32_t> tensor_windows = {0};
+  /// Random, different for each incarnation.
+  uint64_t nonce_seed = 0;
   RoundTripOptions round_trip{};
-  /// A worker with no turn under way asks so often whether its aggregator still lives: others may wait for its hello.
+  /// Interval at which a worker with no turn under way probes its aggregator: others may wait for its hello.
   TimeNs idle_probe_ns = 100 * kNsPerMs;
-  uint32_t silent_timeouts_to_probe = 3;     ///< so many time-outs without any word of the aggregator: CHALREQ
-  uint32_t silent_timeouts_to_suspect = 10;  ///< ... : path_suspect()
+  /// Time-outs without a packet of the aggregator after which the client sends CHALREQ.
+  uint32_t silent_timeouts_to_probe = 3;
+  /// The same, after which path_suspect() is true.
+  uint32_t silent_timeouts_to_suspect = 10;
 };
 
-/// Who decides in an epoch, and what way packets take to it.
+/// Says which process decides in an epoch, and how packets reach it.
 enum class SwitchRole : uint8_t { kReduce = 1, kCombine = 2 };
 
-/// An epoch as the membership table has it.
+/// Holds an epoch as the membership table has it.
 struct SwitchEpoch {
   uint32_t epoch = 0;
-  uint64_t live = 0;             ///< a bit a worker
+  uint64_t live = 0;             ///< one bit for each worker
   uint64_t membership_hash = 0;  ///< of (live, path, incarnations)
   SwitchRole role = SwitchRole::kReduce;
   protocol::Endpoint decider{};  ///< the switch, or the shard
-  protocol::Endpoint rack{};     ///< kCombine: where contributions go first; port 0: this worker is in no rack
-  SwitchLives lives{};           ///< of the live workers
+  /// kCombine: contributions go there first; port 0: this worker is in no rack.
+  protocol::Endpoint rack{};
+  SwitchLives lives{};  ///< of the live workers
 };
 
-/// Workers of a rack that cut its sum, and what of the update it kept.
+/// Holds the workers of a rack that truncated its sum, and the entries of the update that it retained.
 struct CutRack {
   uint64_t workers = 0;
-  std::vector<uint8_t> kept;  ///< [indices of the update] 1: what these workers sent is in; 0: it is not
+  /// [indices of the update] 1: these workers' values are included; 0: they are not.
+  std::vector<uint8_t> kept;
 };
 
-/// One step's entries of one worker, and what goes out of them.
+/// Holds one step's entries of one worker, and the integers sent for them.
 ///
-/// Threads  a client's, which writes `sent` window by window; from step_done() on nobody's: it may be read on any.
+/// Threads  the client's, which writes `sent` window by window; after step_done() any thread may read it.
 struct StepOffer {
-  HeldStream entries;    ///< [k] indices strictly increasing, < dimension; values finite
-  Buffer<int32_t> sent;  ///< [k] as receivers decode it, x 2^exponent of the window's turn; 0: it was not sent
+  HeldStream entries;  ///< [k] indices strictly increasing, < dimension; values finite
+  /// [k] as receivers decode it, x 2^exponent of the window's turn; 0: not sent.
+  Buffer<int32_t> sent;
 };
 
-/// What came of one turn in one window. Everything points into the client and holds during the call.
+/// Holds the result of one turn in one window. All pointers are into the client and valid during the call.
 struct SettledWindow {
   uint32_t step = 0;
   uint32_t window = 0;
@@ -100,18 +109,18 @@ struct SettledWindow {
   std::span<const uint16_t> indices;  ///< of the update, in the window, strictly increasing
   std::span<const int32_t> sums;      ///< of each, x 2^exponent
   std::span<const CutRack> racks;
-  /// What this worker offered: begin_step()'s entries from here on, as many as `offered` has.
+  /// The entries that this worker offered: those of begin_step() from here on, as many as `offered` has.
   size_t first = 0;
   IndexSpan offered;              ///< their indices
   std::span<const float> values;  ///< of each
-  std::span<const int32_t> sent;  ///< of each, x 2^exponent: StepOffer's
-  /// Those of `indices` where what this worker sent is in the update: all; those that its rack kept; none, where it is
-  /// not among the contributors. The rest of what was offered goes back to the residual.
+  std::span<const int32_t> sent;  ///< of each, x 2^exponent: `sent` of StepOffer
+  /// Those of `indices` where the update includes this worker's value. That is all of them, those that its rack
+  /// retained, or none, where this worker is no contributor. The other offered values return to the residual.
   std::span<const uint16_t> applied;
 
-  /// Of each offered entry what the update applied, x 2^exponent.
+  /// Returns for each offered entry the part that the update applied, x 2^exponent.
   Buffer<int32_t> taken() const;
-  /// What goes back, without zeros: take(index, value). Index by index.
+  /// Calls take(index, value) for each value that returns to the residual, by index, without zeros.
   template <typename Take>
   void each_returned(const Take& take) const {
     const Buffer<int32_t> gone = taken();
@@ -122,17 +131,17 @@ struct SettledWindow {
   }
 };
 
-/// What the client tells its owner, in the middle of receive().
+/// Receives the client's events, during receive().
 class SwitchOutcome {
  public:
   virtual ~SwitchOutcome() = default;
-  /// Once for each turn: the update and what goes back to the residual belong together.
+  /// Takes the result of a turn, once for each turn: the update and the entries that return to the residual.
   virtual void settled(const SettledWindow& window) = 0;
-  /// Every slot of every lane has finished the step. begin_step() may follow, not from here.
+  /// Reports that every slot of every lane has finished the step. begin_step() may follow, but not from this call.
   virtual void step_done(uint32_t step) = 0;
 };
 
-/// Why packets were dropped, and what was done.
+/// Counts dropped packets by reason, and actions.
 struct SwitchClientCounters {
   uint64_t malformed = 0;
   uint64_t wrong_job = 0;
@@ -143,32 +152,39 @@ struct SwitchClientCounters {
   uint64_t wrong_epoch = 0;
   uint64_t not_running = 0;
   uint64_t other_turn = 0;
-  uint64_t contradiction = 0;  ///< authentic, and not what an aggregator that keeps the rules sends
+  /// Authentic packets that an aggregator that follows the rules does not send.
+  uint64_t contradiction = 0;
   uint64_t duplicates = 0;
   uint64_t bad_payload = 0;
   uint64_t results = 0;  ///< turns settled
   uint64_t not_contributor = 0;
   uint64_t resends = 0;  ///< packets
   uint64_t timeouts = 0;
-  uint64_t probes = 0;  ///< turns sent again because nothing came back, and they were out for longer than a turn takes
-  uint64_t overtaken = 0;       ///< turns sent again because later ones were back long before them
-  uint64_t sent_on_notice = 0;  ///< packets sent again because the aggregator said that it lacks them
+  /// Turns sent again because no result arrived in the time that a turn takes.
+  uint64_t probes = 0;
+  /// Turns sent again because the results of later ones arrived long before theirs.
+  uint64_t overtaken = 0;
+  uint64_t sent_on_notice = 0;  ///< packets sent again because the aggregator reported that it lacks them
   uint64_t hellos = 0;
   uint64_t challenge_requests = 0;
   uint64_t new_lives = 0;
   uint64_t fetches_answered = 0;
-  uint64_t congestion_marks = 0;   ///< authentic packets of a session that the network marked (ECN)
-  uint64_t held_back = 0;          ///< answers that waited for the congestion window
-  uint64_t entries_left_over = 0;  ///< did not fit 16 fragments; they went back
+  /// Authentic packets of a session that the network marked (ECN).
+  uint64_t congestion_marks = 0;
+  uint64_t held_back = 0;  ///< answers that waited for the congestion window
+  /// Entries that did not fit 16 fragments; they returned to the residual.
+  uint64_t entries_left_over = 0;
   uint64_t entries_saturated = 0;
   uint64_t refused = 0;  ///< NO_SLOTS, POSITIONS, MEMBERSHIP
   uint64_t rack_welcomes = 0;
-  uint64_t rack_lost = 0;     ///< times that contributions stopped going to the rack
-  uint64_t sent_to_rack = 0;  ///< contributions' packets; the others went to the decider
+  /// Times at which contributions stopped going to the rack.
+  uint64_t rack_lost = 0;
+  /// Packets of contributions; the others went to the decider.
+  uint64_t sent_to_rack = 0;
 };
 
-/// The counters by name, in their order; the names are those of metrics. A counter that is not in the list does not
-/// build.
+/// Holds one counter with its name. named_counts() returns all in order; the names are those of metrics. A counter that
+/// is missing in the list does not build.
 struct NamedSwitchCount {
   std::string_view name;
   uint64_t count = 0;
@@ -178,12 +194,14 @@ std::array<NamedSwitchCount, kSwitchClientCounters> named_counts(const SwitchCli
 
 enum class SwitchPhase : uint8_t {
   kOutside,  ///< no epoch yet, or one without this worker
-  kAsking,   ///< CHALREQ: who is there?
+  kAsking,   ///< CHALREQ: asks for the aggregator's challenge
   kHello,
   kRunning,
 };
 
-/// Threads  one at a time; calls nobody but `outcome`, and the sink that it is handed.
+/// Runs the protocol of one worker.
+///
+/// Threads  one at a time; calls only `outcome`, and the sink that it is given.
 class SwitchClient {
  public:
   /// Errors  invalid_argument: an option outside its range.
@@ -191,15 +209,15 @@ class SwitchClient {
 
   /// REQUIRES: validate(options).
   SwitchClient(const SwitchClientOptions& options, SwitchOutcome& outcome);
-  /// A worker that comes to a job under way: it goes on where `handover` was taken.
+  /// Creates a worker that joins a running job and continues from the state of `handover`.
   SwitchClient(const SwitchClientOptions& options, SwitchOutcome& outcome, const SwitchHandover& handover);
   ~SwitchClient();
 
-  /// What the table says now. Older or equal epochs are ignored. Results of older epochs are no longer taken when this
-  /// returns. Ends pause().
+  /// Takes the membership table's present epoch. Ignores older or equal epochs. After it returns, results of older
+  /// epochs are no longer taken. Ends pause().
   void set_epoch(const SwitchEpoch& epoch, TimeNs now, protocol::PacketSink& sink);
 
-  /// Offers one step's values: what is not applied of them comes back by settled().
+  /// Offers one step's values: settled() returns those that are not applied.
   ///
   /// indices  [k] strictly increasing, < dimension.
   /// values   [k] finite.
@@ -207,52 +225,53 @@ class SwitchClient {
   ///          over.
   Status begin_step(uint32_t step, IndexSpan indices, std::span<const float> values, TimeNs now,
                     protocol::PacketSink& sink);
-  /// The same, of entries that are known to be so: they are neither copied nor looked at. The client keeps the offer
-  /// for as long as it may revoke something of it, which is until two steps later.
-  /// REQUIRES  an offer as StepOffer says, as many values and `sent` as indices.
+  /// Does the same with entries that are known to be valid: does not copy or check them. The client keeps the offer
+  /// while it may revoke a part of it, which is until two steps later.
+  /// REQUIRES  an offer as StepOffer describes, with as many values and `sent` as indices.
   Status begin_valid_step(uint32_t step, std::shared_ptr<StepOffer> offer, TimeNs now, protocol::PacketSink& sink);
-  /// There will be no more steps: answers others' with nothing until all say so (FIN).
+  /// Ends this worker's steps: answers others' with empty contributions until all have sent FIN.
   /// Errors   invalid_argument: a step is under way.
   Status finish(TimeNs now, protocol::PacketSink& sink);
-  /// All have said so, in the lives that they have now: this worker may leave. Not for good: who comes in has more to
-  /// say.
+  /// Says whether all workers have sent FIN under their present incarnations: this worker may leave. A later joiner
+  /// makes it false again.
   bool finished() const;
 
-  /// From now on no step begins, this worker's own or one that it only answers, until the next epoch: somebody is to
-  /// come in with what this worker has. So nobody gets beyond the step, and what is handed over stays true.
+  /// Lets no step begin until the next epoch, neither this worker's own nor one that it only answers. A joiner then
+  /// takes over this worker's state. No worker advances past the step, so the handover stays valid.
   void pause();
-  /// Nothing of a step is out: handover() may be called.
+  /// Says that nothing of a step is in flight: handover() may be called.
   bool at_rest() const;
-  /// This worker is out of the job: no result is taken any more, and nothing sent.
+  /// Takes this worker out of the job: it takes no further results and sends nothing.
   void leave();
-  /// The end of one that has left, and comes back: what of its step was out is settled as others know of its removal
-  /// (6.8), what was not sent returns; then step_done(). What nobody knows of is in neither: `SettledWindow`s lack it.
-  /// Again, while it does not take part yet and is to go on beside another worker, who may know of an earlier T:
-  /// revokes the rest.
+  /// Ends the step of a worker that was evicted and rejoins. Settles the contributions in flight as other workers know
+  /// of its removal (6.8); unsent ones return. Then calls step_done(). Contributions that no worker knows of are in
+  /// neither: `SettledWindow`s lack them. The owner may call it again before this worker is synced, with the handover
+  /// of another worker that may know of an earlier T. That revokes the rest.
   ///
-  /// Returns   what of the step before, or of this one, it had taken for applied and is not.
-  /// life      the one that it was removed with.
-  /// known     the handover that it goes on with: of its removals. REQUIRES: as many lanes.
+  /// Returns   the values of the step before, or of this one, that it had counted as applied and that are not.
+  /// life      the incarnation that was removed.
+  /// known     the handover that it continues from: its removals. REQUIRES: as many lanes.
   std::vector<SwitchRevoked> abandon_step(uint64_t life, const SwitchHandover& known);
 
-  /// Takes one packet, hostile ones among them.
+  /// Takes one packet, possibly of an attacker.
   void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink);
-  /// Does what is due. Call it at next_deadline(), or every millisecond or so.
+  /// Does all actions whose time has come. Call it at next_deadline(), or about every millisecond.
   void tick(TimeNs now, protocol::PacketSink& sink);
   TimeNs next_deadline() const;
 
-  /// Of several lanes the one that lacks most.
+  /// Returns the phase; of several lanes that of the least advanced one.
   SwitchPhase phase() const;
-  /// Contributions go to this worker's rack first at present, of all lanes.
+  /// Says whether contributions go to this worker's rack first at present, in all lanes.
   bool at_rack() const;
-  /// The aggregator has been silent for long, or refused the job: the table should raise the epoch with another path.
+  /// Says that the aggregator has been silent for long, or refused the job: the table should raise the epoch with
+  /// another path.
   bool path_suspect() const;
-  /// For how long the aggregator has not taken this worker's HELLOs, as it is with another job of this number, or in a
-  /// newer epoch; 0: it is not so.
+  /// Returns the time for which the aggregator has not taken this worker's HELLOs, since it has another job of this
+  /// number, or a newer epoch. 0: it takes them.
   TimeNs stood_off_for(TimeNs now) const;
-  /// The newest epoch that an aggregator spoke of: newer than set_epoch()'s, the table is to be read.
+  /// Returns the newest epoch that an aggregator named: if it is newer than set_epoch()'s, the table must be read.
   uint32_t epoch_seen() const;
-  /// REQUIRES: at_rest().
+  /// Returns the state for a joiner. REQUIRES: at_rest().
   SwitchHandover handover() const;
   const SwitchClientCounters& counters() const;
 

@@ -14,12 +14,11 @@
 namespace millrace::worker {
 namespace {
 
-/// A turn waits for the slowest worker, which may have lost its core for some milliseconds: a time-out before that is
-/// taken for congestion, and halves the windows under way. What the network has lost is mostly known before, by the
-/// turns that come back.
+/// A turn waits for the slowest worker, which may have lost its core for some milliseconds. An earlier time-out would
+/// count as congestion, and halve the windows under way. Turns that return mostly show lost packets before a time-out.
 constexpr TimeNs kRetryMin = 20 * kNsPerMs;
 constexpr TimeNs kRetryInitial = 50 * kNsPerMs;
-/// Views come within this time.
+/// New memberships arrive within this time.
 constexpr TimeNs kStandsOff = 2 * kNsPerS;
 constexpr const char* kServesAnother =
     "is with another job of this switch job number, or a later epoch that is not known here: this one begins when that "
@@ -65,9 +64,9 @@ SwitchProbeOptions probe_options(const protocol::JobSpec& spec, uint32_t lane, u
   return options;
 }
 
-/// S2.3: of (live, path, incarnations), a function of the epoch, so equal at all who know it. Epochs and lives begin
-/// low in every job, so the processes' nonces are what tells this job from another one of its number, before or beside
-/// it.
+/// Returns the hash of S2.3: of (live, path, incarnations), a function of the epoch, so equal at all processes that
+/// know it. Epochs and incarnations begin low in every job. So the processes' nonces distinguish this job from another
+/// one of its number, before or beside it.
 uint64_t membership_hash(const protocol::JobView& view, uint64_t live) {
   std::vector<uint64_t> words{live, static_cast<uint64_t>(view.path)};
   for (const protocol::Member& member : view.members) {
@@ -108,8 +107,8 @@ Result<protocol::Endpoint> SwitchPath::find(const std::string& text) {
   return found;
 }
 
-/// The rack hands its sums to the switch that the specification names. Shard 0 may be that itself; where it only stands
-/// in, the rack's sums would reach nobody.
+/// Uses the rack, which sends its sums to the switch that the specification names. Shard 0 may be that switch itself.
+/// Where it only replaces the switch, the rack's sums would reach no process.
 void SwitchPath::take_rack(SwitchEpoch& epoch) {
   if (!access_.rack) return;
   const Result<protocol::Endpoint> upstream = find(switch_address_);
@@ -200,7 +199,7 @@ void SwitchPath::begin_anew(uint64_t step) {
   for (SwitchHandover::Lane& lane : own.lanes) lane.slots.resize(client_options_.slots / client_options_.lanes);
   replace_client(own);
   left_.reset();
-  revoked_.clear();  // what it took for applied is in the weights that the job goes on with
+  revoked_.clear();  // the weights with which the job continues include the values that it counted as applied
 }
 
 std::vector<std::pair<uint32_t, double>> SwitchPath::take_revoked(uint64_t begin, uint64_t end) {

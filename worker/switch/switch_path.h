@@ -23,7 +23,7 @@
 
 namespace millrace::worker {
 
-/// What a session of path switch has beside the shards. Where the decider of an epoch is, the views say by name.
+/// Gives a session of path switch its means beside the shards. Memberships name the decider of each epoch.
 struct SwitchAccess {
   protocol::JobKey key{};
   protocol::PacketSink* sink = nullptr;  ///< outlives the session's core
@@ -33,7 +33,7 @@ struct SwitchAccess {
   std::optional<protocol::Endpoint> rack = {};
 };
 
-/// What came of one step in all buckets, indices of the switch's array (protocol::SwitchLayout).
+/// Holds the results of one step in all buckets, indices of the switch's array (protocol::SwitchLayout).
 struct SwitchStepDone {
   struct Window {
     uint32_t contributors = 0;
@@ -45,24 +45,27 @@ struct SwitchStepDone {
     double step = 0;  ///< of the grid
   };
   std::vector<Window> windows;  ///< those that had a turn, ascending
-  // The update: ascending within a window, the windows in the order in which their results came.
+  // The update: ascending within a window, the windows in the order in which their results arrived.
   Buffer<uint16_t> indices;  ///< in the window
   Buffer<int32_t> sums;      ///< x the window's step
-  /// Entries of begin_step() that are settled: so many from `first` on.
+  /// Settled entries of begin_step(): the range [first, last).
   struct Offered {
     size_t first = 0;
     size_t last = 0;
-    double step = 0;         ///< of the grid
-    uint32_t begin = 0;      ///< of their window in the array
-    bool is_cut = false;     ///< not all of the update has it: this worker's rack cut its sum, or it is no contributor
-    size_t first_index = 0;  ///< of `kept` where that is so, else of `indices`: where what was sent is in the update
+    double step = 0;     ///< of the grid
+    uint32_t begin = 0;  ///< of their window in the array
+    /// The update omits a part of it: this worker's rack truncated its sum, or this worker is no contributor.
+    bool is_cut = false;
+    /// First index where the update has this worker's value: of `kept` where `is_cut`, else of `indices`.
+    size_t first_index = 0;
     size_t last_index = 0;
   };
-  std::vector<Offered> offered;  ///< ascending; what is in none: nobody knows what became of it
+  /// Ascending. For entries in no element, no worker knows the outcome.
+  std::vector<Offered> offered;
   std::shared_ptr<const StepOffer> offer;
   std::vector<uint16_t> kept;  ///< in the window
 
-  /// Indices in the window, ascending: what was sent there is in the update, all else is not.
+  /// Returns the indices in the window, ascending, at which the update has this worker's values.
   std::span<const uint16_t> applied(const Offered& of) const {
     return (of.is_cut ? std::span(kept) : std::span<const uint16_t>(indices))
         .subspan(of.first_index, of.last_index - of.first_index);
@@ -77,8 +80,9 @@ struct SwitchPathStatus {
   SwitchClientCounters client;
 };
 
-/// A session's way to the decider of its job's steps: a SwitchClient for all buckets, the probe of a switch that was
-/// left, and what came of a step until the step is over. Pure: time is handed in, packets go into the sink.
+/// Connects a session to the decider of its job's steps. Consists of a SwitchClient for all buckets, the probe of a
+/// switch that the job left, and a step's results until the step is over. Pure: the caller gives the time, and packets
+/// go into the sink.
 /// Threads  one at a time.
 class SwitchPath final : private SwitchOutcome {
  public:
@@ -88,56 +92,57 @@ class SwitchPath final : private SwitchOutcome {
 
   const protocol::SwitchLayout& layout() const { return layout_; }
 
-  /// An adopted view of a started job: an epoch of the client. What is to be told of it, empty: nothing.
+  /// Takes an adopted membership of a started job: an epoch of the client. Returns a text for the log; empty: none.
   /// Errors   limit_exceeded: epochs are 32 bits on this path.
   Result<std::string> follow(const protocol::JobView& view, TimeNs now);
 
-  /// Errors   as SwitchClient::begin_valid_step(). REQUIRES: as StepOffer says of `entries`.
+  /// Begins a step. Errors   as SwitchClient::begin_valid_step(). REQUIRES: `entries` as StepOffer describes.
   Status begin_step(uint64_t step, const HeldStream& entries, TimeNs now);
   void receive(const protocol::ReceivedPacket& packet, TimeNs now);
   void tick(TimeNs now);
   TimeNs next_deadline() const;
-  /// The step that is over, once.
+  /// Returns the results of the step that is over, once.
   std::optional<SwitchStepDone> take_done();
-  /// A step's memory, for another one.
+  /// Takes a step's memory back, for another step.
   void give_room(SwitchStepDone&& step) {
     room_ = std::move(step);
     room_.offer.reset();
   }
 
-  /// Somebody is to come in with what this worker has: no step begins until the next epoch.
+  /// Lets no step begin until the next epoch: a joiner is to take over this worker's state.
   void pause() { client_->pause(); }
-  /// No step is under way here, so that weights, place and handover belong together.
+  /// Says that no step is under way here, so that weights, log position and handover agree.
   bool at_rest() const { return client_->at_rest() && !done_; }
   /// REQUIRES: at_rest().
   ByteBuffer handover() const { return encode_handover(client_->handover()); }
 
-  /// This worker is out of the job.
+  /// Takes this worker out of the job.
   void leave_job() { client_->leave(); }
-  /// It comes in, or back, beside the one whose handover this is; returned is the next step. One that was under way
-  /// when it left, under `life`, is over then (take_done()): what nobody knows of is neither applied nor returned
-  /// there.
+  /// Continues from the handover of another worker, after a join or rejoin. Returns the next step. A step that was
+  /// under way when this worker left, under `life`, is over then (take_done()). There, entries whose outcome no worker
+  /// knows are neither applied nor returned.
   /// Errors   malformed: no handover of this job.
   Result<uint64_t> take_over(ByteSpan handover, uint64_t life);
-  /// What take_over() found to have been taken for applied, and is not: entries of [begin, end) of the array, not in
-  /// order. Each once.
+  /// Returns the entries that take_over() found to have been counted as applied, and that are not. Entries of [begin,
+  /// end) of the array, not in order. Each once.
   std::vector<std::pair<uint32_t, double>> take_revoked(uint64_t begin, uint64_t end);
   size_t revoked() const { return revoked_.size(); }  ///< entries that were not taken yet
-  /// It goes on at this step beside nobody: the job has no other state any more.
+  /// Continues at this step without another worker: the job has no other state any more.
   void begin_anew(uint64_t step);
 
-  /// What the heartbeats to shard 0 say now.
+  /// Returns the switch's state for the heartbeats to shard 0.
   protocol::Heartbeat::Switch word(TimeNs now) const;
-  /// One sentence, once: that the decider is with another job of this number; that this worker's rack was lost, or is
-  /// back. Empty: nothing is new.
+  /// Returns one sentence, once: that the decider is with another job of this number; that this worker's rack was lost,
+  /// or has recovered. Empty: no news.
   std::string news(TimeNs now);
-  /// There will be no more steps. Whether this worker may leave: all have said so, or nothing has moved for `patience`.
+  /// Ends this worker's steps, and says whether it may leave: all workers have sent FIN, or the given time-out passed
+  /// without progress.
   enum class Leave : uint8_t { kNotYet, kAllDone, kPatienceEnded };
   Leave leave(TimeNs patience, TimeNs now);
 
-  /// One sentence: what a step under way waits for.
+  /// Returns one sentence: the process that a step under way is blocked on.
   std::string waiting_for() const;
-  /// The same for shard 0, also between steps: others may wait for this worker's greeting.
+  /// Returns the same for shard 0, also between steps: others may wait for this worker's greeting.
   protocol::Heartbeat::SwitchWait waits() const;
   SwitchPathStatus status() const;
 
@@ -148,7 +153,7 @@ class SwitchPath final : private SwitchOutcome {
   void take_rack(SwitchEpoch& epoch);
   std::string rack_news();
   void replace_client(const SwitchHandover& handover);
-  /// Of all clients that this session has had.
+  /// Returns the counters of all clients of this session.
   SwitchClientCounters client_counters() const;
 
   protocol::SwitchLayout layout_;
@@ -157,8 +162,8 @@ class SwitchPath final : private SwitchOutcome {
   SwitchAccess access_;
   SwitchClientOptions client_options_;
   std::unique_ptr<SwitchClient> client_;
-  /// The one with which this worker left, until it takes part again: what was settled by one giver's word, another's
-  /// may revoke.
+  /// The client with which this worker left, until it is synced again. One member's handover settled its entries;
+  /// another's may revoke some.
   std::unique_ptr<SwitchClient> left_;
   uint64_t clients_ = 0;          ///< before this one
   SwitchClientCounters counted_;  ///< by those
@@ -175,7 +180,8 @@ class SwitchPath final : private SwitchOutcome {
 
   bool stepping_ = false;
   bool done_ = false;
-  SwitchStepDone arrived_;  ///< of the step under way; windows and what was offered in order of arrival
+  /// Of the step under way; windows and offered entries in order of arrival.
+  SwitchStepDone arrived_;
 
   SwitchStepDone room_;  ///< memory only
 

@@ -11,17 +11,18 @@ namespace millrace::worker {
 struct SwitchProbeOptions {
   protocol::SwitchLink::Identity identity{};  ///< with a nonce_seed of its own
   protocol::Endpoint at{};                    ///< the switch
-  TimeNs hold = 5 * kNsPerS;                  ///< it has to answer for so long
+  /// The time for which the switch must answer.
+  TimeNs hold = 5 * kNsPerS;
   TimeNs every = 200 * kNsPerMs;
   uint32_t doublings_max = 5;
 };
 
-/// Whether the switch that a job has left answers again (S6.7), and for long enough to go back to it: a pure state
-/// machine. It asks who is there (CHALREQ) and believes an authentic CHALLENGE that answers the very question. Three
-/// questions without an answer, or another life of the switch, begin the time anew.
+/// Finds out whether the switch that a job has left answers again (S6.7), and for long enough to return to it: a pure
+/// state machine. It sends CHALREQ, and accepts only an authentic CHALLENGE that answers its last CHALREQ. Three
+/// requests without an answer, or another incarnation of the switch, restart the time.
 ///
-/// A job that falls back again and again would spend its time in changes of epoch: each fallback doubles the time, and
-/// a stay at the switch of eight times it takes one doubling back.
+/// Repeated fallbacks would cost a job much time in changes of epoch. So each fallback doubles the time. A stay at the
+/// switch of eight times that time takes one doubling back.
 /// Threads  one at a time.
 class SwitchProbe {
  public:
@@ -30,17 +31,17 @@ class SwitchProbe {
   /// The job's path is a shard from now on. fell_back: it was the switch before.
   enum class Cause : uint8_t { kFellBack, kBegan };
   void start(Cause cause, TimeNs now);
-  /// The job's path is the switch.
+  /// Stops the probe: the job's path is the switch.
   void stop(TimeNs now);
 
-  /// It asks; else no packet is for it.
+  /// Says whether it asks; otherwise no packet is for it.
   bool probes() const { return probing_; }
-  /// False: the packet is none of the switch's answers to this probe; it may be somebody else's.
+  /// Takes a packet. Returns false where it is none of the switch's answers to this probe.
   bool receive(const protocol::Datagram& datagram, TimeNs now);
   void tick(TimeNs now, protocol::PacketSink& sink);
   TimeNs next_deadline() const;
 
-  /// It has answered for as long as it must.
+  /// Says that the switch has answered for the required time.
   bool answers(TimeNs now) const;
   /// As long as it must answer at present.
   TimeNs hold() const { return options_.hold << doublings_; }

@@ -44,7 +44,7 @@ JoinRoom& join_room() {
   return room;
 }
 
-/// What of an offer is sent, where something is skipped. One turn's at a time.
+/// Holds the entries of an offer that are sent, where some are skipped. One turn's at a time.
 struct SentRoom {
   std::vector<uint16_t> indices;
   std::vector<int32_t> integers;
@@ -190,13 +190,13 @@ bool Gathering::contradicts(const Datagram& datagram) const {
   const bool is_last = (header.flags & flag::kLast) != 0;
   if (last_ && (header.fragment > *last_ || is_last)) return true;
   if (count_ == 0) return false;
-  // Whatever is kept of parts ends with one that has come.
+  // The retained parts end with one that has arrived.
   if (is_last && reach_ > header.fragment + size_t{1}) return true;
   constexpr uint8_t kOfAll = flag::kFin | flag::kVoid | flag::kReselected;
   if (header.next != first_.next || (header.flags & kOfAll) != (first_.flags & kOfAll)) return true;
   for (const Part& part : parts()) {
     if (!part.is_here) continue;
-    // Behind the terms is what is said of the fragment's own entries.
+    // Behind the terms are the fields of the fragment's own entries.
     return !std::ranges::equal(ByteSpan(part.packet.extension).first(protocol::kResultTermsBytes),
                                datagram.extension.first(protocol::kResultTermsBytes));
   }

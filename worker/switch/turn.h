@@ -12,19 +12,19 @@
 #include "protocol/datagram/window/window_code.h"
 #include "worker/switch/switch_client.h"
 
-/// One turn of one slot as its worker sees it: what it sent, and what has come of the result.
+/// One turn of one slot as its worker sees it: the contribution that it sent, and the fragments of the result so far.
 namespace millrace::worker {
 
 using Fragment = SwitchFragment;
 
-/// What this worker offers in one window.
+/// Holds the entries that this worker offers in one window.
 struct Offer {
   std::span<const uint16_t> indices;  ///< in the window, strictly increasing
   std::span<const float> values;
 };
 
-/// The packets of one turn. Their payloads never change again: a resend is the same bytes under another sequence
-/// number.
+/// Holds the packets of one turn. Their payloads never change again: a retransmission has the same bytes under another
+/// sequence number.
 struct Contribution {
   std::vector<Fragment> fragments;  ///< 1 .. kFragmentsMax; no extension
   uint32_t skipped = 0;             ///< entries that round to 0 and are not sent
@@ -40,14 +40,14 @@ struct ContributionTerms {
   int32_t limit = 0;
 };
 
-/// Rounds the offer to the grid and packs it. Nothing to send: one EMPTY fragment. All of it rounds to 0: one entry of
-/// 0, so that the result shows that the exponent is too large.
+/// Rounds the offer to the grid and packs it. Without entries: one EMPTY fragment. If all entries round to 0: one entry
+/// of 0, so that the result shows that the exponent is too large.
 ///
-/// sent  [as offered] overwritten: the integers as receivers decode them; 0 of what is not sent.
+/// sent  [as offered] overwritten: the integers as receivers decode them; 0 for entries that are not sent.
 /// out   overwritten; its memory is used again.
 void make_contribution(const Offer& offer, const ContributionTerms& terms, std::span<int32_t> sent, Contribution& out);
 
-/// The fragments of a result as they come in, in any order. Decodes each at once.
+/// Collects the fragments of a result, in any order of arrival. Decodes each at once.
 class Gathering {
  public:
   enum class Taken : uint8_t { kMore, kWhole, kDuplicate, kContradiction, kBadPayload };
@@ -57,16 +57,16 @@ class Gathering {
   bool begun() const { return count_ != 0; }
   Taken take(const protocol::Datagram& datagram, uint32_t window_indices);
 
-  /// Of the first fragment that came. REQUIRES: one came.
+  /// Returns the header of the first received fragment. REQUIRES: there is one.
   const protocol::DatagramHeader& header() const { return first_; }
   const std::vector<uint16_t>& indices() const { return indices_; }  ///< REQUIRES: whole()
   const std::vector<int32_t>& integers() const { return integers_; }
   const std::vector<CutRack>& racks() const { return racks_; }
-  /// The result has been looked at: its entries' memory is for the next one of this thread, which finds it in the
+  /// Frees the entries' memory after the result was read: the next result of this thread uses it, and finds it in the
   /// cache.
   void drop_entries();
-  /// The packets themselves, in order, once. What was in `out` becomes memory of the packets to come. REQUIRES:
-  /// whole().
+  /// Hands out the packets themselves, in order, once. The former content of `out` becomes memory for later packets.
+  /// REQUIRES: whole().
   void take_packets(std::vector<Fragment>& out);
 
  private:
@@ -76,7 +76,7 @@ class Gathering {
     std::vector<uint16_t> indices;  ///< not of the part that comes last
     std::vector<int32_t> integers;
   };
-  /// A part's entries.
+  /// Holds a part's entries.
   struct Run {
     const Part* part = nullptr;
     std::span<const uint16_t> indices;

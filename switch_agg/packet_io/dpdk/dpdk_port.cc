@@ -16,11 +16,11 @@
 namespace millrace::switch_agg {
 namespace {
 
-/// A device that takes nothing is asked so often before what is left is dropped.
+/// Attempts at a device that takes nothing, before the remaining packets are dropped.
 constexpr int kSendTries = 3;
 /// The shortest frame of Ethernet, without its check sequence.
 constexpr size_t kFrameBytesMin = 60;
-/// Questions for unknown neighbours: one in so long, whoever it is for.
+/// Rate of ARP requests for unknown neighbours, all together.
 constexpr uint64_t kAsksPerSecond = 1000;
 
 std::span<uint8_t> data_of(rte_mbuf* frame) { return {rte_pktmbuf_mtod(frame, uint8_t*), rte_pktmbuf_data_len(frame)}; }

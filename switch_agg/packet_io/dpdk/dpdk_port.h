@@ -10,8 +10,8 @@
 
 namespace millrace::switch_agg {
 
-/// One lane's port on a DPDK device: frames in bursts, packets where they lie in their mbufs, answers written in place.
-/// It answers ARP and ICMP echo, learns neighbours from what arrives, and asks for those that it does not know.
+/// Exchanges one lane's packets with a DPDK device: frames in bursts, packets read in their mbufs, answers written in
+/// place. It answers ARP and ICMP echo, learns neighbours from what arrives, and asks for those that it does not know.
 class DpdkPort final : public PacketPort {
  public:
   explicit DpdkPort(DpdkLane lane);
@@ -23,7 +23,7 @@ class DpdkPort final : public PacketPort {
   std::span<const protocol::ReceivedPacket> receive() override;
   std::span<uint8_t> room() override;
   void send(size_t bytes, const protocol::Endpoint& to) override;
-  /// One buffer for all, behind headers for each, where the device sends frames in pieces.
+  /// Sends one buffer to all, behind headers for each, where the device sends frames in pieces.
   size_t send_to_each(ByteSpan packet, std::span<const protocol::Endpoint> to) override;
   void set_ecn(protocol::Ecn ecn) override { ecn_ = ecn; }
   void flush() override;
@@ -41,7 +41,7 @@ class DpdkPort final : public PacketPort {
   template <typename Write>
   void send_frame(const Write& write);
   void push(rte_mbuf* frame);
-  /// Empty: it cannot be sent there (yet), which is counted.
+  /// Returns the route to an address. Empty: it is unreachable at present, which is counted.
   std::optional<UdpRoute> route_to(const protocol::Endpoint& to);
   Ipv4Address next_hop(const Ipv4Address& ip) const;
 
@@ -51,7 +51,7 @@ class DpdkPort final : public PacketPort {
   std::array<protocol::ReceivedPacket, kBurst> received_;
   size_t taken_ = 0;
   rte_mbuf* room_ = nullptr;
-  protocol::Ecn ecn_ = protocol::Ecn::kEct0;  ///< of what is sent next
+  protocol::Ecn ecn_ = protocol::Ecn::kEct0;  ///< of the packets sent next
   std::array<rte_mbuf*, kBurst> out_{};
   uint16_t gathered_ = 0;
   uint64_t ask_again_cycles_ = 0;

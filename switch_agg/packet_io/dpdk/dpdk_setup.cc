@@ -31,11 +31,11 @@ constexpr unsigned kMbufCache = RTE_MEMPOOL_CACHE_MAX_SIZE;
 /// Of a buffer for headers alone: whole cache lines.
 constexpr uint16_t kHeaderRoom = RTE_PKTMBUF_HEADROOM + 64;
 static_assert(kUdpHeadersBytes <= 64);
-/// Behind the longest packet: devices want room for a VLAN tag and the check sequence, and a packet a little too long
-/// is to be counted as such.
+/// Room behind the longest packet. Devices need room for a VLAN tag and the check sequence, and a packet slightly over
+/// the limit must be counted as such.
 constexpr size_t kRoomBehind = 64;
-/// What IPv4 and UDP put in front of a payload, and the payload that Ethernet's usual MTU leaves: every device takes
-/// that.
+/// Bytes that IPv4 and UDP put in front of a payload, and the payload that Ethernet's usual MTU leaves: every device
+/// takes that.
 constexpr size_t kIpUdpBytes = kUdpHeadersBytes - kEthernetBytes;
 constexpr size_t kUsualPacketBytes = RTE_ETHER_MTU - kIpUdpBytes;
 
@@ -44,7 +44,7 @@ bool is_of_kernel(std::string_view device) {
   return has_driver(device, "net_af_packet") || has_driver(device, "net_af_xdp");
 }
 
-/// What the kernel sends by that interface in one frame; 0 where it has none of that name.
+/// Returns the largest frame that the kernel sends by that interface; 0 where it has none of that name.
 size_t interface_mtu(std::string_view name) {
   ifreq asked{};
   if (name.size() >= sizeof asked.ifr_name) return 0;
@@ -121,7 +121,7 @@ Status set_mtu(uint16_t device, const rte_eth_dev_info& info, const DpdkOptions&
     if (code == 0 || code == -ENOTSUP) return {};  // a driver without the notion: frames are as long as its buffers
     return mtu_refused(options, fmt::format("{} ({})", driver_takes, rte_strerror(-code)), driver_mtu);
   }
-  // net_af_packet says that it takes 1518 bytes, whatever its slots have.
+  // net_af_packet reports 1518 bytes, for any size of its slots.
   if (!has_driver(options.device, "net_af_packet") && mtu > driver_mtu)
     return mtu_refused(options, driver_takes, driver_mtu);
   // The interface's MTU is its administrator's.
@@ -166,8 +166,8 @@ std::string name_of(std::string_view what, uint16_t device, uint32_t number = 0)
   return fmt::format("mr_{}_{}_{}", what, device, number);
 }
 
-/// A pool that hands out again what came back last, which is still in a cache; DPDK's usual one goes round through all
-/// of its memory. Without that driver of DPDK the usual one.
+/// Returns a pool that hands out the last returned buffer first, which is still in a cache. DPDK's usual pool goes
+/// round through all of its memory. Without that driver of DPDK: the usual one.
 rte_mempool* make_pool(const std::string& name, uint16_t room_bytes) {
   rte_mempool* const pool =
       rte_pktmbuf_pool_create_by_ops(name.c_str(), kMbufs, kMbufCache, 0, room_bytes, SOCKET_ID_ANY, "lf_stack");
@@ -175,10 +175,10 @@ rte_mempool* make_pool(const std::string& name, uint16_t room_bytes) {
   return rte_pktmbuf_pool_create(name.c_str(), kMbufs, kMbufCache, 0, room_bytes, SOCKET_ID_ANY);
 }
 
-/// The same in one piece, buffer after buffer. net_af_xdp shows the kernel as much memory as its buffers have bytes,
-/// from the first one on; a usual pool leaves the ends of pages out, so that the last of its buffers lie behind that,
-/// and the kernel drops every frame for them. Pages need not be next to each other for a device: this is for drivers of
-/// the kernel alone.
+/// Returns the same in one piece, buffer after buffer. net_af_xdp shows the kernel as much memory as its buffers have
+/// bytes, from the first one on. A usual pool leaves the ends of pages out. Its last buffers then lie behind that
+/// memory, and the kernel drops every frame for them. Pages need not be next to each other for a device: this is for
+/// drivers of the kernel alone.
 rte_mempool* make_pool_in_one_piece(const std::string& name, uint16_t room_bytes) {
   rte_mempool* const pool =
       rte_mempool_create_empty(name.c_str(), kMbufs, static_cast<unsigned>(sizeof(rte_mbuf) + room_bytes), kMbufCache,

@@ -14,15 +14,16 @@
 /// What happens before the first packet: environment, memory, queues, rings. dpdk_port.h is the path of the packets.
 namespace millrace::switch_agg {
 
-/// Starts DPDK's environment; a second call in a process is told what became of the first. The calling thread keeps its
+/// Starts DPDK's environment; a second call in a process returns the result of the first. The calling thread keeps its
 /// processors (DPDK would bind it to one).
 Status start_dpdk(const DpdkOptions& options);
 
-/// How one lane takes frames and gets rid of them.
+/// Says how one lane receives and sends frames.
 struct DpdkLane {
   uint16_t device = 0;
-  std::optional<uint16_t> queue;  ///< empty: it lives on its rings
-  rte_mempool* pool = nullptr;    ///< of all lanes
+  /// Empty: the lane receives from its rings only.
+  std::optional<uint16_t> queue;
+  rte_mempool* pool = nullptr;  ///< of all lanes
   rte_mempool* headers =
       nullptr;  ///< of all lanes: headers alone; none where the device takes frames in one piece only
   uint32_t lane = 0;
@@ -30,14 +31,16 @@ struct DpdkLane {
   rte_ring* outbox = nullptr;      ///< frames of the lanes without a queue, which lane 0 sends
   WireAddress self;
   DpdkOptions options;
-  std::shared_ptr<const void> device_use{};  ///< of all lanes: the last one stops the device; empty: nobody does
+  /// Of all lanes: the last one stops the device. Empty: no lane stops it.
+  std::shared_ptr<const void> device_use{};
 };
 
-/// What may be wrong with a device of that driver that does not open, for a sentence's end: empty, or from "; " on.
+/// Returns possible causes for a device of that driver that does not open. A sentence's end: empty, or beginning with
+/// "; ".
 std::string device_advice(const DpdkOptions& options);
 
-/// Stops and closes the device where the last copy goes. A driver of the kernel's interfaces leaves a program at its
-/// interface otherwise (net_af_xdp).
+/// Stops and closes the device when the last copy is destroyed. Otherwise a driver of the kernel's interfaces leaves a
+/// program at its interface (net_af_xdp).
 std::shared_ptr<const void> use_device(uint16_t device);
 
 /// Gives a device its memory, queues and rings, and starts it. The memory and the rings stay until the process ends:

@@ -11,8 +11,8 @@
 #include "protocol/datagram/packet_sink.h"
 
 /// Ethernet, ARP, IPv4, ICMP echo and UDP as bytes, for ports that own their device (DPDK). Pure functions over spans;
-/// every frame is hostile. Without VLAN tags, IPv6 and fragments: those are told apart from what is malformed, and
-/// dropped.
+/// every frame is hostile. VLAN tags, IPv6 and fragments are not supported: such frames are dropped, and counted apart
+/// from malformed ones.
 namespace millrace::switch_agg {
 
 using MacAddress = std::array<uint8_t, 6>;
@@ -26,7 +26,7 @@ inline constexpr size_t kUdpBytes = 8;
 inline constexpr size_t kUdpHeadersBytes = kEthernetBytes + kIpv4Bytes + kUdpBytes;
 inline constexpr size_t kArpFrameBytes = kEthernetBytes + 28;
 
-/// Who a port is on its wire.
+/// Holds a port's addresses on its wire.
 struct WireAddress {
   MacAddress mac{};
   Ipv4Address ip{};
@@ -38,7 +38,7 @@ enum class FrameFault : uint8_t {
   kOtherProtocol,  ///< well formed as far as it was read, and nothing that is handled here
 };
 
-/// A UDP packet where it lies in its frame.
+/// Holds a UDP packet, as a view of its frame.
 struct UdpFrame {
   WireAddress from;
   WireAddress to;
@@ -48,9 +48,8 @@ struct UdpFrame {
   protocol::Ecn ecn = protocol::Ecn::kNotEct;
 };
 
-/// Finds the UDP payload of an Ethernet frame. Padding after it is cut off. The UDP checksum is not looked at: what is
-/// in the payload carries a MAC, and frames between network namespaces come with the sum that hardware would fill in
-/// later.
+/// Finds the UDP payload of an Ethernet frame, without the padding after it. Does not check the UDP checksum. The
+/// payload has a MAC, and frames between network namespaces have the sum that hardware would fill in later.
 /// Threads  reentrant.
 std::expected<UdpFrame, FrameFault> parse_udp_frame(ByteSpan frame);
 
@@ -65,32 +64,33 @@ struct UdpRoute {
   protocol::Ecn ecn = protocol::Ecn::kEct0;
 };
 void build_udp_headers(const UdpRoute& route, std::span<uint8_t> frame);
-/// The same for a payload that lies elsewhere: `payload_sum` is its internet_sum(), which is the same for all
+/// Writes the same headers for a payload in other memory: `payload_sum` is its internet_sum(), the same for all
 /// receivers.
 /// headers   [kUdpHeadersBytes]
 void build_udp_headers_apart(const UdpRoute& route, size_t payload_bytes, uint64_t payload_sum,
                              std::span<uint8_t> headers);
 
-/// An ARP packet's sender, as a neighbour to remember, and the answer if it asks for `self`.
+/// Holds an ARP packet's sender, as a neighbour to remember, and the answer if it asks for `self`.
 struct ArpSeen {
   WireAddress sender;
   bool asks_for_self = false;
 };
-/// Empty: not an ARP packet for Ethernet and IPv4, or of a sender that nobody can be (0.0.0.0, a multicast address).
+/// Returns an ARP packet's sender. Empty: not an ARP packet for Ethernet and IPv4, or an impossible sender (0.0.0.0, a
+/// multicast address).
 std::optional<ArpSeen> read_arp(ByteSpan frame, const WireAddress& self);
 /// Both write kArpFrameBytes.
 /// REQUIRES: out.size() >= kArpFrameBytes.
 void build_arp_answer(const WireAddress& self, const WireAddress& asker, std::span<uint8_t> out);
 void build_arp_question(const WireAddress& self, const Ipv4Address& wanted, std::span<uint8_t> out);
 
-/// The answer to an ICMP echo request that is sent to `self`; returns the frame's bytes. Empty: it is none, or `out` is
-/// too small for it.
+/// Writes the answer to an ICMP echo request to `self`, and returns the frame's bytes. Empty: it is no such request, or
+/// `out` is too small.
 std::optional<size_t> answer_echo(ByteSpan frame, const WireAddress& self, std::span<uint8_t> out);
 
-/// [RFC1071]: the one's complement sum of big-endian 16-bit words, an odd last byte padded with zero, not yet inverted.
-/// Sums of several pieces add up where every piece but the last has an even length.
+/// Returns the one's complement sum [RFC1071] of big-endian 16-bit words, an odd last byte padded with zero, not yet
+/// inverted. Sums of several pieces add up where every piece but the last has an even length.
 uint64_t internet_sum(ByteSpan bytes);
-/// Folded and inverted.
+/// Returns the checksum: the sum folded and inverted.
 uint16_t internet_checksum(uint64_t sum);
 
 }  // namespace millrace::switch_agg

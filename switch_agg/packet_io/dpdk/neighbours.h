@@ -8,11 +8,11 @@
 
 namespace millrace::switch_agg {
 
-/// Hardware addresses of IPv4 hosts, learned from the frames that they send (a router's for all behind it). Nothing of
-/// it is authenticated, as with ARP anywhere: a neighbour who lies can keep answers from their receiver, and no more;
-/// datagrams carry their own MAC.
+/// Holds hardware addresses of IPv4 hosts, learned from the frames that they send (a router's for all hosts behind it).
+/// As with ARP anywhere, none of it is authenticated. A malicious neighbour can keep answers from their receiver, and
+/// no more; datagrams have their own MAC.
 ///
-/// Limits   kSets x kWays hosts; the one heard of longest ago in its set makes way.
+/// Limits   kSets x kWays hosts; a new host replaces the least recently heard one of its set.
 /// Threads  one at a time.
 class Neighbours {
  public:

@@ -11,8 +11,8 @@
 #include "switch_agg/packet_io/dpdk/ethernet_frames.h"
 #include "switch_agg/packet_io/packet_port.h"
 
-/// The seam between this program and DPDK: nothing here or above knows an rte_ name. Where DPDK was not found when this
-/// was built (dpdk_absent.cc), what opens something fails with `unsupported` and says so.
+/// The seam between this program and DPDK: nothing here or above knows an rte_ name. In a build without DPDK
+/// (dpdk_absent.cc) the functions that open something fail with `unsupported` and a sentence about it.
 namespace millrace::switch_agg {
 
 enum class DpdkMemory : uint8_t {
@@ -24,8 +24,9 @@ struct DpdkOptions {
   /// A driver of DPDK and its arguments, as "net_af_packet,iface=veth0", or a device's PCI address, as "0000:01:00.0".
   std::string device{};
   Ipv4Address address{};
-  uint32_t prefix_bits = 24;  ///< addresses that share so many bits are asked for by ARP, others reached by the gateway
-  /// Of destinations that never sent anything; who sends is answered where it came from.
+  /// The port asks by ARP for addresses that share these bits, and reaches others by the gateway.
+  uint32_t prefix_bits = 24;
+  /// Of destinations that never sent a frame. A sender is answered at the hardware address of its frames.
   std::optional<Ipv4Address> gateway{};
   uint16_t port = 0;  ///< UDP, of all lanes
   uint32_t lanes = 1;
@@ -36,16 +37,16 @@ struct DpdkOptions {
   uint32_t memory_mib = 512;
 };
 
-/// "22.11.4", or empty where this was built without DPDK.
+/// Returns DPDK's version, as "22.11.4"; empty in a build without DPDK.
 std::string_view dpdk_version();
 
 /// Starts DPDK's environment, opens the device and returns a port for each lane. Once in a process.
 ///
 /// Splitting  A device has as many queues as it can, up to one a lane (RSS fills them). A lane that takes a packet of
-///            another lane's job (lane_of_datagram.h) passes it on by a ring; a lane without a queue lives on its ring
-///            alone and sends through lane 0. No locks: rings of many producers and one consumer.
+///            another lane's job (lane_of_datagram.h) passes it on by a ring. A lane without a queue receives from its
+///            ring alone and sends through lane 0. No locks: rings of many producers and one consumer.
 /// Errors     unsupported: built without DPDK. invalid_argument: no such driver or device. io: DPDK did not start, with
-///            what to do; its own words are on stderr.
+///            the remedy; DPDK's own messages are on stderr.
 Result<std::vector<std::unique_ptr<PacketPort>>> open_dpdk_ports(const DpdkOptions& options);
 
 /// Ports over DPDK's net_ring whose wire is this object: for benchmarks and tests of the DPDK path without a device.
@@ -57,10 +58,10 @@ class DpdkRingWire {
   static Result<std::unique_ptr<DpdkRingWire>> open(const DpdkOptions& options, uint32_t queues = 1);
   virtual ~DpdkRingWire() = default;
 
-  /// Who the ports are.
+  /// Returns the ports' addresses.
   virtual WireAddress address() const = 0;
   virtual std::vector<std::unique_ptr<PacketPort>>& ports() = 0;
-  /// A copy of `frame` arrives at the device in this queue, as if RSS had chosen it. False: the queue is full.
+  /// Copies `frame` to this queue of the device, as if RSS had chosen it. Returns false where the queue is full.
   virtual bool inject_frame(ByteSpan frame, uint32_t queue) = 0;
   bool inject_frame(ByteSpan frame) { return inject_frame(frame, 0); }
   /// Hands over every frame that was sent by this queue; the span is good during the call.

@@ -13,15 +13,16 @@ enum class Fate : uint8_t {
   kUnknown = 3,  ///< further back than the summary reaches
 };
 
-/// What became of a worker's contribution to `step` that was sent under `life`, by its entry of the summary.
+/// Returns the outcome of a worker's contribution to `step` under incarnation `life`, from its entry of the summary.
 /// REQUIRES: the step is decided.
 Fate fate_of(const std::optional<protocol::SummaryEntry>& counted, uint64_t life, uint64_t step, uint32_t staleness);
 
-/// The same in mode asynchronous, of the contribution with that number; all updates that the entry is of are meant.
+/// Returns the same in mode asynchronous, of the contribution with that number. The entry counts for all of its
+/// updates.
 Fate fate_of_sequence(const std::optional<protocol::SummaryEntry>& counted, uint64_t life, uint64_t sequence);
 
-/// R9b: Whether anything of the worker, under any life, was counted at step n or later: a residual saved at n is too
-/// old then.
+/// Says whether a contribution of the worker, under any incarnation, was counted at step n or later (R9b). A residual
+/// saved at n is too old then.
 bool counted_since(const std::optional<protocol::SummaryEntry>& counted, uint64_t n);
 
 }  // namespace millrace::worker

@@ -6,9 +6,8 @@
 
 namespace millrace::worker {
 
-/// In which steps of one part's log this process was counted, and with how many entries: the last 4,096 of them that
-/// had any. What of it becomes void, when the job goes on from a state that lacks those steps, is in no residual any
-/// more.
+/// Remembers the steps of one part's log that counted this process, and the numbers of entries: the last 4,096 with
+/// any. A cut can remove some of these steps from the log. Their entries become void: no residual has them any more.
 class CountedSteps {
  public:
   static constexpr size_t kRememberedMax = 4'096;

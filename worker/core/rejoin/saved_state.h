@@ -13,25 +13,28 @@
 
 namespace millrace::worker {
 
-/// A part's place in its log at the time of the cut.
+/// Holds a part's position in its log at the time of the save.
 struct SavedPart {
   uint32_t part = 0;
   uint64_t n = 0;           ///< next step to apply
-  uint64_t decided_in = 0;  ///< epoch in which step n - 1 was decided (the log position's second half); 0 with n = 0
-  uint64_t log_digest = 0;  ///< of the steps below n (protocol/messages/log_digest.h): who goes on from here says so
-  uint64_t lineage = 0;     ///< of the part's shard
-  protocol::Summary summary = {};  ///< as of n: a shard may have to begin with it, if the job goes on from this state
+  uint64_t decided_in = 0;  ///< epoch in which step n - 1 was decided (the log position's second half); 0 with n = 0.
+  /// Of the steps below n (protocol/messages/log_digest.h): a worker that continues from here sends it.
+  uint64_t log_digest = 0;
+  uint64_t lineage = 0;  ///< log branch of the part's shard.
+  /// As of n: a shard may have to begin with it, if the job continues from this state.
+  protocol::Summary summary = {};
 };
 
 struct SavedTensor {
   std::string name;
   uint64_t steps_pushed = 0;
-  Stream residual;                                ///< R + sum of O, as if everything in flight had come back
-  std::optional<Stream> momentum = std::nullopt;  ///< the velocity, of jobs with momentum
-  Buffer<float> weights;  ///< [dimension], of every part after its n steps; empty: they are the caller's to save
+  Stream residual;                                ///< R + sum of O, as if everything in flight had returned
+  std::optional<Stream> momentum = std::nullopt;  ///< the velocity, of jobs with momentum.
+  /// [dimension], of every part after its n steps. Empty: they are the caller's to save.
+  Buffer<float> weights;
 };
 
-/// One worker's state in one atomic cut over all parts (R12).
+/// Holds one worker's state in one consistent copy of all parts (R12).
 struct SavedState {
   uint64_t job = 0;
   std::string job_name;
@@ -45,14 +48,14 @@ struct SavedState {
   std::vector<SavedTensor> tensors;
 };
 
-/// Whether a job of that specification can begin, or go on, with the state: the same worker and tensors of the same
-/// names and dimensions. Number of workers, shards and codecs may differ: then the state is of another job, of which
-/// the residual alone is taken over.
+/// Says whether a job of that specification can begin, or continue, with the state: the same worker and tensors of the
+/// same names and dimensions. Number of workers, shards and codecs may differ. The state is then of another job, and
+/// only its residual is taken over.
 /// Errors  job_mismatch, naming the first difference.
 Status fits(const SavedState& state, uint32_t worker, const protocol::JobSpec& spec);
 
-/// The file: "MLRSAVE" and a digit, its version; u64 body bytes, body, u64 XXH3 of all before it. Little-endian;
-/// protocol/wire/files.md has the grammar.
+/// Returns the file: "MLRSAVE" and a digit, its version; u64 body bytes, body, u64 XXH3 of all before it.
+/// Little-endian; protocol/wire/files.md has the grammar.
 ByteBuffer encode_saved_state(const SavedState& state);
 
 /// Errors  malformed: not such a file, cut off, or altered (the checksum); unsupported: another version (1 had no

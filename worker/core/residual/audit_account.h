@@ -26,7 +26,7 @@ class Account {
     sum_.subtract(other.sum_);
     uncertainty_ += other.uncertainty_;
   }
-  /// A number that may be off by one rounding, as all that are kept as one f64.
+  /// Adds a number that may be off by one rounding, as every sum in one f64.
   void add_number(double number) {
     sum_.add(number);
     uncertainty_ += 0x1p-53 * std::abs(number);
@@ -41,19 +41,20 @@ class Account {
   double uncertainty_ = 0;
 };
 
-/// What a slot has put into one part of its bucket.
+/// Holds the values that a slot has put into one part of its bucket.
 struct EnteredAccount {
   Account entered;
   Account rounded_off;  ///< by adding it to the residual in f32
 };
 
-/// The books of one part, worked out from what is there: entered = held + lost + what updates carried + in flight, and
-/// the last two are the core's.
+/// Holds the accounts of one part, computed from its present state. entered = held + lost + carried by updates + in
+/// flight. The core has the last two.
 struct PartAccounts {
-  Account entered;      ///< with `opening`
-  Account held;         ///< residual: also what is staged, selected and not sent, coming back, or waits apart
-  Account lost;         ///< by name, and what f32 rounded off
-  Account rounded_off;  ///< that alone
+  Account entered;  ///< with `opening`
+  /// Residual, including values that are staged, selected and not sent, returning, or quarantined.
+  Account held;
+  Account lost;         ///< lost values, and the rounding errors of f32
+  Account rounded_off;  ///< the rounding errors alone
 };
 
 }  // namespace millrace::worker

@@ -113,7 +113,7 @@ Stream Bucket::join_staged() {
   return std::move(*joined);
 }
 
-/// Whether what is selected from will be one sparse push and nothing else: its values were looked at when they came.
+/// Says whether the selection's input is one sparse push and nothing else: its values were checked on arrival.
 bool Bucket::staged_alone() const {
   const auto nothing = [](const Returning& piece) {
     return !piece.is_put_off() && std::get<Stream>(piece.what).count() == 0;

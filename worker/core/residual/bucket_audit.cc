@@ -3,11 +3,11 @@
 #include "kernels/base/check.h"
 #include "worker/core/residual/bucket.h"
 
-/// The books of the audit: what entered each part, what is held of it and what was lost.
+/// The accounts of the audit: the values that entered each part, the values that it holds, and the lost ones.
 namespace millrace::worker {
 namespace {
 
-/// Of the stream's entries in [begin, end).
+/// Returns the mass of the stream's entries in [begin, end).
 Mass mass_within(const StreamView& stream, uint64_t begin, uint64_t end) {
   if (stream.dense) return stream.values.empty() ? Mass{} : mass_of(stream.values.subspan(begin, end - begin));
   const auto [first, last] = range_of(stream.indices, begin, end);

@@ -71,7 +71,7 @@ Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
     if (formed->dense) return code_dense(at, std::move(local), *formed, chosen);
     local = std::move(*formed);
   }
-  // What was not selected: a codec that sends more than was selected fills in from here.
+  // The entries that were not selected: a codec that sends additional entries takes their values from here.
   Stream rest;
   const bool exact_indices = find_index_codec(chosen.spec.index)->lossless();
   if (!exact_indices && !local.dense) rest = cut(residual_.view(), part.begin, part.end);
@@ -83,7 +83,8 @@ Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   }
   HeldStream sent = HeldStream::from(std::move(container->decoded));
   counters_.false_positives += container->false_positives;
-  // Values at the indices selected, as QSGD leaves them: what it changed can wait until the bytes are on their way.
+  // A codec changed values at the selected indices only, as QSGD does: the differences can wait until the bytes are
+  // sent.
   const bool same_indices = local.dense == sent.view.dense && std::ranges::equal(local.indices, sent.view.indices);
   if (!same_indices) {
     settle_code(at, local.view(), sent.view, rest.view());
@@ -106,7 +107,7 @@ EncodeOptions Bucket::options_of_step(EncodeOptions options) const {
   return options;
 }
 
-/// What the books keep as sent are the entries: zeros that go with them are nothing to them.
+/// Codes a dense form. O has the entries alone: the zeros of the dense form are in no account.
 Result<CodedPart> Bucket::code_dense(size_t at, Stream&& local, const Stream& dense, const EncodeOptions& options) {
   auto container = encode_container(dense.view(), {}, options);
   if (!container) return std::unexpected(container.error());
@@ -115,7 +116,8 @@ Result<CodedPart> Bucket::code_dense(size_t at, Stream&& local, const Stream& de
   return CodedPart{SharedBytes::from(std::move(container->bytes)), HeldStream::from(std::move(local))};
 }
 
-/// Raw indices and raw values: what is sent lies in the container as it is, and needs no copy beside it.
+/// Says whether the part has raw indices and raw values: the container has the sent entries as they are, without a
+/// copy.
 bool Bucket::goes_plain(const CodecSpec& codec) const {
   const bool raw = codec.index == IndexCodecId::kRaw && codec.value == ValueCodecId::kRaw;
   const bool chosen_dense = !uncompressed_ && chooser_.choice() && chooser_.choice()->chosen.dense;
@@ -183,7 +185,7 @@ void Bucket::settle_code(size_t at, const StreamView& selected, const StreamView
       const float stays = static_cast<float>(error);
       const float back_there = stays - in_residual;
       put_back(index, back_there);
-      // f32 may not hold the differences: what it rounds off is lost by name.
+      // f32 may not hold the differences: the values that it rounds off are counted as lost.
       lose(at, index, error - static_cast<double>(stays));
       lose(at, index,
            (static_cast<double>(stays) - static_cast<double>(in_residual)) - static_cast<double>(back_there));

@@ -10,11 +10,11 @@
 #include "worker/core/residual/bucket.h"
 #include "worker/core/residual/merge_pieces.h"
 
-/// What leaves the residual and comes back to it, and what is lost on the way.
+/// Entries that leave the residual and that return to it, and the values lost on the way.
 namespace millrace::worker {
 namespace {
 
-/// Of part `at`, worked out.
+/// Holds the computed entries that return to part `at`.
 struct Returned {
   size_t at = 0;
   Stream stream;
@@ -90,7 +90,7 @@ void Bucket::settle_offer(size_t at, Stream&& back, uint64_t whole) {
 
 void Bucket::give_back_rest(size_t at, HeldStream&& sent, const HeldStream& carried) {
   if (sent.view.count() == 0) return;
-  // The whole sum comes back to unbiased jobs; whatever a shard leaves out all the same must not be sent a second time.
+  // An unbiased job gets the whole sum. Entries that a shard omits all the same must not be sent a second time.
   if (spec_.unbiased) return discard(at, not_carried(sent.view, carried.view).view());
   put_off({at, Rest{std::move(sent), carried}});
 }

@@ -6,7 +6,7 @@
 #include "kernels/stream/drop_zeros.h"
 #include "worker/core/residual/bucket.h"
 
-/// Jobs with `reproducible`: rounding between selection and code, and what of it comes back.
+/// Jobs with `reproducible`: rounding between selection and code, and the returned remainders.
 namespace millrace::worker {
 
 BucketGrid::BucketGrid(const protocol::JobSpec& spec, std::span<const protocol::PartLayout> parts)
@@ -80,7 +80,7 @@ void Bucket::observe_update(size_t at, const StreamView& sums) {
   if (grid_) grid_->observe(at, sums);
 }
 
-/// What was rounded off and waits for the update.
+/// Returns the rounding remainders that wait for the update.
 Stream Bucket::remainder_in_flight(size_t at) const {
   Stream back = Stream::empty(parts_[at].end - parts_[at].begin);
   if (!grid_ || !grid_->of(at).is_open()) return back;

@@ -13,32 +13,33 @@
 
 namespace millrace::worker {
 
-/// One bucket's grid in a reproducible job that goes over the shards: what is selected is rounded to it before it is
-/// coded, so that sums over workers are exact. What rounding and saturation leave comes back with the update.
+/// Holds one bucket's grid in a reproducible job over the shards. Rounds the selected entries to the grid before they
+/// are coded, so that sums over workers are exact. The remainders of rounding and saturation return with the update.
 ///
-/// Of an entry that was selected one value comes back: the remainder where it was applied, the whole of it where it was
-/// not. So the residual there is one f32 addition later (the next gradient and this), whatever comes first, and the
-/// same bits as with a switch's client, or among peers, which give back the same.
+/// Each selected entry returns one value: the remainder where it was applied, its whole value where it was not. So its
+/// residual is computed by one f32 addition with the next gradient, independent of the order of events. The bits are
+/// those of a switch's client and of peers, which return the same values.
 class BucketGrid {
  public:
   BucketGrid(const protocol::JobSpec& spec, std::span<const protocol::PartLayout> parts);
 
-  /// What of a part was selected and has not been settled.
+  /// Holds a part's selected entries until they are settled.
   struct Rounded {
-    Stream selected;       ///< indices local to the part
-    Buffer<float> back;    ///< by entry of `selected`: what comes back where it is applied
-    Buffer<float> beyond;  ///< what f32 does not hold of that: lost by name
+    Stream selected;     ///< indices local to the part
+    Buffer<float> back;  ///< by entry of `selected`: the value that returns where it is applied
+    /// The part of that value that f32 cannot hold: counted as lost.
+    Buffer<float> beyond;
     bool is_open() const { return selected.dimension != 0; }
     uint64_t index_of(size_t entry) const { return selected.dense ? entry : selected.indices[entry]; }
   };
 
-  /// Rounds `selected` (indices of the bucket); entries that round to 0 leave it where it is sparse. Keeps what they
-  /// were.
+  /// Rounds `selected` (indices of the bucket); entries that round to 0 leave it where it is sparse. Keeps the original
+  /// values.
   void round(Stream& selected);
   const Rounded& of(size_t at) const { return rounded_[at]; }
   Rounded take(size_t at) { return std::exchange(rounded_[at], {}); }
 
-  /// The update of the step has come for part `at`: its sums, indices local to the part. The last part's ends the step.
+  /// Takes the step's update of part `at`: its sums, indices local to the part. The last part's update ends the step.
   void observe(size_t at, const StreamView& sums);
   const BlockGrid& grid() const { return grid_; }
 
@@ -49,8 +50,9 @@ class BucketGrid {
   size_t observed_ = 0;           ///< parts, of the step in hand
 };
 
-/// Of what was selected of a part: the remainders of the entries that the update carries (null: all of them), and all
-/// of the others. Without zeros. lost_again: positions of entries whose `beyond` was not lost after all.
+/// Returns the values that return to the residual of a part's selected entries, without zeros. For entries that the
+/// update carries (null: all of them) those are the remainders, for the others the whole values. lost_again: positions
+/// of entries whose `beyond` was not lost after all.
 Stream grid_returns(const BucketGrid::Rounded& rounded, const StreamView* carried, std::vector<size_t>& lost_again);
 
 }  // namespace millrace::worker

@@ -6,7 +6,7 @@
 #include "protocol/job/step_sends.h"
 #include "worker/core/residual/bucket.h"
 
-/// Momentum and clipping: what of a gradient enters the residual, worked out by select().
+/// Momentum and clipping: select() computes the values of a gradient that enter the residual.
 namespace millrace::worker {
 namespace {
 

@@ -4,8 +4,8 @@
 #include "kernels/base/check.h"
 #include "worker/core/residual/bucket.h"
 
-/// What is kept back while a worker comes back (R9): apart from what is pushed meanwhile, until each part of it is
-/// judged.
+/// The quarantined residual of a rejoining worker (R9): apart from values pushed meanwhile, until each of its parts is
+/// settled.
 namespace millrace::worker {
 namespace {
 
@@ -108,7 +108,7 @@ void Bucket::merge_aside() {
 
 void Bucket::merge_piece(size_t at, Stream&& stream) {
   if (stream.count() == 0) return;
-  // An unbiased job keeps nothing: what was in flight has missed its step.
+  // An unbiased job keeps no residual: the contributions in flight have missed their step.
   if (spec_.unbiased) return discard(at, stream.view());
   returning_.push_back({at, std::move(stream)});
 }

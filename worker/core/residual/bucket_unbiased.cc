@@ -3,7 +3,7 @@
 #include "kernels/reduce/audit_sums.h"
 #include "worker/core/residual/bucket.h"
 
-/// Unbiased jobs with a selection: what is sent is drawn, and what that adds or leaves out is lost by name.
+/// Unbiased jobs with a selection: the entries to send are drawn. The values that drawing adds or omits count as lost.
 namespace millrace::worker {
 
 Status Bucket::draw(const SelectContext& context) {
@@ -21,7 +21,7 @@ Status Bucket::draw(const SelectContext& context) {
     beyond[i] = left.off;
   }
   selected_ = {dimension_, false, std::move(indices), std::move(values)};
-  // What the residual holds now is entered - sent, entry by entry.
+  // The residual now has entered - sent, entry by entry.
   lose_stream(residual_.view());
   lose_stream({dimension_, false, selected_.indices, beyond});
   Stream done = std::exchange(residual_, Stream::empty(dimension_));

@@ -35,7 +35,7 @@ bool LocalClip::complete(uint64_t push) const {
 float LocalClip::factor(uint64_t push) const {
   const Push* own = on() ? find(push) : nullptr;
   if (own == nullptr) return 1;
-  // In the order of the tensors: the same bits whoever was pushed first.
+  // In the order of the tensors: the same bits for any order of the pushes.
   const double norm = std::sqrt(std::accumulate(own->squared_norms.begin(), own->squared_norms.end(), 0.0));
   return norm > norm_max_ ? static_cast<float>(norm_max_ / norm) : 1;
 }

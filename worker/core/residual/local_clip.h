@@ -9,9 +9,8 @@
 
 namespace millrace::worker {
 
-/// Local clipping: the gradients of one push of all tensors are scaled down together, to an L2 norm of clip / sqrt(N)
-/// at most, where N is the number of workers that a step expects. So a push is let in only when every tensor has been
-/// pushed.
+/// Clips locally: scales the gradients of one push of all tensors together to an L2 norm of clip / sqrt(N) at most. N
+/// is the number of workers that a step expects. So a push enters only when every tensor has been pushed.
 ///
 /// Source   [RedSync19, appendix B], after [DGC18]: the threshold of a dense job, times N^-1/2.
 class LocalClip {
@@ -19,13 +18,13 @@ class LocalClip {
   explicit LocalClip(const protocol::JobSpec& spec);
 
   bool on() const { return norm_max_ > 0; }
-  /// A tensor's gradient of push number `push` is filled in.
+  /// Notes that a tensor's gradient of push number `push` is filled in.
   void pushed(uint64_t push, uint32_t tensor, double squared_norm);
-  /// Whether every tensor has been pushed so often.
+  /// Says whether every tensor has made push number `push`.
   bool complete(uint64_t push) const;
-  /// What the push's gradients are to be multiplied by: 1 where they are short enough. Of the tensors pushed so far.
+  /// Returns the factor for the push's gradients: 1 where their norm is below the limit. Of the tensors pushed so far.
   float factor(uint64_t push) const;
-  /// A bucket has let its gradients of that push in. REQUIRES: complete(push).
+  /// Notes that a bucket's gradients of that push have entered. REQUIRES: complete(push).
   void taken(uint64_t push, size_t buckets);
 
  private:

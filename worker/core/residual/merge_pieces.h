@@ -7,13 +7,13 @@
 
 namespace millrace::worker {
 
-/// A sparse stream of an index range of a larger one: local index 0 stands for `begin`.
+/// Holds a sparse stream of an index range of a larger one: local index 0 stands for `begin`.
 struct Piece {
   uint64_t begin = 0;
   StreamView stream;
 };
 
-/// out := base + pieces, index by index. All sparse.
+/// Computes out := base + pieces, index by index. All sparse.
 ///
 /// pieces   disjoint ranges, ascending.
 /// out      written over; its arrays are reused. May not be base.

@@ -10,44 +10,44 @@
 
 namespace millrace::worker {
 
-/// The velocity U of one bucket of one worker: what is added to a gradient before it enters the residual. No part of
-/// the law's sums: the law counts what enters.
+/// Holds the velocity U of one bucket of one worker: the term added to a gradient before it enters the residual. It is
+/// not in the conservation law's sums: the law counts the values that enter.
 ///
 ///     correction         U := factor U + G,  U enters
 ///     nesterov           U := factor U + G,  G + factor U enters
 ///     nesterov_printed   U := factor U + G,  G + U enters
 ///
-/// Masked: when an update has applied an entry that this worker sent, the entry's velocity ends there. What came back,
-/// or was not counted, keeps its velocity.
+/// Masked: when an update has applied an entry that this worker sent, the entry's velocity ends there. Entries that
+/// returned, or that were not counted, keep their velocity.
 ///
-/// Memory   sparse while what is pushed is: an index has a velocity from its first push until it is masked or has faded
+/// Memory   sparse while pushes are sparse. An index has a velocity from its first push until it is masked or has faded
 ///          below the least normal f32. Dense from the first dense push on, or past the density where that is smaller.
-/// Source   [RedSync19, appendix C, algorithm 4]. Differs in: masks follow the update, not the selection (with
-///          everything applied they are the same); `nesterov` is the usual look-ahead, and that of the program of
+/// Source   [RedSync19, appendix C, algorithm 4]. Differs in two points. Masks follow the update, not the selection
+///          (with everything applied they are the same). `nesterov` is the usual look-ahead, and that of the program of
 ///          [DGC18]. `nesterov_printed` is that algorithm 4 as printed: each gradient counts 1 + 1 / (1 - factor) times
 ///          in all, not 1 / (1 - factor).
 class Velocity {
  public:
   Velocity(const protocol::MomentumSpec& spec, uint64_t dimension);
 
-  /// What enters for this gradient, in the gradient's own arrays where it is dense. Masks put aside are worked out
-  /// first.
+  /// Returns the values that enter for this gradient, in the gradient's own arrays where it is dense. Computes
+  /// postponed masks first.
   ///
   /// Cost   dense: one pass over both; sparse: one pass over the entries of both.
   Stream enter(Stream&& gradient);
 
-  /// An update applied what was sent for [begin, begin + dimension of `sent`): of the entries that are not 0, all
-  /// (`carried` is null), or those that it carries. Put aside until settle_one() or the next enter().
+  /// Notes a mask: an update applied entries sent for [begin, begin + dimension of `sent`). Of the entries that are not
+  /// 0 those are all (`carried` is null), or those that it carries. settle_one() or the next enter() computes it.
   void applied(uint64_t begin, const HeldStream& sent, const HeldStream* carried);
 
-  /// Works out the oldest mask. False: there is none.
+  /// Computes the oldest mask. Returns false where there is none.
   bool settle_one();
   bool unsettled() const { return !masks_.empty(); }
 
   /// Takes over that of a saved state. REQUIRES: nothing was masked yet.
   void load(Stream&& velocity) { velocity_ = std::move(velocity); }
 
-  /// The velocity with every mask worked out, a copy.
+  /// Returns a copy of the velocity with all masks applied.
   Stream values() const;
 
  private:

@@ -140,7 +140,7 @@ Status PushSlot::add_sparse(IndexSpan indices, std::span<const float> values, fl
       return fail(ErrorCode::kNonFinite, "the gradient holds NaN or infinity; nothing of it was taken");
     }
     dropped = copy_only_finite(indices, values, stream);
-    increasing = false;  // coalesce() looks again at what is left
+    increasing = false;  // coalesce() checks the remaining entries
   }
   if (!increasing) {
     auto coalesced =

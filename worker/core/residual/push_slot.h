@@ -15,18 +15,18 @@ namespace millrace::worker {
 
 class Bucket;
 
-/// What the law's bookkeeping costs: sums only, or (tests) one f64 per index and cause.
+/// Chooses the detail of the law's ledger: sums only, or (tests) one f64 per index and cause.
 enum class LedgerMode : uint8_t { kSums = 1, kPerIndex = 2 };
 
-/// One tensor's place for one step's gradient. Filled on the caller's thread, then handed to
-/// SessionCore::commit_push(). Slots of different tensors may be filled at the same time, and while the core runs; the
-/// core leaves what a slot touches alone until the commit.
+/// Holds one tensor's gradient of one step. A caller's thread fills it, then hands it to SessionCore::commit_push().
+/// Slots of different tensors may be filled at the same time, and while the core runs. The core does not touch a slot's
+/// memory until the commit.
 class PushSlot {
  public:
   PushSlot(Bucket& bucket, uint32_t tensor, uint64_t offset, uint64_t dimension);
 
-  /// Adds weight * gradient. gradient [dimension], weight finite and positive: with weights of 0 the update of a
-  /// weighted mean could have values (of residuals) and nothing to divide them by.
+  /// Adds weight * gradient. gradient [dimension], weight finite and positive. With weights of 0 the update of a
+  /// weighted mean could have values (of residuals) and no divisor.
   ///
   /// Cost    one pass that looks for NaN and infinity (where the job refuses them), one pass that adds.
   /// Errors  invalid_argument: wrong size, such a weight, or filled twice. non_finite (where the job refuses): nothing
@@ -34,7 +34,7 @@ class PushSlot {
   /// Throws  std::bad_alloc: nothing is taken or counted, and the slot can be filled again.
   Status add_dense(std::span<const float> gradient, float weight);
 
-  /// The same for entries in any order, duplicates added up in the order given.
+  /// Does the same for entries in any order; duplicates are added up in the order given.
   ///
   /// Errors  also invalid_argument: sizes differ, an index out of range.
   Status add_sparse(IndexSpan indices, std::span<const float> values, float weight);
@@ -45,7 +45,7 @@ class PushSlot {
   bool filled() const { return filled_; }
   float weight() const { return weight_; }
   uint64_t non_finite_dropped() const { return non_finite_dropped_; }
-  /// Of the gradient filled in last, before its weight; 0 where the job does not clip.
+  /// Returns the squared L2 norm of the last gradient, before its weight; 0 where the job does not clip.
   double squared_norm() const { return squared_norm_; }
 
  private:
@@ -55,13 +55,14 @@ class PushSlot {
   void add_whole(std::span<const float> gradient, float weight);
   /// Adds into the residual itself, of a lone tensor.
   void add_to_dense(std::span<float> residual, const StreamView& stream, float weight);
-  /// Audit: what enters with this, weighted; a stream of the slot.
+  /// Accounts the values that enter with this push, weighted, for the audit; a stream of the slot.
   void book_entered(const StreamView& entering);
-  /// The same in the books by index: a gradient of the slot, or (momentum, clipping) what select() makes of it.
+  /// Does the same in the ledger by index: of a gradient of the slot, or (momentum, clipping) of select()'s result of
+  /// it.
   void index_entered(const StreamView& gradient, float weight);
   void uncount_entered(const StreamView& taken);
   void measure(const StreamView& gradient);
-  /// The part's range, in indices of the slot.
+  /// Returns the part's range, in indices of the slot.
   std::pair<uint64_t, uint64_t> within(const protocol::PartLayout& part) const;
 
   Bucket& bucket_;
