@@ -150,7 +150,7 @@ TEST(BloomCodec, FalsePositivesComeAtTheFormulasRate) {
         found += static_cast<double>(coded.decoded.size()) - n;
         expected += (static_cast<double>(dimension) - n) * formula;
       }
-      // Counting noise, and 2 % for what the filters' fill varies.
+      // Counting noise, and 2 % for the variation of the filters' fill.
       EXPECT_NEAR(found, expected, 4.5 * std::sqrt(expected) + 0.02 * expected) << set.name << " at " << rate;
     }
   }

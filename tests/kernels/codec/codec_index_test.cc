@@ -189,8 +189,8 @@ TEST(GapCode, ConsecutiveIndicesTakeABitEach) {
 }
 
 TEST(GapCode, BytesAreAsDocumented) {
-  // Gaps 3, 0, 5 in a block of three: parameter 1 (cost 3 + 1 + 0 + 2 = 6; 0 costs 8, 2 costs 7), low bits 1 0 1,
-  // quotients 1 0 2 in unary: 0 1, 1, 0 0 1 from the lowest bit.
+  // Gaps 3, 0, 5 in a block of three: parameter 1 (cost 3 + 1 + 0 + 2 = 6; 0 costs 8, 2 costs 7).
+  // Low bits: 1 0 1. Quotients 1 0 2 in unary: 0 1, 1, 0 0 1 from the lowest bit.
   EXPECT_EQ(index_encoded(gap_index_codec(), {"", 100, {3, 4, 10}}), (ByteBuffer{1, 0b101, 0b100110}));
   // A full block of gaps 3: parameters 1 and 2 cost 512, the smaller is taken; low bits and quotients all 1.
   IndexBuffer fourths;

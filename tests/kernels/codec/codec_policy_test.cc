@@ -1,5 +1,6 @@
-// Bloom filters with a choice [DeepReduce21, 4, 10.4], and the blocked filter: against obvious readings of the paper
-// and the format; the paper's claims as they hold, and counterexamples to those that do not.
+// Bloom filters with a choice [DeepReduce21, 4, 10.4], and the blocked filter. Compares them with obvious readings of
+// the
+// paper and the format. Tests the paper's claims where they hold, and has counterexamples to the others.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -238,7 +239,7 @@ TEST(BloomP2, WhatIsAloneInASetIsDecodedAndMoreIsRightThanUnderP1) {
     for (const auto& [bit, set] : sets) {
       if (set.size() > 1) continue;
       ++alone;
-      EXPECT_TRUE(std::ranges::binary_search(indices, set[0]));  // no false positive: somebody set the bit
+      EXPECT_TRUE(std::ranges::binary_search(indices, set[0]));  // no false positive: some entry set the bit
       EXPECT_TRUE(std::ranges::binary_search(coded.decoded, set[0]));
     }
     EXPECT_GT(alone, 500u);
@@ -337,7 +338,7 @@ TEST(BlockedBloom, FalsePositivesComeAtTheRate) {
         found += static_cast<double>(coded.decoded.size() - indices.size());
         expected += static_cast<double>(dimension - indices.size()) * rate;
       }
-      // Counting noise, and what the fill of few hundred blocks varies.
+      // Counting noise, and the variation of the fill of a few hundred blocks.
       EXPECT_NEAR(found, expected, 4.5 * std::sqrt(expected) + 0.06 * expected) << rate;
     }
   }

@@ -175,8 +175,8 @@ uint64_t count_by_algorithm_3(const std::vector<float>& values, uint64_t k, doub
 }
 
 TEST(SelectRedSyncPaper, ComparingWithHalfOfKEndsWithFewerThanK) {
-  // 3 of 4, 3 of 2, the rest of 0.1. The first threshold leaves 3: more than half of k = 4, so that what is printed
-  // raises it.
+  // 3 of 4, 3 of 2, the rest of 0.1. The first threshold leaves 3: more than half of k = 4, so that the algorithm as
+  // printed raises it.
   std::vector<float> values(100, 0.1F);
   for (const size_t at : {10, 20, 30}) values[at] = 4;
   for (const size_t at : {15, 25, 35}) values[at] = 2;
