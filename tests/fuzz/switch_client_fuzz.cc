@@ -1,7 +1,6 @@
-// Feeds packets of all kinds to a switch's client: from an aggregator and a rack that have the right keys and keep no
-// rule, and from any sender. The client never aborts. Its packets are well formed, signed, and of a turn always the
-// same
-// bytes. A turn completes once, an entry once a step. Applied and returned values add up to the offered ones.
+// Feeds packets of all kinds to a switch's client. They come from an aggregator and a rack that have the right keys and
+// keep no rule, and from any sender. The client never aborts. Its packets are well formed, signed, and of a turn always
+// the same bytes. A turn completes once, an entry once a step. Applied and returned values add up to the offered ones.
 #include <algorithm>
 #include <array>
 #include <cmath>

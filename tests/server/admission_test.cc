@@ -303,7 +303,7 @@ TEST(ShardLife, JobWhoseEndTheTableCouldNotBeToldIsNotOpenedAnew) {
   cluster.fail_table_writes(true);
   cluster.push(1, 0, std::vector<float>(64, 3e38F));  // the sum overflows: the job ends
   EXPECT_EQ(cluster.take_of<Abort>(0).size(), 1u);
-  // A worker that did not hear of it says Hello again; the rounds that were decided are gone.
+  // A worker that missed the Abort sends Hello again; the decided rounds are gone.
   const auto wait = expect_body<Refuse>(cluster.join(1));
   EXPECT_EQ(wait.code, ErrorCode::kUnavailable);
   EXPECT_TRUE(wait.retry);
@@ -483,7 +483,7 @@ TEST(Shutdown, AJobThatTheTableCannotBeToldOfIsNamedWhenTheTimeIsOver) {
     for (const uint32_t worker : {0u, 1u}) EXPECT_EQ(cluster.take_of<protocol::Goodbye>(worker).size(), 1u);
     EXPECT_EQ(cluster.counted(Metric::kJobsEnded, "shutdown"), 1);
     EXPECT_EQ(cluster.said("job 'job' (1) is over, and the membership table could not be told"), 1u);
-    // What the sentence says of a shard that is started again.
+    // The refusal's sentence at a shard that is started again.
     cluster.start_shard(0, 1);
     protocol::Hello fresh = cluster.hello(0);
     fresh.nonce = 5;

@@ -188,7 +188,7 @@ TEST(DeadRun, AJobThatHasNotStartedIsJoinedAsEver) {
   EXPECT_EQ(expect_body<Welcome>(cluster.say_hello(1, fresh_hello(cluster, 1))).view.job, first);
 }
 
-// It joined while the others seemed to live. Alone it would not train what the job was asked for.
+// It joined while the others seemed to live. Alone it would not train the job that was requested.
 TEST(DeadRun, AProcessThatJoinedDoesNotGoOnAloneWithNothing) {
   DeadRun run(3);
   ReturningCluster& cluster = run.cluster;

@@ -5,7 +5,9 @@
 #include "protocol/messages/handover_frame.h"
 #include "tests/server/returning_cluster.h"
 
-/// Jobs of path switch at the shards: who decides, who may say so, and what shard 0 is asked to stand in for.
+/// Jobs of path switch at the shards: the decider, the processes that may report on it, and the jobs in which shard 0
+/// is
+/// asked to take over.
 namespace millrace::server {
 namespace {
 
@@ -159,7 +161,8 @@ TEST_F(SwitchPath, StatusHasWhatEachMemberWaitsForAndSinceWhen) {
   EXPECT_EQ(path.waits[1].since_ms, 0) << "of another step";
 }
 
-// Its steps may be as many as those of the process before: it has waited since it said so, not since that one did.
+// The new process may report as many steps as the earlier one: it has waited since its own report, not since that
+// one's.
 TEST(SwitchWordsProgress, OfANewProcessOfAWorkerBeginsAnew) {
   SwitchWords words("job");
   protocol::JobView one;
@@ -335,7 +338,7 @@ TEST_F(SwitchJoiner, GetsAHandoverAndWeightsAndTakesPart) {
   EXPECT_EQ(find_member(cluster.view(), 2)->state, protocol::MemberState::kSynced);
 }
 
-// Shards know of no step; how far who comes back is, it says for the case that nobody else is left.
+// Shards know of no step. A rejoining worker reports its position for the case that no other member is left.
 TEST_F(SwitchJoiner, IsOnTheLogHoweverFarItSaysThatItIs) {
   protocol::State state = cluster.state_of(2);
   for (protocol::State::Part& part : state.parts) {

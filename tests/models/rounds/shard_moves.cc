@@ -80,7 +80,7 @@ void Moves::decide(int part, int life) {
   }
 }
 
-// Each contribution is a step of its own. Those of one life are counted in the order in which it sent them.
+// Each contribution is a step of its own. Those of one incarnation are counted in the order in which it sent them.
 void Moves::decide_asynchronous(int part, int life) {
   const Shard& shard = now().shard[part][life];
   if (shard.decided >= kSteps) return;

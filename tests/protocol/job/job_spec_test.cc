@@ -104,7 +104,7 @@ std::vector<Change> every_change_of_tensors() {
   };
 }
 
-/// One change for every field that there is, and what the difference must name.
+/// Returns one change for every field that there is, and the name that the difference must contain.
 std::vector<Change> every_change() {
   std::vector<Change> changes = every_change_of_the_job();
   for (Change& change : every_change_of_tensors()) changes.push_back(std::move(change));

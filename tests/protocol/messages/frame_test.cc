@@ -111,7 +111,7 @@ TEST(Frame, ASingleByteCorruptionIsRefusedOrAnotherMessageThatHolds) {
           ++refused;
           continue;
         }
-        // What is accepted must survive its own round trip: nothing out of range got in.
+        // An accepted message must survive its own round trip: no value out of range got in.
         const auto again = decode(encode_envelope(*decoded), decoded->payload);
         ASSERT_TRUE(again) << body_name(message.body) << " byte " << at << ": " << again.error().message;
         EXPECT_EQ(again->body, decoded->body);

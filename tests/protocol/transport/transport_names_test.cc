@@ -11,7 +11,7 @@
 #include "kernels/base/clock.h"
 #include "protocol/transport/transport.h"
 
-/// Hosts that are given by name: every address has its turn, of both families, and names are looked up again.
+/// Hosts by their names: every address has its turn, of both families, and names are looked up again.
 namespace millrace::protocol {
 namespace {
 

@@ -1,7 +1,7 @@
 #include "protocol/messages/participants.h"
 #include "tests/server/scripted_cluster.h"
 
-/// Steps that do not wait for everybody: modes bounded_staleness and partial.
+/// Steps that do not need all workers: modes bounded_staleness and partial.
 namespace millrace::server {
 namespace {
 

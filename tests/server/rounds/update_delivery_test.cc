@@ -3,7 +3,7 @@
 #include "protocol/messages/log_digest.h"
 #include "tests/server/returning_cluster.h"
 
-/// Mode asynchronous: what was decided while a worker was busy comes to it as one update.
+/// Mode asynchronous: steps that were decided while a worker was busy reach it as one update.
 namespace millrace::server {
 namespace {
 
@@ -82,7 +82,7 @@ TEST(DeliveryTest, WhatIsBesideAPayloadIsAllThatItsUpdateLists) {
             3 * sizeof(protocol::ContributorId) + 2 * sizeof(protocol::SummaryEntry) + (5 + 7) * 16);
 }
 
-/// All with weights, all of whom take merged updates, but for one where a test says so.
+/// All have weights. All take merged updates, except one worker where a test selects it.
 struct Merging : ::testing::Test {
   static protocol::JobSpec job(uint32_t workers) {
     protocol::JobSpec spec = ReturningCluster::job(workers);
