@@ -10,9 +10,8 @@
 // - u32 [count]: indices, strictly increasing, below N
 //
 // Out, for each contribution: three f64 for each of `rice`, `gap`, `adaptive`, `history`, in this order. They are
-// bytes,
-// and nanoseconds of coding and of decoding an index. Out, for each update: one f64, nanoseconds an index that the
-// history takes. Everything is decoded and compared.
+// bytes, and nanoseconds of coding and of decoding an index. Out, for each update: one f64, nanoseconds an index that
+// the history takes. Everything is decoded and compared.
 //
 // One thread. Exit code 0: the input ended between two records. Exit code 1: it ended within a record, has invalid
 // indices, or a decoded set differs from the encoded one. Exit code 2: usage.

@@ -27,8 +27,7 @@ class AcksSaid {
   }
 
   /// Checks a message from the shard to a worker of a job with `spec`, in which all workers must have applied an
-  /// update.
-  /// Once workers have finished and left, the remaining members suffice.
+  /// update. Once workers have finished and left, the remaining members suffice.
   void check(const protocol::JobSpec& spec, const protocol::Message& message) {
     if (const auto* welcome = std::get_if<protocol::Welcome>(&message.body))
       left_[welcome->view.job] = welcome->view.left;

@@ -1,6 +1,5 @@
 // Feeds hostile bytes to the datagram code: header, extension, payload. Decoded entries are within their bounds.
-// Encoded
-// again, they decode to the values that the sender announced.
+// Encoded again, they decode to the values that the sender announced.
 #include <algorithm>
 #include <array>
 

@@ -1,6 +1,5 @@
 // Feeds hostile bytes to the envelope decoder: an accepted envelope encodes and decodes to itself. The first byte is
-// the
-// payload's size.
+// the payload's size.
 #include "kernels/base/check.h"
 #include "protocol/messages/frame.h"
 

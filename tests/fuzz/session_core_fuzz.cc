@@ -1,6 +1,5 @@
 // Feeds arbitrary messages of shards, well formed and not, and any action of the shell to a worker's core. The worker
-// is
-// evicted and rejoins, restarts from its saved state, gives and takes snapshots, is cut off.
+// is evicted and rejoins, restarts from its saved state, gives and takes snapshots, is cut off.
 // The core never aborts. While it is a synced member, each value that entered is in the residual, in flight, or was
 // counted by an update. Where updates wait for acknowledgements, the application gets none earlier.
 #include <algorithm>
@@ -385,8 +384,7 @@ class SessionFuzz {
   }
 
   /// Sends an update with any sum. The contributors may or may not name this worker, and the sum may carry some or all
-  /// of
-  /// its entries.
+  /// of its entries.
   void update(uint32_t shard) {
     const uint32_t number = part();
     const auto& parts = core_->layout().parts;

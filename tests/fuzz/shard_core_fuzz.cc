@@ -1,9 +1,8 @@
 // Feeds arbitrary messages, well formed and not, from any peer and in any order, to a shard's core. Now and then
-// another
-// process replaces it: then the state for its recovery may be true, or arbitrary. The core never aborts; its decisions
-// stay decided. Its messages about a step under one log branch agree; the weights that it hands on are those that it
-// was
-// given. A job may have a store: then weights are pulled and placed. Its disk fails, is slow, and may hold anything.
+// another process replaces it: then the state for its recovery may be true, or arbitrary. The core never aborts; its
+// decisions stay decided. Its messages about a step under one log branch agree; the weights that it hands on are those
+// that it was given. A job may have a store: then weights are pulled and placed. Its disk fails, is slow, and may hold
+// anything.
 #include <algorithm>
 #include <array>
 #include <cmath>

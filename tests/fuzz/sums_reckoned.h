@@ -11,8 +11,7 @@
 namespace millrace::testing {
 
 /// Computes the sum of each slot's open turn, the slow way, from the units that an aggregator's counters report as
-/// taken.
-/// Checks that no unit is taken twice, and no unit of a worker whose group was taken.
+/// taken. Checks that no unit is taken twice, and no unit of a worker whose group was taken.
 class SumsReckoned {
  public:
   using Sums = std::map<uint16_t, int64_t>;

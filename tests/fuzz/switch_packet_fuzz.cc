@@ -1,9 +1,7 @@
 // Feeds packets of all kinds to an aggregator that decides. They are raw bytes of any sender, and correctly signed
 // packets of the job's workers and racks with arbitrary fields. The aggregator never aborts; its packets are well
-// formed
-// and signed. A closed turn has one result per epoch and incarnation, for all receivers and retransmissions. That
-// result
-// is the sum of the units that the aggregator reported as taken, of each unit once.
+// formed and signed. A closed turn has one result per epoch and incarnation, for all receivers and retransmissions.
+// That result is the sum of the units that the aggregator reported as taken, of each unit once.
 #include <algorithm>
 #include <array>
 #include <bit>

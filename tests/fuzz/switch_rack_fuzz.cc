@@ -1,8 +1,7 @@
 // Feeds packets of all kinds to a rack's aggregator (role combine): from its workers, the decider and any sender. The
 // aggregator never aborts; its packets are well formed and signed. A group that it hands up is the sum of each unit
-// that
-// it took, once, of all of the rack's live workers. A repeated group is identical byte by byte. A unit that it hands up
-// equals the worker's unit.
+// that it took, once, of all of the rack's live workers. A repeated group is identical byte by byte. A unit that it
+// hands up equals the worker's unit.
 #include <algorithm>
 #include <array>
 #include <bit>

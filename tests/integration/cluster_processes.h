@@ -61,8 +61,7 @@ class ClusterProcesses : public ::testing::Test {
 };
 
 /// Returns the weights of test_worker after these contributors, by the definition of its gradients; in the format of
-/// its
-/// output.
+/// its output.
 std::string replayed_weights(const WorkerLog& log, uint64_t dimension, float begin = 0);
 
 }  // namespace millrace::testing

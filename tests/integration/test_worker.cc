@@ -217,8 +217,7 @@ int main(int argc, char** argv) {
   settings.steps = std::strtoull(argv[4], nullptr, 10);
   settings.job.select = "none";
   // No living worker is taken for dead or unreachable, however busy the machine is. A test that waits for a death sets
-  // a
-  // lower limit.
+  // a lower limit.
   settings.job.dead_after_ms = 60'000;
   settings.job.connect_timeout_ms = 60'000;
   settings.job.heartbeat_ms = 100;

@@ -272,8 +272,7 @@ TEST(HttpPortTest, HealthIsAnsweredWhereEveryConnectionWaitsForAHandler) {
 }
 
 /// Returns the file that a descriptor of this process is open on ("socket:[4026]"). Empty: it is closed. Unlike
-/// fstat(),
-/// it does not use the descriptor, which another thread may close.
+/// fstat(), it does not use the descriptor, which another thread may close.
 std::string target_of(const std::filesystem::path& descriptor) {
   std::error_code closed;
   return std::filesystem::read_symlink(descriptor, closed).string();

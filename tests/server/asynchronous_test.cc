@@ -30,8 +30,7 @@ struct Asynchronous : ::testing::Test {
     cluster->join_all();
   }
   /// Returns the contributors of the updates that the worker got since the last call, as "worker/number", in the order
-  /// of
-  /// the steps.
+  /// of the steps.
   std::vector<std::string> named(uint32_t worker) {
     std::vector<std::string> out;
     for (const Update& update : cluster->take_of<Update>(worker)) {

@@ -55,10 +55,8 @@ ScriptedCluster::Gathered decided(const Magnitudes& gradient, uint32_t shards) {
 }
 
 /// Asserts the properties of every input: exactly min(k, non-zeros) entries of the sum; with one shard the k largest.
-/// With
-/// more shards, the missing mass is less than a bin's width of the carried entries of the boundary bin. Returns the
-/// missing
-/// share of the mass.
+/// With more shards, the missing mass is less than a bin's width of the carried entries of the boundary bin. Returns
+/// the missing share of the mass.
 double missing_share(const Magnitudes& gradient, uint32_t shards) {
   const ScriptedCluster::Gathered got = decided(gradient, shards);
   const Magnitudes exact = largest(gradient);

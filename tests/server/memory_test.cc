@@ -49,8 +49,7 @@ struct Starved {
     return at == status.jobs.end() ? nullptr : &*at;
   }
   /// Runs a tick in which that allocation fails, and sends the actions that were requested before it. Returns true if
-  /// the
-  /// allocation was requested.
+  /// the allocation was requested.
   bool tick_fails_at(uint64_t at) {
     Actions actions;
     const bool failed =
@@ -91,8 +90,7 @@ void expect_ended(Starved& starved, float expected, uint64_t at) {
 }
 
 /// The job has ended with a reason for its workers, or it continues: after missing messages are sent again, its update
-/// is
-/// right.
+/// is right.
 void expect_ended_or_right(Starved& starved, uint64_t at) {
   ScriptedCluster& cluster = starved.cluster;
   cluster.pass(1'000);

@@ -11,8 +11,7 @@
 #include "tests/server/scripted_cluster.h"
 
 /// Reproducible jobs that re-select, at shards. The same contributions give the same updates for any number of shards,
-/// any
-/// division of the tensor and any order of messages. Also tests the effect of a lost message.
+/// any division of the tensor and any order of messages. Also tests the effect of a lost message.
 namespace millrace::server {
 namespace {
 

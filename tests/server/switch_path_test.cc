@@ -5,9 +5,8 @@
 #include "protocol/messages/handover_frame.h"
 #include "tests/server/returning_cluster.h"
 
-/// Jobs of path switch at the shards: the decider, the processes that may report on it, and the jobs in which shard 0
-/// is
-/// asked to take over.
+/// Jobs of path switch at the shards. Tests the decider, the processes that may report on it, and the jobs in which
+/// shard 0 is asked to take over.
 namespace millrace::server {
 namespace {
 

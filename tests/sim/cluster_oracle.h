@@ -62,8 +62,7 @@ class ClusterOracle {
   void on_view(const protocol::JobView& view);
 
   /// Notes that a shard cut by an older threshold: a peer was silent, or the members changed after the shards had
-  /// agreed.
-  /// From then on, sizes of updates are not exact.
+  /// agreed. From then on, sizes of updates are not exact.
   void on_approximate_cut() { approximate_cuts_ = true; }
 
   /// The last step before that place; nullptr: never decided, or at.n is 0.
@@ -78,8 +77,7 @@ class ClusterOracle {
   std::vector<float> weights(uint32_t part, LogPosition at) const;
 
   /// Adds to `carried` [dimension of the part] the part of that incarnation's contribution that the step before that
-  /// place
-  /// carried.
+  /// place carried.
   void add_carried(uint32_t part, LogPosition at, uint32_t worker, uint64_t life, std::span<double> carried) const;
 
   /// Returns the contribution that this incarnation of the worker sent as (part, step), if the wire saw it. Mode

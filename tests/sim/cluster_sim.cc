@@ -240,8 +240,7 @@ bool Cluster::job_can_start() const {
 }
 
 /// A killed shard finds its weights again where it saves, and while members retain the updates after the save. A cut
-/// goes
-/// back behind them.
+/// goes back behind them.
 bool Cluster::store_may_be_lost() const {
   const Scenario& scenario = world_.scenario;
   if (!scenario.spec.has_store()) return false;

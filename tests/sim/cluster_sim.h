@@ -38,8 +38,7 @@ struct SimReport {
 enum class SimTrace : uint8_t { kSilent, kPrinted };
 
 /// Runs a whole cluster of production cores (shards, workers, the in-memory table) through the scenario. Checks,
-/// against
-/// accounts that it keeps itself:
+/// against accounts that it keeps itself:
 /// - the law, per tensor and index, for every worker that lives, at random moments and at the end;
 /// - every update against the contributions that it names; nothing counted twice; one update per part and step for all;
 /// - weights bit by bit against the replay of the updates' contributors;

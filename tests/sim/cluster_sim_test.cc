@@ -252,8 +252,7 @@ TEST(ClusterSimScripted, LostUpdateIsAskedForWhereBucketsAdvanceUnevenly) {
   }
   // A lost update costs a heartbeat and a pause, or, where no heartbeat lists it, the retransmission after 30 s. A list
   // that is not sent or not read makes both runs of a seed equal. With the list, all seeds together take 0.41 of the
-  // time
-  // (one seed alone 0.2 to 0.8). The limit 0.7 leaves half of the difference to other draws.
+  // time (one seed alone 0.2 to 0.8). The limit 0.7 leaves half of the difference to other draws.
   EXPECT_LT(static_cast<double>(told), 0.7 * static_cast<double>(not_told));
 }
 

@@ -11,9 +11,8 @@
 namespace millrace::testing {
 
 /// Listens to the packets from workers to racks, and computes the size of their sums as codes: the slow oracle of
-/// "bytes
-/// into the shard". The entries are those that were really sent (rounded, saturated, offered again). A run with another
-/// number of workers sends other entries, so that its sizes do not apply here.
+/// "bytes into the shard". The entries are those that were really sent (rounded, saturated, offered again). A run with
+/// another number of workers sends other entries, so that its sizes do not apply here.
 class CodedUnion {
  public:
   struct Bytes {

@@ -167,8 +167,7 @@ void draw_acks(RandomSequence& random, Scenario& scenario) {
 }
 
 /// A step needs no other worker, nothing is re-selected, and no first steps are dense. In this mode the latter two and
-/// a
-/// lossy codec down exclude each other.
+/// a lossy codec down exclude each other.
 void make_asynchronous(protocol::JobSpec& spec) {
   spec.mode = protocol::Mode::kAsynchronous;
   spec.quorum = spec.deadline_ms = spec.participants = 0;

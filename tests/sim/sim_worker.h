@@ -36,8 +36,7 @@ class SimWorker : public SimProcess {
  public:
   /// `number`: its place in SimWorld::workers. `worker`: the identity that it claims.
   /// `save`: the state of an earlier process with which it begins; nullptr: none. `pushes`: how many steps of each
-  /// tensor
-  /// it pushes.
+  /// tensor it pushes.
   SimWorker(SimWorld& world, uint32_t number, uint32_t worker, const SimSave* save, uint64_t pushes);
 
   void start();

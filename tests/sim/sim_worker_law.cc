@@ -188,7 +188,8 @@ void SimWorker::check_opening(uint32_t part) {
   if (counted_since && !none && !was_usable)
     world_.fault(where + " began with a residual of which something was counted");
   if (!on_log && !none && !was_usable) world_.fault(where + " began with a residual of a state off the log");
-  // What was counted when it was judged may be void since a cut, or a shard's death; it is given up all the same.
+  // A count at the time of the verdict may be void since a cut, or a shard's death; the residual is dropped all the
+  // same.
   const bool cut_since = core_->view().lineages > judged.lineages;
   if (on_log && !counted_since && !all && !was_unusable_[part] && !cut_since)
     world_.fault(where + " dropped a saved residual without need");
@@ -226,7 +227,8 @@ void SimWorker::check_saved_state() {
 
 void SimWorker::check_finished() {
   for (uint32_t part = 0; part < at_.size(); ++part) {
-    // Every push went into a step of its own, but for those that came back whole when this worker was out for a while.
+    // Every push went into a step of its own, except those that were returned whole while this worker was out for a
+    // while.
     if (core_->counters().returns == 0 && at_[part].n < steps_)
       world_.fault(name() + " finished with part " + std::to_string(part) + " at step " + std::to_string(at_[part].n));
   }

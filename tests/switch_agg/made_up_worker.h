@@ -50,8 +50,7 @@ using AroundCall =
 inline const AroundCall kNothingAround = [](protocol::PacketSink& sink, const auto& call) { call(sink); };
 
 /// A worker's knowledge of its job, and the packets that it sends, one by one. It has no state machine: the test
-/// chooses
-/// every field.
+/// chooses every field.
 class MadeUpWorker {
  public:
   MadeUpWorker(uint32_t job, const protocol::JobKey& key, uint16_t id);

@@ -1,5 +1,5 @@
-// A worker whose pushes stay distinguishable. Push p of the process with serial s puts 1.0 into one index of its own,
-// s * CHUNK + p, and into no other. A weight therefore counts the updates that carried that push.
+// A worker whose pushes stay distinguishable. Push p of the process with serial s puts 1.0 into one index of its own, s
+// * CHUNK + p, and into no other. A weight therefore counts the updates that carried that push.
 //
 //     punished_worker SHARDS WORKER WORKERS SERIAL [KEY=VALUE ...]
 //

@@ -99,8 +99,7 @@ struct AdaptiveBits {
 
 /// Decodes one symbol as in protocol/wire/adaptive_codec.md: state x stands for the symbol of its place in the spread.
 /// Take the j-th place (from 0) of a symbol of frequency f. The next state is (f + j) * 2^n + n bits - 1024. Here n is
-/// the
-/// smallest number that makes it at least 0.
+/// the smallest number that makes it at least 0.
 uint64_t oracle_gap(uint32_t shape, uint32_t context, uint64_t& state, AdaptiveBits& bits) {
   const AdaptiveAlphabet alphabet = adaptive_alphabet(shape, context);
   const auto spread = adaptive_spread(alphabet);

@@ -191,12 +191,9 @@ TEST(QsgdElias, FewLevelsTakeNoMoreBitsThanThePapersBoundForSparseCodes) {
 
 TEST(QsgdElias, AsManyLevelsAsTheRootOfNTakeNoMoreThanThePapersBits) {
   // [QSGD17, corollary 3.3]: 2.8 n + 32 for s = sqrt(n); and a byte's rest. A Gaussian value is at level 0, at 1 or 2,
-  // and
-  // over 2 with probabilities 0.369, 0.615 and 0.016. Form 0, and the paper's code of every level, would take 1, 4 and
-  // 6
-  // bits or more, 2.93 in the mean. The corollary omits the bits that Elias codes take over a logarithm. Form 1
-  // compensates
-  // for them.
+  // and over 2 with probabilities 0.369, 0.615 and 0.016. Form 0, and the paper's code of every level, would take 1, 4
+  // and 6 bits or more, 2.93 in the mean. The corollary omits the bits that Elias codes take over a logarithm. Form 1
+  // compensates for them.
   for (const uint32_t bits : {4u, 5u, 6u, 7u, 8u}) {
     const uint32_t s = (1u << (bits - 1)) - 1;
     EXPECT_LE(bits_of_bucket(bits, s * s), 2.8 * s * s + 32 + 8) << bits;

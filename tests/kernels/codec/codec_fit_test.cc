@@ -125,8 +125,8 @@ TEST(FitCodec, ValuesMayBeDecodedInPlaceAndTheCodeIsAppended) {
   }
 }
 
-// [DeepReduce21, 5.1]: the map restores the order that the sort changed. Only the fit loses accuracy (the angles of
-// the paper's lemma 11 are 0).
+// [DeepReduce21, 5.1]: the map restores the order that the sort changed. Only the fit loses accuracy (the angles of the
+// paper's lemma 11 are 0).
 TEST(FitCodec, TheOrderOfTheEntriesPlaysNoPart) {
   for (const char* name : kFitNames) {
     const auto values = selected_values(3000, 2.3, 1.5, 4);
@@ -164,8 +164,7 @@ TEST(FitCodec, AScaleThatIsAPowerOfTwoScalesWhatIsDecoded) {
 
 // [DeepReduce21, 6.2, figure 10]: 1 % of a layer of 36,864. The map takes ceil(log2 369) = 9 of 32 bits, Fit-DExp fewer
 // numbers than Fit-Poly. The paper claims "roughly 40 %" and "50 %" less than Top-r, which sends 64 bits an entry. That
-// is
-// impossible: with 9 + 32 bits left, 36 % is the most, and the coefficients reduce it.
+// is impossible: with 9 + 32 bits left, 36 % is the most, and the coefficients reduce it.
 TEST(FitSizes, TheMapTakesTheLogarithmOfTheCountAndTheCoefficientsLittleBesides) {
   const auto values = selected_values(369, 2.576, 1, 6);
   const size_t map = (369 * 9 + 7) / 8;

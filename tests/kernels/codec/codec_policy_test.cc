@@ -1,6 +1,5 @@
 // Bloom filters with a choice [DeepReduce21, 4, 10.4], and the blocked filter. Compares them with obvious readings of
-// the
-// paper and the format. Tests the paper's claims where they hold, and has counterexamples to the others.
+// the paper and the format. Tests the paper's claims where they hold, and has counterexamples to the others.
 #include <gtest/gtest.h>
 
 #include <cmath>

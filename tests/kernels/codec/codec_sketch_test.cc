@@ -346,8 +346,7 @@ TEST(SketchClaims, BucketsHoldEquallyManyValues) {
 
 TEST(SketchClaims, AQueryIsExactAsOftenAsTheHashTablesLetExpect) {
   // A value is exact unless in both rows its cell holds a smaller value of its group. With w columns and s smaller
-  // values,
-  // the probability of that is (1 - (1 - 1/w)^s)^2.
+  // values, the probability of that is (1 - (1 - 1/w)^s)^2.
   double expected = 0;
   double exact = 0;
   double variance = 0;

@@ -227,8 +227,7 @@ TEST(ValueCodecs, AWordIsOfOneCodecAndReadsAsItIsWritten) {
 }
 
 /// Returns whether the mean over draws is the value: at each position within 5 standard errors, and over all of them
-/// with
-/// the expected deviation. Rounding to nearest, or always up, fails both.
+/// with the expected deviation. Rounding to nearest, or always up, fails both.
 bool looks_unbiased(const ValueCodec& codec, const CodecSpec& spec, const std::vector<float>& values) {
   constexpr int kTrials = 2000;
   std::vector<double> sums(values.size());

@@ -188,9 +188,8 @@ double line_error(const std::vector<double>& values, size_t first, size_t last) 
 }
 
 // Lemma 1 (10) claims that some piecewise linear spline with p knots is within 2 M / p^2 of a curve over [1, d]. Here
-// the
-// curve's slope varies by M. The claim is false: p knots leave a piece of at least (d - 1) / (p + 1). Over such a piece
-// every line is further than that from a parabola.
+// the curve's slope varies by M. The claim is false: p knots leave a piece of at least (d - 1) / (p + 1). Over such a
+// piece every line is further than that from a parabola.
 TEST(DeepReduceLemma1, IsFalseOverOneToDAndHoldsWithTheLengthOfTheInterval) {
   constexpr size_t kPoints = 1001;
   std::vector<double> parabola(kPoints);
@@ -322,8 +321,7 @@ TEST(FitPoly, GoldenBytesOfALine) {
 }
 
 // Biased, but close: the fit of a selection's values is within 2 % of them (a Gaussian's are within 1 %). Where the
-// tail
-// is heavy, the error is a tenth of that of one piece.
+// tail is heavy, the error is a tenth of that of one piece.
 TEST(FitPoly, IsCloseToWhatASelectionLeaves) {
   const auto error_of = [](const std::vector<float>& values) {
     const FitPolyCoded coded = fit_poly_code_of(values);

@@ -326,8 +326,7 @@ TEST(Gspar, TheoremFourHoldsButForTheSignsWhichItDoesNotCount) {
     }
   }
   // Section 2.3 sends "the non-zero coordinates i and its sign". Here one entry is large, and the small ones add up to
-  // 40
-  // times its size. Some 41 signs are more than the 32 bits that the bound has left.
+  // 40 times its size. Some 41 signs are more than the 32 bits that the bound has left.
   std::vector<float> values(size_t{1} << 20, static_cast<float>(40 * 0x1p-20));
   values[5] = 1;
   const Sparseness of = sparseness(problem_of(values).sizes, 1);

@@ -225,8 +225,8 @@ TEST(Select, ReuseSelectsByTheSameThresholdWhereNothingChanges) {
   }
 }
 
-// Returns counts over k on data whose every entry is new at each step, with a given scale. Where the scale drifts by
-// 1 % a step, the count at a fixed threshold would drift by 8 %.
+// Returns counts over k on data whose every entry is new at each step, with a given scale. Where the scale drifts by 1
+// % a step, the count at a fixed threshold would drift by 8 %.
 std::vector<double> counts_over_k(double (*scale_of)(uint64_t step), Pattern pattern, uint64_t steps) {
   const size_t n = 100'000;
   auto selector = selector_for({.selection = Selection::kThresholdReuse, .density = 0.01, .period = 32}, n);

@@ -21,8 +21,8 @@ void Moves::settle_counted(WorkerPart& mine, int slot, const Update& update, int
 }
 
 // The update at `index` of the log is in this worker's weights from now on. Synchronous: the contribution to that step
-// is
-// counted or returned. Asynchronous: the update names the contribution that it counts, and does not settle the others.
+// is counted or returned. Asynchronous: the update names the contribution that it counts, and does not settle the
+// others.
 void Moves::settle_with(WorkerPart& mine, int w, int index, const Update& update, bool bytes_known) const {
   if (config_.asynchronous) {
     const int slot = static_cast<int>(update.counter);

@@ -10,8 +10,7 @@
 namespace millrace::model {
 
 /// A set of gradients: one bit for the gradient that one incarnation of one worker computed for one step of a part.
-/// Mass
-/// is conserved when every bit is in one place.
+/// Mass is conserved when every bit is in one place.
 using Mass = uint32_t;
 
 /// The gradient that `life` of `worker` computed for `step` (asynchronous: as its `step`-th).
@@ -136,8 +135,7 @@ struct Reliance {
 };
 
 /// With one part and no store, a shard's log branch is the table's wherever it matters. Leaving it out reduces the
-/// number
-/// of states.
+/// number of states.
 inline constexpr bool kShardsKnowLineage = kParts > 1;
 
 inline constexpr uint8_t kJoining = 15;

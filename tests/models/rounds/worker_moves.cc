@@ -74,9 +74,8 @@ void Moves::resend(int w, int part) {
 }
 
 // Sends empty contributions. Below the first step that it computes, a worker has no entries to send. The same holds
-// where
-// an older incarnation's contribution is still to be settled. Without the empty one, a step that only needs this worker
-// would never be decided.
+// where an older incarnation's contribution is still to be settled. Without the empty one, a step that only needs this
+// worker would never be decided.
 void Moves::send_empty(int w, int part) {
   const Worker& me = worker(w);
   const WorkerPart& mine = me.part[part];

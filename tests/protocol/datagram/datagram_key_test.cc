@@ -306,8 +306,7 @@ TEST(ReplayWindow, AgreesWithOneThatRemembersEverything) {
 }
 
 /// Computes the losses in the obvious way: every number between the first and the last but three that has not come,
-/// each
-/// once.
+/// each once.
 TEST(ReplayWindow, TellsWhatIsLostOnce) {
   for (const uint64_t loss : {2, 10, 100}) {
     RandomSequence random(RandomKey::from(loss));

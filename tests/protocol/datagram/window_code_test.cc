@@ -11,8 +11,7 @@ namespace millrace::protocol {
 namespace {
 
 /// Sends all entries, fragment by fragment; checks that each decodes to the values that the sender announced. Returns
-/// the
-/// fragments.
+/// the fragments.
 std::vector<Fragment> send_all(const Entries& entries, const WindowCodecs& codecs, uint32_t window, size_t capacity) {
   std::vector<Fragment> fragments;
   Decoder decoder;

@@ -108,8 +108,7 @@ TEST(WireFormatDocument, TheWorkedLayoutsAreThoseOfTheRule) {
 }
 
 /// Returns the name under which a heading is linked: lower case, '-' for spaces. All characters but letters, digits,
-/// '_'
-/// and '-' are dropped.
+/// '_' and '-' are dropped.
 std::string anchor_of(const std::string& heading) {
   std::string anchor;
   for (const char c : heading.substr(heading.find_first_not_of("# "))) {

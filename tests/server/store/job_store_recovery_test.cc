@@ -15,8 +15,7 @@ using ::testing::HasSubstr;
 constexpr uint64_t kJob = 7;
 
 /// A store of one part, sgd with rate 1, and the log that it finds. The log has steps of epoch 2, each of which adds -1
-/// to
-/// every weight.
+/// to every weight.
 struct StoreRecovering : ::testing::Test {
   explicit StoreRecovering(protocol::JobSpec spec = store_job(1, "sgd:1"))
       : spec_(std::move(spec)), layout_(protocol::plan_layout(spec_, 1)), codec_(spec_) {}

@@ -48,8 +48,7 @@ struct StoreReturns : ::testing::Test {
     cluster.carry_out(0, actions);
   }
   /// Replaces the shard's process. Both workers report their positions, and give the updates that are requested.
-  /// Returns the
-  /// requests.
+  /// Returns the requests.
   std::vector<Fetch> restart() {
     cluster.start_shard(0, 1);
     for (const uint32_t worker : {0u, 1u}) cluster.welcome_with_weights(worker);

@@ -125,7 +125,7 @@ TEST_F(Handshake, AttemptsAreSpacedByADoublingTimeWithJitterAndEndWithWhoWasNotR
   }
   TimeNs expected = 100 * kNsPerMs;
   const TimeNs most =
-      TimeNs{config_.spec.dead_after_ms} * kNsPerMs / 4;  // a shard that comes back removes who stays away
+      TimeNs{config_.spec.dead_after_ms} * kNsPerMs / 4;  // a restarted shard evicts a worker that stays away
   for (const TimeNs gap : gaps) {
     EXPECT_GE(gap, expected * 3 / 4);
     EXPECT_LE(gap, expected * 5 / 4 + 1);
@@ -202,7 +202,7 @@ TEST_F(Handshake, BytesThatAreNoMessageAreCountedAndAVersionMismatchAmongThemEnd
   expect_ended(ErrorCode::kVersionMismatch, "version 9");
 }
 
-/// What the second shard's Welcome says differently from the first one's.
+/// The difference between the second shard's Welcome and the first one's.
 struct Disagreement {
   const char* name;
   void (*bend)(protocol::JobView& view);
@@ -471,7 +471,7 @@ TEST_F(Handshake, AnAbortAndAGoodbyeOfAShardEndTheSession) {
   make_running();
   hear(1, protocol::Abort{ErrorCode::kUnavailable, "too few workers are left"});
   expect_ended(ErrorCode::kUnavailable, "shard 1 (tcp://b:2) ended the job: too few workers are left");
-  // The other shard is told, so that nobody waits for this worker until it counts as silent.
+  // The other shard is notified, so that no round is blocked on this worker until it counts as silent.
   const auto goodbyes = take_sent<protocol::Goodbye>();
   ASSERT_EQ(goodbyes.size(), 2u);
   EXPECT_EQ(std::get<protocol::Goodbye>(goodbyes[0].second.body).reason, protocol::Goodbye::Reason::kFailed);

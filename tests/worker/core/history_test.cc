@@ -4,7 +4,7 @@
 #include "protocol/container/history_payload.h"
 #include "tests/worker/core/returning_core.h"
 
-/// Jobs with `history`: what goes out shortened, and when it does not.
+/// Jobs with `history`: the contributions that go out shortened, and the cases in which they do not.
 namespace millrace::testing {
 namespace {
 

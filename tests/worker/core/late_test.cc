@@ -4,8 +4,8 @@
 
 #include "tests/worker/core/returning_core.h"
 
-/// A process that begins with a saved state, or with nothing, in a job that runs (R9b); what shards without a state ask
-/// (R8b, R8d); weights given away (R9d).
+/// A process that begins with a saved state, or with nothing, in a job that runs (R9b). Also the requests of shards
+/// without a state (R8b, R8d), and weights given away (R9d).
 namespace millrace::testing {
 namespace {
 
@@ -49,7 +49,7 @@ TEST_F(Late, ASavedResidualCountsWhereNothingWasCountedSince) {
   EXPECT_EQ(core().opening_residual(0)[5], 4.0);
   EXPECT_EQ(core().entered(0)[5], 0.0);
   settle = settle_of(1, 2);
-  settle.counted = counted_at(1, 1);  // what it holds was, in part at least
+  settle.counted = counted_at(1, 1);  // its contribution was counted, in part at least
   hear(1, settle);
   EXPECT_EQ(core().counters().lost_save_too_old, 4.0);
   EXPECT_EQ(core().opening_residual(0)[kSecond], 0.0);

@@ -125,7 +125,7 @@ TEST_F(Returns, WhatIsDecidedBeyondItsWeightsWaitsForTheUpdateUnderTheLifeThatSe
     EXPECT_EQ(outstanding[0].sent.count(), 1u);
     EXPECT_EQ(outstanding[1].life, 2u);
     EXPECT_EQ(outstanding[1].sent.count(), 0u);
-    // Part 1 is not to wait for what the next push does not bring; and part 0's step may yet be made void by a shard
+    // Part 1 must not be blocked on entries that the next push lacks. Part 0's step may yet be made void by a shard
     // that dies.
     const auto sent = take_sent<Contribution>();
     ASSERT_EQ(sent.size(), 2u);
@@ -218,7 +218,7 @@ TEST_F(Returns, OffTheLogEverythingOfThePartIsLostByNameAndNothingOfTheOthers) {
   push({5, 6, kSecond, kSecond + 1}, {4, 1, 3, 1});
   ASSERT_EQ(residual(), (Entries{{6, 1}, {kSecond + 1, 1}}));
   lose_place();
-  push({7}, {8});  // while it comes back: no part of that state
+  push({7}, {8});  // while it rejoins: no part of that state
   enter(2);
   hear_snapshot(0, 3, 1);
   protocol::Settle settle = settle_of(0, 3, Weights::kSnapshot);

@@ -188,7 +188,7 @@ TEST_F(Rounds, WhoIsNotAmongTheContributorsTakesAllBack) {
     make_running();
     push({5, 6}, {1, 2});
     protocol::Update update = update_of(0, 0);
-    update.contributors = {other};  // somebody else; or this worker in a life that did not send this
+    update.contributors = {other};  // another worker; or this worker in an incarnation that did not send this
     hear(0, update, sum_of({{5, 7}}, part_dimension(0)));
     EXPECT_EQ(residual(), (RoundsEntries{{5, 1}, {6, 2}}));
     EXPECT_EQ(core().counters().not_counted, 1u);
@@ -336,7 +336,7 @@ TEST_F(Rounds, AHeartbeatThatNamesAPartAsDecidedBringsItsLostUpdateThoughTheShar
   pass(2 * kNsPerS);
   take_sent<Contribution>();
   protocol::Heartbeat answer;                  // another bucket of the job has decided nothing
-  answer.decided = {{0, 1}, {1, 1}, {77, 5}};  // part 1 is not this shard's, 77 nobody's
+  answer.decided = {{0, 1}, {1, 1}, {77, 5}};  // part 1 is not this shard's, 77 does not exist
   hear(0, answer);
   hear(1, protocol::Heartbeat{});
   pass(kNsPerS / 5);
@@ -413,7 +413,7 @@ TEST_F(Rounds, DenominatorsAreWhatTheJobCombinesBy) {
   update.weight_sum = 4.5;
   hear(0, update, sum_of({{5, 9}}, part_dimension(0)));
   EXPECT_EQ(actions_.delivered.back().denominator, 4.5);
-  // A sum of nobody has no denominator to be divided by.
+  // A sum without contributors has no denominator by which it could be divided.
   update.part = 1;
   update.weight_sum = 0;
   hear(1, update, sum_of({{5, 9}}, part_dimension(1)));

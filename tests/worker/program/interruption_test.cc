@@ -39,7 +39,7 @@ TEST(InterruptionRequests, TheFirstOneIsNewAtAnyTime) {
   EXPECT_TRUE(requests.is_new(SIGINT, 0)) << "a machine that has just started";
 }
 
-/// In a process of its own: signals, and what they do, are the process's.
+/// In a process of its own: signals and their effects belong to the process.
 TEST(Interruption, ASignalThatComesTwiceAtOnceSetsTheFlagAndASecondRequestEndsTheProcess) {
   const auto raise_all = [](std::initializer_list<int> signals) {
     const std::atomic<bool>& interrupted = interruption_flag();

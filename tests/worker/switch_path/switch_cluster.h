@@ -116,8 +116,7 @@ class SwitchCluster {
   const std::vector<std::vector<float>>& weights(uint32_t worker) const { return nodes_[worker]->weights; }
 
   /// Returns the imbalance of the law in a bucket, per index, over the workers that live: entered - (applied +
-  /// residuals +
-  /// in flight + ledgers).
+  /// residuals + in flight + ledgers).
   std::vector<double> imbalance(uint32_t bucket);
 
  private:

@@ -24,8 +24,7 @@ bool all_synced(SwitchCluster& cluster);
 void run_steps(SwitchCluster& cluster, uint64_t until, RandomSequence& random);
 
 /// Holds the offers of processes in their steps, by bucket: the last ones. A dead process's last results may have
-/// reached
-/// no other process.
+/// reached no other process.
 class Offers {
  public:
   using Entries = std::map<uint32_t, double>;

@@ -41,8 +41,7 @@ struct ToyFaults {
 };
 
 /// Workers' cores and toy shards on a network of FIFO connections that a seed drives. It makes one delivery at a time,
-/// in
-/// any order between connections, with breaks. Every core's actions are carried out at once; the test can read the
+/// in any order between connections, with breaks. Every core's actions are carried out at once; the test can read the
 /// updates.
 class ToyCluster {
  public:
@@ -63,8 +62,7 @@ class ToyCluster {
   const std::vector<float>& weights(uint32_t worker, uint32_t part) const { return weights_[worker][part]; }
   std::vector<float> weights_of_log(uint32_t part, uint64_t steps) const;
   /// Returns the loss of values where all values are positive. A loss is a value of an ended process that neither the
-  /// log
-  /// nor the worker's next process has. Below 0: something was counted twice. The least over indices.
+  /// log nor the worker's next process has. Below 0: something was counted twice. The least over indices.
   double least_loss(uint32_t bucket) const;
   /// Nothing is on its way, all are synced and everything is answered.
   bool at_rest() const;

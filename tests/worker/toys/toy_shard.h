@@ -49,10 +49,9 @@ struct ToyDecision {
 };
 
 /// A slow and obvious shard: decides a step of a part when every synced member's contribution is in. It sums in
-/// ascending
-/// order of workers and keeps updates until all members have them. The test can change the contributions that it counts
-/// and the entries that it carries. It can lose everything: then it collects (8), and settles joiners (9). Its log() is
-/// the true log, which only the test still sees after a crash.
+/// ascending order of workers and keeps updates until all members have them. The test can change the contributions that
+/// it counts and the entries that it carries. It can lose everything: then it collects (8), and settles joiners (9).
+/// Its log() is the true log, which only the test still sees after a crash.
 class ToyShard {
  public:
   ToyShard(ToyTable& table, uint32_t number) : table_(table), number_(number) {

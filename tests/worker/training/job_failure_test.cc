@@ -35,7 +35,7 @@ TEST(JobFailure, TheOthersMeanTheSameAtAnyTime) {
   }
 }
 
-// Of the same code: what a restart script may try again, and what it must not.
+// Of the same code: the errors after which a restart script may try again, and those after which it must not.
 TEST(JobFailure, AFileOfThisWorkerIsBadDataWhereAServersBytesAreNot) {
   for (const JobStage stage : {JobStage::kJoining, JobStage::kRunning}) {
     for (const JobErrorCode code : {JobErrorCode::kMalformed, JobErrorCode::kUnsupported, JobErrorCode::kLimitExceeded,

@@ -196,7 +196,7 @@ TEST(Descent, TheStrongestL2StaysFinite) {
   }
 }
 
-/// Area by the definition: precision and recall counted anew at every distinct threshold.
+/// Computes the area by the definition: precision and recall counted from the start at every distinct threshold.
 double average_precision_oracle(const std::vector<double>& scores, const std::vector<int8_t>& labels) {
   std::vector<double> thresholds = scores;
   std::sort(thresholds.begin(), thresholds.end(), std::greater<>());
@@ -305,7 +305,7 @@ TEST(ModelFile, EveryTruncationAndEveryFlippedByteIsRefused) {
   }
 }
 
-/// A model file with a right checksum and whatever else.
+/// Returns a model file with a right checksum and arbitrary contents.
 ByteBuffer sealed(ByteBuffer bytes) {
   bytes.resize(bytes.size() - 8);
   ByteWriter(bytes).put(hash64(ByteSpan(bytes)));

@@ -141,7 +141,7 @@ TEST(Unbiased, WhatIsDrawnIsTheGradientInExpectationAndTheLedgerHasTheDifference
   }
 }
 
-/// What a bucket sends of a gradient of ones with zeros between in one step.
+/// Returns the contribution of a bucket in one step, from a gradient of ones with zeros between.
 Stream drawn_of_ones(const std::string& select, uint64_t step, uint64_t draws) {
   protocol::JobSpec spec = unbiased(testing::toy_spec(1, {4'000}), "gap+raw");
   spec.select = selection_from_text(select).value();
