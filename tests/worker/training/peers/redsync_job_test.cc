@@ -37,8 +37,8 @@ struct Layer {
   uint64_t size;
   bool output = false;
 };
-/// In the order of a network, so that neighbours below 16,384 entries could share a bucket. The layers that are sent whole
-/// have more than 4,096 entries in all. Entries of each of the two layers of 9,216 are selected separately.
+/// In the order of a network, so that neighbours below 16,384 entries could share a bucket. The layers that are sent
+/// whole have more than 4,096 entries in all. Entries of each of the two layers of 9,216 are selected separately.
 constexpr std::array kLayers = {Layer{"conv1", 4'096},   Layer{"conv1.bias", 300}, Layer{"conv2", 9'216},
                                 Layer{"conv3", 9'216},   Layer{"conv3.bias", 64},  Layer{"fc", 100'000},
                                 Layer{"fc.bias", 1'000}, Layer{"lstm", 5'000'000}, Layer{"out", 20'000, true},
