@@ -41,7 +41,7 @@ class Cluster : public ClusterProcesses {
   }
 };
 
-TEST_F(Cluster, WorkerKilledMidRoundIsRemovedAndTheOthersFinishWithEqualWeights) {
+TEST_F(Cluster, WorkerKilledMidRound_RemovedAndOthersFinishWithEqualWeights) {
   constexpr uint64_t kSteps = 24;
   constexpr uint64_t kDeathAfter = 10;
   ASSERT_NO_FATAL_FAILURE(start_shards(2));

@@ -164,7 +164,7 @@ void expect_pulls(Session& session, const std::vector<float>& now) {
   EXPECT_NEAR(b[kSmall - 1], 2.0F - 5 * 0.125F, 1e-3F);
 }
 
-TEST_F(StoreProcesses, PullsAreTheOptimizersReplayAlsoAfterTheServersWereStartedAnew) {
+TEST_F(StoreProcesses, ServersRestarted_PullsEqualTheOptimizersReplay) {
   const std::string folder = path("saves");
   std::filesystem::create_directory(folder);
   server_flags_ = {"--store-dir", folder};
@@ -304,7 +304,7 @@ TEST_F(StoreProcesses, ShardsThatAreKilledAtRandomDoNotChangeTheWeights) {
   EXPECT_GE(kills, 4);
 }
 
-TEST_F(StoreProcesses, WeightsThatAreNotThereInTimeAreAResultAndTheCallMayBeRepeated) {
+TEST_F(StoreProcesses, WeightsNotInTime_ReturnedAsAResultAndTheCallMayBeRepeated) {
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
   const std::vector<float> first = first_weights();
   const std::vector<float> small(kSmall, 1.0F);

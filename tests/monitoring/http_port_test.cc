@@ -415,7 +415,7 @@ std::string answer_on(int socket, uint16_t port) {
   return answer;
 }
 
-TEST(HttpPortTest, WithoutDescriptorsTheSpareOneGoesBeforeAnotherClientsConnection) {
+TEST(HttpPortTest, NoDescriptorsLeft_SpareOneClosedBeforeAClientsConnection) {
   std::promise<void> may_answer;
   const auto port = started(handlers_that_hold_status(may_answer));
   ASSERT_TRUE(port);

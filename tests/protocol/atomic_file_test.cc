@@ -251,7 +251,7 @@ TEST(WriteFileAtomically, EachFailureKeepsAFileOfItsOwn) {
 }
 
 // A folder that is gone stands for one that is full, or not the user's.
-TEST(WriteFileAtomically, WithoutAPlaceInTheProcesssFolderTheResultIsKeptInATemporaryOne) {
+TEST(WriteFileAtomically, ProcessFolderNotWritable_ResultKeptInATemporaryOne) {
   const TemporaryFolder temporary;
   const WorkingFolder folder;
   ASSERT_EQ(mkdir((folder / "gone").c_str(), 0700), 0);

@@ -49,7 +49,7 @@ TEST(Admission, WorkerBeyondTheJobIsRefused) {
   EXPECT_EQ(expect_body<Refuse>(cluster.join(2)).code, ErrorCode::kInvalidArgument);
 }
 
-TEST(Admission, AProcessWithoutDescriptorsTakesNoMoreWorkersAndKeepsItsMembers) {
+TEST(Admission, NoDescriptorsLeft_NoMoreWorkersAdmittedAndMembersKept) {
   ScriptedCluster cluster(admission_job(3));
   cluster.join(0);
   cluster.room = fail(ErrorCode::kLimitExceeded, "1000 of 1024 files are open; raise the limit of open files");
@@ -240,7 +240,7 @@ TEST(ShardLife, RestartedShardTakesTheRunningJobUpAgain) {
   EXPECT_TRUE(cluster.core().status(cluster.now).jobs.at(0).recovering);
 }
 
-TEST(ShardLife, RunOfDeadWorkersGivesItsNameToAnotherRunOfTheSameSpecification) {
+TEST(ShardLife, RunOfDeadWorkers_NameFreeForAnotherRunOfTheSameSpec) {
   ScriptedCluster cluster(admission_job());
   cluster.join_all();
   const uint64_t admission_job = cluster.core().status(cluster.now).jobs.at(0).job;
@@ -264,7 +264,7 @@ TEST(ShardLife, RowOfACrashedRunDoesNotKeepItsNameFromAnotherSpecification) {
     }
     cluster.start_shard(0, 1);  // killed with everything on the machine
     for (const uint32_t dimension : {64u, 128u}) {
-      if (started && dimension == 64) continue;  // RunOfDeadWorkersGivesItsNameToAnotherRunOfTheSameSpecification
+      if (started && dimension == 64) continue;  // RunOfDeadWorkers_NameFreeForAnotherRunOfTheSameSpec
       protocol::Hello fresh = cluster.hello(0);
       fresh.nonce = 5;
       fresh.spec.tensors[0].dimension = dimension;

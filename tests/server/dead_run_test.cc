@@ -139,7 +139,7 @@ TEST(DeadRun, AShardThatWasStartedAgainKnowsWhetherTheWorkersReturn) {
   EXPECT_GT(free.welcomed_to(fresh_hello(free.cluster, 0)), free.first);
 }
 
-TEST(DeadRun, AShardThatWasStartedAgainAfterItsWorkersDiedKeepsTheRunOfThoseThatReturn) {
+TEST(DeadRun, ShardRestartedAfterWorkersDied_KeepsTheRunOfRejoiningOnes) {
   RestartedShard kept(true);
   for (const int64_t wait_ms : {0, 20'000}) {
     kept.cluster.pass(wait_ms);

@@ -27,7 +27,7 @@ struct Beginning : ::testing::Test {
   ReturningCluster cluster{first(3), 1};
 };
 
-TEST_F(Beginning, TheOthersJoinWorkerZeroAndTakeItsWeightsAlthoughTheyAreOnTheLog) {
+TEST_F(Beginning, WorkersOnTheLog_JoinWorkerZeroAndTakeItsWeights) {
   cluster.join_all_with_weights();
   ASSERT_TRUE(cluster.view().started);
   for (const uint32_t worker : {1u, 2u}) {

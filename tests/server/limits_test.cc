@@ -116,7 +116,7 @@ TEST(Limits, FullJobDoesNotMakeAnotherJobWait) {
   EXPECT_TRUE(cluster.take_of<Refuse>(7).empty()) << "the other job has its share";
 }
 
-TEST(Limits, ContributionThatIsReadInPlaceIsChargedOnceAndForAsLongAsItIsOpen) {
+TEST(Limits, ContributionReadInPlace_ChargedOnceWhileItIsOpen) {
   const uint64_t dimension = 20'000;
   ScriptedCluster cluster(limits_job(2, dimension));
   cluster.join_all();

@@ -80,7 +80,7 @@ TEST_F(ReproducibleRecovering, BeforeTheFirstStepAndWithoutReSelectionItGoesOn) 
   EXPECT_THAT(aborts_after_restart(protocol::Reselect::kNone, 2), IsEmpty());
 }
 
-TEST_F(Recovering, HalfDeliveredUpdateIsFoundAndServedAgainAndOnlyThenContributionsAreTaken) {
+TEST_F(Recovering, HalfDeliveredUpdate_ServedAgainBeforeContributionsAreTaken) {
   cluster.step({0, 1});
   const std::vector<uint32_t> both = {0, 1};
   for (const uint32_t worker : both) {
@@ -182,7 +182,7 @@ TEST_F(Recovering, JobInWhichNothingWasDecidedNeedsNoUpdates) {
   EXPECT_EQ(cluster.holds(1).n, 1u);
 }
 
-TEST_F(Recovering, WhoMissedTheQuestionIsAskedAgainEveryHeartbeatAndOnANewConnection) {
+TEST_F(Recovering, RequestMissed_RepeatedEveryHeartbeatAndOnANewConnection) {
   restart({0, 1});
   cluster.take(0);
   cluster.say_state(1, true);
@@ -353,7 +353,7 @@ TEST_F(RecoveringThree, WhoNeedsWhatNobodyKeepsIsRemovedToReturnByItsWeights) {
   EXPECT_EQ(find_member(cluster.view(), 2)->state, MemberState::kJoining);
 }
 
-TEST_F(RecoveringThree, UpdateThatIsDamagedIsAskedForAgainThenElsewhereThenItsHolderIsRemoved) {
+TEST_F(RecoveringThree, DamagedUpdate_RequestedAgainThenElsewhereThenHolderRemoved) {
   for (int step = 0; step < 2; ++step) cluster.step({0, 1, 2});
   ReturningCluster::Holds& last = cluster.holds(2);
   last.n = 1;

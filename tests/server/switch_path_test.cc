@@ -223,7 +223,7 @@ TEST_F(SwitchPath, WhoIsRemovedIsNotWaitedForAndItsWordIsOfNobody) {
   EXPECT_EQ(view().path, Path::kSwitch);
 }
 
-TEST_F(SwitchPath, ChangeThatSomebodyElseMadeFirstIsTakenOverAndTheWordForgotten) {
+TEST_F(SwitchPath, TableChangedByAnotherProcessFirst_AdoptedReportForgotten) {
   Result<std::optional<protocol::JobRecord>> record = cluster.table().read_job("job");
   ASSERT_TRUE(record && *record);
   const uint64_t epoch = (*record)->view.epoch;
@@ -427,7 +427,7 @@ TEST_F(SwitchPath, AggregatorIsAskedForWhenTheJobIsOpenedAndGivenBackAtItsEnd) {
   EXPECT_FALSE(cluster.datagram_changes[1].spec);
 }
 
-TEST_F(SwitchPath, RestartedShardZeroRecoversWithNothingDecidedAndGoesOnChangingThePath) {
+TEST_F(SwitchPath, ShardZeroRestarted_RecoversUndecidedAndKeepsChangingThePath) {
   say(0, Word::kSilent);
   for (const uint32_t worker : {0u, 1u, 2u}) say(worker, Word::kAnswers);
   ASSERT_EQ(view().path, Path::kSwitch);

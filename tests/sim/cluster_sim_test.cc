@@ -153,18 +153,14 @@ TEST(ClusterSim, EqualSeedsGiveEqualRuns) {
 
 // Faults that seeds found, each with a seed that shows it when its repair is taken back. A seed stands for its scenario
 // only while draw_scenario() draws as it did; what does not depend on much is scripted below.
-TEST(ClusterSimFound, ShardThatStartsAfterTheJobWasCreatedIsNotTakenForARestartedOne) { expect_clean(kMixed, 13); }
+TEST(ClusterSimFound, ShardStartedAfterJobCreation_NotTakenForARestartedOne) { expect_clean(kMixed, 13); }
 TEST(ClusterSimFound, LostViewChangeIsToldAgain) { expect_clean(kMixed, 43); }
 TEST(ClusterSimFound, LostHelloDoesNotMakeAMemberLookDead) { expect_clean(kMixed, 482); }
 TEST(ClusterSimFound, ABucketThatIsFirstPushedAfterAReturnOwesTheStepsBefore) { expect_clean(kMixed, 7'106'978); }
 TEST(ClusterSimFound, ResendBeyondTheSummaryIsNotCalledUncounted) { expect_clean(kMixed, 6); }
 
-TEST(ClusterSimFound, AStoreThatIsSavedLateIsSavedAgainWhereNothingElseWouldAskForIt) {
-  expect_clean(kAsynchronous, 50'248);
-}
-TEST(ClusterSimFound, WhatAHeartbeatSaidBeforeItsWorkerWasSettledAcknowledgesNothing) {
-  expect_clean(kAsynchronous, 9'101'015);
-}
+TEST(ClusterSimFound, StoreSavedLate_SavedAgainWithoutAnotherRequest) { expect_clean(kAsynchronous, 50'248); }
+TEST(ClusterSimFound, HeartbeatBeforeSettlement_AcknowledgesNothing) { expect_clean(kAsynchronous, 9'101'015); }
 TEST(ClusterSimFound, AStoreThatBeginsAnewIsSavedOnceItsWeightsAreThere) { expect_clean(kAsynchronous, 7'109'228); }
 
 /// One shard, one tensor, nothing lossy, nothing wrong.

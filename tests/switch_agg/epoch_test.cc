@@ -173,7 +173,7 @@ TEST(EpochTest, AResultThatSomeLackIsFetchedAndGivenToThem) {
   EXPECT_EQ(rig.counted(Event::kAdded), 1);
 }
 
-TEST(EpochTest, AContributionWhileAResultIsFetchedIsToldToSayHelloAndNotAdded) {
+TEST(EpochTest, ContributionWhileFetching_AnsweredWithHelloNoticeNotAdded) {
   SwitchRig rig;
   Closed closed(rig);
   rig.give(0, rig.worker(0).hello({.epoch = 2, .live = 7, .positions = {1, 1}}));

@@ -190,7 +190,7 @@ TEST(BloomCodec, AFilterOfAllOnesTakesNoMemoryBeyondTheCount) {
   EXPECT_FALSE(bloom_p0_index_codec().decode(bytes, 1 << 14, 1 << 14, decoded)) << "no encoder sets so many bits";
 }
 
-TEST(BloomCodec, AFilterOfMoreIndicesThanAreDecodedIsRefusedAndSoIsOneThatIsTooFull) {
+TEST(BloomCodec, FilterOfTooManyIndicesOrTooFull_Refused) {
   const uint64_t dimension = 1 << 16;
   const IndexBuffer indices = testing::uniform_indices(dimension, 0.01, 4);
   BloomCoded coded = bloom_encoded(indices, dimension, bloom_options(0.01));

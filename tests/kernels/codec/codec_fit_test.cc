@@ -90,7 +90,7 @@ TEST(FitCodec, TheCurveIsTheSortedValuesAndTheMapLeadsBack) {
   }
 }
 
-TEST(FitCodec, WhatTheEncoderSaysIsWhatIsDecodedBitForBitAndWithinHalfOfTheValues) {
+TEST(FitCodec, EncodedValues_DecodeToTheAnnouncedBitsWithinHalfOfTheValues) {
   for (const char* name : kFitNames) {
     const ValueCodec& codec = fit_codec_of(name);
     EXPECT_TRUE(codec.contraction({}));
@@ -165,7 +165,7 @@ TEST(FitCodec, AScaleThatIsAPowerOfTwoScalesWhatIsDecoded) {
 // [DeepReduce21, 6.2, figure 10]: 1 % of a layer of 36,864. The map takes ceil(log2 369) = 9 of 32 bits, Fit-DExp fewer
 // numbers than Fit-Poly. The paper claims "roughly 40 %" and "50 %" less than Top-r, which sends 64 bits an entry. That
 // is impossible: with 9 + 32 bits left, 36 % is the most, and the coefficients reduce it.
-TEST(FitSizes, TheMapTakesTheLogarithmOfTheCountAndTheCoefficientsLittleBesides) {
+TEST(FitSizes, FitCode_MapTakesLogOfTheCountAndCoefficientsLittle) {
   const auto values = selected_values(369, 2.576, 1, 6);
   const size_t map = (369 * 9 + 7) / 8;
   const auto poly = fit_code_of("fit_poly", values);

@@ -310,7 +310,7 @@ TEST(GsparCodec, WhatTheHeaderCannotSayIsMalformed) {
 
 double plogp(double part, double all) { return part == 0 ? 0 : part * std::log2(all / part); }
 
-TEST(GsparSizes, TheEntropyCodedVectorTakesWhatThePaperSaysAndNeverMoreThanTwoBitsACoordinate) {
+TEST(GsparSizes, EntropyCodedVector_SizeOfThePaperAndAtMostTwoBitsACoordinate) {
   for (const double lambda : {0.02, 0.1, 1.0}) {
     const GsparDraw draw = draw_of(400'000, lambda, 11);
     const auto d = static_cast<double>(draw.dimension);

@@ -249,7 +249,7 @@ void expect_error_or_valid_history(const IndexHistory& history, ByteSpan bytes, 
   }
 }
 
-TEST(HistoryCode, EveryTruncationIsAnErrorAndEveryCorruptByteAnErrorOrAValidSet) {
+TEST(HistoryCode, TruncatedOrCorruptBytes_AnErrorOrAValidSet) {
   constexpr uint64_t kDimension = 3'000;
   const std::vector<IndexBuffer> log = testing::update_log(kDimension, 50, 10);
   const IndexHistory history = testing::history_after(log, 49, kDimension);

@@ -235,7 +235,7 @@ TEST(GapCode, RefusesAParameterOver31AndUnarySequencesOver8192Bits) {
   EXPECT_FALSE(gap_index_codec().decode(zeros, 10'000, 1, decoded));
 }
 
-TEST(GapCode, AFullBlockThatWouldPassTheDimensionOnlyByWrappingAroundIsAnError) {
+TEST(GapCode, FullBlockThatWrapsAroundTheDimension_IsAnError) {
   // Lows of 2^24 - 1 in every lane make the last index 2^32 - 1; more must not wrap to a small one.
   for (const uint32_t shift : {24, 25, 31}) {
     ByteBuffer bytes{static_cast<uint8_t>(shift)};

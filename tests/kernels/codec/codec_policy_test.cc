@@ -88,7 +88,7 @@ TEST_P(BloomPolicy, TruncationsAreErrorsAndCorruptBytesErrorsOrValidSets) {
   EXPECT_TRUE(GetParam()->decode(coded.bytes, dimension, indices.size() + 1, decoded)) << "for all that it tells";
 }
 
-TEST_P(BloomPolicy, HostileFiltersThatKnowEverythingTakeNoMemoryForMoreThanTheyMay) {
+TEST_P(BloomPolicy, HostileFilterOfAllIndices_MemoryWithinTheLimit) {
   const uint64_t dimension = 1 << 20;
   PolicyCoded coded = policy_encoded(*GetParam(), IndexBuffer{7}, dimension, 0.001);
   std::fill(coded.bytes.begin() + 20, coded.bytes.end(), 0xff);
@@ -343,7 +343,7 @@ TEST(BlockedBloom, FalsePositivesComeAtTheRate) {
   }
 }
 
-TEST(BlockedBloom, TruncationsAreErrorsAndAFilterOfOnesTakesNoMemoryBeyondTheCount) {
+TEST(BlockedBloom, TruncatedOrAllOnesFilter_ErrorOrMemoryWithinTheCount) {
   const uint64_t dimension = 1 << 18;
   const IndexBuffer indices = testing::uniform_indices(dimension, 0.002, 4);
   PolicyCoded coded = policy_encoded(bloom_blocked_index_codec(), indices, dimension, 0.01);

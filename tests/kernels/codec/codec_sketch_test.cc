@@ -388,7 +388,7 @@ double norm_of(const std::vector<float>& values) {
   return sum;
 }
 
-TEST(SketchClaims, TheMeanOfABucketsBoundsEnlargesTheNormItsSmallestMagnitudeDoesNot) {
+TEST(SketchClaims, BucketDecoding_MeanOfBoundsEnlargesTheNormSmallestDoesNot) {
   std::vector<float> values(16, 0.01F);
   values[5] = 1;
   double of_mean = 0;
@@ -402,7 +402,7 @@ TEST(SketchClaims, TheMeanOfABucketsBoundsEnlargesTheNormItsSmallestMagnitudeDoe
   EXPECT_LT(norm_of(error), norm_of(values));
 }
 
-TEST(SketchClaims, AnEntryFarLargerThanAllOthersStaysInAResidualSoThatItIsNoContraction) {
+TEST(SketchClaims, EntryFarAboveAllOthers_StaysInResidualSoNoContraction) {
   constexpr size_t kCount = 4000;
   constexpr int kSteps = 50;
   for (const ValueCodecId id : kBoth) {

@@ -115,7 +115,7 @@ TEST(FitPolynomial, TheLargestAndTheSmallestNumbersDoNotOverflow) {
   }
 }
 
-TEST(PieceCount, IsTwiceTheRootOfTheChangeOfTheSlopeOverTheUnitIntervalInUnitsOfTheLargest) {
+TEST(PieceCount, PieceCount_TwiceTheRootOfTheSlopeChangeInUnitsOfTheLargest) {
   std::vector<float> values(1001, 1);
   values[0] = 4;
   // M = 3 / 4 * 1000, p = ceil(2 sqrt(750)) = 55, of which 1001 / 64 = 15 are allowed.

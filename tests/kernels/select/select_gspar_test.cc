@@ -124,7 +124,7 @@ TEST(Gspar, GreedyExpectsAtMostKAndWithEnoughIterationsKOrAll) {
   }
 }
 
-TEST(Gspar, DrawsAreAsOftenAsTheirProbabilitiesAndExactOnesAlwaysSentAsTheyAre) {
+TEST(Gspar, DrawnEntries_AsOftenAsTheirProbabilityAndExactOnesAlways) {
   auto values = values_of(Pattern::kGaussian, 400, 7);
   for (size_t i = 0; i < 10; ++i) values[40 * i] = static_cast<float>(20 + i);
   const SelectionSpec specs[] = {{.selection = Selection::kGspar, .density = 0.1},

@@ -228,7 +228,7 @@ TEST(SelectRedSync, SampledSearchesOncePerPeriodAndReusesTheThresholdInBetween) 
   EXPECT_GT(reused, 0u);  // else this would hold of a search in every step
 }
 
-TEST(SelectRedSync, SampledSearchesAtOnceWhereTheThresholdLeavesFarTooManyOrTooFew) {
+TEST(SelectRedSync, SampledThresholdFarOff_SearchesAtOnce) {
   const size_t n = 20'000;
   const auto base = values_of(Pattern::kGaussian, n, 1);
   const auto selector = redsync_selector_for({.selection = Selection::kSampled, .k = 200, .period = 1000}, n);

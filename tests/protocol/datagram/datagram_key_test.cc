@@ -347,7 +347,7 @@ TEST(ReplayWindow, TellsWhatIsLostOnce) {
   }
 }
 
-TEST(ReplayWindow, WhatComesAfterItWasToldWasOutOfOrderAndFromThenOnTwiceAsManyHaveToBeThere) {
+TEST(ReplayWindow, ReportedLossArrivesLate_TwiceAsManyLaterPacketsRequired) {
   ReplayWindow window;
   uint64_t next = 1;
   for (uint64_t later = 3; later < 2000; later *= 2) {

@@ -142,7 +142,7 @@ TEST(JobSpecBytes, EveryTruncationIsMalformed) {
   }
 }
 
-TEST(JobSpecBytes, ASingleByteCorruptionIsRefusedOrAnotherSpecificationWithThoseBytes) {
+TEST(JobSpecBytes, SingleByteCorrupted_RefusedOrAnotherSpecWithThoseBytes) {
   const ByteBuffer bytes = encode_job_spec(example_spec());
   for (size_t at = 0; at < bytes.size(); ++at) {
     for (const uint8_t flip : std::initializer_list<uint8_t>{0x01, 0x10, 0x80, 0xFF}) {

@@ -75,7 +75,7 @@ TEST(Layout, SmallNeighboursShareABucket) {
   EXPECT_EQ(layout.buckets[2].dimension, 700u);
 }
 
-TEST(Layout, TensorsWithOverridesOtherTypesOrOtherPrioritiesKeepABucketOfTheirOwn) {
+TEST(Layout, TensorWithOverrideOrOtherTypeOrPriority_KeepsItsOwnBucket) {
   JobSpec spec = layout_spec_of({100, 100, 100, 100});
   spec.tensors[1].codec_up = CodecSpec{.index = IndexCodecId::kRaw};
   spec.tensors[3].priority = 1;

@@ -132,7 +132,7 @@ TEST(Frame, SizesOverTheLimitsAreRefusedUnread) {
   EXPECT_EQ(decode_message(envelope, message.payload, limits).error().code, ErrorCode::kLimitExceeded);
 }
 
-TEST(Frame, APayloadMustBeThereExactlyWhereTheKindHasOneAndOfTheAnnouncedSize) {
+TEST(Frame, PayloadMissingOrUnexpectedOrOfAnotherSize_Refused) {
   for (Message message : every_message()) {
     const ByteBuffer envelope = encode_envelope(message);
     message.payload = message.payload.bytes.empty() ? example_payload() : SharedBytes{};
@@ -151,7 +151,7 @@ TEST(Frame, SentencesAreCutAndMadePrintableBySenders) {
   EXPECT_THAT(sentence, ::testing::StartsWith("a?b"));
 }
 
-TEST(Frame, AHelloOfAnotherVersionIsHandedOnWithItsVersionsForARefusalByName) {
+TEST(Frame, HelloOfAnotherVersion_HandedOnWithItsVersions) {
   Message message = every_message()[0];
   auto& hello = std::get<Hello>(message.body);
   hello.version_min = 7;

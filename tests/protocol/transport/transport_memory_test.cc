@@ -55,7 +55,7 @@ class StarvedTransport : public ::testing::Test {
   std::unique_ptr<Connection> connection_;
 };
 
-TEST_F(StarvedTransport, AMessageThatMemoryDoesNotSufficeToReceiveIsLostAndTheNextOneIsWhole) {
+TEST_F(StarvedTransport, NoMemoryToReceive_MessageLostAndTheNextOneWhole) {
   bool came_to_an_end = false;
   for (uint64_t at = 0; at < kAllocationsMax && !came_to_an_end; ++at) {
     ASSERT_EQ(connection_->send(numbered(2 * at)), SendResult::kSent);
@@ -96,7 +96,7 @@ TEST_F(StarvedTransport, AMessageThatMemoryDoesNotSufficeToSendLeavesNoHalfOfIts
   EXPECT_TRUE(came_to_an_end);
 }
 
-TEST_F(StarvedTransport, AConnectionThatMemoryDoesNotSufficeToOpenCanBeOpenedAfterwards) {
+TEST_F(StarvedTransport, NoMemoryToConnect_ConnectionOpensAfterwards) {
   bool came_to_an_end = false;
   for (uint64_t at = 0; at < kAllocationsMax && !came_to_an_end; ++at) {
     connection_.reset();

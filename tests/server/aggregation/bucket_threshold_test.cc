@@ -323,7 +323,7 @@ struct TwoPartsCutAtOnce {
   ScriptedCluster::Gathered got;
 };
 
-TEST(ReuseStep, APartThatIsTooLargeOnceTheOthersAreCountedIsTrimmedAndNotSummedAgain) {
+TEST(ReuseStep, PartTooLargeAfterCounting_TrimmedAndNotSummedAgain) {
   // 515 are in the band of either part alone (500 and 2 % of 1,000 give or take); 515 and 515 are not.
   const TwoPartsCutAtOnce cut(515);
   EXPECT_EQ(cut.quick("as_it_was"), 1);

@@ -219,7 +219,7 @@ TEST_F(MetricsExportTest, NothingKnownBeforehandIsMissingFromTheCatalogsValues) 
   EXPECT_EQ(series(), before);
 }
 
-TEST_F(MetricsExportTest, WhatBecameOfDatagramsIsCountedByGrowthAndFromTheStartWhereItBeganAnew) {
+TEST_F(MetricsExportTest, DatagramCounts_AddGrowthAndStartAgainWhereTheyRestarted) {
   JobStatus& job = status_.jobs.emplace_back();
   job.name = "by switch";
   job.switch_path.emplace().aggregator = SwitchPathStatus::Aggregator{};

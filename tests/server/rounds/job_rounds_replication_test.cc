@@ -72,7 +72,7 @@ TEST_F(Backing, WithoutTheOptionNobodyIsToldAnything) {
   EXPECT_THAT(ReturningCluster::of<Ack>(plain.deliver_all(0)), IsEmpty());
 }
 
-TEST_F(Backing, WhoIsRemovedCountsNoMoreInTheNextEpochAndWhatHoldsInItIsToldAgain) {
+TEST_F(Backing, MemberRemoved_AcksNoLongerCountAndReplicatedSentAgain) {
   cluster.step({0, 1, 2});
   cluster.ack(0, 1);
   cluster.ack(1, 1);

@@ -51,7 +51,7 @@ TEST(DeliveryTest, OneSumIsMadeForAllWhoLackTheSame) {
   EXPECT_THAT(delivery.take_waiting({4, 9}, 77).workers, IsEmpty());
 }
 
-TEST(DeliveryTest, WhoHasAPartOfASumMeanwhileIsNotSentItAndAsksForNoOtherBeforeItIsDone) {
+TEST(DeliveryTest, PartOfASumReceivedMeanwhile_NotSentAgainAndNoOtherRequested) {
   Delivery delivery;
   delivery.restart(0, 4);
   EXPECT_TRUE(delivery.wait_for_sum(0, {4, 9}, 77, {}));
@@ -274,7 +274,7 @@ TEST_F(Merging, AShardThatIsShutDownSendsWhatWaits) {
   EXPECT_THAT(came(0), ElementsAre("2-2", "3-3"));
 }
 
-TEST_F(Merging, InANewEpochWhatIsNotAcknowledgedComesAgainAndOldSumsAreForgotten) {
+TEST_F(Merging, NewEpoch_UnacknowledgedUpdatesSentAgainAndOldSumsForgotten) {
   start(job(3));
   jobs->hold_tasks = true;
   for (int at = 0; at < 5; ++at) push(1);

@@ -68,7 +68,7 @@ TEST_F(History, WhatGoesOutIsReadByWhoHasSeenTheSameUpdates) {
   EXPECT_EQ(core().counters().history_shortened, 140u);
 }
 
-TEST_F(History, WhatTheShardCannotReadGoesOutAsItIsAndForAPeriodEverythingDoes) {
+TEST_F(History, ContributionUnreadableForTheShard_SentPlainForAPeriod) {
   make_running();
   const protocol::Message first = push_and_take({5, 7, 9});
   ASSERT_TRUE(is_shortened(first.payload.bytes));

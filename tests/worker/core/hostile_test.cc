@@ -88,7 +88,7 @@ class Hostile : public ScriptedCore {
   }
 };
 
-TEST_F(Hostile, AWeightThatIsNotPositiveIsRefusedAndNothingOfTheGradientIsTaken) {
+TEST_F(Hostile, NonPositiveWeight_RefusedAndNoGradientTaken) {
   config_.spec.combine = protocol::Combine::kWeightedMean;
   make_running();
   const std::vector<uint32_t> indices{5};

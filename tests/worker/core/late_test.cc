@@ -115,7 +115,7 @@ TEST_F(Late, ALoadedStateStaysOneWhenItsWorkerIsRemovedBeforeItIsSettled) {
   EXPECT_EQ(core().counters().lost_save_too_old, 8.0);
 }
 
-TEST_F(Late, TheSavedStateOfWhoIsNotSettledIsWhatItLoadedWithWhatWasPushedSince) {
+TEST_F(Late, WorkerNotSettled_SavedStateIsTheLoadedOnePlusLaterPushes) {
   const worker::SavedState before = saved();
   make_late(before);
   push({5}, {1});
@@ -184,7 +184,7 @@ TEST_F(Late, AStateOfOtherTensorsDoesNotFit) {
   EXPECT_NE(fits(state, 0, config_.spec).error().message.find("number of tensors"), std::string::npos);
 }
 
-TEST_F(Late, AShardWithoutAStateIsToldWhereItsWorkersStandAndGetsWhatTheyKeep) {
+TEST_F(Late, ShardWithoutState_GetsPositionsAndRetainedUpdatesOfWorkers) {
   config_.spec.staleness = 2;
   make_running();
   for (uint64_t step = 0; step < 3; ++step) {

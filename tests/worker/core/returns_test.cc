@@ -106,7 +106,7 @@ TEST_F(Returns, WhatWasSentForAStepThatIsOpenGoesBackAndItsPushIsAnswered) {
   EXPECT_EQ(residual(), (Entries{{6, 1}})) << "what came back went out again";
 }
 
-TEST_F(Returns, WhatIsDecidedBeyondItsWeightsWaitsForTheUpdateUnderTheLifeThatSentIt) {
+TEST_F(Returns, DecidedBeyondItsWeights_WaitsForUpdateUnderItsIncarnation) {
   for (const uint64_t named : {1u, 2u}) {
     life_ = 1;
     view_.members = {{0, 1, kNonce, MemberState::kSynced}, {1, 1, 2'000, MemberState::kSynced}};
@@ -211,7 +211,7 @@ TEST_F(Returns, WithoutTheUpdateTheSummaryDecides) {
   }
 }
 
-TEST_F(Returns, OffTheLogEverythingOfThePartIsLostByNameAndNothingOfTheOthers) {
+TEST_F(Returns, PartOffTheLog_AllItsEntriesCountedAsLostAndNoOthers) {
   config_.spec.select = {.selection = Selection::kTopK, .k = 2};
   config_.spec.staleness = 1;
   make_running();
@@ -429,7 +429,7 @@ TEST_F(Returns, PushesWaitWhileItComesBack) {
   EXPECT_EQ(std::get<Contribution>(sent[0].second.body).step, 0u);
 }
 
-TEST_F(Returns, StepsThatWereDecidedWithoutItAreAppliedAndItGoesOnWithTheNext) {
+TEST_F(Returns, StepsDecidedWithoutIt_AppliedAndItContinuesWithTheNext) {
   make_running();
   lose_place();
   enter(2);
@@ -450,7 +450,7 @@ TEST_F(Returns, StepsThatWereDecidedWithoutItAreAppliedAndItGoesOnWithTheNext) {
   EXPECT_EQ(std::get<Contribution>(sent[0].second.body).step, 2u);
 }
 
-TEST_F(Returns, ItIsWaitedForWhereEveryShardSaysSoAndWhatWasDecidedWithoutItIsApplied) {
+TEST_F(Returns, StepsDecidedWithoutIt_BlocksShardsOnlyAfterApplyingThem) {
   make_running();
   EXPECT_TRUE(core().is_waited_for());
   lose_place();

@@ -224,7 +224,7 @@ TEST_F(Rounds, AnUpdateOfANewerEpochWaitsForThatEpochsView) {
   EXPECT_EQ(actions_.delivered.size(), 1u);
 }
 
-TEST_F(Rounds, AnEpochChangeSendsWhatIsInFlightAgainWithTheNewEpochAndTheSameBytes) {
+TEST_F(Rounds, EpochChanged_InFlightSentAgainWithTheNewEpochAndSameBytes) {
   make_running();
   push({5}, {1});
   const auto first = take_sent<Contribution>();
@@ -326,7 +326,7 @@ TEST_F(Rounds, AHeartbeatOfAShardThatIsAheadBringsTheLostUpdate) {
   EXPECT_EQ(again[0].first, 0u);
 }
 
-TEST_F(Rounds, AHeartbeatThatNamesAPartAsDecidedBringsItsLostUpdateThoughTheShardHadSaidToHaveIt) {
+TEST_F(Rounds, HeartbeatNamesPartDecided_LostUpdateRequestedAfterDuplicate) {
   make_running();
   push({5}, {1});
   pass(3 * kNsPerS);
@@ -374,7 +374,7 @@ TEST_F(Rounds, AShardWithoutRoomIsAskedWithGrowingPausesForAsLongAsItTakes) {
   EXPECT_LE(longest, 7 * kNsPerS);
 }
 
-TEST_F(Rounds, UpdatesThatCannotBeUsedAreCountedAndEndTheSessionWhenTheyGoOn) {
+TEST_F(Rounds, UnusableUpdates_CountedAndEndTheSessionWhenTheyContinue) {
   make_running();
   push({5}, {1});
   hear(0, update_of(0, 0), sum_of({{5, 1}}, part_dimension(0) + 1));  // another dimension
@@ -439,7 +439,7 @@ TEST_F(Rounds, ARefusedContributionIsSentAgainOrEndsTheSession) {
   expect_ended(ErrorCode::kStale, "refuses the contribution to part 0, step 0: it holds infinity");
 }
 
-TEST_F(Rounds, AForgottenUpdateEndsTheSessionAndTheContributionIsKeptOrInTheLedger) {
+TEST_F(Rounds, ForgottenUpdate_EndsTheSessionContributionKeptOrInTheLedger) {
   make_running();
   push({5}, {1});
   hear(0, protocol::Settled{0, 0, false});

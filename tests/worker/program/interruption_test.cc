@@ -40,7 +40,7 @@ TEST(InterruptionRequests, TheFirstOneIsNewAtAnyTime) {
 }
 
 /// In a process of its own: signals and their effects belong to the process.
-TEST(Interruption, ASignalThatComesTwiceAtOnceSetsTheFlagAndASecondRequestEndsTheProcess) {
+TEST(Interruption, SignalTwiceAtOnce_SetsTheFlagAndASecondRequestEndsProcess) {
   const auto raise_all = [](std::initializer_list<int> signals) {
     const std::atomic<bool>& interrupted = interruption_flag();
     for (const int signal : signals) std::raise(signal);
@@ -51,7 +51,7 @@ TEST(Interruption, ASignalThatComesTwiceAtOnceSetsTheFlagAndASecondRequestEndsTh
   EXPECT_EXIT(raise_all({SIGTERM, SIGINT}), ::testing::KilledBySignal(SIGINT), "");
 }
 
-TEST(ChildProcess, OnlyOneWithASessionOfItsOwnIsOutOfReachOfWhatItsParentsGroupIsSent) {
+TEST(ChildProcess, OwnSession_SignalsToTheParentsGroupDoNotReachIt) {
   constexpr int kPatienceMs = 60'000;
   for (const ChildSession session : {ChildSession::kParents, ChildSession::kOwn}) {
     SpawnOptions options;

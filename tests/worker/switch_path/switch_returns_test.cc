@@ -112,7 +112,7 @@ TEST(SwitchReturns, WhatARackHadCutOfARemovedWorkersTurnComesBackToIt) { expect_
 // Worker 1 alone has the step's last results when worker 2 is removed, and gives them to it: in these worker 2 was
 // counted. Then worker 1 is removed too, before worker 2 takes part, and worker 0 computes those turns again without
 // both.
-TEST(SwitchReturns, WhatAGiverSaidThatIsRemovedBeforeTheJoinerTakesPartIsTakenBack) {
+TEST(SwitchReturns, GiverRemovedBeforeTheJoinerTakesPart_ItsReportIsRevoked) {
   uint32_t met = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(seed);
@@ -167,7 +167,7 @@ std::map<uint32_t, float> residual_of(const worker::SessionCore& core) {
 // Worker 1 alone had the last results. The others computed them again without it, and notified it. They are gone before
 // it has their weights, and the job continues from its own. Those hold its entries of those turns, which must not be
 // returned as well.
-TEST(SwitchReturns, WhatIsRevokedDoesNotComeBackWhereTheJobGoesOnFromItsOwnWeights) {
+TEST(SwitchReturns, RevokedResults_NotReturnedWhereTheJobUsesItsOwnWeights) {
   uint32_t met = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(seed);

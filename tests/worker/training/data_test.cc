@@ -80,7 +80,7 @@ TEST(DebianData, ThePlaceOfAPackageDependsOnItsNameAlone) {
   }
 }
 
-TEST(DebianData, PackagesWithoutSectionOrDescriptionAndRepeatedNamesAreLeftOut) {
+TEST(DebianData, PackageWithoutSectionOrDescriptionOrRepeated_Omitted) {
   const TemporaryFolder folder;
   std::string index = index_of(60);
   index += "Package: bare\n\nPackage: nosection\nDescription: words here\n\n" +

@@ -11,7 +11,7 @@ ExitCode code_of(JobErrorCode code, JobStage stage) {
   return failure.code;
 }
 
-TEST(JobFailure, AShardThatIsNotReachedIsUnreachableWhileJoiningAndEndsTheJobAfterwards) {
+TEST(JobFailure, ShardNotReached_UnreachableWhileJoiningAndLaterEndsTheJob) {
   EXPECT_EQ(code_of(JobErrorCode::kUnavailable, JobStage::kJoining), ExitCode::kUnreachable);
   EXPECT_EQ(code_of(JobErrorCode::kUnavailable, JobStage::kRunning), ExitCode::kJobEnded);
   EXPECT_EQ(code_of(JobErrorCode::kMalformed, JobStage::kJoining), ExitCode::kUnreachable);

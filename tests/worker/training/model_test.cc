@@ -234,7 +234,7 @@ TEST(AveragePrecision, AgreesWithTheDefinitionAlsoWhereScoresTie) {
   }
 }
 
-TEST(AveragePrecision, OfAPerfectOrderIsOneOfAllTiesThePositiveShareOfNoPositivesZero) {
+TEST(AveragePrecision, AveragePrecision_OneIfPerfectShareIfTiedZeroIfNoPositives) {
   EXPECT_EQ(average_precision(std::vector<double>{3, 2, 1}, std::vector<int8_t>{1, 1, -1}), 1);
   EXPECT_EQ(average_precision(std::vector<double>{1, 1, 1, 1}, std::vector<int8_t>{1, -1, -1, -1}), 0.25);
   EXPECT_EQ(average_precision(std::vector<double>{1, 2}, std::vector<int8_t>{-1, -1}), 0);

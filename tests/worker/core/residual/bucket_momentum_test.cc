@@ -156,7 +156,7 @@ struct MomentumCore : testing::ScriptedCore {
   }
 };
 
-TEST_F(MomentumCore, AContributionThatCameTooLateKeepsItsVelocityAndOneThatIsAppliedEndsIt) {
+TEST_F(MomentumCore, LateContribution_KeepsItsVelocityAndAnAppliedOneEndsIt) {
   config_.spec.mode = protocol::Mode::kBoundedStaleness;
   config_.spec.staleness = 1;
   config_.spec.quorum = 1;

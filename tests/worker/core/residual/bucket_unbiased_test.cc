@@ -106,7 +106,7 @@ TEST(Unbiased, WhatIsSentIsTheGradientInExpectationInEveryQuantizer) {
 
 const std::vector<std::string> kDrawing = {"random:0.1", "gspar:0.1", "gspar_closed:1.5", "uniform:0.1"};
 
-TEST(Unbiased, WhatIsDrawnIsTheGradientInExpectationAndTheLedgerHasTheDifference) {
+TEST(Unbiased, DrawnEntries_GradientInExpectationAndLedgerHasTheDifference) {
   constexpr uint64_t kDimension = 256;
   RandomSequence random(random_key(12));
   std::vector<float> gradient(kDimension);
