@@ -4,7 +4,7 @@
     tests/bench/papers/oktopk_fig4_6.py [--quick] [--out FOLDER] [--programs FOLDER]
 
 The CNN and the character LSTM that made the traces (shared/data/make_traces.py), 4 workers with error feedback.
-Threshold reuse with a period of 32 drives the training, locally and of the sum, as in Ok-Topk's algorithm 2. Entries
+Threshold reuse with a period of 32 drives the training, locally and of the sum, as in [OkTopk22, algorithm 2]. Entries
 outside the global selection are returned. The script also takes the exact threshold and Gaussian-k's on worker 0's
 accumulator.
 """
