@@ -570,8 +570,7 @@ class ShardFuzz {
   server::Actions actions_;
   std::vector<std::shared_ptr<server::Task>> tasks_;
   uint64_t map_hash_ = 0;
-  std::map<std::tuple<uint64_t, uint32_t, uint64_t, uint64_t>, uint64_t> updates_;  ///< by job, part, step and log
-                                                                                    ///< branch
+  std::map<std::tuple<uint64_t, uint32_t, uint64_t, uint64_t>, uint64_t> updates_;  ///< by job, part, step, branch
   server::Limits limits_;
   server::JobStore::Saves saves_;
   std::string datagrams_;  ///< of this shard, which takes over from switches; empty: it does not

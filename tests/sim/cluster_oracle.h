@@ -76,8 +76,8 @@ class ClusterOracle {
   /// Weights of a part at a place of its log, from zero. REQUIRES: decided.
   std::vector<float> weights(uint32_t part, LogPosition at) const;
 
-  /// Adds to `carried` [dimension of the part] the part of that incarnation's contribution that the step before that
-  /// place carried.
+  /// Adds to `carried` [dimension of the part] the entries of that incarnation's contribution that were carried by the
+  /// step before that place.
   void add_carried(uint32_t part, LogPosition at, uint32_t worker, uint64_t life, std::span<double> carried) const;
 
   /// Returns the contribution that this incarnation of the worker sent as (part, step), if the wire saw it. Mode

@@ -26,8 +26,7 @@ struct Config {
   int acks = 0;              ///< an update is applied once this many members have acknowledged it; 0, 1: at once
   bool one_process = false;  ///< one process holds the shards of all parts: they die together
   bool forget = true;        ///< acknowledgements, and the dropping of updates that they permit
-  bool keep_open = false;    ///< a shard that reads the table keeps the contributions of members whose incarnation is
-                             ///< unchanged
+  bool keep_open = false;    ///< a shard that reads the table keeps contributions of unchanged incarnations
   bool positions =
       false;  ///< logs are compared as the protocol does it, by length and last deciding epoch, not by content
   Spent at_most{};
