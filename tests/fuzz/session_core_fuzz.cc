@@ -416,8 +416,8 @@ class SessionFuzz {
     message(shard, std::move(body), std::move(payload));
   }
 
-  /// A value that is neither held nor counted as lost was counted by an update. It may change only with a delivery, or
-  /// when the worker rejoins.
+  /// Checks the law: a value that is neither held nor counted as lost was counted by an update. It may change only with
+  /// a delivery, or when the worker rejoins.
   void check_law() {
     const worker::Phase phase = core_->phase();
     const bool synced = phase == worker::Phase::kRunning || phase == worker::Phase::kFinishing;

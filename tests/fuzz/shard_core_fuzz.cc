@@ -154,7 +154,7 @@ class ShardFuzz {
     return state;
   }
 
-  /// Another process takes the shard's place, and all members answer.
+  /// Replaces the shard's process; all members answer.
   void recover() {
     start();
     greet();
@@ -336,7 +336,7 @@ class ShardFuzz {
     pass_on(from, std::move(message));
   }
 
-  /// Both workers join, and the other shard identifies itself: most of the later messages reach a running job.
+  /// Lets both workers join and the other shard identify itself: most of the later messages reach a running job.
   void greet() {
     for (uint32_t worker = 0; worker < 2; ++worker) {
       protocol::Message message;

@@ -264,7 +264,7 @@ class ClientFuzz {
     client_->set_epoch(epoch_, now_, empty_sink());
     look();
   }
-  /// Another client continues from this one's state.
+  /// Replaces the client by another one, which continues from its state.
   void take_over() {
     if (!client_->at_rest() || !ledger_.done()) return;
     const ByteBuffer bytes = encode_handover(client_->handover());

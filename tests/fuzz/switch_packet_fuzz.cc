@@ -131,7 +131,7 @@ class SwitchFuzz {
     }
   }
 
-  /// A rack's session: its HELLO does not state an epoch.
+  /// Begins a rack's session: its HELLO does not state an epoch.
   void rack_hello(uint32_t rack) {
     shake_hands(kWorkers + rack);
     const uint32_t epoch = source_.one_in(4) ? static_cast<uint32_t>(source_.number(4)) : 1;
@@ -364,7 +364,8 @@ class SwitchFuzz {
       if (datagram->header.type == DatagramType::kWelcome) look_at_welcome(*datagram);
     }
   }
-  /// A retransmitted result of a turn is identical byte by byte, except for its receiver and the number of the sending.
+  /// Checks that a retransmitted result of a turn is identical byte by byte, except for its receiver and its sending
+  /// number.
   void look_at_result(const Datagram& datagram, const ByteBuffer& packet) {
     const DatagramHeader& header = datagram.header;
     MILLRACE_CHECK(header.slot < kSlots && header.turn > 0, header.slot, header.turn);

@@ -38,7 +38,7 @@ class Returns : public ClusterProcesses {
       EXPECT_EQ(logs_[worker].weights, logs_[0].weights) << "worker " << worker;
     }
   }
-  /// Every step has the contributions of all workers in every part, once.
+  /// Checks that every step has the contributions of all workers in every part, once.
   void expect_nothing_lost() {
     expect_all_finish_alike();
     for (const WorkerLog& log : logs_) {

@@ -81,7 +81,7 @@ bool expect_nothing_wrong(const std::vector<protocol::Message>& messages, float 
   return aborted;
 }
 
-/// The job has ended for want of memory: both workers are notified, once in the count.
+/// Checks that the job has ended for want of memory: both workers are notified, once in the count.
 void expect_ended(Starved& starved, float expected, uint64_t at) {
   for (const uint32_t worker : {0u, 1u}) {
     EXPECT_TRUE(expect_nothing_wrong(starved.cluster.take(worker), expected, at)) << at << ": worker " << worker;
@@ -89,8 +89,8 @@ void expect_ended(Starved& starved, float expected, uint64_t at) {
   EXPECT_EQ(starved.cluster.counted(Metric::kJobsEnded, "limit_exceeded"), 1) << at;
 }
 
-/// The job has ended with a reason for its workers, or it continues: after missing messages are sent again, its update
-/// is right.
+/// Checks that the job has ended with a reason for its workers, or continues. In the latter case, its update is right
+/// after missing messages are sent again.
 void expect_ended_or_right(Starved& starved, uint64_t at) {
   ScriptedCluster& cluster = starved.cluster;
   cluster.pass(1'000);

@@ -34,7 +34,7 @@ struct Joining : ::testing::Test {
     spec.staleness = staleness;
     return spec;
   }
-  /// Worker 2 leaves, so that a worker can join.
+  /// Lets worker 2 leave, so that a worker can join.
   void leave() {
     cluster.say(2, protocol::Goodbye{protocol::Goodbye::Reason::kFailed, ""});
     cluster.deliver_all(0);

@@ -165,8 +165,8 @@ void Cluster::kill_worker(uint32_t worker, TimeNs restart_after) {
   });
 }
 
-/// A dead worker leaves the table within dead_after and a few heartbeats of a calm network, unless it is the only
-/// member.
+/// Checks later that the dead worker has left the table. The limit is dead_after and a few heartbeats of a calm
+/// network. It may stay as the only member.
 void Cluster::expect_removal(uint32_t process, uint64_t life) {
   const TimeNs from = std::max(world_.scheduler.now(), calm_from_);
   const TimeNs bound =
@@ -210,8 +210,8 @@ bool Cluster::a_shard_is_gone() const {
   });
 }
 
-/// R8c: A shard that restarted empty waits for half of the members. One that finished or died, and is still a member,
-/// never answers.
+/// R8c: Returns whether too few members can answer a shard that restarted empty, which waits for half of the members.
+/// One that finished or died, and is still a member, never answers.
 bool Cluster::too_few_for_a_successor() const {
   const auto& views = world_.oracle.views();
   if (views.empty() || !a_shard_fell()) return false;
@@ -231,16 +231,16 @@ bool Cluster::below_minimum() const {
          views.rbegin()->second.members.size() < world_.scenario.spec.workers_min;
 }
 
-/// A job starts when all have joined once. A worker that died earlier leaves the others waiting; their caller must end
-/// that.
+/// Returns whether the job has started, which needs that all have joined once. A worker that died earlier leaves the
+/// others waiting; their caller must end that.
 bool Cluster::job_can_start() const {
   const auto& views = world_.oracle.views();
   return !views.empty() &&
          std::any_of(views.begin(), views.end(), [](const auto& view) { return view.second.started; });
 }
 
-/// A killed shard finds its weights again where it saves, and while members retain the updates after the save. A cut
-/// goes back behind them.
+/// Returns whether a store may be lost. A killed shard finds its weights again where it saves, and while members retain
+/// the updates after the save. A cut goes back behind them.
 bool Cluster::store_may_be_lost() const {
   const Scenario& scenario = world_.scenario;
   if (!scenario.spec.has_store()) return false;

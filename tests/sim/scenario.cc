@@ -101,7 +101,7 @@ void draw_spec(RandomSequence& random, Scenario& scenario) {
   spec.non_finite = chance(random, 0.5) ? protocol::NonFinite::kRefuse : protocol::NonFinite::kDropAndCount;
 }
 
-/// Last, so that the other draws of a seed keep their values.
+/// Draws the mode. Last, so that the other draws of a seed keep their values.
 void draw_mode(RandomSequence& random, Scenario& scenario) {
   protocol::JobSpec& spec = scenario.spec;
   const bool slow_tasks = scenario.task_max > 100 * kNsPerMs;  // together they would take longer than a run may
@@ -166,8 +166,8 @@ void draw_acks(RandomSequence& random, Scenario& scenario) {
   spec.workers_min = std::max(spec.workers_min, spec.apply_after_acks);
 }
 
-/// A step needs no other worker, nothing is re-selected, and no first steps are dense. In this mode the latter two and
-/// a lossy codec down exclude each other.
+/// Makes the job asynchronous: a step needs no other worker, nothing is re-selected, and no first steps are dense. In
+/// this mode the latter two and a lossy codec down exclude each other.
 void make_asynchronous(protocol::JobSpec& spec) {
   spec.mode = protocol::Mode::kAsynchronous;
   spec.quorum = spec.deadline_ms = spec.participants = 0;

@@ -52,7 +52,7 @@ class SecondJob {
     EXPECT_TRUE(heard && heard->authentic && heard->datagram.header.type == DatagramType::kNotice);
     return protocol::read_notice(heard->datagram.extension)->code;
   }
-  /// Handshakes, HELLOs, and a first turn of all three: the result has their entries alone.
+  /// Performs handshakes, HELLOs, and a first turn of all three; checks that the result has their entries alone.
   void begins(uint32_t epoch) {
     ASSERT_NO_FATAL_FAILURE(shake_hands());
     for (uint32_t at = 0; at < 3; ++at) hello(at, {.epoch = epoch, .positions = {}, .membership = kSecondJobSecond});

@@ -98,7 +98,7 @@ TEST(ValueCodecs, TheCodeIsAppendedAndTheSameWhereverItBegins) {
   });
 }
 
-/// Arbitrary bytes: decode() accepts nothing that check() refuses, and the decoded values are finite.
+/// Returns whether decode() accepts only bytes that check() accepts, and whether the decoded values are finite.
 bool decodes_safely(const ValueCodec& codec, const CodecSpec& spec, ByteSpan bytes, size_t count) {
   const std::vector<uint8_t> exact(bytes.begin(), bytes.end());  // a sanitizer sees a read behind the end
   std::vector<float> values(count);

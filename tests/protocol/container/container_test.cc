@@ -47,7 +47,7 @@ void sign(ByteBuffer& bytes) {
   set_field(bytes, 56, hash64(all.subspan(64), hash64(all.first(56))));
 }
 
-/// A container that can be viewed in place gives the same stream as reading, or is refused for the same reason.
+/// Checks that a view in place gives the same stream as reading, or is refused for the same reason.
 void expect_same_view(ByteSpan bytes, const Result<Stream>& read, const ContainerLimits& limits) {
   if (!is_plain(bytes)) return;
   const auto view = view_container(bytes, limits);

@@ -16,7 +16,7 @@ struct Asynchronous : testing::ReturningCore {
     config_.spec.staleness = 1;
     make_running();
   }
-  /// The contribution with that number of one incarnation is the part's next step.
+  /// Delivers an update as the part's next step: it names the contribution with that number of one incarnation.
   void hear_named(uint32_t part, uint64_t step, protocol::ContributorId who, const Entries& entries) {
     protocol::Update update = update_of(part, step);
     update.contributors = {who};

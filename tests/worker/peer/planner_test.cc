@@ -24,7 +24,8 @@ AlgorithmInfo info_of(AlgorithmId id) {
   return info;
 }
 
-/// Latency only: messages of the longest chain. Bytes only: the bytes through a port.
+/// Returns speeds with which a cost counts one thing. Latency only: messages of the longest chain. Bytes only: the
+/// bytes through a port.
 MachineSpeeds messages_only() { return {.latency_s = 1, .byte_s = 0, .add_entry_s = 0, .add_value_s = 0}; }
 MachineSpeeds bytes_only() { return {.latency_s = 0, .byte_s = 1, .add_entry_s = 0, .add_value_s = 0}; }
 MachineSpeeds adds_only() { return {.latency_s = 0, .byte_s = 0, .add_entry_s = 1, .add_value_s = 1}; }
@@ -207,9 +208,9 @@ MachineSpeeds all_speeds() {
       .sums = {.bytes = 5, .encode_s = 7e-9, .decode_s = 9e-9}};
 }
 
-/// [RedSync19, equation 1]: T_select + log2(p) alpha + (p - 1)(M D) beta + p gamma_1.
-/// DeepReduce's encoding is done once and its decoding p - 1 times. P is a power of two; bodies are 64 KiB and more, or
-/// no bundle has any.
+/// Computes [RedSync19, equation 1]: T_select + log2(p) alpha + (p - 1)(M D) beta + p gamma_1.
+/// DeepReduce's encoding is done once and its decoding p - 1 times. P is a power of two. Each body has a
+/// message of its own: it has 64 KiB and more, or no bundle holds it.
 double slow_redsync(const SumShape& shape, const MachineSpeeds& speeds) {
   const auto n = static_cast<double>(shape.dimension), k = static_cast<double>(shape.k),
              p = static_cast<double>(shape.ranks);
@@ -232,8 +233,8 @@ double slow_ssar_recursive_doubling(const SumShape& shape, const MachineSpeeds& 
   return took;
 }
 
-/// [OkTopk22, table 1], all ranks alike: k / P to each other rank, two numbers of each, k (P - 1) / P while gathering.
-/// A threshold of its own is found every tau' steps and reused in between.
+/// Computes [OkTopk22, table 1], all ranks alike. Each rank sends k / P to each other rank, two numbers of each entry,
+/// and k (P - 1) / P while gathering. A threshold of its own is found every tau' steps and reused in between.
 double slow_oktopk(const SumShape& shape, const MachineSpeeds& speeds) {
   const auto n = static_cast<double>(shape.dimension), k = static_cast<double>(shape.k),
              p = static_cast<double>(shape.ranks);

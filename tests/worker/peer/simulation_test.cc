@@ -23,7 +23,7 @@ SimulationOptions simulation_options_of(uint32_t ranks) {
   return options;
 }
 
-/// The transfer time of a message with a body of `body` bytes.
+/// Returns the transfer time of a message with a body of `body` bytes.
 constexpr TimeNs transfer(uint64_t body) { return kLatency + static_cast<TimeNs>(kMessageHeaderBytes + body); }
 
 Packet simulation_body_of(size_t bytes) { return {BodyForm::kNumbers, SharedBytes::from(ByteBuffer(bytes))}; }

@@ -14,8 +14,8 @@ namespace {
 
 constexpr float kSwitchLawGrid = 1.0f / 8;
 
-/// Within a factor of two, and of one sign. In any sum, one worker's next value does not saturate on its window's grid.
-/// A dead worker's value is thus counted whole or not at all.
+/// Returns values within a factor of two, and of one sign. In any sum, one worker's next value does not saturate on its
+/// window's grid. A dead worker's value is thus counted whole or not at all.
 std::map<uint32_t, float> some_entries(uint64_t dimension, RandomSequence& random) {
   std::map<uint32_t, float> entries;
   for (int i = 0; i < 30; ++i) {

@@ -231,7 +231,8 @@ double ToyCluster::in_flight(const worker::OutstandingView& out, uint32_t worker
   return decided->second.carried.contains(index) ? 0.0 : value;
 }
 
-/// Of an unreturnable contribution the ledger has all, and the log the carried entries.
+/// Adds the carried entries of unreturnable contributions. The ledger has all of such a contribution, the log only the
+/// carried entries.
 void ToyCluster::add_carried_of_unreturnable(const worker::SessionCore& core, uint32_t worker, uint32_t bucket,
                                              std::vector<double>& books) const {
   for (const worker::UnreturnableView& lost : core.unreturnable()) {

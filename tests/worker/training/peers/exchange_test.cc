@@ -352,9 +352,9 @@ TEST_F(BothPaths, WithStepsInFlightTheLawHolds) {
   }
 }
 
-/// One rank whose index codec sends other entries than were selected [DeepReduce21, 4]. Every summed value must be the
-/// rank's value there, selected or not, and leave it. Velocities end where an entry was sent. Returns the number of
-/// entries that were sent beside the selected ones.
+/// Checks one rank whose index codec sends other entries than were selected [DeepReduce21, 4]. Every summed value must
+/// be the rank's value there, selected or not, and leave it. Velocities end where an entry was sent. Returns the number
+/// of entries that were sent beside the selected ones.
 size_t expect_original_values(const ExchangeBooks& books, const OptimizerOptions& options, bool sends_selected) {
   const double factor = options.momentum == "none" ? 0 : std::stod(options.momentum.substr(11));
   Values residual(kExchangeDimension), velocity(kExchangeDimension);
