@@ -1,20 +1,20 @@
-// What index codes take of a training's selections, one after the other: index sets in, bytes and times out. The
-// history is that of the updates among them, as a worker and its shard have it of a part.
+// Measures index codes on a training's selections, one after the other: index sets in, bytes and times out. The history
+// is that of the updates among them, as a worker and its shard have it of a part.
 //
 //   millrace_history_replay --n N
 //
 // All numbers are little-endian; f64 are IEEE 754. In: records
 //
-//   u32 kind     0 a contribution, 1 the update of the step: the history goes on by it
-//   u32 count
-//   u32 [count]  indices, strictly increasing, below N
+// - u32 kind: 0 is a contribution; 1 is the update of the step, which advances the history
+// - u32 count
+// - u32 [count]: indices, strictly increasing, below N
 //
-// Out, for each contribution, of `rice`, `gap`, `adaptive`, `history` in this order: f64 bytes, nanoseconds of coding
-// and of decoding an index; for each update one f64, nanoseconds an index that the history takes. Everything is decoded
-// and compared.
+// Out, for each contribution: three f64 for each of `rice`, `gap`, `adaptive`, `history`, in this order. They are
+// bytes, and nanoseconds of coding and of decoding an index. Out, for each update: one f64, nanoseconds an index that
+// the history takes. Everything is decoded and compared.
 //
-// One thread. Exit codes: 0 at the end of input between two records, 1 it ends within one, has indices that cannot be,
-// or a code does not come back, 2 usage.
+// One thread. Exit code 0: the input ended between two records. Exit code 1: it ended within a record, has invalid
+// indices, or a decoded set differs from the encoded one. Exit code 2: usage.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -61,7 +61,7 @@ class HistoryReplay {
     return per_index(begin, monotonic_now_ns(), indices.size());
   }
 
-  /// False: a code did not come back.
+  /// Returns false if a decoded set differs.
   bool contribute(IndexSpan indices, std::array<Cost, 4>& costs) {
     const uint64_t n = history_.dimension();
     size_t at = 0;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""millrace_history_replay: records in, costs out; the history helps where selections come back; bad input ends it.
+"""millrace_history_replay: records in, costs out; the history helps where selections recur; bad input ends it.
 
     tests/bench/history_replay_test.py PROGRAM
 """

@@ -1,29 +1,31 @@
-// One selection and one codec as a filter: vectors in, what a receiver decodes of them out. Training loops in other
-// languages compress by it with the kernels that the product runs (tests/bench/papers/).
+// Runs one selection and one codec as a filter: reads vectors, writes the vectors that a receiver decodes. Training
+// loops in other languages compress by it with the kernels that the product runs (tests/bench/papers/).
 //
 //   millrace_replay --n N [--select TEXT] [--codec TEXT] [--unbiased] [--seed S] [--check]
 //
-// TEXT as in a job's specification (kernels/select/select.h, kernels/codec/codec.h). --select dense: no selection, the
-// vector goes whole as a dense stream; --select none: its non-zero entries go. --unbiased: the selection draws
-// (Selector::draw) and nobody keeps a rest. --check: says whether the texts can be, and reads nothing.
+// - TEXT is as in a job's specification (kernels/select/select.h, kernels/codec/codec.h).
+// - --select dense: no selection, the vector goes whole as a dense stream. --select none: its non-zero entries go.
+// - --unbiased: the selection draws (Selector::draw), and there is no residual.
+// - --check: reports whether the texts are valid, and reads nothing.
 //
 // All numbers are little-endian; f64 are IEEE 754. In: any number of steps, each a vector [N] f32. Out, a step:
 //
-//   offset  bytes  field
-//        0      8  u64  entries selected
-//        8      8  u64  entries that are decoded
-//       16      8  u64  bytes of the container
-//       24      8  u64  bytes of it that are index code
-//       32      8  u64  bytes of it that are value code
-//       40      8  f64  nanoseconds of the selection
-//       48      8  f64  of the encoder: index and value code, container, checksum
-//       56      8  f64  of the decoder: the checks, both codes
-//       64      8  u64  0, or the number of an ErrorCode: all before is 0, the sentence is on stderr, the next step may
-//               follow
-//       72    4 N  f32  what is decoded; entries that are not sent are 0
+//   | offset | bytes | type | field |
+//   |      0 |     8 |  u64 | entries selected |
+//   |      8 |     8 |  u64 | entries that are decoded |
+//   |     16 |     8 |  u64 | bytes of the container |
+//   |     24 |     8 |  u64 | bytes of it that are index code |
+//   |     32 |     8 |  u64 | bytes of it that are value code |
+//   |     40 |     8 |  f64 | nanoseconds of the selection |
+//   |     48 |     8 |  f64 | of the encoder: index and value code, container, checksum |
+//   |     56 |     8 |  f64 | of the decoder: the checks, both codes |
+//   |     64 |     8 |  u64 | 0, or the number of an ErrorCode (see below) |
+//   |     72 |   4 N |  f32 | the decoded values; entries that are not sent are 0 |
 //
-// One thread. Exit codes: 0 at the end of input between two vectors, 1 it ends within one or cannot be read or written,
-// 2 usage (a text that this build does not know).
+// After an error all fields before its code are 0, the message is on stderr, and the next step may follow.
+//
+// One thread. Exit code 0: the input ended between two vectors. Exit code 1: it ended within a vector, or a read or a
+// write failed. Exit code 2: usage (a text that this build does not know).
 #include <fmt/core.h>
 #include <tbb/global_control.h>
 
@@ -73,7 +75,7 @@ struct Report {
 };
 static_assert(sizeof(Report) == 72);
 
-/// One worker's side of a tensor, and a receiver of what it sends.
+/// One worker's side of a tensor, and a receiver of its contributions.
 class Replay {
  public:
   /// Errors  invalid_argument: texts that cannot be, or not together.
@@ -101,8 +103,8 @@ class Replay {
     return made;
   }
 
-  /// values   [n]; what is selected from.
-  /// decoded  [n]; what a receiver has of it.
+  /// values   [n]; the input of the selection.
+  /// decoded  [n]; the values that a receiver decodes.
   Result<Report> step(std::span<const float> values, std::span<float> decoded) {
     Report report;
     const StreamView accumulator{values.size(), true, {}, values};

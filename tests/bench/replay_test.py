@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""millrace_replay: what comes out is what a receiver decodes, and the numbers before it are of those bytes. Standard library only.
+"""millrace_replay: its output is a receiver's decoded values, and its numbers are of those bytes. Standard library
+only.
 
     replay_test.py PROGRAM [unittest arguments]
 """
@@ -17,7 +18,8 @@ NON_FINITE = 5
 
 
 def replay(values, *flags):
-    """Runs the vectors of `values` through one process: its exit code, what it says, and (head, decoded vector) of each step."""
+    """Runs the vectors of `values` through one process: its exit code, its errors, and (head, decoded vector) of
+    each step."""
     n = len(values[0])
     data = b"".join(struct.pack(f"<{n}f", *vector) for vector in values)
     return parse(n, run(data, "--n", n, *flags))

@@ -1,7 +1,6 @@
-// What a packet costs the switch's slot machine on one core: contributions of a full packet each into
-// Aggregator::receive(), results to
-// all workers included, and beside it what must be paid for such a packet anyway: a copy, the MAC, decoding. Packet I/O
-// is not in it.
+// Measures the cost of a packet in the switch's slot machine on one core. Full contributions enter
+// Aggregator::receive(), results to all workers included. Beside it: the unavoidable cost of such a packet, that is a
+// copy, the MAC, decoding. Packet I/O is excluded.
 #include <algorithm>
 #include <cstring>
 #include <deque>

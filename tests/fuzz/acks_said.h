@@ -12,10 +12,10 @@
 
 namespace millrace::testing {
 
-/// What workers have said to have of each part, against what a shard says that enough of them have.
+/// Records the acknowledgements of workers per part, and checks the acknowledgements that a shard reports against them.
 class AcksSaid {
  public:
-  /// Somebody says it to the shard, under whatever name.
+  /// Records a message that any sender delivers to the shard, under any identity.
   void heard(const protocol::Message& message) {
     if (const auto* ack = std::get_if<protocol::Ack>(&message.body)) {
       for (const protocol::Ack::Entry& entry : ack->entries) note(message.header, entry.part, entry.n);
@@ -26,8 +26,8 @@ class AcksSaid {
     }
   }
 
-  /// The shard says it to a worker of a job of that specification, all of whose workers have to have what is applied.
-  /// Once some have finished and left, those who are there are enough.
+  /// Checks a message from the shard to a worker of a job with `spec`, in which all workers must have applied an
+  /// update. Once workers have finished and left, the remaining members suffice.
   void check(const protocol::JobSpec& spec, const protocol::Message& message) {
     if (const auto* welcome = std::get_if<protocol::Welcome>(&message.body))
       left_[welcome->view.job] = welcome->view.left;

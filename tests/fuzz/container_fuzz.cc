@@ -1,5 +1,5 @@
-// The codec container on hostile bytes, as they are and under a right checksum. What is accepted is a valid stream that
-// encodes and decodes to itself; viewed in place it is the same, or refused as well.
+// Feeds hostile bytes to the codec container, as they are and under a right checksum. An accepted stream is valid, and
+// encodes and decodes to itself. The view in place is equal, or refused as well.
 #include <cmath>
 #include <cstring>
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr ContainerLimits kLimits{.dimension = 0, .count_max = 1 << 16, .bytes_max = 1 << 20};
 
-/// Whether decoding scans a dimension too large for a fuzzer's patience.
+/// Returns whether decoding scans a dimension that is too large for a fuzzer's time limit.
 bool slow(ByteSpan bytes) {
   const auto header = read_container_header(bytes);
   const IndexCodec* codec = header ? find_index_codec(header->index_codec) : nullptr;

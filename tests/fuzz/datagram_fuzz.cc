@@ -1,5 +1,5 @@
-// Datagrams of hostile bytes: header, extension, payload. What is decoded is within its bounds; encoded again, it comes
-// back as the sender says.
+// Feeds hostile bytes to the datagram code: header, extension, payload. Decoded entries are within their bounds.
+// Encoded again, they decode to the values that the sender announced.
 #include <algorithm>
 #include <array>
 
@@ -24,7 +24,7 @@ bool may_have_rest(const Terms&) {
 }
 bool may_have_rest(const ResultTerms& terms) { return terms.selected != 0; }
 
-/// Whatever type the header claims: each reader gets the extension.
+/// Gives the extension to each reader, regardless of the type in the header.
 void read_extensions(ByteSpan extension) {
   std::array<uint8_t, kExtensionBytesMax> room;
   const auto check = [&](const auto& read, const auto& put) {
@@ -62,7 +62,7 @@ void check_bounds(const Room& room, uint32_t count, uint32_t window) {
   }
 }
 
-/// Sends what was decoded under another pair of codecs, into as much room as there was.
+/// Sends the decoded entries under another pair of codecs, into as much room as there was.
 void send_again(const Room& sent, uint32_t count, const DatagramHeader& from, uint32_t window) {
   static Room back;
   static std::array<uint8_t, kDatagramBytesMax> payload;
@@ -90,7 +90,7 @@ void fuzz(ByteSpan bytes) {
   const ByteBuffer exact(bytes.begin(), bytes.end());  // the sanitizer sees a read behind the end
   const auto datagram = parse_datagram(exact);
   if (!datagram) return;
-  // More may follow it, which counts for nothing: what is sent as one piece is of datagrams of one length.
+  // Bytes may follow the datagram and are ignored: the datagrams of one sending have one length.
   const size_t said = datagram_bytes(datagram->header);
   MILLRACE_CHECK(said <= exact.size(), said, exact.size());
   const auto alone = parse_datagram(ByteSpan(exact).first(said));

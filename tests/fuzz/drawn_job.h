@@ -22,7 +22,7 @@ inline void draw_store(ByteSource& source, protocol::JobSpec& spec, server::JobS
   spec.store.begin = static_cast<protocol::StoreBegin>(1 + source.below(saves.possible ? 3 : 2));
 }
 
-/// Makes it a job of path switch; where the shard stands in for the switch, or empty.
+/// Makes it a job of path switch. Returns the address where the shard takes over from the switch, or empty.
 inline std::string draw_switch(ByteSource& source, protocol::JobSpec& spec) {
   spec.path = protocol::Path::kSwitch;
   spec.switch_path.address = "192.0.2.7:7700";

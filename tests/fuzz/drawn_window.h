@@ -11,7 +11,7 @@
 /// What fuzzers of the switch's packets draw: payloads that decode, in any codec, and headers that are nearly right.
 namespace millrace::testing {
 
-/// Any that encode_window() takes, Bloom without values excepted, which nobody may send.
+/// Returns any codecs that encode_window() accepts, except Bloom without values, which no peer may send.
 inline protocol::WindowCodecs drawn_codecs(ByteSource& source) {
   protocol::WindowCodecs codecs;
   codecs.index = static_cast<protocol::WindowIndexCodec>(1 + source.below(5));
@@ -30,7 +30,7 @@ inline Entries drawn_entries(ByteSource& source, uint32_t window_indices) {
   return entries;
 }
 
-/// One field of an otherwise true header is another. Lengths stay: who seals the packet sets them.
+/// Changes one field of an otherwise valid header. Leaves the lengths alone: the code that seals the packet sets them.
 inline void change_field(ByteSource& source, protocol::DatagramHeader& header) {
   switch (source.below(14)) {
     case 0: header.flags ^= static_cast<uint8_t>(1u << source.below(8)); return;

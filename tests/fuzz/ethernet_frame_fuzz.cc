@@ -1,5 +1,5 @@
-// Ethernet frames on hostile bytes, their checksums made right so that more is looked at than these: what is found lies
-// inside the frame; answers fit and are read back; nothing answers itself.
+// Feeds hostile bytes to the Ethernet frame code, with corrected checksums so that they pass the first check. A parsed
+// packet lies inside the frame. Answers fit and can be parsed. A frame is never an answer to itself.
 #include <array>
 #include <span>
 #include <vector>

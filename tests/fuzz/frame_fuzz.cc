@@ -1,4 +1,5 @@
-// Envelopes on hostile bytes: what is accepted encodes and decodes to itself. The first byte is the payload's size.
+// Feeds hostile bytes to the envelope decoder: an accepted envelope encodes and decodes to itself. The first byte is
+// the payload's size.
 #include "kernels/base/check.h"
 #include "protocol/messages/frame.h"
 

@@ -14,8 +14,8 @@
 
 namespace millrace::testing {
 
-/// Where a fuzzed shard saves: requests in their order, carried out when the bytes say so. It survives the shard's
-/// processes.
+/// Holds the saves of a fuzzed shard. Carries out requests in order when the fuzzer's bytes select it. Outlives the
+/// shard's processes.
 class FuzzDisk {
  public:
   void ask(std::vector<server::StoreRequest>& requests) {
@@ -42,7 +42,7 @@ class FuzzDisk {
     if (request.what == What::kEnd) saves_[request.name] = std::exchange(file, {});
     return request;
   }
-  /// What is not done is not done by the next process.
+  /// Drops unfinished requests: the next process does not continue them.
   void lose_process() {
     asked_.clear();
     unfinished_.clear();
@@ -58,7 +58,7 @@ class FuzzDisk {
       left = left.subspan(out.size());
       return {};
     });
-    MILLRACE_CHECK(file.has_value(), name);  // what was saved whole can be read
+    MILLRACE_CHECK(file.has_value(), name);  // a completed save is readable
     return file;
   }
 

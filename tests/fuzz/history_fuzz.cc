@@ -1,5 +1,5 @@
-// Indices against a history, and containers that travel so, on hostile bytes and against any history: what is accepted
-// is a well-formed set, codes to itself, and what is restored has the checksum that was said.
+// Feeds hostile bytes to the code of indices against a history, and to containers that use it, against any history. An
+// accepted set is well formed and codes to itself. A restored container has the announced checksum.
 #include <algorithm>
 #include <cstring>
 

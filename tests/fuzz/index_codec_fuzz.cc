@@ -1,5 +1,5 @@
-// Index codecs on hostile bytes: what decode() accepts is a well-formed set; the vector and the bit-by-bit gap decoder
-// agree; what is encoded is what is decoded.
+// Feeds hostile bytes to the index codecs. A set that decode() accepts is well formed. The vector decoder and the
+// bit-by-bit gap decoder agree. An encoded set decodes to itself.
 #include <cstring>
 
 #include "kernels/base/bytes.h"

@@ -6,7 +6,7 @@
 #include "tests/support/libsvm_text.h"
 #include "worker/training/data/libsvm.h"
 
-// What the parser accepts is well formed, whatever the text.
+// The parser's result is well formed for any text that it accepts.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   using millrace::StreamView;
   const std::string_view text(reinterpret_cast<const char*>(bytes), size);

@@ -24,7 +24,7 @@ class MadeUpAggregator {
   /// It has started again: all keys are void.
   void restart() { ++life_; }
 
-  /// What the peer sent. A CHALREQ can be answered from then on; a HELLO says with what keys.
+  /// Receives a packet of the peer. After a CHALREQ, the aggregator can answer; a HELLO carries the keys.
   void hear(const protocol::Datagram& datagram) {
     if (datagram.header.type == protocol::DatagramType::kChallengeRequest) {
       const auto request = protocol::read_challenge_request(datagram.extension);

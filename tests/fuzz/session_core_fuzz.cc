@@ -1,7 +1,7 @@
-// Arbitrary messages of shards, well formed and not, and anything the shell may do, into a worker's core: it is removed
-// and comes back, restarts from what it saved, gives and takes snapshots, is cut off. It never aborts; while it is a
-// synced member, what entered is in the residual, in flight, or was counted by an update: nothing else may take from
-// it. Where updates wait until enough workers have them, the application is handed none before.
+// Feeds arbitrary messages of shards, well formed and not, and any action of the shell to a worker's core. The worker
+// is evicted and rejoins, restarts from its saved state, gives and takes snapshots, is cut off.
+// The core never aborts. While it is a synced member, each value that entered is in the residual, in flight, or was
+// counted by an update. Where updates wait for acknowledgements, the application gets none earlier.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -159,7 +159,7 @@ class SessionFuzz {
     for (uint32_t shard = 0; shard < 2; ++shard) message(shard, protocol::ViewChange{view_, {}});
   }
 
-  /// Another worker's Goodbye, as it were; and, where the worker asks, its place under a new life.
+  /// Removes another worker, as its Goodbye would. Where the worker asks, admits it under the next incarnation.
   void removed() {
     std::erase_if(view_.members, [](const protocol::Member& member) { return member.worker == 1; });
     ++view_.epoch;
@@ -248,7 +248,7 @@ class SessionFuzz {
     tell_all();
   }
 
-  /// The process ends, and another one goes on with what it saved, or with nothing.
+  /// Ends the process. Another one continues with the saved state, or with nothing.
   void restart() {
     if (!source_.one_in(4)) return;
     const bool saved = source_.one_in(2);
@@ -292,7 +292,7 @@ class SessionFuzz {
   }
 
   bool wrong(uint32_t bound) { return !exact_ && source_.one_in(bound); }
-  /// What is said meanwhile has no wrong header.
+  /// The messages that it sends have no wrong header.
   template <typename Say>
   void exactly(Say say) {
     exact_ = true;
@@ -383,8 +383,8 @@ class SessionFuzz {
     }
   }
 
-  /// The sum is whatever; the contributors may or may not name this worker, and the sum carry some or all of what it
-  /// sent.
+  /// Sends an update with any sum. The contributors may or may not name this worker, and the sum may carry some or all
+  /// of its entries.
   void update(uint32_t shard) {
     const uint32_t number = part();
     const auto& parts = core_->layout().parts;
@@ -416,8 +416,8 @@ class SessionFuzz {
     message(shard, std::move(body), std::move(payload));
   }
 
-  /// What is neither held nor lost by name was counted. It may change only with a delivery, or when the worker comes
-  /// back.
+  /// Checks the law: a value that is neither held nor counted as lost was counted by an update. It may change only with
+  /// a delivery, or when the worker rejoins.
   void check_law() {
     const worker::Phase phase = core_->phase();
     const bool synced = phase == worker::Phase::kRunning || phase == worker::Phase::kFinishing;
@@ -458,7 +458,7 @@ class SessionFuzz {
   uint64_t life_ = 1;
   uint64_t shard_life_[2] = {1, 1};
   bool exact_ = false;
-  bool steady_ = true;  ///< the last step was not about coming back
+  bool steady_ = true;  ///< the last step did not concern a rejoin
   bool was_synced_ = false;
   std::unique_ptr<worker::SessionCore> core_;
   worker::Actions actions_;

@@ -1,7 +1,8 @@
-// Arbitrary messages, well formed and not, from anybody and in any order, into a shard's core, which now and then is
-// another process: then what it is told to go on from may be true, or anything. It never aborts; what it decides stays
-// decided; what it says of a step under one lineage is one thing to all; what it hands on of weights is what was given.
-// A job may have a store: then weights are pulled and placed, its disk fails, is slow, and may have anything on it.
+// Feeds arbitrary messages, well formed and not, from any peer and in any order, to a shard's core. Now and then
+// another process replaces it: then the state for its recovery may be true, or arbitrary. The core never aborts; its
+// decisions stay decided. Its messages about a step under one log branch agree; the weights that it hands on are those
+// that it was given. A job may have a store: then weights are pulled and placed. Its disk fails, is slow, and may hold
+// anything.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -112,7 +113,7 @@ class ShardFuzz {
     core_.reset();
     tasks_.clear();
     asked_.clear();
-    // What the one before had asked of the disk was done, up to some piece of it.
+    // The disk carried out the requests of the earlier process, up to some piece of them.
     for (uint32_t most = source_.below(8); most > 0 && !disk_.idle(); --most) disk_.carry_out();
     disk_.lose_process();
     const auto life = table_->start_shard(0, 2, "tcp://fuzz:" + std::to_string(1 + source_.below(2)), datagrams_);
@@ -128,10 +129,10 @@ class ShardFuzz {
     core_ = std::make_unique<server::ShardCore>(config, *table_, now_);
   }
 
-  /// Seldom, so that what is said is true but for one thing at a time; and never once the bytes have run out.
+  /// Returns true seldom, so that messages are true but for one field at a time; and never once the bytes have run out.
   bool lies() { return source_.below(16) == 15; }
 
-  /// What a worker has that has applied all that was seen, or less.
+  /// Returns the state of a worker that has applied all updates that were seen, or fewer.
   protocol::State state(uint32_t worker) {
     protocol::State state;
     state.synced = synced_.contains(worker) != lies();
@@ -153,7 +154,7 @@ class ShardFuzz {
     return state;
   }
 
-  /// Another process takes the shard's place, and everybody answers.
+  /// Replaces the shard's process; all members answer.
   void recover() {
     start();
     greet();
@@ -162,7 +163,7 @@ class ShardFuzz {
       carry_out();
     }
   }
-  /// Members that join say where they stand, and take what they are given.
+  /// Members that join report their positions, and take the assigned state.
   void join() {
     for (const uint32_t worker : {0u, 1u}) {
       say(peer_of(worker), state(worker));
@@ -281,7 +282,7 @@ class ShardFuzz {
     if (lies()) file.parts.pop_back();
   }
 
-  /// What was not asked for, or of somebody else.
+  /// Delivers an answer without a request, or one of another worker.
   void unasked() {
     const uint32_t number = part();
     Held& held = held_[std::min<uint32_t>(number, static_cast<uint32_t>(layout_.parts.size()) - 1)];
@@ -319,7 +320,7 @@ class ShardFuzz {
   protocol::PeerId peer() { return {std::string(1, static_cast<char>('a' + source_.below(4)))}; }
   uint32_t part() { return static_cast<uint32_t>(source_.number(static_cast<uint32_t>(layout_.parts.size()) + 1)); }
 
-  /// Usually what the well-behaved worker behind that peer would say.
+  /// Delivers `body`, usually as the well-behaved worker behind that peer would send it.
   void deliver(protocol::Body body, SharedBytes payload = {}) {
     const protocol::PeerId from = peer();
     const uint32_t worker = source_.one_in(8) ? static_cast<uint32_t>(source_.number(3)) : worker_at(from);
@@ -335,7 +336,7 @@ class ShardFuzz {
     pass_on(from, std::move(message));
   }
 
-  /// Both workers join, the other shard says who it is: most of what follows is said to a running job.
+  /// Lets both workers join and the other shard identify itself: most of the later messages reach a running job.
   void greet() {
     for (uint32_t worker = 0; worker < 2; ++worker) {
       protocol::Message message;
@@ -480,7 +481,7 @@ class ShardFuzz {
       MILLRACE_CHECK(!protocol::encode_envelope(send.message).empty());
       note(send);
     }
-    // What the other shard would be told is how a fuzzer learns to speak for it.
+    // The fuzzer learns from the messages to the other shard to speak for it.
     for (const auto& send : actions_.to_shards) {
       if (const auto* hello = std::get_if<protocol::ShardHello>(&send.message.body)) map_hash_ = hello->shard_map_hash;
     }
@@ -490,7 +491,7 @@ class ShardFuzz {
     actions_.clear();
   }
 
-  /// What a well-behaved worker remembers of what it is sent.
+  /// Records the state that a well-behaved worker keeps of a message to it.
   void note(const server::SendToPeer& send) {
     const protocol::Body& body = send.message.body;
     const protocol::JobView* view = nullptr;
@@ -569,10 +570,10 @@ class ShardFuzz {
   server::Actions actions_;
   std::vector<std::shared_ptr<server::Task>> tasks_;
   uint64_t map_hash_ = 0;
-  std::map<std::tuple<uint64_t, uint32_t, uint64_t, uint64_t>, uint64_t> updates_;  ///< by job, part, step and lineage
+  std::map<std::tuple<uint64_t, uint32_t, uint64_t, uint64_t>, uint64_t> updates_;  ///< by job, part, step, branch
   server::Limits limits_;
   server::JobStore::Saves saves_;
-  std::string datagrams_;  ///< of this shard, which stands in for switches; empty: it does not
+  std::string datagrams_;  ///< of this shard, which takes over from switches; empty: it does not
   FuzzDisk disk_;
   AcksSaid acks_;
   uint64_t life_ = 0;  ///< of the shard

@@ -10,8 +10,8 @@
 
 namespace millrace::testing {
 
-/// What is in each slot's open turn, reckoned from what an aggregator said that it took (its counters), the slow way.
-/// Checks that no unit is taken twice, and none of a worker whose group is in.
+/// Computes the sum of each slot's open turn, the slow way, from the units that an aggregator's counters report as
+/// taken. Checks that no unit is taken twice, and no unit of a worker whose group was taken.
 class SumsReckoned {
  public:
   using Sums = std::map<uint16_t, int64_t>;
@@ -32,8 +32,8 @@ class SumsReckoned {
   /// All open sums are thrown away.
   void forget() { turns_.clear(); }
 
-  /// What the aggregator says of that turn is in it: as much as was added, and nothing else; but whole indices may be
-  /// left out. Returns how many.
+  /// Checks an aggregator's statement about that turn: its values equal the sum, but whole indices may be missing.
+  /// Returns the number of missing indices.
   size_t check(uint16_t slot, uint64_t turn, uint64_t contributors, const Entries& said) const {
     static const Turn kNothing;
     const auto found = turns_.find(slot);

@@ -1,6 +1,6 @@
-// A switch's client under packets of all kinds: of an aggregator and a rack that have the right keys and keep no rule,
-// and of anybody. It never aborts; what it sends is well formed, signed, and of a turn always the same bytes; a turn is
-// settled once, an entry once a step, and what was applied of it and what returns are what was offered.
+// Feeds packets of all kinds to a switch's client. They come from an aggregator and a rack that have the right keys and
+// keep no rule, and from any sender. The client never aborts. Its packets are well formed, signed, and of a turn always
+// the same bytes. A turn completes once, an entry once a step. Applied and returned values add up to the offered ones.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -48,7 +48,7 @@ protocol::Endpoint endpoint(uint16_t port) {
   return out;
 }
 
-/// The owner of a client: what it offered in a step, and what it is told of it.
+/// The owner of a client: the offers of a step, and the client's reports about them.
 class Ledger : public worker::SwitchOutcome {
  public:
   explicit Ledger(uint32_t slots) : last_turn_(slots) {}
@@ -60,7 +60,7 @@ class Ledger : public worker::SwitchOutcome {
     settled_.assign(values_.size(), false);
   }
   void refused() { step_.reset(); }
-  /// What is told now is of turns that are given up: several windows of a slot in one turn, or none.
+  /// Reports that follow concern turns that are given up: several windows of a slot in one turn, or none.
   void abandon() { abandons_ = true; }
   bool done() const { return !step_; }
   uint64_t turns() const { return turns_; }
@@ -218,7 +218,7 @@ class ClientFuzz {
     now_ += source_.one_in(8) ? kNsPerS : kNsPerMs * source_.byte();
     client_->tick(now_, empty_sink());
     look();
-    // What is due has been done: whoever waits until then does not turn in circles.
+    // Every due action has been done: a caller that waits until the deadline does not loop without progress.
     MILLRACE_CHECK(client_->next_deadline() > now_, now_, client_->next_deadline());
   }
   void damaged() {
@@ -264,7 +264,7 @@ class ClientFuzz {
     client_->set_epoch(epoch_, now_, empty_sink());
     look();
   }
-  /// Another client goes on where this one stands.
+  /// Replaces the client by another one, which continues from its state.
   void take_over() {
     if (!client_->at_rest() || !ledger_.done()) return;
     const ByteBuffer bytes = encode_handover(client_->handover());
@@ -370,7 +370,7 @@ class ClientFuzz {
     give(from, by.sealed(header, extension, payload));
   }
 
-  /// Of the turn that is out, in up to three fragments, near what is right.
+  /// Delivers a result of the turn in flight, in up to three fragments, that is nearly right.
   void result(uint16_t number) {
     out_[number].result.clear();
     const Out out = out_[number];
@@ -394,7 +394,7 @@ class ClientFuzz {
     fragments(header, terms, sums_of(out));
   }
   struct Out;
-  /// What this worker sent, some of it, and what others did.
+  /// Returns some of this worker's entries, and entries of others.
   Entries sums_of(const Out& out) {
     Entries sums = drawn_entries(source_, kIndices);
     const uint32_t leaves_out = 1 + source_.below(8);
@@ -452,7 +452,7 @@ class ClientFuzz {
          source_.one_in(8) ? decider_.sealed(header, extension, payload) : decider_.to_all(header, extension, payload));
   }
 
-  // What it sent.
+  // Checks the packets that it sent.
   void look() {
     for (const Sent& packet : sink_.sent) {
       const auto datagram = protocol::parse_datagram(packet.bytes);
@@ -485,7 +485,7 @@ class ClientFuzz {
              .entries = {},
              .packets = {},
              .result = {}};
-    // Byte-identical on resend, but for who it is sent to and when.
+    // A retransmission is byte-identical, except for the receiver and the time of sending.
     ByteBuffer body(datagram.signed_bytes.begin() + 40, datagram.signed_bytes.end());
     body.push_back(header.flags & static_cast<uint8_t>(~flag::kFlush));
     const auto [first, is_new] = out.packets.emplace(header.fragment, body);
@@ -501,7 +501,7 @@ class ClientFuzz {
     int8_t exponent = 0;
     Entries entries;
     std::map<uint8_t, ByteBuffer> packets;
-    std::vector<worker::SwitchFragment> result;  ///< as it was told last
+    std::vector<worker::SwitchFragment> result;  ///< the last one that it received
   };
 
   ByteSource& source_;

@@ -1,7 +1,7 @@
-// Packets of all kinds into an aggregator that decides: raw bytes of anybody, and well signed packets of workers of the
-// job, and of the racks in front of it, whose every field may be anything. It never aborts; what it sends is well
-// formed and signed; a turn that it closed has, in the same epoch and life, one result, whoever is told it and however
-// often; and that result is the sum of what it said that it took, of each unit once.
+// Feeds packets of all kinds to an aggregator that decides. They are raw bytes of any sender, and correctly signed
+// packets of the job's workers and racks with arbitrary fields. The aggregator never aborts; its packets are well
+// formed and signed. A closed turn has one result per epoch and incarnation, for all receivers and retransmissions.
+// That result is the sum of the units that the aggregator reported as taken, of each unit once.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -131,7 +131,7 @@ class SwitchFuzz {
     }
   }
 
-  /// A rack's session: it says nothing of epochs.
+  /// Begins a rack's session: its HELLO does not state an epoch.
   void rack_hello(uint32_t rack) {
     shake_hands(kWorkers + rack);
     const uint32_t epoch = source_.one_in(4) ? static_cast<uint32_t>(source_.number(4)) : 1;
@@ -139,7 +139,7 @@ class SwitchFuzz {
   }
   uint32_t rack_count() const { return static_cast<uint32_t>(racks_.size()); }
 
-  /// Near what the aggregator expects, so that turns close.
+  /// Returns fields near those that the aggregator expects, so that turns close.
   MadeUpWorker::ContributionFields expected_fields() {
     MadeUpWorker::ContributionFields fields{.window_indices = kIndices};
     fields.slot = static_cast<uint16_t>(source_.below(kSlots));
@@ -247,7 +247,7 @@ class SwitchFuzz {
     const ByteBuffer payload = source_.bytes(100);
     give(at, workers_[at].sealed(header, extension, payload));
   }
-  /// What was heard as a result, as a KEPT: true, or with a field changed.
+  /// Sends a result that was heard as a KEPT: unchanged, or with a field changed.
   void kept(uint32_t at) {
     if (results_.empty()) return;
     auto chosen = results_.begin();
@@ -267,7 +267,7 @@ class SwitchFuzz {
 
   uint64_t counted(AggregatorEvent event) const { return aggregator_.counters()[event] - before_[event]; }
 
-  /// What became of the packet that was given last.
+  /// Checks the outcome of the last packet.
   void reckon() {
     MILLRACE_CHECK(counted(AggregatorEvent::kReceived) == 1);
     MILLRACE_CHECK(counted(AggregatorEvent::kSent) == sink_.sent.size(), sink_.sent.size());
@@ -280,7 +280,7 @@ class SwitchFuzz {
     const auto datagram = protocol::parse_datagram(last_);
     const uint64_t taken = counted(AggregatorEvent::kAdded) + counted(AggregatorEvent::kGroupPart);
     const uint64_t dropped = dropped_packets(aggregator_.counters()) - dropped_packets(before_);
-    // A group that is not right is told by its last part, which was taken.
+    // A group that is invalid is reported with its last part, which was taken.
     const bool is_wrong_group =
         counted(AggregatorEvent::kGroupPart) == 1 && counted(AggregatorEvent::kMalformedPayload) == 1;
     MILLRACE_CHECK(taken + dropped <= (is_wrong_group ? 2u : 1u), taken, dropped);
@@ -340,7 +340,7 @@ class SwitchFuzz {
     for (const auto& [workers, indices] : cut_[by.slot]) selected |= workers;
     MILLRACE_CHECK(terms->selected == selected, terms->selected, selected);
   }
-  /// What each rack kept, said of each entry of a result of an open slot's last turn.
+  /// Checks the entries that each rack retained: marks of each entry of a result of an open slot's last turn.
   void look_at_marks(const Datagram& datagram, const Entries& entries) {
     const auto marks = protocol::KeptMarks::read(datagram.extension, static_cast<uint32_t>(entries.size()));
     MILLRACE_CHECK(marks.has_value());
@@ -364,7 +364,8 @@ class SwitchFuzz {
       if (datagram->header.type == DatagramType::kWelcome) look_at_welcome(*datagram);
     }
   }
-  /// What was told of a turn is told again byte by byte, but for who it is told and the number of the sending.
+  /// Checks that a retransmitted result of a turn is identical byte by byte, except for its receiver and its sending
+  /// number.
   void look_at_result(const Datagram& datagram, const ByteBuffer& packet) {
     const DatagramHeader& header = datagram.header;
     MILLRACE_CHECK(header.slot < kSlots && header.turn > 0, header.slot, header.turn);
@@ -421,7 +422,7 @@ class SwitchFuzz {
   SumsReckoned sums_;
   std::map<std::pair<uint16_t, uint16_t>, Group> groups_;  ///< by slot and rack
   std::map<uint16_t, std::map<uint64_t, std::set<uint16_t>>>
-      cut_;  ///< by slot: racks that cut theirs, and what they kept
+      cut_;  ///< by slot: racks that trimmed their sums, and their retained entries
   std::map<uint16_t, uint64_t> cut_turns_;
   switch_agg::AggregatorCounters before_;
   uint64_t life_ = 0;

@@ -1,6 +1,7 @@
-// Packets of all kinds into a rack's aggregator (role combine): its workers', the decider's, anybody's. It never
-// aborts; what it sends is well formed and signed; a group that it hands up is the sum of each unit that it took, once,
-// of all of the rack's live workers, and is told again byte by byte; a unit that it hands up is what its worker sent.
+// Feeds packets of all kinds to a rack's aggregator (role combine): from its workers, the decider and any sender. The
+// aggregator never aborts; its packets are well formed and signed. A group that it hands up is the sum of each unit
+// that it took, once, of all of the rack's live workers. A repeated group is identical byte by byte. A unit that it
+// hands up equals the worker's unit.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -163,7 +164,7 @@ class RackFuzz {
     }
     return workers_[at].contribution(fields, source_.one_in(16) ? many() : drawn_entries(source_, kIndices));
   }
-  /// So many, and so large, that a group takes several parts.
+  /// Returns so large a number of large entries that a group takes several parts.
   Entries many() {
     Entries entries;
     const uint32_t stride = 1 + source_.below(4);
@@ -233,7 +234,7 @@ class RackFuzz {
     extension.resize(protocol::put_welcome(said, extension));
     give(decider_endpoint_, decider_.sealed(header_of(DatagramType::kWelcome), extension, {}));
   }
-  /// NOTICE kLost of what went up lately, of more, or of anything.
+  /// Sends NOTICE kLost about packets that went up lately, about more, or about anything.
   void lost() {
     protocol::LostSequences lost{.first = sent_up_ - std::min<uint64_t>(sent_up_, source_.below(20)),
                                  .others = source_.number(16)};
@@ -270,7 +271,7 @@ class RackFuzz {
     return header;
   }
 
-  // What it did.
+  // Counts the aggregator's actions.
   uint64_t counted(AggregatorEvent event) const { return aggregator_.counters()[event] - before_[event]; }
   void note_life() {
     if (std::exchange(life_, aggregator_.status()[0].life) != aggregator_.status()[0].life) forget();

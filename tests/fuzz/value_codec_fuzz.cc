@@ -1,4 +1,5 @@
-// Value codecs on hostile bytes: check() and decode() agree about sizes, and what the encoder says is what is decoded.
+// Feeds hostile bytes to the value codecs: check() and decode() agree about sizes. Decoded values equal those that the
+// encoder announced.
 #include <cmath>
 #include <cstring>
 

@@ -13,17 +13,17 @@
 
 namespace millrace::testing {
 
-/// Nothing of a healthy run takes so long, also under sanitizers on a busy machine.
+/// No event of a healthy run takes this long, also under sanitizers on a busy machine.
 inline constexpr int kPatienceMs = 120'000;
 
-/// What one worker's output said: see test_worker.cc.
+/// Holds the parsed output of one worker: see test_worker.cc.
 struct WorkerLog {
   std::vector<std::string> lines;
   std::map<std::pair<uint64_t, uint64_t>, uint64_t> contributors;  ///< (step, begin of the piece) -> bit mask
   std::string weights;
   std::string error;  ///< "shard_lost: sentence"; empty: none
   bool finished = false;
-  bool broken = false;  ///< a piece's entries disagreed about who contributed
+  bool broken = false;  ///< a piece's entries disagreed about the contributors
   int exit_code = -1;
 };
 
@@ -60,7 +60,7 @@ class ClusterProcesses : public ::testing::Test {
   uint32_t logs_ = 0;
 };
 
-/// What the weights of test_worker are after these contributors, by the definition of its gradients; in the words of
+/// Returns the weights of test_worker after these contributors, by the definition of its gradients; in the format of
 /// its output.
 std::string replayed_weights(const WorkerLog& log, uint64_t dimension, float begin = 0);
 

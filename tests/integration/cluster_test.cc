@@ -41,11 +41,11 @@ class Cluster : public ClusterProcesses {
   }
 };
 
-TEST_F(Cluster, WorkerKilledMidRoundIsRemovedAndTheOthersFinishWithEqualWeights) {
+TEST_F(Cluster, WorkerKilledMidRound_RemovedAndOthersFinishWithEqualWeights) {
   constexpr uint64_t kSteps = 24;
   constexpr uint64_t kDeathAfter = 10;
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
-  // The test lasts so long; a survivor that the machine keeps waiting must not be taken for dead as well.
+  // Longer than the test: a survivor that the machine delays must not be taken for dead as well.
   const std::vector<std::string> settings = {"parts=3", "dead_after_ms=8000"};
   std::vector<cli::ChildProcess> survivors;
   for (uint32_t worker = 0; worker < 3; ++worker) survivors.push_back(start_worker(worker, 4, kSteps, settings));
@@ -73,7 +73,7 @@ TEST_F(Cluster, WorkerKilledMidRoundIsRemovedAndTheOthersFinishWithEqualWeights)
 }
 
 TEST_F(Cluster, AllFinishWithLossyCodecsOnTheWayAndStaleness) {
-  // Levels 1..5 times powers of two quantize without error nowhere; what must hold is that everybody ends alike.
+  // Levels 1..5 times powers of two quantize with an error everywhere. The test requires that all workers end alike.
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
   auto workers = start_workers(3, 12, {"staleness=2", "codec=bitmap+qsgd8"});
   std::vector<WorkerLog> logs(3);
@@ -127,7 +127,7 @@ TEST_F(Cluster, WorkerWithAnotherShapeIsRefusedWithTheField) {
   cli::ChildProcess second = start_worker(1, 2, 3, {"dimension=19999"});
   WorkerLog log;
   expect_error(second, log, "job_mismatch", "dimension");
-  // The job goes on with who fits.
+  // The job continues with a worker that fits.
   cli::ChildProcess third = start_worker(1, 2, 3);
   WorkerLog logs[2];
   expect_finished(first, logs[0]);
@@ -135,7 +135,7 @@ TEST_F(Cluster, WorkerWithAnotherShapeIsRefusedWithTheField) {
 }
 
 TEST_F(Cluster, WorkersThatStartBeforeTheServersFindThem) {
-  // A socket of ours on the port sees that the worker has really tried, and finds nobody there.
+  // A socket of this test on the port detects the worker's attempt; no shard listens there.
   const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int on = 1;
   ::setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -199,7 +199,7 @@ void send_garbage(const std::string& address, RandomSequence& random) {
   if (::connect(socket, reinterpret_cast<sockaddr*>(&where), sizeof(where)) == 0) {
     std::vector<uint8_t> bytes(1 + random.next_below(20'000));
     for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random.next_u32());
-    // Some begin like ZeroMQ's greeting, so that they get further.
+    // Some begin like ZeroMQ's greeting, so that more of the code reads them.
     if (random.next_unit() < 0.5) {
       bytes[0] = 0xFF;
       if (bytes.size() > 9) bytes[9] = 0x7F;
@@ -220,7 +220,7 @@ TEST_F(Cluster, GarbageOnTheShardsPortDisturbsNoRunningJob) {
   ASSERT_TRUE(stranger.has_value());
   for (int round = 0; round < 100; ++round) {
     send_garbage(addresses_[static_cast<size_t>(round) % 2], random);
-    // And as a peer that speaks ZeroMQ: frames that are no messages, and envelopes that are somebody else's.
+    // And as a peer that speaks ZeroMQ: frames that are no messages, and envelopes with another peer's identity.
     ByteBuffer envelope(random.next_below(300));
     for (uint8_t& byte : envelope) byte = static_cast<uint8_t>(random.next_u32());
     (*stranger)->send_frames(SharedBytes::from(std::move(envelope)),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Jobs whose codecs are chosen on the way: what they say of it, and that the result is that of codecs that were named.
+"""Jobs whose codecs are chosen on the way: their reports, and that the result is that of codecs that were named.
 
     codec_auto_test.py FOLDER_OF_PROGRAMS [unittest arguments]
 """

@@ -1,4 +1,4 @@
-"""What the tests of `millrace` commands share: starting them, two shards for a class, made-up data.
+"""Common parts of the tests of `millrace` commands: starting them, two shards for a class, made-up data.
 
 Takes the folder of the programs off the front of the command line.
 """

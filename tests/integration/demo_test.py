@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`millrace demo`, small: a shard and a worker are killed on the way, and what comes of it is the same.
+"""`millrace demo`, small: a shard and a worker are killed on the way, and the result is the same.
 
     demo_test.py FOLDER_OF_PROGRAMS [unittest arguments]
 """
@@ -19,7 +19,7 @@ class Demo(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
-        # What an earlier run has made is taken as it is.
+        # The files of an earlier run are used unchanged.
         for name, count, seed in (("debian-1024.svm.gz", 900, 5), ("debian-1024.test.svm.gz", 200, 6)):
             with gzip.open(Path(cls.folder.name) / name, "wt", encoding="utf-8") as file:
                 file.write(made_up_rows(count, seed))

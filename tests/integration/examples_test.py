@@ -39,7 +39,7 @@ class Examples(WithServers):
         process.communicate()
 
     def outputs(self, processes):
-        """What each process printed; all must end with 0."""
+        """Returns the output of each process; all must end with 0."""
         texts = []
         for process in processes:
             out, err = process.communicate(timeout=TIMEOUT_S)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Exit codes of the programs, by files and addresses that are wrong in one way each: what a restart script goes by.
+"""Exit codes of the programs, by files and addresses that are wrong in one way each: a restart script acts on them.
 
     exit_codes_test.py FOLDER_OF_PROGRAMS [unittest arguments]
 """
@@ -20,7 +20,7 @@ USAGE, BAD_DATA, UNREACHABLE, REFUSED, IO = 2, 3, 4, 5, 6
 
 
 class ExitCodes(unittest.TestCase):
-    """One temporary folder, one port that nobody listens on, one that somebody does."""
+    """One temporary folder, one port without a listener, one with a listener."""
 
     @classmethod
     def setUpClass(cls):

@@ -16,7 +16,7 @@
 #include "tests/support/tree_paths.h"
 #include "worker/launch/child_process.h"
 
-/// Hellos at a real millrace-server: whoever cannot be admitted is told why, never left waiting.
+/// Hellos at a real millrace-server: a worker that cannot be admitted gets the reason, and is never left waiting.
 namespace millrace::protocol {
 namespace {
 
@@ -59,7 +59,7 @@ class HandshakeProcess : public ::testing::Test {
     return {{}, hello, {}};
   }
 
-  /// What the server answers first.
+  /// Returns the server's first answer.
   Body answer_to(const Message& message) {
     EXPECT_EQ(connection_->send(message), SendResult::kSent);
     Poller poller;

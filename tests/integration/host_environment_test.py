@@ -34,7 +34,7 @@ def has_ipv6():
 class InFolder(unittest.TestCase):
     """Programs of one test, in a folder of its own."""
 
-    before = ()  # of every command line: what the program runs under
+    before = ()  # of every command line: the program's environment
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -61,7 +61,7 @@ class InFolder(unittest.TestCase):
         return json.loads(line)
 
     def serve(self, *flags, listen="tcp://127.0.0.1:0", http="127.0.0.1:0", **more):
-        """A shard; what it says when it listens."""
+        """Starts a shard; returns its first line, which it prints when it listens."""
         process = self.start("millrace-server", "--table", self.folder / "table", "--listen", listen, "--http", http, "--json", *flags,
                              **more)
         return process, self.first_line(process)
@@ -170,7 +170,7 @@ class Names(InFolder):
 
 
 class OpenFiles(InFolder):
-    """A process that may open few files says so, and stays alive."""
+    """A process that may open few files reports it, and stays alive."""
 
     @staticmethod
     def limit(soft, hard=None):
@@ -250,7 +250,7 @@ class OpenFiles(InFolder):
 
 
 class RefusedCalls(InFolder):
-    """Filters of system calls that an operator may set: what is optional may be refused."""
+    """Filters of system calls that an operator may set: optional calls may be refused."""
 
     def test_ServersAndWorkersTrainUnderThem(self):
         for error in ("EPERM", "ENOSYS"):
@@ -288,7 +288,7 @@ class RefusedCalls(InFolder):
 
 
 class Crashes(InFolder):
-    """What a crash leaves behind is in nobody's way."""
+    """The remains of a crash do not block a later run."""
 
     def test_AFolderThatAKilledServeLeftIsRemovedByTheNextStart(self):
         place = self.folder / "tmp"

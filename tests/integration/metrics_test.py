@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Every program exports what the tables of monitoring/DESIGN.md say of it: no other name, and from the first moment every series
-whose labels are known beforehand.
+"""Every program exports the metrics in its tables of monitoring/DESIGN.md, and no other name. From the first moment it
+exports every series whose labels are known beforehand.
 
     metrics_test.py FOLDER_OF_PROGRAMS EXAMPLE_OF_THE_LIBRARY [unittest arguments]
 """
@@ -82,7 +82,7 @@ class Metrics(WithServers):
         process.communicate(timeout=TIMEOUT_S)
 
     def scrape_when(self, address, name, least=1):
-        """What is exported, as soon as a metric is there and its sum is `least`."""
+        """Returns the exported series, as soon as a metric is there and its sum is `least`."""
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             series = scrape(address)
@@ -117,7 +117,7 @@ class Metrics(WithServers):
         return self.path("rows.svm", made_up_rows(600, 5))
 
     def line_of(self, process, words):
-        """What follows `words` in the output of the process."""
+        """Returns the text after `words` in the output of the process."""
         for line in process.stdout:
             if words in line:
                 return line.split(words)[1].strip()

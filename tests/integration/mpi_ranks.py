@@ -1,4 +1,4 @@
-"""What the tests of `millrace-peer` under mpirun share: starting ranks, finding their processes, skipping where there is no MPI.
+"""Common parts of the tests of `millrace-peer` under mpirun: starts ranks, finds their processes, skips without MPI.
 
 Takes the folder of the programs off the front of the command line.
 """

@@ -379,7 +379,7 @@ class Train(unittest.TestCase):
         for whom in ("rank", "mpirun"):
             with self.subTest(whom=whom), start([*self.endless, "-o", str(model)]) as mpirun:
                 ranks = ranks_of(mpirun)
-                # Until an epoch is told: from then on it trains.
+                # Until an epoch is printed: from then on it trains.
                 while not mpirun.stdout.readline().strip().startswith("2 "):
                     self.assertIsNone(mpirun.poll())
                 os.kill(ranks[1] if whom == "rank" else mpirun.pid, signal.SIGTERM)

@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
-"""Kills and restarts the workers and shards of a job at random, and asks afterwards of every push how often it was counted.
+"""Kills and restarts the workers and shards of a job at random, and checks afterwards how often each push was counted.
 
-    punisher_test.py MILLRACE_SERVER PUNISHED_WORKER [--seconds N] [--seed N] [--mode M] [--spare shards|workers] [--json]
+    punisher_test.py MILLRACE_SERVER PUNISHED_WORKER [--seconds N] [--seed N] [--mode M] [--spare shards|workers]
+    [--json]
 
-Every push of every process puts 1.0 into an index of its own (punisher/punished_worker.cc). Twice in the final weights is a
-failure, always. One that is missing must be kept back by a process that lives to the end, or have been lost for a reason that
-the protocol names: its process was killed after the state was saved that the next one began with, or without one; a process
-that lives to the end says that it lost so much (with what was counted in steps that nobody else had: entries_void); or nobody
-is left who had the update (a shard was killed as well, or all workers).
-Workers that live to the end must agree, in mode synchronous, on the weights, and at every step on the way there since they
-came in; where workers are left out, one may be ahead of another in some parts and behind in others.
+Every push of every process puts 1.0 into an index of its own (punisher/punished_worker.cc). A push that is twice in the
+final weights is a failure, always. A push that is missing must be retained by a process that lives to the end, or be
+lost for one of these reasons, which the protocol names:
+- Its process was killed after the save with which the next process began, or the next one began without a save.
+- A process that lives to the end reports the loss, including steps whose update no other worker had (entries_void).
+- No process is left that had the update: a shard was killed as well, or all workers.
 
-Exit codes: 0 all is well, 1 something is not, 2 usage.
+Workers that live to the end must agree, in mode synchronous, on the weights, and at every step since they joined. Where
+steps omit workers, one may be ahead of another in some parts and behind in others.
+
+Exit codes: 0 success, 1 a failed check, 2 usage.
 """
 
 import argparse
@@ -32,7 +35,7 @@ CHUNK = 16_384  # indices of one process
 DIMENSION = 1 << 22
 HEARTBEAT_MS = 200
 DEAD_AFTER_MS = 1_500
-SETTLE_S = 120  # for everybody to be back, and for everybody to finish
+SETTLE_S = 120  # for all workers to rejoin, and for all to finish
 STEPS_AFTER = 40  # between the end of the punishment and that of the training
 DELETE_STATE = 0.15
 
@@ -51,7 +54,7 @@ class Failure(Exception):
 
 
 class Log:
-    """A process's output, which it writes into a file: what it said before it was killed is there."""
+    """A process's output, which it writes into a file: lines that it wrote before it was killed are there."""
 
     def __init__(self, path):
         self.path = path
@@ -395,7 +398,7 @@ class Judge:
                     raise Failure(f"workers {life.worker} and {self.last.worker} disagree about the weights after {step} steps")
 
     def explain(self, lives, place, index):
-        """Why a push is not in the weights: it is followed from process to process of its worker, by what each one saved."""
+        """Returns why a push is not in the weights: follows it from process to process of its worker, by the saves."""
         life = lives[place]
         if not life.killed:
             if index in life.kept:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""`millrace-bench recover` with real shards and workers, small: every push is counted once, and all goes on soon.
+"""`millrace-bench recover` with real shards and workers, small: every push is counted once, and all processes soon
+continue.
 
     recover_test.py FOLDER_OF_PROGRAMS [unittest arguments]
 """
@@ -34,7 +35,7 @@ class Recover(unittest.TestCase):
         for join in result["joins"]:
             self.assertGreater(join["takes_part_s"], join["has_weights_s"])
             self.assertGreater(join["rounds_meanwhile"], 0)
-        # Three workers but for the rounds without one; every step has everybody's push.
+        # Three workers, except in the rounds without one; every step has the pushes of all members.
         self.assertLess(result["pushes"], 3 * result["steps"])
         self.assertGreater(result["pushes"], 2 * result["steps"])
 

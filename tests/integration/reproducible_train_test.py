@@ -21,11 +21,11 @@ from commands import PROGRAMS, TIMEOUT_S, millrace, run, start
 sys.argv.insert(1, str(PROGRAMS))  # mpi_ranks takes it off, too
 import mpi_ranks  # noqa: E402
 
-FEATURES = 30_000  # so many that three shards have a range each
+FEATURES = 30_000  # enough that three shards have a range each
 WORKERS = 3
 BATCH = 64  # a power of two: peers divide by the rows of a step, workers by their own and by the workers
 STEPS = 8   # of an epoch
-GRID_BLOCK = 4_096  # what a reproducible job takes that names no grid
+GRID_BLOCK = 4_096  # the block of a reproducible job that names no grid
 
 
 def rows_of_words(rows, seed):
@@ -72,7 +72,7 @@ class Reproducible(unittest.TestCase):
         cls.folder.cleanup()
 
     def model(self, shards, *flags):
-        """The bytes of the model that so many shards and WORKERS workers make."""
+        """Returns the bytes of the model that `shards` shards and WORKERS workers make."""
         serve = subprocess.Popen(millrace("serve", "--shards", shards, "--port", 0, "--http-port", 0, "--json"),
                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         try:

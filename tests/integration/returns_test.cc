@@ -1,4 +1,4 @@
-// Real servers and workers that are killed and come back: what the others have is what they go on with.
+// Real servers and workers that are killed and rejoin: they continue with the state of the others.
 #include <csignal>
 
 #include "tests/integration/cluster_processes.h"
@@ -38,7 +38,7 @@ class Returns : public ClusterProcesses {
       EXPECT_EQ(logs_[worker].weights, logs_[0].weights) << "worker " << worker;
     }
   }
-  /// Every step has everybody's contribution in every part, once.
+  /// Checks that every step has the contributions of all workers in every part, once.
   void expect_nothing_lost() {
     expect_all_finish_alike();
     for (const WorkerLog& log : logs_) {
@@ -98,7 +98,7 @@ TEST_F(Returns, WhoJoinsAfterItsPlaceWasGivenUpTakesPartToTheEnd) {
         start_worker(worker, kWorkers, kSteps, with({"hold_at=" + std::to_string(worker == 1 ? 4 : 15)})));
   logs_.resize(kWorkers);
   kill_holding(1);
-  // The others have gone on without it.
+  // The others have continued without it.
   for (const uint32_t worker : {0u, 2u}) wait_for_line(workers_[worker], "holding", &logs_[worker]);
   workers_[1] = start_worker(1, kWorkers, kSteps, common);
   wait_for_line(workers_[1], "joined", &logs_[1]);

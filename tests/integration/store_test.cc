@@ -1,5 +1,5 @@
 // Weights that real shards hold: workers of one process pull them, place the first ones, and find them again after the
-// servers were started anew.
+// servers were restarted.
 #include <poll.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ constexpr uint32_t kWorkers = 2;
 constexpr uint64_t kDimension = 20'000;
 constexpr uint64_t kSmall = 10;  ///< of two tensors that are fused
 
-/// What a worker pushes at a step, of tensor 0.
+/// Returns the gradient of tensor 0 that a worker pushes at a step.
 std::vector<float> gradient_of(uint32_t worker, uint64_t step) {
   RandomSequence random(random_key(5, worker, step));
   std::vector<float> gradient(kDimension);
@@ -72,7 +72,7 @@ class StoreProcesses : public ClusterProcesses {
     return {
         {.name = "w", .dimension = kDimension}, {.name = "a", .dimension = kSmall}, {.name = "b", .dimension = kSmall}};
   }
-  /// Runs a function in the place of each worker; what a session throws fails the test.
+  /// Runs a function in the place of each worker; an exception of a session fails the test.
   void work(const std::function<void(uint32_t worker)>& function) {
     std::vector<std::thread> threads;
     std::vector<std::string> errors(kWorkers);
@@ -164,7 +164,7 @@ void expect_pulls(Session& session, const std::vector<float>& now) {
   EXPECT_NEAR(b[kSmall - 1], 2.0F - 5 * 0.125F, 1e-3F);
 }
 
-TEST_F(StoreProcesses, PullsAreTheOptimizersReplayAlsoAfterTheServersWereStartedAnew) {
+TEST_F(StoreProcesses, ServersRestarted_PullsEqualTheOptimizersReplay) {
   const std::string folder = path("saves");
   std::filesystem::create_directory(folder);
   server_flags_ = {"--store-dir", folder};
@@ -217,7 +217,7 @@ TEST_F(StoreProcesses, ASignalSavesWhileTheJobRuns) {
     const auto session = Session::connect(job(worker), tensors());
     push_and_await(*session, worker, 0, 1.0F);
     if (worker == 0) {
-      // One shard, so that the other one's save is told from it.
+      // Saves at one shard, so that the other shard's save can be distinguished.
       ASSERT_EQ(saves(), 0);
       save_now(0);
       EXPECT_EQ(saves(), 1);
@@ -304,7 +304,7 @@ TEST_F(StoreProcesses, ShardsThatAreKilledAtRandomDoNotChangeTheWeights) {
   EXPECT_GE(kills, 4);
 }
 
-TEST_F(StoreProcesses, WeightsThatAreNotThereInTimeAreAResultAndTheCallMayBeRepeated) {
+TEST_F(StoreProcesses, WeightsNotInTime_ReturnedAsAResultAndTheCallMayBeRepeated) {
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
   const std::vector<float> first = first_weights();
   const std::vector<float> small(kSmall, 1.0F);

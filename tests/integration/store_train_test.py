@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`millrace train --store`: the servers hold the weights, workers pull what a batch touches.
+"""`millrace train --store`: the servers hold the weights, workers pull the weights that a batch touches.
 
     store_train_test.py FOLDER_OF_PROGRAMS [unittest arguments]
 """

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""millrace-switch on the interfaces that the kernel lends to DPDK, between network namespaces: AF_XDP sockets (net_af_xdp), frames of an
-MTU of 9000 (net_af_packet), and buffers in huge pages. What a device refuses is said with what to do.
+"""millrace-switch on the interfaces that the kernel lends to DPDK, between network namespaces: AF_XDP sockets
+(net_af_xdp), frames of an MTU of 9000 (net_af_packet), and buffers in huge pages. Where a device refuses, the
+message has the remedy.
 
-Takes the folder of the programs. Exits 77 (skipped, for ctest) where there are no namespaces, or no DPDK; the tests of net_af_xdp
-skip by themselves, with the kernel's words, where it refuses a bare AF_XDP socket or its BPF map."""
+Takes the folder of the programs. Exits 77 (skipped, for ctest) where there are no namespaces, or no DPDK. Where the
+kernel refuses a bare AF_XDP socket or its BPF map, the tests of net_af_xdp skip by themselves, with the kernel's words.
+"""
 
 import ctypes
 import json
@@ -27,7 +29,7 @@ def no_af_xdp():
         socket.socket(AF_XDP, socket.SOCK_RAW, 0).close()
     except OSError as error:
         return f"this kernel gives no AF_XDP socket: {error}"
-    # BPF_MAP_CREATE of an XSKMAP of one entry: what the driver's program looks sockets up in.
+    # BPF_MAP_CREATE of an XSKMAP of one entry, in which the driver's program looks sockets up.
     number = {"x86_64": 321, "aarch64": 280}.get(os.uname().machine)
     wanted = ctypes.create_string_buffer(struct.pack("=5I", 17, 4, 4, 1, 0), 120)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -60,7 +62,7 @@ class Devices(OnDevice):
             out, err = one.communicate(timeout=TIMEOUT_S)
             self.assertEqual(one.returncode, 0, err)
             self.assertGreater(json.loads(out)["turns"], SLOTS, "no slot went on")
-        time.sleep(0.3)  # lanes say what they have counted ten times a second
+        time.sleep(0.3)  # lanes report their counts ten times a second
         lcores = self.status(line["http"])["lcores"]
         look(switch.pid)
         switch.terminate()

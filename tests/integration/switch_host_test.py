@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""deploy/switch-host.sh: says what it would do, and does it only when told to. What it would run is taken by a program in bash's
-place, so that nothing of this machine changes.
+"""deploy/switch-host.sh: prints its actions, and performs them only on request. A program in bash's place takes its
+commands, so that nothing of this machine changes.
 
 Takes the source tree as its first argument."""
 

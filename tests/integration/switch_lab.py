@@ -1,5 +1,5 @@
-"""What the tests of `millrace-switch` on devices of DPDK share: a veth pair between two network namespaces, jobs for both of two lcores,
-and processes that end with their test.
+"""Common parts of the tests of `millrace-switch` on devices of DPDK: a veth pair between two network namespaces, jobs
+for both of two lcores, and processes that end with their test.
 
 Takes the folder of the programs off the front of the command line."""
 
@@ -70,7 +70,7 @@ class OnDevice(unittest.TestCase):
                      f"-n {FAR} link set lo up"):
             made = command("ip", *line.split())
             self.assertEqual(made.returncode, 0, made.stderr)
-        # Nobody fills in checksums between namespaces.
+        # No device fills in checksums between namespaces.
         command(*inside(NEAR, "ethtool", "-K", "near", "tx", "off"))
 
     def start(self, *arguments):

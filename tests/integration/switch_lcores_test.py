@@ -29,7 +29,7 @@ class TwoLcores(OnDevice):
             out, err = load.communicate(timeout=TIMEOUT_S)
             self.assertEqual(load.returncode, 0, err)
             self.assertGreater(json.loads(out)["turns"], SLOTS, "no slot went on")
-        time.sleep(0.3)  # lanes say what they have counted ten times a second
+        time.sleep(0.3)  # lanes report their counts ten times a second
         lcores = self.status(line["http"])["lcores"]
         switch.terminate()
         self.assertEqual(switch.wait(timeout=TIMEOUT_S), 0)

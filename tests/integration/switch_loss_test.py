@@ -94,7 +94,8 @@ class SwitchLoss(unittest.TestCase):
         return lost, lost_bytes
 
     def model(self, loss, path=()):
-        """The model's bytes, and what the workers say of it. All processes are new, the loss begins with the workers."""
+        """Returns the model's bytes, and the workers' reports. All processes are new, the loss begins with the
+        workers."""
         type(self).runs += 1
         out = Path(self.folder.name) / f"model-{self.runs}"
         servers = self.begin(SERVERS, *millrace("serve", "--shards", 2, "--host", f"10.77.0.{SERVERS}", "--port", 0, "--http-port", 0, "--json",
@@ -132,7 +133,7 @@ class SwitchLoss(unittest.TestCase):
         return model, [result["switch"] for result in results]
 
     def mark(self, hosts):
-        """From now on to the end of the test half of what comes to these hosts by UDP and may be marked [RFC3168] is."""
+        """Marks half of the markable UDP packets to these hosts [RFC3168], from now on to the end of the test."""
         rules = """table inet marks {
   chain marks {
     type filter hook input priority 0;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""millrace-switch as a process: starts, answers /healthz, /metrics and /status, takes its jobs anew, ends in order, and says what
-is wrong where it cannot start.
+"""millrace-switch as a process: starts, answers /healthz, /metrics and /status, takes its jobs again, ends in order.
+Reports the error where it cannot start.
 
 Takes the folder of the programs as its first argument."""
 
@@ -63,7 +63,7 @@ class Switch(unittest.TestCase):
             return answer.read().decode()
 
     def status_when(self, line, holds):
-        """/status, as soon as `holds` says so."""
+        """Returns /status, as soon as `holds` accepts it."""
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             status = json.loads(self.get(line, "/status"))
@@ -143,7 +143,7 @@ class Switch(unittest.TestCase):
         load = run("load", "--to", address, "--workers", 4, "--slots", 8, "--window-indices", 6400, "--seconds", 0.5, program=BENCH)
         self.assertEqual(load.returncode, 0, load.stderr)
         load = json.loads(load.stdout)
-        # What is of no job comes last: when it is counted, all before it is.
+        # A packet of no job comes last: when it is counted, all before it are.
         host, port = address.rsplit(":", 1)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             sender.sendto(b"short", (host, int(port)))

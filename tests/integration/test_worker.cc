@@ -1,24 +1,29 @@
-// A worker of the integration tests: its gradients are a function of (worker, step), and its updates show who was
-// counted.
+// A worker of the integration tests: its gradients are a function of (worker, step). Its updates show the contributors.
 //
 //     test_worker SHARDS WORKER WORKERS STEPS [KEY=VALUE ...]
 //
-// SHARDS: addresses with commas between. Every worker w pushes, at step t, 2^w * level(t, i) at every index i, so
-// that each entry of a
-// sum over workers is level(t, i) times the set of its contributors as a bit mask. It prints a line for each thing it
-// does:
-//     log LINE | joined | begins STEP | pushed STEP | saved | update STEP BEGIN MASK CONTRIBUTORS | weights HASH |
-//     finished | error CODE: SENTENCE
-// and exits 0 when finished, 3 after an error of the job.
+// SHARDS: addresses with commas between. At step t every worker w pushes 2^w * level(t, i) at every index i. Each entry
+// of a sum over workers is thus level(t, i) times the set of its contributors as a bit mask. It prints a line for each
+// thing it does:
+//     - log LINE
+//     - joined
+//     - begins STEP
+//     - pushed STEP
+//     - saved
+//     - update STEP BEGIN MASK CONTRIBUTORS
+//     - weights HASH
+//     - finished
+//     - error CODE: SENTENCE
+// It exits with 0 when finished, with 3 after an error of the job. Keys and values:
 //
-// job=NAME dimension=N dead_after_ms=N staleness=N parts=N seed=N save=PATH connect_timeout_ms=N start_timeout_ms=N
-// codec=TEXT
-// hold_at=STEP   after pushing that step: prints "holding" and waits for SIGUSR1
-// weights=1      gives its weights to connect(): it may join a job that runs, and comes back. It trains from the job's
-//                step on to STEPS, and says "begins STEP" where that is not 0
-// state=PATH     takes the place of an earlier process of this worker, with the state that this one saved, if it is
-//                there; with save_every=N it saves its own every N pushes and says "saved"
-// begin=VALUE    every weight's first value; initial=own|first
+// - job=NAME dimension=N dead_after_ms=N staleness=N parts=N seed=N save=PATH connect_timeout_ms=N start_timeout_ms=N
+// - codec=TEXT
+// - hold_at=STEP: after pushing that step, prints "holding" and waits for SIGUSR1
+// - weights=1: gives its weights to connect(): it may join a job that runs, and rejoins. It trains from the job's
+//   step on to STEPS, and prints "begins STEP" where that is not 0
+// - state=PATH: takes the place of an earlier process of this worker, with that one's saved state, if it exists. With
+//   save_every=N it saves its own state every N pushes and prints "saved"
+// - begin=VALUE: every weight's first value; initial=own|first
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -187,7 +192,7 @@ class Training {
     const auto [number, step] = pushed_.front();
     pushed_.pop_front();
     for (const auto& piece : session_->await(0, number).pieces) print_piece(step, piece);
-    // Where the others went on without it, the steps that it missed are not made up for.
+    // Where the others continued without it, it does not make up for the steps that it missed.
     step_ = std::max(step_, session_->steps_applied(0));
   }
 
@@ -211,8 +216,8 @@ int main(int argc, char** argv) {
   settings.job.workers = static_cast<uint32_t>(std::strtoul(argv[3], nullptr, 10));
   settings.steps = std::strtoull(argv[4], nullptr, 10);
   settings.job.select = "none";
-  // Nobody who lives is taken for dead or unreachable, however busy the machine is; who waits for a death sets it
-  // lower.
+  // No living worker is taken for dead or unreachable, however busy the machine is. A test that waits for a death sets
+  // a lower limit.
   settings.job.dead_after_ms = 60'000;
   settings.job.connect_timeout_ms = 60'000;
   settings.job.heartbeat_ms = 100;

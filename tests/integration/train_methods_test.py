@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`millrace train --method`: every preset trains; what it may be combined with.
+"""`millrace train --method`: every preset trains; its permitted combinations.
 
     train_methods_test.py FOLDER_OF_PROGRAMS [unittest arguments]
 """

@@ -154,7 +154,7 @@ class Racks(WithServers):
         for result in results:
             self.assertTrue(result["switch"]["at_switch"])
         for number, (_, _, http) in enumerate(racks):
-            # What a status page says of a lane is up to 100 ms old, as long as this job takes.
+            # A status page's numbers of a lane are up to 100 ms old, as long as this job takes.
             self.wait_until(lambda: self.rack(http)["events"].get("group_sent", 0) >= results[0]["steps"], "the rack summed up little")
             said = self.rack(http)
             self.assertEqual(said["role"], "combine")
@@ -222,7 +222,7 @@ class Racks(WithServers):
         self.wait_until(lambda: self.rack(http)["events"].get("group_sent", 0) > 50, "the rack sums up nothing")
         switch.kill()
         switch.communicate()
-        # Racks hand their sums to the switch alone: while shard 0 stands in, their workers go straight there.
+        # Racks hand their sums to the switch alone: while shard 0 takes over, their workers send straight to shard 0.
         self.wait_until(lambda: self.at_shard()["turns"] > 100, "shard 0 does not stand in")
         self.start_switch("decider", listen=decider, racks=RACKS)
         sent = self.rack(http)["events"]["group_sent"]

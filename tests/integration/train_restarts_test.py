@@ -38,7 +38,7 @@ class Restarts(WithServers):
             time.sleep(0.01)
 
     def end(self, processes):
-        """All must train to the end with the same weights; what each said on stderr."""
+        """All must train to the end with the same weights; returns their stderr."""
         said, losses = [], set()
         for process in processes:
             out, err = process.communicate(timeout=TIMEOUT_S)
@@ -92,7 +92,7 @@ class Restarts(WithServers):
                      self.path("restarts.svm"))
 
     def test_TheSameCommandAfterACrashTrainsOnAllRowsAgain(self):
-        """Without --state: the job begins anew, with all workers, as soon as the dead ones are dead for sure."""
+        """Without --state: the job begins again, with all workers, as soon as the dead ones are certainly dead."""
         data = self.path("crash.svm", made_up_rows(200, 7))
         model = self.path("crash.model")
 
@@ -104,7 +104,7 @@ class Restarts(WithServers):
         for process in first:
             process.kill()
             process.communicate()
-        time.sleep(3)  # two heartbeats: who is heard until then may live
+        time.sleep(3)  # two heartbeats: a worker that was heard in them may live
         second = [command(worker, "--epochs", 3, "--batch", 16, "-o", model) for worker in range(2)]
         for process in second:
             out, err = process.communicate(timeout=TIMEOUT_S)
@@ -120,7 +120,7 @@ class Restarts(WithServers):
         return max((one["steps_decided"] for one in jobs if one["name"] == job), default=0)
 
     def lose_a_worker(self, *more):
-        """Two workers, of which one dies for good; how the other one ends, and what it prints."""
+        """Two workers, of which one dies permanently; returns the exit code and output of the other one."""
         job = self.id().rsplit(".", 1)[-1]
         data = self.path("lost.svm", made_up_rows(120, 8))
         flags = ["--json", "--train", data, "--batch", 4, "--compute-ms", 20, "--epochs", 6, "-o", self.path(job + ".model"), *more]

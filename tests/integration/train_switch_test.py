@@ -55,7 +55,8 @@ class WithSwitch(WithServers):
             return json.load(answer)
 
     def status_of_switch_when(self, holds):
-        """What the switch that was started last says, as soon as `holds` says so. Its lcores do not speak at the same time."""
+        """Returns the status of the switch that was started last, as soon as `holds` accepts it. Its lcores report
+        at different times."""
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             status = self.status_of_switch()
@@ -80,7 +81,8 @@ class WithSwitch(WithServers):
         return [start("train", *self.flags(worker, WORKERS, job), "--json", "-v", *flags) for worker in which]
 
     def end(self, processes):
-        """All must train to the end with the same weights and balanced books; their results, and what they said."""
+        """All must train to the end with the same weights and balanced audits; returns their results, and their
+        messages."""
         results, said = [], []
         for process in processes:
             out, err = process.communicate(timeout=TIMEOUT_S)
@@ -115,7 +117,7 @@ class Switch(WithSwitch):
 
     @classmethod
     def setUpClass(cls):
-        # A build whose shards do not stand in for a switch has jobs of this path nowhere to fall back to.
+        # In a build whose shards do not take over from a switch, jobs of this path have no fallback.
         if cls.serve_flags[0] not in run("serve", "--help").stdout:
             raise unittest.SkipTest(f"millrace serve has no {cls.serve_flags[0]}")
         super().setUpClass()

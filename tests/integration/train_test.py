@@ -71,9 +71,10 @@ class Asynchronous(WithServers):
         for mode in ("synchronous", "asynchronous"):
             results = self.train(3, *flags, "--mode", mode, job=mode)
             losses[mode] = [result["epochs"][-1]["held_out"]["loss"] for result in results]
-            # Nobody waits for who begins later: it goes on where the job is.
+            # No worker waits for one that begins later: that one continues from the job's step.
             self.assertLessEqual({result["steps"] for result in results}, {80} if mode == "synchronous" else set(range(1, 81)))
-        # Who is through earlier has evaluated without the others' last steps. At the undivided rate this would be 0.7.
+        # A worker that finishes earlier has evaluated without the others' last steps. At the undivided rate this would
+        # be 0.7.
         self.assertAlmostEqual(min(losses["asynchronous"]) / losses["synchronous"][0], 1, delta=0.2, msg=str(losses))
 
     def test_WhatIsDecidedWhileAWorkerStandsStillComesAsOneUpdate(self):
@@ -383,7 +384,7 @@ class Refusals(WithServers):
         large = self.path("large.svm", "1 1:1\n0 3:1\n")
         first = start("train", *self.flags(0, 2), "--train", small, "--start-timeout-ms", 30_000)
         second = start("train", *self.flags(1, 2), "--train", large, "--start-timeout-ms", 30_000)
-        # Whoever comes second is refused; the first one waits for it until it is ended.
+        # The second worker is refused; the first one waits for it until it is ended.
         codes = {}
         for process in (first, second):
             try:
@@ -479,8 +480,9 @@ class Refusals(WithServers):
             listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
             return [line for line in listed.split("\n") if line.startswith(f"mb{bench.pid % 100000}-")]
 
-        # While they are made, while processes run in them, a second time while they are removed; and again and again until the end,
-        # so that every script and every process meets one while it is starting.
+        # Signals arrive while they are made, while processes run in them, and a second time while they are removed. In
+        # the last phase they arrive again and again until the end, so that every script and every process meets one
+        # while it is starting.
         for phase in ("making", "running", "removing", "always"):
             folder = self.path(phase)
             folder.mkdir()

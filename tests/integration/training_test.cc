@@ -1,5 +1,5 @@
-// What the sparse way costs in the quality of a model: logistic regression on w8a through real shards, gradients
-// selected, quantized and re-selected, against the dense exchange of the same batches.
+// Measures the loss in a model's quality by sparse exchange: logistic regression on w8a through real shards. Gradients
+// are selected, quantized and re-selected; the reference is the dense exchange of the same batches.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -51,7 +51,7 @@ struct Trained {
 
 class Training : public ClusterProcesses {
  protected:
-  /// Every worker trains on its own rows; all end with equal weights, of which worker 0's come back.
+  /// Trains every worker on its own rows; all end with equal weights. Returns those of worker 0.
   Trained train(const cli::Dataset& data, millrace::JobOptions job) {
     job.shards = addresses_;
     job.workers = kWorkers;

@@ -19,7 +19,7 @@ TIMEOUT_S = 60
 
 class Version(unittest.TestCase):
     def served(self, program, *flags):
-        """What the program's /status says of its software."""
+        """Returns the software fields of the program's /status."""
         command = [PROGRAMS / program, *flags, "--http", "127.0.0.1:0", "--json"]
         with subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             try:

@@ -175,7 +175,7 @@ TEST(DashboardTest, WhatMustBeZeroIsRedWhereItIsNot) {
   EXPECT_EQ(found, 1u);
 }
 
-/// A metric's row of its table, but for what it says.
+/// Returns a metric's row of its table, except its description.
 std::string table_row(const MetricInfo& info) {
   std::string labels;
   for (const LabelInfo& label : info.labels) {

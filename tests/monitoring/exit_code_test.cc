@@ -11,7 +11,7 @@
 namespace millrace::monitoring {
 namespace {
 
-/// What the documents promise, as numbers: own, joining, running, ranks, shard, switch.
+/// The exit codes that the documents promise, as numbers: own, joining, running, ranks, shard, switch.
 struct Expected {
   ErrorCode code;
   std::array<int, kErrorPlaces> exits;

@@ -271,8 +271,8 @@ TEST(HttpPortTest, HealthIsAnsweredWhereEveryConnectionWaitsForAHandler) {
   for (const int socket : asked) ::close(socket);
 }
 
-/// Returns what a descriptor of this process is open on ("socket:[4026]"). Empty: it is closed. Unlike fstat(), it does
-/// not use the descriptor, which another thread may close.
+/// Returns the file that a descriptor of this process is open on ("socket:[4026]"). Empty: it is closed. Unlike
+/// fstat(), it does not use the descriptor, which another thread may close.
 std::string target_of(const std::filesystem::path& descriptor) {
   std::error_code closed;
   return std::filesystem::read_symlink(descriptor, closed).string();
@@ -353,7 +353,7 @@ TEST(HttpPortTest, MoreRequestsThanMayWaitAreToldSo) {
   std::promise<void> may_answer;
   const auto port = started(handlers_that_hold_status(may_answer));
   ASSERT_TRUE(port);
-  // Those who leave at once make room for connections, not for answers: the handlers still owe them.
+  // A client that leaves at once makes room for a connection, not for an answer: the handlers must still answer it.
   std::string last;
   for (int i = 0; i < 60 && !last.starts_with("HTTP/1.1 503"); ++i) {
     const int socket = ask_without_reading(port->port(), "/status", 1).front();
@@ -367,8 +367,9 @@ TEST(HttpPortTest, MoreRequestsThanMayWaitAreToldSo) {
   may_answer.set_value();
 }
 
-/// As many descriptors as are open now, and `more`; the limit of before when it goes. The limit is one of numbers:
-/// those that are free below an open one are taken, so that whoever closes a descriptor may open another.
+/// Limits the process to the descriptors that are open now, and `more`; restores the limit when destroyed. The system
+/// limits the greatest number, so that this takes the free numbers below an open one. A thread that closes a descriptor
+/// may then open another.
 class FewDescriptors {
  public:
   explicit FewDescriptors(rlim_t more) {
@@ -414,7 +415,7 @@ std::string answer_on(int socket, uint16_t port) {
   return answer;
 }
 
-TEST(HttpPortTest, WithoutDescriptorsTheSpareOneGoesBeforeAnotherClientsConnection) {
+TEST(HttpPortTest, NoDescriptorsLeft_SpareOneClosedBeforeAClientsConnection) {
   std::promise<void> may_answer;
   const auto port = started(handlers_that_hold_status(may_answer));
   ASSERT_TRUE(port);
@@ -448,7 +449,8 @@ TEST(HttpPortTest, AProcessWithoutDescriptorsStillAnswersOneAfterTheOther) {
   const ptrdiff_t with_spare = count_null_files();
   ASSERT_THAT(get(port->port(), "/healthz"), StartsWith("HTTP/1.1 200"));
   for (int i = 0; i < 3; ++i) {
-    // The port keeps a spare descriptor again once the connection is gone; what this test takes before, it cannot have.
+    // The port keeps a spare descriptor again once the connection is gone; it cannot have one that this test takes
+    // earlier.
     while (count_null_files() < with_spare) std::this_thread::yield();
     const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
     const FewDescriptors few(0);

@@ -33,7 +33,7 @@ constexpr uid_t kAnother = 65'534;
 
 ByteBuffer file_bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
-/// A folder that is the process's, and $TMPDIR, while this lives: what is kept elsewhere is kept here.
+/// Sets the process's folder and $TMPDIR while this lives: the files of both go here.
 class WorkingFolder : public TemporaryFolder {
  public:
   WorkingFolder() {
@@ -251,7 +251,7 @@ TEST(WriteFileAtomically, EachFailureKeepsAFileOfItsOwn) {
 }
 
 // A folder that is gone stands for one that is full, or not the user's.
-TEST(WriteFileAtomically, WithoutAPlaceInTheProcesssFolderTheResultIsKeptInATemporaryOne) {
+TEST(WriteFileAtomically, ProcessFolderNotWritable_ResultKeptInATemporaryOne) {
   const TemporaryFolder temporary;
   const WorkingFolder folder;
   ASSERT_EQ(mkdir((folder / "gone").c_str(), 0700), 0);

@@ -34,8 +34,8 @@ inline std::vector<std::string> wire_documents() {
   return names;
 }
 
-/// The words of the block that starts with ```BLOCK in a document of protocol/wire/, by line; what follows '#' on a
-/// line is a comment. There is one such block.
+/// Returns the words of the block that starts with ```BLOCK in a document of protocol/wire/, by line. '#' starts a
+/// comment that ends with the line. There is one such block.
 inline std::vector<std::vector<std::string>> documented_words(const std::string& block) {
   std::vector<std::vector<std::string>> lines;
   size_t blocks = 0;

@@ -7,8 +7,8 @@
 
 namespace millrace::protocol {
 
-/// A refused combination: its row in protocol/DESIGN.md, how to get there from example_spec(), and what the sentence
-/// must say.
+/// A refused combination: its row in protocol/DESIGN.md, the change to example_spec() that makes it, and the text that
+/// the error must contain.
 struct Refused {
   const char* row;
   ErrorCode code;

@@ -49,7 +49,7 @@ TEST(Admission, WorkerBeyondTheJobIsRefused) {
   EXPECT_EQ(expect_body<Refuse>(cluster.join(2)).code, ErrorCode::kInvalidArgument);
 }
 
-TEST(Admission, AProcessWithoutDescriptorsTakesNoMoreWorkersAndKeepsItsMembers) {
+TEST(Admission, NoDescriptorsLeft_NoMoreWorkersAdmittedAndMembersKept) {
   ScriptedCluster cluster(admission_job(3));
   cluster.join(0);
   cluster.room = fail(ErrorCode::kLimitExceeded, "1000 of 1024 files are open; raise the limit of open files");
@@ -240,7 +240,7 @@ TEST(ShardLife, RestartedShardTakesTheRunningJobUpAgain) {
   EXPECT_TRUE(cluster.core().status(cluster.now).jobs.at(0).recovering);
 }
 
-TEST(ShardLife, RunOfDeadWorkersGivesItsNameToAnotherRunOfTheSameSpecification) {
+TEST(ShardLife, RunOfDeadWorkers_NameFreeForAnotherRunOfTheSameSpec) {
   ScriptedCluster cluster(admission_job());
   cluster.join_all();
   const uint64_t admission_job = cluster.core().status(cluster.now).jobs.at(0).job;
@@ -264,7 +264,7 @@ TEST(ShardLife, RowOfACrashedRunDoesNotKeepItsNameFromAnotherSpecification) {
     }
     cluster.start_shard(0, 1);  // killed with everything on the machine
     for (const uint32_t dimension : {64u, 128u}) {
-      if (started && dimension == 64) continue;  // RunOfDeadWorkersGivesItsNameToAnotherRunOfTheSameSpecification
+      if (started && dimension == 64) continue;  // RunOfDeadWorkers_NameFreeForAnotherRunOfTheSameSpec
       protocol::Hello fresh = cluster.hello(0);
       fresh.nonce = 5;
       fresh.spec.tensors[0].dimension = dimension;
@@ -303,7 +303,7 @@ TEST(ShardLife, JobWhoseEndTheTableCouldNotBeToldIsNotOpenedAnew) {
   cluster.fail_table_writes(true);
   cluster.push(1, 0, std::vector<float>(64, 3e38F));  // the sum overflows: the job ends
   EXPECT_EQ(cluster.take_of<Abort>(0).size(), 1u);
-  // A worker that did not hear of it says Hello again; the rounds that were decided are gone.
+  // A worker that missed the Abort sends Hello again; the decided rounds are gone.
   const auto wait = expect_body<Refuse>(cluster.join(1));
   EXPECT_EQ(wait.code, ErrorCode::kUnavailable);
   EXPECT_TRUE(wait.retry);
@@ -483,7 +483,7 @@ TEST(Shutdown, AJobThatTheTableCannotBeToldOfIsNamedWhenTheTimeIsOver) {
     for (const uint32_t worker : {0u, 1u}) EXPECT_EQ(cluster.take_of<protocol::Goodbye>(worker).size(), 1u);
     EXPECT_EQ(cluster.counted(Metric::kJobsEnded, "shutdown"), 1);
     EXPECT_EQ(cluster.said("job 'job' (1) is over, and the membership table could not be told"), 1u);
-    // What the sentence says of a shard that is started again.
+    // The refusal's sentence at a shard that is started again.
     cluster.start_shard(0, 1);
     protocol::Hello fresh = cluster.hello(0);
     fresh.nonce = 5;

@@ -29,7 +29,8 @@ struct Asynchronous : ::testing::Test {
     cluster = std::make_unique<ScriptedCluster>(spec, 1, limits);
     cluster->join_all();
   }
-  /// Whom the updates that the worker got since the last call name, "worker/number", in the order of the steps.
+  /// Returns the contributors of the updates that the worker got since the last call, as "worker/number", in the order
+  /// of the steps.
   std::vector<std::string> named(uint32_t worker) {
     std::vector<std::string> out;
     for (const Update& update : cluster->take_of<Update>(worker)) {

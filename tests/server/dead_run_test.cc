@@ -139,7 +139,7 @@ TEST(DeadRun, AShardThatWasStartedAgainKnowsWhetherTheWorkersReturn) {
   EXPECT_GT(free.welcomed_to(fresh_hello(free.cluster, 0)), free.first);
 }
 
-TEST(DeadRun, AShardThatWasStartedAgainAfterItsWorkersDiedKeepsTheRunOfThoseThatReturn) {
+TEST(DeadRun, ShardRestartedAfterWorkersDied_KeepsTheRunOfRejoiningOnes) {
   RestartedShard kept(true);
   for (const int64_t wait_ms : {0, 20'000}) {
     kept.cluster.pass(wait_ms);
@@ -188,7 +188,7 @@ TEST(DeadRun, AJobThatHasNotStartedIsJoinedAsEver) {
   EXPECT_EQ(expect_body<Welcome>(cluster.say_hello(1, fresh_hello(cluster, 1))).view.job, first);
 }
 
-// It joined while the others seemed to live. Alone it would not train what the job was asked for.
+// It joined while the others seemed to live. Alone it would not train the job that was requested.
 TEST(DeadRun, AProcessThatJoinedDoesNotGoOnAloneWithNothing) {
   DeadRun run(3);
   ReturningCluster& cluster = run.cluster;

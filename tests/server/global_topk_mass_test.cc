@@ -11,9 +11,9 @@
 #include "kernels/reduce/magnitude_histogram.h"
 #include "tests/server/scripted_cluster.h"
 
-/// How much of the exact global top-k's mass (the sum of magnitudes) an exact step keeps over several shards, which
-/// share the boundary bin by counts and not by magnitude. deploy/OPERATING.md, "Limits", and server/DESIGN.md,
-/// "Threshold", state what is asserted here.
+/// The share of the exact global top-k's mass (the sum of magnitudes) that an exact step keeps over several shards. The
+/// shards divide the boundary bin by counts and not by magnitude. deploy/OPERATING.md, "Limits", and server/DESIGN.md,
+/// "Threshold", state the assertions of these tests.
 namespace millrace::server {
 namespace {
 
@@ -54,9 +54,9 @@ ScriptedCluster::Gathered decided(const Magnitudes& gradient, uint32_t shards) {
   return cluster.gather(0, 0);
 }
 
-/// Asserts what holds of every input: exactly min(k, non-zeros) entries of the sum; with one shard the k largest; with
-/// more less than a bin's width of what the update carries of the boundary bin is missing. Returns the missing share of
-/// the mass.
+/// Asserts the properties of every input: exactly min(k, non-zeros) entries of the sum; with one shard the k largest.
+/// With more shards, the missing mass is less than a bin's width of the carried entries of the boundary bin. Returns
+/// the missing share of the mass.
 double missing_share(const Magnitudes& gradient, uint32_t shards) {
   const ScriptedCluster::Gathered got = decided(gradient, shards);
   const Magnitudes exact = largest(gradient);

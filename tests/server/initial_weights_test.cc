@@ -27,7 +27,7 @@ struct Beginning : ::testing::Test {
   ReturningCluster cluster{first(3), 1};
 };
 
-TEST_F(Beginning, TheOthersJoinWorkerZeroAndTakeItsWeightsAlthoughTheyAreOnTheLog) {
+TEST_F(Beginning, WorkersOnTheLog_JoinWorkerZeroAndTakeItsWeights) {
   cluster.join_all_with_weights();
   ASSERT_TRUE(cluster.view().started);
   for (const uint32_t worker : {1u, 2u}) {
@@ -43,7 +43,7 @@ TEST_F(Beginning, TheOthersJoinWorkerZeroAndTakeItsWeightsAlthoughTheyAreOnTheLo
     EXPECT_TRUE(std::get<Settle>(got[1].body).on_log);
     cluster.say(worker, Synced{});
     for (uint32_t all = 0; all < 3; ++all) cluster.deliver_all(all);
-    // The other one's turn is in a new epoch: it says again where it stands.
+    // The other worker's turn is in a new epoch: it reports its position again.
   }
   EXPECT_EQ(find_member(cluster.view(), 2)->state, MemberState::kSynced);
   cluster.step({0, 1, 2});
@@ -56,7 +56,7 @@ TEST_F(Beginning, TheFirstStepWaitsForThemAndStatusSaysSo) {
   EXPECT_EQ(cluster.holds(0).n, 0u);
   const auto waiting = cluster.core().status(cluster.now).jobs.at(0).waited_for;
   EXPECT_THAT(waiting, ElementsAre(1, 2));
-  // Who dies meanwhile is not waited for.
+  // A worker that dies meanwhile no longer blocks the round.
   for (const uint32_t worker : {1u, 2u}) cluster.say(worker, protocol::Goodbye{protocol::Goodbye::Reason::kFailed, ""});
   cluster.deliver_all(0);
   EXPECT_EQ(cluster.holds(0).n, 1u);

@@ -116,7 +116,7 @@ TEST(Limits, FullJobDoesNotMakeAnotherJobWait) {
   EXPECT_TRUE(cluster.take_of<Refuse>(7).empty()) << "the other job has its share";
 }
 
-TEST(Limits, ContributionThatIsReadInPlaceIsChargedOnceAndForAsLongAsItIsOpen) {
+TEST(Limits, ContributionReadInPlace_ChargedOnceWhileItIsOpen) {
   const uint64_t dimension = 20'000;
   ScriptedCluster cluster(limits_job(2, dimension));
   cluster.join_all();
@@ -127,7 +127,7 @@ TEST(Limits, ContributionThatIsReadInPlaceIsChargedOnceAndForAsLongAsItIsOpen) {
   cluster.send(ScriptedCluster::peer(0), 0, cluster.contribution(0, 0, 0, payload));
   EXPECT_EQ(used() - before, payload.bytes.size()) << "the payload, and no copy of it";
   EXPECT_GT(payload.owner.use_count(), 1);
-  // One whose bytes lie at an odd address is copied, its payload let go.
+  // A payload whose bytes lie at an odd address is copied, and the original released.
   ByteBuffer moved(payload.bytes.size() + 1);
   std::copy(payload.bytes.begin(), payload.bytes.end(), moved.begin() + 1);
   SharedBytes odd = SharedBytes::from(std::move(moved));

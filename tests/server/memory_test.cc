@@ -1,7 +1,7 @@
 #include "tests/server/scripted_cluster.h"
 #include "tests/support/replaced_new.h"
 
-/// Memory that ends anywhere in the core: the process goes on, other jobs go on, and no update is wrong.
+/// Memory that ends anywhere in the core: the process continues, other jobs continue, and no update is wrong.
 namespace millrace::server {
 namespace {
 
@@ -48,7 +48,8 @@ struct Starved {
     const auto at = std::ranges::find(status.jobs, name, &JobStatus::name);
     return at == status.jobs.end() ? nullptr : &*at;
   }
-  /// What a tick does where that allocation fails, and what it asked for before goes out. True: it was asked for.
+  /// Runs a tick in which that allocation fails, and sends the actions that were requested before it. Returns true if
+  /// the allocation was requested.
   bool tick_fails_at(uint64_t at) {
     Actions actions;
     const bool failed =
@@ -80,7 +81,7 @@ bool expect_nothing_wrong(const std::vector<protocol::Message>& messages, float 
   return aborted;
 }
 
-/// The job has ended for want of memory: both workers are told, once in the count.
+/// Checks that the job has ended for want of memory: both workers are notified, once in the count.
 void expect_ended(Starved& starved, float expected, uint64_t at) {
   for (const uint32_t worker : {0u, 1u}) {
     EXPECT_TRUE(expect_nothing_wrong(starved.cluster.take(worker), expected, at)) << at << ": worker " << worker;
@@ -88,7 +89,8 @@ void expect_ended(Starved& starved, float expected, uint64_t at) {
   EXPECT_EQ(starved.cluster.counted(Metric::kJobsEnded, "limit_exceeded"), 1) << at;
 }
 
-/// The job has ended with a reason for its workers, or goes on: what is missing said again, its update is right.
+/// Checks that the job has ended with a reason for its workers, or continues. In the latter case, its update is right
+/// after missing messages are sent again.
 void expect_ended_or_right(Starved& starved, uint64_t at) {
   ScriptedCluster& cluster = starved.cluster;
   cluster.pass(1'000);
@@ -111,7 +113,7 @@ void expect_contained(FailingAllocation::Then then) {
     Actions actions;
     const bool failed = fails_at(
         at, then, [&] { cluster.core().on_message(ScriptedCluster::peer(1), std::move(last), cluster.now, actions); });
-    cluster.carry_out(0, actions);  // what it had to say before goes out
+    cluster.carry_out(0, actions);  // the actions that were requested before
     expect_ended_or_right(starved, at);
     ended += starved.open("job") ? 0 : 1;
     return failed;
@@ -130,7 +132,8 @@ TEST(OutOfMemory, ADecisionThatBreaksOffEndsItsJobAtMost) {
     ScriptedCluster& cluster = starved.cluster;
     cluster.hold_tasks = true;
     cluster.push(1, 0, std::vector<float>(64, 2));
-    // Decode, and the whole sum with its update: where their results come back, one allocation after another fails.
+    // Decode, and the whole sum with its update: where their results return to the core, one allocation after another
+    // fails.
     uint64_t left = at;
     bool failed = false;
     while (!cluster.held_tasks().empty()) {
@@ -284,7 +287,7 @@ TEST(OutOfMemory, AnAbandonedJobEndsInTheTableAndCountsOnce) {
     cluster.pass(200);
     EXPECT_TRUE(cluster.core().status(cluster.now).jobs.empty()) << at;
     EXPECT_TRUE(cluster.table().read_job(uint64_t{1}).value()->view.finished) << at;
-    // As "ended" where memory ended between the table and the rest: what the next poll finds is that it is over.
+    // Counted as "ended" where memory ended between the table and the rest: the next poll finds that the job is over.
     EXPECT_EQ(cluster.counted_in_all(Metric::kJobsEnded), 1) << at;
     EXPECT_FALSE(cluster.take_of<Abort>(0).empty()) << at;
     return failed;

@@ -44,7 +44,7 @@ struct ReproducibleRecovering : ::testing::Test {
     if (reselect == protocol::Reselect::kTopK) spec.reselect = {.reselect = reselect, .k = 10};
     return spec;
   }
-  /// Its shard comes back after some steps; what the workers hear of it.
+  /// Restarts the shard after some steps; returns the Aborts that the workers receive.
   static std::vector<protocol::Abort> aborts_after_restart(protocol::Reselect reselect, int steps) {
     ReturningCluster cluster(spec(reselect), 1);
     cluster.join_all_with_weights();
@@ -80,7 +80,7 @@ TEST_F(ReproducibleRecovering, BeforeTheFirstStepAndWithoutReSelectionItGoesOn) 
   EXPECT_THAT(aborts_after_restart(protocol::Reselect::kNone, 2), IsEmpty());
 }
 
-TEST_F(Recovering, HalfDeliveredUpdateIsFoundAndServedAgainAndOnlyThenContributionsAreTaken) {
+TEST_F(Recovering, HalfDeliveredUpdate_ServedAgainBeforeContributionsAreTaken) {
   cluster.step({0, 1});
   const std::vector<uint32_t> both = {0, 1};
   for (const uint32_t worker : both) {
@@ -182,7 +182,7 @@ TEST_F(Recovering, JobInWhichNothingWasDecidedNeedsNoUpdates) {
   EXPECT_EQ(cluster.holds(1).n, 1u);
 }
 
-TEST_F(Recovering, WhoMissedTheQuestionIsAskedAgainEveryHeartbeatAndOnANewConnection) {
+TEST_F(Recovering, RequestMissed_RepeatedEveryHeartbeatAndOnANewConnection) {
   restart({0, 1});
   cluster.take(0);
   cluster.say_state(1, true);
@@ -241,7 +241,7 @@ TEST_F(Recovering, TheBeatenCollectAnew) {
   cluster.step({0, 1});
   restart({0, 1});
   cluster.say_state(0, true);
-  // The table moves on under this shard: somebody else's change.
+  // The table changes under this shard: another process's change.
   ASSERT_TRUE(change_job(cluster.table(), cluster.view().job, [](protocol::JobRecord& record) -> Result<Change> {
                 record.view.members[1].nonce += 1;
                 return Change::kChanged;
@@ -353,7 +353,7 @@ TEST_F(RecoveringThree, WhoNeedsWhatNobodyKeepsIsRemovedToReturnByItsWeights) {
   EXPECT_EQ(find_member(cluster.view(), 2)->state, MemberState::kJoining);
 }
 
-TEST_F(RecoveringThree, UpdateThatIsDamagedIsAskedForAgainThenElsewhereThenItsHolderIsRemoved) {
+TEST_F(RecoveringThree, DamagedUpdate_RequestedAgainThenElsewhereThenHolderRemoved) {
   for (int step = 0; step < 2; ++step) cluster.step({0, 1, 2});
   ReturningCluster::Holds& last = cluster.holds(2);
   last.n = 1;
@@ -419,7 +419,7 @@ TEST_F(RecoveringThree, OnlyTheTableSaysWhoIsSynced) {
   cluster.step({0, 1, 2});
   cluster.live({0, 1}, 2'200);  // worker 2 is removed
   ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(2, cluster.returning(2, 5))));
-  cluster.holds(2).n = 9;  // a liar, or a state from another run
+  cluster.holds(2).n = 9;  // a malicious peer, or a state from another run
   restart({0, 1});
   ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(2, cluster.returning(2, 5))));
   for (const uint32_t worker : {0u, 1u, 2u}) cluster.say_state(worker, true);
@@ -429,7 +429,7 @@ TEST_F(RecoveringThree, OnlyTheTableSaysWhoIsSynced) {
 
 TEST_F(Recovering, NobodySyncedIsACutToTheFurthestState) {
   for (int step = 0; step < 2; ++step) cluster.step({0, 1});
-  // Both processes have died; they come back with a save of step 2 and one of step 1.
+  // Both processes have died; they rejoin with a save of step 2 and one of step 1.
   cluster.start_shard(0, 1);
   for (const uint32_t worker : {0u, 1u}) {
     const auto wait = expect_body<Refuse>(cluster.say_hello(worker, cluster.returning(worker, 50 + worker)));

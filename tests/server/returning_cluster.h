@@ -11,8 +11,8 @@
 
 namespace millrace::server {
 
-/// A ScriptedCluster whose workers remember what they applied, so that they can say where they stand, give back the
-/// updates that they keep, and give weights. What a worker does not do by itself a test makes it do.
+/// A ScriptedCluster whose workers remember the updates that they applied. They can report their position, return the
+/// updates that they retain, and give weights. The test triggers every action that a worker does not take by itself.
 class ReturningCluster : public ScriptedCluster {
  public:
   using ScriptedCluster::ScriptedCluster;
@@ -28,7 +28,7 @@ class ReturningCluster : public ScriptedCluster {
     return spec;
   }
 
-  /// What a worker has of one part.
+  /// Holds a worker's state of one part.
   struct Holds {
     uint64_t n = 0;
     uint64_t decided_in = 0;
@@ -94,7 +94,7 @@ class ReturningCluster : public ScriptedCluster {
     return found;
   }
 
-  /// All push the same constant into every part of the next step of part 0, and apply what comes.
+  /// Lets all push the same constant into every part of the next step of part 0, and apply the updates.
   void step(const std::vector<uint32_t>& workers, float value = 1) {
     const uint64_t next = holds(workers.front()).n;
     for (const uint32_t worker : workers) {
@@ -125,7 +125,7 @@ class ReturningCluster : public ScriptedCluster {
     state.stranded = stranded;
     say(worker, std::move(state), shard);
   }
-  /// What a Fetch is answered with.
+  /// Answers a Fetch as the worker.
   void give(uint32_t worker, const protocol::Fetch& fetch, uint32_t shard = 0) {
     const Holds& mine = holds(worker, fetch.part);
     for (const auto& [step, message] : mine.kept) {

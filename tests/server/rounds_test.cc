@@ -113,7 +113,7 @@ TEST_F(Rounds, UpdateIsKeptUntilEveryMemberHasAcknowledgedIt) {
   EXPECT_LT(cluster.core().status(cluster.now).memory_bytes, before);
 }
 
-TEST_F(Rounds, WeightsWhoseSumWouldBeInfiniteAreRefusedAndTheirPlaceStaysEmpty) {
+TEST_F(Rounds, WeightsWithAnInfiniteSum_RefusedAndTheirPlaceStaysEmpty) {
   const auto push_weighing = [this](uint32_t worker, double weight) {
     protocol::Message message = cluster.contribution(worker, 0, 0, cluster.payload(rounds_constant(1)));
     std::get<protocol::Contribution>(message.body).weight = weight;

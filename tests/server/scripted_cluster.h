@@ -50,7 +50,7 @@ class ScriptedCluster {
 
   protocol::Hello hello(uint32_t worker) const;
 
-  /// Says Hello at a shard; the answer is what comes back first.
+  /// Says Hello at a shard; returns the first answer.
   protocol::Body join(uint32_t worker, uint32_t shard = 0) { return say_hello(worker, hello(worker), shard); }
   protocol::Body say_hello(uint32_t worker, protocol::Hello hello, uint32_t shard = 0);
   void join_all();
@@ -69,7 +69,7 @@ class ScriptedCluster {
   void send(const protocol::PeerId& from, uint32_t shard, protocol::Message message);
 
   void tick(uint32_t shard = 0);
-  /// Lets time pass in steps of what the shards ask for.
+  /// Lets time pass in the steps that the shards ask for.
   void pass(int64_t milliseconds);
   void shut_down(uint32_t shard = 0);
 
@@ -111,15 +111,15 @@ class ScriptedCluster {
   /// Lines of all shards' logs that have this in them.
   size_t said(std::string_view words) const;
 
-  Status room;                       ///< what the shards' processes say of another worker
+  Status room;                       ///< the shards' answer about room for another worker
   std::string datagrams_of_shard_0;  ///< of its next start
-  Status judged;                     ///< whether shard 0 can stand in for the job's switch
+  Status judged;                     ///< whether shard 0 can take over from the job's switch
   std::vector<DatagramChange> datagram_changes;
   /// As this worker was last told by that shard.
   const protocol::JobView& view_of(uint32_t worker, uint32_t shard = 0) { return views_[{worker, shard}]; }
 
   TimeNs now = kNsPerS;
-  /// What one of the core's methods asked for; for tests that call them themselves.
+  /// Carries out the actions of one of the core's methods; for tests that call the methods themselves.
   void carry_out(uint32_t shard, Actions& actions);
 
   /// Carries out what stores have asked of the disk.

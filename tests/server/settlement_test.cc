@@ -34,7 +34,7 @@ struct Joining : ::testing::Test {
     spec.staleness = staleness;
     return spec;
   }
-  /// Worker 2 leaves, so that somebody can join.
+  /// Lets worker 2 leave, so that a worker can join.
   void leave() {
     cluster.say(2, protocol::Goodbye{protocol::Goodbye::Reason::kFailed, ""});
     cluster.deliver_all(0);
@@ -467,7 +467,7 @@ TEST_F(JoiningStale, SummaryTellsUnderWhichLifeAStepWasCounted) {
   EXPECT_THAT(entry.earlier_lives, ElementsAre(Pair(1u, 1u)));
   for (int step = 0; step < 2; ++step) cluster.step({0, 1, 2});
   EXPECT_THAT(cluster.holds(0).summary.workers.at(2).earlier_lives, IsEmpty()) << "out of the mask's reach";
-  // What was counted under an earlier life was not under this one.
+  // A contribution that was counted under an earlier incarnation was not counted under this one.
   ack_all({0, 1, 2});
   cluster.take(2);
   cluster.send(ScriptedCluster::peer(2), 0, cluster.contribution(2, 0, 3, cluster.payload(settlement_constant(1))));

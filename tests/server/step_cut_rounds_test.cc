@@ -10,8 +10,8 @@
 #include "kernels/grid/reselect_sums.h"
 #include "tests/server/scripted_cluster.h"
 
-/// Reproducible jobs that re-select, at shards: the same contributions give the same updates however many shards there
-/// are, however they cut the tensor, in whatever order things come; and what a lost message does.
+/// Reproducible jobs that re-select, at shards. The same contributions give the same updates for any number of shards,
+/// any division of the tensor and any order of messages. Also tests the effect of a lost message.
 namespace millrace::server {
 namespace {
 
@@ -79,7 +79,7 @@ std::vector<float> expected_update(uint64_t step) {
   return sum;
 }
 
-/// Pushes a step's contributions in a random order, and runs what comes of them in another.
+/// Pushes a step's contributions in a random order, and runs the resulting tasks in another.
 void push_all(ScriptedCluster& cluster, uint64_t step, RandomSequence& random) {
   std::vector<std::pair<uint32_t, uint32_t>> order;
   for (uint32_t worker = 0; worker < kStepCutRoundsWorkers; ++worker) {
@@ -148,7 +148,7 @@ TEST(StepCutRounds, AShardThatIsNotHeardIsWaitedForAndComesAgain) {
   push_all(cluster, 1, random);
   cluster.pass(5'000);
   while (!cluster.held_tasks().empty()) cluster.run_held_task(0);
-  // Shard 1 hears the others and goes on; they wait, whatever time passes.
+  // Shard 1 hears the others and continues; they wait, regardless of the time that passes.
   EXPECT_EQ(cluster.gather(0, 1).parts, cluster.layout().parts.size() / 3);
   cluster.mute.clear();
   cluster.pass(1'000);

@@ -5,7 +5,8 @@
 #include "protocol/messages/handover_frame.h"
 #include "tests/server/returning_cluster.h"
 
-/// Jobs of path switch at the shards: who decides, who may say so, and what shard 0 is asked to stand in for.
+/// Jobs of path switch at the shards. Tests the decider, the processes that may report on it, and the jobs in which
+/// shard 0 is asked to take over.
 namespace millrace::server {
 namespace {
 
@@ -159,7 +160,8 @@ TEST_F(SwitchPath, StatusHasWhatEachMemberWaitsForAndSinceWhen) {
   EXPECT_EQ(path.waits[1].since_ms, 0) << "of another step";
 }
 
-// Its steps may be as many as those of the process before: it has waited since it said so, not since that one did.
+// The new process may report as many steps as the earlier one: it has waited since its own report, not since that
+// one's.
 TEST(SwitchWordsProgress, OfANewProcessOfAWorkerBeginsAnew) {
   SwitchWords words("job");
   protocol::JobView one;
@@ -221,7 +223,7 @@ TEST_F(SwitchPath, WhoIsRemovedIsNotWaitedForAndItsWordIsOfNobody) {
   EXPECT_EQ(view().path, Path::kSwitch);
 }
 
-TEST_F(SwitchPath, ChangeThatSomebodyElseMadeFirstIsTakenOverAndTheWordForgotten) {
+TEST_F(SwitchPath, TableChangedByAnotherProcessFirst_AdoptedReportForgotten) {
   Result<std::optional<protocol::JobRecord>> record = cluster.table().read_job("job");
   ASSERT_TRUE(record && *record);
   const uint64_t epoch = (*record)->view.epoch;
@@ -335,7 +337,7 @@ TEST_F(SwitchJoiner, GetsAHandoverAndWeightsAndTakesPart) {
   EXPECT_EQ(find_member(cluster.view(), 2)->state, protocol::MemberState::kSynced);
 }
 
-// Shards know of no step; how far who comes back is, it says for the case that nobody else is left.
+// Shards know of no step. A rejoining worker reports its position for the case that no other member is left.
 TEST_F(SwitchJoiner, IsOnTheLogHoweverFarItSaysThatItIs) {
   protocol::State state = cluster.state_of(2);
   for (protocol::State::Part& part : state.parts) {
@@ -425,7 +427,7 @@ TEST_F(SwitchPath, AggregatorIsAskedForWhenTheJobIsOpenedAndGivenBackAtItsEnd) {
   EXPECT_FALSE(cluster.datagram_changes[1].spec);
 }
 
-TEST_F(SwitchPath, RestartedShardZeroRecoversWithNothingDecidedAndGoesOnChangingThePath) {
+TEST_F(SwitchPath, ShardZeroRestarted_RecoversUndecidedAndKeepsChangingThePath) {
   say(0, Word::kSilent);
   for (const uint32_t worker : {0u, 1u, 2u}) say(worker, Word::kAnswers);
   ASSERT_EQ(view().path, Path::kSwitch);

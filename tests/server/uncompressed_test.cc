@@ -5,7 +5,7 @@
 #include "kernels/base/random.h"
 #include "tests/server/scripted_cluster.h"
 
-/// Steps that workers send uncompressed come back whole and as they are: no re-selection, no code that changes a value.
+/// Steps that workers send uncompressed return whole and unchanged: no re-selection, no code that changes a value.
 namespace millrace::server {
 namespace {
 

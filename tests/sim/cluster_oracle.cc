@@ -29,7 +29,7 @@ uint64_t reselect_k(const protocol::BucketLayout& bucket) {
   return std::clamp<uint64_t>(k, 1, bucket.dimension);
 }
 
-/// First steps that a job declares dense: whole and exact, whatever its codecs and its re-selection.
+/// Returns whether a job declares this first step dense: whole and exact, regardless of codecs and re-selection.
 bool is_dense_step(const protocol::BucketLayout& bucket, uint64_t step) {
   return bucket.select.warm_up == WarmUp::kDense && step < bucket.select.warm_up_steps;
 }
@@ -186,7 +186,7 @@ void ClusterOracle::on_settled(const protocol::Message& message, const protocol:
   if (body.part >= layout_.parts.size() || body.step >= log_[body.part].size())
     return fault("settled an undecided " + at(body.part, body.step));
   if (log_[body.part][body.step].size() != 1)
-    return;  // decided anew: which of them the shard speaks of is not seen here
+    return;  // decided again: the oracle cannot see to which decision the shard refers
   const LogPosition at_step{body.step + 1, log_[body.part][body.step].begin()->first};
   const bool truly = counted(body.part, at_step, message.header.worker, message.header.life);
   if (truly != body.counted) {
@@ -212,7 +212,8 @@ void ClusterOracle::check_same(const protocol::Update& body, uint64_t identity) 
   if (!same) fault(at(body.part, body.step) + ": two different updates were sent");
 }
 
-/// What was never sent by itself is what its contributor sent: only updates without a code of their own are merged.
+/// Checks a merged update. A step that was never sent by itself equals its contribution: only updates without a code of
+/// their own are merged.
 void ClusterOracle::on_merged(const protocol::Message& message, const protocol::Update& body) {
   const protocol::PartLayout& range = layout_.parts[body.part];
   std::vector<float> sum(range.end - range.begin, 0.0F);
@@ -275,7 +276,7 @@ void ClusterOracle::decide(const protocol::Update& body, uint64_t identity, Resu
                       .weights = {}};
   const protocol::PartLayout& part = layout_.parts[body.part];
   if (!update || update->dimension != part.end - part.begin) {
-    // The log goes on with nothing in this step, so that one fault stays one.
+    // The log continues with nothing in this step, so that one fault stays one.
     fault(at(body.part, body.step) + ": the update does not decode to the part's dimension");
     update = Stream::empty(part.end - part.begin);
   }
@@ -339,7 +340,7 @@ void ClusterOracle::check_absence(uint32_t part, LogPosition before, const proto
   }
   std::string why = absence(part, before, body, view->second);
   if (why.empty()) return;
-  // Where a step may leave workers out, who becomes synced while its sum is made is not waited for.
+  // Where a step may omit workers, one that becomes synced while its sum is made does not block it.
   while (scenario_.spec.mode != protocol::Mode::kSynchronous && view != views_.begin()) {
     --view;
     const auto later = std::next(view)->second.members;
@@ -371,11 +372,11 @@ std::string ClusterOracle::disorder(uint32_t part, LogPosition before, const pro
   return " counts number " + std::to_string(id.sequence) + " of " + who(id.worker, id.life) + " first";
 }
 
-/// Who was left out, against the mode: everybody, or a quorum of members; and not too often in a row.
+/// Returns the fault of an absence under the mode, which needs all members or a quorum; and not too often in a row.
 std::string ClusterOracle::absence(uint32_t part, LogPosition before, const protocol::Update& body,
                                    const protocol::JobView& view) const {
   const protocol::JobSpec& spec = scenario_.spec;
-  std::vector<protocol::Member> synced;  // who joins is not waited for, and contributes nothing
+  std::vector<protocol::Member> synced;  // a joiner blocks no step, and contributes nothing
   std::vector<protocol::ContributorId> members;
   for (const auto& member : view.members) {
     if (member.state != protocol::MemberState::kSynced) continue;

@@ -18,8 +18,8 @@
 namespace millrace::testing {
 
 /// A place in a part's log: after n steps, the last of them decided in that epoch. {0, 0}: the beginning. In one epoch
-/// at most one shard decides a part's steps, so that this names one log, also where shards came back and decided a step
-/// anew.
+/// at most one shard decides a part's steps. A place therefore identifies one log, also where a shard recovered and
+/// decided a step again.
 struct LogPosition {
   uint64_t n = 0;
   uint64_t decided_in = 0;
@@ -30,7 +30,7 @@ struct LogPosition {
 struct DecidedStep {
   uint64_t decided_in = 0;
   uint64_t lineage = 0;  ///< in which it was first seen
-  LogPosition before;    ///< the log that it goes on
+  LogPosition before;    ///< the log that it continues
   std::vector<protocol::ContributorId> contributors;
   double weight_sum = 0;
   bool whole_sum = true;
@@ -41,10 +41,9 @@ struct DecidedStep {
   std::vector<float> weights;  ///< [part] after this step
 };
 
-/// Watches every message as it is sent, before the network touches it, and keeps the books apart from the code under
-/// test: what each worker contributed, what each update must therefore be, what was carried, which weights follow.
-/// Disagreements are collected in
-/// faults(); nothing is asserted here, so that a trace can be written first.
+/// Watches every message as it is sent, before the network touches it. Keeps accounts apart from the code under test:
+/// each worker's contributions, the updates that follow from them, the entries that updates carried, the weights.
+/// Collects disagreements in faults() and asserts nothing, so that the caller can write a trace first.
 class ClusterOracle {
  public:
   ClusterOracle(const Scenario& scenario, const protocol::JobLayout& layout);
@@ -54,17 +53,16 @@ class ClusterOracle {
 
   /// That worker has said, and it is so, that it has taken the log up to there.
   void on_acknowledged(uint32_t worker, uint32_t part, LogPosition at);
-  /// Workers that have said so of a log that goes through that place.
+  /// Returns the workers that have acknowledged a log that goes through that place.
   uint32_t acknowledged(uint32_t part, LogPosition at) const;
-  /// The fewest members that a view had since somebody left, having finished; before that UINT32_MAX.
+  /// Returns the fewest members of a view since a worker left because it had finished; before that UINT32_MAX.
   uint32_t members_least() const;
 
   /// Every view that the table held, oldest first.
   void on_view(const protocol::JobView& view);
 
-  /// A shard cut by an older threshold, because a peer was silent or the members changed after the shards had
-  /// agreed: from here on
-  /// sizes of updates are not exact.
+  /// Notes that a shard cut by an older threshold: a peer was silent, or the members changed after the shards had
+  /// agreed. From then on, sizes of updates are not exact.
   void on_approximate_cut() { approximate_cuts_ = true; }
 
   /// The last step before that place; nullptr: never decided, or at.n is 0.
@@ -78,17 +76,19 @@ class ClusterOracle {
   /// Weights of a part at a place of its log, from zero. REQUIRES: decided.
   std::vector<float> weights(uint32_t part, LogPosition at) const;
 
-  /// Adds to `carried` [dimension of the part] what the step before that place carried of that life's contribution.
+  /// Adds to `carried` [dimension of the part] the entries of that incarnation's contribution that were carried by the
+  /// step before that place.
   void add_carried(uint32_t part, LogPosition at, uint32_t worker, uint64_t life, std::span<double> carried) const;
 
-  /// What was sent as (part, step) by that life of the worker, if the wire saw it. Mode asynchronous: as that number.
+  /// Returns the contribution that this incarnation of the worker sent as (part, step), if the wire saw it. Mode
+  /// asynchronous: `step` is the sequence number.
   const Stream* contribution(uint32_t part, uint64_t step, uint32_t worker, uint64_t life) const;
   /// Where that is of a contributor to that step.
   const Stream* contribution_of(uint32_t part, uint64_t step, const protocol::ContributorId& who) const;
 
-  /// A shard came back without its state: what it knew of thresholds is gone, and updates may have become void.
+  /// Notes that a shard restarted without its state: its thresholds are lost, and updates may have become void.
   void on_shard_restart() { approximate_cuts_ = true; }
-  /// Steps that were decided and then decided anew: nobody who was asked had the first.
+  /// Returns the number of steps that were decided twice, because no member that was asked had the first decision.
   uint64_t steps_void() const { return steps_void_; }
 
   /// Messages that had several steps in one update.
@@ -111,7 +111,8 @@ class ClusterOracle {
     return {part, asynchronous() ? who.sequence : step, who.worker, who.life};
   }
   const protocol::ContributorId* find_contributor(uint32_t part, LogPosition at, uint32_t worker, uint64_t life) const;
-  /// Empty: one contributor, a synced member of that view, of whom everything before it was counted, and it was not.
+  /// Returns the fault of an update out of order; empty: none. Correct is one contributor, a synced member of that view
+  /// whose earlier contributions were all counted and whose present one was not.
   std::string disorder(uint32_t part, LogPosition before, const protocol::Update& body,
                        const protocol::JobView& view) const;
 
@@ -124,7 +125,7 @@ class ClusterOracle {
   void add_up(uint32_t part, uint64_t step, const protocol::Update& body, DecidedStep& decided);
   void check_values(uint32_t part, uint64_t step, const DecidedStep& decided);
   void check_contributors(uint32_t part, LogPosition before, const protocol::Update& body);
-  /// Empty: whoever is left out may be, by the mode and the members of that view.
+  /// Returns the fault of an absence; empty: the mode and the members of that view permit every absence.
   std::string absence(uint32_t part, LogPosition before, const protocol::Update& body,
                       const protocol::JobView& view) const;
   void check_absence(uint32_t part, LogPosition before, const protocol::Update& body);
@@ -139,7 +140,7 @@ class ClusterOracle {
   std::map<ContributionKey, Contributed> contributions_;
   std::vector<std::vector<std::map<uint64_t, DecidedStep>>> log_;  ///< [part][step], by the epoch of the decision
   std::map<uint64_t, protocol::JobView> views_;                    ///< by epoch
-  std::set<std::pair<uint32_t, uint64_t>> finishing_;              ///< (worker, life) that said so
+  std::set<std::pair<uint32_t, uint64_t>> finishing_;              ///< (worker, incarnation) that announced it
   std::map<std::pair<uint32_t, uint32_t>, std::set<LogPosition>> acknowledged_;  ///< by (part, worker)
   std::vector<std::string> faults_;
   uint64_t steps_decided_ = 0;
@@ -148,7 +149,7 @@ class ClusterOracle {
   bool approximate_cuts_ = false;
 };
 
-/// weights[i] -= sum[i] / denominator: what a worker of the simulation does with an update.
+/// Applies an update as a worker of the simulation does: weights[i] -= sum[i] / denominator.
 void apply_update(std::span<float> weights, const StreamView& sum, double denominator);
 
 /// The denominator that a job's rule for combining gives.

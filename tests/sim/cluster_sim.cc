@@ -65,7 +65,7 @@ void Cluster::start() {
     world_.shards.push_back(std::make_unique<SimShard>(world_, shard));
   for (uint32_t worker = 0; worker < scenario.spec.workers; ++worker)
     world_.workers.push_back(std::make_unique<SimWorker>(world_, worker, worker, nullptr, scenario.steps[worker]));
-  // Anybody may be first: workers that start before the servers must find them.
+  // Any process may be first: workers that start before the servers must find them.
   for (const auto& shard : world_.shards) {
     world_.scheduler.at(world_.scheduler.draw(0, scenario.shard_start_max), [&shard] { shard->start_first(); });
   }
@@ -138,7 +138,8 @@ SimWorker& Cluster::newest(uint32_t worker) {
   return *world_.workers[worker];
 }
 
-/// Another process of that worker, with what the one before left on its disk; it pushes what is left to push.
+/// Starts another process of that worker, with the files that the earlier one left on its disk. It makes the remaining
+/// pushes.
 void Cluster::restart_worker(uint32_t worker) {
   const SimWorker& before = newest(worker);
   const bool forgets = world_.scheduler.chance(world_.scenario.forgets);
@@ -164,8 +165,8 @@ void Cluster::kill_worker(uint32_t worker, TimeNs restart_after) {
   });
 }
 
-/// Whoever is dead leaves the table within dead_after and a few heartbeats of a calm network, unless nobody else is in
-/// it.
+/// Checks later that the dead worker has left the table. The limit is dead_after and a few heartbeats of a calm
+/// network. It may stay as the only member.
 void Cluster::expect_removal(uint32_t process, uint64_t life) {
   const TimeNs from = std::max(world_.scheduler.now(), calm_from_);
   const TimeNs bound =
@@ -209,8 +210,8 @@ bool Cluster::a_shard_is_gone() const {
   });
 }
 
-/// R8c: A shard that came back empty waits for half of the members; who finished, or died, and is one still, never
-/// answers.
+/// R8c: Returns whether too few members can answer a shard that restarted empty, which waits for half of the members.
+/// One that finished or died, and is still a member, never answers.
 bool Cluster::too_few_for_a_successor() const {
   const auto& views = world_.oracle.views();
   if (views.empty() || !a_shard_fell()) return false;
@@ -230,16 +231,16 @@ bool Cluster::below_minimum() const {
          views.rbegin()->second.members.size() < world_.scenario.spec.workers_min;
 }
 
-/// A job starts when all have joined once; who died before that leaves the others waiting, which is for their caller to
-/// end.
+/// Returns whether the job has started, which needs that all have joined once. A worker that died earlier leaves the
+/// others waiting; their caller must end that.
 bool Cluster::job_can_start() const {
   const auto& views = world_.oracle.views();
   return !views.empty() &&
          std::any_of(views.begin(), views.end(), [](const auto& view) { return view.second.started; });
 }
 
-/// A killed shard finds its weights again where it saves, and those who keep what came after the save are members
-/// still. A cut goes back behind them.
+/// Returns whether a store may be lost. A killed shard finds its weights again where it saves, and while members retain
+/// the updates after the save. A cut goes back behind them.
 bool Cluster::store_may_be_lost() const {
   const Scenario& scenario = world_.scenario;
   if (!scenario.spec.has_store()) return false;
@@ -263,7 +264,7 @@ bool Cluster::explained(const SimWorker& process) const {
   const bool second = &process != world_.workers[process.worker()].get();
   const bool removed = may_silence_workers(world_.scenario) && was_removed(process.worker(), process.life());
   const bool job_ended = !world_.oracle.views().empty() && world_.oracle.views().rbegin()->second.finished;
-  // Who cannot take weights over can only come back where the updates that it lacks are kept.
+  // A worker that cannot take weights over can rejoin only where the updates that it lacks are retained.
   const bool no_return = !world_.scenario.may_return() || job_ended;
   switch (process.core()->error()->code) {
     case ErrorCode::kNotAMember: return no_return && (second || a_shard_fell() || removed);

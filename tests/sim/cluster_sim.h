@@ -8,7 +8,7 @@
 
 namespace millrace::testing {
 
-/// What came of a run.
+/// Holds the results of a run.
 struct SimReport {
   std::vector<std::string> faults;  ///< empty: everything that must hold held
   uint64_t trace_hash = 0;
@@ -25,7 +25,7 @@ struct SimReport {
   uint64_t shortened_refused = 0;  ///< ... that the shard could not read
   uint64_t shard_restarts = 0;
   uint64_t cuts = 0;
-  uint64_t steps_void = 0;      ///< steps of parts that were decided anew
+  uint64_t steps_void = 0;      ///< steps of parts that were decided twice
   uint64_t updates_merged = 0;  ///< messages with several steps in one update
   uint64_t law_checks = 0;
   uint64_t store_checks = 0;        ///< of a part's weights at its shard
@@ -37,16 +37,17 @@ struct SimReport {
 
 enum class SimTrace : uint8_t { kSilent, kPrinted };
 
-/// Runs a whole cluster of production cores (shards, workers, the in-memory table) through the scenario and checks,
-/// against books that it keeps itself:
-///   - the law, per tensor and index, for every worker that lives, at random moments and at the end;
-///   - every update against the contributions that it names; nothing counted twice; one update per part and step for
-///     all;
-///   - weights bit by bit against the replay of the updates' contributors;
-///   - weights that shards hold, and save, the same way;
-///   - that the digests of what workers applied are those of what was decided;
-///   - that every worker that lives finishes, or ends with an error that the scenario explains, within bounded time
-///     after the network is calm; that the dead are removed; that nothing is waited for in a busy loop.
+/// Runs a whole cluster of production cores (shards, workers, the in-memory table) through the scenario. Checks,
+/// against accounts that it keeps itself:
+/// - the law, per tensor and index, for every worker that lives, at random moments and at the end;
+/// - every update against the contributions that it names; nothing counted twice; one update per part and step for all;
+/// - weights bit by bit against the replay of the updates' contributors;
+/// - weights that shards hold, and save, the same way;
+/// - that the digests of workers' applied updates equal those of the decided updates;
+/// - that every worker that lives finishes within bounded time after the network is calm, or ends with an error that
+///   the
+///   scenario explains;
+/// - that dead workers are evicted, and that no process polls in a busy loop.
 SimReport run_cluster(const Scenario& scenario, SimTrace trace = SimTrace::kSilent);
 
 }  // namespace millrace::testing

@@ -1,8 +1,11 @@
-// The whole cluster, simulated: production cores of shards and workers under loss, duplication, reordering, partitions,
-// stalls and crashes. A failing seed is run again, with its trace, by
+// Simulates the whole cluster: production cores of shards and workers under loss, duplication, reordering, partitions,
+// stalls and crashes. Run a failing seed again, with its trace:
+//
 //     cluster_sim_test --seed N                (or MILLRACE_SIM_SEED=N MILLRACE_SIM_TRACE=1)
 //     MILLRACE_SIM_ASYNCHRONOUS=1 cluster_sim_test --seed N          one that was made asynchronous
-// and becomes a named test below. MILLRACE_SIM_SEEDS and MILLRACE_SIM_FIRST_SEED say how many seeds, from where.
+//
+// Then make it a named test below. MILLRACE_SIM_SEEDS and MILLRACE_SIM_FIRST_SEED set the number of seeds and the
+// first.
 #include "tests/sim/cluster_sim.h"
 
 #include <gtest/gtest.h>
@@ -150,18 +153,14 @@ TEST(ClusterSim, EqualSeedsGiveEqualRuns) {
 
 // Faults that seeds found, each with a seed that shows it when its repair is taken back. A seed stands for its scenario
 // only while draw_scenario() draws as it did; what does not depend on much is scripted below.
-TEST(ClusterSimFound, ShardThatStartsAfterTheJobWasCreatedIsNotTakenForARestartedOne) { expect_clean(kMixed, 13); }
+TEST(ClusterSimFound, ShardStartedAfterJobCreation_NotTakenForARestartedOne) { expect_clean(kMixed, 13); }
 TEST(ClusterSimFound, LostViewChangeIsToldAgain) { expect_clean(kMixed, 43); }
 TEST(ClusterSimFound, LostHelloDoesNotMakeAMemberLookDead) { expect_clean(kMixed, 482); }
 TEST(ClusterSimFound, ABucketThatIsFirstPushedAfterAReturnOwesTheStepsBefore) { expect_clean(kMixed, 7'106'978); }
 TEST(ClusterSimFound, ResendBeyondTheSummaryIsNotCalledUncounted) { expect_clean(kMixed, 6); }
 
-TEST(ClusterSimFound, AStoreThatIsSavedLateIsSavedAgainWhereNothingElseWouldAskForIt) {
-  expect_clean(kAsynchronous, 50'248);
-}
-TEST(ClusterSimFound, WhatAHeartbeatSaidBeforeItsWorkerWasSettledAcknowledgesNothing) {
-  expect_clean(kAsynchronous, 9'101'015);
-}
+TEST(ClusterSimFound, StoreSavedLate_SavedAgainWithoutAnotherRequest) { expect_clean(kAsynchronous, 50'248); }
+TEST(ClusterSimFound, HeartbeatBeforeSettlement_AcknowledgesNothing) { expect_clean(kAsynchronous, 9'101'015); }
 TEST(ClusterSimFound, AStoreThatBeginsAnewIsSavedOnceItsWeightsAreThere) { expect_clean(kAsynchronous, 7'109'228); }
 
 /// One shard, one tensor, nothing lossy, nothing wrong.
@@ -247,9 +246,9 @@ TEST(ClusterSimScripted, LostUpdateIsAskedForWhereBucketsAdvanceUnevenly) {
     scenario.decided_lists = false;
     not_told += expect_all_finish(scenario).virtual_time;
   }
-  // An update that was lost costs a heartbeat and a pause, or, where nobody says so, the resend after 30 s. A list that
-  // is not sent or not looked at makes both runs of a seed one and the same. With it all of them together take 0.41 of
-  // the time (one seed alone 0.2 to 0.8): 0.7 leaves the half of the difference to other draws.
+  // A lost update costs a heartbeat and a pause, or, where no heartbeat lists it, the retransmission after 30 s. A list
+  // that is not sent or not read makes both runs of a seed equal. With the list, all seeds together take 0.41 of the
+  // time (one seed alone 0.2 to 0.8). The limit 0.7 leaves half of the difference to other draws.
   EXPECT_LT(static_cast<double>(told), 0.7 * static_cast<double>(not_told));
 }
 
@@ -259,7 +258,7 @@ Scenario plain_asynchronous(uint32_t workers, uint64_t steps) {
   return scenario;
 }
 
-// Where all wait for all, 20 steps of a worker that thinks up to 500 ms for each take nearly as long as everybody's.
+// In mode synchronous, 20 steps take nearly as long as those of the worker that thinks up to 500 ms for each.
 TEST(ClusterSimScripted, ASlowWorkerHoldsUpNobodyInModeAsynchronous) {
   Scenario scenario = plain_asynchronous(3, 20);
   scenario.slow_worker = 2;
@@ -310,7 +309,7 @@ TEST(ClusterSimScripted, WorkersWaitForServersThatStartLater) {
   EXPECT_EQ(report.finished, scenario.spec.workers);
 }
 
-/// The oracle is no oracle if it cannot find anything: a step that nobody could have decided so.
+/// Proves that the oracle finds a fault: a step with a decision that is impossible.
 TEST(ClusterSimScripted, OracleFindsAnUpdateThatNamesWhatWasNeverSent) {
   const Scenario scenario = draw_scenario(1);
   const protocol::JobLayout layout = protocol::plan_layout(scenario.spec, scenario.shards);

@@ -23,7 +23,7 @@ Coded code(const std::map<uint16_t, int64_t>& sum, uint32_t window_indices, size
   std::vector<int32_t> values;
   bool fits = true;
   for (const auto& [index, value] : sum) {
-    // A sum of 0 is said too: an index that is not in the result goes back to its workers.
+    // A sum of 0 is sent too: an index that is not in the result goes back to its workers.
     indices.push_back(index);
     values.push_back(static_cast<int32_t>(value));
     fits = fits && std::abs(value) <= std::numeric_limits<int16_t>::max();

@@ -10,9 +10,9 @@
 
 namespace millrace::testing {
 
-/// Listens to what workers send to racks, and says what the sums of it take as codes: the slow oracle of "bytes into
-/// the shard". The entries are those that were really sent (rounded, saturated, offered again), and so are their sums:
-/// what another run of another number of workers sends says nothing of this one.
+/// Listens to the packets from workers to racks, and computes the size of their sums as codes: the slow oracle of
+/// "bytes into the shard". The entries are those that were really sent (rounded, saturated, offered again). A run with
+/// another number of workers sends other entries, so that its sizes do not apply here.
 class CodedUnion {
  public:
   struct Bytes {
@@ -22,7 +22,7 @@ class CodedUnion {
     uint64_t packets = 0;  ///< UDP payload of as few PARTIALs as hold them; an empty sum takes one
   };
 
-  /// A packet that reached a rack; whatever is no contribution is not looked at, and what came before counts once.
+  /// Takes a packet that reached a rack. Ignores all packets except contributions; counts a repeated fragment once.
   void take(uint32_t rack, ByteSpan packet, uint32_t window_indices);
   Bytes bytes(uint32_t window_indices, uint32_t packet_bytes) const;
 

@@ -1,6 +1,5 @@
-// Nothing is lost, over thousands of steps: production cores on a perfect network, gradients on a binary grid, the
-// law asserted per
-// tensor and index by equality (see SimWorker::check_law and ClusterOracle).
+// Tests that nothing is lost, over thousands of steps: production cores on a perfect network, gradients on a binary
+// grid. The law is asserted per tensor and index by equality (see SimWorker::check_law and ClusterOracle).
 #include <gtest/gtest.h>
 
 #include <string>

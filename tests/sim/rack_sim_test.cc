@@ -70,7 +70,7 @@ TEST(RackSim, WithoutLossNothingGoesUpRaw) {
   scenario.slots_short = 0;
   scenario.jobs = {{.job = 5, .workers = 6, .slots = 4, .window_indices = 256, .windows = 8, .steps = 10}};
   scenario.racks = 2;
-  scenario.in_order = true;  // what is out of order may be taken for lost, and sent again
+  scenario.in_order = true;  // a packet out of order may be taken for lost, and sent again
   scenario.loss = scenario.duplication = scenario.corruption = scenario.slow = scenario.subset_kills = 0;
   scenario.restarts = scenario.rack_restarts = scenario.deaths = scenario.path_changes = scenario.stalls = 0;
   scenario.lease_ns = 10 * kNsPerS;
@@ -85,7 +85,7 @@ TEST(RackSim, WithoutLossNothingGoesUpRaw) {
 /// Bytes a step, without loss: the first steps are not counted, they have no threshold yet.
 struct Bytes {
   double to_decider = 0;
-  double codes = 0;    ///< of what each rack's workers sent, summed up: without headers
+  double codes = 0;    ///< of the sums of each rack's workers' entries: without headers
   double packets = 0;  ///< in as few packets as hold it
   double entries = 0;
 };
@@ -133,8 +133,8 @@ Bytes bytes_of(const Fleet& fleet) {
           .entries = more(all.unions.entries, before.unions.entries)};
 }
 
-/// 8 workers in 2 racks. The coded union is made of the very entries that came to the racks (CodedUnion): what is
-/// offered depends on what was rounded, saturated and cut before, and so on the number of workers.
+/// 8 workers in 2 racks. The coded union is made of the very entries that reached the racks (CodedUnion). The offers
+/// depend on earlier rounding, saturation and trimming, and so on the number of workers.
 TEST(RackSim, BytesIntoTheShard) {
   for (const uint32_t cluster : {1u, 64u}) {
     for (const uint32_t window_indices : {16'384u, 65'536u}) {

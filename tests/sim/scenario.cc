@@ -101,7 +101,7 @@ void draw_spec(RandomSequence& random, Scenario& scenario) {
   spec.non_finite = chance(random, 0.5) ? protocol::NonFinite::kRefuse : protocol::NonFinite::kDropAndCount;
 }
 
-/// Last, so that the other draws of a seed stay what they are.
+/// Draws the mode. Last, so that the other draws of a seed keep their values.
 void draw_mode(RandomSequence& random, Scenario& scenario) {
   protocol::JobSpec& spec = scenario.spec;
   const bool slow_tasks = scenario.task_max > 100 * kNsPerMs;  // together they would take longer than a run may
@@ -122,7 +122,7 @@ void draw_mode(RandomSequence& random, Scenario& scenario) {
   if (spec.quorum == 0 && spec.deadline_ms == 0 && spec.participants == 0) spec.quorum = 1;
 }
 
-/// Who comes back, and with what. Last of all, for the same reason.
+/// Draws the workers that rejoin, and their states. Last of all, for the same reason.
 void draw_returns(RandomSequence& random, Scenario& scenario) {
   scenario.has_weights = chance(random, 0.9);
   scenario.restarts = chance(random, 0.7);
@@ -155,7 +155,7 @@ void draw_store(RandomSequence& random, Scenario& scenario) {
   scenario.has_weights = scenario.has_weights && chance(random, 0.5);
 }
 
-/// Updates that wait until several workers have them. Without a store, and where so many live.
+/// Draws updates that wait until several workers have them: without a store, and where that many workers live.
 void draw_acks(RandomSequence& random, Scenario& scenario) {
   protocol::JobSpec& spec = scenario.spec;
   const bool held = chance(random, 0.35);
@@ -166,8 +166,8 @@ void draw_acks(RandomSequence& random, Scenario& scenario) {
   spec.workers_min = std::max(spec.workers_min, spec.apply_after_acks);
 }
 
-/// Nobody is waited for, nothing is re-selected, and no first steps are dense: those and a codec down that loses
-/// something exclude each other in this mode.
+/// Makes the job asynchronous: a step needs no other worker, nothing is re-selected, and no first steps are dense. In
+/// this mode the latter two and a lossy codec down exclude each other.
 void make_asynchronous(protocol::JobSpec& spec) {
   spec.mode = protocol::Mode::kAsynchronous;
   spec.quorum = spec.deadline_ms = spec.participants = 0;
@@ -184,7 +184,7 @@ void make_asynchronous(protocol::JobSpec& spec) {
   }
 }
 
-/// Codecs that are chosen as the job goes on, by rates at which bytes, both, or time decide.
+/// Draws codecs that are chosen as the job continues, by rates at which bytes, both, or time decide.
 void draw_automatic(RandomSequence& random, Scenario& scenario) {
   scenario.link_rate = one_of(random, {0.0, 1e5, 1e8, 1e10, 1e14});
   for (CodecSpec* codec : {&scenario.spec.codec_up, &scenario.spec.codec_down}) {
@@ -226,7 +226,7 @@ void draw_drawing(RandomSequence& random, Scenario& scenario) {
   }
   if (!protocol::validate(spec)) return;
   scenario.spec = spec;
-  // What is drawn is scaled by numbers that are no powers of two.
+  // The drawn values are scaled by numbers that are no powers of two.
   scenario.exact = scenario.exact && spec.select.selection == Selection::kNone;
 }
 
@@ -341,7 +341,7 @@ Scenario draw_scenario(uint64_t seed) {
   Scenario scenario;
   scenario.seed = seed;
   scenario.shards = static_cast<uint32_t>(between(random, 1, 3));
-  // What the job's rules refuse (an L2 quantizer under retain, ...) is drawn again.
+  // A specification that the job's rules refuse (an L2 quantizer under retain, ...) is drawn again.
   int draws = 0;
   do {
     ++draws;
@@ -364,7 +364,7 @@ Scenario draw_scenario(uint64_t seed) {
   if (chance(random, 0.2)) scenario.hostile = 0.1;
   if (chance(random, 0.1)) scenario.job_memory_bytes = between(random, 4, 200) << 10;
   draw_faults(random, scenario);
-  // Drawn last: what the seeds of named tests meant before stays what it is, but for this.
+  // Drawn last: the seeds of named tests keep their meaning, except for this.
   if (!scenario.faults.empty() && chance(random, 0.15)) draw_table_fault(random, scenario);
   draw_mode(random, scenario);
   draw_returns(random, scenario);

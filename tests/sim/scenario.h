@@ -16,10 +16,10 @@ struct SimFault {
   enum class Kind : uint8_t {
     kPartition,       ///< nodes a and b cannot reach each other
     kOneWay,          ///< nothing from a reaches b
-    kIsolate,         ///< node a reaches nobody and nobody reaches it
+    kIsolate,         ///< node a and the other nodes do not reach each other
     kStall,           ///< node a handles nothing, then everything at once
     kDisconnect,      ///< worker a's connection to shard b breaks
-    kKillWorker,      ///< SIGKILL; where the scenario says so it starts again after `duration`
+    kKillWorker,      ///< SIGKILL; it starts again after `duration` where the scenario has restarts
     kLeave,           ///< worker a leaves by itself, with a goodbye
     kRestartWorker,   ///< a new process under the identity of worker a (the old one may live: then it is an impostor)
     kKillShard,       ///< SIGKILL; it starts again, empty, after `duration` (0: never)
@@ -43,7 +43,7 @@ struct Scenario {
   protocol::JobSpec spec;
   std::vector<uint64_t> steps;     ///< [workers] that each pushes before it finishes
   int grid_exponent = -4;          ///< gradients are multiples of 2^this
-  uint32_t grid_steps_max = 64;    ///< ... up to so many of them
+  uint32_t grid_steps_max = 64;    ///< ... up to this number
   double link_rate = 0;            ///< bits per second, as stated to all: what codec auto goes by; 0: not stated
   double density_max = 1;          ///< of a pushed gradient
   double sparse_pushes = 0.5;      ///< share of pushes by push_sparse
@@ -62,10 +62,10 @@ struct Scenario {
   TimeNs calm_from = 0;                     ///< from here on the network is perfect
   bool stop_when_over = false;              ///< do not wait for the calm when all workers are over
   bool has_weights = true;                  ///< workers can give and take snapshots
-  /// They come back: with another's weights, or with none where the shards hold them.
+  /// Workers rejoin: with another's weights, or with none where the shards hold them.
   bool may_return() const { return has_weights || spec.has_store(); }
   bool merged = false;           ///< workers take several steps in one update; exact ones only, their sums are compared
-  bool restarts = false;         ///< who is killed starts again
+  bool restarts = false;         ///< a killed process starts again
   double saves = 0;              ///< share of pushes after which a worker saves its state
   double forgets = 0;            ///< share of starts that find no saved state
   bool store_saves = false;      ///< shards have a disk for the stores of jobs
@@ -74,7 +74,7 @@ struct Scenario {
   double disk_fails = 0;         ///< share of the requests to it
   bool decided_lists = true;     ///< false: workers see heartbeats without the list of decided parts
   bool own_clocks = false;       ///< every process has a clock of its own, that began at some time
-  uint32_t clock_drift_ppm = 0;  ///< ... and runs so much faster or slower, at most
+  uint32_t clock_drift_ppm = 0;  ///< ... and runs faster or slower by this, at most
   bool exact = true;             ///< every value stays on a binary grid: the law holds bit for bit
 };
 

@@ -10,12 +10,12 @@
 
 namespace millrace::testing {
 
-/// What of a shard outlives its processes: the saves of its stores, each whole or not there.
+/// The state of a shard that outlives its processes: the saves of its stores, each whole or absent.
 class SimDisk {
  public:
   void write(const server::StoreRequest& request);
   Result<server::StoreFile> load(const std::string& name) const;
-  /// What was begun by a process that is no more is nobody's.
+  /// Drops unfinished files: a process that is gone began them, and no process completes them.
   void forget_unfinished() { unfinished_.clear(); }
 
  private:

@@ -122,7 +122,7 @@ void SimShard::send_to_peer(const server::SendToPeer& send) {
   world_.oracle.on_sent_by_shard(send.message);
   world_.scheduler.note(fingerprint(send.message));
   if (world_.tracing) world_.trace(name() + " -> " + send.to.bytes + ": " + describe_message(send.message));
-  if (send.to.bytes[0] == 'x') return;  // a stranger: whatever it is told
+  if (send.to.bytes[0] == 'x') return;  // a stranger: any message to it
   const SimPeer peer = SimPeer::from(send.to);
   if (peer.is_shard) {
     world_.network.send(shard_, peer.number, send.message, [this, peer](const protocol::Message& message) {

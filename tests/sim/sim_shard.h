@@ -28,7 +28,7 @@ class SimShard : public SimProcess {
   }
   void kill();
   void shut_down();
-  /// What it writes to the table fails, or no longer does.
+  /// Makes the shard's writes to the table fail, or succeed again.
   void fail_table_writes(bool fail_them);
 
   /// A message off a connection that `peer` opened.

@@ -39,7 +39,7 @@ void SimShard::serve_disk() {
   if (alive() && !disk_is_busy_ && !asked_of_disk_.empty()) serve_disk_later();
 }
 
-/// Of what was asked for when the process died some may have been done, and not answered.
+/// Leaves the disk as the process died: some of the requests may have been carried out, and not answered.
 void SimShard::leave_disk() {
   disk_is_busy_ = false;
   if (asked_of_disk_.empty()) return;
@@ -76,7 +76,7 @@ void SimShard::check_arrays(const std::string& what, uint32_t part, const server
   const LogPosition at{position.n, epochs.empty() ? 0 : epochs.back().first};
   const protocol::PartLayout& range = world_.layout.parts[part];
   const std::vector<LogPosition> path = world_.oracle.path(part, 0, at);
-  if (path.size() != position.n) return;  // of a step that was sent to nobody: nothing is known of it
+  if (path.size() != position.n) return;  // of a step that was sent to no worker: nothing is known of it
   OptimizerOracle oracle(world_.scenario.spec.store.optimizer, std::vector<float>(range.end - range.begin));
   for (const LogPosition& place : path) {
     const DecidedStep& step = *world_.oracle.find(part, place);

@@ -100,7 +100,7 @@ void SimWorker::tick() {
 
 void SimWorker::deliver(uint32_t shard, uint64_t connection, protocol::Message message) {
   run([this, shard, connection, message = std::move(message)] {
-    // What was on its way over a connection that has broken since is lost with it.
+    // A message on its way over a connection that has broken since is lost with it.
     if (connection_[shard] != connection || over()) return;
     if (world_.tracing)
       world_.trace("  " + name() + " <- shard " + std::to_string(shard) + ": " + describe_message(message));
@@ -181,7 +181,8 @@ void SimWorker::carry_out(worker::Actions&& actions) {
   for (uint32_t shard : actions.connects) connect(shard);
 }
 
-// What the oracle knows contributions by are the plain bytes; a shard that reads what stands for them has these again.
+// Gives the oracle the plain bytes, by which it identifies contributions. A shard that reads a shortened form restores
+// them.
 void SimWorker::tell_oracle(const protocol::Message& message) {
   const auto* body = std::get_if<protocol::Contribution>(&message.body);
   if (body == nullptr || !is_shortened(message.payload.bytes)) return world_.oracle.on_sent_by_worker(message);
@@ -215,7 +216,7 @@ void SimWorker::send(const worker::SendAction& action) {
                       [&shard, peer](protocol::Message message) { shard.deliver(peer, std::move(message)); });
 }
 
-/// Somebody who is no worker of the job says nearly what a worker said: nothing of it may change a round.
+/// Sends nearly a worker's message as a stranger that is no worker of the job: it must not change a round.
 void SimWorker::repeat_as_stranger(const worker::SendAction& action) {
   RandomSequence& random = world_.scheduler.dice();
   protocol::Message message = action.message;
@@ -231,7 +232,7 @@ void SimWorker::repeat_as_stranger(const worker::SendAction& action) {
   // The process's secret: without it a Hello for this identity is a second process.
   if (auto* hello = std::get_if<protocol::Hello>(&message.body)) {
     hello->nonce = random.next_u64();
-    if (!world_.oracle.started()) return;  // before the start anybody may join
+    if (!world_.oracle.started()) return;  // before the start any worker may join
   }
   SimShard& shard = *world_.shards[action.shard];
   const protocol::PeerId peer{"x" + std::to_string(random.next_below(3))};
@@ -374,7 +375,7 @@ void SimWorker::check_backed(const std::string& where, uint32_t part, LogPositio
 }
 
 void SimWorker::give_weights(const worker::GiveWeights& asked) {
-  // The shell may take its time: what it gives are the weights of that moment.
+  // The shell may take its time: it gives the weights of that moment.
   const TimeNs takes = world_.scheduler.chance(0.5) ? 0 : world_.scheduler.draw(0, 100 * kNsPerMs);
   world_.scheduler.after(takes, [this, asked] {
     run([this, asked] {
@@ -406,7 +407,7 @@ void SimWorker::save_now() {
   world_.trace(name() + " saves its state");
 }
 
-/// The shard judges the state of this worker: what it may keep is checked when the log up to there is here.
+/// Notes the shard's verdict on this worker's state. The kept state is checked when the log up to there is here.
 void SimWorker::note_settle(const protocol::Settle& settle) {
   told_a_place_ =
       told_a_place_ || (!world_.scenario.has_weights && settle.weights == protocol::Settle::Weights::kSnapshot);
@@ -440,7 +441,8 @@ void SimWorker::schedule_push() {
   });
 }
 
-/// Where all wait for all, everybody must go on to one step, whatever it began with.
+/// Returns whether pushes end at a common step. In mode synchronous a rejoined worker must go to that step from any
+/// initial state.
 bool SimWorker::goes_by_steps() const {
   const bool came_back = number_ != worker_ || core_->counters().returns > 0;
   return came_back && world_.scenario.spec.mode == protocol::Mode::kSynchronous;
@@ -470,8 +472,8 @@ bool SimWorker::has_pushed_all() const {
 
 std::vector<uint32_t> SimWorker::pushable() const {
   std::vector<uint32_t> tensors;
-  // Where pushes are not steps, whoever is through with one tensor and not with another would keep a quorum of the
-  // first waiting. And who may come back must have pushed all equally often.
+  // Where pushes are not steps, a worker that is done with one tensor and not with another would leave a quorum of the
+  // first waiting. And a worker that may rejoin must have pushed all equally often.
   const bool undisturbed = world_.scenario.faults.empty() && !may_silence_workers(world_.scenario);
   const protocol::Mode mode = world_.scenario.spec.mode;
   const bool abreast = mode != protocol::Mode::kAsynchronous &&

@@ -14,8 +14,7 @@
 
 namespace millrace::testing {
 
-/// Who is behind a PeerId of the simulation: a worker's process and which of its connections, or a shard in one of its
-/// lives.
+/// The process behind a PeerId of the simulation: a worker's process and its connection, or an incarnation of a shard.
 struct SimPeer {
   bool is_shard = false;
   uint32_t number = 0;  ///< place in SimWorld::workers, or the shard
@@ -25,7 +24,7 @@ struct SimPeer {
   static SimPeer from(const protocol::PeerId& id);
 };
 
-/// What a worker's process left on its disk: one atomic cut over all parts.
+/// The files that a worker's process left on its disk: one atomic cut over all parts.
 struct SimSave {
   worker::SavedState state;
   std::vector<std::vector<float>> weights;  ///< [part]
@@ -36,8 +35,8 @@ struct SimSave {
 class SimWorker : public SimProcess {
  public:
   /// `number`: its place in SimWorld::workers. `worker`: the identity that it claims.
-  /// `save`: what it begins with, of an earlier process; nullptr: nothing. `pushes`: how many steps of each tensor it
-  /// pushes.
+  /// `save`: the state of an earlier process with which it begins; nullptr: none. `pushes`: how many steps of each
+  /// tensor it pushes.
   SimWorker(SimWorld& world, uint32_t number, uint32_t worker, const SimSave* save, uint64_t pushes);
 
   void start();
@@ -99,11 +98,11 @@ class SimWorker : public SimProcess {
   void replace(const std::string& where, const worker::DeliveredUpdate& update);
   /// Its contributions up to the place of weights that it takes over are carried.
   void credit_path(uint32_t part, LogPosition after);
-  /// The updates that the core holds back are taken: what they carried is in the books as of now.
+  /// Applies the updates that the core holds back: credits their entries in the accounts as of now.
   void credit_held();
-  /// With apply_after_acks: nothing that fewer than so many members have acknowledged is handed out.
+  /// Checks, with apply_after_acks, that the core handed out only updates that enough members have acknowledged.
   void check_backed(const std::string& where, uint32_t part, LogPosition at);
-  /// The weights of the part with what the core holds back.
+  /// Returns the weights of the part, including the updates that the core holds back.
   std::vector<float> whole_weights(uint32_t part) const;
   /// Its contributions to the steps up to that place are carried, in the books of this process.
   void credit(uint32_t part, LogPosition at);
@@ -114,7 +113,7 @@ class SimWorker : public SimProcess {
   void note_settle(const protocol::Settle& settle);
   void schedule_push();
   bool goes_by_steps() const;
-  /// Steps applied by all buckets; and so many more while something is in flight.
+  /// Returns the number of steps that all buckets applied; adds `otherwise_in_flight` while something is in flight.
   uint64_t steps_done(uint64_t otherwise_in_flight) const;
   /// Whether it has another push for tensors that were pushed `least` times.
   bool wants_to_push(uint64_t least) const;
@@ -147,21 +146,20 @@ class SimWorker : public SimProcess {
   uint32_t code_turns_ = 0;
   uint64_t steps_;
   RandomSequence random_;
-  std::shared_ptr<const SimSave> loaded_;  ///< what it began with
+  std::shared_ptr<const SimSave> loaded_;  ///< the state with which it began
   std::shared_ptr<const SimSave> save_;
   std::unique_ptr<worker::SessionCore> core_;
   std::vector<uint64_t> connection_;          ///< [shard] number of the open connection; 0: none
   std::vector<uint64_t> pushed_;              ///< [tensor]
   std::vector<std::vector<double>> entered_;  ///< [bucket][index]
   std::vector<std::vector<float>> weights_;   ///< [part]
-  std::vector<LogPosition> at_;               ///< [part] what is applied
-  // Contributions that updates carried: those whose update went into the weights here, or is inside weights that this
-  // process took over. An update that becomes void stays in these books: what it carried is lost, and found missing
-  // nowhere else.
+  std::vector<LogPosition> at_;               ///< [part] the applied log
+  // Contributions that updates carried, where the update went into the weights here or is inside adopted weights. An
+  // update that becomes void stays in these accounts: its entries are lost, and no other account misses them.
   std::set<uint64_t> lives_;
   std::vector<std::vector<double>> credited_;               ///< [bucket][index]
   std::set<std::pair<uint32_t, LogPosition>> credited_at_;  ///< (part, place)
-  /// Credited and never applied: it may be that nobody could say what of the contribution was carried.
+  /// Credited and never applied. Possibly no process could say which entries of the contribution were carried.
   struct Skipped {
     uint32_t part = 0;
     LogPosition at;
@@ -177,7 +175,7 @@ class SimWorker : public SimProcess {
     uint64_t lineages = 0;  ///< at that time
   };
   std::vector<std::optional<Opening>> opening_;  ///< [part] empty: not settled, or checked
-  // A verdict counts in its epoch only; what it took over or gave up by an earlier one stays so.
+  // A verdict counts in its epoch only. Weights adopted and values given up by an earlier verdict stay so.
   std::vector<std::optional<bool>> verdicts_;  ///< [part] the last one: usable
   std::vector<bool> was_usable_;               ///< [part] by a verdict before
   std::vector<bool> was_unusable_;             ///< [part]

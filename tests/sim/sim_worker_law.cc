@@ -54,9 +54,9 @@ void SimWorker::check_applied(const std::string& where, const worker::DeliveredU
     credited = credited || credited_at_.contains({update.part, place});
   }
   if (update.contributors != contributors) world_.fault(where + ": another number of contributors than the update's");
-  // Weights that it went back to may lack what it had applied before: then that was settled long ago.
+  // Weights that it returned to may lack updates that it had applied before: those were settled long ago.
   if (credited) return;
-  // What an earlier life sent has come back; what was counted is the empty one in its place.
+  // The contribution of an earlier incarnation was returned; the empty one in its place was counted.
   const bool in_its_place = counted.any && !update.counted && !counted.with_entries;
   if (update.counted != counted.any && !in_its_place) world_.fault(where + ": the worker is wrong about being counted");
 }
@@ -69,7 +69,7 @@ void SimWorker::check_law() {
   check_audit();
   const worker::Phase phase = core_->phase();
   const bool settled = phase == worker::Phase::kRunning || phase == worker::Phase::kFinishing;
-  if (settled || !loaded_) check_saved_state();  // else what was loaded is in no book yet
+  if (settled || !loaded_) check_saved_state();  // else the loaded values are in no account yet
 }
 
 void SimWorker::add_outstanding(uint32_t bucket, std::vector<double>& whole) {
@@ -82,7 +82,7 @@ void SimWorker::add_outstanding(uint32_t bucket, std::vector<double>& whole) {
   }
 }
 
-/// entered + what it began with = residual + in flight + carried + ledger, per index.
+/// Checks, per index: entered + initial residual = residual + in flight + carried + ledger.
 bool SimWorker::accounts_agree(uint32_t bucket, std::string& why) {
   const std::vector<double>& entered = entered_[bucket];
   std::vector<double> held(entered.size(), 0.0);
@@ -109,7 +109,7 @@ bool SimWorker::accounts_agree(uint32_t bucket, std::string& why) {
   return true;
 }
 
-/// What the core says of itself where the job asks for it: nothing is missing in any part, and the terms make up the
+/// Checks the core's own audit where the job asks for it: nothing is missing in any part, and the terms make up the
 /// sum.
 void SimWorker::check_audit() {
   worker::Actions actions;
@@ -159,14 +159,14 @@ void SimWorker::check_opening(uint32_t part) {
   const Opening judged = *opening_[part];
   const protocol::PartLayout& range = world_.layout.parts[part];
   const LogPosition saved_at = loaded_->at[part];
-  if (!judged.on_log && at_[part] == saved_at) return;  // what is to replace it has not come
+  if (!judged.on_log && at_[part] == saved_at) return;  // the state that replaces it has not come
   bool counted_since = false;
   for (const LogPosition& place : world_.oracle.path(part, saved_at.n, at_[part])) {
     for (const auto& id : world_.oracle.find(part, place)->contributors)
       counted_since = counted_since || (id.worker == worker_ && !lives_.contains(id.life));
   }
   const bool on_log = judged.lineage_is_on_path && world_.oracle.is_on_path(part, saved_at, at_[part]);
-  // It was the log for a time, whatever became of that since.
+  // It was the log for a time, regardless of later events.
   const bool was_cut_to = std::ranges::any_of(world_.oracle.views(), [&](const auto& entry) {
     const protocol::JobView& view = entry.second;
     const auto own = std::ranges::find(view.members, worker_, &protocol::Member::worker);
@@ -188,7 +188,8 @@ void SimWorker::check_opening(uint32_t part) {
   if (counted_since && !none && !was_usable)
     world_.fault(where + " began with a residual of which something was counted");
   if (!on_log && !none && !was_usable) world_.fault(where + " began with a residual of a state off the log");
-  // What was counted when it was judged may be void since a cut, or a shard's death; it is given up all the same.
+  // A count at the time of the verdict may be void since a cut, or a shard's death; the residual is dropped all the
+  // same.
   const bool cut_since = core_->view().lineages > judged.lineages;
   if (on_log && !counted_since && !all && !was_unusable_[part] && !cut_since)
     world_.fault(where + " dropped a saved residual without need");
@@ -226,7 +227,8 @@ void SimWorker::check_saved_state() {
 
 void SimWorker::check_finished() {
   for (uint32_t part = 0; part < at_.size(); ++part) {
-    // Every push went into a step of its own, but for those that came back whole when this worker was out for a while.
+    // Every push went into a step of its own, except those that were returned whole while this worker was out for a
+    // while.
     if (core_->counters().returns == 0 && at_[part].n < steps_)
       world_.fault(name() + " finished with part " + std::to_string(part) + " at step " + std::to_string(at_[part].n));
   }

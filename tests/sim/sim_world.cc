@@ -87,7 +87,7 @@ void SimProcess::run_in(uint64_t generation, const std::function<void()>& body) 
 }
 
 void SimProcess::arm(TimeNs deadline) {
-  // A timer that fires too early asks again, so only an earlier one than what is set needs another event.
+  // A timer that fires too early asks again, so that only a deadline before the armed one needs another event.
   if (deadline >= armed_for_) return;
   armed_for_ = deadline;
   const TimeNs when = deadline <= now() ? world_.scheduler.now() : clock_.when(deadline);

@@ -18,7 +18,7 @@ namespace millrace::testing {
 class SimShard;
 class SimWorker;
 
-/// What the processes of one run share. Nodes of the network: shards first, then the workers' identities.
+/// The state that the processes of one run share. Nodes of the network: shards first, then the workers' identities.
 struct SimWorld {
   explicit SimWorld(const Scenario& drawn);
   ~SimWorld();
@@ -27,9 +27,9 @@ struct SimWorld {
 
   /// A line of the trace: printed when MILLRACE_SIM_TRACE is set.
   void trace(const std::string& line);
-  /// Something that must not be. The run goes on, so that the trace shows what came of it.
+  /// Reports a violation. The run continues, so that the trace shows the consequences.
   void fault(const std::string& sentence);
-  /// Reads every change of the table into the oracle. Called after whatever may have swapped it.
+  /// Reads every change of the table into the oracle. Called after any code that may have swapped it.
   void watch_table();
 
   Scenario scenario;
@@ -55,7 +55,7 @@ class SimProcess {
   virtual ~SimProcess() = default;
 
   bool alive() const { return alive_; }
-  /// Grows when the process is killed or started: what was meant for an earlier one does not reach a later one.
+  /// Grows when the process is killed or started: a message for an earlier process does not reach a later one.
   uint64_t generation() const { return generation_; }
   void stall_until(TimeNs until) { stalled_until_ = std::max(stalled_until_, until); }
   bool stalled() const { return stalled_until_ > world_.scheduler.now(); }

@@ -1,5 +1,5 @@
-// Production clients and aggregators with contributions in every pair of codecs, over links that lose packets: what was
-// offered is what was applied and what came back, and all workers have the same updates (switch_oracle).
+// Production clients and aggregators with contributions in every pair of codecs, over links that lose packets. Checks
+// that offered values are applied or returned, and that all workers have the same updates (switch_oracle).
 #include <gtest/gtest.h>
 
 #include <tuple>
@@ -16,8 +16,8 @@ using Pair = std::tuple<WindowIndexCodec, WindowValueCodec>;
 SwitchScenario lossy_scenario(const Pair& codecs) {
   SwitchScenario out;
   out.seed = 5;
-  // Sparse enough that runs are no shorter, with what QSGD leaves in residuals too; and two packets a window and more
-  // where values have 32 bits.
+  // Sparse enough that runs are no shorter, with QSGD's rests in residuals too. Where values have 32 bits, two packets
+  // a window and more.
   out.jobs = {{.job = 5,
                .workers = 3,
                .slots = 2,
@@ -64,7 +64,7 @@ TEST_P(SwitchCodecs, TheLawHoldsBehindRacks) {
   expect_lawful(scenario);
 }
 
-/// What a dead worker sent is reckoned with the same codecs.
+/// The contributions of a dead worker are computed with the same codecs.
 TEST_P(SwitchCodecs, TheLawHoldsWithWhatTheDeadSent) {
   SwitchScenario scenario = lossy_scenario(GetParam());
   scenario.jobs[0].workers = 6;

@@ -27,7 +27,7 @@ class SwitchNetwork {
 
   void attach(uint32_t node, Deliver deliver) { nodes_[node] = std::move(deliver); }
   void detach(uint32_t node) { nodes_.erase(node); }
-  /// What is under way from there is lost.
+  /// Loses all packets that are under way from that node.
   void lose_from(uint32_t node) { ++lost_before_[node]; }
   /// Shown every packet that is handed over.
   void tap(std::function<void(uint32_t to, ByteSpan packet)> listener) { tap_ = std::move(listener); }

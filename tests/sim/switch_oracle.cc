@@ -71,8 +71,8 @@ class TurnCheck {
   }
 
  private:
-  /// What a worker that is gone sent in this turn, computed again from what it offered: of a window that does not fit
-  /// into its packets the last entries stayed behind.
+  /// Returns the contribution of a dead worker to this turn, computed again from its offers. Of a window that does not
+  /// fit into its packets the last entries stayed behind.
   std::map<uint32_t, int32_t> sent_by(const SwitchRecord& record) const {
     std::map<uint32_t, int32_t> out;
     const auto step = record.offered.find(told_.step);
@@ -119,7 +119,7 @@ class TurnCheck {
     }
   }
 
-  /// What was offered is what was applied and what came back.
+  /// Checks that an offered value equals the applied value plus the returned value.
   void check_returned(const SwitchRecord& record, const Told& mine, uint32_t index, int32_t applied) {
     const double value = offered_at(record, told_.step, index);
     const double back = returned_at(mine, index);
@@ -147,7 +147,7 @@ class TurnCheck {
   Turn turn_;
   const Told& told_;
   SwitchLawResult& out_;
-  std::map<uint16_t, std::map<uint32_t, int32_t>> sent_;  ///< by who is gone, of this turn
+  std::map<uint16_t, std::map<uint32_t, int32_t>> sent_;  ///< by dead worker, of this turn
 };
 
 /// Every window in which a survivor had something had its turn, once.
@@ -204,7 +204,7 @@ SwitchLawResult check_switch_law(const std::vector<const SwitchRecord*>& records
     for (const auto& [turn, told] : record->told) {
       const auto [at, is_first] = agreed.emplace(turn, &told);
       if (is_first || same(*at->second, told)) continue;
-      // The closing turn of who has left already may be decided again without it: it holds nothing.
+      // The closing turn of a worker that has left may be decided again without it: it holds nothing.
       if (told.step >= terms.steps && told.indices.empty() && at->second->indices.empty()) continue;
       if (out.faults.size() < 10) out.faults.push_back("results differ: " + switch_oracle_name_of(turn));
     }

@@ -10,7 +10,8 @@
 
 namespace millrace::testing {
 
-/// What one worker of a run offered and what it was told, kept whole: the end of the run checks it against the others'.
+/// Holds the offers of one worker of a run and the results that it received. The end of the run checks them against
+/// those of the others.
 struct SwitchRecord {
   struct Told {
     uint32_t step = 0;
@@ -21,7 +22,7 @@ struct SwitchRecord {
     std::vector<uint32_t> indices;
     std::vector<int32_t> sums;
     std::map<uint32_t, float> returned;
-    std::map<uint32_t, int32_t> taken;  ///< of what it offered, x 2^exponent: without zeros
+    std::map<uint32_t, int32_t> taken;  ///< of its offered entries, x 2^exponent: without zeros
     std::vector<worker::CutRack> racks;
     /// False: its rack cut the index off.
     bool kept(uint16_t who, uint32_t index) const;
@@ -49,9 +50,9 @@ struct SwitchLawResult {
   uint64_t dead_in_results = 0;
 };
 
-/// All survivors were told the same of every turn; and of every index, what was offered is the sum of what was applied
-/// and what came back: exactly, the integers of dead contributors reckoned from what they offered. Where QSGD rounds to
-/// few bits what comes back is the nearest f32 of the rest (grid_remainder()), and the integers are exact all the same.
+/// Checks that all survivors learned the same of every turn. Of every index, the offered value must equal the applied
+/// value plus the returned value: exactly. The integers of dead contributors are computed from their offers. Where QSGD
+/// rounds to few bits, the returned value is the nearest f32 of the rest (grid_remainder()); the integers stay exact.
 SwitchLawResult check_switch_law(const std::vector<const SwitchRecord*>& records, const SwitchLawTerms& terms);
 
 }  // namespace millrace::testing

@@ -9,11 +9,11 @@
 
 namespace millrace::testing {
 
-/// How often workers send one turn while nothing goes wrong, and how many lives deciders begin then: rounds, where the
-/// clock alone would say no more than that a run ended. DESIGN.md, "Rounds", derives what they are held against.
+/// Counts how often workers send one turn while nothing goes wrong, and how many incarnations deciders begin then. The
+/// clock alone would show only that a run ended. DESIGN.md, "Rounds", derives the limits.
 class SwitchRounds {
  public:
-  /// Something goes wrong, or somebody may have to find it out, until then: what was counted is counted anew.
+  /// Announces a fault that lasts, or that a process may still have to detect, until `when`: counts start again.
   void disturbed_until(TimeNs when) { quiet_from_ = when > quiet_from_ ? when : quiet_from_; }
   bool is_quiet(TimeNs now) const { return now >= quiet_from_; }
 

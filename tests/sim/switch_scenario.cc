@@ -39,8 +39,8 @@ SwitchSimJob draw_job(uint32_t number, SwitchScenarioDraw& draw) {
   return job;
 }
 
-/// Half of the jobs have other codecs than what jobs have unless told. QSGD rounds to the nearest, as clients do: that
-/// needs no key, so what a dead worker sent can be reckoned.
+/// Gives half of the jobs other codecs than the defaults. QSGD rounds to the nearest, as clients do. That needs no key,
+/// so that a dead worker's contributions can be computed.
 void draw_codecs(SwitchSimJob& job, SwitchScenarioDraw& draw) {
   using Index = protocol::WindowIndexCodec;
   using Value = protocol::WindowValueCodec;
@@ -111,7 +111,7 @@ SwitchScenario draw_switch_scenario(uint64_t seed) {
   out.subset_kills = draw.chance(0.4) ? 0.02 + draw.unit() * 0.1 : 0;
   out.leavers = draw.chance(0.5) ? 0.5 : 0;
   out.calm_from = draw.between(50, 600) * kNsPerMs;
-  // Drawn apart: a seed's other numbers are what they were before there were these.
+  // Drawn apart: a seed's other numbers keep the values that they had before these draws existed.
   SwitchScenarioDraw later(seed ^ 0xC0DEC);
   for (SwitchSimJob& job : out.jobs) draw_codecs(job, later);
   if (later.chance(0.05)) out.slots_short = later.between(1, slots_wanted(out));

@@ -49,7 +49,7 @@ struct SimTable {
   TimeNs raised_at = 0;
 };
 
-/// A worker process: its client, what it offers, what it knows of the table.
+/// A worker process: its client, its offers, its knowledge of the table.
 class SimSwitchWorker : public worker::SwitchOutcome {
  public:
   SimSwitchWorker(World& world, uint32_t job, uint16_t number, uint32_t node, const worker::SwitchHandover* handover);
@@ -351,7 +351,7 @@ void World::kill_worker(uint32_t job) {
   ++report.deaths;
 }
 
-/// A worker comes in beside one that stands between two steps, and waits until the table has both.
+/// Adds a worker beside one that stands between two steps; the latter waits until the table has both.
 void World::try_join(uint32_t job, uint32_t tries) {
   for (const auto& donor : workers[job]) {
     if (!donor->alive || !donor->between_steps() || donor->frozen_until_epoch || scheduler.now() < donor->stalled_until)
@@ -384,7 +384,7 @@ void World::stall() {
   rounds.disturbed_until(until);
 }
 
-/// The table's watch: who is gone is taken out, a path that its workers suspect is left.
+/// Acts as the table's watch: removes dead workers, and leaves a path that its workers suspect.
 void World::watch_jobs() {
   for (uint32_t job = 0; job < workers.size(); ++job) {
     SimTable& table = tables[job];
@@ -438,7 +438,7 @@ bool World::over() const {
   return true;
 }
 
-/// Who is where, for the sentence of a hang.
+/// Returns the positions of all workers, for the sentence of a hang.
 std::string World::unfinished() const {
   std::string out;
   for (uint32_t job = 0; job < workers.size(); ++job) {

@@ -25,7 +25,7 @@ class SwitchDecider {
   virtual ~SwitchDecider() = default;
   virtual void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink) = 0;
   virtual void tick(TimeNs now, protocol::PacketSink& sink) = 0;
-  /// What of it no honest worker sends; empty: nothing.
+  /// Returns a content of the packet that no honest worker sends; empty: none.
   virtual std::string impossible() const = 0;
   /// What racks did, since it was made.
   struct RackCounts {
@@ -37,7 +37,7 @@ class SwitchDecider {
     uint64_t groups_too_long = 0;
     uint64_t forwarded = 0;
     uint64_t flushed = 0;
-    uint64_t no_slots = 0;  ///< at a decider as well: who asked was told that there are none
+    uint64_t no_slots = 0;  ///< at a decider as well: requests answered with "no slots"
     RackCounts& operator+=(const RackCounts& other);
   };
   virtual RackCounts rack_counts() const { return {}; }
@@ -56,7 +56,7 @@ struct SwitchSimJob {
   double density = 0.5;
   uint64_t reselect_k = 0;  ///< of the production aggregator; the reference sends whole sums
   uint64_t rack_reselect_k = 0;
-  uint32_t cluster = 1;  ///< over 1: all workers offer the same runs of so many indices
+  uint32_t cluster = 1;  ///< over 1: all workers offer the same runs of this many indices
   int exponent_initial = -6;
   protocol::WindowCodecs codecs{};  ///< of contributions
   TimeNs think_max = 0;
@@ -71,7 +71,7 @@ struct SwitchScenario {
   bool has_singles = true;      ///< false: worker w is in rack w % racks
   bool adds_up_unions = false;  ///< SwitchSimReport::unions, of one job without restarts
   uint32_t packet_bytes = 1232;
-  uint32_t slots_short = 0;  ///< so many fewer than all jobs want: at switches and racks, not at the shard
+  uint32_t slots_short = 0;  ///< slots fewer than all jobs want: at switches and racks, not at the shard
   TimeNs lease_ns = 10 * kNsPerS;
   TimeNs timeout_max = 500 * kNsPerMs;  ///< of workers
   double loss = 0;
@@ -90,7 +90,7 @@ struct SwitchScenario {
   TimeNs calm_from = 0;     ///< nothing goes wrong any more
 };
 
-/// So many jobs at the same aggregators are a crowd: a few percent of the seeds have one, of 8 to 16 small jobs.
+/// This many jobs at the same aggregators are a crowd: a few percent of the seeds have one, of 8 to 16 small jobs.
 constexpr uint32_t kCrowdJobsMin = 8;
 
 SwitchScenario draw_switch_scenario(uint64_t seed);
@@ -112,7 +112,7 @@ struct SwitchSimReport {
   uint64_t new_lives = 0;
   uint64_t fetches = 0;
   uint64_t resends = 0;
-  uint64_t dead_in_results = 0;  ///< results that hold what a dead worker sent
+  uint64_t dead_in_results = 0;  ///< results that hold entries of a dead worker
   uint64_t entries_checked = 0;
   uint64_t crowds = 0;                                            ///< runs of kCrowdJobsMin jobs or more
   uint64_t jobs_of_lanes = 0;                                     ///< of two or more
@@ -120,7 +120,7 @@ struct SwitchSimReport {
   SwitchDecider::RackCounts racks;
   uint64_t bytes_to_decider = 0;  ///< that of the first job's last epoch
   uint64_t bytes_to_worker = 0;   ///< the first of the first job
-  CodedUnion::Bytes unions;       ///< what came to racks, summed up and coded
+  CodedUnion::Bytes unions;       ///< contributions to racks, summed up and coded
   uint32_t sends_most = 0;        ///< of one turn, while all was quiet (SwitchRounds)
   TimeNs took = 0;
   SwitchSimReport& operator+=(const SwitchSimReport& other);
@@ -131,7 +131,7 @@ using MakeDecider = std::function<std::unique_ptr<SwitchDecider>(const SwitchSce
                                                                  uint64_t life_seed, TimeNs now)>;
 /// The production slot machine, as the switch and as the shard.
 MakeDecider production_decider();
-/// One or the other, for each life anew.
+/// Draws one or the other for each incarnation.
 MakeDecider mixed_decider();
 MakeDecider reference_decider(SwitchMutation mutation = SwitchMutation::kNone);
 

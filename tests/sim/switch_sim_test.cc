@@ -126,7 +126,7 @@ TEST_P(SwitchSimMutation, IsFoundOut) {
   EXPECT_FALSE(sum.faults.empty());
 }
 
-/// One that only takes its time breaks no law, and mostly ends before patience does: the rounds show it.
+/// An aggregator that is only slow breaks no law, and mostly ends before the time-out does: the rounds show it.
 TEST(SwitchSim, AnswersThatTakeTooManyRoundsAreFoundOut) {
   const SwitchSimReport sum =
       run_switch_sim_seeds(MILLRACE_SIM_MUTATION_SEEDS, reference_decider(SwitchMutation::kSeldomKeptResult));

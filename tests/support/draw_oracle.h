@@ -13,7 +13,7 @@
 
 namespace millrace::testing {
 
-/// GSpar's problem (6), slowly. Values are f64; p is what an entry is drawn with.
+/// GSpar's problem (6), slowly. Values are f64; p holds the probabilities with which entries are drawn.
 struct Problem {
   std::vector<double> sizes;  ///< |g|
 
@@ -70,8 +70,8 @@ inline std::vector<double> closed_oracle(const Problem& problem, double epsilon)
   return std::vector<double>(problem.sizes.size(), 1);
 }
 
-/// The least variance of any p in (0, 1]^d that sums to `total` <= d, by exchanges between two entries at a time: no
-/// use is made of what Proposition 1 says about the solution. Without zeros.
+/// Returns the p in (0, 1]^d with the least variance that sums to `total` <= d. It exchanges between two entries at a
+/// time, and does not use Proposition 1, which describes the solution. REQUIRES: no zeros.
 inline std::vector<double> exchanged(const Problem& problem, double total) {
   const size_t d = problem.sizes.size();
   std::vector<double> p(d, total / static_cast<double>(d));

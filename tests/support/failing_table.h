@@ -10,8 +10,8 @@
 
 namespace millrace::testing {
 
-/// A table that others can read and write, but for this object's writes while they fail (a lock that somebody holds, a
-/// full disk). Reads go on, as they do beside a writer of an SQLite file.
+/// A table whose writes through this object can be made to fail, as behind another process's lock or on a full disk.
+/// Others can read and write it. Reads continue, as they do beside a writer of an SQLite file.
 class FailingTable : public protocol::MembershipTable {
  public:
   explicit FailingTable(std::unique_ptr<protocol::MembershipTable> table) : table_(std::move(table)) {}

@@ -7,8 +7,8 @@
 
 namespace millrace::testing {
 
-/// Runs `body(name)` once with each instruction set that this machine has and the kernels were compiled for, one lane
-/// included; puts the best back in the end. Not for tests that run kernels in other threads at the same time.
+/// Runs `body(name)` once with each instruction set that this machine has and the kernels were compiled for, also with
+/// one lane. Restores the best one in the end. Not for tests that run kernels in other threads at the same time.
 template <typename Body>
 void for_each_isa(const Body& body) {
   for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {

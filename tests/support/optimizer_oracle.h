@@ -10,7 +10,7 @@
 namespace millrace::testing {
 
 /// The rules of kernels/optimize, one weight at a time and as their papers write them: slow and obvious. Weights and
-/// state of entries that were never touched are what they began with.
+/// state of entries that were never touched keep their initial values.
 class OptimizerOracle {
  public:
   OptimizerOracle(const OptimizerSpec& spec, std::vector<float> weights)

@@ -12,15 +12,16 @@
 namespace millrace::testing {
 
 /// RedSync for all workers of a job in one place: [RedSync19, algorithm 4] with 2.1, 2.1.1, 3.3 and appendix C. Slow,
-/// in double, written from the paper; nothing of Millrace is in it.
+/// in double, written from the paper; uses no code of Millrace.
 ///
-/// Where the paper leaves open which entries a worker sends (any threshold "between the kth to 2kth largest element"),
-/// step() is told what the workers under test have sent, says what is wrong with that, and goes on with it.
+/// The paper leaves open which entries a worker sends (any threshold "between the kth to 2kth largest element"). There
+/// step() takes the entries that the workers under test sent, returns their fault if they have one, and continues with
+/// them.
 ///
-/// The paper does not say these; this is what Millrace's documents say of them:
+/// The paper does not state the following; Millrace's documents do:
 /// sizes        where "smaller", "middle" and "large" parameter sets begin.
 /// turns        positive entries are sent in even steps.
-/// warm-up      each worker's U goes on through it into algorithm 4.
+/// warm-up      each worker's U continues through it into algorithm 4.
 class RedSyncReference {
  public:
   using Vector = std::vector<double>;
@@ -51,14 +52,14 @@ class RedSyncReference {
   /// Selections, of any worker, that went by an earlier step's threshold.
   uint64_t reuses() const { return reuses_; }
 
-  /// Whether the paper leaves open what a worker sends of this layer in the step.
+  /// Returns whether the paper leaves open the entries that a worker sends of this layer in the step.
   bool leaves_open(uint64_t step) const {
     const Way way = way_of(step);
     return way == Way::kThreshold || way == Way::kReusedThreshold;
   }
 
   /// sent     of steps that leave it open; else of no meaning.
-  /// Returns  what is wrong with `sent`; empty: nothing.
+  /// Returns  the fault of `sent`; empty: none.
   std::string step(uint64_t step, const Gradient& gradient, const Sent& sent) {
     Vector update(weights_.size());
     std::string wrong;
@@ -161,7 +162,8 @@ class RedSyncReference {
     return order;
   }
 
-  /// What was sent must be all that reaches some threshold: one that k to 2k entries reach, or that of the last search.
+  /// Checks that the sent entries are all that reach some threshold: one that k to 2k entries reach, or the last
+  /// search's.
   std::string fault_of(uint64_t step, State& state, const std::vector<uint32_t>& sent) {
     double least_sent = std::numeric_limits<double>::infinity(), most_kept = 0;
     size_t next = 0;

@@ -16,8 +16,8 @@
 #include <string_view>
 #include <vector>
 
-/// Runs a program under a filter that refuses system calls, as systemd's SystemCallFilter= with SystemCallErrorNumber=
-/// and the profiles of containers do; its children have the filter too.
+/// Runs a program under a filter that refuses system calls, as the profiles of containers do. systemd's
+/// SystemCallFilter= with SystemCallErrorNumber= does the same. The program's children have the filter too.
 ///
 ///     refuse_calls EPERM|ENOSYS CALL[,CALL...] PROGRAM [ARGUMENT...]
 ///

@@ -39,7 +39,7 @@ void* take(size_t bytes) {
 
 void* operator new(size_t bytes) { return take(bytes); }
 void* operator new[](size_t bytes) { return take(bytes); }
-// Never made to fail: who asks this way expects failure, and ZeroMQ ends the process then.
+// Never made to fail: a caller of this form expects failure, and ZeroMQ then ends the process.
 void* operator new(size_t bytes, const std::nothrow_t& /*tag*/) noexcept { return take_nothrow(bytes); }
 void* operator new[](size_t bytes, const std::nothrow_t& /*tag*/) noexcept { return take_nothrow(bytes); }
 void operator delete(void* memory) noexcept { std::free(memory); }

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-/// For programs that list replaced_new.cc: their operator new counts, and fails when it is told to.
+/// For programs that list replaced_new.cc: their operator new counts, and fails on request.
 namespace millrace::testing {
 
 /// The largest single operator new of this process since the last reset, on any thread.

@@ -8,7 +8,7 @@ namespace millrace::peer {
 
 /// What tests look at inside of shared bodies.
 struct SharedBodiesPeek {
-  /// Returns how many bodies of the own segment somebody holds.
+  /// Returns how many bodies of the own segment some process holds.
   static size_t held_slots(SharedBodies& bodies) {
     bodies.reclaim();
     return bodies.blocks_.size();

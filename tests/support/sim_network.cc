@@ -44,7 +44,7 @@ void SimNetwork::schedule(uint32_t from, uint32_t to, protocol::Message message,
     TimeNs& last = last_arrival_[{from, to}];
     arrival = last = std::max(arrival, last);
   }
-  // What was sent before a partition began is lost with it when it has not arrived by then.
+  // A message that was sent before a partition began is lost with it, unless it has arrived by then.
   scheduler_.at(arrival, [this, from, to, message = std::move(message), deliver]() mutable {
     if (blocked(from, to)) {
       ++lost_;

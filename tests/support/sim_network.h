@@ -13,7 +13,7 @@
 
 namespace millrace::testing {
 
-/// What the network does to a message. All zero: perfect, in order, latency_min.
+/// The faults that the network applies to a message. All zero: perfect, in order, latency_min.
 struct SimLinkFaults {
   TimeNs latency_min = 50 * kNsPerUs;
   TimeNs latency_max = 50 * kNsPerUs;
@@ -25,9 +25,8 @@ struct SimLinkFaults {
   bool in_order = true;   ///< per direction, as TCP; false: latency reorders
 };
 
-/// Messages between numbered nodes, with loss, duplication, delay, reordering and partitions. Nodes are whoever the
-/// simulation says;
-/// what a delivery does is the sender's closure, so that the network needs to know neither workers nor shards.
+/// Carries messages between numbered nodes, with loss, duplication, delay, reordering and partitions. The simulation
+/// assigns the nodes. A delivery runs the sender's closure, so that the network depends on neither workers nor shards.
 class SimNetwork {
  public:
   using Deliver = std::function<void(protocol::Message)>;

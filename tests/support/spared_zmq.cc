@@ -2,14 +2,15 @@
 
 #include "tests/support/replaced_new.h"
 
-/// ZeroMQ crashes where it has no memory to open a socket or a connection; what is ours around these calls is to be
-/// starved without it. The linker leads the calls here (--wrap), see millrace_spare_zmq() in tests/CMakeLists.txt.
+/// ZeroMQ crashes where it has no memory to open a socket or a connection. Allocations of Millrace around these calls
+/// are to fail without that. The linker leads the calls here (--wrap), see millrace_spare_zmq() in
+/// tests/CMakeLists.txt.
 
 using millrace::testing::SparedAllocations;
 
 extern "C" {
 
-// The linker's names for the functions themselves, and for what stands in for them.
+// The linker's names for the functions themselves, and for their replacements.
 // NOLINTBEGIN(bugprone-reserved-identifier)
 void* __real_zmq_socket(void* context, int type);
 int __real_zmq_connect(void* socket, const char* address);

@@ -13,7 +13,7 @@
 
 namespace millrace::testing {
 
-/// The slow, obvious form of a stream: what is carried at which index.
+/// The slow, obvious form of a stream: the value at each index.
 using Entries = std::map<uint32_t, float>;
 
 inline Entries entries_of(const StreamView& stream) {

@@ -25,13 +25,13 @@ enum class SwitchMutation : uint8_t {
   kAddTwice,            ///< a duplicate is added again
   kOpenWithoutAll,      ///< opens when all but one hello are in
   kKeepSumsOverEpochs,  ///< open sums survive a change of epoch
-  kNoFetch,             ///< nobody is asked for the result that a laggard lacks: the turn is computed again
+  kNoFetch,             ///< no worker is asked for the result that a laggard lacks: the turn is computed again
   kNoKeptResult,        ///< closed turns are not answered again
   kSeldomKeptResult,    ///< they are, to every 32nd packet that asks: nothing hangs, it only takes long
 };
 
-/// The decider of role reduce, slow and obvious: keeps every entry of every packet, adds up when a turn closes. What
-/// the production slot machine is compared with, and what stands for the shard. S4, S6.
+/// The decider of role reduce, slow and obvious: keeps every entry of every packet, adds up when a turn closes. Tests
+/// compare the production slot machine with it; it also replaces the shard. S4, S6.
 class SwitchReference {
  public:
   struct Job {

@@ -13,10 +13,10 @@ namespace millrace::worker::testing {
 
 /// The port's number on this machine. REQUIRES: a port of one lane.
 uint16_t port_number(const SwitchUdpPort& port);
-/// Waits until the port has something to receive, or so long.
+/// Waits until the port has something to receive, at most `at_most`.
 void wait_for_packets(const SwitchUdpPort& port, TimeNs at_most);
 
-/// A step's whole update, and what of the worker's own values is not in it.
+/// A step's whole update, and the worker's own values that it omits.
 struct SwitchStep {
   struct Window {
     uint32_t window = 0;
@@ -32,8 +32,8 @@ struct SwitchStep {
   std::vector<float> returned_values;
 };
 
-/// Client and socket, steps one at a time, blocking. The table is the caller's: `epoch` is asked now and then what it
-/// says.
+/// Client and socket, steps one at a time, blocking. The caller owns the table: `epoch` is asked now and then for its
+/// present state.
 /// Threads  one at a time.
 class SwitchStepper : private SwitchOutcome {
  public:
@@ -43,7 +43,7 @@ class SwitchStepper : private SwitchOutcome {
   static Result<std::unique_ptr<SwitchStepper>> open(const SwitchClientOptions& options, ReadEpoch epoch);
   ~SwitchStepper() override;
 
-  /// Errors   as SwitchClient::begin_step(); timeout: the step goes on all the same, wait_step() may be called again.
+  /// Errors   as SwitchClient::begin_step(); timeout: the step continues all the same, wait_step() may be called again.
   Result<SwitchStep> run_step(uint32_t step, IndexSpan indices, std::span<const float> values, TimeNs timeout);
   Result<SwitchStep> wait_step(TimeNs timeout);
   /// Answers the others until all have finished.
@@ -54,7 +54,7 @@ class SwitchStepper : private SwitchOutcome {
   SwitchStepper() = default;
   void settled(const SettledWindow& window) override;
   void step_done(uint32_t step) override;
-  /// One round: what came, what is due.
+  /// Runs one pass: received packets, actions that are due.
   void turn(TimeNs wait_at_most);
   template <typename Done>
   Status pump(TimeNs timeout, const Done& done);

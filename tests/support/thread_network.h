@@ -24,7 +24,7 @@ class ThreadNetwork {
   uint32_t size() const { return static_cast<uint32_t>(ranks_.size()); }
   /// Valid as long as the network.
   Communicator& communicator(uint32_t rank);
-  /// The rank is gone: nothing reaches it any more, and all others are told.
+  /// Loses the rank: nothing reaches it any more, and all others are notified.
   void lose(uint32_t rank);
 
  private:

@@ -48,7 +48,7 @@ inline bool same_value_bits(const std::vector<float>& one, const std::vector<flo
          (one.empty() || std::memcmp(one.data(), other.data(), one.size() * sizeof(float)) == 0);
 }
 
-/// A code, and what the encoder says will be decoded (of a lossless codec: the values).
+/// A code, and the values that the encoder announces as the result of decoding (lossless codec: the values themselves).
 struct CodedValues {
   Status status;
   ByteBuffer bytes;

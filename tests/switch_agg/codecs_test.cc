@@ -1,5 +1,5 @@
-// Contributions of every index and value codec: what is added up is what receivers decode of the very packets that
-// came.
+// Contributions of every index and value codec: the sum equals that of the entries that receivers decode of the very
+// packets that came.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ bool can_be(WindowIndexCodec index, WindowValueCodec value) {
   return index != WindowIndexCodec::kBloom && index != WindowIndexCodec::kDense;
 }
 
-/// A window's packets of one worker, and what they say.
+/// A window's packets of one worker, and their decoded entries.
 struct Unit {
   std::vector<ByteBuffer> packets;
   Entries decoded;
@@ -100,7 +100,7 @@ class Contributions {
     return codecs;
   }
 
-  /// Indices come back as they were meant, whatever the codec, and values of 32 bits too.
+  /// Decodes the last packet: indices are the intended ones with every codec, and values of 32 bits too.
   void read(Unit& out, const Entries& meant, WindowValueCodec value) {
     const protocol::Datagram datagram = *protocol::parse_datagram(out.packets.back());
     seen_.emplace(datagram.header.index_codec, datagram.header.value_codec);

@@ -38,7 +38,7 @@ class ContributionTest : public ::testing::Test {
     EXPECT_EQ(notice->epoch, rig_.aggregator().status()[0].epoch);
     EXPECT_EQ(notice->life, rig_.aggregator().status()[0].life);
   }
-  /// Everybody sends one entry in slot 0: turn `turn` is closed.
+  /// Lets all workers send one entry in slot 0: turn `turn` is closed.
   void close_turn(uint64_t turn, uint32_t window = 0, uint32_t next = 2) {
     rig_.turn({.turn = turn, .window = window, .next = next}, {{{5, 1}}, {{5, 1}}, {{5, 1}}});
     EXPECT_EQ(rig_.heard(0).size(), 1);

@@ -17,7 +17,7 @@ namespace flag = protocol::datagram_flag;
 
 SwitchPhase phase(SwitchRig& rig) { return rig.aggregator().status()[0].phase; }
 
-/// What worker `from` stored of a result, as a KEPT of this life and epoch.
+/// Returns the part of a result that worker `from` stored, as a KEPT of the present incarnation and epoch.
 ByteBuffer kept_of(MadeUpWorker& from, const Datagram& result, uint32_t epoch) {
   DatagramHeader header = result.header;
   const DatagramHeader own = from.header(DatagramType::kKept);
@@ -130,7 +130,7 @@ TEST(EpochTest, ANewerHelloThrowsAwayOpenSums) {
 TEST(EpochTest, AResultThatNobodyHasIsComputedAnew) {
   SwitchRig rig;
   Closed closed(rig);
-  rig.greet(2, {1, 1, 1});  // it reached nobody: the switch's own kept result does not decide
+  rig.greet(2, {1, 1, 1});  // it reached no worker: the switch's own kept result does not decide
   ASSERT_EQ(phase(rig), SwitchPhase::kOpen);
   rig.turn({.epoch = 2, .next = 2}, {{{5, 1}}, {{5, 1}}, {{5, 1}}});
   EXPECT_EQ(rig.result(2), (Entries{{5, 3}}));
@@ -173,7 +173,7 @@ TEST(EpochTest, AResultThatSomeLackIsFetchedAndGivenToThem) {
   EXPECT_EQ(rig.counted(Event::kAdded), 1);
 }
 
-TEST(EpochTest, AContributionWhileAResultIsFetchedIsToldToSayHelloAndNotAdded) {
+TEST(EpochTest, ContributionWhileFetching_AnsweredWithHelloNoticeNotAdded) {
   SwitchRig rig;
   Closed closed(rig);
   rig.give(0, rig.worker(0).hello({.epoch = 2, .live = 7, .positions = {1, 1}}));
@@ -282,7 +282,7 @@ TEST(EpochTest, ANewerEpochEndsAFetch) {
   Closed closed(rig);
   rig.greet(2, {1, 2, 1});
   ASSERT_EQ(phase(rig), SwitchPhase::kFetching);
-  // The one that had it is removed: nobody who is left was told the result.
+  // The worker that had it is removed: no worker that is left received the result.
   for (const uint32_t at : {0u, 2u}) rig.give(at, rig.worker(at).hello({.epoch = 3, .live = 5, .positions = {1, 1}}));
   ASSERT_EQ(phase(rig), SwitchPhase::kOpen);
   for (const uint32_t at : {0u, 2u}) rig.give(at, rig.worker(at).contribution({.epoch = 3}, {{5, 1}}));

@@ -139,7 +139,7 @@ TEST(JobsTest, APacketOfOneJobIsNoneOfAnother) {
   JobsSecondJob second(rig, 2);
   ASSERT_TRUE(rig.aggregator().add_job(second.job, rig.now).has_value());
   ByteBuffer packet = rig.worker(0).contribution({}, {{5, 1}});
-  packet[4] = 8;  // another job's number, the same life: lives differ
+  packet[4] = 8;  // another job's number, the same incarnation number: each job has its own
   rig.since_now();
   rig.give(0, packet);
   EXPECT_EQ(rig.counted(Event::kWrongLife), 1);
@@ -163,7 +163,7 @@ TEST(JobsTest, SilenceForTheLeaseIsANewLifeAndFreesSlots) {
   rig.tick();
   EXPECT_EQ(rig.counted(Event::kLeaseExpired), 1);
 
-  // Its workers come back: another handshake, HELLO in the same epoch, and the half sum of the life before is gone.
+  // Its workers return: another handshake, HELLO in the same epoch. The half sum of the earlier incarnation is gone.
   rig.give(1, rig.worker(1).contribution(
                   {}, {{5, 1}, {6, 1}, {90, 70'000}, {99, 1}, {100, 1}, {101, 1}, {107, 2}, {119, 2}}));
   EXPECT_EQ(rig.counted(Event::kWrongLife), 1);

@@ -1,4 +1,4 @@
-// NOTICE 7: a worker is told which of its packets have not come.
+// NOTICE 7: a worker learns which of its packets have not come.
 #include <gtest/gtest.h>
 
 #include "tests/switch_agg/switch_rig.h"
@@ -22,7 +22,7 @@ class LostTest : public ::testing::Test {
     (void)rig_.worker(1).contribution({.slot = 0}, {{1, 5}});
     return rig_.worker(1).sequence();
   }
-  /// One that does; what the aggregator says is lost then.
+  /// Sends a packet that arrives; returns the losses that the aggregator then reports.
   LostSequences send() {
     rig_.give(1, rig_.worker(1).contribution({.window = 1, .next = 3, .slot = 1}, {{1, 5}}));
     return told();
@@ -78,7 +78,7 @@ TEST_F(LostTest, NobodyIsToldOutsideTheEpochThatIsOpen) {
   EXPECT_EQ(rig_.counted(Event::kLostTold), 0);
 }
 
-/// A session's first packet may have any number: what is before it is another session's.
+/// A session's first packet may have any number: lower numbers belong to another session.
 TEST_F(LostTest, ANewSessionHasLostNothing) {
   for (int i = 0; i < 10; ++i) lose();
   rig_.shake_hands(1);

@@ -24,7 +24,7 @@ struct Sent {
   protocol::Ecn ecn = protocol::Ecn::kEct0;
 };
 
-/// A sink that keeps what it is given. `rooms_left` below what is asked for: it has none.
+/// A sink that keeps its packets. It has no room after `rooms_left` packets.
 class KeepingSink : public protocol::PacketSink {
  public:
   std::span<uint8_t> room() override {
@@ -44,13 +44,13 @@ class KeepingSink : public protocol::PacketSink {
   protocol::Ecn ecn_ = protocol::Ecn::kEct0;
 };
 
-/// Around each call of a machine, with the sink that it writes to: for who counts what machines do.
+/// Wraps each call of a machine, with the sink that it writes to: for tests that count the machines' packets.
 using AroundCall =
     std::function<void(protocol::PacketSink& sink, const std::function<void(protocol::PacketSink& sink)>& call)>;
 inline const AroundCall kNothingAround = [](protocol::PacketSink& sink, const auto& call) { call(sink); };
 
-/// What a worker is told of its job, and what it sends, packet by packet: no state machine, every field is the test's
-/// to choose.
+/// A worker's knowledge of its job, and the packets that it sends, one by one. It has no state machine: the test
+/// chooses every field.
 class MadeUpWorker {
  public:
   MadeUpWorker(uint32_t job, const protocol::JobKey& key, uint16_t id);
@@ -100,7 +100,7 @@ class MadeUpWorker {
     protocol::Datagram datagram;  ///< points into the packet
     bool authentic = false;
   };
-  /// Takes apart what an aggregator sent to it. Empty: not a datagram.
+  /// Parses a packet from an aggregator to this worker. Empty: not a datagram.
   std::optional<Heard> hear(ByteSpan packet) const;
 
   protocol::DatagramHeader header(protocol::DatagramType type) const;

@@ -1,4 +1,4 @@
-// Packets that the network marked (ECN): their sender cannot know, so the mark goes on with what comes of them.
+// Packets that the network marked (ECN): their sender cannot know, so the packets that result from them carry the mark.
 #include <gtest/gtest.h>
 
 #include "tests/switch_agg/rack_rig.h"
@@ -17,7 +17,7 @@ class Marks : public ::testing::Test {
     ASSERT_NO_FATAL_FAILURE(rig_.open());
     rig_.since_now();
   }
-  /// All three contribute, worker 0's packet as it is said. The result's mark, the same for all.
+  /// Lets all three contribute, worker 0's packet with `ecn`. Returns the result's mark, the same for all.
   Ecn mark_of_turn(uint64_t turn, Ecn ecn) {
     const auto window = static_cast<uint32_t>(2 * (turn - 1));
     const MadeUpWorker::ContributionFields fields{.turn = turn, .window = window, .next = window + 2};

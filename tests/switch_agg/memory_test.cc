@@ -77,7 +77,7 @@ TEST(MemoryTest, ANewSessionDoesNotAllocate) {
   EXPECT_EQ(rig.counted(Event::kHelloAgain), 1);
 }
 
-/// Hands on what a machine sends: that the test keeps it is no allocation of the machine's.
+/// Hands on the packets that a machine sends. The test's memory for them does not count as the machine's allocations.
 class SparedSink : public protocol::PacketSink {
  public:
   explicit SparedSink(protocol::PacketSink& to) : to_(&to) {}
@@ -91,7 +91,7 @@ class SparedSink : public protocol::PacketSink {
   protocol::PacketSink* to_;
 };
 
-/// What the machines of a rig allocate in all that they are handed.
+/// Counts the allocations of a rig's machines in all calls.
 class CountedCalls {
  public:
   AroundCall around() {
@@ -219,7 +219,7 @@ TEST_F(RackMemoryTest, NeitherANewerEpochNorItsNoticesAllocate) {
   EXPECT_GT(at_rack(Event::kNoticeSent), 1);
 }
 
-/// Another life of the shard's, over and over: the rack finds a new session with each.
+/// The shard restarts with another incarnation again and again: the rack finds a new session with each.
 TEST_F(RackMemoryTest, NoLifeOfTheShardAllocatesAtTheRack) {
   for (uint64_t life = 1; life <= 20; ++life) {
     turn(life);
@@ -227,7 +227,7 @@ TEST_F(RackMemoryTest, NoLifeOfTheShardAllocatesAtTheRack) {
     rig_.restart_shard();
     ASSERT_NO_FATAL_FAILURE(rig_.shake_hands_with_shard());
     rig_.greet_shard(1, 7, life + 1);
-    // What goes up under the life before makes the rack ask; its group goes up in the next round.
+    // Packets that go up under the earlier incarnation make the rack ask; its group goes up in the next round.
     rig_.now += kNsPerS;
     contribute(0, fields_of(life));
     rig_.now += kNsPerS;
@@ -235,7 +235,7 @@ TEST_F(RackMemoryTest, NoLifeOfTheShardAllocatesAtTheRack) {
   }
 }
 
-/// A lease ends at both, and their workers come back: slots are found again.
+/// A lease ends at both, and their workers return: slots are found again.
 TEST_F(RackMemoryTest, NoSecondLifeAllocates) {
   for (int lives = 1; lives <= 3; ++lives) {
     turn(1);
@@ -250,7 +250,7 @@ TEST_F(RackMemoryTest, NoSecondLifeAllocates) {
     rig_.greet_shard(1, 7, 1);
     ASSERT_NO_FATAL_FAILURE(rig_.shake_hands_with_rack());
     rig_.greet_rack(1, 7);
-    // What goes up under the life before makes the rack ask.
+    // Packets that go up under the earlier incarnation make the rack ask.
     contribute(0, fields_of(1));
     contribute(1, fields_of(1));
     rig_.now += kNsPerS;

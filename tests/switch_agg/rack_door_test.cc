@@ -1,4 +1,4 @@
-// What is dropped at a rack's door, and of a rack's packets at the shard's; a rack that has no slots.
+// Packets that a rack drops at its door, and a rack's packets that the shard drops; a rack that has no slots.
 #include <gtest/gtest.h>
 
 #include "tests/switch_agg/made_up_rack.h"
@@ -68,8 +68,8 @@ TEST_F(RackDoor, AMalformedPayloadIsDroppedWholeAndClaimsNothing) {
   EXPECT_EQ(entries_of(partials[0], 256), (Entries{{1, 12}}));
 }
 
-/// What is a turn's state the shard knows; a rack takes the newest that its workers speak of, and hands on what is
-/// older.
+/// Only the shard knows the present turn. A rack takes the newest turn that its workers name, and forwards units of
+/// older ones.
 TEST_F(RackDoor, AFutureTurnTakesThePlaceOfAnOpenOneWhoseUnitsGoUpRaw) {
   rig_.to_rack(0, {}, {{1, 5}});
   rig_.to_rack(1, {.turn = 9, .step = 8}, {{1, 7}});
@@ -93,7 +93,7 @@ TEST_F(RackDoor, AFutureTurnTakesThePlaceOfAnOpenOneWhoseUnitsGoUpRaw) {
   EXPECT_EQ(rig_.counted_at_shard(Event::kGroupPart), 0);
 }
 
-/// What the rack says to whoever sent the packet.
+/// Returns the rack's answers to the sender of the packet.
 std::vector<Sent> answers(RackRig& rig, ByteSpan packet) {
   KeepingSink sink;
   rig.rack().receive({.bytes = packet, .from = rig.at_rack(0).endpoint()}, rig.now, sink);
@@ -130,7 +130,7 @@ TEST(RackSlots, ARackWithoutSlotsSaysSoAndItsWorkersGoPastIt) {
   close_past_the_rack(rig);
 }
 
-/// There were slots when the worker asked for a challenge, and there are none when it says HELLO.
+/// There were slots when the worker asked for a challenge, and there are none when it sends HELLO.
 TEST(RackSlots, ARackWhoseSlotsWentToAnotherJobSaysSo) {
   RackRig rig({.rack_slots_max = 1});
   ASSERT_NO_FATAL_FAILURE(rig.open());

@@ -11,9 +11,8 @@
 
 namespace millrace::testing {
 
-/// A shard, a rack's switch in front of it, workers 0 and 1 in the rack and worker 2 beside it. What the two machines
-/// say to each other is handed
-/// over unless `lost` says otherwise; what they say to workers is kept.
+/// A shard, a rack's switch in front of it, workers 0 and 1 in the rack and worker 2 beside it. Packets between the two
+/// machines are delivered unless `lost` selects them; packets to workers are kept.
 class RackRig {
  public:
   static constexpr uint32_t kJob = 7;
@@ -51,7 +50,8 @@ class RackRig {
   uint64_t counted_at_shard(switch_agg::AggregatorEvent event) const { return shard_->counters()[event]; }
   /// PARTIALs that the rack sent since the last call, lost ones too.
   std::vector<protocol::Datagram> partials();
-  /// Results to that worker since the last call of this or of told(): fragments, and what they say together.
+  /// Returns the results to that worker since the last call of this or of told(): fragments, and their entries
+  /// together.
   std::vector<ByteBuffer> results(uint32_t worker);
   /// Everything that workers were sent, and nothing of it was asked for yet.
   const std::vector<Sent>& to_workers() const { return to_workers_; }

@@ -1,4 +1,4 @@
-// A rack's switch in front of a shard: what goes up when, and what the shard takes (S7).
+// A rack's switch in front of a shard: the packets that go up and their times, and those that the shard takes (S7).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -200,7 +200,7 @@ TEST_F(Rack, WhatTheShardLackedBeforeTheLeaseEndedStaysAway) {
   EXPECT_EQ(rig_.counted_at_rack(Event::kPartAgain), 0);
 }
 
-/// Epoch, members and turns of a job that begins anew may be those of the job before.
+/// Epoch, members and turns of a job that begins again may be those of the job before.
 TEST_F(Rack, WhatAnotherProcessSentBeforeIsInNoSum) {
   rig_.to_rack(0, {}, {{1, 5}});
   rig_.to_rack(1, {}, {{1, 7}});
@@ -521,7 +521,7 @@ TEST_F(MadeUpRack, AGroupThatIsNotRightIsRefusedWhole) {
   EXPECT_EQ(rig_.shard().status()[0].phase, switch_agg::SwitchPhase::kOpen);
   give({.terms = {.have = 1, .last = 0, .hash = 58}, .entries = {{1, 5}}});  // not all of the rack
   give({.terms = {.have = 3, .last = 3, .hash = 0}, .entries = {{1, 5}}});   // a unit of two
-  give({.terms = {.have = 1, .last = 0, .hash = 0}, .entries = {{1, 5}}});   // `last` is not what the flag says
+  give({.terms = {.have = 1, .last = 0, .hash = 0}, .entries = {{1, 5}}});   // `last` contradicts the flag
   give({.flags = flag::kLast | flag::kFlush, .entries = {{1, 5}}});
   EXPECT_EQ(counted(Event::kBadFields), 4);
   give({.terms = {.have = 7, .last = 0, .hash = 58}, .entries = {{1, 5}}});  // a worker of no rack

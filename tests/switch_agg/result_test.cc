@@ -1,4 +1,4 @@
-// What closes a turn, and what is in its result.
+// The closing of a turn, and the contents of its result.
 #include <gtest/gtest.h>
 
 #include "kernels/base/random.h"
@@ -165,7 +165,7 @@ TEST(ResultTest, ReselectionCutsAStepByTheOneBefore) {
   EXPECT_EQ(rig.result(0), (Entries{{1, 64}, {2, 1}, {3, 16}}));
   rig.turn({.window = 1, .slot = 1}, {{{1, 2}, {2, -32}}, {{9, 4}}});
   EXPECT_EQ(rig.result(0).size(), 3);
-  // Step 1: what is below 16 goes back.
+  // Step 1: sums below 16 are returned.
   rig.turn({.turn = 2, .step = 1}, {{{1, 10}, {2, -40}}, {{1, 5}, {7, 17}}});
   EXPECT_EQ(rig.result(1), (Entries{{2, -40}, {7, 17}}));
   EXPECT_EQ(rig.counted(Event::kReselected), 1);

@@ -52,7 +52,7 @@ class SecondJob {
     EXPECT_TRUE(heard && heard->authentic && heard->datagram.header.type == DatagramType::kNotice);
     return protocol::read_notice(heard->datagram.extension)->code;
   }
-  /// Handshakes, HELLOs, and a first turn of two of its workers and the third: what comes of it is theirs alone.
+  /// Performs handshakes, HELLOs, and a first turn of all three; checks that the result has their entries alone.
   void begins(uint32_t epoch) {
     ASSERT_NO_FATAL_FAILURE(shake_hands());
     for (uint32_t at = 0; at < 3; ++at) hello(at, {.epoch = epoch, .positions = {}, .membership = kSecondJobSecond});
@@ -111,7 +111,7 @@ TEST(SecondJobTest, BeginsAtOnceWhereTheOneBeforeHasEndedAndIsQuiet) {
   }
 }
 
-/// Who leaves first raises the epoch, and the next one may still greet in it.
+/// The first worker that leaves raises the epoch; a worker of the next job may still greet in it.
 TEST(SecondJobTest, BeginsWhereTheOneBeforeHasEndedAndNotAllGreetInItsLastEpoch) {
   SwitchRig rig;
   rig.open();
@@ -130,7 +130,7 @@ TEST(SecondJobTest, WaitsWhileTheOneBeforeHasMoreToSend) {
   SwitchRig rig;
   rig.open();
   close_all(rig, 1, 1);
-  rig.give(0, rig.worker(0).contribution({.turn = 2, .step = 1}, {{5, 1}}));  // somebody came in later
+  rig.give(0, rig.worker(0).contribution({.turn = 2, .step = 1}, {{5, 1}}));  // a worker joined later
   SecondJob second(rig);
   ASSERT_NO_FATAL_FAILURE(second.shake_hands());
   rig.now += 5 * kNsPerS;
@@ -164,7 +164,7 @@ TEST(SecondJobTest, AJobThatRunsKeepsItsSessionsAndItsEpoch) {
   EXPECT_EQ(rig.result(0), (Entries{{5, 3}}));
 }
 
-/// What it says does not hold the lease of a job that is gone.
+/// Its packets do not hold the lease of a job that is gone.
 TEST(SecondJobTest, BeginsWhenTheLeaseOfAKilledJobIsOver) {
   for (const uint32_t epoch_before : {1u, 4u}) {
     SwitchRig rig;
@@ -187,7 +187,7 @@ TEST(SecondJobTest, BeginsWhenTheLeaseOfAKilledJobIsOver) {
   }
 }
 
-/// A higher epoch moves the epoch, whosever it is. What the job before counted cuts nothing of a job that begins.
+/// A higher epoch moves the epoch of either job. The counts of the earlier job cut nothing of a job that begins.
 TEST(SecondJobTest, IsNotCutByWhatTheOneBeforeCounted) {
   SwitchRig rig({.reselect_k = 1});
   rig.open();
@@ -205,7 +205,7 @@ TEST(SecondJobTest, IsNotCutByWhatTheOneBeforeCounted) {
   EXPECT_EQ(rig.result(0), (Entries{{2, 12}})) << "the boundary is the first step's, of the second job";
 }
 
-/// Who was not welcomed yet may begin another session: it has contributed nothing, and stands where it stood.
+/// A worker without a WELCOME may begin another session: it has contributed nothing, and its position is unchanged.
 TEST(SecondJobTest, AWorkerWhoseWelcomeWasLostIsNoOther) {
   SwitchRig rig;
   rig.shake_hands();
@@ -219,8 +219,8 @@ TEST(SecondJobTest, AWorkerWhoseWelcomeWasLostIsNoOther) {
   EXPECT_EQ(rig.counted(Event::kHelloAgain), 2);
 }
 
-/// What a rack sends of a worker may be from before the decider's restart: the worker itself may still wait for its
-/// WELCOME.
+/// Units that a rack sends for a worker may be from before the decider's restart: the worker itself may still wait for
+/// its WELCOME.
 TEST(SecondJobTest, AWorkerWhoseRackSentItsUnitsIsNoOther) {
   RackRig rig;
   rig.open();

@@ -1,4 +1,4 @@
-// Handshakes, keys, replays, and what is said to whom has no session.
+// Handshakes, keys, replays, and the answers to a sender without a session.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -24,7 +24,7 @@ TEST(SessionTest, AChallengeIsNoLargerThanItsRequestAndChangesNothing) {
     ASSERT_EQ(rig.sent().size(), 1);
     EXPECT_LE(rig.sent()[0].bytes.size(), request.size());
   }
-  // The worker's own session goes on.
+  // The worker's own session continues.
   rig.since_now();
   rig.give(0, rig.worker(0).contribution({}, {{1, 5}}));
   EXPECT_EQ(rig.counted(Event::kAdded), 1);
@@ -55,7 +55,7 @@ TEST(SessionTest, AReplayedHelloOfAnEarlierSessionIsRefused) {
   rig.shake_hands();
   const ByteBuffer first = rig.worker(0).hello({.live = rig.live(), .positions = {1, 1}});
   rig.give(0, first);
-  rig.shake_hands(0);  // again, in the same life
+  rig.shake_hands(0);  // again, in the same incarnation
   rig.give(0, rig.worker(0).hello({.live = rig.live(), .positions = {1, 1}}));
   EXPECT_EQ(rig.counted(Event::kHello), 1);
   EXPECT_EQ(rig.counted(Event::kHelloAgain), 1);

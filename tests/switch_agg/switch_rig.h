@@ -10,7 +10,7 @@
 
 namespace millrace::testing {
 
-/// An aggregator with one job, and its workers, one packet at a time. Time stands still until a test moves it.
+/// An aggregator with one job, and its workers, one packet at a time. Time passes only where a test moves it.
 class SwitchRig {
  public:
   static constexpr uint32_t kJob = 7;
@@ -31,10 +31,10 @@ class SwitchRig {
   uint64_t live() const { return (uint64_t{1} << workers_.size()) - 1; }
   switch_agg::SwitchJob job() const { return job_; }
 
-  /// Hands a packet in as coming from that worker; what was sent is in sent().
+  /// Hands in a packet as from that worker; sent() then has the answers.
   void give(uint32_t from, ByteSpan packet, protocol::Ecn ecn = protocol::Ecn::kEct0);
   void tick();
-  /// What the last give() or tick() sent.
+  /// Returns the packets that the last give() or tick() sent.
   const std::vector<Sent>& sent() const { return sink_.sent; }
   KeepingSink& sink() { return sink_; }
 
@@ -50,7 +50,7 @@ class SwitchRig {
   /// Handshake, HELLO of epoch 1 at turn 1: the job is open.
   void open();
 
-  /// What the worker would have heard of the packets of the last give(): authentic ones to its address.
+  /// Returns the packets of the last give() that this worker would have accepted: authentic ones to its address.
   std::vector<protocol::Datagram> heard(uint32_t at) const;
   /// The one of them; a failure of the test where there is not exactly one.
   protocol::Datagram only(uint32_t at) const;

@@ -6,7 +6,7 @@
 #include "switch_agg/aggregator/waiting_text.h"
 #include "tests/switch_agg/switch_rig.h"
 
-/// Whom a job waits for at its aggregator, since when, and why.
+/// The workers on which a job is blocked at its aggregator, since when, and why.
 namespace millrace::testing {
 namespace {
 

@@ -58,7 +58,7 @@ TEST(Methods, ADensityTakesThePlaceOfTheSelectionsOwn) {
   EXPECT_FALSE(method_select(*find_method("dgc"), "1.5"));
 }
 
-TEST(Methods, AnotherKindOfSelectionOrCodecMakesAnotherMethodAndAParameterDoesNot) {
+TEST(Methods, OtherSelectionOrCodecKind_AnotherMethodAndAParameterIsNot) {
   const Method& dgc = *find_method("dgc");
   EXPECT_TRUE(check_method(dgc, "topk:0.05", "raw+raw"));
   EXPECT_FALSE(check_method(dgc, "threshold:0.05", "raw+raw"));

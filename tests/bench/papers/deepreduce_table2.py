@@ -1,11 +1,12 @@
 #!/usr/bin/python3
-"""[DeepReduce21, table 2]: an inherently sparse model without a sparsifier, volume relative to sending it dense, and quality.
+"""[DeepReduce21, table 2]: an inherently sparse model without a sparsifier: quality, and volume relative to dense.
 
     tests/bench/papers/deepreduce_table2.py [--quick] [--out FOLDER] [--programs FOLDER]
 
-Logistic regression on this machine's package index (`millrace data debian`: is a package a library, by character trigrams of its
-description) in place of NCF on ML-20m: 2^16 dimensions, 4 workers, SGD. Batches of two sizes: one whose gradients have about as many
-zeros as NCF's (40 %), and a small one. Nothing is selected and what a codec loses is lost, as in the paper.
+Logistic regression on this machine's package index replaces NCF on ML-20m (`millrace data debian`). The model predicts
+from character trigrams of a package's description whether the package is a library. It has 2^16 dimensions, 4 workers,
+SGD. Batches have two sizes: one whose gradients have about as many zeros as NCF's (40 %), and a small one. Nothing is
+selected. The values that a codec loses are lost, as in the paper.
 """
 
 import subprocess

@@ -1,6 +1,7 @@
-"""What the scripts of this folder share: the kernels through millrace_replay, workers with residuals, data, tables, plots.
+"""Common parts of this folder's scripts: kernels through millrace_replay, workers with residuals, data, tables, plots.
 
-Run with Debian's python3 (/usr/bin/python3): numpy and matplotlib, and for the networks torch (deploy/setup.sh --papers).
+Run with Debian's python3 (/usr/bin/python3): numpy and matplotlib, and for the networks torch (deploy/setup.sh
+--papers).
 """
 
 import argparse
@@ -47,7 +48,7 @@ NON_FINITE = 5  # ErrorCode::kNonFinite
 
 
 class Diverged(Failed):
-    """What was to be selected from is no number any more."""
+    """The input of the selection is not finite any more."""
 
 
 def programs_folder(asked=None, program="millrace_replay"):
@@ -90,7 +91,7 @@ class Replay:
         return data
 
     def step(self, values):
-        """What a receiver decodes of `values` [n] f32, and what it cost."""
+        """Returns the values that a receiver decodes of `values` [n] f32, and their cost."""
         data = memoryview(np.ascontiguousarray(values, np.float32)).cast("B")
         while data:
             data = data[self.process.stdin.write(data):]
@@ -105,7 +106,8 @@ class Replay:
 class Workers:
     """Workers that sum up through one selection and one codec each.
 
-    keep_rest  error feedback: what is not decoded stays for the next step. Otherwise it is lost (unbiased methods).
+    keep_rest  error feedback: values that are not decoded stay for the next step. Else they are lost (unbiased
+    methods).
     """
 
     def __init__(self, experiment, count, n, select, codec, unbiased=False, keep_rest=True):
@@ -125,7 +127,7 @@ class Workers:
             replay.__exit__(*ending)
 
     def exchange(self, gradients):
-        """The mean of what is decoded of each worker's gradient [count][n]."""
+        """Returns the mean of the decoded gradients of the workers, from gradients [count][n]."""
         total = np.zeros(self.rest.shape[1], np.float32)
         for worker, replay in enumerate(self.replays):
             held = self.rest[worker] + gradients[worker] if self.keep_rest else gradients[worker]
@@ -144,7 +146,7 @@ class Workers:
 
 
 class Experiment:
-    """One figure: its flags, its table, its plot, what the paper says beside."""
+    """One figure: its flags, its table, its plot, and the paper's results beside it."""
 
     def __init__(self, name, title, source, program="millrace_replay"):
         parser = argparse.ArgumentParser(description=title)
@@ -177,7 +179,7 @@ class Experiment:
         return kept
 
     def compare(self, paper, here, why=""):
-        """One claim of the paper, what came out here, and where it differs, why."""
+        """Adds one claim of the paper, the result here, and where it differs, the reason."""
         self.findings.append({"paper": paper, "here": here, "why": why})
 
     def finish(self, figure, result):

@@ -184,7 +184,7 @@ def figure3(experiment_, problems, methods, passes, rates):
 
 
 def compare(experiment_, sgd, svrg, bytes_rows):
-    """The paper's claims beside what came out."""
+    """Compares the paper's claims with the results."""
     def of(rows, name):
         return {(row["data"], row["l2"]): row for row in rows if row["method"] == name}
     greedy, uniform = of(sgd, "gspar"), of(sgd, "uniform")

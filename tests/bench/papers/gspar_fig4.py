@@ -1,10 +1,11 @@
 #!/usr/bin/python3
-"""[GSpar18, figure 4]: a CNN of three layers trained with Adam at several densities, loss against epochs and against bytes.
+"""[GSpar18, figure 4]: a CNN of three layers trained with Adam at several densities, loss against epochs and bytes.
 
     tests/bench/papers/gspar_fig4.py [--quick] [--out FOLDER] [--programs FOLDER]
 
-The paper's network (3x3 convolutions, batch normalisation, a dense layer of 256, Adam) on the MNIST digits in place of CIFAR-10, 4
-workers of 32 samples, unbiased: nobody keeps a rest. GSpar's probabilities are of the whole gradient, 2 iterations.
+The paper's network (3x3 convolutions, batch normalisation, a dense layer of 256, Adam) on the MNIST digits in place of
+CIFAR-10. There are 4 workers of 32 samples, unbiased and without residuals. GSpar's probabilities are of the whole
+gradient, 2 iterations.
 """
 
 import networks

@@ -1,11 +1,12 @@
 #!/usr/bin/python3
-"""What the indices of a training's contributions take: coded each by itself, and against the history of the updates.
+"""Bits of the indices of a training's contributions: coded each by itself, and against the history of the updates.
 
     tests/bench/papers/history_bits.py [--quick] [--out FOLDER] [--programs FOLDER]
 
-The CNN and the character LSTM that made the traces (shared/data/make_traces.py), 4 workers with error feedback: the largest 1 % or 0.1 % of
-each worker go out, all of their sum comes back, or (re-selection) the largest k of it. DeepReduce codes each stream by itself; `history` is
-kernels/codec/history/history_code.h, with a worker's and its shard's state of one part that is the whole model.
+The CNN and the character LSTM that made the traces (shared/data/make_traces.py), 4 workers with error feedback. Each
+worker sends its largest 1 % or 0.1 %. The update is all of their sum, or (re-selection) the largest k of it. DeepReduce
+codes each stream by itself. `history` is kernels/codec/history/history_code.h, with a worker's and its shard's state of
+one part that is the whole model.
 """
 
 import struct

@@ -83,7 +83,7 @@ def cross_entropy(model, data, samples):
 
 
 def train(model, exchange, workers, steps, rate, seed, batch=32, every=20):
-    """Synchronous SGD of a network on the digits: the learning rate is inside what is exchanged.
+    """Synchronous SGD of a network on the digits: the exchanged values include the learning rate.
 
     exchange  gradients [workers][n] to the update [n]
     Returns   points (step, mean training loss since the last, held-out accuracy)

@@ -1,11 +1,12 @@
 #!/usr/bin/python3
-"""[OkTopk22, figures 4 and 6]: the local top-k threshold over training steps, exact, reused and Gaussian, and the entries selected.
+"""[OkTopk22, figures 4 and 6]: the local top-k threshold over training, exact, reused and Gaussian; entries selected.
 
     tests/bench/papers/oktopk_fig4_6.py [--quick] [--out FOLDER] [--programs FOLDER]
 
-The CNN and the character LSTM that made the traces (shared/data/make_traces.py), 4 workers with error feedback. Training is driven by
-threshold reuse with a period of 32, locally and of the sum, as Ok-Topk's (algorithm 2: what is not in the global selection goes back).
-On worker 0's accumulator the exact threshold and Gaussian-k's are taken beside.
+The CNN and the character LSTM that made the traces (shared/data/make_traces.py), 4 workers with error feedback.
+Threshold reuse with a period of 32 drives the training, locally and of the sum, as in [OkTopk22, algorithm 2]. Entries
+outside the global selection are returned. The script also takes the exact threshold and Gaussian-k's on worker 0's
+accumulator.
 """
 
 import statistics

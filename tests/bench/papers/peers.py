@@ -1,4 +1,4 @@
-"""What the figures of the peer mode share: allreduces simulated, measured between network namespaces, and training over them."""
+"""Common parts of the figures of the peer mode: allreduces simulated and between network namespaces, and training."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def simulate(here, algorithms, **options):
 
 
 def why_no_namespaces():
-    """None where this machine can put ranks into network namespaces, else what is missing."""
+    """Returns None where this machine can put ranks into network namespaces, else the missing requirement."""
     ended = subprocess.run([str(NETLAB), "check"], capture_output=True, text=True, check=False)
     return None if ended.returncode == 0 else (ended.stdout + ended.stderr).strip()
 

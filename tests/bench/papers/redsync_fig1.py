@@ -1,10 +1,11 @@
 #!/usr/bin/python3
-"""[RedSync19, figure 1]: what selecting the top 0.1 % costs against the size of the message, beside the time of communication.
+"""[RedSync19, figure 1]: the cost of selecting the top 0.1 % by size of the message, beside that of communication.
 
     tests/bench/papers/redsync_fig1.py [--quick] [--out FOLDER] [--programs FOLDER]
 
-Left: every selection of `millrace-bench select` on Gaussian data, one thread, the time of 100 operations as the paper has it. Right:
-the same by millrace_replay on uniform data, which is what the paper draws. Communication: 4 bytes an entry once over the link.
+Left: every selection of `millrace-bench select` on Gaussian data, one thread, the time of 100 operations as the paper
+has it. Right: the same by millrace_replay on uniform data, which the paper draws. Communication: 4 bytes an entry once
+over the link.
 """
 
 import json

@@ -3,10 +3,10 @@
 
     tests/bench/papers/redsync_fig5.py [--quick] [--out FOLDER] [--programs FOLDER]
 
-`millrace-bench simulate`: redsync_allgather at 0.1 % (pairs gathered, decompressed by adding, which is in its time) and
-dense_rabenseifner, as the paper has it, N = 2^22, 1.5 us a message, 80 Gbit/s. Selection: trimmed top-k, measured here by
-`millrace-bench select`. Computation of a step is an assumption: so many times the dense allreduce of two ranks; a small one is AlexNet's or
-the LSTM's case, a large one ResNet-50's.
+`millrace-bench simulate` runs redsync_allgather at 0.1 % and dense_rabenseifner, as the paper has it. The former
+gathers pairs and decompresses by adding, which is in its time. N = 2^22, 1.5 us a message, 80 Gbit/s. Selection:
+trimmed top-k, measured here by `millrace-bench select`. The computation time of a step is an assumption: a multiple of
+the dense allreduce of two ranks. A small one is AlexNet's or the LSTM's case, a large one ResNet-50's.
 """
 
 from experiment import Experiment, panels, table

@@ -3,9 +3,10 @@
 
     tests/bench/papers/sparcml_fig3.py [--quick] [--out FOLDER] [--programs FOLDER]
 
-Simulated (`millrace-bench simulate`): 2 to 4,096 ranks, N = 2^20 (the paper: 2^24), d = 0.781 %, a network like Piz Daint's: 1.5 us a
-message, 80 Gbit/s. Measured (`millrace-bench peers` in network namespaces of 1 Gbit/s, the paper's Gigabit Ethernet): against ranks at
-0.781 %, and against density with 8 ranks; N = 2^22, two cores for all ranks. Needs root and iproute2 for the measured part, and says so.
+Simulated (`millrace-bench simulate`): 2 to 4,096 ranks, N = 2^20 (the paper: 2^24), d = 0.781 %. The network is like
+Piz Daint's: 1.5 us a message, 80 Gbit/s. Measured (`millrace-bench peers` in network namespaces of 1 Gbit/s, the
+paper's Gigabit Ethernet): against ranks at 0.781 %, and against density with 8 ranks. There N = 2^22, with two cores
+for all ranks. The measured part needs root and iproute2, and reports it where they are missing.
 """
 
 from experiment import Experiment, panels, table

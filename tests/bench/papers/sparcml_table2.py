@@ -32,8 +32,8 @@ TEXT_NAMES = {".html", ".htm", ".h", ".py", ".txt", ".po", ".xml", ".json", ".js
 
 
 def steps_of(here, path, model, algorithm, steps):
-    """One step's seconds, of these waiting for sums, and MB sent by the rank that sends most: means of the second half, when auto
-    has tried out what it chooses from."""
+    """Returns one step's seconds, the seconds of it that wait for sums, and the MB that the rank with most volume
+    sent. They are means of the second half, when auto has tried out its candidates."""
     options = {"train": path, "model": model, "algorithm": algorithm, "batch": 100 if here.quick else BATCH, "steps": steps,
                "epochs": 1000, "lr": 0.5, "seed": here.seed}
     epochs = between_namespaces(here, RANKS, RATE, TRAIN, "train", *flags_of(options))["epochs"]
@@ -86,7 +86,8 @@ def coordinate_descent(here, path, steps):
 
 
 def trigrams_of_files(files_max):
-    """Of this machine's text files, in an order of chance: how many sequences of three bytes so many files have together."""
+    """Returns how many sequences of three bytes given numbers of files have together: this machine's text files,
+    shuffled."""
     names = [path for folder in TEXT_FOLDERS for path in Path(folder).rglob("*") if path.suffix in TEXT_NAMES and path.is_file()]
     names.sort()
     random.Random(1).shuffle(names)
@@ -109,7 +110,7 @@ def trigrams_of_files(files_max):
 
 
 def fill_in(here):
-    """What is known of how Webspam's sums fill in, beside the rows that are drawn."""
+    """Compares the published facts about Webspam's sums with the drawn rows."""
     here.compare("webspam: how a sum fills in is not published; SSAR split sends k + K entries of 8 bytes where the ring sends 2 N of 4, so "
                  f"that {PAPER_COMMUNICATION['webspam']} x in communication implies k + K",
                  f"{FEATURES['webspam'] / PAPER_COMMUNICATION['webspam'] / 1e6:.2f} M entries, 8 ranks of 1,000 rows, if time goes by bytes")

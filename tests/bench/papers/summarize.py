@@ -1,8 +1,9 @@
 #!/usr/bin/python3
-"""Writes results/README.md from the JSON of full runs: what each paper says, what came out here, and why where that differs.
+"""Writes results/README.md from the JSON of full runs: the paper's claims, the results here, and reasons for
+differences.
 
     tests/bench/papers/summarize.py            writes results/README.md
-    tests/bench/papers/summarize.py --check    compares; 1 where the page is not what the JSON makes
+    tests/bench/papers/summarize.py --check    compares; 1 where the page differs from the JSON's
 
 Needs Python's standard library alone.
 """

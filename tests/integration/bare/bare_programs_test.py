@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Builds without DPDK, libipsec-mb and MPI: what CMake makes of the options that leave them out, and what the programs say.
+"""Builds without DPDK, libipsec-mb and MPI: CMake's treatment of the options that omit them, and the programs'
+messages.
 
-Takes the folder of the programs that were linked without them, the folder of the usual programs, and the source tree."""
+Takes the folder of the programs that were linked without them, the folder of the usual programs, and the source tree.
+"""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
-// What an outside program can do without a server: see the library, ask for a job, be told in a JobError why there is
-// none; and what the library does to its process meanwhile.
+// Tests the uses of an outside program without a server: it finds the library, asks for a job, and gets a JobError with
+// the reason. Also checks the library's effects on the process meanwhile.
 
 #include <malloc.h>
 #include <millrace/millrace.h>
@@ -16,8 +16,8 @@
 
 namespace {
 
-// Whether malloc gives a block of 24 MiB a mapping of its own, as glibc does in a process that has not set its
-// threshold and has freed no such block (glibc raises the threshold by itself then: so this one is not freed).
+// Returns whether malloc gives a block of 24 MiB a mapping of its own. glibc does so in a process that has not set its
+// threshold and has freed no such block. Freeing one raises the threshold, so that this block is not freed.
 bool allocator_is_untouched() {
   const size_t mapped_before = mallinfo2().hblks;
   void* block = std::malloc(size_t{24} << 20);

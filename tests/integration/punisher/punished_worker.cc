@@ -1,23 +1,24 @@
-// A worker whose every push can be told apart for ever: push p of the process with serial s puts 1.0 into one index of
-// its own, s * CHUNK + p, and into no other. So a weight says how often that push was counted.
+// A worker whose pushes stay distinguishable. Push p of the process with serial s puts 1.0 into one index of its own, s
+// * CHUNK + p, and into no other. A weight therefore counts the updates that carried that push.
 //
 //     punished_worker SHARDS WORKER WORKERS SERIAL [KEY=VALUE ...]
 //
-// It pushes until the file `control` holds a step's number and the weights have that many steps; then it writes its
-// weights and leaves. state=PATH is loaded if it is there, and saved every `save_every` pushes. Lines of its output:
+// It pushes until the file `control` holds a step's number and the weights have that many steps. Then it writes its
+// weights and leaves. state=PATH is loaded if it exists, and saved every `save_every` pushes. Lines of its output:
 //
-//     holds N PUSHED INDEX*          what a loaded state keeps back, and how many pushes of this worker came before it
-//     joined STEPS                   connect() has returned
-//     push P                         said before it: no later one can be anywhere
-//     at STEPS DIGEST                all parts have so many steps, and this is in the weights
-//     replaced                       the weights are another worker's now
-//     saved PUSHES                   the state on the disk has so many pushes of this process
-//     lost SAVE_TOO_OLD OFF_LOG CUT UNRETURNABLE VOID     what was lost by name so far
-//     kept INDEX*                    the residual at the end
-//     finished STEPS PUSHES
-//     error CODE: SENTENCE           exit code 3
+//     - holds N PUSHED INDEX*: the retained indices of a loaded state, and the number of this worker's earlier pushes
+//     - joined STEPS: connect() has returned
+//     - push P: printed before the push: no later one can be in any place
+//     - at STEPS DIGEST: all parts have this number of steps; the digest of the weights
+//     - replaced: the weights are another worker's now
+//     - saved PUSHES: the state on the disk has this number of pushes of this process
+//     - lost SAVE_TOO_OLD OFF_LOG CUT UNRETURNABLE VOID: the losses counted up to now
+//     - kept INDEX*: the residual at the end
+//     - finished STEPS PUSHES
+//     - error CODE: SENTENCE: exit code 3
 //
 // job=NAME dimension=N mode=M staleness=N quorum=N deadline_ms=N select=S reselect=S seed=N compute_ms=N state=PATH
+//
 // save_every=N control=PATH dump=PATH dead_after_ms=N heartbeat_ms=N timeout_ms=N
 #include <poll.h>
 
@@ -108,7 +109,7 @@ void print_entries(const char* word, std::span<const uint32_t> indices, std::spa
   std::printf("\n");
 }
 
-/// What the file keeps back, in words that the punisher can follow. A missing file says nothing.
+/// Prints the contents of the file as lines that the punisher can parse. Prints nothing for a missing file.
 void print_state(const std::string& path) {
   if (path.empty() || !std::filesystem::exists(path)) return;
   const auto bytes = millrace::worker::read_file(path);
@@ -222,7 +223,7 @@ class Punished {
                 stats.unreturnable, shown(stats.entries_void));
   }
 
-  /// UINT64_MAX while nobody has said when the end is.
+  /// Returns UINT64_MAX while the control file has no end.
   uint64_t end() const {
     std::ifstream file(settings_.control);
     uint64_t steps = 0;

@@ -26,7 +26,7 @@ TEST(Allocator, FreedMemoryStaysUpToTheStatedBytesAndNotBefore) {
   ASSERT_TRUE(keep_freed_memory());
   EXPECT_FALSE(allocator_maps(24 * kMiB)) << "glibc before 2.35 takes no larger threshold";
   EXPECT_TRUE(allocator_maps(kFreedBytesKept + kMiB)) << "larger blocks go back to the system";
-  // What is freed at the end of the heap stays: the heap does not shrink.
+  // Memory that is freed at the end of the heap stays: the heap does not shrink.
   void* block = std::malloc(24 * kMiB);
   *static_cast<volatile char*>(block) = 1;
   const size_t heap = ::mallinfo2().arena;

@@ -1,5 +1,5 @@
-// The adaptive code: against a decoder that follows protocol/wire/adaptive_codec.md step by step, and by what it claims
-// of sizes.
+// The adaptive code: against a decoder that follows protocol/wire/adaptive_codec.md step by step, and against its
+// claims about sizes.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -97,9 +97,9 @@ struct AdaptiveBits {
   }
 };
 
-/// One symbol, as protocol/wire/adaptive_codec.md says it: state x stands for the symbol of its place in the spread;
-/// with the j-th place of a symbol of frequency f (from 0) the state behind is (f + j) * 2^n + n bits - 1024, n the
-/// smallest that makes it at least 0.
+/// Decodes one symbol as in protocol/wire/adaptive_codec.md: state x stands for the symbol of its place in the spread.
+/// Take the j-th place (from 0) of a symbol of frequency f. The next state is (f + j) * 2^n + n bits - 1024. Here n is
+/// the smallest number that makes it at least 0.
 uint64_t oracle_gap(uint32_t shape, uint32_t context, uint64_t& state, AdaptiveBits& bits) {
   const AdaptiveAlphabet alphabet = adaptive_alphabet(shape, context);
   const auto spread = adaptive_spread(alphabet);

@@ -150,7 +150,7 @@ TEST(BloomCodec, FalsePositivesComeAtTheFormulasRate) {
         found += static_cast<double>(coded.decoded.size()) - n;
         expected += (static_cast<double>(dimension) - n) * formula;
       }
-      // Counting noise, and 2 % for what the filters' fill varies.
+      // Counting noise, and 2 % for the variation of the filters' fill.
       EXPECT_NEAR(found, expected, 4.5 * std::sqrt(expected) + 0.02 * expected) << set.name << " at " << rate;
     }
   }
@@ -190,7 +190,7 @@ TEST(BloomCodec, AFilterOfAllOnesTakesNoMemoryBeyondTheCount) {
   EXPECT_FALSE(bloom_p0_index_codec().decode(bytes, 1 << 14, 1 << 14, decoded)) << "no encoder sets so many bits";
 }
 
-TEST(BloomCodec, AFilterOfMoreIndicesThanAreDecodedIsRefusedAndSoIsOneThatIsTooFull) {
+TEST(BloomCodec, FilterOfTooManyIndicesOrTooFull_Refused) {
   const uint64_t dimension = 1 << 16;
   const IndexBuffer indices = testing::uniform_indices(dimension, 0.01, 4);
   BloomCoded coded = bloom_encoded(indices, dimension, bloom_options(0.01));

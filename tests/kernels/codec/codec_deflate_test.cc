@@ -23,7 +23,7 @@ ByteBuffer deflate_code_of(const std::vector<float>& values) {
   return code_values(deflate_value_codec(), {.value = deflate_value_codec().id()}, values).bytes;
 }
 
-/// What zlib makes of a raw Deflate code of so many bytes; empty: it does not end there.
+/// Returns the `count` bytes that zlib decodes from a raw Deflate code; empty: the code does not end there.
 std::vector<uint8_t> inflated(ByteSpan code, size_t count) {
   std::vector<uint8_t> in(code.begin(), code.end());
   std::vector<uint8_t> out(count);
@@ -119,7 +119,7 @@ TEST(Deflate, APlaneThatInflatesToMoreOrLessOrEndsEarlyIsMalformed) {
   std::vector<uint8_t> longer = plane;
   longer.push_back(0);
   EXPECT_FALSE(decodes(with_high_plane(longer, length + 1, 1000), 1000));
-  // What Deflate cannot say in so few bytes is refused before memory is taken.
+  // A count that Deflate cannot express in this number of bytes is refused before memory is taken.
   const auto bomb = with_high_plane(plane, length, 40'000);
   EXPECT_FALSE(deflate_value_codec().check(bomb, 40'000));
   EXPECT_TRUE(deflate_value_codec().check(with_high_plane(plane, length, 1001), 1001));

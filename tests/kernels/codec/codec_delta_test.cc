@@ -109,7 +109,7 @@ TEST(DeltaCodes, GoldenBytes) {
   EXPECT_EQ(encode_delta(kHuffman, IndexBuffer{3, 4, 5}), (std::vector<uint8_t>{3, 0x01, 0x10, 0x00, 0x01}));
 }
 
-TEST(DeltaCodes, SizesOfUniformKeysAreAsEstimatedAndTheHuffmanPrefixIsWithinATenthOfTheEntropy) {
+TEST(DeltaCodes, UniformKeys_SizesAsEstimatedAndPrefixNearTheEntropy) {
   for (const double density : {1e-4, 1e-3, 0.01, 0.1}) {
     const uint64_t dimension = 1 << 24;
     const IndexBuffer indices = testing::uniform_indices(dimension, density, 5);

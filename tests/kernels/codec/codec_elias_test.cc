@@ -47,7 +47,7 @@ struct EliasBits {
   }
 };
 
-/// The code as protocol/wire/value_codecs.md words it, from what the oracle of QSGD decodes.
+/// Returns the code in the wording of protocol/wire/value_codecs.md, from the values that the oracle of QSGD decodes.
 std::vector<uint8_t> slow_code(const std::vector<float>& values, const CodecSpec& spec, RandomKey random,
                                uint64_t base) {
   const QsgdScale scale = spec.qsgd_scale_max ? QsgdScale::kMax : QsgdScale::kL2;
@@ -191,9 +191,9 @@ TEST(QsgdElias, FewLevelsTakeNoMoreBitsThanThePapersBoundForSparseCodes) {
 
 TEST(QsgdElias, AsManyLevelsAsTheRootOfNTakeNoMoreThanThePapersBits) {
   // [QSGD17, corollary 3.3]: 2.8 n + 32 for s = sqrt(n); and a byte's rest. A Gaussian value is at level 0, at 1 or 2,
-  // and over 2 with probabilities 0.369, 0.615 and 0.016: form 0, and the paper's code of every level, would take 1, 4
-  // and 6 bits or more, 2.93 in the mean. The corollary leaves out what Elias codes take over a logarithm; form 1 makes
-  // good for it.
+  // and over 2 with probabilities 0.369, 0.615 and 0.016. Form 0, and the paper's code of every level, would take 1, 4
+  // and 6 bits or more, 2.93 in the mean. The corollary omits the bits that Elias codes take over a logarithm. Form 1
+  // compensates for them.
   for (const uint32_t bits : {4u, 5u, 6u, 7u, 8u}) {
     const uint32_t s = (1u << (bits - 1)) - 1;
     EXPECT_LE(bits_of_bucket(bits, s * s), 2.8 * s * s + 32 + 8) << bits;

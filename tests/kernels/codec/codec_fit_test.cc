@@ -90,7 +90,7 @@ TEST(FitCodec, TheCurveIsTheSortedValuesAndTheMapLeadsBack) {
   }
 }
 
-TEST(FitCodec, WhatTheEncoderSaysIsWhatIsDecodedBitForBitAndWithinHalfOfTheValues) {
+TEST(FitCodec, EncodedValues_DecodeToTheAnnouncedBitsWithinHalfOfTheValues) {
   for (const char* name : kFitNames) {
     const ValueCodec& codec = fit_codec_of(name);
     EXPECT_TRUE(codec.contraction({}));
@@ -125,8 +125,8 @@ TEST(FitCodec, ValuesMayBeDecodedInPlaceAndTheCodeIsAppended) {
   }
 }
 
-// [DeepReduce21, 5.1]: the map puts back what the sort moved, so that nothing but the fit is lost (the angles of its
-// lemma 11 are 0).
+// [DeepReduce21, 5.1]: the map restores the order that the sort changed. Only the fit loses accuracy (the angles of the
+// paper's lemma 11 are 0).
 TEST(FitCodec, TheOrderOfTheEntriesPlaysNoPart) {
   for (const char* name : kFitNames) {
     const auto values = selected_values(3000, 2.3, 1.5, 4);
@@ -163,9 +163,9 @@ TEST(FitCodec, AScaleThatIsAPowerOfTwoScalesWhatIsDecoded) {
 }
 
 // [DeepReduce21, 6.2, figure 10]: 1 % of a layer of 36,864. The map takes ceil(log2 369) = 9 of 32 bits, Fit-DExp fewer
-// numbers than Fit-Poly. The paper's "roughly 40 %" and "50 %" less of what Top-r sends, 64 bits an entry, cannot be:
-// with 9 + 32 bits left 36 % is the most, reached but for the coefficients.
-TEST(FitSizes, TheMapTakesTheLogarithmOfTheCountAndTheCoefficientsLittleBesides) {
+// numbers than Fit-Poly. The paper claims "roughly 40 %" and "50 %" less than Top-r, which sends 64 bits an entry. That
+// is impossible: with 9 + 32 bits left, 36 % is the most, and the coefficients reduce it.
+TEST(FitSizes, FitCode_MapTakesLogOfTheCountAndCoefficientsLittle) {
   const auto values = selected_values(369, 2.576, 1, 6);
   const size_t map = (369 * 9 + 7) / 8;
   const auto poly = fit_code_of("fit_poly", values);
@@ -197,7 +197,7 @@ TEST(FitCodec, WhatWouldBeNoShorterIsSentAsItIs) {
   }
 }
 
-// Magnitudes over many powers of ten, one alone at each: coefficients in the units of the largest say nothing of the
+// Magnitudes over many powers of ten, one alone at each. Coefficients in the units of the largest do not describe the
 // others, but those hardly count. Denormal values are below the smallest coefficient and are sent as they are.
 TEST(FitCodec, WhatCannotBeFittedIsSentAsItIs) {
   using Limits = std::numeric_limits<float>;

@@ -195,7 +195,7 @@ TEST(GsparCodec, StreamsWithoutARepeatedMagnitudeAreAsTheyAre) {
 }
 
 TEST(GsparCodec, TheScaleIsFoundBelowSmallerEntriesWhereHalfHaveIt) {
-  // What a Bloom filter with policy P0 does to the stream: it adds what was not drawn.
+  // The effect of a Bloom filter with policy P0 on the stream: it adds entries that were not drawn.
   std::vector<float> values(300, -0.5F);
   for (size_t i = 0; i < values.size(); i += 3) values[i] = static_cast<float>(0.0001 * static_cast<double>(i + 1));
   EXPECT_LT(gspar_code_of("gspar_hybrid", values).size(), 100 * sizeof(float) + 100);
@@ -310,7 +310,7 @@ TEST(GsparCodec, WhatTheHeaderCannotSayIsMalformed) {
 
 double plogp(double part, double all) { return part == 0 ? 0 : part * std::log2(all / part); }
 
-TEST(GsparSizes, TheEntropyCodedVectorTakesWhatThePaperSaysAndNeverMoreThanTwoBitsACoordinate) {
+TEST(GsparSizes, EntropyCodedVector_SizeOfThePaperAndAtMostTwoBitsACoordinate) {
   for (const double lambda : {0.02, 0.1, 1.0}) {
     const GsparDraw draw = draw_of(400'000, lambda, 11);
     const auto d = static_cast<double>(draw.dimension);
@@ -353,9 +353,9 @@ TEST(GsparSizes, OneSymbolAloneTakesAFiftiethOfABitAndPassesTheCheck) {
   }
 }
 
-// Theorem 4 counts s (b + log2 d) + min(rho s log2 d, d) + b bits for s exact entries and rho s others, and forgets
-// their signs. With an entropy-near index code the hybrid is below its first form (coordinates for both parts), the
-// signs included.
+// Theorem 4 counts s (b + log2 d) + min(rho s log2 d, d) + b bits for s exact entries and rho s others. It omits their
+// signs. With an entropy-near index code the hybrid is below its first form (coordinates for both parts), the signs
+// included.
 TEST(GsparSizes, TheHybridWithAnIndexCodeIsBelowTheCoordinatesOfThePaper) {
   for (const double lambda : {0.02, 0.1, 1.0}) {
     const GsparDraw draw = draw_of(400'000, lambda, 12);

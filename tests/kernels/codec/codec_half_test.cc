@@ -158,7 +158,7 @@ TEST(Bf16, EqualsTheDefinitionBitForBitOnEveryInstructionSet) {
         ASSERT_EQ(got.bytes.size(), 2 * n);
         for (size_t i = 0; i < n; ++i) {
           const auto bits = std::bit_cast<uint32_t>(values[i]);
-          // Up with the probability of what is cut off, over 2^16.
+          // Rounded up with the probability of the truncated bits, over 2^16.
           const uint32_t drawn = word_at({5, 6}, 77 + i) >> 16;
           const uint32_t wanted = (bits >> 16) + (drawn + (bits & 0xFFFF) > 0xFFFF ? 1 : 0);
           ASSERT_EQ(code_at(got.bytes, 0, i), wanted) << testing::name_of(pattern, n, i);
@@ -191,7 +191,7 @@ TEST(Bf16, ItsLargestValueIsKeptAndTheNextIsRefused) {
 CodecSpec ternary(uint32_t bucket_size) { return {.value = terngrad_value_codec().id(), .bucket_size = bucket_size}; }
 
 TEST(TernGrad, GoldenBytes) {
-  // Values that are levels: what is drawn does not matter. Digits 1 2 0 0 1 | 2, then a bucket of zeros.
+  // Values that are levels: the drawn numbers do not matter. Digits 1 2 0 0 1 | 2, then a bucket of zeros.
   const auto got = code_values(terngrad_value_codec(), ternary(6), {2, -2, 0, 0, 2, -2, 0});
   EXPECT_EQ(listed(got.bytes), (std::vector<uint8_t>{6, 0, 0, 0, 0, 0, 0, 0x40, 1 + 2 * 3 + 81, 2, 0, 0, 0, 0, 0}));
 }

@@ -183,7 +183,8 @@ TEST(HistoryCode, WithoutUpdatesItIsTheNameAndTheAdaptiveCode) {
 }
 
 TEST(HistoryCode, BytesAreAsDocumented) {
-  // Entries 2 and 5 are of class 4, 9 of class 5: the order is 0 1 3 4 6 7 8 10 11 12 13 14 15 2 5 9.
+  // Entries 2 and 5 are of class 4, 9 of class 5.
+  // The order is 0 1 3 4 6 7 8 10 11 12 13 14 15, then 2 5, then 9.
   IndexHistory history(16);
   history.advance(IndexBuffer{2, 9});
   history.advance(IndexBuffer{5, 9});
@@ -248,7 +249,7 @@ void expect_error_or_valid_history(const IndexHistory& history, ByteSpan bytes, 
   }
 }
 
-TEST(HistoryCode, EveryTruncationIsAnErrorAndEveryCorruptByteAnErrorOrAValidSet) {
+TEST(HistoryCode, TruncatedOrCorruptBytes_AnErrorOrAValidSet) {
   constexpr uint64_t kDimension = 3'000;
   const std::vector<IndexBuffer> log = testing::update_log(kDimension, 50, 10);
   const IndexHistory history = testing::history_after(log, 49, kDimension);

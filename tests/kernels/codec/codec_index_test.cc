@@ -189,8 +189,8 @@ TEST(GapCode, ConsecutiveIndicesTakeABitEach) {
 }
 
 TEST(GapCode, BytesAreAsDocumented) {
-  // Gaps 3, 0, 5 in a block of three: parameter 1 (cost 3 + 1 + 0 + 2 = 6; 0 costs 8, 2 costs 7), low bits 1 0 1,
-  // quotients 1 0 2 in unary: 0 1, 1, 0 0 1 from the lowest bit.
+  // Gaps 3, 0, 5 in a block of three: parameter 1 (cost 3 + 1 + 0 + 2 = 6; 0 costs 8, 2 costs 7).
+  // Low bits: 1 0 1. Quotients 1 0 2 in unary: 0 1, 1, 0 0 1 from the lowest bit.
   EXPECT_EQ(index_encoded(gap_index_codec(), {"", 100, {3, 4, 10}}), (ByteBuffer{1, 0b101, 0b100110}));
   // A full block of gaps 3: parameters 1 and 2 cost 512, the smaller is taken; low bits and quotients all 1.
   IndexBuffer fourths;
@@ -235,7 +235,7 @@ TEST(GapCode, RefusesAParameterOver31AndUnarySequencesOver8192Bits) {
   EXPECT_FALSE(gap_index_codec().decode(zeros, 10'000, 1, decoded));
 }
 
-TEST(GapCode, AFullBlockThatWouldPassTheDimensionOnlyByWrappingAroundIsAnError) {
+TEST(GapCode, FullBlockThatWrapsAroundTheDimension_IsAnError) {
   // Lows of 2^24 - 1 in every lane make the last index 2^32 - 1; more must not wrap to a small one.
   for (const uint32_t shift : {24, 25, 31}) {
     ByteBuffer bytes{static_cast<uint8_t>(shift)};

@@ -1,5 +1,5 @@
-// Bloom filters with a choice [DeepReduce21, 4, 10.4], and the blocked filter: against obvious readings of the paper
-// and the format; the paper's claims as they hold, and counterexamples to those that do not.
+// Bloom filters with a choice [DeepReduce21, 4, 10.4], and the blocked filter. Compares them with obvious readings of
+// the paper and the format. Tests the paper's claims where they hold, and has counterexamples to the others.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -88,7 +88,7 @@ TEST_P(BloomPolicy, TruncationsAreErrorsAndCorruptBytesErrorsOrValidSets) {
   EXPECT_TRUE(GetParam()->decode(coded.bytes, dimension, indices.size() + 1, decoded)) << "for all that it tells";
 }
 
-TEST_P(BloomPolicy, HostileFiltersThatKnowEverythingTakeNoMemoryForMoreThanTheyMay) {
+TEST_P(BloomPolicy, HostileFilterOfAllIndices_MemoryWithinTheLimit) {
   const uint64_t dimension = 1 << 20;
   PolicyCoded coded = policy_encoded(*GetParam(), IndexBuffer{7}, dimension, 0.001);
   std::fill(coded.bytes.begin() + 20, coded.bytes.end(), 0xff);
@@ -238,7 +238,7 @@ TEST(BloomP2, WhatIsAloneInASetIsDecodedAndMoreIsRightThanUnderP1) {
     for (const auto& [bit, set] : sets) {
       if (set.size() > 1) continue;
       ++alone;
-      EXPECT_TRUE(std::ranges::binary_search(indices, set[0]));  // no false positive: somebody set the bit
+      EXPECT_TRUE(std::ranges::binary_search(indices, set[0]));  // no false positive: some entry set the bit
       EXPECT_TRUE(std::ranges::binary_search(coded.decoded, set[0]));
     }
     EXPECT_GT(alone, 500u);
@@ -337,13 +337,13 @@ TEST(BlockedBloom, FalsePositivesComeAtTheRate) {
         found += static_cast<double>(coded.decoded.size() - indices.size());
         expected += static_cast<double>(dimension - indices.size()) * rate;
       }
-      // Counting noise, and what the fill of few hundred blocks varies.
+      // Counting noise, and the variation of the fill of a few hundred blocks.
       EXPECT_NEAR(found, expected, 4.5 * std::sqrt(expected) + 0.06 * expected) << rate;
     }
   }
 }
 
-TEST(BlockedBloom, TruncationsAreErrorsAndAFilterOfOnesTakesNoMemoryBeyondTheCount) {
+TEST(BlockedBloom, TruncatedOrAllOnesFilter_ErrorOrMemoryWithinTheCount) {
   const uint64_t dimension = 1 << 18;
   const IndexBuffer indices = testing::uniform_indices(dimension, 0.002, 4);
   PolicyCoded coded = policy_encoded(bloom_blocked_index_codec(), indices, dimension, 0.01);

@@ -95,7 +95,7 @@ TEST(SignMean, EqualsTheSlowFormOnEveryInstructionSet) {
 }
 
 TEST(SignMean, TheErrorIsTheSquaresLessTheMeansSquare) {
-  // |v - decoded|^2 = |v|^2 - n mean^2, whatever the values: a contraction, by no less than 1 - 1/n.
+  // |v - decoded|^2 = |v|^2 - n mean^2 for all values: a contraction, by no less than 1 - 1/n.
   for (const Pattern pattern : {Pattern::kGaussian, Pattern::kHeavyTail, Pattern::kMostlyZero, Pattern::kOneSpike,
                                 Pattern::kPeriodic, Pattern::kFewDistinct, Pattern::kIncreasing}) {
     const auto values = values_of(pattern, 2000, 5);

@@ -1,5 +1,5 @@
-// SketchML's and SKCompress's value codecs: bytes against the definitions in protocol/wire/sketch_codecs.md, and what
-// the papers claim.
+// SketchML's and SKCompress's value codecs: bytes against the definitions in protocol/wire/sketch_codecs.md, and the
+// papers' claims.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -275,7 +275,7 @@ TEST(SketchCodec, SpecialValuesAreRefusedAndNothingIsWritten) {
   }
 }
 
-// ---- What the papers claim.
+// ---- The papers' claims.
 
 /// As published a bucket stands for the mean of its bounds: nearer to its values than its smallest one, where no cell
 /// collides.
@@ -345,8 +345,8 @@ TEST(SketchClaims, BucketsHoldEquallyManyValues) {
 }
 
 TEST(SketchClaims, AQueryIsExactAsOftenAsTheHashTablesLetExpect) {
-  // A value is found exactly unless in both rows a smaller one of its group has its cell: with w columns and s smaller
-  // ones that is (1 - (1 - 1/w)^s)^2.
+  // A value is exact unless in both rows its cell holds a smaller value of its group. With w columns and s smaller
+  // values, the probability of that is (1 - (1 - 1/w)^s)^2.
   double expected = 0;
   double exact = 0;
   double variance = 0;
@@ -388,7 +388,7 @@ double norm_of(const std::vector<float>& values) {
   return sum;
 }
 
-TEST(SketchClaims, TheMeanOfABucketsBoundsEnlargesTheNormItsSmallestMagnitudeDoesNot) {
+TEST(SketchClaims, BucketDecoding_MeanOfBoundsEnlargesTheNormSmallestDoesNot) {
   std::vector<float> values(16, 0.01F);
   values[5] = 1;
   double of_mean = 0;
@@ -402,7 +402,7 @@ TEST(SketchClaims, TheMeanOfABucketsBoundsEnlargesTheNormItsSmallestMagnitudeDoe
   EXPECT_LT(norm_of(error), norm_of(values));
 }
 
-TEST(SketchClaims, AnEntryFarLargerThanAllOthersStaysInAResidualSoThatItIsNoContraction) {
+TEST(SketchClaims, EntryFarAboveAllOthers_StaysInResidualSoNoContraction) {
   constexpr size_t kCount = 4000;
   constexpr int kSteps = 50;
   for (const ValueCodecId id : kBoth) {

@@ -169,7 +169,7 @@ TEST(StreamCodec, WhatTheEncoderSaysIsWhatIsDecodedBitForBit) {
   }
 }
 
-TEST(StreamCodec, PoliciesSendOwnValuesAsManyAsWereSelectedAndTheNaiveFilterSendsThemElsewhere) {
+TEST(StreamCodec, BloomPolicies_SendOwnValuesAndTheNaiveFilterMisplacesThem) {
   const uint64_t dimension = 20'000;
   const auto selected = selected_stream(dimension, 0.02, 3);
   const auto original = to_dense(selected_stream(dimension, 0.5, 4).view());

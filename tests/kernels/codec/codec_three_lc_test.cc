@@ -199,7 +199,7 @@ TEST(ThreeLcClaims, AGreaterMultiplierSendsFewerValuesInFewerBytes) {
   }
 }
 
-TEST(ThreeLcClaims, AResidualStaysWithinItsBoundAndReachesMostOfItWhereAllAreLarge) {
+TEST(ThreeLcClaims, LargeValues_ResidualReachesMostOfItsBoundAndStaysWithin) {
   constexpr size_t kCount = 500;
   for (const double s : {1.0, 1.5, 1.75}) {
     RandomSequence random(random_key(5));
@@ -279,7 +279,7 @@ TEST(ThreeLc, EveryCorruptionOfAByteIsAnErrorOrValuesOfOneMagnitude) {
   EXPECT_GT(errors, 0u);
 }
 
-TEST(ThreeLc, AScaleThatIsNoMagnitudePaddingAndDigitsWithoutAScaleAreMalformed) {
+TEST(ThreeLc, BadScaleOrPaddingOrDigitsWithoutScale_Malformed) {
   using Limits = std::numeric_limits<float>;
   std::vector<float> out(7);
   for (const float scale : {Limits::quiet_NaN(), Limits::infinity(), -1.0F, -0.0F}) {

@@ -98,7 +98,7 @@ TEST(ValueCodecs, TheCodeIsAppendedAndTheSameWhereverItBegins) {
   });
 }
 
-/// Bytes as they may come: decode() takes nothing that check() refuses, and what it takes is finite.
+/// Returns whether decode() accepts only bytes that check() accepts, and whether the decoded values are finite.
 bool decodes_safely(const ValueCodec& codec, const CodecSpec& spec, ByteSpan bytes, size_t count) {
   const std::vector<uint8_t> exact(bytes.begin(), bytes.end());  // a sanitizer sees a read behind the end
   std::vector<float> values(count);
@@ -226,8 +226,8 @@ TEST(ValueCodecs, AWordIsOfOneCodecAndReadsAsItIsWritten) {
   });
 }
 
-/// Whether the mean over draws is the value: at each position within 5 standard errors, and over all of them as chance
-/// has it (rounding to nearest, or always up, fails both).
+/// Returns whether the mean over draws is the value: at each position within 5 standard errors, and over all of them
+/// with the expected deviation. Rounding to nearest, or always up, fails both.
 bool looks_unbiased(const ValueCodec& codec, const CodecSpec& spec, const std::vector<float>& values) {
   constexpr int kTrials = 2000;
   std::vector<double> sums(values.size());
@@ -245,7 +245,7 @@ bool looks_unbiased(const ValueCodec& codec, const CodecSpec& spec, const std::v
   double chi_square = 0;
   double freedom = 0;
   for (size_t i = 0; i < values.size(); ++i) {
-    if (squares[i] < kTrials * std::pow(1e-6 * largest, 2)) continue;  // it is what can be said, but for f32's rounding
+    if (squares[i] < kTrials * std::pow(1e-6 * largest, 2)) continue;  // as near as f32's rounding permits
     const double z = sums[i] / std::sqrt(squares[i]);
     if (std::abs(z) > 5) return false;
     chi_square += z * z;
@@ -303,8 +303,8 @@ TEST(ValueCodecs, WhatClaimsToBeAContractionShrinksEveryPatternInSomeNorm) {
   EXPECT_GT(claimed, 10);
 }
 
-/// The residual's norm over a gradient's after so many steps of error feedback; infinite where it cannot be coded any
-/// more.
+/// Returns the residual's norm over a gradient's after `steps` steps of error feedback; infinite where it becomes
+/// impossible to code.
 double value_residual_after(const ValueCodec& codec, const CodecSpec& spec, int steps) {
   constexpr size_t kCount = 512;
   RandomSequence random(random_key(5));

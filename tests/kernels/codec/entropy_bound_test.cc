@@ -14,7 +14,8 @@ TEST(CodeBounds, EntropyIsTheLogarithmOfTheNumberOfSets) {
 }
 
 TEST(CodeBounds, RiceBlocksTakeTheBestParameterForEachAndFiveBits) {
-  // A block of 128 gaps of 0 (parameter 0, a bit each), and one gap of 100: 6 bits below a quotient of 1, or 7.
+  // A block of 128 gaps of 0 (parameter 0, a bit each), and one gap of 100. The latter takes 6 bits below a quotient of
+  // 1, or 7 bits.
   IndexBuffer indices;
   for (uint32_t i = 0; i < 128; ++i) indices.push_back(i);
   EXPECT_EQ(rice_blocks_bits_per_index(indices), (128.0 + 5) / 128);

@@ -91,7 +91,7 @@ TEST(DoubleExponential, IsFoundWhereTheCurveIsOne) {
   }
 }
 
-TEST(DoubleExponential, IsAsGoodAsAnyPairOfAGridOfRatesAndCloseToWhatASelectionLeaves) {
+TEST(DoubleExponential, FittedRates_AsGoodAsAGridAndCloseToASelectionsValues) {
   for (const size_t n : {100, 1000}) {
     for (const double power : {0.5, 1.0, 3.0, 6.0}) {
       const auto points = fit_dexp_descending(n, power, n);

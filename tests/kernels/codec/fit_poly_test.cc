@@ -28,7 +28,7 @@ long double value_at(const Powers& powers, double t) {
   return sum;
 }
 
-/// Descending positive values: what a selection leaves of a Gaussian to a power.
+/// Returns descending positive values: a selection's values of a Gaussian to a power.
 std::vector<float> fit_poly_descending(size_t n, double power, uint64_t seed) {
   RandomSequence random(RandomKey::from(seed));
   std::vector<float> values;
@@ -115,7 +115,7 @@ TEST(FitPolynomial, TheLargestAndTheSmallestNumbersDoNotOverflow) {
   }
 }
 
-TEST(PieceCount, IsTwiceTheRootOfTheChangeOfTheSlopeOverTheUnitIntervalInUnitsOfTheLargest) {
+TEST(PieceCount, PieceCount_TwiceTheRootOfTheSlopeChangeInUnitsOfTheLargest) {
   std::vector<float> values(1001, 1);
   values[0] = 4;
   // M = 3 / 4 * 1000, p = ceil(2 sqrt(750)) = 55, of which 1001 / 64 = 15 are allowed.
@@ -187,9 +187,9 @@ double line_error(const std::vector<double>& values, size_t first, size_t last) 
   return furthest / 2;
 }
 
-// Lemma 1 (10): some piecewise linear spline with p knots is within 2 M / p^2 of a curve over [1, d] whose slope varies
-// by M. Not so: p knots leave a piece of (d - 1) / (p + 1) at least, over which a parabola is further than that from
-// every line.
+// Lemma 1 (10) claims that some piecewise linear spline with p knots is within 2 M / p^2 of a curve over [1, d]. Here
+// the curve's slope varies by M. The claim is false: p knots leave a piece of at least (d - 1) / (p + 1). Over such a
+// piece every line is further than that from a parabola.
 TEST(DeepReduceLemma1, IsFalseOverOneToDAndHoldsWithTheLengthOfTheInterval) {
   constexpr size_t kPoints = 1001;
   std::vector<double> parabola(kPoints);
@@ -320,8 +320,8 @@ TEST(FitPoly, GoldenBytesOfALine) {
   EXPECT_EQ(coded.bytes[33] & 0x0f, 0b1001);
 }
 
-// Biased, but close: the fit of a selection's values is within 2 % of them (a Gaussian's are within 1 %), and a tenth
-// of what one piece leaves where the tail is heavy.
+// Biased, but close: the fit of a selection's values is within 2 % of them (a Gaussian's are within 1 %). Where the
+// tail is heavy, the error is a tenth of that of one piece.
 TEST(FitPoly, IsCloseToWhatASelectionLeaves) {
   const auto error_of = [](const std::vector<float>& values) {
     const FitPolyCoded coded = fit_poly_code_of(values);

@@ -272,8 +272,8 @@ TEST(SelectDraw, BySizeIsTheSlowDrawAtEveryLengthAndScale) {
 }
 
 TEST(SelectDraw, ProbabilitiesBelowAWordOf32BitsAreAsSmallAsTheyShouldBe) {
-  // Keys whose word at the position is 0 (one in 2^32 is), found by looking: then the next 32 bits decide, and are
-  // these of 2^32.
+  // Finds keys whose word at the position is 0 (one in 2^32 is). There the next 32 bits decide; they are the `rest` of
+  // 2^32.
   struct Found {
     uint64_t seed;
     size_t at;

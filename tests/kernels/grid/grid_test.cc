@@ -146,7 +146,7 @@ TEST(ExponentTable, TheOrderOfResultsDoesNotMatter) {
   EXPECT_EQ(one.state(), other.state());
 }
 
-/// What a block does in a table of its own, it does among others.
+/// A block in a table of its own behaves as it does among others.
 TEST(ExponentTable, ABlockWithResultsGoesByItsOwn) {
   RandomSequence random(RandomKey::from(31));
   ExponentTable all(0, 32767);

@@ -8,7 +8,7 @@
 
 #include "kernels/base/random.h"
 
-/// What became of offered entries, against loops that take one at a time.
+/// The outcome of offered entries, against loops that take one at a time.
 namespace millrace::testing {
 namespace {
 

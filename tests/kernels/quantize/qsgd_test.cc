@@ -40,7 +40,7 @@ Encoded encode_qsgd(const std::vector<float>& values, const QsgdOptions& options
   return encoded;
 }
 
-// Equal as bits: 0 and -0 are told apart.
+// Compares bits: 0 and -0 differ.
 void expect_same_bits(const std::vector<float>& got, const std::vector<float>& wanted) {
   ASSERT_EQ(got.size(), wanted.size());
   for (size_t i = 0; i < got.size(); ++i) {
@@ -95,7 +95,7 @@ TEST(Qsgd, EqualsTheOracleOnEveryPatternAndAcrossChunks) {
 }
 
 TEST(Qsgd, GoldenBytesOfExactLevels) {
-  // Values that are levels: what is drawn does not matter.
+  // Values that are levels: the drawn numbers do not matter.
   const auto four = encode_qsgd({7, -3, 0, 1, -14}, {.bits = 4, .bucket_size = 4, .scale = QsgdScale::kMax});
   EXPECT_EQ(qsgd_listed(four.bytes),
             (std::vector<uint8_t>{0x00, 0x00, 0xE0, 0x40, 0xB7, 0x10, 0x00, 0x00, 0x60, 0x41, 0x0F}));
@@ -120,8 +120,8 @@ TEST(Qsgd, GoldenBytesOfWhatIsDrawn) {
             (std::vector<uint8_t>{0x00, 0x00, 0xE0, 0x40, 0xB7, 0xBA, 0xBB, 0xBA, 0xBB, 0xAB, 0xAB, 0xAB}));
 }
 
-// The mean over many draws is the value: at each position within 5 standard errors, and over all positions the squared
-// deviations sum up as chance has it (rounding to nearest, or always up, fails both).
+// Checks that the mean over many draws is the value: at each position within 5 standard errors. Over all positions, the
+// squared deviations add up to their expectation. Rounding to nearest, or always up, fails both.
 void expect_qsgd_unbiased(const QsgdOptions& options_in, const std::vector<float>& values) {
   constexpr int kTrials = 3000;
   QsgdOptions options = options_in;

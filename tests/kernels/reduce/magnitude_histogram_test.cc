@@ -26,8 +26,8 @@ std::vector<float> random_values(uint64_t seed, size_t count) {
   return values;
 }
 
-/// By definition: the positions of all entries of bins 1 and up, by magnitude, then position; within the boundary bin
-/// and above it that is the order of select_by_cut.
+/// Returns the top entries by definition: the positions of all entries of bins 1 and up, by magnitude, then position.
+/// Within the boundary bin and above it, that is the order of select_by_cut.
 std::vector<uint32_t> oracle_top(const std::vector<float>& values, uint64_t k) {
   std::vector<uint32_t> order;
   for (uint32_t i = 0; i < values.size(); ++i) {
@@ -154,7 +154,7 @@ TEST(HistogramCodeTest, HostileBytesAreRefusedOrGiveAValidHistogram) {
     damaged[at] ^= static_cast<uint8_t>(1 + random.next_below(255));
     const auto decoded = MagnitudeHistogram::decode(damaged);
     if (!decoded) continue;
-    // What is accepted is a valid histogram whose only code these bytes are.
+    // An accepted histogram is valid, and these bytes are its only code.
     ByteBuffer again;
     decoded->encode(again);
     ASSERT_EQ(again, damaged) << at;
@@ -184,7 +184,7 @@ TEST(HistogramTest, TheCutHoldsExactlyTheKLargest) {
   }
 }
 
-// Found by the fuzzer: only a NaN has the highest bin, but anybody can send its count.
+// Found by the fuzzer: only a NaN has the highest bin, but any peer can send its count.
 TEST(ThresholdCutTest, OfNoneCountsTheHighestBinThatADecodedHistogramMayOccupy) {
   const ByteBuffer bytes = {0x01, 0xff, 0xff, 0x01, 0xff, 0xff, 0x02};
   const auto histogram = MagnitudeHistogram::decode(bytes);

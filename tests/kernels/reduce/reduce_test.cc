@@ -21,7 +21,7 @@ using testing::stream_of;
 
 using Views = std::vector<StreamView>;
 
-/// The sum by its definition: at each index, what is carried there, added in the order of the streams.
+/// Returns the sum by its definition: at each index, the values there, added in the order of the streams.
 Stream oracle_sum(const Views& streams) {
   Entries sum;
   for (const StreamView& stream : streams) {

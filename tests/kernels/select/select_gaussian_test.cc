@@ -28,7 +28,7 @@ IndexBuffer selected(const std::vector<float>& values, uint64_t k) {
   return positions;
 }
 
-TEST(GaussianK, SelectsBetweenThreeQuartersAndTwiceKOfTheLargestWhateverTheValues) {
+TEST(GaussianK, AnyValues_SelectsBetweenThreeQuartersAndTwiceKOfTheLargest) {
   for (const Pattern pattern : kPatterns) {
     for (const size_t n : {1, 2, 17, 1000, 9000}) {
       const auto values = values_of(pattern, n, 6);
@@ -62,7 +62,7 @@ TEST(GaussianK, OfNormalValuesTheThresholdLeavesKWhateverTheirMean) {
   }
 }
 
-TEST(GaussianK, OfAHeavyTailTheNormalThresholdLeavesTooFewWhichIsWhatScalingIsFor) {
+TEST(GaussianK, HeavyTail_NormalThresholdLeavesTooFewAndScalingRepairsIt) {
   // The cube of a normal: the unscaled threshold for 1 % is above all but 0.5 %.
   auto values = values_of(Pattern::kGaussian, 100'000, 12);
   double square = 0;

@@ -124,7 +124,7 @@ TEST(Gspar, GreedyExpectsAtMostKAndWithEnoughIterationsKOrAll) {
   }
 }
 
-TEST(Gspar, DrawsAreAsOftenAsTheirProbabilitiesAndExactOnesAlwaysSentAsTheyAre) {
+TEST(Gspar, DrawnEntries_AsOftenAsTheirProbabilityAndExactOnesAlways) {
   auto values = values_of(Pattern::kGaussian, 400, 7);
   for (size_t i = 0; i < 10; ++i) values[40 * i] = static_cast<float>(20 + i);
   const SelectionSpec specs[] = {{.selection = Selection::kGspar, .density = 0.1},
@@ -223,7 +223,7 @@ TEST(Gspar, BothAreTheBestOfAllProbabilities) {
 }
 
 TEST(Gspar, GreedyWithTwoIterationsIsNearTheBestOfItsSum) {
-  // "generates good enough high-quality approximation" [GSpar18, 4]: the same sum spent at best has so much less
+  // "generates good enough high-quality approximation" [GSpar18, 4]: the same sum, spent at best, has this much less
   // variance.
   for (const Pattern pattern : {Pattern::kGaussian, Pattern::kHeavyTail}) {
     const auto values = values_of(pattern, 400, 4);
@@ -325,8 +325,8 @@ TEST(Gspar, TheoremFourHoldsButForTheSignsWhichItDoesNotCount) {
       EXPECT_LE(length.with_signs, length.corrected * (1 + 1e-6)) << testing::name_of(pattern, 1024, s);
     }
   }
-  // Section 2.3 sends "the non-zero coordinates i and its sign". One large entry, and small ones of 40 times its size
-  // together: some 41 signs are more than the 32 bits that the bound has left.
+  // Section 2.3 sends "the non-zero coordinates i and its sign". Here one entry is large, and the small ones add up to
+  // 40 times its size. Some 41 signs are more than the 32 bits that the bound has left.
   std::vector<float> values(size_t{1} << 20, static_cast<float>(40 * 0x1p-20));
   values[5] = 1;
   const Sparseness of = sparseness(problem_of(values).sizes, 1);

@@ -175,8 +175,8 @@ uint64_t count_by_algorithm_3(const std::vector<float>& values, uint64_t k, doub
 }
 
 TEST(SelectRedSyncPaper, ComparingWithHalfOfKEndsWithFewerThanK) {
-  // 3 of 4, 3 of 2, the rest of 0.1. The first threshold leaves 3: more than half of k = 4, so that what is printed
-  // raises it.
+  // 3 of 4, 3 of 2, the rest of 0.1. The first threshold leaves 3: more than half of k = 4, so that the algorithm as
+  // printed raises it.
   std::vector<float> values(100, 0.1F);
   for (const size_t at : {10, 20, 30}) values[at] = 4;
   for (const size_t at : {15, 25, 35}) values[at] = 2;
@@ -228,7 +228,7 @@ TEST(SelectRedSync, SampledSearchesOncePerPeriodAndReusesTheThresholdInBetween) 
   EXPECT_GT(reused, 0u);  // else this would hold of a search in every step
 }
 
-TEST(SelectRedSync, SampledSearchesAtOnceWhereTheThresholdLeavesFarTooManyOrTooFew) {
+TEST(SelectRedSync, SampledThresholdFarOff_SearchesAtOnce) {
   const size_t n = 20'000;
   const auto base = values_of(Pattern::kGaussian, n, 1);
   const auto selector = redsync_selector_for({.selection = Selection::kSampled, .k = 200, .period = 1000}, n);

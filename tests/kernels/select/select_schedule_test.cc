@@ -78,7 +78,7 @@ TEST(SelectSchedule, KeepSignKeepsOneSignAndWhatIsNotFinite) {
   });
 }
 
-TEST(SelectSchedule, EverySelectionThatMayAlternateSelectsAsIfTheOtherSignWereZero) {
+TEST(SelectSchedule, AlternatingSigns_SelectsAsIfTheOtherSignWereZero) {
   size_t seen = 0;
   for (const SelectionInfo& info : selections()) {
     if (!info.may_alternate_signs) continue;
@@ -222,7 +222,7 @@ TEST(SelectSchedule, ExponentialWarmUpSelectsAsTheStagesDensity) {
   }
 }
 
-TEST(SelectSchedule, AWarmUpOfASelectionThatDrawsDrawsEverythingOnceAndThenAsItDoes) {
+TEST(SelectSchedule, WarmUpOfADrawingSelection_DrawsEverythingOnceThenAsUsual) {
   const size_t n = 5000;  // more than by_size sends whole
   const auto values = values_of(Pattern::kFewDistinct, n, 4);
   for (const SelectionInfo& info : selections()) {

@@ -225,8 +225,8 @@ TEST(Select, ReuseSelectsByTheSameThresholdWhereNothingChanges) {
   }
 }
 
-// Data whose every entry is new at each step but whose scale is given: the count at a fixed threshold would drift by 8
-// % a step where the scale does by 1 %.
+// Returns counts over k on data whose every entry is new at each step, with a given scale. Where the scale drifts by 1
+// % a step, the count at a fixed threshold would drift by 8 %.
 std::vector<double> counts_over_k(double (*scale_of)(uint64_t step), Pattern pattern, uint64_t steps) {
   const size_t n = 100'000;
   auto selector = selector_for({.selection = Selection::kThresholdReuse, .density = 0.01, .period = 32}, n);

@@ -112,7 +112,7 @@ void expect_non_finite_found() {
   }
 }
 
-TEST(StreamTest, ValidateFindsOneEqualOrSwappedPairAnywhereOnEveryInstructionSet) {
+TEST(StreamTest, OneEqualOrSwappedPair_ValidateFindsItOnEveryInstructionSet) {
   testing::for_each_isa([](const std::string& isa) {
     SCOPED_TRACE(isa);
     expect_order_faults_found();
@@ -154,7 +154,7 @@ void expect_copies_that_look() {
   }
 }
 
-TEST(StreamTest, CopiesTellOrderAndNonFiniteValuesAnywhereOnEveryInstructionSet) {
+TEST(StreamTest, CopiedStream_DetectsOrderAndNonFiniteValuesOnEveryIsa) {
   testing::for_each_isa([](const std::string& isa) {
     SCOPED_TRACE(isa);
     expect_copies_that_look();
@@ -177,7 +177,7 @@ TEST(StreamTest, DenseAndSparseFormsConvertIntoEachOther) {
   }
 }
 
-TEST(StreamTest, ToSparseKeepsStoredZerosOfSparseStreamsAndDropsThoseOfDenseOnes) {
+TEST(StreamTest, ToSparse_KeepsStoredZerosOfSparseAndDropsThoseOfDense) {
   const Stream sparse = stream_of(4, {{1, 0}, {2, -0.0F}});
   EXPECT_TRUE(same_bits(to_sparse(sparse.view()).view(), sparse.view()));
   const float nan = std::numeric_limits<float>::quiet_NaN();

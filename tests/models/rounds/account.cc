@@ -1,11 +1,11 @@
-// What becomes of what a worker sent: R4, R6, R9b, R9c.
+// The outcome of a worker's contributions: R4, R6, R9b, R9c.
 
 #include "tests/models/rounds/moves.h"
 
 namespace millrace::model {
 
-// `slot` was sent, and an update counts this worker: the life that it names decides. Without the update's bytes nobody
-// knows which entries it carried: what would go back is lost, and in the ledger.
+// `slot` was sent, and an update counts this worker: the incarnation that it names decides. Without the update's bytes
+// no process knows which entries it carried. The values to return are then lost, and in the ledger.
 void Moves::settle_counted(WorkerPart& mine, int slot, const Update& update, int w, bool bytes_known) const {
   const int named = update.life_of(w);
   const bool counted = on(Rule::kNamedLife) ? named == mine.sent_life[slot] : named != 0;
@@ -20,8 +20,9 @@ void Moves::settle_counted(WorkerPart& mine, int slot, const Update& update, int
   }
 }
 
-// The update at `index` of the log is in this worker's weights from now on. Synchronous: what was sent for that step is
-// counted or goes back. Asynchronous: the update says which contribution it counts, and says nothing of the others.
+// The update at `index` of the log is in this worker's weights from now on. Synchronous: the contribution to that step
+// is counted or returned. Asynchronous: the update names the contribution that it counts, and does not settle the
+// others.
 void Moves::settle_with(WorkerPart& mine, int w, int index, const Update& update, bool bytes_known) const {
   if (config_.asynchronous) {
     const int slot = static_cast<int>(update.counter);
@@ -38,8 +39,8 @@ void Moves::settle_with(WorkerPart& mine, int w, int index, const Update& update
   settle_counted(mine, index, update, w, bytes_known);
 }
 
-// Asynchronous: when everything that was decided before the fence is in the weights, what an older life sent and
-// nothing named will never be counted.
+// Asynchronous: once all decisions before the fence are in the weights, contributions of an older incarnation that no
+// update named will never be counted.
 void Moves::settle_old_lives(WorkerPart& mine, int life) const {
   if (!config_.asynchronous || mine.told == 0 || mine.next < mine.told) return;
   for (int slot = 0; slot < kSteps; ++slot) {
@@ -50,8 +51,8 @@ void Moves::settle_old_lives(WorkerPart& mine, int life) const {
   mine.told = 0;
 }
 
-// What the summary says: the index at which the contribution of `slot` was counted, -1 for never. The summary keeps the
-// last counted one of a life; the order of counting says the rest.
+// Returns the index at which the contribution of `slot` was counted, according to the summary; -1: never. The summary
+// keeps the last counted one of an incarnation; the order of counting determines the others.
 int Moves::last_index_counting(const WorkerPart& mine, int w, int slot, const Shard& shard) const {
   for (int index = 0; index < shard.decided; ++index) {
     const Update& update = shard.log[index];
@@ -77,7 +78,7 @@ bool Moves::counted_since(const Shard& shard, int w, int next) const {
   return false;
 }
 
-// R9c: `next` steps are in the weights that it goes on with.
+// R9c: `next` steps are in the weights with which it continues.
 void Moves::settle_expelled(WorkerPart& mine, int w, int next, int snapshot_kept, const Shard& shard) const {
   for (int step = 0; step < kSteps; ++step) {
     if (mine.outstanding[step] == 0) continue;

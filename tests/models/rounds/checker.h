@@ -17,7 +17,7 @@ struct Report {
   uint64_t completed = 0;  ///< walks that ended with the job done
 };
 
-/// Breadth first over all states; states are told apart by 64 bits of hash. The first violation has a shortest trace.
+/// Searches all states breadth first; a 64-bit hash identifies a state. The first violation has a shortest trace.
 ///
 /// Progress   on request: from every state with a live majority the job can be completed without faults and restarts,
 ///            and from every state with restarts. The first state for which that does not hold is the trace.

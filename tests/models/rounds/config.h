@@ -12,7 +12,7 @@ namespace millrace::model {
 
 enum class Verdict : uint8_t { kClean, kViolation, kStuck, kUnfinished };
 
-/// What a run looks at: the mode, how often each fault may happen, and how far to go.
+/// Configures a run: the mode, how often each fault may happen, and how far to go.
 struct Config {
   RuleSet rules;
   int quorum = 1;
@@ -23,10 +23,10 @@ struct Config {
   bool merged = false;  ///< asynchronous: a worker may take several updates as one, which it cannot give to a successor
   bool store = false;
   bool store_alone = false;  ///< a store, and a member's weights are not taken for the shard's
-  int acks = 0;              ///< an update is applied once so many members have acknowledged it; 0, 1: at once
+  int acks = 0;              ///< an update is applied once this many members have acknowledged it; 0, 1: at once
   bool one_process = false;  ///< one process holds the shards of all parts: they die together
-  bool forget = true;        ///< acknowledgements, and what they let forget
-  bool keep_open = false;    ///< a shard that reads the table keeps what members under the same life have sent
+  bool forget = true;        ///< acknowledgements, and the dropping of updates that they permit
+  bool keep_open = false;    ///< a shard that reads the table keeps contributions of unchanged incarnations
   bool positions =
       false;  ///< logs are compared as the protocol does it, by length and last deciding epoch, not by content
   Spent at_most{};

@@ -1,5 +1,5 @@
-// Apply after k acknowledgements: what a worker has taken is kept and acknowledged as ever, but its application has it
-// only once the shard says that k members do. `next` and all rules about it stay as they are.
+// Apply after k acknowledgements: a worker keeps and acknowledges updates as ever. Its application gets an update only
+// once the shard announces that k members have it. `next` and all rules about it stay as they are.
 
 #include <functional>
 

@@ -27,7 +27,8 @@ class PartCheck {
     return shard_agrees();
   }
 
-  /// What an application has rests on k members: void now, it has cost the lives of as many.
+  /// Returns the violation of durability; empty: none. An update that an application has rests on k members: if it is
+  /// void now, that number of incarnations has died.
   std::string durable() const {
     const Shard& shard = state_.current(part_);
     if (!holds_updates(config_) || !shard.up || !shard.active) return {};

@@ -7,8 +7,8 @@
 
 namespace millrace::model {
 
-/// What the law forbids and this state shows, as a sentence; empty if nothing. Members in good standing and active
-/// shards of the table's epoch are judged: whoever is on the way (back) in is not bound by anything yet.
+/// Returns the violation of the law that this state shows, as a sentence; empty: none. Judges members in good standing
+/// and active shards of the table's epoch. A worker that is joining or rejoining is not bound yet.
 std::string violation_of(const State& state, const Config& config);
 
 /// The job is done: every shard active with all steps decided, every worker that lives in good standing with all of

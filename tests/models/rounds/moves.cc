@@ -44,7 +44,7 @@ Successor& Moves::add(Move move, int actor, int part, int a, int b, Kind kind) {
   return next;
 }
 
-// What nobody can accept any more is no part of the state: there would be many times more of them.
+// Messages that no process can accept any more are no part of the state: they would multiply the number of states.
 void Moves::drop_dead_messages(State& state) const {
   int oldest_worker = state.table.epoch + 1;
   for (int w = 0; w < kWorkers; ++w) {

@@ -48,8 +48,8 @@ enum class Move : uint8_t {
   kRaiseEpoch,
 };
 
-/// One move: who (worker, or life of a shard), of which part, with what. Which of the numbers mean something, the move
-/// says.
+/// One move: its actor (a worker, or an incarnation of a shard), its part and its operands. The kind of move determines
+/// the fields that are used.
 struct Action {
   Move move{};
   uint8_t actor = 0, part = 0, a = 0, b = 0, unused = 0;
@@ -66,7 +66,7 @@ struct Successor {
   Action action;
   Kind kind = Kind::kProtocol;
   State state;
-  std::string violation;  ///< what this move itself does wrong; the rest is looked for in the state
+  std::string violation;  ///< a fault of this move itself; other faults are looked for in the state
 };
 
 /// All moves that are possible in a state. One object is used for one state after the other.
@@ -101,7 +101,7 @@ class Moves {
   void remove(int w);
   void send(Successor& next, int w, int part, int step, Contribution contribution) const;
 
-  // account.cc: what becomes of what was sent
+  // account.cc: the outcome of the contributions
   void settle_counted(WorkerPart& mine, int slot, const Update& update, int w, bool bytes_known) const;
   void settle_with(WorkerPart& mine, int w, int index, const Update& update, bool bytes_known) const;
   void settle_old_lives(WorkerPart& mine, int life) const;

@@ -9,15 +9,15 @@ namespace {
 /// Whether the first `length` entries of `mine` are where `theirs`, of `their_length`, has the same.
 bool is_prefix(const Log& mine, int length, const Log& theirs, int their_length, bool positions) {
   if (length > their_length) return false;
-  // What the protocol can see: the length, and in which epoch the last step was decided.
+  // The facts that the protocol can see: the length, and the epoch in which the last step was decided.
   if (positions) return length == 0 || mine[length - 1].epoch == theirs[length - 1].epoch;
   return std::equal(mine.begin(), mine.begin() + length, theirs.begin());
 }
 
 }  // namespace
 
-// Without the rule part-lineage: whether a state that is on the part's log is dropped all the same, because the job's
-// lineage that its worker knows is not on the path to the one that another part's activation began.
+// Without the rule for a branch per part: whether a state that is on the part's log is dropped all the same. The cause
+// is that another part's activation began the job's log branch, and that the worker's branch is not an ancestor of it.
 bool Moves::is_dropped_needlessly(const State& state, int w, int part) const {
   if (on(Rule::kPartLineage) || !on(Rule::kLineage) || !on_log(state, w, part, state.current(part))) return false;
   for (int at = state.table.lineages;; at = state.table.job_parent[at]) {
@@ -49,7 +49,7 @@ bool Moves::can_go_on(int w, int part) const {
   return true;
 }
 
-// A part whose shard is dead or collecting is not judged here: its successor will find nobody synced, and cut.
+// A part whose shard is dead or collecting is not judged here: its successor will find no synced member, and cut.
 bool Moves::can_go_on_everywhere(int w) const {
   for (int part = 0; part < kParts; ++part) {
     const Shard& shard = now().current(part);
@@ -140,7 +140,7 @@ void Moves::moves_of_returning(int w, int part) {
   }
 }
 
-// A live member too far behind: nobody has the bytes that it needs next.
+// A live member is too far behind: no process has the bytes that it needs next.
 void Moves::resync(int w, int part) {
   const Worker& me = worker(w);
   const WorkerPart& mine = me.part[part];

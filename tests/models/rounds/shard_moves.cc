@@ -1,4 +1,4 @@
-// What an active shard does: R2, R3, R5, R6.
+// The moves of an active shard: R2, R3, R5, R6.
 
 #include "tests/models/rounds/moves.h"
 
@@ -70,7 +70,7 @@ void Moves::decide(int part, int life) {
     update.mass |= open.mass;
     update.count(w, static_cast<int>(open.life));
   }
-  // Without `everyone` the deadline may pass at any moment.
+  // Without the option that requires all contributions, the deadline may pass at any moment.
   if (in < config_.quorum || (config_.everyone && !expected_are_in(shard))) return;
   update.epoch = shard.view;
   update.decided = 1;
@@ -80,7 +80,7 @@ void Moves::decide(int part, int life) {
   }
 }
 
-// Each contribution is a step of its own. Those of one life are counted in the order in which it sent them.
+// Each contribution is a step of its own. Those of one incarnation are counted in the order in which it sent them.
 void Moves::decide_asynchronous(int part, int life) {
   const Shard& shard = now().shard[part][life];
   if (shard.decided >= kSteps) return;

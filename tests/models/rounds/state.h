@@ -9,8 +9,8 @@
 
 namespace millrace::model {
 
-/// A set of gradients: one bit for what one life of one worker computed for one step of a part. Mass is conserved when
-/// every bit is in one place.
+/// A set of gradients: one bit for the gradient that one incarnation of one worker computed for one step of a part.
+/// Mass is conserved when every bit is in one place.
 using Mass = uint32_t;
 
 /// The gradient that `life` of `worker` computed for `step` (asynchronous: as its `step`-th).
@@ -51,7 +51,7 @@ enum class Standing : uint8_t {
   kRemoved,   ///< knows that it was removed, not joined again yet
 };
 
-/// What a worker holds of one part.
+/// Holds the state of one part at one worker.
 struct WorkerPart {
   Log weights;  ///< the updates applied: [0, next)
   Mass residual;
@@ -65,7 +65,7 @@ struct WorkerPart {
   uint8_t lineage;
   uint8_t applied;  ///< with --acks: updates that its application has; the others, up to next, are held
   uint8_t told;     ///< asynchronous: decided, as told when it settled; 0: nothing of an old life is outstanding
-  uint8_t first;    ///< asynchronous: the first contribution of this life
+  uint8_t first;    ///< asynchronous: the first contribution of this incarnation
 };
 
 struct SavedPart {
@@ -84,20 +84,20 @@ struct Worker {
   uint8_t settled;  ///< bit p: settled with the shard of part p
   uint8_t has_save;
   uint8_t only_loaded;                     ///< the state came from a save and was never settled
-  uint8_t job_lineage, saved_job_lineage;  ///< without the rule part-lineage: one for all parts
+  uint8_t job_lineage, saved_job_lineage;  ///< without the rule for a branch per part: one for all parts
 };
 
-/// One life of the shard of one part.
+/// One incarnation of the shard of one part.
 struct Shard {
-  Log log;  ///< [0, decided): what was decided; the summary is a function of it
+  Log log;  ///< [0, decided): the decisions; the summary is a function of it
   Log weights;
   std::array<std::array<Contribution, kWorkers>, kSteps> open;
   uint8_t up, view, active, decided;
   uint8_t kept;                          ///< bit t: keeps the bytes of update t
   uint8_t answered;                      ///< bit w: answered COLLECT
   uint8_t synced_answers;                ///< bit w: and was synced
-  uint8_t parent;                        ///< the greatest lineage among those
-  uint8_t job_parent;                    ///< the same of the job's lineage, without the rule part-lineage
+  uint8_t parent;                        ///< the greatest log branch among those
+  uint8_t job_parent;                    ///< the same of the job's log branch, without the rule for a branch per part
   uint8_t has_weights;                   ///< with a store: `weights` are those at `decided`
   uint8_t lineage;                       ///< of its own activation (kShardsKnowLineage)
   std::array<uint8_t, kWorkers> member;  ///< the view: life, or 0
@@ -120,22 +120,22 @@ struct StoreSave {
 /// Lives of workers, two bits each as in Update.
 using Lives = uint8_t;
 
-/// With --acks: what a shard tells the members in an epoch: so many steps have k acknowledgements, and whose each step
-/// has.
+/// With --acks: a shard's notice to the members of an epoch. It holds the number of steps with k acknowledgements, and
+/// the members that acknowledged each step.
 struct Told {
-  Log of;  ///< for the invariant: what was acknowledged
+  Log of;  ///< for the invariant: the acknowledged log
   uint8_t next;
   std::array<Lives, kSteps> by;
 };
 
-/// With --acks, for the invariant alone: an update that some application has, and who had acknowledged it by then.
+/// With --acks, for the invariant alone: an update that some application has, and the members that had acknowledged it.
 struct Reliance {
   Update update;
   uint64_t by;
 };
 
-/// With one part and no store a shard's lineage is the table's whenever it matters: leaving it out keeps the states
-/// fewer.
+/// With one part and no store, a shard's log branch is the table's wherever it matters. Leaving it out reduces the
+/// number of states.
 inline constexpr bool kShardsKnowLineage = kParts > 1;
 
 inline constexpr uint8_t kJoining = 15;
@@ -144,15 +144,15 @@ inline constexpr uint8_t kJoining = 15;
 struct Table {
   uint8_t epoch;
   std::array<uint8_t, kWorkers> member;  ///< life, or 0
-  std::array<uint8_t, kWorkers> first;   ///< the first step for which a member is waited for; kJoining: none yet
+  std::array<uint8_t, kWorkers> first;   ///< the first step that needs this member's contribution; kJoining: none yet
   std::array<uint8_t, kParts> shard_life;
   std::array<uint8_t, kParts> lineage;    ///< of the part's last activation
   std::array<uint8_t, kParts> activated;  ///< the epoch of the part's last activation
   uint8_t lineages;                       ///< numbered so far
   std::array<std::array<uint8_t, kLineages>, kParts> parent;
-  std::array<uint8_t, kLineages> job_parent;  ///< without the rule part-lineage
+  std::array<uint8_t, kLineages> job_parent;  ///< without the rule for a branch per part
   uint8_t cut;                                ///< the epoch of the last cut
-  uint8_t cut_lineage;                        ///< the lineage that it began
+  uint8_t cut_lineage;                        ///< the log branch that it began
   uint8_t cut_to_stores;                      ///< it took the stores' saves, not a worker's
 };
 
@@ -162,7 +162,7 @@ struct Spent {
       store_saves;
 };
 
-/// The whole system. Messages stay until nobody can accept them: so they may be late, repeated and overtaken.
+/// The whole system. A message stays until no process can accept it, so messages may be late, repeated and overtaken.
 struct alignas(8) State {
   std::array<Worker, kWorkers> worker;
   std::array<std::array<Shard, kShardLives>, kParts> shard;
@@ -184,7 +184,7 @@ static_assert(std::is_trivially_copyable_v<State>);
 
 inline bool up(const Worker& worker) { return worker.standing != Standing::kDown; }
 inline bool synced(const Worker& worker) { return worker.standing == Standing::kSynced; }
-/// Wants to come (back) in, under a life that it has told the table.
+/// Wants to join or rejoin, under an incarnation that it has written into the table.
 inline bool returning(const Worker& worker) {
   return worker.standing == Standing::kLoaded || worker.standing == Standing::kExpelled;
 }
@@ -192,14 +192,14 @@ inline bool returning(const Worker& worker) {
 inline bool in_good_standing(const State& state, int worker) {
   return synced(state.worker[worker]) && state.table.member[worker] == state.worker[worker].life;
 }
-/// What the updates of `log` below `end` carry.
+/// Returns the mass that the updates of `log` below `end` carry.
 inline Mass applied(const Log& log, int end) {
   Mass mass = 0;
   for (int step = 0; step < end; ++step) mass |= log[step].applied();
   return mass;
 }
 
-/// Everybody is synced, every shard active, nothing has happened.
+/// Returns the state in which all members are synced, every shard is active and nothing has happened.
 State initial_state();
 
 /// A hash that is equal for states which differ in the names of workers, or of parts, only.

@@ -63,7 +63,7 @@ void Moves::start_from_store(State& state, int part, int life) const {
   shard.log = shard.weights = saved.weights;
 }
 
-// The cut takes the stores of all parts; nobody is synced by it, all rejoin (R9).
+// The cut takes the stores of all parts; it leaves no worker synced, and all rejoin (R9).
 void Moves::cut_to_stores(int part, int life) {
   State& state = add(Move::kCutToStore, life, part).state;
   std::array<uint8_t, kParts> parents{};
@@ -87,7 +87,7 @@ void Moves::moves_of_store(int part, int life) {
   const Shard& shard = now().shard[part][life];
   const StoreSave& saved = now().store[part];
   const uint8_t steps = steps_to_save(shard);
-  // Never of less of this log than there is on the disk: a member that comes in has acknowledged nothing yet.
+  // Never saves less of this log than the disk has: a member that joins has acknowledged nothing yet.
   const bool is_newer = config_.store_alone ? steps > saved_on_log(part, shard) : saved.decided != steps;
   if (shard.has_weights && now().spent.store_saves < at_most().store_saves &&
       (!saved.exists || is_newer || (!config_.store_alone && saved.lineage != shard.lineage))) {

@@ -4,7 +4,7 @@
 
 namespace millrace::model {
 
-// Answering moves the worker into the successor's epoch, for good.
+// Answering moves the worker into the successor's epoch permanently.
 void Moves::collect(int part, int life) {
   const Shard& shard = now().shard[part][life];
   for (int w = 0; w < kWorkers; ++w) {
@@ -30,7 +30,7 @@ void Moves::collect(int part, int life) {
   }
 }
 
-// A new branch of the log: it may be shorter than what was decided before.
+// A new branch of the log: it may be shorter than the log that was decided before.
 void Moves::activate(int part, int life) {
   const Shard& shard = now().shard[part][life];
   const bool is_judge = shard.view == now().table.epoch && now().is_current(part, life);
@@ -67,7 +67,7 @@ void Moves::cut_if_nobody_is_synced(int part, int life) {
   if (any) cut(part, life);
 }
 
-// The shard lives, but everybody came back from older saves, and it does not keep what they lack.
+// The shard lives, but all workers returned with older saves, and it does not keep the updates that they lack.
 void Moves::cut_if_stranded(int part, int life) {
   const Shard& shard = now().shard[part][life];
   if (!on(Rule::kGoOn) || shard.view != now().table.epoch || !epoch_left()) return;
@@ -98,7 +98,7 @@ bool beats(const Reach& a, const Reach& b) {
 
 }  // namespace
 
-// Whoever is chosen, no other state is further in one part and as far in the others.
+// Chooses a state that no other state exceeds: none is further in one part and as far in the others.
 void Moves::cut(int part, int life) {
   const Shard& shard = now().shard[part][life];
   if (now().table.lineages + 1 >= kLineages || (on(Rule::kGoOn) && !epoch_left())) return;
@@ -140,7 +140,7 @@ void Moves::begin_cut(State& state, int part, int life, std::span<const uint8_t>
     table.lineage[p] = fresh;
     table.activated[p] = table.epoch + 1;
   }
-  // A new epoch, so that what was sent before is fenced.
+  // A new epoch, which fences the messages that were sent before.
   if (on(Rule::kGoOn)) ++table.epoch;
   table.cut = table.epoch;
   table.cut_lineage = fresh;
@@ -189,8 +189,8 @@ void Moves::cut_to_worker(int part, int life, int w) {
     if (p != part && config_.one_process && on(Rule::kCutAllParts)) restart_part(state, p);
 }
 
-// Every other shard, also one that did not crash, starts as its own successor: what it decided past the cut is void,
-// and its summary as of the cut is with the chosen worker.
+// Every other shard, also one that did not crash, starts as its own successor. Its decisions past the cut are void. Its
+// summary as of the cut is with the chosen worker.
 void Moves::restart_part(State& state, int part) const {
   Shard& shard = state.current(part);
   if (!shard.up) return;
@@ -283,7 +283,8 @@ void Moves::start_empty(State& state, int part) const {
   shard.first = state.table.first;
 }
 
-// All live synced members stand at one step, and nobody keeps its update: the part starts again, which makes it void.
+// All live synced members stand at one step, and no process keeps its update. The part starts again, which makes it
+// void.
 void Moves::takeover_by_bound(int part) {
   const Shard& shard = now().current(part);
   if (!on(Rule::kMemoryBound) || !epoch_left() || now().table.shard_life[part] >= kShardLives) return;

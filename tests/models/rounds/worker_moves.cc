@@ -73,9 +73,9 @@ void Moves::resend(int w, int part) {
   }
 }
 
-// Below the first step that a worker computes, and where an older life's contribution is still to be settled, it has
-// nothing to send. It says so: a step that only waits for it, and that nobody else will ever send, is decided all the
-// same.
+// Sends empty contributions. Below the first step that it computes, a worker has no entries to send. The same holds
+// where an older incarnation's contribution is still to be settled. Without the empty one, a step that only needs this
+// worker would never be decided.
 void Moves::send_empty(int w, int part) {
   const Worker& me = worker(w);
   const WorkerPart& mine = me.part[part];
@@ -113,7 +113,7 @@ void Moves::apply_update(State& state, int w, int part, int epoch, const Update&
   settle_with(mine, w, step, update, true);
   ++mine.next;
   settle_old_lives(mine, me.life);
-  // The lineage is the activation's whose update this is.
+  // The log branch is that of the activation to which this update belongs.
   if (on(Rule::kActivationLineage) && epoch >= state.table.activated[part]) {
     mine.lineage = state.table.lineage[part];
     if (!on(Rule::kPartLineage)) me.job_lineage = std::max(me.job_lineage, mine.lineage);
@@ -122,7 +122,7 @@ void Moves::apply_update(State& state, int w, int part, int epoch, const Update&
   if (!config_.asynchronous) mine.push = std::max(mine.push, mine.next);
 }
 
-// A file: all parts in one cut, what is outstanding "as if it had been returned".
+// A file: all parts in one cut, outstanding contributions "as if it had been returned".
 void Moves::save(int w) {
   const Worker& me = worker(w);
   if (now().spent.saves >= at_most().saves) return;
@@ -206,7 +206,7 @@ void Moves::rejoin(int w) {
   after.standing = Standing::kSynced;
   if (on(Rule::kNewLife)) {
     ++after.life;
-    // What came from a save was never settled: it is still that, under any number of lives.
+    // A state that was loaded and never settled stays so, under any number of incarnations.
     const bool loaded = on(Rule::kLoadedStays) && me.only_loaded;
     after.standing = loaded ? Standing::kLoaded : Standing::kExpelled;
   }

@@ -41,13 +41,13 @@ void set_field(ByteBuffer& bytes, size_t at, Field value) {
   std::memcpy(bytes.data() + at, &value, sizeof(value));
 }
 
-/// Makes the checksum right again, as protocol/wire/container.md states it: what a hostile sender does.
+/// Makes the checksum right again, as protocol/wire/container.md states it: as a hostile sender does.
 void sign(ByteBuffer& bytes) {
   const ByteSpan all(bytes);
   set_field(bytes, 56, hash64(all.subspan(64), hash64(all.first(56))));
 }
 
-/// What can be viewed in place is what would be read, or is refused for the same reason.
+/// Checks that a view in place gives the same stream as reading, or is refused for the same reason.
 void expect_same_view(ByteSpan bytes, const Result<Stream>& read, const ContainerLimits& limits) {
   if (!is_plain(bytes)) return;
   const auto view = view_container(bytes, limits);

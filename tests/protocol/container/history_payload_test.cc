@@ -1,4 +1,4 @@
-// Containers that travel with their indices coded against a history: the plain one comes back bit for bit, or an error.
+// Containers whose indices are coded against a history: decoding gives the plain container bit for bit, or an error.
 #include "protocol/container/history_payload.h"
 
 #include <gtest/gtest.h>
@@ -121,7 +121,7 @@ TEST(HistoryPayload, EveryTruncationAndEveryCorruptByteIsAnError) {
   }
 }
 
-/// With the checksum made right again: a liar, not an accident.
+/// Makes the checksum right again: deliberately malformed input, not an accident.
 ByteBuffer signed_again(ByteBuffer bytes) {
   const uint64_t checksum = container_checksum(bytes);
   std::memcpy(bytes.data() + 56, &checksum, sizeof(checksum));
@@ -203,7 +203,7 @@ TEST(HistoryPayload, LossRestartsAndLateComersFallBackToThePlainBytes) {
   for (uint64_t step = 0; step < log.size(); ++step) {
     if (random.next_below(400) == 0) shard.restart(step);  // a successor
     for (IndexHistory& worker : workers) {
-      if (random.next_below(400) == 0) worker.restart(step);  // a new life, or a snapshot in place of updates
+      if (random.next_below(400) == 0) worker.restart(step);  // a new incarnation, or a snapshot in place of updates
       const IndexBuffer indices = testing::clustered_indices(kDimension, 50, random.next_u64());
       const ByteBuffer plain = plain_of(indices, kDimension);
       const bool lost = random.next_below(20) == 0;

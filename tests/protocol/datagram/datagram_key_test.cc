@@ -305,8 +305,8 @@ TEST(ReplayWindow, AgreesWithOneThatRemembersEverything) {
   }
 }
 
-/// What is lost, by the obvious way: every number between the first and the last but three that has not come, each
-/// once.
+/// Computes the losses in the obvious way: every number between the first and the last but three that has not come,
+/// each once.
 TEST(ReplayWindow, TellsWhatIsLostOnce) {
   for (const uint64_t loss : {2, 10, 100}) {
     RandomSequence random(RandomKey::from(loss));
@@ -336,7 +336,7 @@ TEST(ReplayWindow, TellsWhatIsLostOnce) {
           EXPECT_TRUE(told.insert(lost.first + 1 + i).second);
         }
       }
-      // What is told has not come; and all that has not come though three later numbers have is told.
+      // A reported number has not come. Each number that has not come is reported once three later numbers have.
       for (uint64_t one = highest > 200 ? highest - 200 : 1; one + 3 <= highest; ++one) {
         if (one < begin || come.contains(one)) continue;
         EXPECT_TRUE(told.contains(one)) << one << " of " << highest;
@@ -347,7 +347,7 @@ TEST(ReplayWindow, TellsWhatIsLostOnce) {
   }
 }
 
-TEST(ReplayWindow, WhatComesAfterItWasToldWasOutOfOrderAndFromThenOnTwiceAsManyHaveToBeThere) {
+TEST(ReplayWindow, ReportedLossArrivesLate_TwiceAsManyLaterPacketsRequired) {
   ReplayWindow window;
   uint64_t next = 1;
   for (uint64_t later = 3; later < 2000; later *= 2) {

@@ -1,4 +1,4 @@
-// The MAC of sessions, whatever library computes it, against OpenSSL's GMAC.
+// The MAC of sessions from any library against OpenSSL's GMAC.
 #include <gtest/gtest.h>
 #include <openssl/evp.h>
 

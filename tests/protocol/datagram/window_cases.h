@@ -9,7 +9,7 @@
 #include "kernels/base/random.h"
 #include "protocol/datagram/window/window_code.h"
 
-/// What the tests of the window code have in common.
+/// Common parts of the tests of the window code.
 namespace millrace::protocol {
 
 inline constexpr std::array kIndexCodecs = {WindowIndexCodec::kRaw, WindowIndexCodec::kGap, WindowIndexCodec::kBitmap,
@@ -67,7 +67,7 @@ inline Fragment encode(const WindowEntries& entries, const WindowCodecs& codecs,
   return fragment;
 }
 
-/// Decodes into room that is marked, and says what it found.
+/// Decodes into memory that is filled with a marker, and returns the result.
 class Decoder {
  public:
   std::expected<Entries, WindowFault> decode(const DatagramHeader& header, ByteSpan payload, uint32_t window) {

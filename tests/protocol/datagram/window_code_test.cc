@@ -1,4 +1,4 @@
-// The payload of a window's datagram: round trips, sizes, what is decoded of what.
+// The payload of a window's datagram: round trips, sizes, decoded values by codec.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,7 +10,8 @@
 namespace millrace::protocol {
 namespace {
 
-/// Sends all entries, fragment by fragment; checks that each decodes to what the sender says. Returns the fragments.
+/// Sends all entries, fragment by fragment; checks that each decodes to the values that the sender announced. Returns
+/// the fragments.
 std::vector<Fragment> send_all(const Entries& entries, const WindowCodecs& codecs, uint32_t window, size_t capacity) {
   std::vector<Fragment> fragments;
   Decoder decoder;

@@ -1,4 +1,4 @@
-// The worked example of protocol/wire/datagrams.md, is what the code writes and reads.
+// The code writes and reads the worked example of protocol/wire/datagrams.md.
 #include <gtest/gtest.h>
 
 #include <numeric>

@@ -104,7 +104,7 @@ std::vector<Change> every_change_of_tensors() {
   };
 }
 
-/// One change for every field that there is, and what the difference must name.
+/// Returns one change for every field that there is, and the name that the difference must contain.
 std::vector<Change> every_change() {
   std::vector<Change> changes = every_change_of_the_job();
   for (Change& change : every_change_of_tensors()) changes.push_back(std::move(change));
@@ -142,7 +142,7 @@ TEST(JobSpecBytes, EveryTruncationIsMalformed) {
   }
 }
 
-TEST(JobSpecBytes, ASingleByteCorruptionIsRefusedOrAnotherSpecificationWithThoseBytes) {
+TEST(JobSpecBytes, SingleByteCorrupted_RefusedOrAnotherSpecWithThoseBytes) {
   const ByteBuffer bytes = encode_job_spec(example_spec());
   for (size_t at = 0; at < bytes.size(); ++at) {
     for (const uint8_t flip : std::initializer_list<uint8_t>{0x01, 0x10, 0x80, 0xFF}) {

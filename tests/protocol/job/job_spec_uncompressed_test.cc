@@ -7,7 +7,8 @@
 #include "tests/protocol/example_spec.h"
 #include "tests/protocol/refused_jobs.h"
 
-/// The rows of DESIGN.md's table about steps that are sent uncompressed, and what may be beside such steps.
+/// The rows of DESIGN.md's table about steps that are sent uncompressed, and the settings that may accompany such
+/// steps.
 namespace millrace::protocol {
 namespace {
 

@@ -297,7 +297,7 @@ std::vector<Refused> refused_methods() {
   };
 }
 
-/// What one way or the job's rules cannot bear of a codec.
+/// Returns the codecs that one direction or the job's rules exclude.
 std::vector<Refused> refused_codecs() {
   return {
       {"l2-retain", kImpossible, "codec_error drop", [](JobSpec& s) { s.codec_up = validate_qsgd(false); }},

@@ -75,7 +75,7 @@ TEST(Layout, SmallNeighboursShareABucket) {
   EXPECT_EQ(layout.buckets[2].dimension, 700u);
 }
 
-TEST(Layout, TensorsWithOverridesOtherTypesOrOtherPrioritiesKeepABucketOfTheirOwn) {
+TEST(Layout, TensorWithOverrideOrOtherTypeOrPriority_KeepsItsOwnBucket) {
   JobSpec spec = layout_spec_of({100, 100, 100, 100});
   spec.tensors[1].codec_up = CodecSpec{.index = IndexCodecId::kRaw};
   spec.tensors[3].priority = 1;
@@ -112,7 +112,7 @@ TEST(Layout, AnAbsoluteKIsPerTensorSoAFusedBucketHasTheSum) {
   EXPECT_EQ(layout.buckets[0].reselect.k, 20u + 5u + 20u);
 }
 
-/// [RedSync19, 2.1]: the choice is a layer's, whatever travels beside it.
+/// [RedSync19, 2.1]: the choice is a layer's, regardless of the tensors beside it.
 TEST(Layout, BySizeIsChosenForEachTensorAlsoWhereSmallOnesTravelTogether) {
   JobSpec spec = layout_spec_of({2304, 16, 2304, 16, 2304, 9216, 32, 9216, 40'000, 100, 5'000'000, 10});
   spec.select = selection_from_text("by_size:0.001:dense=3").value();

@@ -54,7 +54,7 @@ std::string text_of_steps(const SelectionSpec& spec, uint64_t dimension, uint64_
          " n " + std::to_string(dimension) + " step " + std::to_string(step);
 }
 
-TEST(StepSends, AStepThatIsSaidToSendEverythingDoesWhateverTheValuesAndTheStepsBefore) {
+TEST(StepSends, StepDeclaredDense_SendsEverythingForAnyValuesAndEarlierSteps) {
   uint64_t uncompressed = 0, everything = 0, some = 0;
   for (const uint64_t dimension : {1u, 50u, 300u, 4096u, 4097u, 6000u}) {
     for (const SelectionSpec& spec : specs_of_all(dimension)) {
@@ -93,7 +93,7 @@ TEST(StepSends, AStepThatLeavesEntriesIsSaidToSendSome) {
   }
 }
 
-TEST(StepSends, AreUncompressedInDenseFirstStepsAndOfTensorsThatBySizeLeavesAlone) {
+TEST(StepSends, DenseFirstStepsAndTensorsOutsideBySize_Uncompressed) {
   const auto sends = [](const char* text, uint64_t dimension, uint64_t step) {
     return step_sends(selection_from_text(text).value(), dimension, step);
   };

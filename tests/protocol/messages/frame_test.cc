@@ -111,7 +111,7 @@ TEST(Frame, ASingleByteCorruptionIsRefusedOrAnotherMessageThatHolds) {
           ++refused;
           continue;
         }
-        // What is accepted must survive its own round trip: nothing out of range got in.
+        // An accepted message must survive its own round trip: no value out of range got in.
         const auto again = decode(encode_envelope(*decoded), decoded->payload);
         ASSERT_TRUE(again) << body_name(message.body) << " byte " << at << ": " << again.error().message;
         EXPECT_EQ(again->body, decoded->body);
@@ -132,7 +132,7 @@ TEST(Frame, SizesOverTheLimitsAreRefusedUnread) {
   EXPECT_EQ(decode_message(envelope, message.payload, limits).error().code, ErrorCode::kLimitExceeded);
 }
 
-TEST(Frame, APayloadMustBeThereExactlyWhereTheKindHasOneAndOfTheAnnouncedSize) {
+TEST(Frame, PayloadMissingOrUnexpectedOrOfAnotherSize_Refused) {
   for (Message message : every_message()) {
     const ByteBuffer envelope = encode_envelope(message);
     message.payload = message.payload.bytes.empty() ? example_payload() : SharedBytes{};
@@ -151,7 +151,7 @@ TEST(Frame, SentencesAreCutAndMadePrintableBySenders) {
   EXPECT_THAT(sentence, ::testing::StartsWith("a?b"));
 }
 
-TEST(Frame, AHelloOfAnotherVersionIsHandedOnWithItsVersionsForARefusalByName) {
+TEST(Frame, HelloOfAnotherVersion_HandedOnWithItsVersions) {
   Message message = every_message()[0];
   auto& hello = std::get<Hello>(message.body);
   hello.version_min = 7;

@@ -28,7 +28,7 @@ TEST(Handshake, TakesTheCapabilitiesThatBothHave) {
   EXPECT_EQ(negotiate(hello, {.capabilities = 0b0011})->capabilities, 0b0010u);
 }
 
-TEST(Handshake, RefusesWithoutAVersionInCommonNamesBothAndDoesNotAskForARetry) {
+TEST(Handshake, NoCommonVersion_RefusedWithBothVersionsAndWithoutRetry) {
   for (const Hello& hello : {hello_of(6, 9), hello_of(0, 1)}) {
     const auto refused = negotiate(hello, {.version_min = 2, .version_max = 5, .software = "millrace 5"});
     ASSERT_FALSE(refused);

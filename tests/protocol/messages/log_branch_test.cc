@@ -5,8 +5,8 @@
 namespace millrace::protocol {
 namespace {
 
-/// Shard 0 was started anew twice from the beginning (1 is a branch that came to nothing), then the job was cut to a
-/// state of lineage 2: that is 3, for both shards.
+/// Returns a view in which shard 0 was restarted twice from the beginning (branch 1 ended without a decision). Then the
+/// job was cut to a state of log branch 2: that is branch 3, for both shards.
 JobView lineage_example() {
   JobView view;
   view.epoch = 9;

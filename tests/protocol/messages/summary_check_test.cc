@@ -7,7 +7,7 @@
 namespace millrace::protocol {
 namespace {
 
-/// Two workers, one of whom has had two lives before; three epochs.
+/// Returns a summary of two workers, one of which had two earlier incarnations, and of three epochs.
 Summary ordered() {
   Summary summary;
   summary.workers = {{.worker = 1, .life = 9, .last_step = 20, .earlier_lives = {{3, 17}, {5, 18}}},

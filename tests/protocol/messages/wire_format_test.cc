@@ -16,7 +16,7 @@
 #include "protocol/messages/shard_map.h"
 #include "tests/protocol/document.h"
 
-/// The worked examples of protocol/wire/*.md are what the code writes and reads.
+/// The code writes and reads the worked examples of protocol/wire/*.md.
 namespace millrace::protocol {
 namespace {
 
@@ -107,7 +107,8 @@ TEST(WireFormatDocument, TheWorkedLayoutsAreThoseOfTheRule) {
   EXPECT_EQ(jobs, 3u);
 }
 
-/// The name under which a heading is linked: lower case, '-' for spaces, without what is no letter, digit, '_' or '-'.
+/// Returns the name under which a heading is linked: lower case, '-' for spaces. All characters but letters, digits,
+/// '_' and '-' are dropped.
 std::string anchor_of(const std::string& heading) {
   std::string anchor;
   for (const char c : heading.substr(heading.find_first_not_of("# "))) {

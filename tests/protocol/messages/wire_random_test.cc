@@ -1,4 +1,4 @@
-// The worked examples of protocol/wire/random.md, xxh3.md and bloom_codecs.md are what the code computes.
+// The code computes the worked examples of protocol/wire/random.md, xxh3.md and bloom_codecs.md.
 #include <gtest/gtest.h>
 
 #include "kernels/base/hash.h"

@@ -44,7 +44,7 @@ class MembershipTables : public ::testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(, MembershipTables, ::testing::Values("memory", "sqlite"),
                          [](const auto& test) { return test.param; });
 
-/// What a query of one column answers, line by line.
+/// Returns the answer to a query of one column, line by line.
 std::string sqlite_text_of(const std::string& path, const char* query) {
   sqlite3* handle = nullptr;
   std::string text;
@@ -90,7 +90,7 @@ TEST(SqliteTable, AStoppedWriterIsWaitedForThreeTimesAndThenOnceInElevenWaits) {
   const auto table = open_sqlite_table(directory.file("table.db"), kWaitMs, [&now] { return now; }).value();
   JobRecord next = table->create_job("train", ByteBuffer{1}).value();
   ++next.view.epoch;
-  // Of so many writes that fail, how many waited.
+  // Returns how many of `calls` failing writes waited.
   const auto waits = [&](int calls) {
     int waited = 0;
     for (int call = 0; call < calls; ++call) {

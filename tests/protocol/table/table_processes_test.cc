@@ -12,8 +12,8 @@
 #include "protocol/table/membership_table.h"
 #include "tests/protocol/temporary_directory.h"
 
-/// Several processes on one membership table: the compare-and-swap is what it claims to be, and a kill at any moment
-/// leaves the table whole.
+/// Several processes on one membership table: the compare-and-swap is atomic, and a kill at any moment leaves the table
+/// whole.
 namespace millrace::protocol {
 namespace {
 
@@ -99,13 +99,13 @@ TEST(TableProcesses, AKillAtAnyMomentLeavesTheTableWhole) {
     ASSERT_EQ(pipe(fds), 0);
     const pid_t child = fork_child([&] {
       close(fds[0]);
-      // One byte a swap that has returned: what the parent may rely on.
+      // One byte for each swap that has returned: the parent may rely on these swaps.
       while (count_up(path, 1) == 0 && write(fds[1], "x", 1) == 1) {
       }
       return 0;
     });
     close(fds[1]);
-    // Killed after a random number of reported swaps, in whatever it does then.
+    // Killed after a random number of reported swaps, at any point of its work.
     const uint64_t wait_for = random.next_below(12);
     uint64_t reported = 0;
     char byte = 0;

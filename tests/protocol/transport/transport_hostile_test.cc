@@ -36,7 +36,7 @@ uint16_t port_of(const std::string& address) {
   return static_cast<uint16_t>(std::stoul(address.substr(address.rfind(':') + 1)));
 }
 
-/// A stranger's DEALER socket, which sends whatever frames it likes.
+/// A stranger's DEALER socket, which sends arbitrary frames.
 class RawDealer {
  public:
   explicit RawDealer(const std::string& address) : context_(zmq_ctx_new()), socket_(zmq_socket(context_, ZMQ_DEALER)) {
@@ -80,7 +80,7 @@ class HostileTransport : public ::testing::Test {
     for (;;) {
       const std::optional<Received> received = wait_for_message(poller_, *listener_);
       ASSERT_TRUE(received) << "the honest message did not arrive";
-      if (!received->message) continue;  // what the stranger left
+      if (!received->message) continue;  // a remainder of the stranger's
       EXPECT_EQ(received->message->body, message.body);
       EXPECT_EQ(listener_->send(received->peer, every_message()[5]), SendResult::kSent);
       break;
@@ -180,7 +180,7 @@ TEST(TransportQueue, AFullQueueSaysSoAndTakesNothing) {
   options.queue_messages_max = 3;
   options.linger_ms = 0;
   TransportContext context(options);
-  // Nobody listens there: everything stays queued.
+  // No process listens there: everything stays queued.
   const auto connection = Connection::connect(context, "tcp://127.0.0.1:1").value();
   int sent = 0;
   SendResult result = SendResult::kSent;

@@ -55,7 +55,7 @@ class StarvedTransport : public ::testing::Test {
   std::unique_ptr<Connection> connection_;
 };
 
-TEST_F(StarvedTransport, AMessageThatMemoryDoesNotSufficeToReceiveIsLostAndTheNextOneIsWhole) {
+TEST_F(StarvedTransport, NoMemoryToReceive_MessageLostAndTheNextOneWhole) {
   bool came_to_an_end = false;
   for (uint64_t at = 0; at < kAllocationsMax && !came_to_an_end; ++at) {
     ASSERT_EQ(connection_->send(numbered(2 * at)), SendResult::kSent);
@@ -66,7 +66,7 @@ TEST_F(StarvedTransport, AMessageThatMemoryDoesNotSufficeToReceiveIsLostAndTheNe
       const FailingAllocation failing(at, FailingAllocation::Then::kGoesOn);
       first = listener_->receive();
       came_to_an_end = !failing.failed();
-    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): what is left then is what this is about
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the test checks the state after it
     }
     // A failure before anything was read leaves the message where it is.
     if (!first) first = wait_for_message();
@@ -86,7 +86,7 @@ TEST_F(StarvedTransport, AMessageThatMemoryDoesNotSufficeToSendLeavesNoHalfOfIts
       const FailingAllocation failing(at, FailingAllocation::Then::kGoesOn);
       sent = connection_->send(message) == SendResult::kSent;
       came_to_an_end = !failing.failed();
-    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): what is left then is what this is about
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the test checks the state after it
     }
     if (!sent) {
       ASSERT_EQ(connection_->send(message), SendResult::kSent);
@@ -96,7 +96,7 @@ TEST_F(StarvedTransport, AMessageThatMemoryDoesNotSufficeToSendLeavesNoHalfOfIts
   EXPECT_TRUE(came_to_an_end);
 }
 
-TEST_F(StarvedTransport, AConnectionThatMemoryDoesNotSufficeToOpenCanBeOpenedAfterwards) {
+TEST_F(StarvedTransport, NoMemoryToConnect_ConnectionOpensAfterwards) {
   bool came_to_an_end = false;
   for (uint64_t at = 0; at < kAllocationsMax && !came_to_an_end; ++at) {
     connection_.reset();
@@ -105,7 +105,7 @@ TEST_F(StarvedTransport, AConnectionThatMemoryDoesNotSufficeToOpenCanBeOpenedAft
       auto opened = Connection::connect(context_, listener_->address());
       if (opened) connection_ = std::move(*opened);
       came_to_an_end = !failing.failed();
-    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): what is left then is what this is about
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the test checks the state after it
     }
     if (!connection_) connection_ = Connection::connect(context_, listener_->address()).value();
     ASSERT_EQ(connection_->send(numbered(at)), SendResult::kSent) << at;
@@ -125,7 +125,7 @@ TEST_F(StarvedTransport, AConnectionThatMemoryDoesNotSufficeToMakeAgainIsAsItWas
       const FailingAllocation failing(at, FailingAllocation::Then::kGoesOn);
       made = connection_->reconnect().has_value();
       came_to_an_end = !failing.failed();
-    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): what is left then is what this is about
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the test checks the state after it
     }
     if (!made) {
       EXPECT_EQ(connection_->state(), ConnectionState::kConnected) << at << ": the old one goes on";

@@ -11,7 +11,7 @@
 #include "kernels/base/clock.h"
 #include "protocol/transport/transport.h"
 
-/// Hosts that are given by name: every address has its turn, of both families, and names are looked up again.
+/// Hosts by their names: every address has its turn, of both families, and names are looked up again.
 namespace millrace::protocol {
 namespace {
 
@@ -204,7 +204,7 @@ TEST_F(NamedHosts, AListenerTakesEveryAddressOfItsNameByOnePort) {
   EXPECT_EQ(settled(*by_ipv6), ConnectionState::kConnected);
 }
 
-TEST_F(NamedHosts, AddressesThatAreNotThisMachinesAreLeftOutUnlessThereIsNoOther) {
+TEST_F(NamedHosts, AddressesOfOtherMachines_OmittedUnlessThereIsNoOther) {
   names.set("partly", {"203.0.113.7", "127.0.0.1"});
   EXPECT_THAT(listen("tcp://partly:0")->address(), StartsWith("tcp://127.0.0.1:"));
   names.set("elsewhere", {"203.0.113.7", "203.0.113.8"});

@@ -114,7 +114,7 @@ TEST(Transport, NobodyListeningShowsAsDisconnectedAndReconnectTriesAgain) {
   EXPECT_EQ(wait_for_state(poller, *connection, ConnectionState::kConnected), ConnectionState::kConnected);
 }
 
-TEST(Transport, WhoTakesAConnectionAndSpeaksAnotherProtocolHasAcceptedItAndNoMore) {
+TEST(Transport, ListenerSpeaksAnotherProtocol_AcceptedButNotConnected) {
   const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;

@@ -7,8 +7,8 @@
 
 namespace millrace::testing {
 
-/// Returns the fields of an envelope (messages.capnp) as Cap'n Proto itself reads them: names of the schema, bytes as
-/// hex, of the union the member that is set. A struct that is not there is null.
+/// Returns the fields of an envelope (messages.capnp) as Cap'n Proto itself reads them, under the schema's names. Bytes
+/// are hex; of a union, the member that is set is given. An absent struct is null.
 VectorJson envelope_json(ByteSpan envelope);
 
 /// Adds "Struct.field" of every field of the envelope that is not at its default to `set`.

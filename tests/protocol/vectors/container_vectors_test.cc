@@ -34,7 +34,7 @@ Stream sparse_of_vectors() {
   return stream;
 }
 
-/// What the entries were selected from: every entry has a value.
+/// Returns the input of the selection: every entry has a value.
 Stream original_of_vectors() {
   Stream original = to_dense(sparse_of_vectors().view());
   for (size_t i = 0; i < original.values.size(); ++i) {

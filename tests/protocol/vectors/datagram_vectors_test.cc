@@ -349,7 +349,7 @@ VectorJson scope_json(const KeyScope& scope) {
           {"aggregator_nonce", hex_of_array(scope.aggregator_nonce)}};
 }
 
-/// What a reader makes of the datagram, its MAC apart.
+/// Returns the fields that a reader decodes from the datagram, except its MAC.
 VectorJson decoded_json(ByteSpan packet) {
   const auto datagram = protocol::parse_datagram(packet);
   EXPECT_TRUE(datagram);

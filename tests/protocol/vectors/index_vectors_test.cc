@@ -1,4 +1,4 @@
-// protocol/vectors/index.json: what each index codec makes of index sets, and what it reads.
+// protocol/vectors/index.json: each index codec's code of index sets, and the sets that it decodes.
 #include <gtest/gtest.h>
 
 #include <set>

@@ -38,7 +38,7 @@ SharedBytes container_of_vectors() {
   return SharedBytes::from(std::move(encoded->bytes));
 }
 
-/// What the examples leave at its default, and payloads that are what their message says.
+/// Sets fields that the examples leave at their default, and payloads as their messages describe them.
 void fill_fields(protocol::Body& body) {
   if (auto* welcome = std::get_if<protocol::Welcome>(&body)) {
     welcome->view.path = protocol::Path::kSwitch;
@@ -160,7 +160,7 @@ TEST(MessageVectors, SetEveryFieldOfTheSchema) {
   for (const std::string& field : schema_fields()) {
     if (!set.contains(field)) lacking.insert(field);
   }
-  // What a writer of this version leaves at 0, and what stands for later versions.
+  // Fields that a writer of this version leaves at 0, and the placeholder for later versions.
   const std::set<std::string> reserved = {"Envelope.later", "Heartbeat.weightsDigest"};
   EXPECT_EQ(lacking, reserved);
 }

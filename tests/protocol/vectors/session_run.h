@@ -23,13 +23,13 @@ struct SessionFrames {
   ByteBuffer payload;
 };
 
-/// A job of two workers on one shard, from the first Hello to the last Goodbye: the production cores of both sides,
-/// whose messages are bytes on their way. Time passes only where the caller says so.
+/// Runs a job of two workers on one shard, from the first Hello to the last Goodbye, with the production cores of both
+/// sides. Messages travel as bytes. Time passes only where the caller moves it.
 class SessionRun {
  public:
   SessionRun();
 
-  /// Says Hello for the worker and hears what comes.
+  /// Says Hello for the worker and delivers the answers to it.
   void connect(uint32_t worker);
   /// The worker's gradient of the next step, as entries.
   void push(uint32_t worker, const std::vector<uint32_t>& indices, const std::vector<float>& values);
@@ -39,7 +39,7 @@ class SessionRun {
 
   TimeNs now() const { return now_; }
   const worker::SessionCore& core(uint32_t worker) const { return *workers_[worker]; }
-  /// What the worker's updates added up to.
+  /// Returns the sum of the worker's updates.
   const std::vector<float>& weights(uint32_t worker) const { return weights_[worker]; }
   const std::vector<SessionFrames>& frames() const { return frames_; }
 

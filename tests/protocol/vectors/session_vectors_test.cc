@@ -87,7 +87,7 @@ TEST(SessionVectors, TellAWholeSession) {
   }
 }
 
-/// The bytes of the blocks of session.md that begin with ```hex NAME, one behind the other; what follows '#' is a
+/// Returns the bytes of the blocks of session.md that begin with ```hex NAME, one behind the other. '#' begins a
 /// comment.
 std::map<std::string, std::string> hex_blocks_of_session() {
   std::map<std::string, std::string> blocks;

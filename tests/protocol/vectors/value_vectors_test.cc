@@ -1,4 +1,4 @@
-// protocol/vectors/value.json: what each value codec makes of values, and what it reads.
+// protocol/vectors/value.json: each value codec's code of values, and the values that it decodes.
 #include <gtest/gtest.h>
 
 #include <set>

@@ -45,7 +45,7 @@ VectorsByName vectors_by_name(const VectorJson& json) {
   return named;
 }
 
-/// A free encoder's result: the bytes, and what they decode to.
+/// Returns whether the key is a result of an encoder that may choose its code: the bytes, and their decoded values.
 bool is_result(std::string_view key) { return key == "bytes" || key == "header" || key.starts_with("decoded"); }
 
 bool same_input(const VectorJson& one, const VectorJson& other) {

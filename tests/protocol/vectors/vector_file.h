@@ -8,8 +8,8 @@ namespace millrace::testing {
 
 /// A file of protocol/vectors: an object of fields, of which some are lists with an object on each line.
 ///
-/// format   what the bytes are a form of, and `version` its number; 0: a format without versions.
-/// change   what to do where the bytes have to change.
+/// format   the format of the bytes, and `version` its number; 0: a format without versions.
+/// change   the action to take where the bytes have to change.
 struct VectorFile {
   std::string name;
   std::string format;

@@ -98,7 +98,7 @@ inline IndexBuffer get_indices(const VectorJson& json, const std::string& name) 
 
 inline std::vector<uint32_t> words_of(IndexSpan indices) { return {indices.begin(), indices.end()}; }
 
-/// What a random key is made of where a worker codes a contribution: random_key(seed, part, step, worker).
+/// The inputs of a random key, where a worker codes a contribution: random_key(seed, part, step, worker).
 struct VectorDraws {
   uint64_t seed = 1;
   uint64_t part = 0;

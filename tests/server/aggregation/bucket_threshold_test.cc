@@ -40,7 +40,7 @@ TEST(SplitTake, EqualRemaindersGoToTheLowerHolder) {
   EXPECT_THAT(split_take(0, std::vector<uint64_t>{}), ElementsAre());
 }
 
-/// The k largest by magnitude, ties by lower index, zeros never: what the update must be with one shard.
+/// Returns the k largest by magnitude, ties by lower index, zeros never: the update with one shard must equal it.
 std::vector<float> oracle_top_k(const std::vector<float>& sum, uint64_t k) {
   std::vector<size_t> order(sum.size());
   std::iota(order.begin(), order.end(), 0);
@@ -115,7 +115,7 @@ TEST(GlobalTopK, SizeIsExactlyKWithManyShardsAndOnlyTheBoundaryBinIsShared) {
     const auto got = cluster.gather(0, 0);
     EXPECT_EQ(got.entries, shape.k) << shards;
     const std::vector<float> sum = added(first, second);
-    // Whatever is larger than everything in the boundary bin is in; nothing smaller than it is.
+    // Every value above the boundary bin is in the update; no smaller one is.
     const float least = *std::ranges::min_element(got.dense, {}, [](float v) { return v == 0 ? 1e30f : std::fabs(v); });
     const uint32_t bin = MagnitudeHistogram::bin_of(least);
     for (size_t at = 0; at < sum.size(); ++at) {
@@ -204,12 +204,12 @@ TEST(ReuseStep, TiesDoNotMakeAnUpdateLarge) {
   }
 }
 
-/// How the magnitudes of a job go on: `scale` of each step, drawn about it anew where `noise` is not 0.
+/// How the magnitudes of a job change: `scale` of each step, varied at random for each step where `noise` is not 0.
 struct Drift {
   const char* name;
   float (*scale)(uint64_t step);
   double noise;
-  double quick_steps;  ///< of the 10 that may be: at least so many are cut while they are summed
+  double quick_steps;  ///< at least this many of the 10 are cut while they are summed
 };
 
 /// Of a step's update: its entries are those of the sum, bit for bit, and there are about k of them.
@@ -285,8 +285,8 @@ TEST(ReuseStep, SteadyMagnitudesAreCutWhileTheyAreSummed) {
   EXPECT_GE(cluster.counted(Metric::kQuickCuts, "as_it_was"), 0.9 * 8 * 8);
 }
 
-/// One shard, two parts of 2,048 entries whose k-th is agreed at step 0: 500 of each part. Step 1 then has so many
-/// large ones in each part, and both parts are summed and cut before either of the two is counted.
+/// One shard, two parts of 2,048 entries whose k-th is agreed at step 0: 500 of each part. Step 1 then has
+/// `large_in_each_part` large entries in each part. Both parts are summed and cut before either of the two is counted.
 struct TwoPartsCutAtOnce {
   explicit TwoPartsCutAtOnce(size_t large_in_each_part) {
     spec.reselect.threshold_period = 64;
@@ -323,7 +323,7 @@ struct TwoPartsCutAtOnce {
   ScriptedCluster::Gathered got;
 };
 
-TEST(ReuseStep, APartThatIsTooLargeOnceTheOthersAreCountedIsTrimmedAndNotSummedAgain) {
+TEST(ReuseStep, PartTooLargeAfterCounting_TrimmedAndNotSummedAgain) {
   // 515 are in the band of either part alone (500 and 2 % of 1,000 give or take); 515 and 515 are not.
   const TwoPartsCutAtOnce cut(515);
   EXPECT_EQ(cut.quick("as_it_was"), 1);
@@ -331,7 +331,7 @@ TEST(ReuseStep, APartThatIsTooLargeOnceTheOthersAreCountedIsTrimmedAndNotSummedA
   EXPECT_EQ(cut.quick("summed_again"), 0);
   EXPECT_EQ(cut.cluster->counted(Metric::kSumEntries), 4'096) << "step 0 alone was summed whole";
   EXPECT_EQ(cut.got.entries, 1'015u);
-  // What was left out of the second part are the 15 smallest of its large ones, and of the first part nothing.
+  // The second part omits the 15 smallest of its large entries; the first part omits none.
   const std::vector<float> second(cut.sum.begin() + 2'048, cut.sum.end());
   std::vector<float> expected = oracle_top_k(second, 500);
   EXPECT_EQ(std::vector<float>(cut.got.dense.begin() + 2'048, cut.got.dense.end()), expected);

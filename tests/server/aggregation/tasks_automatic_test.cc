@@ -5,7 +5,7 @@
 #include "protocol/container/container.h"
 #include "server/aggregation/tasks.h"
 
-/// Updates whose codecs are chosen while they are made: whatever is chosen, the same entries come out.
+/// Updates whose codecs are chosen while they are made: every choice gives the same entries.
 namespace millrace::server {
 namespace {
 

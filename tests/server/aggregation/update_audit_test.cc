@@ -92,7 +92,7 @@ TEST(UpdateAudit, AnEntryThatWasLostOrAddedTwiceShows) {
   }
 }
 
-TEST(UpdateAudit, AContributionThatWasNotAddedShowsEvenWhereTheUpdateHasItsIndices) {
+TEST(UpdateAudit, ContributionNotAdded_DetectedThoughTheUpdateHasItsIndices) {
   const Round round(4, 0.05);
   Round without = round;
   without.contributions.pop_back();

@@ -42,7 +42,7 @@ struct ArrivalsTest : ::testing::Test {
     arrive(worker, life, sequence);
     ASSERT_TRUE(decode(worker, life, sequence));
   }
-  /// "worker/number" of whose turn it is; empty: of nobody.
+  /// Returns "worker/number" of the contribution whose turn it is; empty: none.
   std::string take() {
     const auto arrival = arrivals.take();
     return arrival ? std::to_string(arrival->worker) + "/" + std::to_string(arrival->open.sequence) : "";

@@ -1,7 +1,7 @@
 #include "protocol/messages/participants.h"
 #include "tests/server/scripted_cluster.h"
 
-/// Steps that do not wait for everybody: modes bounded_staleness and partial.
+/// Steps that do not need all workers: modes bounded_staleness and partial.
 namespace millrace::server {
 namespace {
 
@@ -59,7 +59,7 @@ TEST_F(Modes, QuorumDecidesAndNamesThoseWhoWereIn) {
   EXPECT_EQ(cluster->counted(Metric::kLeftOut), 1);
 }
 
-TEST_F(Modes, ContributionThatCrossedTheUpdateIsNotAnsweredAndOneThatAsksAgainIs) {
+TEST_F(Modes, ContributionCrossedTheUpdate_OnlyARepeatedOneIsAnswered) {
   start(partial_job(3, 2, 0));
   cluster->push(0, 0, patience_constant(1));
   cluster->push(2, 0, patience_constant(4));
@@ -132,7 +132,7 @@ TEST_F(Modes, PayloadThatDoesNotDecodeIsNotWaitedForOnceItsPlaceIsEmpty) {
   EXPECT_EQ(cluster->take_of<Refuse>(2).size(), 1u);
 }
 
-TEST_F(Modes, BoundedStalenessLeavesOutTheSlowForSoManyStepsInARowAndThenWaits) {
+TEST_F(Modes, BoundedStaleness_OmitsTheSlowForTheLimitOfStepsThenWaits) {
   start(bounded_job(3, 2, 2));
   for (uint64_t step = 0; step < 3; ++step) {
     cluster->push(0, step, patience_constant(1));
@@ -169,7 +169,7 @@ TEST_F(Modes, LostUpdateIsServedAgainToWhoAsksForIt) {
   EXPECT_EQ(cluster->counted(Metric::kServedAgain), 2);
 }
 
-TEST_F(Modes, MemberThatIsRemovedIsNotWaitedForAndItsContributionNotCounted) {
+TEST_F(Modes, MemberRemoved_BlocksNoStepAndItsContributionNotCounted) {
   start(partial_job(4, 3, 0));
   cluster->push(0, 0, patience_constant(1));
   cluster->push(3, 0, patience_constant(8));

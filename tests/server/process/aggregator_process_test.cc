@@ -37,7 +37,7 @@ struct DatagramServer : ::testing::Test {
     spec.workers = kDatagramProcessWorkers;
     spec.tensors.push_back({.name = "w", .dimension = kDatagramProcessDimension});
     spec.path = protocol::Path::kSwitch;
-    spec.switch_path.address = "127.0.0.1:9";  // nobody
+    spec.switch_path.address = "127.0.0.1:9";  // no process listens
     spec.switch_path.job = 7;
     spec.grid.block_indices = 128;
     spec.dead_after_ms = 60'000;
@@ -79,7 +79,7 @@ struct DatagramServer : ::testing::Test {
     options.window_indices = layout.window_indices;
     options.slots = layout.slots;
     options.lanes = layout.lanes;
-    options.exponent_initial = -8;  // on whose grid 16 bits hold what the test sends
+    options.exponent_initial = -8;  // on whose grid 16 bits hold the test's values
     options.nonce_seed = 1000u + worker;
     return options;
   }

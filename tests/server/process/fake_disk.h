@@ -8,8 +8,8 @@
 
 namespace millrace::testing {
 
-/// A disk in memory that goes wrong at a call of the caller's choice: that call fails; or the power goes, and what was
-/// not flushed is gone, some of it or all.
+/// A disk in memory that fails at a call of the caller's choice. Either that call returns an error, or the power goes.
+/// In the second case some or all bytes that were not flushed are lost.
 class FakeDisk : public server::Disk {
  public:
   enum class At : uint8_t { kNever, kFails, kPowerGoes };
@@ -21,8 +21,8 @@ class FakeDisk : public server::Disk {
     wrong_ = false;
   }
   bool went_wrong() const { return wrong_; }
-  /// After the power went: what a new process finds. kept: of bytes not flushed and of renames not flushed, whether
-  /// they were there by then.
+  /// Restarts after a power failure and sets the state that a new process finds. kept: the outcome of bytes and renames
+  /// that were not flushed.
   enum class Unflushed : uint8_t { kLost, kHalf, kThere };
   void come_back(Unflushed kept) {
     at_ = At::kNever;

@@ -193,7 +193,7 @@ TEST_F(MetricsExportTest, WhatIsKnownBeforehandBeginsAtZero) {
 }
 
 TEST_F(MetricsExportTest, NothingKnownBeforehandIsMissingFromTheCatalogsValues) {
-  // What the core says of a job, in the words that it has: each is one of those that began with the job.
+  // The values of labels with which the core reports about a job: each exists since the job began.
   open("job");
   const std::vector<std::pair<Metric, std::vector<std::string_view>>> words = {
       {Metric::kLate, {"crossed", "update", "acknowledged", "counted", "not_counted"}},
@@ -219,7 +219,7 @@ TEST_F(MetricsExportTest, NothingKnownBeforehandIsMissingFromTheCatalogsValues) 
   EXPECT_EQ(series(), before);
 }
 
-TEST_F(MetricsExportTest, WhatBecameOfDatagramsIsCountedByGrowthAndFromTheStartWhereItBeganAnew) {
+TEST_F(MetricsExportTest, DatagramCounts_AddGrowthAndStartAgainWhereTheyRestarted) {
   JobStatus& job = status_.jobs.emplace_back();
   job.name = "by switch";
   job.switch_path.emplace().aggregator = SwitchPathStatus::Aggregator{};
@@ -234,7 +234,7 @@ TEST_F(MetricsExportTest, WhatBecameOfDatagramsIsCountedByGrowthAndFromTheStartW
   update(5, 4);
   EXPECT_THAT(text(), HasSubstr("millrace_shard_datagram_events_total{event=\"bad_mac\",job=\"by switch\"} 5\n"));
   EXPECT_THAT(text(), HasSubstr("millrace_shard_datagrams_dropped_total{reason=\"too_short\"} 4\n"));
-  update(2, 4);  // another aggregator, for the job's next life
+  update(2, 4);  // another aggregator, for the job's next incarnation
   EXPECT_THAT(text(), HasSubstr("millrace_shard_datagram_events_total{event=\"bad_mac\",job=\"by switch\"} 7\n"));
   status_.jobs.clear();
   pass(MetricsExport::kEndedSeriesKept + 5 * kNsPerS);

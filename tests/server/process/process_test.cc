@@ -32,7 +32,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// One GET over a socket of its own: everything that comes back.
+/// Sends one GET over a socket of its own; returns the whole answer.
 std::string http_get(uint16_t port, const std::string& path) {
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};

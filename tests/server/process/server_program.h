@@ -82,7 +82,7 @@ class Program {
   int output_ = -1;
 };
 
-/// One worker by hand: a connection, and what comes back over it.
+/// One worker that a test drives by hand: a connection, and the messages that it receives.
 class HandWorker {
  public:
   HandWorker(protocol::TransportContext& context, const std::string& address) {

@@ -9,7 +9,7 @@
 #include "protocol/job/layout.h"
 #include "tests/support/replaced_new.h"
 
-/// Connections to other shards over real sockets: they are made again, whatever kept them from being made.
+/// Connections to other shards over real sockets: they are made again after every kind of obstacle.
 namespace millrace::server {
 namespace {
 

@@ -2,7 +2,7 @@
 #include "server/part/log_digests.h"
 #include "tests/server/scripted_cluster.h"
 
-/// What workers say to have applied, against what the shard decided.
+/// The updates that workers report as applied, against those that the shard decided.
 namespace millrace::server {
 namespace {
 

@@ -1,6 +1,6 @@
 #include "tests/server/returning_cluster.h"
 
-/// Jobs with apply_after_acks: who is told that enough members have an update, and when.
+/// Jobs with apply_after_acks: the workers that learn that enough members have an update, and the time of it.
 namespace millrace::server {
 namespace {
 
@@ -19,7 +19,7 @@ struct Backing : ::testing::Test {
   explicit Backing(uint32_t workers = 3, uint32_t acks = 2) : cluster(held_job(workers, acks)) {
     cluster.join_all_with_weights();
   }
-  /// What the shard has told the worker since the last time: of each Ack the steps of part 0.
+  /// Returns the shard's notices to the worker since the last call: of each Ack the steps of part 0.
   std::vector<uint64_t> told(uint32_t worker) {
     std::vector<uint64_t> steps;
     for (const Ack& ack : ReturningCluster::of<Ack>(cluster.deliver_all(worker))) {
@@ -72,7 +72,7 @@ TEST_F(Backing, WithoutTheOptionNobodyIsToldAnything) {
   EXPECT_THAT(ReturningCluster::of<Ack>(plain.deliver_all(0)), IsEmpty());
 }
 
-TEST_F(Backing, WhoIsRemovedCountsNoMoreInTheNextEpochAndWhatHoldsInItIsToldAgain) {
+TEST_F(Backing, MemberRemoved_AcksNoLongerCountAndReplicatedSentAgain) {
   cluster.step({0, 1, 2});
   cluster.ack(0, 1);
   cluster.ack(1, 1);

@@ -3,7 +3,7 @@
 #include "protocol/messages/log_digest.h"
 #include "tests/server/returning_cluster.h"
 
-/// Mode asynchronous: what was decided while a worker was busy comes to it as one update.
+/// Mode asynchronous: steps that were decided while a worker was busy reach it as one update.
 namespace millrace::server {
 namespace {
 
@@ -51,7 +51,7 @@ TEST(DeliveryTest, OneSumIsMadeForAllWhoLackTheSame) {
   EXPECT_THAT(delivery.take_waiting({4, 9}, 77).workers, IsEmpty());
 }
 
-TEST(DeliveryTest, WhoHasAPartOfASumMeanwhileIsNotSentItAndAsksForNoOtherBeforeItIsDone) {
+TEST(DeliveryTest, PartOfASumReceivedMeanwhile_NotSentAgainAndNoOtherRequested) {
   Delivery delivery;
   delivery.restart(0, 4);
   EXPECT_TRUE(delivery.wait_for_sum(0, {4, 9}, 77, {}));
@@ -82,7 +82,7 @@ TEST(DeliveryTest, WhatIsBesideAPayloadIsAllThatItsUpdateLists) {
             3 * sizeof(protocol::ContributorId) + 2 * sizeof(protocol::SummaryEntry) + (5 + 7) * 16);
 }
 
-/// All with weights, all of whom take merged updates, but for one where a test says so.
+/// All have weights. All take merged updates, except one worker where a test selects it.
 struct Merging : ::testing::Test {
   static protocol::JobSpec job(uint32_t workers) {
     protocol::JobSpec spec = ReturningCluster::job(workers);
@@ -274,7 +274,7 @@ TEST_F(Merging, AShardThatIsShutDownSendsWhatWaits) {
   EXPECT_THAT(came(0), ElementsAre("2-2", "3-3"));
 }
 
-TEST_F(Merging, InANewEpochWhatIsNotAcknowledgedComesAgainAndOldSumsAreForgotten) {
+TEST_F(Merging, NewEpoch_UnacknowledgedUpdatesSentAgainAndOldSumsForgotten) {
   start(job(3));
   jobs->hold_tasks = true;
   for (int at = 0; at < 5; ++at) push(1);

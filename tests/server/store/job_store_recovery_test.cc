@@ -14,8 +14,8 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kJob = 7;
 
-/// A store of one part, sgd with rate 1, and the log that it finds: steps of epoch 2, each of which adds -1 to every
-/// weight.
+/// A store of one part, sgd with rate 1, and the log that it finds. The log has steps of epoch 2, each of which adds -1
+/// to every weight.
 struct StoreRecovering : ::testing::Test {
   explicit StoreRecovering(protocol::JobSpec spec = store_job(1, "sgd:1"))
       : spec_(std::move(spec)), layout_(protocol::plan_layout(spec_, 1)), codec_(spec_) {}
@@ -27,7 +27,7 @@ struct StoreRecovering : ::testing::Test {
     update.weight_sum = 1;
     return update;
   }
-  /// Of the log after so many steps.
+  /// Returns the digest of the log after `steps` steps.
   uint64_t digest(uint64_t steps) const {
     uint64_t digest = protocol::kLogDigestStart;
     const SharedBytes payload = codec_.payload(constant(1));
@@ -39,7 +39,7 @@ struct StoreRecovering : ::testing::Test {
     position.summary.log_digest = digest(steps);
     return position;
   }
-  /// A log of so many steps of which the last ones are kept.
+  /// Sets a log of `decided` steps of which the last `kept` are kept.
   void log(uint64_t decided, uint64_t kept) {
     PartRound::Restored restored;
     restored.decided = decided;

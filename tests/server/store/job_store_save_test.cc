@@ -15,7 +15,7 @@ using protocol::Update;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// What is saved there of the job of a cluster with one shard.
+/// Returns the saved file of the job of a cluster with one shard.
 StoreFile saved(const Stores& cluster, const std::string& name = "job") {
   const Result<StoreFile> file = cluster.disk.load(0, name);
   EXPECT_TRUE(file.has_value());

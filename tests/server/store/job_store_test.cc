@@ -211,7 +211,7 @@ TEST(Store, WeightsThatAreNotPlacedInOrderWholeAndByTheLowestAreDropped) {
   cluster.place(0, 32, constant(1, 32));
   EXPECT_EQ(cluster.counted(Metric::kDropped, "place_out_of_order"), 1);
   cluster.place(0, 0, constant(1, 32));
-  cluster.place(0, 0, constant(2, 32));  // begins anew
+  cluster.place(0, 0, constant(2, 32));  // begins again
   cluster.place(0, 31, constant(1, 33));
   EXPECT_EQ(cluster.counted(Metric::kDropped, "place_out_of_order"), 2);
   cluster.place(0, 32, constant(1, 33));
@@ -338,7 +338,7 @@ TEST(Store, APartIsRestoredAndGoesOnWithTheUpdatesAfterIt) {
     return body;
   };
   store.decided(update(0), codec.payload(constant(1)), actions);
-  // What was under way is of the log before.
+  // Tasks under way belong to the log before.
   const std::vector<std::shared_ptr<Task>> before = std::exchange(actions.tasks, {});
   StoreArrays arrays;
   arrays.weights = constant(8);

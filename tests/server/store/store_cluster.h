@@ -67,7 +67,7 @@ struct Stores : ScriptedCluster {
     EXPECT_EQ(found.size(), 1u);
     return found.empty() ? PulledAnswer{} : found[0];
   }
-  /// The weights of bucket 0; all parts are after so many steps.
+  /// Returns the weights of bucket 0, with all parts after `n` steps.
   std::vector<float> weights(uint64_t n) {
     std::vector<float> all;
     for (const protocol::PartLayout& part : layout().parts) {

@@ -16,7 +16,7 @@ using ::testing::SizeIs;
 
 std::vector<float> store_return_constant(float value) { return std::vector<float>(64, value); }
 
-/// Two workers that forget as they are told, and a shard that keeps saves; sgd with rate 1, so that a step of both with
+/// Two workers that forget updates when notified, and a shard that keeps saves. With sgd of rate 1, a step of both with
 /// the value v takes 2 v from every weight.
 struct StoreReturns : ::testing::Test {
   explicit StoreReturns(bool saves = true) : cluster(job(), 1, {}, {saves, 0}) { cluster.join_all_with_weights(); }
@@ -32,7 +32,7 @@ struct StoreReturns : ::testing::Test {
       forget(worker);
     }
   }
-  /// What the last update says that nobody needs any more.
+  /// Drops the updates that no member needs any more, as the last update announces.
   void forget(uint32_t worker) {
     for (uint32_t part = 0; part < 2; ++part) {
       auto& kept = cluster.holds(worker, part).kept;
@@ -47,8 +47,8 @@ struct StoreReturns : ::testing::Test {
     cluster.core().save_stores(cluster.now, actions);
     cluster.carry_out(0, actions);
   }
-  /// The shard is another process; both say where they are, and give what they are asked for. Returns what was asked of
-  /// them.
+  /// Replaces the shard's process. Both workers report their positions, and give the updates that are requested.
+  /// Returns the requests.
   std::vector<Fetch> restart() {
     cluster.start_shard(0, 1);
     for (const uint32_t worker : {0u, 1u}) cluster.welcome_with_weights(worker);

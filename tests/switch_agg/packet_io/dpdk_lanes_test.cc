@@ -43,7 +43,7 @@ class SharedWire {
     build_udp_headers({from, wire_.address(), static_cast<uint16_t>(kWorkerPort + worker), kSwitchPort}, frame);
     return wire_.inject_frame(frame, next_queue_++ % queues_);
   }
-  /// Sorts what was sent by the lane whose job it is of.
+  /// Sorts the sent packets by the lane of their job.
   void look() {
     for (uint32_t queue = 0; queue < queues_; ++queue) {
       wire_.take_frames(queue, [&](ByteSpan frame) {
@@ -57,7 +57,7 @@ class SharedWire {
       });
     }
   }
-  /// Until the lane has sent so much that nobody has taken yet.
+  /// Waits until the lane has sent `packets` packets that the test has not taken yet.
   void wait_for(uint32_t lane, size_t packets) {
     for (look(); sent_[lane].size() < packets; look()) std::this_thread::yield();
   }
@@ -85,7 +85,7 @@ class LaneEnd final : public BenchEnd {
   uint32_t lane_;
 };
 
-/// A lane's job: its contributions go out turn by turn, and what comes back is held against what was drawn.
+/// A lane's job: its contributions go out turn by turn; the results are compared with the drawn entries.
 class LaneJob {
  public:
   LaneJob(SharedWire& wire, uint32_t lane)
@@ -104,7 +104,7 @@ class LaneJob {
   bool done() const { return turn_ > kTurns; }
   uint64_t right() const { return right_; }
 
-  /// Sends a turn where the one before is through, and takes what has come.
+  /// Sends a turn where the one before is complete, and takes the packets that have come.
   void go_on() {
     if (left_ == 0 && !done()) {
       PacketList packets;

@@ -345,7 +345,7 @@ TEST(DpdkPort, LanesShareOneQueueByTheirJobs) {
     ports[lane]->send(8, burst[0].from);
     ports[lane]->flush();
   }
-  ports[0]->receive();  // takes over what the others sent
+  ports[0]->receive();  // takes over the packets of the others
   ports[0]->flush();
   std::vector<uint16_t> from;
   for (const Bytes& frame : frames_sent(*wire)) from.push_back(parse_udp_frame(frame)->from_port);

@@ -56,7 +56,7 @@ Bytes echo_request(size_t data) {
   return frame;
 }
 
-/// "who has 10.0.0.1 tell 10.0.0.7", as tcpdump shows it.
+/// An ARP request for 10.0.0.1 from 10.0.0.7.
 const Bytes kArpQuestion = {0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x02, 0, 0, 0, 0, 0x77, 0x08, 0x06,  //
                             0,    1,    8,    0,    6,    4,    0,    1,                             //
                             0x02, 0,    0,    0,    0,    0x77, 10,   0, 0, 7, 0, 0,    0,    0,    0, 0, 10, 0, 0, 1};

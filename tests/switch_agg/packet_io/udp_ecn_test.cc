@@ -1,4 +1,4 @@
-// Marks of the network [RFC3168] on kernel sockets: what a port's packets say, and what it reads, beside bare sockets.
+// Marks of the network [RFC3168] on kernel sockets: the marks that a port sets and reads, beside bare sockets.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -47,7 +47,7 @@ class BareSocket {
     const int level = four ? IPPROTO_IP : IPPROTO_IPV6;
     EXPECT_EQ(::setsockopt(socket_, level, four ? IP_TOS : IPV6_TCLASS, &value, sizeof value), 0);
   }
-  /// Datagrams of so many bytes from here on, a piece (UDP_SEGMENT).
+  /// Sends datagrams of `bytes` bytes from here on, as segments of one piece (UDP_SEGMENT).
   void set_segment(int bytes) const { EXPECT_EQ(::setsockopt(socket_, SOL_UDP, UDP_SEGMENT, &bytes, sizeof bytes), 0); }
   void send(const std::vector<uint8_t>& data, const protocol::Endpoint& to) {
     const auto* const name = reinterpret_cast<const sockaddr*>(&name_of(to));
@@ -111,7 +111,7 @@ class BareSocket {
   sockaddr_storage name_{};
 };
 
-/// A port, and the family of those who speak with it: IPv4 also to a port of both.
+/// A port, and the family of its clients: IPv4 also to a port of both.
 struct Way {
   const char* listen;
   const char* reached_at;

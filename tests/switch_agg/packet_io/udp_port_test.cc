@@ -113,7 +113,7 @@ TEST(UdpPort, BytesForSeveralStayWhatTheyAreOverFullBursts) {
   EXPECT_EQ(a->counters().packets_out, 210u);
 }
 
-// Several are one piece for the kernel, whose segments have one length: what follows the shorter ones is zeros.
+// Several are one piece for the kernel, whose segments have one length: zeros fill the shorter ones.
 TEST(UdpPort, DatagramsOfAnyLengthsComeWholeAndInOrder) {
   const auto a = open_udp_port("127.0.0.1:0");
   const auto b = open_udp_port("127.0.0.1:0");

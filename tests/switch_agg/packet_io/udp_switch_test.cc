@@ -1,4 +1,4 @@
-// An aggregator behind kernel sockets: what a port and a slot machine do together that neither shows alone.
+// An aggregator behind kernel sockets: the behaviour of a port and a slot machine together that neither shows alone.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ class JumboSwitch {
 
   MadeUpWorker& worker() { return rig_.worker(0); }
 
-  /// What the worker hears after it sent `packet`: whole packets, as many as `count` at most.
+  /// Returns the packets that the worker hears after it sent `packet`: whole packets, at most `count`.
   std::vector<ByteBuffer> ask(ByteSpan packet, size_t count) {
     const std::span<uint8_t> room = client_->room();
     if (room.size() < packet.size()) return {};

@@ -1,4 +1,4 @@
-// What is counted for each job: packets, bytes, retransmissions, slots in use; and that /status and /metrics say it.
+// The counts for each job (packets, bytes, retransmissions, slots in use), and their values in /status and /metrics.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,8 +23,8 @@ using Event = switch_agg::AggregatorEvent;
 
 constexpr uint32_t kJobTrafficFirst = 7;
 constexpr uint32_t kJobTrafficSecond = 8;
-/// Header, two nonces and MAC of a CHALLENGE; a CHALREQ is filled up to the same length, so that nobody gets more than
-/// he sent.
+/// Header, two nonces and MAC of a CHALLENGE. A CHALREQ is filled up to the same length, so that no sender gets more
+/// bytes than it sent.
 constexpr size_t kChallengeBytes = 112;
 
 /// Counted by the test itself, packet by packet.
@@ -71,7 +71,7 @@ class JobTraffic : public ::testing::Test {
     for (uint16_t id = 0; id < workers; ++id) job.workers.emplace_back(number, job.job.key, id);
   }
 
-  /// Hands a packet in for that job, and tallies it and what comes of it.
+  /// Hands a packet in for that job, and tallies it and the answers.
   void give(Job& job, uint16_t worker, ByteSpan packet) {
     sink_.sent.clear();
     aggregator_.receive({.bytes = packet, .from = job.workers[worker].endpoint()}, now_, sink_);
@@ -85,7 +85,7 @@ class JobTraffic : public ::testing::Test {
       job.tally.bytes_out += sent.bytes.size();
     }
   }
-  /// What is of no job.
+  /// Hands in a packet of no job.
   void give_nobodys(ByteSpan packet) {
     sink_.sent.clear();
     aggregator_.receive({.bytes = packet, .from = first_.workers[0].endpoint()}, now_, sink_);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr TimeNs kPatience = 20 * kNsPerS;
 
-/// Gives one hostile packet a burst, and counts what the lane does with it.
+/// Gives one hostile packet a burst, and counts the lane's actions on it.
 class EndlessPort final : public PacketPort {
  public:
   void enter_thread() override { entered.store(true); }

@@ -240,7 +240,7 @@ TEST(SwitchStatus, ARackOfSeveralLanesIsAsFarAsItsLast) {
   EXPECT_EQ(rack["raw"], 4);
 }
 
-/// What the job's lanes have counted since they were added.
+/// Sets the counts of the job's lane since it was added.
 void count_anew(SwitchStatus& status, uint32_t lane,
                 std::initializer_list<std::pair<AggregatorEvent, uint64_t>> events) {
   AggregatorCounters& counters = status.lanes[lane].report.jobs[0].counters;

@@ -119,7 +119,7 @@ TEST_F(LoggedSumTest, MorePacketsAWorkerThanSetsAreLookedThroughAreSummedToo) {
   EXPECT_EQ(expect_same(), 0u);
 }
 
-/// Of a few sets, some in the order of a worker's packets, with values around what is allowed.
+/// Of a few sets, some in the order of a worker's packets, with values around the limit.
 TEST_F(LoggedSumTest, SetsThatComeAgainAreSummedAsAtOnce) {
   constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
   RandomSequence random(RandomKey::from(3));
@@ -168,7 +168,7 @@ TEST_F(LoggedSumTest, SumsInPlaceMayBeOverTheHeadroomAndValuesMayNot) {
     add({{3, 9}, {100, 1}}, 100);
     add({{4, 5, 6}, {1, 2, 3}}, 100);
     EXPECT_EQ(expect_same(), last == 100 ? 0u : 1u) << last;
-    // What is forgotten says nothing of what follows.
+    // Forgotten sets do not affect later ones.
     add({{3, 9}, {100, 1}}, 100);
     add({{3, 9}, {100, 2}}, 100);
     logged_.clear();
@@ -176,7 +176,7 @@ TEST_F(LoggedSumTest, SumsInPlaceMayBeOverTheHeadroomAndValuesMayNot) {
     add({{3, 9}, {last, 1}}, 100);
     EXPECT_EQ(expect_same(), last == 100 ? 0u : 1u) << last;
   }
-  // The bound meets the range, and nothing is omitted; over it, what came in between counts.
+  // The bound meets the range, and nothing is omitted; over it, the entries in between count.
   add({{3, 9}, {kMost - 1, 1}}, kMost);
   add({{3, 9}, {1, 1}}, kMost);
   EXPECT_EQ(expect_same(), 0u);
@@ -229,7 +229,7 @@ TEST_F(LoggedSumTest, ALogIsFilledToItsLastEntry) {
 
 TEST_F(LoggedSumTest, ALogWhoseSumsMayLeaveTheirRangeIsAddedAsAtOnce) {
   constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
-  // One worker's index in two packets: the sum leaves i32, comes back, or is the lowest number. Others stay.
+  // One worker's index in two packets: the sum leaves i32, returns into it, or is the lowest number. Others stay.
   for (const int32_t second : {1, -1, kMost}) {
     add({{3, 9}, {kMost, 1}}, kMost);
     add({{3, 200}, {second, 1}}, kMost);

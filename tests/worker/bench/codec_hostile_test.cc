@@ -72,7 +72,7 @@ class HostileIndexCode : public ::testing::TestWithParam<const IndexCodec*> {
 TEST_P(HostileIndexCode, IsMalformedOrASetAndTakesNoMoreMemoryThanTheDimensionGives) {
   const HostileCode code = good();
   IndexBuffer decoded;
-  ASSERT_TRUE(GetParam()->decode(code.bytes, kDimension, code.count, decoded));  // and makes what is made once
+  ASSERT_TRUE(GetParam()->decode(code.bytes, kDimension, code.count, decoded));  // and makes arrays that are made once
   uint64_t cases = 0;
   visit_all(code, [&](const HostileCode& hostile) {
     SCOPED_TRACE(hostile.name);

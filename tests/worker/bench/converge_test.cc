@@ -51,7 +51,7 @@ TEST(ConvergeRows, AreNamedOnceAndStartWithWhatTheOthersAreComparedWith) {
   EXPECT_EQ(names.size(), rows.size());
 }
 
-TEST(SummariseRow, TakesTheLossOfAWorkerThatIsNotSlowAndTheRateOfAllThoseThatAreNot) {
+TEST(SummariseRow, SlowWorkersPresent_LossAndRateTakenFromTheOthers) {
   ConvergeOptions options;
   options.slow = SlowWorker{0, 10};
   const json row =

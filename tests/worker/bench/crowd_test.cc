@@ -15,7 +15,7 @@ TEST(CompareCrowd, TakesTheTimeOfAByteBesideTheFirstRows) {
   EXPECT_EQ(compare_crowd(row, kFirst, 2)["time_per_byte_over_first"], 2.0);
 }
 
-TEST(CompareCrowd, TakesTheMemoryOfTheWorkersBeyondTheFirstRowsBesideWhatEachSends) {
+TEST(CompareCrowd, CrowdRows_MemoryOfWorkersBeyondTheFirstRowBesideVolume) {
   const CrowdRow row{
       .workers = 12, .round_ms = 2, .bytes_up = 256, .bytes_down = 256, .shard_memory_bytes = 4096 + 8 * 512};
   const nlohmann::json compared = compare_crowd(row, kFirst, 2);

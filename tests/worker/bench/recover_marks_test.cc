@@ -16,7 +16,7 @@ RecoverMarks marks() {
   return *made;
 }
 
-/// What a job has that counts every push once, whoever pushed in which step.
+/// The state of a job that counts every push once, for any distribution of pushes over steps.
 struct Job {
   RecoverMarks made = marks();
   std::vector<float> weights = std::vector<float>(kN, 0.0f);

@@ -264,7 +264,7 @@ ServeJob quantized_job(uint32_t workers = 3) {
   return job;
 }
 
-/// What a quantizer makes of the update on its way down.
+/// Returns the update as a quantizer changes it on its way down.
 Stream moved(Stream update) {
   for (size_t at = 0; at < update.values.size(); ++at) update.values[at] += at % 2 == 0 ? 0.2f : -0.2f;
   return update;

@@ -94,7 +94,7 @@ TEST_F(Status, WorkersThatNeverSaidHelloAreNamed) {
   EXPECT_EQ(code_of(look()), ExitCode::kNotStarted);
 }
 
-TEST_F(Status, WorkerThatReachesOneShardOnlyIsNamedWithTheOtherShardsAddress) {
+TEST_F(Status, WorkerReachesOneShardOnly_NamedWithTheOtherShardsAddress) {
   start(job(2));
   for (const uint32_t worker : {0u, 1u}) cluster->join(worker, 0);
   cluster->join(0, 1);
@@ -421,7 +421,7 @@ TEST(StatusAsk, HttpPortsLieAHundredAboveThoseForWorkers) {
   EXPECT_FALSE(http_address_of("ipc:///tmp/x").has_value());
 }
 
-TEST(StatusSaid, WhatIsNotAShardsStatusIsLeftAloneAndHostileOnesReadAsFarAsTheyMakeSense) {
+TEST(StatusSaid, ForeignOrHostileStatus_IgnoredOrReadAsFarAsValid) {
   EXPECT_FALSE(read_said(nlohmann::json{{"job", "demo"}, {"worker", 1}}).has_value()) << "a worker's";
   EXPECT_FALSE(read_said(nlohmann::json::array()).has_value());
   EXPECT_FALSE(read_said({{"shard", 2}, {"shard_count", 2}}).has_value());

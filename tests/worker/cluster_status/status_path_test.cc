@@ -7,7 +7,7 @@
 
 #include "tests/worker/cluster_status/status_fixture.h"
 
-/// Jobs whose steps go by datagrams: shards see none of them, the workers say what they wait for.
+/// Jobs whose steps go by datagrams: shards see none of them, and the workers report on which they are blocked.
 namespace millrace::cli {
 namespace {
 
@@ -15,7 +15,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 struct StatusOfPath : StatusFixture {
-  /// What a switch says that has the job in both roles, and another job.
+  /// Returns the status of a switch that has the job in both roles, and another job.
   static nlohmann::json switch_status(const std::string& address, const std::string& words) {
     return {{"lcores", {{{"address", address}}, {{"address", address}}}},
             {"jobs",

@@ -28,7 +28,7 @@ struct Absence : testing::ScriptedCore {
   }
 };
 
-TEST_F(Absence, StepsWithoutThisWorkerAreAppliedAndItGoesOnWithTheNextOpenOne) {
+TEST_F(Absence, StepsDecidedWithoutThisWorker_AppliedThenNextOpenStep) {
   make_running();
   for (uint64_t step = 0; step < 3; ++step) {
     hear_without_me(0, step, {{5, 1}});

@@ -2,7 +2,7 @@
 #include "tests/worker/core/returning_core.h"
 #include "worker/core/rejoin/contribution_outcome.h"
 
-/// Mode asynchronous, seen from a worker: what it sent is settled by the update that names it, whatever its step.
+/// Mode asynchronous at a worker: the update that names a contribution resolves it, at any step.
 namespace millrace::worker {
 namespace {
 
@@ -16,14 +16,14 @@ struct Asynchronous : testing::ReturningCore {
     config_.spec.staleness = 1;
     make_running();
   }
-  /// The contribution of that number of a life is the part's next step.
+  /// Delivers an update as the part's next step: it names the contribution with that number of one incarnation.
   void hear_named(uint32_t part, uint64_t step, protocol::ContributorId who, const Entries& entries) {
     protocol::Update update = update_of(part, step);
     update.contributors = {who};
     update.weight_sum = 1;
     hear(part, update, sum_of(entries, part_dimension(part)));
   }
-  /// (part, number) of what goes out.
+  /// Returns (part, number) of the contributions that go out.
   std::vector<std::pair<uint32_t, uint64_t>> sent() {
     std::vector<std::pair<uint32_t, uint64_t>> numbers;
     for (const auto& [shard, message] : take_sent<Contribution>()) {
@@ -33,13 +33,14 @@ struct Asynchronous : testing::ReturningCore {
     return numbers;
   }
   using Numbers = std::vector<std::pair<uint32_t, uint64_t>>;
-  /// Its entry of a summary: so many of that life were counted, the last one as that step.
+  /// Returns its entry of a summary: `sequence` contributions of that incarnation were counted, the last one as that
+  /// step.
   static protocol::SummaryEntry counted(uint64_t life, uint64_t sequence, uint64_t step) {
     protocol::SummaryEntry entry = counted_at(life, step);
     entry.sequence = sequence;
     return entry;
   }
-  /// Part 1 has nothing to settle but what goes back.
+  /// Settles both parts; part 1 only returns entries.
   void settle_and_sync(protocol::Settle settle) {
     hear(0, std::move(settle));
     hear(1, settle_of(1, 0));
@@ -193,7 +194,7 @@ TEST_F(Asynchronous, WhatWasVoidComesBackWithTheFirstOfTheNewLife) {
   actions_.clear();
   settle_and_sync(settle);
   EXPECT_EQ(sent(), (Numbers{{0, 0}}));
-  // The shard dies, nobody had its step 0, and its successor counts the empty one there.
+  // The shard dies, no member had its step 0, and its successor counts the empty one there.
   hear_named(0, 0, {0, 2, 0}, {});
   EXPECT_EQ(residual(), (Entries{{5, 4}}));
   EXPECT_TRUE(core().outstanding(0).empty());

@@ -7,8 +7,8 @@
 #include "kernels/base/random.h"
 #include "tests/worker/core/scripted_core.h"
 
-/// The audit of a worker: what it must see, where mass is lost or doubled on purpose, and what it must not take for
-/// that.
+/// The audit of a worker: it must detect mass that a test loses or doubles on purpose, and must not report anything
+/// else.
 namespace millrace::testing {
 namespace {
 
@@ -20,7 +20,7 @@ using worker::PartAccounts;
 
 constexpr uint64_t kLength = 40'000;
 
-/// A bucket and what of it is in flight, without a session: whoever drives it may forget or repeat what it gives out.
+/// A bucket and its contributions in flight, without a session: the test may forget or repeat a contribution.
 struct AuditedBucket {
   explicit AuditedBucket(const std::function<void(protocol::JobSpec&)>& change = [](protocol::JobSpec&) {}) {
     spec.name = "audit";
@@ -62,7 +62,7 @@ struct AuditedBucket {
     }
   }
 
-  /// What nobody can say where it is, over all parts; and how far f64 may be off.
+  /// Returns the missing mass over all parts, and the possible error of f64.
   std::pair<double, double> missing() {
     double missing = 0;
     double uncertainty = 0;
@@ -92,7 +92,7 @@ struct AuditedBucket {
   std::vector<Stream> carried;                 ///< by updates, any part
 };
 
-/// Half of what was sent comes back, the other half was carried.
+/// Answers a contribution: half of the sent entries are returned, the other half was carried.
 void audit_answer(AuditedBucket& job, size_t at) {
   Stream sent = std::move(job.in_flight[at].back());
   job.in_flight[at].pop_back();
@@ -198,7 +198,7 @@ TEST(Audit, OneEntryThatIsLostOrDoubledShowsToTheDigit) {
   }
 }
 
-/// give_back() of all that is in flight, forgotten: what the session's shell would do if it dropped a contribution.
+/// give_back() of all that is in flight is forgotten, as if the session's shell dropped a contribution.
 TEST(Audit, AContributionThatIsForgottenIsMissing) {
   AuditedBucket job;
   job.push(job.gradient(0.05, 1), false, 0);

@@ -105,7 +105,7 @@ TEST_P(Conservation, HoldsExactlyAfterEveryKindOfStep) {
       }
       if (HasFatalFailure()) return;
     }
-    // Who is behind catches up, so that every step can be decided.
+    // A worker that is behind catches up, so that every step can be decided.
     uint64_t most = 0;
     for (uint32_t tensor = 0; tensor < options.spec.tensors.size(); ++tensor) {
       for (uint32_t worker = 0; worker < cluster.workers(); ++worker)
@@ -136,8 +136,8 @@ TEST_P(Conservation, HoldsExactlyAfterEveryKindOfStep) {
   }
 }
 
-/// A job in which much is put off: values off the grid in 4 bits, steps that overlap, shards that leave out and carry a
-/// part.
+/// Returns a job that defers much work: values off the grid in 4 bits, and steps that overlap. The shards leave out and
+/// carry a part.
 std::unique_ptr<ToyCluster> lossy_cluster(double settle_rate, RandomSequence& random) {
   ToyClusterOptions options;
   options.spec = toy_spec(2, {700, 90});

@@ -2,7 +2,7 @@
 
 #include "tests/worker/core/scripted_core.h"
 
-/// To whom a worker says that it goes.
+/// The shards to which a worker announces that it leaves.
 namespace millrace::testing {
 namespace {
 

@@ -16,7 +16,7 @@ using worker::Phase;
 
 class Handshake : public ScriptedCore {};
 
-TEST_F(Handshake, EveryShardIsConnectedAndGreetedAndTheJobRunsWhenAllHaveJoined) {
+TEST_F(Handshake, EveryShardConnected_GreetedAndJobRunsWhenAllHaveJoined) {
   view_.started = false;
   view_.members.pop_back();
   make();
@@ -105,7 +105,7 @@ TEST_F(Handshake, OfAnAttemptThatNobodyAcceptedNothingElseIsSaid) {
   EXPECT_NE(core().waiting_for().find("nobody accepts connections there"), std::string::npos) << core().waiting_for();
 }
 
-TEST_F(Handshake, AttemptsAreSpacedByADoublingTimeWithJitterAndEndWithWhoWasNotReached) {
+TEST_F(Handshake, ShardUnreachable_BackoffDoublesWithJitterAndErrorNamesIt) {
   config_.connect_timeout = 60 * kNsPerS;
   config_.shard_silence = 1'000 * kNsPerS;
   make();
@@ -125,7 +125,7 @@ TEST_F(Handshake, AttemptsAreSpacedByADoublingTimeWithJitterAndEndWithWhoWasNotR
   }
   TimeNs expected = 100 * kNsPerMs;
   const TimeNs most =
-      TimeNs{config_.spec.dead_after_ms} * kNsPerMs / 4;  // a shard that comes back removes who stays away
+      TimeNs{config_.spec.dead_after_ms} * kNsPerMs / 4;  // a restarted shard evicts a worker that stays away
   for (const TimeNs gap : gaps) {
     EXPECT_GE(gap, expected * 3 / 4);
     EXPECT_LE(gap, expected * 5 / 4 + 1);
@@ -149,7 +149,7 @@ TEST_F(Handshake, ARefusalToBeTriedAgainIsTriedAgainAndItsWordsAreInTheTimeout) 
   expect_ended(ErrorCode::kLimitExceeded, "64 jobs are open (--jobs-max)");
 }
 
-TEST_F(Handshake, ShardsThatRefuseForNowAreGivenTheTimeInWhichAnEarlierRunIsTakenForDead) {
+TEST_F(Handshake, ShardRefusesForNow_RetriedUntilAnEarlierRunCountsAsDead) {
   make();
   const TimeNs began = now_;
   const protocol::Refuse refuse{ErrorCode::kUnavailable, "an earlier run of job 'job' was not ended", true};
@@ -167,7 +167,7 @@ TEST_F(Handshake, ShardsThatRefuseForNowAreGivenTheTimeInWhichAnEarlierRunIsTake
   expect_ended(ErrorCode::kUnavailable, "an earlier run of job 'job' was not ended");
 }
 
-TEST_F(Handshake, AShardThatIsNotReachedIsNotWaitedForLongerBecauseAnotherOneRefuses) {
+TEST_F(Handshake, ShardUnreachable_TimeOutNotExtendedByAnotherShardsRefusal) {
   make();
   const TimeNs began = now_;
   core().on_connected(0, now_, actions_);
@@ -193,7 +193,7 @@ TEST_F(Handshake, AVersionThatThisWorkerDoesNotSpeakEndsTheSession) {
   expect_ended(ErrorCode::kVersionMismatch, "protocol version " + std::to_string(protocol::kProtocolVersion + 1));
 }
 
-TEST_F(Handshake, BytesThatAreNoMessageAreCountedAndAVersionMismatchAmongThemEndsTheSession) {
+TEST_F(Handshake, MalformedMessage_CountedAndAVersionMismatchEndsTheSession) {
   make();
   core().on_bad_message(0, {ErrorCode::kMalformed, "not an envelope"}, now_, actions_);
   EXPECT_EQ(core().phase(), Phase::kJoining);
@@ -202,7 +202,7 @@ TEST_F(Handshake, BytesThatAreNoMessageAreCountedAndAVersionMismatchAmongThemEnd
   expect_ended(ErrorCode::kVersionMismatch, "version 9");
 }
 
-/// What the second shard's Welcome says differently from the first one's.
+/// The difference between the second shard's Welcome and the first one's.
 struct Disagreement {
   const char* name;
   void (*bend)(protocol::JobView& view);
@@ -272,7 +272,7 @@ TEST_F(Handshake, AShardThatMovedIsSoughtWhereTheViewSays) {
   EXPECT_TRUE(actions_.connects.empty()) << "it is there already";
 }
 
-TEST_F(Handshake, AnotherLifeBeforeTheStartIsTakenOnAndNothingCarriesTheEarlierOne) {
+TEST_F(Handshake, NewIncarnationBeforeTheStart_AdoptedAndEarlierOneUnused) {
   view_.started = false;
   make();
   ASSERT_TRUE(core().push_sparse(0, std::vector<uint32_t>{5}, std::vector<float>{1}, 1, now_).has_value());
@@ -364,7 +364,7 @@ TEST_F(Handshake, HeartbeatsGoOutEveryIntervalAndSayHowFarTheWorkerIs) {
       << core().waiting_for();
 }
 
-TEST_F(Handshake, HeartbeatsCarryTheDigestOfEachOfTheShardsPartsOnceSomethingIsApplied) {
+TEST_F(Handshake, UpdateApplied_HeartbeatsCarryTheDigestOfEachPart) {
   make_running();
   const auto heartbeat_of = [this](uint32_t shard) {
     pass(TimeNs{config_.spec.heartbeat_ms} * kNsPerMs);
@@ -471,7 +471,7 @@ TEST_F(Handshake, AnAbortAndAGoodbyeOfAShardEndTheSession) {
   make_running();
   hear(1, protocol::Abort{ErrorCode::kUnavailable, "too few workers are left"});
   expect_ended(ErrorCode::kUnavailable, "shard 1 (tcp://b:2) ended the job: too few workers are left");
-  // The other shard is told, so that nobody waits for this worker until it counts as silent.
+  // The other shard is notified, so that no round is blocked on this worker until it counts as silent.
   const auto goodbyes = take_sent<protocol::Goodbye>();
   ASSERT_EQ(goodbyes.size(), 2u);
   EXPECT_EQ(std::get<protocol::Goodbye>(goodbyes[0].second.body).reason, protocol::Goodbye::Reason::kFailed);
@@ -528,7 +528,7 @@ TEST_F(Handshake, AShardThatWasStartedAgainWhereItWasIsNotWaitedForAnyLonger) {
   EXPECT_EQ(actions_.connects, std::vector<uint32_t>{0}) << "the next attempt was seconds away";
 }
 
-TEST_F(Handshake, AShardThatWasStartedAgainWhereItWasTellsItselfAndKeepsItsConnection) {
+TEST_F(Handshake, ShardRestartedAtItsAddress_AnnouncesItselfKeepsConnection) {
   make_running();
   core().on_disconnected(0, "closed", now_, actions_);
   pass(kNsPerS / 2);

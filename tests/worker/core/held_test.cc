@@ -2,8 +2,8 @@
 
 #include "tests/worker/core/returning_core.h"
 
-/// Jobs with apply_after_acks: what is taken is kept and acknowledged at once, and handed to the application when the
-/// shard says that enough members have it.
+/// Jobs with apply_after_acks: an update is kept and acknowledged at once. The application gets it when the shard
+/// announces that enough members have it.
 namespace millrace::testing {
 namespace {
 
@@ -17,7 +17,7 @@ class HeldUpdates : public ReturningCore {
 
   HeldUpdates() { config_.spec.apply_after_acks = config_.spec.workers_min = 2; }
   void hear_backed(uint32_t part, uint64_t n) { hear(part, Ack{{{part, n}}}); }
-  /// (part, step) of what was delivered since the last time.
+  /// Returns (part, step) of the updates that were delivered since the last call.
   std::vector<std::pair<uint32_t, uint64_t>> delivered() {
     std::vector<std::pair<uint32_t, uint64_t>> all;
     for (const worker::DeliveredUpdate& update : actions_.delivered) all.emplace_back(update.part, update.step);

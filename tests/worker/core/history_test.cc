@@ -4,7 +4,7 @@
 #include "protocol/container/history_payload.h"
 #include "tests/worker/core/returning_core.h"
 
-/// Jobs with `history`: what goes out shortened, and when it does not.
+/// Jobs with `history`: the contributions that go out shortened, and the cases in which they do not.
 namespace millrace::testing {
 namespace {
 
@@ -68,7 +68,7 @@ TEST_F(History, WhatGoesOutIsReadByWhoHasSeenTheSameUpdates) {
   EXPECT_EQ(core().counters().history_shortened, 140u);
 }
 
-TEST_F(History, WhatTheShardCannotReadGoesOutAsItIsAndForAPeriodEverythingDoes) {
+TEST_F(History, ContributionUnreadableForTheShard_SentPlainForAPeriod) {
   make_running();
   const protocol::Message first = push_and_take({5, 7, 9});
   ASSERT_TRUE(is_shortened(first.payload.bytes));

@@ -4,8 +4,8 @@
 
 #include "tests/worker/core/scripted_core.h"
 
-/// Whatever a shard says, in whatever order: the core answers, drops and counts, or ends with an error; it never
-/// breaks, and what it holds back stays what was pushed and not applied.
+/// Feeds arbitrary messages of a shard in any order: the core answers, drops and counts, or ends with an error. It
+/// never breaks, and its residual stays the sum of the values that were pushed and not applied.
 namespace millrace::testing {
 namespace {
 
@@ -88,7 +88,7 @@ class Hostile : public ScriptedCore {
   }
 };
 
-TEST_F(Hostile, AWeightThatIsNotPositiveIsRefusedAndNothingOfTheGradientIsTaken) {
+TEST_F(Hostile, NonPositiveWeight_RefusedAndNoGradientTaken) {
   config_.spec.combine = protocol::Combine::kWeightedMean;
   make_running();
   const std::vector<uint32_t> indices{5};
@@ -134,7 +134,7 @@ TEST_F(Hostile, NothingAShardSaysBreaksTheCore) {
       actions_.clear();
     }
     steps_applied += core().steps_applied(0);
-    // Whatever became of it: the state can be looked at and saved.
+    // The state can be read and saved after any outcome.
     EXPECT_TRUE(validate(std::as_const(core().saved_state().tensors[0].residual).view()).has_value());
   }
   EXPECT_GT(steps_applied, 100u) << "the messages must get somewhere";

@@ -4,8 +4,8 @@
 
 #include "tests/worker/core/returning_core.h"
 
-/// A process that begins with a saved state, or with nothing, in a job that runs (R9b); what shards without a state ask
-/// (R8b, R8d); weights given away (R9d).
+/// A process that begins with a saved state, or with nothing, in a job that runs (R9b). Also the requests of shards
+/// without a state (R8b, R8d), and weights given away (R9d).
 namespace millrace::testing {
 namespace {
 
@@ -49,7 +49,7 @@ TEST_F(Late, ASavedResidualCountsWhereNothingWasCountedSince) {
   EXPECT_EQ(core().opening_residual(0)[5], 4.0);
   EXPECT_EQ(core().entered(0)[5], 0.0);
   settle = settle_of(1, 2);
-  settle.counted = counted_at(1, 1);  // what it holds was, in part at least
+  settle.counted = counted_at(1, 1);  // its contribution was counted, in part at least
   hear(1, settle);
   EXPECT_EQ(core().counters().lost_save_too_old, 4.0);
   EXPECT_EQ(core().opening_residual(0)[kSecond], 0.0);
@@ -115,7 +115,7 @@ TEST_F(Late, ALoadedStateStaysOneWhenItsWorkerIsRemovedBeforeItIsSettled) {
   EXPECT_EQ(core().counters().lost_save_too_old, 8.0);
 }
 
-TEST_F(Late, TheSavedStateOfWhoIsNotSettledIsWhatItLoadedWithWhatWasPushedSince) {
+TEST_F(Late, WorkerNotSettled_SavedStateIsTheLoadedOnePlusLaterPushes) {
   const worker::SavedState before = saved();
   make_late(before);
   push({5}, {1});
@@ -184,7 +184,7 @@ TEST_F(Late, AStateOfOtherTensorsDoesNotFit) {
   EXPECT_NE(fits(state, 0, config_.spec).error().message.find("number of tensors"), std::string::npos);
 }
 
-TEST_F(Late, AShardWithoutAStateIsToldWhereItsWorkersStandAndGetsWhatTheyKeep) {
+TEST_F(Late, ShardWithoutState_GetsPositionsAndRetainedUpdatesOfWorkers) {
   config_.spec.staleness = 2;
   make_running();
   for (uint64_t step = 0; step < 3; ++step) {

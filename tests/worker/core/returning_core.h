@@ -18,12 +18,12 @@ class ReturningCore : public ScriptedCore {
 
   ReturningCore() { config_.has_weights = true; }
 
-  /// The table has removed this worker, and shard 1 says so.
+  /// Removes this worker from the table, and notifies it through shard 1.
   void lose_place() {
     remove_from_view();
     hear(1, protocol::ViewChange{view_});
   }
-  /// A new epoch in which this worker is a member under that life; both shards say so.
+  /// Begins an epoch in which this worker is a member under that incarnation; both shards announce it.
   void enter(uint64_t life, protocol::MemberState state = protocol::MemberState::kJoining) {
     remove_from_view();
     view_.members.insert(view_.members.begin(), {0, life, kNonce, state});

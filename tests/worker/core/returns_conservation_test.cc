@@ -6,9 +6,9 @@
 
 #include "tests/worker/toys/toy_cluster.h"
 
-/// The law under removals, shards that start again empty, and processes that begin with a save: per index and over all
-/// lives, what entered is applied, held, in flight or lost by name, at every moment; and at the end all have the log's
-/// weights.
+/// The law under removals, shards that start again empty, and processes that begin with a save. Per index and over all
+/// incarnations, each value that entered is applied, held, in flight or counted as lost, at every moment. At the end
+/// all have the log's weights.
 namespace millrace::testing {
 namespace {
 
@@ -88,7 +88,7 @@ TEST_P(ReturnsConservation, HoldsAtEveryMomentAndAllComeBack) {
     uint64_t at = 0;
     for (; at < 60'000 && !cluster.at_rest(); ++at) {
       cluster.step();
-      // Whoever waits for the others' steps gets them.
+      // A worker that is blocked on the others' steps gets them.
       bool somebody_waits = false;
       bool all_run = true;
       for (uint32_t worker = 0; worker < 3; ++worker) {

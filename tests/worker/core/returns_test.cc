@@ -106,7 +106,7 @@ TEST_F(Returns, WhatWasSentForAStepThatIsOpenGoesBackAndItsPushIsAnswered) {
   EXPECT_EQ(residual(), (Entries{{6, 1}})) << "what came back went out again";
 }
 
-TEST_F(Returns, WhatIsDecidedBeyondItsWeightsWaitsForTheUpdateUnderTheLifeThatSentIt) {
+TEST_F(Returns, DecidedBeyondItsWeights_WaitsForUpdateUnderItsIncarnation) {
   for (const uint64_t named : {1u, 2u}) {
     life_ = 1;
     view_.members = {{0, 1, kNonce, MemberState::kSynced}, {1, 1, 2'000, MemberState::kSynced}};
@@ -125,7 +125,7 @@ TEST_F(Returns, WhatIsDecidedBeyondItsWeightsWaitsForTheUpdateUnderTheLifeThatSe
     EXPECT_EQ(outstanding[0].sent.count(), 1u);
     EXPECT_EQ(outstanding[1].life, 2u);
     EXPECT_EQ(outstanding[1].sent.count(), 0u);
-    // Part 1 is not to wait for what the next push does not bring; and part 0's step may yet be made void by a shard
+    // Part 1 must not be blocked on entries that the next push lacks. Part 0's step may yet be made void by a shard
     // that dies.
     const auto sent = take_sent<Contribution>();
     ASSERT_EQ(sent.size(), 2u);
@@ -211,14 +211,14 @@ TEST_F(Returns, WithoutTheUpdateTheSummaryDecides) {
   }
 }
 
-TEST_F(Returns, OffTheLogEverythingOfThePartIsLostByNameAndNothingOfTheOthers) {
+TEST_F(Returns, PartOffTheLog_AllItsEntriesCountedAsLostAndNoOthers) {
   config_.spec.select = {.selection = Selection::kTopK, .k = 2};
   config_.spec.staleness = 1;
   make_running();
   push({5, 6, kSecond, kSecond + 1}, {4, 1, 3, 1});
   ASSERT_EQ(residual(), (Entries{{6, 1}, {kSecond + 1, 1}}));
   lose_place();
-  push({7}, {8});  // while it comes back: no part of that state
+  push({7}, {8});  // while it rejoins: no part of that state
   enter(2);
   hear_snapshot(0, 3, 1);
   protocol::Settle settle = settle_of(0, 3, Weights::kSnapshot);
@@ -429,7 +429,7 @@ TEST_F(Returns, PushesWaitWhileItComesBack) {
   EXPECT_EQ(std::get<Contribution>(sent[0].second.body).step, 0u);
 }
 
-TEST_F(Returns, StepsThatWereDecidedWithoutItAreAppliedAndItGoesOnWithTheNext) {
+TEST_F(Returns, StepsDecidedWithoutIt_AppliedAndItContinuesWithTheNext) {
   make_running();
   lose_place();
   enter(2);
@@ -450,7 +450,7 @@ TEST_F(Returns, StepsThatWereDecidedWithoutItAreAppliedAndItGoesOnWithTheNext) {
   EXPECT_EQ(std::get<Contribution>(sent[0].second.body).step, 2u);
 }
 
-TEST_F(Returns, ItIsWaitedForWhereEveryShardSaysSoAndWhatWasDecidedWithoutItIsApplied) {
+TEST_F(Returns, StepsDecidedWithoutIt_BlocksShardsOnlyAfterApplyingThem) {
   make_running();
   EXPECT_TRUE(core().is_waited_for());
   lose_place();

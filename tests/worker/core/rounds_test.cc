@@ -188,7 +188,7 @@ TEST_F(Rounds, WhoIsNotAmongTheContributorsTakesAllBack) {
     make_running();
     push({5, 6}, {1, 2});
     protocol::Update update = update_of(0, 0);
-    update.contributors = {other};  // somebody else; or this worker in a life that did not send this
+    update.contributors = {other};  // another worker; or this worker in an incarnation that did not send this
     hear(0, update, sum_of({{5, 7}}, part_dimension(0)));
     EXPECT_EQ(residual(), (RoundsEntries{{5, 1}, {6, 2}}));
     EXPECT_EQ(core().counters().not_counted, 1u);
@@ -224,7 +224,7 @@ TEST_F(Rounds, AnUpdateOfANewerEpochWaitsForThatEpochsView) {
   EXPECT_EQ(actions_.delivered.size(), 1u);
 }
 
-TEST_F(Rounds, AnEpochChangeSendsWhatIsInFlightAgainWithTheNewEpochAndTheSameBytes) {
+TEST_F(Rounds, EpochChanged_InFlightSentAgainWithTheNewEpochAndSameBytes) {
   make_running();
   push({5}, {1});
   const auto first = take_sent<Contribution>();
@@ -326,7 +326,7 @@ TEST_F(Rounds, AHeartbeatOfAShardThatIsAheadBringsTheLostUpdate) {
   EXPECT_EQ(again[0].first, 0u);
 }
 
-TEST_F(Rounds, AHeartbeatThatNamesAPartAsDecidedBringsItsLostUpdateThoughTheShardHadSaidToHaveIt) {
+TEST_F(Rounds, HeartbeatNamesPartDecided_LostUpdateRequestedAfterDuplicate) {
   make_running();
   push({5}, {1});
   pass(3 * kNsPerS);
@@ -336,7 +336,7 @@ TEST_F(Rounds, AHeartbeatThatNamesAPartAsDecidedBringsItsLostUpdateThoughTheShar
   pass(2 * kNsPerS);
   take_sent<Contribution>();
   protocol::Heartbeat answer;                  // another bucket of the job has decided nothing
-  answer.decided = {{0, 1}, {1, 1}, {77, 5}};  // part 1 is not this shard's, 77 nobody's
+  answer.decided = {{0, 1}, {1, 1}, {77, 5}};  // part 1 is not this shard's, 77 does not exist
   hear(0, answer);
   hear(1, protocol::Heartbeat{});
   pass(kNsPerS / 5);
@@ -374,7 +374,7 @@ TEST_F(Rounds, AShardWithoutRoomIsAskedWithGrowingPausesForAsLongAsItTakes) {
   EXPECT_LE(longest, 7 * kNsPerS);
 }
 
-TEST_F(Rounds, UpdatesThatCannotBeUsedAreCountedAndEndTheSessionWhenTheyGoOn) {
+TEST_F(Rounds, UnusableUpdates_CountedAndEndTheSessionWhenTheyContinue) {
   make_running();
   push({5}, {1});
   hear(0, update_of(0, 0), sum_of({{5, 1}}, part_dimension(0) + 1));  // another dimension
@@ -413,7 +413,7 @@ TEST_F(Rounds, DenominatorsAreWhatTheJobCombinesBy) {
   update.weight_sum = 4.5;
   hear(0, update, sum_of({{5, 9}}, part_dimension(0)));
   EXPECT_EQ(actions_.delivered.back().denominator, 4.5);
-  // A sum of nobody has no denominator to be divided by.
+  // A sum without contributors has no denominator by which it could be divided.
   update.part = 1;
   update.weight_sum = 0;
   hear(1, update, sum_of({{5, 9}}, part_dimension(1)));
@@ -439,7 +439,7 @@ TEST_F(Rounds, ARefusedContributionIsSentAgainOrEndsTheSession) {
   expect_ended(ErrorCode::kStale, "refuses the contribution to part 0, step 0: it holds infinity");
 }
 
-TEST_F(Rounds, AForgottenUpdateEndsTheSessionAndTheContributionIsKeptOrInTheLedger) {
+TEST_F(Rounds, ForgottenUpdate_EndsTheSessionContributionKeptOrInTheLedger) {
   make_running();
   push({5}, {1});
   hear(0, protocol::Settled{0, 0, false});

@@ -114,7 +114,7 @@ class ScriptedCore : public ::testing::Test {
     now_ = end;
   }
 
-  /// The messages of a kind among what is to be sent, with their shard; the rest is forgotten.
+  /// Takes the messages of a kind among those to be sent, with their shard; drops the others.
   template <typename T>
   std::vector<std::pair<uint32_t, protocol::Message>> take_sent() {
     std::vector<std::pair<uint32_t, protocol::Message>> taken;

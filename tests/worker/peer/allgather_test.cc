@@ -88,7 +88,7 @@ TEST(Allgather, ALargeBodyIsPassedOnByItself) {
   bytes[5] = kBundledBytesMax;
   expect_all(gather_allgather(pump, AllgatherWay::kDoubling, bytes), bytes);
   EXPECT_EQ(pump.messages, 3 * kSize + (kSize - 1));
-  // Its owner does not send it to everybody: as often as there are rounds.
+  // Its owner does not send it to all members, but once in each round.
   EXPECT_EQ(pump.body_bytes[5], 3 * kBundledBytesMax + (kSize - 1) * 8);
 }
 

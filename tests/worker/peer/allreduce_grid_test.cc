@@ -29,7 +29,7 @@ Sums without_zeros(const Sums& sums) {
   return kept;
 }
 
-/// What of `own` was not handed over.
+/// Adds the entries of `own` that were not handed over.
 void add_kept(Sums& sums, const AlgorithmInfo& info, const StreamView& own, const IndexBuffer& contributed) {
   if (info.result == ResultKind::kExactSum) return;
   Sums mine;
@@ -82,7 +82,7 @@ HeldStream rest_beside(const StreamView& own, uint64_t seed) {
   return HeldStream::from(std::move(rest));
 }
 
-/// What was added is of the rest, with the rest's values.
+/// Checks that the added entries are of the rest, with the rest's values.
 void expect_of_rest(const StreamView& added, const StreamView& rest) {
   ASSERT_TRUE(added.count() == 0 || validate(added).has_value());
   ASSERT_TRUE(added.count() == 0 || rest.dimension != 0) << "added to what has no rest";
@@ -181,7 +181,7 @@ TEST_P(AllreduceGrid, LosslessCodecs) {
   }
 }
 
-/// What a codec changes is a number of few bits: the law still holds exactly.
+/// A codec changes a value to a number of few bits: the law still holds exactly.
 TEST_P(AllreduceGrid, LossyCodecs) {
   for (const char* codec : {"gap+bf16", "bloom_p0+raw", "bloom_p2+bf16"}) {
     for (const uint32_t size : {1u, 2u, 5u, 6u}) {
@@ -190,8 +190,8 @@ TEST_P(AllreduceGrid, LossyCodecs) {
   }
 }
 
-/// What an index codec adds is of the rest, and the law has it: also of sums that are exact, where nothing else comes
-/// back.
+/// The entries that an index codec adds are of the rest, and the law includes them. This holds also for exact sums,
+/// where nothing else is returned.
 TEST_P(AllreduceGrid, CodecsThatAddEntriesOfTheRest) {
   const bool codes_sparse = !GetParam().dense_only && !GetParam().selects;
   for (const char* codec : {"bloom_p0:0.1", "bloom_p1:0.1+bf16", "bloom_p2:0.1", "bloom_blocked:0.1+bf16"}) {
@@ -207,7 +207,7 @@ TEST_P(AllreduceGrid, CodecsThatAddEntriesOfTheRest) {
   }
 }
 
-/// Those that select by themselves add what they were given and did not select.
+/// Algorithms that select by themselves add entries that they were given and did not select.
 TEST_P(AllreduceGrid, CodecsThatAddEntriesThatWereNotSelected) {
   if (!GetParam().selects) GTEST_SKIP() << "it selects nothing";
   const auto contributed_with = [](const char* codec) {

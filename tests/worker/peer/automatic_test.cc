@@ -6,7 +6,7 @@
 #include "tests/worker/peer/pump.h"
 #include "worker/peer/simulation/simulated_allreduce.h"
 
-/// algorithm = auto: what it settles on, against everything that it could have taken.
+/// algorithm = auto: the algorithm on which it settles, against all candidates.
 namespace millrace::peer::testing {
 namespace {
 

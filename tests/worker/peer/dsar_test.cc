@@ -64,7 +64,7 @@ TEST_P(QuantizedSums, WhatTheOwnerRoundsOffASumComesBackToIt) {
         returned[mine.indices[i]] = mine.values[i];
       }
     }
-    // The sums are exact; what is subtracted of them is rounded once.
+    // The sums are exact; the subtraction from them is rounded once.
     EXPECT_EQ(results[0]->sum.view.dense, algorithm == AlgorithmId::kDsarSplitAllgather || count > kDsarDimension / 2);
     const Stream sum = to_dense(results[0]->sum.view);
     for (uint32_t index = 0; index < kDsarDimension; ++index) {

@@ -9,7 +9,7 @@
 namespace millrace::peer::testing {
 namespace {
 
-/// Moves by so much with each call.
+/// Returns a clock that moves by `by` with each call.
 std::function<TimeNs()> steady_clock_of(TimeNs by) {
   return [now = TimeNs{0}, by]() mutable { return now += by; };
 }

@@ -51,7 +51,7 @@ TEST(GroupSpeeds, AllRanksHaveTheSlowestOnesSpeedsAndTheMeanOfTheEntries) {
       EXPECT_EQ(speeds.sums.bytes, 0.25 * most);
       EXPECT_EQ(speeds.sums.encode_s, 0);
       EXPECT_EQ(speeds.sums.decode_s, most);
-      // What the ranks measured of each other is the same on all of them.
+      // The ranks' measurements of each other are the same on all of them.
       const MachineSpeeds& first = all.front()->speeds;
       EXPECT_GT(speeds.latency_s, 0);
       EXPECT_GT(speeds.byte_s, 0);

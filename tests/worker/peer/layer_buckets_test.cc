@@ -265,7 +265,7 @@ TEST(DenseBuckets, InVirtualTimeBucketsHideBehindTheLayersThatFollow) {
   const TimeNs overlapped = SimulatedStep(4, layers, 2 * 50'000).end();
   const TimeNs communication = at_end - computed;
   EXPECT_GT(communication, 9 * kNsPerMs);
-  // What is left beside the computation is the last bucket's, an eighth of all, and its messages.
+  // The time beside the computation is that of the last bucket, an eighth of all, and of its messages.
   EXPECT_GT(overlapped, computed + communication / 8);
   EXPECT_LT(overlapped, computed + communication / 8 + kNsPerMs);
 }

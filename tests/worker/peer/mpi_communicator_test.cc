@@ -162,7 +162,7 @@ TEST(MpiCommunicatorTest, ABodyThatMpiCannotCarryIsRefused) {
 }
 
 TEST(MpiCommunicatorTest, SaysWhetherMpiYields) {
-  // Where Open MPI was told to. Other MPIs have no such setting.
+  // Where Open MPI was configured to yield. Other MPIs have no such setting.
   const char* told = std::getenv("OMPI_MCA_mpi_yield_when_idle");
   if (told == nullptr) GTEST_SKIP() << "not started with --mca mpi_yield_when_idle";
   auto communicator = MpiCommunicator::over_world();

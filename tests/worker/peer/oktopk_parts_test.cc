@@ -188,7 +188,7 @@ TEST(AveragedRegions, AreTheMeanOfTheRanksBoundaries) {
   }
 }
 
-/// Gathers regions that hold so many entries, and checks what everybody gets, sends and receives.
+/// Gathers regions with `counts` entries, and checks the result, the sent and the received entries of all ranks.
 void expect_gathered(const std::vector<uint64_t>& counts, const std::optional<CodecSpec>& codec) {
   const auto size = static_cast<uint32_t>(counts.size());
   const uint64_t total = std::accumulate(counts.begin(), counts.end(), uint64_t{0});

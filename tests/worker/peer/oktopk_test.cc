@@ -11,7 +11,7 @@
 #include "tests/worker/peer/cases.h"
 #include "tests/worker/peer/pump.h"
 
-/// Ok-Topk whole: what it selects, how much it sends and receives, and hostile peers; and gTopk's volume.
+/// Ok-Topk whole: its selection, its volume sent and received, and hostile peers; and gTopk's volume.
 namespace millrace::peer::testing {
 namespace {
 
@@ -26,7 +26,7 @@ AllreduceSettings oktopk_settings_of(uint64_t dimension, uint64_t k, Boundaries 
   return settings;
 }
 
-/// What one step took, in words of 4 bytes.
+/// The volume of one step, in words of 4 bytes.
 struct OktopkVolume {
   double sent_max = 0;
   double received_max = 0;
@@ -120,8 +120,8 @@ TEST(OktopkVolume, WhatIsSentIsBoundedWhateverTheBoundariesAre) {
   }
 }
 
-/// k entries a rank, spread evenly, no two ranks at one index; those of one P-th of the index range are large: the
-/// result lies in one region.
+/// Returns k entries a rank, spread evenly, no two ranks at one index. Those of one P-th of the index range are large,
+/// so that the result lies in one region.
 Streams hot_region(uint32_t size, uint32_t region, uint64_t seed) {
   Streams own;
   for (uint32_t rank = 0; rank < size; ++rank) {

@@ -128,7 +128,7 @@ TEST_P(Operations, ASumThatOverflowsIsAnErrorOnEveryRank) {
   }
 }
 
-/// Messages whose bytes, length or form are not what they were: no crash; an error, or a stream that is one.
+/// Messages whose bytes, length or form are changed do not crash the rank: it gets an error, or a valid stream.
 TEST_P(Operations, HostileMessagesAreErrorsAndNoCrash) {
   RandomSequence draws(RandomKey::from(7), 0);
   for (uint64_t seed = 0; seed < 300; ++seed) {

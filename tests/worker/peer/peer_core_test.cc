@@ -5,7 +5,7 @@
 #include "kernels/base/bytes.h"
 #include "tests/worker/peer/pump.h"
 
-/// Who is dead, stuck, or runs something else.
+/// Ranks that are dead, stuck, or run something else.
 namespace millrace::peer::testing {
 namespace {
 

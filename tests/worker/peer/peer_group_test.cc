@@ -139,7 +139,7 @@ TEST(PeerGroups, TheirThreadWaitsInTheBackgroundUnlessSomebodyWaitsForIt) {
   const auto settings = group_settings_of(1'000);
   auto allreduce = make_allreduce(AlgorithmId::kSsarRecursiveDoubling, settings).value();
   auto pending = group.start_allreduce(*allreduce, settings, own_of(0, 2, 1'000, 1)).value();
-  // Whoever has started it may compute now.
+  // A caller that has started it may compute now.
   noting.wake();
   noting.background.wait(0);
   EXPECT_EQ(noting.idle, 0U);

@@ -24,7 +24,8 @@ AlgorithmInfo info_of(AlgorithmId id) {
   return info;
 }
 
-/// Latency only: messages of the longest chain. Bytes only: what goes through a port.
+/// Returns speeds with which a cost counts one thing. Latency only: messages of the longest chain. Bytes only: the
+/// bytes through a port.
 MachineSpeeds messages_only() { return {.latency_s = 1, .byte_s = 0, .add_entry_s = 0, .add_value_s = 0}; }
 MachineSpeeds bytes_only() { return {.latency_s = 0, .byte_s = 1, .add_entry_s = 0, .add_value_s = 0}; }
 MachineSpeeds adds_only() { return {.latency_s = 0, .byte_s = 0, .add_entry_s = 1, .add_value_s = 1}; }
@@ -207,8 +208,9 @@ MachineSpeeds all_speeds() {
       .sums = {.bytes = 5, .encode_s = 7e-9, .decode_s = 9e-9}};
 }
 
-/// [RedSync19, equation 1]: T_select + log2(p) alpha + (p - 1)(M D) beta + p gamma_1, with DeepReduce's encoding once
-/// and decoding p - 1 times; P a power of two, bodies of 64 KiB and more or none in a bundle.
+/// Computes [RedSync19, equation 1]: T_select + log2(p) alpha + (p - 1)(M D) beta + p gamma_1.
+/// DeepReduce's encoding is done once and its decoding p - 1 times. P is a power of two. Each body has a
+/// message of its own: it has 64 KiB and more, or no bundle holds it.
 double slow_redsync(const SumShape& shape, const MachineSpeeds& speeds) {
   const auto n = static_cast<double>(shape.dimension), k = static_cast<double>(shape.k),
              p = static_cast<double>(shape.ranks);
@@ -231,8 +233,8 @@ double slow_ssar_recursive_doubling(const SumShape& shape, const MachineSpeeds& 
   return took;
 }
 
-/// [OkTopk22, table 1], all ranks alike: k / P to each other rank, two numbers of each, k (P - 1) / P while gathering;
-/// a threshold of its own found every tau' steps and reused in between.
+/// Computes [OkTopk22, table 1], all ranks alike. Each rank sends k / P to each other rank, two numbers of each entry,
+/// and k (P - 1) / P while gathering. A threshold of its own is found every tau' steps and reused in between.
 double slow_oktopk(const SumShape& shape, const MachineSpeeds& speeds) {
   const auto n = static_cast<double>(shape.dimension), k = static_cast<double>(shape.k),
              p = static_cast<double>(shape.ranks);
@@ -348,7 +350,7 @@ AlgorithmId planned_choice(const SumShape& shape, const MachineSpeeds& speeds, W
 }
 
 TEST(PlannedCost, WhatAddingTakesDecidesWhereItIsTheMost) {
-  // A fast network: what is left is adding. Each form wins where the other's kernel is slow.
+  // A fast network: only the time of adding is left. Each form wins where the other's kernel is slow.
   const SumShape shape{.dimension = 1 << 20, .k = 1 << 17, .ranks = 4};
   MachineSpeeds speeds{.latency_s = 1e-7, .byte_s = 1e-12, .add_entry_s = 100e-9, .add_value_s = 0.1e-9};
   EXPECT_TRUE(algorithm_info(planned_choice(shape, speeds, Wanted::kExactSum)).dense_only);
@@ -446,7 +448,8 @@ std::vector<Simulated> simulated(const SumShape& shape, const MachineSpeeds& spe
   return times;
 }
 
-/// Ok-Topk's model against its simulation, over whole periods: steps that find something anew among them.
+/// Ok-Topk's model against its simulation, over whole periods: they include steps that find boundaries or thresholds
+/// again.
 TEST(Planner, OktopksMeanStepIsNearTheSimulatedOne) {
   for (const uint32_t ranks : {2U, 4U, 8U, 16U}) {
     for (const uint32_t period : {1U, 4U}) {

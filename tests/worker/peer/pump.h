@@ -29,7 +29,7 @@ class Pump {
   uint64_t messages = 0;
   std::vector<uint64_t> body_bytes;           ///< sent, by rank
   std::vector<uint64_t> body_bytes_received;  ///< by rank
-  std::function<void(Outgoing&)> tamper;      ///< with data that is sent; none: nobody does
+  std::function<void(Outgoing&)> tamper;      ///< with data that is sent; none: unchanged
 
   Result<uint32_t> start(uint32_t rank, Collective collective) {
     Actions actions;
@@ -140,7 +140,7 @@ class PumpedAllreduce {
   std::vector<Result<Reduced>> step(const std::vector<HeldStream>& own) {
     return step(own, std::vector<HeldStream>(own.size()));
   }
-  /// rest   of each rank, what stays beside its contribution.
+  /// rest   of each rank, the values beside its contribution.
   std::vector<Result<Reduced>> step(const std::vector<HeldStream>& own, const std::vector<HeldStream>& rest) {
     const auto body = [this, &own, &rest](uint32_t rank, Channel& channel) {
       return ranks_[rank]->run(channel, Contribution(own[rank], rest[rank]));

@@ -7,7 +7,7 @@
 #include "tests/support/stream_oracle.h"
 #include "tests/worker/peer/cases.h"
 
-/// Slices joined, whose entries nobody has looked at yet.
+/// Slices joined, whose entries have not been checked yet.
 namespace millrace::peer::testing {
 namespace {
 

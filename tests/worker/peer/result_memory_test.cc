@@ -10,7 +10,8 @@
 
 #include "kernels/base/random.h"
 
-/// Dense results of sparse pieces, one after the other in the same memory, against vectors that are filled anew.
+/// Dense results of sparse pieces, one after the other in the same memory, against vectors that are filled from the
+/// start.
 namespace millrace::peer::testing {
 namespace {
 
@@ -65,7 +66,7 @@ TEST(ResultMemory, ScattersWhatAVectorFilledAnewHas) {
     ASSERT_TRUE(held.has_value());
     ASSERT_EQ(result_values(*held), slow_sum(pieces, op.neutral)) << "step " << step;
     if (step % 11 == 0) {
-      // Another kind of result between them: nothing is known of what it leaves.
+      // Another kind of result between them: its remains are unknown.
       Stream dense = memory.take_dense(dimension);
       std::ranges::fill(dense.values, 7.0F);
       static_cast<void>(memory.hold(std::move(dense), kResultMemoryRanks));

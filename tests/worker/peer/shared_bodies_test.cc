@@ -138,7 +138,7 @@ TEST(SharedBodiesTest, WhereThereIsNoRoomNothingIsHeldAndRoomComesBack) {
   held.erase(held.begin());
   EXPECT_TRUE(ranks[0]->take(half.size()).has_value());
   held.clear();
-  // What is free again is one piece again.
+  // Memory that is free again is one piece again.
   EXPECT_TRUE(ranks[0]->take(kSharedBodiesPiece).has_value());
 }
 
@@ -247,7 +247,7 @@ TEST(SharedSegmentTest, WhatIsNotTheSegmentThatWasNamedIsRefused) {
   name = own->name();
   name.pid = 0;
   EXPECT_FALSE(SharedSegment::open(name).has_value());
-  // One that may shrink would be a signal to who reads it.
+  // A segment that may shrink would send its reader a signal.
   name = own->name();
   name.descriptor = ::memfd_create("another", MFD_CLOEXEC);
   ASSERT_EQ(::ftruncate(name.descriptor, static_cast<off_t>(2 * kSharedBodiesPiece)), 0);

@@ -22,7 +22,7 @@ TEST(CoreShare, WhoIsWokenLateRestsForAsLongAsItHasWorked) {
   // What others had of the core meanwhile is paid back.
   EXPECT_EQ(share.rests(6'000 * kUs, 740 * kUs), 400 * kUs);
   EXPECT_EQ(share.rests(9'000 * kUs, 740 * kUs), 0);
-  // Who has worked for long does not sleep for long.
+  // A thread that has worked for long does not sleep for long.
   EXPECT_EQ(share.rests(95'000 * kUs, 90'040 * kUs), 2'000 * kUs);
 }
 

@@ -23,7 +23,7 @@ SimulationOptions simulation_options_of(uint32_t ranks) {
   return options;
 }
 
-/// Of a message with a body of so many bytes.
+/// Returns the transfer time of a message with a body of `body` bytes.
 constexpr TimeNs transfer(uint64_t body) { return kLatency + static_cast<TimeNs>(kMessageHeaderBytes + body); }
 
 Packet simulation_body_of(size_t bytes) { return {BodyForm::kNumbers, SharedBytes::from(ByteBuffer(bytes))}; }
@@ -181,7 +181,7 @@ Task<Status> works(Channel& channel) {
     co_return Status{};
   }
   co_await channel.receive(0, 1);
-  channel.charge(100'000);  // and what comes meanwhile waits
+  channel.charge(100'000);  // and a message that arrives meanwhile waits
   co_await channel.receive(0, 2);
   co_return Status{};
 }
@@ -309,7 +309,7 @@ TEST_P(SimulatedGrid, ReorderingChangesNoResult) {
 constexpr uint32_t kSilenceMs = 100;
 constexpr TimeNs kSilence = kSilenceMs * kNsPerMs;
 
-/// Steps without end until rank `at_fault` stops: what the others say, and when.
+/// Runs steps without end until rank `at_fault` stops; checks the errors of the others and their times.
 void check_fault(AlgorithmId id, uint32_t ranks, const SimulatedFault& fault, TimeNs within) {
   SCOPED_TRACE("of " + std::to_string(ranks) + " ranks, " + std::to_string(fault.rank) + " stops at " +
                std::to_string(fault.at));
@@ -325,7 +325,7 @@ void check_fault(AlgorithmId id, uint32_t ranks, const SimulatedFault& fault, Ti
   int steps = 0;
   while (steps < 1'000 && step()) ++steps;
   ASSERT_LT(steps, 1'000);
-  // Who had all that it needed has a result of that step, and the error in the next.
+  // A rank that had all its inputs has a result of that step, and the error in the next.
   ASSERT_FALSE(step().has_value());
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     if (rank == fault.rank) continue;

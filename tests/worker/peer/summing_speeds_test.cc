@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-/// Speeds by a clock that the test moves: what a sum takes is what the clock says it takes.
+/// Speeds by a clock that the test moves: the time of a sum is that of the clock.
 namespace millrace::peer::testing {
 namespace {
 
@@ -41,7 +41,7 @@ TEST(KernelSpeeds, AClockThatStandsStillSaysNothing) {
   EXPECT_EQ(calls, 2) << "one sum is enough to see it";
 }
 
-/// A clock that moves by so much with each call.
+/// Returns a clock that moves by `by` with each call.
 std::function<TimeNs()> ticking(TimeNs by) {
   return [now = TimeNs{0}, by]() mutable { return now += by; };
 }

@@ -57,7 +57,7 @@ uint64_t table_max(uint32_t size) { return 16 * uint64_t{size - 1}; }
 class Volume : public ::testing::TestWithParam<uint32_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, Volume, ::testing::ValuesIn(kVolumeSizes));
 
-TEST_P(Volume, SsarSplitAllgatherReachesItsLowerBoundWhereAllIndicesAreTheSame) {
+TEST_P(Volume, AllIndicesEqual_SsarSplitAllgatherReachesItsLowerBound) {
   const uint32_t size = GetParam();
   const Counted counted = count(AlgorithmId::kSsarSplitAllgather, size, Spread::kSame, kEntries);
   const uint64_t k = counted.count[0];

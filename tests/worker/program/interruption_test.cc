@@ -39,8 +39,8 @@ TEST(InterruptionRequests, TheFirstOneIsNewAtAnyTime) {
   EXPECT_TRUE(requests.is_new(SIGINT, 0)) << "a machine that has just started";
 }
 
-/// In a process of its own: signals, and what they do, are the process's.
-TEST(Interruption, ASignalThatComesTwiceAtOnceSetsTheFlagAndASecondRequestEndsTheProcess) {
+/// In a process of its own: signals and their effects belong to the process.
+TEST(Interruption, SignalTwiceAtOnce_SetsTheFlagAndASecondRequestEndsProcess) {
   const auto raise_all = [](std::initializer_list<int> signals) {
     const std::atomic<bool>& interrupted = interruption_flag();
     for (const int signal : signals) std::raise(signal);
@@ -51,7 +51,7 @@ TEST(Interruption, ASignalThatComesTwiceAtOnceSetsTheFlagAndASecondRequestEndsTh
   EXPECT_EXIT(raise_all({SIGTERM, SIGINT}), ::testing::KilledBySignal(SIGINT), "");
 }
 
-TEST(ChildProcess, OnlyOneWithASessionOfItsOwnIsOutOfReachOfWhatItsParentsGroupIsSent) {
+TEST(ChildProcess, OwnSession_SignalsToTheParentsGroupDoNotReachIt) {
   constexpr int kPatienceMs = 60'000;
   for (const ChildSession session : {ChildSession::kParents, ChildSession::kOwn}) {
     SpawnOptions options;

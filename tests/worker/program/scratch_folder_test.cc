@@ -112,7 +112,7 @@ TEST_F(ScratchFolderTest, IsRemovedByTheNextStartWhereItsProcessWasKilled) {
   const auto too_early = ScratchFolder::make("millrace-serve");
   EXPECT_EQ(count(), 3u) << "a process that the killed one had started still uses it";
   killed.end_child();
-  // Its end is not waited for by anyone: the lock goes with it.
+  // No process reaps it: the lock goes with it.
   size_t left = count();
   for (int tries = 0; tries < 2'000 && left != 2; ++tries) {
     const auto next = ScratchFolder::make("millrace-serve");

@@ -11,7 +11,7 @@
 #include "worker/program/json_text.h"
 #include "worker/program/table.h"
 
-/// Names of any script, and bytes that are no text, in what the programs print.
+/// Names of any script, and bytes that are no text, in the programs' output.
 namespace millrace::cli {
 namespace {
 

@@ -269,7 +269,7 @@ TEST_F(AttachedWeightsTest, OneThreadBringsAndCopiesWhileAnotherCatchesUp) {
         weights().take_over();
         weights().catch_up(push);
         const uint64_t steps = weights().steps();
-        // The caller's to read: with kOnAwait nobody else writes to it.
+        // The caller may read it: with kOnAwait no other thread writes to it.
         if (when == ApplyWhen::kOnAwait) {
           EXPECT_GE(array_[0], static_cast<float>(steps));
         }

@@ -6,7 +6,7 @@
 #include "worker/config/job_options.h"
 #include "worker/session/session_shell.h"
 
-/// A job with codec auto: who measures, and when.
+/// A job with codec auto: the thread that measures, and the time of it.
 namespace millrace::worker {
 namespace {
 
@@ -30,7 +30,7 @@ TEST(SessionWithCodecAuto, HasTheSpeedsOfCodecsBeforeTheFirstStepAndNotFromItsOw
   SessionShell session(job, *spec, std::move(*beginning));
   ASSERT_EQ(&speeds_so_far(), &fallback_speeds());
   ASSERT_TRUE(session.join().has_value());
-  // The session's thread takes what is there: were it not, the first step would be coded by the fallback.
+  // The session's thread uses the existing speeds: otherwise the fallback would code the first step.
   EXPECT_NE(&speeds_so_far(), &fallback_speeds());
   const auto pushed = session.push(0, 1, kSessionCodecSoon,
                                    [](PushSlot& slot) { return slot.add_dense(std::vector<float>(1000, 1.0f), 1); });

@@ -13,7 +13,7 @@
 #include "protocol/job/job_spec.h"
 #include "worker/config/job_options.h"
 
-/// Jobs of the tests of the public session, and what they ask of one.
+/// Jobs of the tests of the public session, and their common requirements.
 namespace millrace::testing {
 
 /// A limit for what must happen, on a machine that is busy with other things too; nothing waits for it when all is

@@ -41,7 +41,7 @@ std::unique_ptr<SessionShell> joined_shell(JobOptions job, testing::FakeCluster&
 /// Calls `call` with memory ending at every allocation in turn, until a call needs no more allocations.
 ///
 /// call   returns whether it succeeded; may throw std::bad_alloc.
-/// after  is told whether it did, with memory back.
+/// after  receives that result, with memory back.
 void with_memory_ending_everywhere(const std::function<bool()>& call, const std::function<void(bool done)>& after) {
   uint64_t starved = 0;
   for (uint64_t at = 0; at < kCallAllocationsMax; ++at) {

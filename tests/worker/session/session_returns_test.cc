@@ -374,7 +374,7 @@ TEST_F(SessionJoins, NothingCanBePushedAfterAFinishThatRanOutOfTimeWhileItReturn
   EXPECT_NE(sentence.find("finished"), std::string::npos) << sentence;
 }
 
-/// One worker trains two steps and saves; what the file is good for.
+/// One worker trains two steps and saves; the tests load the file.
 class SessionLoads : public ::testing::Test {
  protected:
   void SetUp() override {

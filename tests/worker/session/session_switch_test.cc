@@ -224,7 +224,7 @@ TEST_F(SessionSwitch, AJobGoesOnByAShardAndBackToTheSwitch) {
   const std::string address = at->address();
   UdpAggregator fallback(spec_of(options), "127.0.0.1:0", 2);
   options.path = "switch:" + address;
-  // What a shard does with what it is told: the table's path, and another epoch.
+  // Acts on reports as a shard does: sets the table's path, and another epoch.
   const auto obey = [](FakeCluster& self, uint32_t, const protocol::PeerId&, const protocol::Message& message) {
     const auto* heartbeat = std::get_if<protocol::Heartbeat>(&message.body);
     protocol::JobView& view = self.table().view;

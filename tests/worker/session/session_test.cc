@@ -433,7 +433,7 @@ class SessionEnds : public ::testing::Test {
     session_ = Session::connect(job_, kSessionTwoTensors);
     session_->push_sparse(0, std::vector<uint32_t>{5, 6}, std::vector<float>{1, 2});
   }
-  /// The saved state holds what was in flight.
+  /// Checks that the saved state holds the contributions in flight.
   void expect_saved() {
     const auto bytes = worker::read_file(path_);
     ASSERT_TRUE(bytes.has_value()) << bytes.error().message;

@@ -8,13 +8,13 @@
 #include "tests/worker/session/session_jobs.h"
 #include "tests/worker/toys/fake_cluster.h"
 
-/// What of a public session waits: its time limits, and how a caller hears that one has passed.
+/// The waits of a public session: their time limits, and the error of a limit that has passed.
 namespace millrace::testing {
 namespace {
 
 using std::chrono::milliseconds;
 
-/// Too short for what does not come, and long enough to be waited for.
+/// Too short for an update that does not come, and short enough to wait for.
 constexpr milliseconds kShort{20};
 /// Limits that all mean not to wait.
 constexpr milliseconds kNoTime[] = {milliseconds(0), milliseconds(-1), milliseconds::min()};
@@ -24,7 +24,7 @@ class SessionWaits : public ::testing::Test {
  protected:
   void start(const JobOptions& options = session_job_of(1)) {
     job_ = options;
-    job_.resend_after_ms = 50;  // what was held is answered when it is sent again
+    job_.resend_after_ms = 50;  // a held contribution is answered when it is sent again
     const auto holds = [this](FakeCluster&, uint32_t, const protocol::PeerId&, const protocol::Message& message) {
       return std::holds_alternative<protocol::Pull>(message.body) ||
              std::holds_alternative<protocol::Place>(message.body) ||
@@ -37,7 +37,7 @@ class SessionWaits : public ::testing::Test {
   void release() {
     cluster_->run_there([&] { hold_ = false; });
   }
-  /// The sentence says what did not happen, the limit, and for whom the job waits.
+  /// Checks the sentence: it states the missing event, the limit, and the workers on which the job is blocked.
   void expect_timeout(const std::string& what, const std::function<void()>& call) {
     const std::string sentence = session_sentence_of(JobErrorCode::kTimeout, call);
     const std::string begin = what + " within " + std::to_string(kShort.count()) + " ms: ";

@@ -89,7 +89,7 @@ struct Scheduled {
 
 constexpr ApplyWhen kBothApply[] = {ApplyWhen::kOnArrival, ApplyWhen::kOnAwait};
 
-TEST(SessionWeights, AScheduleThatReturnsNoFiniteScaleEndsTheSessionAndNamesTheStep) {
+TEST(SessionWeights, NonFiniteScaleOfASchedule_EndsTheSessionAndNamesTheStep) {
   const std::vector<float> gradient(100, 1.0f);
   for (const ApplyWhen apply : kBothApply) {
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {

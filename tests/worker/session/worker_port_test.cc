@@ -9,7 +9,7 @@
 #include "monitoring/catalog.h"
 #include "monitoring/http_client.h"
 
-/// What a training worker shows over HTTP: every number of its session that is counted, and every metric of the
+/// The values that a training worker serves over HTTP: every counted number of its session, and every metric of the
 /// catalog.
 namespace millrace::worker {
 namespace {
@@ -90,7 +90,7 @@ TEST(WorkerPort, ExportsEveryMetricOfTheCatalogAndEveryCount) {
                            "millrace_worker_switch_total{event=\"forged\",job=\"train\"} 1030\n"}) {
     EXPECT_THAT(metrics, HasSubstr(line));
   }
-  // What is no metric is in the status: each number once at least.
+  // A number that is no metric is in the status: each number once at least.
   const std::string status = worker_port_answer(**port, "/status");
   for (int number = 1001; number <= 1037; ++number) {
     const std::string text = std::to_string(number);

@@ -1,5 +1,4 @@
-// What is lost and shows by sequence numbers: contributions that the aggregator names (NOTICE 7), results that have not
-// come.
+// Losses that sequence numbers show: contributions that the aggregator names (NOTICE 7), results that have not come.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +18,7 @@ SwitchClientOptions options() {
   SwitchClientOptions out = ClientRig::options();
   out.slots = kSlots;
   out.dimension = 64 * kSlots * 4;
-  out.round_trip.min_ns = kNsPerS;  // no time-out comes in between
+  out.round_trip.min_ns = kNsPerS;  // no time-out happens in between
   out.round_trip.max_ns = 2 * kNsPerS;
   return out;
 }
@@ -121,8 +120,8 @@ TEST_F(ClientLosses, NothingIsSentAgainWhileAHelloIsOut) {
   EXPECT_TRUE(rig_.sink.take().empty());
 }
 
-/// The last turns of a step have nothing behind them that shows a loss: what is out for longer than a turn takes is
-/// sent again where nothing comes back for 5 ms; for 2 ms where packets have been lost.
+/// The last turns of a step have no later turns that would show a loss. A turn that is out for longer than a turn takes
+/// is sent again where no packet arrives for 5 ms. Where packets have been lost, 2 ms suffice.
 class ClientStillness : public ClientLosses, public ::testing::WithParamInterface<bool> {};
 
 TEST_P(ClientStillness, WhereNothingComesBackWhatIsOutForLongIsSentAgain) {

@@ -66,7 +66,7 @@ TEST_F(ClientMarks, NorDoesAReplay) {
   EXPECT_EQ(marks(), 0u);
 }
 
-/// Its key never changes, so anybody may send an old one again.
+/// Its key never changes, so that any sender may send an old one again.
 TEST_F(ClientMarks, NorDoesANoticeWithoutASession) {
   rig_.hand(rig_.aggregator.notice(protocol::NoticeCode::kUnknownLife, 0, {}), Ecn::kCe);
   EXPECT_EQ(rig_.client.counters().challenge_requests, 2u) << "it was taken, though";

@@ -62,7 +62,7 @@ TEST(ClientRackSlots, ARackWithoutSlotsIsPassedUntilItHasSome) {
   auto sent = rig.sink.take(DatagramType::kContribution);
   ASSERT_EQ(sent.size(), 2u);
   for (const SentPacket& packet : sent) EXPECT_EQ(packet.to.port, 1000);
-  // Asks again; what it sends meanwhile, and sends again, goes past the rack.
+  // Asks again; contributions and retransmissions meanwhile go past the rack.
   std::optional<SentPacket> again;
   for (int time = 0; time < 50 && !again; ++time) {
     rig.now = rig.client.next_deadline();

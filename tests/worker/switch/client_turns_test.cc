@@ -145,7 +145,7 @@ TEST_F(ClientTurns, ResendsAreTheSamePayloadUnderANewSequenceNumber) {
   rig_.later(kNsPerS);
   rig_.tick();
   const auto again = contributions();
-  ASSERT_EQ(again.size(), 1u);  // nobody has begun the step yet: one slot asks for all
+  ASSERT_EQ(again.size(), 1u);  // no worker has begun the step yet: one slot asks for all
   for (size_t i = 0; i < again.size(); ++i) {
     auto one = first[i].header();
     const auto other = again[i].header();
@@ -202,7 +202,7 @@ TEST_F(ClientTurns, AStepThatNobodyElseHasBegunIsNoCongestionAndOneSlotAsks) {
     EXPECT_EQ(asked.front().header().slot, 0u);
   }
   EXPECT_EQ(SwitchClientPeek::active_slots(rig_.client), 2u);
-  // The others are there now: what is still missing was lost, and asks for itself.
+  // The others have begun now: a result that is still missing was lost, and its slot asks for itself.
   rig_.hand(rig_.aggregator.result(1, {.slot = 0, .turn = 1}));
   rig_.now = rig_.client.next_deadline();
   rig_.tick();
@@ -211,8 +211,8 @@ TEST_F(ClientTurns, AStepThatNobodyElseHasBegunIsNoCongestionAndOneSlotAsks) {
   EXPECT_EQ(asked.front().header().slot, 1u);
 }
 
-/// Nothing of this worker's is missing: another one's packet is, and that one is told, or a notice. So this one only
-/// waits, for a round trip.
+/// Nothing of this worker is missing: another worker's packet is, and that one is notified, or a notice is missing. So
+/// this worker only waits, for a round trip.
 TEST(ClientResends, ATurnThatThreeLaterOnesOvertakeIsSentAgainWithoutItsTimeOut) {
   SwitchClientOptions options = ClientRig::options();
   options.slots = 8;
@@ -240,7 +240,7 @@ TEST(ClientResends, ATurnThatThreeLaterOnesOvertakeIsSentAgainWithoutItsTimeOut)
   EXPECT_EQ(SwitchClientPeek::active_slots(rig.client), 8u);  // a lossy network is no congestion
 }
 
-/// What was sent again may be lost again: that shows in the same way, by turns that were sent after it.
+/// A retransmission may be lost again: that shows in the same way, by turns that were sent after it.
 TEST(ClientResends, WhatIsOvertakenAgainIsSentAgainThreeTimesAtMost) {
   SwitchClientOptions options = ClientRig::options();
   constexpr uint32_t kTurns = 40;

@@ -5,7 +5,8 @@
 #include "protocol/messages/handover_frame.h"
 #include "tests/support/format_versions.h"
 
-/// A handover's bytes: what goes in comes out, and what is damaged is refused or is another handover, never a fault.
+/// A handover's bytes: decoding gives the encoded state. Damaged bytes are refused or are another handover, never a
+/// fault.
 namespace millrace::worker {
 namespace {
 

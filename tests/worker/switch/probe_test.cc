@@ -113,7 +113,7 @@ TEST_F(Probe, AnAnswerToAnEarlierQuestionIsNone) {
   EXPECT_TRUE(probe_.receive(*protocol::parse_datagram(answer), now_));
   pass(kEvery, Switch::kSilent);
   EXPECT_FALSE(probe_.receive(*protocol::parse_datagram(answer), now_));
-  // Nor one that somebody without the key has made.
+  // Nor does a packet that a sender without the key has made.
   SwitchClientOptions stranger = options_;
   stranger.key[0] ^= 1;
   ScriptedSwitch forger(stranger, 9);

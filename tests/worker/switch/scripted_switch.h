@@ -35,7 +35,7 @@ class CollectingSink : public protocol::PacketSink {
   std::vector<SentPacket> sent_;
 };
 
-/// What a client told its owner.
+/// Holds a client's reports to its owner.
 struct Told : SwitchOutcome {
   struct Window {
     uint32_t step = 0;
@@ -54,7 +54,7 @@ struct Told : SwitchOutcome {
 
 protocol::Endpoint endpoint(uint16_t port);
 
-/// What a RESULT says, and the entries of its only fragment unless told.
+/// The fields of a RESULT, and the entries of its only fragment unless a test sets others.
 struct ResultSays {
   uint16_t slot = 0;
   uint64_t turn = 1;
@@ -71,7 +71,7 @@ struct ResultSays {
   uint8_t flags = protocol::datagram_flag::kLast;
 };
 
-/// An aggregator that says what a test tells it to, with right keys.
+/// An aggregator that sends packets of the test's choice, with valid keys.
 class ScriptedSwitch {
  public:
   ScriptedSwitch(const SwitchClientOptions& options, uint64_t life) : options_(options), life_(life) {}

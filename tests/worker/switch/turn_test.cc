@@ -51,7 +51,7 @@ MadeContribution contribution_of(const OwnOffer& offer, const ContributionTerms&
   return out;
 }
 
-/// What was offered where the integer is not 0.
+/// Returns the offered entries whose integer is not 0.
 std::map<uint16_t, int32_t> sent_of(const OwnOffer& offer, const MadeContribution& made) {
   std::map<uint16_t, int32_t> out;
   for (size_t i = 0; i < made.sent.size(); ++i) {
@@ -69,7 +69,7 @@ std::map<uint16_t, int32_t> decoded_of(const Gathering& gathering) {
   return out;
 }
 
-/// As it would arrive in a result of nobody; valid until the next call.
+/// Returns the fragment as it would arrive in a result without contributors; valid until the next call.
 Datagram arrived(const Fragment& fragment) {
   static ByteBuffer extension;
   extension = fragment.extension;
@@ -179,7 +179,7 @@ TEST(Gathering, AnotherTurnInTheSameMemoryKnowsNothingOfTheFirst) {
     ASSERT_EQ(packets.size(), sent.fragments.size());
     for (size_t i = 0; i < packets.size(); ++i) EXPECT_EQ(packets[i].payload, sent.fragments[i].payload);
   }
-  // What is not whole leaves nothing behind either.
+  // An incomplete contribution leaves nothing behind either.
   const Contribution half = contribution_of(random_offer(1200, 3), terms());
   ASSERT_GE(half.fragments.size(), 3u);
   gathering.clear();

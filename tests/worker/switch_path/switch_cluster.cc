@@ -255,7 +255,7 @@ void SwitchCluster::tick_all() {
   for (uint32_t worker = 0; worker < workers(); ++worker) {
     Node& node = *nodes_[worker];
     if (!node.alive || now_ < node.core->next_deadline()) continue;
-    // The shards answer what they are told: nobody takes them for dead.
+    // The shards answer heartbeats: no worker takes them for dead.
     for (uint32_t shard = 0; shard < 2; ++shard) hear(worker, shard, protocol::Heartbeat{});
     node.core->on_tick(now_, node.actions);
     carry_out(worker);

@@ -15,10 +15,10 @@
 
 namespace millrace::testing {
 
-/// Workers' cores of one job of path switch, and real aggregators for a switch and for shard 0, on a network of
-/// datagrams that a seed drives: any order, losses, copies. The shards are two names that say Welcome and what view
-/// there is, and pass on what those who come in need of others (as server/rejoin/settlement.h does); what workers send
-/// them is kept for the test to look at.
+/// Workers' cores of one job of path switch, and real aggregators for a switch and for shard 0. A seed drives their
+/// network of datagrams: any order, losses, copies. The shards are two names that send Welcome and the views. They pass
+/// on joiners' requests to other members (as server/rejoin/settlement.h does). The test can read workers' messages to
+/// them.
 class SwitchCluster {
  public:
   static constexpr uint64_t kJob = 7;
@@ -53,31 +53,31 @@ class SwitchCluster {
 
   /// Welcomed by both shards.
   void join(uint32_t worker);
-  /// R9, R11: The table takes a worker down as removed. It hears of it with the others, or when it comes back.
+  /// R9, R11: Removes a worker from the table. It learns of it with the others, or when it rejoins.
   enum class Hears : uint8_t { kNow, kLater };
   void remove(uint32_t worker, Hears hears);
-  /// ... lets it in, under a new life, as one that joins: the same process, or another one.
+  /// ... admits it as a joiner, under the next incarnation: the same process, or another one.
   enum class Process : uint8_t { kSame, kNew };
   void admit(uint32_t worker, Process process);
   bool is_synced(uint32_t worker) const;
   bool is_alive(uint32_t worker) const { return nodes_[worker]->alive; }
-  /// Cores of processes that are gone, with what they held at the end.
+  /// Returns the cores of processes that are gone, with their last state.
   const std::vector<std::unique_ptr<worker::SessionCore>>& gone() const { return gone_; }
   void join_all();
-  /// Every process is gone, the shards too. Others begin a job with the same numbers: its table is as it was at the
-  /// beginning, and the switches are told nothing. All join it. What is under way on the network stays there.
+  /// Ends every process, the shards too, and lets others begin a job with the same numbers: with a fresh table. The
+  /// switches are not notified. All join it. Packets under way on the network stay there.
   void begin_job_anew();
   /// The next epoch of the view: every live worker hears it of both shards.
   void raise(const std::function<void(protocol::JobView&)>& change);
   void raise_for(uint32_t worker);
   void set_path(protocol::Path path);
-  /// Nobody settles joiners while it is false: what they ask for waits.
+  /// Joiners are settled only while it is true: otherwise their requests wait.
   bool passes_on = true;
   /// The process is gone: it hears nothing more. Its core stays to be looked at.
   void kill(uint32_t worker) { nodes_[worker]->alive = false; }
   void hear(uint32_t worker, uint32_t shard, protocol::Body body);
 
-  /// The switch that is started next knows so many lanes of the job only.
+  /// The switch that is started next knows only this many lanes of the job.
   uint32_t lanes_at_switch = UINT32_MAX;
   void stop_aggregator(uint16_t port) { aggregators_.erase(port); }
   void start_aggregator(uint16_t port);
@@ -115,8 +115,8 @@ class SwitchCluster {
   /// Updates divided and added up, by bucket.
   const std::vector<std::vector<float>>& weights(uint32_t worker) const { return nodes_[worker]->weights; }
 
-  /// What the law says of a bucket, per index, over the workers that live: entered - (applied + residuals + in flight +
-  /// ledgers).
+  /// Returns the imbalance of the law in a bucket, per index, over the workers that live: entered - (applied +
+  /// residuals + in flight + ledgers).
   std::vector<double> imbalance(uint32_t bucket);
 
  private:

@@ -6,7 +6,7 @@
 #include "kernels/base/hash.h"
 #include "tests/worker/switch_path/switch_cluster.h"
 
-/// Who is removed, and comes in: what the table and the shards do for it.
+/// Removal and joining of a worker: the actions of the table and the shards.
 namespace millrace::testing {
 
 void SwitchCluster::remove(uint32_t worker, Hears hears) {
@@ -69,7 +69,7 @@ void SwitchCluster::on_message_to_shard(uint32_t worker, const worker::SendActio
   if (joins && std::holds_alternative<protocol::State>(message.body)) ask_for_all(worker, send.shard);
   if (!joins && std::holds_alternative<protocol::Snapshot>(message.body)) pass_on(send);
   if (joins && std::holds_alternative<protocol::Synced>(message.body)) {
-    // Once for an epoch: said by word, so that nobody hears a view in the middle of what it does.
+    // Once for an epoch. Queued as a message, so that no core gets a view in the middle of a call.
     words_.push_back({worker, message.header.life, message.header.epoch, send.shard, protocol::Synced{}, {}});
   }
 }

@@ -14,8 +14,8 @@ namespace {
 
 constexpr float kSwitchLawGrid = 1.0f / 8;
 
-/// Within a factor of two, and of one sign: whatever is summed, one worker's next value does not saturate on its
-/// window's grid, so that a dead one's is counted whole or not at all.
+/// Returns values within a factor of two, and of one sign. In any sum, one worker's next value does not saturate on its
+/// window's grid. A dead worker's value is thus counted whole or not at all.
 std::map<uint32_t, float> some_entries(uint64_t dimension, RandomSequence& random) {
   std::map<uint32_t, float> entries;
   for (int i = 0; i < 30; ++i) {
@@ -27,7 +27,7 @@ std::map<uint32_t, float> some_entries(uint64_t dimension, RandomSequence& rando
 
 using SwitchLawEntries = Offers::Entries;
 
-/// What a process knows to have been applied of its own; `open`: what it held at the end, in flight.
+/// A process's knowledge of its applied entries; `open`: its entries in flight at the end.
 struct SwitchLawBooks {
   std::vector<double> applied;
   SwitchLawEntries open;
@@ -51,8 +51,8 @@ SwitchLawBooks books_of(const worker::SessionCore& core, uint32_t bucket) {
   return books;
 }
 
-/// Whether a window's difference is what some of the dead had out in it: all of what one had, or nothing; or had taken
-/// for applied without anybody else.
+/// Returns whether a window's difference consists of entries that dead workers had in flight in it. Of each dead
+/// worker, it has all entries or none. Or a dead worker alone took them for applied.
 bool is_of_dead(const std::vector<double>& difference, uint32_t begin, uint32_t end,
                 const std::vector<SwitchLawEntries>& dead) {
   std::vector<const SwitchLawEntries*> had;
@@ -163,7 +163,8 @@ void expect_the_law(SwitchCluster& cluster, const Offers& offers) {
       const SwitchLawBooks books = books_of(cluster.core(worker), bucket);
       for (size_t i = 0; i < difference.size(); ++i) difference[i] -= books.applied[i];
     }
-    // More removals ago than anybody remembers: what was out is lost by name, whether it was counted or not.
+    // More removals ago than the job remembers: the entries in flight are counted as lost, whether they were counted or
+    // not.
     const auto note_unknown = [&](const worker::SessionCore& core) {
       SwitchLawEntries unknown;
       const std::vector<double> ledger = core.ledger(bucket);

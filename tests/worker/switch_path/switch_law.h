@@ -20,10 +20,11 @@ bool may_push(SwitchCluster& cluster, uint32_t worker);
 /// All tensors of one step.
 void push_step(SwitchCluster& cluster, uint32_t worker, RandomSequence& random);
 bool all_synced(SwitchCluster& cluster);
-/// Everybody pushes until all have this step.
+/// Lets all workers push until all have this step.
 void run_steps(SwitchCluster& cluster, uint64_t until, RandomSequence& random);
 
-/// What processes offered in their steps, by bucket: the last ones. A dead one's last results nobody else may have had.
+/// Holds the offers of processes in their steps, by bucket: the last ones. A dead process's last results may have
+/// reached no other process.
 class Offers {
  public:
   using Entries = std::map<uint32_t, double>;

@@ -155,7 +155,7 @@ TEST(SwitchPath, OffersAreSettledInQuietMomentsOrWhereSomethingDependsOnThem) {
     std::vector<float> values;
     bool operator==(const End&) const = default;
   };
-  // pieces  so many are settled after a step, at most; the rest when the next one is selected.
+  // pieces  at most this many are resolved after a step; the rest when the next one is selected.
   const auto run = [&unsettled_met](uint64_t pieces) {
     SwitchCluster::Options options = switch_path_options_for(2, {600, 300});
     options.reselect_k = 5;
@@ -243,7 +243,7 @@ TEST(SwitchPath, AnUpdateOfAShardIsNotApplied) {
   EXPECT_EQ(cluster.core(0).part_steps_applied(0), 0u);
 }
 
-// Half of a dead worker's windows are closed with it, the others are not: either is whole, and what was closed counts.
+// Half of a dead worker's windows are closed with it, the others are not. Each is whole, and a closed one counts.
 TEST(SwitchPath, ADeadWorkersOpenWindowsAreClosedWithoutIt) {
   bool some_with = false;
   bool some_without = false;
@@ -268,7 +268,7 @@ TEST(SwitchPath, ADeadWorkersOpenWindowsAreClosedWithoutIt) {
       const double of_dead = -lacking[index];
       ASSERT_TRUE(of_dead == 0 || of_dead == 1) << of_dead;
       (of_dead == 1 ? some_with : some_without) = true;
-      // A mean over who took part in the window: 1 either way.
+      // A mean over the workers that took part in the window: 1 either way.
       ASSERT_EQ(cluster.weights(0)[0][index], 1.0f) << index;
     }
   }
@@ -293,7 +293,7 @@ TEST(SwitchPath, APathToTheShardAndBackLosesNothingAndCountsNothingTwice) {
     cluster.blocked = [&](const protocol::Endpoint& from, const protocol::Endpoint& to) {
       return from.port == SwitchCluster::kSwitchPort && to.port == 1'002;
     };
-    // Who hears nothing asks with its first turn only: what else of it was lost stays lost.
+    // A worker that hears nothing asks with its first turn only: its other lost packets stay lost.
     const uint64_t before = cluster.core(0).switch_status()->client.results;
     cluster.run_until([&] { return cluster.core(0).switch_status()->client.results > before; });
     cluster.pass(static_cast<TimeNs>(seed % 3) * 20 * kNsPerMs);

@@ -208,8 +208,8 @@ TEST(SwitchRacks, AWorkerThatDiesIsLeftOutOfItsRacksSums) {
   EXPECT_GT(training.cluster.counted_at(kRack, Event::kGroupSent), sent) << "its rack sums up what is left";
 }
 
-/// Of a worker that comes back a client of its own goes on: what it counts, and whether its rack was lost, is the
-/// session's.
+/// A worker that rejoins has a client of its own that continues. Its counts, and the loss of its rack, belong to the
+/// session.
 TEST(SwitchRacks, WhoComesBackCountsOnAndHasNoNewsOfItsRack) {
   Training training(two_racks(500));
   SwitchCluster& cluster = training.cluster;

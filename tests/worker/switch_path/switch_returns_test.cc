@@ -9,7 +9,7 @@
 #include "protocol/messages/handover_frame.h"
 #include "tests/worker/switch_path/switch_law.h"
 
-/// Who comes into a job of path switch that runs: new processes and removed ones, against real aggregators.
+/// Workers that join a job of path switch that runs: new processes and removed ones, against real aggregators.
 namespace millrace::testing {
 namespace {
 
@@ -32,7 +32,7 @@ TEST(SwitchReturns, ANewProcessTakesPartFromTheNextStepOn) {
   run_steps(cluster, entry + 3, random);
   expect_alike(cluster);
   expect_the_law(cluster);
-  // Of its first step on it is counted: nobody waits for more. Its pushes are its own process's.
+  // It is counted from its first step on: the others do not wait longer. Its pushes are its own process's.
   std::set<uint64_t> answered;
   for (const worker::DeliveredUpdate& update : cluster.delivered(1)) {
     EXPECT_TRUE(update.replaces || update.contributors == 3u);
@@ -52,7 +52,7 @@ TEST(SwitchReturns, NobodyBeginsAStepWhileSomebodyTakesOver) {
   cluster.admit(2, Process::kNew);
   cluster.run_until(
       [&] { return !cluster.sent<protocol::Snapshot>(0).empty() || !cluster.sent<protocol::Snapshot>(1).empty(); });
-  // The shards pass nothing more on: whoever gave stands still, and so does the other.
+  // The shards pass nothing more on: the worker that gave weights stalls, and so does the other.
   cluster.passes_on = false;
   for (uint32_t worker = 0; worker < 2; ++worker) push_step(cluster, worker, random);
   cluster.pass(500 * kNsPerMs);
@@ -65,8 +65,8 @@ TEST(SwitchReturns, NobodyBeginsAStepWhileSomebodyTakesOver) {
   cluster.run_until([&] { return cluster.core(0).steps_applied(0) == 3 && cluster.core(1).steps_applied(0) == 3; });
 }
 
-/// Worker 2 is removed in the middle of a step, and comes back: of what it had out the others say what was counted.
-/// cut: racks stand in front of the decider, and cut so much that most of it was not.
+/// Removes worker 2 in the middle of a step, and lets it rejoin: the others report the counted part of its entries in
+/// flight. cut: racks in front of the decider trim their sums, so that most of its entries were not counted.
 void expect_exact_settlement(uint64_t cut) {
   bool counted = false;
   bool returned = false;
@@ -112,7 +112,7 @@ TEST(SwitchReturns, WhatARackHadCutOfARemovedWorkersTurnComesBackToIt) { expect_
 // Worker 1 alone has the step's last results when worker 2 is removed, and gives them to it: in these worker 2 was
 // counted. Then worker 1 is removed too, before worker 2 takes part, and worker 0 computes those turns again without
 // both.
-TEST(SwitchReturns, WhatAGiverSaidThatIsRemovedBeforeTheJoinerTakesPartIsTakenBack) {
+TEST(SwitchReturns, GiverRemovedBeforeTheJoinerTakesPart_ItsReportIsRevoked) {
   uint32_t met = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(seed);
@@ -164,10 +164,10 @@ std::map<uint32_t, float> residual_of(const worker::SessionCore& core) {
   return entries;
 }
 
-// Worker 1 alone had the last results, the others computed them again without it, and told it so. Before it has their
-// weights they are gone, and the job goes on from its own, which hold what it had in those turns: that must not come
-// back as well.
-TEST(SwitchReturns, WhatIsRevokedDoesNotComeBackWhereTheJobGoesOnFromItsOwnWeights) {
+// Worker 1 alone had the last results. The others computed them again without it, and notified it. They are gone before
+// it has their weights, and the job continues from its own. Those hold its entries of those turns, which must not be
+// returned as well.
+TEST(SwitchReturns, RevokedResults_NotReturnedWhereTheJobUsesItsOwnWeights) {
   uint32_t met = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(seed);
@@ -227,7 +227,7 @@ TEST(SwitchReturns, WhoFinishesGivesToWhoComesAndWaitsForIt) {
   cluster.admit(2, Process::kNew);
   cluster.run_until([&] { return cluster.core(2).phase() == worker::Phase::kRunning; });
   EXPECT_EQ(cluster.weights(2), cluster.weights(0));
-  // It has steps to go that nobody else has anything for.
+  // It still has steps to which no other worker contributes.
   push_step(cluster, 2, random);
   cluster.run_until([&] { return cluster.core(2).steps_applied(0) >= 1 && cluster.core(2).outstanding(0).empty(); });
   ASSERT_TRUE(cluster.core(2).finish(cluster.now(), cluster.actions(2)).has_value());
@@ -271,8 +271,8 @@ TEST(SwitchReturns, TheShardInTheSwitchsPlaceTakesJoinersToo) {
   expect_the_law(cluster);
 }
 
-// Nobody is synced: of those who are left the shards choose by what they say, and only who says how far it is can be
-// chosen.
+// No worker is synced: the shards choose among the remaining ones by their reports. Only a worker that reports its
+// position can be chosen.
 TEST(SwitchReturns, WhoIsStrandedSaysHowManyStepsItHas) {
   SwitchCluster cluster(options_for(2, {500}, 8));
   RandomSequence random(random_key(8));

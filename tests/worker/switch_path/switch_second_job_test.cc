@@ -8,8 +8,9 @@
 #include "tests/worker/switch_path/switch_cluster.h"
 #include "tests/worker/toys/toy_cluster.h"
 
-/// A job whose number at the switch another one had: both tables begin with the same epoch and lives, and their workers
-/// have the same numbers. What the second job gets is its own, however the first one ended, and it begins.
+/// A job whose number at the switch was another job's. Both tables begin with the same epoch and incarnations, and
+/// their workers have the same numbers. The second job gets only its own packets, however the first one ended, and it
+/// begins.
 namespace millrace::testing {
 namespace {
 
@@ -52,7 +53,7 @@ void expect_second_job_whole(SwitchCluster& cluster, uint64_t steps) {
     ASSERT_EQ(cluster.weights(worker)[0], wanted) << "worker " << worker;
 }
 
-/// So many steps of the network, and then nobody of it is there any more.
+/// Runs that number of steps of the network, then kills all processes of the job.
 void begin_and_kill(SwitchCluster& cluster, uint64_t network_steps) {
   cluster.join_all();
   push_all(cluster, 2.0f);
@@ -113,7 +114,7 @@ TEST_P(SwitchSecondJob, BeginsSoonBehindOneThatHasEnded) {
 INSTANTIATE_TEST_SUITE_P(Ways, SwitchSecondJob, ::testing::Values(false, true),
                          [](const auto& way) { return way.param ? "ThroughRacks" : "Straight"; });
 
-/// Its lease is long; what a user sees meanwhile.
+/// Its lease is long; the tests check the status that a user sees meanwhile.
 TEST(SwitchSecondJobWaits, TellsItsUserWhatFor) {
   SwitchCluster cluster(switch_second_job_options_for(1, false));
   cluster.join_all();

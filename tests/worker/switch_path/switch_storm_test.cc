@@ -16,11 +16,11 @@ namespace {
 using Hears = SwitchCluster::Hears;
 using Process = SwitchCluster::Process;
 
-/// What stands in front of the decider in a storm.
+/// The racks in front of the decider in a storm.
 enum class Racks : uint8_t {
   kNone,
   kWhole,  ///< they add up, and restart
-  /// ... and cut their sums. Nobody dies: of a dead one's window any part may have been counted, and no test could
+  /// ... and cut their sums. No worker dies: any part of a dead one's window may have been counted, and no test could
   /// tell.
   kCutting,
 };
@@ -129,7 +129,7 @@ class Storm {
   void admit(uint32_t worker) {
     const bool may_be_new = racks_ != Racks::kCutting && random_.next_below(5) == 0;
     const bool new_process = !cluster_.is_alive(worker) || may_be_new;
-    // Nobody would know what became of what it had out: that is told by no test here.
+    // No process would know the outcome of its entries in flight: no test here checks that.
     const bool forgotten = removals_ - removed_[worker] >= worker::kSwitchRemovalsMax;
     if (forgotten && !new_process) forgotten_ = true;
     cluster_.admit(worker, new_process ? Process::kNew : Process::kSame);

@@ -52,7 +52,7 @@ void FakeCluster::run_there(const std::function<void()>& work) {
 void FakeCluster::serve() {
   constexpr int kTickMs = 5;
   while (!stop_) {
-    protocol::Poller poller;  // made anew: a script may have replaced a listener
+    protocol::Poller poller;  // made again: a script may have replaced a listener
     for (auto& listener : listeners_) poller.add(*listener);
     poller.add(waker_);
     poller.wait(kTickMs);

@@ -17,7 +17,7 @@ namespace millrace::testing {
 /// Toy shards behind real sockets on the loopback, all on one thread, which scripts can bend.
 class FakeCluster {
  public:
-  /// What a script does with a message before the toy shard sees it. True: it is dealt with.
+  /// Handles a message before the toy shard sees it. Returns true if the toy shard must not see it.
   using Script = std::function<bool(FakeCluster& self, uint32_t shard, const protocol::PeerId& from,
                                     const protocol::Message& message)>;
 

@@ -227,11 +227,12 @@ double ToyCluster::in_flight(const worker::OutstandingView& out, uint32_t worker
   if (decided == log.end()) return value;
   const auto& counted = decided->second.update.contributors;
   if (std::ranges::find(counted, protocol::ContributorId{worker, out.life}) == counted.end()) return value;
-  // Counted: what the update carries is in the log, the rest will come back.
+  // Counted: the entries that the update carries are in the log, the rest will be returned.
   return decided->second.carried.contains(index) ? 0.0 : value;
 }
 
-/// Of what is unreturnable the ledger has all, and the log what was carried.
+/// Adds the carried entries of unreturnable contributions. The ledger has all of such a contribution, the log only the
+/// carried entries.
 void ToyCluster::add_carried_of_unreturnable(const worker::SessionCore& core, uint32_t worker, uint32_t bucket,
                                              std::vector<double>& books) const {
   for (const worker::UnreturnableView& lost : core.unreturnable()) {
@@ -249,7 +250,7 @@ void ToyCluster::add_carried_of_unreturnable(const worker::SessionCore& core, ui
   }
 }
 
-/// entered + opening - ledger - what it holds.
+/// Adds entered + opening - ledger - the values that it holds.
 void ToyCluster::take_books(const worker::SessionCore& core, uint32_t worker, uint32_t bucket,
                             std::vector<double>& books) const {
   const auto ledger = core.ledger(bucket);

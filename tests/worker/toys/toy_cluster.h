@@ -29,7 +29,7 @@ struct ToyClusterOptions {
   double snapshot_rate = 0;  ///< of settlings that could do without one
   double settle_rate = 0;    ///< chance that a worker settles one piece; nothing else that happens depends on it
   worker::LedgerMode ledger = worker::LedgerMode::kPerIndex;
-  bool returns = false;  ///< workers have weights, and come back
+  bool returns = false;  ///< workers have weights, and rejoin
 };
 
 /// How often each fault has happened.
@@ -40,9 +40,9 @@ struct ToyFaults {
   uint64_t steps_voided = 0;
 };
 
-/// Workers' cores and toy shards on a network of FIFO connections that a seed drives: one delivery at a time, in any
-/// order between connections, with breaks. Every core's actions are carried out at once; updates are kept for the test
-/// to look at.
+/// Workers' cores and toy shards on a network of FIFO connections that a seed drives. It makes one delivery at a time,
+/// in any order between connections, with breaks. Every core's actions are carried out at once; the test can read the
+/// updates.
 class ToyCluster {
  public:
   explicit ToyCluster(const ToyClusterOptions& options);
@@ -61,8 +61,8 @@ class ToyCluster {
   /// A worker's weights of a part, as its deliveries made them; and the part's as the log has them after `steps`.
   const std::vector<float>& weights(uint32_t worker, uint32_t part) const { return weights_[worker][part]; }
   std::vector<float> weights_of_log(uint32_t part, uint64_t steps) const;
-  /// What of a worker's processes that ended is neither in the log nor in the next process, where values are positive:
-  /// below 0, something was counted twice. The least over indices.
+  /// Returns the loss of values where all values are positive. A loss is a value of an ended process that neither the
+  /// log nor the worker's next process has. Below 0: something was counted twice. The least over indices.
   double least_loss(uint32_t bucket) const;
   /// Nothing is on its way, all are synced and everything is answered.
   bool at_rest() const;
@@ -74,8 +74,8 @@ class ToyCluster {
   std::vector<worker::DeliveredUpdate>& delivered(uint32_t worker) { return delivered_[worker]; }
   std::vector<std::string>& logs(uint32_t worker) { return logs_[worker]; }
 
-  /// What the law says of one bucket, per index: entered - (carried by the log + residuals + in flight + ledgers). All
-  /// zero.
+  /// Returns the imbalance of the law in one bucket, per index: entered - (carried by the log + residuals + in flight +
+  /// ledgers). All must be zero.
   std::vector<double> imbalance(uint32_t bucket) const;
   /// Everything any shard complained about.
   std::vector<std::string> complaints() const;
@@ -127,7 +127,7 @@ class ToyCluster {
     worker::SavedState state;
     std::vector<std::vector<float>> weights;
   };
-  /// A process that ended, with what it held; and the next one of its worker.
+  /// A process that ended, with its last state; and the next one of its worker.
   struct Ended {
     uint32_t worker = 0;
     std::unique_ptr<worker::SessionCore> core;

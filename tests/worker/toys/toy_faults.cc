@@ -2,7 +2,7 @@
 
 #include "tests/worker/toys/toy_cluster.h"
 
-/// What goes wrong in the toy cluster, and what the test knows of it.
+/// The faults of the toy cluster, and the test's account of them.
 namespace millrace::testing {
 
 void ToyCluster::maybe_fault() {
@@ -67,7 +67,8 @@ void ToyCluster::crash_worker() {
   ++faults_.worker_crashes;
 }
 
-/// Whoever still holds what it sent has it, or its ledger has; of the others it was applied, and is not any more.
+/// Makes a step void. A worker that still holds its contribution has the values there, or in its ledger. For the other
+/// workers they were applied, and are not any more.
 void ToyCluster::void_step(uint32_t part, const ToyDecision& decision) {
   ++faults_.steps_voided;
   const protocol::PartLayout& layout = table_.layout.parts[part];

@@ -40,7 +40,8 @@ void ToyShard::crash() {
   ack_lives_.clear();
 }
 
-/// Answers may be lost with the connection: of the joiner, of who gives it weights, of who is collected from.
+/// Answers may be lost with the connection: those of the joiner, of a giver of weights, and of a member that is asked
+/// for updates.
 void ToyShard::disconnect(uint32_t worker) {
   connected_.erase(worker);
   joiners_.clear();

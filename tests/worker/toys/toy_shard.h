@@ -33,13 +33,13 @@ struct ToyTable {
   bool make_synced(uint32_t worker, uint64_t life, uint64_t epoch);
   bool activate(uint32_t shard, uint64_t parent, uint64_t epoch);
   bool cut(uint32_t worker, const protocol::State& state, uint64_t epoch);
-  std::function<void(uint32_t part, uint64_t n)> truncate;  ///< by a cut: what was decided from step n on is void
+  std::function<void(uint32_t part, uint64_t n)> truncate;  ///< by a cut: the decisions from step n on are void
 
  private:
   std::map<uint32_t, uint64_t> lives_;
 };
 
-/// What a decision made of one step of one part.
+/// The decision of one step of one part.
 struct ToyDecision {
   std::set<uint32_t> counted;
   std::map<uint64_t, double> carried;  ///< index in the bucket -> sum, of the entries that the update carries
@@ -48,25 +48,25 @@ struct ToyDecision {
   SharedBytes payload;
 };
 
-/// A slow and obvious shard: decides a step of a part when every synced member's contribution is in, sums in ascending
-/// order of workers, keeps updates until all members have them. What it counts and what it carries can be bent by the
-/// test. It can lose everything: then it collects (8), and settles who joins (9). Its log() is the truth, which it
-/// forgets only to the test's eyes.
+/// A slow and obvious shard: decides a step of a part when every synced member's contribution is in. It sums in
+/// ascending order of workers and keeps updates until all members have them. The test can change the contributions that
+/// it counts and the entries that it carries. It can lose everything: then it collects (8), and settles joiners (9).
+/// Its log() is the true log, which only the test still sees after a crash.
 class ToyShard {
  public:
   ToyShard(ToyTable& table, uint32_t number) : table_(table), number_(number) {
     parts_.resize(table.layout.parts.size());
   }
 
-  /// One message in; what goes out, by worker.
+  /// Takes one message; appends the answers to `out`, by worker.
   using Out = std::vector<std::pair<uint32_t, protocol::Message>>;
   void on_message(uint32_t worker, const protocol::Message& message, Out& out);
-  /// Takes over the table's view: tells everybody, then serves again what was not acknowledged.
+  /// Takes over the table's view: notifies all members, then serves again the updates that lack acknowledgements.
   void adopt_view(Out& out);
   void disconnect(uint32_t worker);
-  /// A new process, that knows nothing. REQUIRES: the table has its new life.
+  /// Starts a new process without any state. REQUIRES: the table has its new incarnation.
   void crash();
-  /// As a heartbeat would: asks again who has not answered.
+  /// Asks again the workers without an answer, as a heartbeat would.
   void poll(Out& out);
   bool recovering() const { return recovering_; }
   void truncate(uint32_t part, uint64_t n);
@@ -76,13 +76,13 @@ class ToyShard {
 
   uint64_t life = 1;
   std::optional<protocol::Refuse> refuses;  ///< every Hello
-  /// Who of those that are in is counted; default: all.
+  /// Selects the members whose contributions are counted, among those that contributed; default: all.
   std::function<std::set<uint32_t>(uint32_t part, uint64_t step, const std::set<uint32_t>& in)> count;
-  /// Whether an entry of the sum comes back; default: all (then the update says whole_sum).
+  /// Selects the entries of the sum that the update carries; default: all (then the update says whole_sum).
   std::function<bool(uint32_t part, uint64_t step, uint64_t index)> carry;
   std::function<bool()> prefers_snapshot;  ///< to a joiner that could go on with its own weights
   std::function<void(uint32_t part, const ToyDecision&)> voided;
-  std::vector<std::string> complaints;  ///< what a correct worker never does
+  std::vector<std::string> complaints;  ///< actions that a correct worker never takes
 
  private:
   struct Slot {
@@ -94,7 +94,7 @@ class ToyShard {
     std::map<uint64_t, std::map<uint32_t, Slot>> open;
     std::map<uint64_t, ToyDecision> log;
     std::map<uint32_t, uint64_t> acks;
-    uint64_t first_kept = 0;  ///< what the process of now has of the log
+    uint64_t first_kept = 0;  ///< the part of the log that the present process has
     std::map<uint64_t, protocol::Message> fetched;
     uint64_t furthest = 0;  ///< n of the synced, while it recovers
     std::set<uint32_t> fetched_from;

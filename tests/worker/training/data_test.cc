@@ -67,7 +67,7 @@ TEST(DebianData, EveryPackageIsInOneOfTheFilesWithItsLabel) {
 TEST(DebianData, ThePlaceOfAPackageDependsOnItsNameAlone) {
   const TemporaryFolder folder;
   ASSERT_TRUE(make_debian_data(options_in(folder, index_of(300))));
-  // The first half only: what is held out of it is a prefix of what was held out before.
+  // The first half only: its held-out rows are a prefix of the earlier ones.
   auto half = options_in(folder, index_of(150));
   half.held_out_path = folder / "half.test.svm";
   ASSERT_TRUE(make_debian_data(half));
@@ -80,7 +80,7 @@ TEST(DebianData, ThePlaceOfAPackageDependsOnItsNameAlone) {
   }
 }
 
-TEST(DebianData, PackagesWithoutSectionOrDescriptionAndRepeatedNamesAreLeftOut) {
+TEST(DebianData, PackageWithoutSectionOrDescriptionOrRepeated_Omitted) {
   const TemporaryFolder folder;
   std::string index = index_of(60);
   index += "Package: bare\n\nPackage: nosection\nDescription: words here\n\n" +

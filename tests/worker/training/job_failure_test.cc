@@ -11,7 +11,7 @@ ExitCode code_of(JobErrorCode code, JobStage stage) {
   return failure.code;
 }
 
-TEST(JobFailure, AShardThatIsNotReachedIsUnreachableWhileJoiningAndEndsTheJobAfterwards) {
+TEST(JobFailure, ShardNotReached_UnreachableWhileJoiningAndLaterEndsTheJob) {
   EXPECT_EQ(code_of(JobErrorCode::kUnavailable, JobStage::kJoining), ExitCode::kUnreachable);
   EXPECT_EQ(code_of(JobErrorCode::kUnavailable, JobStage::kRunning), ExitCode::kJobEnded);
   EXPECT_EQ(code_of(JobErrorCode::kMalformed, JobStage::kJoining), ExitCode::kUnreachable);
@@ -35,7 +35,7 @@ TEST(JobFailure, TheOthersMeanTheSameAtAnyTime) {
   }
 }
 
-// Of the same code: what a restart script may try again, and what it must not.
+// Of the same code: the errors after which a restart script may try again, and those after which it must not.
 TEST(JobFailure, AFileOfThisWorkerIsBadDataWhereAServersBytesAreNot) {
   for (const JobStage stage : {JobStage::kJoining, JobStage::kRunning}) {
     for (const JobErrorCode code : {JobErrorCode::kMalformed, JobErrorCode::kUnsupported, JobErrorCode::kLimitExceeded,

@@ -196,7 +196,7 @@ TEST(Descent, TheStrongestL2StaysFinite) {
   }
 }
 
-/// Area by the definition: precision and recall counted anew at every distinct threshold.
+/// Computes the area by the definition: precision and recall counted from the start at every distinct threshold.
 double average_precision_oracle(const std::vector<double>& scores, const std::vector<int8_t>& labels) {
   std::vector<double> thresholds = scores;
   std::sort(thresholds.begin(), thresholds.end(), std::greater<>());
@@ -234,7 +234,7 @@ TEST(AveragePrecision, AgreesWithTheDefinitionAlsoWhereScoresTie) {
   }
 }
 
-TEST(AveragePrecision, OfAPerfectOrderIsOneOfAllTiesThePositiveShareOfNoPositivesZero) {
+TEST(AveragePrecision, AveragePrecision_OneIfPerfectShareIfTiedZeroIfNoPositives) {
   EXPECT_EQ(average_precision(std::vector<double>{3, 2, 1}, std::vector<int8_t>{1, 1, -1}), 1);
   EXPECT_EQ(average_precision(std::vector<double>{1, 1, 1, 1}, std::vector<int8_t>{1, -1, -1, -1}), 0.25);
   EXPECT_EQ(average_precision(std::vector<double>{1, 2}, std::vector<int8_t>{-1, -1}), 0);
@@ -305,7 +305,7 @@ TEST(ModelFile, EveryTruncationAndEveryFlippedByteIsRefused) {
   }
 }
 
-/// A model file with a right checksum and whatever else.
+/// Returns a model file with a right checksum and arbitrary contents.
 ByteBuffer sealed(ByteBuffer bytes) {
   bytes.resize(bytes.size() - 8);
   ByteWriter(bytes).put(hash64(ByteSpan(bytes)));

@@ -11,7 +11,7 @@
 #include "tests/worker/toys/toy_cluster.h"
 #include "worker/core/residual/local_clip.h"
 
-/// Momentum and clipping in a worker's core: what enters, what updates mask, what is saved.
+/// Momentum and clipping in a worker's core: the values that enter, the mask of updates, the saved state.
 namespace millrace::worker {
 namespace {
 
@@ -156,7 +156,7 @@ struct MomentumCore : testing::ScriptedCore {
   }
 };
 
-TEST_F(MomentumCore, AContributionThatCameTooLateKeepsItsVelocityAndOneThatIsAppliedEndsIt) {
+TEST_F(MomentumCore, LateContribution_KeepsItsVelocityAndAnAppliedOneEndsIt) {
   config_.spec.mode = protocol::Mode::kBoundedStaleness;
   config_.spec.staleness = 1;
   config_.spec.quorum = 1;
@@ -164,7 +164,7 @@ TEST_F(MomentumCore, AContributionThatCameTooLateKeepsItsVelocityAndOneThatIsApp
   push({5, 6}, {4, 1});
   push({6}, {1});
   EXPECT_EQ(velocity(), (EnteringEntries{{5, 2}, {6, 1.5f}}));
-  // Step 0 was decided without this worker: 5 comes back, with its velocity.
+  // Step 0 was decided without this worker: 5 is returned, with its velocity.
   protocol::Update late = update_of(0, 0);
   late.contributors = {{1, 1}};
   hear(0, late, sum_of({{9, 1}}, part_dimension(0)));
@@ -209,7 +209,7 @@ TEST_F(MomentumCore, TheAuditCountsWhatEntersAfterMomentum) {
 TEST_F(MomentumCore, WhatIsPushedAndHasNotEnteredIsSavedAsIfItHad) {
   make_running();
   push({5}, {4});
-  protocol::Update nothing = update_of(0, 0);  // counted, not carried: it comes back
+  protocol::Update nothing = update_of(0, 0);  // counted, not carried: it is returned
   nothing.whole_sum = false;
   hear(0, nothing, sum_of({}, part_dimension(0)));
   hear_update(1, 0, {});
@@ -278,7 +278,7 @@ struct ClippedCore : testing::ScriptedCore {
     while (core_->work(now_, actions_)) {
     }
   }
-  /// What is sent, by bucket.
+  /// Returns the sent entries, by bucket.
   std::map<uint32_t, EnteringEntries> sent() {
     std::map<uint32_t, EnteringEntries> all;
     for (uint32_t bucket = 0; bucket < 2; ++bucket) {

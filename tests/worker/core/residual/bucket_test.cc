@@ -32,7 +32,7 @@ struct QuantizedJob {
     bucket = std::make_unique<Bucket>(spec, layout.buckets.at(0), layout.parts, LedgerMode::kPerIndex);
   }
 
-  /// Pushes a stream and codes all of it; returns what the receivers decode.
+  /// Pushes a stream and codes all of it; returns the entries that receivers decode.
   std::map<uint32_t, float> send(const Stream& pushed) {
     EXPECT_TRUE(bucket->slot(0).add_sparse(pushed.indices, pushed.values, 1));
     EXPECT_TRUE(bucket->select(0));

@@ -106,7 +106,7 @@ TEST(Unbiased, WhatIsSentIsTheGradientInExpectationInEveryQuantizer) {
 
 const std::vector<std::string> kDrawing = {"random:0.1", "gspar:0.1", "gspar_closed:1.5", "uniform:0.1"};
 
-TEST(Unbiased, WhatIsDrawnIsTheGradientInExpectationAndTheLedgerHasTheDifference) {
+TEST(Unbiased, DrawnEntries_GradientInExpectationAndLedgerHasTheDifference) {
   constexpr uint64_t kDimension = 256;
   RandomSequence random(random_key(12));
   std::vector<float> gradient(kDimension);
@@ -141,7 +141,7 @@ TEST(Unbiased, WhatIsDrawnIsTheGradientInExpectationAndTheLedgerHasTheDifference
   }
 }
 
-/// What a bucket sends of a gradient of ones with zeros between in one step.
+/// Returns the contribution of a bucket in one step, from a gradient of ones with zeros between.
 Stream drawn_of_ones(const std::string& select, uint64_t step, uint64_t draws) {
   protocol::JobSpec spec = unbiased(testing::toy_spec(1, {4'000}), "gap+raw");
   spec.select = selection_from_text(select).value();

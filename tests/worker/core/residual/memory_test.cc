@@ -20,7 +20,7 @@ using millrace::testing::FailingAllocation;
 constexpr uint64_t kMemoryDimension = 500;
 constexpr uint64_t kAllocationsMax = 100;
 
-/// What of a job decides on which way a gradient goes into the residual, and what is counted of it.
+/// The settings of a job that choose a gradient's way into the residual, and that count it.
 struct StarvedJob {
   const char* name;
   bool audit = false;

@@ -21,7 +21,7 @@ Stream random_stream(uint64_t dimension, double density, RandomSequence& random)
 
 TEST(MergePieces, IsTheSumIndexByIndexAtAnyDensityAndCut) {
   RandomSequence random(random_key(5));
-  Stream out;  // kept from case to case: what was in it before must not show
+  Stream out;  // kept from case to case: its earlier contents must not show
   for (int round = 0; round < 300; ++round) {
     const uint64_t dimension = 1 + random.next_below(400);
     const double densities[] = {0.0, 0.1, 0.5, 1.0};

@@ -11,9 +11,8 @@
 #include "tests/worker/toys/toy_cluster.h"
 #include "worker/core/residual/bucket.h"
 
-/// What momentum correction is for: logistic regression on generated rows of a
-/// few frequent and many rare features (as w8a's), 4 workers, every way at the
-/// best of its learning rates. Fixed seeds.
+/// The benefit of momentum correction: logistic regression on generated rows of a few frequent and many rare features
+/// (as w8a's). It trains with 4 workers, in every way at the best of its learning rates. Fixed seeds.
 namespace millrace::worker {
 namespace {
 
@@ -67,7 +66,7 @@ enum class Way {
   kPlain,       ///< no momentum
   kOnTheSums,   ///< momentum at the receivers, on the sparse sums: what
                 ///< correction corrects
-  kCorrection,  ///< momentum in what each worker sends, masked
+  kCorrection,  ///< momentum in each worker's contributions, masked
 };
 
 /// The loss after kSteps.
@@ -128,7 +127,7 @@ double best(Way way, double density, std::initializer_list<double> rates) {
 
 struct Density {
   double density = 0;
-  bool beats_none = false;  ///< below 1 % plain error feedback at its own best rate is as good in so few steps
+  bool beats_none = false;  ///< below 1 %, plain error feedback at its own best rate is as good in this number of steps
 };
 
 void PrintTo(const Density& density, std::ostream* out) { *out << density.density; }

@@ -43,7 +43,7 @@ class Algorithm4 {
     return sent;
   }
 
-  /// Masks = selection(V); V = V (1 - Masks). What was selected, zeros left out.
+  /// Masks = selection(V); V = V (1 - Masks). Returns the selected entries without zeros.
   std::map<uint64_t, float> send() {
     std::map<uint64_t, float> sent;
     for (const uint32_t index : top_k_oracle(residual, k_)) {

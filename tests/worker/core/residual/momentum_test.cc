@@ -32,14 +32,14 @@ std::vector<float> momentum_dense_of(const StreamView& stream) {
   return {dense.values.begin(), dense.values.end()};
 }
 
-/// What a bucket's pushes look like, and what becomes of what it sends.
+/// The pushes of a bucket, and the outcome of its contributions.
 struct Run {
   const char* name;
   Momentum momentum = Momentum::kCorrection;
   bool masked = true;
   std::vector<uint64_t> dimensions = {700};
   double dense_rate = 0.5;
-  double carried_rate = 1;   ///< of what was sent, what an update carries
+  double carried_rate = 1;   ///< the share of the sent entries that an update carries
   double counted_rate = 1;   ///< of contributions
   size_t in_flight_max = 1;  ///< steps that are pushed before the oldest update comes
   uint32_t dense_steps = 0;  ///< of the warm-up: they send everything and mask nothing
@@ -243,7 +243,7 @@ TEST(Momentum, WithEverythingAppliedItIsAlgorithm4AsPrinted) {
   }
 }
 
-/// What comes out of one worker alone.
+/// Returns the contributions of one worker alone.
 std::vector<std::vector<float>> all_sent(Momentum momentum, const char* select,
                                          const std::vector<std::vector<float>>& gradients) {
   protocol::JobSpec spec = testing::toy_spec(1, {gradients[0].size()});

@@ -59,7 +59,7 @@ std::vector<double> slopes(const Dataset& data, std::vector<double> w, Loss loss
   return slopes;
 }
 
-/// All coordinates at once, from these weights: what a step over all blocks must do.
+/// Moves all coordinates at once, from these weights: a step over all blocks must do the same.
 std::vector<double> whole_step(const Dataset& data, const std::vector<double>& w, Loss loss) {
   std::vector<double> squares(w.size());
   size_t longest = 0;
@@ -77,7 +77,7 @@ std::vector<double> whole_step(const Dataset& data, const std::vector<double>& w
     // The second derivative of log(1 + exp(-m)) is 1/4 at most, that of max(0, 1 - m)^2 is 2.
     const double curve = loss == Loss::kLogistic ? 0.25 : 2;
     const double curvature = curve * squares[i] / static_cast<double>(data.rows()) + (i + 1 == w.size() ? 0 : kL2);
-    // So many at once as there are coordinates: beta is the longest row.
+    // All coordinates move at once: beta is the longest row.
     next[i] -= by[i] / (curvature * static_cast<double>(longest));
   }
   return next;

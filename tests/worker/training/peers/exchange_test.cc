@@ -16,8 +16,8 @@
 #include "tests/worker/training/peers/shards.h"
 #include "worker/training/exchange/selection_text.h"
 
-/// Both exchanges against one slow oracle, on a binary grid, where f32 sums are exact: peers and servers must give its
-/// sums to the bit, and what entered must be what was summed and what stays.
+/// Both exchanges against one slow oracle, on a binary grid, where f32 sums are exact. Peers and servers must give its
+/// sums to the bit, and the values that entered must be those in sums and residuals.
 namespace millrace::cli {
 namespace {
 
@@ -87,7 +87,7 @@ class Oracle {
     nesterov_ = text.starts_with("nesterov");
   }
 
-  /// The sum of the step; `largest` is what each rank's largest sent magnitude adds up to.
+  /// Returns the sum of the step; `largest` is the sum of the ranks' largest sent magnitudes.
   Values step(uint64_t step, double& largest) {
     Values sum(kExchangeDimension);
     largest = 0;
@@ -280,7 +280,7 @@ TEST_F(BothPaths, WhatAQuantizerDropsIsWithinItsStep) {
   }
 }
 
-/// Uncompressed steps have the oracle's sums to the bit, whatever codec and quantizer a job has.
+/// Uncompressed steps have the oracle's sums to the bit, with any codec and quantizer of the job.
 TEST_F(BothPaths, NoCodeChangesAValueOfAnUncompressedStep) {
   struct Case {
     const char* select;
@@ -328,7 +328,7 @@ TEST_F(BothPaths, OfOktopkNothingIsLostOrCountedTwice) {
         const std::vector<ExchangeBooks> books = run(ranks, path, options);
         ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
         expect_law(books, all_gradients(ranks));
-        // Fewer come back than the ranks' own largest together.
+        // The update has fewer entries than the ranks' own largest together.
         const auto carried = std::ranges::count_if(books[0].sums[0], [](double value) { return value != 0; });
         EXPECT_GT(carried, 0);
         EXPECT_LT(carried, 9 + 9);  // ties of whole numbers among them
@@ -353,9 +353,9 @@ TEST_F(BothPaths, WithStepsInFlightTheLawHolds) {
   }
 }
 
-/// One rank whose index codec sends other entries than were selected [DeepReduce21, 4]: every value that is summed must
-/// be what the rank had there, selected or not, and leave it. Velocities end where something was sent. Returns how many
-/// entries were sent beside the selected ones.
+/// Checks one rank whose index codec sends other entries than were selected [DeepReduce21, 4]. Every summed value must
+/// be the rank's value there, selected or not, and leave it. Velocities end where an entry was sent. Returns the number
+/// of entries that were sent beside the selected ones.
 size_t expect_original_values(const ExchangeBooks& books, const OptimizerOptions& options, bool sends_selected) {
   const double factor = options.momentum == "none" ? 0 : std::stod(options.momentum.substr(11));
   Values residual(kExchangeDimension), velocity(kExchangeDimension);
@@ -404,7 +404,7 @@ TEST_F(BothPaths, FalsePositivesCarryTheOriginalGradient) {
   }
 }
 
-/// What a codec adds leaves the residual also where its error on values is dropped.
+/// An entry that a codec adds leaves the residual also where its error on values is dropped.
 TEST_F(BothPaths, FalsePositivesAreNotCountedTwiceWhereErrorsAreDropped) {
   for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
     OptimizerOptions options;
@@ -440,9 +440,9 @@ TEST_F(BothPaths, EveryAllreduceKeepsTheLawWithEntriesThatItsCodecAdds) {
   }
 }
 
-/// What a rank has of a step's gradient where most parts of the tensor are empty: one entry, or none.
+/// Returns a rank's gradient of a step where most parts of the tensor are empty: one entry, or none.
 Stream one_entry_of(uint32_t rank, uint64_t step, uint64_t dimension) {
-  constexpr std::array<uint64_t, 4> kAt = {0, 0, 1, 3};  // of so many quarters of the dimension; then of none
+  constexpr std::array<uint64_t, 4> kAt = {0, 0, 1, 3};  // in quarters of the dimension; after them no entry
   Stream gradient = Stream::empty(dimension);
   if (step == kAt.size()) return gradient;
   gradient.indices.push_back(static_cast<uint32_t>(kAt[step] * (dimension / 4) + rank));

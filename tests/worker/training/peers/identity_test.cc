@@ -17,9 +17,9 @@
 #include "worker/training/exchange/peer_grid.h"
 #include "worker/training/exchange/selection_text.h"
 
-/// `reproducible`: the same gradients give the same updates and the same residuals, to the bit, over peers by every
-/// algorithm with exact sums, over 1 to 3 shards cut into parts in several ways, and over a switch whose packets come
-/// in any order.
+/// `reproducible`: the same gradients give the same updates and the same residuals, to the bit. This holds over peers
+/// by every algorithm with exact sums, over 1 to 3 shards cut into parts in several ways. It also holds over a switch
+/// whose packets arrive in any order.
 namespace millrace::cli {
 namespace {
 
@@ -32,7 +32,7 @@ constexpr uint32_t kBlock = 512;
 constexpr uint64_t kIdentitySteps = 22;
 constexpr const char* kGrid = "512:-20";
 
-/// What a rank pushes in a step.
+/// Returns the gradient that a rank pushes in a step.
 using Gradients = Stream (*)(uint32_t rank, uint64_t step);
 
 float magnitude(double decimal) { return static_cast<float>(std::pow(10.0, decimal)); }
@@ -79,7 +79,7 @@ Stream full(uint32_t rank, uint64_t step) {
   return gradient;
 }
 
-/// What came of all steps on one rank, in bits.
+/// The results of all steps on one rank, in bits.
 struct IdentityBooks {
   std::string error = "not run";
   std::vector<std::vector<uint32_t>> sums = {};
@@ -155,7 +155,7 @@ IdentityBooks session_of(const JobOptions& job, Gradients gradients) {
     const auto session = Session::connect(job, {TensorOptions{.name = "w", .dimension = kIdentityDimension}});
     for (uint64_t step = 0; step < kIdentitySteps; ++step) {
       const Stream gradient = gradients(job.worker, step);
-      // Every other step as the whole array: what is selected, and so all else, is the same.
+      // Every other step as the whole array: the selection, and so all else, is the same.
       const bool as_array = job.worker % 2 == 0 && step % 2 == 1;
       const uint64_t pushed = as_array ? session->push(0, to_dense(gradient.view()).values)
                                        : session->push_sparse(0, gradient.indices, gradient.values);
@@ -312,7 +312,7 @@ TEST(IdentityWithout, TheOptionAlgorithmsAndShardsDiffer) {
   EXPECT_NE(ring[0].sums, doubling[0].sums);
 }
 
-/// Values on which f32 additions are exact: over all ranks, what entered is what was summed and what stays.
+/// Values on which f32 additions are exact: over all ranks, the values that entered are those in sums and residuals.
 Stream on_steps(uint32_t rank, uint64_t step) {
   RandomSequence random(random_key(9, rank, step));
   Stream gradient = Stream::empty(kIdentityDimension);

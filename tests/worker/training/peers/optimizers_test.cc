@@ -32,7 +32,7 @@ constexpr double kLearningRate = 0.2;
 constexpr uint32_t kEpochs = 3;
 using Values = std::vector<double>;
 
-/// What the pseudocode does with all ranks' gradients of a step, each of which is a mean.
+/// The pseudocode's step on all ranks' gradients, each of which is a mean.
 using SlowStep = std::function<void(uint64_t step, Values& w, std::vector<Values>& gradients)>;
 
 /// Rank k has consecutive rows, and a step's batch an equal part of them; its gradient is weighed by its share of the
@@ -98,7 +98,7 @@ class Optimizers : public ::testing::Test {
     return run;
   }
 
-  /// Each rank's steps are those of the pseudocode. slow: made anew for each number of ranks.
+  /// Checks that each rank's steps are those of the pseudocode. slow: made for each number of ranks.
   void expect_slow(PeerTrainOptions run, const std::function<SlowStep(uint32_t ranks)>& slow, double off = 1e-5) {
     const Dataset data = toy_data(50, kModelFeatures, 31);
     for (const uint32_t ranks : {1u, 2u, 3u, 4u}) {
@@ -281,12 +281,12 @@ TEST_F(Optimizers, MomentumIsPolyaksOfTheMean) {
   });
 }
 
-// [Adam15, algorithm 1], on the mean of Ok-Topk's sum: also what the sum lacks has a step.
+// [Adam15, algorithm 1], on the mean of Ok-Topk's sum: entries that the sum lacks have a step too.
 TEST_F(Optimizers, AdamIsDenseAfterTheSparseSum) {
   constexpr size_t kLargest = 8;
   PeerTrainOptions run = options_of("adam", "topk:8");
   run.options.l2 = 0.01;
-  run.options.epsilon = 1e-3;  // what a small gradient's sign decides would differ in f32
+  run.options.epsilon = 1e-3;  // f32 would decide the sign of a small gradient differently
   const auto slow = [](uint32_t ranks) {
     return [ranks, residual = std::vector<Values>(ranks, Values(kSize)), m = Values(kSize), v = Values(kSize)](
                uint64_t step, Values& w, std::vector<Values>& gradients) mutable {

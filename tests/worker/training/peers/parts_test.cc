@@ -47,7 +47,7 @@ TEST(ComputeThreads, EveryPartIsCalledOncePerRun) {
   }
 }
 
-/// Sums of small whole numbers are exact: what was put in is what was summed and what is kept.
+/// Checks that sums of small whole numbers are exact: the values that entered are those in sums and residuals.
 void expect_conserved(peer::AlgorithmId algorithm, const char* select, const char* codec, size_t in_flight) {
   constexpr uint64_t kDimension = 200;
   constexpr uint32_t kRanks = 4;

@@ -11,7 +11,7 @@
 #include "tests/worker/training/peers/on_ranks.h"
 #include "tests/worker/training/peers/toy_data.h"
 
-/// What a rank of millrace-peer shows over HTTP, and what a run tells it.
+/// The values that a rank of millrace-peer serves over HTTP, and the run's reports to it.
 namespace millrace::cli {
 namespace {
 

@@ -19,7 +19,7 @@
 #include "worker/training/optimizers/optimizer.h"
 
 /// RedSync as a training method, over servers and over peers: layers of every size that it treats differently, with
-/// biases, against a slow reference written from the paper. Step by step, every weight.
+/// biases. Compares every weight, step by step, with a slow reference written from the paper.
 namespace millrace::cli {
 namespace {
 
@@ -38,16 +38,16 @@ struct Layer {
   uint64_t size;
   bool output = false;
 };
-/// In the order of a network, so that neighbours below 16,384 entries could share a bucket: whole ones of more than
-/// 4,096 in all, and two of 9,216 that are to be selected from one by one.
+/// In the order of a network, so that neighbours below 16,384 entries could share a bucket. The layers that are sent
+/// whole have more than 4,096 entries in all. Entries of each of the two layers of 9,216 are selected separately.
 constexpr std::array kLayers = {Layer{"conv1", 4'096},   Layer{"conv1.bias", 300}, Layer{"conv2", 9'216},
                                 Layer{"conv3", 9'216},   Layer{"conv3.bias", 64},  Layer{"fc", 100'000},
                                 Layer{"fc.bias", 1'000}, Layer{"lstm", 5'000'000}, Layer{"out", 20'000, true},
                                 Layer{"out.bias", 10}};
 constexpr size_t kOpen = 7;  ///< the layer whose selection the paper leaves open
 
-/// Least squares: each worker has a target of its own for every weight, and of the open layer for the weights of its
-/// parity, so that an update tells who sent what.
+/// Least squares: each worker has a target of its own for every weight. In the open layer it has targets only for the
+/// weights of its parity, so that an update identifies the senders.
 class Targets {
  public:
   Targets() {
@@ -121,7 +121,7 @@ class RedsyncModel {
   virtual void end() = 0;
 
   const std::vector<float>& weights(size_t layer) const { return weights_[layer]; }
-  /// Of the open layer: which entries the step's update has, by who has sent them.
+  /// Returns the entries of the open layer in the step's update, by the worker that sent them.
   const Reference::Sent& sent() const { return sent_; }
 
  protected:
@@ -260,7 +260,7 @@ class Paper {
   std::vector<Reference> references_;
 };
 
-/// What a worker ends with.
+/// A worker's weights at the end.
 using RedsyncWeights = std::vector<std::vector<float>>;
 
 /// paper: beside worker 0.
@@ -290,7 +290,7 @@ void expect_the_papers_training(const Method& method, MakeModel make_model) {
     const auto model = make_model(group);
     return trained_weights(group.rank(), *model, group.rank() == 0 ? &paper : nullptr);
   });
-  // A threshold is found once and reused four times in seven steps, unless too many reach it: then it is found anew.
+  // A threshold is found once and reused four times in seven steps. Where too many entries reach it, it is found again.
   if (method.quantized) {
     EXPECT_EQ(paper.reuses(), 0u);
   } else {

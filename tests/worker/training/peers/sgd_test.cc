@@ -157,7 +157,7 @@ TEST(PeerSgd, AnAsynchronousStepIsOfTheModelSoManyStepsBefore) {
   }
 }
 
-TEST(PeerSgd, FullBatchesAreTheSameForEveryNumberOfRanksOrderAndExactAlgorithm) {
+TEST(PeerSgd, FullBatches_SameForEveryRankCountOrderAndExactAlgorithm) {
   const Dataset data = toy_data(60, kSgdDimension, 12);
   std::vector<size_t> all(data.rows());
   std::iota(all.begin(), all.end(), size_t{0});

@@ -167,7 +167,7 @@ TEST(SvrgJob, JobsWithoutACommonSnapshotAreRefused) {
                 options.snapshot_every = 3;
               }),
               ::testing::HasSubstr("is of --optimizer svrg"));
-  // Before any data are read, also what the snapshots' job alone would refuse.
+  // Refused before any data are read, also settings that only the snapshots' job would refuse.
   const std::string longest(protocol::kNameBytesMax, 'j');
   EXPECT_EQ(refusal([&](Options options) { options.job = longest, options.optimizer = "sgd"; }), "taken");
   EXPECT_THAT(refusal([&](Options options) { options.job = longest; }), ::testing::HasSubstr("name"));

@@ -170,8 +170,8 @@ TEST_F(Svrg, EveryAlgorithmCodecAndSelectionTrains) {
   }
 }
 
-// What [GSpar18, figure 2] is about: at a constant rate SGD stays at a distance from the minimum, and SVRG does not,
-// also where its differences are drawn.
+// The claim of [GSpar18, figure 2]: at a constant rate SGD stays at a distance from the minimum, and SVRG does not.
+// This holds also where its differences are drawn.
 TEST_F(Svrg, DrawnDifferencesComeCloserThanDrawnGradients) {
   const Dataset data = toy_data(120, kSvrgFeatures, 44);
   const Weights minimum = slow_svrg(data, 1, {.every = 1, .epochs = 1'000});

@@ -28,10 +28,10 @@ class SwitchSteps {
   explicit SwitchSteps(const SwitchStepsOptions& options);
   ~SwitchSteps();
 
-  /// What a worker has of a step.
+  /// A worker's results of a step.
   struct Result {
     Stream update;    ///< sums, sparse
-    Stream returned;  ///< of what it offered
+    Stream returned;  ///< of its offered entries
   };
   /// One step of all workers; empty where it does not end.
   std::vector<Result> step(const std::vector<Stream>& offers);

@@ -12,7 +12,7 @@
 
 namespace millrace::cli::testing {
 
-/// What a training left on a rank.
+/// Holds the result of a training on a rank.
 struct Trained {
   std::string error = "not run";
   std::vector<float> weights;

@@ -12,8 +12,8 @@
 #include "worker/training/exchange/error_feedback.h"
 #include "worker/training/exchange/exchange.h"
 
-/// [GSpar18, 2, algorithm 1] as an allreduce: the sum of what the ranks draw is the sum of their gradients in
-/// expectation, by every algorithm with exact sums, as over servers; nothing stays for later.
+/// [GSpar18, 2, algorithm 1] as an allreduce. The sum of the ranks' drawn entries is the sum of their gradients in
+/// expectation, by every algorithm with exact sums, as over servers. Nothing stays for later.
 namespace millrace::cli {
 namespace {
 
