@@ -28,7 +28,7 @@
 
 namespace millrace::server {
 
-/// What a job may still take; the shard answers, since it sees all jobs.
+/// Answers how much memory a job may still take. The shard implements it, since it sees all jobs.
 class MemoryGate {
  public:
   virtual ~MemoryGate() = default;
@@ -68,11 +68,11 @@ class JobRounds {
   void on_ack(const protocol::Member& from, const protocol::Ack& body, TimeNs now, Actions& actions);
   /// R5: As acks of all parts. Every part of the worker has applied the steps below n.
   void on_steps_applied(const protocol::Member& from, uint64_t n, TimeNs now, Actions& actions);
-  /// What a member says to have applied, compared with what was decided here.
+  /// Compares the steps that a member reports as applied with the steps decided here.
   void on_digests(const protocol::Member& from, std::span<const protocol::Heartbeat::Digest> digests, TimeNs now,
                   Actions& actions);
   const DigestWatch& digest_watch() const { return digest_watch_; }
-  /// A member pushes nothing more: who waits for it need not.
+  /// Handles that a member pushes nothing more: the steps no longer block on it.
   void on_finishing(TimeNs now, Actions& actions);
   void on_histogram(uint32_t shard, const protocol::ThresholdHistogram& body, const SharedBytes& payload, TimeNs now,
                     Actions& actions);
@@ -83,19 +83,19 @@ class JobRounds {
   void on_tick(TimeNs now, Actions& actions);
   std::optional<TimeNs> deadline() const;
 
-  // job_rounds_restore.cc: shards and workers that come back
-  /// R8, R10e: Forgets all that was admitted and decided: what goes on is what restore() is given.
+  // job_rounds_restore.cc: shards that recover and workers that rejoin
+  // R8, R10e: Forgets all admitted and decided steps. Only the state given to restore() continues.
   void drop();
-  /// R8e: Serves again, as the activation of that lineage. parts: this shard's, ascending. on_view() tells the members.
-  /// REQUIRES: drop() before, or nothing was ever decided.
+  /// R8e: Serves again, as the activation of that log branch. parts: this shard's, ascending. on_view() notifies the
+  /// members. REQUIRES: drop() before, or nothing was ever decided.
   void restore(std::vector<PartRound::Restored> parts, uint64_t lineage, TimeNs now);
-  /// R8e: What the member said it has applied; after restore().
+  /// R8e: Records the steps that the member reported as applied; after restore().
   void trust(uint32_t worker, const protocol::State& state);
   uint64_t lineage() const { return lineage_; }
   const std::vector<PartRound>& parts() const { return parts_; }
   /// REQUIRES: a part of this shard.
   const PartRound& part(uint32_t number) const { return parts_.at(local_at_.at(number)); }
-  /// R9: A joining member goes on with the part, in this epoch.
+  /// R9: Lets a joining member continue with the part, in this epoch.
   void settle(uint32_t number, uint32_t worker);
   /// R9e: With every part of this shard.
   bool is_settled(uint32_t worker) const;
@@ -109,20 +109,21 @@ class JobRounds {
 
   /// A sum or an update could not be made, or memory does not suffice: the job cannot go on.
   const std::optional<Error>& failure() const { return failure_; }
-  /// What was at work on this job broke off for want of memory: its rounds may be half changed. Takes no memory itself.
+  /// Records that work on this job broke off for lack of memory: its rounds may be half changed. Takes no memory
+  /// itself.
   void broke_off() noexcept;
 
   size_t part_count() const { return parts_.size(); }
   bool idle() const;  ///< nothing is open
-  /// What was decided and waits to be merged for a member: it goes now, step by step.
+  /// Sends the decided steps that wait to be merged for a member now, step by step.
   void send_rest(Actions& actions);
   uint64_t steps_decided() const;
   /// By the part that is least far; in mode asynchronous as far as they were sent to the worker.
   uint64_t steps_sent(uint32_t worker) const;
   uint64_t steps_decided_max() const;
   uint64_t steps_applied(uint32_t worker) const;
-  /// Parts that have decided more than `least` steps and than the worker has acknowledged, up to what a heartbeat
-  /// holds.
+  /// Returns parts that have decided more than `least` steps and more than the worker has acknowledged, at most as many
+  /// as a heartbeat holds.
   std::vector<protocol::Ack::Entry> unacknowledged(uint32_t worker, uint64_t least) const;
   uint64_t memory_bytes() const { return account_.used_bytes(); }
   uint64_t kept_bytes() const { return kept_account_.used_bytes(); }
@@ -187,7 +188,7 @@ class JobRounds {
   Delivery& delivery_of(const PartRound& part);
   const Delivery& delivery_of(const PartRound& part) const;
   Delivery::Pace pace(const PartRound& part, const protocol::Member& to) const;
-  /// Sends what the member may be sent now.
+  /// Sends the updates that the member may receive now.
   void deliver(const protocol::Member& to, PartRound& part, Actions& actions);
   void deliver_at(Delivery::Pace how, const protocol::Member& to, PartRound& part, Actions& actions);
   /// Ends `steps` where they would be too many for one sum; the bytes that their payloads decode to.
@@ -207,7 +208,7 @@ class JobRounds {
 
   // job_rounds_replication.cc: updates that wait for k acknowledgements
   bool holds_updates() const { return protocol::holds_updates(setup_.spec); }
-  /// One that says nothing new is a question: what was said of the part may have been lost.
+  /// Says whether an ack adds steps. A repeated ack means that our last answer for the part may have been lost.
   enum class AckIs : uint8_t { kNew, kRepeated };
   void raise_backed(const protocol::Member& from, const std::map<PartRound*, AckIs>& acks, Actions& actions);
   void raise_all_backed(Actions& actions);
@@ -223,7 +224,7 @@ class JobRounds {
   void on_quota(const QuotaTask& task, Actions& actions);
   void on_encoded(const EncodeTask& task, TimeNs now, Actions& actions);
   void on_stored(const StoreTask& task, TimeNs now, Actions& actions);
-  /// R8d, R17e: After restore() and the view that says so, and when a save was read.
+  /// R8d, R17e: Recovers the store. After restore() and the membership that activates it, and when a save was read.
   void recover_store(Actions& actions);
   /// Updates that the store's last save lacks are kept.
   void hold_for_store();
@@ -231,10 +232,11 @@ class JobRounds {
   void tell_store(Actions& actions);
   void forget_stored();
   void keep_for_store(const PartRound& part, Actions& actions);
-  /// The same where no step is decided: what is kept may be so much that none can be, and nobody else asks for a save.
+  /// Calls keep_for_store() where no step is decided: retained updates may block all decisions, and no other event asks
+  /// for a save.
   void look_at_kept(Actions& actions);
   const PartRound* longest_kept() const;
-  /// What is left of the job's memory to the rounds.
+  /// Returns the job's memory that is left for the rounds.
   uint64_t memory_for_rounds() const;
   std::optional<QuickCut> quick_cut(const PartRound& part);
   void reduce(PartRound& part, std::optional<QuickCut> quick, Actions& actions);
@@ -243,7 +245,7 @@ class JobRounds {
 
   // job_rounds_reproducible.cc: reproducible jobs that re-select
   bool lacks_counts(const PartRound& part) const;
-  /// Counts what the part has decided in `step`; steps that waited for it go on.
+  /// Counts the entries that the part decided in `step`; steps that waited for the count continue.
   void count_step(PartRound& part, uint64_t step, SharedHistogram histogram, TimeNs now, Actions& actions);
   void on_step_histogram(Bucket& bucket, uint32_t shard, uint64_t step, SharedHistogram histogram, TimeNs now,
                          Actions& actions);
@@ -266,7 +268,7 @@ class JobRounds {
     return choosers_[static_cast<size_t>(&part - parts_.data())];
   }
   bool holds_back() const;
-  /// Who is taking over the weights that the job begins with: the part's first step waits for them.
+  /// Returns the workers that still take over the initial weights: the part's first step is blocked on them.
   std::vector<uint32_t> beginners(const PartRound& part) const;
   RoundKey key_of(const PartRound& part) const;
 
@@ -289,7 +291,7 @@ class JobRounds {
   bool held_back_ = false;  ///< a decision waits for acknowledgements to free memory
   std::optional<TimeNs> held_back_since_;
   bool goes_on_ = true;   ///< false from drop() to restore()
-  uint64_t lineage_ = 0;  ///< of the activation that this shard serves under
+  uint64_t lineage_ = 0;  ///< log branch of the activation that this shard serves under.
   /// contributions that a step needs are refused for memory, and since then none is taken and nothing is decided
   std::optional<TimeNs> starved_since_;
   std::optional<Error> failure_;
