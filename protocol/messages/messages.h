@@ -11,8 +11,8 @@
 #include "kernels/base/result.h"
 #include "protocol/job/job_spec.h"
 
-/// The messages of workers and shards as values. Their bytes, and what each does when it is repeated or late:
-/// protocol/wire/messages.md, messages.capnp, frame.h. R9c and its like are rules of protocol/ROUNDS.md.
+/// The messages of workers and shards as values. protocol/wire/messages.md, messages.capnp and frame.h describe their
+/// bytes, and the effect of a repeated or late message. R9c and its like are rules of protocol/ROUNDS.md.
 namespace millrace::protocol {
 
 /// The newest version of the messages that this build speaks. Every change of messages.capnp, or of the bytes that a
@@ -44,8 +44,8 @@ struct ShardEntry {
   bool operator==(const ShardEntry&) const = default;
 };
 
-/// A shard has begun to serve a log that grew out of another: `lineage` is the number of the new one, `parent` that of
-/// the one before (R8e, R10c). Lineage 0 is the job's beginning.
+/// Records that a shard has begun to serve a log that continues another one. The activation has the number of the new
+/// log branch, and in `parent` that of the branch before (R8e, R10c). Log branch 0 is the job's beginning.
 struct Activation {
   uint32_t shard = 0;
   uint64_t lineage = 0;
@@ -62,17 +62,17 @@ struct JobView {
   std::vector<Member> members;          ///< by worker, ascending
   std::vector<ShardEntry> shards;       ///< by shard number
   uint64_t lineages = 0;                ///< numbered so far, for all shards together
-  std::vector<Activation> activations;  ///< by lineage, then shard: a tree a shard; a cut has one for every shard
+  std::vector<Activation> activations;  ///< by log branch, then shard: a tree per shard; a cut has one for every shard
   uint64_t cut = 0;         ///< the epoch that the last cut (R10) began; 0: none. Shards with an older state drop it
   uint32_t cut_worker = 0;  ///< whose state it went back to
-  uint32_t left = 0;        ///< workers that have finished and left: the rest may be fewer than apply_after_acks
-  /// Of a job of path switch: who decides its steps in this epoch. kServer: shard 0, by datagrams, until the switch
-  /// answers.
+  uint32_t left = 0;        ///< workers that have finished and left: fewer may remain than apply_after_acks.
+  /// Of a job of path switch: the process that decides its steps in this epoch. kServer: shard 0, by datagrams, until
+  /// the switch answers.
   Path path = Path::kServer;
   bool operator==(const JobView&) const = default;
 };
 
-/// In every message: who, to whom, in which period. Zero where not known yet (Hello).
+/// Identifies sender, receiver and period; in every message. Zero where not known yet (Hello).
 struct Header {
   uint64_t job = 0;
   uint64_t epoch = 0;
@@ -140,9 +140,9 @@ struct Contribution {
   uint64_t payload_hash = 0;  ///< container_identity() of the payload
   double weight = 1;
   // Audit, of the part, as of the selection; sums over all lives of the worker:
-  double entered = 0;    ///< what entered its accumulator, and what it began the job with
-  double lost = 0;       ///< what of that was lost by name, and with lives that are gone
-  double imbalance = 0;  ///< what does not balance in its books; must be 0
+  double entered = 0;    ///< values that entered its accumulator, and its initial residual
+  double lost = 0;       ///< values of those that it lost: listed individually, and of ended incarnations
+  double imbalance = 0;  ///< imbalance of its audit; must be 0
   bool again = false;    ///< sent before: its answer, or the step's update, may be lost
   bool operator==(const Contribution&) const = default;
 };
@@ -184,7 +184,7 @@ struct SummaryEntry {
 struct Summary {
   std::vector<SummaryEntry> workers;
   std::vector<std::pair<uint64_t, uint64_t>> epochs;  ///< (epoch, first step decided in it)
-  double threshold = 0;                               ///< what the next decision depends on
+  double threshold = 0;                               ///< state of the next decision
   uint64_t log_digest = 0;                            ///< after the steps that this is a summary of (log_digest.h)
   bool operator==(const Summary&) const = default;
 };
@@ -193,7 +193,7 @@ struct Summary {
 struct MergedStep {
   ContributorId contributor;
   double weight = 0;
-  uint64_t identity = 0;  ///< container_identity() of what this step's own update has as its payload
+  uint64_t identity = 0;  ///< container_identity() of the payload of this step's own update
   bool operator==(const MergedStep&) const = default;
 };
 
@@ -207,16 +207,16 @@ struct Update {
   bool whole_sum = true;  ///< false: re-selected; entries not carried go back to the contributors' residuals
   uint64_t stable = 0;    ///< every member has acknowledged the steps below
   uint64_t lineage = 0;   ///< of the activation of the shard that sends it
-  Summary summary;        ///< as of step + 1
-  /// Mode asynchronous, to a worker that takes it: the payload is the sum of so many steps, `step` the last, in their
-  /// order. All have one denominator, `contributors` is empty. At least 2; none: the update is of one step.
+  Summary summary;        ///< as of step + 1.
+  /// Mode asynchronous, to a worker that takes it: the payload is the sum of these steps, in their order; `step` is the
+  /// last. All have one denominator, `contributors` is empty. At least 2; none: the update is of one step.
   std::vector<MergedStep> merged = {};
 
   uint64_t first_step() const { return step - (merged.empty() ? 0 : merged.size() - 1); }
   bool operator==(const Update&) const = default;
 };
 
-/// shard -> worker: the update of this step is forgotten; what became of the worker's contribution (R2b, R6b).
+/// shard -> worker: the update of this step is forgotten; the outcome of the worker's contribution (R2b, R6b).
 struct Settled {
   uint32_t part = 0;
   uint64_t step = 0;
@@ -225,7 +225,7 @@ struct Settled {
 };
 
 /// worker -> shard (R5): steps below n of the part are taken (applied, or held). Also rides on heartbeats.
-/// shard -> worker, of jobs with apply_after_acks: so many members have acknowledged the steps below n.
+/// shard -> worker, of jobs with apply_after_acks: enough members have acknowledged the steps below n.
 struct Ack {
   struct Entry {
     uint32_t part = 0;
@@ -237,15 +237,15 @@ struct Ack {
   bool operator==(const Ack&) const = default;
 };
 
-/// worker -> shard, every heartbeat_ms, and shard -> worker in answer: liveness, and why a job stands still.
+/// worker -> shard, every heartbeat_ms, and shard -> worker in answer: liveness, and why a job is stalled.
 struct Heartbeat {
-  /// worker -> shard, in jobs of path switch: what the worker sees of the switch.
+  /// worker -> shard, in jobs of path switch: the state of the switch as the worker sees it.
   enum class Switch : uint8_t {
     kNoWord = 0,   ///< nothing to tell, or not asked
     kSilent = 1,   ///< or refuses the job: the path should be kServer
     kAnswers = 2,  ///< has answered probes for SwitchSpec::return_after_ms: the path may be kSwitch again
   };
-  /// worker -> shard 0, in jobs of path switch: what the worker waits for. Shards see no step of such a job.
+  /// worker -> shard 0, in jobs of path switch: the reason why the worker is blocked. Shards see no step of such a job.
   enum class SwitchWait : uint8_t {
     kNotSaid = 0,
     kNothing = 1,        ///< no step is under way: its program computes
@@ -254,7 +254,7 @@ struct Heartbeat {
     kContributions = 4,  ///< a step is under way: others' contributions, or results
     kOtherJob = 5,       ///< the decider is with another job of this number, or in a later epoch
   };
-  /// What the worker has applied of a part: the digest of the steps below n (log_digest.h).
+  /// The worker's applied state of a part: the digest of the steps below n (log_digest.h).
   struct Digest {
     uint32_t part = 0;
     uint64_t n = 0;
@@ -263,11 +263,11 @@ struct Heartbeat {
   };
   uint64_t sequence = 0;
   uint64_t steps_applied = 0;        ///< least n of its parts; shard -> worker: decided (asynchronous: sent to it)
-  std::vector<uint32_t> waited_for;  ///< shard -> worker: who the oldest open step waits for
+  std::vector<uint32_t> waited_for;  ///< shard -> worker: the workers that the oldest open step is blocked on
   std::vector<Ack::Entry>
       decided;             ///< shard -> worker: parts that are further than steps_applied says and than the worker
                            ///< has acknowledged, with their number of steps; at most kHeartbeatPartsMax
-  bool finishing = false;  ///< worker -> shard: it pushes nothing more, and leaves when all of it is answered
+  bool finishing = false;  ///< worker -> shard: it pushes nothing more, and leaves once all pushes are answered.
   /// worker -> shard: of that shard's parts, at most kHeartbeatPartsMax; the others come with the next ones.
   std::vector<Digest> digests = {};
   Switch switch_state = Switch::kNoWord;  ///< of the epoch in the header
@@ -276,7 +276,7 @@ struct Heartbeat {
   bool operator==(const Heartbeat&) const = default;
 };
 
-/// shard -> shard: who I am; refused when the shard maps differ.
+/// shard -> shard: the sender's identity; refused when the shard maps differ.
 struct ShardHello {
   uint32_t version_min = kProtocolVersionMin;
   uint32_t version_max = kProtocolVersion;
@@ -285,9 +285,10 @@ struct ShardHello {
   bool operator==(const ShardHello&) const = default;
 };
 
-/// shard -> shard: magnitudes of this shard's sums of (bucket, step). Payload: MagnitudeHistogram bytes. A later one
-/// for the same (bucket, step) replaces the earlier (the epoch changed in between); a late one is only counted, one
-/// whose hash does not fit is dropped.
+/// shard -> shard: magnitudes of this shard's sums of (bucket, step). Payload: MagnitudeHistogram bytes.
+///
+/// A later message for the same (bucket, step) replaces the earlier one (the epoch changed in between). A late one is
+/// only counted. One whose hash does not match is dropped.
 struct ThresholdHistogram {
   uint32_t bucket = 0;
   uint64_t step = 0;
@@ -295,8 +296,8 @@ struct ThresholdHistogram {
   bool operator==(const ThresholdHistogram&) const = default;
 };
 
-/// either way: I leave, and why; who has finished is not waited for. Behind an unanswered Hello without job, epoch and
-/// lives.
+/// either way: the sender leaves, and why; no step blocks on a worker that has finished. After an unanswered Hello it
+/// carries no job, epoch and lives.
 struct Goodbye {
   enum class Reason : uint8_t { kFinished = 1, kShutdown = 2, kFailed = 3 };
   Reason reason = Reason::kFinished;
@@ -304,7 +305,8 @@ struct Goodbye {
   bool operator==(const Goodbye&) const = default;
 };
 
-/// shard -> worker: the job has ended with an error at this shard (a shard came back empty, too few workers live).
+/// shard -> worker: the job has ended with an error at this shard (a shard restarted without state, too few workers
+/// live).
 struct Abort {
   ErrorCode code = ErrorCode::kInternal;
   std::string sentence;
@@ -317,8 +319,8 @@ struct Collect {
   bool operator==(const Collect&) const = default;
 };
 
-/// worker -> shard: where it stands in every part of the job. A synced member says it when it is asked (R8b), one that
-/// joins says it to every shard in every epoch (R9).
+/// worker -> shard: the worker's state in every part of the job. A synced member sends it when it is asked (R8b), a
+/// joiner sends it to every shard in every epoch (R9).
 struct State {
   struct Part {
     uint32_t part = 0;
@@ -329,7 +331,7 @@ struct State {
     bool operator==(const Part&) const = default;
   };
   bool synced = false;
-  bool stranded = false;    ///< R9d, R10a: a shard has said that nobody can help this worker to go on
+  bool stranded = false;    ///< R9d, R10a: a shard has reported that no member can help this worker
   std::vector<Part> parts;  ///< all of the job, ascending
   bool operator==(const State&) const = default;
 };
@@ -351,20 +353,20 @@ struct Fetched {
   bool operator==(const Fetched&) const = default;
 };
 
-/// shard -> worker (R9, R9g): how a part of a worker that joins goes on. What it needs of snapshot and updates comes
-/// before it.
+/// shard -> worker (R9, R9g): how a joiner continues with a part. The snapshot and the updates that it needs come
+/// before.
 struct Settle {
   enum class Weights : uint8_t {
-    kOwn = 1,       ///< it goes on with its own: the updates that they lack come
-    kSnapshot = 2,  ///< it goes on with the snapshot that it has just been sent
-    kNone = 3,      ///< neither its own will do nor can anybody give a snapshot: it is stranded (R9d)
+    kOwn = 1,       ///< it continues with its own: the updates that they lack come
+    kSnapshot = 2,  ///< it continues with the snapshot that it has just received
+    kNone = 3,      ///< its own do not fit, and no member can give a snapshot: it is stranded (R9d)
   };
   uint32_t part = 0;
   uint64_t decided = 0;  ///< steps decided
-  uint64_t lineage = 0;  ///< of the activation of the shard that says so
+  uint64_t lineage = 0;  ///< of the activation of the shard that sends it
   bool on_log = false;   ///< its state is on the log: residual and outstanding contributions count (R9a)
   Weights weights = Weights::kOwn;
-  std::optional<SummaryEntry> counted;  ///< what was counted of this worker, under any life
+  std::optional<SummaryEntry> counted;  ///< the counts of this worker's contributions, under any incarnation
   bool operator==(const Settle&) const = default;
 };
 
@@ -377,7 +379,7 @@ struct SnapshotRequest {
 };
 
 /// worker -> shard -> worker (R9d): a run of the weights of a part after n steps. Payload: values of the part's type,
-/// little-endian, from index `offset` on. The runs of one snapshot come in order and have one n.
+/// little-endian, from index `offset` on. The runs of one snapshot arrive in order and have one n.
 struct Snapshot {
   uint32_t part = 0;
   uint32_t for_worker = 0;
@@ -421,7 +423,7 @@ struct Pulled {
 };
 
 /// worker -> shard: a run of the weights that a part of the store begins with, from index `offset` on. Payload: f32.
-/// The runs of a part come in order; one at offset 0 begins anew. Not answered: a Pull is, once they are all there.
+/// The runs of a part arrive in order; one at offset 0 starts again. Not answered: a Pull is, once all runs are there.
 struct Place {
   uint32_t part = 0;
   uint64_t offset = 0;
@@ -433,7 +435,7 @@ using AnyBody = std::variant<Hello, Welcome, Refuse, ViewChange, Contribution, D
                              Heartbeat, ShardHello, ThresholdHistogram, Goodbye, Abort, Collect, State, Fetch, Fetched,
                              Settle, SnapshotRequest, Snapshot, Synced, Pull, Pulled, Place>;
 
-/// The variant itself, with copies, moves and end in messages.cc: a compiler takes seconds over those of 25
+/// The variant itself, with copies, moves and end in messages.cc. A compiler takes seconds over those of 25
 /// alternatives, in each translation unit that has a message.
 struct Body : AnyBody {
   using AnyBody::AnyBody;
@@ -454,8 +456,8 @@ struct Message {
   SharedBytes payload;
 };
 
-/// What a histogram message of a job must carry as its hash: a changed bin, bucket or step would cut the shards' sums
-/// at different thresholds without anybody noticing.
+/// Returns the hash that a histogram message of a job must carry. A changed bin, bucket or step would otherwise give
+/// the shards different thresholds without notice.
 uint64_t histogram_hash(uint64_t job, const ThresholdHistogram& body, ByteSpan payload);
 
 /// "contribution", "update", ...: logs and metric labels.
