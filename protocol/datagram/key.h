@@ -12,16 +12,17 @@
 #include "kernels/base/result.h"
 #include "protocol/datagram/header.h"
 
-/// Authenticity of datagrams. Keys derive from a pre-shared job key and both sides' nonces and are never sent: one per
-/// (job, life, worker, both nonces, direction), and one per (job, life) for what goes to all. Whoever has the job key
-/// is trusted with the job: its workers and its aggregators. The handshake is in protocol/wire/datagram_keys.md.
+/// Authenticity of datagrams. Keys derive from a pre-shared job key and both sides' nonces and are never sent. There is
+/// one per (job, incarnation, worker, both nonces, direction), and one per (job, incarnation) for datagrams to all.
+/// Every process with the job key is trusted with the job: its workers and its aggregators. The handshake is in
+/// protocol/wire/datagram_keys.md.
 namespace millrace::protocol {
 
 using JobKey = std::array<uint8_t, 32>;
 using Nonce = std::array<uint8_t, 16>;
 using Mac = std::array<uint8_t, kDatagramMacBytes>;
 
-/// What a key is for; goes into its derivation, so that no key serves two directions.
+/// The purpose of a key. It enters the key's derivation, so that no key serves two directions.
 enum class KeyUse : uint8_t {
   kWorkerToAggregator = 1,
   kAggregatorToWorker = 2,
@@ -29,7 +30,7 @@ enum class KeyUse : uint8_t {
   kHandshake = 4,        ///< life 0, no nonces: both directions, before there is a session
 };
 
-/// Whose key: what goes into its derivation beside the job key.
+/// The scope of a key: the inputs of its derivation beside the job key.
 struct KeyScope {
   KeyUse use = KeyUse::kHandshake;
   uint32_t job = 0;
@@ -46,11 +47,11 @@ struct KeyScope {
 
 /// A key ready for use: made once per session, then no allocation and no set-up per packet beyond the sequence number.
 ///
-/// Session keys (all but kHandshake) sign with a MAC that takes the sequence number as its nonce: two different
-/// datagrams signed under one key with one number give the key away. So a number is never used twice under a key, a key
-/// never by two senders, and a sender that has forgotten its numbers makes a new key (a fresh nonce, a new life). A
-/// handshake key has no such condition: it lives as long as the job key, and its MAC is a keyed hash that leaves the
-/// number out.
+/// Session keys (all but kHandshake) sign with a MAC that takes the sequence number as its nonce. Two different
+/// datagrams signed under one key with one number would reveal the key. So a number is never used twice under a key,
+/// and a key never by two senders. A sender that has forgotten its numbers makes a new key (a fresh nonce, another
+/// incarnation). A handshake key has no such condition: it lives as long as the job key, and its MAC is a keyed hash
+/// without the number.
 /// Threads  one at a time.
 class DatagramKey {
  public:
@@ -80,11 +81,11 @@ class DatagramKey {
   std::unique_ptr<State> state_;
 };
 
-/// The aggregator's nonce of a handshake, a pure function: whoever answers a CHALREQ keeps nothing, and finds the same
-/// nonce again when the HELLO comes.
+/// Returns the aggregator's nonce of a handshake, a pure function: an aggregator that answers a CHALREQ keeps no state,
+/// and finds the same nonce again when the HELLO arrives.
 ///
-/// sessions  how many sessions of this worker the aggregator has accepted in this life: an old HELLO, played once more,
-///           fits no nonce any longer.
+/// sessions  how many sessions of this worker the aggregator has accepted in its present incarnation: a replayed old
+///           HELLO fits no nonce any longer.
 Nonce challenge_nonce(const JobKey& job_key, uint32_t job, uint64_t life, uint16_t worker, const Nonce& worker_nonce,
                       uint64_t sessions);
 

@@ -14,10 +14,9 @@
 
 namespace millrace::protocol {
 
-/// The keys of a worker, or of a rack, towards one aggregator at a time: the challenge that tells its life, the
-/// session's keys, sequence numbers,
-/// replay windows. Which life is right, nobody is asked but the aggregator itself, by a nonce that was never used
-/// before (S6.6).
+/// Holds the keys of a worker, or of a rack, towards one aggregator at a time: the challenge that carries the
+/// aggregator's incarnation, the session's keys, sequence numbers, and replay windows. Only the aggregator itself tells
+/// its incarnation, in answer to a nonce that was never used before (S6.6).
 /// Threads  one at a time; no allocation after the constructor.
 class SwitchLink {
  public:
@@ -29,7 +28,8 @@ class SwitchLink {
   };
   explicit SwitchLink(const Identity& identity);
 
-  /// From now on packets go there. Another aggregator than before: its life is to be asked for.
+  /// Sends packets to this aggregator from now on. If it is another one than before, its incarnation has to be
+  /// requested.
   void aim(const Endpoint& aggregator);
   const Endpoint& aggregator() const { return aggregator_; }
   bool has_session() const { return life_.has_value(); }
@@ -40,18 +40,19 @@ class SwitchLink {
   void request_challenge(uint32_t epoch, PacketSink& sink);
 
   enum class Challenge : uint8_t {
-    kRefused,   ///< not ours, not authentic, or of a life that was left before
+    kRefused,   ///< not ours, not authentic, or of an incarnation that was left before
     kSameLife,  ///< the aggregator lives, as it did
     kNewLife,   ///< the aggregator has started again
   };
-  /// A CHALLENGE that came. renew: what a new life does always, and a worker that has not been welcomed with its
-  /// present keys wants: the keys of this challenge are the session's from now on.
+  /// Says when the keys of a received CHALLENGE become the session's. They always do for another incarnation. A worker
+  /// that has not been welcomed with its present keys wants it as well.
   enum class Renew : uint8_t { kNewLifeOnly, kAlways };
   /// Whether it names the nonce that is out: a client of several aggregators asks whose it is.
   bool expects(const Datagram& challenge) const;
   Challenge take_challenge(const Datagram& datagram, Renew renew);
 
-  /// Whether a NOTICE to somebody without a session answers the CHALREQ that is out: no replay of an earlier one.
+  /// Returns whether a NOTICE to a worker without a session answers the CHALREQ that is out: no replay of an earlier
+  /// one.
   bool answers_request(const Notice& notice) const;
 
   /// Signs and sends one packet; life, sequence, magic, job, worker and the lengths are set here.
@@ -92,8 +93,8 @@ class SwitchLink {
     uint64_t life = 0;  ///< no life is 0
     bool operator==(const Left&) const = default;
   };
-  /// The latest lives that are over. A challenge answers a nonce that was drawn after all of them were left, so that
-  /// none can come again; where one does all the same, it is refused.
+  /// The latest ended incarnations. A challenge answers a nonce that was drawn after all of them were left, so that
+  /// none can return. If one does all the same, it is refused.
   std::array<Left, kLivesLeftMax> left_{};
   size_t lives_left_ = 0;
 };

@@ -120,7 +120,7 @@ struct ReselectSpec {
   double density = 0;  ///< k down = density * dimension, rounded up; used when k is 0
   uint64_t k = 0;
   uint32_t threshold_period =
-      1;  ///< 1: histograms of this step decide (exact with one shard). p > 1: between exact steps a part is cut by the last agreed threshold, once its own sum is ready.
+      1;  ///< 1: histograms of this step decide (exact with one shard). p > 1: between exact steps the last agreed threshold.
   bool operator==(const ReselectSpec&) const = default;
 };
 

@@ -24,7 +24,8 @@ struct TransportOptions {
   FrameLimits limits;
   uint32_t io_threads = 1;
   uint32_t queue_messages_max = 16'384;  ///< waiting to be sent to one peer; over that a send says kWouldBlock
-  uint32_t linger_ms = 1'000;            ///< what is queued may still go out for so long when a socket is closed
+  /// Time for which queued messages may still be sent when a socket is closed.
+  uint32_t linger_ms = 1'000;
   HostResolver resolver = look_up_host;  ///< names of hosts to addresses, on threads of its own
   /// Reserved for CURVE keys; empty in this version.
   std::string security;
@@ -78,8 +79,8 @@ class Listener {
   ///
   /// address  "tcp://host:port"; port 0 takes a free one. An interface's name is not taken: give its address.
   /// Cost     where the host is a name: the system's resolver, which may take seconds.
-  /// Errors   io: the port is in use, the name is not known, or none of its addresses is this machine's; the sentence
-  ///          says what to do.
+  /// Errors   io: the port is in use, the name is not known, or none of its addresses is this machine's. The sentence
+  ///          names the remedy.
   static Result<std::unique_ptr<Listener>> bind(TransportContext& context, const std::string& address);
   ~Listener();
 
@@ -106,10 +107,10 @@ class Listener {
 
 enum class ConnectionState : uint8_t { kConnecting = 1, kConnected = 2, kDisconnected = 3 };
 
-/// One connection to a Listener. It never reconnects by itself: what was queued for an old connection must not reach a
-/// new one before the Hello; the owner calls reconnect() when its backoff says so. Threads: one at a time.
+/// One connection to a Listener. It never reconnects by itself, because messages queued for an old connection must not
+/// reach a new one before the Hello. The owner calls reconnect() when its backoff ends. Threads: one at a time.
 ///
-/// Where the host is a name, each attempt goes to one address of it: the first attempt looks the name up, each
+/// Where the host is a name, each attempt goes to one address of it. The first attempt looks the name up. Each
 /// reconnect() takes the next address, and the one after the last looks the name up again. The address that worked last
 /// is tried first.
 class Connection {
@@ -128,8 +129,8 @@ class Connection {
   /// Readable once the lookup that is under way has an answer for state() to take; -1: none is under way.
   int lookup_descriptor() const { return lookup_ ? lookup_->descriptor() : -1; }
 
-  /// Since the last (re)connect: somebody took the connection, though perhaps nobody who speaks the protocol. As of the
-  /// last state().
+  /// Returns whether a process has accepted the connection since the last (re)connect; it need not speak the protocol.
+  /// As of the last state().
   bool accepted() const { return accepted_; }
 
   /// Drops the old connection with everything queued on it and starts a new one. Errors as connect(); without memory or
@@ -191,11 +192,11 @@ class Waker {
 /// Waits until something can be received. Connections are watched for connection events too.
 class Poller {
  public:
-  /// What is added must outlive the poller or be removed; a Connection may be reconnected in between.
+  /// An added object must outlive the poller or be removed; a Connection may be reconnected in between.
   void add(Listener& listener) { listeners_.push_back(&listener); }
   void add(Connection& connection) { connections_.push_back(&connection); }
   void add(Waker& waker) { wakers_.push_back(&waker); }
-  /// A socket of the system's: datagrams beside the messages. It is closed by who opened it, after it was removed.
+  /// Adds a socket of the system's: datagrams beside the messages. The owner closes it, after it was removed.
   void add_descriptor(int descriptor) { descriptors_.push_back(descriptor); }
   void remove_descriptor(int descriptor) { std::erase(descriptors_, descriptor); }
   void remove(Connection& connection) { std::erase(connections_, &connection); }

@@ -23,7 +23,7 @@ namespace millrace::server {
 
 struct DatagramOptions {
   std::string listen;  ///< "192.0.2.1:7800"; port 0: a free one.
-  /// A job's key is FOLDER/<its number at the switch>.key; FOLDER/<number>.racks, where it is there, lists the racks
+  /// A job's key is FOLDER/<its number at the switch>.key. FOLDER/<number>.racks, if it exists, lists the racks
   /// whose switches add up in front of this shard (switch_agg/process/jobs_file.h).
   std::string key_folder;
   uint64_t memory_bytes_max = 0;  ///< of one job

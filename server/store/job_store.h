@@ -82,7 +82,7 @@ class JobStore {
   bool is_dropped() const { return dropped_; }
   /// Returns a part of the log that continues after drop().
   using Log = std::function<const PartRound&(uint32_t part)>;
-  /// Recovers the weights of the log: those that are here, if they are on it; else those of the job's beginning, or of
+  /// Recovers the log's weights: those that are here, if they are on it, or else those of the job's beginning, or of
   /// the last save. Applies the retained updates after them. Reads a save first: call it again after on_loaded(). Where
   /// none of that reaches the log, the job cannot continue (failure()).
   void recover(const Log& log, Actions& actions);
