@@ -14,10 +14,10 @@ namespace millrace {
 inline constexpr uint64_t kContainerHeaderBytes = 64;
 inline constexpr uint8_t kContainerVersion = 1;  ///< raised with every change of the bytes: protocol/wire/versions.md
 
-/// What a reader does with decoded values that are NaN or infinite.
+/// Says how a reader treats decoded values that are NaN or infinite.
 enum class NonFinitePolicy : uint8_t { kRefuse = 1, kAccept = 2 };
 
-/// What a reader is willing to decode. Checked before any memory is taken.
+/// Limits on the containers that a reader decodes. Checked before any memory is taken.
 struct ContainerLimits {
   uint64_t dimension = 0;  ///< the only dimension that is accepted; 0: any
   uint64_t count_max = kDimensionMax;
@@ -44,8 +44,8 @@ struct EncodedContainer {
   ByteBuffer bytes;
   uint64_t count = 0;            ///< entries that will be decoded
   bool exact = true;             ///< the receiver decodes `selected` itself; `decoded` is then empty
-  Stream decoded;                ///< otherwise: what the receiver will decode, bit for bit
-  uint64_t false_positives = 0;  ///< entries that nobody selected (Bloom)
+  Stream decoded;                ///< otherwise: the receiver's decoded stream, bit for bit
+  uint64_t false_positives = 0;  ///< entries that no worker selected (Bloom)
 };
 
 /// Codes `selected` (see append_stream(), kernels/codec/codec.h) into one container.
@@ -86,14 +86,15 @@ Result<ContainerHeader> read_container_header(ByteSpan bytes);
 /// bytes    hostile, any alignment.
 /// Memory   count * kPairBytes and a constant, taken only once the limits, the checksum and the length of the value
 ///          code agree with count.
-/// Errors   as read_container_header(); malformed: checksum, another dimension than expected, a codec's own;
-///          limit_exceeded: count_max, bytes_max; unsupported: a codec this build does not know, a coupling section;
+/// Errors   as read_container_header(). malformed: checksum, another dimension than expected, a codec's own.
+///          limit_exceeded: count_max, bytes_max. unsupported: a codec this build does not know, a coupling section.
 ///          non_finite: NaN or infinity under NonFinitePolicy::kRefuse.
 /// Threads  reentrant.
 Result<Stream> read_container(ByteSpan bytes, const ContainerLimits& limits);
 
-/// The stream lies in the container as it is: both codecs are raw, and its arrays are aligned. Read off the header,
-/// which may be anybody's; nothing is promised but that view_container() then does not fail for want of it.
+/// Returns whether the stream lies in the container as it is: both codecs are raw, and its arrays are aligned. Read off
+/// the header, which may be hostile: it only promises that view_container() does not fail because the container is not
+/// plain.
 bool is_plain(ByteSpan bytes);
 
 /// read_container() of a plain container in place: a view into `bytes`, checked as much.
@@ -106,8 +107,8 @@ Result<StreamView> view_container(ByteSpan bytes, const ContainerLimits& limits)
 /// this a copy takes less than that may be.
 inline constexpr size_t kViewBytesMin = 16'384;
 
-/// The stream of a received container, for as long as it is needed: a plain one of kViewBytesMin and more is viewed
-/// where it arrived, and keeps the payload; any other is decoded.
+/// Returns the stream of a received container, for as long as it is needed. A plain one of kViewBytesMin and more is
+/// viewed where it arrived, and keeps the payload. Any other is decoded.
 ///
 /// payload  hostile. Without an owner it is decoded.
 /// Memory, errors, threads   as read_container().

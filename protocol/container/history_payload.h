@@ -20,7 +20,7 @@ inline bool keeps_history(const protocol::JobSpec& spec, uint64_t dimension) {
 /// looked at.
 bool is_shortened(ByteSpan bytes);
 
-/// Returns the container `plain` in the form for a receiver that has the same history: its indices are coded against it
+/// Returns the container `plain` in the form for a receiver that has the same history. Its indices are coded against it
 /// (protocol/wire/history.md), all else is unchanged. It is the same contribution: identity and hash stay those of
 /// `plain`. The sender keeps `plain`, and restore_by_history() gives it to the receiver.
 ///

@@ -11,10 +11,10 @@
 #include "protocol/datagram/replay_window.h"
 
 /// The extensions of datagrams, between header and payload (protocol/wire/datagrams.md). Every reader takes hostile
-/// bytes and gives nothing where they are not as long as they must be; every writer writes into `room` and returns the
-/// bytes that it wrote, a multiple of 8, for header.extension_words.
+/// bytes, and returns nothing if their length is wrong. Every writer writes into `room` and returns the number of
+/// written bytes, a multiple of 8, for header.extension_words.
 ///
-/// REQUIRES of writers: room.size() >= kExtensionBytesMax, or what the extension takes.
+/// REQUIRES of writers: room.size() >= kExtensionBytesMax, or the size of the extension.
 /// Threads  reentrant.
 namespace millrace::protocol {
 
@@ -33,7 +33,7 @@ struct Challenge {
   bool operator==(const Challenge&) const = default;
 };
 
-/// HELLO: what the worker takes part in, and its turn in every slot. worker_nonce says under which key it is signed.
+/// HELLO: the worker's job membership, and its turn in every slot. worker_nonce identifies the key that signs it.
 struct HelloTerms {
   uint64_t membership = 0;  ///< hash of (live, path, incarnations)
   uint64_t live = 0;        ///< the epoch's live workers, a bit each
@@ -60,7 +60,8 @@ struct ResultTerms {
 };
 inline constexpr size_t kResultTermsBytes = 24;
 
-/// What the racks that cut their sums kept of a RESULT fragment's entries: for each its workers, and a bit an entry.
+/// The entries of a RESULT fragment that the racks which cut their sums retained: for each rack its workers, and a bit
+/// an entry.
 class KeptMarks {
  public:
   /// The records behind the terms. Nothing where they are not as long as `entries` takes, or not of exactly the terms'
@@ -83,7 +84,7 @@ class KeptMarks {
 /// Of a PARTIAL's extension; workers of a rack leave as much free.
 inline constexpr size_t kPartialTermsBytes = 24;
 
-/// PARTIAL: what a rack hands on.
+/// PARTIAL: a unit or a rack's sum that a rack hands on.
 struct PartialTerms {
   uint64_t have = 0;  ///< a unit: its worker, one bit; a group: the rack's live workers
   uint64_t last = 0;  ///< a unit: `have` with LAST, else 0; a group: those of them that have sent their units again
@@ -98,7 +99,7 @@ enum class NoticeCode : uint32_t {
   kNoSlots = 4,      ///< the job has no slots here: take the other path
   kPositionsTooFarApart = 5,  ///< workers' turns in a slot differ by more than 1: a bug, nothing is opened
   kOtherMembership = 6,       ///< the HELLO's hash or live differ from another worker's of the same epoch
-  kLost = 7,                  ///< packets of the session have not come: the worker may send again what they carried
+  kLost = 7,                  ///< packets of the session have not come: the worker may send their entries again
 };
 
 struct Notice {

@@ -81,7 +81,7 @@ class DatagramKey {
   std::unique_ptr<State> state_;
 };
 
-/// Returns the aggregator's nonce of a handshake, a pure function: an aggregator that answers a CHALREQ keeps no state,
+/// Returns the aggregator's nonce of a handshake, a pure function. An aggregator that answers a CHALREQ keeps no state,
 /// and finds the same nonce again when the HELLO arrives.
 ///
 /// sessions  how many sessions of this worker the aggregator has accepted in its present incarnation: a replayed old

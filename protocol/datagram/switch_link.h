@@ -14,7 +14,7 @@
 
 namespace millrace::protocol {
 
-/// Holds the keys of a worker, or of a rack, towards one aggregator at a time: the challenge that carries the
+/// Holds the keys of a worker, or of a rack, towards one aggregator at a time. They are the challenge that carries the
 /// aggregator's incarnation, the session's keys, sequence numbers, and replay windows. Only the aggregator itself tells
 /// its incarnation, in answer to a nonce that was never used before (S6.6).
 /// Threads  one at a time; no allocation after the constructor.

@@ -29,7 +29,7 @@ constexpr size_t kWordBytes = sizeof(capnp::word);
 /// Root, body, view, list, element, text: six pointers deep, and a little air.
 constexpr int kNestingMax = 12;
 
-/// Collects the first thing that is wrong with a message; what is read after it is a default and thrown away.
+/// Collects the first fault of a message; values read after it are defaults and thrown away.
 class Validator {
  public:
   bool ok() const { return !error_; }
@@ -80,8 +80,8 @@ class Validator {
     expect(worker < kWorkersMax, "a worker's number is over the limit");
     return worker;
   }
-  /// Whether what follows can be read at all. A Hello without a version in common is handed on as far as this, for the
-  /// shard to refuse it by name.
+  /// Returns whether the rest can be read at all. A Hello without a version in common is handed on as far as this, so
+  /// that the shard can refuse it with its name.
   bool versions(uint32_t version_min, uint32_t version_max) {
     expect(version_min <= version_max, "its oldest version is newer than its newest");
     return ok() && version_max >= kProtocolVersionMin && version_min <= kProtocolVersion;

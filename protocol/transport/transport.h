@@ -23,7 +23,7 @@ namespace millrace::protocol {
 struct TransportOptions {
   FrameLimits limits;
   uint32_t io_threads = 1;
-  uint32_t queue_messages_max = 16'384;  ///< waiting to be sent to one peer; over that a send says kWouldBlock
+  uint32_t queue_messages_max = 16'384;  ///< waiting to be sent to one peer; beyond it a send returns kWouldBlock.
   /// Time for which queued messages may still be sent when a socket is closed.
   uint32_t linger_ms = 1'000;
   HostResolver resolver = look_up_host;  ///< names of hosts to addresses, on threads of its own

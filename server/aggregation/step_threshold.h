@@ -14,7 +14,8 @@ namespace millrace::server {
 
 /// The cuts of one bucket in a reproducible job. The cut of step t is a function of the decisions of all parts, on all
 /// shards, in step t - 1, and of nothing else. So a part that is to decide t waits for the other shards' histograms of
-/// t - 1, without limit: there is no earlier threshold to fall back on. The first step has the whole sum.
+/// t - 1. It waits without limit, since there is no earlier threshold to fall back on. The first step has the whole
+/// sum.
 ///
 /// Lost     a shard that lacks others' histograms sends its own again. A shard that receives a histogram for the second
 ///          time answers with its own. So a lost message is repeated, in either direction.

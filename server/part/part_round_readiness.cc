@@ -11,8 +11,8 @@
 ///
 ///   synchronous        every synced member.
 ///   asynchronous       no member: a step is the contribution whose turn it is (Arrivals).
-///   bounded staleness  a quorum and the deadline. Members that were left out of `staleness` steps in a row are waited
-///                      for without limit.
+///   bounded staleness  a quorum and the deadline. For members that were left out of `staleness` steps in a row, it
+///                      waits without limit.
 ///   partial            a quorum and the deadline. With participants only these are expected; without quorum and
 ///                      deadline the step waits for all of them.
 namespace millrace::server {

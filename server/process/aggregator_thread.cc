@@ -22,8 +22,8 @@ namespace {
 
 using switch_agg::AggregatorEvent;
 
-/// The thread waits for packets so long: with jobs the timers of their epochs run beside it, without it looks for
-/// wishes.
+/// Time that the thread waits for packets: with jobs, the timers of their epochs run beside it; without, it looks for
+/// commands.
 constexpr int kWaitMs = 1;
 constexpr int kIdleWaitMs = 20;
 /// Slots are freed for other jobs after a silence: here no other job could have them, and the job's end frees them.

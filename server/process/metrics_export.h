@@ -12,12 +12,12 @@
 
 namespace millrace::server {
 
-/// The core's events and status as the shard's metrics. Handles of jobs are kept: a round of a part costs a few dozen
-/// events. A job's series are forgotten kEndedSeriesKept after its end, or when kEndedJobsMax jobs have ended since.
-/// Ended is what has been counted and is not among the status's jobs: the event of an end can be lost (memory), and
-/// then nothing else would tell.
+/// Exports the core's events and status as the shard's metrics. Handles of jobs are kept: a round of a part costs a few
+/// dozen events. A job's series are forgotten kEndedSeriesKept after its end, or when kEndedJobsMax jobs have ended
+/// since. A job counts as ended if it has series and is not among the status's jobs. The event of an end can be lost
+/// (memory), and nothing else reports it.
 ///
-/// Threads  one at a time (the loop's); what is counted may be read at any time by anyone.
+/// Threads  one at a time (the loop's); any thread may read the counts at any time.
 class MetricsExport {
  public:
   static constexpr TimeNs kEndedSeriesKept = 600 * kNsPerS;

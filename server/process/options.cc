@@ -52,8 +52,8 @@ constexpr const char* kFooter =
     "  5  the membership table is of a cluster of another shape or version, or another process took this number\n"
     "  6  a port is in use, too few files may be open, or the membership table cannot be read or written\n";
 
-/// Refuses what is no size from one byte to 2^62; else makes a plain number of it. CLI11's own would take -1 and 10^30,
-/// modulo 2^64.
+/// Turns a size from one byte to 2^62 into a plain number; refuses any other text. CLI11's own conversion would take -1
+/// and 10^30, modulo 2^64.
 std::string to_bytes(std::string& text) {
   constexpr std::string_view kUnits = "kmgtpe";
   constexpr uint64_t kMost = uint64_t{1} << 62;
@@ -127,7 +127,7 @@ void add_limits(CLI::App& app, Limits& limits, uint32_t& drain_seconds, uint32_t
       ->capture_default_str();
 }
 
-/// What the parser cannot see in one flag alone; empty where all is well.
+/// Returns why the flags do not fit together, which the parser cannot see in one flag alone; empty: they do.
 std::string refuse_together(const Options& options) {
   if (options.shard >= options.shards)
     return fmt::format("--shard: numbers are 0 to {} with --shards {}", options.shards - 1, options.shards);

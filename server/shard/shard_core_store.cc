@@ -4,7 +4,7 @@
 
 #include "server/shard/shard_core.h"
 
-/// The stores of jobs: what a shard takes of them, pulls, saves, and what is left of one when its job is over.
+/// The stores of jobs: their memory at a shard, pulls, saves, and the end of a store after its job.
 namespace millrace::server {
 namespace {
 
@@ -97,7 +97,7 @@ void ShardCore::on_last_task_done(const StoreTask& task, Actions& actions) {
 
 void ShardCore::end_store(Job& job, std::string_view label, Actions& actions) {
   JobStore* store = job.rounds().store();
-  // Who has replaced this process saves as well, and knows more.
+  // The process that has replaced this one saves as well, and knows more.
   if (!store || !config_.saves.possible || label == kReplaced) return;
   const uint64_t number = job.view().job;
   std::unique_ptr<JobStore>& left = ending_stores_[number];  // before the job loses it

@@ -68,8 +68,8 @@ using ReadExactly = std::function<Status(std::span<uint8_t> out)>;
 /// Errors   malformed; unsupported: of a later version; the errors of `read`.
 Result<StoreFile> read_store_file(uint64_t bytes, const ReadExactly& read);
 
-/// Returns whether a job may begin with the weights of that save: its parts, in the layout of `layout_hash`, at that
-/// shard of that number of shards. Otherwise returns the first difference.
+/// Returns whether a job may begin with the weights of that save. They must have its parts, its layout (`layout_hash`),
+/// its shard and its number of shards. Otherwise returns the first difference.
 ///
 /// Errors   job_mismatch.
 Status may_begin_with(const StoreFile& saved, const StoreHeader& own);
