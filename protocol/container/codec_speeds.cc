@@ -108,8 +108,9 @@ Result<SharedBytes> coded(const StreamView& stream, const CodecCandidate& candid
   return SharedBytes::from(std::move(container->bytes));
 }
 
-/// Best times of every form, by its place; kNone: dense. The forms take turns, so that each one meets caches and branch
-/// predictors that the others have used: a step codes a stream once, and does much else before the next one.
+/// Returns the best times of every form, in their order; kNone: dense. The forms take turns, so that each one meets
+/// caches and branch predictors that the others have used. A step, too, codes a stream once and does much other work
+/// before the next one.
 std::vector<Times> times_of(std::span<const IndexCodecId> forms, const Stream& stream, int repeats) {
   std::vector<Times> best(forms.size());
   for (int run = 0; run <= repeats; ++run) {
@@ -127,7 +128,7 @@ std::vector<Times> times_of(std::span<const IndexCodecId> forms, const Stream& s
   return best;
 }
 
-/// What one way of one form took at best, of all streams, in nanoseconds; kNever: not measured.
+/// The best time of one way of one form, of all streams, in nanoseconds; kNever: not measured.
 struct WayTimes {
   std::array<double, kSpeedDensities.size()> near = {kNever, kNever, kNever, kNever, kNever};
   std::array<double, kFewUnits.size()> few = {kNever, kNever, kNever};

@@ -18,12 +18,12 @@ struct CodingTimes {
 /// Errors     the codecs'.
 Result<CodingTimes> time_coding(const StreamView& stream, const CodecCandidate& candidate, const CodecSpec& spec);
 
-/// Writes over the nearest cache, on this thread: what is timed next finds it as a step does, which codes a stream once
-/// and does much else before the next one.
+/// Writes over the nearest cache, on this thread. A measurement then finds the cache as a step does: a step codes a
+/// stream once and does much other work before the next one.
 void disturb_caches();
 
-/// What coding takes on this machine: whole containers of uniform indices and normal values, encoded and decoded on one
-/// thread, the best time of a few. For the shells: state machines are handed what comes out.
+/// Measures the times of coding on this machine. Whole containers of uniform indices and normal values are encoded and
+/// decoded on one thread; the best time of a few counts. For the shells: state machines get the results.
 ///
 /// Cost     about a tenth of a second, 15 MiB for as long.
 CodecSpeeds measure_speeds();

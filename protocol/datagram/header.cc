@@ -35,7 +35,7 @@ std::expected<Datagram, DatagramFault> parse_datagram(ByteSpan packet) {
   std::memcpy(&header, packet.data(), kDatagramHeaderBytes);
   if (header.magic != kDatagramMagic) return std::unexpected(DatagramFault::kWrongMagic);
   if (!is_known(header.type)) return std::unexpected(DatagramFault::kUnknownType);
-  // Behind a datagram there may be more, which counts for nothing: what goes to the kernel in one piece has one length.
+  // Bytes may follow a datagram; they are ignored: all datagrams of one piece for the kernel have one length.
   const size_t bytes = datagram_bytes(header);
   if (packet.size() < bytes || bytes > kDatagramBytesMax) return std::unexpected(DatagramFault::kWrongLength);
   if (!is_within_bounds(header)) return std::unexpected(DatagramFault::kOutOfBounds);

@@ -13,8 +13,8 @@
 ///
 ///     header 64 | extension 8 x n | payload | MAC 16        little-endian, one UDP datagram
 ///
-/// Parsing looks at lengths before any field, copies nothing and allocates nothing. Whether a datagram is authentic is
-/// key.h's to say, what a payload holds window_code.h's.
+/// Parsing looks at lengths before any field, copies nothing and allocates nothing. key.h decides whether a datagram is
+/// authentic, window_code.h decodes its payload.
 namespace millrace::protocol {
 
 /// High half: Millrace; low half: the version (protocol/wire/versions.md).
@@ -27,7 +27,7 @@ inline constexpr uint32_t kSlotsMax = 128;
 inline constexpr uint32_t kLanesMax = 16;
 inline constexpr uint32_t kSwitchWorkersMax = 64;  ///< live workers of an epoch: one bit each of a u64
 inline constexpr uint32_t kNoWindow = 0xFFFFFFFF;
-inline constexpr uint16_t kAllWorkers = 0xFFFF;   ///< header.worker of what goes to all workers of a job
+inline constexpr uint16_t kAllWorkers = 0xFFFF;   ///< header.worker of datagrams to all workers of a job
 inline constexpr uint16_t kRackWorkers = 0x8000;  ///< rack r speaks to the shard as worker kRackWorkers | r
 /// The longest datagram: a payload of 9,000 bytes of IP, less IPv4's and UDP's headers.
 inline constexpr size_t kDatagramBytesMax = 8972;
@@ -85,7 +85,7 @@ struct DatagramHeader {
 };
 static_assert(sizeof(DatagramHeader) == kDatagramHeaderBytes);
 
-/// Why a datagram is not one. Each has its own counter at whoever drops it.
+/// Why bytes are no valid datagram. Each fault has its own counter at the process that drops it.
 enum class DatagramFault : uint8_t {
   kTooShort,
   kWrongMagic,

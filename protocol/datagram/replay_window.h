@@ -50,8 +50,8 @@ class ReplayWindow {
 
   uint64_t highest_ = 0;
   uint64_t reordering_ = kReordering;
-  uint64_t judged_ =
-      0;  ///< numbers up to here were judged, and the lost ones returned; none is lost before the first that came
+  /// Numbers up to here were judged, and the lost ones returned. None is lost before the first that came.
+  uint64_t judged_ = 0;
   /// Bit s % kWidth of s in (highest - kWidth, highest]; the bits of those to come are cleared as `highest_` passes
   /// them.
   std::array<uint64_t, kWidth / 64> seen_{};

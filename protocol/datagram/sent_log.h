@@ -6,8 +6,8 @@
 
 namespace millrace::protocol {
 
-/// What each of a link's latest packets carried, by its sequence number: an aggregator says so what it lacks (NOTICE 7,
-/// protocol/wire/datagrams.md). Older ones are forgotten, which leaves them to time-outs.
+/// Holds the contents of each of a link's latest packets, by its sequence number: an aggregator names the numbers that
+/// it lacks (NOTICE 7, protocol/wire/datagrams.md). Older ones are forgotten; time-outs handle their loss.
 /// Memory   24 KiB.
 class SentLog {
  public:

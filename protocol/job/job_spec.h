@@ -119,8 +119,9 @@ struct ReselectSpec {
   Reselect reselect = Reselect::kNone;
   double density = 0;  ///< k down = density * dimension, rounded up; used when k is 0
   uint64_t k = 0;
-  uint32_t threshold_period =
-      1;  ///< 1: histograms of this step decide (exact with one shard). p > 1: between exact steps the last agreed threshold.
+  /// 1: histograms of this step decide (exact with one shard). p > 1: between exact steps, the last agreed threshold
+  /// cuts a part as soon as its own sum is ready.
+  uint32_t threshold_period = 1;
   bool operator==(const ReselectSpec&) const = default;
 };
 

@@ -16,7 +16,7 @@ uint32_t reproducible_block_max(uint32_t packet_bytes_max);
 /// Errors  invalid_argument: a block or an exponent outside its range.
 Status check_grid(const GridSpec& grid);
 
-/// Refuses what a reproducible job may not use, each with its reason. validate() calls it on an otherwise valid
+/// Refuses fields that a reproducible job may not have, each with its reason. validate() calls it on an otherwise valid
 /// specification.
 Status check_reproducible(const JobSpec& spec);
 

@@ -28,7 +28,7 @@ bool is_uncompressed(const SelectionSpec& select, uint64_t dimension) {
 }
 
 /// Returns whether the tensor may share a bucket. by_size chooses for each tensor: a tensor that it compresses has a
-/// bucket of its own; tensors that it does not compress share one, whatever the bucket's size.
+/// bucket of its own. Tensors that it does not compress share one, regardless of the bucket's size.
 bool fusible(const JobSpec& spec, const TensorSpec& tensor) {
   const bool overrides = tensor.select || tensor.reselect || tensor.codec_up || tensor.codec_down;
   const bool selected_alone =
@@ -90,7 +90,8 @@ std::vector<BucketLayout> plan_buckets(const JobSpec& spec) {
   return buckets;
 }
 
-/// Entries that one contribution to the bucket is expected to carry; where nobody can know, all of them.
+/// Returns the number of entries that one contribution to the bucket is expected to carry; all of them where it is
+/// unknown.
 uint64_t expected_entries(const BucketLayout& bucket) {
   const SelectionInfo* info = find_selection(bucket.select.selection);
   if (info == nullptr || info->amount != SelectionAmount::kShare) return bucket.dimension;

@@ -13,7 +13,7 @@ struct BucketMember {
   uint64_t offset = 0;  ///< first index of the tensor in the bucket
 };
 
-/// What the protocol knows as one tensor: a large tensor alone, or several small ones fused end to end.
+/// A tensor of the protocol: a large tensor alone, or several small ones fused end to end.
 struct BucketLayout {
   uint32_t bucket = 0;
   uint64_t dimension = 0;
@@ -50,9 +50,9 @@ struct JobLayout {
 /// A tensor below fuse_below without overrides is fused with its neighbours; a tensor that by_size compresses has a
 /// bucket of its own. A bucket has the selection that by_size chooses for the tensor's size. Where by_size sends the
 /// tensor uncompressed, its bucket has no re-selection and codecs without loss.
-/// A bucket below a minimum per shard stays on one shard (round robin), a larger one is split evenly over all shards,
-/// each shard's range into parts_per_shard parts (0: so that a part carries about 32,768 expected entries, 1 to 16).
-/// Where a reproducible job re-selects, parts begin at blocks of its grid, and are fewer where there are not so many
+/// A bucket below a minimum per shard stays on one shard (round robin). A larger one is split evenly over all shards.
+/// Each shard's range is split into parts_per_shard parts (0: so that a part carries about 32,768 expected entries, 1
+/// to 16). Where a reproducible job re-selects, parts begin at blocks of its grid, and are fewer where there are fewer
 /// blocks.
 JobLayout plan_layout(const JobSpec& spec, uint32_t shard_count);
 

@@ -18,7 +18,7 @@ struct SwitchLayout {
   uint32_t window_indices = 0;         ///< grid.block_indices
   uint32_t windows = 0;                ///< the last one may be shorter
   uint32_t lanes = 1;                  ///< window w is in lane w % lanes
-  uint32_t slots = 0;       ///< of all lanes: what is asked for, and no more than windows; a multiple of lanes
+  uint32_t slots = 0;                  ///< of all lanes: as requested, and no more than windows; a multiple of lanes
   uint64_t reselect_k = 0;  ///< entries of a step's update over all buckets, each lane a share; 0: the whole sum
 };
 
@@ -27,7 +27,8 @@ constexpr uint64_t lane_share(uint64_t k, uint32_t lane, uint32_t lanes) {
   return k / lanes + (lane < k % lanes ? 1 : 0);
 }
 
-/// Slots of a job that asks for so many: no more than windows, and as many in each lane. REQUIRES: lanes >= 1.
+/// Returns the slots of a job that requests `asked`: no more than windows, and as many in each lane. REQUIRES: lanes >=
+/// 1.
 constexpr uint32_t switch_slots(uint32_t asked, uint64_t windows, uint32_t lanes) {
   const auto slots = static_cast<uint32_t>(windows < asked ? windows : asked);
   return slots - slots % lanes;

@@ -5,7 +5,7 @@
 #include "protocol/messages/messages.h"
 
 /// Log branches: unbroken runs of a shard's log (R8g, R9a, R10c). Every activation of a shard, after it lost its state
-/// or after a cut, begins a new branch; its parent is the branch that it continues. The numbers are the job's, so that
+/// or after a cut, begins a new branch. Its parent is the branch that it continues. The numbers are the job's, so that
 /// they order the branches; every shard has a tree of its own. A state whose log branch is not on the path from the
 /// newest one to the root is off the log.
 namespace millrace::protocol {

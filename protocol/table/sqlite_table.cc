@@ -14,8 +14,8 @@
 #include "protocol/table/membership_table.h"
 #include "protocol/table/table_rules.h"
 
-/// The membership table as an SQLite file. SQLite's write-ahead log keeps it whole through a kill at any moment; every
-/// write is one BEGIN IMMEDIATE transaction, which is the lock that makes a compare-and-swap of it.
+/// The membership table as an SQLite file. SQLite's write-ahead log keeps it whole through a kill at any moment. Every
+/// write is one BEGIN IMMEDIATE transaction; its lock makes the write a compare-and-swap.
 namespace millrace::protocol {
 namespace {
 
@@ -165,7 +165,7 @@ class Transaction {
   Status begin() {
     Status begun = database_.execute("BEGIN IMMEDIATE");
     open_ = begun.has_value();
-    if (open_) database_.had_the_lock();  // reads say nothing: they go on beside whoever holds it
+    if (open_) database_.had_the_lock();  // reads show nothing: they continue beside the lock's holder
     return begun;
   }
   /// Counts the change and commits.

@@ -2,10 +2,10 @@
 
 #include "protocol/table/membership_table.h"
 
-/// What every membership table does alike, whatever it keeps its rows in. Internal to protocol/.
+/// The rules that every membership table follows, regardless of its storage. Internal to protocol/.
 namespace millrace::protocol {
 
-/// Finished jobs are kept for whoever still asks by number, so many of them.
+/// Number of finished jobs that a table keeps for processes that still ask for them by number.
 inline constexpr uint64_t kFinishedJobsKept = 1'000;
 
 /// Errors  invalid_argument: no shards or too many, a number past the count, an address that is too long or not plain

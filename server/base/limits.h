@@ -16,9 +16,9 @@ struct Limits {
   uint64_t shard_memory_bytes_max = uint64_t{8} << 30;  ///< --shard-memory-bytes-max: the same over all jobs
   /// --dead-after-ms-min: least dead_after_ms that a job may ask for
   uint32_t dead_after_ms_min = 50;
-  /// --drain-seconds: rounds in flight may finish for so long at shutdown
+  /// --drain-seconds: time that rounds in flight may take to finish at shutdown
   uint32_t drain_ms = 10'000;
-  /// --abandon-seconds: a job whose last worker is silent for so long ends
+  /// --abandon-seconds: a job ends when its last worker has been silent for this time
   uint32_t abandon_ms = 60'000;
   uint32_t table_poll_ms = 50;  ///< how often the table's change counter is read
 };

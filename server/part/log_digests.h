@@ -16,8 +16,8 @@ class LogDigests {
  public:
   static constexpr uint64_t kReach = 64;
 
-  /// After n steps. Where that is not the next number the log was taken over from somebody: what is before is not known
-  /// here.
+  /// Records the digest after n steps. If n is not the next number, the log was taken over from another process:
+  /// earlier digests are not known here.
   void record(uint64_t n, uint64_t digest) {
     if (n != n_ + 1) first_ = n;
     n_ = n;

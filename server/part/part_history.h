@@ -8,8 +8,8 @@
 
 namespace millrace::server {
 
-/// What a part's updates have changed, of jobs with `history`: contributions are read against it, on other threads,
-/// while the part may go on. Empty for other jobs, and for parts that are too large for one.
+/// Holds the indices that a part's updates have changed, of jobs with `history`. Other threads read contributions
+/// against it, while the part may continue. Empty for other jobs, and for parts that are too large for one.
 ///
 /// Threads  one; what view() handed out does not change.
 class PartHistory {
@@ -27,7 +27,7 @@ class PartHistory {
   std::shared_ptr<IndexHistory> history_;
 };
 
-/// What the histories of the shard's parts take. 0: the job has none.
+/// Returns the memory of the histories of the shard's parts. 0: the job has none.
 uint64_t history_bytes(const protocol::JobSpec& spec, const protocol::JobLayout& layout, uint32_t shard);
 
 }  // namespace millrace::server

@@ -30,9 +30,9 @@ void take_signals() {
   signal(SIGXFSZ, SIG_IGN);  // a file that may not grow (ulimit -f) is an error of the call that meets it
 }
 
-/// Threads that this process will start inherit it. A thread that has just been given work does not break into another
-/// that computes: sockets, decoding and sums take turns with fewer changes. Whoever chose a policy for the process
-/// keeps it.
+/// Gives this process's threads the batch policy; threads that start later inherit it. A thread with new work then does
+/// not preempt another that computes: sockets, decoding and sums take turns with fewer changes. A policy that the user
+/// chose for the process stays.
 void take_turns() {
   const sched_param none = {};
   if (sched_getscheduler(0) == SCHED_OTHER) sched_setscheduler(0, SCHED_BATCH, &none);

@@ -8,7 +8,7 @@
 
 namespace millrace::server {
 
-/// What the command line and the configuration file of millrace-server say.
+/// The options of millrace-server from its command line and configuration file.
 struct Options {
   uint32_t shard = 0;
   uint32_t shards = 1;

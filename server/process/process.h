@@ -8,9 +8,9 @@
 
 namespace millrace::server {
 
-/// The shard process: sockets, clock, threads, table and signals around one ShardCore. One loop thread owns the core
-/// and the sockets; helpers of the TaskPool compute; the HTTP port has threads of its own and asks the loop for its
-/// status.
+/// Runs the shard process: sockets, clock, threads, table and signals around one ShardCore. One loop thread owns the
+/// core and the sockets. Helpers of the TaskPool compute. The HTTP port has threads of its own and asks the loop for
+/// its status.
 class ShardProcess {
  public:
   /// Opens the table, binds the port and registers this start of the shard.

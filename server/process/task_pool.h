@@ -13,8 +13,8 @@
 namespace millrace::server {
 
 /// Runs tasks on oneTBB threads and on the loop's own. A shard shares its machine with workers, so a thread is only
-/// woken for work that is worth it: the loop runs tasks itself, and helpers join while a backlog of more than
-/// kHelperNs waits.
+/// woken for work that is worth it. The loop runs tasks itself, and helpers join while a backlog of more than kHelperNs
+/// waits.
 ///
 /// Threads  submit(), run_one(), take_done() and the destructor: the loop's; helpers are oneTBB's.
 class TaskPool {
@@ -43,7 +43,7 @@ class TaskPool {
 
  private:
   struct Helpers;
-  /// What helpers come in by; it outlives the pool for those that come too late.
+  /// The helpers' way in; it outlives the pool for helpers that arrive too late.
   struct Door {
     std::mutex mutex;
     TaskPool* pool = nullptr;  ///< empty: closed
@@ -60,7 +60,7 @@ class TaskPool {
   uint64_t waiting_ns_ = 0;
   std::vector<std::shared_ptr<Task>> done_;
   uint32_t helping_ = 0;  ///< called, and not yet done (or dropped)
-  uint32_t inside_ = 0;   ///< of them: come in
+  uint32_t inside_ = 0;   ///< of them: inside
   uint32_t helpers_max_;
   bool closing_ = false;
   std::function<void()> wake_;

@@ -12,9 +12,9 @@
 
 namespace millrace::server {
 
-/// Holds the findings of a job's audit at this shard: updates that are not the sum of their carried values, and workers
-/// that report an imbalance. Logged once for each part, and each worker; sums are in the status as long as the job is
-/// open.
+/// Holds the findings of a job's audit at this shard. They are updates that are not the sum of their carried values,
+/// and workers that report an imbalance. Logged once for each part, and each worker; sums are in the status as long as
+/// the job is open.
 class JobAudit {
  public:
   explicit JobAudit(std::string job) : job_(std::move(job)) {}

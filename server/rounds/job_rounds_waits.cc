@@ -91,7 +91,7 @@ std::optional<Waiting> JobRounds::waiting() const {
   const PartRound* oldest = oldest_open();
   Waiting waiting;
   const PartRound* unbacked = least_backed();
-  // Who has not been given an update pushes no further: its contribution is missing because of that.
+  // A worker without the update pushes no further: its contribution is missing because of that.
   if (unbacked && (!oldest || (oldest->stage() == PartRound::Stage::kCollecting && !oldest->due(setup_.members)))) {
     wait_of_backing(*unbacked, waiting);
     return waiting;

@@ -32,8 +32,7 @@ std::vector<protocol::PeerId> Job::adopt(protocol::JobView view, TimeNs now, Act
   if (first) opened_ = now;
   const bool is_void = view.cut > members_.view().epoch || (first && setup_.start == Start::kSuccessor);
   Members::Adopted adopted = members_.adopt(std::move(view), now);
-  // Before the members are told how far they are. To a worker that a cut made synced, void steps would be steps to wait
-  // for.
+  // Drops the rounds before the members learn their steps. A worker that a cut made synced would wait for void steps.
   if (is_void && !recovery_) rounds_.drop();
   for (size_t at = 0; at < adopted.gone_peers.size(); ++at) {
     actions.to_peers.push_back({adopted.gone_peers[at],

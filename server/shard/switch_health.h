@@ -35,7 +35,7 @@ class SwitchWords {
 
   /// Forgets earlier reports: they were made in another epoch and may be outdated.
   void begin_epoch() { words_.clear(); }
-  /// REQUIRES: said by a synced member, in the epoch of `view`. The last word of a member counts.
+  /// Records a member's report; its last one counts. REQUIRES: sent by a synced member, in the epoch of `view`.
   void on_word(const protocol::Member& from, Word word, const protocol::JobView& view, Actions& actions);
   /// Returns the path that the reports require, if it differs from the membership's. Empty also where no shard could
   /// replace the switch.

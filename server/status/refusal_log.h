@@ -10,7 +10,7 @@
 
 namespace millrace::server {
 
-/// A refusal, for people who ask why something does not start.
+/// A refusal, for users that ask why a job or worker does not start.
 struct Refusal {
   enum class Of : uint8_t {
     kWorker = 1,        ///< a Hello
@@ -33,8 +33,8 @@ struct Refusal {
 /// "worker", "contribution", ...
 std::string_view refused_name(Refusal::Of of);
 
-/// Holds the latest refusals. Those of one peer over one job for one code are one entry, so that a peer that tries
-/// again ten times a second does not push out the others.
+/// Holds the latest refusals. Those of one peer over one job for one code are one entry. So a peer that tries again ten
+/// times a second does not push out the others.
 ///
 /// Memory  kMax entries, of a name, a software name and a sentence each: some 100 KiB at most. Beyond, the entry whose
 ///         last repetition is oldest is dropped: a peer that connects under ever new names can push out all others.

@@ -10,7 +10,7 @@
 
 namespace millrace::server {
 
-/// What a job at one shard waits for.
+/// The reason why a job at one shard is blocked.
 enum class Wait : uint8_t {
   kNothing = 0,
   kJoin,           ///< the job has not started: workers that have not joined it
@@ -19,7 +19,7 @@ enum class Wait : uint8_t {
   kDeadline,       ///< the quorum is in; the others may still come until the deadline
   kMagnitudes,     ///< histograms of other shards, or of the bucket's other parts
   kStore,          ///< the store's first weights, or that it catches up
-  /// Members that have not acknowledged an update, which is applied once so many have (apply_after_acks).
+  /// Members that have not acknowledged an update, which is applied once enough have (apply_after_acks).
   kAcknowledgements,
   kMemory,     ///< acknowledgements, without which there is no room for another update
   kComputing,  ///< decoding, summing or coding

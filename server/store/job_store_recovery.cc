@@ -33,7 +33,7 @@ void JobStore::drop() {
   stale_ = unanswered_;
 }
 
-// Compares the digests of the steps, not log branches: a shard that died before any member heard of its log branch may
+// Compares the digests of the steps, not log branches. A shard that died before any member heard of its log branch may
 // have saved under it.
 bool JobStore::reaches(const Part& part, const StorePosition& position, const Log& log) {
   const PartRound& rounds = log(part.part);

@@ -148,7 +148,7 @@ void JobStore::on_loaded(Result<StoreFile> loaded, Actions& actions) {
   loading_ = false;
   if (failure_ || ended_) return;
   if (dropped_) {
-    // A save that cannot be read counts as none: recover() decides what follows.
+    // A save that cannot be read counts as none: recover() handles that case.
     loaded_ = loaded ? std::move(*loaded) : StoreFile{};
     return;
   }

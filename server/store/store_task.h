@@ -12,7 +12,7 @@
 #include "server/aggregation/tasks.h"
 #include "server/base/actions.h"
 
-/// What is done to the arrays of a part of the store, as values.
+/// The operations on the arrays of a part of the store, as values.
 namespace millrace::server {
 
 /// A part's weights and the optimizer's state. One operation at a time has them (job_store.h).
@@ -32,8 +32,8 @@ struct StorePosition {
   bool operator==(const StorePosition&) const = default;
 };
 
-/// One operation on the arrays of a part, which are its own until it is handed back. What it belongs to (job, part,
-/// token) is carried along.
+/// One operation on the arrays of a part, which it owns until it is handed back. It carries its origin (job, part,
+/// token).
 class StoreTask : public Task {
  public:
   /// Arrays of zeros.

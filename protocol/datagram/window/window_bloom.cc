@@ -11,9 +11,9 @@
 /// range that the filter knows. The hash functions are drawn from the first four bytes: no other seed travels.
 ///
 /// The paper sends the gradient's values at false positives. Here an encoder gets the selected entries alone. So it
-/// marks the values of the others as holes, and they are dropped: nothing is lost, and nothing gained by them. At 1 %
-/// of uniform indices the code is about as long as raw; it is here so that the paper's method runs over the switch too.
-/// Users should prefer gap.
+/// marks the values of the others as holes, and they are dropped. Nothing is lost, and nothing is gained by them. At 1
+/// % of uniform indices the code is about as long as raw; it exists so that the paper's method runs over the switch
+/// too. Users should prefer gap.
 namespace millrace::protocol {
 namespace {
 
@@ -50,7 +50,7 @@ size_t scan(const Head& head, std::span<const uint32_t> words, std::span<uint16_
   return total;
 }
 
-/// Returns the rate at which the filter and the false positives' values together take the fewest bits: there the
+/// Returns the rate at which the filter and the false positives' values together take the fewest bits. There the
 /// derivative of -n log2(rate) / ln 2 + rate others bits is 0.
 double rate_of(double count, double others, WindowValueCodec values) {
   const double value_bits = std::max(1.0, static_cast<double>(*window_value_bytes(values, 64)) / 8);

@@ -11,10 +11,10 @@
 
 /// The index codecs of a window's fragment, one a file; window_code.cc's own. For each:
 ///
-///     fit_X      how many indices off the front, with their values, take `capacity` bytes at most; 1 at least
-///     X_bytes    what put_X() will write
-///     put_X      writes `indices` (not empty); `out` has X_bytes
-///     read_X     hostile bytes to `out.size()` indices, which may be wrong in any way after a fault. Up to
+///     fit_X      how many indices off the front, with their values, take `capacity` bytes at most; 1 at least.
+///     X_bytes    the number of bytes that put_X() will write.
+///     put_X      writes `indices` (not empty); `out` has X_bytes.
+///     read_X     reads hostile bytes to `out.size()` indices, which may be wrong in any way after a fault. Up to
 ///                kWindowSlack behind `out` are overwritten.
 namespace millrace::protocol {
 
@@ -30,7 +30,7 @@ uint32_t largest_fitting(size_t count, Fits fits) {
   auto high = static_cast<uint32_t>(std::min<size_t>(count, kFragmentEntriesTaken));
   while (low < high) {
     const uint32_t middle = low + (high - low + 1) / 2;
-    const bool is_low = fits(middle);  // not a branch: nobody could predict it
+    const bool is_low = fits(middle);  // not a branch: it would be unpredictable
     low = is_low ? middle : low;
     high = is_low ? high : middle - 1;
   }
@@ -70,7 +70,7 @@ IndexFault read_dense(ByteSpan bytes, uint32_t window_indices, std::span<uint16_
 /// Bloom, policy P0: what fits is found by building filters.
 struct BloomCut {
   uint32_t taken = 0;
-  uint32_t positives = 0;  ///< what the filter knows of the range: those taken, and some
+  uint32_t positives = 0;  ///< indices of the range that the filter knows: those taken, and some
   size_t bytes = 0;        ///< of its code
 };
 /// known   [kFragmentEntriesMax] the positives. out [capacity]: the code, which put_bloom() would write.

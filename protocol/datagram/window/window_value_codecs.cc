@@ -16,7 +16,7 @@ constexpr int32_t kIntHole = std::numeric_limits<int32_t>::min();
 constexpr uint8_t kLevel8Hole = 0x80;
 constexpr uint8_t kLevel4Hole = 0x8;
 
-/// What a codec of levels is made of.
+/// The parameters of a codec of levels.
 struct Levels {
   uint32_t highest;
   uint32_t unit_max;
@@ -44,8 +44,8 @@ uint32_t unit_of(std::span<const int32_t> values, const Levels& levels) {
   return std::clamp(unit, uint32_t{1}, levels.unit_max);
 }
 
-/// Rounds one bucket to levels, and writes what they stand for. `draws`: a word a value, the chance of rounding up is
-/// rest / unit (to 2^-32). Rounding to the nearest is the draw of one half.
+/// Rounds one bucket to levels, and writes their values. `draws`: a word a value, the chance of rounding up is rest /
+/// unit (to 2^-32). Rounding to the nearest is the draw of one half.
 void round_bucket(std::span<const int32_t> values, const Levels& levels, uint32_t unit, const uint32_t* draws,
                   int8_t* codes, int32_t* decoded) {
   for (size_t j = 0; j < values.size(); ++j) {

@@ -29,7 +29,7 @@ constexpr std::optional<size_t> window_value_bytes(WindowValueCodec codec, size_
   return std::nullopt;
 }
 
-/// Writes values.size() values into `out` [window_value_bytes] and what they decode to into `decoded`, which may be
+/// Writes values.size() values into `out` [window_value_bytes] and their decoded values into `decoded`, which may be
 /// `values`.
 ///
 /// first_word  the number of the first value's random word.
@@ -37,8 +37,8 @@ constexpr std::optional<size_t> window_value_bytes(WindowValueCodec codec, size_
 void put_window_values(const WindowCodecs& codecs, std::span<const int32_t> values, uint64_t first_word,
                        std::span<uint8_t> out, std::span<int32_t> decoded);
 
-/// Marks value `at` of `count` in `bytes`, which put_window_values() wrote, as one that is not there: the lowest number
-/// of its code, which no value is coded as.
+/// Marks value `at` of `count` in `bytes`, which put_window_values() wrote, as a hole. The mark is the lowest number of
+/// its code, which no value is coded as.
 /// REQUIRES a codec other than kNone.
 void put_hole(WindowValueCodec codec, size_t count, size_t at, std::span<uint8_t> bytes);
 
