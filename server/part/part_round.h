@@ -181,7 +181,7 @@ class PartRound {
   bool raise_backed(const Members& members);
 
   /// Retains updates of the steps from n on even where all members have them: the weights that a store has saved lack
-  /// them. UINT64_MAX: no limit. The next forget_stable() drops updates that are retained without need.
+  /// them. UINT64_MAX: retains none beyond that. The next forget_stable() drops updates that are retained without need.
   void hold(uint64_t n) { hold_ = n; }
   /// R5: Forgets the updates that all members have acknowledged and that hold() does not retain.
   void forget_stable(std::span<const protocol::Member> members);

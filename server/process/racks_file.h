@@ -10,8 +10,8 @@
 namespace millrace::server {
 
 /// Reads the racks of one job whose switches add up in front of shard 0. The owner of shard 0 wrote them into a file
-/// beside the job's key (DESIGN.md, "Racks in jobs"): the workers of each rack, in the order of the racks' numbers. A
-/// deciding switch has the same in its list of jobs (jobs_file.h).
+/// beside the job's key (DESIGN.md, "Racks in jobs"). It lists the workers of each rack, in the order of the racks'
+/// numbers. A deciding switch has the same in its list of jobs (jobs_file.h).
 ///
 ///   {"racks": [[0, 1, 2, 3], [4, 5, 6, 7]]}
 ///
