@@ -48,7 +48,7 @@ class HostLookup {
   HostLookup(const HostLookup&) = delete;
   HostLookup& operator=(const HostLookup&) = delete;
 
-  /// Readable once the answer is there.
+  /// Returns a descriptor that is readable once the answer is there.
   int descriptor() const;
   /// Returns the answer, once; nothing while there is none.
   std::optional<Result<std::vector<HostAddress>>> take();

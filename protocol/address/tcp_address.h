@@ -24,7 +24,7 @@ class AddressTurns {
   void take(std::vector<std::string> addresses);
   /// Returns the next one; nothing when all had their turn: the name is to be looked up again.
   std::optional<std::string> next();
-  /// The last next() led to the peer.
+  /// Records that the address of the last next() led to the peer.
   void worked() { worked_ = last_; }
   size_t count() const { return addresses_.size(); }
 

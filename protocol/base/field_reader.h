@@ -49,7 +49,7 @@ class FieldReader {
     expect(value <= count_max && holds(value, element_bytes_min));
     return good_ ? value : 0;
   }
-  /// u16 length, plain text.
+  /// Reads a u16 length and plain text.
   std::string text(size_t bytes_max = UINT16_MAX) {
     std::optional<std::string> value = good_ ? get_text(reader_, bytes_max) : std::nullopt;
     good_ = value.has_value();

@@ -62,17 +62,18 @@ struct PlainContainer {
   StreamView stream;  ///< into `bytes`
 };
 
-/// encode_container() of a sparse stream with codec "raw+raw", in one pass.
+/// Returns encode_container() of a sparse stream with codec "raw+raw", in one pass.
 ///
 /// entries    sparse, well-formed, all indices in [base, base + dimension); they are moved down by base.
 /// dimension  1 to kDimensionMax.
 PlainContainer plain_container(const StreamView& entries, uint64_t base, uint64_t dimension);
 
-/// The checksum that a whole container carries: covers every byte of it but itself, so it is the container's identity
-/// (Contribution::payload_hash). Not verified here; read_container() does. Errors  malformed: too short for a header.
+/// Returns the checksum that a whole container carries. It covers every byte of the container but itself, so it is the
+/// container's identity (Contribution::payload_hash). Not verified here; read_container() does. Errors  malformed: too
+/// short for a header.
 Result<uint64_t> container_identity(ByteSpan container);
 
-/// The checksum that these bytes should carry; 0 where they are too short for a container.
+/// Returns the checksum that these bytes should carry; 0 where they are too short for a container.
 uint64_t container_checksum(ByteSpan container);
 
 /// Reads the header of a whole container. Hostile bytes; the checksum is not verified.
@@ -97,7 +98,7 @@ Result<Stream> read_container(ByteSpan bytes, const ContainerLimits& limits);
 /// plain.
 bool is_plain(ByteSpan bytes);
 
-/// read_container() of a plain container in place: a view into `bytes`, checked as much.
+/// Reads a plain container in place, as read_container(): returns a view into `bytes`, checked as much.
 ///
 /// Memory   none.
 /// Errors   as read_container(); unsupported: not plain.

@@ -16,7 +16,7 @@ inline bool keeps_history(const protocol::JobSpec& spec, uint64_t dimension) {
   return spec.history && dimension != 0 && dimension <= kHistoryDimensionMax;
 }
 
-/// Whether the bytes claim to be a container that shorten_by_history() made. Hostile bytes; nothing but its header is
+/// Returns whether the bytes claim to be a container that shorten_by_history() made. Hostile bytes; only the header is
 /// looked at.
 bool is_shortened(ByteSpan bytes);
 

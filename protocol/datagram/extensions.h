@@ -64,8 +64,8 @@ inline constexpr size_t kResultTermsBytes = 24;
 /// an entry.
 class KeptMarks {
  public:
-  /// The records behind the terms. Nothing where they are not as long as `entries` takes, or not of exactly the terms'
-  /// workers.
+  /// Reads the records behind the terms. Returns nothing if their length does not fit `entries`, or if they are not of
+  /// exactly the terms' workers.
   /// entries  of the fragment, as decoded.
   static std::optional<KeptMarks> read(ByteSpan extension, uint32_t entries);
   static constexpr size_t record_bytes(uint32_t entries) { return 8 + (size_t{entries} + 63) / 64 * 8; }
@@ -110,7 +110,7 @@ struct Notice {
   bool operator==(const Notice&) const = default;
 };
 
-/// A kLost notice has them where others have a nonce.
+/// Returns the field of a kLost notice, in which other notices have a nonce.
 Nonce put_lost(const LostSequences& lost);
 LostSequences lost_of(const Notice& notice);
 

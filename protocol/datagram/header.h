@@ -110,14 +110,14 @@ std::expected<Datagram, DatagramFault> parse_datagram(ByteSpan packet);
 /// Where the job's number lies in a datagram, as u32, little-endian.
 inline constexpr size_t kJobNumberAt = 4;
 
-/// The number of the job that a packet says it is of; nothing else of it is looked at.
+/// Returns the job number in a packet; the rest of the packet is not looked at.
 std::optional<uint32_t> job_number_of(ByteSpan packet);
 
 /// Writes the header into the first 64 bytes of `packet`.
 /// REQUIRES: packet.size() >= 64.
 void put_header(const DatagramHeader& header, std::span<uint8_t> packet);
 
-/// Bytes of the whole datagram that a header describes.
+/// Returns the bytes of the whole datagram that a header describes.
 constexpr size_t datagram_bytes(const DatagramHeader& header) {
   return kDatagramHeaderBytes + size_t{header.extension_words} * 8 + header.payload_bytes + kDatagramMacBytes;
 }

@@ -55,7 +55,7 @@ struct KeyScope {
 /// Threads  one at a time.
 class DatagramKey {
  public:
-  /// Room for a key: derive() it before any use.
+  /// Makes room for a key: call derive() before any use.
   DatagramKey();
   DatagramKey(const JobKey& job_key, const KeyScope& scope);
   DatagramKey(DatagramKey&&) noexcept;
@@ -64,12 +64,12 @@ class DatagramKey {
 
   /// Becomes another key, in place: no allocation.
   void derive(const JobKey& job_key, const KeyScope& scope);
-  /// The MAC of `bytes`, whose header's sequence number is `sequence`.
+  /// Returns the MAC of `bytes`, whose header's sequence number is `sequence`.
   Mac sign(ByteSpan bytes, uint64_t sequence) const;
-  /// In constant time.
+  /// Verifies a MAC in constant time.
   bool verify(ByteSpan bytes, uint64_t sequence, ByteSpan mac) const;
-  /// As sign(), of a datagram whose extension and payload are in `packet` already: writes header and MAC around them.
-  /// Returns the datagram's bytes, all of it.
+  /// Signs a datagram whose extension and payload are in `packet` already: writes header and MAC around them. Returns
+  /// the number of the datagram's bytes.
   /// REQUIRES: packet.size() >= datagram_bytes(header).
   size_t seal(const DatagramHeader& header, std::span<uint8_t> packet) const;
   bool verify(const Datagram& datagram) const {
@@ -89,10 +89,12 @@ class DatagramKey {
 Nonce challenge_nonce(const JobKey& job_key, uint32_t job, uint64_t life, uint16_t worker, const Nonce& worker_nonce,
                       uint64_t sessions);
 
-/// A fresh nonce from the system's generator. State machines are handed theirs, so that simulations repeat.
+/// Returns a fresh nonce from the system's generator. State machines get theirs from the caller, so that simulations
+/// repeat.
 Nonce random_nonce();
 
-/// What computes the MACs of sessions in this build: "libipsec-mb", or "OpenSSL" (the same bytes, four times the time).
+/// Returns the library that computes the MACs of sessions in this build: "libipsec-mb", or "OpenSSL" (the same bytes,
+/// four times the time).
 std::string_view datagram_mac_library();
 
 }  // namespace millrace::protocol

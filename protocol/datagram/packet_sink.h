@@ -29,8 +29,8 @@ enum class Ecn : uint8_t { kNotEct = 0, kEct1 = 1, kEct0 = 2, kCe = 3 };
 class PacketSink {
  public:
   virtual ~PacketSink() = default;
-  /// Room for one packet of the path's MTU; empty: none to be had now (the packet counts as lost; the sender's timer
-  /// resends). The room of an earlier call that was not sent is given again.
+  /// Returns room for one packet of the path's MTU. Empty: there is none now; the packet counts as lost, and the
+  /// sender's timer resends it. If the packet of an earlier call was not sent, its room is returned again.
   virtual std::span<uint8_t> room() = 0;
   /// Sends the first `bytes` of the last room.
   virtual void send(size_t bytes, const Endpoint& to) = 0;

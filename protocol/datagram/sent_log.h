@@ -21,7 +21,7 @@ class SentLog {
   };
 
   void note(const Packet& packet) { packets_[packet.sequence % kPackets] = packet; }
-  /// Null: not known, any more.
+  /// Returns the packet; null: it is not known, or not any more.
   const Packet* find(uint64_t sequence) const {
     const Packet& packet = packets_[sequence % kPackets];
     return sequence != 0 && packet.sequence == sequence ? &packet : nullptr;

@@ -21,10 +21,10 @@ class SessionMac {
   SessionMac& operator=(const SessionMac&) = delete;
   ~SessionMac();
 
-  /// No allocation.
+  /// Sets the key. No allocation.
   void set_key(const Key& key);
   Mac of(ByteSpan bytes, uint64_t sequence) const;
-  /// "libipsec-mb" or "OpenSSL".
+  /// Returns "libipsec-mb" or "OpenSSL".
   static std::string_view library();
 
  private:

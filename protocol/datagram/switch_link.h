@@ -36,7 +36,7 @@ class SwitchLink {
   uint64_t life() const { return life_.value_or(0); }
   const Nonce& session_nonce() const { return session_nonce_; }
 
-  /// CHALREQ. Under one nonce until it is answered.
+  /// Sends a CHALREQ, under one nonce until it is answered.
   void request_challenge(uint32_t epoch, PacketSink& sink);
 
   enum class Challenge : uint8_t {
@@ -47,7 +47,7 @@ class SwitchLink {
   /// Says when the keys of a received CHALLENGE become the session's. They always do for another incarnation. A worker
   /// that has not been welcomed with its present keys wants it as well.
   enum class Renew : uint8_t { kNewLifeOnly, kAlways };
-  /// Whether it names the nonce that is out: a client of several aggregators asks whose it is.
+  /// Returns whether it names the nonce that is out: a client of several aggregators finds the challenged link by it.
   bool expects(const Datagram& challenge) const;
   Challenge take_challenge(const Datagram& datagram, Renew renew);
 
@@ -60,11 +60,11 @@ class SwitchLink {
   uint64_t send(DatagramHeader header, ByteSpan extension, ByteSpan payload, const Endpoint& to, PacketSink& sink);
 
   enum class Verdict : uint8_t { kGood, kForged, kReplayed };
-  /// Of a WELCOME, FETCH, RESULT of the session's life, or a NOTICE.
+  /// Judges a WELCOME, FETCH or RESULT of the session's incarnation, or a NOTICE.
   Verdict judge(const Datagram& datagram);
-  /// How many packets of those to all are lost, as ReplayWindow has it; each is counted once.
+  /// Returns how many of the packets to all are lost, as ReplayWindow counts them; each is counted once.
   uint32_t take_lost();
-  /// Signed with the handshake key, which is the same for ever: a NOTICE is a hint then.
+  /// Returns whether a NOTICE is signed with the handshake key, which never changes: it is then a hint only.
   static bool is_hint(const Datagram& datagram);
 
  private:

@@ -207,8 +207,8 @@ inline constexpr int32_t kGridExponentMax = 90;
 /// Errors   invalid_argument; unsupported: reserved for a later version; limit_exceeded.
 Status validate(const JobSpec& spec);
 
-/// Canonical bytes: equal specifications give equal bytes.
-/// REQUIRES: names of at most 65,535 bytes (what validate() has passed is well below).
+/// Returns the canonical bytes: equal specifications give equal bytes.
+/// REQUIRES: names of at most 65,535 bytes (the limit of validate() is well below).
 ByteBuffer encode_job_spec(const JobSpec& spec);
 
 /// Reads hostile bytes: form, limits, known enumerators, one canonical form for each specification. Whether the
@@ -217,10 +217,10 @@ ByteBuffer encode_job_spec(const JobSpec& spec);
 /// Errors   malformed; limit_exceeded; unsupported: a version or an enumerator that this build does not know.
 Result<JobSpec> decode_job_spec(ByteSpan bytes);
 
-/// XXH3-64 of the canonical bytes.
+/// Returns XXH3-64 of the canonical bytes.
 uint64_t job_spec_hash(const JobSpec& spec);
 
-/// The words for the enumerators in sentences, logs and the command line: "synchronous", "weighted_mean", "topk",
+/// Returns the name of an enumerator for sentences, logs and the command line: "synchronous", "weighted_mean", "topk",
 /// "retain" ...
 std::string_view mode_name(Mode value);
 std::string_view path_name(Path value);

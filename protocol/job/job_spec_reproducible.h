@@ -8,8 +8,8 @@ namespace millrace::protocol {
 /// switch. Its sums fit a switch's packets of one turn on every path that a job can have, for any number of workers.
 inline constexpr GridSpec kReproducibleGrid{.block_indices = 4096, .exponent_initial = -20};
 
-/// The most indices of a block that a reproducible job over a switch can have: all sums of a window fit its result's
-/// packets.
+/// Returns the most indices of a block that a reproducible job over a switch can have: all sums of a window fit its
+/// result's packets.
 /// packet_bytes_max  as validate() has it.
 uint32_t reproducible_block_max(uint32_t packet_bytes_max);
 

@@ -56,7 +56,7 @@ struct JobLayout {
 /// blocks.
 JobLayout plan_layout(const JobSpec& spec, uint32_t shard_count);
 
-/// "tensor 'w'", "tensor 'w' and 3 that travel with it": for people.
+/// Returns the name of a bucket for users: "tensor 'w'", "tensor 'w' and 3 that travel with it".
 std::string bucket_text(const JobSpec& spec, const BucketLayout& bucket);
 
 uint64_t layout_hash(const JobLayout& layout);
@@ -65,7 +65,7 @@ uint64_t layout_hash(const JobLayout& layout);
 /// workers send uncompressed.
 bool update_is_whole(const BucketLayout& bucket, uint64_t step);
 
-/// Of a bucket that re-selects: how many entries of a step's sum go back, <= its dimension.
+/// Returns how many entries of a step's sum a bucket that re-selects sends back, <= its dimension.
 uint64_t entries_down(const BucketLayout& bucket);
 
 }  // namespace millrace::protocol

@@ -22,7 +22,7 @@ struct SwitchLayout {
   uint64_t reselect_k = 0;  ///< entries of a step's update over all buckets, each lane a share; 0: the whole sum
 };
 
-/// Of k entries of all lanes those of one, which cuts its windows to them. REQUIRES: lane < lanes.
+/// Returns one lane's share of k entries of all lanes; the lane cuts its windows to it. REQUIRES: lane < lanes.
 constexpr uint64_t lane_share(uint64_t k, uint32_t lane, uint32_t lanes) {
   return k / lanes + (lane < k % lanes ? 1 : 0);
 }
@@ -37,9 +37,11 @@ constexpr uint32_t switch_slots(uint32_t asked, uint64_t windows, uint32_t lanes
 /// Indices of the whole array: 32 bits each, and so is their number.
 inline constexpr uint64_t kSwitchDimensionMax = UINT32_MAX;
 
+/// Plans the windows and slots of a job.
+///
 /// layout   plan_layout() of the specification, for any number of shards.
-/// REQUIRES: grid.block_indices >= 1, switch_path.lanes >= 1. That dimension <= kSwitchDimensionMax is validate()'s to
-/// say: `windows` and `slots` are right where it holds.
+/// REQUIRES: grid.block_indices >= 1, switch_path.lanes >= 1. `windows` and `slots` are right if dimension <=
+/// kSwitchDimensionMax, which validate() checks.
 SwitchLayout plan_switch_layout(const JobSpec& spec, const JobLayout& layout);
 
 }  // namespace millrace::protocol

@@ -11,8 +11,8 @@ struct FrameLimits {
   uint64_t payload_bytes_max = uint64_t{1} << 30;
 };
 
-/// The envelope (Cap'n Proto, messages.capnp) of a message, without its payload frame. Equal messages give equal bytes.
-/// Sentences are cut to kSentenceBytesMax and freed of control characters.
+/// Encodes the envelope (Cap'n Proto, messages.capnp) of a message, without its payload frame. Equal messages give
+/// equal bytes. Sentences are cut to kSentenceBytesMax and freed of control characters.
 ///
 /// REQUIRES: lists within limits.h and in their order (members, contributors and summaries by worker, ascending).
 /// Threads   reentrant.

@@ -460,7 +460,7 @@ struct Message {
 /// the shards different thresholds without notice.
 uint64_t histogram_hash(uint64_t job, const ThresholdHistogram& body, ByteSpan payload);
 
-/// "contribution", "update", ...: logs and metric labels.
+/// Returns the name of a message for logs and metric labels: "contribution", "update", ...
 std::string_view body_name(const Body& body);
 
 }  // namespace millrace::protocol

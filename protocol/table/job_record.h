@@ -4,7 +4,7 @@
 
 namespace millrace::protocol {
 
-/// A job's record as the bytes that a table keeps: version, fields, XXH3 of what precedes. Internal to the tables.
+/// Encodes a job's record for a table: version, fields, XXH3 of the bytes before. Internal to the tables.
 ByteBuffer encode_job_record(const JobRecord& record);
 
 /// Errors  malformed: cut off, a checksum or a value that cannot be; unsupported: another version.

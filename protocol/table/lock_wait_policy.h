@@ -21,7 +21,7 @@ class LockPatience {
 
   explicit LockPatience(uint32_t wait_ms) : wait_ms_(wait_ms) {}
 
-  /// For a call that begins now.
+  /// Returns the wait of a call that begins now.
   uint32_t wait_ms(TimeNs now) const {
     const bool pauses = in_vain_ == kInVainMax && now - last_in_vain_ < kPauseFactor * wait_ms_ * kNsPerMs;
     return pauses ? 0 : wait_ms_;

@@ -42,12 +42,12 @@ class MembershipTable {
     return start_shard(shard, shard_count, address, {});
   }
 
-  /// The shard map now; entries of shards that never started are empty.
+  /// Reads the shard map; entries of shards that never started are empty.
   virtual Result<std::vector<ShardEntry>> shard_map() = 0;
 
-  /// The job of that name that is not finished, if any.
+  /// Reads the job of that name that is not finished, if any.
   virtual Result<std::optional<JobRecord>> read_job(std::string_view name) = 0;
-  /// The job of that number, finished or not (the last 1,000 finished jobs are kept).
+  /// Reads the job of that number, finished or not (the last 1,000 finished jobs are kept).
   virtual Result<std::optional<JobRecord>> read_job(uint64_t job) = 0;
 
   /// Creates a job (new number, epoch 1, no members, the current shard map, the path of its specification) unless one

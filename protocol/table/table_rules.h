@@ -17,7 +17,7 @@ Status check_create_job(std::string_view name, ByteSpan spec);
 Error shard_count_error(uint64_t count_in_table, uint32_t count_asked);
 Error unknown_job_error(uint64_t job);
 
-/// A job that was just created: epoch 1, no members.
+/// Returns the record of a job that was just created: epoch 1, no members.
 JobRecord new_job_record(std::string_view name, ByteSpan spec, Path path, uint64_t job, std::vector<ShardEntry> shards);
 
 }  // namespace millrace::protocol

@@ -41,7 +41,7 @@ class TransportContext {
 
   const TransportOptions& options() const;
   void* handle() const;  ///< for this folder's own files
-  /// Whether the system lets ZeroMQ start its threads. Errors  unsupported: a filter of system calls, named.
+  /// Returns whether the system lets ZeroMQ start its threads. Errors  unsupported: a filter of system calls, named.
   const Status& threads_can_start();
 
  private:
@@ -84,14 +84,14 @@ class Listener {
   static Result<std::unique_ptr<Listener>> bind(TransportContext& context, const std::string& address);
   ~Listener();
 
-  /// The address bound, with the actual port: by number; by name where the name has several addresses here.
+  /// Returns the bound address, with the actual port: by number; by name where the name has several addresses here.
   const std::string& address() const { return address_; }
 
   SendResult send(const PeerId& to, const Message& message);
-  /// For one message to many: the envelope is encoded by the caller once for each, the payload shared.
+  /// Sends one message to one of many peers: the caller encodes the envelope for each, and all share the payload.
   SendResult send_frames(const PeerId& to, const SharedBytes& envelope, const SharedBytes& payload);
 
-  /// The next message, without waiting.
+  /// Returns the next message, without waiting.
   std::optional<Received> receive();
   std::optional<ReceivedFrames> receive_frames();
 
@@ -124,9 +124,10 @@ class Connection {
   /// Reads pending connection events; takes memory only where a lookup has ended. kDisconnected stays until
   /// reconnect().
   ConnectionState state();
-  /// One sentence: why the name's lookup led to no connection. Empty: it did, or there was none.
+  /// Returns one sentence: why the name's lookup led to no connection. Empty: it did, or there was none.
   const std::string& trouble() const { return trouble_; }
-  /// Readable once the lookup that is under way has an answer for state() to take; -1: none is under way.
+  /// Returns a descriptor that is readable once the lookup under way has an answer for state() to take; -1: none is
+  /// under way.
   int lookup_descriptor() const { return lookup_ ? lookup_->descriptor() : -1; }
 
   /// Returns whether a process has accepted the connection since the last (re)connect; it need not speak the protocol.
@@ -192,7 +193,7 @@ class Waker {
 /// Waits until something can be received. Connections are watched for connection events too.
 class Poller {
  public:
-  /// An added object must outlive the poller or be removed; a Connection may be reconnected in between.
+  /// Adds an object. It must outlive the poller or be removed; a Connection may be reconnected in between.
   void add(Listener& listener) { listeners_.push_back(&listener); }
   void add(Connection& connection) { connections_.push_back(&connection); }
   void add(Waker& waker) { wakers_.push_back(&waker); }

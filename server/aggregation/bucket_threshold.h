@@ -41,10 +41,10 @@ struct QuickCut {
   uint64_t most = 0;
 };
 
-/// Entries in bins above `bin`.
+/// Counts the entries in bins above `bin`.
 uint64_t count_above(const MagnitudeHistogram& histogram, uint32_t bin);
 
-/// The magnitude that about `count` entries reach, by where they lie in their bin if they lie evenly; > 0.
+/// Returns the magnitude that about `count` entries reach, if the entries of a bin lie evenly in it; > 0.
 float magnitude_reached_by(const MagnitudeHistogram& histogram, double count);
 
 /// The threshold of one bucket at one shard: a state machine of its own.
@@ -87,17 +87,18 @@ class BucketThreshold {
 
   const std::vector<uint32_t>& shards() const { return config_.shards; }
 
-  /// Must a part wait for the other shards at this step?
+  /// Returns whether a part must wait for the other shards at this step.
   bool is_exact(uint64_t step) const;
 
-  /// A local part's sum of `step`; a later one of the same step replaces the earlier. Returns the shard's own histogram
-  /// when this completed (or changed) it: it goes to the other shards of the bucket.
+  /// Adds a local part's sum of `step`; a later one of the same step replaces the earlier. Returns the shard's own
+  /// histogram when this completed (or changed) it: it goes to the other shards of the bucket.
   SharedHistogram on_local(size_t local_part, uint64_t step, SharedHistogram histogram, TimeNs now);
 
-  /// Another shard's histogram. kLate: the step is settled, only counted. kAhead: further ahead than staleness allows.
+  /// Adds another shard's histogram. kLate: the step is decided, only counted. kAhead: further ahead than staleness
+  /// allows.
   Remote on_remote(uint32_t shard, uint64_t step, SharedHistogram histogram);
 
-  /// The agreed cut of exactly this step, when all shards' histograms are in; else nothing.
+  /// Returns the agreed cut of exactly this step, once all shards' histograms are there; else nothing.
   std::optional<LocalCut> exact_cut(uint64_t step) const;
 
   /// An exact step falls back from this time on; nothing where none waits.
@@ -106,7 +107,7 @@ class BucketThreshold {
   /// Gives up waiting for silent shards; returns the steps given up: their parts are to be cut by reuse_cut().
   std::vector<uint64_t> expire(TimeNs now);
 
-  /// True when `step` was given up, or is otherwise not waited for: reuse_cut() is what its parts get.
+  /// Returns whether `step` was given up, or no part waits for it: its parts then get reuse_cut().
   bool may_reuse(uint64_t step) const;
 
   /// Returns whether all shards count the magnitudes of this step, to agree on a threshold. They do in exact steps and
@@ -114,7 +115,7 @@ class BucketThreshold {
   /// no size to meet.
   bool counts_magnitudes(uint64_t step) const;
 
-  /// How a local part is cut in one pass; nothing where its magnitudes are needed.
+  /// Returns how a local part is cut in one pass; nothing where its magnitudes are needed.
   std::optional<QuickCut> quick_cut(size_t local_part, uint64_t step);
 
   /// Records that `count` entries of the part reached the threshold of its quick_cut(); the next threshold depends on
@@ -125,10 +126,10 @@ class BucketThreshold {
   /// the next threshold is set by that histogram.
   void counted_again(size_t local_part, uint64_t step, SharedHistogram histogram);
 
-  /// May `count` entries be the part's update? If so it is counted. REQUIRES: may_reuse(step).
+  /// Returns whether `count` entries may be the part's update; if so, counts them. REQUIRES: may_reuse(step).
   bool accept(size_t local_part, uint64_t step, uint64_t count);
 
-  /// The cut of one local part at `step` by the last agreed threshold, held to the band of this shard's share.
+  /// Returns the cut of one local part at `step` by the last agreed threshold, held to the band of this shard's share.
   /// REQUIRES: may_reuse(step).
   PartCut reuse_cut(size_t local_part, uint64_t step, const MagnitudeHistogram& histogram);
 
@@ -139,10 +140,10 @@ class BucketThreshold {
   /// Forgets the data of the steps below `step`: all local parts have decided them.
   void decided_below(uint64_t step);
 
-  /// Shards whose histogram of `step` is missing.
+  /// Returns the shards whose histogram of `step` is missing.
   std::vector<uint32_t> missing(uint64_t step) const;
 
-  /// Lower edge of the agreed boundary bin as a magnitude; 0 while nothing is agreed.
+  /// Returns the lower edge of the agreed boundary bin as a magnitude; 0 while nothing is agreed.
   double agreed_magnitude() const;
 
  private:

@@ -38,10 +38,10 @@ class StepThreshold {
 
   const std::vector<uint32_t>& shards() const { return config_.shards; }
 
-  /// The cut of the step; nothing: histograms of the step before are missing.
+  /// Returns the cut of the step; nothing: histograms of the step before are missing.
   std::optional<SumCut> cut(uint64_t step) const;
 
-  /// A local part has decided the step, with these sums before they were cut. Returns the shard's own histogram when
+  /// Adds the sums of a local part that has decided the step, as before the cut. Returns the shard's own histogram when
   /// this was the last of its parts: it goes to the other shards.
   SharedHistogram on_decided(size_t local_part, uint64_t step, SharedHistogram histogram, TimeNs now);
 
@@ -60,7 +60,7 @@ class StepThreshold {
   std::optional<Repeat> repeat(TimeNs now);
   std::optional<TimeNs> deadline() const;
 
-  /// Shards whose histogram the step waits for.
+  /// Returns the shards whose histogram the step waits for.
   std::vector<uint32_t> missing(uint64_t step) const;
 
  private:

@@ -25,13 +25,13 @@
 /// checks that round when the task returns.
 namespace millrace::server {
 
-/// The most that a contribution's payload will take once decoded, by its header alone: asked before anything is taken
-/// for it. One that is raw on the wire takes nothing where it can be read in place.
+/// Returns the most memory that a contribution's payload takes once decoded, by its header alone; asked before memory
+/// is taken. A raw payload that can be read in place takes nothing.
 ///
 /// Errors   malformed: not a container, or one of another dimension.
 Result<uint64_t> decoded_bytes_of(ByteSpan payload, uint64_t dimension);
 
-/// The bytes are not those that were announced: they changed on the way, and sending them again can help.
+/// Returns whether the bytes are not the announced ones: they changed on the way, and sending them again can help.
 bool arrived_damaged(ByteSpan payload, uint64_t announced_hash);
 
 /// Reason that a task gives when it did not finish for lack of memory.
@@ -72,11 +72,11 @@ class DecodeTask : public Task {
 
   const Input& input() const { return input_; }
   const Result<HeldStream>& result() const { return result_; }
-  /// It came with its indices coded against the history: where it cannot be read, the plain bytes may.
+  /// Returns whether its indices were coded against the history: if it cannot be read, the plain bytes may be.
   bool was_shortened() const { return was_shortened_; }
 
  private:
-  /// The payload becomes the plain container that it stands for.
+  /// Turns the payload into the plain container that it represents.
   Status restore();
 
   Input input_;

@@ -19,6 +19,8 @@ struct UpdateAudit {
   double imbalance = 0;         ///< sum of |sums - carried| over the blocks where that is more than rounding
 };
 
+/// Computes the values that an update carries of each contribution, and compares them with the sums.
+///
 /// carried        the update's indices (with Extent::kEverything: the sum's).
 /// sums           the sum at each of them, before the way down changed values.
 /// Sees           blocks of 2^17 indices are compared, each with the bound of its own roundings, m additions of half a

@@ -26,7 +26,7 @@ class Task {
   virtual ~Task() = default;
   virtual Kind kind() const = 0;
   virtual uint64_t job() const = 0;
-  /// May throw std::bad_alloc: the result is then the error that the task was made with.
+  /// Runs the task. May throw std::bad_alloc: the result is then the error that the task was made with.
   virtual void run() = 0;
   /// Returns about how long one core takes: shows whether another thread pays off.
   virtual uint64_t cost_ns() const = 0;

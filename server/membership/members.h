@@ -56,22 +56,22 @@ class Members {
   /// R7a: Takes over a newer view. Members without a link count as heard now: silence is measured from here.
   Adopted adopt(protocol::JobView view, TimeNs now);
 
-  /// A member said Hello over `peer`; returns the connection that this one replaces.
+  /// Records that a member sent Hello over `peer`; returns the connection that this one replaces.
   std::optional<protocol::PeerId> connect(uint32_t worker, protocol::PeerId peer, Process process, TimeNs now);
   /// Stops sending to this member until its next Hello.
   void disconnect(uint32_t worker);
   void heard(uint32_t worker, TimeNs now);
   /// This member pushes nothing more. False: that is not new.
   bool finishes(uint32_t worker);
-  /// Members that take part: all but those that join (R9).
+  /// Returns the members that take part: all but the joining ones (R9).
   const std::vector<protocol::Member>& synced() const { return synced_; }
   /// Returns the synced members whose contributions may still be expected.
   const std::vector<protocol::Member>& pushing() const { return pushing_; }
   const Link* link(uint32_t worker) const;
-  /// All members, as far as they have said Hello here; false where one has not.
+  /// Returns whether all members that have sent Hello here take merged updates; false where one has not sent Hello.
   bool all_take_merged() const { return all_take_merged_; }
 
-  /// Members not heard for `silence`.
+  /// Returns the members not heard for `silence`.
   std::vector<protocol::Member> silent(TimeNs now, TimeNs silence) const;
   /// Returns for how long no member has been heard; 0 without members.
   TimeNs silence_of_all(TimeNs now) const;

@@ -54,6 +54,8 @@ class Arrivals {
     OpenContribution open;
   };
 
+  /// Judges a contribution; changes nothing.
+  ///
   /// counted  the summary's entry of the worker; nullptr: none.
   Admission judge(uint32_t worker, uint64_t life, uint64_t sequence, uint64_t hash,
                   const protocol::SummaryEntry* counted) const;
@@ -62,10 +64,10 @@ class Arrivals {
 
   /// REQUIRES: judge() said kAdmit.
   void admit(uint32_t worker, OpenContribution open, TimeNs now, const protocol::SummaryEntry* counted);
-  /// It decoded. False: it does not wait here any more, or had decoded.
+  /// Takes the decoded stream. False: the contribution does not wait here any more, or was decoded already.
   bool decoded(uint32_t worker, uint64_t life, uint64_t sequence, uint64_t hash, HeldStream stream,
                MemoryCharge charge);
-  /// It does not decode: its place is empty again. False as above.
+  /// Drops a contribution that does not decode: its place is empty again. False as above.
   bool reject(uint32_t worker, uint64_t life, uint64_t sequence, uint64_t hash);
 
   /// Returns whether a contribution may be counted once it is decoded.

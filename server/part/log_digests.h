@@ -23,9 +23,9 @@ class LogDigests {
     n_ = n;
     ring_[n % kReach] = digest;
   }
-  /// The last n recorded; 0: none.
+  /// Returns the last recorded n; 0: none.
   uint64_t last() const { return n_; }
-  /// Empty: not recorded, or too long ago.
+  /// Returns the digest after n steps. Empty: not recorded, or too long ago.
   std::optional<uint64_t> after(uint64_t n) const {
     if (n > n_ || n < first_ || n_ - n >= kReach) return std::nullopt;
     return ring_[n % kReach];

@@ -16,11 +16,11 @@ class PartHistory {
  public:
   PartHistory(const protocol::JobSpec& spec, uint64_t dimension);
 
-  /// As it is now; null: there is none.
+  /// Returns the present history; null: there is none.
   std::shared_ptr<const IndexHistory> view() const { return history_; }
-  /// The update of the next step changes these.
+  /// Adds the indices that the next step's update changes.
   void advance(IndexSpan changed);
-  /// Steps were missed: the next update is that of step `position`.
+  /// Starts again after missed steps: the next update is that of step `position`.
   void restart(uint64_t position);
 
  private:

@@ -204,8 +204,8 @@ const PartRound::KeptUpdate& PartRound::keep(Decision decision, MemoryAccount& k
   }
   update.body.contributors = std::move(attempt_.contributors);
   if (summary_.epochs.empty() || summary_.epochs.back().first != decision.epoch) {
-    // A state from before the oldest remaining epoch cannot be shown to be on the log: its joiner starts from a
-    // snapshot (R9a).
+    // A state from before the oldest remaining epoch cannot be shown to be on the log. The worker drops it and lists
+    // the loss (R9a).
     if (summary_.epochs.size() == protocol::kSummaryEpochsMax) summary_.epochs.erase(summary_.epochs.begin());
     summary_.epochs.emplace_back(decision.epoch, decided_);
   }

@@ -89,7 +89,7 @@ class PartRound {
     TimeNs last = 0;
   };
 
-  /// spec  outlives this
+  /// spec  outlives this.
   PartRound(protocol::PartLayout layout, const protocol::JobSpec& spec)
       : layout_(layout), spec_(&spec), arrivals_(spec.staleness), history_(spec, layout.end - layout.begin) {}
 
@@ -100,9 +100,9 @@ class PartRound {
   Stage stage() const { return stage_; }
   const Attempt& attempt() const { return attempt_; }
   const protocol::Summary& summary() const { return summary_; }
-  /// What contributions to the step decided() may be coded against; null: nothing.
+  /// Returns the history that contributions to the step decided() may be coded against; null: none.
   std::shared_ptr<const IndexHistory> history() const { return history_.view(); }
-  /// The digest of the log after n steps. Empty: not decided yet, too long ago, or not by this process.
+  /// Returns the digest of the log after n steps. Empty: not decided yet, too long ago, or not by this process.
   std::optional<uint64_t> digest_after(uint64_t n) const;
   Timing timing() const;
   TimeNs turned_at() const { return turned_at_; }  ///< when the step before decided() was decided; 0: there is none
@@ -114,32 +114,36 @@ class PartRound {
   /// asynchronous, `step` is the contribution's number, here and below.
   Verdict judge(uint32_t worker, uint64_t life, uint64_t step, uint64_t hash) const;
 
-  /// R2. REQUIRES: judge() said kAdmit.
+  /// R2: Admits the contribution. REQUIRES: judge() returned kAdmit.
   void admit(uint32_t worker, uint64_t step, Open open, TimeNs now);
 
-  /// The first step that the member can contribute to, or (mode asynchronous) the number of its next contribution.
+  /// Returns the first step that the member can contribute to, or (mode asynchronous) the number of its next
+  /// contribution.
   uint64_t next_of(uint32_t worker, uint64_t life) const {
     return asynchronous() ? arrivals_.next_of(worker, life, counted_of(worker)) : decided_;
   }
-  /// Something else is decided before the contribution can be.
+  /// Returns whether another step is decided before the contribution can be.
   bool is_ahead(uint32_t worker, uint64_t life, uint64_t step) const;
 
-  /// The payload of an open contribution decoded. False: that contribution is not open any more (or decoded already).
+  /// Takes the decoded payload of an open contribution. False: that contribution is not open any more (or decoded
+  /// already).
   bool decoded(const DecodeTask::Input& input, HeldStream stream, MemoryCharge charge);
 
-  /// The payload of an open contribution does not decode: the slot is empty again. False: it was not open any more.
+  /// Drops an open contribution whose payload does not decode: the slot is empty again. False: it was not open any
+  /// more.
   bool reject(const DecodeTask::Input& input);
 
-  /// The contribution goes into a step that has some already. Draining admits such only.
+  /// Returns whether the contribution goes into a step that has some already. Draining admits such only.
   bool joins_others(uint64_t step) const { return !asynchronous() && open_.contains(step); }
-  /// Of contributions out of order (mode asynchronous) nothing may ever come.
+  /// Returns whether a contribution that can be decided is open. Those out of order (mode asynchronous) may wait
+  /// forever.
   bool has_any_open() const { return !open_.empty() || arrivals_.any_in_order(); }
 
-  /// Mode asynchronous: the next contribution's turn has come, where the step decided() has none: it alone will be that
+  /// Mode asynchronous: Gives the next contribution its turn, where the step decided() has none: it alone will be that
   /// step.
   void take_turn();
 
-  /// R3a: When the step decided() may be decided with the contributions that are here: at that time, or now where it
+  /// R3a: Returns when the step decided() may be decided with the present contributions: at that time, or now where it
   /// has passed. Empty: not without more of them, or an attempt runs. part_round_readiness.cc has the rules of the
   /// modes.
   std::optional<TimeNs> due(const Members& members) const;
@@ -155,10 +159,10 @@ class PartRound {
   void summed(HeldStream sum, SharedHistogram histogram, MemoryCharge charge);
   void set_stage(Stage stage) { stage_ = stage; }
 
-  /// R3: DECIDE: contributors are fixed, the update is kept, the summary grows, the step is over: one action.
+  /// R3, DECIDE: Fixes the contributors, retains the update, extends the summary and ends the step, in one action.
   const KeptUpdate& keep(Decision decision, MemoryAccount& kept_account);
 
-  /// R2b: The kept update of a decided step; nullptr once forgotten.
+  /// R2b: Returns the retained update of a decided step; nullptr once forgotten.
   const KeptUpdate* kept(uint64_t step) const;
   const std::deque<KeptUpdate>& all_kept() const { return kept_; }
 
@@ -167,8 +171,8 @@ class PartRound {
   /// `staleness` steps after its oldest.
   std::optional<bool> counted(uint32_t worker, uint64_t life, uint64_t step) const;
 
-  /// R5: Steps below n are applied at `worker`. One that has joined and not acknowledged counts as 0. False: n is more
-  /// than was ever decided (a lie; nothing changes).
+  /// R5: Records that the steps below n are applied at `worker`. A member that has joined and not acknowledged counts
+  /// as 0. False: n exceeds the decided steps (malformed input; nothing changes).
   bool acknowledge(uint32_t worker, uint64_t n, std::span<const protocol::Member> members);
   uint64_t acknowledged(uint32_t worker) const;
   uint64_t acknowledged_by_all(std::span<const protocol::Member> members) const;
@@ -177,7 +181,7 @@ class PartRound {
   /// acknowledged the steps below it. Where workers have left and fewer members are synced, all of them have. Joiners
   /// do not count: a successor could not continue from their state (R18a). Starts from zero with every membership.
   uint64_t backed() const { return backed_; }
-  /// True: more steps are.
+  /// Raises backed(). Returns true if more steps are replicated than before.
   bool raise_backed(const Members& members);
 
   /// Retains updates of the steps from n on even where all members have them: the weights that a store has saved lack
@@ -199,7 +203,7 @@ class PartRound {
   /// R9a: Returns whether the state (n steps, the last of them decided in that epoch) is one that this part's log went
   /// through. The caller checks that its log branch is on the path.
   bool is_in_log(uint64_t n, uint64_t decided_in) const;
-  /// R9d: All that is lacking after n steps is kept.
+  /// R9d: Returns whether all updates that are missing after n steps are retained.
   bool keeps_from(uint64_t n) const { return n >= stable_ && n <= decided_; }
   /// Returns the counts of the worker's contributions; nullptr: none was ever counted.
   const protocol::SummaryEntry* counted_of(uint32_t worker) const;

@@ -43,17 +43,17 @@ class DatagramThread {
   DatagramThread(const DatagramThread&) = delete;
   DatagramThread& operator=(const DatagramThread&) = delete;
 
-  /// As bound, "192.0.2.1:7800".
+  /// Returns the bound address, "192.0.2.1:7800".
   const std::string& address() const { return address_; }
 
-  /// Whether it can serve this job.
-  /// Errors   invalid_argument: there is no key, and what to do; limit_exceeded: memory.
+  /// Returns whether it can serve this job.
+  /// Errors   invalid_argument: there is no key, and the remedy; limit_exceeded: memory.
   Status judge(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout) const;
   /// Takes the job's memory and serves it soon. The same number again starts again, under another incarnation.
   /// Errors   as judge(); the refusals of the slot machine.
   Status begin(uint64_t job, const protocol::JobSpec& spec, const protocol::SwitchLayout& layout);
   void end(uint64_t job);
-  /// At most kReportEvery old.
+  /// Returns a report that is at most kReportEvery old.
   std::optional<SwitchPathStatus::Aggregator> report(uint64_t job) const;
   /// Datagrams that no job has seen, by reason; as old.
   std::vector<NamedCount> dropped() const;
@@ -80,7 +80,7 @@ class DatagramThread {
   DatagramThread(const DatagramOptions& options, std::unique_ptr<switch_agg::UdpPort> port, uint64_t life_seed);
   static SwitchPathStatus::Aggregator report_of(const Served& served, TimeNs now);
   Result<protocol::JobKey> key_of(uint32_t number) const;
-  /// Workers of each; none where there is no list.
+  /// Returns the workers of each rack; none where there is no list.
   Result<std::vector<uint64_t>> racks_of(uint32_t number) const;
   void run();
   size_t serve_burst(TimeNs now);

@@ -35,7 +35,7 @@ class DescriptorRoom {
   std::string warning(const Limits& limits) const;
   /// Returns whether another worker may become a member. Errors  limit_exceeded: too few descriptors would be left.
   Status judge_worker(TimeNs now);
-  /// A connection whose descriptor is this number, or higher, is not to be accepted.
+  /// Returns the lowest descriptor number whose connection is not to be accepted.
   uint64_t accept_below() const;
 
  private:

@@ -38,7 +38,7 @@ class Disk {
   virtual Status read(int file, std::span<uint8_t> out) = 0;
 };
 
-/// The system's.
+/// Returns the system's disk.
 std::unique_ptr<Disk> system_disk();
 
 /// Refuses a path that is no folder in which files can be made.

@@ -35,7 +35,7 @@ class MetricsExport {
   bool record_of_job(const MetricEvent& event);
   JobSeries& series_of(const std::string& job);
   void forget_ended(const StatusReport& status, TimeNs now);
-  /// What shard 0's port of datagrams and its jobs' slot machines have counted since the last update.
+  /// Adds the counts of shard 0's port of datagrams and its jobs' slot machines since the last update.
   void count_datagrams(const StatusReport& status);
 
   monitoring::Metrics& metrics_;

@@ -20,11 +20,11 @@ class ShardProcess {
   ShardProcess(const ShardProcess&) = delete;
   ShardProcess& operator=(const ShardProcess&) = delete;
 
-  /// As others reach it: "tcp://host:port".
+  /// Returns the address for other processes: "tcp://host:port".
   const std::string& address() const;
-  /// "host:port"; empty without --http.
+  /// Returns "host:port"; empty without --http.
   const std::string& http_address() const;
-  /// "host:port" of its aggregator of datagrams; empty without --datagrams.
+  /// Returns "host:port" of its aggregator of datagrams; empty without --datagrams.
   std::string datagrams_address() const;
   uint64_t life() const;
 

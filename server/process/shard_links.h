@@ -27,14 +27,14 @@ class ShardLinks {
 
   /// Opens the connection, or moves it to another address. REQUIRES: a number below shard_count.
   void connect(ConnectShard to, TimeNs now);
-  /// False: it did not go out. A message other than a ShardHello is lost then.
+  /// Sends a message. False: it was not sent; a message other than a ShardHello is lost then.
   bool send(const SendToShard& send);
-  /// Over the connection to `shard`, without waiting; empty where there is none.
+  /// Returns a message from the connection to `shard`, without waiting; empty where there is none.
   std::optional<protocol::Received> receive(uint32_t shard);
   /// Makes the connections that are due. Returns a shard whose connection is new and has not carried a ShardHello;
   /// nothing when no more is due. Call it until then.
   std::optional<uint32_t> watch(TimeNs now);
-  /// When watch() has something to do; nothing where it waits for events of connections only.
+  /// Returns when watch() has something to do; nothing where it waits for events of connections only.
   std::optional<TimeNs> deadline() const;
 
   uint32_t shard_count() const { return static_cast<uint32_t>(links_.size()); }

@@ -16,7 +16,7 @@ namespace millrace::server {
 /// Threads  ask(): any. wanted(), publish(): the loop's.
 class StatusBoard {
  public:
-  /// wake  makes the loop come by.
+  /// wake  wakes the loop, so that it answers.
   explicit StatusBoard(std::function<void()> wake) : wake_(std::move(wake)) {}
 
   /// Returns the loop's next answer; empty on time-out.

@@ -35,9 +35,9 @@ class TaskPool {
   void submit(std::vector<std::shared_ptr<Task>>& tasks);
   /// Runs one waiting task on the calling thread and returns it; nullptr when none waits.
   std::shared_ptr<Task> run_one();
-  /// What helpers have finished since the last call.
+  /// Takes the tasks that helpers have finished since the last call.
   void take_done(std::vector<std::shared_ptr<Task>>& done);
-  /// Nothing waits and nothing runs.
+  /// Returns whether no task waits or runs.
   bool idle() const;
   bool has_waiting() const;
 

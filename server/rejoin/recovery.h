@@ -136,7 +136,8 @@ class Recovery {
   };
 
   TimeNs heartbeat() const { return static_cast<TimeNs>(setup_.spec.heartbeat_ms) * kNsPerMs; }
-  /// Half of the members are enough: of two workers, one may be dead permanently.
+  /// Returns whether enough members have answered. Half of them are enough: of two workers, one may be dead
+  /// permanently.
   bool majority() const { return answers_.size() * 2 >= setup_.members.all().size(); }
   uint64_t first_missing(const PartFetch& part, const Source& source) const;
   void ask(TimeNs now, Actions& actions);

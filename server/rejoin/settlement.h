@@ -56,7 +56,7 @@ class Settlement {
   void on_tick(TimeNs now, Actions& actions);
   std::optional<TimeNs> deadline() const;
 
-  /// R10a: All members join, and none of them can go on: the state to go back to.
+  /// R10a: Returns the state to return to, if all members are joining and none of them can continue.
   std::optional<CutChoice> cut() const;
   /// Lists joiners that are blocked on weights, and the members that may give them (none, where no synced member that
   /// has weights is connected).
@@ -92,10 +92,10 @@ class Settlement {
 
   TimeNs heartbeat() const { return static_cast<TimeNs>(setup_.spec.heartbeat_ms) * kNsPerMs; }
   const protocol::Member& member(uint32_t worker) const;
-  /// It wants a part, and would be given it but for the rest.
+  /// Returns whether only the rest after its last part keeps the joiner from getting the next one.
   static bool rests(const Joiner& joiner);
   bool by_switch() const { return setup_.spec.path == protocol::Path::kSwitch; }
-  /// The number under which a handover travels, where this shard passes them on.
+  /// Returns the part number under which a handover travels, where this shard passes handovers on.
   std::optional<uint32_t> handover_part() const;
   static bool is_told(const Joiner& joiner, uint32_t part, TimeNs since);
   bool is_on_log(const Joiner& joiner, const PartRound& part) const;

@@ -30,7 +30,7 @@ class DigestWatch {
   News agrees(const protocol::Member& member, uint32_t part);
   /// Forgets members that are no longer members under that incarnation.
   void keep(std::span<const protocol::Member> members);
-  /// By worker, then part.
+  /// Returns the disagreements by worker, then part.
   std::vector<Disagreement> all() const;
 
  private:

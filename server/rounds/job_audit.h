@@ -19,7 +19,7 @@ class JobAudit {
  public:
   explicit JobAudit(std::string job) : job_(std::move(job)) {}
 
-  /// Before the step is kept. imbalance: of its update.
+  /// Adds a decided step, before it is retained. imbalance: of its update.
   void decided(const PartRound& part, double imbalance, Actions& actions);
   AuditStatus status(const std::vector<PartRound>& parts) const;
 

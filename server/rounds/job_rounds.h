@@ -32,7 +32,7 @@ namespace millrace::server {
 class MemoryGate {
  public:
   virtual ~MemoryGate() = default;
-  /// Empty: `bytes` more are allowed for this job. Otherwise the refusal, naming the limit and the flag.
+  /// Returns why `bytes` more are refused for this job, naming the limit and the flag. Empty: they are allowed.
   virtual std::optional<Error> refuses(const MemoryAccount& job, uint64_t bytes) const = 0;
 };
 
@@ -58,15 +58,16 @@ class JobRounds {
 
   explicit JobRounds(Setup setup);
 
-  /// R2: of a member under its present life. Of one that joins: dropped, it sends it again once it is synced.
-  /// Of a job of path switch: datagrams carry contributions, none is taken from a message.
+  /// Refuses a contribution of a job of path switch: datagrams carry contributions, none is taken from a message.
   void refuse_by_path(const protocol::Member& from, const protocol::Contribution& body, TimeNs now,
                       Actions& actions) const;
+  /// R2: Handles a contribution of a member under its present incarnation. That of a joiner is dropped: the worker
+  /// sends it again once it is synced.
   void on_contribution(const protocol::Member& from, const protocol::Contribution& body, SharedBytes payload,
                        Intake intake, TimeNs now, Actions& actions);
   /// R5: Takes acknowledgements, part by part.
   void on_ack(const protocol::Member& from, const protocol::Ack& body, TimeNs now, Actions& actions);
-  /// R5: As acks of all parts. Every part of the worker has applied the steps below n.
+  /// R5: Handles acks of all parts: every part of the worker has applied the steps below n.
   void on_steps_applied(const protocol::Member& from, uint64_t n, TimeNs now, Actions& actions);
   /// Compares the steps that a member reports as applied with the steps decided here.
   void on_digests(const protocol::Member& from, std::span<const protocol::Heartbeat::Digest> digests, TimeNs now,
@@ -77,8 +78,8 @@ class JobRounds {
   void on_histogram(uint32_t shard, const protocol::ThresholdHistogram& body, const SharedBytes& payload, TimeNs now,
                     Actions& actions);
   void on_task_done(Task& task, TimeNs now, Actions& actions);
-  /// R7a: The view in `members` is new; `before` are the members of the one before. Kept updates that a member has not
-  /// acknowledged are served again, in the new epoch.
+  /// R7a: Handles a new membership in `members`; `before` are the members of the one before. Retained updates that a
+  /// member has not acknowledged are sent again, in the new epoch.
   void on_view(const std::vector<protocol::Member>& before, TimeNs now, Actions& actions);
   void on_tick(TimeNs now, Actions& actions);
   std::optional<TimeNs> deadline() const;
@@ -97,9 +98,9 @@ class JobRounds {
   const PartRound& part(uint32_t number) const { return parts_.at(local_at_.at(number)); }
   /// R9: Lets a joining member continue with the part, in this epoch.
   void settle(uint32_t number, uint32_t worker);
-  /// R9e: With every part of this shard.
+  /// R9e: Returns whether the joiner is settled with every part of this shard.
   bool is_settled(uint32_t worker) const;
-  /// The kept updates of the steps [from, below).
+  /// Sends the retained updates of the steps [from, below).
   void serve_between(const protocol::Member& to, const PartRound& part, uint64_t from, uint64_t below,
                      Actions& actions) const;
   /// R6a: Decisions have been held back for dead_after_ms: whose acknowledgements memory waits for, where another
@@ -107,7 +108,7 @@ class JobRounds {
   std::vector<protocol::Member> behind(TimeNs now);
   MemoryAccount& kept_account() { return kept_account_; }
 
-  /// A sum or an update could not be made, or memory does not suffice: the job cannot go on.
+  /// Returns why the job cannot continue: a sum or an update could not be made, or memory does not suffice.
   const std::optional<Error>& failure() const { return failure_; }
   /// Records that work on this job broke off for lack of memory: its rounds may be half changed. Takes no memory
   /// itself.
@@ -118,7 +119,7 @@ class JobRounds {
   /// Sends the decided steps that wait to be merged for a member now, step by step.
   void send_rest(Actions& actions);
   uint64_t steps_decided() const;
-  /// By the part that is least far; in mode asynchronous as far as they were sent to the worker.
+  /// Returns the least number over the parts of steps decided, or in mode asynchronous of steps sent to the worker.
   uint64_t steps_sent(uint32_t worker) const;
   uint64_t steps_decided_max() const;
   uint64_t steps_applied(uint32_t worker) const;
@@ -129,22 +130,22 @@ class JobRounds {
   uint64_t kept_bytes() const { return kept_account_.used_bytes(); }
   uint64_t kept_updates() const;
   const MemoryAccount& account() const { return account_; }
-  /// job_rounds_waits.cc
+  /// Returns the reason why the job waits (job_rounds_waits.cc).
   std::optional<Waiting> waiting() const;
-  /// How parts are coded on their way down, of jobs that leave it to this shard; `count_max` of them at most.
+  /// Returns how parts are coded on their way down, of jobs that leave it to this shard; at most `count_max` of them.
   std::vector<CodecStatus> codecs(size_t count_max) const;
-  /// Empty: the job does not ask for it.
+  /// Returns the audit. Empty: the job does not ask for it.
   std::optional<AuditStatus> audit() const { return audit_ ? std::optional(audit_->status(parts_)) : std::nullopt; }
-  /// When a step was decided last; 0: none yet.
+  /// Returns when a step was decided last; 0: none yet.
   TimeNs decided_at() const;
 
-  /// The weights of a job that has a store; nullptr: it has none.
+  /// Returns the weights of a job that has a store; nullptr: it has none.
   JobStore* store() { return store_.get(); }
   const JobStore* store() const { return store_.get(); }
-  /// Something came that the store waited for: steps may be decided.
+  /// Handles progress of the store: steps may be decided.
   void on_store_moved(TimeNs now, Actions& actions);
   void on_store_written(const Status& written, TimeNs now, Actions& actions);
-  /// For its last save, which outlives the job.
+  /// Gives the store away for its last save, which outlives the job.
   std::unique_ptr<JobStore> take_store() { return std::move(store_); }
 
  private:
@@ -178,9 +179,9 @@ class JobRounds {
              TimeNs now, Actions& actions);
   void serve(const protocol::Member& to, const PartRound& part, const PartRound::KeptUpdate& kept,
              Actions& actions) const;
-  /// What members have not acknowledged, in the present epoch.
+  /// Sends the updates that members have not acknowledged, in the present epoch.
   void serve_all(Actions& actions);
-  /// The kept updates of the steps from `step` on.
+  /// Sends the retained updates of the steps from `step` on.
   void serve_from(const protocol::Member& to, PartRound& part, uint64_t step, Actions& actions);
 
   // job_rounds_delivery.cc: mode asynchronous
@@ -198,10 +199,10 @@ class JobRounds {
   void on_merged(const MergeTask& task, Actions& actions);
   void serve_merged(const protocol::Member& to, const PartRound& part, Delivery::Steps steps,
                     const SharedBytes& payload, Actions& actions) const;
-  /// The member has the steps below n: more can follow.
+  /// Records that the member has the steps below n: more can follow.
   void acknowledged(const protocol::Member& from, PartRound& part, uint64_t n, Actions& actions);
   void deliver_anew(Actions& actions);
-  /// Steps that the worker has, or that are on their way to it.
+  /// Returns the steps that the worker has, or that are on their way to it.
   uint64_t sent_to(uint32_t worker, const PartRound& part) const {
     return asynchronous() ? std::min(part.decided(), delivery_of(part).sent_to(worker)) : part.decided();
   }
@@ -226,9 +227,9 @@ class JobRounds {
   void on_stored(const StoreTask& task, TimeNs now, Actions& actions);
   /// R8d, R17e: Recovers the store. After restore() and the membership that activates it, and when a save was read.
   void recover_store(Actions& actions);
-  /// Updates that the store's last save lacks are kept.
+  /// Makes parts retain the updates that the store's last save lacks.
   void hold_for_store();
-  /// What all members have acknowledged: a save counts from there on.
+  /// Reports the steps that all members have acknowledged to the store: a save counts from there on.
   void tell_store(Actions& actions);
   void forget_stored();
   void keep_for_store(const PartRound& part, Actions& actions);

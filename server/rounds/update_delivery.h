@@ -41,16 +41,16 @@ class Delivery {
     std::vector<uint32_t> workers;     ///< they are sent the next steps
     std::optional<uint32_t> begun_by;  ///< the worker that may ask again
   };
-  /// The sum is there, or there is none. Nothing where it is of another view.
+  /// Returns the workers of a sum that is finished or failed. None where it is of another membership.
   Waiting take_waiting(Steps steps, uint64_t token);
 
-  /// The worker has the steps below n.
+  /// Records that the worker has the steps below n.
   void acknowledged(uint32_t worker, uint64_t n);
   /// Records that the steps sent from n on may be lost.
   void restart(uint32_t worker, uint64_t n);
-  /// How far the worker can be: steps that it was sent.
+  /// Returns the steps that the worker was sent: the most that it can have.
   uint64_t sent_to(uint32_t worker) const;
-  /// Another view.
+  /// Forgets everything, for another membership.
   void clear();
 
  private:

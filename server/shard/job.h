@@ -74,12 +74,12 @@ class Job {
   std::vector<protocol::PeerId> adopt(protocol::JobView view, TimeNs now, Actions& actions);
   void flush_view(Actions& actions);
 
-  /// The rounds are not known yet: contributions and acks are dropped, workers send them again in the epoch of the
-  /// activation.
+  /// Returns whether the rounds are not known yet: contributions and acks are dropped, workers send them again in the
+  /// epoch of the activation.
   bool recovering() const { return recovery_.has_value(); }
-  /// R8d, R9: State, Snapshot, Update, Fetched of a member, sent in the view's epoch.
+  /// R8d, R9: Handles State, Snapshot, Update and Fetched of a member, sent in the membership's epoch.
   void on_return_message(const protocol::Member& from, protocol::Message message, TimeNs now, Actions& actions);
-  /// A member has been sent its Welcome.
+  /// Handles that a member has been sent its Welcome.
   void on_welcomed(const protocol::Member& member, TimeNs now, Actions& actions);
   void on_tick(TimeNs now, Actions& actions);
   std::optional<TimeNs> deadline() const;

@@ -43,7 +43,7 @@ struct ShardConfig {
     std::function<Status(const protocol::JobSpec&, const protocol::SwitchLayout&)> judge = {};
   };
   Datagrams datagrams = {};
-  /// Whether the process can serve another worker. Empty: always.
+  /// Returns whether the process can serve another worker. Empty: always.
   std::function<Status(TimeNs now)> room_for_worker = {};
 };
 
@@ -81,14 +81,14 @@ class ShardCore {
   /// Counts a message that the transport could not decode; it is never answered.
   void on_malformed(const Error& error, TimeNs now, Actions& actions);
 
-  /// A task of an earlier Actions::tasks whose run() has returned.
+  /// Handles a task of an earlier Actions::tasks whose run() has returned.
   void on_task_done(const std::shared_ptr<Task>& task, TimeNs now, Actions& actions);
 
-  /// A StoreRequest of an earlier Actions::store_requests was carried out, or could not be.
+  /// Handles the result of a StoreRequest of an earlier Actions::store_requests.
   void on_store_written(uint64_t number, const Status& written, TimeNs now, Actions& actions);
   void on_store_loaded(uint64_t number, Result<StoreFile> loaded, TimeNs now, Actions& actions);
 
-  /// The weights of an open job, for observers; nullptr: there are none.
+  /// Returns the weights of an open job, for observers; nullptr: there are none.
   const JobStore* store(uint64_t number) const;
   /// Saves the stores of all jobs now, at the request of an administrator.
   void save_stores(TimeNs now, Actions& actions);
@@ -96,7 +96,7 @@ class ShardCore {
   /// Deadlines: silent members, silent shards, the table's change counter, the end of draining.
   void on_tick(TimeNs now, Actions& actions);
 
-  /// When on_tick() has something to do at the latest.
+  /// Returns the latest time at which on_tick() must be called.
   TimeNs next_deadline() const;
 
   /// Stops admitting new jobs and steps; rounds in flight may finish for limits.drain_ms.
@@ -106,10 +106,11 @@ class ShardCore {
   /// whose end it could not write.
   void begin_shutdown(TimeNs now, Actions& actions);
 
-  /// Nothing more will happen: the process may exit once its sends are flushed.
+  /// Returns whether all work is over: the process may exit once its sends are flushed.
   bool stopped() const { return stopped_; }
 
-  /// Why it stopped by itself (another process has started under this shard's number); empty after an orderly shutdown.
+  /// Returns why it stopped by itself (another process has started under this shard's number); empty after an orderly
+  /// shutdown.
   const std::optional<Error>& failure() const { return failure_; }
 
   StatusReport status(TimeNs now) const;
@@ -221,8 +222,8 @@ class ShardCore {
                               Actions& actions);
   Job* open_job(uint64_t number, const protocol::JobSpec& spec, protocol::JobLayout layout, Actions& actions);
   Result<protocol::JobRecord> open_record(const protocol::Header& header, const protocol::Hello& hello);
-  /// The record after the join, or after this shard has taken over a job in which the join was refused: then `refused`
-  /// says why.
+  /// Returns the record after the join, or after this shard has taken over a job that refused the join: `refused` then
+  /// has the reason.
   Result<protocol::JobRecord> join_job(const protocol::JobRecord& record, const protocol::Header& header,
                                        const protocol::Hello& hello, TimeNs now, std::optional<Error>& refused);
   uint64_t replaceable_life(uint64_t job, const protocol::Header& header, const protocol::Hello& hello, TimeNs now);

@@ -30,7 +30,7 @@ struct Refusal {
   TimeNs last = 0;
 };
 
-/// "worker", "contribution", ...
+/// Returns "worker", "contribution", ...
 std::string_view refused_name(Refusal::Of of);
 
 /// Holds the latest refusals. Those of one peer over one job for one code are one entry. So a peer that tries again ten
@@ -42,9 +42,9 @@ class RefusalLog {
  public:
   static constexpr size_t kMax = 64;
 
-  /// count, first and last of `refusal` are not looked at.
+  /// Adds a refusal; its count, first and last are not looked at.
   void note(Refusal refusal, TimeNs now);
-  /// The latest first.
+  /// Returns the refusals, the latest first.
   std::vector<Refusal> all() const;
 
  private:

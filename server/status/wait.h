@@ -27,7 +27,7 @@ enum class Wait : uint8_t {
   kWeights,    ///< members that give their weights to one that joins
 };
 
-/// "join", "contributions", ...; "" for nothing.
+/// Returns "join", "contributions", ...; "" for nothing.
 std::string_view wait_name(Wait wait);
 
 /// A step of a part that is open.

@@ -21,7 +21,7 @@
 
 namespace millrace::server {
 
-/// Bytes of weights and state that this shard would hold of the job; 0 without a store.
+/// Returns the bytes of weights and state that this shard would hold of the job; 0 without a store.
 uint64_t store_bytes(const protocol::JobSpec& spec, const protocol::JobLayout& layout, uint32_t shard);
 
 /// Holds the weights of one job at one shard (R17): DESIGN.md, "The store". Pure: it takes decided steps, messages,
@@ -73,11 +73,11 @@ class JobStore {
   /// Returns whether that step of the part may be decided: its weights are there, and few enough steps wait to be
   /// applied.
   bool takes(uint32_t part, uint64_t step) const;
-  /// A step of a part was decided. REQUIRES: the step after the one before, or after restore().
+  /// Handles a decided step of a part. REQUIRES: the step after the one before, or after restore().
   void decided(const protocol::Update& body, const SharedBytes& payload, Actions& actions);
 
   // job_store_recovery.cc
-  /// R8, R10e: The log is another one from now on; which, recover() says. Nothing is taken until then.
+  /// R8, R10e: Handles that the log is another one from now on. Takes nothing until recover() brings the new log.
   void drop();
   bool is_dropped() const { return dropped_; }
   /// Returns a part of the log that continues after drop().
@@ -109,7 +109,7 @@ class JobStore {
   /// Records that all members have acknowledged the steps of the part below n; while a save is under way, and before
   /// on_written().
   void acknowledged(uint32_t number, uint64_t n);
-  /// A save that waits for acknowledgements ends, if they are there: from then on it counts.
+  /// Ends a save that waits for acknowledgements, if they are there: from then on it counts.
   void end_acknowledged(Actions& actions);
   void on_loaded(Result<StoreFile> loaded, Actions& actions);
   /// Ends the store with its job: nothing is charged to the job's account any more, and no worker is answered. Decided
@@ -122,7 +122,7 @@ class JobStore {
   const std::string& name() const { return header_.name; }
   uint64_t bytes() const { return charge_.bytes(); }
   bool is_saving() const { return saving_.has_value(); }
-  /// The store cannot go on, and the job with it.
+  /// Returns why the store, and the job with it, cannot continue.
   const std::optional<Error>& failure() const { return failure_; }
   /// Returns why it does not take a step, and which members could change that.
   std::string waiting_because(const Members& members) const;

@@ -80,13 +80,13 @@ class StoreTask : public Task {
   uint64_t cost_ns() const override;
 
   const Input& input() const { return input_; }
-  /// Read: the values; Copy: the record; else nothing.
+  /// Returns the values (Read), the record (Copy), or nothing (other operations).
   ///
   /// Errors   of Place: malformed (hash, a run that does not lie in the part), non_finite. Of Read: invalid_argument
   ///          (indices not increasing, or behind the part). Of Apply: as hold_container() and optimize(); the arrays
-  ///          are worth nothing then.
+  ///          are not valid then.
   const Result<SharedBytes>& result() const { return result_; }
-  /// Read: XXH3-64 of the values; 0 of none.
+  /// Returns XXH3-64 of the values (Read); 0 of none.
   uint64_t hash() const { return hash_; }
 
  private:

@@ -58,12 +58,12 @@ class UdpBursts {
   UdpBursts(const UdpBursts&) = delete;
   UdpBursts& operator=(const UdpBursts&) = delete;
 
-  /// As bound.
+  /// Returns the bound address.
   const Endpoint& address() const;
   int descriptor() const;
   const Counters& counters() const;
 
-  /// As PacketSink.
+  /// Works as PacketSink::room().
   std::span<uint8_t> room();
   void send(size_t bytes, const Endpoint& to);
   size_t send_to_each(ByteSpan packet, std::span<const Endpoint> to);

@@ -57,12 +57,12 @@ size_t bitmap_bytes(IndexSpan16 indices);
 void put_bitmap(IndexSpan16 indices, std::span<uint8_t> out);
 IndexFault read_bitmap(ByteSpan bytes, uint32_t window_indices, std::span<uint16_t> out);
 
-/// A run. fit_dense() and dense_run() speak of the indices that are in it, put_dense() of its first.
+/// Fits a run. fit_dense() and dense_run() count the indices in it, put_dense() starts at its first.
 uint32_t fit_dense(IndexSpan16 indices, WindowValueCodec values, size_t capacity);
-/// Whether fit_dense() would take all of these.
+/// Returns whether fit_dense() would take all of these.
 bool fits_dense(IndexSpan16 indices, WindowValueCodec values, size_t capacity);
 inline constexpr size_t kDenseBytes = 2;
-/// Length of the run from the first to the last of `indices`.
+/// Returns the length of the run from the first to the last of `indices`.
 uint32_t dense_run(IndexSpan16 indices);
 void put_dense(IndexSpan16 indices, std::span<uint8_t> out);
 IndexFault read_dense(ByteSpan bytes, uint32_t window_indices, std::span<uint16_t> out);

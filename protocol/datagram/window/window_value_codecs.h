@@ -17,7 +17,8 @@ inline constexpr uint32_t kUnit4Max = (1u << 28) - 1;
 
 constexpr size_t level_buckets(size_t count) { return (count + kLevelBucket - 1) / kLevelBucket; }
 
-/// Bytes of `count` values; nothing: no such codec. Here so that the searches for what fits do not call.
+/// Returns the bytes of `count` values; nothing: no such codec. It is inline so that the searches of fit_X make no
+/// calls.
 constexpr std::optional<size_t> window_value_bytes(WindowValueCodec codec, size_t count) {
   switch (codec) {
     case WindowValueCodec::kFixed16: return 2 * count;
