@@ -22,7 +22,7 @@ class AddressTurns {
  public:
   /// Takes the addresses of a lookup.
   void take(std::vector<std::string> addresses);
-  /// Returns the next one; nothing when all had their turn: the name is to be looked up again.
+  /// Returns the next address; nothing after the last: the name has to be looked up again.
   std::optional<std::string> next();
   /// Records that the address of the last next() led to the peer.
   void worked() { worked_ = last_; }

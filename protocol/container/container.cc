@@ -131,7 +131,7 @@ Result<EncodedContainer> encode_container(const StreamView& selected, const Stre
   header.dimension = coding->dimension;
   header.count = coding->count;
   header.value_bytes = encoded.bytes.size() - kContainerHeaderBytes - header.index_bytes;
-  if (auto valid = check_fields(header); !valid) {  // a dimension of 0, say: the caller's, not the wire's
+  if (auto valid = check_fields(header); !valid) {  // e.g. a dimension of 0: a fault of the caller, not of the wire
     return fail(ErrorCode::kInvalidArgument, valid.error().message);
   }
   const ByteBuffer head = header_bytes(header);

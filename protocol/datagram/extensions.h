@@ -26,7 +26,8 @@ struct ChallengeRequest {
   bool operator==(const ChallengeRequest&) const = default;
 };
 
-/// CHALLENGE: the nonce that it answers, and the aggregator's (challenge_nonce() in key.h). The header has the life.
+/// CHALLENGE: the nonce that it answers, and the aggregator's (challenge_nonce() in key.h). The header has the
+/// incarnation.
 struct Challenge {
   Nonce worker_nonce{};
   Nonce aggregator_nonce{};
@@ -43,10 +44,10 @@ struct HelloTerms {
   bool operator==(const HelloTerms&) const = default;
 };
 
-/// WELCOME: the closed turn of every slot that workers go on from.
+/// WELCOME: the closed turn of every slot from which workers continue.
 struct WelcomeTerms {
   uint32_t slots = 0;           ///< <= kSlotsMax
-  uint32_t window_indices = 0;  ///< as the aggregator knows the job: a worker that knows otherwise must not go on
+  uint32_t window_indices = 0;  ///< as the aggregator knows the job; a worker with another value must stop
   std::array<uint64_t, kSlotsMax> turns{};
   bool operator==(const WelcomeTerms&) const = default;
 };
@@ -93,10 +94,10 @@ struct PartialTerms {
 };
 
 enum class NoticeCode : uint32_t {
-  kUnknownLife = 1,  ///< the packet's life is not the aggregator's. A hint: the worker asks by CHALREQ, no more
-  kOldEpoch = 2,     ///< the aggregator is in `epoch`: ask the table
-  kSayHello = 3,     ///< the packet's epoch is newer, or slots are not open: only a HELLO moves that
-  kNoSlots = 4,      ///< the job has no slots here: take the other path
+  kUnknownLife = 1,           ///< another incarnation than the aggregator's; a hint: the worker sends CHALREQ
+  kOldEpoch = 2,              ///< the aggregator is in `epoch`: ask the table
+  kSayHello = 3,              ///< the packet's epoch is newer, or slots are not open: only a HELLO moves that
+  kNoSlots = 4,               ///< the job has no slots here: take the other path
   kPositionsTooFarApart = 5,  ///< workers' turns in a slot differ by more than 1: a bug, nothing is opened
   kOtherMembership = 6,       ///< the HELLO's hash or live differ from another worker's of the same epoch
   kLost = 7,                  ///< packets of the session have not come: the worker may send their entries again

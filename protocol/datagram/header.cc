@@ -9,7 +9,7 @@
 
 namespace millrace::protocol {
 
-// The struct is the wire: its members lie as protocol/wire/datagrams.md says, and the machine is little-endian.
+// The struct is the wire: its members lie as in protocol/wire/datagrams.md, and the machine is little-endian.
 static_assert(std::endian::native == std::endian::little && std::is_trivially_copyable_v<DatagramHeader>);
 static_assert(offsetof(DatagramHeader, job) == kJobNumberAt && offsetof(DatagramHeader, life) == 8);
 static_assert(offsetof(DatagramHeader, sequence) == 16 && offsetof(DatagramHeader, turn) == 24);

@@ -26,8 +26,8 @@ using Mac = std::array<uint8_t, kDatagramMacBytes>;
 enum class KeyUse : uint8_t {
   kWorkerToAggregator = 1,
   kAggregatorToWorker = 2,
-  kAggregatorToAll = 3,  ///< worker kAllWorkers, no nonces: every worker of the job derives it from the life
-  kHandshake = 4,        ///< life 0, no nonces: both directions, before there is a session
+  kAggregatorToAll = 3,  ///< worker kAllWorkers, no nonces: every worker derives it from the incarnation
+  kHandshake = 4,        ///< incarnation 0, no nonces: both directions, before there is a session
 };
 
 /// The scope of a key: the inputs of its derivation beside the job key.

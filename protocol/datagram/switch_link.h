@@ -41,7 +41,7 @@ class SwitchLink {
 
   enum class Challenge : uint8_t {
     kRefused,   ///< not ours, not authentic, or of an incarnation that was left before
-    kSameLife,  ///< the aggregator lives, as it did
+    kSameLife,  ///< the aggregator has not restarted
     kNewLife,   ///< the aggregator has started again
   };
   /// Says when the keys of a received CHALLENGE become the session's. They always do for another incarnation. A worker
@@ -55,7 +55,7 @@ class SwitchLink {
   /// one.
   bool answers_request(const Notice& notice) const;
 
-  /// Signs and sends one packet; life, sequence, magic, job, worker and the lengths are set here.
+  /// Signs and sends one packet; incarnation, sequence, magic, job, worker and the lengths are set here.
   /// Returns  its sequence number; 0: the sink had no room.
   uint64_t send(DatagramHeader header, ByteSpan extension, ByteSpan payload, const Endpoint& to, PacketSink& sink);
 
@@ -90,7 +90,7 @@ class SwitchLink {
   uint64_t sequence_ = 0;
   struct Left {
     Endpoint aggregator;
-    uint64_t life = 0;  ///< no life is 0
+    uint64_t life = 0;  ///< no incarnation is 0
     bool operator==(const Left&) const = default;
   };
   /// The latest ended incarnations. A challenge answers a nonce that was drawn after all of them were left, so that

@@ -76,7 +76,7 @@ enum class CodecError : uint8_t {
 
 /// Says how a NaN or an infinity in a pushed gradient is treated.
 enum class NonFinite : uint8_t {
-  kRefuse = 1,        ///< push fails, nothing of it is taken
+  kRefuse = 1,        ///< push fails and takes nothing
   kDropAndCount = 2,  ///< the entry is dropped and counted
 };
 

@@ -26,7 +26,7 @@ namespace {
 
 constexpr uint32_t kSegmentsMax = 64;
 constexpr size_t kWordBytes = sizeof(capnp::word);
-/// Root, body, view, list, element, text: six pointers deep, and a little air.
+/// Root, body, view, list, element, text: six pointers deep, and some reserve.
 constexpr int kNestingMax = 12;
 
 /// Collects the first fault of a message; values read after it are defaults and thrown away.
@@ -63,7 +63,7 @@ class Validator {
     if (!is_plain_text(value)) refuse(ErrorCode::kMalformed, fmt::format("message: {} are not printable text", what));
     return value;
   }
-  /// Sentences are for people: what cannot be printed is replaced, the rest is worth reading.
+  /// Reads a sentence for people: characters that cannot be printed are replaced, the rest is kept.
   std::string sentence(capnp::Text::Reader text) {
     if (count(text.size(), kSentenceBytesMax, "bytes of sentence") == 0) return {};
     return plain_text_of({text.begin(), text.size()}, kSentenceBytesMax);
@@ -470,7 +470,7 @@ bool carries_payload(const Body& body) {
          std::holds_alternative<ThresholdHistogram>(body) || std::holds_alternative<Place>(body);
 }
 
-/// Of the kinds that say how many values their payload has, or have a run of them.
+/// Of the kinds that announce the number of their payload's values, or have a run of them.
 bool payload_fits(const Body& body, uint64_t bytes) {
   if (const auto* pull = std::get_if<Pull>(&body)) return bytes == uint64_t{pull->indices} * sizeof(uint32_t);
   if (const auto* pulled = std::get_if<Pulled>(&body)) return bytes == uint64_t{pulled->values} * sizeof(float);

@@ -131,15 +131,15 @@ struct ViewChange {
   bool operator==(const ViewChange&) const = default;
 };
 
-/// worker -> shard (R1). Payload: one container. The bytes of (part, step, worker, life) never change; a resend repeats
-/// them. Mode asynchronous: `step` is the contribution's number, from 0 on in each life and part; so it is in Refuse
-/// and Duplicate.
+/// worker -> shard (R1). Payload: one container. The bytes of (part, step, worker, life) never change; a retransmission
+/// repeats them. Mode asynchronous: `step` is the contribution's number, from 0 on in each life and part; so it is in
+/// Refuse and Duplicate.
 struct Contribution {
   uint32_t part = 0;
   uint64_t step = 0;
   uint64_t payload_hash = 0;  ///< container_identity() of the payload
   double weight = 1;
-  // Audit, of the part, as of the selection; sums over all lives of the worker:
+  // Audit, of the part, as of the selection; sums over all incarnations of the worker:
   double entered = 0;    ///< values that entered its accumulator, and its initial residual
   double lost = 0;       ///< values of those that it lost: listed individually, and of ended incarnations
   double imbalance = 0;  ///< imbalance of its audit; must be 0
@@ -157,7 +157,7 @@ struct Duplicate {
 struct ContributorId {
   uint32_t worker = 0;
   uint64_t life = 0;
-  uint64_t sequence = 0;  ///< mode asynchronous: the contribution's number within the life; else 0
+  uint64_t sequence = 0;  ///< mode asynchronous: the contribution's number within the incarnation; else 0
   bool operator==(const ContributorId&) const = default;
 };
 
@@ -165,14 +165,14 @@ struct ContributorId {
 struct SummaryEntry {
   uint32_t worker = 0;
   uint64_t life = 0;       ///< of the last counted contribution
-  uint64_t last_step = 0;  ///< last counted step of any life
+  uint64_t last_step = 0;  ///< last counted step of any incarnation
   uint64_t counted_mask =
       0;  ///< bit i: step last_step - i was counted, under whichever life (the last staleness + 1 steps); mode
           ///< asynchronous: 1
-  // Audit, over all lives:
-  double entered = 0;  ///< as its last counted contribution said
+  // Audit, over all incarnations:
+  double entered = 0;  ///< as in its last counted contribution
   double carried = 0;  ///< by the updates so far
-  double lost = 0;     ///< as its last counted contribution said
+  double lost = 0;     ///< as in its last counted contribution
   /// (life, last step counted under it), both ascending: lives before `life` in the mask's reach. Mode asynchronous:
   /// (life, number counted under it), the last kEarlierLivesMax lives.
   std::vector<std::pair<uint64_t, uint64_t>> earlier_lives = {};

@@ -75,7 +75,7 @@ class Database {
   }
 
   std::unexpected<Error> error(int rc) {
-    const int primary = rc & 0xFF;  // the rest of an extended code says where, which the message says as well
+    const int primary = rc & 0xFF;  // the rest of an extended code is the place, which the message names as well
     if (primary == SQLITE_BUSY || primary == SQLITE_LOCKED) {
       if (wait_ms_ > 0) patience_.waited_in_vain(now_());
       return fail(ErrorCode::kTimeout,
@@ -242,7 +242,8 @@ class SqliteTable : public MembershipTable {
     if (Status s = database_.open(); !s) return s;
     if (Status s = check_owner(database_); !s) return s;
     if (Status s = switch_to_wal(database_); !s) return s;
-    // A commit is on the disk when it returns: a shard's life must never be given twice, not even after a power cut.
+    // A commit is on the disk when it returns: a shard's incarnation must never be given twice, not even after a power
+    // cut.
     if (Status s = database_.execute("PRAGMA synchronous = FULL"); !s) return s;
     return create_schema(database_);
   }

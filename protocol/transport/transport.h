@@ -204,7 +204,7 @@ class Poller {
 
   /// Waits for at most timeout_ms (-1: no limit). True: something is ready. A waker that fired is cleared.
   bool wait(int timeout_ms);
-  /// Waits for descriptors and wakers alone: ZeroMQ takes several microseconds to say that it has nothing. True:
+  /// Waits for descriptors and wakers alone: ZeroMQ takes several microseconds to find no message. True:
   /// something is ready. A waker that fired is cleared.
   bool wait_for_descriptors(int timeout_ms);
 

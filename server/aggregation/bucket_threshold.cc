@@ -236,7 +236,7 @@ void BucketThreshold::reached(size_t local_part, uint64_t step, uint64_t count) 
   const bool first = !now.reached[local_part];
   now.reached[local_part] = count;
   if (!first || std::ranges::any_of(now.reached, [](const auto& one) { return !one; })) return;
-  if (!(now.agreed->expected_sum > 0)) return;  // nothing of this shard is awaited: there is no ratio
+  if (!(now.agreed->expected_sum > 0)) return;  // no sum is expected of this shard: there is no ratio
   double sum = 0;
   for (const std::optional<uint64_t>& one : now.reached) sum += static_cast<double>(*one);
   const double ratio = sum / now.agreed->expected_sum;

@@ -31,7 +31,7 @@ class StepThreshold {
     TimeNs repeat_ns = 0;
   };
 
-  /// kRepeated: known; answer_to() says whether it is answered.
+  /// kRepeated: known; answer_to() decides whether it is answered.
   enum class Remote : uint8_t { kTaken, kRepeated, kLate, kAhead, kUnknownShard };
 
   explicit StepThreshold(Config config) : config_(std::move(config)) {}

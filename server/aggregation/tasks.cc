@@ -210,7 +210,7 @@ Result<ReduceTask::Output> reduce_quick(const ReduceTask::Input& input, const Qu
     if (!update) return std::unexpected(update.error());
     output.update = std::move(*update);
   }
-  // Beside the update as well: other parts may have moved the band meanwhile, and another number is taken then.
+  // Beside the update as well: other parts may move the band until then, and another number is taken.
   output.sum = HeldStream::from(std::move(*sum));
   return output;
 }
@@ -289,7 +289,7 @@ void DecodeTask::run() {
       return;
     }
   }
-  // read_container() verifies that the bytes are what their identity says; here, that it is the one announced.
+  // read_container() verifies that the bytes match their identity; here, that it is the announced one.
   if (container_identity(input_.payload.bytes) != input_.hash) {
     result_ = fail(ErrorCode::kMalformed, "the payload's hash is not the one announced");
     return;

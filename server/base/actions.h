@@ -56,7 +56,7 @@ struct StoreRequest {
   enum class What : uint8_t {
     kLoad,    ///< the save of that name, whole
     kBegin,   ///< a new save: its file begins with these bytes; one that was not ended is given up
-    kAppend,  ///< these bytes go on
+    kAppend,  ///< continues with these bytes
     kEnd,     ///< these are the last: it takes the place of the save before
   };
   What what = What::kLoad;
@@ -95,7 +95,7 @@ enum class Metric : uint8_t {
   /// Contributions to decided steps, by answer: "crossed" (none: the update is under way), "update", "counted",
   /// "not_counted", "acknowledged".
   kLate,
-  kServedAgain,        ///< kept updates sent because a worker says that they are not there
+  kServedAgain,        ///< retained updates sent because a worker reports them as missing
   kMergedUpdates,      ///< updates sent that have several steps in one
   kMergedSteps,        ///< steps in them
   kLeftOut,            ///< expected contributions that steps were decided without

@@ -32,10 +32,10 @@ class Members {
   };
 
   struct Link {
-    std::optional<protocol::PeerId> peer = std::nullopt;  ///< empty: has not said Hello to this shard
+    std::optional<protocol::PeerId> peer = std::nullopt;  ///< empty: has not sent Hello to this shard
     TimeNs heard = 0;
     uint64_t life = 0;
-    bool finishing = false;  ///< said that it pushes nothing more
+    bool finishing = false;  ///< reported that it pushes nothing more
     Weights weights = Weights::kNone;
     bool returns = false;     ///< asked to, under this incarnation
     bool was_synced = false;  ///< under this incarnation
@@ -43,7 +43,7 @@ class Members {
   struct Adopted {
     /// members of the old membership that are none now (or under another incarnation)
     std::vector<protocol::Member> gone;
-    std::vector<protocol::Member> gone_connected;  ///< those of them that said Hello here
+    std::vector<protocol::Member> gone_connected;  ///< those of them that sent Hello here
     std::vector<protocol::PeerId> gone_peers;      ///< and their connections, in the same order
     std::vector<protocol::Member> before;          ///< the old members
   };
@@ -53,7 +53,7 @@ class Members {
   const protocol::JobView& view() const { return view_; }
   const std::vector<protocol::Member>& all() const { return view_.members; }
 
-  /// R7a: Takes over a newer view. Members without a link count as heard now: silence is measured from here.
+  /// R7a: Takes over a newer membership. Members without a link count as heard now: silence is measured from here.
   Adopted adopt(protocol::JobView view, TimeNs now);
 
   /// Records that a member sent Hello over `peer`; returns the connection that this one replaces.

@@ -56,8 +56,8 @@ struct Joiner {
 Result<Change> join(protocol::JobRecord& record, const Joiner& joiner, const protocol::JobSpec& spec);
 
 enum class Leaving : uint8_t {
-  kFinished,  ///< said Goodbye(finished)
-  kFailed,    ///< said Goodbye with another reason
+  kFinished,  ///< sent Goodbye(finished)
+  kFailed,    ///< sent Goodbye with another reason
   kSilent,    ///< not heard for dead_after_ms
   kWrong,     ///< sends no update where it reported one as retained (R8d)
   /// Alive, and needs updates that no member retains, or makes others retain too many (R6a). It rejoins (R9).
@@ -75,7 +75,7 @@ Change leave(protocol::JobRecord& record, const protocol::Member& who, Leaving l
 enum class Claim : uint8_t {
   kKnown,  ///< this start is in the map
   kFirst,  ///< nothing can have been decided here: the job has not started, or no start of this shard was ever in it
-  kSuccessor,  ///< an earlier start took part in the running job: it is to be recovered (R8a)
+  kSuccessor,  ///< an earlier start took part in the running job: this one must recover (R8a)
 };
 
 /// Writes this start of a shard into the job's shard map.
@@ -95,7 +95,7 @@ Change synced(protocol::JobRecord& record, uint32_t worker, uint64_t life);
 
 /// R8e: Records that the shard serves again, by a new branch of its log that starts from `parent`.
 ///
-/// Errors   limit_exceeded: more activations than a view holds.
+/// Errors   limit_exceeded: more activations than a membership holds.
 Result<Change> activate(protocol::JobRecord& record, uint32_t shard, uint64_t parent);
 
 /// Names a state that all members return to.

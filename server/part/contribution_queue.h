@@ -18,7 +18,7 @@ struct OpenContribution {
   uint64_t sequence = 0;  ///< mode asynchronous
   uint64_t hash = 0;
   double weight = 1;
-  double entered = 0;  ///< audit, this and the next two: as the worker says
+  double entered = 0;  ///< audit, this and the next two: as the worker reports
   double lost = 0;
   double imbalance = 0;
   HeldStream stream;  ///< empty until its DecodeTask is back
@@ -62,7 +62,7 @@ class Arrivals {
   /// Returns the first number of that incarnation that neither was counted nor has been taken.
   uint64_t next_of(uint32_t worker, uint64_t life, const protocol::SummaryEntry* counted) const;
 
-  /// REQUIRES: judge() said kAdmit.
+  /// REQUIRES: judge() returned kAdmit.
   void admit(uint32_t worker, OpenContribution open, TimeNs now, const protocol::SummaryEntry* counted);
   /// Takes the decoded stream. False: the contribution does not wait here any more, or was decoded already.
   bool decoded(uint32_t worker, uint64_t life, uint64_t sequence, uint64_t hash, HeldStream stream,

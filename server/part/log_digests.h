@@ -8,7 +8,7 @@
 
 namespace millrace::server {
 
-/// The digests of one part's log after its last steps: what members say of theirs is compared with them. The present
+/// The digests of one part's log after its last steps: members' reports are compared with them. The present
 /// one is in the part's summary, and comes with it wherever the summary comes from.
 ///
 /// Memory  520 bytes. The last kReach steps: a member that is further behind is compared once it is nearer.

@@ -243,7 +243,7 @@ class PartRound {
   std::map<uint64_t, OpenStep> open_;          ///< by step
   Arrivals arrivals_;                          ///< mode asynchronous: contributions for steps after decided()
   std::deque<KeptUpdate> kept_;                ///< steps [stable_, decided_)
-  std::map<uint32_t, uint64_t> acknowledged_;  ///< by worker, of its present life
+  std::map<uint32_t, uint64_t> acknowledged_;  ///< by worker, of its present incarnation
   protocol::Summary summary_;
   LogDigests digests_;
   PartHistory history_;

@@ -38,7 +38,7 @@ std::optional<TimeNs> PartRound::due(const Members& members) const {
   if (stage_ != Stage::kCollecting || members.synced().empty() || found == open_.end()) return std::nullopt;
   const OpenStep& open = found->second;
   if (open.decoded == 0) return std::nullopt;
-  // Only synced members under their present lives are open (admission, adopt), so counting is enough.
+  // Only synced members under their present incarnations are open (admission, adopt), so counting is enough.
   if (asynchronous() || open.decoded == members.synced().size()) return open.timing.last;
   if (spec_->mode == Mode::kSynchronous) return std::nullopt;
   // Contributions that have arrived are counted: they are decoded soon.

@@ -270,7 +270,7 @@ void DatagramThread::write_reports(TimeNs now) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;
   for (const std::unique_ptr<Served>& one : served_) {
-    // One that has ended meanwhile has no report any more.
+    // A job that has ended since has no report any more.
     const auto at = reports_.find(one->job);
     if (at != reports_.end()) at->second = report_of(*one, now);
   }

@@ -200,7 +200,7 @@ Status ShardProcess::Loop::open() {
   Result<std::string> address = advertised(options_, listener_->address());
   if (!address) return std::unexpected(address.error());
   address_ = std::move(*address);
-  // Before the table hears of this process: a start that fails must not end the one that has the number.
+  // Before the table records this process: a start that fails must not end the one that has the number.
   if (const Status opened = options_.http.empty() ? Status{} : open_http(); !opened) return opened;
   if (!options_.datagrams.empty()) {
     auto datagrams = DatagramThread::start(
@@ -379,7 +379,7 @@ void ShardProcess::Loop::take_from_disk() {
 void ShardProcess::Loop::receive() {
   for (int taken = 0; taken < kMessagesPerTurn; ++taken) {
     std::optional<protocol::Received> received;
-    if (!contain([&] { received = listener_->receive(); })) continue;  // that one message is lost
+    if (!contain([&] { received = listener_->receive(); })) continue;  // the message is lost
     if (!received) return;
     bytes_in_ += received->bytes;
     const TimeNs now = monotonic_now_ns();

@@ -64,7 +64,7 @@ class Recovery {
   void begin_epoch(TimeNs now, Actions& actions);
   /// Asks a member again that this shard has just welcomed: it may have missed the earlier request.
   void greet(uint32_t worker, TimeNs now, Actions& actions);
-  /// REQUIRES, of all three: sent in the view's epoch by that member; makes_sense().
+  /// REQUIRES, of all three: sent in the membership's epoch by that member; makes_sense().
   void on_state(const protocol::Member& from, const protocol::State& state, TimeNs now, Actions& actions);
   void on_update(const protocol::Member& from, const protocol::Update& body, const SharedBytes& payload, TimeNs now,
                  Actions& actions);
@@ -101,7 +101,7 @@ class Recovery {
  private:
   struct Answer {
     protocol::State state;
-    bool synced = false;  ///< by its own word and the table's
+    bool synced = false;  ///< by its own report and the table's
     MemoryCharge charge;
   };
   struct Ask {

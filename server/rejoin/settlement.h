@@ -45,9 +45,9 @@ class Settlement {
   explicit Settlement(Setup setup) : setup_(setup) {}
 
   void begin_epoch() { joiners_.clear(); }
-  /// REQUIRES: sent in the view's epoch by that member; makes_sense().
+  /// REQUIRES: sent in the membership's epoch by that member; makes_sense().
   void on_state(const protocol::Member& from, const protocol::State& state, TimeNs now, Actions& actions);
-  /// REQUIRES: sent in the view's epoch by that member.
+  /// REQUIRES: sent in the membership's epoch by that member.
   void on_snapshot(const protocol::Member& from, const protocol::Snapshot& body, SharedBytes payload, TimeNs now,
                    Actions& actions);
   /// Handles that a member which may give weights has connected.
@@ -75,14 +75,14 @@ class Settlement {
     TimeNs heard = 0;           ///< asked, or when the last run came
     std::optional<uint64_t> n;  ///< of its runs
     uint64_t offset = 0;        ///< values that have come
-    uint64_t bytes = 0;         ///< of a handover, as its first run says
+    uint64_t bytes = 0;         ///< of a handover, as its first run announces
   };
   struct Joiner {
     uint64_t life = 0;
     protocol::State state;
     MemoryCharge charge;
-    TimeNs since = 0;                 ///< when it first said where it stands
-    std::map<uint32_t, TimeNs> told;  ///< by part: when it was last told how to go on
+    TimeNs since = 0;                 ///< when it first reported its state
+    std::map<uint32_t, TimeNs> told;  ///< by part: when its Settle was last sent
     std::deque<uint32_t> wanting;  ///< parts that need a snapshot; the first one is under way while there is a transfer
     std::optional<Transfer> transfer;
     TimeNs rests_until = 0;          ///< no part is asked for before; 0: no rest

@@ -27,7 +27,7 @@ class JobAudit {
   std::string job_;
   double updates_ = 0;                                          ///< sum of |imbalance|
   std::map<uint32_t, uint64_t> wrong_updates_;                  ///< by part: how many
-  std::map<std::pair<uint32_t, uint32_t>, double> by_workers_;  ///< (worker, part): as it said last, where it is not 0
+  std::map<std::pair<uint32_t, uint32_t>, double> by_workers_;  ///< (worker, part): as last reported, where it is not 0
   std::map<uint32_t, bool> said_;                               ///< by worker
 };
 

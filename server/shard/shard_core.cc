@@ -191,7 +191,7 @@ void ShardCore::on_worker_message(const protocol::PeerId& from, protocol::Messag
   Job* job = find_job(header.job);
   if (!job) return count(Metric::kDropped, "unknown_job", actions);
   if (header.epoch > job->view().epoch) {
-    // The worker heard of a change from another shard first: read the table, then judge.
+    // Another shard notified the worker of a change first: read the table, then judge.
     refresh(now, actions);
     job = find_job(header.job);
     if (!job || !sessions_.contains(from)) return;
@@ -223,7 +223,7 @@ void ShardCore::on_member_message(const protocol::PeerId& from, Job& job, const 
   } else if (ack) {
     job.rounds().on_ack(member, *ack, now, actions);
   } else if (const auto* heartbeat = std::get_if<protocol::Heartbeat>(&message.body)) {
-    // A view that did not reach the worker (its queue was full) would hold back all that is served in the new epoch.
+    // A membership that did not reach the worker (its queue was full) would hold back all updates of the new epoch.
     if (message.header.epoch < job.view().epoch) {
       job.members().send(member, job.change_for(member), actions);
     }

@@ -121,13 +121,13 @@ class ShardCore {
     uint32_t worker = 0;
     uint64_t life = 0;
   };
-  /// Another shard, as the table and its ShardHello say.
+  /// Another shard, as the table and its ShardHello describe it.
   struct Neighbour {
     protocol::ShardEntry entry;            ///< of the table, as last read
     std::optional<protocol::PeerId> peer;  ///< sent ShardHello in this incarnation
     std::optional<TimeNs> hello_at;        ///< from then on, this shard must send it a ShardHello
   };
-  /// A job that is open in the table and cannot go on here: after its workers' time to die it is ended there.
+  /// A job that is open in the table and cannot continue here: it is ended in the table once its workers count as dead.
   struct LostJob {
     enum class Fate : uint8_t {
       kOver,  ///< the job has ended here, and the table could not be written.

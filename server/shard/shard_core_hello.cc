@@ -16,12 +16,12 @@ namespace {
 
 /// A layout of a hostile specification is not computed when it could have more parts than this many times the limit.
 constexpr uint64_t kPartsSlack = 16;
-constexpr uint32_t kPartsPerShardPlanned = 16;  ///< plan_layout's own most, where the job does not say
+constexpr uint32_t kPartsPerShardPlanned = 16;  ///< plan_layout's own most, where the job does not set it
 
 /// Time after which a ShardHello is sent again that was refused for a temporary reason.
 constexpr TimeNs kHelloAgain = kNsPerS;
 
-/// A process that returns does not replace an earlier one that was heard later than this, however often it sends
+/// A process that returns does not replace an earlier one that was heard later than this, no matter how often it sends
 /// heartbeats.
 constexpr TimeNs kReplacedAfter = kNsPerS;
 
@@ -202,7 +202,7 @@ Result<protocol::JobRecord> ShardCore::open_record(const protocol::Header& heade
   return table_.create_job(hello.spec.name, protocol::encode_job_spec(hello.spec), hello.spec.path);
 }
 
-/// The life of an earlier process of this worker that the Hello may replace: not heard for two heartbeats, and a
+/// The incarnation of an earlier process of this worker that the Hello may replace: not heard for two heartbeats, and a
 /// second.
 uint64_t ShardCore::replaceable_life(uint64_t job, const protocol::Header& header, const protocol::Hello& hello,
                                      TimeNs now) {

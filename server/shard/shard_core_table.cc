@@ -167,7 +167,7 @@ void ShardCore::superseded(Actions& actions) {
     Job& job = *at++->second;  // closing erases it
     Result<std::optional<protocol::JobRecord>> record = table_.read_job(job.view().job);
     if (record && *record) redirect_shards(**record, actions);
-    // The workers go on with the other process: it asks them where they stand.
+    // The workers continue with the other process: it asks them for their state.
     hand_over(job, record && *record ? (*record)->view : job.view(), actions);
   }
   stopped_ = true;
@@ -429,7 +429,7 @@ void ShardCore::close(Job& job, std::optional<protocol::Body> last_word, std::st
   successions_.erase(job.view().job);
   if (config_.datagrams.judge && job.spec().path == protocol::Path::kSwitch)
     actions.datagrams.push_back(DatagramChange{job.view().job});
-  // Not by its view's number: a job that broke off while it was opened has none.
+  // Not by its membership's number: a job that broke off while it was opened has none.
   std::erase_if(jobs_, [&job](const auto& entry) { return entry.second.get() == &job; });
 }
 

@@ -59,7 +59,7 @@ class SwitchWords {
     TimeNs waits_since = 0;  ///< since then its wait and its step are unchanged
   };
 
-  std::map<uint32_t, Word> words_;         ///< by worker; those that have something to say
+  std::map<uint32_t, Word> words_;         ///< by worker; those with a report
   std::map<uint32_t, Progress> progress_;  ///< by worker; also those that are no members any more
   std::string because_;
   TimeNs changed_at_ = 0;

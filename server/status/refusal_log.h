@@ -21,7 +21,7 @@ struct Refusal {
   };
   Of of = Of::kWorker;
   std::string job;      ///< as the peer calls it; empty: none
-  uint32_t number = 0;  ///< of the worker or shard, as the peer says
+  uint32_t number = 0;  ///< of the worker or shard, as the peer reports it
   std::string software;
   ErrorCode code = ErrorCode::kInternal;
   std::string sentence;  ///< the last one

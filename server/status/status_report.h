@@ -17,9 +17,9 @@ struct MemberStatus {
   uint32_t worker = 0;
   uint64_t life = 0;
   bool joining = false;        ///< not synced: takes no part in steps yet
-  bool connected = false;      ///< said Hello to this shard
+  bool connected = false;      ///< sent Hello to this shard
   bool finishing = false;      ///< pushes nothing more
-  int64_t silent_ms = 0;       ///< since its last message here; where it never said one, since it was joined
+  int64_t silent_ms = 0;       ///< since its last message here, or else since it was joined
   uint64_t steps_applied = 0;  ///< least step count that it acknowledged here
   uint64_t steps_behind = 0;   ///< behind the slowest part's decided steps
 };
@@ -46,13 +46,13 @@ struct StoreStatus {
   std::string last_failure;  ///< of the saves since; empty: none
 };
 
-/// An audited job, at this shard: what its summaries say. Sums are signed, and so are losses.
+/// An audited job at this shard, by its summaries. Sums are signed, and so are losses.
 struct AuditStatus {
   struct Worker {
     uint32_t worker = 0;
-    double entered = 0;    ///< as its last counted contributions said, over all its lives
+    double entered = 0;    ///< as in its last counted contributions, over all its incarnations
     double carried = 0;    ///< by updates
-    double lost = 0;       ///< by name, and with lives that are gone, as it said
+    double lost = 0;       ///< listed individually, and of ended incarnations, as reported
     double held = 0;       ///< the remainder: in its residual, or on the way
     double imbalance = 0;  ///< sum of |imbalance of its own audit|, as last reported; must be 0
   };
@@ -79,7 +79,7 @@ struct NamedCount {
   uint64_t count = 0;
 };
 
-/// A job of path switch. What members say, and why, is known at shard 0 alone.
+/// A job of path switch. Only shard 0 knows the members' reports and their reasons.
 struct SwitchPathStatus {
   struct Word {
     uint32_t worker = 0;

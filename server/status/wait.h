@@ -14,7 +14,7 @@ namespace millrace::server {
 enum class Wait : uint8_t {
   kNothing = 0,
   kJoin,           ///< the job has not started: workers that have not joined it
-  kHello,          ///< members that have not said Hello to this shard
+  kHello,          ///< members that have not sent Hello to this shard
   kContributions,  ///< members that have not contributed
   kDeadline,       ///< the quorum is in; the others may still come until the deadline
   kMagnitudes,     ///< histograms of other shards, or of the bucket's other parts
@@ -23,7 +23,7 @@ enum class Wait : uint8_t {
   kAcknowledgements,
   kMemory,     ///< acknowledgements, without which there is no room for another update
   kComputing,  ///< decoding, summing or coding
-  kRecovery,   ///< members of a job whose rounds this shard does not know, to say where they stand
+  kRecovery,   ///< members of a job whose rounds this shard does not know, to report their state
   kWeights,    ///< members that give their weights to one that joins
 };
 
@@ -38,7 +38,7 @@ struct WaitingStep {
   uint32_t here = 0;  ///< contributions that are in
 };
 
-/// Why nothing moves, for people: of the oldest open step.
+/// Why a job makes no progress, for users: of the oldest open step.
 struct Waiting {
   Wait wait = Wait::kNothing;
   std::vector<uint32_t> workers;

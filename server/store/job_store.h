@@ -59,7 +59,7 @@ class JobStore {
   /// REQUIRES: the specification has a store.
   explicit JobStore(const Setup& setup);
 
-  /// kSuccessor: of a job that an earlier start of this shard has served; recover() says where its log is.
+  /// kSuccessor: of a job that an earlier start of this shard has served; recover() brings its log.
   enum class Begin : uint8_t { kFresh, kSuccessor };
   void open(uint64_t job, Saves saves, Begin begin, TimeNs now, Actions& actions);
 

@@ -27,7 +27,7 @@ struct StoreArrays {
 /// Where a part of the store is on its log.
 struct StorePosition {
   uint64_t n = 0;             ///< steps applied
-  protocol::Summary summary;  ///< as of n; its digest says which steps they were
+  protocol::Summary summary;  ///< as of n; its digest identifies the steps
 
   bool operator==(const StorePosition&) const = default;
 };

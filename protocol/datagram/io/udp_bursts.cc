@@ -335,7 +335,7 @@ std::span<const ReceivedPacket> UdpBursts::receive() {
     message.msg_controllen = state.in.controls[i].bytes.size();
     message.msg_flags = 0;
   }
-  // An error belongs to no packet here: EAGAIN, or what ICMP said about one that was sent before.
+  // An error belongs to no packet here: EAGAIN, or an ICMP error for a packet sent before.
   const int count = ::recvmmsg(state.socket, state.in.messages.data(), kMessagesIn, MSG_DONTWAIT, nullptr);
   state.taken = 0;
   for (int i = 0; i < count; ++i) {

@@ -39,7 +39,7 @@ enum class WindowFault : uint8_t {
   kIndexOutOfWindow,  ///< an index at or behind window_indices
   kNotIncreasing,
   kTooManyEntries,    ///< over kFragmentEntriesMax - kWindowSlack
-  kWrongCount,        ///< the index code holds another number of entries than the header says
+  kWrongCount,        ///< the index code has another number of entries than the header
   kValueOutOfBounds,  ///< a unit with which levels may leave i32
   kBadParameter,      ///< of an index code
 };

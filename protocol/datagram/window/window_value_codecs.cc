@@ -109,7 +109,7 @@ bool read_levels(WindowValueCodec codec, ByteSpan bytes, std::span<int32_t> out)
   return true;
 }
 
-/// Keeps the entries that is_there(j) says, in one pass without a branch.
+/// Keeps the entries for which is_there(j) holds, in one pass without a branch.
 template <typename IsThere>
 size_t keep(std::span<uint16_t> indices, std::span<int32_t> values, IsThere is_there) {
   size_t kept = 0;

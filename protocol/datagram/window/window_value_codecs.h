@@ -11,7 +11,7 @@ namespace millrace::protocol {
 
 /// Values that share a unit in QSGD.
 inline constexpr uint32_t kLevelBucket = 64;
-/// The largest units: with the lowest level that its bits can say a product is still an i32.
+/// The largest units: multiplied by the lowest level of the code's bits, the product is still an i32.
 inline constexpr uint32_t kUnit8Max = (1u << 24) - 1;
 inline constexpr uint32_t kUnit4Max = (1u << 28) - 1;
 
