@@ -17,7 +17,7 @@ constexpr std::array<uint8_t, 4> kMagic = {'M', 'R', 'C', '1'};
 constexpr uint8_t kFlagDense = 1;
 constexpr uint64_t kContainerChecksumAt = 56;
 
-/// XXH3-64 of the sections, seeded by that of the header's fields before the checksum.
+/// Returns XXH3-64 of the sections, seeded by that of the header's fields before the checksum.
 uint64_t checksum_of(ByteSpan container) {
   return hash64(container.subspan(kContainerHeaderBytes), hash64(container.first(kContainerChecksumAt)));
 }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kNonceBytes = 12;
 
-/// The library's functions for this machine: looked up once; its direct calls use nothing else of it.
+/// Returns the library's functions for this machine, looked up once; its direct calls use nothing else of it.
 IMB_MGR& functions() {
   static IMB_MGR* const manager = [] {
     IMB_MGR* made = alloc_mb_mgr(0);

@@ -269,7 +269,7 @@ Status check_unbiased(const JobSpec& spec, const SelectionSpec& select, const Re
   return {};
 }
 
-/// Momentum, clipping and unbiased, as far as the job decides them.
+/// Checks momentum, clipping and unbiased, as far as the job decides them.
 Status check_entering(const JobSpec& spec) {
   const MomentumSpec& momentum = spec.momentum;
   if (momentum.momentum != Momentum::kNone && !(momentum.factor > 0 && momentum.factor < 1)) {
@@ -395,7 +395,7 @@ Status check_switch(const JobSpec& spec) {
   return check_switch_combination(spec);
 }
 
-/// The job's defaults, which every tensor without overrides takes.
+/// Checks the job's defaults, which every tensor without overrides takes.
 Status check_defaults(const JobSpec& spec) {
   if (Status s = check_select(spec.select, ""); !s) return s;
   if (Status s = check_reselect(spec, spec.reselect, ""); !s) return s;
@@ -498,7 +498,7 @@ Status check_switch_layout(const SwitchLayout& layout) {
   return {};
 }
 
-/// What can only be seen once small tensors are fused.
+/// Checks the limits that depend on the buckets after small tensors are fused.
 Status check_buckets(const JobSpec& spec) {
   if (spec.parts_per_shard > kPartsPerShardMax) {
     return refuse_spec(fmt::format("parts_per_shard {} is over the limit of {}: 0 lets it follow the expected entries",

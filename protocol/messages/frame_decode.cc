@@ -41,7 +41,7 @@ class Validator {
   void expect(bool condition, std::string_view what) {
     if (!condition) refuse(ErrorCode::kMalformed, fmt::format("message: {}", what));
   }
-  /// A list's or a byte string's size, 0 where it is over its limit.
+  /// Returns a list's or a byte string's size, 0 where it is over its limit.
   uint32_t count(uint64_t size, uint64_t size_max, std::string_view what) {
     if (size > size_max) {
       refuse(ErrorCode::kLimitExceeded, fmt::format("message: {} {}, the limit is {}", size, what, size_max));
@@ -470,7 +470,7 @@ bool carries_payload(const Body& body) {
          std::holds_alternative<ThresholdHistogram>(body) || std::holds_alternative<Place>(body);
 }
 
-/// Of the kinds that announce the number of their payload's values, or have a run of them.
+/// Checks the payload's size for kinds that announce the number of their payload's values, or have a run of them.
 bool payload_fits(const Body& body, uint64_t bytes) {
   if (const auto* pull = std::get_if<Pull>(&body)) return bytes == uint64_t{pull->indices} * sizeof(uint32_t);
   if (const auto* pulled = std::get_if<Pulled>(&body)) return bytes == uint64_t{pulled->values} * sizeof(float);
@@ -499,8 +499,8 @@ Message read_message(wire::Envelope::Reader in, SharedBytes payload, Validator& 
   return message;
 }
 
-/// Cap'n Proto's framing before its own reader sees it: word-sized, few segments, and exactly as long as the segments
-/// say.
+/// Checks Cap'n Proto's framing before its own reader sees it: word-sized, few segments, and exactly the segments'
+/// announced length.
 Status check_framing(ByteSpan envelope) {
   const auto malformed = [] {
     return fail(ErrorCode::kMalformed, "message: its envelope is not a Cap'n Proto message");

@@ -35,7 +35,7 @@ constexpr const char* kSchema = R"sql(
   CREATE UNIQUE INDEX open_jobs ON jobs (name) WHERE finished = 0;
 )sql";
 
-/// What to do about SQLite's commonest complaints about a file.
+/// Returns the remedy for SQLite's commonest errors about a file.
 const char* advice(int primary_code) {
   switch (primary_code) {
     case SQLITE_CANTOPEN: return "; name a file in a folder that exists and can be written";
@@ -61,11 +61,11 @@ class Database {
     return {};
   }
 
-  /// From now on: how long a statement waits for another process's lock.
+  /// Sets how long statements wait for another process's lock from now on.
   void wait_for_locks(int wait_ms) {
     if (std::exchange(wait_ms_, wait_ms) != wait_ms) sqlite3_busy_timeout(handle_, wait_ms);
   }
-  /// The same, for as long as it is worth it now.
+  /// Sets the wait that the lock wait policy gives now.
   void wait_with_patience() { wait_for_locks(static_cast<int>(patience_.wait_ms(now_()))); }
   void had_the_lock() { patience_.had_it(); }
 
@@ -118,7 +118,7 @@ class Statement {
     return bound(sqlite3_bind_blob64(statement_, next_, blob.data(), blob.size(), SQLITE_TRANSIENT));
   }
 
-  /// True: a row is there; false: done.
+  /// Steps the statement. True: a row is there; false: done.
   Result<bool> step() {
     if (rc_ == SQLITE_OK) rc_ = sqlite3_step(statement_);
     const int rc = std::exchange(rc_, SQLITE_OK);
@@ -126,7 +126,7 @@ class Statement {
     if (rc == SQLITE_DONE) return false;
     return database_.error(rc);
   }
-  /// For statements without rows.
+  /// Runs a statement without rows.
   Status run() {
     const Result<bool> stepped = step();
     return stepped ? Status() : Status(std::unexpected(stepped.error()));
@@ -203,8 +203,8 @@ Status check_owner(Database& database) {
   return {};
 }
 
-/// The switch to the write-ahead log does not wait for other processes that switch at the same moment: it is tried
-/// again.
+/// Switches to the write-ahead log. The switch does not wait for other processes that switch at the same moment, so it
+/// is tried again.
 Status switch_to_wal(Database& database) {
   const TimeNs deadline = monotonic_now_ns() + kOpenWaitMs * kNsPerMs;
   for (;;) {

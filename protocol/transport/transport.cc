@@ -69,7 +69,7 @@ struct OutgoingFrame {
   OutgoingFrame(const OutgoingFrame&) = delete;
   OutgoingFrame& operator=(const OutgoingFrame&) = delete;
 
-  /// False: there is no memory for it.
+  /// Copies the bytes. False: there is no memory for them.
   bool copy(ByteSpan bytes) {
     if (zmq_msg_init_size(&message, bytes.size()) != 0) {
       zmq_msg_init(&message);
@@ -425,7 +425,7 @@ Status Connection::reconnect() {
   return {};
 }
 
-/// All that takes memory or descriptors first: without them the connection stays as it was.
+/// Opens the sockets. Takes all memory and descriptors first: without them the connection stays as it was.
 Status Connection::open_sockets() {
   const std::string events = monitor_address();
   auto socket = Socket::open(*context_, ZMQ_DEALER);

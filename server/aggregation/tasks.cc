@@ -25,7 +25,7 @@ constexpr uint64_t kQuickEntryNs = 4;
 constexpr uint64_t kWholeEntryNs = 9;
 constexpr uint64_t kCutEntryNs = 2;
 
-/// The entries of `sum` that the cut lets through, sparse.
+/// Returns the entries of `sum` that pass the cut, sparse.
 Stream selected_of(const StreamView& sum, const PartCut& cut) {
   IndexBuffer positions;
   select_by_cut(sum.values, cut.bin, cut.take, positions);
@@ -56,7 +56,7 @@ void for_each_carried(const StreamView& carried, const StreamView& stream, Visit
   }
 }
 
-/// Sum of |a - b|, in f64 and in an order that fits vectors.
+/// Returns the sum of |a - b|, in f64 and in an order that fits vectors.
 double distance(std::span<const float> a, std::span<const float> b) {
   constexpr size_t kLanes = 8;
   std::array<double, kLanes> sums{};

@@ -39,10 +39,9 @@ Result<std::optional<protocol::JobRecord>> change_job_in(protocol::MembershipTab
 struct Joiner {
   uint32_t worker = 0;
   uint64_t nonce = 0;
-  uint64_t replaces =
-      /// The incarnation of an earlier process of the worker that may be replaced: it is silent, or this process
-      /// reported its end. 0: none.
-      0;
+  /// The incarnation of an earlier process of the worker that may be replaced: it is silent, or this process
+  /// reported its end. 0: none.
+  uint64_t replaces = 0;
   bool returns = false;  ///< its first Hello asks to return: the worker's processes do when they are restarted
 };
 

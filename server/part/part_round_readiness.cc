@@ -26,7 +26,7 @@ bool PartRound::is_in(uint32_t worker) const {
   return slot != open->second.by_worker.end() && slot->second.is_decoded();
 }
 
-/// Steps before decided() that were decided without the worker, up to the last one with it.
+/// Returns the steps before decided() that were decided without the worker, up to the last one with it.
 uint64_t PartRound::left_out(uint32_t worker) const {
   const auto at = std::ranges::lower_bound(summary_.workers, worker, {}, &protocol::SummaryEntry::worker);
   const bool ever = at != summary_.workers.end() && at->worker == worker;

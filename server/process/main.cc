@@ -55,7 +55,8 @@ void print_start_line(const millrace::server::Options& options, const millrace::
     millrace::monitoring::say("millrace-server: " + written.error().message);
 }
 
-/// A program that started this one reads the failure where it expected the address; people read stderr.
+/// Prints why the start failed. A program that started this one reads the failure where it expected the address; people
+/// read stderr.
 void print_failed_start(const millrace::server::Options& options, const millrace::Error& error) {
   if (options.json) {
     const nlohmann::json line = {{"event", "failed"}, {"error", error.message}, {"code", error_code_name(error.code)}};

@@ -76,7 +76,7 @@ std::string to_bytes(std::string& text) {
   return {};
 }
 
-/// SQLite would take these for a table of the process's own, which no other shard sees.
+/// Refuses paths that SQLite would take for a table of the process's own, which no other shard sees.
 std::string refuse_table(std::string& text) {
   if (!text.empty() && text != ":memory:") return {};
   return fmt::format("'{}' is not the name of a file that all shards can share", text);
@@ -141,7 +141,7 @@ std::string refuse_together(const Options& options) {
   return {};
 }
 
-/// A check for tcp://HOST:PORT; ZeroMQ would take a port above 65535 modulo 65536.
+/// Refuses text that is not tcp://HOST:PORT; ZeroMQ would take a port above 65535 modulo 65536.
 std::string refuse_address(std::string& text) {
   constexpr std::string_view kScheme = "tcp://";
   const std::string_view rest = std::string_view(text).substr(std::min(text.size(), kScheme.size()));
@@ -159,7 +159,7 @@ std::string refuse_http(std::string& text) {
   return parsed ? std::string() : parsed.error().message;
 }
 
-/// One line, as every other failure. Returns the exit code.
+/// Prints the sentence in one line, as every other failure. Returns the exit code.
 int report_usage(std::string sentence) {
   constexpr int kUsage = 2;
   std::ranges::replace(sentence, '\n', ' ');

@@ -114,7 +114,7 @@ std::shared_ptr<Task> TaskPool::pop() {
 
 namespace {
 
-/// Nothing may leave the thread. A task that did not come to an end holds the error that it was made with.
+/// Runs a task; no exception leaves the thread. A task that did not finish holds the error that it was made with.
 void run_guarded(Task& task) {
   try {
     task.run();

@@ -26,7 +26,8 @@ bool decodes(const SharedBytes& payload, const protocol::PartLayout& part) {
   return task.result().has_value();
 }
 
-/// A summary as of n steps, the last of them decided in that epoch. Order and bounds are the frame's to check.
+/// Returns whether the summary is one as of n steps, the last of them decided in that epoch. The frame checks order and
+/// bounds.
 bool is_summary_of(const protocol::Summary& summary, uint64_t n, uint64_t decided_in, protocol::Mode mode) {
   if (summary.epochs.empty() || summary.epochs.back().first != decided_in) return false;
   if (summary.epochs.back().second >= n) return false;

@@ -120,10 +120,9 @@ class Recovery {
   };
   struct PartFetch {
     const protocol::PartLayout* layout = nullptr;
-    uint64_t first = 0;  ///< the least step that a synced member needs
-    uint64_t wanted =
-        /// The least step that the job's store may need, if a member retains it; equal to `first` without a store.
-        0;
+    uint64_t first = 0;  ///< the least step that a synced member needs.
+    /// The least step that the job's store may need, if a member retains it; equal to `first` without a store.
+    uint64_t wanted = 0;
     uint64_t from = 0;     ///< steps [from, decided) are fetched
     uint64_t decided = 0;  ///< the furthest synced member's
     uint64_t decided_in = 0;

@@ -93,7 +93,7 @@ class ShardCore {
   /// Saves the stores of all jobs now, at the request of an administrator.
   void save_stores(TimeNs now, Actions& actions);
 
-  /// Deadlines: silent members, silent shards, the table's change counter, the end of draining.
+  /// Handles deadlines: silent members, silent shards, the table's change counter, the end of draining.
   void on_tick(TimeNs now, Actions& actions);
 
   /// Returns the latest time at which on_tick() must be called.
@@ -288,9 +288,8 @@ class ShardCore {
   TimeNs pursue_after_ = 0;  ///< the table has just failed
   TimeNs last_call_;
   std::optional<TimeNs> draining_until_;
-  std::optional<TimeNs>
-      /// The rounds are over: until then, the shard tries to write the ends of the jobs to the table.
-      ending_until_;
+  /// The rounds are over: until then, the shard tries to write the ends of the jobs to the table.
+  std::optional<TimeNs> ending_until_;
   TimeNs next_ending_ = 0;
   bool stopped_ = false;
   std::optional<Error> failure_;

@@ -31,7 +31,7 @@ Status limit(uint64_t asked, uint64_t allowed, std::string_view what, std::strin
               fmt::format("{} {}, over this shard's limit of {} ({})", asked, what, allowed, flag));
 }
 
-/// Whether the same Hello can be welcome later, with nothing changed on the worker's side.
+/// Returns whether the same Hello can be welcome later, with nothing changed on the worker's side.
 bool worth_retrying(ErrorCode code) {
   return code == ErrorCode::kUnavailable || code == ErrorCode::kIo || code == ErrorCode::kTimeout;
 }
@@ -202,8 +202,8 @@ Result<protocol::JobRecord> ShardCore::open_record(const protocol::Header& heade
   return table_.create_job(hello.spec.name, protocol::encode_job_spec(hello.spec), hello.spec.path);
 }
 
-/// The incarnation of an earlier process of this worker that the Hello may replace: not heard for two heartbeats, and a
-/// second.
+/// Returns the incarnation of an earlier process of this worker that the Hello may replace. That process was not heard
+/// for two heartbeats, and for a second.
 uint64_t ShardCore::replaceable_life(uint64_t job, const protocol::Header& header, const protocol::Hello& hello,
                                      TimeNs now) {
   Job* open = find_job(job);

@@ -474,7 +474,7 @@ void ShardCore::settle_shutdown(TimeNs now, Actions& actions) {
   stopped_ = jobs_.empty() && ending_stores_.empty() && (!owes || now >= *ending_until_);
 }
 
-/// True: the table knows that the job is over, or it was tried for long enough.
+/// Ends the job in the table at shutdown. True: the table has the end, or it was tried for long enough.
 bool ShardCore::end_at_shutdown(Job& job, TimeNs now, Actions& actions) {
   const Result<protocol::JobRecord> ended =
       change_job(table_, job.view().job, [](protocol::JobRecord& record) -> Result<Change> { return end(record); });

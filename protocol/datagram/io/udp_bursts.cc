@@ -188,7 +188,7 @@ void speak_of_congestion(int socket, int family) {
   ::setsockopt(socket, IPPROTO_IPV6, IPV6_RECVTCLASS, &on, sizeof on);
 }
 
-/// A system or a path that does not take several datagrams in one piece.
+/// Returns whether the error means that the system or the path does not take several datagrams in one piece.
 bool is_about_pieces(int error) {
   return error == EINVAL || error == EIO || error == EMSGSIZE || error == EOPNOTSUPP || error == ENOPROTOOPT;
 }
@@ -266,8 +266,8 @@ Result<std::unique_ptr<UdpBursts>> UdpBursts::open(const Endpoint& listen, size_
 
 namespace {
 
-/// The group's sockets are numbered in the order in which they were bound. A packet that is too short for the number
-/// ends the program with 0.
+/// Makes the group choose a socket by the job. Its sockets are numbered in the order in which they were bound. A packet
+/// that is too short for the number ends the program with 0.
 Status choose_by_job(int socket, uint32_t count) {
   constexpr auto kAt = static_cast<uint32_t>(kJobNumberAt);
   std::vector<sock_filter> program;

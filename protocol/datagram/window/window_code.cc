@@ -30,7 +30,7 @@ struct Cut {
   uint32_t shift = 0;  // kGap
 };
 
-/// kRaw, kGap, kBitmap: the entries sent are those taken.
+/// Cuts for kRaw, kGap and kBitmap: the entries sent are those taken.
 Cut cut_plain(const WindowEntries& entries, const WindowCodecs& codecs, size_t capacity) {
   const IndexSpan16 all = entries.indices;
   const auto cut = [&](uint32_t taken, size_t index_bytes) {
@@ -124,7 +124,7 @@ uint32_t put_run(const Encoding& to, const Cut& cut) {
   return cut.taken;
 }
 
-/// Whether the run is the better of two: it carries more, or as much in fewer bytes.
+/// Returns whether the run is the better of two: it carries more, or as much in fewer bytes.
 bool is_better(const Cut& run, const Cut& other) {
   return run.taken > other.taken || (run.taken == other.taken && run.bytes < other.bytes);
 }
@@ -135,7 +135,7 @@ struct Choice {
   bool is_run = false;
 };
 
-/// kRaw, kGap, kBitmap.
+/// Chooses between the codec (kRaw, kGap, kBitmap) and a run.
 Choice choose_cut(const WindowEntries& entries, const WindowCodecs& codecs, size_t capacity) {
   const Cut cut = cut_plain(entries, codecs, capacity);
   MILLRACE_CHECK(cut.taken > 0, static_cast<int>(codecs.index));

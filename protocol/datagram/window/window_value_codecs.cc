@@ -36,7 +36,7 @@ void put_ints(std::span<const int32_t> values, uint8_t* out, int32_t* decoded) {
   }
 }
 
-/// The smallest unit of which `highest` reach the largest magnitude; 1 at least.
+/// Returns the smallest unit with which `highest` units reach the largest magnitude; 1 at least.
 uint32_t unit_of(std::span<const int32_t> values, const Levels& levels) {
   uint32_t largest = 0;
   for (const int32_t value : values) largest = std::max(largest, magnitude(value));
