@@ -57,7 +57,7 @@ Status check_value_type(ValueType type) {
   return fail(ErrorCode::kUnsupported, "codec container: unknown value type");
 }
 
-/// Fields that contradict each other.
+/// Refuses fields that contradict each other.
 Status check_fields(const ContainerHeader& header) {
   if (header.dimension == 0 || header.dimension > kDimensionMax) return malformed_container("dimension 0 or over 2^32");
   if (header.count > header.dimension) return malformed_container("more entries than the dimension has");

@@ -62,7 +62,7 @@ class DatagramKey {
   DatagramKey& operator=(DatagramKey&&) noexcept;
   ~DatagramKey();
 
-  /// Becomes another key, in place: no allocation.
+  /// Turns into another key, in place: no allocation.
   void derive(const JobKey& job_key, const KeyScope& scope);
   /// Returns the MAC of `bytes`, whose header's sequence number is `sequence`.
   Mac sign(ByteSpan bytes, uint64_t sequence) const;

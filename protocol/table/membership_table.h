@@ -60,7 +60,7 @@ class MembershipTable {
   /// Errors  invalid_argument: no such job.
   virtual Result<bool> compare_and_swap(uint64_t expected_epoch, const JobRecord& next) = 0;
 
-  /// Grows with every change of anything; cheap to poll.
+  /// Returns a counter that grows with every change of the table; cheap to poll.
   virtual Result<uint64_t> change_counter() = 0;
 };
 

@@ -101,7 +101,7 @@ class BucketThreshold {
   /// Returns the agreed cut of exactly this step, once all shards' histograms are there; else nothing.
   std::optional<LocalCut> exact_cut(uint64_t step) const;
 
-  /// An exact step falls back from this time on; nothing where none waits.
+  /// Returns the time from which an exact step falls back; nothing where none waits.
   std::optional<TimeNs> deadline() const;
 
   /// Gives up waiting for silent shards; returns the steps given up: their parts are to be cut by reuse_cut().

@@ -196,7 +196,8 @@ Result<ReduceTask::Output> reduce_whole(const ReduceTask::Input& input) {
   return output;
 }
 
-/// Contributions are finite, so a sum is never NaN; one that overflowed is among the large.
+/// Sums and cuts a part in one pass. Contributions are finite, so a sum is never NaN; one that overflowed is among the
+/// large ones.
 Result<ReduceTask::Output> reduce_quick(const ReduceTask::Input& input, const QuickCut& quick) {
   Result<Stream> sum = checked_sum(sum_at_least(views_of(input.contributions), quick.edge));
   if (!sum) return std::unexpected(sum.error());

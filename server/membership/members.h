@@ -61,7 +61,7 @@ class Members {
   /// Stops sending to this member until its next Hello.
   void disconnect(uint32_t worker);
   void heard(uint32_t worker, TimeNs now);
-  /// This member pushes nothing more. False: that is not new.
+  /// Records that this member pushes nothing more. False: that is not new.
   bool finishes(uint32_t worker);
   /// Returns the members that take part: all but the joining ones (R9).
   const std::vector<protocol::Member>& synced() const { return synced_; }

@@ -150,7 +150,7 @@ class PartRound {
 
   /// R3: Begins an attempt: its inputs in worker order. REQUIRES: due().
   std::vector<HeldStream> begin(uint64_t token, TimeNs now);
-  /// Inputs of the running attempt, by contributor. REQUIRES: an attempt runs.
+  /// Returns the inputs of the running attempt, by contributor. REQUIRES: an attempt runs.
   std::vector<HeldStream> inputs() const;
   /// Audit: Returns, by contributor of the running attempt, the imbalance of the part that it reported. REQUIRES: an
   /// attempt runs.

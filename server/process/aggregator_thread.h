@@ -55,7 +55,7 @@ class DatagramThread {
   void end(uint64_t job);
   /// Returns a report that is at most kReportEvery old.
   std::optional<SwitchPathStatus::Aggregator> report(uint64_t job) const;
-  /// Datagrams that no job has seen, by reason; as old.
+  /// Returns the datagrams that no job has seen, by reason; at most kReportEvery old.
   std::vector<NamedCount> dropped() const;
 
   static constexpr TimeNs kTickEvery = kNsPerMs;

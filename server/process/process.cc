@@ -71,7 +71,7 @@ Result<std::string> advertised(const Options& options, const std::string& bound)
   return bound;
 }
 
-/// Lives of aggregators are drawn from it: two starts must not draw the same.
+/// Returns the seed of the aggregators' incarnations: two starts must not draw the same.
 uint64_t random_seed() {
   const protocol::Nonce nonce = protocol::random_nonce();
   uint64_t seed = 0;

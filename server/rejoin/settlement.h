@@ -99,8 +99,8 @@ class Settlement {
   std::optional<uint32_t> handover_part() const;
   static bool is_told(const Joiner& joiner, uint32_t part, TimeNs since);
   bool is_on_log(const Joiner& joiner, const PartRound& part) const;
-  /// Its own weights will do (R9d): they are on the log, and not those that a job begins with whose beginning is
-  /// another's.
+  /// Returns whether the joiner may keep its own weights (R9d). They must be on the log. They must not be initial
+  /// weights in a job that begins with those of another worker.
   bool may_keep_own(const Joiner& joiner, const PartRound& part) const;
   void judge(const protocol::Member& who, Joiner& joiner, const PartRound& part, TimeNs now, Actions& actions);
   void settle(const protocol::Member& who, Joiner& joiner, const PartRound& part, protocol::Settle::Weights weights,

@@ -103,8 +103,8 @@ class JobRounds {
   /// Sends the retained updates of the steps [from, below).
   void serve_between(const protocol::Member& to, const PartRound& part, uint64_t from, uint64_t below,
                      Actions& actions) const;
-  /// R6a: Decisions have been held back for dead_after_ms: whose acknowledgements memory waits for, where another
-  /// synced member is further. Counts from now again.
+  /// R6a: Returns the members whose missing acknowledgements have held back decisions for dead_after_ms, for lack of
+  /// memory. Empty where no other synced member is further. Restarts the count.
   std::vector<protocol::Member> behind(TimeNs now);
   MemoryAccount& kept_account() { return kept_account_; }
 

@@ -418,8 +418,8 @@ bool UdpBursts::State::gather(size_t buffer, size_t bytes, const Endpoint& to) {
   return true;
 }
 
-/// Messages of the datagrams from `first` on to one destination, as many as one piece takes; returns the first that is
-/// not in.
+/// Lays out the datagrams from `first` on to one destination, as many as one piece takes; returns the first that is not
+/// in it.
 size_t UdpBursts::State::lay_out_piece(size_t first, SocketName& name, socklen_t name_bytes,
                                        ControlKind traffic_class) {
   const Ecn ecn_of_all = out.packets[first].ecn;

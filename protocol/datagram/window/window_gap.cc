@@ -35,7 +35,7 @@ struct Rice {
   uint64_t quotients = 0;
 };
 
-/// Bits less those that every parameter takes.
+/// Returns the bits of the code, less those that every parameter takes.
 uint64_t cost_of(IndexSpan16 indices, const Rice& rice) {
   return uint64_t{indices.size()} * rice.shift + rice.quotients;
 }

@@ -60,7 +60,7 @@ void round_bucket(std::span<const int32_t> values, const Levels& levels, uint32_
   }
 }
 
-/// Units of all buckets, then codes.
+/// Writes the units of all buckets, then the codes.
 void put_levels(const WindowCodecs& codecs, std::span<const int32_t> values, uint64_t first_word, uint8_t* out,
                 int32_t* decoded) {
   const bool narrow = codecs.value == WindowValueCodec::kQsgd4;
