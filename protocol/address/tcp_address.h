@@ -16,7 +16,7 @@ std::optional<HostPort> split_tcp_address(std::string_view text);
 /// Returns "tcp://192.0.2.1:7600", "tcp://[2001:db8::1]:7600".
 std::string tcp_address(std::string_view host, uint16_t port);
 
-/// Says which address of a name an attempt to connect goes to: each in turn, beginning with the one that worked last.
+/// Chooses the address of a name for each attempt to connect: each in turn, beginning with the one that worked last.
 /// Pure.
 class AddressTurns {
  public:

@@ -3,8 +3,8 @@
 #include <cstdint>
 
 /// Every limit of the wire beside those of the job specification (job_spec.h) and the frame sizes (frame.h). A message
-/// over one of them is refused with limit_exceeded before anything is allocated for it. Tabled in
-/// protocol/wire/errors_and_limits.md.
+/// over a limit is refused with limit_exceeded before any memory is taken for it. protocol/wire/errors_and_limits.md
+/// has the table.
 namespace millrace::protocol {
 
 inline constexpr uint32_t kShardsMax = 1'024;

@@ -40,8 +40,8 @@ const CodecSpeeds& measured_speeds();
 /// loops.
 const CodecSpeeds& speeds_so_far();
 
-/// A thread that calls measured_speeds() as soon as speeds_so_far() had nothing to give but the fallback. For a process
-/// that learns late whether it needs speeds at all.
+/// Starts a thread that calls measured_speeds() as soon as speeds_so_far() had only the fallback to give. For a process
+/// that learns late whether it needs speeds.
 ///
 /// Threads  constructor and destructor: one. The destructor waits for a measurement that is under way.
 class SpeedMeasurer {

@@ -39,7 +39,7 @@ struct ContainerHeader {
   uint64_t checksum = 0;
 };
 
-/// A coded stream, ready to send, and what will be decoded from it.
+/// A coded stream, ready to send, and its decoded values.
 struct EncodedContainer {
   ByteBuffer bytes;
   uint64_t count = 0;            ///< entries that will be decoded
@@ -104,8 +104,8 @@ bool is_plain(ByteSpan bytes);
 /// Errors   as read_container(); unsupported: not plain.
 Result<StreamView> view_container(ByteSpan bytes, const ContainerLimits& limits);
 
-/// From this size on a plain container is viewed. A view keeps the whole buffer that a message was received into; below
-/// this a copy takes less than that may be.
+/// Size from which a plain container is viewed. A view keeps the whole buffer into which a message was received. Below
+/// this size a copy may take less.
 inline constexpr size_t kViewBytesMin = 16'384;
 
 /// Returns the stream of a received container, for as long as it is needed. A plain one of kViewBytesMin and more is

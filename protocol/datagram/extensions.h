@@ -20,7 +20,8 @@ namespace millrace::protocol {
 
 inline constexpr size_t kExtensionBytesMax = 255 * 8;
 
-/// CHALREQ: the worker's fresh nonce. As long as the answer, so that the answer to a forged sender is no amplification.
+/// CHALREQ: the worker's fresh nonce. It is as long as the answer, so that an answer to a forged sender amplifies
+/// nothing.
 struct ChallengeRequest {
   Nonce worker_nonce{};
   bool operator==(const ChallengeRequest&) const = default;
@@ -52,7 +53,7 @@ struct WelcomeTerms {
   bool operator==(const WelcomeTerms&) const = default;
 };
 
-/// RESULT and KEPT. Behind it, where `selected` is not 0: KeptMarks.
+/// RESULT and KEPT. KeptMarks follow it where `selected` is not 0.
 struct ResultTerms {
   uint64_t contributors = 0;
   uint64_t selected = 0;  ///< those of them whose rack cut its sum
@@ -82,7 +83,7 @@ class KeptMarks {
   uint32_t entries_ = 0;
 };
 
-/// Of a PARTIAL's extension; workers of a rack leave as much free.
+/// Size of a PARTIAL's extension; workers of a rack leave as much room.
 inline constexpr size_t kPartialTermsBytes = 24;
 
 /// PARTIAL: a unit or a rack's sum that a rack hands on.

@@ -23,7 +23,7 @@ inline constexpr size_t kDatagramHeaderBytes = 64;
 inline constexpr size_t kDatagramMacBytes = 16;
 inline constexpr size_t kFragmentsMax = 16;
 inline constexpr uint32_t kSlotsMax = 128;
-/// Of a job on several cores of its aggregator: each has a job number of its own.
+/// The most lanes of a job at its aggregator: each lane has a job number of its own.
 inline constexpr uint32_t kLanesMax = 16;
 inline constexpr uint32_t kSwitchWorkersMax = 64;  ///< live workers of an epoch: one bit each of a u64
 inline constexpr uint32_t kNoWindow = 0xFFFFFFFF;
@@ -57,7 +57,7 @@ inline constexpr uint8_t kReselected = 64;
 inline constexpr uint8_t kUnknown = 128;  ///< of no version yet: refused
 }  // namespace datagram_flag
 
-/// The fixed part, in the order of its bytes.
+/// The fixed part of a datagram, in the order of its bytes.
 struct DatagramHeader {
   uint8_t magic = kDatagramMagic;
   DatagramType type = DatagramType::kNotice;

@@ -34,8 +34,8 @@ class PacketSink {
   virtual std::span<uint8_t> room() = 0;
   /// Sends the first `bytes` of the last room.
   virtual void send(size_t bytes, const Endpoint& to) = 0;
-  /// Sends one datagram to each of these, the same bytes to all: here by a copy for each; a port may share one. Returns
-  /// to how many, in their order: for those behind them there was no room.
+  /// Sends the same bytes as one datagram to each of these; here by a copy for each, a port may share one. Returns the
+  /// number of destinations served, in their order: there was no room for the later ones.
   virtual size_t send_to_each(ByteSpan packet, std::span<const Endpoint> to) {
     for (size_t sent = 0; sent < to.size(); ++sent) {
       const std::span<uint8_t> copy = room();
@@ -50,7 +50,7 @@ class PacketSink {
   virtual void set_ecn(Ecn) {}
 };
 
-/// One packet as it came.
+/// One received packet.
 struct ReceivedPacket {
   ByteSpan bytes;
   Endpoint from;

@@ -11,7 +11,7 @@ struct LostSequences {
   uint64_t first = 0;   ///< 0: none is
   uint64_t others = 0;  ///< bit i: first + 1 + i is missing too
 
-  /// Calls f(sequence) for each; a hostile one may name any, but none is below `first`.
+  /// Calls f(sequence) for each number. A hostile sender may name any, but none is below `first`.
   template <typename F>
   void for_each(F&& f) const {
     if (first == 0) return;

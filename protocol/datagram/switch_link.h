@@ -80,7 +80,7 @@ class SwitchLink {
   std::optional<Nonce> pending_;  ///< of the CHALREQ that is not answered
   std::optional<uint64_t> life_;
   Nonce session_nonce_{};
-  // Of the session, if there is one: a new one derives them in place.
+  // Of the session, if there is one: a new session derives its keys in place.
   DatagramKey up_;
   DatagramKey down_;
   DatagramKey all_;

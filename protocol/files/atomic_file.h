@@ -26,15 +26,15 @@ Status check_replaceable(const std::string& path);
 /// Threads  one.
 class AtomicFile {
  public:
-  /// Errors  io: as check_replaceable(); the temporary file cannot be made; the sentence names it and the system's
-  ///         reason.
+  /// Begins the file. Errors  io: as check_replaceable(); the temporary file cannot be made; the sentence names it and
+  /// the system's reason.
   static Result<AtomicFile> create(const std::string& path, mode_t mode = kForAll);
 
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;
   ~AtomicFile();
 
-  /// Errors  io: a full disk among them.
+  /// Appends bytes. Errors  io: e.g. a full disk.
   Status write(ByteSpan bytes);
 
   /// Makes it the file at `path`. Errors io: the old file stays. Where all is on the disk and only the rename fails,

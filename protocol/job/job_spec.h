@@ -16,7 +16,7 @@
 
 namespace millrace::protocol {
 
-/// How a job's steps advance. Numbers are on the wire.
+/// Says how a job's steps advance. Numbers are on the wire.
 enum class Mode : uint8_t {
   kSynchronous = 1,       ///< every live worker takes part in every step
   kBoundedStaleness = 2,  ///< a slow worker is left out of at most `staleness` steps in a row
@@ -95,20 +95,20 @@ struct MomentumSpec {
   bool operator==(const MomentumSpec&) const = default;
 };
 
-/// Which weights a job begins with. They are the workers'; what differs is whose.
+/// Says which worker's weights a job begins with.
 enum class InitialWeights : uint8_t {
   kOwn = 1,    ///< every worker's; the user promises that they are equal
   kFirst = 2,  ///< the lowest-numbered worker's: the others join it as they would a job that runs
 };
 
-/// Where the weights that the shards hold come from.
+/// Says where the shards get their first weights.
 enum class StoreBegin : uint8_t {
   kZeros = 1,
   kWorker = 2,  ///< the member with the lowest number places them; until then nothing is decided
   kSaved = 3,   ///< the shards' saves of the last job of this name; weights and optimizer state
 };
 
-/// The parameter store: whether the shards hold the weights, and by which rule a step's update goes into them.
+/// The parameter store: whether the shards hold the weights, and by which rule they apply a step's update.
 struct StoreSpec {
   OptimizerSpec optimizer;  ///< kNone: there is no store
   StoreBegin begin = StoreBegin::kZeros;
@@ -139,8 +139,8 @@ struct TensorSpec {
   bool operator==(const TensorSpec&) const = default;
 };
 
-/// Everything that must be equal at all workers of a job. The first worker's creates the job; the others' must be
-/// equal.
+/// The fields that must be equal at all workers of a job. The first worker's specification creates the job; the others'
+/// must equal it.
 struct JobSpec {
   std::string name;
   std::vector<TensorSpec> tensors;
@@ -180,9 +180,9 @@ struct JobSpec {
   GridSpec grid;           ///< path switch, reproducible
   InitialWeights initial_weights = InitialWeights::kOwn;
   StoreSpec store;
-  /// Names what else must be equal at all workers so that their weights stay equal: rates, rows, all that a worker does
-  /// by itself. Words KEY=VALUE with one space in between; protocol and shards only compare them. Empty: nothing is
-  /// compared.
+  /// Names the other settings that must be equal at all workers so that their weights stay equal. They are rates, rows,
+  /// and all settings of a worker's own work. Words KEY=VALUE with one space in between; protocol and shards only
+  /// compare them. Empty: nothing is compared.
   std::string recipe;
 
   bool has_store() const { return store.optimizer.optimizer != Optimizer::kNone; }
@@ -211,8 +211,8 @@ Status validate(const JobSpec& spec);
 /// REQUIRES: names of at most 65,535 bytes (the limit of validate() is well below).
 ByteBuffer encode_job_spec(const JobSpec& spec);
 
-/// Reads hostile bytes: form, limits, known enumerators, one canonical form for each specification. Whether the
-/// specification makes sense is validate()'s to say, so that a shard can refuse it with the reason.
+/// Reads hostile bytes: form, limits, known enumerators, one canonical form for each specification. validate() checks
+/// whether the specification is sound, so that a shard can refuse it with the reason.
 ///
 /// Errors   malformed; limit_exceeded; unsupported: a version or an enumerator that this build does not know.
 Result<JobSpec> decode_job_spec(ByteSpan bytes);

@@ -13,7 +13,7 @@ inline constexpr GridSpec kReproducibleGrid{.block_indices = 4096, .exponent_ini
 /// packet_bytes_max  as validate() has it.
 uint32_t reproducible_block_max(uint32_t packet_bytes_max);
 
-/// Errors  invalid_argument: a block or an exponent outside its range.
+/// Checks a grid. Errors  invalid_argument: a block or an exponent outside its range.
 Status check_grid(const GridSpec& grid);
 
 /// Refuses fields that a reproducible job may not have, each with its reason. validate() calls it on an otherwise valid

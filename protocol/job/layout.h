@@ -37,8 +37,8 @@ struct PartLayout {
   uint64_t end = 0;
 };
 
-/// How a job's tensors are cut over the shards. A pure function of (spec, shard count): workers and shards compute it
-/// alone and compare layout_hash() in the handshake.
+/// The division of a job's tensors over the shards. A pure function of (spec, shard count): workers and shards compute
+/// it alone and compare layout_hash() in the handshake.
 struct JobLayout {
   std::vector<BucketLayout> buckets;
   std::vector<PartLayout> parts;

@@ -21,7 +21,7 @@ enum class StepSends : uint8_t {
 ///          synchronized by allreduce in first few epochs").
 StepSends step_sends(const SelectionSpec& spec, uint64_t dimension, uint64_t step);
 
-/// How much of the sum of all workers the update carries.
+/// The share of the sum of all workers that the update carries.
 enum class UpdateCarries : uint8_t {
   kWholeSum = 1,
   kReselected = 2,  ///< the re-selection returns the other entries to the workers

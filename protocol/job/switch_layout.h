@@ -7,11 +7,11 @@
 
 namespace millrace::protocol {
 
-/// A job of path switch shows its decider one array: all buckets one behind the other, each beginning with a new
-/// window. So a window is of one bucket, and what its bits are does not depend on how many tensors went before.
+/// The single array that a job of path switch shows its decider: all buckets one behind the other, each beginning with
+/// a new window. So a window is of one bucket, and its bits do not depend on the number of earlier tensors.
 ///
-/// A pure function of the specification: shards (how many there are changes nothing here), workers and the switch's
-/// owner compute it alone.
+/// A pure function of the specification: shards, workers and the switch's owner compute it alone. The number of shards
+/// has no effect.
 struct SwitchLayout {
   std::vector<uint64_t> bucket_begin;  ///< [buckets] the first index of each: a multiple of window_indices
   uint64_t dimension = 0;              ///< behind the last index of the last bucket

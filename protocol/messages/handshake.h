@@ -14,7 +14,7 @@ struct Offer {
   std::string_view software = "this build";  ///< named in the refusal
 };
 
-/// What both speak from the handshake on.
+/// The version and capabilities that both sides use from the handshake on.
 struct Agreement {
   uint32_t version = kProtocolVersion;
   Capabilities capabilities = 0;

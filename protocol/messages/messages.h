@@ -18,13 +18,13 @@ namespace millrace::protocol {
 /// The newest version of the messages that this build speaks. Every change of messages.capnp, or of the bytes that a
 /// message is written as, raises it by 1. A test fails until that is done (tests/support/format_versions.txt).
 inline constexpr uint32_t kProtocolVersion = 2;
-/// The oldest one that it speaks. A change after which builds of the version before cannot take part makes it
-/// kProtocolVersion. Both rules, and those of the other formats: protocol/wire/versions.md.
+/// The oldest version of the messages that this build speaks. If builds of the version before cannot take part after a
+/// change, it becomes kProtocolVersion. Both rules, and those of the other formats: protocol/wire/versions.md.
 inline constexpr uint32_t kProtocolVersionMin = 2;
 
 /// Optional abilities, a bit each, negotiated by intersection.
 using Capabilities = uint64_t;
-/// Of a worker: several steps may come to it in one update (Update::merged).
+/// Of a worker: it takes several steps in one update (Update::merged).
 inline constexpr Capabilities kTakesMerged = 1;
 
 enum class MemberState : uint8_t { kSynced = 1, kJoining = 2 };
@@ -111,7 +111,8 @@ struct Welcome {
   bool operator==(const Welcome&) const = default;
 };
 
-/// shard -> worker: no, why, and whether trying again can help. About one contribution when part/step are set.
+/// shard -> worker: refused, with the reason, and whether trying again can help. About one contribution when part/step
+/// are set.
 struct Refuse {
   ErrorCode code = ErrorCode::kInternal;
   std::string sentence;
@@ -125,8 +126,8 @@ struct Refuse {
 /// shard -> worker, on every epoch change (R7, R7a), before anything else of that epoch on this connection.
 struct ViewChange {
   JobView view;
-  /// To a member that is synced from this epoch on: steps decided of each of the shard's parts, by number. From there
-  /// on the shard waits for it. To others: none.
+  /// To a member that is synced from this epoch on: steps decided of each of the shard's parts, by number. From these
+  /// steps on, the shard waits for its contributions. To others: empty.
   std::vector<uint64_t> decided = {};
   bool operator==(const ViewChange&) const = default;
 };
@@ -147,7 +148,7 @@ struct Contribution {
   bool operator==(const Contribution&) const = default;
 };
 
-/// shard -> worker: the contribution was here before: admitted, not counted again (R2a).
+/// shard -> worker: the contribution was admitted before, and is not counted again (R2a).
 struct Duplicate {
   uint32_t part = 0;
   uint64_t step = 0;
@@ -161,7 +162,8 @@ struct ContributorId {
   bool operator==(const ContributorId&) const = default;
 };
 
-/// Per part, a function of the part's log: rides in every update, never forgotten.
+/// The counts of one worker's contributions to a part, a function of the part's log: rides in every update, never
+/// forgotten.
 struct SummaryEntry {
   uint32_t worker = 0;
   uint64_t life = 0;       ///< of the last counted contribution
@@ -189,7 +191,7 @@ struct Summary {
   bool operator==(const Summary&) const = default;
 };
 
-/// Mode asynchronous: one of the steps whose sums an update has together.
+/// Mode asynchronous: one of the steps whose sums an update merges.
 struct MergedStep {
   ContributorId contributor;
   double weight = 0;
@@ -268,7 +270,7 @@ struct Heartbeat {
       decided;             ///< shard -> worker: parts that are further than steps_applied says and than the worker
                            ///< has acknowledged, with their number of steps; at most kHeartbeatPartsMax
   bool finishing = false;  ///< worker -> shard: it pushes nothing more, and leaves once all pushes are answered.
-  /// worker -> shard: of that shard's parts, at most kHeartbeatPartsMax; the others come with the next ones.
+  /// worker -> shard: of that shard's parts, at most kHeartbeatPartsMax; the others come with the next heartbeats.
   std::vector<Digest> digests = {};
   Switch switch_state = Switch::kNoWord;  ///< of the epoch in the header
   SwitchWait switch_wait = SwitchWait::kNotSaid;
@@ -313,8 +315,8 @@ struct Abort {
   bool operator==(const Abort&) const = default;
 };
 
-/// shard -> worker (R8b): this shard starts from nothing; where do you stand? Answered with State, in the epoch of the
-/// header.
+/// shard -> worker (R8b): this shard starts without state, and asks for the worker's. Answered with State, in the epoch
+/// of the header.
 struct Collect {
   bool operator==(const Collect&) const = default;
 };
@@ -336,7 +338,7 @@ struct State {
   bool operator==(const State&) const = default;
 };
 
-/// shard -> worker (R8d): send me the updates that you keep of a part, from that step on. Answered with Updates, then
+/// shard -> worker (R8d): asks for the retained updates of a part, from that step on. Answered with Updates, then
 /// Fetched.
 struct Fetch {
   uint32_t part = 0;
@@ -344,7 +346,7 @@ struct Fetch {
   bool operator==(const Fetch&) const = default;
 };
 
-/// worker -> shard (R8d): that was all; and the summary of the part as of n.
+/// worker -> shard (R8d): ends the answer to Fetch; has the summary of the part as of n.
 struct Fetched {
   uint32_t part = 0;
   uint64_t n = 0;
@@ -370,7 +372,7 @@ struct Settle {
   bool operator==(const Settle&) const = default;
 };
 
-/// shard -> worker (R9d): another worker needs your weights of these parts. Answered with Snapshots.
+/// shard -> worker (R9d): asks for the worker's weights of these parts, for another worker. Answered with Snapshots.
 struct SnapshotRequest {
   uint32_t for_worker = 0;
   uint64_t for_life = 0;
@@ -398,8 +400,9 @@ struct Synced {
   bool operator==(const Synced&) const = default;
 };
 
-/// worker -> shard: weights of a part out of the store, once it has applied that many steps. Payload: u32 indices of
-/// the part, strictly increasing, where `indices` is not 0; else none, and the range counts. Answered with one Pulled.
+/// worker -> shard: asks for weights of a part from the store, once it has applied that many steps. Payload: u32
+/// indices of the part, strictly increasing, where `indices` is not 0; else none, and the range counts. Answered with
+/// one Pulled.
 struct Pull {
   uint64_t id = 0;  ///< the worker's own; the answer has it
   uint32_t part = 0;

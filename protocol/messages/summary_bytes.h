@@ -13,7 +13,7 @@ namespace millrace::protocol {
 ///               u32:lives (u64:life u64:last_step)*
 void put_summary(ByteWriter& writer, const Summary& summary);
 
-/// Reads what put_summary() wrote; `in` is not good() after one that no message could carry (frame_decode.cc).
+/// Reads a summary of put_summary(). `in` is not good() after one that no message could carry (frame_decode.cc).
 Summary get_summary(FieldReader& in);
 
 }  // namespace millrace::protocol

@@ -56,14 +56,14 @@ enum class SendResult : uint8_t {
   kFailed = 4,       ///< the socket is closed, or there is no memory for the message
 };
 
-/// A message off the wire, or why it is none. Its payload is the received frame itself, not a copy.
+/// A message from the wire, or why it is none. Its payload is the received frame itself, not a copy.
 struct Received {
   PeerId peer;  ///< empty for a Connection
   Result<Message> message;
   uint64_t bytes = 0;  ///< of all frames
 };
 
-/// Frames as they are, for measurements of the bare transport.
+/// Undecoded frames, for measurements of the bare transport.
 struct ReceivedFrames {
   PeerId peer;
   std::vector<SharedBytes> frames;

@@ -104,7 +104,7 @@ class BucketThreshold {
   /// Returns the time from which an exact step falls back; nothing where none waits.
   std::optional<TimeNs> deadline() const;
 
-  /// Gives up waiting for silent shards; returns the steps given up: their parts are to be cut by reuse_cut().
+  /// Gives up waiting for silent shards. Returns the steps given up: their parts are to be cut by reuse_cut().
   std::vector<uint64_t> expire(TimeNs now);
 
   /// Returns whether `step` was given up, or no part waits for it: its parts then get reuse_cut().
@@ -163,7 +163,7 @@ class BucketThreshold {
     std::vector<std::optional<uint64_t>> reached;
     std::vector<SharedHistogram> counted;
   };
-  /// The counts that keep a step's running count in the band, for one part.
+  /// The limits of one part's count that keep a step's running count in the band.
   struct Band {
     uint64_t least = 0;
     uint64_t most = 0;

@@ -84,7 +84,7 @@ class DecodeTask : public Task {
   bool was_shortened_ = false;
 };
 
-/// What choosing codecs takes besides the data.
+/// The costs that the choice of a codec takes into account besides the data.
 struct CodecCosts {
   SpeedSource speeds = fallback_speeds;
   double link_bits_per_s = 0;  ///< from this shard to its workers; 0: not known
@@ -127,7 +127,7 @@ struct EncodedUpdate {
   std::vector<double> carried;  ///< by audited contribution: sum of its entries that the update carries
 };
 
-/// Cuts and codes a sum. Source: the pieces' own.
+/// Cuts and codes a sum. Source: those of the cut and of the codecs.
 Result<EncodedUpdate> encode_update(const HeldStream& sum, const EncodePlan& plan);
 
 /// Sums a part over its contributors, in the order given (worker order, regardless of the order of arrival). Counts its
@@ -216,10 +216,10 @@ class EncodeTask : public Task {
   Result<EncodedUpdate> result_ = fail(ErrorCode::kLimitExceeded, kNotRun);
 };
 
-/// Mode asynchronous: one update for several steps of a part.
+/// Mode asynchronous: merges several steps of a part into one update.
 ///
-/// result()  the sum of what their updates carry, coded without loss; nullopt: it is not smaller than they are
-///           apart, or is infinite.
+/// result()  the sum of the values that their updates carry, coded without loss; nullopt: it is not smaller than the
+///           separate updates, or is infinite.
 class MergeTask : public Task {
  public:
   struct Input {

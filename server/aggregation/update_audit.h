@@ -7,7 +7,7 @@
 
 namespace millrace::server {
 
-/// Which entries of the contributions an update stands for.
+/// The entries of the contributions that an update represents.
 enum class Extent : uint8_t {
   kEverything = 1,  ///< all of them: the sum was not cut
   kItsIndices = 2,  ///< those at its own indices

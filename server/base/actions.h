@@ -37,8 +37,8 @@ struct SendToPeer {
   protocol::Message message;
 };
 
-/// Over the connection that this shard opened to another (see ConnectShard). While there is none the message may be
-/// dropped.
+/// Sends over the connection that this shard opened to another (see ConnectShard). Without a connection the message may
+/// be dropped.
 struct SendToShard {
   uint32_t shard = 0;
   protocol::Message message;

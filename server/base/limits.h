@@ -4,14 +4,14 @@
 
 namespace millrace::server {
 
-/// Everything that a client can ask for has a limit here; each refusal names the limit and the flag that raises it.
+/// Limits on every amount that a worker can ask for; each refusal names the limit and the flag that raises it.
 struct Limits {
   uint32_t jobs_max = 64;                            ///< --jobs-max: open jobs at this shard
   uint32_t workers_max = 1024;                       ///< --workers-max: workers of a job
   uint32_t tensors_max = 16'384;                     ///< --tensors-max: tensors of a job
   uint32_t parts_max = 65'536;                       ///< --parts-max: parts of a job, all shards together
   uint64_t message_bytes_max = uint64_t{256} << 20;  ///< --message-bytes-max: payload of one message
-  /// --job-memory-bytes-max: open, decoded, summed and kept, of one job
+  /// --job-memory-bytes-max: open, decoded, summed and retained data of one job
   uint64_t job_memory_bytes_max = uint64_t{4} << 30;
   uint64_t shard_memory_bytes_max = uint64_t{8} << 30;  ///< --shard-memory-bytes-max: the same over all jobs
   /// --dead-after-ms-min: least dead_after_ms that a job may ask for

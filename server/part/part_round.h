@@ -32,7 +32,7 @@ class PartRound {
  public:
   using Verdict = Admission;
 
-  /// Where the attempt to decide the step decided() stands.
+  /// The stage of the attempt to decide the step decided().
   enum class Stage : uint8_t {
     kCollecting,  ///< contributions arrive
     kReducing,    ///< a ReduceTask is out
@@ -83,7 +83,7 @@ class PartRound {
     bool restarted = false;  ///< the attempt lost a contributor and was given up
   };
 
-  /// How a step of this part went, for measures.
+  /// The times of a step of this part, for metrics.
   struct Timing {
     TimeNs first = 0;
     TimeNs last = 0;

@@ -92,7 +92,7 @@ class DatagramThread {
   uint64_t life_seed_;
   uint64_t begun_ = 0;
 
-  // The thread's.
+  // Of the thread.
   std::unique_ptr<switch_agg::UdpPort> port_;
   std::vector<std::unique_ptr<Served>> served_;
   uint64_t too_short_ = 0;

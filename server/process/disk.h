@@ -10,7 +10,7 @@
 
 namespace millrace::server {
 
-/// What saves do to a file system, a call each: the seam at which tests let disks fill up and processes die.
+/// The calls of saves to a file system: the seam at which tests let disks fill up and processes die.
 ///
 /// Errors   of every call: io, with the path and the system's reason.
 class Disk {

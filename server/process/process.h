@@ -28,7 +28,7 @@ class ShardProcess {
   std::string datagrams_address() const;
   uint64_t life() const;
 
-  /// Serves until request_stop() and the end of draining. Error: why it stopped by itself.
+  /// Serves until request_stop() and the end of draining. Error: the reason why it stopped by itself.
   Status run();
 
   /// Begins an orderly shutdown. Safe from signal handlers and any thread; may be called more than once.

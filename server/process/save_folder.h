@@ -36,7 +36,7 @@ class StoreFolder {
   ///         invalid_argument: nothing was begun.
   Status write(const StoreRequest& request);
 
-  /// Errors  io: no save of that name, or it cannot be read; as read_store_file().
+  /// Loads a save. Errors  io: no save of that name, or it cannot be read; as read_store_file().
   Result<StoreFile> load(const std::string& name);
 
   std::string path_of(const std::string& name) const { return store_path(folder_, shard_, name); }

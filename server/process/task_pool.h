@@ -25,13 +25,13 @@ class TaskPool {
   /// threads  that compute, the loop's included; 1: no helpers.
   /// wake     called by a helper when it has finished something and take_done() was empty before.
   TaskPool(uint32_t threads, std::function<void()> wake);
-  /// Waits for the tasks that helpers are running; what waits is dropped. A helper that was called and never came (the
-  /// machine has no thread to give) is not waited for.
+  /// Waits for the tasks that helpers are running; waiting tasks are dropped. It does not wait for a helper that was
+  /// called and never came (the machine has no thread to give).
   ~TaskPool();
   TaskPool(const TaskPool&) = delete;
   TaskPool& operator=(const TaskPool&) = delete;
 
-  /// Takes the tasks out of `tasks`; those that std::bad_alloc keeps it from taking are left there.
+  /// Takes the tasks out of `tasks`. Tasks that it cannot take because of std::bad_alloc stay there.
   void submit(std::vector<std::shared_ptr<Task>>& tasks);
   /// Runs one waiting task on the calling thread and returns it; nullptr when none waits.
   std::shared_ptr<Task> run_one();

@@ -81,7 +81,7 @@ class Recovery {
   TimeNs without_majority(TimeNs now) const;
   /// R8e: Returns the greatest log branch of this shard among the synced members' states. REQUIRES: kReady.
   uint64_t parent() const;
-  /// REQUIRES: kCut.
+  /// Returns the state to cut to. REQUIRES: kCut.
   CutChoice choice() const;
   /// Returns the recovered state of this shard's parts; the states of the synced members stay. REQUIRES: kReady.
   std::vector<PartRound::Restored> take();

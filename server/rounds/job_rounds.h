@@ -36,11 +36,12 @@ class MemoryGate {
   virtual std::optional<Error> refuses(const MemoryAccount& job, uint64_t bytes) const = 0;
 };
 
-/// The rounds of one job on one shard: its parts, the thresholds of its buckets, and the tasks between them. Pure:
-/// messages and finished tasks in, messages and tasks out.
+/// Holds the rounds of one job on one shard: its parts, the thresholds of its buckets, and the tasks between them.
+/// Pure: it takes messages and finished tasks, and gives messages and tasks.
 class JobRounds {
  public:
-  /// Which steps take contributions: all that are open, or, while the shard drains, only those that have some already.
+  /// Says which steps take contributions: all open steps, or, while the shard drains, only those that have some
+  /// already.
   enum class Intake : uint8_t { kOpen, kDraining };
 
   struct Setup {
@@ -94,7 +95,7 @@ class JobRounds {
   void trust(uint32_t worker, const protocol::State& state);
   uint64_t lineage() const { return lineage_; }
   const std::vector<PartRound>& parts() const { return parts_; }
-  /// REQUIRES: a part of this shard.
+  /// Returns a part. REQUIRES: it is of this shard.
   const PartRound& part(uint32_t number) const { return parts_.at(local_at_.at(number)); }
   /// R9: Lets a joining member continue with the part, in this epoch.
   void settle(uint32_t number, uint32_t worker);
@@ -192,7 +193,7 @@ class JobRounds {
   /// Sends the updates that the member may receive now.
   void deliver(const protocol::Member& to, PartRound& part, Actions& actions);
   void deliver_at(Delivery::Pace how, const protocol::Member& to, PartRound& part, Actions& actions);
-  /// Ends `steps` where they would be too many for one sum; the bytes that their payloads decode to.
+  /// Shortens `steps` where they would be too many for one sum; returns the bytes that their payloads decode to.
   static uint64_t limit_merged(const PartRound& part, Delivery::Steps& steps);
   void begin_merge(const protocol::Member& to, PartRound& part, Delivery::Steps steps, uint64_t decoded_bytes,
                    Actions& actions);
@@ -293,7 +294,7 @@ class JobRounds {
   std::optional<TimeNs> held_back_since_;
   bool goes_on_ = true;   ///< false from drop() to restore()
   uint64_t lineage_ = 0;  ///< log branch of the activation that this shard serves under.
-  /// contributions that a step needs are refused for memory, and since then none is taken and nothing is decided
+  /// Since when contributions that a step needs are refused for lack of memory: none is taken and nothing is decided.
   std::optional<TimeNs> starved_since_;
   std::optional<Error> failure_;
   Error no_memory_{ErrorCode::kLimitExceeded, kNotRun};  ///< made while there was some

@@ -65,7 +65,7 @@ struct AuditStatus {
   std::vector<Worker> workers;  ///< that were ever counted, ascending
 };
 
-/// How a part goes down, of a job whose codec_down is auto, and why.
+/// The codec of a part on its way down, of a job whose codec_down is auto, and the reason for it.
 struct CodecStatus {
   uint32_t part = 0;
   std::string tensor;    ///< "tensor 'w'"
@@ -73,7 +73,7 @@ struct CodecStatus {
   uint64_t changes = 0;  ///< choices so far
 };
 
-/// How often something has happened, by its name.
+/// The count of an event, with the event's name.
 struct NamedCount {
   std::string name;
   uint64_t count = 0;
@@ -188,7 +188,7 @@ struct EndedJobStatus {
   int64_t since_ms = 0;
 };
 
-/// The membership table, while it fails.
+/// The errors of the membership table, while it fails.
 struct TableTroubleStatus {
   std::string code;
   std::string sentence;

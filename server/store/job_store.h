@@ -32,14 +32,14 @@ uint64_t store_bytes(const protocol::JobSpec& spec, const protocol::JobLayout& l
 /// Life         may outlive its job, until its last save is written (end()).
 class JobStore {
  public:
-  /// Steps of a part that may wait to be applied before decisions wait for them.
+  /// The most steps of a part that may wait to be applied; more block decisions.
   static constexpr uint64_t kStepsBehindMax = 4;
   static constexpr size_t kPullsMax = 64;  ///< of one worker, waiting.
   /// Updates that are retained for it may take this many bytes, or twice those of its arrays. From half of that on, a
   /// save is made.
   static constexpr uint64_t kKeptBytesMin = uint64_t{8} << 20;
   static constexpr TimeNs kRetryAfter = 10 * kNsPerS;  ///< a save that failed
-  /// Placed weights and indices to pull that may wait, of all workers.
+  /// Bytes of placed weights and of indices to pull that may wait, of all workers.
   static constexpr uint64_t kHeldBytesMax = uint64_t{64} << 20;
 
   struct Setup {
@@ -49,11 +49,11 @@ class JobStore {
     uint32_t shard_count = 1;
     MemoryAccount& account;  ///< until end()
   };
-  /// Where saves go.
+  /// The place of saves.
   struct Saves {
     bool possible = false;
     TimeNs every = 0;  ///< 0: only when asked, and at the end
-    /// Finds out whether a save of the job of that name could take its place. Empty: only the save itself does.
+    /// Finds out whether a save of the job of that name could take its place. Empty: only the save itself finds it out.
     std::function<Status(const std::string& name)> judge = {};
   };
   /// REQUIRES: the specification has a store.
@@ -97,6 +97,8 @@ class JobStore {
   /// R7: Drops the waiting requests of workers that are no longer members.
   void on_view(const Members& members);
 
+  /// Handles a finished task.
+  ///
   /// members   empty once the job is over.
   void on_task_done(const StoreTask& task, const Members* members, Actions& actions);
   void on_tick(TimeNs now, Actions& actions);

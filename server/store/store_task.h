@@ -24,7 +24,7 @@ struct StoreArrays {
   bool operator==(const StoreArrays&) const = default;
 };
 
-/// Where a part of the store is on its log.
+/// The position of a part of the store on its log.
 struct StorePosition {
   uint64_t n = 0;             ///< steps applied
   protocol::Summary summary;  ///< as of n; its digest identifies the steps

@@ -27,7 +27,7 @@ namespace millrace::protocol {
 /// Threads  one at a time.
 class UdpBursts {
  public:
-  /// Datagrams that are gathered at most, counted by destination.
+  /// The most datagrams that are gathered, counted by destination.
   static constexpr size_t kGatheredMax = 512;
 
   struct Counters {

@@ -50,8 +50,8 @@ struct WindowEntries {
   std::span<const int32_t> values;
 };
 
-/// What any fragment decodes to, and some: kWindowSlack entries behind the returned count may be overwritten as well.
-/// The longest datagram holds 15,804 values of 4 bits in a DENSE run.
+/// Room for the entries of any fragment, with a reserve: kWindowSlack entries behind the returned count may be
+/// overwritten as well. The longest datagram holds 15,804 values of 4 bits in a DENSE run.
 inline constexpr uint32_t kFragmentEntriesMax = 18'000;
 inline constexpr uint32_t kWindowSlack = 64;
 
@@ -83,8 +83,7 @@ struct WindowCodecs {
   WindowIndexCodec index = WindowIndexCodec::kGap;
   WindowValueCodec value = WindowValueCodec::kFixed16;
   WindowRounding rounding = WindowRounding::kNearest;  ///< of QSGD; others do not round.
-  /// kRandom: one key for each (sender, tensor, step, window); fragments of a window draw other words of it by
-  /// themselves.
+  /// kRandom: one key for each (sender, tensor, step, window). Each fragment of a window draws its own words of it.
   RandomKey random{};
 };
 

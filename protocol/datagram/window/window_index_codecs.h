@@ -23,7 +23,8 @@ using IndexFault = std::expected<void, WindowFault>;
 
 inline constexpr uint32_t kFragmentEntriesTaken = kFragmentEntriesMax - kWindowSlack;
 
-/// The largest n in [1, count] with fits(n), which must hold up to some number and not above it. 1 where it never does.
+/// Returns the largest n in [1, count] with fits(n), which must hold up to some number and not above it. 1 where it
+/// never holds.
 template <typename Fits>
 uint32_t largest_fitting(size_t count, Fits fits) {
   uint32_t low = 1;
@@ -42,7 +43,7 @@ size_t raw_bytes(IndexSpan16 indices);
 void put_raw(IndexSpan16 indices, std::span<uint8_t> out);
 IndexFault read_raw(ByteSpan bytes, uint32_t window_indices, std::span<uint16_t> out);
 
-/// With the Rice parameter that is best for about as many.
+/// The entries that fit, with the Rice parameter that is best for about as many.
 struct GapFit {
   uint32_t taken = 0;
   uint32_t shift = 0;
@@ -67,12 +68,14 @@ uint32_t dense_run(IndexSpan16 indices);
 void put_dense(IndexSpan16 indices, std::span<uint8_t> out);
 IndexFault read_dense(ByteSpan bytes, uint32_t window_indices, std::span<uint16_t> out);
 
-/// Bloom, policy P0: what fits is found by building filters.
+/// Bloom, policy P0: the fit is found by building filters.
 struct BloomCut {
   uint32_t taken = 0;
   uint32_t positives = 0;  ///< indices of the range that the filter knows: those taken, and some
   size_t bytes = 0;        ///< of its code
 };
+/// Cuts a fragment of the Bloom codec.
+///
 /// known   [kFragmentEntriesMax] the positives. out [capacity]: the code, which put_bloom() would write.
 BloomCut cut_bloom(IndexSpan16 indices, WindowValueCodec values, size_t capacity, std::span<uint16_t> known,
                    std::span<uint8_t> out);

@@ -6,7 +6,7 @@
 
 #include "protocol/datagram/window/window_code.h"
 
-/// The value codecs of a window's fragment. window_code.cc's own.
+/// The value codecs of a window's fragment; internal to window_code.cc.
 namespace millrace::protocol {
 
 /// Values that share a unit in QSGD.
@@ -43,10 +43,10 @@ void put_window_values(const WindowCodecs& codecs, std::span<const int32_t> valu
 /// REQUIRES a codec other than kNone.
 void put_hole(WindowValueCodec codec, size_t count, size_t at, std::span<uint8_t> bytes);
 
-/// Takes the entries that are marked so out of entries that were read; returns how many are left.
+/// Drops the entries that put_hole() marked from decoded entries; returns how many are left.
 size_t drop_holes(WindowValueCodec codec, ByteSpan bytes, std::span<uint16_t> indices, std::span<int32_t> values);
 
-/// Reads out.size() values off hostile bytes [window_value_bytes]. False: a unit out of bounds.
+/// Reads out.size() values from hostile bytes [window_value_bytes]. False: a unit out of bounds.
 bool read_window_values(WindowValueCodec codec, ByteSpan bytes, std::span<int32_t> out);
 
 }  // namespace millrace::protocol
