@@ -37,7 +37,7 @@ Result<std::vector<HostAddress>> look_up_host(const std::string& host);
 /// Returns whether `host` is the number of an address: it needs no lookup.
 bool is_numeric_host(std::string_view host);
 
-/// One lookup on a thread of its own: the caller's thread has messages to answer meanwhile.
+/// One lookup on a thread of its own, so that the caller's thread can answer messages.
 ///
 /// Threads  one at a time. The destructor does not wait: the thread ends by itself, with the lookup.
 class HostLookup {
@@ -48,7 +48,7 @@ class HostLookup {
   HostLookup(const HostLookup&) = delete;
   HostLookup& operator=(const HostLookup&) = delete;
 
-  /// Readable once the answer is there.
+  /// Returns a descriptor that is readable once the answer is there.
   int descriptor() const;
   /// Returns the answer, once; nothing while there is none.
   std::optional<Result<std::vector<HostAddress>>> take();

@@ -16,15 +16,15 @@ std::optional<HostPort> split_tcp_address(std::string_view text);
 /// Returns "tcp://192.0.2.1:7600", "tcp://[2001:db8::1]:7600".
 std::string tcp_address(std::string_view host, uint16_t port);
 
-/// Says which address of a name an attempt to connect goes to: each in turn, beginning with the one that worked last.
+/// Chooses the address of a name for each attempt to connect: each in turn, beginning with the one that worked last.
 /// Pure.
 class AddressTurns {
  public:
   /// Takes the addresses of a lookup.
   void take(std::vector<std::string> addresses);
-  /// Returns the next one; nothing when all had their turn: the name is to be looked up again.
+  /// Returns the next address; nothing after the last: the name has to be looked up again.
   std::optional<std::string> next();
-  /// The last next() led to the peer.
+  /// Records that the address of the last next() led to the peer.
   void worked() { worked_ = last_; }
   size_t count() const { return addresses_.size(); }
 

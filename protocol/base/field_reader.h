@@ -12,9 +12,9 @@
 
 namespace millrace::protocol {
 
-/// Reads the fields of a record, of a table or a file, that may be damaged or hostile: after the first that is not
-/// there, or cannot be, everything is zero or empty, and good() is false and stays so. So a reader checks once, at the
-/// end of what belongs together.
+/// Reads the fields of a record of a table or a file; the record may be damaged or hostile. After the first field that
+/// is missing or invalid, every field is zero or empty, and good() stays false. So a reader checks once, at the end of
+/// a group of fields.
 class FieldReader {
  public:
   explicit FieldReader(ByteSpan bytes) : reader_(bytes) {}
@@ -42,14 +42,14 @@ class FieldReader {
     expect(std::isfinite(value));
     return value;
   }
-  /// A u32 number of things of so many bytes at least, and at most `count_max`: what cannot be there is not made room
-  /// for.
+  /// Reads a u32 number of elements, at most `count_max`, each of at least the given size. No memory is taken for
+  /// elements that cannot be there.
   uint32_t count(size_t element_bytes_min, uint32_t count_max) {
     const auto value = get<uint32_t>();
     expect(value <= count_max && holds(value, element_bytes_min));
     return good_ ? value : 0;
   }
-  /// u16 length, plain text.
+  /// Reads a u16 length and plain text.
   std::string text(size_t bytes_max = UINT16_MAX) {
     std::optional<std::string> value = good_ ? get_text(reader_, bytes_max) : std::nullopt;
     good_ = value.has_value();
@@ -62,7 +62,7 @@ class FieldReader {
   }
   void expect(bool condition) { good_ = good_ && condition; }
 
-  /// So many things of so many bytes at least can still be there.
+  /// Returns whether `count` elements of at least that size can still be there.
   bool holds(uint64_t count, size_t element_bytes_min) const {
     return good_ && count <= reader_.remaining() / element_bytes_min;
   }

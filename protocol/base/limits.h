@@ -3,8 +3,8 @@
 #include <cstdint>
 
 /// Every limit of the wire beside those of the job specification (job_spec.h) and the frame sizes (frame.h). A message
-/// over one of them is refused with limit_exceeded before anything is allocated for it. Tabled in
-/// protocol/wire/errors_and_limits.md.
+/// over a limit is refused with limit_exceeded before any memory is taken for it. protocol/wire/errors_and_limits.md
+/// has the table.
 namespace millrace::protocol {
 
 inline constexpr uint32_t kShardsMax = 1'024;
@@ -20,7 +20,7 @@ inline constexpr uint32_t kSummaryEpochsMax = 65'536;
 inline constexpr uint32_t kEarlierLivesMax = 64;  ///< as many steps as a summary's mask has
 inline constexpr uint32_t kActivationsMax = 65'536;
 inline constexpr uint32_t kStatePartsMax =
-    65'536;  ///< in State and SnapshotRequest: jobs with more cannot go on after a restart
+    65'536;  ///< in State and SnapshotRequest: jobs with more cannot continue after a restart
 inline constexpr uint32_t kSnapshotRunBytes = 4u << 20;  ///< of weights in one Snapshot
 inline constexpr uint32_t kPullValuesMax = 1u << 20;     ///< in one Pull: 4 MiB of weights, or of indices
 inline constexpr double kContributionWeightMax =

@@ -9,11 +9,11 @@
 
 namespace millrace::protocol {
 
-/// The same memory, as bytes or as characters.
+/// Returns the same memory, as bytes or as characters.
 ByteSpan bytes_of(std::string_view text);
 std::string_view text_of(ByteSpan bytes);
 
-/// u16 length, bytes. REQUIRES: text.size() <= 65535.
+/// Writes a u16 length and the bytes. REQUIRES: text.size() <= 65535.
 void put_text(ByteWriter& writer, std::string_view text);
 
 /// Reads what put_text() wrote. Empty: bytes run out, the text is longer than `bytes_max` or not plain.

@@ -57,7 +57,7 @@ Stream uniform_stream(uint64_t count, double density) {
   return stream;
 }
 
-/// As many, in runs of neighbours: nine gaps of ten are 1.
+/// Returns as many entries in runs of neighbours: nine gaps of ten are 1.
 Stream clustered_stream(uint64_t count, double density) {
   constexpr double kShortShare = 0.9;
   RandomSequence random(RandomKey::from(2));
@@ -108,8 +108,9 @@ Result<SharedBytes> coded(const StreamView& stream, const CodecCandidate& candid
   return SharedBytes::from(std::move(container->bytes));
 }
 
-/// Best times of every form, by its place; kNone: dense. The forms take turns, so that each one meets caches and branch
-/// predictors that the others have used: a step codes a stream once, and does much else before the next one.
+/// Returns the best times of every form, in their order; kNone: dense. The forms take turns, so that each one meets
+/// caches and branch predictors that the others have used. A step, too, codes a stream once and does much other work
+/// before the next one.
 std::vector<Times> times_of(std::span<const IndexCodecId> forms, const Stream& stream, int repeats) {
   std::vector<Times> best(forms.size());
   for (int run = 0; run <= repeats; ++run) {
@@ -127,7 +128,7 @@ std::vector<Times> times_of(std::span<const IndexCodecId> forms, const Stream& s
   return best;
 }
 
-/// What one way of one form took at best, of all streams, in nanoseconds; kNever: not measured.
+/// The best time of one way of one form, of all streams, in nanoseconds; kNever: not measured.
 struct WayTimes {
   std::array<double, kSpeedDensities.size()> near = {kNever, kNever, kNever, kNever, kNever};
   std::array<double, kFewUnits.size()> few = {kNever, kNever, kNever};
@@ -170,7 +171,7 @@ WaySpeed speed_of(const WayTimes& times, bool dense) {
   return speed;
 }
 
-/// All of all forms.
+/// Returns the speeds of all ways of all forms.
 std::vector<CodingSpeed> form_speeds(const std::vector<IndexCodecId>& forms, const Streams& streams) {
   std::vector<WayTimes> encode(forms.size());
   std::vector<WayTimes> decode(forms.size());
@@ -212,7 +213,7 @@ std::vector<CodingSpeed> form_speeds(const std::vector<IndexCodecId>& forms, con
   return speeds;
 }
 
-/// One run. Nothing where the codec refuses such values.
+/// Times one run. Nothing where the codec refuses such values.
 std::optional<Times> value_times(const ValueCodec& codec, const Stream& stream, ByteBuffer& bytes) {
   EncodeOptions options;
   options.spec.value = codec.id();
@@ -227,7 +228,7 @@ std::optional<Times> value_times(const ValueCodec& codec, const Stream& stream, 
   return Times{static_cast<double>(between - start), static_cast<double>(monotonic_now_ns() - between)};
 }
 
-/// Best times of every value codec, in the order of the list; they take turns as the forms do.
+/// Returns the best times of every value codec, in the order of the list; they take turns as the forms do.
 std::vector<std::optional<Times>> value_times_of(const Stream& stream, int repeats) {
   const auto codecs = value_codecs();
   std::vector<std::optional<Times>> best(codecs.size());

@@ -13,32 +13,35 @@ struct CodingTimes {
   uint64_t bytes = 0;
 };
 
+/// Measures the coding of one stream by one candidate.
+///
 /// stream     sparse, well-formed, finite.
-/// candidate  how it is coded; a value codec has the parameters that `spec` says.
+/// candidate  how it is coded; a value codec has the parameters of `spec`.
 /// Errors     the codecs'.
 Result<CodingTimes> time_coding(const StreamView& stream, const CodecCandidate& candidate, const CodecSpec& spec);
 
-/// Writes over the nearest cache, on this thread: what is timed next finds it as a step does, which codes a stream once
-/// and does much else before the next one.
+/// Writes over the nearest cache, on this thread. A measurement then finds the cache as a step does: a step codes a
+/// stream once and does much other work before the next one.
 void disturb_caches();
 
-/// What coding takes on this machine: whole containers of uniform indices and normal values, encoded and decoded on one
-/// thread, the best time of a few. For the shells: state machines are handed what comes out.
+/// Measures the times of coding on this machine. Whole containers of uniform indices and normal values are encoded and
+/// decoded on one thread; the best time of a few counts. For the shells: state machines get the results.
 ///
 /// Cost     about a tenth of a second, 15 MiB for as long.
 CodecSpeeds measure_speeds();
 
-/// measure_speeds(), once for the process, at the first call.
+/// Returns the result of measure_speeds(), which runs once in the process, at the first call.
 ///
-/// Threads  any; the first call lets the others wait, a second and more on a busy machine. Not for a thread that others
-///          expect to hear from.
+/// Threads  any; the first call blocks the others, for a second and more on a busy machine. Not for a thread from which
+///          others expect messages.
 const CodecSpeeds& measured_speeds();
 
-/// What measured_speeds() returned, and fallback_speeds() until it has. Never waits. A SpeedSource, for loops.
+/// Returns the result of measured_speeds(), or fallback_speeds() until there is one. Never blocks. A SpeedSource, for
+/// loops.
 const CodecSpeeds& speeds_so_far();
 
-/// A thread that calls measured_speeds() as soon as speeds_so_far() had nothing to give but the fallback. For a process
-/// that learns late whether it needs speeds at all.
+/// Starts a thread that calls measured_speeds() as soon as speeds_so_far() had only the fallback to give. For a process
+/// that learns late whether it needs speeds.
 ///
 /// Threads  constructor and destructor: one. The destructor waits for a measurement that is under way.
 class SpeedMeasurer {

@@ -17,7 +17,7 @@ constexpr std::array<uint8_t, 4> kMagic = {'M', 'R', 'C', '1'};
 constexpr uint8_t kFlagDense = 1;
 constexpr uint64_t kContainerChecksumAt = 56;
 
-/// XXH3-64 of the sections, seeded by that of the header's fields before the checksum.
+/// Returns XXH3-64 of the sections, seeded by that of the header's fields before the checksum.
 uint64_t checksum_of(ByteSpan container) {
   return hash64(container.subspan(kContainerHeaderBytes), hash64(container.first(kContainerChecksumAt)));
 }
@@ -57,7 +57,7 @@ Status check_value_type(ValueType type) {
   return fail(ErrorCode::kUnsupported, "codec container: unknown value type");
 }
 
-/// Fields that contradict each other.
+/// Refuses fields that contradict each other.
 Status check_fields(const ContainerHeader& header) {
   if (header.dimension == 0 || header.dimension > kDimensionMax) return malformed_container("dimension 0 or over 2^32");
   if (header.count > header.dimension) return malformed_container("more entries than the dimension has");
@@ -131,7 +131,7 @@ Result<EncodedContainer> encode_container(const StreamView& selected, const Stre
   header.dimension = coding->dimension;
   header.count = coding->count;
   header.value_bytes = encoded.bytes.size() - kContainerHeaderBytes - header.index_bytes;
-  if (auto valid = check_fields(header); !valid) {  // a dimension of 0, say: the caller's, not the wire's
+  if (auto valid = check_fields(header); !valid) {  // e.g. a dimension of 0: a fault of the caller, not of the wire
     return fail(ErrorCode::kInvalidArgument, valid.error().message);
   }
   const ByteBuffer head = header_bytes(header);

@@ -14,10 +14,10 @@ namespace millrace {
 inline constexpr uint64_t kContainerHeaderBytes = 64;
 inline constexpr uint8_t kContainerVersion = 1;  ///< raised with every change of the bytes: protocol/wire/versions.md
 
-/// What a reader does with decoded values that are NaN or infinite.
+/// Says how a reader treats decoded values that are NaN or infinite.
 enum class NonFinitePolicy : uint8_t { kRefuse = 1, kAccept = 2 };
 
-/// What a reader is willing to decode. Checked before any memory is taken.
+/// Limits on the containers that a reader decodes. Checked before any memory is taken.
 struct ContainerLimits {
   uint64_t dimension = 0;  ///< the only dimension that is accepted; 0: any
   uint64_t count_max = kDimensionMax;
@@ -39,13 +39,13 @@ struct ContainerHeader {
   uint64_t checksum = 0;
 };
 
-/// A coded stream, ready to send, and what will be decoded from it.
+/// A coded stream, ready to send, and its decoded values.
 struct EncodedContainer {
   ByteBuffer bytes;
   uint64_t count = 0;            ///< entries that will be decoded
   bool exact = true;             ///< the receiver decodes `selected` itself; `decoded` is then empty
-  Stream decoded;                ///< otherwise: what the receiver will decode, bit for bit
-  uint64_t false_positives = 0;  ///< entries that nobody selected (Bloom)
+  Stream decoded;                ///< otherwise: the receiver's decoded stream, bit for bit
+  uint64_t false_positives = 0;  ///< entries that no worker selected (Bloom)
 };
 
 /// Codes `selected` (see append_stream(), kernels/codec/codec.h) into one container.
@@ -62,17 +62,18 @@ struct PlainContainer {
   StreamView stream;  ///< into `bytes`
 };
 
-/// encode_container() of a sparse stream with codec "raw+raw", in one pass.
+/// Returns encode_container() of a sparse stream with codec "raw+raw", in one pass.
 ///
 /// entries    sparse, well-formed, all indices in [base, base + dimension); they are moved down by base.
 /// dimension  1 to kDimensionMax.
 PlainContainer plain_container(const StreamView& entries, uint64_t base, uint64_t dimension);
 
-/// The checksum that a whole container carries: covers every byte of it but itself, so it is the container's identity
-/// (Contribution::payload_hash). Not verified here; read_container() does. Errors  malformed: too short for a header.
+/// Returns the checksum that a whole container carries. It covers every byte of the container but itself, so it is the
+/// container's identity (Contribution::payload_hash). Not verified here; read_container() does. Errors  malformed: too
+/// short for a header.
 Result<uint64_t> container_identity(ByteSpan container);
 
-/// The checksum that these bytes should carry; 0 where they are too short for a container.
+/// Returns the checksum that these bytes should carry; 0 where they are too short for a container.
 uint64_t container_checksum(ByteSpan container);
 
 /// Reads the header of a whole container. Hostile bytes; the checksum is not verified.
@@ -86,28 +87,29 @@ Result<ContainerHeader> read_container_header(ByteSpan bytes);
 /// bytes    hostile, any alignment.
 /// Memory   count * kPairBytes and a constant, taken only once the limits, the checksum and the length of the value
 ///          code agree with count.
-/// Errors   as read_container_header(); malformed: checksum, another dimension than expected, a codec's own;
-///          limit_exceeded: count_max, bytes_max; unsupported: a codec this build does not know, a coupling section;
+/// Errors   as read_container_header(). malformed: checksum, another dimension than expected, a codec's own.
+///          limit_exceeded: count_max, bytes_max. unsupported: a codec this build does not know, a coupling section.
 ///          non_finite: NaN or infinity under NonFinitePolicy::kRefuse.
 /// Threads  reentrant.
 Result<Stream> read_container(ByteSpan bytes, const ContainerLimits& limits);
 
-/// The stream lies in the container as it is: both codecs are raw, and its arrays are aligned. Read off the header,
-/// which may be anybody's; nothing is promised but that view_container() then does not fail for want of it.
+/// Returns whether the stream lies in the container as it is: both codecs are raw, and its arrays are aligned. Read off
+/// the header, which may be hostile: it only promises that view_container() does not fail because the container is not
+/// plain.
 bool is_plain(ByteSpan bytes);
 
-/// read_container() of a plain container in place: a view into `bytes`, checked as much.
+/// Reads a plain container in place, as read_container(): returns a view into `bytes`, checked as much.
 ///
 /// Memory   none.
 /// Errors   as read_container(); unsupported: not plain.
 Result<StreamView> view_container(ByteSpan bytes, const ContainerLimits& limits);
 
-/// From this size on a plain container is viewed. A view keeps the whole buffer that a message was received into; below
-/// this a copy takes less than that may be.
+/// Size from which a plain container is viewed. A view keeps the whole buffer into which a message was received. Below
+/// this size a copy may take less.
 inline constexpr size_t kViewBytesMin = 16'384;
 
-/// The stream of a received container, for as long as it is needed: a plain one of kViewBytesMin and more is viewed
-/// where it arrived, and keeps the payload; any other is decoded.
+/// Returns the stream of a received container, for as long as it is needed. A plain one of kViewBytesMin and more is
+/// viewed where it arrived, and keeps the payload. Any other is decoded.
 ///
 /// payload  hostile. Without an owner it is decoded.
 /// Memory, errors, threads   as read_container().

@@ -31,7 +31,7 @@ const IndexCodec* lossless_codec(IndexCodecId id) {
   return codec != nullptr && codec->lossless() ? codec : nullptr;
 }
 
-/// The lengths are those of the bytes; the checksum comes last.
+/// Writes the header's lengths, those of the bytes, and the checksum last.
 void finish(ByteBuffer& bytes, IndexCodecId codec, uint64_t index_bytes, uint64_t coupling_bytes) {
   bytes[kIndexCodecAt] = static_cast<uint8_t>(codec);
   put(bytes, kIndexBytesAt, index_bytes);

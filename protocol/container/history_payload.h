@@ -10,18 +10,19 @@
 
 namespace millrace {
 
-/// Whether both sides of a job keep what the updates of a part of this dimension have changed.
+/// Returns whether both sides of a job keep a history of the indices that the updates of a part of this dimension have
+/// changed.
 inline bool keeps_history(const protocol::JobSpec& spec, uint64_t dimension) {
   return spec.history && dimension != 0 && dimension <= kHistoryDimensionMax;
 }
 
-/// Whether the bytes claim to be a container that shorten_by_history() made. Hostile bytes; nothing but its header is
+/// Returns whether the bytes claim to be a container that shorten_by_history() made. Hostile bytes; only the header is
 /// looked at.
 bool is_shortened(ByteSpan bytes);
 
-/// The container `plain` as it travels to a receiver that has the same history: its indices are coded against it
-/// (protocol/wire/history.md), all else is as it was. It is the same contribution: identity and hash stay those of
-/// `plain`, which is what the sender keeps, and what a receiver has once restore_by_history() has made it again.
+/// Returns the container `plain` in the form for a receiver that has the same history. Its indices are coded against it
+/// (protocol/wire/history.md), all else is unchanged. It is the same contribution: identity and hash stay those of
+/// `plain`. The sender keeps `plain`, and restore_by_history() gives it to the receiver.
 ///
 /// plain    a container that encode_container() made, sparse, of a lossless index codec and history.dimension().
 /// indices  those of `plain`.
@@ -30,14 +31,16 @@ bool is_shortened(ByteSpan bytes);
 /// REQUIRES history.complete()
 Result<ByteBuffer> shorten_by_history(ByteSpan plain, IndexSpan indices, const IndexHistory& history);
 
-/// The plain container, bit for bit: what comes back has the checksum that the sender's had, or nothing comes back.
+/// Returns the plain container, bit for bit: the result has the checksum of the sender's container, or there is an
+/// error.
 ///
 /// bytes    hostile, any alignment.
-/// limits   of the container that comes back, and of `bytes`.
+/// limits   of the returned container, and of `bytes`.
 /// Memory   the plain container and twice its indices, once limits and checksum agree.
-/// Errors   as read_container_header(); stale: made against another history, or this one is not complete: the sender
-///          repeats the plain bytes. malformed: a checksum, or what is restored is not what was said; unsupported: not
-///          shortened, an index codec that this build does not know or that is not lossless; limit_exceeded.
+/// Errors   as read_container_header(). stale: made against another history, or this one is not complete: the sender
+///          repeats the plain bytes. malformed: a checksum, or the restored container is not the announced one.
+///          unsupported: not shortened, an index codec that this build does not know or that is not lossless.
+///          limit_exceeded.
 /// Threads  reentrant.
 Result<ByteBuffer> restore_by_history(ByteSpan bytes, const IndexHistory& history, const ContainerLimits& limits);
 

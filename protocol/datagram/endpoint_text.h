@@ -14,7 +14,7 @@ namespace millrace::protocol {
 using Ipv4Address = std::array<uint8_t, 4>;
 
 /// Reads "192.0.2.1:7700" or "[2001:db8::1]:7700"; names are not looked up.
-/// Errors   invalid_argument, with what is expected.
+/// Errors   invalid_argument, with the expected form.
 Result<Endpoint> parse_endpoint(std::string_view text);
 
 /// Returns the text that parse_endpoint() reads as this endpoint.

@@ -47,7 +47,7 @@ ByteSpan take(ByteSpan bytes, Fields&... fields) {
 constexpr size_t kHelloFixedBytes = 32;
 constexpr size_t kWelcomeFixedBytes = 8;
 
-/// How many u64 follow the fixed part; nothing where that cannot be.
+/// Returns the number of u64 after the fixed part; nothing where the length is impossible.
 std::optional<uint32_t> slots_of(ByteSpan extension, size_t fixed_bytes) {
   if (extension.size() < fixed_bytes || extension.size() % 8 != 0) return std::nullopt;
   const size_t slots = (extension.size() - fixed_bytes) / 8;

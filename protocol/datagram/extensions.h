@@ -11,29 +11,31 @@
 #include "protocol/datagram/replay_window.h"
 
 /// The extensions of datagrams, between header and payload (protocol/wire/datagrams.md). Every reader takes hostile
-/// bytes and gives nothing where they are not as long as they must be; every writer writes into `room` and returns the
-/// bytes that it wrote, a multiple of 8, for header.extension_words.
+/// bytes, and returns nothing if their length is wrong. Every writer writes into `room` and returns the number of
+/// written bytes, a multiple of 8, for header.extension_words.
 ///
-/// REQUIRES of writers: room.size() >= kExtensionBytesMax, or what the extension takes.
+/// REQUIRES of writers: room.size() >= kExtensionBytesMax, or the size of the extension.
 /// Threads  reentrant.
 namespace millrace::protocol {
 
 inline constexpr size_t kExtensionBytesMax = 255 * 8;
 
-/// CHALREQ: the worker's fresh nonce. As long as the answer, so that the answer to a forged sender is no amplification.
+/// CHALREQ: the worker's fresh nonce. It is as long as the answer, so that an answer to a forged sender amplifies
+/// nothing.
 struct ChallengeRequest {
   Nonce worker_nonce{};
   bool operator==(const ChallengeRequest&) const = default;
 };
 
-/// CHALLENGE: the nonce that it answers, and the aggregator's (challenge_nonce() in key.h). The header has the life.
+/// CHALLENGE: the nonce that it answers, and the aggregator's (challenge_nonce() in key.h). The header has the
+/// incarnation.
 struct Challenge {
   Nonce worker_nonce{};
   Nonce aggregator_nonce{};
   bool operator==(const Challenge&) const = default;
 };
 
-/// HELLO: what the worker takes part in, and its turn in every slot. worker_nonce says under which key it is signed.
+/// HELLO: the worker's job membership, and its turn in every slot. worker_nonce identifies the key that signs it.
 struct HelloTerms {
   uint64_t membership = 0;  ///< hash of (live, path, incarnations)
   uint64_t live = 0;        ///< the epoch's live workers, a bit each
@@ -43,15 +45,15 @@ struct HelloTerms {
   bool operator==(const HelloTerms&) const = default;
 };
 
-/// WELCOME: the closed turn of every slot that workers go on from.
+/// WELCOME: the closed turn of every slot from which workers continue.
 struct WelcomeTerms {
   uint32_t slots = 0;           ///< <= kSlotsMax
-  uint32_t window_indices = 0;  ///< as the aggregator knows the job: a worker that knows otherwise must not go on
+  uint32_t window_indices = 0;  ///< as the aggregator knows the job; a worker with another value must stop
   std::array<uint64_t, kSlotsMax> turns{};
   bool operator==(const WelcomeTerms&) const = default;
 };
 
-/// RESULT and KEPT. Behind it, where `selected` is not 0: KeptMarks.
+/// RESULT and KEPT. KeptMarks follow it where `selected` is not 0.
 struct ResultTerms {
   uint64_t contributors = 0;
   uint64_t selected = 0;  ///< those of them whose rack cut its sum
@@ -60,11 +62,12 @@ struct ResultTerms {
 };
 inline constexpr size_t kResultTermsBytes = 24;
 
-/// What the racks that cut their sums kept of a RESULT fragment's entries: for each its workers, and a bit an entry.
+/// The entries of a RESULT fragment that the racks which cut their sums retained: for each rack its workers, and a bit
+/// an entry.
 class KeptMarks {
  public:
-  /// The records behind the terms. Nothing where they are not as long as `entries` takes, or not of exactly the terms'
-  /// workers.
+  /// Reads the records behind the terms. Returns nothing if their length does not fit `entries`, or if they are not of
+  /// exactly the terms' workers.
   /// entries  of the fragment, as decoded.
   static std::optional<KeptMarks> read(ByteSpan extension, uint32_t entries);
   static constexpr size_t record_bytes(uint32_t entries) { return 8 + (size_t{entries} + 63) / 64 * 8; }
@@ -80,10 +83,10 @@ class KeptMarks {
   uint32_t entries_ = 0;
 };
 
-/// Of a PARTIAL's extension; workers of a rack leave as much free.
+/// Size of a PARTIAL's extension; workers of a rack leave as much room.
 inline constexpr size_t kPartialTermsBytes = 24;
 
-/// PARTIAL: what a rack hands on.
+/// PARTIAL: a unit or a rack's sum that a rack hands on.
 struct PartialTerms {
   uint64_t have = 0;  ///< a unit: its worker, one bit; a group: the rack's live workers
   uint64_t last = 0;  ///< a unit: `have` with LAST, else 0; a group: those of them that have sent their units again
@@ -92,13 +95,13 @@ struct PartialTerms {
 };
 
 enum class NoticeCode : uint32_t {
-  kUnknownLife = 1,  ///< the packet's life is not the aggregator's. A hint: the worker asks by CHALREQ, no more
-  kOldEpoch = 2,     ///< the aggregator is in `epoch`: ask the table
-  kSayHello = 3,     ///< the packet's epoch is newer, or slots are not open: only a HELLO moves that
-  kNoSlots = 4,      ///< the job has no slots here: take the other path
+  kUnknownLife = 1,           ///< another incarnation than the aggregator's; a hint: the worker sends CHALREQ
+  kOldEpoch = 2,              ///< the aggregator is in `epoch`: ask the table
+  kSayHello = 3,              ///< the packet's epoch is newer, or slots are not open: only a HELLO moves that
+  kNoSlots = 4,               ///< the job has no slots here: take the other path
   kPositionsTooFarApart = 5,  ///< workers' turns in a slot differ by more than 1: a bug, nothing is opened
   kOtherMembership = 6,       ///< the HELLO's hash or live differ from another worker's of the same epoch
-  kLost = 7,                  ///< packets of the session have not come: the worker may send again what they carried
+  kLost = 7,                  ///< packets of the session have not come: the worker may send their entries again
 };
 
 struct Notice {
@@ -109,7 +112,7 @@ struct Notice {
   bool operator==(const Notice&) const = default;
 };
 
-/// A kLost notice has them where others have a nonce.
+/// Returns the field of a kLost notice, in which other notices have a nonce.
 Nonce put_lost(const LostSequences& lost);
 LostSequences lost_of(const Notice& notice);
 

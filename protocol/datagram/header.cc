@@ -9,7 +9,7 @@
 
 namespace millrace::protocol {
 
-// The struct is the wire: its members lie as protocol/wire/datagrams.md says, and the machine is little-endian.
+// The struct is the wire: its members lie as in protocol/wire/datagrams.md, and the machine is little-endian.
 static_assert(std::endian::native == std::endian::little && std::is_trivially_copyable_v<DatagramHeader>);
 static_assert(offsetof(DatagramHeader, job) == kJobNumberAt && offsetof(DatagramHeader, life) == 8);
 static_assert(offsetof(DatagramHeader, sequence) == 16 && offsetof(DatagramHeader, turn) == 24);
@@ -35,7 +35,7 @@ std::expected<Datagram, DatagramFault> parse_datagram(ByteSpan packet) {
   std::memcpy(&header, packet.data(), kDatagramHeaderBytes);
   if (header.magic != kDatagramMagic) return std::unexpected(DatagramFault::kWrongMagic);
   if (!is_known(header.type)) return std::unexpected(DatagramFault::kUnknownType);
-  // Behind a datagram there may be more, which counts for nothing: what goes to the kernel in one piece has one length.
+  // Bytes may follow a datagram; they are ignored: all datagrams of one piece for the kernel have one length.
   const size_t bytes = datagram_bytes(header);
   if (packet.size() < bytes || bytes > kDatagramBytesMax) return std::unexpected(DatagramFault::kWrongLength);
   if (!is_within_bounds(header)) return std::unexpected(DatagramFault::kOutOfBounds);

@@ -13,8 +13,8 @@
 ///
 ///     header 64 | extension 8 x n | payload | MAC 16        little-endian, one UDP datagram
 ///
-/// Parsing looks at lengths before any field, copies nothing and allocates nothing. Whether a datagram is authentic is
-/// key.h's to say, what a payload holds window_code.h's.
+/// Parsing looks at lengths before any field, copies nothing and allocates nothing. key.h decides whether a datagram is
+/// authentic, window_code.h decodes its payload.
 namespace millrace::protocol {
 
 /// High half: Millrace; low half: the version (protocol/wire/versions.md).
@@ -23,11 +23,11 @@ inline constexpr size_t kDatagramHeaderBytes = 64;
 inline constexpr size_t kDatagramMacBytes = 16;
 inline constexpr size_t kFragmentsMax = 16;
 inline constexpr uint32_t kSlotsMax = 128;
-/// Of a job on several cores of its aggregator: each has a job number of its own.
+/// The most lanes of a job at its aggregator: each lane has a job number of its own.
 inline constexpr uint32_t kLanesMax = 16;
 inline constexpr uint32_t kSwitchWorkersMax = 64;  ///< live workers of an epoch: one bit each of a u64
 inline constexpr uint32_t kNoWindow = 0xFFFFFFFF;
-inline constexpr uint16_t kAllWorkers = 0xFFFF;   ///< header.worker of what goes to all workers of a job
+inline constexpr uint16_t kAllWorkers = 0xFFFF;   ///< header.worker of datagrams to all workers of a job
 inline constexpr uint16_t kRackWorkers = 0x8000;  ///< rack r speaks to the shard as worker kRackWorkers | r
 /// The longest datagram: a payload of 9,000 bytes of IP, less IPv4's and UDP's headers.
 inline constexpr size_t kDatagramBytesMax = 8972;
@@ -57,7 +57,7 @@ inline constexpr uint8_t kReselected = 64;
 inline constexpr uint8_t kUnknown = 128;  ///< of no version yet: refused
 }  // namespace datagram_flag
 
-/// The fixed part, in the order of its bytes.
+/// The fixed part of a datagram, in the order of its bytes.
 struct DatagramHeader {
   uint8_t magic = kDatagramMagic;
   DatagramType type = DatagramType::kNotice;
@@ -85,7 +85,7 @@ struct DatagramHeader {
 };
 static_assert(sizeof(DatagramHeader) == kDatagramHeaderBytes);
 
-/// Why a datagram is not one. Each has its own counter at whoever drops it.
+/// Why bytes are no valid datagram. Each fault has its own counter at the process that drops it.
 enum class DatagramFault : uint8_t {
   kTooShort,
   kWrongMagic,
@@ -110,14 +110,14 @@ std::expected<Datagram, DatagramFault> parse_datagram(ByteSpan packet);
 /// Where the job's number lies in a datagram, as u32, little-endian.
 inline constexpr size_t kJobNumberAt = 4;
 
-/// The number of the job that a packet says it is of; nothing else of it is looked at.
+/// Returns the job number in a packet; the rest of the packet is not looked at.
 std::optional<uint32_t> job_number_of(ByteSpan packet);
 
 /// Writes the header into the first 64 bytes of `packet`.
 /// REQUIRES: packet.size() >= 64.
 void put_header(const DatagramHeader& header, std::span<uint8_t> packet);
 
-/// Bytes of the whole datagram that a header describes.
+/// Returns the bytes of the whole datagram that a header describes.
 constexpr size_t datagram_bytes(const DatagramHeader& header) {
   return kDatagramHeaderBytes + size_t{header.extension_words} * 8 + header.payload_bytes + kDatagramMacBytes;
 }

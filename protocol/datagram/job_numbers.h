@@ -11,7 +11,7 @@ struct JobNumbers {
   uint32_t job = 0;
   uint32_t lanes = 1;
 
-  /// The lane of that number; nothing: it is none of this job's.
+  /// Returns the lane of that number; nothing: it is none of this job's.
   constexpr std::optional<uint32_t> lane_of(uint32_t number) const {
     const uint32_t lane = number - job;  // below the job's: a large one
     return lane < lanes ? std::optional(lane) : std::nullopt;

@@ -12,8 +12,8 @@ namespace {
 
 using DerivedKey = SessionMac::Key;
 
-/// Keyed BLAKE2b over a purpose and fields one behind the other: each purpose has fields of fixed lengths, so that no
-/// two inputs have the same bytes. (A purpose's terminating 0 goes in.)
+/// Returns keyed BLAKE2b over a purpose and fields one behind the other. Each purpose has fields of fixed lengths, so
+/// that no two inputs have the same bytes. (A purpose's terminating 0 is included.)
 template <size_t kBytes, typename... Fields>
 std::array<uint8_t, kBytes> hash_of(const JobKey& job_key, const char (&purpose)[16], const Fields&... fields) {
   std::array<uint8_t, sizeof(purpose) + (sizeof(fields) + ...)> input;

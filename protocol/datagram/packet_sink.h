@@ -10,8 +10,8 @@
 
 namespace millrace::protocol {
 
-/// Where a packet came from, or goes: an IPv6 address (IPv4 mapped) and a UDP port, as plain bytes that a machine
-/// compares and copies and only packet I/O understands.
+/// The source or destination of a packet: an IPv6 address (IPv4 mapped) and a UDP port. A machine compares and copies
+/// these plain bytes; only packet I/O interprets them.
 struct Endpoint {
   std::array<uint8_t, 16> address{};
   uint16_t port = 0;
@@ -21,21 +21,21 @@ struct Endpoint {
   bool is_ipv4() const { return std::equal(kIpv4Prefix.begin(), kIpv4Prefix.end(), address.begin()); }
 };
 
-/// What an IP header says of congestion: the low two bits of TOS or traffic class [RFC3168, 5]. Routers that would drop
+/// The congestion mark of an IP header: the low two bits of TOS or traffic class [RFC3168, 5]. Routers that would drop
 /// a packet of kEct0 may mark it kCe instead.
 enum class Ecn : uint8_t { kNotEct = 0, kEct1 = 1, kEct0 = 2, kCe = 3 };
 
-/// Where a state machine puts the packets it sends: it writes them in place (an mbuf, a slice of a sendmmsg batch).
+/// Takes the packets that a state machine sends: it writes them in place (an mbuf, a slice of a sendmmsg batch).
 class PacketSink {
  public:
   virtual ~PacketSink() = default;
-  /// Room for one packet of the path's MTU; empty: none to be had now (the packet counts as lost; the sender's timer
-  /// resends). The room of an earlier call that was not sent is given again.
+  /// Returns room for one packet of the path's MTU. Empty: there is none now; the packet counts as lost, and the
+  /// sender's timer resends it. If the packet of an earlier call was not sent, its room is returned again.
   virtual std::span<uint8_t> room() = 0;
   /// Sends the first `bytes` of the last room.
   virtual void send(size_t bytes, const Endpoint& to) = 0;
-  /// Sends one datagram to each of these, the same bytes to all: here by a copy for each; a port may share one. Returns
-  /// to how many, in their order: for those behind them there was no room.
+  /// Sends the same bytes as one datagram to each of these; here by a copy for each, a port may share one. Returns the
+  /// number of destinations served, in their order: there was no room for the later ones.
   virtual size_t send_to_each(ByteSpan packet, std::span<const Endpoint> to) {
     for (size_t sent = 0; sent < to.size(); ++sent) {
       const std::span<uint8_t> copy = room();
@@ -45,16 +45,16 @@ class PacketSink {
     }
     return to.size();
   }
-  /// What is sent from now on leaves so; until then as kEct0. kCe: whoever sends what came of marked packets hands the
-  /// mark on. Nothing where there are no IP headers (memory, simulations).
+  /// Sets the mark of the next sent packets; initially kEct0. kCe: a sender of results of marked packets hands the mark
+  /// on. Does nothing where there are no IP headers (memory, simulations).
   virtual void set_ecn(Ecn) {}
 };
 
-/// One packet as it came.
+/// One received packet.
 struct ReceivedPacket {
   ByteSpan bytes;
   Endpoint from;
-  Ecn ecn = Ecn::kNotEct;  ///< no MAC covers it: who forwards a packet may set it
+  Ecn ecn = Ecn::kNotEct;  ///< no MAC covers it: any forwarder of a packet may set it
 };
 
 }  // namespace millrace::protocol

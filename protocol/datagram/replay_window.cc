@@ -30,7 +30,7 @@ LostSequences ReplayWindow::take_lost() {
   LostSequences lost;
   if (highest_ < reordering_) return lost;
   const uint64_t end = highest_ - reordering_;
-  if (highest_ - judged_ >= kWidth) judged_ = highest_ - kWidth + 1;  // what is older is known no more
+  if (highest_ - judged_ >= kWidth) judged_ = highest_ - kWidth + 1;  // older numbers are no longer known
   while (judged_ < end && (lost.first == 0 || judged_ - lost.first < 64)) {
     const uint64_t sequence = ++judged_;
     if (has_come(sequence)) continue;

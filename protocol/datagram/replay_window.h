@@ -11,7 +11,7 @@ struct LostSequences {
   uint64_t first = 0;   ///< 0: none is
   uint64_t others = 0;  ///< bit i: first + 1 + i is missing too
 
-  /// Calls f(sequence) for each; a hostile one may name any, but none is below `first`.
+  /// Calls f(sequence) for each number. A hostile sender may name any, but none is below `first`.
   template <typename F>
   void for_each(F&& f) const {
     if (first == 0) return;
@@ -25,19 +25,19 @@ struct LostSequences {
   bool operator==(const LostSequences&) const = default;
 };
 
-/// Which sequence numbers under one key have come (S2.4): a window of 2048 up to the highest. What is older is refused,
-/// new or not: a datagram that is so late is resent under a new number.
+/// Holds which sequence numbers under one key have come (S2.4): a window of 2048 up to the highest. An older number is
+/// refused, new or not: the sender resends so late a datagram under a new number.
 class ReplayWindow {
  public:
   static constexpr uint64_t kWidth = 2048;
 
-  /// Whether `sequence` is new; it is known from then on. Call it with what has been verified only: a forged number
+  /// Returns whether `sequence` is new; it is known from then on. Call it for verified datagrams only: a forged number
   /// would push true ones out. 0 never is new (sessions begin at 1).
   bool accept(uint64_t sequence);
 
-  /// Numbers that have not come though three later ones have: lost on the way, most likely. Each is told once. Where
-  /// one that was told comes after all packets are out of order by more than that, and from then on twice as many have
-  /// to be there.
+  /// Returns numbers that have not come though three later ones have: most likely they were lost on the way. Each is
+  /// returned once. If such a number comes after all, packets are out of order by more than three. From then on twice
+  /// as many later ones are required.
   ///
   /// Returns  those of up to 65 in a row that are new; none: `first` is 0. Ask until there are none.
   LostSequences take_lost();
@@ -50,7 +50,8 @@ class ReplayWindow {
 
   uint64_t highest_ = 0;
   uint64_t reordering_ = kReordering;
-  uint64_t judged_ = 0;  ///< up to here it has been told what is lost; before the first that came nothing is
+  /// Numbers up to here were judged, and the lost ones returned. None is lost before the first that came.
+  uint64_t judged_ = 0;
   /// Bit s % kWidth of s in (highest - kWidth, highest]; the bits of those to come are cleared as `highest_` passes
   /// them.
   std::array<uint64_t, kWidth / 64> seen_{};

@@ -6,8 +6,8 @@
 
 namespace millrace::protocol {
 
-/// What each of a link's latest packets carried, by its sequence number: an aggregator says so what it lacks (NOTICE 7,
-/// protocol/wire/datagrams.md). Older ones are forgotten, which leaves them to time-outs.
+/// Holds the contents of each of a link's latest packets, by its sequence number: an aggregator names the numbers that
+/// it lacks (NOTICE 7, protocol/wire/datagrams.md). Older ones are forgotten; time-outs handle their loss.
 /// Memory   24 KiB.
 class SentLog {
  public:
@@ -21,7 +21,7 @@ class SentLog {
   };
 
   void note(const Packet& packet) { packets_[packet.sequence % kPackets] = packet; }
-  /// Null: not known, any more.
+  /// Returns the packet; null: it is not known, or not any more.
   const Packet* find(uint64_t sequence) const {
     const Packet& packet = packets_[sequence % kPackets];
     return sequence != 0 && packet.sequence == sequence ? &packet : nullptr;

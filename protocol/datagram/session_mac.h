@@ -10,8 +10,9 @@
 
 namespace millrace::protocol {
 
-/// The MAC of a session's datagrams, under a key of its own: AES-256-GMAC, 4 bytes 0 and the sequence number for its
-/// nonce. This folder's own; others use DatagramKey. CMake chooses the library that computes it (session_mac_*.cc).
+/// Computes the MAC of a session's datagrams, under a key of its own: AES-256-GMAC, with 4 bytes 0 and the sequence
+/// number as the nonce. Internal to this folder; others use DatagramKey. CMake chooses the library that computes it
+/// (session_mac_*.cc).
 class SessionMac {
  public:
   using Key = std::array<uint8_t, 32>;
@@ -21,10 +22,10 @@ class SessionMac {
   SessionMac& operator=(const SessionMac&) = delete;
   ~SessionMac();
 
-  /// No allocation.
+  /// Sets the key. No allocation.
   void set_key(const Key& key);
   Mac of(ByteSpan bytes, uint64_t sequence) const;
-  /// "libipsec-mb" or "OpenSSL".
+  /// Returns "libipsec-mb" or "OpenSSL".
   static std::string_view library();
 
  private:

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kNonceBytes = 12;
 
-/// The library's functions for this machine: looked up once; its direct calls use nothing else of it.
+/// Returns the library's functions for this machine, looked up once; its direct calls use nothing else of it.
 IMB_MGR& functions() {
   static IMB_MGR* const manager = [] {
     IMB_MGR* made = alloc_mb_mgr(0);
@@ -43,8 +43,8 @@ void SessionMac::set_key(const Key& key) { IMB_AES256_GCM_PRE(&state_->functions
 std::string_view SessionMac::library() { return "libipsec-mb"; }
 
 Mac SessionMac::of(ByteSpan bytes, uint64_t sequence) const {
-  // 12 bytes: four zeros and the number. In one store, as the library loads it in one: a load of what several stores
-  // wrote waits until all stores before them are in the cache, 0.2 us where those missed it.
+  // 12 bytes: four zeros and the number. They are written in one store, because the library loads them in one. A load
+  // of the bytes of several stores waits until all stores before them are in the cache: 0.2 us where those missed it.
   const __m128i words = _mm_set_epi64x(static_cast<int64_t>(sequence >> 32), static_cast<int64_t>(sequence << 32));
   alignas(__m128i) std::array<uint8_t, sizeof(__m128i)> nonce;
   std::memcpy(nonce.data(), &words, sizeof(words));

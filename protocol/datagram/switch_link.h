@@ -14,10 +14,9 @@
 
 namespace millrace::protocol {
 
-/// The keys of a worker, or of a rack, towards one aggregator at a time: the challenge that tells its life, the
-/// session's keys, sequence numbers,
-/// replay windows. Which life is right, nobody is asked but the aggregator itself, by a nonce that was never used
-/// before (S6.6).
+/// Holds the keys of a worker, or of a rack, towards one aggregator at a time. They are the challenge that carries the
+/// aggregator's incarnation, the session's keys, sequence numbers, and replay windows. Only the aggregator itself tells
+/// its incarnation, in answer to a nonce that was never used before (S6.6).
 /// Threads  one at a time; no allocation after the constructor.
 class SwitchLink {
  public:
@@ -29,41 +28,43 @@ class SwitchLink {
   };
   explicit SwitchLink(const Identity& identity);
 
-  /// From now on packets go there. Another aggregator than before: its life is to be asked for.
+  /// Sends packets to this aggregator from now on. If it is another one than before, its incarnation has to be
+  /// requested.
   void aim(const Endpoint& aggregator);
   const Endpoint& aggregator() const { return aggregator_; }
   bool has_session() const { return life_.has_value(); }
   uint64_t life() const { return life_.value_or(0); }
   const Nonce& session_nonce() const { return session_nonce_; }
 
-  /// CHALREQ. Under one nonce until it is answered.
+  /// Sends a CHALREQ, under one nonce until it is answered.
   void request_challenge(uint32_t epoch, PacketSink& sink);
 
   enum class Challenge : uint8_t {
-    kRefused,   ///< not ours, not authentic, or of a life that was left before
-    kSameLife,  ///< the aggregator lives, as it did
+    kRefused,   ///< not ours, not authentic, or of an incarnation that was left before
+    kSameLife,  ///< the aggregator has not restarted
     kNewLife,   ///< the aggregator has started again
   };
-  /// A CHALLENGE that came. renew: what a new life does always, and a worker that has not been welcomed with its
-  /// present keys wants: the keys of this challenge are the session's from now on.
+  /// Says when the keys of a received CHALLENGE become the session's. They always do for another incarnation. A worker
+  /// that has not been welcomed with its present keys wants it as well.
   enum class Renew : uint8_t { kNewLifeOnly, kAlways };
-  /// Whether it names the nonce that is out: a client of several aggregators asks whose it is.
+  /// Returns whether it names the nonce that is out: a client of several aggregators finds the challenged link by it.
   bool expects(const Datagram& challenge) const;
   Challenge take_challenge(const Datagram& datagram, Renew renew);
 
-  /// Whether a NOTICE to somebody without a session answers the CHALREQ that is out: no replay of an earlier one.
+  /// Returns whether a NOTICE to a worker without a session answers the CHALREQ that is out: no replay of an earlier
+  /// one.
   bool answers_request(const Notice& notice) const;
 
-  /// Signs and sends one packet; life, sequence, magic, job, worker and the lengths are set here.
+  /// Signs and sends one packet; incarnation, sequence, magic, job, worker and the lengths are set here.
   /// Returns  its sequence number; 0: the sink had no room.
   uint64_t send(DatagramHeader header, ByteSpan extension, ByteSpan payload, const Endpoint& to, PacketSink& sink);
 
   enum class Verdict : uint8_t { kGood, kForged, kReplayed };
-  /// Of a WELCOME, FETCH, RESULT of the session's life, or a NOTICE.
+  /// Judges a WELCOME, FETCH or RESULT of the session's incarnation, or a NOTICE.
   Verdict judge(const Datagram& datagram);
-  /// How many packets of those to all are lost, as ReplayWindow has it; each is counted once.
+  /// Returns how many of the packets to all are lost, as ReplayWindow counts them; each is counted once.
   uint32_t take_lost();
-  /// Signed with the handshake key, which is the same for ever: a NOTICE is a hint then.
+  /// Returns whether a NOTICE is signed with the handshake key, which never changes: it is then a hint only.
   static bool is_hint(const Datagram& datagram);
 
  private:
@@ -79,7 +80,7 @@ class SwitchLink {
   std::optional<Nonce> pending_;  ///< of the CHALREQ that is not answered
   std::optional<uint64_t> life_;
   Nonce session_nonce_{};
-  // Of the session, if there is one: a new one derives them in place.
+  // Of the session, if there is one: a new session derives its keys in place.
   DatagramKey up_;
   DatagramKey down_;
   DatagramKey all_;
@@ -89,11 +90,11 @@ class SwitchLink {
   uint64_t sequence_ = 0;
   struct Left {
     Endpoint aggregator;
-    uint64_t life = 0;  ///< no life is 0
+    uint64_t life = 0;  ///< no incarnation is 0
     bool operator==(const Left&) const = default;
   };
-  /// The latest lives that are over. A challenge answers a nonce that was drawn after all of them were left, so that
-  /// none can come again; where one does all the same, it is refused.
+  /// The latest ended incarnations. A challenge answers a nonce that was drawn after all of them were left, so that
+  /// none can return. If one does all the same, it is refused.
   std::array<Left, kLivesLeftMax> left_{};
   size_t lives_left_ = 0;
 };

@@ -80,8 +80,8 @@ bool is_anothers(const struct statx& file, const struct statx& folder) {
   return (folder.stx_mode & S_ISVTX) != 0 && user != 0 && file.stx_uid != user && folder.stx_uid != user;
 }
 
-/// Writes the bytes into a new file in `folder`, for its owner alone: others may look into this folder, and could not
-/// into the one that was asked for. Returns its path. Empty: it could not be written whole.
+/// Writes the bytes into a new file in `folder`, for its owner alone. Users without access to the requested folder may
+/// have access to this one. Returns its path. Empty: it could not be written whole.
 std::string keep_in(const std::string& folder, const std::string& name, ByteSpan bytes) {
   std::string path = folder + "/" + name + ".kept-XXXXXX";
   const int descriptor = mkostemp(path.data(), O_CLOEXEC);
@@ -133,7 +133,7 @@ void remove_unfinished_files() {
 
 Result<AtomicFile> AtomicFile::create(const std::string& path, mode_t mode) {
   if (Status can = check_replaceable(path); !can) return std::unexpected(can.error());
-  // The process's number keeps two writers of one path apart; what an ended process left is overwritten.
+  // The process's number keeps two writers of one path apart; the file of an ended process is overwritten.
   std::string temporary = path + ".new-" + std::to_string(getpid());
   const int slot = note_unfinished(temporary);  // before it exists: a signal may come right after
   const int descriptor = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);

@@ -15,9 +15,9 @@ inline constexpr mode_t kOwnerOnly = 0600;  ///< what may tell about the data th
 
 /// Finds out whether a file could be put at `path`, before the work begins whose result goes there. Changes nothing.
 ///
-/// Errors  io: `path` is a folder, a device, a pipe or a socket; a mount of its own (a file that a container was
-///         given); set immutable; of another user in a folder that is sticky. A folder without write permission is
-///         found by AtomicFile::create().
+/// Errors  io: `path` is a folder, a device, a pipe or a socket. Or it is a mount of its own (a file that a container
+///         was given), set immutable, or of another user in a sticky folder. AtomicFile::create() finds a folder
+///         without write permission.
 Status check_replaceable(const std::string& path);
 
 /// A file that is written beside `path` under a temporary name, synced, then renamed onto it. Until commit() the old
@@ -26,18 +26,18 @@ Status check_replaceable(const std::string& path);
 /// Threads  one.
 class AtomicFile {
  public:
-  /// Errors  io: as check_replaceable(); the temporary file cannot be made; the sentence names it and the system's
-  ///         reason.
+  /// Begins the file. Errors  io: as check_replaceable(); the temporary file cannot be made; the sentence names it and
+  /// the system's reason.
   static Result<AtomicFile> create(const std::string& path, mode_t mode = kForAll);
 
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;
   ~AtomicFile();
 
-  /// Errors  io: a full disk among them.
+  /// Appends bytes. Errors  io: e.g. a full disk.
   Status write(ByteSpan bytes);
 
-  /// Makes it the file at `path`. Errors io: the old file stays; where all is on the disk and only the rename fails,
+  /// Makes it the file at `path`. Errors io: the old file stays. Where all is on the disk and only the rename fails,
   /// the temporary file stays as well, and the sentence names it.
   Status commit();
 
@@ -60,9 +60,9 @@ class AtomicFile {
 /// Errors  io: as AtomicFile::create().
 Status try_to_write(const std::string& path, mode_t mode = kForAll);
 
-/// Puts `bytes` at `path` as a whole or not at all. Bytes that cannot be put there are kept: beside it, or where that
-/// disk is full in the process's folder, in $TMPDIR (/var/tmp where that is not set) or in /tmp. A kept file elsewhere
-/// than beside `path` has a name of its own, and is for its owner alone, whatever `mode` is.
+/// Puts `bytes` at `path` as a whole or not at all. Bytes that cannot be put there are kept beside it. If that disk is
+/// full, they are kept in the process's folder, in $TMPDIR (/var/tmp where that is not set) or in /tmp. A kept file
+/// elsewhere than beside `path` has a name of its own, and is for its owner alone, with any `mode`.
 ///
 /// Errors  io: the path, the step that failed, the system's reason, and the file that the bytes are in instead.
 Status write_file_atomically(const std::string& path, ByteSpan bytes, mode_t mode = kForAll);

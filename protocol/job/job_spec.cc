@@ -132,7 +132,7 @@ std::string first_word_that_differs(std::string_view ours, std::string_view thei
   return "the same words in another order";
 }
 
-/// Says the first field that differs, without those of words; empty: none.
+/// Returns the first field that differs, without those of words; empty: none.
 std::string first_difference_of(const Lister& ours, const Lister& theirs) {
   for (size_t i = 0; i < ours.entries().size(); ++i) {
     const Lister::Entry& here = ours.entries()[i];

@@ -99,7 +99,7 @@ Status check_reselection(const BucketLayout& bucket, size_t buckets, uint32_t la
   return {};
 }
 
-/// What a switch sends must be all that it has: a window's sums fit its fragments in every case.
+/// Checks that a switch can always send whole sums: a window's sums fit its fragments in every case.
 Status check_switch_path(const JobSpec& spec) {
   if (spec.path != Path::kSwitch) return {};
   const SwitchSpec& at = spec.switch_path;

@@ -4,19 +4,20 @@
 
 namespace millrace::protocol {
 
-/// What a reproducible job takes that names no grid. The bits depend on the grid, so it is one for shards, peers and
-/// switch: its sums fit what a switch sends in one turn on every path that a job can have, whatever its workers.
+/// The grid of a reproducible job that names none. The bits depend on the grid, so it is one for shards, peers and
+/// switch. Its sums fit a switch's packets of one turn on every path that a job can have, for any number of workers.
 inline constexpr GridSpec kReproducibleGrid{.block_indices = 4096, .exponent_initial = -20};
 
-/// The most indices of a block that a reproducible job over a switch can have: all sums of a window fit its result's
-/// packets.
+/// Returns the most indices of a block that a reproducible job over a switch can have: all sums of a window fit its
+/// result's packets.
 /// packet_bytes_max  as validate() has it.
 uint32_t reproducible_block_max(uint32_t packet_bytes_max);
 
-/// Errors  invalid_argument: a block or an exponent outside its range.
+/// Checks a grid. Errors  invalid_argument: a block or an exponent outside its range.
 Status check_grid(const GridSpec& grid);
 
-/// What a reproducible job may not be, each with its reason. validate() calls it on what is valid else.
+/// Refuses fields that a reproducible job may not have, each with its reason. validate() calls it on an otherwise valid
+/// specification.
 Status check_reproducible(const JobSpec& spec);
 
 }  // namespace millrace::protocol

@@ -52,7 +52,7 @@ Status check_asynchronous(const JobSpec& spec) {
   return {};
 }
 
-/// What belongs to steps that do not wait for everybody.
+/// Checks the fields of steps that do not wait for all members.
 Status check_absence(const JobSpec& spec) {
   const uint32_t expected = spec.participants != 0 ? spec.participants : spec.workers;
   if (spec.quorum > expected) {
@@ -191,7 +191,7 @@ Status check_spec_codec(const CodecSpec& spec, std::string_view which, std::stri
   return {};
 }
 
-/// What of a codec's error the job's rules can bear, by the way that it is used on: up, or down.
+/// Checks that the job's rules tolerate the codec's error on the way up or down.
 Status check_codec_up(const JobSpec& spec, const CodecSpec& up, std::string_view where) {
   if (spec.codec_error != CodecError::kRetain) return {};
   const ValueCodec& value = *find_value_codec(up.value);
@@ -230,7 +230,7 @@ Status check_codec_down(const CodecSpec& down, std::string_view where) {
       where, index.name()));
 }
 
-/// What an unbiased job may not do: keep something back, send by size, or send what no draw chose.
+/// Checks that an unbiased job keeps no residual, does not select by magnitude, and sends only drawn entries.
 Status check_unbiased(const JobSpec& spec, const SelectionSpec& select, const ReselectSpec& reselect,
                       const CodecSpec& up, std::string_view where) {
   const SelectionUse use = find_selection(select.selection)->use;
@@ -269,7 +269,7 @@ Status check_unbiased(const JobSpec& spec, const SelectionSpec& select, const Re
   return {};
 }
 
-/// Momentum, clipping and unbiased, as far as the job decides them.
+/// Checks momentum, clipping and unbiased, as far as the job decides them.
 Status check_entering(const JobSpec& spec) {
   const MomentumSpec& momentum = spec.momentum;
   if (momentum.momentum != Momentum::kNone && !(momentum.factor > 0 && momentum.factor < 1)) {
@@ -320,7 +320,8 @@ Status check_store(const JobSpec& job) {
   return {};
 }
 
-/// What a switch has no place for: it holds the open turns and no history, and waits for every live worker.
+/// Refuses features that a switch cannot support: it holds the open turns and no history, and waits for every live
+/// worker.
 Status check_switch_combination(const JobSpec& spec) {
   if (spec.workers > kSwitchWorkersMax) {
     return refuse_spec(fmt::format("path switch takes up to {} workers (a bit each in every result), this job has {}",
@@ -394,7 +395,7 @@ Status check_switch(const JobSpec& spec) {
   return check_switch_combination(spec);
 }
 
-/// The job's defaults, which every tensor without overrides takes.
+/// Checks the job's defaults, which every tensor without overrides takes.
 Status check_defaults(const JobSpec& spec) {
   if (Status s = check_select(spec.select, ""); !s) return s;
   if (Status s = check_reselect(spec, spec.reselect, ""); !s) return s;
@@ -497,7 +498,7 @@ Status check_switch_layout(const SwitchLayout& layout) {
   return {};
 }
 
-/// What can only be seen once small tensors are fused.
+/// Checks the limits that depend on the buckets after small tensors are fused.
 Status check_buckets(const JobSpec& spec) {
   if (spec.parts_per_shard > kPartsPerShardMax) {
     return refuse_spec(fmt::format("parts_per_shard {} is over the limit of {}: 0 lets it follow the expected entries",

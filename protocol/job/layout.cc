@@ -28,7 +28,7 @@ bool is_uncompressed(const SelectionSpec& select, uint64_t dimension) {
 }
 
 /// Returns whether the tensor may share a bucket. by_size chooses for each tensor: a tensor that it compresses has a
-/// bucket of its own; tensors that it does not compress share one, whatever the bucket's size.
+/// bucket of its own. Tensors that it does not compress share one, regardless of the bucket's size.
 bool fusible(const JobSpec& spec, const TensorSpec& tensor) {
   const bool overrides = tensor.select || tensor.reselect || tensor.codec_up || tensor.codec_down;
   const bool selected_alone =
@@ -36,7 +36,7 @@ bool fusible(const JobSpec& spec, const TensorSpec& tensor) {
   return tensor.dimension < spec.fuse_below && !overrides && !selected_alone;
 }
 
-/// An absolute k is per tensor, so the k of a fused bucket is the sum over its tensors.
+/// Adds a tensor's k to its bucket's: an absolute k is per tensor, so a fused bucket has the sum over its tensors.
 uint64_t sum_of_k(uint64_t bucket_k, uint64_t tensor_k, uint64_t dimension) {
   return tensor_k == 0 ? 0 : bucket_k + std::min(tensor_k, dimension);
 }
@@ -90,14 +90,15 @@ std::vector<BucketLayout> plan_buckets(const JobSpec& spec) {
   return buckets;
 }
 
-/// Entries that one contribution to the bucket is expected to carry; where nobody can know, all of them.
+/// Returns the number of entries that one contribution to the bucket is expected to carry; all of them where it is
+/// unknown.
 uint64_t expected_entries(const BucketLayout& bucket) {
   const SelectionInfo* info = find_selection(bucket.select.selection);
   if (info == nullptr || info->amount != SelectionAmount::kShare) return bucket.dimension;
   return k_of(bucket.select, bucket.dimension);
 }
 
-/// What no part cuts in two: a reproducible job's sums are cut window by window, each as a whole.
+/// Returns the unit that no part divides: a reproducible job's sums are cut window by window, each as a whole.
 uint64_t partition_unit(const JobSpec& spec, const BucketLayout& bucket) {
   return spec.reproducible && bucket.reselect.reselect != Reselect::kNone ? spec.grid.block_indices : 1;
 }
@@ -113,7 +114,7 @@ uint64_t parts_per_shard(const JobSpec& spec, const BucketLayout& bucket, uint64
   return std::clamp<uint64_t>(parts, 1, std::max<uint64_t>(1, range));
 }
 
-/// Start of piece i of `pieces` even pieces of [0, dimension).
+/// Returns the start of piece i of `pieces` even pieces of [0, dimension).
 uint64_t boundary(uint64_t dimension, uint64_t unit_min, uint64_t pieces, uint64_t i) {
   if (i == pieces) return dimension;
   const uint64_t unit = unit_min == 1 && dimension / kBoundaryUnit >= pieces ? kBoundaryUnit : unit_min;

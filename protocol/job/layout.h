@@ -13,7 +13,7 @@ struct BucketMember {
   uint64_t offset = 0;  ///< first index of the tensor in the bucket
 };
 
-/// What the protocol knows as one tensor: a large tensor alone, or several small ones fused end to end.
+/// A tensor of the protocol: a large tensor alone, or several small ones fused end to end.
 struct BucketLayout {
   uint32_t bucket = 0;
   uint64_t dimension = 0;
@@ -37,8 +37,8 @@ struct PartLayout {
   uint64_t end = 0;
 };
 
-/// How a job's tensors are cut over the shards. A pure function of (spec, shard count): workers and shards compute it
-/// alone and compare layout_hash() in the handshake.
+/// The division of a job's tensors over the shards. A pure function of (spec, shard count): workers and shards compute
+/// it alone and compare layout_hash() in the handshake.
 struct JobLayout {
   std::vector<BucketLayout> buckets;
   std::vector<PartLayout> parts;
@@ -50,13 +50,13 @@ struct JobLayout {
 /// A tensor below fuse_below without overrides is fused with its neighbours; a tensor that by_size compresses has a
 /// bucket of its own. A bucket has the selection that by_size chooses for the tensor's size. Where by_size sends the
 /// tensor uncompressed, its bucket has no re-selection and codecs without loss.
-/// A bucket below a minimum per shard stays on one shard (round robin), a larger one is split evenly over all shards,
-/// each shard's range into parts_per_shard parts (0: so that a part carries about 32,768 expected entries, 1 to 16).
-/// Where a reproducible job re-selects, parts begin at blocks of its grid, and are fewer where there are not so many
+/// A bucket below a minimum per shard stays on one shard (round robin). A larger one is split evenly over all shards.
+/// Each shard's range is split into parts_per_shard parts (0: so that a part carries about 32,768 expected entries, 1
+/// to 16). Where a reproducible job re-selects, parts begin at blocks of its grid, and are fewer where there are fewer
 /// blocks.
 JobLayout plan_layout(const JobSpec& spec, uint32_t shard_count);
 
-/// "tensor 'w'", "tensor 'w' and 3 that travel with it": for people.
+/// Returns the name of a bucket for users: "tensor 'w'", "tensor 'w' and 3 that travel with it".
 std::string bucket_text(const JobSpec& spec, const BucketLayout& bucket);
 
 uint64_t layout_hash(const JobLayout& layout);
@@ -65,7 +65,7 @@ uint64_t layout_hash(const JobLayout& layout);
 /// workers send uncompressed.
 bool update_is_whole(const BucketLayout& bucket, uint64_t step);
 
-/// Of a bucket that re-selects: how many entries of a step's sum go back, <= its dimension.
+/// Returns how many entries of a step's sum a bucket that re-selects sends back, <= its dimension.
 uint64_t entries_down(const BucketLayout& bucket);
 
 }  // namespace millrace::protocol

@@ -6,14 +6,14 @@
 
 namespace millrace::protocol {
 
-/// What a step sends of an accumulator, as far as the specification tells without the values.
+/// The part of an accumulator that a step sends, as far as the specification determines it without the values.
 enum class StepSends : uint8_t {
   kSome = 1,          ///< the rest waits for later steps
   kEverything = 2,    ///< every entry that is not 0: no entry waits
   kUncompressed = 3,  ///< everything, and no codec changes a value: dense first steps, tensors that by_size sends whole
 };
 
-/// Returns what the step sends of a tensor of `dimension`.
+/// Returns the part that the step sends of a tensor of `dimension`.
 ///
 /// The result depends on the arguments alone, not on how many entries an accumulator holds. So workers and shards agree
 /// on it without a message.
@@ -21,14 +21,14 @@ enum class StepSends : uint8_t {
 ///          synchronized by allreduce in first few epochs").
 StepSends step_sends(const SelectionSpec& spec, uint64_t dimension, uint64_t step);
 
-/// How much of the sum of all workers the update carries.
+/// The share of the sum of all workers that the update carries.
 enum class UpdateCarries : uint8_t {
   kWholeSum = 1,
   kReselected = 2,  ///< the re-selection returns the other entries to the workers
 };
 
-/// Returns whether an entry of the step may reach the weights late, so that masks end the velocity of what was applied
-/// (RedSync, momentum correction): it waits here, or a re-selection returns it.
+/// Returns whether an entry of the step may reach the weights late: it waits here, or a re-selection returns it. Masks
+/// then end the velocity of the applied entries (RedSync, momentum correction).
 inline bool holds_back(StepSends sends, UpdateCarries update) {
   return sends == StepSends::kSome || (sends == StepSends::kEverything && update == UpdateCarries::kReselected);
 }

@@ -26,10 +26,10 @@ namespace {
 
 constexpr uint32_t kSegmentsMax = 64;
 constexpr size_t kWordBytes = sizeof(capnp::word);
-/// Root, body, view, list, element, text: six pointers deep, and a little air.
+/// Root, body, view, list, element, text: six pointers deep, and some reserve.
 constexpr int kNestingMax = 12;
 
-/// Collects the first thing that is wrong with a message; what is read after it is a default and thrown away.
+/// Collects the first fault of a message; values read after it are defaults and thrown away.
 class Validator {
  public:
   bool ok() const { return !error_; }
@@ -41,7 +41,7 @@ class Validator {
   void expect(bool condition, std::string_view what) {
     if (!condition) refuse(ErrorCode::kMalformed, fmt::format("message: {}", what));
   }
-  /// A list's or a byte string's size, 0 where it is over its limit.
+  /// Returns a list's or a byte string's size, 0 where it is over its limit.
   uint32_t count(uint64_t size, uint64_t size_max, std::string_view what) {
     if (size > size_max) {
       refuse(ErrorCode::kLimitExceeded, fmt::format("message: {} {}, the limit is {}", size, what, size_max));
@@ -63,7 +63,7 @@ class Validator {
     if (!is_plain_text(value)) refuse(ErrorCode::kMalformed, fmt::format("message: {} are not printable text", what));
     return value;
   }
-  /// Sentences are for people: what cannot be printed is replaced, the rest is worth reading.
+  /// Reads a sentence for people: characters that cannot be printed are replaced, the rest is kept.
   std::string sentence(capnp::Text::Reader text) {
     if (count(text.size(), kSentenceBytesMax, "bytes of sentence") == 0) return {};
     return plain_text_of({text.begin(), text.size()}, kSentenceBytesMax);
@@ -80,8 +80,8 @@ class Validator {
     expect(worker < kWorkersMax, "a worker's number is over the limit");
     return worker;
   }
-  /// Whether what follows can be read at all. A Hello without a version in common is handed on as far as this, for the
-  /// shard to refuse it by name.
+  /// Returns whether the rest can be read at all. A Hello without a version in common is handed on as far as this, so
+  /// that the shard can refuse it with its name.
   bool versions(uint32_t version_min, uint32_t version_max) {
     expect(version_min <= version_max, "its oldest version is newer than its newest");
     return ok() && version_max >= kProtocolVersionMin && version_min <= kProtocolVersion;
@@ -470,7 +470,7 @@ bool carries_payload(const Body& body) {
          std::holds_alternative<ThresholdHistogram>(body) || std::holds_alternative<Place>(body);
 }
 
-/// Of the kinds that say how many values their payload has, or have a run of them.
+/// Checks the payload's size for kinds that announce the number of their payload's values, or have a run of them.
 bool payload_fits(const Body& body, uint64_t bytes) {
   if (const auto* pull = std::get_if<Pull>(&body)) return bytes == uint64_t{pull->indices} * sizeof(uint32_t);
   if (const auto* pulled = std::get_if<Pulled>(&body)) return bytes == uint64_t{pulled->values} * sizeof(float);
@@ -499,8 +499,8 @@ Message read_message(wire::Envelope::Reader in, SharedBytes payload, Validator& 
   return message;
 }
 
-/// Cap'n Proto's framing before its own reader sees it: word-sized, few segments, and exactly as long as the segments
-/// say.
+/// Checks Cap'n Proto's framing before its own reader sees it: word-sized, few segments, and exactly the segments'
+/// announced length.
 Status check_framing(ByteSpan envelope) {
   const auto malformed = [] {
     return fail(ErrorCode::kMalformed, "message: its envelope is not a Cap'n Proto message");

@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-/// How shards see what one worker hands to another that comes to a job of path switch: bytes that they pass on, whose
-/// first sixteen say what they are and how many. They travel as a Snapshot of a part that there is not: one behind the
-/// last (protocol/wire/return_messages.md, "Snapshot").
+/// The frame around the bytes that one worker gives to another that joins a job of path switch. Shards pass them on:
+/// the first sixteen bytes hold their kind and their number. They travel as a Snapshot of a part that does not exist:
+/// one behind the last (protocol/wire/return_messages.md, "Snapshot").
 namespace millrace::protocol {
 
 /// "MLRHAND1"; the digit is the version (protocol/wire/versions.md).

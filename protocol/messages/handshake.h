@@ -6,7 +6,7 @@
 
 namespace millrace::protocol {
 
-/// What one side can speak.
+/// The versions and capabilities of one side.
 struct Offer {
   uint32_t version_min = kProtocolVersionMin;
   uint32_t version_max = kProtocolVersion;
@@ -14,16 +14,16 @@ struct Offer {
   std::string_view software = "this build";  ///< named in the refusal
 };
 
-/// What both speak from the handshake on.
+/// The version and capabilities that both sides use from the handshake on.
 struct Agreement {
   uint32_t version = kProtocolVersion;
   Capabilities capabilities = 0;
   bool operator==(const Agreement&) const = default;
 };
 
-/// The newest version and the capabilities that both have; or the refusal that the opener of the connection is sent
-/// (not to be retried: another build is needed). Versions only: the job, the shard map and membership are judged by the
-/// shard.
+/// Returns the newest version and the capabilities that both sides have, or the refusal for the opener of the
+/// connection. The opener must not retry: another build is needed. Versions only: the shard checks the job, the shard
+/// map and the membership.
 ///
 /// Threads  reentrant, pure.
 std::expected<Agreement, Refuse> negotiate(const Hello& theirs, const Offer& ours);

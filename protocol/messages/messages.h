@@ -11,20 +11,20 @@
 #include "kernels/base/result.h"
 #include "protocol/job/job_spec.h"
 
-/// The messages of workers and shards as values. Their bytes, and what each does when it is repeated or late:
-/// protocol/wire/messages.md, messages.capnp, frame.h. R9c and its like are rules of protocol/ROUNDS.md.
+/// The messages of workers and shards as values. protocol/wire/messages.md, messages.capnp and frame.h describe their
+/// bytes, and the effect of a repeated or late message. R9c and its like are rules of protocol/ROUNDS.md.
 namespace millrace::protocol {
 
 /// The newest version of the messages that this build speaks. Every change of messages.capnp, or of the bytes that a
 /// message is written as, raises it by 1. A test fails until that is done (tests/support/format_versions.txt).
 inline constexpr uint32_t kProtocolVersion = 2;
-/// The oldest one that it speaks. A change after which builds of the version before cannot take part makes it
-/// kProtocolVersion. Both rules, and those of the other formats: protocol/wire/versions.md.
+/// The oldest version of the messages that this build speaks. If builds of the version before cannot take part after a
+/// change, it becomes kProtocolVersion. Both rules, and those of the other formats: protocol/wire/versions.md.
 inline constexpr uint32_t kProtocolVersionMin = 2;
 
 /// Optional abilities, a bit each, negotiated by intersection.
 using Capabilities = uint64_t;
-/// Of a worker: several steps may come to it in one update (Update::merged).
+/// Of a worker: it takes several steps in one update (Update::merged).
 inline constexpr Capabilities kTakesMerged = 1;
 
 enum class MemberState : uint8_t { kSynced = 1, kJoining = 2 };
@@ -44,8 +44,8 @@ struct ShardEntry {
   bool operator==(const ShardEntry&) const = default;
 };
 
-/// A shard has begun to serve a log that grew out of another: `lineage` is the number of the new one, `parent` that of
-/// the one before (R8e, R10c). Lineage 0 is the job's beginning.
+/// Records that a shard has begun to serve a log that continues another one. The activation has the number of the new
+/// log branch, and in `parent` that of the branch before (R8e, R10c). Log branch 0 is the job's beginning.
 struct Activation {
   uint32_t shard = 0;
   uint64_t lineage = 0;
@@ -62,17 +62,17 @@ struct JobView {
   std::vector<Member> members;          ///< by worker, ascending
   std::vector<ShardEntry> shards;       ///< by shard number
   uint64_t lineages = 0;                ///< numbered so far, for all shards together
-  std::vector<Activation> activations;  ///< by lineage, then shard: a tree a shard; a cut has one for every shard
+  std::vector<Activation> activations;  ///< by log branch, then shard: a tree per shard; a cut has one for every shard
   uint64_t cut = 0;         ///< the epoch that the last cut (R10) began; 0: none. Shards with an older state drop it
   uint32_t cut_worker = 0;  ///< whose state it went back to
-  uint32_t left = 0;        ///< workers that have finished and left: the rest may be fewer than apply_after_acks
-  /// Of a job of path switch: who decides its steps in this epoch. kServer: shard 0, by datagrams, until the switch
-  /// answers.
+  uint32_t left = 0;        ///< workers that have finished and left: fewer may remain than apply_after_acks.
+  /// Of a job of path switch: the process that decides its steps in this epoch. kServer: shard 0, by datagrams, until
+  /// the switch answers.
   Path path = Path::kServer;
   bool operator==(const JobView&) const = default;
 };
 
-/// In every message: who, to whom, in which period. Zero where not known yet (Hello).
+/// Identifies sender, receiver and period; in every message. Zero where not known yet (Hello).
 struct Header {
   uint64_t job = 0;
   uint64_t epoch = 0;
@@ -111,7 +111,8 @@ struct Welcome {
   bool operator==(const Welcome&) const = default;
 };
 
-/// shard -> worker: no, why, and whether trying again can help. About one contribution when part/step are set.
+/// shard -> worker: refused, with the reason, and whether trying again can help. About one contribution when part/step
+/// are set.
 struct Refuse {
   ErrorCode code = ErrorCode::kInternal;
   std::string sentence;
@@ -125,29 +126,29 @@ struct Refuse {
 /// shard -> worker, on every epoch change (R7, R7a), before anything else of that epoch on this connection.
 struct ViewChange {
   JobView view;
-  /// To a member that is synced from this epoch on: steps decided of each of the shard's parts, by number. From there
-  /// on the shard waits for it. To others: none.
+  /// To a member that is synced from this epoch on: steps decided of each of the shard's parts, by number. From these
+  /// steps on, the shard waits for its contributions. To others: empty.
   std::vector<uint64_t> decided = {};
   bool operator==(const ViewChange&) const = default;
 };
 
-/// worker -> shard (R1). Payload: one container. The bytes of (part, step, worker, life) never change; a resend repeats
-/// them. Mode asynchronous: `step` is the contribution's number, from 0 on in each life and part; so it is in Refuse
-/// and Duplicate.
+/// worker -> shard (R1). Payload: one container. The bytes of (part, step, worker, life) never change; a retransmission
+/// repeats them. Mode asynchronous: `step` is the contribution's number, from 0 on in each life and part; so it is in
+/// Refuse and Duplicate.
 struct Contribution {
   uint32_t part = 0;
   uint64_t step = 0;
   uint64_t payload_hash = 0;  ///< container_identity() of the payload
   double weight = 1;
-  // Audit, of the part, as of the selection; sums over all lives of the worker:
-  double entered = 0;    ///< what entered its accumulator, and what it began the job with
-  double lost = 0;       ///< what of that was lost by name, and with lives that are gone
-  double imbalance = 0;  ///< what does not balance in its books; must be 0
+  // Audit, of the part, as of the selection; sums over all incarnations of the worker:
+  double entered = 0;    ///< values that entered its accumulator, and its initial residual
+  double lost = 0;       ///< values of those that it lost: listed individually, and of ended incarnations
+  double imbalance = 0;  ///< imbalance of its audit; must be 0
   bool again = false;    ///< sent before: its answer, or the step's update, may be lost
   bool operator==(const Contribution&) const = default;
 };
 
-/// shard -> worker: the contribution was here before: admitted, not counted again (R2a).
+/// shard -> worker: the contribution was admitted before, and is not counted again (R2a).
 struct Duplicate {
   uint32_t part = 0;
   uint64_t step = 0;
@@ -157,22 +158,23 @@ struct Duplicate {
 struct ContributorId {
   uint32_t worker = 0;
   uint64_t life = 0;
-  uint64_t sequence = 0;  ///< mode asynchronous: the contribution's number within the life; else 0
+  uint64_t sequence = 0;  ///< mode asynchronous: the contribution's number within the incarnation; else 0
   bool operator==(const ContributorId&) const = default;
 };
 
-/// Per part, a function of the part's log: rides in every update, never forgotten.
+/// The counts of one worker's contributions to a part, a function of the part's log: rides in every update, never
+/// forgotten.
 struct SummaryEntry {
   uint32_t worker = 0;
   uint64_t life = 0;       ///< of the last counted contribution
-  uint64_t last_step = 0;  ///< last counted step of any life
+  uint64_t last_step = 0;  ///< last counted step of any incarnation
   uint64_t counted_mask =
       0;  ///< bit i: step last_step - i was counted, under whichever life (the last staleness + 1 steps); mode
           ///< asynchronous: 1
-  // Audit, over all lives:
-  double entered = 0;  ///< as its last counted contribution said
+  // Audit, over all incarnations:
+  double entered = 0;  ///< as in its last counted contribution
   double carried = 0;  ///< by the updates so far
-  double lost = 0;     ///< as its last counted contribution said
+  double lost = 0;     ///< as in its last counted contribution
   /// (life, last step counted under it), both ascending: lives before `life` in the mask's reach. Mode asynchronous:
   /// (life, number counted under it), the last kEarlierLivesMax lives.
   std::vector<std::pair<uint64_t, uint64_t>> earlier_lives = {};
@@ -184,16 +186,16 @@ struct SummaryEntry {
 struct Summary {
   std::vector<SummaryEntry> workers;
   std::vector<std::pair<uint64_t, uint64_t>> epochs;  ///< (epoch, first step decided in it)
-  double threshold = 0;                               ///< what the next decision depends on
+  double threshold = 0;                               ///< state of the next decision
   uint64_t log_digest = 0;                            ///< after the steps that this is a summary of (log_digest.h)
   bool operator==(const Summary&) const = default;
 };
 
-/// Mode asynchronous: one of the steps whose sums an update has together.
+/// Mode asynchronous: one of the steps whose sums an update merges.
 struct MergedStep {
   ContributorId contributor;
   double weight = 0;
-  uint64_t identity = 0;  ///< container_identity() of what this step's own update has as its payload
+  uint64_t identity = 0;  ///< container_identity() of the payload of this step's own update
   bool operator==(const MergedStep&) const = default;
 };
 
@@ -207,16 +209,16 @@ struct Update {
   bool whole_sum = true;  ///< false: re-selected; entries not carried go back to the contributors' residuals
   uint64_t stable = 0;    ///< every member has acknowledged the steps below
   uint64_t lineage = 0;   ///< of the activation of the shard that sends it
-  Summary summary;        ///< as of step + 1
-  /// Mode asynchronous, to a worker that takes it: the payload is the sum of so many steps, `step` the last, in their
-  /// order. All have one denominator, `contributors` is empty. At least 2; none: the update is of one step.
+  Summary summary;        ///< as of step + 1.
+  /// Mode asynchronous, to a worker that takes it: the payload is the sum of these steps, in their order; `step` is the
+  /// last. All have one denominator, `contributors` is empty. At least 2; none: the update is of one step.
   std::vector<MergedStep> merged = {};
 
   uint64_t first_step() const { return step - (merged.empty() ? 0 : merged.size() - 1); }
   bool operator==(const Update&) const = default;
 };
 
-/// shard -> worker: the update of this step is forgotten; what became of the worker's contribution (R2b, R6b).
+/// shard -> worker: the update of this step is forgotten; the outcome of the worker's contribution (R2b, R6b).
 struct Settled {
   uint32_t part = 0;
   uint64_t step = 0;
@@ -225,7 +227,7 @@ struct Settled {
 };
 
 /// worker -> shard (R5): steps below n of the part are taken (applied, or held). Also rides on heartbeats.
-/// shard -> worker, of jobs with apply_after_acks: so many members have acknowledged the steps below n.
+/// shard -> worker, of jobs with apply_after_acks: enough members have acknowledged the steps below n.
 struct Ack {
   struct Entry {
     uint32_t part = 0;
@@ -237,15 +239,15 @@ struct Ack {
   bool operator==(const Ack&) const = default;
 };
 
-/// worker -> shard, every heartbeat_ms, and shard -> worker in answer: liveness, and why a job stands still.
+/// worker -> shard, every heartbeat_ms, and shard -> worker in answer: liveness, and why a job is stalled.
 struct Heartbeat {
-  /// worker -> shard, in jobs of path switch: what the worker sees of the switch.
+  /// worker -> shard, in jobs of path switch: the state of the switch as the worker sees it.
   enum class Switch : uint8_t {
     kNoWord = 0,   ///< nothing to tell, or not asked
     kSilent = 1,   ///< or refuses the job: the path should be kServer
     kAnswers = 2,  ///< has answered probes for SwitchSpec::return_after_ms: the path may be kSwitch again
   };
-  /// worker -> shard 0, in jobs of path switch: what the worker waits for. Shards see no step of such a job.
+  /// worker -> shard 0, in jobs of path switch: the reason why the worker is blocked. Shards see no step of such a job.
   enum class SwitchWait : uint8_t {
     kNotSaid = 0,
     kNothing = 1,        ///< no step is under way: its program computes
@@ -254,7 +256,7 @@ struct Heartbeat {
     kContributions = 4,  ///< a step is under way: others' contributions, or results
     kOtherJob = 5,       ///< the decider is with another job of this number, or in a later epoch
   };
-  /// What the worker has applied of a part: the digest of the steps below n (log_digest.h).
+  /// The worker's applied state of a part: the digest of the steps below n (log_digest.h).
   struct Digest {
     uint32_t part = 0;
     uint64_t n = 0;
@@ -263,12 +265,12 @@ struct Heartbeat {
   };
   uint64_t sequence = 0;
   uint64_t steps_applied = 0;        ///< least n of its parts; shard -> worker: decided (asynchronous: sent to it)
-  std::vector<uint32_t> waited_for;  ///< shard -> worker: who the oldest open step waits for
+  std::vector<uint32_t> waited_for;  ///< shard -> worker: the workers that the oldest open step is blocked on
   std::vector<Ack::Entry>
       decided;             ///< shard -> worker: parts that are further than steps_applied says and than the worker
                            ///< has acknowledged, with their number of steps; at most kHeartbeatPartsMax
-  bool finishing = false;  ///< worker -> shard: it pushes nothing more, and leaves when all of it is answered
-  /// worker -> shard: of that shard's parts, at most kHeartbeatPartsMax; the others come with the next ones.
+  bool finishing = false;  ///< worker -> shard: it pushes nothing more, and leaves once all pushes are answered.
+  /// worker -> shard: of that shard's parts, at most kHeartbeatPartsMax; the others come with the next heartbeats.
   std::vector<Digest> digests = {};
   Switch switch_state = Switch::kNoWord;  ///< of the epoch in the header
   SwitchWait switch_wait = SwitchWait::kNotSaid;
@@ -276,7 +278,7 @@ struct Heartbeat {
   bool operator==(const Heartbeat&) const = default;
 };
 
-/// shard -> shard: who I am; refused when the shard maps differ.
+/// shard -> shard: the sender's identity; refused when the shard maps differ.
 struct ShardHello {
   uint32_t version_min = kProtocolVersionMin;
   uint32_t version_max = kProtocolVersion;
@@ -285,9 +287,10 @@ struct ShardHello {
   bool operator==(const ShardHello&) const = default;
 };
 
-/// shard -> shard: magnitudes of this shard's sums of (bucket, step). Payload: MagnitudeHistogram bytes. A later one
-/// for the same (bucket, step) replaces the earlier (the epoch changed in between); a late one is only counted, one
-/// whose hash does not fit is dropped.
+/// shard -> shard: magnitudes of this shard's sums of (bucket, step). Payload: MagnitudeHistogram bytes.
+///
+/// A later message for the same (bucket, step) replaces the earlier one (the epoch changed in between). A late one is
+/// only counted. One whose hash does not match is dropped.
 struct ThresholdHistogram {
   uint32_t bucket = 0;
   uint64_t step = 0;
@@ -295,8 +298,8 @@ struct ThresholdHistogram {
   bool operator==(const ThresholdHistogram&) const = default;
 };
 
-/// either way: I leave, and why; who has finished is not waited for. Behind an unanswered Hello without job, epoch and
-/// lives.
+/// either way: the sender leaves, and why; no step blocks on a worker that has finished. After an unanswered Hello it
+/// carries no job, epoch and lives.
 struct Goodbye {
   enum class Reason : uint8_t { kFinished = 1, kShutdown = 2, kFailed = 3 };
   Reason reason = Reason::kFinished;
@@ -304,21 +307,22 @@ struct Goodbye {
   bool operator==(const Goodbye&) const = default;
 };
 
-/// shard -> worker: the job has ended with an error at this shard (a shard came back empty, too few workers live).
+/// shard -> worker: the job has ended with an error at this shard (a shard restarted without state, too few workers
+/// live).
 struct Abort {
   ErrorCode code = ErrorCode::kInternal;
   std::string sentence;
   bool operator==(const Abort&) const = default;
 };
 
-/// shard -> worker (R8b): this shard starts from nothing; where do you stand? Answered with State, in the epoch of the
-/// header.
+/// shard -> worker (R8b): this shard starts without state, and asks for the worker's. Answered with State, in the epoch
+/// of the header.
 struct Collect {
   bool operator==(const Collect&) const = default;
 };
 
-/// worker -> shard: where it stands in every part of the job. A synced member says it when it is asked (R8b), one that
-/// joins says it to every shard in every epoch (R9).
+/// worker -> shard: the worker's state in every part of the job. A synced member sends it when it is asked (R8b), a
+/// joiner sends it to every shard in every epoch (R9).
 struct State {
   struct Part {
     uint32_t part = 0;
@@ -329,12 +333,12 @@ struct State {
     bool operator==(const Part&) const = default;
   };
   bool synced = false;
-  bool stranded = false;    ///< R9d, R10a: a shard has said that nobody can help this worker to go on
+  bool stranded = false;    ///< R9d, R10a: a shard has reported that no member can help this worker
   std::vector<Part> parts;  ///< all of the job, ascending
   bool operator==(const State&) const = default;
 };
 
-/// shard -> worker (R8d): send me the updates that you keep of a part, from that step on. Answered with Updates, then
+/// shard -> worker (R8d): asks for the retained updates of a part, from that step on. Answered with Updates, then
 /// Fetched.
 struct Fetch {
   uint32_t part = 0;
@@ -342,7 +346,7 @@ struct Fetch {
   bool operator==(const Fetch&) const = default;
 };
 
-/// worker -> shard (R8d): that was all; and the summary of the part as of n.
+/// worker -> shard (R8d): ends the answer to Fetch; has the summary of the part as of n.
 struct Fetched {
   uint32_t part = 0;
   uint64_t n = 0;
@@ -351,24 +355,24 @@ struct Fetched {
   bool operator==(const Fetched&) const = default;
 };
 
-/// shard -> worker (R9, R9g): how a part of a worker that joins goes on. What it needs of snapshot and updates comes
-/// before it.
+/// shard -> worker (R9, R9g): how a joiner continues with a part. The snapshot and the updates that it needs come
+/// before.
 struct Settle {
   enum class Weights : uint8_t {
-    kOwn = 1,       ///< it goes on with its own: the updates that they lack come
-    kSnapshot = 2,  ///< it goes on with the snapshot that it has just been sent
-    kNone = 3,      ///< neither its own will do nor can anybody give a snapshot: it is stranded (R9d)
+    kOwn = 1,       ///< it continues with its own: the updates that they lack come
+    kSnapshot = 2,  ///< it continues with the snapshot that it has just received
+    kNone = 3,      ///< its own do not fit, and no member can give a snapshot: it is stranded (R9d)
   };
   uint32_t part = 0;
   uint64_t decided = 0;  ///< steps decided
-  uint64_t lineage = 0;  ///< of the activation of the shard that says so
+  uint64_t lineage = 0;  ///< of the activation of the shard that sends it
   bool on_log = false;   ///< its state is on the log: residual and outstanding contributions count (R9a)
   Weights weights = Weights::kOwn;
-  std::optional<SummaryEntry> counted;  ///< what was counted of this worker, under any life
+  std::optional<SummaryEntry> counted;  ///< the counts of this worker's contributions, under any incarnation
   bool operator==(const Settle&) const = default;
 };
 
-/// shard -> worker (R9d): another worker needs your weights of these parts. Answered with Snapshots.
+/// shard -> worker (R9d): asks for the worker's weights of these parts, for another worker. Answered with Snapshots.
 struct SnapshotRequest {
   uint32_t for_worker = 0;
   uint64_t for_life = 0;
@@ -377,7 +381,7 @@ struct SnapshotRequest {
 };
 
 /// worker -> shard -> worker (R9d): a run of the weights of a part after n steps. Payload: values of the part's type,
-/// little-endian, from index `offset` on. The runs of one snapshot come in order and have one n.
+/// little-endian, from index `offset` on. The runs of one snapshot arrive in order and have one n.
 struct Snapshot {
   uint32_t part = 0;
   uint32_t for_worker = 0;
@@ -396,8 +400,9 @@ struct Synced {
   bool operator==(const Synced&) const = default;
 };
 
-/// worker -> shard: weights of a part out of the store, once it has applied that many steps. Payload: u32 indices of
-/// the part, strictly increasing, where `indices` is not 0; else none, and the range counts. Answered with one Pulled.
+/// worker -> shard: asks for weights of a part from the store, once it has applied that many steps. Payload: u32
+/// indices of the part, strictly increasing, where `indices` is not 0; else none, and the range counts. Answered with
+/// one Pulled.
 struct Pull {
   uint64_t id = 0;  ///< the worker's own; the answer has it
   uint32_t part = 0;
@@ -421,7 +426,7 @@ struct Pulled {
 };
 
 /// worker -> shard: a run of the weights that a part of the store begins with, from index `offset` on. Payload: f32.
-/// The runs of a part come in order; one at offset 0 begins anew. Not answered: a Pull is, once they are all there.
+/// The runs of a part arrive in order; one at offset 0 starts again. Not answered: a Pull is, once all runs are there.
 struct Place {
   uint32_t part = 0;
   uint64_t offset = 0;
@@ -433,7 +438,7 @@ using AnyBody = std::variant<Hello, Welcome, Refuse, ViewChange, Contribution, D
                              Heartbeat, ShardHello, ThresholdHistogram, Goodbye, Abort, Collect, State, Fetch, Fetched,
                              Settle, SnapshotRequest, Snapshot, Synced, Pull, Pulled, Place>;
 
-/// The variant itself, with copies, moves and end in messages.cc: a compiler takes seconds over those of 25
+/// The variant itself, with copies, moves and end in messages.cc. A compiler takes seconds over those of 25
 /// alternatives, in each translation unit that has a message.
 struct Body : AnyBody {
   using AnyBody::AnyBody;
@@ -454,11 +459,11 @@ struct Message {
   SharedBytes payload;
 };
 
-/// What a histogram message of a job must carry as its hash: a changed bin, bucket or step would cut the shards' sums
-/// at different thresholds without anybody noticing.
+/// Returns the hash that a histogram message of a job must carry. A changed bin, bucket or step would otherwise give
+/// the shards different thresholds without notice.
 uint64_t histogram_hash(uint64_t job, const ThresholdHistogram& body, ByteSpan payload);
 
-/// "contribution", "update", ...: logs and metric labels.
+/// Returns the name of a message for logs and metric labels: "contribution", "update", ...
 std::string_view body_name(const Body& body);
 
 }  // namespace millrace::protocol

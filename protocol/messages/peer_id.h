@@ -7,10 +7,11 @@
 
 namespace millrace::protocol {
 
-/// Names one connection that others opened to this process. Whoever carries the messages makes it (the transport: the
-/// routing identity of a ZeroMQ connection; the simulator: any bytes of its own) and gets it back with what is to be
-/// sent there. Opaque: equal means the same connection, nothing else may be read from it. Says nothing about who is
-/// there: that is what Hello is for.
+/// Names one connection that another process opened to this one.
+///
+/// The carrier of the messages makes it (the transport: the routing identity of a ZeroMQ connection; the simulator: any
+/// bytes of its own). The carrier gets it back with the messages to be sent there. Opaque: equal means the same
+/// connection, and nothing else may be read from it. It does not identify the peer: Hello does.
 struct PeerId {
   std::string bytes;
   auto operator<=>(const PeerId&) const = default;

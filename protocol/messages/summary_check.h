@@ -6,8 +6,8 @@
 
 namespace millrace::protocol {
 
-/// Why no log can have that summary, whatever its numbers mean: its lists are not in their order, or a life is not an
-/// earlier one. Empty: one may have it. For all who read summaries that others wrote.
+/// Returns why no log can have that summary, for any meaning of its numbers. Its lists are not in their order, or an
+/// incarnation is not an earlier one. Empty: a log may have it. For all readers of summaries that others wrote.
 std::string_view disorder_in(const Summary& summary);
 
 }  // namespace millrace::protocol

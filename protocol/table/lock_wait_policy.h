@@ -7,10 +7,10 @@
 
 namespace millrace::protocol {
 
-/// How long a call waits for a lock that other processes take and give back. Others that come and go are waited for
-/// every time. When kInVainMax waits in a row were in vain, whoever holds the lock is taken for stopped, and every call
-/// would be held up by it: for kPauseFactor waits no call waits at all, then one does, and so on until the lock was
-/// had. A stopped process so costs its callers kInVainMax waits, and from then on one wait in any 1 + kPauseFactor.
+/// Decides how long a call waits for a lock that other processes take and return. A call always waits for processes
+/// that hold it briefly. After kInVainMax waits in vain in a row, the holder of the lock counts as stopped: it would
+/// hold up every call. For kPauseFactor waits no call waits at all, then one does, and so on until a call gets the
+/// lock. So a stopped process costs its callers kInVainMax waits, and from then on one wait in any 1 + kPauseFactor.
 ///
 /// Time     `now` never goes back.
 /// Threads  one at a time.
@@ -21,7 +21,7 @@ class LockPatience {
 
   explicit LockPatience(uint32_t wait_ms) : wait_ms_(wait_ms) {}
 
-  /// For a call that begins now.
+  /// Returns the wait of a call that begins now.
   uint32_t wait_ms(TimeNs now) const {
     const bool pauses = in_vain_ == kInVainMax && now - last_in_vain_ < kPauseFactor * wait_ms_ * kNsPerMs;
     return pauses ? 0 : wait_ms_;

@@ -18,7 +18,7 @@ struct JobRecord {
   std::string name;
   JobView view;
   ByteBuffer spec;                                        ///< encode_job_spec
-  std::vector<std::pair<uint32_t, uint64_t>> last_lives;  ///< last life ever given to a worker, members or not
+  std::vector<std::pair<uint32_t, uint64_t>> last_lives;  ///< the incarnation last given to a worker, members or not
   bool workers_return = false;  ///< a member's first Hello asked to return: its processes do when they are restarted
 };
 
@@ -32,48 +32,47 @@ class MembershipTable {
  public:
   virtual ~MembershipTable() = default;
 
-  /// Registers a start of shard `shard` at `address`: its new life (1, 2, ...). `datagrams`: "host:port" of its
-  /// aggregator of datagrams; empty: it has none.
-  /// Errors  shard_map_mismatch: another shard_count than the table's; conflict: another live shard holds this number
-  ///         is not detected here (its life is simply old from now on).
+  /// Registers a start of shard `shard` at `address` and returns its incarnation (1, 2, ...). `datagrams`: "host:port"
+  /// of its aggregator of datagrams; empty: it has none.
+  /// Errors  shard_map_mismatch: another shard_count than the table's. conflict: a live shard that already holds this
+  ///         number is not detected here; its incarnation is old from now on.
   virtual Result<uint64_t> start_shard(uint32_t shard, uint32_t shard_count, std::string_view address,
                                        std::string_view datagrams) = 0;
   Result<uint64_t> start_shard(uint32_t shard, uint32_t shard_count, std::string_view address) {
     return start_shard(shard, shard_count, address, {});
   }
 
-  /// The shard map now; entries of shards that never started are empty.
+  /// Reads the shard map; entries of shards that never started are empty.
   virtual Result<std::vector<ShardEntry>> shard_map() = 0;
 
-  /// The job of that name that is not finished, if any.
+  /// Reads the job of that name that is not finished, if any.
   virtual Result<std::optional<JobRecord>> read_job(std::string_view name) = 0;
-  /// The job of that number, finished or not (the last 1,000 finished jobs are kept).
+  /// Reads the job of that number, finished or not (the last 1,000 finished jobs are kept).
   virtual Result<std::optional<JobRecord>> read_job(uint64_t job) = 0;
 
-  /// Creates a job (new number, epoch 1, no members, the current shard map, the path that its specification says)
-  /// unless one of that name is open: then that one comes back. Whoever is first wins; the caller compares
-  /// specifications.
+  /// Creates a job (new number, epoch 1, no members, the current shard map, the path of its specification) unless one
+  /// of that name is open. Then returns the open one: the first creator wins, and the caller compares specifications.
   virtual Result<JobRecord> create_job(std::string_view name, ByteSpan spec, Path path) = 0;
   Result<JobRecord> create_job(std::string_view name, ByteSpan spec) { return create_job(name, spec, Path::kServer); }
 
   /// Replaces the record iff its epoch is `expected_epoch`. The new record must carry expected_epoch + 1.
-  /// Returns true: swapped; false: somebody was faster (read again).
+  /// Returns true: swapped; false: another process was faster (read again).
   /// Errors  invalid_argument: no such job.
   virtual Result<bool> compare_and_swap(uint64_t expected_epoch, const JobRecord& next) = 0;
 
-  /// Grows with every change of anything; cheap to poll.
+  /// Returns a counter that grows with every change of the table; cheap to poll.
   virtual Result<uint64_t> change_counter() = 0;
 };
 
 /// How long opening a table, and start_shard(), wait for another process's lock.
 inline constexpr uint32_t kTableOpenWaitMs = 5'000;
 
-/// An SQLite file (created if absent), WAL.
+/// Opens an SQLite file (created if absent), WAL.
 ///
-/// wait_ms  how long everything but opening and start_shard() waits for another process's lock. When three waits in a
-///          row were in vain, nothing waits for ten times as long (lock_wait_policy.h): a process that is stopped while
-///          it writes holds up a caller for three times wait_ms, and then for at most wait_ms in any eleven times
-///          wait_ms. What the disk takes to sync comes on top.
+/// wait_ms  how long calls other than opening and start_shard() wait for another process's lock. After three waits in
+///          vain, no call waits for ten times as long (lock_wait_policy.h). So a process that stopped during a write
+///          delays a caller by three times wait_ms. After that it costs at most wait_ms in any eleven times wait_ms.
+///          The disk's time for a sync is not included.
 /// now      the clock of those ten times.
 Result<std::unique_ptr<MembershipTable>> open_sqlite_table(const std::string& path, uint32_t wait_ms = kTableOpenWaitMs,
                                                            std::function<TimeNs()> now = monotonic_now_ns);

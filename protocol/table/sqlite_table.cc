@@ -14,8 +14,8 @@
 #include "protocol/table/membership_table.h"
 #include "protocol/table/table_rules.h"
 
-/// The membership table as an SQLite file. SQLite's write-ahead log keeps it whole through a kill at any moment; every
-/// write is one BEGIN IMMEDIATE transaction, which is the lock that makes a compare-and-swap of it.
+/// The membership table as an SQLite file. SQLite's write-ahead log keeps it whole through a kill at any moment. Every
+/// write is one BEGIN IMMEDIATE transaction; its lock makes the write a compare-and-swap.
 namespace millrace::protocol {
 namespace {
 
@@ -35,7 +35,7 @@ constexpr const char* kSchema = R"sql(
   CREATE UNIQUE INDEX open_jobs ON jobs (name) WHERE finished = 0;
 )sql";
 
-/// What to do about SQLite's commonest complaints about a file.
+/// Returns the remedy for SQLite's commonest errors about a file.
 const char* advice(int primary_code) {
   switch (primary_code) {
     case SQLITE_CANTOPEN: return "; name a file in a folder that exists and can be written";
@@ -61,11 +61,11 @@ class Database {
     return {};
   }
 
-  /// From now on: how long a statement waits for another process's lock.
+  /// Sets how long statements wait for another process's lock from now on.
   void wait_for_locks(int wait_ms) {
     if (std::exchange(wait_ms_, wait_ms) != wait_ms) sqlite3_busy_timeout(handle_, wait_ms);
   }
-  /// The same, for as long as it is worth it now.
+  /// Sets the wait that the lock wait policy gives now.
   void wait_with_patience() { wait_for_locks(static_cast<int>(patience_.wait_ms(now_()))); }
   void had_the_lock() { patience_.had_it(); }
 
@@ -75,7 +75,7 @@ class Database {
   }
 
   std::unexpected<Error> error(int rc) {
-    const int primary = rc & 0xFF;  // the rest of an extended code says where, which the message says as well
+    const int primary = rc & 0xFF;  // the rest of an extended code is the place, which the message names as well
     if (primary == SQLITE_BUSY || primary == SQLITE_LOCKED) {
       if (wait_ms_ > 0) patience_.waited_in_vain(now_());
       return fail(ErrorCode::kTimeout,
@@ -118,7 +118,7 @@ class Statement {
     return bound(sqlite3_bind_blob64(statement_, next_, blob.data(), blob.size(), SQLITE_TRANSIENT));
   }
 
-  /// True: a row is there; false: done.
+  /// Steps the statement. True: a row is there; false: done.
   Result<bool> step() {
     if (rc_ == SQLITE_OK) rc_ = sqlite3_step(statement_);
     const int rc = std::exchange(rc_, SQLITE_OK);
@@ -126,7 +126,7 @@ class Statement {
     if (rc == SQLITE_DONE) return false;
     return database_.error(rc);
   }
-  /// For statements without rows.
+  /// Runs a statement without rows.
   Status run() {
     const Result<bool> stepped = step();
     return stepped ? Status() : Status(std::unexpected(stepped.error()));
@@ -165,7 +165,7 @@ class Transaction {
   Status begin() {
     Status begun = database_.execute("BEGIN IMMEDIATE");
     open_ = begun.has_value();
-    if (open_) database_.had_the_lock();  // reads say nothing: they go on beside whoever holds it
+    if (open_) database_.had_the_lock();  // reads show nothing: they continue beside the lock's holder
     return begun;
   }
   /// Counts the change and commits.
@@ -203,8 +203,8 @@ Status check_owner(Database& database) {
   return {};
 }
 
-/// The switch to the write-ahead log does not wait for other processes that switch at the same moment: it is tried
-/// again.
+/// Switches to the write-ahead log. The switch does not wait for other processes that switch at the same moment, so it
+/// is tried again.
 Status switch_to_wal(Database& database) {
   const TimeNs deadline = monotonic_now_ns() + kOpenWaitMs * kNsPerMs;
   for (;;) {
@@ -242,7 +242,8 @@ class SqliteTable : public MembershipTable {
     if (Status s = database_.open(); !s) return s;
     if (Status s = check_owner(database_); !s) return s;
     if (Status s = switch_to_wal(database_); !s) return s;
-    // A commit is on the disk when it returns: a shard's life must never be given twice, not even after a power cut.
+    // A commit is on the disk when it returns: a shard's incarnation must never be given twice, not even after a power
+    // cut.
     if (Status s = database_.execute("PRAGMA synchronous = FULL"); !s) return s;
     return create_schema(database_);
   }

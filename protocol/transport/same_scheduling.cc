@@ -4,12 +4,12 @@
 #include <bit>
 #include <cerrno>
 
-/// Stands in for the C library's pthread_setschedparam() in programs that this file is linked into.
+/// Replaces the C library's pthread_setschedparam() in programs that this file is linked into.
 ///
 /// Why     each thread of ZeroMQ (4.3.4, thread.cpp) sets the scheduling policy that it already has, and aborts the
 ///         process where that is refused. systemd's SystemCallFilter=~@resources and profiles of containers refuse it.
-/// Rule    Does what the library's function does. Returns success for a change that changes nothing, even where the
-///         system refuses the call.
+/// Rule    Calls the library's function. Returns success for a change that changes nothing, even where the system
+///         refuses the call.
 /// Limits  A filter that kills the process (systemd's default action) leaves nothing to answer. A dynamic program's own
 ///         definition comes before the C library's, so that shared libraries find this one.
 extern "C" int pthread_setschedparam(pthread_t target_thread, int policy, const sched_param* param) noexcept {

@@ -32,9 +32,9 @@ constexpr int kOneAddressHandshakeMs = 5'000;
 /// A free port of a name's first address may be taken on the second one: another one is asked for.
 constexpr int kFreePortTries = 8;
 
-// What keeps a payload alive until ZeroMQ has sent it. Released by an I/O thread, whose queue orders that after the
-// sending thread's writes; `handed` says the same where tools can see it (the library is not built for
-// ThreadSanitizer).
+// Keeps a payload alive until ZeroMQ has sent it. An I/O thread releases it; that thread's queue orders the release
+// after the sending thread's writes. `handed` expresses the same order where tools can see it (the library is not built
+// for ThreadSanitizer).
 struct HeldOwner {
   std::shared_ptr<const void> owner;
   std::atomic<bool> handed{false};
@@ -46,7 +46,7 @@ void release_owner(void* /*data*/, void* hint) {
   delete held;
 }
 
-// A received ZeroMQ message that lives as long as somebody looks at its bytes.
+// A received ZeroMQ message that lives as long as a reader of its bytes.
 struct HeldFrame {
   zmq_msg_t message;
   HeldFrame() { zmq_msg_init(&message); }
@@ -69,7 +69,7 @@ struct OutgoingFrame {
   OutgoingFrame(const OutgoingFrame&) = delete;
   OutgoingFrame& operator=(const OutgoingFrame&) = delete;
 
-  /// False: there is no memory for it.
+  /// Copies the bytes. False: there is no memory for them.
   bool copy(ByteSpan bytes) {
     if (zmq_msg_init_size(&message, bytes.size()) != 0) {
       zmq_msg_init(&message);
@@ -83,7 +83,7 @@ struct OutgoingFrame {
     auto* held = new (std::nothrow) HeldOwner{bytes.owner};
     if (held == nullptr) return false;
     held->handed.store(true, std::memory_order_release);
-    // ZeroMQ's interface is not const-correct; it only reads what is sent.
+    // ZeroMQ's interface is not const-correct; it only reads the sent bytes.
     auto* data = const_cast<uint8_t*>(bytes.bytes.data());
     if (zmq_msg_init_data(&message, data, bytes.bytes.size(), release_owner, held) == 0) return true;
     zmq_msg_init(&message);
@@ -92,7 +92,7 @@ struct OutgoingFrame {
   }
 };
 
-/// Does what each thread of ZeroMQ does when it starts, and ends the process over.
+/// Does the same as each thread of ZeroMQ at its start, where a failure would end the process.
 Status scheduling_can_be_set() {
   int policy = 0;
   sched_param parameters{};
@@ -112,7 +112,8 @@ std::string monitor_address() {
   return "inproc://millrace-monitor-" + std::to_string(next.fetch_add(1));
 }
 
-/// An IPv4 address bound by an IPv6-enabled socket comes back as "[::ffff:a.b.c.d]": people and flags say a.b.c.d.
+/// Turns "[::ffff:a.b.c.d]", an IPv4 address bound by an IPv6-enabled socket, into a.b.c.d, as people and flags write
+/// it.
 std::string plain_ipv4(std::string address) {
   constexpr std::string_view kMapped = "[::ffff:";
   const size_t begin = address.find(kMapped);
@@ -151,7 +152,7 @@ const Status& TransportContext::threads_can_start() {
   return *state_->threads_can_start;
 }
 
-/// Reads what is left of the message that its socket stands in, unless disarmed. Takes no memory.
+/// Reads the remaining frames of the message at which its socket is, unless disarmed. Takes no memory.
 class RestOfMessage {
  public:
   explicit RestOfMessage(void* socket) : socket_(socket) {}
@@ -180,7 +181,7 @@ class Socket {
   /// Errors   io: the process has no descriptor for it.
   static Result<std::unique_ptr<Socket>> open(TransportContext& context, int type) {
     if (const Status& can = context.threads_can_start(); !can) return std::unexpected(can.error());
-    std::unique_ptr<Socket> socket(new Socket);  // first: whoever owns the handle is there before it
+    std::unique_ptr<Socket> socket(new Socket);  // first: the owner of the handle exists before it
     socket->handle_ = zmq_socket(context.handle(), type);
     if (socket->handle_ == nullptr) return not_opened();
     const auto& options = context.options();
@@ -221,9 +222,9 @@ class Socket {
     }
   }
 
-  // Either all frames are queued or none: ZeroMQ decides at the first one, the rest of a multipart message follows. All
-  // are made before the first one goes: one that could not be made would leave half a message, and the next one would
-  // be its end.
+  // Either all frames are queued or none: ZeroMQ decides at the first one, and the rest of a multipart message follows.
+  // All frames are made before the first one is sent. One that could not be made would leave half a message, and the
+  // next message would be its end.
   SendResult send_all(const PeerId* to, const SharedBytes& envelope, const SharedBytes& payload) {
     if (handle_ == nullptr) return SendResult::kFailed;
     OutgoingFrame identity;
@@ -272,8 +273,8 @@ class Socket {
     }
   }
 
-  // The kind of a monitor's next event, 0 where it has none. Takes no memory: an event that was read and lost would be
-  // a broken connection that nobody makes again.
+  // The kind of a monitor's next event, 0 where it has none. Takes no memory: if an event were read and lost, no caller
+  // would make its broken connection again.
   std::optional<uint16_t> receive_event() {
     const RestOfMessage rest(handle_);  // the address
     HeldFrame frame;
@@ -424,7 +425,7 @@ Status Connection::reconnect() {
   return {};
 }
 
-/// All that takes memory or descriptors first: without them the connection stays as it was.
+/// Opens the sockets. Takes all memory and descriptors first: without them the connection stays as it was.
 Status Connection::open_sockets() {
   const std::string events = monitor_address();
   auto socket = Socket::open(*context_, ZMQ_DEALER);

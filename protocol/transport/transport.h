@@ -23,8 +23,9 @@ namespace millrace::protocol {
 struct TransportOptions {
   FrameLimits limits;
   uint32_t io_threads = 1;
-  uint32_t queue_messages_max = 16'384;  ///< waiting to be sent to one peer; over that a send says kWouldBlock
-  uint32_t linger_ms = 1'000;            ///< what is queued may still go out for so long when a socket is closed
+  uint32_t queue_messages_max = 16'384;  ///< waiting to be sent to one peer; beyond it a send returns kWouldBlock.
+  /// Time for which queued messages may still be sent when a socket is closed.
+  uint32_t linger_ms = 1'000;
   HostResolver resolver = look_up_host;  ///< names of hosts to addresses, on threads of its own
   /// Reserved for CURVE keys; empty in this version.
   std::string security;
@@ -40,7 +41,7 @@ class TransportContext {
 
   const TransportOptions& options() const;
   void* handle() const;  ///< for this folder's own files
-  /// Whether the system lets ZeroMQ start its threads. Errors  unsupported: a filter of system calls, named.
+  /// Returns whether the system lets ZeroMQ start its threads. Errors  unsupported: a filter of system calls, named.
   const Status& threads_can_start();
 
  private:
@@ -55,14 +56,14 @@ enum class SendResult : uint8_t {
   kFailed = 4,       ///< the socket is closed, or there is no memory for the message
 };
 
-/// A message off the wire, or why it is none. Its payload is the received frame itself, not a copy.
+/// A message from the wire, or why it is none. Its payload is the received frame itself, not a copy.
 struct Received {
   PeerId peer;  ///< empty for a Connection
   Result<Message> message;
   uint64_t bytes = 0;  ///< of all frames
 };
 
-/// Frames as they are, for measurements of the bare transport.
+/// Undecoded frames, for measurements of the bare transport.
 struct ReceivedFrames {
   PeerId peer;
   std::vector<SharedBytes> frames;
@@ -78,19 +79,19 @@ class Listener {
   ///
   /// address  "tcp://host:port"; port 0 takes a free one. An interface's name is not taken: give its address.
   /// Cost     where the host is a name: the system's resolver, which may take seconds.
-  /// Errors   io: the port is in use, the name is not known, or none of its addresses is this machine's; the sentence
-  ///          says what to do.
+  /// Errors   io: the port is in use, the name is not known, or none of its addresses is this machine's. The sentence
+  ///          names the remedy.
   static Result<std::unique_ptr<Listener>> bind(TransportContext& context, const std::string& address);
   ~Listener();
 
-  /// The address bound, with the actual port: by number; by name where the name has several addresses here.
+  /// Returns the bound address, with the actual port: by number; by name where the name has several addresses here.
   const std::string& address() const { return address_; }
 
   SendResult send(const PeerId& to, const Message& message);
-  /// For one message to many: the envelope is encoded by the caller once for each, the payload shared.
+  /// Sends one message to one of many peers: the caller encodes the envelope for each, and all share the payload.
   SendResult send_frames(const PeerId& to, const SharedBytes& envelope, const SharedBytes& payload);
 
-  /// The next message, without waiting.
+  /// Returns the next message, without waiting.
   std::optional<Received> receive();
   std::optional<ReceivedFrames> receive_frames();
 
@@ -106,10 +107,10 @@ class Listener {
 
 enum class ConnectionState : uint8_t { kConnecting = 1, kConnected = 2, kDisconnected = 3 };
 
-/// One connection to a Listener. It never reconnects by itself: what was queued for an old connection must not reach a
-/// new one before the Hello; the owner calls reconnect() when its backoff says so. Threads: one at a time.
+/// One connection to a Listener. It never reconnects by itself, because messages queued for an old connection must not
+/// reach a new one before the Hello. The owner calls reconnect() when its backoff ends. Threads: one at a time.
 ///
-/// Where the host is a name, each attempt goes to one address of it: the first attempt looks the name up, each
+/// Where the host is a name, each attempt goes to one address of it. The first attempt looks the name up. Each
 /// reconnect() takes the next address, and the one after the last looks the name up again. The address that worked last
 /// is tried first.
 class Connection {
@@ -123,13 +124,14 @@ class Connection {
   /// Reads pending connection events; takes memory only where a lookup has ended. kDisconnected stays until
   /// reconnect().
   ConnectionState state();
-  /// One sentence: why the name's lookup led to no connection. Empty: it did, or there was none.
+  /// Returns one sentence: why the name's lookup led to no connection. Empty: it did, or there was none.
   const std::string& trouble() const { return trouble_; }
-  /// Readable once the lookup that is under way has an answer for state() to take; -1: none is under way.
+  /// Returns a descriptor that is readable once the lookup under way has an answer for state() to take; -1: none is
+  /// under way.
   int lookup_descriptor() const { return lookup_ ? lookup_->descriptor() : -1; }
 
-  /// Since the last (re)connect: somebody took the connection, though perhaps nobody who speaks the protocol. As of the
-  /// last state().
+  /// Returns whether a process has accepted the connection since the last (re)connect; it need not speak the protocol.
+  /// As of the last state().
   bool accepted() const { return accepted_; }
 
   /// Drops the old connection with everything queued on it and starts a new one. Errors as connect(); without memory or
@@ -191,18 +193,18 @@ class Waker {
 /// Waits until something can be received. Connections are watched for connection events too.
 class Poller {
  public:
-  /// What is added must outlive the poller or be removed; a Connection may be reconnected in between.
+  /// Adds an object. It must outlive the poller or be removed; a Connection may be reconnected in between.
   void add(Listener& listener) { listeners_.push_back(&listener); }
   void add(Connection& connection) { connections_.push_back(&connection); }
   void add(Waker& waker) { wakers_.push_back(&waker); }
-  /// A socket of the system's: datagrams beside the messages. It is closed by who opened it, after it was removed.
+  /// Adds a socket of the system's: datagrams beside the messages. The owner closes it, after it was removed.
   void add_descriptor(int descriptor) { descriptors_.push_back(descriptor); }
   void remove_descriptor(int descriptor) { std::erase(descriptors_, descriptor); }
   void remove(Connection& connection) { std::erase(connections_, &connection); }
 
   /// Waits for at most timeout_ms (-1: no limit). True: something is ready. A waker that fired is cleared.
   bool wait(int timeout_ms);
-  /// Waits for descriptors and wakers alone: ZeroMQ takes several microseconds to say that it has nothing. True:
+  /// Waits for descriptors and wakers alone: ZeroMQ takes several microseconds to find no message. True:
   /// something is ready. A waker that fired is cleared.
   bool wait_for_descriptors(int timeout_ms);
 

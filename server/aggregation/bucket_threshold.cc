@@ -13,12 +13,12 @@ namespace {
 /// Half-width of the band that a reuse step's size is held to.
 constexpr double kReuseBand = 0.02;
 
-/// Between exact steps, every so many-th is summed whole for its histogram. Shares between shards and parts move with
-/// the gradients, over tens of steps; a step with a histogram costs about twice one without.
+/// Between exact steps, one step in this many is summed whole for its histogram. Shares between shards and parts move
+/// with the gradients, over tens of steps; a step with a histogram costs about twice one without.
 constexpr uint64_t kCountEvery = 8;
 
-/// A quick threshold that lately missed the share by less than this is trusted to hit the band; otherwise smaller sums
-/// are kept at hand as well, for so many times the miss, of which the right number is then taken.
+/// A quick threshold that lately missed the share by less than this is trusted to hit the band. Otherwise smaller sums
+/// are kept at hand as well, for a multiple of the miss. The right number of them is then taken.
 constexpr double kTrustedSpread = kReuseBand / 2;
 constexpr double kSpreadMargin = 2;
 constexpr double kMarginMax = 1;
@@ -227,7 +227,7 @@ BucketThreshold::Running& BucketThreshold::running(uint64_t step) {
   running.shares.resize(config_.local_parts);
   running.reached.resize(config_.local_parts);
   running.counted.resize(config_.local_parts);
-  running.agreed = agreed_;  // last: it says that the others have their size
+  running.agreed = agreed_;  // last: the others must have their size first
   return running;
 }
 
@@ -236,7 +236,7 @@ void BucketThreshold::reached(size_t local_part, uint64_t step, uint64_t count) 
   const bool first = !now.reached[local_part];
   now.reached[local_part] = count;
   if (!first || std::ranges::any_of(now.reached, [](const auto& one) { return !one; })) return;
-  if (!(now.agreed->expected_sum > 0)) return;  // nothing of this shard is awaited: there is no ratio
+  if (!(now.agreed->expected_sum > 0)) return;  // no sum is expected of this shard: there is no ratio
   double sum = 0;
   for (const std::optional<uint64_t>& one : now.reached) sum += static_cast<double>(*one);
   const double ratio = sum / now.agreed->expected_sum;
@@ -265,7 +265,8 @@ BucketThreshold::Band BucketThreshold::band(size_t local_part, const Running& ru
     expected += agreed.expected[part];
     actual += *share;
   }
-  // Of the whole share, for one part as for all: what one part has by chance too many another lacks.
+  // The slack is of the whole share, for one part as for all: entries that one part has by chance too many, another
+  // lacks.
   const double slack = kReuseBand * agreed.expected_sum;
   const uint64_t low = rounded(std::ceil(expected - slack - 0.5));
   const uint64_t high = std::max(low, rounded(std::floor(expected + slack + 0.5)));
@@ -286,7 +287,7 @@ double BucketThreshold::wanted(const MagnitudeHistogram& histogram) const {
          agreed_->fraction * static_cast<double>(histogram.count(agreed_->cut.bin));
 }
 
-/// How many entries the part gets of those at hand: what is wanted, within the band. They are counted.
+/// Returns how many of the entries at hand the part gets: the wanted number, within the band. They are counted.
 uint64_t BucketThreshold::take(size_t local_part, Running& running, double wanted, uint64_t at_hand) const {
   const Band allowed = band(local_part, running);
   const uint64_t count = std::min(std::clamp(rounded(wanted), allowed.least, allowed.most), at_hand);
@@ -305,7 +306,7 @@ std::optional<uint64_t> BucketThreshold::reuse_largest(size_t local_part, uint64
   MILLRACE_CHECK(agreed_ != nullptr && local_part < config_.local_parts, step, local_part);
   Running& now = running(step);
   if (at_hand < band(local_part, now).least) return std::nullopt;
-  // Below the edge nothing is known: not what the agreed threshold would let through, but the share.
+  // Below the edge nothing is known: the wanted number is the share, not the count at the agreed threshold.
   return take(local_part, now, now.agreed->expected[local_part], at_hand);
 }
 

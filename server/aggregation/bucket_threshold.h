@@ -10,19 +10,20 @@
 #include "kernels/base/clock.h"
 #include "kernels/reduce/magnitude_histogram.h"
 
-/// The one threshold of a bucket over all its parts and shards (Ok-Topk's global top-k without moving the entries):
-/// shards exchange histograms of their sums, every shard computes the same cut from the same histograms, and each takes
-/// its quota.
+/// Agrees on one threshold for a bucket over all its parts and shards (Ok-Topk's global top-k without moving the
+/// entries). Shards exchange histograms of their sums. Every shard computes the same cut from the same histograms, and
+/// each takes its quota.
 namespace millrace::server {
 
-/// Splits `take` over holders in proportion to what each has, by largest remainder; equal remainders: the lower holder.
+/// Splits `take` over holders in proportion to their entries, by largest remainder; equal remainders: the lower holder.
 /// The parts sum exactly to min(take, sum of in_bin) and none is over its in_bin.
 ///
 /// Source   [OkTopk22, 3.1.3] (global top-k values); the quota is Millrace's own: ties must not make an update
 ///          larger than k.
 std::vector<uint64_t> split_take(uint64_t take, std::span<const uint64_t> in_bin);
 
-/// What of one part goes into its update: all entries of the bins above `bin`, and the `take` largest of that bin.
+/// Selects the entries of one part for its update: all entries of the bins above `bin`, and the `take` largest of that
+/// bin.
 struct PartCut {
   uint32_t bin = 1;
   uint64_t take = 0;
@@ -31,8 +32,8 @@ struct PartCut {
 
 using SharedHistogram = std::shared_ptr<const MagnitudeHistogram>;
 
-/// How a part is summed and cut in one pass: only sums of magnitude `edge` and more are looked at further; those of
-/// `threshold` and more are the update if they are at least `least` and at most `most`.
+/// Says how a part is summed and cut in one pass. Only sums of magnitude `edge` and more are processed further. Those
+/// of `threshold` and more are the update if their number is at least `least` and at most `most`.
 struct QuickCut {
   float edge = 0;  ///< > 0, at most `threshold`
   float threshold = 0;
@@ -40,23 +41,23 @@ struct QuickCut {
   uint64_t most = 0;
 };
 
-/// Entries in bins above `bin`.
+/// Counts the entries in bins above `bin`.
 uint64_t count_above(const MagnitudeHistogram& histogram, uint32_t bin);
 
-/// The magnitude that about `count` entries reach, by where they lie in their bin if they lie evenly; > 0.
+/// Returns the magnitude that about `count` entries reach, if the entries of a bin lie evenly in it; > 0.
 float magnitude_reached_by(const MagnitudeHistogram& histogram, double count);
 
 /// The threshold of one bucket at one shard: a state machine of its own.
 ///
 /// Exact steps   (period 1, step % period == 0, or nothing agreed yet) wait for the histograms of all shards of the
-///               bucket; the update is then exactly the min(k, non-zero entries) largest of the whole sum, ties by
-///               lower shard, then lower index.
-/// Reuse steps   never wait: a part is cut by the last agreed threshold; the running count of the step is held within 2
+///               bucket. The update is then exactly the min(k, non-zero entries) largest of the whole sum; ties: lower
+///               shard, then lower index.
+/// Reuse steps   never wait. A part is cut by the last agreed threshold. The running count of the step is held within 2
 ///               % of this shard's share at that threshold.
-/// Quick steps   reuse steps without a histogram (most: see counts_magnitudes): this shard's own threshold follows what
-///               the last one let through, so that its share is met without knowing all magnitudes.
-/// Silent shard  an exact step that has waited for `timeout` falls back to a reuse step, or, with nothing agreed yet,
-///               to the threshold of the histograms that are there.
+/// Quick steps   reuse steps without a histogram (most: see counts_magnitudes). This shard's own threshold follows the
+///               count of the last one, so that the shard meets its share without all magnitudes.
+/// Silent shard  an exact step that has waited for `timeout` falls back to a reuse step. With nothing agreed yet, it
+///               uses the threshold of the histograms that have arrived.
 /// Memory        histograms of at most staleness + 3 steps; see on_remote.
 class BucketThreshold {
  public:
@@ -80,65 +81,69 @@ class BucketThreshold {
 
   explicit BucketThreshold(Config config) : config_(std::move(config)), begins_(config_.local_parts, 0) {}
 
-  /// R8d: The part goes on at `step`, after its shard came back without its state: nothing of it is to come for steps
-  /// before, in which other parts of the bucket may still be. Before anything else is said about the part.
+  /// R8d: Lets the part continue at `step`, after its shard restarted without its state. The part contributes nothing
+  /// to earlier steps, in which other parts of the bucket may still be. Call it before any other call about the part.
   void begins_at(size_t local_part, uint64_t step);
 
   const std::vector<uint32_t>& shards() const { return config_.shards; }
 
-  /// Must a part wait for the other shards at this step?
+  /// Returns whether a part must wait for the other shards at this step.
   bool is_exact(uint64_t step) const;
 
-  /// A local part's sum of `step`; a later one of the same step replaces the earlier. Returns the shard's own histogram
-  /// when this completed (or changed) it: it goes to the other shards of the bucket.
+  /// Adds a local part's sum of `step`; a later one of the same step replaces the earlier. Returns the shard's own
+  /// histogram when this completed (or changed) it: it goes to the other shards of the bucket.
   SharedHistogram on_local(size_t local_part, uint64_t step, SharedHistogram histogram, TimeNs now);
 
-  /// Another shard's histogram. kLate: the step is settled, only counted. kAhead: further ahead than staleness allows.
+  /// Adds another shard's histogram. kLate: the step is decided, only counted. kAhead: further ahead than staleness
+  /// allows.
   Remote on_remote(uint32_t shard, uint64_t step, SharedHistogram histogram);
 
-  /// The agreed cut of exactly this step, when all shards' histograms are in; else nothing.
+  /// Returns the agreed cut of exactly this step, once all shards' histograms are there; else nothing.
   std::optional<LocalCut> exact_cut(uint64_t step) const;
 
-  /// An exact step falls back from this time on; nothing where none waits.
+  /// Returns the time from which an exact step falls back; nothing where none waits.
   std::optional<TimeNs> deadline() const;
 
-  /// Gives up waiting for silent shards; returns the steps given up: their parts are to be cut by reuse_cut().
+  /// Gives up waiting for silent shards. Returns the steps given up: their parts are to be cut by reuse_cut().
   std::vector<uint64_t> expire(TimeNs now);
 
-  /// True when `step` was given up, or is otherwise not waited for: reuse_cut() is what its parts get.
+  /// Returns whether `step` was given up, or no part waits for it: its parts then get reuse_cut().
   bool may_reuse(uint64_t step) const;
 
-  /// Do all shards count the magnitudes of this step, to agree on a threshold? Exact steps; every kCountEvery-th; and
-  /// while the sums have no more entries than an update may, since a share is then not a size to hold to.
+  /// Returns whether all shards count the magnitudes of this step, to agree on a threshold. They do in exact steps and
+  /// in every kCountEvery-th. They also do while the sums have no more entries than an update may have: a share is then
+  /// no size to meet.
   bool counts_magnitudes(uint64_t step) const;
 
-  /// How a local part is cut in one pass; nothing where its magnitudes are needed.
+  /// Returns how a local part is cut in one pass; nothing where its magnitudes are needed.
   std::optional<QuickCut> quick_cut(size_t local_part, uint64_t step);
 
-  /// So many entries of the part reached the threshold of its quick_cut(): the next one is set by it.
+  /// Records that `count` entries of the part reached the threshold of its quick_cut(); the next threshold depends on
+  /// it.
   void reached(size_t local_part, uint64_t step, uint64_t count);
 
-  /// A quick cut missed by so much that the part was summed whole: if all were, the next threshold is set by that.
+  /// Records that a quick cut missed its share by so wide a margin that the part was summed whole. If all parts were,
+  /// the next threshold is set by that histogram.
   void counted_again(size_t local_part, uint64_t step, SharedHistogram histogram);
 
-  /// May `count` entries be the part's update? If so it is counted. REQUIRES: may_reuse(step).
+  /// Returns whether `count` entries may be the part's update; if so, counts them. REQUIRES: may_reuse(step).
   bool accept(size_t local_part, uint64_t step, uint64_t count);
 
-  /// The cut of one local part at `step` by the last agreed threshold, held to the band of this shard's share.
+  /// Returns the cut of one local part at `step` by the last agreed threshold, held to the band of this shard's share.
   /// REQUIRES: may_reuse(step).
   PartCut reuse_cut(size_t local_part, uint64_t step, const MagnitudeHistogram& histogram);
 
-  /// The same where only the sums from quick_cut()'s edge on are at hand, so many: how many of the largest of them are
-  /// the update; nothing where they are too few.
+  /// Returns how many of the largest sums are the update. Only the `at_hand` sums from quick_cut()'s edge on are known;
+  /// nothing where they are too few.
   std::optional<uint64_t> reuse_largest(size_t local_part, uint64_t step, uint64_t at_hand);
 
-  /// All local parts have decided the steps below `step`: what they needed is forgotten.
+  /// Forgets the data of the steps below `step`: all local parts have decided them.
   void decided_below(uint64_t step);
 
-  /// Shards whose histogram of `step` is missing.
+  /// Returns the shards whose histogram of `step` is missing.
   std::vector<uint32_t> missing(uint64_t step) const;
 
-  /// Lower edge of the agreed boundary bin as a magnitude; 0 while nothing is agreed.
+  /// Returns the lower edge of the agreed boundary bin as a magnitude; 0 while nothing is agreed.
   double agreed_magnitude() const;
 
  private:
@@ -150,14 +155,15 @@ class BucketThreshold {
     bool given_up = false;
   };
   struct Agreed;
-  /// A reuse step, by local part: what each got, what reached the quick threshold, what was counted nevertheless.
+  /// A reuse step, by local part: the share of each, the entries that reached the quick threshold, the histograms
+  /// counted nevertheless.
   struct Running {
     std::shared_ptr<const Agreed> agreed;  ///< when it began: the share that it is held to
     std::vector<std::optional<uint64_t>> shares;
     std::vector<std::optional<uint64_t>> reached;
     std::vector<SharedHistogram> counted;
   };
-  /// The counts that keep a step's running count in the band, for one part.
+  /// The limits of one part's count that keep a step's running count in the band.
   struct Band {
     uint64_t least = 0;
     uint64_t most = 0;
@@ -165,8 +171,9 @@ class BucketThreshold {
   /// The quick threshold.
   struct Level {
     SharedHistogram own;  ///< the newest of all local parts
-    double aim = 1;       ///< what is to reach the threshold by that histogram, of the share
-    double spread = 0;    ///< by how much of the share quick thresholds have missed it lately
+    /// The number of entries that shall reach the threshold by that histogram, as a multiple of the share.
+    double aim = 1;
+    double spread = 0;  ///< by how much of the share quick thresholds have missed it lately
     float edge = 0;
     float threshold = 0;
   };

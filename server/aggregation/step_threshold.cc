@@ -64,7 +64,7 @@ SharedHistogram StepThreshold::answer_to(uint32_t shard, uint64_t step, TimeNs n
   return found->second.own;
 }
 
-/// The board that the next step waits for, where its own part is there; nullptr: none.
+/// Returns the board that the next step waits for, where its own part is there; nullptr: none.
 const StepThreshold::Board* StepThreshold::waiting() const {
   if (next_ == 0 || config_.shards.size() == 1) return nullptr;
   const auto found = boards_.find(next_ - 1);

@@ -12,12 +12,13 @@
 
 namespace millrace::server {
 
-/// The cuts of one bucket in a reproducible job: that of step t is a function of what all parts, on all shards, decided
-/// in step t - 1, and of nothing else. So a part that is to decide t waits for the other shards' histograms of t - 1,
-/// however long: there is no earlier threshold to fall back on. The first step has the whole sum.
+/// The cuts of one bucket in a reproducible job. The cut of step t is a function of the decisions of all parts, on all
+/// shards, in step t - 1, and of nothing else. So a part that is to decide t waits for the other shards' histograms of
+/// t - 1. It waits without limit, since there is no earlier threshold to fall back on. The first step has the whole
+/// sum.
 ///
-/// Lost     a shard that lacks others' says its own again, and who hears a histogram for the second time answers with
-///          its own: so what was lost on the way comes again, in either direction.
+/// Lost     a shard that lacks others' histograms sends its own again. A shard that receives a histogram for the second
+///          time answers with its own. So a lost message is repeated, in either direction.
 /// Memory   histograms of three steps.
 class StepThreshold {
  public:
@@ -26,30 +27,31 @@ class StepThreshold {
     uint32_t shard = 0;
     std::vector<uint32_t> shards;  ///< that hold parts of the bucket, ascending, `shard` among them
     size_t local_parts = 0;        ///< of this shard
-    TimeNs repeat_ns = 0;          ///< between two times that the same is said to a shard
+    /// Least time between two repetitions of a histogram to a shard.
+    TimeNs repeat_ns = 0;
   };
 
-  /// kRepeated: known; answer_to() says whether it is answered.
+  /// kRepeated: known; answer_to() decides whether it is answered.
   enum class Remote : uint8_t { kTaken, kRepeated, kLate, kAhead, kUnknownShard };
 
   explicit StepThreshold(Config config) : config_(std::move(config)) {}
 
   const std::vector<uint32_t>& shards() const { return config_.shards; }
 
-  /// The cut of the step; nothing: histograms of the step before are missing.
+  /// Returns the cut of the step; nothing: histograms of the step before are missing.
   std::optional<SumCut> cut(uint64_t step) const;
 
-  /// A local part has decided the step, with these sums before they were cut. Returns the shard's own histogram when
+  /// Adds the sums of a local part that has decided the step, as before the cut. Returns the shard's own histogram when
   /// this was the last of its parts: it goes to the other shards.
   SharedHistogram on_decided(size_t local_part, uint64_t step, SharedHistogram histogram, TimeNs now);
 
   Remote on_remote(uint32_t shard, uint64_t step, SharedHistogram histogram);
 
-  /// A shard that says again what is known may lack this shard's own of that step: what it is sent; nullptr: nothing,
-  /// or it was sent a moment ago.
+  /// Returns this shard's own histogram for a shard that repeats a known one, and so may lack it. nullptr: nothing is
+  /// sent, or it was sent a moment ago.
   SharedHistogram answer_to(uint32_t shard, uint64_t step, TimeNs now);
 
-  /// This shard's own, to be said again to those that it waits for.
+  /// Holds this shard's own histogram, to be sent again to the shards whose histograms it lacks.
   struct Repeat {
     uint64_t step = 0;
     SharedHistogram own;
@@ -58,7 +60,7 @@ class StepThreshold {
   std::optional<Repeat> repeat(TimeNs now);
   std::optional<TimeNs> deadline() const;
 
-  /// Shards whose histogram the step waits for.
+  /// Returns the shards whose histogram the step waits for.
   std::vector<uint32_t> missing(uint64_t step) const;
 
  private:

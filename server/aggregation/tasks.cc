@@ -25,7 +25,7 @@ constexpr uint64_t kQuickEntryNs = 4;
 constexpr uint64_t kWholeEntryNs = 9;
 constexpr uint64_t kCutEntryNs = 2;
 
-/// The entries of `sum` that the cut lets through, sparse.
+/// Returns the entries of `sum` that pass the cut, sparse.
 Stream selected_of(const StreamView& sum, const PartCut& cut) {
   IndexBuffer positions;
   select_by_cut(sum.values, cut.bin, cut.take, positions);
@@ -56,7 +56,7 @@ void for_each_carried(const StreamView& carried, const StreamView& stream, Visit
   }
 }
 
-/// Sum of |a - b|, in f64 and in an order that fits vectors.
+/// Returns the sum of |a - b|, in f64 and in an order that fits vectors.
 double distance(std::span<const float> a, std::span<const float> b) {
   constexpr size_t kLanes = 8;
   std::array<double, kLanes> sums{};
@@ -69,7 +69,7 @@ double distance(std::span<const float> a, std::span<const float> b) {
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
-/// What the code changed: of the selected values, and of those in `sum` that the index codec added.
+/// Returns the distance that the code added: of the selected values, and of those in `sum` that the index codec added.
 double codec_error(const StreamView& selected, const StreamView& carried, const StreamView& sum) {
   if (carried.values.size() == selected.values.size()) return distance(selected.values, carried.values);
   double error = 0;
@@ -86,7 +86,7 @@ std::vector<StreamView> views_of(const std::vector<HeldStream>& contributions) {
   return views;
 }
 
-/// What of each contribution the update carries, and whether that is what the sum has there.
+/// Finds the values of each contribution that the update carries, and whether their sum is the update's.
 void audit(const StreamView& selected, const StreamView& carried, const StreamView& sum, const EncodePlan& plan,
            EncodedUpdate& update) {
   const std::vector<StreamView> contributions = views_of(plan.audited);
@@ -122,7 +122,8 @@ Result<EncodedUpdate> encode_with(const StreamView& selected, const StreamView& 
   return update;
 }
 
-/// Codec auto. An update of everything may go in either form; of one that was cut, what it carries is what is in it.
+/// Encodes with codec auto. An update of everything may take either form. The entries of a cut update alone are the
+/// carried ones.
 Result<EncodedUpdate> encode_chosen(const StreamView& selected, const StreamView& sum, const EncodePlan& plan) {
   CodecChooser chooser = plan.automatic->chooser;
   ChoiceInput input;
@@ -140,7 +141,7 @@ Result<EncodedUpdate> encode_chosen(const StreamView& selected, const StreamView
   return update;
 }
 
-/// Codes what of `sum` was selected. `sum` has all of `selected`, and where the index codec adds entries all of those.
+/// Encodes the selected entries of `sum`. `sum` has all of `selected`, and all entries that the index codec adds.
 Result<EncodedUpdate> encode_selected(const StreamView& selected, const StreamView& sum, const EncodePlan& plan) {
   return plan.automatic ? encode_chosen(selected, sum, plan) : encode_with(selected, sum, plan.codec, plan);
 }
@@ -152,7 +153,7 @@ PartCut cut_of_largest(const StreamView& sum, uint64_t count) {
   return {cut.bin, cut.take};
 }
 
-/// What the cut lets through.
+/// Encodes the entries that pass the cut.
 Result<EncodedUpdate> encode_by_step(const StreamView& sum, const EncodePlan& plan) {
   Stream kept = sum.dense ? to_sparse(sum) : cut(sum, 0, sum.dimension);
   const uint32_t count = apply_cut(plan.by_step->cut, plan.by_step->window_indices, kept.indices, kept.values);
@@ -195,7 +196,8 @@ Result<ReduceTask::Output> reduce_whole(const ReduceTask::Input& input) {
   return output;
 }
 
-/// Contributions are finite, so a sum is never NaN; one that overflowed is among the large.
+/// Sums and cuts a part in one pass. Contributions are finite, so a sum is never NaN; one that overflowed is among the
+/// large ones.
 Result<ReduceTask::Output> reduce_quick(const ReduceTask::Input& input, const QuickCut& quick) {
   Result<Stream> sum = checked_sum(sum_at_least(views_of(input.contributions), quick.edge));
   if (!sum) return std::unexpected(sum.error());
@@ -209,7 +211,7 @@ Result<ReduceTask::Output> reduce_quick(const ReduceTask::Input& input, const Qu
     if (!update) return std::unexpected(update.error());
     output.update = std::move(*update);
   }
-  // Beside the update as well: other parts may have moved the band meanwhile, and another number is taken then.
+  // Beside the update as well: other parts may move the band until then, and another number is taken.
   output.sum = HeldStream::from(std::move(*sum));
   return output;
 }
@@ -241,14 +243,15 @@ struct BoundaryEntry {
   size_t part = 0;
 };
 
-/// What is taken first: the larger, then the one of lower index.
+/// Returns whether `a` is taken before `b`: the larger magnitude first, then the lower index.
 bool goes_first(const BoundaryEntry& a, const BoundaryEntry& b) {
   return a.magnitude != b.magnitude ? a.magnitude > b.magnitude : a.index < b.index;
 }
 
 void gather_boundary(const StreamView& sum, uint32_t bin, uint64_t begin, size_t part,
                      std::vector<BoundaryEntry>& out) {
-  // One SIMD scan finds what is in the bin or above it, a few percent of the sum; only those are looked at one by one.
+  // One SIMD scan finds the entries in the bin or above it, a few percent of the sum. Only those are looked at one by
+  // one.
   IndexBuffer positions;
   select_by_cut(sum.values, bin, sum.values.size(), positions);
   for (const uint32_t at : positions) {
@@ -287,7 +290,7 @@ void DecodeTask::run() {
       return;
     }
   }
-  // read_container() verifies that the bytes are what their identity says; here, that it is the one announced.
+  // read_container() verifies that the bytes match their identity; here, that it is the announced one.
   if (container_identity(input_.payload.bytes) != input_.hash) {
     result_ = fail(ErrorCode::kMalformed, "the payload's hash is not the one announced");
     return;

@@ -20,21 +20,21 @@
 #include "server/aggregation/update_audit.h"
 #include "server/base/actions.h"
 
-/// The heavy numeric work of a shard. Every task is a pure function: inputs are shared and immutable, the output is its
-/// own until it is handed back. What a task belongs to (job, part, step, token) is carried along and judged by the core
-/// when it comes back.
+/// The heavy numeric work of a shard. Every task is a pure function: its inputs are shared and immutable, and it owns
+/// its output until it hands it back. A task carries the round that it belongs to (job, part, step, token). The core
+/// checks that round when the task returns.
 namespace millrace::server {
 
-/// The most that a contribution's payload will take once decoded, by its header alone: asked before anything is taken
-/// for it. One that is raw on the wire takes nothing where it can be read in place.
+/// Returns the most memory that a contribution's payload takes once decoded, by its header alone; asked before memory
+/// is taken. A raw payload that can be read in place takes nothing.
 ///
 /// Errors   malformed: not a container, or one of another dimension.
 Result<uint64_t> decoded_bytes_of(ByteSpan payload, uint64_t dimension);
 
-/// The bytes are not those that were announced: they changed on the way, and sending them again can help.
+/// Returns whether the bytes are not the announced ones: they changed on the way, and sending them again can help.
 bool arrived_damaged(ByteSpan payload, uint64_t announced_hash);
 
-/// What a task says that did not come to an end: its memory could not be had.
+/// Reason that a task gives when it did not finish for lack of memory.
 inline constexpr const char* kNotRun =
     "this shard has not the memory to work on it; give its machine more, or fewer jobs";
 
@@ -46,8 +46,8 @@ struct RoundKey {
   uint64_t token = 0;
 };
 
-/// A contribution's payload becomes a stream: its hash, its container, its dimension and its values are checked. What
-/// is raw on the wire stays where it is, and the payload with it.
+/// Turns a contribution's payload into a stream. Checks its hash, its container, its dimension and its values. A
+/// payload that is raw on the wire stays where it is.
 ///
 /// Errors   malformed: the payload's hash is not the one announced, the container does not decode, another dimension.
 ///          non_finite: a NaN or an infinity. stale: coded against another history.
@@ -61,7 +61,7 @@ class DecodeTask : public Task {
     SharedBytes payload;
     uint64_t dimension = 0;
     std::shared_ptr<const IndexHistory> history = nullptr;  ///< what its indices may be coded against; null: nothing
-    uint64_t payload_bytes_max = 0;                         ///< ... of what it stands for
+    uint64_t payload_bytes_max = 0;                         ///< ... of the restored plain payload
   };
   explicit DecodeTask(Input input) : input_(std::move(input)) {}
 
@@ -72,11 +72,11 @@ class DecodeTask : public Task {
 
   const Input& input() const { return input_; }
   const Result<HeldStream>& result() const { return result_; }
-  /// It came with its indices coded against the history: where it cannot be read, the plain bytes may.
+  /// Returns whether its indices were coded against the history: if it cannot be read, the plain bytes may be.
   bool was_shortened() const { return was_shortened_; }
 
  private:
-  /// The payload becomes the plain container that it stands for.
+  /// Turns the payload into the plain container that it represents.
   Status restore();
 
   Input input_;
@@ -84,13 +84,13 @@ class DecodeTask : public Task {
   bool was_shortened_ = false;
 };
 
-/// What choosing codecs takes besides the data.
+/// The costs that the choice of a codec takes into account besides the data.
 struct CodecCosts {
   SpeedSource speeds = fallback_speeds;
   double link_bits_per_s = 0;  ///< from this shard to its workers; 0: not known
 };
 
-/// Codec auto of a part: the choice so far, and what the next one is made from.
+/// Codec auto of a part: the choice so far, and the inputs of the next one.
 struct AutomaticCodec {
   CodecChooser chooser;
   CodecCosts costs;
@@ -107,14 +107,14 @@ struct StepCut {
 struct EncodePlan {
   std::optional<PartCut> cut;
   std::optional<StepCut> by_step = std::nullopt;
-  std::optional<uint64_t> largest;  ///< so many of the largest, ties by lower index; neither: the whole sum
+  std::optional<uint64_t> largest;  ///< number of the largest, ties by lower index; neither: the whole sum
   CodecSpec codec;
   std::optional<AutomaticCodec> automatic = std::nullopt;  ///< where `codec` is
   RandomKey random;
   uint64_t index_base = 0;
-  std::vector<HeldStream> audited;      ///< contributions, to say what of each was carried; empty: not asked
-  Extent extent = Extent::kEverything;  ///< what of them the update stands for
-  bool for_history = false;             ///< say what it changes
+  std::vector<HeldStream> audited;      ///< contributions whose carried part is computed; empty: not asked
+  Extent extent = Extent::kEverything;  ///< the part of them that the update represents
+  bool for_history = false;             ///< also list the changed indices
 };
 
 struct EncodedUpdate {
@@ -127,11 +127,11 @@ struct EncodedUpdate {
   std::vector<double> carried;  ///< by audited contribution: sum of its entries that the update carries
 };
 
-/// Cuts and codes a sum. Source: the pieces' own.
+/// Cuts and codes a sum. Source: those of the cut and of the codecs.
 Result<EncodedUpdate> encode_update(const HeldStream& sum, const EncodePlan& plan);
 
-/// The sum of a part over its contributors, in the order given (worker order, whatever the order of arrival); its
-/// magnitudes if asked; and, where nothing has to be waited for in between, the update at once.
+/// Sums a part over its contributors, in the order given (worker order, regardless of the order of arrival). Counts its
+/// magnitudes if asked. Encodes the update at once where the decision waits for no other shard.
 class ReduceTask : public Task {
  public:
   enum class Magnitudes : uint8_t { kNone, kCounted };
@@ -216,10 +216,10 @@ class EncodeTask : public Task {
   Result<EncodedUpdate> result_ = fail(ErrorCode::kLimitExceeded, kNotRun);
 };
 
-/// Mode asynchronous: one update for several steps of a part.
+/// Mode asynchronous: merges several steps of a part into one update.
 ///
-/// result()  the sum of what their updates carry, coded without loss; nullopt: it is not smaller than they are
-///           apart, or is infinite.
+/// result()  the sum of the values that their updates carry, coded without loss; nullopt: it is not smaller than the
+///           separate updates, or is infinite.
 class MergeTask : public Task {
  public:
   struct Input {

@@ -23,7 +23,7 @@ class Walk {
   bool done() const { return at_ >= stream_->values.size(); }
   uint64_t index() const { return stream_->dense ? at_ : stream_->indices[at_]; }
 
-  /// The positions of the entries in [begin, end); the walk stands behind them.
+  /// Returns the positions of the entries in [begin, end), and moves the walk behind them.
   std::pair<size_t, size_t> take(uint64_t begin, uint64_t end) {
     const size_t first = find(begin);
     at_ = first;
@@ -32,7 +32,7 @@ class Walk {
   }
 
  private:
-  /// The first position from here on whose index is `index` or more.
+  /// Returns the first position from here on whose index is `index` or more.
   size_t find(uint64_t index) const {
     const size_t count = stream_->values.size();
     if (stream_->dense) return std::clamp<size_t>(index, at_, count);
@@ -49,7 +49,7 @@ class Walk {
   size_t at_ = 0;
 };
 
-/// Of the entries [first, last) those whose bit is set.
+/// Sums the entries of [first, last) whose bit is set.
 Mass mass_of_marked(const StreamView& stream, size_t first, size_t last, uint64_t begin, const Bits& bits) {
   if (!stream.dense) {
     return mass_where(stream.indices.subspan(first, last - first), stream.values.subspan(first, last - first),
@@ -91,7 +91,7 @@ class Auditor {
  private:
   static constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
 
-  /// Where there is something more to look at.
+  /// Returns the next index at which an entry is left.
   uint64_t next_index() const {
     uint64_t next = walk_.done() ? kNone : walk_.index();
     if (!everything_) return next;

@@ -11,14 +11,14 @@
 #include "protocol/messages/messages.h"
 #include "protocol/messages/peer_id.h"
 
-/// What the shard core asks of whoever drives it (the process millrace-server, the simulator). The core itself has no
-/// socket, clock or thread.
+/// The actions that the shard core asks of its driver (the process millrace-server, the simulator). The core itself has
+/// no socket, clock or thread.
 namespace millrace::server {
 
-/// Heavy numeric work as a value: a pure function of immutable inputs that it shares (a StoreTask: of arrays that are
-/// its own meanwhile). Whoever drives the core calls
-/// run() once, on any thread, inline or much later, and hands the task back by ShardCore::on_task_done(). Tasks may
-/// finish in any order; a task that is never handed back stalls its round only.
+/// Heavy numeric work as a value: a pure function of immutable inputs that it shares (a StoreTask: of arrays that it
+/// owns meanwhile). The driver of the core calls run() once, on any thread, inline or much later. It hands the task
+/// back by ShardCore::on_task_done(). Tasks may finish in any order; a task that is never handed back stalls its round
+/// only.
 class Task {
  public:
   enum class Kind : uint8_t { kDecode, kReduce, kQuota, kEncode, kMerge, kStore };
@@ -26,9 +26,9 @@ class Task {
   virtual ~Task() = default;
   virtual Kind kind() const = 0;
   virtual uint64_t job() const = 0;
-  /// May throw std::bad_alloc: the result is then the error that the task was made with.
+  /// Runs the task. May throw std::bad_alloc: the result is then the error that the task was made with.
   virtual void run() = 0;
-  /// About how long one core takes: tells what is worth another thread.
+  /// Returns about how long one core takes: shows whether another thread pays off.
   virtual uint64_t cost_ns() const = 0;
 };
 
@@ -37,8 +37,8 @@ struct SendToPeer {
   protocol::Message message;
 };
 
-/// Over the connection that this shard opened to another (see ConnectShard). While there is none the message may be
-/// dropped.
+/// Sends over the connection that this shard opened to another (see ConnectShard). Without a connection the message may
+/// be dropped.
 struct SendToShard {
   uint32_t shard = 0;
   protocol::Message message;
@@ -50,13 +50,13 @@ struct ConnectShard {
   std::string address;
 };
 
-/// What a job's store asks of the disk (DESIGN.md, "The store"). Carried out in order; each is answered by
+/// A request of a job's store to the disk (DESIGN.md, "The store"). Carried out in order; each is answered by
 /// ShardCore::on_store_written() or on_store_loaded(), at any time.
 struct StoreRequest {
   enum class What : uint8_t {
     kLoad,    ///< the save of that name, whole
     kBegin,   ///< a new save: its file begins with these bytes; one that was not ended is given up
-    kAppend,  ///< these bytes go on
+    kAppend,  ///< continues with these bytes
     kEnd,     ///< these are the last: it takes the place of the save before
   };
   What what = What::kLoad;
@@ -65,7 +65,7 @@ struct StoreRequest {
   SharedBytes bytes;
 };
 
-/// Shard 0 begins, or ends, to stand in for a job's switch by its own aggregator of datagrams.
+/// Begins or ends that shard 0 replaces a job's switch by its own aggregator of datagrams.
 struct DatagramChange {
   uint64_t job = 0;                            ///< of the table
   std::optional<protocol::JobSpec> spec = {};  ///< empty: it ends
@@ -79,7 +79,8 @@ struct LogLine {
   std::string text;
 };
 
-/// What is counted or measured. The label says which (a reason, a message's name); empty where there is one kind only.
+/// The counted or measured events. The label says which (a reason, a message's name); empty where there is one kind
+/// only.
 enum class Metric : uint8_t {
   kMessages,              ///< received, by body name
   kDropped,               ///< messages not answered, by reason
@@ -94,7 +95,7 @@ enum class Metric : uint8_t {
   /// Contributions to decided steps, by answer: "crossed" (none: the update is under way), "update", "counted",
   /// "not_counted", "acknowledged".
   kLate,
-  kServedAgain,        ///< kept updates sent because a worker says that they are not there
+  kServedAgain,        ///< retained updates sent because a worker reports them as missing
   kMergedUpdates,      ///< updates sent that have several steps in one
   kMergedSteps,        ///< steps in them
   kLeftOut,            ///< expected contributions that steps were decided without
@@ -121,7 +122,7 @@ enum class Metric : uint8_t {
   kRecoveries,      ///< by outcome: "begun", "activated", "cut"
   kSettled,         ///< parts of joining members, by weights: "own", "snapshot", "none"
   kSnapshotBytes,   ///< of weights, handed on to joining members
-  kPathChanges,     ///< of jobs of path switch, by who decides from then on: "server", "switch"
+  kPathChanges,     ///< of jobs of path switch, by the new decider: "server", "switch"
   kJobsOpened,
   kJobsEnded,    ///< by reason: "finished", "too_few_workers", "superseded", "abandoned", "shutdown", ...
   kTableErrors,  ///< by error code

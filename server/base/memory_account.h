@@ -31,7 +31,7 @@ class MemoryAccount {
   uint64_t used_ = 0;
 };
 
-/// Bytes on an account for as long as this lives. Move-only.
+/// Charges bytes to an account until its end. Move-only.
 class MemoryCharge {
  public:
   MemoryCharge() = default;

@@ -14,8 +14,8 @@
 
 namespace millrace::server {
 
-/// Who belongs to one job as this shard sees it: the adopted view, the connection of each member, and when each was
-/// last heard.
+/// Holds the members of one job as this shard sees them: the adopted membership, the connection of each member, and
+/// when each was last heard.
 class Members {
  public:
   /// Whether a member can give snapshots (R9d).
@@ -32,18 +32,18 @@ class Members {
   };
 
   struct Link {
-    std::optional<protocol::PeerId> peer = std::nullopt;  ///< empty: has not said Hello to this shard
+    std::optional<protocol::PeerId> peer = std::nullopt;  ///< empty: has not sent Hello to this shard
     TimeNs heard = 0;
     uint64_t life = 0;
-    bool finishing = false;  ///< said that it pushes nothing more
+    bool finishing = false;  ///< reported that it pushes nothing more
     Weights weights = Weights::kNone;
-    bool returns = false;     ///< asked to, under this life
-    bool was_synced = false;  ///< under this life
+    bool returns = false;     ///< asked to, under this incarnation
+    bool was_synced = false;  ///< under this incarnation
   };
   struct Adopted {
-    /// members of the old view that are none now (or under another life)
+    /// members of the old membership that are none now (or under another incarnation)
     std::vector<protocol::Member> gone;
-    std::vector<protocol::Member> gone_connected;  ///< those of them that said Hello here
+    std::vector<protocol::Member> gone_connected;  ///< those of them that sent Hello here
     std::vector<protocol::PeerId> gone_peers;      ///< and their connections, in the same order
     std::vector<protocol::Member> before;          ///< the old members
   };
@@ -53,32 +53,32 @@ class Members {
   const protocol::JobView& view() const { return view_; }
   const std::vector<protocol::Member>& all() const { return view_.members; }
 
-  /// R7a: Takes over a newer view. Members without a link count as heard now: silence is measured from here.
+  /// R7a: Takes over a newer membership. Members without a link count as heard now: silence is measured from here.
   Adopted adopt(protocol::JobView view, TimeNs now);
 
-  /// A member said Hello over `peer`; returns the connection that this one replaces.
+  /// Records that a member sent Hello over `peer`; returns the connection that this one replaces.
   std::optional<protocol::PeerId> connect(uint32_t worker, protocol::PeerId peer, Process process, TimeNs now);
-  /// Nothing is sent to this member until it says Hello again.
+  /// Stops sending to this member until its next Hello.
   void disconnect(uint32_t worker);
   void heard(uint32_t worker, TimeNs now);
-  /// This member pushes nothing more. False: that is not new.
+  /// Records that this member pushes nothing more. False: that is not new.
   bool finishes(uint32_t worker);
-  /// Members that take part: all but those that join (R9).
+  /// Returns the members that take part: all but the joining ones (R9).
   const std::vector<protocol::Member>& synced() const { return synced_; }
-  /// Those of them of whom contributions may still be expected.
+  /// Returns the synced members whose contributions may still be expected.
   const std::vector<protocol::Member>& pushing() const { return pushing_; }
   const Link* link(uint32_t worker) const;
-  /// All members, as far as they have said Hello here; false where one has not.
+  /// Returns whether all members that have sent Hello here take merged updates; false where one has not sent Hello.
   bool all_take_merged() const { return all_take_merged_; }
 
-  /// Members not heard for `silence`.
+  /// Returns the members not heard for `silence`.
   std::vector<protocol::Member> silent(TimeNs now, TimeNs silence) const;
   /// Returns for how long no member has been heard; 0 without members.
   TimeNs silence_of_all(TimeNs now) const;
-  /// Returns whether a member may begin the log again from its own state (R10b): it took part, or is its worker's first
+  /// Returns whether a member may begin the log again from its own state (R10b). It took part, or is its worker's first
   /// process, or asked to return. A process that joined a running job has no state of that job.
   bool any_may_carry_on() const;
-  /// This process itself stood still for so long: nobody is to blame for that time.
+  /// Extends the deadlines by a time in which this process itself did not run: no member is to blame for it.
   void forgive(TimeNs paused);
 
   protocol::Header header(uint32_t worker, uint64_t life) const;

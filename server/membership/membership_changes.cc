@@ -11,7 +11,7 @@
 namespace millrace::server {
 namespace {
 
-/// Conflicts mean that somebody made progress; so many in a row mean that something is wrong.
+/// Number of conflicts in a row that indicates a fault. Each single conflict means that another process made progress.
 constexpr int kAttemptsMax = 64;
 
 auto member_at(std::vector<protocol::Member>& members, uint32_t worker) {
@@ -197,7 +197,8 @@ CutChoice choose_for_cut(const std::map<uint32_t, protocol::State>& states, cons
   };
   const auto* chosen = &*states.begin();
   for (const auto& each : states) {
-    // The greatest in the order of the parts is beaten by nobody: who beats it in every part is greater in that order.
+    // No state exceeds the greatest one in every part: a state that did would be greater in the order of the parts as
+    // well.
     const bool further =
         std::ranges::lexicographical_compare(chosen->second.parts, each.second.parts, {}, reach, reach);
     if (further) chosen = &each;

@@ -30,7 +30,8 @@ void Arrivals::admit(uint32_t worker, OpenContribution open, TimeNs now, const p
   const uint64_t next = next_of(worker, open.life, counted);
   Line& line = lines_[worker];
   if (line.life != open.life) {
-    MILLRACE_CHECK(line.waiting.empty(), worker, line.life, open.life);  // keep() came with the view of the new life
+    // keep() came before, with the membership of this incarnation.
+    MILLRACE_CHECK(line.waiting.empty(), worker, line.life, open.life);
     line.life = open.life;
     line.next = next;
   }

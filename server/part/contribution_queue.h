@@ -18,7 +18,7 @@ struct OpenContribution {
   uint64_t sequence = 0;  ///< mode asynchronous
   uint64_t hash = 0;
   double weight = 1;
-  double entered = 0;  ///< audit, this and the next two: as the worker says
+  double entered = 0;  ///< audit, this and the next two: as the worker reports
   double lost = 0;
   double imbalance = 0;
   HeldStream stream;  ///< empty until its DecodeTask is back
@@ -27,7 +27,7 @@ struct OpenContribution {
   bool is_decoded() const { return stream.owner != nullptr; }
 };
 
-/// What becomes of a contribution.
+/// Says how the shard treats a contribution.
 enum class Admission : uint8_t {
   kAdmit,      ///< the slot is empty and the step open
   kDuplicate,  ///< the same bytes are here; mode asynchronous: or were counted
@@ -36,12 +36,14 @@ enum class Admission : uint8_t {
   kAhead,      ///< beyond decided + staleness + 1
 };
 
-/// Mode asynchronous: contributions to one part that wait for their turn, each of which will be a step of its own. Two
-/// rules hold here: a contribution that was counted is not counted again (R16a), and those of one life are counted in
-/// the order of their numbers, without a gap (R16b). So how many of a life were counted says which.
+/// Mode asynchronous: contributions to one part that wait for their turn; each will be a step of its own.
 ///
-/// What comes out of order waits for what is missing, of each life at most staleness + 2. Those that may be counted
-/// take their turns in the order in which they arrived.
+/// Two rules hold here. A contribution that was counted is not counted again (R16a). Those of one worker's incarnation
+/// are counted in the order of their numbers, without a gap (R16b). So the count of an incarnation's contributions
+/// identifies them.
+///
+/// A contribution that arrives out of order waits for the missing ones; of each incarnation at most staleness + 2 wait.
+/// Those that may be counted take their turns in the order of arrival.
 class Arrivals {
  public:
   explicit Arrivals(uint32_t staleness) : staleness_(staleness) {}
@@ -52,26 +54,29 @@ class Arrivals {
     OpenContribution open;
   };
 
-  /// counted  what the summary says of the worker; nullptr: nothing.
+  /// Judges a contribution; changes nothing.
+  ///
+  /// counted  the summary's entry of the worker; nullptr: none.
   Admission judge(uint32_t worker, uint64_t life, uint64_t sequence, uint64_t hash,
                   const protocol::SummaryEntry* counted) const;
-  /// The first of that life that neither was counted nor has been taken.
+  /// Returns the first number of that incarnation that neither was counted nor has been taken.
   uint64_t next_of(uint32_t worker, uint64_t life, const protocol::SummaryEntry* counted) const;
 
-  /// REQUIRES: judge() said kAdmit.
+  /// REQUIRES: judge() returned kAdmit.
   void admit(uint32_t worker, OpenContribution open, TimeNs now, const protocol::SummaryEntry* counted);
-  /// It decoded. False: it does not wait here any more, or had decoded.
+  /// Takes the decoded stream. False: the contribution does not wait here any more, or was decoded already.
   bool decoded(uint32_t worker, uint64_t life, uint64_t sequence, uint64_t hash, HeldStream stream,
                MemoryCharge charge);
-  /// It does not decode: its place is empty again. False as above.
+  /// Drops a contribution that does not decode: its place is empty again. False as above.
   bool reject(uint32_t worker, uint64_t life, uint64_t sequence, uint64_t hash);
 
-  /// Something may be counted once it is decoded.
+  /// Returns whether a contribution may be counted once it is decoded.
   bool any_in_order() const { return !in_order_.empty(); }
-  /// What has waited longest of what may be counted; empty: there is none, or it is not decoded yet.
+  /// Returns the contribution that has waited longest of those that may be counted; empty: there is none, or it is not
+  /// decoded yet.
   std::optional<Arrival> take();
 
-  /// R7a: Only lives of these go on. Returns how many contributions of others were dropped.
+  /// R7a: Keeps only the contributions of these members' incarnations. Returns how many of others were dropped.
   uint64_t keep(std::span<const protocol::Member> members);
 
  private:
@@ -80,7 +85,8 @@ class Arrivals {
     TimeNs at = 0;
     OpenContribution open;
   };
-  /// Of the present life of a worker. It stays when it is empty: what was taken may not be in the summary yet.
+  /// Of the present incarnation of a worker. It stays when it is empty: a contribution that was taken may not be in the
+  /// summary yet.
   struct Line {
     uint64_t life = 0;
     uint64_t next = 0;                    ///< the number that may be counted

@@ -8,7 +8,7 @@
 
 namespace millrace::server {
 
-/// The digests of one part's log after its last steps: what members say of theirs is compared with them. The present
+/// The digests of one part's log after its last steps: members' reports are compared with them. The present
 /// one is in the part's summary, and comes with it wherever the summary comes from.
 ///
 /// Memory  520 bytes. The last kReach steps: a member that is further behind is compared once it is nearer.
@@ -16,16 +16,16 @@ class LogDigests {
  public:
   static constexpr uint64_t kReach = 64;
 
-  /// After n steps. Where that is not the next number the log was taken over from somebody: what is before is not known
-  /// here.
+  /// Records the digest after n steps. If n is not the next number, the log was taken over from another process:
+  /// earlier digests are not known here.
   void record(uint64_t n, uint64_t digest) {
     if (n != n_ + 1) first_ = n;
     n_ = n;
     ring_[n % kReach] = digest;
   }
-  /// The last n recorded; 0: none.
+  /// Returns the last recorded n; 0: none.
   uint64_t last() const { return n_; }
-  /// Empty: not recorded, or too long ago.
+  /// Returns the digest after n steps. Empty: not recorded, or too long ago.
   std::optional<uint64_t> after(uint64_t n) const {
     if (n > n_ || n < first_ || n_ - n >= kReach) return std::nullopt;
     return ring_[n % kReach];

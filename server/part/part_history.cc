@@ -10,7 +10,7 @@ PartHistory::PartHistory(const protocol::JobSpec& spec, uint64_t dimension) {
 
 void PartHistory::advance(IndexSpan changed) {
   if (!history_) return;
-  // Where not everybody is waited for, a contribution may still be read against it.
+  // In modes that do not wait for all members, a contribution may still be read against it.
   if (history_.use_count() > 1) history_ = std::make_shared<IndexHistory>(*history_);
   history_->advance(changed);
 }

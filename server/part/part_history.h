@@ -8,26 +8,26 @@
 
 namespace millrace::server {
 
-/// What a part's updates have changed, of jobs with `history`: contributions are read against it, on other threads,
-/// while the part may go on. Empty for other jobs, and for parts that are too large for one.
+/// Holds the indices that a part's updates have changed, of jobs with `history`. Other threads read contributions
+/// against it, while the part may continue. Empty for other jobs, and for parts that are too large for one.
 ///
 /// Threads  one; what view() handed out does not change.
 class PartHistory {
  public:
   PartHistory(const protocol::JobSpec& spec, uint64_t dimension);
 
-  /// As it is now; null: there is none.
+  /// Returns the present history; null: there is none.
   std::shared_ptr<const IndexHistory> view() const { return history_; }
-  /// The update of the next step changes these.
+  /// Adds the indices that the next step's update changes.
   void advance(IndexSpan changed);
-  /// Steps were missed: the next update is that of step `position`.
+  /// Starts again after missed steps: the next update is that of step `position`.
   void restart(uint64_t position);
 
  private:
   std::shared_ptr<IndexHistory> history_;
 };
 
-/// What the histories of the shard's parts take. 0: the job has none.
+/// Returns the memory of the histories of the shard's parts. 0: the job has none.
 uint64_t history_bytes(const protocol::JobSpec& spec, const protocol::JobLayout& layout, uint32_t shard);
 
 }  // namespace millrace::server

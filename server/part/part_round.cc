@@ -139,7 +139,7 @@ void PartRound::summed(HeldStream sum, SharedHistogram histogram, MemoryCharge c
   stage_ = Stage::kSummed;
 }
 
-/// Mode asynchronous: one more of that life, in order.
+/// Mode asynchronous: counts the next contribution of that incarnation, in order.
 void PartRound::count_next(protocol::SummaryEntry& at, const protocol::ContributorId& who) const {
   if (at.life != who.life) {
     if (at.sequence != 0) at.earlier_lives.emplace_back(at.life, at.sequence);
@@ -151,7 +151,7 @@ void PartRound::count_next(protocol::SummaryEntry& at, const protocol::Contribut
   at.counted_mask = 1;
 }
 
-/// What a worker's last contributions say of its next ones: which steps of the last staleness + 1 have one.
+/// Records a worker's contribution to the decided step; the mask has the steps of the last staleness + 1 that have one.
 void PartRound::count_step(protocol::SummaryEntry& at, const protocol::ContributorId& who) const {
   if (at.counted_mask != 0 && at.life != who.life) at.earlier_lives.emplace_back(at.life, at.last_step);
   std::erase_if(at.earlier_lives, [&](const auto& earlier) { return decided_ - earlier.second > spec_->staleness; });
@@ -204,7 +204,8 @@ const PartRound::KeptUpdate& PartRound::keep(Decision decision, MemoryAccount& k
   }
   update.body.contributors = std::move(attempt_.contributors);
   if (summary_.epochs.empty() || summary_.epochs.back().first != decision.epoch) {
-    // A state from before the oldest that is left cannot be told to be on the log: it is dropped, with its name (R9a).
+    // A state from before the oldest remaining epoch cannot be shown to be on the log. The worker drops it and lists
+    // the loss (R9a).
     if (summary_.epochs.size() == protocol::kSummaryEpochsMax) summary_.epochs.erase(summary_.epochs.begin());
     summary_.epochs.emplace_back(decision.epoch, decided_);
   }
@@ -308,7 +309,7 @@ PartRound::Adopted PartRound::adopt(std::span<const protocol::Member> before, co
   const bool lost = std::ranges::any_of(attempt_.contributors, [&](const protocol::ContributorId& who) {
     return !is_member(members, who.worker, who.life);
   });
-  // Where everybody is counted a new member must be as well: an attempt that began without it is given up.
+  // Where all members are counted, a new member must be as well: an attempt that began without it is given up.
   const bool incomplete =
       spec_->mode == protocol::Mode::kSynchronous && attempt_.contributors.size() != view.synced().size();
   if (stage_ != Stage::kCollecting && (lost || incomplete)) {

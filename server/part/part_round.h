@@ -21,20 +21,20 @@
 
 namespace millrace::server {
 
-/// The rounds of one part on its shard: R2 (admit), R3 (decide), R5 (ack, forget), R7a (epoch change) and R9a (on the
-/// log?), as pure state. It judges and remembers; messages, tasks and the table are the callers' (JobRounds). DESIGN.md
-/// has the table of rules and functions.
+/// Holds the rounds of one part on its shard, as pure state. It implements the rules R2 (admit), R3 (decide), R5 (ack,
+/// forget), R7a (epoch change) and R9a (on the log?). The callers (JobRounds) handle messages, tasks and the table.
+/// DESIGN.md has the table of rules and functions.
 ///
-/// Invariants   steps are decided strictly in order; at most one attempt at a decision runs, told by its token; open
-///              contributions are of the view's synced members under their present lives; updates of the steps [stable,
-///              decided) are kept; stable does not pass what hold() said last.
+/// Invariants   steps are decided strictly in order. At most one attempt at a decision runs, identified by its token.
+///              Open contributions are of the membership's synced members under their present incarnations. Updates of
+///              the steps [stable, decided) are retained. stable does not pass the last argument of hold().
 class PartRound {
  public:
   using Verdict = Admission;
 
-  /// Where the attempt to decide the step decided() stands.
+  /// The stage of the attempt to decide the step decided().
   enum class Stage : uint8_t {
-    kCollecting,  ///< contributions come in
+    kCollecting,  ///< contributions arrive
     kReducing,    ///< a ReduceTask is out
     kSummed,      ///< waits for the bucket's threshold
     kQuota,       ///< a QuotaTask is out
@@ -48,7 +48,7 @@ class PartRound {
     SharedBytes payload;
     MemoryCharge charge;
 
-    /// About what it takes in memory, and in a message, but for its payload.
+    /// Returns about the bytes that the update takes in memory, and in a message, without its payload.
     uint64_t bytes_beside_payload() const;
   };
 
@@ -71,7 +71,7 @@ class PartRound {
     double threshold = 0;
   };
 
-  /// What a successor goes on from (R8d).
+  /// Holds the state from which a successor continues (R8d).
   struct Restored {
     uint64_t decided = 0;
     protocol::Summary summary;     ///< as of `decided`
@@ -79,17 +79,17 @@ class PartRound {
   };
 
   struct Adopted {
-    uint64_t dropped = 0;    ///< open contributions of who is no longer a member
+    uint64_t dropped = 0;    ///< open contributions of workers that are no longer members
     bool restarted = false;  ///< the attempt lost a contributor and was given up
   };
 
-  /// How a step of this part went, for measures.
+  /// The times of a step of this part, for metrics.
   struct Timing {
     TimeNs first = 0;
     TimeNs last = 0;
   };
 
-  /// spec  outlives this
+  /// spec  outlives this.
   PartRound(protocol::PartLayout layout, const protocol::JobSpec& spec)
       : layout_(layout), spec_(&spec), arrivals_(spec.staleness), history_(spec, layout.end - layout.begin) {}
 
@@ -100,9 +100,9 @@ class PartRound {
   Stage stage() const { return stage_; }
   const Attempt& attempt() const { return attempt_; }
   const protocol::Summary& summary() const { return summary_; }
-  /// What contributions to the step decided() may be coded against; null: nothing.
+  /// Returns the history that contributions to the step decided() may be coded against; null: none.
   std::shared_ptr<const IndexHistory> history() const { return history_.view(); }
-  /// The digest of the log after n steps. Empty: not decided yet, too long ago, or not by this process.
+  /// Returns the digest of the log after n steps. Empty: not decided yet, too long ago, or not by this process.
   std::optional<uint64_t> digest_after(uint64_t n) const;
   Timing timing() const;
   TimeNs turned_at() const { return turned_at_; }  ///< when the step before decided() was decided; 0: there is none
@@ -110,105 +110,111 @@ class PartRound {
   uint32_t here() const;                           ///< contributions to it
   bool is_here(uint32_t worker) const;             ///< decoded or not
 
-  /// R2: What becomes of a contribution of a member under its present life. Changes nothing. `step` is, in mode
-  /// asynchronous, the contribution's number, here and below.
+  /// R2: Returns the verdict on a contribution of a member under its present incarnation. Changes nothing. In mode
+  /// asynchronous, `step` is the contribution's number, here and below.
   Verdict judge(uint32_t worker, uint64_t life, uint64_t step, uint64_t hash) const;
 
-  /// R2. REQUIRES: judge() said kAdmit.
+  /// R2: Admits the contribution. REQUIRES: judge() returned kAdmit.
   void admit(uint32_t worker, uint64_t step, Open open, TimeNs now);
 
-  /// The first step that the member can contribute to, or (mode asynchronous) the number of its next contribution.
+  /// Returns the first step that the member can contribute to, or (mode asynchronous) the number of its next
+  /// contribution.
   uint64_t next_of(uint32_t worker, uint64_t life) const {
     return asynchronous() ? arrivals_.next_of(worker, life, counted_of(worker)) : decided_;
   }
-  /// Something else is decided before the contribution can be.
+  /// Returns whether another step is decided before the contribution can be.
   bool is_ahead(uint32_t worker, uint64_t life, uint64_t step) const;
 
-  /// The payload of an open contribution decoded. False: that contribution is not open any more (or decoded already).
+  /// Takes the decoded payload of an open contribution. False: that contribution is not open any more (or decoded
+  /// already).
   bool decoded(const DecodeTask::Input& input, HeldStream stream, MemoryCharge charge);
 
-  /// The payload of an open contribution does not decode: the slot is empty again. False: it was not open any more.
+  /// Drops an open contribution whose payload does not decode: the slot is empty again. False: it was not open any
+  /// more.
   bool reject(const DecodeTask::Input& input);
 
-  /// The contribution goes into a step that has some already. Draining admits such only.
+  /// Returns whether the contribution goes into a step that has some already. Draining admits such only.
   bool joins_others(uint64_t step) const { return !asynchronous() && open_.contains(step); }
-  /// Of contributions out of order (mode asynchronous) nothing may ever come.
+  /// Returns whether a contribution that can be decided is open. Those out of order (mode asynchronous) may wait
+  /// forever.
   bool has_any_open() const { return !open_.empty() || arrivals_.any_in_order(); }
 
-  /// Mode asynchronous: the next contribution's turn has come, where the step decided() has none: it alone will be that
+  /// Mode asynchronous: Gives the next contribution its turn, where the step decided() has none: it alone will be that
   /// step.
   void take_turn();
 
-  /// R3a: When the step decided() may be decided with the contributions that are here: at that time, or now where it
+  /// R3a: Returns when the step decided() may be decided with the present contributions: at that time, or now where it
   /// has passed. Empty: not without more of them, or an attempt runs. part_round_readiness.cc has the rules of the
   /// modes.
   std::optional<TimeNs> due(const Members& members) const;
 
   /// R3: Begins an attempt: its inputs in worker order. REQUIRES: due().
   std::vector<HeldStream> begin(uint64_t token, TimeNs now);
-  /// Inputs of the running attempt, by contributor. REQUIRES: an attempt runs.
+  /// Returns the inputs of the running attempt, by contributor. REQUIRES: an attempt runs.
   std::vector<HeldStream> inputs() const;
-  /// Audit: by contributor of the running attempt, what its books of the part miss, as it says. REQUIRES: an attempt
-  /// runs.
+  /// Audit: Returns, by contributor of the running attempt, the imbalance of the part that it reported. REQUIRES: an
+  /// attempt runs.
   std::vector<std::pair<uint32_t, double>> said_imbalances() const;
   bool is_current(uint64_t token, Stage stage) const { return stage_ == stage && attempt_.token == token; }
   void summed(HeldStream sum, SharedHistogram histogram, MemoryCharge charge);
   void set_stage(Stage stage) { stage_ = stage; }
 
-  /// R3: DECIDE: contributors are fixed, the update is kept, the summary grows, the step is over: one action.
+  /// R3, DECIDE: Fixes the contributors, retains the update, extends the summary and ends the step, in one action.
   const KeptUpdate& keep(Decision decision, MemoryAccount& kept_account);
 
-  /// R2b: The kept update of a decided step; nullptr once forgotten.
+  /// R2b: Returns the retained update of a decided step; nullptr once forgotten.
   const KeptUpdate* kept(uint64_t step) const;
   const std::deque<KeptUpdate>& all_kept() const { return kept_; }
 
-  /// R2b: Was (step, life) of the worker counted, by the summary? Empty: further back than it reaches, where the worker
-  /// cannot have anything in flight (what it counted last is at most `staleness` steps after its oldest).
+  /// R2b: Returns whether the summary counts the contribution (step, life) of the worker. Empty: the step is further
+  /// back than the summary reaches. The worker cannot have such a step in flight: its last counted step is at most
+  /// `staleness` steps after its oldest.
   std::optional<bool> counted(uint32_t worker, uint64_t life, uint64_t step) const;
 
-  /// R5: Steps below n are applied at `worker`. One that has joined and not acknowledged counts as 0. False: n is more
-  /// than was ever decided (a lie; nothing changes).
+  /// R5: Records that the steps below n are applied at `worker`. A member that has joined and not acknowledged counts
+  /// as 0. False: n exceeds the decided steps (malformed input; nothing changes).
   bool acknowledge(uint32_t worker, uint64_t n, std::span<const protocol::Member> members);
   uint64_t acknowledged(uint32_t worker) const;
   uint64_t acknowledged_by_all(std::span<const protocol::Member> members) const;
 
-  /// Of jobs that hold updates back: apply_after_acks synced members have acknowledged the steps below; all synced
-  /// ones, where workers have left and fewer members are there. Those who join do not count: a successor could not go
-  /// on from what they have (R18a). Begins anew with every view.
+  /// Returns the replicated step count of a job that holds updates back: apply_after_acks synced members have
+  /// acknowledged the steps below it. Where workers have left and fewer members are synced, all of them have. Joiners
+  /// do not count: a successor could not continue from their state (R18a). Starts from zero with every membership.
   uint64_t backed() const { return backed_; }
-  /// True: more steps are.
+  /// Raises backed(). Returns true if more steps are replicated than before.
   bool raise_backed(const Members& members);
 
-  /// From now on updates of the steps from n on are kept also where everybody has them: the weights that a store has
-  /// saved lack them. UINT64_MAX: as nothing was said. What is kept too long goes with the next forget_stable().
+  /// Retains updates of the steps from n on even where all members have them: the weights that a store has saved lack
+  /// them. UINT64_MAX: retains none beyond that. The next forget_stable() drops updates that are retained without need.
   void hold(uint64_t n) { hold_ = n; }
-  /// R5: Forgets what all members have acknowledged, and nobody holds.
+  /// R5: Forgets the updates that all members have acknowledged and that hold() does not retain.
   void forget_stable(std::span<const protocol::Member> members);
 
-  /// R7a: Another set of members, lives or states. Whom this part has settled has to be settled again (R9f).
+  /// R7a: Takes over another set of members, incarnations or states. Joiners that this part has settled have to be
+  /// settled again (R9f).
   Adopted adopt(std::span<const protocol::Member> before, const Members& view);
 
-  /// R8d: Goes on where the members stand. REQUIRES: nothing was decided or admitted here.
+  /// R8d: Continues from the members' state. REQUIRES: nothing was decided or admitted here.
   void restore(Restored restored, TimeNs now);
-  /// R8e: The member said that it has applied the steps below n. For all of a restored part's members, before
-  /// forget_stable().
+  /// R8e: Records that the member has reported the steps below n as applied. For all of a restored part's members,
+  /// before forget_stable().
   void trust(uint32_t worker, uint64_t n) { acknowledged_[worker] = std::min(n, decided_); }
 
-  /// R9a: Whether the state (n steps, the last of them decided in that epoch) is one that this part's log went through.
-  /// That its lineage is on the path is the caller's to see.
+  /// R9a: Returns whether the state (n steps, the last of them decided in that epoch) is one that this part's log went
+  /// through. The caller checks that its log branch is on the path.
   bool is_in_log(uint64_t n, uint64_t decided_in) const;
-  /// R9d: All that is lacking after n steps is kept.
+  /// R9d: Returns whether all updates that are missing after n steps are retained.
   bool keeps_from(uint64_t n) const { return n >= stable_ && n <= decided_; }
-  /// What was counted of the worker; nothing: it never was.
+  /// Returns the counts of the worker's contributions; nullptr: none was ever counted.
   const protocol::SummaryEntry* counted_of(uint32_t worker) const;
-  /// R9: A joining member has been told how it goes on: it gets updates, and its acks count.
+  /// R9: Records that a joining member has received its Settle: it gets updates, and its acks count.
   void settle(uint32_t worker) { settled_.insert(worker); }
   bool is_settled(uint32_t worker) const { return settled_.contains(worker); }
   bool takes(const protocol::Member& member) const {
     return member.state == protocol::MemberState::kSynced || is_settled(member.worker);
   }
 
-  /// Those of whom a contribution to the step decided() is expected, and missing or not decoded.
+  /// Returns the members whose contribution to the step decided() is expected, and missing or not decoded.
   std::vector<uint32_t> waited_for(const Members& members) const;
 
  private:
@@ -235,9 +241,9 @@ class PartRound {
   Stage stage_ = Stage::kCollecting;
   Attempt attempt_;
   std::map<uint64_t, OpenStep> open_;          ///< by step
-  Arrivals arrivals_;                          ///< mode asynchronous: what is to be a step after decided()
+  Arrivals arrivals_;                          ///< mode asynchronous: contributions for steps after decided()
   std::deque<KeptUpdate> kept_;                ///< steps [stable_, decided_)
-  std::map<uint32_t, uint64_t> acknowledged_;  ///< by worker, of its present life
+  std::map<uint32_t, uint64_t> acknowledged_;  ///< by worker, of its present incarnation
   protocol::Summary summary_;
   LogDigests digests_;
   PartHistory history_;

@@ -3,17 +3,18 @@
 #include "protocol/messages/participants.h"
 #include "server/part/part_round.h"
 
-/// Whom a step waits for, and how long. Whoever is left out loses nothing: the update does not name it, and it takes
-/// what it sent back (R4). So every choice here is safe; what differs is how much a step carries and how soon.
+/// Decides which members a step waits for, and for how long.
 ///
-/// Members that join are waited for by nobody (R3a).
+/// A member that is left out loses nothing: the update does not name it, and it takes its sent entries back (R4). So
+/// every choice here is safe; the choices differ in how much a step carries and how soon. No step waits for joining
+/// members (R3a).
 ///
-///   synchronous        every synced member
-///   asynchronous       nobody: a step is the contribution whose turn it is (Arrivals)
-///   bounded staleness  a quorum and the deadline; and who has been left out of `staleness` steps in a row, as long as
-///                      it takes
-///   partial            a quorum and the deadline; with participants only they are expected, and without quorum and
-///                      deadline all of them are waited for
+///   synchronous        every synced member.
+///   asynchronous       no member: a step is the contribution whose turn it is (Arrivals).
+///   bounded staleness  a quorum and the deadline. For members that were left out of `staleness` steps in a row, it
+///                      waits without limit.
+///   partial            a quorum and the deadline. With participants only these are expected; without quorum and
+///                      deadline the step waits for all of them.
 namespace millrace::server {
 
 using protocol::Mode;
@@ -25,7 +26,7 @@ bool PartRound::is_in(uint32_t worker) const {
   return slot != open->second.by_worker.end() && slot->second.is_decoded();
 }
 
-/// Steps before decided() that were decided without the worker, up to the last one with it.
+/// Returns the steps before decided() that were decided without the worker, up to the last one with it.
 uint64_t PartRound::left_out(uint32_t worker) const {
   const auto at = std::ranges::lower_bound(summary_.workers, worker, {}, &protocol::SummaryEntry::worker);
   const bool ever = at != summary_.workers.end() && at->worker == worker;
@@ -37,18 +38,18 @@ std::optional<TimeNs> PartRound::due(const Members& members) const {
   if (stage_ != Stage::kCollecting || members.synced().empty() || found == open_.end()) return std::nullopt;
   const OpenStep& open = found->second;
   if (open.decoded == 0) return std::nullopt;
-  // Only synced members under their present lives are open (admission, adopt), so counting is enough.
+  // Only synced members under their present incarnations are open (admission, adopt), so counting is enough.
   if (asynchronous() || open.decoded == members.synced().size()) return open.timing.last;
   if (spec_->mode == Mode::kSynchronous) return std::nullopt;
-  // What has come is counted: it is decoded in a moment.
+  // Contributions that have arrived are counted: they are decoded soon.
   if (open.decoded < open.by_worker.size()) return std::nullopt;
   // The common answer, without looking at every member: too few are in, and enough of them may still come.
   const size_t quorum = spec_->quorum;
   if (spec_->participants == 0 && open.decoded < quorum && members.pushing().size() >= quorum) return std::nullopt;
   const std::vector<uint32_t> absent = waited_for(members);
   if (absent.empty()) return open.timing.last;
-  if (spec_->quorum == 0 && spec_->deadline_ms == 0) return std::nullopt;  // all participants, nobody else
-  // A quorum of those who may still come, where so many are not left.
+  if (spec_->quorum == 0 && spec_->deadline_ms == 0) return std::nullopt;  // all participants, no other member
+  // A quorum, or fewer where fewer contributions can still arrive.
   const auto may_come =
       std::ranges::count_if(members.pushing(), [this](const protocol::Member& one) { return !is_in(one.worker); });
   if (open.decoded < std::min<size_t>(quorum, open.decoded + static_cast<size_t>(may_come))) return std::nullopt;

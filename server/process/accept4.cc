@@ -6,9 +6,9 @@
 
 #include "server/process/accept_limit.h"
 
-/// Stands in for the C library's accept4() in programs that this file is linked into: ZeroMQ's calls come here
-/// (accept_limit.h). A connection over the limit counts as one that was gone before it was accepted: callers go on to
-/// the next.
+/// Replaces the C library's accept4() in programs that this file is linked into: ZeroMQ's calls come here
+/// (accept_limit.h). A connection over the limit counts as one that was closed before it was accepted: callers continue
+/// with the next.
 extern "C" int accept4(int fd, sockaddr* addr, socklen_t* addr_len, int flags) {
   const long accepted = ::syscall(SYS_accept4, fd, addr, addr_len, flags);
   if (accepted < 0) return static_cast<int>(accepted);

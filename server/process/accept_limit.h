@@ -5,8 +5,8 @@
 namespace millrace::server {
 
 /// Makes accept4() close at once each connection whose descriptor is `below` or higher; in programs with accept4.cc.
-/// ZeroMQ accepts as long as there are descriptors, and takes a whole core when there are none:
-/// the listener stays readable, and it tries again at once.
+/// ZeroMQ accepts as long as there are descriptors, and takes a whole core when there are none. Then the listener stays
+/// readable, and ZeroMQ tries again at once.
 ///
 /// Threads  any.
 void set_accept_limit(uint64_t below);

@@ -22,8 +22,8 @@ namespace {
 
 using switch_agg::AggregatorEvent;
 
-/// The thread waits for packets so long: with jobs the timers of their epochs run beside it, without it looks for
-/// wishes.
+/// Time that the thread waits for packets: with jobs, the timers of their epochs run beside it; without, it looks for
+/// commands.
 constexpr int kWaitMs = 1;
 constexpr int kIdleWaitMs = 20;
 /// Slots are freed for other jobs after a silence: here no other job could have them, and the job's end frees them.
@@ -270,7 +270,7 @@ void DatagramThread::write_reports(TimeNs now) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;
   for (const std::unique_ptr<Served>& one : served_) {
-    // One that has ended meanwhile has no report any more.
+    // A job that has ended since has no report any more.
     const auto at = reports_.find(one->job);
     if (at != reports_.end()) at->second = report_of(*one, now);
   }

@@ -22,46 +22,47 @@
 namespace millrace::server {
 
 struct DatagramOptions {
-  std::string listen;  ///< "192.0.2.1:7800"; port 0: a free one
-  /// A job's key is FOLDER/<its number at the switch>.key; FOLDER/<number>.racks, where it is there, lists the racks
+  std::string listen;  ///< "192.0.2.1:7800"; port 0: a free one.
+  /// A job's key is FOLDER/<its number at the switch>.key. FOLDER/<number>.racks, if it exists, lists the racks
   /// whose switches add up in front of this shard (switch_agg/process/jobs_file.h).
   std::string key_folder;
   uint64_t memory_bytes_max = 0;  ///< of one job
 };
 
-/// Shard 0 in a switch's place: one UDP port, and for each job of path switch a slot machine of its own, exactly as
-/// large as that job asks for. The same machine as in millrace-switch, so that workers speak to either alike; which of
-/// them decides is the table's to say.
+/// Replaces switches at shard 0. It has one UDP port, and for each job of path switch a slot machine of its own,
+/// exactly as large as that job requires. It is the same machine as in millrace-switch, so that workers talk to both in
+/// the same way. The table says which of them decides.
 ///
-/// Threads  one of its own for packets. Everything public: the shard's loop, but for address(), which is anybody's.
+/// Threads  one of its own for packets. Everything public: the shard's loop, but for address(), which any thread may
+///          call.
 class DatagramThread {
  public:
-  /// Errors   invalid_argument: an address that nobody could send to; io: the port is in use.
+  /// Errors   invalid_argument: an address that no worker could send to; io: the port is in use.
   static Result<std::unique_ptr<DatagramThread>> start(const DatagramOptions& options, uint64_t life_seed);
   ~DatagramThread();
   DatagramThread(const DatagramThread&) = delete;
   DatagramThread& operator=(const DatagramThread&) = delete;
 
-  /// As bound, "192.0.2.1:7800".
+  /// Returns the bound address, "192.0.2.1:7800".
   const std::string& address() const { return address_; }
 
-  /// Whether it can serve this job.
-  /// Errors   invalid_argument: there is no key, and what to do; limit_exceeded: memory.
+  /// Returns whether it can serve this job.
+  /// Errors   invalid_argument: there is no key, and the remedy; limit_exceeded: memory.
   Status judge(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout) const;
-  /// Takes the job's memory and serves it soon. The same number again begins anew, with a new life.
-  /// Errors   as judge(); what the slot machine refuses.
+  /// Takes the job's memory and serves it soon. The same number again starts again, under another incarnation.
+  /// Errors   as judge(); the refusals of the slot machine.
   Status begin(uint64_t job, const protocol::JobSpec& spec, const protocol::SwitchLayout& layout);
   void end(uint64_t job);
-  /// At most kReportEvery old.
+  /// Returns a report that is at most kReportEvery old.
   std::optional<SwitchPathStatus::Aggregator> report(uint64_t job) const;
-  /// Datagrams that no job has seen, by reason; as old.
+  /// Returns the datagrams that no job has seen, by reason; at most kReportEvery old.
   std::vector<NamedCount> dropped() const;
 
   static constexpr TimeNs kTickEvery = kNsPerMs;
   static constexpr TimeNs kReportEvery = 100 * kNsPerMs;
 
  private:
-  /// One job's machine, and what it takes.
+  /// One job's machine, and its memory and counters.
   struct Served {
     uint64_t job = 0;
     protocol::JobNumbers numbers;  ///< at the switch
@@ -70,7 +71,7 @@ class DatagramThread {
     switch_agg::Aggregator aggregator;
     uint64_t received_bytes = 0;
   };
-  /// What the loop asks of the thread.
+  /// A command of the loop to the thread.
   struct Wish {
     uint64_t job = 0;
     std::unique_ptr<Served> served;  ///< empty: end it
@@ -79,7 +80,7 @@ class DatagramThread {
   DatagramThread(const DatagramOptions& options, std::unique_ptr<switch_agg::UdpPort> port, uint64_t life_seed);
   static SwitchPathStatus::Aggregator report_of(const Served& served, TimeNs now);
   Result<protocol::JobKey> key_of(uint32_t number) const;
-  /// Workers of each; none where there is no list.
+  /// Returns the workers of each rack; none where there is no list.
   Result<std::vector<uint64_t>> racks_of(uint32_t number) const;
   void run();
   size_t serve_burst(TimeNs now);
@@ -91,7 +92,7 @@ class DatagramThread {
   uint64_t life_seed_;
   uint64_t begun_ = 0;
 
-  // The thread's.
+  // Of the thread.
   std::unique_ptr<switch_agg::UdpPort> port_;
   std::vector<std::unique_ptr<Served>> served_;
   uint64_t too_short_ = 0;
@@ -99,14 +100,15 @@ class DatagramThread {
 
   std::atomic<bool> stop_ = false;
   std::atomic<bool> wished_ = false;
-  mutable std::mutex mutex_;  ///< of what follows
+  mutable std::mutex mutex_;  ///< guards the members below
   std::vector<Wish> wishes_;
   std::map<uint64_t, SwitchPathStatus::Aggregator> reports_;
   std::vector<NamedCount> dropped_;
   std::thread thread_;  ///< last
 };
 
-/// Memory that a job's slot machine takes, with so many racks in front of it (switch_agg/DESIGN.md, "Memory").
+/// Returns the memory that a job's slot machine takes with this number of racks in front of it (switch_agg/DESIGN.md,
+/// "Memory").
 uint64_t aggregator_bytes(const protocol::JobSpec& spec, const protocol::SwitchLayout& layout, size_t racks);
 
 }  // namespace millrace::server

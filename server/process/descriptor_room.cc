@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kForFiles = 16;
 /// A connection of ZeroMQ's that is made again has two sockets for a moment, each with a monitor and their wake-ups.
 constexpr uint64_t kForEachShard = 8;
-/// Connections of workers that are to be told why they are refused.
+/// Connections of workers that still have to receive the reason of their refusal.
 constexpr uint64_t kForRefused = 32;
 /// Counting takes time that grows with the count.
 constexpr TimeNs kCountFilesEvery = 50 * kNsPerMs;

@@ -11,14 +11,14 @@
 
 namespace millrace::server {
 
-/// What a shard does with the descriptors that its process may have. Pure: they are counted elsewhere.
+/// Divides the descriptors that a shard's process may have. Pure: they are counted elsewhere.
 ///
 ///     0 ..................... in use ............... connections | kRefused | kept |
 ///                                                                ^          ^      ^ limit
 ///                                                      may_admit_until  accept_below
 ///
 /// The last `kept` are never a connection's: HTTP, other shards, the table and saves need them. The connections just
-/// below are accepted so that a worker can be told why it is refused.
+/// below are accepted so that a worker can receive the reason of its refusal.
 class DescriptorRoom {
  public:
   struct Options {
@@ -29,13 +29,13 @@ class DescriptorRoom {
   };
   explicit DescriptorRoom(Options options);
 
-  /// Whether the process can serve one worker at all. Errors  limit_exceeded, with what it needs.
+  /// Returns whether the process can serve one worker at all. Errors  limit_exceeded, with the required number.
   Status judge_start() const;
-  /// One sentence where fewer workers fit than the configured limits allow; else empty.
+  /// Returns one sentence where fewer workers fit than the configured limits allow; else empty.
   std::string warning(const Limits& limits) const;
-  /// Whether another worker may become a member. Errors  limit_exceeded: too few descriptors would be left.
+  /// Returns whether another worker may become a member. Errors  limit_exceeded: too few descriptors would be left.
   Status judge_worker(TimeNs now);
-  /// A connection whose descriptor is this number, or higher, is not to be accepted.
+  /// Returns the lowest descriptor number whose connection is not to be accepted.
   uint64_t accept_below() const;
 
  private:

@@ -10,18 +10,18 @@
 
 namespace millrace::server {
 
-/// What saves do to a file system, a call each: the seam at which tests let disks fill up and processes die.
+/// The calls of saves to a file system: the seam at which tests let disks fill up and processes die.
 ///
 /// Errors   of every call: io, with the path and the system's reason.
 class Disk {
  public:
   virtual ~Disk() = default;
 
-  /// An empty file, in place of what was there; its number for the calls below.
+  /// Creates an empty file in place of an earlier one; returns its number for the calls below.
   virtual Result<int> create(const std::string& path) = 0;
   virtual Status write(int file, ByteSpan bytes) = 0;
   virtual Status sync(int file) = 0;
-  /// The number means nothing any more, whatever comes back: a full disk may speak up only here.
+  /// Closes the file. The number means nothing any more, with any result: a full disk may report its error only here.
   virtual Status close(int file) = 0;
   virtual Status rename(const std::string& from, const std::string& to) = 0;
   /// Finds out whether a file could be renamed to `path`. Changes nothing.
@@ -38,10 +38,10 @@ class Disk {
   virtual Status read(int file, std::span<uint8_t> out) = 0;
 };
 
-/// The system's.
+/// Returns the system's disk.
 std::unique_ptr<Disk> system_disk();
 
-/// Refuses what is no folder that files can be made in.
+/// Refuses a path that is no folder in which files can be made.
 Status check_folder(const std::string& path);
 
 }  // namespace millrace::server

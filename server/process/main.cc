@@ -30,9 +30,9 @@ void take_signals() {
   signal(SIGXFSZ, SIG_IGN);  // a file that may not grow (ulimit -f) is an error of the call that meets it
 }
 
-/// Threads that this process will start inherit it. A thread that has just been given work does not break into another
-/// that computes: sockets, decoding and sums take turns with fewer changes. Whoever chose a policy for the process
-/// keeps it.
+/// Gives this process's threads the batch policy; threads that start later inherit it. A thread with new work then does
+/// not preempt another that computes: sockets, decoding and sums take turns with fewer changes. A policy that the user
+/// chose for the process stays.
 void take_turns() {
   const sched_param none = {};
   if (sched_getscheduler(0) == SCHED_OTHER) sched_setscheduler(0, SCHED_BATCH, &none);
@@ -55,7 +55,8 @@ void print_start_line(const millrace::server::Options& options, const millrace::
     millrace::monitoring::say("millrace-server: " + written.error().message);
 }
 
-/// A program that started this one reads the failure where it expected the address; people read stderr.
+/// Prints why the start failed. A program that started this one reads the failure where it expected the address; people
+/// read stderr.
 void print_failed_start(const millrace::server::Options& options, const millrace::Error& error) {
   if (options.json) {
     const nlohmann::json line = {{"event", "failed"}, {"error", error.message}, {"code", error_code_name(error.code)}};

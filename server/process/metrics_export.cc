@@ -109,7 +109,7 @@ void MetricsExport::record(const MetricEvent& event) {
       return shard_.jobs_opened.with({}).increment(event.value);
     case Metric::kJobsEnded: return shard_.jobs_ended.with({event.label}).increment(event.value);
     case Metric::kTableErrors: return shard_.table_errors.with({event.label}).increment(event.value);
-    // Those of record_of_job(). All are listed: one that nobody exports does not build.
+    // Those of record_of_job(). All are listed: a metric that is not exported does not build.
     case Metric::kContributions:
     case Metric::kContributionBytes:
     case Metric::kContributionEntries:

@@ -12,12 +12,12 @@
 
 namespace millrace::server {
 
-/// The core's events and status as the shard's metrics. Handles of jobs are kept: a round of a part costs a few dozen
-/// events. A job's series are forgotten kEndedSeriesKept after its end, or when kEndedJobsMax jobs have ended since.
-/// Ended is what has been counted and is not among the status's jobs: the event of an end can be lost (memory), and
-/// then nothing else would tell.
+/// Exports the core's events and status as the shard's metrics. Handles of jobs are kept: a round of a part costs a few
+/// dozen events. A job's series are forgotten kEndedSeriesKept after its end, or when kEndedJobsMax jobs have ended
+/// since. A job counts as ended if it has series and is not among the status's jobs. The event of an end can be lost
+/// (memory), and nothing else reports it.
 ///
-/// Threads  one at a time (the loop's); what is counted may be read at any time by anyone.
+/// Threads  one at a time (the loop's); any thread may read the counts at any time.
 class MetricsExport {
  public:
   static constexpr TimeNs kEndedSeriesKept = 600 * kNsPerS;
@@ -35,7 +35,7 @@ class MetricsExport {
   bool record_of_job(const MetricEvent& event);
   JobSeries& series_of(const std::string& job);
   void forget_ended(const StatusReport& status, TimeNs now);
-  /// What shard 0's port of datagrams and its jobs' slot machines have counted since the last update.
+  /// Adds the counts of shard 0's port of datagrams and its jobs' slot machines since the last update.
   void count_datagrams(const StatusReport& status);
 
   monitoring::Metrics& metrics_;

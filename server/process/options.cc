@@ -52,8 +52,8 @@ constexpr const char* kFooter =
     "  5  the membership table is of a cluster of another shape or version, or another process took this number\n"
     "  6  a port is in use, too few files may be open, or the membership table cannot be read or written\n";
 
-/// Refuses what is no size from one byte to 2^62; else makes a plain number of it. CLI11's own would take -1 and 10^30,
-/// modulo 2^64.
+/// Turns a size from one byte to 2^62 into a plain number; refuses any other text. CLI11's own conversion would take -1
+/// and 10^30, modulo 2^64.
 std::string to_bytes(std::string& text) {
   constexpr std::string_view kUnits = "kmgtpe";
   constexpr uint64_t kMost = uint64_t{1} << 62;
@@ -76,7 +76,7 @@ std::string to_bytes(std::string& text) {
   return {};
 }
 
-/// SQLite would take these for a table of the process's own, which no other shard sees.
+/// Refuses paths that SQLite would take for a table of the process's own, which no other shard sees.
 std::string refuse_table(std::string& text) {
   if (!text.empty() && text != ":memory:") return {};
   return fmt::format("'{}' is not the name of a file that all shards can share", text);
@@ -127,7 +127,7 @@ void add_limits(CLI::App& app, Limits& limits, uint32_t& drain_seconds, uint32_t
       ->capture_default_str();
 }
 
-/// What the parser cannot see in one flag alone; empty where all is well.
+/// Returns why the flags do not fit together, which the parser cannot see in one flag alone; empty: they do.
 std::string refuse_together(const Options& options) {
   if (options.shard >= options.shards)
     return fmt::format("--shard: numbers are 0 to {} with --shards {}", options.shards - 1, options.shards);
@@ -141,7 +141,7 @@ std::string refuse_together(const Options& options) {
   return {};
 }
 
-/// A check for tcp://HOST:PORT; ZeroMQ would take a port above 65535 modulo 65536.
+/// Refuses text that is not tcp://HOST:PORT; ZeroMQ would take a port above 65535 modulo 65536.
 std::string refuse_address(std::string& text) {
   constexpr std::string_view kScheme = "tcp://";
   const std::string_view rest = std::string_view(text).substr(std::min(text.size(), kScheme.size()));
@@ -159,7 +159,7 @@ std::string refuse_http(std::string& text) {
   return parsed ? std::string() : parsed.error().message;
 }
 
-/// One line, as every other failure. Returns the exit code.
+/// Prints the sentence in one line, as every other failure. Returns the exit code.
 int report_usage(std::string sentence) {
   constexpr int kUsage = 2;
   std::ranges::replace(sentence, '\n', ' ');

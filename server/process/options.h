@@ -8,7 +8,7 @@
 
 namespace millrace::server {
 
-/// What the command line and the configuration file of millrace-server say.
+/// The options of millrace-server from its command line and configuration file.
 struct Options {
   uint32_t shard = 0;
   uint32_t shards = 1;
@@ -28,7 +28,7 @@ struct Options {
 };
 
 /// Reads argv (and the file that --config names). An exit code instead: help was asked for and printed, or the
-/// arguments are wrong and the sentence that says how is on stderr.
+/// arguments are wrong and a sentence on stderr has the reason.
 std::variant<Options, int> parse_options(int argc, const char* const* argv);
 
 }  // namespace millrace::server

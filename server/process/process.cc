@@ -39,23 +39,23 @@
 namespace millrace::server {
 namespace {
 
-/// Messages taken in before what they ask for is carried out; bounds how long a flood can hold up what is decided.
+/// Messages received before the loop carries out their actions; bounds how long a flood can delay decisions.
 constexpr int kMessagesPerTurn = 128;
-/// Sends that may wait for the end of a turn. One Goodbye in a job of many workers is a view for each of them, as long
-/// as the list of all: a turn's worth of Goodbyes would be more memory than the job's rounds.
+/// Sends that may wait for the end of a turn. One Goodbye in a job of many workers causes a membership for each of
+/// them, as long as the list of all. The Goodbyes of one turn would need more memory than the job's rounds.
 constexpr size_t kSendsHeldMax = 256;
-/// The loop computes for so long before it looks at the sockets again.
+/// Time that the loop computes before it looks at the sockets again.
 constexpr TimeNs kComputePerTurn = 500 * kNsPerUs;
-/// The loop waits for another process's lock on the table for so long; after three times in vain, for ten times as long
-/// not at all: a process that was stopped while it wrote costs the jobs that need no write 60 ms, and then a tenth of
-/// the time at most. Writes are tried again.
+/// Time that the loop waits for another process's lock on the table. After three failures it does not wait at all for
+/// ten times as long. So a process that stopped during a write delays the jobs that need no write by 60 ms. After that
+/// it costs at most a tenth of the time. Writes are tried again.
 constexpr uint32_t kTableWaitMs = 20;
 constexpr TimeNs kGaugesEvery = kNsPerS;
 /// Interval between log lines about connections that were closed for lack of a descriptor.
 constexpr TimeNs kSayClosedEvery = 60 * kNsPerS;
 /// Between two tries to begin tasks for which there was no memory.
 constexpr int kStarvedMs = 10;
-/// Without a turn of the loop for so long, /healthz says that the shard is not well.
+/// Time without a turn of the loop after which /healthz reports the shard as unhealthy.
 constexpr TimeNs kStandstill = 5 * kNsPerS;
 
 Result<std::string> advertised(const Options& options, const std::string& bound) {
@@ -71,7 +71,7 @@ Result<std::string> advertised(const Options& options, const std::string& bound)
   return bound;
 }
 
-/// Lives of aggregators are drawn from it: two starts must not draw the same.
+/// Returns the seed of the aggregators' incarnations: two starts must not draw the same.
 uint64_t random_seed() {
   const protocol::Nonce nonce = protocol::random_nonce();
   uint64_t seed = 0;
@@ -117,14 +117,14 @@ class ShardProcess::Loop {
   uint64_t life() const { return life_; }
 
  private:
-  /// Runs `work`. Nothing leaves the loop for want of memory: what breaks off is counted, the next turn goes on from
-  /// there.
+  /// Runs `work`. No exception for lack of memory leaves the loop: work that breaks off is counted, and the next turn
+  /// continues from there.
   template <typename Work>
   bool contain(const Work& work) {
     try {
       work();
       return true;
-    } catch (const std::bad_alloc&) {     // NOLINT(bugprone-empty-catch): below, when what it held is free again
+    } catch (const std::bad_alloc&) {     // NOLINT(bugprone-empty-catch): below, when the memory is free again
     } catch (const std::length_error&) {  // NOLINT(bugprone-empty-catch)
     }
     ++broken_off_;
@@ -156,7 +156,7 @@ class ShardProcess::Loop {
   TaskPool pool_;                      ///< after the waker that it wakes
   std::unique_ptr<StoreThread> disk_;  ///< where there is a place for saves
   std::vector<StoreThread::Answer> from_disk_;
-  std::unique_ptr<DatagramThread> datagrams_;  ///< where this shard stands in for switches
+  std::unique_ptr<DatagramThread> datagrams_;  ///< where this shard replaces switches
   SpeedMeasurer
       speed_measurer_;  ///< for jobs with codec auto: the loop runs their tasks itself, and has no second to spare
   std::optional<DescriptorRoom> room_;
@@ -200,7 +200,7 @@ Status ShardProcess::Loop::open() {
   Result<std::string> address = advertised(options_, listener_->address());
   if (!address) return std::unexpected(address.error());
   address_ = std::move(*address);
-  // Before the table hears of this process: a start that fails must not end the one that has the number.
+  // Before the table records this process: a start that fails must not end the one that has the number.
   if (const Status opened = options_.http.empty() ? Status{} : open_http(); !opened) return opened;
   if (!options_.datagrams.empty()) {
     auto datagrams = DatagramThread::start(
@@ -271,7 +271,7 @@ Status ShardProcess::Loop::open_http() {
   return {};
 }
 
-/// Answers who asks for the status, and brings the gauges up to date now and then.
+/// Answers requests for the status, and updates the gauges at intervals.
 void ShardProcess::Loop::watch(TimeNs now) {
   last_turn_.store(now);
   export_.count_network(std::exchange(bytes_in_, 0), std::exchange(bytes_out_, 0));
@@ -313,8 +313,7 @@ StatusReport ShardProcess::Loop::status(TimeNs now) const {
   return status;
 }
 
-/// What a job of path switch needs beside its rounds: the core has asked whether it can be had before the job was
-/// begun.
+/// Begins or ends the aggregator of a job of path switch. Before the job began, the core asked whether it is possible.
 void ShardProcess::Loop::change_datagrams(const DatagramChange& change, TimeNs now) {
   if (!datagrams_) return;
   if (!change.spec) return datagrams_->end(change.job);
@@ -380,7 +379,7 @@ void ShardProcess::Loop::take_from_disk() {
 void ShardProcess::Loop::receive() {
   for (int taken = 0; taken < kMessagesPerTurn; ++taken) {
     std::optional<protocol::Received> received;
-    if (!contain([&] { received = listener_->receive(); })) continue;  // that one message is lost
+    if (!contain([&] { received = listener_->receive(); })) continue;  // the message is lost
     if (!received) return;
     bytes_in_ += received->bytes;
     const TimeNs now = monotonic_now_ns();
@@ -446,7 +445,7 @@ void ShardProcess::Loop::carry_out() {
   }
   for (const DatagramChange& change : actions_.datagrams) contain([&] { change_datagrams(change, now); });
   for (const MetricEvent& event : actions_.metrics) contain([&] { export_.record(event); });
-  // A message that was not sent is asked for again; a task that was not begun nobody asks for, so that it is kept.
+  // A message that was not sent is requested again. A task that was not begun is not, so that it is kept.
   contain([this] { pool_.submit(actions_.tasks); });
   if (disk_) contain([this] { disk_->submit(actions_.store_requests); });
   std::vector<std::shared_ptr<Task>> tasks = std::move(actions_.tasks);
@@ -467,7 +466,7 @@ void ShardProcess::Loop::send_to_peer(const SendToPeer& send) {
     bytes_out_ += envelope.bytes.size() + send.message.payload.bytes.size();
     return;
   }
-  // A worker asks again for what it misses; one that reads nothing is found silent.
+  // A worker asks again for missing messages; a worker that reads nothing is found silent.
   actions_.metrics.push_back(
       {Metric::kDropped, {}, result == protocol::SendResult::kWouldBlock ? "send_queue_full" : "peer_gone", 1});
 }

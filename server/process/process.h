@@ -8,9 +8,9 @@
 
 namespace millrace::server {
 
-/// The shard process: sockets, clock, threads, table and signals around one ShardCore. One loop thread owns the core
-/// and the sockets; helpers of the TaskPool compute; the HTTP port has threads of its own and asks the loop for its
-/// status.
+/// Runs the shard process: sockets, clock, threads, table and signals around one ShardCore. One loop thread owns the
+/// core and the sockets. Helpers of the TaskPool compute. The HTTP port has threads of its own and asks the loop for
+/// its status.
 class ShardProcess {
  public:
   /// Opens the table, binds the port and registers this start of the shard.
@@ -20,15 +20,15 @@ class ShardProcess {
   ShardProcess(const ShardProcess&) = delete;
   ShardProcess& operator=(const ShardProcess&) = delete;
 
-  /// As others reach it: "tcp://host:port".
+  /// Returns the address for other processes: "tcp://host:port".
   const std::string& address() const;
-  /// "host:port"; empty without --http.
+  /// Returns "host:port"; empty without --http.
   const std::string& http_address() const;
-  /// "host:port" of its aggregator of datagrams; empty without --datagrams.
+  /// Returns "host:port" of its aggregator of datagrams; empty without --datagrams.
   std::string datagrams_address() const;
   uint64_t life() const;
 
-  /// Serves until request_stop() and the end of draining. Error: why it stopped by itself.
+  /// Serves until request_stop() and the end of draining. Error: the reason why it stopped by itself.
   Status run();
 
   /// Begins an orderly shutdown. Safe from signal handlers and any thread; may be called more than once.

@@ -9,7 +9,7 @@
 namespace millrace::server {
 
 /// The process's log: lines on stderr with the time of day. Peers cause lines, so there are at most kLinesPerSecond of
-/// them; how many were left out is said.
+/// them; the log reports how many were left out.
 ///
 /// Threads  one at a time.
 class ProcessLog {

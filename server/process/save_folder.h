@@ -16,9 +16,9 @@ namespace millrace::server {
 std::string store_path(const std::string& folder, uint32_t shard, const std::string& name);
 
 /// The saves of one shard in a folder, a file a job. A save appears whole or not at all, and stays over power cuts:
-/// temporary file, fsync, rename, fsync of the folder. Whatever fails, what was there before stays, and the temporary
-/// file is removed; a save that is whole and cannot take its place stays beside it, as NAME.kept. A file that a dead
-/// process left is overwritten by the next save of that job.
+/// temporary file, fsync, rename, fsync of the folder. On any failure the earlier save stays, and the temporary file is
+/// removed. A save that is whole and cannot take its place stays beside it, as NAME.kept. The next save of a job
+/// overwrites a file that a dead process left.
 ///
 /// Threads  one at a time.
 class StoreFolder {
@@ -30,13 +30,13 @@ class StoreFolder {
   StoreFolder(const StoreFolder&) = delete;
   StoreFolder& operator=(const StoreFolder&) = delete;
 
-  /// Begins a save, goes on with it, ends it.
+  /// Begins, continues or ends a save.
   ///
   /// Errors  io: also where the save could not take the place of the one before, found out when it begins;
   ///         invalid_argument: nothing was begun.
   Status write(const StoreRequest& request);
 
-  /// Errors  io: no save of that name, or it cannot be read; as read_store_file().
+  /// Loads a save. Errors  io: no save of that name, or it cannot be read; as read_store_file().
   Result<StoreFile> load(const std::string& name);
 
   std::string path_of(const std::string& name) const { return store_path(folder_, shard_, name); }

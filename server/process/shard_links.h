@@ -12,10 +12,10 @@
 
 namespace millrace::server {
 
-/// The connections that this process opens to the other shards: where the core asks for them, and again whenever one
-/// broke, could not be made, or did not take its ShardHello.
+/// Holds the connections that this process opens to the other shards, at the core's request. It opens one again
+/// whenever one broke, could not be made, or did not take its ShardHello.
 ///
-/// Memory   std::bad_alloc may leave any method. What was asked for is made by a later watch() then.
+/// Memory   std::bad_alloc may leave any method. A later watch() then makes the requested connections.
 /// Threads  one at a time (the loop's).
 class ShardLinks {
  public:
@@ -27,14 +27,14 @@ class ShardLinks {
 
   /// Opens the connection, or moves it to another address. REQUIRES: a number below shard_count.
   void connect(ConnectShard to, TimeNs now);
-  /// False: it did not go out. A message other than a ShardHello is lost then.
+  /// Sends a message. False: it was not sent; a message other than a ShardHello is lost then.
   bool send(const SendToShard& send);
-  /// Over the connection to `shard`, without waiting; empty where there is none.
+  /// Returns a message from the connection to `shard`, without waiting; empty where there is none.
   std::optional<protocol::Received> receive(uint32_t shard);
-  /// Makes what is due. Returns a shard whose connection is a new one that has not carried a ShardHello; nothing when
-  /// no more is due: to be called until then.
+  /// Makes the connections that are due. Returns a shard whose connection is new and has not carried a ShardHello;
+  /// nothing when no more is due. Call it until then.
   std::optional<uint32_t> watch(TimeNs now);
-  /// When watch() has something to do; nothing where it waits for events of connections only.
+  /// Returns when watch() has something to do; nothing where it waits for events of connections only.
   std::optional<TimeNs> deadline() const;
 
   uint32_t shard_count() const { return static_cast<uint32_t>(links_.size()); }

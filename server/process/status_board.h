@@ -10,15 +10,16 @@
 
 namespace millrace::server {
 
-/// Where the HTTP threads ask and the loop answers: a question is about now, and nothing is prepared while nobody asks.
+/// Passes questions of the HTTP threads to the loop, and its answers back. An answer is made at the time of the
+/// question: nothing is prepared in advance.
 ///
 /// Threads  ask(): any. wanted(), publish(): the loop's.
 class StatusBoard {
  public:
-  /// wake  makes the loop come by.
+  /// wake  wakes the loop, so that it answers.
   explicit StatusBoard(std::function<void()> wake) : wake_(std::move(wake)) {}
 
-  /// The loop's next answer; empty when it does not come in time.
+  /// Returns the loop's next answer; empty on time-out.
   std::optional<std::string> ask(std::chrono::milliseconds timeout);
 
   bool wanted() const;

@@ -14,7 +14,8 @@
 
 namespace millrace::server {
 
-/// The thread that carries out what stores ask of the disk, one after the other: the loop never waits for a disk.
+/// Runs the thread that carries out the stores' requests to the disk, one after the other: the loop never waits for a
+/// disk.
 class StoreThread {
  public:
   struct Answer {
@@ -24,14 +25,14 @@ class StoreThread {
 
   /// wake   called from the thread when there is an answer.
   StoreThread(std::string folder, uint32_t shard, std::unique_ptr<Disk> disk, std::function<void()> wake);
-  /// Finishes what was asked for.
+  /// Finishes the requests.
   ~StoreThread();
   StoreThread(const StoreThread&) = delete;
   StoreThread& operator=(const StoreThread&) = delete;
 
-  /// Takes them out of `requests`.
+  /// Takes the requests out of `requests`.
   void submit(std::vector<StoreRequest>& requests);
-  /// Moves what is done to the end of `done`.
+  /// Moves the finished answers to the end of `done`.
   void take_done(std::vector<Answer>& done);
 
  private:

@@ -14,7 +14,7 @@ namespace millrace::server {
 struct TaskPool::Helpers {
   explicit Helpers(uint32_t count)
       : parallelism(tbb::global_control::max_allowed_parallelism, count + 1), arena(static_cast<int>(count), 0) {}
-  tbb::global_control parallelism;  ///< oneTBB's own default is one thread a core, whatever the arena asks for
+  tbb::global_control parallelism;  ///< oneTBB's own default is one thread a core, regardless of the arena
   tbb::task_arena arena;
 };
 
@@ -31,7 +31,7 @@ struct TaskPool::Call {
   void come_in() {
     std::unique_lock lock(door_->mutex);
     if (door_->pool) door_->pool->help(lock);
-    count_off();  // before the lock is released: what is submitted next finds no helper that has left
+    count_off();  // before the lock is released: the next submitter finds no helper that has left
   }
 
  private:
@@ -114,7 +114,7 @@ std::shared_ptr<Task> TaskPool::pop() {
 
 namespace {
 
-/// Nothing may leave the thread. A task that did not come to an end holds the error that it was made with.
+/// Runs a task; no exception leaves the thread. A task that did not finish holds the error that it was made with.
 void run_guarded(Task& task) {
   try {
     task.run();
@@ -151,7 +151,7 @@ void TaskPool::help(std::unique_lock<std::mutex>& lock) {
     lock.unlock();
     run_guarded(*task);
     lock.lock();
-    // A result that there is no memory to hand back waits for some: nobody would ask for it.
+    // A result without memory to hand it back waits for memory: no caller would ask for it again.
     while (!closing_ && !hand_back(task)) changed_.wait_for(lock, kNoMemoryPause);
   }
   // Notified under the lock: the destructor may free everything but the door as soon as it is released.

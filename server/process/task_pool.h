@@ -13,8 +13,8 @@
 namespace millrace::server {
 
 /// Runs tasks on oneTBB threads and on the loop's own. A shard shares its machine with workers, so a thread is only
-/// woken for work that is worth it: the loop runs tasks itself, and helpers join while a backlog of more than
-/// kHelperNs waits.
+/// woken for work that is worth it. The loop runs tasks itself, and helpers join while a backlog of more than kHelperNs
+/// waits.
 ///
 /// Threads  submit(), run_one(), take_done() and the destructor: the loop's; helpers are oneTBB's.
 class TaskPool {
@@ -25,25 +25,25 @@ class TaskPool {
   /// threads  that compute, the loop's included; 1: no helpers.
   /// wake     called by a helper when it has finished something and take_done() was empty before.
   TaskPool(uint32_t threads, std::function<void()> wake);
-  /// Waits for the tasks that helpers are running; what waits is dropped. A helper that was called and never came (the
-  /// machine has no thread to give) is not waited for.
+  /// Waits for the tasks that helpers are running; waiting tasks are dropped. It does not wait for a helper that was
+  /// called and never came (the machine has no thread to give).
   ~TaskPool();
   TaskPool(const TaskPool&) = delete;
   TaskPool& operator=(const TaskPool&) = delete;
 
-  /// Takes the tasks out of `tasks`; those that std::bad_alloc keeps it from taking are left there.
+  /// Takes the tasks out of `tasks`. Tasks that it cannot take because of std::bad_alloc stay there.
   void submit(std::vector<std::shared_ptr<Task>>& tasks);
   /// Runs one waiting task on the calling thread and returns it; nullptr when none waits.
   std::shared_ptr<Task> run_one();
-  /// What helpers have finished since the last call.
+  /// Takes the tasks that helpers have finished since the last call.
   void take_done(std::vector<std::shared_ptr<Task>>& done);
-  /// Nothing waits and nothing runs.
+  /// Returns whether no task waits or runs.
   bool idle() const;
   bool has_waiting() const;
 
  private:
   struct Helpers;
-  /// What helpers come in by; it outlives the pool for those that come too late.
+  /// The helpers' way in; it outlives the pool for helpers that arrive too late.
   struct Door {
     std::mutex mutex;
     TaskPool* pool = nullptr;  ///< empty: closed
@@ -60,7 +60,7 @@ class TaskPool {
   uint64_t waiting_ns_ = 0;
   std::vector<std::shared_ptr<Task>> done_;
   uint32_t helping_ = 0;  ///< called, and not yet done (or dropped)
-  uint32_t inside_ = 0;   ///< of them: come in
+  uint32_t inside_ = 0;   ///< of them: inside
   uint32_t helpers_max_;
   bool closing_ = false;
   std::function<void()> wake_;

@@ -26,7 +26,8 @@ bool decodes(const SharedBytes& payload, const protocol::PartLayout& part) {
   return task.result().has_value();
 }
 
-/// A summary as of n steps, the last of them decided in that epoch. Order and bounds are the frame's to check.
+/// Returns whether the summary is one as of n steps, the last of them decided in that epoch. The frame checks order and
+/// bounds.
 bool is_summary_of(const protocol::Summary& summary, uint64_t n, uint64_t decided_in, protocol::Mode mode) {
   if (summary.epochs.empty() || summary.epochs.back().first != decided_in) return false;
   if (summary.epochs.back().second >= n) return false;
@@ -136,8 +137,8 @@ void Recovery::on_tick(TimeNs now, Actions& actions) {
 
 void Recovery::on_state(const protocol::Member& from, const protocol::State& state, TimeNs now, Actions& actions) {
   const auto [answer, first] = answers_.try_emplace(from.worker);
-  // Once all have answered nothing may change under what is fetched; who repeats an answer has not heard a question
-  // twice.
+  // Once all have answered, the answers behind the fetches must not change. A member that repeats an answer has missed
+  // nothing.
   if (!first && stage_ != Stage::kCollecting) return;
   asks_.erase(from.worker);
   answer->second.state = state;
@@ -179,8 +180,9 @@ void Recovery::plan(TimeNs now, Actions& actions) {
   ask(now, actions);
 }
 
-/// The furthest member that keeps the most gives the summary and what it keeps; what others need before that is asked
-/// of those who keep it. Where nobody does, the others rejoin (R9).
+/// Chooses the members to fetch from. The furthest member that retains the most gives the summary and its updates.
+/// Earlier updates that others need are requested from members that retain them. If no member does, the others rejoin
+/// (R9).
 void Recovery::choose_sources(PartFetch& part, TimeNs now) {
   part.sources.clear();
   part.from = part.decided;
@@ -249,7 +251,8 @@ void Recovery::on_fetched(const protocol::Member& from, const protocol::Fetched&
     }
     part->summary = body.summary;
   }
-  // That was all, and what is lacking was lost on the way: it is asked for again a heartbeat after the last time.
+  // That was the last one. The missing updates were lost on the way: they are requested again a heartbeat after the
+  // last time.
   settle_stage();
 }
 

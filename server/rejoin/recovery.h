@@ -19,19 +19,21 @@
 
 namespace millrace::server {
 
-/// Whether a member's State says something of every part of the job that can be, in this view.
+/// Returns whether a member's State has an entry for every part of the job and fits this membership.
 bool makes_sense(const protocol::State& state, const protocol::JobLayout& layout, const protocol::JobView& view);
 
-/// A shard that has a job's log to find again, because it started from nothing or because a cut made void what it had
-/// (R8). It asks every member of the view where it stands; when all have answered in that view's epoch, it fetches the
-/// updates that synced members still need from those who keep them, and the summary of the furthest. Pure: what is to
-/// be swapped in the table is asked of it (stage(), removals()).
+/// Finds a job's log again, at a shard that started without it or whose log a cut made void (R8).
 ///
-/// Epochs   what was answered and fetched holds for one epoch; begin_epoch() asks everybody anew.
-/// Hostile  answers are checked against the view, fetched updates are decoded. Who gives what is none twice is passed
-///          over, and removed where nobody else has it.
-/// Store    a job with one needs more: what came after the shard's last save. All that is kept without a gap is
-///          fetched.
+/// The shard asks every member of the membership for its state. When all have answered in the membership's epoch, it
+/// fetches the updates that synced members still need from the members that retain them. It fetches the summary from
+/// the synced member that is furthest. Pure: the caller makes the changes of the table that stage() and removals() ask
+/// for.
+///
+/// Epochs   answers and fetched updates hold for one epoch; begin_epoch() asks all members again.
+/// Hostile  answers are checked against the membership; fetched updates are decoded. A member that sends an invalid
+///          update twice is not asked again. It is removed if no other member retains that update.
+/// Store    a job with a store also needs the updates since the shard's last save. The shard fetches all updates that
+///          members retain without a gap.
 /// Cost     an update is decoded on the caller's thread; there are as many as the slowest synced member, or the store,
 ///          lacks.
 class Recovery {
@@ -46,11 +48,11 @@ class Recovery {
   enum class Stage : uint8_t {
     kCollecting,  ///< members have not answered
     kFetching,    ///< updates and summaries are on their way
-    kStuck,       ///< nothing more comes without removals()
+    kStuck,       ///< nothing more arrives without removals()
     kReady,       ///< activate(parent()), then take()
-    kCut,         ///< nobody is synced: cut(choice())
+    kCut,         ///< no member is synced: cut(choice())
   };
-  /// Members without whom it goes on.
+  /// Holds the members to remove so that recovery can finish.
   struct Removals {
     Leaving why = Leaving::kSilent;
     std::vector<protocol::Member> members;
@@ -58,30 +60,30 @@ class Recovery {
 
   Recovery(Setup setup, TimeNs now) : setup_(setup), majority_at_(now) {}
 
-  /// The view is a new one.
+  /// Begins the recovery in the epoch of a new membership.
   void begin_epoch(TimeNs now, Actions& actions);
-  /// A member has been welcomed: what it was asked before it may not have got.
+  /// Asks a member again that this shard has just welcomed: it may have missed the earlier request.
   void greet(uint32_t worker, TimeNs now, Actions& actions);
-  /// REQUIRES, of all three: sent in the view's epoch by that member; makes_sense().
+  /// REQUIRES, of all three: sent in the membership's epoch by that member; makes_sense().
   void on_state(const protocol::Member& from, const protocol::State& state, TimeNs now, Actions& actions);
   void on_update(const protocol::Member& from, const protocol::Update& body, const SharedBytes& payload, TimeNs now,
                  Actions& actions);
   void on_fetched(const protocol::Member& from, const protocol::Fetched& body, TimeNs now, Actions& actions);
-  /// Asks again who has not answered for a heartbeat.
+  /// Asks the members again that have not answered for a heartbeat.
   void on_tick(TimeNs now, Actions& actions);
   TimeNs deadline() const { return next_ask_; }
 
   Stage stage() const { return stage_; }
-  /// Whom the job goes on without: who gives nothing that is right, or needs what nobody keeps; who has not answered
-  /// for dead_after_ms, if a majority has (R8c).
+  /// Returns the members to evict so that recovery can finish: those that sent invalid data or need updates that no
+  /// member retains. Once a majority has answered, also those that have not answered for dead_after_ms (R8c).
   Removals removals(TimeNs now) const;
-  /// Fewer than a majority of the members have answered for so long.
+  /// Returns for how long fewer than a majority of the members have answered.
   TimeNs without_majority(TimeNs now) const;
-  /// R8e: Greatest lineage of this shard among the synced members' states. REQUIRES: kReady.
+  /// R8e: Returns the greatest log branch of this shard among the synced members' states. REQUIRES: kReady.
   uint64_t parent() const;
-  /// REQUIRES: kCut.
+  /// Returns the state to cut to. REQUIRES: kCut.
   CutChoice choice() const;
-  /// What was found, by this shard's parts; the states of the synced members stay. REQUIRES: kReady.
+  /// Returns the recovered state of this shard's parts; the states of the synced members stay. REQUIRES: kReady.
   std::vector<PartRound::Restored> take();
   /// Calls visit(worker, state) for each synced member. REQUIRES: kReady.
   template <typename Visit>
@@ -91,15 +93,15 @@ class Recovery {
     }
   }
 
-  /// Who has not answered, or not given what it keeps.
+  /// Returns the members that have not answered, or have not sent the updates that they retain.
   std::vector<uint32_t> waited_for() const;
-  /// This process stood still: nobody is to blame for that time.
+  /// Extends the deadlines by `paused`, a time in which this process did not run: no member is to blame for it.
   void forgive(TimeNs paused);
 
  private:
   struct Answer {
     protocol::State state;
-    bool synced = false;  ///< by its own word and the table's
+    bool synced = false;  ///< by its own report and the table's
     MemoryCharge charge;
   };
   struct Ask {
@@ -114,14 +116,14 @@ class Recovery {
     uint64_t below = 0;
     TimeNs since = 0;    ///< when it last gave something
     TimeNs asked = 0;    ///< 0: not yet
-    uint32_t wrong = 0;  ///< answers that were none, or not whole
+    uint32_t wrong = 0;  ///< invalid or incomplete answers
   };
   struct PartFetch {
     const protocol::PartLayout* layout = nullptr;
-    uint64_t first = 0;  ///< the least step that a synced member needs
-    uint64_t wanted =
-        0;              ///< the least step that the job's store may need, if somebody keeps it; `first` without a store
-    uint64_t from = 0;  ///< steps [from, decided) are fetched
+    uint64_t first = 0;  ///< the least step that a synced member needs.
+    /// The least step that the job's store may need, if a member retains it; equal to `first` without a store.
+    uint64_t wanted = 0;
+    uint64_t from = 0;     ///< steps [from, decided) are fetched
     uint64_t decided = 0;  ///< the furthest synced member's
     uint64_t decided_in = 0;
     std::vector<Source> sources;  ///< the first one gives the summary
@@ -133,7 +135,8 @@ class Recovery {
   };
 
   TimeNs heartbeat() const { return static_cast<TimeNs>(setup_.spec.heartbeat_ms) * kNsPerMs; }
-  /// Half of them is enough: of two workers one may die for good.
+  /// Returns whether enough members have answered. Half of them are enough: of two workers, one may be dead
+  /// permanently.
   bool majority() const { return answers_.size() * 2 >= setup_.members.all().size(); }
   uint64_t first_missing(const PartFetch& part, const Source& source) const;
   void ask(TimeNs now, Actions& actions);
@@ -148,9 +151,9 @@ class Recovery {
   Setup setup_;
   Stage stage_ = Stage::kCollecting;
   std::map<uint32_t, Answer> answers_;  ///< in this epoch, by worker
-  std::map<uint32_t, Ask> asks_;        ///< of who has not answered
+  std::map<uint32_t, Ask> asks_;        ///< of the members that have not answered
   std::vector<PartFetch> parts_;        ///< once all have answered
-  std::map<uint32_t, Leaving> stuck_;   ///< whom the job goes on without, and why
+  std::map<uint32_t, Leaving> stuck_;   ///< members to evict so that recovery can finish, and why
   TimeNs majority_at_;
   TimeNs next_ask_ = 0;
 };

@@ -15,11 +15,11 @@ namespace {
 
 using protocol::Settle;
 
-/// A giver that sends nothing for so many heartbeats is passed over.
+/// Number of heartbeats without a message after which a giver is passed over.
 constexpr int64_t kGiverHeartbeats = 2;
 
-/// After a part has come, so many times as long as it took nothing is asked for, but at most this part of a heartbeat:
-/// the rounds of the others, which share links and processors with it, are slowed down for a tenth of the time.
+/// Rest after a part, as a multiple of the time that the part took, but at most a fraction of a heartbeat. Transfers
+/// share links and processors with the other members' rounds, and so slow them down for a tenth of the time only.
 constexpr int64_t kRest = 9;
 constexpr int64_t kRestHeartbeatPart = 4;
 
@@ -56,7 +56,7 @@ std::optional<uint32_t> Settlement::handover_part() const {
 }
 
 bool Settlement::may_keep_own(const Joiner& joiner, const PartRound& part) const {
-  if (by_switch()) return false;  // what led on from them nobody keeps
+  if (by_switch()) return false;  // no shard retains the updates that follow them
   const bool begins = joiner.state.parts[part.layout().part].n == 0;
   return is_on_log(joiner, part) && !(begins && setup_.spec.initial_weights == protocol::InitialWeights::kFirst);
 }
@@ -68,7 +68,8 @@ void Settlement::on_state(const protocol::Member& from, const protocol::State& s
   joiner.life = from.life;
   joiner.state = state;
   joiner.charge = MemoryCharge(setup_.rounds.kept_account(), state.parts.size() * sizeof(protocol::State::Part));
-  // It says so every heartbeat until it is settled: what has crossed the answer is not answered again.
+  // The joiner repeats its state every heartbeat until it is settled. A repetition that crossed the answer is not
+  // answered.
   const TimeNs lately = now - heartbeat() / 2;
   if (const auto handover = handover_part(); handover && !is_told(joiner, *handover, lately))
     joiner.wanting.push_back(*handover);
@@ -78,7 +79,7 @@ void Settlement::on_state(const protocol::Member& from, const protocol::State& s
   ask_givers(now, actions);
 }
 
-/// It is being told, or was after that moment.
+/// Returns whether the joiner's part is being settled, or was after that moment.
 bool Settlement::is_told(const Joiner& joiner, uint32_t part, TimeNs since) {
   if (std::ranges::find(joiner.wanting, part) != joiner.wanting.end()) return true;
   const auto told = joiner.told.find(part);
@@ -103,7 +104,7 @@ bool Settlement::needs_no_weights(const protocol::Member& who) const {
   return setup_.spec.has_store() && link != nullptr && link->weights == Members::Weights::kNone;
 }
 
-// What its own state lacks says what of what it sent was carried; the snapshot is the place alone.
+// The updates that its own state lacks show which of its sent entries were carried; the snapshot is the position alone.
 void Settlement::settle_by_store(const protocol::Member& who, Joiner& joiner, const PartRound& part,
                                  Actions& actions) const {
   const uint32_t number = part.layout().part;
@@ -246,7 +247,8 @@ void Settlement::hand_on(const protocol::Member& who, Joiner& joiner, const prot
   setup_.rounds.serve_between(who, part, body.n, part.decided(), actions);
 }
 
-/// What it is the workers' own affair: the shard sees that it is whole, and no longer than it says.
+/// Passes on the workers' handover. The shard does not interpret it: it only checks that it is whole, and no longer
+/// than announced.
 void Settlement::hand_over(const protocol::Member& who, Joiner& joiner, const protocol::Snapshot& body,
                            SharedBytes payload, TimeNs now, Actions& actions) {
   Transfer& transfer = *joiner.transfer;

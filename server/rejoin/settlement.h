@@ -18,19 +18,20 @@
 
 namespace millrace::server {
 
-/// How the members of a job that join come in at one active shard (R9), part by part. Who is on the
-/// log and lacks only what the shard keeps goes on with its own weights; any other gets a synced member's, handed on
-/// run by run as they come, one part at a time, so that what is under way is one part a joiner. Where nobody can give
-/// them it is stranded, and when all members are, the log is cut to one of their states (R10a).
+/// Decides, part by part, how the joining members of a job continue at one active shard (R9).
 ///
-/// Path switch  shards have no step and no update: a joiner always takes a synced member's weights, and at shard 0 in
-///              the same
-///          way what it needs for its turns (a handover: bytes that are passed on). The giver does not go on meanwhile.
-/// Epochs   what is settled counts in one epoch: begin_epoch() forgets it.
-/// Order    on a joiner's connection: updates that its own state lacks up to the snapshot (they say what of what it has
-///          sent was
-///          carried), the snapshot, Settle, the updates from there on.
-/// Hostile  runs are checked against what was asked for; a giver that sends others is passed over.
+/// A joiner that is on the log and lacks only updates that the shard retains continues with its own weights. Any other
+/// joiner gets a synced member's weights. The shard passes these on run by run as they arrive. Only one part per joiner
+/// is under way at a time. A joiner that no member can give weights is stranded. When all members are stranded, the log
+/// is cut to one of their states (R10a).
+///
+/// Path switch  shards have no step and no update: a joiner always takes a synced member's weights. At shard 0 it also
+///              takes the state for its turns (a handover: bytes that are passed on). The giver makes no steps
+///              meanwhile.
+/// Epochs   settlements count in one epoch: begin_epoch() forgets them.
+/// Order    on a joiner's connection, the updates that its own state lacks up to the snapshot come first. They show
+///          which of its sent entries were carried. Then come the snapshot, Settle, and the later updates.
+/// Hostile  runs are checked against the request; a giver that sends others is passed over.
 class Settlement {
  public:
   struct Setup {
@@ -44,21 +45,21 @@ class Settlement {
   explicit Settlement(Setup setup) : setup_(setup) {}
 
   void begin_epoch() { joiners_.clear(); }
-  /// REQUIRES: sent in the view's epoch by that member; makes_sense().
+  /// REQUIRES: sent in the membership's epoch by that member; makes_sense().
   void on_state(const protocol::Member& from, const protocol::State& state, TimeNs now, Actions& actions);
-  /// REQUIRES: sent in the view's epoch by that member.
+  /// REQUIRES: sent in the membership's epoch by that member.
   void on_snapshot(const protocol::Member& from, const protocol::Snapshot& body, SharedBytes payload, TimeNs now,
                    Actions& actions);
-  /// Somebody who may give weights is connected.
+  /// Handles that a member which may give weights has connected.
   void on_welcomed(TimeNs now, Actions& actions) { ask_givers(now, actions); }
   /// Passes over givers that have been silent for two heartbeats, and asks again after a rest.
   void on_tick(TimeNs now, Actions& actions);
   std::optional<TimeNs> deadline() const;
 
-  /// R10a: All members join, and none of them can go on: the state to go back to.
+  /// R10a: Returns the state to return to, if all members are joining and none of them can continue.
   std::optional<CutChoice> cut() const;
-  /// Joiners that wait for weights, and whom they wait for (nobody, where no synced member that has weights is
-  /// connected).
+  /// Lists joiners that are blocked on weights, and the members that may give them (none, where no synced member that
+  /// has weights is connected).
   struct Waiting {
     std::vector<uint32_t> joiners;
     std::vector<uint32_t> givers;
@@ -74,14 +75,14 @@ class Settlement {
     TimeNs heard = 0;           ///< asked, or when the last run came
     std::optional<uint64_t> n;  ///< of its runs
     uint64_t offset = 0;        ///< values that have come
-    uint64_t bytes = 0;         ///< of a handover, as its first run says
+    uint64_t bytes = 0;         ///< of a handover, as its first run announces
   };
   struct Joiner {
     uint64_t life = 0;
     protocol::State state;
     MemoryCharge charge;
-    TimeNs since = 0;                 ///< when it first said where it stands
-    std::map<uint32_t, TimeNs> told;  ///< by part: when it was last told how to go on
+    TimeNs since = 0;                 ///< when it first reported its state
+    std::map<uint32_t, TimeNs> told;  ///< by part: when its Settle was last sent
     std::deque<uint32_t> wanting;  ///< parts that need a snapshot; the first one is under way while there is a transfer
     std::optional<Transfer> transfer;
     TimeNs rests_until = 0;          ///< no part is asked for before; 0: no rest
@@ -91,20 +92,20 @@ class Settlement {
 
   TimeNs heartbeat() const { return static_cast<TimeNs>(setup_.spec.heartbeat_ms) * kNsPerMs; }
   const protocol::Member& member(uint32_t worker) const;
-  /// It wants a part, and would be given it but for the rest.
+  /// Returns whether only the rest after its last part keeps the joiner from getting the next one.
   static bool rests(const Joiner& joiner);
   bool by_switch() const { return setup_.spec.path == protocol::Path::kSwitch; }
-  /// The number under which a handover travels, where this shard passes them on.
+  /// Returns the part number under which a handover travels, where this shard passes handovers on.
   std::optional<uint32_t> handover_part() const;
   static bool is_told(const Joiner& joiner, uint32_t part, TimeNs since);
   bool is_on_log(const Joiner& joiner, const PartRound& part) const;
-  /// Its own weights will do (R9d): they are on the log, and not those that a job begins with whose beginning is
-  /// another's.
+  /// Returns whether the joiner may keep its own weights (R9d). They must be on the log. They must not be initial
+  /// weights in a job that begins with those of another worker.
   bool may_keep_own(const Joiner& joiner, const PartRound& part) const;
   void judge(const protocol::Member& who, Joiner& joiner, const PartRound& part, TimeNs now, Actions& actions);
   void settle(const protocol::Member& who, Joiner& joiner, const PartRound& part, protocol::Settle::Weights weights,
               Actions& actions) const;
-  /// A worker without weights, of a job with a store: it goes on with the log where it is, and pulls.
+  /// Returns whether a worker without weights, of a job with a store, continues with the log where it is, and pulls.
   bool needs_no_weights(const protocol::Member& who) const;
   void settle_by_store(const protocol::Member& who, Joiner& joiner, const PartRound& part, Actions& actions) const;
   void ask_givers(TimeNs now, Actions& actions);
@@ -118,7 +119,7 @@ class Settlement {
   void count(Metric metric, std::string_view label, double value, Actions& actions) const;
 
   Setup setup_;
-  std::map<uint32_t, Joiner> joiners_;  ///< that have said where they stand in this epoch, by worker
+  std::map<uint32_t, Joiner> joiners_;  ///< that have reported their state in this epoch, by worker
 };
 
 }  // namespace millrace::server

@@ -16,21 +16,21 @@ struct Disagreement {
   uint32_t worker = 0;
   uint64_t life = 0;
   uint32_t part = 0;
-  uint64_t steps = 0;  ///< after so many it was found; it may be older
+  uint64_t steps = 0;  ///< the number of steps after which it was found; it may be older
   TimeNs since = 0;
 };
 
-/// Which members of a job disagree, part by part. Told by log digests (protocol/messages/log_digest.h), which only who
-/// takes over another's weights can bring to agree again.
+/// Holds which members of a job disagree, part by part, as their log digests show (protocol/messages/log_digest.h). A
+/// member can agree again only by taking over another's weights.
 class DigestWatch {
  public:
   enum class News : uint8_t { kNone, kFirstOfWorker, kAgreesAgain };
 
   News differs(const protocol::Member& member, uint32_t part, uint64_t steps, TimeNs now);
   News agrees(const protocol::Member& member, uint32_t part);
-  /// Who is no longer a member under that life is forgotten.
+  /// Forgets members that are no longer members under that incarnation.
   void keep(std::span<const protocol::Member> members);
-  /// By worker, then part.
+  /// Returns the disagreements by worker, then part.
   std::vector<Disagreement> all() const;
 
  private:

@@ -15,8 +15,8 @@ namespace {
 
 constexpr uint32_t kNowhere = UINT32_MAX;
 
-/// A step after the one to decide may fill memory up to this share of the limit: later steps must not keep out
-/// entries that the present step still needs.
+/// Share of the memory limit that a step after the one to decide may fill. Later steps must not keep out entries that
+/// the present step still needs.
 constexpr uint64_t kAheadShare = 2;
 
 std::vector<uint32_t> shards_of(const protocol::JobLayout& layout, const protocol::BucketLayout& bucket) {
@@ -266,7 +266,7 @@ void JobRounds::serve(const protocol::Member& to, const PartRound& part, const P
 void JobRounds::on_ack(const protocol::Member& from, const protocol::Ack& body, TimeNs now, Actions& actions) {
   if (failure_) return;
   std::map<PartRound*, AckIs> heard;
-  std::set<uint32_t> asked;  // a part is served once a message, however often it stands in it
+  std::set<uint32_t> asked;  // a part is served once a message, regardless of the number of its entries
   for (const protocol::Ack::Entry& entry : body.entries) {
     PartRound* part = local_part(entry.part);
     const bool is_new = holds_updates() && part && entry.n > part->acknowledged(from.worker);

@@ -28,19 +28,20 @@
 
 namespace millrace::server {
 
-/// What a job may still take; the shard answers, since it sees all jobs.
+/// Answers how much memory a job may still take. The shard implements it, since it sees all jobs.
 class MemoryGate {
  public:
   virtual ~MemoryGate() = default;
-  /// Empty: `bytes` more are allowed for this job. Otherwise the refusal, naming the limit and the flag.
+  /// Returns why `bytes` more are refused for this job, naming the limit and the flag. Empty: they are allowed.
   virtual std::optional<Error> refuses(const MemoryAccount& job, uint64_t bytes) const = 0;
 };
 
-/// The rounds of one job on one shard: its parts, the thresholds of its buckets, and the tasks between them. Pure:
-/// messages and finished tasks in, messages and tasks out.
+/// Holds the rounds of one job on one shard: its parts, the thresholds of its buckets, and the tasks between them.
+/// Pure: it takes messages and finished tasks, and gives messages and tasks.
 class JobRounds {
  public:
-  /// Which steps take contributions: all that are open, or, while the shard drains, only those that have some already.
+  /// Says which steps take contributions: all open steps, or, while the shard drains, only those that have some
+  /// already.
   enum class Intake : uint8_t { kOpen, kDraining };
 
   struct Setup {
@@ -58,92 +59,94 @@ class JobRounds {
 
   explicit JobRounds(Setup setup);
 
-  /// R2: of a member under its present life. Of one that joins: dropped, it sends it again once it is synced.
-  /// Of a job of path switch: datagrams carry contributions, none is taken from a message.
+  /// Refuses a contribution of a job of path switch: datagrams carry contributions, none is taken from a message.
   void refuse_by_path(const protocol::Member& from, const protocol::Contribution& body, TimeNs now,
                       Actions& actions) const;
+  /// R2: Handles a contribution of a member under its present incarnation. That of a joiner is dropped: the worker
+  /// sends it again once it is synced.
   void on_contribution(const protocol::Member& from, const protocol::Contribution& body, SharedBytes payload,
                        Intake intake, TimeNs now, Actions& actions);
   /// R5: Takes acknowledgements, part by part.
   void on_ack(const protocol::Member& from, const protocol::Ack& body, TimeNs now, Actions& actions);
-  /// R5: As acks of all parts. Every part of the worker has applied the steps below n.
+  /// R5: Handles acks of all parts: every part of the worker has applied the steps below n.
   void on_steps_applied(const protocol::Member& from, uint64_t n, TimeNs now, Actions& actions);
-  /// What a member says to have applied, compared with what was decided here.
+  /// Compares the steps that a member reports as applied with the steps decided here.
   void on_digests(const protocol::Member& from, std::span<const protocol::Heartbeat::Digest> digests, TimeNs now,
                   Actions& actions);
   const DigestWatch& digest_watch() const { return digest_watch_; }
-  /// A member pushes nothing more: who waits for it need not.
+  /// Handles that a member pushes nothing more: the steps no longer block on it.
   void on_finishing(TimeNs now, Actions& actions);
   void on_histogram(uint32_t shard, const protocol::ThresholdHistogram& body, const SharedBytes& payload, TimeNs now,
                     Actions& actions);
   void on_task_done(Task& task, TimeNs now, Actions& actions);
-  /// R7a: The view in `members` is new; `before` are the members of the one before. Kept updates that a member has not
-  /// acknowledged are served again, in the new epoch.
+  /// R7a: Handles a new membership in `members`; `before` are the members of the one before. Retained updates that a
+  /// member has not acknowledged are sent again, in the new epoch.
   void on_view(const std::vector<protocol::Member>& before, TimeNs now, Actions& actions);
   void on_tick(TimeNs now, Actions& actions);
   std::optional<TimeNs> deadline() const;
 
-  // job_rounds_restore.cc: shards and workers that come back
-  /// R8, R10e: Forgets all that was admitted and decided: what goes on is what restore() is given.
+  // job_rounds_restore.cc: shards that recover and workers that rejoin
+  // R8, R10e: Forgets all admitted and decided steps. Only the state given to restore() continues.
   void drop();
-  /// R8e: Serves again, as the activation of that lineage. parts: this shard's, ascending. on_view() tells the members.
-  /// REQUIRES: drop() before, or nothing was ever decided.
+  /// R8e: Serves again, as the activation of that log branch. parts: this shard's, ascending. on_view() notifies the
+  /// members. REQUIRES: drop() before, or nothing was ever decided.
   void restore(std::vector<PartRound::Restored> parts, uint64_t lineage, TimeNs now);
-  /// R8e: What the member said it has applied; after restore().
+  /// R8e: Records the steps that the member reported as applied; after restore().
   void trust(uint32_t worker, const protocol::State& state);
   uint64_t lineage() const { return lineage_; }
   const std::vector<PartRound>& parts() const { return parts_; }
-  /// REQUIRES: a part of this shard.
+  /// Returns a part. REQUIRES: it is of this shard.
   const PartRound& part(uint32_t number) const { return parts_.at(local_at_.at(number)); }
-  /// R9: A joining member goes on with the part, in this epoch.
+  /// R9: Lets a joining member continue with the part, in this epoch.
   void settle(uint32_t number, uint32_t worker);
-  /// R9e: With every part of this shard.
+  /// R9e: Returns whether the joiner is settled with every part of this shard.
   bool is_settled(uint32_t worker) const;
-  /// The kept updates of the steps [from, below).
+  /// Sends the retained updates of the steps [from, below).
   void serve_between(const protocol::Member& to, const PartRound& part, uint64_t from, uint64_t below,
                      Actions& actions) const;
-  /// R6a: Decisions have been held back for dead_after_ms: whose acknowledgements memory waits for, where another
-  /// synced member is further. Counts from now again.
+  /// R6a: Returns the members whose missing acknowledgements have held back decisions for dead_after_ms, for lack of
+  /// memory. Empty where no other synced member is further. Restarts the count.
   std::vector<protocol::Member> behind(TimeNs now);
   MemoryAccount& kept_account() { return kept_account_; }
 
-  /// A sum or an update could not be made, or memory does not suffice: the job cannot go on.
+  /// Returns why the job cannot continue: a sum or an update could not be made, or memory does not suffice.
   const std::optional<Error>& failure() const { return failure_; }
-  /// What was at work on this job broke off for want of memory: its rounds may be half changed. Takes no memory itself.
+  /// Records that work on this job broke off for lack of memory: its rounds may be half changed. Takes no memory
+  /// itself.
   void broke_off() noexcept;
 
   size_t part_count() const { return parts_.size(); }
   bool idle() const;  ///< nothing is open
-  /// What was decided and waits to be merged for a member: it goes now, step by step.
+  /// Sends the decided steps that wait to be merged for a member now, step by step.
   void send_rest(Actions& actions);
   uint64_t steps_decided() const;
-  /// By the part that is least far; in mode asynchronous as far as they were sent to the worker.
+  /// Returns the least number over the parts of steps decided, or in mode asynchronous of steps sent to the worker.
   uint64_t steps_sent(uint32_t worker) const;
   uint64_t steps_decided_max() const;
   uint64_t steps_applied(uint32_t worker) const;
-  /// Parts that have decided more than `least` steps and than the worker has acknowledged, up to what a heartbeat
-  /// holds.
+  /// Returns parts that have decided more than `least` steps and more than the worker has acknowledged, at most as many
+  /// as a heartbeat holds.
   std::vector<protocol::Ack::Entry> unacknowledged(uint32_t worker, uint64_t least) const;
   uint64_t memory_bytes() const { return account_.used_bytes(); }
   uint64_t kept_bytes() const { return kept_account_.used_bytes(); }
   uint64_t kept_updates() const;
   const MemoryAccount& account() const { return account_; }
-  /// job_rounds_waits.cc
+  /// Returns the reason why the job waits (job_rounds_waits.cc).
   std::optional<Waiting> waiting() const;
-  /// How parts are coded on their way down, of jobs that leave it to this shard; `count_max` of them at most.
+  /// Returns how parts are coded on their way down, of jobs that leave it to this shard; at most `count_max` of them.
   std::vector<CodecStatus> codecs(size_t count_max) const;
-  /// Empty: the job does not ask for it.
+  /// Returns the audit. Empty: the job does not ask for it.
   std::optional<AuditStatus> audit() const { return audit_ ? std::optional(audit_->status(parts_)) : std::nullopt; }
-  /// When a step was decided last; 0: none yet.
+  /// Returns when a step was decided last; 0: none yet.
   TimeNs decided_at() const;
 
-  /// The weights of a job that has a store; nullptr: it has none.
+  /// Returns the weights of a job that has a store; nullptr: it has none.
   JobStore* store() { return store_.get(); }
   const JobStore* store() const { return store_.get(); }
-  /// Something came that the store waited for: steps may be decided.
+  /// Handles progress of the store: steps may be decided.
   void on_store_moved(TimeNs now, Actions& actions);
   void on_store_written(const Status& written, TimeNs now, Actions& actions);
-  /// For its last save, which outlives the job.
+  /// Gives the store away for its last save, which outlives the job.
   std::unique_ptr<JobStore> take_store() { return std::move(store_); }
 
  private:
@@ -177,9 +180,9 @@ class JobRounds {
              TimeNs now, Actions& actions);
   void serve(const protocol::Member& to, const PartRound& part, const PartRound::KeptUpdate& kept,
              Actions& actions) const;
-  /// What members have not acknowledged, in the present epoch.
+  /// Sends the updates that members have not acknowledged, in the present epoch.
   void serve_all(Actions& actions);
-  /// The kept updates of the steps from `step` on.
+  /// Sends the retained updates of the steps from `step` on.
   void serve_from(const protocol::Member& to, PartRound& part, uint64_t step, Actions& actions);
 
   // job_rounds_delivery.cc: mode asynchronous
@@ -187,27 +190,27 @@ class JobRounds {
   Delivery& delivery_of(const PartRound& part);
   const Delivery& delivery_of(const PartRound& part) const;
   Delivery::Pace pace(const PartRound& part, const protocol::Member& to) const;
-  /// Sends what the member may be sent now.
+  /// Sends the updates that the member may receive now.
   void deliver(const protocol::Member& to, PartRound& part, Actions& actions);
   void deliver_at(Delivery::Pace how, const protocol::Member& to, PartRound& part, Actions& actions);
-  /// Ends `steps` where they would be too many for one sum; the bytes that their payloads decode to.
+  /// Shortens `steps` where they would be too many for one sum; returns the bytes that their payloads decode to.
   static uint64_t limit_merged(const PartRound& part, Delivery::Steps& steps);
   void begin_merge(const protocol::Member& to, PartRound& part, Delivery::Steps steps, uint64_t decoded_bytes,
                    Actions& actions);
   void on_merged(const MergeTask& task, Actions& actions);
   void serve_merged(const protocol::Member& to, const PartRound& part, Delivery::Steps steps,
                     const SharedBytes& payload, Actions& actions) const;
-  /// The member has the steps below n: more can follow.
+  /// Records that the member has the steps below n: more can follow.
   void acknowledged(const protocol::Member& from, PartRound& part, uint64_t n, Actions& actions);
   void deliver_anew(Actions& actions);
-  /// Steps that the worker has, or that are on their way to it.
+  /// Returns the steps that the worker has, or that are on their way to it.
   uint64_t sent_to(uint32_t worker, const PartRound& part) const {
     return asynchronous() ? std::min(part.decided(), delivery_of(part).sent_to(worker)) : part.decided();
   }
 
   // job_rounds_replication.cc: updates that wait for k acknowledgements
   bool holds_updates() const { return protocol::holds_updates(setup_.spec); }
-  /// One that says nothing new is a question: what was said of the part may have been lost.
+  /// Says whether an ack adds steps. A repeated ack means that our last answer for the part may have been lost.
   enum class AckIs : uint8_t { kNew, kRepeated };
   void raise_backed(const protocol::Member& from, const std::map<PartRound*, AckIs>& acks, Actions& actions);
   void raise_all_backed(Actions& actions);
@@ -223,18 +226,19 @@ class JobRounds {
   void on_quota(const QuotaTask& task, Actions& actions);
   void on_encoded(const EncodeTask& task, TimeNs now, Actions& actions);
   void on_stored(const StoreTask& task, TimeNs now, Actions& actions);
-  /// R8d, R17e: After restore() and the view that says so, and when a save was read.
+  /// R8d, R17e: Recovers the store. After restore() and the membership that activates it, and when a save was read.
   void recover_store(Actions& actions);
-  /// Updates that the store's last save lacks are kept.
+  /// Makes parts retain the updates that the store's last save lacks.
   void hold_for_store();
-  /// What all members have acknowledged: a save counts from there on.
+  /// Reports the steps that all members have acknowledged to the store: a save counts from there on.
   void tell_store(Actions& actions);
   void forget_stored();
   void keep_for_store(const PartRound& part, Actions& actions);
-  /// The same where no step is decided: what is kept may be so much that none can be, and nobody else asks for a save.
+  /// Calls keep_for_store() where no step is decided: retained updates may block all decisions, and no other event asks
+  /// for a save.
   void look_at_kept(Actions& actions);
   const PartRound* longest_kept() const;
-  /// What is left of the job's memory to the rounds.
+  /// Returns the job's memory that is left for the rounds.
   uint64_t memory_for_rounds() const;
   std::optional<QuickCut> quick_cut(const PartRound& part);
   void reduce(PartRound& part, std::optional<QuickCut> quick, Actions& actions);
@@ -243,7 +247,7 @@ class JobRounds {
 
   // job_rounds_reproducible.cc: reproducible jobs that re-select
   bool lacks_counts(const PartRound& part) const;
-  /// Counts what the part has decided in `step`; steps that waited for it go on.
+  /// Counts the entries that the part decided in `step`; steps that waited for the count continue.
   void count_step(PartRound& part, uint64_t step, SharedHistogram histogram, TimeNs now, Actions& actions);
   void on_step_histogram(Bucket& bucket, uint32_t shard, uint64_t step, SharedHistogram histogram, TimeNs now,
                          Actions& actions);
@@ -266,7 +270,7 @@ class JobRounds {
     return choosers_[static_cast<size_t>(&part - parts_.data())];
   }
   bool holds_back() const;
-  /// Who is taking over the weights that the job begins with: the part's first step waits for them.
+  /// Returns the workers that still take over the initial weights: the part's first step is blocked on them.
   std::vector<uint32_t> beginners(const PartRound& part) const;
   RoundKey key_of(const PartRound& part) const;
 
@@ -289,8 +293,8 @@ class JobRounds {
   bool held_back_ = false;  ///< a decision waits for acknowledgements to free memory
   std::optional<TimeNs> held_back_since_;
   bool goes_on_ = true;   ///< false from drop() to restore()
-  uint64_t lineage_ = 0;  ///< of the activation that this shard serves under
-  /// contributions that a step needs are refused for memory, and since then none is taken and nothing is decided
+  uint64_t lineage_ = 0;  ///< log branch of the activation that this shard serves under.
+  /// Since when contributions that a step needs are refused for lack of memory: none is taken and nothing is decided.
   std::optional<TimeNs> starved_since_;
   std::optional<Error> failure_;
   Error no_memory_{ErrorCode::kLimitExceeded, kNotRun};  ///< made while there was some

@@ -155,8 +155,9 @@ void JobRounds::on_reduced(ReduceTask& task, TimeNs now, Actions& actions) {
   after_sum(*part, now, actions);
 }
 
-/// A part that was cut while it was summed. Too few or too many, by what the other parts have got since as well: the
-/// right number of its large sums; and if it has not so many, it is summed again whole.
+/// Handles a part that was cut while it was summed. The count may be too low or too high, also because the other parts
+/// have changed their counts since. Then the update is the right number of its large sums. If there are not enough of
+/// them, the part is summed again whole.
 void JobRounds::on_quick(PartRound& part, const ReduceTask::Output& output, TimeNs now, Actions& actions) {
   const Bucket& bucket = bucket_of(part);
   const size_t index = index_in(bucket, part);
@@ -246,8 +247,9 @@ void JobRounds::settle_threshold(Bucket& bucket, uint64_t step, Actions& actions
   const std::optional<BucketThreshold::LocalCut> cut =
       waiting.empty() ? std::nullopt : bucket.threshold->exact_cut(step);
   if (cut && waiting.size() == bucket.count) return split_quota(bucket, waiting, *cut, actions);
-  // Given up, or the members changed after the shards had agreed: the quota no longer fits these sums. Or they are of a
-  // later step (parts need not be equally far where a shard came back), and waited because nothing was agreed at all.
+  // The exact cut was given up, or the members changed after the shards had agreed: the quota no longer fits these
+  // sums. Or they are of a later step (parts need not be equally far after a shard's restart), and waited because
+  // nothing was agreed.
   for (size_t at = bucket.first; at < bucket.first + bucket.count; ++at) {
     PartRound& part = parts_[at];
     if (part.stage() != PartRound::Stage::kSummed || !bucket.threshold->may_reuse(part.decided())) continue;
@@ -300,7 +302,7 @@ EncodePlan JobRounds::plan_for(const PartRound& part) const {
   plan.index_base = part.layout().begin;
   if (protocol::step_sends(bucket.select, bucket.dimension, part.decided()) == protocol::StepSends::kUncompressed) {
     plan.codec = without_loss(plan.codec);
-    plan.codec.automatic = false;  // what is chosen is for the steps after these
+    plan.codec.automatic = false;  // the choice is for the steps after these
   }
   plan.extent = protocol::update_is_whole(bucket, part.decided()) ? Extent::kEverything : Extent::kItsIndices;
   if (const StepThreshold* steps = bucket_of(part).steps.get()) {
@@ -386,7 +388,7 @@ void JobRounds::on_store_written(const Status& written, TimeNs now, Actions& act
   store_->on_written(written, actions);
   if (store_->is_saving()) return;
   forget_stored();
-  // Steps went on while the save waited for acknowledgements.
+  // Steps continued while the save waited for acknowledgements.
   if (written) look_at_kept(actions);
   if (store_->failure()) failure_ = store_->failure();
   if (!failure_) advance_all(now, actions);

@@ -10,7 +10,7 @@
 namespace millrace::server {
 namespace {
 
-/// Of payloads that are summed into one: bounds what a merge takes in memory, and for how long.
+/// Limit on payloads that are summed into one: bounds the memory and the time of a merge.
 constexpr uint64_t kMergedBytesMax = 32u << 20;
 
 uint64_t decoded_bytes_of_step(const PartRound& part, uint64_t step) {
@@ -27,10 +27,12 @@ const Delivery& JobRounds::delivery_of(const PartRound& part) const {
   return deliveries_.at(static_cast<size_t>(&part - parts_.data()));
 }
 
+/// Returns how the member's updates may be sent: merged, or step by step.
+///
 /// Sums of values that were rounded for the wire do not fit its code, and weighted means have no sum. A store is
-/// brought up to date from what members keep, step by step. And what was merged nobody can be given again: after its
-/// shard has died, a worker that lacks a part of it leaves and comes back with another one's weights
-/// (tests/models/rounds, --merged). So all must have weights, and the job must go on while one is left.
+/// brought up to date from the updates that members retain, step by step. And no member can get the steps of a merged
+/// update again. After its shard has died, a worker that lacks one of them leaves and rejoins with another worker's
+/// weights (tests/models/rounds, --merged). So all must have weights, and the job must continue while one is left.
 Delivery::Pace JobRounds::pace(const PartRound& part, const protocol::Member& to) const {
   const CodecSpec& codec = bucket_of(part).layout->codec_down;
   const bool exact = find_value_codec(codec.value)->lossless(codec);
@@ -97,7 +99,8 @@ void JobRounds::on_merged(const MergeTask& task, Actions& actions) {
     const protocol::Member* const to = find_member(setup_.members.view(), worker);
     MILLRACE_CHECK(to != nullptr, worker);  // on_view() clears
     if (steps.from < part->stable()) {
-      // It has asked for what it had acknowledged before, and meanwhile everybody else has that, too: it is forgotten.
+      // It asked for steps that it had acknowledged before. Meanwhile all other members have them, too: they are
+      // forgotten.
       delivery_of(*part).restart(worker, part->stable());
       deliver(*to, *part, actions);
       continue;
@@ -155,7 +158,7 @@ void JobRounds::deliver_anew(Actions& actions) {
     Delivery& delivery = delivery_of(part);
     delivery.clear();
     for (const protocol::Member& member : setup_.members.synced()) {
-      // Who has just come in says how far it is; what it has is forgotten, or on its way to it.
+      // A worker that has just joined reports its position. The earlier updates are forgotten, or on their way to it.
       const uint64_t n = part.acknowledged(member.worker);
       delivery.restart(member.worker, n < part.stable() ? part.decided() : n);
       deliver(member, part, actions);

@@ -5,7 +5,7 @@
 
 #include "server/rounds/job_rounds.h"
 
-/// Jobs with apply_after_acks (R18): how many members have an update, and who is told.
+/// Jobs with apply_after_acks (R18): counts the members that have an update, and notifies the members.
 namespace millrace::server {
 
 void JobRounds::raise_backed(const protocol::Member& from, const std::map<PartRound*, AckIs>& acks, Actions& actions) {

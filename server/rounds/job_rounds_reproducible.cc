@@ -2,8 +2,8 @@
 
 #include "server/rounds/job_rounds.h"
 
-/// Re-selection in reproducible jobs: a part is cut while it is summed, by what was decided the step before,
-/// everywhere.
+/// Re-selection in reproducible jobs: a part is cut while it is summed, by the decisions of the step before on all
+/// shards.
 namespace millrace::server {
 
 bool JobRounds::lacks_counts(const PartRound& part) const {

@@ -3,12 +3,13 @@
 #include "kernels/base/check.h"
 #include "server/rounds/job_rounds.h"
 
-/// Rounds that go on: from what the members keep (R8d), for those that join (R9), without those that hold them up
+/// Continues rounds: from the members' retained updates (R8d), for joiners (R9), without members that hold them up
 /// (R6a).
 namespace millrace::server {
 namespace {
 
-/// Updates that are kept for the store may have this share of the rounds' memory: half of what may be kept at all.
+/// Updates that are retained for the store may have this share of the rounds' memory: half of the share of all retained
+/// updates.
 constexpr uint64_t kStoredShare = 4;
 
 }  // namespace
@@ -81,7 +82,7 @@ void JobRounds::forget_stored() {
 void JobRounds::keep_for_store(const PartRound& part, Actions& actions) {
   if (!store_) return;
   const uint64_t before = store_->needs_from(part.layout().part);
-  // Parts move together: what the other ones keep beside payloads is as much.
+  // Parts move together: the other ones' updates take as much beside payloads.
   const uint64_t bodies = part.all_kept().size() * part.all_kept().back().bytes_beside_payload() * parts_.size();
   store_->on_kept(kept_account_.used_bytes() + bodies, memory_for_rounds() / kStoredShare, actions);
   if (store_->needs_from(part.layout().part) != before) forget_stored();

@@ -14,7 +14,7 @@ const PartRound* JobRounds::oldest_open() const {
   const PartRound* oldest = nullptr;
   for (const PartRound& part : parts_) {
     if (!part.has_any_open()) continue;
-    // Of parts at one step, one that still lacks contributions says more than one that waits for the others.
+    // Of parts at one step, one that still lacks contributions is more informative than one that waits for the others.
     const bool collecting = part.stage() == PartRound::Stage::kCollecting;
     if (!oldest || part.decided() < oldest->decided() ||
         (part.decided() == oldest->decided() && collecting && oldest->stage() != PartRound::Stage::kCollecting)) {
@@ -91,7 +91,7 @@ std::optional<Waiting> JobRounds::waiting() const {
   const PartRound* oldest = oldest_open();
   Waiting waiting;
   const PartRound* unbacked = least_backed();
-  // Who has not been given an update pushes no further: its contribution is missing because of that.
+  // A worker without the update pushes no further: its contribution is missing because of that.
   if (unbacked && (!oldest || (oldest->stage() == PartRound::Stage::kCollecting && !oldest->due(setup_.members)))) {
     wait_of_backing(*unbacked, waiting);
     return waiting;

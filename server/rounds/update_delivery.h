@@ -11,9 +11,10 @@
 
 namespace millrace::server {
 
-/// Mode asynchronous (R16d): how far the log of one part has gone to each member, and what of it is under way. Who
-/// takes merged updates is sent no more than two messages ahead of its acknowledgements: what is decided meanwhile
-/// comes as one update, its sum. Pure: it says what to send, and is told what was sent.
+/// Mode asynchronous (R16d): how far the log of one part has been sent to each member, and which of these steps are
+/// under way. A worker that takes merged updates is sent at most two messages ahead of its acknowledgements. The steps
+/// decided meanwhile come as one update, their sum. Pure: the caller asks which steps to send, and reports the sent
+/// ones.
 class Delivery {
  public:
   /// The steps [from, below).
@@ -27,29 +28,29 @@ class Delivery {
     kMerged,  ///< as acknowledgements come
   };
 
-  /// What comes next for the worker; empty: it was sent everything, or is to wait.
+  /// Returns the next steps for the worker; empty: it was sent everything, or has to wait.
   std::optional<Steps> next(uint32_t worker, uint64_t decided, Pace pace) const;
   void sent(uint32_t worker, uint64_t below, Pace pace);
 
-  /// These steps of what comes next are being summed for the worker. True: nobody else waits for the same, so that a
-  /// task has to be begun, and token is its. A worker has one task at a time: whatever it asks for meanwhile, next()
-  /// says nothing.
+  /// Records that these next steps are being summed for the worker. True: no other worker waits for the same steps, so
+  /// that the caller has to begin a task with this token. A worker has one task at a time: until it ends, next()
+  /// returns nothing.
   bool wait_for_sum(uint32_t worker, Steps steps, uint64_t token, MemoryCharge charge);
 
   struct Waiting {
-    std::vector<uint32_t> workers;     ///< who are sent what comes next
-    std::optional<uint32_t> begun_by;  ///< who may ask again
+    std::vector<uint32_t> workers;     ///< they are sent the next steps
+    std::optional<uint32_t> begun_by;  ///< the worker that may ask again
   };
-  /// The sum is there, or there is none. Nothing where it is of another view.
+  /// Returns the workers of a sum that is finished or failed. None where it is of another membership.
   Waiting take_waiting(Steps steps, uint64_t token);
 
-  /// The worker has the steps below n.
+  /// Records that the worker has the steps below n.
   void acknowledged(uint32_t worker, uint64_t n);
-  /// What was sent from step n on may be lost.
+  /// Records that the steps sent from n on may be lost.
   void restart(uint32_t worker, uint64_t n);
-  /// How far the worker can be: steps that it was sent.
+  /// Returns the steps that the worker was sent: the most that it can have.
   uint64_t sent_to(uint32_t worker) const;
-  /// Another view.
+  /// Forgets everything, for another membership.
   void clear();
 
  private:

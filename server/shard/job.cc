@@ -8,7 +8,7 @@
 namespace millrace::server {
 namespace {
 
-/// Lists of workers for people and heartbeats end here: beyond it nobody reads them.
+/// Lists of workers for people and heartbeats end here: longer ones have no readers.
 constexpr size_t kListedMax = 64;
 
 int64_t milliseconds(TimeNs ns) { return ns / kNsPerMs; }
@@ -32,8 +32,7 @@ std::vector<protocol::PeerId> Job::adopt(protocol::JobView view, TimeNs now, Act
   if (first) opened_ = now;
   const bool is_void = view.cut > members_.view().epoch || (first && setup_.start == Start::kSuccessor);
   Members::Adopted adopted = members_.adopt(std::move(view), now);
-  // Before anybody is told how far they are: to who is synced by a cut, void steps would be some that it has to wait
-  // for.
+  // Drops the rounds before the members learn their steps. A worker that a cut made synced would wait for void steps.
   if (is_void && !recovery_) rounds_.drop();
   for (size_t at = 0; at < adopted.gone_peers.size(); ++at) {
     actions.to_peers.push_back({adopted.gone_peers[at],
@@ -195,7 +194,7 @@ Job::Wish Job::wish(TimeNs now) {
 }
 
 /// R10b: Cuts the log where a member may begin it again, and ends the job where none may. A process that joined the
-/// running job, and did not ask to return, has no state of the job: alone it would train from nothing, and its model
+/// running job, and did not ask to return, has no state of the job. Alone it would train from nothing, and its model
 /// would pass for the job's result.
 Job::Wish Job::cut_or_end(CutChoice choice) const {
   Wish wish;

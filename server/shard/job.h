@@ -20,13 +20,13 @@
 
 namespace millrace::server {
 
-/// One open job at this shard: its specification, its members as this shard sees them, and its rounds, which are active
-/// or being recovered (R8). The table is not touched here: ShardCore asks wish(), changes it and hands in what came
-/// out.
+/// Holds one open job at this shard: its specification, its members as this shard sees them, and its rounds. The rounds
+/// are active or being recovered (R8). The job does not touch the table: ShardCore asks the job for the required
+/// change, changes the table and passes the result to the job.
 class Job {
  public:
-  /// Whether an earlier start of this shard has served the running job: its rounds are lost, the members have what is
-  /// left.
+  /// Says whether an earlier start of this shard has served the running job: then its rounds are lost, and the members
+  /// have the remaining state.
   enum class Start : uint8_t { kFresh, kSuccessor };
   struct Setup {
     protocol::JobSpec spec;
@@ -41,7 +41,7 @@ class Job {
     Start start = Start::kFresh;
     CodecCosts codec_costs = {};
   };
-  /// What this job needs of the table, in the epoch of its view.
+  /// Holds the change that this job requires in the table, in the epoch of its membership.
   struct Wish {
     enum class Kind : uint8_t { kNone, kActivate, kCut, kRemove, kPath, kEnd };
     Kind kind = Kind::kNone;
@@ -67,46 +67,47 @@ class Job {
   JobRounds& rounds() { return rounds_; }
   const JobRounds& rounds() const { return rounds_; }
 
-  /// R7a: A view that is newer than the present one (or the first): members hear of it first, then their rounds go on
-  /// in it. While the job has not started, members are told at flush_view() only, so that the joins of many workers are
-  /// few messages. Returns the connections of who is no longer a member; they are told at once. A cut that the present
-  /// view does not know makes void what this shard has: it recovers (R10e).
+  /// R7a: Takes over a newer membership than the present one (or the first). Members hear of it first, then their
+  /// rounds continue in it. While the job has not started, only flush_view() notifies the members, so that the joins of
+  /// many workers take few messages. Returns the connections of workers that are no longer members; they are notified
+  /// at once. A cut that the present membership does not know makes this shard's state void: the job recovers (R10e).
   std::vector<protocol::PeerId> adopt(protocol::JobView view, TimeNs now, Actions& actions);
   void flush_view(Actions& actions);
 
-  /// The rounds are not known yet: contributions and acks are dropped, workers send them again in the epoch of the
-  /// activation.
+  /// Returns whether the rounds are not known yet: contributions and acks are dropped, workers send them again in the
+  /// epoch of the activation.
   bool recovering() const { return recovery_.has_value(); }
-  /// R8d, R9: State, Snapshot, Update, Fetched of a member, sent in the view's epoch.
+  /// R8d, R9: Handles State, Snapshot, Update and Fetched of a member, sent in the membership's epoch.
   void on_return_message(const protocol::Member& from, protocol::Message message, TimeNs now, Actions& actions);
-  /// A member has been sent its Welcome.
+  /// Handles that a member has been sent its Welcome.
   void on_welcomed(const protocol::Member& member, TimeNs now, Actions& actions);
   void on_tick(TimeNs now, Actions& actions);
   std::optional<TimeNs> deadline() const;
   Wish wish(TimeNs now);
-  /// R8e: The table has this shard's activation: the next view is adopted as active. REQUIRES: wish() was kActivate,
-  /// and no other event since.
+  /// R8e: Records that the table has this shard's activation: the next membership is adopted as active. REQUIRES: the
+  /// last required change was kActivate, and no other event came since.
   void activated(uint64_t lineage, TimeNs now);
-  /// Of a job of path switch: what a member says of the switch, in the epoch of the view.
+  /// Handles a member's report about the switch, of a job of path switch, in the epoch of the membership.
   void on_switch_word(const protocol::Member& from, const protocol::Heartbeat& said, TimeNs now, Actions& actions);
-  /// The table has the path that wish() asked for.
+  /// Records that the table has the path that the job required.
   void path_changed(std::string because, TimeNs now);
-  /// This process stood still for so long.
+  /// Extends deadlines by `paused`, a time in which this process did not run.
   void forgive(TimeNs paused);
 
   protocol::Welcome welcome(const std::string& software) const;
   protocol::Heartbeat heartbeat_answer(const protocol::Member& to, uint64_t sequence) const;
 
-  /// Members to be removed for silence now. Empty also where only the last one is silent: see abandoned(); and in a job
-  /// that recovers, whose wish() says.
+  /// Returns members to be removed for silence now. Empty also where only the last one is silent (see abandoned()), and
+  /// in a job that recovers, whose recovery chooses the members to remove.
   std::vector<protocol::Member> silent(TimeNs now) const;
-  /// Why the job is to be ended: every member has been silent for limits.abandon_ms and nobody is left to end it; or it
-  /// recovers, and so long no majority of its members has answered (R8c).
+  /// Returns why the job is to be ended. Either every member has been silent for limits.abandon_ms and no member is
+  /// left to end it. Or the job recovers, and for that time no majority of its members has answered (R8c).
   std::optional<std::string> abandoned(TimeNs now) const;
 
   JobStatus status(TimeNs now) const;
 
-  /// The present view for a member that may not know that it is synced: with what has been decided without it.
+  /// Returns the present membership for a member that may not know that it is synced, with the steps decided without
+  /// it.
   protocol::ViewChange change_for(const protocol::Member& member) const;
 
  private:

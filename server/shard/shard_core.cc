@@ -7,8 +7,8 @@
 
 #include "kernels/base/check.h"
 
-/// Who sends, and whether that is who it says; then the job that it is for. Admission is in shard_core_hello.cc, the
-/// table in shard_core_table.cc.
+/// Checks the sender of a message and its identity, and finds the message's job. Admission is in shard_core_hello.cc,
+/// the table in shard_core_table.cc.
 namespace millrace::server {
 namespace {
 
@@ -17,7 +17,7 @@ bool holds(const protocol::Body& body) {
   return std::holds_alternative<T>(body);
 }
 
-/// What a member says about where it stands, of one epoch: in another one it is not true any more.
+/// Returns whether a message carries a member's state, which holds for one epoch only.
 bool is_return(const protocol::Body& body) {
   return holds<protocol::State>(body) || holds<protocol::Update>(body) || holds<protocol::Fetched>(body) ||
          holds<protocol::Snapshot>(body) || holds<protocol::Synced>(body);
@@ -25,7 +25,7 @@ bool is_return(const protocol::Body& body) {
 
 bool is_pull(const protocol::Body& body) { return holds<protocol::Pull>(body) || holds<protocol::Place>(body); }
 
-/// Of a worker that goes before it was told as whom it was let in.
+/// Returns whether a worker that leaves does not know its identity yet: it left before its Welcome arrived.
 bool is_unnamed(const protocol::Header& header) {
   return header.job == 0 && header.epoch == 0 && header.life == 0 && header.shard_life == 0;
 }
@@ -99,7 +99,7 @@ void ShardCore::reply(const protocol::PeerId& to, const protocol::Header& about,
 void ShardCore::broke_off(std::optional<uint64_t> number, Actions& actions) noexcept {
   Job* job = number ? find_job(*number) : nullptr;
   if (job) job->rounds().broke_off();
-  table_counter_.reset();  // what the table said may have been adopted by some jobs only
+  table_counter_.reset();  // only some jobs may have adopted the table's state
   try {
     count(Metric::kDropped, "out_of_memory", actions);
     if (job) close_if_failed(*job, actions);
@@ -113,7 +113,7 @@ void ShardCore::on_message(const protocol::PeerId& from, protocol::Message messa
   const protocol::Header header = message.header;
   const bool hello = holds<protocol::Hello>(message.body) || holds<protocol::ShardHello>(message.body);
   const bool done = contain(std::nullopt, actions, [&] { handle_message(from, std::move(message), now, actions); });
-  if (done || !hello) return;  // who sent anything else says it again
+  if (done || !hello) return;  // senders of other messages repeat them
   contain(std::nullopt, actions, [&] {
     protocol::Refuse refusal;
     refusal.code = ErrorCode::kUnavailable;
@@ -154,7 +154,7 @@ bool ShardCore::fits_session(const protocol::PeerId& from, const protocol::Heade
     return false;
   }
   if (header.shard_life != config_.life) {
-    // Of a worker that outlived this shard's predecessor, or has been told of a successor: a Hello sets it right.
+    // Of a worker that outlived this shard's predecessor, or that knows of a successor: a new Hello corrects it.
     protocol::Refuse refusal;
     refusal.code = ErrorCode::kUnavailable;
     refusal.sentence = fmt::format("shard {} was started again (start {}, the worker knows start {}): say Hello to it",
@@ -191,7 +191,7 @@ void ShardCore::on_worker_message(const protocol::PeerId& from, protocol::Messag
   Job* job = find_job(header.job);
   if (!job) return count(Metric::kDropped, "unknown_job", actions);
   if (header.epoch > job->view().epoch) {
-    // The worker heard of a change from another shard first: read the table, then judge.
+    // Another shard notified the worker of a change first: read the table, then judge.
     refresh(now, actions);
     job = find_job(header.job);
     if (!job || !sessions_.contains(from)) return;
@@ -223,13 +223,13 @@ void ShardCore::on_member_message(const protocol::PeerId& from, Job& job, const 
   } else if (ack) {
     job.rounds().on_ack(member, *ack, now, actions);
   } else if (const auto* heartbeat = std::get_if<protocol::Heartbeat>(&message.body)) {
-    // A view that did not reach the worker (its queue was full) would hold back all that is served in the new epoch.
+    // A membership that did not reach the worker (its queue was full) would hold back all updates of the new epoch.
     if (message.header.epoch < job.view().epoch) {
       job.members().send(member, job.change_for(member), actions);
     }
     if (heartbeat->finishing && job.members().finishes(member.worker)) job.rounds().on_finishing(now, actions);
-    // Who joins says what it came with, which may be off the log: it will be settled. What it said before its view had
-    // it synced may come after.
+    // A joiner reports the state that it started with, which may be off the log: it will be settled. A report from
+    // before the membership in which it is synced may arrive later.
     const bool of_this_epoch = message.header.epoch == job.view().epoch;
     if (!job.recovering() && of_this_epoch && member.state == protocol::MemberState::kSynced) {
       job.rounds().on_steps_applied(member, heartbeat->steps_applied, now, actions);
@@ -257,7 +257,7 @@ void ShardCore::on_synced(Job& job, const protocol::Member& member, TimeNs now, 
   Result<std::optional<protocol::JobRecord>> record =
       change_job_in(table_, job.view().job, job.view().epoch,
                     [&](protocol::JobRecord& at) -> Result<Change> { return synced(at, member.worker, member.life); });
-  if (!record) return table_failed(record.error(), actions);  // it says so again
+  if (!record) return table_failed(record.error(), actions);  // the worker repeats the message
   if (!*record) return refresh(now, actions);                 // another epoch: it settles again
   log(Severity::kInfo,
       fmt::format("job '{}': worker {} takes part again under life {}", job.spec().name, member.worker, member.life),
@@ -302,7 +302,7 @@ void ShardCore::on_malformed(const Error& error, TimeNs now, Actions& actions) {
   note_time(now);
   contain(std::nullopt, actions, [&] {
     count(Metric::kDropped, error_code_name(error.code), actions);
-    if (error.code != ErrorCode::kUnsupported) return;  // what is no message at all is nobody's refusal
+    if (error.code != ErrorCode::kUnsupported) return;  // bytes that are no message are no refusal of a peer
     refusals_.note({.of = Refusal::Of::kUnreadable,
                     .job = {},
                     .number = 0,

@@ -38,25 +38,27 @@ struct ShardConfig {
   CodecCosts codec_costs = {};
   /// Shard 0, where it has an aggregator of datagrams.
   struct Datagrams {
-    /// Whether it can stand in for this job's switch: key and room are there. Empty: there is no aggregator.
+    /// Returns whether the aggregator can replace this job's switch: it has the key and room. Empty: there is no
+    /// aggregator.
     std::function<Status(const protocol::JobSpec&, const protocol::SwitchLayout&)> judge = {};
   };
   Datagrams datagrams = {};
-  /// Whether the process can serve another worker. Empty: always.
+  /// Returns whether the process can serve another worker. Empty: always.
   std::function<Status(TimeNs now)> room_for_worker = {};
 };
 
-/// One shard: its jobs, its limits, who is who. A state machine: (state, message, now) -> actions, no socket, clock or
-/// thread. The one effect inside is the membership table, which is read and swapped synchronously (it is the sole judge
-/// of membership, and a decision that waited for it would need a state of its own); its errors are logged, counted and
-/// tried again.
+/// Holds one shard: its jobs, its limits, and the identities of its peers.
+///
+/// A state machine: (state, message, now) -> actions; it has no socket, clock or thread. The one effect inside is the
+/// membership table, which the core reads and swaps synchronously. The table is the sole judge of membership, and a
+/// decision that waited for it would need a state of its own. Errors of the table are logged, counted and tried again.
 ///
 /// Actions   every method appends to `actions`; the caller carries them out in order after the method has returned.
-/// Time      `now` never goes back. Nothing happens by itself: call on_tick() at next_deadline(), or earlier.
+/// Time      `now` never decreases. Nothing happens by itself: call on_tick() at next_deadline(), or earlier.
 /// Hostile   any message from any peer in any order: it is admitted, answered or dropped, and counted; it never
 ///           corrupts a round.
-/// Memory    std::bad_alloc stays inside: what was being worked on is dropped and counted as "out_of_memory"; a job
-///           whose rounds it was working on ends with limit_exceeded, at once or at the next tick, the others go on.
+/// Memory    std::bad_alloc stays inside. The work under way is dropped and counted as "out_of_memory". A job whose
+///           rounds were being changed ends with limit_exceeded, at once or at the next tick. The other jobs continue.
 /// Threads   one at a time (the loop's). Tasks run anywhere.
 class ShardCore {
  public:
@@ -66,46 +68,49 @@ class ShardCore {
   ShardCore(const ShardCore&) = delete;
   ShardCore& operator=(const ShardCore&) = delete;
 
-  /// A message off a connection that a worker or another shard opened to this one.
+  /// Handles a message from a connection that a worker or another shard opened to this one.
   void on_message(const protocol::PeerId& from, protocol::Message message, TimeNs now, Actions& actions);
 
-  /// The connection to another shard was made again after it broke: the driver of a transport that loses connections
-  /// says so.
+  /// Handles that the connection to another shard was made again after it broke. The driver of a transport that loses
+  /// connections calls it.
   void on_shard_reconnected(uint32_t shard, TimeNs now, Actions& actions);
 
-  /// A message that came back over the connection that this shard opened to shard `shard` (ConnectShard): a Refuse.
+  /// Handles a message from the connection that this shard opened to shard `shard` (ConnectShard): a Refuse.
   void on_shard_reply(uint32_t shard, const protocol::Message& message, TimeNs now, Actions& actions);
 
-  /// A message that the transport could not decode: counted, never answered.
+  /// Counts a message that the transport could not decode; it is never answered.
   void on_malformed(const Error& error, TimeNs now, Actions& actions);
 
-  /// A task of an earlier Actions::tasks whose run() has returned.
+  /// Handles a task of an earlier Actions::tasks whose run() has returned.
   void on_task_done(const std::shared_ptr<Task>& task, TimeNs now, Actions& actions);
 
-  /// A StoreRequest of an earlier Actions::store_requests was carried out, or could not be.
+  /// Handles the result of a StoreRequest of an earlier Actions::store_requests.
   void on_store_written(uint64_t number, const Status& written, TimeNs now, Actions& actions);
   void on_store_loaded(uint64_t number, Result<StoreFile> loaded, TimeNs now, Actions& actions);
 
-  /// The weights of an open job, for observers; nullptr: there are none.
+  /// Returns the weights of an open job, for observers; nullptr: there are none.
   const JobStore* store(uint64_t number) const;
-  /// Saves the stores of all jobs now, for whoever asks for it.
+  /// Saves the stores of all jobs now, at the request of an administrator.
   void save_stores(TimeNs now, Actions& actions);
 
-  /// Deadlines: silent members, silent shards, the table's change counter, the end of draining.
+  /// Handles deadlines: silent members, silent shards, the table's change counter, the end of draining.
   void on_tick(TimeNs now, Actions& actions);
 
-  /// When on_tick() has something to do at the latest.
+  /// Returns the latest time at which on_tick() must be called.
   TimeNs next_deadline() const;
 
-  /// Stops admitting new jobs and steps; rounds in flight may finish for limits.drain_ms. Then the jobs end in the
-  /// table, every member is told Goodbye(kShutdown), and stopped() holds. A table that cannot be written is tried again
-  /// until the end of drain_ms, for a second at least; what it could not be told is logged, job by job.
+  /// Stops admitting new jobs and steps; rounds in flight may finish for limits.drain_ms.
+  ///
+  /// Then the core ends the jobs in the table and sends every member Goodbye(kShutdown), and stopped() holds. A table
+  /// that cannot be written is tried again until the end of drain_ms, for a second at least. The core logs each job
+  /// whose end it could not write.
   void begin_shutdown(TimeNs now, Actions& actions);
 
-  /// Nothing more will happen: the process may exit once its sends are flushed.
+  /// Returns whether all work is over: the process may exit once its sends are flushed.
   bool stopped() const { return stopped_; }
 
-  /// Why it stopped by itself (another process has started under this shard's number); empty after an orderly shutdown.
+  /// Returns why it stopped by itself (another process has started under this shard's number); empty after an orderly
+  /// shutdown.
   const std::optional<Error>& failure() const { return failure_; }
 
   StatusReport status(TimeNs now) const;
@@ -116,17 +121,18 @@ class ShardCore {
     uint32_t worker = 0;
     uint64_t life = 0;
   };
-  /// Another shard, as the table and its ShardHello say.
+  /// Another shard, as the table and its ShardHello describe it.
   struct Neighbour {
     protocol::ShardEntry entry;            ///< of the table, as last read
-    std::optional<protocol::PeerId> peer;  ///< said ShardHello in this life
-    std::optional<TimeNs> hello_at;        ///< this shard owes it a ShardHello, from then on
+    std::optional<protocol::PeerId> peer;  ///< sent ShardHello in this incarnation
+    std::optional<TimeNs> hello_at;        ///< from then on, this shard must send it a ShardHello
   };
-  /// A job that is open in the table and cannot go on here: after its workers' time to die it is ended there.
+  /// A job that is open in the table and cannot continue here: it is ended in the table once its workers count as dead.
   struct LostJob {
     enum class Fate : uint8_t {
-      kOver,            ///< it has ended here and the table could not be told
-      kUnlessReopened,  ///< a row from before this start, or that nobody joined: its workers may still come
+      kOver,  ///< the job has ended here, and the table could not be written.
+      /// A row from before this start, or one that no worker joined: its workers may still connect.
+      kUnlessReopened,
     };
     std::string name;
     TimeNs since = 0;
@@ -136,7 +142,7 @@ class ShardCore {
     TimeNs due_at() const { return since + TimeNs{kept_ms} * kNsPerMs; }
     bool due(TimeNs now) const { return now >= due_at(); }
   };
-  /// For people who ask what became of a job.
+  /// Holds the end of a job, for the status report.
   struct Ended {
     std::string name;
     uint64_t job = 0;
@@ -153,7 +159,7 @@ class ShardCore {
     TimeNs last = 0;
   };
   static constexpr TimeNs kTroubleOver = 10 * kNsPerS;
-  /// A member that said Goodbye when the table could not be told.
+  /// Holds a member that sent Goodbye while the table could not be written.
   struct Leaver {
     uint64_t job = 0;
     protocol::Member member;
@@ -166,7 +172,7 @@ class ShardCore {
   };
   class Gate;
 
-  // shard_core.cc: who sends, what to do with it
+  // shard_core.cc: the sender of a message, and its treatment
   /// Runs `work`; false: it broke off. job: whose rounds it changes, and which therefore cannot go on when that
   /// happens.
   template <typename Work>
@@ -174,7 +180,7 @@ class ShardCore {
     try {
       work();
       return true;
-    } catch (const std::bad_alloc&) {     // NOLINT(bugprone-empty-catch): below, when what it held is free again
+    } catch (const std::bad_alloc&) {     // NOLINT(bugprone-empty-catch): below, when the memory is free again
     } catch (const std::length_error&) {  // NOLINT(bugprone-empty-catch)
     }
     broke_off(job, actions);
@@ -189,7 +195,7 @@ class ShardCore {
   void on_worker_message(const protocol::PeerId& from, protocol::Message message, TimeNs now, Actions& actions);
   void on_member_message(const protocol::PeerId& from, Job& job, const protocol::Member& member,
                          protocol::Message message, TimeNs now, Actions& actions);
-  /// Fills in whom the connection's Hello let in. False: nobody.
+  /// Fills in the worker that the connection's Hello admitted. False: there is none.
   bool name_by_session(const protocol::PeerId& from, protocol::Header& header) const;
   bool fits_session(const protocol::PeerId& from, const protocol::Header& header, Actions& actions);
   void on_goodbye(Job& job, const protocol::Member& member, const protocol::Goodbye& goodbye, TimeNs now,
@@ -216,8 +222,8 @@ class ShardCore {
                               Actions& actions);
   Job* open_job(uint64_t number, const protocol::JobSpec& spec, protocol::JobLayout layout, Actions& actions);
   Result<protocol::JobRecord> open_record(const protocol::Header& header, const protocol::Hello& hello);
-  /// The record after the join, or after this shard has taken over a job in which the join was refused: then `refused`
-  /// says why.
+  /// Returns the record after the join, or after this shard has taken over a job that refused the join: `refused` then
+  /// has the reason.
   Result<protocol::JobRecord> join_job(const protocol::JobRecord& record, const protocol::Header& header,
                                        const protocol::Hello& hello, TimeNs now, std::optional<Error>& refused);
   uint64_t replaceable_life(uint64_t job, const protocol::Header& header, const protocol::Hello& hello, TimeNs now);
@@ -248,7 +254,7 @@ class ShardCore {
   void remove_leavers(TimeNs now, Actions& actions);
   bool is_leaving(uint64_t job, const protocol::Member& member) const;
   void remove_silent(TimeNs now, Actions& actions);
-  /// Does in the table what the job wishes; nothing where it wishes nothing. The job may be over afterwards.
+  /// Makes the change in the table that the job requires, if any. The job may be over afterwards.
   void pursue(uint64_t number, TimeNs now, Actions& actions);
   void pursue_removal(Job& job, Job::Wish wish, TimeNs now, Actions& actions);
   void tell_change(const Job& job, const Job::Wish& wish, uint64_t lineage, Actions& actions) const;
@@ -282,8 +288,8 @@ class ShardCore {
   TimeNs pursue_after_ = 0;  ///< the table has just failed
   TimeNs last_call_;
   std::optional<TimeNs> draining_until_;
-  std::optional<TimeNs>
-      ending_until_;  ///< the rounds are over: so long the table is told, again and again, that the jobs are
+  /// The rounds are over: until then, the shard tries to write the ends of the jobs to the table.
+  std::optional<TimeNs> ending_until_;
   TimeNs next_ending_ = 0;
   bool stopped_ = false;
   std::optional<Error> failure_;

@@ -10,18 +10,18 @@
 #include "protocol/messages/shard_map.h"
 #include "server/shard/shard_core.h"
 
-/// Admission: who may speak for a worker of a job, and which other shards are believed.
+/// Admission: which process may represent a worker of a job, and which other shards are accepted.
 namespace millrace::server {
 namespace {
 
 /// A layout of a hostile specification is not computed when it could have more parts than this many times the limit.
 constexpr uint64_t kPartsSlack = 16;
-constexpr uint32_t kPartsPerShardPlanned = 16;  ///< plan_layout's own most, where the job does not say
+constexpr uint32_t kPartsPerShardPlanned = 16;  ///< plan_layout's own most, where the job does not set it
 
-/// A ShardHello that was refused for a reason that passes is said again after so long.
+/// Time after which a ShardHello is sent again that was refused for a temporary reason.
 constexpr TimeNs kHelloAgain = kNsPerS;
 
-/// A process that returns does not replace an earlier one that was heard later than this, however often it sends
+/// A process that returns does not replace an earlier one that was heard later than this, no matter how often it sends
 /// heartbeats.
 constexpr TimeNs kReplacedAfter = kNsPerS;
 
@@ -31,7 +31,7 @@ Status limit(uint64_t asked, uint64_t allowed, std::string_view what, std::strin
               fmt::format("{} {}, over this shard's limit of {} ({})", asked, what, allowed, flag));
 }
 
-/// Whether the same Hello can be welcome later, with nothing changed on the worker's side.
+/// Returns whether the same Hello can be welcome later, with nothing changed on the worker's side.
 bool worth_retrying(ErrorCode code) {
   return code == ErrorCode::kUnavailable || code == ErrorCode::kIo || code == ErrorCode::kTimeout;
 }
@@ -53,9 +53,9 @@ std::string seconds_of(TimeNs ns) {
   return fmt::format("{:.1f} s", static_cast<double>(std::max<TimeNs>(ns, 0)) / static_cast<double>(kNsPerS));
 }
 
-/// Returns what a process that does not return is told of an earlier run that has its job's name for `wait` longer.
-/// returns  whether the workers of that run do when they are restarted: then it is no use to wait with a connection
-///          open.
+/// Returns the refusal for a process that does not return, while an earlier run keeps its job's name for `wait` longer.
+/// returns  whether the workers of that run return when they are restarted: then waiting with an open connection does
+///          not help.
 Error not_free_yet(const std::string& earlier, bool returns, uint32_t worker, TimeNs wait) {
   if (!returns) return {ErrorCode::kUnavailable, fmt::format("{}: its name is free in {}", earlier, seconds_of(wait))};
   return {ErrorCode::kIdentityInUse,
@@ -64,7 +64,8 @@ Error not_free_yet(const std::string& earlier, bool returns, uint32_t worker, Ti
                       earlier, worker, seconds_of(wait))};
 }
 
-/// Whether it may become a member: who comes to a job that runs, and who comes without weights where they are needed.
+/// Returns whether the worker may join: whether a running job admits it, and whether it has weights where they are
+/// needed.
 Status may_join(const protocol::JobRecord& record, const protocol::Header& header, const protocol::Hello& hello,
                 const Joiner& joiner) {
   if (hello.spec.initial_weights == protocol::InitialWeights::kFirst && !hello.has_weights) {
@@ -107,8 +108,8 @@ void ShardCore::on_hello(const protocol::PeerId& from, const protocol::Header& h
     protocol::Refuse refusal;
     refusal.code = admitted.error().code;
     refusal.sentence = admitted.error().message;
-    // Who returns waits until its earlier process is taken for dead; others wait where the job may be one of dead
-    // workers only.
+    // A process that returns waits until its earlier process counts as dead. Others wait where the job may have only
+    // dead workers.
     Job* job = named(hello.spec.name);
     const bool may_pass = hello.returns || (job && job->recovering());
     refusal.retry = worth_retrying(refusal.code) || (refusal.code == ErrorCode::kIdentityInUse && may_pass);
@@ -201,8 +202,8 @@ Result<protocol::JobRecord> ShardCore::open_record(const protocol::Header& heade
   return table_.create_job(hello.spec.name, protocol::encode_job_spec(hello.spec), hello.spec.path);
 }
 
-/// The life of an earlier process of this worker that the Hello may replace: not heard for two heartbeats, and a
-/// second.
+/// Returns the incarnation of an earlier process of this worker that the Hello may replace. That process was not heard
+/// for two heartbeats, and for a second.
 uint64_t ShardCore::replaceable_life(uint64_t job, const protocol::Header& header, const protocol::Hello& hello,
                                      TimeNs now) {
   Job* open = find_job(job);
@@ -211,8 +212,8 @@ uint64_t ShardCore::replaceable_life(uint64_t job, const protocol::Header& heade
 }
 
 /// R11b: Returns why the Hello has to wait for a run whose members are all silent, and ends that run once they are
-/// dead. Only processes that return may go on with such a run. A new process must neither go on with it alone nor take
-/// the name while a member may live: it waits, and begins a new job of that name.
+/// dead. Only processes that return may continue such a run. A new process must not continue it alone, and must not
+/// take the name while a member may live. It waits, and begins a new job of that name.
 std::optional<Error> ShardCore::of_dead_run(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
                                             Actions& actions) {
   Job* job = named(hello.spec.name);
@@ -265,22 +266,22 @@ Result<protocol::JobRecord> ShardCore::join_job(const protocol::JobRecord& recor
     protocol::JobRecord claimed_only = at;
     const Result<Claim> claimed = claim_shard(claimed_only, config_.shard, own);
     if (!claimed) return std::unexpected(claimed.error());
-    // Known before it can be in the table: whoever opens the job here later has to recover.
+    // Recorded before the table can have it: a later opening of the job here has to recover.
     if (*claimed == Claim::kSuccessor && !at.view.finished) successions_.insert(at.view.job);
     at = claimed_only;
     const Status may = may_join(at, header, hello, joiner);
     const Result<Change> joined = may ? join(at, joiner, hello.spec) : std::unexpected(may.error());
     if (joined) return *claimed == Claim::kKnown ? *joined : Change::kChanged;
     if (*claimed != Claim::kSuccessor || at.view.finished) return joined;
-    // Whoever asks, the job runs, and its members are to be asked where they stand.
+    // Regardless of the asker, the job runs, and this shard must ask its members for their state.
     refused = joined.error();
     at = std::move(claimed_only);
     return Change::kChanged;
   });
 }
 
-/// A row that this process does not serve and that stands in the way of the Hello: of processes that died before they
-/// could end it. Without this a crash would keep the job's name for ever.
+/// Returns why a row that this process does not serve blocks the Hello: its processes died before they could end it.
+/// Without this check, a crash would reserve the job's name forever.
 std::optional<Error> ShardCore::left_behind(const protocol::JobRecord& record, const protocol::JobSpec& theirs,
                                             const protocol::Header& header, const protocol::Hello& hello, TimeNs now) {
   const protocol::JobView& view = record.view;
@@ -316,7 +317,7 @@ Result<ShardCore::Admitted> ShardCore::admit(const protocol::Header& header, con
   };
   Job* job = named(hello.spec.name);
   if (!is_here(job)) {
-    // One that is a member stays one, whatever connection it comes by.
+    // A member stays a member, regardless of its connection.
     if (const Status room = config_.room_for_worker ? config_.room_for_worker(now) : Status(); !room)
       return std::unexpected(room.error());
     refresh(now, actions);
@@ -338,7 +339,7 @@ Result<ShardCore::Admitted> ShardCore::admit(const protocol::Header& header, con
 
 Result<Job*> ShardCore::admit_by_table(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
                                        Actions& actions) {
-  // Whatever this shard refuses by itself comes before the table has a row for the job.
+  // Refusals by this shard alone come before the table has a row for the job.
   protocol::JobLayout layout;
   for (const auto& [number, store] : ending_stores_) {
     if (store && store->name() == hello.spec.name)
@@ -381,7 +382,7 @@ Result<Job*> ShardCore::admit_by_table(const protocol::Header& header, const pro
   adopt(*job, std::move(joined->view), now, actions);
   job = find_job(number);
   if (refused) return std::unexpected(*refused);
-  if (!job) return fail(ErrorCode::kUnavailable, kNotRun);  // it broke off while it was opened; a new Hello begins anew
+  if (!job) return fail(ErrorCode::kUnavailable, kNotRun);  // opening it broke off; a new Hello starts again
   return job;
 }
 
@@ -401,7 +402,7 @@ Job* ShardCore::open_job(uint64_t number, const protocol::JobSpec& spec, protoco
   auto made =
       std::make_unique<Job>(Job::Setup{spec, std::move(layout), *gate_, config_.limits, memory_, refusals_,
                                        config_.shard, config_.life, config_.shard_count, start, config_.codec_costs});
-  // Before it is known: one that breaks off here is opened anew by the next Hello.
+  // Before the job is known: if it breaks off here, the next Hello opens it again.
   if (JobStore* store = made->rounds().store()) {
     const auto begin = start == Job::Start::kFresh ? JobStore::Begin::kFresh : JobStore::Begin::kSuccessor;
     store->open(number, config_.saves, begin, last_call_, actions);
@@ -416,7 +417,7 @@ Job* ShardCore::open_job(uint64_t number, const protocol::JobSpec& spec, protoco
   return job;
 }
 
-/// Shard 0 stands in for the job's switch: it has the job's key and room, or the job is not begun.
+/// Checks that shard 0 can replace the job's switch: it has the job's key and room. Otherwise the job is not begun.
 Status ShardCore::judge_datagrams(const protocol::JobSpec& spec, const protocol::JobLayout& layout) const {
   if (spec.path != protocol::Path::kSwitch || !config_.datagrams.judge) return {};
   const protocol::JobNumbers numbers{spec.switch_path.job, spec.switch_path.lanes};
@@ -486,7 +487,7 @@ void ShardCore::say_shard_hello(uint32_t shard, Actions& actions) const {
   actions.to_shards.push_back({shard, {header, std::move(hello), {}}});
 }
 
-/// What breaks off here is said at the next poll of the table.
+/// Sends the ShardHellos that are due. One that breaks off here is sent at the next poll of the table.
 void ShardCore::say_owed_hellos(TimeNs now, Actions& actions) {
   for (uint32_t shard = 0; shard < config_.shard_count; ++shard) {
     Neighbour& neighbour = neighbours_[shard];
@@ -510,7 +511,7 @@ void ShardCore::on_shard_reply(uint32_t shard, const protocol::Message& message,
   contain(std::nullopt, actions, [&] {
     const auto* refusal = std::get_if<protocol::Refuse>(&message.body);
     if (!refusal) return count(Metric::kDropped, "unexpected_message", actions);
-    // Only a ShardHello is refused. Without one that is accepted no histogram is: it is said again.
+    // Only a ShardHello is refused. Without an accepted one, no histogram is accepted, so it is sent again.
     if (refusal->retry && !neighbours_[shard].hello_at) neighbours_[shard].hello_at = now + kHelloAgain;
     refusals_.note({.of = Refusal::Of::kByShard,
                     .job = {},

@@ -2,7 +2,7 @@
 
 #include "server/shard/shard_core.h"
 
-/// What a shard says of itself to people.
+/// A shard's reports about itself to its users.
 namespace millrace::server {
 namespace {
 

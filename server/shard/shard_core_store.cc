@@ -4,7 +4,7 @@
 
 #include "server/shard/shard_core.h"
 
-/// The stores of jobs: what a shard takes of them, pulls, saves, and what is left of one when its job is over.
+/// The stores of jobs: their memory at a shard, pulls, saves, and the end of a store after its job.
 namespace millrace::server {
 namespace {
 
@@ -23,7 +23,7 @@ Status ShardCore::judge_store(const protocol::JobSpec& spec, const protocol::Job
                             config_.shard));
   }
   if (spec.has_store() && config_.saves.possible && config_.saves.judge) {
-    // Found out here, and not after the training whose result is to be saved.
+    // Checked here, so that the job does not fail after a training whose result it must save.
     if (const Status can = config_.saves.judge(spec.name); !can) {
       return fail(ErrorCode::kUnsupported, fmt::format("the store's saves would have no place at shard {}: {}",
                                                        config_.shard, can.error().message));
@@ -90,14 +90,14 @@ void ShardCore::forget_ended_store(uint64_t job) {
 
 void ShardCore::on_last_task_done(const StoreTask& task, Actions& actions) {
   JobStore* store = ending_store(task.job());
-  if (!store) return;  // nothing of the job is left
+  if (!store) return;  // the job has no store any more
   contain(std::nullopt, actions, [&] { store->on_task_done(task, nullptr, actions); });
   forget_ended_store(task.job());
 }
 
 void ShardCore::end_store(Job& job, std::string_view label, Actions& actions) {
   JobStore* store = job.rounds().store();
-  // Who has replaced this process saves as well, and knows more.
+  // The process that has replaced this one saves as well, and knows more.
   if (!store || !config_.saves.possible || label == kReplaced) return;
   const uint64_t number = job.view().job;
   std::unique_ptr<JobStore>& left = ending_stores_[number];  // before the job loses it

@@ -5,17 +5,17 @@
 
 #include "server/shard/shard_core.h"
 
-/// What the membership table says and is told: views, the shard map, silence, and how jobs and the shard itself end.
+/// Reads and writes the membership table: memberships, the shard map, silence, and the ends of jobs and of the shard.
 namespace millrace::server {
 namespace {
 
-/// A gap between two calls beyond which this process stood still (suspended, starved): nobody was silent in that time.
+/// Gap between two calls beyond which this process did not run (suspended, starved): no member counts as silent then.
 constexpr TimeNs kPause = kNsPerS;
 
-/// A table that fails is tried at every poll and by every Hello; it is said so often.
+/// Interval between log lines about a table that fails: it is tried at every poll and by every Hello.
 constexpr TimeNs kTableSaidAgain = 10 * kNsPerS;
 
-/// At shutdown the table is told the ends of jobs for so long at least, whatever is left of the drain time.
+/// Least time for which a shutdown tries to write the ends of jobs to the table, even after the drain time.
 constexpr TimeNs kEndingMin = kNsPerS;
 
 std::string_view shard_table_name_of(Leaving leaving) {
@@ -35,7 +35,7 @@ std::string why_removed(Leaving leaving, const protocol::JobSpec& spec) {
   return "is so far behind that what it needs is not kept";
 }
 
-/// What members are told at the end of a job.
+/// Returns the sentence that members receive at the end of a job.
 std::string sentence_of(const protocol::Body& last_word) {
   if (const auto* abort = std::get_if<protocol::Abort>(&last_word)) return abort->sentence;
   if (const auto* goodbye = std::get_if<protocol::Goodbye>(&last_word)) return goodbye->sentence;
@@ -80,7 +80,7 @@ void ShardCore::poll_table(TimeNs now, Actions& actions) {
   refresh(now, actions);
   if (stopped_) return;
   say_owed_hellos(now, actions);
-  remove_leavers(now, actions);  // before they are taken for silent: who has finished has not failed
+  remove_leavers(now, actions);  // before they count as silent: a finished worker has not failed
   remove_silent(now, actions);
   refresh_lost(now, actions);
   std::vector<uint64_t> open;
@@ -112,7 +112,7 @@ void ShardCore::refresh(TimeNs now, Actions& actions) {
   }
 }
 
-/// A shard that was started again elsewhere hears of its jobs by their workers' Hellos: they are told where.
+/// Corrects the addresses of shards that were started again elsewhere. They hear of their jobs by the workers' Hellos.
 void ShardCore::redirect_shards(protocol::JobRecord& record, Actions& actions) {
   const auto redirect_all = [this](protocol::JobRecord& at) {
     Change change = Change::kNone;
@@ -146,7 +146,8 @@ void ShardCore::refresh_neighbours(TimeNs now, Actions& actions) {
     Neighbour& neighbour = neighbours_[shard];
     protocol::ShardEntry& entry = (*map)[shard];
     if (shard == config_.shard || neighbour.entry == entry) continue;
-    // Only what has been asked for is known: where memory ends before, the change is found again at the next poll.
+    // A change counts as known only once its connection is requested: if memory ends before, the next poll finds it
+    // again.
     if (!entry.address.empty()) actions.connects.push_back({shard, entry.address});
     if (neighbour.entry.life != entry.life && neighbour.peer) {
       shard_sessions_.erase(*neighbour.peer);
@@ -166,7 +167,7 @@ void ShardCore::superseded(Actions& actions) {
     Job& job = *at++->second;  // closing erases it
     Result<std::optional<protocol::JobRecord>> record = table_.read_job(job.view().job);
     if (record && *record) redirect_shards(**record, actions);
-    // The workers go on with the other process: it asks them where they stand.
+    // The workers continue with the other process: it asks them for their state.
     hand_over(job, record && *record ? (*record)->view : job.view(), actions);
   }
   stopped_ = true;
@@ -196,7 +197,7 @@ void ShardCore::adopt(Job& job, protocol::JobView view, TimeNs now, Actions& act
   });
 }
 
-/// Another process serves this shard of the job: the members are told where.
+/// Sends the members the address of the process that serves this shard of the job now.
 void ShardCore::hand_over(Job& job, const protocol::JobView& view, Actions& actions) {
   for (const protocol::Member& member : job.members().all()) {
     const Members::Link* link = job.members().link(member.worker);
@@ -236,7 +237,7 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
         fmt::format("job '{}': worker {} {} and is removed", job.spec().name, worker, why_removed(leaving, job.spec())),
         actions);
   }
-  // Ended by this removal; where another shard ended the job before, adopt() says so.
+  // Ended by this removal. Where another shard ended the job before, adopt() logs it.
   if (!removed.empty() && record->view.finished && !record->view.members.empty()) {
     const std::string sentence = fmt::format("{} of job '{}' {}; the {} left are fewer than workers_min ({})",
                                              members.size() == 1 ? fmt::format("worker {}", members.front().worker)
@@ -260,8 +261,8 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
 }
 
 void ShardCore::remove_leavers(TimeNs now, Actions& actions) {
-  // All of one job in one change. Forgotten only after that: should memory end in the middle, the next poll goes on.
-  // Who cannot be removed now is put at the end again, behind the `left` of this poll.
+  // Removes all leavers of one job in one change, and forgets them only after that: if memory ends in between, the next
+  // poll continues. A member that cannot be removed now moves to the end, behind the `left` of this poll.
   for (size_t left = leavers_.size(); left > 0;) {
     const uint64_t number = leavers_.front().job;
     const Leaving leaving = leavers_.front().leaving;
@@ -297,7 +298,7 @@ void ShardCore::remove_silent(TimeNs now, Actions& actions) {
       continue;
     }
     std::vector<protocol::Member> silent = job.silent(now);
-    // Who said Goodbye is removed for that, as soon as the table can be told.
+    // A member that said Goodbye is removed for that, as soon as the table can be written.
     std::erase_if(silent, leaves);
     if (!silent.empty()) remove(job, silent, Leaving::kSilent, now, actions);
   }
@@ -396,7 +397,8 @@ void ShardCore::end_in_table(Job& job, Error why, std::string_view label, Action
       change_job(table_, job.view().job, [](protocol::JobRecord& record) -> Result<Change> { return end(record); });
   if (!ended) {
     table_failed(ended.error(), actions);
-    // Told again at every poll; until then nobody may open it anew, without the rounds that were decided here.
+    // Each poll tries again to write the end. Until then no worker may open the job again without the rounds decided
+    // here.
     lost_.insert_or_assign(job.view().job, LostJob{job.spec().name, last_call_, 0, LostJob::Fate::kOver});
   }
   log(Severity::kError, why.message, actions);
@@ -427,7 +429,7 @@ void ShardCore::close(Job& job, std::optional<protocol::Body> last_word, std::st
   successions_.erase(job.view().job);
   if (config_.datagrams.judge && job.spec().path == protocol::Path::kSwitch)
     actions.datagrams.push_back(DatagramChange{job.view().job});
-  // Not by its view's number: a job that broke off while it was opened has none.
+  // Not by its membership's number: a job that broke off while it was opened has none.
   std::erase_if(jobs_, [&job](const auto& entry) { return entry.second.get() == &job; });
 }
 
@@ -462,7 +464,7 @@ void ShardCore::settle_shutdown(TimeNs now, Actions& actions) {
     const std::string sentence = fmt::format("shard {} was shut down", config_.shard);
     close(job, protocol::Goodbye{protocol::Goodbye::Reason::kShutdown, sentence}, "shutdown", actions);
   }
-  // Jobs that ended here before, of which the table could not be told: poll_table() does it.
+  // Jobs that ended here before, and whose end the table does not have: poll_table() writes it.
   const bool owes = std::ranges::any_of(lost_, [now](const auto& entry) { return entry.second.due(now); });
   if (owes && now >= *ending_until_) {
     for (const auto& [number, lost] : lost_) {
@@ -472,7 +474,7 @@ void ShardCore::settle_shutdown(TimeNs now, Actions& actions) {
   stopped_ = jobs_.empty() && ending_stores_.empty() && (!owes || now >= *ending_until_);
 }
 
-/// True: the table knows that the job is over, or it was tried for long enough.
+/// Ends the job in the table at shutdown. True: the table has the end, or it was tried for long enough.
 bool ShardCore::end_at_shutdown(Job& job, TimeNs now, Actions& actions) {
   const Result<protocol::JobRecord> ended =
       change_job(table_, job.view().job, [](protocol::JobRecord& record) -> Result<Change> { return end(record); });

@@ -43,7 +43,7 @@ void SwitchWords::on_word(const protocol::Member& from, Word word, const protoco
       {Severity::kError, fmt::format("job '{}': worker {} says that {}", job_, from.worker, kNobodyStandsIn)});
 }
 
-/// The switch is said to be silent, and no other can decide.
+/// Returns whether the switch is reported as silent, and no other process can decide.
 bool SwitchWords::is_stuck(const protocol::JobView& view) const {
   if (can_stand_in(view)) return false;
   return std::ranges::any_of(words_, [](const auto& said) { return said.second == Word::kSilent; });

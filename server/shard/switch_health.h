@@ -13,33 +13,35 @@
 
 namespace millrace::server {
 
-/// A job of path switch, at shard 0: what its members say of the switch in the present epoch, and which path follows.
-/// The table is ShardCore's to change, by the usual swap on that epoch: a path is a function of the epoch (S6.1, S6.7).
+/// A job of path switch, at shard 0: the members' reports about the switch in the present epoch, and the path that
+/// follows. ShardCore changes the table, by the usual swap on that epoch: a path is a function of the epoch (S6.1,
+/// S6.7).
 ///
-/// To the shard    one synced member that the switch is silent to is enough: its turns wait for everybody.
-/// Back            when all synced members have had answers for the hold time: one that has not would stop them all
+/// To the shard    one synced member without answers from the switch is enough: its turns wait for all members.
+/// Back            when all synced members have had answers for the hold time: one without answers would stop them all
 ///                 again.
 class SwitchWords {
  public:
   using Word = protocol::Heartbeat::Switch;
   struct Change {
     protocol::Path path = protocol::Path::kServer;
-    std::string because;  ///< half a sentence: who said what
+    std::string because;  ///< half a sentence: the member, and its report
   };
-  /// The shard that hears, decides, and stands in for the switch: one of them, so that two do not decide against each
+  /// The shard that hears, decides, and replaces the switch: only one, so that two shards never decide against each
   /// other.
   static constexpr uint32_t kShard = 0;
 
   explicit SwitchWords(std::string job) : job_(std::move(job)) {}
 
-  /// What was said before is not true any more: who said it was in another epoch.
+  /// Forgets earlier reports: they were made in another epoch and may be outdated.
   void begin_epoch() { words_.clear(); }
-  /// REQUIRES: said by a synced member, in the epoch of `view`. The last word of a member counts.
+  /// Records a member's report; its last one counts. REQUIRES: sent by a synced member, in the epoch of `view`.
   void on_word(const protocol::Member& from, Word word, const protocol::JobView& view, Actions& actions);
-  /// The path that the words ask for, where it is another one than the view's. Empty also where nobody could stand in.
+  /// Returns the path that the reports require, if it differs from the membership's. Empty also where no shard could
+  /// replace the switch.
   std::optional<Change> wanted(const protocol::JobView& view, std::span<const protocol::Member> synced) const;
   void changed(std::string because, TimeNs now);
-  /// What a member waits for, and how many steps are over there. REQUIRES: as on_word().
+  /// Records why a member is blocked, and how many steps it has finished. REQUIRES: as on_word().
   void on_progress(const protocol::Member& from, protocol::Heartbeat::SwitchWait wait, uint64_t steps, TimeNs now);
 
   void add_status(SwitchPathStatus& status, const protocol::JobView& view, TimeNs now) const;
@@ -51,18 +53,18 @@ class SwitchWords {
   std::string job_;
   struct Progress {
     protocol::Heartbeat::SwitchWait wait = protocol::Heartbeat::SwitchWait::kNotSaid;
-    uint64_t life = 0;  ///< that said so: the steps of another process are others
+    uint64_t life = 0;  ///< of the process that reported it: another process has steps of its own
     uint64_t steps = 0;
     TimeNs moved_at = 0;     ///< its steps have changed
     TimeNs waits_since = 0;  ///< since then its wait and its step are unchanged
   };
 
-  std::map<uint32_t, Word> words_;         ///< by worker; those that have something to say
+  std::map<uint32_t, Word> words_;         ///< by worker; those with a report
   std::map<uint32_t, Progress> progress_;  ///< by worker; also those that are no members any more
   std::string because_;
   TimeNs changed_at_ = 0;
   uint64_t changes_ = 0;
-  bool said_ = false;  ///< that nobody can stand in
+  bool said_ = false;  ///< that no shard can replace the switch
 };
 
 }  // namespace millrace::server

@@ -10,7 +10,7 @@
 
 namespace millrace::server {
 
-/// What was refused of whom, for people who ask why something does not start.
+/// A refusal, for users that ask why a job or worker does not start.
 struct Refusal {
   enum class Of : uint8_t {
     kWorker = 1,        ///< a Hello
@@ -21,7 +21,7 @@ struct Refusal {
   };
   Of of = Of::kWorker;
   std::string job;      ///< as the peer calls it; empty: none
-  uint32_t number = 0;  ///< of the worker or shard, as the peer says
+  uint32_t number = 0;  ///< of the worker or shard, as the peer reports it
   std::string software;
   ErrorCode code = ErrorCode::kInternal;
   std::string sentence;  ///< the last one
@@ -30,21 +30,21 @@ struct Refusal {
   TimeNs last = 0;
 };
 
-/// "worker", "contribution", ...
+/// Returns "worker", "contribution", ...
 std::string_view refused_name(Refusal::Of of);
 
-/// The refusals of the last time. Those of one peer over one job for one code are one entry, so that who tries again
-/// ten times a second does not push out the others.
+/// Holds the latest refusals. Those of one peer over one job for one code are one entry. So a peer that tries again ten
+/// times a second does not push out the others.
 ///
-/// Memory  kMax entries, of a name, a software name and a sentence each: some 100 KiB at most. Beyond, the one that was
-///         repeated least lately goes: who knocks under ever new names can push out all others.
+/// Memory  kMax entries, of a name, a software name and a sentence each: some 100 KiB at most. Beyond, the entry whose
+///         last repetition is oldest is dropped: a peer that connects under ever new names can push out all others.
 class RefusalLog {
  public:
   static constexpr size_t kMax = 64;
 
-  /// count, first and last of `refusal` are not looked at.
+  /// Adds a refusal; its count, first and last are not looked at.
   void note(Refusal refusal, TimeNs now);
-  /// The latest first.
+  /// Returns the refusals, the latest first.
   std::vector<Refusal> all() const;
 
  private:

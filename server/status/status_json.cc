@@ -69,7 +69,7 @@ Json json_of_path(const SwitchPathStatus& path) {
   return json;
 }
 
-/// JSON has no infinity, and what is null reads as nothing.
+/// Replaces infinity, which JSON does not have; a null would read as no value.
 double finite(double imbalance) { return std::isfinite(imbalance) ? imbalance : std::numeric_limits<double>::max(); }
 
 Json json_of_audited(const AuditStatus::Worker& one) {

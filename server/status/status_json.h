@@ -6,7 +6,7 @@
 
 namespace millrace::server {
 
-/// The report as one JSON object: what /status answers. Field names are the report's.
+/// Returns the report as one JSON object, the answer of /status. Field names are the report's.
 std::string status_json(const StatusReport& report);
 
 }  // namespace millrace::server

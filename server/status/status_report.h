@@ -10,25 +10,25 @@
 
 namespace millrace::server {
 
-/// What a person asks of a shard: who is there, who is waited for, since when, and why a job does not start or stands
-/// still. What several shards say is put together by `millrace status`. Times are ages: milliseconds before the moment
-/// of asking.
+/// Holds a shard's status of one member. A report names the members, the processes that block a job, and the reason why
+/// the job does not start or is stalled. `millrace status` combines the reports of several shards. Times are ages:
+/// milliseconds before the request.
 struct MemberStatus {
   uint32_t worker = 0;
   uint64_t life = 0;
   bool joining = false;        ///< not synced: takes no part in steps yet
-  bool connected = false;      ///< said Hello to this shard
+  bool connected = false;      ///< sent Hello to this shard
   bool finishing = false;      ///< pushes nothing more
-  int64_t silent_ms = 0;       ///< since its last message here; where it never said one, since it was joined
+  int64_t silent_ms = 0;       ///< since its last message here, or else since it was joined
   uint64_t steps_applied = 0;  ///< least step count that it acknowledged here
-  uint64_t steps_behind = 0;   ///< of what the slowest part has decided
+  uint64_t steps_behind = 0;   ///< behind the slowest part's decided steps
 };
 
 /// A member whose digest of a part is not the shard's: its weights are not those of the others.
 struct DisagreementStatus {
   uint32_t worker = 0;
   uint32_t part = 0;
-  uint64_t steps = 0;    ///< after so many it was found
+  uint64_t steps = 0;    ///< the number of steps after which it was found
   int64_t since_ms = 0;  ///< when
 };
 
@@ -46,26 +46,26 @@ struct StoreStatus {
   std::string last_failure;  ///< of the saves since; empty: none
 };
 
-/// An audited job, at this shard: what its summaries say. Sums are signed, and so are losses.
+/// An audited job at this shard, by its summaries. Sums are signed, and so are losses.
 struct AuditStatus {
   struct Worker {
     uint32_t worker = 0;
-    double entered = 0;    ///< as its last counted contributions said, over all its lives
+    double entered = 0;    ///< as in its last counted contributions, over all its incarnations
     double carried = 0;    ///< by updates
-    double lost = 0;       ///< by name, and with lives that are gone, as it said
-    double held = 0;       ///< what is left: in its residual, or on the way
-    double imbalance = 0;  ///< sum of |what its own books miss|, as it said last; must be 0
+    double lost = 0;       ///< listed individually, and of ended incarnations, as reported
+    double held = 0;       ///< the remainder: in its residual, or on the way
+    double imbalance = 0;  ///< sum of |imbalance of its own audit|, as last reported; must be 0
   };
   double entered = 0;
   double carried = 0;
   double lost = 0;
   double held = 0;
-  double updates_imbalance = 0;  ///< sum of |update - what it carries|, since this shard's start; must be 0
+  double updates_imbalance = 0;  ///< sum of |update - its carried values|, since this shard's start; must be 0
   double workers_imbalance = 0;
   std::vector<Worker> workers;  ///< that were ever counted, ascending
 };
 
-/// How a part goes down, of a job whose codec_down is auto, and why.
+/// The codec of a part on its way down, of a job whose codec_down is auto, and the reason for it.
 struct CodecStatus {
   uint32_t part = 0;
   std::string tensor;    ///< "tensor 'w'"
@@ -73,13 +73,13 @@ struct CodecStatus {
   uint64_t changes = 0;  ///< choices so far
 };
 
-/// How often something has happened, by its name.
+/// The count of an event, with the event's name.
 struct NamedCount {
   std::string name;
   uint64_t count = 0;
 };
 
-/// A job of path switch. What members say, and why, is known at shard 0 alone.
+/// A job of path switch. Only shard 0 knows the members' reports and their reasons.
 struct SwitchPathStatus {
   struct Word {
     uint32_t worker = 0;
@@ -102,9 +102,9 @@ struct SwitchPathStatus {
     std::string waiting_for = {};         ///< "greetings", "kept_results", "contributions"; empty: nothing
     std::vector<uint32_t> waited_for = {};
     int64_t waiting_ms = 0;
-    std::string waiting_because = {};  ///< whom it waits for, and whose packets it rejects; empty: nothing of that
+    std::string waiting_because = {};  ///< the workers it is blocked on, or whose packets it rejects; empty: none
   };
-  /// What a member's step under way waits for, as that worker says.
+  /// Why a member's step under way is blocked, as that worker reports it.
   struct MemberWait {
     uint32_t worker = 0;
     std::string waits_for;  ///< "nothing" (it computes), "answer", "greetings", "contributions", "other_job"
@@ -113,7 +113,7 @@ struct SwitchPathStatus {
   };
   std::string decided_by;  ///< "switch", "server"
   std::string switch_address;
-  std::string datagrams;  ///< of shard 0; empty: nobody stands in for the switch
+  std::string datagrams;  ///< of shard 0; empty: no aggregator replaces the switch
   std::string because;    ///< why it changed last, or cannot; empty: it never did
   int64_t since_ms = 0;   ///< of the last change
   uint64_t changes = 0;   ///< since this shard opened the job
@@ -135,22 +135,22 @@ struct JobStatus {
   uint32_t deadline_ms = 0;
   uint32_t heartbeat_ms = 0;
   uint32_t dead_after_ms = 0;
-  bool recovering = false;  ///< this shard came back, or the job was cut: it finds out where the members stand
-  uint64_t lineage = 0;     ///< of the activation that it serves under; 0: the job's beginning
+  bool recovering = false;  ///< after this shard's restart or a cut: it asks the members for their state
+  uint64_t lineage = 0;     ///< log branch of the activation that it serves under; 0: the initial one
   std::vector<MemberStatus> members;
   std::vector<DisagreementStatus> disagreements;
   uint32_t parts = 0;              ///< of this shard
   uint64_t steps_decided = 0;      ///< by the slowest part
   uint64_t steps_decided_max = 0;  ///< by the fastest part
   int64_t moved_ms = 0;            ///< since a step was decided here, or the job started
-  // What the oldest open step, or the start, waits for.
+  // The processes that the oldest open step, or the start, is blocked on.
   Wait waiting_for = Wait::kNothing;
   std::vector<uint32_t> waited_for;      ///< workers
   std::vector<uint32_t> waiting_shards;  ///< for their magnitudes
   int64_t waiting_ms = 0;                ///< since when
-  std::string waiting_because;           ///< one sentence; empty when nothing is waited for
+  std::string waiting_because;           ///< one sentence; empty when the job is not blocked
   std::optional<WaitingStep> waiting_step;
-  int64_t decided_in_ms = 0;  ///< Wait::kDeadline: so long, if nobody comes
+  int64_t decided_in_ms = 0;  ///< Wait::kDeadline: time until then, if no contribution arrives
   uint64_t kept_updates = 0;  ///< that some member has not acknowledged
   uint64_t kept_bytes = 0;
   uint64_t memory_bytes = 0;
@@ -165,7 +165,7 @@ struct PeerShardStatus {
   uint32_t shard = 0;
   std::string address;
   uint64_t life = 0;
-  bool heard = false;  ///< said ShardHello to this shard in that life
+  bool heard = false;  ///< sent ShardHello to this shard in that incarnation
 };
 
 struct RefusalStatus {
@@ -184,11 +184,11 @@ struct EndedJobStatus {
   std::string name;
   uint64_t job = 0;
   std::string how;       ///< "finished", "too_few_workers", ...
-  std::string sentence;  ///< what its members were told; empty: nothing
+  std::string sentence;  ///< sent to its members; empty: none
   int64_t since_ms = 0;
 };
 
-/// The membership table, while it fails.
+/// The errors of the membership table, while it fails.
 struct TableTroubleStatus {
   std::string code;
   std::string sentence;
@@ -203,15 +203,15 @@ struct StatusReport {
   uint64_t life = 0;
   std::string address;  ///< for workers
   std::string software;
-  std::string table;  ///< path; whoever knows it says so
+  std::string table;  ///< path; set by the process, which knows it
   bool shutting_down = false;
   uint64_t memory_bytes = 0;
   uint64_t memory_bytes_max = 0;
   std::vector<JobStatus> jobs;
   std::vector<PeerShardStatus> peers;
   std::vector<RefusalStatus> refusals;  ///< the latest first
-  std::vector<EndedJobStatus> ended;    ///< the latest first
-  /// Of shard 0 in a switch's place: datagrams that are no job's, or that its port dropped, by reason, where it is not
+  std::vector<EndedJobStatus> ended;    ///< the latest first.
+  /// Shard 0 in a switch's place: datagrams that belong to no job, or that its port dropped, by reason, where it is not
   /// 0.
   std::vector<NamedCount> datagrams_dropped = {};
   std::optional<TableTroubleStatus> table_trouble;

@@ -10,24 +10,24 @@
 
 namespace millrace::server {
 
-/// What a job at one shard waits for.
+/// The reason why a job at one shard is blocked.
 enum class Wait : uint8_t {
   kNothing = 0,
   kJoin,           ///< the job has not started: workers that have not joined it
-  kHello,          ///< members that have not said Hello to this shard
+  kHello,          ///< members that have not sent Hello to this shard
   kContributions,  ///< members that have not contributed
   kDeadline,       ///< the quorum is in; the others may still come until the deadline
   kMagnitudes,     ///< histograms of other shards, or of the bucket's other parts
   kStore,          ///< the store's first weights, or that it catches up
-  /// Members that have not acknowledged an update, which is applied once so many have (apply_after_acks).
+  /// Members that have not acknowledged an update, which is applied once enough have (apply_after_acks).
   kAcknowledgements,
   kMemory,     ///< acknowledgements, without which there is no room for another update
   kComputing,  ///< decoding, summing or coding
-  kRecovery,   ///< members of a job whose rounds this shard does not know, to say where they stand
+  kRecovery,   ///< members of a job whose rounds this shard does not know, to report their state
   kWeights,    ///< members that give their weights to one that joins
 };
 
-/// "join", "contributions", ...; "" for nothing.
+/// Returns "join", "contributions", ...; "" for nothing.
 std::string_view wait_name(Wait wait);
 
 /// A step of a part that is open.
@@ -38,7 +38,7 @@ struct WaitingStep {
   uint32_t here = 0;  ///< contributions that are in
 };
 
-/// Why nothing moves, for people: of the oldest open step.
+/// Why a job makes no progress, for users: of the oldest open step.
 struct Waiting {
   Wait wait = Wait::kNothing;
   std::vector<uint32_t> workers;

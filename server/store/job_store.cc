@@ -150,7 +150,7 @@ void JobStore::become_ready(Part& part, Actions& actions) {
   const bool by_worker = header_.spec.store.begin == protocol::StoreBegin::kWorker;
   const bool placed = by_worker && part.position.n == 0 && part.saved_n == UINT64_MAX;
   if (!placed) return save_when_ready(actions);
-  // Nobody places them again: a successor of this shard finds them there.
+  // No worker places them again: a successor of this shard finds them in the save.
   first_weights_unsaved_ = saves_.possible;
   save(actions);
 }
@@ -266,7 +266,7 @@ void JobStore::on_place(const protocol::Member& from, const protocol::Place& bod
 }
 
 void JobStore::placed(Part& part, const Operation& operation, const StoreTask& task, Actions& actions) {
-  if (operation.placing != part.placing || part.ready) return;  // begun anew since
+  if (operation.placing != part.placing || part.ready) return;  // restarted since
   if (!task.result()) {
     part.placing_failed = true;
     actions.log.push_back({Severity::kWarning, fmt::format("job '{}': first weights of part {}: {}", header_.name,

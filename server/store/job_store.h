@@ -21,25 +21,25 @@
 
 namespace millrace::server {
 
-/// Bytes of weights and state that this shard would hold of the job; 0 without a store.
+/// Returns the bytes of weights and state that this shard would hold of the job; 0 without a store.
 uint64_t store_bytes(const protocol::JobSpec& spec, const protocol::JobLayout& layout, uint32_t shard);
 
-/// The weights of one job at one shard (R17): DESIGN.md, "The store". Pure: decided steps, messages, finished tasks and
-/// answers of the disk in; tasks, messages and requests to the disk out.
+/// Holds the weights of one job at one shard (R17): DESIGN.md, "The store". Pure: it takes decided steps, messages,
+/// finished tasks and answers of the disk, and gives tasks, messages and requests to the disk.
 ///
-/// Invariants   on a part one operation runs at a time, in the order asked for; position.n is the steps in its arrays;
-///              steps are handed on in order, each once.
+/// Invariants   on a part, one operation runs at a time, in the order of requests. position.n is the number of steps in
+///              its arrays. Steps are handed on in order, each once.
 /// Life         may outlive its job, until its last save is written (end()).
 class JobStore {
  public:
-  /// Steps of a part that may wait to be applied before decisions wait for them.
+  /// The most steps of a part that may wait to be applied; more block decisions.
   static constexpr uint64_t kStepsBehindMax = 4;
-  static constexpr size_t kPullsMax = 64;  ///< of one worker, waiting
-  /// Updates that are kept for it may have so many bytes, or twice those of its arrays; from half of it on a save is
-  /// made.
+  static constexpr size_t kPullsMax = 64;  ///< of one worker, waiting.
+  /// Updates that are retained for it may take this many bytes, or twice those of its arrays. From half of that on, a
+  /// save is made.
   static constexpr uint64_t kKeptBytesMin = uint64_t{8} << 20;
   static constexpr TimeNs kRetryAfter = 10 * kNsPerS;  ///< a save that failed
-  /// Placed weights and indices to pull that may wait, of all workers.
+  /// Bytes of placed weights and of indices to pull that may wait, of all workers.
   static constexpr uint64_t kHeldBytesMax = uint64_t{64} << 20;
 
   struct Setup {
@@ -49,84 +49,88 @@ class JobStore {
     uint32_t shard_count = 1;
     MemoryAccount& account;  ///< until end()
   };
-  /// Where saves go.
+  /// The place of saves.
   struct Saves {
     bool possible = false;
     TimeNs every = 0;  ///< 0: only when asked, and at the end
-    /// Finds out whether a save of the job of that name could take its place. Empty: only the save itself does.
+    /// Finds out whether a save of the job of that name could take its place. Empty: only the save itself finds it out.
     std::function<Status(const std::string& name)> judge = {};
   };
   /// REQUIRES: the specification has a store.
   explicit JobStore(const Setup& setup);
 
-  /// kSuccessor: of a job that an earlier start of this shard has served; recover() says where its log is.
+  /// kSuccessor: of a job that an earlier start of this shard has served; recover() brings its log.
   enum class Begin : uint8_t { kFresh, kSuccessor };
   void open(uint64_t job, Saves saves, Begin begin, TimeNs now, Actions& actions);
 
-  /// Updates from that step on have to be kept for it, by this shard and the workers: a successor of this shard begins
-  /// with what was saved last. UINT64_MAX: none.
+  /// Returns the first step whose updates this shard and the workers must retain for it: a successor of this shard
+  /// begins with the last save. UINT64_MAX: none.
   uint64_t needs_from(uint32_t number) const;
-  /// So many bytes of updates are kept, for it and for others, where `bytes_max` may be. Where they are many a save is
-  /// made, and where it does not come in time they need not be kept any longer.
+  /// Reports that updates of `bytes` are retained, for it and for others, of at most `bytes_max`. Where `bytes` is
+  /// large, a save is made. If the save is late, the updates need not be retained any longer.
   void on_kept(uint64_t bytes, uint64_t bytes_max, Actions& actions);
 
-  /// Whether that step of the part may be decided: its weights are there, and not too many steps wait to go into them.
+  /// Returns whether that step of the part may be decided: its weights are there, and few enough steps wait to be
+  /// applied.
   bool takes(uint32_t part, uint64_t step) const;
-  /// A step of a part was decided. REQUIRES: the step after the one before, or after restore().
+  /// Handles a decided step of a part. REQUIRES: the step after the one before, or after restore().
   void decided(const protocol::Update& body, const SharedBytes& payload, Actions& actions);
 
   // job_store_recovery.cc
-  /// R8, R10e: The log is another one from now on; which, recover() says. Nothing is taken until then.
+  /// R8, R10e: Handles that the log is another one from now on. Takes nothing until recover() brings the new log.
   void drop();
   bool is_dropped() const { return dropped_; }
-  /// A log that goes on after drop().
+  /// Returns a part of the log that continues after drop().
   using Log = std::function<const PartRound&(uint32_t part)>;
-  /// The weights of the log: those that are here, if they are on it; else of the job's beginning, or of the last save;
-  /// with the kept updates after them. A save is read first: call it again after on_loaded(). Where nothing of that
-  /// reaches, the job cannot go on (failure()).
+  /// Recovers the log's weights: those that are here, if they are on it, or else those of the job's beginning, or of
+  /// the last save. Applies the retained updates after them. Reads a save first: call it again after on_loaded(). Where
+  /// none of that reaches the log, the job cannot continue (failure()).
   void recover(const Log& log, Actions& actions);
-  /// The part goes on from there: its arrays are the log's up to `position`. What waited to be applied is forgotten.
+  /// Continues the part from there: its arrays are the log's up to `position`. Updates that waited to be applied are
+  /// forgotten.
   void restore(uint32_t number, StorePosition position, StoreArrays arrays, Actions& actions);
 
   void on_pull(const protocol::Member& from, const protocol::Pull& body, SharedBytes indices, const Members& members,
                Actions& actions);
   void on_place(const protocol::Member& from, const protocol::Place& body, SharedBytes values, const Members& members,
                 Actions& actions);
-  /// R7: Who is no member any more waits for nothing.
+  /// R7: Drops the waiting requests of workers that are no longer members.
   void on_view(const Members& members);
 
+  /// Handles a finished task.
+  ///
   /// members   empty once the job is over.
   void on_task_done(const StoreTask& task, const Members* members, Actions& actions);
   void on_tick(TimeNs now, Actions& actions);
   std::optional<TimeNs> deadline() const;
 
   // job_store_save.cc
-  /// A save of what is there now, if something has changed; after the one that is under way, and once all weights are
-  /// there.
+  /// Saves the present weights, if they have changed; after the save that is under way, and once all weights are there.
   void save(Actions& actions);
   void on_written(const Status& written, Actions& actions);
-  /// Steps of the part below n are acknowledged by all members; while a save is under way, and before on_written().
+  /// Records that all members have acknowledged the steps of the part below n; while a save is under way, and before
+  /// on_written().
   void acknowledged(uint32_t number, uint64_t n);
-  /// A save that waits for acknowledgements ends, if they are there: from then on it counts.
+  /// Ends a save that waits for acknowledgements, if they are there: from then on it counts.
   void end_acknowledged(Actions& actions);
   void on_loaded(Result<StoreFile> loaded, Actions& actions);
-  /// The job is over: nothing is charged to its account any more, nobody is answered. What was decided is applied, and
-  /// saved.
+  /// Ends the store with its job: nothing is charged to the job's account any more, and no worker is answered. Decided
+  /// steps are applied and saved.
   /// REQUIRES: the job's last call.
   void end(Actions& actions);
-  /// After end(): nothing is left to be done.
+  /// Returns whether nothing is left to be done after end().
   bool over() const;
 
   const std::string& name() const { return header_.name; }
   uint64_t bytes() const { return charge_.bytes(); }
   bool is_saving() const { return saving_.has_value(); }
-  /// The store cannot go on, and the job with it.
+  /// Returns why the store, and the job with it, cannot continue.
   const std::optional<Error>& failure() const { return failure_; }
-  /// Why it does not take a step, and who could change that.
+  /// Returns why it does not take a step, and which members could change that.
   std::string waiting_because(const Members& members) const;
   std::vector<uint32_t> waits_for(const Members& members) const;
   StoreStatus status() const;
-  /// Of a part: where it is, and what it holds. For tests and for R17e.
+  /// Returns a part's position and arrays. For tests and for R17e.
   const StorePosition& position(uint32_t part) const;
   const StoreArrays& arrays(uint32_t part) const;
 

@@ -7,7 +7,8 @@
 #include "protocol/messages/log_digest.h"
 #include "server/store/job_store.h"
 
-/// A store whose shard has come back (R8), or whose log was cut (R10e): what of its weights is of the log that goes on.
+/// A store whose shard has restarted (R8), or whose log was cut (R10e): finds the weights that belong to the continued
+/// log.
 namespace millrace::server {
 
 void JobStore::drop() {
@@ -32,8 +33,8 @@ void JobStore::drop() {
   stale_ = unanswered_;
 }
 
-// By what the steps were, not by lineage: a shard that died before any member heard of its lineage may have saved under
-// it.
+// Compares the digests of the steps, not log branches. A shard that died before any member heard of its log branch may
+// have saved under it.
 bool JobStore::reaches(const Part& part, const StorePosition& position, const Log& log) {
   const PartRound& rounds = log(part.part);
   uint64_t digest = position.summary.log_digest;
@@ -105,14 +106,14 @@ void JobStore::recover(const Log& log, Actions& actions) {
       continue;
     }
     if (usable && go_on_from_save(part, log, actions)) continue;
-    // Before zeros, what was saved: it may spare the replay, and it is first weights where a worker placed them.
+    // A save is tried before zeros: it may spare the replay, and it holds the first weights where a worker placed them.
     if (may_load || !go_on_from_beginning(part, log, actions)) missing.push_back(&part);
   }
   if (missing.empty()) {
     dropped_ = false;
     loaded_.reset();
     holds_ = true;
-    // What is on the disk may be of no use to the next successor.
+    // The save on the disk may be of no use to the next successor.
     const auto unsaved = [](const Part& part) { return part.saved_n == UINT64_MAX && part.position.n != 0; };
     if (std::ranges::any_of(parts_, unsaved)) save(actions);
     save_when_ready(actions);

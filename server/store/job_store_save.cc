@@ -6,7 +6,7 @@
 #include "kernels/base/check.h"
 #include "server/store/job_store.h"
 
-/// A save: begun, one part after another copied and written, ended; and what a job begins with out of one.
+/// Saves: begins one, copies and writes one part after another, ends it. Also reads the save that a job begins with.
 namespace millrace::server {
 
 void JobStore::request(StoreRequest::What what, SharedBytes bytes, Actions& actions) {
@@ -59,8 +59,8 @@ void JobStore::acknowledged(uint32_t number, uint64_t n) {
 
 void JobStore::end_acknowledged(Actions& actions) {
   if (!saving_ || saving_->stage != Saving::Stage::kWaiting) return;
-  // A step that was sent to nobody yet is void if this shard dies now, and with it a save that has it. Of a job that is
-  // over nobody goes on with the log.
+  // A step that was sent to no worker yet is void if this shard dies now, and with it a save that has it. After the
+  // job's end, no process continues the log.
   for (size_t at = 0; at < parts_.size() && !ended_; ++at) {
     if (parts_[at].acknowledged < saving_->n[at]) return;
   }
@@ -148,7 +148,7 @@ void JobStore::on_loaded(Result<StoreFile> loaded, Actions& actions) {
   loading_ = false;
   if (failure_ || ended_) return;
   if (dropped_) {
-    // One that cannot be read is as none: recover() says what that means.
+    // A save that cannot be read counts as none: recover() handles that case.
     loaded_ = loaded ? std::move(*loaded) : StoreFile{};
     return;
   }
@@ -216,7 +216,7 @@ void JobStore::end(Actions& actions) {
 
 void JobStore::settle_end(Actions& actions) {
   if (ended_) end_acknowledged(actions);
-  // What was decided goes into the last save.
+  // The decided steps go into the last save.
   if (!ended_ || last_save_asked_ || saving_ || failure_ || !is_idle()) return;
   last_save_asked_ = true;
   save(actions);

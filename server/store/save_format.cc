@@ -93,7 +93,7 @@ class Records {
     }
     return malformed("it does not begin as one");
   }
-  /// The body of the next record; valid until the one after it.
+  /// Returns the body of the next record; valid until the one after it.
   Result<ByteSpan> next() {
     uint64_t bytes = 0;
     if (left_ < kFrameBytes) return malformed("it is cut off");

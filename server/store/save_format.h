@@ -11,10 +11,10 @@
 #include "protocol/job/job_spec.h"
 #include "server/store/store_task.h"
 
-/// The bytes of a save (DESIGN.md, "The store"): records, each with a hash that goes on from the one before.
+/// The bytes of a save (DESIGN.md, "The store"): records, each with a hash that continues the one before.
 namespace millrace::server {
 
-/// What a save is of.
+/// Identifies the job, shard and layout of a save.
 struct StoreHeader {
   uint64_t job = 0;  ///< its number in the table then
   std::string name;
@@ -42,7 +42,7 @@ struct StoreFile {
   bool operator==(const StoreFile&) const = default;
 };
 
-/// A record as it stands in the file, and its hash, which the next one goes on from.
+/// A record as the file holds it, and its hash, which the next one continues.
 struct StoreRecord {
   ByteBuffer bytes;
   uint64_t hash = 0;
@@ -53,23 +53,23 @@ StoreRecord encode_store_part(uint32_t part, const StorePosition& position, cons
                               uint64_t previous_hash);
 StoreRecord encode_store_end(uint32_t parts, uint64_t previous_hash);
 
-/// What comes at the beginning of a file, before the header's record.
+/// Returns the bytes at the beginning of a file, before the header's record.
 ByteSpan store_file_magic();
-/// Of a record that was encoded: what the next one goes on from.
+/// Returns the hash of an encoded record, which the next record continues.
 uint64_t store_record_hash(ByteSpan record);
 
-/// Where a save is read from: fills all of `out`, or says why not.
+/// The source of a save: fills all of `out`, or returns the reason of a failure.
 using ReadExactly = std::function<Status(std::span<uint8_t> out)>;
 
-/// Reads a save. Hostile bytes: whatever was changed or cut off is found (up to a collision of 2^-64).
+/// Reads a save. Hostile bytes: every change or truncation is found (up to a collision of 2^-64).
 ///
-/// bytes    of the file: no record may be longer than what is left of it.
+/// bytes    of the file: no record may be longer than the rest of it.
 /// Memory   the arrays, and one record.
-/// Errors   malformed; unsupported: of a later version; what `read` says.
+/// Errors   malformed; unsupported: of a later version; the errors of `read`.
 Result<StoreFile> read_store_file(uint64_t bytes, const ReadExactly& read);
 
-/// Whether a job may begin with the weights of that save: its parts, in the layout of `layout_hash` at that shard of so
-/// many. The first difference else.
+/// Returns whether a job may begin with the weights of that save. They must have its parts, its layout (`layout_hash`),
+/// its shard and its number of shards. Otherwise returns the first difference.
 ///
 /// Errors   job_mismatch.
 Status may_begin_with(const StoreFile& saved, const StoreHeader& own);

@@ -12,7 +12,7 @@
 #include "server/aggregation/tasks.h"
 #include "server/base/actions.h"
 
-/// What is done to the arrays of a part of the store, as values.
+/// The operations on the arrays of a part of the store, as values.
 namespace millrace::server {
 
 /// A part's weights and the optimizer's state. One operation at a time has them (job_store.h).
@@ -24,16 +24,16 @@ struct StoreArrays {
   bool operator==(const StoreArrays&) const = default;
 };
 
-/// Where a part of the store is on its log.
+/// The position of a part of the store on its log.
 struct StorePosition {
   uint64_t n = 0;             ///< steps applied
-  protocol::Summary summary;  ///< as of n; its digest says which steps they were
+  protocol::Summary summary;  ///< as of n; its digest identifies the steps
 
   bool operator==(const StorePosition&) const = default;
 };
 
-/// One operation on the arrays of a part, which are its own until it is handed back. What it belongs to (job, part,
-/// token) is carried along.
+/// One operation on the arrays of a part, which it owns until it is handed back. It carries its origin (job, part,
+/// token).
 class StoreTask : public Task {
  public:
   /// Arrays of zeros.
@@ -80,13 +80,13 @@ class StoreTask : public Task {
   uint64_t cost_ns() const override;
 
   const Input& input() const { return input_; }
-  /// Read: the values; Copy: the record; else nothing.
+  /// Returns the values (Read), the record (Copy), or nothing (other operations).
   ///
   /// Errors   of Place: malformed (hash, a run that does not lie in the part), non_finite. Of Read: invalid_argument
   ///          (indices not increasing, or behind the part). Of Apply: as hold_container() and optimize(); the arrays
-  ///          are worth nothing then.
+  ///          are not valid then.
   const Result<SharedBytes>& result() const { return result_; }
-  /// Read: XXH3-64 of the values; 0 of none.
+  /// Returns XXH3-64 of the values (Read); 0 of none.
   uint64_t hash() const { return hash_; }
 
  private:

@@ -16,7 +16,7 @@ namespace millrace::protocol {
 /// Threads  any.
 Result<std::vector<Endpoint>> resolve_endpoints(std::string_view text, const HostResolver& resolver = look_up_host);
 
-/// The same of a number alone. Errors  invalid_argument: no such form, or a name.
+/// Does the same for a numeric address alone. Errors  invalid_argument: no such form, or a name.
 Result<Endpoint> numeric_endpoint(std::string_view text);
 
 /// Returns the endpoints of a host's addresses, IPv4 first.

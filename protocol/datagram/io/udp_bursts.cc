@@ -20,12 +20,12 @@ namespace {
 
 constexpr size_t kBuffers = 128;          ///< datagrams of different bytes that are gathered
 constexpr size_t kMessagesIn = 8;         ///< of a receive
-constexpr size_t kMessageBytes = 65'536;  ///< whatever UDP carries
+constexpr size_t kMessageBytes = 65'536;  ///< the most that UDP carries
 constexpr size_t kUdpSegmentsMax = 64;    ///< of a piece, as older kernels have it
 constexpr size_t kPieceBytesMax = 65'000;
 constexpr size_t kReceivedMax = 2048;
-/// sendmmsg is tried so often again on a full queue before what is left is dropped: a burst is sent faster than one
-/// packet leaves a queue of a loopback device, and the receiver's timer costs a thousand times as much.
+/// Number of tries of sendmmsg on a full queue before the unsent messages are dropped. A burst is sent faster than one
+/// packet leaves the queue of a loopback device. The receiver's timer costs a thousand times as much.
 constexpr int kSendTries = 3;
 constexpr size_t kMappedAt = Endpoint::kIpv4Prefix.size();  ///< where an IPv4 address begins
 
@@ -69,7 +69,7 @@ Endpoint read_address(const sockaddr_storage& from) {
   return endpoint;
 }
 
-/// Room for what goes beside a message, each way: a segment's length, and a TOS or traffic class.
+/// Room for a message's control data, each way: a segment's length, and a TOS or traffic class.
 struct Control {
   alignas(cmsghdr) std::array<uint8_t, 2 * CMSG_SPACE(sizeof(int))> bytes{};
 };
@@ -114,8 +114,9 @@ struct In {
   std::vector<ReceivedPacket> received;
 };
 
-/// What was gathered, in order; of each destination a chain. A job there is a destination: a receiver with several
-/// sockets on one port has a piece go whole to the one of its first datagram's job (open_group()).
+/// Holds the gathered datagrams, in order; a chain for each destination. A job there is a destination of its own. A
+/// receiver with several sockets on one port gets a piece whole, at the socket of its first datagram's job
+/// (open_group()).
 struct Out {
   explicit Out(size_t packet_bytes) : slot_bytes(packet_bytes), bytes(packet_bytes * kBuffers) {}
 
@@ -135,7 +136,7 @@ struct Out {
 
   size_t slot_bytes;
   ByteBuffer bytes;
-  size_t next_buffer = 0;  ///< those before it are of what is gathered
+  size_t next_buffer = 0;  ///< the buffers before it hold gathered datagrams
   std::vector<Packet> packets;
   std::vector<Destination> destinations;
   size_t last_destination = 0;  ///< where the last packet went: the next one mostly goes to the one behind it
@@ -147,7 +148,7 @@ struct Out {
   std::vector<size_t> message_packets;
 };
 
-/// What the system says beside a message.
+/// Holds the system's control data of a message.
 struct Said {
   size_t segment = 0;      ///< its length, of a message that is several datagrams; 0: it is one
   Ecn ecn = Ecn::kNotEct;  ///< of all of them: the system puts none together that differ
@@ -174,8 +175,9 @@ Said read_controls(msghdr& message) {
   return said;
 }
 
-/// What is sent may be marked where it would else be dropped, and what comes says whether it was. A socket of both
-/// families has both protocols' options. A system without them loses packets as it always did: nothing to fail for.
+/// Asks for congestion marks: the network may mark sent packets that it would otherwise drop, and received packets
+/// carry their mark. A socket of both families has both protocols' options. A system without them loses packets as
+/// before; that is no error.
 void speak_of_congestion(int socket, int family) {
   const int on = 1;
   const auto ect = static_cast<int>(Ecn::kEct0);
@@ -186,7 +188,7 @@ void speak_of_congestion(int socket, int family) {
   ::setsockopt(socket, IPPROTO_IPV6, IPV6_RECVTCLASS, &on, sizeof on);
 }
 
-/// A system or a path that does not take several datagrams in one piece.
+/// Returns whether the error means that the system or the path does not take several datagrams in one piece.
 bool is_about_pieces(int error) {
   return error == EINVAL || error == EIO || error == EMSGSIZE || error == EOPNOTSUPP || error == ENOPROTOOPT;
 }
@@ -214,13 +216,13 @@ struct UdpBursts::State {
   int socket = -1;
   int family = AF_INET;
   bool segments = true;  ///< the system takes pieces
-  Ecn ecn = Ecn::kEct0;  ///< of what is sent next
+  Ecn ecn = Ecn::kEct0;  ///< of the next sent packets
   size_t packet_bytes;
   Endpoint address;
   Counters counters;
   In in;
   Out out;
-  std::array<uint8_t, kDatagramBytesMax> zeros{};  ///< what follows a datagram that is shorter than its segment
+  std::array<uint8_t, kDatagramBytesMax> zeros{};  ///< the filling after a datagram that is shorter than its segment
   size_t taken = 0;
 };
 
@@ -264,8 +266,8 @@ Result<std::unique_ptr<UdpBursts>> UdpBursts::open(const Endpoint& listen, size_
 
 namespace {
 
-/// The group's sockets are numbered in the order in which they were bound. A packet without so many bytes ends the
-/// program with 0.
+/// Makes the group choose a socket by the job. Its sockets are numbered in the order in which they were bound. A packet
+/// that is too short for the number ends the program with 0.
 Status choose_by_job(int socket, uint32_t count) {
   constexpr auto kAt = static_cast<uint32_t>(kJobNumberAt);
   std::vector<sock_filter> program;
@@ -333,7 +335,7 @@ std::span<const ReceivedPacket> UdpBursts::receive() {
     message.msg_controllen = state.in.controls[i].bytes.size();
     message.msg_flags = 0;
   }
-  // An error is nobody's packet: EAGAIN, or what ICMP said about one that was sent before.
+  // An error belongs to no packet here: EAGAIN, or an ICMP error for a packet sent before.
   const int count = ::recvmmsg(state.socket, state.in.messages.data(), kMessagesIn, MSG_DONTWAIT, nullptr);
   state.taken = 0;
   for (int i = 0; i < count; ++i) {
@@ -416,8 +418,8 @@ bool UdpBursts::State::gather(size_t buffer, size_t bytes, const Endpoint& to) {
   return true;
 }
 
-/// Messages of the datagrams from `first` on to one destination, as many as one piece takes; returns the first that is
-/// not in.
+/// Lays out the datagrams from `first` on to one destination, as many as one piece takes; returns the first that is not
+/// in it.
 size_t UdpBursts::State::lay_out_piece(size_t first, SocketName& name, socklen_t name_bytes,
                                        ControlKind traffic_class) {
   const Ecn ecn_of_all = out.packets[first].ecn;
@@ -428,7 +430,7 @@ size_t UdpBursts::State::lay_out_piece(size_t first, SocketName& name, socklen_t
   for (; end != Out::kNone; end = out.packets[end].next) {
     const size_t bytes = out.packets[end].bytes;
     const size_t segment = std::max(longest, bytes);
-    // What follows datagrams is a quarter of them at most.
+    // The filling after datagrams is at most a quarter of their bytes.
     const bool fits = out.packets[end].ecn == ecn_of_all && segment * (count + 1) <= kPieceBytesMax &&
                       std::min(shortest, bytes) * 4 >= segment * 3;
     if (count > 0 && (!segments || count == kUdpSegmentsMax || !fits)) break;
@@ -481,8 +483,8 @@ void UdpBursts::State::send_messages() {
       for (; sent < out.messages.size(); ++sent) counters.send_full += out.message_packets[sent];
       return;
     }
-    // The first one was refused, or what came back for an earlier one is told here: the others go on. Pieces that are
-    // not taken are lost as on the wire, and there are no more of them.
+    // The first one was refused, or the error belongs to an earlier one and is reported here: the others are sent.
+    // Pieces that are not taken are lost as on the wire, and there are no more of them.
     if (out.message_packets[sent] > 1 && is_about_pieces(errno)) segments = false;
     counters.send_refused += out.message_packets[sent];
     ++sent;

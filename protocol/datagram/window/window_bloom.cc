@@ -6,14 +6,14 @@
 #include "kernels/codec/bloom/bloom_filter.h"
 #include "protocol/datagram/window/window_index_codecs.h"
 
-/// A Bloom filter of the fragment's own range, policy P0 [DeepReduce21, 4]: first index u16, last less first u16,
-/// number of hash functions u8, 0 u8, then the filter in words of 32 bits. The entries are all indices of the range
-/// that the filter knows. The hash functions are drawn from the first four bytes: no other seed travels.
+/// A Bloom filter of the fragment's own range, policy P0 [DeepReduce21, 4]. Its bytes: first index u16, last less first
+/// u16, number of hash functions u8, 0 u8. The filter follows in words of 32 bits. The entries are all indices of the
+/// range that the filter knows. The hash functions are drawn from the first four bytes: no other seed travels.
 ///
-/// The paper sends what the gradient has at false positives. Here an encoder is given the selected entries alone, so
-/// the values of the others are marked as holes and dropped: nothing is lost, and nothing won by them. At 1 % of
-/// uniform indices the code is about as long as raw; it is here so that the paper's method runs over the switch too.
-/// gap is what to use.
+/// The paper sends the gradient's values at false positives. Here an encoder gets the selected entries alone. So it
+/// marks the values of the others as holes, and they are dropped. Nothing is lost, and nothing is gained by them. At 1
+/// % of uniform indices the code is about as long as raw; it exists so that the paper's method runs over the switch
+/// too. Users should prefer gap.
 namespace millrace::protocol {
 namespace {
 
@@ -34,8 +34,8 @@ BloomHashes hashes_of(const Head& head, size_t words) {
   return BloomHashes::from(seed, static_cast<uint32_t>(words * 32), head.probes);
 }
 
-/// Writes what the filter knows to `out`, at most out.size(). Returns how many it knows; out.size() + 1: more than
-/// that.
+/// Writes the indices that the filter knows to `out`, at most out.size(). Returns how many it knows; out.size() + 1:
+/// more than that.
 size_t scan(const Head& head, std::span<const uint32_t> words, std::span<uint16_t> out) {
   const BloomHashes hashes = hashes_of(head, words.size());
   std::array<uint32_t, kBloomStrip + kBloomScanSlack> found;
@@ -50,8 +50,8 @@ size_t scan(const Head& head, std::span<const uint32_t> words, std::span<uint16_
   return total;
 }
 
-/// The rate at which filter and false positives' values together take the fewest bits: the derivative of
-/// -n log2(rate) / ln 2 + rate others bits is 0 there.
+/// Returns the rate at which the filter and the false positives' values together take the fewest bits. There the
+/// derivative of -n log2(rate) / ln 2 + rate others bits is 0.
 double rate_of(double count, double others, WindowValueCodec values) {
   const double value_bits = std::max(1.0, static_cast<double>(*window_value_bytes(values, 64)) / 8);
   const double rate = count / (std::log(2.0) * std::log(2.0) * std::max(1.0, others) * value_bits);

@@ -23,14 +23,14 @@ IndexFault read_indices(WindowIndexCodec codec, ByteSpan bytes, uint32_t window_
   return std::unexpected(WindowFault::kUnknownCodec);
 }
 
-/// What a fragment takes under a codec.
+/// The entries that a fragment takes under a codec.
 struct Cut {
   uint32_t taken = 0;
   size_t bytes = 0;    // of the payload
   uint32_t shift = 0;  // kGap
 };
 
-/// kRaw, kGap, kBitmap: the entries sent are those taken.
+/// Cuts for kRaw, kGap and kBitmap: the entries sent are those taken.
 Cut cut_plain(const WindowEntries& entries, const WindowCodecs& codecs, size_t capacity) {
   const IndexSpan16 all = entries.indices;
   const auto cut = [&](uint32_t taken, size_t index_bytes) {
@@ -67,7 +67,7 @@ void set_header(DatagramHeader& header, const WindowCodecs& codecs, WindowIndexC
   header.flags = static_cast<uint8_t>((header.flags & ~datagram_flag::kDense) | (dense ? datagram_flag::kDense : 0));
 }
 
-/// What goes into a payload and where it lands.
+/// The inputs and the destination of a payload.
 struct Encoding {
   const WindowEntries& entries;
   const WindowCodecs& codecs;
@@ -91,8 +91,8 @@ uint32_t put_plain(const Encoding& to, const Cut& cut) {
   return cut.taken;
 }
 
-/// Sends values at `sent` indices, which hold those taken and others, which are marked as holes: an index that comes
-/// with a result counts as applied, even where its value is 0.
+/// Sends values at `sent` indices: those of the taken entries, and others, which are marked as holes. An index that
+/// comes with a result counts as applied, even where its value is 0.
 void put_spread(const Encoding& to, uint32_t taken, IndexSpan16 sent) {
   std::array<int32_t, kFragmentEntriesMax> spread;
   const auto values = std::span(spread).first(sent.size());
@@ -124,22 +124,22 @@ uint32_t put_run(const Encoding& to, const Cut& cut) {
   return cut.taken;
 }
 
-/// Whether the run is the better of two: it carries more, or as much in fewer bytes.
+/// Returns whether the run is the better of two: it carries more, or as much in fewer bytes.
 bool is_better(const Cut& run, const Cut& other) {
   return run.taken > other.taken || (run.taken == other.taken && run.bytes < other.bytes);
 }
 
-/// What a fragment takes of these entries: as the codec says, or as a run (the dense form).
+/// The number of these entries that a fragment takes: by the codec, or as a run (the dense form).
 struct Choice {
   Cut cut;
   bool is_run = false;
 };
 
-/// kRaw, kGap, kBitmap.
+/// Chooses between the codec (kRaw, kGap, kBitmap) and a run.
 Choice choose_cut(const WindowEntries& entries, const WindowCodecs& codecs, size_t capacity) {
   const Cut cut = cut_plain(entries, codecs, capacity);
   MILLRACE_CHECK(cut.taken > 0, static_cast<int>(codecs.index));
-  // What a run takes is searched for only where it takes as many.
+  // The length of a run is computed only where the run takes as many.
   if (!fits_dense(entries.indices.first(cut.taken), codecs.value, capacity)) return {cut};
   const Cut run = cut_dense(entries, codecs, capacity);
   if (is_better(run, cut)) return {run, true};

@@ -8,9 +8,9 @@
 #include "kernels/base/random.h"
 #include "protocol/datagram/header.h"
 
-/// The payload of a datagram: some entries of one window of a tensor's index space, as integers on the slot's grid: a
-/// value is q * 2^exponent, exponent in the header. Every fragment decodes alone. What the receiver decodes is computed
-/// by the same integers at the sender, whose residual is taken against it ("sent means decoded").
+/// The payload of a datagram: entries of one window of a tensor's index space, as integers on the slot's grid. A value
+/// is q * 2^exponent, exponent in the header. Every fragment decodes alone. The sender computes the receiver's decoded
+/// values by the same integers, and takes its residual against them ("sent means decoded").
 namespace millrace::protocol {
 
 /// A window holds indices [window * indices, (window + 1) * indices) of its tensor.
@@ -34,12 +34,12 @@ enum class WindowValueCodec : uint8_t {
 
 enum class WindowFault : uint8_t {
   kUnknownCodec,      ///< or the flag DENSE contradicts it
-  kTruncated,         ///< shorter than what it must hold
+  kTruncated,         ///< shorter than its header requires
   kTrailingBytes,     ///< longer, or bits set that fill up a byte
   kIndexOutOfWindow,  ///< an index at or behind window_indices
   kNotIncreasing,
   kTooManyEntries,    ///< over kFragmentEntriesMax - kWindowSlack
-  kWrongCount,        ///< the index code holds another number of entries than the header says
+  kWrongCount,        ///< the index code has another number of entries than the header
   kValueOutOfBounds,  ///< a unit with which levels may leave i32
   kBadParameter,      ///< of an index code
 };
@@ -50,12 +50,12 @@ struct WindowEntries {
   std::span<const int32_t> values;
 };
 
-/// What any fragment decodes to, and some: kWindowSlack entries behind the returned count may be overwritten as well.
-/// The longest datagram holds 15,804 values of 4 bits in a DENSE run.
+/// Room for the entries of any fragment, with a reserve: kWindowSlack entries behind the returned count may be
+/// overwritten as well. The longest datagram holds 15,804 values of 4 bits in a DENSE run.
 inline constexpr uint32_t kFragmentEntriesMax = 18'000;
 inline constexpr uint32_t kWindowSlack = 64;
 
-/// Room for what one fragment decodes to; kept by the caller, never grown.
+/// Room for the decoded entries of one fragment; kept by the caller, never grown.
 struct WindowRoom {
   std::span<uint16_t> indices;  ///< [kFragmentEntriesMax]
   std::span<int32_t> values;    ///< [kFragmentEntriesMax]
@@ -64,9 +64,9 @@ struct WindowRoom {
 /// Decodes and validates the whole payload before anything of it may be used.
 ///
 /// window_indices  of the job.
-/// Returns         how many entries are in `room`: header.entries, less the holes of a run and what a filter knows and
-///                 nobody meant: exactly what was encoded, whatever the codec. header.entries 0: the payload must be
-///                 empty, and codecs are not looked at.
+/// Returns         how many entries are in `room`: header.entries, without the holes of a run and the false positives
+///                 that a filter identifies. They are exactly the encoded entries, with every codec. header.entries 0:
+///                 the payload must be empty, and codecs are not looked at.
 /// Cost            one pass; no allocation; up to 100 KiB of stack. kBloom asks its filter for every index of the
 ///                 fragment's range: some 10 to 100 us.
 /// Threads         reentrant.
@@ -82,31 +82,32 @@ enum class WindowRounding : uint8_t {
 struct WindowCodecs {
   WindowIndexCodec index = WindowIndexCodec::kGap;
   WindowValueCodec value = WindowValueCodec::kFixed16;
-  WindowRounding rounding = WindowRounding::kNearest;  ///< of QSGD; others do not round
-  /// kRandom: one key for each (sender, tensor, step, window); fragments of a window draw other words of it by
-  /// themselves.
+  WindowRounding rounding = WindowRounding::kNearest;  ///< of QSGD; others do not round.
+  /// kRandom: one key for each (sender, tensor, step, window). Each fragment of a window draws its own words of it.
   RandomKey random{};
 };
 
-/// One fragment's worth of entries off the front of `entries` into `payload`; sets header.entries, payload_bytes,
-/// index_codec, value_codec and the flag DENSE. Returns how many entries it took, one at least where there is one: the
-/// caller goes on with the rest. The dense form is taken by itself where it carries more, or as much in fewer bytes.
+/// Encodes one fragment's worth of entries from the front of `entries` into `payload`.
 ///
-/// decoded   [entries taken] what the receiver will decode of each; may be entries.values. What does not fit is
-///           clamped, and the residual takes the rest: fixed16 to +-(2^15 - 1), fixed32 to +-(2^31 - 1), qsgd8 to +-127
-///           (2^24 - 1), qsgd4 to +-7 (2^28 - 1).
+/// Sets header.entries, payload_bytes, index_codec, value_codec and the flag DENSE. Returns how many entries it took,
+/// one at least where there is one: the caller continues with the remaining ones. It chooses the dense form by itself
+/// where that carries more, or as much in fewer bytes.
+///
+/// decoded   [entries taken] the receiver's decoded value of each; may be entries.values. A value that does not fit is
+///           clamped, and the residual takes the difference. Limits: fixed16 to +-(2^15 - 1), fixed32 to +-(2^31 - 1),
+///           qsgd8 to +-127 (2^24 - 1), qsgd4 to +-7 (2^28 - 1).
 /// payload   written up to header.payload_bytes, of its first kDatagramBytesMax bytes.
-/// REQUIRES: payload.size() >= 64; decoded.size() >= what may be taken; indices increasing, below window_indices; not
-/// kBloom with
-///           kNone (without values a false positive cannot be told).
+/// REQUIRES: payload.size() >= 64; decoded.size() >= the entries that may be taken; indices increasing, below
+/// window_indices. Not kBloom with kNone (without values a false positive cannot be identified).
 /// Threads   reentrant.
 uint32_t encode_window(const WindowEntries& entries, const WindowCodecs& codecs, uint32_t window_indices,
                        DatagramHeader& header, std::span<uint8_t> payload, std::span<int32_t> decoded);
 
-/// How many entries encode_window is to be offered for each of a window's fragments, so that they have about as many
-/// each: datagrams of like length leave together (UDP_SEGMENT), a full one and a window's rest do not. All of them,
-/// where they fit one fragment, where every fragment that there may be is needed, and for kDense and kBloom, whose
-/// fragments differ anyway.
+/// Returns how many entries to offer encode_window for each of a window's fragments, so that they have about as many
+/// each. Datagrams of equal length leave together (UDP_SEGMENT); a full one and a window's short last one do not.
+///
+/// Returns all entries where they fit one fragment, and where every possible fragment is needed. Also for kDense and
+/// kBloom, whose fragments differ anyway.
 ///
 /// indices        of the whole window
 /// payload_bytes  a fragment's room

@@ -20,10 +20,10 @@ size_t window_gap_bytes_of(size_t count, uint32_t shift, uint64_t quotients) {
   return kWindowGapHeadBytes + (count * shift + 7) / 8 + (count + quotients + 7) / 8;
 }
 
-/// Sum of the gaps of the first n.
+/// Returns the sum of the gaps of the first n.
 uint32_t gap_sum(IndexSpan16 indices, size_t n) { return static_cast<uint32_t>(indices[n - 1] - indices[0] - (n - 1)); }
 
-/// Where gaps are geometric the best parameter is near log2(mean ln 2).
+/// Guesses the best parameter: where gaps are geometric, it is near log2(mean ln 2).
 uint32_t guess_shift(IndexSpan16 indices, size_t n) {
   const uint32_t scaled = static_cast<uint32_t>(uint64_t{gap_sum(indices, n)} * 177 / 256 / n);  // ln 2 = 177 / 256
   return scaled == 0 ? 0 : std::min(static_cast<uint32_t>(std::bit_width(scaled)) - 1, kRiceShiftMax);
@@ -35,13 +35,13 @@ struct Rice {
   uint64_t quotients = 0;
 };
 
-/// Bits less those that every parameter takes.
+/// Returns the bits of the code, less those that every parameter takes.
 uint64_t cost_of(IndexSpan16 indices, const Rice& rice) {
   return uint64_t{indices.size()} * rice.shift + rice.quotients;
 }
 
-/// The parameter with the least cost, which is convex in it: downhill from the guess. Of two with the same cost the
-/// lower.
+/// Returns the parameter with the least cost. The cost is convex in it, so the search goes downhill from the guess. Of
+/// two with the same cost it takes the lower.
 Rice best_shift(IndexSpan16 indices) {
   const uint32_t guess = guess_shift(indices, indices.size());
   const std::array<uint32_t, 3> near = {guess == 0 ? 0 : guess - 1, guess, std::min(guess + 1, kRiceShiftMax)};
@@ -60,7 +60,7 @@ Rice best_shift(IndexSpan16 indices) {
   return best;
 }
 
-/// As many as certainly fit: quotients add up to no more than the sum of the gaps, shifted.
+/// Returns a number of entries that certainly fit: quotients add up to no more than the sum of the gaps, shifted.
 uint32_t certain_fit(IndexSpan16 indices, WindowValueCodec values, uint32_t shift, size_t capacity) {
   return largest_fitting(indices.size(), [&](uint32_t n) {
     return *window_value_bytes(values, n) + window_gap_bytes_of(n, shift, gap_sum(indices, n) >> shift) <= capacity;

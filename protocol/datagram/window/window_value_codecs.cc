@@ -16,7 +16,7 @@ constexpr int32_t kIntHole = std::numeric_limits<int32_t>::min();
 constexpr uint8_t kLevel8Hole = 0x80;
 constexpr uint8_t kLevel4Hole = 0x8;
 
-/// What a codec of levels is made of.
+/// The parameters of a codec of levels.
 struct Levels {
   uint32_t highest;
   uint32_t unit_max;
@@ -36,7 +36,7 @@ void put_ints(std::span<const int32_t> values, uint8_t* out, int32_t* decoded) {
   }
 }
 
-/// The smallest unit of which `highest` reach the largest magnitude; 1 at least.
+/// Returns the smallest unit with which `highest` units reach the largest magnitude; 1 at least.
 uint32_t unit_of(std::span<const int32_t> values, const Levels& levels) {
   uint32_t largest = 0;
   for (const int32_t value : values) largest = std::max(largest, magnitude(value));
@@ -44,8 +44,8 @@ uint32_t unit_of(std::span<const int32_t> values, const Levels& levels) {
   return std::clamp(unit, uint32_t{1}, levels.unit_max);
 }
 
-/// Rounds one bucket to levels, and writes what they stand for. `draws`: a word a value, the chance of rounding up is
-/// rest / unit (to 2^-32). Rounding to the nearest is the draw of one half.
+/// Rounds one bucket to levels, and writes their values. `draws`: a word a value, the chance of rounding up is rest /
+/// unit (to 2^-32). Rounding to the nearest is the draw of one half.
 void round_bucket(std::span<const int32_t> values, const Levels& levels, uint32_t unit, const uint32_t* draws,
                   int8_t* codes, int32_t* decoded) {
   for (size_t j = 0; j < values.size(); ++j) {
@@ -60,7 +60,7 @@ void round_bucket(std::span<const int32_t> values, const Levels& levels, uint32_
   }
 }
 
-/// Units of all buckets, then codes.
+/// Writes the units of all buckets, then the codes.
 void put_levels(const WindowCodecs& codecs, std::span<const int32_t> values, uint64_t first_word, uint8_t* out,
                 int32_t* decoded) {
   const bool narrow = codecs.value == WindowValueCodec::kQsgd4;
@@ -109,7 +109,7 @@ bool read_levels(WindowValueCodec codec, ByteSpan bytes, std::span<int32_t> out)
   return true;
 }
 
-/// Keeps the entries that is_there(j) says, in one pass without a branch.
+/// Keeps the entries for which is_there(j) holds, in one pass without a branch.
 template <typename IsThere>
 size_t keep(std::span<uint16_t> indices, std::span<int32_t> values, IsThere is_there) {
   size_t kept = 0;
