@@ -25,7 +25,7 @@ enum class Shown : uint8_t {
   kDetail,  ///< in no panel: for questions that a panel raises
 };
 
-/// One metric that a program exports; the tables of DESIGN.md and the dashboard are checked against these.
+/// One metric that a program exports; METRICS.md and the dashboard are checked against these.
 struct MetricInfo {
   std::string_view name;
   MetricKind kind = MetricKind::kCounter;

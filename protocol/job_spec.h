@@ -198,7 +198,7 @@ inline constexpr uint32_t kSwitchPacketBytesMin = 1200;  ///< of UDP payload
 inline constexpr int32_t kGridExponentMin = -120;
 inline constexpr int32_t kGridExponentMax = 90;
 
-/// Refuses what cannot be and what is unsound, each with its reason and what to do instead: protocol/DESIGN.md lists every
+/// Refuses what cannot be and what is unsound, each with its reason and what to do instead: job/REFUSED.md lists every
 /// combination. Workers call it on what the user gave, shards on what came in a Hello.
 ///
 /// Errors   invalid_argument; unsupported: reserved for a later version; limit_exceeded.

@@ -18,7 +18,7 @@
 #include "protocol/switch_layout.h"
 #include "protocol/text.h"
 
-/// validate(JobSpec). Each refusal is a row of the table in DESIGN.md, and a test.
+/// validate(JobSpec). Each refusal is an item of protocol/job/REFUSED.md, and a test.
 namespace millrace::protocol {
 namespace {
 

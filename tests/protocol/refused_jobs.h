@@ -7,7 +7,7 @@
 
 namespace millrace::protocol {
 
-/// A refused combination: its row in protocol/DESIGN.md, how to get there from example_spec(), and what the sentence must say.
+/// A refused combination: its item in protocol/job/REFUSED.md, how to get there from example_spec(), and what the sentence must say.
 struct Refused {
   const char* row;
   ErrorCode code;
