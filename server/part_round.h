@@ -22,8 +22,8 @@
 namespace millrace::server {
 
 /// The rounds of one part on its shard: R2 (admit), R3 (decide), R5 (ack, forget), R7a (epoch change) and R9a (on the
-/// log?), as pure state. It judges and remembers; messages, tasks and the table are the callers' (JobRounds). DESIGN.md
-/// has the table of rules and functions.
+/// log?), as pure state. It judges and remembers; messages, tasks and the table are the callers' (JobRounds).
+/// server/DESIGN.md has the table of rules and files.
 ///
 /// Invariants   steps are decided strictly in order; at most one attempt at a decision runs, told by its token; open
 ///              contributions are of the view's synced members under their present lives; updates of the steps [stable,

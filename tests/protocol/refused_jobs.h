@@ -7,7 +7,8 @@
 
 namespace millrace::protocol {
 
-/// A refused combination: its item in protocol/job/REFUSED.md, how to get there from example_spec(), and what the sentence must say.
+/// A refused combination: its item in protocol/job/REFUSED.md, the change of example_spec() that leads to it, and a text that
+/// the refusal must contain.
 struct Refused {
   const char* row;
   ErrorCode code;

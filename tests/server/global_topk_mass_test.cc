@@ -12,8 +12,8 @@
 #include "tests/server/scripted_cluster.h"
 
 /// How much of the exact global top-k's mass (the sum of magnitudes) an exact step keeps over several shards, which share the
-/// boundary bin by counts and not by magnitude. deploy/OPERATING.md, "Limits", and server/DESIGN.md, "Threshold", state what is
-/// asserted here.
+/// boundary bin by counts and not by magnitude. deploy/OPERATING.md, "Limits", and server/aggregation/DESIGN.md state the
+/// bound.
 namespace millrace::server {
 namespace {
 
