@@ -87,7 +87,7 @@ class IndexCodec {
                         IndexBuffer* decoded) const = 0;
 
   /// Decodes exactly `count` indices. The bytes are hostile: any input gives a strictly increasing set of `count` indices below
-  /// `dimension`, or an error. Memory: twice the indices, the bytes once more and 1 MiB; That of
+  /// `dimension`, or an error. Memory: twice the indices, the bytes once more and 1 MiB; that of
   /// bloom_p2 is in bloom/DESIGN.md.
   ///
   /// Errors   malformed.
