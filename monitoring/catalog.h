@@ -25,7 +25,7 @@ enum class Shown : uint8_t {
   kDetail,  ///< in no panel: for questions that a panel raises
 };
 
-/// Describes one metric that a program exports. Tests compare the tables of DESIGN.md and the dashboard with these.
+/// Describes one metric that a program exports. Tests compare the tables of METRICS.md and the dashboard with these.
 struct MetricInfo {
   std::string_view name;
   MetricKind kind = MetricKind::kCounter;

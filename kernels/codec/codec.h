@@ -90,7 +90,7 @@ class IndexCodec {
 
   /// Decodes exactly `count` indices. The bytes are hostile: any input gives a strictly increasing set of `count`
   /// indices below `dimension`, or an error. Memory: twice the indices, the bytes once more and 1 MiB; bloom_p2's is in
-  /// DESIGN.md.
+  /// kernels/codec/bloom/DESIGN.md.
   ///
   /// Errors   malformed.
   virtual Status decode(ByteSpan bytes, uint64_t dimension, uint64_t count, IndexBuffer& indices) const = 0;

@@ -201,7 +201,7 @@ inline constexpr uint32_t kSwitchPacketBytesMin = 1200;  ///< of UDP payload
 inline constexpr int32_t kGridExponentMin = -120;
 inline constexpr int32_t kGridExponentMax = 90;
 
-/// Refuses impossible and unsound combinations, each with its reason and a remedy: protocol/DESIGN.md lists every
+/// Refuses impossible and unsound combinations, each with its reason and a remedy: protocol/job/REFUSED.md lists every
 /// combination. Workers call it on the user's specification, shards on the one in a Hello.
 ///
 /// Errors   invalid_argument; unsupported: reserved for a later version; limit_exceeded.

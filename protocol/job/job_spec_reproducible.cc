@@ -9,7 +9,7 @@
 #include "protocol/datagram/header.h"
 #include "protocol/job/layout.h"
 
-/// The rows of DESIGN.md's table about `reproducible`, and tests of validate() each.
+/// The items of protocol/job/REFUSED.md about `reproducible`, and tests of validate() each.
 namespace millrace::protocol {
 namespace {
 

@@ -18,7 +18,7 @@
 #include "protocol/job/step_sends.h"
 #include "protocol/job/switch_layout.h"
 
-/// validate(JobSpec). Each refusal is a row of the table in DESIGN.md, and a test.
+/// validate(JobSpec). Each refusal is an item of protocol/job/REFUSED.md, and a test.
 namespace millrace::protocol {
 namespace {
 

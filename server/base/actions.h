@@ -50,7 +50,7 @@ struct ConnectShard {
   std::string address;
 };
 
-/// A request of a job's store to the disk (DESIGN.md, "The store"). Carried out in order; each is answered by
+/// A request of a job's store to the disk (server/store/DESIGN.md). Carried out in order; each is answered by
 /// ShardCore::on_store_written() or on_store_loaded(), at any time.
 struct StoreRequest {
   enum class What : uint8_t {

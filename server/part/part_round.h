@@ -23,7 +23,7 @@ namespace millrace::server {
 
 /// Holds the rounds of one part on its shard, as pure state. It implements the rules R2 (admit), R3 (decide), R5 (ack,
 /// forget), R7a (epoch change) and R9a (on the log?). The callers (JobRounds) handle messages, tasks and the table.
-/// DESIGN.md has the table of rules and functions.
+/// server/DESIGN.md has the table of rules and files.
 ///
 /// Invariants   steps are decided strictly in order. At most one attempt at a decision runs, identified by its token.
 ///              Open contributions are of the membership's synced members under their present incarnations. Updates of

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every program exports the metrics in its tables of monitoring/DESIGN.md, and no other name. From the first moment it
+"""Every program exports the metrics in its tables of monitoring/METRICS.md, and no other name. From the first moment it
 exports every series whose labels are known beforehand.
 
     metrics_test.py FOLDER_OF_PROGRAMS EXAMPLE_OF_THE_LIBRARY [unittest arguments]
@@ -25,7 +25,7 @@ EXAMPLE = Path(sys.argv.pop(1)).resolve()
 sys.argv.insert(1, str(PROGRAMS))  # mpi_ranks takes it off again
 import mpi_ranks  # noqa: E402
 
-DESIGN = Path(__file__).resolve().parents[2] / "monitoring/DESIGN.md"
+METRICS = Path(__file__).resolve().parents[2] / "monitoring/METRICS.md"
 SWITCH_JOB = 23
 WORKERS = 2
 RANKS = 2
@@ -34,14 +34,14 @@ SERIES = re.compile(r"^(\w+?)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 
 def tables():
     """By program: by metric its kind, and its labels with the values that each can have (none: not known beforehand)."""
-    text = DESIGN.read_text(encoding="utf-8")
+    text = METRICS.read_text(encoding="utf-8").replace("\n  ", " ")  # each item on one line
     found = {}
     for program, title in (("shard", "Shards"), ("worker", "Workers"), ("switch", "Switches"), ("peer", "Peers")):
-        part = text.split(f"### {title}\n")[1].split("\n### ")[0]
+        part = text.split(f"## {title}\n")[1].split("\n## ")[0]
         found[program] = {}
-        for name, kind, labels in re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]*) \|", part, re.MULTILINE):
+        for name, kind, labels in re.findall(r"^- `(\w+)` (\w+), \w+\. Labels: ([^.]*)\.", part, re.MULTILINE):
             values = {}
-            for label, listed in re.findall(r"(\w+)(?: \(([^)]*)\))?", "" if labels == "–" else labels):
+            for label, listed in re.findall(r"(\w+)(?: \(([^)]*)\))?", "" if labels == "none" else labels):
                 values[label] = listed.split(", ") if listed else None
             found[program][name] = (kind, values)
     return found

@@ -12,8 +12,8 @@
 #include "tests/server/scripted_cluster.h"
 
 /// The share of the exact global top-k's mass (the sum of magnitudes) that an exact step keeps over several shards. The
-/// shards divide the boundary bin by counts and not by magnitude. deploy/OPERATING.md, "Limits", and server/DESIGN.md,
-/// "Threshold", state the assertions of these tests.
+/// shards divide the boundary bin by counts and not by magnitude. deploy/OPERATING.md, "Limits", and
+/// server/aggregation/DESIGN.md state the assertions of these tests.
 namespace millrace::server {
 namespace {
 

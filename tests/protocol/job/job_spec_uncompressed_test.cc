@@ -7,7 +7,7 @@
 #include "tests/protocol/example_spec.h"
 #include "tests/protocol/refused_jobs.h"
 
-/// The rows of DESIGN.md's table about steps that are sent uncompressed, and the settings that may accompany such
+/// The items of protocol/job/REFUSED.md about steps that are sent uncompressed, and the settings that may accompany such
 /// steps.
 namespace millrace::protocol {
 namespace {

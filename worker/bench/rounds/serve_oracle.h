@@ -43,7 +43,7 @@ struct ServeVerdict {
   std::string reason;         ///< where it does not agree
 };
 
-/// Judges the update of one round by what server/DESIGN.md promises ("Threshold").
+/// Judges the update of one round by the bounds of server/aggregation/DESIGN.md.
 ///
 /// Entries  are non-zero entries of the round's sum, with its bits; of a codec that changes values, within error_max
 ///          over all.
