@@ -10,16 +10,16 @@
 
 namespace millrace {
 
-/// Draws every value with the probability |x| / magnitude, at most 1, each apart from the others. What is drawn is sent
-/// as `magnitude` with the sign of x, the same bits for all; a value of at least that magnitude is always taken, as it
-/// is. So E[sent] = x.
+/// Draws every value with the probability |x| / magnitude, at most 1, independently of the others. A drawn value is
+/// sent as `magnitude` with the sign of x, the same bits for all. A value of at least that magnitude is always taken,
+/// unchanged. So E[sent] = x.
 ///
 /// values     [n], finite, n <= kDimensionMax. Zeros are never drawn.
 /// magnitude  positive and finite.
-/// key        value i has word i of (key, stream kDrawStream), and where that does not decide it 32 bits more:
-///            probabilities are exact to 2^-53 of themselves and 2^-64.
+/// key        value i has word i of (key, stream kDrawStream), and 32 bits more where that is not enough to decide.
+///            Probabilities are exact to 2^-53 of themselves and 2^-64.
 /// positions, drawn   out: as many of each, positions strictly increasing.
-/// Cost       one pass with 4 random bytes a value; memory O(what is drawn).
+/// Cost       one pass with 4 random bytes a value; memory O(drawn values).
 /// Threads    reentrant; uses TBB above a size, the result does not depend on it.
 /// Source     [GSpar18, equation 4, 4.2] (no division where p < 1).
 void draw_by_size(std::span<const float> values, float magnitude, RandomKey key, IndexBuffer& positions,

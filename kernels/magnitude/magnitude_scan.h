@@ -8,8 +8,9 @@
 
 namespace millrace {
 
-/// A magnitude as an unsigned integer: the bits of |x|. Monotone in |x|; both zeros are 0; infinity is kInfinityKey and
-/// every NaN is above it, so one integer comparison orders magnitudes and finds non-finite values, denormals included.
+/// Orders magnitudes as unsigned integers: the bits of |x|. Monotone in |x|; both zeros are 0; infinity is kInfinityKey
+/// and every NaN is above it. So one integer comparison orders magnitudes and finds non-finite values, denormals
+/// included.
 using MagnitudeKey = uint32_t;
 
 inline constexpr MagnitudeKey kInfinityKey = 0x7F800000u;
@@ -18,9 +19,9 @@ constexpr MagnitudeKey magnitude_key(float value) { return std::bit_cast<Magnitu
 
 constexpr float magnitude_of_key(MagnitudeKey key) { return std::bit_cast<float>(key); }
 
-/// Entries that one call of scan_block looks at, so that what it writes stays in the first-level cache.
+/// Number of entries in one call of scan_block, so that its output stays in the first-level cache.
 inline constexpr size_t kScanBlock = 4096;
-/// Entries that scan_block may write (garbage) past what it returns: one vector of any ISA.
+/// Number of entries that scan_block may write (garbage) past its result: one vector of any ISA.
 inline constexpr size_t kScanSlack = 64;
 
 /// Writes position and key of every entry whose key is >= key_min, in order, without a branch per entry.
@@ -44,8 +45,8 @@ struct Candidates {
 
 enum class ScanEnd : uint8_t {
   kComplete,   ///< everything was looked at and is finite
-  kOverLimit,  ///< there are more than `limit`; what was collected is to be thrown away
-  kNonFinite,  ///< NaN or infinity; what was collected is to be thrown away
+  kOverLimit,  ///< there are more than `limit`; discard the output
+  kNonFinite,  ///< NaN or infinity; discard the output
 };
 
 /// Collects every entry whose key is >= key_min (key_min <= kInfinityKey).

@@ -26,8 +26,8 @@ enum class Optimizer : uint8_t {
 struct OptimizerSpec {
   Optimizer optimizer = Optimizer::kNone;
   double rate = 0;      ///< above 0
-  double momentum = 0;  ///< kMomentum: what is left of the velocity; kAdam: of the first moment (beta 1); in [0, 1)
-  double decay = 0;     ///< kAdam: what is left of the second moment (beta 2); in [0, 1)
+  double momentum = 0;  ///< kMomentum: share of the velocity that stays; kAdam: of the first moment (beta 1); in [0, 1)
+  double decay = 0;     ///< kAdam: share of the second moment that stays (beta 2); in [0, 1)
   double epsilon = 0;   ///< kAdagrad, kAdam: added to the root; above 0
 
   bool operator==(const OptimizerSpec&) const = default;
@@ -35,7 +35,7 @@ struct OptimizerSpec {
 
 inline constexpr size_t kOptimizerStatesMax = 2;
 
-/// What a rule changes: weights, and as many arrays of state as it has (OptimizerInfo::states), all of one length.
+/// Holds the arrays that a rule changes: weights, and its arrays of state (OptimizerInfo::states), all of one length.
 /// Before the first step weights are anything and all state is 0.
 struct OptimizerArrays {
   std::span<float> weights;
@@ -66,14 +66,14 @@ std::string optimizer_text(const OptimizerSpec& spec);
 /// have.
 Status validate(const OptimizerSpec& spec);
 
-/// One step: `sum` divided by `denominator` is the gradient g, and goes into weights and state.
+/// Applies one step: `sum` divided by `denominator` is the gradient g, and changes weights and state.
 ///
 /// Sparse   An entry that the sum does not carry, or that is 0 in it, stays as it is: its weight and its state. So the
-///          form of the stream (sparse, dense) is the same to the bit. For sgd and adagrad this is the textbook's rule;
-///          momentum and adam are lazy: no velocity carries a weight on, no moment decays, in a step that does not
-///          touch it (torch.optim.SparseAdam's rule). Adam's bias correction counts all steps, not those of the entry.
+///          form of the stream (sparse, dense) is the same to the bit. For sgd and adagrad this is the textbook's rule.
+///          Momentum and adam are lazy: in a step that does not touch a weight, no velocity moves it, and no moment
+///          decays (torch.optim.SparseAdam's rule). Adam's bias correction counts all steps, not those of the entry.
 /// arrays   [sum.dimension] each; `sum` well-formed and finite.
-/// step     steps before this one that these arrays have been through; only adam looks at it.
+/// step     steps that these arrays have been through before this one; only adam uses it.
 /// Bits     a function of the arguments alone, on every machine: f32, no fused operations, powers by multiplication.
 ///          For sgd those of add_scaled() with the factor f32(-f32(rate) / denominator).
 /// Cost     one pass over the entries, no allocation.

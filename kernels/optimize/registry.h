@@ -26,7 +26,7 @@ enum class TouchedEntries : uint8_t {
   kAll = 2,      ///< all of the dimension: a gradient of 0 where the sum has nothing (optimize_dense())
 };
 
-/// What a step works on, rounded and checked.
+/// Holds the inputs of a step, rounded and checked.
 struct OptimizerStep {
   const OptimizerSpec& spec;
   const OptimizerArrays& arrays;
@@ -40,7 +40,7 @@ struct OptimizerStep {
   float per_sum() const { return static_cast<float>(1 / denominator); }
 };
 
-/// What a rule's file gives to the registry. Adding one: its enum value, its file with a function
+/// Describes a rule for the registry; the rule's file returns it. Adding one: its enum value, its file with a function
 /// `OptimizerEntry NAME_optimizer()`, and its line in registry.cc.
 struct OptimizerEntry {
   OptimizerInfo info;
@@ -49,8 +49,8 @@ struct OptimizerEntry {
   bool (*step)(const OptimizerStep& step);
 };
 
-/// Calls change(index, value) for the entries that the step touches, in the order of the indices; all of them say
-/// whether what they wrote is finite.
+/// Calls change(index, value) for the entries that the step touches, in the order of the indices. Returns whether every
+/// call wrote a finite value.
 template <typename Change>
 bool for_each_touched(const OptimizerStep& step, Change change) {
   const StreamView& sum = step.sum;

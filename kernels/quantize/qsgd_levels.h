@@ -10,9 +10,10 @@
 
 namespace millrace {
 
-/// What the codes of QSGD's levels have in common, whatever their bits become (packed, Elias, base 3).
+/// Shared parts of the codes of QSGD's levels, for every form of their bits (packed, Elias, base 3).
 
-/// Errors   non_finite: NaN or infinity. The message begins with `who`.
+/// Checks that the values are finite.
+/// Errors   non_finite: NaN or infinity. The message begins with the parameter's name.
 Status qsgd_check_values(std::span<const float> values, std::string_view who);
 
 /// The bucket that has this scale.
@@ -26,7 +27,7 @@ bool qsgd_is_scale(float scale, uint32_t bits);
 /// REQUIRES what qsgd_check_values() accepts.
 QsgdBucket qsgd_bucket_of_values(std::span<const float> values, uint32_t bits, QsgdScale scale);
 
-/// Rounds values to levels: a code a byte, and what it stands for. Value i draws word `word + i` of `random`.
+/// Rounds values to levels: writes a code a byte, and its decoded value. Value i draws word `word + i` of `random`.
 ///
 /// values, codes, decoded   [at most kQuantizeChunk]; decoded may be values. `codes` has room for count rounded up to
 ///                          8.

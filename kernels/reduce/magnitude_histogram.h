@@ -11,10 +11,12 @@
 
 namespace millrace {
 
-/// Counts of entries by magnitude, in bins that grow geometrically: the bin of x is the top 15 bits of |x| as f32 (8
+/// Counts entries by magnitude, in bins that grow geometrically. The bin of x is the top 15 bits of |x| as f32 (8
 /// exponent, 7 mantissa bits: neighbours differ by less than 0.8 %). Shards exchange these to agree on one global
-/// threshold. Bin 0 (zeros, and denormals too small for a bin of their own) is not counted: sparse and dense forms of
-/// one stream have equal histograms.
+/// threshold.
+///
+/// Bin 0 (zeros, and denormals too small for a bin of their own) is not counted. So sparse and dense forms of one
+/// stream have equal histograms.
 class MagnitudeHistogram {
  public:
   static constexpr uint32_t kBins = 1u << 15;
@@ -66,9 +68,9 @@ struct ThresholdCut {
 /// 0.
 ThresholdCut threshold_cut(const MagnitudeHistogram& histogram, uint64_t k);
 
-/// Positions of the entries of `values` with a bin above cut_bin, and the `take` largest of those in cut_bin (ties by
-/// lower position); strictly increasing. take over what is there takes all. Nothing of bin 0 is selected, whatever
-/// cut_bin.
+/// Selects the positions of the entries of `values` with a bin above cut_bin, strictly increasing. Of those in cut_bin
+/// it selects the `take` largest (ties by lower position), or all where there are fewer. Entries of bin 0 are never
+/// selected, for any cut_bin.
 ///
 /// values     [n], finite, n <= 2^32.
 /// Threads    reentrant.

@@ -20,7 +20,7 @@ enum class Selection : uint8_t {
   kThreshold = 2,       ///< |x| >= a fixed threshold [Strom15]
   kThresholdReuse = 3,  ///< exact threshold once a period, reused in between [OkTopk22, 3.1.3]
   kBucketTopK = 4,      ///< k of every 512 consecutive indices [SparCML19, 8.3]
-  kTrimmed = 5,         ///< exact top-k of what a threshold from mean and maximum leaves [RedSync19, 2.1]
+  kTrimmed = 5,         ///< exact top-k among the entries over a threshold from mean and maximum [RedSync19, 2.1]
   kBinarySearch = 6,    ///< a threshold by bisection, between k and 2k entries [RedSync19, 2.1]
   kSampled = 7,         ///< that threshold, reused for `period` steps [RedSync19, 2.1]
   kRadix = 8,           ///< exact top-k by radix select alone (the baseline of [RedSync19, 2.1])
@@ -53,8 +53,8 @@ struct SelectionSpec {
   uint32_t bucket_size = 512;  ///< kBucketTopK; k of a bucket is density * bucket_size rounded up, at least 1
   double variance = 0;         ///< kGsparClosed: the variance may be (1 + this) times the gradient's
   uint32_t iterations = 2;     ///< kGspar
-  /// Positive entries in even steps, negative ones in odd steps: what one mean can stand for [RedSync19, 2.1.1].
-  /// Uncompressed steps send both signs (protocol::step_sends()).
+  /// Selects positive entries in even steps, negative ones in odd steps, so that one mean can represent them
+  /// [RedSync19, 2.1.1]. Uncompressed steps send both signs (protocol::step_sends()).
   bool alternate_signs = false;
   WarmUp warm_up = WarmUp::kNone;
   uint32_t warm_up_steps = 0;  ///< of warm_up; 0 where it is none
@@ -72,7 +72,7 @@ struct SelectContext {
   RandomKey random = {};  ///< for randomized selections; the same for all of a tensor's steps but for the step in it
 };
 
-/// One tensor's selection with whatever state it carries from step to step (a reused threshold). Not shared by threads.
+/// Selects from one tensor, and keeps its state from step to step (a reused threshold). Not shared by threads.
 class Selector {
  public:
   virtual ~Selector() = default;
@@ -93,9 +93,9 @@ class Selector {
                       Buffer<float>& values);
 };
 
-/// What the jobs are that a selection is sound in.
+/// Says in which jobs a selection is sound.
 enum class SelectionUse : uint8_t {
-  kKeepsRest,  ///< what it leaves out stays in a residual: select()
+  kKeepsRest,  ///< the entries that it omits stay in a residual: select()
   kUnbiased,   ///< unbiased jobs: draw()
   kBoth,
 };

@@ -8,9 +8,9 @@
 
 namespace millrace::cli {
 
-/// What one shard's /status says, as values. Another process wrote it: what is missing or of another type reads as 0,
-/// empty or false, and texts are made printable. Fields are those of server/status/status_report.h; times are ages in
-/// seconds.
+/// Holds one shard's /status as values. Another process wrote it: a field that is missing or of another type reads as
+/// 0, empty or false, and texts are made printable. Fields are those of server/status/status_report.h; times are ages
+/// in seconds.
 struct MemberSaid {
   uint32_t worker = 0;
   uint64_t life = 0;
@@ -52,7 +52,7 @@ struct AuditSaid {
   double imbalance = 0;  ///< of its updates, and of its workers' books as they say
 };
 
-/// What a worker of a job of path switch waits for, as it says.
+/// Describes the reason why a worker of a job of path switch is blocked, as the worker reports it.
 struct PathWaitSaid {
   uint32_t worker = 0;
   std::string waits_for;  ///< "nothing", "answer", "greetings", "contributions", "other_job"
@@ -64,7 +64,7 @@ struct PathWaitSaid {
 struct PathSaid {
   std::string decided_by;  ///< "switch", "server"
   std::string switch_address;
-  std::string datagrams;  ///< where shard 0 stands in for it; empty: nowhere
+  std::string datagrams;  ///< where shard 0 replaces it; empty: nowhere
   std::string because;    ///< shard 0 alone knows
   double since_s = 0;
   uint64_t changes = 0;
@@ -73,7 +73,7 @@ struct PathSaid {
   uint64_t switch_job = 0;          ///< its number at the switch
   double moved_s = 0;               ///< since a step was over at some worker
   std::vector<PathWaitSaid> waits;  ///< shard 0 alone knows
-  std::string shard_waits;          ///< where shard 0 decides: for whom, and why; empty: it waits for nothing
+  std::string shard_waits;          ///< where shard 0 decides: the workers on which it is blocked, and why; empty: none
 };
 
 /// A job at a millrace-switch, as its /status says.
@@ -151,7 +151,7 @@ struct ShardSaid {
   std::vector<EndedSaid> ended;
 };
 
-/// Workers named in a list end here, members and jobs at what a shard may have.
+/// Maximum length of a list of workers; members and jobs have a shard's limits.
 inline constexpr size_t kSaidListMax = 4'096;
 
 /// Empty: this is no shard's status (a worker's, say).

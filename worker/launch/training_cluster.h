@@ -40,18 +40,18 @@ class TrainingCluster {
     std::string when_there;  ///< a file: the moment is when it appears
   };
 
-  /// Runs `millrace train` in every worker; returns the JSON of each. Who came when the others had made all steps has
-  /// no epochs.
+  /// Runs `millrace train` in every worker; returns the JSON of each. The result of a worker that joined after the
+  /// others had made all steps has no epochs.
   ///
   /// flags   of a worker, beside job, servers and its number.
-  /// kill    empty: nobody is killed.
+  /// kill    empty: no worker is killed.
   /// Errors  job_ended: a worker ended with another code than 0, or the time ran out; the sentence names the log.
-  ///         internal: a worker printed no result; the job was over before anybody was killed. interrupted.
+  ///         internal: a worker printed no result; or the job ended before any worker was killed. interrupted.
   std::expected<std::vector<nlohmann::json>, Failure> train(
       const std::string& job, const std::function<std::vector<std::string>(uint32_t worker)>& flags,
       const std::optional<Kill>& kill = std::nullopt);
 
-  /// SIGTERM to the shards; SIGKILL to who is still there after a while.
+  /// Sends SIGTERM to the shards; after a grace period, SIGKILL to the shards that still run.
   void stop();
 
  private:

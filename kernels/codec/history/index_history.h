@@ -40,7 +40,7 @@ struct HistoryLanes {
   uint32_t of(uint32_t c) const { return static_cast<uint32_t>(pair[c % 2] >> 16 * (c / 2)) & 0xffffu; }
 };
 
-/// What an update changes: the indices of its values that are not 0, whichever form it has. A view of it, or of
+/// Returns the indices that an update changes: those of its values that are not 0, in either form. A view of it, or of
 /// `storage`.
 IndexSpan changed_indices(const StreamView& update, IndexBuffer& storage);
 
@@ -54,11 +54,10 @@ struct HistoryView {
   size_t group_count = 0;
 };
 
-/// The classes of a part's entries, from the updates of the part's log in their order. A function of the last 224
-/// updates at most and of nothing else: who comes later and has seen 6 whole periods has the same as who was always
-/// there.
+/// Keeps the classes of a part's entries, from the updates of the part's log in their order. They depend only on the
+/// last 224 updates at most. A later joiner that has seen 6 whole periods has the same classes as an older member.
 ///
-/// Memory   1.13 bytes an entry, whatever the updates.
+/// Memory   1.13 bytes an entry, for any updates.
 /// Cost     advance(): 2 to 4 ns an index of the update; every 32nd one pass over the marks. name(): nothing.
 /// Threads  none of its own; const methods are reentrant.
 class IndexHistory {

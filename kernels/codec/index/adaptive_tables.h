@@ -36,11 +36,11 @@ inline constexpr std::array<uint8_t, 32> kAdaptiveLog = {0,   11,  22,  33,  44,
 /// About 256 log2(value): the level of a gap, value = gap + 1.
 inline int32_t adaptive_level(uint64_t value) {
   const auto zeros = static_cast<uint32_t>(std::countl_zero(value));
-  const uint64_t below = value << zeros << 1;  // what is behind the highest bit, at the top
+  const uint64_t below = value << zeros << 1;  // the bits behind the highest, at the top
   return static_cast<int32_t>((63 - zeros) << 8) + kAdaptiveLog[below >> 59];
 }
 
-/// What a sender and a receiver expect of the next gap: two averages of the levels before it.
+/// Holds the expectation of the next gap, at the sender and at the receiver: two averages of the levels before it.
 struct AdaptiveLevels {
   int32_t fast = 0;
   int32_t slow = 0;
@@ -73,16 +73,16 @@ AdaptiveAlphabet adaptive_alphabet(uint32_t shape, uint32_t context);
 /// Which symbol each state of a context's decoder stands for: the spread of FSE [FSE13].
 std::array<uint8_t, kAdaptiveStates> adaptive_spread(const AdaptiveAlphabet& alphabet);
 
-/// A state of the decoder: what it stands for, and the state behind it.
+/// Describes a state of the decoder: its gap, and the next state.
 struct AdaptiveDecoderState {
   uint32_t gap_low = 0;
-  uint16_t next = 0;  ///< the state behind it is next + the lowest state_bits of what is read
+  uint16_t next = 0;  ///< the next state is next + the lowest state_bits of the input
   uint8_t state_bits = 0;
   uint8_t total_bits = 0;  ///< state_bits and, above them, those of gap - gap_low
 };
 
 /// Tells the encoder how to write the symbol of a bin. In state x (from kAdaptiveStates) it writes the lowest n = (x +
-/// bits_bias) >> 16 bits. It goes on in state next[(x >> n) + next_bias] of its context.
+/// bits_bias) >> 16 bits. It continues in state next[(x >> n) + next_bias] of its context.
 struct AdaptiveEncoderSymbol {
   uint32_t bits_bias = 0;
   int32_t next_bias = 0;

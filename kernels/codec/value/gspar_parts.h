@@ -12,9 +12,9 @@
 
 namespace millrace {
 
-// What the two codes of [GSpar18, 2.3] share: a stream of the draws of Proposition 1 has entries g / p with p =
-// min(lambda |g|, 1), so those with p < 1 all have the magnitude 1 / lambda (the paper's Q_B), and the others (Q_A),
-// larger ones, are as they were.
+// Shared parts of the two codes of [GSpar18, 2.3]. A stream of the draws of Proposition 1 has entries g / p with p =
+// min(lambda |g|, 1). Those with p < 1 all have the magnitude 1 / lambda (the paper's Q_B). The others (Q_A), larger
+// ones, are unchanged.
 
 inline constexpr uint32_t kSignBit = uint32_t{1} << 31;
 /// The magnitude of the sign part, as bits, and how many entries have it.
@@ -23,8 +23,8 @@ struct GsparScale {
   uint64_t entries = 0;
 };
 
-/// The smallest magnitude, or the one of more than half of the entries (a stream that a Bloom policy filled up may have
-/// smaller ones), whichever is more frequent.
+/// Returns the more frequent of two magnitudes: the smallest, or the one of more than half of the entries. (A stream
+/// that a Bloom policy filled up may have smaller ones.)
 ///
 /// values  [n]; none: 0 entries.
 /// Errors  non_finite.

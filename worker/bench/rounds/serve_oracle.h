@@ -16,7 +16,7 @@ struct ServePart {
   uint64_t end = 0;
 };
 
-/// What all workers of the serve benchmark push, and what they ask the servers for.
+/// Describes the pushes of all workers of the serve benchmark, and their requests to the servers.
 struct ServeJob {
   uint64_t n = 0;
   uint64_t pushed = 0;  ///< entries a worker and round
@@ -32,8 +32,8 @@ struct ServeJob {
 /// A round's sum: what all workers' contributions decode to, added in worker order. Sparse.
 Stream serve_sum(const ServeJob& job, uint32_t round);
 
-/// By part, what a threshold agreed on in the round lets through: in all min(k, non-zero entries of the sum). A part
-/// has its share of the boundary bin as a fraction.
+/// Returns, by part, the number of entries over a threshold that is agreed on in the round: in all min(k, non-zero
+/// entries of the sum). A part has its share of the boundary bin as a fraction.
 std::vector<double> serve_shares(const ServeJob& job, const Stream& sum);
 
 /// How a received update is judged.
@@ -47,13 +47,14 @@ struct ServeVerdict {
 ///
 /// Entries  are non-zero entries of the round's sum, with its bits; of a codec that changes values, within error_max
 ///          over all.
-/// Exact    steps (round % threshold_period == 0) have min(k, non-zero entries) of them; a shard's are its largest,
+/// Exact    steps (round % threshold_period == 0) have min(k, non-zero entries) of them. A shard's are its largest,
 ///          ties by lower index, and as many as its share, the boundary bin's made whole.
 /// Reuse    steps: a part's entries are its largest, and every shard has its share at an agreement, give or take 2 %
-///          and half an entry. That may be an agreement of this or an earlier round, not the same one on every shard,
-///          so that the size differs from k by chance too, by more than 2 % where a shard's share is a few thousand
-///          entries or less. But the inputs of all rounds are known, and with them the shares: chance needs no
-///          allowance. Agreements are possible in exact steps, in every eighth, and after one in which nothing was cut.
+///          and half an entry. That may be an agreement of this or an earlier round, not the same one on every shard.
+///          So the size differs from k by chance too, by more than 2 % where a shard's share is a few thousand entries
+///          or less. But the inputs of all rounds are known, and with them the shares: chance needs no allowance.
+///          Agreements are possible in exact steps, in every eighth, and after one in which the threshold omitted
+///          nothing.
 ServeVerdict judge_update(const ServeJob& job, uint32_t round, const StreamView& update);
 
 }  // namespace millrace::cli

@@ -17,7 +17,7 @@ namespace millrace::peer {
 
 /// How streams travel between ranks. Without a codec a sparse one is its values and indices, a dense one its values.
 struct WireForm {
-  /// Of what a rank contributes: may lose something, which comes back to it.
+  /// Of a rank's contribution: may be lossy; the loss is returned to the rank.
   std::optional<CodecSpec> contribution;
   /// Of sums: lossless. lossless_of() makes it of the other.
   std::optional<CodecSpec> sums;
@@ -34,7 +34,7 @@ CodecSpec lossless_of(const CodecSpec& codec);
 /// "raw", or the text of the codec.
 std::string wire_text(const std::optional<CodecSpec>& codec);
 
-/// A packet, and what is read from it: bit for bit what its receiver decodes.
+/// Holds a packet and its stream: bit for bit the receiver's decoding.
 struct Packed {
   Packet packet;
   HeldStream decoded;
@@ -75,15 +75,15 @@ Result<Packed> pack(const HeldStream& stream, const std::optional<CodecSpec>& co
 /// Errors   as the codec's.
 Result<Packed> pack_contribution(const HeldStream& stream, const StreamView& rest, const EncodeOptions& options);
 
-/// The stream of a packet, looking into it where it lies there as it is.
+/// Returns the stream of a packet: a view into it where it has the stream's form.
 ///
 /// dimension  of the slice; the only one accepted.
-/// op         whose neutral element a dense stream has where nobody had an entry; default: a sum's, 0.
+/// op         whose neutral element a dense stream has where no rank had an entry; default: a sum's, 0.
 /// Errors     malformed: another form than a stream's, sizes that do not fit, indices not strictly increasing or out of
 ///            range; a container's own. non_finite: NaN or infinity, unless it is the neutral element.
 Result<HeldStream> unpack(const Packet& packet, uint64_t dimension, const ReduceOp& op = {});
 
-/// Whether entries are known to be what a stream's are: strictly increasing indices in range, values finite or neutral.
+/// Says whether the entries were checked: strictly increasing indices in range, values finite or neutral.
 enum class Checked : uint8_t {
   kYes = 1,
   kNo = 2,
@@ -95,18 +95,17 @@ struct Piece {
   Checked entries = Checked::kYes;
 };
 
-/// unpack() without a pass over entries that lie there as they are: for join(), which copies them and looks on the way.
-///
-/// Errors     unpack()'s, but for those that are left to who copies.
+/// Unpacks without a pass over entries that are views: for join(), which copies them and checks them on the way.
+/// Errors   unpack()'s, except those that the copying caller checks.
 Result<Piece> unpack_unchecked(const Packet& packet, uint64_t dimension, const ReduceOp& op = {});
 
-/// unpack() of what is added to something by combine(): of dense values the sum shows that one was NaN or infinite, and
-/// they are not looked at twice.
+/// Unpacks the addend of combine(). Of dense values, the sum shows that one was NaN or infinite, so they are not
+/// checked twice.
 Result<HeldStream> unpack_addend(const Packet& packet, uint64_t dimension, const ReduceOp& op);
 
-/// Looks at the entries of a piece that nobody has looked at. Errors  those that unpack_unchecked() left.
+/// Checks the entries of a piece that were not checked. Errors  those that unpack_unchecked() left.
 Status check_piece(const ReduceOp& op, const Piece& piece);
-/// What is said where a value is NaN or infinite.
+/// Returns the error for a value that is NaN or infinite.
 Error diverged();
 
 /// Plain numbers of an algorithm, and back. Errors  malformed: another form, or a length that is no multiple of a

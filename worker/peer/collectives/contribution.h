@@ -5,15 +5,15 @@
 
 namespace millrace::peer {
 
-/// What a rank contributes, as all ranks will have it: who sends lossy bytes uses their decoding itself.
+/// Holds a rank's contribution as all ranks will have it: a rank that sends lossy bytes uses their decoding itself.
 struct CodedContribution {
   Packet packet;
   HeldStream sent;
-  Stream returned;  ///< own + added - sent: what the codec changed
-  Stream added;     ///< of the rest, what the index codec sent beside it: Reduced::added
+  Stream returned;  ///< own + added - sent: the codec's changes
+  Stream added;     ///< entries of the rest that the index codec sent beside it: Reduced::added
 };
 
-/// What a codec made of a contribution.
+/// Holds the changes that a codec made to a contribution.
 struct CodecChange {
   Stream returned;  ///< own + added - sent; sparse, without zeros
   Stream added;     ///< entries of `rest` at indices of `sent` that `own` lacks; sparse, without zeros
@@ -42,7 +42,7 @@ RandomKey random_key_of(RandomKey job, const Channel& channel);
 /// a - b, entry by entry where either has one; entries that are equal are left out. Sparse.
 Stream difference(const StreamView& a, const StreamView& b);
 
-/// What adding so many entries is charged as, where time is simulated: two cache-resident reads and a write each
+/// Returns the simulated time of adding this number of entries: two cache-resident reads and a write each
 /// (`millrace-bench reduce`).
 constexpr TimeNs reduce_time(uint64_t entries) { return static_cast<TimeNs>(entries) * 2; }
 

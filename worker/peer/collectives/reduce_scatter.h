@@ -36,27 +36,28 @@ enum class JoinAs : uint8_t {
   kDense = 2,
 };
 
-/// What a rank has after a reduce-scatter: its slice of the sum (of dimension 0 where the slice is empty), and what the
-/// codec changed of its own contribution, slice by slice.
+/// Holds a rank's result of a reduce-scatter: its slice of the sum, and the codec's changes of its own contribution,
+/// slice by slice. An empty slice has dimension 0.
 struct OwnSlice {
   HeldStream sum{Stream::empty(0).view(), nullptr, 0};
-  std::vector<Stream> returned;  ///< [size]; each of its slice's dimension, sparse; or empty: nothing comes back
+  std::vector<Stream> returned;  ///< [size]; each of its slice's dimension, sparse; or empty: nothing is returned
   std::vector<Stream> added;     ///< the same, of Reduced::added
 };
 
 /// Nothing, for each slice.
 std::vector<Stream> no_returns(const Slices& slices);
 
-/// Every rank sends each other one its slice, which adds what it got, all at once and in the order of the ranks.
+/// Exchanges slices directly: every rank sends each other rank its slice, all at once. Each adds the slices that it
+/// received, in the order of the ranks.
 ///
-/// given    check_contribution() holds. What a rank keeps of its own slice is not coded.
+/// given    check_contribution() holds. The part of its own slice that a rank keeps is not coded.
 /// Bytes    a rank: P - 1 messages, of (P - 1) / P of its entries where they are uniform.
 /// Tags     first_tag.
 /// Source   [SparCML19, 5.3.2] ("split").
 Task<Result<OwnSlice>> split_and_combine(Channel& channel, Contribution given, const AllreduceSettings& settings,
                                          uint32_t first_tag);
 
-/// The slices go around the ring, and each rank adds its own part to what comes by.
+/// Passes the slices around the ring; each rank adds its own part to the slice that it received.
 ///
 /// given    check_contribution() holds. Only the slice that a rank sends first is a contribution, and coded as one.
 /// form     kDense: all that travels is dense, and the sum; a sparse contribution is made dense slice by slice.
@@ -83,10 +84,7 @@ struct GatherOptions {
 Task<Result<HeldStream>> gather_slices(Channel& channel, Packed own, Slices slices, const ReduceOp& op,
                                        GatherOptions options, ResultMemory& memory);
 
-/// What a reduce-scatter left on every rank, gathered: the end of an allreduce. Slices travel with the settings' codec
-/// for sums.
-///
-/// mine, memory, tags, errors   as gather_slices().
+/// Gathers the results of a reduce-scatter on every rank: the end of an allreduce.
 Task<Result<Reduced>> gather_sum(Channel& channel, OwnSlice mine, const AllreduceSettings& settings,
                                  GatherOptions options, ResultMemory& memory);
 
@@ -99,7 +97,7 @@ Task<Result<Reduced>> gather_sum(Channel& channel, OwnSlice mine, const Allreduc
 /// Errors    of such entries: as unpack().
 Result<Stream> join(const ReduceOp& op, std::span<const Piece> pieces, JoinAs as, Stream out);
 
-/// What came back, slice by slice, as one sparse stream.
+/// Joins the returned values, slice by slice, into one sparse stream.
 Stream joined_returns(uint64_t dimension, std::span<const Stream> returned);
 
 }  // namespace millrace::peer

@@ -12,11 +12,11 @@
 
 namespace millrace::peer {
 
-/// Which layers of a gradient travel together, and when: consecutive ones, in the order in which back-propagation is
-/// expected to finish them, up to the first that makes a bucket of at least so many bytes; what is left over at the end
-/// is a bucket as well, since it is the one that nothing hides.
+/// Plans which layers of a gradient travel together, and when. A bucket holds consecutive layers, in the order in which
+/// back-propagation is expected to finish them. It ends with the layer that takes it to `bucket_bytes` or more. The
+/// last layers are a bucket of their own even if smaller, since no computation hides it.
 ///
-/// Order    buckets start in their own order, each once its layers and those of all buckets before it are ready: so
+/// Order    buckets start in their own order, each once its layers and those of all buckets before it are ready. So
 ///          ranks whose layers become ready in different orders start the same collectives.
 class BucketPlan {
  public:
@@ -56,14 +56,14 @@ struct DenseBucketsOptions {
   AlgorithmId algorithm = AlgorithmId::kDenseRabenseifner;
 };
 
-/// A dense gradient reduced while the rest of it is computed: a bucket of layers is summed by an allreduce of its own
-/// as soon as its last layer is ready, and all are waited for at the end (DenseOvlp). Step after step; a step begins
-/// with its first ready().
+/// Reduces a dense gradient while the rest of it is computed (DenseOvlp). An allreduce of its own sums a bucket of
+/// layers as soon as its last layer is ready. wait() blocks at the end until all are done. Step after step; a step
+/// begins with its first ready().
 ///
-/// Progress  of what is under way is made in ready() and wait(), or all the time by a group's own thread: then
-///           computation that calls nothing hides it.
-/// Bits      the same on all ranks; those of one allreduce of the whole gradient only where sums are exact, since
-///           slices differ.
+/// Progress  collectives in flight progress in ready() and wait(), or always where the group has its own thread. Then
+///           computation that calls nothing hides them.
+/// Bits      the same on all ranks. They equal those of one allreduce of the whole gradient only where sums are exact,
+///           since slices differ.
 /// Memory    one copy of the gradient, in buckets; layers may lie anywhere.
 /// Errors    the group's, where it has ended.
 /// Threads   one.
@@ -84,8 +84,8 @@ class DenseBuckets {
   ///          taken.
   Status ready(size_t layer, std::span<const float> gradient);
 
-  /// Waits for all buckets; the step has ended.
-  /// Errors   invalid_argument: a layer is not ready, which is named; the step goes on.
+  /// Waits for all buckets, and ends the step.
+  /// Errors   invalid_argument: a layer is not ready; the sentence names it, and the step continues.
   Status wait();
 
   /// The layer's sum over the ranks: [layers[layer]], valid until the next ready(). REQUIRES: wait() has succeeded.
@@ -96,7 +96,7 @@ class DenseBuckets {
     uint64_t values = 0;
     AllreduceSettings settings;
     std::shared_ptr<Allreduce> allreduce;  ///< none for a bucket without values
-    std::shared_ptr<Buffer<float>> own;    ///< what this rank contributes
+    std::shared_ptr<Buffer<float>> own;    ///< this rank's contribution
     std::optional<Pending<Reduced>> pending;
     Reduced reduced;
     Buffer<float> dense;  ///< the sum, where it came sparse

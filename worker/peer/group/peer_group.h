@@ -20,8 +20,8 @@ enum class Progress : uint8_t {
 
 class PeerGroup;
 
-/// A collective under way, and its result. Movable; one owner. The group outlives it. One that nobody waits for costs
-/// its status, some 100 bytes, as long as the group lives.
+/// A collective under way, and its result. Movable; one owner. The group outlives it. A collective that no caller waits
+/// for costs its status, some 100 bytes, as long as the group lives.
 ///
 /// Threads  as the group's.
 template <typename R>
@@ -45,13 +45,13 @@ class Pending {
   std::shared_ptr<std::optional<Result<R>>> result_;
 };
 
-/// One rank's share in the collectives of a fixed set of ranks, over any communicator; several may be in flight.
+/// Runs one rank's share of the collectives of a fixed set of ranks, over any communicator; several may be in flight.
 ///
 /// Order    all ranks start the same collectives in the same order.
-/// Ends     with the first failure, on every rank within GroupOptions::silence_ms_max and a quarter: then every
+/// Ends     with the first failure, on every rank within GroupOptions::silence_ms_max and a quarter. Then every
 ///          collective has an error that names the rank at fault, and a new group is needed.
-/// Threads  any. Where the callers make progress and several of them wait, what one of them brings along the others see
-///          within 100 ms.
+/// Threads  any. Where the callers make progress and several of them wait, a result that one of them brings in is
+///          visible to the others within 100 ms.
 class PeerGroup {
  public:
   /// The communicator outlives the group.
@@ -64,7 +64,7 @@ class PeerGroup {
   uint32_t rank() const { return communicator_.rank(); }
   uint32_t size() const { return communicator_.size(); }
 
-  /// description   what ranks must agree on. body: a coroutine function, called once; what it captures is kept
+  /// description   text on which ranks must agree. body: a coroutine function, called once; its captures are kept
   ///               meanwhile.
   /// Errors        the group's, where it has ended.
   template <typename R, typename Body>
@@ -107,7 +107,7 @@ class PeerGroup {
   std::condition_variable changed_;
   PeerCore core_;
   bool closing_ = false;
-  uint32_t waiting_ = 0;  ///< callers, for what the group's thread brings along
+  uint32_t waiting_ = 0;  ///< callers that are blocked on messages from the group's thread
   std::jthread thread_;
 };
 

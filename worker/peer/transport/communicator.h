@@ -15,7 +15,7 @@ struct ReceivedMessage {
   PeerMessage message;
 };
 
-/// What of a group's traffic went through one rank. Headers are bytes too.
+/// Counts a group's traffic through one rank. Headers are bytes too.
 struct Traffic {
   uint64_t messages_sent = 0;
   uint64_t bytes_sent = 0;
@@ -24,7 +24,7 @@ struct Traffic {
       0;  ///< dropped by the group: of no collective that can have them; 0, or a peer is at fault
 };
 
-/// Who waits.
+/// Says which thread waits.
 enum class WaitAs : uint8_t {
   kIdle = 1,        ///< one that has nothing else to do: looks often at first
   kBackground = 2,  ///< one beside a thread that computes, perhaps on the same core: sleeps at once, and never yields
@@ -53,12 +53,12 @@ class Communicator : public BodyMemory {
   /// Where a body is best written that will be sent.
   WritableBody take_body(size_t bytes) override { return heap_body(bytes); }
 
-  /// A message that has arrived, if there is one; also moves along what is being sent. Never waits. Its body begins at
-  /// a multiple of 8.
+  /// Returns a message that has arrived, if there is one; also advances the sends in flight. Never waits. Its body
+  /// begins at a multiple of 8.
   /// Errors   malformed, version_mismatch: from a peer of another build; io: the transport failed.
   virtual Result<std::optional<ReceivedMessage>> receive() = 0;
 
-  /// A rank that is known to be gone for good, each once; for transports that can tell.
+  /// Returns a rank that is known to be lost permanently, each once; for transports that can detect it.
   virtual std::optional<uint32_t> take_lost() { return std::nullopt; }
 
   /// Waits for something to receive, or wake(), and no longer than `at_most`.

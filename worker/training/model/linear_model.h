@@ -12,9 +12,9 @@
 
 namespace millrace::cli {
 
-/// What a linear model minimises: the mean over rows of log(1 + exp(-y m)), of max(0, 1 - y m), or of its square, where
-/// m is the margin. The square's SVM is the L2-loss SVM: smooth, so that coordinate descent trains it, which stays in
-/// the hinge's corners.
+/// Says which function a linear model minimises: the mean over rows of log(1 + exp(-y m)), of max(0, 1 - y m), or of
+/// its square. m is the margin. The square's SVM is the L2-loss SVM: smooth, so that coordinate descent trains it,
+/// which stays in the hinge's corners.
 enum class Loss : uint8_t { kLogistic = 1, kHinge = 2, kSquaredHinge = 3 };
 
 /// "lr", "svm" and "l2svm": the command line's words.
@@ -27,12 +27,12 @@ double loss_slope(Loss loss, double label, double margin);
 /// The most that the derivative changes by the margin. REQUIRES: not the hinge, which has a corner.
 double loss_curvature_max(Loss loss);
 
-/// A linear model's parameters as they are trained: margin = scale * (values . x) + scale * values[dimension], the last
-/// one being the intercept. The common factor `scale` is how L2 is applied without touching every parameter at every
-/// step: shrinking all weights is one multiplication (Bottou, "Stochastic gradient descent tricks", 5.1; descent.h has
-/// the steps).
+/// Holds a linear model's parameters as they are trained: margin = scale * (values . x) + scale * values[dimension],
+/// the last one being the intercept. The common factor `scale` applies L2 without touching every parameter at every
+/// step: one multiplication shrinks all weights. See Bottou, "Stochastic gradient descent tricks", 5.1; descent.h has
+/// the steps.
 ///
-/// Threads  none of its own; whoever writes `values` keeps readers away.
+/// Threads  none of its own; a caller that writes `values` keeps readers away.
 class LinearModel {
  public:
   LinearModel(Loss loss, uint64_t dimension);
@@ -78,7 +78,7 @@ BatchGradient batch_gradient(const LinearModel& model, const Dataset& data, std:
 struct Evaluation {
   uint64_t rows = 0;
   double mean_loss = 0;          ///< of the model's own loss
-  double log_loss = 0;           ///< mean log(1 + exp(-y m)), whatever the loss
+  double log_loss = 0;           ///< mean log(1 + exp(-y m)), for any loss
   double accuracy = 0;           ///< share with sign(m) = y; a margin of 0 counts as negative
   double average_precision = 0;  ///< see average_precision()
 };

@@ -27,13 +27,13 @@ struct PeerEvaluation {
   double accuracy = 0;
 };
 
-/// What an epoch took and gave: the same on all ranks.
+/// Holds an epoch's times and results: the same on all ranks.
 struct PeerEpoch {
   uint32_t epoch = 0;  ///< from 1
   uint64_t steps = 0;
   double rate = 0;            ///< of its last step
   PeerEvaluation train;       ///< with the model that the epoch left
-  double objective = 0;       ///< train.loss + l2 / 2 |w|^2, without the intercept: what is minimised
+  double objective = 0;       ///< train.loss + l2 / 2 |w|^2, without the intercept: the minimised function
   PeerEvaluation held_out;    ///< where there is held-out data
   double entries_mean = 0;    ///< in the sum, of a rank and step
   uint64_t bytes_max = 0;     ///< sent by the rank that sent most, to ranks and servers, headers among them
@@ -57,8 +57,8 @@ struct PeerTrainResult {
 /// Where a rank is, for displays: sums since it began.
 struct PeerProgress {
   uint64_t steps = 0;          ///< ended
-  uint64_t dense_bytes = 0;    ///< what a dense exchange of them would have moved, one way
-  OptimizerCounts counts;      ///< beside what went through the group
+  uint64_t dense_bytes = 0;    ///< bytes of a dense exchange of them, one way
+  OptimizerCounts counts;      ///< beside those through the group
   peer::Traffic traffic = {};  ///< through the group
 };
 
