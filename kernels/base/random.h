@@ -6,9 +6,9 @@
 
 namespace millrace {
 
-/// Key of a counter-based generator (Philox4x32-10 [Philox11]; library Random123). Equal (key, counter) gives
-/// equal bits on every machine, whatever the order of the calls: quantizers draw by global index, so a result does not
-/// depend on how a tensor is cut.
+/// Key of a counter-based generator (Philox4x32-10 [Philox11]; library Random123). Equal (key, counter) gives equal
+/// bits on every machine, in any order of the calls. Quantizers draw by global index, so a result does not depend on
+/// the division of a tensor.
 struct RandomKey {
   uint32_t low = 0;
   uint32_t high = 0;

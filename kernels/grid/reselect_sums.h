@@ -10,7 +10,7 @@
 /// Re-selection of integer sums by the step before: the same functions at a switch, at shards and among peers.
 namespace millrace {
 
-/// Counts of a step's sums by magnitude, on one scale for all slots: a sum is q * 2^exponent, its bin the exponent of
+/// Counts a step's sums by magnitude, on one scale for all slots. A sum is q * 2^exponent. Its bin is the exponent of
 /// its leading bit and the five bits behind that (neighbours differ by 1.6 to 3.1 %). Zeros are not counted. Integers
 /// only: equal sums give equal bins on every machine.
 class SumHistogram {
@@ -63,9 +63,9 @@ uint32_t apply_cut(const SumCut& cut, int8_t exponent, std::span<uint16_t> indic
 uint32_t apply_cut(const SumCut& cut, uint32_t window_indices, std::span<uint32_t> indices, std::span<float> values);
 
 /// One job's re-selection: the threshold of step t is a function of the histogram of step t - 1 alone. A step without
-/// one (the first, and the one in which an aggregator begins anew) sends the whole sum.
+/// one (the first, and the first after a restart of an aggregator) sends the whole sum.
 ///
-/// Why counting is complete   a worker begins a step with all results of the one before, so every slot's turns of that
+/// Why counting is complete   a worker begins a step with all results of the one before. So every slot's turns of that
 ///                            step are closed, and counted, when the first turn of the next is claimed.
 class Reselection {
  public:

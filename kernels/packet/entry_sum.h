@@ -7,7 +7,7 @@ namespace millrace {
 
 /// Sums by index of entries of one window (indices below 2^16) that lie one behind the other in any order: those of
 /// several contributions. Each index's place among all is the number of marked bits below it, so the sums lie side by
-/// side from the beginning, and nothing as long as the window is touched but two bitmaps' worth of memory.
+/// side from the beginning. Apart from two bitmaps, no memory as long as the window is touched.
 ///
 /// present  [window / 64] zero; zero again afterwards.
 /// ranks    [window / 64] overwritten.

@@ -9,12 +9,12 @@
 namespace millrace {
 
 /// The numbers of a window's datagram, as vector machines read them. Bytes may lie at any address; nothing is read or
-/// written beyond what is stated. Threads: reentrant.
+/// written beyond the stated sizes. Threads: reentrant.
 
-/// Values as i16, those beyond +-32,767 as the nearest of these.
+/// Writes values as i16, those beyond +-32,767 as the nearest of these.
 ///
 /// out   [2 * values.size()]
-/// kept  [at least values.size()] what the bytes stand for; may be `values`.
+/// kept  [at least values.size()] the decoded values; may be `values`.
 void narrow_shorts(std::span<const int32_t> values, std::span<uint8_t> out, std::span<int32_t> kept);
 
 /// i16, little-endian, one behind the other. bytes [2 * out.size()].

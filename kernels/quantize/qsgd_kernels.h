@@ -5,7 +5,8 @@
 
 namespace millrace {
 
-/// A bucket's scale and what follows from it. unit = scale / levels in f32, a normal number, or all of it is 0.
+/// Holds a bucket's scale and the numbers derived from it. unit = scale / levels in f32, a normal number, or all of it
+/// is 0.
 struct QsgdBucket {
   float scale = 0;
   float unit = 0;

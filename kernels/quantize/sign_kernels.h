@@ -16,8 +16,8 @@ struct SignSums {
 /// Eight sums in a fixed order, then their sum: the same bits on every instruction set.
 SignSums sign_sums(const float* values, size_t count);
 
-/// A bit a value, 1 where it is below 0, low bits first, the rest of the last byte 0; and what it stands for:
-/// `positive`, or `negative` where the bit is 1.
+/// Writes a bit a value, 1 where it is below 0, low bits first; the rest of the last byte is 0. Also writes the decoded
+/// values: `positive`, or `negative` where the bit is 1.
 ///
 /// values, decoded   [count]; decoded may be values. bytes [ceil(count / 8)].
 void sign_round(const float* values, size_t count, float positive, float negative, uint8_t* bytes, float* decoded);

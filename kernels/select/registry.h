@@ -6,8 +6,8 @@
 
 namespace millrace {
 
-/// What a selection's file gives to the registry. Adding a selection: its enum value, its file with a function
-/// `SelectionEntry NAME_selection()`, and its line in registry.cc.
+/// Describes a selection for the registry; the selection's file returns it. Adding a selection: its enum value, its
+/// file with a function `SelectionEntry NAME_selection()`, and its line in registry.cc.
 struct SelectionEntry {
   SelectionInfo info;
   /// Refuses parameters of this selection that cannot be.

@@ -11,15 +11,15 @@
 
 namespace millrace {
 
-/// A stream that does not change any more, and what keeps it alive: arrays of its own, or the bytes that it lies in (a
-/// message as it was received, a container as it was coded).
+/// Holds a stream that does not change any more, and its memory. This is arrays of its own, or the bytes that contain
+/// it (a received message, a coded container).
 ///
 /// Owner    all copies together: copying shares, the last one frees. `view` is valid as long as one of them is.
 /// Threads  the stream may be read on any thread; one HeldStream is, like a std::shared_ptr, one thread's at a time.
 struct HeldStream {
   StreamView view;
   std::shared_ptr<const void> owner;
-  uint64_t memory_bytes = 0;  ///< of what is kept alive: all of the bytes, where the stream lies in some
+  uint64_t memory_bytes = 0;  ///< of the shared memory: all of the bytes, where the stream lies in some
 
   static HeldStream from(Stream&& stream) {
     const uint64_t bytes = stream.memory_bytes();

@@ -70,8 +70,8 @@ Status validate(const StreamView& stream);
 /// True when no value is NaN or infinite. One pass, SIMD.
 bool all_finite(std::span<const float> values);
 
-/// Copies and looks on the way: block by block, while what was copied is in the first-level cache. False: what was
-/// asked for does not hold, and `out` is unspecified.
+/// Copies and checks on the way: block by block, while the copy is in the first-level cache. False: the check failed,
+/// and `out` is unspecified.
 ///
 /// indices, values   out.size() of them, any alignment, not overlapping `out`.
 /// Cost              one pass.

@@ -25,7 +25,7 @@ struct DemoOptions {
   std::string folder;                  ///< data, table, logs
 };
 
-/// What one run of all workers came to. Bytes, entries and times are of one worker and step.
+/// Holds the results of one run of all workers. Bytes, entries and times are of one worker and step.
 struct DemoRow {
   std::string name;  ///< "natural", "sparse", "dense"; with kill "natural-killed", "sparse-killed"
   std::string title;

@@ -20,20 +20,20 @@ using Fetch = std::function<Result<nlohmann::json>(const std::string& http_addre
 /// What all addresses said.
 struct Answers {
   std::vector<ShardAnswer> shards;
-  std::vector<std::pair<std::string, nlohmann::json>> said;  ///< (address, object), whoever it is
+  std::vector<std::pair<std::string, nlohmann::json>> said;  ///< (address, object), of any process
   std::vector<std::pair<std::string, std::string>>
       unanswered;                               ///< (address, why): of those that were asked for by name
   std::map<uint32_t, std::string> why_missing;  ///< by shard: those found by themselves that did not answer
 };
 
-/// HTTP ports are this far above the ports for workers where nobody says otherwise: so `millrace serve` puts them.
+/// Distance of HTTP ports above the ports for workers, unless an option sets another: the default of `millrace serve`.
 inline constexpr int kHttpOffset = 100;
 
 /// "127.0.0.1:7700" for "tcp://127.0.0.1:7600". Errors  invalid_argument: not such an address, no such port.
 Result<std::string> http_address_of(std::string_view address, int offset = kHttpOffset);
 
-/// Asks every address, then shards that those know of and nobody named: at the distance between the ports of one that
-/// answered.
+/// Asks every address, then the shards that those know of and the user did not name. Their HTTP ports are at the
+/// distance between the ports of a shard that answered.
 Answers ask_all(const std::vector<std::string>& addresses, const Fetch& fetch);
 
 /// Fetches /status of a process of Millrace, as an object.

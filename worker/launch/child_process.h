@@ -27,7 +27,7 @@ struct SpawnOptions {
   ChildSession session = ChildSession::kParents;
 };
 
-/// What a process used, once it has ended.
+/// Holds the resources that a process used, once it has ended.
 struct ExitReport {
   int exit_code = 0;               ///< 128 + signal where a signal ended it, as shells say it
   uint64_t peak_memory_bytes = 0;  ///< largest resident set

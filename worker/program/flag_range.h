@@ -9,8 +9,8 @@
 
 namespace millrace::cli {
 
-/// A check for a flag that takes a number from `least` to `most`. Stricter than the parser's own: NaN is in no range, a
-/// negative number does not wrap round to an unsigned one, and the sentence shows small bounds as they are.
+/// A check for a flag that takes a number from `least` to `most`. Stricter than the parser's own: NaN is in no range,
+/// and a negative number does not wrap round to an unsigned one. The sentence shows small bounds as they are.
 template <typename Number>
 CLI::Validator in_range(Number least, Number most) {
   const auto check = [least, most](std::string& text) {

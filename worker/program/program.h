@@ -5,7 +5,7 @@
 
 #include "worker/program/command.h"
 
-/// What the programs with subcommands have in common: how they begin, what their help looks like, how errors end them.
+/// Shared parts of the programs with subcommands: their start, their help, and their end by errors.
 namespace millrace::cli {
 
 /// Called first in main().

@@ -7,7 +7,8 @@
 
 namespace millrace {
 
-/// Entries of a sample: enough that what a code takes of them is within a few percent of what it takes of all.
+/// Number of entries of a sample: enough that the time of coding them, scaled up, is within a few percent of the time
+/// for all.
 inline constexpr size_t kSampleEntries = 4'096;
 
 /// A stream's entries, or, of a longer one, eight runs of them at equal distances, put behind each other with the gaps

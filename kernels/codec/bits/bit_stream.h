@@ -53,8 +53,8 @@ class BitWriter {
   uint32_t filled_ = 0;   // < 8 between calls
 };
 
-/// Reads what BitWriter wrote off hostile bytes. Behind the end there are zeros; whoever has read a whole code asks
-/// at_end().
+/// Reads the bits of BitWriter from hostile bytes. Behind the end there are zeros; a caller that has read a whole code
+/// asks at_end().
 class BitReader {
  public:
   explicit BitReader(ByteSpan bytes) : bytes_(bytes), bits_(uint64_t{bytes.size()} * 8) {}

@@ -12,8 +12,9 @@ namespace millrace {
 inline constexpr size_t kHuffmanSymbolsMax = 256;
 inline constexpr uint32_t kHuffmanLengthMax = 32;
 
-/// Code lengths of Huffman's algorithm for symbols by how often they occur; 0: does not occur. Equal weights: who was
-/// first goes first, symbols by number. A single symbol has length 1: a code of no bits would not say how often.
+/// Code lengths of Huffman's algorithm for symbols by how often they occur; 0: does not occur. Of equal weights, the
+/// earlier one goes first; symbols are ordered by number. A single symbol has length 1: a code of no bits would not say
+/// how often.
 ///
 /// lengths   out: [counts.size()], at most kHuffmanSymbolsMax.
 void huffman_lengths(std::span<const uint64_t> counts, std::span<uint8_t> lengths);

@@ -15,10 +15,9 @@ constexpr uint64_t kBloomP2PickStream = 0x7032;  // "p2": apart from the hash fu
 /// [DeepReduce21, algorithm 1]. Every bit of the filter has a conflict set: the positives that it was set by, or seems
 /// to be. A set of one is no false positive. Smallest sets first, one index is drawn from each, again and again.
 ///
-/// Differs from the paper where that draws from an empty set (line 11, once line 10 has taken away all that a set has)
-/// and where it takes more than r (its while looks only after all sets): an empty set is dropped, and the choice ends
-/// with the r-th. Sets of one size go by their bits. An index that two hash functions send to one bit is in its set
-/// once.
+/// Differs from the paper where that draws from an empty set (line 11, once line 10 has taken away all that a set has):
+/// an empty set is dropped. Also where it takes more than r (its while looks only after all sets): the choice ends with
+/// the r-th. Sets of one size go by their bits. An index that two hash functions send to one bit is in its set once.
 class ConflictPicker final : public BloomPicker {
  public:
   explicit ConflictPicker(const BloomPickInput& input) : taken_(input.positives, false) {

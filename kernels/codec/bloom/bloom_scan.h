@@ -41,7 +41,7 @@ struct BloomHashes {
 /// words    [bits / 32] the filter, bit i in word i / 32.
 /// length   <= kBloomStrip. out [length + kBloomScanSlack].
 /// Returns  how many there are.
-/// Cost     about 2 probes an index for a filter of optimal size: half of the candidates drop out at each probe, the
+/// Cost     about 2 probes an index for a filter of optimal size. Each probe removes half of the candidates, and the
 ///          rest is packed together before the next one.
 size_t bloom_scan(const BloomHashes& hashes, std::span<const uint32_t> words, uint32_t begin, size_t length,
                   uint32_t* out);

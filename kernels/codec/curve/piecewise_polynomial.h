@@ -12,9 +12,9 @@ namespace millrace {
 inline constexpr size_t kPolynomialDegree = 5;
 inline constexpr size_t kCoefficients = kPolynomialDegree + 1;
 
-/// Magnitudes of coefficients that are sent; smaller ones are sent as 0. The lower bounds keep what is computed from
-/// them out of the denormal numbers, on which machines are slow; the upper ones keep the sum of six, which bounds a
-/// point, finite.
+/// Magnitudes of coefficients that are sent; smaller ones are sent as 0. The lower bounds keep the receiver's results
+/// out of the denormal numbers, on which machines are slow. The upper ones keep the sum of six, which bounds a point,
+/// finite.
 inline constexpr double kCoefficientMin = 0x1p-100;
 inline constexpr double kCoefficientMax = 0x1p125;
 

@@ -31,8 +31,8 @@ struct CurveError {
 };
 CurveError curve_error(std::span<const float> points, std::span<const float> fitted);
 
-/// A fit is sent only where its error is at most half of the values in L2 norm, so that it is a contraction whatever
-/// they are.
+/// Returns whether a fit may be sent: its error is at most half of the values in L2 norm. So it is a contraction for
+/// any values.
 inline bool is_contraction(const CurveError& error) { return error.error <= error.norm / 4; }
 
 /// Bytes of the reorder map: ceil(log2(count)) bits an entry [DeepReduce21, 5.1].

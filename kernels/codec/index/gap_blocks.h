@@ -16,8 +16,8 @@ inline constexpr size_t kGapLanes = 8;
 /// Largest Rice parameter.
 inline constexpr uint32_t kGapShiftMax = 31;
 
-/// A block's unary code is never longer. With the best parameter b, cost(b) <= cost(b') for the b' with
-/// 2^b' >= sum / 256 gives sum of quotients <= 256 * (b' - b + 1) <= 256 * 25: 6,656 bits with the terminators.
+/// A block's unary code is never longer. The best parameter b has cost(b) <= cost(b') for the b' with 2^b' >= sum /
+/// 256. So the sum of quotients is <= 256 * (b' - b + 1) <= 256 * 25: 6,656 bits with the terminators.
 inline constexpr uint32_t kGapUnaryBitsMax = 8192;
 
 /// Bytes that a block never exceeds: parameter, low bits, unary code.

@@ -5,8 +5,8 @@
 
 namespace millrace::cli {
 
-/// The most memory that this process has taken over what it had when this was made, as the system counts it: pages that
-/// were touched. What other threads take counts too.
+/// Measures the peak memory that this process has taken since this object was made. The system counts it: touched
+/// pages. The memory of other threads counts too.
 class PeakMemory {
  public:
   PeakMemory();

@@ -16,7 +16,8 @@
 
 namespace millrace::cli {
 
-/// What the ranks compute while they communicate: on the machine's cores, or where that takes none (an accelerator).
+/// Says where the ranks compute while they communicate: on the machine's cores, or on an accelerator, which takes none
+/// of them.
 enum class ComputeWhere : uint8_t { kCores = 1, kElsewhere = 2 };
 /// MPI_Allreduce of the dense vector, in the same run.
 enum class DenseRow : uint8_t { kMeasured = 1, kLeftOut = 2 };

@@ -18,7 +18,8 @@ uint64_t bits_of(const StreamView& stream);
 /// Whether `sum` has at every index the value of `expected` ([n]); `off` is by how much it may be wrong there.
 bool agrees(const StreamView& sum, std::span<const float> expected, float off);
 
-/// What this rank has to keep for later, [n]: entries of its own that were not handed over, and what came back to it.
+/// Returns the values that this rank retains for later, [n]: entries of its own that were not handed over, and the
+/// values returned to it.
 std::vector<float> kept_by(const peer::AlgorithmInfo& info, const StreamView& own, const peer::Reduced& reduced);
 
 }  // namespace millrace::cli

@@ -28,8 +28,8 @@ struct PeerInputs {
   uint64_t seed = 1;
 };
 
-/// What rank `rank` of `size` contributes. Values are on the grid of 2^-6 in [-16, 16], none 0: sums of up to 2^10 of
-/// them are exact in f32, whatever the order. REQUIRES: 0 < count <= n, rank < size.
+/// Returns the contribution of rank `rank` of `size`. Values are on the grid of 2^-6 in [-16, 16], none 0. So sums of
+/// up to 2^10 of them are exact in f32, in any order. REQUIRES: 0 < count <= n, rank < size.
 HeldStream peer_input(const PeerInputs& inputs, uint32_t rank, uint32_t size);
 
 }  // namespace millrace::cli

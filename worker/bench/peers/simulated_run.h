@@ -20,7 +20,7 @@ struct SimulatedRunOptions {
 
 /// One step of one algorithm.
 struct SimulatedStep {
-  /// It finds out again what it otherwise keeps for some steps (oktopk: thresholds, boundaries).
+  /// True: the step evaluates again the values that other steps reuse (oktopk: thresholds, boundaries).
   bool evaluates = false;
   double virtual_s = 0;
   // Sent by a rank.
@@ -43,7 +43,7 @@ struct SimulatedRun {
 
 /// Runs `id` on samples, step after step, and checks each.
 ///
-/// Cost     all of a step's contributions at a time, and what the algorithm keeps; of the results one.
+/// Cost     memory for all of a step's contributions and for the algorithm's state; for one of the results.
 /// Errors   as make_allreduce and the simulation.
 Result<SimulatedRun> run_simulated(AlgorithmId id, const SimulatedRunOptions& options);
 

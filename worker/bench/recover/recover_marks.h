@@ -16,10 +16,12 @@ namespace millrace::cli {
 ///
 /// Index i is of class i % stride. A push for step t puts 1 into every index of class t % (stride - 1): its entries.
 /// The last class holds the marks, one index in each part for eight pushes of one process. Push p adds 8^(p % 8) to the
-/// mark p / 8. So the mark's octal digits are the counts of eight pushes. They are integers below 2^24: f32 sums are exact.
+/// mark p / 8. So the mark's octal digits are the counts of eight pushes. They are integers below 2^24: f32 sums are
+/// exact.
 ///
-///     n = 12, stride 3    index  0 1 2 3 4 5 6 7 8 9 10 11
-///                         class  0 1 m 0 1 m 0 1 m 0  1  m
+///     n = 12, stride 3:
+///     | index | 0 1 2 3 4 5 6 7 8 9 10 11
+///     | class | 0 1 m 0 1 m 0 1 m 0  1  m
 struct RecoverMarks {
   uint64_t n = 0;
   uint64_t stride = 0;                               ///< 2 .. n

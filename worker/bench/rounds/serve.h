@@ -32,8 +32,8 @@ struct ServeBenchOptions {
   uint32_t apply_after_acks = 0;
   std::vector<std::string> rows = {"lossless", "qsgd4"};
   ServeAudit audit = ServeAudit::kOff;
-  /// The processes that add up: the shards; a millrace-switch, on a host of its own whose link has no limit; or both,
-  /// one after the other.
+  /// The processes that add up: the shards, or a millrace-switch, or both, one after the other. The switch is on a host
+  /// of its own whose link has no limit.
   ServePath path = ServePath::kServer;
   /// By path switch: number of racks. The racks' switches, on hosts of their own whose links have no limit, add up in
   /// front of shard 0, which decides. Three rows: without them, with their whole sums, with each cutting its sums to

@@ -7,8 +7,8 @@ namespace millrace::cli {
 /// Name of the row whose workers send to shard 0 itself, beside rows by way of racks.
 constexpr const char* kStraightRow = "shard0";
 
-/// A row's links: as they are; those, with losses of what comes in one piece; links that carry packets one by one,
-/// without a loss; those, with losses.
+/// A row's links: plain, or plain with losses of all packets that arrive in one piece. Or links that carry packets one
+/// by one, without or with losses.
 constexpr const char* kPlainLinks = "plain";
 constexpr const char* kBurstLossLinks = "burst-loss";
 constexpr const char* kSingleLinks = "single";

@@ -15,14 +15,14 @@ struct WritableBody {
   std::shared_ptr<const void> owner;
   std::span<uint8_t> bytes;
 
-  /// What it is from here on: nobody writes to it any more.
+  /// Makes it immutable: from here on, no caller writes to it.
   SharedBytes share() && { return {std::move(owner), bytes}; }
 };
 
 /// Where bodies are written: a transport may have memory that others look into, and copies what lies anywhere else.
 class BodyMemory {
  public:
-  /// Not cleared. Begins at a multiple of 8. Freed with the last owner, on whatever thread that is.
+  /// Not cleared. Begins at a multiple of 8. Freed with the last owner, on any thread.
   virtual WritableBody take_body(size_t bytes) = 0;
 
  protected:

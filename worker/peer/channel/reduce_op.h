@@ -31,7 +31,7 @@ ReduceOp min_op();  ///< neutral: +infinity
 /// Source   [SparCML19, 5.1, 5.2].
 Result<Stream> combine(const ReduceOp& op, std::span<const StreamView> streams);
 
-/// Finite, or the neutral element, which a dense stream has where nobody had an entry.
+/// Returns whether all values are finite, or the neutral element, which a dense stream has where no rank had an entry.
 bool is_admissible(const ReduceOp& op, std::span<const float> values);
 
 /// The stream as a dense one, with the neutral element where it has no entry.

@@ -4,7 +4,8 @@
 
 namespace millrace::peer {
 
-/// The settings of an algorithm on dense vectors: everything travels as it is, whatever the codecs for sparse streams.
+/// Returns the settings of an algorithm on dense vectors: everything travels uncoded, regardless of the codecs for
+/// sparse streams.
 inline AllreduceSettings without_codecs(AllreduceSettings settings) {
   settings.wire = {};
   return settings;

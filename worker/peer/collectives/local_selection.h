@@ -7,7 +7,7 @@
 
 namespace millrace::peer {
 
-/// What a rank selects of its own, step after step, for the algorithms that select by themselves
+/// Selects from a rank's own values, step after step, for the algorithms that select by themselves
 /// (AlgorithmInfo::selects).
 ///
 /// Threads  one take() at a time.

@@ -50,8 +50,8 @@ class Pending {
 /// Order    all ranks start the same collectives in the same order.
 /// Ends     with the first failure, on every rank within GroupOptions::silence_ms_max and a quarter. Then every
 ///          collective has an error that names the rank at fault, and a new group is needed.
-/// Threads  any. Where the callers make progress and several of them wait, a result that one of them brings in is
-///          visible to the others within 100 ms.
+/// Threads  any. Where the callers make progress and several of them wait, each sees the progress of the others
+///          within 100 ms.
 class PeerGroup {
  public:
   /// The communicator outlives the group.

@@ -16,7 +16,8 @@ class SimulatedAllreduce {
  public:
   /// What rank `rank` contributes; asked for when it starts.
   using Own = std::function<HeldStream(uint32_t rank)>;
-  /// A rank's result, as soon as it is there; who does not keep it keeps the memory of one rank's.
+  /// Takes a rank's result, as soon as it is there. A callee that does not retain it needs the memory of one rank's
+  /// result.
   using Done = std::function<void(uint32_t rank, Reduced result, const HeldStream& own)>;
 
   /// Errors   as make_allreduce.

@@ -37,7 +37,7 @@ class Earliest {
     for (uint32_t node = (leaves_ + slot) / 2; node > 0; node /= 2) {
       const uint32_t left = winner(2 * node), right = winner(2 * node + 1);
       const uint32_t now = times_[right] < times_[left] ? right : left;
-      // Another's win that stands is what was seen above already.
+      // If another slot's win stands, the nodes above have seen it already.
       if (winners_[node] == now && now != slot) return;
       winners_[node] = now;
     }

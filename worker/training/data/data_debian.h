@@ -50,7 +50,7 @@ Status keep_debian_data(const DataFiles& files, uint64_t dimension, const std::f
 /// Both are there. They appear whole or not at all, the held-out one last.
 bool made_before(const DataFiles& files, const std::function<void(const std::string&)>& say);
 
-/// What of a package's paragraph is used.
+/// Holds the used fields of a package's paragraph.
 struct PackageParagraph {
   std::string name;
   std::string section;
@@ -64,8 +64,8 @@ bool read_paragraph_line(std::string_view line, PackageParagraph& paragraph, std
 /// True for libs, libdevel and oldlibs, in any area.
 bool is_library_section(std::string_view section);
 
-/// The character 3- to 5-grams of `text` (ASCII letters in lower case, runs of blanks as one space, one space at either
-/// end), hashed into [0, dimension): each that occurs has the value 1 / sqrt(count of them), so that a row has norm 1.
+/// Hashes the character 3- to 5-grams of `text` into [0, dimension). ASCII letters are in lower case, runs of blanks are
+/// one space, and one space is at either end. Each that occurs has the value 1 / sqrt(count of them), so that a row has norm 1.
 ///
 /// indices  out: strictly increasing; empty when the text is.
 void text_features(std::string_view text, uint64_t dimension, IndexBuffer& indices, Buffer<float>& values);

@@ -6,8 +6,8 @@
 
 namespace millrace::cli {
 
-/// A rank's rows by feature, compressed by column (CSC), of the features that occur anywhere; the intercept is the last
-/// one, with a 1 in every row.
+/// Holds a rank's rows by feature, compressed by column (CSC), of the features that occur anywhere. The intercept is
+/// the last one, with a 1 in every row.
 class FeatureColumns {
  public:
   /// features  strictly increasing, with every index of `data` among them, and data.dimension as the last one.

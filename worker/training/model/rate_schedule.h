@@ -8,8 +8,8 @@
 
 namespace millrace::cli {
 
-/// How the learning rate goes down over the epochs that have passed, t (a fraction: steps over the steps of an epoch),
-/// so that it does not depend on the number of ranks.
+/// Says how the learning rate decreases over the epochs that have passed, t. It is a fraction: steps over the steps of
+/// an epoch, so that it does not depend on the number of ranks.
 enum class RateForm : uint8_t {
   kConstant = 1,     ///< rate
   kInverse = 2,      ///< rate / (1 + t / epochs)

@@ -59,7 +59,7 @@ class PeerPort {
   monitoring::PeerMetrics exported_;
   monitoring::Histogram& step_seconds_;
   std::optional<worker::WorkerExport> session_;  ///< over servers
-  PeerProgress shown_;                           ///< what the counters hold already
+  PeerProgress shown_;                           ///< the counters' present values
   std::mutex mutex_;  ///< guards status_; held while counters grow, and while /metrics is written
   std::string status_ = "{}";
   std::unique_ptr<monitoring::HttpPort> port_;  ///< last: its threads use the members above
