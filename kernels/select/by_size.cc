@@ -10,10 +10,10 @@ namespace {
 constexpr uint64_t kUncompressedUpTo = 4096;
 // "We used trimmed top-k algorithm to compress layers in CNNs larger than 128KB" [RedSync19, 3.3]: this number of f32.
 constexpr uint64_t kRadixUpTo = 128 * 1024 / 4;
-// "Threshold binary search based selection is suitable for large size layers, like hidden layers and softmax layers in
-// LSTMs" [RedSync19, 2.1]. Trimmed is for "middle size layers, like convolutional layers". The paper has no size. The
-// largest convolution of its networks has 2.4 M entries (3 x 3 x 512 x 512), the smallest hidden layer 9 M (4 x 1500 x
-// 1500). This constant is between them.
+// Threshold binary search "is suitable for large size layers, like hidden layers and softmax layers in LSTMs"
+// [RedSync19, 2.1]. Trimmed is for "middle size layers, like convolutional layers". The paper has no size. The
+// largest convolution of its networks has 2.4 M entries (3 x 3 x 512 x 512). The smallest hidden layer has 9 M (4 x
+// 1500 x 1500). This constant is between them.
 constexpr uint64_t kTrimmedUpTo = uint64_t{1} << 22;
 
 Selection selection_at(uint64_t dimension, bool alternate_signs) {

@@ -56,9 +56,9 @@ IndexBuffer some_below(uint64_t n, uint64_t k, RandomSequence& random) {
   return k < n / kManyFrom ? few_below(n, k, random) : many_below(n, k, random);
 }
 
-/// k of the entries that are not 0, each set of them as likely as any other. In unbiased jobs they are scaled by n / k,
-/// where n is the number of entries that are not 0. (The usual n / k counts zeros too. Then fewer than k entries are
-/// sent, and scaled by more.)
+/// Selects k of the entries that are not 0, each set of them as likely as any other. In unbiased jobs they are scaled
+/// by n / k, where n is the number of entries that are not 0. (The usual n / k counts zeros too. Then fewer than k
+/// entries are sent, and scaled by more.)
 ///
 /// Errors   draw(): non_finite also where the largest value, scaled, would be.
 /// Cost     two read passes, and a sort of k numbers; from n / 16 on, n random numbers.

@@ -74,11 +74,11 @@ CutGuess trim(std::span<const float> values, uint64_t k) {
 /// Selects the k entries of largest magnitude, exactly: radix select among the entries over a threshold between mean
 /// and maximum.
 ///
-/// Source   [RedSync19, 2.1, algorithm 2]; differs in: its while loop runs while there are more than k entries, and
-///          reads a threshold that was never set. It must run while there are fewer than k, from the first threshold
-///          on, as the text above it has it. The algorithm ends without the top-k of the remaining entries, which the
-///          text has. Mean, maximum and counts are those of a sample: each would be a memory pass over the whole. The
-///          thresholds are closer together, and continue below the mean.
+/// Source   [RedSync19, 2.1, algorithm 2]; with differences. Its while loop runs while there are more than k entries,
+///          and reads a threshold that was never set. It must run while there are fewer than k, from the first
+///          threshold on, as the text above it has it. The algorithm ends without the top-k of the remaining entries,
+///          which the text has. Mean, maximum and counts are those of a sample: each would be a memory pass over the
+///          whole. The thresholds are closer together, and continue below the mean.
 class TrimmedSelector final : public Selector {
  public:
   explicit TrimmedSelector(uint64_t k) : k_(k) {}

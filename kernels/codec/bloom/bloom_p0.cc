@@ -8,8 +8,8 @@ namespace {
 
 constexpr size_t kSeedBytes = 8;
 
-/// Codes indices as a filter, and decodes every index that the filter accepts. These are r + rate (d - r) at most
-/// [DeepReduce21, lemma 5], but in the mean: with one draw of the hash functions they may be more.
+/// Codes indices as a filter, and decodes every index that the filter accepts. These are r + rate (d - r) at most in
+/// the mean [DeepReduce21, lemma 5]; with one draw of the hash functions they may be more.
 class BloomP0IndexCodec final : public IndexCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId::kBloom; }

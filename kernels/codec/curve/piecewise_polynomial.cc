@@ -1,6 +1,6 @@
 // [DeepReduce21, 5], piecewise polynomial regression. Choices that the paper leaves open:
 //
-// - The number of pieces, p = ceil(2 sqrt(M)), comes from its lemma 1: an error of at most 2 M / p^2 with M the
+// - The number of pieces, p = ceil(2 sqrt(M)), comes from its lemma 1. The error is at most 2 M / p^2 with M the
 //   variation of the slope. The lemma holds for curves over an interval of length 1; over [1, d] its proof loses a
 //   factor of d - 1. (The integral of |C' - s0| is (d - 1) M / (2 p' + 2).) A parabola over 1000 points is a
 //   counterexample (tests/kernels/codec/fit_poly_test.cc). With p = 2 sqrt(M) the bound is 1/2 in the units of the

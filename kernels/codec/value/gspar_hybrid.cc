@@ -1,5 +1,5 @@
 // [GSpar18, 2.3], the hybrid coding of Q_A (exact values) and Q_B (one float and a sign each). The paper sends the two
-// with coordinates of their own; here one index code has them all, and marks tell them apart. The marks take min(|A|,
+// with coordinates of their own; here one index code has them all, and marks separate them. The marks take min(|A|,
 // |B|) ceil(log2 k) bits or k. One sorted index set saves more than that over coordinates of log2 d bits
 // (tests/kernels/codec/codec_gspar_test.cc). Theorem 4 leaves out the signs of Q_B, |B| bits; they are sent.
 #include <algorithm>

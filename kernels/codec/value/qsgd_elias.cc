@@ -137,13 +137,13 @@ class BucketReader {
   uint32_t bits_;
   uint32_t sign_;
   uint64_t left_;     // of the bucket's values
-  uint64_t gap_ = 0;  // remainder of it; 0: to be read.
+  uint64_t gap_ = 0;  // remainder of it; 0: to be read
   float scale_ = 0;
   bool gaps_ = false;
 };
 
 /// QSGD's levels in Elias codes. The paper [QSGD17, 3.2 and appendix] codes either every level, or those that are not 0
-/// and the gaps between them; here each bucket is in the shorter form. Its Elias code is the recursive one (omega):
+/// and the gaps between them. Here each bucket is in the shorter form. Its Elias code is the recursive one (omega):
 /// gamma, taken here, is no longer for numbers below 128. [SparCML19, 6] packs levels and has no Elias codes;
 /// [DeepReduce21, 7] names them.
 ///

@@ -114,8 +114,8 @@ class Bench {
     say_(fmt::format("round {} of {}", round + 1, options_.repeats));
   }
 
-  /// Runs each twice; the second run counts. So the step before it was its own, as in a job, and caches and the links'
-  /// token buckets are in the state that it left. In another order each round: after some of them idle cores take long
+  /// Runs each twice; the second run counts. So the step before it was its own, as in a job, and left its state in
+  /// caches and in the links' token buckets. In another order each round: after some of them idle cores take long
   /// to wake up.
   Status one_round(Checked checked) {
     for (const size_t at : shuffled_contenders()) {

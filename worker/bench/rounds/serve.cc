@@ -412,7 +412,7 @@ void add_racks(const Plan& plan, const RowSetup& row, ServeShared& shared, json&
   shown["ratio_to_coded_union"] = shown["bytes_into_shard"].get<double>() / bytes;
 }
 
-/// the beginning of the names of the table and of the logs.
+/// files  the beginning of the names of the table and of the logs.
 Outcome run_row_serve(const Plan& plan, const Hosts& hosts, const RowSetup& row, const std::string& files,
                       RowRuns& runs) {
   const auto& options = plan.options;

@@ -33,7 +33,7 @@ Status read_codec(const std::string& text, std::optional<CodecSpec>& into) {
   return {};
 }
 
-/// invalid_argument: an option that the path does not have.
+/// Errors  invalid_argument: an option that the path does not have.
 Status read_path(const PeerTrainFlags& flags, OptimizerOptions& options) {
   const bool by_peers = flags.path == "peers";
   options.path = flags.path == "servers" ? ExchangePath::kServers : ExchangePath::kPeers;

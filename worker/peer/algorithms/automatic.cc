@@ -18,11 +18,11 @@
 /// auto: the exact sum by the algorithm that is the fastest here. The first step measures the network among the ranks,
 /// how fast they add, and how many entries they have. It then ranks the algorithms by the papers' cost models.
 ///
-/// The steps after it try out the best of them, dense ones among them, in blocks of steps each, as they would follow
-/// one another in a job. So links and caches are in the state that the algorithm's own last step left. Each pass over
-/// the candidates leaves out those that are clearly slower, in their fastest step too. The others have longer blocks.
-/// In the end it keeps the one whose steps' median is least, where a step takes the slowest rank's time. Every kPeriod
-/// steps it starts again: densities change.
+/// The steps after it try out the best of them, dense ones among them. Each has blocks of steps, as in a job. So links
+/// and caches are in the state that the algorithm's own last step left. Each pass over the candidates leaves out those
+/// that are clearly slower, in their fastest step too. The others have longer blocks. In the end it keeps the one whose
+/// steps' median is least, where a step takes the slowest rank's time. Every kPeriod steps it starts again: densities
+/// change.
 ///
 /// All ranks  choose alike: by numbers that all of them have.
 /// Any step   is an exact sum, with any of the algorithms.

@@ -30,22 +30,22 @@
 ///
 /// Bounds    k: the largest number of entries that a rank selected, or that the result has. At exact steps it is the
 ///           settings' k (the result has more, where ties leave no more than twice that), else twice that at most. P >
-///           2. The bounds hold for steps that do not find thresholds or regions; these add the costs in the files
+///           2. The bounds hold for steps that do not find thresholds or regions; those add the costs in the files
 ///           above.
-///   sent      a rank: at most 2 k words in the split (its own entries but those of its region), and 2 (2 k - 3 k / P)
-///             while gathering. This is 6 k (P - 1) / P, for any regions, indices and values. About 4 k where the
+///   - sent    a rank: at most 2 k words in the split (its own entries outside its region), and
+///             2 (2 k - 3 k / P) while gathering. This is 6 k (P - 1) / P, for any regions, indices and values. About 4 k where the
 ///             entries are evenly distributed.
-///   received  a rank: 2 words for each entry of its region that another rank selected, and at most 2 k while
+///   - received  a rank: 2 words for each entry of its region that another rank selected, and at most 2 k while
 ///             gathering. Regions from pooled histograms hold k (1 + 1/16) + P entries of all ranks when they are made:
 ///             4 k words and a bit. Those from averaged boundaries hold as many where the ranks' entries lie alike, and
 ///             up to P k where they do not. Not bounded: the entries that have moved since the regions were made.
-///   P = 2     sent and received: 4 k words; 3 k where a rank's region has half of its entries, as pooled ones have.
-///   beside    2 (P - 1) words of sizes, and an entry for each other rank where shares of the result do not come out
-///             even: they show where k is not far above P.
+///   - P = 2   sent and received: 4 k words; 3 k where a rank's region has half of its entries, as pooled ones have.
+///   - beside  2 (P - 1) words of sizes, and an entry for each other rank where shares of the result do not come out
+///             even. They show where k is not far above P.
 /// With ties, empty ranks, or all indices in one place the same holds; one index is never split between ranks.
 ///
-/// Messages  slices of a region; numbers: u64 of regions and of the threshold, and as sizes u32 (over it, equal to it);
-///           sums, in global indices. Where both sides know that there is nothing, none is sent.
+/// Messages  slices of a region; sums, in global indices. Numbers are u64 of regions and of the threshold, and as sizes
+///           u32 (over it, equal to it). Where both sides know that there is nothing, none is sent.
 /// Bits      the rank that sums a region adds its own entries first, then those of rank - 1, rank - 2, ...; no other
 ///           rank adds.
 /// Source    [OkTopk22, 3.1, algorithm 1]
