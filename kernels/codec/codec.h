@@ -107,7 +107,7 @@ class ValueCodec {
   virtual std::string_view paper() const = 0;  ///< "[SparCML19, 5.1]: index-value pairs" (kernels/REFERENCES.md)
   virtual bool lossless(const CodecSpec& spec) const = 0;
 
-  /// Return how a job may treat the error. The error of a contraction may stay in a residual: |v - decoded| <= c |v|
+  /// Return how a job may treat the error. The error of a contraction may stay in a residual. |v - decoded| <= c |v|
   /// with c < 1 over a stream, in expectation where it rounds at random. An unbiased codec has E[decoded] = v.
   virtual bool contraction(const CodecSpec& spec) const { return lossless(spec); }
   virtual bool unbiased(const CodecSpec& spec) const { return lossless(spec); }

@@ -48,10 +48,9 @@ constexpr double kLargestWindowDensityMax = 0.05;  ///< of entries, in windows o
 constexpr uint32_t kJumboMin = 4096;               ///< MTU
 constexpr uint32_t kSwitchJob = 1;
 
-// Default number of parts a shard: of 2, 3, 4, 6, 8, 9, 11, 12, 14 and 16, the one with the shortest rounds. Tried at n
-// = 2^24, density 0.01. On loopback every message costs and waits for no link. Behind a rate the bare transport, the
-// reference of the others, is as fast with 9 as with 16, and slower with fewer. A code of few bits an entry wants few
-// parts.
+// Default number of parts a shard: of 2, 3, 4, 6, 8, 9, 11, 12, 14 and 16, the one with the shortest rounds, tried at
+// n = 2^24, density 0.01. On loopback every message costs and waits for no link. Behind a rate the bare transport (the
+// reference) is as fast with 9 as with 16, and slower with fewer. A code of few bits an entry needs few parts.
 constexpr uint32_t kPartsLoopback = 3;
 constexpr uint32_t kPartsLimited = 9;
 constexpr uint32_t kPartsLimitedFewBits = 3;
@@ -485,8 +484,7 @@ constexpr int kAuditTurns = 4;  ///< of four sessions each, for a fourth of the 
 /// One row, or two where it is measured without and with the audit.
 Outcome run_rows(const Plan& plan, const Hosts& hosts, RowSetup row, json& rows) {
   const ServeAudit audit = plan.options.audit;
-  // Changes of the machine in between are in both; and a pair of sessions may differ by more than the cost of the
-  // audit.
+  // Changes of the machine in between affect both; and a pair of sessions may differ by more than the audit's cost.
   std::vector<bool> turns{audit == ServeAudit::kOn};
   Plan each = plan;
   if (audit == ServeAudit::kBoth) {

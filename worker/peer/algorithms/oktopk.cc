@@ -32,8 +32,8 @@
 ///           settings' k (the result has more, where ties leave no more than twice that), else twice that at most. P >
 ///           2. The bounds hold for steps that do not find thresholds or regions; those add the costs in the files
 ///           above.
-///   - sent    a rank: at most 2 k words in the split (its own entries outside its region), and
-///             2 (2 k - 3 k / P) while gathering. This is 6 k (P - 1) / P, for any regions, indices and values. About 4 k where the
+///   - sent    a rank: at most 2 k words in the split (its own entries outside its region). While gathering, at most
+///             2 (2 k - 3 k / P). Together 6 k (P - 1) / P, for any regions, indices and values. About 4 k where the
 ///             entries are evenly distributed.
 ///   - received  a rank: 2 words for each entry of its region that another rank selected, and at most 2 k while
 ///             gathering. Regions from pooled histograms hold k (1 + 1/16) + P entries of all ranks when they are made:

@@ -22,8 +22,8 @@ struct GroupOptions {
   /// thread is in the library (start, test, wait). Where the group makes progress on a thread of its own, it answers
   /// always.
   uint32_t silence_ms_max = 10'000;  ///< less than 4 is taken for 4.
-  /// Limit on a live rank's start of a collective in which others are blocked on it: after it, the group ends. The
-  /// group also ends when a rank in the collective, or past it, sends no message for twice the time.
+  /// Time-out of a start: the group ends when a live rank blocks others for longer in a collective that it has not
+  /// started. It also ends when a rank that is in the collective, or past it, blocks others for twice the time.
   uint32_t start_ms_max = 600'000;
   /// Of messages for collectives that were not started here.
   uint64_t early_bytes_max = uint64_t{1} << 32;
