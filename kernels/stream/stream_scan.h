@@ -14,8 +14,8 @@ bool all_finite_f32(const float* values, size_t count);
 /// out[i] = indices[i] - base. SIMD.
 void moved_down(const uint32_t* indices, size_t count, uint32_t base, uint32_t* out);
 
-/// Does moved_down() and strictly_increasing() of `indices` in one pass; after the move too, they are the same modulo
-/// 2^32. Where it is false, `out` is unspecified. `out` does not overlap `indices`.
+/// Subtracts `base`, modulo 2^32, and returns whether `indices` are strictly increasing: moved_down() and
+/// strictly_increasing() in one pass. False: `out` is unspecified. `out` does not overlap `indices`.
 bool moved_down_increasing(const uint32_t* indices, size_t count, uint32_t base, uint32_t* out);
 
 }  // namespace millrace

@@ -48,7 +48,7 @@ constexpr double kLargestWindowDensityMax = 0.05;  ///< of entries, in windows o
 constexpr uint32_t kJumboMin = 4096;               ///< MTU
 constexpr uint32_t kSwitchJob = 1;
 
-// Default number of parts a shard: of 2, 3, 4, 6, 8, 9, 11, 12, 14 and 16, the one with the shortest rounds, tried at
+// Default number of parts a shard: of 2, 3, 4, 6, 8, 9, 11, 12, 14 and 16, the one with the shortest rounds. Tried at
 // n = 2^24, density 0.01. On loopback every message costs and waits for no link. Behind a rate the bare transport (the
 // reference) is as fast with 9 as with 16, and slower with fewer. A code of few bits an entry needs few parts.
 constexpr uint32_t kPartsLoopback = 3;

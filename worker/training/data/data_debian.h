@@ -64,8 +64,9 @@ bool read_paragraph_line(std::string_view line, PackageParagraph& paragraph, std
 /// True for libs, libdevel and oldlibs, in any area.
 bool is_library_section(std::string_view section);
 
-/// Hashes the character 3- to 5-grams of `text` into [0, dimension). ASCII letters are in lower case, runs of blanks are
-/// one space, and one space is at either end. Each that occurs has the value 1 / sqrt(count of them), so that a row has norm 1.
+/// Hashes the character 3- to 5-grams of `text` into [0, dimension). ASCII letters are in lower case, runs of blanks
+/// are one space, and one space is at either end. Each that occurs has the value 1 / sqrt(count of them), so that a row
+/// has norm 1.
 ///
 /// indices  out: strictly increasing; empty when the text is.
 void text_features(std::string_view text, uint64_t dimension, IndexBuffer& indices, Buffer<float>& values);
