@@ -34,10 +34,10 @@ enum class ErrorCode : uint16_t {
 /// The field's short word for a code: "invalid_argument", ... Stable: used in logs, metrics labels and JSON.
 std::string_view error_code_name(ErrorCode code);
 
-/// The reverse; internal for a word that is none.
+/// Returns the code of such a word; internal for an unknown word.
 ErrorCode error_code_by_name(std::string_view name);
 
-/// A code and one sentence that says what to do.
+/// Holds a code and one sentence that says what to do.
 struct Error {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;

@@ -12,8 +12,8 @@
 
 namespace millrace {
 
-/// How indices become bytes. Numbers are on the wire: never reused. Each codec says its own, in its file (codec_list.h
-/// lists them, protocol/wire/index_codecs.md has the table); here are those that other code refers to.
+/// Says how indices become bytes. Numbers are on the wire: never reused. Each codec says its own, in its file
+/// (codec_list.h lists them, protocol/wire/index_codecs.md has the table); here are those that other code refers to.
 enum class IndexCodecId : uint8_t {
   kNone = 0,    ///< dense stream: no indices
   kRaw = 1,     ///< u32 each
@@ -22,7 +22,7 @@ enum class IndexCodecId : uint8_t {
   kBloom = 4,   ///< Bloom filter, policy P0 [DeepReduce21, 4]
 };
 
-/// How values become bytes. Numbers are on the wire: never reused. Each codec says its own, in its file, as index
+/// Says how values become bytes. Numbers are on the wire: never reused. Each codec says its own, in its file, as index
 /// codecs do.
 enum class ValueCodecId : uint8_t {
   kRaw = 1,   ///< the values as they are
@@ -63,7 +63,7 @@ struct EncodeOptions {
   uint64_t index_base = 0;  ///< global index of local index 0: counters are cut by global index
 };
 
-/// One way to code a strictly increasing index set of [0, dimension).
+/// Codes a strictly increasing index set of [0, dimension).
 ///
 /// Threads  const and reentrant: one object serves all threads.
 class IndexCodec {
@@ -74,13 +74,13 @@ class IndexCodec {
   virtual std::string_view paper() const = 0;  ///< "[SparCML19, 5.1]: index-value pairs" (kernels/REFERENCES.md)
   virtual bool lossless() const = 0;
 
-  /// The largest dimension that encode() and decode() take.
+  /// Returns the largest dimension that encode() and decode() take.
   virtual uint64_t dimension_max() const { return kDimensionMax; }
 
-  /// Whether CodecSpec::bloom_false_positive_rate is a parameter of it.
+  /// Returns whether CodecSpec::bloom_false_positive_rate is a parameter of it.
   virtual bool takes_rate() const { return false; }
 
-  /// About how many bytes encode() will append (uniform indices): to reserve memory and to plan. Not a bound.
+  /// Returns about how many bytes encode() will append (uniform indices): to reserve memory and to plan. Not a bound.
   virtual uint64_t bytes_estimate(uint64_t count, uint64_t dimension, const CodecSpec& spec) const = 0;
 
   /// Appends the code to `out`. A lossy codec writes into *decoded the set that decode() will return (a superset for
@@ -96,7 +96,7 @@ class IndexCodec {
   virtual Status decode(ByteSpan bytes, uint64_t dimension, uint64_t count, IndexBuffer& indices) const = 0;
 };
 
-/// One way to code the values of a stream.
+/// Codes the values of a stream.
 ///
 /// Threads  const and reentrant.
 class ValueCodec {
@@ -121,7 +121,7 @@ class ValueCodec {
   /// Refuses parameters of this codec that cannot be.
   virtual Status validate(const CodecSpec& spec) const;
 
-  /// encode() never appends more; codecs of fixed length append as many.
+  /// Returns a bound of the bytes that encode() appends; codecs of fixed length append as many.
   virtual uint64_t bytes_max(uint64_t count, const CodecSpec& spec) const = 0;
 
   /// Refuses bytes that do not code exactly `count` values, as far as their size and parameters tell: asked before
@@ -143,7 +143,7 @@ class ValueCodec {
 /// Bytes over bytes_estimate() that an index codec may need as working room in `out` while it encodes uniform indices.
 inline constexpr uint64_t kIndexCodecSlack = 8192;
 
-/// Every codec this build knows, and lookup; nullptr: unknown.
+/// Return every codec of this build, and look one up; nullptr: unknown.
 std::span<const IndexCodec* const> index_codecs();
 std::span<const ValueCodec* const> value_codecs();
 const IndexCodec* find_index_codec(IndexCodecId id);
@@ -155,7 +155,7 @@ CodecSpec without_loss(const CodecSpec& spec);
 /// Returns whether a code by the specification may change a value or add an entry. REQUIRES: validate(spec) holds.
 inline bool is_lossy(const CodecSpec& spec) { return without_loss(spec) != spec; }
 
-/// The names that codec_from_text() takes, for help and errors: "raw, bitmap, gap, ...".
+/// Returns the names that codec_from_text() takes, for help and errors: "raw, bitmap, gap, ...".
 std::string index_codec_words();
 std::string value_codec_words();
 
@@ -187,7 +187,7 @@ struct CodedStream : StreamCoding {
 /// Errors    as the codecs'.
 Result<CodedStream> encode_stream(const StreamView& selected, const StreamView& original, const EncodeOptions& options);
 
-/// The same into the caller's buffers; both may be one buffer (the container's), which then gets the index code
+/// Appends the same to the caller's buffers; both may be one buffer (the container's), which then gets the index code
 /// followed by the value code. On an error the appended bytes are unspecified.
 Result<StreamCoding> append_stream(const StreamView& selected, const StreamView& original, const EncodeOptions& options,
                                    ByteBuffer& index_out, ByteBuffer& value_out, uint64_t& index_bytes);

@@ -11,12 +11,12 @@ class PickingIndexCodec : public IndexCodec {
  public:
   bool lossless() const final { return false; }
 
-  /// True: the j-th encoded value belongs to the j-th decoded index, regardless of its own index (DeepReduce's naive
-  /// filter). False: the value of a decoded index is its own.
+  /// Returns whether the j-th encoded value belongs to the j-th decoded index, regardless of its own index
+  /// (DeepReduce's naive filter). False: the value of a decoded index is its own.
   virtual bool by_position() const { return false; }
 };
 
-/// The codec as one of these; null: it keeps every selected entry.
+/// Returns the codec as one of these; null: it keeps every selected entry.
 inline const PickingIndexCodec* picking_codec(const IndexCodec& codec) {
   return dynamic_cast<const PickingIndexCodec*>(&codec);
 }

@@ -28,14 +28,14 @@ void draw_by_size(std::span<const float> values, float magnitude, RandomKey key,
 inline constexpr uint64_t kDrawStream = 1;
 inline constexpr uint64_t kRefineStream = 2;
 
-/// Positions, relative to values[0], of every value that draw_by_size() may draw, and a few that it does not (2^-20 of
-/// them). One thread's part; count <= kScanBlock; positions have room for count + kScanSlack.
+/// Writes the positions, relative to values[0], of every value that draw_by_size() may draw, and a few that it does not
+/// (2^-20 of them). One thread's part; count <= kScanBlock; positions have room for count + kScanSlack.
 ///
 /// inverse  1 / magnitude, rounded; a normal number.
 size_t draw_candidates_f32(const float* values, const uint32_t* words, size_t count, float inverse,
                            uint32_t* positions);
 
-/// The magnitude nearest to `value` that a finite f32 other than 0 has.
+/// Returns the magnitude nearest to `value` that a finite f32 other than 0 has.
 float finite_magnitude(double value);
 
 /// Returns the error "NaN or infinity among the values ...".

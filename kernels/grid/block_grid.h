@@ -24,7 +24,7 @@ class BlockGrid {
   /// base  first index of the stream in the tensor.
   void round(const StreamView& where, std::span<float> values, uint64_t base = 0) const;
 
-  /// The sums of an update, or of a part of one. Those of all parts, then end_step().
+  /// Takes the sums of an update, or of a part of one. Those of all parts, then end_step().
   void observe(const StreamView& sums, uint64_t base = 0);
   void end_step() { exponents_.end_step_of_nonzero(); }
 

@@ -24,14 +24,14 @@ int32_t exact_f32_limit(uint32_t workers);
 /// REQUIRES: value is finite; exponent in [kGridExponentLowest, kGridExponentHighest].
 int32_t to_grid(float value, int exponent, int32_t limit);
 
-/// to_grid() of many values of one block. Returns how many are over the limit.
+/// Does to_grid() of many values of one block. Returns how many are over the limit.
 /// REQUIRES: as to_grid(); out.size() == values.size().
 uint32_t to_grid(std::span<const float> values, int exponent, int32_t limit, std::span<int32_t> out);
 
-/// 2^exponent: a product with it is ldexp(), and costs less. REQUIRES: exponent in [-1022, 1023].
+/// Returns 2^exponent: a product with it is ldexp(), and costs less. REQUIRES: exponent in [-1022, 1023].
 double grid_step(int exponent);
 
-/// to_grid() as a value: what receivers decode.
+/// Returns to_grid() as a value: the receivers' decoding.
 /// REQUIRES: as to_grid(); limit <= 2^24.
 float on_grid(float value, int exponent, int32_t limit);
 
@@ -54,12 +54,12 @@ class ExponentTable {
   ExponentTable(int initial, int32_t limit, std::vector<uint32_t> groups = {0});
 
   int of(uint32_t block) const;
-  /// A result of the step in hand; it counts once the step is over. Of one block there may be several.
+  /// Takes a result of the present step; it counts once the step is over. Of one block there may be several.
   void observe(uint32_t block, int exponent, std::span<const int32_t> sums);
   /// Takes the same sums as values: integers times 2^of(block). Zeros have no effect. A value off the grid is treated
   /// as if it were on it.
   void observe_values(uint32_t block, std::span<const float> sums);
-  /// All of the step's results are in.
+  /// Ends the step: all of its results are in.
   void end_step();
   /// Ends the step by the sums that are not 0, which all paths of a reproducible job see alike. A block without such a
   /// sum keeps its exponent. A group without any lowers its exponents by 8: its contributions rounded to 0, or there

@@ -33,11 +33,11 @@ inline constexpr size_t kScanSlack = 64;
 size_t scan_block(const float* values, size_t count, uint32_t position, MagnitudeKey key_min, uint32_t* positions,
                   MagnitudeKey* keys);
 
-/// The largest key of the array (0 if it is empty): the memory pass. Above or equal to kInfinityKey: something in it is
-/// not finite.
+/// Returns the largest key of the array (0 if it is empty): the memory pass. Above or equal to kInfinityKey: something
+/// in it is not finite.
 MagnitudeKey max_key(std::span<const float> values);
 
-/// Entries with their keys, in the order of their positions.
+/// Holds entries with their keys, in the order of their positions.
 struct Candidates {
   IndexBuffer positions;
   Buffer<MagnitudeKey> keys;
@@ -56,10 +56,10 @@ enum class ScanEnd : uint8_t {
 /// Threads  reentrant; uses TBB above a size; the result does not depend on it.
 ScanEnd collect_at_least(std::span<const float> values, MagnitudeKey key_min, uint64_t limit, Candidates& candidates);
 
-/// As collect_at_least, without the keys.
+/// Does the same as collect_at_least, without the keys.
 ScanEnd collect_positions(std::span<const float> values, MagnitudeKey key_min, uint64_t limit, IndexBuffer& positions);
 
-/// How many entries have a key >= key_min.
+/// Returns how many entries have a key >= key_min.
 uint64_t count_at_least(std::span<const float> values, MagnitudeKey key_min);
 
 }  // namespace millrace

@@ -11,7 +11,7 @@
 /// selected entries.
 namespace millrace {
 
-/// Where the k largest end: everything above `key`, and the first `ties` of those equal to it.
+/// Holds the threshold of the k largest: everything above `key`, and the first `ties` of those equal to it.
 struct Cut {
   MagnitudeKey key = 0;
   uint64_t ties = 0;
@@ -24,14 +24,14 @@ struct CutGuess {
   uint64_t expected = 0;
 };
 
-/// The cut of the k largest, with candidates that hold all of them unless `from_values`.
+/// Holds the cut of the k largest, with candidates that hold all of them unless `from_values`.
 struct CutSearch {
   Cut cut;
   Candidates candidates;
   bool from_values = false;
 };
 
-/// The cut of `keys` (1 <= k <= keys.size()), by radix select.
+/// Returns the cut of `keys` (1 <= k <= keys.size()), by radix select.
 Cut cut_at(std::span<const MagnitudeKey> keys, uint64_t k);
 
 /// Returns the threshold of the k largest (1 <= k <= n): by radix select among the entries that reach the guess. It

@@ -25,16 +25,16 @@ struct Method {
   bool unbiased = false;  ///< keeps nothing back
 };
 
-/// Every method of this build.
+/// Returns every method of this build.
 std::span<const Method> methods();
 
-/// nullptr: not of this build.
+/// Returns the method, or nullptr: not of this build.
 const Method* find_method(std::string_view name);
 
-/// Their names: "three_lc, sketchml, ...".
+/// Returns their names: "three_lc, sketchml, ...".
 std::string method_words();
 
-/// The selection of a method at another density or count: "topk:0.001:warm_up=400" at "0.01" is
+/// Returns the selection of a method at another density or count: "topk:0.001:warm_up=400" at "0.01" is
 /// "topk:0.01:warm_up=400".
 ///
 /// Errors   invalid_argument: it has none, or not that amount.

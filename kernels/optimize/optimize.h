@@ -11,8 +11,8 @@
 
 namespace millrace {
 
-/// The rules by which a sum of gradients changes weights. Each is one file in this folder; optimize/registry.cc lists
-/// them. Numbers are on the wire.
+/// Names the rules by which a sum of gradients changes weights. Each is one file in this folder; optimize/registry.cc
+/// lists them. Numbers are on the wire.
 enum class Optimizer : uint8_t {
   kNone = 0,      ///< there are no weights to change
   kSgd = 1,       ///< w -= rate g
@@ -21,7 +21,7 @@ enum class Optimizer : uint8_t {
   kAdam = 4,      ///< [Adam15, algorithm 1], with bias correction
 };
 
-/// Which rule, and its parameters; those that it does not have are 0, so that one rule has one form. Part of a job's
+/// Holds a rule, and its parameters; those that it does not have are 0, so that one rule has one form. Part of a job's
 /// specification. Arithmetic is f32: every parameter is rounded to it first.
 struct OptimizerSpec {
   Optimizer optimizer = Optimizer::kNone;
@@ -51,14 +51,14 @@ struct OptimizerInfo {
   size_t states;             ///< arrays beside the weights
 };
 
-/// Every rule this build knows, none included.
+/// Returns every rule this build knows, none included.
 std::span<const OptimizerInfo> optimizers();
 std::string_view optimizer_name(Optimizer optimizer);
-/// REQUIRES: a known one.
+/// Returns the number of arrays of state. REQUIRES: a known one.
 size_t optimizer_states(Optimizer optimizer);
 
-/// "none", "sgd:0.1", "momentum:0.1:0.9", "adagrad:0.1:1e-10", "adam:0.001:0.9:0.999:1e-08"; parameters after the rate
-/// may be left out. The two are each other's reverse. Errors  invalid_argument.
+/// Parses "none", "sgd:0.1", "momentum:0.1:0.9", "adagrad:0.1:1e-10", "adam:0.001:0.9:0.999:1e-08"; parameters after
+/// the rate may be left out. The two are each other's reverse. Errors  invalid_argument.
 Result<OptimizerSpec> optimizer_from_text(std::string_view text);
 std::string optimizer_text(const OptimizerSpec& spec);
 

@@ -8,7 +8,7 @@
 
 namespace millrace {
 
-/// A parameter of a rule, in the order of its text.
+/// Describes a parameter of a rule, in the order of its text.
 struct OptimizerParameter {
   enum class Range : uint8_t {
     kAboveZero,  ///< finite and above 0
@@ -20,7 +20,7 @@ struct OptimizerParameter {
   std::optional<double> fallback;  ///< where it is left out; empty: it must be there
 };
 
-/// Which entries a step changes.
+/// Says which entries a step changes.
 enum class TouchedEntries : uint8_t {
   kCarried = 1,  ///< those that the sum carries and that are not 0 in it (optimize())
   kAll = 2,      ///< all of the dimension: a gradient of 0 where the sum has nothing (optimize_dense())
@@ -36,7 +36,7 @@ struct OptimizerStep {
   TouchedEntries touched = TouchedEntries::kCarried;
 
   float rate() const { return static_cast<float>(spec.rate); }
-  /// g is the sum times this.
+  /// Returns the factor that makes g of the sum.
   float per_sum() const { return static_cast<float>(1 / denominator); }
 };
 

@@ -26,13 +26,13 @@ struct EntrySumRoom {
 /// Cost     about a nanosecond and a half an entry, a third of one for each word of `present`.
 uint32_t sum_entries(std::span<const uint16_t> indices, std::span<const int32_t> values, const EntrySumRoom& room);
 
-/// sums[j] += values[j] modulo 2^32. REQUIRES: of one length, no overlap. Cost: a pass over both.
+/// Computes sums[j] += values[j] modulo 2^32. REQUIRES: of one length, no overlap. Cost: a pass over both.
 void add_values(std::span<int32_t> sums, std::span<const int32_t> values);
 
-/// All magnitudes or-ed (its bit width is that of the largest), 2^31 for the lowest number.
+/// Returns all magnitudes or-ed (its bit width is that of the largest), 2^31 for the lowest number.
 uint32_t magnitudes_or(std::span<const int32_t> values);
 
-/// The largest magnitude, 2^31 for the lowest number.
+/// Returns the largest magnitude, 2^31 for the lowest number.
 uint32_t largest_magnitude(std::span<const int32_t> values);
 
 }  // namespace millrace

@@ -43,10 +43,10 @@ constexpr size_t rice_low_bytes(uint32_t count, uint32_t shift) { return (size_t
 /// Threads  reentrant.
 std::optional<uint32_t> rice_gaps_decode(const RiceGaps& code, ByteSpan bytes, uint16_t* out);
 
-/// Sum of gap_j >> shift over all indices; gap_0 counts as 0 (the encoder puts index_0 into `first`).
+/// Returns the sum of gap_j >> shift over all indices; gap_0 counts as 0 (the encoder puts index_0 into `first`).
 uint64_t rice_quotient_sum(std::span<const uint16_t> indices, uint32_t shift);
 
-/// rice_quotient_sum() of three parameters in one pass.
+/// Returns rice_quotient_sum() of three parameters in one pass.
 std::array<uint64_t, 3> rice_quotient_sums(std::span<const uint16_t> indices, const std::array<uint32_t, 3>& shifts);
 
 /// Writes lows and quotients of indices into `out` [rice_low_bytes + (count + quotient sum + 7) / 8 + 16]; returns

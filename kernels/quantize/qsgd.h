@@ -41,7 +41,7 @@ struct QsgdOptions {
   uint64_t counter_base = 0;
 };
 
-/// Bytes that `count` values take: one f32 scale a bucket, then bits a value, each bucket padded to a byte.
+/// Returns the bytes of `count` values: one f32 scale a bucket, then bits a value, each bucket padded to a byte.
 /// REQUIRES bucket_size >= 1.
 uint64_t qsgd_encoded_bytes(uint64_t count, uint32_t bits, uint32_t bucket_size);
 

@@ -20,7 +20,7 @@ struct QsgdBucket {
 void qsgd_quantize(const QsgdBucket& bucket, const float* values, const uint32_t* words, size_t count, uint8_t* codes,
                    float* decoded);
 
-/// What codes (one a byte) stand for. codes, values [count].
+/// Computes the values of codes (one a byte). codes, values [count].
 void qsgd_dequantize(const QsgdBucket& bucket, const uint8_t* codes, size_t count, float* values);
 
 /// Codes of a byte each to `bits` bits each, low bits first, padded with 0 to a byte; and back.

@@ -16,14 +16,14 @@ namespace millrace {
 /// Errors   non_finite: NaN or infinity. The message begins with the parameter's name.
 Status qsgd_check_values(std::span<const float> values, std::string_view who);
 
-/// The bucket that has this scale.
+/// Returns the bucket that has this scale.
 QsgdBucket qsgd_bucket_of_scale(float scale, uint32_t bits);
 
-/// Whether an encoder can have said this scale: finite, not negative, and 0 or with a normal scale / s. Arithmetic with
-/// others is many times slower.
+/// Returns whether an encoder can have written this scale: finite, not negative, and 0 or with a normal scale / s.
+/// Arithmetic with others is many times slower.
 bool qsgd_is_scale(float scale, uint32_t bits);
 
-/// The bucket of these values. Where scale / s is below the smallest normal f32: all of it 0.
+/// Returns the bucket of these values. Where scale / s is below the smallest normal f32: all of it 0.
 /// REQUIRES what qsgd_check_values() accepts.
 QsgdBucket qsgd_bucket_of_values(std::span<const float> values, uint32_t bits, QsgdScale scale);
 
@@ -34,7 +34,7 @@ QsgdBucket qsgd_bucket_of_values(std::span<const float> values, uint32_t bits, Q
 void qsgd_round(const QsgdBucket& bucket, std::span<const float> values, RandomKey random, uint64_t word,
                 uint8_t* codes, float* decoded);
 
-/// What codes stand for.
+/// Computes the values of codes.
 ///
 /// values, codes   [at most kQuantizeChunk].
 void qsgd_values(const QsgdBucket& bucket, const uint8_t* codes, std::span<float> values);

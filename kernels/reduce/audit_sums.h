@@ -7,7 +7,7 @@
 
 namespace millrace {
 
-/// What values add up to, in f64: the quantity that the conservation law is about.
+/// Holds sums of values, in f64: the quantity of the conservation law.
 struct Mass {
   double sum = 0;
   double magnitude = 0;  ///< sum of |value|
@@ -66,7 +66,8 @@ inline constexpr double kMassError = 0x1p-42;
 /// Cost     one read pass.
 Mass mass_of(std::span<const float> values);
 
-/// Of the values whose index is marked: bit (index - base) of `marks`, from the lowest bit of the first word.
+/// Returns the mass of the values whose index is marked: bit (index - base) of `marks`, from the lowest bit of the
+/// first word.
 ///
 /// indices  as many as values, each at least base and within the marks
 /// values   finite
@@ -94,7 +95,7 @@ struct Accumulated {
 /// Cost     dense: the one pass that add_scaled() takes too; sparse: and one over the entries.
 Accumulated accumulate(std::span<float> target, const StreamView& stream, float scale);
 
-/// What adding two streams in f32 rounds off: exact sum - rounded sum, over the indices that both have.
+/// Returns the rounding error of adding two streams in f32: exact sum - rounded sum, over the indices that both have.
 Mass rounded_off(const StreamView& a, const StreamView& b);
 
 }  // namespace millrace

@@ -23,7 +23,7 @@ class MagnitudeHistogram {
   /// Bound of total(): sums of 2^16 decoded histograms cannot overflow.
   static constexpr uint64_t kCountMax = uint64_t{1} << 48;
 
-  /// Bin of a finite value. Monotone in |x|; zero is bin 0.
+  /// Returns the bin of a finite value. Monotone in |x|; zero is bin 0.
   static uint32_t bin_of(float value);
 
   void add(std::span<const float> values);
@@ -33,14 +33,14 @@ class MagnitudeHistogram {
     const uint32_t at = bin - first_bin_;  // wraps where bin is lower
     return at < counts_.size() ? counts_[at] : 0;
   }
-  /// Every occupied bin is in [first_bin(), end_bin()): walks need not look elsewhere.
+  /// Returns the first occupied bin; all are in [first_bin(), end_bin()): walks need not look elsewhere.
   uint32_t first_bin() const { return first_bin_; }
   uint32_t end_bin() const { return first_bin_ + static_cast<uint32_t>(counts_.size()); }
   uint64_t total() const { return total_; }  ///< entries with a non-zero bin
   bool empty() const { return total_ == 0; }
 
-  /// Compact code: the number of occupied bins, then each as (bin minus the previous one, count), all varints (LEB128,
-  /// shortest form). decode: hostile bytes, an error (malformed) or a valid histogram of total() <= kCountMax.
+  /// Appends a compact code: the number of occupied bins, then each as (bin minus the previous one, count), all varints
+  /// (LEB128, shortest form). decode: hostile bytes, an error (malformed) or a valid histogram of total() <= kCountMax.
   void encode(ByteBuffer& out) const;
   static Result<MagnitudeHistogram> decode(ByteSpan bytes);
 
@@ -56,7 +56,7 @@ class MagnitudeHistogram {
   uint64_t total_ = 0;
 };
 
-/// Where the k largest of a histogram end.
+/// Holds the threshold of the k largest of a histogram.
 struct ThresholdCut {
   uint32_t bin = 1;     ///< boundary bin: all entries of higher bins are in
   uint64_t above = 0;   ///< entries in higher bins
@@ -64,8 +64,8 @@ struct ThresholdCut {
   uint64_t take = 0;    ///< how many of the boundary bin are in: above + take = min(k, total)
 };
 
-/// The cut of the k largest. Zeros (bin 0) are never in. k of 0: the highest bin, take 0. Nothing counted: bin 1, take
-/// 0.
+/// Returns the threshold of the k largest. Zeros (bin 0) are never in. k of 0: the highest bin, take 0. Nothing
+/// counted: bin 1, take 0.
 ThresholdCut threshold_cut(const MagnitudeHistogram& histogram, uint64_t k);
 
 /// Selects the positions of the entries of `values` with a bin above cut_bin, strictly increasing. Of those in cut_bin

@@ -8,9 +8,9 @@
 
 namespace millrace {
 
-/// Sum of two streams of equal dimension. Sparse while that is smaller, dense from dense_from_count() on (the upper
-/// bound
-/// |a| + |b| decides whether it is worth asking: [SparCML19, 5.1]). Entries that cancel to zero stay stored.
+/// Returns the sum of two streams of equal dimension. Sparse while that is smaller, dense from dense_from_count() on
+/// (the upper bound |a| + |b| decides whether it is worth asking: [SparCML19, 5.1]). Entries that cancel to zero stay
+/// stored.
 ///
 /// Errors   invalid_argument: dimensions differ.
 /// Source   [SparCML19, 5.1, 5.2].
@@ -36,7 +36,7 @@ Result<Stream> sum_many(std::span<const StreamView> streams);
 /// Threads  reentrant; runs on the calling thread.
 Result<Stream> sum_at_least(std::span<const StreamView> streams, float edge);
 
-/// The entries of `stream` whose magnitude is `edge` (> 0) or more, sparse.
+/// Returns the entries of `stream` whose magnitude is `edge` (> 0) or more, sparse.
 Stream entries_at_least(const StreamView& stream, float edge);
 
 /// Joins streams of consecutive index ranges (disjoint concatenation): piece i covers the next pieces[i].dimension
@@ -50,7 +50,7 @@ Result<Stream> concatenate(std::span<const StreamView> pieces);
 /// all). Always sparse; of a dense `sent` the zeros are left out. REQUIRES: equal dimensions.
 Stream not_carried(const StreamView& sent, const StreamView& carried);
 
-/// target[i] += scale * value for every entry, the product rounded before it is added. target [dimension].
+/// Adds scale * value to target[i] for every entry, the product rounded before it is added. target [dimension].
 void add_scaled(std::span<float> target, const StreamView& stream, float scale);
 
 }  // namespace millrace

@@ -13,7 +13,7 @@
 
 namespace millrace {
 
-/// The selections. Each is one file in this folder; select/registry.cc lists them.
+/// Names the selections. Each is one file in this folder; select/registry.cc lists them.
 enum class Selection : uint8_t {
   kNone = 0,            ///< everything stored is sent (naturally sparse gradients)
   kTopK = 1,            ///< exact top-k by magnitude
@@ -32,7 +32,7 @@ enum class Selection : uint8_t {
   kUniform = 14,        ///< each drawn with one probability, scaled (the baseline of [GSpar18, 4]); unbiased
 };
 
-/// The density of a job's first steps.
+/// Says which density a job's first steps have.
 enum class WarmUp : uint8_t {
   kNone = 0,
   kDense = 1,        ///< everything is sent [RedSync19, appendix C]
@@ -43,7 +43,7 @@ enum class WarmUp : uint8_t {
 /// [RedSync19, 2.1].
 inline constexpr uint32_t kSampledPeriod = 5;
 
-/// Which selection, and its parameters. Part of a job's specification, overridable per tensor.
+/// Holds a selection, and its parameters. Part of a job's specification, overridable per tensor.
 struct SelectionSpec {
   Selection selection = Selection::kNone;
   double density = 0;          ///< of the dimension, in (0, 1]; used when k is 0
@@ -62,7 +62,7 @@ struct SelectionSpec {
   bool operator==(const SelectionSpec&) const = default;
 };
 
-/// k for a tensor of `dimension`: spec.k, or density * dimension rounded up; at most dimension, at least 1.
+/// Returns k for a tensor of `dimension`: spec.k, or density * dimension rounded up; at most dimension, at least 1.
 uint64_t k_of(const SelectionSpec& spec, uint64_t dimension);
 /// Returns the entries that bucket_topk takes of each bucket: the specification's share of a bucket, rounded up.
 uint64_t bucket_k_of(const SelectionSpec& spec, uint64_t dimension);
@@ -100,7 +100,7 @@ enum class SelectionUse : uint8_t {
   kBoth,
 };
 
-/// The parameters in a selection's text: the first one, and the second, which may be left out.
+/// Says which parameters a selection's text has: the first one, and the second, which may be left out.
 enum class SelectionAmount : uint8_t { kNone, kShare, kMagnitude, kVariance };
 enum class SelectionExtra : uint8_t { kNone, kPeriod, kBucketSize, kIterations };
 
@@ -116,25 +116,25 @@ struct SelectionInfo {
   std::string_view alias = {};       ///< "exact": the benchmarks' word, where it is another; taken as well
 };
 
-/// Every selection this build knows.
+/// Returns every selection this build knows.
 std::span<const SelectionInfo> selections();
 Result<Selection> selection_by_name(std::string_view name);
 std::string_view selection_name(Selection selection);
 
-/// "none", "dense" or "exponential".
+/// Returns "none", "dense" or "exponential".
 std::string_view warm_up_name(WarmUp value);
 
-/// nullptr: not of this build.
+/// Returns the selection, or nullptr: not of this build.
 const SelectionInfo* find_selection(Selection selection);
 
 /// Parses NAME[:AMOUNT[:EXTRA]][:signs][:dense=STEPS|:warm_up=STEPS], with DENSITY or COUNT, a magnitude or a variance
 /// as the amount: "none", "topk:0.01", "topk:1000", "threshold_reuse:0.01:32", "trimmed:0.001:signs:warm_up=500".
 Result<SelectionSpec> selection_from_text(std::string_view text);
 
-/// The forms that selection_from_text() takes, for help and errors: "none, topk:DENSITY|COUNT, ...".
+/// Returns the forms that selection_from_text() takes, for help and errors: "none, topk:DENSITY|COUNT, ...".
 std::string selection_words();
 
-/// A density in (0, 1], or a count of at least 2; the other is left as it is.
+/// Parses a density in (0, 1], or a count of at least 2; does not change the other.
 ///
 /// Errors   invalid_argument.
 Status set_amount(std::string_view word, double& density, uint64_t& k);

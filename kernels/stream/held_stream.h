@@ -26,15 +26,16 @@ struct HeldStream {
     auto kept = std::make_shared<const Stream>(std::move(stream));
     return {kept->view(), kept, bytes};
   }
-  /// REQUIRES: `view` looks into `bytes`.
+  /// Makes a view within `bytes`. REQUIRES: `view` looks into `bytes`.
   static HeldStream within(const SharedBytes& bytes, const StreamView& view) {
     return {view, bytes.owner, bytes.bytes.size()};
   }
-  /// A copy with arrays of its own.
+  /// Returns a copy with arrays of its own.
   Stream copy() const { return cut(view, 0, view.dimension); }
 };
 
-/// As cut() of a stream, but the values are shared with `stream`, not copied. REQUIRES: begin <= end <= dimension.
+/// Does the same as cut() of a stream, but shares the values with `stream` instead of copying them. REQUIRES:
+/// begin <= end <= dimension.
 inline HeldStream cut(const HeldStream& stream, uint64_t begin, uint64_t end) {
   MILLRACE_CHECK(begin <= end && end <= stream.view.dimension, begin, end, stream.view.dimension);
   struct Kept {

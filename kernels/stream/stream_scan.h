@@ -5,13 +5,13 @@
 
 namespace millrace {
 
-/// True when indices[i] < indices[i + 1] for all i + 1 < count. SIMD.
+/// Returns whether indices[i] < indices[i + 1] for all i + 1 < count. SIMD.
 bool strictly_increasing(const uint32_t* indices, size_t count);
 
-/// True when no bit pattern is that of NaN or infinity. SIMD.
+/// Returns whether no bit pattern is that of NaN or infinity. SIMD.
 bool all_finite_f32(const float* values, size_t count);
 
-/// out[i] = indices[i] - base. SIMD.
+/// Computes out[i] = indices[i] - base. SIMD.
 void moved_down(const uint32_t* indices, size_t count, uint32_t base, uint32_t* out);
 
 /// Subtracts `base`, modulo 2^32, and returns whether `indices` are strictly increasing: moved_down() and

@@ -7,7 +7,7 @@
 
 namespace millrace::cli {
 
-/// Of the options that a method sets, those that the user gave: they stay.
+/// Holds, of the options that a method sets, those that the user gave: they stay.
 struct GivenOptions {
   bool select = false;
   bool reselect = false;
@@ -24,7 +24,7 @@ struct GivenOptions {
 /// Errors   usage: no such method; the user's options make another method of it.
 Outcome apply_method(const std::string& name, double density, const GivenOptions& given, TrainOptions& options);
 
-/// A line or two a method, for --help.
+/// Returns a line or two a method, for --help.
 std::string method_table();
 
 }  // namespace millrace::cli

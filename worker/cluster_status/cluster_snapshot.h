@@ -13,7 +13,7 @@ namespace millrace::cli {
 
 /// One picture of a cluster, put together of what its shards say.
 
-/// A worker of a job as all shards together see it.
+/// Describes a worker of a job as all shards together see it.
 struct MemberSeen {
   uint32_t worker = 0;
   uint64_t life = 0;
@@ -24,7 +24,7 @@ struct MemberSeen {
   bool finishing = false;
 };
 
-/// A job at one shard.
+/// Describes a job at one shard.
 struct JobAt {
   uint32_t shard = 0;
   JobSaid said;
@@ -73,7 +73,7 @@ struct ClusterPicture {
   std::vector<RefusalAt> refusals;    ///< of jobs that are not open, and of no job
   std::vector<std::string> troubles;  ///< of the cluster as a whole, a sentence each
 
-  /// "shard 1 (tcp://127.0.0.1:7601)"
+  /// Returns "shard 1 (tcp://127.0.0.1:7601)", for example.
   std::string shard_text(uint32_t shard) const;
 };
 

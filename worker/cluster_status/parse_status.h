@@ -43,7 +43,7 @@ struct DisagreementSaid {
   double since_s = 0;
 };
 
-/// Of an audited job.
+/// Holds the values of an audited job.
 struct AuditSaid {
   double entered = 0;
   double carried = 0;
@@ -60,7 +60,7 @@ struct PathWaitSaid {
   uint64_t steps = 0;
 };
 
-/// Of a job of path switch.
+/// Holds the values of a job of path switch.
 struct PathSaid {
   std::string decided_by;  ///< "switch", "server"
   std::string switch_address;
@@ -76,7 +76,7 @@ struct PathSaid {
   std::string shard_waits;          ///< where shard 0 decides: the workers on which it is blocked, and why; empty: none
 };
 
-/// A job at a millrace-switch, as its /status says.
+/// Describes a job at a millrace-switch, from its /status.
 struct SwitchJobSaid {
   std::string address;  ///< of the switch, for datagrams
   uint64_t job = 0;     ///< its number on the wire
@@ -154,9 +154,9 @@ struct ShardSaid {
 /// Maximum length of a list of workers; members and jobs have a shard's limits.
 inline constexpr size_t kSaidListMax = 4'096;
 
-/// Empty: this is no shard's status (a worker's, say).
+/// Reads a shard's status. Empty: this is another one (a worker's, say).
 std::optional<ShardSaid> read_said(const nlohmann::json& status);
-/// The jobs of a switch's status; of any other, none.
+/// Returns the jobs of a switch's status; of any other, none.
 std::vector<SwitchJobSaid> read_switch_jobs(const nlohmann::json& status);
 
 }  // namespace millrace::cli

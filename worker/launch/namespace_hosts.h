@@ -8,7 +8,7 @@
 
 namespace millrace::cli {
 
-/// What Hosts::make() would refuse without trying: for commands that have long work to do before.
+/// Checks the refusals of Hosts::make() without trying: for commands that have long work to do before.
 ///
 /// rate    "1gbit", "2.5mbit", "none"; empty: loopback.
 /// Errors  invalid_argument: not a rate; io: not root, or the script was not found.
@@ -23,7 +23,7 @@ class Hosts {
   /// unlimited  number of further hosts, the last ones, behind links without a limit, as a switch's ports have.
   /// mtu        bytes of an IP packet on all links; 1500 to 9000.
   static Result<Hosts> make(uint32_t count, const std::string& rate, uint32_t unlimited = 0, uint32_t mtu = 1500);
-  /// From now on every packet that comes to one of the hosts is lost with this chance. REQUIRES: made with a rate.
+  /// Drops every packet to one of the hosts with this chance, from now on. REQUIRES: made with a rate.
   /// Errors  io: no nft, or a kernel without random numbers for it.
   Status lose(double fraction) const;
   /// Loses packets in the same way over links as they are without loss: all packets that arrive in one piece are lost
@@ -36,7 +36,7 @@ class Hosts {
   Hosts& operator=(Hosts&&) = delete;
   ~Hosts();
 
-  /// The namespace of host 0 .. count-1; empty on loopback.
+  /// Returns the namespace of host 0 .. count-1; empty on loopback.
   std::string network_namespace(uint32_t host) const;
   /// Its address without a port: "127.0.0.1" or "10.77.0.1" and up.
   std::string address(uint32_t host) const;
@@ -49,7 +49,7 @@ class Hosts {
   std::string prefix_;
 };
 
-/// deploy/netlab.sh: beside the build tree that this program runs from, or where it was installed.
+/// Returns the path of deploy/netlab.sh: beside the build tree that this program runs from, or where it was installed.
 std::string netlab_script();
 
 }  // namespace millrace::cli

@@ -25,7 +25,7 @@ struct ShardProcessOptions {
   int timeout_ms = 30'000;          ///< to come up
 };
 
-/// A millrace-server that this process started and that ends with it.
+/// Owns a millrace-server that this process started and that ends with it.
 class ShardProcess {
  public:
   /// Errors  of ErrorPlace::kShard: as ChildProcess; the server's own, with its sentence: a port in use, a table of

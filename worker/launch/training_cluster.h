@@ -32,7 +32,7 @@ class TrainingCluster {
   static std::expected<TrainingCluster, Failure> start(const TrainingClusterOptions& options, Hosts hosts,
                                                        const std::function<void(const std::string&)>& say);
 
-  /// A process that is killed (SIGKILL) in the middle of a job and started again at once by the same command.
+  /// Describes the kill of a process (SIGKILL) in the middle of a job; the same command starts it again at once.
   struct Kill {
     enum class Whom : uint8_t { kWorker = 1, kShard = 2 };
     Whom whom = Whom::kWorker;
@@ -56,7 +56,7 @@ class TrainingCluster {
 
  private:
   TrainingCluster(const TrainingClusterOptions& options, Hosts hosts) : options_(options), hosts_(std::move(hosts)) {}
-  /// One job under way.
+  /// Holds one running job.
   struct Running {
     std::string job;
     std::vector<SpawnOptions> commands;  ///< by worker

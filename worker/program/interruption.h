@@ -16,9 +16,9 @@ inline constexpr TimeNs kSameRequestNs = kNsPerS;
 /// Threads  any, and signal handlers.
 class InterruptionRequests {
  public:
-  /// False: it belongs to the request before.
+  /// Returns whether the signal is a new request; false: it belongs to the request before.
   bool is_new(int signal, TimeNs now);
-  /// Of the last request; 0: none.
+  /// Returns the signal of the last request; 0: none.
   int last_signal() const { return signal_.load(); }
   int count() const { return count_.load(); }
 
@@ -32,7 +32,7 @@ class InterruptionRequests {
 /// and without unfinished files (atomic_file.h). For commands that hold nothing else.
 void end_at_interruption();
 
-/// From now on SIGINT and SIGTERM make the returned flag true instead of ending the process; a second request ends it.
+/// Makes SIGINT and SIGTERM set the returned flag from now on instead of ending the process; a second request ends it.
 /// For commands that hold nothing that outlives them.
 const std::atomic<bool>& interruption_flag();
 
@@ -40,11 +40,11 @@ const std::atomic<bool>& interruption_flag();
 /// network namespaces or folders of their own, which they remove within a bounded time.
 const InterruptionRequests& interruption_requests();
 
-/// From now on SIGUSR2, which asks servers to save their stores, sets the returned flag instead of ending the process.
-/// For commands with servers, which pass it on and take the flag back.
+/// Makes SIGUSR2, which asks servers to save their stores, set the returned flag from now on instead of ending the
+/// process. For commands with servers, which pass it on and take the flag back.
 std::atomic<bool>& save_request_flag();
 
-/// As shells say it: 130 when the last request was SIGINT, 143 when it was SIGTERM.
+/// Returns the code as shells have it: 130 when the last request was SIGINT, 143 when it was SIGTERM.
 ExitCode last_interruption_code();
 
 }  // namespace millrace::cli

@@ -34,7 +34,7 @@ class Progress {
   TimeNs next_ns_;
 };
 
-/// 1234567 -> "1,234,567".
+/// Returns "1,234,567" for 1234567.
 std::string grouped(uint64_t number);
 
 }  // namespace millrace::cli

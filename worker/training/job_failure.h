@@ -7,7 +7,7 @@
 
 namespace millrace::cli {
 
-/// How far a session had come when it ended.
+/// Says how far a session had come when it ended.
 enum class JobStage : uint8_t {
   kJoining = 1,  ///< connect() had not returned
   kRunning = 2,

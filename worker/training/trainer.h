@@ -15,7 +15,7 @@
 
 namespace millrace::cli {
 
-/// How a gradient is handed to the session.
+/// Says how a gradient is handed to the session.
 enum class GradientForm : uint8_t {
   kSparse = 1,  ///< the touched features
   kDense = 2,   ///< the whole array, every entry on the wire: the cost of a dense exchange
@@ -146,13 +146,14 @@ Outcome check_workers_at_end(const TrainOptions& options, uint32_t missing);
 
 bool is_asynchronous(const TrainOptions& options);
 
-/// "sync" is short for "synchronous".
+/// Returns whether the mode is synchronous; "sync" is short for "synchronous".
 bool is_synchronous(const TrainOptions& options);
 
 /// Steps of an epoch: equal at all workers, enough for the one with the most rows.
 uint64_t steps_per_epoch(uint64_t rows_of_all_workers, uint32_t workers, uint32_t batch_rows);
 
-/// "a:1,tcp://b:2" as {"tcp://a:1", "tcp://b:2"}. Errors  invalid_argument: an empty address, or one without a port.
+/// Parses "a:1,tcp://b:2" as {"tcp://a:1", "tcp://b:2"}. Errors  invalid_argument: an empty address, or one without a
+/// port.
 Result<std::vector<std::string>> server_addresses(const std::string& text);
 
 }  // namespace millrace::cli

@@ -20,8 +20,8 @@ constexpr double kMoved = 1.25;             // count or rate, up or down, is loo
 constexpr uint64_t kRateBytesMin = 65'536;  // of a sample
 constexpr double kRateFall = 1.0 / 16;
 
-/// Time a unit at a density: straight lines between the measured ones, both axes logarithmic. Below the least, the lowest
-/// segment continues, between two limits: equal time for each index (0), or an equal total (-1).
+/// Time a unit at a density: straight lines between the measured ones, both axes logarithmic. Below the least, the
+/// lowest segment continues, between two limits: equal time for each index (0), or an equal total (-1).
 double unit_ns(const WaySpeed& speed, double density) {
   const double at = std::log(std::clamp(density, 1e-10, 1.0));
   size_t upper = 1;

@@ -54,13 +54,13 @@ struct CodingSpeed {
   WaySpeed decode;
 };
 
-/// What coding takes on a machine, of f32 values on one thread. A codec without a row is no candidate.
+/// Holds the time of coding on a machine, of f32 values on one thread. A codec without a row is no candidate.
 struct CodecSpeeds {
   struct Index {
     IndexCodecId codec = IndexCodecId::kNone;
     CodingSpeed speed;  ///< with raw values
   };
-  /// Over raw values, at kValueUnits: straight lines between, as the last one a value beyond.
+  /// Holds times over raw values, at kValueUnits: straight lines between; beyond, the last one's time a value.
   struct ValueWay {
     std::array<double, kValueUnits.size()> ns = {};
 
@@ -127,7 +127,7 @@ struct CodecCandidate {
   }
 };
 
-/// "adaptive+raw", "dense", "dense+deflate".
+/// Returns "adaptive+raw", "dense", "dense+deflate", ...
 std::string candidate_text(const CodecCandidate& candidate);
 
 struct CodecChoice {
@@ -139,11 +139,12 @@ struct CodecChoice {
   /// Standard deviation of log2 of the gaps, over that of as many uniform indices: above 1 where indices cluster.
   double gap_spread = 1;
 
-  /// "adaptive+raw: 41 us against 58 us gap+raw, 210 us dense at 1 Gbit/s, density 0.01": one line that says why.
+  /// Returns one line with the reason: "adaptive+raw: 41 us against 58 us gap+raw, 210 us dense at 1 Gbit/s, density
+  /// 0.01".
   std::string text() const;
 };
 
-/// The candidate of least total_ns; of equals, the one of lower numbers, a sparse one before a dense.
+/// Returns the candidate of least total_ns; of equals, the one of lower numbers, a sparse one before a dense.
 ///
 /// stream   well-formed, with at least one entry. A sparse one is sent dense only where its values stay as they are:
 ///          zeros of a code that changes values need not stay zeros.
@@ -158,16 +159,16 @@ CodecChoice choose_codecs(const StreamView& stream, const ChoiceInput& input);
 /// Copies   a copy shares the choice so far; a choice of one copy does not change the other.
 class CodecChooser {
  public:
-  /// Before a step is coded. True: the choice is the first or another one. An empty stream changes nothing.
+  /// Chooses before a step is coded. True: the choice is the first or another one. An empty stream changes nothing.
   bool choose(const StreamView& stream, const ChoiceInput& input);
 
-  /// nullptr: nothing was chosen yet.
+  /// Returns the choice; nullptr: nothing was chosen yet.
   const CodecChoice* choice() const { return choice_.get(); }
   uint64_t changes() const { return changes_; }
 
-  /// `spec` with the codecs chosen, not automatic any more; before the first choice those that it names.
+  /// Returns `spec` with the chosen codecs, not automatic any more; before the first choice those that it names.
   CodecSpec resolved(const CodecSpec& spec) const;
-  /// The stream in the form chosen; empty: as it is.
+  /// Returns the stream in the chosen form; empty: unchanged.
   std::optional<Stream> formed(const StreamView& stream, CodedForm form) const;
 
  private:

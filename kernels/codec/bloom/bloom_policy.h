@@ -7,7 +7,7 @@
 
 namespace millrace {
 
-/// Which of a filter's positives are decoded: asked about each of them once, in increasing order.
+/// Chooses the positives of a filter that are decoded: asked about each of them once, in increasing order.
 class BloomPicker {
  public:
   virtual ~BloomPicker() = default;
@@ -36,7 +36,7 @@ class BloomPolicyCodec : public PickingIndexCodec {
   Status decode(ByteSpan bytes, uint64_t dimension, uint64_t count, IndexBuffer& indices) const final;
 
  protected:
-  /// Null: no encoder writes such a filter.
+  /// Makes the picker; null: no encoder writes such a filter.
   virtual std::unique_ptr<BloomPicker> picker(const BloomPickInput& input) const = 0;
 
  private:

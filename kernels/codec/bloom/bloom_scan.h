@@ -16,15 +16,15 @@ inline constexpr uint64_t kBloomDimensionMax = uint64_t{1} << 28;
 inline constexpr uint64_t kBloomStrip = 1024;
 inline constexpr size_t kBloomScanSlack = 16;
 
-/// The 32-bit finalizer of MurmurHash3.
+/// Applies the 32-bit finalizer of MurmurHash3.
 inline uint32_t bloom_mix(uint32_t h) {
   h = (h ^ h >> 16) * 0x85ebca6bu;
   h = (h ^ h >> 13) * 0xc2b2ae35u;
   return h ^ h >> 16;
 }
 
-/// Hash functions of a filter: probe p of index i is bit floor(bloom_mix(i + offsets[p]) * bits / 2^32), offsets drawn
-/// from the seed.
+/// Holds the hash functions of a filter: probe p of index i is bit floor(bloom_mix(i + offsets[p]) * bits / 2^32),
+/// offsets drawn from the seed.
 struct BloomHashes {
   uint32_t bits = 0;
   uint32_t probes = 0;

@@ -15,11 +15,11 @@ namespace millrace {
 // Shared parts of the codes of fitted curves [DeepReduce21, 5]. Both are biased: a value's point of the curve does not
 // depend on chance.
 
-/// The first byte of the code.
+/// Says, as the first byte of the code, whether it has a fit.
 enum class FitMode : uint8_t { kExact = 0, kFitted = 1 };
 inline constexpr uint64_t kFitHeaderBytes = 4;
 
-/// Mode 0 and the values as they are.
+/// Appends mode 0 and the uncoded values.
 inline void append_unfitted(std::span<const float> values, ByteBuffer& out, std::span<float> decoded) {
   ByteWriter writer(out);
   writer.put(uint32_t{0});

@@ -15,7 +15,7 @@ struct DoubleExponential {
   double s = 1;
 };
 
-/// Which end of the points is i = 0.
+/// Says which end of the points is i = 0.
 enum class CurveStart : uint8_t { kFirst, kLast };
 
 /// Fits the magnitudes of the points of one sign, by least squares; double_exponential.cc says how.
@@ -24,7 +24,7 @@ enum class CurveStart : uint8_t { kFirst, kLast };
 /// Cost    two passes, and at most 1e6 operations for any n.
 DoubleExponential fit_double_exponential(std::span<const float> points, CurveStart start);
 
-/// The magnitudes as they are decoded: protocol/wire/fitted_codecs.md. All are finite and not negative.
+/// Computes the decoded magnitudes: protocol/wire/fitted_codecs.md. All are finite and not negative.
 void evaluate_double_exponential(const DoubleExponential& fit, std::span<float> magnitudes);
 
 }  // namespace millrace

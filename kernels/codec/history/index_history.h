@@ -28,7 +28,7 @@ using HistoryMark = uint8_t;
 using HistoryCounts = uint64_t;
 using HistoryGroup = std::array<uint16_t, kHistoryClasses>;  ///< the same of kHistoryGroupBlocks blocks
 
-/// Sums of such words, each class's below 2^16: of the classes 0, 2, 4, 6 and 1, 3, 5, 7.
+/// Holds sums of such words, each class's below 2^16: of the classes 0, 2, 4, 6 and 1, 3, 5, 7.
 struct HistoryLanes {
   static constexpr uint64_t kBytes = 0x00ff00ff00ff00ff;
   std::array<uint64_t, 2> pair{};
@@ -44,7 +44,7 @@ struct HistoryLanes {
 /// `storage`.
 IndexSpan changed_indices(const StreamView& update, IndexBuffer& storage);
 
-/// The parts of a history that its code reads.
+/// Holds the parts of a history that its code reads.
 struct HistoryView {
   uint64_t dimension = 0;
   const HistoryMark* marks = nullptr;     ///< [blocks * kHistoryBlock]; behind the dimension of no class
@@ -69,7 +69,8 @@ class IndexHistory {
   /// Forgets everything: steps were missed, and the next update is that of step `position`.
   void restart(uint64_t position);
 
-  /// The update of step position(), as it is decoded: the indices of the values that are not 0 (changed_indices()).
+  /// Adds the update of step position(), as it is decoded: the indices of the values that are not 0
+  /// (changed_indices()).
   ///
   /// indices  strictly increasing, below dimension().
   void advance(IndexSpan indices);
@@ -77,7 +78,7 @@ class IndexHistory {
   uint64_t dimension() const { return dimension_; }
   uint64_t position() const { return position_; }
 
-  /// Nothing is lacking that another side may have: codes can be made and read against it.
+  /// Returns whether nothing is missing that another side may have: codes can be made and read against it.
   bool complete() const { return from_start_ || position_ / kHistoryPeriod >= whole_from_ + kHistoryPeriodsPast; }
 
   /// Names the state: dimension, position and all updates that it depends on. Equal (up to 2^-64) only where the states

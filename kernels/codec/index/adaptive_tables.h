@@ -17,13 +17,14 @@ inline constexpr size_t kAdaptiveContexts = 65;
 inline constexpr size_t kAdaptiveBins = 64;
 inline constexpr size_t kAdaptiveShapes = 8;
 
-/// Of a value v = gap + 1 in [1, 2^32]: bins of half an octave. 1 | 2 | 3 | 4 5 | 6 7 | 8 to 11 | 12 to 15 | ...
+/// Returns the bin of a value v = gap + 1 in [1, 2^32]: bins of half an octave. 1 | 2 | 3 | 4 5 | 6 7 | 8 to 11 | 12 to
+/// 15 | ...
 inline uint32_t adaptive_bin(uint64_t value) {
   const auto octave = static_cast<uint32_t>(std::bit_width(value)) - 1;
   return octave == 0 ? 0 : 2 * octave - 1 + static_cast<uint32_t>(value >> (octave - 1) & 1);
 }
 
-/// The smallest value of a bin.
+/// Returns the smallest value of a bin.
 inline uint64_t adaptive_bin_low(uint32_t bin) {
   return bin == 0 ? 1 : uint64_t{2 + (bin + 1) % 2} << ((bin + 1) / 2 - 1);
 }
@@ -33,7 +34,7 @@ inline constexpr std::array<uint8_t, 32> kAdaptiveLog = {0,   11,  22,  33,  44,
                                                          109, 118, 126, 134, 142, 150, 157, 165, 172, 179, 186,
                                                          193, 200, 207, 213, 220, 226, 232, 238, 244, 250};
 
-/// About 256 log2(value): the level of a gap, value = gap + 1.
+/// Returns about 256 log2(value): the level of a gap, value = gap + 1.
 inline int32_t adaptive_level(uint64_t value) {
   const auto zeros = static_cast<uint32_t>(std::countl_zero(value));
   const uint64_t below = value << zeros << 1;  // the bits behind the highest, at the top
@@ -53,8 +54,7 @@ struct AdaptiveLevels {
   }
 };
 
-/// A symbol of the code in one context: gaps gap_low + [0, 2^raw_bits), and the bins [first_bin, last_bin] that it
-/// stands for.
+/// Describes a symbol of the code in one context: gaps gap_low + [0, 2^raw_bits), and its bins [first_bin, last_bin].
 struct AdaptiveSymbol {
   uint32_t frequency = 0;  ///< of kAdaptiveStates
   uint32_t gap_low = 0;
@@ -63,14 +63,15 @@ struct AdaptiveSymbol {
   uint32_t last_bin = 0;
 };
 
-/// The alphabet of a context under a shape, in the order of its bins; their frequencies add up to kAdaptiveStates.
+/// Holds the alphabet of a context under a shape, in the order of its bins; their frequencies add up to
+/// kAdaptiveStates.
 struct AdaptiveAlphabet {
   std::array<AdaptiveSymbol, kAdaptiveBins> symbols{};
   size_t count = 0;
 };
 AdaptiveAlphabet adaptive_alphabet(uint32_t shape, uint32_t context);
 
-/// Which symbol each state of a context's decoder stands for: the spread of FSE [FSE13].
+/// Returns the symbol of each state of a context's decoder: the spread of FSE [FSE13].
 std::array<uint8_t, kAdaptiveStates> adaptive_spread(const AdaptiveAlphabet& alphabet);
 
 /// Describes a state of the decoder: its gap, and the next state.
@@ -97,7 +98,7 @@ struct AdaptiveTables {
   Buffer<AdaptiveEncoderSymbol> encoder;
 };
 
-/// Of shape < kAdaptiveShapes. Made when first asked for, 0.7 MiB, and kept.
+/// Returns the tables of shape < kAdaptiveShapes. Made when first asked for, 0.7 MiB, and kept.
 /// Threads  any.
 const AdaptiveTables& adaptive_tables(uint32_t shape);
 

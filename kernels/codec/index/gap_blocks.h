@@ -23,13 +23,13 @@ inline constexpr uint32_t kGapUnaryBitsMax = 8192;
 /// Bytes that a block never exceeds: parameter, low bits, unary code.
 inline constexpr size_t kGapBlockBytesMax = 1 + kGapBlock / 8 * kGapShiftMax + kGapUnaryBitsMax / 8;
 
-/// Where a run of blocks ended. `at` null: malformed.
+/// Says where a run of blocks ended. `at` null: malformed.
 struct GapDecoded {
   const uint8_t* at = nullptr;
   uint64_t next = 0;  ///< last index + 1
 };
 
-/// What gap_encode_blocks() wrote.
+/// Describes the output of gap_encode_blocks().
 struct GapEncoded {
   size_t bytes = 0;
   size_t blocks = 0;  ///< fewer than asked for: out of room

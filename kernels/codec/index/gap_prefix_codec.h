@@ -67,7 +67,7 @@ class GapBitsCodec : public IndexCodec {
   }
 };
 
-/// Mean gap of `count` indices of a dimension.
+/// Returns the mean gap of `count` indices of a dimension.
 inline double mean_gap(uint64_t count, uint64_t dimension) {
   return count == 0 ? 0.0 : static_cast<double>(dimension - count) / static_cast<double>(count);
 }

@@ -14,7 +14,7 @@ inline constexpr uint32_t kSketchGroups = 4;
 inline constexpr uint32_t kSketchTags = 2 * kSketchGroups;
 inline constexpr uint32_t kSketchRows = 2;
 
-/// How many buckets each sign has, and how they fall into groups of nearly equal size.
+/// Holds how many buckets each sign has, and divides them into groups of nearly equal size.
 struct SketchBuckets {
   std::array<uint32_t, 2> of_sign{};  ///< positive, negative
 

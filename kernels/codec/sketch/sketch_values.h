@@ -59,7 +59,7 @@ class SketchValueCodec : public ValueCodec {
   /// Returns the largest number of bytes that this number of cells can take.
   virtual uint64_t cell_bytes_max(uint64_t cells) const = 0;
   virtual void put_cells(const SketchCells& cells, MinMaxSketch& sketch, ByteBuffer& out) const = 0;
-  /// Whether hostile bytes may be those of the cells, by their length; asked before memory for cells is taken.
+  /// Returns whether hostile bytes may be those of the cells, by their length; asked before memory for cells is taken.
   virtual bool cells_fit(const SketchCells& cells, ByteSpan bytes) const = 0;
   /// Reads hostile bytes that may be them. False: they are not. A cell may be over what its group has.
   virtual bool take_cells(const SketchCells& cells, ByteSpan bytes, MinMaxSketch& sketch) const = 0;

@@ -17,7 +17,7 @@ namespace millrace {
 // ones, are unchanged.
 
 inline constexpr uint32_t kSignBit = uint32_t{1} << 31;
-/// The magnitude of the sign part, as bits, and how many entries have it.
+/// Holds the magnitude of the sign part, as bits, and how many entries have it.
 struct GsparScale {
   uint32_t bits = 0;
   uint64_t entries = 0;
@@ -33,7 +33,7 @@ Result<GsparScale> find_gspar_scale(std::span<const float> values);
 /// Appends the exact entries of `values`, as they are.
 void append_exact(std::span<const float> values, const GsparScale& scale, ByteBuffer& out);
 
-/// A scale off hostile bytes: finite, its sign bit 0.
+/// Takes a scale from hostile bytes: finite, its sign bit 0.
 inline std::optional<uint32_t> take_scale(const uint8_t* bytes) {
   uint32_t bits;
   std::memcpy(&bits, bytes, sizeof(bits));

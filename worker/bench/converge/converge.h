@@ -12,7 +12,7 @@
 
 namespace millrace::cli {
 
-/// A worker that computes slower than the others.
+/// Describes a worker that computes slower than the others.
 struct SlowWorker {
   uint32_t worker = 0;
   double factor = 1;  ///< its steps take this multiple of the time
@@ -47,11 +47,11 @@ struct ConvergeRow {
   uint32_t turns = 1;  ///< rounds of `train` that count as one: mode asynchronous has one a contribution
 };
 
-/// Every way, in the order of the table. The first two are those that the others are compared with: dense and
+/// Returns every way, in the order of the table. The first two are those that the others are compared with: dense and
 /// synchronous, and selected and synchronous.
 std::vector<ConvergeRow> converge_rows(const ConvergeOptions& options);
 
-/// "2:10" as worker 2, ten times as slow. Errors  invalid_argument.
+/// Parses "2:10" as worker 2, ten times as slow. Errors  invalid_argument.
 Result<SlowWorker> slow_worker_from_text(const std::string& text);
 
 /// Returns the row's JSON from its workers' output: loss and curve of worker 0, bytes of all. Its rate is that of the
@@ -63,7 +63,7 @@ nlohmann::json summarise_row(const ConvergeRow& row, const std::vector<nlohmann:
 /// and dense_bytes_over_this. A row without a partner has none.
 void compare_rows(nlohmann::json& rows);
 
-/// Two panels, held-out log-loss against rounds and against bytes of a worker, from bench_converge()'s result.
+/// Draws two panels, held-out log-loss against rounds and against bytes of a worker, from bench_converge()'s result.
 std::string converge_svg(const nlohmann::json& result);
 
 /// Trains the same logistic regression in every way of options.rows, through shards and workers of its own.

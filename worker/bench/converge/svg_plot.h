@@ -36,11 +36,11 @@ struct PlotPanel {
 /// REQUIRES: least < most, both finite; above 0 on a logarithmic axis.
 std::vector<double> axis_ticks(double least, double most, AxisScale scale);
 
-/// "0.5", "20", "1.5k", "300M": a number on an axis.
+/// Returns a number on an axis: "0.5", "20", "1.5k", "300M".
 std::string tick_text(double value);
 
-/// Panels beside each other with axes, numbers and one legend, as an SVG document of their own: no script, no font, no
-/// reference.
+/// Draws panels beside each other with axes, numbers and one legend, as an SVG document of their own: no script, no
+/// font, no reference.
 ///
 /// Points that an axis cannot show (not finite, or not above 0 on a logarithmic one) are left out. A panel without any
 /// point has a note.

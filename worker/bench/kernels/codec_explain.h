@@ -8,7 +8,7 @@
 
 namespace millrace::cli {
 
-/// How the indices of a drawn stream lie.
+/// Says how the indices of a drawn stream lie.
 enum class Clustering : uint8_t {
   kUniform = 1,
   kClustered = 2  ///< nine gaps in ten are of a tenth of the mean: as many bits an index as real gradients take, about

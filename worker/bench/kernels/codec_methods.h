@@ -19,8 +19,7 @@ namespace millrace::cli {
 ///           have value 0.
 std::vector<nlohmann::json> method_rows(const StreamView& selected, const CodecBenchOptions& options);
 
-/// The methods that are made for whole gradients (3LC): rows as those above, of kind "method_dense", an entry being a
-/// value.
+/// Measures the methods for whole gradients (3LC): rows as those above, of kind "method_dense", an entry being a value.
 ///
 /// whole    dense, with a value that is not 0.
 std::vector<nlohmann::json> dense_method_rows(const StreamView& whole, const CodecBenchOptions& options);

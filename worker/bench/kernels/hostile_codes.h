@@ -24,7 +24,7 @@ using VisitHostile = std::function<void(const HostileCode&)>;
 /// count_max  the largest count that a receiver would accept.
 void visit_hostile_codes(ByteSpan good, uint64_t count, uint64_t count_max, uint64_t seed, const VisitHostile& visit);
 
-/// The worst that can be thought of for this codec: at most `bytes` long.
+/// Makes the worst codes for this codec that are known: at most `bytes` long.
 void visit_crafted_codes(const IndexCodec& codec, size_t bytes, uint64_t dimension, const VisitHostile& visit);
 
 }  // namespace millrace::cli

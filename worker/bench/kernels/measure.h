@@ -9,7 +9,7 @@
 /// Shared parts of the benchmarks of sparse streams.
 namespace millrace::cli {
 
-/// The middle one; of an even number the upper. REQUIRES: not empty.
+/// Returns the middle one; of an even number the upper. REQUIRES: not empty.
 double median(std::vector<double> of);
 
 /// Reads every index and value of the streams once: the minimum work of their sum. Returns a value of all reads, so

@@ -11,7 +11,7 @@ class PeakMemory {
  public:
   PeakMemory();
 
-  /// Bytes. Empty: the system does not say.
+  /// Returns the bytes. Empty: the system does not say.
   std::optional<uint64_t> bytes() const;
 
  private:

@@ -6,7 +6,7 @@
 
 namespace millrace::peer {
 
-/// Limits of a child process, and its consumption.
+/// Holds the limits of a child process.
 struct ChildLimits {
   uint64_t memory_bytes_max = uint64_t{8} << 30;
   uint32_t processor_s_max = 600;

@@ -9,7 +9,7 @@
 
 namespace millrace::cli {
 
-/// Where the entries of the ranks lie.
+/// Says where the entries of the ranks lie.
 enum class InputShape : uint8_t {
   kUniform = 1,    ///< each rank draws its own
   kClustered = 2,  ///< each rank draws blocks of 64 neighbours
@@ -20,7 +20,7 @@ enum class InputShape : uint8_t {
 std::span<const std::string_view> input_shape_names();
 std::optional<InputShape> input_shape_of(std::string_view name);
 
-/// What all ranks' contributions are a function of.
+/// Holds the parameters of all ranks' contributions.
 struct PeerInputs {
   InputShape shape = InputShape::kUniform;
   uint64_t n = 0;

@@ -9,7 +9,7 @@
 
 namespace millrace::peer {
 
-/// Where the entries of the ranks lie.
+/// Says where the entries of the ranks lie.
 enum class Distribution : uint8_t {
   kUniform = 1,
   kClustered = 2,  ///< in runs of up to 64 indices, drawn by each rank

@@ -10,7 +10,7 @@
 
 namespace millrace::peer {
 
-/// What `millrace-bench simulate` is asked for.
+/// Holds the parameters of `millrace-bench simulate`.
 struct SimulatedRunOptions {
   SimulationOptions network;
   AllreduceSettings settings;  ///< dimension and k as the samples'
@@ -18,7 +18,7 @@ struct SimulatedRunOptions {
   uint32_t steps = 2;
 };
 
-/// One step of one algorithm.
+/// Holds the results of one step of one algorithm.
 struct SimulatedStep {
   /// True: the step evaluates again the values that other steps reuse (oktopk: thresholds, boundaries).
   bool evaluates = false;
@@ -47,12 +47,12 @@ struct SimulatedRun {
 /// Errors   as make_allreduce and the simulation.
 Result<SimulatedRun> run_simulated(AlgorithmId id, const SimulatedRunOptions& options);
 
-/// Whether step `step` (from 0) finds out again what others keep.
+/// Returns whether step `step` (from 0) evaluates the values again that other steps reuse.
 bool evaluates_in(AlgorithmId id, const AllreduceSettings& settings, uint64_t step);
-/// The share of such steps in the long run.
+/// Returns the share of such steps in the long run.
 double evaluating_share(AlgorithmId id, const AllreduceSettings& settings);
 
-/// Words that the paper allows a rank of Ok-Topk: 6k (P - 1) / P.
+/// Returns the words that the paper allows a rank of Ok-Topk: 6k (P - 1) / P.
 /// Source   [OkTopk22, table 1].
 double words_bound(uint64_t k, uint32_t ranks);
 

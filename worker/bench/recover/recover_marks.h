@@ -33,7 +33,7 @@ struct RecoverMarks {
   static Result<RecoverMarks> make(uint64_t n, double density, std::vector<std::pair<uint64_t, uint64_t>> parts,
                                    uint32_t serials);
 
-  /// REQUIRES: serial < serials, push < pushes_max.
+  /// Returns the entries of a push. REQUIRES: serial < serials, push < pushes_max.
   Stream pushed(uint32_t serial, uint32_t push, uint64_t step) const;
   /// How often that push is in the weights of that part: 0 .. 7.
   uint32_t counted(std::span<const float> weights, size_t part, uint32_t serial, uint32_t push) const;

@@ -12,7 +12,7 @@
 
 namespace millrace::cli {
 
-/// One push of one process.
+/// Holds one push of one process.
 struct RecoverRound {
   uint64_t step = 0;  ///< of the job
   TimeNs start_ns = 0;
@@ -31,7 +31,7 @@ struct RecoverProcess {
   char failure[480] = {};                   ///< the error, if any
 };
 
-/// The shared memory of the recovery benchmark's processes, made before they are forked.
+/// Holds the shared memory of the recovery benchmark's processes, made before they are forked.
 class RecoverShared {
  public:
   static Result<std::unique_ptr<RecoverShared>> create(uint32_t serials, uint32_t pushes_max);
@@ -47,7 +47,7 @@ class RecoverShared {
   std::span<const RecoverRound> rounds(uint32_t serial) {
     return {&round(serial, 0), processes_[serial].answered.load()};
   }
-  /// All processes leave as finished once the job has this number of steps.
+  /// Returns the last step: all processes leave as finished once the job has made it.
   std::atomic<uint64_t>& end_step() { return *end_step_; }
 
  private:

@@ -19,7 +19,7 @@ struct RecoverSetup {
   RecoverMarks marks;
 };
 
-/// The parts that the job of such workers has, in their order. `marks` is not looked at but for n.
+/// Returns the parts that the job of such workers has, in their order. `marks` is not looked at but for n.
 std::vector<std::pair<uint64_t, uint64_t>> recover_parts(const RecoverSetup& setup);
 
 /// Refuses a benchmark whose workers would refuse it.

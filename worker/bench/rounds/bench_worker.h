@@ -24,7 +24,7 @@ void set_failure(std::span<char> place, const std::string& text);
 /// failure  gets the text of any exception that they throw.
 int run_bench_worker(std::span<char> failure, const std::function<std::function<ExitCode()>()>& join);
 
-/// What Session::check() says of the job.
+/// Returns the result of Session::check() for the job.
 Status check_bench_job(const JobOptions& job, const std::vector<TensorOptions>& tensors);
 
 /// Returns whether the codec returns values unchanged.

@@ -11,7 +11,7 @@
 
 namespace millrace::cli {
 
-/// Whether the job is audited. Both: rows are measured in turn without, with, with and without it, and compared.
+/// Says whether the job is audited. Both: rows are measured in turn without, with, with and without it, and compared.
 enum class ServeAudit : uint8_t { kOff = 1, kOn = 2, kBoth = 3 };
 
 enum class ServePath : uint8_t { kServer = 1, kSwitch = 2, kBoth = 3 };

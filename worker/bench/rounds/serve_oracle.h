@@ -9,7 +9,7 @@
 
 namespace millrace::cli {
 
-/// A range of the tensor's indices, and the shard that sums and cuts it.
+/// Describes a range of the tensor's indices, and the shard that sums it and selects from it.
 struct ServePart {
   uint32_t shard = 0;
   uint64_t begin = 0;
@@ -29,14 +29,14 @@ struct ServeJob {
   double error_max = 0;          ///< where the codec changes values: bound of ServeVerdict::relative_error
 };
 
-/// A round's sum: what all workers' contributions decode to, added in worker order. Sparse.
+/// Returns a round's sum: all workers' contributions as decoded, added in worker order. Sparse.
 Stream serve_sum(const ServeJob& job, uint32_t round);
 
 /// Returns, by part, the number of entries over a threshold that is agreed on in the round: in all min(k, non-zero
 /// entries of the sum). A part has its share of the boundary bin as a fraction.
 std::vector<double> serve_shares(const ServeJob& job, const Stream& sum);
 
-/// How a received update is judged.
+/// Holds the judgement of a received update.
 struct ServeVerdict {
   bool agrees = false;
   double relative_error = 0;  ///< ||update - s|| / ||s||, s the entries' sum before any codec

@@ -34,7 +34,7 @@ CodedUnion coded_union(const ServeJob& job, const std::vector<std::vector<uint32
 ServeVerdict judge_cut_update(const ServeJob& job, const std::vector<std::vector<uint32_t>>& racks, uint64_t share,
                               uint32_t round, const StreamView& update);
 
-/// Bytes of datagrams that shard 0 has received for its one job of path switch, as its status page says.
+/// Returns the bytes of datagrams that shard 0 has received for its one job of path switch, from its status page.
 /// Errors  as fetch_status(); malformed: it serves no such job.
 Result<uint64_t> datagram_bytes(const std::string& http_address);
 

@@ -24,7 +24,7 @@ struct RawPlan {
 /// workers once all of them have sent it. Returns after the last round. 0: success; the error goes to stderr otherwise.
 int run_raw_shard(const RawPlan& plan, uint32_t shard, const std::string& bind_address);
 
-/// Body of a bare worker process. Start and end times go into `shared`.
+/// Runs the body of a bare worker process. Start and end times go into `shared`.
 int run_raw_worker(const RawPlan& plan, uint32_t worker, const std::vector<std::string>& addresses,
                    ServeShared& shared);
 

@@ -24,8 +24,8 @@ struct ServeWorkerReport {
   char failure[480] = {};      ///< the error, if any
 };
 
-/// The meeting place of the benchmark's processes: a barrier, a start and an end time for every (worker, round) and a
-/// report for every worker. Anonymous shared memory, made before the processes are forked.
+/// Holds the shared data of the benchmark's processes: a barrier, a start and an end time for every (worker, round),
+/// and reports of all workers. Anonymous shared memory, made before the processes are forked.
 class ServeShared {
  public:
   static Result<std::unique_ptr<ServeShared>> create(uint32_t workers, uint32_t rounds);
@@ -44,7 +44,7 @@ class ServeShared {
   }
   ServeWorkerReport& report(uint32_t worker) { return reports_[worker]; }
 
-  /// From the first start to the last end of a round, over all workers.
+  /// Returns the time from the first start to the last end of a round, over all workers.
   double round_ms(uint32_t round);
 
  private:

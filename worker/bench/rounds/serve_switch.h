@@ -16,7 +16,7 @@ namespace millrace::cli {
 /// Source   switch_agg/aggregator/DESIGN.md, "Re-selection".
 ServeVerdict judge_switch_update(const ServeJob& job, uint32_t round, const StreamView& update);
 
-/// Indices of a block, of a grid's words as a session reads them ("65536:-12"); 0: they are none.
+/// Returns the indices of a block, of a grid's text as a session reads it ("65536:-12"); 0: it is none.
 uint32_t grid_block(std::string_view grid);
 
 }  // namespace millrace::cli

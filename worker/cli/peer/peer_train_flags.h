@@ -9,7 +9,7 @@
 
 namespace millrace::cli {
 
-/// The flags of `millrace-peer train`, as the command line has them.
+/// Holds the flags of `millrace-peer train`, as the command line has them.
 struct PeerTrainFlags {
   PeerTrainOptions options;
   uint32_t index_base = 1;

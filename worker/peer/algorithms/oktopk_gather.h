@@ -41,7 +41,7 @@ GatherPlan plan_gather(std::span<const uint64_t> counts, double balance_ratio);
 /// Tags that it takes from first_tag on.
 inline constexpr uint32_t kGatherTags = 64;
 
-/// The whole sequence, on all ranks: sparse, of the settings' dimension.
+/// Gathers the whole sequence, on all ranks: sparse, of the settings' dimension.
 ///
 /// own     this rank's region: as many entries as the plan says, of the settings' dimension; kept alive by the caller,
 ///         like the others.

@@ -10,7 +10,7 @@
 
 namespace millrace::peer {
 
-/// The index range cut into a region for each rank, which sums it: the same on all ranks.
+/// Divides the index range into a region for each rank, which sums it: the same on all ranks.
 struct Regions {
   std::vector<uint64_t>
       cuts;  ///< [P + 1] ascending, 0 to the dimension; region j is [cuts[j], cuts[j + 1]), may be empty
@@ -24,10 +24,10 @@ struct Regions {
 /// Tags that either takes from first_tag on.
 inline constexpr uint32_t kRegionTags = 8192;
 
-/// Index ranges of one length. Rank r has range r.
+/// Returns index ranges of one length. Rank r has range r.
 Regions equal_regions(uint64_t dimension, uint32_t ranks);
 
-/// The ranks' own boundaries, each of which cuts its own entries into P like shares, averaged. Rank r has region r.
+/// Averages the ranks' own boundaries, each of which divides its own entries into P like shares. Rank r has region r.
 /// Good where the ranks' entries lie alike; ranks without entries have no say.
 ///
 /// selected   ascending; kept alive by the caller.

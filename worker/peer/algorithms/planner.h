@@ -10,7 +10,7 @@
 
 namespace millrace::peer {
 
-/// What selecting takes for each value of a dense gradient; 0 where contributions come selected.
+/// Holds the times of selecting, for each value of a dense gradient; 0 where contributions come selected.
 struct SelectionSpeeds {
   double callers_s = 0;     ///< the caller's selection: of exact sums, redsync_allgather and servers
   double topk_s = 0;        ///< exact top-k: of topk_a and gtopk, and of what servers keep of a sum
@@ -31,7 +31,7 @@ struct MachineSpeeds {
   EntryCoding sums = {};          ///< of sums of several contributions
 };
 
-/// The sum that is asked for: of `ranks` streams of `k` of `dimension` entries each.
+/// Describes the sum to plan: of `ranks` streams of `k` of `dimension` entries each.
 struct SumShape {
   uint64_t dimension = 0;
   uint64_t k = 0;
@@ -40,7 +40,7 @@ struct SumShape {
   uint32_t boundary_period = 64;   ///< oktopk: tau
 };
 
-/// The terms of the papers' models.
+/// Holds the terms of the papers' models.
 struct PlannedCost {
   AlgorithmInfo info;
   double select_s = 0;  ///< RedSync's T_select
@@ -84,16 +84,16 @@ struct ServerShape {
 /// histograms every threshold_period steps: the latency counts, the bytes do not.
 PlannedCost planned_server_cost(const ServerShape& servers, const SumShape& shape, const MachineSpeeds& speeds);
 
-/// Which results will do.
+/// Says which results will do.
 enum class Wanted : uint8_t {
   kExactSum = 1,   ///< exact sums only
   kAnyResult = 2,  ///< global top-k ones too
 };
 
-/// The registry's algorithms, the fastest first. Order  of equal times: the lower number.
+/// Returns the registry's algorithms, the fastest first. Order  of equal times: the lower number.
 std::vector<PlannedCost> rank_algorithms(const SumShape& shape, const MachineSpeeds& speeds, Wanted wanted);
 
-/// The same with servers among them, behind algorithms of the same time.
+/// Returns the same with servers among them, behind algorithms of the same time.
 std::vector<PlannedCost> rank_with_servers(const SumShape& shape, const MachineSpeeds& speeds, Wanted wanted,
                                            uint32_t shards);
 
@@ -102,14 +102,14 @@ struct DenseAndSparse {
   PlannedCost dense;   ///< the first algorithm of a ranking that sends every value
   PlannedCost sparse;  ///< the first other one, servers included
 
-  /// Of equal times: dense.
+  /// Returns whether dense wins; of equal times, dense.
   bool dense_wins() const { return dense.total_s() <= sparse.total_s(); }
 };
 
-/// Nothing where the ranking lacks one of them.
+/// Returns both; nothing where the ranking lacks one of them.
 std::optional<DenseAndSparse> dense_and_sparse(const std::vector<PlannedCost>& ranking);
 
-/// Whether the dense or the sparse ones win here, and why, in a sentence or two for a person.
+/// Returns whether the dense or the sparse ones win here, and why, in a sentence or two for a person.
 std::string reason_of(const std::vector<PlannedCost>& ranking, const SumShape& shape);
 
 }  // namespace millrace::peer

@@ -12,7 +12,7 @@
 
 namespace millrace::peer {
 
-/// What adding takes on this machine, for the planner (MachineSpeeds).
+/// Holds the times of adding on this machine, for the planner (MachineSpeeds).
 struct KernelSpeeds {
   double add_entry_s = 0;  ///< for each entry of the sparse streams that are summed
   double add_value_s = 0;  ///< for each value of the dense ones
@@ -25,7 +25,7 @@ struct KernelSpeeds {
 /// Cost   3 ms, about; memory of 6 MiB.
 KernelSpeeds measure_kernel_speeds(const std::function<TimeNs()>& clock);
 
-/// How entries of a sparse stream travel: as pairs, which take no time to code, or by a codec.
+/// Says how entries of a sparse stream travel: as pairs, which take no time to code, or by a codec.
 struct EntryCoding {
   double bytes = sizeof(float) + sizeof(uint32_t);  ///< an entry
   double encode_s = 0;                              ///< an entry
@@ -46,7 +46,7 @@ struct SelectionSpeed {
   double first_s = 0;  ///< of a step that finds its threshold
   double reuse_s = 0;  ///< of one that has a threshold; equal to first_s where a selection finds it in every step
 
-  /// Of a step, over a period.
+  /// Returns the mean of a step, over a period.
   double mean_s(uint32_t period) const { return (first_s + (period - 1.0) * reuse_s) / period; }
 };
 

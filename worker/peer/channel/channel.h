@@ -49,7 +49,7 @@ class Channel {
   uint32_t rank() const { return rank_; }
   uint32_t size() const { return size_; }
 
-  /// Never waits. tag: at most one message of this collective from here to `to` has it.
+  /// Sends a packet; never waits. tag: at most one message of this collective from here to `to` has it.
   void send(uint32_t to, uint32_t tag, Packet packet) { sink_->send_data(collective_, to, tag, std::move(packet)); }
 
   /// Returns the memory for bodies to send: the best that the transport has.
@@ -77,7 +77,7 @@ class Channel {
     uint64_t key_;
     Packet packet_;
   };
-  /// co_await it: the message of `from` with this tag. One at a time.
+  /// Returns an awaitable: co_await gives the message of `from` with this tag. One at a time.
   Receive receive(uint32_t from, uint32_t tag) { return Receive(*this, key_of(from, tag)); }
 
   /// Returns the time of this rank, for measurements. It must not affect the messages that an algorithm sends, unless

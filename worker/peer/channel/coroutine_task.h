@@ -7,7 +7,7 @@
 
 namespace millrace::peer {
 
-/// A coroutine that gives one value to the one coroutine that awaits it. It starts when it is awaited.
+/// Holds a coroutine that gives one value to the one coroutine that awaits it. It starts when it is awaited.
 ///
 /// Owner    the Task; destroying it destroys the suspended coroutine, and the task that this awaits. So a collective is
 ///          given up by destroying its outermost task.
@@ -65,7 +65,7 @@ class [[nodiscard]] Task {
   }
   T await_resume() { return take(); }
 
-  /// Of an outermost task: runs it until it waits for the first time, or ends.
+  /// Starts an outermost task: runs it until it waits for the first time, or ends.
   void start() { handle_.resume(); }
   bool done() const { return handle_.done(); }
   /// REQUIRES: done(). Returns the coroutine's value, or throws its exception.

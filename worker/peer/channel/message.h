@@ -26,7 +26,7 @@ enum class BodyForm : uint8_t {
   kNumbers = 4,    ///< the algorithm's own: counts, boundaries, histograms
 };
 
-/// One message between two ranks.
+/// Holds one message between two ranks.
 struct PeerMessage {
   MessageKind kind = MessageKind::kData;
   BodyForm form = BodyForm::kNone;
@@ -42,7 +42,8 @@ using MessageHeader = std::array<uint8_t, kMessageHeaderBytes>;
 
 MessageHeader encode_header(const PeerMessage& message);
 
-/// A message without its body, and how long that is. Errors  malformed: magic, version, kind, form, reserved bytes.
+/// Holds a message without its body, and the body's length. Errors  malformed: magic, version, kind, form, reserved
+/// bytes.
 struct DecodedHeader {
   PeerMessage message;
   uint64_t body_bytes = 0;

@@ -15,7 +15,8 @@
 
 namespace millrace::peer {
 
-/// How streams travel between ranks. Without a codec a sparse one is its values and indices, a dense one its values.
+/// Says how streams travel between ranks. Without a codec a sparse one is its values and indices, a dense one its
+/// values.
 struct WireForm {
   /// Of a rank's contribution: may be lossy; the loss is returned to the rank.
   std::optional<CodecSpec> contribution;
@@ -29,9 +30,9 @@ inline bool fills_from_rest(const WireForm& wire) {
   return wire.contribution && !find_index_codec(wire.contribution->index)->lossless();
 }
 
-/// The same index codec where that loses nothing, gap where it does; raw values.
+/// Returns the same index codec where that is lossless, gap where it is lossy; raw values.
 CodecSpec lossless_of(const CodecSpec& codec);
-/// "raw", or the text of the codec.
+/// Returns "raw", or the text of the codec.
 std::string wire_text(const std::optional<CodecSpec>& codec);
 
 /// Holds a packet and its stream: bit for bit the receiver's decoding.
@@ -40,20 +41,20 @@ struct Packed {
   HeldStream decoded;
 };
 
-/// The entries of `stream` in [begin, end), as a stream of dimension end - begin, packed as it is: without a codec.
+/// Packs the entries of `stream` in [begin, end), as a stream of dimension end - begin, without a codec.
 ///
 /// memory   where the body is written.
 /// Cost     one copy. An empty slice has no body; it is read as an empty sparse stream.
 Packet pack_range(const StreamView& stream, uint64_t begin, uint64_t end, BodyMemory& memory = heap_bodies());
 
-/// The form of a sparse stream's slices.
+/// Says which form a sparse stream's slices have.
 enum class SliceForm : uint8_t {
   kSmaller = 1,  ///< dense where that is smaller
   kSparse = 2,
 };
 
-/// All slices of `stream` at once, [bounds.size() - 1], in one allocation that they share, so that thousands of small
-/// ones are cheap. A dense stream with an owner is looked into and not copied.
+/// Packs all slices of `stream` at once, [bounds.size() - 1], in one allocation that they share, so that thousands of
+/// small ones are cheap. A dense stream with an owner is looked into and not copied.
 ///
 /// bounds   ascending, from 0 to the dimension.
 /// neutral  where a slice that becomes dense has no entry.
@@ -61,15 +62,15 @@ enum class SliceForm : uint8_t {
 std::vector<Packet> pack_slices(const HeldStream& stream, std::span<const uint64_t> bounds, float neutral,
                                 SliceForm form = SliceForm::kSmaller, BodyMemory& memory = heap_bodies());
 
-/// The whole stream, with `codec` where there is one: of a sum, beside which nothing is kept. REQUIRES: begin of the
-/// slice in the tensor is `base`.
+/// Packs the whole stream, with `codec` where there is one: of a sum, beside which nothing is kept. REQUIRES: begin of
+/// the slice in the tensor is `base`.
 ///
 /// memory   where the body is written without a codec.
 /// Errors   as the codec's.
 Result<Packed> pack(const HeldStream& stream, const std::optional<CodecSpec>& codec, RandomKey random,
                     uint64_t base = 0, BodyMemory& memory = heap_bodies());
 
-/// A contribution, with its codec. REQUIRES: begin of the slice in the tensor is `options.index_base`.
+/// Packs a contribution, with its codec. REQUIRES: begin of the slice in the tensor is `options.index_base`.
 ///
 /// rest     what its rank keeps beside it (Contribution::rest), of the stream's dimension or of dimension 0.
 /// Errors   as the codec's.
@@ -89,7 +90,7 @@ enum class Checked : uint8_t {
   kNo = 2,
 };
 
-/// A stream that is about to be copied, and whether that has to look at its entries.
+/// Holds a stream that is about to be copied, and whether the copy has to check its entries.
 struct Piece {
   HeldStream stream;
   Checked entries = Checked::kYes;
@@ -108,8 +109,8 @@ Status check_piece(const ReduceOp& op, const Piece& piece);
 /// Returns the error for a value that is NaN or infinite.
 Error diverged();
 
-/// Plain numbers of an algorithm, and back. Errors  malformed: another form, or a length that is no multiple of a
-/// number's.
+/// Packs plain numbers of an algorithm, and unpacks them. Errors  malformed: another form, or a length that is no
+/// multiple of a number's.
 template <typename N>
 Packet pack_numbers(std::span<const N> numbers);
 template <typename N>

@@ -16,7 +16,7 @@
 
 namespace millrace::peer {
 
-/// The allreduces. Adding one: its number, its file, its line in registry.cc.
+/// Names the allreduces. Adding one: its number, its file, its line in registry.cc.
 enum class AlgorithmId : uint8_t {
   kDenseRing = 1,               ///< [PatarasukYuan09]: reduce-scatter and allgather around a ring
   kDenseRecursiveDoubling = 2,  ///< [Thakur05]
@@ -33,7 +33,7 @@ enum class AlgorithmId : uint8_t {
   kAuto = 13,                   ///< whichever of those with exact sums is the fastest here
 };
 
-/// What all ranks have in the end.
+/// Says which result all ranks have in the end.
 enum class ResultKind : uint8_t {
   kExactSum = 1,    ///< the sum of the ranks' contributions
   kGlobalTopk = 2,  ///< about the k largest entries of that sum; the other entries are returned
@@ -115,7 +115,7 @@ class Allreduce {
   /// Returns the step of the retained state at which the next run() continues. Ranks at different steps, e.g. after a
   /// restart of one rank, would block on each other permanently. 0: the algorithm retains no state between runs.
   virtual uint64_t next_step() const { return 0; }
-  /// False: it is still trying out which algorithm to take.
+  /// Returns whether the algorithm is chosen; false: it is still trying candidates out.
   virtual bool is_settled() const { return true; }
   /// Returns a text for people: the chosen algorithm, and the time of each candidate. Empty: there is nothing to
   /// choose.
@@ -137,9 +137,9 @@ const AlgorithmInfo& algorithm_info(AlgorithmId id);
 ///          operation that the algorithm does not take, or a lossy codec for sums.
 Result<std::unique_ptr<Allreduce>> make_allreduce(AlgorithmId id, const AllreduceSettings& settings);
 
-/// What ranks must agree on, as text: "ssar_recursive_doubling f32 n=1048576 sum raw ...".
+/// Returns the text on which ranks must agree: "ssar_recursive_doubling f32 n=1048576 sum raw ...".
 std::string description_of(AlgorithmId id, const AllreduceSettings& settings);
-/// Of its next run.
+/// Returns the text of its next run.
 std::string description_of(const Allreduce& allreduce, const AllreduceSettings& settings);
 
 }  // namespace millrace::peer

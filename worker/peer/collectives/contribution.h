@@ -24,7 +24,7 @@ struct CodecChange {
 /// Cost        one pass; a search for each added entry where `rest` is sparse.
 CodecChange change_of(const StreamView& own, const StreamView& rest, const StreamView& sent);
 
-/// The indices of both, ascending. REQUIRES: they have none in common.
+/// Returns the indices of both, ascending. REQUIRES: they have none in common.
 IndexBuffer merged_indices(IndexSpan a, IndexSpan b);
 
 /// Errors   invalid_argument: a dimension that is not the settings' (a rest may have 0). non_finite: NaN or infinity.
@@ -36,10 +36,10 @@ Status check_contribution(const Contribution& given, const AllreduceSettings& se
 Result<CodedContribution> code_contribution(const Contribution& given, const AllreduceSettings& settings,
                                             Channel& channel);
 
-/// The key of this rank's random numbers in this collective.
+/// Returns the key of this rank's random numbers in this collective.
 RandomKey random_key_of(RandomKey job, const Channel& channel);
 
-/// a - b, entry by entry where either has one; entries that are equal are left out. Sparse.
+/// Returns a - b, entry by entry where either has one; entries that are equal are left out. Sparse.
 Stream difference(const StreamView& a, const StreamView& b);
 
 /// Returns the simulated time of adding this number of entries: two cache-resident reads and a write each

@@ -11,7 +11,7 @@ inline AllreduceSettings without_codecs(AllreduceSettings settings) {
   return settings;
 }
 
-/// The contribution as a dense vector, checked.
+/// Returns the contribution as a dense vector, checked.
 ///
 /// Errors  check_contribution()'s.
 inline Result<HeldStream> dense_vector(const Contribution& given, const AllreduceSettings& settings) {

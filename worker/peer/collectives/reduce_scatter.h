@@ -10,8 +10,8 @@
 
 namespace millrace::peer {
 
-/// The index range in consecutive slices, equal but for one index; where there are more slices than indices some are
-/// empty.
+/// Divides the index range into consecutive slices, equal but for one index; where there are more slices than indices
+/// some are empty.
 class Slices {
  public:
   /// REQUIRES: count > 0.
@@ -20,9 +20,9 @@ class Slices {
   uint32_t count() const { return count_; }
   uint64_t begin(uint32_t at) const { return at >= count_ ? dimension_ : dimension_ * at / count_; }
   uint64_t end(uint32_t at) const { return begin(at + 1); }
-  /// 0 from count() on.
+  /// Returns the dimension of a slice; 0 from count() on.
   uint64_t dimension(uint32_t at) const { return end(at) - begin(at); }
-  /// [count + 1], from 0 to the dimension.
+  /// Returns the boundaries: [count + 1], from 0 to the dimension.
   std::vector<uint64_t> bounds() const;
 
  private:
@@ -30,7 +30,7 @@ class Slices {
   uint32_t count_;
 };
 
-/// How slices are joined.
+/// Says how slices are joined.
 enum class JoinAs : uint8_t {
   kSmaller = 1,  ///< sparse while that is smaller
   kDense = 2,
@@ -44,7 +44,7 @@ struct OwnSlice {
   std::vector<Stream> added;     ///< the same, of Reduced::added
 };
 
-/// Nothing, for each slice.
+/// Returns an empty stream of returned values for each slice.
 std::vector<Stream> no_returns(const Slices& slices);
 
 /// Exchanges slices directly: every rank sends each other rank its slice, all at once. Each adds the slices that it
@@ -73,7 +73,7 @@ struct GatherOptions {
   JoinAs as = JoinAs::kSmaller;
 };
 
-/// Every rank's slice, joined, on every rank.
+/// Joins every rank's slice on every rank.
 ///
 /// own      the rank's slice, ready to send, and what others decode of it; where the slice is empty, it is not looked
 ///          at.

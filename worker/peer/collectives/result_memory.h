@@ -13,7 +13,7 @@ namespace millrace::peer {
 /// takes longer to give fresh pages than it takes to fill them.
 class ResultMemory {
  public:
-  /// An empty stream, with buffers that may have capacity.
+  /// Returns an empty stream, with buffers that may have capacity.
   Stream take();
   /// Returns a dense stream of `dimension` values, which are not set; in large pages where the system has them.
   Stream take_dense(uint64_t dimension);

@@ -11,7 +11,7 @@
 
 namespace millrace::peer {
 
-/// All ranks: the same.
+/// Holds settings that are the same on all ranks.
 struct SparseAllgatherSettings {
   uint64_t dimension = 0;
   std::optional<CodecSpec> codec;  ///< may lose something; none: as they are
@@ -35,7 +35,7 @@ struct Gathered {
 /// Source   [SparCML19, 5.2, 8.2] (stochastic coordinate descent).
 Task<Result<Gathered>> sparse_allgather(Channel& channel, HeldStream own, SparseAllgatherSettings settings);
 
-/// What ranks must agree on, as text.
+/// Returns the text on which ranks must agree.
 std::string description_of(const SparseAllgatherSettings& settings);
 
 }  // namespace millrace::peer

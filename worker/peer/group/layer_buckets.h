@@ -31,15 +31,15 @@ class BucketPlan {
   size_t end_layer(size_t bucket) const { return first_layer_[bucket + 1]; }
 
   bool is_ready(size_t layer) const { return ready_[layer]; }
-  /// The layer's gradient is there. Returns the end of the buckets that may have started now: those below it that have
-  /// not.
+  /// Notes that the layer's gradient is there. Returns the end of the buckets that may have started now: those below it
+  /// that have not.
   /// REQUIRES: it was not ready.
   size_t set_ready(size_t layer);
-  /// The buckets that may have started: [0, startable()).
+  /// Returns the number of buckets that may have started: [0, startable()).
   size_t startable() const { return startable_; }
-  /// Of the layers that are not ready one; none: all are.
+  /// Returns one of the layers that are not ready; none: all are.
   std::optional<size_t> missing() const;
-  /// The next step: no layer is ready.
+  /// Begins the next step: no layer is ready.
   void reset();
 
  private:
@@ -70,14 +70,14 @@ struct DenseBucketsOptions {
 /// Source    [OkTopk22, 5] (DenseOvlp).
 class DenseBuckets {
  public:
-  /// All ranks: the same options. The group outlives it.
+  /// Makes the buckets; the same options on all ranks. The group outlives it.
   ///
   /// Errors   invalid_argument: no layers, none with a value, or an algorithm whose result is not the exact sum.
   static Result<std::unique_ptr<DenseBuckets>> make(PeerGroup& group, DenseBucketsOptions options);
 
   const BucketPlan& plan() const { return plan_; }
 
-  /// The layer's gradient of this step is there: [layers[layer]], read before it returns. Starts the buckets that may
+  /// Takes the layer's gradient of this step: [layers[layer]], read before it returns. Starts the buckets that may
   /// start now. Any order.
   ///
   /// Errors   invalid_argument: no such layer, another number of values, or a layer that was ready before; nothing is
@@ -88,7 +88,8 @@ class DenseBuckets {
   /// Errors   invalid_argument: a layer is not ready; the sentence names it, and the step continues.
   Status wait();
 
-  /// The layer's sum over the ranks: [layers[layer]], valid until the next ready(). REQUIRES: wait() has succeeded.
+  /// Returns the layer's sum over the ranks: [layers[layer]], valid until the next ready(). REQUIRES: wait() has
+  /// succeeded.
   std::span<const float> sum(size_t layer) const;
 
  private:

@@ -54,7 +54,7 @@ struct Actions {
   TimeNs work = 0;  ///< computed in all
 };
 
-/// Why a group has ended, and on whose account.
+/// Says why a group has ended, and which rank is at fault.
 struct GroupFailure {
   Error error;
   std::optional<uint32_t> rank;
@@ -84,21 +84,21 @@ class PeerCore final : private ChannelSink {
   /// Returns the collective's number. Runs it as far as it gets by itself.
   Result<uint32_t> start(Collective collective, TimeNs now, Actions& actions);
   void on_message(uint32_t from, PeerMessage message, TimeNs now, Actions& actions);
-  /// The transport says that this rank is gone.
+  /// Takes the transport's report that this rank is gone.
   void on_lost(uint32_t rank, TimeNs now, Actions& actions);
-  /// The transport failed, or the caller gives up: ends the group.
+  /// Ends the group, because the transport failed, or the caller gives up.
   void fail_group(GroupFailure failure, TimeNs now, Actions& actions);
   void on_tick(TimeNs now, Actions& actions);
-  /// When on_tick() has something to do, if nothing comes before.
+  /// Returns when on_tick() has something to do, if no message comes before.
   TimeNs next_deadline() const;
 
-  /// Something is under way.
+  /// Returns whether a collective is under way.
   bool busy() const { return !running_.empty(); }
-  /// How many are.
+  /// Returns the number of collectives under way.
   size_t running() const { return running_.size(); }
-  /// Ended: with a result of its own, or with the group.
+  /// Returns whether it has ended: with a result of its own, or with the group.
   bool ended(uint32_t collective) const { return !running_.contains(collective); }
-  /// How it ended. REQUIRES: ended(). Once for each.
+  /// Returns how it ended. REQUIRES: ended(). Once for each.
   Status take_status(uint32_t collective);
   const std::optional<GroupFailure>& failure() const { return failure_; }
   uint64_t unexpected_messages() const { return unexpected_; }

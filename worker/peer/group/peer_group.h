@@ -20,8 +20,8 @@ enum class Progress : uint8_t {
 
 class PeerGroup;
 
-/// A collective under way, and its result. Movable; one owner. The group outlives it. A collective that no caller waits
-/// for costs its status, some 100 bytes, as long as the group lives.
+/// Holds a collective under way, and its result. Movable; one owner. The group outlives it. A collective that no caller
+/// waits for costs its status, some 100 bytes, as long as the group lives.
 ///
 /// Threads  as the group's.
 template <typename R>
@@ -73,11 +73,11 @@ class PeerGroup {
   /// allreduce outlives the pending result, and has one run at a time.
   Result<Pending<Reduced>> start_allreduce(Allreduce& allreduce, const AllreduceSettings& settings, Contribution given);
 
-  /// Where the callers make progress: for one that does something else for long, so that others find it alive. Else
-  /// nothing.
+  /// Makes progress where the callers make it: for one that does something else for long, so that others find it alive.
+  /// Else nothing.
   void make_progress();
 
-  /// Why it has ended, and whose fault it is.
+  /// Returns why the group has ended, and which rank is at fault.
   std::optional<GroupFailure> failure() const;
   Traffic traffic() const;
 

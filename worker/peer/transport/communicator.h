@@ -31,7 +31,7 @@ enum class WaitAs : uint8_t {
   kBetween = 3,     ///< the same while nothing is under way
 };
 
-/// One rank's end of a fixed set of ranks that exchange messages: MPI, threads of a process, or a simulated network.
+/// Connects one rank to a fixed set of ranks that exchange messages: MPI, threads of a process, or a simulated network.
 ///
 /// Order    messages from one rank may arrive in any order; each arrives once, whole, or the rank is lost.
 /// Threads  one thread at a time, but for wait(), which another's calls may overlap, and wake().
@@ -50,7 +50,7 @@ class Communicator : public BodyMemory {
   /// Errors   unavailable: that rank is lost; limit_exceeded: a body longer than the transport carries.
   virtual Status send(uint32_t to, PeerMessage message) = 0;
 
-  /// Where a body is best written that will be sent.
+  /// Returns the best memory for a body to send.
   WritableBody take_body(size_t bytes) override { return heap_body(bytes); }
 
   /// Returns a message that has arrived, if there is one; also advances the sends in flight. Never waits. Its body
@@ -66,10 +66,10 @@ class Communicator : public BodyMemory {
   /// Ends a wait() of another thread, or the next one.
   virtual void wake() = 0;
 
-  /// Whether its calls yield the core by themselves while they find nothing to do.
+  /// Returns whether its calls yield the core by themselves while they find nothing to do.
   virtual bool yields() const { return false; }
 
-  /// Of the same clock on every call; only differences count.
+  /// Returns the time of the same clock on every call; only differences count.
   virtual TimeNs now() const = 0;
   virtual Traffic traffic() const = 0;
 };

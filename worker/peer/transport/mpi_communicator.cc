@@ -357,9 +357,9 @@ class MpiCommunicator::Links {
     }
   }
 
-  /// Begins to receive the messages that have arrived, of any length. A pass ends once it has begun kBodyBytesAPoll bytes
-  /// of bodies, so that they are still in a cache when the reader gets them. On one machine MPI copies a body as soon as
-  /// it is asked to.
+  /// Begins to receive the messages that have arrived, of any length. A pass ends once it has begun kBodyBytesAPoll
+  /// bytes of bodies, so that they are still in a cache when the reader gets them. On one machine MPI copies a body as
+  /// soon as it is asked to.
   Status take_heads() {
     body_bytes_begun_ = 0;
     while (body_bytes_begun_ < kBodyBytesAPoll) {

@@ -14,7 +14,7 @@ namespace millrace::peer {
 /// Says which threads may call MPI: MPI_THREAD_SINGLE to MPI_THREAD_MULTIPLE.
 enum class MpiThreads : uint8_t { kSingle = 1, kFunneled = 2, kSerialized = 3, kMultiple = 4 };
 
-/// "single", "funneled", "serialized", "multiple".
+/// Returns "single", "funneled", "serialized" or "multiple".
 std::string_view name_of(MpiThreads threads);
 /// Returns the level whose name_of() is `name`; kSingle for other names.
 MpiThreads mpi_threads_of(std::string_view name);
@@ -37,8 +37,8 @@ class MpiJob {
   uint32_t size() const { return size_; }
   MpiThreads threads() const { return threads_; }
 
-  /// MPI_Allreduce, in place. Waits for all ranks, also for one that never comes. Errors  io; limit_exceeded: over 2^31
-  /// - 1.
+  /// Calls MPI_Allreduce, in place. Waits for all ranks, also for one that never comes. Errors  io; limit_exceeded:
+  /// more than 2^31 less 1.
   Status sum_dense(std::span<float> values);
   /// Calls MPI_Abort: ends all ranks, after the output that they print in `grace_ms`.
   [[noreturn]] void abort(int exit_code, uint32_t grace_ms);
@@ -57,7 +57,8 @@ struct MpiOptions {
   uint64_t shared_bytes_max = uint64_t{64} << 20;
 };
 
-/// A communicator over MPI, on a duplicate of the job's (MPI_Comm_dup), so that nothing else receives its messages.
+/// Communicates over MPI, on a duplicate of the job's communicator (MPI_Comm_dup), so that nothing else receives its
+/// messages.
 ///
 /// Wire     a message of up to 8 KiB is one MPI message, header and body, copied. A longer body is an MPI message of
 ///          its own, from where it lies to where it stays; several arrive at a time. Before it comes the header and its
@@ -69,9 +70,10 @@ struct MpiOptions {
 /// Bounds   a body has at most 2^31 - 1 bytes.
 class MpiCommunicator final : public Communicator {
  public:
-  /// Over all ranks of the job. Collective: every rank calls it. Errors  unavailable: MPI is not there; io.
+  /// Makes a communicator over all ranks of the job. Collective: every rank calls it. Errors  unavailable: MPI is not
+  /// there; io.
   static Result<std::unique_ptr<MpiCommunicator>> over_world(const MpiOptions& options = {});
-  /// Over the ranks of a communicator of the caller's, as MPI_Comm_c2f() gives it. Collective.
+  /// Makes one over the ranks of a communicator of the caller's, as MPI_Comm_c2f() gives it. Collective.
   static Result<std::unique_ptr<MpiCommunicator>> over(int fortran_handle, const MpiOptions& options = {});
   /// Gives sends in flight two seconds; the buffers of unfinished ones stay in memory until the process ends.
   ~MpiCommunicator() override;

@@ -46,7 +46,7 @@ class SharedBodies {
   SharedBodies& operator=(const SharedBodies&) = delete;
   ~SharedBodies();
 
-  /// Memory for a body, or nothing where there is no room.
+  /// Returns memory for a body, or nothing where there is no room.
   std::optional<WritableBody> take(size_t bytes);
 
   /// Returns whether `to` can read this rank's segment: all ranks of the machine have all of its segments.
@@ -54,10 +54,10 @@ class SharedBodies {
   /// Holds the body for the rank that gets the reference. A body in any segment stays in place, another is copied.
   /// Nothing: no room.
   std::optional<BodyReference> hold(ByteSpan body);
-  /// Of a reference that could not be sent.
+  /// Releases a reference that could not be sent.
   void let_go(const BodyReference& reference);
 
-  /// The body of a reference that came. Hostile.
+  /// Returns the body of a received reference. Hostile.
   /// Errors   malformed: it points nowhere.
   Result<SharedBytes> body_of(const BodyReference& reference, uint64_t bytes);
 

@@ -11,7 +11,7 @@ namespace millrace::peer {
 /// Pure: its caller passes all times. One thread's own.
 class CoreShare {
  public:
-  /// The thread works from now on; `cpu`: its processor time.
+  /// Notes that the thread works from now on; `cpu`: its processor time.
   void works(TimeNs now, TimeNs cpu);
   /// Returns the minimum sleep of the thread, which has nothing to do from now on. It is the time that it worked less
   /// the time that others worked meanwhile; 0 where no other thread is known to need its core.

@@ -9,7 +9,7 @@
 
 namespace millrace::peer {
 
-/// How a process finds another one's segment. Plain bytes: sent as they are.
+/// Says how a process finds another one's segment. Plain bytes: sent as they are.
 struct SegmentName {
   int32_t pid = 0;
   int32_t descriptor = -1;
@@ -36,7 +36,7 @@ class SharedSegment {
   /// bytes    of bodies; rounded up to kPieceBytes. Only populated pages take memory.
   /// Errors   unavailable: no such files here (Linux 5.14 and later), or no address space.
   static Result<std::shared_ptr<SharedSegment>> create(uint64_t bytes);
-  /// Another process's, or one's own again. REQUIRES: its owner has not called close_name().
+  /// Opens another process's, or one's own again. REQUIRES: its owner has not called close_name().
   /// Errors   unavailable: not on this machine, not among the processes that this one sees, or no right to it.
   static Result<std::shared_ptr<SharedSegment>> open(const SegmentName& name);
   SharedSegment(const SharedSegment&) = delete;
@@ -50,7 +50,7 @@ class SharedSegment {
   std::span<const uint8_t> bodies() const { return bodies_; }
   std::atomic<uint32_t>& holders(uint32_t slot) const;
 
-  /// Of the owner: where it writes. REQUIRES: created here.
+  /// Returns the owner's memory for bodies. REQUIRES: created here.
   std::span<uint8_t> writable_bodies() const;
   /// Has the system give memory to [begin, begin + kPieceBytes) of the bodies. Errors  limit_exceeded: it has none.
   Status populate(uint64_t begin);

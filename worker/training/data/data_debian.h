@@ -41,13 +41,13 @@ struct DataFiles {
   std::string held_out;
 };
 
-/// Of make_debian_data(), in a folder that lasts: made once for each dimension.
+/// Returns the files of make_debian_data(), in a folder that lasts: made once for each dimension.
 ///
 /// say  called with a line at a time
 DataFiles debian_files(const std::string& folder, uint64_t dimension);
 Status keep_debian_data(const DataFiles& files, uint64_t dimension, const std::function<void(const std::string&)>& say);
 
-/// Both are there. They appear whole or not at all, the held-out one last.
+/// Returns whether both are there. They appear whole or not at all, the held-out one last.
 bool made_before(const DataFiles& files, const std::function<void(const std::string&)>& say);
 
 /// Holds the used fields of a package's paragraph.
@@ -61,7 +61,7 @@ struct PackageParagraph {
 /// `field` is the parser's memory of the field that continuation lines belong to.
 bool read_paragraph_line(std::string_view line, PackageParagraph& paragraph, std::string& field);
 
-/// True for libs, libdevel and oldlibs, in any area.
+/// Returns whether a section is libs, libdevel or oldlibs, in any area.
 bool is_library_section(std::string_view section);
 
 /// Hashes the character 3- to 5-grams of `text` into [0, dimension). ASCII letters are in lower case, runs of blanks

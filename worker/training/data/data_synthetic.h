@@ -12,7 +12,7 @@
 
 namespace millrace::cli {
 
-/// Shape of a sparse classification set: what matters to compression and nothing else.
+/// Describes the shape of a sparse classification set: only the properties that matter to compression.
 struct SyntheticShape {
   std::string_view name;
   uint64_t dimension = 0;

@@ -15,7 +15,7 @@ class FeatureColumns {
 
   size_t count() const { return features_.size(); }
   uint32_t feature(size_t at) const { return features_[at]; }
-  /// Where a feature is; count(): nowhere.
+  /// Returns where a feature is; count(): nowhere.
   size_t position_of(uint32_t feature) const;
 
   struct Column {

@@ -13,14 +13,14 @@
 
 namespace millrace::cli {
 
-/// What rows are for.
+/// Says what rows are for.
 enum class RowUse : uint8_t {
   kTraining = 1,  ///< they have two classes, and no feature behind the dimension
   kHeldOut =
       2,  ///< a model is measured on them: its classes are theirs, one or both; features that it lacks are left out
 };
 
-/// Which rows of a file to keep, and what its indices may be.
+/// Says which rows of a file to keep, and what its indices may be.
 struct LibsvmOptions {
   uint64_t dimension = 0;  ///< 0: the largest index of the file
   uint32_t part = 0;       ///< keep rows r with r % parts == part; all rows are checked
@@ -48,7 +48,7 @@ struct LibsvmRows {
   uint64_t content_hash = 0;  ///< of these (Dataset)
 };
 
-/// The rows as a dataset, whose classes, largest index and number of rows may be those of a larger file.
+/// Returns the rows as a dataset, whose classes, largest index and number of rows may be those of a larger file.
 ///
 /// whole    of the file; its data and labels are not looked at.
 /// Errors   malformed: no rows in the whole. In training: not two classes written as label_pair_text() has them. Held
@@ -69,7 +69,7 @@ class LibsvmParser {
   /// name  of the file, for error sentences.
   LibsvmParser(std::string name, LibsvmOptions options);
 
-  /// One line without its newline.
+  /// Parses one line without its newline.
   Status line(std::string_view text);
 
   /// Errors  malformed: no rows, or rows of one class only.

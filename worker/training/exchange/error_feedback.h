@@ -60,7 +60,7 @@ class ErrorFeedback {
   /// Adds back a part of a contribution that was not handed over after all: it is sent later.
   void give_back(const StreamView& stream) { add(stream); }
 
-  /// [dimension], or empty while nothing stayed.
+  /// Returns the residual: [dimension], or empty while nothing stayed.
   std::span<const float> residual() const { return residual_; }
   /// Hands it out and forgets it; sparse.
   Stream take_residual();

@@ -62,7 +62,7 @@ class Exchange {
   virtual ExchangeCounts counts() const = 0;
   /// Hands out the residual, and clears it. REQUIRES: nothing is in flight.
   virtual Result<Stream> take_residual() = 0;
-  /// All ranks have made their last step. REQUIRES: nothing is in flight.
+  /// Ends the exchange: all ranks have made their last step. REQUIRES: nothing is in flight.
   virtual Status end() = 0;
 };
 
@@ -73,7 +73,7 @@ struct ExchangeSetup {
   std::function<void(double seconds)> on_update = {};
 };
 
-/// The exchange of options.path. All ranks call it.
+/// Makes the exchange of options.path. All ranks call it.
 ///
 /// Errors   as check_exchange(). Servers: what Session::connect() says, as an Error of the same code.
 Result<std::unique_ptr<Exchange>> make_exchange(const ExchangeSetup& setup, const OptimizerOptions& options);

@@ -8,7 +8,7 @@
 
 namespace millrace::cli {
 
-/// What `--path auto` chooses by.
+/// Holds the inputs of `--path auto`.
 struct PathQuestion {
   peer::SumShape shape;         ///< k: entries of a rank's contribution
   peer::MachineSpeeds speeds;   ///< of the ranks, and among them

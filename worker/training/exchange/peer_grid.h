@@ -28,7 +28,7 @@ class PeerGrid {
     bool is_cut = false;  ///< `update` is a part of the sum
     Stream returned;      ///< the selected values that the update omitted; one value an entry
   };
-  /// The sum over all ranks: of the step that round() began.
+  /// Takes the sum over all ranks: of the step that round() began.
   Settled settle(HeldStream&& sum);
 
  private:

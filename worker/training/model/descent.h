@@ -28,19 +28,19 @@ class Descent {
   double rate(uint64_t step) const;
   /// Returns LinearModel::scale() after `steps` steps.
   float scale_after(uint64_t steps) const;
-  /// Whether the common factor goes into the values before that step: LinearModel's values change by 2^-40 at once
-  /// then.
+  /// Returns whether the common factor goes into the values before that step: LinearModel's values change by 2^-40 at
+  /// once then.
   bool folds_before(uint64_t steps) const { return shrinking_after(steps).folds > 0; }
   /// Prepares the values [begin, begin + run.size()) for the addition of a step's sum. The intercept keeps its value
   /// under the new scale; where the scale has become small, it is multiplied into the values. Returns the factor of the
   /// sum.
   float before_step(uint64_t step, uint64_t begin, std::span<float> run) const;
-  /// What before_step() returns for every step, where that is one number and nothing else is done; steps may be merged
-  /// then.
+  /// Returns the result of before_step() for every step, where that is one number and nothing else is done; steps may
+  /// be merged then.
   std::optional<float> constant_factor() const;
 
  private:
-  /// A factor in (0, 1] without underflow: mantissa * 2^exponent, mantissa in [0.5, 1).
+  /// Holds a factor in (0, 1] without underflow: mantissa * 2^exponent, mantissa in [0.5, 1).
   struct Scaled {
     double mantissa = 0.5;
     int64_t exponent = 1;

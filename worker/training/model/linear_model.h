@@ -17,14 +17,15 @@ namespace millrace::cli {
 /// which stays in the hinge's corners.
 enum class Loss : uint8_t { kLogistic = 1, kHinge = 2, kSquaredHinge = 3 };
 
-/// "lr", "svm" and "l2svm": the command line's words.
+/// Returns "lr", "svm" or "l2svm": the command line's words.
 std::string_view loss_name(Loss loss);
 Result<Loss> loss_by_name(std::string_view name);
 
-/// The loss of a row, and its derivative by the margin (the hinge's at its corner is 0, one of its subgradients).
+/// Return the loss of a row, and its derivative by the margin (the hinge's at its corner is 0, one of its
+/// subgradients).
 double loss_at(Loss loss, double label, double margin);
 double loss_slope(Loss loss, double label, double margin);
-/// The most that the derivative changes by the margin. REQUIRES: not the hinge, which has a corner.
+/// Returns the most that the derivative changes by the margin. REQUIRES: not the hinge, which has a corner.
 double loss_curvature_max(Loss loss);
 
 /// Holds a linear model's parameters as they are trained: margin = scale * (values . x) + scale * values[dimension],
@@ -39,10 +40,10 @@ class LinearModel {
 
   Loss loss() const { return loss_; }
   uint64_t dimension() const { return values_.size() - 1; }
-  /// Tensor of this model: its features and the intercept.
+  /// Returns the dimension of this model's tensor: its features and the intercept.
   uint64_t tensor_dimension() const { return values_.size(); }
 
-  /// The parameters over `scale()`. An update is applied by values[i] += step_scale * sum[i].
+  /// Returns the parameters over `scale()`. An update is applied by values[i] += step_scale * sum[i].
   std::span<float> values() { return values_; }
   std::span<const float> values() const { return values_; }
   float scale() const { return scale_; }
@@ -63,18 +64,18 @@ class LinearModel {
   std::vector<float> values_;
 };
 
-/// A mini-batch's gradient, and how good the model was on it.
+/// Holds a mini-batch's gradient, and the model's quality on it.
 struct BatchGradient {
   Stream gradient;      ///< of the mean loss: only touched features and the intercept, L2 not in it; empty without rows
   double loss_sum = 0;  ///< over the rows
 };
 
-/// The gradient over `rows` (positions into `data`) at `model`.
+/// Returns the gradient over `rows` (positions into `data`) at `model`.
 ///
 /// Cost     O(non-zeros log non-zeros).
 BatchGradient batch_gradient(const LinearModel& model, const Dataset& data, std::span<const uint32_t> rows);
 
-/// How good a model is on data.
+/// Holds a model's quality on data.
 struct Evaluation {
   uint64_t rows = 0;
   double mean_loss = 0;          ///< of the model's own loss
@@ -84,7 +85,8 @@ struct Evaluation {
 };
 Evaluation evaluate(const LinearModel& model, const Dataset& data);
 
-/// Area under precision over recall as a step function, thresholds at the distinct scores: sum of (R_n - R_(n-1)) P_n.
+/// Returns the area under precision over recall as a step function, thresholds at the distinct scores: sum of
+/// (R_n - R_(n-1)) P_n.
 ///
 /// labels  -1 or +1. Without positives: 0.
 /// Order   equal scores are one threshold.

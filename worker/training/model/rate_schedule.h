@@ -23,11 +23,12 @@ struct RateSchedule {
   double epochs = 1;    ///< until the rate has halved, is over the square root of 2, or goes down a step
   double factor = 0.5;  ///< of kStep
 
-  /// Never above `rate`; a function of its arguments, the same bits on every rank of one machine type.
+  /// Returns the rate, never above `rate`; a function of its arguments, the same bits on every rank of one machine
+  /// type.
   double at(double epochs_passed) const;
 };
 
-/// Of "constant", "inverse[:EPOCHS]", "inverse_sqrt[:EPOCHS]" or "step[:FACTOR[:EPOCHS]]".
+/// Parses "constant", "inverse[:EPOCHS]", "inverse_sqrt[:EPOCHS]" or "step[:FACTOR[:EPOCHS]]".
 ///
 /// Errors   invalid_argument: another word, epochs not positive, a factor outside (0, 1].
 Result<RateSchedule> rate_schedule_from_text(std::string_view text, double rate);

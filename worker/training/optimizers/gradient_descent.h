@@ -7,18 +7,18 @@
 
 namespace millrace::cli {
 
-/// Where the rate goes in.
+/// Says where the rate goes in.
 enum class RateIn : uint8_t {
   kGradient = 1,  ///< into the summed gradient, and so into residuals: of the step in which it was computed (SparCML,
                   ///< Ok-Topk)
   kUpdate = 2,    ///< into the change of the weights: of the step that applies the sum (RedSync, momentum, Adam)
 };
 
-/// Whether gradients may gain momentum and be clipped before they are exchanged. Clipping is of gradients without the
-/// rate in.
+/// Says whether gradients may gain momentum and be clipped before they are exchanged. Clipping is of gradients without
+/// the rate in.
 enum class BeforeExchange : uint8_t { kNothing = 1, kClipping = 2, kMomentumAndClipping = 3 };
 
-/// Which gradient a step exchanges.
+/// Says which gradient a step exchanges.
 enum class GradientOf : uint8_t {
   kRows = 1,        ///< the mean gradient of its rows
   kDifference = 2,  ///< its difference to the gradient of the same rows at a snapshot of the model (SVRG)

@@ -56,7 +56,7 @@ class PeerOptimizer {
   virtual ~PeerOptimizer() = default;
 
   virtual uint64_t steps_per_epoch() const = 0;
-  /// Nothing is in flight. epoch: from 0.
+  /// Begins an epoch; nothing is in flight. epoch: from 0.
   virtual void begin_epoch(uint32_t epoch) = 0;
   /// Computes a step of the epoch with the model as it is, and starts what ranks exchange for it. step: from 0, over
   /// all epochs.
@@ -68,7 +68,7 @@ class PeerOptimizer {
   virtual const LinearModel& model() const = 0;
   /// Cost  may be a pass over a residual: not every step.
   virtual OptimizerCounts counts() const = 0;
-  /// All ranks have made their last step. REQUIRES: nothing is in flight.
+  /// Ends the training: all ranks have made their last step. REQUIRES: nothing is in flight.
   virtual Status end() { return {}; }
 };
 
@@ -91,7 +91,7 @@ struct OptimizerInfo {
   OptimizerDefaults defaults = {};
 };
 
-/// Every optimizer of this build.
+/// Returns every optimizer of this build.
 std::span<const OptimizerInfo> optimizers();
 const OptimizerInfo* find_optimizer(std::string_view name);
 
@@ -112,7 +112,7 @@ OptimizerOptions default_options(const OptimizerInfo& optimizer);
 /// JobOptions::recipe. Ranks must agree on this text.
 std::string recipe_of(const OptimizerInfo& optimizer, const OptimizerOptions& options);
 
-/// What ranks must agree on, as text.
+/// Returns the text on which ranks must agree.
 std::string description_of(const OptimizerInfo& optimizer, const OptimizerOptions& options);
 
 }  // namespace millrace::cli

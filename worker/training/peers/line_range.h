@@ -12,15 +12,15 @@ namespace millrace::cli {
 /// Fills the span with a file's bytes from an offset on.
 using ReadAt = std::function<Status(uint64_t at, std::span<uint8_t> into)>;
 
-/// The part of a text file that a rank reads: its lines are those that begin in [begin, end), wherever they end. So
-/// every line belongs to one rank, for any number of ranks.
+/// Describes the part of a text file that a rank reads: its lines are those that begin in [begin, end), wherever they
+/// end. So every line belongs to one rank, for any number of ranks.
 struct LineShare {
   uint64_t file_bytes = 0;
   uint64_t begin = 0;
   uint64_t end = 0;
 };
 
-/// Equal ranges of bytes but for one. REQUIRES: rank < ranks.
+/// Returns a rank's range of bytes; the ranges are equal but for one byte. REQUIRES: rank < ranks.
 LineShare line_share(uint64_t file_bytes, uint32_t rank, uint32_t ranks);
 
 struct LineReadOptions {

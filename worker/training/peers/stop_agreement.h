@@ -14,7 +14,7 @@ class StopAgreement {
  public:
   explicit StopAgreement(peer::PeerGroup& group) : group_(group), asked_at_(monotonic_now_ns()) {}
 
-  /// All ranks call it once a step. True on all ranks, where `stop` is on any of them. Errors  the group's.
+  /// Asks all ranks; all call it once a step. True on all ranks, where `stop` is on any of them. Errors  the group's.
   Result<bool> ask(const std::atomic<bool>& stop);
 
  private:

@@ -9,7 +9,7 @@
 
 namespace millrace::cli {
 
-/// All ranks: the same, but for the number of threads.
+/// Holds the options, the same on all ranks, but for the number of threads.
 struct PeerTrainOptions {
   const OptimizerInfo* optimizer = nullptr;
   OptimizerOptions options;
@@ -21,7 +21,7 @@ struct PeerTrainOptions {
   uint32_t threads = 1;    ///< that compute on this rank
 };
 
-/// How a model does on rows of all ranks.
+/// Holds a model's quality on rows of all ranks.
 struct PeerEvaluation {
   double loss = 0;  ///< mean of the model's own loss
   double accuracy = 0;
@@ -54,7 +54,7 @@ struct PeerTrainResult {
       0;  ///< of this rank: messages of other ranks that it dropped; 0, or a rank is at fault
 };
 
-/// Where a rank is, for displays: sums since it began.
+/// Holds a rank's position, for displays: sums since it began.
 struct PeerProgress {
   uint64_t steps = 0;          ///< ended
   uint64_t dense_bytes = 0;    ///< bytes of a dense exchange of them, one way
@@ -62,7 +62,7 @@ struct PeerProgress {
   peer::Traffic traffic = {};  ///< through the group
 };
 
-/// Called on the thread that trains, of every rank; one that is empty is not.
+/// Holds callbacks, called on the thread that trains, of every rank; an empty one is not called.
 struct PeerTrainObserver {
   std::function<void(const PeerEpoch&)> on_epoch = {};
   std::function<void(double seconds)> on_step =
