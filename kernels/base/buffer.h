@@ -9,8 +9,8 @@
 
 namespace millrace {
 
-/// An allocator whose resize() leaves trivial elements uninitialised: a buffer that is about to be overwritten is not
-/// cleared first (a memory pass that would show in every kernel).
+/// Allocates without initialising: resize() leaves trivial elements unset. So a buffer that is about to be overwritten
+/// is not cleared first (a memory pass that would show in every kernel).
 template <typename T>
 struct UninitializedAllocator : std::allocator<T> {
   template <typename U>
@@ -38,7 +38,7 @@ using IndexBuffer = Buffer<uint32_t>;
 using ByteSpan = std::span<const uint8_t>;
 using IndexSpan = std::span<const uint32_t>;
 
-/// Bytes that somebody else keeps alive (a received message, an encoded update sent to many). Copying shares.
+/// Refers to bytes with a shared owner (a received message, an encoded update sent to many). Copying shares.
 struct SharedBytes {
   std::shared_ptr<const void> owner;
   ByteSpan bytes;

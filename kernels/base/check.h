@@ -22,8 +22,8 @@ std::string check_operands(const char* names, const Operands&... operands) {
 
 }  // namespace millrace
 
-/// A bug of ours if it does not hold: on in release builds, prints its operands, aborts.
-/// Never for what a peer, a file or a flag can cause: those return an Error.
+/// A bug of ours if it does not hold: on in release builds, prints its operands, aborts. Never for a failure that a
+/// peer, a file or a flag can cause: those return an Error.
 #define MILLRACE_CHECK(condition, ...)                                                                       \
   do {                                                                                                       \
     if (!(condition)) [[unlikely]] {                                                                         \

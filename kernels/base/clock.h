@@ -12,7 +12,7 @@ inline constexpr TimeNs kNsPerUs = 1'000;
 inline constexpr TimeNs kNsPerMs = 1'000'000;
 inline constexpr TimeNs kNsPerS = 1'000'000'000;
 
-/// The machine's monotonic clock. For shells, command line and benchmarks only.
+/// Returns the machine's monotonic clock. For shells, command line and benchmarks only.
 TimeNs monotonic_now_ns();
 
 }  // namespace millrace

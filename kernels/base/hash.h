@@ -7,7 +7,8 @@
 
 namespace millrace {
 
-/// XXH3, 64 bits: payload identity and container checksums. Not a MAC: it tells corruption and mix-ups, not malice.
+/// Returns XXH3, 64 bits: for payload identity and container checksums. Not a MAC: it tells corruption and mix-ups, not
+/// malice.
 uint64_t hash64(ByteSpan bytes, uint64_t seed = 0);
 uint64_t hash64(std::string_view text, uint64_t seed = 0);
 

@@ -6,9 +6,9 @@
 
 namespace millrace {
 
-/// Key of a counter-based generator (Philox4x32-10 [Philox11]; library Random123). Equal (key, counter) gives
-/// equal bits on every machine, whatever the order of the calls: quantizers draw by global index, so a result does not
-/// depend on how a tensor is cut.
+/// Holds the key of a counter-based generator (Philox4x32-10 [Philox11]; library Random123). Equal (key, counter) gives
+/// equal bits on every machine, in any order of the calls. Quantizers draw by global index, so a result does not depend
+/// on the division of a tensor.
 struct RandomKey {
   uint32_t low = 0;
   uint32_t high = 0;
@@ -18,27 +18,28 @@ struct RandomKey {
   }
 };
 
-/// Four independent uniform 32-bit words of (key, counter). `stream` separates uses under one key.
+/// Returns four independent uniform 32-bit words of (key, counter). `stream` separates uses under one key.
 std::array<uint32_t, 4> random_words(RandomKey key, uint64_t counter, uint64_t stream = 0);
 
-/// Many words at once: word w of (key, stream) is random_words(key, w / 4, stream)[w % 4], and out[i] is word
+/// Writes many words at once: word w of (key, stream) is random_words(key, w / 4, stream)[w % 4], and out[i] is word
 /// first_word + i. Several times faster than the loop over random_words; equal bits on every machine.
 void random_fill(RandomKey key, uint64_t first_word, std::span<uint32_t> out, uint64_t stream = 0);
 
 /// Mixes identities into a key: random_key(job_seed, tensor, step, worker).
 RandomKey random_key(uint64_t seed, uint64_t a = 0, uint64_t b = 0, uint64_t c = 0);
 
-/// A small sequential generator over random_words for tests, synthetic data and jitter; copies continue independently.
+/// Draws a small sequence over random_words for tests, synthetic data and jitter; copies continue independently.
 class RandomSequence {
  public:
   explicit RandomSequence(RandomKey key, uint64_t stream = 0) : key_(key), stream_(stream) {}
   uint32_t next_u32();
   uint64_t next_u64();
-  /// Uniform in [0, bound), bound >= 1; without modulo bias worth the name (multiply-shift on 64 bits, [Lemire19]).
+  /// Returns a number uniform in [0, bound), bound >= 1; without modulo bias worth the name (multiply-shift on 64 bits,
+  /// [Lemire19]).
   uint64_t next_below(uint64_t bound);
-  /// Uniform in [0, 1), 53 bits.
+  /// Returns a number uniform in [0, 1), 53 bits.
   double next_unit();
-  /// Standard normal [BoxMuller58].
+  /// Returns a standard normal number [BoxMuller58].
   double next_normal();
 
  private:

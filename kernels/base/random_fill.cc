@@ -23,8 +23,9 @@ void fill_groups(RandomKey key, uint64_t counter, uint64_t stream, size_t groups
 
 #else
 
-// Philox4x32-10 of one counter a 64-bit lane. A 32 x 32 product leaves its high half where a shift reaches it and its
-// low half where the next multiplication reads it; what the upper halves of the state hold besides is never looked at.
+// Computes Philox4x32-10 of one counter a 64-bit lane. A 32 x 32 product leaves its high half where a shift reaches it,
+// and its low half where the next multiplication reads it. The other contents of the state's upper halves are never
+// used.
 template <class D>
 struct Philox {
   using V = hn::Vec<D>;
@@ -54,7 +55,7 @@ struct Philox {
   }
 };
 
-// Lane 2j holds counter j and lane 2j + 1 counter lanes/2 + j: then the interleaving within blocks of 128 bits puts the
+// Lane 2j holds counter j and lane 2j + 1 counter lanes/2 + j. So the interleaving within blocks of 128 bits puts the
 // words of consecutive counters one behind the other.
 void fill_groups(RandomKey key, uint64_t counter, uint64_t stream, size_t groups, uint32_t* HWY_RESTRICT out) {
   const hn::ScalableTag<uint64_t> d;

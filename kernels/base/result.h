@@ -8,11 +8,11 @@
 
 namespace millrace {
 
-/// What went wrong, in classes that a caller can act on. The numbers are on the wire
-/// (protocol/wire/errors_and_limits.md): they are never reused and never renumbered.
+/// Classes of errors that a caller can act on. The numbers are on the wire (protocol/wire/errors_and_limits.md): they
+/// are never reused and never renumbered.
 enum class ErrorCode : uint16_t {
   kInvalidArgument = 1,    ///< the caller asked for something that cannot be (k > n, unknown name)
-  kMalformed = 2,          ///< bytes that are not what they claim to be
+  kMalformed = 2,          ///< bytes that do not have the form that they claim
   kUnsupported = 3,        ///< well formed, but this build does not know it
   kLimitExceeded = 4,      ///< over a stated limit
   kNonFinite = 5,          ///< NaN or infinity where the policy refuses it
@@ -23,7 +23,7 @@ enum class ErrorCode : uint16_t {
   kStale = 10,             ///< an older epoch, incarnation or step
   kConflict = 11,          ///< same identity with other bytes
   kShardMapMismatch = 12,  ///< shards, or a worker and a shard, disagree on the shard map
-  kShardLost = 13,         ///< a shard came back without its state
+  kShardLost = 13,         ///< a shard restarted without its state
   kUnavailable = 14,       ///< peer cannot be reached, or is shutting down
   kTimeout = 15,           ///< a stated time has passed
   kIo = 16,                ///< file or socket error
@@ -34,10 +34,10 @@ enum class ErrorCode : uint16_t {
 /// The field's short word for a code: "invalid_argument", ... Stable: used in logs, metrics labels and JSON.
 std::string_view error_code_name(ErrorCode code);
 
-/// The reverse; internal for a word that is none.
+/// Returns the code of such a word; internal for an unknown word.
 ErrorCode error_code_by_name(std::string_view name);
 
-/// A code and one sentence that says what to do.
+/// Holds a code and one sentence that says what to do.
 struct Error {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;

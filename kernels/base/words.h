@@ -7,10 +7,10 @@
 
 namespace millrace {
 
-/// The pieces of `text` between separators, at least one; empty ones stay. They point into `text`.
+/// Returns the pieces of `text` between separators, at least one; empty ones stay. They point into `text`.
 std::vector<std::string_view> split(std::string_view text, char separator);
 
-/// The number that `text` is, and nothing besides. Empty: it is none, or none of that type.
+/// Returns the number that `text` consists of, and nothing else. Empty: it is none, or none of that type.
 template <typename T>
 std::optional<T> number_from_text(std::string_view text) {
   T value{};
@@ -19,7 +19,7 @@ std::optional<T> number_from_text(std::string_view text) {
   return value;
 }
 
-/// The same into `value`, which stays as it is where `text` is no such number.
+/// Assigns the same to `value`, which does not change where `text` is no such number.
 template <typename T>
 bool assign_number(std::string_view text, T& value) {
   const std::optional<T> number = number_from_text<T>(text);

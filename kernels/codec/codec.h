@@ -12,8 +12,8 @@
 
 namespace millrace {
 
-/// How indices become bytes. Numbers are on the wire: never reused. Each codec says its own, in its file (codec_list.h
-/// lists them, protocol/wire/index_codecs.md has the table); here are those that other code refers to.
+/// Says how indices become bytes. Numbers are on the wire: never reused. Each codec says its own, in its file
+/// (codec_list.h lists them, protocol/wire/index_codecs.md has the table); here are those that other code refers to.
 enum class IndexCodecId : uint8_t {
   kNone = 0,    ///< dense stream: no indices
   kRaw = 1,     ///< u32 each
@@ -22,15 +22,15 @@ enum class IndexCodecId : uint8_t {
   kBloom = 4,   ///< Bloom filter, policy P0 [DeepReduce21, 4]
 };
 
-/// How values become bytes. Numbers are on the wire: never reused. Each codec says its own, in its file, as index
+/// Says how values become bytes. Numbers are on the wire: never reused. Each codec says its own, in its file, as index
 /// codecs do.
 enum class ValueCodecId : uint8_t {
   kRaw = 1,   ///< the values as they are
   kQsgd = 2,  ///< QSGD in buckets
 };
 
-/// Parameters of a codec. Part of the job's specification, overridable per tensor; what a decoder needs of them travels
-/// in the container as well.
+/// Holds the parameters of a codec. Part of the job's specification; a tensor may override them. The container carries
+/// those that a decoder needs.
 struct CodecSpec {
   /// Whether measured cost chooses the codecs (kernels/codec/automatic/codec_choice.h); `index` and `value` are
   /// defaults.
@@ -63,7 +63,7 @@ struct EncodeOptions {
   uint64_t index_base = 0;  ///< global index of local index 0: counters are cut by global index
 };
 
-/// One way to code a strictly increasing index set of [0, dimension).
+/// Codes a strictly increasing index set of [0, dimension).
 ///
 /// Threads  const and reentrant: one object serves all threads.
 class IndexCodec {
@@ -74,17 +74,17 @@ class IndexCodec {
   virtual std::string_view paper() const = 0;  ///< "[SparCML19, 5.1]: index-value pairs" (kernels/REFERENCES.md)
   virtual bool lossless() const = 0;
 
-  /// The largest dimension that encode() and decode() take.
+  /// Returns the largest dimension that encode() and decode() take.
   virtual uint64_t dimension_max() const { return kDimensionMax; }
 
-  /// Whether CodecSpec::bloom_false_positive_rate is a parameter of it.
+  /// Returns whether CodecSpec::bloom_false_positive_rate is a parameter of it.
   virtual bool takes_rate() const { return false; }
 
-  /// About how many bytes encode() will append (uniform indices): to reserve memory and to plan. Not a bound.
+  /// Returns about how many bytes encode() will append (uniform indices): to reserve memory and to plan. Not a bound.
   virtual uint64_t bytes_estimate(uint64_t count, uint64_t dimension, const CodecSpec& spec) const = 0;
 
-  /// Appends the code to `out`. A codec that is not lossless writes into *decoded the set that decode() will return (a
-  /// superset for Bloom P0); a lossless one leaves it alone.
+  /// Appends the code to `out`. A lossy codec writes into *decoded the set that decode() will return (a superset for
+  /// Bloom P0). A lossless one does not change it.
   virtual Status encode(IndexSpan indices, uint64_t dimension, const EncodeOptions& options, ByteBuffer& out,
                         IndexBuffer* decoded) const = 0;
 
@@ -96,7 +96,7 @@ class IndexCodec {
   virtual Status decode(ByteSpan bytes, uint64_t dimension, uint64_t count, IndexBuffer& indices) const = 0;
 };
 
-/// One way to code the values of a stream.
+/// Codes the values of a stream.
 ///
 /// Threads  const and reentrant.
 class ValueCodec {
@@ -107,13 +107,13 @@ class ValueCodec {
   virtual std::string_view paper() const = 0;  ///< "[SparCML19, 5.1]: index-value pairs" (kernels/REFERENCES.md)
   virtual bool lossless(const CodecSpec& spec) const = 0;
 
-  /// What a job may do with the error. A contraction has |v - decoded| <= c |v| with c < 1 over a stream (in
-  /// expectation, where it rounds at random): its error may stay in a residual. An unbiased codec has E[decoded] = v.
+  /// Return how a job may treat the error. The error of a contraction may stay in a residual. |v - decoded| <= c |v|
+  /// with c < 1 over a stream, in expectation where it rounds at random. An unbiased codec has E[decoded] = v.
   virtual bool contraction(const CodecSpec& spec) const { return lossless(spec); }
   virtual bool unbiased(const CodecSpec& spec) const { return lossless(spec); }
 
-  /// Its word in a codec's text, with its parameters: parse() sets them in `spec` (false: not a word of this codec),
-  /// text() is the reverse, words() is for help. A codec without parameters has its name.
+  /// Convert between a codec's parameters and its name in a codec's text. parse() sets them in `spec` (false: not a
+  /// word of this codec), text() is the reverse. words() is for help. A codec without parameters has its name.
   virtual bool parse(std::string_view text, CodecSpec& spec) const;
   virtual std::string text(const CodecSpec& spec) const;
   virtual std::string words() const;
@@ -121,7 +121,7 @@ class ValueCodec {
   /// Refuses parameters of this codec that cannot be.
   virtual Status validate(const CodecSpec& spec) const;
 
-  /// encode() never appends more; codecs of fixed length append as many.
+  /// Returns a bound of the bytes that encode() appends; codecs of fixed length append as many.
   virtual uint64_t bytes_max(uint64_t count, const CodecSpec& spec) const = 0;
 
   /// Refuses bytes that do not code exactly `count` values, as far as their size and parameters tell: asked before
@@ -143,7 +143,7 @@ class ValueCodec {
 /// Bytes over bytes_estimate() that an index codec may need as working room in `out` while it encodes uniform indices.
 inline constexpr uint64_t kIndexCodecSlack = 8192;
 
-/// Every codec this build knows, and lookup; nullptr: unknown.
+/// Return every codec of this build, and look one up; nullptr: unknown.
 std::span<const IndexCodec* const> index_codecs();
 std::span<const ValueCodec* const> value_codecs();
 const IndexCodec* find_index_codec(IndexCodecId id);
@@ -155,11 +155,11 @@ CodecSpec without_loss(const CodecSpec& spec);
 /// Returns whether a code by the specification may change a value or add an entry. REQUIRES: validate(spec) holds.
 inline bool is_lossy(const CodecSpec& spec) { return without_loss(spec) != spec; }
 
-/// The names that codec_from_text() takes, for help and errors: "raw, bitmap, gap, ...".
+/// Returns the names that codec_from_text() takes, for help and errors: "raw, bitmap, gap, ...".
 std::string index_codec_words();
 std::string value_codec_words();
 
-/// What became of a stream when it was coded.
+/// Describes the code of a stream.
 struct StreamCoding {
   IndexCodecId index_codec = IndexCodecId::kNone;
   ValueCodecId value_codec = ValueCodecId::kRaw;
@@ -167,8 +167,8 @@ struct StreamCoding {
   uint64_t count = 0;  ///< entries that will be decoded
   bool dense = false;
   bool exact = true;             ///< the receiver decodes `selected` itself; `decoded` is then empty
-  Stream decoded;                ///< otherwise: what the receiver will decode, bit for bit
-  uint64_t false_positives = 0;  ///< entries that nobody selected (Bloom)
+  Stream decoded;                ///< otherwise: the receiver's decoding, bit for bit
+  uint64_t false_positives = 0;  ///< entries that were not selected (Bloom)
 };
 
 /// A stream as bytes of its two codecs, before the container wraps them (protocol/container/container.h), and what will
@@ -181,14 +181,14 @@ struct CodedStream : StreamCoding {
 /// Codes `selected` with the codecs of `options.spec`.
 ///
 /// selected  well-formed; a dense stream uses no index codec.
-/// original  what the entries were selected from (the accumulator, the whole sum): fills entries that an index codec
+/// original  the stream of the selection (the accumulator, the whole sum): gives values to entries that an index codec
 ///           adds ([DeepReduce21, 4], policy P0). Dense or sparse; absent entries are 0. Empty dimension (0): added
 ///           entries are 0.
 /// Errors    as the codecs'.
 Result<CodedStream> encode_stream(const StreamView& selected, const StreamView& original, const EncodeOptions& options);
 
-/// The same into the caller's buffers; both may be one buffer (the container's), which then gets the index code
-/// followed by the value code. On an error what was appended is unspecified.
+/// Appends the same to the caller's buffers; both may be one buffer (the container's), which then gets the index code
+/// followed by the value code. On an error the appended bytes are unspecified.
 Result<StreamCoding> append_stream(const StreamView& selected, const StreamView& original, const EncodeOptions& options,
                                    ByteBuffer& index_out, ByteBuffer& value_out, uint64_t& index_bytes);
 

@@ -51,7 +51,7 @@
 
 namespace millrace {
 
-// Everyone but registry.cc and tests of one codec goes through find_index_codec() and find_value_codec().
+// Only registry.cc and tests of one codec use these; all others use find_index_codec() and find_value_codec().
 #define MILLRACE_DECLARE_INDEX_CODEC(name) const IndexCodec& name##_index_codec();
 #define MILLRACE_DECLARE_VALUE_CODEC(name) const ValueCodec& name##_value_codec();
 MILLRACE_INDEX_CODECS(MILLRACE_DECLARE_INDEX_CODEC)

@@ -9,8 +9,8 @@
 namespace millrace {
 namespace {
 
-/// Values for the indices that a codec will decode in place of the selected ones: the selected value where there is
-/// one, else the original's, else 0. Returns how many were not selected.
+/// Writes the values for the indices that a codec will decode in place of the selected ones. It is the selected value
+/// where there is one, else the original's, else 0. Returns how many were not selected.
 uint64_t fill(const StreamView& selected, const StreamView& original, IndexSpan indices, std::span<float> values) {
   size_t at_selected = 0;
   size_t at_original = 0;

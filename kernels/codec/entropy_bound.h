@@ -5,7 +5,8 @@
 /// What index codes are compared with.
 namespace millrace {
 
-/// log2 C(dimension, count) / count: no lossless code of uniformly drawn indices takes fewer bits an index on average.
+/// Returns log2 C(dimension, count) / count: no lossless code of uniformly drawn indices takes fewer bits an index on
+/// average.
 ///
 /// REQUIRES 1 <= count <= dimension.
 double entropy_bits_per_index(uint64_t dimension, uint64_t count);

@@ -10,16 +10,16 @@
 
 namespace millrace {
 
-/// Draws every value with the probability |x| / magnitude, at most 1, each apart from the others. What is drawn is sent
-/// as `magnitude` with the sign of x, the same bits for all; a value of at least that magnitude is always taken, as it
-/// is. So E[sent] = x.
+/// Draws every value with the probability |x| / magnitude, at most 1, independently of the others. A drawn value is
+/// sent as `magnitude` with the sign of x, the same bits for all. A value of at least that magnitude is always taken,
+/// unchanged. So E[sent] = x.
 ///
 /// values     [n], finite, n <= kDimensionMax. Zeros are never drawn.
 /// magnitude  positive and finite.
-/// key        value i has word i of (key, stream kDrawStream), and where that does not decide it 32 bits more:
-///            probabilities are exact to 2^-53 of themselves and 2^-64.
+/// key        value i has word i of (key, stream kDrawStream), and 32 bits more where that is not enough to decide.
+///            Probabilities are exact to 2^-53 of themselves and 2^-64.
 /// positions, drawn   out: as many of each, positions strictly increasing.
-/// Cost       one pass with 4 random bytes a value; memory O(what is drawn).
+/// Cost       one pass with 4 random bytes a value; memory O(drawn values).
 /// Threads    reentrant; uses TBB above a size, the result does not depend on it.
 /// Source     [GSpar18, equation 4, 4.2] (no division where p < 1).
 void draw_by_size(std::span<const float> values, float magnitude, RandomKey key, IndexBuffer& positions,
@@ -28,14 +28,14 @@ void draw_by_size(std::span<const float> values, float magnitude, RandomKey key,
 inline constexpr uint64_t kDrawStream = 1;
 inline constexpr uint64_t kRefineStream = 2;
 
-/// Positions, relative to values[0], of every value that draw_by_size() may draw, and a few that it does not (2^-20 of
-/// them). One thread's part; count <= kScanBlock; positions have room for count + kScanSlack.
+/// Writes the positions, relative to values[0], of every value that draw_by_size() may draw, and a few that it does not
+/// (2^-20 of them). One thread's part; count <= kScanBlock; positions have room for count + kScanSlack.
 ///
 /// inverse  1 / magnitude, rounded; a normal number.
 size_t draw_candidates_f32(const float* values, const uint32_t* words, size_t count, float inverse,
                            uint32_t* positions);
 
-/// The magnitude nearest to `value` that a finite f32 other than 0 has.
+/// Returns the magnitude nearest to `value` that a finite f32 other than 0 has.
 float finite_magnitude(double value);
 
 /// Returns the error "NaN or infinity among the values ...".

@@ -9,9 +9,9 @@
 
 namespace millrace {
 
-/// The grid of one tensor of a reproducible job: f32 values are rounded to it before they are sent, so that sums over
-/// all workers are exact in f32, whatever adds them up, and in which order. Exponents of blocks of indices, by the
-/// updates so far.
+/// Rounds the f32 values of one tensor of a reproducible job to the grid before they are sent. Sums over all workers
+/// are then exact in f32, regardless of the process that adds them and of the order. The exponents of blocks of indices
+/// depend on the updates so far.
 ///
 /// Threads  one.
 class BlockGrid {
@@ -24,7 +24,7 @@ class BlockGrid {
   /// base  first index of the stream in the tensor.
   void round(const StreamView& where, std::span<float> values, uint64_t base = 0) const;
 
-  /// The sums of an update, or of a part of one. Those of all parts, then end_step().
+  /// Takes the sums of an update, or of a part of one. Those of all parts, then end_step().
   void observe(const StreamView& sums, uint64_t base = 0);
   void end_step() { exponents_.end_step_of_nonzero(); }
 
@@ -38,8 +38,8 @@ class BlockGrid {
   ExponentTable exponents_;
 };
 
-/// What comes back of values that were sent as `sent` and applied: the remainder, in f32, and what f32 does not hold of
-/// it.
+/// Computes the remainders of values that were sent as `sent` and applied, in f32, and the part of each remainder that
+/// f32 does not hold.
 ///
 /// back, beyond  of the length of values; value = sent + back + beyond, exactly. beyond is 0 but where a value is 2^24
 ///               times what its block has room for (grid_remainder()).

@@ -13,39 +13,40 @@ namespace millrace {
 inline constexpr int kGridExponentLowest = -120;
 inline constexpr int kGridExponentHighest = 90;
 
-/// The largest magnitude of one worker's integer of a reproducible job: sums of all `workers` are integers of at most
-/// 2^24, which an f32 holds. So f32 additions on the grid are exact, whatever their order. A power of two, see
+/// Returns the largest magnitude of one worker's integer of a reproducible job. Sums of all `workers` are then integers
+/// of at most 2^24, which an f32 holds. So f32 additions on the grid are exact in every order. A power of two, see
 /// to_grid().
 /// REQUIRES: 1 <= workers <= 2^24.
 int32_t exact_f32_limit(uint32_t workers);
 
-/// The integer of `value`: the nearest, ties to even; what is over `limit` becomes `limit`, or, from 2^24 steps of the
-/// grid on, the power of two below it, so that what is over stays exact.
+/// Returns the integer of `value`: the nearest, ties to even. A larger magnitude becomes `limit`. From 2^24 steps of
+/// the grid on, it becomes the power of two below `limit`, so that the remainder stays exact.
 /// REQUIRES: value is finite; exponent in [kGridExponentLowest, kGridExponentHighest].
 int32_t to_grid(float value, int exponent, int32_t limit);
 
-/// to_grid() of many values of one block. Returns how many are over the limit.
+/// Does to_grid() of many values of one block. Returns how many are over the limit.
 /// REQUIRES: as to_grid(); out.size() == values.size().
 uint32_t to_grid(std::span<const float> values, int exponent, int32_t limit, std::span<int32_t> out);
 
-/// 2^exponent: a product with it is ldexp(), and costs less. REQUIRES: exponent in [-1022, 1023].
+/// Returns 2^exponent: a product with it is ldexp(), and costs less. REQUIRES: exponent in [-1022, 1023].
 double grid_step(int exponent);
 
-/// to_grid() as a value: what receivers decode.
+/// Returns to_grid() as a value: the receivers' decoding.
 /// REQUIRES: as to_grid(); limit <= 2^24.
 float on_grid(float value, int exponent, int32_t limit);
 
-/// What of `value` is not in `sent` x 2^exponent. Exact in f32 for what to_grid() made of a value below 2^24 x (the
-/// power of two at or below the limit) x 2^exponent; above, and for lossy codecs' integers, it is the nearest f32.
+/// Returns `value` minus `sent` x 2^exponent. It is exact in f32 for an integer of to_grid(), from a value below 2^24 x
+/// P x 2^exponent. P is the power of two at or below the limit. Above that, and for lossy codecs' integers, it is the
+/// nearest f32.
 float grid_remainder(float value, int32_t sent, int exponent);
 
-/// Exponents of a tensor's blocks, a function of the results so far and of nothing else: equal at all who have the
-/// same.
+/// Keeps the exponents of a tensor's blocks: a function of only the results so far, equal at all workers with the same
+/// results.
 ///
-/// A block's exponent goes by its largest sum: room for four times that in one worker's integer, at most 4 less than
-/// before, any number more. An update whose sums are all 0 although somebody had something takes 8 off. Blocks that
-/// never had a result go by the whole update of the last step that had one, of their group (a tensor of several that
-/// are numbered through).
+/// A block's largest sum decides its exponent: one worker's integer has room for four times that sum. The exponent
+/// falls by at most 4 a step, and rises by any number. An update whose sums are all 0, although a worker contributed
+/// entries, lowers it by 8. A block that never had a result follows its group (a tensor of several that are numbered
+/// through). It takes the exponent from the group's whole update in the last step that had one.
 class ExponentTable {
  public:
   /// limit   of one worker's integer.
@@ -53,19 +54,19 @@ class ExponentTable {
   ExponentTable(int initial, int32_t limit, std::vector<uint32_t> groups = {0});
 
   int of(uint32_t block) const;
-  /// A result of the step in hand; it counts once the step is over. Of one block there may be several.
+  /// Takes a result of the present step; it counts once the step is over. Of one block there may be several.
   void observe(uint32_t block, int exponent, std::span<const int32_t> sums);
-  /// The same of sums as values: integers times 2^of(block). Zeros say nothing. What is not on the grid is taken as if
-  /// it were.
+  /// Takes the same sums as values: integers times 2^of(block). Zeros have no effect. A value off the grid is treated
+  /// as if it were on it.
   void observe_values(uint32_t block, std::span<const float> sums);
-  /// All of the step's results are in.
+  /// Ends the step: all of its results are in.
   void end_step();
-  /// The same by what all paths of a reproducible job show alike, which are the sums that are not 0: blocks that have
-  /// none stay as they are, and those of a group that has none at all (what was sent rounded to 0, or was nothing) go
-  /// down by 8.
+  /// Ends the step by the sums that are not 0, which all paths of a reproducible job see alike. A block without such a
+  /// sum keeps its exponent. A group without any lowers its exponents by 8: its contributions rounded to 0, or there
+  /// were none.
   void end_step_of_nonzero();
 
-  /// For a worker that joins at the end of a step: what it needs to choose as the others do.
+  /// Holds the state that a worker needs to choose as the others do when it joins at the end of a step.
   struct State {
     std::vector<int> whole;                        ///< by group
     std::vector<std::pair<uint32_t, int>> blocks;  ///< those that had a result, ascending, and the exponent of each

@@ -11,7 +11,7 @@ namespace millrace {
 /// REQUIRES: 0 < most < 2^31; values finite, times `inverse` in f64's range.
 uint32_t round_to_integers(std::span<const float> values, double inverse, double most, std::span<int32_t> out);
 
-/// integer x step, in f64, and rounded to f32.
+/// Computes integer x step, in f64, rounded to f32.
 void scale_integers(std::span<const int32_t> integers, double step, std::span<float> out);
 
 }  // namespace millrace

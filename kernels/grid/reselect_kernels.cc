@@ -34,7 +34,7 @@ uint32_t keep(uint32_t least, uint16_t* indices, int32_t* values, size_t count) 
     const auto stays = hn::Not(hn::Lt(hn::Xor(hn::Abs(block), sign), bound));
     const size_t here = hn::CountTrue(d, stays);
     if (here == 0) continue;  // of a cut to few, most blocks
-    // Whole vectors are written: up to what was just read at most.
+    // Whole vectors are written: at most up to the entries just read.
     const auto places = hn::Compress(hn::PromoteTo(d, hn::LoadU(dh, indices + at)), stays);
     hn::StoreU(hn::TruncateTo(dh, hn::BitCast(du, places)), dh, indices + kept);
     hn::StoreU(hn::Compress(block, stays), d, values + kept);

@@ -130,7 +130,7 @@ uint32_t apply_cut(const SumCut& cut, int8_t exponent, std::span<uint16_t> indic
   if (cut.bin == 0) return static_cast<uint32_t>(indices.size());
   const Sides sides{least_of_bin(cut.bin, exponent), least_of_bin(cut.bin + 1, exponent)};
   if (sides.at_least > UINT32_MAX) return 0;
-  // First what is below the boundary goes, most of it mostly; then the few that are left are told apart.
+  // First drops the entries below the boundary, which are most of them; then separates the few that are left.
   const uint32_t left = keep_at_least(static_cast<uint32_t>(sides.at_least), indices, values);
   return cut_window(cut, sides, indices.first(left), values.first(left),
                     [](int32_t value) { return uint64_t{magnitude(value)}; });

@@ -10,7 +10,7 @@
 /// Re-selection of integer sums by the step before: the same functions at a switch, at shards and among peers.
 namespace millrace {
 
-/// Counts of a step's sums by magnitude, on one scale for all slots: a sum is q * 2^exponent, its bin the exponent of
+/// Counts a step's sums by magnitude, on one scale for all slots. A sum is q * 2^exponent. Its bin is the exponent of
 /// its leading bit and the five bits behind that (neighbours differ by 1.6 to 3.1 %). Zeros are not counted. Integers
 /// only: equal sums give equal bins on every machine.
 class SumHistogram {
@@ -21,16 +21,16 @@ class SumHistogram {
 
   SumHistogram() : counts_(kBins, 0) {}
 
-  /// Monotone in |sum| * 2^exponent; 0 for zero.
+  /// Returns a bin that is monotone in |sum| * 2^exponent; 0 for zero.
   static uint32_t bin_of(int32_t sum, int8_t exponent);
 
-  /// The same of a sum as a value. REQUIRES: 0, or a normal f32 (sums on a grid of 2^-120 and coarser are).
+  /// Returns the same of a sum as a value. REQUIRES: 0, or a normal f32 (sums on a grid of 2^-120 and coarser are).
   static uint32_t bin_of(float sum);
 
   void add(std::span<const int32_t> sums, int8_t exponent);
-  /// Of sums as values. REQUIRES: as bin_of().
+  /// Adds sums as values. REQUIRES: as bin_of().
   void add(std::span<const float> sums);
-  /// Of sums as values, as shards count them. REQUIRES: all were 0, or normal f32.
+  /// Adds sums as values, as shards count them. REQUIRES: all were 0, or normal f32.
   void add(const MagnitudeHistogram& sums);
   void clear();
   uint64_t count(uint32_t bin) const { return counts_[bin]; }
@@ -41,14 +41,15 @@ class SumHistogram {
   uint64_t total_ = 0;
 };
 
-/// Where the k largest sums of a step end: all of higher bins are in, and of the boundary bin `take` of `in_bin`.
+/// Holds the threshold of the k largest sums of a step: all of higher bins are in, and of the boundary bin `take` of
+/// `in_bin`.
 struct SumCut {
   uint32_t bin = 0;  ///< 0: the whole sum
   uint64_t take = 0;
   uint64_t in_bin = 0;
 };
 
-/// A function of the histogram alone. k of 0, or no more sums than k: the whole sum.
+/// Returns the cut; a function of the histogram alone. k of 0, or no more sums than k: the whole sum.
 SumCut cut_of(const SumHistogram& histogram, uint64_t k);
 
 /// Keeps of one window's sums those that the cut lets through, in place, indices still increasing; returns how many. Of
@@ -58,24 +59,24 @@ SumCut cut_of(const SumHistogram& histogram, uint64_t k);
 /// indices, values  of the same length.
 /// Source           [OkTopk22, 3.1.3] (a threshold of an earlier step is used again); exact counting is Millrace's own.
 uint32_t apply_cut(const SumCut& cut, int8_t exponent, std::span<uint16_t> indices, std::span<int32_t> values);
-/// The same of sums as values, of the windows of `window_indices` that the indices lie in, each by itself.
+/// Does the same with sums as values, of the windows of `window_indices` that the indices lie in, each by itself.
 /// REQUIRES: index 0 begins a window; sums as SumHistogram::bin_of().
 uint32_t apply_cut(const SumCut& cut, uint32_t window_indices, std::span<uint32_t> indices, std::span<float> values);
 
-/// One job's re-selection: the threshold of step t is a function of the histogram of step t - 1 alone. A step without
-/// one (the first, and the one in which an aggregator begins anew) sends the whole sum.
+/// Re-selects the sums of one job: the threshold of step t is a function of the histogram of step t - 1 alone. A step
+/// without one (the first, and the first after a restart of an aggregator) sends the whole sum.
 ///
-/// Why counting is complete   a worker begins a step with all results of the one before, so every slot's turns of that
+/// Why counting is complete   a worker begins a step with all results of the one before. So every slot's turns of that
 ///                            step are closed, and counted, when the first turn of the next is claimed.
 class Reselection {
  public:
   explicit Reselection(uint64_t k) : k_(k) {}
 
-  /// A turn of this step is claimed.
+  /// Notes that a turn of this step is claimed.
   void on_claim(uint32_t step);
-  /// A turn of the step closed with these sums: counts them, then cuts. Returns how many stay.
+  /// Notes that a turn of the step closed with these sums: counts them, then selects. Returns how many stay.
   uint32_t on_close(uint32_t step, int8_t exponent, std::span<uint16_t> indices, std::span<int32_t> values);
-  /// Nothing is known any more.
+  /// Forgets all steps.
   void reset();
 
   const SumCut& cut() const { return cut_; }

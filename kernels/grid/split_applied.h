@@ -11,8 +11,8 @@ namespace millrace {
 /// Entries that the room of split_fates() has beyond those that were offered: whole vectors are written.
 constexpr size_t kFateSlack = 16;
 
-/// Where split_fates() writes: each of at least as many entries as were offered, and kFateSlack more. What was taken
-/// may have none: then it is only counted.
+/// Gives split_fates() its output arrays: each has as many entries as were offered, and kFateSlack more. The arrays for
+/// taken entries may be empty: then they are only counted.
 struct FateRoom {
   std::span<uint32_t> taken_indices;
   std::span<float> taken_values;
@@ -20,18 +20,17 @@ struct FateRoom {
   std::span<float> back_values;
 };
 
-/// What became of all of them.
+/// Counts the entries by outcome.
 struct FateCounts {
   size_t taken = 0;     ///< entries of which something was applied
-  size_t back = 0;      ///< ... of which something comes back
-  size_t whole = 0;     ///< ... which come back, and nothing of them was applied
-  Mass applied;         ///< of what was
-  bool adds_up = true;  ///< value = applied + what comes back for every entry, in f64
+  size_t back = 0;      ///< ... of which a remainder is returned
+  size_t whole = 0;     ///< ... that are returned as a whole, with nothing applied
+  Mass applied;         ///< of the applied values
+  bool adds_up = true;  ///< value = applied + returned for every entry, in f64
 };
 
-/// Splits entries that were offered to a sum by their fates: those of which something was applied, integer x step, and
-/// those of which something comes back, f32(value - integer x step) computed in f64, as grid_remainder(); in their
-/// order, an entry of which both are may be in both.
+/// Splits the entries that were offered to a sum by outcome, in their order. Applied are integer x step. Returned are
+/// f32(value - integer x step), computed in f64, as in grid_remainder(). An entry may be in both lists.
 ///
 /// indices, values, integers  of the same length: an entry each.
 /// step                       a power of 2: the grid's.
@@ -39,8 +38,8 @@ struct FateCounts {
 FateCounts split_fates(std::span<const uint32_t> indices, std::span<const float> values,
                        std::span<const int32_t> integers, double step, const FateRoom& room);
 
-/// Of each integer what was taken: all of it where its index, counted from `begin`, is set in `bits`, otherwise
-/// nothing. May be done in place.
+/// Sets `taken` to the integers whose indices, counted from `begin`, are set in `bits`, and to 0 for the others.
+/// In-place use is allowed. May be done in place.
 ///
 /// indices, integers, taken  of the same length.
 /// begin                     modulo 2^32.

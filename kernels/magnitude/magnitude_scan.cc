@@ -68,7 +68,7 @@ ScanEnd collect(std::span<const float> values, MagnitudeKey key_min, uint64_t li
                 Buffer<MagnitudeKey>* keys) {
   const size_t threads = scan_threads(values.size());
   if (threads <= 1) return scan_range(values, 0, values.size(), key_min, limit, positions, keys);
-  // A few chunks a thread even out what the machine takes away; whole blocks each.
+  // A few chunks a thread even out other load of the machine; whole blocks each.
   const size_t blocks = (values.size() + kScanBlock - 1) / kScanBlock;
   const size_t chunk_entries = ((blocks + 4 * threads - 1) / (4 * threads)) * kScanBlock;
   std::vector<MagnitudeScanChunk> chunks((values.size() + chunk_entries - 1) / chunk_entries);

@@ -8,8 +8,9 @@
 
 namespace millrace {
 
-/// A magnitude as an unsigned integer: the bits of |x|. Monotone in |x|; both zeros are 0; infinity is kInfinityKey and
-/// every NaN is above it, so one integer comparison orders magnitudes and finds non-finite values, denormals included.
+/// Orders magnitudes as unsigned integers: the bits of |x|. Monotone in |x|; both zeros are 0; infinity is kInfinityKey
+/// and every NaN is above it. So one integer comparison orders magnitudes and finds non-finite values, denormals
+/// included.
 using MagnitudeKey = uint32_t;
 
 inline constexpr MagnitudeKey kInfinityKey = 0x7F800000u;
@@ -18,9 +19,9 @@ constexpr MagnitudeKey magnitude_key(float value) { return std::bit_cast<Magnitu
 
 constexpr float magnitude_of_key(MagnitudeKey key) { return std::bit_cast<float>(key); }
 
-/// Entries that one call of scan_block looks at, so that what it writes stays in the first-level cache.
+/// Number of entries in one call of scan_block, so that its output stays in the first-level cache.
 inline constexpr size_t kScanBlock = 4096;
-/// Entries that scan_block may write (garbage) past what it returns: one vector of any ISA.
+/// Number of entries that scan_block may write (garbage) past its result: one vector of any ISA.
 inline constexpr size_t kScanSlack = 64;
 
 /// Writes position and key of every entry whose key is >= key_min, in order, without a branch per entry.
@@ -32,11 +33,11 @@ inline constexpr size_t kScanSlack = 64;
 size_t scan_block(const float* values, size_t count, uint32_t position, MagnitudeKey key_min, uint32_t* positions,
                   MagnitudeKey* keys);
 
-/// The largest key of the array (0 if it is empty): the memory pass. Above or equal to kInfinityKey: something in it is
-/// not finite.
+/// Returns the largest key of the array (0 if it is empty): the memory pass. Above or equal to kInfinityKey: something
+/// in it is not finite.
 MagnitudeKey max_key(std::span<const float> values);
 
-/// Entries with their keys, in the order of their positions.
+/// Holds entries with their keys, in the order of their positions.
 struct Candidates {
   IndexBuffer positions;
   Buffer<MagnitudeKey> keys;
@@ -44,8 +45,8 @@ struct Candidates {
 
 enum class ScanEnd : uint8_t {
   kComplete,   ///< everything was looked at and is finite
-  kOverLimit,  ///< there are more than `limit`; what was collected is to be thrown away
-  kNonFinite,  ///< NaN or infinity; what was collected is to be thrown away
+  kOverLimit,  ///< there are more than `limit`; discard the output
+  kNonFinite,  ///< NaN or infinity; discard the output
 };
 
 /// Collects every entry whose key is >= key_min (key_min <= kInfinityKey).
@@ -55,10 +56,10 @@ enum class ScanEnd : uint8_t {
 /// Threads  reentrant; uses TBB above a size; the result does not depend on it.
 ScanEnd collect_at_least(std::span<const float> values, MagnitudeKey key_min, uint64_t limit, Candidates& candidates);
 
-/// As collect_at_least, without the keys.
+/// Does the same as collect_at_least, without the keys.
 ScanEnd collect_positions(std::span<const float> values, MagnitudeKey key_min, uint64_t limit, IndexBuffer& positions);
 
-/// How many entries have a key >= key_min.
+/// Returns how many entries have a key >= key_min.
 uint64_t count_at_least(std::span<const float> values, MagnitudeKey key_min);
 
 }  // namespace millrace

@@ -16,7 +16,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 HWY_INLINE void prefetch_after(const float* at) { hwy::Prefetch(at + kPrefetchBytes / sizeof(float)); }
 
-// Compress to a register and store the whole vector: the compressing store to memory is slow on some machines, and a
+// Compresses to a register and stores the whole vector. The compressing store to memory is slow on some machines, and a
 // branch per vector is mispredicted at the densities that matter.
 size_t scan(const float* HWY_RESTRICT values, size_t count, uint32_t position, uint32_t key_min,
             uint32_t* HWY_RESTRICT positions, uint32_t* HWY_RESTRICT keys) {
@@ -49,7 +49,7 @@ size_t scan(const float* HWY_RESTRICT values, size_t count, uint32_t position, u
   return found;
 }
 
-// Four accumulators hide the latency of the maximum; the loads are what it costs.
+// Four accumulators hide the latency of the maximum; the loads are the cost.
 MagnitudeKey max_key_of(const float* HWY_RESTRICT values, size_t count) {
   const hn::ScalableTag<float> df;
   const hn::RebindToSigned<decltype(df)> di;

@@ -19,8 +19,8 @@ using Bins = std::array<uint64_t, kBins>;
 // Position of the highest digit: keys have no sign bit (31 bits).
 constexpr uint32_t kTopShift = 31 - kDigitBits;
 
-// The next digit down starts here; the last one may overlap digits that are already decided, which is harmless because
-// they are equal among the survivors.
+// Returns the shift of the next digit down. The last digit may overlap digits that are already decided. This is
+// harmless because they are equal among the survivors.
 constexpr uint32_t next_shift(uint32_t shift) { return shift > kDigitBits ? shift - kDigitBits : 0; }
 
 struct Digit {

@@ -7,7 +7,7 @@
 
 namespace millrace {
 
-/// Sums over the values of magnitude below a cut, in f64, and how many are not below it.
+/// Holds sums over the values of magnitude below a threshold, in f64, and how many are not below it.
 struct TailSums {
   uint64_t above = 0;
   double sum = 0;
@@ -23,7 +23,7 @@ struct TailSums {
 /// Threads  reentrant; uses TBB above a size.
 TailSums tail_sums(std::span<const float> values, MagnitudeKey cut);
 
-/// One thread's part of tail_sums(): at most a chunk.
+/// Computes one thread's part of tail_sums(): at most a chunk.
 TailSums tail_sums_f32(const float* values, size_t count, uint32_t cut);
 
 }  // namespace millrace

@@ -58,7 +58,7 @@ Result<CutSearch> search_cut(std::span<const float> values, uint64_t k, CutGuess
   const uint64_t limit = all ? values.size() : guess.expected + guess.expected / 4 + kScanBlock;
   search.candidates.positions.reserve(limit + kScanBlock + kScanSlack);
   search.candidates.keys.reserve(limit + kScanBlock + kScanSlack);
-  // A guess from a sample that is not finite is met in the scan too: it finds keys from infinity up whatever the guess.
+  // The scan also detects a sample that is not finite: it finds keys from infinity up with any guess.
   const ScanEnd end = collect_at_least(values, std::min(key_min, kInfinityKey), limit, search.candidates);
   if (end == ScanEnd::kNonFinite) return non_finite();
   const uint64_t found = search.candidates.keys.size();

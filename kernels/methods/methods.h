@@ -9,12 +9,12 @@
 
 namespace millrace {
 
-/// A whole method of a paper as a combination of what is here: a job's options under one name. Texts are those of
-/// JobOptions.
+/// Describes a whole method of a paper as a combination of the parts in this repository: a job's options under one
+/// name. Texts are those of JobOptions.
 struct Method {
   std::string_view name;     ///< "dgc": `millrace train --method`, and a row of `millrace-bench codec`
   std::string_view paper;    ///< "[SparCML19, 8.3]" (kernels/REFERENCES.md)
-  std::string_view summary;  ///< one line for --help: what it is, and what of the paper is otherwise
+  std::string_view summary;  ///< one line for --help: the method, and its differences from the paper
   std::string_view select = "none";
   std::string_view reselect = "none";
   uint32_t threshold_period = 1;  ///< reselect: steps between exact global thresholds
@@ -25,27 +25,27 @@ struct Method {
   bool unbiased = false;  ///< keeps nothing back
 };
 
-/// Every method of this build.
+/// Returns every method of this build.
 std::span<const Method> methods();
 
-/// nullptr: not of this build.
+/// Returns the method, or nullptr: not of this build.
 const Method* find_method(std::string_view name);
 
-/// Their names: "three_lc, sketchml, ...".
+/// Returns their names: "three_lc, sketchml, ...".
 std::string method_words();
 
-/// The selection of a method at another density or count: "topk:0.001:warm_up=400" at "0.01" is
+/// Returns the selection of a method at another density or count: "topk:0.001:warm_up=400" at "0.01" is
 /// "topk:0.01:warm_up=400".
 ///
 /// Errors   invalid_argument: it has none, or not that amount.
 Result<std::string> method_select(const Method& method, std::string_view amount);
 
-/// Refuses a selection or a codec that makes another method of it: another kind of selection where the method has one,
-/// another index or value codec. Their parameters may be others, and so may the method's error rule, momentum and
-/// clipping.
+/// Refuses a selection or a codec that makes another method of it. That is another kind of selection where the method
+/// has one, or another index or value codec. Their parameters may be others, and so may the method's error rule,
+/// momentum and clipping.
 ///
 /// select, codec_up   in the place of the method's.
-/// Errors             invalid_argument; and what the texts themselves have.
+/// Errors             invalid_argument; and the errors of the texts themselves.
 Status check_method(const Method& method, std::string_view select, std::string_view codec_up);
 
 }  // namespace millrace

@@ -8,13 +8,13 @@
 
 namespace millrace {
 
-/// optimize() as the textbooks have it: an entry that the sum lacks, or that is 0 in it, has a gradient of 0, and is
-/// changed by it like all others. Momentum and moments decay there, and carry the weight on.
+/// Applies a step as the textbooks have it. An entry that the sum lacks, or that is 0 in it, has a gradient of 0 and
+/// changes like all others. Momentum and moments decay there, and still move the weight.
 ///
 /// sgd, adagrad    the same as optimize(): they change nothing where a gradient is 0.
-/// momentum, adam  another rule than optimize()'s lazy one. This is what a worker has that puts a sparse sum into a
-///                 dense gradient and calls its framework's optimizer on it ([OkTopk22, 5]: BERT's Adam after the
-///                 sparse allreduce).
+/// momentum, adam  another rule than optimize()'s lazy one. A worker follows it that puts a sparse sum into a dense
+///                 gradient and calls its framework's optimizer. [OkTopk22, 5] does so: BERT's Adam after the
+///                 sparse allreduce.
 /// Cost            one pass over the dimension, no allocation.
 ///
 /// Else as optimize().

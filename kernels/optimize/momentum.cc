@@ -5,7 +5,7 @@
 namespace millrace {
 namespace {
 
-constexpr double kMomentum = 0.9;  // [Sutskever13, 3], and most of what came after it
+constexpr double kMomentum = 0.9;  // [Sutskever13, 3], and most later work
 
 constexpr std::array<OptimizerParameter, 2> kMomentumParameters = {{
     {"rate", &OptimizerSpec::rate, OptimizerParameter::Range::kAboveZero, std::nullopt},

@@ -11,8 +11,8 @@
 
 namespace millrace {
 
-/// The rules by which a sum of gradients changes weights. Each is one file in this folder; optimize/registry.cc lists
-/// them. Numbers are on the wire.
+/// Names the rules by which a sum of gradients changes weights. Each is one file in this folder; optimize/registry.cc
+/// lists them. Numbers are on the wire.
 enum class Optimizer : uint8_t {
   kNone = 0,      ///< there are no weights to change
   kSgd = 1,       ///< w -= rate g
@@ -21,13 +21,13 @@ enum class Optimizer : uint8_t {
   kAdam = 4,      ///< [Adam15, algorithm 1], with bias correction
 };
 
-/// Which rule, and its parameters; those that it does not have are 0, so that one rule has one form. Part of a job's
+/// Holds a rule, and its parameters; those that it does not have are 0, so that one rule has one form. Part of a job's
 /// specification. Arithmetic is f32: every parameter is rounded to it first.
 struct OptimizerSpec {
   Optimizer optimizer = Optimizer::kNone;
   double rate = 0;      ///< above 0
-  double momentum = 0;  ///< kMomentum: what is left of the velocity; kAdam: of the first moment (beta 1); in [0, 1)
-  double decay = 0;     ///< kAdam: what is left of the second moment (beta 2); in [0, 1)
+  double momentum = 0;  ///< kMomentum: share of the velocity that stays; kAdam: of the first moment (beta 1); in [0, 1)
+  double decay = 0;     ///< kAdam: share of the second moment that stays (beta 2); in [0, 1)
   double epsilon = 0;   ///< kAdagrad, kAdam: added to the root; above 0
 
   bool operator==(const OptimizerSpec&) const = default;
@@ -35,7 +35,7 @@ struct OptimizerSpec {
 
 inline constexpr size_t kOptimizerStatesMax = 2;
 
-/// What a rule changes: weights, and as many arrays of state as it has (OptimizerInfo::states), all of one length.
+/// Holds the arrays that a rule changes: weights, and its arrays of state (OptimizerInfo::states), all of one length.
 /// Before the first step weights are anything and all state is 0.
 struct OptimizerArrays {
   std::span<float> weights;
@@ -51,14 +51,14 @@ struct OptimizerInfo {
   size_t states;             ///< arrays beside the weights
 };
 
-/// Every rule this build knows, none included.
+/// Returns every rule this build knows, none included.
 std::span<const OptimizerInfo> optimizers();
 std::string_view optimizer_name(Optimizer optimizer);
-/// REQUIRES: a known one.
+/// Returns the number of arrays of state. REQUIRES: a known one.
 size_t optimizer_states(Optimizer optimizer);
 
-/// "none", "sgd:0.1", "momentum:0.1:0.9", "adagrad:0.1:1e-10", "adam:0.001:0.9:0.999:1e-08"; parameters after the rate
-/// may be left out. The two are each other's reverse. Errors  invalid_argument.
+/// Parses "none", "sgd:0.1", "momentum:0.1:0.9", "adagrad:0.1:1e-10", "adam:0.001:0.9:0.999:1e-08"; parameters after
+/// the rate may be left out. The two are each other's reverse. Errors  invalid_argument.
 Result<OptimizerSpec> optimizer_from_text(std::string_view text);
 std::string optimizer_text(const OptimizerSpec& spec);
 
@@ -66,14 +66,14 @@ std::string optimizer_text(const OptimizerSpec& spec);
 /// have.
 Status validate(const OptimizerSpec& spec);
 
-/// One step: `sum` divided by `denominator` is the gradient g, and goes into weights and state.
+/// Applies one step: `sum` divided by `denominator` is the gradient g, and changes weights and state.
 ///
 /// Sparse   An entry that the sum does not carry, or that is 0 in it, stays as it is: its weight and its state. So the
-///          form of the stream (sparse, dense) is the same to the bit. For sgd and adagrad this is the textbook's rule;
-///          momentum and adam are lazy: no velocity carries a weight on, no moment decays, in a step that does not
-///          touch it (torch.optim.SparseAdam's rule). Adam's bias correction counts all steps, not those of the entry.
+///          form of the stream (sparse, dense) is the same to the bit. For sgd and adagrad this is the textbook's rule.
+///          Momentum and adam are lazy: in a step that does not touch a weight, no velocity moves it, and no moment
+///          decays (torch.optim.SparseAdam's rule). Adam's bias correction counts all steps, not those of the entry.
 /// arrays   [sum.dimension] each; `sum` well-formed and finite.
-/// step     steps before this one that these arrays have been through; only adam looks at it.
+/// step     steps that these arrays have been through before this one; only adam uses it.
 /// Bits     a function of the arguments alone, on every machine: f32, no fused operations, powers by multiplication.
 ///          For sgd those of add_scaled() with the factor f32(-f32(rate) / denominator).
 /// Cost     one pass over the entries, no allocation.

@@ -8,7 +8,7 @@
 
 namespace millrace {
 
-/// A parameter of a rule, in the order of its text.
+/// Describes a parameter of a rule, in the order of its text.
 struct OptimizerParameter {
   enum class Range : uint8_t {
     kAboveZero,  ///< finite and above 0
@@ -20,13 +20,13 @@ struct OptimizerParameter {
   std::optional<double> fallback;  ///< where it is left out; empty: it must be there
 };
 
-/// Which entries a step changes.
+/// Says which entries a step changes.
 enum class TouchedEntries : uint8_t {
   kCarried = 1,  ///< those that the sum carries and that are not 0 in it (optimize())
   kAll = 2,      ///< all of the dimension: a gradient of 0 where the sum has nothing (optimize_dense())
 };
 
-/// What a step works on, rounded and checked.
+/// Holds the inputs of a step, rounded and checked.
 struct OptimizerStep {
   const OptimizerSpec& spec;
   const OptimizerArrays& arrays;
@@ -36,11 +36,11 @@ struct OptimizerStep {
   TouchedEntries touched = TouchedEntries::kCarried;
 
   float rate() const { return static_cast<float>(spec.rate); }
-  /// g is the sum times this.
+  /// Returns the factor that makes g of the sum.
   float per_sum() const { return static_cast<float>(1 / denominator); }
 };
 
-/// What a rule's file gives to the registry. Adding one: its enum value, its file with a function
+/// Describes a rule for the registry; the rule's file returns it. Adding one: its enum value, its file with a function
 /// `OptimizerEntry NAME_optimizer()`, and its line in registry.cc.
 struct OptimizerEntry {
   OptimizerInfo info;
@@ -49,8 +49,8 @@ struct OptimizerEntry {
   bool (*step)(const OptimizerStep& step);
 };
 
-/// Calls change(index, value) for the entries that the step touches, in the order of the indices; all of them say
-/// whether what they wrote is finite.
+/// Calls change(index, value) for the entries that the step touches, in the order of the indices. Returns whether every
+/// call wrote a finite value.
 template <typename Change>
 bool for_each_touched(const OptimizerStep& step, Change change) {
   const StreamView& sum = step.sum;

@@ -14,8 +14,8 @@ namespace millrace {
 namespace HWY_NAMESPACE {
 
 /// Bit by bit, 4 at a time so that the branch is predictable. Where few bits of a word are set that is faster than a
-/// compress of all 64 (three times on an EPYC with AVX-512, 2.5 bits a word). Built for each instruction set for its
-/// bit scans.
+/// compress of all 64. It is three times as fast on an EPYC with AVX-512 (2.5 bits a word). Built for each instruction
+/// set for its bit scans.
 ///
 /// No word writes more than 64 numbers behind those found, which are at most 64 for each word before it: no slack is
 /// needed.

@@ -7,8 +7,8 @@
 
 namespace millrace {
 
-/// Where the buckets of an array are, in values and in bytes: each has a head, then the codes of its values, padded to
-/// a byte; `codes_bits` bits for `codes_values` values.
+/// Locates the buckets of an array, in values and in bytes. Each has a head, then the codes of its values, padded to a
+/// byte. `codes_values` values take `codes_bits` bits.
 ///
 /// REQUIRES bucket_size, codes_values >= 1.
 struct BucketLayout {
@@ -33,11 +33,11 @@ struct BucketLayout {
   }
 };
 
-/// Values that are quantized at a time: what a chunk needs besides stays in the first-level cache. A multiple of 8 and
-/// of 5, so that chunks of a bucket end on whole bytes.
+/// Number of values that are quantized at a time: a chunk's other data stays in the first-level cache. A multiple of 8
+/// and of 5, so that chunks of a bucket end on whole bytes.
 inline constexpr size_t kQuantizeChunk = 1280;
 
-/// What one task of TBB is worth.
+/// Number of values that justify one task of TBB.
 inline constexpr uint64_t kQuantizeTaskValues = uint64_t{1} << 16;
 
 /// Calls each(bucket) for every bucket, in several threads where there are many.

@@ -27,7 +27,7 @@ VU low_half(VU bits) { return hn::And(bits, hn::Set(DU(), 0xFFFFu)); }
 void store_codes(VU codes, uint16_t* out) { hn::StoreU(hn::DemoteTo(DH(), hn::BitCast(DI(), codes)), DH(), out); }
 
 struct Bf16 {
-  /// Adding what is uniform below the last bit kept carries into it with the probability of what is cut off.
+  /// Adding a uniform number below the last kept bit carries into it with the probability of the omitted part.
   VU round(VF value, VU word) const {
     return hn::ShiftRight<16>(hn::Add(hn::BitCast(DU(), value), hn::ShiftRight<16>(word)));
   }

@@ -15,7 +15,7 @@ inline constexpr float kBf16Largest = 0x1.FEp127F;
 void bf16_round(const float* values, const uint32_t* words, size_t count, uint16_t* codes, float* decoded);
 void bf16_values(const uint16_t* codes, size_t count, float* values);
 
-/// To f16 of value * 2^-exponent. What a code stands for, times 2^exponent, is an f32 exactly.
+/// To f16 of value * 2^-exponent. A code's value, times 2^exponent, is an f32 exactly.
 ///
 /// REQUIRES magnitudes of at most kF16Largest * 2^exponent; exponent in [kF16ExponentMin, kF16ExponentMax].
 inline constexpr float kF16Largest = 65504;
@@ -24,7 +24,7 @@ inline constexpr int kF16ExponentMax = 112;   // 2^15, f16's highest power, is 2
 void f16_round(const float* values, const uint32_t* words, int exponent, size_t count, uint16_t* codes, float* decoded);
 void f16_values(const uint16_t* codes, int exponent, size_t count, float* values);
 
-/// True when none of the codes is NaN or infinity.
+/// Returns whether none of the codes is NaN or infinity.
 bool bf16_all_finite(const uint16_t* codes, size_t count);
 bool f16_all_finite(const uint16_t* codes, size_t count);
 

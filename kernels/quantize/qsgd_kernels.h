@@ -5,7 +5,8 @@
 
 namespace millrace {
 
-/// A bucket's scale and what follows from it. unit = scale / levels in f32, a normal number, or all of it is 0.
+/// Holds a bucket's scale and the numbers derived from it. unit = scale / levels in f32, a normal number, or all of it
+/// is 0.
 struct QsgdBucket {
   float scale = 0;
   float unit = 0;
@@ -19,7 +20,7 @@ struct QsgdBucket {
 void qsgd_quantize(const QsgdBucket& bucket, const float* values, const uint32_t* words, size_t count, uint8_t* codes,
                    float* decoded);
 
-/// What codes (one a byte) stand for. codes, values [count].
+/// Computes the values of codes (one a byte). codes, values [count].
 void qsgd_dequantize(const QsgdBucket& bucket, const uint8_t* codes, size_t count, float* values);
 
 /// Codes of a byte each to `bits` bits each, low bits first, padded with 0 to a byte; and back.

@@ -13,7 +13,7 @@
 namespace millrace {
 namespace {
 
-// Eight sums in a fixed order, then their sum: the same bits whatever the machine. In f64, where squares of f32 cannot
+// Eight sums in a fixed order, then their sum: the same bits on any machine. In f64, where squares of f32 cannot
 // overflow; a norm beyond f32 is the largest f32, which no magnitude passes.
 float l2_norm(std::span<const float> values) {
   std::array<double, 8> sums{};

@@ -10,30 +10,31 @@
 
 namespace millrace {
 
-/// What the codes of QSGD's levels have in common, whatever their bits become (packed, Elias, base 3).
+/// Shared parts of the codes of QSGD's levels, for every form of their bits (packed, Elias, base 3).
 
-/// Errors   non_finite: NaN or infinity. The message begins with `who`.
+/// Checks that the values are finite.
+/// Errors   non_finite: NaN or infinity. The message begins with the parameter's name.
 Status qsgd_check_values(std::span<const float> values, std::string_view who);
 
-/// The bucket that has this scale.
+/// Returns the bucket that has this scale.
 QsgdBucket qsgd_bucket_of_scale(float scale, uint32_t bits);
 
-/// Whether an encoder can have said this scale: finite, not negative, and 0 or with a normal scale / s. Arithmetic with
-/// others is many times slower.
+/// Returns whether an encoder can have written this scale: finite, not negative, and 0 or with a normal scale / s.
+/// Arithmetic with others is many times slower.
 bool qsgd_is_scale(float scale, uint32_t bits);
 
-/// The bucket of these values. Where scale / s is below the smallest normal f32: all of it 0.
+/// Returns the bucket of these values. Where scale / s is below the smallest normal f32: all of it 0.
 /// REQUIRES what qsgd_check_values() accepts.
 QsgdBucket qsgd_bucket_of_values(std::span<const float> values, uint32_t bits, QsgdScale scale);
 
-/// Rounds values to levels: a code a byte, and what it stands for. Value i draws word `word + i` of `random`.
+/// Rounds values to levels: writes a code a byte, and its decoded value. Value i draws word `word + i` of `random`.
 ///
 /// values, codes, decoded   [at most kQuantizeChunk]; decoded may be values. `codes` has room for count rounded up to
 ///                          8.
 void qsgd_round(const QsgdBucket& bucket, std::span<const float> values, RandomKey random, uint64_t word,
                 uint8_t* codes, float* decoded);
 
-/// What codes stand for.
+/// Computes the values of codes.
 ///
 /// values, codes   [at most kQuantizeChunk].
 void qsgd_values(const QsgdBucket& bucket, const uint8_t* codes, std::span<float> values);

@@ -62,7 +62,7 @@ void unpack(const uint8_t* bytes, size_t count, uint8_t* codes) {
     const size_t begin = i / 8 * kBits;
     uint64_t bits = 0;
     if (begin + sizeof(bits) <= byte_count) [[likely]] {
-      std::memcpy(&bits, bytes + begin, sizeof(bits));  // what is behind the eight codes is masked away
+      std::memcpy(&bits, bytes + begin, sizeof(bits));  // the bits behind the eight codes are masked away
     } else {
       std::memcpy(&bits, bytes + begin, std::min<size_t>(kBits, byte_count - begin));
     }

@@ -5,7 +5,7 @@
 
 namespace millrace {
 
-/// Sums of magnitudes by sign; zeros of either sign are in neither count. In f64, where they cannot overflow.
+/// Holds sums of magnitudes by sign; zeros of either sign are in neither count. In f64, where they cannot overflow.
 struct SignSums {
   double positive = 0;
   double negative = 0;
@@ -13,16 +13,16 @@ struct SignSums {
   uint64_t negatives = 0;
 };
 
-/// Eight sums in a fixed order, then their sum: the same bits on every instruction set.
+/// Computes eight sums in a fixed order, then their sum: the same bits on every instruction set.
 SignSums sign_sums(const float* values, size_t count);
 
-/// A bit a value, 1 where it is below 0, low bits first, the rest of the last byte 0; and what it stands for:
-/// `positive`, or `negative` where the bit is 1.
+/// Writes a bit a value, 1 where it is below 0, low bits first; the rest of the last byte is 0. Also writes the decoded
+/// values: `positive`, or `negative` where the bit is 1.
 ///
 /// values, decoded   [count]; decoded may be values. bytes [ceil(count / 8)].
 void sign_round(const float* values, size_t count, float positive, float negative, uint8_t* bytes, float* decoded);
 
-/// The reverse. values [count].
+/// Computes the values of the bits. values [count].
 void sign_values(const uint8_t* bytes, size_t count, float positive, float negative, float* values);
 
 }  // namespace millrace

@@ -15,7 +15,7 @@ struct SignMeans {
 
   static SignMeans of(std::span<const float> values) { return {sign_sums(values.data(), values.size())}; }
 
-  /// `sum` over `count` > 0 values, whose largest magnitude is `largest`.
+  /// Returns the mean: `sum` over `count` > 0 values, whose largest magnitude is `largest`.
   static float mean(double sum, uint64_t count, float largest) {
     return std::min(static_cast<float>(sum / static_cast<double>(count)), largest);
   }

@@ -14,7 +14,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Values whose lanes are added up before they join the total: so many additions in a row lose little.
+// Number of values whose lanes are added up before they join the total: a sum of this length loses little.
 constexpr size_t kBlock = 4096;
 
 using Doubles = hn::ScalableTag<double>;
@@ -196,7 +196,7 @@ namespace {
 
 constexpr size_t kMassPrefetchAhead = 128;
 constexpr int kMassSecondLevel = 2;
-// Where one stream has so many times the entries of the other, these are searched for.
+// Ratio of the streams' entries from which the shorter one's are searched for in the longer one.
 constexpr size_t kMassSearchRatio = 16;
 
 double rounding_of(float a, float b) { return static_cast<double>(rounded_sum(a, b).off); }

@@ -7,7 +7,7 @@
 
 namespace millrace {
 
-/// What values add up to, in f64: the quantity that the conservation law is about.
+/// Holds sums of values, in f64: the quantity of the conservation law.
 struct Mass {
   double sum = 0;
   double magnitude = 0;  ///< sum of |value|
@@ -23,7 +23,7 @@ struct Mass {
   }
 };
 
-/// a + b rounded, and exactly what that leaves out (TwoSum: [Knuth97, 4.2.2]).
+/// Holds a + b rounded, and its exact rounding error (TwoSum: [Knuth97, 4.2.2]).
 template <typename T>
 struct Rounded {
   T sum = 0;
@@ -36,7 +36,7 @@ Rounded<T> rounded_sum(T a, T b) {
   return {sum, (a - (sum - part)) + (b - part)};
 }
 
-/// A running sum of f64 that keeps what it rounds off: as with twice the digits.
+/// Adds up f64 values and keeps the rounding errors: as with twice the digits.
 class LongSum {
  public:
   void add(double value) {
@@ -66,7 +66,8 @@ inline constexpr double kMassError = 0x1p-42;
 /// Cost     one read pass.
 Mass mass_of(std::span<const float> values);
 
-/// Of the values whose index is marked: bit (index - base) of `marks`, from the lowest bit of the first word.
+/// Returns the mass of the values whose index is marked: bit (index - base) of `marks`, from the lowest bit of the
+/// first word.
 ///
 /// indices  as many as values, each at least base and within the marks
 /// values   finite
@@ -76,7 +77,7 @@ Mass mass_where(IndexSpan indices, std::span<const float> values, uint32_t base,
 /// The same of what additions rounded off, which is small itself: one addition after the other, of at most 2^32.
 inline constexpr double kRoundedError = 0x1p-20;
 
-/// What an addition in f32 took in and what it rounded off.
+/// Holds the sum of the values that an addition in f32 added, and its rounding errors.
 struct Accumulated {
   Mass taken;    ///< of the products, as they were rounded before they were added
   Mass rounded;  ///< target before + taken - target after, entry by entry exact
@@ -88,13 +89,13 @@ struct Accumulated {
   }
 };
 
-/// As add_scaled(), with the same bits, and what it took in and rounded off.
+/// Adds as add_scaled(), with the same bits, and returns the added values and the rounding errors.
 ///
 /// scale    of a dense stream; 1 for a sparse one.
 /// Cost     dense: the one pass that add_scaled() takes too; sparse: and one over the entries.
 Accumulated accumulate(std::span<float> target, const StreamView& stream, float scale);
 
-/// What adding two streams in f32 rounds off: exact sum - rounded sum, over the indices that both have.
+/// Returns the rounding error of adding two streams in f32: exact sum - rounded sum, over the indices that both have.
 Mass rounded_off(const StreamView& a, const StreamView& b);
 
 }  // namespace millrace

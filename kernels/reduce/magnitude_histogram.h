@@ -11,17 +11,19 @@
 
 namespace millrace {
 
-/// Counts of entries by magnitude, in bins that grow geometrically: the bin of x is the top 15 bits of |x| as f32 (8
+/// Counts entries by magnitude, in bins that grow geometrically. The bin of x is the top 15 bits of |x| as f32 (8
 /// exponent, 7 mantissa bits: neighbours differ by less than 0.8 %). Shards exchange these to agree on one global
-/// threshold. Bin 0 (zeros, and denormals too small for a bin of their own) is not counted: sparse and dense forms of
-/// one stream have equal histograms.
+/// threshold.
+///
+/// Bin 0 (zeros, and denormals too small for a bin of their own) is not counted. So sparse and dense forms of one
+/// stream have equal histograms.
 class MagnitudeHistogram {
  public:
   static constexpr uint32_t kBins = 1u << 15;
   /// Bound of total(): sums of 2^16 decoded histograms cannot overflow.
   static constexpr uint64_t kCountMax = uint64_t{1} << 48;
 
-  /// Bin of a finite value. Monotone in |x|; zero is bin 0.
+  /// Returns the bin of a finite value. Monotone in |x|; zero is bin 0.
   static uint32_t bin_of(float value);
 
   void add(std::span<const float> values);
@@ -31,14 +33,14 @@ class MagnitudeHistogram {
     const uint32_t at = bin - first_bin_;  // wraps where bin is lower
     return at < counts_.size() ? counts_[at] : 0;
   }
-  /// Every occupied bin is in [first_bin(), end_bin()): walks need not look elsewhere.
+  /// Returns the first occupied bin; all are in [first_bin(), end_bin()): walks need not look elsewhere.
   uint32_t first_bin() const { return first_bin_; }
   uint32_t end_bin() const { return first_bin_ + static_cast<uint32_t>(counts_.size()); }
   uint64_t total() const { return total_; }  ///< entries with a non-zero bin
   bool empty() const { return total_ == 0; }
 
-  /// Compact code: the number of occupied bins, then each as (bin minus the previous one, count), all varints (LEB128,
-  /// shortest form). decode: hostile bytes, an error (malformed) or a valid histogram of total() <= kCountMax.
+  /// Appends a compact code: the number of occupied bins, then each as (bin minus the previous one, count), all varints
+  /// (LEB128, shortest form). decode: hostile bytes, an error (malformed) or a valid histogram of total() <= kCountMax.
   void encode(ByteBuffer& out) const;
   static Result<MagnitudeHistogram> decode(ByteSpan bytes);
 
@@ -54,7 +56,7 @@ class MagnitudeHistogram {
   uint64_t total_ = 0;
 };
 
-/// Where the k largest of a histogram end.
+/// Holds the threshold of the k largest of a histogram.
 struct ThresholdCut {
   uint32_t bin = 1;     ///< boundary bin: all entries of higher bins are in
   uint64_t above = 0;   ///< entries in higher bins
@@ -62,13 +64,13 @@ struct ThresholdCut {
   uint64_t take = 0;    ///< how many of the boundary bin are in: above + take = min(k, total)
 };
 
-/// The cut of the k largest. Zeros (bin 0) are never in. k of 0: the highest bin, take 0. Nothing counted: bin 1, take
-/// 0.
+/// Returns the threshold of the k largest. Zeros (bin 0) are never in. k of 0: the highest bin, take 0. Nothing
+/// counted: bin 1, take 0.
 ThresholdCut threshold_cut(const MagnitudeHistogram& histogram, uint64_t k);
 
-/// Positions of the entries of `values` with a bin above cut_bin, and the `take` largest of those in cut_bin (ties by
-/// lower position); strictly increasing. take over what is there takes all. Nothing of bin 0 is selected, whatever
-/// cut_bin.
+/// Selects the positions of the entries of `values` with a bin above cut_bin, strictly increasing. Of those in cut_bin
+/// it selects the `take` largest (ties by lower position), or all where there are fewer. Entries of bin 0 are never
+/// selected, for any cut_bin.
 ///
 /// values     [n], finite, n <= 2^32.
 /// Threads    reentrant.

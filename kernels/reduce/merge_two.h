@@ -4,10 +4,10 @@
 
 namespace millrace {
 
-/// Whether two streams of one dimension are summed faster by merging them than in slices.
+/// Returns whether two streams of one dimension are summed faster by merging them than in slices.
 bool is_merged(const StreamView& a, const StreamView& b);
 
-/// The sum of two sparse streams of one dimension, without a branch that depends on the data. Sparse.
+/// Returns the sum of two sparse streams of one dimension, without a branch that depends on the data. Sparse.
 Stream merge_two(const StreamView& a, const StreamView& b);
 
 }  // namespace millrace

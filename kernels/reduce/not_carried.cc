@@ -7,12 +7,12 @@
 namespace millrace {
 namespace {
 
-// Entries of `sent` that are settled together, and the widest index range that they may span to be looked up in a
-// bitmap (32 KiB, an L1 cache's most); wider chunks are merged.
+// Entries of `sent` that are processed together, and the widest index range for a lookup in a bitmap (32 KiB, an L1
+// cache's most). Wider chunks are merged.
 constexpr size_t kChunk = 2048;
 constexpr uint64_t kBitmapWidth = uint64_t{1} << 18;
 
-// One binary search an entry beats walking over so many carried entries.
+// From this number of carried entries on, one binary search an entry is faster than a walk over them.
 constexpr size_t kSettleSearchRatio = 64;
 
 using ChunkBitmap = Buffer<uint64_t>;

@@ -57,7 +57,7 @@ void select_by_cut(std::span<const float> values, uint32_t cut_bin, uint64_t tak
   MILLRACE_CHECK(values.size() <= kDimensionMax, values.size());
   positions.clear();
   if (cut_bin >= kFiniteBins) return;
-  // Of bin 0 nothing is selected: the boundary is then below what is scanned.
+  // Of bin 0 nothing is selected: the boundary is then below all scanned values.
   const float edge = bin_edge(std::max(cut_bin, 1u));
   std::array<uint32_t, kHistogramBlock + kCutScanSlack> block;
   for (size_t begin = 0; begin < values.size(); begin += kHistogramBlock) {

@@ -9,7 +9,7 @@
 
 namespace millrace {
 
-/// What is left of one sparse stream: entries [at, end) of index and value.
+/// Holds the remainder of one sparse stream: entries [at, end) of index and value.
 struct Lane {
   const uint32_t* index = nullptr;
   const float* value = nullptr;
@@ -17,8 +17,8 @@ struct Lane {
   size_t end = 0;
 };
 
-/// Scratch of a scattered slice: the sums by index, and which of them are there. Between slices all sums are -0, the
-/// identity of addition for every value (0 would turn a lone -0 into 0), and no bit is set.
+/// Holds the scratch of a scattered slice: the sums by index, and a bit for each index that has one. Between slices no
+/// bit is set, and all sums are -0. This is the identity of addition for every value (0 would turn a lone -0 into 0).
 struct SliceScratch {
   static constexpr uint64_t kWidth = uint64_t{1}
                                      << 14;  ///< 64 KiB of f32, 2 KiB of bits: the inner half of an L2 cache
@@ -37,18 +37,18 @@ struct SliceScratch {
 /// Entries past the last that the extraction writes.
 inline constexpr size_t kSliceOutputSlack = 4;
 
-/// Sums the lanes' entries, all of which lie in [begin, end), into out_index and out_value, index by index in the order
-/// of the lanes; leaves the lanes at their ends. Returns the number of entries written; kSliceOutputSlack more are
+/// Sums the lanes' entries into out_index and out_value, index by index in the order of the lanes. All entries lie in
+/// [begin, end). Leaves the lanes at their ends. Returns the number of entries written; kSliceOutputSlack more are
 /// clobbered.
 ///
 /// Cost     O(entries + (end - begin) / 64).
 size_t sum_scattered(std::span<Lane> lanes, uint64_t begin, uint64_t end, SliceScratch& scratch, uint32_t* out_index,
                      float* out_value);
 
-/// The sum of streams of which at least one is dense, as `out` [dimension], in slices that stay in cache.
+/// Computes the sum of streams of which at least one is dense, as `out` [dimension], in slices that stay in cache.
 void sum_into_dense(std::span<const StreamView> streams, std::span<float> out);
 
-/// target += scale * values, each product rounded before it is added; equal sizes.
+/// Computes target += scale * values, each product rounded before it is added; equal sizes.
 void add_scaled_dense(std::span<float> target, std::span<const float> values, float scale);
 
 }  // namespace millrace

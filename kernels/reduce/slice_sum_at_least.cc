@@ -20,8 +20,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Sums of one slice: 32 KiB, which stay in a first-level cache while they are added to, looked at and cleared.
 constexpr uint64_t kCutWidth = uint64_t{32'768} / sizeof(float);
 
-// Where a slice holds an entry or more in so many indices, comparing all of its sums, a vector at a time, costs less
-// than comparing at every addition. Measured with `millrace-bench reduce`.
+// Where a slice holds an entry or more in this number of indices, it compares all of its sums, a vector at a time. That
+// costs less than comparing at every addition. Measured with `millrace-bench reduce`.
 constexpr uint64_t kCompareAllIndicesPerEntry = 20;
 
 /// Calls add(offset, value) for the lane's entries below `end`, in the slice that begins at `begin`.

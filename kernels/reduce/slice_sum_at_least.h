@@ -11,7 +11,7 @@ namespace millrace {
 /// Entries past the last that sum_scattered_at_least() writes.
 inline constexpr size_t kSliceCutSlack = 4;
 
-/// sum_scattered() of which only the sums of magnitude `edge` and more are taken out, with the same bits.
+/// Does sum_scattered(), but takes out only the sums of magnitude `edge` and more, with the same bits.
 ///
 /// edge     > 0: what no lane has an entry of is never taken.
 /// Cost     O(entries + (end - begin) / 64), or O(entries + (end - begin)) where they are many; the scratch is as it

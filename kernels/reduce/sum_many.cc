@@ -18,8 +18,8 @@
 namespace millrace {
 namespace {
 
-// Where a slice holds an entry or more in so many indices it is scattered, which costs by the 64 indices; below that
-// its entries are sorted, which costs by the entry alone. Measured with `millrace-bench reduce`.
+// Where a slice holds an entry or more in this number of indices it is scattered, which costs by the 64 indices. Below
+// that its entries are sorted, which costs by the entry alone. Measured with `millrace-bench reduce`.
 constexpr uint64_t kScatterIndicesPerEntry = 256;
 
 // Fewer entries than this are not worth preparing the scratch for.

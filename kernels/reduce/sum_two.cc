@@ -8,13 +8,13 @@
 namespace millrace {
 namespace {
 
-// Merging costs the same whatever the density, slices cost by the 64 indices: from about six entries in 64 on they win.
+// Merging costs the same at any density; slices cost by the 64 indices: from about six entries in 64 on they win.
 constexpr uint64_t kMergeIndicesPerEntry = 12;
 
 }  // namespace
 
 bool is_merged(const StreamView& a, const StreamView& b) {
-  // What is merged stays sparse: the dense form begins at a third of the dimension or later.
+  // A merged sum stays sparse: the dense form begins at a third of the dimension or later.
   static_assert(kMergeIndicesPerEntry > 3);
   return !a.dense && !b.dense && a.count() + b.count() < a.dimension / kMergeIndicesPerEntry;
 }

@@ -6,9 +6,9 @@
 
 namespace millrace {
 
-/// What `selector` selects of the positive entries in even steps, of the negative ones in odd steps: one mean can then
-/// stand for all of them. The selection by magnitude of what the other sign's entries are zeros in, so that whatever
-/// `selector` says of counts, ties and zeros holds of the entries of that sign.
+/// Selects, with `selector`, among the positive entries in even steps, and among the negative ones in odd steps. So one
+/// mean can represent all of them. The selection is by magnitude, in a copy that has zeros in place of the other sign's
+/// entries. So the contract of `selector` about counts, ties and zeros holds for the entries of that sign.
 ///
 /// Memory   a copy of the accumulator's values, kept from step to step.
 /// Cost     a read and a write pass more.

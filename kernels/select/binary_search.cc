@@ -16,10 +16,10 @@ uint64_t count_from(std::span<const MagnitudeKey> keys, MagnitudeKey key_min) {
       std::count_if(keys.begin(), keys.end(), [key_min](MagnitudeKey key) { return key >= key_min; }));
 }
 
-/// A key from 1 up that at least `least` and at most `most` of the keys reach; where ties leave none, the highest one
-/// that more reach; 1 if too few are not zero.
+/// Returns a key from 1 up that at least `least` and at most `most` of the keys reach. Where ties leave none, it is the
+/// highest one that more reach; 1 if too few are not zero.
 ///
-/// The paper halves a ratio between mean and maximum until an epsilon: on data with a few far outliers that is many
+/// The paper halves a ratio between mean and maximum until an epsilon. On data with a few far outliers that is many
 /// halvings, and may end with all entries or none. The bits of |x| are halved here: 31 times at most, down to
 /// neighbouring numbers.
 MagnitudeKey bisect(std::span<const MagnitudeKey> keys, double least, double most) {
@@ -69,7 +69,7 @@ void keep_from(const Candidates& candidates, MagnitudeKey key_min, IndexBuffer& 
 
 /// Between k and 2k entries, by a threshold.
 ///
-/// Source   [RedSync19, 2.1, algorithm 3]; differs in: algorithm 3 assigns thresholds to the bounds of a ratio, and
+/// Source   [RedSync19, 2.1, algorithm 3]; differs in: algorithm 3 assigns thresholds to the bounds of a ratio. It
 ///          halves downwards where fewer than k/2 entries are left, so that a count in [k/2, k) raises the threshold: k
 ///          is meant. The search is over a sample first, and then over the entries that this leaves.
 class BinarySearchSelector final : public Selector {

@@ -14,7 +14,7 @@ namespace millrace {
 ///
 /// values     [n], any alignment; k in [1, n].
 /// positions  out: strictly increasing; empty on error.
-/// Returns    the key of the threshold; 0 where what was selected is not what reaches a threshold.
+/// Returns    the key of the threshold; 0 where the selected entries are not those over a threshold.
 /// Cost       one memory pass and a sample on ordinary data; never more than select_top_k_nonzero and one pass.
 /// Errors     NaN or infinity: non_finite.
 /// Source     [RedSync19, 2.1, algorithm 3].

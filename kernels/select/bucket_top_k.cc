@@ -10,11 +10,11 @@
 namespace millrace {
 namespace {
 
-/// The k of every `bucket_size` consecutive indices with the largest magnitude; of a sparse accumulator, of the entries
-/// stored in that range of indices. Exact; zeros are left out.
+/// Selects the k of every `bucket_size` consecutive indices with the largest magnitude; of a sparse accumulator, of the
+/// entries stored in that range of indices. Exact; zeros are left out.
 ///
-/// Neighbouring buckets are alike: a little less than what the last one needed is where the next one is scanned from,
-/// which leaves a few entries to compare; where it leaves fewer than k, or many, the bucket is selected from afresh.
+/// Neighbouring buckets are alike: a bucket is scanned from a little less than the last one's threshold, which leaves a
+/// few entries to compare. Where that leaves fewer than k, or many, the bucket is selected from the start.
 /// Source   [SparCML19, 8.3].
 class BucketTopKSelector final : public Selector {
  public:
@@ -52,8 +52,8 @@ class BucketTopKSelector final : public Selector {
     return static_cast<uint64_t>(std::lower_bound(first, last, index_end) - accumulator.indices.begin());
   }
 
-  // Appends the bucket's selection and returns where to start scanning the next bucket: infinity's key if this one
-  // holds something that is not finite (which is found wherever the scan starts).
+  // Appends the bucket's selection and returns where to start scanning the next bucket. Returns infinity's key if this
+  // bucket has a value that is not finite (every start of the scan finds it).
   MagnitudeKey select_bucket(std::span<const float> values, uint64_t begin, uint64_t end, MagnitudeKey guess,
                              IndexBuffer& positions) {
     const uint64_t k = std::min<uint64_t>(k_, end - begin);

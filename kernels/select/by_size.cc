@@ -6,14 +6,14 @@ namespace millrace {
 namespace {
 
 // "For smaller parameter sets such as biases and batch norm layers, we do not compress residuals or directly use
-// radixSelect" [RedSync19, 2.1]: the largest bias of its networks (VGG16, AlexNet) has 4096 entries.
+// radixSelect" [RedSync19, 2.1]. The largest bias of its networks (VGG16, AlexNet) has 4096 entries.
 constexpr uint64_t kUncompressedUpTo = 4096;
-// "We used trimmed top-k algorithm to compress layers in CNNs larger than 128KB" [RedSync19, 3.3]: so many f32.
+// "We used trimmed top-k algorithm to compress layers in CNNs larger than 128KB" [RedSync19, 3.3]: this number of f32.
 constexpr uint64_t kRadixUpTo = 128 * 1024 / 4;
-// "Threshold binary search based selection is suitable for large size layers, like hidden layers and softmax layers in
-// LSTMs", trimmed for "middle size layers, like convolutional layers" [RedSync19, 2.1]. No size is said: the largest
-// convolution of its networks has 2.4 M entries (3 x 3 x 512 x 512), the smallest hidden layer 9 M (4 x 1500 x 1500).
-// This constant is between them.
+// Threshold binary search "is suitable for large size layers, like hidden layers and softmax layers in LSTMs"
+// [RedSync19, 2.1]. Trimmed is for "middle size layers, like convolutional layers". The paper has no size. The
+// largest convolution of its networks has 2.4 M entries (3 x 3 x 512 x 512). The smallest hidden layer has 9 M (4 x
+// 1500 x 1500). This constant is between them.
 constexpr uint64_t kTrimmedUpTo = uint64_t{1} << 22;
 
 Selection selection_at(uint64_t dimension, bool alternate_signs) {
@@ -21,7 +21,7 @@ Selection selection_at(uint64_t dimension, bool alternate_signs) {
   if (dimension <= kRadixUpTo) return Selection::kRadix;
   if (dimension <= kTrimmedUpTo) return Selection::kTrimmed;
   // "LSTMs ... use sampled threshold binary search as selection for non-quantized RedSync, but use threshold binary
-  // search for quantized RedSync" [RedSync19, 3.3]; "sampled threshold binary search selection cannot be used with
+  // search for quantized RedSync" [RedSync19, 3.3]. "sampled threshold binary search selection cannot be used with
   // quantization" [RedSync19, 2.1.1].
   return alternate_signs ? Selection::kBinarySearch : Selection::kSampled;
 }

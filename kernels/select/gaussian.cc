@@ -35,14 +35,13 @@ double normal_threshold(double share, double mean, double deviation) {
   return low;
 }
 
-/// Every entry over the threshold that would leave k if the values were normal, of their mean and deviation. They are
-/// not: gradients have more near 0 and further out, and the threshold is too high, so it is scaled until at least 3k/4
-/// are selected.
+/// Selects every entry over the threshold that would leave k if the values were normal, of their mean and deviation.
+/// They are not: gradients have more near 0 and further out. The threshold is too high, so it is scaled until at least
+/// 3k/4 are selected. The paper says "gradually scale"; here one step is by the factor that an exponential tail would
+/// need, 0.5 to 0.95. Where the steps go past each other the middle is next.
 ///
-/// The paper says "gradually scale"; here one step is by what an exponential tail would need, 0.5 to 0.95, and where
-/// the steps go past each other the middle is next. It bounds nothing from above ("overestimates k in the first few
-/// epochs"); here more than 2k are not taken, so that memory stays O(k). The text does not say that both tails count;
-/// they do.
+/// It bounds nothing from above ("overestimates k in the first few epochs"); here more than 2k are not taken, so that
+/// memory stays O(k). The text does not say that both tails count; they do.
 ///
 /// Cost     a read pass for mean and deviation, one or more for thresholds.
 /// Source   [GaussianK19]; [OkTopk22, 2, 5.4].
@@ -86,7 +85,7 @@ class GaussianSelector final : public Selector {
     return select_top_k_nonzero(values, k, positions);
   }
 
-  /// What the threshold of an exponential tail is multiplied by to leave k where it left `found`.
+  /// Returns the factor of the threshold that leaves k entries of an exponential tail, where it left `found`.
   static double down(size_t found, uint64_t k, size_t count) {
     const auto all = static_cast<double>(count);
     const double wanted = std::log(all / static_cast<double>(k));

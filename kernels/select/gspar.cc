@@ -6,14 +6,14 @@
 namespace millrace {
 namespace {
 
-/// Each entry is drawn with p = min(|g| / magnitude, 1), k of them at most in expectation, and sent as g / p: one
-/// magnitude for all that may be left out, their own value for those with p = 1.
+/// Draws each entry with p = min(|g| / magnitude, 1), k of them at most in expectation, and sends it as g / p. Entries
+/// with p < 1 then have one magnitude, those with p = 1 their own value.
 ///
-/// With lambda = 1 / magnitude in the paper's symbols, line 1 is magnitude = (sum of |g|) / k, and lines 3 and 4 put,
-/// for the p < 1 alone, (sum of |g|) / (k - how many have p = 1) in its place. So no vector p is needed. Their c is
-/// never below 1, since p sums to k at most, and is 1 where the magnitude stays: the end. It is 0 / 0 where all but
-/// zeros have p = 1: the end too. (6) wants 0 < p; zeros have p = 0 and are never drawn.
-/// With enough iterations p is Proposition 1's: of all p that sum to k the one of least variance.
+/// With lambda = 1 / magnitude in the paper's symbols, line 1 is magnitude = (sum of |g|) / k. Lines 3 and 4 replace
+/// it, for the p < 1 alone, by (sum of |g|) / (k - number with p = 1). So no vector p is needed. Their c is never below
+/// 1, since p sums to k at most, and is 1 where the magnitude stays: the end. It is 0 / 0 where all but zeros have p =
+/// 1: the end too. (6) wants 0 < p; zeros have p = 0 and are never drawn. With enough iterations p is Proposition 1's:
+/// of all p that sum to k the one of least variance.
 ///
 /// Cost     a read pass, one an iteration, and that of draw_by_size().
 /// Source   [GSpar18, 2.2, algorithm 3]; its kappa is k / dimension.

@@ -6,8 +6,8 @@
 namespace millrace {
 namespace {
 
-/// The k entries of largest magnitude, exactly, by radix select over all of them: no sample, no threshold. What the
-/// others are compared with, and what does not slow down on data that misleads a sample.
+/// The k entries of largest magnitude, exactly, by radix select over all of them: no sample, no threshold. The
+/// reference of the others, and not slower on data that misleads a sample.
 ///
 /// Source   [RedSync19, 2.1]; radixSelect: [Alabi12].
 class RadixSelector final : public Selector {

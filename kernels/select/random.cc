@@ -35,8 +35,8 @@ IndexBuffer few_below(uint64_t n, uint64_t k, RandomSequence& random) {
   return all;
 }
 
-/// The same for any k <= n, where k is no small part of it: one number after the other is taken with the chance that it
-/// has where so many are missing of so many left. The chances are those of 32 bits: off by 2^-32 at most, of k / n.
+/// Does the same for any k <= n, where k is a large part of it. Takes one number after the other, each with the chance
+/// (numbers still missing) / (numbers left). The chances are those of 32 bits: off by 2^-32 at most, of k / n.
 /// Source   [Knuth97, 3.4.2, algorithm S].
 IndexBuffer many_below(uint64_t n, uint64_t k, RandomSequence& random) {
   IndexBuffer all(k + 1);  // one more is written, and not kept
@@ -56,9 +56,9 @@ IndexBuffer some_below(uint64_t n, uint64_t k, RandomSequence& random) {
   return k < n / kManyFrom ? few_below(n, k, random) : many_below(n, k, random);
 }
 
-/// k of the entries that are not 0, each set of them as likely as any other. In unbiased jobs they are scaled by n / k,
-/// n being how many are not 0 (the usual n / k counts zeros too; then fewer than k entries are sent, and scaled by
-/// more).
+/// Selects k of the entries that are not 0, each set of them as likely as any other. In unbiased jobs they are scaled
+/// by n / k, where n is the number of entries that are not 0. (The usual n / k counts zeros too. Then fewer than k
+/// entries are sent, and scaled by more.)
 ///
 /// Errors   draw(): non_finite also where the largest value, scaled, would be.
 /// Cost     two read passes, and a sort of k numbers; from n / 16 on, n random numbers.

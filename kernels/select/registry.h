@@ -6,8 +6,8 @@
 
 namespace millrace {
 
-/// What a selection's file gives to the registry. Adding a selection: its enum value, its file with a function
-/// `SelectionEntry NAME_selection()`, and its line in registry.cc.
+/// Describes a selection for the registry; the selection's file returns it. Adding a selection: its enum value, its
+/// file with a function `SelectionEntry NAME_selection()`, and its line in registry.cc.
 struct SelectionEntry {
   SelectionInfo info;
   /// Refuses parameters of this selection that cannot be.
@@ -20,7 +20,7 @@ struct SelectionEntry {
 /// Makes the entry's selector, with alternating signs where the specification has them, without warm-up.
 std::unique_ptr<Selector> make_signed(const SelectionEntry& entry, const SelectionSpec& spec, uint64_t dimension);
 
-/// For selections by density or k: one of them must be there, density in (0, 1].
+/// Checks selections by density or k: one of them must be there, density in (0, 1].
 Status validate_density_or_k(const SelectionSpec& spec);
 
 }  // namespace millrace

@@ -8,8 +8,8 @@ namespace {
 
 /// The threshold of the binary search, found once a period and reused unchanged in between (the paper: every 5 steps).
 ///
-/// The paper does not bound what a reused threshold selects. Over 4k entries, or under k/2, the search is made at once,
-/// so that memory stays within O(k) and a step does not go by with nothing sent.
+/// The paper does not bound the number of entries over a reused threshold. Over 4k entries, or under k/2, it searches
+/// at once. So memory stays within O(k), and no step sends nothing.
 ///
 /// The state is two numbers; a selector that starts without them searches.
 /// Source   [RedSync19, 2.1] ("sampled threshold binary search selection"); differs in: the bounds.

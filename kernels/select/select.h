@@ -13,14 +13,14 @@
 
 namespace millrace {
 
-/// The selections. Each is one file in this folder; select/registry.cc lists them.
+/// Names the selections. Each is one file in this folder; select/registry.cc lists them.
 enum class Selection : uint8_t {
   kNone = 0,            ///< everything stored is sent (naturally sparse gradients)
   kTopK = 1,            ///< exact top-k by magnitude
   kThreshold = 2,       ///< |x| >= a fixed threshold [Strom15]
   kThresholdReuse = 3,  ///< exact threshold once a period, reused in between [OkTopk22, 3.1.3]
   kBucketTopK = 4,      ///< k of every 512 consecutive indices [SparCML19, 8.3]
-  kTrimmed = 5,         ///< exact top-k of what a threshold from mean and maximum leaves [RedSync19, 2.1]
+  kTrimmed = 5,         ///< exact top-k among the entries over a threshold from mean and maximum [RedSync19, 2.1]
   kBinarySearch = 6,    ///< a threshold by bisection, between k and 2k entries [RedSync19, 2.1]
   kSampled = 7,         ///< that threshold, reused for `period` steps [RedSync19, 2.1]
   kRadix = 8,           ///< exact top-k by radix select alone (the baseline of [RedSync19, 2.1])
@@ -32,7 +32,7 @@ enum class Selection : uint8_t {
   kUniform = 14,        ///< each drawn with one probability, scaled (the baseline of [GSpar18, 4]); unbiased
 };
 
-/// The density of a job's first steps.
+/// Says which density a job's first steps have.
 enum class WarmUp : uint8_t {
   kNone = 0,
   kDense = 1,        ///< everything is sent [RedSync19, appendix C]
@@ -43,7 +43,7 @@ enum class WarmUp : uint8_t {
 /// [RedSync19, 2.1].
 inline constexpr uint32_t kSampledPeriod = 5;
 
-/// Which selection, and its parameters. Part of a job's specification, overridable per tensor.
+/// Holds a selection, and its parameters. Part of a job's specification, overridable per tensor.
 struct SelectionSpec {
   Selection selection = Selection::kNone;
   double density = 0;          ///< of the dimension, in (0, 1]; used when k is 0
@@ -53,8 +53,8 @@ struct SelectionSpec {
   uint32_t bucket_size = 512;  ///< kBucketTopK; k of a bucket is density * bucket_size rounded up, at least 1
   double variance = 0;         ///< kGsparClosed: the variance may be (1 + this) times the gradient's
   uint32_t iterations = 2;     ///< kGspar
-  /// Positive entries in even steps, negative ones in odd steps: what one mean can stand for [RedSync19, 2.1.1].
-  /// Uncompressed steps send both signs (protocol::step_sends()).
+  /// Selects positive entries in even steps, negative ones in odd steps, so that one mean can represent them
+  /// [RedSync19, 2.1.1]. Uncompressed steps send both signs (protocol::step_sends()).
   bool alternate_signs = false;
   WarmUp warm_up = WarmUp::kNone;
   uint32_t warm_up_steps = 0;  ///< of warm_up; 0 where it is none
@@ -62,7 +62,7 @@ struct SelectionSpec {
   bool operator==(const SelectionSpec&) const = default;
 };
 
-/// k for a tensor of `dimension`: spec.k, or density * dimension rounded up; at most dimension, at least 1.
+/// Returns k for a tensor of `dimension`: spec.k, or density * dimension rounded up; at most dimension, at least 1.
 uint64_t k_of(const SelectionSpec& spec, uint64_t dimension);
 /// Returns the entries that bucket_topk takes of each bucket: the specification's share of a bucket, rounded up.
 uint64_t bucket_k_of(const SelectionSpec& spec, uint64_t dimension);
@@ -72,7 +72,7 @@ struct SelectContext {
   RandomKey random = {};  ///< for randomized selections; the same for all of a tensor's steps but for the step in it
 };
 
-/// One tensor's selection with whatever state it carries from step to step (a reused threshold). Not shared by threads.
+/// Selects from one tensor, and keeps its state from step to step (a reused threshold). Not shared by threads.
 class Selector {
  public:
   virtual ~Selector() = default;
@@ -93,14 +93,14 @@ class Selector {
                       Buffer<float>& values);
 };
 
-/// What the jobs are that a selection is sound in.
+/// Says in which jobs a selection is sound.
 enum class SelectionUse : uint8_t {
-  kKeepsRest,  ///< what it leaves out stays in a residual: select()
+  kKeepsRest,  ///< the entries that it omits stay in a residual: select()
   kUnbiased,   ///< unbiased jobs: draw()
   kBoth,
 };
 
-/// The parameters in a selection's text: the first one, and the second, which may be left out.
+/// Says which parameters a selection's text has: the first one, and the second, which may be left out.
 enum class SelectionAmount : uint8_t { kNone, kShare, kMagnitude, kVariance };
 enum class SelectionExtra : uint8_t { kNone, kPeriod, kBucketSize, kIterations };
 
@@ -116,25 +116,25 @@ struct SelectionInfo {
   std::string_view alias = {};       ///< "exact": the benchmarks' word, where it is another; taken as well
 };
 
-/// Every selection this build knows.
+/// Returns every selection this build knows.
 std::span<const SelectionInfo> selections();
 Result<Selection> selection_by_name(std::string_view name);
 std::string_view selection_name(Selection selection);
 
-/// "none", "dense" or "exponential".
+/// Returns "none", "dense" or "exponential".
 std::string_view warm_up_name(WarmUp value);
 
-/// nullptr: not of this build.
+/// Returns the selection, or nullptr: not of this build.
 const SelectionInfo* find_selection(Selection selection);
 
 /// Parses NAME[:AMOUNT[:EXTRA]][:signs][:dense=STEPS|:warm_up=STEPS], with DENSITY or COUNT, a magnitude or a variance
 /// as the amount: "none", "topk:0.01", "topk:1000", "threshold_reuse:0.01:32", "trimmed:0.001:signs:warm_up=500".
 Result<SelectionSpec> selection_from_text(std::string_view text);
 
-/// The forms that selection_from_text() takes, for help and errors: "none, topk:DENSITY|COUNT, ...".
+/// Returns the forms that selection_from_text() takes, for help and errors: "none, topk:DENSITY|COUNT, ...".
 std::string selection_words();
 
-/// A density in (0, 1], or a count of at least 2; the other is left as it is.
+/// Parses a density in (0, 1], or a count of at least 2; does not change the other.
 ///
 /// Errors   invalid_argument.
 Status set_amount(std::string_view word, double& density, uint64_t& k);

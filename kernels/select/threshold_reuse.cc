@@ -11,22 +11,22 @@ namespace {
 
 // The slope is measured between the k-th and this part of k above it: near, because it changes fast at a bounded tail.
 constexpr uint64_t kSlopePart = 8;
-constexpr double kSlopeMax = 1e6;  // equal magnitudes: no move of the threshold is small enough
+constexpr double kSlopeMax = 1e6;  // equal magnitudes: no move of the threshold is small enough.
 // A count within 1/32 of k is noise, not drift: the threshold stays as it is.
 constexpr double kDeadBand = 1.0 / 32;
 
-/// The k-th largest magnitude is found exactly once a period and reused in between ([OkTopk22, 3.1.3]: it changes
+/// Finds the k-th largest magnitude exactly once a period and reuses it in between ([OkTopk22, 3.1.3]: it changes
 /// slowly).
 ///
-/// The paper reuses it unchanged; then a scale that grows by 1 % a step selects 8 % more entries each step (Gaussian, 1
-/// % density), twice k after ten. So after a step whose count is off, the threshold moves by what the count says: near
-/// the threshold the count falls as threshold^-slope, with the slope measured at the exact evaluation. The rest is
-/// bounds:
+/// The paper reuses it unchanged. Then a scale that grows by 1 % a step selects 8 % more entries each step (Gaussian, 1
+/// % density), twice k after ten. So after a step whose count is off, the count moves the threshold. Near the threshold
+/// the count falls as threshold^-slope, with the slope measured at the exact evaluation. The rest is bounds:
 ///
-/// count over 2k or under k/2        the exact top-k is taken at once (and memory stays within O(k))
-/// count outside [3/4 k, 4/3 k]      the next step evaluates exactly
+///   - count over 2k or under k/2        the exact top-k is taken at once (and memory stays within O(k))
+///   - count outside [3/4 k, 4/3 k]      the next step evaluates exactly
 ///
 /// The state is three numbers; a selector that starts without them evaluates exactly.
+///
 /// Source   [OkTopk22, 3.1.3, algorithm 1]; differs in: the correction, and the bounds.
 class ThresholdReuseSelector final : public Selector {
  public:

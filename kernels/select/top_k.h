@@ -19,7 +19,7 @@ namespace millrace {
 /// Threads    reentrant; uses TBB above a size, the result does not depend on it.
 Status select_top_k(std::span<const float> values, uint64_t k, IndexBuffer& positions);
 
-/// As select_top_k, but zeros are never selected: fewer than k positions where fewer entries are not zero.
+/// Does the same as select_top_k, but never selects zeros: fewer than k positions where fewer entries are not zero.
 ///
 /// Errors     NaN or infinity: non_finite. k > n is as k = n.
 Status select_top_k_nonzero(std::span<const float> values, uint64_t k, IndexBuffer& positions);
@@ -29,12 +29,12 @@ Status select_top_k_nonzero(std::span<const float> values, uint64_t k, IndexBuff
 /// Errors     NaN or infinity anywhere: non_finite. threshold not positive, or NaN: invalid_argument.
 Status select_threshold(std::span<const float> values, float threshold, uint64_t count_max, IndexBuffer& positions);
 
-/// The magnitude of the k-th largest entry: the threshold that top-k used.
+/// Returns the magnitude of the k-th largest entry: the threshold of top-k.
 ///
 /// Errors     k = 0 or k > n: invalid_argument. NaN or infinity: non_finite.
 Result<float> top_k_threshold(std::span<const float> values, uint64_t k);
 
-/// max|x| over the array, SIMD with several accumulators: the memory pass that selections are measured against.
+/// Returns max|x| over the array, SIMD with several accumulators: the memory pass that selections are measured against.
 /// 0 for an empty array; infinite or NaN if a value is.
 float max_magnitude(std::span<const float> values);
 

@@ -8,8 +8,8 @@
 namespace millrace {
 namespace {
 
-// Of max - mean, where the paper starts; it comes down by kStep times itself. The paper takes 0.2 off each time, which
-// at 1 % of Gaussian data leaves 8 k entries to select from, and where one entry is far above the rest, everything.
+// Ratio of max - mean, where the paper starts; it decreases by kStep times itself. The paper subtracts 0.2 each time.
+// At 1 % of Gaussian data that leaves 8 k entries to select from. Where one entry is far above the rest, it leaves all.
 constexpr double kFirstRatio = 0.8;
 constexpr double kStep = 1.0 / 64;
 constexpr uint32_t kSteps = 1024;    // down to a ratio of 8e-8
@@ -56,9 +56,9 @@ CutGuess trim(std::span<const float> values, uint64_t k) {
   const TrimThresholds thresholds(keys);
   uint32_t low = 0;
   uint32_t high = kSteps + kHalvings;
-  // Nothing but zeros in the sample: everything else is above its largest. NaN: the scan says so.
+  // Nothing but zeros in the sample: all other entries are above its largest. NaN: the scan finds it.
   if (!thresholds.usable()) return {1, static_cast<uint64_t>(wanted / samples * static_cast<double>(n))};
-  while (low < high) {  // the counts only grow on the way down: what the steps one by one would find, in eleven counts
+  while (low < high) {  // the counts only grow on the way down: finds the steps' result in eleven counts
     const uint32_t middle = low + (high - low) / 2;
     if (static_cast<double>(thresholds.count(thresholds.key(middle))) >= wanted) {
       high = middle;
@@ -71,13 +71,14 @@ CutGuess trim(std::span<const float> values, uint64_t k) {
   return {key, static_cast<uint64_t>(expected * static_cast<double>(n))};
 }
 
-/// The k entries of largest magnitude, exactly: radix select of what a threshold between mean and maximum leaves.
+/// Selects the k entries of largest magnitude, exactly: radix select among the entries over a threshold between mean
+/// and maximum.
 ///
-/// Source   [RedSync19, 2.1, algorithm 2]; differs in: its while loop goes on while there are more than k entries and
-///          reads a threshold that was never set; it must go on while there are fewer than k, from the first threshold
-///          on, as the text above it says. The algorithm ends without the top-k of what is left, which the text has.
-///          Mean, maximum and counts are those of a sample: each would be a memory pass over the whole. The thresholds
-///          are closer together, and go on below the mean.
+/// Source   [RedSync19, 2.1, algorithm 2]; with differences. Its while loop runs while there are more than k entries,
+///          and reads a threshold that was never set. It must run while there are fewer than k, from the first
+///          threshold on, as the text above it has it. The algorithm ends without the top-k of the remaining entries,
+///          which the text has. Mean, maximum and counts are those of a sample: each would be a memory pass over the
+///          whole. The thresholds are closer together, and continue below the mean.
 class TrimmedSelector final : public Selector {
  public:
   explicit TrimmedSelector(uint64_t k) : k_(k) {}

@@ -7,8 +7,8 @@
 namespace millrace {
 namespace {
 
-/// Each entry is drawn with the probability p = k / dimension, whatever its size, and sent as g / p: what GSpar is
-/// compared with.
+/// Draws each entry with the probability p = k / dimension, regardless of its size, and sends it as g / p: the
+/// reference of GSpar.
 ///
 /// The gap to the next one drawn is geometric: floor(log u / log(1 - p)) for u uniform in (0, 1].
 /// Errors   non_finite also where g / p would be, drawn or not.

@@ -8,16 +8,16 @@
 
 namespace millrace {
 
-/// The density of a step under the specification's warm-up; none where the step is past it, or where the density asked
-/// for is as high.
+/// Returns the density of a step under the specification's warm-up. None where the step is past it, or where the
+/// specification's density is as high.
 ///
 /// dense         1 in every step of the warm-up.
 /// exponential   1/4, 1/16, 1/64, ... in stages of warm_up_steps / stages steps, as long as that is above the density.
 /// Source        [RedSync19, appendix C], which cites [DGC18, 3.3].
 std::optional<double> warm_up_density(const SelectionSpec& spec, uint64_t dimension, uint64_t step);
 
-/// The selection with its warm-up (spec.warm_up is not none): which selects as warm_up_density() says before it selects
-/// as the specification does. Of a selection that draws, draw() too.
+/// Makes the selection with its warm-up (spec.warm_up is not none): it selects by warm_up_density() before it selects
+/// by the specification. Of a selection that draws, draw() too.
 ///
 /// Signs   a dense step sends both signs ([RedSync19, appendix C]: "original SGD optimizer"). The steps of an
 ///         exponential warm-up alternate them.

@@ -11,30 +11,31 @@
 
 namespace millrace {
 
-/// A stream that does not change any more, and what keeps it alive: arrays of its own, or the bytes that it lies in (a
-/// message as it was received, a container as it was coded).
+/// Holds a stream that does not change any more, and its memory. This is arrays of its own, or the bytes that contain
+/// it (a received message, a coded container).
 ///
 /// Owner    all copies together: copying shares, the last one frees. `view` is valid as long as one of them is.
 /// Threads  the stream may be read on any thread; one HeldStream is, like a std::shared_ptr, one thread's at a time.
 struct HeldStream {
   StreamView view;
   std::shared_ptr<const void> owner;
-  uint64_t memory_bytes = 0;  ///< of what is kept alive: all of the bytes, where the stream lies in some
+  uint64_t memory_bytes = 0;  ///< of the shared memory: all of the bytes, where the stream lies in some
 
   static HeldStream from(Stream&& stream) {
     const uint64_t bytes = stream.memory_bytes();
     auto kept = std::make_shared<const Stream>(std::move(stream));
     return {kept->view(), kept, bytes};
   }
-  /// REQUIRES: `view` looks into `bytes`.
+  /// Makes a view within `bytes`. REQUIRES: `view` looks into `bytes`.
   static HeldStream within(const SharedBytes& bytes, const StreamView& view) {
     return {view, bytes.owner, bytes.bytes.size()};
   }
-  /// A copy with arrays of its own.
+  /// Returns a copy with arrays of its own.
   Stream copy() const { return cut(view, 0, view.dimension); }
 };
 
-/// As cut() of a stream, but the values are shared with `stream`, not copied. REQUIRES: begin <= end <= dimension.
+/// Does the same as cut() of a stream, but shares the values with `stream` instead of copying them. REQUIRES:
+/// begin <= end <= dimension.
 inline HeldStream cut(const HeldStream& stream, uint64_t begin, uint64_t end) {
   MILLRACE_CHECK(begin <= end && end <= stream.view.dimension, begin, end, stream.view.dimension);
   struct Kept {

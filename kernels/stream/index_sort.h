@@ -6,7 +6,7 @@
 
 namespace millrace {
 
-/// A key that sorts entries by index and then by the order in which they were given.
+/// Returns a key that sorts entries by index and then by the order in which they were given.
 constexpr uint64_t index_key(uint32_t index, uint32_t order) { return uint64_t{index} << 32 | order; }
 constexpr uint32_t index_of_key(uint64_t key) { return static_cast<uint32_t>(key >> 32); }
 constexpr uint32_t order_of_key(uint64_t key) { return static_cast<uint32_t>(key); }

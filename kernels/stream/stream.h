@@ -20,8 +20,8 @@ inline constexpr uint64_t kPairBytes = sizeof(uint32_t) + sizeof(float);
 /// reserved: what names it is refused.
 enum class ValueType : uint8_t { kF32 = 1, kF64 = 2 };
 
-/// A view of a sparse stream: dimension, strictly increasing indices, values; or, past the density where that is
-/// smaller, a dense array [SparCML19, 5.1]. Does not own; valid while the arrays are.
+/// Views a sparse stream: dimension, strictly increasing indices, values; or, past the density where that is smaller, a
+/// dense array [SparCML19, 5.1]. Does not own; valid while the arrays are.
 ///
 /// sparse   indices.size() == values.size() <= dimension, indices strictly increasing and < dimension.
 /// dense    indices empty, values.size() == dimension.
@@ -31,11 +31,11 @@ struct StreamView {
   IndexSpan indices;
   std::span<const float> values;
 
-  /// Entries carried: stored values (a dense stream carries all of its dimension).
+  /// Returns the number of carried entries: stored values (a dense stream carries all of its dimension).
   uint64_t count() const { return values.size(); }
 };
 
-/// An owned sparse stream. The same shape rules as StreamView.
+/// Owns a sparse stream. The same shape rules as StreamView.
 struct Stream {
   uint64_t dimension = 0;
   bool dense = false;
@@ -53,7 +53,8 @@ struct Stream {
   }
 };
 
-/// Number of entries from which the dense form is not larger: count * kPairBytes >= dimension * sizeof(float).
+/// Returns the number of entries from which the dense form is not larger: count * kPairBytes >= dimension *
+/// sizeof(float).
 /// Source   [SparCML19, 5.1] (delta).
 constexpr uint64_t dense_from_count(uint64_t dimension) {
   return (dimension / kPairBytes) * sizeof(float) +
@@ -67,26 +68,26 @@ constexpr uint64_t dense_from_count(uint64_t dimension) {
 /// Threads  reentrant.
 Status validate(const StreamView& stream);
 
-/// True when no value is NaN or infinite. One pass, SIMD.
+/// Returns whether no value is NaN or infinite. One pass, SIMD.
 bool all_finite(std::span<const float> values);
 
-/// Copies and looks on the way: block by block, while what was copied is in the first-level cache. False: what was
-/// asked for does not hold, and `out` is unspecified.
+/// Copies and checks on the way: block by block, while the copy is in the first-level cache. False: the check failed,
+/// and `out` is unspecified.
 ///
 /// indices, values   out.size() of them, any alignment, not overlapping `out`.
 /// Cost              one pass.
 bool copy_increasing(const void* indices, std::span<uint32_t> out);
 bool copy_finite(const void* values, std::span<float> out);
 
-/// The stream as a dense array of `dimension` values (absent entries are 0).
+/// Returns the stream as a dense array of `dimension` values (absent entries are 0).
 Stream to_dense(const StreamView& stream);
 
-/// The stream in sparse form: every stored entry of a sparse stream, every non-zero of a dense one.
+/// Returns the stream in sparse form: every stored entry of a sparse stream, every non-zero of a dense one.
 Stream to_sparse(const StreamView& stream);
 
-/// Entries with index in [begin, end), indices rebased to begin; dimension end - begin. For a sparse stream a view into
-/// it cannot be rebased, so `cut` copies; `range_of` gives the positions without copying. REQUIRES: begin <= end <=
-/// dimension.
+/// Returns the entries with index in [begin, end), indices rebased to begin; dimension end - begin. For a sparse stream
+/// a view into it cannot be rebased, so `cut` copies; `range_of` gives the positions without copying. REQUIRES:
+/// begin <= end <= dimension.
 Stream cut(const StreamView& stream, uint64_t begin, uint64_t end);
 
 /// Positions [first, second) of the sparse `indices` that lie in [begin, end). Binary search.

@@ -5,17 +5,17 @@
 
 namespace millrace {
 
-/// True when indices[i] < indices[i + 1] for all i + 1 < count. SIMD.
+/// Returns whether indices[i] < indices[i + 1] for all i + 1 < count. SIMD.
 bool strictly_increasing(const uint32_t* indices, size_t count);
 
-/// True when no bit pattern is that of NaN or infinity. SIMD.
+/// Returns whether no bit pattern is that of NaN or infinity. SIMD.
 bool all_finite_f32(const float* values, size_t count);
 
-/// out[i] = indices[i] - base. SIMD.
+/// Computes out[i] = indices[i] - base. SIMD.
 void moved_down(const uint32_t* indices, size_t count, uint32_t base, uint32_t* out);
 
-/// moved_down() and strictly_increasing() of `indices`, which are modulo 2^32 what they are after the move too: one
-/// pass. Where it is false, `out` is unspecified. `out` does not overlap `indices`.
+/// Subtracts `base`, modulo 2^32, and returns whether `indices` are strictly increasing: moved_down() and
+/// strictly_increasing() in one pass. False: `out` is unspecified. `out` does not overlap `indices`.
 bool moved_down_increasing(const uint32_t* indices, size_t count, uint32_t base, uint32_t* out);
 
 }  // namespace millrace

@@ -11,7 +11,8 @@
 
 namespace millrace::cli {
 
-/// The flags that every benchmark of processes has: how many of either, and what the row is a function of.
+/// Holds the flags that every benchmark of processes has: the number of processes of each kind, and the row's
+/// parameters.
 struct ClusterFlags {
   uint32_t& workers;
   uint32_t workers_min = 1;
@@ -20,13 +21,13 @@ struct ClusterFlags {
 };
 void add_cluster_flags(CLI::App& app, const ClusterFlags& flags);
 
-/// what  the seed is of
+/// Adds the flags of the seed and of JSON output; `what` names the object of the seed for --help.
 void add_seed_and_json(CLI::App& app, uint64_t& seed, const std::string& what, bool& json);
 
 using SayLine = std::function<void(const std::string&)>;
 
-/// Runs a benchmark of processes; what it says on its way goes to stderr, a line each.
-/// Errors  the benchmark's own; interrupted, whatever it made of the signal.
+/// Runs a benchmark of processes; prints its progress to stderr, a line each.
+/// Errors   the benchmark's own; interrupted, regardless of the benchmark's reaction to the signal.
 std::expected<nlohmann::json, Failure> run_cluster_bench(
     const std::string& name, const std::function<std::expected<nlohmann::json, Failure>(const SayLine&)>& bench);
 

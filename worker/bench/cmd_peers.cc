@@ -35,7 +35,7 @@ struct PeerBenchFlags {
   bool json = false;
 };
 
-/// Of a value codec whose error on each value is bounded, by what it sends along: good enough for sums.
+/// Returns whether a value codec bounds the error on each value by numbers in its code: good enough for sums.
 bool has_stated_bound(ValueCodecId codec) { return codec == ValueCodecId::kQsgd; }
 
 /// Errors   invalid_argument: words that mean nothing, and what no algorithm would take.

@@ -67,7 +67,7 @@ std::expected<SimulatedRunOptions, Failure> simulate_options_of(const SimulateFl
   options.network.bytes_per_s = *rate;
   options.network.work_scale = flags.work_scale;
   options.network.seed = flags.seed;
-  // Nobody is dead here: questions would be counted as messages.
+  // No rank is dead here: queries would be counted as messages.
   options.network.group.silence_ms_max = UINT32_MAX;
   const uint64_t k = std::max<uint64_t>(1, static_cast<uint64_t>(static_cast<double>(flags.n) * flags.density));
   options.settings.dimension = flags.n;
@@ -141,7 +141,7 @@ nlohmann::json mean_of(const AlgorithmInfo& info, const SimulatedRunOptions& opt
   return row;
 }
 
-/// A row for steps of each kind, and what they cost in the long run.
+/// Returns a row for steps of each kind, and their mean cost.
 nlohmann::json rows_of(const AlgorithmInfo& info, const SimulatedRunOptions& options, const SimulatedRun& run) {
   nlohmann::json rows = nlohmann::json::array();
   if (peer::evaluating_share(info.id, options.settings) == 0) {

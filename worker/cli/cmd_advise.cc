@@ -133,7 +133,7 @@ Result<peer::MachineSpeeds> speeds_of(const AdviseFlags& flags, const peer::SumS
                              .sums = codings->sums};
 }
 
-/// What was asked for, and what came of it.
+/// Holds the question and its answer.
 struct Advice {
   peer::SumShape shape;
   peer::MachineSpeeds speeds;

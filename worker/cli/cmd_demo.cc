@@ -18,8 +18,7 @@
 namespace millrace::cli {
 namespace {
 
-/// Flags of `train` that every row of the demonstration takes as they are: the mode, and what a job does with its
-/// gradients.
+/// Flags of `train` that every row of the demonstration takes unchanged: the mode, and the treatment of gradients.
 constexpr std::array kJobFlags = {"--mode",  "--staleness", "--quorum", "--deadline-ms",     "--participants",
                                   "--store", "--momentum",  "--clip",   "--initial-weights", "--apply-after-acks"};
 
@@ -35,7 +34,7 @@ std::string bytes_text(double bytes) {
   return fmt::format("{:.0f} B", bytes);
 }
 
-/// What came of those that were killed.
+/// Prints the outcome of the killed processes.
 void print_kills(const DemoResult& result) {
   for (size_t at = 1; at < result.rows.size(); ++at) {
     const DemoRow& row = result.rows[at];
@@ -101,7 +100,7 @@ Outcome run_demo_command(DemoFlags& flags) {
   if (Outcome valid = check_train_arguments(std::move(arguments)); !valid) return valid;
   const auto say = [](const std::string& line) { monitoring::say(fmt::format("demo: {}", line)); };
   const auto result = run_demo(flags.options, say);
-  // Whatever it fails of then: Ctrl-C reaches shards and scripts that are starting, too.
+  // Regardless of the error that it then fails with: Ctrl-C reaches shards and scripts that are starting, too.
   if (!result && interruption_requests().count() > 0)
     return fail_with(ExitCode::kInterrupted, "interrupted; every process of the demonstration is ended");
   if (!result) return std::unexpected(result.error());

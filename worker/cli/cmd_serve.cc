@@ -66,7 +66,7 @@ Result<std::vector<ShardProcess>> start_shards(const ServeFlags& flags, const st
     options.http = flags.host + ":" + std::to_string(http_port);
     auto started = ShardProcess::start(options);
     if (!started) {
-      // Nobody knows of those that came up: they have nothing to end in order, and nothing to say.
+      // No process knows of the shards that started: they have nothing to end in order, and nothing to report.
       for (ShardProcess& other : shards) other.process().kill_now();
       return std::unexpected(started.error());
     }

@@ -86,7 +86,7 @@ Outcome run_status(const StatusFlags& flags) {
       localtime_r(&now, &local);
       fmt::print("--- {:02}:{:02}:{:02}\n", local.tm_hour, local.tm_min, local.tm_sec);
     }
-    (void)show(flags, *addresses);  // what it shows says it; watching goes on
+    (void)show(flags, *addresses);  // it prints its own errors; watching continues
     if (const Status written = monitoring::flush_output(); !written) return fail_with(written.error());
     for (double waited_ms = 0; waited_ms < flags.watch * 1e3 && requests.count() == 0;
          waited_ms += kStatusLookEveryMs) {

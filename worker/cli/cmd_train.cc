@@ -32,8 +32,8 @@
 namespace millrace::cli {
 namespace {
 
-/// Refuses a threshold period that the job would not have; a method's own gives way: a switch and reproducible jobs cut
-/// every step by the counts of the step before.
+/// Refuses a threshold period that the job cannot have; replaces a method's own. A switch and reproducible jobs select
+/// in every step, by the counts of the step before.
 Outcome settle_threshold_period(TrainFlags& flags) {
   TrainOptions& options = flags.options;
   if (flags.given.threshold_period && options.reselect == "none") {
@@ -218,8 +218,8 @@ Outcome open_port(TrainFlags& flags, std::unique_ptr<worker::WorkerPort>& port) 
   return {};
 }
 
-/// Tries to write the files that the end of training writes, and opens the status port: what fails there fails now, not
-/// after hours of training.
+/// Tries to write the files that the end of training writes, and opens the status port. So errors show now, not after
+/// hours of training.
 Outcome prepare_outputs(TrainFlags& flags, std::unique_ptr<worker::WorkerPort>& port) {
   const bool writes_model = !flags.output.empty() && flags.options.worker == 0;
   for (const std::string& path : {writes_model ? flags.output : std::string(), flags.options.state_path}) {
@@ -229,7 +229,7 @@ Outcome prepare_outputs(TrainFlags& flags, std::unique_ptr<worker::WorkerPort>& 
   return open_port(flags, port);
 }
 
-/// What a run is trained on, and what its model is measured on.
+/// Holds the rows for training, and those for the measurement of the model.
 struct TrainRows {
   Dataset train;
   std::optional<Dataset> test;

@@ -8,7 +8,7 @@
 
 namespace millrace::cli {
 
-/// Each adds its subcommand with its flags and help to `root`. One file each, cmd_NAME.cc.
+/// Adds its subcommand with its flags and help to `root`; each function does. One file each, cmd_NAME.cc.
 Command add_train_command(CLI::App& root);
 /// Refuses what `millrace train` would refuse of these arguments before it reads data.
 Outcome check_train_arguments(std::vector<std::string> arguments);

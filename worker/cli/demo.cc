@@ -24,7 +24,7 @@ using nlohmann::json;
 using Say = std::function<void(const std::string&)>;
 
 constexpr double kSparseShare = 0.095;  // of the natural count of entries: less than a tenth
-constexpr double kDownOverUp = 3;       // entries that come back for each that a worker sends
+constexpr double kDownOverUp = 3;       // entries that return for each that a worker sends
 constexpr const char* kNatural = "natural";
 
 Failure failure(const Error& error) { return failure_of(error); }
@@ -82,7 +82,7 @@ std::vector<std::string> shared_flags(const DemoOptions& options, const DataFile
   return flags;
 }
 
-/// What is killed in a row that has another one's flags, when half of that one's steps are made.
+/// Describes the process to kill in a row that has another one's flags, when half of that one's steps are made.
 struct RowKill {
   TrainingCluster::Kill::Whom whom;
   uint32_t number = 0;
@@ -126,7 +126,7 @@ std::expected<DemoRow, Failure> run_row(TrainingCluster& cluster, const std::vec
   return row;
 }
 
-/// Entries that the sparse row sends, from what the natural one did.
+/// Returns the flags for the entries that the sparse row sends, from the number of the natural one.
 std::vector<std::string> sparse_flags(const DemoOptions& options, double natural_entries) {
   const auto up = static_cast<uint64_t>(std::max(2.0, std::floor(kSparseShare * natural_entries)));
   const auto down = static_cast<uint64_t>(std::ceil(kDownOverUp * static_cast<double>(up)));
@@ -153,7 +153,7 @@ std::string model_path(const DemoOptions& options, const std::string& row) {
   return options.folder + "/" + row + ".model";
 }
 
-/// A row, and with `kill` the same once more with somebody killed in its middle.
+/// Runs a row, and with `kill` the same once more with a process killed in its middle.
 Outcome run_rows(TrainingCluster& cluster, const DemoOptions& options, const std::vector<std::string>& shared,
                  DemoRow row, std::vector<DemoRow>& rows, const Say& say) {
   const std::vector<std::string> flags = row.flags;

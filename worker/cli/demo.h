@@ -25,7 +25,7 @@ struct DemoOptions {
   std::string folder;                  ///< data, table, logs
 };
 
-/// What one run of all workers came to. Bytes, entries and times are of one worker and step.
+/// Holds the results of one run of all workers. Bytes, entries and times are of one worker and step.
 struct DemoRow {
   std::string name;  ///< "natural", "sparse", "dense"; with kill "natural-killed", "sparse-killed"
   std::string title;
@@ -47,10 +47,10 @@ struct DemoResult {
   std::vector<DemoRow> rows;
 };
 
-/// The servers hold the weights.
+/// Returns whether the servers hold the weights.
 bool has_store(const DemoOptions& options);
 
-/// `millrace train`'s arguments for a row of the demonstration but the data, for checking them before.
+/// Returns `millrace train`'s arguments for a row of the demonstration but the data, to check them before.
 std::vector<std::string> demo_train_flags(const DemoOptions& options);
 
 /// Makes the data (once), starts shards, runs `millrace train` in every worker for each row, ends the shards.

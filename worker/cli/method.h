@@ -7,7 +7,7 @@
 
 namespace millrace::cli {
 
-/// Of the options that a method sets, those that the user gave: they stay.
+/// Holds, of the options that a method sets, those that the user gave: they stay.
 struct GivenOptions {
   bool select = false;
   bool reselect = false;
@@ -18,13 +18,13 @@ struct GivenOptions {
   bool clip = false;
 };
 
-/// Sets what the user did not give to what the method has (kernels/methods). A density above 0 takes the place of that
-/// of its selection.
+/// Sets options that the user did not give to those of the method (kernels/methods). A density above 0 takes the place
+/// of that of its selection.
 ///
-/// Errors   usage: no such method; what was given makes another method of it.
+/// Errors   usage: no such method; the user's options make another method of it.
 Outcome apply_method(const std::string& name, double density, const GivenOptions& given, TrainOptions& options);
 
-/// A line or two a method, for --help.
+/// Returns a line or two a method, for --help.
 std::string method_table();
 
 }  // namespace millrace::cli

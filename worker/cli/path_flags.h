@@ -6,7 +6,7 @@
 
 namespace millrace::cli {
 
-/// --path, --switch-job, --switch-key and what else belongs to them. `options` outlives the parsing.
+/// Adds --path, --switch-job, --switch-key and the other flags of the paths. `options` outlives the parsing.
 void add_path_flags(CLI::App& app, PathOptions& options);
 
 }  // namespace millrace::cli

@@ -38,7 +38,7 @@ class ErrorLines {
   std::vector<std::string> lines_;
 };
 
-/// What the command line of `millrace train` says.
+/// Holds the command line of `millrace train`.
 struct TrainFlags {
   TrainOptions options;
   ErrorLines errors;

@@ -125,8 +125,8 @@ bool is_switch_at(const std::string& own, const std::string& named) {
          !is_number(wanted->host);
 }
 
-/// Returns what the job's switch says it waits for. Two switches may have jobs of one number, and a rack has the job
-/// too.
+/// Returns the reason that blocks the job, as its switch reports it. Two switches may have jobs of one number, and a
+/// rack has the job too.
 std::string words_of_switch(const PathSaid& path, const std::vector<SwitchJobSaid>& switch_jobs) {
   const auto is_it = [&](const SwitchJobSaid& one) {
     return one.job == path.switch_job && one.role == "reduce" && is_switch_at(one.address, path.switch_address);

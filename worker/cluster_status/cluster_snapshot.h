@@ -13,18 +13,18 @@ namespace millrace::cli {
 
 /// One picture of a cluster, put together of what its shards say.
 
-/// A worker of a job as all shards together see it.
+/// Describes a worker of a job as all shards together see it.
 struct MemberSeen {
   uint32_t worker = 0;
   uint64_t life = 0;
   std::vector<uint32_t> said_hello;      ///< to these shards
   std::vector<uint32_t> not_said_hello;  ///< of those that were reached
-  double silent_s = 0;                   ///< heard by nobody for so long
+  double silent_s = 0;                   ///< time since a shard or worker last heard it
   uint64_t steps_behind = 0;             ///< at the shard where it is furthest
   bool finishing = false;
 };
 
-/// A job at one shard.
+/// Describes a job at one shard.
 struct JobAt {
   uint32_t shard = 0;
   JobSaid said;
@@ -46,19 +46,20 @@ struct JobPicture {
   std::vector<uint32_t> never_here;  ///< expected before the start, said Hello to no shard
   std::vector<RefusalAt> refusals;   ///< of it, the latest first
   bool started = false;
-  /// Path switch, where the job's switch was asked too: whom it waits for, and whose packets it rejects, in its words.
+  /// Of path switch, if the job's switch was asked too: the workers that block it, and those whose packets it rejects,
+  /// in its words.
   std::string switch_because;
   // The verdict.
   JobState state = JobState::kRunning;
-  double since_s = 0;   ///< of waiting to start and standing still
+  double since_s = 0;   ///< of waiting to start and of the stall.
   std::string verdict;  ///< one sentence, without the job's name
 };
 
-/// Returns what shard 0 says of a job of path switch: it alone hears what the workers say of the switch. nullptr: of
-/// another path, or shard 0 was not reached.
+/// Returns shard 0's report of a job of path switch: only shard 0 receives the workers' reports about the switch.
+/// nullptr: of another path, or shard 0 was not reached.
 const PathSaid* path_of(const JobPicture& job);
 
-/// A shard that nobody has heard.
+/// Describes a shard without a known status.
 struct ShardMissing {
   std::string address;  ///< for workers; empty: not even that is known
   std::string why;
@@ -69,22 +70,22 @@ struct ClusterPicture {
   std::map<uint32_t, std::string> asked;  ///< the HTTP address of each
   std::map<uint32_t, ShardMissing> missing;
   std::vector<JobPicture> jobs;       ///< by name
-  std::vector<RefusalAt> refusals;    ///< of jobs that are not open, and of nobody's
+  std::vector<RefusalAt> refusals;    ///< of jobs that are not open, and of no job
   std::vector<std::string> troubles;  ///< of the cluster as a whole, a sentence each
 
-  /// "shard 1 (tcp://127.0.0.1:7601)"
+  /// Returns "shard 1 (tcp://127.0.0.1:7601)", for example.
   std::string shard_text(uint32_t shard) const;
 };
 
-/// What was asked and answered as a shard.
+/// Holds a shard's request and answer.
 struct ShardAnswer {
   std::string http;
   ShardSaid said;
 };
 
-/// still_after_s  a job that has not moved for so long stands still.
+/// still_after_s  a job without progress for this time is stalled.
 /// why_missing    by shard: why it could not be asked; for those that did not answer.
-/// switch_jobs    what switches that were asked say of theirs.
+/// switch_jobs    the jobs that switches reported.
 ClusterPicture picture_of(const std::vector<ShardAnswer>& answers, const std::map<uint32_t, std::string>& why_missing,
                           double still_after_s, const std::vector<SwitchJobSaid>& switch_jobs = {});
 

@@ -12,7 +12,7 @@ namespace millrace::cli {
 namespace {
 
 constexpr size_t kNamedMax = 8;    ///< workers or shards in one list
-constexpr size_t kNotesMax = 3;    ///< workers of whom more is said
+constexpr size_t kNotesMax = 3;    ///< workers with a note
 constexpr size_t kCausesMax = 3;   ///< different waits in one sentence
 constexpr double kRefusedS = 60;   ///< a refusal that explains why a worker is not here is not older
 constexpr double kHeartbeats = 3;  ///< silent for more of them: worth saying
@@ -47,7 +47,7 @@ const RefusalAt* refusal_of(const JobPicture& job, std::string_view of, uint32_t
 
 double heartbeats_s(const JobPicture& job) { return kHeartbeats * job.at.front().said.heartbeat_s; }
 
-/// Why a worker that is waited for does not come, as far as shards can know.
+/// Returns why a worker that blocks the job does not contribute, as far as shards can know.
 std::string note_on(const ClusterPicture& picture, const JobPicture& job, uint32_t worker) {
   if (const RefusalAt* refusal = refusal_of(job, "contribution", worker)) {
     return fmt::format("shard {} refused its contribution {:.1f} s ago: {}", refusal->shard, refusal->said.last_s,
@@ -99,7 +99,7 @@ void add_cause(std::vector<Cause>& causes, const WaitSaid& wait, uint32_t shard,
   cause.seconds = std::max(cause.seconds, seconds);
 }
 
-/// Waits that have lasted; what is only a consequence of another wait is left out. Those at the root first.
+/// Returns the waits that have lasted, those at the root first; omits a wait that is only a consequence of another.
 std::vector<Cause> causes_of(const JobPicture& job, double still_after_s) {
   std::vector<Cause> causes;
   double longest = 0;
@@ -200,7 +200,7 @@ std::vector<std::string> why_not_started(const ClusterPicture& picture, const Jo
   return reasons;
 }
 
-/// What is wrong whatever the job does.
+/// Returns the faults that do not depend on the job's progress.
 std::vector<std::string> afterthoughts(const ClusterPicture& picture, const JobPicture& job) {
   std::vector<std::string> notes;
   for (const JobAt& at : job.at) {

@@ -17,23 +17,23 @@ namespace millrace::cli {
 /// Where /status is asked, how: monitoring::http_get() outside of tests.
 using Fetch = std::function<Result<nlohmann::json>(const std::string& http_address)>;
 
-/// What all addresses said.
+/// Holds the answers of all addresses.
 struct Answers {
   std::vector<ShardAnswer> shards;
-  std::vector<std::pair<std::string, nlohmann::json>> said;  ///< (address, object), whoever it is
+  std::vector<std::pair<std::string, nlohmann::json>> said;  ///< (address, object), of any process
   std::vector<std::pair<std::string, std::string>>
       unanswered;                               ///< (address, why): of those that were asked for by name
   std::map<uint32_t, std::string> why_missing;  ///< by shard: those found by themselves that did not answer
 };
 
-/// HTTP ports are this far above the ports for workers where nobody says otherwise: so `millrace serve` puts them.
+/// Distance of HTTP ports above the ports for workers, unless an option sets another: the default of `millrace serve`.
 inline constexpr int kHttpOffset = 100;
 
-/// "127.0.0.1:7700" for "tcp://127.0.0.1:7600". Errors  invalid_argument: not such an address, no such port.
+/// Returns "127.0.0.1:7700" for "tcp://127.0.0.1:7600". Errors  invalid_argument: not such an address, no such port.
 Result<std::string> http_address_of(std::string_view address, int offset = kHttpOffset);
 
-/// Asks every address, then shards that those know of and nobody named: at the distance between the ports of one that
-/// answered.
+/// Asks every address, then the shards that those know of and the user did not name. Their HTTP ports are at the
+/// distance between the ports of a shard that answered.
 Answers ask_all(const std::vector<std::string>& addresses, const Fetch& fetch);
 
 /// Fetches /status of a process of Millrace, as an object.
@@ -42,8 +42,8 @@ Answers ask_all(const std::vector<std::string>& addresses, const Fetch& fetch);
 ///          parse_json() reads.
 Result<nlohmann::json> fetch_status(const std::string& address, int timeout_ms);
 
-/// The addresses for workers of a cluster's shards, read out of its membership table. Errors  io: no such file; its
-/// own.
+/// Returns the addresses for workers of a cluster's shards, read out of its membership table. Errors  io: no such file;
+/// its own.
 Result<std::vector<std::string>> addresses_in_table(const std::string& path);
 
 }  // namespace millrace::cli

@@ -8,9 +8,9 @@
 
 namespace millrace::cli {
 
-/// What one shard's /status says, as values. Another process wrote it: what is missing or of another type reads as 0,
-/// empty or false, and texts are made printable. Fields are those of server/status/status_report.h; times are ages in
-/// seconds.
+/// Holds one shard's /status as values. Another process wrote it: a field that is missing or of another type reads as
+/// 0, empty or false, and texts are made printable. Fields are those of server/status/status_report.h; times are ages
+/// in seconds.
 struct MemberSaid {
   uint32_t worker = 0;
   uint64_t life = 0;
@@ -43,7 +43,7 @@ struct DisagreementSaid {
   double since_s = 0;
 };
 
-/// Of an audited job.
+/// Holds the values of an audited job.
 struct AuditSaid {
   double entered = 0;
   double carried = 0;
@@ -52,7 +52,7 @@ struct AuditSaid {
   double imbalance = 0;  ///< of its updates, and of its workers' books as they say
 };
 
-/// What a worker of a job of path switch waits for, as it says.
+/// Describes the reason why a worker of a job of path switch is blocked, as the worker reports it.
 struct PathWaitSaid {
   uint32_t worker = 0;
   std::string waits_for;  ///< "nothing", "answer", "greetings", "contributions", "other_job"
@@ -60,11 +60,11 @@ struct PathWaitSaid {
   uint64_t steps = 0;
 };
 
-/// Of a job of path switch.
+/// Holds the values of a job of path switch.
 struct PathSaid {
   std::string decided_by;  ///< "switch", "server"
   std::string switch_address;
-  std::string datagrams;  ///< where shard 0 stands in for it; empty: nowhere
+  std::string datagrams;  ///< where shard 0 replaces it; empty: nowhere
   std::string because;    ///< shard 0 alone knows
   double since_s = 0;
   uint64_t changes = 0;
@@ -73,10 +73,10 @@ struct PathSaid {
   uint64_t switch_job = 0;          ///< its number at the switch
   double moved_s = 0;               ///< since a step was over at some worker
   std::vector<PathWaitSaid> waits;  ///< shard 0 alone knows
-  std::string shard_waits;          ///< where shard 0 decides: for whom, and why; empty: it waits for nothing
+  std::string shard_waits;          ///< where shard 0 decides: the workers on which it is blocked, and why; empty: none
 };
 
-/// A job at a millrace-switch, as its /status says.
+/// Describes a job at a millrace-switch, from its /status.
 struct SwitchJobSaid {
   std::string address;  ///< of the switch, for datagrams
   uint64_t job = 0;     ///< its number on the wire
@@ -151,12 +151,12 @@ struct ShardSaid {
   std::vector<EndedSaid> ended;
 };
 
-/// Workers named in a list end here, members and jobs at what a shard may have.
+/// Maximum length of a list of workers; members and jobs have a shard's limits.
 inline constexpr size_t kSaidListMax = 4'096;
 
-/// Empty: this is no shard's status (a worker's, say).
+/// Reads a shard's status. Empty: this is another one (a worker's, say).
 std::optional<ShardSaid> read_said(const nlohmann::json& status);
-/// The jobs of a switch's status; of any other, none.
+/// Returns the jobs of a switch's status; of any other, none.
 std::vector<SwitchJobSaid> read_switch_jobs(const nlohmann::json& status);
 
 }  // namespace millrace::cli

@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::json;
 using Rows = std::vector<std::vector<std::string>>;
 
-constexpr size_t kRowsMax = 32;  ///< members, waits, refusals: beyond it nobody reads them; --json has all
+constexpr size_t kRowsMax = 32;  ///< members, waits, refusals: readers need no more; --json has all
 
 std::string numbers_text(const std::vector<uint32_t>& numbers) {
   return numbers.empty() ? "-" : fmt::format("{}", fmt::join(numbers, ", "));

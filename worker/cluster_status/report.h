@@ -8,15 +8,15 @@
 
 namespace millrace::cli {
 
-/// The picture for a person: a verdict a job, what it rests on, the shards.
+/// Returns the picture for a person: a verdict a job, its evidence, the shards.
 std::string report_text(const ClusterPicture& picture, const Answers& answers);
 
-/// The same for programs: {"jobs": [...], "shards": [...], "missing": [...], "refusals": [...], "troubles": [...],
-/// "unanswered": {address: why}, "said": {address: what it said}}. Times in seconds.
+/// Returns the same for programs: {"jobs": [...], "shards": [...], "missing": [...], "refusals": [...], "troubles":
+/// [...], "unanswered": {address: why}, "said": {address: status}}. Times in seconds.
 nlohmann::json report_json(const ClusterPicture& picture, const Answers& answers);
 
-/// The outcome of `millrace status`: the first that holds of unreachable (4), weights that disagree (11), an audit that
-/// does not balance (12), standing still (9), waiting to start (10).
+/// Returns the outcome of `millrace status`. It is the first that holds of: unreachable (4), weights that disagree
+/// (11), audit mismatch (12), stalled (9), waiting to start (10).
 Outcome outcome_of(const ClusterPicture& picture, const Answers& answers);
 
 }  // namespace millrace::cli

@@ -23,7 +23,7 @@ namespace millrace::cli {
 namespace {
 
 constexpr TimeNs kLookEvery = 20 * kNsPerMs;
-constexpr int kSetupFailed = 126;  // the child could not become what it should be; it says why on stderr
+constexpr int kSetupFailed = 126;  // the child could not set itself up; stderr has the reason
 
 [[noreturn]] void die_in_child(const char* what, const std::string& about) {
   const std::string line = std::string("millrace: ") + what + " '" + about + "': " + std::strerror(errno) + "\n";
@@ -36,7 +36,7 @@ void redirect(const std::string& path, int target) {
   if (file < 0 || ::dup2(file, target) < 0) die_in_child("cannot write to", path);
 }
 
-// A forked body ends at a signal, whatever its parent does at one; what was ignored (nohup) stays so.
+// A forked body ends at a signal, regardless of its parent's handling; an ignored signal (nohup) stays ignored.
 void restore_default(int signal) {
   struct sigaction action{};
   if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler == SIG_IGN) return;

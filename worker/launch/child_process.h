@@ -12,13 +12,13 @@
 
 namespace millrace::cli {
 
-/// Whose signals reach a child.
+/// Says whose signals reach a child.
 enum class ChildSession : uint8_t {
   kParents = 1,  ///< Ctrl-C, and what else its parent's group gets; SIGTERM when its parent dies
   kOwn = 2,      ///< none of these: for what must come to its end
 };
 
-/// How to start a program or a function as a process of its own.
+/// Says how to start a program or a function as a process of its own.
 struct SpawnOptions {
   std::vector<std::string> argv;  ///< program and arguments; argv[0] is looked up in PATH when it has no slash
   std::string network_namespace;  ///< name under /run/netns to enter first (root only); empty: the caller's
@@ -27,14 +27,14 @@ struct SpawnOptions {
   ChildSession session = ChildSession::kParents;
 };
 
-/// What a process used, once it has ended.
+/// Holds the resources that a process used, once it has ended.
 struct ExitReport {
   int exit_code = 0;               ///< 128 + signal where a signal ended it, as shells say it
   uint64_t peak_memory_bytes = 0;  ///< largest resident set
   double cpu_seconds = 0;          ///< user and system
 };
 
-/// A process that this one started. The destructor ends it, then reaps it.
+/// Owns a process that this one started. The destructor ends it, then reaps it.
 ///
 /// Threads  one object a thread.
 class ChildProcess {
@@ -52,7 +52,7 @@ class ChildProcess {
 
   pid_t pid() const { return pid_; }
 
-  /// One line of its output without the newline. Errors  timeout; unavailable: the output has ended.
+  /// Returns one line of its output without the newline. Errors  timeout; unavailable: the output has ended.
   Result<std::string> read_line(int timeout_ms);
 
   /// Its report if it has ended, without waiting.
@@ -64,13 +64,13 @@ class ChildProcess {
   /// Unless it has ended.
   void send_signal(int signal);
 
-  /// SIGTERM, unless it has ended.
+  /// Sends SIGTERM, unless it has ended.
   void ask_to_end();
 
-  /// SIGTERM, and SIGKILL after grace_ms; then its report.
+  /// Sends SIGTERM, and SIGKILL after grace_ms; then returns its report.
   ExitReport terminate(int grace_ms);
 
-  /// SIGKILL at once.
+  /// Sends SIGKILL at once.
   ExitReport kill_now();
 
  private:
@@ -81,7 +81,7 @@ class ChildProcess {
   std::optional<ExitReport> report_;
 };
 
-/// Path of a program that was built or installed beside this one ("millrace-server").
+/// Returns the path of a program that was built or installed beside this one ("millrace-server").
 std::string sibling_program(const std::string& name);
 
 }  // namespace millrace::cli

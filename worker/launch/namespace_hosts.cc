@@ -37,7 +37,7 @@ Result<int> run_script(const std::vector<std::string>& argv, ChildSession sessio
   return report->exit_code;
 }
 
-/// Nothing can be done about a failure here; the script has said what it was.
+/// Nothing can be done about a failure here; the script has printed it.
 void remove_hosts(const std::string& script, const std::string& prefix) {
   run_script({script, "down", prefix}, ChildSession::kOwn).value_or(0);
 }
@@ -79,7 +79,7 @@ Result<Hosts> Hosts::make(uint32_t count, const std::string& rate, uint32_t unli
   const auto made = run_script(
       {hosts.script_, "up", prefix, std::to_string(count), rate, std::to_string(unlimited), std::to_string(mtu)},
       ChildSession::kParents);
-  // Where it fails it removes what it made; where it is ended it may not have come to that.
+  // Where it fails it removes its own hosts; where a signal ended it, it may not have done so.
   if (!made || *made >= kEndedBySignal) remove_hosts(hosts.script_, prefix);
   if (!made) return std::unexpected(made.error());
   if (*made != 0) {

@@ -19,17 +19,17 @@ struct ShardProcessOptions {
   std::string http;                 ///< "127.0.0.1:0"; empty: no HTTP port
   uint32_t store_save_seconds = 0;  ///< how often while a job runs; 0: never
   std::string store_dir = {};       ///< where jobs' stores are saved; empty: nowhere
-  std::string datagrams = {};       ///< where it stands in for switches, "127.0.0.1:0" (shard 0); empty: nowhere
+  std::string datagrams = {};       ///< where it replaces switches, "127.0.0.1:0" (shard 0); empty: nowhere
   std::string job_keys = {};        ///< folder of those jobs' keys
   double link_rate = 0;             ///< bits per second to the workers, for codec auto; 0: not known
   int timeout_ms = 30'000;          ///< to come up
 };
 
-/// A millrace-server that this process started and that ends with it.
+/// Owns a millrace-server that this process started and that ends with it.
 class ShardProcess {
  public:
   /// Errors  of ErrorPlace::kShard: as ChildProcess; the server's own, with its sentence: a port in use, a table of
-  ///         another cluster; unavailable: it ended without a word before it was ready, timeout.
+  ///         another cluster. unavailable: it ended without a message before it was ready, or its time-out passed.
   static Result<ShardProcess> start(const ShardProcessOptions& options);
 
   const std::string& address() const { return address_; }            ///< "tcp://127.0.0.1:41234"
@@ -37,7 +37,7 @@ class ShardProcess {
   const std::string& datagrams() const { return datagrams_; }        ///< "127.0.0.1:7800"; empty without
   ChildProcess& process() { return process_; }
 
-  /// SIGTERM, SIGKILL after grace_ms: more than the jobs of a shard take to be told their end.
+  /// Sends SIGTERM, and SIGKILL after grace_ms: longer than a shard needs to notify its jobs of their end.
   ExitReport stop(int grace_ms = 15'000) { return process_.terminate(grace_ms); }
 
  private:

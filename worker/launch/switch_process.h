@@ -34,7 +34,7 @@ struct SwitchProcessOptions {
 /// Errors  io.
 Result<std::string> write_switch_key(const SwitchProcessOptions& options);
 
-/// A millrace-switch with one job, that this process started and that ends with it.
+/// Owns a millrace-switch with one job, that this process started and that ends with it.
 class SwitchProcess {
  public:
   /// Errors  of ErrorPlace::kSwitch: io: its files cannot be written. As ChildProcess; the switch's own, with its

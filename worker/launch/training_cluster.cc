@@ -86,7 +86,7 @@ SpawnOptions TrainingCluster::command_of(const std::string& job, uint32_t worker
                 std::to_string(options_.workers)};
   spawn.argv.insert(spawn.argv.end(), flags.begin(), flags.end());
   spawn.network_namespace = hosts_.network_namespace(options_.shards + worker);
-  // Into a file: a long result would fill a pipe that nobody reads before the worker's end.
+  // Into a file: a long result would fill a pipe that no process reads before the worker's end.
   spawn.stdout_path = output_of(job, worker);
   spawn.stderr_path = log_of(job, worker);
   return spawn;

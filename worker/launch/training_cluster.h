@@ -32,7 +32,7 @@ class TrainingCluster {
   static std::expected<TrainingCluster, Failure> start(const TrainingClusterOptions& options, Hosts hosts,
                                                        const std::function<void(const std::string&)>& say);
 
-  /// A process that is killed (SIGKILL) in the middle of a job and started again at once by the same command.
+  /// Describes the kill of a process (SIGKILL) in the middle of a job; the same command starts it again at once.
   struct Kill {
     enum class Whom : uint8_t { kWorker = 1, kShard = 2 };
     Whom whom = Whom::kWorker;
@@ -40,23 +40,23 @@ class TrainingCluster {
     std::string when_there;  ///< a file: the moment is when it appears
   };
 
-  /// Runs `millrace train` in every worker; returns the JSON of each. Who came when the others had made all steps has
-  /// no epochs.
+  /// Runs `millrace train` in every worker; returns the JSON of each. The result of a worker that joined after the
+  /// others had made all steps has no epochs.
   ///
   /// flags   of a worker, beside job, servers and its number.
-  /// kill    empty: nobody is killed.
+  /// kill    empty: no worker is killed.
   /// Errors  job_ended: a worker ended with another code than 0, or the time ran out; the sentence names the log.
-  ///         internal: a worker printed no result; the job was over before anybody was killed. interrupted.
+  ///         internal: a worker printed no result; or the job ended before any worker was killed. interrupted.
   std::expected<std::vector<nlohmann::json>, Failure> train(
       const std::string& job, const std::function<std::vector<std::string>(uint32_t worker)>& flags,
       const std::optional<Kill>& kill = std::nullopt);
 
-  /// SIGTERM to the shards; SIGKILL to who is still there after a while.
+  /// Sends SIGTERM to the shards; after a grace period, SIGKILL to the shards that still run.
   void stop();
 
  private:
   TrainingCluster(const TrainingClusterOptions& options, Hosts hosts) : options_(options), hosts_(std::move(hosts)) {}
-  /// One job under way.
+  /// Holds one running job.
   struct Running {
     std::string job;
     std::vector<SpawnOptions> commands;  ///< by worker

@@ -7,7 +7,7 @@
 
 namespace millrace::cli {
 
-/// A subcommand: the parser's entry for it, and the function that runs it once its flags are parsed.
+/// Holds a subcommand: the parser's entry for it, and the function that runs it once its flags are parsed.
 struct Command {
   CLI::App* app = nullptr;
   std::function<Outcome()> run;

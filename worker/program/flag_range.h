@@ -9,8 +9,8 @@
 
 namespace millrace::cli {
 
-/// A check for a flag that takes a number from `least` to `most`. Stricter than the parser's own: NaN is in no range, a
-/// negative number does not wrap round to an unsigned one, and the sentence shows small bounds as they are.
+/// Returns a check for a flag that takes a number from `least` to `most`. Stricter than the parser's own: NaN is in no
+/// range, and a negative number does not wrap round to an unsigned one. The sentence shows small bounds as they are.
 template <typename Number>
 CLI::Validator in_range(Number least, Number most) {
   const auto check = [least, most](std::string& text) {
@@ -23,7 +23,7 @@ CLI::Validator in_range(Number least, Number most) {
   return CLI::Validator(check, fmt::format("{}..{}", least, most), "range");
 }
 
-/// A check for a flag that names a file, a folder or an address: given empty it would mean as much as not given.
+/// Returns a check for a flag that names a file, a folder or an address: an empty one would mean as much as none.
 inline CLI::Validator not_empty() {
   return CLI::Validator([](std::string& text) { return text.empty() ? std::string("it is empty") : std::string(); },
                         "");

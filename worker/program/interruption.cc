@@ -70,7 +70,7 @@ const InterruptionRequests& interruption_requests() {
 std::atomic<bool>& save_request_flag() {
   struct sigaction action{};
   action.sa_handler = on_save_signal;
-  action.sa_flags = static_cast<int>(SA_RESTART);  // it ends nothing: what is written meanwhile is written
+  action.sa_flags = static_cast<int>(SA_RESTART);  // it ends nothing: writes in progress complete
   sigaction(SIGUSR2, &action, nullptr);
   return save_requested;
 }

@@ -7,8 +7,8 @@
 
 namespace millrace::cli {
 
-/// A second signal of the same number within this time after the first is the same request: `timeout` and service
-/// managers signal a process and then, with its group, the same process again.
+/// Time within which a second signal of the same number is the same request. `timeout` and service managers signal a
+/// process and then, with its group, the same process again.
 inline constexpr TimeNs kSameRequestNs = kNsPerS;
 
 /// Tells requests to end from the signals that bring them.
@@ -16,9 +16,9 @@ inline constexpr TimeNs kSameRequestNs = kNsPerS;
 /// Threads  any, and signal handlers.
 class InterruptionRequests {
  public:
-  /// False: it belongs to the request before.
+  /// Returns whether the signal is a new request; false: it belongs to the request before.
   bool is_new(int signal, TimeNs now);
-  /// Of the last request; 0: none.
+  /// Returns the signal of the last request; 0: none.
   int last_signal() const { return signal_.load(); }
   int count() const { return count_.load(); }
 
@@ -28,23 +28,23 @@ class InterruptionRequests {
   std::atomic<int> count_{0};
 };
 
-/// From now on SIGINT and SIGTERM end the process at once, with the exit code of an interruption, one line on stderr
+/// Makes SIGINT and SIGTERM end the process at once. It ends with the exit code of an interruption, one line on stderr
 /// and without unfinished files (atomic_file.h). For commands that hold nothing else.
 void end_at_interruption();
 
-/// From now on SIGINT and SIGTERM make the returned flag true instead of ending the process; a second request ends it.
+/// Makes SIGINT and SIGTERM set the returned flag from now on instead of ending the process; a second request ends it.
 /// For commands that hold nothing that outlives them.
 const std::atomic<bool>& interruption_flag();
 
-/// From now on SIGINT and SIGTERM are counted, request by request, and none ends the process: for commands with
-/// processes, network namespaces or folders of their own, which they take away within a bounded time.
+/// Counts SIGINT and SIGTERM from now on, request by request; none ends the process. For commands with processes,
+/// network namespaces or folders of their own, which they remove within a bounded time.
 const InterruptionRequests& interruption_requests();
 
-/// From now on SIGUSR2, which asks servers to save their stores, sets the returned flag instead of ending the process.
-/// For commands with servers, which pass it on and take the flag back.
+/// Makes SIGUSR2, which asks servers to save their stores, set the returned flag from now on instead of ending the
+/// process. For commands with servers, which pass it on and take the flag back.
 std::atomic<bool>& save_request_flag();
 
-/// As shells say it: 130 when the last request was SIGINT, 143 when it was SIGTERM.
+/// Returns the code as shells have it: 130 when the last request was SIGINT, 143 when it was SIGTERM.
 ExitCode last_interruption_code();
 
 }  // namespace millrace::cli

@@ -10,7 +10,7 @@
 namespace millrace::cli {
 
 /// Returns a value as JSON on one line, which may go to a terminal. Text in it that is not UTF-8 (names of files may be
-/// any bytes) is replaced character by character, where the library's own dump() would throw and lose the rest. Control
+/// any bytes) is replaced character by character. The library's own dump() would throw and lose the rest. Control
 /// characters that dump() leaves as they are, DEL and C1, are escaped.
 inline std::string json_text(const nlohmann::json& value) {
   constexpr std::string_view kDigits = "0123456789abcdef";

@@ -11,8 +11,8 @@ namespace millrace::cli {
 inline constexpr uint64_t kLayerValuesMax = uint64_t{1} << 32;
 inline constexpr size_t kLayersMax = 10'000;
 
-/// Returns the values of each layer of a model: of "4096,2359296", or of the file that "@PATH" names, whose numbers
-/// have commas, spaces or line ends between them.
+/// Returns the values of each layer of a model: of "4096,2359296", or of the file in "@PATH". Its numbers have commas,
+/// spaces or line ends between them.
 ///
 /// Errors   invalid_argument: no numbers, one that is not from 1 to kLayerValuesMax, more than kLayersMax. io: no such
 ///          file, or one that is longer than such numbers.

@@ -13,11 +13,11 @@ namespace millrace::cli {
 using monitoring::ErrorPlace;
 using monitoring::ExitCode;
 
-/// One line an exit code, for --help.
+/// Returns one line an exit code, for --help.
 std::string exit_code_table();
 
-/// Why a command ends: its exit code, and one sentence that says what to do; none where another process of the job says
-/// it.
+/// Says why a command ends: its exit code, and one sentence that says what to do. No sentence where another process of
+/// the job prints it.
 struct Failure {
   ExitCode code = ExitCode::kInternal;
   std::string message;

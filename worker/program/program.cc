@@ -34,7 +34,7 @@ int report(const CLI::App& root, const CLI::App& command, const Failure& failure
   return static_cast<int>(failure.code);
 }
 
-/// One line, as every other failure: which command, what is wrong with which flag, where to read more.
+/// Prints one line, as every other failure: the command, the wrong flag and the error, and where to read more.
 int report_usage(const CLI::App& root, const CLI::ParseError& error) {
   const CLI::App* command = &root;
   std::string path = root.get_name();
@@ -67,7 +67,7 @@ int run(const CLI::App& root, const std::vector<Command>& commands) {
                      "out of memory: end other programs, or raise the limit on memory (ulimit "
                      "-v, or memory.max of the control group)"});
     } catch (const std::exception& exception) {
-      // What is printed in the middle of a command is written out now and then, and that fails with an exception.
+      // Output in the middle of a command is written at intervals, and then fails with an exception.
       if (const Status written = monitoring::flush_output(); !written)
         return report(root, *command.app, failure_of(written.error()));
       return report(root, *command.app, {ExitCode::kInternal, exception.what()});

@@ -5,13 +5,13 @@
 
 #include "worker/program/command.h"
 
-/// What the programs with subcommands have in common: how they begin, what their help looks like, how errors end them.
+/// Shared parts of the programs with subcommands: their start, their help, and their end by errors.
 namespace millrace::cli {
 
-/// Called first in main().
+/// Begins a program; called first in main().
 void begin_program();
 
-/// Help with the texts' own line breaks; a subcommand is needed.
+/// Makes help keep the texts' own line breaks; a subcommand is needed.
 void shape_help(CLI::App& root);
 
 /// Parses the command line, runs the subcommand that it names, and returns the exit code. Every failure is one line on

@@ -8,13 +8,14 @@
 
 namespace millrace::cli {
 
-/// Tells a person on stderr that long work goes on: "reading a.svm: 40,960 rows", at most twice a second on a terminal
-/// (one line, rewritten) and every five seconds elsewhere. Silent for work that ends before its first line is due.
+/// Shows a person on stderr that long work continues: "reading a.svm: 40,960 rows". Prints at most twice a second on a
+/// terminal (one line, rewritten) and every five seconds elsewhere. Silent for work that ends before its first line is
+/// due.
 ///
 /// Threads  one.
 class Progress {
  public:
-  /// what  what is done ("reading a.svm"); unit  what is counted ("rows").
+  /// what  names the work ("reading a.svm"); unit  of the count ("rows").
   Progress(std::string what, std::string unit);
   ~Progress();
   Progress(const Progress&) = delete;
@@ -33,7 +34,7 @@ class Progress {
   TimeNs next_ns_;
 };
 
-/// 1234567 -> "1,234,567".
+/// Returns "1,234,567" for 1234567.
 std::string grouped(uint64_t number);
 
 }  // namespace millrace::cli

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kRandomPart = "XXXXXX";
 constexpr const char* kLockName = "lock";
 
-/// Makes the folder's lock file, locked. -1: the file system has no locks, or the folder takes no file; no lock file is
+/// Makes the folder's lock file, locked. -1: the file system has no locks, or the folder takes no file. No lock file is
 /// left there, so that remove_left_behind() of any process keeps the folder.
 int make_lock(const std::string& folder) {
   const std::string lock_path = folder + "/" + kLockName;

@@ -6,7 +6,8 @@
 
 namespace millrace::cli {
 
-/// A folder among the temporary files ($TMPDIR, else /tmp), "STEM-" and six characters, that goes with this object.
+/// Owns a folder among the temporary files ($TMPDIR, else /tmp), "STEM-" and six characters, that goes with this
+/// object.
 ///
 /// A process that is killed (SIGKILL) leaves its folder behind: the next make() of the same stem, by the same user,
 /// removes it. A lock marks a folder in use. Child processes share the lock, so the folder stays until the last of them
@@ -32,8 +33,8 @@ class ScratchFolder {
   int lock_ = -1;     ///< -1: the file system has no locks
 };
 
-/// Where what takes long to make is kept between runs: a folder of this name in the user's cache, else among the
-/// temporary files. It need not exist.
+/// Returns the folder for results between runs that take long to make: one of this name in the user's cache, else among
+/// the temporary files. It need not exist.
 std::string kept_folder(const std::string& name);
 
 }  // namespace millrace::cli

@@ -7,7 +7,7 @@
 
 namespace millrace::cli {
 
-/// Who adds up a job's contributions, in millrace.h's words.
+/// Selects the processes that add up a job's contributions, in millrace.h's words.
 struct PathOptions {
   std::string path = "server";
   uint32_t switch_job = 0;

@@ -36,7 +36,7 @@ class SnapshotJob {
   bool try_take(const LinearModel& model, std::chrono::milliseconds timeout);
   /// Leaves the job as finished. Returns false where the time was too short.
   bool try_finish(std::chrono::milliseconds timeout) { return session_->try_finish(timeout); }
-  /// Returns what this job waits for, as SessionStatus has it.
+  /// Returns the reason why this job is blocked, as SessionStatus has it.
   std::string waiting_for() const { return session_->status().waiting_for; }
 
   const VarianceReduction& reduction() const { return reduction_; }

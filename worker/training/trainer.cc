@@ -25,13 +25,14 @@
 namespace millrace::cli {
 namespace {
 
-/// What waits is called in slices, so that an interruption is seen. A pull that runs out of time begins anew, so its
-/// slices get longer.
+/// Blocking calls are made in slices, so that an interruption is seen. A pull that reaches its time-out starts again,
+/// so its slices get longer.
 constexpr std::chrono::milliseconds kTrainSlice(500);
 constexpr TimeNs kStatsEvery = kNsPerS / 4;  // they cost a pass over the residual
 
-/// What a dense gradient holds where the batch touched nothing. The library sends a mostly zero array in its sparse
-/// form, which is what a dense exchange is to be compared with; this is no zero, and too small to change a weight.
+/// Value of a dense gradient's entries that the batch did not touch. The library sends a mostly zero array in its
+/// sparse form, but the measurement compares with a dense exchange. This value is not zero, and too small to change a
+/// weight.
 constexpr float kUntouched = 1e-30F;
 
 Failure failure_of_run(const JobError& error, JobStage stage) {
@@ -91,8 +92,8 @@ TensorOptions tensor_options(uint64_t dimension) {
   return tensor;
 }
 
-/// Contributions that do to the model what a step of all workers does: those of mode asynchronous are steps by
-/// themselves.
+/// Returns the number of contributions that change the model like a step of all workers: in mode asynchronous each is a
+/// step.
 uint64_t turns_of(const TrainOptions& options) { return is_asynchronous(options) ? options.workers : 1; }
 
 uint64_t pushes_per_epoch(const TrainOptions& options, const Dataset& data) {
@@ -108,8 +109,8 @@ DescentOptions descent_options(const TrainOptions& options, const Dataset& data)
           .intercept = data.dimension};
 }
 
-/// One run: the session, the model and the steps in flight. Rows, rates and epochs follow the job's steps, not this
-/// process's: a worker that joins or comes back goes on where the others are.
+/// Does one run: the session, the model and the steps in flight. Rows, rates and epochs follow the job's steps, not
+/// this process's: a worker that joins or rejoins continues at the others' step.
 class Run {
  public:
   Run(const TrainOptions& options, const Dataset& data, const Dataset* held_out, const std::atomic<bool>& stop)
@@ -190,7 +191,7 @@ class Run {
       }
       save_when_due();
     }
-    // What is still in flight belongs to this epoch: its model is what is evaluated.
+    // Steps still in flight belong to this epoch: its evaluation uses the model after them.
     while (!in_flight_.empty()) {
       if (!await_oldest()) return false;
     }
@@ -234,7 +235,7 @@ class Run {
     return result;
   }
 
-  /// The end of a run that was interrupted; what a session that ended had was saved by itself.
+  /// Returns the end of an interrupted run; a session that ended has saved its state by itself.
   Failure interrupted() {
     Failure failure{ExitCode::kInterrupted, "interrupted; no model was written"};
     if (!session_ || options_.state_path.empty()) return failure;
@@ -363,9 +364,9 @@ class Run {
 
   bool must_await() const { return in_flight_.size() > options_.staleness; }
 
-  /// Mode synchronous takes updates `staleness` steps later whenever they come, so that a run can be repeated to the
-  /// bit. Where who is in a step is chance anyway, a slow worker would compute from weights of `staleness` of its own,
-  /// long steps ago.
+  /// Mode synchronous takes updates `staleness` steps later even if they come earlier, so that a run can be repeated to
+  /// the bit. In other modes chance decides which workers are in a step anyway. There, waiting would make a slow worker
+  /// compute from old weights: `staleness` of its own, long steps ago.
   bool answer_is_here() {
     return !is_synchronous(options_) && !in_flight_.empty() && session_->ready(0, in_flight_.front().push);
   }
@@ -395,7 +396,7 @@ class Run {
 
   void follow_weights() { model_.set_scale(descent_.scale_after(session_->steps_applied(0))); }
 
-  /// Who was away goes on where the job is: the others do not wait for the steps in between.
+  /// Continues at the job's step after an absence: the others did not wait for this worker's steps in between.
   void follow_job() {
     const uint64_t returns = session_->status().returns;
     if (returns == returns_seen_) return;
@@ -439,7 +440,7 @@ class Run {
       contributions_ += piece.contributors;
     }
     if (update.replaced) rounds_ = session_->steps_applied(0);
-    // What is in flight beyond the last round asked for is not waited for in this figure: others may have left by then.
+    // Steps in flight beyond the last requested round do not count in this figure: other workers may have left by then.
     if (open) rounds_per_s_ = static_cast<double>(rounds_ - first_round_) / seconds_since_start();
     if (curve_ && rounds_ >= curve_->points().back().round + options_.curve_every) take_point();
   }
@@ -574,7 +575,7 @@ std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dat
     run.connect();
     stage = JobStage::kRunning;
     std::vector<EpochReport> epochs;
-    do {  // who comes in when all steps are made has a row all the same: of the model that it took over
+    do {  // a worker that joins when all steps are made has a row all the same: of the model that it took over
       EpochReport& report = epochs.emplace_back();
       if (!run.epoch(report) || stop.load()) return std::unexpected(run.interrupted());
       if (held_out != nullptr && options.curve_every == 0) {

@@ -15,20 +15,20 @@
 
 namespace millrace::cli {
 
-/// How a gradient is handed to the session.
+/// Says how a gradient is handed to the session.
 enum class GradientForm : uint8_t {
   kSparse = 1,  ///< the touched features
-  kDense = 2,   ///< the whole array, every entry on the wire: what a dense exchange costs
+  kDense = 2,   ///< the whole array, every entry on the wire: the cost of a dense exchange
 };
 
-/// One worker's part in a training run. The fields of the first group must be equal at all workers, but for `worker`,
-/// `curve_every` and `compute_ms`: a field that is added is in the job's specification, or in train_recipe().
+/// Describes one worker's part in a training run. The fields of the first group must be equal at all workers, but for
+/// `worker`, `curve_every` and `compute_ms`. A new field belongs in the job's specification, or in train_recipe().
 struct TrainOptions {
   std::string job = "train";
   uint32_t worker = 0;
   uint32_t workers = 1;
   uint32_t workers_min =
-      0;  ///< the job ends when fewer live, and is done with so many; 0: it ends with none, is done with all
+      0;  ///< the job ends when fewer live, and is done with that number; 0: it ends with none, is done with all
   std::vector<std::string> servers;  ///< "host:port" or "tcp://host:port", by shard
   Loss loss = Loss::kLogistic;
   GradientForm form = GradientForm::kSparse;
@@ -56,8 +56,8 @@ struct TrainOptions {
   std::string store = "none";     ///< else the shards hold the weights: pulled before each step, never applied here
   std::string store_begin = "zeros";
   PathOptions path;
-  /// "sgd", or "svrg": a step pushes the difference of its rows' gradient to their gradient at a snapshot of the model,
-  /// and every worker adds the gradient of all rows at the snapshot (variance_reduction.h).
+  /// "sgd" or "svrg". With svrg, a step pushes the difference of its rows' gradient to their gradient at a snapshot of
+  /// the model. Every worker adds the gradient of all rows at the snapshot (variance_reduction.h).
   std::string optimizer = "sgd";
   uint64_t snapshot_every = 0;  ///< svrg: steps between two snapshots; 0: as many as an epoch has
   uint32_t batch_rows = 64;     ///< a worker and step
@@ -65,15 +65,15 @@ struct TrainOptions {
   uint64_t steps_max = 0;          ///< ends the run early; 0: never
   uint64_t rounds_max = 0;         ///< the same, by the job's rounds in the weights: with this worker or without
   uint64_t curve_every = 0;        ///< rounds between points of the learning curve; 0: no curve
-  uint32_t compute_ms = 0;         ///< a gradient takes at least so long: a slower machine, for measurements
+  uint32_t compute_ms = 0;         ///< minimum time of a gradient: a slower machine, for measurements
   double learning_rate = 1;        ///< mode asynchronous: over the workers, since each contribution is a step
   double learning_rate_decay = 0;  ///< the rate of epoch e is learning_rate / (1 + e * this)
   double l2 = 0;
   uint64_t seed = 1;
 
   std::string
-      state_path;  ///< where this worker's state is kept while it trains, and what it begins with if it is there;
-                   ///< with it the process takes the place of an earlier one of this worker. Empty: nowhere
+      state_path;  ///< file of this worker's state while it trains, and of its initial state if it exists. With it, the
+                   ///< process replaces an earlier one of this worker. Empty: none
   uint32_t save_every = 1'000;  ///< steps between two savings; 0: only when the run ends early
   uint32_t connect_timeout_ms = 10'000;
   uint32_t start_timeout_ms = 60'000;
@@ -81,13 +81,13 @@ struct TrainOptions {
   std::function<void(double seconds)> on_step = {};  ///< from a step's push to its update applied
   std::function<void(const Stats&)> on_stats = {};   ///< the session's sums, a few times a second
   std::function<void(const std::string&)> on_return =
-      {};  ///< one line: it is out of the job, it goes on from a later step
-  /// Takes the model when all steps are in it, before this worker leaves the job: who is killed meanwhile comes back
-  /// for it.
+      {};  ///< gets one line when it is out of the job or continues from a later step.
+  /// Takes the model when all steps are in it, before this worker leaves the job. A worker that is killed meanwhile
+  /// rejoins for it.
   std::function<Outcome(const LinearModel&)> on_model = {};
 };
 
-/// What an epoch took and gave, for this worker.
+/// Holds an epoch's times and results, for this worker.
 struct EpochReport {
   uint32_t epoch = 0;  ///< from 1
   uint64_t steps = 0;  ///< of this epoch
@@ -146,13 +146,14 @@ Outcome check_workers_at_end(const TrainOptions& options, uint32_t missing);
 
 bool is_asynchronous(const TrainOptions& options);
 
-/// "sync" is short for "synchronous".
+/// Returns whether the mode is synchronous; "sync" is short for "synchronous".
 bool is_synchronous(const TrainOptions& options);
 
 /// Steps of an epoch: equal at all workers, enough for the one with the most rows.
 uint64_t steps_per_epoch(uint64_t rows_of_all_workers, uint32_t workers, uint32_t batch_rows);
 
-/// "a:1,tcp://b:2" as {"tcp://a:1", "tcp://b:2"}. Errors  invalid_argument: an empty address, or one without a port.
+/// Parses "a:1,tcp://b:2" as {"tcp://a:1", "tcp://b:2"}. Errors  invalid_argument: an empty address, or one without a
+/// port.
 Result<std::vector<std::string>> server_addresses(const std::string& text);
 
 }  // namespace millrace::cli

@@ -88,8 +88,8 @@ Buffer<float> StreamSample::dense_values() const {
   return dense;
 }
 
-/// Standard deviation of log2(gap - 1/2) of uniform indices, a geometric variable, at these densities; at density 0
-/// that of an exponential one, pi / sqrt(6) / ln 2.
+/// Standard deviation of log2(gap - 1/2) of uniform indices, a geometric variable, at these densities. At density 0 it
+/// is that of an exponential one, pi / sqrt(6) / ln 2.
 constexpr std::array kSpreadDensities = {0.0, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9};
 constexpr std::array kUniformSpreads = {1.8503, 1.6820, 1.5500, 1.3629, 1.1726, 0.9656, 0.7201, 0.5051};
 

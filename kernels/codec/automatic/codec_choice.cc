@@ -20,8 +20,8 @@ constexpr double kMoved = 1.25;             // count or rate, up or down, is loo
 constexpr uint64_t kRateBytesMin = 65'536;  // of a sample
 constexpr double kRateFall = 1.0 / 16;
 
-/// Time a unit at a density: straight lines between the measured ones, both axes logarithmic. Below the least the last
-/// one goes on, within what a code may do: as long an index (0), or as long in all (-1).
+/// Time a unit at a density: straight lines between the measured ones, both axes logarithmic. Below the least, the
+/// lowest segment continues, between two limits: equal time for each index (0), or an equal total (-1).
 double unit_ns(const WaySpeed& speed, double density) {
   const double at = std::log(std::clamp(density, 1e-10, 1.0));
   size_t upper = 1;
@@ -35,7 +35,7 @@ double unit_ns(const WaySpeed& speed, double density) {
   return std::exp(low_ns + slope * (std::min(at, high) - low));
 }
 
-/// What was measured at `units`, ascending, between them on the logarithmic axis; what lies outside is as the nearest.
+/// Returns the measured value at `units`, ascending; between them by the logarithmic axis, outside the nearest.
 template <size_t kCount>
 double between(const std::array<double, kCount>& values, const std::array<uint64_t, kCount>& units, double at) {
   size_t upper = 1;
@@ -72,7 +72,8 @@ double clustering_of(double gap_spread, double density) {
   return std::clamp(spread, 0.0, 1.0) * std::clamp(dense, 0.0, 1.0);
 }
 
-/// What is known in full before what is not, then by time; of equals the lower numbers, so that there is one order.
+/// Puts candidates with complete measurements before the others, then orders by time. Of equals the lower numbers come
+/// first, so that there is one order.
 bool comes_first(const CodecCandidate& a, const CodecCandidate& b) {
   const auto key = [](const CodecCandidate& one) {
     return std::tuple(!one.complete, one.total_ns, one.dense, one.value, one.index);
@@ -98,7 +99,7 @@ class Contest {
   /// present  the choice so far, if any: always in full.
   CodecChoice run(const CodecCandidate* present) {
     double best = std::numeric_limits<double>::infinity();
-    // The least bound first: what is found soon gives up the others.
+    // The least bound first: an early good candidate excludes the others.
     std::ranges::sort(candidates_, comes_first);
     for (CodecCandidate& candidate : candidates_) {
       const bool wanted = input_.detail == Detail::kEverything || (present && candidate.codes_as(*present));
@@ -191,8 +192,8 @@ class Contest {
     return spec;
   }
 
-  /// A few pieces of a stream whose entries cluster have more of them or fewer than their share, and entries are most
-  /// of a code's bytes: how many they should have over how many there are.
+  /// Returns the ratio of the expected to the sampled number of entries. A few pieces of a stream whose entries cluster
+  /// have more or fewer entries than their share. Entries are most of a code's bytes.
   double share_of_entries(std::span<const float> dense) const {
     const auto seen = static_cast<double>(dense.size()) - static_cast<double>(std::ranges::count(dense, 0.0F));
     return std::clamp(static_cast<double>(dense.size()) * density_ / std::max(seen, 1.0), 0.25, 4.0);
@@ -206,7 +207,7 @@ class Contest {
     }
     const IndexCodec& codec = *find_index_codec(id);
     std::optional<double> bytes;
-    if (id == IndexCodecId::kRaw || id == IndexCodecId::kBitmap) {  // whatever the indices are
+    if (id == IndexCodecId::kRaw || id == IndexCodecId::kBitmap) {  // for any indices
       bytes = static_cast<double>(codec.bytes_estimate(static_cast<uint64_t>(std::ceil(count_)),
                                                        static_cast<uint64_t>(std::ceil(dimension_)), input_.spec));
     } else {
@@ -273,7 +274,7 @@ bool CodecChooser::is_due(uint64_t count, double rate) const {
 }
 
 bool CodecChooser::choose(const StreamView& stream, const ChoiceInput& input) {
-  // Of a dense stream what is not zero counts; how much that is, is looked at every so many steps.
+  // Of a dense stream the values that are not zero count; they are counted at intervals of steps.
   const uint64_t count = stream.dense && choice_ ? choice_->count : stream.count();
   if (stream.count() == 0) return false;
   ++steps_since_;

@@ -10,20 +10,20 @@
 #include "kernels/codec/codec.h"
 #include "kernels/stream/stream.h"
 
-/// Codec "auto": which form, index codec and value codec take the least time. The model is in DESIGN.md, "auto". Pure:
-/// what was measured is an input, and equal inputs give equal choices.
+/// Codec "auto": chooses the form, index codec and value codec that take the least time. The model is in DESIGN.md,
+/// "auto". Pure: the measurements are an input, and equal inputs give equal choices.
 namespace millrace {
 
 /// Densities of uniform indices at which speeds are known, ascending.
 inline constexpr std::array<double, 5> kSpeedDensities = {0.001, 0.01, 0.1, 0.5, 0.9};
 
-/// Units (indices; of the dense form values) in streams that were measured: one whose arrays stay in the nearest
-/// caches, and three whose do not, ascending: the last one's are in no cache at all.
+/// Numbers of units in the measured streams, ascending. A unit is an index of a sparse form, or a value of the dense
+/// form. Arrays of kNearUnits stay in the nearest caches, those of kFarUnits do not; those of the last are in no cache.
 inline constexpr uint64_t kNearUnits = 2'112;
 inline constexpr std::array<uint64_t, 3> kFarUnits = {16'384, 131'072, 4'194'304};
-/// Units in streams of which what does not grow with the units is known, ascending: a code's loops, tables and
-/// predictions have to get under way, which eight units may not ask for. Codes of blocks of 128 have half a block left
-/// over, as streams have on average; so have those of kNearUnits.
+/// Numbers of units in the streams that measure the fixed cost, ascending. A code must first start its loops, tables
+/// and predictions, and eight units may not need all of them. Codes of blocks of 128 have half a block left over, as
+/// streams have on average; so have those of kNearUnits.
 inline constexpr std::array<uint64_t, 3> kFewUnits = {8, 64, 576};
 inline constexpr uint64_t kDenseUnitsPerUnit = 10;     ///< the dense form of the same streams, at density 0.1
 inline constexpr uint64_t kDenseUnitsPerFarthest = 2;  ///< of the last of kFarUnits, at density 0.5
@@ -37,8 +37,9 @@ inline constexpr std::array<uint64_t, 2> kClusteredUnits = {kFewUnits.back(), kF
 inline constexpr double kClusteredSpread = 1.2;
 inline constexpr double kClusteredDensity = 0.1;
 
-/// What one way of a code takes: what is due of fixed_ns + units * (unit_ns + what is due of far_ns), where a unit is
-/// an index of the sparse forms or a value of the dense one; where indices cluster so many times as long.
+/// Holds the time of one direction of a code: `fixed_ns` + units * (`unit_ns` + `far_ns`), each interpolated as below.
+/// A unit is an index of a sparse form, or a value of the dense form. For clustered indices, `clustered` multiplies the
+/// time.
 struct WaySpeed {
   std::array<double, kFewUnits.size()> fixed_ns = {};  ///< at kFewUnits; between them by the logarithm of the units
   std::array<double, kSpeedDensities.size()> unit_ns =
@@ -53,13 +54,13 @@ struct CodingSpeed {
   WaySpeed decode;
 };
 
-/// What coding takes on a machine, of f32 values on one thread. A codec without a row is no candidate.
+/// Holds the time of coding on a machine, of f32 values on one thread. A codec without a row is no candidate.
 struct CodecSpeeds {
   struct Index {
     IndexCodecId codec = IndexCodecId::kNone;
     CodingSpeed speed;  ///< with raw values
   };
-  /// Over raw values, at kValueUnits: straight lines between, as the last one a value beyond.
+  /// Holds times over raw values, at kValueUnits: straight lines between; beyond, the last one's time a value.
   struct ValueWay {
     std::array<double, kValueUnits.size()> ns = {};
 
@@ -87,7 +88,7 @@ const CodecSpeeds& fallback_speeds();
 /// it is first called.
 using SpeedSource = const CodecSpeeds& (*)();
 
-/// What is assumed of a link that nobody has stated or measured.
+/// The assumed rate of a link without a stated or measured rate.
 inline constexpr double kLinkRateUnknown = 1e9;
 
 enum class CodedForm : uint8_t {
@@ -109,7 +110,7 @@ struct ChoiceInput {
   Detail detail = Detail::kToChoose;
 };
 
-/// A way to code the stream, and what it is expected to take. Times and bytes are those of a piece, but for total_ns.
+/// Describes a way to code the stream, and its expected time. Times and bytes are those of a piece, but for total_ns.
 struct CodecCandidate {
   bool dense = false;
   IndexCodecId index = IndexCodecId::kNone;
@@ -126,7 +127,7 @@ struct CodecCandidate {
   }
 };
 
-/// "adaptive+raw", "dense", "dense+deflate".
+/// Returns "adaptive+raw", "dense", "dense+deflate", ...
 std::string candidate_text(const CodecCandidate& candidate);
 
 struct CodecChoice {
@@ -138,11 +139,12 @@ struct CodecChoice {
   /// Standard deviation of log2 of the gaps, over that of as many uniform indices: above 1 where indices cluster.
   double gap_spread = 1;
 
-  /// "adaptive+raw: 41 us against 58 us gap+raw, 210 us dense at 1 Gbit/s, density 0.01": one line that says why.
+  /// Returns one line with the reason: "adaptive+raw: 41 us against 58 us gap+raw, 210 us dense at 1 Gbit/s, density
+  /// 0.01".
   std::string text() const;
 };
 
-/// The candidate of least total_ns; of equals, the one of lower numbers, a sparse one before a dense.
+/// Returns the candidate of least total_ns; of equals, the one of lower numbers, a sparse one before a dense.
 ///
 /// stream   well-formed, with at least one entry. A sparse one is sent dense only where its values stay as they are:
 ///          zeros of a code that changes values need not stay zeros.
@@ -151,22 +153,22 @@ struct CodecChoice {
 /// Threads  reentrant.
 CodecChoice choose_codecs(const StreamView& stream, const ChoiceInput& input);
 
-/// The choice for one tensor and direction over its steps: looked at again every 32 steps, and when the count of
-/// entries or the link's rate has changed by a quarter; changed only for one that takes 5 % less.
+/// Chooses the coding of one tensor and direction over its steps. Chooses again every 32 steps, and when the count of
+/// entries or the link's rate has changed by a quarter. Changes only to a candidate that takes 5 % less time.
 ///
-/// Copies   share what was chosen; a copy that chooses leaves the other alone.
+/// Copies   a copy shares the choice so far; a choice of one copy does not change the other.
 class CodecChooser {
  public:
-  /// Before a step is coded. True: the choice is the first or another one. An empty stream changes nothing.
+  /// Chooses before a step is coded. True: the choice is the first or another one. An empty stream changes nothing.
   bool choose(const StreamView& stream, const ChoiceInput& input);
 
-  /// nullptr: nothing was chosen yet.
+  /// Returns the choice; nullptr: nothing was chosen yet.
   const CodecChoice* choice() const { return choice_.get(); }
   uint64_t changes() const { return changes_; }
 
-  /// `spec` with the codecs chosen, not automatic any more; before the first choice those that it names.
+  /// Returns `spec` with the chosen codecs, not automatic any more; before the first choice those that it names.
   CodecSpec resolved(const CodecSpec& spec) const;
-  /// The stream in the form chosen; empty: as it is.
+  /// Returns the stream in the chosen form; empty: unchanged.
   std::optional<Stream> formed(const StreamView& stream, CodedForm form) const;
 
  private:
@@ -177,15 +179,15 @@ class CodecChooser {
   uint64_t changes_ = 0;
 };
 
-/// A link's rate by what was moved over it: up at once, down by a sixteenth of the difference a sample, since whatever
-/// was waited for beside the link makes a sample too low, and nothing makes one too high.
+/// Estimates a link's rate from the bytes that moved over it. Rises at once, and falls by a sixteenth of the difference
+/// a sample. Delays outside the link make a sample too low; nothing makes one too high.
 class LinkRate {
  public:
-  /// stated_bits_per_s  above 0: that is what it is.
+  /// stated_bits_per_s  above 0: the rate itself; nothing is estimated.
   explicit LinkRate(double stated_bits_per_s = 0) : stated_(stated_bits_per_s) {}
 
-  /// So many bytes were there after so many nanoseconds. Fewer than 64 KiB say more about delay than about rate: left
-  /// out.
+  /// Adds a sample: `bytes` arrived after `ns` nanoseconds. Ignores fewer than 64 KiB, which show delay rather than
+  /// rate.
   void moved(uint64_t bytes, int64_t ns);
   double bits_per_s() const;
 

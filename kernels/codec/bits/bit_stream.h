@@ -20,7 +20,7 @@ class BitWriter {
  public:
   explicit BitWriter(ByteBuffer& out) : out_(out), used_(out.size()) {}
 
-  /// The lowest `count` <= 56 bits; those above must be 0.
+  /// Appends the lowest `count` <= 56 bits; those above must be 0.
   void put(uint64_t bits, uint32_t count) {
     if (out_.size() - used_ < sizeof(uint64_t)) out_.resize(used_ + used_ / 2 + kRoom);
     pending_ |= bits << filled_;
@@ -31,7 +31,7 @@ class BitWriter {
     filled_ &= 7;
   }
 
-  /// `zeros` bits 0 and a bit 1.
+  /// Appends `zeros` bits 0 and a bit 1.
   void put_unary(uint64_t zeros) {
     for (; zeros > 55; zeros -= 55) put(0, 55);
     put(uint64_t{1} << zeros, static_cast<uint32_t>(zeros) + 1);
@@ -53,13 +53,13 @@ class BitWriter {
   uint32_t filled_ = 0;   // < 8 between calls
 };
 
-/// Reads what BitWriter wrote off hostile bytes. Behind the end there are zeros; whoever has read a whole code asks
-/// at_end().
+/// Reads the bits of BitWriter from hostile bytes. Behind the end there are zeros; a caller that has read a whole code
+/// asks at_end().
 class BitReader {
  public:
   explicit BitReader(ByteSpan bytes) : bytes_(bytes), bits_(uint64_t{bytes.size()} * 8) {}
 
-  /// The next bits, the first one lowest: 57 at least.
+  /// Returns the next bits, the first one lowest: 57 at least.
   uint64_t window() const {
     const uint64_t byte = at_ / 8;
     uint64_t word = 0;
@@ -72,7 +72,7 @@ class BitReader {
   }
   void skip(uint32_t count) { at_ += count; }
 
-  /// The next `count` <= 56 bits.
+  /// Takes the next `count` <= 56 bits.
   uint64_t take(uint32_t count) {
     const uint64_t bits = window() & ((uint64_t{1} << count) - 1);
     at_ += count;
@@ -95,7 +95,7 @@ class BitReader {
     }
   }
 
-  /// Nothing was read behind the end, and nothing is left but the zeros that fill the last byte.
+  /// Returns whether nothing was read behind the end, and nothing is left but the zeros that fill the last byte.
   bool at_end() const { return at_ <= bits_ && bits_ - at_ < 8 && window() == 0; }
   bool overrun() const { return at_ > bits_; }
 

@@ -10,7 +10,7 @@ namespace millrace {
 /// Entries behind its result that expand_bits() may overwrite.
 inline constexpr size_t kExpandSlack = 16;
 
-/// Number of set bits.
+/// Returns the number of set bits.
 uint64_t count_bits(ByteSpan bytes);
 
 /// Writes the positions of the set bits, low bits first, to out [count_bits(bytes) + kExpandSlack].

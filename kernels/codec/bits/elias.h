@@ -15,7 +15,8 @@ inline void put_elias_gamma(BitWriter& writer, uint64_t value) {
   writer.put(value - (uint64_t{1} << n), n);
 }
 
-/// Hostile. What is no code of at most n_max bits below the highest: 0.
+/// Takes a code from hostile bytes. Returns 0 for any code that has more than n_max bits below the highest, or is
+/// invalid.
 inline uint64_t take_elias_gamma(BitReader& reader, uint32_t n_max) {
   const uint64_t bits = reader.window();
   const auto n = static_cast<uint32_t>(std::countr_zero(bits));

@@ -12,16 +12,18 @@ namespace millrace {
 inline constexpr size_t kHuffmanSymbolsMax = 256;
 inline constexpr uint32_t kHuffmanLengthMax = 32;
 
-/// Code lengths of Huffman's algorithm for symbols by how often they occur; 0: does not occur. Equal weights: who was
-/// first goes first, symbols by number. A single symbol has length 1: a code of no bits would not say how often.
+/// Computes the code lengths of Huffman's algorithm for symbols by their frequencies; 0: does not occur. Of equal
+/// weights, the earlier one goes first; symbols are ordered by number. A single symbol has length 1: a code of no bits
+/// would not say how often.
 ///
 /// lengths   out: [counts.size()], at most kHuffmanSymbolsMax.
 void huffman_lengths(std::span<const uint64_t> counts, std::span<uint8_t> lengths);
 
-/// Whether hostile lengths are those of a code that leaves no bits over, or of a single symbol of one bit.
+/// Returns whether hostile lengths are those of a code that leaves no bits over, or of a single symbol of one bit.
 bool huffman_lengths_hold(std::span<const uint8_t> lengths);
 
-/// The canonical code of lengths: shorter codes first, of one length by symbol; the first bit of a code is its highest.
+/// Holds the canonical code of lengths: shorter codes first, of one length by symbol; the first bit of a code is its
+/// highest.
 struct HuffmanCode {
   std::array<uint8_t, kHuffmanSymbolsMax> lengths{};
   std::array<uint32_t, kHuffmanSymbolsMax> codes{};  ///< as they are written: first bit lowest
@@ -40,7 +42,7 @@ class HuffmanTable {
  public:
   explicit HuffmanTable(const HuffmanCode& code);
 
-  /// The next symbol; kHuffmanSymbolsMax: there is none.
+  /// Takes the next symbol; kHuffmanSymbolsMax: there is none.
   uint32_t take(BitReader& reader) const {
     const uint64_t window = reader.window();
     const uint32_t found = table_[window & (table_.size() - 1)];

@@ -15,9 +15,9 @@ namespace {
 constexpr size_t kBloomBlockedHeaderBytes = 12;
 constexpr double kBlockBits = 256;
 
-/// The rate at which a filter of so many bits an index knows one that is not in it: a block holds a number of indices
-/// with Poisson's distribution of their mean, and j of them leave each of a word's 32 bits unset with the chance
-/// (31/32)^j.
+/// Returns the rate at which a filter of `bits_per_index` bits an index accepts an index that is not in it. A block
+/// holds a number of indices with Poisson's distribution of their mean. j of them leave each of a word's 32 bits unset
+/// with the chance (31/32)^j.
 double false_positive_rate(double bits_per_index) {
   const double mean = kBlockBits / bits_per_index;
   const auto last = static_cast<uint32_t>(mean + 12 * std::sqrt(mean) + 20);
@@ -58,7 +58,7 @@ struct BlockedFilter {
     return parsed;
   }
 
-  /// What the filter knows; stops once that is more than count_max.
+  /// Lists the indices that the filter accepts; stops once they are more than count_max.
   void take_all(uint64_t dimension, uint64_t count_max, IndexBuffer& found) const {
     constexpr uint64_t kRoom = kBloomStrip + kBloomScanSlack;
     const FirstWords first = sparsest_words(words);

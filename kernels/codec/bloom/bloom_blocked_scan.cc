@@ -52,7 +52,7 @@ size_t ScanBlocked(const BlockedHashes& hashes, const uint32_t* words, const Fir
                    size_t length, uint32_t* out) {
   const D d;
   const size_t lanes = hn::Lanes(d);
-  auto index = hn::Iota(d, begin);  // counted on: making it anew goes through memory
+  auto index = hn::Iota(d, begin);  // incremented: making it again goes through memory
   const auto stride = hn::Set(d, static_cast<uint32_t>(lanes));
   size_t asked = 0;
   for (size_t j = 0; j < length; j += lanes, index = hn::Add(index, stride)) {

@@ -29,8 +29,8 @@ struct BlockedHashes {
   uint32_t bit(uint32_t index, size_t word) const { return bloom_mix(index + offsets[1]) * kBlockedSalts[word] >> 27; }
 };
 
-/// The two words of a block that have the fewest bits set over all blocks, the fewest first: asked first, they answer
-/// most, also where somebody made a filter to be slow.
+/// The two words of a block that have the fewest bits set over all blocks, the fewest first. Tested first, they reject
+/// most indices, also in a filter that was made to be slow.
 using FirstWords = std::array<uint32_t, 2>;
 FirstWords sparsest_words(std::span<const uint32_t> words);
 

@@ -44,7 +44,7 @@ BloomShape::Counts BloomShape::counts() const {
 }
 
 uint64_t BloomShape::set_most(uint64_t count) const {
-  // Of so many balls into so many bins the standard deviation is below 0.33 sqrt(bins), whatever the number of balls.
+  // With any number of balls, the number of occupied bins has a standard deviation below 0.33 sqrt(bins).
   const auto bins = static_cast<double>(bits);
   const double balls = static_cast<double>(count) * probes;
   const double expected = -bins * std::expm1(-balls / bins);

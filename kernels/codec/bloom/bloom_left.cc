@@ -4,8 +4,8 @@
 namespace millrace {
 namespace {
 
-/// The first of the positives. Lemma 7 (ii) gives all deterministic policies the error (1 - r/d) ||g||^2, which is a
-/// mean over sets that are drawn, and no equality for a given gradient: what is left out are always the last.
+/// The first of the positives. Lemma 7 (ii) gives all deterministic policies the error (1 - r/d) ||g||^2. This is a
+/// mean over drawn sets, and no equality for a given gradient: this policy always omits the last ones.
 class BloomLeftIndexCodec final : public BloomPolicyCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId{17}; }

@@ -13,7 +13,7 @@ HWY_BEFORE_NAMESPACE();
 namespace millrace {
 namespace HWY_NAMESPACE {
 
-/// bloom_mix() of every lane of `h`, a vector of `d`.
+/// Returns bloom_mix() of every lane of `h`, a vector of `d`.
 template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
 HWY_INLINE V bloom_mix_lanes(D d, V h) {
   namespace hn = hwy::HWY_NAMESPACE;

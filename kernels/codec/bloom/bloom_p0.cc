@@ -8,8 +8,8 @@ namespace {
 
 constexpr size_t kSeedBytes = 8;
 
-/// Every index that the filter knows. That they are r + rate (d - r) at most [DeepReduce21, lemma 5] holds in the mean:
-/// of a draw of the hash functions they may be more.
+/// Codes indices as a filter, and decodes every index that the filter accepts. These are r + rate (d - r) at most in
+/// the mean [DeepReduce21, lemma 5]; with one draw of the hash functions they may be more.
 class BloomP0IndexCodec final : public IndexCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId::kBloom; }
@@ -52,8 +52,8 @@ class BloomP0IndexCodec final : public IndexCodec {
   }
 
  private:
-  /// What the filter knows; stops once that is more than count_max. Memory grows with what is found, to count_max
-  /// entries and a constant.
+  /// Lists the indices that the filter accepts; stops once they are more than count_max. Memory grows with their
+  /// number, to count_max entries and a constant.
   static void take_all(const BloomFilter& filter, uint64_t dimension, uint64_t count_max, IndexBuffer& found) {
     found.clear();
     filter.scan(dimension, [&](IndexSpan some) {

@@ -7,8 +7,8 @@ namespace {
 
 constexpr uint64_t kBloomP1PickStream = 0x7031;  // "p1": apart from the hash functions, which the same seed draws
 
-/// Each of the positives with the chance that is left over the number that is left [Knuth97, 3.4.2, algorithm S]: every
-/// set of `count` is as likely, and one pass and no memory suffice.
+/// Takes each of the positives with the chance (still to take) / (still to see) [Knuth97, 3.4.2, algorithm S]. Every
+/// set of `count` is equally likely, and one pass and no memory suffice.
 class RandomPicker final : public BloomPicker {
  public:
   explicit RandomPicker(const BloomPickInput& input)
@@ -25,7 +25,7 @@ class RandomPicker final : public BloomPicker {
   uint64_t wanted_;
 };
 
-/// Policy P1: a random choice of the positives, by the seed that travels. Lemma 8 (i) is no equality: the error over
+/// Policy P1: a random choice of the positives, by the seed that travels. Lemma 8 (i) is no equality. The error over
 /// g_P is (1 - k1/r) ||g_P||^2 only where the rest of P is zeros, as of gradients that are sparse by themselves.
 class BloomP1IndexCodec final : public BloomPolicyCodec {
  public:

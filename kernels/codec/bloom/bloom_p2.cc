@@ -15,10 +15,9 @@ constexpr uint64_t kBloomP2PickStream = 0x7032;  // "p2": apart from the hash fu
 /// [DeepReduce21, algorithm 1]. Every bit of the filter has a conflict set: the positives that it was set by, or seems
 /// to be. A set of one is no false positive. Smallest sets first, one index is drawn from each, again and again.
 ///
-/// Differs from the paper where that draws from an empty set (line 11, once line 10 has taken away all that a set has)
-/// and where it takes more than r (its while looks only after all sets): an empty set is dropped, and the choice ends
-/// with the r-th. Sets of one size go by their bits. An index that two hash functions send to one bit is in its set
-/// once.
+/// Differs from the paper where that draws from an empty set (line 11, once line 10 has emptied it): an empty set is
+/// dropped. Also where it takes more than r (its while looks only after all sets): the choice ends with the r-th. Sets
+/// of one size go by their bits. An index that two hash functions send to one bit is in its set once.
 class ConflictPicker final : public BloomPicker {
  public:
   explicit ConflictPicker(const BloomPickInput& input) : taken_(input.positives, false) {
@@ -106,9 +105,8 @@ class BloomP2IndexCodec final : public BloomPolicyCodec {
   std::string_view paper() const override { return "[DeepReduce21, 4, algorithm 1]: Bloom filter, policy P2"; }
 
  protected:
-  /// Conflict sets have positives * probes members. A filter that is half full has rate * d = d / 2^probes false
-  /// positives, so that they are below count * probes + d / 2 with what is drawn; hostile ones that say more get no
-  /// memory.
+  /// Conflict sets have positives * probes members. A half-full filter has rate * d = d / 2^probes false positives. So
+  /// the members are below count * probes + d / 2 plus kDrawn; hostile filters with more get no memory.
   std::unique_ptr<BloomPicker> picker(const BloomPickInput& input) const override {
     constexpr uint64_t kDrawn = 65'536;
     const uint64_t probes = input.filter.hashes.probes;

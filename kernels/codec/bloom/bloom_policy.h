@@ -7,14 +7,14 @@
 
 namespace millrace {
 
-/// Which of a filter's positives are decoded: asked about each of them once, in increasing order.
+/// Chooses the positives of a filter that are decoded: asked about each of them once, in increasing order.
 class BloomPicker {
  public:
   virtual ~BloomPicker() = default;
   virtual bool takes_next() = 0;
 };
 
-/// What a picker may go by: both sides know it.
+/// Holds the inputs of a picker: both sides know them.
 struct BloomPickInput {
   const BloomFilter& filter;
   uint64_t seed = 0;
@@ -23,9 +23,9 @@ struct BloomPickInput {
   uint64_t count = 0;      ///< to take of them, at most all
 };
 
-/// A Bloom filter of which as many indices are decoded as went in [DeepReduce21, 4, 10.4]: a policy is a file with the
-/// choice. The code is seed u64, positives u32 and the filter. That the number of positives travels saves the decoder
-/// a scan, and tells it how much to hold.
+/// Codes indices by a Bloom filter, and decodes as many indices as were encoded [DeepReduce21, 4, 10.4]: a policy is a
+/// file with the choice. The code is seed u64, positives u32 and the filter. The number of positives saves the decoder
+/// a scan, and gives it the size of its buffer.
 class BloomPolicyCodec : public PickingIndexCodec {
  public:
   uint64_t dimension_max() const final { return kBloomDimensionMax; }
@@ -36,7 +36,7 @@ class BloomPolicyCodec : public PickingIndexCodec {
   Status decode(ByteSpan bytes, uint64_t dimension, uint64_t count, IndexBuffer& indices) const final;
 
  protected:
-  /// Null: no encoder writes such a filter.
+  /// Makes the picker; null: no encoder writes such a filter.
   virtual std::unique_ptr<BloomPicker> picker(const BloomPickInput& input) const = 0;
 
  private:

@@ -36,7 +36,7 @@ size_t ScanBloom(const BloomHashes& hashes, const uint32_t* words, uint32_t begi
   const auto bits = hn::Set(d, hashes.bits);
   size_t left = 0;
   auto offset = hn::Set(d, hashes.offsets[0]);
-  auto index = hn::Iota(d, begin);  // counted on: making it anew goes through memory
+  auto index = hn::Iota(d, begin);  // incremented: making it again goes through memory
   const auto stride = hn::Set(d, static_cast<uint32_t>(lanes));
   for (size_t j = 0; j < length; j += lanes, index = hn::Add(index, stride)) {
     const auto kept = hn::And(probe(index, offset, bits, words), hn::FirstN(d, length - j));

@@ -16,15 +16,15 @@ inline constexpr uint64_t kBloomDimensionMax = uint64_t{1} << 28;
 inline constexpr uint64_t kBloomStrip = 1024;
 inline constexpr size_t kBloomScanSlack = 16;
 
-/// The 32-bit finalizer of MurmurHash3.
+/// Applies the 32-bit finalizer of MurmurHash3.
 inline uint32_t bloom_mix(uint32_t h) {
   h = (h ^ h >> 16) * 0x85ebca6bu;
   h = (h ^ h >> 13) * 0xc2b2ae35u;
   return h ^ h >> 16;
 }
 
-/// Hash functions of a filter: probe p of index i is bit floor(bloom_mix(i + offsets[p]) * bits / 2^32), offsets drawn
-/// from the seed.
+/// Holds the hash functions of a filter: probe p of index i is bit floor(bloom_mix(i + offsets[p]) * bits / 2^32),
+/// offsets drawn from the seed.
 struct BloomHashes {
   uint32_t bits = 0;
   uint32_t probes = 0;
@@ -41,7 +41,7 @@ struct BloomHashes {
 /// words    [bits / 32] the filter, bit i in word i / 32.
 /// length   <= kBloomStrip. out [length + kBloomScanSlack].
 /// Returns  how many there are.
-/// Cost     about 2 probes an index for a filter of optimal size: half of the candidates drop out at each probe, the
+/// Cost     about 2 probes an index for a filter of optimal size. Each probe removes half of the candidates, and the
 ///          rest is packed together before the next one.
 size_t bloom_scan(const BloomHashes& hashes, std::span<const uint32_t> words, uint32_t begin, size_t length,
                   uint32_t* out);

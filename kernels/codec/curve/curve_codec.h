@@ -12,14 +12,14 @@
 
 namespace millrace {
 
-// What the codes of fitted curves [DeepReduce21, 5] share. Both are biased: a value's point of the curve does not
+// Shared parts of the codes of fitted curves [DeepReduce21, 5]. Both are biased: a value's point of the curve does not
 // depend on chance.
 
-/// The first byte of the code.
+/// Says, as the first byte of the code, whether it has a fit.
 enum class FitMode : uint8_t { kExact = 0, kFitted = 1 };
 inline constexpr uint64_t kFitHeaderBytes = 4;
 
-/// Mode 0 and the values as they are.
+/// Appends mode 0 and the uncoded values.
 inline void append_unfitted(std::span<const float> values, ByteBuffer& out, std::span<float> decoded) {
   ByteWriter writer(out);
   writer.put(uint32_t{0});
@@ -27,11 +27,11 @@ inline void append_unfitted(std::span<const float> values, ByteBuffer& out, std:
   if (!values.empty()) std::memmove(decoded.data(), values.data(), values.size_bytes());
 }
 
-/// Sorts the values, has them fitted, and appends the code, or the values as they are where the fit is no shorter or no
+/// Sorts the values, fits them, and appends the code. Appends the values unchanged where the fit is no shorter or no
 /// contraction.
 ///
-/// fit  fit(const SortedCurve&, ByteBuffer& out, std::span<float> fitted): appends all of the code but the map and
-///      gives what it decodes to; false where it cannot be sent.
+/// fit  fit(const SortedCurve&, ByteBuffer& out, std::span<float> fitted): appends all of the code but the map, and
+///      writes its decoding. Returns false where the fit cannot be sent.
 template <typename Fit>
 Status encode_fitted(std::span<const float> values, ByteBuffer& out, std::span<float> decoded, const Fit& fit) {
   MILLRACE_CHECK(values.size() == decoded.size(), values.size(), decoded.size());
@@ -52,12 +52,12 @@ Status encode_fitted(std::span<const float> values, ByteBuffer& out, std::span<f
   return {};
 }
 
-/// A codec of fitted curves. Code has static members:
-///   kId, kName
-///   bool sized(ByteSpan bytes, uint64_t count): the length of the code is that of `count` values
-///   bool fit(const SortedCurve&, ByteBuffer&, std::span<float> fitted): as above
+/// Implements a codec of fitted curves. Code has static members:
+///   kId, kName.
+///   bool sized(ByteSpan bytes, uint64_t count): the length of the code is that of `count` values.
+///   bool fit(const SortedCurve&, ByteBuffer&, std::span<float> fitted): as above.
 ///   const char* read(ByteSpan bytes, std::span<float> points): the curve of a code that is sized, mode 1; nullptr: all
-///   is well
+///   is well.
 template <typename Code>
 class FittedValueCodec final : public ValueCodec {
  public:

@@ -3,11 +3,11 @@
 //
 // - The curve is thinned to at most some hundred points, means over runs that grow with the distance from the large
 //   end.
-// - Starts: the rates of the linear equation y = A SS + B S + C x + D between y and its first and second integrals
-//   [Jacquelin09], where they are real, and a few fixed pairs. Given the rates, the amplitudes are linear least
+// - Starts: the rates of y = A SS + B S + C x + D, where they are real, and a few fixed pairs. S and SS are the first
+//   and second integrals of y [Jacquelin09]. Given the rates, the amplitudes are linear least
 //   squares.
-// - From the best start Levenberg-Marquardt in (b, d), the amplitudes solved for each time. Only what is better is
-//   taken, so what does not converge is still the best that was seen.
+// - From the best start Levenberg-Marquardt in (b, d), the amplitudes solved for each time. Only improvements are
+//   taken, so a run that does not converge still ends with the best result so far.
 // - Rates that fall together, or too few points for two, leave one exponential; one rate of 0 is a constant.
 #include "kernels/codec/curve/double_exponential.h"
 

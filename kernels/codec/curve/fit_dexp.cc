@@ -1,6 +1,6 @@
 // [DeepReduce21, 5], Fit-DExp: the sorted values as double exponentials, and the map back. The paper fits one to the
-// curve, of four coefficients; what a top-r selection leaves has a step between its signs, which no double exponential
-// has, so there is one for the positive values and one for the negative ones.
+// curve, of four coefficients. A top-r selection has a step between its signs, which no double exponential has. So
+// there is one for the positive values and one for the negative ones.
 #include <algorithm>
 #include <array>
 #include <cmath>

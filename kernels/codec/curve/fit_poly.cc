@@ -1,5 +1,5 @@
 // [DeepReduce21, 5], Fit-Poly: the sorted values as polynomials of degree 5, and the map back. The map puts every value
-// where it was, so the error of the stream is that of the curve; the angles of its lemma 11, between vectors before and
+// at its place, so the error of the stream is that of the curve. The angles of its lemma 11, between vectors before and
 // after a sort, play no part.
 #include <cmath>
 

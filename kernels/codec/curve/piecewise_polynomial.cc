@@ -1,17 +1,16 @@
-// [DeepReduce21, 5], piecewise polynomial regression. What the paper leaves open, and what is done:
+// [DeepReduce21, 5], piecewise polynomial regression. Choices that the paper leaves open:
 //
-// - The number of pieces, p = ceil(2 sqrt(M)), comes from its lemma 1: an error of at most 2 M / p^2 with M the
+// - The number of pieces, p = ceil(2 sqrt(M)), comes from its lemma 1. The error is at most 2 M / p^2 with M the
 //   variation of the slope. The lemma holds for curves over an interval of length 1; over [1, d] its proof loses a
-//   factor of d - 1 (the integral of |C' - s0| is (d - 1) M / (2 p' + 2)), and a parabola over 1000 points is a
+//   factor of d - 1. (The integral of |C' - s0| is (d - 1) M / (2 p' + 2).) A parabola over 1000 points is a
 //   counterexample (tests/kernels/codec/fit_poly_test.cc). With p = 2 sqrt(M) the bound is 1/2 in the units of the
 //   gradient: for gradients of 0.001 always one piece. So here the curve is taken over [0, 1], its slopes n - 1 times
 //   as large, and in units of its largest magnitude.
 // - M as the difference of the first and the last slope is the variation where the slope is monotone. The curve of both
 //   signs is not (it flattens in the middle), that of one sign is, about: pieces, and M, are of one sign.
-// - Which segment is cut next is not said: the one whose furthest point is furthest. A cut leaves both parts n' + 1 = 6
-//   points.
-// - A piece costs seven numbers. There are not so many that they take more than 1/9 of the values, and 64 at most of a
-//   sign.
+// - The text does not define which segment is divided next: here the one whose furthest point is furthest. A cut leaves
+//   both parts n' + 1 = 6 points.
+// - A piece costs seven numbers. They take at most 1/9 of the bytes of the values, and are 64 at most of a sign.
 #include "kernels/codec/curve/piecewise_polynomial.h"
 
 #include <algorithm>
@@ -79,7 +78,7 @@ Cut furthest_from_chord(std::span<const float> points) {
 }
 
 /// Monic polynomials that are orthogonal over the points t_i (Gram), as coefficients of powers, and their squared
-/// norms. P_k+1 = t P_k - b_k P_k-1 with b_k = k^2 (n^2 - k^2) / (n^2 (4 k^2 - 1)): the least squares fit is a
+/// norms. P_k+1 = t P_k - b_k P_k-1 with b_k = k^2 (n^2 - k^2) / (n^2 (4 k^2 - 1)). So the least squares fit is a
 /// projection, and no system of equations has to be solved.
 struct GramPolynomials {
   std::array<std::array<double, kCoefficients>, kCoefficients> powers{};

@@ -8,7 +8,8 @@
 
 namespace millrace {
 
-/// Values in descending order ([DeepReduce21, 5], C_S(g)), and where each entry went: its point of the curve.
+/// Holds the values in descending order ([DeepReduce21, 5], C_S(g)), and the place of each entry: its point of the
+/// curve.
 struct SortedCurve {
   Buffer<float> points;  ///< [n]
   IndexBuffer point_of;  ///< [n], by entry
@@ -23,7 +24,7 @@ struct SortedCurve {
 /// Errors   non_finite.
 Result<SortedCurve> sort_curve(std::span<const float> values);
 
-/// The squared errors of `fitted`, and the squares of the points, both divided by the square of a number near the
+/// Holds the squared errors of `fitted`, and the squares of the points, both divided by the square of a number near the
 /// largest.
 struct CurveError {
   double error = 0;
@@ -31,11 +32,11 @@ struct CurveError {
 };
 CurveError curve_error(std::span<const float> points, std::span<const float> fitted);
 
-/// A fit is sent only where its error is at most half of the values in L2 norm, so that it is a contraction whatever
-/// they are.
+/// Returns whether a fit may be sent: its error is at most half of the values in L2 norm. So it is a contraction for
+/// any values.
 inline bool is_contraction(const CurveError& error) { return error.error <= error.norm / 4; }
 
-/// Bytes of the reorder map: ceil(log2(count)) bits an entry [DeepReduce21, 5.1].
+/// Returns the bytes of the reorder map: ceil(log2(count)) bits an entry [DeepReduce21, 5.1].
 uint64_t map_bytes(uint64_t count);
 
 /// Appends the map.

@@ -17,8 +17,8 @@ inline constexpr IndexCodecId kHistoryIndexCodec{23};
 inline constexpr uint64_t kHistoryNameBytes = 8;
 
 /// Appends the code of `indices` against `history`: its name, and the indices' ranks in the order of classes
-/// (history_ranks.h) as `adaptive` codes them. Indices that are alike in what updates did to them lie beside each other
-/// there, so that the gaps before one tell what the history expects of it.
+/// (history_ranks.h) as `adaptive` codes them. Indices with a similar history of updates have neighbouring ranks. So
+/// the gaps before an index predict its gap as the history does.
 ///
 /// indices  strictly increasing, below history.dimension().
 /// REQUIRES history.complete()
@@ -28,7 +28,7 @@ void history_encode(const IndexHistory& history, IndexSpan indices, ByteBuffer& 
 /// below the history's dimension, or an error.
 ///
 /// Memory   twice the indices, and the bytes once more.
-/// Cost     a word for every 64 entries of the dimension at most, beside what the count takes.
+/// Cost     a word for every 64 entries of the dimension at most, beside the cost of the count.
 /// Errors   stale: the code is against another history, or this one is not complete; nothing is decoded. malformed.
 /// Threads  reentrant.
 Status history_decode(ByteSpan bytes, const IndexHistory& history, uint64_t count, IndexBuffer& indices);

@@ -136,7 +136,7 @@ struct Wanted {
 };
 static_assert(kHistoryBlock <= 256 && kHistoryGroupBlocks <= 256);
 
-/// What the walk over the groups needs of the present one.
+/// Holds the walk's state of the present group.
 struct GroupScratch {
   GroupTable table;
   std::array<Wanted, kHistoryBlock * kHistoryGroupBlocks> wanted;
@@ -149,7 +149,7 @@ HWY_INLINE size_t find_wanted(const HistoryView& history, size_t group, const Pe
                               GroupScratch& scratch) {
   const HistoryGroup& counts = history.groups[group];
   uint32_t any = 0;
-  // Behind a class's last rank is one of a class behind, further than what is left of this one.
+  // Behind a class's last rank is one of a later class, further away than the remaining members of this one.
   for (size_t c = 0; c < kHistoryClasses; ++c) any |= *next[c] - first[c] < counts[c] ? 1u : 0u;
   if (any == 0) return 0;
   scratch.table.fill(history, group);

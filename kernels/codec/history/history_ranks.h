@@ -8,20 +8,20 @@
 
 namespace millrace {
 
-// The entries of a part in the order of their classes, lowest first, and within a class of their indices: an entry's
-// rank is its place in it.
+// Orders the entries of a part by their classes, lowest first, and within a class by their indices. An entry's rank is
+// its place in this order.
 
 /// Entries behind its results that history_indices() may overwrite.
 inline constexpr size_t kHistorySlack = 16;
 
-/// The ranks of `indices`, increasing. [indices.size()]
+/// Computes the ranks of `indices`, increasing. [indices.size()]
 ///
 /// indices  strictly increasing, below the dimension.
-/// Cost     one look at each entry's block of 64 bytes, and a word for every 64 entries of the dimension where indices
-///          lie within 4096 of each other.
+/// Cost     one look at each entry's block of 64 bytes. Where indices lie within 4096 of each other, also a word for
+///          every 64 entries of the dimension.
 void history_ranks(const HistoryView& history, IndexSpan indices, uint32_t* ranks);
 
-/// The reverse.
+/// Computes the indices of ranks.
 ///
 /// ranks    [count + 1] strictly increasing and below the dimension; behind them 2^32 - 1.
 /// indices  [count + kHistorySlack], increasing.

@@ -11,8 +11,8 @@ namespace millrace {
 namespace {
 
 constexpr uint32_t kCountMax = 8;       // of a mark
-constexpr HistoryMark kNoClass = 0x80;  // of what is behind the dimension
-constexpr uint32_t kClassOfFirst = 4;   // what one update in a period gives; each doubling of them one more
+constexpr HistoryMark kNoClass = 0x80;  // of entries behind the dimension
+constexpr uint32_t kClassOfFirst = 4;   // of one update in a period; each doubling of them adds one
 
 /// The mark after one more update has the entry, by the mark.
 constexpr std::array<HistoryMark, 256> kNextMark = [] {

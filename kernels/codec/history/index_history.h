@@ -28,7 +28,7 @@ using HistoryMark = uint8_t;
 using HistoryCounts = uint64_t;
 using HistoryGroup = std::array<uint16_t, kHistoryClasses>;  ///< the same of kHistoryGroupBlocks blocks
 
-/// Sums of such words, each class's below 2^16: of the classes 0, 2, 4, 6 and 1, 3, 5, 7.
+/// Holds sums of such words, each class's below 2^16: of the classes 0, 2, 4, 6 and 1, 3, 5, 7.
 struct HistoryLanes {
   static constexpr uint64_t kBytes = 0x00ff00ff00ff00ff;
   std::array<uint64_t, 2> pair{};
@@ -40,11 +40,11 @@ struct HistoryLanes {
   uint32_t of(uint32_t c) const { return static_cast<uint32_t>(pair[c % 2] >> 16 * (c / 2)) & 0xffffu; }
 };
 
-/// What an update changes: the indices of its values that are not 0, whichever form it has. A view of it, or of
+/// Returns the indices that an update changes: those of its values that are not 0, in either form. A view of it, or of
 /// `storage`.
 IndexSpan changed_indices(const StreamView& update, IndexBuffer& storage);
 
-/// The parts of a history that its code reads.
+/// Holds the parts of a history that its code reads.
 struct HistoryView {
   uint64_t dimension = 0;
   const HistoryMark* marks = nullptr;     ///< [blocks * kHistoryBlock]; behind the dimension of no class
@@ -54,11 +54,10 @@ struct HistoryView {
   size_t group_count = 0;
 };
 
-/// The classes of a part's entries, from the updates of the part's log in their order. A function of the last 224
-/// updates at most and of nothing else: who comes later and has seen 6 whole periods has the same as who was always
-/// there.
+/// Keeps the classes of a part's entries, from the updates of the part's log in their order. They depend only on the
+/// last 224 updates at most. A later joiner that has seen 6 whole periods has the same classes as an older member.
 ///
-/// Memory   1.13 bytes an entry, whatever the updates.
+/// Memory   1.13 bytes an entry, for any updates.
 /// Cost     advance(): 2 to 4 ns an index of the update; every 32nd one pass over the marks. name(): nothing.
 /// Threads  none of its own; const methods are reentrant.
 class IndexHistory {
@@ -70,7 +69,8 @@ class IndexHistory {
   /// Forgets everything: steps were missed, and the next update is that of step `position`.
   void restart(uint64_t position);
 
-  /// The update of step position(), as it is decoded: the indices of the values that are not 0 (changed_indices()).
+  /// Adds the update of step position(), as it is decoded: the indices of the values that are not 0
+  /// (changed_indices()).
   ///
   /// indices  strictly increasing, below dimension().
   void advance(IndexSpan indices);
@@ -78,7 +78,7 @@ class IndexHistory {
   uint64_t dimension() const { return dimension_; }
   uint64_t position() const { return position_; }
 
-  /// Nothing is lacking that another side may have: codes can be made and read against it.
+  /// Returns whether nothing is missing that another side may have: codes can be made and read against it.
   bool complete() const { return from_start_ || position_ / kHistoryPeriod >= whole_from_ + kHistoryPeriodsPast; }
 
   /// Names the state: dimension, position and all updates that it depends on. Equal (up to 2^-64) only where the states

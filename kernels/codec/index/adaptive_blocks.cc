@@ -29,7 +29,7 @@ struct Streams {
 
 // ---------------------------------------------------------------------------------------------------------- encoding
 
-/// Writes bits backwards: what is put last is read first, each field from its lowest bit.
+/// Writes bits backwards: the last written is read first, each field from its lowest bit.
 class BackwardWriter {
  public:
   explicit BackwardWriter(uint8_t* end) : at_(end) {}

@@ -22,7 +22,7 @@ inline constexpr size_t adaptive_bytes_max(size_t count) { return 16 + count * 6
 
 using AdaptiveStreamLevels = std::array<AdaptiveLevels, kAdaptiveStreams>;
 
-/// What a block of 1 to kAdaptiveBlock gaps needs beside itself while it is coded.
+/// Holds the buffers for coding a block of 1 to kAdaptiveBlock gaps.
 struct AdaptiveScratch {
   uint32_t* gaps = nullptr;     // [count]
   uint16_t* bins = nullptr;     // [count] context * kAdaptiveBins + bin
@@ -32,7 +32,7 @@ struct AdaptiveScratch {
 /// Codes a block backwards from scratch.code_end. Returns where it begins.
 ///
 /// indices  strictly increasing, >= next: the index before the first one, + 1.
-/// levels   what is expected at the beginning of each stream; what is expected behind them comes back.
+/// levels   in: the expected levels at the beginning of each stream; out: those behind it.
 const uint8_t* adaptive_encode_block(std::span<const uint32_t> indices, uint64_t next, AdaptiveStreamLevels& levels,
                                      const AdaptiveScratch& scratch);
 

@@ -10,10 +10,10 @@
 namespace millrace {
 namespace {
 
-/// How the levels of gaps lie about what is expected: a logistic distribution of log2(value) with a slope to either
-/// side.
+/// Describes how the levels of gaps lie about the expected level: a logistic distribution of log2(value) with a slope
+/// to either side.
 struct Shape {
-  int32_t offset;  // of its middle from what is expected, in 1/16 octave
+  int32_t offset;  // of its middle from the expected level, in 1/16 octave
   int32_t below;   // slopes: the larger, the steeper
   int32_t above;
 };

@@ -17,13 +17,14 @@ inline constexpr size_t kAdaptiveContexts = 65;
 inline constexpr size_t kAdaptiveBins = 64;
 inline constexpr size_t kAdaptiveShapes = 8;
 
-/// Of a value v = gap + 1 in [1, 2^32]: bins of half an octave. 1 | 2 | 3 | 4 5 | 6 7 | 8 to 11 | 12 to 15 | ...
+/// Returns the bin of a value v = gap + 1 in [1, 2^32]: bins of half an octave. 1 | 2 | 3 | 4 5 | 6 7 | 8 to 11 | 12 to
+/// 15 | ...
 inline uint32_t adaptive_bin(uint64_t value) {
   const auto octave = static_cast<uint32_t>(std::bit_width(value)) - 1;
   return octave == 0 ? 0 : 2 * octave - 1 + static_cast<uint32_t>(value >> (octave - 1) & 1);
 }
 
-/// The smallest value of a bin.
+/// Returns the smallest value of a bin.
 inline uint64_t adaptive_bin_low(uint32_t bin) {
   return bin == 0 ? 1 : uint64_t{2 + (bin + 1) % 2} << ((bin + 1) / 2 - 1);
 }
@@ -33,14 +34,14 @@ inline constexpr std::array<uint8_t, 32> kAdaptiveLog = {0,   11,  22,  33,  44,
                                                          109, 118, 126, 134, 142, 150, 157, 165, 172, 179, 186,
                                                          193, 200, 207, 213, 220, 226, 232, 238, 244, 250};
 
-/// About 256 log2(value): the level of a gap, value = gap + 1.
+/// Returns about 256 log2(value): the level of a gap, value = gap + 1.
 inline int32_t adaptive_level(uint64_t value) {
   const auto zeros = static_cast<uint32_t>(std::countl_zero(value));
-  const uint64_t below = value << zeros << 1;  // what is behind the highest bit, at the top
+  const uint64_t below = value << zeros << 1;  // the bits behind the highest, at the top
   return static_cast<int32_t>((63 - zeros) << 8) + kAdaptiveLog[below >> 59];
 }
 
-/// What a sender and a receiver expect of the next gap: two averages of the levels before it.
+/// Holds the expectation of the next gap, at the sender and at the receiver: two averages of the levels before it.
 struct AdaptiveLevels {
   int32_t fast = 0;
   int32_t slow = 0;
@@ -53,8 +54,7 @@ struct AdaptiveLevels {
   }
 };
 
-/// A symbol of the code in one context: gaps gap_low + [0, 2^raw_bits), and the bins [first_bin, last_bin] that it
-/// stands for.
+/// Describes a symbol of the code in one context: gaps gap_low + [0, 2^raw_bits), and its bins [first_bin, last_bin].
 struct AdaptiveSymbol {
   uint32_t frequency = 0;  ///< of kAdaptiveStates
   uint32_t gap_low = 0;
@@ -63,26 +63,27 @@ struct AdaptiveSymbol {
   uint32_t last_bin = 0;
 };
 
-/// The alphabet of a context under a shape, in the order of its bins; their frequencies add up to kAdaptiveStates.
+/// Holds the alphabet of a context under a shape, in the order of its bins; their frequencies add up to
+/// kAdaptiveStates.
 struct AdaptiveAlphabet {
   std::array<AdaptiveSymbol, kAdaptiveBins> symbols{};
   size_t count = 0;
 };
 AdaptiveAlphabet adaptive_alphabet(uint32_t shape, uint32_t context);
 
-/// Which symbol each state of a context's decoder stands for: the spread of FSE [FSE13].
+/// Returns the symbol of each state of a context's decoder: the spread of FSE [FSE13].
 std::array<uint8_t, kAdaptiveStates> adaptive_spread(const AdaptiveAlphabet& alphabet);
 
-/// A state of the decoder: what it stands for, and the state behind it.
+/// Describes a state of the decoder: its gap, and the next state.
 struct AdaptiveDecoderState {
   uint32_t gap_low = 0;
-  uint16_t next = 0;  ///< the state behind it is next + the lowest state_bits of what is read
+  uint16_t next = 0;  ///< the next state is next + the lowest state_bits of the input
   uint8_t state_bits = 0;
   uint8_t total_bits = 0;  ///< state_bits and, above them, those of gap - gap_low
 };
 
 /// Tells the encoder how to write the symbol of a bin. In state x (from kAdaptiveStates) it writes the lowest n = (x +
-/// bits_bias) >> 16 bits. It goes on in state next[(x >> n) + next_bias] of its context.
+/// bits_bias) >> 16 bits. It continues in state next[(x >> n) + next_bias] of its context.
 struct AdaptiveEncoderSymbol {
   uint32_t bits_bias = 0;
   int32_t next_bias = 0;
@@ -97,7 +98,7 @@ struct AdaptiveTables {
   Buffer<AdaptiveEncoderSymbol> encoder;
 };
 
-/// Of shape < kAdaptiveShapes. Made when first asked for, 0.7 MiB, and kept.
+/// Returns the tables of shape < kAdaptiveShapes. Made when first asked for, 0.7 MiB, and kept.
 /// Threads  any.
 const AdaptiveTables& adaptive_tables(uint32_t shape);
 

@@ -70,9 +70,9 @@ struct DeltaHuffman {
   }
 };
 
-/// SKCompress's keys: deltas whose prefix, which says how long they are, is Huffman-coded. The prefixes of its
-/// delta-adaptive encoding stand for lengths in steps of 2 to 16 bits, as chosen for the keys; with a Huffman code
-/// steps of 1 bit are the best and are all there is here. A first key has its delta to -1.
+/// SKCompress's keys: deltas whose prefix, which is their length, is Huffman-coded. The prefixes of its delta-adaptive
+/// encoding mean lengths in steps of 2 to 16 bits, as chosen for the keys. With a Huffman code steps of 1 bit are the
+/// best, and are the only ones here. A first key has its delta to -1.
 class DeltaHuffmanIndexCodec final : public GapBitsCodec<DeltaHuffman> {
  public:
   IndexCodecId id() const override { return IndexCodecId{22}; }

@@ -66,8 +66,8 @@ HWY_INLINE uint64_t block_cost(const uint32_t* gaps, uint32_t shift) {
   return hn::GetLane(hn::SumOfLanes(d, sum)) + uint64_t{kGapBlock} * shift;
 }
 
-/// The parameter with the least cost. The cost is convex in it (cost(b) - cost(b+1) = sum of ceil((gap >> b) / 2) -
-/// 256, falling in b), so that walking downhill from a guess ends at the minimum.
+/// Returns the parameter with the least cost. The cost is convex in it: cost(b) - cost(b+1) = sum of ceil((gap >> b) /
+/// 2) - 256, falling in b. So walking downhill from a guess ends at the minimum.
 HWY_INLINE uint32_t best_shift(const uint32_t* gaps, uint64_t gap_sum) {
   const uint64_t mean_ln2 = (gap_sum * 177) >> 16;  // ln 2 = 177 / 256, mean = sum / 256
   uint32_t shift = mean_ln2 == 0 ? 0 : static_cast<uint32_t>(std::bit_width(mean_ln2)) - 1;
@@ -236,7 +236,7 @@ HWY_INLINE V32 unpack_row(const uint8_t* low, size_t row, uint32_t shift, V32 ma
   return hn::And(hn::Or(a, b), mask);
 }
 
-/// The sum of all lows, whatever the shift.
+/// Returns the sum of all lows, for any shift.
 HWY_INLINE uint64_t sum_of_lows(const uint8_t* low, uint32_t shift) {
   const D32 d;
   const auto mask = hn::Set(d, (uint32_t{1} << shift) - 1);

@@ -16,20 +16,20 @@ inline constexpr size_t kGapLanes = 8;
 /// Largest Rice parameter.
 inline constexpr uint32_t kGapShiftMax = 31;
 
-/// A block's unary code is never longer. With the best parameter b, cost(b) <= cost(b') for the b' with
-/// 2^b' >= sum / 256 gives sum of quotients <= 256 * (b' - b + 1) <= 256 * 25: 6,656 bits with the terminators.
+/// A block's unary code is never longer. The best parameter b has cost(b) <= cost(b') for the b' with 2^b' >= sum /
+/// 256. So the sum of quotients is <= 256 * (b' - b + 1) <= 256 * 25: 6,656 bits with the terminators.
 inline constexpr uint32_t kGapUnaryBitsMax = 8192;
 
 /// Bytes that a block never exceeds: parameter, low bits, unary code.
 inline constexpr size_t kGapBlockBytesMax = 1 + kGapBlock / 8 * kGapShiftMax + kGapUnaryBitsMax / 8;
 
-/// Where a run of blocks ended. `at` null: malformed.
+/// Says where a run of blocks ended. `at` null: malformed.
 struct GapDecoded {
   const uint8_t* at = nullptr;
   uint64_t next = 0;  ///< last index + 1
 };
 
-/// What gap_encode_blocks() wrote.
+/// Describes the output of gap_encode_blocks().
 struct GapEncoded {
   size_t bytes = 0;
   size_t blocks = 0;  ///< fewer than asked for: out of room

@@ -12,15 +12,15 @@ namespace millrace {
 /// A gap that no code may say: indices are below 2^32.
 inline constexpr uint64_t kGapMax = (uint64_t{1} << 32) - 1;
 
-/// An index codec that writes a prefix code of every gap (index - previous index - 1; of the first: the index) one
-/// behind the other, after the parameters of the code. A code of no indices has no bytes.
+/// Codes indices by a prefix code of every gap, one behind the other, after the parameters of the code. A gap is the
+/// index less the previous one less 1; the first is the index. A code of no indices has no bytes.
 ///
 /// Code   struct with
-///        static Code choose(IndexSpan indices);   the best parameters for them; there is an index at least
-///        void put_header(ByteBuffer&) const;
-///        static std::optional<Code> take_header(ByteSpan& bytes);   hostile; leaves what is behind it
-///        void put(BitWriter&, uint32_t gap) const;
-///        uint64_t take(BitReader&) const;   hostile; over kGapMax, and far below 2^64: malformed
+///        - static Code choose(IndexSpan indices);   the best parameters for them; there is an index at least
+///        - void put_header(ByteBuffer&) const;
+///        - static std::optional<Code> take_header(ByteSpan& bytes);   hostile; leaves the bytes behind it
+///        - void put(BitWriter&, uint32_t gap) const;
+///        - uint64_t take(BitReader&) const;   hostile; over kGapMax, and far below 2^64: malformed
 template <typename Code>
 class GapBitsCodec : public IndexCodec {
  public:
@@ -67,7 +67,7 @@ class GapBitsCodec : public IndexCodec {
   }
 };
 
-/// Mean gap of `count` indices of a dimension.
+/// Returns the mean gap of `count` indices of a dimension.
 inline double mean_gap(uint64_t count, uint64_t dimension) {
   return count == 0 ? 0.0 : static_cast<double>(dimension - count) / static_cast<double>(count);
 }

@@ -22,8 +22,8 @@ struct Golomb {
     return {divisor, bits, static_cast<uint32_t>((uint64_t{1} << bits) - divisor)};
   }
 
-  /// The best divisor for geometric gaps of the same mean: the smallest m with q^m + q^(m+1) <= 1, q the chance that a
-  /// gap goes on [GallagerVanVoorhis75].
+  /// Returns the best divisor for geometric gaps of the same mean: the smallest m with q^m + q^(m+1) <= 1. Here q is
+  /// the chance that a gap is longer by one [GallagerVanVoorhis75].
   static Golomb choose(IndexSpan indices) {
     const double gaps = static_cast<double>(uint64_t{indices.back()} + 1 - indices.size());
     const double q = gaps / (gaps + static_cast<double>(indices.size()));

@@ -39,8 +39,8 @@ HuffmanCode code_of(uint64_t dimension) {
   return code;
 }
 
-/// Huffman as the paper has it: a code of bytes "constructed from all possible indices of the target model", and the
-/// four bytes of every index in it. It drops the zeros that are common to all indices, and does not see that they
+/// Huffman as the paper has it: a code of bytes "constructed from all possible indices of the target model". Every
+/// index is its four bytes in this code. It drops the zeros that are common to all indices, and does not see that they
 /// increase. The paper leaves the order of the bytes open: the lowest first here.
 class HuffmanIndexCodec final : public IndexCodec {
  public:

@@ -20,16 +20,16 @@ constexpr size_t kOffsetsFrom = 4;    // containers from which a code with runs 
 constexpr uint32_t kArrayMax = 4096;  // entries of an array; more are a bitmap
 constexpr size_t kBitmapBytes = 8192;
 
-/// What the code says of a container before its bytes: the upper half of its indices, and how many there are.
+/// Holds a container's head in the code: the upper half of its indices, and how many there are.
 struct Container {
   uint32_t key = 0;
   uint32_t count = 0;
   bool runs = false;
 };
 
-/// Reads the portable format (github.com/RoaringBitmap/RoaringFormatSpec). CRoaring writes it; it is not read with
-/// CRoaring, which believes the counts that stand there (0.2.66: what a container of runs or a bitmap really has is
-/// what it writes out).
+/// Reads the portable format (github.com/RoaringBitmap/RoaringFormatSpec). CRoaring writes it, but does not read it
+/// here, since it believes the counts in the bytes. (In 0.2.66, it writes out as many entries as a container of runs or
+/// a bitmap has.)
 class Parser {
  public:
   Parser(ByteSpan bytes, uint64_t dimension, uint64_t count, IndexBuffer& indices)
@@ -79,7 +79,7 @@ class Parser {
     return reader_.get_bytes(number * sizeof(uint32_t)).has_value();
   }
 
-  /// Room for `more` entries, if that many can still come. Memory grows with what is there.
+  /// Room for `more` entries, if that many can still come. Memory grows with the entries found.
   uint32_t* grow(uint64_t more, uint64_t slack = 0) {
     const size_t done = indices_.size();
     if (more > count_ - done) return nullptr;

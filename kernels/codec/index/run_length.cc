@@ -10,8 +10,8 @@
 namespace millrace {
 namespace {
 
-/// Runs of the bitmap. The paper counts bits in <frequency, symbol> pairs and does not say how wide a frequency is;
-/// runs of a bitmap alternate, so that no symbol is needed, and a frequency is an Elias gamma code here.
+/// Runs of the bitmap. The paper counts bits in <frequency, symbol> pairs and does not define the width of a frequency.
+/// Runs of a bitmap alternate, so that no symbol is needed. A frequency is an Elias gamma code here.
 class RunLengthIndexCodec final : public IndexCodec {
  public:
   IndexCodecId id() const override { return IndexCodecId{10}; }

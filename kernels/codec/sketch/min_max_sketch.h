@@ -14,7 +14,7 @@ inline constexpr uint32_t kSketchGroups = 4;
 inline constexpr uint32_t kSketchTags = 2 * kSketchGroups;
 inline constexpr uint32_t kSketchRows = 2;
 
-/// How many buckets each sign has, and how they fall into groups of nearly equal size.
+/// Holds how many buckets each sign has, and divides them into groups of nearly equal size.
 struct SketchBuckets {
   std::array<uint32_t, 2> of_sign{};  ///< positive, negative
 
@@ -28,10 +28,10 @@ struct SketchBuckets {
   uint32_t group(uint32_t sign, uint32_t bucket) const { return kSketchGroups * bucket / of_sign[sign]; }
 };
 
-/// SketchML's MinMaxSketch, grouped: of each tag a table of two rows of hashed cells. A cell keeps the smallest bucket
-/// that was inserted into it, a query returns the larger of its two cells: never more than what was inserted, so that
-/// magnitudes shrink. Buckets are counted from the group's first, so that no collision leaves the group. Rows have
-/// three cells for ten members: the default of the authors' program.
+/// Implements SketchML's MinMaxSketch, grouped: each tag has a table of two rows of hashed cells. A cell keeps the
+/// smallest bucket that was inserted into it, and a query returns the larger of its two cells. The result is never more
+/// than the inserted bucket, so that magnitudes shrink. Buckets are counted from the group's first, so that no
+/// collision leaves the group. Rows have three cells for ten members: the default of the authors' program.
 ///
 /// Source   [SketchML18, 3.3].
 class MinMaxSketch {
@@ -53,7 +53,7 @@ class MinMaxSketch {
     const uint8_t two = cells_[cell_of(tag, index, 1)];
     return one > two ? one : two;
   }
-  /// Cells that nothing was inserted into, which nobody will ask for, become 0.
+  /// Sets cells without an inserted value to 0; no query reads them.
   void settle();
 
   std::span<uint8_t> table(uint32_t tag) {

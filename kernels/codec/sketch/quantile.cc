@@ -53,10 +53,10 @@ QuantileBuckets quantile_buckets(std::span<const float> values, uint32_t bits) {
   return buckets;
 }
 
-/// Values as numbers of quantile buckets, both signs in one order, each for the mean of its bounds: SKCompress's values
-/// as DeepReduce ran it for [DeepReduce21, table 2], without the grouped MinMaxSketch and the separation of signs. Its
-/// Huffman code of the numbers is left out: quantiles are exact here, so that buckets are met equally often and no code
-/// takes fewer bits.
+/// Codes values as numbers of quantile buckets, both signs in one order; a bucket decodes to the mean of its bounds.
+/// These are SKCompress's values as DeepReduce ran it for [DeepReduce21, table 2], without the grouped MinMaxSketch and
+/// the separation of signs. Its Huffman code of the numbers is left out. Quantiles are exact here, so that buckets are
+/// equally frequent and no code takes fewer bits.
 ///
 /// The mean enlarges the small values of a bucket: no contraction, and biased; the error must be dropped.
 class QuantileValueCodec final : public ValueCodec {

@@ -15,10 +15,10 @@ constexpr uint32_t kSkcompressLengthBits = 5;
 
 uint64_t length_bytes(uint32_t symbols) { return (symbols * kSkcompressLengthBits + 7) / 8; }
 
-/// SKCompress: SketchML's values with the cells of the sketch in a Huffman code. Quantile buckets are all met equally
-/// often, and would have no use for one; the smallest of those that meet in a cell is mostly a small one. One code for
-/// all groups, since the buckets of each are counted from 0; its lengths travel. skcompress_mean has buckets' means, as
-/// published.
+/// SKCompress: SketchML's values with the cells of the sketch in a Huffman code. Quantile buckets are all equally
+/// frequent, and would have no use for one. The smallest of those that meet in a cell is mostly a small one. One code
+/// for all groups, since the buckets of each are counted from 0; its lengths travel. skcompress_mean has buckets'
+/// means, as published.
 class SkcompressValueCodec final : public SketchValueCodec {
  public:
   SkcompressValueCodec(ValueCodecId id, std::string_view name, BucketValue value)

@@ -51,7 +51,7 @@ Buffer<MagnitudeKey> quantiles(const Buffer<MagnitudeKey>& keys) {
 /// By sign.
 struct Bounds {
   std::array<Buffer<MagnitudeKey>, 2> smallest;    ///< of each bucket
-  std::array<Buffer<MagnitudeKey>, 2> stands_for;  ///< what each bucket's values become; as many, increasing
+  std::array<Buffer<MagnitudeKey>, 2> stands_for;  ///< decoded value of each bucket; as many, increasing
 };
 
 /// The mean of each bucket's bounds, rounded down: it stays in its bucket, so that means increase as bounds do.
@@ -198,7 +198,7 @@ std::optional<Parsed> take_apart(ByteSpan bytes, uint64_t count) {
   return parsed;
 }
 
-/// What the buckets stand for, the negative ones negative; empty: they are no magnitudes in order.
+/// Returns the buckets' decoded values, the negative ones negative; empty: they are no magnitudes in order.
 std::array<Buffer<float>, 2> values_of_buckets(const Parsed& parsed) {
   ByteReader reader(parsed.bounds);
   std::array<Buffer<float>, 2> values;

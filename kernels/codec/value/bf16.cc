@@ -12,9 +12,9 @@
 namespace millrace {
 namespace {
 
-/// The upper half of an f32, rounded at random, so that the mean is the value. All of f32's range
-/// with 8 bits. A contraction: the error of a value is below 2^-7 of it (of denormals below 2^-133; a stream of nothing
-/// but values below that may grow).
+/// The upper half of an f32, rounded at random, so that the mean is the value. All of f32's range with 8 bits. A
+/// contraction: the error of a value is below 2^-7 of it (of denormals below 2^-133). Only a stream of nothing but
+/// values below that may grow.
 class Bf16ValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{4}; }

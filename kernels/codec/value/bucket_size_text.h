@@ -9,7 +9,7 @@
 
 namespace millrace {
 
-/// NAME[:BUCKET], the words of a codec whose only parameter is the bucket size.
+/// Parses NAME[:BUCKET], the words of a codec whose only parameter is the bucket size.
 inline bool parse_bucket_words(std::string_view text, std::string_view name, CodecSpec& spec) {
   const auto parts = split(text, ':');
   if (parts[0] != name) return false;
@@ -25,7 +25,7 @@ inline std::string bucket_text(std::string_view name, const CodecSpec& spec) {
 /// With 2 bits and the maximum it is TernGrad: no bound holds (QsgdScale::kMax).
 inline bool is_qsgd_contraction(const CodecSpec& spec) { return spec.qsgd_scale_max && spec.qsgd_bits > kQsgdBitsMin; }
 
-/// NAME{bits}[:max|:l2][:BUCKET], the words of QSGD's codecs.
+/// Parses NAME{bits}[:max|:l2][:BUCKET], the words of QSGD's codecs.
 inline bool parse_qsgd_words(std::string_view text, std::string_view name, CodecSpec& spec) {
   if (!text.starts_with(name)) return false;
   const auto parts = split(text.substr(name.size()), ':');

@@ -6,12 +6,12 @@
 
 namespace millrace {
 
-/// Byte b of every value, one plane behind the other from the lowest: planes[b * values.size() + i]. SIMD.
+/// Writes byte b of every value, one plane behind the other from the lowest: planes[b * values.size() + i]. SIMD.
 ///
 /// planes   [values.size() * sizeof(float)].
 void to_planes(std::span<const float> values, uint8_t* planes);
 
-/// The reverse. planes[b] [values.size()]: the b-th bytes.
+/// Reads values from planes. planes[b] [values.size()]: the b-th bytes.
 void from_planes(const uint8_t* const* planes, std::span<float> values);
 
 }  // namespace millrace

@@ -68,9 +68,9 @@ Status malformed_deflate() {
 }
 
 /// The values' bytes, plane by plane, each by itself in Deflate [RFC1951] where that is shorter. The paper deflates
-/// values as they lie: of the largest 1 % of the traces that takes 27 bits a value, measured offline; planes take 22.5
-/// to 22.9. The lower bytes of a mantissa are noise, that of the exponent takes a bit or two. Lossless: NaN and
-/// infinity pass, as with raw.
+/// values as they lie. The largest 1 % of the traces then take 27 bits a value, measured offline; planes take 22.5 to
+/// 22.9. The lower bytes of a mantissa are noise, that of the exponent takes a bit or two. Lossless: NaN and infinity
+/// pass, as with raw.
 class DeflateValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{9}; }
@@ -137,7 +137,7 @@ class DeflateValueCodec final : public ValueCodec {
       inflated[plane].resize(out.size());
       planes[plane] = inflated[plane].data();
       size_t read = 0;
-      // Without a place for the length of what comes out it must be exactly what there is room for.
+      // Without a place for the output's length, the output must have exactly the length of the buffer.
       if (libdeflate_deflate_decompress_ex(decompressor.get(), code.data(), code.size(), inflated[plane].data(),
                                            out.size(), &read, nullptr) != LIBDEFLATE_SUCCESS ||
           read != code.size()) {

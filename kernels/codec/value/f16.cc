@@ -28,10 +28,10 @@ std::optional<int> f16_exponent_of(float largest) {
   return exponent;
 }
 
-/// The binary16 of [IEEE754] of value * 2^-exponent, one exponent a stream: nothing overflows, and what is within 2^-29
-/// of the largest has 11 bits. Rounded at random, so that the mean is the value. A contraction: the error of a
-/// value is below 2^-10 of it, or below 2^-39 of the largest (of f32 2^-125, so that a stream of nothing but denormals
-/// may grow).
+/// Codes the binary16 of [IEEE754] of value * 2^-exponent, one exponent a stream. Nothing overflows, and values within
+/// 2^-29 of the largest have 11 bits. Rounded at random, so that the mean is the value. A contraction: the error of a
+/// value is below 2^-10 of it, or below 2^-39 of the largest. (Below 2^-125 in f32, so a stream of nothing but
+/// denormals may grow.)
 class F16ValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{3}; }

@@ -123,7 +123,7 @@ void append_all_exact(std::span<const float> values, ByteBuffer& out) {
 Status encode_gspar_entropy_values(std::span<const float> values, ByteBuffer& out) {
   const auto scale = find_gspar_scale(values);
   if (!scale) return std::unexpected(scale.error());
-  // A part of two entries or fewer saves less than it takes to say so.
+  // A part of two entries or fewer saves less than the bits that announce it.
   if (scale->entries <= 2) {
     append_all_exact(values, out);
     return {};

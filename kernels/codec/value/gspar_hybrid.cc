@@ -1,6 +1,6 @@
 // [GSpar18, 2.3], the hybrid coding of Q_A (exact values) and Q_B (one float and a sign each). The paper sends the two
-// with coordinates of their own; here one index code has them all, and marks say which is which: min(|A|, |B|)
-// ceil(log2 k) bits or k, less than what one sorted index set saves over coordinates of log2 d bits
+// with coordinates of their own; here one index code has them all, and marks separate them. The marks take min(|A|,
+// |B|) ceil(log2 k) bits or k. One sorted index set saves more than that over coordinates of log2 d bits
 // (tests/kernels/codec/codec_gspar_test.cc). Theorem 4 leaves out the signs of Q_B, |B| bits; they are sent.
 #include <algorithm>
 #include <array>
@@ -37,7 +37,7 @@ uint64_t marks_bytes(Marks marks, uint64_t count, uint64_t exact) {
   return 0;
 }
 
-/// Where what is in a code of `count` values.
+/// Holds the positions in a code of `count` values.
 struct Layout {
   Marks marks = Marks::kAllExact;
   uint64_t count = 0;
@@ -212,7 +212,7 @@ Status decode_parts(ByteSpan bytes, const Layout& layout, std::span<float> out) 
     if (position < merge.place() || position >= layout.count || listed == 0) return false;
     --listed;
     const uint64_t between = position - merge.place();
-    // More than there can be of the other part: fewer marks will be left for what remains.
+    // More than there can be of the other part: the rest will have fewer marks.
     if (between > layout.count - merge.place() - listed - 1) return false;
     if (list_signed) {
       merge.put_exact(between);

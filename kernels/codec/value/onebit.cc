@@ -17,8 +17,8 @@ namespace {
 
 constexpr size_t kOnebitHeaderBytes = 4;
 
-/// What the bits of a bucket stand for: the mean of those that are not below 0, and the mean magnitude of those that
-/// are.
+/// Holds the decoded values of a bucket's bits: the mean of those that are not below 0, and the mean magnitude of those
+/// that are.
 struct Means {
   float positive = 0;
   float negative = 0;
@@ -78,9 +78,9 @@ void encode_onebit_bucket(std::span<const float> values, uint8_t* bytes, float* 
 /// A bit a value, and the two means of each bucket. The paper's means are those of a column of the gradient's matrix,
 /// and its threshold is 0: zeros count as positive.
 ///
-/// |v - decoded|^2 = |v|^2 - p m^2 - q l^2 for p values of mean m and q of mean -l, in each bucket: a contraction, by
-/// at most sqrt(1 - 1 / bucket). The error must be kept: without it training diverges, says the paper (codec_error
-/// retain).
+/// |v - decoded|^2 = |v|^2 - p m^2 - q l^2 for p values of mean m and q of mean -l, in each bucket. So it is a
+/// contraction, by at most sqrt(1 - 1 / bucket). The error must be kept: without it training diverges, says the paper
+/// (codec_error retain).
 class OneBitValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{7}; }

@@ -16,7 +16,7 @@ namespace millrace {
 namespace {
 
 constexpr uint32_t kScaleBits = 32;
-constexpr uint32_t kGapBitsMax = 25;  // bits below the highest of what a gap in a bucket can be, and one more
+constexpr uint32_t kGapBitsMax = 25;  // bits below the highest of the largest gap in a bucket, and one more
 
 /// Bits of a code, lowest first.
 struct Word {
@@ -137,18 +137,18 @@ class BucketReader {
   uint32_t bits_;
   uint32_t sign_;
   uint64_t left_;     // of the bucket's values
-  uint64_t gap_ = 0;  // what is left of it; 0: to be read
+  uint64_t gap_ = 0;  // remainder of it; 0: to be read
   float scale_ = 0;
   bool gaps_ = false;
 };
 
 /// QSGD's levels in Elias codes. The paper [QSGD17, 3.2 and appendix] codes either every level, or those that are not 0
-/// and the gaps between them; here each bucket is in the shorter form. Its Elias code is the recursive one (omega):
+/// and the gaps between them. Here each bucket is in the shorter form. Its Elias code is the recursive one (omega):
 /// gamma, taken here, is no longer for numbers below 128. [SparCML19, 6] packs levels and has no Elias codes;
 /// [DeepReduce21, 7] names them.
 ///
-/// Of Gaussian values in buckets of 512, 4 bits scaled by the maximum stay 4.0 bits; scaled by the L2 norm most levels
-/// are 0, and it is for them, for few levels and for streams of which most values are small.
+/// Of Gaussian values in buckets of 512, 4 bits scaled by the maximum stay 4.0 bits. Scaled by the L2 norm most levels
+/// are 0. The codec is for these, for few levels and for streams of which most values are small.
 class QsgdEliasValueCodec final : public ValueCodec {
  public:
   ValueCodecId id() const override { return ValueCodecId{8}; }

@@ -8,7 +8,7 @@
 
 namespace millrace {
 
-/// What QSGD's codes begin with: bits u8, scale u8, zero u16, bucket size u32.
+/// Holds the beginning of QSGD's codes: bits u8, scale u8, zero u16, bucket size u32.
 struct QsgdHeader {
   static constexpr size_t kBytes = 8;
   uint32_t bits = 0;

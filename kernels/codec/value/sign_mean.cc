@@ -55,8 +55,8 @@ Status check_sign_mean_code(ByteSpan bytes, uint64_t count) {
   return {};
 }
 
-/// Every value becomes the mean magnitude of all, with its own sign; where all have one sign (RedSync selects so that
-/// they do) a stream is that mean and nothing else. RedSync does not say what becomes of a stream of both signs: a bit
+/// Every value becomes the mean magnitude of all, with its own sign. Where all have one sign (RedSync selects so that
+/// they do) a stream is that mean and nothing else. RedSync does not define the code of a stream of both signs: a bit
 /// each here.
 ///
 /// |v - decoded|^2 = |v|^2 - n mean^2 for any v, since the sum of v times its sign is n mean. So it is a contraction,

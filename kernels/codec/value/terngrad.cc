@@ -103,10 +103,10 @@ void decode_bucket(const uint8_t* bytes, std::span<float> values) {
 }
 
 /// A value is sent as the largest magnitude of its bucket, with its sign, with the probability of their ratio, else as
-/// 0: the values of QSGD with 2 bits and the maximum. The paper's scale is one of each layer; buckets have smaller
-/// ones. Its clipping at 2.5 standard deviations is left out: what is clipped is not sent in expectation.
+/// 0. These are the values of QSGD with 2 bits and the maximum. The paper's scale is one of each layer; buckets have
+/// smaller ones. Its clipping at 2.5 standard deviations is left out: it would bias the expectation.
 ///
-/// Five values are in a byte, 1.6 bits each: 2 bits would take a quarter more, and reading is bound by the values all
+/// Five values are in a byte, 1.6 bits each. 2 bits would take a quarter more, and reading is bound by the values all
 /// the same.
 ///
 /// No contraction: a value may move by nearly the maximum, fed back errors settle at about eight gradients.

@@ -21,7 +21,8 @@ constexpr uint32_t kRunMin = 2;
 constexpr uint32_t kRunMax = 14;
 
 /// 3LC's M: the sparsity multiplier times the largest magnitude. Where that rounds to twice the largest, or beyond the
-/// range, the largest number below: the largest magnitude is never rounded to 0, and the code stays a contraction.
+/// range, it is the largest number below. So the largest magnitude is never rounded to 0, and the code stays a
+/// contraction.
 float scale_of(float largest, double multiplier) {
   const float product = static_cast<float>(
       std::min(multiplier * static_cast<double>(largest), static_cast<double>(std::numeric_limits<float>::max())));
@@ -68,7 +69,7 @@ std::unexpected<Error> malformed_three_lc(const char* what) {
   return fail(ErrorCode::kMalformed, std::string("three_lc: ") + what);
 }
 
-/// What the five digits of every byte below 243 stand for.
+/// Returns the values of the five digits of every byte below 243.
 std::array<std::array<float, kQuarticDigits>, kRunFirst> digit_values(float scale) {
   std::array<std::array<float, kQuarticDigits>, kRunFirst> values;
   const std::array<float, 3> of_digit = {-scale, 0.0F, scale};
@@ -135,9 +136,9 @@ Status decode_three_lc_values(ByteSpan bytes, std::span<float> out) {
 }
 
 /// 3LC, made for dense streams and for codec_error retain, which is its error accumulation buffer. With M the scale,
-/// values of at least M / 2 become +-M, the others 0: no entry's error is over its magnitude or over M / 2, that of the
-/// largest is below its magnitude. So it is a contraction: by 1 - s (2 - s) / n of the squared norm in the worst case,
-/// and of the largest magnitude by s / 2 whatever n is, which bounds a residual at s / (2 - s) times the largest
+/// values of at least M / 2 become +-M, the others 0. No entry's error is over its magnitude or over M / 2; that of the
+/// largest is below its magnitude. So it is a contraction: by 1 - s (2 - s) / n of the squared norm in the worst case.
+/// It contracts the largest magnitude by s / 2 for any n. This bounds a residual at s / (2 - s) times the largest
 /// gradient.
 ///
 /// The paper pads before it cuts the digits into five pieces, so that a byte's digits lie count / 5 apart; so does

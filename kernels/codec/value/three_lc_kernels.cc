@@ -47,8 +47,8 @@ void append_digits(const float* values, float scale, size_t count, uint8_t* byte
   for (; i < count; ++i) append_digit(values[i], scale, bytes[i], decoded[i]);
 }
 
-// Digit p of byte j is that of value p * (number of bytes) + j: five contiguous pieces of the values, so that vectors
-// of bytes are made of vectors of values.
+// Digit p of byte j is that of value p * (number of bytes) + j. These are five contiguous pieces of the values, so that
+// vectors of bytes are made of vectors of values.
 void pack(std::span<const float> values, float scale, uint8_t* bytes, float* decoded) {
   constexpr size_t kChunk = 1024;  // bytes that stay in the first-level cache while the five pieces pass
   const size_t length = quartic_bytes(values.size());

@@ -12,7 +12,7 @@ namespace millrace {
 inline constexpr size_t kQuarticDigits = 5;
 inline constexpr uint8_t kQuarticZeros = 121;
 
-/// Bytes of `count` values before runs of zeros are coded.
+/// Returns the bytes of `count` values before runs of zeros are coded.
 constexpr uint64_t quartic_bytes(uint64_t count) { return count / kQuarticDigits + (count % kQuarticDigits != 0); }
 
 /// Rounds values to -scale, 0 and scale and packs five of them a byte (protocol/wire/sketch_codecs.md).

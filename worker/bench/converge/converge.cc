@@ -29,7 +29,7 @@ bool wanted(const ConvergeOptions& options, const std::string& row) {
   return options.rows.empty() || std::ranges::find(options.rows, row) != options.rows.end();
 }
 
-/// A worker that is not the slow one: what it sees is what the job does.
+/// Returns a worker that is not the slow one: its view is that of the job.
 uint32_t observer(const ConvergeOptions& options) { return options.slow && options.slow->worker == 0 ? 1 : 0; }
 
 double training_seconds(const json& worker) {
@@ -55,7 +55,7 @@ Outcome check(const ConvergeOptions& options) {
   }
   TrainOptions job;
   job.workers = options.workers;
-  job.servers.assign(options.shards, "tcp://127.0.0.1:1");  // nobody connects to them
+  job.servers.assign(options.shards, "tcp://127.0.0.1:1");  // no worker connects to them
   job.select = options.select;
   job.reselect = options.reselect;
   return check_job(job, 0);

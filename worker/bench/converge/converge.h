@@ -12,15 +12,15 @@
 
 namespace millrace::cli {
 
-/// A worker that computes slower than the others.
+/// Describes a worker that computes slower than the others.
 struct SlowWorker {
   uint32_t worker = 0;
-  double factor = 1;  ///< its steps take so many times as long
+  double factor = 1;  ///< its steps take this multiple of the time
 };
 
 struct ConvergeOptions {
-  /// A LIBSVM file, every tenth row of which is held out; "debian": this machine's package index; "generated"; empty:
-  /// w8a from the shared data where that is beside the working folder or $MILLRACE_SHARED, else generated.
+  /// A LIBSVM file, every tenth row of which is held out; "debian": this machine's package index; "generated". Empty:
+  /// w8a from the shared data, beside the working folder or in $MILLRACE_SHARED, else generated.
   std::string data;
   std::string folder;  ///< made data, tables, logs
   uint32_t workers = 4;
@@ -32,14 +32,14 @@ struct ConvergeOptions {
   uint64_t dimension = uint64_t{1} << 20;  ///< of data that is made: hashed, or drawn
   std::string select = "topk:0.1";         ///< of all rows but the dense one
   std::string reselect = "topk:0.3";
-  uint32_t compute_ms = 0;         ///< a gradient takes at least so long
+  uint32_t compute_ms = 0;         ///< minimum time of a gradient
   uint32_t deadline_ms = 20;       ///< of the rows that have one
   std::vector<std::string> rows;   ///< names of ConvergeRow; empty: all
   std::optional<SlowWorker> slow;  ///< needs compute_ms
   uint64_t seed = 1;
 };
 
-/// One way to train: what it is called, and the flags of `millrace train` that make it.
+/// Describes one way to train: its name, and the flags of `millrace train` for it.
 struct ConvergeRow {
   std::string name;
   std::string title;
@@ -47,23 +47,23 @@ struct ConvergeRow {
   uint32_t turns = 1;  ///< rounds of `train` that count as one: mode asynchronous has one a contribution
 };
 
-/// Every way, in the order of the table. The first two are those that the others are compared with: dense and
+/// Returns every way, in the order of the table. The first two are those that the others are compared with: dense and
 /// synchronous, and selected and synchronous.
 std::vector<ConvergeRow> converge_rows(const ConvergeOptions& options);
 
-/// "2:10" as worker 2, ten times as slow. Errors  invalid_argument.
+/// Parses "2:10" as worker 2, ten times as slow. Errors  invalid_argument.
 Result<SlowWorker> slow_worker_from_text(const std::string& text);
 
-/// The row's JSON from what its workers printed: loss and curve of worker 0, bytes of all, the rate of the workers that
-/// are not slow.
+/// Returns the row's JSON from its workers' output: loss and curve of worker 0, bytes of all. Its rate is that of the
+/// workers that are not slow.
 nlohmann::json summarise_row(const ConvergeRow& row, const std::vector<nlohmann::json>& workers,
                              const ConvergeOptions& options);
 
-/// Adds to each row what it is beside the synchronous ones: rate_over_synchronous (the selected one's),
-/// log_loss_over_dense and dense_bytes_over_this. A row without a partner has none.
+/// Adds to each row its ratios to the synchronous ones: rate_over_synchronous (the selected one's), log_loss_over_dense
+/// and dense_bytes_over_this. A row without a partner has none.
 void compare_rows(nlohmann::json& rows);
 
-/// Two panels, held-out log-loss against rounds and against bytes of a worker, from bench_converge()'s result.
+/// Draws two panels, held-out log-loss against rounds and against bytes of a worker, from bench_converge()'s result.
 std::string converge_svg(const nlohmann::json& result);
 
 /// Trains the same logistic regression in every way of options.rows, through shards and workers of its own.

@@ -9,7 +9,7 @@
 
 namespace millrace::cli {
 
-/// Two LIBSVM files of one task.
+/// Names two LIBSVM files of one task.
 struct TrainingData {
   std::string name;  ///< for people: "w8a.svm.gz"
   std::string train;
@@ -17,7 +17,7 @@ struct TrainingData {
   uint64_t dimension = 0;
 };
 
-/// The data that options.data names, in options.folder. What takes long to make is kept there and taken again.
+/// Returns the data that options.data names, in options.folder. What takes long to make is kept there and taken again.
 ///
 /// Errors  as the readers' and makers'; io: nothing is at that path.
 Result<TrainingData> training_data(const ConvergeOptions& options, const std::function<void(const std::string&)>& say);

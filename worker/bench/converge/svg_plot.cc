@@ -25,7 +25,7 @@ constexpr double kLegendRow = 20;
 constexpr size_t kLegendColumns = 4;
 constexpr double kTicksWanted = 6;
 
-// Colours that are told apart by most eyes (Okabe and Ito), and dashes for the others.
+// Colours that most eyes can distinguish (Okabe and Ito), and dashes for the others.
 constexpr std::array<std::string_view, 8> kColours = {"#000000", "#0072b2", "#d55e00", "#009e73",
                                                       "#cc79a7", "#e69f00", "#56b4e9", "#7f5f3f"};
 constexpr std::array<std::string_view, 3> kDashes = {"none", "7 3", "2 3"};

@@ -44,7 +44,7 @@ Buffer<float> gaussian_values(size_t count, uint64_t seed) {
   return values;
 }
 
-/// What is coded.
+/// Holds the coded data.
 struct CodecBenchData {
   uint64_t n = 0;
   IndexBuffer indices;
@@ -132,9 +132,9 @@ double codec_relative_error(std::span<const float> values, std::span<const float
   return norm == 0 ? 0 : std::sqrt(error / norm);
 }
 
-/// Where the residual of error feedback settles, in gradients: every step a new Gaussian one is added, what is coded
-/// leaves. About 0.75 and less where the codec is a contraction for such values. Empty: it grows until it cannot be
-/// coded.
+/// Returns the converged residual of error feedback, in gradients: every step adds a new Gaussian one, and the coded
+/// values leave. About 0.75 and less where the codec is a contraction for such values. Empty: it grows until it cannot
+/// be coded.
 std::optional<double> residual_over_gradient(const CodecSpec& spec, size_t count, uint64_t seed) {
   constexpr uint64_t kSteps = 400;
   constexpr uint64_t kMeasured = 100;  // of them, the last ones

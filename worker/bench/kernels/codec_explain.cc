@@ -68,8 +68,8 @@ struct ExplainMeasured {
   double total_ns(double link_bits_per_s) const { return best.encode_ns + best.decode_ns + wire_ns(link_bits_per_s); }
 };
 
-/// Candidates take turns, so that what else the machine does meets all of them, there and back: what the one before
-/// leaves in the caches counts as well.
+/// Candidates take turns, there and back, so that other load of the machine affects all of them. The state that the one
+/// before leaves in the caches counts as well.
 Result<std::vector<ExplainMeasured>> measure_all(const StreamView& stream, const CodecSpec& spec,
                                                  const std::vector<CodecCandidate>& candidates, uint32_t repeats) {
   std::vector<ExplainMeasured> all;

@@ -8,7 +8,7 @@
 
 namespace millrace::cli {
 
-/// How the indices of a drawn stream lie.
+/// Says how the indices of a drawn stream lie.
 enum class Clustering : uint8_t {
   kUniform = 1,
   kClustered = 2  ///< nine gaps in ten are of a tenth of the mean: as many bits an index as real gradients take, about
@@ -26,12 +26,13 @@ struct CodecExplainOptions {
   uint32_t worker = 0;
 };
 
-/// What codec auto would choose for a stream, every candidate with what is expected of it and what it takes.
+/// Returns codec auto's choice for a stream, and every candidate with its expected and measured times.
 ///
 /// REQUIRES n in [1, 2^28], density in (0, 1], repeats >= 1, a rate above 0.
 /// Returns  {"bench":"codec_explain","n":..,"density":..,"k":..,"link_bits_per_s":..,"gap_spread":..,"chosen":..,
-///          "why":..,"best":..,"ratio":..,"rows":[...]}; "ratio" is what the chosen took over what the best one took. A
-///          row is {"algorithm":..,"expected_us":..,"measured_us":..,"encode_us":..,"decode_us":..,"wire_us":..,
+///          "why":..,"best":..,"ratio":..,"rows":[...]}; "ratio" is the time of the chosen candidate over that of the
+///          best one. A row is
+///          {"algorithm":..,"expected_us":..,"measured_us":..,"encode_us":..,"decode_us":..,"wire_us":..,
 ///          "expected_bytes":..,"bytes":..}: times and bytes measured, but for the expected ones and the wire's, which
 ///          is bytes over rate. Times are the best of the repeats, which the candidates take in turns.
 /// Errors   of the codec's text, of read_trace().

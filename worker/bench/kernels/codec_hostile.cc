@@ -26,7 +26,7 @@ struct Output {
   uint64_t bytes() const { return indices.capacity() * sizeof(uint32_t) + values.capacity() * sizeof(float); }
 };
 
-/// Decodes what somebody says is a code of `count`.
+/// Decodes a code that claims `count` entries.
 using Decode = std::function<void(ByteSpan bytes, uint64_t count, Output& out)>;
 
 double seconds_of(const Decode& decode, const HostileCode& code, Output& warm) {
@@ -162,7 +162,7 @@ HostileCode index_code(const IndexCodec& codec, IndexSpan indices, uint64_t n, d
   return code;
 }
 
-/// Good codes of other indices that are at most so long.
+/// Adds good codes of other indices that take at most `bytes` bytes.
 void add_good_indices(const IndexCodec& codec, size_t bytes, uint64_t n, Worst& good) {
   const std::vector<double> rates = codec.takes_rate() ? std::vector<double>{0.99, 0.6, 0.5, 0.35, 0.1, 0.001, 1e-9}
                                                        : std::vector<double>{CodecSpec().bloom_false_positive_rate};
@@ -170,7 +170,7 @@ void add_good_indices(const IndexCodec& codec, size_t bytes, uint64_t n, Worst& 
     const uint64_t most = largest(n, [&](uint64_t count) { return pattern.at(count - 1, count, n) < n; });
     for (const double rate : rates) {
       const uint64_t count = largest(most, [&](uint64_t some) {
-        // Filters are of one size for so many indices; to make one takes long.
+        // Filters are of one size for a number of indices; making one takes long.
         if (codec.takes_rate()) return codec.bytes_estimate(some, n, {.bloom_false_positive_rate = rate}) <= bytes;
         return index_code(codec, pattern_indices(pattern, some, n), n, rate, "").bytes.size() <= bytes;
       });
@@ -221,7 +221,7 @@ struct Values {
 
 constexpr std::array<Values, 6> kValues = {{
     {"Gaussian", [](uint64_t, RandomSequence& random) { return static_cast<float>(random.next_normal()); }},
-    // Sums and products of such take a processor's slow way, whoever sends them.
+    // Sums and products of such take a processor's slow way, from any sender.
     {"denormal", [](uint64_t, RandomSequence& random) { return static_cast<float>(1e-38 * random.next_normal()); }},
     {"zeros", [](uint64_t, RandomSequence&) { return 0.0F; }},
     {"equal", [](uint64_t, RandomSequence&) { return 0.25F; }},

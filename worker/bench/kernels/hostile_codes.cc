@@ -38,7 +38,7 @@ void visit_flips(ByteSpan good, uint64_t count, RandomSequence& random, const Vi
   for (size_t i = 0; i < kInBody && good.size() > kHeader; ++i) flip(random.next_below(8 * good.size()));
 }
 
-/// `with(count)` for the counts that a liar may say.
+/// Calls `with(count)` for false counts that a malicious peer may send.
 template <typename With>
 void for_each_lie(uint64_t count, uint64_t count_max, size_t bytes, const With& with) {
   const std::set<uint64_t> lies = {

@@ -17,14 +17,14 @@ struct HostileCode {
 
 using VisitHostile = std::function<void(const HostileCode&)>;
 
-/// What a good code gives, of any codec: cut off, flipped bits, another count, and constant and random bytes behind 0
-/// to 20 bytes of its beginning; none is longer than it is.
+/// Makes hostile codes from a good code of any codec: truncated, with flipped bits, and with another count. Also
+/// constant and random bytes behind 0 to 20 bytes of its beginning. None is longer than the good code.
 ///
-/// count      that the good code is of.
-/// count_max  that a receiver would let be said.
+/// count      of the good code.
+/// count_max  the largest count that a receiver would accept.
 void visit_hostile_codes(ByteSpan good, uint64_t count, uint64_t count_max, uint64_t seed, const VisitHostile& visit);
 
-/// The worst that can be thought of for this codec: at most `bytes` long.
+/// Makes the worst codes for this codec that are known: at most `bytes` long.
 void visit_crafted_codes(const IndexCodec& codec, size_t bytes, uint64_t dimension, const VisitHostile& visit);
 
 }  // namespace millrace::cli

@@ -6,14 +6,14 @@
 
 #include "kernels/stream/stream.h"
 
-/// What the benchmarks of sparse streams have in common.
+/// Shared parts of the benchmarks of sparse streams.
 namespace millrace::cli {
 
-/// The middle one; of an even number the upper. REQUIRES: not empty.
+/// Returns the middle one; of an even number the upper. REQUIRES: not empty.
 double median(std::vector<double> of);
 
-/// Every index and value of the streams once: the least that a sum of them has to read. Returns what it has seen, so
-/// that it cannot be left out.
+/// Reads every index and value of the streams once: the minimum work of their sum. Returns a value of all reads, so
+/// that the compiler cannot omit them.
 double memory_pass(std::span<const Stream> streams);
 
 }  // namespace millrace::cli

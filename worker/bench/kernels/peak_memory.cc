@@ -19,7 +19,7 @@ std::optional<uint64_t> status_bytes(std::string_view field) {
   return std::nullopt;
 }
 
-/// From now on the peak is what is there now.
+/// From now on the peak is the present use.
 bool forget_peak() {
   std::ofstream file("/proc/self/clear_refs");
   file << '5' << std::flush;
@@ -29,7 +29,7 @@ bool forget_peak() {
 }  // namespace
 
 PeakMemory::PeakMemory() {
-  malloc_trim(0);  // what is free is to be counted when it is taken again
+  malloc_trim(0);  // free memory is to be counted when it is taken again
   if (forget_peak()) before_ = status_bytes("VmRSS:");
 }
 

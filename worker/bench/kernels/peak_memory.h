@@ -5,13 +5,13 @@
 
 namespace millrace::cli {
 
-/// The most memory that this process has taken over what it had when this was made, as the system counts it: pages that
-/// were touched. What other threads take counts too.
+/// Measures the peak memory that this process has taken since this object was made. The system counts it: touched
+/// pages. The memory of other threads counts too.
 class PeakMemory {
  public:
   PeakMemory();
 
-  /// Bytes. Empty: the system does not say.
+  /// Returns the bytes. Empty: the system does not say.
   std::optional<uint64_t> bytes() const;
 
  private:

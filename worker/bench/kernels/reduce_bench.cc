@@ -104,7 +104,7 @@ nlohmann::json bench_reduce(const ReduceBenchOptions& options) {
   row("memory_pass", input.entries, [&] { kept += memory_pass(input.streams); });
   row("sum_two", first.count() + second.count(), [&] { kept += static_cast<double>(sum_two(first, second)->count()); });
   row("sum_many", input.entries, [&] { kept += static_cast<double>(sum_many(input.views)->count()); });
-  // Where a quarter of the sum is: what stays of four workers' entries when the update is as large as one's
+  // At a quarter of the sum: the entries that remain of four workers' when the update is as large as one's
   // contribution.
   MagnitudeHistogram magnitudes;
   magnitudes.add(input.sum.values);

@@ -13,17 +13,17 @@ struct ReduceBenchOptions {
   uint64_t seed = 1;
 };
 
-/// Measures the sums of sparse f32 streams of uniformly drawn indices, and what a worker and a shard do around them, on
-/// one thread, each against one pass over the workers' indices and values taken right before it.
+/// Measures the sums of sparse f32 streams of uniformly drawn indices, and the work of a worker and a shard around
+/// them. Each is measured on one thread, against one pass over the workers' indices and values taken right before it.
 ///
 /// REQUIRES n in [1, 2^32], density in (0, 1], workers >= 1, repeats >= 1.
-/// Returns  {"bench":"reduce","n":..,"density":..,"workers":..,"repeats":..,"seed":..,"threads":1,"rows":[...]}; a row
+/// Returns  {"bench":"reduce","n":..,"density":..,"workers":..,"repeats":..,"seed":..,"threads":1,"rows":[...]}. A row
 ///          is {"algorithm":..,"entries":..,"mentries_s":..,"ns_per_entry":..,"ratio_to_memory_pass":..}. Rows:
-///          memory_pass, sum_two (of the first two workers), sum_many, sum_at_least (of which a quarter of the sum's
-///          entries comes out), not_carried (one worker's stream against half of the sum),
-///          add_scaled (the sum into a dense array), histogram and select_by_cut (of the sum's values, half of them
-///          kept). "entries" are those that go in. Times are medians; the ratio is that of the times an entry, the
-///          median of the repeats' ratios.
+///          memory_pass; sum_two (of the first two workers); sum_many; sum_at_least (with a quarter of the sum's
+///          entries in the result). Also not_carried (one worker's stream against half of the sum) and add_scaled (the
+///          sum into a dense array). Also histogram and select_by_cut (of the sum's values, half of them kept).
+///          "entries" are the input entries. Times are medians; the ratio is that of the times an entry, the median of
+///          the repeats' ratios.
 nlohmann::json bench_reduce(const ReduceBenchOptions& options);
 
 }  // namespace millrace::cli

@@ -25,9 +25,9 @@
 namespace millrace::cli {
 namespace {
 
-// Drifting data: x' = 0.95 x + noise, as a gradient's accumulator moves, while the noise's scale swings by a third up
-// and down in 256 steps (at most 0.7 % a step). An entry's noise is normal, times its magnitude at the start where that
-// is a trace's.
+// Drifting data: x' = 0.95 x + noise, as a gradient's accumulator moves. The noise's scale swings by a third up and
+// down in 256 steps (at most 0.7 % a step). An entry's noise is normal, times its magnitude at the start where that is
+// a trace's.
 constexpr double kKeep = 0.95;
 constexpr double kSwing = 0.3;
 constexpr double kSwingSteps = 256;
@@ -95,7 +95,7 @@ nlohmann::json select_row(const std::string& algorithm, const SelectMeasured& me
           {"selected_over_k", selected_over_k}};
 }
 
-/// What the selections are measured on.
+/// Holds the data on which the selections are measured.
 struct SelectBenchData {
   std::vector<float> values;
   uint64_t trace_n = 0;  ///< 0: Gaussian
@@ -189,8 +189,8 @@ nlohmann::json stationary_row(const SelectionInfo& info, const SelectBenchOption
   return select_row(std::string(word_of(info)), measured, over_k(benched.selected(), options));
 }
 
-// Fresh normals every step would take longer than all that is measured: the noise is one array of them, read from
-// another offset every step. `base` is empty, or what each entry's noise is multiplied with.
+// Fresh normals every step would take longer than the measured work. So the noise is one array of them, read from
+// another offset every step. `base` is empty, or has the factor of each entry's noise.
 void drift(uint32_t step, const std::vector<float>& noise, const std::vector<float>& base, std::vector<float>& values) {
   const double phase = 2 * std::numbers::pi * step / kSwingSteps;
   const float scale = static_cast<float>(std::sqrt(1 - kKeep * kKeep) * std::exp(kSwing * std::sin(phase)));

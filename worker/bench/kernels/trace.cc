@@ -89,7 +89,7 @@ class Archive {
   std::ifstream file_;
 };
 
-/// What a header of NPY says of a two-dimensional array of f32 (numpy.lib.format, versions 1 and 2).
+/// Holds the contents of an NPY header of a two-dimensional array of f32 (numpy.lib.format, versions 1 and 2).
 struct ArrayShape {
   uint64_t rows = 0;
   uint64_t columns = 0;

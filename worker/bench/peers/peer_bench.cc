@@ -20,7 +20,7 @@ constexpr const char* kDenseName = "openmpi_dense";
 
 double peer_bench_ms_since(TimeNs begin) { return static_cast<double>(monotonic_now_ns() - begin) * 1e-6; }
 
-/// One algorithm, or MPI's own, and what was measured of this rank.
+/// Holds one algorithm, or MPI's own, and the measurements of this rank.
 struct Contender {
   const peer::AlgorithmInfo* info = nullptr;  ///< null: MPI's own
   std::unique_ptr<peer::Allreduce> allreduce;
@@ -77,7 +77,7 @@ class Bench {
     const Result<std::vector<peer::AlgorithmId>> ids = algorithms_of(options_);
     if (!ids) return std::unexpected(ids.error());
     if (options_.dense == DenseRow::kMeasured) contenders_.emplace_back();
-    // All that must be the same, before anything waits that cannot be told to stop.
+    // Lists all that must be the same, before a blocking call that cannot be stopped.
     std::string what = fmt::format("bench n={} count={} shape={} seed={} repeats={}+{} dense={}", options_.inputs.n,
                                    options_.inputs.count, static_cast<int>(options_.inputs.shape), options_.inputs.seed,
                                    options_.warmup, options_.repeats, static_cast<int>(options_.dense));
@@ -114,9 +114,9 @@ class Bench {
     say_(fmt::format("round {} of {}", round + 1, options_.repeats));
   }
 
-  /// Each twice, of which the second one counts: before it came a step of its own, as in a job, and not another one's
-  /// with what that left in caches and in the links' token buckets. In another order each round: after some of them
-  /// idle cores take long to wake up.
+  /// Runs each twice; the second run counts. So the step before it was its own, as in a job, and left its state in
+  /// caches and in the links' token buckets. In another order each round: after some of them idle cores take long
+  /// to wake up.
   Status one_round(Checked checked) {
     for (const size_t at : shuffled_contenders()) {
       Contender& one = contenders_[at];
@@ -165,7 +165,7 @@ class Bench {
     const peer::Traffic after = group_.traffic();
     one.bytes.push_back(after.bytes_sent - before.bytes_sent);
     one.messages.push_back(after.messages_sent - before.messages_sent);
-    // Who is done first must not take the cores from the others for what is not measured.
+    // A rank that has finished must not take the cores from the others for unmeasured work.
     if (Status status = barrier(group_); !status) return status;
     one.entries = reduced->sum.view.count();
     if (checked == Checked::kNo) return {};
@@ -174,7 +174,7 @@ class Bench {
     return conclude(one, reduced->sum.view, *right);
   }
 
-  /// The sum that it says it is; or with what the ranks keep it is all that they had.
+  /// Returns whether the sum is right, or, together with the values that the ranks retain, equals their inputs.
   Result<bool> is_right(const peer::AlgorithmInfo& info, const peer::Reduced& reduced) {
     const bool lossy = (options_.codec && is_lossy(*options_.codec)) || options_.quantizer;
     if (info.result == peer::ResultKind::kExactSum && !lossy) return agrees(reduced.sum.view, expected_, 0);
@@ -246,7 +246,7 @@ class Bench {
     return result;
   }
 
-  /// Of what is left where values were quantized: rounding of f32 sums of values up to 16, for each pair of ranks.
+  /// Tolerance where values were quantized: rounding of f32 sums of values up to 16, for each pair of ranks.
   static constexpr float kOffMax = 16.0F / (1 << 20);
 
   peer::MpiJob& job_;

@@ -16,9 +16,10 @@
 
 namespace millrace::cli {
 
-/// What the ranks compute while they communicate: on the machine's cores, or where that takes none (an accelerator).
+/// Says where the ranks compute while they communicate: on the machine's cores, or on an accelerator, which takes none
+/// of them.
 enum class ComputeWhere : uint8_t { kCores = 1, kElsewhere = 2 };
-/// MPI_Allreduce of the dense vector, in the same run.
+/// Says whether MPI_Allreduce of the dense vector runs in the same run.
 enum class DenseRow : uint8_t { kMeasured = 1, kLeftOut = 2 };
 
 struct PeerBenchOptions {
@@ -56,7 +57,7 @@ Status settle(const peer::Allreduce& allreduce, const std::function<Status()>& s
 Result<nlohmann::json> bench_peers(peer::MpiJob& job, peer::Communicator& communicator, const PeerBenchOptions& options,
                                    const SayProgress& say);
 
-/// The same with computation beside: how long a step takes over the longer of the two (peer_overlap.cc).
+/// Measures the same with computation beside: how long a step takes over the longer of the two (peer_overlap.cc).
 Result<nlohmann::json> bench_overlap(peer::MpiJob& job, peer::Communicator& communicator,
                                      const PeerBenchOptions& options, const SayProgress& say);
 

@@ -9,7 +9,7 @@
 
 namespace millrace::cli {
 
-/// Where the entries of the ranks lie.
+/// Says where the entries of the ranks lie.
 enum class InputShape : uint8_t {
   kUniform = 1,    ///< each rank draws its own
   kClustered = 2,  ///< each rank draws blocks of 64 neighbours
@@ -20,7 +20,7 @@ enum class InputShape : uint8_t {
 std::span<const std::string_view> input_shape_names();
 std::optional<InputShape> input_shape_of(std::string_view name);
 
-/// What all ranks' contributions are a function of.
+/// Holds the parameters of all ranks' contributions.
 struct PeerInputs {
   InputShape shape = InputShape::kUniform;
   uint64_t n = 0;
@@ -28,8 +28,8 @@ struct PeerInputs {
   uint64_t seed = 1;
 };
 
-/// What rank `rank` of `size` contributes. Values are on the grid of 2^-6 in [-16, 16], none 0: sums of up to 2^10 of
-/// them are exact in f32, whatever the order. REQUIRES: 0 < count <= n, rank < size.
+/// Returns the contribution of rank `rank` of `size`. Values are on the grid of 2^-6 in [-16, 16], none 0. So sums of
+/// up to 2^10 of them are exact in f32, in any order. REQUIRES: 0 < count <= n, rank < size.
 HeldStream peer_input(const PeerInputs& inputs, uint32_t rank, uint32_t size);
 
 }  // namespace millrace::cli

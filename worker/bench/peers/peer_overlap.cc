@@ -23,7 +23,7 @@ namespace {
 
 double peer_overlap_ms_since(TimeNs begin) { return static_cast<double>(monotonic_now_ns() - begin) * 1e-6; }
 
-/// Arithmetic on registers, so that what it takes is cores and not memory.
+/// Computes on registers, so that it uses cores and no memory.
 double arithmetic(uint64_t rounds) {
   std::array<double, 8> lanes{};
   for (size_t i = 0; i < lanes.size(); ++i) lanes[i] = static_cast<double>(i) + 0.5;
@@ -35,7 +35,7 @@ double arithmetic(uint64_t rounds) {
   return sum;
 }
 
-/// Of so many values, 32 layers alike, or as many as there are values.
+/// Returns the layers of `values` values: 32 alike, or as many as there are values.
 std::vector<uint64_t> layers_of(uint64_t values) {
   constexpr uint64_t kLayers = 32;
   const uint64_t count = std::min(kLayers, values);
@@ -84,7 +84,7 @@ class Overlap {
   }
 
  private:
-  /// What the slowest rank takes, from a barrier on.
+  /// Returns the time of the slowest rank, from a barrier on.
   Result<double> ms_of(const std::function<Status()>& step) {
     if (Status status = barrier(group_); !status) return std::unexpected(status.error());
     const TimeNs begin = monotonic_now_ns();
@@ -94,7 +94,7 @@ class Overlap {
     return std::ranges::max(*all);
   }
 
-  /// The median of each, over so many repeats of all of them in turn: what drifts meanwhile drifts for all.
+  /// Returns the median of each step, over repeats of all of them in turn: a drift meanwhile affects all alike.
   Result<std::vector<double>> medians_of(const Steps& steps, uint32_t repeats) {
     std::vector<std::vector<double>> ms(steps.size());
     for (uint32_t i = 0; i < options_.warmup + repeats; ++i) {
@@ -191,7 +191,7 @@ class Overlap {
   }
 
   /// DenseOvlp: a gradient of layers alike, which are computed one after the other, in as long as one dense allreduce
-  /// takes; its buckets are summed meanwhile, or all of it in one allreduce at the end.
+  /// takes. Its buckets are summed meanwhile, or all of it in one allreduce at the end.
   Result<nlohmann::json> row_of_buckets(peer::AlgorithmId id) {
     peer::DenseBucketsOptions split;
     split.layers = layers_of(options_.inputs.n);
@@ -256,7 +256,7 @@ class Overlap {
   peer::PeerGroup group_;
   HeldStream own_;
   double rounds_per_ms_ = 0;
-  volatile double seen_ = 0;  ///< so that what is computed cannot be left out
+  volatile double seen_ = 0;  ///< so that the compiler cannot omit the computation
 };
 
 }  // namespace

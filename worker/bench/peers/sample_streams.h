@@ -9,13 +9,13 @@
 
 namespace millrace::peer {
 
-/// Where the entries of the ranks lie.
+/// Says where the entries of the ranks lie.
 enum class Distribution : uint8_t {
   kUniform = 1,
   kClustered = 2,  ///< in runs of up to 64 indices, drawn by each rank
   kSame = 3,       ///< all ranks have the same indices
   kDisjoint = 4,   ///< each rank in a range of its own: n / ranks entries at most
-  kOneRegion = 5,  ///< all within a sixteenth of the dimension, or twice what a rank has
+  kOneRegion = 5,  ///< all within a sixteenth of the dimension, or twice the size of a rank's contribution
   kTwoEnds = 6,    ///< even ranks in the first quarter, odd ones in the last
   kHotRegion = 7,  ///< uniform, but the large values are in the first sixteenth: so are the largest of the sum
 };
@@ -36,9 +36,9 @@ struct SampleOptions {
   uint64_t seed = 1;
 };
 
-/// What `rank` contributes in `step`, sparse. Values are of a grid, from 2^-6 to 2^6 in magnitude, so that f32 sums of
-/// up to 2^11 ranks are exact in any order, and those of more but for cases that chance does not bring about (signs are
-/// drawn).
+/// Returns the contribution of `rank` in `step`, sparse. Values are of a grid, from 2^-6 to 2^6 in magnitude. So f32
+/// sums of up to 2^11 ranks are exact in any order. Those of more ranks are exact but for cases that chance does not
+/// bring about (signs are drawn).
 ///
 /// Order    equal arguments give equal bits.
 HeldStream sample_contribution(const SampleOptions& options, uint32_t rank, uint64_t step);

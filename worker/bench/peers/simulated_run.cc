@@ -21,8 +21,8 @@ bool same_bits(const StreamView& a, const StreamView& b) {
          equal(a.indices.data(), b.indices.data(), a.indices.size_bytes());
 }
 
-/// The law of conservation of one step: what went in, less what came out and what was kept, index by index. On the
-/// samples' grid it ends at exactly 0; an exact sum keeps nothing, so that it is checked by the same.
+/// Checks the law of conservation of one step, index by index: entered values less those in the result and those
+/// retained. On the samples' grid it ends at exactly 0; an exact sum retains nothing, so that the same check covers it.
 class Balance {
  public:
   Balance(ResultKind kind, uint64_t dimension) : kind_(kind), open_(dimension) {}
@@ -63,7 +63,7 @@ class Balance {
         open_[own.indices[i]] -= static_cast<double>(own.values[i]);
       }
     }
-    same_ = same_ && next == contributed.size();  // it handed over what it did not have
+    same_ = same_ && next == contributed.size();  // it handed over an entry that it did not have
   }
 
   ResultKind kind_;
@@ -72,7 +72,7 @@ class Balance {
   bool same_ = true;
 };
 
-/// What went over the wire since the last call, by rank.
+/// Counts the bytes on the wire since the last call, by rank.
 class Meter {
  public:
   explicit Meter(const Simulation& simulation) : simulation_(simulation), before_(simulation.size()) {}

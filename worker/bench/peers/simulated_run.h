@@ -10,7 +10,7 @@
 
 namespace millrace::peer {
 
-/// What `millrace-bench simulate` is asked for.
+/// Holds the parameters of `millrace-bench simulate`.
 struct SimulatedRunOptions {
   SimulationOptions network;
   AllreduceSettings settings;  ///< dimension and k as the samples'
@@ -18,9 +18,9 @@ struct SimulatedRunOptions {
   uint32_t steps = 2;
 };
 
-/// One step of one algorithm.
+/// Holds the results of one step of one algorithm.
 struct SimulatedStep {
-  /// It finds out again what it otherwise keeps for some steps (oktopk: thresholds, boundaries).
+  /// True: the step evaluates again the values that other steps reuse (oktopk: thresholds, boundaries).
   bool evaluates = false;
   double virtual_s = 0;
   // Sent by a rank.
@@ -43,16 +43,16 @@ struct SimulatedRun {
 
 /// Runs `id` on samples, step after step, and checks each.
 ///
-/// Cost     all of a step's contributions at a time, and what the algorithm keeps; of the results one.
+/// Cost     memory for all of a step's contributions and for the algorithm's state; for one of the results.
 /// Errors   as make_allreduce and the simulation.
 Result<SimulatedRun> run_simulated(AlgorithmId id, const SimulatedRunOptions& options);
 
-/// Whether step `step` (from 0) finds out again what others keep.
+/// Returns whether step `step` (from 0) evaluates the values again that other steps reuse.
 bool evaluates_in(AlgorithmId id, const AllreduceSettings& settings, uint64_t step);
-/// The share of such steps in the long run.
+/// Returns the share of such steps in the long run.
 double evaluating_share(AlgorithmId id, const AllreduceSettings& settings);
 
-/// Words that the paper allows a rank of Ok-Topk: 6k (P - 1) / P.
+/// Returns the words that the paper allows a rank of Ok-Topk: 6k (P - 1) / P.
 /// Source   [OkTopk22, table 1].
 double words_bound(uint64_t k, uint32_t ranks);
 

@@ -27,7 +27,7 @@ using Progress = std::function<void(const std::string&)>;
 
 constexpr int kRecoverLookEveryMs = 1;
 constexpr TimeNs kPatienceNs = 90 * kNsPerS;  ///< for any one thing to happen
-constexpr uint64_t kStepsToTheEnd = 20;       ///< so that nobody is beyond the end when it is said
+constexpr uint64_t kStepsToTheEnd = 20;       ///< so that no process is beyond the end when it is announced
 
 double recover_seconds(TimeNs span) { return static_cast<double>(span) / static_cast<double>(kNsPerS); }
 double milliseconds(TimeNs span) { return static_cast<double>(span) / static_cast<double>(kNsPerMs); }
@@ -57,7 +57,7 @@ uint16_t port_of(const std::string& address) {
   return port;
 }
 
-/// The running job, and what is done to it.
+/// Runs the job, and applies the failures to it.
 class Recovering {
  public:
   Recovering(const RecoverOptions& options, std::string folder, RecoverSetup setup)

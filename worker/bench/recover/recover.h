@@ -24,9 +24,9 @@ struct RecoverOptions {
   uint64_t seed = 1;
 };
 
-/// Kills shards of a running job with SIGKILL at random moments and starts each again at once, empty; then a worker
-/// leaves, and a new process joins in its place. Every push can be told from every other in the weights at the end
-/// (recover_marks.h), and every weight is looked at.
+/// Kills shards of a running job with SIGKILL at random moments and starts each again at once, empty. Then a worker
+/// leaves, and a new process joins in its place. Each push leaves its own mark in the weights at the end
+/// (recover_marks.h), and every weight is checked.
 ///
 /// progress  called with one line at a time.
 /// Errors    as bench_serve(). A push that was lost or counted twice is no error: it is in the result.

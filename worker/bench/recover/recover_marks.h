@@ -10,16 +10,18 @@
 
 namespace millrace::cli {
 
-/// What the processes of the recovery benchmark push, such that the weights at the end say of every push, part by part,
-/// how often it was counted. All weights begin with 0 and every update is added once, so a weight is a sum of what was
-/// pushed there.
+/// Defines the pushes of the processes of the recovery benchmark. From the weights at the end, part by part, they show
+/// how often each push was counted. All weights begin with 0 and every update is added once, so a weight is the sum of
+/// the values pushed there.
 ///
-/// Index i is of class i % stride. A push for step t puts 1 into every index of class t % (stride - 1): its entries. In
-/// the last class are the marks, one index in each part for eight pushes of one process: push p of it adds 8^(p % 8) to
-/// the mark p / 8, so the mark's octal digits are the counts of eight pushes. Integers below 2^24: f32 sums are exact.
+/// Index i is of class i % stride. A push for step t puts 1 into every index of class t % (stride - 1): its entries.
+/// The last class holds the marks, one index in each part for eight pushes of one process. Push p adds 8^(p % 8) to the
+/// mark p / 8. So the mark's octal digits are the counts of eight pushes. They are integers below 2^24: f32 sums are
+/// exact.
 ///
-///     n = 12, stride 3    index  0 1 2 3 4 5 6 7 8 9 10 11
-///                         class  0 1 m 0 1 m 0 1 m 0  1  m
+///     n = 12, stride 3:
+///     | index | 0 1 2 3 4 5 6 7 8 9 10 11
+///     | class | 0 1 m 0 1 m 0 1 m 0  1  m
 struct RecoverMarks {
   uint64_t n = 0;
   uint64_t stride = 0;                               ///< 2 .. n
@@ -31,11 +33,11 @@ struct RecoverMarks {
   static Result<RecoverMarks> make(uint64_t n, double density, std::vector<std::pair<uint64_t, uint64_t>> parts,
                                    uint32_t serials);
 
-  /// REQUIRES: serial < serials, push < pushes_max.
+  /// Returns the entries of a push. REQUIRES: serial < serials, push < pushes_max.
   Stream pushed(uint32_t serial, uint32_t push, uint64_t step) const;
   /// How often that push is in the weights of that part: 0 .. 7.
   uint32_t counted(std::span<const float> weights, size_t part, uint32_t serial, uint32_t push) const;
-  /// The index of its mark in that part, and what it adds there.
+  /// Returns the index of the push's mark in that part; mark_value() is the value that it adds there.
   uint64_t mark(size_t part, uint32_t serial, uint32_t push) const;
   static float mark_value(uint32_t push);
 };

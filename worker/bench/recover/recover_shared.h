@@ -12,26 +12,26 @@
 
 namespace millrace::cli {
 
-/// One push of one process.
+/// Holds one push of one process.
 struct RecoverRound {
   uint64_t step = 0;  ///< of the job
   TimeNs start_ns = 0;
   TimeNs end_ns = 0;  ///< its update is in the weights
 };
 
-/// What one process of the recovery benchmark says, and is told. Plain data in shared memory; a round is written before
-/// the count that covers it.
+/// Holds the state and the commands of one process of the recovery benchmark. Plain data in shared memory; a round is
+/// written before the count that covers it.
 struct RecoverProcess {
   std::atomic<uint32_t> pushes{0};
   std::atomic<uint32_t> answered{0};
   std::atomic<TimeNs> has_weights_ns{0};    ///< connect() has returned: it is in the job, with the job's weights
   std::atomic<TimeNs> first_counted_ns{0};  ///< its own weights say that every part has counted its first push
   std::atomic<bool> leave{false};           ///< told: go now, with nothing in flight and no word about it
-  RecoverVerdict verdict;                   ///< of who stays to the end, on its own weights
-  char failure[480] = {};                   ///< what went wrong, if anything did
+  RecoverVerdict verdict;                   ///< of a process that stays to the end, on its own weights
+  char failure[480] = {};                   ///< the error, if any
 };
 
-/// The shared memory of the recovery benchmark's processes, made before they are forked.
+/// Holds the shared memory of the recovery benchmark's processes, made before they are forked.
 class RecoverShared {
  public:
   static Result<std::unique_ptr<RecoverShared>> create(uint32_t serials, uint32_t pushes_max);
@@ -47,7 +47,7 @@ class RecoverShared {
   std::span<const RecoverRound> rounds(uint32_t serial) {
     return {&round(serial, 0), processes_[serial].answered.load()};
   }
-  /// Everybody leaves as finished once the job has so many steps.
+  /// Returns the last step: all processes leave as finished once the job has made it.
   std::atomic<uint64_t>& end_step() { return *end_step_; }
 
  private:

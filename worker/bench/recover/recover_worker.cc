@@ -10,7 +10,7 @@
 namespace millrace::cli {
 namespace {
 
-// A busy machine must not make a job end that only comes back late: the benchmark has a limit of its own.
+// A busy machine must not end a job whose shard only restarts late: the benchmark has a limit of its own.
 constexpr uint32_t kRecoverWorkerPatienceMs = 120'000;
 
 JobOptions recover_worker_job_options(const RecoverSetup& setup, uint32_t worker) {
@@ -84,8 +84,8 @@ class RecoverWorker {
     own_.first_counted_ns = monotonic_now_ns();
   }
 
-  // Every step below the end has everybody's push: whoever stays has begun its last one. Who left has nothing in
-  // flight.
+  // Every step below the end has a push of all processes: a process that stays has begun its last one. A process that
+  // left has nothing in flight.
   void judge() {
     std::vector<std::vector<uint64_t>> steps(setup_.marks.serials);
     for (uint32_t serial = 0; serial < setup_.marks.serials; ++serial) {

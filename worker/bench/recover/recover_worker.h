@@ -19,7 +19,7 @@ struct RecoverSetup {
   RecoverMarks marks;
 };
 
-/// The parts that the job of such workers has, in their order. `marks` is not looked at but for n.
+/// Returns the parts that the job of such workers has, in their order. `marks` is not looked at but for n.
 std::vector<std::pair<uint64_t, uint64_t>> recover_parts(const RecoverSetup& setup);
 
 /// Refuses a benchmark whose workers would refuse it.
@@ -27,9 +27,9 @@ std::vector<std::pair<uint64_t, uint64_t>> recover_parts(const RecoverSetup& set
 /// Errors  invalid_argument.
 Status check_recover_job(const RecoverSetup& setup);
 
-/// Body of process `serial`, which is worker `worker`: pushes what the marks say and waits for each update, until it is
-/// told to leave or the job has `end_step` steps; then it judges its weights. Returns an ExitCode; what went wrong is
-/// in `shared`.
+/// Runs the body of process `serial`, which is worker `worker`. It pushes by the marks and waits for each update, until
+/// it gets the command to leave or the job has `end_step` steps. Then it judges its weights. Returns an ExitCode;
+/// `shared` has the error, if any.
 int run_recover_worker(const RecoverSetup& setup, uint32_t worker, uint32_t serial, RecoverShared& shared);
 
 }  // namespace millrace::cli

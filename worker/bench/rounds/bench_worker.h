@@ -11,23 +11,25 @@
 
 namespace millrace::cli {
 
-/// What the workers of benchmarks have in common, beside what they measure: each is a process, or a thread of one, and
-/// says what went wrong in memory that it shares with the benchmark.
+/// Shared parts of the workers of benchmarks, beside their measurements. Each worker is a process, or a thread of one,
+/// and writes its error into memory that it shares with the benchmark.
 
-/// place  in shared memory; the text is cut to what it holds, and ends with 0
+/// place  in shared memory; the text is truncated to its size, and ends with 0
 void set_failure(std::span<char> place, const std::string& text);
 
-/// Body of a worker.
+/// Runs the body of a worker.
 ///
-/// join     comes back once the worker takes part, with the rest of what it does; that returns the worker's exit code
-/// failure  gets the sentence of what they threw
+/// join     returns once the worker takes part. Its result is a function that does the remaining work and returns the
+///          worker's exit code.
+/// failure  gets the text of any exception that they throw.
 int run_bench_worker(std::span<char> failure, const std::function<std::function<ExitCode()>()>& join);
 
-/// What Session::check() says of the job.
+/// Returns the result of Session::check() for the job.
 Status check_bench_job(const JobOptions& job, const std::vector<TensorOptions>& tensors);
 
-/// Whether values come back from the codec as they were.
-/// Errors  those of codec_from_text(); invalid_argument, where they do not: `checked` is what is checked to the bit.
+/// Returns whether the codec returns values unchanged.
+/// Errors  those of codec_from_text(). invalid_argument: the codec changes values, and `checked` is compared to the
+///         bit.
 Status check_lossless(const std::string& codec, const std::string& checked);
 
 }  // namespace millrace::cli

@@ -24,7 +24,7 @@ struct CrowdOptions {
   uint64_t seed = 1;
 };
 
-/// What a row was found to be, before it is compared with the others.
+/// Holds the results of a row, before it is compared with the others.
 struct CrowdRow {
   uint32_t workers = 0;
   double round_ms = 0;            ///< median
@@ -33,13 +33,14 @@ struct CrowdRow {
   double shard_memory_bytes = 0;  ///< the largest resident set of the shards
 };
 
-/// {time_per_byte_over_first, memory_a_worker_bytes, memory_over_stream, memory_over_stream_here}: what the rounds of
-/// `row` take for each byte beside those of the first row; what each worker beyond the first row's costs a shard, that
-/// beside all it sends in a round, and beside what it sends to that shard. The first row has the first figure only.
+/// Returns {time_per_byte_over_first, memory_a_worker_bytes, memory_over_stream, memory_over_stream_here}. The first
+/// compares the time of `row` for each byte with that of the first row. The second is a shard's memory for each worker
+/// beyond the first row's. The others divide it by the worker's bytes in a round: all of them, and those to that shard.
+/// The first row has the first figure only.
 nlohmann::json compare_crowd(const CrowdRow& row, const CrowdRow& first, uint32_t shards);
 
 /// Measures whole rounds with ever more workers, threads of a few processes, each with a session and connections of its
-/// own. A round and what it carries are as in bench_serve(); one round of each row is checked against the oracle.
+/// own. A round and its contributions are as in bench_serve(); one round of each row is checked against the oracle.
 ///
 /// progress  called with one line at a time.
 /// Errors    as bench_serve().

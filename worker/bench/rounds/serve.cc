@@ -48,10 +48,9 @@ constexpr double kLargestWindowDensityMax = 0.05;  ///< of entries, in windows o
 constexpr uint32_t kJumboMin = 4096;               ///< MTU
 constexpr uint32_t kSwitchJob = 1;
 
-// Parts a shard where nobody says how many: of 2, 3, 4, 6, 8, 9, 11, 12, 14 and 16 the ones with the shortest rounds,
-// tried at n = 2^24, density 0.01. On loopback every message costs and waits for no link. Behind a rate the bare
-// transport, whose time the others are compared with, is as fast with 9 as with 16, and slower with fewer; few bits an
-// entry want few parts.
+// Default number of parts a shard: of 2, 3, 4, 6, 8, 9, 11, 12, 14 and 16, the one with the shortest rounds. Tried at
+// n = 2^24, density 0.01. On loopback every message costs and waits for no link. Behind a rate the bare transport (the
+// reference) is as fast with 9 as with 16, and slower with fewer. A code of few bits an entry needs few parts.
 constexpr uint32_t kPartsLoopback = 3;
 constexpr uint32_t kPartsLimited = 9;
 constexpr uint32_t kPartsLimitedFewBits = 3;
@@ -187,8 +186,8 @@ std::expected<std::vector<double>, Failure> run_raw(const Plan& plan, const Host
 }
 
 Result<RowSetup> row_setup(const Plan& plan, const std::string& name) {
-  // Relative errors of QSGD by the bucket's maximum, up and down, for normal values, as `--rows qsgd4,qsgd8` prints
-  // them: 0.17 at 4 bits, 0.0092 at 8. The bounds leave a factor of two and of three, and a wrong sum (an error near 1)
+  // Relative errors of QSGD by the bucket's maximum, up and down, for normal values: 0.17 at 4 bits, 0.0092 at 8.
+  // `--rows qsgd4,qsgd8` prints them. The bounds leave a factor of two and of three, and a wrong sum (an error near 1)
   // does not pass.
   constexpr double kErrorMax4 = 0.4;
   constexpr double kErrorMax8 = 0.03;
@@ -293,7 +292,7 @@ ServeWorkerSetup worker_setup(const Plan& plan, const RowSetup& row, std::vector
 
 /// Before any process is started.
 Status check_rows(const Plan& plan) {
-  const std::vector<std::string> shards(plan.options.shards, "tcp://127.0.0.1:1");  // nobody connects to them
+  const std::vector<std::string> shards(plan.options.shards, "tcp://127.0.0.1:1");  // no worker connects to them
   for (const std::string& name : plan.options.rows) {
     const auto row = row_setup(plan, name);
     if (!row) return std::unexpected(row.error());
@@ -303,7 +302,7 @@ Status check_rows(const Plan& plan) {
   return {};
 }
 
-// A run of a row, or several: what it said last, and the times of all.
+// Holds a run of a row, or several: its last result, and the times of all.
 struct RowRuns {
   json row;
   std::vector<double> times;
@@ -372,7 +371,7 @@ Result<std::string> write_job_files(const Plan& plan, const Hosts& hosts, const 
   return write_switch_key(switch_options(plan, hosts, files, 0));
 }
 
-/// As `worker` is told: its rack is its own.
+/// Returns the set-up with which `worker` runs: its rack is its own.
 ServeWorkerSetup serve_setup_of(const ServeWorkerSetup& setup, const std::vector<SwitchProcess>& switches,
                                 uint32_t worker) {
   ServeWorkerSetup own = setup;
@@ -382,7 +381,7 @@ ServeWorkerSetup serve_setup_of(const ServeWorkerSetup& setup, const std::vector
   return own;
 }
 
-/// Bytes into shard 0 a round, and what they are compared with.
+/// Adds the bytes into shard 0 a round, and their references.
 void add_racks(const Plan& plan, const RowSetup& row, ServeShared& shared, json& shown) {
   if (!row.at_shard) return;
   shown["bytes_into_shard"] = static_cast<double>(shared.report(0).bytes_into_shard) / plan.options.rounds;
@@ -412,7 +411,7 @@ void add_racks(const Plan& plan, const RowSetup& row, ServeShared& shared, json&
   shown["ratio_to_coded_union"] = shown["bytes_into_shard"].get<double>() / bytes;
 }
 
-/// files  what the names of the table and of the logs begin with.
+/// files  the beginning of the names of the table and of the logs.
 Outcome run_row_serve(const Plan& plan, const Hosts& hosts, const RowSetup& row, const std::string& files,
                       RowRuns& runs) {
   const auto& options = plan.options;
@@ -485,7 +484,7 @@ constexpr int kAuditTurns = 4;  ///< of four sessions each, for a fourth of the 
 /// One row, or two where it is measured without and with the audit.
 Outcome run_rows(const Plan& plan, const Hosts& hosts, RowSetup row, json& rows) {
   const ServeAudit audit = plan.options.audit;
-  // What the machine does in between is in both; and a pair of sessions may differ by more than the audit costs.
+  // Changes of the machine in between affect both; and a pair of sessions may differ by more than the audit's cost.
   std::vector<bool> turns{audit == ServeAudit::kOn};
   Plan each = plan;
   if (audit == ServeAudit::kBoth) {
@@ -568,7 +567,7 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
     if (auto done = run_rows_over(these, *plan, *hosts, progress, rows); !done) return std::unexpected(done.error());
   }
   if (const Status lost = options.loss > 0 ? hosts->lose(0) : Status(); !lost) return fail_with(lost.error());
-  // Measured before and after: what the machine did in between shows in both.
+  // Measured before and after: changes of the machine in between show in both.
   progress("bare ZeroMQ again");
   auto raw_after = run_raw(*plan, *hosts, RawAllocator::kDefault);
   if (!raw_after) return std::unexpected(raw_after.error());

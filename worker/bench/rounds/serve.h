@@ -11,7 +11,7 @@
 
 namespace millrace::cli {
 
-/// Whether the job is audited. Both: rows are measured in turn without, with, with and without it, and compared.
+/// Says whether the job is audited. Both: rows are measured in turn without, with, with and without it, and compared.
 enum class ServeAudit : uint8_t { kOff = 1, kOn = 2, kBoth = 3 };
 
 enum class ServePath : uint8_t { kServer = 1, kSwitch = 2, kBoth = 3 };
@@ -24,7 +24,7 @@ struct ServeBenchOptions {
   uint32_t rounds = 50;
   uint32_t warmup_rounds = 5;
   uint64_t seed = 1;
-  std::string rate;  ///< "1gbit": every process in a network namespace behind it; empty: loopback
+  std::string rate;  ///< "1gbit": every process in a network namespace behind it; empty: loopback.
   /// Behind a rate: the chance that a packet is lost on its way to a host. Bare ZeroMQ has none of it.
   double loss = 0;
   uint32_t parts_per_shard = 0;  ///< 0: 3; behind a rate 9, and 3 where values are quantized
@@ -32,12 +32,12 @@ struct ServeBenchOptions {
   uint32_t apply_after_acks = 0;
   std::vector<std::string> rows = {"lossless", "qsgd4"};
   ServeAudit audit = ServeAudit::kOff;
-  /// Who adds up: the shards; a millrace-switch, on a host of its own whose link has no limit; or the one after the
-  /// other.
+  /// The processes that add up: the shards, or a millrace-switch, or both, one after the other. The switch is on a host
+  /// of its own whose link has no limit.
   ServePath path = ServePath::kServer;
-  /// By path switch: so many racks' switches, on hosts of their own whose links have no limit, add up in front of shard
-  /// 0, which decides. Three rows: without them, with their whole sums, with each cutting its sums to its share of k.
-  /// 0: none.
+  /// By path switch: number of racks. The racks' switches, on hosts of their own whose links have no limit, add up in
+  /// front of shard 0, which decides. Three rows: without them, with their whole sums, with each cutting its sums to
+  /// its share of k. 0: none.
   uint32_t racks = 0;
   uint32_t switch_slots = 64;
   uint32_t switch_lanes = 1;
@@ -49,17 +49,19 @@ struct ServeBenchOptions {
   std::string lossless_codec;  ///< empty: "raw+raw" on loopback (costs least), "gap+raw" behind a rate (smallest)
 };
 
-/// Measures whole rounds of real processes: every worker draws k = density * n new uniform indices with normal values,
-/// all start together, and a round lasts until the update, re-selected to k, is applied on every worker. Bare ZeroMQ
+/// Measures whole rounds of real processes. Every worker draws k = density * n new uniform indices with normal values,
+/// and all start together. A round lasts until the update, re-selected to k, is applied on every worker. Bare ZeroMQ
 /// carrying the same entries as 8-byte pairs is measured in the same run, before and after. One round, chosen at
-/// random, is checked against the oracle (serve_oracle.h). Memory: each process's peak. By the switch (row "switch")
-/// the update is cut by the threshold of the step before, so it has about k entries, and values are on a grid of 16
-/// bits: judged by serve_switch.h. With racks: bytes of datagrams into shard 0 a round, as it counts them, against
-/// those of the row without racks, and against the coded union of each rack's contributions (serve_racks.h).
+/// random, is checked against the oracle (serve_oracle.h). Memory: each process's peak. On path switch (row "switch"),
+/// the threshold of the step before selects the update, so that it has about k entries. Values are on a grid of 16
+/// bits; serve_switch.h judges them. With racks: measures the bytes of datagrams into shard 0 a round, as it counts
+/// them. It compares them with those of the row without racks, and with the coded union of each rack's contributions
+/// (serve_racks.h).
 ///
 /// progress  called with one line at a time.
-/// Errors    a flag; what cannot be started; which process ended, and what it said: as its session failed, job_ended
-///           where it was killed or the time ran out, internal where the update differs from the oracle's.
+/// Errors    a flag, or a process that cannot be started. Of a process that ended, the error names it and its message:
+///           its session's error; job_ended where it was killed or the time ran out. internal: the update differs from
+///           the oracle's.
 std::expected<nlohmann::json, Failure> bench_serve(const ServeBenchOptions& options,
                                                    const std::function<void(const std::string&)>& progress);
 

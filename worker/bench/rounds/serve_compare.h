@@ -7,17 +7,17 @@ namespace millrace::cli {
 /// Name of the row whose workers send to shard 0 itself, beside rows by way of racks.
 constexpr const char* kStraightRow = "shard0";
 
-/// A row's links: as they are; those, with losses of what comes in one piece; links that carry packets one by one,
-/// without a loss; those, with losses.
+/// A row's links: plain, or plain with losses of all packets that arrive in one piece. Or links that carry packets one
+/// by one, without or with losses.
 constexpr const char* kPlainLinks = "plain";
 constexpr const char* kBurstLossLinks = "burst-loss";
 constexpr const char* kSingleLinks = "single";
 constexpr const char* kLossyLinks = "loss";
 
-/// Bytes into shard 0 by way of racks over those without: `ratio_to_straight_bytes` of every row with racks.
+/// Adds `ratio_to_straight_bytes` to every row with racks: the bytes into shard 0 over those without racks.
 void compare_racks(nlohmann::json& rows);
 
-/// The switch's round over that of the first row by the shards: `ratio_to_server` of the first row by the switch.
+/// Adds `ratio_to_server` to the first row by the switch: its round over that of the first row by the shards.
 void compare_paths(nlohmann::json& rows);
 
 /// The round with losses over the same row's without: `ratio_to_same_links` over links that carry packets as the lossy

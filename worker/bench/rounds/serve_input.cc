@@ -10,8 +10,8 @@ namespace millrace::cli {
 
 Stream serve_input(uint64_t n, uint64_t k, uint64_t seed, uint32_t worker, uint32_t round) {
   RandomSequence random(random_key(seed, worker, round));
-  // Order statistics of k uniforms as scaled sums of exponentials, spread over n - k places and pushed apart by their
-  // rank: sorted and distinct in one pass.
+  // Order statistics of k uniforms as scaled sums of exponentials. They are spread over n - k places and pushed apart
+  // by their rank: sorted and distinct in one pass.
   std::vector<double> sums(k);
   double total = 0;
   for (auto& sum : sums) {

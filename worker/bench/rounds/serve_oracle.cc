@@ -28,7 +28,7 @@ constexpr uint32_t kRoundsBackMax = 64;
 /// Shares are sums of fractions in f64.
 constexpr double kRounding = 1e-6;
 
-/// The sum of a round, and what it would be without a codec: of the same indices.
+/// Holds the sum of a round, and the same without a codec: of the same indices.
 struct Round {
   Stream sum;
   Buffer<float> before_codec;
@@ -109,12 +109,12 @@ struct Entry {
   uint64_t index = 0;
 };
 
-/// What is cut off last: the larger, then the one of lower index.
+/// Returns whether `a` is selected before `b`: the larger, then the one of lower index.
 bool goes_first(const Entry& a, const Entry& b) {
   return a.magnitude != b.magnitude ? a.magnitude > b.magnitude : a.index < b.index;
 }
 
-/// What there is in a part, or a shard, and what of it came.
+/// Counts the entries in a part, or a shard, and those of them in the update.
 struct Seen {
   uint64_t entries = 0;
   uint64_t carried = 0;
@@ -174,7 +174,7 @@ Comparison compare(const ServeJob& job, const Round& round, const StreamView& up
   return found;
 }
 
-/// The counts of one comparison against what the servers may have cut. Each rule returns what is wrong; empty: nothing.
+/// Compares the counts with the entries that the servers may have selected. Each rule returns the fault; empty: none.
 class Judge {
  public:
   Judge(const ServeJob& job, uint32_t round, const Stream& sum, const std::vector<Seen>& parts)
@@ -271,8 +271,8 @@ class Judge {
     return false;
   }
 
-  /// The server cuts part after part, in any order, so that the count so far stays in the band around the share so far.
-  /// What a part has not got others make up for; after the last one that had enough, nobody can.
+  /// The server selects part after part, in any order, so that the count so far stays in the band around the share so
+  /// far. Later parts make up for a part's missing entries; after the last one that had enough, no part can.
   bool follows(const Shard& shard, std::span<const double> shares) const {
     const double slack = kReuseBand * share_of(shard, shares) + kHalfEntry + kRounding;
     double lacking = 0;

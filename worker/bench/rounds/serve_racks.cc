@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kServeRacksErrorMax = 1e-3;      ///< as judge_switch_update()'s
 constexpr double kServeRacksWellOver = 1.2;       ///< of a threshold
-constexpr double kServeRacksMissingShare = 0.01;  ///< of what is well over both
+constexpr double kServeRacksMissingShare = 0.01;  ///< of the entries well over both
 constexpr double kServeRacksSizeOff = 0.25;       ///< of k
 constexpr int kStatusTimeoutMs = 10'000;
 

@@ -8,9 +8,9 @@
 
 namespace millrace::cli {
 
-/// What bare ZeroMQ carries in the serve benchmark: per round and worker, `part_entries[p]` 8-byte pairs up to part p's
-/// shard and as many down; part p belongs to shard p % shards. Same sockets, parts, zero-copy and pipelining as
-/// Millrace's own rounds, no other work: the floor under every figure.
+/// Describes the traffic of bare ZeroMQ in the serve benchmark. Per round and worker, `part_entries[p]` 8-byte pairs go
+/// up to part p's shard and as many down; part p belongs to shard p % shards. Same sockets, parts, zero-copy and
+/// pipelining as Millrace's own rounds, no other work: the floor under every figure.
 struct RawPlan {
   uint32_t workers = 0;
   uint32_t shards = 0;
@@ -20,11 +20,11 @@ struct RawPlan {
   static constexpr uint64_t kPairBytes = 8;
 };
 
-/// Body of a bare shard process: prints its address as one line, answers each part of each round to all workers once
-/// all of them have sent it, and returns after the last round. 0: all went well; the sentence goes to stderr otherwise.
+/// Runs the body of a bare shard process. It prints its address as one line, and answers each part of each round to all
+/// workers once all of them have sent it. Returns after the last round. 0: success; the error goes to stderr otherwise.
 int run_raw_shard(const RawPlan& plan, uint32_t shard, const std::string& bind_address);
 
-/// Body of a bare worker process. Start and end times go into `shared`.
+/// Runs the body of a bare worker process. Start and end times go into `shared`.
 int run_raw_worker(const RawPlan& plan, uint32_t worker, const std::vector<std::string>& addresses,
                    ServeShared& shared);
 

@@ -7,7 +7,7 @@
 
 namespace millrace::cli {
 
-/// What one row of `millrace-bench serve` measures.
+/// Describes one row of `millrace-bench serve`.
 struct RowSetup {
   std::string name;
   std::string codec;

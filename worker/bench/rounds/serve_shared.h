@@ -12,7 +12,7 @@
 
 namespace millrace::cli {
 
-/// What one worker process of the serve benchmark reports. Plain data in shared memory.
+/// Holds the report of one worker process of the serve benchmark. Plain data in shared memory.
 struct ServeWorkerReport {
   uint64_t bytes_up = 0;  ///< payload and envelope bytes of the measured rounds
   uint64_t bytes_down = 0;
@@ -21,11 +21,11 @@ struct ServeWorkerReport {
   uint64_t checked_count = 0;  ///< entries of the checked round's update
   double relative_error = 0;   ///< of the checked round against the oracle (0 when lossless)
   int32_t check = 0;           ///< 0 not checked here, 1 agrees with the oracle, -1 does not
-  char failure[480] = {};      ///< what went wrong, if anything did
+  char failure[480] = {};      ///< the error, if any
 };
 
-/// The meeting place of the benchmark's processes: a barrier, a start and an end time for every (worker, round) and a
-/// report for every worker. Anonymous shared memory, made before the processes are forked.
+/// Holds the shared data of the benchmark's processes: a barrier, a start and an end time for every (worker, round),
+/// and reports of all workers. Anonymous shared memory, made before the processes are forked.
 class ServeShared {
  public:
   static Result<std::unique_ptr<ServeShared>> create(uint32_t workers, uint32_t rounds);
@@ -44,7 +44,7 @@ class ServeShared {
   }
   ServeWorkerReport& report(uint32_t worker) { return reports_[worker]; }
 
-  /// From the first start to the last end of a round, over all workers.
+  /// Returns the time from the first start to the last end of a round, over all workers.
   double round_ms(uint32_t round);
 
  private:

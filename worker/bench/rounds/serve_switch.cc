@@ -14,7 +14,7 @@ constexpr double kServeSwitchErrorMax = 1e-3;  ///< 16 bits for values up to 8: 
 constexpr double kServeSwitchSizeOff =
     0.25;  ///< of k: boundary bins of the histogram are an eighth of a power of two wide
 constexpr double kServeSwitchWellOver = 1.2;       ///< of the k-th largest magnitude
-constexpr double kServeSwitchMissingShare = 0.01;  ///< of those: what a window had no room for
+constexpr double kServeSwitchMissingShare = 0.01;  ///< of those: entries for which a window had no room
 
 }  // namespace
 

@@ -8,7 +8,7 @@
 
 namespace millrace::cli {
 
-/// A server that ends after the workers.
+/// Holds a server that ends after the workers.
 struct ServerProcess {
   const char* what = "shard";  ///< or "switch"
   size_t number = 0;

@@ -57,7 +57,7 @@ JobOptions serve_worker_job_options(const ServeWorkerSetup& setup, uint32_t work
   return job;
 }
 
-/// The job as the oracle sees it; the layout is the library's own, a function of what is set here.
+/// Returns the job in the oracle's form; the library computes the layout from these settings.
 ServeJob oracle_job(const ServeWorkerSetup& setup) {
   protocol::JobSpec spec;
   spec.tensors = {{.name = "w", .dimension = setup.n}};
@@ -111,15 +111,16 @@ class ServeWorker {
       const uint64_t step = session_->push_sparse(0, input.indices, input.values);
       const auto update = session_->await(0, step);
       shared_.end_ns(worker_, round) = monotonic_now_ns();
-      // Who is done first waits: what follows is not of the round, and would take the cores from those who are still in
-      // it.
+      // A worker that has finished waits: the later work is not of the round, and would take the cores from the workers
+      // still in it.
       shared_.meet();
-      // Rounds are independent: what the update did not carry is taken out, not pushed with the next round's entries.
+      // Rounds are independent: takes out the entries that the update omitted, so that the next round does not push
+      // them.
       session_->take_residual(0);
       if (check) check_round(update);
     }
     if (worker_ == 0) shared_.report(worker_).bytes_into_shard = bytes_at_shard() - shard_bytes_;
-    // Nobody says goodbye before that was asked: with the job goes what its shard counted.
+    // No worker leaves before this request: the shard's counters end with the job.
     shared_.meet();
     const Stats after = session_->stats();
     shared_.report(worker_).bytes_up = after.bytes_up - before.bytes_up;
@@ -131,8 +132,8 @@ class ServeWorker {
   }
 
  private:
-  /// Between rounds, when nothing is under way but a question now and then. What a shard says of its datagrams is some
-  /// 100 ms old.
+  /// Called between rounds, when only occasional requests are in flight. A shard's counts of its datagrams are some 100
+  /// ms old.
   uint64_t bytes_at_shard() const {
     if (worker_ != 0 || setup_.shard_status.empty()) return 0;
     constexpr int kReportIsNewMs = 300;
@@ -140,7 +141,7 @@ class ServeWorker {
     return datagram_bytes(setup_.shard_status).value_or(0);
   }
 
-  /// What the round's update brought: entries that a quantizer made 0 as well.
+  /// Returns the entries of the round's update: those that a quantizer made 0 as well.
   Stream received_entries(const TensorUpdate& update) const {
     Stream received = Stream::empty(setup_.n);
     for (size_t index = 0; index < weights_.size(); ++index) {

@@ -40,9 +40,9 @@ struct ServeWorkerSetup {
 /// Errors  invalid_argument.
 Status check_serve_job(const ServeWorkerSetup& setup);
 
-/// Body of a worker process of the serve benchmark: pushes serve_input() in every round and waits for its update;
-/// worker 0 checks one round. Times and findings go into `shared`. Returns an ExitCode; what went wrong is in the
-/// report.
+/// Runs the body of a worker process of the serve benchmark. It pushes serve_input() in every round and waits for its
+/// update; worker 0 checks one round. Times and findings go into `shared`. Returns an ExitCode; the report has the
+/// error, if any.
 int run_serve_worker(const ServeWorkerSetup& setup, uint32_t worker, ServeShared& shared);
 
 }  // namespace millrace::cli

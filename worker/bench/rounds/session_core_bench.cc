@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kJob = 1;
 constexpr uint64_t kNonce = 1;
-/// Until as much comes back as is carried: the deviation from it halves in every round.
+/// Until as many entries return as are carried: the deviation from it halves in every round.
 constexpr uint32_t kWarmupRounds = 12;
 
 enum class Carried : uint8_t { kAll = 1, kHalf = 2 };
@@ -104,7 +104,7 @@ class LoneWorker {
     core_.on_message(0, std::move(message), monotonic_now_ns(), actions_);
   }
 
-  /// What the shard makes of the contributions that are to be sent.
+  /// Returns the shard's updates for the contributions to send.
   std::vector<std::pair<protocol::Update, SharedBytes>> answers() {
     std::vector<std::pair<protocol::Update, SharedBytes>> updates;
     entries_sent_last_ = 0;

@@ -7,7 +7,7 @@ namespace millrace::cli {
 
 struct WorkerBenchOptions {
   uint64_t n = uint64_t{1} << 24;  ///< dimension
-  double density = 0.01;           ///< of what is pushed in a round
+  double density = 0.01;           ///< of the pushed entries in a round
   uint32_t parts = 32;             ///< of the tensor, on one shard
   uint32_t repeats = 25;
   uint64_t seed = 1;
@@ -17,12 +17,12 @@ struct WorkerBenchOptions {
 /// without sockets: the updates are made beforehand. Selection none, codec raw+raw both ways.
 ///
 /// REQUIRES n in [64, 2^32], density in (0, 0.25], parts in [1, 64], repeats >= 1.
-/// Returns  {"bench":"worker","n":..,"density":..,"parts":..,"repeats":..,"seed":..,"threads":1,"rows":[...]}; a row is
+/// Returns  {"bench":"worker","n":..,"density":..,"parts":..,"repeats":..,"seed":..,"threads":1,"rows":[...]}. A row is
 ///          {"algorithm":..,"entries_pushed":..,"entries_sent":..,"round_ms":..,"push_ms":..,"code_ms":..,
-///          "update_ms":..,"settle_ms":..,"ratio_to_memory_pass":..}. Rows: all_carried (every update carries all that
-///          was sent), half_carried (every second entry: the others come back and are sent again, so that twice as many
-///          are sent). Times are medians of the rounds; the ratio is a round's to a pass over the indices and values
-///          that are pushed, taken right before it.
+///          "update_ms":..,"settle_ms":..,"ratio_to_memory_pass":..}. Rows: all_carried (every update carries all sent
+///          entries), half_carried (every second entry). In the latter, the other entries are returned and sent again,
+///          so that twice as many are sent. Times are medians of the rounds. The ratio is a round's to a pass over the
+///          pushed indices and values, taken right before it.
 nlohmann::json bench_worker(const WorkerBenchOptions& options);
 
 }  // namespace millrace::cli

@@ -36,7 +36,7 @@ IndexBase index_base_of(const PeerTrainFlags& flags) {
   return flags.index_base == 0 ? IndexBase::kZero : IndexBase::kOne;
 }
 
-/// What ranks are told before they read: all of it must be the same.
+/// Returns the text on which ranks must agree before they read.
 std::string description_of(const PeerTrainFlags& flags, const PeerTrainOptions& run) {
   return fmt::format("{}; --path {} --train {} --test {} --dimension {} --index-base {} --epochs {} --steps {}",
                      description_of(*run.optimizer, run.options), flags.path, flags.train_path, flags.test_path,
@@ -55,7 +55,7 @@ Result<Dataset> read_file(peer::PeerGroup& group, const std::string& path, const
     return fail(ErrorCode::kLimitExceeded, path + ": features above 2^32 - 1 leave no room for the intercept");
   }
   if (!data) return data;
-  // What one machine has room for, another may not: all ranks end together.
+  // One machine may have room for the model and another not: all ranks end together.
   const std::string what = fmt::format("{}: its largest feature is {}", path, data->dimension);
   const Status fits = check_model_fits(what, data->dimension, memory_available_bytes());
   if (Status all = agree(group, "room for " + path, fits); !all) return std::unexpected(all.error());
@@ -135,7 +135,7 @@ class TrainCommand {
 
   Outcome read(peer::Communicator& communicator) {
     peer::PeerGroup group(communicator, {.silence_ms_max = flags_.silence_ms_max}, peer::Progress::kByCaller);
-    // What can be known to fail at the end is said before hours of training.
+    // A failure at the end that can be foreseen is reported before hours of training.
     Status writable;
     if (speaks() && !flags_.output.empty()) writable = files::try_to_write(flags_.output);
     if (writable && !run_.chooses_path) writable = open_port();
@@ -248,7 +248,8 @@ class TrainCommand {
     return all;
   }
 
-  /// Why this path; with its times, in which only what the paths have not in common counts, where the ranks chose it.
+  /// Returns the reason for this path. Where the ranks chose it, it has the times, in which only the parts that differ
+  /// count.
   nlohmann::json choice_json() const {
     nlohmann::json said = {{"reason", run_.path_reason}};
     if (!choice_) return said;
@@ -290,7 +291,7 @@ Outcome run_peer_train(const PeerTrainFlags& flags) {
     end_job(**job, kTrainCommand, {ExitCode::kInternal, exception.what()});
   }
   if (outcome) return outcome;
-  // All ranks have come to the same end: one says so, before any has ended, since mpirun then sends SIGTERM to the
+  // All ranks have come to the same end. One reports it, before any has ended, since mpirun then sends SIGTERM to the
   // others.
   if ((*job)->rank() == 0) monitoring::say(fmt::format("{}: {}", kTrainCommand, outcome.error().message));
   std::signal(SIGTERM, SIG_IGN);

@@ -7,7 +7,8 @@
 
 namespace millrace::cli {
 
-/// MPI ends only with all ranks: one that has failed says why, leaves the others time to say the same, and ends them.
+/// Ends MPI, which ends only with all ranks. A rank that has failed reports why, leaves the others time to report the
+/// same, and ends them.
 /// command  "millrace-bench peers".
 [[noreturn]] void end_job(peer::MpiJob& job, const std::string& command, const Failure& failure);
 

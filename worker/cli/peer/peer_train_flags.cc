@@ -33,7 +33,7 @@ Status read_codec(const std::string& text, std::optional<CodecSpec>& into) {
   return {};
 }
 
-/// Errors   invalid_argument: what the path does not have.
+/// Errors  invalid_argument: an option that the path does not have.
 Status read_path(const PeerTrainFlags& flags, OptimizerOptions& options) {
   const bool by_peers = flags.path == "peers";
   options.path = flags.path == "servers" ? ExchangePath::kServers : ExchangePath::kPeers;
@@ -51,8 +51,7 @@ Status read_path(const PeerTrainFlags& flags, OptimizerOptions& options) {
   return {};
 }
 
-/// Checks the options. With --path auto: takes the path that can do what they ask for, or leaves the choice to the
-/// ranks.
+/// Checks the options. With --path auto: takes the path that supports them, or leaves the choice to the ranks.
 ///
 /// Errors   invalid_argument: the path cannot, or neither can; nor can peers by the --algorithm that was given.
 Status check_paths(const PeerTrainFlags& flags, PeerTrainOptions& run) {
@@ -74,9 +73,9 @@ Status check_paths(const PeerTrainFlags& flags, PeerTrainOptions& run) {
   return {};
 }
 
-/// Returns the algorithm where none was given: the optimizer's. It gives way where it keeps the largest entries of the
-/// sum and no rank has a residual for the others, and where the ranks choose the path: exact sums are then those of the
-/// fastest algorithm.
+/// Returns the algorithm where none was given: the optimizer's. Another one replaces it where it keeps the largest
+/// entries of the sum and no rank has a residual for the others. So it does where the ranks choose the path: exact sums
+/// are then those of the fastest algorithm.
 peer::AlgorithmId default_algorithm(const PeerTrainFlags& flags, const OptimizerOptions& defaults) {
   const bool keeps_largest = peer::algorithm_info(defaults.algorithm).result == peer::ResultKind::kGlobalTopk;
   const bool is_exact = !keeps_largest || flags.options.options.unbiased;
@@ -84,9 +83,9 @@ peer::AlgorithmId default_algorithm(const PeerTrainFlags& flags, const Optimizer
   return is_exact && keeps_largest ? peer::AlgorithmId::kSsarSplitAllgather : defaults.algorithm;
 }
 
-/// How gradients are summed: what the flags say, else what the optimizer takes by itself.
+/// Reads how gradients are summed: the flags' values, else the optimizer's defaults.
 ///
-/// Errors   invalid_argument: words that mean nothing.
+/// Errors   invalid_argument: unknown words.
 Status read_exchange(const PeerTrainFlags& flags, const OptimizerOptions& defaults, OptimizerOptions& options) {
   options.algorithm = default_algorithm(flags, defaults);
   options.boundaries = boundaries_of(flags.boundaries);

@@ -9,7 +9,7 @@
 
 namespace millrace::cli {
 
-/// The flags of `millrace-peer train`, as the command line has them.
+/// Holds the flags of `millrace-peer train`, as the command line has them.
 struct PeerTrainFlags {
   PeerTrainOptions options;
   uint32_t index_base = 1;
@@ -41,12 +41,11 @@ struct PeerTrainFlags {
 /// Adds the flags to the command. `flags` outlives the parsing.
 void add_peer_train_flags(CLI::App& app, PeerTrainFlags& flags);
 
-/// Returns what the flags ask for; where they say nothing, what the optimizer takes by itself.
-///
-/// Errors   invalid_argument: words that mean nothing, and what the optimizer, the path or the algorithm does not take.
+/// Returns the options that the flags set; for others, the optimizer's defaults.
+/// Errors  invalid_argument: unknown words, and options that the optimizer, the path or the algorithm does not take.
 Result<PeerTrainOptions> train_options_of(const PeerTrainFlags& flags);
 
-/// Returns the table of optimizers for --help: what each is, and what it takes by itself.
+/// Returns the table of optimizers for --help: a description and the defaults of each.
 std::string optimizers_table();
 
 }  // namespace millrace::cli

@@ -15,25 +15,26 @@
 #include "worker/peer/collectives/allgather.h"
 #include "worker/peer/collectives/contribution.h"
 
-/// auto: the exact sum by whichever algorithm is the fastest here. The first step measures the network among the ranks,
-/// how fast they add, and how many entries they have, and ranks the algorithms by the papers' cost models; the steps
-/// after it try out the best of them, dense ones among them, in blocks of steps each, as they would follow one another
-/// in a job: what a link or a cache holds is what the algorithm's own last step left there. After each pass over the
-/// candidates those that are clearly slower, in their fastest step too, are left out, and the others have longer
-/// blocks; of the last ones that is kept whose steps' median is least, of each step the slowest rank's time. Every
-/// kPeriod steps it begins anew: densities change.
+/// auto: the exact sum by the algorithm that is the fastest here. The first step measures the network among the ranks,
+/// how fast they add, and how many entries they have. It then ranks the algorithms by the papers' cost models.
 ///
-/// All ranks   choose alike: by numbers that all of them have.
-/// Any step    is an exact sum, whichever algorithm makes it.
-/// Source      the models: planner.h. Trying out is ours: no model knows of cores that ranks share, or links that
-///             others use.
+/// The steps after it try out the best of them, dense ones among them. Each has blocks of steps, as in a job. So links
+/// and caches are in the state that the algorithm's own last step left. Each pass over the candidates leaves out those
+/// that are clearly slower, in their fastest step too. The others have longer blocks. In the end it keeps the one whose
+/// steps' median is least, where a step takes the slowest rank's time. Every kPeriod steps it starts again: densities
+/// change.
+///
+/// All ranks  choose alike: by numbers that all of them have.
+/// Any step   is an exact sum, with any of the algorithms.
+/// Source     the models: planner.h. Trying out is ours: no model knows of cores that ranks share, or links that others
+///            use.
 namespace millrace::peer {
 namespace {
 
 constexpr uint64_t kPeriod = 2'000;   ///< steps
 constexpr size_t kCandidatesMax = 8;  ///< tried out
-constexpr double kWithin = 6;         ///< ... those that the models say take up to so many times the best one's time
-/// A pass over those that are left: so many timed steps each, behind one that warms up.
+constexpr double kWithin = 6;         ///< ... those within this multiple of the best one's time, by the models.
+/// A pass over the remaining candidates: timed steps each, behind one that warms up.
 struct Pass {
   uint32_t steps = 0;
   double keeps_within = 0;  ///< of the best one's median; those whose fastest step is slower go
@@ -69,7 +70,7 @@ class Automatic final : public Allreduce {
     if (at == 0) {
       Status begun = co_await begin(channel, given.own.view);
       if (!begun) {
-        --step_;  // what has not begun is not gone on with
+        --step_;  // a step that did not start is not counted
         co_return std::unexpected(begun.error());
       }
     }
@@ -89,7 +90,7 @@ class Automatic final : public Allreduce {
   Task<Result<Reduced>> try_out(Channel& channel, Contribution given) {
     const uint64_t block = uint64_t{kPasses[pass_].steps} + 1;
     Candidate& tried = candidates_[left_[in_pass_ / block]];
-    // All begin together: who comes late would be waited for, whatever the algorithm.
+    // All start together: the others would wait for a late rank in any algorithm.
     std::vector<double> word(1);
     auto together = co_await allgather_numbers<double>(channel, std::move(word), kTogetherTag);
     if (!together) co_return std::unexpected(together.error());
@@ -104,7 +105,7 @@ class Automatic final : public Allreduce {
     co_return reduced;
   }
 
-  /// Measures, and makes what is to be tried out.
+  /// Measures, and makes the candidates.
   Task<Status> begin(Channel& channel, const StreamView& own) {
     chosen_.reset();
     candidates_.clear();

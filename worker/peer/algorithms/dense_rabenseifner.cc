@@ -10,14 +10,13 @@
 /// Rabenseifner's allreduce of dense vectors: a reduce-scatter by recursive halving, an allgather by recursive
 /// doubling.
 ///
-/// Any P   ranks from 2^floor(log2 P) on give their vector to the rank so far below them, and are in charge of nothing;
-///         all ranks take part in the allgather (the usual way has them get the whole result from their partner
-///         afterwards).
+/// Any P   let F be 2^floor(log2 P): a rank r >= F gives its vector to rank r - F, and owns no slice. All ranks take
+///         part in the allgather. (The usual way has them get the whole result from their partner afterwards.)
 /// Bits    one rank adds up a slice, at each level the lower rank's first.
 /// Bytes   a rank: log2 P messages of N / 2, N / 4, ... values, then (P - 1) / P of N; where ranks give
 ///         theirs away, N more at most. All that travels is dense.
-/// Memory  what a rank holds of the sum is sparse while that is smaller. In groups so large that they are simulated, a
-///         half goes in pieces, the next one when the partner's has come: thousands of halves in flight would be
+/// Memory  a rank's part of the sum is sparse while that is smaller. In groups so large that they are simulated, a half
+///         is sent in pieces, the next one when the partner's has come. Thousands of halves in flight would be
 ///         thousands of vectors.
 /// Source  [Rabenseifner04]; [Thakur05]; [SparCML19, 5.3.2].
 namespace millrace::peer {
@@ -92,7 +91,7 @@ class DenseRabenseifner final : public Allreduce {
     for (uint32_t half = paired / 2, step = 0; half > 0; half /= 2, ++step) {
       const uint32_t partner = rank ^ half;
       const bool upper = (rank & half) != 0;
-      // What this rank holds begins at slice `first`, of 2 * half.
+      // This rank's part begins at slice `first`, of 2 * half.
       const uint64_t middle = slices.begin(first + half) - slices.begin(first);
       const uint64_t end = slices.begin(first + 2 * half) - slices.begin(first);
       const uint64_t each = channel.size() > ResultMemory::kKeptRanksMax ? kRabenseifnerPieceValues : end + 1;
@@ -159,7 +158,7 @@ class DenseRabenseifner final : public Allreduce {
     return {};
   }
 
-  /// What of a dense vector is not the neutral element.
+  /// Returns the values of a dense vector that are not the neutral element.
   Stream stored_of(const StreamView& dense) const {
     if (settings_.op.neutral == 0) return to_sparse(dense);
     Stream out = Stream::empty(dense.dimension);

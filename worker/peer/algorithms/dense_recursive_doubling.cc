@@ -4,7 +4,7 @@
 
 /// Recursive doubling of dense vectors: in step i ranks 2^i apart exchange their sums. Latency-optimal.
 ///
-/// Any P   ranks from 2^floor(log2 P) on give what they have to the rank so far below them, and get the sum from it.
+/// Any P   let F be 2^floor(log2 P): a rank r >= F gives its vector to rank r - F, and gets the sum from it.
 /// Bits    both partners add the lower rank's sum first: the same bits.
 /// Bytes   a rank: log2 P messages of N values; one more, where P is no power of two.
 /// Source  [Thakur05]; [SparCML19, 5.3.1].

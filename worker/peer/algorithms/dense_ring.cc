@@ -9,8 +9,8 @@
 ///
 /// Any P   as it is.
 /// Bits    the rank of a slice has its sum, added in the order of the ring.
-/// Bytes   a rank: 2 (P - 1) messages of N / P values; slices of more than kPieceValues go in pieces, each passed on as
-///         soon as it is added to, while it is in the second-level cache.
+/// Bytes   a rank: 2 (P - 1) messages of N / P values. Slices of more than kPieceValues go in pieces. Each is passed on
+///         as soon as it is added to, while it is in the second-level cache.
 /// Source  [PatarasukYuan09]; the baseline of [SparCML19, 8.1].
 namespace millrace::peer {
 namespace {
@@ -18,7 +18,7 @@ namespace {
 constexpr uint32_t kDenseRingReduceScatter = 0;
 constexpr uint32_t kDenseRingGather = 1u << 31;
 
-/// 256 KiB of f32: with what is added to it, less than a second-level cache.
+/// 256 KiB of f32: with the addend, less than a second-level cache.
 constexpr uint64_t kDenseRingPieceValues = uint64_t{1} << 16;
 
 /// The slices in pieces; all ranks have the same.

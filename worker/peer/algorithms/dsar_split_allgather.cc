@@ -8,8 +8,8 @@
 /// Forms   a slice travels in the form that takes fewer bytes; the result is dense.
 /// Any P   the gathering is recursive doubling or Bruck's.
 /// Bits    one rank adds, in the order of the ranks; where it quantizes, it uses its own decoding.
-/// Law     the quantization error of a slice of the sum is in the `returned` of the rank that is in charge of it.
-/// Bytes   a rank: P - 1 messages of (P - 1) / P k entries in all, then its slice, N / P values at most, to P - 1
+/// Law     the quantization error of a slice of the sum is in the `returned` of the slice's owner.
+/// Bytes   a rank: P - 1 messages of (P - 1) / P k entries in all. Then its slice, N / P values at most, to P - 1
 ///         others.
 /// Source  [SparCML19, 5.3.3, 6].
 namespace millrace::peer {

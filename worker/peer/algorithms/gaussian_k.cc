@@ -1,11 +1,11 @@
 #include "worker/peer/algorithms/registry.h"
 #include "worker/peer/collectives/selected_allgather.h"
 
-/// Gaussian-k: as topk_a, over what reaches a threshold that a normal fit of the values gives
-/// (kernels/select/gaussian.cc): 3k/4 to 2k entries, where so many are not 0.
+/// Gaussian-k: as topk_a, over the entries above a threshold that a normal fit of the values gives
+/// (kernels/select/gaussian.cc). These are 3k/4 to 2k entries, where enough are not 0.
 ///
 /// Bits      all add in the order of the ranks.
-/// Bytes     a rank: what the others selected, (P - 1) k entries or so.
+/// Bytes     a rank: the others' selected entries, (P - 1) k or so.
 /// Source    [GaussianK19]; [OkTopk22, 2, 3.1.3]
 namespace millrace::peer {
 namespace {

@@ -9,11 +9,11 @@
 #include "kernels/select/select.h"
 #include "worker/peer/algorithms/planner.h"
 
-/// What selecting and coding take on this machine, for gradients of a shape: the planner's speeds that depend on it
-/// (summing_speeds.h measures one at a time).
+/// Measures the time of selecting and coding on this machine, for gradients of a shape: the planner's speeds that
+/// depend on it. (summing_speeds.h measures one at a time.)
 namespace millrace::peer {
 
-/// Measures what each value of a dense gradient of the shape takes in the selections that the planner knows, on a
+/// Measures the time of the selections that the planner knows, for each value of a dense gradient of the shape. Uses a
 /// normal gradient (measure_selection()).
 ///
 /// callers  selects shape.k entries before an exact sum; kNone: contributions come selected, and all speeds are 0.
@@ -27,8 +27,8 @@ struct CodingSpeeds {
   EntryCoding sums;
 };
 
-/// Measures how `codec` codes a rank's contribution, and its lossless form (lossless_of()) the sum of all ranks: drawn
-/// entries of uniform indices at their densities (measure_coding()).
+/// Measures how `codec` codes a rank's contribution, and its lossless form (lossless_of()) the sum of all ranks. Uses
+/// drawn entries of uniform indices at their densities (measure_coding()).
 ///
 /// codec   nothing: pairs, and nothing is measured.
 /// Cost    some ms.

@@ -7,15 +7,15 @@
 #include "worker/peer/collectives/contribution.h"
 #include "worker/peer/collectives/local_selection.h"
 
-/// gTopk: a binomial tree in which each node adds what a child sends to what it has, and keeps the k largest of that;
-/// the root's go back down the tree. What a node drops are sums, of which it may be in charge of several ranks' parts:
-/// it returns them.
+/// gTopk: a binomial tree in which each node adds a child's entries to its own, and keeps the k largest of the sum. The
+/// root's entries go back down the tree. The entries that a node drops are sums, which may have several ranks' parts:
+/// the node returns them.
 ///
 /// Any P     a rank without a child in a step waits for the next one.
 /// Bits      the lower rank's entries are added first; all have the root's.
 /// Bytes     a rank: one message up and at most log2 P down, of k entries each; the root receives log2 P.
-/// Result    not the k largest of the sum: an index that is small in each part of the tree, and large in all together,
-///           is dropped on the way. All that ranks selected is handed over (Reduced::contributed).
+/// Result    not the k largest of the sum. An index that is small in each part of the tree, and large in all together,
+///           is dropped on the way. All entries that ranks selected are handed over (Reduced::contributed).
 /// Source    [GTopk19]; [OkTopk22, 2]
 namespace millrace::peer {
 namespace {
@@ -88,7 +88,8 @@ class Gtopk final : public Allreduce {
     return {};
   }
 
-  /// What goes to the parent: a sum, losslessly; a contribution that nothing was added to as its codec has it.
+  /// Packs the message to the parent: a sum, losslessly; a contribution to which nothing was added, in its codec's
+  /// form.
   Result<Packet> packed_up(Channel& channel, const Contribution& mine, const HeldStream& sum,
                            std::vector<Stream>& returned, IndexBuffer& contributed) const {
     if (sum.owner == mine.own.owner) {

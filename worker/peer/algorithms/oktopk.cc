@@ -11,59 +11,61 @@
 #include "worker/peer/collectives/integer_collectives.h"
 #include "worker/peer/collectives/local_selection.h"
 
-/// Ok-Topk, the O(k) sparse allreduce: Topk of the sum of Topk of each rank, about. Each rank sums a region of the
-/// index range, cuts it to a global threshold, and all gather what is left.
+/// Ok-Topk, the O(k) sparse allreduce: about the Topk of the sum of each rank's Topk. Each rank sums a region of the
+/// index range and keeps the entries over a global threshold; all gather these entries.
 ///
-///   step mod tau' = 0   the local threshold is exact (LocalSelection), else reused and led after the count
-///   step mod tau = 0    regions are cut anew (oktopk_regions.h)
-///   split and reduce    to rank + 1, rank + 2, ... around; a bucket of messages goes out before the one before it is
-///                       summed
-///   step mod tau' = 0   the global threshold is exact (oktopk_threshold.h), else reused
-///   sizes               of what each region holds above the threshold and at it
-///   gather              balanced where it must be (oktopk_gather.h)
-///   indexes             of what this rank sent and the result has: Reduced::contributed
+///   - step mod tau' = 0   the local threshold is exact (LocalSelection), else reused and corrected by the count
+///   - step mod tau = 0    regions are divided again (oktopk_regions.h)
+///   - split and reduce    to rank + 1, rank + 2, ... around; a bucket of messages is sent before the one before it is
+///                         summed
+///   - step mod tau' = 0   the global threshold is exact (oktopk_threshold.h), else reused
+///   - sizes               each region's numbers of entries above the threshold and at it
+///   - gather              balanced where it must be (oktopk_gather.h)
+///   - indexes             entries that this rank sent and that are in the result: Reduced::contributed
 ///
 /// Differs from the paper: the global threshold is found without gathering all sums, which are up to P k. Where a
-/// reused one leaves more than 2 k entries, or fewer than k / 2, it is exact at once. Of sums of one magnitude, at the
-/// threshold, those of the first regions are taken up to k in all where all of them would be more than 2 k. A sum that
-/// is not gathered goes back to all who had a part in it, since each of them still has its own.
+/// reused one leaves more than 2 k entries, or fewer than k / 2, the exact one is found at once. Entries equal to the
+/// threshold can take the result over 2 k. Then those of the first regions are taken, up to k in all. A sum that is not
+/// gathered returns to all ranks that contributed to it, since each of them still has its own entry.
 ///
-/// Bounds    k: the largest number of entries that a rank selected, or that the result has: at exact steps the
-///           settings' k (the result more, where ties leave no more than twice that), else twice that at most. P > 2.
-///           Of every step but those that make thresholds or regions anew, which add what their files say.
-///   sent      a rank: at most 2 k words in the split (its own entries but those of its region), and 2 (2 k - 3 k / P)
-///             while gathering: 6 k (P - 1) / P, whatever the regions, the indices and the values are. About 4 k where
-///             all lies alike.
-///   received  a rank: 2 words for each entry of its region that another rank selected, and at most 2 k while
+/// Bounds    k: the largest number of entries that a rank selected, or that the result has. At exact steps it is the
+///           settings' k (the result has more, where ties leave no more than twice that), else twice that at most. P >
+///           2. The bounds hold for steps that do not find thresholds or regions; those add the costs in the files
+///           above.
+///   - sent    a rank: at most 2 k words in the split (its own entries outside its region). While gathering, at most
+///             2 (2 k - 3 k / P). Together 6 k (P - 1) / P, for any regions, indices and values. About 4 k where the
+///             entries are evenly distributed.
+///   - received  a rank: 2 words for each entry of its region that another rank selected, and at most 2 k while
 ///             gathering. Regions from pooled histograms hold k (1 + 1/16) + P entries of all ranks when they are made:
-///             4 k words and a bit. Those from averaged boundaries hold as much where the ranks' entries lie alike, and
-///             up to P k where they do not. Not bounded: what entries have moved since the regions were made.
-///   P = 2     sent and received: 4 k words; 3 k where a rank's region has half of its entries, as pooled ones have.
-///   beside    2 (P - 1) words of sizes, and an entry for each other rank where shares of the result do not come out
-///             even: they show where k is not far above P.
+///             4 k words and a bit. Those from averaged boundaries hold as many where the ranks' entries lie alike, and
+///             up to P k where they do not. Not bounded: the entries that have moved since the regions were made.
+///   - P = 2   sent and received: 4 k words; 3 k where a rank's region has half of its entries, as pooled ones have.
+///   - beside  2 (P - 1) words of sizes, and an entry for each other rank where shares of the result do not come out
+///             even. They show where k is not far above P.
 /// With ties, empty ranks, or all indices in one place the same holds; one index is never split between ranks.
 ///
-/// Messages  slices of a region; numbers: u64 of regions and of the threshold, and as sizes u32 (over it, equal to it);
-///           sums, in global indices. Where both sides know that there is nothing, none is sent.
-/// Bits      who sums a region adds its own first, then those of rank - 1, rank - 2, ...; nobody else adds.
+/// Messages  slices of a region; sums, in global indices. Numbers are u64 of regions and of the threshold, and as sizes
+///           u32 (over it, equal to it). Where both sides know that there is nothing, none is sent.
+/// Bits      the rank that sums a region adds its own entries first, then those of rank - 1, rank - 2, ...; no other
+///           rank adds.
 /// Source    [OkTopk22, 3.1, algorithm 1]
 namespace millrace::peer {
 namespace {
 
 constexpr uint32_t kOktopkSplit = 0;
-constexpr uint32_t kSizes = 0x100;  // and those after a threshold that had to be made anew
+constexpr uint32_t kSizes = 0x100;  // and those after a threshold that had to be found again
 constexpr uint32_t kOktopkGather = 0x400;
 constexpr uint32_t kRegions = 0x10000;
 constexpr uint32_t kThreshold = 0x20000;
 
-/// What of a region's sums reaches the threshold.
+/// Holds the entries of a region's sums that reach the threshold.
 struct Reached {
   IndexBuffer positions;
   uint64_t above = 0;  ///< of these: over it; the others are equal to it
 };
 
-/// Writes the positions of the values that reach the threshold; returns how many. Which ones do nobody can foresee: no
-/// branch (one comparison in the loop: of two the compiler makes one).
+/// Writes the positions of the values that reach the threshold; returns how many. Without a branch, which a processor
+/// could not predict. (One comparison in the loop: of two the compiler makes one.)
 ///
 /// positions  [values]
 size_t write_reaching(std::span<const float> values, MagnitudeKey threshold, uint32_t* positions) {
@@ -169,7 +171,7 @@ class Oktopk final : public Allreduce {
     co_return std::move(sum);
   }
 
-  /// mine: what was selected of `own`, from which an index codec takes the entries that it adds.
+  /// mine: the entries selected of `own`, from which an index codec takes the entries that it adds.
   Status send_coded(Channel& channel, const StreamView& mine, const HeldStream& own, uint32_t to,
                     std::vector<Stream>& sent) const {
     const uint64_t begin = regions_.begin_of(to), end = regions_.end_of(to);
@@ -202,7 +204,7 @@ class Oktopk final : public Allreduce {
     return {};
   }
 
-  /// Cuts the regions' sums to the global threshold, and gathers what is left.
+  /// Keeps the entries of the regions' sums over the global threshold, and gathers them.
   Task<Result<Stream>> select_and_gather(Channel& channel, uint64_t step, StreamView region) {
     bool exact = step % settings_.thresholds_period == 0;
     Reached reached;
@@ -266,8 +268,8 @@ class Oktopk final : public Allreduce {
     return sizes.all_above <= 2 * k && (2 * (sizes.all_above + sizes.all_equal) >= k || threshold_ == 1);
   }
 
-  /// By region: all that reach the threshold where these are 2 k at most, else as many of those equal to it, in the
-  /// order of the regions, as make k.
+  /// Returns the counts by region: all that reach the threshold where these are 2 k at most. Else it takes as many of
+  /// those equal to it, in the order of the regions, as make k.
   std::vector<uint64_t> counts_of(const Sizes& sizes) const {
     const uint64_t k = settings_.k;
     uint64_t quota = sizes.all_equal;
@@ -293,10 +295,11 @@ class Oktopk final : public Allreduce {
     });
   }
 
-  /// The law: own entries whose index was sent and gathered are handed over; what a codec made of them comes back.
+  /// The law: own entries whose index was sent and gathered are handed over; the changes that a codec made to them are
+  /// returned.
   ///
-  /// mine   of what `sent` was taken from: what was selected, or all of `own` where a codec may have added entries of
-  ///        that.
+  /// mine   the stream that `sent` was taken from: the selected entries, or all of `own` where a codec may have added
+  ///        entries of it.
   static Reduced reduced(const StreamView& mine, const StreamView& sent, Stream&& sum) {
     Reduced out{{}, Stream::empty(sum.dimension), {}};
     const IndexBuffer gathered = positions_in_both(sent.indices, sum.indices);

@@ -58,7 +58,7 @@ std::vector<uint64_t> like_shares(uint64_t total, uint64_t members) {
   return cuts;
 }
 
-/// Of the member's share, what the excused rank does not hold.
+/// Returns the part of the member's share that the excused rank does not hold.
 Spans lacked(const GatherPlan& plan, size_t member) {
   const Span share = oktopk_gather_share_of(plan, member), held = held_by(plan, *plan.excused);
   return {Span{share.begin, std::min(share.end, held.begin)}, Span{std::max(share.begin, held.end), share.end}};
@@ -101,7 +101,7 @@ class Gathering {
   Stream take() { return std::move(all_); }
 
  private:
-  /// Of a member: gets its share together, gives the excused rank what it lacks, and gathers.
+  /// Of a member: collects its share, sends the excused rank the missing part, and gathers.
   Task<Status> take_part(uint32_t region) {
     const std::vector<uint32_t>& members = plan_.members;
     const auto me = static_cast<size_t>(std::ranges::lower_bound(members, region) - members.begin());

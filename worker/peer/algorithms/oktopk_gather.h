@@ -10,9 +10,9 @@
 
 namespace millrace::peer {
 
-/// How what the regions hold comes to all ranks. All entries, in the order of the regions, are one sequence; `members`
-/// take a share of it each and gather these by recursive doubling. Made of the regions' counts alone: the same on all
-/// ranks.
+/// Plans how the entries of the regions reach all ranks. All entries, in the order of the regions, are one sequence;
+/// `members` take a share of it each and gather these by recursive doubling. A function of the regions' counts alone:
+/// the same on all ranks.
 struct GatherPlan {
   std::vector<uint64_t> starts;     ///< [P + 1] region j holds [starts[j], starts[j + 1]) of the sequence
   std::vector<uint32_t> members;    ///< regions whose ranks gather, ascending
@@ -22,26 +22,26 @@ struct GatherPlan {
   uint64_t total() const { return starts.back(); }
 };
 
-/// K entries in all, K / P a share:
+/// Plans a gathering of K entries in all, where a share is K / P:
 ///
-/// what the regions hold   where nothing has to move: the largest holds at most balance_ratio shares, and no rank would
-///                         send more than 2 K less 3 shares while gathering;
-/// like shares of all      otherwise: a rank that holds m sends m less a share, and gathers for K less a share;
-/// like shares of all but  where that one holds more than K less a share: it sends these once, and gets the few that it
-///                         lacks.
-///   one                   In the gathering it would have to send as many again, of what it has already.
+/// no move                 no entry has to move. The largest region holds at most balance_ratio shares, and no rank
+///                         would send more than 2 K less 3 shares while gathering.
+/// like shares of all      otherwise: a rank that holds m sends m less a share, and gathers for K less a share.
+/// like shares of all but  one region holds more than K less a share. Its rank sends these once, and gets those that it
+///   one                   lacks. In the gathering it would have to send as many again, of entries that it has already.
 ///
-/// So no rank sends more than 2 K - 3 K / P entries, nor receives more than K (but for the rounding of shares, an entry
-/// for each other rank at most), whatever the regions hold; P > 2. Of two ranks each sends what it holds.
+/// So no rank sends more than 2 K - 3 K / P entries, nor receives more than K, for any distribution over regions; P >
+/// 2. The rounding of shares adds at most an entry for each other rank. Of two ranks each sends the entries that it
+/// holds.
 ///
 /// counts         [P] by region; they add up to less than 2^63.
-/// balance_ratio  infinite: nothing ever moves, and no bound holds (the paper's direct allgatherv, to compare with).
+/// balance_ratio  infinite: nothing ever moves, and no bound holds (the paper's direct allgatherv, for comparison).
 GatherPlan plan_gather(std::span<const uint64_t> counts, double balance_ratio);
 
 /// Tags that it takes from first_tag on.
 inline constexpr uint32_t kGatherTags = 64;
 
-/// The whole sequence, on all ranks: sparse, of the settings' dimension.
+/// Gathers the whole sequence, on all ranks: sparse, of the settings' dimension.
 ///
 /// own     this rank's region: as many entries as the plan says, of the settings' dimension; kept alive by the caller,
 ///         like the others.

@@ -87,7 +87,7 @@ Task<Status> count_bins(Channel& channel, IndexSpan selected, const std::vector<
   co_return Status{};
 }
 
-/// A boundary that is looked for: so many entries of all ranks shall lie below it.
+/// Describes a boundary to find: this number of entries of all ranks shall lie below it.
 struct WantedRegions {
   uint32_t cut = 0;
   uint64_t below = 0;
@@ -143,7 +143,8 @@ Task<Result<std::vector<uint64_t>>> pooled_cuts(Channel& channel, IndexSpan sele
   }
 }
 
-/// Who has most of its own in a region gets it; then who has none yet keeps that of its number; then what is left.
+/// Assigns a region to the rank that has most of its own entries in it. Ranks without a region then keep that of their
+/// number; the remaining ones get the rest.
 void assign(const std::vector<uint32_t>& favourites, Regions& regions) {
   const auto size = static_cast<uint32_t>(regions.owner.size());
   constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();

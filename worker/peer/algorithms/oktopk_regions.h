@@ -10,7 +10,7 @@
 
 namespace millrace::peer {
 
-/// The index range cut into a region for each rank, which sums it: the same on all ranks.
+/// Divides the index range into a region for each rank, which sums it: the same on all ranks.
 struct Regions {
   std::vector<uint64_t>
       cuts;  ///< [P + 1] ascending, 0 to the dimension; region j is [cuts[j], cuts[j + 1]), may be empty
@@ -24,10 +24,10 @@ struct Regions {
 /// Tags that either takes from first_tag on.
 inline constexpr uint32_t kRegionTags = 8192;
 
-/// Index ranges of one length. Rank r has range r.
+/// Returns index ranges of one length. Rank r has range r.
 Regions equal_regions(uint64_t dimension, uint32_t ranks);
 
-/// The ranks' own boundaries, each of which cuts its own entries into P like shares, averaged. Rank r has region r.
+/// Averages the ranks' own boundaries, each of which divides its own entries into P like shares. Rank r has region r.
 /// Good where the ranks' entries lie alike; ranks without entries have no say.
 ///
 /// selected   ascending; kept alive by the caller.
@@ -36,14 +36,15 @@ Regions equal_regions(uint64_t dimension, uint32_t ranks);
 /// Source     [OkTopk22, 3.1.1]
 Task<Result<Regions>> averaged_regions(Channel& channel, IndexSpan selected, uint64_t dimension, uint32_t first_tag);
 
-/// All ranks' entries cut into P like shares, wherever they lie: histograms of the indices are summed over the ranks,
-/// and refined by 16 where a boundary falls into a bin of more than a 16th of a share. A share is then within a 16th of
-/// the average, or one index more than that (which up to P entries have, and which cannot be cut). Each rank has the
-/// region that most of its own entries lie in, where nobody with more in it has taken it.
+/// Divides all ranks' entries into P like shares, regardless of their position. The histograms of the indices are
+/// summed over the ranks. They are refined by 16 where a boundary falls into a bin of more than a 16th of a share. A
+/// share is then within a 16th of the average, or one index more than that. (Up to P entries have the same index, and
+/// cannot be divided.) Each rank has the region that most of its own entries lie in, unless a rank with more in it has
+/// taken it.
 ///
 /// selected   as above.
-/// Bytes      sum_numbers() of 8 P numbers and of at most 16 P in each further round, of which there are 1 to 7 (one
-///            where indices are uniform), and gather_numbers() of 2.
+/// Bytes      sum_numbers() of 8 P numbers and of at most 16 P in each further round, and gather_numbers() of 2. There
+///            are 1 to 7 further rounds (one where indices are uniform).
 /// Errors     malformed: as sum_numbers(); histograms that do not add up.
 Task<Result<Regions>> pooled_regions(Channel& channel, IndexSpan selected, uint64_t dimension, uint32_t first_tag);
 

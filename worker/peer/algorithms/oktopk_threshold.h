@@ -16,9 +16,9 @@ inline constexpr uint32_t kThresholdTags = 4096;
 inline constexpr int kThresholdBits = 8 * static_cast<int>(sizeof(float)) - 1;
 int threshold_digit_bits(uint64_t k);
 
-/// The k-th largest magnitude of all ranks' values together, as a key; 1, which every value but 0 reaches, where no
-/// more than k are not 0. The same as sorting all of them gathered [OkTopk22, algorithm 1, lines 10 and 11], found by
-/// counting: a digit of the key a round, its histogram summed over the ranks.
+/// Returns the k-th largest magnitude of all ranks' values together, as a key. It is 1, which every value but 0
+/// reaches, where no more than k are not 0. The same as sorting all of them gathered [OkTopk22, algorithm 1, lines 10
+/// and 11]. Found by counting: a digit of the key a round, its histogram summed over the ranks.
 ///
 /// values  finite; kept alive by the caller.
 /// k       > 0, the same on all ranks.

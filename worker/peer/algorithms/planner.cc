@@ -33,31 +33,31 @@ class Chain {
   double k() const { return k_; }
   uint32_t ranks() const { return ranks_; }
 
-  /// So many messages with bodies of so many bytes each, one after the other.
+  /// Adds `count` messages with bodies of `body` bytes each, one after the other.
   void send(double body, double count = 1) {
     latency_ += count * speeds_.latency_s;
     transfer_ += count * (kHeader + body) * speeds_.byte_s;
   }
-  /// So many entries of sparse streams, or of streams that are smaller dense.
+  /// Adds the entries of sparse streams, or the values of streams that are smaller dense.
   void add_sparse(double entries) { add_ += entries * speeds_.add_entry_s; }
   void add_dense(double values) { add_ += values * speeds_.add_value_s; }
-  /// What a sum of `draws` contributions carries in `share` of the dimension, `times` over.
+  /// Adds a sum of `draws` contributions in `share` of the dimension, `times` over.
   void add_sum(double draws, double share = 1, double times = 1) {
     const double count = support(draws);
     is_dense(count) ? add_dense(times * n_ * share) : add_sparse(times * count * share);
   }
 
-  /// So many messages, one after the other, of a sum of `draws` contributions in `share` of the dimension.
+  /// Adds `count` messages, one after the other, of a sum of `draws` contributions in `share` of the dimension.
   void send_sum(double draws, double share = 1, double count = 1) {
     send(bytes(draws, share), count);
     code(draws, share, count, count);
   }
-  /// So many messages of so many entries each.
+  /// Adds `count` messages of `entries` entries each.
   void send_entries(double entries, const EntryCoding& coding, double count = 1) {
     send(entries * coding.bytes, count);
     code_entries(entries, coding, count, count);
   }
-  /// Everybody's packet of such a sum to everybody: encoded once, passed on as it is.
+  /// Adds an allgather of such a sum's packets: each is encoded once, and passed on unchanged.
   void gather_sum(double draws, double share = 1) {
     gather(bytes(draws, share));
     code(draws, share, 1, ranks_ - 1.0);
@@ -80,12 +80,12 @@ class Chain {
   }
   void select(double value_s) { select_of(n_, value_s); }
   void select_of(double values, double value_s) { select_ += values * value_s; }
-  /// Times that so many entries are encoded and decoded.
+  /// Adds the encoding and decoding of `entries` entries, each the given number of times.
   void code_entries(double entries, const EntryCoding& coding, double encodes, double decodes) {
     encode_ += encodes * entries * coding.encode_s;
     decode_ += decodes * entries * coding.decode_s;
   }
-  /// Over a server's link: so many messages, with `copies` times so many bytes in all.
+  /// Adds a server's link: `messages` messages, with `copies` times `bytes` bytes in all.
   void send_over_link(double bytes, double messages, double copies) {
     latency_ += messages * speeds_.latency_s;
     transfer_ += (messages * kHeader + copies * bytes) * speeds_.byte_s;
@@ -94,7 +94,7 @@ class Chain {
   void wait() { latency_ += speeds_.latency_s; }
   const MachineSpeeds& speeds() const { return speeds_; }
 
-  /// Everybody's packet of so many bytes to everybody, by recursive doubling or Bruck's.
+  /// Adds an allgather of packets of `body` bytes, by recursive doubling or Bruck's algorithm.
   void gather(double body) {
     for (uint64_t held = 1; held < ranks_; held *= 2) {
       const auto count = static_cast<double>(std::min<uint64_t>(held, ranks_ - held));
@@ -107,7 +107,7 @@ class Chain {
     }
   }
 
-  /// What a step of every `period` steps does besides.
+  /// Adds the work that one of `period` steps does besides, as a mean over the steps.
   void amortise(const Chain& besides, uint32_t period) {
     reevaluate_ += (besides.latency_ + besides.transfer_ + besides.add_) / period;
   }
@@ -140,8 +140,8 @@ class Chain {
 
 double slice_share(const Chain& chain) { return 1.0 / chain.ranks(); }
 
-/// recursive doubling of what `send` sends of a sum of so many contributions, two of which `add` adds, with the ranks
-/// above the power of two.
+/// Adds recursive doubling, with the ranks above the power of two. `send` sends a sum of a number of contributions;
+/// `add` adds two such sums.
 template <typename Send, typename Add>
 void doubling(Chain& chain, Send send, Add add) {
   const uint32_t paired = std::bit_floor(chain.ranks());
@@ -152,7 +152,7 @@ void doubling(Chain& chain, Send send, Add add) {
     add(1.0);
   }
   for (uint32_t bit = 1; bit < paired; bit *= 2) {
-    // The lowest ranks were given another's: their groups hold most, and are waited for.
+    // The lowest ranks also have another rank's entries: their groups hold most, and the others are blocked on them.
     const double draws = bit + std::min(bit, folded);
     send(draws);
     add(draws);
@@ -221,7 +221,7 @@ void gtopk(Chain& chain) {
   }
 }
 
-/// sum_numbers() of so many.
+/// Adds sum_numbers() of `count` numbers.
 void sum_of_numbers(Chain& chain, double count) {
   const uint32_t paired = std::bit_floor(chain.ranks());
   const double bytes = count * sizeof(uint64_t);
@@ -246,8 +246,8 @@ void reevaluate(Chain& chain) {
   chain.amortise(threshold, chain.shape().threshold_period);
 }
 
-/// All ranks alike: the split, two numbers of each region, the gathering of k entries; and what is done anew now and
-/// then.
+/// With entries evenly distributed: the split, two numbers of each region, the gathering of k entries; and the periodic
+/// work.
 void oktopk(Chain& chain) {
   const double share = slice_share(chain);
   chain.send_entries(chain.k() * share, chain.speeds().contribution, chain.ranks() - 1);
@@ -308,7 +308,7 @@ PlannedCost planned_cost(const AlgorithmInfo& info, const SumShape& shape, const
     case AlgorithmId::kRedsyncAllgather: gather_contributions(chain); break;
     case AlgorithmId::kGtopk: gtopk(chain); break;
     case AlgorithmId::kOktopk: oktopk(chain); break;
-    case AlgorithmId::kAuto: break;  // that of what it chooses
+    case AlgorithmId::kAuto: break;  // that of its choice
   }
   return chain.cost(info);
 }
@@ -317,7 +317,7 @@ PlannedCost planned_server_cost(const ServerShape& servers, const SumShape& shap
   MILLRACE_CHECK(servers.shards > 0 && shape.ranks > 0 && shape.threshold_period > 0, servers.shards, shape.ranks);
   const double shards = servers.shards, workers = shape.ranks;
   Chain chain(shape, speeds);
-  // Of a host's link in one direction: so many messages, and so many times the bytes of one worker.
+  // Of a host's link in one direction: the number of messages, and the bytes in multiples of one worker's.
   const double messages = std::max(workers, shards), copies = std::max(1.0, workers / shards);
   chain.select(speeds.select.callers_s);
   chain.send_over_link(chain.bytes(1), messages, copies);

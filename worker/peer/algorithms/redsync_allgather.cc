@@ -1,7 +1,7 @@
 #include "worker/peer/algorithms/registry.h"
 #include "worker/peer/collectives/selected_allgather.h"
 
-/// RedSync's allreduce: indices and values of every rank, packed into one message, are gathered on all, and each rank
+/// RedSync's allreduce: indices and values of every rank, packed into one message, are gathered on all. Each rank
 /// decompresses them by adding one after the other. For few ranks, whose entries hardly overlap.
 ///
 /// Any P   recursive doubling or Bruck's.

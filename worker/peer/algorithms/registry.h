@@ -6,10 +6,11 @@
 
 namespace millrace::peer {
 
-/// What an algorithm's file gives to the registry.
+/// Describes an algorithm for the registry; the algorithm's file returns it.
 struct AlgorithmEntry {
   AlgorithmInfo info;
-  /// The settings are valid for what `info` says; the entry's own parameters are not checked yet.
+  /// Makes the allreduce; the settings are valid for the fields of `info`, but the entry's own parameters are not
+  /// checked yet.
   Result<std::unique_ptr<Allreduce>> (*make)(const AllreduceSettings& settings);
 };
 

@@ -2,10 +2,10 @@
 #include "worker/peer/collectives/contribution.h"
 #include "worker/peer/collectives/recursive_doubling.h"
 
-/// SSAR_Recursive_double: sparse recursive doubling. In step i ranks 2^i apart exchange all that they have, and each
+/// SSAR_Recursive_double: sparse recursive doubling. In step i ranks 2^i apart exchange their sums so far, and each
 /// adds the two; after log2 P steps all have the sum. Latency-optimal: for little data.
 ///
-/// Any P   ranks from 2^floor(log2 P) on give what they have to the rank so far below them, and get the sum from it.
+/// Any P   let F be 2^floor(log2 P): a rank r >= F gives its entries to rank r - F, and gets the sum from it.
 /// Bits    both partners add the lower rank's sum first: the same bits.
 /// Bytes   a rank: log2 P messages, of k to min(N, 2^i k) entries each.
 /// Source  [SparCML19, 5.3.1].

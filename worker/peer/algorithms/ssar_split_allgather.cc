@@ -2,15 +2,15 @@
 #include "worker/peer/collectives/contribution.h"
 #include "worker/peer/collectives/packed_sum.h"
 
-/// SSAR_Split_allgather: every rank is in charge of an equal range of the indices, gets all that the others have there,
-/// adds it up, and all ranks gather the slices of the sum. For much data.
+/// SSAR_Split_allgather: every rank owns an equal range of the indices. It gets all entries of the others in it and
+/// adds them up, and all ranks gather the slices of the sum. For much data.
 ///
 /// Any P   the gathering is recursive doubling or Bruck's.
 /// Bits    one rank adds, in the order of the ranks; where it quantizes, it uses its own decoding.
-/// Law     the sums are exact, unless the settings have a quantizer for them: its error on a slice is in the `returned`
-///         of the rank that is in charge of it.
-/// Bytes   a rank: P - 1 messages of (P - 1) / P k entries in all, then its slice of the sum to P - 1 others: from
-///         2 (P - 1) / P k to P k entries; sums are dense where that is smaller, slice by slice.
+/// Law     the sums are exact, unless the settings have a quantizer for them. Its error on a slice is in the `returned`
+///         of the slice's owner.
+/// Bytes   a rank: P - 1 messages of (P - 1) / P k entries in all, then its slice of the sum to P - 1 others. The
+///         latter are from 2 (P - 1) / P k to P k entries. Sums are dense where that is smaller, slice by slice.
 /// Source  [SparCML19, 5.3.2].
 namespace millrace::peer {
 namespace {

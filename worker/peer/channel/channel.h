@@ -13,13 +13,13 @@
 
 namespace millrace::peer {
 
-/// The body of a message, and what it is.
+/// Holds the body of a message, and its form.
 struct Packet {
   BodyForm form = BodyForm::kNone;
   SharedBytes body;
 };
 
-/// Where the channel of a collective hands on what is sent, and what was computed.
+/// Takes the messages that a collective's channel sends, and the work that it charges.
 class ChannelSink {
  public:
   virtual BodyMemory& body_memory() = 0;
@@ -32,11 +32,11 @@ class ChannelSink {
   ~ChannelSink() = default;
 };
 
-/// What the code of a collective sees of its group: its rank, and messages to and from the others. An algorithm is a
-/// coroutine that sends and awaits; it knows no thread and no socket, so that it is the same over MPI, among threads
-/// and simulated.
+/// Gives the code of a collective its view of the group: its rank, and messages to and from the others. An algorithm is
+/// a coroutine that sends and awaits. It knows no thread and no socket, so that it is the same over MPI, among threads
+/// and simulated. When a rank is lost, or a time-out passes, the group destroys the suspended collective. So an await
+/// never returns without a message.
 ///
-/// Where a rank is lost, or a time has passed, the collective is destroyed where it waits: what it awaits always comes.
 class Channel {
  public:
   /// REQUIRES: rank < size.
@@ -49,10 +49,10 @@ class Channel {
   uint32_t rank() const { return rank_; }
   uint32_t size() const { return size_; }
 
-  /// Never waits. tag: at most one message of this collective from here to `to` has it.
+  /// Sends a packet; never waits. tag: at most one message of this collective from here to `to` has it.
   void send(uint32_t to, uint32_t tag, Packet packet) { sink_->send_data(collective_, to, tag, std::move(packet)); }
 
-  /// Where to write what is sent: of several ways the transport's best.
+  /// Returns the memory for bodies to send: the best that the transport has.
   BodyMemory& bodies() { return sink_->body_memory(); }
 
   class Receive {
@@ -77,18 +77,19 @@ class Channel {
     uint64_t key_;
     Packet packet_;
   };
-  /// co_await it: the message of `from` with this tag. One at a time.
+  /// Returns an awaitable: co_await gives the message of `from` with this tag. One at a time.
   Receive receive(uint32_t from, uint32_t tag) { return Receive(*this, key_of(from, tag)); }
 
-  /// Of this rank, for those who measure; what an algorithm sends never depends on it unless all ranks agree on what
-  /// follows.
+  /// Returns the time of this rank, for measurements. It must not affect the messages that an algorithm sends, unless
+  /// all ranks agree on the effect.
   TimeNs clock() const { return sink_->clock(); }
 
-  /// Says what computing took, for those who simulate time; nothing is measured here.
+  /// Charges the time of a computation, for simulated time; measures nothing.
   void charge(TimeNs work) { sink_->charge(work); }
 
-  /// Where the code will look when the next message comes: for who has thousands of ranks in one process, and can have
-  /// it brought (PeerCore::prefetch_code). Null: nowhere. Alive as long as the collective waits.
+  /// Notes the memory that the code will read when the next message comes. A caller with thousands of ranks in one
+  /// process can prefetch it (PeerCore::prefetch_code). Null: no memory. The memory stays alive while the collective
+  /// waits.
   void will_look_at(const void* one, const void* other) { next_looks_ = {one, other}; }
 
   // For the group that runs the collective.
@@ -103,7 +104,8 @@ class Channel {
     uint32_t tag() const { return static_cast<uint32_t>(key); }
   };
   const std::optional<Waiting>& waiting() const { return waiting_; }
-  /// False: a second message with this tag. Resumes who waits for it: what is awaited is not stored first.
+  /// Resumes the collective that awaits this message, without storing the message first. False: a second message with
+  /// this tag.
   bool arrive(uint32_t from, uint32_t tag, Packet packet) {
     const uint64_t key = key_of(from, tag);
     if (!waiting_ || waiting_->key != key) return arrived_.emplace(key, std::move(packet)).second;
@@ -121,7 +123,7 @@ class Channel {
   ChannelSink* sink_;
   std::unordered_map<uint64_t, Packet> arrived_;
   std::optional<Waiting> waiting_;
-  Packet* packet_ = nullptr;  ///< of who waits
+  Packet* packet_ = nullptr;  ///< of the suspended receive
   std::array<const void*, 2> next_looks_ = {};
 };
 

@@ -7,11 +7,11 @@
 
 namespace millrace::peer {
 
-/// A coroutine that gives one value to the one coroutine that awaits it. It starts when it is awaited.
+/// Holds a coroutine that gives one value to the one coroutine that awaits it. It starts when it is awaited.
 ///
-/// Owner    the Task; destroying it destroys the coroutine where it stands, and what that awaits with it. So a
-///          collective is given up by destroying its outermost task.
-/// Threads  none of its own: it runs in whoever resumes it.
+/// Owner    the Task; destroying it destroys the suspended coroutine, and the task that this awaits. So a collective is
+///          given up by destroying its outermost task.
+/// Threads  none of its own: it runs on the thread that resumes it.
 /// Notes    g++ 12: arguments of the awaited call are named variables or plain values, no braced temporaries.
 template <typename T>
 class [[nodiscard]] Task {
@@ -65,10 +65,10 @@ class [[nodiscard]] Task {
   }
   T await_resume() { return take(); }
 
-  /// Of an outermost task: runs it until it waits for the first time, or ends.
+  /// Starts an outermost task: runs it until it waits for the first time, or ends.
   void start() { handle_.resume(); }
   bool done() const { return handle_.done(); }
-  /// REQUIRES: done(). Throws what the coroutine threw.
+  /// REQUIRES: done(). Returns the coroutine's value, or throws its exception.
   T take() {
     if (handle_.promise().problem_) std::rethrow_exception(handle_.promise().problem_);
     return std::move(*handle_.promise().value_);

@@ -17,7 +17,7 @@ enum class MessageKind : uint8_t {
   kAbort = 5,    ///< the group has ended; body: error code (2), the rank at fault + 1 or 0 (4), a sentence
 };
 
-/// What the body of kData is.
+/// Says which form the body of kData has.
 enum class BodyForm : uint8_t {
   kNone = 0,       ///< empty
   kPairs = 1,      ///< values, then indices: as many as fit
@@ -26,13 +26,13 @@ enum class BodyForm : uint8_t {
   kNumbers = 4,    ///< the algorithm's own: counts, boundaries, histograms
 };
 
-/// One message between two ranks.
+/// Holds one message between two ranks.
 struct PeerMessage {
   MessageKind kind = MessageKind::kData;
   BodyForm form = BodyForm::kNone;
   uint32_t collective = 0;  ///< its number in the group: the same on all ranks, which start them in one order
   uint32_t tag = 0;         ///< the algorithm's: at most one message of a collective from one rank to another has it
-  uint64_t signature = 0;   ///< of what the sender takes the collective for
+  uint64_t signature = 0;   ///< of the collective, as the sender has it
   SharedBytes body;
 };
 
@@ -42,7 +42,8 @@ using MessageHeader = std::array<uint8_t, kMessageHeaderBytes>;
 
 MessageHeader encode_header(const PeerMessage& message);
 
-/// A message without its body, and how long that is. Errors  malformed: magic, version, kind, form, reserved bytes.
+/// Holds a message without its body, and the body's length. Errors  malformed: magic, version, kind, form, reserved
+/// bytes.
 struct DecodedHeader {
   PeerMessage message;
   uint64_t body_bytes = 0;

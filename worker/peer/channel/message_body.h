@@ -10,28 +10,28 @@
 
 namespace millrace::peer {
 
-/// A body that is being written, before it is sent.
+/// Holds a body that is being written, before it is sent.
 struct WritableBody {
   std::shared_ptr<const void> owner;
   std::span<uint8_t> bytes;
 
-  /// What it is from here on: nobody writes to it any more.
+  /// Makes it immutable: from here on, no caller writes to it.
   SharedBytes share() && { return {std::move(owner), bytes}; }
 };
 
-/// Where bodies are written: a transport may have memory that others look into, and copies what lies anywhere else.
+/// Gives memory for bodies: a transport may have memory that other processes read, and copies bodies from elsewhere.
 class BodyMemory {
  public:
-  /// Not cleared. Begins at a multiple of 8. Freed with the last owner, on whatever thread that is.
+  /// Returns a body that is not cleared. Begins at a multiple of 8. Freed with the last owner, on any thread.
   virtual WritableBody take_body(size_t bytes) = 0;
 
  protected:
   ~BodyMemory() = default;
 };
 
-/// The process's own.
+/// Returns a body in the process's own memory.
 WritableBody heap_body(size_t bytes);
-/// The same, where a BodyMemory is asked for.
+/// Returns the same memory as a BodyMemory.
 BodyMemory& heap_bodies();
 
 }  // namespace millrace::peer

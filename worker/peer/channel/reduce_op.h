@@ -9,8 +9,7 @@
 
 namespace millrace::peer {
 
-/// How the values of one index are put together: associative and commutative, with a neutral element that absent
-/// entries have.
+/// Combines the values of one index: associative and commutative, with a neutral element that absent entries have.
 struct ReduceOp {
   std::string name = "sum";  ///< ranks must agree on it
   float neutral = 0;
@@ -23,18 +22,18 @@ ReduceOp sum_op();
 ReduceOp max_op();  ///< neutral: -infinity
 ReduceOp min_op();  ///< neutral: +infinity
 
-/// The streams put together index by index, in the order given. Sparse while that is smaller, dense from
-/// dense_from_count() on; a dense one holds the neutral element where no stream had an entry.
+/// Combines the streams index by index, in the order given. Sparse while that is smaller, dense from dense_from_count()
+/// on; a dense one holds the neutral element where no stream had an entry.
 ///
 /// Errors   invalid_argument: no streams, dimensions differ. non_finite: values that are not is_admissible() any more.
 /// Threads  reentrant.
 /// Source   [SparCML19, 5.1, 5.2].
 Result<Stream> combine(const ReduceOp& op, std::span<const StreamView> streams);
 
-/// Finite, or the neutral element, which a dense stream has where nobody had an entry.
+/// Returns whether all values are finite, or the neutral element, which a dense stream has where no rank had an entry.
 bool is_admissible(const ReduceOp& op, std::span<const float> values);
 
-/// The stream as a dense one, with the neutral element where it has no entry.
+/// Returns the stream as a dense one, with the neutral element where it has no entry.
 Stream to_dense(const ReduceOp& op, const StreamView& stream);
 
 }  // namespace millrace::peer

@@ -87,8 +87,8 @@ struct SlicePlace {
 /// A body begins at a multiple of 8.
 constexpr size_t stream_wire_padded(size_t bytes) { return (bytes + 7) / 8 * 8; }
 
-/// The first position from `from` on whose index is `bound` or more: found in steps that double, since the next slice's
-/// begin is near where there are many.
+/// Returns the first position from `from` on whose index is `bound` or more. It is found in steps that double, since
+/// the next slice's begin is near where there are many.
 size_t position_of(IndexSpan indices, size_t from, uint64_t bound) {
   size_t step = 1, end = from;
   while (end < indices.size() && indices[end] < bound) {

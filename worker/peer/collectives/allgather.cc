@@ -16,7 +16,7 @@ constexpr uint32_t kAlone = 32;  ///< tags of bodies that travel by themselves: 
 constexpr uint32_t kFormShift = 56;
 constexpr uint64_t kLengthMask = (uint64_t{1} << kFormShift) - 1;
 
-/// What is exchanged in one round: `count` packets each way, whose ranks are taken modulo the size.
+/// Describes the exchange of one round: `count` packets each way, whose ranks are taken modulo the size.
 struct Round {
   uint32_t number = 0;
   uint32_t to = 0;
@@ -112,7 +112,7 @@ Task<Status> by_doubling(Channel& channel, std::vector<Packet>& packets, uint32_
     if (!alone) co_return std::unexpected(alone.error());
     for (const uint32_t at : *alone) {
       packets[at] = co_await channel.receive(round.from, first_tag + kAlone + at);
-      // What is passed on is listed by its length.
+      // Bodies that are passed on are listed by their length.
       if (packets[at].body.bytes.size() < kBundledBytesMax) co_return bad_bundle(round.from);
     }
   }

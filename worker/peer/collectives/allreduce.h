@@ -16,7 +16,7 @@
 
 namespace millrace::peer {
 
-/// The allreduces. Adding one: its number, its file, its line in registry.cc.
+/// Names the allreduces. Adding one: its number, its file, its line in registry.cc.
 enum class AlgorithmId : uint8_t {
   kDenseRing = 1,               ///< [PatarasukYuan09]: reduce-scatter and allgather around a ring
   kDenseRecursiveDoubling = 2,  ///< [Thakur05]
@@ -33,10 +33,10 @@ enum class AlgorithmId : uint8_t {
   kAuto = 13,                   ///< whichever of those with exact sums is the fastest here
 };
 
-/// What all ranks have in the end.
+/// Says which result all ranks have in the end.
 enum class ResultKind : uint8_t {
-  kExactSum = 1,    ///< the sum of what the ranks contributed
-  kGlobalTopk = 2,  ///< of that sum, about the k largest entries; the rest comes back
+  kExactSum = 1,    ///< the sum of the ranks' contributions
+  kGlobalTopk = 2,  ///< about the k largest entries of that sum; the other entries are returned
 };
 
 struct AlgorithmInfo {
@@ -44,84 +44,88 @@ struct AlgorithmInfo {
   std::string_view name;    ///< "ssar_recursive_doubling"
   std::string_view source;  ///< "[SparCML19, 5.3.1]" (kernels/REFERENCES.md)
   ResultKind result;
-  bool dense_only = false;      ///< takes part with a dense vector, whatever it is given
-  bool selects = false;         ///< takes a dense contribution, and selects by itself what of it is sent
+  bool dense_only = false;      ///< contributes a dense vector, regardless of the input's form
+  bool selects = false;         ///< takes a dense contribution, and selects by itself the entries that it sends
   bool needs_sum = false;       ///< refuses other operations
   bool bounded_volume = false;  ///< bytes a rank do not grow with the number of ranks
   bool chooses = false;         ///< runs others, after trying some of them out
 };
 
-/// What an allreduce is asked for. All ranks: the same.
+/// Holds the parameters of an allreduce. All ranks: the same.
 struct AllreduceSettings {
   uint64_t dimension = 0;
   ReduceOp op = sum_op();
   WireForm wire;
-  uint64_t k = 0;  ///< of kGlobalTopk, and of those that select: entries
-  /// dsar_split_allgather, ssar_split_allgather: of sums on their way to all ranks (qsgd4), which then keep its bound;
-  /// the owner of a slice keeps what that changes. None: lossless.
+  uint64_t k = 0;  ///< of kGlobalTopk, and of algorithms that select: entries.
+  /// dsar_split_allgather, ssar_split_allgather: quantizes the sums that a slice's owner sends to all ranks (qsgd4).
+  /// The result then has the codec's error bound, and the owner of a slice retains the quantization error. None:
+  /// lossless.
   std::optional<CodecSpec> dense_quantizer;
   uint32_t boundaries_period = 64;  ///< oktopk: tau
   uint32_t thresholds_period = 32;  ///< oktopk: tau'
   /// oktopk: kEqual: index ranges of one length, wherever the entries lie (the paper's naive reduce, to compare with).
   enum class Boundaries : uint8_t { kAveraged = 1, kPooled = 2, kEqual = 3 } boundaries = Boundaries::kAveraged;
-  uint32_t messages_in_flight = 8;  ///< oktopk: messages of one bucket of its split
-  /// oktopk: balances where the largest exceeds so many times the average; at least 1; infinite: never, to compare
-  /// with.
+  uint32_t messages_in_flight = 8;  ///< oktopk: messages of one bucket of its split.
+  /// oktopk: rebalances the regions when the largest exceeds this multiple of the average. At least 1; infinite: never,
+  /// for comparison.
   double balance_ratio = 4;
 };
 
-/// What a rank gives to an allreduce.
+/// Holds a rank's input to an allreduce.
 struct Contribution {
   /// Of the settings' dimension, finite; dense or sparse.
   HeldStream own;
-  /// What the rank keeps beside `own` (its residual without what was selected), finite, dense or sparse: fills the
-  /// entries that the contribution's index codec adds to `own` ([DeepReduce21, 4], policies P0 to P2). Of dimension 0:
-  /// these entries are 0. Algorithms that select fill from `own` and ignore it.
+  /// Holds the values that the rank retains beside `own`: its residual without the selected entries; finite, dense or
+  /// sparse. Provides values for the entries that the contribution's index codec adds to `own` ([DeepReduce21, 4],
+  /// policies P0 to P2). Of dimension 0: these entries are 0. Algorithms that select fill from `own` and ignore it.
   HeldStream rest;
 
   Contribution(HeldStream own_, HeldStream rest_) : own(std::move(own_)), rest(std::move(rest_)) {}
   Contribution(HeldStream own_) : own(std::move(own_)) {}  // NOLINT(google-explicit-constructor): one without a rest
 };
 
-/// A rank's part of an allreduce that has ended. Over all ranks, with exact values and for sums:
+/// Holds a rank's part of the result of an allreduce. Over all ranks, with exact values and for sums:
 ///
 ///     own + added = sum + own entries that were not handed over + returned
 ///
-/// An exact sum takes over all of every rank's contribution; a global top-k what is at `contributed`.
+/// An exact sum hands over every rank's whole contribution; a global top-k hands over the entries listed in
+/// `contributed`.
 struct Reduced {
   /// The same bits on all ranks.
   HeldStream sum;
-  /// What this rank has to keep for later, beside what was not handed over; sparse: what a codec changed of its own
-  /// values, and sums that it was in charge of and quantized or dropped.
+  /// Holds the values that this rank retains for later, beside the entries that were not handed over; sparse. These are
+  /// a codec's changes to its own values, and sums of this rank's slice that it quantized or dropped.
   Stream returned;
   /// kGlobalTopk: the indices of this rank's entries that were handed over (Ok-Topk's `indexes`), ascending. The caller
   /// still has the others.
   IndexBuffer contributed;
-  /// Entries of this rank's `rest` that the contribution's index codec sent beside `own`: the caller takes them out of
-  /// what it keeps. Sparse, never zeros; of dimension 0 or empty where there are none.
+  /// Holds the entries of this rank's `rest` that the contribution's index codec sent beside `own`: the caller
+  /// subtracts them from its residual. Sparse, never zeros; of dimension 0 or empty where there are none.
   Stream added = {};
 };
 
-/// One tensor's allreduce, step after step; keeps what the algorithm carries over (thresholds, boundaries).
+/// Runs the allreduce of one tensor, step after step; keeps the algorithm's state between steps (thresholds,
+/// boundaries).
 ///
 /// Threads  one run() at a time.
 class Allreduce {
  public:
   virtual ~Allreduce() = default;
   virtual const AlgorithmInfo& info() const = 0;
-  /// At which step of what it carries over the next run() is: ranks of which one has begun anew would wait for each
-  /// other for ever. 0 where nothing is carried over.
+  /// Returns the step of the retained state at which the next run() continues. Ranks at different steps, e.g. after a
+  /// restart of one rank, would block on each other permanently. 0: the algorithm retains no state between runs.
   virtual uint64_t next_step() const { return 0; }
-  /// False: it is still trying out which algorithm to take.
+  /// Returns whether the algorithm is chosen; false: it is still trying candidates out.
   virtual bool is_settled() const { return true; }
-  /// What it has chosen, and what each took, for people; empty: there is nothing to choose.
+  /// Returns a text for people: the chosen algorithm, and the time of each candidate. Empty: there is nothing to
+  /// choose.
   virtual std::string choice() const { return {}; }
 
-  /// given    kept alive by the task. Where the algorithm selects, it takes the k largest of `own`, or what its
-  ///          threshold takes.
+  /// given    kept alive by the task. Where the algorithm selects, it takes the k largest of `own`, or the entries over
+  ///          its threshold.
   /// Order    the result does not depend on when messages arrive.
-  /// Errors   invalid_argument: another dimension. malformed: what a peer sent. non_finite: the sum overflowed, or NaN
-  ///          or infinity in `own` or `rest`.
+  /// Errors   invalid_argument: another dimension. malformed: invalid bytes from a peer. non_finite: the sum
+  ///          overflowed, or NaN or infinity in `own` or `rest`.
   virtual Task<Result<Reduced>> run(Channel& channel, Contribution given) = 0;
 };
 
@@ -129,13 +133,13 @@ std::span<const AlgorithmInfo> algorithms();
 const AlgorithmInfo* find_algorithm(std::string_view name);
 const AlgorithmInfo& algorithm_info(AlgorithmId id);
 
-/// Errors   invalid_argument: dimension 0 or too large, k = 0 or > dimension where k is needed, an operation that the
-///          algorithm does not take, a lossy codec for sums, periods of 0.
+/// Errors   invalid_argument: dimension 0 or too large; k = 0 or > dimension where k is needed; periods of 0. Also an
+///          operation that the algorithm does not take, or a lossy codec for sums.
 Result<std::unique_ptr<Allreduce>> make_allreduce(AlgorithmId id, const AllreduceSettings& settings);
 
-/// What ranks must agree on, as text: "ssar_recursive_doubling f32 n=1048576 sum raw ...".
+/// Returns the text on which ranks must agree: "ssar_recursive_doubling f32 n=1048576 sum raw ...".
 std::string description_of(AlgorithmId id, const AllreduceSettings& settings);
-/// Of its next run.
+/// Returns the text of its next run.
 std::string description_of(const Allreduce& allreduce, const AllreduceSettings& settings);
 
 }  // namespace millrace::peer

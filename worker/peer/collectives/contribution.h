@@ -5,15 +5,15 @@
 
 namespace millrace::peer {
 
-/// What a rank contributes, as all ranks will have it: who sends lossy bytes uses their decoding itself.
+/// Holds a rank's contribution as all ranks will have it: a rank that sends lossy bytes uses their decoding itself.
 struct CodedContribution {
   Packet packet;
   HeldStream sent;
-  Stream returned;  ///< own + added - sent: what the codec changed
-  Stream added;     ///< of the rest, what the index codec sent beside it: Reduced::added
+  Stream returned;  ///< own + added - sent: the codec's changes
+  Stream added;     ///< entries of the rest that the index codec sent beside it: Reduced::added
 };
 
-/// What a codec made of a contribution.
+/// Holds the changes that a codec made to a contribution.
 struct CodecChange {
   Stream returned;  ///< own + added - sent; sparse, without zeros
   Stream added;     ///< entries of `rest` at indices of `sent` that `own` lacks; sparse, without zeros
@@ -24,7 +24,7 @@ struct CodecChange {
 /// Cost        one pass; a search for each added entry where `rest` is sparse.
 CodecChange change_of(const StreamView& own, const StreamView& rest, const StreamView& sent);
 
-/// The indices of both, ascending. REQUIRES: they have none in common.
+/// Returns the indices of both, ascending. REQUIRES: they have none in common.
 IndexBuffer merged_indices(IndexSpan a, IndexSpan b);
 
 /// Errors   invalid_argument: a dimension that is not the settings' (a rest may have 0). non_finite: NaN or infinity.
@@ -36,13 +36,13 @@ Status check_contribution(const Contribution& given, const AllreduceSettings& se
 Result<CodedContribution> code_contribution(const Contribution& given, const AllreduceSettings& settings,
                                             Channel& channel);
 
-/// The key of this rank's random numbers in this collective.
+/// Returns the key of this rank's random numbers in this collective.
 RandomKey random_key_of(RandomKey job, const Channel& channel);
 
-/// a - b, entry by entry where either has one; entries that are equal are left out. Sparse.
+/// Returns a - b, entry by entry where either has one; entries that are equal are left out. Sparse.
 Stream difference(const StreamView& a, const StreamView& b);
 
-/// What adding so many entries is charged as, where time is simulated: two cache-resident reads and a write each
+/// Returns the simulated time of adding this number of entries: two cache-resident reads and a write each
 /// (`millrace-bench reduce`).
 constexpr TimeNs reduce_time(uint64_t entries) { return static_cast<TimeNs>(entries) * 2; }
 

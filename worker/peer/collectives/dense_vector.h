@@ -4,13 +4,14 @@
 
 namespace millrace::peer {
 
-/// The settings of an algorithm on dense vectors: everything travels as it is, whatever the codecs for sparse streams.
+/// Returns the settings of an algorithm on dense vectors: everything travels uncoded, regardless of the codecs for
+/// sparse streams.
 inline AllreduceSettings without_codecs(AllreduceSettings settings) {
   settings.wire = {};
   return settings;
 }
 
-/// The contribution as a dense vector, checked.
+/// Returns the contribution as a dense vector, checked.
 ///
 /// Errors  check_contribution()'s.
 inline Result<HeldStream> dense_vector(const Contribution& given, const AllreduceSettings& settings) {

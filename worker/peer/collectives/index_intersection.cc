@@ -6,13 +6,13 @@
 namespace millrace::peer {
 namespace {
 
-/// A part of `one` and what of `other` lies between its ends.
+/// A part of `one` and the matching part of `other` lie between its ends.
 struct Walk {
   size_t i = 0, i_end = 0;
   size_t j = 0, j_end = 0;
   size_t begin = 0, written = 0;  ///< of the positions
 
-  /// So many steps at least stay within both ends: a step goes on by one at most in either.
+  /// This number of steps at least stays within both ends: a step advances by one at most in either.
   size_t steps() const { return std::min(i_end - i, j_end - j); }
 };
 

@@ -4,12 +4,12 @@
 
 namespace millrace::peer {
 
-/// Where in `one` the indices are that `other` has, too.
+/// Returns the positions in `one` of the indices that `other` has, too.
 ///
 /// one, other   strictly increasing.
 /// Returns      positions in `one`, strictly increasing.
-/// Cost         a pass over both, without branches that depend on the indices: of two selections nobody can foresee
-///              which ones meet.
+/// Cost         a pass over both, without branches that depend on the indices: a processor cannot predict which indices
+///              two selections share.
 IndexBuffer positions_in_both(IndexSpan one, IndexSpan other);
 
 }  // namespace millrace::peer

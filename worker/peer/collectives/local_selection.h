@@ -7,7 +7,7 @@
 
 namespace millrace::peer {
 
-/// What a rank selects of its own, step after step, for the algorithms that select by themselves
+/// Selects from a rank's own values, step after step, for the algorithms that select by themselves
 /// (AlgorithmInfo::selects).
 ///
 /// Threads  one take() at a time.
@@ -29,7 +29,7 @@ class LocalSelection {
   uint64_t step_ = 0;
 };
 
-/// The entries at these positions of `stream`, which are strictly increasing; sparse.
+/// Returns the entries at these positions of `stream`, which are strictly increasing; sparse.
 Stream entries_at(const StreamView& stream, std::span<const uint32_t> positions);
 
 struct Partition {
@@ -37,8 +37,8 @@ struct Partition {
   Stream dropped;
 };
 
-/// The entries at these positions of `stream`, which are strictly increasing, and its others that are not 0; both
-/// sparse.
+/// Returns the entries at these positions of `stream`, which are strictly increasing, and its others that are not 0;
+/// both sparse.
 Partition partition_at(const StreamView& stream, std::span<const uint32_t> positions);
 
 }  // namespace millrace::peer

@@ -17,7 +17,7 @@ enum class Order : uint8_t { kOwnFirst = 1, kTheirsFirst = 2 };
 
 enum class Next : uint8_t { kSent = 1, kKept = 2 };
 
-/// sum.decoded = that and what `theirs` holds; ready to send where somebody waits for it.
+/// sum.decoded = that plus the entries of `theirs`; ready to send where another rank waits for it.
 Status add_recursive_doubling(Packed& sum, const Packet& theirs, Order order, Next next, Channel& channel,
                               const AllreduceSettings& settings) {
   const Result<HeldStream> other = unpack(theirs, settings.dimension, settings.op);
@@ -45,7 +45,7 @@ Task<Result<HeldStream>> recursive_doubling(Channel& channel, Packed own, const 
     const Packet packet = co_await channel.receive(rank - paired, kRecursiveDoublingUnfold);
     co_return unpack(packet, settings.dimension, settings.op);
   }
-  // Until it was added to, what this rank has is its contribution as it was coded.
+  // Until the first addition, this rank's sum is its contribution as it was coded.
   Packed sum = std::move(own);
   const bool folds = rank + paired < channel.size();
   if (folds) {
@@ -58,7 +58,7 @@ Task<Result<HeldStream>> recursive_doubling(Channel& channel, Packed own, const 
     channel.send(partner, kStep + step, sum.packet);
     const Packet theirs = co_await channel.receive(partner, kStep + step);
     const Order order = rank < partner ? Order::kOwnFirst : Order::kTheirsFirst;
-    // Nobody waits for the last sum, but for who was folded.
+    // No rank waits for the last sum, but for the folded ranks.
     const Next next = 2 * bit == paired && !folds ? Next::kKept : Next::kSent;
     const Status status = add_recursive_doubling(sum, theirs, order, next, channel, settings);
     if (!status) co_return std::unexpected(status.error());

@@ -4,13 +4,13 @@
 
 namespace millrace::peer {
 
-/// Every rank's stream, combined, on every rank: in step i ranks 2^i apart exchange all that they have, and each
-/// combines the two, the lower rank's first. Ranks from 2^floor(log2 P) on give what they have to the rank so far below
-/// them, and get the result from it.
+/// Combines the streams of all ranks, on every rank. In step i ranks 2^i apart exchange their combined streams, and
+/// each combines the two, the lower rank's first. Let F be 2^floor(log2 P): a rank r >= F sends its stream to rank r -
+/// F first, and gets the result from it.
 ///
-/// own    the rank's contribution, ready to send, and what others decode of it.
+/// own    the rank's contribution, ready to send, and its decoding at the others.
 /// Tags   below 64.
-/// Bytes  a rank: log2 P messages of what was combined so far; one more of each, where P is no power of two.
+/// Bytes  a rank: log2 P messages of the stream combined so far; one more of each, where P is no power of two.
 Task<Result<HeldStream>> recursive_doubling(Channel& channel, Packed own, const AllreduceSettings& settings);
 
 }  // namespace millrace::peer

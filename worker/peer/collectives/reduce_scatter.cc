@@ -12,8 +12,8 @@
 namespace millrace::peer {
 namespace {
 
-/// The slice of a stream; of a dense one a view that shares it.
-/// One slice of the contribution with a codec; what that changes goes into `out`.
+/// The slice of a stream; of a dense one a view that shares it. One slice of the contribution with a codec; the codec's
+/// changes go into `out`.
 Result<Packet> coded_slice(const Contribution& given, const Slices& slices, uint32_t at, const CodecSpec& codec,
                            RandomKey random, OwnSlice& out) {
   const uint64_t begin = slices.begin(at), end = slices.end(at);

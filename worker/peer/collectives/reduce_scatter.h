@@ -10,8 +10,8 @@
 
 namespace millrace::peer {
 
-/// The index range in consecutive slices, equal but for one index; where there are more slices than indices some are
-/// empty.
+/// Divides the index range into consecutive slices, equal but for one index; where there are more slices than indices
+/// some are empty.
 class Slices {
  public:
   /// REQUIRES: count > 0.
@@ -20,9 +20,9 @@ class Slices {
   uint32_t count() const { return count_; }
   uint64_t begin(uint32_t at) const { return at >= count_ ? dimension_ : dimension_ * at / count_; }
   uint64_t end(uint32_t at) const { return begin(at + 1); }
-  /// 0 from count() on.
+  /// Returns the dimension of a slice; 0 from count() on.
   uint64_t dimension(uint32_t at) const { return end(at) - begin(at); }
-  /// [count + 1], from 0 to the dimension.
+  /// Returns the boundaries: [count + 1], from 0 to the dimension.
   std::vector<uint64_t> bounds() const;
 
  private:
@@ -30,33 +30,34 @@ class Slices {
   uint32_t count_;
 };
 
-/// How slices are joined.
+/// Says how slices are joined.
 enum class JoinAs : uint8_t {
   kSmaller = 1,  ///< sparse while that is smaller
   kDense = 2,
 };
 
-/// What a rank has after a reduce-scatter: its slice of the sum (of dimension 0 where the slice is empty), and what the
-/// codec changed of its own contribution, slice by slice.
+/// Holds a rank's result of a reduce-scatter: its slice of the sum, and the codec's changes of its own contribution,
+/// slice by slice. An empty slice has dimension 0.
 struct OwnSlice {
   HeldStream sum{Stream::empty(0).view(), nullptr, 0};
-  std::vector<Stream> returned;  ///< [size]; each of its slice's dimension, sparse; or empty: nothing comes back
+  std::vector<Stream> returned;  ///< [size]; each of its slice's dimension, sparse; or empty: nothing is returned
   std::vector<Stream> added;     ///< the same, of Reduced::added
 };
 
-/// Nothing, for each slice.
+/// Returns an empty stream of returned values for each slice.
 std::vector<Stream> no_returns(const Slices& slices);
 
-/// Every rank sends each other one its slice, which adds what it got, all at once and in the order of the ranks.
+/// Exchanges slices directly: every rank sends each other rank its slice, all at once. Each adds the slices that it
+/// received, in the order of the ranks.
 ///
-/// given    check_contribution() holds. What a rank keeps of its own slice is not coded.
+/// given    check_contribution() holds. The part of its own slice that a rank keeps is not coded.
 /// Bytes    a rank: P - 1 messages, of (P - 1) / P of its entries where they are uniform.
 /// Tags     first_tag.
 /// Source   [SparCML19, 5.3.2] ("split").
 Task<Result<OwnSlice>> split_and_combine(Channel& channel, Contribution given, const AllreduceSettings& settings,
                                          uint32_t first_tag);
 
-/// The slices go around the ring, and each rank adds its own part to what comes by.
+/// Passes the slices around the ring; each rank adds its own part to the slice that it received.
 ///
 /// given    check_contribution() holds. Only the slice that a rank sends first is a contribution, and coded as one.
 /// form     kDense: all that travels is dense, and the sum; a sparse contribution is made dense slice by slice.
@@ -72,7 +73,7 @@ struct GatherOptions {
   JoinAs as = JoinAs::kSmaller;
 };
 
-/// Every rank's slice, joined, on every rank.
+/// Joins every rank's slice on every rank.
 ///
 /// own      the rank's slice, ready to send, and what others decode of it; where the slice is empty, it is not looked
 ///          at.
@@ -83,10 +84,7 @@ struct GatherOptions {
 Task<Result<HeldStream>> gather_slices(Channel& channel, Packed own, Slices slices, const ReduceOp& op,
                                        GatherOptions options, ResultMemory& memory);
 
-/// What a reduce-scatter left on every rank, gathered: the end of an allreduce. Slices travel with the settings' codec
-/// for sums.
-///
-/// mine, memory, tags, errors   as gather_slices().
+/// Gathers the results of a reduce-scatter on every rank: the end of an allreduce.
 Task<Result<Reduced>> gather_sum(Channel& channel, OwnSlice mine, const AllreduceSettings& settings,
                                  GatherOptions options, ResultMemory& memory);
 
@@ -99,7 +97,7 @@ Task<Result<Reduced>> gather_sum(Channel& channel, OwnSlice mine, const Allreduc
 /// Errors    of such entries: as unpack().
 Result<Stream> join(const ReduceOp& op, std::span<const Piece> pieces, JoinAs as, Stream out);
 
-/// What came back, slice by slice, as one sparse stream.
+/// Joins the returned values, slice by slice, into one sparse stream.
 Stream joined_returns(uint64_t dimension, std::span<const Stream> returned);
 
 }  // namespace millrace::peer

@@ -29,7 +29,7 @@ void fetch_ahead(std::span<const uint32_t> indices, size_t at, std::span<float> 
 }
 
 /// Makes `out` neutral at the indices `former`, then writes the pieces' entries at the indices `now`; both ascending.
-/// In blocks that stay in a cache, so that what is in both lists is fetched once.
+/// In blocks that stay in a cache, so that an index in both lists is fetched once.
 void scatter(std::span<const Piece> pieces, float neutral, std::span<const uint32_t> former,
              std::span<const uint32_t> now, std::span<float> out) {
   constexpr uint64_t kBlock = 1U << 14;
@@ -57,7 +57,7 @@ void scatter(std::span<const Piece> pieces, float neutral, std::span<const uint3
 Stream ResultMemory::take() {
   written_.reset();
   if (!last_ || last_.use_count() != 1) return {};
-  // Whoever let go of it may have read it on another thread.
+  // The thread that released it may have read it on another core.
   std::atomic_thread_fence(std::memory_order_acquire);
   Stream stream = std::move(*last_);
   last_.reset();

@@ -9,20 +9,20 @@
 
 namespace millrace::peer {
 
-/// The memory of an allreduce's last result, for its next one once nobody holds the last one any more: the kernel takes
-/// longer to give fresh pages than it takes to fill them.
+/// Keeps the memory of an allreduce's last result, for the next one, once no holder of the last one is left. The kernel
+/// takes longer to give fresh pages than it takes to fill them.
 class ResultMemory {
  public:
-  /// An empty stream, with buffers that may have capacity.
+  /// Returns an empty stream, with buffers that may have capacity.
   Stream take();
-  /// A dense stream of so many values, which are not set; in large pages where the system has them.
+  /// Returns a dense stream of `dimension` values, which are not set; in large pages where the system has them.
   Stream take_dense(uint64_t dimension);
   /// Holds a result, and keeps it in mind. Not in groups larger than kKeptRanksMax.
   HeldStream hold(Stream&& result, uint32_t group_size);
 
   /// Takes, fills and holds a dense result of sparse pieces, one behind the other: neutral elements among their
-  /// entries. Where the last result was such a one, only what it had is made neutral again: a vector is filled in as
-  /// long as its entries take.
+  /// entries. Where the last result was of this kind, only its entries are reset to neutral. So filling a vector takes
+  /// as long as its entries need.
   /// Errors   as unpack(), of pieces that were not looked at; nothing is held then.
   Result<HeldStream> hold_scattered(const ReduceOp& op, std::span<const Piece> pieces, uint32_t group_size);
 

@@ -4,14 +4,14 @@
 
 namespace millrace::peer {
 
-/// Every rank's contribution, gathered by all and put together there in the order of the ranks.
+/// Gathers every rank's contribution on all ranks and combines them there in the order of the ranks.
 ///
 /// Bytes   a rank sends P - 1 contributions: its own, and others' that it passes on.
-/// Errors  malformed: what a peer sent. non_finite: the sum overflowed. The codec's.
+/// Errors  malformed: invalid bytes from a peer. non_finite: the sum overflowed. The codec's.
 /// Source  [RedSync19, 2.2]; [OkTopk22, 2] (TopkA)
 Task<Result<Reduced>> allgather_and_combine(Channel& channel, const AllreduceSettings& settings, Contribution given);
 
-/// The same of what each rank selects of its own.
+/// Does the same with the entries that each rank selects of its own.
 class SelectedAllgather : public Allreduce {
  public:
   SelectedAllgather(AlgorithmId id, Selection selection, const AllreduceSettings& settings)

@@ -39,8 +39,8 @@ peer::Task<Result<std::vector<N>>> gather(peer::Channel& channel, std::vector<N>
 
 }  // namespace gather_detail
 
-/// The numbers of all ranks, rank 0's first; as many on each. Ends when all ranks have called it, and ends the group
-/// where they differ in `what`. For a few numbers: every rank sends them to every other.
+/// Gathers the numbers of all ranks, rank 0's first; as many on each. Ends when all ranks have called it, and ends the
+/// group where they differ in `what`. For a few numbers: every rank sends them to every other.
 template <typename N>
 Result<std::vector<N>> gather(peer::PeerGroup& group, std::string what, std::vector<N> own) {
   auto pending = group.start<std::vector<N>>(std::move(what), [own = std::move(own)](peer::Channel& channel) {
@@ -50,7 +50,7 @@ Result<std::vector<N>> gather(peer::PeerGroup& group, std::string what, std::vec
   return pending->wait();
 }
 
-/// All ranks are here.
+/// Blocks until all ranks are here.
 inline Status barrier(peer::PeerGroup& group) {
   const auto all = gather<uint32_t>(group, "barrier", {});
   if (!all) return std::unexpected(all.error());

@@ -8,8 +8,8 @@
 namespace millrace::peer {
 namespace {
 
-/// Whether nobody else holds it. The copy's end is an acquire: what the others have read they had read before this
-/// thread writes.
+/// Returns whether no other owner holds it. The end of a copy is an acquire: the others' reads are before this thread's
+/// writes.
 bool is_held_once(std::shared_ptr<Buffer<float>> copy) { return copy.use_count() == 2; }
 
 }  // namespace
@@ -108,7 +108,8 @@ Status DenseBuckets::start(size_t at) {
   HeldStream own{view, bucket.own, bucket.values * sizeof(float)};
   const std::string what = "dense bucket " + std::to_string(at) + " of " + std::to_string(plan_.buckets()) + ": " +
                            description_of(*bucket.allreduce, bucket.settings);
-  // The body keeps the allreduce: whoever gives up in the middle of a step leaves nothing behind that looks into this.
+  // The body keeps the allreduce: a caller that gives up in the middle of a step leaves no reference to this object
+  // behind.
   auto pending = group_.start<Reduced>(what, [allreduce = bucket.allreduce, own = std::move(own)](Channel& channel) {
     return allreduce->run(channel, own);
   });

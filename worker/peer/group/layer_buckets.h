@@ -12,11 +12,11 @@
 
 namespace millrace::peer {
 
-/// Which layers of a gradient travel together, and when: consecutive ones, in the order in which back-propagation is
-/// expected to finish them, up to the first that makes a bucket of at least so many bytes; what is left over at the end
-/// is a bucket as well, since it is the one that nothing hides.
+/// Plans which layers of a gradient travel together, and when. A bucket holds consecutive layers, in the order in which
+/// back-propagation is expected to finish them. It ends with the layer that takes it to `bucket_bytes` or more. The
+/// last layers are a bucket of their own even if smaller, since no computation hides it.
 ///
-/// Order    buckets start in their own order, each once its layers and those of all buckets before it are ready: so
+/// Order    buckets start in their own order, each once its layers and those of all buckets before it are ready. So
 ///          ranks whose layers become ready in different orders start the same collectives.
 class BucketPlan {
  public:
@@ -31,15 +31,15 @@ class BucketPlan {
   size_t end_layer(size_t bucket) const { return first_layer_[bucket + 1]; }
 
   bool is_ready(size_t layer) const { return ready_[layer]; }
-  /// The layer's gradient is there. Returns the end of the buckets that may have started now: those below it that have
-  /// not.
+  /// Notes that the layer's gradient is there. Returns the end of the buckets that may have started now: those below it
+  /// that have not.
   /// REQUIRES: it was not ready.
   size_t set_ready(size_t layer);
-  /// The buckets that may have started: [0, startable()).
+  /// Returns the number of buckets that may have started: [0, startable()).
   size_t startable() const { return startable_; }
-  /// Of the layers that are not ready one; none: all are.
+  /// Returns one of the layers that are not ready; none: all are.
   std::optional<size_t> missing() const;
-  /// The next step: no layer is ready.
+  /// Begins the next step: no layer is ready.
   void reset();
 
  private:
@@ -56,39 +56,40 @@ struct DenseBucketsOptions {
   AlgorithmId algorithm = AlgorithmId::kDenseRabenseifner;
 };
 
-/// A dense gradient reduced while the rest of it is computed: a bucket of layers is summed by an allreduce of its own
-/// as soon as its last layer is ready, and all are waited for at the end (DenseOvlp). Step after step; a step begins
-/// with its first ready().
+/// Reduces a dense gradient while the rest of it is computed (DenseOvlp). An allreduce of its own sums a bucket of
+/// layers as soon as its last layer is ready. wait() blocks at the end until all are done. Step after step; a step
+/// begins with its first ready().
 ///
-/// Progress  of what is under way is made in ready() and wait(), or all the time by a group's own thread: then
-///           computation that calls nothing hides it.
-/// Bits      the same on all ranks; those of one allreduce of the whole gradient only where sums are exact, since
-///           slices differ.
+/// Progress  collectives in flight progress in ready() and wait(), or always where the group has its own thread. Then
+///           computation that calls nothing hides them.
+/// Bits      the same on all ranks. They equal those of one allreduce of the whole gradient only where sums are exact,
+///           since slices differ.
 /// Memory    one copy of the gradient, in buckets; layers may lie anywhere.
 /// Errors    the group's, where it has ended.
 /// Threads   one.
 /// Source    [OkTopk22, 5] (DenseOvlp).
 class DenseBuckets {
  public:
-  /// All ranks: the same options. The group outlives it.
+  /// Makes the buckets; the same options on all ranks. The group outlives it.
   ///
   /// Errors   invalid_argument: no layers, none with a value, or an algorithm whose result is not the exact sum.
   static Result<std::unique_ptr<DenseBuckets>> make(PeerGroup& group, DenseBucketsOptions options);
 
   const BucketPlan& plan() const { return plan_; }
 
-  /// The layer's gradient of this step is there: [layers[layer]], read before it returns. Starts the buckets that may
+  /// Takes the layer's gradient of this step: [layers[layer]], read before it returns. Starts the buckets that may
   /// start now. Any order.
   ///
   /// Errors   invalid_argument: no such layer, another number of values, or a layer that was ready before; nothing is
   ///          taken.
   Status ready(size_t layer, std::span<const float> gradient);
 
-  /// Waits for all buckets; the step has ended.
-  /// Errors   invalid_argument: a layer is not ready, which is named; the step goes on.
+  /// Waits for all buckets, and ends the step.
+  /// Errors   invalid_argument: a layer is not ready; the sentence names it, and the step continues.
   Status wait();
 
-  /// The layer's sum over the ranks: [layers[layer]], valid until the next ready(). REQUIRES: wait() has succeeded.
+  /// Returns the layer's sum over the ranks: [layers[layer]], valid until the next ready(). REQUIRES: wait() has
+  /// succeeded.
   std::span<const float> sum(size_t layer) const;
 
  private:
@@ -96,7 +97,7 @@ class DenseBuckets {
     uint64_t values = 0;
     AllreduceSettings settings;
     std::shared_ptr<Allreduce> allreduce;  ///< none for a bucket without values
-    std::shared_ptr<Buffer<float>> own;    ///< what this rank contributes
+    std::shared_ptr<Buffer<float>> own;    ///< this rank's contribution
     std::optional<Pending<Reduced>> pending;
     Reduced reduced;
     Buffer<float> dense;  ///< the sum, where it came sparse

@@ -196,8 +196,8 @@ void PeerCore::take_data(uint32_t from, PeerMessage&& message) {
   if (!expected) ++unexpected_;
 }
 
-/// Whether the sender takes the collective for the same. Where not, it is told what it is here, and ends the group with
-/// both.
+/// Returns whether the sender has the same collective. Where not, it gets this rank's description, and ends the group
+/// with both.
 bool PeerCore::is_same(const Running& running, uint32_t from, uint64_t signature) {
   if (signature == running.signature) return true;
   send(from, MessageKind::kDiffers, running.number, running.signature, bytes_of(running.what.description));
@@ -229,7 +229,7 @@ void PeerCore::on_answer(uint32_t from, const PeerMessage& message) {
   asked_[from] = {now_, false};
   const auto& waiting = running.channel.waiting();
   if (!waiting || waiting->from() != from) return;
-  // Who waits for one that waits for a third must not be the first to give up: the third is at fault.
+  // A rank that waits for one that waits for a third must not be the first to give up: the third is at fault.
   const bool started = standing != Standing::kNotStarted;
   const uint64_t limit_ms = uint64_t{options_.start_ms_max} * (started ? 2 : 1);
   if (now_ - waiting->since < static_cast<TimeNs>(limit_ms) * kNsPerMs) return;
@@ -318,7 +318,7 @@ void PeerCore::prefetch_state() const {
 
 void PeerCore::prefetch_code() const {
   if (latest_ == nullptr || !latest_->channel.waiting()) return;
-  constexpr size_t kFrameBytes = 384;  // of one that waits, most of what it goes on with
+  constexpr size_t kFrameBytes = 384;  // of a waiting one: most of the state with which it continues
   prefetch_lines(latest_->channel.waiting()->who.address(), kFrameBytes);
   for (const void* look : latest_->channel.next_looks()) prefetch_lines(look, 1);
 }

@@ -18,21 +18,23 @@
 namespace millrace::peer {
 
 struct GroupOptions {
-  /// A rank that was asked where it is, and does not answer for so long, is taken for dead. It answers while its thread
-  /// is in the library (start, test, wait), or always where the group makes progress on a thread of its own.
-  uint32_t silence_ms_max = 10'000;  ///< less than 4 is taken for 4
-  /// A rank that is alive, and has not started a collective that others have been waiting in for so long, ends the
-  /// group. So does one that is in it, or past it, whose message has not come after twice the time.
+  /// Time-out of an answer: a rank that does not answer a query within it counts as dead. A rank answers while its
+  /// thread is in the library (start, test, wait). Where the group makes progress on a thread of its own, it answers
+  /// always.
+  uint32_t silence_ms_max = 10'000;  ///< less than 4 is taken for 4.
+  /// Time-out of a start: the group ends when a live rank blocks others for longer in a collective that it has not
+  /// started. It also ends when a rank that is in the collective, or past it, blocks others for twice the time.
   uint32_t start_ms_max = 600'000;
   /// Of messages for collectives that were not started here.
   uint64_t early_bytes_max = uint64_t{1} << 32;
-  /// What collectives measure themselves by; null: the time of the call, and what was charged since (simulated time).
+  /// Clock by which collectives measure themselves. Null: the time of the call, plus the work charged since (simulated
+  /// time).
   TimeNs (*clock)() = nullptr;
-  /// Where collectives write what they send; null: on the heap. Outlives the group.
+  /// Memory in which collectives write the bodies that they send; null: on the heap. Outlives the group.
   BodyMemory* bodies = nullptr;
 };
 
-/// What a rank starts: the same on every rank, and in the same order.
+/// Describes a collective that a rank starts: the same on every rank, and in the same order.
 struct Collective {
   /// "oktopk f32 n=16777216 ...": everything that ranks must agree on; compared among them.
   std::string description;
@@ -46,13 +48,13 @@ struct Outgoing {
   TimeNs work_before = 0;  ///< computed since the call began, before this is sent
 };
 
-/// What the core wants done.
+/// Holds the actions that the core requests.
 struct Actions {
   std::vector<Outgoing> sends;
   TimeNs work = 0;  ///< computed in all
 };
 
-/// Why a group has ended, and on whose account.
+/// Says why a group has ended, and which rank is at fault.
 struct GroupFailure {
   Error error;
   std::optional<uint32_t> rank;
@@ -65,11 +67,10 @@ inline void prefetch_lines(const void* begin, size_t bytes) {
   for (size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(static_cast<const uint8_t*>(begin) + at);
 }
 
-/// One rank of a group: runs collectives, several at a time, and finds out who is dead, stuck, or runs something else.
-/// Pure: it is given messages and the time, and says what to send.
-///
-/// Ends     the first failure ends the group on every rank: who finds it tells all others. A group that has ended
-///          starts nothing.
+/// Runs collectives of one rank of a group, several at a time, and detects ranks that are dead, stuck, or run another
+/// collective. Pure: it takes messages and the time, and returns the messages to send.
+/// Ends     the first failure ends the group on every rank: the rank that detects it notifies all others. A group that
+///          has ended starts nothing.
 /// Threads  one at a time.
 class PeerCore final : private ChannelSink {
  public:
@@ -83,27 +84,27 @@ class PeerCore final : private ChannelSink {
   /// Returns the collective's number. Runs it as far as it gets by itself.
   Result<uint32_t> start(Collective collective, TimeNs now, Actions& actions);
   void on_message(uint32_t from, PeerMessage message, TimeNs now, Actions& actions);
-  /// The transport says that this rank is gone.
+  /// Takes the transport's report that this rank is gone.
   void on_lost(uint32_t rank, TimeNs now, Actions& actions);
-  /// The transport failed, or the caller gives up: ends the group.
+  /// Ends the group, because the transport failed, or the caller gives up.
   void fail_group(GroupFailure failure, TimeNs now, Actions& actions);
   void on_tick(TimeNs now, Actions& actions);
-  /// When on_tick() has something to do, if nothing comes before.
+  /// Returns when on_tick() has something to do, if no message comes before.
   TimeNs next_deadline() const;
 
-  /// Something is under way.
+  /// Returns whether a collective is under way.
   bool busy() const { return !running_.empty(); }
-  /// How many are.
+  /// Returns the number of collectives under way.
   size_t running() const { return running_.size(); }
-  /// Ended: with a result of its own, or with the group.
+  /// Returns whether it has ended: with a result of its own, or with the group.
   bool ended(uint32_t collective) const { return !running_.contains(collective); }
-  /// How it ended. REQUIRES: ended(). Once for each.
+  /// Returns how it ended. REQUIRES: ended(). Once for each.
   Status take_status(uint32_t collective);
   const std::optional<GroupFailure>& failure() const { return failure_; }
   uint64_t unexpected_messages() const { return unexpected_; }
 
-  /// For who has thousands of cores in one thread, and knows which one comes next: has the memory brought that a
-  /// message will touch; first the state of the collective that ran last, then, once that is there, its code's.
+  /// Prefetches the memory that the next message will touch: first the state of the collective that ran last, then,
+  /// once that is cached, its code. For a caller that has thousands of cores in one thread and knows which one is next.
   void prefetch_state() const;
   void prefetch_code() const;
 
@@ -111,7 +112,7 @@ class PeerCore final : private ChannelSink {
   enum class Standing : uint8_t { kNotStarted = 1, kRunning = 2, kDone = 3 };
   enum class Tell : uint8_t { kNobody = 1, kAll = 2 };
   struct Running;
-  /// What is known of a rank since it was asked; forgotten with its next message but an answer.
+  /// Holds the state of a query to a silent rank. The rank's next message, other than an answer, deletes it.
   struct Asked {
     TimeNs heard = 0;  ///< when it answered
     TimeNs first = 0;  ///< when it was asked first without an answer
@@ -153,11 +154,11 @@ class PeerCore final : private ChannelSink {
   std::map<uint32_t, Asked> asked_;  ///< by rank
   bool ending_ = false;
   std::optional<GroupFailure> failure_;
-  // Up to here: what each message touches.
+  // Up to here: the members that each message touches.
   std::map<uint32_t, Status> ended_;
   std::deque<std::pair<uint32_t, std::string>>
-      done_;  ///< what the last ones were, for who takes one of them for another
-  std::map<uint32_t, std::vector<std::pair<uint32_t, PeerMessage>>> early_;  ///< by collective: from whom, what
+      done_;  ///< names of the last ones, for the error when a rank mistakes a collective
+  std::map<uint32_t, std::vector<std::pair<uint32_t, PeerMessage>>> early_;  ///< by collective: sender and message
   uint64_t early_bytes_ = 0;
   uint64_t unexpected_ = 0;
   GroupOptions options_;

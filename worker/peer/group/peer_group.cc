@@ -14,7 +14,7 @@ constexpr TimeNs kWaitMax = 100 * kNsPerMs;
 // Of the thread that makes progress: long enough for a piece of its work, or the shortest there are.
 constexpr TimeNs kSlice = kNsPerMs;
 constexpr TimeNs kSliceOfYielding = 100 * kNsPerUs;
-constexpr int kMessagesPerTurn = 256;  ///< before what they ask for is carried out
+constexpr int kMessagesPerTurn = 256;  ///< before their requests are carried out
 
 GroupOptions complete(GroupOptions options, Communicator& communicator) {
   if (options.clock == nullptr) options.clock = &monotonic_now_ns;
@@ -45,7 +45,7 @@ PeerGroup::~PeerGroup() {
   communicator_.wake();
 }
 
-// Whatever is thrown on the way (memory, above all) ends the group: the others must not wait for this rank.
+// Any exception on the way (out of memory, above all) ends the group: the others must not be blocked on this rank.
 void PeerGroup::turn() {
   try {
     take_in();
@@ -94,7 +94,7 @@ void PeerGroup::make_progress() {
   turn();
 }
 
-/// Takes in what has come, and does what follows from it.
+/// Takes in the received messages, and acts on them.
 void PeerGroup::take_in() {
   Actions actions;
   for (int count = 0; count < kMessagesPerTurn; ++count) {
@@ -117,8 +117,8 @@ void PeerGroup::take_in() {
 
 void PeerGroup::wait_for_messages(std::unique_lock<std::mutex>& lock) {
   const TimeNs left = core_.next_deadline() - communicator_.now();
-  // While nobody waits for what the group's thread brings along, whoever calls the group computes. Who waited for what
-  // has ended may be counted yet.
+  // While no caller waits for the group's thread, a thread that calls the group computes. A caller whose collective has
+  // ended may still be counted as waiting.
   WaitAs as = WaitAs::kIdle;
   if (progress_ == Progress::kByThread) {
     if (!core_.busy()) {

@@ -20,8 +20,8 @@ enum class Progress : uint8_t {
 
 class PeerGroup;
 
-/// A collective under way, and its result. Movable; one owner. The group outlives it. One that nobody waits for costs
-/// its status, some 100 bytes, as long as the group lives.
+/// Holds a collective under way, and its result. Movable; one owner. The group outlives it. A collective that no caller
+/// waits for costs its status, some 100 bytes, as long as the group lives.
 ///
 /// Threads  as the group's.
 template <typename R>
@@ -45,12 +45,12 @@ class Pending {
   std::shared_ptr<std::optional<Result<R>>> result_;
 };
 
-/// One rank's share in the collectives of a fixed set of ranks, over any communicator; several may be in flight.
+/// Runs one rank's share of the collectives of a fixed set of ranks, over any communicator; several may be in flight.
 ///
 /// Order    all ranks start the same collectives in the same order.
-/// Ends     with the first failure, on every rank within GroupOptions::silence_ms_max and a quarter: then every
+/// Ends     with the first failure, on every rank within GroupOptions::silence_ms_max and a quarter. Then every
 ///          collective has an error that names the rank at fault, and a new group is needed.
-/// Threads  any. Where the callers make progress and several of them wait, what one of them brings along the others see
+/// Threads  any. Where the callers make progress and several of them wait, each sees the progress of the others
 ///          within 100 ms.
 class PeerGroup {
  public:
@@ -64,7 +64,7 @@ class PeerGroup {
   uint32_t rank() const { return communicator_.rank(); }
   uint32_t size() const { return communicator_.size(); }
 
-  /// description   what ranks must agree on. body: a coroutine function, called once; what it captures is kept
+  /// description   text on which ranks must agree. body: a coroutine function, called once; its captures are kept
   ///               meanwhile.
   /// Errors        the group's, where it has ended.
   template <typename R, typename Body>
@@ -73,11 +73,11 @@ class PeerGroup {
   /// allreduce outlives the pending result, and has one run at a time.
   Result<Pending<Reduced>> start_allreduce(Allreduce& allreduce, const AllreduceSettings& settings, Contribution given);
 
-  /// Where the callers make progress: for one that does something else for long, so that others find it alive. Else
-  /// nothing.
+  /// Makes progress where the callers make it: for one that does something else for long, so that others find it alive.
+  /// Else nothing.
   void make_progress();
 
-  /// Why it has ended, and whose fault it is.
+  /// Returns why the group has ended, and which rank is at fault.
   std::optional<GroupFailure> failure() const;
   Traffic traffic() const;
 
@@ -107,7 +107,7 @@ class PeerGroup {
   std::condition_variable changed_;
   PeerCore core_;
   bool closing_ = false;
-  uint32_t waiting_ = 0;  ///< callers, for what the group's thread brings along
+  uint32_t waiting_ = 0;  ///< callers that are blocked on messages from the group's thread
   std::jthread thread_;
 };
 

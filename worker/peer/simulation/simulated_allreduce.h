@@ -10,13 +10,14 @@
 
 namespace millrace::peer {
 
-/// An allreduce on every rank of a simulated group, step after step: each begins when the last rank has ended the one
-/// before.
+/// Runs an allreduce on every rank of a simulated group, step after step: each begins when the last rank has ended the
+/// one before.
 class SimulatedAllreduce {
  public:
   /// What rank `rank` contributes; asked for when it starts.
   using Own = std::function<HeldStream(uint32_t rank)>;
-  /// A rank's result, as soon as it is there; who does not keep it keeps the memory of one rank's.
+  /// Takes a rank's result, as soon as it is there. A callee that does not retain it needs the memory of one rank's
+  /// result.
   using Done = std::function<void(uint32_t rank, Reduced result, const HeldStream& own)>;
 
   /// Errors   as make_allreduce.
@@ -34,7 +35,7 @@ class SimulatedAllreduce {
   Simulation& simulation() { return simulation_; }
   const Allreduce& of_rank(uint32_t rank) const { return *ranks_[rank]; }
 
-  /// From the begin to the last rank's end, of the virtual clock.
+  /// Runs a step; returns the time from the begin to the last rank's end, of the virtual clock.
   /// Errors   of the first rank that has one; timeout: the simulation's end. Ranks that stopped have none.
   Result<TimeNs> step(Own own, Done done) {
     const TimeNs begin = std::max(begin_, simulation_.now());

@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kJitterDraws = 0x6a697474;
 
-// How many ranks ahead of its use the memory of one is asked for, by what has to be there before.
+// Distance, in ranks, at which the memory of a rank is prefetched, by the member that has to be there before.
 constexpr size_t kAheadOfRank = 12;
 constexpr size_t kAheadOfQueues = 8;
 constexpr size_t kAheadOfBody = 4;
@@ -25,7 +25,7 @@ constexpr size_t kAheadOfCode = 2;
 /// A shorter body is not worth being looked for.
 constexpr size_t kSharedBodyBytesMin = 4096;
 
-/// So many updates of a tree take longer than a new one.
+/// From this number of updates on, updating a tree takes longer than building a new one.
 constexpr uint32_t kRebuildFrom = 4;
 
 }  // namespace
@@ -41,7 +41,7 @@ class Simulation::Queue {
   const T& front() const { return items_[first_]; }
   const T* next_place() const { return items_.data() + items_.size(); }
   void push(T item) {
-    // Room that was left by what has gone is used before there is more of it.
+    // Uses the room of removed items before it takes more.
     if (items_.size() == items_.capacity() && first_ > items_.size() / 2) {
       items_.erase(items_.begin(), items_.begin() + static_cast<ptrdiff_t>(first_));
       first_ = 0;
@@ -68,7 +68,7 @@ struct Simulation::Arriving {
   PeerMessage message;
 };
 
-/// What a rank has begun to send, until it is with who receives it.
+/// Holds a message from the begin of its sending until its receiver has it.
 struct Simulation::Transfer {
   TimeNs at = 0;
   TimeNs takes = 0;
@@ -77,12 +77,12 @@ struct Simulation::Transfer {
   PeerMessage message;
 };
 
-/// The bodies that are somewhere, by what they hold.
+/// Holds the live bodies, by their content.
 class Simulation::Bodies {
  public:
   /// The same bytes: those of an earlier body where there is one that has them.
   void share(SharedBytes& body) {
-    // Who reads one may count on the alignment that it was made with.
+    // Readers of a body may rely on the alignment that it was made with.
     if (body.bytes.size() < kSharedBodyBytesMin || !body.owner || !is_aligned(body.bytes.data())) return;
     if (known_.size() >= sweep_at_) sweep();
     Known& known = known_[hash64(body.bytes)];
@@ -123,8 +123,8 @@ struct Simulation::Start {
   std::function<Collective()> make;
 };
 
-/// What each message touches of a rank: with thousands of them, memory is what a message costs, so it lies in one
-/// place.
+/// Holds the members of a rank that each message touches. With thousands of ranks, memory access is the cost of a
+/// message, so they lie in one place.
 struct alignas(64) Simulation::Hot {
   TimeNs send = kNever;      ///< when the next transfer begins
   TimeNs delivery = kNever;  ///< when what arrives first is there
@@ -148,7 +148,7 @@ struct alignas(64) Simulation::Hot {
 struct Simulation::Rank {
   Rank(uint32_t rank, const SimulationOptions& options) : core(rank, options.ranks, options.group) {}
 
-  // What each message touches comes first, to the core's last member that it does.
+  // The members that each message touches come first, up to the last such member of the core.
   bool stopped = false;
   std::vector<uint32_t> open;  ///< collectives that have not ended
   Queue<Batch> sending;
@@ -254,7 +254,7 @@ void Simulation::run_rank(uint32_t at, TimeNs end) {
   const Hot& rank = hot_[at];
   for (TimeNs next = rank.next(); next < end; next = rank.next()) {
     now_ = next;
-    // Of one time: first what is sent, so that the order of ports is that of the sends.
+    // Of one time: sends first, so that the order of ports is that of the sends.
     if (rank.send <= now_) {
       begin_transfer(at);
     } else if (rank.next_delivery() <= now_) {
@@ -286,7 +286,8 @@ void Simulation::prefetch(size_t place) const {
   if (place + kAheadOfCode < active_.size()) ranks_[active_[place + kAheadOfCode]]->core.prefetch_code();
 }
 
-/// What has begun in this window, in the order in which the ports take it: by time, of one time the lower rank's first.
+/// Takes the transfers that began in this window, in the order of the ports: by time, of one time the lower rank's
+/// first.
 void Simulation::hand_over() {
   order_.clear();
   for (const Transfer& transfer : transfers_) order_.emplace_back(transfer.at, static_cast<uint32_t>(order_.size()));
@@ -430,7 +431,7 @@ void Simulation::take(uint32_t at, Actions&& actions) {
   }
 }
 
-/// What has ended in this call ends when its work is done. Numbers are given in the order of the starts.
+/// A collective that ended in this call ends when its work is done. Numbers are given in the order of the starts.
 void Simulation::settle(uint32_t at) {
   Rank& rank = *ranks_[at];
   if (rank.core.running() == rank.open.size()) return;

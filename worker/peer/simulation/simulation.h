@@ -16,12 +16,13 @@
 
 namespace millrace::peer {
 
-/// A rank that stops at a virtual time: it sends and receives nothing from then on; what is on its way arrives.
+/// Describes a rank that stops at a virtual time: from then on it sends and receives nothing. Messages on their way
+/// arrive.
 struct SimulatedFault {
   uint32_t rank = 0;
   TimeNs at = 0;
-  /// How long after that the others' transports say so (the rank died); none: never (it is stuck, or its machine is
-  /// gone).
+  /// The delay after which the others' transports report the fault (the rank died). None: never (it is stuck, or its
+  /// machine is lost).
   std::optional<TimeNs> noticed_after;
 };
 
@@ -29,13 +30,13 @@ struct SimulationOptions {
   uint32_t ranks = 1;
   /// alpha: of each message, in which its sender's and its receiver's port are busy.
   TimeNs latency = kNsPerUs;
-  /// In flight beside that, in which nobody is busy. The papers' models have none.
+  /// Time of flight beside the latency, during which no port is busy. The papers' models have none.
   TimeNs propagation = 0;
   /// 1 / beta, of every link; bytes of headers count.
   double bytes_per_s = 1.25e9;
   /// Of the link between two ranks, where they differ. Called for each message.
   std::function<double(uint32_t from, uint32_t to)> link_bytes_per_s;
-  /// Each message comes up to so much later than it could, drawn for each: later ones overtake it.
+  /// Maximum of the random delay of each message, drawn for each: later messages can overtake it.
   TimeNs jitter_max = 0;
   /// Of what Channel::charge() says.
   double work_scale = 1;
@@ -46,21 +47,22 @@ struct SimulationOptions {
   TimeNs end_at_max = 1'000'000 * kNsPerS;
 };
 
-/// A group of ranks in one thread, under a virtual clock: each is a PeerCore, and the network is a model of one.
+/// Simulates a group of ranks in one thread, under a virtual clock: each rank is a PeerCore, and the network is a
+/// model.
 ///
-///     alpha-beta    a message of L bytes keeps both ports busy for latency + L / rate.
-///     single port   a rank sends one message at a time, in the order in which they were handed over, and receives one
-///                   at a time, in the order in which they were sent (at one time: the lower rank's first). Who sends
-///                   does not wait for a busy receiver: the network holds the message.
-///     computation   what an algorithm charges; what arrives meanwhile waits.
+/// alpha-beta    a message of L bytes keeps both ports busy for latency + L / rate.
+/// single port   a rank sends one message at a time, in the order of the calls. It receives one at a time, in the order
+///               of sending (at equal times: the lower rank's first). A sender is not blocked on a busy receiver: the
+///               network holds the message.
+/// computation   takes the time that an algorithm charges; messages that arrive meanwhile wait.
 ///
-/// The same options, and the same that is started, give the same times, counts and bits.
+/// The same options and the same collectives give the same times, counts and bits.
 ///
-/// Order    nothing that is sent arrives sooner than a header takes. So all that happens within so short a time goes
-///          rank by rank, each by itself, and what was sent in it is handed over afterwards in the order of the ports:
-///          the memory of the ranks is gone through in one direction, ahead of its use.
-/// Bodies   of some KiB that are the same bytes, wherever they were made, are kept once: in an allgather by doubling,
-///          half of the ranks send the same.
+/// Order    no message arrives sooner than a header takes. So the simulation runs each rank by itself through a window
+///          of that length. It then delivers the messages of the window in the order of the ports. This goes through
+///          the memory of the ranks in one direction, ahead of its use.
+/// Bodies   equal bodies of some KiB are stored once, regardless of their sender: in an allgather by doubling, half of
+///          the ranks send the same.
 /// Threads  one.
 /// Source   the model: [SparCML19, 5.2]; [RedSync19, 2.4] (single port).
 class Simulation {
@@ -74,18 +76,19 @@ class Simulation {
   uint32_t size() const { return options_.ranks; }
   TimeNs now() const { return now_; }
 
-  /// The rank starts this when it is that time, or as soon after as it has started what it was given before. `make` is
-  /// called then, once.
+  /// Starts a collective on the rank at the time `at`, or as soon after as the rank has started its earlier ones. Calls
+  /// `make` then, once.
   void start(uint32_t rank, TimeNs at, std::function<Collective()> make);
 
-  /// Goes on until nothing is left to happen. Errors  timeout: end_at_max.
+  /// Runs until no event is left. Errors  timeout: end_at_max.
   Status run();
 
   struct Ended {
     Status status;
     TimeNs at = 0;
   };
-  /// How what this rank started has ended, in the order of start(); none: it has not (a rank that stopped).
+  /// Returns the ends of the collectives that this rank started, in the order of start(). None: it has not ended (a
+  /// rank that stopped).
   const std::vector<std::optional<Ended>>& ended(uint32_t rank) const;
   const std::optional<GroupFailure>& failure(uint32_t rank) const;
 
@@ -97,7 +100,7 @@ class Simulation {
     TimeNs work = 0;  ///< charged, scaled
   };
   const Counts& counts(uint32_t rank) const;
-  /// Of all ranks: what was delivered.
+  /// Returns the number of messages delivered to all ranks.
   uint64_t messages() const { return messages_; }
 
  private:
@@ -135,7 +138,7 @@ class Simulation {
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<Hot> hot_;
   Earliest earliest_;
-  TimeNs lookahead_ = 1;  ///< what is sent now arrives so much later at least
+  TimeNs lookahead_ = 1;  ///< a message arrives at least this much later than it is sent
   std::unique_ptr<Bodies> bodies_;
   // Of the window under way.
   std::vector<uint32_t> active_;     ///< ranks with something to do, ascending

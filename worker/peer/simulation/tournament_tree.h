@@ -11,7 +11,7 @@ namespace millrace::peer {
 
 inline constexpr TimeNs kNever = std::numeric_limits<TimeNs>::max();
 
-/// A time for each of a fixed number of slots, and the earliest of them: a tournament tree.
+/// Holds a time for each of a fixed number of slots, and finds the earliest of them: a tournament tree.
 ///
 /// Order    of equal times the lower slot comes first.
 /// Cost     set(): log2(slots) comparisons at most; put() of many, then rebuild(): one a slot; before(): log2(slots)
@@ -25,7 +25,7 @@ class Earliest {
   uint32_t slot() const { return leaves_ == 1 ? 0 : winners_[1]; }
   TimeNs time() const { return times_[slot()]; }
 
-  /// The slots whose time is before `end`, ascending.
+  /// Lists the slots whose time is before `end`, ascending.
   void before(TimeNs end, std::vector<uint32_t>& out) const {
     out.clear();
     collect(leaves_ == 1 ? 0 : 1, end, out);
@@ -37,13 +37,13 @@ class Earliest {
     for (uint32_t node = (leaves_ + slot) / 2; node > 0; node /= 2) {
       const uint32_t left = winner(2 * node), right = winner(2 * node + 1);
       const uint32_t now = times_[right] < times_[left] ? right : left;
-      // Another's win that stands is what was seen above already.
+      // If another slot's win stands, the nodes above have seen it already.
       if (winners_[node] == now && now != slot) return;
       winners_[node] = now;
     }
   }
 
-  /// Of many slots, instead of set(); nothing else is right until rebuild().
+  /// Sets many slots' times, in place of set(); other calls are invalid until rebuild().
   void put(uint32_t slot, TimeNs time) { times_[slot] = time; }
   void rebuild() {
     for (uint32_t node = leaves_ - 1; node > 0; --node) {

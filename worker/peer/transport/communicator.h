@@ -15,7 +15,7 @@ struct ReceivedMessage {
   PeerMessage message;
 };
 
-/// What of a group's traffic went through one rank. Headers are bytes too.
+/// Counts a group's traffic through one rank. Headers are bytes too.
 struct Traffic {
   uint64_t messages_sent = 0;
   uint64_t bytes_sent = 0;
@@ -24,14 +24,14 @@ struct Traffic {
       0;  ///< dropped by the group: of no collective that can have them; 0, or a peer is at fault
 };
 
-/// Who waits.
+/// Says which thread waits.
 enum class WaitAs : uint8_t {
   kIdle = 1,        ///< one that has nothing else to do: looks often at first
   kBackground = 2,  ///< one beside a thread that computes, perhaps on the same core: sleeps at once, and never yields
   kBetween = 3,     ///< the same while nothing is under way
 };
 
-/// One rank's end of a fixed set of ranks that exchange messages: MPI, threads of a process, or a simulated network.
+/// Connects one rank to a fixed set of ranks that exchange messages: MPI, threads of a process, or a simulated network.
 ///
 /// Order    messages from one rank may arrive in any order; each arrives once, whole, or the rank is lost.
 /// Threads  one thread at a time, but for wait(), which another's calls may overlap, and wake().
@@ -50,15 +50,15 @@ class Communicator : public BodyMemory {
   /// Errors   unavailable: that rank is lost; limit_exceeded: a body longer than the transport carries.
   virtual Status send(uint32_t to, PeerMessage message) = 0;
 
-  /// Where a body is best written that will be sent.
+  /// Returns the best memory for a body to send.
   WritableBody take_body(size_t bytes) override { return heap_body(bytes); }
 
-  /// A message that has arrived, if there is one; also moves along what is being sent. Never waits. Its body begins at
-  /// a multiple of 8.
+  /// Returns a message that has arrived, if there is one; also advances the sends in flight. Never waits. Its body
+  /// begins at a multiple of 8.
   /// Errors   malformed, version_mismatch: from a peer of another build; io: the transport failed.
   virtual Result<std::optional<ReceivedMessage>> receive() = 0;
 
-  /// A rank that is known to be gone for good, each once; for transports that can tell.
+  /// Returns a rank that is known to be lost permanently, each once; for transports that can detect it.
   virtual std::optional<uint32_t> take_lost() { return std::nullopt; }
 
   /// Waits for something to receive, or wake(), and no longer than `at_most`.
@@ -66,10 +66,10 @@ class Communicator : public BodyMemory {
   /// Ends a wait() of another thread, or the next one.
   virtual void wake() = 0;
 
-  /// Whether its calls yield the core by themselves while they find nothing to do.
+  /// Returns whether its calls yield the core by themselves while they find nothing to do.
   virtual bool yields() const { return false; }
 
-  /// Of the same clock on every call; only differences count.
+  /// Returns the time of the same clock on every call; only differences count.
   virtual TimeNs now() const = 0;
   virtual Traffic traffic() const = 0;
 };

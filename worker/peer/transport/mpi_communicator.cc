@@ -42,16 +42,16 @@ constexpr uint32_t kBodyTagMax = 32'767;  // every MPI has as many
 constexpr uint64_t kBodyBytesAPoll = 256 << 10;
 
 constexpr TimeNs kDrainMax = 2 * kNsPerS;
-/// Between looks: yields for so long, then sleeps ever longer.
+/// Times between polls: yields for `yields_for`, then sleeps, longer each time.
 struct Pauses {
   TimeNs yields_for = 0;
   TimeNs sleep_min = 0;
   TimeNs sleep_max = 0;
 };
-// Who sleeps wakes up tenths of a millisecond later where an idle core is a halted virtual one.
+// A sleeping thread wakes up tenths of a millisecond later where an idle core is a halted virtual one.
 constexpr Pauses kIdlePauses{kNsPerMs, 5 * kNsPerUs, 50 * kNsPerUs};
-// Who yields to one that computes is put behind it until a tick of the clock (4 ms at 250 Hz); who wakes up goes before
-// it.
+// The scheduler puts a yielding thread behind a computing one until a tick of the clock (4 ms at 250 Hz). A waking
+// thread goes before it.
 constexpr Pauses kBackgroundPauses{0, 20 * kNsPerUs, 100 * kNsPerUs};
 thread_local CoreShare core_share;
 
@@ -287,7 +287,7 @@ class MpiCommunicator::Links {
                                              "): collectives with a thread of their own need level serialized");
   }
 
-  /// The header, and what follows it, in one message of MPI.
+  /// Sends the header, and the bytes after it, in one message of MPI.
   Status send_head(uint32_t to, const PeerMessage& message, ByteSpan rest) {
     std::unique_ptr<Head> head;
     if (free_heads_.empty()) {
@@ -344,7 +344,7 @@ class MpiCommunicator::Links {
     return !arrived_.empty() || problem_.has_value();
   }
 
-  /// Moves everything along; what goes wrong is kept for receive().
+  /// Advances all sends and receives; an error is kept for receive().
   void poll() {
     if (problem_) return;
     try {
@@ -357,8 +357,9 @@ class MpiCommunicator::Links {
     }
   }
 
-  /// Begins to receive what has arrived, however long it is; of what is announced so much at a time that it is still in
-  /// a cache when who waits for it gets it: on one machine MPI copies a body as soon as it is asked to.
+  /// Begins to receive the messages that have arrived, of any length. A pass ends once it has begun kBodyBytesAPoll
+  /// bytes of bodies, so that they are still in a cache when the reader gets them. On one machine MPI copies a body as
+  /// soon as it is asked to.
   Status take_heads() {
     body_bytes_begun_ = 0;
     while (body_bytes_begun_ < kBodyBytesAPoll) {
@@ -389,7 +390,7 @@ class MpiCommunicator::Links {
     return {};
   }
 
-  /// Takes out of two parallel arrays what has completed, and hands it on.
+  /// Takes completed requests out of two parallel arrays, and hands them on.
   template <typename Kept, typename Done>
   Status finish(std::vector<MPI_Request>& requests, std::vector<Kept>& kept, Done done) {
     if (requests.empty()) return {};

@@ -11,15 +11,16 @@
 
 namespace millrace::peer {
 
-/// Who may call MPI: MPI_THREAD_SINGLE to MPI_THREAD_MULTIPLE.
+/// Says which threads may call MPI: MPI_THREAD_SINGLE to MPI_THREAD_MULTIPLE.
 enum class MpiThreads : uint8_t { kSingle = 1, kFunneled = 2, kSerialized = 3, kMultiple = 4 };
 
-/// "single", "funneled", "serialized", "multiple".
+/// Returns "single", "funneled", "serialized" or "multiple".
 std::string_view name_of(MpiThreads threads);
 /// Returns the level whose name_of() is `name`; kSingle for other names.
 MpiThreads mpi_threads_of(std::string_view name);
 
-/// MPI from its beginning to its end in this process, and what of MPI's own a benchmark compares with. One at a time.
+/// Runs MPI from its initialization to its end in this process, and MPI's own collectives that a benchmark compares
+/// with. One at a time.
 ///
 /// Threads  as the level says; none of these calls may overlap a communicator's below `multiple`.
 class MpiJob {
@@ -36,10 +37,10 @@ class MpiJob {
   uint32_t size() const { return size_; }
   MpiThreads threads() const { return threads_; }
 
-  /// MPI_Allreduce, in place. Waits for all ranks, also for one that never comes. Errors  io; limit_exceeded: over 2^31
-  /// - 1.
+  /// Calls MPI_Allreduce, in place. Waits for all ranks, also for one that never comes. Errors  io; limit_exceeded:
+  /// more than 2^31 less 1.
   Status sum_dense(std::span<float> values);
-  /// MPI_Abort: ends all ranks, after what they print in `grace_ms`.
+  /// Calls MPI_Abort: ends all ranks, after the output that they print in `grace_ms`.
   [[noreturn]] void abort(int exit_code, uint32_t grace_ms);
 
  private:
@@ -51,28 +52,30 @@ class MpiJob {
 };
 
 struct MpiOptions {
-  /// Memory that ranks of one machine share, of each rank, at most: bodies that lie there are looked into, not sent.
-  /// Only what is used is taken. 0: none; then no rank of this machine has any.
+  /// Maximum memory of each rank that ranks of one machine share: bodies in it are read in place, not sent. Only used
+  /// memory is taken. 0: none; then no rank of this machine has any.
   uint64_t shared_bytes_max = uint64_t{64} << 20;
 };
 
-/// A communicator over MPI, on a duplicate of the job's (MPI_Comm_dup), so that nothing else receives its messages.
+/// Communicates over MPI, on a duplicate of the job's communicator (MPI_Comm_dup), so that nothing else receives its
+/// messages.
 ///
 /// Wire     a message of up to 8 KiB is one MPI message, header and body, copied. A longer body is an MPI message of
 ///          its own, from where it lies to where it stays; several arrive at a time. Before it comes the header and its
 ///          tag. To a rank on the same machine goes the header, and where in memory that both have the body lies
 ///          (shared_bodies.h).
-/// Waiting  MPI cannot wake who sleeps: wait() looks, yields, and sleeps for ever longer, up to 50 us.
-/// Threads  as every communicator, whatever the job's level: no call of MPI overlaps another of this communicator (a
-///          lock); where only the main thread may call MPI, others get an error.
+/// Waiting  MPI cannot wake a sleeping thread: wait() polls, yields, and sleeps for longer each time, up to 50 us.
+/// Threads  as every communicator, at any level of the job. A lock keeps calls of MPI of this communicator from
+///          overlapping. Where only the main thread may call MPI, others get an error.
 /// Bounds   a body has at most 2^31 - 1 bytes.
 class MpiCommunicator final : public Communicator {
  public:
-  /// Over all ranks of the job. Collective: every rank calls it. Errors  unavailable: MPI is not there; io.
+  /// Makes a communicator over all ranks of the job. Collective: every rank calls it. Errors  unavailable: MPI is not
+  /// there; io.
   static Result<std::unique_ptr<MpiCommunicator>> over_world(const MpiOptions& options = {});
-  /// Over the ranks of a communicator of the caller's, as MPI_Comm_c2f() gives it. Collective.
+  /// Makes one over the ranks of a communicator of the caller's, as MPI_Comm_c2f() gives it. Collective.
   static Result<std::unique_ptr<MpiCommunicator>> over(int fortran_handle, const MpiOptions& options = {});
-  /// Gives sends under way two seconds; what has not gone by then stays in memory until the process ends.
+  /// Gives sends in flight two seconds; the buffers of unfinished ones stay in memory until the process ends.
   ~MpiCommunicator() override;
 
   uint32_t rank() const override;
@@ -86,7 +89,7 @@ class MpiCommunicator final : public Communicator {
   TimeNs now() const override { return monotonic_now_ns(); }
   Traffic traffic() const override;
 
-  /// What became of bodies that ranks of one machine share.
+  /// Counts the bodies that ranks of one machine share, by outcome.
   SharedBodiesCounters counters() const;
 
  private:

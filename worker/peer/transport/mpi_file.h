@@ -9,8 +9,8 @@
 
 namespace millrace::peer {
 
-/// A file that each rank reads parts of by MPI-IO. Each opens it for itself (MPI_COMM_SELF): no call waits for another
-/// rank, which might be stuck.
+/// Owns a file of which each rank reads parts by MPI-IO. Each opens it for itself (MPI_COMM_SELF): no call waits for
+/// another rank, which might be stuck.
 ///
 /// Threads  one; its calls do not overlap a communicator's, unless MPI's level is `multiple`.
 class MpiFile {

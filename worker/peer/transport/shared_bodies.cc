@@ -24,7 +24,7 @@ std::unexpected<Error> bad_reference(const BodyReference& reference) {
 
 }  // namespace
 
-/// What this process holds of all segments, by where it lies: so that what is sent on is found there.
+/// Holds this process's holdings in all segments, by their position, so that it finds a body that it passes on.
 class SharedBodies::Holdings {
  public:
   struct Where {
@@ -129,7 +129,7 @@ Result<SharedBytes> SharedBodies::body_of(const BodyReference& reference, uint64
   const ByteSpan bodies = segment->bodies();
   const bool is_inside = reference.offset <= bodies.size() && bytes <= bodies.size() - reference.offset;
   if (!is_inside || reference.offset % sizeof(uint64_t) != 0) return bad_reference(reference);
-  // What nobody holds may be given to another body at any time.
+  // A body without a holder may be replaced by another at any time.
   if (segment->holders(reference.slot).load(std::memory_order_acquire) == 0) return bad_reference(reference);
   const ByteSpan body = bodies.subspan(reference.offset, bytes);
   return SharedBytes{Holdings::add(holdings_, segment, body, {.owner = reference.owner, .slot = reference.slot}), body};

@@ -14,30 +14,30 @@
 
 namespace millrace::peer {
 
-/// What a message says instead of carrying its body. Plain bytes on the wire.
+/// Refers to a body in shared memory: a message carries it in place of the body. Plain bytes on the wire.
 struct BodyReference {
   uint32_t owner = 0;   ///< the rank whose segment it is in
-  uint32_t slot = 0;    ///< the counter of who holds it; whoever gets the reference holds it once
+  uint32_t slot = 0;    ///< the counter of the holding rank; the receiver of the reference holds it once
   uint64_t offset = 0;  ///< of the body among the segment's bodies
 };
 
-/// What became of bodies.
+/// Counts bodies by how they were passed.
 struct SharedBodiesCounters {
   uint64_t in_place = 0;  ///< sent as they lay there
   uint64_t copied = 0;    ///< into the segment
   uint64_t full = 0;      ///< not: no room
 };
 
-/// The bodies that one rank shares with the others of its machine: its own segment, in which it writes what it sends,
-/// and views of theirs. A body is written once, however many ranks get it and pass it on; its last holder's counter
-/// going to 0 frees it.
+/// Shares the bodies of one rank with the others of its machine. It has a segment of its own, in which it writes the
+/// bodies that it sends, and views of the others' segments. A body is written once, however many ranks get it and pass
+/// it on; when its last holder's counter reaches 0, it is free.
 ///
-/// Bounds   the segment's size; what finds no room is sent as without it.
-/// Deaths   nobody waits for a counter: what a dead rank holds stays taken, and the group ends.
-/// Trust    the others are of the same user, who may write into each other's memory anyway: a body that was looked at
-///          is not expected to change. References are checked: whatever one says, nothing outside of a segment's bodies
-///          is read.
-/// Threads  send and receive: one at a time; bodies are let go on any, also after this object's end.
+/// Bounds   the segment's size; a body without room is sent without shared memory.
+/// Deaths   no rank is blocked on a counter. A dead rank's bodies stay taken, and the group ends.
+/// Trust    the other ranks run as the same user, and can write into this memory anyway. A body that was checked is
+///          expected not to change. References are checked: no reference makes a rank read outside of a segment's
+///          bodies.
+/// Threads  send and receive: one at a time; bodies are released on any thread, also after this object's end.
 class SharedBodies {
  public:
   /// segments  by rank; null: that rank is on another machine. REQUIRES: segments[rank] was created here.
@@ -46,18 +46,18 @@ class SharedBodies {
   SharedBodies& operator=(const SharedBodies&) = delete;
   ~SharedBodies();
 
-  /// Memory for a body, or nothing where there is no room.
+  /// Returns memory for a body, or nothing where there is no room.
   std::optional<WritableBody> take(size_t bytes);
 
-  /// Whether `to` can look into what is here: all of the machine have all of its segments.
+  /// Returns whether `to` can read this rank's segment: all ranks of the machine have all of its segments.
   bool reaches(uint32_t to) const { return to < segments_.size() && segments_[to] != nullptr; }
-  /// Holds the body for the one who is told where it lies: a body that lies in any segment as it lies, another is
-  /// copied. Nothing: no room.
+  /// Holds the body for the rank that gets the reference. A body in any segment stays in place, another is copied.
+  /// Nothing: no room.
   std::optional<BodyReference> hold(ByteSpan body);
-  /// Of a reference that could not be sent.
+  /// Releases a reference that could not be sent.
   void let_go(const BodyReference& reference);
 
-  /// The body of a reference that came. Hostile.
+  /// Returns the body of a received reference. Hostile.
   /// Errors   malformed: it points nowhere.
   Result<SharedBytes> body_of(const BodyReference& reference, uint64_t bytes);
 
@@ -84,7 +84,7 @@ class SharedBodies {
   // Of the own segment.
   std::map<uint64_t, uint64_t> free_;  ///< begin to length; no two touch
   std::vector<uint32_t> free_slots_;
-  std::vector<Block> blocks_;  ///< that somebody held when last looked at
+  std::vector<Block> blocks_;  ///< blocks that a rank held at the last check
   uint64_t populated_ = 0;     ///< bytes, from the begin on
   uint64_t populated_max_;
 };

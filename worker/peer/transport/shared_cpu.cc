@@ -5,8 +5,8 @@
 namespace millrace::peer {
 namespace {
 
-constexpr TimeNs kLate = kNsPerMs;  // an idle core wakes who sleeps on it sooner than that
-// Who rests long enough is no longer late, and sees no more that the core is shared.
+constexpr TimeNs kLate = kNsPerMs;  // an idle core wakes a thread that sleeps on it sooner than that.
+// A thread that rests long enough is no longer late, and no longer notices that the core is shared.
 constexpr TimeNs kSharedFor = kNsPerS;
 constexpr TimeNs kRestMax = 2 * kNsPerMs;
 

@@ -4,19 +4,19 @@
 
 namespace millrace::peer {
 
-/// How a thread that works now and then gets on beside one on the same core that always computes. Linux lets who wakes
-/// up go before who runs, unless it has had more than its share: then it waits for a tick of the clock, 4 ms at 250 Hz.
-/// So who has worked sleeps for as long first.
+/// Decides how long a thread that works at intervals should sleep, on a core that another thread always uses. Linux
+/// lets a waking thread preempt the running one, unless it has had more than its share. Then it waits for a tick of the
+/// clock, 4 ms at 250 Hz. So a thread that has worked sleeps for as long first.
 ///
-/// Pure: it is told all times. One thread's own.
+/// Pure: its caller passes all times. One thread's own.
 class CoreShare {
  public:
-  /// The thread works from now on; `cpu`: its processor time.
+  /// Notes that the thread works from now on; `cpu`: its processor time.
   void works(TimeNs now, TimeNs cpu);
-  /// It has nothing to do from now on. Returns how long it sleeps at least: what it has worked, less what others worked
-  /// meanwhile; 0 where nothing says that others want its core.
+  /// Returns the minimum sleep of the thread, which has nothing to do from now on. It is the time that it worked less
+  /// the time that others worked meanwhile; 0 where no other thread is known to need its core.
   TimeNs rests(TimeNs now, TimeNs cpu) const;
-  /// It slept until now, and was woken so much later than it wanted to be.
+  /// Notes that the thread slept until now, and woke later than planned by `late`.
   void woke(TimeNs now, TimeNs late);
 
  private:

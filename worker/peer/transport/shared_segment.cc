@@ -38,7 +38,7 @@ std::unexpected<Error> no_segment(const char* what) {
               std::string("no memory shared among processes: ") + what + ": " + std::strerror(errno));
 }
 
-/// Where a file may not be so long the process would be killed by a signal.
+/// Where the limit of file sizes is lower, a signal would kill the process.
 bool may_be_so_long(uint64_t bytes) {
   rlimit limit{};
   return getrlimit(RLIMIT_FSIZE, &limit) == 0 && (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= bytes);
@@ -68,7 +68,7 @@ Result<std::shared_ptr<SharedSegment>> SharedSegment::open(const SegmentName& na
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   if (descriptor < 0) return no_segment(path.c_str());
   std::shared_ptr<SharedSegment> segment(new SharedSegment(name, descriptor, Access::kReader));
-  // Whatever else has that number there is not looked into: what may shrink is a signal to who reads it.
+  // Another file with that number is not mapped: reading a file that shrinks raises a signal.
   struct stat status{};
   const int seals = ::fcntl(descriptor, F_GET_SEALS);
   errno = ESTALE;
@@ -86,7 +86,7 @@ Status SharedSegment::map() {
   void* const counters = ::mmap(nullptr, sizeof(Counters), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
   if (counters == MAP_FAILED) return no_segment("mmap");
   if (access_ == Access::kOwner) {
-    // Where there is no memory for them, or the system cannot say so, writing would end the process.
+    // Where there is no memory for them, or the system does not report it, writing would end the process.
     if (::madvise(counters, sizeof(Counters), MADV_POPULATE_WRITE) != 0) {
       ::munmap(counters, sizeof(Counters));
       return no_segment("MADV_POPULATE_WRITE");
@@ -96,8 +96,8 @@ Status SharedSegment::map() {
   } else {
     counters_ = std::launder(static_cast<Counters*>(counters));
   }
-  // A huge page is mapped as one where it begins at a multiple of its size; so much address space is taken that there
-  // is one.
+  // A huge page is mapped as one where it begins at a multiple of its size. So the reserved address space is large
+  // enough to contain one.
   reserved_ = ::mmap(nullptr, name_.bytes + kPieceBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved_ == MAP_FAILED) return no_segment("mmap");
   const auto begin = std::bit_cast<uintptr_t>(reserved_);

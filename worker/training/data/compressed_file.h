@@ -12,7 +12,7 @@
 
 namespace millrace::cli {
 
-/// A file read in blocks, for decompressors that take their input themselves.
+/// Reads a file in blocks, for decompressors that take their input themselves.
 class CompressedFile {
  public:
   static Result<CompressedFile> open(const std::string& path) {
@@ -22,7 +22,7 @@ class CompressedFile {
     return CompressedFile(file);
   }
 
-  /// The next block; empty at the end. Errors  io.
+  /// Returns the next block; empty at the end. Errors  io.
   Result<std::span<uint8_t>> next() {
     errno = 0;
     const size_t got = std::fread(block_->data(), 1, block_->size(), file_.get());

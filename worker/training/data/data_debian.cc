@@ -75,7 +75,7 @@ class IndexSource {
     return true;
   }
 
-  /// After the last line: what went wrong, if anything did.
+  /// Called after the last line: returns the error, if any.
   Status finish(uint64_t packages) {
     const bool unreadable = std::ferror(file_) != 0;
     const std::string reason = std::strerror(errno);
@@ -109,7 +109,7 @@ class IndexSource {
   std::string path_;
 };
 
-/// Both output files and what has been written so far.
+/// Holds both output files and the progress so far.
 struct Sink {
   LibsvmWriter train;
   LibsvmWriter held_out;

@@ -41,16 +41,16 @@ struct DataFiles {
   std::string held_out;
 };
 
-/// Of make_debian_data(), in a folder that lasts: made once for each dimension.
+/// Returns the files of make_debian_data(), in a folder that lasts: made once for each dimension.
 ///
 /// say  called with a line at a time
 DataFiles debian_files(const std::string& folder, uint64_t dimension);
 Status keep_debian_data(const DataFiles& files, uint64_t dimension, const std::function<void(const std::string&)>& say);
 
-/// Both are there. They appear whole or not at all, the held-out one last.
+/// Returns whether both are there. They appear whole or not at all, the held-out one last.
 bool made_before(const DataFiles& files, const std::function<void(const std::string&)>& say);
 
-/// What of a package's paragraph is used.
+/// Holds the used fields of a package's paragraph.
 struct PackageParagraph {
   std::string name;
   std::string section;
@@ -61,11 +61,12 @@ struct PackageParagraph {
 /// `field` is the parser's memory of the field that continuation lines belong to.
 bool read_paragraph_line(std::string_view line, PackageParagraph& paragraph, std::string& field);
 
-/// True for libs, libdevel and oldlibs, in any area.
+/// Returns whether a section is libs, libdevel or oldlibs, in any area.
 bool is_library_section(std::string_view section);
 
-/// The character 3- to 5-grams of `text` (ASCII letters in lower case, runs of blanks as one space, one space at either
-/// end), hashed into [0, dimension): each that occurs has the value 1 / sqrt(count of them), so that a row has norm 1.
+/// Hashes the character 3- to 5-grams of `text` into [0, dimension). ASCII letters are in lower case, runs of blanks
+/// are one space, and one space is at either end. Each that occurs has the value 1 / sqrt(count of them), so that a row
+/// has norm 1.
 ///
 /// indices  out: strictly increasing; empty when the text is.
 void text_features(std::string_view text, uint64_t dimension, IndexBuffer& indices, Buffer<float>& values);

@@ -58,7 +58,7 @@ SyntheticRows::SyntheticRows(const SyntheticShape& shape, uint64_t seed)
   }
   std::sort(scores.begin(), scores.end());
   median_ = scores[scores.size() / 2];
-  // Half of the range between the 16th and the 84th percentile: one sigma, whatever the tails.
+  // Half of the range between the 16th and the 84th percentile: one sigma, for any tails.
   noise_ = kNoiseShare * (scores[scores.size() * 84 / 100] - scores[scores.size() * 16 / 100]) / 2;
   random_ = RandomSequence(key_, kRowStream);
 }
@@ -101,8 +101,8 @@ double SyntheticRows::c_of(double count) const {
   return std::exp(below.log_c + share * (above->log_c - below.log_c));
 }
 
-/// Draws each feature of the head by its probability. The other features are the arrivals of a Poisson process of
-/// intensity c x^-exponent over the ranks: a rank has at least one arrival with the same probability.
+/// Draws each feature of the head by its probability. The other features are the arrivals of a Poisson process over the
+/// ranks, of intensity c x^-exponent. A rank has at least one arrival with the same probability.
 void SyntheticRows::draw_features(double c, IndexBuffer& indices) {
   indices.clear();
   const auto add = [&](uint64_t rank) { indices.push_back(static_cast<uint32_t>(rank * kScatter % shape_.dimension)); };

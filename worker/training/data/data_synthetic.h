@@ -12,7 +12,7 @@
 
 namespace millrace::cli {
 
-/// Shape of a sparse classification set: what matters to compression and nothing else.
+/// Describes the shape of a sparse classification set: only the properties that matter to compression.
 struct SyntheticShape {
   std::string_view name;
   uint64_t dimension = 0;
@@ -32,13 +32,13 @@ inline constexpr SyntheticShape kWebspamShape{"webspam", 16'609'143, 680'715, 3'
 
 Result<SyntheticShape> synthetic_shape(std::string_view name);
 
-/// Rows of a shape, one after the other; a function of (shape, seed) alone.
+/// Generates rows of a shape, one after the other; a function of (shape, seed) alone.
 ///
 /// features  of the shape's support. A row has the r-th most frequent one with probability 1 - exp(-c r^-exponent),
-///           independently of the others; c gives the row its number of features in expectation. Values positive, norm
+///           independently of the others. c gives the row its number of features in expectation. Values positive, norm
 ///           1.
 /// label     +1 where a sparse linear model (one feature in eight has a weight) plus noise is above its median, else
-///           -1: a row in twenty or so contradicts the model.
+///           -1. About one row in twenty contradicts the model.
 /// Cost      a row: a draw for each of the 8,192 most frequent features, and for each other feature that the row has.
 /// Threads   one.
 class SyntheticRows {

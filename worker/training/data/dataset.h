@@ -9,37 +9,37 @@
 
 namespace millrace::cli {
 
-/// How a file writes its two classes. The first of each pair is the negative class.
+/// Says how a file writes its two classes. The first of each pair is the negative class.
 enum class LabelPair : uint8_t {
   kZeroOne = 1,       ///< 0 and 1
   kMinusPlusOne = 2,  ///< -1 and +1
   kOneTwo = 3,        ///< 1 and 2
 };
 
-/// "-1 is negative, +1 is positive".
+/// Returns "-1 is negative, +1 is positive", for example.
 std::string label_pair_text(LabelPair pair);
 
-/// The number by which a file calls its first feature.
+/// Says the number by which a file calls its first feature.
 enum class IndexBase : uint8_t {
   kOne = 0,   ///< LIBSVM's
   kZero = 1,  ///< of writers that count from 0
 };
 
-/// How a file writes its rows.
+/// Says how a file writes its rows.
 struct TrainedOn {
   LabelPair label_pair = LabelPair::kMinusPlusOne;
   IndexBase index_base = IndexBase::kOne;
   bool operator==(const TrainedOn&) const = default;
 };
 
-/// One example: features with strictly increasing indices, and its class.
+/// Views one example: features with strictly increasing indices, and its class.
 struct RowView {
   IndexSpan indices;
   std::span<const float> values;
   float label = 0;  ///< -1 or +1
 };
 
-/// Labelled rows in memory, compressed by row (CSR).
+/// Holds labelled rows in memory, compressed by row (CSR).
 struct Dataset {
   uint64_t dimension = 0;              ///< every index is below it
   std::vector<uint64_t> row_begin{0};  ///< [rows + 1] positions into indices and values

@@ -6,8 +6,8 @@
 
 namespace millrace::cli {
 
-/// A rank's rows by feature, compressed by column (CSC), of the features that occur anywhere; the intercept is the last
-/// one, with a 1 in every row.
+/// Holds a rank's rows by feature, compressed by column (CSC), of the features that occur anywhere. The intercept is
+/// the last one, with a 1 in every row.
 class FeatureColumns {
  public:
   /// features  strictly increasing, with every index of `data` among them, and data.dimension as the last one.
@@ -15,7 +15,7 @@ class FeatureColumns {
 
   size_t count() const { return features_.size(); }
   uint32_t feature(size_t at) const { return features_[at]; }
-  /// Where a feature is; count(): nowhere.
+  /// Returns where a feature is; count(): nowhere.
   size_t position_of(uint32_t feature) const;
 
   struct Column {

@@ -13,14 +13,14 @@
 
 namespace millrace::cli {
 
-/// What rows are for.
+/// Says what rows are for.
 enum class RowUse : uint8_t {
   kTraining = 1,  ///< they have two classes, and no feature behind the dimension
   kHeldOut =
       2,  ///< a model is measured on them: its classes are theirs, one or both; features that it lacks are left out
 };
 
-/// Which rows of a file to keep, and what its indices may be.
+/// Says which rows of a file to keep, and what its indices may be.
 struct LibsvmOptions {
   uint64_t dimension = 0;  ///< 0: the largest index of the file
   uint32_t part = 0;       ///< keep rows r with r % parts == part; all rows are checked
@@ -35,33 +35,33 @@ struct LibsvmOptions {
 /// Longest line that is accepted.
 inline constexpr uint64_t kLibsvmLineBytesMax = uint64_t{256} << 20;
 
-/// What was read of a file, before it is known which classes its labels are: a share of a file may have rows of one
-/// class only, or none at all.
+/// Holds the rows of a file, before the classes of its labels are known. A share of a file may have rows of only one
+/// class, or none.
 struct LibsvmRows {
   Dataset data;                 ///< without labels, label_pair and dimension
   std::vector<double> labels;   ///< of the kept rows
   std::vector<double> classes;  ///< labels seen, ascending; at most two
-  uint64_t largest_index = 0;   ///< counted from 1, whatever the file does; 0: no entries
+  uint64_t largest_index = 0;   ///< counted from 1, regardless of the file's index base; 0: no entries
   uint64_t largest_index_line = 0;
   uint64_t entries_left_out = 0;
   uint64_t rows = 0;          ///< read, kept or not
   uint64_t content_hash = 0;  ///< of these (Dataset)
 };
 
-/// The rows as a dataset, whose classes, largest index and number of rows may be those of a larger file.
+/// Returns the rows as a dataset, whose classes, largest index and number of rows may be those of a larger file.
 ///
 /// whole    of the file; its data and labels are not looked at.
-/// Errors   malformed: no rows in the whole; training: not two classes written as label_pair_text() says; held out: a
-///          label that is none of the model's, or one whose class cannot be told. `name` is in front.
+/// Errors   malformed: no rows in the whole. In training: not two classes written as label_pair_text() has them. Held
+///          out: a label that is none of the model's, or one whose class is unknown. `name` is in front.
 Result<Dataset> dataset_of(LibsvmRows rows, const LibsvmRows& whole, const std::string& name,
                            const LibsvmOptions& options);
 
-/// Parses LIBSVM text line by line: `LABEL INDEX:VALUE INDEX:VALUE …`, indices from 1 (or 0: index_base) and strictly
-/// increasing, `#` starts a comment, empty lines are skipped, entries of value 0 are not stored. A query's number
-/// (`qid:N`, N whole and below 2^64) after the label, of data for ranking, is skipped.
+/// Parses LIBSVM text line by line: `LABEL INDEX:VALUE INDEX:VALUE …`. Indices count from 1 (or 0: index_base) and are
+/// strictly increasing. `#` starts a comment. Empty lines are skipped; entries of value 0 are not stored. A query's
+/// number (`qid:N`, N whole and below 2^64) after the label, of data for ranking, is skipped.
 ///
 /// Labels   two classes, written 0 and 1, -1 and +1, or 1 and 2 (label_pair_text()).
-/// Values   what is too small for f32 is 0.
+/// Values   a magnitude too small for f32 becomes 0.
 /// Errors   malformed, the sentence starts with `NAME:LINE:`. After an error the object must not be used.
 /// Threads  one.
 class LibsvmParser {
@@ -69,12 +69,12 @@ class LibsvmParser {
   /// name  of the file, for error sentences.
   LibsvmParser(std::string name, LibsvmOptions options);
 
-  /// One line without its newline.
+  /// Parses one line without its newline.
   Status line(std::string_view text);
 
   /// Errors  malformed: no rows, or rows of one class only.
   Result<Dataset> finish() &&;
-  /// What was read, as it is.
+  /// Returns the parsed rows, unchanged.
   LibsvmRows take_rows() &&;
 
  private:
@@ -97,7 +97,7 @@ class LibsvmParser {
   uint64_t entries_left_out_ = 0;
   std::map<double, uint64_t> first_line_of_label_;  ///< at most three
   std::vector<double> row_labels_;                  ///< of kept rows
-  std::vector<uint64_t> row_;                       ///< what the hash takes of the present row
+  std::vector<uint64_t> row_;                       ///< input of the hash from the present row
   uint64_t content_hash_ = 0;
 };
 

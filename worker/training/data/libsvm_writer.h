@@ -23,7 +23,8 @@ class LibsvmWriter {
   LibsvmWriter& operator=(LibsvmWriter&&) = delete;
   ~LibsvmWriter();
 
-  /// One row. `indices` count from 0 and increase strictly (the file counts from 1); values are finite. Errors  io.
+  /// Writes one row. `indices` count from 0 and increase strictly (the file counts from 1); values are finite. Errors
+  /// io.
   Status row(int label, IndexSpan indices, std::span<const float> values);
 
   /// Errors  io: the old file stays.

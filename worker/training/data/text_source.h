@@ -9,7 +9,7 @@
 
 namespace millrace::cli {
 
-/// The bytes of a text file, decompressed where it is compressed.
+/// Reads the bytes of a text file, decompressed where it is compressed.
 ///
 /// Threads  one.
 class TextSource {
@@ -35,7 +35,7 @@ Result<std::unique_ptr<TextSource>> open_text(const std::string& path);
 ///
 /// Errors  unsupported: the format's name, and what to do.
 Status refuse_foreign(ByteSpan head);
-/// A compressed format that open_text() reads. Empty: the bytes begin none of them.
+/// Describes a compressed format that open_text() reads. Empty: the bytes begin none of them.
 struct Compression {
   std::string name;        ///< "gzip"
   std::string decompress;  ///< "gunzip -k"

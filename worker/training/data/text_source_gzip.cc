@@ -14,7 +14,7 @@ namespace {
 constexpr int kGunzipWindow = MAX_WBITS + 16;  // of a gzip member, head and checksum included
 
 /// Reads gzip, or passes plain text through, by the first bytes: a pipe is opened and read once. gzread() is no choice:
-/// it ends silently where what follows a member is damaged.
+/// it ends silently where the bytes after a member are damaged.
 class GzipOrPlain final : public TextSource {
  public:
   explicit GzipOrPlain(CompressedFile file) : file_(std::move(file)) {}

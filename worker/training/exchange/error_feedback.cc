@@ -43,7 +43,7 @@ HeldStream ErrorFeedback::take_all() {
   all.dense = true;
   all.values = std::move(residual_);
   residual_ = {};
-  // A dense contribution is what an algorithm that selects expects; else what is zero need not travel.
+  // An algorithm that selects expects a dense contribution; for others, zeros need not travel.
   if (options_.result == peer::ResultKind::kGlobalTopk) return HeldStream::from(std::move(all));
   return HeldStream::from(to_sparse(all.view()));
 }
@@ -104,7 +104,7 @@ void ErrorFeedback::take_back(const HeldStream& own, const peer::Reduced& reduce
   add(reduced.added.view(), -1.0F);
   if (options_.codec_error == CodecError::kRetained) add(reduced.returned.view());
   if (options_.result != peer::ResultKind::kGlobalTopk || own.view.values.empty()) return;
-  // own - what was handed over, entry by entry.
+  // own less the entries that were handed over, entry by entry.
   if (residual_.empty()) residual_.assign(options_.dimension, 0.0F);
   const IndexBuffer& taken = reduced.contributed;
   size_t next = 0;

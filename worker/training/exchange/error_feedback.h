@@ -9,7 +9,7 @@
 
 namespace millrace::cli {
 
-/// What becomes of what a codec changes of the values that it sends.
+/// Says where a codec's changes of the values that it sends go.
 enum class CodecError : uint8_t {
   kRetained = 1,  ///< it is sent later
   kDropped = 2,   ///< as it must be where it is no contraction: feeding it back would not end
@@ -17,10 +17,10 @@ enum class CodecError : uint8_t {
 
 struct ErrorFeedbackOptions {
   uint64_t dimension = 0;
-  std::optional<SelectionSpec> select;  ///< before the allreduce; none: everything, or what the algorithm selects
-  uint64_t seed = 0;                    ///< of a selection that draws: anew on every rank and in every step
+  std::optional<SelectionSpec> select;  ///< before the allreduce; none: everything, or the algorithm's own selection
+  uint64_t seed = 0;                    ///< of a selection that draws: another draw on every rank and in every step
   uint32_t rank = 0;
-  /// The algorithm takes of a contribution what it keeps of the global top-k (ResultKind::kGlobalTopk).
+  /// The algorithm takes only the entries of a contribution that are in the global top-k (ResultKind::kGlobalTopk).
   peer::ResultKind result = peer::ResultKind::kExactSum;
   CodecError codec_error = CodecError::kRetained;
   /// The selection draws the contribution, and no entry stays for later. REQUIRES: codec_error dropped, result an exact
@@ -28,9 +28,10 @@ struct ErrorFeedbackOptions {
   bool unbiased = false;
 };
 
-/// What a rank contributes to an allreduce a step, and what of it stays for later: error feedback around any algorithm
-/// of the registry. Nothing is lost or counted twice, however many steps are in flight: what is contributed leaves the
-/// residual at once, and what was not handed over comes back with the result (Reduced).
+/// Makes a rank's contribution to an allreduce in each step, and keeps the residual: error feedback around any
+/// algorithm of the registry. No value is lost or counted twice, regardless of the number of steps in flight. A
+/// contribution leaves the residual at once, and the entries that were not handed over return with the result
+/// (Reduced).
 ///
 /// Unbiased: a selection draws values whose expectation is the gradient. The other entries are lost: the drawn values
 /// are scaled up for them, and a residual would add them a second time.
@@ -45,21 +46,21 @@ class ErrorFeedback {
   ///          cannot be.
   static Result<ErrorFeedback> make(const ErrorFeedbackOptions& options);
 
-  /// Adds the gradient to the residual, and takes out what is contributed in this step; in an uncompressed
-  /// step that is all of it.
+  /// Adds the gradient to the residual, and takes this step's contribution out of it. An uncompressed step contributes
+  /// the whole residual.
   /// Errors   non_finite: NaN or infinity in the gradient.
   Result<HeldStream> contribution(Stream&& gradient, uint64_t step);
-  /// Returns what stays beside the last contribution: a copy of the residual, of dimension 0 while nothing stayed. An
-  /// index codec that sends more than was selected fills from it (peer::Contribution::rest); take_back() takes out what
-  /// it sent.
+  /// Returns the residual beside the last contribution: a copy, of dimension 0 while the residual is empty. An index
+  /// codec that sends more than the selected entries takes their values from it (peer::Contribution::rest). take_back()
+  /// subtracts them.
   HeldStream rest() const;
-  /// The step's allreduce has ended: `own` is what was contributed to it.
+  /// Ends the step's allreduce: `own` is this rank's contribution to it.
   void take_back(const HeldStream& own, const peer::Reduced& reduced);
 
-  /// Of what was contributed, this was not handed over after all: it is sent later.
+  /// Adds back a part of a contribution that was not handed over after all: it is sent later.
   void give_back(const StreamView& stream) { add(stream); }
 
-  /// [dimension], or empty while nothing stayed.
+  /// Returns the residual: [dimension], or empty while nothing stayed.
   std::span<const float> residual() const { return residual_; }
   /// Hands it out and forgets it; sparse.
   Stream take_residual();

@@ -13,30 +13,33 @@
 
 namespace millrace::cli {
 
-/// What a step comes to, over all ranks.
+/// Holds the result of a step, over all ranks.
 struct StepSum {
   HeldStream sum;          ///< the same bits on all ranks
   double denominator = 1;  ///< contributions in it: the mean of the ranks' gradients is the sum over this
 };
 
-/// What an exchange has sent and received since it began, beside what went through the group (PeerGroup::traffic()).
+/// Counts the entries and bytes of an exchange since it began, beside those that went through the group
+/// (PeerGroup::traffic()).
 struct ExchangeCounts {
   uint64_t entries = 0;      ///< of this rank, in sums that have ended
   uint64_t sum_entries = 0;  ///< of these sums
-  double residual_norm = 0;  ///< L2 norm of what stays for later
+  double residual_norm = 0;  ///< L2 norm of the residual
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
   std::optional<Stats> session = {};  ///< path servers: the session's own
 };
 
-/// By what an optimizer sums gradients over the ranks: the one thing in which a job over peers differs from one over
-/// servers. What of a gradient is clipped, gains momentum, is selected, coded, or stays for later, is the exchange's: a
-/// session keeps all of that to itself, and so do peers here, with the same code (worker/core/residual/momentum.h,
-/// local_clip.h). So which entries of its own were sent, an optimizer is not told: what needs to know it, the masks of
-/// momentum, is in here.
+/// Sums an optimizer's gradients over the ranks: the only difference between a job over peers and one over servers.
 ///
-/// The law: over all ranks, what entered (gradients after clipping and momentum) = the sums + residuals + what is in
-/// flight, but for what a codec's error drops. Steps are started in order, and end in order.
+/// The exchange clips the gradient, applies momentum, selects, codes, and keeps the residual. Peers do it as a session
+/// does, with the same code (worker/core/residual/momentum.h, local_clip.h). So an optimizer does not learn which of
+/// its entries were sent; the masks of momentum, which need it, are in here.
+///
+/// The law, over all ranks: entered gradients (after clipping and momentum) = sums + residuals + contributions in
+/// flight. A codec's dropped error is the only exception.
+///
+/// Steps are started in order, and end in order.
 ///
 /// Errors   the group's where it has ended, on all ranks; an error of this rank's ends the group. non_finite: NaN or
 ///          infinity in a gradient.
@@ -48,7 +51,7 @@ class Exchange {
   Exchange& operator=(const Exchange&) = delete;
   virtual ~Exchange() = default;
 
-  /// Takes in this rank's gradient of the step, and starts to sum what of it is sent. step: from 0. At most
+  /// Takes in this rank's gradient of the step, and starts to sum the entries that it sends. step: from 0. At most
   /// OptimizerOptions::asynchronous steps are in flight before.
   virtual Status start(uint64_t step, Stream&& gradient) = 0;
   /// Waits for the oldest step in flight. REQUIRES: in_flight() > 0.
@@ -57,9 +60,9 @@ class Exchange {
 
   /// Cost  may be a pass over the residual: not every step.
   virtual ExchangeCounts counts() const = 0;
-  /// Hands out what stays for later, and forgets it. REQUIRES: nothing is in flight.
+  /// Hands out the residual, and clears it. REQUIRES: nothing is in flight.
   virtual Result<Stream> take_residual() = 0;
-  /// All ranks have made their last step. REQUIRES: nothing is in flight.
+  /// Ends the exchange: all ranks have made their last step. REQUIRES: nothing is in flight.
   virtual Status end() = 0;
 };
 
@@ -70,12 +73,12 @@ struct ExchangeSetup {
   std::function<void(double seconds)> on_update = {};
 };
 
-/// The exchange of options.path. All ranks call it.
+/// Makes the exchange of options.path. All ranks call it.
 ///
 /// Errors   as check_exchange(). Servers: what Session::connect() says, as an Error of the same code.
 Result<std::unique_ptr<Exchange>> make_exchange(const ExchangeSetup& setup, const OptimizerOptions& options);
 
-/// Refuses what the path of the options cannot do, as far as that can be told without data and servers.
+/// Refuses options that their path cannot do, as far as this is known without data and servers.
 ///
 /// Errors   invalid_argument: naming the option, and the path that does have it.
 Status check_exchange(const OptimizerOptions& options);
@@ -86,7 +89,7 @@ Status check_peer_exchange(const OptimizerOptions& options);
 Result<std::unique_ptr<Exchange>> make_server_exchange(const ExchangeSetup& setup, const OptimizerOptions& options);
 Status check_server_exchange(const OptimizerOptions& options);
 
-/// What becomes of codecs' errors: what the options say, else they are fed back, unless that would not end.
+/// Returns the treatment of codecs' errors: that of the options, else feedback, unless feedback would not converge.
 CodecError codec_error_of(const OptimizerOptions& options);
 
 }  // namespace millrace::cli

@@ -26,7 +26,7 @@ peer::PlannedCost cost_over_servers(const PathQuestion& question) {
 
 PathChoice choose_path(const PathQuestion& question) {
   PathChoice choice{.peers = cost_among_peers(question), .servers = cost_over_servers(question), .question = question};
-  // One rank has its sum already, whatever the models leave out of it.
+  // A single rank has its sum already, which the models do not consider.
   const bool servers_win = question.shape.ranks > 1 && choice.servers.total_s() < choice.peers.total_s();
   choice.path = servers_win ? ExchangePath::kServers : ExchangePath::kPeers;
   return choice;

@@ -8,7 +8,7 @@
 
 namespace millrace::cli {
 
-/// What `--path auto` chooses by.
+/// Holds the inputs of `--path auto`.
 struct PathQuestion {
   peer::SumShape shape;         ///< k: entries of a rank's contribution
   peer::MachineSpeeds speeds;   ///< of the ranks, and among them
@@ -18,7 +18,7 @@ struct PathQuestion {
   bool keeps_topk = false;                                 ///< servers send the k largest entries of the sum back
 };
 
-/// A path, and what the cost models say of a step's sum over either.
+/// Holds a path, and the predicted costs of a step's sum over either path.
 struct PathChoice {
   ExchangePath path = ExchangePath::kPeers;
   peer::PlannedCost peers;  ///< of the question's algorithm; kAuto: of the fastest one with exact sums
@@ -28,8 +28,8 @@ struct PathChoice {
 
 /// Returns the path whose sum takes less time by the planner's models; peers where both take the same. Pure.
 ///
-/// Servers have the ranks' speeds and the rate among the ranks. A message to a server takes server_latency_s, or as
-/// long as one among ranks where that is longer: a process has to be woken for it too.
+/// Servers have the ranks' speeds and the rate among the ranks. A message to a server takes server_latency_s, or the
+/// latency among ranks where that is longer: a process has to be woken for it too.
 PathChoice choose_path(const PathQuestion& question);
 
 /// Returns a sentence for people: what either path takes, and of which numbers that was made.

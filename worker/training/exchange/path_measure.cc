@@ -22,7 +22,7 @@ peer::SumShape sum_shape(const OptimizerOptions& options, uint64_t dimension, ui
           .boundary_period = options.boundaries_period};
 }
 
-/// What this rank measures by itself.
+/// Measures this rank's own speeds.
 Result<peer::GroupSpeeds> measure_own(const OptimizerOptions& options, const peer::SumShape& shape) {
   peer::GroupSpeeds own{.speeds = {}, .entries = static_cast<double>(shape.k)};
   const auto codings = peer::measure_codings(options.codec, shape, &monotonic_now_ns);

@@ -7,16 +7,16 @@
 
 namespace millrace::cli {
 
-/// Measures what path_choice.h chooses by, on all ranks of the group, and returns the choice: on all ranks the path
-/// that rank 0 takes. Each rank connects to every server and closes the connection; no path is tried out.
+/// Measures the inputs of path_choice.h, on all ranks of the group, and returns the choice: on all ranks the choice of
+/// rank 0. Each rank connects to every server and closes the connection; no path is tried out.
 ///
-/// The entries of a contribution are those of the rank's first batch: the features that occur in it, or what the
-/// selection takes where that is less. A selection that goes by magnitude or variance is taken to send them all.
-/// Selecting takes the same over both paths and is left out, but for oktopk: shards select as well. A --reselect is
-/// taken to keep as many entries as a rank sends.
+/// The entries of a contribution are those of the rank's first batch: its features, or the selection's number where
+/// that is less. For a selection by magnitude or variance, it assumes that all of them are sent. Selecting takes the
+/// same over both paths and is left out, but for oktopk: shards select as well. A --reselect is assumed to keep as many
+/// entries as a rank sends.
 ///
 /// data     this rank's rows.
-/// options  path is not looked at. REQUIRES: both paths take the others (check_exchange()).
+/// options  path is ignored. REQUIRES: both paths take the others (check_exchange()).
 /// Errors   the same on all ranks. unavailable: a server cannot be reached within connect_timeout_ms, from any rank.
 ///          The group's.
 Result<PathChoice> measure_paths(peer::PeerGroup& group, const Dataset& data, const OptimizerOptions& options);

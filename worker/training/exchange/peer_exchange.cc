@@ -63,7 +63,7 @@ double squared_norm_of(std::span<const float> values) {
   return sum;
 }
 
-/// The entries of `stream` that did not all come back: where everything did, nothing was applied.
+/// Returns the entries of `stream` that did not return as a whole: a whole return means that nothing was applied.
 HeldStream without_returned(const StreamView& stream, const StreamView& returned) {
   Stream out = Stream::empty(stream.dimension);
   size_t back = 0;
@@ -92,13 +92,13 @@ class PeerExchange final : public Exchange {
         feedback_(std::move(feedback)) {
     if (momentum.momentum != protocol::Momentum::kNone) velocity_.emplace(momentum, setup.dimension);
   }
-  // What is under way looks into the allreduces.
+  // Allreduces in flight read this object.
   ~PeerExchange() override {
     if (in_flight_.empty() || setup_.group.failure()) return;
     static_cast<void>(end_group(setup_.group, {ErrorCode::kUnavailable, "it gave up with steps in flight"}));
   }
 
-  /// Reproducible: from now on what is contributed is on the grid.
+  /// Reproducible: from now on contributions are on the grid.
   Status round_to(const OptimizerOptions& options) {
     auto grid = PeerGrid::make(options, setup_.dimension, setup_.group.size());
     if (!grid) return std::unexpected(grid.error());
@@ -106,7 +106,7 @@ class PeerExchange final : public Exchange {
     return {};
   }
 
-  /// Each allreduce has one run at a time, and keeps what it carries over; steps take them in turn.
+  /// Each allreduce has one run at a time, and keeps its state between runs; steps take them in turn.
   Status add_allreduces(const OptimizerOptions& options) {
     for (Allreduces* const of_steps : {&usual_, &exact_}) {
       if (of_steps == &exact_ && !protocol::sends_uncompressed(select_, setup_.dimension)) break;
@@ -192,7 +192,8 @@ class PeerExchange final : public Exchange {
     return feedback_.contribution(std::move(gradient), step);
   }
 
-  /// What the contribution's index codec fills from, where it sends more than was selected.
+  /// Returns the values for the entries that the contribution's index codec adds, where it sends more than the selected
+  /// ones.
   HeldStream rest_beside(const peer::AllreduceSettings& settings) const {
     // Algorithms that select fill from `own`; those that send dense vectors use no codec.
     const peer::AlgorithmInfo& info = usual_.each.front()->info();

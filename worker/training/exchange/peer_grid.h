@@ -9,9 +9,9 @@
 
 namespace millrace::cli {
 
-/// A reproducible job among peers: what a rank contributes is rounded to the grid, so that every algorithm with exact
-/// sums gives the same bits, and those that shards and a switch give; the sum is cut by the counts of the step before,
-/// as theirs is.
+/// Rounds a rank's contributions to the grid, for a reproducible job among peers. So every algorithm with exact sums
+/// gives the same bits, and those that shards and a switch give. As with them, the counts of the step before decide the
+/// threshold of the sum.
 ///
 /// Order    one step at a time: round(), the allreduce, settle().
 /// Threads  one.
@@ -20,15 +20,15 @@ class PeerGrid {
   /// Errors  as check_peer_grid().
   static Result<PeerGrid> make(const OptimizerOptions& options, uint64_t dimension, uint32_t ranks);
 
-  /// What goes out of what was selected: on the grid, without zeros where it is sparse.
+  /// Returns the values to send of a selection: on the grid, without zeros where it is sparse.
   HeldStream round(const HeldStream& selected);
 
   struct Settled {
     HeldStream update;    ///< the same on all ranks
     bool is_cut = false;  ///< `update` is a part of the sum
-    Stream returned;      ///< of what was selected: what the update does not have; one value an entry
+    Stream returned;      ///< the selected values that the update omitted; one value an entry
   };
-  /// The sum over all ranks: of the step that round() began.
+  /// Takes the sum over all ranks: of the step that round() began.
   Settled settle(HeldStream&& sum);
 
  private:
@@ -43,7 +43,7 @@ class PeerGrid {
   bool counted_ = false;
 };
 
-/// Refuses what a reproducible job among peers cannot be; anything else is fine.
+/// Refuses the options that a reproducible job among peers cannot have; all others pass.
 Status check_peer_grid(const OptimizerOptions& options, uint64_t dimension);
 
 }  // namespace millrace::cli

@@ -6,7 +6,7 @@
 
 namespace millrace::cli {
 
-/// The reverse of selection_from_text(): numbers so that they are read back to the bit.
+/// Returns a text that selection_from_text() reads back: numbers keep all bits.
 std::string selection_text(const SelectionSpec& spec);
 
 }  // namespace millrace::cli

@@ -23,7 +23,8 @@ constexpr int kBetweenAttemptsMs = 50;
 Result<double> connection_s(const HostPort& address) {
   const auto hosts = protocol::look_up_host(address.host);
   if (!hosts) return std::unexpected(hosts.error());
-  const auto looked_up = [&hosts](const std::string&) { return hosts; };  // what is timed has no lookup in it
+  const auto looked_up = [&hosts](const std::string&) { return hosts; };  // so that the measured time has no lookup in
+                                                                          // it
   TimeNs best = std::numeric_limits<TimeNs>::max();
   for (int at = 0; at < kConnections; ++at) {
     const TimeNs begin = monotonic_now_ns();

@@ -9,8 +9,9 @@
 
 namespace millrace::cli {
 
-/// Returns how many seconds a message to a server takes at least: half of the time in which the server's host accepts a
-/// TCP connection, the fastest of three; of all servers the slowest one's. The connections are closed at once.
+/// Returns the least time of a message to a server, in seconds. It is half of the time in which the server's host
+/// accepts a TCP connection, the fastest of three. Of all servers, the slowest counts. The connections are closed at
+/// once.
 ///
 /// servers    "tcp://host:port", one a shard; a server that accepts none is tried again until timeout_ms have passed
 ///            for all.

@@ -16,13 +16,13 @@
 
 namespace millrace::cli {
 
-/// The order in which a rank takes its rows.
+/// Says in which order a rank takes its rows.
 enum class RowOrder : uint8_t {
   kShuffled = 1,  ///< another order in every epoch
   kFile = 2,      ///< as they are in the file
 };
 
-/// What sums the gradients.
+/// Says which processes sum the gradients.
 enum class ExchangePath : uint8_t {
   kPeers = 1,    ///< the ranks, by an allreduce
   kServers = 2,  ///< sharded servers, of which the ranks are the workers

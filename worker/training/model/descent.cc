@@ -8,7 +8,7 @@
 namespace millrace::cli {
 namespace {
 
-/// The scale stays above 2^-40: f32 has room for the values to be so much larger.
+/// The scale stays above 2^-40: f32 has room for values that are 2^40 times as large.
 constexpr int kFoldBits = 40;
 
 }  // namespace

@@ -16,8 +16,8 @@ struct DescentOptions {
   uint64_t intercept = 0;  ///< index of the parameter that is not shrunk
 };
 
-/// What a step of mini-batch SGD with L2 does to a LinearModel's parameters beside adding the sum of the gradients: a
-/// function of the step's number, so that a worker that joins in the middle applies every step as the others have, to
+/// Computes the changes of a LinearModel's parameters in a step of mini-batch SGD with L2, beside adding the sum of the
+/// gradients. A function of the step's number. So a worker that joins later applies every step as the others have, to
 /// the bit.
 ///
 /// Threads  any: nothing changes after the constructor.
@@ -26,21 +26,21 @@ class Descent {
   explicit Descent(const DescentOptions& options);
 
   double rate(uint64_t step) const;
-  /// LinearModel::scale() after so many steps.
+  /// Returns LinearModel::scale() after `steps` steps.
   float scale_after(uint64_t steps) const;
-  /// Whether the common factor goes into the values before that step: LinearModel's values change by 2^-40 at once
-  /// then.
+  /// Returns whether the common factor goes into the values before that step: LinearModel's values change by 2^-40 at
+  /// once then.
   bool folds_before(uint64_t steps) const { return shrinking_after(steps).folds > 0; }
-  /// What precedes the addition of a step's sum to the values [begin, begin + run.size()): the intercept is kept as it
-  /// was under the new scale, and where the scale has become small it goes into the values. Returns the factor of the
+  /// Prepares the values [begin, begin + run.size()) for the addition of a step's sum. The intercept keeps its value
+  /// under the new scale; where the scale has become small, it is multiplied into the values. Returns the factor of the
   /// sum.
   float before_step(uint64_t step, uint64_t begin, std::span<float> run) const;
-  /// What before_step() returns for every step, where that is one number and nothing else is done; steps may be merged
-  /// then.
+  /// Returns the result of before_step() for every step, where that is one number and nothing else is done; steps may
+  /// be merged then.
   std::optional<float> constant_factor() const;
 
  private:
-  /// A factor in (0, 1] without underflow: mantissa * 2^exponent, mantissa in [0.5, 1).
+  /// Holds a factor in (0, 1] without underflow: mantissa * 2^exponent, mantissa in [0.5, 1).
   struct Scaled {
     double mantissa = 0.5;
     int64_t exponent = 1;

@@ -8,7 +8,7 @@
 
 namespace millrace::cli {
 
-/// Where a worker's model stood after so many rounds, and what it had taken until then.
+/// Holds a worker's model after a number of rounds, and its costs until then.
 struct CurvePoint {
   uint64_t round = 0;  ///< rounds of the job in this worker's weights
   double seconds = 0;  ///< of training
@@ -17,9 +17,9 @@ struct CurvePoint {
   double log_loss = 0;  ///< held out
 };
 
-/// The held-out loss of a model while it is trained. Evaluating takes as long as many steps, and a worker that stood
-/// still for it would be left out of them: what the held-out rows see of the model is put aside, and evaluated when
-/// training is over.
+/// Measures the held-out loss of a model while it is trained. An evaluation takes as long as many steps, and the job
+/// would make those without a worker that paused for it. So it saves the weights that the held-out rows use, and
+/// evaluates them when training is over.
 ///
 /// Cost     a copy of the held-out data; for each point 4 bytes a feature that occurs in it.
 /// Threads  one.

@@ -12,37 +12,38 @@
 
 namespace millrace::cli {
 
-/// What a linear model minimises: the mean over rows of log(1 + exp(-y m)), of max(0, 1 - y m), or of its square, where
-/// m is the margin. The square's SVM is the L2-loss SVM: smooth, so that coordinate descent trains it, which stays in
-/// the hinge's corners.
+/// Says which function a linear model minimises: the mean over rows of log(1 + exp(-y m)), of max(0, 1 - y m), or of
+/// its square. m is the margin. The square's SVM is the L2-loss SVM: smooth, so that coordinate descent trains it,
+/// which stays in the hinge's corners.
 enum class Loss : uint8_t { kLogistic = 1, kHinge = 2, kSquaredHinge = 3 };
 
-/// "lr", "svm" and "l2svm": the command line's words.
+/// Returns "lr", "svm" or "l2svm": the command line's words.
 std::string_view loss_name(Loss loss);
 Result<Loss> loss_by_name(std::string_view name);
 
-/// The loss of a row, and its derivative by the margin (the hinge's at its corner is 0, one of its subgradients).
+/// Return the loss of a row, and its derivative by the margin (the hinge's at its corner is 0, one of its
+/// subgradients).
 double loss_at(Loss loss, double label, double margin);
 double loss_slope(Loss loss, double label, double margin);
-/// The most that the derivative changes by the margin. REQUIRES: not the hinge, which has a corner.
+/// Returns the most that the derivative changes by the margin. REQUIRES: not the hinge, which has a corner.
 double loss_curvature_max(Loss loss);
 
-/// A linear model's parameters as they are trained: margin = scale * (values . x) + scale * values[dimension], the last
-/// one being the intercept. The common factor `scale` is how L2 is applied without touching every parameter at every
-/// step: shrinking all weights is one multiplication (Bottou, "Stochastic gradient descent tricks", 5.1; descent.h has
-/// the steps).
+/// Holds a linear model's parameters as they are trained: margin = scale * (values . x) + scale * values[dimension],
+/// the last one being the intercept. The common factor `scale` applies L2 without touching every parameter at every
+/// step: one multiplication shrinks all weights. See Bottou, "Stochastic gradient descent tricks", 5.1; descent.h has
+/// the steps.
 ///
-/// Threads  none of its own; whoever writes `values` keeps readers away.
+/// Threads  none of its own; a caller that writes `values` keeps readers away.
 class LinearModel {
  public:
   LinearModel(Loss loss, uint64_t dimension);
 
   Loss loss() const { return loss_; }
   uint64_t dimension() const { return values_.size() - 1; }
-  /// Tensor of this model: its features and the intercept.
+  /// Returns the dimension of this model's tensor: its features and the intercept.
   uint64_t tensor_dimension() const { return values_.size(); }
 
-  /// The parameters over `scale()`. An update is applied by values[i] += step_scale * sum[i].
+  /// Returns the parameters over `scale()`. An update is applied by values[i] += step_scale * sum[i].
   std::span<float> values() { return values_; }
   std::span<const float> values() const { return values_; }
   float scale() const { return scale_; }
@@ -63,28 +64,29 @@ class LinearModel {
   std::vector<float> values_;
 };
 
-/// A mini-batch's gradient, and how good the model was on it.
+/// Holds a mini-batch's gradient, and the model's quality on it.
 struct BatchGradient {
   Stream gradient;      ///< of the mean loss: only touched features and the intercept, L2 not in it; empty without rows
   double loss_sum = 0;  ///< over the rows
 };
 
-/// The gradient over `rows` (positions into `data`) at `model`.
+/// Returns the gradient over `rows` (positions into `data`) at `model`.
 ///
 /// Cost     O(non-zeros log non-zeros).
 BatchGradient batch_gradient(const LinearModel& model, const Dataset& data, std::span<const uint32_t> rows);
 
-/// How good a model is on data.
+/// Holds a model's quality on data.
 struct Evaluation {
   uint64_t rows = 0;
   double mean_loss = 0;          ///< of the model's own loss
-  double log_loss = 0;           ///< mean log(1 + exp(-y m)), whatever the loss
+  double log_loss = 0;           ///< mean log(1 + exp(-y m)), for any loss
   double accuracy = 0;           ///< share with sign(m) = y; a margin of 0 counts as negative
   double average_precision = 0;  ///< see average_precision()
 };
 Evaluation evaluate(const LinearModel& model, const Dataset& data);
 
-/// Area under precision over recall as a step function, thresholds at the distinct scores: sum of (R_n - R_(n-1)) P_n.
+/// Returns the area under precision over recall as a step function, thresholds at the distinct scores: sum of
+/// (R_n - R_(n-1)) P_n.
 ///
 /// labels  -1 or +1. Without positives: 0.
 /// Order   equal scores are one threshold.

@@ -8,8 +8,8 @@
 
 namespace millrace::cli {
 
-/// How the learning rate goes down over the epochs that have passed, t (a fraction: steps over the steps of an epoch),
-/// so that it does not depend on the number of ranks.
+/// Says how the learning rate decreases over the epochs that have passed, t. It is a fraction: steps over the steps of
+/// an epoch, so that it does not depend on the number of ranks.
 enum class RateForm : uint8_t {
   kConstant = 1,     ///< rate
   kInverse = 2,      ///< rate / (1 + t / epochs)
@@ -23,11 +23,12 @@ struct RateSchedule {
   double epochs = 1;    ///< until the rate has halved, is over the square root of 2, or goes down a step
   double factor = 0.5;  ///< of kStep
 
-  /// Never above `rate`; a function of its arguments, the same bits on every rank of one machine type.
+  /// Returns the rate, never above `rate`; a function of its arguments, the same bits on every rank of one machine
+  /// type.
   double at(double epochs_passed) const;
 };
 
-/// Of "constant", "inverse[:EPOCHS]", "inverse_sqrt[:EPOCHS]" or "step[:FACTOR[:EPOCHS]]".
+/// Parses "constant", "inverse[:EPOCHS]", "inverse_sqrt[:EPOCHS]" or "step[:FACTOR[:EPOCHS]]".
 ///
 /// Errors   invalid_argument: another word, epochs not positive, a factor outside (0, 1].
 Result<RateSchedule> rate_schedule_from_text(std::string_view text, double rate);

@@ -10,9 +10,9 @@
 
 namespace millrace::cli {
 
-/// Keeps the snapshot of SVRG. A step's gradient is g(w) - g(w~) + G: g is the mean gradient of the step's rows, w~ a
-/// snapshot of the model some steps ago, and G the mean gradient of all workers' rows at w~. Every worker has w~ and G,
-/// so that a step exchanges g(w) - g(w~) alone.
+/// Keeps the snapshot of SVRG. A step's gradient is g(w) - g(w~) + G. g is the mean gradient of the step's rows, and w~
+/// a snapshot of the model some steps ago. G is the mean gradient of all workers' rows at w~. Every worker has w~ and
+/// G, so that a step exchanges g(w) - g(w~) alone.
 ///
 /// Differs  from [GSpar18, equation 2, algorithm 1]: G is not sparsified, since no step sends it. The expectation is
 ///          the same, and a selection adds the variance of the difference alone. None of the three gradients contains

@@ -1,12 +1,12 @@
 #include "worker/training/optimizers/gradient_descent.h"
 
-/// Adam after the sparse allreduce, as Ok-Topk trains BERT: gradients, without the rate, are summed with their
+/// Adam after the sparse allreduce, as Ok-Topk trains BERT. Gradients, without the rate, are summed with their
 /// residuals, and every rank applies the same step of Adam to the mean.
 ///
-/// Dense    An entry that the sum does not carry has a gradient of 0: its moments decay, and its weight moves on with
-///          the first one. That is what the paper has, which puts the sum into PyTorch's dense gradient. A lazy Adam
-///          (torch.optim.SparseAdam, and a store of the servers: kernels/optimize/optimize.h) would leave such an entry
-///          and its moments as they are.
+/// Dense    An entry that the sum does not carry has a gradient of 0: its moments decay, and the first one still moves
+///          its weight. The paper does so too: it puts the sum into PyTorch's dense gradient. A lazy Adam would leave
+///          such an entry and its moments unchanged (torch.optim.SparseAdam, and a store of the servers:
+///          kernels/optimize/optimize.h).
 /// Source   [OkTopk22, 5] (BERT: beta1 0.9, beta2 0.999, weight decay 0.01, which is --l2);
 ///          [Adam15, algorithm 1], with bias correction.
 namespace millrace::cli {

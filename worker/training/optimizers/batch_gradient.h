@@ -7,14 +7,14 @@
 
 namespace millrace::cli {
 
-/// weight times the sum of the rows' gradients at `model`, each thread a share of the rows; loss_sum is theirs,
+/// Returns weight times the sum of the rows' gradients at `model`, each thread a share of the rows; loss_sum is theirs,
 /// unweighted.
 ///
 /// Order    the same bits for the same number of threads.
 BatchGradient weighted_gradient(ComputeThreads& threads, const LinearModel& model, const Dataset& data,
                                 std::span<const uint32_t> rows, double weight);
 
-/// Sums over rows of how good a model is on them.
+/// Holds sums over rows of a model's quality on them.
 struct LossSums {
   double rows = 0;
   double loss = 0;

@@ -9,7 +9,7 @@
 
 namespace millrace::cli {
 
-/// The threads that compute within a rank; they last as long as this, and sleep between two calls.
+/// Runs the threads that compute within a rank; they last as long as this, and sleep between two calls.
 ///
 /// Threads  one call at a time.
 class ComputeThreads {
@@ -40,7 +40,7 @@ class ComputeThreads {
   std::vector<std::jthread> threads_;
 };
 
-/// Part `at` of `parts` of the range [0, count): equal parts but for one.
+/// Holds part `at` of `parts` of the range [0, count): equal parts but for one.
 struct PartOfRange {
   size_t begin = 0;
   size_t end = 0;

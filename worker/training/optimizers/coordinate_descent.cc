@@ -14,14 +14,14 @@
 #include "worker/training/optimizers/optimizer.h"
 
 /// Stochastic coordinate descent: the features that occur are divided into blocks of consecutive ones, a block a rank.
-/// In a step each owner takes some of its own at random, none twice in an epoch, and changes each by its exact partial
+/// In a step each owner takes some of its own at random, none twice in an epoch. It changes each by its exact partial
 /// derivative over all ranks' rows, over a bound of its curvature.
 ///
-/// Step     of coordinate j: rate (dF/dw_j) / (beta L_j), L_j = c sum_i x_ij^2 / rows + l2, where c is the most that
-///          the loss is curved: 1/4 for lr, 2 for the squared hinge. beta makes it safe that so many change at once,
-///          those in flight among them: with rate 1 the objective goes down in expectation.
-/// Source   [SparCML19, 8.2]; [Wright15], which it cites (block coordinate descent); beta: [RichtarikTakac16] (tau-nice
-///          sampling); the squared hinge by such steps: [Chang08].
+/// Step     of coordinate j: rate (dF/dw_j) / (beta L_j), L_j = c sum_i x_ij^2 / rows + l2. Here c is the largest
+///          curvature of the loss: 1/4 for lr, 2 for the squared hinge. beta makes it safe that several coordinates
+///          change at once, those in flight among them: with rate 1 the objective decreases in expectation.
+/// Source   [SparCML19, 8.2]; [Wright15], which it cites (block coordinate descent). beta: [RichtarikTakac16] (tau-nice
+///          sampling). The squared hinge by such steps: [Chang08].
 namespace millrace::cli {
 namespace {
 
@@ -85,7 +85,8 @@ class CoordinateDescent final : public PeerOptimizer {
   const LinearModel& model() const override { return model_; }
   OptimizerCounts counts() const override { return counts_; }
 
-  /// Draws the order of all blocks, which every rank must know, and works out the margins anew: sums of changes drift.
+  /// Draws the order of all blocks, which every rank must know, and computes the margins from the start: sums of
+  /// changes drift.
   void begin_epoch(uint32_t epoch) override {
     order_.resize(setup_.group.size());
     for (uint32_t owner = 0; owner < order_.size(); ++owner) {

@@ -142,7 +142,7 @@ class GradientDescent final : public PeerOptimizer {
     return status;
   }
 
-  /// Of a rank with so many rows, those of a step: an epoch's steps have equal parts of them.
+  /// Returns a step's rows, of a rank with `rows` rows: an epoch's steps have equal parts of them.
   PartOfRange rows_at(size_t rows, uint64_t at) const {
     return {rows * at / steps_per_epoch_, rows * (at + 1) / steps_per_epoch_};
   }

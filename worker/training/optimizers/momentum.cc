@@ -1,8 +1,8 @@
 #include "worker/training/optimizers/gradient_descent.h"
 
-/// Momentum SGD on the exchanged gradient, the same velocity on all ranks: v = beta1 v + g, w -= rate v, of all
-/// weights, also where the sum has nothing. What selection keeps back gains its momentum late: rgc's correction is the
-/// remedy.
+/// Momentum SGD on the exchanged gradient, the same velocity on all ranks: v = beta1 v + g, w -= rate v. It changes all
+/// weights, also where the sum has nothing. Entries that a selection omits gain their momentum late: rgc's correction
+/// is the remedy.
 ///
 /// Source   [Polyak64], with the rate outside of the velocity (kernels/optimize/momentum.cc), dense.
 namespace millrace::cli {

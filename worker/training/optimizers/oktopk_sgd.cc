@@ -1,10 +1,10 @@
 #include "worker/training/optimizers/gradient_descent.h"
 
-/// Ok-Topk SGD: acc = residual + rate gradient; of the ranks' sum of acc the k largest entries u come back (the O(k)
-/// allreduce, or servers that re-select); residual = acc but for what contributed to u; w -= u / P.
+/// Ok-Topk SGD: acc = residual + rate gradient. The O(k) allreduce, or servers that re-select, return u, the k largest
+/// entries of the ranks' sum of acc. Then residual = acc but for the entries that contributed to u; w -= u / P.
 ///
-/// Source   [OkTopk22, 4, algorithm 2]. Over servers the threshold of the sum is theirs: the union of all shards' sums
-///          is cut, not that of the ranks' regions.
+/// Source   [OkTopk22, 4, algorithm 2]. Over servers the threshold is that of the union of all shards' sums, not of the
+///          ranks' regions.
 namespace millrace::cli {
 namespace {
 

@@ -23,7 +23,7 @@
 
 namespace millrace::cli {
 
-/// What an optimizer works on. All outlive it.
+/// Holds the inputs of an optimizer. All outlive it.
 struct OptimizerSetup {
   peer::PeerGroup& group;
   ComputeThreads& threads;
@@ -33,21 +33,21 @@ struct OptimizerSetup {
   std::function<void(double seconds)> on_update = {};  ///< ExchangeSetup::on_update
 };
 
-/// What a rank did since it began.
+/// Counts the work of a rank since it began.
 struct OptimizerCounts {
   double compute_s = 0;               ///< gradients, and applying sums
   double waiting_s = 0;               ///< for sums
   uint64_t entries = 0;               ///< of this rank, in sums
   uint64_t sum_entries = 0;           ///< of sums that have ended
-  double residual_norm = 0;           ///< L2 norm of what stays for later
+  double residual_norm = 0;           ///< L2 norm of the residual
   uint64_t steps = 0;                 ///< started
-  uint64_t bytes_sent = 0;            ///< beside what went through the group
-  uint64_t bytes_received = 0;        ///< beside what came through the group
+  uint64_t bytes_sent = 0;            ///< beside those through the group.
+  uint64_t bytes_received = 0;        ///< beside those through the group.
   std::optional<Stats> session = {};  ///< path servers: the session's own
 };
 
-/// One rank's part in training a linear model with others: steps that are started in order, and end in order, with the
-/// same model on all ranks after each end. Adding one: its file, its line in optimizers.cc.
+/// Trains a linear model with other ranks: one rank's part. Steps are started in order, and end in order, with the same
+/// model on all ranks after each end. Adding one: its file, its line in optimizers.cc.
 ///
 /// Errors   the group's where it has ended, on all ranks; non_finite: a gradient overflowed.
 /// Threads  one.
@@ -56,7 +56,7 @@ class PeerOptimizer {
   virtual ~PeerOptimizer() = default;
 
   virtual uint64_t steps_per_epoch() const = 0;
-  /// Nothing is in flight. epoch: from 0.
+  /// Begins an epoch; nothing is in flight. epoch: from 0.
   virtual void begin_epoch(uint32_t epoch) = 0;
   /// Computes a step of the epoch with the model as it is, and starts what ranks exchange for it. step: from 0, over
   /// all epochs.
@@ -68,11 +68,11 @@ class PeerOptimizer {
   virtual const LinearModel& model() const = 0;
   /// Cost  may be a pass over a residual: not every step.
   virtual OptimizerCounts counts() const = 0;
-  /// All ranks have made their last step. REQUIRES: nothing is in flight.
+  /// Ends the training: all ranks have made their last step. REQUIRES: nothing is in flight.
   virtual Status end() { return {}; }
 };
 
-/// What an optimizer takes where the options do not say, in the words of the command line.
+/// Holds an optimizer's defaults for options that are not given, in the words of the command line.
 struct OptimizerDefaults {
   std::string_view algorithm = "ssar_split_allgather";
   std::string_view select = "none";
@@ -86,12 +86,12 @@ struct OptimizerInfo {
   std::string_view source;   ///< "[SparCML19, 7, 8.2]" (kernels/REFERENCES.md)
   std::string_view summary;  ///< one line for --help
   Result<std::unique_ptr<PeerOptimizer>> (*make)(const OptimizerSetup& setup);
-  /// Refuses options that it does not take, as far as they can be told without data.
+  /// Refuses options that it does not take, as far as this is known without data.
   Status (*check)(const OptimizerOptions& options);
   OptimizerDefaults defaults = {};
 };
 
-/// Every optimizer of this build.
+/// Returns every optimizer of this build.
 std::span<const OptimizerInfo> optimizers();
 const OptimizerInfo* find_optimizer(std::string_view name);
 
@@ -105,14 +105,14 @@ OptimizerInfo momentum_optimizer();
 OptimizerInfo adam_optimizer();
 OptimizerInfo coordinate_descent_optimizer();
 
-/// Options with what the optimizer takes by itself.
+/// Returns options with the optimizer's defaults.
 OptimizerOptions default_options(const OptimizerInfo& optimizer);
 
-/// Returns all options that change what a rank does to its weights, or the order in which it takes its rows: words
-/// KEY=VALUE, as JobOptions::recipe has them.
+/// Returns all options that affect a rank's weights, or the order in which it takes its rows: words KEY=VALUE, as in
+/// JobOptions::recipe. Ranks must agree on this text.
 std::string recipe_of(const OptimizerInfo& optimizer, const OptimizerOptions& options);
 
-/// What ranks must agree on, as text.
+/// Returns the text on which ranks must agree.
 std::string description_of(const OptimizerInfo& optimizer, const OptimizerOptions& options);
 
 }  // namespace millrace::cli

@@ -1,7 +1,7 @@
 #include "worker/training/optimizers/gradient_descent.h"
 
 /// Mini-batch SGD: every rank contributes the rate times its share of the mean gradient over all ranks' batches, and
-/// all subtract the sum, whatever is selected of it, coded or summed by which algorithm.
+/// all subtract the sum. It works with every selection, codec and algorithm of the sum.
 ///
 /// Source   [SparCML19, 7, 8.2] (MPI-OPT).
 namespace millrace::cli {

@@ -1,7 +1,7 @@
 #include "worker/training/optimizers/gradient_descent.h"
 
 /// Quantized TopK SGD: acc = residual + rate gradient; residual = acc - TopK(acc), TopK the k largest of every 512
-/// consecutive entries; all subtract the sum of Q(TopK(acc)), Q unbiased, so that its error is dropped. 8 of 512 at 4
+/// consecutive entries. All subtract the sum of Q(TopK(acc)), Q unbiased, so that its error is dropped. 8 of 512 at 4
 /// bits are the paper's for CIFAR-10.
 ///
 /// Source   [SparCML19, 4, algorithm 1]; [SparCML19, 8.3] for the buckets. Where sums become dense, --algorithm

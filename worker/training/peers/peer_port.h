@@ -20,8 +20,8 @@ namespace millrace::cli {
 /// Errors   invalid_argument: no address, or one whose port would be above 65535.
 Result<std::string> http_address_of_rank(const std::string& address, uint32_t rank);
 
-/// The HTTP port of a rank of millrace-peer: /metrics, /healthz and /status. Over servers the metrics of a worker are
-/// there as well, of the rank's session.
+/// Serves the HTTP port of a rank of millrace-peer: /metrics, /healthz and /status. Over servers the metrics of a
+/// worker are there as well, of the rank's session.
 ///
 /// Threads  update(), step_done() and update_done() by one thread; the port answers on its own.
 class PeerPort {
@@ -59,7 +59,7 @@ class PeerPort {
   monitoring::PeerMetrics exported_;
   monitoring::Histogram& step_seconds_;
   std::optional<worker::WorkerExport> session_;  ///< over servers
-  PeerProgress shown_;                           ///< what the counters hold already
+  PeerProgress shown_;                           ///< the counters' present values
   std::mutex mutex_;  ///< guards status_; held while counters grow, and while /metrics is written
   std::string status_ = "{}";
   std::unique_ptr<monitoring::HttpPort> port_;  ///< last: its threads use the members above

@@ -45,7 +45,7 @@ Result<LibsvmRows> read_rows(peer::PeerGroup& group, const SharedFile& file, con
   return std::move(parser).take_rows();
 }
 
-/// What the file has as a whole, of what each rank has read.
+/// Returns the properties of the whole file, from the rows that each rank has read.
 Result<LibsvmRows> whole_of(peer::PeerGroup& group, const LibsvmRows& rows) {
   constexpr size_t kClassesAt = 4;
   std::vector<uint64_t> own = {rows.rows, rows.largest_index, rows.entries_left_out, rows.classes.size(), 0, 0};

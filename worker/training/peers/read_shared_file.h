@@ -9,7 +9,7 @@
 
 namespace millrace::cli {
 
-/// A LIBSVM file that every rank of a group reads a share of.
+/// Holds a LIBSVM file of which every rank of a group reads a share.
 struct SharedFile {
   std::string name;
   uint64_t bytes = 0;

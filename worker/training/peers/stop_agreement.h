@@ -8,13 +8,13 @@
 
 namespace millrace::cli {
 
-/// Ranks that are told to stop at different moments end at the same step: they ask each other every few steps, as many
-/// as take about a quarter of a second on the slowest rank, so that a step is not made longer by it.
+/// Makes ranks end at the same step that get the command to stop at different moments. They ask each other every few
+/// steps, as many as take about a quarter of a second on the slowest rank. So the question does not make a step longer.
 class StopAgreement {
  public:
   explicit StopAgreement(peer::PeerGroup& group) : group_(group), asked_at_(monotonic_now_ns()) {}
 
-  /// All ranks call it once a step. True on all ranks, where `stop` is on any of them. Errors  the group's.
+  /// Asks all ranks; all call it once a step. True on all ranks, where `stop` is on any of them. Errors  the group's.
   Result<bool> ask(const std::atomic<bool>& stop);
 
  private:

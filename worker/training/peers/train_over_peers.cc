@@ -75,7 +75,7 @@ class PeerRun {
  private:
   bool finished() const { return options_.steps_max > 0 && step_ >= options_.steps_max; }
 
-  /// With what went through the group.
+  /// Returns the counts, with those of the group.
   OptimizerCounts counts() const {
     OptimizerCounts counts = optimizer_->counts();
     const peer::Traffic traffic = group_.traffic();
@@ -140,7 +140,7 @@ class PeerRun {
     return share(report);
   }
 
-  /// What the ranks have each, put together.
+  /// Combines the ranks' reports.
   Result<PeerEpoch> share(PeerEpoch report) {
     const std::vector<uint64_t> numbers = {bits_of(optimizer_->model()), report.bytes_sum, report.received_sum};
     const auto models = gather<uint64_t>(group_, "models", numbers);

@@ -9,7 +9,7 @@
 
 namespace millrace::cli {
 
-/// All ranks: the same, but for the number of threads.
+/// Holds the options, the same on all ranks, but for the number of threads.
 struct PeerTrainOptions {
   const OptimizerInfo* optimizer = nullptr;
   OptimizerOptions options;
@@ -21,19 +21,19 @@ struct PeerTrainOptions {
   uint32_t threads = 1;    ///< that compute on this rank
 };
 
-/// How a model does on rows of all ranks.
+/// Holds a model's quality on rows of all ranks.
 struct PeerEvaluation {
   double loss = 0;  ///< mean of the model's own loss
   double accuracy = 0;
 };
 
-/// What an epoch took and gave: the same on all ranks.
+/// Holds an epoch's times and results: the same on all ranks.
 struct PeerEpoch {
   uint32_t epoch = 0;  ///< from 1
   uint64_t steps = 0;
   double rate = 0;            ///< of its last step
   PeerEvaluation train;       ///< with the model that the epoch left
-  double objective = 0;       ///< train.loss + l2 / 2 |w|^2, without the intercept: what is minimised
+  double objective = 0;       ///< train.loss + l2 / 2 |w|^2, without the intercept: the minimised function
   PeerEvaluation held_out;    ///< where there is held-out data
   double entries_mean = 0;    ///< in the sum, of a rank and step
   uint64_t bytes_max = 0;     ///< sent by the rank that sent most, to ranks and servers, headers among them
@@ -54,15 +54,15 @@ struct PeerTrainResult {
       0;  ///< of this rank: messages of other ranks that it dropped; 0, or a rank is at fault
 };
 
-/// Where a rank is, for displays: sums since it began.
+/// Holds a rank's position, for displays: sums since it began.
 struct PeerProgress {
   uint64_t steps = 0;          ///< ended
-  uint64_t dense_bytes = 0;    ///< what a dense exchange of them would have moved, one way
-  OptimizerCounts counts;      ///< beside what went through the group
+  uint64_t dense_bytes = 0;    ///< bytes of a dense exchange of them, one way
+  OptimizerCounts counts;      ///< beside those through the group
   peer::Traffic traffic = {};  ///< through the group
 };
 
-/// Called on the thread that trains, of every rank; one that is empty is not.
+/// Holds callbacks, called on the thread that trains, of every rank; an empty one is not called.
 struct PeerTrainObserver {
   std::function<void(const PeerEpoch&)> on_epoch = {};
   std::function<void(double seconds)> on_step =
