@@ -104,7 +104,7 @@ struct ShardMetrics {
   CounterFamily sum_entries;             ///< [job] of whole sums, before re-selection
   CounterFamily update_entries;          ///< [job] the achieved k down, over rounds
   HistogramFamily fill_in_ratio;         ///< [job] of whole sums: entries / most entries of one of its contributions
-  CounterFamily quick_cuts;              ///< [job, result] parts cut while they were summed
+  CounterFamily fused_thresholds;        ///< [job, result] parts cut while they were summed
   CounterFamily contribution_bytes;      ///< [job] encoded payload
   CounterFamily contribution_raw_bytes;  ///< [job]
   CounterFamily update_bytes;            ///< [job] encoded payload, once a round
@@ -131,8 +131,8 @@ struct ShardMetrics {
   CounterFamily table_errors;            ///< [code] of the membership table
   GaugeFamily live_workers;              ///< [job]
   GaugeFamily epoch;                     ///< [job]
-  GaugeFamily kept_updates;              ///< [job] not yet acknowledged by all
-  GaugeFamily kept_update_bytes;         ///< [job]
+  GaugeFamily retained_updates;          ///< [job] not yet acknowledged by all
+  GaugeFamily retained_update_bytes;     ///< [job]
   GaugeFamily path_is_switch;            ///< [job] of path switch
   GaugeFamily memory_bytes;              ///< none
   GaugeFamily memory_limit_bytes;        ///< none

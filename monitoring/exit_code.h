@@ -19,7 +19,7 @@ enum class ExitCode : uint8_t {
   kIo = 6,                ///< a file cannot be read or written
   kInterrupted = 7,       ///< SIGINT or SIGTERM
   kJobEnded = 8,          ///< the job ended early: a shard was lost, too few workers are left, a time ran out
-  kStandsStill = 9,       ///< status: a job does not move
+  kStalled = 9,           ///< status: a job does not move
   kNotStarted = 10,       ///< status: a job waits for its start
   kWeightsDisagree = 11,  ///< status: a worker's weights are not those of the others
   kDoesNotBalance = 12,   ///< status: a job's audit finds something missing, or too much

@@ -33,7 +33,7 @@ constexpr size_t kAnswerThreads = 2;
 /// The pause before the next connection is accepted, after one for which no descriptor was free.
 constexpr TimeNs kAcceptPause = 100 * kNsPerMs;
 /// The time for answers under way when the port stops.
-constexpr TimeNs kStopPatience = kNsPerS;
+constexpr TimeNs kStopTimeout = kNsPerS;
 
 struct HttpAnswer {
   int status = 200;
@@ -190,7 +190,7 @@ void HttpPort::Impl::run() {
 bool HttpPort::Impl::is_done(TimeNs now) {
   if (!stopping_.load()) return false;
   listeners_.sockets.clear();
-  if (!stop_by_) stop_by_ = now + kStopPatience;
+  if (!stop_by_) stop_by_ = now + kStopTimeout;
   std::erase_if(connections_, [](const auto& entry) {
     const HttpExchange::State state = entry.second.exchange.state();
     return state == HttpExchange::State::kReading || state == HttpExchange::State::kClosing;
@@ -242,8 +242,8 @@ void HttpPort::Impl::poll_all(TimeNs now) {
 }
 
 void HttpPort::Impl::accept_all(const Descriptor& listener, TimeNs now) {
-  constexpr int kAcceptedPerTurn = 16;
-  for (int taken = 0; taken < kAcceptedPerTurn; ++taken) {
+  constexpr int kAcceptedPerPass = 16;
+  for (int taken = 0; taken < kAcceptedPerPass; ++taken) {
     Descriptor socket = accept_one(listener);
     if (!socket && taken > 0) return;
     // The listener is readable, so that there is one. Later ones may be none: the system looks for a descriptor first.
@@ -280,9 +280,9 @@ bool HttpPort::Impl::spend_spare() {
 }
 
 void HttpPort::Impl::read(uint64_t number, Connection& connection, TimeNs now) {
-  constexpr int kReadsPerTurn = 4;
+  constexpr int kReadsPerPass = 4;
   std::array<char, 4096> bytes;
-  for (int reads = 0; reads < kReadsPerTurn; ++reads) {
+  for (int reads = 0; reads < kReadsPerPass; ++reads) {
     const ssize_t got = ::recv(connection.socket.number(), bytes.data(), bytes.size(), 0);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return;

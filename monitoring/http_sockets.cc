@@ -52,7 +52,7 @@ Descriptor open_stream(int family) {
   return Descriptor(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-std::string system_words(int error) { return std::generic_category().message(error); }
+std::string system_message(int error) { return std::generic_category().message(error); }
 
 /// A listening socket; without one errno says why.
 Descriptor listen_on(const protocol::HostAddress& host, uint16_t port) {
@@ -120,7 +120,7 @@ Result<HttpListeners> listen_on_host(const HttpAddress& address, const protocol:
     }
     if (!listeners.sockets.empty() && (error == 0 || is_elsewhere(error))) return listeners;
     if (error == EADDRINUSE && address.port == 0 && tries < kFreeHttpPortTries) continue;
-    return fail(error == EADDRINUSE ? ErrorCode::kConflict : ErrorCode::kIo, system_words(error));
+    return fail(error == EADDRINUSE ? ErrorCode::kConflict : ErrorCode::kIo, system_message(error));
   }
 }
 
@@ -140,7 +140,7 @@ Result<Descriptor> connect_to_host(const HttpAddress& address, int timeout_ms, c
     if (error == EINPROGRESS) error = finish_connecting(socket, share_ms);
     if (error == 0) return socket;
   }
-  return fail(ErrorCode::kUnavailable, system_words(error));
+  return fail(ErrorCode::kUnavailable, system_message(error));
 }
 
 }  // namespace millrace::monitoring

@@ -113,10 +113,10 @@ class ValueCodec {
   virtual bool unbiased(const CodecSpec& spec) const { return lossless(spec); }
 
   /// Convert between a codec's parameters and its name in a codec's text. parse() sets them in `spec` (false: not a
-  /// word of this codec), text() is the reverse. words() is for help. A codec without parameters has its name.
+  /// word of this codec), text() is the reverse. help_text() is for help. A codec without parameters has its name.
   virtual bool parse(std::string_view text, CodecSpec& spec) const;
   virtual std::string text(const CodecSpec& spec) const;
-  virtual std::string words() const;
+  virtual std::string help_text() const;
 
   /// Refuses parameters of this codec that cannot be.
   virtual Status validate(const CodecSpec& spec) const;
@@ -156,8 +156,8 @@ CodecSpec without_loss(const CodecSpec& spec);
 inline bool is_lossy(const CodecSpec& spec) { return without_loss(spec) != spec; }
 
 /// Returns the names that codec_from_text() takes, for help and errors: "raw, bitmap, gap, ...".
-std::string index_codec_words();
-std::string value_codec_words();
+std::string index_codec_names();
+std::string value_codec_names();
 
 /// Describes the code of a stream.
 struct StreamCoding {

@@ -11,7 +11,7 @@ namespace {
 std::unexpected<Error> refuse(std::string_view text) {
   return fail(ErrorCode::kInvalidArgument, "codec '" + std::string(text) +
                                                "' is not auto[+VALUE] or INDEX[+VALUE] with INDEX " +
-                                               index_codec_words() + " and VALUE " + value_codec_words());
+                                               index_codec_names() + " and VALUE " + value_codec_names());
 }
 
 bool parse_index(std::string_view text, CodecSpec& spec) {
@@ -37,7 +37,7 @@ bool parse_value(std::string_view text, CodecSpec& spec) {
 
 }  // namespace
 
-std::string index_codec_words() {
+std::string index_codec_names() {
   std::string words;
   for (const IndexCodec* codec : index_codecs()) {
     if (!words.empty()) words += ", ";
@@ -47,11 +47,11 @@ std::string index_codec_words() {
   return words;
 }
 
-std::string value_codec_words() {
+std::string value_codec_names() {
   std::string words;
   for (const ValueCodec* codec : value_codecs()) {
     if (!words.empty()) words += ", ";
-    words += codec->words();
+    words += codec->help_text();
   }
   return words;
 }
@@ -107,7 +107,7 @@ bool ValueCodec::parse(std::string_view text, CodecSpec&) const { return text ==
 
 std::string ValueCodec::text(const CodecSpec&) const { return std::string(name()); }
 
-std::string ValueCodec::words() const { return std::string(name()); }
+std::string ValueCodec::help_text() const { return std::string(name()); }
 
 Status ValueCodec::validate(const CodecSpec&) const { return {}; }
 

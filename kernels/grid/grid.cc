@@ -125,11 +125,11 @@ void ExponentTable::join_seen() {
 }
 
 /// settled  ascending.
-void ExponentTable::set(const std::vector<std::pair<uint32_t, int>>& settled) {
+void ExponentTable::set(const std::vector<std::pair<uint32_t, int>>& exponents) {
   std::vector<std::pair<uint32_t, int>>& blocks = state_.blocks;
   const auto known = static_cast<std::ptrdiff_t>(blocks.size());
   std::ptrdiff_t at = 0;
-  for (const auto& [block, exponent] : settled) {
+  for (const auto& [block, exponent] : exponents) {
     while (at < known && blocks[static_cast<size_t>(at)].first < block) ++at;
     if (at < known && blocks[static_cast<size_t>(at)].first == block) {
       blocks[static_cast<size_t>(at)].second = exponent;
@@ -142,20 +142,20 @@ void ExponentTable::set(const std::vector<std::pair<uint32_t, int>>& settled) {
 
 void ExponentTable::end_step() {
   join_seen();
-  std::vector<std::pair<uint32_t, int>> settled;
-  settled.reserve(seen_.size());
+  std::vector<std::pair<uint32_t, int>> exponents;
+  exponents.reserve(seen_.size());
   constexpr int kNone = INT32_MIN;
   std::map<size_t, int> whole_bits;  // of the groups that have results: exponent + bits of the largest sum
   for (const Seen& seen : seen_) {
     int& whole_bit = whole_bits.try_emplace(group_of(seen.block), kNone).first->second;
     if (seen.bits == 0) {
-      settled.emplace_back(seen.block, lowered(seen.exponent));
+      exponents.emplace_back(seen.block, lowered(seen.exponent));
       continue;
     }
     whole_bit = std::max(whole_bit, seen.exponent + seen.bits);
-    settled.emplace_back(seen.block, next(seen.exponent, seen.exponent + seen.bits));
+    exponents.emplace_back(seen.block, next(seen.exponent, seen.exponent + seen.bits));
   }
-  set(settled);
+  set(exponents);
   for (const auto& [group, bit] : whole_bits) {
     int& whole = state_.whole[group];
     whole = bit == kNone ? lowered(whole) : next(whole, bit);

@@ -88,7 +88,7 @@ class ExponentTable {
     int bits = 0;  ///< of the largest |sum|; 0: all were 0
   };
   void join_seen();
-  void set(const std::vector<std::pair<uint32_t, int>>& settled);
+  void set(const std::vector<std::pair<uint32_t, int>>& exponents);
 
   std::vector<Seen> seen_;  ///< of the step in hand, as they came
 };

@@ -44,15 +44,15 @@ struct Sides {
 
 /// One window's: how many stay. magnitude_of is monotone in the bin.
 template <typename Index, typename Value, typename MagnitudeOf>
-uint32_t cut_window(const SumCut& cut, const Sides& sides, std::span<Index> indices, std::span<Value> values,
-                    const MagnitudeOf& magnitude_of) {
+uint32_t select_in_window(const SumThreshold& threshold, const Sides& sides, std::span<Index> indices,
+                          std::span<Value> values, const MagnitudeOf& magnitude_of) {
   uint64_t at_boundary = 0;
   for (const Value value : values) {
     const uint64_t size = magnitude_of(value);
     at_boundary += static_cast<uint64_t>(size >= sides.at_least) - static_cast<uint64_t>(size >= sides.above);
   }
   // in_bin < 2^48 and a window has at most 2^16 indices: no overflow.
-  uint64_t quota = (at_boundary * cut.take + cut.in_bin / 2) / cut.in_bin;
+  uint64_t quota = (at_boundary * threshold.take + threshold.in_bin / 2) / threshold.in_bin;
   uint32_t kept = 0;
   for (size_t at = 0; at < indices.size(); ++at) {
     const uint64_t size = magnitude_of(values[at]);
@@ -115,7 +115,7 @@ void SumHistogram::clear() {
   total_ = 0;
 }
 
-SumCut cut_of(const SumHistogram& histogram, uint64_t k) {
+SumThreshold threshold_of(const SumHistogram& histogram, uint64_t k) {
   if (k == 0 || histogram.total() <= k) return {};
   uint64_t above = 0;
   for (uint32_t bin = SumHistogram::kBins - 1; bin > 0; --bin) {
@@ -126,26 +126,28 @@ SumCut cut_of(const SumHistogram& histogram, uint64_t k) {
   return {};
 }
 
-uint32_t apply_cut(const SumCut& cut, int8_t exponent, std::span<uint16_t> indices, std::span<int32_t> values) {
-  if (cut.bin == 0) return static_cast<uint32_t>(indices.size());
-  const Sides sides{least_of_bin(cut.bin, exponent), least_of_bin(cut.bin + 1, exponent)};
+uint32_t apply_threshold(const SumThreshold& threshold, int8_t exponent, std::span<uint16_t> indices,
+                         std::span<int32_t> values) {
+  if (threshold.bin == 0) return static_cast<uint32_t>(indices.size());
+  const Sides sides{least_of_bin(threshold.bin, exponent), least_of_bin(threshold.bin + 1, exponent)};
   if (sides.at_least > UINT32_MAX) return 0;
   // First drops the entries below the boundary, which are most of them; then separates the few that are left.
   const uint32_t left = keep_at_least(static_cast<uint32_t>(sides.at_least), indices, values);
-  return cut_window(cut, sides, indices.first(left), values.first(left),
-                    [](int32_t value) { return uint64_t{magnitude(value)}; });
+  return select_in_window(threshold, sides, indices.first(left), values.first(left),
+                          [](int32_t value) { return uint64_t{magnitude(value)}; });
 }
 
-uint32_t apply_cut(const SumCut& cut, uint32_t window_indices, std::span<uint32_t> indices, std::span<float> values) {
-  if (cut.bin == 0) return static_cast<uint32_t>(indices.size());
+uint32_t apply_threshold(const SumThreshold& threshold, uint32_t window_indices, std::span<uint32_t> indices,
+                         std::span<float> values) {
+  if (threshold.bin == 0) return static_cast<uint32_t>(indices.size());
   uint32_t kept = 0;
   for (size_t first = 0; first < indices.size();) {
     const uint64_t end = (uint64_t{indices[first]} / window_indices + 1) * window_indices;
     const auto last = std::ranges::lower_bound(indices.subspan(first), end, {}, [](uint32_t i) { return uint64_t{i}; });
     const size_t count = static_cast<size_t>(last - indices.subspan(first).begin());
-    const uint32_t here =
-        cut_window(cut, {cut.bin, uint64_t{cut.bin} + 1}, indices.subspan(first, count), values.subspan(first, count),
-                   [](float value) { return uint64_t{SumHistogram::bin_of(value)}; });
+    const uint32_t here = select_in_window(threshold, {threshold.bin, uint64_t{threshold.bin} + 1},
+                                           indices.subspan(first, count), values.subspan(first, count),
+                                           [](float value) { return uint64_t{SumHistogram::bin_of(value)}; });
     std::copy_n(indices.begin() + static_cast<ptrdiff_t>(first), here, indices.begin() + kept);
     std::copy_n(values.begin() + static_cast<ptrdiff_t>(first), here, values.begin() + kept);
     kept += here;
@@ -158,7 +160,7 @@ void Reselection::on_claim(uint32_t step) {
   if (k_ == 0) return;
   // An opening that goes back has nothing to go by; an honest worker never causes it.
   if (counting_ && step == step_) return;
-  cut_ = counting_ && step_ + 1 == step ? cut_of(histogram_, k_) : SumCut{};
+  threshold_ = counting_ && step_ + 1 == step ? threshold_of(histogram_, k_) : SumThreshold{};
   histogram_.clear();
   step_ = step;
   counting_ = true;
@@ -168,12 +170,12 @@ uint32_t Reselection::on_close(uint32_t step, int8_t exponent, std::span<uint16_
   const auto all = static_cast<uint32_t>(indices.size());
   if (k_ == 0 || !counting_ || step != step_) return all;
   histogram_.add(values, exponent);
-  return apply_cut(cut_, exponent, indices, values);
+  return apply_threshold(threshold_, exponent, indices, values);
 }
 
 void Reselection::reset() {
   histogram_.clear();
-  cut_ = {};
+  threshold_ = {};
   counting_ = false;
 }
 

@@ -43,14 +43,14 @@ class SumHistogram {
 
 /// Holds the threshold of the k largest sums of a step: all of higher bins are in, and of the boundary bin `take` of
 /// `in_bin`.
-struct SumCut {
+struct SumThreshold {
   uint32_t bin = 0;  ///< 0: the whole sum
   uint64_t take = 0;
   uint64_t in_bin = 0;
 };
 
 /// Returns the cut; a function of the histogram alone. k of 0, or no more sums than k: the whole sum.
-SumCut cut_of(const SumHistogram& histogram, uint64_t k);
+SumThreshold threshold_of(const SumHistogram& histogram, uint64_t k);
 
 /// Keeps of one window's sums those that the cut lets through, in place, indices still increasing; returns how many. Of
 /// n in the boundary bin the first round(n * take / in_bin) stay (ties by index): so a step of few distinct magnitudes
@@ -58,10 +58,12 @@ SumCut cut_of(const SumHistogram& histogram, uint64_t k);
 ///
 /// indices, values  of the same length.
 /// Source           [OkTopk22, 3.1.3] (a threshold of an earlier step is used again); exact counting is Millrace's own.
-uint32_t apply_cut(const SumCut& cut, int8_t exponent, std::span<uint16_t> indices, std::span<int32_t> values);
+uint32_t apply_threshold(const SumThreshold& threshold, int8_t exponent, std::span<uint16_t> indices,
+                         std::span<int32_t> values);
 /// Does the same with sums as values, of the windows of `window_indices` that the indices lie in, each by itself.
 /// REQUIRES: index 0 begins a window; sums as SumHistogram::bin_of().
-uint32_t apply_cut(const SumCut& cut, uint32_t window_indices, std::span<uint32_t> indices, std::span<float> values);
+uint32_t apply_threshold(const SumThreshold& threshold, uint32_t window_indices, std::span<uint32_t> indices,
+                         std::span<float> values);
 
 /// Re-selects the sums of one job: the threshold of step t is a function of the histogram of step t - 1 alone. A step
 /// without one (the first, and the first after a restart of an aggregator) sends the whole sum.
@@ -79,14 +81,14 @@ class Reselection {
   /// Forgets all steps.
   void reset();
 
-  const SumCut& cut() const { return cut_; }
+  const SumThreshold& threshold() const { return threshold_; }
 
  private:
   uint64_t k_;
   SumHistogram histogram_;  ///< of step_
   uint32_t step_ = 0;
-  bool counting_ = false;  ///< step_ is one that was seen
-  SumCut cut_;             ///< in force in step_
+  bool counting_ = false;   ///< step_ is one that was seen
+  SumThreshold threshold_;  ///< in force in step_
 };
 
 }  // namespace millrace

@@ -14,7 +14,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 /// The entries from `at` on, one at a time.
 void split_rest(const uint32_t* indices, const float* values, const int32_t* integers, double step, size_t at,
-                size_t count, const FateRoom& room, FateCounts& out) {
+                size_t count, const SplitBuffers& room, SplitCounts& out) {
   for (; at < count; ++at) {
     const double gone = integers[at] * step;
     const double left = static_cast<double>(values[at]) - gone;
@@ -33,9 +33,9 @@ void split_rest(const uint32_t* indices, const float* values, const int32_t* int
   }
 }
 
-FateCounts split(const uint32_t* indices, const float* values, const int32_t* integers, double step, size_t count,
-                 const FateRoom& room) {
-  const hn::CappedTag<double, kFateSlack> d;
+SplitCounts split(const uint32_t* indices, const float* values, const int32_t* integers, double step, size_t count,
+                  const SplitBuffers& room) {
+  const hn::CappedTag<double, kSplitSlack> d;
   const hn::Rebind<float, decltype(d)> df;
   const hn::Rebind<uint32_t, decltype(d)> du;
   const hn::Rebind<int32_t, decltype(d)> di;
@@ -45,7 +45,7 @@ FateCounts split(const uint32_t* indices, const float* values, const int32_t* in
   auto sum = hn::Zero(d);
   auto magnitude = hn::Zero(d);
   auto missing = hn::Zero(d);
-  FateCounts out;
+  SplitCounts out;
   size_t at = 0;
   for (; at + lanes <= count; at += lanes) {
     const auto integer = hn::LoadU(di, integers + at);
@@ -109,11 +109,11 @@ namespace millrace {
 HWY_EXPORT(split);
 HWY_EXPORT(take_set);
 
-FateCounts split_fates(std::span<const uint32_t> indices, std::span<const float> values,
-                       std::span<const int32_t> integers, double step, const FateRoom& room) {
+SplitCounts split_applied(std::span<const uint32_t> indices, std::span<const float> values,
+                          std::span<const int32_t> integers, double step, const SplitBuffers& room) {
   const size_t count = indices.size();
   MILLRACE_CHECK(values.size() == count && integers.size() == count, count, values.size(), integers.size());
-  const size_t wanted = count + kFateSlack;
+  const size_t wanted = count + kSplitSlack;
   const bool has_room = room.taken_indices.size() >= wanted || room.taken_indices.empty();
   MILLRACE_CHECK(has_room && room.taken_values.size() == room.taken_indices.size(), count);
   MILLRACE_CHECK(room.back_indices.size() >= wanted && room.back_values.size() >= wanted, count);

@@ -8,12 +8,12 @@
 
 namespace millrace {
 
-/// Entries that the room of split_fates() has beyond those that were offered: whole vectors are written.
-constexpr size_t kFateSlack = 16;
+/// Entries that the room of split_applied() has beyond those that were offered: whole vectors are written.
+constexpr size_t kSplitSlack = 16;
 
-/// Gives split_fates() its output arrays: each has as many entries as were offered, and kFateSlack more. The arrays for
-/// taken entries may be empty: then they are only counted.
-struct FateRoom {
+/// Gives split_applied() its output arrays: each has as many entries as were offered, and kSplitSlack more. The arrays
+/// for taken entries may be empty: then they are only counted.
+struct SplitBuffers {
   std::span<uint32_t> taken_indices;
   std::span<float> taken_values;
   std::span<uint32_t> back_indices;
@@ -21,7 +21,7 @@ struct FateRoom {
 };
 
 /// Counts the entries by outcome.
-struct FateCounts {
+struct SplitCounts {
   size_t taken = 0;     ///< entries of which something was applied
   size_t back = 0;      ///< ... of which a remainder is returned
   size_t whole = 0;     ///< ... that are returned as a whole, with nothing applied
@@ -35,8 +35,8 @@ struct FateCounts {
 /// indices, values, integers  of the same length: an entry each.
 /// step                       a power of 2: the grid's.
 /// Threads                    reentrant.
-FateCounts split_fates(std::span<const uint32_t> indices, std::span<const float> values,
-                       std::span<const int32_t> integers, double step, const FateRoom& room);
+SplitCounts split_applied(std::span<const uint32_t> indices, std::span<const float> values,
+                          std::span<const int32_t> integers, double step, const SplitBuffers& room);
 
 /// Sets `taken` to the integers whose indices, counted from `begin`, are set in `bits`, and to 0 for the others.
 /// In-place use is allowed. May be done in place.

@@ -98,7 +98,7 @@ const Method* find_method(std::string_view name) {
   return nullptr;
 }
 
-std::string method_words() {
+std::string method_names() {
   std::string words;
   for (const Method& method : methods()) {
     if (!words.empty()) words += ", ";

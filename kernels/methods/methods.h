@@ -32,7 +32,7 @@ std::span<const Method> methods();
 const Method* find_method(std::string_view name);
 
 /// Returns their names: "three_lc, sketchml, ...".
-std::string method_words();
+std::string method_names();
 
 /// Returns the selection of a method at another density or count: "topk:0.001:warm_up=400" at "0.01" is
 /// "topk:0.01:warm_up=400".

@@ -127,13 +127,13 @@ bool MagnitudeHistogram::operator==(const MagnitudeHistogram& other) const {
   return true;
 }
 
-ThresholdCut threshold_cut(const MagnitudeHistogram& histogram, uint64_t k) {
+HistogramThreshold histogram_threshold(const MagnitudeHistogram& histogram, uint64_t k) {
   if (k == 0) {
     // Of the values of a decoded histogram nothing is known: its highest bin, which only a NaN has, may be occupied.
     constexpr uint32_t kHighest = MagnitudeHistogram::kBins - 1;
     return {.bin = kHighest, .above = 0, .in_bin = histogram.count(kHighest), .take = 0};
   }
-  ThresholdCut cut;
+  HistogramThreshold cut;
   const uint64_t wanted = std::min(k, histogram.total());
   if (wanted == 0) return cut;
   uint32_t bin = histogram.end_bin() - 1;

@@ -57,7 +57,7 @@ class MagnitudeHistogram {
 };
 
 /// Holds the threshold of the k largest of a histogram.
-struct ThresholdCut {
+struct HistogramThreshold {
   uint32_t bin = 1;     ///< boundary bin: all entries of higher bins are in
   uint64_t above = 0;   ///< entries in higher bins
   uint64_t in_bin = 0;  ///< entries in the boundary bin
@@ -66,14 +66,14 @@ struct ThresholdCut {
 
 /// Returns the threshold of the k largest. Zeros (bin 0) are never in. k of 0: the highest bin, take 0. Nothing
 /// counted: bin 1, take 0.
-ThresholdCut threshold_cut(const MagnitudeHistogram& histogram, uint64_t k);
+HistogramThreshold histogram_threshold(const MagnitudeHistogram& histogram, uint64_t k);
 
-/// Selects the positions of the entries of `values` with a bin above cut_bin, strictly increasing. Of those in cut_bin
-/// it selects the `take` largest (ties by lower position), or all where there are fewer. Entries of bin 0 are never
-/// selected, for any cut_bin.
+/// Selects the positions of the entries of `values` with a bin above threshold_bin, strictly increasing. Of those in
+/// threshold_bin it selects the `take` largest (ties by lower position), or all where there are fewer. Entries of bin 0
+/// are never selected, for any threshold_bin.
 ///
 /// values     [n], finite, n <= 2^32.
 /// Threads    reentrant.
-void select_by_cut(std::span<const float> values, uint32_t cut_bin, uint64_t take, IndexBuffer& positions);
+void select_by_histogram(std::span<const float> values, uint32_t threshold_bin, uint64_t take, IndexBuffer& positions);
 
 }  // namespace millrace

@@ -13,7 +13,7 @@ constexpr size_t kChunk = 2048;
 constexpr uint64_t kBitmapWidth = uint64_t{1} << 18;
 
 // From this number of carried entries on, one binary search an entry is faster than a walk over them.
-constexpr size_t kSettleSearchRatio = 64;
+constexpr size_t kNotCarriedSearchRatio = 64;
 
 using ChunkBitmap = Buffer<uint64_t>;
 
@@ -29,8 +29,8 @@ void keep_absent(const StreamView& sent, size_t begin, size_t end, Stream& out, 
 }
 
 /// One chunk by bitmap: no branch depends on the data. The bitmap comes and goes clear.
-void settle_by_bitmap(const StreamView& sent, size_t begin, size_t end, IndexSpan carried, ChunkBitmap& bitmap,
-                      Stream& out, size_t& kept) {
+void not_carried_by_bitmap(const StreamView& sent, size_t begin, size_t end, IndexSpan carried, ChunkBitmap& bitmap,
+                           Stream& out, size_t& kept) {
   const uint32_t base = sent.indices[begin];
   for (const uint32_t index : carried) bitmap[(index - base) / 64] |= uint64_t{1} << ((index - base) % 64);
   keep_absent(sent, begin, end, out, kept, [&](uint32_t index) {
@@ -41,7 +41,8 @@ void settle_by_bitmap(const StreamView& sent, size_t begin, size_t end, IndexSpa
   std::fill_n(bitmap.begin(), (width + 63) / 64, 0);
 }
 
-void settle_by_search(const StreamView& sent, size_t begin, size_t end, IndexSpan carried, Stream& out, size_t& kept) {
+void not_carried_by_search(const StreamView& sent, size_t begin, size_t end, IndexSpan carried, Stream& out,
+                           size_t& kept) {
   auto from = carried.begin();
   keep_absent(sent, begin, end, out, kept, [&](uint32_t index) {
     from = std::lower_bound(from, carried.end(), index);
@@ -50,7 +51,8 @@ void settle_by_search(const StreamView& sent, size_t begin, size_t end, IndexSpa
 }
 
 /// A chunk whose entries lie far apart: the carried ones are walked along with them.
-void settle_by_merge(const StreamView& sent, size_t begin, size_t end, IndexSpan carried, Stream& out, size_t& kept) {
+void not_carried_by_merge(const StreamView& sent, size_t begin, size_t end, IndexSpan carried, Stream& out,
+                          size_t& kept) {
   size_t i = begin, j = 0;
   while (i < end && j < carried.size()) {
     const uint32_t left = sent.indices[i], right = carried[j];
@@ -76,13 +78,13 @@ Stream not_carried_sparse(const StreamView& sent, IndexSpan carried) {
     const IndexSpan within = carried.subspan(first, last - first);
     carried = carried.subspan(last);
     const uint64_t width = uint64_t{sent.indices[end - 1]} - sent.indices[begin] + 1;
-    if (within.size() / kSettleSearchRatio >= end - begin) {
-      settle_by_search(sent, begin, end, within, out, kept);
+    if (within.size() / kNotCarriedSearchRatio >= end - begin) {
+      not_carried_by_search(sent, begin, end, within, out, kept);
     } else if (width <= kBitmapWidth && !within.empty()) {
       if (bitmap.empty()) bitmap.resize(kBitmapWidth / 64, 0);
-      settle_by_bitmap(sent, begin, end, within, bitmap, out, kept);
+      not_carried_by_bitmap(sent, begin, end, within, bitmap, out, kept);
     } else {
-      settle_by_merge(sent, begin, end, within, out, kept);
+      not_carried_by_merge(sent, begin, end, within, out, kept);
     }
   }
   out.indices.resize(kept);

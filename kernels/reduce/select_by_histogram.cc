@@ -53,19 +53,19 @@ void trim_boundary(std::span<const float> values, float next_edge, uint64_t take
 
 }  // namespace
 
-void select_by_cut(std::span<const float> values, uint32_t cut_bin, uint64_t take, IndexBuffer& positions) {
+void select_by_histogram(std::span<const float> values, uint32_t threshold_bin, uint64_t take, IndexBuffer& positions) {
   MILLRACE_CHECK(values.size() <= kDimensionMax, values.size());
   positions.clear();
-  if (cut_bin >= kFiniteBins) return;
+  if (threshold_bin >= kFiniteBins) return;
   // Of bin 0 nothing is selected: the boundary is then below all scanned values.
-  const float edge = bin_edge(std::max(cut_bin, 1u));
-  std::array<uint32_t, kHistogramBlock + kCutScanSlack> block;
+  const float edge = bin_edge(std::max(threshold_bin, 1u));
+  std::array<uint32_t, kHistogramBlock + kThresholdScanSlack> block;
   for (size_t begin = 0; begin < values.size(); begin += kHistogramBlock) {
     const size_t count = std::min(kHistogramBlock, values.size() - begin);
     const size_t found = scan_at_least(values.data() + begin, count, edge, static_cast<uint32_t>(begin), block.data());
     positions.insert(positions.end(), block.begin(), block.begin() + static_cast<ptrdiff_t>(found));
   }
-  trim_boundary(values, bin_edge(cut_bin + 1), take, positions);
+  trim_boundary(values, bin_edge(threshold_bin + 1), take, positions);
 }
 
 }  // namespace millrace

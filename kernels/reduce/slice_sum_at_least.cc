@@ -18,7 +18,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Sums of one slice: 32 KiB, which stay in a first-level cache while they are added to, looked at and cleared.
-constexpr uint64_t kCutWidth = uint64_t{32'768} / sizeof(float);
+constexpr uint64_t kSliceWidth = uint64_t{32'768} / sizeof(float);
 
 // Where a slice holds an entry or more in this number of indices, it compares all of its sums, a vector at a time. That
 // costs less than comparing at every addition. Measured with `millrace-bench reduce`.
@@ -78,8 +78,8 @@ HWY_INLINE uint64_t TakeFlags64(uint8_t* HWY_RESTRICT flags) {
 
 /// The words that are not empty.
 struct Found {
-  uint64_t word[kCutWidth / 64];
-  uint32_t at[kCutWidth / 64];
+  uint64_t word[kSliceWidth / 64];
+  uint32_t at[kSliceWidth / 64];
   size_t count = 0;
 
   /// Listed without a branch: whether one is empty is a matter of chance.
@@ -90,7 +90,7 @@ struct Found {
   }
 };
 
-/// Writes the entries of one word. Returns how many; up to kSliceCutSlack more are clobbered.
+/// Writes the entries of one word. Returns how many; up to kSliceSumSlack more are clobbered.
 HWY_INLINE size_t TakeWord(uint64_t word, uint32_t base, const float* HWY_RESTRICT sums,
                            uint32_t* HWY_RESTRICT out_index, float* HWY_RESTRICT out_value) {
   const size_t count = static_cast<size_t>(std::popcount(word));
@@ -156,16 +156,16 @@ HWY_INLINE void AddAndCompare(std::span<Lane> lanes, const Slice& slice, Found& 
 
 size_t SumAtLeast(std::span<Lane> lanes, uint64_t begin, uint64_t end, SliceScratch& scratch, float edge,
                   uint32_t* HWY_RESTRICT out_index, float* HWY_RESTRICT out_value) {
-  static_assert(kCutWidth <= SliceScratch::kWidth);
+  static_assert(kSliceWidth <= SliceScratch::kWidth);
   uint64_t entries = 0;
   for (const Lane& lane : lanes) entries += lane.end - lane.at;
   const bool many = entries >= (end - begin) / kCompareAllIndicesPerEntry;
-  alignas(64) uint8_t flags[kCutWidth] = {};
+  alignas(64) uint8_t flags[kSliceWidth] = {};
   std::vector<size_t> first(lanes.size());
   float* HWY_RESTRICT const sums = scratch.sums.data();
   size_t written = 0;
-  for (uint64_t base = begin; base < end; base += kCutWidth) {
-    const Slice slice{sums, flags, base, std::min(end, base + kCutWidth), edge};
+  for (uint64_t base = begin; base < end; base += kSliceWidth) {
+    const Slice slice{sums, flags, base, std::min(end, base + kSliceWidth), edge};
     Found found;
     for (size_t i = 0; i < lanes.size(); ++i) first[i] = lanes[i].at;
     if (many) {

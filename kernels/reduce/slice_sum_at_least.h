@@ -9,7 +9,7 @@
 namespace millrace {
 
 /// Entries past the last that sum_scattered_at_least() writes.
-inline constexpr size_t kSliceCutSlack = 4;
+inline constexpr size_t kSliceSumSlack = 4;
 
 /// Does sum_scattered(), but takes out only the sums of magnitude `edge` and more, with the same bits.
 ///

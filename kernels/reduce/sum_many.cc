@@ -36,7 +36,7 @@ constexpr size_t kFilterBlock = 2048;
 /// order.
 template <typename Take>
 void for_each_at_least(std::span<const float> values, float edge, Take take) {
-  std::array<uint32_t, kFilterBlock + kCutScanSlack> positions;
+  std::array<uint32_t, kFilterBlock + kThresholdScanSlack> positions;
   for (size_t begin = 0; begin < values.size(); begin += kFilterBlock) {
     const size_t block = std::min(kFilterBlock, values.size() - begin);
     const size_t found =

@@ -38,7 +38,7 @@ MagnitudeKey bisect(std::span<const MagnitudeKey> keys, double least, double mos
   return low;
 }
 
-CutGuess guess_threshold(std::span<const float> values, uint64_t k) {
+ThresholdGuess guess_threshold(std::span<const float> values, uint64_t k) {
   const size_t n = values.size();
   if (n < kSampleFrom) return {1, n};
   const auto keys = sample_keys(values);
@@ -96,7 +96,7 @@ std::unique_ptr<Selector> make_binary_search(const SelectionSpec& spec, uint64_t
 
 Result<MagnitudeKey> select_k_to_2k(std::span<const float> values, uint64_t k, IndexBuffer& positions) {
   positions.clear();
-  const CutGuess guess = guess_threshold(values, k);
+  const ThresholdGuess guess = guess_threshold(values, k);
   if (values.size() >= kSampleFrom && guess.expected > values.size() / 2) return exactly_k(values, k, positions);
   Candidates candidates;
   const uint64_t limit = std::max(2 * k, guess.expected + guess.expected / 4) + kScanBlock;
@@ -122,7 +122,7 @@ Result<MagnitudeKey> select_k_to_2k(std::span<const float> values, uint64_t k, I
 SelectionEntry binary_search_selection() {
   return {{Selection::kBinarySearch, "binary_search", "[RedSync19, 2.1]",
            "a threshold by bisection; between k and 2k entries", SelectionAmount::kShare, SelectionExtra::kNone,
-           SelectionUse::kKeepsRest, true},
+           SelectionUse::kWithResidual, true},
           validate_density_or_k,
           make_binary_search};
 }

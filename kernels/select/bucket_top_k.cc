@@ -127,7 +127,7 @@ Status validate_bucket(const SelectionSpec& spec) {
 SelectionEntry bucket_top_k_selection() {
   return {
       {Selection::kBucketTopK, "bucket_topk", "[SparCML19, 8.3]", "the largest of every bucket of consecutive indices",
-       SelectionAmount::kShare, SelectionExtra::kBucketSize, SelectionUse::kKeepsRest, false, "bucket"},
+       SelectionAmount::kShare, SelectionExtra::kBucketSize, SelectionUse::kWithResidual, false, "bucket"},
       validate_bucket,
       make_bucket_top_k};
 }

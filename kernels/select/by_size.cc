@@ -40,7 +40,7 @@ SelectionSpec resolved_by_size(const SelectionSpec& spec, uint64_t dimension) {
 SelectionEntry by_size_selection() {
   return {{Selection::kBySize, "by_size", "[RedSync19, 2.1, 3.3]",
            "by the tensor's size: everything as it is, radix, trimmed, sampled (with :signs binary_search)",
-           SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kKeepsRest, true},
+           SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kWithResidual, true},
           validate_density_or_k,
           nullptr};  // make_selector() makes the selection that resolved_by_size() names
 }

@@ -18,7 +18,7 @@ class RadixSelector final : public Selector {
     const std::span<const float> values = accumulator.values;
     const uint64_t k = std::min<uint64_t>(k_, values.size());
     if (k == 0) return {};
-    return emit_cut(values, k, Zeros::kSkipped, search_cut_by_radix(values, k), positions);
+    return emit_top_k(values, k, Zeros::kSkipped, search_top_k_by_radix(values, k), positions);
   }
 
  private:
@@ -33,7 +33,7 @@ std::unique_ptr<Selector> make_radix(const SelectionSpec& spec, uint64_t dimensi
 
 SelectionEntry radix_selection() {
   return {{Selection::kRadix, "radix", "[RedSync19, 2.1]", "exactly k, by radix select over all entries",
-           SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kKeepsRest, true},
+           SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kWithResidual, true},
           validate_density_or_k,
           make_radix};
 }

@@ -95,8 +95,8 @@ class Selector {
 
 /// Says in which jobs a selection is sound.
 enum class SelectionUse : uint8_t {
-  kKeepsRest,  ///< the entries that it omits stay in a residual: select()
-  kUnbiased,   ///< unbiased jobs: draw()
+  kWithResidual,  ///< the entries that it omits stay in a residual: select()
+  kUnbiased,      ///< unbiased jobs: draw()
   kBoth,
 };
 
@@ -111,7 +111,7 @@ struct SelectionInfo {
   std::string_view summary;  ///< one line for --help
   SelectionAmount amount = SelectionAmount::kShare;
   SelectionExtra extra = SelectionExtra::kNone;
-  SelectionUse use = SelectionUse::kKeepsRest;
+  SelectionUse use = SelectionUse::kWithResidual;
   bool may_alternate_signs = false;  ///< takes `alternate_signs`
   std::string_view alias = {};       ///< "exact": the benchmarks' word, where it is another; taken as well
 };
@@ -132,7 +132,7 @@ const SelectionInfo* find_selection(Selection selection);
 Result<SelectionSpec> selection_from_text(std::string_view text);
 
 /// Returns the forms that selection_from_text() takes, for help and errors: "none, topk:DENSITY|COUNT, ...".
-std::string selection_words();
+std::string selection_names();
 
 /// Parses a density in (0, 1], or a count of at least 2; does not change the other.
 ///

@@ -79,7 +79,7 @@ Status set_amount(std::string_view word, double& density, uint64_t& k) {
   return {};
 }
 
-std::string selection_words() {
+std::string selection_names() {
   std::string words;
   for (const SelectionInfo& info : selections()) {
     if (!words.empty()) words += ", ";

@@ -54,7 +54,7 @@ Status select_threshold(std::span<const float> values, float threshold, uint64_t
 
 SelectionEntry threshold_selection() {
   return {{Selection::kThreshold, "threshold", "[Strom15]; [RedSync19, 1]", "every entry with |x| >= a fixed threshold",
-           SelectionAmount::kMagnitude, SelectionExtra::kNone, SelectionUse::kKeepsRest, true, "fixed"},
+           SelectionAmount::kMagnitude, SelectionExtra::kNone, SelectionUse::kWithResidual, true, "fixed"},
           validate_threshold,
           make_threshold};
 }

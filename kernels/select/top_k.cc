@@ -14,7 +14,7 @@ namespace millrace {
 namespace {
 
 // A stratified sample says where the k-th most likely is at the lowest.
-CutGuess guess_cut(std::span<const float> values, uint64_t k) {
+ThresholdGuess guess_top_k_threshold(std::span<const float> values, uint64_t k) {
   const size_t n = values.size();
   if (n < kSampleFrom) return {0, n};
   const auto keys = sample_keys(values);
@@ -36,7 +36,7 @@ Status select_k(std::span<const float> values, uint64_t k, Zeros zeros, IndexBuf
     std::iota(positions.begin(), positions.end(), 0u);
     return {};
   }
-  return emit_cut(values, k, zeros, search_cut(values, k, guess_cut(values, k)), positions);
+  return emit_top_k(values, k, zeros, search_top_k(values, k, guess_top_k_threshold(values, k)), positions);
 }
 
 class TopKSelector final : public Selector {
@@ -70,16 +70,16 @@ Result<float> top_k_threshold(std::span<const float> values, uint64_t k) {
   if (k == 0 || k > values.size())
     return fail(ErrorCode::kInvalidArgument, "k is 0 or larger than the number of values");
   if (values.size() > kDimensionMax) return fail(ErrorCode::kLimitExceeded, "more than 2^32 values to select from");
-  const auto search = search_cut(values, k, guess_cut(values, k));
+  const auto search = search_top_k(values, k, guess_top_k_threshold(values, k));
   if (!search) return std::unexpected(search.error());
-  return magnitude_of_key(search->cut.key);
+  return magnitude_of_key(search->threshold.key);
 }
 
 float max_magnitude(std::span<const float> values) { return magnitude_of_key(max_key(values)); }
 
 SelectionEntry top_k_selection() {
   return {{Selection::kTopK, "topk", "[SparCML19, 2.2]", "the k entries of largest magnitude, exactly",
-           SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kKeepsRest, true, "exact"},
+           SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kWithResidual, true, "exact"},
           validate_density_or_k,
           make_top_k};
 }

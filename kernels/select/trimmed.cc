@@ -46,7 +46,7 @@ class TrimThresholds {
 };
 
 // The highest threshold that k entries most likely reach.
-CutGuess trim(std::span<const float> values, uint64_t k) {
+ThresholdGuess trim(std::span<const float> values, uint64_t k) {
   const size_t n = values.size();
   if (n < kSampleFrom) return {0, n};
   const auto keys = sample_keys(values);
@@ -87,7 +87,7 @@ class TrimmedSelector final : public Selector {
     const std::span<const float> values = accumulator.values;
     const uint64_t k = std::min<uint64_t>(k_, values.size());
     if (k == 0) return {};
-    return emit_cut(values, k, Zeros::kSkipped, search_cut(values, k, trim(values, k)), positions);
+    return emit_top_k(values, k, Zeros::kSkipped, search_top_k(values, k, trim(values, k)), positions);
   }
 
  private:
@@ -103,7 +103,7 @@ std::unique_ptr<Selector> make_trimmed(const SelectionSpec& spec, uint64_t dimen
 SelectionEntry trimmed_selection() {
   return {{Selection::kTrimmed, "trimmed", "[RedSync19, 2.1]",
            "exactly k: radix select above a threshold from mean and maximum", SelectionAmount::kShare,
-           SelectionExtra::kNone, SelectionUse::kKeepsRest, true},
+           SelectionExtra::kNone, SelectionUse::kWithResidual, true},
           validate_density_or_k,
           make_trimmed};
 }

@@ -117,7 +117,7 @@ std::pair<size_t, size_t> range_of(IndexSpan indices, uint64_t begin, uint64_t e
   return {static_cast<size_t>(first - indices.begin()), static_cast<size_t>(last - indices.begin())};
 }
 
-Stream cut(const StreamView& stream, uint64_t begin, uint64_t end) {
+Stream slice_of(const StreamView& stream, uint64_t begin, uint64_t end) {
   MILLRACE_CHECK(begin <= end && end <= stream.dimension, begin, end, stream.dimension);
   Stream out;
   out.dimension = end - begin;

@@ -88,7 +88,7 @@ Stream to_sparse(const StreamView& stream);
 /// Returns the entries with index in [begin, end), indices rebased to begin; dimension end - begin. For a sparse stream
 /// a view into it cannot be rebased, so `cut` copies; `range_of` gives the positions without copying. REQUIRES:
 /// begin <= end <= dimension.
-Stream cut(const StreamView& stream, uint64_t begin, uint64_t end);
+Stream slice_of(const StreamView& stream, uint64_t begin, uint64_t end);
 
 /// Positions [first, second) of the sparse `indices` that lie in [begin, end). Binary search.
 std::pair<size_t, size_t> range_of(IndexSpan indices, uint64_t begin, uint64_t end);

@@ -51,7 +51,7 @@ bool machine_has_ipv6() {
   return socket || errno != EAFNOSUPPORT;
 }
 
-std::string resolver_words(int failed) {
+std::string resolver_error(int failed) {
   return failed == EAI_SYSTEM ? std::generic_category().message(errno) : ::gai_strerror(failed);
 }
 
@@ -73,7 +73,7 @@ Result<std::vector<HostAddress>> look_up_host(const std::string& host) {
   const int failed = ::getaddrinfo(host.c_str(), nullptr, &wanted, &first);
   const FoundHosts owned(first, ::freeaddrinfo);
   if (failed != 0) {
-    return fail(ErrorCode::kUnavailable, "the host '" + host + "' cannot be found: " + resolver_words(failed) +
+    return fail(ErrorCode::kUnavailable, "the host '" + host + "' cannot be found: " + resolver_error(failed) +
                                              "; write its name as DNS or /etc/hosts has it, or give its number");
   }
   std::vector<HostAddress> addresses;

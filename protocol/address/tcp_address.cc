@@ -17,14 +17,14 @@ std::string tcp_address(std::string_view host, uint16_t port) {
          std::to_string(port);
 }
 
-void AddressTurns::take(std::vector<std::string> addresses) {
+void AddressRotation::take(std::vector<std::string> addresses) {
   addresses_ = std::move(addresses);
   next_ = 0;
   const auto worked = std::ranges::find(addresses_, worked_);
   if (worked != addresses_.end()) std::rotate(addresses_.begin(), worked, worked + 1);
 }
 
-std::optional<std::string> AddressTurns::next() {
+std::optional<std::string> AddressRotation::next() {
   if (next_ == addresses_.size()) return std::nullopt;
   last_ = addresses_[next_++];
   return last_;

@@ -18,7 +18,7 @@ std::string tcp_address(std::string_view host, uint16_t port);
 
 /// Chooses the address of a name for each attempt to connect: each in turn, beginning with the one that worked last.
 /// Pure.
-class AddressTurns {
+class AddressRotation {
  public:
   /// Takes the addresses of a lookup.
   void take(std::vector<std::string> addresses);

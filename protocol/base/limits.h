@@ -17,7 +17,7 @@ inline constexpr uint32_t kAckEntriesMax = 65'536;     ///< a worker with more p
 inline constexpr uint32_t kHeartbeatPartsMax = 1'024;  ///< the others come with a later heartbeat
 inline constexpr uint32_t kMergedStepsMax = 4'096;     ///< in one update
 inline constexpr uint32_t kSummaryEpochsMax = 65'536;
-inline constexpr uint32_t kEarlierLivesMax = 64;  ///< as many steps as a summary's mask has
+inline constexpr uint32_t kEarlierIncarnationsMax = 64;  ///< as many steps as a summary's mask has
 inline constexpr uint32_t kActivationsMax = 65'536;
 inline constexpr uint32_t kStatePartsMax =
     65'536;  ///< in State and SnapshotRequest: jobs with more cannot continue after a restart

@@ -31,9 +31,9 @@ constexpr size_t kFarthestDensity = 3;
 constexpr double kFarSlowestNs = 8.0;  // a unit, both ways: what takes longer does not wait for memory
 
 std::atomic<const CodecSpeeds*> finished_speeds = nullptr;
-std::mutex wish_mutex;  ///< held for a few instructions only
-std::condition_variable wish_or_end;
-bool speeds_wished = false;  ///< speeds_so_far() had none
+std::mutex request_mutex;  ///< held for a few instructions only
+std::condition_variable required_change_or_end;
+bool requested_speeds = false;  ///< speeds_so_far() had none
 
 /// Nanoseconds, both ways.
 struct Times {
@@ -284,7 +284,7 @@ Result<CodingTimes> time_coding(const StreamView& stream, const CodecCandidate& 
   if (!bytes) return std::unexpected(bytes.error());
   ContainerLimits limits;
   limits.dimension = stream.dimension;
-  const auto held = hold_container(*bytes, limits);
+  const auto held = read_shared_container(*bytes, limits);
   const TimeNs end = monotonic_now_ns();
   if (!held) return std::unexpected(held.error());
   return CodingTimes{static_cast<double>(between - start), static_cast<double>(end - between), bytes->bytes.size()};
@@ -313,16 +313,16 @@ const CodecSpeeds& measured_speeds() {
 
 const CodecSpeeds& speeds_so_far() {
   if (const CodecSpeeds* const finished = finished_speeds.load(std::memory_order_acquire)) return *finished;
-  const std::lock_guard lock(wish_mutex);
-  speeds_wished = true;
-  wish_or_end.notify_all();
+  const std::lock_guard lock(request_mutex);
+  requested_speeds = true;
+  required_change_or_end.notify_all();
   return fallback_speeds();
 }
 
 SpeedMeasurer::SpeedMeasurer() {
   thread_ = std::thread([this] {
-    std::unique_lock lock(wish_mutex);
-    wish_or_end.wait(lock, [this] { return speeds_wished || ended_; });
+    std::unique_lock lock(request_mutex);
+    required_change_or_end.wait(lock, [this] { return requested_speeds || ended_; });
     if (ended_) return;
     lock.unlock();
     (void)measured_speeds();
@@ -331,9 +331,9 @@ SpeedMeasurer::SpeedMeasurer() {
 
 SpeedMeasurer::~SpeedMeasurer() {
   {
-    const std::lock_guard lock(wish_mutex);
+    const std::lock_guard lock(request_mutex);
     ended_ = true;
-    wish_or_end.notify_all();
+    required_change_or_end.notify_all();
   }
   thread_.join();
 }

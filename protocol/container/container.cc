@@ -278,15 +278,15 @@ Result<StreamView> view_container(ByteSpan bytes, const ContainerLimits& limits)
   return view;
 }
 
-Result<HeldStream> hold_container(const SharedBytes& payload, const ContainerLimits& limits) {
+Result<SharedStream> read_shared_container(const SharedBytes& payload, const ContainerLimits& limits) {
   if (payload.owner && payload.bytes.size() >= kViewBytesMin && is_plain(payload.bytes)) {
     const Result<StreamView> view = view_container(payload.bytes, limits);
     if (!view) return std::unexpected(view.error());
-    return HeldStream::within(payload, *view);
+    return SharedStream::within(payload, *view);
   }
   Result<Stream> stream = read_container(payload.bytes, limits);
   if (!stream) return std::unexpected(stream.error());
-  return HeldStream::from(std::move(*stream));
+  return SharedStream::from(std::move(*stream));
 }
 
 }  // namespace millrace

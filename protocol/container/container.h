@@ -5,7 +5,7 @@
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
 #include "kernels/codec/codec.h"
-#include "kernels/stream/held_stream.h"
+#include "kernels/stream/shared_stream.h"
 #include "kernels/stream/stream.h"
 
 namespace millrace {
@@ -113,6 +113,6 @@ inline constexpr size_t kViewBytesMin = 16'384;
 ///
 /// payload  hostile. Without an owner it is decoded.
 /// Memory, errors, threads   as read_container().
-Result<HeldStream> hold_container(const SharedBytes& payload, const ContainerLimits& limits);
+Result<SharedStream> read_shared_container(const SharedBytes& payload, const ContainerLimits& limits);
 
 }  // namespace millrace

@@ -78,7 +78,7 @@ std::optional<HelloTerms> read_hello(ByteSpan extension) {
   if (!slots) return std::nullopt;
   HelloTerms hello;
   hello.slots = *slots;
-  const ByteSpan rest = take(extension, hello.membership, hello.live, hello.worker_nonce);
+  const ByteSpan rest = take(extension, hello.membership_hash, hello.live, hello.worker_nonce);
   if (!rest.empty()) std::memcpy(hello.positions.data(), rest.data(), rest.size());
   return hello;
 }
@@ -103,10 +103,10 @@ std::optional<ResultTerms> read_result_terms(ByteSpan extension) {
   return terms;
 }
 
-std::optional<KeptMarks> KeptMarks::read(ByteSpan extension, uint32_t entries) {
+std::optional<RetainedMarks> RetainedMarks::read(ByteSpan extension, uint32_t entries) {
   const std::optional<ResultTerms> terms = read_result_terms(extension);
   if (!terms) return std::nullopt;
-  KeptMarks marks;
+  RetainedMarks marks;
   marks.records_ = extension.subspan(kResultTermsBytes);
   marks.entries_ = entries;
   if (marks.records_.size() % record_bytes(entries) != 0) return std::nullopt;
@@ -121,7 +121,7 @@ std::optional<KeptMarks> KeptMarks::read(ByteSpan extension, uint32_t entries) {
   return marks;
 }
 
-uint64_t KeptMarks::word(size_t rack, size_t at) const {
+uint64_t RetainedMarks::word(size_t rack, size_t at) const {
   uint64_t word = 0;
   std::memcpy(&word, records_.data() + rack * record_bytes(entries_) + at * sizeof(word), sizeof(word));
   return word;
@@ -138,8 +138,8 @@ std::optional<PartialTerms> read_partial_terms(ByteSpan extension) {
 std::optional<Notice> read_notice(ByteSpan extension) {
   Notice notice;
   if (extension.size() != 32) return std::nullopt;
-  take(extension, notice.code, notice.epoch, notice.life, notice.worker_nonce);
-  if (notice.code < NoticeCode::kUnknownLife || notice.code > NoticeCode::kLost) return std::nullopt;
+  take(extension, notice.code, notice.epoch, notice.incarnation, notice.worker_nonce);
+  if (notice.code < NoticeCode::kUnknownIncarnation || notice.code > NoticeCode::kLost) return std::nullopt;
   return notice;
 }
 
@@ -166,7 +166,7 @@ size_t put_challenge(const Challenge& challenge, std::span<uint8_t> room) {
 size_t put_hello(const HelloTerms& hello, std::span<uint8_t> room) {
   MILLRACE_CHECK(hello.slots <= kSlotsMax, hello.slots);
   RoomWriter writer(room);
-  writer.put(hello.membership, hello.live, hello.worker_nonce);
+  writer.put(hello.membership_hash, hello.live, hello.worker_nonce);
   return writer.put_words(std::span(hello.positions).first(hello.slots));
 }
 
@@ -186,7 +186,7 @@ size_t put_partial_terms(const PartialTerms& terms, std::span<uint8_t> room) {
 }
 
 size_t put_notice(const Notice& notice, std::span<uint8_t> room) {
-  return RoomWriter(room).put(notice.code, notice.epoch, notice.life, notice.worker_nonce);
+  return RoomWriter(room).put(notice.code, notice.epoch, notice.incarnation, notice.worker_nonce);
 }
 
 }  // namespace millrace::protocol

@@ -37,8 +37,8 @@ struct Challenge {
 
 /// HELLO: the worker's job membership, and its turn in every slot. worker_nonce identifies the key that signs it.
 struct HelloTerms {
-  uint64_t membership = 0;  ///< hash of (live, path, incarnations)
-  uint64_t live = 0;        ///< the epoch's live workers, a bit each
+  uint64_t membership_hash = 0;  ///< hash of (live, path, incarnations)
+  uint64_t live = 0;             ///< the epoch's live workers, a bit each
   Nonce worker_nonce{};
   uint32_t slots = 0;  ///< <= kSlotsMax
   std::array<uint64_t, kSlotsMax> positions{};
@@ -53,7 +53,7 @@ struct WelcomeTerms {
   bool operator==(const WelcomeTerms&) const = default;
 };
 
-/// RESULT and KEPT. KeptMarks follow it where `selected` is not 0.
+/// RESULT and KEPT. RetainedMarks follow it where `selected` is not 0.
 struct ResultTerms {
   uint64_t contributors = 0;
   uint64_t selected = 0;  ///< those of them whose rack cut its sum
@@ -64,17 +64,17 @@ inline constexpr size_t kResultTermsBytes = 24;
 
 /// The entries of a RESULT fragment that the racks which cut their sums retained: for each rack its workers, and a bit
 /// an entry.
-class KeptMarks {
+class RetainedMarks {
  public:
   /// Reads the records behind the terms. Returns nothing if their length does not fit `entries`, or if they are not of
   /// exactly the terms' workers.
   /// entries  of the fragment, as decoded.
-  static std::optional<KeptMarks> read(ByteSpan extension, uint32_t entries);
+  static std::optional<RetainedMarks> read(ByteSpan extension, uint32_t entries);
   static constexpr size_t record_bytes(uint32_t entries) { return 8 + (size_t{entries} + 63) / 64 * 8; }
 
   size_t racks() const { return records_.size() / record_bytes(entries_); }
   uint64_t workers(size_t rack) const { return word(rack, 0); }
-  bool is_kept(size_t rack, uint32_t entry) const { return (word(rack, 1 + entry / 64) >> (entry % 64) & 1) != 0; }
+  bool is_retained(size_t rack, uint32_t entry) const { return (word(rack, 1 + entry / 64) >> (entry % 64) & 1) != 0; }
 
  private:
   uint64_t word(size_t rack, size_t at) const;
@@ -95,7 +95,7 @@ struct PartialTerms {
 };
 
 enum class NoticeCode : uint32_t {
-  kUnknownLife = 1,           ///< another incarnation than the aggregator's; a hint: the worker sends CHALREQ
+  kUnknownIncarnation = 1,    ///< another incarnation than the aggregator's; a hint: the worker sends CHALREQ
   kOldEpoch = 2,              ///< the aggregator is in `epoch`: ask the table
   kSayHello = 3,              ///< the packet's epoch is newer, or slots are not open: only a HELLO moves that
   kNoSlots = 4,               ///< the job has no slots here: take the other path
@@ -105,9 +105,9 @@ enum class NoticeCode : uint32_t {
 };
 
 struct Notice {
-  NoticeCode code = NoticeCode::kUnknownLife;
+  NoticeCode code = NoticeCode::kUnknownIncarnation;
   uint32_t epoch = 0;
-  uint64_t life = 0;
+  uint64_t incarnation = 0;
   Nonce worker_nonce{};  ///< kNoSlots: of the CHALREQ that it answers; kLost: see put_lost(); else 0
   bool operator==(const Notice&) const = default;
 };

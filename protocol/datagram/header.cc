@@ -11,7 +11,7 @@ namespace millrace::protocol {
 
 // The struct is the wire: its members lie as in protocol/wire/datagrams.md, and the machine is little-endian.
 static_assert(std::endian::native == std::endian::little && std::is_trivially_copyable_v<DatagramHeader>);
-static_assert(offsetof(DatagramHeader, job) == kJobNumberAt && offsetof(DatagramHeader, life) == 8);
+static_assert(offsetof(DatagramHeader, job) == kJobNumberAt && offsetof(DatagramHeader, incarnation) == 8);
 static_assert(offsetof(DatagramHeader, sequence) == 16 && offsetof(DatagramHeader, turn) == 24);
 static_assert(offsetof(DatagramHeader, epoch) == 32 && offsetof(DatagramHeader, next) == 44);
 static_assert(offsetof(DatagramHeader, worker) == 48 && offsetof(DatagramHeader, payload_bytes) == 54);

@@ -64,7 +64,7 @@ struct DatagramHeader {
   uint8_t flags = 0;
   uint8_t fragment = 0;
   uint32_t job = 0;
-  uint64_t life = 0;
+  uint64_t incarnation = 0;
   uint64_t sequence = 0;  ///< fresh for every transmission under a key, from 1; 0: signed with the handshake key
   uint64_t turn = 0;
   uint32_t epoch = 0;

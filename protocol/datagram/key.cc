@@ -30,8 +30,8 @@ std::array<uint8_t, kBytes> hash_of(const JobKey& job_key, const char (&purpose)
 }
 
 DerivedKey derive_key(const JobKey& job_key, const KeyScope& scope) {
-  return hash_of<sizeof(DerivedKey)>(job_key, "datagram-key-01", static_cast<uint8_t>(scope.use), scope.job, scope.life,
-                                     scope.worker, scope.worker_nonce, scope.aggregator_nonce);
+  return hash_of<sizeof(DerivedKey)>(job_key, "datagram-key-01", static_cast<uint8_t>(scope.use), scope.job,
+                                     scope.incarnation, scope.worker, scope.worker_nonce, scope.aggregator_nonce);
 }
 
 }  // namespace
@@ -98,9 +98,9 @@ size_t DatagramKey::seal(const DatagramHeader& header, std::span<uint8_t> packet
   return bytes;
 }
 
-Nonce challenge_nonce(const JobKey& job_key, uint32_t job, uint64_t life, uint16_t worker, const Nonce& worker_nonce,
-                      uint64_t sessions) {
-  return hash_of<sizeof(Nonce)>(job_key, "datagram-nonce1", job, life, worker, worker_nonce, sessions);
+Nonce challenge_nonce(const JobKey& job_key, uint32_t job, uint64_t incarnation, uint16_t worker,
+                      const Nonce& worker_nonce, uint64_t sessions) {
+  return hash_of<sizeof(Nonce)>(job_key, "datagram-nonce1", job, incarnation, worker, worker_nonce, sessions);
 }
 
 std::string_view datagram_mac_library() { return SessionMac::library(); }

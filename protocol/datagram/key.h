@@ -34,14 +34,14 @@ enum class KeyUse : uint8_t {
 struct KeyScope {
   KeyUse use = KeyUse::kHandshake;
   uint32_t job = 0;
-  uint64_t life = 0;
+  uint64_t incarnation = 0;
   uint16_t worker = 0;
   Nonce worker_nonce{};
   Nonce aggregator_nonce{};
 
   static KeyScope handshake(uint32_t job, uint16_t worker) { return {.job = job, .worker = worker}; }
-  static KeyScope to_all(uint32_t job, uint64_t life) {
-    return {.use = KeyUse::kAggregatorToAll, .job = job, .life = life, .worker = kAllWorkers};
+  static KeyScope to_all(uint32_t job, uint64_t incarnation) {
+    return {.use = KeyUse::kAggregatorToAll, .job = job, .incarnation = incarnation, .worker = kAllWorkers};
   }
 };
 
@@ -86,8 +86,8 @@ class DatagramKey {
 ///
 /// sessions  how many sessions of this worker the aggregator has accepted in its present incarnation: a replayed old
 ///           HELLO fits no nonce any longer.
-Nonce challenge_nonce(const JobKey& job_key, uint32_t job, uint64_t life, uint16_t worker, const Nonce& worker_nonce,
-                      uint64_t sessions);
+Nonce challenge_nonce(const JobKey& job_key, uint32_t job, uint64_t incarnation, uint16_t worker,
+                      const Nonce& worker_nonce, uint64_t sessions);
 
 /// Returns a fresh nonce from the system's generator. State machines get theirs from the caller, so that simulations
 /// repeat.

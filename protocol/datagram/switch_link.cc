@@ -16,7 +16,7 @@ SwitchLink::SwitchLink(const Identity& identity)
 void SwitchLink::aim(const Endpoint& aggregator) {
   if (aggregator_ == aggregator) return;
   aggregator_ = aggregator;
-  life_.reset();
+  incarnation_.reset();
   pending_.reset();
 }
 
@@ -44,39 +44,40 @@ SwitchLink::Challenge SwitchLink::take_challenge(const Datagram& datagram, Renew
   const std::optional<protocol::Challenge> answer = read_challenge(datagram.extension);
   if (!answer || !pending_ || answer->worker_nonce != *pending_) return Challenge::kRefused;
   if (!is_hint(datagram) || !handshake_.verify(datagram)) return Challenge::kRefused;
-  const uint64_t life = datagram.header.life;
-  if (std::ranges::find(left_, Left{.aggregator = aggregator_, .life = life}) != left_.end())
+  const uint64_t incarnation = datagram.header.incarnation;
+  if (std::ranges::find(left_, Left{.aggregator = aggregator_, .incarnation = incarnation}) != left_.end())
     return Challenge::kRefused;
-  const bool is_new = life_ != life;
-  if (is_new && life_) left_[lives_left_++ % kLivesLeftMax] = {.aggregator = aggregator_, .life = *life_};
+  const bool is_new = incarnation_ != incarnation;
+  if (is_new && incarnation_)
+    left_[incarnations_left_++ % kIncarnationsLeftMax] = {.aggregator = aggregator_, .incarnation = *incarnation_};
   if (is_new) all_seen_ = {};
-  if (is_new || renew == Renew::kAlways) begin_session(life, answer->aggregator_nonce);
+  if (is_new || renew == Renew::kAlways) begin_session(incarnation, answer->aggregator_nonce);
   pending_.reset();
-  return is_new ? Challenge::kNewLife : Challenge::kSameLife;
+  return is_new ? Challenge::kNewIncarnation : Challenge::kSameIncarnation;
 }
 
 bool SwitchLink::answers_request(const Notice& notice) const { return pending_ && notice.worker_nonce == *pending_; }
 
-void SwitchLink::begin_session(uint64_t life, const Nonce& theirs) {
-  life_ = life;
+void SwitchLink::begin_session(uint64_t incarnation, const Nonce& theirs) {
+  incarnation_ = incarnation;
   session_nonce_ = *pending_;
   KeyScope scope{.use = KeyUse::kWorkerToAggregator,
                  .job = identity_.job,
-                 .life = life,
+                 .incarnation = incarnation,
                  .worker = identity_.worker,
                  .worker_nonce = session_nonce_,
                  .aggregator_nonce = theirs};
   up_.derive(identity_.key, scope);
   scope.use = KeyUse::kAggregatorToWorker;
   down_.derive(identity_.key, scope);
-  all_.derive(identity_.key, KeyScope::to_all(identity_.job, life));
+  all_.derive(identity_.key, KeyScope::to_all(identity_.job, incarnation));
   down_seen_ = {};
 }
 
 uint64_t SwitchLink::send(DatagramHeader header, ByteSpan extension, ByteSpan payload, const Endpoint& to,
                           PacketSink& sink) {
-  MILLRACE_CHECK(life_.has_value());
-  header.life = *life_;
+  MILLRACE_CHECK(incarnation_.has_value());
+  header.incarnation = *incarnation_;
   return write(header, extension, payload, up_, to, sink);
 }
 
@@ -115,7 +116,7 @@ SwitchLink::Verdict SwitchLink::judge(const Datagram& datagram) {
   if (is_hint(datagram)) {
     return handshake_.verify(datagram) ? Verdict::kGood : Verdict::kForged;
   }
-  if (!life_) return Verdict::kForged;
+  if (!incarnation_) return Verdict::kForged;
   if (!(to_all ? all_ : down_).verify(datagram)) return Verdict::kForged;
   return (to_all ? all_seen_ : down_seen_).accept(sequence) ? Verdict::kGood : Verdict::kReplayed;
 }

@@ -32,21 +32,21 @@ class SwitchLink {
   /// requested.
   void aim(const Endpoint& aggregator);
   const Endpoint& aggregator() const { return aggregator_; }
-  bool has_session() const { return life_.has_value(); }
-  uint64_t life() const { return life_.value_or(0); }
+  bool has_session() const { return incarnation_.has_value(); }
+  uint64_t incarnation() const { return incarnation_.value_or(0); }
   const Nonce& session_nonce() const { return session_nonce_; }
 
   /// Sends a CHALREQ, under one nonce until it is answered.
   void request_challenge(uint32_t epoch, PacketSink& sink);
 
   enum class Challenge : uint8_t {
-    kRefused,   ///< not ours, not authentic, or of an incarnation that was left before
-    kSameLife,  ///< the aggregator has not restarted
-    kNewLife,   ///< the aggregator has started again
+    kRefused,          ///< not ours, not authentic, or of an incarnation that was left before
+    kSameIncarnation,  ///< the aggregator has not restarted
+    kNewIncarnation,   ///< the aggregator has started again
   };
   /// Says when the keys of a received CHALLENGE become the session's. They always do for another incarnation. A worker
   /// that has not been welcomed with its present keys wants it as well.
-  enum class Renew : uint8_t { kNewLifeOnly, kAlways };
+  enum class Renew : uint8_t { kNewIncarnationOnly, kAlways };
   /// Returns whether it names the nonce that is out: a client of several aggregators finds the challenged link by it.
   bool expects(const Datagram& challenge) const;
   Challenge take_challenge(const Datagram& datagram, Renew renew);
@@ -68,17 +68,17 @@ class SwitchLink {
   static bool is_hint(const Datagram& datagram);
 
  private:
-  static constexpr size_t kLivesLeftMax = 16;
+  static constexpr size_t kIncarnationsLeftMax = 16;
 
   uint64_t write(DatagramHeader header, ByteSpan extension, ByteSpan payload, const DatagramKey& key,
                  const Endpoint& to, PacketSink& sink);
-  void begin_session(uint64_t life, const Nonce& theirs);
+  void begin_session(uint64_t incarnation, const Nonce& theirs);
 
   Identity identity_;
   RandomSequence random_;
   Endpoint aggregator_{};
   std::optional<Nonce> pending_;  ///< of the CHALREQ that is not answered
-  std::optional<uint64_t> life_;
+  std::optional<uint64_t> incarnation_;
   Nonce session_nonce_{};
   // Of the session, if there is one: a new session derives its keys in place.
   DatagramKey up_;
@@ -90,13 +90,13 @@ class SwitchLink {
   uint64_t sequence_ = 0;
   struct Left {
     Endpoint aggregator;
-    uint64_t life = 0;  ///< no incarnation is 0
+    uint64_t incarnation = 0;  ///< no incarnation is 0
     bool operator==(const Left&) const = default;
   };
   /// The latest ended incarnations. A challenge answers a nonce that was drawn after all of them were left, so that
   /// none can return. If one does all the same, it is refused.
-  std::array<Left, kLivesLeftMax> left_{};
-  size_t lives_left_ = 0;
+  std::array<Left, kIncarnationsLeftMax> left_{};
+  size_t incarnations_left_ = 0;
 };
 
 }  // namespace millrace::protocol

@@ -240,7 +240,7 @@ std::string_view store_begin_name(StoreBegin value);
 std::string first_difference(const JobSpec& ours, const JobSpec& theirs);
 
 /// Returns whether workers hold updates back until several members have them.
-inline bool holds_updates(const JobSpec& spec) { return spec.apply_after_acks > 1; }
+inline bool applies_after_acks(const JobSpec& spec) { return spec.apply_after_acks > 1; }
 
 /// Returns the divisor of a step's sum: 1, the number of its contributors, or the sum of their weights.
 double denominator_of(Combine combine, size_t contributors, double weight_sum);

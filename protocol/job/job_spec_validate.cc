@@ -241,7 +241,7 @@ Status check_unbiased(const JobSpec& spec, const SelectionSpec& select, const Re
         "residual would make up for it a second time; set unbiased on",
         where, selection_name(select.selection)));
   }
-  if (use == SelectionUse::kKeepsRest) {
+  if (use == SelectionUse::kWithResidual) {
     return refuse_spec(fmt::format(
         "{}select: {} sends the largest and keeps the rest in a residual, an unbiased job keeps none: what "
         "is left out would be lost, always the small ones; set select none, or one that draws (random, gspar), or "
@@ -306,7 +306,7 @@ Status check_store(const JobSpec& job) {
     return refuse_spec(fmt::format("store_begin {} without a store: name the store's optimizer, as sgd:0.1",
                                    store_begin_name(spec.begin)));
   }
-  if (spec.optimizer.optimizer != Optimizer::kNone && holds_updates(job)) {
+  if (spec.optimizer.optimizer != Optimizer::kNone && applies_after_acks(job)) {
     return refuse_spec(
         "apply_after_acks with a store: its weights have an update as soon as it is decided, before any worker has "
         "acknowledged it, and may be pulled; set apply_after_acks 0, or no store");
@@ -344,7 +344,7 @@ Status check_switch_combination(const JobSpec& spec) {
     return refuse_spec("path switch with a store: the shards do not see the updates; set path server");
   if (spec.history)
     return refuse_spec("path switch with history: datagrams have index codes of their own; set history off");
-  if (holds_updates(spec))
+  if (applies_after_acks(spec))
     return refuse_spec("path switch with apply_after_acks: there are no acknowledgements; set it to 0");
   if (spec.initial_weights != InitialWeights::kOwn) {
     return refuse_spec(

@@ -29,7 +29,7 @@ enum class UpdateCarries : uint8_t {
 
 /// Returns whether an entry of the step may reach the weights late: it waits here, or a re-selection returns it. Masks
 /// then end the velocity of the applied entries (RedSync, momentum correction).
-inline bool holds_back(StepSends sends, UpdateCarries update) {
+inline bool keeps_remainder(StepSends sends, UpdateCarries update) {
   return sends == StepSends::kSome || (sends == StepSends::kEverything && update == UpdateCarries::kReselected);
 }
 

@@ -91,61 +91,64 @@ class Validator {
   std::optional<Error> error_;
 };
 
-JobView read_view(wire::View::Reader in, Validator& check) {
-  JobView view;
-  view.job = in.getJob();
-  view.epoch = in.getEpoch();
-  view.started = in.getStarted();
-  view.finished = in.getFinished();
-  view.lineages = in.getLineages();
-  view.cut = in.getCut();
-  view.cut_worker = check.worker(in.getCutWorker());
-  view.left = in.getLeft();
+Membership read_membership(wire::Membership::Reader in, Validator& check) {
+  Membership membership;
+  membership.job = in.getJob();
+  membership.epoch = in.getEpoch();
+  membership.started = in.getStarted();
+  membership.finished = in.getFinished();
+  membership.branches = in.getBranches();
+  membership.cut = in.getCut();
+  membership.cut_worker = check.worker(in.getCutWorker());
+  membership.left = in.getLeft();
   check.expect(in.getPath() <= 1, "its path is not known");
-  view.path = in.getPath() == 1 ? Path::kSwitch : Path::kServer;
+  membership.path = in.getPath() == 1 ? Path::kSwitch : Path::kServer;
   const auto members = in.getMembers();
-  view.members.resize(check.count(members.size(), kWorkersMax, "members"));
-  for (uint32_t i = 0; i < view.members.size(); ++i) {
+  membership.members.resize(check.count(members.size(), kWorkersMax, "members"));
+  for (uint32_t i = 0; i < membership.members.size(); ++i) {
     const auto member = members[i];
     const uint8_t state = member.getState();
     check.expect(
         state == static_cast<uint8_t>(MemberState::kSynced) || state == static_cast<uint8_t>(MemberState::kJoining),
         "a member's state is not known");
-    view.members[i] = {check.worker(member.getWorker()), member.getLife(), member.getNonce(),
-                       static_cast<MemberState>(state)};
-    check.expect(i == 0 || view.members[i - 1].worker < view.members[i].worker, "members are not in ascending order");
+    membership.members[i] = {check.worker(member.getWorker()), member.getIncarnation(), member.getNonce(),
+                             static_cast<MemberState>(state)};
+    check.expect(i == 0 || membership.members[i - 1].worker < membership.members[i].worker,
+                 "members are not in ascending order");
   }
   const auto shards = in.getShards();
-  view.shards.resize(check.count(shards.size(), kShardsMax, "shards"));
-  for (uint32_t i = 0; i < view.shards.size(); ++i) {
-    view.shards[i] = {check.text(shards[i].getAddress(), kAddressBytesMax, "bytes of address"), shards[i].getLife(),
-                      check.text(shards[i].getDatagrams(), kAddressBytesMax, "bytes of address")};
+  membership.shards.resize(check.count(shards.size(), kShardsMax, "shards"));
+  for (uint32_t i = 0; i < membership.shards.size(); ++i) {
+    membership.shards[i] = {check.text(shards[i].getAddress(), kAddressBytesMax, "bytes of address"),
+                            shards[i].getIncarnation(),
+                            check.text(shards[i].getDatagrams(), kAddressBytesMax, "bytes of address")};
   }
   const auto activations = in.getActivations();
-  view.activations.resize(check.count(activations.size(), kActivationsMax, "activations"));
-  for (uint32_t i = 0; i < view.activations.size(); ++i) {
+  membership.activations.resize(check.count(activations.size(), kActivationsMax, "activations"));
+  for (uint32_t i = 0; i < membership.activations.size(); ++i) {
     const auto each = activations[i];
-    view.activations[i] = {each.getShard(), each.getLineage(), each.getParent()};
+    membership.activations[i] = {each.getShard(), each.getBranch(), each.getParent()};
   }
-  check.expect(view.cut <= view.epoch, "a cut is of a later epoch than its view");
-  check.expect(activations_make_sense(view), "its activations cannot be");
-  return view;
+  check.expect(membership.cut <= membership.epoch, "a cut is of a later epoch than its view");
+  check.expect(activations_make_sense(membership), "its activations cannot be");
+  return membership;
 }
 
 SummaryEntry read_entry(wire::SummaryEntry::Reader in, Validator& check) {
   SummaryEntry entry{.worker = check.worker(in.getWorker()),
-                     .life = in.getLife(),
+                     .incarnation = in.getIncarnation(),
                      .last_step = in.getLastStep(),
                      .counted_mask = in.getCountedMask(),
                      .entered = check.finite(in.getEntered(), "a summary's sum of what entered"),
                      .carried = check.finite(in.getCarried(), "a summary's sum of what was carried"),
                      .lost = check.finite(in.getLost(), "a summary's sum of what was lost"),
-                     .earlier_lives = {},
+                     .earlier_incarnations = {},
                      .sequence = in.getSequence()};
-  const auto lives = in.getEarlierLives();
-  entry.earlier_lives.resize(check.count(lives.size(), kEarlierLivesMax, "earlier lives in a summary"));
-  for (uint32_t i = 0; i < entry.earlier_lives.size(); ++i) {
-    entry.earlier_lives[i] = {lives[i].getLife(), lives[i].getLastStep()};
+  const auto incarnations = in.getEarlierIncarnations();
+  entry.earlier_incarnations.resize(
+      check.count(incarnations.size(), kEarlierIncarnationsMax, "earlier lives in a summary"));
+  for (uint32_t i = 0; i < entry.earlier_incarnations.size(); ++i) {
+    entry.earlier_incarnations[i] = {incarnations[i].getIncarnation(), incarnations[i].getLastStep()};
   }
   return entry;
 }
@@ -207,7 +210,7 @@ Welcome read_welcome(wire::Welcome::Reader in, Validator& check) {
   }
   welcome.capabilities = in.getCapabilities();
   welcome.software = check.text(in.getSoftware(), kSoftwareBytesMax, "bytes of software name");
-  welcome.view = read_view(in.getView(), check);
+  welcome.membership = read_membership(in.getMembership(), check);
   welcome.heartbeat_ms = in.getHeartbeatMs();
   welcome.dead_after_ms = in.getDeadAfterMs();
   welcome.message_bytes_max = in.getMessageBytesMax();
@@ -235,7 +238,7 @@ Contribution read_contribution(wire::Contribution::Reader in, Validator& check) 
 }
 
 ContributorId read_contributor(wire::Contributor::Reader in, Validator& check) {
-  return {check.worker(in.getWorker()), in.getLife(), in.getSequence()};
+  return {check.worker(in.getWorker()), in.getIncarnation(), in.getSequence()};
 }
 
 Update read_update(wire::Update::Reader in, Validator& check) {
@@ -246,7 +249,7 @@ Update read_update(wire::Update::Reader in, Validator& check) {
   update.weight_sum = check.not_negative(in.getWeightSum(), "a sum of weights");
   update.whole_sum = in.getWholeSum();
   update.stable = in.getStable();
-  update.lineage = in.getLineage();
+  update.branch = in.getBranch();
   const auto contributors = in.getContributors();
   update.contributors.resize(check.count(contributors.size(), kWorkersMax, "contributors"));
   for (uint32_t i = 0; i < update.contributors.size(); ++i) {
@@ -330,10 +333,10 @@ State read_state(wire::State::Reader in, Validator& check) {
     state.parts[i] = {.part = part.getPart(),
                       .n = part.getN(),
                       .decided_in = part.getDecidedIn(),
-                      .lineage = part.getLineage(),
-                      .kept_from = part.getKeptFrom()};
+                      .branch = part.getBranch(),
+                      .retained_from = part.getRetainedFrom()};
     check.expect(i == 0 || state.parts[i - 1].part < state.parts[i].part, "a state's parts are not in ascending order");
-    check.expect(state.parts[i].kept_from <= state.parts[i].n, "a state keeps updates that it does not have");
+    check.expect(state.parts[i].retained_from <= state.parts[i].n, "a state keeps updates that it does not have");
   }
   return state;
 }
@@ -345,7 +348,7 @@ Settle read_settle(wire::Settle::Reader in, Validator& check) {
       "whose weights a worker goes on with is not known");
   Settle settle{.part = in.getPart(),
                 .decided = in.getDecided(),
-                .lineage = in.getLineage(),
+                .branch = in.getBranch(),
                 .on_log = in.getOnLog(),
                 .weights = static_cast<Settle::Weights>(weights),
                 .counted = std::nullopt};
@@ -356,7 +359,7 @@ Settle read_settle(wire::Settle::Reader in, Validator& check) {
 SnapshotRequest read_snapshot_request(wire::SnapshotRequest::Reader in, Validator& check) {
   SnapshotRequest request;
   request.for_worker = check.worker(in.getForWorker());
-  request.for_life = in.getForLife();
+  request.for_incarnation = in.getForIncarnation();
   const auto parts = in.getParts();
   request.parts.resize(check.count(parts.size(), kStatePartsMax, "parts of a snapshot"));
   for (uint32_t i = 0; i < request.parts.size(); ++i) {
@@ -369,7 +372,7 @@ SnapshotRequest read_snapshot_request(wire::SnapshotRequest::Reader in, Validato
 Snapshot read_snapshot(wire::Snapshot::Reader in, Validator& check) {
   return {.part = in.getPart(),
           .for_worker = check.worker(in.getForWorker()),
-          .for_life = in.getForLife(),
+          .for_incarnation = in.getForIncarnation(),
           .n = in.getN(),
           .decided_in = in.getDecidedIn(),
           .offset = in.getOffset(),
@@ -377,8 +380,8 @@ Snapshot read_snapshot(wire::Snapshot::Reader in, Validator& check) {
           .summary = read_summary(in.getSummary(), check)};
 }
 
-ViewChange read_view_change(wire::ViewChange::Reader in, Validator& check) {
-  ViewChange change{read_view(in.getView(), check)};
+MembershipChange read_membership_change(wire::MembershipChange::Reader in, Validator& check) {
+  MembershipChange change{read_membership(in.getMembership(), check)};
   const auto decided = in.getDecided();
   change.decided.resize(check.count(decided.size(), kPartsMax, "parts in a change of view"));
   for (uint32_t i = 0; i < change.decided.size(); ++i) change.decided[i] = decided[i];
@@ -420,13 +423,13 @@ Body read_body(wire::Envelope::Reader in, Validator& check) {
     case wire::Envelope::HELLO: return read_hello(in.getHello(), check);
     case wire::Envelope::WELCOME: return read_welcome(in.getWelcome(), check);
     case wire::Envelope::REFUSE: return read_refuse(in.getRefuse(), check);
-    case wire::Envelope::VIEW_CHANGE: return read_view_change(in.getViewChange(), check);
+    case wire::Envelope::MEMBERSHIP_CHANGE: return read_membership_change(in.getMembershipChange(), check);
     case wire::Envelope::CONTRIBUTION: return read_contribution(in.getContribution(), check);
     case wire::Envelope::DUPLICATE: return Duplicate{in.getDuplicate().getPart(), in.getDuplicate().getStep()};
     case wire::Envelope::UPDATE: return read_update(in.getUpdate(), check);
-    case wire::Envelope::SETTLED: {
-      const auto settled = in.getSettled();
-      return Settled{settled.getPart(), settled.getStep(), settled.getCounted()};
+    case wire::Envelope::STEP_DECIDED: {
+      const auto settled = in.getStepDecided();
+      return StepDecided{settled.getPart(), settled.getStep(), settled.getCounted()};
     }
     case wire::Envelope::ACK: return read_ack(in.getAck(), check);
     case wire::Envelope::HEARTBEAT: return read_heartbeat(in.getHeartbeat(), check);
@@ -483,9 +486,9 @@ Message read_message(wire::Envelope::Reader in, SharedBytes payload, Validator& 
   message.header = {.job = in.getJob(),
                     .epoch = in.getEpoch(),
                     .worker = check.worker(in.getWorker()),
-                    .life = in.getLife(),
+                    .incarnation = in.getIncarnation(),
                     .shard = in.getShard(),
-                    .shard_life = in.getShardLife()};
+                    .shard_incarnation = in.getShardIncarnation()};
   check.expect(message.header.shard < kShardsMax, "a shard's number is over the limit");
   check.expect(in.getPayloadBytes() == payload.bytes.size(), "its payload frame has another size than announced");
   message.body = read_body(in, check);

@@ -33,34 +33,34 @@ unsigned list_size(const List& list, size_t count_max) {
   return static_cast<unsigned>(list.size());
 }
 
-void write(const JobView& view, wire::View::Builder out) {
-  out.setJob(view.job);
-  out.setEpoch(view.epoch);
-  out.setStarted(view.started);
-  out.setFinished(view.finished);
-  out.setLineages(view.lineages);
-  out.setCut(view.cut);
-  out.setCutWorker(view.cut_worker);
-  out.setLeft(view.left);
-  out.setPath(view.path == Path::kSwitch ? 1 : 0);
-  auto members = out.initMembers(list_size(view.members, kWorkersMax));
+void write(const Membership& membership, wire::Membership::Builder out) {
+  out.setJob(membership.job);
+  out.setEpoch(membership.epoch);
+  out.setStarted(membership.started);
+  out.setFinished(membership.finished);
+  out.setBranches(membership.branches);
+  out.setCut(membership.cut);
+  out.setCutWorker(membership.cut_worker);
+  out.setLeft(membership.left);
+  out.setPath(membership.path == Path::kSwitch ? 1 : 0);
+  auto members = out.initMembers(list_size(membership.members, kWorkersMax));
   for (unsigned i = 0; i < members.size(); ++i) {
-    members[i].setWorker(view.members[i].worker);
-    members[i].setLife(view.members[i].life);
-    members[i].setNonce(view.members[i].nonce);
-    members[i].setState(static_cast<uint8_t>(view.members[i].state));
+    members[i].setWorker(membership.members[i].worker);
+    members[i].setIncarnation(membership.members[i].incarnation);
+    members[i].setNonce(membership.members[i].nonce);
+    members[i].setState(static_cast<uint8_t>(membership.members[i].state));
   }
-  auto shards = out.initShards(list_size(view.shards, kShardsMax));
+  auto shards = out.initShards(list_size(membership.shards, kShardsMax));
   for (unsigned i = 0; i < shards.size(); ++i) {
-    shards[i].setAddress(frame_text_of(view.shards[i].address));
-    shards[i].setLife(view.shards[i].life);
-    shards[i].setDatagrams(frame_text_of(view.shards[i].datagrams));
+    shards[i].setAddress(frame_text_of(membership.shards[i].address));
+    shards[i].setIncarnation(membership.shards[i].incarnation);
+    shards[i].setDatagrams(frame_text_of(membership.shards[i].datagrams));
   }
-  auto activations = out.initActivations(list_size(view.activations, kActivationsMax));
+  auto activations = out.initActivations(list_size(membership.activations, kActivationsMax));
   for (unsigned i = 0; i < activations.size(); ++i) {
-    activations[i].setShard(view.activations[i].shard);
-    activations[i].setLineage(view.activations[i].lineage);
-    activations[i].setParent(view.activations[i].parent);
+    activations[i].setShard(membership.activations[i].shard);
+    activations[i].setBranch(membership.activations[i].branch);
+    activations[i].setParent(membership.activations[i].parent);
   }
 }
 
@@ -74,24 +74,24 @@ void write(const std::vector<Ack::Entry>& entries, capnp::List<wire::AckEntry>::
 
 void write(const ContributorId& who, wire::Contributor::Builder out) {
   out.setWorker(who.worker);
-  out.setLife(who.life);
+  out.setIncarnation(who.incarnation);
   out.setSequence(who.sequence);
 }
 
 void write(const SummaryEntry& entry, wire::SummaryEntry::Builder out) {
   out.setWorker(entry.worker);
-  out.setLife(entry.life);
+  out.setIncarnation(entry.incarnation);
   out.setLastStep(entry.last_step);
   out.setCountedMask(entry.counted_mask);
   out.setEntered(entry.entered);
   out.setCarried(entry.carried);
   out.setLost(entry.lost);
   out.setSequence(entry.sequence);
-  if (entry.earlier_lives.empty()) return;
-  auto lives = out.initEarlierLives(list_size(entry.earlier_lives, kEarlierLivesMax));
-  for (unsigned i = 0; i < lives.size(); ++i) {
-    lives[i].setLife(entry.earlier_lives[i].first);
-    lives[i].setLastStep(entry.earlier_lives[i].second);
+  if (entry.earlier_incarnations.empty()) return;
+  auto incarnations = out.initEarlierIncarnations(list_size(entry.earlier_incarnations, kEarlierIncarnationsMax));
+  for (unsigned i = 0; i < incarnations.size(); ++i) {
+    incarnations[i].setIncarnation(entry.earlier_incarnations[i].first);
+    incarnations[i].setLastStep(entry.earlier_incarnations[i].second);
   }
 }
 
@@ -137,7 +137,7 @@ struct BodyWriter {
     out.setDeadAfterMs(body.dead_after_ms);
     out.setMessageBytesMax(body.message_bytes_max);
     out.setSoftware(frame_text_of(plain_text_of(body.software, kSoftwareBytesMax)));
-    write(body.view, out.initView());
+    write(body.membership, out.initMembership());
   }
   void operator()(const Refuse& body) {
     auto out = envelope.initRefuse();
@@ -148,9 +148,9 @@ struct BodyWriter {
     out.setStep(body.step);
     out.setSentence(frame_text_of(sentence_of(body.sentence)));
   }
-  void operator()(const ViewChange& body) {
-    auto out = envelope.initViewChange();
-    write(body.view, out.initView());
+  void operator()(const MembershipChange& body) {
+    auto out = envelope.initMembershipChange();
+    write(body.membership, out.initMembership());
     auto decided = out.initDecided(static_cast<uint32_t>(body.decided.size()));
     for (uint32_t at = 0; at < body.decided.size(); ++at) decided.set(at, body.decided[at]);
   }
@@ -178,7 +178,7 @@ struct BodyWriter {
     out.setWeightSum(body.weight_sum);
     out.setWholeSum(body.whole_sum);
     out.setStable(body.stable);
-    out.setLineage(body.lineage);
+    out.setBranch(body.branch);
     auto contributors = out.initContributors(list_size(body.contributors, kWorkersMax));
     for (unsigned i = 0; i < contributors.size(); ++i) write(body.contributors[i], contributors[i]);
     write(body.summary, out.initSummary());
@@ -190,8 +190,8 @@ struct BodyWriter {
       merged[i].setIdentity(body.merged[i].identity);
     }
   }
-  void operator()(const Settled& body) {
-    auto out = envelope.initSettled();
+  void operator()(const StepDecided& body) {
+    auto out = envelope.initStepDecided();
     out.setPart(body.part);
     out.setStep(body.step);
     out.setCounted(body.counted);
@@ -250,8 +250,8 @@ struct BodyWriter {
       parts[i].setPart(body.parts[i].part);
       parts[i].setN(body.parts[i].n);
       parts[i].setDecidedIn(body.parts[i].decided_in);
-      parts[i].setLineage(body.parts[i].lineage);
-      parts[i].setKeptFrom(body.parts[i].kept_from);
+      parts[i].setBranch(body.parts[i].branch);
+      parts[i].setRetainedFrom(body.parts[i].retained_from);
     }
   }
   void operator()(const Fetch& body) {
@@ -270,7 +270,7 @@ struct BodyWriter {
     auto out = envelope.initSettle();
     out.setPart(body.part);
     out.setDecided(body.decided);
-    out.setLineage(body.lineage);
+    out.setBranch(body.branch);
     out.setOnLog(body.on_log);
     out.setWeights(static_cast<uint8_t>(body.weights));
     if (body.counted) write(*body.counted, out.initCounted());
@@ -278,7 +278,7 @@ struct BodyWriter {
   void operator()(const SnapshotRequest& body) {
     auto out = envelope.initSnapshotRequest();
     out.setForWorker(body.for_worker);
-    out.setForLife(body.for_life);
+    out.setForIncarnation(body.for_incarnation);
     auto parts = out.initParts(list_size(body.parts, kStatePartsMax));
     for (unsigned i = 0; i < parts.size(); ++i) parts.set(i, body.parts[i]);
   }
@@ -286,7 +286,7 @@ struct BodyWriter {
     auto out = envelope.initSnapshot();
     out.setPart(body.part);
     out.setForWorker(body.for_worker);
-    out.setForLife(body.for_life);
+    out.setForIncarnation(body.for_incarnation);
     out.setN(body.n);
     out.setDecidedIn(body.decided_in);
     out.setOffset(body.offset);
@@ -331,9 +331,9 @@ ByteBuffer encode_envelope(const Message& message) {
   envelope.setJob(message.header.job);
   envelope.setEpoch(message.header.epoch);
   envelope.setWorker(message.header.worker);
-  envelope.setLife(message.header.life);
+  envelope.setIncarnation(message.header.incarnation);
   envelope.setShard(message.header.shard);
-  envelope.setShardLife(message.header.shard_life);
+  envelope.setShardIncarnation(message.header.shard_incarnation);
   envelope.setPayloadBytes(message.payload.bytes.size());
   std::visit(BodyWriter{envelope}, message.body);
 

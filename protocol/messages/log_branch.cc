@@ -4,29 +4,30 @@
 
 namespace millrace::protocol {
 
-uint64_t lineage_of(const JobView& view, uint32_t shard) {
-  for (auto at = view.activations.rbegin(); at != view.activations.rend(); ++at) {
-    if (at->shard == shard) return at->lineage;
+uint64_t branch_of(const Membership& membership, uint32_t shard) {
+  for (auto at = membership.activations.rbegin(); at != membership.activations.rend(); ++at) {
+    if (at->shard == shard) return at->branch;
   }
   return 0;
 }
 
-bool is_on_path(const JobView& view, uint32_t shard, uint64_t lineage) {
-  uint64_t here = lineage_of(view, shard);
+bool is_on_path(const Membership& membership, uint32_t shard, uint64_t branch) {
+  uint64_t here = branch_of(membership, shard);
   // Parents come before their children: one walk from the newest to the oldest follows the path.
-  for (auto at = view.activations.rbegin(); at != view.activations.rend() && here > lineage; ++at) {
-    if (at->shard == shard && at->lineage == here) here = at->parent;
+  for (auto at = membership.activations.rbegin(); at != membership.activations.rend() && here > branch; ++at) {
+    if (at->shard == shard && at->branch == here) here = at->parent;
   }
-  return here == lineage;
+  return here == branch;
 }
 
-bool activations_make_sense(const JobView& view) {
-  for (size_t i = 0; i < view.activations.size(); ++i) {
-    const Activation& each = view.activations[i];
-    if (each.shard >= view.shards.size() || each.lineage > view.lineages || each.parent >= each.lineage) return false;
+bool activations_make_sense(const Membership& membership) {
+  for (size_t i = 0; i < membership.activations.size(); ++i) {
+    const Activation& each = membership.activations[i];
+    if (each.shard >= membership.shards.size() || each.branch > membership.branches || each.parent >= each.branch)
+      return false;
     if (i == 0) continue;
-    const Activation& before = view.activations[i - 1];
-    if (std::tie(before.lineage, before.shard) >= std::tie(each.lineage, each.shard)) return false;
+    const Activation& before = membership.activations[i - 1];
+    if (std::tie(before.branch, before.shard) >= std::tie(each.branch, each.shard)) return false;
   }
   return true;
 }

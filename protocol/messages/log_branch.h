@@ -11,13 +11,13 @@
 namespace millrace::protocol {
 
 /// Returns the log branch of the shard's last activation; 0: it has had none, and serves the job's beginning.
-uint64_t lineage_of(const JobView& view, uint32_t shard);
+uint64_t branch_of(const Membership& membership, uint32_t shard);
 
 /// Returns whether the log branch is that of the shard's last activation, or one of its ancestors.
-bool is_on_path(const JobView& view, uint32_t shard, uint64_t lineage);
+bool is_on_path(const Membership& membership, uint32_t shard, uint64_t branch);
 
 /// Returns whether the membership's activations are valid: ascending, of existing shards, numbered up to its number of
 /// log branches, parents before their children.
-bool activations_make_sense(const JobView& view);
+bool activations_make_sense(const Membership& membership);
 
 }  // namespace millrace::protocol

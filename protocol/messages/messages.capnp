@@ -15,19 +15,19 @@ struct Envelope {
   epoch @1 :UInt64;
   worker @2 :UInt32;
   shard @3 :UInt32;
-  life @4 :UInt64;
-  shardLife @5 :UInt64;
+  incarnation @4 :UInt64;
+  shardIncarnation @5 :UInt64;
   payloadBytes @6 :UInt64;  # size of the payload frame that follows
 
   union {
     hello @7 :Hello;
     welcome @8 :Welcome;
     refuse @9 :Refuse;
-    viewChange @10 :ViewChange;
+    membershipChange @10 :MembershipChange;
     contribution @11 :Contribution;
     duplicate @12 :Duplicate;
     update @13 :Update;
-    settled @14 :Settled;
+    stepDecided @14 :StepDecided;
     ack @15 :Ack;
     heartbeat @16 :Heartbeat;
     shardHello @17 :ShardHello;
@@ -72,18 +72,18 @@ struct Welcome {
   deadAfterMs @3 :UInt32;
   messageBytesMax @4 :UInt64;
   software @5 :Text;
-  view @6 :View;
+  membership @6 :Membership;
 }
 
-struct View {
+struct Membership {
   job @0 :UInt64;
   epoch @1 :UInt64;
-  lineages @2 :UInt64;
+  branches @2 :UInt64;
   started @3 :Bool;
   finished @4 :Bool;
   members @5 :List(Member);  # by worker, strictly ascending
   shards @6 :List(Shard);    # by shard number
-  activations @7 :List(Activation);  # by lineage, then shard, strictly ascending
+  activations @7 :List(Activation);  # by branch, then shard, strictly ascending
   cut @8 :UInt64;
   cutWorker @9 :UInt32;
   left @10 :UInt32;          # workers that have finished and left
@@ -91,20 +91,20 @@ struct View {
 }
 
 struct Activation {
-  lineage @0 :UInt64;
+  branch @0 :UInt64;
   parent @1 :UInt64;
   shard @2 :UInt32;
 }
 
 struct Member {
-  life @0 :UInt64;
+  incarnation @0 :UInt64;
   nonce @1 :UInt64;
   worker @2 :UInt32;
   state @3 :UInt8;           # 1 synced, 2 joining
 }
 
 struct Shard {
-  life @0 :UInt64;
+  incarnation @0 :UInt64;
   address @1 :Text;
   datagrams @2 :Text;        # host:port of its aggregator of datagrams
 }
@@ -118,17 +118,17 @@ struct Refuse {
   sentence @5 :Text;
 }
 
-struct ViewChange {
-  view @0 :View;
+struct MembershipChange {
+  membership @0 :Membership;
   decided @1 :List(UInt64);
 }
 
 struct Contribution {
   part @0 :UInt32;
-  step @1 :UInt64;           # mode asynchronous, here and in Refuse, Duplicate: the contribution's number within the life
+  step @1 :UInt64;           # mode asynchronous, here and in Refuse, Duplicate: the contribution's number within the incarnation
   payloadHash @2 :UInt64;    # the checksum in the payload's container
   weight @3 :Float64;
-  entered @4 :Float64;       # audit, this and the next: sums over all lives of the worker
+  entered @4 :Float64;       # audit, this and the next: sums over all incarnations of the worker
   lost @5 :Float64;
   again @6 :Bool;            # sent before: its answer, or the step's update, may be lost
   imbalance @7 :Float64;     # audit: what does not balance in the worker's books of the part
@@ -140,9 +140,9 @@ struct Duplicate {
 }
 
 struct Contributor {
-  life @0 :UInt64;
+  incarnation @0 :UInt64;
   worker @1 :UInt32;
-  sequence @2 :UInt64;       # mode asynchronous: the contribution's number within the life; else 0
+  sequence @2 :UInt64;       # mode asynchronous: the contribution's number within the incarnation; else 0
 }
 
 struct Update {
@@ -154,7 +154,7 @@ struct Update {
   stable @5 :UInt64;
   contributors @6 :List(Contributor);  # by worker, strictly ascending
   summary @7 :Summary;
-  lineage @8 :UInt64;
+  branch @8 :UInt64;
   merged @9 :List(MergedStep);         # none, or 2 and more: the steps whose sum the payload is; `step` is the last
 }
 
@@ -173,18 +173,18 @@ struct Summary {
 
 struct SummaryEntry {
   worker @0 :UInt32;
-  life @1 :UInt64;
+  incarnation @1 :UInt64;
   lastStep @2 :UInt64;
   countedMask @3 :UInt64;
   entered @4 :Float64;
   carried @5 :Float64;
-  earlierLives @6 :List(CountedLife);  # by life, strictly ascending; steps ascending
+  earlierIncarnations @6 :List(CountedIncarnation);  # by incarnation, strictly ascending; steps ascending
   lost @7 :Float64;
-  sequence @8 :UInt64;       # mode asynchronous: how many of `life` were counted, those numbered below; else 0
+  sequence @8 :UInt64;       # mode asynchronous: how many of `incarnation` were counted, those numbered below; else 0
 }
 
-struct CountedLife {
-  life @0 :UInt64;
+struct CountedIncarnation {
+  incarnation @0 :UInt64;
   lastStep @1 :UInt64;       # mode asynchronous: how many were counted under it
 }
 
@@ -193,7 +193,7 @@ struct SummaryEpoch {
   firstStep @1 :UInt64;
 }
 
-struct Settled {
+struct StepDecided {
   part @0 :UInt32;
   counted @1 :Bool;
   step @2 :UInt64;
@@ -261,8 +261,8 @@ struct PartState {
   part @0 :UInt32;
   n @1 :UInt64;
   decidedIn @2 :UInt64;
-  lineage @3 :UInt64;
-  keptFrom @4 :UInt64;
+  branch @3 :UInt64;
+  retainedFrom @4 :UInt64;
 }
 
 struct Fetch {
@@ -282,20 +282,20 @@ struct Settle {
   onLog @1 :Bool;
   weights @2 :UInt8;         # 1 own, 2 snapshot, 3 none
   decided @3 :UInt64;
-  lineage @4 :UInt64;
+  branch @4 :UInt64;
   counted @5 :SummaryEntry;  # null: nothing ever
 }
 
 struct SnapshotRequest {
   forWorker @0 :UInt32;
-  forLife @1 :UInt64;
+  forIncarnation @1 :UInt64;
   parts @2 :List(UInt32);    # strictly ascending
 }
 
 struct Snapshot {
   part @0 :UInt32;
   forWorker @1 :UInt32;
-  forLife @2 :UInt64;
+  forIncarnation @2 :UInt64;
   n @3 :UInt64;
   decidedIn @4 :UInt64;
   offset @5 :UInt64;

@@ -31,15 +31,15 @@ enum class MemberState : uint8_t { kSynced = 1, kJoining = 2 };
 
 struct Member {
   uint32_t worker = 0;
-  uint64_t life = 0;   ///< incarnation; grows with every return
-  uint64_t nonce = 0;  ///< drawn by the process: tells a reconnecting process from a second one
+  uint64_t incarnation = 0;  ///< incarnation; grows with every return
+  uint64_t nonce = 0;        ///< drawn by the process: tells a reconnecting process from a second one
   MemberState state = MemberState::kSynced;
   bool operator==(const Member&) const = default;
 };
 
 struct ShardEntry {
   std::string address;         ///< "tcp://host:port"
-  uint64_t life = 0;           ///< grows with every start of that shard
+  uint64_t incarnation = 0;    ///< grows with every start of that shard
   std::string datagrams = {};  ///< "host:port" of its aggregator of datagrams; empty: it has none
   bool operator==(const ShardEntry&) const = default;
 };
@@ -48,20 +48,20 @@ struct ShardEntry {
 /// log branch, and in `parent` that of the branch before (R8e, R10c). Log branch 0 is the job's beginning.
 struct Activation {
   uint32_t shard = 0;
-  uint64_t lineage = 0;
+  uint64_t branch = 0;
   uint64_t parent = 0;
   bool operator==(const Activation&) const = default;
 };
 
 /// A job's row in the membership table, as every process sees it. Every change is one compare-and-swap on the epoch.
-struct JobView {
+struct Membership {
   uint64_t job = 0;
   uint64_t epoch = 0;
   bool started = false;  ///< all expected workers have joined once; set with the last join
   bool finished = false;
   std::vector<Member> members;          ///< by worker, ascending
   std::vector<ShardEntry> shards;       ///< by shard number
-  uint64_t lineages = 0;                ///< numbered so far, for all shards together
+  uint64_t branches = 0;                ///< numbered so far, for all shards together
   std::vector<Activation> activations;  ///< by log branch, then shard: a tree per shard; a cut has one for every shard
   uint64_t cut = 0;         ///< the epoch that the last cut (R10) began; 0: none. Shards with an older state drop it
   uint32_t cut_worker = 0;  ///< whose state it went back to
@@ -69,17 +69,17 @@ struct JobView {
   /// Of a job of path switch: the process that decides its steps in this epoch. kServer: shard 0, by datagrams, until
   /// the switch answers.
   Path path = Path::kServer;
-  bool operator==(const JobView&) const = default;
+  bool operator==(const Membership&) const = default;
 };
 
 /// Identifies sender, receiver and period; in every message. Zero where not known yet (Hello).
 struct Header {
   uint64_t job = 0;
   uint64_t epoch = 0;
-  uint32_t worker = 0;      ///< the worker's side of the conversation; unused between shards
-  uint64_t life = 0;        ///< the worker's incarnation
-  uint32_t shard = 0;       ///< the shard's side; between shards: the sender
-  uint64_t shard_life = 0;  ///< of that shard, as the sender knows it
+  uint32_t worker = 0;             ///< the worker's side of the conversation; unused between shards
+  uint64_t incarnation = 0;        ///< the worker's incarnation
+  uint32_t shard = 0;              ///< the shard's side; between shards: the sender
+  uint64_t shard_incarnation = 0;  ///< of that shard, as the sender knows it
   bool operator==(const Header&) const = default;
 };
 
@@ -104,7 +104,7 @@ struct Welcome {
   uint32_t version = kProtocolVersion;
   Capabilities capabilities = 0;
   std::string software;
-  JobView view;
+  Membership membership;
   uint32_t heartbeat_ms = 0;
   uint32_t dead_after_ms = 0;
   uint64_t message_bytes_max = 0;
@@ -124,17 +124,18 @@ struct Refuse {
 };
 
 /// shard -> worker, on every epoch change (R7, R7a), before anything else of that epoch on this connection.
-struct ViewChange {
-  JobView view;
+struct MembershipChange {
+  Membership membership;
   /// To a member that is synced from this epoch on: steps decided of each of the shard's parts, by number. From these
   /// steps on, the shard waits for its contributions. To others: empty.
   std::vector<uint64_t> decided = {};
-  bool operator==(const ViewChange&) const = default;
+  bool operator==(const MembershipChange&) const = default;
 };
 
-/// worker -> shard (R1). Payload: one container. The bytes of (part, step, worker, life) never change; a retransmission
-/// repeats them. Mode asynchronous: `step` is the contribution's number, from 0 on in each life and part; so it is in
-/// Refuse and Duplicate.
+/// worker -> shard (R1). Payload: one container. The bytes of (part, step, worker, incarnation) never change; a
+/// retransmission
+/// repeats them. Mode asynchronous: `step` is the contribution's number, from 0 on in each incarnation and part; so it
+/// is in Refuse and Duplicate.
 struct Contribution {
   uint32_t part = 0;
   uint64_t step = 0;
@@ -157,7 +158,7 @@ struct Duplicate {
 
 struct ContributorId {
   uint32_t worker = 0;
-  uint64_t life = 0;
+  uint64_t incarnation = 0;
   uint64_t sequence = 0;  ///< mode asynchronous: the contribution's number within the incarnation; else 0
   bool operator==(const ContributorId&) const = default;
 };
@@ -166,20 +167,20 @@ struct ContributorId {
 /// forgotten.
 struct SummaryEntry {
   uint32_t worker = 0;
-  uint64_t life = 0;       ///< of the last counted contribution
-  uint64_t last_step = 0;  ///< last counted step of any incarnation
+  uint64_t incarnation = 0;  ///< of the last counted contribution
+  uint64_t last_step = 0;    ///< last counted step of any incarnation
   uint64_t counted_mask =
-      0;  ///< bit i: step last_step - i was counted, under whichever life (the last staleness + 1 steps); mode
+      0;  ///< bit i: step last_step - i was counted, under whichever incarnation (the last staleness + 1 steps); mode
           ///< asynchronous: 1
   // Audit, over all incarnations:
   double entered = 0;  ///< as in its last counted contribution
   double carried = 0;  ///< by the updates so far
   double lost = 0;     ///< as in its last counted contribution
-  /// (life, last step counted under it), both ascending: lives before `life` in the mask's reach. Mode asynchronous:
-  /// (life, number counted under it), the last kEarlierLivesMax lives.
-  std::vector<std::pair<uint64_t, uint64_t>> earlier_lives = {};
+  /// (incarnation, last step counted under it), both ascending: incarnations before `incarnation` in the mask's reach.
+  /// Mode asynchronous: (incarnation, number counted under it), the last kEarlierIncarnationsMax lives.
+  std::vector<std::pair<uint64_t, uint64_t>> earlier_incarnations = {};
   uint64_t sequence =
-      0;  ///< mode asynchronous: of `life` the contributions numbered below this were counted, and no others
+      0;  ///< mode asynchronous: of `incarnation` the contributions numbered below this were counted, and no others
   bool operator==(const SummaryEntry&) const = default;
 };
 
@@ -208,7 +209,7 @@ struct Update {
   double weight_sum = 0;  ///< of the contributors
   bool whole_sum = true;  ///< false: re-selected; entries not carried go back to the contributors' residuals
   uint64_t stable = 0;    ///< every member has acknowledged the steps below
-  uint64_t lineage = 0;   ///< of the activation of the shard that sends it
+  uint64_t branch = 0;    ///< of the activation of the shard that sends it
   Summary summary;        ///< as of step + 1.
   /// Mode asynchronous, to a worker that takes it: the payload is the sum of these steps, in their order; `step` is the
   /// last. All have one denominator, `contributors` is empty. At least 2; none: the update is of one step.
@@ -219,11 +220,11 @@ struct Update {
 };
 
 /// shard -> worker: the update of this step is forgotten; the outcome of the worker's contribution (R2b, R6b).
-struct Settled {
+struct StepDecided {
   uint32_t part = 0;
   uint64_t step = 0;
   bool counted = false;
-  bool operator==(const Settled&) const = default;
+  bool operator==(const StepDecided&) const = default;
 };
 
 /// worker -> shard (R5): steps below n of the part are taken (applied, or held). Also rides on heartbeats.
@@ -243,13 +244,13 @@ struct Ack {
 struct Heartbeat {
   /// worker -> shard, in jobs of path switch: the state of the switch as the worker sees it.
   enum class Switch : uint8_t {
-    kNoWord = 0,   ///< nothing to tell, or not asked
-    kSilent = 1,   ///< or refuses the job: the path should be kServer
-    kAnswers = 2,  ///< has answered probes for SwitchSpec::return_after_ms: the path may be kSwitch again
+    kNoReport = 0,  ///< nothing to tell, or not asked
+    kSilent = 1,    ///< or refuses the job: the path should be kServer
+    kAnswers = 2,   ///< has answered probes for SwitchSpec::return_after_ms: the path may be kSwitch again
   };
   /// worker -> shard 0, in jobs of path switch: the reason why the worker is blocked. Shards see no step of such a job.
   enum class SwitchWait : uint8_t {
-    kNotSaid = 0,
+    kNotReported = 0,
     kNothing = 1,        ///< no step is under way: its program computes
     kAnswer = 2,         ///< the decider answers nothing that this worker sends
     kGreetings = 3,      ///< the decider knows it, and others have not greeted in this epoch
@@ -272,8 +273,8 @@ struct Heartbeat {
   bool finishing = false;  ///< worker -> shard: it pushes nothing more, and leaves once all pushes are answered.
   /// worker -> shard: of that shard's parts, at most kHeartbeatPartsMax; the others come with the next heartbeats.
   std::vector<Digest> digests = {};
-  Switch switch_state = Switch::kNoWord;  ///< of the epoch in the header
-  SwitchWait switch_wait = SwitchWait::kNotSaid;
+  Switch switch_state = Switch::kNoReport;  ///< of the epoch in the header
+  SwitchWait switch_wait = SwitchWait::kNotReported;
   uint64_t switch_steps = 0;  ///< of the job, over at this worker
   bool operator==(const Heartbeat&) const = default;
 };
@@ -326,10 +327,10 @@ struct Collect {
 struct State {
   struct Part {
     uint32_t part = 0;
-    uint64_t n = 0;           ///< steps in its weights
-    uint64_t decided_in = 0;  ///< epoch in which step n - 1 was decided; 0 with n = 0
-    uint64_t lineage = 0;     ///< of its shard, as this worker knows it
-    uint64_t kept_from = 0;   ///< it keeps the updates of [kept_from, n); n: none
+    uint64_t n = 0;              ///< steps in its weights
+    uint64_t decided_in = 0;     ///< epoch in which step n - 1 was decided; 0 with n = 0
+    uint64_t branch = 0;         ///< of its shard, as this worker knows it
+    uint64_t retained_from = 0;  ///< it keeps the updates of [retained_from, n); n: none
     bool operator==(const Part&) const = default;
   };
   bool synced = false;
@@ -365,7 +366,7 @@ struct Settle {
   };
   uint32_t part = 0;
   uint64_t decided = 0;  ///< steps decided
-  uint64_t lineage = 0;  ///< of the activation of the shard that sends it
+  uint64_t branch = 0;   ///< of the activation of the shard that sends it
   bool on_log = false;   ///< its state is on the log: residual and outstanding contributions count (R9a)
   Weights weights = Weights::kOwn;
   std::optional<SummaryEntry> counted;  ///< the counts of this worker's contributions, under any incarnation
@@ -375,7 +376,7 @@ struct Settle {
 /// shard -> worker (R9d): asks for the worker's weights of these parts, for another worker. Answered with Snapshots.
 struct SnapshotRequest {
   uint32_t for_worker = 0;
-  uint64_t for_life = 0;
+  uint64_t for_incarnation = 0;
   std::vector<uint32_t> parts;  ///< ascending, of this shard
   bool operator==(const SnapshotRequest&) const = default;
 };
@@ -385,7 +386,7 @@ struct SnapshotRequest {
 struct Snapshot {
   uint32_t part = 0;
   uint32_t for_worker = 0;
-  uint64_t for_life = 0;
+  uint64_t for_incarnation = 0;
   uint64_t n = 0;
   uint64_t decided_in = 0;  ///< epoch in which step n - 1 was decided
   uint64_t offset = 0;      ///< values before this run; the part's dimension tells which run is the last
@@ -434,9 +435,9 @@ struct Place {
   bool operator==(const Place&) const = default;
 };
 
-using AnyBody = std::variant<Hello, Welcome, Refuse, ViewChange, Contribution, Duplicate, Update, Settled, Ack,
-                             Heartbeat, ShardHello, ThresholdHistogram, Goodbye, Abort, Collect, State, Fetch, Fetched,
-                             Settle, SnapshotRequest, Snapshot, Synced, Pull, Pulled, Place>;
+using AnyBody = std::variant<Hello, Welcome, Refuse, MembershipChange, Contribution, Duplicate, Update, StepDecided,
+                             Ack, Heartbeat, ShardHello, ThresholdHistogram, Goodbye, Abort, Collect, State, Fetch,
+                             Fetched, Settle, SnapshotRequest, Snapshot, Synced, Pull, Pulled, Place>;
 
 /// The variant itself, with copies, moves and end in messages.cc. A compiler takes seconds over those of 25
 /// alternatives, in each translation unit that has a message.

@@ -11,12 +11,12 @@ constexpr size_t kEntryBytesMin = 2 * sizeof(uint32_t) + 6 * sizeof(uint64_t);
 
 SummaryEntry get_entry(FieldReader& in) {
   SummaryEntry entry;
-  in >> entry.worker >> entry.life >> entry.last_step >> entry.counted_mask >> entry.sequence;
+  in >> entry.worker >> entry.incarnation >> entry.last_step >> entry.counted_mask >> entry.sequence;
   entry.entered = in.finite();
   entry.carried = in.finite();
   entry.lost = in.finite();
-  entry.earlier_lives.resize(in.count(kPairBytes, kEarlierLivesMax));
-  for (auto& [life, last_step] : entry.earlier_lives) in >> life >> last_step;
+  entry.earlier_incarnations.resize(in.count(kPairBytes, kEarlierIncarnationsMax));
+  for (auto& [incarnation, last_step] : entry.earlier_incarnations) in >> incarnation >> last_step;
   return entry;
 }
 
@@ -26,16 +26,16 @@ void put_summary(ByteWriter& writer, const Summary& summary) {
   writer.put(static_cast<uint32_t>(summary.workers.size()));
   for (const SummaryEntry& entry : summary.workers) {
     writer.put(entry.worker);
-    writer.put(entry.life);
+    writer.put(entry.incarnation);
     writer.put(entry.last_step);
     writer.put(entry.counted_mask);
     writer.put(entry.sequence);
     writer.put(entry.entered);
     writer.put(entry.carried);
     writer.put(entry.lost);
-    writer.put(static_cast<uint32_t>(entry.earlier_lives.size()));
-    for (const auto& [life, last_step] : entry.earlier_lives) {
-      writer.put(life);
+    writer.put(static_cast<uint32_t>(entry.earlier_incarnations.size()));
+    for (const auto& [incarnation, last_step] : entry.earlier_incarnations) {
+      writer.put(incarnation);
       writer.put(last_step);
     }
   }

@@ -5,13 +5,13 @@ namespace {
 
 std::string_view disorder_in(const SummaryEntry& entry) {
   const bool counts = entry.sequence != 0;  // mode asynchronous: of contributions, not steps
-  for (size_t at = 0; at < entry.earlier_lives.size(); ++at) {
-    const auto& [life, last_step] = entry.earlier_lives[at];
-    if (life >= entry.life || (!counts && last_step >= entry.last_step))
+  for (size_t at = 0; at < entry.earlier_incarnations.size(); ++at) {
+    const auto& [incarnation, last_step] = entry.earlier_incarnations[at];
+    if (incarnation >= entry.incarnation || (!counts && last_step >= entry.last_step))
       return "a life in a summary is not an earlier one";
     if (at == 0) continue;
-    const auto& [life_before, step_before] = entry.earlier_lives[at - 1];
-    if (life_before >= life || (!counts && step_before >= last_step))
+    const auto& [incarnation_before, step_before] = entry.earlier_incarnations[at - 1];
+    if (incarnation_before >= incarnation || (!counts && step_before >= last_step))
       return "a summary's lives are not in ascending order";
   }
   return {};

@@ -12,35 +12,35 @@ namespace {
 constexpr uint16_t kRecordVersion = 5;  ///< raised with every change of the bytes: protocol/wire/versions.md
 constexpr size_t kChecksumBytes = sizeof(uint64_t);
 
-void put_view(const JobView& view, ByteWriter& writer) {
-  writer.put(view.job);
-  writer.put(view.epoch);
-  writer.put(static_cast<uint8_t>(view.started));
-  writer.put(static_cast<uint8_t>(view.finished));
-  writer.put(static_cast<uint32_t>(view.members.size()));
-  for (const Member& member : view.members) {
+void put_membership(const Membership& membership, ByteWriter& writer) {
+  writer.put(membership.job);
+  writer.put(membership.epoch);
+  writer.put(static_cast<uint8_t>(membership.started));
+  writer.put(static_cast<uint8_t>(membership.finished));
+  writer.put(static_cast<uint32_t>(membership.members.size()));
+  for (const Member& member : membership.members) {
     writer.put(member.worker);
-    writer.put(member.life);
+    writer.put(member.incarnation);
     writer.put(member.nonce);
     writer.put(member.state);
   }
-  writer.put(static_cast<uint32_t>(view.shards.size()));
-  for (const ShardEntry& shard : view.shards) {
+  writer.put(static_cast<uint32_t>(membership.shards.size()));
+  for (const ShardEntry& shard : membership.shards) {
     put_text(writer, shard.address);
-    writer.put(shard.life);
+    writer.put(shard.incarnation);
     put_text(writer, shard.datagrams);
   }
-  writer.put(view.lineages);
-  writer.put(static_cast<uint32_t>(view.activations.size()));
-  for (const Activation& each : view.activations) {
+  writer.put(membership.branches);
+  writer.put(static_cast<uint32_t>(membership.activations.size()));
+  for (const Activation& each : membership.activations) {
     writer.put(each.shard);
-    writer.put(each.lineage);
+    writer.put(each.branch);
     writer.put(each.parent);
   }
-  writer.put(view.cut);
-  writer.put(view.cut_worker);
-  writer.put(view.left);
-  writer.put(view.path);
+  writer.put(membership.cut);
+  writer.put(membership.cut_worker);
+  writer.put(membership.left);
+  writer.put(membership.path);
 }
 
 bool get_member_state(FieldReader& reader, MemberState& state) {
@@ -48,37 +48,37 @@ bool get_member_state(FieldReader& reader, MemberState& state) {
   return state == MemberState::kSynced || state == MemberState::kJoining;
 }
 
-bool get_view(FieldReader& reader, JobView& view) {
-  view.job = reader.get<uint64_t>();
-  view.epoch = reader.get<uint64_t>();
-  view.started = reader.flag();
-  view.finished = reader.flag();
-  view.members.resize(reader.count(21, kWorkersMax));
-  for (Member& member : view.members) {
+bool get_membership(FieldReader& reader, Membership& membership) {
+  membership.job = reader.get<uint64_t>();
+  membership.epoch = reader.get<uint64_t>();
+  membership.started = reader.flag();
+  membership.finished = reader.flag();
+  membership.members.resize(reader.count(21, kWorkersMax));
+  for (Member& member : membership.members) {
     member.worker = reader.get<uint32_t>();
-    member.life = reader.get<uint64_t>();
+    member.incarnation = reader.get<uint64_t>();
     member.nonce = reader.get<uint64_t>();
     if (!get_member_state(reader, member.state)) return false;
   }
-  view.shards.resize(reader.count(12, kShardsMax));
-  for (ShardEntry& shard : view.shards) {
+  membership.shards.resize(reader.count(12, kShardsMax));
+  for (ShardEntry& shard : membership.shards) {
     shard.address = reader.text(kAddressBytesMax);
-    shard.life = reader.get<uint64_t>();
+    shard.incarnation = reader.get<uint64_t>();
     shard.datagrams = reader.text(kAddressBytesMax);
   }
-  view.lineages = reader.get<uint64_t>();
-  view.activations.resize(reader.count(20, kActivationsMax));
-  for (Activation& each : view.activations) {
+  membership.branches = reader.get<uint64_t>();
+  membership.activations.resize(reader.count(20, kActivationsMax));
+  for (Activation& each : membership.activations) {
     each.shard = reader.get<uint32_t>();
-    each.lineage = reader.get<uint64_t>();
+    each.branch = reader.get<uint64_t>();
     each.parent = reader.get<uint64_t>();
   }
-  view.cut = reader.get<uint64_t>();
-  view.cut_worker = reader.get<uint32_t>();
-  view.left = reader.get<uint32_t>();
-  view.path = static_cast<Path>(reader.get<uint8_t>());
-  return reader.good() && (view.path == Path::kServer || view.path == Path::kSwitch) && view.cut <= view.epoch &&
-         activations_make_sense(view);
+  membership.cut = reader.get<uint64_t>();
+  membership.cut_worker = reader.get<uint32_t>();
+  membership.left = reader.get<uint32_t>();
+  membership.path = static_cast<Path>(reader.get<uint8_t>());
+  return reader.good() && (membership.path == Path::kServer || membership.path == Path::kSwitch) &&
+         membership.cut <= membership.epoch && activations_make_sense(membership);
 }
 
 }  // namespace
@@ -88,15 +88,15 @@ ByteBuffer encode_job_record(const JobRecord& record) {
   ByteWriter writer(bytes);
   writer.put(kRecordVersion);
   put_text(writer, record.name);
-  put_view(record.view, writer);
+  put_membership(record.membership, writer);
   writer.put(static_cast<uint32_t>(record.spec.size()));
   writer.put_bytes(record.spec);
-  writer.put(static_cast<uint32_t>(record.last_lives.size()));
-  for (const auto& [worker, life] : record.last_lives) {
+  writer.put(static_cast<uint32_t>(record.last_incarnations.size()));
+  for (const auto& [worker, incarnation] : record.last_incarnations) {
     writer.put(worker);
-    writer.put(life);
+    writer.put(incarnation);
   }
-  writer.put(static_cast<uint8_t>(record.workers_return));
+  writer.put(static_cast<uint8_t>(record.workers_rejoin));
   writer.put(hash64(ByteSpan(bytes)));
   return bytes;
 }
@@ -113,15 +113,15 @@ Result<JobRecord> decode_job_record(ByteSpan bytes) {
   }
   JobRecord record;
   record.name = reader.text(kNameBytesMax);
-  if (!get_view(reader, record.view)) return malformed();
+  if (!get_membership(reader, record.membership)) return malformed();
   const ByteSpan spec = reader.bytes(reader.count(1, kJobSpecBytesMax));
   record.spec.assign(spec.begin(), spec.end());
-  record.last_lives.resize(reader.count(12, kWorkersMax));
-  for (auto& [worker, life] : record.last_lives) {
+  record.last_incarnations.resize(reader.count(12, kWorkersMax));
+  for (auto& [worker, incarnation] : record.last_incarnations) {
     worker = reader.get<uint32_t>();
-    life = reader.get<uint64_t>();
+    incarnation = reader.get<uint64_t>();
   }
-  record.workers_return = reader.flag();
+  record.workers_rejoin = reader.flag();
   if (!reader.at_end()) return malformed();
   return record;
 }

@@ -14,12 +14,12 @@ namespace millrace::protocol {
 ///
 /// Time     `now` never goes back.
 /// Threads  one at a time.
-class LockPatience {
+class LockWaitPolicy {
  public:
   static constexpr uint32_t kInVainMax = 3;
   static constexpr int64_t kPauseFactor = 10;
 
-  explicit LockPatience(uint32_t wait_ms) : wait_ms_(wait_ms) {}
+  explicit LockWaitPolicy(uint32_t wait_ms) : wait_ms_(wait_ms) {}
 
   /// Returns the wait of a call that begins now.
   uint32_t wait_ms(TimeNs now) const {

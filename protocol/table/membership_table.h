@@ -16,10 +16,11 @@ namespace millrace::protocol {
 /// A job as the membership table keeps it.
 struct JobRecord {
   std::string name;
-  JobView view;
-  ByteBuffer spec;                                        ///< encode_job_spec
-  std::vector<std::pair<uint32_t, uint64_t>> last_lives;  ///< the incarnation last given to a worker, members or not
-  bool workers_return = false;  ///< a member's first Hello asked to return: its processes do when they are restarted
+  Membership membership;
+  ByteBuffer spec;  ///< encode_job_spec
+  std::vector<std::pair<uint32_t, uint64_t>>
+      last_incarnations;        ///< the incarnation last given to a worker, members or not
+  bool workers_rejoin = false;  ///< a member's first Hello asked to return: its processes do when they are restarted
 };
 
 /// The linearizable table of membership: one machine's SQLite file, in-memory for tests, later etcd. Every change of a

@@ -48,8 +48,8 @@ const char* advice(int primary_code) {
 /// A connection to the file. Its errors name the file.
 class Database {
  public:
-  Database(std::string path, LockPatience patience, std::function<TimeNs()> now)
-      : path_(std::move(path)), patience_(patience), now_(std::move(now)) {}
+  Database(std::string path, LockWaitPolicy patience, std::function<TimeNs()> now)
+      : path_(std::move(path)), wait_policy_(patience), now_(std::move(now)) {}
   ~Database() { sqlite3_close_v2(handle_); }
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
@@ -66,8 +66,8 @@ class Database {
     if (std::exchange(wait_ms_, wait_ms) != wait_ms) sqlite3_busy_timeout(handle_, wait_ms);
   }
   /// Sets the wait that the lock wait policy gives now.
-  void wait_with_patience() { wait_for_locks(static_cast<int>(patience_.wait_ms(now_()))); }
-  void had_the_lock() { patience_.had_it(); }
+  void wait_by_policy() { wait_for_locks(static_cast<int>(wait_policy_.wait_ms(now_()))); }
+  void had_the_lock() { wait_policy_.had_it(); }
 
   Status execute(const char* sql) {
     const int rc = sqlite3_exec(handle_, sql, nullptr, nullptr, nullptr);
@@ -77,7 +77,7 @@ class Database {
   std::unexpected<Error> error(int rc) {
     const int primary = rc & 0xFF;  // the rest of an extended code is the place, which the message names as well
     if (primary == SQLITE_BUSY || primary == SQLITE_LOCKED) {
-      if (wait_ms_ > 0) patience_.waited_in_vain(now_());
+      if (wait_ms_ > 0) wait_policy_.waited_in_vain(now_());
       return fail(ErrorCode::kTimeout,
                   fmt::format("membership table {}: another process holds its lock (waited {} ms)", path_, wait_ms_));
     }
@@ -94,7 +94,7 @@ class Database {
   std::string path_;
   sqlite3* handle_ = nullptr;
   int wait_ms_ = -1;
-  LockPatience patience_;
+  LockWaitPolicy wait_policy_;
   std::function<TimeNs()> now_;
 };
 
@@ -236,7 +236,7 @@ Status create_schema(Database& database) {
 class SqliteTable : public MembershipTable {
  public:
   SqliteTable(std::string path, uint32_t wait_ms, std::function<TimeNs()> now)
-      : database_(std::move(path), LockPatience(wait_ms), std::move(now)) {}
+      : database_(std::move(path), LockWaitPolicy(wait_ms), std::move(now)) {}
 
   Status open() {
     if (Status s = database_.open(); !s) return s;
@@ -268,15 +268,15 @@ class SqliteTable : public MembershipTable {
                      "life = life + 1 RETURNING life");
     const Result<bool> row = insert.bind(shard).bind(address).bind(datagrams).step();
     if (!row) return std::unexpected(row.error());
-    const uint64_t life = insert.integer(0);
+    const uint64_t incarnation = insert.integer(0);
     if (Status s = insert.run(); !s)
       return std::unexpected(s.error());  // to the end: an open statement holds up the commit
     if (Status s = transaction.commit(); !s) return std::unexpected(s.error());
-    return life;
+    return incarnation;
   }
 
   Result<std::vector<ShardEntry>> shard_map() override {
-    database_.wait_with_patience();
+    database_.wait_by_policy();
     // One statement, so that count and rows are of one moment.
     Statement select(database_,
                      "SELECT c.value, s.shard, s.life, s.address, s.datagrams FROM counters c LEFT JOIN shards s ON "
@@ -297,14 +297,14 @@ class SqliteTable : public MembershipTable {
   }
 
   Result<std::optional<JobRecord>> read_job(std::string_view name) override {
-    database_.wait_with_patience();
+    database_.wait_by_policy();
     Statement select(database_, "SELECT record FROM jobs WHERE name = ? AND finished = 0");
     select.bind(name);
     return read_record(select);
   }
 
   Result<std::optional<JobRecord>> read_job(uint64_t job) override {
-    database_.wait_with_patience();
+    database_.wait_by_policy();
     Statement select(database_, "SELECT record FROM jobs WHERE job = ?");
     select.bind(job);
     return read_record(select);
@@ -312,7 +312,7 @@ class SqliteTable : public MembershipTable {
 
   Result<JobRecord> create_job(std::string_view name, ByteSpan spec, Path path) override {
     if (Status s = check_create_job(name, spec); !s) return std::unexpected(s.error());
-    database_.wait_with_patience();
+    database_.wait_by_policy();
     Transaction transaction(database_);
     if (Status s = transaction.begin(); !s) return std::unexpected(s.error());
     Result<std::optional<JobRecord>> open = read_job(name);
@@ -325,39 +325,43 @@ class SqliteTable : public MembershipTable {
     JobRecord record = new_job_record(name, spec, path, *last + 1, std::move(*shards));
     Statement insert(database_, "INSERT INTO jobs VALUES (?, ?, ?, 0, ?)");
     const ByteBuffer bytes = encode_job_record(record);
-    insert.bind(record.view.job).bind(name).bind(record.view.epoch).bind(ByteSpan(bytes));
+    insert.bind(record.membership.job).bind(name).bind(record.membership.epoch).bind(ByteSpan(bytes));
     if (Status s = insert.run(); !s) return std::unexpected(s.error());
     if (Status s = database_.execute("UPDATE counters SET value = value + 1 WHERE name = 'last_job'"); !s) {
       return std::unexpected(s.error());
     }
     Statement prune(database_, "DELETE FROM jobs WHERE finished = 1 AND job + ? < ?");
-    if (Status s = prune.bind(kFinishedJobsKept).bind(record.view.job).run(); !s) return std::unexpected(s.error());
+    if (Status s = prune.bind(kFinishedJobsKept).bind(record.membership.job).run(); !s)
+      return std::unexpected(s.error());
     if (Status s = transaction.commit(); !s) return std::unexpected(s.error());
     return record;
   }
 
   Result<bool> compare_and_swap(uint64_t expected_epoch, const JobRecord& next) override {
-    MILLRACE_CHECK(next.view.epoch == expected_epoch + 1, next.view.epoch, expected_epoch);
-    database_.wait_with_patience();
+    MILLRACE_CHECK(next.membership.epoch == expected_epoch + 1, next.membership.epoch, expected_epoch);
+    database_.wait_by_policy();
     Transaction transaction(database_);
     if (Status s = transaction.begin(); !s) return std::unexpected(s.error());
     {
       Statement select(database_, "SELECT epoch FROM jobs WHERE job = ?");
-      const Result<bool> row = select.bind(next.view.job).step();
+      const Result<bool> row = select.bind(next.membership.job).step();
       if (!row) return std::unexpected(row.error());
-      if (!*row) return std::unexpected(unknown_job_error(next.view.job));
+      if (!*row) return std::unexpected(unknown_job_error(next.membership.job));
       if (select.integer(0) != expected_epoch) return false;
     }
     const ByteBuffer bytes = encode_job_record(next);
     Statement update(database_, "UPDATE jobs SET epoch = ?, finished = ?, record = ? WHERE job = ?");
-    update.bind(next.view.epoch).bind(uint64_t{next.view.finished}).bind(ByteSpan(bytes)).bind(next.view.job);
+    update.bind(next.membership.epoch)
+        .bind(uint64_t{next.membership.finished})
+        .bind(ByteSpan(bytes))
+        .bind(next.membership.job);
     if (Status s = update.run(); !s) return std::unexpected(s.error());
     if (Status s = transaction.commit(); !s) return std::unexpected(s.error());
     return true;
   }
 
   Result<uint64_t> change_counter() override {
-    database_.wait_with_patience();
+    database_.wait_by_policy();
     return read_integer(database_, "SELECT value FROM counters WHERE name = 'changes'");
   }
 

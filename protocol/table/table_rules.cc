@@ -52,10 +52,10 @@ JobRecord new_job_record(std::string_view name, ByteSpan spec, Path path, uint64
                          std::vector<ShardEntry> shards) {
   JobRecord record;
   record.name = name;
-  record.view.job = job;
-  record.view.epoch = 1;
-  record.view.shards = std::move(shards);
-  record.view.path = path;
+  record.membership.job = job;
+  record.membership.epoch = 1;
+  record.membership.shards = std::move(shards);
+  record.membership.path = path;
   record.spec.assign(spec.begin(), spec.end());
   return record;
 }

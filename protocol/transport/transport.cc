@@ -35,27 +35,27 @@ constexpr int kFreePortTries = 8;
 // Keeps a payload alive until ZeroMQ has sent it. An I/O thread releases it; that thread's queue orders the release
 // after the sending thread's writes. `handed` expresses the same order where tools can see it (the library is not built
 // for ThreadSanitizer).
-struct HeldOwner {
+struct FrameOwner {
   std::shared_ptr<const void> owner;
   std::atomic<bool> handed{false};
 };
 
 void release_owner(void* /*data*/, void* hint) {
-  auto* held = static_cast<HeldOwner*>(hint);
+  auto* held = static_cast<FrameOwner*>(hint);
   MILLRACE_CHECK(held->handed.load(std::memory_order_acquire));
   delete held;
 }
 
 // A received ZeroMQ message that lives as long as a reader of its bytes.
-struct HeldFrame {
+struct PendingFrame {
   zmq_msg_t message;
-  HeldFrame() { zmq_msg_init(&message); }
-  ~HeldFrame() { zmq_msg_close(&message); }
-  HeldFrame(const HeldFrame&) = delete;
-  HeldFrame& operator=(const HeldFrame&) = delete;
+  PendingFrame() { zmq_msg_init(&message); }
+  ~PendingFrame() { zmq_msg_close(&message); }
+  PendingFrame(const PendingFrame&) = delete;
+  PendingFrame& operator=(const PendingFrame&) = delete;
 };
 
-SharedBytes as_shared(std::shared_ptr<HeldFrame> frame) {
+SharedBytes as_shared(std::shared_ptr<PendingFrame> frame) {
   const auto* data = static_cast<const uint8_t*>(zmq_msg_data(&frame->message));
   const size_t size = zmq_msg_size(&frame->message);
   return {std::move(frame), ByteSpan(data, size)};
@@ -80,7 +80,7 @@ struct OutgoingFrame {
   }
   bool fill(const SharedBytes& bytes) {
     if (bytes.bytes.size() < kCopyBelowBytes || !bytes.owner) return copy(bytes.bytes);
-    auto* held = new (std::nothrow) HeldOwner{bytes.owner};
+    auto* held = new (std::nothrow) FrameOwner{bytes.owner};
     if (held == nullptr) return false;
     held->handed.store(true, std::memory_order_release);
     // ZeroMQ's interface is not const-correct; it only reads the sent bytes.
@@ -253,7 +253,7 @@ class Socket {
     ReceivedFrames received;
     bool first = true;
     for (;;) {
-      auto frame = std::make_shared<HeldFrame>();
+      auto frame = std::make_shared<PendingFrame>();
       if (zmq_msg_recv(&frame->message, handle_, ZMQ_DONTWAIT) < 0) {
         if (zmq_errno() == EINTR) continue;
         return std::nullopt;  // between messages only: a multipart message arrives as a whole
@@ -277,7 +277,7 @@ class Socket {
   // would make its broken connection again.
   std::optional<uint16_t> receive_event() {
     const RestOfMessage rest(handle_);  // the address
-    HeldFrame frame;
+    PendingFrame frame;
     while (zmq_msg_recv(&frame.message, handle_, ZMQ_DONTWAIT) < 0) {
       if (zmq_errno() != EINTR) return std::nullopt;
     }
@@ -456,7 +456,7 @@ Status Connection::connect_to(const std::string& address) {
 /// Connects to the next address of the name, or begins to look it up.
 void Connection::connect_to_host() {
   state_ = ConnectionState::kDisconnected;  // also where memory ends on the way: then the owner tries again
-  const std::optional<std::string> next = turns_.next();
+  const std::optional<std::string> next = rotation_.next();
   if (!next) {
     auto lookup = HostLookup::start(context_->options().resolver, name_->host);
     if (!lookup) return give_up(lookup.error());
@@ -464,7 +464,7 @@ void Connection::connect_to_host() {
     state_ = ConnectionState::kConnecting;
     return;
   }
-  if (turns_.count() > 1) {
+  if (rotation_.count() > 1) {
     socket_->set(ZMQ_CONNECT_TIMEOUT, kOneAddressConnectMs);
     socket_->set(ZMQ_HANDSHAKE_IVL, kOneAddressHandshakeMs);
   }
@@ -483,7 +483,7 @@ void Connection::take_lookup() {
   if (!*found) return give_up(found->error());
   std::vector<std::string> addresses;
   for (const HostAddress& one : **found) addresses.push_back(tcp_address(one.text, name_->port));
-  turns_.take(std::move(addresses));
+  rotation_.take(std::move(addresses));
   connect_to_host();
 }
 
@@ -501,7 +501,7 @@ ConnectionState Connection::state() {
       continue;
     }
     state_ = *event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED ? ConnectionState::kConnected : ConnectionState::kDisconnected;
-    if (state_ == ConnectionState::kConnected) turns_.worked();
+    if (state_ == ConnectionState::kConnected) rotation_.worked();
   }
   return state_;
 }

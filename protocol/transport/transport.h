@@ -166,7 +166,7 @@ class Connection {
   std::unique_ptr<Socket> monitor_;
   std::string address_;
   std::optional<HostPort> name_;  ///< of the address; nothing where that is a number
-  AddressTurns turns_;
+  AddressRotation rotation_;
   std::unique_ptr<HostLookup> lookup_;
   std::deque<Unsent> unsent_;  ///< while lookup_ is there
   std::string trouble_;

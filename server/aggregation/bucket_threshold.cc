@@ -69,7 +69,7 @@ uint64_t count_above(const MagnitudeHistogram& histogram, uint32_t bin) {
 }
 
 float magnitude_reached_by(const MagnitudeHistogram& histogram, double count) {
-  const ThresholdCut cut = threshold_cut(histogram, std::max<uint64_t>(rounded(count), 1));
+  const HistogramThreshold cut = histogram_threshold(histogram, std::max<uint64_t>(rounded(count), 1));
   const float low = bin_edge(cut.bin);
   if (cut.in_bin == 0 || cut.bin + 1 >= kInfiniteBin) return low;
   const double left_out = 1 - static_cast<double>(cut.take) / static_cast<double>(cut.in_bin);
@@ -130,7 +130,7 @@ void BucketThreshold::agree(uint64_t step, const Board& board) {
   Agreed agreed;
   agreed.step = step;
   agreed.whole = complete(board);
-  agreed.cut = threshold_cut(sum, config_.k);
+  agreed.cut = histogram_threshold(sum, config_.k);
   size_t own_at = 0;
   for (const uint32_t shard : config_.shards) {
     if (shard == config_.shard) own_at = in_bin.size();
@@ -155,9 +155,9 @@ void BucketThreshold::agree(uint64_t step, const Board& board) {
   if (whole) std::erase_if(boards_, [step](const auto& entry) { return entry.first <= step; });
 }
 
-std::optional<BucketThreshold::LocalCut> BucketThreshold::exact_cut(uint64_t step) const {
+std::optional<BucketThreshold::LocalThreshold> BucketThreshold::exact_threshold(uint64_t step) const {
   if (!agreed_ || !agreed_->whole || agreed_->step != step) return std::nullopt;
-  return LocalCut{agreed_->cut.bin, agreed_->quota};
+  return LocalThreshold{agreed_->cut.bin, agreed_->quota};
 }
 
 std::optional<TimeNs> BucketThreshold::deadline() const {
@@ -211,14 +211,14 @@ void BucketThreshold::aim() {
   const double margin = std::min(kSpreadMargin * level_.spread, kMarginMax);
   // One at least: of none the cut is above every magnitude.
   const uint64_t at_least = std::max<uint64_t>(rounded(aimed * (1 + margin)), 1);
-  level_.edge = bin_edge(threshold_cut(*level_.own, at_least).bin);
+  level_.edge = bin_edge(histogram_threshold(*level_.own, at_least).bin);
 }
 
-std::optional<QuickCut> BucketThreshold::quick_cut(size_t local_part, uint64_t step) {
+std::optional<FusedThreshold> BucketThreshold::fused_threshold(size_t local_part, uint64_t step) {
   if (!may_reuse(step) || counts_magnitudes(step) || agreed_->expected_sum == 0 || !(level_.edge > 0))
     return std::nullopt;
   const Band allowed = band(local_part, running(step));
-  return QuickCut{level_.edge, level_.threshold, allowed.least, allowed.most};
+  return FusedThreshold{level_.edge, level_.threshold, allowed.least, allowed.most};
 }
 
 BucketThreshold::Running& BucketThreshold::running(uint64_t step) {
@@ -295,10 +295,10 @@ uint64_t BucketThreshold::take(size_t local_part, Running& running, double wante
   return count;
 }
 
-PartCut BucketThreshold::reuse_cut(size_t local_part, uint64_t step, const MagnitudeHistogram& histogram) {
+PartThreshold BucketThreshold::reused_threshold(size_t local_part, uint64_t step, const MagnitudeHistogram& histogram) {
   MILLRACE_CHECK(agreed_ != nullptr && local_part < config_.local_parts, step, local_part);
-  const ThresholdCut cut =
-      threshold_cut(histogram, take(local_part, running(step), wanted(histogram), histogram.total()));
+  const HistogramThreshold cut =
+      histogram_threshold(histogram, take(local_part, running(step), wanted(histogram), histogram.total()));
   return {cut.bin, cut.take};
 }
 

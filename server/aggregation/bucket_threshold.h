@@ -24,17 +24,17 @@ std::vector<uint64_t> split_take(uint64_t take, std::span<const uint64_t> in_bin
 
 /// Selects the entries of one part for its update: all entries of the bins above `bin`, and the `take` largest of that
 /// bin.
-struct PartCut {
+struct PartThreshold {
   uint32_t bin = 1;
   uint64_t take = 0;
-  bool operator==(const PartCut&) const = default;
+  bool operator==(const PartThreshold&) const = default;
 };
 
 using SharedHistogram = std::shared_ptr<const MagnitudeHistogram>;
 
 /// Says how a part is summed and cut in one pass. Only sums of magnitude `edge` and more are processed further. Those
 /// of `threshold` and more are the update if their number is at least `least` and at most `most`.
-struct QuickCut {
+struct FusedThreshold {
   float edge = 0;  ///< > 0, at most `threshold`
   float threshold = 0;
   uint64_t least = 0;
@@ -74,7 +74,7 @@ class BucketThreshold {
   enum class Remote : uint8_t { kTaken, kLate, kAhead, kUnknownShard };
 
   /// An exact step's cut: one quota of the boundary bin for all local parts.
-  struct LocalCut {
+  struct LocalThreshold {
     uint32_t bin = 1;
     uint64_t quota = 0;
   };
@@ -99,15 +99,15 @@ class BucketThreshold {
   Remote on_remote(uint32_t shard, uint64_t step, SharedHistogram histogram);
 
   /// Returns the agreed cut of exactly this step, once all shards' histograms are there; else nothing.
-  std::optional<LocalCut> exact_cut(uint64_t step) const;
+  std::optional<LocalThreshold> exact_threshold(uint64_t step) const;
 
   /// Returns the time from which an exact step falls back; nothing where none waits.
   std::optional<TimeNs> deadline() const;
 
-  /// Gives up waiting for silent shards. Returns the steps given up: their parts are to be cut by reuse_cut().
+  /// Gives up waiting for silent shards. Returns the steps given up: their parts are to be cut by reused_threshold().
   std::vector<uint64_t> expire(TimeNs now);
 
-  /// Returns whether `step` was given up, or no part waits for it: its parts then get reuse_cut().
+  /// Returns whether `step` was given up, or no part waits for it: its parts then get reused_threshold().
   bool may_reuse(uint64_t step) const;
 
   /// Returns whether all shards count the magnitudes of this step, to agree on a threshold. They do in exact steps and
@@ -116,10 +116,10 @@ class BucketThreshold {
   bool counts_magnitudes(uint64_t step) const;
 
   /// Returns how a local part is cut in one pass; nothing where its magnitudes are needed.
-  std::optional<QuickCut> quick_cut(size_t local_part, uint64_t step);
+  std::optional<FusedThreshold> fused_threshold(size_t local_part, uint64_t step);
 
-  /// Records that `count` entries of the part reached the threshold of its quick_cut(); the next threshold depends on
-  /// it.
+  /// Records that `count` entries of the part reached the threshold of its fused_threshold(); the next threshold
+  /// depends on it.
   void reached(size_t local_part, uint64_t step, uint64_t count);
 
   /// Records that a quick cut missed its share by so wide a margin that the part was summed whole. If all parts were,
@@ -131,10 +131,10 @@ class BucketThreshold {
 
   /// Returns the cut of one local part at `step` by the last agreed threshold, held to the band of this shard's share.
   /// REQUIRES: may_reuse(step).
-  PartCut reuse_cut(size_t local_part, uint64_t step, const MagnitudeHistogram& histogram);
+  PartThreshold reused_threshold(size_t local_part, uint64_t step, const MagnitudeHistogram& histogram);
 
-  /// Returns how many of the largest sums are the update. Only the `at_hand` sums from quick_cut()'s edge on are known;
-  /// nothing where they are too few.
+  /// Returns how many of the largest sums are the update. Only the `at_hand` sums from fused_threshold()'s edge on are
+  /// known; nothing where they are too few.
   std::optional<uint64_t> reuse_largest(size_t local_part, uint64_t step, uint64_t at_hand);
 
   /// Forgets the data of the steps below `step`: all local parts have decided them.
@@ -182,7 +182,7 @@ class BucketThreshold {
     bool whole = false;  ///< all shards were in it
     bool cuts = false;   ///< there were more entries than k
     double expected_sum = 0;
-    ThresholdCut cut;
+    HistogramThreshold cut;
     uint64_t quota = 0;            ///< of this shard
     double fraction = 0;           ///< of the boundary bin that is taken
     std::vector<double> expected;  ///< entries, by local part

@@ -9,21 +9,21 @@ namespace millrace::server {
 namespace {
 
 /// Parts of a bucket are at most a step apart, here and at other shards.
-constexpr uint64_t kStepsKept = 3;
+constexpr uint64_t kStepsRetained = 3;
 
 }  // namespace
 
-std::optional<SumCut> StepThreshold::cut(uint64_t step) const {
-  if (step == 0) return SumCut{};
-  const auto found = cuts_.find(step);
-  return found == cuts_.end() ? std::nullopt : std::optional(found->second);
+std::optional<SumThreshold> StepThreshold::threshold(uint64_t step) const {
+  if (step == 0) return SumThreshold{};
+  const auto found = thresholds_.find(step);
+  return found == thresholds_.end() ? std::nullopt : std::optional(found->second);
 }
 
-void StepThreshold::settle(uint64_t step, const Board& board) {
+void StepThreshold::agree(uint64_t step, const Board& board) {
   SumHistogram all;
   all.add(*board.own);
   for (const auto& [shard, histogram] : board.remote) all.add(*histogram);
-  cuts_.insert_or_assign(step + 1, cut_of(all, config_.k));
+  thresholds_.insert_or_assign(step + 1, threshold_of(all, config_.k));
 }
 
 SharedHistogram StepThreshold::on_decided(size_t local_part, uint64_t step, SharedHistogram histogram, TimeNs now) {
@@ -36,11 +36,11 @@ SharedHistogram StepThreshold::on_decided(size_t local_part, uint64_t step, Shar
   for (const SharedHistogram& one : board.local) sum->add(*one);
   board.own = std::move(sum);
   next_ = step + 1;
-  for (const uint32_t shard : config_.shards) board.said_at[shard] = now;
-  if (complete(board)) settle(step, board);
+  for (const uint32_t shard : config_.shards) board.reported_at[shard] = now;
+  if (complete(board)) agree(step, board);
   SharedHistogram own = board.own;
-  std::erase_if(boards_, [this](const auto& one) { return one.first + kStepsKept <= next_; });
-  std::erase_if(cuts_, [this](const auto& one) { return one.first + kStepsKept <= next_; });
+  std::erase_if(boards_, [this](const auto& one) { return one.first + kStepsRetained <= next_; });
+  std::erase_if(thresholds_, [this](const auto& one) { return one.first + kStepsRetained <= next_; });
   return own;
 }
 
@@ -48,17 +48,17 @@ StepThreshold::Remote StepThreshold::on_remote(uint32_t shard, uint64_t step, Sh
   if (shard == config_.shard || !std::ranges::binary_search(config_.shards, shard)) return Remote::kUnknownShard;
   // To decide the step after the one that this shard has not decided, the other one would need this one's histogram.
   if (step > next_) return Remote::kAhead;
-  if (step + kStepsKept <= next_) return Remote::kLate;
+  if (step + kStepsRetained <= next_) return Remote::kLate;
   Board& board = boards_[step];
   if (!board.remote.emplace(shard, std::move(histogram)).second) return Remote::kRepeated;
-  if (complete(board)) settle(step, board);
+  if (complete(board)) agree(step, board);
   return Remote::kTaken;
 }
 
 SharedHistogram StepThreshold::answer_to(uint32_t shard, uint64_t step, TimeNs now) {
   const auto found = boards_.find(step);
   if (found == boards_.end() || !found->second.own) return nullptr;
-  TimeNs& said = found->second.said_at[shard];
+  TimeNs& said = found->second.reported_at[shard];
   if (now < said + config_.repeat_ns) return nullptr;
   said = now;
   return found->second.own;
@@ -76,7 +76,7 @@ std::optional<TimeNs> StepThreshold::deadline() const {
   if (board == nullptr) return std::nullopt;
   std::optional<TimeNs> first;
   for (const uint32_t shard : missing(next_)) {
-    const TimeNs at = board->said_at.at(shard) + config_.repeat_ns;
+    const TimeNs at = board->reported_at.at(shard) + config_.repeat_ns;
     if (!first || at < *first) first = at;
   }
   return first;
@@ -87,7 +87,7 @@ std::optional<StepThreshold::Repeat> StepThreshold::repeat(TimeNs now) {
   Board& board = boards_.at(next_ - 1);
   Repeat again{next_ - 1, board.own, {}};
   for (const uint32_t shard : missing(next_)) {
-    TimeNs& said = board.said_at[shard];
+    TimeNs& said = board.reported_at[shard];
     if (now < said + config_.repeat_ns) continue;
     said = now;
     again.to.push_back(shard);

@@ -39,7 +39,7 @@ class StepThreshold {
   const std::vector<uint32_t>& shards() const { return config_.shards; }
 
   /// Returns the cut of the step; nothing: histograms of the step before are missing.
-  std::optional<SumCut> cut(uint64_t step) const;
+  std::optional<SumThreshold> threshold(uint64_t step) const;
 
   /// Adds the sums of a local part that has decided the step, as before the cut. Returns the shard's own histogram when
   /// this was the last of its parts: it goes to the other shards.
@@ -68,16 +68,16 @@ class StepThreshold {
     std::vector<SharedHistogram> local;          ///< by local part
     SharedHistogram own;                         ///< sum of local, when all are there
     std::map<uint32_t, SharedHistogram> remote;  ///< by shard
-    std::map<uint32_t, TimeNs> said_at;          ///< when own was sent last, by shard
+    std::map<uint32_t, TimeNs> reported_at;      ///< when own was sent last, by shard
   };
   bool complete(const Board& board) const { return board.own && board.remote.size() + 1 == config_.shards.size(); }
-  void settle(uint64_t step, const Board& board);
+  void agree(uint64_t step, const Board& board);
   const Board* waiting() const;
 
   Config config_;
-  std::map<uint64_t, Board> boards_;  ///< by step
-  std::map<uint64_t, SumCut> cuts_;   ///< by the step that they are for
-  uint64_t next_ = 0;                 ///< the first step that not all local parts have decided
+  std::map<uint64_t, Board> boards_;             ///< by step
+  std::map<uint64_t, SumThreshold> thresholds_;  ///< by the step that they are for
+  uint64_t next_ = 0;                            ///< the first step that not all local parts have decided
 };
 
 }  // namespace millrace::server

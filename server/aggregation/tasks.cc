@@ -23,12 +23,12 @@ constexpr uint64_t kDecodedBytesPerNs = 4;
 constexpr uint64_t kRestoredByteNs = 10;  ///< by the history: 50 ns an index of raw values
 constexpr uint64_t kQuickEntryNs = 4;
 constexpr uint64_t kWholeEntryNs = 9;
-constexpr uint64_t kCutEntryNs = 2;
+constexpr uint64_t kSelectEntryNs = 2;
 
 /// Returns the entries of `sum` that pass the cut, sparse.
-Stream selected_of(const StreamView& sum, const PartCut& cut) {
+Stream selected_of(const StreamView& sum, const PartThreshold& cut) {
   IndexBuffer positions;
-  select_by_cut(sum.values, cut.bin, cut.take, positions);
+  select_by_histogram(sum.values, cut.bin, cut.take, positions);
   Stream selected = Stream::empty(sum.dimension);
   selected.values.resize(positions.size());
   for (size_t at = 0; at < positions.size(); ++at) selected.values[at] = sum.values[positions[at]];
@@ -79,10 +79,10 @@ double codec_error(const StreamView& selected, const StreamView& carried, const 
   return error;
 }
 
-std::vector<StreamView> views_of(const std::vector<HeldStream>& contributions) {
+std::vector<StreamView> views_of(const std::vector<SharedStream>& contributions) {
   std::vector<StreamView> views;
   views.reserve(contributions.size());
-  for (const HeldStream& one : contributions) views.push_back(one.view);
+  for (const SharedStream& one : contributions) views.push_back(one.view);
   return views;
 }
 
@@ -131,7 +131,7 @@ Result<EncodedUpdate> encode_chosen(const StreamView& selected, const StreamView
   input.speeds = &plan.automatic->costs.speeds();
   input.link_bits_per_s = LinkRate(plan.automatic->costs.link_bits_per_s).bits_per_s();
   input.copies = plan.automatic->receivers;
-  const bool whole = plan.extent == Extent::kEverything && !plan.cut && !plan.largest && !plan.by_step;
+  const bool whole = plan.extent == Extent::kEverything && !plan.threshold && !plan.largest && !plan.by_step;
   input.form = whole ? CodedForm::kEither : CodedForm::kAsItIs;
   chooser.choose(selected, input);
   const std::optional<Stream> formed = chooser.formed(selected, input.form);
@@ -146,26 +146,27 @@ Result<EncodedUpdate> encode_selected(const StreamView& selected, const StreamVi
   return plan.automatic ? encode_chosen(selected, sum, plan) : encode_with(selected, sum, plan.codec, plan);
 }
 
-PartCut cut_of_largest(const StreamView& sum, uint64_t count) {
+PartThreshold threshold_of_largest(const StreamView& sum, uint64_t count) {
   MagnitudeHistogram histogram;
   histogram.add(sum.values);
-  const ThresholdCut cut = threshold_cut(histogram, count);
+  const HistogramThreshold cut = histogram_threshold(histogram, count);
   return {cut.bin, cut.take};
 }
 
 /// Encodes the entries that pass the cut.
 Result<EncodedUpdate> encode_by_step(const StreamView& sum, const EncodePlan& plan) {
-  Stream kept = sum.dense ? to_sparse(sum) : cut(sum, 0, sum.dimension);
-  const uint32_t count = apply_cut(plan.by_step->cut, plan.by_step->window_indices, kept.indices, kept.values);
+  Stream kept = sum.dense ? to_sparse(sum) : slice_of(sum, 0, sum.dimension);
+  const uint32_t count =
+      apply_threshold(plan.by_step->threshold, plan.by_step->window_indices, kept.indices, kept.values);
   kept.indices.resize(count);
   kept.values.resize(count);
   return encode_selected(std::as_const(kept).view(), sum, plan);
 }
 
 Result<EncodedUpdate> encode_sum(const StreamView& sum, const EncodePlan& plan) {
-  if (plan.by_step && plan.by_step->cut.bin != 0) return encode_by_step(sum, plan);
-  if (!plan.cut && !plan.largest) return encode_selected(sum, sum, plan);
-  const PartCut cut = plan.cut ? *plan.cut : cut_of_largest(sum, *plan.largest);
+  if (plan.by_step && plan.by_step->threshold.bin != 0) return encode_by_step(sum, plan);
+  if (!plan.threshold && !plan.largest) return encode_selected(sum, sum, plan);
+  const PartThreshold cut = plan.threshold ? *plan.threshold : threshold_of_largest(sum, *plan.largest);
   return encode_selected(selected_of(sum, cut).view(), sum, plan);
 }
 
@@ -192,18 +193,18 @@ Result<ReduceTask::Output> reduce_whole(const ReduceTask::Input& input) {
     if (!update) return std::unexpected(update.error());
     output.update = std::move(*update);
   }
-  output.sum = HeldStream::from(std::move(*sum));
+  output.sum = SharedStream::from(std::move(*sum));
   return output;
 }
 
 /// Sums and cuts a part in one pass. Contributions are finite, so a sum is never NaN; one that overflowed is among the
 /// large ones.
-Result<ReduceTask::Output> reduce_quick(const ReduceTask::Input& input, const QuickCut& quick) {
+Result<ReduceTask::Output> reduce_quick(const ReduceTask::Input& input, const FusedThreshold& quick) {
   Result<Stream> sum = checked_sum(sum_at_least(views_of(input.contributions), quick.edge));
   if (!sum) return std::unexpected(sum.error());
-  Stream smaller_cut;
-  if (quick.edge < quick.threshold) smaller_cut = entries_at_least(sum->view(), quick.threshold);
-  const Stream& selected = quick.edge < quick.threshold ? smaller_cut : *sum;
+  Stream above_threshold;
+  if (quick.edge < quick.threshold) above_threshold = entries_at_least(sum->view(), quick.threshold);
+  const Stream& selected = quick.edge < quick.threshold ? above_threshold : *sum;
   ReduceTask::Output output;
   output.reached = selected.count();
   if (output.reached >= quick.least && output.reached <= quick.most) {
@@ -212,17 +213,17 @@ Result<ReduceTask::Output> reduce_quick(const ReduceTask::Input& input, const Qu
     output.update = std::move(*update);
   }
   // Beside the update as well: other parts may move the band until then, and another number is taken.
-  output.sum = HeldStream::from(std::move(*sum));
+  output.sum = SharedStream::from(std::move(*sum));
   return output;
 }
 
 std::optional<SharedBytes> merge(const MergeTask::Input& input) {
   ContainerLimits limits;
   limits.dimension = input.dimension;
-  std::vector<HeldStream> held;
+  std::vector<SharedStream> held;
   std::vector<StreamView> views;
   for (const SharedBytes& payload : input.payloads) {
-    Result<HeldStream> stream = hold_container(payload, limits);
+    Result<SharedStream> stream = read_shared_container(payload, limits);
     if (!stream) return std::nullopt;
     held.push_back(std::move(*stream));
     views.push_back(held.back().view);
@@ -253,7 +254,7 @@ void gather_boundary(const StreamView& sum, uint32_t bin, uint64_t begin, size_t
   // One SIMD scan finds the entries in the bin or above it, a few percent of the sum. Only those are looked at one by
   // one.
   IndexBuffer positions;
-  select_by_cut(sum.values, bin, sum.values.size(), positions);
+  select_by_histogram(sum.values, bin, sum.values.size(), positions);
   for (const uint32_t at : positions) {
     if (MagnitudeHistogram::bin_of(sum.values[at]) != bin) continue;
     const uint64_t local = sum.dense ? at : sum.indices[at];
@@ -298,7 +299,7 @@ void DecodeTask::run() {
   ContainerLimits limits;
   limits.dimension = limits.count_max = input_.dimension;
   limits.bytes_max = input_.payload.bytes.size();
-  result_ = hold_container(input_.payload, limits);
+  result_ = read_shared_container(input_.payload, limits);
 }
 
 Status DecodeTask::restore() {
@@ -312,7 +313,7 @@ Status DecodeTask::restore() {
   return {};
 }
 
-Result<EncodedUpdate> encode_update(const HeldStream& sum, const EncodePlan& plan) {
+Result<EncodedUpdate> encode_update(const SharedStream& sum, const EncodePlan& plan) {
   return encode_sum(sum.view, plan);
 }
 
@@ -323,7 +324,7 @@ void ReduceTask::run() {
 
 uint64_t ReduceTask::cost_ns() const {
   uint64_t entries = 0;
-  for (const HeldStream& one : input_.contributions) entries += one.view.count();
+  for (const SharedStream& one : input_.contributions) entries += one.view.count();
   return entries * (input_.quick ? kQuickEntryNs : kWholeEntryNs);
 }
 
@@ -344,7 +345,7 @@ void QuotaTask::run() {
 uint64_t QuotaTask::cost_ns() const {
   uint64_t entries = 0;
   for (const Part& part : input_.parts) entries += part.sum.view.count();
-  return entries * kCutEntryNs;
+  return entries * kSelectEntryNs;
 }
 
 void MergeTask::run() { result_ = merge(input_); }
@@ -355,6 +356,6 @@ uint64_t MergeTask::cost_ns() const {
   return bytes / kDecodedBytesPerNs + bytes / sizeof(uint32_t) * kWholeEntryNs;
 }
 
-uint64_t EncodeTask::cost_ns() const { return input_.sum.view.count() * kCutEntryNs; }
+uint64_t EncodeTask::cost_ns() const { return input_.sum.view.count() * kSelectEntryNs; }
 
 }  // namespace millrace::server

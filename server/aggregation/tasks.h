@@ -14,7 +14,7 @@
 #include "kernels/codec/history/index_history.h"
 #include "kernels/grid/reselect_sums.h"
 #include "kernels/reduce/magnitude_histogram.h"
-#include "kernels/stream/held_stream.h"
+#include "kernels/stream/shared_stream.h"
 #include "kernels/stream/stream.h"
 #include "server/aggregation/bucket_threshold.h"
 #include "server/aggregation/update_audit.h"
@@ -56,7 +56,7 @@ class DecodeTask : public Task {
   struct Input {
     RoundKey key;
     uint32_t worker = 0;
-    uint64_t life = 0;
+    uint64_t incarnation = 0;
     uint64_t hash = 0;
     SharedBytes payload;
     uint64_t dimension = 0;
@@ -71,7 +71,7 @@ class DecodeTask : public Task {
   uint64_t cost_ns() const override;
 
   const Input& input() const { return input_; }
-  const Result<HeldStream>& result() const { return result_; }
+  const Result<SharedStream>& result() const { return result_; }
   /// Returns whether its indices were coded against the history: if it cannot be read, the plain bytes may be.
   bool was_shortened() const { return was_shortened_; }
 
@@ -80,7 +80,7 @@ class DecodeTask : public Task {
   Status restore();
 
   Input input_;
-  Result<HeldStream> result_ = fail(ErrorCode::kLimitExceeded, kNotRun);
+  Result<SharedStream> result_ = fail(ErrorCode::kLimitExceeded, kNotRun);
   bool was_shortened_ = false;
 };
 
@@ -98,21 +98,21 @@ struct AutomaticCodec {
 };
 
 /// Of reproducible jobs: the cut of a step, window by window. REQUIRES: parts begin at windows.
-struct StepCut {
-  SumCut cut;
+struct StepSelection {
+  SumThreshold threshold;
   uint32_t window_indices = 0;
 };
 
 /// How a sum becomes an update.
 struct EncodePlan {
-  std::optional<PartCut> cut;
-  std::optional<StepCut> by_step = std::nullopt;
+  std::optional<PartThreshold> threshold;
+  std::optional<StepSelection> by_step = std::nullopt;
   std::optional<uint64_t> largest;  ///< number of the largest, ties by lower index; neither: the whole sum
   CodecSpec codec;
   std::optional<AutomaticCodec> automatic = std::nullopt;  ///< where `codec` is
   RandomKey random;
   uint64_t index_base = 0;
-  std::vector<HeldStream> audited;      ///< contributions whose carried part is computed; empty: not asked
+  std::vector<SharedStream> audited;    ///< contributions whose carried part is computed; empty: not asked
   Extent extent = Extent::kEverything;  ///< the part of them that the update represents
   bool for_history = false;             ///< also list the changed indices
 };
@@ -128,7 +128,7 @@ struct EncodedUpdate {
 };
 
 /// Cuts and codes a sum. Source: those of the cut and of the codecs.
-Result<EncodedUpdate> encode_update(const HeldStream& sum, const EncodePlan& plan);
+Result<EncodedUpdate> encode_update(const SharedStream& sum, const EncodePlan& plan);
 
 /// Sums a part over its contributors, in the order given (worker order, regardless of the order of arrival). Counts its
 /// magnitudes if asked. Encodes the update at once where the decision waits for no other shard.
@@ -137,14 +137,14 @@ class ReduceTask : public Task {
   enum class Magnitudes : uint8_t { kNone, kCounted };
   struct Input {
     RoundKey key;
-    std::vector<HeldStream> contributions;
+    std::vector<SharedStream> contributions;
     Magnitudes magnitudes = Magnitudes::kNone;
     std::optional<EncodePlan> plan;
-    std::optional<QuickCut> quick;  ///< with a plan: cut while it is summed
+    std::optional<FusedThreshold> quick;  ///< with a plan: cut while it is summed
   };
   /// Of a quick cut: its large sums, and the update if its size was right when it was cut.
   struct Output {
-    HeldStream sum;
+    SharedStream sum;
     SharedHistogram histogram;  ///< of a whole sum, if asked
     std::optional<EncodedUpdate> update;
     uint64_t reached = 0;  ///< quick cut: entries of its threshold and more
@@ -170,7 +170,7 @@ class QuotaTask : public Task {
   struct Part {
     RoundKey key;
     uint64_t begin = 0;  ///< first index of the part in the bucket; parts are in this order
-    HeldStream sum;
+    SharedStream sum;
   };
   struct Input {
     uint64_t job = 0;
@@ -198,7 +198,7 @@ class EncodeTask : public Task {
  public:
   struct Input {
     RoundKey key;
-    HeldStream sum;
+    SharedStream sum;
     EncodePlan plan;
   };
   explicit EncodeTask(Input input) : input_(std::move(input)) {}

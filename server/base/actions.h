@@ -105,7 +105,7 @@ enum class Metric : uint8_t {
   kWaitSeconds,        ///< measured: from the first contribution to the last one
   kSumEntries,         ///< entries of sums that were made whole, before they were cut
   kFillIn,             ///< measured, of whole sums: entries / entries of its largest contribution
-  kQuickCuts,          ///< parts cut while they were summed, by result: "as_it_was", "trimmed", "summed_again"
+  kFusedThresholds,    ///< parts cut while they were summed, by result: "as_it_was", "trimmed", "summed_again"
   kUpdateEntries,      ///< entries of updates
   kUpdateBytes,        ///< payload bytes of updates, once a round
   kUpdateRawBytes,     ///< the same as plain pairs of index and value

@@ -7,12 +7,12 @@
 
 namespace millrace::server {
 
-Members::Adopted Members::adopt(protocol::JobView view, TimeNs now) {
+Members::Adopted Members::adopt(protocol::Membership membership, TimeNs now) {
   Adopted result;
-  result.before = std::move(view_.members);
-  view_ = std::move(view);
+  result.before = std::move(membership_.members);
+  membership_ = std::move(membership);
   for (const protocol::Member& old : result.before) {
-    if (is_member(view_, old.worker, old.life)) continue;
+    if (is_member(membership_, old.worker, old.incarnation)) continue;
     result.gone.push_back(old);
     const auto link = links_.find(old.worker);
     if (link == links_.end()) continue;
@@ -22,8 +22,8 @@ Members::Adopted Members::adopt(protocol::JobView view, TimeNs now) {
     }
     links_.erase(link);
   }
-  for (const protocol::Member& member : view_.members) {
-    Link& link = links_.try_emplace(member.worker, Link{.heard = now, .life = member.life}).first->second;
+  for (const protocol::Member& member : membership_.members) {
+    Link& link = links_.try_emplace(member.worker, Link{.heard = now, .incarnation = member.incarnation}).first->second;
     link.was_synced = link.was_synced || member.state == protocol::MemberState::kSynced;
   }
   gather_pushing();
@@ -32,7 +32,7 @@ Members::Adopted Members::adopt(protocol::JobView view, TimeNs now) {
 }
 
 void Members::look_at_weights() {
-  all_take_merged_ = std::ranges::all_of(view_.members, [this](const protocol::Member& member) {
+  all_take_merged_ = std::ranges::all_of(membership_.members, [this](const protocol::Member& member) {
     const Link* at = link(member.worker);
     return at && at->weights == Weights::kTakeMerged;
   });
@@ -41,7 +41,7 @@ void Members::look_at_weights() {
 void Members::gather_pushing() {
   synced_.clear();
   pushing_.clear();
-  for (const protocol::Member& member : view_.members) {
+  for (const protocol::Member& member : membership_.members) {
     if (member.state != protocol::MemberState::kSynced) continue;
     synced_.push_back(member);
     const Link* at = link(member.worker);
@@ -59,8 +59,9 @@ bool Members::finishes(uint32_t worker) {
 
 std::optional<protocol::PeerId> Members::connect(uint32_t worker, protocol::PeerId peer, Process process, TimeNs now) {
   // adopt() has made it, where memory did not end before.
-  const protocol::Member* const member = find_member(view_, worker);
-  Link& link = links_.try_emplace(worker, Link{.heard = now, .life = member ? member->life : 0}).first->second;
+  const protocol::Member* const member = find_member(membership_, worker);
+  Link& link =
+      links_.try_emplace(worker, Link{.heard = now, .incarnation = member ? member->incarnation : 0}).first->second;
   std::optional<protocol::PeerId> old;
   if (link.peer && *link.peer != peer) old = link.peer;
   link.peer = std::move(peer);
@@ -88,7 +89,7 @@ const Members::Link* Members::link(uint32_t worker) const {
 
 std::vector<protocol::Member> Members::silent(TimeNs now, TimeNs silence) const {
   std::vector<protocol::Member> members;
-  for (const protocol::Member& member : view_.members) {
+  for (const protocol::Member& member : membership_.members) {
     const Link* at = link(member.worker);
     if (at && at->heard + silence <= now) members.push_back(member);
   }
@@ -102,31 +103,31 @@ TimeNs Members::silence_of_all(TimeNs now) const {
 }
 
 bool Members::any_may_carry_on() const {
-  constexpr uint64_t kFirstLife = 1;
+  constexpr uint64_t kFirstIncarnation = 1;
   return std::ranges::any_of(links_, [](const auto& each) {
     const Link& link = each.second;
-    return link.returns || link.was_synced || link.life == kFirstLife;
+    return link.returns || link.was_synced || link.incarnation == kFirstIncarnation;
   });
 }
 
-void Members::forgive(TimeNs paused) {
+void Members::extend_deadlines(TimeNs paused) {
   for (auto& [worker, link] : links_) link.heard += paused;
 }
 
-protocol::Header Members::header(uint32_t worker, uint64_t life) const {
-  return {.job = view_.job,
-          .epoch = view_.epoch,
+protocol::Header Members::header(uint32_t worker, uint64_t incarnation) const {
+  return {.job = membership_.job,
+          .epoch = membership_.epoch,
           .worker = worker,
-          .life = life,
+          .incarnation = incarnation,
           .shard = shard_,
-          .shard_life = shard_life_};
+          .shard_incarnation = shard_incarnation_};
 }
 
 void Members::send(const protocol::Member& member, protocol::Body body, SharedBytes payload, Actions& actions) const {
   const auto link = links_.find(member.worker);
   if (link == links_.end() || !link->second.peer) return;
   actions.to_peers.push_back(
-      {*link->second.peer, {header(member.worker, member.life), std::move(body), std::move(payload)}});
+      {*link->second.peer, {header(member.worker, member.incarnation), std::move(body), std::move(payload)}});
 }
 
 void Members::send(const protocol::Member& member, protocol::Body body, Actions& actions) const {

@@ -34,7 +34,7 @@ class Members {
   struct Link {
     std::optional<protocol::PeerId> peer = std::nullopt;  ///< empty: has not sent Hello to this shard
     TimeNs heard = 0;
-    uint64_t life = 0;
+    uint64_t incarnation = 0;
     bool finishing = false;  ///< reported that it pushes nothing more
     Weights weights = Weights::kNone;
     bool returns = false;     ///< asked to, under this incarnation
@@ -48,13 +48,13 @@ class Members {
     std::vector<protocol::Member> before;          ///< the old members
   };
 
-  Members(uint32_t shard, uint64_t shard_life) : shard_(shard), shard_life_(shard_life) {}
+  Members(uint32_t shard, uint64_t shard_incarnation) : shard_(shard), shard_incarnation_(shard_incarnation) {}
 
-  const protocol::JobView& view() const { return view_; }
-  const std::vector<protocol::Member>& all() const { return view_.members; }
+  const protocol::Membership& membership() const { return membership_; }
+  const std::vector<protocol::Member>& all() const { return membership_.members; }
 
   /// R7a: Takes over a newer membership. Members without a link count as heard now: silence is measured from here.
-  Adopted adopt(protocol::JobView view, TimeNs now);
+  Adopted adopt(protocol::Membership membership, TimeNs now);
 
   /// Records that a member sent Hello over `peer`; returns the connection that this one replaces.
   std::optional<protocol::PeerId> connect(uint32_t worker, protocol::PeerId peer, Process process, TimeNs now);
@@ -79,17 +79,17 @@ class Members {
   /// process, or asked to return. A process that joined a running job has no state of that job.
   bool any_may_carry_on() const;
   /// Extends the deadlines by a time in which this process itself did not run: no member is to blame for it.
-  void forgive(TimeNs paused);
+  void extend_deadlines(TimeNs paused);
 
-  protocol::Header header(uint32_t worker, uint64_t life) const;
+  protocol::Header header(uint32_t worker, uint64_t incarnation) const;
   /// Sends to a member that is connected; does nothing for others.
   void send(const protocol::Member& member, protocol::Body body, SharedBytes payload, Actions& actions) const;
   void send(const protocol::Member& member, protocol::Body body, Actions& actions) const;
 
  private:
   uint32_t shard_;
-  uint64_t shard_life_;
-  protocol::JobView view_;
+  uint64_t shard_incarnation_;
+  protocol::Membership membership_;
   void gather_pushing();
   void look_at_weights();
 

@@ -90,7 +90,7 @@ Change redirect(protocol::JobRecord& record, uint32_t shard, const protocol::Sha
 Change take_path(protocol::JobRecord& record, protocol::Path path);
 
 /// R9e: Makes a joining member synced: it has settled every part.
-Change synced(protocol::JobRecord& record, uint32_t worker, uint64_t life);
+Change synced(protocol::JobRecord& record, uint32_t worker, uint64_t incarnation);
 
 /// R8e: Records that the shard serves again, by a new branch of its log that starts from `parent`.
 ///
@@ -108,20 +108,20 @@ struct CutChoice {
 /// `record` (change_job_in).
 ///
 /// Errors   as activate(); not_a_member: the chosen one is none.
-Result<Change> cut(protocol::JobRecord& record, const CutChoice& choice);
+Result<Change> cut_logs(protocol::JobRecord& record, const CutChoice& choice);
 
 /// Returns one of the members' states that no other exceeds in every part.
 ///
 /// States are compared by (log branch, epoch of the last step, steps), in the order of the parts. Of equal ones, the
 /// lowest worker's is taken. REQUIRES: not empty; every state has all parts of the layout.
 CutChoice choose_for_cut(const std::map<uint32_t, protocol::State>& states, const protocol::JobLayout& layout,
-                         const protocol::JobView& view);
+                         const protocol::Membership& membership);
 
 /// Ends the job as it is. Members that are still listed mean that it ended with an error.
 Change end(protocol::JobRecord& record);
 
 /// Returns the member's entry in the membership, or nullptr.
-const protocol::Member* find_member(const protocol::JobView& view, uint32_t worker);
-bool is_member(const protocol::JobView& view, uint32_t worker, uint64_t life);
+const protocol::Member* find_member(const protocol::Membership& membership, uint32_t worker);
+bool is_member(const protocol::Membership& membership, uint32_t worker, uint64_t incarnation);
 
 }  // namespace millrace::server

@@ -10,9 +10,9 @@
 namespace millrace::server {
 namespace {
 
-bool is_member(std::span<const protocol::Member> members, uint32_t worker, uint64_t life) {
+bool is_member(std::span<const protocol::Member> members, uint32_t worker, uint64_t incarnation) {
   const auto at = std::ranges::lower_bound(members, worker, {}, &protocol::Member::worker);
-  return at != members.end() && at->worker == worker && at->life == life;
+  return at != members.end() && at->worker == worker && at->incarnation == incarnation;
 }
 
 }  // namespace
@@ -22,7 +22,7 @@ PartRound::Timing PartRound::timing() const {
   return step == open_.end() ? Timing{} : step->second.timing;
 }
 
-TimeNs PartRound::collecting_since() const { return std::max(timing().first, turned_at_); }
+TimeNs PartRound::collecting_since() const { return std::max(timing().first, last_decided_at_); }
 
 uint32_t PartRound::here() const {
   const auto step = open_.find(decided_);
@@ -34,8 +34,8 @@ bool PartRound::is_here(uint32_t worker) const {
   return step != open_.end() && step->second.by_worker.contains(worker);
 }
 
-PartRound::Verdict PartRound::judge(uint32_t worker, uint64_t life, uint64_t step, uint64_t hash) const {
-  if (asynchronous()) return arrivals_.judge(worker, life, step, hash, counted_of(worker));
+PartRound::Verdict PartRound::judge(uint32_t worker, uint64_t incarnation, uint64_t step, uint64_t hash) const {
+  if (asynchronous()) return arrivals_.judge(worker, incarnation, step, hash, counted_of(worker));
   if (step < decided_) return Verdict::kDecided;
   if (step - decided_ > uint64_t{spec_->staleness} + 1) return Verdict::kAhead;
   const auto open = open_.find(step);
@@ -45,9 +45,9 @@ PartRound::Verdict PartRound::judge(uint32_t worker, uint64_t life, uint64_t ste
   return slot->second.hash == hash ? Verdict::kDuplicate : Verdict::kConflict;
 }
 
-bool PartRound::is_ahead(uint32_t worker, uint64_t life, uint64_t step) const {
+bool PartRound::is_ahead(uint32_t worker, uint64_t incarnation, uint64_t step) const {
   if (!asynchronous()) return step > decided_;
-  return has_any_open() || step != next_of(worker, life);
+  return has_any_open() || step != next_of(worker, incarnation);
 }
 
 void PartRound::admit(uint32_t worker, uint64_t step, Open open, TimeNs now) {
@@ -62,7 +62,7 @@ void PartRound::admit(uint32_t worker, uint64_t step, Open open, TimeNs now) {
   MILLRACE_CHECK(empty && step >= decided_, worker, step, decided_);
 }
 
-void PartRound::take_turn() {
+void PartRound::open_next_arrival() {
   if (!asynchronous() || !open_.empty()) return;
   std::optional<Arrivals::Arrival> arrival = arrivals_.take();
   if (!arrival) return;
@@ -72,9 +72,9 @@ void PartRound::take_turn() {
   at.by_worker.emplace(arrival->worker, std::move(arrival->open));
 }
 
-bool PartRound::decoded(const DecodeTask::Input& input, HeldStream stream, MemoryCharge charge) {
+bool PartRound::decoded(const DecodeTask::Input& input, SharedStream stream, MemoryCharge charge) {
   if (asynchronous()) {
-    return arrivals_.decoded(input.worker, input.life, input.key.step, input.hash, std::move(stream),
+    return arrivals_.decoded(input.worker, input.incarnation, input.key.step, input.hash, std::move(stream),
                              std::move(charge));
   }
   const auto open = open_.find(input.key.step);
@@ -82,7 +82,7 @@ bool PartRound::decoded(const DecodeTask::Input& input, HeldStream stream, Memor
   const auto slot = open->second.by_worker.find(input.worker);
   if (slot == open->second.by_worker.end()) return false;
   Open& at = slot->second;
-  if (at.life != input.life || at.hash != input.hash || at.is_decoded()) return false;
+  if (at.incarnation != input.incarnation || at.hash != input.hash || at.is_decoded()) return false;
   at.stream = std::move(stream);
   at.charge = std::move(charge);
   ++open->second.decoded;
@@ -90,40 +90,40 @@ bool PartRound::decoded(const DecodeTask::Input& input, HeldStream stream, Memor
 }
 
 bool PartRound::reject(const DecodeTask::Input& input) {
-  if (asynchronous()) return arrivals_.reject(input.worker, input.life, input.key.step, input.hash);
+  if (asynchronous()) return arrivals_.reject(input.worker, input.incarnation, input.key.step, input.hash);
   const auto open = open_.find(input.key.step);
   if (open == open_.end()) return false;
   const auto slot = open->second.by_worker.find(input.worker);
   if (slot == open->second.by_worker.end()) return false;
   const Open& at = slot->second;
-  if (at.life != input.life || at.hash != input.hash || at.is_decoded()) return false;
+  if (at.incarnation != input.incarnation || at.hash != input.hash || at.is_decoded()) return false;
   open->second.by_worker.erase(slot);
   if (open->second.by_worker.empty()) open_.erase(open);
   return true;
 }
 
-std::vector<HeldStream> PartRound::begin(uint64_t token, TimeNs now) {
+std::vector<SharedStream> PartRound::begin(uint64_t token, TimeNs now) {
   attempt_ = Attempt{};
   attempt_.token = token;
   attempt_.begun = now;
   stage_ = Stage::kReducing;
   for (const auto& [worker, open] : open_.at(decided_).by_worker)
-    attempt_.contributors.push_back({worker, open.life, open.sequence});
+    attempt_.contributors.push_back({worker, open.incarnation, open.sequence});
   return inputs();
 }
 
-std::vector<HeldStream> PartRound::inputs() const {
+std::vector<SharedStream> PartRound::inputs() const {
   const OpenStep& step = open_.at(decided_);
-  std::vector<HeldStream> streams;
+  std::vector<SharedStream> streams;
   for (const protocol::ContributorId& who : attempt_.contributors) {
     const Open& open = step.by_worker.at(who.worker);
-    MILLRACE_CHECK(open.is_decoded() && open.life == who.life, who.worker, decided_);
+    MILLRACE_CHECK(open.is_decoded() && open.incarnation == who.incarnation, who.worker, decided_);
     streams.push_back(open.stream);
   }
   return streams;
 }
 
-std::vector<std::pair<uint32_t, double>> PartRound::said_imbalances() const {
+std::vector<std::pair<uint32_t, double>> PartRound::reported_imbalances() const {
   const OpenStep& step = open_.at(decided_);
   std::vector<std::pair<uint32_t, double>> said;
   for (const protocol::ContributorId& who : attempt_.contributors) {
@@ -132,7 +132,7 @@ std::vector<std::pair<uint32_t, double>> PartRound::said_imbalances() const {
   return said;
 }
 
-void PartRound::summed(HeldStream sum, SharedHistogram histogram, MemoryCharge charge) {
+void PartRound::summed(SharedStream sum, SharedHistogram histogram, MemoryCharge charge) {
   attempt_.sum = std::move(sum);
   attempt_.histogram = std::move(histogram);
   attempt_.charge = std::move(charge);
@@ -141,20 +141,23 @@ void PartRound::summed(HeldStream sum, SharedHistogram histogram, MemoryCharge c
 
 /// Mode asynchronous: counts the next contribution of that incarnation, in order.
 void PartRound::count_next(protocol::SummaryEntry& at, const protocol::ContributorId& who) const {
-  if (at.life != who.life) {
-    if (at.sequence != 0) at.earlier_lives.emplace_back(at.life, at.sequence);
-    if (at.earlier_lives.size() > protocol::kEarlierLivesMax) at.earlier_lives.erase(at.earlier_lives.begin());
+  if (at.incarnation != who.incarnation) {
+    if (at.sequence != 0) at.earlier_incarnations.emplace_back(at.incarnation, at.sequence);
+    if (at.earlier_incarnations.size() > protocol::kEarlierIncarnationsMax)
+      at.earlier_incarnations.erase(at.earlier_incarnations.begin());
     at.sequence = 0;
   }
-  MILLRACE_CHECK(who.sequence == at.sequence, who.worker, who.life, who.sequence, at.sequence);
+  MILLRACE_CHECK(who.sequence == at.sequence, who.worker, who.incarnation, who.sequence, at.sequence);
   ++at.sequence;
   at.counted_mask = 1;
 }
 
 /// Records a worker's contribution to the decided step; the mask has the steps of the last staleness + 1 that have one.
 void PartRound::count_step(protocol::SummaryEntry& at, const protocol::ContributorId& who) const {
-  if (at.counted_mask != 0 && at.life != who.life) at.earlier_lives.emplace_back(at.life, at.last_step);
-  std::erase_if(at.earlier_lives, [&](const auto& earlier) { return decided_ - earlier.second > spec_->staleness; });
+  if (at.counted_mask != 0 && at.incarnation != who.incarnation)
+    at.earlier_incarnations.emplace_back(at.incarnation, at.last_step);
+  std::erase_if(at.earlier_incarnations,
+                [&](const auto& earlier) { return decided_ - earlier.second > spec_->staleness; });
   const uint64_t shift = decided_ - at.last_step;
   at.counted_mask = shift >= 64 ? 0 : at.counted_mask << shift;
   at.counted_mask |= 1;
@@ -171,26 +174,27 @@ void PartRound::count_in(const protocol::ContributorId& who, const Open& contrib
   } else {
     count_step(*at, who);
   }
-  at->life = who.life;
+  at->incarnation = who.incarnation;
   at->last_step = decided_;
   at->entered = contribution.entered;
   at->lost = contribution.lost;
   at->carried += carried;
 }
 
-uint64_t PartRound::KeptUpdate::bytes_beside_payload() const {
+uint64_t PartRound::RetainedUpdate::bytes_beside_payload() const {
   const protocol::Summary& summary = body.summary;
   uint64_t bytes = sizeof(*this) + body.contributors.size() * sizeof(protocol::ContributorId) +
                    summary.workers.size() * sizeof(protocol::SummaryEntry) +
                    summary.epochs.size() * sizeof(summary.epochs[0]);
-  for (const auto& worker : summary.workers) bytes += worker.earlier_lives.size() * sizeof(worker.earlier_lives[0]);
+  for (const auto& worker : summary.workers)
+    bytes += worker.earlier_incarnations.size() * sizeof(worker.earlier_incarnations[0]);
   return bytes;
 }
 
-const PartRound::KeptUpdate& PartRound::keep(Decision decision, MemoryAccount& kept_account) {
+const PartRound::RetainedUpdate& PartRound::keep(Decision decision, MemoryAccount& retained_account) {
   const auto open = open_.find(decided_);
   MILLRACE_CHECK(open != open_.end() && !attempt_.contributors.empty(), decided_);
-  KeptUpdate update;
+  RetainedUpdate update;
   update.body.part = layout_.part;
   update.body.step = decided_;
   update.body.decided_in = decision.epoch;
@@ -198,7 +202,7 @@ const PartRound::KeptUpdate& PartRound::keep(Decision decision, MemoryAccount& k
   for (size_t at = 0; at < attempt_.contributors.size(); ++at) {
     const protocol::ContributorId& who = attempt_.contributors[at];
     const Open& contribution = open->second.by_worker.at(who.worker);
-    MILLRACE_CHECK(contribution.life == who.life, who.worker, who.life, contribution.life);
+    MILLRACE_CHECK(contribution.incarnation == who.incarnation, who.worker, who.incarnation, contribution.incarnation);
     update.body.weight_sum += contribution.weight;
     count_in(who, contribution, at < decision.carried.size() ? decision.carried[at] : 0);
   }
@@ -215,20 +219,20 @@ const PartRound::KeptUpdate& PartRound::keep(Decision decision, MemoryAccount& k
   history_.advance(decision.changed);
   update.body.summary = summary_;
   update.body.stable = stable_;
-  update.charge = MemoryCharge(kept_account, decision.payload.bytes.size());
+  update.charge = MemoryCharge(retained_account, decision.payload.bytes.size());
   update.payload = std::move(decision.payload);
-  kept_.push_back(std::move(update));
+  retained_.push_back(std::move(update));
   open_.erase(open);
   attempt_ = Attempt{};
   stage_ = Stage::kCollecting;
   ++decided_;
-  turned_at_ = decision.at;
-  return kept_.back();
+  last_decided_at_ = decision.at;
+  return retained_.back();
 }
 
-const PartRound::KeptUpdate* PartRound::kept(uint64_t step) const {
+const PartRound::RetainedUpdate* PartRound::retained(uint64_t step) const {
   if (step < stable_ || step >= decided_) return nullptr;
-  return &kept_[static_cast<size_t>(step - stable_)];
+  return &retained_[static_cast<size_t>(step - stable_)];
 }
 
 std::optional<uint64_t> PartRound::digest_after(uint64_t n) const {
@@ -241,14 +245,15 @@ const protocol::SummaryEntry* PartRound::counted_of(uint32_t worker) const {
   return at != summary_.workers.end() && at->worker == worker ? &*at : nullptr;
 }
 
-std::optional<bool> PartRound::counted(uint32_t worker, uint64_t life, uint64_t step) const {
+std::optional<bool> PartRound::counted(uint32_t worker, uint64_t incarnation, uint64_t step) const {
   const protocol::SummaryEntry* at = counted_of(worker);
-  if (!at || step > at->last_step || life > at->life) return false;
+  if (!at || step > at->last_step || incarnation > at->incarnation) return false;
   const uint64_t back = at->last_step - step;
   if (back > spec_->staleness || back >= 64) return std::nullopt;
   if (((at->counted_mask >> back) & 1) == 0) return false;
-  const auto under = std::ranges::find_if(at->earlier_lives, [step](const auto& one) { return one.second >= step; });
-  return (under == at->earlier_lives.end() ? at->life : under->first) == life;
+  const auto under =
+      std::ranges::find_if(at->earlier_incarnations, [step](const auto& one) { return one.second >= step; });
+  return (under == at->earlier_incarnations.end() ? at->incarnation : under->first) == incarnation;
 }
 
 bool PartRound::is_in_log(uint64_t n, uint64_t decided_in) const {
@@ -281,18 +286,18 @@ uint64_t PartRound::acknowledged_by_all(std::span<const protocol::Member> member
 
 void PartRound::forget_stable(std::span<const protocol::Member> members) {
   if (members.empty()) return;
-  const uint64_t least = std::min({decided_, hold_, acknowledged_by_all(members)});
-  for (; stable_ < least; ++stable_) kept_.pop_front();
+  const uint64_t least = std::min({decided_, retained_from_, acknowledged_by_all(members)});
+  for (; stable_ < least; ++stable_) retained_.pop_front();
 }
 
 PartRound::Adopted PartRound::adopt(std::span<const protocol::Member> before, const Members& view) {
   const std::span<const protocol::Member> members = view.all();
   settled_.clear();
-  backed_ = 0;
+  replicated_ = 0;
   Adopted result;
   for (auto step = open_.begin(); step != open_.end();) {
     for (auto slot = step->second.by_worker.begin(); slot != step->second.by_worker.end();) {
-      if (is_member(members, slot->first, slot->second.life)) {
+      if (is_member(members, slot->first, slot->second.incarnation)) {
         ++slot;
         continue;
       }
@@ -304,10 +309,10 @@ PartRound::Adopted PartRound::adopt(std::span<const protocol::Member> before, co
   }
   result.dropped += arrivals_.keep(members);
   for (const protocol::Member& old : before) {
-    if (!is_member(members, old.worker, old.life)) acknowledged_.erase(old.worker);
+    if (!is_member(members, old.worker, old.incarnation)) acknowledged_.erase(old.worker);
   }
   const bool lost = std::ranges::any_of(attempt_.contributors, [&](const protocol::ContributorId& who) {
-    return !is_member(members, who.worker, who.life);
+    return !is_member(members, who.worker, who.incarnation);
   });
   // Where all members are counted, a new member must be as well: an attempt that began without it is given up.
   const bool incomplete =
@@ -322,26 +327,27 @@ PartRound::Adopted PartRound::adopt(std::span<const protocol::Member> before, co
 }
 
 void PartRound::restore(Restored restored, TimeNs now) {
-  MILLRACE_CHECK(decided_ == 0 && open_.empty() && restored.kept.size() <= restored.decided, layout_.part, decided_);
+  MILLRACE_CHECK(decided_ == 0 && open_.empty() && restored.retained.size() <= restored.decided, layout_.part,
+                 decided_);
   decided_ = restored.decided;
-  turned_at_ = now;
-  stable_ = decided_ - restored.kept.size();
-  for (KeptUpdate& kept : restored.kept) kept_.push_back(std::move(kept));
+  last_decided_at_ = now;
+  stable_ = decided_ - restored.retained.size();
+  for (RetainedUpdate& kept : restored.retained) retained_.push_back(std::move(kept));
   summary_ = std::move(restored.summary);
   if (decided_ != 0) digests_.record(decided_, summary_.log_digest);
   history_.restart(decided_);
 }
 
-bool PartRound::raise_backed(const Members& members) {
+bool PartRound::advance_replicated(const Members& members) {
   const size_t wanted = spec_->apply_after_acks;
-  const size_t needed = members.view().left == 0 ? wanted : std::min(wanted, members.all().size());
+  const size_t needed = members.membership().left == 0 ? wanted : std::min(wanted, members.all().size());
   if (needed == 0 || members.synced().size() < needed) return false;
   std::vector<uint64_t> acks;
   for (const protocol::Member& member : members.synced()) acks.push_back(acknowledged(member.worker));
   const auto least = acks.begin() + static_cast<std::ptrdiff_t>(needed - 1);
   std::ranges::nth_element(acks, least, std::greater<>());
-  if (*least <= backed_) return false;
-  backed_ = *least;
+  if (*least <= replicated_) return false;
+  replicated_ = *least;
   return true;
 }
 

@@ -43,7 +43,7 @@ class PartRound {
 
   using Open = OpenContribution;
 
-  struct KeptUpdate {
+  struct RetainedUpdate {
     protocol::Update body;  ///< as first sent, but for `stable`
     SharedBytes payload;
     MemoryCharge charge;
@@ -55,7 +55,7 @@ class PartRound {
   struct Attempt {
     uint64_t token = 0;
     std::vector<protocol::ContributorId> contributors;  ///< ascending by worker
-    HeldStream sum;
+    SharedStream sum;
     SharedHistogram histogram;
     MemoryCharge charge;
     TimeNs begun = 0;
@@ -74,8 +74,8 @@ class PartRound {
   /// Holds the state from which a successor continues (R8d).
   struct Restored {
     uint64_t decided = 0;
-    protocol::Summary summary;     ///< as of `decided`
-    std::vector<KeptUpdate> kept;  ///< of the last steps decided, without a gap
+    protocol::Summary summary;             ///< as of `decided`
+    std::vector<RetainedUpdate> retained;  ///< of the last steps decided, without a gap
   };
 
   struct Adopted {
@@ -105,29 +105,31 @@ class PartRound {
   /// Returns the digest of the log after n steps. Empty: not decided yet, too long ago, or not by this process.
   std::optional<uint64_t> digest_after(uint64_t n) const;
   Timing timing() const;
-  TimeNs turned_at() const { return turned_at_; }  ///< when the step before decided() was decided; 0: there is none
-  TimeNs collecting_since() const;                 ///< the step decided() has contributions and could be decided
-  uint32_t here() const;                           ///< contributions to it
-  bool is_here(uint32_t worker) const;             ///< decoded or not
+  TimeNs last_decided_at() const {
+    return last_decided_at_;
+  }  ///< when the step before decided() was decided; 0: there is none
+  TimeNs collecting_since() const;      ///< the step decided() has contributions and could be decided
+  uint32_t here() const;                ///< contributions to it
+  bool is_here(uint32_t worker) const;  ///< decoded or not
 
   /// R2: Returns the verdict on a contribution of a member under its present incarnation. Changes nothing. In mode
   /// asynchronous, `step` is the contribution's number, here and below.
-  Verdict judge(uint32_t worker, uint64_t life, uint64_t step, uint64_t hash) const;
+  Verdict judge(uint32_t worker, uint64_t incarnation, uint64_t step, uint64_t hash) const;
 
   /// R2: Admits the contribution. REQUIRES: judge() returned kAdmit.
   void admit(uint32_t worker, uint64_t step, Open open, TimeNs now);
 
   /// Returns the first step that the member can contribute to, or (mode asynchronous) the number of its next
   /// contribution.
-  uint64_t next_of(uint32_t worker, uint64_t life) const {
-    return asynchronous() ? arrivals_.next_of(worker, life, counted_of(worker)) : decided_;
+  uint64_t next_of(uint32_t worker, uint64_t incarnation) const {
+    return asynchronous() ? arrivals_.next_of(worker, incarnation, counted_of(worker)) : decided_;
   }
   /// Returns whether another step is decided before the contribution can be.
-  bool is_ahead(uint32_t worker, uint64_t life, uint64_t step) const;
+  bool is_ahead(uint32_t worker, uint64_t incarnation, uint64_t step) const;
 
   /// Takes the decoded payload of an open contribution. False: that contribution is not open any more (or decoded
   /// already).
-  bool decoded(const DecodeTask::Input& input, HeldStream stream, MemoryCharge charge);
+  bool decoded(const DecodeTask::Input& input, SharedStream stream, MemoryCharge charge);
 
   /// Drops an open contribution whose payload does not decode: the slot is empty again. False: it was not open any
   /// more.
@@ -141,7 +143,7 @@ class PartRound {
 
   /// Mode asynchronous: Gives the next contribution its turn, where the step decided() has none: it alone will be that
   /// step.
-  void take_turn();
+  void open_next_arrival();
 
   /// R3a: Returns when the step decided() may be decided with the present contributions: at that time, or now where it
   /// has passed. Empty: not without more of them, or an attempt runs. part_round_readiness.cc has the rules of the
@@ -149,27 +151,27 @@ class PartRound {
   std::optional<TimeNs> due(const Members& members) const;
 
   /// R3: Begins an attempt: its inputs in worker order. REQUIRES: due().
-  std::vector<HeldStream> begin(uint64_t token, TimeNs now);
+  std::vector<SharedStream> begin(uint64_t token, TimeNs now);
   /// Returns the inputs of the running attempt, by contributor. REQUIRES: an attempt runs.
-  std::vector<HeldStream> inputs() const;
+  std::vector<SharedStream> inputs() const;
   /// Audit: Returns, by contributor of the running attempt, the imbalance of the part that it reported. REQUIRES: an
   /// attempt runs.
-  std::vector<std::pair<uint32_t, double>> said_imbalances() const;
+  std::vector<std::pair<uint32_t, double>> reported_imbalances() const;
   bool is_current(uint64_t token, Stage stage) const { return stage_ == stage && attempt_.token == token; }
-  void summed(HeldStream sum, SharedHistogram histogram, MemoryCharge charge);
+  void summed(SharedStream sum, SharedHistogram histogram, MemoryCharge charge);
   void set_stage(Stage stage) { stage_ = stage; }
 
   /// R3, DECIDE: Fixes the contributors, retains the update, extends the summary and ends the step, in one action.
-  const KeptUpdate& keep(Decision decision, MemoryAccount& kept_account);
+  const RetainedUpdate& keep(Decision decision, MemoryAccount& retained_account);
 
   /// R2b: Returns the retained update of a decided step; nullptr once forgotten.
-  const KeptUpdate* kept(uint64_t step) const;
-  const std::deque<KeptUpdate>& all_kept() const { return kept_; }
+  const RetainedUpdate* retained(uint64_t step) const;
+  const std::deque<RetainedUpdate>& all_retained() const { return retained_; }
 
-  /// R2b: Returns whether the summary counts the contribution (step, life) of the worker. Empty: the step is further
-  /// back than the summary reaches. The worker cannot have such a step in flight: its last counted step is at most
-  /// `staleness` steps after its oldest.
-  std::optional<bool> counted(uint32_t worker, uint64_t life, uint64_t step) const;
+  /// R2b: Returns whether the summary counts the contribution (step, incarnation) of the worker. Empty: the step is
+  /// further back than the summary reaches. The worker cannot have such a step in flight: its last counted step is at
+  /// most `staleness` steps after its oldest.
+  std::optional<bool> counted(uint32_t worker, uint64_t incarnation, uint64_t step) const;
 
   /// R5: Records that the steps below n are applied at `worker`. A member that has joined and not acknowledged counts
   /// as 0. False: n exceeds the decided steps (malformed input; nothing changes).
@@ -180,13 +182,13 @@ class PartRound {
   /// Returns the replicated step count of a job that holds updates back: apply_after_acks synced members have
   /// acknowledged the steps below it. Where workers have left and fewer members are synced, all of them have. Joiners
   /// do not count: a successor could not continue from their state (R18a). Starts from zero with every membership.
-  uint64_t backed() const { return backed_; }
-  /// Raises backed(). Returns true if more steps are replicated than before.
-  bool raise_backed(const Members& members);
+  uint64_t replicated() const { return replicated_; }
+  /// Raises replicated(). Returns true if more steps are replicated than before.
+  bool advance_replicated(const Members& members);
 
   /// Retains updates of the steps from n on even where all members have them: the weights that a store has saved lack
   /// them. UINT64_MAX: retains none beyond that. The next forget_stable() drops updates that are retained without need.
-  void hold(uint64_t n) { hold_ = n; }
+  void retain_from(uint64_t n) { retained_from_ = n; }
   /// R5: Forgets the updates that all members have acknowledged and that hold() does not retain.
   void forget_stable(std::span<const protocol::Member> members);
 
@@ -198,13 +200,13 @@ class PartRound {
   void restore(Restored restored, TimeNs now);
   /// R8e: Records that the member has reported the steps below n as applied. For all of a restored part's members,
   /// before forget_stable().
-  void trust(uint32_t worker, uint64_t n) { acknowledged_[worker] = std::min(n, decided_); }
+  void restore_acknowledged(uint32_t worker, uint64_t n) { acknowledged_[worker] = std::min(n, decided_); }
 
   /// R9a: Returns whether the state (n steps, the last of them decided in that epoch) is one that this part's log went
   /// through. The caller checks that its log branch is on the path.
   bool is_in_log(uint64_t n, uint64_t decided_in) const;
   /// R9d: Returns whether all updates that are missing after n steps are retained.
-  bool keeps_from(uint64_t n) const { return n >= stable_ && n <= decided_; }
+  bool retains_from(uint64_t n) const { return n >= stable_ && n <= decided_; }
   /// Returns the counts of the worker's contributions; nullptr: none was ever counted.
   const protocol::SummaryEntry* counted_of(uint32_t worker) const;
   /// R9: Records that a joining member has received its Settle: it gets updates, and its acks count.
@@ -234,15 +236,15 @@ class PartRound {
   protocol::PartLayout layout_;
   const protocol::JobSpec* spec_;
   uint64_t decided_ = 0;
-  TimeNs turned_at_ = 0;  ///< when the step before was decided
+  TimeNs last_decided_at_ = 0;  ///< when the step before was decided
   uint64_t stable_ = 0;
-  uint64_t hold_ = UINT64_MAX;
-  uint64_t backed_ = 0;
+  uint64_t retained_from_ = UINT64_MAX;
+  uint64_t replicated_ = 0;
   Stage stage_ = Stage::kCollecting;
   Attempt attempt_;
   std::map<uint64_t, OpenStep> open_;          ///< by step
   Arrivals arrivals_;                          ///< mode asynchronous: contributions for steps after decided()
-  std::deque<KeptUpdate> kept_;                ///< steps [stable_, decided_)
+  std::deque<RetainedUpdate> retained_;        ///< steps [stable_, decided_)
   std::map<uint32_t, uint64_t> acknowledged_;  ///< by worker, of its present incarnation
   protocol::Summary summary_;
   LogDigests digests_;

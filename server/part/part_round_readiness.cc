@@ -57,7 +57,7 @@ std::optional<TimeNs> PartRound::due(const Members& members) const {
   if (bounded && std::ranges::any_of(absent, [&](uint32_t worker) { return left_out(worker) >= spec_->staleness; })) {
     return std::nullopt;
   }
-  return std::max(open.timing.first, turned_at_) + static_cast<TimeNs>(spec_->deadline_ms) * kNsPerMs;
+  return std::max(open.timing.first, last_decided_at_) + static_cast<TimeNs>(spec_->deadline_ms) * kNsPerMs;
 }
 
 std::vector<uint32_t> PartRound::waited_for(const Members& members) const {

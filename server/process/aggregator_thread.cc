@@ -62,7 +62,8 @@ uint64_t aggregator_bytes(const protocol::JobSpec& spec, const protocol::SwitchL
          layout.lanes * (kHistogramBytes + kSessionBytes * (protocol::kSwitchWorkersMax + racks));
 }
 
-Result<std::unique_ptr<DatagramThread>> DatagramThread::start(const DatagramOptions& options, uint64_t life_seed) {
+Result<std::unique_ptr<DatagramThread>> DatagramThread::start(const DatagramOptions& options,
+                                                              uint64_t incarnation_seed) {
   Result<protocol::Endpoint> listen = protocol::parse_endpoint(options.listen);
   if (!listen) return fail(listen.error().code, "--datagrams: " + listen.error().message);
   const std::string host = options.listen.substr(0, options.listen.rfind(':'));
@@ -74,14 +75,14 @@ Result<std::unique_ptr<DatagramThread>> DatagramThread::start(const DatagramOpti
   // Each job has its own packet_bytes_max: the port takes the longest there is.
   auto port = switch_agg::UdpPort::open({.listen = *listen, .packet_bytes_max = protocol::kDatagramBytesMax});
   if (!port) return std::unexpected(port.error());
-  return std::unique_ptr<DatagramThread>(new DatagramThread(options, std::move(*port), life_seed));
+  return std::unique_ptr<DatagramThread>(new DatagramThread(options, std::move(*port), incarnation_seed));
 }
 
 DatagramThread::DatagramThread(const DatagramOptions& options, std::unique_ptr<switch_agg::UdpPort> port,
-                               uint64_t life_seed)
+                               uint64_t incarnation_seed)
     : options_(options),
       address_(protocol::endpoint_text(port->address())),
-      life_seed_(life_seed),
+      incarnation_seed_(incarnation_seed),
       port_(std::move(port)),
       thread_([this] { run(); }) {}
 
@@ -170,7 +171,7 @@ Status DatagramThread::begin(uint64_t job, const protocol::JobSpec& spec, const 
                                       {spec.switch_path.job, layout.lanes},
                                       bytes,
                                       static_cast<uint32_t>(racks->size()),
-                                      switch_agg::Aggregator(options_of(spec, layout), life_seed_ + begun_++)});
+                                      switch_agg::Aggregator(options_of(spec, layout), incarnation_seed_ + begun_++)});
   switch_agg::SwitchJob asked;
   asked.job = spec.switch_path.job;
   asked.name = spec.name;
@@ -187,16 +188,16 @@ Status DatagramThread::begin(uint64_t job, const protocol::JobSpec& spec, const 
   }
   const std::lock_guard lock(mutex_);
   reports_[job] = report_of(*served, monotonic_now_ns());
-  wishes_.push_back({job, std::move(served)});
-  wished_.store(true);
+  commands_.push_back({job, std::move(served)});
+  has_commands_.store(true);
   return {};
 }
 
 void DatagramThread::end(uint64_t job) {
   const std::lock_guard lock(mutex_);
   reports_.erase(job);
-  wishes_.push_back({job, nullptr});
-  wished_.store(true);
+  commands_.push_back({job, nullptr});
+  has_commands_.store(true);
 }
 
 std::optional<SwitchPathStatus::Aggregator> DatagramThread::report(uint64_t job) const {
@@ -215,7 +216,7 @@ void DatagramThread::run() {
   TimeNs next_report = 0;
   while (!stop_.load(std::memory_order_relaxed)) {
     const TimeNs now = monotonic_now_ns();
-    if (wished_.load(std::memory_order_relaxed)) carry_out_wishes();
+    if (has_commands_.load(std::memory_order_relaxed)) run_commands();
     const size_t packets = serve_burst(now);
     if (now >= next_tick) {
       next_tick = now + kTickEvery;
@@ -251,18 +252,18 @@ size_t DatagramThread::serve_burst(TimeNs now) {
   return packets.size();
 }
 
-void DatagramThread::carry_out_wishes() {
-  std::vector<Wish> wishes;
+void DatagramThread::run_commands() {
+  std::vector<AggregatorCommand> commands;
   {
     const std::lock_guard lock(mutex_);
-    wishes.swap(wishes_);
-    wished_.store(false);
+    commands.swap(commands_);
+    has_commands_.store(false);
   }
-  for (Wish& wish : wishes) {
-    std::erase_if(served_, [&wish](const std::unique_ptr<Served>& one) {
-      return one->job == wish.job || (wish.served && one->numbers.overlap(wish.served->numbers));
+  for (AggregatorCommand& command : commands) {
+    std::erase_if(served_, [&command](const std::unique_ptr<Served>& one) {
+      return one->job == command.job || (command.served && one->numbers.overlap(command.served->numbers));
     });
-    if (wish.served) served_.push_back(std::move(wish.served));
+    if (command.served) served_.push_back(std::move(command.served));
   }
 }
 

@@ -38,7 +38,7 @@ struct DatagramOptions {
 class DatagramThread {
  public:
   /// Errors   invalid_argument: an address that no worker could send to; io: the port is in use.
-  static Result<std::unique_ptr<DatagramThread>> start(const DatagramOptions& options, uint64_t life_seed);
+  static Result<std::unique_ptr<DatagramThread>> start(const DatagramOptions& options, uint64_t incarnation_seed);
   ~DatagramThread();
   DatagramThread(const DatagramThread&) = delete;
   DatagramThread& operator=(const DatagramThread&) = delete;
@@ -72,24 +72,24 @@ class DatagramThread {
     uint64_t received_bytes = 0;
   };
   /// A command of the loop to the thread.
-  struct Wish {
+  struct AggregatorCommand {
     uint64_t job = 0;
     std::unique_ptr<Served> served;  ///< empty: end it
   };
 
-  DatagramThread(const DatagramOptions& options, std::unique_ptr<switch_agg::UdpPort> port, uint64_t life_seed);
+  DatagramThread(const DatagramOptions& options, std::unique_ptr<switch_agg::UdpPort> port, uint64_t incarnation_seed);
   static SwitchPathStatus::Aggregator report_of(const Served& served, TimeNs now);
   Result<protocol::JobKey> key_of(uint32_t number) const;
   /// Returns the workers of each rack; none where there is no list.
   Result<std::vector<uint64_t>> racks_of(uint32_t number) const;
   void run();
   size_t serve_burst(TimeNs now);
-  void carry_out_wishes();
+  void run_commands();
   void write_reports(TimeNs now);
 
   DatagramOptions options_;
   std::string address_;
-  uint64_t life_seed_;
+  uint64_t incarnation_seed_;
   uint64_t begun_ = 0;
 
   // Of the thread.
@@ -99,9 +99,9 @@ class DatagramThread {
   uint64_t wrong_job_ = 0;
 
   std::atomic<bool> stop_ = false;
-  std::atomic<bool> wished_ = false;
+  std::atomic<bool> has_commands_ = false;
   mutable std::mutex mutex_;  ///< guards the members below
-  std::vector<Wish> wishes_;
+  std::vector<AggregatorCommand> commands_;
   std::map<uint64_t, SwitchPathStatus::Aggregator> reports_;
   std::vector<NamedCount> dropped_;
   std::thread thread_;  ///< last

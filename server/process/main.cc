@@ -33,7 +33,7 @@ void take_signals() {
 /// Gives this process's threads the batch policy; threads that start later inherit it. A thread with new work then does
 /// not preempt another that computes: sockets, decoding and sums take turns with fewer changes. A policy that the user
 /// chose for the process stays.
-void take_turns() {
+void use_batch_scheduling() {
   const sched_param none = {};
   if (sched_getscheduler(0) == SCHED_OTHER) sched_setscheduler(0, SCHED_BATCH, &none);
 }
@@ -45,7 +45,7 @@ void print_start_line(const millrace::server::Options& options, const millrace::
                                  {"address", process.address()},
                                  {"http", process.http_address()},
                                  {"datagrams", process.datagrams_address()},
-                                 {"life", process.life()}};
+                                 {"life", process.incarnation()}};
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     fmt::print("shard {} of {} listens on {}{}{}\n", options.shard, options.shards, process.address(),
@@ -79,7 +79,7 @@ int main(int argc, char** argv) {
   const auto parsed = millrace::server::parse_options(argc, argv);
   if (const int* code = std::get_if<int>(&parsed)) return *code;
   const auto& options = std::get<millrace::server::Options>(parsed);
-  take_turns();
+  use_batch_scheduling();
   millrace::monitoring::raise_open_file_limit();
   auto process = millrace::server::ShardProcess::start(options);
   if (!process) {

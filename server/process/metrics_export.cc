@@ -86,7 +86,7 @@ void MetricsExport::record(const MetricEvent& event) {
     case Metric::kLate: return shard_.late.with({event.job, event.label}).increment(event.value);
     case Metric::kServedAgain: return shard_.served_again.with({event.job}).increment(event.value);
     case Metric::kLeftOut: return shard_.left_out.with({event.job}).increment(event.value);
-    case Metric::kQuickCuts: return shard_.quick_cuts.with({event.job, event.label}).increment(event.value);
+    case Metric::kFusedThresholds: return shard_.fused_thresholds.with({event.job, event.label}).increment(event.value);
     case Metric::kPulls: return shard_.pulls.with({event.job, event.label}).increment(event.value);
     case Metric::kStoreSaves: return shard_.store_saves.with({event.job, event.label}).increment(event.value);
     case Metric::kDigests: return shard_.weight_digests.with({event.job, event.label}).increment(event.value);
@@ -179,15 +179,15 @@ void MetricsExport::update_gauges(const StatusReport& status, TimeNs now) {
     static_cast<void>(series_of(job.name));
     shard_.live_workers.with({job.name}).set(static_cast<double>(job.members.size()));
     shard_.epoch.with({job.name}).set(static_cast<double>(job.epoch));
-    shard_.kept_updates.with({job.name}).set(static_cast<double>(job.kept_updates));
-    shard_.kept_update_bytes.with({job.name}).set(static_cast<double>(job.kept_bytes));
+    shard_.retained_updates.with({job.name}).set(static_cast<double>(job.retained_updates));
+    shard_.retained_update_bytes.with({job.name}).set(static_cast<double>(job.retained_bytes));
     if (job.switch_path) shard_.path_is_switch.with({job.name}).set(job.switch_path->decided_by == "switch" ? 1 : 0);
     if (!job.audit) continue;
     shard_.audit_workers_imbalance.with({job.name}).set(job.audit->workers_imbalance);
     shard_.audit_mass.with({job.name, "entered"}).set(job.audit->entered);
     shard_.audit_mass.with({job.name, "carried"}).set(job.audit->carried);
     shard_.audit_mass.with({job.name, "lost"}).set(job.audit->lost);
-    shard_.audit_mass.with({job.name, "held"}).set(job.audit->held);
+    shard_.audit_mass.with({job.name, "held"}).set(job.audit->in_residual);
   }
   shard_.memory_bytes.with({}).set(static_cast<double>(status.memory_bytes));
   shard_.memory_limit_bytes.with({}).set(static_cast<double>(status.memory_bytes_max));

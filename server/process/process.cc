@@ -40,12 +40,12 @@ namespace millrace::server {
 namespace {
 
 /// Messages received before the loop carries out their actions; bounds how long a flood can delay decisions.
-constexpr int kMessagesPerTurn = 128;
+constexpr int kMessagesPerPass = 128;
 /// Sends that may wait for the end of a turn. One Goodbye in a job of many workers causes a membership for each of
 /// them, as long as the list of all. The Goodbyes of one turn would need more memory than the job's rounds.
-constexpr size_t kSendsHeldMax = 256;
+constexpr size_t kQueuedSendsMax = 256;
 /// Time that the loop computes before it looks at the sockets again.
-constexpr TimeNs kComputePerTurn = 500 * kNsPerUs;
+constexpr TimeNs kComputePerPass = 500 * kNsPerUs;
 /// Time that the loop waits for another process's lock on the table. After three failures it does not wait at all for
 /// ten times as long. So a process that stopped during a write delays the jobs that need no write by 60 ms. After that
 /// it costs at most a tenth of the time. Writes are tried again.
@@ -56,7 +56,7 @@ constexpr TimeNs kSayClosedEvery = 60 * kNsPerS;
 /// Between two tries to begin tasks for which there was no memory.
 constexpr int kStarvedMs = 10;
 /// Time without a turn of the loop after which /healthz reports the shard as unhealthy.
-constexpr TimeNs kStandstill = 5 * kNsPerS;
+constexpr TimeNs kStallLimit = 5 * kNsPerS;
 
 Result<std::string> advertised(const Options& options, const std::string& bound) {
   if (!options.advertise.empty()) return options.advertise;
@@ -114,13 +114,13 @@ class ShardProcess::Loop {
   const std::string& address() const { return address_; }
   const std::string& http_address() const { return http_address_; }
   std::string datagrams_address() const { return datagrams_ ? datagrams_->address() : std::string(); }
-  uint64_t life() const { return life_; }
+  uint64_t incarnation() const { return incarnation_; }
 
  private:
   /// Runs `work`. No exception for lack of memory leaves the loop: work that breaks off is counted, and the next turn
   /// continues from there.
   template <typename Work>
-  bool contain(const Work& work) {
+  bool catch_out_of_memory(const Work& work) {
     try {
       work();
       return true;
@@ -130,13 +130,13 @@ class ShardProcess::Loop {
     ++broken_off_;
     return false;
   }
-  void turn();
+  void run_pass();
   int wait_ms(TimeNs now) const;
   void receive();
   void receive_links();
   void compute();
   void watch_links(TimeNs now);
-  void carry_out();
+  void execute_actions();
   void carry_out_many();
   void send_to_peer(const SendToPeer& send);
   void watch(TimeNs now);
@@ -164,7 +164,7 @@ class ShardProcess::Loop {
   monitoring::Metrics metrics_;
   MetricsExport export_;
   StatusBoard board_;
-  std::atomic<TimeNs> last_turn_ = 0;
+  std::atomic<TimeNs> last_pass_ = 0;
   std::atomic<bool> draining_ = false;
   TimeNs next_gauges_ = 0;
   TimeNs say_closed_at_ = 0;
@@ -177,7 +177,7 @@ class ShardProcess::Loop {
   std::atomic<bool> save_ = false;
   std::string address_;
   std::string http_address_;
-  uint64_t life_ = 0;
+  uint64_t incarnation_ = 0;
   std::unique_ptr<monitoring::HttpPort> http_;  ///< last: its threads ask the others
 };
 
@@ -209,9 +209,10 @@ Status ShardProcess::Loop::open() {
     datagrams_ = std::move(*datagrams);
   }
   if (const Status enough = share_descriptors(); !enough) return enough;
-  const Result<uint64_t> life = table_->start_shard(options_.shard, options_.shards, address_, datagrams_address());
-  if (!life) return std::unexpected(life.error());
-  life_ = *life;
+  const Result<uint64_t> incarnation =
+      table_->start_shard(options_.shard, options_.shards, address_, datagrams_address());
+  if (!incarnation) return std::unexpected(incarnation.error());
+  incarnation_ = *incarnation;
   links_ = std::make_unique<ShardLinks>(options_.shards, context_, poller_, log_);
   if (saves.possible) {
     disk_ = std::make_unique<StoreThread>(options_.store_dir, options_.shard, system_disk(), [this] { waker_.wake(); });
@@ -224,7 +225,7 @@ Status ShardProcess::Loop::open() {
   }
   core_ = std::make_unique<ShardCore>(ShardConfig{options_.shard,
                                                   options_.shards,
-                                                  life_,
+                                                  incarnation_,
                                                   software_name(),
                                                   options_.limits,
                                                   saves,
@@ -254,15 +255,15 @@ Status ShardProcess::Loop::open_http() {
   handlers.title = fmt::format("Millrace shard {} of {}", options_.shard, options_.shards);
   handlers.metrics_text = [this] { return metrics_.prometheus_text(); };
   handlers.unhealthy = [this]() -> std::optional<std::string> {
-    const TimeNs turn = last_turn_.load();
+    const TimeNs turn = last_pass_.load();
     const TimeNs stood_ns = turn == 0 ? 0 : monotonic_now_ns() - turn;
-    if (stood_ns > kStandstill) return fmt::format("the loop has stood still for {} ms", stood_ns / kNsPerMs);
+    if (stood_ns > kStallLimit) return fmt::format("the loop has stood still for {} ms", stood_ns / kNsPerMs);
     if (draining_.load()) return "shutting down";
     return std::nullopt;
   };
   handlers.status_json = [this]() -> std::string {
-    constexpr std::chrono::milliseconds kPatience(2'000);
-    return board_.ask(kPatience).value_or(R"({"error": "the shard's loop did not answer within 2000 ms"})");
+    constexpr std::chrono::milliseconds kAnswerTimeout(2'000);
+    return board_.ask(kAnswerTimeout).value_or(R"({"error": "the shard's loop did not answer within 2000 ms"})");
   };
   auto http = monitoring::HttpPort::start(options_.http, "--http", std::move(handlers));
   if (!http) return std::unexpected(http.error());
@@ -273,7 +274,7 @@ Status ShardProcess::Loop::open_http() {
 
 /// Answers requests for the status, and updates the gauges at intervals.
 void ShardProcess::Loop::watch(TimeNs now) {
-  last_turn_.store(now);
+  last_pass_.store(now);
   export_.count_network(std::exchange(bytes_in_, 0), std::exchange(bytes_out_, 0));
   if (broken_off_ != 0) {
     export_.record({Metric::kDropped, {}, "out_of_memory", static_cast<double>(broken_off_)});
@@ -335,14 +336,14 @@ int ShardProcess::Loop::wait_ms(TimeNs now) const {
 
 Status ShardProcess::Loop::run() {
   while (!core_->stopped()) {
-    contain([this] { turn(); });
+    catch_out_of_memory([this] { run_pass(); });
   }
-  contain([this] { carry_out(); });
+  catch_out_of_memory([this] { execute_actions(); });
   if (core_->failure()) return std::unexpected(*core_->failure());
   return {};
 }
 
-void ShardProcess::Loop::turn() {
+void ShardProcess::Loop::run_pass() {
   poller_.wait(wait_ms(monotonic_now_ns()));
   if (stop_.load() && !draining_.exchange(true)) core_->begin_shutdown(monotonic_now_ns(), actions_);
   if (save_.exchange(false)) core_->save_stores(monotonic_now_ns(), actions_);
@@ -357,8 +358,8 @@ void ShardProcess::Loop::turn() {
   done_.clear();
   const TimeNs now = monotonic_now_ns();
   if (now >= core_->next_deadline()) core_->on_tick(now, actions_);
-  contain([&] { watch_links(now); });
-  carry_out();
+  catch_out_of_memory([&] { watch_links(now); });
+  execute_actions();
   watch(now);
   compute();
 }
@@ -377,9 +378,9 @@ void ShardProcess::Loop::take_from_disk() {
 }
 
 void ShardProcess::Loop::receive() {
-  for (int taken = 0; taken < kMessagesPerTurn; ++taken) {
+  for (int taken = 0; taken < kMessagesPerPass; ++taken) {
     std::optional<protocol::Received> received;
-    if (!contain([&] { received = listener_->receive(); })) continue;  // the message is lost
+    if (!catch_out_of_memory([&] { received = listener_->receive(); })) continue;  // the message is lost
     if (!received) return;
     bytes_in_ += received->bytes;
     const TimeNs now = monotonic_now_ns();
@@ -402,9 +403,9 @@ void ShardProcess::Loop::receive() {
 
 void ShardProcess::Loop::receive_links() {
   for (uint32_t shard = 0; shard < links_->shard_count(); ++shard) {
-    for (int taken = 0; taken < kMessagesPerTurn; ++taken) {
+    for (int taken = 0; taken < kMessagesPerPass; ++taken) {
       std::optional<protocol::Received> received;
-      if (!contain([&] { received = links_->receive(shard); })) continue;
+      if (!catch_out_of_memory([&] { received = links_->receive(shard); })) continue;
       if (!received) break;
       const TimeNs now = monotonic_now_ns();
       if (received->message) {
@@ -417,11 +418,11 @@ void ShardProcess::Loop::receive_links() {
 }
 
 void ShardProcess::Loop::compute() {
-  const TimeNs until = monotonic_now_ns() + kComputePerTurn;
+  const TimeNs until = monotonic_now_ns() + kComputePerPass;
   while (const std::shared_ptr<Task> task = pool_.run_one()) {
     const TimeNs now = monotonic_now_ns();
     core_->on_task_done(task, now, actions_);
-    carry_out();
+    execute_actions();
     if (now >= until) return;
   }
 }
@@ -430,24 +431,24 @@ void ShardProcess::Loop::watch_links(TimeNs now) {
   while (const std::optional<uint32_t> shard = links_->watch(now)) core_->on_shard_reconnected(*shard, now, actions_);
 }
 
-void ShardProcess::Loop::carry_out() {
+void ShardProcess::Loop::execute_actions() {
   const TimeNs now = monotonic_now_ns();
-  for (const LogLine& line : actions_.log) contain([&] { log_.write(line.severity, line.text, now); });
-  for (ConnectShard& one : actions_.connects) contain([&] { links_->connect(std::move(one), now); });
+  for (const LogLine& line : actions_.log) catch_out_of_memory([&] { log_.write(line.severity, line.text, now); });
+  for (ConnectShard& one : actions_.connects) catch_out_of_memory([&] { links_->connect(std::move(one), now); });
   for (SendToPeer& one : actions_.to_peers) {
     const SendToPeer gone_when_sent = std::move(one);
-    contain([&] { send_to_peer(gone_when_sent); });
+    catch_out_of_memory([&] { send_to_peer(gone_when_sent); });
   }
   for (const SendToShard& one : actions_.to_shards) {
-    contain([&] {
+    catch_out_of_memory([&] {
       if (!links_->send(one)) actions_.metrics.push_back({Metric::kDropped, {}, "shard_unreachable", 1});
     });
   }
-  for (const DatagramChange& change : actions_.datagrams) contain([&] { change_datagrams(change, now); });
-  for (const MetricEvent& event : actions_.metrics) contain([&] { export_.record(event); });
+  for (const DatagramChange& change : actions_.datagrams) catch_out_of_memory([&] { change_datagrams(change, now); });
+  for (const MetricEvent& event : actions_.metrics) catch_out_of_memory([&] { export_.record(event); });
   // A message that was not sent is requested again. A task that was not begun is not, so that it is kept.
-  contain([this] { pool_.submit(actions_.tasks); });
-  if (disk_) contain([this] { disk_->submit(actions_.store_requests); });
+  catch_out_of_memory([this] { pool_.submit(actions_.tasks); });
+  if (disk_) catch_out_of_memory([this] { disk_->submit(actions_.store_requests); });
   std::vector<std::shared_ptr<Task>> tasks = std::move(actions_.tasks);
   std::vector<StoreRequest> requests = std::move(actions_.store_requests);
   actions_.clear();
@@ -456,7 +457,7 @@ void ShardProcess::Loop::carry_out() {
 }
 
 void ShardProcess::Loop::carry_out_many() {
-  if (actions_.to_peers.size() >= kSendsHeldMax) carry_out();
+  if (actions_.to_peers.size() >= kQueuedSendsMax) execute_actions();
 }
 
 void ShardProcess::Loop::send_to_peer(const SendToPeer& send) {
@@ -483,7 +484,7 @@ Result<std::unique_ptr<ShardProcess>> ShardProcess::start(const Options& options
 const std::string& ShardProcess::address() const { return loop_->address(); }
 const std::string& ShardProcess::http_address() const { return loop_->http_address(); }
 std::string ShardProcess::datagrams_address() const { return loop_->datagrams_address(); }
-uint64_t ShardProcess::life() const { return loop_->life(); }
+uint64_t ShardProcess::incarnation() const { return loop_->incarnation(); }
 Status ShardProcess::run() { return loop_->run(); }
 void ShardProcess::request_stop() noexcept { loop_->request_stop(); }
 void ShardProcess::request_save() noexcept { loop_->request_save(); }

@@ -26,7 +26,7 @@ class ShardProcess {
   const std::string& http_address() const;
   /// Returns "host:port" of its aggregator of datagrams; empty without --datagrams.
   std::string datagrams_address() const;
-  uint64_t life() const;
+  uint64_t incarnation() const;
 
   /// Serves until request_stop() and the end of draining. Error: the reason why it stopped by itself.
   Status run();

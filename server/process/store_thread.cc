@@ -39,7 +39,7 @@ void StoreThread::take_done(std::vector<Answer>& done) {
   done_.clear();
 }
 
-StoreThread::Answer StoreThread::carry_out(const StoreRequest& request) {
+StoreThread::Answer StoreThread::execute_request(const StoreRequest& request) {
   const bool loads = request.what == StoreRequest::What::kLoad;
   const auto failed = [&](const char* why) -> Answer {
     const std::unexpected<Error> error = fail(ErrorCode::kLimitExceeded, why);
@@ -64,7 +64,7 @@ void StoreThread::run() {
     const StoreRequest request = std::move(asked_.front());
     asked_.pop_front();
     lock.unlock();
-    Answer answer = carry_out(request);
+    Answer answer = execute_request(request);
     lock.lock();
     done_.push_back(std::move(answer));
     lock.unlock();

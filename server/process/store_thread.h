@@ -37,7 +37,7 @@ class StoreThread {
 
  private:
   void run();
-  Answer carry_out(const StoreRequest& request);
+  Answer execute_request(const StoreRequest& request);
 
   std::unique_ptr<Disk> disk_;
   StoreFolder folder_;

@@ -35,26 +35,27 @@ bool is_summary_of(const protocol::Summary& summary, uint64_t n, uint64_t decide
     const bool asynchronous = mode == protocol::Mode::kAsynchronous;
     if (asynchronous != (one.sequence != 0)) return false;
     const auto below = [&](const auto& earlier) { return earlier.second <= (asynchronous ? n : one.last_step); };
-    return one.last_step < n && std::ranges::all_of(one.earlier_lives, below);
+    return one.last_step < n && std::ranges::all_of(one.earlier_incarnations, below);
   });
 }
 
 }  // namespace
 
-bool makes_sense(const protocol::State& state, const protocol::JobLayout& layout, const protocol::JobView& view) {
+bool makes_sense(const protocol::State& state, const protocol::JobLayout& layout,
+                 const protocol::Membership& membership) {
   if (state.parts.size() != layout.parts.size()) return false;
-  std::set<std::pair<uint32_t, uint64_t>> lineages;  // by shard
+  std::set<std::pair<uint32_t, uint64_t>> branches;  // by shard
   for (uint32_t number = 0; number < state.parts.size(); ++number) {
     const protocol::State::Part& part = state.parts[number];
-    if (part.part != number || part.n >= kStepsMax || part.decided_in > view.epoch || part.kept_from > part.n ||
-        (part.n == 0) != (part.decided_in == 0)) {
+    if (part.part != number || part.n >= kStepsMax || part.decided_in > membership.epoch ||
+        part.retained_from > part.n || (part.n == 0) != (part.decided_in == 0)) {
       return false;
     }
-    if (part.lineage != 0) lineages.emplace(layout.parts[number].shard, part.lineage);
+    if (part.branch != 0) branches.emplace(layout.parts[number].shard, part.branch);
   }
-  return std::ranges::all_of(lineages, [&view](const auto& known) {
-    return std::ranges::any_of(view.activations, [&known](const protocol::Activation& one) {
-      return one.shard == known.first && one.lineage == known.second;
+  return std::ranges::all_of(branches, [&membership](const auto& known) {
+    return std::ranges::any_of(membership.activations, [&known](const protocol::Activation& one) {
+      return one.shard == known.first && one.branch == known.second;
     });
   });
 }
@@ -71,8 +72,8 @@ void Recovery::begin_epoch(TimeNs now, Actions& actions) {
   std::map<uint32_t, Ask> asks;
   for (const protocol::Member& member : setup_.members.all()) {
     const auto before = asks_.find(member.worker);
-    const bool still = before != asks_.end() && before->second.life == member.life;
-    asks[member.worker] = Ask{member.life, still ? before->second.since : now, 0};
+    const bool still = before != asks_.end() && before->second.incarnation == member.incarnation;
+    asks[member.worker] = Ask{member.incarnation, still ? before->second.since : now, 0};
   }
   asks_ = std::move(asks);
   ask(now, actions);
@@ -121,7 +122,7 @@ void Recovery::ask_sources(TimeNs now, Actions& actions) {
       const bool gives_summary = &source == &part.sources.front();
       if (step == source.below && !(gives_summary && !part.summary)) continue;
       if (source.asked == 0 || source.asked + heartbeat() <= now) {
-        const protocol::Member* member = find_member(setup_.members.view(), source.worker);
+        const protocol::Member* member = find_member(setup_.members.membership(), source.worker);
         MILLRACE_CHECK(member != nullptr, source.worker);
         setup_.members.send(*member, protocol::Fetch{part.layout->part, step}, actions);
         source.asked = now;
@@ -165,7 +166,7 @@ void Recovery::plan(TimeNs now, Actions& actions) {
     for_each_synced([&](uint32_t, const protocol::State& state) {
       const protocol::State::Part& theirs = state.parts[layout.part];
       part.first = std::min(part.first, theirs.n);
-      part.wanted = std::min(part.wanted, stored ? theirs.kept_from : theirs.n);
+      part.wanted = std::min(part.wanted, stored ? theirs.retained_from : theirs.n);
       if (theirs.n < part.decided) return;
       part.decided = theirs.n;
       part.decided_in = theirs.decided_in;
@@ -176,7 +177,7 @@ void Recovery::plan(TimeNs now, Actions& actions) {
       choose_sources(part, now);
     }
   }
-  settle_stage();
+  advance_stage();
   ask(now, actions);
 }
 
@@ -193,13 +194,13 @@ void Recovery::choose_sources(PartFetch& part, TimeNs now) {
     uint32_t holder = 0;
     for_each_synced([&](uint32_t worker, const protocol::State& state) {
       const protocol::State::Part& theirs = state.parts[part.layout->part];
-      const bool fits = theirs.n >= below && theirs.kept_from < from && !part.wrong.contains(worker);
-      if (!fits || (best && theirs.kept_from >= best->kept_from)) return;
+      const bool fits = theirs.n >= below && theirs.retained_from < from && !part.wrong.contains(worker);
+      if (!fits || (best && theirs.retained_from >= best->retained_from)) return;
       best = &theirs;
       holder = worker;
     });
     if (!best) break;
-    from = std::max(best->kept_from, part.wanted);
+    from = std::max(best->retained_from, part.wanted);
     part.sources.push_back({.worker = holder, .first = from, .below = below, .since = now});
     below = from;
   }
@@ -232,8 +233,9 @@ void Recovery::on_update(const protocol::Member& from, const protocol::Update& b
     return wrong(*part, *source, now, actions);
   }
   source->since = now;
-  part->got.emplace(body.step, PartRound::KeptUpdate{body, payload, MemoryCharge(setup_.kept, payload.bytes.size())});
-  settle_stage();
+  part->got.emplace(body.step,
+                    PartRound::RetainedUpdate{body, payload, MemoryCharge(setup_.kept, payload.bytes.size())});
+  advance_stage();
 }
 
 void Recovery::on_fetched(const protocol::Member& from, const protocol::Fetched& body, TimeNs now, Actions& actions) {
@@ -253,7 +255,7 @@ void Recovery::on_fetched(const protocol::Member& from, const protocol::Fetched&
   }
   // That was the last one. The missing updates were lost on the way: they are requested again a heartbeat after the
   // last time.
-  settle_stage();
+  advance_stage();
 }
 
 void Recovery::wrong(PartFetch& part, Source& source, TimeNs now, Actions& actions) {
@@ -261,12 +263,12 @@ void Recovery::wrong(PartFetch& part, Source& source, TimeNs now, Actions& actio
   if (++source.wrong >= kWrongMax) {
     part.wrong.insert(source.worker);
     choose_sources(part, now);
-    settle_stage();
+    advance_stage();
   }
   ask(now, actions);
 }
 
-void Recovery::settle_stage() {
+void Recovery::advance_stage() {
   const bool complete = std::ranges::all_of(parts_, [](const PartFetch& part) { return part.complete(); });
   stage_ = !stuck_.empty() ? Stage::kStuck : complete ? Stage::kReady : Stage::kFetching;
 }
@@ -274,7 +276,7 @@ void Recovery::settle_stage() {
 Recovery::Removals Recovery::removals(TimeNs now) const {
   Removals removals;
   const auto add = [&](uint32_t worker) {
-    const protocol::Member* member = find_member(setup_.members.view(), worker);
+    const protocol::Member* member = find_member(setup_.members.membership(), worker);
     if (member && std::ranges::find(removals.members, *member) == removals.members.end())
       removals.members.push_back(*member);
   };
@@ -286,13 +288,13 @@ Recovery::Removals Recovery::removals(TimeNs now) const {
     return removals;
   }
   if (!majority()) return removals;
-  const TimeNs patience = static_cast<TimeNs>(setup_.spec.dead_after_ms) * kNsPerMs;
+  const TimeNs timeout = static_cast<TimeNs>(setup_.spec.dead_after_ms) * kNsPerMs;
   for (const auto& [worker, unanswered] : asks_) {
-    if (unanswered.since + patience <= now) add(worker);
+    if (unanswered.since + timeout <= now) add(worker);
   }
   for (const PartFetch& part : parts_) {
     for (const Source& source : part.sources) {
-      if (!part.complete() && source.asked != 0 && source.since + patience <= now) add(source.worker);
+      if (!part.complete() && source.asked != 0 && source.since + timeout <= now) add(source.worker);
     }
   }
   return removals;
@@ -302,9 +304,9 @@ TimeNs Recovery::without_majority(TimeNs now) const { return majority() ? 0 : no
 
 uint64_t Recovery::parent() const {
   uint64_t parent = 0;
-  if (parts_.empty()) return protocol::lineage_of(setup_.members.view(), setup_.shard);
+  if (parts_.empty()) return protocol::branch_of(setup_.members.membership(), setup_.shard);
   for_each_synced([&](uint32_t, const protocol::State& state) {
-    for (const PartFetch& part : parts_) parent = std::max(parent, state.parts[part.layout->part].lineage);
+    for (const PartFetch& part : parts_) parent = std::max(parent, state.parts[part.layout->part].branch);
   });
   return parent;
 }
@@ -312,7 +314,7 @@ uint64_t Recovery::parent() const {
 CutChoice Recovery::choice() const {
   std::map<uint32_t, protocol::State> states;
   for (const auto& [worker, answer] : answers_) states.emplace(worker, answer.state);
-  return choose_for_cut(states, setup_.layout, setup_.members.view());
+  return choose_for_cut(states, setup_.layout, setup_.members.membership());
 }
 
 std::vector<PartRound::Restored> Recovery::take() {
@@ -322,7 +324,7 @@ std::vector<PartRound::Restored> Recovery::take() {
     PartRound::Restored& one = restored.emplace_back();
     one.decided = part.decided;
     one.summary = std::move(*part.summary);
-    for (auto& [step, kept] : part.got) one.kept.push_back(std::move(kept));
+    for (auto& [step, kept] : part.got) one.retained.push_back(std::move(kept));
   }
   parts_.clear();
   return restored;
@@ -338,7 +340,7 @@ std::vector<uint32_t> Recovery::waited_for() const {
   return {workers.begin(), workers.end()};
 }
 
-void Recovery::forgive(TimeNs paused) {
+void Recovery::extend_deadlines(TimeNs paused) {
   majority_at_ += paused;
   for (auto& [worker, unanswered] : asks_) unanswered.since += paused;
   for (PartFetch& part : parts_) {

@@ -20,7 +20,8 @@
 namespace millrace::server {
 
 /// Returns whether a member's State has an entry for every part of the job and fits this membership.
-bool makes_sense(const protocol::State& state, const protocol::JobLayout& layout, const protocol::JobView& view);
+bool makes_sense(const protocol::State& state, const protocol::JobLayout& layout,
+                 const protocol::Membership& membership);
 
 /// Finds a job's log again, at a shard that started without it or whose log a cut made void (R8).
 ///
@@ -96,7 +97,7 @@ class Recovery {
   /// Returns the members that have not answered, or have not sent the updates that they retain.
   std::vector<uint32_t> waited_for() const;
   /// Extends the deadlines by `paused`, a time in which this process did not run: no member is to blame for it.
-  void forgive(TimeNs paused);
+  void extend_deadlines(TimeNs paused);
 
  private:
   struct Answer {
@@ -105,7 +106,7 @@ class Recovery {
     MemoryCharge charge;
   };
   struct Ask {
-    uint64_t life = 0;
+    uint64_t incarnation = 0;
     TimeNs since = 0;
     TimeNs asked = 0;
   };
@@ -127,7 +128,7 @@ class Recovery {
     uint64_t decided = 0;  ///< the furthest synced member's
     uint64_t decided_in = 0;
     std::vector<Source> sources;  ///< the first one gives the summary
-    std::map<uint64_t, PartRound::KeptUpdate> got;
+    std::map<uint64_t, PartRound::RetainedUpdate> got;
     std::optional<protocol::Summary> summary;
     std::set<uint32_t> wrong;  ///< members that are not asked any more
 
@@ -145,7 +146,7 @@ class Recovery {
   void plan(TimeNs now, Actions& actions);
   void choose_sources(PartFetch& part, TimeNs now);
   void wrong(PartFetch& part, Source& source, TimeNs now, Actions& actions);
-  void settle_stage();
+  void advance_stage();
   void count(Metric metric, std::string_view label, Actions& actions) const;
 
   Setup setup_;

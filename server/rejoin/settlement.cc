@@ -39,14 +39,14 @@ void Settlement::count(Metric metric, std::string_view label, double value, Acti
 }
 
 const protocol::Member& Settlement::member(uint32_t worker) const {
-  const protocol::Member* found = find_member(setup_.members.view(), worker);
+  const protocol::Member* found = find_member(setup_.members.membership(), worker);
   MILLRACE_CHECK(found != nullptr, worker);  // begin_epoch() comes with every change of the members
   return *found;
 }
 
 bool Settlement::is_on_log(const Joiner& joiner, const PartRound& part) const {
   const protocol::State::Part& mine = joiner.state.parts[part.layout().part];
-  if (!protocol::is_on_path(setup_.members.view(), setup_.shard, mine.lineage)) return false;
+  if (!protocol::is_on_path(setup_.members.membership(), setup_.shard, mine.branch)) return false;
   return by_switch() || part.is_in_log(mine.n, mine.decided_in);  // steps by the switch no shard has seen
 }
 
@@ -55,7 +55,7 @@ std::optional<uint32_t> Settlement::handover_part() const {
   return static_cast<uint32_t>(setup_.layout.parts.size());
 }
 
-bool Settlement::may_keep_own(const Joiner& joiner, const PartRound& part) const {
+bool Settlement::may_use_own_weights(const Joiner& joiner, const PartRound& part) const {
   if (by_switch()) return false;  // no shard retains the updates that follow them
   const bool begins = joiner.state.parts[part.layout().part].n == 0;
   return is_on_log(joiner, part) && !(begins && setup_.spec.initial_weights == protocol::InitialWeights::kFirst);
@@ -65,22 +65,22 @@ void Settlement::on_state(const protocol::Member& from, const protocol::State& s
   const auto [at, first] = joiners_.try_emplace(from.worker);
   Joiner& joiner = at->second;
   if (first) joiner.since = now;
-  joiner.life = from.life;
+  joiner.incarnation = from.incarnation;
   joiner.state = state;
-  joiner.charge = MemoryCharge(setup_.rounds.kept_account(), state.parts.size() * sizeof(protocol::State::Part));
+  joiner.charge = MemoryCharge(setup_.rounds.retained_account(), state.parts.size() * sizeof(protocol::State::Part));
   // The joiner repeats its state every heartbeat until it is settled. A repetition that crossed the answer is not
   // answered.
   const TimeNs lately = now - heartbeat() / 2;
-  if (const auto handover = handover_part(); handover && !is_told(joiner, *handover, lately))
+  if (const auto handover = handover_part(); handover && !is_notified(joiner, *handover, lately))
     joiner.wanting.push_back(*handover);
   for (const PartRound& part : setup_.rounds.parts()) {
-    if (!is_told(joiner, part.layout().part, lately)) judge(from, joiner, part, now, actions);
+    if (!is_notified(joiner, part.layout().part, lately)) judge(from, joiner, part, now, actions);
   }
   ask_givers(now, actions);
 }
 
 /// Returns whether the joiner's part is being settled, or was after that moment.
-bool Settlement::is_told(const Joiner& joiner, uint32_t part, TimeNs since) {
+bool Settlement::is_notified(const Joiner& joiner, uint32_t part, TimeNs since) {
   if (std::ranges::find(joiner.wanting, part) != joiner.wanting.end()) return true;
   const auto told = joiner.told.find(part);
   return told != joiner.told.end() && told->second > since;
@@ -89,7 +89,7 @@ bool Settlement::is_told(const Joiner& joiner, uint32_t part, TimeNs since) {
 void Settlement::judge(const protocol::Member& who, Joiner& joiner, const PartRound& part, TimeNs now,
                        Actions& actions) {
   const uint32_t number = part.layout().part;
-  if (!may_keep_own(joiner, part) || !part.keeps_from(joiner.state.parts[number].n)) {
+  if (!may_use_own_weights(joiner, part) || !part.retains_from(joiner.state.parts[number].n)) {
     if (!needs_no_weights(who)) return joiner.wanting.push_back(number);
     joiner.told[number] = now;
     return settle_by_store(who, joiner, part, actions);
@@ -113,7 +113,7 @@ void Settlement::settle_by_store(const protocol::Member& who, Joiner& joiner, co
   protocol::Snapshot place;
   place.part = number;
   place.for_worker = who.worker;
-  place.for_life = who.life;
+  place.for_incarnation = who.incarnation;
   place.n = part.decided();
   place.summary = part.summary();
   place.decided_in = place.summary.epochs.empty() ? 0 : place.summary.epochs.back().first;
@@ -127,7 +127,7 @@ void Settlement::settle(const protocol::Member& who, Joiner& joiner, const PartR
   Settle body;
   body.part = number;
   body.decided = part.decided();
-  body.lineage = setup_.rounds.lineage();
+  body.branch = setup_.rounds.branch();
   body.on_log = is_on_log(joiner, part);
   body.weights = weights;
   if (const protocol::SummaryEntry* counted = part.counted_of(who.worker)) body.counted = *counted;
@@ -173,7 +173,7 @@ void Settlement::ask_givers(TimeNs now, Actions& actions) {
     const std::optional<uint32_t> giver = giver_for(joiner, worker);
     if (!giver) continue;
     joiner.transfer = Transfer{joiner.wanting.front(), *giver, now, now, std::nullopt, 0};
-    setup_.members.send(member(*giver), protocol::SnapshotRequest{worker, joiner.life, {joiner.wanting.front()}},
+    setup_.members.send(member(*giver), protocol::SnapshotRequest{worker, joiner.incarnation, {joiner.wanting.front()}},
                         actions);
   }
 }
@@ -191,14 +191,15 @@ bool Settlement::fits(const Joiner& joiner, const protocol::Snapshot& body, cons
   return continues && bytes != 0 && bytes % sizeof(float) == 0 && bytes <= protocol::kSnapshotRunBytes &&
          bytes / sizeof(float) <= part.dimension() - std::min(body.offset, part.dimension()) &&
          hash64(payload.bytes) == body.payload_hash && part.is_in_log(body.n, body.decided_in) &&
-         part.keeps_from(body.n);
+         part.retains_from(body.n);
 }
 
 void Settlement::on_snapshot(const protocol::Member& from, const protocol::Snapshot& body, SharedBytes payload,
                              TimeNs now, Actions& actions) {
   const auto joiner = joiners_.find(body.for_worker);
-  const bool asked = joiner != joiners_.end() && joiner->second.life == body.for_life && joiner->second.transfer &&
-                     joiner->second.transfer->giver == from.worker && joiner->second.transfer->part == body.part;
+  const bool asked = joiner != joiners_.end() && joiner->second.incarnation == body.for_incarnation &&
+                     joiner->second.transfer && joiner->second.transfer->giver == from.worker &&
+                     joiner->second.transfer->part == body.part;
   // The rest of a snapshot that was given up comes on when another one is asked for already.
   if (!asked || (!joiner->second.transfer->n && body.offset != 0)) {
     return count(Metric::kDropped, "unasked_snapshot", 1, actions);
@@ -230,7 +231,7 @@ void Settlement::hand_on(const protocol::Member& who, Joiner& joiner, const prot
     joiner.told[body.part] = now;
   };
   // R9d: It is not behind the giver: its own may be the only copy of a step.
-  if (own >= body.n && may_keep_own(joiner, part)) {
+  if (own >= body.n && may_use_own_weights(joiner, part)) {
     done();
     settle(who, joiner, part, Settle::Weights::kOwn, actions);
     return setup_.rounds.serve_between(who, part, own, part.decided(), actions);
@@ -313,7 +314,7 @@ std::optional<CutChoice> Settlement::cut() const {
     if (joiner == joiners_.end() || !joiner->second.state.stranded) return std::nullopt;
     states.emplace(one.worker, joiner->second.state);
   }
-  return choose_for_cut(states, setup_.layout, members.view());
+  return choose_for_cut(states, setup_.layout, members.membership());
 }
 
 Settlement::Waiting Settlement::waiting() const {

@@ -78,7 +78,7 @@ class Settlement {
     uint64_t bytes = 0;         ///< of a handover, as its first run announces
   };
   struct Joiner {
-    uint64_t life = 0;
+    uint64_t incarnation = 0;
     protocol::State state;
     MemoryCharge charge;
     TimeNs since = 0;                 ///< when it first reported its state
@@ -97,11 +97,11 @@ class Settlement {
   bool by_switch() const { return setup_.spec.path == protocol::Path::kSwitch; }
   /// Returns the part number under which a handover travels, where this shard passes handovers on.
   std::optional<uint32_t> handover_part() const;
-  static bool is_told(const Joiner& joiner, uint32_t part, TimeNs since);
+  static bool is_notified(const Joiner& joiner, uint32_t part, TimeNs since);
   bool is_on_log(const Joiner& joiner, const PartRound& part) const;
   /// Returns whether the joiner may keep its own weights (R9d). They must be on the log. They must not be initial
   /// weights in a job that begins with those of another worker.
-  bool may_keep_own(const Joiner& joiner, const PartRound& part) const;
+  bool may_use_own_weights(const Joiner& joiner, const PartRound& part) const;
   void judge(const protocol::Member& who, Joiner& joiner, const PartRound& part, TimeNs now, Actions& actions);
   void settle(const protocol::Member& who, Joiner& joiner, const PartRound& part, protocol::Settle::Weights weights,
               Actions& actions) const;

@@ -7,7 +7,7 @@ namespace millrace::server {
 DigestWatch::News DigestWatch::differs(const protocol::Member& member, uint32_t part, uint64_t steps, TimeNs now) {
   const auto first = known_.lower_bound({member.worker, 0});
   const bool any = first != known_.end() && first->first.first == member.worker;
-  known_.try_emplace({member.worker, part}, Disagreement{member.worker, member.life, part, steps, now});
+  known_.try_emplace({member.worker, part}, Disagreement{member.worker, member.incarnation, part, steps, now});
   return any ? News::kNone : News::kFirstOfWorker;
 }
 
@@ -20,7 +20,7 @@ DigestWatch::News DigestWatch::agrees(const protocol::Member& member, uint32_t p
 void DigestWatch::keep(std::span<const protocol::Member> members) {
   std::erase_if(known_, [members](const auto& entry) {
     return std::ranges::none_of(members, [&](const protocol::Member& member) {
-      return member.worker == entry.second.worker && member.life == entry.second.life;
+      return member.worker == entry.second.worker && member.incarnation == entry.second.incarnation;
     });
   });
 }

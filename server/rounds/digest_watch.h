@@ -14,7 +14,7 @@ namespace millrace::server {
 /// A member whose log of a part is another one than the shard's: its weights are not those of the others.
 struct Disagreement {
   uint32_t worker = 0;
-  uint64_t life = 0;
+  uint64_t incarnation = 0;
   uint32_t part = 0;
   uint64_t steps = 0;  ///< the number of steps after which it was found; it may be older
   TimeNs since = 0;

@@ -18,7 +18,7 @@ void JobAudit::decided(const PartRound& part, double imbalance, Actions& actions
                                          job_, number, part.decided(), imbalance)});
     }
   }
-  for (const auto& [worker, said] : part.said_imbalances()) {
+  for (const auto& [worker, said] : part.reported_imbalances()) {
     if (said == 0) {
       by_workers_.erase({worker, number});
       continue;
@@ -48,11 +48,11 @@ AuditStatus JobAudit::status(const std::vector<PartRound>& parts) const {
   status.updates_imbalance = updates_;
   for (auto& [number, worker] : workers) {
     worker.worker = number;
-    worker.held = worker.entered - worker.carried - worker.lost;
+    worker.in_residual = worker.entered - worker.carried - worker.lost;
     status.entered += worker.entered;
     status.carried += worker.carried;
     status.lost += worker.lost;
-    status.held += worker.held;
+    status.in_residual += worker.in_residual;
     status.workers_imbalance += worker.imbalance;
     status.workers.push_back(worker);
   }

@@ -29,7 +29,7 @@ std::vector<uint32_t> shards_of(const protocol::JobLayout& layout, const protoco
 
 }  // namespace
 
-JobRounds::JobRounds(Setup setup) : setup_(setup), account_(&setup.shard_memory), kept_account_(&account_) {
+JobRounds::JobRounds(Setup setup) : setup_(setup), account_(&setup.shard_memory), retained_account_(&account_) {
   if (setup_.spec.has_store()) {
     store_ = std::make_unique<JobStore>(
         JobStore::Setup{setup_.spec, setup_.layout, setup_.shard, setup_.shard_count, account_});
@@ -82,7 +82,7 @@ void JobRounds::make_threshold(Bucket& bucket) const {
   });
 }
 
-void JobRounds::broke_off() noexcept {
+void JobRounds::on_out_of_memory() noexcept {
   if (!failure_) failure_.emplace(std::move(no_memory_));
 }
 
@@ -134,7 +134,7 @@ void JobRounds::on_contribution(const protocol::Member& from, const protocol::Co
     refusal.sentence = fmt::format("part {} of job '{}' is not on shard {}", body.part, setup_.spec.name, setup_.shard);
     return refuse(from, std::move(refusal), now, actions);
   }
-  switch (part->judge(from.worker, from.life, body.step, body.payload_hash)) {
+  switch (part->judge(from.worker, from.incarnation, body.step, body.payload_hash)) {
     case PartRound::Verdict::kDecided: return answer_decided(from, *part, body, actions);
     case PartRound::Verdict::kDuplicate:
       count(Metric::kDuplicates, "", 1, actions);
@@ -149,8 +149,8 @@ void JobRounds::on_contribution(const protocol::Member& from, const protocol::Co
       refusal.code = ErrorCode::kInvalidArgument;
       refusal.sentence =
           fmt::format("{} {} of part {} is too far ahead: {} {} is the next to decide and the job's staleness is {}",
-                      what_step_is(), body.step, body.part, what_step_is(), part->next_of(from.worker, from.life),
-                      setup_.spec.staleness);
+                      what_step_is(), body.step, body.part, what_step_is(),
+                      part->next_of(from.worker, from.incarnation), setup_.spec.staleness);
       return refuse(from, std::move(refusal), now, actions);
     case PartRound::Verdict::kAdmit: break;
   }
@@ -195,7 +195,7 @@ std::optional<Error> JobRounds::admission_error(const protocol::Member& from, co
   const Result<uint64_t> decoded_bytes = decoded_bytes_of(payload, part.dimension());
   if (!decoded_bytes) return decoded_bytes.error();
   const uint64_t bytes = payload.size() + *decoded_bytes;
-  const bool ahead = part.is_ahead(from.worker, from.life, body.step);
+  const bool ahead = part.is_ahead(from.worker, from.incarnation, body.step);
   const uint64_t by_store = setup_.limits.job_memory_bytes_max - memory_for_rounds();
   if (ahead && account_.used_bytes() - by_store + bytes > memory_for_rounds() / kAheadShare) {
     return Error{ErrorCode::kUnavailable,
@@ -215,7 +215,7 @@ void JobRounds::admit(const protocol::Member& from, PartRound& part, const proto
   count(Metric::kContributions, "", 1, actions);
   count(Metric::kContributionBytes, "", static_cast<double>(payload.bytes.size()), actions);
   PartRound::Open open;
-  open.life = from.life;
+  open.incarnation = from.incarnation;
   open.hash = body.payload_hash;
   open.weight = body.weight;
   open.entered = body.entered;
@@ -223,14 +223,14 @@ void JobRounds::admit(const protocol::Member& from, PartRound& part, const proto
   open.imbalance = body.imbalance;
   open.charge = MemoryCharge(account_, payload.bytes.size());
   // There was room again: from here a long step is slow, not starved.
-  if (!part.is_ahead(from.worker, from.life, body.step)) starved_since_.reset();
+  if (!part.is_ahead(from.worker, from.incarnation, body.step)) starved_since_.reset();
   part.admit(from.worker, body.step, std::move(open), now);
   RoundKey key = key_of(part);
   key.step = body.step;
   actions.tasks.push_back(std::make_shared<DecodeTask>(DecodeTask::Input{
       .key = key,
       .worker = from.worker,
-      .life = from.life,
+      .incarnation = from.incarnation,
       .hash = body.payload_hash,
       .payload = std::move(payload),
       .dimension = part.dimension(),
@@ -241,35 +241,35 @@ void JobRounds::admit(const protocol::Member& from, PartRound& part, const proto
 
 void JobRounds::answer_decided(const protocol::Member& to, const PartRound& part, const protocol::Contribution& body,
                                Actions& actions) const {
-  if (const PartRound::KeptUpdate* kept = part.kept(body.step)) {
+  if (const PartRound::RetainedUpdate* kept = part.retained(body.step)) {
     // Sent for the first time, it has crossed the update, which every member was sent.
     if (!body.again) return count(Metric::kLate, "crossed", 1, actions);
     count(Metric::kLate, "update", 1, actions);
     return serve(to, part, *kept, actions);
   }
-  const std::optional<bool> counted = part.counted(to.worker, to.life, body.step);
+  const std::optional<bool> counted = part.counted(to.worker, to.incarnation, body.step);
   if (!counted) return count(Metric::kLate, "acknowledged", 1, actions);
   count(Metric::kLate, *counted ? "counted" : "not_counted", 1, actions);
-  setup_.members.send(to, protocol::Settled{part.layout().part, body.step, *counted}, actions);
+  setup_.members.send(to, protocol::StepDecided{part.layout().part, body.step, *counted}, actions);
 }
 
-void JobRounds::serve(const protocol::Member& to, const PartRound& part, const PartRound::KeptUpdate& kept,
+void JobRounds::serve(const protocol::Member& to, const PartRound& part, const PartRound::RetainedUpdate& kept,
                       Actions& actions) const {
   const Members::Link* link = setup_.members.link(to.worker);
   if (!link || !link->peer) return;  // before the body is copied
   protocol::Update body = kept.body;
   body.stable = part.stable();
-  body.lineage = lineage_;
+  body.branch = branch_;
   setup_.members.send(to, std::move(body), kept.payload, actions);
 }
 
 void JobRounds::on_ack(const protocol::Member& from, const protocol::Ack& body, TimeNs now, Actions& actions) {
   if (failure_) return;
-  std::map<PartRound*, AckIs> heard;
+  std::map<PartRound*, AckKind> heard;
   std::set<uint32_t> asked;  // a part is served once a message, regardless of the number of its entries
   for (const protocol::Ack::Entry& entry : body.entries) {
     PartRound* part = local_part(entry.part);
-    const bool is_new = holds_updates() && part && entry.n > part->acknowledged(from.worker);
+    const bool is_new = applies_after_acks() && part && entry.n > part->acknowledged(from.worker);
     if (part && !part->takes(from)) {
       count(Metric::kDropped, "joining", 1, actions);
     } else if (!part || !part->acknowledge(from.worker, entry.n, setup_.members.all())) {
@@ -279,12 +279,12 @@ void JobRounds::on_ack(const protocol::Member& from, const protocol::Ack& body, 
     } else {
       acknowledged(from, *part, entry.n, actions);
     }
-    if (holds_updates() && part && part->takes(from) && entry.n <= part->decided())
-      heard.emplace(part, is_new ? AckIs::kNew : AckIs::kRepeated);
+    if (applies_after_acks() && part && part->takes(from) && entry.n <= part->decided())
+      heard.emplace(part, is_new ? AckKind::kNew : AckKind::kRepeated);
   }
   tell_store(actions);
-  raise_backed(from, heard, actions);
-  if (held_back_) advance_all(now, actions);
+  advance_replicated(from, heard, actions);
+  if (blocked_on_memory_) advance_all(now, actions);
 }
 
 void JobRounds::serve_from(const protocol::Member& to, PartRound& part, uint64_t step, Actions& actions) {
@@ -311,8 +311,8 @@ void JobRounds::on_steps_applied(const protocol::Member& from, uint64_t n, TimeN
   }
   if (impossible) count(Metric::kDropped, "impossible_ack", 1, actions);
   tell_store(actions);
-  raise_all_backed(actions);
-  if (held_back_) advance_all(now, actions);
+  advance_all_replicated(actions);
+  if (blocked_on_memory_) advance_all(now, actions);
 }
 
 void JobRounds::serve_all(Actions& actions) {
@@ -324,9 +324,9 @@ void JobRounds::serve_all(Actions& actions) {
   }
 }
 
-void JobRounds::on_view(const std::vector<protocol::Member>& before, TimeNs now, Actions& actions) {
+void JobRounds::on_membership(const std::vector<protocol::Member>& before, TimeNs now, Actions& actions) {
   if (failure_) return;
-  hold_for_store();
+  retain_for_store();
   uint64_t dropped = 0;
   uint64_t restarted = 0;
   for (PartRound& part : parts_) {
@@ -336,7 +336,7 @@ void JobRounds::on_view(const std::vector<protocol::Member>& before, TimeNs now,
   }
   digest_watch_.keep(setup_.members.all());
   if (store_) {
-    store_->on_view(setup_.members);
+    store_->on_membership(setup_.members);
     // A member that joins keeps no earlier update: if all others left, these updates would be lost.
     const auto is_new = [&before](const protocol::Member& member) {
       return std::ranges::find(before, member) == before.end();
@@ -348,7 +348,7 @@ void JobRounds::on_view(const std::vector<protocol::Member>& before, TimeNs now,
   if (dropped != 0) count(Metric::kDropped, "removed_worker", static_cast<double>(dropped), actions);
   if (restarted != 0) count(Metric::kRestarted, "", static_cast<double>(restarted), actions);
   serve_all(actions);
-  raise_all_backed(actions);
+  advance_all_replicated(actions);
   advance_all(now, actions);
 }
 
@@ -385,7 +385,7 @@ uint64_t JobRounds::steps_sent(uint32_t worker) const {
 
 TimeNs JobRounds::decided_at() const {
   TimeNs last = 0;
-  for (const PartRound& part : parts_) last = std::max(last, part.turned_at());
+  for (const PartRound& part : parts_) last = std::max(last, part.last_decided_at());
   return last;
 }
 
@@ -399,9 +399,9 @@ uint64_t JobRounds::memory_for_rounds() const {
   return setup_.limits.job_memory_bytes_max - (store_ ? store_->bytes() : 0) - history_charge_.bytes();
 }
 
-uint64_t JobRounds::kept_updates() const {
+uint64_t JobRounds::retained_updates() const {
   uint64_t kept = 0;
-  for (const PartRound& part : parts_) kept += part.all_kept().size();
+  for (const PartRound& part : parts_) kept += part.all_retained().size();
   return kept;
 }
 

@@ -81,19 +81,19 @@ class JobRounds {
   void on_task_done(Task& task, TimeNs now, Actions& actions);
   /// R7a: Handles a new membership in `members`; `before` are the members of the one before. Retained updates that a
   /// member has not acknowledged are sent again, in the new epoch.
-  void on_view(const std::vector<protocol::Member>& before, TimeNs now, Actions& actions);
+  void on_membership(const std::vector<protocol::Member>& before, TimeNs now, Actions& actions);
   void on_tick(TimeNs now, Actions& actions);
   std::optional<TimeNs> deadline() const;
 
   // job_rounds_restore.cc: shards that recover and workers that rejoin
   // R8, R10e: Forgets all admitted and decided steps. Only the state given to restore() continues.
   void drop();
-  /// R8e: Serves again, as the activation of that log branch. parts: this shard's, ascending. on_view() notifies the
-  /// members. REQUIRES: drop() before, or nothing was ever decided.
-  void restore(std::vector<PartRound::Restored> parts, uint64_t lineage, TimeNs now);
+  /// R8e: Serves again, as the activation of that log branch. parts: this shard's, ascending. on_membership() notifies
+  /// the members. REQUIRES: drop() before, or nothing was ever decided.
+  void restore(std::vector<PartRound::Restored> parts, uint64_t branch, TimeNs now);
   /// R8e: Records the steps that the member reported as applied; after restore().
-  void trust(uint32_t worker, const protocol::State& state);
-  uint64_t lineage() const { return lineage_; }
+  void restore_acknowledged(uint32_t worker, const protocol::State& state);
+  uint64_t branch() const { return branch_; }
   const std::vector<PartRound>& parts() const { return parts_; }
   /// Returns a part. REQUIRES: it is of this shard.
   const PartRound& part(uint32_t number) const { return parts_.at(local_at_.at(number)); }
@@ -107,13 +107,13 @@ class JobRounds {
   /// R6a: Returns the members whose missing acknowledgements have held back decisions for dead_after_ms, for lack of
   /// memory. Empty where no other synced member is further. Restarts the count.
   std::vector<protocol::Member> behind(TimeNs now);
-  MemoryAccount& kept_account() { return kept_account_; }
+  MemoryAccount& retained_account() { return retained_account_; }
 
   /// Returns why the job cannot continue: a sum or an update could not be made, or memory does not suffice.
   const std::optional<Error>& failure() const { return failure_; }
   /// Records that work on this job broke off for lack of memory: its rounds may be half changed. Takes no memory
   /// itself.
-  void broke_off() noexcept;
+  void on_out_of_memory() noexcept;
 
   size_t part_count() const { return parts_.size(); }
   bool idle() const;  ///< nothing is open
@@ -128,8 +128,8 @@ class JobRounds {
   /// as a heartbeat holds.
   std::vector<protocol::Ack::Entry> unacknowledged(uint32_t worker, uint64_t least) const;
   uint64_t memory_bytes() const { return account_.used_bytes(); }
-  uint64_t kept_bytes() const { return kept_account_.used_bytes(); }
-  uint64_t kept_updates() const;
+  uint64_t retained_bytes() const { return retained_account_.used_bytes(); }
+  uint64_t retained_updates() const;
   const MemoryAccount& account() const { return account_; }
   /// Returns the reason why the job waits (job_rounds_waits.cc).
   std::optional<Waiting> waiting() const;
@@ -157,7 +157,7 @@ class JobRounds {
     uint64_t decided = 0;                        ///< by all of its local parts
     std::unique_ptr<BucketThreshold> threshold;  ///< where sums are cut
     std::unique_ptr<StepThreshold> steps;        ///< in its place, in reproducible jobs
-    bool is_cut() const { return threshold != nullptr || steps != nullptr; }
+    bool selects_from_sum() const { return threshold != nullptr || steps != nullptr; }
   };
   PartRound* local_part(uint32_t part);
   const PartRound* oldest_open() const;
@@ -178,7 +178,7 @@ class JobRounds {
   }
   void admit(const protocol::Member& from, PartRound& part, const protocol::Contribution& body, SharedBytes payload,
              TimeNs now, Actions& actions);
-  void serve(const protocol::Member& to, const PartRound& part, const PartRound::KeptUpdate& kept,
+  void serve(const protocol::Member& to, const PartRound& part, const PartRound::RetainedUpdate& kept,
              Actions& actions) const;
   /// Sends the updates that members have not acknowledged, in the present epoch.
   void serve_all(Actions& actions);
@@ -209,15 +209,15 @@ class JobRounds {
   }
 
   // job_rounds_replication.cc: updates that wait for k acknowledgements
-  bool holds_updates() const { return protocol::holds_updates(setup_.spec); }
+  bool applies_after_acks() const { return protocol::applies_after_acks(setup_.spec); }
   /// Says whether an ack adds steps. A repeated ack means that our last answer for the part may have been lost.
-  enum class AckIs : uint8_t { kNew, kRepeated };
-  void raise_backed(const protocol::Member& from, const std::map<PartRound*, AckIs>& acks, Actions& actions);
-  void raise_all_backed(Actions& actions);
-  void tell_backed(std::span<const PartRound* const> parts, std::span<const protocol::Member> to,
-                   Actions& actions) const;
-  const PartRound* least_backed() const;
-  void wait_of_backing(const PartRound& part, Waiting& waiting) const;
+  enum class AckKind : uint8_t { kNew, kRepeated };
+  void advance_replicated(const protocol::Member& from, const std::map<PartRound*, AckKind>& acks, Actions& actions);
+  void advance_all_replicated(Actions& actions);
+  void announce_replicated(std::span<const PartRound* const> parts, std::span<const protocol::Member> to,
+                           Actions& actions) const;
+  const PartRound* least_replicated() const;
+  void wait_of_replication(const PartRound& part, Waiting& waiting) const;
 
   void advance(PartRound& part, TimeNs now, Actions& actions);
   void advance_all(TimeNs now, Actions& actions);
@@ -229,19 +229,19 @@ class JobRounds {
   /// R8d, R17e: Recovers the store. After restore() and the membership that activates it, and when a save was read.
   void recover_store(Actions& actions);
   /// Makes parts retain the updates that the store's last save lacks.
-  void hold_for_store();
+  void retain_for_store();
   /// Reports the steps that all members have acknowledged to the store: a save counts from there on.
   void tell_store(Actions& actions);
   void forget_stored();
-  void keep_for_store(const PartRound& part, Actions& actions);
-  /// Calls keep_for_store() where no step is decided: retained updates may block all decisions, and no other event asks
-  /// for a save.
-  void look_at_kept(Actions& actions);
-  const PartRound* longest_kept() const;
+  void announce_retained(const PartRound& part, Actions& actions);
+  /// Calls announce_retained() where no step is decided: retained updates may block all decisions, and no other event
+  /// asks for a save.
+  void check_retained(Actions& actions);
+  const PartRound* longest_retained() const;
   /// Returns the job's memory that is left for the rounds.
   uint64_t memory_for_rounds() const;
-  std::optional<QuickCut> quick_cut(const PartRound& part);
-  void reduce(PartRound& part, std::optional<QuickCut> quick, Actions& actions);
+  std::optional<FusedThreshold> fused_threshold(const PartRound& part);
+  void reduce(PartRound& part, std::optional<FusedThreshold> quick, Actions& actions);
   void on_quick(PartRound& part, const ReduceTask::Output& output, TimeNs now, Actions& actions);
   void after_sum(PartRound& part, TimeNs now, Actions& actions);
 
@@ -257,10 +257,10 @@ class JobRounds {
   void advance_bucket(const Bucket& bucket, TimeNs now, Actions& actions);
 
   void share_histogram(const Bucket& bucket, uint64_t step, const MagnitudeHistogram& own, Actions& actions) const;
-  void settle_threshold(Bucket& bucket, uint64_t step, Actions& actions);
-  void split_quota(Bucket& bucket, std::span<PartRound* const> waiting, BucketThreshold::LocalCut cut,
+  void agree_on_threshold(Bucket& bucket, uint64_t step, Actions& actions);
+  void split_quota(Bucket& bucket, std::span<PartRound* const> waiting, BucketThreshold::LocalThreshold cut,
                    Actions& actions);
-  void encode(PartRound& part, PartCut cut, Actions& actions);
+  void encode(PartRound& part, PartThreshold cut, Actions& actions);
   void encode_by(PartRound& part, EncodePlan plan, Actions& actions);
   EncodePlan plan_for(const PartRound& part) const;
   std::vector<PartRound*> waiting_parts(const Bucket& bucket, uint64_t step);
@@ -269,14 +269,14 @@ class JobRounds {
   const CodecChooser& chooser_of(const PartRound& part) const {
     return choosers_[static_cast<size_t>(&part - parts_.data())];
   }
-  bool holds_back() const;
+  bool is_blocked_on_memory() const;
   /// Returns the workers that still take over the initial weights: the part's first step is blocked on them.
-  std::vector<uint32_t> beginners(const PartRound& part) const;
+  std::vector<uint32_t> initializing_members(const PartRound& part) const;
   RoundKey key_of(const PartRound& part) const;
 
   Setup setup_;
   MemoryAccount account_;
-  MemoryAccount kept_account_;
+  MemoryAccount retained_account_;
   MemoryCharge history_charge_;
   std::unique_ptr<JobStore> store_;
   std::vector<PartRound> parts_;        ///< this shard's, ascending by number
@@ -289,11 +289,11 @@ class JobRounds {
   std::optional<JobAudit> audit_;  ///< of a job that asks for it
   uint64_t next_token_ = 1;
   std::optional<TimeNs>
-      next_due_;            ///< the first deadline of a step that has its quorum; a passed one is looked at again
-  bool held_back_ = false;  ///< a decision waits for acknowledgements to free memory
-  std::optional<TimeNs> held_back_since_;
-  bool goes_on_ = true;   ///< false from drop() to restore()
-  uint64_t lineage_ = 0;  ///< log branch of the activation that this shard serves under.
+      next_due_;  ///< the first deadline of a step that has its quorum; a passed one is looked at again
+  bool blocked_on_memory_ = false;  ///< a decision waits for acknowledgements to free memory
+  std::optional<TimeNs> blocked_since_;
+  bool goes_on_ = true;  ///< false from drop() to restore()
+  uint64_t branch_ = 0;  ///< log branch of the activation that this shard serves under.
   /// Since when contributions that a step needs are refused for lack of memory: none is taken and nothing is decided.
   std::optional<TimeNs> starved_since_;
   std::optional<Error> failure_;

@@ -15,23 +15,25 @@ namespace {
 constexpr uint64_t kShardDraws = UINT64_MAX;
 
 /// Kept updates may fill this share of a job's memory; beyond it decisions are held back until some are acknowledged.
-constexpr uint64_t kKeptShare = 2;
+constexpr uint64_t kRetainedShare = 2;
 
 double seconds(TimeNs ns) { return static_cast<double>(ns) / static_cast<double>(kNsPerS); }
 
 }  // namespace
 
 RoundKey JobRounds::key_of(const PartRound& part) const {
-  return {setup_.members.view().job, part.layout().part, part.decided(), part.attempt().token};
+  return {setup_.members.membership().job, part.layout().part, part.decided(), part.attempt().token};
 }
 
 size_t JobRounds::index_in(const Bucket& bucket, const PartRound& part) const {
   return static_cast<size_t>(&part - parts_.data()) - bucket.first;
 }
 
-bool JobRounds::holds_back() const { return kept_account_.used_bytes() > memory_for_rounds() / kKeptShare; }
+bool JobRounds::is_blocked_on_memory() const {
+  return retained_account_.used_bytes() > memory_for_rounds() / kRetainedShare;
+}
 
-std::vector<uint32_t> JobRounds::beginners(const PartRound& part) const {
+std::vector<uint32_t> JobRounds::initializing_members(const PartRound& part) const {
   std::vector<uint32_t> workers;
   if (setup_.spec.initial_weights != protocol::InitialWeights::kFirst || part.decided() != 0) return workers;
   for (const protocol::Member& member : setup_.members.all()) {
@@ -41,9 +43,9 @@ std::vector<uint32_t> JobRounds::beginners(const PartRound& part) const {
 }
 
 void JobRounds::advance(PartRound& part, TimeNs now, Actions& actions) {
-  const protocol::JobView& view = setup_.members.view();
-  if (!view.started || view.finished || failure_ || !beginners(part).empty()) return;
-  part.take_turn();
+  const protocol::Membership& membership = setup_.members.membership();
+  if (!membership.started || membership.finished || failure_ || !initializing_members(part).empty()) return;
+  part.open_next_arrival();
   const std::optional<TimeNs> due = part.due(setup_.members);
   if (!due || (store_ && !store_->takes(part.layout().part, part.decided()))) return;
   if (*due > now) {
@@ -51,30 +53,30 @@ void JobRounds::advance(PartRound& part, TimeNs now, Actions& actions) {
     return;
   }
   if (lacks_counts(part)) return;
-  if (holds_back()) {
-    held_back_ = true;
-    if (!held_back_since_) held_back_since_ = now;
+  if (is_blocked_on_memory()) {
+    blocked_on_memory_ = true;
+    if (!blocked_since_) blocked_since_ = now;
     return;
   }
-  held_back_since_.reset();
+  blocked_since_.reset();
   const PartRound::Timing timing = part.timing();
   count(Metric::kWaitSeconds, "", seconds(timing.last - timing.first), actions);
   if (setup_.spec.mode != protocol::Mode::kSynchronous) {
     count(Metric::kLeftOut, "", static_cast<double>(part.waited_for(setup_.members).size()), actions);
   }
   part.begin(next_token_++, now);
-  reduce(part, quick_cut(part), actions);
+  reduce(part, fused_threshold(part), actions);
 }
 
-std::optional<QuickCut> JobRounds::quick_cut(const PartRound& part) {
+std::optional<FusedThreshold> JobRounds::fused_threshold(const PartRound& part) {
   const Bucket& bucket = bucket_of(part);
   if (protocol::update_is_whole(*bucket.layout, part.decided())) return std::nullopt;
   // An index codec that adds entries takes their values from the whole sum.
   if (!bucket.threshold || !find_index_codec(bucket.layout->codec_down.index)->lossless()) return std::nullopt;
-  return bucket.threshold->quick_cut(index_in(bucket, part), part.decided());
+  return bucket.threshold->fused_threshold(index_in(bucket, part), part.decided());
 }
 
-void JobRounds::reduce(PartRound& part, std::optional<QuickCut> quick, Actions& actions) {
+void JobRounds::reduce(PartRound& part, std::optional<FusedThreshold> quick, Actions& actions) {
   const bool cut = !protocol::update_is_whole(*bucket_of(part).layout, part.decided());
   const bool waits = cut && bucket_of(part).threshold != nullptr && !quick;
   ReduceTask::Input input;
@@ -87,7 +89,7 @@ void JobRounds::reduce(PartRound& part, std::optional<QuickCut> quick, Actions& 
 }
 
 void JobRounds::advance_all(TimeNs now, Actions& actions) {
-  held_back_ = false;
+  blocked_on_memory_ = false;
   for (PartRound& part : parts_) advance(part, now, actions);
 }
 
@@ -108,7 +110,7 @@ void JobRounds::on_decoded(DecodeTask& task, TimeNs now, Actions& actions) {
   PartRound* part = local_part(input.key.part);
   MILLRACE_CHECK(part != nullptr, input.key.part);
   if (task.result()) {
-    const HeldStream& stream = *task.result();
+    const SharedStream& stream = *task.result();
     const double entries = static_cast<double>(stream.view.count());
     count(Metric::kContributionEntries, "", entries, actions);
     count(Metric::kContributionRawBytes, "", entries * static_cast<double>(kPairBytes), actions);
@@ -118,7 +120,7 @@ void JobRounds::on_decoded(DecodeTask& task, TimeNs now, Actions& actions) {
   }
   if (!part->reject(input)) return;
   advance(*part, now, actions);  // the others may have waited for it
-  const protocol::Member* member = find_member(setup_.members.view(), input.worker);
+  const protocol::Member* member = find_member(setup_.members.membership(), input.worker);
   if (!member) return;
   const Error& error = task.result().error();
   protocol::Refuse refusal;
@@ -143,7 +145,7 @@ void JobRounds::on_reduced(ReduceTask& task, TimeNs now, Actions& actions) {
   if (task.input().quick) return on_quick(*part, output, now, actions);
   const double entries = static_cast<double>(output.sum.view.count());
   uint64_t largest = 0;
-  for (const HeldStream& one : task.input().contributions) largest = std::max(largest, one.view.count());
+  for (const SharedStream& one : task.input().contributions) largest = std::max(largest, one.view.count());
   count(Metric::kSumEntries, "", entries, actions);
   if (largest != 0) count(Metric::kFillIn, "", entries / static_cast<double>(largest), actions);
   if (output.update) {
@@ -163,17 +165,17 @@ void JobRounds::on_quick(PartRound& part, const ReduceTask::Output& output, Time
   const size_t index = index_in(bucket, part);
   bucket.threshold->reached(index, part.decided(), output.reached);
   if (output.update && bucket.threshold->accept(index, part.decided(), output.reached)) {
-    count(Metric::kQuickCuts, "as_it_was", 1, actions);
+    count(Metric::kFusedThresholds, "as_it_was", 1, actions);
     return finish(part, *output.update, now, actions);
   }
   if (const auto largest = bucket.threshold->reuse_largest(index, part.decided(), output.sum.view.count())) {
-    count(Metric::kQuickCuts, "trimmed", 1, actions);
+    count(Metric::kFusedThresholds, "trimmed", 1, actions);
     part.summed(output.sum, nullptr, MemoryCharge(account_, output.sum.memory_bytes));
     EncodePlan plan = plan_for(part);
     plan.largest = largest;
     return encode_by(part, std::move(plan), actions);
   }
-  count(Metric::kQuickCuts, "summed_again", 1, actions);
+  count(Metric::kFusedThresholds, "summed_again", 1, actions);
   reduce(part, std::nullopt, actions);
 }
 
@@ -189,8 +191,8 @@ void JobRounds::after_sum(PartRound& part, TimeNs now, Actions& actions) {
   } else {
     bucket.threshold->counted_again(index, step, part.attempt().histogram);
   }
-  if (reuse) return encode(part, bucket.threshold->reuse_cut(index, step, *part.attempt().histogram), actions);
-  settle_threshold(bucket, step, actions);
+  if (reuse) return encode(part, bucket.threshold->reused_threshold(index, step, *part.attempt().histogram), actions);
+  agree_on_threshold(bucket, step, actions);
 }
 
 void JobRounds::share_histogram(const Bucket& bucket, uint64_t step, const MagnitudeHistogram& own,
@@ -219,7 +221,7 @@ void JobRounds::on_histogram(uint32_t shard, const protocol::ThresholdHistogram&
     return count(Metric::kDropped, "unknown_bucket", 1, actions);
   }
   Bucket& bucket = buckets_[bucket_at_[body.bucket]];
-  if (!bucket.is_cut()) return count(Metric::kDropped, "unknown_bucket", 1, actions);
+  if (!bucket.selects_from_sum()) return count(Metric::kDropped, "unknown_bucket", 1, actions);
   Result<MagnitudeHistogram> histogram = MagnitudeHistogram::decode(payload.bytes);
   if (!histogram || histogram->total() > bucket.layout->dimension) {
     return count(Metric::kDropped, "malformed_histogram", 1, actions);
@@ -227,7 +229,7 @@ void JobRounds::on_histogram(uint32_t shard, const protocol::ThresholdHistogram&
   auto counted = std::make_shared<MagnitudeHistogram>(std::move(*histogram));
   if (bucket.steps) return on_step_histogram(bucket, shard, body.step, std::move(counted), now, actions);
   switch (bucket.threshold->on_remote(shard, body.step, std::move(counted))) {
-    case BucketThreshold::Remote::kTaken: return settle_threshold(bucket, body.step, actions);
+    case BucketThreshold::Remote::kTaken: return agree_on_threshold(bucket, body.step, actions);
     case BucketThreshold::Remote::kLate: return count(Metric::kLateHistograms, "", 1, actions);
     case BucketThreshold::Remote::kAhead: return count(Metric::kDropped, "histogram_ahead", 1, actions);
     case BucketThreshold::Remote::kUnknownShard: return count(Metric::kDropped, "unknown_shard", 1, actions);
@@ -242,10 +244,10 @@ std::vector<PartRound*> JobRounds::waiting_parts(const Bucket& bucket, uint64_t 
   return waiting;
 }
 
-void JobRounds::settle_threshold(Bucket& bucket, uint64_t step, Actions& actions) {
+void JobRounds::agree_on_threshold(Bucket& bucket, uint64_t step, Actions& actions) {
   const std::vector<PartRound*> waiting = waiting_parts(bucket, step);
-  const std::optional<BucketThreshold::LocalCut> cut =
-      waiting.empty() ? std::nullopt : bucket.threshold->exact_cut(step);
+  const std::optional<BucketThreshold::LocalThreshold> cut =
+      waiting.empty() ? std::nullopt : bucket.threshold->exact_threshold(step);
   if (cut && waiting.size() == bucket.count) return split_quota(bucket, waiting, *cut, actions);
   // The exact cut was given up, or the members changed after the shards had agreed: the quota no longer fits these
   // sums. Or they are of a later step (parts need not be equally far after a shard's restart), and waited because
@@ -253,12 +255,13 @@ void JobRounds::settle_threshold(Bucket& bucket, uint64_t step, Actions& actions
   for (size_t at = bucket.first; at < bucket.first + bucket.count; ++at) {
     PartRound& part = parts_[at];
     if (part.stage() != PartRound::Stage::kSummed || !bucket.threshold->may_reuse(part.decided())) continue;
-    const PartCut reused = bucket.threshold->reuse_cut(at - bucket.first, part.decided(), *part.attempt().histogram);
+    const PartThreshold reused =
+        bucket.threshold->reused_threshold(at - bucket.first, part.decided(), *part.attempt().histogram);
     encode(part, reused, actions);
   }
 }
 
-void JobRounds::split_quota(Bucket& bucket, std::span<PartRound* const> waiting, BucketThreshold::LocalCut cut,
+void JobRounds::split_quota(Bucket& bucket, std::span<PartRound* const> waiting, BucketThreshold::LocalThreshold cut,
                             Actions& actions) {
   uint64_t in_bin = 0;
   size_t holders = 0;
@@ -272,7 +275,7 @@ void JobRounds::split_quota(Bucket& bucket, std::span<PartRound* const> waiting,
     for (PartRound* part : waiting) encode(*part, {cut.bin, cut.quota}, actions);
     return;
   }
-  QuotaTask::Input input{setup_.members.view().job, bucket.layout->bucket, cut.bin, cut.quota, {}};
+  QuotaTask::Input input{setup_.members.membership().job, bucket.layout->bucket, cut.bin, cut.quota, {}};
   for (PartRound* part : waiting) {
     if (part->attempt().histogram->count(cut.bin) == 0) {
       encode(*part, {cut.bin, 0}, actions);
@@ -306,7 +309,7 @@ EncodePlan JobRounds::plan_for(const PartRound& part) const {
   }
   plan.extent = protocol::update_is_whole(bucket, part.decided()) ? Extent::kEverything : Extent::kItsIndices;
   if (const StepThreshold* steps = bucket_of(part).steps.get()) {
-    plan.by_step = StepCut{steps->cut(part.decided()).value(), setup_.spec.grid.block_indices};
+    plan.by_step = StepSelection{steps->threshold(part.decided()).value(), setup_.spec.grid.block_indices};
   }
   if (setup_.spec.audit) plan.audited = part.inputs();
   plan.for_history = part.history() != nullptr;
@@ -339,9 +342,9 @@ std::vector<CodecStatus> JobRounds::codecs(size_t count_max) const {
   return listed;
 }
 
-void JobRounds::encode(PartRound& part, PartCut cut, Actions& actions) {
+void JobRounds::encode(PartRound& part, PartThreshold cut, Actions& actions) {
   EncodePlan plan = plan_for(part);
-  plan.cut = cut;
+  plan.threshold = cut;
   encode_by(part, std::move(plan), actions);
 }
 
@@ -389,7 +392,7 @@ void JobRounds::on_store_written(const Status& written, TimeNs now, Actions& act
   if (store_->is_saving()) return;
   forget_stored();
   // Steps continued while the save waited for acknowledgements.
-  if (written) look_at_kept(actions);
+  if (written) check_retained(actions);
   if (store_->failure()) failure_ = store_->failure();
   if (!failure_) advance_all(now, actions);
 }
@@ -405,14 +408,14 @@ void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Action
   if (audit_) audit_->decided(part, update.imbalance, actions);
   if (update.codec_error != 0) count(Metric::kCodecErrorDown, "", update.codec_error, actions);
   PartRound::Decision decision;
-  decision.epoch = setup_.members.view().epoch;
+  decision.epoch = setup_.members.membership().epoch;
   decision.at = now;
   decision.whole_sum = protocol::update_is_whole(*bucket.layout, part.decided());
   decision.payload = std::move(update.container);
   decision.carried = std::move(update.carried);
   decision.changed = std::move(update.changed);
   decision.threshold = bucket.threshold ? bucket.threshold->agreed_magnitude() : 0;
-  const PartRound::KeptUpdate& kept = part.keep(std::move(decision), kept_account_);
+  const PartRound::RetainedUpdate& kept = part.keep(std::move(decision), retained_account_);
   if (store_) store_->decided(kept.body, kept.payload, actions);
   for (const protocol::Member& member : setup_.members.all()) {
     if (asynchronous()) {
@@ -421,7 +424,7 @@ void JobRounds::finish(PartRound& part, EncodedUpdate update, TimeNs now, Action
       serve(member, part, kept, actions);
     }
   }
-  keep_for_store(part, actions);
+  announce_retained(part, actions);
   starved_since_.reset();
   bucket.decided = part.decided();
   for (size_t at = bucket.first; at < bucket.first + bucket.count; ++at) {
@@ -443,7 +446,7 @@ void JobRounds::on_tick(TimeNs now, Actions& actions) {
     if (!bucket.threshold) continue;
     for (const uint64_t step : bucket.threshold->expire(now)) {
       count(Metric::kExchangeFallbacks, "", 1, actions);
-      settle_threshold(bucket, step, actions);
+      agree_on_threshold(bucket, step, actions);
     }
   }
   if (starved_since_ && now >= *starved_since_ + static_cast<TimeNs>(setup_.limits.abandon_ms) * kNsPerMs) {

@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t kMergedBytesMax = 32u << 20;
 
 uint64_t decoded_bytes_of_step(const PartRound& part, uint64_t step) {
-  return decoded_bytes_of(part.kept(step)->payload.bytes, part.dimension()).value_or(0);
+  return decoded_bytes_of(part.retained(step)->payload.bytes, part.dimension()).value_or(0);
 }
 
 }  // namespace
@@ -76,17 +76,17 @@ void JobRounds::begin_merge(const protocol::Member& to, PartRound& part, Deliver
   const uint64_t token = next_token_++;
   if (!delivery_of(part).wait_for_sum(to.worker, steps, token, MemoryCharge(account_, decoded_bytes))) return;
   MergeTask::Input input;
-  input.key = {setup_.members.view().job, part.layout().part, steps.from, token};
+  input.key = {setup_.members.membership().job, part.layout().part, steps.from, token};
   input.index = chooser_of(part).resolved(setup_.layout.buckets[part.layout().bucket].codec_down).index;
   input.index_base = part.layout().begin;
   input.dimension = part.dimension();
   for (uint64_t step = steps.from; step < steps.below; ++step) {
-    const PartRound::KeptUpdate& kept = *part.kept(step);
+    const PartRound::RetainedUpdate& kept = *part.retained(step);
     input.payloads.push_back(kept.payload);
     input.bytes_apart += kept.payload.bytes.size() + kept.bytes_beside_payload();
   }
-  input.bytes_beside =
-      part.kept(steps.below - 1)->bytes_beside_payload() + (steps.below - steps.from) * sizeof(protocol::MergedStep);
+  input.bytes_beside = part.retained(steps.below - 1)->bytes_beside_payload() +
+                       (steps.below - steps.from) * sizeof(protocol::MergedStep);
   actions.tasks.push_back(std::make_shared<MergeTask>(std::move(input)));
 }
 
@@ -96,8 +96,8 @@ void JobRounds::on_merged(const MergeTask& task, Actions& actions) {
   const Delivery::Steps steps{task.input().key.step, task.input().key.step + task.input().payloads.size()};
   const Delivery::Waiting waiting = delivery_of(*part).take_waiting(steps, task.input().key.token);
   for (const uint32_t worker : waiting.workers) {
-    const protocol::Member* const to = find_member(setup_.members.view(), worker);
-    MILLRACE_CHECK(to != nullptr, worker);  // on_view() clears
+    const protocol::Member* const to = find_member(setup_.members.membership(), worker);
+    MILLRACE_CHECK(to != nullptr, worker);  // on_membership() clears
     if (steps.from < part->stable()) {
       // It asked for steps that it had acknowledged before. Meanwhile all other members have them, too: they are
       // forgotten.
@@ -114,7 +114,7 @@ void JobRounds::on_merged(const MergeTask& task, Actions& actions) {
     deliver(*to, *part, actions);
   }
   if (!waiting.begun_by) return;
-  if (const protocol::Member* const to = find_member(setup_.members.view(), *waiting.begun_by))
+  if (const protocol::Member* const to = find_member(setup_.members.membership(), *waiting.begun_by))
     deliver(*to, *part, actions);
 }
 
@@ -122,13 +122,13 @@ void JobRounds::serve_merged(const protocol::Member& to, const PartRound& part, 
                              const SharedBytes& payload, Actions& actions) const {
   const Members::Link* link = setup_.members.link(to.worker);
   if (!link || !link->peer) return;
-  protocol::Update body = part.kept(steps.below - 1)->body;
+  protocol::Update body = part.retained(steps.below - 1)->body;
   body.stable = part.stable();
-  body.lineage = lineage_;
+  body.branch = branch_;
   body.contributors.clear();
   body.weight_sum = 0;
   for (uint64_t step = steps.from; step < steps.below; ++step) {
-    const PartRound::KeptUpdate& kept = *part.kept(step);
+    const PartRound::RetainedUpdate& kept = *part.retained(step);
     body.weight_sum += kept.body.weight_sum;
     body.merged.push_back(
         {kept.body.contributors.front(), kept.body.weight_sum, container_identity(kept.payload.bytes).value_or(0)});

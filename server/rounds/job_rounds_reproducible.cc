@@ -8,7 +8,7 @@ namespace millrace::server {
 
 bool JobRounds::lacks_counts(const PartRound& part) const {
   const StepThreshold* steps = bucket_of(part).steps.get();
-  return steps != nullptr && !steps->cut(part.decided());
+  return steps != nullptr && !steps->threshold(part.decided());
 }
 
 void JobRounds::count_step(PartRound& part, uint64_t step, SharedHistogram histogram, TimeNs now, Actions& actions) {
@@ -19,14 +19,14 @@ void JobRounds::count_step(PartRound& part, uint64_t step, SharedHistogram histo
   std::vector<uint32_t> others = bucket.steps->shards();
   std::erase(others, setup_.shard);
   say_histogram(bucket, step, *own, others, actions);
-  if (bucket.steps->cut(step + 1)) advance_bucket(bucket, now, actions);
+  if (bucket.steps->threshold(step + 1)) advance_bucket(bucket, now, actions);
 }
 
 void JobRounds::on_step_histogram(Bucket& bucket, uint32_t shard, uint64_t step, SharedHistogram histogram, TimeNs now,
                                   Actions& actions) {
   switch (bucket.steps->on_remote(shard, step, std::move(histogram))) {
     case StepThreshold::Remote::kTaken:
-      if (bucket.steps->cut(step + 1)) advance_bucket(bucket, now, actions);
+      if (bucket.steps->threshold(step + 1)) advance_bucket(bucket, now, actions);
       return;
     case StepThreshold::Remote::kRepeated:
       count(Metric::kLateHistograms, "", 1, actions);

@@ -24,15 +24,15 @@ void JobRounds::drop() {
     make_threshold(bucket);
   }
   next_due_.reset();
-  held_back_ = false;
-  held_back_since_.reset();
+  blocked_on_memory_ = false;
+  blocked_since_.reset();
   starved_since_.reset();
 }
 
-void JobRounds::restore(std::vector<PartRound::Restored> parts, uint64_t lineage, TimeNs now) {
+void JobRounds::restore(std::vector<PartRound::Restored> parts, uint64_t branch, TimeNs now) {
   MILLRACE_CHECK(parts.size() == parts_.size(), parts.size(), parts_.size());
   for (size_t at = 0; at < parts.size(); ++at) parts_[at].restore(std::move(parts[at]), now);
-  hold_for_store();
+  retain_for_store();
   for (Bucket& bucket : buckets_) {
     bucket.decided = parts_[bucket.first].decided();
     for (size_t at = bucket.first; at < bucket.first + bucket.count; ++at) {
@@ -49,7 +49,7 @@ void JobRounds::restore(std::vector<PartRound::Restored> parts, uint64_t lineage
                 "back"};
     }
   }
-  lineage_ = lineage;
+  branch_ = branch;
   goes_on_ = true;
 }
 
@@ -58,7 +58,7 @@ void JobRounds::recover_store(Actions& actions) {
   store_->recover([this](uint32_t number) -> const PartRound& { return part(number); }, actions);
   if (store_->failure()) failure_ = store_->failure();
   forget_stored();
-  if (!failure_ && !store_->is_dropped()) look_at_kept(actions);
+  if (!failure_ && !store_->is_dropped()) check_retained(actions);
 }
 
 void JobRounds::tell_store(Actions& actions) {
@@ -69,32 +69,33 @@ void JobRounds::tell_store(Actions& actions) {
   store_->end_acknowledged(actions);
 }
 
-void JobRounds::hold_for_store() {
+void JobRounds::retain_for_store() {
   if (!store_) return;
-  for (PartRound& part : parts_) part.hold(store_->needs_from(part.layout().part));
+  for (PartRound& part : parts_) part.retain_from(store_->needs_from(part.layout().part));
 }
 
 void JobRounds::forget_stored() {
-  hold_for_store();
+  retain_for_store();
   for (PartRound& part : parts_) part.forget_stable(setup_.members.all());
 }
 
-void JobRounds::keep_for_store(const PartRound& part, Actions& actions) {
+void JobRounds::announce_retained(const PartRound& part, Actions& actions) {
   if (!store_) return;
   const uint64_t before = store_->needs_from(part.layout().part);
   // Parts move together: the other ones' updates take as much beside payloads.
-  const uint64_t bodies = part.all_kept().size() * part.all_kept().back().bytes_beside_payload() * parts_.size();
-  store_->on_kept(kept_account_.used_bytes() + bodies, memory_for_rounds() / kStoredShare, actions);
+  const uint64_t bodies =
+      part.all_retained().size() * part.all_retained().back().bytes_beside_payload() * parts_.size();
+  store_->on_retained(retained_account_.used_bytes() + bodies, memory_for_rounds() / kStoredShare, actions);
   if (store_->needs_from(part.layout().part) != before) forget_stored();
 }
 
-void JobRounds::look_at_kept(Actions& actions) {
-  const PartRound* longest = longest_kept();
-  if (longest && !longest->all_kept().empty()) keep_for_store(*longest, actions);
+void JobRounds::check_retained(Actions& actions) {
+  const PartRound* longest = longest_retained();
+  if (longest && !longest->all_retained().empty()) announce_retained(*longest, actions);
 }
 
-void JobRounds::trust(uint32_t worker, const protocol::State& state) {
-  for (PartRound& part : parts_) part.trust(worker, state.parts.at(part.layout().part).n);
+void JobRounds::restore_acknowledged(uint32_t worker, const protocol::State& state) {
+  for (PartRound& part : parts_) part.restore_acknowledged(worker, state.parts.at(part.layout().part).n);
 }
 
 void JobRounds::settle(uint32_t number, uint32_t worker) {
@@ -110,21 +111,21 @@ bool JobRounds::is_settled(uint32_t worker) const {
 void JobRounds::serve_between(const protocol::Member& to, const PartRound& part, uint64_t from, uint64_t below,
                               Actions& actions) const {
   for (uint64_t step = std::max(from, part.stable()); step < std::min(below, part.decided()); ++step) {
-    serve(to, part, *part.kept(step), actions);
+    serve(to, part, *part.retained(step), actions);
   }
 }
 
-const PartRound* JobRounds::longest_kept() const {
-  const auto kept = [](const PartRound& part) { return part.all_kept().size(); };
+const PartRound* JobRounds::longest_retained() const {
+  const auto kept = [](const PartRound& part) { return part.all_retained().size(); };
   const auto longest = std::ranges::max_element(parts_, {}, kept);
   return longest == parts_.end() ? nullptr : &*longest;
 }
 
 std::vector<protocol::Member> JobRounds::behind(TimeNs now) {
-  const TimeNs patience = static_cast<TimeNs>(setup_.spec.dead_after_ms) * kNsPerMs;
-  if (failure_ || !held_back_since_ || now < *held_back_since_ + patience) return {};
-  held_back_since_ = now;
-  const PartRound* longest = longest_kept();
+  const TimeNs timeout = static_cast<TimeNs>(setup_.spec.dead_after_ms) * kNsPerMs;
+  if (failure_ || !blocked_since_ || now < *blocked_since_ + timeout) return {};
+  blocked_since_ = now;
+  const PartRound* longest = longest_retained();
   if (!longest || setup_.members.all().empty()) return {};
   const auto applied = [&](const protocol::Member& member) { return longest->acknowledged(member.worker); };
   const uint64_t least = applied(*std::ranges::min_element(setup_.members.all(), {}, applied));

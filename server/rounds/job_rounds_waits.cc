@@ -50,7 +50,7 @@ void JobRounds::wait_of_collecting(const PartRound& part, Waiting& waiting) cons
     waiting.wait = Wait::kStore;
     waiting.workers = store_->waits_for(setup_.members);
     waiting.because = fmt::format("{} waits for the store: {}", step, store_->waiting_because(setup_.members));
-  } else if (due && held_back_ && holds_back()) {
+  } else if (due && blocked_on_memory_ && is_blocked_on_memory()) {
     waiting.wait = Wait::kMemory;
     waiting.since = *due;
     waiting.workers.clear();
@@ -68,7 +68,7 @@ void JobRounds::wait_of_collecting(const PartRound& part, Waiting& waiting) cons
     waiting.because = fmt::format("{} is cut by what step {} came to, and waits for the magnitudes of {} {}", step,
                                   part.decided() - 1, waiting.shards.empty() ? "the bucket's other parts" : "shard",
                                   fmt::join(waiting.shards, ", "));
-  } else if (std::vector<uint32_t> joiners = beginners(part); !joiners.empty()) {
+  } else if (std::vector<uint32_t> joiners = initializing_members(part); !joiners.empty()) {
     waiting.wait = Wait::kContributions;
     waiting.workers = std::move(joiners);
     waiting.because = fmt::format("{} waits for worker {} to take over the weights of worker 0", step,
@@ -90,10 +90,10 @@ void JobRounds::wait_of_collecting(const PartRound& part, Waiting& waiting) cons
 std::optional<Waiting> JobRounds::waiting() const {
   const PartRound* oldest = oldest_open();
   Waiting waiting;
-  const PartRound* unbacked = least_backed();
+  const PartRound* unbacked = least_replicated();
   // A worker without the update pushes no further: its contribution is missing because of that.
   if (unbacked && (!oldest || (oldest->stage() == PartRound::Stage::kCollecting && !oldest->due(setup_.members)))) {
-    wait_of_backing(*unbacked, waiting);
+    wait_of_replication(*unbacked, waiting);
     return waiting;
   }
   if (!oldest) return std::nullopt;

@@ -19,63 +19,65 @@ Job::Job(Setup setup)
     : setup_(std::move(setup)),
       spec_hash_(protocol::job_spec_hash(setup_.spec)),
       layout_hash_(protocol::layout_hash(setup_.layout)),
-      members_(setup_.shard, setup_.shard_life),
+      members_(setup_.shard, setup_.shard_incarnation),
       rounds_(JobRounds::Setup{setup_.spec, setup_.layout, members_, setup_.gate, setup_.limits, setup_.shard_memory,
                                setup_.refusals, setup_.shard, setup_.shard_count, setup_.codec_costs}),
       settlement_(Settlement::Setup{setup_.spec, setup_.layout, members_, rounds_, setup_.shard}) {
-  if (setup_.spec.path == protocol::Path::kSwitch && setup_.shard == SwitchWords::kShard)
-    words_.emplace(setup_.spec.name);
+  if (setup_.spec.path == protocol::Path::kSwitch && setup_.shard == SwitchHealth::kShard)
+    switch_health_.emplace(setup_.spec.name);
 }
 
-std::vector<protocol::PeerId> Job::adopt(protocol::JobView view, TimeNs now, Actions& actions) {
+std::vector<protocol::PeerId> Job::adopt(protocol::Membership membership, TimeNs now, Actions& actions) {
   const bool first = opened_ == 0;
   if (first) opened_ = now;
-  const bool is_void = view.cut > members_.view().epoch || (first && setup_.start == Start::kSuccessor);
-  Members::Adopted adopted = members_.adopt(std::move(view), now);
+  const bool is_void = membership.cut > members_.membership().epoch || (first && setup_.start == Start::kSuccessor);
+  Members::Adopted adopted = members_.adopt(std::move(membership), now);
   // Drops the rounds before the members learn their steps. A worker that a cut made synced would wait for void steps.
   if (is_void && !recovery_) rounds_.drop();
   for (size_t at = 0; at < adopted.gone_peers.size(); ++at) {
-    actions.to_peers.push_back({adopted.gone_peers[at],
-                                {members_.header(adopted.gone_connected[at].worker, adopted.gone_connected[at].life),
-                                 protocol::ViewChange{members_.view()},
-                                 {}}});
+    actions.to_peers.push_back(
+        {adopted.gone_peers[at],
+         {members_.header(adopted.gone_connected[at].worker, adopted.gone_connected[at].incarnation),
+          protocol::MembershipChange{members_.membership()},
+          {}}});
   }
-  if (members_.view().started) {
+  if (members_.membership().started) {
     if (started_ == 0) started_ = now;
-    tell_view(adopted.before, actions);
-    view_untold_ = false;
+    announce_membership(adopted.before, actions);
+    membership_unannounced_ = false;
   } else {
-    view_untold_ = true;
+    membership_unannounced_ = true;
   }
   if (is_void && !recovery_) {
-    recovery_.emplace(Recovery::Setup{setup_.spec, setup_.layout, members_, rounds_.kept_account(), setup_.shard}, now);
+    recovery_.emplace(Recovery::Setup{setup_.spec, setup_.layout, members_, rounds_.retained_account(), setup_.shard},
+                      now);
     recovering_since_ = now;
     actions.metrics.push_back({Metric::kRecoveries, setup_.spec.name, "begun", 1});
   }
   settlement_.begin_epoch();
-  if (words_) words_->begin_epoch();
+  if (switch_health_) switch_health_->begin_epoch();
   if (recovery_) {
     recovery_->begin_epoch(now, actions);
   } else {
-    rounds_.on_view(adopted.before, now, actions);
+    rounds_.on_membership(adopted.before, now, actions);
   }
   return std::move(adopted.gone_peers);
 }
 
-void Job::flush_view(Actions& actions) {
-  if (view_untold_) tell_view({}, actions);
-  view_untold_ = false;
+void Job::flush_membership(Actions& actions) {
+  if (membership_unannounced_) announce_membership({}, actions);
+  membership_unannounced_ = false;
 }
 
-void Job::tell_view(const std::vector<protocol::Member>& before, Actions& actions) const {
+void Job::announce_membership(const std::vector<protocol::Member>& before, Actions& actions) const {
   for (const protocol::Member& member : members_.all()) {
     const bool was_synced = std::ranges::find(before, member) != before.end();
-    members_.send(member, was_synced ? protocol::ViewChange{members_.view()} : change_for(member), actions);
+    members_.send(member, was_synced ? protocol::MembershipChange{members_.membership()} : change_for(member), actions);
   }
 }
 
-protocol::ViewChange Job::change_for(const protocol::Member& member) const {
-  protocol::ViewChange change{members_.view()};
+protocol::MembershipChange Job::change_for(const protocol::Member& member) const {
+  protocol::MembershipChange change{members_.membership()};
   const bool is_news = member.state == protocol::MemberState::kSynced && rounds_.steps_decided_max() > 0;
   if (!is_news || recovery_) return change;
   for (const PartRound& part : rounds_.parts()) change.decided.push_back(part.decided());
@@ -85,7 +87,7 @@ protocol::ViewChange Job::change_for(const protocol::Member& member) const {
 protocol::Welcome Job::welcome(const std::string& software) const {
   protocol::Welcome welcome;
   welcome.software = software;
-  welcome.view = members_.view();
+  welcome.membership = members_.membership();
   welcome.heartbeat_ms = setup_.spec.heartbeat_ms;
   welcome.dead_after_ms = setup_.spec.dead_after_ms;
   welcome.message_bytes_max = setup_.limits.message_bytes_max;
@@ -96,7 +98,7 @@ protocol::Heartbeat Job::heartbeat_answer(const protocol::Member& to, uint64_t s
   protocol::Heartbeat answer;
   answer.sequence = sequence;
   answer.steps_applied = rounds_.steps_sent(to.worker);
-  if (!members_.view().started) {
+  if (!members_.membership().started) {
     answer.waited_for = not_joined();
   } else if (recovery_) {
     answer.waited_for = recovery_->waited_for();
@@ -111,7 +113,7 @@ protocol::Heartbeat Job::heartbeat_answer(const protocol::Member& to, uint64_t s
 std::vector<uint32_t> Job::not_joined() const {
   std::vector<uint32_t> missing;
   for (uint32_t worker = 0; worker < setup_.spec.workers && missing.size() < kListedMax; ++worker) {
-    if (!find_member(members_.view(), worker)) missing.push_back(worker);
+    if (!find_member(members_.membership(), worker)) missing.push_back(worker);
   }
   return missing;
 }
@@ -137,7 +139,7 @@ void Job::on_state(const protocol::Member& from, const protocol::State& state, T
   const auto drop = [&](std::string_view reason) {
     actions.metrics.push_back({Metric::kDropped, setup_.spec.name, reason, 1});
   };
-  if (!makes_sense(state, setup_.layout, members_.view())) return drop("malformed_state");
+  if (!makes_sense(state, setup_.layout, members_.membership())) return drop("malformed_state");
   if (recovery_) return recovery_->on_state(from, state, now, actions);
   if (from.state != protocol::MemberState::kJoining) return drop("unasked_state");
   settlement_.on_state(from, state, now, actions);
@@ -166,74 +168,76 @@ std::optional<TimeNs> Job::deadline() const {
   return rounds && returns ? std::min(*rounds, *returns) : rounds ? rounds : returns;
 }
 
-Job::Wish Job::wish(TimeNs now) {
-  Wish wish;
-  if (!members_.view().started || rounds_.failure()) return wish;
+Job::TableChange Job::table_change(TimeNs now) {
+  TableChange table_change;
+  if (!members_.membership().started || rounds_.failure()) return table_change;
   if (recovery_ && recovery_->stage() == Recovery::Stage::kReady) {
-    wish.kind = Wish::Kind::kActivate;
-    wish.parent = recovery_->parent();
+    table_change.kind = TableChange::Kind::kActivate;
+    table_change.parent = recovery_->parent();
   } else if (recovery_ && recovery_->stage() == Recovery::Stage::kCut) {
     return cut_or_end(recovery_->choice());
   } else if (recovery_) {
     Recovery::Removals removals = recovery_->removals(now);
-    wish.leaving = removals.why;
-    wish.members = std::move(removals.members);
-  } else if (std::optional<SwitchWords::Change> change =
-                 words_ ? words_->wanted(members_.view(), members_.synced()) : std::nullopt) {
-    wish.kind = Wish::Kind::kPath;
-    wish.path = change->path;
-    wish.because = std::move(change->because);
+    table_change.leaving = removals.why;
+    table_change.members = std::move(removals.members);
+  } else if (std::optional<SwitchHealth::Change> change =
+                 switch_health_ ? switch_health_->wanted(members_.membership(), members_.synced()) : std::nullopt) {
+    table_change.kind = TableChange::Kind::kPath;
+    table_change.path = change->path;
+    table_change.because = std::move(change->because);
   } else if (std::optional<CutChoice> choice = settlement_.cut()) {
     return cut_or_end(std::move(*choice));
   } else {
-    wish.leaving = Leaving::kBehind;
-    wish.members = rounds_.behind(now);
+    table_change.leaving = Leaving::kBehind;
+    table_change.members = rounds_.behind(now);
   }
-  if (!wish.members.empty()) wish.kind = Wish::Kind::kRemove;
-  return wish;
+  if (!table_change.members.empty()) table_change.kind = TableChange::Kind::kRemove;
+  return table_change;
 }
 
 /// R10b: Cuts the log where a member may begin it again, and ends the job where none may. A process that joined the
 /// running job, and did not ask to return, has no state of the job. Alone it would train from nothing, and its model
 /// would pass for the job's result.
-Job::Wish Job::cut_or_end(CutChoice choice) const {
-  Wish wish;
-  wish.kind = members_.any_may_carry_on() ? Wish::Kind::kCut : Wish::Kind::kEnd;
-  if (wish.kind == Wish::Kind::kCut) {
-    wish.choice = std::move(choice);
-    return wish;
+Job::TableChange Job::cut_or_end(CutChoice choice) const {
+  TableChange table_change;
+  table_change.kind = members_.any_may_carry_on() ? TableChange::Kind::kCut : TableChange::Kind::kEnd;
+  if (table_change.kind == TableChange::Kind::kCut) {
+    table_change.choice = std::move(choice);
+    return table_change;
   }
   std::vector<uint32_t> joined;
   for (const protocol::Member& member : members_.all()) joined.push_back(member.worker);
-  wish.because = fmt::format(
+  table_change.because = fmt::format(
       "job '{}': all workers that had its weights are gone. These workers joined later and have no state of their own "
       "(--state): {}. Start all workers again",
       setup_.spec.name, fmt::join(joined, ", "));
-  return wish;
+  return table_change;
 }
 
-void Job::activated(uint64_t lineage, TimeNs now) {
-  rounds_.restore(recovery_->take(), lineage, now);
-  recovery_->for_each_synced([this](uint32_t worker, const protocol::State& state) { rounds_.trust(worker, state); });
+void Job::activated(uint64_t branch, TimeNs now) {
+  rounds_.restore(recovery_->take(), branch, now);
+  recovery_->for_each_synced(
+      [this](uint32_t worker, const protocol::State& state) { rounds_.restore_acknowledged(worker, state); });
   recovery_.reset();
 }
 
-void Job::on_switch_word(const protocol::Member& from, const protocol::Heartbeat& said, TimeNs now, Actions& actions) {
-  if (!words_ || from.state != protocol::MemberState::kSynced) return;
-  words_->on_word(from, said.switch_state, members_.view(), actions);
-  words_->on_progress(from, said.switch_wait, said.switch_steps, now);
+void Job::on_switch_report(const protocol::Member& from, const protocol::Heartbeat& said, TimeNs now,
+                           Actions& actions) {
+  if (!switch_health_ || from.state != protocol::MemberState::kSynced) return;
+  switch_health_->on_report(from, said.switch_state, members_.membership(), actions);
+  switch_health_->on_progress(from, said.switch_wait, said.switch_steps, now);
 }
 
-void Job::path_changed(std::string because, TimeNs now) { words_->changed(std::move(because), now); }
+void Job::path_changed(std::string because, TimeNs now) { switch_health_->changed(std::move(because), now); }
 
-void Job::forgive(TimeNs paused) {
-  members_.forgive(paused);
-  if (recovery_) recovery_->forgive(paused);
+void Job::extend_deadlines(TimeNs paused) {
+  members_.extend_deadlines(paused);
+  if (recovery_) recovery_->extend_deadlines(paused);
 }
 
 std::vector<protocol::Member> Job::silent(TimeNs now) const {
-  const protocol::JobView& view = members_.view();
-  if (recovery_ || (view.started && view.members.size() <= 1)) return {};
+  const protocol::Membership& membership = members_.membership();
+  if (recovery_ || (membership.started && membership.members.size() <= 1)) return {};
   return members_.silent(now, static_cast<TimeNs>(setup_.spec.dead_after_ms) * kNsPerMs);
 }
 
@@ -255,7 +259,7 @@ void Job::add_members(JobStatus& status, TimeNs now) const {
     const Members::Link* link = members_.link(member.worker);
     MemberStatus& entry = status.members.emplace_back();
     entry.worker = member.worker;
-    entry.life = member.life;
+    entry.incarnation = member.incarnation;
     entry.joining = member.state == protocol::MemberState::kJoining;
     entry.connected = link && link->peer;
     entry.finishing = link && link->finishing;
@@ -273,7 +277,7 @@ void Job::add_wait(JobStatus& status, TimeNs now) const {
     status.waited_for.push_back(member.worker);
     if (link) since = std::min(since, link->heard);
   }
-  if (!members_.view().started) {
+  if (!members_.membership().started) {
     status.waiting_for = Wait::kJoin;
     status.waited_for = not_joined();
     status.waiting_ms = milliseconds(now - opened_);
@@ -320,22 +324,22 @@ void Job::add_joining(JobStatus& status, TimeNs now) const {
 
 void Job::add_path(JobStatus& status, TimeNs now) const {
   if (setup_.spec.path != protocol::Path::kSwitch) return;
-  const protocol::JobView& view = members_.view();
+  const protocol::Membership& membership = members_.membership();
   SwitchPathStatus& path = status.switch_path.emplace();
-  path.decided_by = protocol::path_name(view.path);
+  path.decided_by = protocol::path_name(membership.path);
   path.switch_address = setup_.spec.switch_path.address;
   path.switch_job = setup_.spec.switch_path.job;
-  if (!view.shards.empty()) path.datagrams = view.shards.front().datagrams;
-  if (words_) words_->add_status(path, view, now);
+  if (!membership.shards.empty()) path.datagrams = membership.shards.front().datagrams;
+  if (switch_health_) switch_health_->add_status(path, membership, now);
 }
 
 JobStatus Job::status(TimeNs now) const {
-  const protocol::JobView& view = members_.view();
+  const protocol::Membership& membership = members_.membership();
   JobStatus status;
   status.name = setup_.spec.name;
-  status.job = view.job;
-  status.epoch = view.epoch;
-  status.started = view.started;
+  status.job = membership.job;
+  status.epoch = membership.epoch;
+  status.started = membership.started;
   status.mode = protocol::mode_name(setup_.spec.mode);
   status.workers = setup_.spec.workers;
   status.quorum = setup_.spec.quorum;
@@ -346,8 +350,8 @@ JobStatus Job::status(TimeNs now) const {
   status.steps_decided = rounds_.steps_decided();
   status.steps_decided_max = rounds_.steps_decided_max();
   status.moved_ms = started_ == 0 ? 0 : milliseconds(now - std::max(started_, rounds_.decided_at()));
-  status.kept_updates = rounds_.kept_updates();
-  status.kept_bytes = rounds_.kept_bytes();
+  status.retained_updates = rounds_.retained_updates();
+  status.retained_bytes = rounds_.retained_bytes();
   status.memory_bytes = rounds_.memory_bytes();
   status.memory_bytes_max = setup_.limits.job_memory_bytes_max;
   if (rounds_.store()) status.store = rounds_.store()->status();
@@ -359,7 +363,7 @@ JobStatus Job::status(TimeNs now) const {
   }
   add_path(status, now);
   status.recovering = recovering();
-  status.lineage = rounds_.lineage();
+  status.branch = rounds_.branch();
   add_members(status, now);
   add_wait(status, now);
   return status;

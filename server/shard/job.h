@@ -36,13 +36,13 @@ class Job {
     MemoryAccount& shard_memory;
     RefusalLog& refusals;
     uint32_t shard = 0;
-    uint64_t shard_life = 0;
+    uint64_t shard_incarnation = 0;
     uint32_t shard_count = 1;
     Start start = Start::kFresh;
     CodecCosts codec_costs = {};
   };
   /// Holds the change that this job requires in the table, in the epoch of its membership.
-  struct Wish {
+  struct TableChange {
     enum class Kind : uint8_t { kNone, kActivate, kCut, kRemove, kPath, kEnd };
     Kind kind = Kind::kNone;
     uint64_t parent = 0;                            ///< kActivate
@@ -61,18 +61,19 @@ class Job {
   const protocol::JobLayout& layout() const { return setup_.layout; }
   uint64_t spec_hash() const { return spec_hash_; }
   uint64_t layout_hash() const { return layout_hash_; }
-  const protocol::JobView& view() const { return members_.view(); }
+  const protocol::Membership& membership() const { return members_.membership(); }
   Members& members() { return members_; }
   const Members& members() const { return members_; }
   JobRounds& rounds() { return rounds_; }
   const JobRounds& rounds() const { return rounds_; }
 
   /// R7a: Takes over a newer membership than the present one (or the first). Members hear of it first, then their
-  /// rounds continue in it. While the job has not started, only flush_view() notifies the members, so that the joins of
-  /// many workers take few messages. Returns the connections of workers that are no longer members; they are notified
-  /// at once. A cut that the present membership does not know makes this shard's state void: the job recovers (R10e).
-  std::vector<protocol::PeerId> adopt(protocol::JobView view, TimeNs now, Actions& actions);
-  void flush_view(Actions& actions);
+  /// rounds continue in it. While the job has not started, only flush_membership() notifies the members, so that the
+  /// joins of many workers take few messages. Returns the connections of workers that are no longer members; they are
+  /// notified at once. A cut that the present membership does not know makes this shard's state void: the job recovers
+  /// (R10e).
+  std::vector<protocol::PeerId> adopt(protocol::Membership membership, TimeNs now, Actions& actions);
+  void flush_membership(Actions& actions);
 
   /// Returns whether the rounds are not known yet: contributions and acks are dropped, workers send them again in the
   /// epoch of the activation.
@@ -83,16 +84,16 @@ class Job {
   void on_welcomed(const protocol::Member& member, TimeNs now, Actions& actions);
   void on_tick(TimeNs now, Actions& actions);
   std::optional<TimeNs> deadline() const;
-  Wish wish(TimeNs now);
+  TableChange table_change(TimeNs now);
   /// R8e: Records that the table has this shard's activation: the next membership is adopted as active. REQUIRES: the
   /// last required change was kActivate, and no other event came since.
-  void activated(uint64_t lineage, TimeNs now);
+  void activated(uint64_t branch, TimeNs now);
   /// Handles a member's report about the switch, of a job of path switch, in the epoch of the membership.
-  void on_switch_word(const protocol::Member& from, const protocol::Heartbeat& said, TimeNs now, Actions& actions);
+  void on_switch_report(const protocol::Member& from, const protocol::Heartbeat& said, TimeNs now, Actions& actions);
   /// Records that the table has the path that the job required.
   void path_changed(std::string because, TimeNs now);
   /// Extends deadlines by `paused`, a time in which this process did not run.
-  void forgive(TimeNs paused);
+  void extend_deadlines(TimeNs paused);
 
   protocol::Welcome welcome(const std::string& software) const;
   protocol::Heartbeat heartbeat_answer(const protocol::Member& to, uint64_t sequence) const;
@@ -108,11 +109,11 @@ class Job {
 
   /// Returns the present membership for a member that may not know that it is synced, with the steps decided without
   /// it.
-  protocol::ViewChange change_for(const protocol::Member& member) const;
+  protocol::MembershipChange change_for(const protocol::Member& member) const;
 
  private:
-  Wish cut_or_end(CutChoice choice) const;
-  void tell_view(const std::vector<protocol::Member>& before, Actions& actions) const;
+  TableChange cut_or_end(CutChoice choice) const;
+  void announce_membership(const std::vector<protocol::Member>& before, Actions& actions) const;
   void on_state(const protocol::Member& from, const protocol::State& state, TimeNs now, Actions& actions);
   void add_joining(JobStatus& status, TimeNs now) const;
   std::vector<uint32_t> not_joined() const;
@@ -126,10 +127,10 @@ class Job {
   Members members_;
   JobRounds rounds_;
   Settlement settlement_;
-  std::optional<Recovery> recovery_;  ///< while the rounds are not known
-  std::optional<SwitchWords> words_;  ///< shard 0, of jobs of path switch
+  std::optional<Recovery> recovery_;           ///< while the rounds are not known
+  std::optional<SwitchHealth> switch_health_;  ///< shard 0, of jobs of path switch
   TimeNs recovering_since_ = 0;
-  bool view_untold_ = false;
+  bool membership_unannounced_ = false;
   TimeNs opened_ = 0;
   TimeNs started_ = 0;  ///< when this shard learned it; 0: not yet
 };

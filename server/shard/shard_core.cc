@@ -27,7 +27,7 @@ bool is_pull(const protocol::Body& body) { return holds<protocol::Pull>(body) ||
 
 /// Returns whether a worker that leaves does not know its identity yet: it left before its Welcome arrived.
 bool is_unnamed(const protocol::Header& header) {
-  return header.job == 0 && header.epoch == 0 && header.life == 0 && header.shard_life == 0;
+  return header.job == 0 && header.epoch == 0 && header.incarnation == 0 && header.shard_incarnation == 0;
 }
 
 }  // namespace
@@ -69,8 +69,8 @@ ShardCore::ShardCore(ShardConfig config, protocol::MembershipTable& table, TimeN
       neighbours_(config_.shard_count),
       next_poll_(now),
       last_call_(now) {
-  MILLRACE_CHECK(config_.shard < config_.shard_count && config_.life > 0, config_.shard, config_.shard_count,
-                 config_.life);
+  MILLRACE_CHECK(config_.shard < config_.shard_count && config_.incarnation > 0, config_.shard, config_.shard_count,
+                 config_.incarnation);
 }
 
 ShardCore::~ShardCore() = default;
@@ -92,13 +92,13 @@ void ShardCore::reply(const protocol::PeerId& to, const protocol::Header& about,
                       Actions& actions) const {
   protocol::Header header = about;
   header.shard = config_.shard;
-  header.shard_life = config_.life;
+  header.shard_incarnation = config_.incarnation;
   actions.to_peers.push_back({to, {header, std::move(body), {}}});
 }
 
-void ShardCore::broke_off(std::optional<uint64_t> number, Actions& actions) noexcept {
+void ShardCore::on_out_of_memory(std::optional<uint64_t> number, Actions& actions) noexcept {
   Job* job = number ? find_job(*number) : nullptr;
-  if (job) job->rounds().broke_off();
+  if (job) job->rounds().on_out_of_memory();
   table_counter_.reset();  // only some jobs may have adopted the table's state
   try {
     count(Metric::kDropped, "out_of_memory", actions);
@@ -112,9 +112,10 @@ void ShardCore::on_message(const protocol::PeerId& from, protocol::Message messa
   if (stopped_) return;
   const protocol::Header header = message.header;
   const bool hello = holds<protocol::Hello>(message.body) || holds<protocol::ShardHello>(message.body);
-  const bool done = contain(std::nullopt, actions, [&] { handle_message(from, std::move(message), now, actions); });
+  const bool done =
+      catch_out_of_memory(std::nullopt, actions, [&] { handle_message(from, std::move(message), now, actions); });
   if (done || !hello) return;  // senders of other messages repeat them
-  contain(std::nullopt, actions, [&] {
+  catch_out_of_memory(std::nullopt, actions, [&] {
     protocol::Refuse refusal;
     refusal.code = ErrorCode::kUnavailable;
     refusal.sentence = kNotRun;
@@ -143,8 +144,8 @@ bool ShardCore::name_by_session(const protocol::PeerId& from, protocol::Header& 
   const auto session = sessions_.find(from);
   if (session == sessions_.end()) return false;
   header.job = session->second.job;
-  header.life = session->second.life;
-  header.shard_life = config_.life;
+  header.incarnation = session->second.incarnation;
+  header.shard_incarnation = config_.incarnation;
   return true;
 }
 
@@ -153,12 +154,12 @@ bool ShardCore::fits_session(const protocol::PeerId& from, const protocol::Heade
     count(Metric::kDropped, "wrong_shard", actions);
     return false;
   }
-  if (header.shard_life != config_.life) {
+  if (header.shard_incarnation != config_.incarnation) {
     // Of a worker that outlived this shard's predecessor, or that knows of a successor: a new Hello corrects it.
     protocol::Refuse refusal;
     refusal.code = ErrorCode::kUnavailable;
     refusal.sentence = fmt::format("shard {} was started again (start {}, the worker knows start {}): say Hello to it",
-                                   config_.shard, config_.life, header.shard_life);
+                                   config_.shard, config_.incarnation, header.shard_incarnation);
     refusal.retry = true;
     count(Metric::kRefused, "other_start", actions);
     reply(from, header, std::move(refusal), actions);
@@ -175,7 +176,7 @@ bool ShardCore::fits_session(const protocol::PeerId& from, const protocol::Heade
     return false;
   }
   const Session& known = session->second;
-  if (known.job != header.job || known.worker != header.worker || known.life != header.life) {
+  if (known.job != header.job || known.worker != header.worker || known.incarnation != header.incarnation) {
     count(Metric::kDropped, "other_identity", actions);
     return false;
   }
@@ -190,23 +191,24 @@ void ShardCore::on_worker_message(const protocol::PeerId& from, protocol::Messag
   if (!fits_session(from, header, actions)) return;
   Job* job = find_job(header.job);
   if (!job) return count(Metric::kDropped, "unknown_job", actions);
-  if (header.epoch > job->view().epoch) {
+  if (header.epoch > job->membership().epoch) {
     // Another shard notified the worker of a change first: read the table, then judge.
     refresh(now, actions);
     job = find_job(header.job);
     if (!job || !sessions_.contains(from)) return;
-    if (header.epoch > job->view().epoch) return count(Metric::kDropped, "unknown_epoch", actions);
+    if (header.epoch > job->membership().epoch) return count(Metric::kDropped, "unknown_epoch", actions);
   }
-  const protocol::Member* found = find_member(job->view(), header.worker);
-  if (!found || found->life != header.life) return count(Metric::kDropped, "other_identity", actions);
+  const protocol::Member* found = find_member(job->membership(), header.worker);
+  if (!found || found->incarnation != header.incarnation) return count(Metric::kDropped, "other_identity", actions);
   const protocol::Member member = *found;
   job->members().heard(member.worker, now);
   const bool returns = is_return(message.body);
   const auto* heartbeat = std::get_if<protocol::Heartbeat>(&message.body);
-  const bool speaks_of_switch = heartbeat && heartbeat->switch_state != protocol::Heartbeat::Switch::kNoWord;
-  if (returns && header.epoch != job->view().epoch) return count(Metric::kDropped, "late_answer", actions);
-  contain(header.job, actions, [&] { on_member_message(from, *job, member, std::move(message), now, actions); });
-  if (returns || speaks_of_switch) pursue(header.job, now, actions);
+  const bool speaks_of_switch = heartbeat && heartbeat->switch_state != protocol::Heartbeat::Switch::kNoReport;
+  if (returns && header.epoch != job->membership().epoch) return count(Metric::kDropped, "late_answer", actions);
+  catch_out_of_memory(header.job, actions,
+                      [&] { on_member_message(from, *job, member, std::move(message), now, actions); });
+  if (returns || speaks_of_switch) apply_table_change(header.job, now, actions);
 }
 
 void ShardCore::on_member_message(const protocol::PeerId& from, Job& job, const protocol::Member& member,
@@ -224,20 +226,20 @@ void ShardCore::on_member_message(const protocol::PeerId& from, Job& job, const 
     job.rounds().on_ack(member, *ack, now, actions);
   } else if (const auto* heartbeat = std::get_if<protocol::Heartbeat>(&message.body)) {
     // A membership that did not reach the worker (its queue was full) would hold back all updates of the new epoch.
-    if (message.header.epoch < job.view().epoch) {
+    if (message.header.epoch < job.membership().epoch) {
       job.members().send(member, job.change_for(member), actions);
     }
     if (heartbeat->finishing && job.members().finishes(member.worker)) job.rounds().on_finishing(now, actions);
     // A joiner reports the state that it started with, which may be off the log: it will be settled. A report from
     // before the membership in which it is synced may arrive later.
-    const bool of_this_epoch = message.header.epoch == job.view().epoch;
+    const bool of_this_epoch = message.header.epoch == job.membership().epoch;
     if (!job.recovering() && of_this_epoch && member.state == protocol::MemberState::kSynced) {
       job.rounds().on_steps_applied(member, heartbeat->steps_applied, now, actions);
       job.rounds().on_digests(member, heartbeat->digests, now, actions);
     }
-    if (of_this_epoch) job.on_switch_word(member, *heartbeat, now, actions);
-    reply(from, job.members().header(member.worker, member.life), job.heartbeat_answer(member, heartbeat->sequence),
-          actions);
+    if (of_this_epoch) job.on_switch_report(member, *heartbeat, now, actions);
+    reply(from, job.members().header(member.worker, member.incarnation),
+          job.heartbeat_answer(member, heartbeat->sequence), actions);
   } else if (const auto* goodbye = std::get_if<protocol::Goodbye>(&message.body)) {
     return on_goodbye(job, member, *goodbye, now, actions);
   } else if (holds<protocol::Synced>(message.body)) {
@@ -254,15 +256,16 @@ void ShardCore::on_synced(Job& job, const protocol::Member& member, TimeNs now, 
   if (member.state == protocol::MemberState::kSynced) return count(Metric::kDropped, "synced", actions);
   if (job.recovering()) return count(Metric::kDropped, "recovering", actions);
   if (!job.rounds().is_settled(member.worker)) return count(Metric::kDropped, "not_settled", actions);
-  Result<std::optional<protocol::JobRecord>> record =
-      change_job_in(table_, job.view().job, job.view().epoch,
-                    [&](protocol::JobRecord& at) -> Result<Change> { return synced(at, member.worker, member.life); });
+  Result<std::optional<protocol::JobRecord>> record = change_job_in(
+      table_, job.membership().job, job.membership().epoch,
+      [&](protocol::JobRecord& at) -> Result<Change> { return synced(at, member.worker, member.incarnation); });
   if (!record) return table_failed(record.error(), actions);  // the worker repeats the message
   if (!*record) return refresh(now, actions);                 // another epoch: it settles again
   log(Severity::kInfo,
-      fmt::format("job '{}': worker {} takes part again under life {}", job.spec().name, member.worker, member.life),
+      fmt::format("job '{}': worker {} takes part again under life {}", job.spec().name, member.worker,
+                  member.incarnation),
       actions);
-  adopt(job, std::move((*record)->view), now, actions);
+  adopt(job, std::move((*record)->membership), now, actions);
 }
 
 void ShardCore::on_goodbye(Job& job, const protocol::Member& member, const protocol::Goodbye& goodbye, TimeNs now,
@@ -273,7 +276,7 @@ void ShardCore::on_goodbye(Job& job, const protocol::Member& member, const proto
                   goodbye.sentence.empty() ? "" : ": ", goodbye.sentence),
       actions);
   const protocol::Member leaving = member;
-  if (is_leaving(job.view().job, member)) return;
+  if (is_leaving(job.membership().job, member)) return;
   remove(job, std::span(&leaving, 1), finished ? Leaving::kFinished : Leaving::kFailed, now, actions);
 }
 
@@ -282,7 +285,7 @@ void ShardCore::on_histogram(const protocol::PeerId& from, const protocol::Messa
   const auto session = shard_sessions_.find(from);
   if (session == shard_sessions_.end()) return count(Metric::kDropped, "no_hello", actions);
   const protocol::Header& header = message.header;
-  if (header.shard != session->second || header.shard_life != neighbours_[session->second].entry.life) {
+  if (header.shard != session->second || header.shard_incarnation != neighbours_[session->second].entry.incarnation) {
     return count(Metric::kDropped, "other_identity", actions);
   }
   Job* job = find_job(header.job);
@@ -292,7 +295,7 @@ void ShardCore::on_histogram(const protocol::PeerId& from, const protocol::Messa
     return count(Metric::kDropped, "damaged_histogram", actions);  // as if it had not come: the last threshold is used
   }
   if (job->recovering()) return count(Metric::kDropped, "recovering", actions);
-  contain(header.job, actions, [&] {
+  catch_out_of_memory(header.job, actions, [&] {
     job->rounds().on_histogram(session->second, body, message.payload, now, actions);
     close_if_failed(*job, actions);
   });
@@ -300,7 +303,7 @@ void ShardCore::on_histogram(const protocol::PeerId& from, const protocol::Messa
 
 void ShardCore::on_malformed(const Error& error, TimeNs now, Actions& actions) {
   note_time(now);
-  contain(std::nullopt, actions, [&] {
+  catch_out_of_memory(std::nullopt, actions, [&] {
     count(Metric::kDropped, error_code_name(error.code), actions);
     if (error.code != ErrorCode::kUnsupported) return;  // bytes that are no message are no refusal of a peer
     refusals_.note({.of = Refusal::Of::kUnreadable,
@@ -317,31 +320,31 @@ void ShardCore::on_task_done(const std::shared_ptr<Task>& task, TimeNs now, Acti
   note_time(now);
   if (stopped_) return;
   if (Job* job = find_job(task->job())) {
-    contain(task->job(), actions, [&] {
+    catch_out_of_memory(task->job(), actions, [&] {
       job->rounds().on_task_done(*task, now, actions);
       close_if_failed(*job, actions);
     });
   } else if (task->kind() == Task::Kind::kStore) {
     on_last_task_done(static_cast<const StoreTask&>(*task), actions);
   }
-  if (draining_until_) contain(std::nullopt, actions, [&] { settle_shutdown(now, actions); });
+  if (draining_until_) catch_out_of_memory(std::nullopt, actions, [&] { advance_shutdown(now, actions); });
 }
 
 void ShardCore::on_tick(TimeNs now, Actions& actions) {
   note_time(now);
   if (stopped_) return;
   // Before the poll: to it, jobs that this shard has ended in the table look like those that another one has.
-  if (draining_until_) contain(std::nullopt, actions, [&] { settle_shutdown(now, actions); });
+  if (draining_until_) catch_out_of_memory(std::nullopt, actions, [&] { advance_shutdown(now, actions); });
   if (stopped_) return;
   if (now >= next_poll_) {
     next_poll_ = now + static_cast<TimeNs>(config_.limits.table_poll_ms) * kNsPerMs;
-    contain(std::nullopt, actions, [&] { poll_table(now, actions); });
+    catch_out_of_memory(std::nullopt, actions, [&] { poll_table(now, actions); });
     if (stopped_) return;
   }
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     const uint64_t number = at->first;
     Job& job = *at++->second;  // closing erases it
-    contain(number, actions, [&] {
+    catch_out_of_memory(number, actions, [&] {
       job.on_tick(now, actions);
       close_if_failed(job, actions);
     });

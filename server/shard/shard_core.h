@@ -31,7 +31,7 @@ namespace millrace::server {
 struct ShardConfig {
   uint32_t shard = 0;
   uint32_t shard_count = 1;
-  uint64_t life = 0;  ///< from MembershipTable::start_shard
+  uint64_t incarnation = 0;  ///< from MembershipTable::start_shard
   std::string software = "millrace";
   Limits limits;
   JobStore::Saves saves = {};  ///< of the stores of jobs: whether there is a place for them
@@ -62,7 +62,7 @@ struct ShardConfig {
 /// Threads   one at a time (the loop's). Tasks run anywhere.
 class ShardCore {
  public:
-  /// REQUIRES: start_shard() of this table gave config.life; `table` outlives the core.
+  /// REQUIRES: start_shard() of this table gave config.incarnation; `table` outlives the core.
   ShardCore(ShardConfig config, protocol::MembershipTable& table, TimeNs now);
   ~ShardCore();
   ShardCore(const ShardCore&) = delete;
@@ -119,7 +119,7 @@ class ShardCore {
   struct Session {
     uint64_t job = 0;
     uint32_t worker = 0;
-    uint64_t life = 0;
+    uint64_t incarnation = 0;
   };
   /// Another shard, as the table and its ShardHello describe it.
   struct Neighbour {
@@ -129,17 +129,17 @@ class ShardCore {
   };
   /// A job that is open in the table and cannot continue here: it is ended in the table once its workers count as dead.
   struct LostJob {
-    enum class Fate : uint8_t {
+    enum class LostJobAction : uint8_t {
       kOver,  ///< the job has ended here, and the table could not be written.
       /// A row from before this start, or one that no worker joined: its workers may still connect.
       kUnlessReopened,
     };
     std::string name;
     TimeNs since = 0;
-    uint32_t kept_ms = 0;
-    Fate fate = Fate::kOver;
+    uint32_t silent_ms_max = 0;
+    LostJobAction action = LostJobAction::kOver;
 
-    TimeNs due_at() const { return since + TimeNs{kept_ms} * kNsPerMs; }
+    TimeNs due_at() const { return since + TimeNs{silent_ms_max} * kNsPerMs; }
     bool due(TimeNs now) const { return now >= due_at(); }
   };
   /// Holds the end of a job, for the status report.
@@ -176,17 +176,17 @@ class ShardCore {
   /// Runs `work`; false: it broke off. job: whose rounds it changes, and which therefore cannot go on when that
   /// happens.
   template <typename Work>
-  bool contain(std::optional<uint64_t> job, Actions& actions, const Work& work) {
+  bool catch_out_of_memory(std::optional<uint64_t> job, Actions& actions, const Work& work) {
     try {
       work();
       return true;
     } catch (const std::bad_alloc&) {     // NOLINT(bugprone-empty-catch): below, when the memory is free again
     } catch (const std::length_error&) {  // NOLINT(bugprone-empty-catch)
     }
-    broke_off(job, actions);
+    on_out_of_memory(job, actions);
     return false;
   }
-  void broke_off(std::optional<uint64_t> number, Actions& actions) noexcept;
+  void on_out_of_memory(std::optional<uint64_t> number, Actions& actions) noexcept;
   void handle_message(const protocol::PeerId& from, protocol::Message message, TimeNs now, Actions& actions);
   Job* find_job(uint64_t job);
   void count(Metric metric, std::string_view label, Actions& actions) const;
@@ -226,11 +226,12 @@ class ShardCore {
   /// has the reason.
   Result<protocol::JobRecord> join_job(const protocol::JobRecord& record, const protocol::Header& header,
                                        const protocol::Hello& hello, TimeNs now, std::optional<Error>& refused);
-  uint64_t replaceable_life(uint64_t job, const protocol::Header& header, const protocol::Hello& hello, TimeNs now);
+  uint64_t replaceable_incarnation(uint64_t job, const protocol::Header& header, const protocol::Hello& hello,
+                                   TimeNs now);
   std::optional<Error> of_dead_run(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
                                    Actions& actions);
   /// Returns for how long a job whose workers are all silent keeps its name: longer where their processes return.
-  uint32_t kept_without_workers_ms(const protocol::JobRecord& record, uint32_t dead_after_ms) const;
+  uint32_t silent_ms_max_of(const protocol::JobRecord& record, uint32_t dead_after_ms) const;
   std::string time_in_the_way(uint64_t number, uint32_t worker, TimeNs now);
   std::optional<Error> left_behind(const protocol::JobRecord& record, const protocol::JobSpec& theirs,
                                    const protocol::Header& header, const protocol::Hello& hello, TimeNs now);
@@ -248,21 +249,21 @@ class ShardCore {
   void refresh_neighbours(TimeNs now, Actions& actions);
   void refresh_lost(TimeNs now, Actions& actions);
   void redirect_shards(protocol::JobRecord& record, Actions& actions);
-  void hand_over(Job& job, const protocol::JobView& view, Actions& actions);
-  void adopt(Job& job, protocol::JobView view, TimeNs now, Actions& actions);
+  void hand_over(Job& job, const protocol::Membership& membership, Actions& actions);
+  void adopt(Job& job, protocol::Membership membership, TimeNs now, Actions& actions);
   void remove(Job& job, std::span<const protocol::Member> members, Leaving leaving, TimeNs now, Actions& actions);
   void remove_leavers(TimeNs now, Actions& actions);
   bool is_leaving(uint64_t job, const protocol::Member& member) const;
   void remove_silent(TimeNs now, Actions& actions);
   /// Makes the change in the table that the job requires, if any. The job may be over afterwards.
-  void pursue(uint64_t number, TimeNs now, Actions& actions);
-  void pursue_removal(Job& job, Job::Wish wish, TimeNs now, Actions& actions);
-  void tell_change(const Job& job, const Job::Wish& wish, uint64_t lineage, Actions& actions) const;
+  void apply_table_change(uint64_t number, TimeNs now, Actions& actions);
+  void apply_removal(Job& job, Job::TableChange table_change, TimeNs now, Actions& actions);
+  void tell_change(const Job& job, const Job::TableChange& table_change, uint64_t branch, Actions& actions) const;
   void end_in_table(Job& job, Error why, std::string_view label, Actions& actions);
-  void close(Job& job, std::optional<protocol::Body> last_word, std::string_view label, Actions& actions);
+  void close(Job& job, std::optional<protocol::Body> last_message, std::string_view label, Actions& actions);
   void close_if_failed(Job& job, Actions& actions);
   void superseded(Actions& actions);
-  void settle_shutdown(TimeNs now, Actions& actions);
+  void advance_shutdown(TimeNs now, Actions& actions);
   bool end_at_shutdown(Job& job, TimeNs now, Actions& actions);
   void note_time(TimeNs now);
 
@@ -283,7 +284,7 @@ class ShardCore {
   std::unordered_map<protocol::PeerId, uint32_t> shard_sessions_;  ///< which shard
   std::vector<Neighbour> neighbours_;                              ///< by shard number, this one included
   std::optional<uint64_t> table_counter_;                          ///< when the table was last read
-  std::optional<TimeNs> table_said_at_;                            ///< when a failure of it was last logged
+  std::optional<TimeNs> table_reported_at_;                        ///< when a failure of it was last logged
   TimeNs next_poll_;
   TimeNs pursue_after_ = 0;  ///< the table has just failed
   TimeNs last_call_;

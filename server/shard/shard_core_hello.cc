@@ -75,14 +75,14 @@ Status may_join(const protocol::JobRecord& record, const protocol::Header& heade
                     "where weights are attached; attach weights to every tensor",
                     record.name, header.worker));
   }
-  const protocol::Member* member = find_member(record.view, header.worker);
-  const bool is_there = member && (member->nonce == hello.nonce || member->life != joiner.replaces);
-  if (record.view.finished || !record.view.started || is_there) return {};
-  if (header.life != 0 && !hello.returns) {
+  const protocol::Member* member = find_member(record.membership, header.worker);
+  const bool is_there = member && (member->nonce == hello.nonce || member->incarnation != joiner.replaces);
+  if (record.membership.finished || !record.membership.started || is_there) return {};
+  if (header.incarnation != 0 && !hello.returns) {
     return fail(ErrorCode::kNotAMember,
                 fmt::format("worker {} is not a member of job '{}' any more (it was under life {}): it comes back by a "
                             "Hello that says that it returns",
-                            header.worker, record.name, header.life));
+                            header.worker, record.name, header.incarnation));
   }
   // Where the shards hold the weights a worker needs none.
   if (!hello.has_weights && !hello.spec.has_store()) {
@@ -137,16 +137,17 @@ void ShardCore::on_hello(const protocol::PeerId& from, const protocol::Header& h
   const auto replaced = job.members().connect(member.worker, from, process_of(hello), now);
   if (replaced) sessions_.erase(*replaced);
   const auto other = sessions_.find(from);
-  if (other != sessions_.end() && (other->second.job != job.view().job || other->second.worker != member.worker)) {
+  if (other != sessions_.end() &&
+      (other->second.job != job.membership().job || other->second.worker != member.worker)) {
     // One connection speaks for one worker: the earlier one is silent from now on.
     count(Metric::kDropped, "connection_reused", actions);
     if (Job* before = find_job(other->second.job)) before->members().disconnect(other->second.worker);
   }
-  sessions_[from] = {job.view().job, member.worker, member.life};
+  sessions_[from] = {job.membership().job, member.worker, member.incarnation};
   protocol::Welcome welcome = job.welcome(config_.software);
   welcome.capabilities = hello.capabilities & protocol::kTakesMerged;
   job.members().send(member, std::move(welcome), actions);
-  contain(job.view().job, actions, [&] { job.on_welcomed(member, now, actions); });
+  catch_out_of_memory(job.membership().job, actions, [&] { job.on_welcomed(member, now, actions); });
 }
 
 Status ShardCore::judge_hello(const protocol::Header& header, const protocol::Hello& hello) const {
@@ -195,7 +196,7 @@ Job* ShardCore::named(std::string_view name) {
 Result<protocol::JobRecord> ShardCore::open_record(const protocol::Header& header, const protocol::Hello& hello) {
   Result<std::optional<protocol::JobRecord>> known = table_.read_job(hello.spec.name);
   if (!known) return std::unexpected(known.error());
-  if (header.job != 0 && (!*known || (*known)->view.job != header.job)) {
+  if (header.job != 0 && (!*known || (*known)->membership.job != header.job)) {
     return fail(ErrorCode::kNotAMember, fmt::format("job {} ('{}') has ended", header.job, hello.spec.name));
   }
   if (*known) return std::move(**known);
@@ -204,11 +205,11 @@ Result<protocol::JobRecord> ShardCore::open_record(const protocol::Header& heade
 
 /// Returns the incarnation of an earlier process of this worker that the Hello may replace. That process was not heard
 /// for two heartbeats, and for a second.
-uint64_t ShardCore::replaceable_life(uint64_t job, const protocol::Header& header, const protocol::Hello& hello,
-                                     TimeNs now) {
+uint64_t ShardCore::replaceable_incarnation(uint64_t job, const protocol::Header& header, const protocol::Hello& hello,
+                                            TimeNs now) {
   Job* open = find_job(job);
   const Members::Link* link = open && hello.returns ? open->members().link(header.worker) : nullptr;
-  return link && link->heard + doubtful_after(hello.spec) <= now ? link->life : 0;
+  return link && link->heard + doubtful_after(hello.spec) <= now ? link->incarnation : 0;
 }
 
 /// R11b: Returns why the Hello has to wait for a run whose members are all silent, and ends that run once they are
@@ -217,13 +218,14 @@ uint64_t ShardCore::replaceable_life(uint64_t job, const protocol::Header& heade
 std::optional<Error> ShardCore::of_dead_run(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
                                             Actions& actions) {
   Job* job = named(hello.spec.name);
-  if (!job || hello.returns || header.job != 0 || !job->view().started || job->view().members.empty()) return {};
+  if (!job || hello.returns || header.job != 0 || !job->membership().started || job->membership().members.empty())
+    return {};
   const TimeNs silence = job->members().silence_of_all(now);
   if (silence < doubtful_after(job->spec())) return {};
-  const Result<std::optional<protocol::JobRecord>> record = table_.read_job(job->view().job);
+  const Result<std::optional<protocol::JobRecord>> record = table_.read_job(job->membership().job);
   if (!record) return record.error();
   if (!*record) return {};
-  const TimeNs free_after = TimeNs{kept_without_workers_ms(**record, job->spec().dead_after_ms)} * kNsPerMs;
+  const TimeNs free_after = TimeNs{silent_ms_max_of(**record, job->spec().dead_after_ms)} * kNsPerMs;
   if (silence >= free_after) {
     end_in_table(*job,
                  {ErrorCode::kStale, fmt::format("job '{}': none of its workers has been heard for {}, and a new "
@@ -234,11 +236,11 @@ std::optional<Error> ShardCore::of_dead_run(const protocol::Header& header, cons
   }
   const std::string earlier = fmt::format("job '{}' is an earlier run's, none of whose workers has been heard for {}",
                                           hello.spec.name, seconds_of(silence));
-  return not_free_yet(earlier, (*record)->workers_return, header.worker, free_after - silence);
+  return not_free_yet(earlier, (*record)->workers_rejoin, header.worker, free_after - silence);
 }
 
-uint32_t ShardCore::kept_without_workers_ms(const protocol::JobRecord& record, uint32_t dead_after_ms) const {
-  return std::max(dead_after_ms, record.workers_return ? config_.limits.abandon_ms : 0);
+uint32_t ShardCore::silent_ms_max_of(const protocol::JobRecord& record, uint32_t dead_after_ms) const {
+  return std::max(dead_after_ms, record.workers_rejoin ? config_.limits.abandon_ms : 0);
 }
 
 /// Returns for how long a process that is still a member keeps its number. Empty: this shard does not know the member.
@@ -255,24 +257,24 @@ std::string ShardCore::time_in_the_way(uint64_t number, uint32_t worker, TimeNs 
 Result<protocol::JobRecord> ShardCore::join_job(const protocol::JobRecord& record, const protocol::Header& header,
                                                 const protocol::Hello& hello, TimeNs now,
                                                 std::optional<Error>& refused) {
-  const protocol::ShardEntry own{neighbours_[config_.shard].entry.address, config_.life,
+  const protocol::ShardEntry own{neighbours_[config_.shard].entry.address, config_.incarnation,
                                  neighbours_[config_.shard].entry.datagrams};
   const Joiner joiner{.worker = header.worker,
                       .nonce = hello.nonce,
-                      .replaces = replaceable_life(record.view.job, header, hello, now),
-                      .returns = hello.returns && header.life == 0};
-  return change_job(table_, record.view.job, [&](protocol::JobRecord& at) -> Result<Change> {
+                      .replaces = replaceable_incarnation(record.membership.job, header, hello, now),
+                      .returns = hello.returns && header.incarnation == 0};
+  return change_job(table_, record.membership.job, [&](protocol::JobRecord& at) -> Result<Change> {
     refused.reset();
     protocol::JobRecord claimed_only = at;
     const Result<Claim> claimed = claim_shard(claimed_only, config_.shard, own);
     if (!claimed) return std::unexpected(claimed.error());
     // Recorded before the table can have it: a later opening of the job here has to recover.
-    if (*claimed == Claim::kSuccessor && !at.view.finished) successions_.insert(at.view.job);
+    if (*claimed == Claim::kSuccessor && !at.membership.finished) successions_.insert(at.membership.job);
     at = claimed_only;
     const Status may = may_join(at, header, hello, joiner);
     const Result<Change> joined = may ? join(at, joiner, hello.spec) : std::unexpected(may.error());
     if (joined) return *claimed == Claim::kKnown ? *joined : Change::kChanged;
-    if (*claimed != Claim::kSuccessor || at.view.finished) return joined;
+    if (*claimed != Claim::kSuccessor || at.membership.finished) return joined;
     // Regardless of the asker, the job runs, and this shard must ask its members for their state.
     refused = joined.error();
     at = std::move(claimed_only);
@@ -284,36 +286,39 @@ Result<protocol::JobRecord> ShardCore::join_job(const protocol::JobRecord& recor
 /// Without this check, a crash would reserve the job's name forever.
 std::optional<Error> ShardCore::left_behind(const protocol::JobRecord& record, const protocol::JobSpec& theirs,
                                             const protocol::Header& header, const protocol::Hello& hello, TimeNs now) {
-  const protocol::JobView& view = record.view;
-  if (find_job(view.job)) return std::nullopt;
-  const auto lost = lost_.find(view.job);
-  if (lost != lost_.end() && lost->second.fate == LostJob::Fate::kOver && view.shards.size() > config_.shard &&
-      view.shards[config_.shard].life == config_.life) {
+  const protocol::Membership& membership = record.membership;
+  if (find_job(membership.job)) return std::nullopt;
+  const auto lost = lost_.find(membership.job);
+  if (lost != lost_.end() && lost->second.action == LostJob::LostJobAction::kOver &&
+      membership.shards.size() > config_.shard && membership.shards[config_.shard].incarnation == config_.incarnation) {
     return Error{ErrorCode::kUnavailable,
                  fmt::format("job '{}' has ended and the membership table could not be told yet", record.name)};
   }
-  const uint64_t life = config_.shard < view.shards.size() ? view.shards[config_.shard].life : 0;
-  const bool earlier = life != 0 && life < config_.life;
-  if (!earlier && !view.members.empty()) return std::nullopt;
-  const protocol::Member* member = find_member(view, header.worker);
+  const uint64_t incarnation =
+      config_.shard < membership.shards.size() ? membership.shards[config_.shard].incarnation : 0;
+  const bool earlier = incarnation != 0 && incarnation < config_.incarnation;
+  if (!earlier && !membership.members.empty()) return std::nullopt;
+  const protocol::Member* member = find_member(membership, header.worker);
   const bool in_the_way = theirs != hello.spec || (member && member->nonce != hello.nonce && !hello.returns);
   if (!in_the_way) return std::nullopt;
-  const uint32_t kept_ms = kept_without_workers_ms(record, theirs.dead_after_ms);
-  const LostJob& waits =
-      lost_.try_emplace(view.job, LostJob{record.name, now, kept_ms, LostJob::Fate::kUnlessReopened}).first->second;
+  const uint32_t silent_ms_max = silent_ms_max_of(record, theirs.dead_after_ms);
+  const LostJob& waits = lost_
+                             .try_emplace(membership.job, LostJob{record.name, now, silent_ms_max,
+                                                                  LostJob::LostJobAction::kUnlessReopened})
+                             .first->second;
   return not_free_yet(
       fmt::format("job '{}' is an earlier run's, which was not ended and none of whose workers has been "
                   "heard since this shard started",
                   record.name),
-      record.workers_return && !hello.returns, header.worker, waits.due_at() - now);
+      record.workers_rejoin && !hello.returns, header.worker, waits.due_at() - now);
 }
 
 Result<ShardCore::Admitted> ShardCore::admit(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
                                              Actions& actions) {
   if (const Status ok = judge_hello(header, hello); !ok) return std::unexpected(ok.error());
   const auto is_here = [&](const Job* job) {
-    const protocol::Member* member = job ? find_member(job->view(), header.worker) : nullptr;
-    return member && member->nonce == hello.nonce && (header.job == 0 || header.job == job->view().job);
+    const protocol::Member* member = job ? find_member(job->membership(), header.worker) : nullptr;
+    return member && member->nonce == hello.nonce && (header.job == 0 || header.job == job->membership().job);
   };
   Job* job = named(hello.spec.name);
   if (!is_here(job)) {
@@ -334,7 +339,7 @@ Result<ShardCore::Admitted> ShardCore::admit(const protocol::Header& header, con
                                                      protocol::first_difference(job->spec(), hello.spec)));
   }
   if (job->layout_hash() != hello.layout_hash) return other_layout();
-  return Admitted{job, *find_member(job->view(), header.worker)};
+  return Admitted{job, *find_member(job->membership(), header.worker)};
 }
 
 Result<Job*> ShardCore::admit_by_table(const protocol::Header& header, const protocol::Hello& hello, TimeNs now,
@@ -370,16 +375,17 @@ Result<Job*> ShardCore::admit_by_table(const protocol::Header& header, const pro
   Result<protocol::JobRecord> joined = join_job(*record, header, hello, now, refused);
   if (!joined) {
     Error error = joined.error();
-    if (error.code == ErrorCode::kIdentityInUse) error.message += time_in_the_way(record->view.job, header.worker, now);
+    if (error.code == ErrorCode::kIdentityInUse)
+      error.message += time_in_the_way(record->membership.job, header.worker, now);
     return std::unexpected(std::move(error));
   }
-  const uint64_t number = joined->view.job;
+  const uint64_t number = joined->membership.job;
   Job* job = find_job(number);
   // Only where a job of this name ended between the two reads: the worker's next Hello finds the new one.
   if (!job && layout.parts.empty())
     return fail(ErrorCode::kUnavailable, "the job of this name has just ended; try again");
   if (!job) job = open_job(number, hello.spec, std::move(layout), actions);
-  adopt(*job, std::move(joined->view), now, actions);
+  adopt(*job, std::move(joined->membership), now, actions);
   job = find_job(number);
   if (refused) return std::unexpected(*refused);
   if (!job) return fail(ErrorCode::kUnavailable, kNotRun);  // opening it broke off; a new Hello starts again
@@ -399,12 +405,12 @@ Job* ShardCore::open_job(uint64_t number, const protocol::JobSpec& spec, protoco
                     spec.name, number, config_.shard),
         actions);
   }
-  auto made =
-      std::make_unique<Job>(Job::Setup{spec, std::move(layout), *gate_, config_.limits, memory_, refusals_,
-                                       config_.shard, config_.life, config_.shard_count, start, config_.codec_costs});
+  auto made = std::make_unique<Job>(Job::Setup{spec, std::move(layout), *gate_, config_.limits, memory_, refusals_,
+                                               config_.shard, config_.incarnation, config_.shard_count, start,
+                                               config_.codec_costs});
   // Before the job is known: if it breaks off here, the next Hello opens it again.
   if (JobStore* store = made->rounds().store()) {
-    const auto begin = start == Job::Start::kFresh ? JobStore::Begin::kFresh : JobStore::Begin::kSuccessor;
+    const auto begin = start == Job::Start::kFresh ? JobStore::StartKind::kFresh : JobStore::StartKind::kSuccessor;
     store->open(number, config_.saves, begin, last_call_, actions);
   }
   std::optional<DatagramChange> served;
@@ -442,7 +448,8 @@ void ShardCore::on_shard_hello(const protocol::PeerId& from, const protocol::Hea
     std::vector<protocol::ShardEntry> map;
     for (const Neighbour& neighbour : neighbours_) map.push_back(neighbour.entry);
     return shard < config_.shard_count && shard != config_.shard &&
-           hello.shard_map_hash == protocol::shard_map_hash(map) && header.shard_life == neighbours_[shard].entry.life;
+           hello.shard_map_hash == protocol::shard_map_hash(map) &&
+           header.shard_incarnation == neighbours_[shard].entry.incarnation;
   };
   if (const auto agreed = protocol::negotiate(hello, {.software = config_.software}); !agreed) {
     refusal = agreed.error();
@@ -457,10 +464,10 @@ void ShardCore::on_shard_hello(const protocol::PeerId& from, const protocol::Hea
     refusal.sentence = fmt::format(
         "shard {} (life {}) and shard {} of {} do not see the same shard map (here shard {} is at {}, life "
         "{}): do they use one membership table?",
-        shard, header.shard_life, config_.shard, config_.shard_count, shard,
+        shard, header.shard_incarnation, config_.shard, config_.shard_count, shard,
         shard < config_.shard_count && !neighbours_[shard].entry.address.empty() ? neighbours_[shard].entry.address
                                                                                  : "no address",
-        shard < config_.shard_count ? neighbours_[shard].entry.life : 0);
+        shard < config_.shard_count ? neighbours_[shard].entry.incarnation : 0);
   }
   refusals_.note({.of = Refusal::Of::kShard,
                   .job = {},
@@ -483,7 +490,7 @@ void ShardCore::say_shard_hello(uint32_t shard, Actions& actions) const {
   hello.software = config_.software;
   protocol::Header header;
   header.shard = config_.shard;
-  header.shard_life = config_.life;
+  header.shard_incarnation = config_.incarnation;
   actions.to_shards.push_back({shard, {header, std::move(hello), {}}});
 }
 
@@ -502,13 +509,13 @@ void ShardCore::on_shard_reconnected(uint32_t shard, TimeNs now, Actions& action
   note_time(now);
   if (stopped_ || shard >= config_.shard_count) return;
   neighbours_[shard].hello_at = now;
-  contain(std::nullopt, actions, [&] { say_owed_hellos(now, actions); });
+  catch_out_of_memory(std::nullopt, actions, [&] { say_owed_hellos(now, actions); });
 }
 
 void ShardCore::on_shard_reply(uint32_t shard, const protocol::Message& message, TimeNs now, Actions& actions) {
   note_time(now);
   if (stopped_ || shard >= config_.shard_count) return;
-  contain(std::nullopt, actions, [&] {
+  catch_out_of_memory(std::nullopt, actions, [&] {
     const auto* refusal = std::get_if<protocol::Refuse>(&message.body);
     if (!refusal) return count(Metric::kDropped, "unexpected_message", actions);
     // Only a ShardHello is refused. Without an accepted one, no histogram is accepted, so it is sent again.

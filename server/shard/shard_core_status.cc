@@ -14,7 +14,7 @@ StatusReport ShardCore::status(TimeNs now) const {
   StatusReport report;
   report.shard = config_.shard;
   report.shard_count = config_.shard_count;
-  report.life = config_.life;
+  report.incarnation = config_.incarnation;
   report.address = neighbours_[config_.shard].entry.address;
   report.software = config_.software;
   report.shutting_down = draining_until_.has_value();
@@ -24,7 +24,7 @@ StatusReport ShardCore::status(TimeNs now) const {
   for (uint32_t shard = 0; shard < config_.shard_count; ++shard) {
     if (shard == config_.shard) continue;
     const Neighbour& neighbour = neighbours_[shard];
-    report.peers.push_back({shard, neighbour.entry.address, neighbour.entry.life, neighbour.peer.has_value()});
+    report.peers.push_back({shard, neighbour.entry.address, neighbour.entry.incarnation, neighbour.peer.has_value()});
   }
   for (const Refusal& one : refusals_.all()) {
     report.refusals.push_back({std::string(refused_name(one.of)), one.job, one.number, one.software,

@@ -67,7 +67,7 @@ void ShardCore::save_stores(TimeNs now, Actions& actions) {
                actions);
   }
   for (const auto& [number, job] : jobs_) {
-    contain(number, actions, [&job, &actions] {
+    catch_out_of_memory(number, actions, [&job, &actions] {
       if (JobStore* store = job->rounds().store()) store->save(actions);
     });
   }
@@ -91,7 +91,7 @@ void ShardCore::forget_ended_store(uint64_t job) {
 void ShardCore::on_last_task_done(const StoreTask& task, Actions& actions) {
   JobStore* store = ending_store(task.job());
   if (!store) return;  // the job has no store any more
-  contain(std::nullopt, actions, [&] { store->on_task_done(task, nullptr, actions); });
+  catch_out_of_memory(std::nullopt, actions, [&] { store->on_task_done(task, nullptr, actions); });
   forget_ended_store(task.job());
 }
 
@@ -99,7 +99,7 @@ void ShardCore::end_store(Job& job, std::string_view label, Actions& actions) {
   JobStore* store = job.rounds().store();
   // The process that has replaced this one saves as well, and knows more.
   if (!store || !config_.saves.possible || label == kReplaced) return;
-  const uint64_t number = job.view().job;
+  const uint64_t number = job.membership().job;
   std::unique_ptr<JobStore>& left = ending_stores_[number];  // before the job loses it
   store->end(actions);
   left = job.rounds().take_store();
@@ -109,14 +109,14 @@ void ShardCore::end_store(Job& job, std::string_view label, Actions& actions) {
 void ShardCore::on_store_written(uint64_t number, const Status& written, TimeNs now, Actions& actions) {
   note_time(now);
   if (JobStore* store = ending_store(number)) {
-    contain(std::nullopt, actions, [&] { store->on_written(written, actions); });
+    catch_out_of_memory(std::nullopt, actions, [&] { store->on_written(written, actions); });
     forget_ended_store(number);
-    if (draining_until_) contain(std::nullopt, actions, [&] { settle_shutdown(now, actions); });
+    if (draining_until_) catch_out_of_memory(std::nullopt, actions, [&] { advance_shutdown(now, actions); });
     return;
   }
   Job* job = find_job(number);
   if (!job || !job->rounds().store()) return;
-  contain(number, actions, [&] {
+  catch_out_of_memory(number, actions, [&] {
     job->rounds().on_store_written(written, now, actions);
     close_if_failed(*job, actions);
   });
@@ -126,7 +126,7 @@ void ShardCore::on_store_loaded(uint64_t number, Result<StoreFile> loaded, TimeN
   note_time(now);
   Job* job = find_job(number);
   if (!job || !job->rounds().store()) return;
-  contain(number, actions, [&] {
+  catch_out_of_memory(number, actions, [&] {
     job->rounds().store()->on_loaded(std::move(loaded), actions);
     job->rounds().on_store_moved(now, actions);
     close_if_failed(*job, actions);

@@ -13,7 +13,7 @@ namespace {
 constexpr TimeNs kPause = kNsPerS;
 
 /// Interval between log lines about a table that fails: it is tried at every poll and by every Hello.
-constexpr TimeNs kTableSaidAgain = 10 * kNsPerS;
+constexpr TimeNs kTableReportInterval = 10 * kNsPerS;
 
 /// Least time for which a shutdown tries to write the ends of jobs to the table, even after the drain time.
 constexpr TimeNs kEndingMin = kNsPerS;
@@ -36,9 +36,9 @@ std::string why_removed(Leaving leaving, const protocol::JobSpec& spec) {
 }
 
 /// Returns the sentence that members receive at the end of a job.
-std::string sentence_of(const protocol::Body& last_word) {
-  if (const auto* abort = std::get_if<protocol::Abort>(&last_word)) return abort->sentence;
-  if (const auto* goodbye = std::get_if<protocol::Goodbye>(&last_word)) return goodbye->sentence;
+std::string sentence_of(const protocol::Body& last_message) {
+  if (const auto* abort = std::get_if<protocol::Abort>(&last_message)) return abort->sentence;
+  if (const auto* goodbye = std::get_if<protocol::Goodbye>(&last_message)) return goodbye->sentence;
   return {};
 }
 
@@ -54,7 +54,7 @@ std::string not_ended(std::string_view name, uint64_t number) {
 
 void ShardCore::note_time(TimeNs now) {
   if (now - last_call_ > kPause) {
-    for (const auto& [number, job] : jobs_) job->forgive(now - last_call_);
+    for (const auto& [number, job] : jobs_) job->extend_deadlines(now - last_call_);
   }
   last_call_ = now;
 }
@@ -71,9 +71,9 @@ void ShardCore::note_table_trouble(const Error& error) {
 void ShardCore::table_failed(const Error& error, Actions& actions) {
   count(Metric::kTableErrors, error_code_name(error.code), actions);
   note_table_trouble(error);
-  if (table_said_at_ && last_call_ - *table_said_at_ < kTableSaidAgain) return;
+  if (table_reported_at_ && last_call_ - *table_reported_at_ < kTableReportInterval) return;
   log(Severity::kError, fmt::format("the membership table: {}", error.message), actions);
-  table_said_at_ = last_call_;
+  table_reported_at_ = last_call_;
 }
 
 void ShardCore::poll_table(TimeNs now, Actions& actions) {
@@ -85,8 +85,8 @@ void ShardCore::poll_table(TimeNs now, Actions& actions) {
   refresh_lost(now, actions);
   std::vector<uint64_t> open;
   for (const auto& [number, job] : jobs_) open.push_back(number);
-  for (const uint64_t number : open) pursue(number, now, actions);
-  for (const auto& [number, job] : jobs_) job->flush_view(actions);
+  for (const uint64_t number : open) apply_table_change(number, now, actions);
+  for (const auto& [number, job] : jobs_) job->flush_membership(actions);
 }
 
 void ShardCore::refresh(TimeNs now, Actions& actions) {
@@ -98,7 +98,7 @@ void ShardCore::refresh(TimeNs now, Actions& actions) {
   if (stopped_) return;
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     Job& job = *at++->second;  // closing erases it
-    Result<std::optional<protocol::JobRecord>> record = table_.read_job(job.view().job);
+    Result<std::optional<protocol::JobRecord>> record = table_.read_job(job.membership().job);
     if (!record) {
       table_counter_.reset();
       table_failed(record.error(), actions);
@@ -107,7 +107,7 @@ void ShardCore::refresh(TimeNs now, Actions& actions) {
             actions);
     } else {
       redirect_shards(**record, actions);
-      adopt(job, std::move((*record)->view), now, actions);
+      adopt(job, std::move((*record)->membership), now, actions);
     }
   }
 }
@@ -123,8 +123,8 @@ void ShardCore::redirect_shards(protocol::JobRecord& record, Actions& actions) {
   };
   protocol::JobRecord trial = record;
   if (redirect_all(trial) == Change::kNone) return;
-  Result<protocol::JobRecord> told =
-      change_job(table_, record.view.job, [&](protocol::JobRecord& at) -> Result<Change> { return redirect_all(at); });
+  Result<protocol::JobRecord> told = change_job(
+      table_, record.membership.job, [&](protocol::JobRecord& at) -> Result<Change> { return redirect_all(at); });
   if (told) {
     record = std::move(*told);
   } else {
@@ -141,7 +141,7 @@ void ShardCore::refresh_neighbours(TimeNs now, Actions& actions) {
   }
   map->resize(config_.shard_count);
   neighbours_[config_.shard].entry = std::move((*map)[config_.shard]);
-  if (neighbours_[config_.shard].entry.life > config_.life) return superseded(actions);
+  if (neighbours_[config_.shard].entry.incarnation > config_.incarnation) return superseded(actions);
   for (uint32_t shard = 0; shard < config_.shard_count; ++shard) {
     Neighbour& neighbour = neighbours_[shard];
     protocol::ShardEntry& entry = (*map)[shard];
@@ -149,7 +149,7 @@ void ShardCore::refresh_neighbours(TimeNs now, Actions& actions) {
     // A change counts as known only once its connection is requested: if memory ends before, the next poll finds it
     // again.
     if (!entry.address.empty()) actions.connects.push_back({shard, entry.address});
-    if (neighbour.entry.life != entry.life && neighbour.peer) {
+    if (neighbour.entry.incarnation != entry.incarnation && neighbour.peer) {
       shard_sessions_.erase(*neighbour.peer);
       neighbour.peer.reset();
     }
@@ -165,32 +165,33 @@ void ShardCore::superseded(Actions& actions) {
   log(Severity::kError, failure_->message, actions);
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     Job& job = *at++->second;  // closing erases it
-    Result<std::optional<protocol::JobRecord>> record = table_.read_job(job.view().job);
+    Result<std::optional<protocol::JobRecord>> record = table_.read_job(job.membership().job);
     if (record && *record) redirect_shards(**record, actions);
     // The workers continue with the other process: it asks them for their state.
-    hand_over(job, record && *record ? (*record)->view : job.view(), actions);
+    hand_over(job, record && *record ? (*record)->membership : job.membership(), actions);
   }
   stopped_ = true;
 }
 
-void ShardCore::adopt(Job& job, protocol::JobView view, TimeNs now, Actions& actions) {
-  if (view.epoch <= job.view().epoch) return;
-  const uint64_t shard_life = config_.shard < view.shards.size() ? view.shards[config_.shard].life : 0;
-  if (shard_life > config_.life) {
-    return hand_over(job, view, actions);
+void ShardCore::adopt(Job& job, protocol::Membership membership, TimeNs now, Actions& actions) {
+  if (membership.epoch <= job.membership().epoch) return;
+  const uint64_t shard_incarnation =
+      config_.shard < membership.shards.size() ? membership.shards[config_.shard].incarnation : 0;
+  if (shard_incarnation > config_.incarnation) {
+    return hand_over(job, membership, actions);
   }
-  if (view.finished && view.members.empty()) return close(job, std::nullopt, "finished", actions);
-  if (view.finished) {
+  if (membership.finished && membership.members.empty()) return close(job, std::nullopt, "finished", actions);
+  if (membership.finished) {
     return close(job,
                  protocol::Abort{ErrorCode::kUnavailable,
                                  "the job was ended: too few workers are left, or one of its shards has stopped"},
                  "ended", actions);
   }
-  contain(view.job, actions, [&] {
-    const auto joined = std::ranges::count_if(view.members, [&](const protocol::Member& member) {
-      return !is_member(job.view(), member.worker, member.life);
+  catch_out_of_memory(membership.job, actions, [&] {
+    const auto joined = std::ranges::count_if(membership.members, [&](const protocol::Member& member) {
+      return !is_member(job.membership(), member.worker, member.incarnation);
     });
-    for (const protocol::PeerId& gone : job.adopt(std::move(view), now, actions)) sessions_.erase(gone);
+    for (const protocol::PeerId& gone : job.adopt(std::move(membership), now, actions)) sessions_.erase(gone);
     if (joined > 0) {
       actions.metrics.push_back({Metric::kMembersJoined, job.spec().name, "", static_cast<double>(joined)});
     }
@@ -198,13 +199,13 @@ void ShardCore::adopt(Job& job, protocol::JobView view, TimeNs now, Actions& act
 }
 
 /// Sends the members the address of the process that serves this shard of the job now.
-void ShardCore::hand_over(Job& job, const protocol::JobView& view, Actions& actions) {
+void ShardCore::hand_over(Job& job, const protocol::Membership& membership, Actions& actions) {
   for (const protocol::Member& member : job.members().all()) {
     const Members::Link* link = job.members().link(member.worker);
     if (!link || !link->peer) continue;
-    protocol::Header header = job.members().header(member.worker, member.life);
-    header.epoch = view.epoch;
-    actions.to_peers.push_back({*link->peer, {header, protocol::ViewChange{view}, {}}});
+    protocol::Header header = job.members().header(member.worker, member.incarnation);
+    header.epoch = membership.epoch;
+    actions.to_peers.push_back({*link->peer, {header, protocol::MembershipChange{membership}, {}}});
   }
   close(job, std::nullopt, "superseded", actions);
 }
@@ -213,7 +214,7 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
                        Actions& actions) {
   std::vector<uint32_t> removed;
   Result<protocol::JobRecord> record =
-      change_job(table_, job.view().job, [&](protocol::JobRecord& at) -> Result<Change> {
+      change_job(table_, job.membership().job, [&](protocol::JobRecord& at) -> Result<Change> {
         removed.clear();
         for (const protocol::Member& member : members) {
           if (leave(at, member, leaving, job.spec().workers_min) == Change::kChanged) removed.push_back(member.worker);
@@ -224,7 +225,7 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
     table_failed(record.error(), actions);
     const bool said = leaving == Leaving::kFinished || leaving == Leaving::kFailed;
     if (!said) return;  // found again at the next poll
-    for (const protocol::Member& member : members) leavers_.push_back({job.view().job, member, leaving});
+    for (const protocol::Member& member : members) leavers_.push_back({job.membership().job, member, leaving});
     return;
   }
   if (!removed.empty()) {
@@ -238,7 +239,7 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
         actions);
   }
   // Ended by this removal. Where another shard ended the job before, adopt() logs it.
-  if (!removed.empty() && record->view.finished && !record->view.members.empty()) {
+  if (!removed.empty() && record->membership.finished && !record->membership.members.empty()) {
     const std::string sentence = fmt::format("{} of job '{}' {}; the {} left are fewer than workers_min ({})",
                                              members.size() == 1 ? fmt::format("worker {}", members.front().worker)
                                                                  : fmt::format("{} workers", members.size()),
@@ -246,7 +247,7 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
                                              leaving == Leaving::kSilent  ? "went silent"
                                              : leaving == Leaving::kWrong ? "had to be removed"
                                                                           : "left",
-                                             record->view.members.size(), job.spec().workers_min);
+                                             record->membership.members.size(), job.spec().workers_min);
     log(Severity::kError, sentence, actions);
     return close(job, protocol::Abort{ErrorCode::kUnavailable, sentence}, "too_few_workers", actions);
   }
@@ -257,7 +258,7 @@ void ShardCore::remove(Job& job, std::span<const protocol::Member> members, Leav
       job.members().disconnect(member.worker);
     }
   }
-  adopt(job, std::move(record->view), now, actions);
+  adopt(job, std::move(record->membership), now, actions);
 }
 
 void ShardCore::remove_leavers(TimeNs now, Actions& actions) {
@@ -271,8 +272,8 @@ void ShardCore::remove_leavers(TimeNs now, Actions& actions) {
     std::vector<protocol::Member> members;
     for (size_t at = 0; job && at < left; ++at) {
       const protocol::Member& leaver = leavers_[at].member;
-      const protocol::Member* member = find_member(job->view(), leaver.worker);
-      if (together(leavers_[at]) && member && member->life == leaver.life) members.push_back(leaver);
+      const protocol::Member* member = find_member(job->membership(), leaver.worker);
+      if (together(leavers_[at]) && member && member->incarnation == leaver.incarnation) members.push_back(leaver);
     }
     if (!members.empty()) remove(*job, members, leaving, now, actions);
     const auto end = leavers_.begin() + static_cast<std::ptrdiff_t>(left);
@@ -284,16 +285,16 @@ void ShardCore::remove_leavers(TimeNs now, Actions& actions) {
 
 bool ShardCore::is_leaving(uint64_t job, const protocol::Member& member) const {
   return std::ranges::any_of(leavers_, [&](const Leaver& one) {
-    return one.job == job && one.member.worker == member.worker && one.member.life == member.life;
+    return one.job == job && one.member.worker == member.worker && one.member.incarnation == member.incarnation;
   });
 }
 
 void ShardCore::remove_silent(TimeNs now, Actions& actions) {
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     Job& job = *at++->second;  // closing erases it
-    const auto leaves = [&](const protocol::Member& member) { return is_leaving(job.view().job, member); };
+    const auto leaves = [&](const protocol::Member& member) { return is_leaving(job.membership().job, member); };
     const std::optional<std::string> abandoned = job.abandoned(now);
-    if (abandoned && !std::ranges::all_of(job.view().members, leaves)) {
+    if (abandoned && !std::ranges::all_of(job.membership().members, leaves)) {
       end_in_table(job, {ErrorCode::kTimeout, *abandoned}, "abandoned", actions);
       continue;
     }
@@ -304,20 +305,21 @@ void ShardCore::remove_silent(TimeNs now, Actions& actions) {
   }
 }
 
-void ShardCore::pursue(uint64_t number, TimeNs now, Actions& actions) {
+void ShardCore::apply_table_change(uint64_t number, TimeNs now, Actions& actions) {
   Job* job = find_job(number);
   if (!job || stopped_ || now < pursue_after_) return;
-  Job::Wish wish = job->wish(now);
-  const uint64_t epoch = job->view().epoch;
-  if (wish.kind == Job::Wish::Kind::kNone) return;
-  if (wish.kind == Job::Wish::Kind::kRemove) return pursue_removal(*job, std::move(wish), now, actions);
-  if (wish.kind == Job::Wish::Kind::kEnd)
-    return end_in_table(*job, {ErrorCode::kStale, wish.because}, "abandoned", actions);
-  const bool activates = wish.kind == Job::Wish::Kind::kActivate;
+  Job::TableChange table_change = job->table_change(now);
+  const uint64_t epoch = job->membership().epoch;
+  if (table_change.kind == Job::TableChange::Kind::kNone) return;
+  if (table_change.kind == Job::TableChange::Kind::kRemove)
+    return apply_removal(*job, std::move(table_change), now, actions);
+  if (table_change.kind == Job::TableChange::Kind::kEnd)
+    return end_in_table(*job, {ErrorCode::kStale, table_change.because}, "abandoned", actions);
+  const bool activates = table_change.kind == Job::TableChange::Kind::kActivate;
   Result<std::optional<protocol::JobRecord>> record =
       change_job_in(table_, number, epoch, [&](protocol::JobRecord& at) -> Result<Change> {
-        if (wish.kind == Job::Wish::Kind::kPath) return take_path(at, wish.path);
-        return activates ? activate(at, config_.shard, wish.parent) : cut(at, wish.choice);
+        if (table_change.kind == Job::TableChange::Kind::kPath) return take_path(at, table_change.path);
+        return activates ? activate(at, config_.shard, table_change.parent) : cut_logs(at, table_change.choice);
       });
   if (!record && record.error().code == ErrorCode::kLimitExceeded) {
     return end_in_table(*job, record.error(), "limit_exceeded", actions);
@@ -330,45 +332,47 @@ void ShardCore::pursue(uint64_t number, TimeNs now, Actions& actions) {
     table_counter_.reset();
     return refresh(now, actions);
   }
-  contain(number, actions, [&] {
-    tell_change(*job, wish, (*record)->view.lineages, actions);
-    if (wish.kind == Job::Wish::Kind::kPath) job->path_changed(wish.because, now);
-    if (activates) job->activated((*record)->view.lineages, now);
+  catch_out_of_memory(number, actions, [&] {
+    tell_change(*job, table_change, (*record)->membership.branches, actions);
+    if (table_change.kind == Job::TableChange::Kind::kPath) job->path_changed(table_change.because, now);
+    if (activates) job->activated((*record)->membership.branches, now);
   });
   job = find_job(number);
-  if (job) adopt(*job, std::move((*record)->view), now, actions);
+  if (job) adopt(*job, std::move((*record)->membership), now, actions);
 }
 
-void ShardCore::tell_change(const Job& job, const Job::Wish& wish, uint64_t lineage, Actions& actions) const {
+void ShardCore::tell_change(const Job& job, const Job::TableChange& table_change, uint64_t branch,
+                            Actions& actions) const {
   const std::string& name = job.spec().name;
-  if (wish.kind == Job::Wish::Kind::kPath) {
-    actions.metrics.push_back({Metric::kPathChanges, name, protocol::path_name(wish.path), 1});
-    const bool falls_back = wish.path == protocol::Path::kServer;
+  if (table_change.kind == Job::TableChange::Kind::kPath) {
+    actions.metrics.push_back({Metric::kPathChanges, name, protocol::path_name(table_change.path), 1});
+    const bool falls_back = table_change.path == protocol::Path::kServer;
     return log(falls_back ? Severity::kWarning : Severity::kInfo,
-               fmt::format("job '{}': {}; {} decides its steps from now on", name, wish.because,
+               fmt::format("job '{}': {}; {} decides its steps from now on", name, table_change.because,
                            falls_back ? fmt::format("shard {}", config_.shard) : "the switch"),
                actions);
   }
-  const bool activates = wish.kind == Job::Wish::Kind::kActivate;
+  const bool activates = table_change.kind == Job::TableChange::Kind::kActivate;
   actions.metrics.push_back({Metric::kRecoveries, name, activates ? "activated" : "cut", 1});
   log(activates ? Severity::kInfo : Severity::kWarning,
-      activates ? fmt::format("job '{}': shard {} goes on as lineage {}", name, config_.shard, lineage)
+      activates ? fmt::format("job '{}': shard {} goes on as lineage {}", name, config_.shard, branch)
                 : fmt::format("job '{}': no worker has the weights of all parts; it goes back to the state of worker "
                               "{}",
-                              name, wish.choice.worker),
+                              name, table_change.choice.worker),
       actions);
 }
 
-void ShardCore::pursue_removal(Job& job, Job::Wish wish, TimeNs now, Actions& actions) {
-  std::erase_if(wish.members, [&](const protocol::Member& member) { return is_leaving(job.view().job, member); });
-  if (wish.members.empty()) return;
-  if (wish.leaving == Leaving::kWrong && job.view().members.size() == wish.members.size()) {
+void ShardCore::apply_removal(Job& job, Job::TableChange table_change, TimeNs now, Actions& actions) {
+  std::erase_if(table_change.members,
+                [&](const protocol::Member& member) { return is_leaving(job.membership().job, member); });
+  if (table_change.members.empty()) return;
+  if (table_change.leaving == Leaving::kWrong && job.membership().members.size() == table_change.members.size()) {
     return end_in_table(job,
                         {ErrorCode::kMalformed, fmt::format("job '{}': what its workers keep of shard {} is damaged",
                                                             job.spec().name, config_.shard)},
                         "malformed", actions);
   }
-  remove(job, wish.members, wish.leaving, now, actions);
+  remove(job, table_change.members, table_change.leaving, now, actions);
 }
 
 void ShardCore::refresh_lost(TimeNs now, Actions& actions) {
@@ -377,7 +381,7 @@ void ShardCore::refresh_lost(TimeNs now, Actions& actions) {
       ++at;
       continue;
     }
-    if (at->second.fate == LostJob::Fate::kUnlessReopened && find_job(at->first)) {
+    if (at->second.action == LostJob::LostJobAction::kUnlessReopened && find_job(at->first)) {
       at = lost_.erase(at);
       continue;
     }
@@ -393,31 +397,32 @@ void ShardCore::refresh_lost(TimeNs now, Actions& actions) {
 }
 
 void ShardCore::end_in_table(Job& job, Error why, std::string_view label, Actions& actions) {
-  const Result<protocol::JobRecord> ended =
-      change_job(table_, job.view().job, [](protocol::JobRecord& record) -> Result<Change> { return end(record); });
+  const Result<protocol::JobRecord> ended = change_job(
+      table_, job.membership().job, [](protocol::JobRecord& record) -> Result<Change> { return end(record); });
   if (!ended) {
     table_failed(ended.error(), actions);
     // Each poll tries again to write the end. Until then no worker may open the job again without the rounds decided
     // here.
-    lost_.insert_or_assign(job.view().job, LostJob{job.spec().name, last_call_, 0, LostJob::Fate::kOver});
+    lost_.insert_or_assign(job.membership().job,
+                           LostJob{job.spec().name, last_call_, 0, LostJob::LostJobAction::kOver});
   }
   log(Severity::kError, why.message, actions);
   close(job, protocol::Abort{why.code, std::move(why.message)}, label, actions);
 }
 
-void ShardCore::close(Job& job, std::optional<protocol::Body> last_word, std::string_view label, Actions& actions) {
+void ShardCore::close(Job& job, std::optional<protocol::Body> last_message, std::string_view label, Actions& actions) {
   // All that takes memory comes first: where it ends the job is still open, and is closed again. So its end counts
   // once.
-  LogLine line{Severity::kInfo, fmt::format("job '{}' ({}) is over: {}", job.spec().name, job.view().job, label)};
+  LogLine line{Severity::kInfo, fmt::format("job '{}' ({}) is over: {}", job.spec().name, job.membership().job, label)};
   MetricEvent event{Metric::kJobsEnded, job.spec().name, label, 1};
-  Ended ended{job.spec().name, job.view().job, std::string(label), last_word ? sentence_of(*last_word) : "",
+  Ended ended{job.spec().name, job.membership().job, std::string(label), last_message ? sentence_of(*last_message) : "",
               last_call_};
   ended_.reserve(kEndedMax + 1);
   actions.log.reserve(actions.log.size() + 1);
   actions.metrics.reserve(actions.metrics.size() + 1);
   actions.datagrams.reserve(actions.datagrams.size() + 1);
   for (const protocol::Member& member : job.members().all()) {
-    if (last_word) job.members().send(member, *last_word, actions);
+    if (last_message) job.members().send(member, *last_message, actions);
     const Members::Link* link = job.members().link(member.worker);
     if (link && link->peer) sessions_.erase(*link->peer);
   }
@@ -426,9 +431,9 @@ void ShardCore::close(Job& job, std::optional<protocol::Body> last_word, std::st
   actions.metrics.push_back(std::move(event));
   ended_.push_back(std::move(ended));
   if (ended_.size() > kEndedMax) ended_.erase(ended_.begin());
-  successions_.erase(job.view().job);
+  successions_.erase(job.membership().job);
   if (config_.datagrams.judge && job.spec().path == protocol::Path::kSwitch)
-    actions.datagrams.push_back(DatagramChange{job.view().job});
+    actions.datagrams.push_back(DatagramChange{job.membership().job});
   // Not by its membership's number: a job that broke off while it was opened has none.
   std::erase_if(jobs_, [&job](const auto& entry) { return entry.second.get() == &job; });
 }
@@ -442,13 +447,13 @@ void ShardCore::begin_shutdown(TimeNs now, Actions& actions) {
   note_time(now);
   if (stopped_ || draining_until_) return;
   draining_until_ = now + static_cast<TimeNs>(config_.limits.drain_ms) * kNsPerMs;
-  contain(std::nullopt, actions, [&] {
+  catch_out_of_memory(std::nullopt, actions, [&] {
     log(Severity::kInfo, fmt::format("shard {} is shutting down", config_.shard), actions);
-    settle_shutdown(now, actions);
+    advance_shutdown(now, actions);
   });
 }
 
-void ShardCore::settle_shutdown(TimeNs now, Actions& actions) {
+void ShardCore::advance_shutdown(TimeNs now, Actions& actions) {
   if (!ending_until_) {
     const bool idle = std::ranges::all_of(jobs_, [](const auto& entry) { return entry.second->rounds().idle(); });
     if (!idle && now < *draining_until_) return;
@@ -476,12 +481,12 @@ void ShardCore::settle_shutdown(TimeNs now, Actions& actions) {
 
 /// Ends the job in the table at shutdown. True: the table has the end, or it was tried for long enough.
 bool ShardCore::end_at_shutdown(Job& job, TimeNs now, Actions& actions) {
-  const Result<protocol::JobRecord> ended =
-      change_job(table_, job.view().job, [](protocol::JobRecord& record) -> Result<Change> { return end(record); });
+  const Result<protocol::JobRecord> ended = change_job(
+      table_, job.membership().job, [](protocol::JobRecord& record) -> Result<Change> { return end(record); });
   if (ended || ended.error().code == ErrorCode::kNotAMember) return true;
   table_failed(ended.error(), actions);
   if (now < *ending_until_) return false;
-  log(Severity::kError, not_ended(job.spec().name, job.view().job), actions);
+  log(Severity::kError, not_ended(job.spec().name, job.membership().job), actions);
   return true;
 }
 

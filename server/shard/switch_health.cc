@@ -9,14 +9,14 @@
 namespace millrace::server {
 namespace {
 
-constexpr const char* kNobodyStandsIn =
+constexpr const char* kNoFallback =
     "the switch is silent, and shard 0 has no aggregator of datagrams (--datagrams, --job-keys): the job waits for the "
     "switch";
 
 std::string switch_wait_name(protocol::Heartbeat::SwitchWait wait) {
   using Wait = protocol::Heartbeat::SwitchWait;
   switch (wait) {
-    case Wait::kNotSaid: return "";
+    case Wait::kNotReported: return "";
     case Wait::kNothing: return "nothing";
     case Wait::kAnswer: return "answer";
     case Wait::kGreetings: return "greetings";
@@ -26,74 +26,75 @@ std::string switch_wait_name(protocol::Heartbeat::SwitchWait wait) {
   return "";
 }
 
-bool can_stand_in(const protocol::JobView& view) {
-  return view.shards.size() > SwitchWords::kShard && !view.shards[SwitchWords::kShard].datagrams.empty();
+bool has_fallback(const protocol::Membership& membership) {
+  return membership.shards.size() > SwitchHealth::kShard && !membership.shards[SwitchHealth::kShard].datagrams.empty();
 }
 
 }  // namespace
 
-void SwitchWords::on_word(const protocol::Member& from, Word word, const protocol::JobView& view, Actions& actions) {
-  if (word == Word::kNoWord) {
-    words_.erase(from.worker);
+void SwitchHealth::on_report(const protocol::Member& from, Report word, const protocol::Membership& membership,
+                             Actions& actions) {
+  if (word == Report::kNoReport) {
+    reports_.erase(from.worker);
     return;
   }
-  words_.insert_or_assign(from.worker, word);
-  if (!is_stuck(view) || std::exchange(said_, true)) return;
+  reports_.insert_or_assign(from.worker, word);
+  if (!is_stuck(membership) || std::exchange(said_, true)) return;
   actions.log.push_back(
-      {Severity::kError, fmt::format("job '{}': worker {} says that {}", job_, from.worker, kNobodyStandsIn)});
+      {Severity::kError, fmt::format("job '{}': worker {} says that {}", job_, from.worker, kNoFallback)});
 }
 
 /// Returns whether the switch is reported as silent, and no other process can decide.
-bool SwitchWords::is_stuck(const protocol::JobView& view) const {
-  if (can_stand_in(view)) return false;
-  return std::ranges::any_of(words_, [](const auto& said) { return said.second == Word::kSilent; });
+bool SwitchHealth::is_stuck(const protocol::Membership& membership) const {
+  if (has_fallback(membership)) return false;
+  return std::ranges::any_of(reports_, [](const auto& said) { return said.second == Report::kSilent; });
 }
 
-std::optional<SwitchWords::Change> SwitchWords::wanted(const protocol::JobView& view,
-                                                       std::span<const protocol::Member> synced) const {
-  const auto says = [this](const protocol::Member& member, Word word) {
-    const auto said = words_.find(member.worker);
-    return said != words_.end() && said->second == word;
+std::optional<SwitchHealth::Change> SwitchHealth::wanted(const protocol::Membership& membership,
+                                                         std::span<const protocol::Member> synced) const {
+  const auto says = [this](const protocol::Member& member, Report word) {
+    const auto said = reports_.find(member.worker);
+    return said != reports_.end() && said->second == word;
   };
-  if (view.path == protocol::Path::kSwitch) {
+  if (membership.path == protocol::Path::kSwitch) {
     const auto member =
-        std::ranges::find_if(synced, [&](const protocol::Member& one) { return says(one, Word::kSilent); });
-    if (member == synced.end() || !can_stand_in(view)) return std::nullopt;
+        std::ranges::find_if(synced, [&](const protocol::Member& one) { return says(one, Report::kSilent); });
+    if (member == synced.end() || !has_fallback(membership)) return std::nullopt;
     return Change{protocol::Path::kServer,
                   fmt::format("worker {} says that the switch is silent or refuses the job", member->worker)};
   }
   if (synced.empty() ||
-      !std::ranges::all_of(synced, [&](const protocol::Member& one) { return says(one, Word::kAnswers); })) {
+      !std::ranges::all_of(synced, [&](const protocol::Member& one) { return says(one, Report::kAnswers); })) {
     return std::nullopt;
   }
   return Change{protocol::Path::kSwitch,
                 fmt::format("all {} workers say that the switch answers again", synced.size())};
 }
 
-void SwitchWords::changed(std::string because, TimeNs now) {
+void SwitchHealth::changed(std::string because, TimeNs now) {
   because_ = std::move(because);
   changed_at_ = now;
   ++changes_;
 }
 
-void SwitchWords::on_progress(const protocol::Member& from, protocol::Heartbeat::SwitchWait wait, uint64_t steps,
-                              TimeNs now) {
-  if (wait == protocol::Heartbeat::SwitchWait::kNotSaid) return;
+void SwitchHealth::on_progress(const protocol::Member& from, protocol::Heartbeat::SwitchWait wait, uint64_t steps,
+                               TimeNs now) {
+  if (wait == protocol::Heartbeat::SwitchWait::kNotReported) return;
   const auto [at, first] = progress_.try_emplace(from.worker);
   Progress& progress = at->second;
-  const bool moved = first || progress.life != from.life || progress.steps != steps;
+  const bool moved = first || progress.incarnation != from.incarnation || progress.steps != steps;
   if (moved) progress.moved_at = now;
   if (moved || progress.wait != wait) progress.waits_since = now;
-  progress.life = from.life;
+  progress.incarnation = from.incarnation;
   progress.wait = wait;
   progress.steps = steps;
 }
 
-void SwitchWords::add_progress(SwitchPathStatus& status, const protocol::JobView& view, TimeNs now) const {
+void SwitchHealth::add_progress(SwitchPathStatus& status, const protocol::Membership& membership, TimeNs now) const {
   TimeNs moved_at = 0;
-  for (const protocol::Member& member : view.members) {
+  for (const protocol::Member& member : membership.members) {
     const auto at = progress_.find(member.worker);
-    if (at == progress_.end() || at->second.life != member.life) continue;
+    if (at == progress_.end() || at->second.incarnation != member.incarnation) continue;
     const Progress& progress = at->second;
     moved_at = std::max(moved_at, progress.moved_at);
     status.waits.push_back({.worker = member.worker,
@@ -104,14 +105,14 @@ void SwitchWords::add_progress(SwitchPathStatus& status, const protocol::JobView
   if (!status.waits.empty()) status.moved_ms = (now - moved_at) / kNsPerMs;
 }
 
-void SwitchWords::add_status(SwitchPathStatus& status, const protocol::JobView& view, TimeNs now) const {
-  status.because = is_stuck(view) ? kNobodyStandsIn : because_;
+void SwitchHealth::add_status(SwitchPathStatus& status, const protocol::Membership& membership, TimeNs now) const {
+  status.because = is_stuck(membership) ? kNoFallback : because_;
   status.changes = changes_;
   status.since_ms = changes_ == 0 ? 0 : (now - changed_at_) / kNsPerMs;
-  for (const auto& [worker, word] : words_) {
-    status.words.push_back({worker, word == Word::kSilent ? "silent" : "answers"});
+  for (const auto& [worker, word] : reports_) {
+    status.reports.push_back({worker, word == Report::kSilent ? "silent" : "answers"});
   }
-  add_progress(status, view, now);
+  add_progress(status, membership, now);
 }
 
 }  // namespace millrace::server

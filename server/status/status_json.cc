@@ -18,7 +18,7 @@ Json list_of(const std::vector<T>& items, const Write& write) {
 
 Json json_of_member(const MemberStatus& member) {
   return {{"worker", member.worker},
-          {"life", member.life},
+          {"life", member.incarnation},
           {"joining", member.joining},
           {"connected", member.connected},
           {"finishing", member.finishing},
@@ -40,7 +40,7 @@ Json json_of_counts(const std::vector<NamedCount>& counts) {
 Json json_of_path(const SwitchPathStatus& path) {
   Json json = {{"decided_by", path.decided_by}, {"switch", path.switch_address}, {"datagrams", path.datagrams},
                {"because", path.because},       {"since_ms", path.since_ms},     {"changes", path.changes}};
-  json["said"] = list_of(path.words, [](const SwitchPathStatus::Word& word) -> Json {
+  json["said"] = list_of(path.reports, [](const SwitchPathStatus::SwitchReport& word) -> Json {
     return {{"worker", word.worker}, {"says", word.says}};
   });
   json["switch_job"] = path.switch_job;
@@ -73,8 +73,8 @@ Json json_of_path(const SwitchPathStatus& path) {
 double finite(double imbalance) { return std::isfinite(imbalance) ? imbalance : std::numeric_limits<double>::max(); }
 
 Json json_of_audited(const AuditStatus::Worker& one) {
-  return {{"worker", one.worker}, {"entered", one.entered}, {"carried", one.carried},
-          {"lost", one.lost},     {"held", one.held},       {"imbalance", finite(one.imbalance)}};
+  return {{"worker", one.worker}, {"entered", one.entered},  {"carried", one.carried},
+          {"lost", one.lost},     {"held", one.in_residual}, {"imbalance", finite(one.imbalance)}};
 }
 
 Json json_of_job(const JobStatus& job) {
@@ -83,7 +83,7 @@ Json json_of_job(const JobStatus& job) {
                {"epoch", job.epoch},
                {"started", job.started},
                {"recovering", job.recovering},
-               {"lineage", job.lineage},
+               {"lineage", job.branch},
                {"mode", job.mode},
                {"workers", job.workers},
                {"waiting_because", job.waiting_because},
@@ -100,8 +100,8 @@ Json json_of_job(const JobStatus& job) {
                {"deadline_ms", job.deadline_ms},
                {"heartbeat_ms", job.heartbeat_ms},
                {"dead_after_ms", job.dead_after_ms},
-               {"kept_updates", job.kept_updates},
-               {"kept_bytes", job.kept_bytes},
+               {"kept_updates", job.retained_updates},
+               {"kept_bytes", job.retained_bytes},
                {"memory_bytes", job.memory_bytes},
                {"memory_bytes_max", job.memory_bytes_max}};
   if (const auto& at = job.waiting_step) {
@@ -125,7 +125,7 @@ Json json_of_job(const JobStatus& job) {
     json["audit"] = {{"entered", job.audit->entered},
                      {"carried", job.audit->carried},
                      {"lost", job.audit->lost},
-                     {"held", job.audit->held},
+                     {"held", job.audit->in_residual},
                      {"imbalance", finite(job.audit->updates_imbalance + job.audit->workers_imbalance)},
                      {"updates_imbalance", finite(job.audit->updates_imbalance)},
                      {"workers", list_of(job.audit->workers, json_of_audited)}};
@@ -151,7 +151,7 @@ Json json_of_refusal(const RefusalStatus& one) {
 std::string status_json(const StatusReport& report) {
   Json json = {{"shard", report.shard},
                {"shard_count", report.shard_count},
-               {"life", report.life},
+               {"life", report.incarnation},
                {"address", report.address},
                {"software", report.software},
                {"table", report.table},
@@ -168,7 +168,7 @@ std::string status_json(const StatusReport& report) {
   if (!report.datagrams_dropped.empty()) json["datagrams_dropped"] = json_of_counts(report.datagrams_dropped);
   json["jobs"] = list_of(report.jobs, json_of_job);
   json["other_shards"] = list_of(report.peers, [](const PeerShardStatus& peer) -> Json {
-    return {{"shard", peer.shard}, {"address", peer.address}, {"life", peer.life}, {"said_hello", peer.heard}};
+    return {{"shard", peer.shard}, {"address", peer.address}, {"life", peer.incarnation}, {"said_hello", peer.heard}};
   });
   json["refusals"] = list_of(report.refusals, json_of_refusal);
   json["ended_jobs"] = list_of(report.ended, [](const EndedJobStatus& one) -> Json {

@@ -15,7 +15,7 @@ namespace millrace::server {
 /// milliseconds before the request.
 struct MemberStatus {
   uint32_t worker = 0;
-  uint64_t life = 0;
+  uint64_t incarnation = 0;
   bool joining = false;        ///< not synced: takes no part in steps yet
   bool connected = false;      ///< sent Hello to this shard
   bool finishing = false;      ///< pushes nothing more
@@ -50,16 +50,16 @@ struct StoreStatus {
 struct AuditStatus {
   struct Worker {
     uint32_t worker = 0;
-    double entered = 0;    ///< as in its last counted contributions, over all its incarnations
-    double carried = 0;    ///< by updates
-    double lost = 0;       ///< listed individually, and of ended incarnations, as reported
-    double held = 0;       ///< the remainder: in its residual, or on the way
-    double imbalance = 0;  ///< sum of |imbalance of its own audit|, as last reported; must be 0
+    double entered = 0;      ///< as in its last counted contributions, over all its incarnations
+    double carried = 0;      ///< by updates
+    double lost = 0;         ///< listed individually, and of ended incarnations, as reported
+    double in_residual = 0;  ///< the remainder: in its residual, or on the way
+    double imbalance = 0;    ///< sum of |imbalance of its own audit|, as last reported; must be 0
   };
   double entered = 0;
   double carried = 0;
   double lost = 0;
-  double held = 0;
+  double in_residual = 0;
   double updates_imbalance = 0;  ///< sum of |update - its carried values|, since this shard's start; must be 0
   double workers_imbalance = 0;
   std::vector<Worker> workers;  ///< that were ever counted, ascending
@@ -81,7 +81,7 @@ struct NamedCount {
 
 /// A job of path switch. Only shard 0 knows the members' reports and their reasons.
 struct SwitchPathStatus {
-  struct Word {
+  struct SwitchReport {
     uint32_t worker = 0;
     std::string says;  ///< of the switch, in this epoch: "silent", "answers"
   };
@@ -117,7 +117,7 @@ struct SwitchPathStatus {
   std::string because;    ///< why it changed last, or cannot; empty: it never did
   int64_t since_ms = 0;   ///< of the last change
   uint64_t changes = 0;   ///< since this shard opened the job
-  std::vector<Word> words;
+  std::vector<SwitchReport> reports;
   uint32_t switch_job = 0;  ///< its number at the switch
   std::vector<MemberWait> waits;
   int64_t moved_ms = 0;  ///< since a step was over at some member
@@ -136,7 +136,7 @@ struct JobStatus {
   uint32_t heartbeat_ms = 0;
   uint32_t dead_after_ms = 0;
   bool recovering = false;  ///< after this shard's restart or a cut: it asks the members for their state
-  uint64_t lineage = 0;     ///< log branch of the activation that it serves under; 0: the initial one
+  uint64_t branch = 0;      ///< log branch of the activation that it serves under; 0: the initial one
   std::vector<MemberStatus> members;
   std::vector<DisagreementStatus> disagreements;
   uint32_t parts = 0;              ///< of this shard
@@ -150,9 +150,9 @@ struct JobStatus {
   int64_t waiting_ms = 0;                ///< since when
   std::string waiting_because;           ///< one sentence; empty when the job is not blocked
   std::optional<WaitingStep> waiting_step;
-  int64_t decided_in_ms = 0;  ///< Wait::kDeadline: time until then, if no contribution arrives
-  uint64_t kept_updates = 0;  ///< that some member has not acknowledged
-  uint64_t kept_bytes = 0;
+  int64_t decided_in_ms = 0;      ///< Wait::kDeadline: time until then, if no contribution arrives
+  uint64_t retained_updates = 0;  ///< that some member has not acknowledged
+  uint64_t retained_bytes = 0;
   uint64_t memory_bytes = 0;
   uint64_t memory_bytes_max = 0;
   std::optional<StoreStatus> store;
@@ -164,7 +164,7 @@ struct JobStatus {
 struct PeerShardStatus {
   uint32_t shard = 0;
   std::string address;
-  uint64_t life = 0;
+  uint64_t incarnation = 0;
   bool heard = false;  ///< sent ShardHello to this shard in that incarnation
 };
 
@@ -200,7 +200,7 @@ struct TableTroubleStatus {
 struct StatusReport {
   uint32_t shard = 0;
   uint32_t shard_count = 0;
-  uint64_t life = 0;
+  uint64_t incarnation = 0;
   std::string address;  ///< for workers
   std::string software;
   std::string table;  ///< path; set by the process, which knows it

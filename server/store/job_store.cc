@@ -23,7 +23,7 @@ JobStore::JobStore(const Setup& setup)
     : combine_(setup.spec.combine),
       account_(&setup.account),
       charge_(setup.account, store_bytes(setup.spec, setup.layout, setup.shard)),
-      held_(std::make_unique<MemoryAccount>(&setup.account)) {
+      queued_bytes_(std::make_unique<MemoryAccount>(&setup.account)) {
   MILLRACE_CHECK(setup.spec.has_store());
   header_.name = setup.spec.name;
   header_.shard = setup.shard;
@@ -40,11 +40,11 @@ JobStore::JobStore(const Setup& setup)
   header_.parts = static_cast<uint32_t>(parts_.size());
 }
 
-void JobStore::open(uint64_t job, Saves saves, Begin begin, TimeNs now, Actions& actions) {
+void JobStore::open(uint64_t job, Saves saves, StartKind begin, TimeNs now, Actions& actions) {
   header_.job = job;
   saves_ = saves;
   next_save_ = now + saves.every;
-  if (begin == Begin::kSuccessor) return;  // drop() and recover() follow
+  if (begin == StartKind::kSuccessor) return;  // drop() and recover() follow
   if (header_.spec.store.begin == protocol::StoreBegin::kSaved && !parts_.empty()) {
     loading_ = true;
     return request(StoreRequest::What::kLoad, {}, actions);
@@ -116,7 +116,7 @@ void JobStore::on_task_done(const StoreTask& task, const Members* members, Actio
   part->queue.pop_front();
   done(*part, operation, task, members, actions);
   begin_next(*part, actions);
-  settle_end(actions);
+  advance_end(actions);
 }
 
 void JobStore::done(Part& part, const Operation& operation, const StoreTask& task, const Members* members,
@@ -204,21 +204,21 @@ void JobStore::on_pull(const protocol::Member& from, const protocol::Pull& body,
     waiting += static_cast<size_t>(std::ranges::count_if(each.waiting, of_worker) +
                                    std::ranges::count_if(each.queue, of_worker));
   }
-  if (waiting >= kPullsMax || held_->used_bytes() + indices.bytes.size() > kHeldBytesMax) {
+  if (waiting >= kPullsMax || queued_bytes_->used_bytes() + indices.bytes.size() > kQueuedBytesMax) {
     return refuse(from, body, {ErrorCode::kUnavailable, "too many pulls wait at this shard; ask again"}, members,
                   actions);
   }
-  MemoryCharge charge(*held_, indices.bytes.size());
+  MemoryCharge charge(*queued_bytes_, indices.bytes.size());
   part->waiting.push_back({.work = StoreTask::Read{body.offset, body.count, std::move(indices)},
-                           .asked = {from.worker, from.life, body.id, body.at_least},
+                           .asked = {from.worker, from.incarnation, body.id, body.at_least},
                            .charge = std::move(charge)});
   begin_waiting(*part, actions);
 }
 
 void JobStore::answer(const Part& part, const Operation& operation, const StoreTask& task, const Members& members,
                       Actions& actions) const {
-  const protocol::Member* to = find_member(members.view(), operation.asked.worker);
-  if (!to || to->life != operation.asked.life) return;
+  const protocol::Member* to = find_member(members.membership(), operation.asked.worker);
+  if (!to || to->incarnation != operation.asked.incarnation) return;
   if (!task.result()) {
     protocol::Pull pull;
     pull.id = operation.asked.id;
@@ -252,12 +252,12 @@ void JobStore::on_place(const protocol::Member& from, const protocol::Place& bod
   if (body.offset != part->placed || part->placer != from.worker || part->placing_failed)
     return drop("place_out_of_order");
   if (count > part->dimension - part->placed) return drop("impossible_place");
-  if (held_->used_bytes() + values.bytes.size() > kHeldBytesMax) {
+  if (queued_bytes_->used_bytes() + values.bytes.size() > kQueuedBytesMax) {
     part->placing_failed = true;
     return drop("place_too_much");
   }
   part->placed += count;
-  MemoryCharge charge(*held_, values.bytes.size());
+  MemoryCharge charge(*queued_bytes_, values.bytes.size());
   ask(*part,
       {.work = StoreTask::Place{body.offset, body.payload_hash, std::move(values)},
        .placing = part->placing,
@@ -278,11 +278,11 @@ void JobStore::placed(Part& part, const Operation& operation, const StoreTask& t
   if (!part.placing_failed && end == part.dimension) become_ready(part, actions);
 }
 
-void JobStore::on_view(const Members& members) {
+void JobStore::on_membership(const Members& members) {
   for (Part& part : parts_) {
     std::erase_if(part.waiting, [&](const Operation& one) {
-      const protocol::Member* member = find_member(members.view(), one.asked.worker);
-      return !member || member->life != one.asked.life;
+      const protocol::Member* member = find_member(members.membership(), one.asked.worker);
+      return !member || member->incarnation != one.asked.incarnation;
     });
   }
 }

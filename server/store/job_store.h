@@ -37,10 +37,10 @@ class JobStore {
   static constexpr size_t kPullsMax = 64;  ///< of one worker, waiting.
   /// Updates that are retained for it may take this many bytes, or twice those of its arrays. From half of that on, a
   /// save is made.
-  static constexpr uint64_t kKeptBytesMin = uint64_t{8} << 20;
+  static constexpr uint64_t kRetainedBytesMin = uint64_t{8} << 20;
   static constexpr TimeNs kRetryAfter = 10 * kNsPerS;  ///< a save that failed
   /// Bytes of placed weights and of indices to pull that may wait, of all workers.
-  static constexpr uint64_t kHeldBytesMax = uint64_t{64} << 20;
+  static constexpr uint64_t kQueuedBytesMax = uint64_t{64} << 20;
 
   struct Setup {
     const protocol::JobSpec& spec;  ///< these two are read while it is made
@@ -60,15 +60,15 @@ class JobStore {
   explicit JobStore(const Setup& setup);
 
   /// kSuccessor: of a job that an earlier start of this shard has served; recover() brings its log.
-  enum class Begin : uint8_t { kFresh, kSuccessor };
-  void open(uint64_t job, Saves saves, Begin begin, TimeNs now, Actions& actions);
+  enum class StartKind : uint8_t { kFresh, kSuccessor };
+  void open(uint64_t job, Saves saves, StartKind begin, TimeNs now, Actions& actions);
 
   /// Returns the first step whose updates this shard and the workers must retain for it: a successor of this shard
   /// begins with the last save. UINT64_MAX: none.
   uint64_t needs_from(uint32_t number) const;
   /// Reports that updates of `bytes` are retained, for it and for others, of at most `bytes_max`. Where `bytes` is
   /// large, a save is made. If the save is late, the updates need not be retained any longer.
-  void on_kept(uint64_t bytes, uint64_t bytes_max, Actions& actions);
+  void on_retained(uint64_t bytes, uint64_t bytes_max, Actions& actions);
 
   /// Returns whether that step of the part may be decided: its weights are there, and few enough steps wait to be
   /// applied.
@@ -95,7 +95,7 @@ class JobStore {
   void on_place(const protocol::Member& from, const protocol::Place& body, SharedBytes values, const Members& members,
                 Actions& actions);
   /// R7: Drops the waiting requests of workers that are no longer members.
-  void on_view(const Members& members);
+  void on_membership(const Members& members);
 
   /// Handles a finished task.
   ///
@@ -137,7 +137,7 @@ class JobStore {
  private:
   struct Asked {
     uint32_t worker = 0;
-    uint64_t life = 0;
+    uint64_t incarnation = 0;
     uint64_t id = 0;
     uint64_t at_least = 0;
   };
@@ -194,7 +194,7 @@ class JobStore {
   static bool reaches(const Part& part, const StorePosition& position, const Log& log);
   void go_on_from(Part& part, StorePosition position, std::shared_ptr<StoreArrays> arrays, const Log& log,
                   Actions& actions);
-  bool go_on_from_beginning(Part& part, const Log& log, Actions& actions);
+  bool continue_from_initial(Part& part, const Log& log, Actions& actions);
   bool go_on_from_save(Part& part, const Log& log, Actions& actions);
   bool is_ready() const;
   bool is_idle() const;
@@ -203,7 +203,7 @@ class JobStore {
   void request(StoreRequest::What what, SharedBytes bytes, Actions& actions);
   void go_on_saving(Actions& actions);
   void end_saving(Actions& actions);
-  void settle_end(Actions& actions);
+  void advance_end(Actions& actions);
   void save_when_ready(Actions& actions);
   void save_failed(const Error& why, Actions& actions);
   void count(Metric metric, std::string_view label, Actions& actions) const;
@@ -213,15 +213,15 @@ class JobStore {
   MemoryAccount* account_;
   Saves saves_;
   MemoryCharge charge_;
-  std::unique_ptr<MemoryAccount> held_;  ///< placed weights and indices that wait
-  std::deque<Part> parts_;               ///< ascending
+  std::unique_ptr<MemoryAccount> queued_bytes_;  ///< placed weights and indices that wait
+  std::deque<Part> parts_;                       ///< ascending
   uint64_t next_token_ = 1;
   std::optional<Saving> saving_;
   bool save_again_ = false;  ///< asked for while one was under way, or weights were not there
   TimeNs next_save_ = 0;
   bool save_failed_ = false;            ///< the last one
   std::optional<TimeNs> retry_at_;      ///< when it is tried again
-  bool holds_ = true;                   ///< updates since the last save are kept
+  bool retains_updates_ = true;         ///< updates since the last save are kept
   bool first_weights_unsaved_ = false;  ///< those that a worker placed
   uint64_t saves_written_ = 0;
   uint64_t saves_failed_ = 0;

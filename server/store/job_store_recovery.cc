@@ -39,7 +39,7 @@ bool JobStore::reaches(const Part& part, const StorePosition& position, const Lo
   const PartRound& rounds = log(part.part);
   uint64_t digest = position.summary.log_digest;
   for (uint64_t step = position.n; step < rounds.decided(); ++step) {
-    const PartRound::KeptUpdate* kept = rounds.kept(step);
+    const PartRound::RetainedUpdate* kept = rounds.retained(step);
     if (!kept) return false;
     digest = protocol::extend_log_digest(digest, kept->body, kept->payload.bytes);
   }
@@ -54,13 +54,13 @@ void JobStore::go_on_from(Part& part, StorePosition position, std::shared_ptr<St
   part.position = std::move(position);
   part.handed = part.position.n;
   for (uint64_t step = part.handed; step < rounds.decided(); ++step) {
-    const PartRound::KeptUpdate& kept = *rounds.kept(step);
+    const PartRound::RetainedUpdate& kept = *rounds.retained(step);
     decided(kept.body, kept.payload, actions);
   }
   become_ready(part, actions);
 }
 
-bool JobStore::go_on_from_beginning(Part& part, const Log& log, Actions& actions) {
+bool JobStore::continue_from_initial(Part& part, const Log& log, Actions& actions) {
   const StorePosition beginning;
   if (header_.spec.store.begin == protocol::StoreBegin::kSaved || !reaches(part, beginning, log)) return false;
   const bool placed = header_.spec.store.begin == protocol::StoreBegin::kWorker;
@@ -73,7 +73,7 @@ bool JobStore::go_on_from_beginning(Part& part, const Log& log, Actions& actions
   ask(part, {.work = StoreTask::Fill{part.dimension}}, actions);
   if (placed) return true;  // whose place_weights() has not returned sends them again
   for (uint64_t step = 0; step < log(part.part).decided(); ++step) {
-    const PartRound::KeptUpdate& kept = *log(part.part).kept(step);
+    const PartRound::RetainedUpdate& kept = *log(part.part).retained(step);
     decided(kept.body, kept.payload, actions);
   }
   return true;
@@ -97,7 +97,7 @@ bool JobStore::go_on_from_save(Part& part, const Log& log, Actions& actions) {
 void JobStore::recover(const Log& log, Actions& actions) {
   if (!dropped_ || loading_ || failure_) return;
   const bool may_load = saves_.possible && !loaded_;
-  const bool usable = loaded_ && !loaded_->parts.empty() && may_begin_with(*loaded_, header_).has_value();
+  const bool usable = loaded_ && !loaded_->parts.empty() && may_start_with(*loaded_, header_).has_value();
   std::vector<Part*> missing;
   for (Part& part : parts_) {
     if (part.ready || (part.running && !part.filled)) continue;
@@ -107,12 +107,12 @@ void JobStore::recover(const Log& log, Actions& actions) {
     }
     if (usable && go_on_from_save(part, log, actions)) continue;
     // A save is tried before zeros: it may spare the replay, and it holds the first weights where a worker placed them.
-    if (may_load || !go_on_from_beginning(part, log, actions)) missing.push_back(&part);
+    if (may_load || !continue_from_initial(part, log, actions)) missing.push_back(&part);
   }
   if (missing.empty()) {
     dropped_ = false;
     loaded_.reset();
-    holds_ = true;
+    retains_updates_ = true;
     // The save on the disk may be of no use to the next successor.
     const auto unsaved = [](const Part& part) { return part.saved_n == UINT64_MAX && part.position.n != 0; };
     if (std::ranges::any_of(parts_, unsaved)) save(actions);

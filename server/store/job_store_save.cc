@@ -87,16 +87,16 @@ uint64_t JobStore::needs_from(uint32_t number) const {
   const Part* part = local(number);
   MILLRACE_CHECK(part != nullptr, number);
   if (dropped_) return 0;  // recover() may need all there is
-  if (!saves_.possible || !holds_ || ended_) return UINT64_MAX;
+  if (!saves_.possible || !retains_updates_ || ended_) return UINT64_MAX;
   return part->saved_n == UINT64_MAX ? 0 : part->saved_n;
 }
 
-void JobStore::on_kept(uint64_t bytes, uint64_t bytes_max, Actions& actions) {
+void JobStore::on_retained(uint64_t bytes, uint64_t bytes_max, Actions& actions) {
   if (!saves_.possible || dropped_ || ended_) return;
-  const uint64_t most = std::min(bytes_max, std::max(kKeptBytesMin, 2 * charge_.bytes()));
+  const uint64_t most = std::min(bytes_max, std::max(kRetainedBytesMin, 2 * charge_.bytes()));
   if (bytes > most / 2 && !saving_ && !save_failed_) save(actions);
-  if (bytes <= most || !holds_) return;
-  holds_ = false;
+  if (bytes <= most || !retains_updates_) return;
+  retains_updates_ = false;
   actions.log.push_back(
       {Severity::kWarning,
        fmt::format("job '{}': {} bytes of updates are kept, and its store is not saved: they are forgotten. Until the "
@@ -123,11 +123,11 @@ void JobStore::on_written(const Status& written, Actions& actions) {
   last_failure_.clear();
   save_failed_ = false;
   retry_at_.reset();
-  holds_ = true;
+  retains_updates_ = true;
   first_weights_unsaved_ = false;
   saving_.reset();
   save_when_ready(actions);
-  settle_end(actions);
+  advance_end(actions);
 }
 
 void JobStore::save_failed(const Error& why, Actions& actions) {
@@ -141,7 +141,7 @@ void JobStore::save_failed(const Error& why, Actions& actions) {
   first_weights_unsaved_ = false;
   saving_.reset();
   save_when_ready(actions);
-  settle_end(actions);
+  advance_end(actions);
 }
 
 void JobStore::on_loaded(Result<StoreFile> loaded, Actions& actions) {
@@ -157,7 +157,7 @@ void JobStore::on_loaded(Result<StoreFile> loaded, Actions& actions) {
                      fmt::format("job '{}' is to begin with what was saved: {}", header_.name, loaded.error().message)};
     return;
   }
-  Status fits = may_begin_with(*loaded, header_);
+  Status fits = may_start_with(*loaded, header_);
   for (size_t at = 0; fits && at < parts_.size(); ++at) {
     const StorePart& saved = loaded->parts[at];
     if (saved.part == parts_[at].part && saved.arrays.weights.size() == parts_[at].dimension) continue;
@@ -208,13 +208,13 @@ void JobStore::end(Actions& actions) {
                       : at + 1;
     }
   }
-  held_.reset();
+  queued_bytes_.reset();
   charge_ = {};
   account_ = nullptr;
-  settle_end(actions);
+  advance_end(actions);
 }
 
-void JobStore::settle_end(Actions& actions) {
+void JobStore::advance_end(Actions& actions) {
   if (ended_) end_acknowledged(actions);
   // The decided steps go into the last save.
   if (!ended_ || last_save_asked_ || saving_ || failure_ || !is_idle()) return;
@@ -240,7 +240,7 @@ StoreStatus JobStore::status() const {
   status.saves_written = saves_written_;
   status.saves_failed = saves_failed_;
   status.last_failure = last_failure_;
-  status.survives_restart = saves_.possible && holds_ && !dropped_;
+  status.survives_restart = saves_.possible && retains_updates_ && !dropped_;
   if (saves_written_ != 0) {
     status.saved_steps = UINT64_MAX;
     for (const Part& part : parts_) status.saved_steps = std::min(status.saved_steps, part.saved_n);

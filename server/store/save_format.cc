@@ -203,7 +203,7 @@ Result<StoreFile> read_store_file(uint64_t bytes, const ReadExactly& read) {
   return file;
 }
 
-Status may_begin_with(const StoreFile& saved, const StoreHeader& own) {
+Status may_start_with(const StoreFile& saved, const StoreHeader& own) {
   const auto refuse = [&own](std::string_view difference) {
     return fail(ErrorCode::kJobMismatch,
                 fmt::format("the save of job '{}' is of another one: {}", own.name, difference));

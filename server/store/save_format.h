@@ -72,6 +72,6 @@ Result<StoreFile> read_store_file(uint64_t bytes, const ReadExactly& read);
 /// its shard and its number of shards. Otherwise returns the first difference.
 ///
 /// Errors   job_mismatch.
-Status may_begin_with(const StoreFile& saved, const StoreHeader& own);
+Status may_start_with(const StoreFile& saved, const StoreHeader& own);
 
 }  // namespace millrace::server

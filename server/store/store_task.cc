@@ -46,7 +46,7 @@ Outcome run_on(const StoreTask::Input& input, const StoreTask::Apply& apply) {
   StoreArrays& arrays = *input.arrays;
   ContainerLimits limits;
   limits.dimension = arrays.weights.size();
-  const Result<HeldStream> sum = hold_container(apply.payload, limits);
+  const Result<SharedStream> sum = read_shared_container(apply.payload, limits);
   if (!sum) return std::unexpected(sum.error());
   OptimizerArrays changed{arrays.weights, {}};
   for (size_t at = 0; at < arrays.states.size(); ++at) changed.states[at] = arrays.states[at];

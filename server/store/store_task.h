@@ -83,8 +83,8 @@ class StoreTask : public Task {
   /// Returns the values (Read), the record (Copy), or nothing (other operations).
   ///
   /// Errors   of Place: malformed (hash, a run that does not lie in the part), non_finite. Of Read: invalid_argument
-  ///          (indices not increasing, or behind the part). Of Apply: as hold_container() and optimize(); the arrays
-  ///          are not valid then.
+  ///          (indices not increasing, or behind the part). Of Apply: as read_shared_container() and optimize(); the
+  ///          arrays are not valid then.
   const Result<SharedBytes>& result() const { return result_; }
   /// Returns XXH3-64 of the values (Read); 0 of none.
   uint64_t hash() const { return hash_; }

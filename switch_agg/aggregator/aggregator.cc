@@ -69,7 +69,7 @@ struct Aggregator::State {
   struct Entry {
     Entry(const SwitchJob& job, State& state) {
       if (job.role == Role::kCombine) {
-        machine = std::make_unique<CombineJob>(job, state.options, state.pool, state.scratch, state.draw_life());
+        machine = std::make_unique<CombineJob>(job, state.options, state.pool, state.scratch, state.draw_incarnation());
       } else {
         machine = std::make_unique<ReduceJob>(job, state.options, state.pool, state.scratch);
       }
@@ -78,25 +78,25 @@ struct Aggregator::State {
     std::unique_ptr<JobMachine> machine;
   };
 
-  State(const AggregatorOptions& given, uint64_t life_seed)
+  State(const AggregatorOptions& given, uint64_t incarnation_seed)
       : options(given),
-        lives(RandomKey::from(life_seed)),
+        incarnations(RandomKey::from(incarnation_seed)),
         pool(given.slots_max, given.window_indices_max, given.packet_bytes_max),
         scratch(given.window_indices_max, given.packet_bytes_max) {
     ids.reserve(given.jobs_max);
     jobs.reserve(given.jobs_max);
   }
 
-  uint64_t draw_life() {
-    uint64_t life = 0;
-    while (life == 0) life = lives.next_u64();
-    return life;
+  uint64_t draw_incarnation() {
+    uint64_t incarnation = 0;
+    while (incarnation == 0) incarnation = incarnations.next_u64();
+    return incarnation;
   }
   size_t find(uint32_t job) const { return static_cast<size_t>(std::ranges::find(ids, job) - ids.begin()); }
   EventBook book(Entry& entry) { return {.total = &counters, .job = &entry.counters}; }
 
   AggregatorOptions options;
-  RandomSequence lives;
+  RandomSequence incarnations;
   AggregatorCounters counters;
   SlotPool pool;
   Scratch scratch;
@@ -104,13 +104,13 @@ struct Aggregator::State {
   std::vector<std::unique_ptr<Entry>> jobs;  ///< destroyed before the pool
 };
 
-Aggregator::Aggregator(const AggregatorOptions& options, uint64_t life_seed) {
+Aggregator::Aggregator(const AggregatorOptions& options, uint64_t incarnation_seed) {
   MILLRACE_CHECK(options.packet_bytes_max >= kPacketBytesMin && options.packet_bytes_max <= protocol::kDatagramBytesMax,
                  options.packet_bytes_max);
   MILLRACE_CHECK(options.window_indices_max % 64 == 0 && options.window_indices_max <= protocol::kWindowIndicesMax,
                  options.window_indices_max);
   MILLRACE_CHECK(options.slots_max <= UINT16_MAX, options.slots_max);
-  state_ = std::make_unique<State>(options, life_seed);
+  state_ = std::make_unique<State>(options, incarnation_seed);
 }
 
 Aggregator::~Aggregator() = default;
@@ -127,7 +127,7 @@ Status Aggregator::add_job(const SwitchJob& job, TimeNs now) {
   }
   auto entry = std::make_unique<State::Entry>(job, *state_);
   const bool has_slots = entry->machine->reserve_slots();
-  entry->machine->begin_life(state_->draw_life(), now);
+  entry->machine->begin_incarnation(state_->draw_incarnation(), now);
   state_->ids.push_back(job.job);
   state_->jobs.push_back(std::move(entry));
   if (has_slots) return {};
@@ -155,8 +155,8 @@ void Aggregator::receive(const protocol::ReceivedPacket& packet, TimeNs now, pro
   entry.counters.add(Event::kReceivedBytes, packet.bytes.size());
   const Outbox out(sink, now, state_->book(entry), packet.ecn);
   entry.machine->receive(*datagram, packet.from, out);
-  if (!entry.machine->is_to_begin_anew()) return;
-  entry.machine->begin_life(state_->draw_life(), now);
+  if (!entry.machine->needs_incarnation()) return;
+  entry.machine->begin_incarnation(state_->draw_incarnation(), now);
   out.count(Event::kBegunAnew);
   entry.machine->receive(*datagram, packet.from, out);  // its sender learns the new incarnation
 }
@@ -166,7 +166,7 @@ void Aggregator::tick(TimeNs now, protocol::PacketSink& sink) {
     const Outbox out(sink, now, state_->book(*entry));
     if (entry->machine->lease_is_over(now)) {
       entry->machine->free_slots();
-      entry->machine->begin_life(state_->draw_life(), now);
+      entry->machine->begin_incarnation(state_->draw_incarnation(), now);
       out.count(Event::kLeaseExpired);
     }
     entry->machine->tick(out);
@@ -187,7 +187,7 @@ std::vector<SwitchJobStatus> Aggregator::status() const {
     all.push_back({.job = job.job().job,
                    .slots = job.has_slots() ? job.job().slots : 0,
                    .slots_in_use = job.slots_in_use(),
-                   .life = job.life(),
+                   .incarnation = job.incarnation(),
                    .epoch = job.epoch(),
                    .phase = job.phase(),
                    .live = job.live(),

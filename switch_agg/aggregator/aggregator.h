@@ -103,7 +103,7 @@ struct SwitchJobStatus {
   uint32_t job = 0;
   uint32_t slots = 0;         ///< reserved at present
   uint32_t slots_in_use = 0;  ///< of them: with an open turn; role combine: whose sum is not whole yet
-  uint64_t life = 0;
+  uint64_t incarnation = 0;
   uint32_t epoch = 0;
   SwitchPhase phase = SwitchPhase::kClosed;
   uint64_t live = 0;
@@ -120,8 +120,8 @@ struct SwitchJobStatus {
 /// Several cores: one Aggregator each, with slots, an incarnation and jobs of its own (lane_of_datagram.h).
 class Aggregator {
  public:
-  /// Creates an aggregator without jobs. `life_seed`: random; incarnations are drawn from it.
-  Aggregator(const AggregatorOptions& options, uint64_t life_seed);
+  /// Creates an aggregator without jobs. `incarnation_seed`: random; incarnations are drawn from it.
+  Aggregator(const AggregatorOptions& options, uint64_t incarnation_seed);
   ~Aggregator();
   Aggregator(Aggregator&&) noexcept;
 

@@ -25,7 +25,7 @@ enum class AggregatorEvent : uint8_t {
   // Dropped at a job's door.
   kUnexpectedType,  ///< a type that a worker does not send to this role
   kBadFields,       ///< extension, flags or positions that its type cannot have
-  kWrongLife,
+  kWrongIncarnation,
   kNoSession,  ///< right incarnation, but no handshake with that worker
   kBadMac,
   kReplay,
@@ -68,17 +68,17 @@ enum class AggregatorEvent : uint8_t {
   // At a rack.
   kGroupSent,
   kGroupAgain,
-  kPartAgain,     ///< alone: the shard said that it is lost
-  kGroupTooLong,  ///< for 16 parts
-  kForwarded,     ///< units, raw
-  kFlushed,       ///< sums that were begun and are forgotten
-  kSentUp,        ///< PARTIALs to the shard: parts of groups, and units
-  kSentUpBytes,   ///< their UDP payload
-  kEntriesKept,   ///< of whole sums: indices that went up, once a sum
-  kEntriesCut,    ///< indices that re-selection left out: back to the rack's workers
+  kPartAgain,           ///< alone: the shard said that it is lost
+  kGroupTooLong,        ///< for 16 parts
+  kForwarded,           ///< units, raw
+  kFlushed,             ///< sums that were begun and are forgotten
+  kSentUp,              ///< PARTIALs to the shard: parts of groups, and units
+  kSentUpBytes,         ///< their UDP payload
+  kEntriesSelected,     ///< of whole sums: indices that went up, once a sum
+  kEntriesNotSelected,  ///< indices that re-selection left out: back to the rack's workers
   kNoticeSent,
   kNoticeLimited,
-  kLostTold,  ///< missing packets of workers and racks that notices named.
+  kLossNotices,  ///< missing packets of workers and racks that notices named.
   /// Authentic packets that the network marked (ECN): results have the flag.
   kCongestionMark,
   kEventCount,

@@ -49,9 +49,9 @@ void CombineJob::receive(const Datagram& datagram, const protocol::Endpoint& fro
   if (header.type == DatagramType::kChallengeRequest) return challenge(datagram, from, out);
   if (header.type != DatagramType::kHello && header.type != DatagramType::kContribution)
     return out.count(Event::kUnexpectedType);
-  if (header.life != sessions_.life()) {
-    out.count(Event::kWrongLife);
-    return notice_stranger(datagram, NoticeCode::kUnknownLife, {}, from, out);
+  if (header.incarnation != sessions_.incarnation()) {
+    out.count(Event::kWrongIncarnation);
+    return notice_stranger(datagram, NoticeCode::kUnknownIncarnation, {}, from, out);
   }
   if (header.type == DatagramType::kHello) return hello(datagram, from, out);
   if (!admit(datagram, out)) return;
@@ -61,7 +61,7 @@ void CombineJob::receive(const Datagram& datagram, const protocol::Endpoint& fro
 
 bool CombineJob::fits(const DatagramHeader& header, const protocol::HelloTerms& hello) const {
   if (phase_ == Phase::kClosed || header.epoch > epoch_) return true;
-  return header.epoch == epoch_ && hello.membership == membership_ && hello.live == live_;
+  return header.epoch == epoch_ && hello.membership_hash == membership_hash_ && hello.live == live_;
 }
 
 void CombineJob::hello(const Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) {
@@ -80,7 +80,7 @@ void CombineJob::hello(const Datagram& datagram, const protocol::Endpoint& from,
     phase_ = Phase::kOpen;
     epoch_ = epoch;
     live_ = said->live;
-    membership_ = said->membership;
+    membership_hash_ = said->membership_hash;
     greeted_ = 0;
     out.count(Event::kOpened);
   }
@@ -115,8 +115,11 @@ void CombineJob::ask_shard(const Outbox& out) {
 void CombineJob::greet_shard(const Outbox& out) {
   uplink_ = Uplink::kHello;
   ask_after_ = out.now() + (kAskGaps << std::min(tries_, kDoublingsMax)) * options_->answer_gap_ns;
-  const protocol::HelloTerms said{
-      .membership = membership_, .live = live_, .worker_nonce = link_.session_nonce(), .slots = 0, .positions = {}};
+  const protocol::HelloTerms said{.membership_hash = membership_hash_,
+                                  .live = live_,
+                                  .worker_nonce = link_.session_nonce(),
+                                  .slots = 0,
+                                  .positions = {}};
   std::array<uint8_t, 64> extension;
   const size_t bytes = put_hello(said, extension);
   DatagramHeader header;
@@ -131,10 +134,10 @@ void CombineJob::from_shard(const Datagram& datagram, const Outbox& out) {
   if (uplink_ == Uplink::kNone) return out.count(Event::kNoSession);
   if (header.type == DatagramType::kChallenge) {
     const SwitchLink::Renew renew =
-        uplink_ == Uplink::kWelcome ? SwitchLink::Renew::kNewLifeOnly : SwitchLink::Renew::kAlways;
+        uplink_ == Uplink::kWelcome ? SwitchLink::Renew::kNewIncarnationOnly : SwitchLink::Renew::kAlways;
     const SwitchLink::Challenge told = link_.take_challenge(datagram, renew);
     if (told == SwitchLink::Challenge::kRefused) return out.count(Event::kBadMac);
-    if (told == SwitchLink::Challenge::kSameLife && uplink_ == Uplink::kWelcome) return;
+    if (told == SwitchLink::Challenge::kSameIncarnation && uplink_ == Uplink::kWelcome) return;
     tries_ = 0;
     return greet_shard(out);
   }
@@ -142,7 +145,7 @@ void CombineJob::from_shard(const Datagram& datagram, const Outbox& out) {
   if (header.type != DatagramType::kNotice && (is_hint || header.type != DatagramType::kWelcome)) {
     return out.count(Event::kUnexpectedType);
   }
-  if (!is_hint && header.life != link_.life()) return out.count(Event::kWrongLife);
+  if (!is_hint && header.incarnation != link_.incarnation()) return out.count(Event::kWrongIncarnation);
   const SwitchLink::Verdict verdict = link_.judge(datagram);
   if (verdict == SwitchLink::Verdict::kForged) return out.count(Event::kBadMac);
   if (verdict == SwitchLink::Verdict::kReplayed) return out.count(Event::kReplay);

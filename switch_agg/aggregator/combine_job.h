@@ -86,7 +86,7 @@ class CombineJob : public JobMachine {
   void send_group_again(uint16_t number, const Outbox& out);
   void send_groups_asked_for(const Outbox& out);
   TimeNs answer_takes() const;
-  void note_turn_around(const Cell& cell, TimeNs now);
+  void record_turnaround(const Cell& cell, TimeNs now);
   uint64_t send_up(protocol::DatagramHeader header, const protocol::PartialTerms& terms, ByteSpan payload,
                    const Outbox& out);
 
@@ -99,7 +99,7 @@ class CombineJob : public JobMachine {
   Reselection reselection_;
   std::vector<Cell> cells_;
   std::array<protocol::Nonce, protocol::kSwitchWorkersMax> met_{};  ///< of each worker's session
-  TimeNs turn_around_ = 0;  ///< smoothed: from a group's sending to its slot's next turn here
+  TimeNs turnaround_ = 0;  ///< smoothed: from a group's sending to its slot's next turn here
 };
 
 }  // namespace millrace::switch_agg

@@ -82,7 +82,7 @@ void CombineJob::gather(const Datagram& datagram, const Outbox& out) {
   WindowEntries entries;
   if (!decode(header, datagram.payload, entries, out)) return;
   if (header.turn > slot.cur) {
-    if (cell.state == CellState::kSent && header.turn == slot.cur + 1) note_turn_around(cell, out.now());
+    if (cell.state == CellState::kSent && header.turn == slot.cur + 1) record_turnaround(cell, out.now());
     claim(slot, cell, header);
     if (cell.state == CellState::kRaw) return forward(datagram, out);
   } else if (!is_bound(slot, header)) {
@@ -133,9 +133,9 @@ void CombineJob::send_groups_asked_for(const Outbox& out) {
 }
 
 /// Averages the time of an answer, which includes a little computing of the workers.
-void CombineJob::note_turn_around(const Cell& cell, TimeNs now) {
+void CombineJob::record_turnaround(const Cell& cell, TimeNs now) {
   const TimeNs taken = now - cell.sent_at;
-  turn_around_ += turn_around_ == 0 ? taken : (taken - turn_around_) / 8;
+  turnaround_ += turnaround_ == 0 ? taken : (taken - turnaround_) / 8;
 }
 
 void CombineJob::claim(Slot& slot, Cell& cell, const DatagramHeader& header) {
@@ -194,8 +194,8 @@ void CombineJob::complete(uint16_t number, const Outbox& out) {
   cell.askers = 0;
   cell.sent_at = out.now();
   out.count(Event::kGroupSent);
-  out.count(Event::kEntriesKept, stay);
-  out.count(Event::kEntriesCut, taken.count - stay);
+  out.count(Event::kEntriesSelected, stay);
+  out.count(Event::kEntriesNotSelected, taken.count - stay);
   send_group(number, out);
 }
 
@@ -220,7 +220,7 @@ bool CombineJob::encode_group(uint16_t number, std::span<const uint16_t> indices
   const std::array<uint8_t, kPartialTermsBytes> extension{};
   const size_t room = options_->packet_bytes_max - kDatagramHeaderBytes - kPartialTermsBytes - kDatagramMacBytes;
   const std::span<uint8_t> payload = std::span(scratch_->packet).first(room);
-  uint64_t hash = hash64(ByteSpan(), life() ^ slot.cur << 8 ^ number);
+  uint64_t hash = hash64(ByteSpan(), incarnation() ^ slot.cur << 8 ^ number);
   size_t at = 0;
   for (uint32_t part = 0; part < kFragmentsMax; ++part) {
     header.fragment = static_cast<uint8_t>(part);
@@ -255,7 +255,7 @@ void CombineJob::send_group(uint16_t number, const Outbox& out) {
 
 TimeNs CombineJob::answer_takes() const {
   const TimeNs gap = options_->answer_gap_ns;
-  return std::clamp(turn_around_, gap, kAgainGapsMax * gap);
+  return std::clamp(turnaround_, gap, kAgainGapsMax * gap);
 }
 
 void CombineJob::send_part(uint16_t number, uint32_t part, const Outbox& out) {

@@ -48,17 +48,17 @@ bool JobMachine::reserve_slots() { return has_slots() || pool_->reserve(job_.slo
 
 void JobMachine::free_slots() { pool_->give_back(slots_); }
 
-void JobMachine::begin_life(uint64_t life, TimeNs now) {
-  sessions_.begin_life(life);
+void JobMachine::begin_incarnation(uint64_t incarnation, TimeNs now) {
+  sessions_.begin_incarnation(incarnation);
   for (uint32_t number = 0; number < slots_.size(); ++number) slot(number).set_closed(0);
   phase_ = Phase::kClosed;
   epoch_ = 0;
   live_ = 0;
-  membership_ = 0;
+  membership_hash_ = 0;
   greeted_ = 0;
   heard_ = now;
   waits_since_ = now;
-  begins_anew_ = false;
+  needs_incarnation_ = false;
   forget();
 }
 
@@ -107,7 +107,7 @@ void JobMachine::note_mark(const Outbox& out) {
 void JobMachine::note(WorkerSessions::Verdict verdict, uint16_t worker, const Outbox& out) {
   switch (verdict) {
     case WorkerSessions::Verdict::kGood:
-    case WorkerSessions::Verdict::kStoodOff:
+    case WorkerSessions::Verdict::kOtherSession:
       if (worker < doors_.size()) doors_[worker].heard_at = out.now();
       return;
     case WorkerSessions::Verdict::kNoSession: return out.count(Event::kNoSession);
@@ -127,24 +127,26 @@ DatagramHeader JobMachine::header_of(DatagramType type) const {
   DatagramHeader header;
   header.type = type;
   header.job = job_.job;
-  header.life = sessions_.life();
+  header.incarnation = sessions_.incarnation();
   header.epoch = epoch_;
   return header;
 }
 
 void JobMachine::notice(uint16_t worker, NoticeCode code, const Outbox& out) {
   if (!sessions_.may_notice(worker, code, out.now(), options_->answer_gap_ns)) return out.count(Event::kNoticeLimited);
-  say_notice(worker, {.code = code, .epoch = epoch_, .life = sessions_.life(), .worker_nonce = {}}, out);
+  say_notice(worker, {.code = code, .epoch = epoch_, .incarnation = sessions_.incarnation(), .worker_nonce = {}}, out);
 }
 
 void JobMachine::tell_lost(uint16_t worker, const Outbox& out) {
   const protocol::LostSequences lost = sessions_.take_lost(worker);
   if (lost.first == 0) return;
-  out.count(Event::kLostTold, 1 + static_cast<uint64_t>(std::popcount(lost.others)));
-  say_notice(
-      worker,
-      {.code = NoticeCode::kLost, .epoch = epoch_, .life = sessions_.life(), .worker_nonce = protocol::put_lost(lost)},
-      out);
+  out.count(Event::kLossNotices, 1 + static_cast<uint64_t>(std::popcount(lost.others)));
+  say_notice(worker,
+             {.code = NoticeCode::kLost,
+              .epoch = epoch_,
+              .incarnation = sessions_.incarnation(),
+              .worker_nonce = protocol::put_lost(lost)},
+             out);
 }
 
 void JobMachine::say_notice(uint16_t worker, const protocol::Notice& said, const Outbox& out) {
@@ -163,7 +165,8 @@ void JobMachine::notice_stranger(const Datagram& datagram, NoticeCode code, cons
   const uint16_t worker = datagram.header.worker;
   std::array<uint8_t, kNoticeBytes> packet;
   DatagramHeader header = header_of(DatagramType::kNotice);
-  const protocol::Notice said{.code = code, .epoch = epoch_, .life = sessions_.life(), .worker_nonce = nonce};
+  const protocol::Notice said{
+      .code = code, .epoch = epoch_, .incarnation = sessions_.incarnation(), .worker_nonce = nonce};
   header.extension_words = static_cast<uint8_t>(put_notice(said, std::span(packet).subspan(kDatagramHeaderBytes)) / 8);
   if (datagram_bytes(header) > datagram.signed_bytes.size() + kDatagramMacBytes ||
       !sessions_.may_notice(worker, code, out.now(), options_->answer_gap_ns)) {
@@ -185,9 +188,10 @@ std::optional<protocol::HelloTerms> JobMachine::admit_hello(const Datagram& data
   const WorkerSessions::Verdict verdict =
       sessions_.check_hello(datagram, *hello, from, is_ours ? Former::kEnds : Former::kStays);
   note(verdict, datagram.header.worker, out);
-  if (verdict != WorkerSessions::Verdict::kGood && verdict != WorkerSessions::Verdict::kStoodOff) return std::nullopt;
+  if (verdict != WorkerSessions::Verdict::kGood && verdict != WorkerSessions::Verdict::kOtherSession)
+    return std::nullopt;
   if (!is_ours) {
-    stand_off(datagram, *hello, verdict, from, out);
+    back_off(datagram, *hello, verdict, from, out);
     return std::nullopt;
   }
   if (datagram.header.worker < protocol::kSwitchWorkersMax) heard_ = out.now();
@@ -198,10 +202,10 @@ std::optional<protocol::HelloTerms> JobMachine::admit_hello(const Datagram& data
 /// Refuses a HELLO of another job of this number, or of this one's past. While this job is alive it keeps its sessions
 /// and its epoch, and such packets do not extend its lease. Its end gives all workers a new incarnation. State of the
 /// old incarnation is void then, as after a restart (S6.6, S6.9). So no data of one job gets into another.
-void JobMachine::stand_off(const Datagram& datagram, const protocol::HelloTerms& hello, WorkerSessions::Verdict verdict,
-                           const protocol::Endpoint& from, const Outbox& out) {
+void JobMachine::back_off(const Datagram& datagram, const protocol::HelloTerms& hello, WorkerSessions::Verdict verdict,
+                          const protocol::Endpoint& from, const Outbox& out) {
   if (has_ended(out.now())) {
-    begins_anew_ = true;
+    needs_incarnation_ = true;
     return;
   }
   const bool is_old = datagram.header.epoch < epoch_;

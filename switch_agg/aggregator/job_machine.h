@@ -51,9 +51,9 @@ class JobMachine {
   /// Says that the job has slots, and that no authentic packet of its epoch arrived for the lease's time (S6.10).
   bool lease_is_over(TimeNs now) const;
   /// Says that receive()'s last packet is of another job of this number, and that the job before is over. The caller
-  /// then calls begin_life(), and receive() with that packet again.
-  bool is_to_begin_anew() const { return begins_anew_; }
-  uint64_t life() const { return sessions_.life(); }
+  /// then calls begin_incarnation(), and receive() with that packet again.
+  bool needs_incarnation() const { return needs_incarnation_; }
+  uint64_t incarnation() const { return sessions_.incarnation(); }
   uint32_t epoch() const { return epoch_; }
   Phase phase() const { return phase_; }
   uint64_t live() const { return live_; }
@@ -62,7 +62,7 @@ class JobMachine {
   virtual SwitchWaiting waiting() const = 0;
 
   /// Begins an incarnation: forgets all state of the one before; slots stay reserved.
-  void begin_life(uint64_t life, TimeNs now);
+  void begin_incarnation(uint64_t incarnation, TimeNs now);
   virtual void receive(const protocol::Datagram& datagram, const protocol::Endpoint& from, const Outbox& out) = 0;
   virtual void tick(const Outbox& out) = 0;
   /// Returns the number of slots with an open turn; of a rack's aggregator, of those with an incomplete sum.
@@ -88,8 +88,8 @@ class JobMachine {
   /// notice.
   std::optional<protocol::HelloTerms> admit_hello(const protocol::Datagram& datagram, const protocol::Endpoint& from,
                                                   const Outbox& out);
-  void stand_off(const protocol::Datagram& datagram, const protocol::HelloTerms& hello, WorkerSessions::Verdict verdict,
-                 const protocol::Endpoint& from, const Outbox& out);
+  void back_off(const protocol::Datagram& datagram, const protocol::HelloTerms& hello, WorkerSessions::Verdict verdict,
+                const protocol::Endpoint& from, const Outbox& out);
   void note(WorkerSessions::Verdict verdict, uint16_t worker, const Outbox& out);
   void reject(uint16_t worker, const Outbox& out);
   void note_mark(const Outbox& out);
@@ -116,14 +116,14 @@ class JobMachine {
   WorkerSessions sessions_;
   std::vector<uint16_t> slots_;  ///< of the pool, by the job's own number; empty: none reserved
   TimeNs heard_ = 0;             ///< the last authentic packet of the epoch
-  bool begins_anew_ = false;
+  bool needs_incarnation_ = false;
   /// Records a congestion mark of an authentic packet: the next result carries it (switch_agg/packet_io/DESIGN.md).
   bool marked_ = false;
 
   Phase phase_ = Phase::kClosed;
   uint32_t epoch_ = 0;
   uint64_t live_ = 0;
-  uint64_t membership_ = 0;
+  uint64_t membership_hash_ = 0;
   uint64_t greeted_ = 0;    ///< workers whose HELLO is in
   TimeNs waits_since_ = 0;  ///< since when the result of waiting() is unchanged.
   /// Over all incarnations: a wrong key knows none.

@@ -10,9 +10,9 @@ using protocol::kPartialTermsBytes;
 RackGroups::RackGroups(const Shape& shape)
     : shape_(shape),
       memory_(size_t{shape.slots} * shape.racks * protocol::kFragmentsMax * shape.packet_bytes_max),
-      kept_(size_t{shape.slots} * shape.racks * (shape.window_indices / 64)),
+      entries_(size_t{shape.slots} * shape.racks * (shape.window_indices / 64)),
       places_(size_t{shape.slots} * shape.racks) {
-  cut_.reserve(shape.racks);
+  reduced_.reserve(shape.racks);
   const size_t bytes = protocol::kFragmentsMax * size_t{shape.packet_bytes_max};
   for (size_t at = 0; at < places_.size(); ++at) {
     places_[at].parts = KeptResult(std::span(memory_).subspan(at * bytes, bytes), shape.packet_bytes_max);
@@ -37,38 +37,38 @@ ByteSpan RackGroups::payload(uint32_t slot, uint32_t rack, uint32_t part) const 
 }
 
 void RackGroups::begin_turn(uint32_t slot) {
-  for (uint32_t rack = 0; rack < shape_.racks; ++rack) place(slot, rack).cut_of = 0;
+  for (uint32_t rack = 0; rack < shape_.racks; ++rack) place(slot, rack).threshold_of = 0;
 }
 
-void RackGroups::mark_cut(uint32_t slot, uint32_t rack, uint64_t workers) {
-  place(slot, rack).cut_of = workers;
-  std::ranges::fill(kept(slot, rack), 0);
+void RackGroups::mark_reduced(uint32_t slot, uint32_t rack, uint64_t workers) {
+  place(slot, rack).threshold_of = workers;
+  std::ranges::fill(entries_of(slot, rack), 0);
 }
 
-void RackGroups::mark_kept(uint32_t slot, uint32_t rack, std::span<const uint16_t> indices) {
-  const std::span<uint64_t> bits = kept(slot, rack);
+void RackGroups::mark_entries(uint32_t slot, uint32_t rack, std::span<const uint16_t> indices) {
+  const std::span<uint64_t> bits = entries_of(slot, rack);
   for (const uint16_t index : indices) bits[index / 64] |= uint64_t{1} << (index % 64);
 }
 
-std::span<const RackKept> RackGroups::cut(uint32_t slot) {
-  cut_.clear();
+std::span<const RackEntries> RackGroups::reduced_racks(uint32_t slot) {
+  reduced_.clear();
   for (uint32_t rack = 0; rack < shape_.racks; ++rack) {
-    const uint64_t workers = place(slot, rack).cut_of;
-    if (workers != 0) cut_.push_back({.workers = workers, .indices = kept(slot, rack)});
+    const uint64_t workers = place(slot, rack).threshold_of;
+    if (workers != 0) reduced_.push_back({.workers = workers, .indices = entries_of(slot, rack)});
   }
-  return cut_;
+  return reduced_;
 }
 
 void RackGroups::clear() {
   for (Place& at : places_) {
     at.parts.begin(0);
-    at.cut_of = 0;
+    at.threshold_of = 0;
   }
 }
 
-std::span<uint64_t> RackGroups::kept(uint32_t slot, uint32_t rack) {
+std::span<uint64_t> RackGroups::entries_of(uint32_t slot, uint32_t rack) {
   const size_t words = shape_.window_indices / 64;
-  return std::span(kept_).subspan((size_t{slot} * shape_.racks + rack) * words, words);
+  return std::span(entries_).subspan((size_t{slot} * shape_.racks + rack) * words, words);
 }
 
 }  // namespace millrace::switch_agg

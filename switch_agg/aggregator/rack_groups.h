@@ -37,11 +37,11 @@ class RackGroups {
 
   /// Begins a turn in the slot: no rack has truncated its sum.
   void begin_turn(uint32_t slot);
-  /// Notes that the rack truncated its sum. mark_kept() follows with the retained indices.
-  void mark_cut(uint32_t slot, uint32_t rack, uint64_t workers);
-  void mark_kept(uint32_t slot, uint32_t rack, std::span<const uint16_t> indices);
+  /// Notes that the rack truncated its sum. mark_entries() follows with the retained indices.
+  void mark_reduced(uint32_t slot, uint32_t rack, uint64_t workers);
+  void mark_entries(uint32_t slot, uint32_t rack, std::span<const uint16_t> indices);
   /// Returns the racks that truncated their sums in the slot's turn. Valid until the next call.
-  std::span<const RackKept> cut(uint32_t slot);
+  std::span<const RackEntries> reduced_racks(uint32_t slot);
 
   void clear();
 
@@ -49,17 +49,17 @@ class RackGroups {
   struct Place {
     KeptResult parts;
     uint64_t hash = 0;
-    uint64_t cut_of = 0;  ///< the rack's workers, where it truncated its sum
+    uint64_t threshold_of = 0;  ///< the rack's workers, where it truncated its sum
   };
   const Place& place(uint32_t slot, uint32_t rack) const { return places_[size_t{slot} * shape_.racks + rack]; }
   Place& place(uint32_t slot, uint32_t rack) { return places_[size_t{slot} * shape_.racks + rack]; }
-  std::span<uint64_t> kept(uint32_t slot, uint32_t rack);
+  std::span<uint64_t> entries_of(uint32_t slot, uint32_t rack);
 
   Shape shape_;
   std::vector<uint8_t> memory_;
-  std::vector<uint64_t> kept_;
+  std::vector<uint64_t> entries_;
   std::vector<Place> places_;
-  std::vector<RackKept> cut_;
+  std::vector<RackEntries> reduced_;
 };
 
 }  // namespace millrace::switch_agg

@@ -40,14 +40,14 @@ void ReduceJob::receive(const Datagram& datagram, const protocol::Endpoint& from
                               : header.type == DatagramType::kKept || header.type == DatagramType::kContribution);
   if (!known) return out.count(Event::kUnexpectedType);
   // Before the MAC check, whose key is of an incarnation: a holder of another one's key cannot sign for ours.
-  if (header.life != sessions_.life()) {
-    out.count(Event::kWrongLife);
-    return notice_stranger(datagram, NoticeCode::kUnknownLife, {}, from, out);
+  if (header.incarnation != sessions_.incarnation()) {
+    out.count(Event::kWrongIncarnation);
+    return notice_stranger(datagram, NoticeCode::kUnknownIncarnation, {}, from, out);
   }
   if (header.type == DatagramType::kHello)
     return is_rack ? rack_hello(datagram, from, out) : hello(datagram, from, out);
   if (!admit(datagram, out)) return;
-  if (header.type == DatagramType::kKept) return kept(datagram, out);
+  if (header.type == DatagramType::kKept) return on_kept(datagram, out);
   is_rack ? partial(datagram, out) : contribution(datagram, out);
   if (phase_ == Phase::kOpen && header.epoch == epoch_) tell_lost(header.worker, out);
 }

@@ -37,7 +37,7 @@ class ReduceJob : public JobMachine {
   void collect(uint16_t worker, const protocol::HelloTerms& hello, const Outbox& out);
   void all_collected(const Outbox& out);
   void fetch(const Outbox& out);
-  void kept(const protocol::Datagram& datagram, const Outbox& out);
+  void on_kept(const protocol::Datagram& datagram, const Outbox& out);
   void open(const Outbox& out);
   void welcome(uint16_t worker, const Outbox& out);
 

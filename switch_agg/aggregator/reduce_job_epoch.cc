@@ -50,7 +50,7 @@ uint8_t next_bit(uint64_t mask, uint8_t after) {
 bool ReduceJob::fits(const DatagramHeader& header, const HelloTerms& hello) const {
   if (header.worker >= protocol::kSwitchWorkersMax) return true;  // a rack says nothing of epochs
   if (phase_ == Phase::kClosed || header.epoch > epoch_) return true;
-  if (header.epoch < epoch_ || hello.membership != membership_ || hello.live != live_) return false;
+  if (header.epoch < epoch_ || hello.membership_hash != membership_hash_ || hello.live != live_) return false;
   if (phase_ == Phase::kCollecting || sessions_.is_session(header.worker, hello.worker_nonce)) return true;
   if ((contributed_ & bit_of(header.worker)) != 0 || hello.slots != slots_.size()) return false;
   for (uint32_t number = 0; number < hello.slots; ++number) {
@@ -97,7 +97,7 @@ void ReduceJob::begin_collecting(uint32_t epoch, const HelloTerms& hello) {
   phase_ = Phase::kCollecting;
   epoch_ = epoch;
   live_ = hello.live;
-  membership_ = hello.membership;
+  membership_hash_ = hello.membership_hash;
   greeted_ = 0;
   contributed_ = 0;
   fetches_left_ = 0;
@@ -169,7 +169,7 @@ void ReduceJob::fetch(const Outbox& out) {
   }
 }
 
-void ReduceJob::kept(const Datagram& datagram, const Outbox& out) {
+void ReduceJob::on_kept(const Datagram& datagram, const Outbox& out) {
   DatagramHeader header = datagram.header;
   if (header.epoch < epoch_) {
     out.count(Event::kOldEpoch);
@@ -191,7 +191,7 @@ void ReduceJob::kept(const Datagram& datagram, const Outbox& out) {
     if (!count) return out.count(Event::kMalformedPayload);
     entries = *count;
   }
-  if (!protocol::KeptMarks::read(datagram.extension, entries)) return out.count(Event::kBadFields);
+  if (!protocol::RetainedMarks::read(datagram.extension, entries)) return out.count(Event::kBadFields);
   header.type = DatagramType::kResult;
   header.worker = protocol::kAllWorkers;
   Slot& slot = this->slot(header.slot);

@@ -107,12 +107,12 @@ void ReduceJob::add_group(uint32_t rack, uint32_t number, uint64_t workers, cons
   const DatagramHeader first = parts.header(0);
   const bool cut = (first.flags & flag::kReselected) != 0;
   Slot& slot = this->slot(number);
-  if (cut) groups_->mark_cut(number, rack, workers);
+  if (cut) groups_->mark_reduced(number, rack, workers);
   for (uint32_t part = 0; part < parts.fragments(); ++part) {
     protocol::WindowEntries entries;
     decode(parts.header(part), groups_->payload(number, rack, part), entries, out);
     slot.sum.add(entries, std::numeric_limits<int32_t>::max());
-    if (cut) groups_->mark_kept(number, rack, entries.indices);
+    if (cut) groups_->mark_entries(number, rack, entries.indices);
   }
   slot.take_group(workers, first);
   out.count(Event::kGroupAdded);

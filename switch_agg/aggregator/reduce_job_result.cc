@@ -33,8 +33,8 @@ void ReduceJob::close(Slot& slot, uint16_t number, const Outbox& out) {
   if (slot.all_fin) header.flags |= flag::kFin;
   if (stay == 0) header.flags |= flag::kVoid;
   protocol::ResultTerms terms{.contributors = live_, .selected = 0, .decided_epoch = epoch_};
-  const std::span<const RackKept> racks = groups_ ? groups_->cut(number) : std::span<const RackKept>();
-  for (const RackKept& rack : racks) terms.selected |= rack.workers;
+  const std::span<const RackEntries> racks = groups_ ? groups_->reduced_racks(number) : std::span<const RackEntries>();
+  for (const RackEntries& rack : racks) terms.selected |= rack.workers;
   KeptResult& result = slot.kept_of(slot.cur);
   const uint32_t left_out = result.encode(
       header, terms, exact_codecs(job_.result_codecs, taken.magnitude_or), job_.window_indices,

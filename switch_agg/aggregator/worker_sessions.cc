@@ -23,10 +23,10 @@ WorkerSessions::WorkerSessions(uint32_t job, const protocol::JobKey& key, uint32
   }
 }
 
-void WorkerSessions::begin_life(uint64_t life) {
-  life_ = life;
+void WorkerSessions::begin_incarnation(uint64_t incarnation) {
+  incarnation_ = incarnation;
   sent_to_all_ = 0;
-  to_all_.derive(key_, KeyScope::to_all(job_, life));
+  to_all_.derive(key_, KeyScope::to_all(job_, incarnation));
   for (Session& session : sessions_) {
     session.begun = false;
     session.sessions = 0;
@@ -48,13 +48,13 @@ WorkerSessions::Verdict WorkerSessions::check_hello(const Datagram& datagram, co
   if (datagram.header.sequence == 0) return Verdict::kReplay;  // no session has it
   KeyScope scope{.use = KeyUse::kWorkerToAggregator,
                  .job = job_,
-                 .life = life_,
+                 .incarnation = incarnation_,
                  .worker = worker,
                  .worker_nonce = hello.worker_nonce,
                  .aggregator_nonce = challenge_for(worker, hello.worker_nonce)};
   tried_.derive(key_, scope);
   if (!tried_.verify(datagram)) return Verdict::kBadMac;
-  if (session.begun && former == Former::kStays) return Verdict::kStoodOff;
+  if (session.begun && former == Former::kStays) return Verdict::kOtherSession;
   scope.use = KeyUse::kAggregatorToWorker;
   std::swap(session.from_worker, tried_);
   session.to_worker.derive(key_, scope);
@@ -72,7 +72,7 @@ bool WorkerSessions::check_handshake(const Datagram& datagram) const {
 }
 
 Nonce WorkerSessions::challenge_for(uint16_t worker, const Nonce& worker_nonce) const {
-  return protocol::challenge_nonce(key_, job_, life_, worker, worker_nonce, sessions_[place(worker)].sessions);
+  return protocol::challenge_nonce(key_, job_, incarnation_, worker, worker_nonce, sessions_[place(worker)].sessions);
 }
 
 size_t WorkerSessions::seal_to_worker(uint16_t worker, DatagramHeader header, std::span<uint8_t> packet) {

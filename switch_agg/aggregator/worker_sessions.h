@@ -26,7 +26,7 @@ class WorkerSessions {
     kNoSession,
     kBadMac,
     kReplay,
-    kStoodOff,  ///< authentic, of another session than the one that stands, which stays
+    kOtherSession,  ///< authentic, of another session than the one that stands, which stays
   };
   /// Says the effect of another session's HELLO on the present session.
   enum class Former : uint8_t { kEnds, kStays };
@@ -37,10 +37,11 @@ class WorkerSessions {
   bool knows(uint16_t worker) const { return place(worker) < sessions_.size(); }
 
   /// Begins an incarnation: all sessions end, and the key of packets to all changes.
-  void begin_life(uint64_t life);
-  uint64_t life() const { return life_; }
+  void begin_incarnation(uint64_t incarnation);
+  uint64_t incarnation() const { return incarnation_; }
 
-  /// Checks that a packet of a worker is authentic and new. REQUIRES: its incarnation is life(), knows(its worker).
+  /// Checks that a packet of a worker is authentic and new. REQUIRES: its incarnation is incarnation(), knows(its
+  /// worker).
   Verdict check(const protocol::Datagram& datagram);
   /// Checks a HELLO, which may begin a session: then answers go to `from`.
   Verdict check_hello(const protocol::Datagram& datagram, const protocol::HelloTerms& hello,
@@ -94,7 +95,7 @@ class WorkerSessions {
 
   uint32_t job_;
   protocol::JobKey key_;
-  uint64_t life_ = 0;
+  uint64_t incarnation_ = 0;
   uint64_t sent_to_all_ = 0;
   protocol::DatagramKey to_all_;
   protocol::DatagramKey tried_;                   ///< the key that verifies a HELLO of new nonces

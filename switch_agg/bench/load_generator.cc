@@ -12,7 +12,7 @@
 namespace millrace::switch_agg {
 namespace {
 
-constexpr TimeNs kLoadPatience = 20 * kNsPerMs;
+constexpr TimeNs kLoadTimeout = 20 * kNsPerMs;
 /// Time for which it polls for answers before it sleeps. Waking it costs time on the measured core.
 constexpr TimeNs kSpin = kNsPerMs;
 constexpr int kJoinWaitMs = 400;
@@ -109,7 +109,7 @@ class Load {
 
 void Load::send_turn(uint16_t slot, TimeNs now) {
   SlotState& state = slots_[slot];
-  state.resend_at = now + kLoadPatience;
+  state.resend_at = now + kLoadTimeout;
   state.taken = 0;
   const size_t end = slot + size_t{1} < slots_.size() ? slots_[slot + 1].first_packet : packets_.size();
   for (size_t at = state.first_packet; at < end; ++at) {
@@ -169,7 +169,7 @@ LoadReport Load::run() {
     if (!burst.empty()) heard_at = now;
     if (now - heard_at > kSpin) port_.wait(1);
     if (now < look_at) continue;
-    look_at = now + kLoadPatience / 4;
+    look_at = now + kLoadTimeout / 4;
     for (uint16_t slot = 0; slot < static_cast<uint16_t>(options_.slots); ++slot) {
       if (now < slots_[slot].resend_at) continue;
       ++report_.resent;

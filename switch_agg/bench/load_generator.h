@@ -13,7 +13,7 @@ struct LoadReport {
   uint64_t sent = 0;                  ///< contributions
   uint64_t received = 0;              ///< results, or the packets themselves
   uint64_t turns = 0;                 ///< of all slots
-  uint64_t resent = 0;                ///< turns sent again, after kLoadPatience without their results
+  uint64_t resent = 0;                ///< turns sent again, after kLoadTimeout without their results
   double packets_s = 0;               ///< received
   double contribution_packets_s = 0;  ///< sent of the turns whose results came whole, or once again
 };

@@ -122,7 +122,7 @@ DatagramHeader BenchWorkers::header_of(uint64_t turn, uint16_t slot) const {
   DatagramHeader header;
   header.type = DatagramType::kContribution;
   header.job = options_.job.job;
-  header.life = life_;
+  header.incarnation = incarnation_;
   header.turn = turn;
   header.epoch = kEpoch;
   header.step = static_cast<uint32_t>((turn - 1) / kTurnsPerStep);
@@ -192,10 +192,10 @@ void BenchWorkers::ask(uint16_t id, BenchEnd& end) const {
 
 void BenchWorkers::say_hello(uint16_t id, const protocol::Nonce& aggregator_nonce, BenchEnd& end) {
   Worker& worker = workers_[id];
-  worker.key.emplace(options_.job.key, KeyScope{KeyUse::kWorkerToAggregator, options_.job.job, life_, id, worker.nonce,
-                                                aggregator_nonce});
+  worker.key.emplace(options_.job.key, KeyScope{KeyUse::kWorkerToAggregator, options_.job.job, incarnation_, id,
+                                                worker.nonce, aggregator_nonce});
   protocol::HelloTerms hello;
-  hello.membership = 1;
+  hello.membership_hash = 1;
   hello.live = ~uint64_t{0} >> (64 - workers_.size());
   hello.worker_nonce = worker.nonce;
   hello.slots = options_.job.slots;
@@ -205,7 +205,7 @@ void BenchWorkers::say_hello(uint16_t id, const protocol::Nonce& aggregator_nonc
   DatagramHeader header;
   header.type = DatagramType::kHello;
   header.job = options_.job.job;
-  header.life = life_;
+  header.incarnation = incarnation_;
   header.epoch = kEpoch;
   header.worker = id;
   const std::span<uint8_t> extension =
@@ -216,7 +216,7 @@ void BenchWorkers::say_hello(uint16_t id, const protocol::Nonce& aggregator_nonc
 
 void BenchWorkers::sign_for_nobody() {
   for (uint16_t id = 0; id < static_cast<uint16_t>(options_.job.workers); ++id) {
-    workers_[id].key.emplace(options_.job.key, KeyScope{KeyUse::kWorkerToAggregator, options_.job.job, life_, id,
+    workers_[id].key.emplace(options_.job.key, KeyScope{KeyUse::kWorkerToAggregator, options_.job.job, incarnation_, id,
                                                         workers_[id].nonce, protocol::Nonce{}});
   }
 }
@@ -229,7 +229,7 @@ Status BenchWorkers::join(BenchEnd& end, const std::function<void()>& wait) {
     const auto datagram = protocol::parse_datagram(packet);
     if (!datagram || datagram->header.type != DatagramType::kChallenge || datagram->header.worker >= workers_.size())
       return;
-    life_ = datagram->header.life;
+    incarnation_ = datagram->header.incarnation;
     if (const auto challenge = protocol::read_challenge(datagram->extension))
       challenges.emplace_back(datagram->header.worker, *challenge);
   });
@@ -247,7 +247,7 @@ Status BenchWorkers::join(BenchEnd& end, const std::function<void()>& wait) {
                     "as many workers and windows?",
                     workers_.size(), challenges.size(), welcomes, options_.job.job));
   }
-  results_key_.emplace(options_.job.key, KeyScope::to_all(options_.job.job, life_));
+  results_key_.emplace(options_.job.key, KeyScope::to_all(options_.job.job, incarnation_));
   return {};
 }
 

@@ -93,7 +93,7 @@ class BenchWorkers {
     std::optional<protocol::DatagramKey> key;
   };
   Options options_;
-  uint64_t life_ = 0;
+  uint64_t incarnation_ = 0;
   std::vector<Worker> workers_;
   std::optional<protocol::DatagramKey> results_key_;
   std::vector<uint64_t> drawn_bits_;

@@ -13,8 +13,8 @@ size_t serve_burst(PacketPort& port, Aggregator& aggregator, TimeNs now) {
   return packets.size();
 }
 
-Lane::Lane(std::unique_ptr<PacketPort> port, const AggregatorOptions& options, uint64_t life_seed)
-    : port_(std::move(port)), aggregator_(options, life_seed) {}
+Lane::Lane(std::unique_ptr<PacketPort> port, const AggregatorOptions& options, uint64_t incarnation_seed)
+    : port_(std::move(port)), aggregator_(options, incarnation_seed) {}
 
 Status Lane::add_jobs(const std::vector<SwitchJob>& jobs, TimeNs now) {
   for (const SwitchJob& job : jobs) {

@@ -36,7 +36,7 @@ struct LaneReport {
 /// Threads  run(): the lane's. The constructor, and add_jobs() before run(): one. Everything else: any.
 class Lane {
  public:
-  Lane(std::unique_ptr<PacketPort> port, const AggregatorOptions& options, uint64_t life_seed);
+  Lane(std::unique_ptr<PacketPort> port, const AggregatorOptions& options, uint64_t incarnation_seed);
 
   /// Reserves slots. A job without free slots waits for some, and take_refusals() names it.
   /// Errors   that of the first job that cannot be served, with its name; the jobs before it stay.

@@ -29,7 +29,7 @@ namespace millrace::switch_agg {
 namespace {
 
 /// Time without a pass of a lane's loop after which /healthz reports a fault.
-constexpr TimeNs kStandstill = 5 * kNsPerS;
+constexpr TimeNs kStallLimit = 5 * kNsPerS;
 /// Interval of checks for refusals of lanes.
 constexpr int kLookEveryMs = 1000;
 
@@ -198,7 +198,7 @@ std::optional<std::string> SwitchProcess::Impl::unhealthy() const {
   if (stop_.load()) return "shutting down";
   const SwitchStatus now = status();
   for (size_t lane = 0; lane < now.lanes.size(); ++lane) {
-    if (now.lanes[lane].age_ns > kStandstill)
+    if (now.lanes[lane].age_ns > kStallLimit)
       return fmt::format("the loop of lcore {} has stood still for {} ms", lane, now.lanes[lane].age_ns / kNsPerMs);
   }
   return std::nullopt;

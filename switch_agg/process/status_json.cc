@@ -59,8 +59,8 @@ void add_racks(const SwitchStatus::JobStatus& job, OrderedJson& json) {
                   {"raw", job.rack->now.raw},
                   {"packets_up", counters[AggregatorEvent::kSentUp]},
                   {"bytes_up", counters[AggregatorEvent::kSentUpBytes]},
-                  {"entries_kept", counters[AggregatorEvent::kEntriesKept]},
-                  {"entries_cut", counters[AggregatorEvent::kEntriesCut]}};
+                  {"entries_kept", counters[AggregatorEvent::kEntriesSelected]},
+                  {"entries_cut", counters[AggregatorEvent::kEntriesNotSelected]}};
 }
 
 /// Adds the workers that the job is blocked on, since when, and why; and each worker that is live or had rejected

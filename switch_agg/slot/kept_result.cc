@@ -34,17 +34,17 @@ Share share_for(size_t bytes, size_t racks) {
   const size_t words_most = (255 - protocol::kResultTermsBytes / 8) / racks - 1;
   const size_t wanted = (bytes - protocol::kResultTermsBytes - 8 * racks) / (64 * kEntryBytes + 8 * racks) + 1;
   const auto entries = static_cast<uint32_t>(64 * std::min(words_most, wanted));
-  return {.entries = entries, .mark_bytes = racks * protocol::KeptMarks::record_bytes(entries)};
+  return {.entries = entries, .mark_bytes = racks * protocol::RetainedMarks::record_bytes(entries)};
 }
 
 /// Writes what racks kept of these entries; returns the bytes.
-size_t put_marks(std::span<const RackKept> racks, std::span<const uint16_t> indices, std::span<uint8_t> room) {
+size_t put_marks(std::span<const RackEntries> racks, std::span<const uint16_t> indices, std::span<uint8_t> room) {
   size_t at = 0;
   const auto put = [&](uint64_t word) {
     std::memcpy(room.subspan(at).first<sizeof(word)>().data(), &word, sizeof(word));
     at += sizeof(word);
   };
-  for (const RackKept& rack : racks) {
+  for (const RackEntries& rack : racks) {
     put(rack.workers);
     for (size_t entry = 0; entry < indices.size();) {
       uint64_t word = 0;

@@ -11,7 +11,7 @@
 namespace millrace::switch_agg {
 
 /// Describes a rack that truncated its sum: the workers concerned, and the indices of the window that it retained.
-struct RackKept {
+struct RackEntries {
   uint64_t workers = 0;
   std::span<const uint64_t> indices;  ///< [window_indices / 64] a bit each
 };
@@ -45,7 +45,7 @@ class KeptResult {
     std::span<const uint16_t> indices;
     std::span<const int32_t> values;
     std::span<int32_t> decoded;  ///< [indices] scratch
-    std::span<const RackKept> racks = {};
+    std::span<const RackEntries> racks = {};
   };
 
   /// Encodes a closed turn into at most 16 fragments, and omits the entries that do not fit. Omission begins at an
@@ -60,7 +60,7 @@ class KeptResult {
   enum class Kept : uint8_t { kRefused, kTaken, kWhole };
   /// Takes one fragment of a result that a worker uploads (KEPT), as if it had been decided here.
   ///
-  /// header  of the RESULT that it becomes: life and epoch are this aggregator's.
+  /// header  of the RESULT that it becomes: incarnation and epoch are this aggregator's.
   /// Refused  does not agree with the fragments before it, or is too long.
   Kept keep(const protocol::DatagramHeader& header, ByteSpan extension, ByteSpan payload);
 

@@ -92,7 +92,7 @@ class Replay {
     auto selector = make_selector(*spec, flags.n);
     if (!selector) return std::unexpected(selector.error());
     const SelectionInfo* info = find_selection(spec->selection);
-    const SelectionUse unfit = flags.unbiased ? SelectionUse::kKeepsRest : SelectionUse::kUnbiased;
+    const SelectionUse unfit = flags.unbiased ? SelectionUse::kWithResidual : SelectionUse::kUnbiased;
     if (info->use == unfit) {
       return fail(ErrorCode::kInvalidArgument,
                   flags.select + (flags.unbiased ? " is not unbiased" : " needs --unbiased"));
@@ -215,7 +215,7 @@ int parse_and_run(int argc, char** argv) {
   Flags flags;
   CLI::App app("vectors in, what a receiver decodes of them out (tests/bench/replay.cc has the bytes)");
   app.add_option("--n", flags.n, "dimension")->required()->check(CLI::Range(uint64_t{1}, kReplayDimensionMax));
-  app.add_option("--select", flags.select, "dense, " + selection_words())->capture_default_str();
+  app.add_option("--select", flags.select, "dense, " + selection_names())->capture_default_str();
   app.add_option("--codec", flags.codec, "INDEX+VALUE")->capture_default_str();
   app.add_flag("--unbiased", flags.unbiased, "the selection draws");
   app.add_option("--seed", flags.seed, "of what is drawn")->capture_default_str();

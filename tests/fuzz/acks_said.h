@@ -30,14 +30,14 @@ class AcksSaid {
   /// update. Once workers have finished and left, the remaining members suffice.
   void check(const protocol::JobSpec& spec, const protocol::Message& message) {
     if (const auto* welcome = std::get_if<protocol::Welcome>(&message.body))
-      left_[welcome->view.job] = welcome->view.left;
-    if (const auto* change = std::get_if<protocol::ViewChange>(&message.body))
-      left_[change->view.job] = change->view.left;
-    const auto* backed = std::get_if<protocol::Ack>(&message.body);
-    if (backed == nullptr) return;
-    MILLRACE_CHECK(protocol::holds_updates(spec));
+      left_[welcome->membership.job] = welcome->membership.left;
+    if (const auto* change = std::get_if<protocol::MembershipChange>(&message.body))
+      left_[change->membership.job] = change->membership.left;
+    const auto* replicated = std::get_if<protocol::Ack>(&message.body);
+    if (replicated == nullptr) return;
+    MILLRACE_CHECK(protocol::applies_after_acks(spec));
     if (left_[message.header.job] != 0) return;
-    for (const protocol::Ack::Entry& entry : backed->entries) {
+    for (const protocol::Ack::Entry& entry : replicated->entries) {
       for (uint32_t worker = 0; worker < spec.workers; ++worker) {
         const uint64_t said =
             std::max(said_[{message.header.job, worker, entry.part}], said_[{message.header.job, worker, kAllParts}]);

@@ -45,12 +45,12 @@ void read_extensions(ByteSpan extension) {
 
 /// What racks kept: of as many entries as a header may claim.
 void read_marks(ByteSpan extension, uint32_t entries) {
-  const auto marks = KeptMarks::read(extension, entries);
+  const auto marks = RetainedMarks::read(extension, entries);
   if (!marks) return;
   uint64_t named = 0;
   for (size_t rack = 0; rack < marks->racks(); ++rack) {
     named |= marks->workers(rack);
-    for (uint32_t entry = 0; entry < entries; ++entry) (void)marks->is_kept(rack, entry);
+    for (uint32_t entry = 0; entry < entries; ++entry) (void)marks->is_retained(rack, entry);
   }
   MILLRACE_CHECK(named == read_result_terms(extension)->selected, named);
 }
@@ -68,7 +68,7 @@ void send_again(const Room& sent, uint32_t count, const DatagramHeader& from, ui
   static std::array<uint8_t, kDatagramBytesMax> payload;
   const WindowCodecs codecs{static_cast<WindowIndexCodec>(1 + from.step % 5),
                             static_cast<WindowValueCodec>(1 + from.epoch % 4),
-                            static_cast<WindowRounding>(1 + from.turn % 2), RandomKey::from(from.life)};
+                            static_cast<WindowRounding>(1 + from.turn % 2), RandomKey::from(from.incarnation)};
   const auto room = std::span(payload).first(64 + from.window % (payload.size() - 64));
   for (uint32_t begin = 0; begin < count;) {
     DatagramHeader header;

@@ -8,7 +8,7 @@ namespace millrace {
 namespace {
 
 void check_cut(const MagnitudeHistogram& histogram, uint64_t k) {
-  const ThresholdCut cut = threshold_cut(histogram, k);
+  const HistogramThreshold cut = histogram_threshold(histogram, k);
   MILLRACE_CHECK(cut.bin >= 1 && cut.bin < MagnitudeHistogram::kBins, cut.bin);
   MILLRACE_CHECK(cut.in_bin == histogram.count(cut.bin) && cut.take <= cut.in_bin, cut.bin, cut.take, cut.in_bin);
   MILLRACE_CHECK(cut.above + cut.take == std::min(k, histogram.total()), k, cut.above, cut.take);

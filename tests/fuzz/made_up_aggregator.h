@@ -17,12 +17,16 @@ namespace millrace::testing {
 /// test's to choose.
 class MadeUpAggregator {
  public:
-  MadeUpAggregator(uint32_t job, const protocol::JobKey& key, uint16_t peer, uint64_t life)
-      : job_(job), key_(key), peer_(peer), life_(life), handshake_(key, protocol::KeyScope::handshake(job, peer)) {}
+  MadeUpAggregator(uint32_t job, const protocol::JobKey& key, uint16_t peer, uint64_t incarnation)
+      : job_(job),
+        key_(key),
+        peer_(peer),
+        incarnation_(incarnation),
+        handshake_(key, protocol::KeyScope::handshake(job, peer)) {}
 
-  uint64_t life() const { return life_; }
+  uint64_t incarnation() const { return incarnation_; }
   /// It has started again: all keys are void.
-  void restart() { ++life_; }
+  void restart() { ++incarnation_; }
 
   /// Receives a packet of the peer. After a CHALREQ, the aggregator can answer; a HELLO carries the keys.
   void hear(const protocol::Datagram& datagram) {
@@ -42,7 +46,7 @@ class MadeUpAggregator {
     own[1] = static_cast<uint8_t>(nonces_ >> 8);
     protocol::KeyScope scope{.use = protocol::KeyUse::kWorkerToAggregator,
                              .job = job_,
-                             .life = life_,
+                             .incarnation = incarnation_,
                              .worker = peer_,
                              .worker_nonce = *asked_,
                              .aggregator_nonce = own};
@@ -60,7 +64,7 @@ class MadeUpAggregator {
     protocol::DatagramHeader header;
     header.type = type;
     header.job = job_;
-    header.life = life_;
+    header.incarnation = incarnation_;
     header.worker = peer_;
     return header;
   }
@@ -73,8 +77,8 @@ class MadeUpAggregator {
   ByteBuffer to_all(protocol::DatagramHeader header, ByteSpan extension, ByteSpan payload) {
     header.worker = protocol::kAllWorkers;
     header.sequence = ++sequence_to_all_;
-    if (std::exchange(all_life_, header.life) != header.life)
-      all_.derive(key_, protocol::KeyScope::to_all(job_, header.life));
+    if (std::exchange(all_life_, header.incarnation) != header.incarnation)
+      all_.derive(key_, protocol::KeyScope::to_all(job_, header.incarnation));
     return seal(header, extension, payload, all_);
   }
   ByteBuffer as_hint(protocol::DatagramHeader header, ByteSpan extension, ByteSpan payload) {
@@ -107,7 +111,7 @@ class MadeUpAggregator {
   uint32_t job_;
   protocol::JobKey key_;
   uint16_t peer_;
-  uint64_t life_;
+  uint64_t incarnation_;
   protocol::DatagramKey handshake_;
   std::optional<protocol::Nonce> asked_;
   uint32_t nonces_ = 0;

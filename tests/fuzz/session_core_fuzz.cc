@@ -49,11 +49,11 @@ class SessionFuzz {
     MILLRACE_CHECK(protocol::validate(config.spec).has_value());
     core_ = std::make_unique<worker::SessionCore>(config);
     for (const auto& bucket : core_->layout().buckets) counted_.emplace_back(bucket.dimension, 0.0);
-    view_.job = 1;
-    view_.epoch = 3;
-    view_.started = true;
-    view_.members = {{0, 1, 5}, {1, 1, 77}};
-    view_.shards = {{"tcp://fuzz:1", 1}, {"tcp://fuzz:2", 1}};
+    membership_.job = 1;
+    membership_.epoch = 3;
+    membership_.started = true;
+    membership_.members = {{0, 1, 5}, {1, 1, 77}};
+    membership_.shards = {{"tcp://fuzz:1", 1}, {"tcp://fuzz:2", 1}};
   }
 
   void run() {
@@ -69,9 +69,9 @@ class SessionFuzz {
       for (const uint32_t shard : std::exchange(actions_.connects, {})) {
         if (source_.one_in(4)) continue;
         core_->on_connected(shard, now_, actions_);
-        exactly([&] { welcome(shard, view_, 1); });
+        exactly([&] { welcome(shard, membership_, 1); });
       }
-      core_->end_turn(now_, actions_);
+      core_->end_pass(now_, actions_);
       for (const auto& send : actions_.sends) MILLRACE_CHECK(!protocol::encode_envelope(send.message).empty());
       for (const auto& delivered : actions_.delivered) check_delivered(delivered);
       actions_.clear();
@@ -85,7 +85,7 @@ class SessionFuzz {
   void join() {
     for (uint32_t shard = 0; shard < 2; ++shard) {
       core_->on_connected(shard, now_, actions_);
-      welcome(shard, view_, 1);
+      welcome(shard, membership_, 1);
     }
   }
 
@@ -95,8 +95,8 @@ class SessionFuzz {
     switch (source_.below(22)) {
       case 0: return core_->on_connected(shard, now_, actions_);
       case 1: return core_->on_disconnected(shard, "fuzz", now_, actions_);
-      case 2: steady_ = false; return welcome(shard, view(), source_.one_in(16) ? 9 : 1);
-      case 3: steady_ = false; return message(shard, protocol::ViewChange{view(), {}});
+      case 2: steady_ = false; return welcome(shard, membership(), source_.one_in(16) ? 9 : 1);
+      case 3: steady_ = false; return message(shard, protocol::MembershipChange{membership(), {}});
       case 4: return message(shard, protocol::Duplicate{part(), source_.number(4)});
       case 5: return refuse(shard);
       case 6:
@@ -116,18 +116,18 @@ class SessionFuzz {
         while (core_->work(now_, actions_)) {
         }
         return;
-      case 13: (void)core_->settle_one(); return;
+      case 13: (void)core_->resolve_one_deferred(); return;
       case 14:
       case 15:
       case 16: return about_returns(shard);
       case 17:
-      case 18: return backed();
+      case 18: return replicated();
       default: return update(shard);
     }
   }
 
   /// Enough workers have the steps below.
-  void backed() {
+  void replicated() {
     const uint32_t number = part();
     message(shard_of(number), protocol::Ack{{{number, steps_of(number) + source_.below(3)}}});
   }
@@ -137,7 +137,7 @@ class SessionFuzz {
     steady_ = false;
     switch (source_.below(10)) {
       case 0: return exactly([this] { removed(); });
-      case 1: return exactly([this] { settle_all(); });
+      case 1: return exactly([this] { run_all_until_chosen(); });
       case 2: return become(protocol::MemberState::kSynced);
       case 3: return settle(part(), source_.one_in(2));
       case 4: return snapshot(part());
@@ -150,34 +150,35 @@ class SessionFuzz {
   }
 
   protocol::Member& self() {
-    const auto found = std::ranges::find(view_.members, 1u, &protocol::Member::worker);
-    return found == view_.members.end() ? view_.members.emplace_back(protocol::Member{1, life_, config_.nonce})
-                                        : *found;
+    const auto found = std::ranges::find(membership_.members, 1u, &protocol::Member::worker);
+    return found == membership_.members.end()
+               ? membership_.members.emplace_back(protocol::Member{1, incarnation_, config_.nonce})
+               : *found;
   }
 
   void tell_all() {
-    for (uint32_t shard = 0; shard < 2; ++shard) message(shard, protocol::ViewChange{view_, {}});
+    for (uint32_t shard = 0; shard < 2; ++shard) message(shard, protocol::MembershipChange{membership_, {}});
   }
 
   /// Removes another worker, as its Goodbye would. Where the worker asks, admits it under the next incarnation.
   void removed() {
-    std::erase_if(view_.members, [](const protocol::Member& member) { return member.worker == 1; });
-    ++view_.epoch;
+    std::erase_if(membership_.members, [](const protocol::Member& member) { return member.worker == 1; });
+    ++membership_.epoch;
     tell_all();
     if (source_.one_in(4)) return;
-    ++life_;
-    self() = {1, life_, config_.nonce, protocol::MemberState::kJoining};
-    ++view_.epoch;
-    for (uint32_t shard = 0; shard < 2; ++shard) welcome(shard, view_, 1);
+    ++incarnation_;
+    self() = {1, incarnation_, config_.nonce, protocol::MemberState::kJoining};
+    ++membership_.epoch;
+    for (uint32_t shard = 0; shard < 2; ++shard) welcome(shard, membership_, 1);
   }
 
   void become(protocol::MemberState state) {
     self().state = state;
-    ++view_.epoch;
+    ++membership_.epoch;
     tell_all();
   }
 
-  void settle_all() {
+  void run_all_until_chosen() {
     for (uint32_t number = 0; number < core_->layout().parts.size(); ++number) {
       if (source_.one_in(4)) snapshot(number);
       settle(number, true);
@@ -197,17 +198,18 @@ class SessionFuzz {
     protocol::Settle body;
     body.part = number;
     body.decided = steps_of(number) + (exact_ ? 4 : 0) + source_.number(3);
-    body.lineage = view_.lineages;
+    body.branch = membership_.branches;
     body.on_log = helpful || source_.one_in(2);
     body.weights = static_cast<protocol::Settle::Weights>(helpful ? 1 + source_.below(2) : 1 + source_.below(3));
     if (source_.one_in(2)) {
       auto& counted = body.counted.emplace();
       counted.worker = 1;
-      counted.life = 1 + source_.number(3);
+      counted.incarnation = 1 + source_.number(3);
       counted.last_step = source_.number(4);
       counted.counted_mask = source_.number(8);
       if (core_->spec().mode == protocol::Mode::kAsynchronous) counted.sequence = source_.number(4);
-      if (counted.life > 1 && counted.last_step > 0 && source_.one_in(2)) counted.earlier_lives = {{1, 0}};
+      if (counted.incarnation > 1 && counted.last_step > 0 && source_.one_in(2))
+        counted.earlier_incarnations = {{1, 0}};
     }
     message(shard_of(number), std::move(body));
   }
@@ -218,7 +220,7 @@ class SessionFuzz {
     protocol::Snapshot body;
     body.part = number;
     body.for_worker = 1;
-    body.for_life = life_;
+    body.for_incarnation = incarnation_;
     body.n = source_.number(4);
     body.decided_in = source_.number(8);
     body.offset = wrong(8) ? source_.number(9) : 0;
@@ -231,19 +233,19 @@ class SessionFuzz {
 
   /// A shard was started again, or the log was cut to this worker's state or the other's.
   void another_log(uint32_t shard) {
-    if (view_.lineages >= 20) return;
-    const uint64_t parent = view_.lineages;
-    ++view_.lineages;
-    ++view_.epoch;
+    if (membership_.branches >= 20) return;
+    const uint64_t parent = membership_.branches;
+    ++membership_.branches;
+    ++membership_.epoch;
     if (source_.one_in(2)) {
-      view_.activations.push_back({shard, view_.lineages, parent});
-      ++view_.shards[shard].life;
-      shard_life_[shard] = view_.shards[shard].life;
+      membership_.activations.push_back({shard, membership_.branches, parent});
+      ++membership_.shards[shard].incarnation;
+      shard_incarnation_[shard] = membership_.shards[shard].incarnation;
     } else {
-      for (uint32_t each = 0; each < 2; ++each) view_.activations.push_back({each, view_.lineages, parent});
-      view_.cut = view_.epoch;
-      view_.cut_worker = source_.below(2);
-      if (view_.cut_worker == 1) self().state = protocol::MemberState::kSynced;
+      for (uint32_t each = 0; each < 2; ++each) membership_.activations.push_back({each, membership_.branches, parent});
+      membership_.cut = membership_.epoch;
+      membership_.cut_worker = source_.below(2);
+      if (membership_.cut_worker == 1) self().state = protocol::MemberState::kSynced;
     }
     tell_all();
   }
@@ -264,10 +266,10 @@ class SessionFuzz {
     core_->start(now_, actions_);
     actions_.clear();
     if (source_.one_in(4)) return;
-    ++life_;
-    self() = {1, life_, config_.nonce,
+    ++incarnation_;
+    self() = {1, incarnation_, config_.nonce,
               config_.has_weights ? protocol::MemberState::kJoining : protocol::MemberState::kSynced};
-    ++view_.epoch;
+    ++membership_.epoch;
     join();
   }
 
@@ -275,16 +277,16 @@ class SessionFuzz {
     return static_cast<uint32_t>(source_.number(static_cast<uint32_t>(core_->layout().parts.size()) + 1));
   }
 
-  protocol::JobView view() {
-    protocol::JobView next = view_;
+  protocol::Membership membership() {
+    protocol::Membership next = membership_;
     if (!source_.one_in(4)) {
-      if (source_.one_in(2)) next.epoch = ++view_.epoch;
+      if (source_.one_in(2)) next.epoch = ++membership_.epoch;
       return next;
     }
     next.epoch = source_.number(8);
-    if (source_.one_in(8) && next.members.size() > 1) next.members[1].life = source_.number(3);
+    if (source_.one_in(8) && next.members.size() > 1) next.members[1].incarnation = source_.number(3);
     if (source_.one_in(8)) next.members.pop_back();
-    if (source_.one_in(8)) next.shards[0].life = source_.number(3);
+    if (source_.one_in(8)) next.shards[0].incarnation = source_.number(3);
     if (source_.one_in(8)) next.job = source_.number(3);
     if (source_.one_in(8)) next.shards.pop_back();
     if (source_.one_in(8)) next.started = false;
@@ -303,11 +305,11 @@ class SessionFuzz {
   void message(uint32_t shard, protocol::Body body, SharedBytes payload = {}) {
     protocol::Message made;
     made.header = {.job = wrong(32) ? source_.number(3) : 1,
-                   .epoch = wrong(4) ? source_.number(8) : core_->view().epoch,
+                   .epoch = wrong(4) ? source_.number(8) : core_->membership().epoch,
                    .worker = wrong(32) ? 0u : 1u,
-                   .life = wrong(32) ? source_.number(3) : life_,
+                   .incarnation = wrong(32) ? source_.number(3) : incarnation_,
                    .shard = wrong(32) ? 1 - shard : shard,
-                   .shard_life = wrong(64) ? source_.number(3) : shard_life_[shard]};
+                   .shard_incarnation = wrong(64) ? source_.number(3) : shard_incarnation_[shard]};
     made.body = std::move(body);
     made.payload = std::move(payload);
     note_backed(made);
@@ -317,21 +319,22 @@ class SessionFuzz {
   void note_backed(const protocol::Message& message) {
     const auto* ack = std::get_if<protocol::Ack>(&message.body);
     if (ack == nullptr) return;
-    for (const protocol::Ack::Entry& entry : ack->entries) backed_[entry.part] = std::max(backed_[entry.part], entry.n);
+    for (const protocol::Ack::Entry& entry : ack->entries)
+      replicated_[entry.part] = std::max(replicated_[entry.part], entry.n);
   }
 
   /// Where updates wait until enough workers have them, nothing is handed out that was never said to.
   void check_delivered(const worker::DeliveredUpdate& delivered) {
     MILLRACE_CHECK(delivered.part < core_->layout().parts.size());
-    if (!protocol::holds_updates(config_.spec) || delivered.delivered_before) return;
+    if (!protocol::applies_after_acks(config_.spec) || delivered.delivered_before) return;
     const uint64_t needs = delivered.replaces ? delivered.steps : delivered.step + 1;
-    MILLRACE_CHECK(backed_[delivered.part] >= needs, delivered.part, needs, backed_[delivered.part]);
+    MILLRACE_CHECK(replicated_[delivered.part] >= needs, delivered.part, needs, replicated_[delivered.part]);
   }
 
-  void welcome(uint32_t shard, const protocol::JobView& told, uint32_t version) {
+  void welcome(uint32_t shard, const protocol::Membership& told, uint32_t version) {
     protocol::Welcome welcome;
     welcome.version = version;
-    welcome.view = told;
+    welcome.membership = told;
     message(shard, std::move(welcome));
   }
 
@@ -349,7 +352,7 @@ class SessionFuzz {
     if (!source_.one_in(16)) return;
     if (source_.one_in(2)) return message(shard, protocol::Abort{});
     if (source_.one_in(2)) return message(shard, protocol::Goodbye{});
-    message(shard, protocol::Settled{part(), source_.number(4), source_.one_in(2)});
+    message(shard, protocol::StepDecided{part(), source_.number(4), source_.one_in(2)});
   }
 
   void raw(uint32_t shard) {
@@ -378,8 +381,8 @@ class SessionFuzz {
     if (!source_.one_in(4) || body.step + 1 < steps) body.step += steps - 1;
     for (uint32_t i = 0; i < steps; ++i) {
       const bool own = source_.one_in(2);
-      const uint64_t life = own ? (source_.one_in(16) ? source_.number(3) : life_) : 1;
-      body.merged.push_back({{own ? 1u : 0u, life, source_.number(4)}, source_.one_in(16) ? 2.0 : 1.0, i});
+      const uint64_t incarnation = own ? (source_.one_in(16) ? source_.number(3) : incarnation_) : 1;
+      body.merged.push_back({{own ? 1u : 0u, incarnation, source_.number(4)}, source_.one_in(16) ? 2.0 : 1.0, i});
     }
   }
 
@@ -399,11 +402,11 @@ class SessionFuzz {
     body.contributors.push_back({0, 1});
     if (source_.one_in(2)) {
       if (asynchronous) body.contributors.clear();
-      body.contributors.push_back({1, source_.one_in(16) ? source_.number(3) : life_});
+      body.contributors.push_back({1, source_.one_in(16) ? source_.number(3) : incarnation_});
       if (asynchronous) body.contributors.back().sequence = source_.number(4);
     }
     if (asynchronous && source_.one_in(4)) merge(body);
-    body.lineage = view_.lineages;
+    body.branch = membership_.branches;
     Stream sum =
         Stream::empty(number < parts.size() && !source_.one_in(16) ? parts[number].end - parts[number].begin : 3);
     for (uint32_t index = source_.below(3); index < sum.dimension; index += 1 + source_.below(9)) {
@@ -455,15 +458,15 @@ class SessionFuzz {
   ByteSource& source_;
   TimeNs now_ = kNsPerS;
   worker::CoreConfig config_;
-  uint64_t life_ = 1;
-  uint64_t shard_life_[2] = {1, 1};
+  uint64_t incarnation_ = 1;
+  uint64_t shard_incarnation_[2] = {1, 1};
   bool exact_ = false;
   bool steady_ = true;  ///< the last step did not concern a rejoin
   bool was_synced_ = false;
   std::unique_ptr<worker::SessionCore> core_;
   worker::Actions actions_;
-  protocol::JobView view_;
-  std::map<uint32_t, uint64_t> backed_;  ///< by part: the most that any shard has said
+  protocol::Membership membership_;
+  std::map<uint32_t, uint64_t> replicated_;  ///< by part: the most that any shard has said
   std::vector<std::vector<double>> counted_;
   uint64_t applied_before_[2] = {0, 0};
 };

@@ -116,13 +116,13 @@ class ShardFuzz {
     // The disk carried out the requests of the earlier process, up to some piece of them.
     for (uint32_t most = source_.below(8); most > 0 && !disk_.idle(); --most) disk_.carry_out();
     disk_.lose_process();
-    const auto life = table_->start_shard(0, 2, "tcp://fuzz:" + std::to_string(1 + source_.below(2)), datagrams_);
-    MILLRACE_CHECK(life.has_value());
-    life_ = *life;
+    const auto start = table_->start_shard(0, 2, "tcp://fuzz:" + std::to_string(1 + source_.below(2)), datagrams_);
+    MILLRACE_CHECK(start.has_value());
+    incarnation_ = *start;
     server::ShardConfig config;
     config.shard = 0;
     config.shard_count = 2;
-    config.life = life_;
+    config.incarnation = incarnation_;
     config.limits = limits_;
     config.saves = saves_;
     if (!datagrams_.empty()) config.datagrams.judge = [](const auto&, const auto&) { return Status(); };
@@ -139,17 +139,17 @@ class ShardFuzz {
     state.stranded = source_.below(4) == 3;
     for (const protocol::PartLayout& planned : layout_.parts) {
       const Held& held = held_[planned.part];
-      state.parts.push_back({planned.part, held.n, held.n == 0 ? 0 : held.decided_in, held.lineage, 0});
+      state.parts.push_back({planned.part, held.n, held.n == 0 ? 0 : held.decided_in, held.branch, 0});
     }
     protocol::State::Part& one = state.parts[source_.below(static_cast<uint32_t>(state.parts.size()))];
     if (source_.below(4) == 3) {
       one.n = std::min<uint64_t>(one.n, source_.number(4));  // behind
       one.decided_in = one.n == 0 ? 0 : held_[one.part].decided_in;
     }
-    if (source_.below(4) == 3) one.kept_from = std::min<uint64_t>(one.n, source_.number(4));
+    if (source_.below(4) == 3) one.retained_from = std::min<uint64_t>(one.n, source_.number(4));
     if (lies()) one.n = source_.number(4);
     if (lies()) one.decided_in = source_.number(6);
-    if (lies()) one.lineage = source_.number(4);
+    if (lies()) one.branch = source_.number(4);
     if (lies()) state.parts.pop_back();
     return state;
   }
@@ -210,7 +210,7 @@ class ShardFuzz {
     for (uint64_t offset = 0; offset < dimension; offset += run) {
       const uint64_t count = std::min(run, dimension - offset);
       const SharedBytes payload = SharedBytes::from(ByteBuffer(count * sizeof(float), source_.byte()));
-      protocol::Snapshot body{part, request.for_worker, request.for_life, held.n, held.decided_in, offset,
+      protocol::Snapshot body{part, request.for_worker, request.for_incarnation, held.n, held.decided_in, offset,
                               0,    held.summary};
       body.payload_hash = lies() ? 1 : hash64(payload.bytes);
       if (lies()) body.n = source_.number(4);
@@ -314,7 +314,7 @@ class ShardFuzz {
     if (actions_.to_peers.size() > 64) carry_out();
   }
   protocol::Header header(uint32_t worker) {
-    return {.job = job_, .epoch = epoch_, .worker = worker, .life = lives_[worker], .shard = 0, .shard_life = life_};
+    return {job_, epoch_, worker, lives_[worker], 0, incarnation_};  // shard 0
   }
 
   protocol::PeerId peer() { return {std::string(1, static_cast<char>('a' + source_.below(4)))}; }
@@ -328,9 +328,9 @@ class ShardFuzz {
     message.header = header(worker);
     if (source_.one_in(16)) message.header.job = source_.number(3);
     if (source_.one_in(8)) message.header.epoch = source_.number(6);
-    if (source_.one_in(8)) message.header.life = source_.number(3);
+    if (source_.one_in(8)) message.header.incarnation = source_.number(3);
     if (source_.one_in(32)) message.header.shard = 1;
-    if (source_.one_in(32)) message.header.shard_life = source_.number(3);
+    if (source_.one_in(32)) message.header.shard_incarnation = source_.number(3);
     message.body = std::move(body);
     message.payload = std::move(payload);
     pass_on(from, std::move(message));
@@ -360,7 +360,7 @@ class ShardFuzz {
         message.header = header(worker);
         message.payload = SharedBytes::from(std::move(encode_container(stream.view(), stream.view(), {})->bytes));
         const bool asynchronous = spec_.mode == protocol::Mode::kAsynchronous;
-        uint64_t& sent = sent_[{planned.part, worker, message.header.life}];
+        uint64_t& sent = sent_[{planned.part, worker, message.header.incarnation}];
         message.body = protocol::Contribution{.part = planned.part,
                                               .step = asynchronous ? sent++ : step,
                                               .payload_hash = container_checksum(message.payload.bytes)};
@@ -436,8 +436,7 @@ class ShardFuzz {
 
   void shard_message() {
     protocol::Message message;
-    message.header = {
-        .job = job_, .epoch = 1, .worker = 0, .life = 0, .shard = source_.one_in(8) ? 0u : 1u, .shard_life = 1};
+    message.header = {.job = job_, .epoch = 1, .shard = source_.one_in(8) ? 0u : 1u, .shard_incarnation = 1};
     if (source_.one_in(2)) {
       protocol::ShardHello hello;
       const auto map = table_->shard_map();
@@ -494,19 +493,19 @@ class ShardFuzz {
   /// Records the state that a well-behaved worker keeps of a message to it.
   void note(const server::SendToPeer& send) {
     const protocol::Body& body = send.message.body;
-    const protocol::JobView* view = nullptr;
-    if (const auto* welcome = std::get_if<protocol::Welcome>(&body)) view = &welcome->view;
-    if (const auto* change = std::get_if<protocol::ViewChange>(&body)) view = &change->view;
-    if (view) {
-      if (view->job != job_) held_.clear();
-      job_ = view->job;
-      epoch_ = view->epoch;
+    const protocol::Membership* membership = nullptr;
+    if (const auto* welcome = std::get_if<protocol::Welcome>(&body)) membership = &welcome->membership;
+    if (const auto* change = std::get_if<protocol::MembershipChange>(&body)) membership = &change->membership;
+    if (membership) {
+      if (membership->job != job_) held_.clear();
+      job_ = membership->job;
+      epoch_ = membership->epoch;
       synced_.clear();
-      for (const protocol::Member& member : view->members) {
-        lives_[member.worker] = member.life;
+      for (const protocol::Member& member : membership->members) {
+        lives_[member.worker] = member.incarnation;
         if (member.state == protocol::MemberState::kSynced) synced_.insert(member.worker);
       }
-      MILLRACE_CHECK(protocol::activations_make_sense(*view), view->epoch);
+      MILLRACE_CHECK(protocol::activations_make_sense(*membership), membership->epoch);
     }
     const bool question = std::holds_alternative<protocol::Collect>(body) ||
                           std::holds_alternative<protocol::Fetch>(body) ||
@@ -534,7 +533,7 @@ class ShardFuzz {
     held.updates.erase(held.updates.lower_bound(update.step), held.updates.end());
     held.updates[update.step] = message;
     held.decided_in = update.decided_in;
-    held.lineage = update.lineage;
+    held.branch = update.branch;
     held.summary = update.summary;
   }
 
@@ -544,7 +543,7 @@ class ShardFuzz {
     for (size_t i = 1; i < update.contributors.size(); ++i) {
       MILLRACE_CHECK(update.contributors[i - 1].worker < update.contributors[i].worker, update.part, update.step);
     }
-    const auto [known, fresh] = updates_.try_emplace({message.header.job, update.part, update.step, update.lineage},
+    const auto [known, fresh] = updates_.try_emplace({message.header.job, update.part, update.step, update.branch},
                                                      hash64(message.payload.bytes));
     MILLRACE_CHECK(known->second == hash64(message.payload.bytes), update.part, update.step);
     const protocol::PartLayout& range = layout_.parts[update.part];
@@ -556,7 +555,7 @@ class ShardFuzz {
   struct Held {
     uint64_t n = 0;
     uint64_t decided_in = 0;
-    uint64_t lineage = 0;
+    uint64_t branch = 0;
     protocol::Summary summary;
     std::map<uint64_t, protocol::Message> updates;
   };
@@ -576,13 +575,13 @@ class ShardFuzz {
   std::string datagrams_;  ///< of this shard, which takes over from switches; empty: it does not
   FuzzDisk disk_;
   AcksSaid acks_;
-  uint64_t life_ = 0;  ///< of the shard
+  uint64_t incarnation_ = 0;  ///< of the shard
   uint64_t job_ = 1;
   uint64_t epoch_ = 1;
   std::map<uint32_t, uint64_t> lives_;
   std::set<uint32_t> synced_;
   std::map<uint32_t, Held> held_;                                      ///< by part
-  std::map<std::tuple<uint32_t, uint32_t, uint64_t>, uint64_t> sent_;  ///< mode asynchronous: by part, worker and life
+  std::map<std::tuple<uint32_t, uint32_t, uint64_t>, uint64_t> sent_;  ///< asynchronous: by part, worker, incarnation
   std::vector<std::pair<protocol::PeerId, protocol::Body>> asked_;
 };
 

@@ -51,7 +51,7 @@ protocol::Endpoint endpoint(uint16_t port) {
 /// The owner of a client: the offers of a step, and the client's reports about them.
 class Ledger : public worker::SwitchOutcome {
  public:
-  explicit Ledger(uint32_t slots) : last_turn_(slots) {}
+  explicit Ledger(uint32_t slots) : last_pass_(slots) {}
 
   void begin(uint32_t step, std::vector<uint32_t> indices, std::vector<float> values) {
     step_ = step;
@@ -65,13 +65,13 @@ class Ledger : public worker::SwitchOutcome {
   bool done() const { return !step_; }
   uint64_t turns() const { return turns_; }
 
-  void settled(const worker::SettledWindow& window) override {
-    MILLRACE_CHECK(window.window < kWindows && window.slot == window.window % last_turn_.size(), window.window,
+  void on_completed(const worker::CompletedWindow& window) override {
+    MILLRACE_CHECK(window.window < kWindows && window.slot == window.window % last_pass_.size(), window.window,
                    window.slot);
     MILLRACE_CHECK(window.begin == window.window * kIndices);
     if (!abandons_) {
-      MILLRACE_CHECK(window.turn > last_turn_[window.slot], window.slot, window.turn, last_turn_[window.slot]);
-      last_turn_[window.slot] = window.turn;
+      MILLRACE_CHECK(window.turn > last_pass_[window.slot], window.slot, window.turn, last_pass_[window.slot]);
+      last_pass_[window.slot] = window.turn;
       ++turns_;
     }
     MILLRACE_CHECK(window.indices.size() == window.sums.size());
@@ -80,7 +80,7 @@ class Ledger : public worker::SwitchOutcome {
     MILLRACE_CHECK(std::ranges::includes(window.indices, window.applied));
     const bool counts = (window.contributors >> kWorker & 1) != 0;
     MILLRACE_CHECK(counts || window.applied.empty(), window.contributors);
-    for (const worker::CutRack& rack : window.racks)
+    for (const worker::RackSelection& rack : window.racks)
       MILLRACE_CHECK(rack.kept.size() == window.indices.size(), rack.kept.size());
     check_offered(window);
   }
@@ -97,7 +97,7 @@ class Ledger : public worker::SwitchOutcome {
     MILLRACE_CHECK(indices.empty() || indices.back() < kIndices);
   }
   /// applied + returned = offered, each entry once.
-  void check_offered(const worker::SettledWindow& window) {
+  void check_offered(const worker::CompletedWindow& window) {
     MILLRACE_CHECK(step_ == window.step || window.offered.empty(), window.step);
     const size_t count = window.offered.size();
     MILLRACE_CHECK(window.values.size() == count && window.sent.size() == count);
@@ -122,7 +122,7 @@ class Ledger : public worker::SwitchOutcome {
     MILLRACE_CHECK(told == returned.end());
   }
 
-  std::vector<uint64_t> last_turn_;
+  std::vector<uint64_t> last_pass_;
   uint64_t turns_ = 0;
   std::optional<uint32_t> step_;  ///< under way
   std::vector<uint32_t> indices_;
@@ -260,7 +260,7 @@ class ClientFuzz {
     epoch_.membership_hash = source_.byte();
     epoch_.role = source_.one_in(2) ? worker::SwitchRole::kCombine : worker::SwitchRole::kReduce;
     if (source_.one_in(8)) epoch_.decider = endpoint(static_cast<uint16_t>(1000 + source_.below(2)));
-    for (uint16_t worker = 0; worker < 3; ++worker) epoch_.lives[worker] = source_.below(2);
+    for (uint16_t worker = 0; worker < 3; ++worker) epoch_.incarnations[worker] = source_.below(2);
     client_->set_epoch(epoch_, now_, empty_sink());
     look();
   }
@@ -291,7 +291,7 @@ class ClientFuzz {
         removal.slots.push_back({.turn = turn, .result = out.result});
       }
     }
-    for (uint64_t life = 0; life < 2; ++life) client_->abandon_step(life, known);
+    for (uint64_t incarnation = 0; incarnation < 2; ++incarnation) client_->abandon_step(incarnation, known);
     MILLRACE_CHECK(client_->at_rest());
   }
 
@@ -330,9 +330,10 @@ class ClientFuzz {
     say(decider_, header, {}, {});
   }
   void notice() {
-    protocol::Notice said{.code = static_cast<NoticeCode>(source_.below(9)), .epoch = 0, .life = 0, .worker_nonce = {}};
+    protocol::Notice said{
+        .code = static_cast<NoticeCode>(source_.below(9)), .epoch = 0, .incarnation = 0, .worker_nonce = {}};
     said.epoch = static_cast<uint32_t>(source_.number(4));
-    said.life = source_.number(4);
+    said.incarnation = source_.number(4);
     said.worker_nonce[0] = source_.byte();
     say_notice(said);
   }
@@ -340,7 +341,8 @@ class ClientFuzz {
     protocol::LostSequences lost{.first = sequence_ - std::min<uint64_t>(sequence_, source_.below(20)),
                                  .others = source_.number(16)};
     if (source_.one_in(8)) lost.first = source_.number(4);
-    say_notice({.code = NoticeCode::kLost, .epoch = epoch_.epoch, .life = 0, .worker_nonce = protocol::put_lost(lost)});
+    say_notice(
+        {.code = NoticeCode::kLost, .epoch = epoch_.epoch, .incarnation = 0, .worker_nonce = protocol::put_lost(lost)});
   }
   void say_notice(const protocol::Notice& said) {
     MadeUpAggregator& by = source_.one_in(4) ? rack_ : decider_;
@@ -436,7 +438,7 @@ class ClientFuzz {
     for (const uint64_t rack : racks_) {
       std::fill_n(extension.begin() + static_cast<std::ptrdiff_t>(bytes), 8, uint8_t{0});
       extension[bytes] = static_cast<uint8_t>(rack);
-      const size_t marks = protocol::KeptMarks::record_bytes(static_cast<uint32_t>(entries.size()));
+      const size_t marks = protocol::RetainedMarks::record_bytes(static_cast<uint32_t>(entries.size()));
       for (size_t at = 0; at < entries.size(); ++at)
         extension[bytes + 8 + at / 8] |= marks_ >> (at % 8) & 1 ? 1u << (at % 8) : 0;
       marks_ = source_.byte();

@@ -121,13 +121,13 @@ class SwitchFuzz {
   void hello(uint32_t at, uint32_t epoch) {
     const uint64_t live = source_.one_in(4) ? source_.byte() % 8 : 7;
     std::vector<uint64_t> positions = {source_.number(4), source_.number(4)};
-    give(at,
-         workers_[at].hello({.epoch = epoch, .live = live, .positions = positions, .membership = source_.below(2)}));
+    give(at, workers_[at].hello(
+                 {.epoch = epoch, .live = live, .positions = positions, .membership_hash = source_.below(2)}));
   }
   void greet(uint32_t epoch, uint64_t position) {
     for (uint32_t at = 0; at < kWorkers; ++at) {
       const uint64_t own = position + (source_.one_in(4) ? 1 : 0);
-      give(at, workers_[at].hello({.epoch = epoch, .live = 7, .positions = {own, position}, .membership = 0}));
+      give(at, workers_[at].hello({.epoch = epoch, .live = 7, .positions = {own, position}, .membership_hash = 0}));
     }
   }
 
@@ -216,7 +216,7 @@ class SwitchFuzz {
     MadeUpWorker& sender = workers_[kWorkers + rack];
     const DatagramHeader own = sender.header(DatagramType::kPartial);
     header.type = own.type;
-    header.life = own.life;
+    header.incarnation = own.incarnation;
     header.worker = own.worker;
     ByteBuffer body(payload.begin(), payload.end());
     if (source_.one_in(8)) change_field(source_, header);
@@ -256,7 +256,7 @@ class SwitchFuzz {
     DatagramHeader header = result->header;
     const DatagramHeader own = workers_[at].header(DatagramType::kKept);
     header.type = own.type;
-    header.life = own.life;
+    header.incarnation = own.incarnation;
     header.worker = own.worker;
     header.epoch = aggregator_.status()[0].epoch;
     if (source_.one_in(4)) header.fragment = source_.byte() % 16;
@@ -272,7 +272,8 @@ class SwitchFuzz {
     MILLRACE_CHECK(counted(AggregatorEvent::kReceived) == 1);
     MILLRACE_CHECK(counted(AggregatorEvent::kSent) == sink_.sent.size(), sink_.sent.size());
     const switch_agg::SwitchJobStatus status = aggregator_.status()[0];
-    if (std::exchange(life_, status.life) != status.life || std::exchange(epoch_, status.epoch) != status.epoch) {
+    if (std::exchange(incarnation_, status.incarnation) != status.incarnation ||
+        std::exchange(epoch_, status.epoch) != status.epoch) {
       sums_.forget();
       groups_.clear();
       cut_.clear();
@@ -342,7 +343,7 @@ class SwitchFuzz {
   }
   /// Checks the entries that each rack retained: marks of each entry of a result of an open slot's last turn.
   void look_at_marks(const Datagram& datagram, const Entries& entries) {
-    const auto marks = protocol::KeptMarks::read(datagram.extension, static_cast<uint32_t>(entries.size()));
+    const auto marks = protocol::RetainedMarks::read(datagram.extension, static_cast<uint32_t>(entries.size()));
     MILLRACE_CHECK(marks.has_value());
     const auto cut = cut_.find(datagram.header.slot);
     if (counted(AggregatorEvent::kClosed) == 0 || cut == cut_.end()) return;
@@ -351,7 +352,7 @@ class SwitchFuzz {
       MILLRACE_CHECK(kept != cut->second.end(), marks->workers(rack));
       uint32_t at = 0;
       for (const auto& [index, value] : entries)
-        MILLRACE_CHECK(marks->is_kept(rack, at++) == kept->second.contains(index), index);
+        MILLRACE_CHECK(marks->is_retained(rack, at++) == kept->second.contains(index), index);
     }
   }
 
@@ -371,7 +372,7 @@ class SwitchFuzz {
     MILLRACE_CHECK(header.slot < kSlots && header.turn > 0, header.slot, header.turn);
     MILLRACE_CHECK(protocol::read_result_terms(datagram.extension).has_value());
     look_at_marks(datagram, entries_of(datagram, kIndices));
-    const Key key{header.life, header.epoch, header.slot, header.turn, header.fragment};
+    const Key key{header.incarnation, header.epoch, header.slot, header.turn, header.fragment};
     const auto [known, is_new] = results_.emplace(key, packet);
     ByteBuffer before = known->second;
     ByteBuffer after = packet;
@@ -425,7 +426,7 @@ class SwitchFuzz {
       cut_;  ///< by slot: racks that trimmed their sums, and their retained entries
   std::map<uint16_t, uint64_t> cut_turns_;
   switch_agg::AggregatorCounters before_;
-  uint64_t life_ = 0;
+  uint64_t incarnation_ = 0;
   uint32_t epoch_ = 0;
   bool has_room_ = true;
   ByteBuffer kept_packet_;

@@ -127,12 +127,12 @@ class RackFuzz {
     give(endpoint(at), workers_[at].challenge_request());
     for (const Sent& packet : sink_.sent) workers_[at].take_challenge(packet.bytes);
   }
-  void hello(uint32_t at, uint32_t epoch, uint64_t live, uint64_t membership) {
-    if (workers_[at].life() == 0) return;
+  void hello(uint32_t at, uint32_t epoch, uint64_t live, uint64_t membership_hash) {
+    if (workers_[at].incarnation() == 0) return;
     std::vector<uint64_t> positions;
     if (source_.one_in(32)) positions = {1, 1};
     give(endpoint(at),
-         workers_[at].hello({.epoch = epoch, .live = live, .positions = positions, .membership = membership}));
+         workers_[at].hello({.epoch = epoch, .live = live, .positions = positions, .membership_hash = membership}));
   }
   void turn_over() {
     Turn& turn = turns_[source_.below(kSlots)];
@@ -173,7 +173,7 @@ class RackFuzz {
     return entries;
   }
   void contribution(uint32_t at) {
-    if (workers_[at].life() == 0) return;
+    if (workers_[at].incarnation() == 0) return;
     MadeUpWorker::ContributionFields fields = expected_fields();
     if (source_.one_in(8)) fields.fragment = static_cast<uint8_t>(source_.below(3));
     if (source_.one_in(8)) fields.flags = source_.byte() & 0x7F;
@@ -193,7 +193,7 @@ class RackFuzz {
     const bool is_long = source_.one_in(16);
     if (is_long) fields.codecs = {protocol::WindowIndexCodec::kGap, protocol::WindowValueCodec::kFixed32};
     for (uint32_t at = 0; at < kWorkers; ++at) {
-      if (workers_[at].life() == 0 || source_.one_in(16)) continue;
+      if (workers_[at].incarnation() == 0 || source_.one_in(16)) continue;
       give(endpoint(at), is_long ? workers_[at].contribution(fields, run_of(at)) : unit(at, fields));
     }
   }
@@ -204,7 +204,7 @@ class RackFuzz {
     return entries;
   }
   void anything(uint32_t at) {
-    if (workers_[at].life() == 0) return;
+    if (workers_[at].incarnation() == 0) return;
     const DatagramHeader header = drawn_header(workers_[at].header(static_cast<DatagramType>(source_.byte() % 13)));
     ByteBuffer extension = source_.bytes(48);
     extension.resize(extension.size() / 8 * 8);
@@ -239,12 +239,16 @@ class RackFuzz {
     protocol::LostSequences lost{.first = sent_up_ - std::min<uint64_t>(sent_up_, source_.below(20)),
                                  .others = source_.number(16)};
     if (source_.one_in(8)) lost.first = source_.number(4);
-    say({.code = NoticeCode::kLost, .epoch = 1, .life = decider_.life(), .worker_nonce = protocol::put_lost(lost)});
+    say({.code = NoticeCode::kLost,
+         .epoch = 1,
+         .incarnation = decider_.incarnation(),
+         .worker_nonce = protocol::put_lost(lost)});
   }
   void notice() {
-    protocol::Notice said{.code = static_cast<NoticeCode>(source_.below(9)), .epoch = 0, .life = 0, .worker_nonce = {}};
+    protocol::Notice said{
+        .code = static_cast<NoticeCode>(source_.below(9)), .epoch = 0, .incarnation = 0, .worker_nonce = {}};
     said.epoch = static_cast<uint32_t>(source_.number(4));
-    said.life = source_.number(4);
+    said.incarnation = source_.number(4);
     said.worker_nonce[0] = source_.byte();
     say(said);
   }
@@ -274,7 +278,8 @@ class RackFuzz {
   // Counts the aggregator's actions.
   uint64_t counted(AggregatorEvent event) const { return aggregator_.counters()[event] - before_[event]; }
   void note_life() {
-    if (std::exchange(life_, aggregator_.status()[0].life) != aggregator_.status()[0].life) forget();
+    if (std::exchange(incarnation_, aggregator_.status()[0].incarnation) != aggregator_.status()[0].incarnation)
+      forget();
   }
   void forget() {
     sums_.forget();
@@ -327,7 +332,7 @@ class RackFuzz {
     }
     const size_t left = sums_.check(by.slot, by.turn, kRack & aggregator_.status()[0].live, said);
     MILLRACE_CHECK(is_cut == (left != 0), left);
-    MILLRACE_CHECK(left == counted(AggregatorEvent::kEntriesCut), left);
+    MILLRACE_CHECK(left == counted(AggregatorEvent::kEntriesNotSelected), left);
   }
 
   void look() {
@@ -358,7 +363,7 @@ class RackFuzz {
     }
     const DatagramHeader& header = datagram.header;
     MILLRACE_CHECK(terms->have == (kRack & aggregator_.status()[0].live), terms->have);
-    const Key key{aggregator_.status()[0].life, header.slot, header.turn, terms->hash, header.fragment};
+    const Key key{aggregator_.status()[0].incarnation, header.slot, header.turn, terms->hash, header.fragment};
     const ByteBuffer payload(datagram.payload.begin(), datagram.payload.end());
     MILLRACE_CHECK(groups_.emplace(key, payload).first->second == payload, header.turn);
   }
@@ -388,7 +393,7 @@ class RackFuzz {
   std::set<std::pair<uint16_t, uint64_t>> flushed_;  ///< slots' turns whose sum was thrown away
   std::array<protocol::Nonce, kWorkers> met_{};
   std::map<Key, ByteBuffer> groups_;
-  uint64_t life_ = 0;
+  uint64_t incarnation_ = 0;
 };
 
 }  // namespace

@@ -226,7 +226,8 @@ TEST_F(Cluster, GarbageOnTheShardsPortDisturbsNoRunningJob) {
     (*stranger)->send_frames(SharedBytes::from(std::move(envelope)),
                              SharedBytes::from(ByteBuffer(random.next_below(300))));
     protocol::Message message;
-    message.header = {.job = 1, .epoch = random.next_below(9), .worker = 0, .life = 1, .shard = 0, .shard_life = 1};
+    message.header = {
+        .job = 1, .epoch = random.next_below(9), .worker = 0, .incarnation = 1, .shard = 0, .shard_incarnation = 1};
     message.body = protocol::Ack{{{0, 60}, {1, 60}}};
     if (round % 3 == 1) message.body = protocol::Goodbye{protocol::Goodbye::Reason::kFinished, ""};
     if (round % 3 == 2) message.body = protocol::Contribution{.part = 0, .step = random.next_below(60)};

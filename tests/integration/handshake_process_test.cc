@@ -96,8 +96,8 @@ TEST_F(HandshakeProcess, AWorkerThatFitsIsWelcomedAndSeesItselfInTheView) {
   ASSERT_TRUE(std::holds_alternative<Welcome>(body)) << body_name(body);
   const Welcome& welcome = std::get<Welcome>(body);
   EXPECT_EQ(welcome.version, kProtocolVersion);
-  ASSERT_EQ(welcome.view.members.size(), 1u);
-  EXPECT_EQ(welcome.view.members[0].nonce, 7u);
+  ASSERT_EQ(welcome.membership.members.size(), 1u);
+  EXPECT_EQ(welcome.membership.members[0].nonce, 7u);
 }
 
 TEST_F(HandshakeProcess, AWorkerOfAnotherVersionIsToldBothVersions) {

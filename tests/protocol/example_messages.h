@@ -7,25 +7,27 @@
 
 namespace millrace::protocol {
 
-inline JobView example_view() {
-  JobView view;
-  view.job = 7;
-  view.epoch = 5;
-  view.started = true;
-  view.members = {{.worker = 0, .life = 1, .nonce = 0x1122334455667788},
-                  {.worker = 3, .life = 2, .nonce = 99, .state = MemberState::kJoining}};
-  view.shards = {{"tcp://127.0.0.1:5555", 1}, {"tcp://[::1]:6666", 4}};
-  view.lineages = 3;
-  view.activations = {{0, 1, 0}, {0, 3, 1}, {1, 3, 0}};
-  view.cut = 4;
-  view.cut_worker = 3;
-  view.left = 2;
-  return view;
+inline Membership example_view() {
+  Membership membership;
+  membership.job = 7;
+  membership.epoch = 5;
+  membership.started = true;
+  membership.members = {{.worker = 0, .incarnation = 1, .nonce = 0x1122334455667788},
+                        {.worker = 3, .incarnation = 2, .nonce = 99, .state = MemberState::kJoining}};
+  membership.shards = {{"tcp://127.0.0.1:5555", 1}, {"tcp://[::1]:6666", 4}};
+  membership.branches = 3;
+  membership.activations = {{0, 1, 0}, {0, 3, 1}, {1, 3, 0}};
+  membership.cut = 4;
+  membership.cut_worker = 3;
+  membership.left = 2;
+  return membership;
 }
 
 inline SharedBytes example_payload() { return SharedBytes::from(ByteBuffer{1, 2, 3, 4, 5}); }
 
-inline Header example_header() { return {.job = 7, .epoch = 5, .worker = 3, .life = 2, .shard = 1, .shard_life = 4}; }
+inline Header example_header() {
+  return {.job = 7, .epoch = 5, .worker = 3, .incarnation = 2, .shard = 1, .shard_incarnation = 4};
+}
 
 inline Update example_update() {
   Update update;
@@ -36,16 +38,21 @@ inline Update example_update() {
   update.weight_sum = 1.5;
   update.whole_sum = false;
   update.stable = 10;
-  update.lineage = 3;
-  update.summary.workers = {
-      {.worker = 0, .life = 1, .last_step = 12, .counted_mask = 3, .entered = -1.5, .carried = 2.5, .lost = 0.75},
-      {.worker = 3,
-       .life = 4,
-       .last_step = 11,
-       .counted_mask = 7,
-       .entered = 0.5,
-       .carried = 0.25,
-       .earlier_lives = {{1, 9}, {2, 10}}}};
+  update.branch = 3;
+  update.summary.workers = {{.worker = 0,
+                             .incarnation = 1,
+                             .last_step = 12,
+                             .counted_mask = 3,
+                             .entered = -1.5,
+                             .carried = 2.5,
+                             .lost = 0.75},
+                            {.worker = 3,
+                             .incarnation = 4,
+                             .last_step = 11,
+                             .counted_mask = 7,
+                             .entered = 0.5,
+                             .carried = 0.25,
+                             .earlier_incarnations = {{1, 9}, {2, 10}}}};
   update.summary.epochs = {{1, 0}, {4, 9}};
   update.summary.threshold = 0.125;
   update.summary.log_digest = 0x2345;
@@ -95,7 +102,7 @@ inline std::vector<Message> every_message() {
   Welcome welcome;
   welcome.capabilities = 6;
   welcome.software = "millrace 0.1.0";
-  welcome.view = example_view();
+  welcome.membership = example_view();
   welcome.heartbeat_ms = 1'000;
   welcome.dead_after_ms = 10'000;
   welcome.message_bytes_max = 1u << 30;
@@ -118,14 +125,14 @@ inline std::vector<Message> every_message() {
       {header, hello, {}},
       {header, welcome, {}},
       {header, Refuse{ErrorCode::kConflict, "other bytes under the same identity", true, true, 11, 12}, {}},
-      {header, ViewChange{example_view(), {7, 8}}, {}},
+      {header, MembershipChange{example_view(), {7, 8}}, {}},
       {header,
        Contribution{
            .part = 11, .step = 12, .payload_hash = 13, .weight = 2, .entered = 0.5, .lost = -0.25, .imbalance = 0.125},
        example_payload()},
       {header, Duplicate{11, 12}, {}},
       {header, update, example_payload()},
-      {header, Settled{11, 12, true}, {}},
+      {header, StepDecided{11, 12, true}, {}},
       {header, ack, {}},
       {header, heartbeat, {}},
       {header, shard_hello, {}},

@@ -4,8 +4,8 @@ namespace millrace::server {
 namespace {
 
 using protocol::Abort;
+using protocol::MembershipChange;
 using protocol::Refuse;
-using protocol::ViewChange;
 using protocol::Welcome;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -15,23 +15,23 @@ protocol::JobSpec admission_job(uint32_t workers = 2) { return ScriptedCluster::
 TEST(Admission, WelcomeNamesTheMemberAndTheJobStartsWithTheLastJoin) {
   ScriptedCluster cluster(admission_job());
   const auto first = expect_body<Welcome>(cluster.join(0));
-  EXPECT_FALSE(first.view.started);
-  EXPECT_EQ(first.view.members.size(), 1u);
+  EXPECT_FALSE(first.membership.started);
+  EXPECT_EQ(first.membership.members.size(), 1u);
   EXPECT_EQ(first.dead_after_ms, cluster.spec().dead_after_ms);
   const auto second = expect_body<Welcome>(cluster.join(1));
-  EXPECT_TRUE(second.view.started);
-  const std::vector<ViewChange> changes = cluster.take_of<ViewChange>(0);
+  EXPECT_TRUE(second.membership.started);
+  const std::vector<MembershipChange> changes = cluster.take_of<MembershipChange>(0);
   ASSERT_EQ(changes.size(), 1u);
-  EXPECT_TRUE(changes[0].view.started);
+  EXPECT_TRUE(changes[0].membership.started);
 }
 
 TEST(Admission, RepeatedHelloIsTheSameIncarnation) {
   ScriptedCluster cluster(admission_job());
   cluster.join_all();
   const auto again = expect_body<Welcome>(cluster.join(1));
-  ASSERT_EQ(again.view.members.size(), 2u);
-  EXPECT_EQ(again.view.members[1].life, 1u);
-  EXPECT_EQ(again.view.epoch, cluster.core().status(cluster.now).jobs[0].epoch) << "nothing changed in the table";
+  ASSERT_EQ(again.membership.members.size(), 2u);
+  EXPECT_EQ(again.membership.members[1].incarnation, 1u);
+  EXPECT_EQ(again.membership.epoch, cluster.core().status(cluster.now).jobs[0].epoch) << "nothing changed in the table";
 }
 
 TEST(Admission, SecondProcessUnderOneIdentityIsRefusedByName) {
@@ -76,11 +76,11 @@ TEST(Admission, NewcomerToARunningJobJoinsIfItCanTakeWeights) {
   protocol::Hello hello = cluster.hello(2);
   hello.has_weights = true;
   const auto welcome = expect_body<Welcome>(cluster.say_hello(2, hello));
-  ASSERT_EQ(welcome.view.members.size(), 3u);
-  EXPECT_EQ(welcome.view.members[2].state, protocol::MemberState::kJoining);
-  EXPECT_EQ(welcome.view.members[2].life, 2u);
+  ASSERT_EQ(welcome.membership.members.size(), 3u);
+  EXPECT_EQ(welcome.membership.members[2].state, protocol::MemberState::kJoining);
+  EXPECT_EQ(welcome.membership.members[2].incarnation, 2u);
   const auto again = expect_body<Welcome>(cluster.say_hello(2, hello));
-  EXPECT_EQ(again.view.epoch, welcome.view.epoch) << "the same process: nothing changes";
+  EXPECT_EQ(again.membership.epoch, welcome.membership.epoch) << "the same process: nothing changes";
 }
 
 TEST(Admission, AGoodbyeBehindAHelloIsOfWhomTheHelloLetIn) {
@@ -88,7 +88,7 @@ TEST(Admission, AGoodbyeBehindAHelloIsOfWhomTheHelloLetIn) {
   expect_body<Welcome>(cluster.join(0));
   const auto members = [&] {
     const auto row = cluster.table().read_job("job");
-    return row->has_value() ? row->value().view.members.size() : 0;
+    return row->has_value() ? row->value().membership.members.size() : 0;
   };
   const protocol::Goodbye failed{protocol::Goodbye::Reason::kFailed, "another shard refused"};
   cluster.send(ScriptedCluster::peer(1), 0, {{.worker = 1}, failed, {}});
@@ -178,7 +178,7 @@ TEST(Admission, NameIsFreeOnceAllMembersHaveFinished) {
     cluster.send(ScriptedCluster::peer(worker), 0, {cluster.header(worker), protocol::Goodbye{}, {}});
   }
   const auto welcome = expect_body<Welcome>(cluster.join(0));
-  EXPECT_GT(welcome.view.job, first);
+  EXPECT_GT(welcome.membership.job, first);
 }
 
 TEST(Lives, MemberThatDiesBeforeTheStartMayComeBackUnderANewLife) {
@@ -192,8 +192,8 @@ TEST(Lives, MemberThatDiesBeforeTheStartMayComeBackUnderANewLife) {
   protocol::Hello other = cluster.hello(1);
   other.nonce = 77;
   const auto welcome = expect_body<Welcome>(cluster.say_hello(1, other));
-  ASSERT_EQ(welcome.view.members.size(), 2u);
-  EXPECT_EQ(welcome.view.members[1].life, 2u);
+  ASSERT_EQ(welcome.membership.members.size(), 2u);
+  EXPECT_EQ(welcome.membership.members[1].incarnation, 2u);
 }
 
 TEST(Lives, JobWhoseWorkersAreTooFewEndsForAllShards) {
@@ -235,8 +235,8 @@ TEST(ShardLife, RestartedShardTakesTheRunningJobUpAgain) {
   cluster.join(1);
   cluster.start_shard(0, 1);
   const auto welcome = expect_body<Welcome>(cluster.join(0));
-  EXPECT_EQ(welcome.view.job, first.view.job);
-  EXPECT_GT(welcome.view.shards[0].life, first.view.shards[0].life);
+  EXPECT_EQ(welcome.membership.job, first.membership.job);
+  EXPECT_GT(welcome.membership.shards[0].incarnation, first.membership.shards[0].incarnation);
   EXPECT_TRUE(cluster.core().status(cluster.now).jobs.at(0).recovering);
 }
 
@@ -251,7 +251,7 @@ TEST(ShardLife, RunOfDeadWorkers_NameFreeForAnotherRunOfTheSameSpec) {
   EXPECT_EQ(wait.code, ErrorCode::kUnavailable) << wait.sentence;
   EXPECT_TRUE(wait.retry);
   cluster.pass(11'000);
-  EXPECT_GT(expect_body<Welcome>(cluster.say_hello(0, fresh)).view.job, admission_job);
+  EXPECT_GT(expect_body<Welcome>(cluster.say_hello(0, fresh)).membership.job, admission_job);
 }
 
 TEST(ShardLife, RowOfACrashedRunDoesNotKeepItsNameFromAnotherSpecification) {
@@ -287,13 +287,13 @@ TEST(ShardLife, RowFromBeforeARestartIsNotEndedWhileItsWorkersComeBack) {
   protocol::Hello other = cluster.hello(0);
   other.nonce = 5;
   EXPECT_TRUE(expect_body<Refuse>(cluster.say_hello(0, other)).retry);
-  EXPECT_EQ(expect_body<Welcome>(cluster.join(0)).view.job, first.view.job);
+  EXPECT_EQ(expect_body<Welcome>(cluster.join(0)).membership.job, first.membership.job);
   EXPECT_EQ(expect_body<Refuse>(cluster.say_hello(0, other)).code, ErrorCode::kIdentityInUse);
   for (int second = 0; second < 12; ++second) {
     cluster.pass(1'000);
     cluster.send(ScriptedCluster::peer(0), 0, {cluster.header(0), protocol::Heartbeat{}, {}});
   }
-  EXPECT_EQ(expect_body<Welcome>(cluster.join(1)).view.job, first.view.job);
+  EXPECT_EQ(expect_body<Welcome>(cluster.join(1)).membership.job, first.membership.job);
 }
 
 TEST(ShardLife, JobWhoseEndTheTableCouldNotBeToldIsNotOpenedAnew) {
@@ -366,7 +366,7 @@ TEST(Shards, HelloWithAnotherShardMapIsRefused) {
   hello.shard_map_hash = 1;
   protocol::Header head;
   head.shard = 1;
-  head.shard_life = 1;
+  head.shard_incarnation = 1;
   cluster.send(ScriptedCluster::peer(9), 0, {head, hello, {}});
   const std::vector<Refuse> refusals = cluster.take_of<Refuse>(9);
   ASSERT_EQ(refusals.size(), 1u);
@@ -404,7 +404,7 @@ TEST(Shards, HistogramsOfStrangersAreDropped) {
   cluster.join_all();
   protocol::Header head;
   head.shard = 1;
-  head.shard_life = 1;
+  head.shard_incarnation = 1;
   head.job = 1;
   cluster.send({"stranger"}, 0, {head, protocol::ThresholdHistogram{}, {}});
   EXPECT_EQ(cluster.counted(Metric::kDropped, "no_hello"), 1);
@@ -460,7 +460,7 @@ TEST(Shutdown, TheEndOfAJobIsToldAgainWhileTheTableCannotBeWritten) {
   cluster.fail_table_writes(false);
   cluster.pass(100);
   EXPECT_TRUE(cluster.core().stopped());
-  EXPECT_TRUE(cluster.table().read_job(uint64_t{1}).value()->view.finished);
+  EXPECT_TRUE(cluster.table().read_job(uint64_t{1}).value()->membership.finished);
   for (const uint32_t worker : {0u, 1u}) EXPECT_EQ(cluster.take_of<protocol::Goodbye>(worker).size(), 1u);
   EXPECT_EQ(cluster.counted(Metric::kJobsEnded, "shutdown"), 1);
   EXPECT_EQ(cluster.said("could not be told"), 0u);
@@ -506,7 +506,7 @@ TEST(Shutdown, AJobThatEndedBeforeIsToldTooWhileTheTableCannotBeWritten) {
   cluster.fail_table_writes(false);
   cluster.pass(100);
   EXPECT_TRUE(cluster.core().stopped());
-  EXPECT_TRUE(cluster.table().read_job(uint64_t{1}).value()->view.finished);
+  EXPECT_TRUE(cluster.table().read_job(uint64_t{1}).value()->membership.finished);
 }
 
 TEST(StatusReport, SaysWhoIsMissingAndWhy) {

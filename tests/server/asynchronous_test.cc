@@ -188,7 +188,7 @@ TEST_F(Asynchronous, WhoComesBackIsCountedFromZeroAndWhatItHadSentIsNot) {
   EXPECT_EQ(entry.sequence, 2u);
   EXPECT_EQ(entry.last_step, 2u);
   EXPECT_EQ(entry.counted_mask, 1u);
-  EXPECT_THAT(entry.earlier_lives, ElementsAre(Pair(1u, 1u)));
+  EXPECT_THAT(entry.earlier_incarnations, ElementsAre(Pair(1u, 1u)));
 }
 
 }  // namespace

@@ -36,15 +36,16 @@ struct DeadRun {
 TEST(DeadRun, TheSameCommandAfterACrashBeginsTheJobAnewWithAllWorkers) {
   DeadRun run;
   run.cluster.pass(kDeadAfterMs + 100);  // one of the two is removed, the last one is not
-  ASSERT_EQ(run.cluster.view().members.size(), 1u);
+  ASSERT_EQ(run.cluster.membership().members.size(), 1u);
   for (uint32_t worker = 0; worker < 2; ++worker) {
     const auto welcome = expect_body<Welcome>(run.cluster.say_hello(worker, fresh_hello(run.cluster, worker)));
-    EXPECT_GT(welcome.view.job, run.first);
-    for (const protocol::Member& member : welcome.view.members) EXPECT_EQ(member.state, protocol::MemberState::kSynced);
+    EXPECT_GT(welcome.membership.job, run.first);
+    for (const protocol::Member& member : welcome.membership.members)
+      EXPECT_EQ(member.state, protocol::MemberState::kSynced);
   }
-  const auto view = run.cluster.view();
-  EXPECT_TRUE(view.started);
-  EXPECT_EQ(view.members.size(), 2u);
+  const auto membership = run.cluster.membership();
+  EXPECT_TRUE(membership.started);
+  EXPECT_EQ(membership.members.size(), 2u);
   EXPECT_EQ(run.cluster.counted(Metric::kJobsEnded, "abandoned"), 1);
 }
 
@@ -56,7 +57,7 @@ TEST(DeadRun, WhileTheWorkersMayBeAliveANewProcessWaitsAndIsToldForHowLong) {
   EXPECT_TRUE(wait.retry) << "the worker tries again by itself";
   EXPECT_THAT(wait.sentence, HasSubstr("none of whose workers has been heard for 1.5 s: its name is free in 0.5 s"));
   run.cluster.pass(600);
-  EXPECT_GT(expect_body<Welcome>(run.cluster.say_hello(0, fresh_hello(run.cluster, 0))).view.job, run.first);
+  EXPECT_GT(expect_body<Welcome>(run.cluster.say_hello(0, fresh_hello(run.cluster, 0))).membership.job, run.first);
 }
 
 TEST(DeadRun, AMemberThatIsHeardIsInTheWayAndTheRefusalSaysForHowLong) {
@@ -85,17 +86,17 @@ TEST(DeadRun, OfWorkersThatReturnIsKeptForThemUntilItIsAbandoned) {
   EXPECT_THAT(refusal.sentence, HasSubstr("wait 40.0 s until the name is free"));
   EXPECT_THAT(refusal.sentence, HasSubstr("--state"));
   const auto back = expect_body<Welcome>(cluster.say_hello(0, cluster.returning(0, 77)));
-  EXPECT_EQ(back.view.job, first) << "a process that returns takes its place";
+  EXPECT_EQ(back.membership.job, first) << "a process that returns takes its place";
   cluster.pass(kAbandonMs + 100);
-  EXPECT_GT(expect_body<Welcome>(cluster.say_hello(0, fresh_hello(cluster, 0))).view.job, first);
+  EXPECT_GT(expect_body<Welcome>(cluster.say_hello(0, fresh_hello(cluster, 0))).membership.job, first);
 }
 
 /// Two workers of a running job, whose shard is started again.
 struct RestartedShard {
-  explicit RestartedShard(bool workers_return) : cluster(ReturningCluster::job(2)) {
+  explicit RestartedShard(bool workers_rejoin) : cluster(ReturningCluster::job(2)) {
     for (uint32_t worker = 0; worker < 2; ++worker) {
       hellos.push_back(cluster.returning(worker, worker + 1));
-      hellos.back().returns = workers_return;
+      hellos.back().returns = workers_rejoin;
       EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(worker, hellos.back())));
     }
     cluster.tick();
@@ -106,7 +107,7 @@ struct RestartedShard {
   void say_hello_again() {
     for (uint32_t worker = 0; worker < 2; ++worker) {
       const protocol::Header header = cluster.header(worker);
-      ASSERT_NE(header.life, 0u);
+      ASSERT_NE(header.incarnation, 0u);
       hellos[worker].returns = true;
       cluster.take(worker);
       cluster.send(ScriptedCluster::peer(worker), 0, {header, hellos[worker], {}});
@@ -114,7 +115,7 @@ struct RestartedShard {
     }
   }
   uint64_t welcomed_to(const protocol::Hello& hello) {
-    return expect_body<Welcome>(cluster.say_hello(0, hello)).view.job;
+    return expect_body<Welcome>(cluster.say_hello(0, hello)).membership.job;
   }
   ReturningCluster cluster;
   std::vector<protocol::Hello> hellos;
@@ -173,7 +174,7 @@ TEST(DeadRun, EachShardComesToTheSameJob) {
   for (uint32_t shard = 0; shard < 2; ++shard) {
     for (uint32_t worker = 0; worker < 2; ++worker) {
       const auto welcome = expect_body<Welcome>(run.cluster.say_hello(worker, fresh_hello(run.cluster, worker), shard));
-      jobs.insert(welcome.view.job);
+      jobs.insert(welcome.membership.job);
     }
   }
   EXPECT_EQ(jobs.size(), 1u);
@@ -185,7 +186,7 @@ TEST(DeadRun, AJobThatHasNotStartedIsJoinedAsEver) {
   cluster.welcome_with_weights(0);
   const uint64_t first = job_number(cluster);
   cluster.pass(1'500);
-  EXPECT_EQ(expect_body<Welcome>(cluster.say_hello(1, fresh_hello(cluster, 1))).view.job, first);
+  EXPECT_EQ(expect_body<Welcome>(cluster.say_hello(1, fresh_hello(cluster, 1))).membership.job, first);
 }
 
 // It joined while the others seemed to live. Alone it would not train the job that was requested.
@@ -193,9 +194,9 @@ TEST(DeadRun, AProcessThatJoinedDoesNotGoOnAloneWithNothing) {
   DeadRun run(3);
   ReturningCluster& cluster = run.cluster;
   cluster.live({0, 1}, kDeadAfterMs + 300);  // worker 2 is silent, and removed
-  ASSERT_EQ(cluster.view().members.size(), 2u);
+  ASSERT_EQ(cluster.membership().members.size(), 2u);
   const auto welcome = expect_body<Welcome>(cluster.say_hello(2, fresh_hello(cluster, 2)));
-  EXPECT_EQ(welcome.view.job, run.first) << "of a job that runs";
+  EXPECT_EQ(welcome.membership.job, run.first) << "of a job that runs";
   cluster.forget(2);
   // The others die before it has their weights.
   for (int64_t passed = 0; passed < 2 * kDeadAfterMs; passed += 100) {
@@ -217,14 +218,14 @@ TEST(DeadRun, AProcessThatReturnsGoesOnAloneFromWhatItHas) {
   ReturningCluster& cluster = run.cluster;
   cluster.live({0, 1}, kDeadAfterMs + 300);
   const auto welcome = expect_body<Welcome>(cluster.say_hello(2, cluster.returning(2, 77)));
-  EXPECT_EQ(welcome.view.job, run.first);
+  EXPECT_EQ(welcome.membership.job, run.first);
   for (int64_t passed = 0; passed < 2 * kDeadAfterMs && cluster.counted(Metric::kRecoveries, "cut") == 0;
        passed += 100) {
     cluster.pass(100);
     cluster.say_state(2, false, 0, true);
   }
   EXPECT_EQ(cluster.counted(Metric::kRecoveries, "cut"), 1);
-  EXPECT_EQ(cluster.view().members.size(), 1u);
+  EXPECT_EQ(cluster.membership().members.size(), 1u);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 /// A job that begins with the weights of worker 0.
-struct Beginning : ::testing::Test {
+struct InitialState : ::testing::Test {
   static protocol::JobSpec first(uint32_t workers) {
     protocol::JobSpec spec = ReturningCluster::job(workers);
     spec.initial_weights = protocol::InitialWeights::kFirst;
@@ -27,11 +27,11 @@ struct Beginning : ::testing::Test {
   ReturningCluster cluster{first(3), 1};
 };
 
-TEST_F(Beginning, WorkersOnTheLog_JoinWorkerZeroAndTakeItsWeights) {
+TEST_F(InitialState, WorkersOnTheLog_JoinWorkerZeroAndTakeItsWeights) {
   cluster.join_all_with_weights();
-  ASSERT_TRUE(cluster.view().started);
+  ASSERT_TRUE(cluster.membership().started);
   for (const uint32_t worker : {1u, 2u}) {
-    EXPECT_EQ(find_member(cluster.view(), worker)->state, MemberState::kJoining);
+    EXPECT_EQ(find_member(cluster.membership(), worker)->state, MemberState::kJoining);
     cluster.say_state(worker, false);
     const auto requests = ReturningCluster::of<SnapshotRequest>(cluster.deliver_all(0));
     ASSERT_THAT(requests, SizeIs(1));
@@ -45,12 +45,12 @@ TEST_F(Beginning, WorkersOnTheLog_JoinWorkerZeroAndTakeItsWeights) {
     for (uint32_t all = 0; all < 3; ++all) cluster.deliver_all(all);
     // The other worker's turn is in a new epoch: it reports its position again.
   }
-  EXPECT_EQ(find_member(cluster.view(), 2)->state, MemberState::kSynced);
+  EXPECT_EQ(find_member(cluster.membership(), 2)->state, MemberState::kSynced);
   cluster.step({0, 1, 2});
   EXPECT_EQ(cluster.holds(2).n, 1u);
 }
 
-TEST_F(Beginning, TheFirstStepWaitsForThemAndStatusSaysSo) {
+TEST_F(InitialState, TheFirstStepWaitsForThemAndStatusSaysSo) {
   cluster.join_all_with_weights();
   cluster.step({0});
   EXPECT_EQ(cluster.holds(0).n, 0u);
@@ -62,7 +62,7 @@ TEST_F(Beginning, TheFirstStepWaitsForThemAndStatusSaysSo) {
   EXPECT_EQ(cluster.holds(0).n, 1u);
 }
 
-TEST_F(Beginning, OnceItHasAStepAWorkerGoesOnWithItsOwn) {
+TEST_F(InitialState, OnceItHasAStepAWorkerGoesOnWithItsOwn) {
   cluster.join_all_with_weights();
   for (const uint32_t worker : {1u, 2u}) cluster.say(worker, protocol::Goodbye{protocol::Goodbye::Reason::kFailed, ""});
   cluster.deliver_all(0);
@@ -74,7 +74,7 @@ TEST_F(Beginning, OnceItHasAStepAWorkerGoesOnWithItsOwn) {
   EXPECT_THAT(cluster.take_of<Settle>(1), ElementsAre(::testing::Field(&Settle::weights, Settle::Weights::kOwn)));
 }
 
-TEST_F(Beginning, WhoHasNoWeightsIsRefused) {
+TEST_F(InitialState, WhoHasNoWeightsIsRefused) {
   const auto refusal = std::get<Refuse>(cluster.say_hello(1, cluster.hello(1)));
   EXPECT_EQ(refusal.code, ErrorCode::kUnsupported);
   EXPECT_THAT(refusal.sentence, HasSubstr("begins with the weights of worker 0"));

@@ -225,7 +225,7 @@ TEST_F(Hostile, MessageOfAnotherIdentityThanTheConnectionsIsDropped) {
   message.header.worker = 1;
   cluster.send(ScriptedCluster::peer(0), 0, message);
   message = honest();
-  message.header.life = 2;
+  message.header.incarnation = 2;
   cluster.send(ScriptedCluster::peer(0), 0, message);
   message = honest();
   message.header.job = 17;
@@ -260,9 +260,10 @@ TEST_F(Hostile, WrongShardNumberIsDropped) {
 }
 
 TEST_F(Hostile, AnswersOfAShardSentToAShardAreDropped) {
-  for (const protocol::Body& body : {protocol::Body(protocol::Welcome{}), protocol::Body(protocol::Update{}),
-                                     protocol::Body(protocol::Settled{}), protocol::Body(protocol::Abort{}),
-                                     protocol::Body(protocol::ViewChange{}), protocol::Body(protocol::Refuse{})}) {
+  for (const protocol::Body& body :
+       {protocol::Body(protocol::Welcome{}), protocol::Body(protocol::Update{}),
+        protocol::Body(protocol::StepDecided{}), protocol::Body(protocol::Abort{}),
+        protocol::Body(protocol::MembershipChange{}), protocol::Body(protocol::Refuse{})}) {
     cluster.send(ScriptedCluster::peer(0), 0, {cluster.header(0), body, {}});
   }
   EXPECT_EQ(cluster.counted(Metric::kDropped, "unexpected_message"), 6);

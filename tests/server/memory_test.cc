@@ -259,8 +259,8 @@ TEST(OutOfMemory, AnEndThatTheTableSaysIsToldToEveryWorkerAndCountedOnce) {
     Starved starved;
     ScriptedCluster& cluster = starved.cluster;
     protocol::JobRecord record = cluster.table().read_job("job").value().value();
-    const uint64_t epoch = record.view.epoch++;
-    record.view.finished = true;  // by another shard
+    const uint64_t epoch = record.membership.epoch++;
+    record.membership.finished = true;  // by another shard
     EXPECT_EQ(cluster.table().compare_and_swap(epoch, record), true);
     cluster.now += 60 * kNsPerMs;
     const bool failed = starved.tick_fails_at(at);
@@ -286,7 +286,7 @@ TEST(OutOfMemory, AnAbandonedJobEndsInTheTableAndCountsOnce) {
     cluster.carry_out(0, actions);
     cluster.pass(200);
     EXPECT_TRUE(cluster.core().status(cluster.now).jobs.empty()) << at;
-    EXPECT_TRUE(cluster.table().read_job(uint64_t{1}).value()->view.finished) << at;
+    EXPECT_TRUE(cluster.table().read_job(uint64_t{1}).value()->membership.finished) << at;
     // Counted as "ended" where memory ended between the table and the rest: the next poll finds that the job is over.
     EXPECT_EQ(cluster.counted_in_all(Metric::kJobsEnded), 1) << at;
     EXPECT_FALSE(cluster.take_of<Abort>(0).empty()) << at;
@@ -305,7 +305,7 @@ TEST(OutOfMemory, AShutdownEndsAllTheSame) {
     cluster.pass(11'000);
     EXPECT_TRUE(cluster.core().stopped()) << at;
     EXPECT_FALSE(cluster.core().failure().has_value()) << at;
-    EXPECT_TRUE(cluster.table().read_job(uint64_t{1}).value()->view.finished) << at;
+    EXPECT_TRUE(cluster.table().read_job(uint64_t{1}).value()->membership.finished) << at;
     EXPECT_EQ(cluster.counted(Metric::kJobsEnded, "shutdown"), 1) << at;
     for (const uint32_t worker : {0u, 1u}) EXPECT_FALSE(cluster.take_of<Goodbye>(worker).empty()) << at;
     return failed;

@@ -9,10 +9,10 @@ using protocol::Collect;
 using protocol::Contribution;
 using protocol::Fetch;
 using protocol::Fetched;
+using protocol::MembershipChange;
 using protocol::MemberState;
 using protocol::Refuse;
 using protocol::Update;
-using protocol::ViewChange;
 using protocol::Welcome;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -98,22 +98,22 @@ TEST_F(Recovering, HalfDeliveredUpdate_ServedAgainBeforeContributionsAreTaken) {
   EXPECT_THAT(cluster.take(0), IsEmpty()) << "one has not answered";
   cluster.send(ScriptedCluster::peer(1), 0, cluster.contribution(1, 0, 1, cluster.payload(recovery_constant(5))));
   EXPECT_EQ(cluster.counted(Metric::kDropped, "recovering"), 1);
-  const uint64_t epoch = cluster.view().epoch;
+  const uint64_t epoch = cluster.membership().epoch;
   cluster.say_state(0, true);
   const std::vector<Fetch> fetches = cluster.take_of<Fetch>(0);
   ASSERT_EQ(fetches.size(), 1u);
   EXPECT_EQ(fetches[0].first_step, 1u) << "what the slowest synced member lacks";
   cluster.give(0, fetches[0]);
-  const protocol::JobView view = cluster.view();
-  EXPECT_EQ(view.epoch, epoch + 1);
-  EXPECT_THAT(view.activations, ElementsAre(Activation{0, 1, 0}));
+  const protocol::Membership membership = cluster.membership();
+  EXPECT_EQ(membership.epoch, epoch + 1);
+  EXPECT_THAT(membership.activations, ElementsAre(Activation{0, 1, 0}));
   EXPECT_FALSE(status().recovering);
   const std::vector<protocol::Message> got = cluster.take(1);
   ASSERT_EQ(got.size(), 2u);
-  EXPECT_EQ(std::get<ViewChange>(got[0].body).view.epoch, epoch + 1);
+  EXPECT_EQ(std::get<MembershipChange>(got[0].body).membership.epoch, epoch + 1);
   const auto& update = std::get<Update>(got[1].body);
   EXPECT_EQ(update.step, 1u);
-  EXPECT_EQ(update.lineage, 1u);
+  EXPECT_EQ(update.branch, 1u);
   EXPECT_EQ(update.decided_in, cluster.holds(0).decided_in) << "serving again does not change it";
   EXPECT_EQ(got[1].header.epoch, epoch + 1);
   EXPECT_THAT(cluster.take_of<Update>(0), IsEmpty());
@@ -130,7 +130,7 @@ TEST_F(Recovering, StepsGoOnAfterItWithTheSummaryOfBefore) {
   cluster.deliver_all(1);
   cluster.step({0, 1}, 8);
   EXPECT_EQ(cluster.holds(0).n, 4u);
-  EXPECT_EQ(cluster.holds(1).lineage, 1u);
+  EXPECT_EQ(cluster.holds(1).branch, 1u);
   const protocol::Summary& summary = cluster.holds(1).summary;
   ASSERT_EQ(summary.workers.size(), 2u);
   EXPECT_EQ(summary.workers[0].last_step, 3u);
@@ -159,18 +159,18 @@ TEST_F(Recovering, ALineageThatNobodyTookOverIsNotTheParentOfTheNext) {
     restart({0, 1});
     for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
   }
-  EXPECT_THAT(cluster.view().activations, ElementsAre(Activation{0, 1, 0}, Activation{0, 2, 0}));
+  EXPECT_THAT(cluster.membership().activations, ElementsAre(Activation{0, 1, 0}, Activation{0, 2, 0}));
   cluster.step({0, 1});
-  ASSERT_EQ(cluster.holds(0).lineage, 2u);
+  ASSERT_EQ(cluster.holds(0).branch, 2u);
   cluster.take(1);
   restart({0, 1});
-  cluster.holds(1).lineage = 0;  // the update was lost on the way to it
+  cluster.holds(1).branch = 0;  // the update was lost on the way to it
   cluster.holds(1).n = cluster.holds(1).decided_in = 0;
   cluster.holds(1).kept.clear();
   for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
   cluster.give_all(0);
-  ASSERT_THAT(cluster.view().activations, SizeIs(3));
-  EXPECT_EQ(cluster.view().activations[2], (Activation{0, 3, 2})) << "the greatest among the answers";
+  ASSERT_THAT(cluster.membership().activations, SizeIs(3));
+  EXPECT_EQ(cluster.membership().activations[2], (Activation{0, 3, 2})) << "the greatest among the answers";
 }
 
 TEST_F(Recovering, JobInWhichNothingWasDecidedNeedsNoUpdates) {
@@ -221,8 +221,8 @@ TEST_F(Recovering, StatesThatCannotBeAreNoAnswer) {
   EXPECT_TRUE(refused([](protocol::State& state) { state.parts.clear(); }));
   EXPECT_TRUE(refused([](protocol::State& state) { state.parts[0].part = 1; }));
   EXPECT_TRUE(refused([](protocol::State& state) { state.parts[0].n = 1; })) << "a step that no epoch decided";
-  EXPECT_TRUE(refused([](protocol::State& state) { state.parts[0].lineage = 1; })) << "a lineage that there is not";
-  EXPECT_TRUE(refused([](protocol::State& state) { state.parts[0].kept_from = 1; }));
+  EXPECT_TRUE(refused([](protocol::State& state) { state.parts[0].branch = 1; })) << "a lineage that there is not";
+  EXPECT_TRUE(refused([](protocol::State& state) { state.parts[0].retained_from = 1; }));
   EXPECT_TRUE(refused([](protocol::State& state) { state.parts[0].n = UINT64_MAX; }));
 }
 
@@ -242,14 +242,14 @@ TEST_F(Recovering, TheBeatenCollectAnew) {
   restart({0, 1});
   cluster.say_state(0, true);
   // The table changes under this shard: another process's change.
-  ASSERT_TRUE(change_job(cluster.table(), cluster.view().job, [](protocol::JobRecord& record) -> Result<Change> {
-                record.view.members[1].nonce += 1;
+  ASSERT_TRUE(change_job(cluster.table(), cluster.membership().job, [](protocol::JobRecord& record) -> Result<Change> {
+                record.membership.members[1].nonce += 1;
                 return Change::kChanged;
               }).has_value());
   cluster.say_state(1, true);
   cluster.give_all(0);
   EXPECT_TRUE(status().recovering);
-  EXPECT_THAT(cluster.view().activations, IsEmpty());
+  EXPECT_THAT(cluster.membership().activations, IsEmpty());
   EXPECT_THAT(cluster.take_of<Collect>(1), SizeIs(2)) << "of both epochs";
   for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
   cluster.give_all(0);
@@ -265,9 +265,9 @@ TEST_F(RecoveringThree, ASilentMemberIsRemovedIfAMajorityHasAnswered) {
   restart({0, 1});
   for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
   cluster.live({0, 1}, 1'900);
-  EXPECT_EQ(cluster.view().members.size(), 3u);
+  EXPECT_EQ(cluster.membership().members.size(), 3u);
   cluster.live({0, 1}, 300);
-  EXPECT_EQ(cluster.view().members.size(), 2u);
+  EXPECT_EQ(cluster.membership().members.size(), 2u);
   EXPECT_EQ(cluster.counted(Metric::kMembersRemoved, "silent"), 1);
   for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
   cluster.give_all(0);
@@ -278,7 +278,7 @@ TEST_F(RecoveringThree, WhoIsHeardAndDoesNotAnswerIsRemovedToo) {
   restart({0, 1, 2});
   for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
   cluster.live({0, 1, 2}, 2'300);
-  EXPECT_EQ(cluster.view().members.size(), 2u);
+  EXPECT_EQ(cluster.membership().members.size(), 2u);
 }
 
 TEST_F(RecoveringThree, AMinorityRemovesNobodyAndTheJobEndsAfterAStatedTime) {
@@ -287,7 +287,7 @@ TEST_F(RecoveringThree, AMinorityRemovesNobodyAndTheJobEndsAfterAStatedTime) {
   cluster.say_state(0, true);
   cluster.take(0);
   cluster.live({0}, 30'000);
-  EXPECT_EQ(cluster.view().members.size(), 3u);
+  EXPECT_EQ(cluster.membership().members.size(), 3u);
   EXPECT_THAT(status().waited_for, ElementsAre(1, 2));
   EXPECT_THAT(status().waiting_because, HasSubstr("worker 1, 2"));
   cluster.live({0}, 31'000);
@@ -302,7 +302,7 @@ TEST_F(RecoveringThree, NobodyIsBlamedForTimeInWhichTheShardItselfStoodStill) {
   for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
   cluster.now += 10 * kNsPerS;
   cluster.tick();
-  EXPECT_EQ(cluster.view().members.size(), 3u);
+  EXPECT_EQ(cluster.membership().members.size(), 3u);
 }
 
 TEST_F(RecoveringThree, WhatTheFurthestDoesNotKeepIsFetchedFromWhoDoes) {
@@ -343,14 +343,14 @@ TEST_F(RecoveringThree, WhoNeedsWhatNobodyKeepsIsRemovedToReturnByItsWeights) {
   restart({0, 1, 2});
   for (const uint32_t worker : {0u, 1u, 2u}) cluster.say_state(worker, true);
   EXPECT_EQ(cluster.counted(Metric::kMembersRemoved, "behind"), 1);
-  const std::vector<ViewChange> told = cluster.take_of<ViewChange>(2);
+  const std::vector<MembershipChange> told = cluster.take_of<MembershipChange>(2);
   ASSERT_FALSE(told.empty());
-  EXPECT_EQ(find_member(told.back().view, 2), nullptr) << "it is told, and comes back";
+  EXPECT_EQ(find_member(told.back().membership, 2), nullptr) << "it is told, and comes back";
   for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
   cluster.give_all(0);
   EXPECT_FALSE(status().recovering);
   EXPECT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(2, cluster.returning(2, 1002))));
-  EXPECT_EQ(find_member(cluster.view(), 2)->state, MemberState::kJoining);
+  EXPECT_EQ(find_member(cluster.membership(), 2)->state, MemberState::kJoining);
 }
 
 TEST_F(RecoveringThree, DamagedUpdate_RequestedAgainThenElsewhereThenHolderRemoved) {
@@ -375,7 +375,7 @@ TEST_F(RecoveringThree, DamagedUpdate_RequestedAgainThenElsewhereThenHolderRemov
   EXPECT_TRUE(give_damaged(1)) << "another one";
   EXPECT_TRUE(give_damaged(1));
   EXPECT_EQ(cluster.counted(Metric::kMembersRemoved, "wrong"), 2);
-  EXPECT_EQ(cluster.view().members.size(), 1u);
+  EXPECT_EQ(cluster.membership().members.size(), 1u);
   EXPECT_EQ(cluster.counted(Metric::kDropped, "damaged_update"), 4);
 }
 
@@ -444,14 +444,14 @@ TEST_F(Recovering, NobodySyncedIsACutToTheFurthestState) {
   cluster.holds(0).kept.clear();
   cluster.holds(1).kept.clear();
   for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, false);
-  const protocol::JobView view = cluster.view();
-  EXPECT_EQ(view.cut, view.epoch);
-  EXPECT_EQ(view.cut_worker, 1u);
-  EXPECT_EQ(find_member(view, 1)->state, MemberState::kSynced);
-  EXPECT_EQ(find_member(view, 0)->state, MemberState::kJoining);
-  EXPECT_THAT(view.activations, ElementsAre(Activation{0, 1, 0}));
+  const protocol::Membership membership = cluster.membership();
+  EXPECT_EQ(membership.cut, membership.epoch);
+  EXPECT_EQ(membership.cut_worker, 1u);
+  EXPECT_EQ(find_member(membership, 1)->state, MemberState::kSynced);
+  EXPECT_EQ(find_member(membership, 0)->state, MemberState::kJoining);
+  EXPECT_THAT(membership.activations, ElementsAre(Activation{0, 1, 0}));
   EXPECT_TRUE(status().recovering) << "its summary is with the chosen one";
-  cluster.holds(1).lineage = 1;
+  cluster.holds(1).branch = 1;
   cluster.deliver_all(0);
   cluster.deliver_all(1);
   cluster.say_state(0, false);
@@ -459,7 +459,7 @@ TEST_F(Recovering, NobodySyncedIsACutToTheFurthestState) {
   cluster.give_all(1);
   EXPECT_FALSE(status().recovering);
   EXPECT_EQ(status().steps_decided, 2u);
-  EXPECT_THAT(cluster.view().activations, ElementsAre(Activation{0, 1, 0}, Activation{0, 2, 1}));
+  EXPECT_THAT(cluster.membership().activations, ElementsAre(Activation{0, 1, 0}, Activation{0, 2, 1}));
 }
 
 struct RecoveringShards : Recovering {
@@ -474,7 +474,7 @@ TEST_F(RecoveringShards, TheOtherShardGoesOnInTheNewEpoch) {
   EXPECT_TRUE(status(1).recovering);
   for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true, 1);
   cluster.give_all(0, 1);
-  EXPECT_THAT(cluster.view().activations, ElementsAre(Activation{1, 1, 0})) << "each shard has its tree";
+  EXPECT_THAT(cluster.membership().activations, ElementsAre(Activation{1, 1, 0})) << "each shard has its tree";
   EXPECT_FALSE(status(1).recovering);
   cluster.pass(100);
   EXPECT_EQ(status(0).epoch, status(1).epoch);
@@ -482,20 +482,20 @@ TEST_F(RecoveringShards, TheOtherShardGoesOnInTheNewEpoch) {
   cluster.step({0, 1});
   EXPECT_EQ(cluster.holds(1, 0).n, 2u);
   EXPECT_EQ(cluster.holds(1, 1).n, 2u);
-  EXPECT_EQ(cluster.holds(1, 0).lineage, 0u);
-  EXPECT_EQ(cluster.holds(1, 1).lineage, 1u);
+  EXPECT_EQ(cluster.holds(1, 0).branch, 0u);
+  EXPECT_EQ(cluster.holds(1, 1).branch, 1u);
 }
 
 TEST_F(RecoveringShards, ALineageOfAnotherShardIsNoAnswer) {
   restart({0, 1}, 1);
   for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true, 1);
-  ASSERT_THAT(cluster.view().activations, ElementsAre(Activation{1, 1, 0}));
+  ASSERT_THAT(cluster.membership().activations, ElementsAre(Activation{1, 1, 0}));
   restart({0, 1}, 0);
-  cluster.holds(0, 0).lineage = 1;
+  cluster.holds(0, 0).branch = 1;
   cluster.say_state(0, true, 0);
   EXPECT_EQ(cluster.counted(Metric::kDropped, "malformed_state"), 1);
-  cluster.holds(0, 0).lineage = 0;
-  cluster.holds(0, 1).lineage = 1;
+  cluster.holds(0, 0).branch = 0;
+  cluster.holds(0, 1).branch = 1;
   for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true, 0);
   EXPECT_FALSE(status(0).recovering);
 }
@@ -503,25 +503,26 @@ TEST_F(RecoveringShards, ALineageOfAnotherShardIsNoAnswer) {
 TEST_F(RecoveringShards, AShardThatStartsElsewhereIsFoundByTheViewOfTheOther) {
   cluster.step({0, 1});
   cluster.take(0);
-  const uint64_t life = cluster.view().shards[1].life;
+  const uint64_t incarnation = cluster.membership().shards[1].incarnation;
   cluster.start_shard(1, 2, "elsewhere");
   cluster.pass(100);
-  const std::vector<ViewChange> told = cluster.take_of<ViewChange>(0);
+  const std::vector<MembershipChange> told = cluster.take_of<MembershipChange>(0);
   ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].view.shards[1].address, "tcp://elsewhere:1");
-  EXPECT_EQ(told[0].view.shards[1].life, life) << "its life is its own to write: so it knows that it has to recover";
+  EXPECT_EQ(told[0].membership.shards[1].address, "tcp://elsewhere:1");
+  EXPECT_EQ(told[0].membership.shards[1].incarnation, incarnation)
+      << "its life is its own to write: so it knows that it has to recover";
   cluster.welcome_with_weights(0, 1);
   EXPECT_TRUE(status(1).recovering);
-  EXPECT_GT(cluster.view().shards[1].life, life);
+  EXPECT_GT(cluster.membership().shards[1].incarnation, incarnation);
 }
 
 TEST_F(RecoveringShards, ACutByOneShardMakesVoidWhatTheOtherDecided) {
   cluster.step({0, 1});
   ASSERT_EQ(status(1).steps_decided, 1u);
-  protocol::JobRecord record = cluster.table().read_job(cluster.view().job).value().value();
-  const uint64_t epoch = record.view.epoch;
-  ASSERT_TRUE(cut(record, {.worker = 0, .parents = {0, 0}}).has_value());
-  record.view.epoch = epoch + 1;
+  protocol::JobRecord record = cluster.table().read_job(cluster.membership().job).value().value();
+  const uint64_t epoch = record.membership.epoch;
+  ASSERT_TRUE(cut_logs(record, {.worker = 0, .parents = {0, 0}}).has_value());
+  record.membership.epoch = epoch + 1;
   ASSERT_TRUE(cluster.table().compare_and_swap(epoch, record).value());
   cluster.pass(100);
   for (const uint32_t shard : {0u, 1u}) {
@@ -539,8 +540,8 @@ TEST_F(Recovering, SupersededShardHandsItsWorkersOver) {
   ASSERT_TRUE(cluster.core().failure().has_value());
   const std::vector<protocol::Message> told = cluster.take(0);
   ASSERT_EQ(told.size(), 1u) << "no Abort: the job goes on";
-  EXPECT_EQ(std::get<ViewChange>(told[0].body).view.shards[0].address, "tcp://elsewhere:1");
-  EXPECT_FALSE(cluster.view().finished);
+  EXPECT_EQ(std::get<MembershipChange>(told[0].body).membership.shards[0].address, "tcp://elsewhere:1");
+  EXPECT_FALSE(cluster.membership().finished);
 }
 
 struct RecoveringTable : Recovering {};
@@ -555,7 +556,7 @@ TEST_F(RecoveringTable, AnActivationThatTheTableDoesNotTakeIsTriedAgain) {
   cluster.fail_table_writes(false);
   cluster.live({0, 1}, 200);
   EXPECT_FALSE(status().recovering);
-  EXPECT_THAT(cluster.view().activations, SizeIs(1));
+  EXPECT_THAT(cluster.membership().activations, SizeIs(1));
 }
 
 }  // namespace

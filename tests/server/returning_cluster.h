@@ -32,7 +32,7 @@ class ReturningCluster : public ScriptedCluster {
   struct Holds {
     uint64_t n = 0;
     uint64_t decided_in = 0;
-    uint64_t lineage = 0;
+    uint64_t branch = 0;
     std::map<uint64_t, protocol::Message> kept;
     protocol::Summary summary;
   };
@@ -77,7 +77,7 @@ class ReturningCluster : public ScriptedCluster {
         if (update->step != mine.n) continue;
         mine.n = update->step + 1;
         mine.decided_in = update->decided_in;
-        mine.lineage = update->lineage;
+        mine.branch = update->branch;
         mine.summary = update->summary;
         const uint64_t step = update->step;
         mine.kept[step] = std::move(message);
@@ -110,8 +110,8 @@ class ReturningCluster : public ScriptedCluster {
     protocol::State state;
     for (const protocol::PartLayout& part : layout().parts) {
       const Holds& mine = holds(worker, part.part);
-      const uint64_t kept_from = mine.kept.empty() ? mine.n : mine.kept.begin()->first;
-      state.parts.push_back({part.part, mine.n, mine.decided_in, mine.lineage, kept_from});
+      const uint64_t retained_from = mine.kept.empty() ? mine.n : mine.kept.begin()->first;
+      state.parts.push_back({part.part, mine.n, mine.decided_in, mine.branch, retained_from});
     }
     return state;
   }
@@ -155,16 +155,16 @@ class ReturningCluster : public ScriptedCluster {
     const std::vector<float> values(count, static_cast<float>(mine.n));
     const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
     SharedBytes payload = SharedBytes::from(ByteBuffer(bytes, bytes + count * sizeof(float)));
-    protocol::Snapshot body{part, request.for_worker, request.for_life, mine.n, mine.decided_in, offset,
+    protocol::Snapshot body{part, request.for_worker, request.for_incarnation, mine.n, mine.decided_in, offset,
                             0,    mine.summary};
     body.payload_hash = hash64(payload.bytes);
     return {{}, body, std::move(payload)};
   }
 
-  protocol::JobView view() {
+  protocol::Membership membership() {
     const auto record = table().read_job(spec().name);
     EXPECT_TRUE(record && *record);
-    return record && *record ? (*record)->view : protocol::JobView{};
+    return record && *record ? (*record)->membership : protocol::Membership{};
   }
   /// Time passes in which these workers are heard.
   void live(const std::vector<uint32_t>& workers, int64_t milliseconds, uint32_t shard = 0) {

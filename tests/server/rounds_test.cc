@@ -7,10 +7,10 @@ namespace millrace::server {
 namespace {
 
 using protocol::Duplicate;
+using protocol::MembershipChange;
 using protocol::Refuse;
-using protocol::Settled;
+using protocol::StepDecided;
 using protocol::Update;
-using protocol::ViewChange;
 using ::testing::ElementsAre;
 
 std::vector<float> rounds_constant(float value, size_t dimension = 64) { return std::vector<float>(dimension, value); }
@@ -95,7 +95,7 @@ TEST_F(Rounds, ForgottenStepIsAnsweredFromTheSummary) {
   }
   cluster.take(0);
   cluster.push(0, 1, rounds_constant(1));
-  const std::vector<Settled> settled = cluster.take_of<Settled>(0);
+  const std::vector<StepDecided> settled = cluster.take_of<StepDecided>(0);
   ASSERT_EQ(settled.size(), 1u);
   EXPECT_EQ(settled[0].step, 1u);
   EXPECT_TRUE(settled[0].counted);
@@ -244,9 +244,9 @@ TEST_F(ThreeWorkers, RemovedWorkersOpenContributionIsDropped) {
   cluster.push(0, 0, rounds_constant(1));
   cluster.push(2, 0, rounds_constant(100));
   keep_alive({0, 1}, 12'000);
-  const std::vector<ViewChange> changes = cluster.take_of<ViewChange>(0);
+  const std::vector<MembershipChange> changes = cluster.take_of<MembershipChange>(0);
   ASSERT_FALSE(changes.empty());
-  EXPECT_EQ(changes.back().view.members.size(), 2u);
+  EXPECT_EQ(changes.back().membership.members.size(), 2u);
   cluster.push(1, 0, rounds_constant(2));
   const auto got = cluster.gather(0, 0);
   EXPECT_EQ(got.dense, rounds_constant(3)) << "without the removed worker's 100";
@@ -272,9 +272,9 @@ TEST_F(ThreeWorkers, DecisionUnderWayIsBegunAgainWhenAContributorIsRemoved) {
 
 TEST_F(ThreeWorkers, RemovedWorkerIsToldByAViewWithoutIt) {
   keep_alive({0, 1}, 12'000);
-  const std::vector<ViewChange> changes = cluster.take_of<ViewChange>(2);
+  const std::vector<MembershipChange> changes = cluster.take_of<MembershipChange>(2);
   ASSERT_FALSE(changes.empty());
-  EXPECT_EQ(find_member(changes.back().view, 2), nullptr);
+  EXPECT_EQ(find_member(changes.back().membership, 2), nullptr);
   const auto refusal = expect_body<Refuse>(cluster.join(2));
   EXPECT_EQ(refusal.code, ErrorCode::kUnsupported) << "it returns as one that joins, and needs weights";
   EXPECT_FALSE(refusal.retry);
@@ -292,7 +292,7 @@ TEST_F(ThreeWorkers, KeptUpdatesAreServedAgainInTheNewEpoch) {
   uint64_t epoch = 0;
   bool view_first = false;
   for (const protocol::Message& message : cluster.take(1)) {
-    if (const auto* change = std::get_if<ViewChange>(&message.body)) epoch = change->view.epoch;
+    if (const auto* change = std::get_if<MembershipChange>(&message.body)) epoch = change->membership.epoch;
     if (const auto* update = std::get_if<Update>(&message.body)) {
       view_first = epoch != 0;
       EXPECT_EQ(message.header.epoch, epoch);
@@ -311,7 +311,7 @@ TEST_F(ThreeWorkers, AHeartbeatOfAnEarlierEpochAcknowledgesNothing) {
   protocol::Heartbeat heartbeat;
   heartbeat.steps_applied = 1;
   cluster.send(ScriptedCluster::peer(1), 0, {before, heartbeat, {}});
-  const auto kept = [this] { return cluster.core().status(cluster.now).jobs.at(0).kept_updates; };
+  const auto kept = [this] { return cluster.core().status(cluster.now).jobs.at(0).retained_updates; };
   EXPECT_EQ(kept(), 1u) << "it may have joined since, with another state";
   cluster.send(ScriptedCluster::peer(1), 0, {cluster.header(1), heartbeat, {}});
   EXPECT_EQ(kept(), 0u);
@@ -382,7 +382,7 @@ TEST(Audit, TheStatusSaysWhereEverythingIsAndWhoseBooksDoNotBalance) {
   EXPECT_EQ(audit.entered, 16);
   EXPECT_EQ(audit.carried, 10);
   EXPECT_EQ(audit.lost, 2);
-  EXPECT_EQ(audit.held, 4);
+  EXPECT_EQ(audit.in_residual, 4);
   EXPECT_EQ(audit.updates_imbalance, 0);
   EXPECT_EQ(audit.workers_imbalance, 0.5);
   ASSERT_EQ(audit.workers.size(), 2u);

@@ -37,24 +37,24 @@ void ScriptedCluster::start_shard(uint32_t shard, uint32_t shard_count, const st
   std::erase_if(connected_, [shard](const auto& entry) { return entry.first.first == shard; });
   tables_[shard] = std::make_unique<millrace::testing::FailingTable>(millrace::testing::open_memory_table(state_));
   const std::string datagrams = shard == 0 ? datagrams_of_shard_0 : "";
-  const Result<uint64_t> life =
+  const Result<uint64_t> incarnation =
       tables_[shard]->start_shard(shard, shard_count, "tcp://" + host + ":" + std::to_string(shard), datagrams);
-  ASSERT_TRUE(life.has_value()) << life.error().message;
-  ShardConfig config{shard, shard_count, *life, "test", limits_, saves_};
+  ASSERT_TRUE(incarnation.has_value()) << incarnation.error().message;
+  ShardConfig config{shard, shard_count, *incarnation, "test", limits_, saves_};
   config.room_for_worker = [this](TimeNs) { return room; };
   if (!datagrams.empty()) config.datagrams.judge = [this](const auto&, const auto&) { return judged; };
   shards_[shard] = std::make_unique<ShardCore>(std::move(config), *tables_[shard], now);
-  lives_[shard] = *life;
+  lives_[shard] = *incarnation;
 }
 
 protocol::Header ScriptedCluster::header(uint32_t worker, uint32_t shard) {
   protocol::Header header;
   header.worker = worker;
   header.shard = shard;
-  header.shard_life = lives_[shard];
+  header.shard_incarnation = lives_[shard];
   header.job = views_[{worker, shard}].job;
   header.epoch = views_[{worker, shard}].epoch;
-  header.life = worker_lives_[{worker, shard}];
+  header.incarnation = worker_lives_[{worker, shard}];
   return header;
 }
 
@@ -306,12 +306,13 @@ void ScriptedCluster::deliver(uint32_t shard, SendToPeer send) {
   }
   if (!send.to.bytes.starts_with(kPrefix)) return;
   const uint32_t worker = static_cast<uint32_t>(std::stoul(send.to.bytes.substr(kPrefix.size())));
-  const protocol::JobView* view = nullptr;
-  if (const auto* welcome = std::get_if<protocol::Welcome>(&send.message.body)) view = &welcome->view;
-  if (const auto* change = std::get_if<protocol::ViewChange>(&send.message.body)) view = &change->view;
-  if (view) {
-    views_[{worker, shard}] = *view;
-    worker_lives_[{worker, shard}] = send.message.header.life;
+  const protocol::Membership* membership = nullptr;
+  if (const auto* welcome = std::get_if<protocol::Welcome>(&send.message.body)) membership = &welcome->membership;
+  if (const auto* change = std::get_if<protocol::MembershipChange>(&send.message.body))
+    membership = &change->membership;
+  if (membership) {
+    views_[{worker, shard}] = *membership;
+    worker_lives_[{worker, shard}] = send.message.header.incarnation;
   }
   inbox_[{worker, shard}].push_back(std::move(send.message));
 }

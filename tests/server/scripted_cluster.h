@@ -116,7 +116,7 @@ class ScriptedCluster {
   Status judged;                     ///< whether shard 0 can take over from the job's switch
   std::vector<DatagramChange> datagram_changes;
   /// As this worker was last told by that shard.
-  const protocol::JobView& view_of(uint32_t worker, uint32_t shard = 0) { return views_[{worker, shard}]; }
+  const protocol::Membership& view_of(uint32_t worker, uint32_t shard = 0) { return views_[{worker, shard}]; }
 
   TimeNs now = kNsPerS;
   /// Carries out the actions of one of the core's methods; for tests that call the methods themselves.
@@ -153,7 +153,7 @@ class ScriptedCluster {
   std::vector<std::unique_ptr<millrace::testing::FailingTable>> tables_;
   std::vector<std::unique_ptr<ShardCore>> shards_;
   std::map<uint32_t, uint64_t> lives_;
-  std::map<std::pair<uint32_t, uint32_t>, protocol::JobView> views_;
+  std::map<std::pair<uint32_t, uint32_t>, protocol::Membership> views_;
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> worker_lives_;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<protocol::Message>> inbox_;
   std::map<std::pair<Metric, std::string>, double> counters_;

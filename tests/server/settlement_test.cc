@@ -6,6 +6,7 @@ namespace millrace::server {
 namespace {
 
 using protocol::ContributorId;
+using protocol::MembershipChange;
 using protocol::MemberState;
 using protocol::Refuse;
 using protocol::Settle;
@@ -14,7 +15,6 @@ using protocol::SnapshotRequest;
 using protocol::State;
 using protocol::Synced;
 using protocol::Update;
-using protocol::ViewChange;
 using protocol::Welcome;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -53,7 +53,7 @@ struct Joining : ::testing::Test {
     for (const uint32_t worker : workers) cluster.ack(worker, cluster.holds(worker).n);
   }
   JobStatus status() { return cluster.core().status(cluster.now).jobs.at(0); }
-  MemberState state_of(uint32_t worker) { return find_member(cluster.view(), worker)->state; }
+  MemberState state_of(uint32_t worker) { return find_member(cluster.membership(), worker)->state; }
   SnapshotRequest request_at(uint32_t giver) {
     const auto requests = ReturningCluster::of<SnapshotRequest>(cluster.deliver_all(giver));
     EXPECT_EQ(requests.size(), 1u);
@@ -90,7 +90,7 @@ TEST_F(Joining, SnapshotComesThroughTheShardThenSettleThenTheUpdates) {
   cluster.say_state(2, false);
   const SnapshotRequest request = request_at(0);
   EXPECT_EQ(request.for_worker, 2u);
-  EXPECT_EQ(request.for_life, 2u);
+  EXPECT_EQ(request.for_incarnation, 2u);
   EXPECT_THAT(request.parts, ElementsAre(0));
   cluster.step({0, 1}, 4);
   cluster.holds(0).n = 2;  // its weights are from before the step that has just been decided
@@ -104,8 +104,8 @@ TEST_F(Joining, SnapshotComesThroughTheShardThenSettleThenTheUpdates) {
     EXPECT_EQ(snapshot.offset, offset);
     EXPECT_EQ(snapshot.n, 2u);
     EXPECT_EQ(hash64(got[run].payload.bytes), snapshot.payload_hash);
-    EXPECT_EQ(got[run].header.epoch, cluster.view().epoch);
-    EXPECT_EQ(got[run].header.shard_life, 1u) << "under the shard's header";
+    EXPECT_EQ(got[run].header.epoch, cluster.membership().epoch);
+    EXPECT_EQ(got[run].header.shard_incarnation, 1u) << "under the shard's header";
     offset += got[run].payload.bytes.size() / sizeof(float);
   }
   EXPECT_EQ(offset, 64u);
@@ -114,7 +114,7 @@ TEST_F(Joining, SnapshotComesThroughTheShardThenSettleThenTheUpdates) {
   EXPECT_EQ(settle.decided, 3u);
   EXPECT_TRUE(settle.on_log) << "no steps are on every log";
   ASSERT_TRUE(settle.counted.has_value());
-  EXPECT_EQ(settle.counted->life, 1u);
+  EXPECT_EQ(settle.counted->incarnation, 1u);
   EXPECT_EQ(settle.counted->last_step, 1u);
   EXPECT_EQ(std::get<Update>(got[4].body).step, 2u);
   EXPECT_EQ(cluster.counted(Metric::kSettled, "snapshot"), 1);
@@ -134,11 +134,12 @@ TEST_F(Joining, AfterItsWordThatAllIsSettledItIsSyncedAndWaitedFor) {
   EXPECT_EQ(state_of(2), MemberState::kSynced);
   const auto told = cluster.take(2);
   ASSERT_EQ(told.size(), 2u);
-  ASSERT_TRUE(std::holds_alternative<protocol::ViewChange>(told[0].body));
-  EXPECT_THAT(std::get<protocol::ViewChange>(told[0].body).decided, ElementsAre(1)) << "what it has to apply first";
+  ASSERT_TRUE(std::holds_alternative<protocol::MembershipChange>(told[0].body));
+  EXPECT_THAT(std::get<protocol::MembershipChange>(told[0].body).decided, ElementsAre(1))
+      << "what it has to apply first";
   EXPECT_TRUE(std::holds_alternative<protocol::Update>(told[1].body))
       << "unacknowledged: served again in the new epoch";
-  EXPECT_TRUE(cluster.take_of<protocol::ViewChange>(0).back().decided.empty()) << "worker 0 was there";
+  EXPECT_TRUE(cluster.take_of<protocol::MembershipChange>(0).back().decided.empty()) << "worker 0 was there";
   cluster.say(2, Synced{});
   EXPECT_EQ(cluster.counted(Metric::kDropped, "synced"), 1) << "again: no effect";
   cluster.deliver_all(0);
@@ -220,13 +221,13 @@ TEST_F(Joining, UpdatesAreKeptForAJoinerUntilItAcknowledges) {
   join_fresh();
   cluster.step({0, 1});
   ack_all({0, 1});
-  EXPECT_EQ(status().kept_updates, 1u);
+  EXPECT_EQ(status().retained_updates, 1u);
   cluster.say(2, protocol::Ack{{{0, 2}}});
-  EXPECT_EQ(status().kept_updates, 1u) << "of a state that nobody has looked at";
+  EXPECT_EQ(status().retained_updates, 1u) << "of a state that nobody has looked at";
   cluster.say_state(2, false);
   cluster.give_weights(0, request_at(0));
   cluster.say(2, protocol::Ack{{{0, 2}}});
-  EXPECT_EQ(status().kept_updates, 0u);
+  EXPECT_EQ(status().retained_updates, 0u);
 }
 
 TEST_F(Joining, WhatWasSettledCountsInItsEpochOnly) {
@@ -235,8 +236,8 @@ TEST_F(Joining, WhatWasSettledCountsInItsEpochOnly) {
   join_fresh();
   cluster.say_state(2, false);
   EXPECT_THAT(kinds(2), ElementsAre("settle", "update"));
-  ASSERT_TRUE(change_job(cluster.table(), cluster.view().job, [](protocol::JobRecord& record) -> Result<Change> {
-                record.view.members[1].nonce += 1;
+  ASSERT_TRUE(change_job(cluster.table(), cluster.membership().job, [](protocol::JobRecord& record) -> Result<Change> {
+                record.membership.members[1].nonce += 1;
                 return Change::kChanged;
               }).has_value());
   cluster.say(2, Synced{});  // in the old epoch, which this shard still has
@@ -391,20 +392,20 @@ TEST_F(Joining, StrandedJoinersAreCutToAStateThatNoOtherBeats) {
     EXPECT_EQ(settles[0].weights, Settle::Weights::kNone);
     EXPECT_TRUE(settles[0].on_log);
   }
-  const uint64_t epoch = cluster.view().epoch;
+  const uint64_t epoch = cluster.membership().epoch;
   cluster.say_state(0, false, 0, true);
   cluster.say_state(1, false, 0, true);
-  EXPECT_EQ(cluster.view().epoch, epoch) << "worker 2 has not said that it is stranded";
+  EXPECT_EQ(cluster.membership().epoch, epoch) << "worker 2 has not said that it is stranded";
   cluster.say_state(2, false, 0, true);
-  const protocol::JobView view = cluster.view();
-  EXPECT_EQ(view.cut, epoch + 1);
-  EXPECT_EQ(view.cut_worker, 0u) << "the lower of the two that are furthest";
+  const protocol::Membership membership = cluster.membership();
+  EXPECT_EQ(membership.cut, epoch + 1);
+  EXPECT_EQ(membership.cut_worker, 0u) << "the lower of the two that are furthest";
   EXPECT_EQ(state_of(0), MemberState::kSynced);
   EXPECT_EQ(state_of(2), MemberState::kJoining);
   EXPECT_TRUE(status().recovering) << "also the shard that made the cut";
-  EXPECT_THAT(cluster.take_of<ViewChange>(0).back().decided, IsEmpty()) << "what it had decided is void";
+  EXPECT_THAT(cluster.take_of<MembershipChange>(0).back().decided, IsEmpty()) << "what it had decided is void";
   EXPECT_EQ(cluster.counted(Metric::kRecoveries, "cut"), 1);
-  cluster.holds(0).lineage = view.lineages;
+  cluster.holds(0).branch = membership.branches;
   cluster.say_state(0, true);
   cluster.say_state(1, false);
   cluster.say_state(2, false);
@@ -425,11 +426,11 @@ TEST_F(Joining, ALiveProcessIsNotReplacedAndASilentOneIsAtOnce) {
   cluster.live({0, 1}, 900);
   EXPECT_TRUE(std::holds_alternative<Refuse>(cluster.say_hello(2, cluster.returning(2, 77)))) << "not yet a second";
   cluster.live({0, 1}, 200);
-  const uint64_t epoch = cluster.view().epoch;
+  const uint64_t epoch = cluster.membership().epoch;
   EXPECT_TRUE(std::holds_alternative<Refuse>(cluster.say_hello(2, other))) << "it does not say that it returns";
   ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(2, cluster.returning(2, 77))));
-  EXPECT_EQ(cluster.view().epoch, epoch + 1) << "one change";
-  EXPECT_EQ(find_member(cluster.view(), 2)->life, 2u);
+  EXPECT_EQ(cluster.membership().epoch, epoch + 1) << "one change";
+  EXPECT_EQ(find_member(cluster.membership(), 2)->incarnation, 2u);
   EXPECT_EQ(state_of(2), MemberState::kJoining);
 }
 
@@ -461,17 +462,17 @@ TEST_F(JoiningStale, SummaryTellsUnderWhichLifeAStepWasCounted) {
   ASSERT_EQ(cluster.holds(2).n, 2u);
   cluster.step({0, 1, 2});
   const protocol::SummaryEntry entry = cluster.holds(0).summary.workers.at(2);
-  EXPECT_EQ(entry.life, 2u);
+  EXPECT_EQ(entry.incarnation, 2u);
   EXPECT_EQ(entry.last_step, 2u);
   EXPECT_EQ(entry.counted_mask, 7u) << "of all lives";
-  EXPECT_THAT(entry.earlier_lives, ElementsAre(Pair(1u, 1u)));
+  EXPECT_THAT(entry.earlier_incarnations, ElementsAre(Pair(1u, 1u)));
   for (int step = 0; step < 2; ++step) cluster.step({0, 1, 2});
-  EXPECT_THAT(cluster.holds(0).summary.workers.at(2).earlier_lives, IsEmpty()) << "out of the mask's reach";
+  EXPECT_THAT(cluster.holds(0).summary.workers.at(2).earlier_incarnations, IsEmpty()) << "out of the mask's reach";
   // A contribution that was counted under an earlier incarnation was not counted under this one.
   ack_all({0, 1, 2});
   cluster.take(2);
   cluster.send(ScriptedCluster::peer(2), 0, cluster.contribution(2, 0, 3, cluster.payload(settlement_constant(1))));
-  const auto settled = cluster.take_of<protocol::Settled>(2);
+  const auto settled = cluster.take_of<protocol::StepDecided>(2);
   ASSERT_EQ(settled.size(), 1u);
   EXPECT_TRUE(settled[0].counted);
 }
@@ -496,9 +497,9 @@ TEST_F(Crowded, WhoHoldsUpTheOthersByNotAcknowledgingIsRemovedToReturn) {
   ASSERT_LT(steps, 100) << "decisions are held back";
   EXPECT_THAT(status().waited_for, ElementsAre(2));
   cluster.live({0, 1, 2}, 1'900);
-  EXPECT_EQ(cluster.view().members.size(), 3u);
+  EXPECT_EQ(cluster.membership().members.size(), 3u);
   cluster.live({0, 1, 2}, 300);
-  EXPECT_EQ(find_member(cluster.view(), 2), nullptr);
+  EXPECT_EQ(find_member(cluster.membership(), 2), nullptr);
   EXPECT_EQ(cluster.counted(Metric::kMembersRemoved, "behind"), 1);
   const uint64_t before = cluster.holds(0).n;
   cluster.deliver_all(0);
@@ -507,20 +508,20 @@ TEST_F(Crowded, WhoHoldsUpTheOthersByNotAcknowledgingIsRemovedToReturn) {
 
 TEST(MembershipChanges, ACutIsTheChosenOnesStateForAllShards) {
   protocol::JobRecord record;
-  record.view.epoch = 9;
-  record.view.started = true;
-  record.view.shards.resize(2);
-  record.view.members = {{0, 1, 5, MemberState::kSynced}, {1, 1, 6, MemberState::kJoining}};
-  record.view.lineages = 3;
-  ASSERT_TRUE(cut(record, {.worker = 1, .parents = {2, 3}}).has_value());
-  EXPECT_EQ(record.view.lineages, 4u);
-  EXPECT_THAT(record.view.activations, ElementsAre(protocol::Activation{0, 4, 2}, protocol::Activation{1, 4, 3}));
-  EXPECT_EQ(record.view.cut, 10u);
-  EXPECT_EQ(record.view.cut_worker, 1u);
-  EXPECT_EQ(record.view.members[0].state, MemberState::kJoining);
-  EXPECT_EQ(record.view.members[1].state, MemberState::kSynced);
-  EXPECT_TRUE(protocol::activations_make_sense(record.view));
-  EXPECT_EQ(cut(record, {.worker = 7, .parents = {4, 4}}).error().code, ErrorCode::kNotAMember);
+  record.membership.epoch = 9;
+  record.membership.started = true;
+  record.membership.shards.resize(2);
+  record.membership.members = {{0, 1, 5, MemberState::kSynced}, {1, 1, 6, MemberState::kJoining}};
+  record.membership.branches = 3;
+  ASSERT_TRUE(cut_logs(record, {.worker = 1, .parents = {2, 3}}).has_value());
+  EXPECT_EQ(record.membership.branches, 4u);
+  EXPECT_THAT(record.membership.activations, ElementsAre(protocol::Activation{0, 4, 2}, protocol::Activation{1, 4, 3}));
+  EXPECT_EQ(record.membership.cut, 10u);
+  EXPECT_EQ(record.membership.cut_worker, 1u);
+  EXPECT_EQ(record.membership.members[0].state, MemberState::kJoining);
+  EXPECT_EQ(record.membership.members[1].state, MemberState::kSynced);
+  EXPECT_TRUE(protocol::activations_make_sense(record.membership));
+  EXPECT_EQ(cut_logs(record, {.worker = 7, .parents = {4, 4}}).error().code, ErrorCode::kNotAMember);
 }
 
 TEST(MembershipChanges, TheChosenStateIsBeatenByNoOther) {
@@ -528,8 +529,8 @@ TEST(MembershipChanges, TheChosenStateIsBeatenByNoOther) {
   layout.shard_count = 2;
   layout.parts.resize(2);
   layout.parts[1].part = layout.parts[1].shard = 1;
-  protocol::JobView view;
-  view.shards.resize(2);
+  protocol::Membership membership;
+  membership.shards.resize(2);
   const auto state = [](State::Part a, State::Part b) {
     State made;
     b.part = 1;
@@ -541,7 +542,7 @@ TEST(MembershipChanges, TheChosenStateIsBeatenByNoOther) {
   states[1] = state({0, 2, 5, 2, 2}, {0, 1, 4, 2, 1});
   states[2] = state({0, 2, 5, 2, 2}, {0, 2, 5, 3, 2});
   states[3] = states[2];
-  const CutChoice choice = choose_for_cut(states, layout, view);
+  const CutChoice choice = choose_for_cut(states, layout, membership);
   EXPECT_EQ(choice.worker, 2u) << "a later lineage is further than more steps; of equals the lowest";
   EXPECT_THAT(choice.parents, ElementsAre(2, 3));
 }
@@ -549,9 +550,9 @@ TEST(MembershipChanges, TheChosenStateIsBeatenByNoOther) {
 TEST(MembershipChanges, AChangeOfOneEpochIsNotMadeInAnother) {
   const auto table = millrace::testing::open_memory_table(millrace::testing::make_memory_table_state());
   ASSERT_TRUE(table->start_shard(0, 1, "tcp://a:1").has_value());
-  const uint64_t job = table->create_job("job", {}).value().view.job;
+  const uint64_t job = table->create_job("job", {}).value().membership.job;
   const Transform raise = [](protocol::JobRecord& record) -> Result<Change> {
-    record.view.started = true;
+    record.membership.started = true;
     return Change::kChanged;
   };
   const auto beaten = change_job_in(*table, job, 2, raise);
@@ -559,23 +560,23 @@ TEST(MembershipChanges, AChangeOfOneEpochIsNotMadeInAnother) {
   EXPECT_FALSE(beaten->has_value());
   const auto done = change_job_in(*table, job, 1, raise);
   ASSERT_TRUE(done && *done);
-  EXPECT_EQ((*done)->view.epoch, 2u);
-  EXPECT_TRUE(table->read_job(job).value()->view.started);
+  EXPECT_EQ((*done)->membership.epoch, 2u);
+  EXPECT_TRUE(table->read_job(job).value()->membership.started);
 }
 
 TEST(MembershipChanges, TheOnlyMemberIsNeverTakenOutButByItsOwnWord) {
   protocol::JobRecord record;
-  record.view.started = true;
-  record.view.members = {{0, 1, 5, MemberState::kSynced}, {1, 1, 6, MemberState::kJoining}};
-  const protocol::Member synced = record.view.members[0];
-  const protocol::Member joining = record.view.members[1];
+  record.membership.started = true;
+  record.membership.members = {{0, 1, 5, MemberState::kSynced}, {1, 1, 6, MemberState::kJoining}};
+  const protocol::Member synced = record.membership.members[0];
+  const protocol::Member joining = record.membership.members[1];
   EXPECT_EQ(leave(record, synced, Leaving::kSilent, 1), Change::kChanged) << "the last synced one, where another joins";
   for (const Leaving leaving : {Leaving::kSilent, Leaving::kBehind, Leaving::kWrong}) {
     EXPECT_EQ(leave(record, joining, leaving, 1), Change::kNone);
   }
-  EXPECT_FALSE(record.view.finished);
+  EXPECT_FALSE(record.membership.finished);
   EXPECT_EQ(leave(record, joining, Leaving::kFinished, 1), Change::kChanged);
-  EXPECT_TRUE(record.view.finished);
+  EXPECT_TRUE(record.membership.finished);
 }
 
 }  // namespace

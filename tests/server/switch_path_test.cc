@@ -46,27 +46,27 @@ struct SwitchPath : ::testing::Test {
     heartbeat.switch_state = word;
     cluster.send(ScriptedCluster::peer(worker), shard, {header, heartbeat, {}});
   }
-  void beat(uint32_t worker) { say(worker, Word::kNoWord); }
-  const protocol::JobView& view() { return cluster.view_of(0); }
+  void beat(uint32_t worker) { say(worker, Word::kNoReport); }
+  const protocol::Membership& membership() { return cluster.view_of(0); }
   JobStatus status() { return cluster.core().status(cluster.now).jobs.at(0); }
   void fall_back() {
     say(0, Word::kSilent);
-    ASSERT_EQ(view().path, Path::kServer);
+    ASSERT_EQ(membership().path, Path::kServer);
   }
 
   ReturningCluster cluster;
 };
 
 TEST_F(SwitchPath, JobBeginsWithThePathOfItsSpecification) {
-  EXPECT_EQ(view().path, Path::kSwitch);
-  EXPECT_EQ(view().shards.at(0).datagrams, kDatagrams);
+  EXPECT_EQ(membership().path, Path::kSwitch);
+  EXPECT_EQ(membership().shards.at(0).datagrams, kDatagrams);
   ScriptedCluster other(ScriptedCluster::small_job(1));
   other.join_all();
   EXPECT_EQ(other.view_of(0).path, Path::kServer);
 }
 
 TEST_F(SwitchPath, OneSyncedWorkerThatHearsNothingBringsTheJobToShardZero) {
-  const uint64_t epoch = view().epoch;
+  const uint64_t epoch = membership().epoch;
   say(1, Word::kSilent);
   for (const uint32_t worker : {0u, 1u, 2u}) {
     EXPECT_EQ(cluster.view_of(worker).path, Path::kServer) << worker;
@@ -82,18 +82,18 @@ TEST_F(SwitchPath, OneSyncedWorkerThatHearsNothingBringsTheJobToShardZero) {
 }
 
 TEST_F(SwitchPath, WordOfAnOlderEpochDoesNotCount) {
-  say_in(1, Word::kSilent, view().epoch - 1);
+  say_in(1, Word::kSilent, membership().epoch - 1);
   cluster.pass(200);
-  EXPECT_EQ(view().path, Path::kSwitch);
-  EXPECT_THAT(status().switch_path->words, IsEmpty());
+  EXPECT_EQ(membership().path, Path::kSwitch);
+  EXPECT_THAT(status().switch_path->reports, IsEmpty());
 }
 
 TEST_F(SwitchPath, OfWhatIsSaidTwiceInOneEpochTheSecondHasNoEffect) {
-  const uint64_t epoch = view().epoch;
+  const uint64_t epoch = membership().epoch;
   say_in(1, Word::kSilent, epoch);
   say_in(1, Word::kSilent, epoch);
   say_in(2, Word::kSilent, epoch);
-  EXPECT_EQ(view().epoch, epoch + 1);
+  EXPECT_EQ(membership().epoch, epoch + 1);
   EXPECT_EQ(cluster.counted(Metric::kPathChanges, "server"), 1);
 }
 
@@ -102,9 +102,9 @@ TEST_F(SwitchPath, GoesBackWhenAllSyncedWorkersSaySoInOneEpoch) {
   say(0, Word::kAnswers);
   say(1, Word::kAnswers);
   cluster.pass(200);
-  EXPECT_EQ(view().path, Path::kServer) << "worker 2 has not";
+  EXPECT_EQ(membership().path, Path::kServer) << "worker 2 has not";
   say(2, Word::kAnswers);
-  EXPECT_EQ(view().path, Path::kSwitch);
+  EXPECT_EQ(membership().path, Path::kSwitch);
   EXPECT_EQ(cluster.counted(Metric::kPathChanges, "switch"), 1);
   EXPECT_EQ(cluster.said("all 3 workers say that the switch answers again; the switch decides"), 1u);
 }
@@ -113,11 +113,11 @@ TEST_F(SwitchPath, WhoTakesItsWordBackIsWaitedForAgain) {
   fall_back();
   say(0, Word::kAnswers);
   say(1, Word::kAnswers);
-  say(1, Word::kNoWord);
+  say(1, Word::kNoReport);
   say(2, Word::kAnswers);
-  EXPECT_EQ(view().path, Path::kServer);
+  EXPECT_EQ(membership().path, Path::kServer);
   say(1, Word::kAnswers);
-  EXPECT_EQ(view().path, Path::kSwitch);
+  EXPECT_EQ(membership().path, Path::kSwitch);
 }
 
 TEST_F(SwitchPath, WordsEndWithTheEpochInWhichTheyWereSaid) {
@@ -125,9 +125,9 @@ TEST_F(SwitchPath, WordsEndWithTheEpochInWhichTheyWereSaid) {
   say(0, Word::kAnswers);
   cluster.send(ScriptedCluster::peer(2), 0, {cluster.header(2), Goodbye{Goodbye::Reason::kFinished, ""}, {}});
   say(1, Word::kAnswers);
-  EXPECT_EQ(view().path, Path::kServer) << "what worker 0 said was of the epoch before";
+  EXPECT_EQ(membership().path, Path::kServer) << "what worker 0 said was of the epoch before";
   say(0, Word::kAnswers);
-  EXPECT_EQ(view().path, Path::kSwitch);
+  EXPECT_EQ(membership().path, Path::kSwitch);
 }
 
 TEST_F(SwitchPath, StatusHasWhatEachMemberWaitsForAndSinceWhen) {
@@ -141,7 +141,7 @@ TEST_F(SwitchPath, StatusHasWhatEachMemberWaitsForAndSinceWhen) {
   };
   progress(0, Wait::kContributions, 4);
   progress(1, Wait::kNothing, 3);
-  progress(2, Wait::kNotSaid, 0);
+  progress(2, Wait::kNotReported, 0);
   cluster.pass(300);
   progress(0, Wait::kContributions, 4);
   progress(1, Wait::kAnswer, 3);
@@ -163,9 +163,9 @@ TEST_F(SwitchPath, StatusHasWhatEachMemberWaitsForAndSinceWhen) {
 // The new process may report as many steps as the earlier one: it has waited since its own report, not since that
 // one's.
 TEST(SwitchWordsProgress, OfANewProcessOfAWorkerBeginsAnew) {
-  SwitchWords words("job");
-  protocol::JobView one;
-  one.members = {{.worker = 5, .life = 1}};
+  SwitchHealth words("job");
+  protocol::Membership one;
+  one.members = {{.worker = 5, .incarnation = 1}};
   const auto waits = [&](TimeNs now) {
     SwitchPathStatus path;
     words.add_status(path, one, now);
@@ -175,7 +175,7 @@ TEST(SwitchWordsProgress, OfANewProcessOfAWorkerBeginsAnew) {
   words.on_progress(one.members[0], Heartbeat::SwitchWait::kAnswer, 3, kNsPerS);
   EXPECT_EQ(waits(kNsPerS).waits.at(0).since_ms, 1'000);
   EXPECT_EQ(waits(kNsPerS).moved_ms, 1'000);
-  one.members[0].life = 2;
+  one.members[0].incarnation = 2;
   EXPECT_THAT(waits(kNsPerS).waits, IsEmpty()) << "the new process has said nothing";
   words.on_progress(one.members[0], Heartbeat::SwitchWait::kAnswer, 3, kNsPerS);
   EXPECT_EQ(waits(kNsPerS).waits.at(0).since_ms, 0);
@@ -193,14 +193,14 @@ TEST_F(SwitchPath, WhatARemovedWorkerWaitedForIsInNoStatus) {
     cluster.pass(100);
     beat(0), beat(1);
   }
-  ASSERT_THAT(view().members, SizeIs(2));
+  ASSERT_THAT(membership().members, SizeIs(2));
   EXPECT_TRUE(status().switch_path->waits.empty());
 }
 
 TEST_F(SwitchPath, AnswersDoNotCountForTheSwitchThatDecides) {
-  const uint64_t epoch = view().epoch;
+  const uint64_t epoch = membership().epoch;
   for (const uint32_t worker : {0u, 1u, 2u}) say(worker, Word::kAnswers);
-  EXPECT_EQ(view().epoch, epoch);
+  EXPECT_EQ(membership().epoch, epoch);
 }
 
 TEST_F(SwitchPath, WhoIsRemovedIsNotWaitedForAndItsWordIsOfNobody) {
@@ -211,41 +211,41 @@ TEST_F(SwitchPath, WhoIsRemovedIsNotWaitedForAndItsWordIsOfNobody) {
     cluster.pass(100);
     beat(0), beat(1);
   }
-  ASSERT_THAT(view().members, SizeIs(2));
-  EXPECT_EQ(view().path, Path::kServer);
-  removed.epoch = view().epoch;
+  ASSERT_THAT(membership().members, SizeIs(2));
+  EXPECT_EQ(membership().path, Path::kServer);
+  removed.epoch = membership().epoch;
   Heartbeat heartbeat;
   heartbeat.switch_state = Word::kAnswers;
   cluster.send(ScriptedCluster::peer(2), 0, {removed, heartbeat, {}});
   say(1, Word::kAnswers);
-  EXPECT_EQ(view().path, Path::kServer) << "what worker 0 said was of an earlier epoch";
+  EXPECT_EQ(membership().path, Path::kServer) << "what worker 0 said was of an earlier epoch";
   say(0, Word::kAnswers);
-  EXPECT_EQ(view().path, Path::kSwitch);
+  EXPECT_EQ(membership().path, Path::kSwitch);
 }
 
 TEST_F(SwitchPath, TableChangedByAnotherProcessFirst_AdoptedReportForgotten) {
   Result<std::optional<protocol::JobRecord>> record = cluster.table().read_job("job");
   ASSERT_TRUE(record && *record);
-  const uint64_t epoch = (*record)->view.epoch;
-  ++(*record)->view.epoch;
-  std::erase_if((*record)->view.members, [](const protocol::Member& member) { return member.worker == 2; });
+  const uint64_t epoch = (*record)->membership.epoch;
+  ++(*record)->membership.epoch;
+  std::erase_if((*record)->membership.members, [](const protocol::Member& member) { return member.worker == 2; });
   ASSERT_TRUE(cluster.table().compare_and_swap(epoch, **record).value());
   say(1, Word::kSilent);
-  EXPECT_EQ(view().epoch, epoch + 1) << "only the other's change";
-  EXPECT_EQ(view().path, Path::kSwitch);
+  EXPECT_EQ(membership().epoch, epoch + 1) << "only the other's change";
+  EXPECT_EQ(membership().path, Path::kSwitch);
   say(1, Word::kSilent);
-  EXPECT_EQ(view().path, Path::kServer);
-  EXPECT_EQ(view().epoch, epoch + 2);
-  EXPECT_THAT(view().members, SizeIs(2));
+  EXPECT_EQ(membership().path, Path::kServer);
+  EXPECT_EQ(membership().epoch, epoch + 2);
+  EXPECT_THAT(membership().members, SizeIs(2));
 }
 
 TEST_F(SwitchPath, TableThatCannotBeWrittenIsTriedAgain) {
   cluster.fail_table_writes(true);
   say(1, Word::kSilent);
-  EXPECT_EQ(view().path, Path::kSwitch);
+  EXPECT_EQ(membership().path, Path::kSwitch);
   cluster.fail_table_writes(false);
   cluster.pass(200);
-  EXPECT_EQ(view().path, Path::kServer);
+  EXPECT_EQ(membership().path, Path::kServer);
 }
 
 TEST_F(SwitchPath, ContributionByMessageIsRefusedWithASentence) {
@@ -267,7 +267,7 @@ TEST_F(SwitchPath, WhoComesToARunningJobWithoutWeightsIsRefused) {
     cluster.pass(100);
     beat(0), beat(2);
   }
-  ASSERT_THAT(view().members, SizeIs(2));
+  ASSERT_THAT(membership().members, SizeIs(2));
   const auto refusal = expect_body<Refuse>(cluster.say_hello(1, hello));
   EXPECT_THAT(refusal.sentence, HasSubstr("attach weights"));
   EXPECT_FALSE(refusal.retry);
@@ -306,7 +306,7 @@ struct SwitchJoiner : ::testing::Test {
     protocol::Snapshot run;
     run.part = request.parts.at(0);
     run.for_worker = request.for_worker;
-    run.for_life = request.for_life;
+    run.for_incarnation = request.for_incarnation;
     run.offset = begin / sizeof(float);
     run.payload_hash = hash64(payload.bytes);
     cluster.say(giver, run, 0, payload);
@@ -334,7 +334,7 @@ TEST_F(SwitchJoiner, GetsAHandoverAndWeightsAndTakesPart) {
       << "never its own: nobody keeps what led on from them";
   EXPECT_TRUE(settle.on_log);
   cluster.say(2, protocol::Synced{});
-  EXPECT_EQ(find_member(cluster.view(), 2)->state, protocol::MemberState::kSynced);
+  EXPECT_EQ(find_member(cluster.membership(), 2)->state, protocol::MemberState::kSynced);
 }
 
 // Shards know of no step. A rejoining worker reports its position for the case that no other member is left.
@@ -367,8 +367,8 @@ TEST_F(SwitchJoiner, TheJobGoesOnFromWhoHasMostSteps) {
     }
     cluster.say(worker, state);
   }
-  EXPECT_EQ(cluster.view().cut_worker, 2u);
-  EXPECT_EQ(find_member(cluster.view(), 2)->state, protocol::MemberState::kSynced);
+  EXPECT_EQ(cluster.membership().cut_worker, 2u);
+  EXPECT_EQ(find_member(cluster.membership(), 2)->state, protocol::MemberState::kSynced);
 }
 
 TEST_F(SwitchJoiner, AHandoverThatIsNoneOrLongerThanItSaysIsAskedForElsewhere) {
@@ -399,13 +399,13 @@ TEST_F(SwitchJoiner, WhereNobodyIsLeftWithWeightsItIsStranded) {
 
 TEST_F(SwitchPath, WhoHasFinishedIsNotInTheNextEpochAndTheOthersGoOn) {
   cluster.send(ScriptedCluster::peer(1), 0, {cluster.header(1), Goodbye{Goodbye::Reason::kFinished, ""}, {}});
-  ASSERT_THAT(view().members, SizeIs(2));
-  EXPECT_EQ(view().left, 1u);
-  EXPECT_EQ(view().path, Path::kSwitch);
+  ASSERT_THAT(membership().members, SizeIs(2));
+  EXPECT_EQ(membership().left, 1u);
+  EXPECT_EQ(membership().path, Path::kSwitch);
   say(2, Word::kSilent);
-  EXPECT_EQ(view().path, Path::kServer);
+  EXPECT_EQ(membership().path, Path::kServer);
   for (const uint32_t worker : {0u, 2u}) say(worker, Word::kAnswers);
-  EXPECT_EQ(view().path, Path::kSwitch) << "who has left is not asked";
+  EXPECT_EQ(membership().path, Path::kSwitch) << "who has left is not asked";
   for (const uint32_t worker : {0u, 2u}) {
     cluster.send(ScriptedCluster::peer(worker), 0,
                  {cluster.header(worker), Goodbye{Goodbye::Reason::kFinished, ""}, {}});
@@ -415,7 +415,7 @@ TEST_F(SwitchPath, WhoHasFinishedIsNotInTheNextEpochAndTheOthersGoOn) {
 
 TEST_F(SwitchPath, AggregatorIsAskedForWhenTheJobIsOpenedAndGivenBackAtItsEnd) {
   ASSERT_THAT(cluster.datagram_changes, SizeIs(1));
-  EXPECT_EQ(cluster.datagram_changes[0].job, view().job);
+  EXPECT_EQ(cluster.datagram_changes[0].job, membership().job);
   EXPECT_EQ(cluster.datagram_changes[0].spec, cluster.spec());
   EXPECT_EQ(cluster.datagram_changes[0].layout.slots, 1u);
   for (const uint32_t worker : {0u, 1u, 2u}) {
@@ -430,7 +430,7 @@ TEST_F(SwitchPath, AggregatorIsAskedForWhenTheJobIsOpenedAndGivenBackAtItsEnd) {
 TEST_F(SwitchPath, ShardZeroRestarted_RecoversUndecidedAndKeepsChangingThePath) {
   say(0, Word::kSilent);
   for (const uint32_t worker : {0u, 1u, 2u}) say(worker, Word::kAnswers);
-  ASSERT_EQ(view().path, Path::kSwitch);
+  ASSERT_EQ(membership().path, Path::kSwitch);
   cluster.datagrams_of_shard_0 = "192.0.2.1:7801";
   cluster.start_shard(0, 1);
   for (const uint32_t worker : {0u, 1u, 2u}) cluster.welcome_with_weights(worker);
@@ -438,10 +438,10 @@ TEST_F(SwitchPath, ShardZeroRestarted_RecoversUndecidedAndKeepsChangingThePath) 
   for (const uint32_t worker : {0u, 1u, 2u}) cluster.say_state(worker, true);
   EXPECT_FALSE(status().recovering);
   EXPECT_EQ(status().steps_decided, 0u);
-  EXPECT_EQ(view().shards.at(0).datagrams, "192.0.2.1:7801");
-  EXPECT_EQ(view().path, Path::kSwitch) << "the table keeps it";
+  EXPECT_EQ(membership().shards.at(0).datagrams, "192.0.2.1:7801");
+  EXPECT_EQ(membership().path, Path::kSwitch) << "the table keeps it";
   say(2, Word::kSilent);
-  EXPECT_EQ(view().path, Path::kServer);
+  EXPECT_EQ(membership().path, Path::kServer);
 }
 
 TEST_F(SwitchPath, WordsAreLostWithTheShardThatHeardThem) {
@@ -453,10 +453,10 @@ TEST_F(SwitchPath, WordsAreLostWithTheShardThatHeardThem) {
   for (const uint32_t worker : {0u, 1u, 2u}) cluster.say_state(worker, true);
   say(2, Word::kAnswers);
   cluster.pass(100);
-  EXPECT_EQ(view().path, Path::kServer);
+  EXPECT_EQ(membership().path, Path::kServer);
   say(0, Word::kAnswers);
   say(1, Word::kAnswers);
-  EXPECT_EQ(view().path, Path::kSwitch);
+  EXPECT_EQ(membership().path, Path::kSwitch);
 }
 
 struct TwoShards : SwitchPath {
@@ -466,7 +466,7 @@ struct TwoShards : SwitchPath {
 TEST_F(TwoShards, OnlyShardZeroChangesThePathAndTheOthersFollow) {
   say(0, Word::kSilent, 1);
   cluster.pass(200);
-  EXPECT_EQ(view().path, Path::kSwitch);
+  EXPECT_EQ(membership().path, Path::kSwitch);
   say(0, Word::kSilent, 0);
   cluster.pass(200);
   EXPECT_EQ(cluster.view_of(1, 1).path, Path::kServer);
@@ -478,17 +478,17 @@ struct NoAggregator : SwitchPath {
 };
 
 TEST_F(NoAggregator, JobWaitsForTheSwitchAndThatIsSaidOnce) {
-  const uint64_t epoch = view().epoch;
+  const uint64_t epoch = membership().epoch;
   say(0, Word::kSilent);
   say(1, Word::kSilent);
   cluster.pass(200);
-  EXPECT_EQ(view().epoch, epoch);
+  EXPECT_EQ(membership().epoch, epoch);
   EXPECT_EQ(cluster.said("shard 0 has no aggregator of datagrams"), 1u);
   EXPECT_THAT(status().switch_path->because, HasSubstr("--datagrams"));
-  EXPECT_THAT(status().switch_path->words, SizeIs(2));
+  EXPECT_THAT(status().switch_path->reports, SizeIs(2));
   EXPECT_THAT(cluster.datagram_changes, IsEmpty());
-  say(0, Word::kNoWord);
-  say(1, Word::kNoWord);
+  say(0, Word::kNoReport);
+  say(1, Word::kNoReport);
   EXPECT_EQ(status().switch_path->because, "");
 }
 

@@ -15,7 +15,9 @@ std::string at(uint32_t part, uint64_t step) {
   return "part " + std::to_string(part) + " step " + std::to_string(step);
 }
 
-std::string who(uint32_t worker, uint64_t life) { return std::to_string(worker) + "/" + std::to_string(life); }
+std::string who(uint32_t worker, uint64_t incarnation) {
+  return std::to_string(worker) + "/" + std::to_string(incarnation);
+}
 
 Result<Stream> decode_payload(ByteSpan bytes) { return read_container(bytes, {}); }
 
@@ -62,15 +64,17 @@ void ClusterOracle::on_sent_by_worker(const protocol::Message& message) {
   if (const auto* body = std::get_if<protocol::Contribution>(&message.body)) on_contribution(message, *body);
   if (const auto* body = std::get_if<protocol::Update>(&message.body)) on_update(message, *body);  // for a successor
   const auto* heartbeat = std::get_if<protocol::Heartbeat>(&message.body);
-  if (heartbeat && heartbeat->finishing) finishing_.emplace(message.header.worker, message.header.life);
+  if (heartbeat && heartbeat->finishing) finishing_.emplace(message.header.worker, message.header.incarnation);
 }
 
 void ClusterOracle::on_sent_by_shard(const protocol::Message& message) {
   if (const auto* body = std::get_if<protocol::Update>(&message.body)) on_update(message, *body);
-  if (const auto* body = std::get_if<protocol::Settled>(&message.body)) on_settled(message, *body);
+  if (const auto* body = std::get_if<protocol::StepDecided>(&message.body)) on_step_decided(message, *body);
 }
 
-void ClusterOracle::on_view(const protocol::JobView& view) { views_.emplace(view.epoch, view); }
+void ClusterOracle::on_membership(const protocol::Membership& membership) {
+  views_.emplace(membership.epoch, membership);
+}
 
 const DecidedStep* ClusterOracle::find(uint32_t part, LogPosition at) const {
   if (at.n == 0 || part >= log_.size() || at.n > log_[part].size()) return nullptr;
@@ -99,8 +103,8 @@ uint32_t ClusterOracle::acknowledged(uint32_t part, LogPosition at) const {
 
 uint32_t ClusterOracle::members_least() const {
   uint32_t least = UINT32_MAX;
-  for (const auto& [epoch, view] : views_) {
-    if (view.left > 0) least = std::min(least, static_cast<uint32_t>(view.members.size()));
+  for (const auto& [epoch, membership] : views_) {
+    if (membership.left > 0) least = std::min(least, static_cast<uint32_t>(membership.members.size()));
   }
   return least;
 }
@@ -125,16 +129,18 @@ std::vector<LogPosition> ClusterOracle::path(uint32_t part, uint64_t first, LogP
 }
 
 const protocol::ContributorId* ClusterOracle::find_contributor(uint32_t part, LogPosition at, uint32_t worker,
-                                                               uint64_t life) const {
+                                                               uint64_t incarnation) const {
   const DecidedStep* last = find(part, at);
   if (last == nullptr) return nullptr;
-  const auto is_it = [&](const protocol::ContributorId& id) { return id.worker == worker && id.life == life; };
+  const auto is_it = [&](const protocol::ContributorId& id) {
+    return id.worker == worker && id.incarnation == incarnation;
+  };
   const auto found = std::ranges::find_if(last->contributors, is_it);
   return found == last->contributors.end() ? nullptr : &*found;
 }
 
-bool ClusterOracle::counted(uint32_t part, LogPosition at, uint32_t worker, uint64_t life) const {
-  return find_contributor(part, at, worker, life) != nullptr;
+bool ClusterOracle::counted(uint32_t part, LogPosition at, uint32_t worker, uint64_t incarnation) const {
+  return find_contributor(part, at, worker, incarnation) != nullptr;
 }
 
 std::vector<float> ClusterOracle::weights(uint32_t part, LogPosition at) const {
@@ -142,10 +148,10 @@ std::vector<float> ClusterOracle::weights(uint32_t part, LogPosition at) const {
   return std::vector<float>(layout_.parts[part].end - layout_.parts[part].begin, 0.0f);
 }
 
-void ClusterOracle::add_carried(uint32_t part, LogPosition at, uint32_t worker, uint64_t life,
+void ClusterOracle::add_carried(uint32_t part, LogPosition at, uint32_t worker, uint64_t incarnation,
                                 std::span<double> carried) const {
   const DecidedStep* last = find(part, at);
-  const protocol::ContributorId* who = find_contributor(part, at, worker, life);
+  const protocol::ContributorId* who = find_contributor(part, at, worker, incarnation);
   const Stream* sent = who == nullptr ? nullptr : contribution_of(part, at.n - 1, *who);
   if (last == nullptr || sent == nullptr) return;
   for (size_t i = 0; i < sent->values.size(); ++i) {
@@ -154,8 +160,8 @@ void ClusterOracle::add_carried(uint32_t part, LogPosition at, uint32_t worker, 
   }
 }
 
-const Stream* ClusterOracle::contribution(uint32_t part, uint64_t step, uint32_t worker, uint64_t life) const {
-  const auto found = contributions_.find({part, step, worker, life});
+const Stream* ClusterOracle::contribution(uint32_t part, uint64_t step, uint32_t worker, uint64_t incarnation) const {
+  const auto found = contributions_.find({part, step, worker, incarnation});
   return found == contributions_.end() ? nullptr : &found->second.stream;
 }
 
@@ -169,10 +175,10 @@ void ClusterOracle::on_contribution(const protocol::Message& message, const prot
   if (body.part >= layout_.parts.size())
     return fault("a contribution to part " + std::to_string(body.part) + ", which is not there");
   const auto [place, fresh] =
-      contributions_.try_emplace({body.part, body.step, message.header.worker, message.header.life});
+      contributions_.try_emplace({body.part, body.step, message.header.worker, message.header.incarnation});
   if (!fresh) {
     if (place->second.hash != hash)
-      fault(at(body.part, body.step) + ": a resend of " + who(message.header.worker, message.header.life) +
+      fault(at(body.part, body.step) + ": a resend of " + who(message.header.worker, message.header.incarnation) +
             " carries other bytes");
     return;
   }
@@ -182,15 +188,15 @@ void ClusterOracle::on_contribution(const protocol::Message& message, const prot
   place->second = {hash, body.weight, std::move(*stream)};
 }
 
-void ClusterOracle::on_settled(const protocol::Message& message, const protocol::Settled& body) {
+void ClusterOracle::on_step_decided(const protocol::Message& message, const protocol::StepDecided& body) {
   if (body.part >= layout_.parts.size() || body.step >= log_[body.part].size())
     return fault("settled an undecided " + at(body.part, body.step));
   if (log_[body.part][body.step].size() != 1)
     return;  // decided again: the oracle cannot see to which decision the shard refers
   const LogPosition at_step{body.step + 1, log_[body.part][body.step].begin()->first};
-  const bool truly = counted(body.part, at_step, message.header.worker, message.header.life);
+  const bool truly = counted(body.part, at_step, message.header.worker, message.header.incarnation);
   if (truly != body.counted) {
-    fault(at(body.part, body.step) + ": settled " + who(message.header.worker, message.header.life) + " as " +
+    fault(at(body.part, body.step) + ": settled " + who(message.header.worker, message.header.incarnation) + " as " +
           (body.counted ? "counted" : "not counted") + ", which is false");
   }
 }
@@ -258,13 +264,13 @@ void ClusterOracle::decide(const protocol::Update& body, uint64_t identity, Resu
                  std::to_string(before.decided_in) + " never was");
   if (body.step == steps.size()) steps.emplace_back();
   for (const auto& [epoch, other] : steps[body.step]) {
-    if (other.lineage == body.lineage)
+    if (other.branch == body.branch)
       fault(at(body.part, body.step) + ": decided in the epochs " + std::to_string(epoch) + " and " +
             std::to_string(body.decided_in) + " of one lineage");
   }
   if (!steps[body.step].empty()) ++steps_void_;
   DecidedStep decided{.decided_in = body.decided_in,
-                      .lineage = body.lineage,
+                      .branch = body.branch,
                       .before = before,
                       .contributors = body.contributors,
                       .weight_sum = body.weight_sum,
@@ -302,7 +308,7 @@ void ClusterOracle::add_up(uint32_t part, uint64_t step, const protocol::Update&
   for (const auto& id : body.contributors) {
     const auto found = contributions_.find(key_of(part, step, id));
     if (found == contributions_.end()) {
-      fault(at(part, step) + " counts a contribution of " + who(id.worker, id.life) + " that was never sent");
+      fault(at(part, step) + " counts a contribution of " + who(id.worker, id.incarnation) + " that was never sent");
       continue;
     }
     weight_sum += found->second.weight;
@@ -331,57 +337,58 @@ void ClusterOracle::check_contributors(uint32_t part, LogPosition before, const 
 }
 
 void ClusterOracle::check_absence(uint32_t part, LogPosition before, const protocol::Update& body) {
-  auto view = views_.find(body.decided_in);
-  if (view == views_.end()) return;
+  auto membership = views_.find(body.decided_in);
+  if (membership == views_.end()) return;
   if (asynchronous()) {
-    if (const std::string wrong = disorder(part, before, body, view->second); !wrong.empty())
+    if (const std::string wrong = disorder(part, before, body, membership->second); !wrong.empty())
       fault(at(part, before.n) + wrong);
     return;
   }
-  std::string why = absence(part, before, body, view->second);
+  std::string why = absence(part, before, body, membership->second);
   if (why.empty()) return;
   // Where a step may omit workers, one that becomes synced while its sum is made does not block it.
-  while (scenario_.spec.mode != protocol::Mode::kSynchronous && view != views_.begin()) {
-    --view;
-    const auto later = std::next(view)->second.members;
+  while (scenario_.spec.mode != protocol::Mode::kSynchronous && membership != views_.begin()) {
+    --membership;
+    const auto later = std::next(membership)->second.members;
     const bool joined = std::ranges::any_of(later, [&](const protocol::Member& member) {
       return member.state == protocol::MemberState::kSynced &&
-             std::ranges::find(view->second.members, member) == view->second.members.end();
+             std::ranges::find(membership->second.members, member) == membership->second.members.end();
     });
-    if (joined && absence(part, before, body, view->second).empty()) return;
+    if (joined && absence(part, before, body, membership->second).empty()) return;
   }
   fault(at(part, before.n) + why);
 }
 
 std::string ClusterOracle::disorder(uint32_t part, LogPosition before, const protocol::Update& body,
-                                    const protocol::JobView& view) const {
+                                    const protocol::Membership& membership) const {
   if (body.contributors.size() != 1) return " is not one contribution";
   const protocol::ContributorId& id = body.contributors[0];
-  const bool synced = std::ranges::any_of(view.members, [&](const protocol::Member& member) {
-    return member.state == protocol::MemberState::kSynced && member.worker == id.worker && member.life == id.life;
+  const bool synced = std::ranges::any_of(membership.members, [&](const protocol::Member& member) {
+    return member.state == protocol::MemberState::kSynced && member.worker == id.worker &&
+           member.incarnation == id.incarnation;
   });
-  if (!synced) return " counts " + who(id.worker, id.life) + ", no synced member of its epoch";
+  if (!synced) return " counts " + who(id.worker, id.incarnation) + ", no synced member of its epoch";
   for (const DecidedStep* one = find(part, before); one != nullptr; one = find(part, one->before)) {
     const protocol::ContributorId& earlier = one->contributors.front();
-    if (earlier.worker != id.worker || earlier.life != id.life) continue;
+    if (earlier.worker != id.worker || earlier.incarnation != id.incarnation) continue;
     if (id.sequence == earlier.sequence + 1) return "";
-    return " counts number " + std::to_string(id.sequence) + " of " + who(id.worker, id.life) + " after " +
+    return " counts number " + std::to_string(id.sequence) + " of " + who(id.worker, id.incarnation) + " after " +
            std::to_string(earlier.sequence);
   }
   if (id.sequence == 0) return "";
-  return " counts number " + std::to_string(id.sequence) + " of " + who(id.worker, id.life) + " first";
+  return " counts number " + std::to_string(id.sequence) + " of " + who(id.worker, id.incarnation) + " first";
 }
 
 /// Returns the fault of an absence under the mode, which needs all members or a quorum; and not too often in a row.
 std::string ClusterOracle::absence(uint32_t part, LogPosition before, const protocol::Update& body,
-                                   const protocol::JobView& view) const {
+                                   const protocol::Membership& membership) const {
   const protocol::JobSpec& spec = scenario_.spec;
   std::vector<protocol::Member> synced;  // a joiner blocks no step, and contributes nothing
   std::vector<protocol::ContributorId> members;
-  for (const auto& member : view.members) {
+  for (const auto& member : membership.members) {
     if (member.state != protocol::MemberState::kSynced) continue;
     synced.push_back(member);
-    members.push_back({member.worker, member.life});
+    members.push_back({member.worker, member.incarnation});
   }
   if (members == body.contributors) return "";
   const std::string epoch = std::to_string(body.decided_in);
@@ -390,12 +397,12 @@ std::string ClusterOracle::absence(uint32_t part, LogPosition before, const prot
   }
   for (const auto& id : body.contributors) {
     if (std::ranges::find(members, id) == members.end())
-      return " counts " + who(id.worker, id.life) + ", no synced member of epoch " + epoch;
+      return " counts " + who(id.worker, id.incarnation) + ", no synced member of epoch " + epoch;
   }
   const std::vector<uint32_t> expected = protocol::participants_of(spec, synced, before.n);
   const auto is_finishing = [&](uint32_t worker) {
     const auto member = std::ranges::find(synced, worker, &protocol::Member::worker);
-    return finishing_.contains({worker, member->life});
+    return finishing_.contains({worker, member->incarnation});
   };
   const auto is_in = [&](uint32_t worker) {
     return std::ranges::find(body.contributors, worker, &protocol::ContributorId::worker) != body.contributors.end();

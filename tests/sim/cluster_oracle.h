@@ -29,8 +29,8 @@ struct LogPosition {
 /// A part's step as the wire showed it.
 struct DecidedStep {
   uint64_t decided_in = 0;
-  uint64_t lineage = 0;  ///< in which it was first seen
-  LogPosition before;    ///< the log that it continues
+  uint64_t branch = 0;  ///< in which it was first seen
+  LogPosition before;   ///< the log that it continues
   std::vector<protocol::ContributorId> contributors;
   double weight_sum = 0;
   bool whole_sum = true;
@@ -59,7 +59,7 @@ class ClusterOracle {
   uint32_t members_least() const;
 
   /// Every view that the table held, oldest first.
-  void on_view(const protocol::JobView& view);
+  void on_membership(const protocol::Membership& membership);
 
   /// Notes that a shard cut by an older threshold: a peer was silent, or the members changed after the shards had
   /// agreed. From then on, sizes of updates are not exact.
@@ -71,18 +71,19 @@ class ClusterOracle {
   bool is_on_path(uint32_t part, LogPosition earlier, LogPosition later) const;
   /// The places that the log goes through from step `first` on: of the steps [first, at.n), ascending.
   std::vector<LogPosition> path(uint32_t part, uint64_t first, LogPosition at) const;
-  bool counted(uint32_t part, LogPosition at, uint32_t worker, uint64_t life) const;
+  bool counted(uint32_t part, LogPosition at, uint32_t worker, uint64_t incarnation) const;
 
   /// Weights of a part at a place of its log, from zero. REQUIRES: decided.
   std::vector<float> weights(uint32_t part, LogPosition at) const;
 
   /// Adds to `carried` [dimension of the part] the entries of that incarnation's contribution that were carried by the
   /// step before that place.
-  void add_carried(uint32_t part, LogPosition at, uint32_t worker, uint64_t life, std::span<double> carried) const;
+  void add_carried(uint32_t part, LogPosition at, uint32_t worker, uint64_t incarnation,
+                   std::span<double> carried) const;
 
   /// Returns the contribution that this incarnation of the worker sent as (part, step), if the wire saw it. Mode
   /// asynchronous: `step` is the sequence number.
-  const Stream* contribution(uint32_t part, uint64_t step, uint32_t worker, uint64_t life) const;
+  const Stream* contribution(uint32_t part, uint64_t step, uint32_t worker, uint64_t incarnation) const;
   /// Where that is of a contributor to that step.
   const Stream* contribution_of(uint32_t part, uint64_t step, const protocol::ContributorId& who) const;
 
@@ -96,7 +97,7 @@ class ClusterOracle {
 
   bool started() const { return !views_.empty() && views_.rbegin()->second.started; }
   uint64_t steps_decided() const { return steps_decided_; }
-  const std::map<uint64_t, protocol::JobView>& views() const { return views_; }
+  const std::map<uint64_t, protocol::Membership>& views() const { return views_; }
   const std::vector<std::string>& faults() const { return faults_; }
 
  private:
@@ -105,20 +106,22 @@ class ClusterOracle {
     double weight = 1;
     Stream stream;
   };
-  using ContributionKey = std::tuple<uint32_t, uint64_t, uint32_t, uint64_t>;  // part, step or number, worker, life
+  using ContributionKey =
+      std::tuple<uint32_t, uint64_t, uint32_t, uint64_t>;  // part, step or number, worker, incarnation
   bool asynchronous() const { return scenario_.spec.mode == protocol::Mode::kAsynchronous; }
   ContributionKey key_of(uint32_t part, uint64_t step, const protocol::ContributorId& who) const {
-    return {part, asynchronous() ? who.sequence : step, who.worker, who.life};
+    return {part, asynchronous() ? who.sequence : step, who.worker, who.incarnation};
   }
-  const protocol::ContributorId* find_contributor(uint32_t part, LogPosition at, uint32_t worker, uint64_t life) const;
+  const protocol::ContributorId* find_contributor(uint32_t part, LogPosition at, uint32_t worker,
+                                                  uint64_t incarnation) const;
   /// Returns the fault of an update out of order; empty: none. Correct is one contributor, a synced member of that view
   /// whose earlier contributions were all counted and whose present one was not.
   std::string disorder(uint32_t part, LogPosition before, const protocol::Update& body,
-                       const protocol::JobView& view) const;
+                       const protocol::Membership& membership) const;
 
   void on_contribution(const protocol::Message& message, const protocol::Contribution& body);
   void on_update(const protocol::Message& message, const protocol::Update& body);
-  void on_settled(const protocol::Message& message, const protocol::Settled& body);
+  void on_step_decided(const protocol::Message& message, const protocol::StepDecided& body);
   void on_merged(const protocol::Message& message, const protocol::Update& body);
   void check_same(const protocol::Update& body, uint64_t identity);
   void decide(const protocol::Update& body, uint64_t identity, Result<Stream> update);
@@ -127,7 +130,7 @@ class ClusterOracle {
   void check_contributors(uint32_t part, LogPosition before, const protocol::Update& body);
   /// Returns the fault of an absence; empty: the mode and the members of that view permit every absence.
   std::string absence(uint32_t part, LogPosition before, const protocol::Update& body,
-                      const protocol::JobView& view) const;
+                      const protocol::Membership& membership) const;
   void check_absence(uint32_t part, LogPosition before, const protocol::Update& body);
   const DecidedStep* newest(uint32_t part, uint64_t step) const;
   void check_cut(uint32_t bucket, uint64_t step);
@@ -139,7 +142,7 @@ class ClusterOracle {
   const protocol::JobLayout& layout_;
   std::map<ContributionKey, Contributed> contributions_;
   std::vector<std::vector<std::map<uint64_t, DecidedStep>>> log_;  ///< [part][step], by the epoch of the decision
-  std::map<uint64_t, protocol::JobView> views_;                    ///< by epoch
+  std::map<uint64_t, protocol::Membership> views_;                 ///< by epoch
   std::set<std::pair<uint32_t, uint64_t>> finishing_;              ///< (worker, incarnation) that announced it
   std::map<std::pair<uint32_t, uint32_t>, std::set<LogPosition>> acknowledged_;  ///< by (part, worker)
   std::vector<std::string> faults_;

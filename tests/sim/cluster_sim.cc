@@ -32,14 +32,14 @@ class Cluster {
   SimWorker& newest(uint32_t worker);
   void restart_worker(uint32_t worker);
   void kill_worker(uint32_t worker, TimeNs restart_after);
-  void expect_removal(uint32_t process, uint64_t life);
+  void expect_removal(uint32_t process, uint64_t incarnation);
   void calm_down();
   void check_law();
   bool all_over() const;
   bool a_shard_fell() const;
   bool a_shard_is_gone() const;
   bool too_few_for_a_successor() const;
-  bool was_removed(uint32_t worker, uint64_t life) const;
+  bool was_removed(uint32_t worker, uint64_t incarnation) const;
   bool below_minimum() const;
   bool job_can_start() const;
   bool store_may_be_lost() const;
@@ -154,9 +154,9 @@ void Cluster::restart_worker(uint32_t worker) {
 void Cluster::kill_worker(uint32_t worker, TimeNs restart_after) {
   SimWorker& process = newest(worker);
   if (!process.alive() || process.over()) return;
-  const uint64_t life = process.life();
+  const uint64_t incarnation = process.incarnation();
   process.kill();
-  if (life != 0) expect_removal(process.number(), life);
+  if (incarnation != 0) expect_removal(process.number(), incarnation);
   if (!world_.scenario.restarts) return;
   ++starts_to_come_;
   world_.scheduler.after(restart_after, [this, worker] {
@@ -167,24 +167,25 @@ void Cluster::kill_worker(uint32_t worker, TimeNs restart_after) {
 
 /// Checks later that the dead worker has left the table. The limit is dead_after and a few heartbeats of a calm
 /// network. It may stay as the only member.
-void Cluster::expect_removal(uint32_t process, uint64_t life) {
+void Cluster::expect_removal(uint32_t process, uint64_t incarnation) {
   const TimeNs from = std::max(world_.scheduler.now(), calm_from_);
   const TimeNs bound =
       from + (world_.scenario.spec.dead_after_ms + 5 * world_.scenario.spec.heartbeat_ms) * kNsPerMs + kNsPerS;
-  world_.scheduler.at(bound, [this, process, life] {
+  world_.scheduler.at(bound, [this, process, incarnation] {
     const bool moot = world_.oracle.views().empty() || a_shard_fell() || all_over();
-    if (moot || was_removed(world_.workers[process]->worker(), life)) return;
-    const protocol::JobView& view = world_.oracle.views().rbegin()->second;
-    if (view.finished || view.members.size() == 1) return;
+    if (moot || was_removed(world_.workers[process]->worker(), incarnation)) return;
+    const protocol::Membership& membership = world_.oracle.views().rbegin()->second;
+    if (membership.finished || membership.members.size() == 1) return;
     world_.fault(world_.workers[process]->name() + " is dead and still a member");
   });
 }
 
-bool Cluster::was_removed(uint32_t worker, uint64_t life) const {
+bool Cluster::was_removed(uint32_t worker, uint64_t incarnation) const {
   if (world_.oracle.views().empty()) return false;
   const auto& members = world_.oracle.views().rbegin()->second.members;
-  return std::none_of(members.begin(), members.end(),
-                      [&](const protocol::Member& member) { return member.worker == worker && member.life == life; });
+  return std::none_of(members.begin(), members.end(), [&](const protocol::Member& member) {
+    return member.worker == worker && member.incarnation == incarnation;
+  });
 }
 
 void Cluster::check_law() {
@@ -218,7 +219,7 @@ bool Cluster::too_few_for_a_successor() const {
   const auto& members = views.rbegin()->second.members;
   const auto is_there = [this](const protocol::Member& member) {
     return std::any_of(world_.workers.begin(), world_.workers.end(), [&](const auto& worker) {
-      return worker->alive() && worker->worker() == member.worker && worker->life() == member.life &&
+      return worker->alive() && worker->worker() == member.worker && worker->incarnation() == member.incarnation &&
              worker->core()->phase() != Phase::kFinished && !worker->has_left();
     });
   };
@@ -236,7 +237,7 @@ bool Cluster::below_minimum() const {
 bool Cluster::job_can_start() const {
   const auto& views = world_.oracle.views();
   return !views.empty() &&
-         std::any_of(views.begin(), views.end(), [](const auto& view) { return view.second.started; });
+         std::any_of(views.begin(), views.end(), [](const auto& membership) { return membership.second.started; });
 }
 
 /// Returns whether a store may be lost. A killed shard finds its weights again where it saves, and while members retain
@@ -244,11 +245,13 @@ bool Cluster::job_can_start() const {
 bool Cluster::store_may_be_lost() const {
   const Scenario& scenario = world_.scenario;
   if (!scenario.spec.has_store()) return false;
-  const bool cut = std::ranges::any_of(world_.oracle.views(), [](const auto& view) { return view.second.cut != 0; });
+  const bool cut =
+      std::ranges::any_of(world_.oracle.views(), [](const auto& membership) { return membership.second.cut != 0; });
   if (!a_shard_fell() && !cut) return false;
   if (!scenario.store_saves || scenario.disk_fails > 0 || scenario.job_memory_bytes > 0) return true;
-  return std::ranges::any_of(world_.oracle.views(), [](const auto& view) {
-    return std::ranges::any_of(view.second.members, [](const protocol::Member& one) { return one.life > 1; });
+  return std::ranges::any_of(world_.oracle.views(), [](const auto& membership) {
+    return std::ranges::any_of(membership.second.members,
+                               [](const protocol::Member& one) { return one.incarnation > 1; });
   });
 }
 
@@ -262,14 +265,14 @@ bool Cluster::explained(const SimWorker& process) const {
   // Too few are left; or bytes were altered on the way, which TCP all but excludes: no wrong sum and no hang is enough.
   if (below_minimum() || world_.scenario.link.corruption > 0 || process.has_left()) return true;
   const bool second = &process != world_.workers[process.worker()].get();
-  const bool removed = may_silence_workers(world_.scenario) && was_removed(process.worker(), process.life());
+  const bool removed = may_silence_workers(world_.scenario) && was_removed(process.worker(), process.incarnation());
   const bool job_ended = !world_.oracle.views().empty() && world_.oracle.views().rbegin()->second.finished;
   // A worker that cannot take weights over can rejoin only where the updates that it lacks are retained.
-  const bool no_return = !world_.scenario.may_return() || job_ended;
+  const bool no_return = !world_.scenario.may_rejoin() || job_ended;
   switch (process.core()->error()->code) {
     case ErrorCode::kNotAMember: return no_return && (second || a_shard_fell() || removed);
     case ErrorCode::kUnsupported:
-    case ErrorCode::kShardLost: return !world_.scenario.may_return() || too_few_for_a_successor();
+    case ErrorCode::kShardLost: return !world_.scenario.may_rejoin() || too_few_for_a_successor();
     // A shard that was shut down ended the job, and a Hello that was on its way began another one of its name.
     case ErrorCode::kShardMapMismatch:
       return std::ranges::find(world_.scenario.faults, Kind::kShutdownShard, &SimFault::kind) !=
@@ -347,15 +350,15 @@ SimReport Cluster::report() const {
   }
   report.steps_void = world_.oracle.steps_void();
   report.updates_merged = world_.oracle.updates_merged();
-  for (auto view = world_.oracle.views().begin(); view != world_.oracle.views().end(); ++view)
-    report.cuts += view->second.cut == view->first ? 1 : 0;
+  for (auto membership = world_.oracle.views().begin(); membership != world_.oracle.views().end(); ++membership)
+    report.cuts += membership->second.cut == membership->first ? 1 : 0;
   for (const auto& shard : world_.shards) {
     report.removed += static_cast<uint32_t>(shard->removed());
     report.refused += shard->refused();
     report.digests_agreed += shard->digests_agreed();
     report.store_checks += shard->store_checks();
     report.stores_found_again += shard->stores_found_again();
-    report.shard_restarts += shard->life() > 1 ? shard->life() - 1 : 0;
+    report.shard_restarts += shard->incarnation() > 1 ? shard->incarnation() - 1 : 0;
   }
   return report;
 }

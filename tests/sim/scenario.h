@@ -63,7 +63,7 @@ struct Scenario {
   bool stop_when_over = false;              ///< do not wait for the calm when all workers are over
   bool has_weights = true;                  ///< workers can give and take snapshots
   /// Workers rejoin: with another's weights, or with none where the shards hold them.
-  bool may_return() const { return has_weights || spec.has_store(); }
+  bool may_rejoin() const { return has_weights || spec.has_store(); }
   bool merged = false;           ///< workers take several steps in one update; exact ones only, their sums are compared
   bool restarts = false;         ///< a killed process starts again
   double saves = 0;              ///< share of pushes after which a worker saves its state

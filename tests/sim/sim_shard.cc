@@ -12,14 +12,15 @@ SimShard::SimShard(SimWorld& world, uint32_t shard)
 void SimShard::start() {
   core_.reset();  // before the table that it uses
   table_ = std::make_unique<FailingTable>(millrace::testing::open_memory_table(world_.table_state));
-  const auto life = table_->start_shard(shard_, world_.scenario.shards, "tcp://sim:" + std::to_string(7'000 + shard_));
-  MILLRACE_CHECK(life.has_value(), shard_);
-  life_ = *life;
-  if (life_ > 1) world_.oracle.on_shard_restart();
+  const auto incarnation =
+      table_->start_shard(shard_, world_.scenario.shards, "tcp://sim:" + std::to_string(7'000 + shard_));
+  MILLRACE_CHECK(incarnation.has_value(), shard_);
+  incarnation_ = *incarnation;
+  if (incarnation_ > 1) world_.oracle.on_shard_restart();
   server::ShardConfig config;
   config.shard = shard_;
   config.shard_count = world_.scenario.shards;
-  config.life = life_;
+  config.incarnation = incarnation_;
   config.software = "sim";
   config.codec_costs.link_bits_per_s = world_.scenario.link_rate;
   config.saves = {world_.scenario.store_saves, world_.scenario.store_every};
@@ -27,7 +28,7 @@ void SimShard::start() {
   core_ = std::make_unique<server::ShardCore>(config, *table_, now());
   connected_.clear();
   set_alive(true);
-  world_.trace(name() + " starts, life " + std::to_string(life_));
+  world_.trace(name() + " starts, life " + std::to_string(incarnation_));
   arm(core_->next_deadline());
 }
 
@@ -147,7 +148,7 @@ void SimShard::send_to_shard(const server::SendToShard& send) {
   if (!connected_.contains(send.shard))
     return world_.fault(name() + " sends to shard " + std::to_string(send.shard) + " without a connection");
   SimShard& other = *world_.shards[send.shard];
-  const protocol::PeerId peer = SimPeer{.is_shard = true, .number = shard_, .connection = life_}.id();
+  const protocol::PeerId peer = SimPeer{.is_shard = true, .number = shard_, .connection = incarnation_}.id();
   world_.network.send(shard_, send.shard, send.message,
                       [&other, peer](protocol::Message message) { other.deliver(peer, std::move(message)); });
 }

@@ -21,7 +21,7 @@ class SimShard : public SimProcess {
 
   /// The first start; later ones come only after a kill: two processes of one shard are another scenario.
   void start_first() {
-    if (life_ == 0) start();
+    if (incarnation_ == 0) start();
   }
   void start_again() {
     if (was_killed_ && !alive()) start();
@@ -35,7 +35,7 @@ class SimShard : public SimProcess {
   void deliver(const protocol::PeerId& peer, protocol::Message message);
   void deliver_reply(uint32_t from_shard, const protocol::Message& message);
 
-  uint64_t life() const { return life_; }
+  uint64_t incarnation() const { return incarnation_; }
   bool was_killed() const { return was_killed_; }
   bool was_shut_down() const { return was_shut_down_; }
   uint64_t removed() const { return removed_; }
@@ -69,7 +69,7 @@ class SimShard : public SimProcess {
                     const server::StoreArrays& arrays);
 
   uint32_t shard_;
-  uint64_t life_ = 0;
+  uint64_t incarnation_ = 0;
   bool was_killed_ = false;
   bool was_shut_down_ = false;
   uint64_t removed_ = 0;

@@ -66,7 +66,7 @@ void SimShard::check_store() {
     const server::StoreArrays& arrays = store->arrays(part.part);
     if (arrays.weights.empty()) continue;  // not there yet
     check_arrays("holds", part.part, store->position(part.part), arrays);
-    if (life_ > 1 && store->position(part.part).n != 0) lives_with_store_.insert(life_);
+    if (incarnation_ > 1 && store->position(part.part).n != 0) lives_with_store_.insert(incarnation_);
   }
 }
 

@@ -109,7 +109,7 @@ void SimWorker::deliver(uint32_t shard, uint64_t connection, protocol::Message m
     auto* heartbeat = std::get_if<protocol::Heartbeat>(&seen.body);
     if (heartbeat != nullptr && !world_.scenario.decided_lists) heartbeat->decided.clear();
     const auto* settle = std::get_if<protocol::Settle>(&seen.body);
-    if (settle != nullptr && seen.header.epoch == core_->view().epoch) note_settle(*settle);
+    if (settle != nullptr && seen.header.epoch == core_->membership().epoch) note_settle(*settle);
     core_->on_message(shard, std::move(seen), now(), actions);
     turn(actions);
   });
@@ -131,8 +131,8 @@ void SimWorker::lose_connection(uint32_t shard, const std::string& reason) {
 
 void SimWorker::turn(worker::Actions& actions) {
   code(actions);
-  core_->end_turn(now(), actions);
-  if (core_->view().job != 0 && world_.job != 0 && core_->view().job != world_.job) {
+  core_->end_pass(now(), actions);
+  if (core_->membership().job != 0 && world_.job != 0 && core_->membership().job != world_.job) {
     // The name was free again: this is another job's first worker, and no part of this run.
     world_.trace(name() + " opens another job");
     left_the_run_ = true;
@@ -153,7 +153,7 @@ void SimWorker::turn(worker::Actions& actions) {
 }
 
 void SimWorker::code(worker::Actions& actions) {
-  if (++code_turns_ % 3 == 0) core_->settle_one();  // else it is done where it is needed
+  if (++code_turns_ % 3 == 0) core_->resolve_one_deferred();  // else it is done where it is needed
   uint64_t pieces = world_.scenario.eager_work ? UINT64_MAX : world_.scheduler.dice().next_below(3);
   for (; pieces > 0; --pieces) {
     if (!core_->work(now(), actions)) return;
@@ -172,7 +172,7 @@ void SimWorker::code(worker::Actions& actions) {
 
 void SimWorker::carry_out(worker::Actions&& actions) {
   for (const auto& line : actions.log) world_.trace("  " + name() + " says: " + line.text);
-  if (core_->life() != 0) lives_.insert(core_->life());
+  if (core_->incarnation() != 0) lives_.insert(core_->incarnation());
   if (std::exchange(told_a_place_, false)) take_places();
   for (const auto& delivered : actions.delivered) apply(delivered);
   credit_held();
@@ -188,7 +188,7 @@ void SimWorker::tell_oracle(const protocol::Message& message) {
   if (body == nullptr || !is_shortened(message.payload.bytes)) return world_.oracle.on_sent_by_worker(message);
   const uint32_t bucket = core_->layout().parts[body->part].bucket;
   for (const auto& out : core_->outstanding(bucket)) {
-    if (out.part != body->part || out.step != body->step || out.life != message.header.life) continue;
+    if (out.part != body->part || out.step != body->step || out.incarnation != message.header.incarnation) continue;
     protocol::Message plain = message;
     plain.payload = SharedBytes::from(ByteBuffer(out.payload.begin(), out.payload.end()));
     return world_.oracle.on_sent_by_worker(plain);
@@ -222,7 +222,7 @@ void SimWorker::repeat_as_stranger(const worker::SendAction& action) {
   protocol::Message message = action.message;
   if (random.next_unit() < 0.3)
     message.header.worker = static_cast<uint32_t>(random.next_below(world_.scenario.spec.workers + 1));
-  if (random.next_unit() < 0.3) message.header.life = random.next_below(4);
+  if (random.next_unit() < 0.3) message.header.incarnation = random.next_below(4);
   if (random.next_unit() < 0.3) message.header.epoch += random.next_below(3);
   if (auto* contribution = std::get_if<protocol::Contribution>(&message.body))
     contribution->step += random.next_below(3);
@@ -288,10 +288,10 @@ void SimWorker::apply(const worker::DeliveredUpdate& update) {
 
 void SimWorker::credit(uint32_t part, LogPosition at) {
   const protocol::PartLayout& range = world_.layout.parts[part];
-  for (const uint64_t life : lives_) {
-    if (!world_.oracle.counted(part, at, worker_, life) || !credited_at_.emplace(part, at).second) continue;
+  for (const uint64_t incarnation : lives_) {
+    if (!world_.oracle.counted(part, at, worker_, incarnation) || !credited_at_.emplace(part, at).second) continue;
     const std::span<double> books = std::span(credited_[range.bucket]).subspan(range.begin, range.end - range.begin);
-    world_.oracle.add_carried(part, at, worker_, life, books);
+    world_.oracle.add_carried(part, at, worker_, incarnation, books);
   }
 }
 
@@ -332,16 +332,16 @@ void SimWorker::credit_path(uint32_t part, LogPosition after) {
     if (credited_at_.contains({part, place})) continue;
     credit(part, place);
     if (!credited_at_.contains({part, place})) continue;
-    for (const uint64_t life : lives_) {
-      if (world_.oracle.counted(part, place, worker_, life)) skipped_.push_back({part, place, life});
+    for (const uint64_t incarnation : lives_) {
+      if (world_.oracle.counted(part, place, worker_, incarnation)) skipped_.push_back({part, place, incarnation});
     }
   }
 }
 
 void SimWorker::credit_held() {
-  if (!protocol::holds_updates(world_.scenario.spec)) return;
+  if (!protocol::applies_after_acks(world_.scenario.spec)) return;
   for (uint32_t part = 0; part < at_.size(); ++part) {
-    for (const worker::DeliveredUpdate& update : core_->held(part)) {
+    for (const worker::DeliveredUpdate& update : core_->awaiting_acks(part)) {
       if (update.replaces) {
         credit_path(part, {update.steps, update.decided_in});
       } else if (!update.delivered_before) {
@@ -354,7 +354,7 @@ void SimWorker::credit_held() {
 
 std::vector<float> SimWorker::whole_weights(uint32_t part) const {
   std::vector<float> weights = weights_[part];
-  for (const worker::DeliveredUpdate& update : core_->held(part)) {
+  for (const worker::DeliveredUpdate& update : core_->awaiting_acks(part)) {
     if (update.delivered_before) continue;
     if (update.replaces) {
       weights.assign(update.sum.view.values.begin(), update.sum.view.values.end());
@@ -393,7 +393,7 @@ void SimWorker::save_now() {
   save->at = at_;
   for (uint32_t part = 0; part < at_.size(); ++part) {
     save->weights.push_back(whole_weights(part));
-    for (const worker::DeliveredUpdate& held : core_->held(part)) {
+    for (const worker::DeliveredUpdate& held : core_->awaiting_acks(part)) {
       if (!held.delivered_before) save->at[part] = {held.replaces ? held.steps : held.step + 1, held.decided_in};
     }
     const worker::SavedPart& saved = save->state.parts[part];
@@ -413,7 +413,7 @@ void SimWorker::note_settle(const protocol::Settle& settle) {
       told_a_place_ || (!world_.scenario.has_weights && settle.weights == protocol::Settle::Weights::kSnapshot);
   if (!loaded_ || settle.part >= at_.size() || settle.weights == protocol::Settle::Weights::kNone) return;
   const uint32_t shard = world_.layout.parts[settle.part].shard;
-  const bool on_path = protocol::is_on_path(core_->view(), shard, loaded_->state.parts[settle.part].lineage);
+  const bool on_path = protocol::is_on_path(core_->membership(), shard, loaded_->state.parts[settle.part].branch);
   const uint64_t saved_n = loaded_->state.parts[settle.part].n;
   const bool counted = settle.counted && settle.counted->last_step >= saved_n;
   const bool usable = settle.on_log && !counted;
@@ -421,7 +421,7 @@ void SimWorker::note_settle(const protocol::Settle& settle) {
   was_usable_[settle.part] = was_usable_[settle.part] || (verdict && *verdict);
   was_unusable_[settle.part] = was_unusable_[settle.part] || (verdict && !*verdict);
   verdict = usable;
-  opening_[settle.part] = Opening{settle.decided, settle.on_log, on_path, core_->view().lineages};
+  opening_[settle.part] = Opening{settle.decided, settle.on_log, on_path, core_->membership().branches};
 }
 
 void SimWorker::schedule_push() {

@@ -54,7 +54,7 @@ class SimWorker : public SimProcess {
 
   uint32_t number() const { return number_; }
   uint32_t worker() const { return worker_; }
-  uint64_t life() const { return core_ ? core_->life() : 0; }
+  uint64_t incarnation() const { return core_ ? core_->incarnation() : 0; }
   bool was_killed() const { return was_killed_; }
   TimeNs over_at() const { return over_at_; }  ///< 0: it is not
   bool has_left() const { return left_; }
@@ -163,7 +163,7 @@ class SimWorker : public SimProcess {
   struct Skipped {
     uint32_t part = 0;
     LogPosition at;
-    uint64_t life = 0;
+    uint64_t incarnation = 0;
   };
   std::vector<Skipped> skipped_;
   size_t unreturnable_seen_ = 0;
@@ -172,7 +172,7 @@ class SimWorker : public SimProcess {
     uint64_t decided = 0;  ///< steps, when it was judged
     bool on_log = false;   ///< as the shard said
     bool lineage_is_on_path = false;
-    uint64_t lineages = 0;  ///< at that time
+    uint64_t branches = 0;  ///< at that time
   };
   std::vector<std::optional<Opening>> opening_;  ///< [part] empty: not settled, or checked
   // A verdict counts in its epoch only. Weights adopted and values given up by an earlier verdict stay so.

@@ -24,11 +24,11 @@ bool same_entries(const StreamView& a, const StreamView& b) {
 
 SimWorker::Counted SimWorker::counted_at(uint32_t part, LogPosition place) const {
   Counted counted;
-  for (const uint64_t life : lives_) {
-    if (!world_.oracle.counted(part, place, worker_, life)) continue;
+  for (const uint64_t incarnation : lives_) {
+    if (!world_.oracle.counted(part, place, worker_, incarnation)) continue;
     counted.any = true;
     for (const protocol::ContributorId& id : world_.oracle.find(part, place)->contributors) {
-      if (id.worker != worker_ || id.life != life) continue;
+      if (id.worker != worker_ || id.incarnation != incarnation) continue;
       const Stream* sent = world_.oracle.contribution_of(part, place.n - 1, id);
       counted.with_entries = counted.with_entries || sent == nullptr || sent->count() > 0;
     }
@@ -75,7 +75,7 @@ void SimWorker::check_law() {
 void SimWorker::add_outstanding(uint32_t bucket, std::vector<double>& whole) {
   for (const auto& out : core_->outstanding(bucket)) {
     add_to_sim_worker_law(whole, out.sent, out.begin);
-    const Stream* seen = world_.oracle.contribution(out.part, out.step, worker_, out.life);
+    const Stream* seen = world_.oracle.contribution(out.part, out.step, worker_, out.incarnation);
     if (seen != nullptr && !same_entries(out.sent, seen->view()))
       world_.fault(name() + " part " + std::to_string(out.part) + " step " + std::to_string(out.step) +
                    ": sent is not what the receiver decodes");
@@ -122,7 +122,7 @@ void SimWorker::check_audit() {
     for (const auto& line : actions.log) why += "; " + line.text;
     world_.fault(why);
   }
-  const double accounted = sums.held + sums.in_flight + sums.carried + sums.lost;
+  const double accounted = sums.in_residual + sums.in_flight + sums.carried + sums.lost;
   const double slack = world_.scenario.exact ? 0.0 : 1e-6;
   if (std::fabs(sums.entered - accounted) > slack * (1 + std::fabs(sums.entered))) {
     world_.fault(name() + " audit: entered " + std::to_string(sums.entered) + " but the terms make up " +
@@ -141,12 +141,12 @@ void SimWorker::follow_unreturnable() {
   for (; unreturnable_seen_ < named.size(); ++unreturnable_seen_) {
     const worker::UnreturnableView& one = named[unreturnable_seen_];
     const auto skipped = std::ranges::find_if(skipped_, [&](const Skipped& other) {
-      return other.part == one.part && other.at.n == one.step + 1 && other.life == one.life;
+      return other.part == one.part && other.at.n == one.step + 1 && other.incarnation == one.incarnation;
     });
     if (skipped == skipped_.end()) continue;  // nothing of it was carried
     const protocol::PartLayout& range = world_.layout.parts[one.part];
     std::vector<double> carried(range.end - range.begin, 0.0);
-    world_.oracle.add_carried(one.part, skipped->at, worker_, one.life, carried);
+    world_.oracle.add_carried(one.part, skipped->at, worker_, one.incarnation, carried);
     for (size_t i = 0; i < carried.size(); ++i) credited_[range.bucket][range.begin + i] -= carried[i];
     skipped_.erase(skipped);
   }
@@ -163,15 +163,15 @@ void SimWorker::check_opening(uint32_t part) {
   bool counted_since = false;
   for (const LogPosition& place : world_.oracle.path(part, saved_at.n, at_[part])) {
     for (const auto& id : world_.oracle.find(part, place)->contributors)
-      counted_since = counted_since || (id.worker == worker_ && !lives_.contains(id.life));
+      counted_since = counted_since || (id.worker == worker_ && !lives_.contains(id.incarnation));
   }
   const bool on_log = judged.lineage_is_on_path && world_.oracle.is_on_path(part, saved_at, at_[part]);
   // It was the log for a time, regardless of later events.
   const bool was_cut_to = std::ranges::any_of(world_.oracle.views(), [&](const auto& entry) {
-    const protocol::JobView& view = entry.second;
-    const auto own = std::ranges::find(view.members, worker_, &protocol::Member::worker);
-    return view.cut == view.epoch && view.cut_worker == worker_ && own != view.members.end() &&
-           lives_.contains(own->life);
+    const protocol::Membership& membership = entry.second;
+    const auto own = std::ranges::find(membership.members, worker_, &protocol::Member::worker);
+    return membership.cut == membership.epoch && membership.cut_worker == worker_ && own != membership.members.end() &&
+           lives_.contains(own->incarnation);
   });
   const bool was_usable = was_usable_[part] || was_cut_to;
   const std::string where = name() + " part " + std::to_string(part);
@@ -190,7 +190,7 @@ void SimWorker::check_opening(uint32_t part) {
   if (!on_log && !none && !was_usable) world_.fault(where + " began with a residual of a state off the log");
   // A count at the time of the verdict may be void since a cut, or a shard's death; the residual is dropped all the
   // same.
-  const bool cut_since = core_->view().lineages > judged.lineages;
+  const bool cut_since = core_->membership().branches > judged.branches;
   if (on_log && !counted_since && !all && !was_unusable_[part] && !cut_since)
     world_.fault(where + " dropped a saved residual without need");
 }

@@ -35,16 +35,16 @@ void SimWorld::watch_table() {
   table_changes = *changes;
   auto record = job == 0 ? table->read_job(scenario.spec.name) : table->read_job(job);
   if (!record || !record->has_value()) return;
-  const protocol::JobView& view = (**record).view;
-  if (job != 0 && oracle.views().contains(view.epoch)) return;
-  job = view.job;
-  oracle.on_view(view);
+  const protocol::Membership& membership = (**record).membership;
+  if (job != 0 && oracle.views().contains(membership.epoch)) return;
+  job = membership.job;
+  oracle.on_membership(membership);
   std::string members;
-  for (const auto& member : view.members)
-    members += ' ' + std::to_string(member.worker) + '/' + std::to_string(member.life);
-  trace("table: epoch " + std::to_string(view.epoch) + (view.started ? " started" : "") +
-        (view.finished ? " finished" : "") + " members" + members);
-  scheduler.note(view.epoch);
+  for (const auto& member : membership.members)
+    members += ' ' + std::to_string(member.worker) + '/' + std::to_string(member.incarnation);
+  trace("table: epoch " + std::to_string(membership.epoch) + (membership.started ? " started" : "") +
+        (membership.finished ? " finished" : "") + " members" + members);
+  scheduler.note(membership.epoch);
 }
 
 SimProcess::SimProcess(SimWorld& world, std::string name)

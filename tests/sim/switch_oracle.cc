@@ -19,7 +19,7 @@ std::string switch_oracle_name_of(const Turn& turn) {
 bool same(const Told& a, const Told& b) {
   return a.step == b.step && a.window == b.window && a.exponent == b.exponent && a.contributors == b.contributors &&
          a.decided_epoch == b.decided_epoch && a.indices == b.indices && a.sums == b.sums &&
-         std::ranges::equal(a.racks, b.racks, [](const worker::CutRack& one, const worker::CutRack& other) {
+         std::ranges::equal(a.racks, b.racks, [](const worker::RackSelection& one, const worker::RackSelection& other) {
            return one.workers == other.workers && one.kept == other.kept;
          });
 }
@@ -173,12 +173,12 @@ void check_offers_settled(const SwitchRecord& record, const SwitchLawTerms& term
 bool SwitchRecord::Told::kept(uint16_t who, uint32_t index) const {
   const auto at = std::ranges::lower_bound(indices, index);
   if (at == indices.end() || *at != index) return true;
-  return std::ranges::all_of(racks, [&](const worker::CutRack& rack) {
+  return std::ranges::all_of(racks, [&](const worker::RackSelection& rack) {
     return (rack.workers >> who & 1) == 0 || rack.kept[static_cast<size_t>(at - indices.begin())] != 0;
   });
 }
 
-void SwitchRecord::note(const worker::SettledWindow& settled) {
+void SwitchRecord::note(const worker::CompletedWindow& settled) {
   Told& entry = told[{settled.slot, settled.turn}];
   entry.step = settled.step;
   entry.window = settled.window;

@@ -23,7 +23,7 @@ struct SwitchRecord {
     std::vector<int32_t> sums;
     std::map<uint32_t, float> returned;
     std::map<uint32_t, int32_t> taken;  ///< of its offered entries, x 2^exponent: without zeros
-    std::vector<worker::CutRack> racks;
+    std::vector<worker::RackSelection> racks;
     /// False: its rack cut the index off.
     bool kept(uint16_t who, uint32_t index) const;
   };
@@ -33,7 +33,7 @@ struct SwitchRecord {
   std::map<uint32_t, std::map<uint32_t, float>> offered;  ///< by step and index
   std::map<std::pair<uint16_t, uint64_t>, Told> told;     ///< by slot and turn
 
-  void note(const worker::SettledWindow& settled);
+  void note(const worker::CompletedWindow& settled);
 };
 
 struct SwitchLawTerms {

@@ -18,8 +18,8 @@ constexpr uint32_t kNoRack = UINT32_MAX;
 /// A decider, or the switch of a rack.
 class Production : public SwitchDecider {
  public:
-  Production(const SwitchScenario& scenario, uint32_t rack, uint32_t slots_short, uint64_t life_seed, TimeNs now)
-      : aggregator_(options(scenario, slots_short), life_seed), is_rack_(rack != kNoRack) {
+  Production(const SwitchScenario& scenario, uint32_t rack, uint32_t slots_short, uint64_t incarnation_seed, TimeNs now)
+      : aggregator_(options(scenario, slots_short), incarnation_seed), is_rack_(rack != kNoRack) {
     for (const SwitchSimJob& job : scenario.jobs) {
       switch_agg::SwitchJob out;
       out.job = job.job;
@@ -94,15 +94,15 @@ class Production : public SwitchDecider {
 }  // namespace
 
 MakeDecider production_decider() {
-  return [](const SwitchScenario& scenario, uint32_t node, uint64_t life_seed, TimeNs now) {
+  return [](const SwitchScenario& scenario, uint32_t node, uint64_t incarnation_seed, TimeNs now) {
     const uint32_t slots_short = node == scenario.switches ? 0 : scenario.slots_short;
-    return std::make_unique<Production>(scenario, kNoRack, slots_short, life_seed, now);
+    return std::make_unique<Production>(scenario, kNoRack, slots_short, incarnation_seed, now);
   };
 }
 
-std::unique_ptr<SwitchDecider> make_rack(const SwitchScenario& scenario, uint32_t rack, uint64_t life_seed,
+std::unique_ptr<SwitchDecider> make_rack(const SwitchScenario& scenario, uint32_t rack, uint64_t incarnation_seed,
                                          TimeNs now) {
-  return std::make_unique<Production>(scenario, rack, scenario.slots_short, life_seed, now);
+  return std::make_unique<Production>(scenario, rack, scenario.slots_short, incarnation_seed, now);
 }
 
 uint32_t rack_of(const SwitchScenario& scenario, uint32_t worker) {
@@ -119,9 +119,9 @@ uint64_t rack_workers(const SwitchScenario& scenario, const SwitchSimJob& job, u
 }
 
 MakeDecider mixed_decider() {
-  return [](const SwitchScenario& scenario, uint32_t node, uint64_t life_seed, TimeNs now) {
-    return life_seed % 2 == 0 ? production_decider()(scenario, node, life_seed, now)
-                              : reference_decider()(scenario, node, life_seed, now);
+  return [](const SwitchScenario& scenario, uint32_t node, uint64_t incarnation_seed, TimeNs now) {
+    return incarnation_seed % 2 == 0 ? production_decider()(scenario, node, incarnation_seed, now)
+                                     : reference_decider()(scenario, node, incarnation_seed, now);
   };
 }
 

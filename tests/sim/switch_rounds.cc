@@ -28,18 +28,19 @@ void SwitchRounds::sent_by_worker(uint32_t from, uint32_t to, const DatagramHead
   // A turn's fragments go out together, but for those that were named as lost.
   if (!is_quiet(now) || header.type != DatagramType::kContribution || header.fragment != 0) return;
   Turn& turn = turns_[{from, to, header.job, header.slot}];
-  const bool again = turn.epoch == header.epoch && turn.life == header.life && turn.turn == header.turn &&
+  const bool again = turn.epoch == header.epoch && turn.incarnation == header.incarnation && turn.turn == header.turn &&
                      turn.quiet_from == quiet_from_;
-  if (!again) turn = {.epoch = header.epoch, .life = header.life, .turn = header.turn, .quiet_from = quiet_from_};
+  if (!again)
+    turn = {.epoch = header.epoch, .incarnation = header.incarnation, .turn = header.turn, .quiet_from = quiet_from_};
   sends_most_ = std::max(sends_most_, ++turn.sends);
 }
 
 void SwitchRounds::sent_by_decider(uint32_t from, const DatagramHeader& header, TimeNs now) {
   // Of a job that is over no result goes out, and its lease may end.
   if (!is_quiet(now) || header.type != DatagramType::kResult) return;
-  Life& life = lives_[{from, header.job}];
-  if (life.quiet_from == quiet_from_ && life.life != header.life) ++lives_begun_;
-  life = {.life = header.life, .quiet_from = quiet_from_};
+  Life& incarnation = lives_[{from, header.job}];
+  if (incarnation.quiet_from == quiet_from_ && incarnation.incarnation != header.incarnation) ++lives_begun_;
+  incarnation = {.incarnation = header.incarnation, .quiet_from = quiet_from_};
 }
 
 }  // namespace millrace::testing

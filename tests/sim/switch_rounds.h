@@ -22,7 +22,7 @@ class SwitchRounds {
   /// Every packet that a decider sends.
   void sent_by_decider(uint32_t from, const protocol::DatagramHeader& header, TimeNs now);
 
-  /// The most of any worker, of one turn to one aggregator in one epoch and life.
+  /// The most of any worker, of one turn to one aggregator in one epoch and incarnation.
   uint32_t sends_most() const { return sends_most_; }
   uint32_t lives_begun() const { return lives_begun_; }
 
@@ -35,13 +35,13 @@ class SwitchRounds {
  private:
   struct Turn {
     uint32_t epoch = 0;
-    uint64_t life = 0;
+    uint64_t incarnation = 0;
     uint64_t turn = 0;
     TimeNs quiet_from = 0;
     uint32_t sends = 0;
   };
   struct Life {
-    uint64_t life = 0;
+    uint64_t incarnation = 0;
     TimeNs quiet_from = 0;
   };
 

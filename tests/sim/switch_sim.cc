@@ -20,8 +20,8 @@ constexpr TimeNs kTableUnreadMax = 60 * kNsPerMs;  ///< a worker looks at the ta
 
 class Reference : public SwitchDecider {
  public:
-  Reference(const SwitchScenario& scenario, uint64_t life_seed, SwitchMutation mutation, TimeNs now)
-      : reference_(life_seed, scenario.packet_bytes, mutation) {
+  Reference(const SwitchScenario& scenario, uint64_t incarnation_seed, SwitchMutation mutation, TimeNs now)
+      : reference_(incarnation_seed, scenario.packet_bytes, mutation) {
     for (const SwitchSimJob& job : scenario.jobs) {
       for (uint32_t lane = 0; lane < job.lanes; ++lane)
         reference_.add_job({job.job + lane, job.key, job.window_indices, job.slots / job.lanes, scenario.lease_ns},
@@ -54,7 +54,7 @@ class SimSwitchWorker : public worker::SwitchOutcome {
  public:
   SimSwitchWorker(World& world, uint32_t job, uint16_t number, uint32_t node, const worker::SwitchHandover* handover);
 
-  void settled(const worker::SettledWindow& window) override;
+  void on_completed(const worker::CompletedWindow& window) override;
   void step_done(uint32_t step) override;
 
   void receive(const protocol::ReceivedPacket& packet);
@@ -182,7 +182,7 @@ SimSwitchWorker::SimSwitchWorker(World& world_given, uint32_t job_given, uint16_
                        [this](const protocol::ReceivedPacket& packet) { world.deliver_to_worker(*this, packet); });
 }
 
-void SimSwitchWorker::settled(const worker::SettledWindow& window) {
+void SimSwitchWorker::on_completed(const worker::CompletedWindow& window) {
   ++world.report.turns;
   if (record.told.contains({window.slot, window.turn})) world.fault("a turn was settled twice");
   record.note(window);
@@ -279,9 +279,10 @@ World::World(const SwitchScenario& scenario_given, const MakeDecider& make_given
 }
 
 void World::start_decider(uint32_t node) {
-  const uint64_t life_seed = scheduler.dice().next_u64();
-  deciders[node] = node < deciders_count() ? make(scenario, node, life_seed, scheduler.now())
-                                           : make_rack(scenario, node - deciders_count(), life_seed, scheduler.now());
+  const uint64_t incarnation_seed = scheduler.dice().next_u64();
+  deciders[node] = node < deciders_count()
+                       ? make(scenario, node, incarnation_seed, scheduler.now())
+                       : make_rack(scenario, node - deciders_count(), incarnation_seed, scheduler.now());
   network.attach(node, [this, node](const protocol::ReceivedPacket& packet) {
     deciders[node]->receive(packet, scheduler.now(), *decider_sinks[node]);
   });
@@ -565,8 +566,8 @@ void World::check() {
 }  // namespace
 
 MakeDecider reference_decider(SwitchMutation mutation) {
-  return [mutation](const SwitchScenario& scenario, uint32_t, uint64_t life_seed, TimeNs now) {
-    return std::make_unique<Reference>(scenario, life_seed, mutation, now);
+  return [mutation](const SwitchScenario& scenario, uint32_t, uint64_t incarnation_seed, TimeNs now) {
+    return std::make_unique<Reference>(scenario, incarnation_seed, mutation, now);
   };
 }
 

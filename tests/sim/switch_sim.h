@@ -128,7 +128,7 @@ struct SwitchSimReport {
 
 /// At that address.
 using MakeDecider = std::function<std::unique_ptr<SwitchDecider>(const SwitchScenario& scenario, uint32_t node,
-                                                                 uint64_t life_seed, TimeNs now)>;
+                                                                 uint64_t incarnation_seed, TimeNs now)>;
 /// The production slot machine, as the switch and as the shard.
 MakeDecider production_decider();
 /// Draws one or the other for each incarnation.
@@ -136,7 +136,8 @@ MakeDecider mixed_decider();
 MakeDecider reference_decider(SwitchMutation mutation = SwitchMutation::kNone);
 
 /// The switch of a rack: production too.
-std::unique_ptr<SwitchDecider> make_rack(const SwitchScenario& scenario, uint32_t rack, uint64_t life_seed, TimeNs now);
+std::unique_ptr<SwitchDecider> make_rack(const SwitchScenario& scenario, uint32_t rack, uint64_t incarnation_seed,
+                                         TimeNs now);
 /// The rack of a worker; scenario.racks or more: none.
 uint32_t rack_of(const SwitchScenario& scenario, uint32_t worker);
 /// Workers of a job (joiners too) that are in that rack.

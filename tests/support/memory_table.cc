@@ -38,7 +38,7 @@ class MemoryTable : public protocol::MembershipTable {
     entry.address = address;
     entry.datagrams = datagrams;
     ++state_->changes;
-    return ++entry.life;
+    return ++entry.incarnation;
   }
 
   Result<std::vector<ShardEntry>> shard_map() override {
@@ -62,20 +62,20 @@ class MemoryTable : public protocol::MembershipTable {
     if (Status checked = protocol::check_create_job(name, spec); !checked) return std::unexpected(checked.error());
     if (std::optional<JobRecord> open = find_open(name)) return *open;
     JobRecord record = protocol::new_job_record(name, spec, path, ++state_->last_job, state_->shards);
-    state_->jobs.emplace(record.view.job, record);
+    state_->jobs.emplace(record.membership.job, record);
     std::erase_if(state_->jobs, [&](const auto& job) {
-      return job.second.view.finished && job.first + protocol::kFinishedJobsKept < record.view.job;
+      return job.second.membership.finished && job.first + protocol::kFinishedJobsKept < record.membership.job;
     });
     ++state_->changes;
     return record;
   }
 
   Result<bool> compare_and_swap(uint64_t expected_epoch, const JobRecord& next) override {
-    MILLRACE_CHECK(next.view.epoch == expected_epoch + 1, next.view.epoch, expected_epoch);
+    MILLRACE_CHECK(next.membership.epoch == expected_epoch + 1, next.membership.epoch, expected_epoch);
     const std::lock_guard lock(state_->mutex);
-    const auto found = state_->jobs.find(next.view.job);
-    if (found == state_->jobs.end()) return std::unexpected(protocol::unknown_job_error(next.view.job));
-    if (found->second.view.epoch != expected_epoch) return false;
+    const auto found = state_->jobs.find(next.membership.job);
+    if (found == state_->jobs.end()) return std::unexpected(protocol::unknown_job_error(next.membership.job));
+    if (found->second.membership.epoch != expected_epoch) return false;
     JobRecord copy = next;  // a copy that breaks off for want of memory changes nothing
     found->second = std::move(copy);
     ++state_->changes;
@@ -90,7 +90,7 @@ class MemoryTable : public protocol::MembershipTable {
  private:
   std::optional<JobRecord> find_open(std::string_view name) const {
     for (const auto& [number, record] : state_->jobs) {
-      if (!record.view.finished && record.name == name) return record;
+      if (!record.membership.finished && record.name == name) return record;
     }
     return std::nullopt;
   }

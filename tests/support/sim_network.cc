@@ -74,15 +74,16 @@ struct Describe {
   std::string operator()(const protocol::Update& body) const {
     std::string text = " part " + std::to_string(body.part) + " step " + std::to_string(body.step) + " decided_in " +
                        std::to_string(body.decided_in) + " stable " + std::to_string(body.stable) + " of";
-    for (const auto& id : body.contributors) text += ' ' + std::to_string(id.worker) + '/' + std::to_string(id.life);
+    for (const auto& id : body.contributors)
+      text += ' ' + std::to_string(id.worker) + '/' + std::to_string(id.incarnation);
     for (const auto& one : body.merged)
-      text += " +" + std::to_string(one.contributor.worker) + '/' + std::to_string(one.contributor.life);
+      text += " +" + std::to_string(one.contributor.worker) + '/' + std::to_string(one.contributor.incarnation);
     return text;
   }
   std::string operator()(const protocol::Duplicate& body) const {
     return " part " + std::to_string(body.part) + " step " + std::to_string(body.step);
   }
-  std::string operator()(const protocol::Settled& body) const {
+  std::string operator()(const protocol::StepDecided& body) const {
     return " part " + std::to_string(body.part) + " step " + std::to_string(body.step) +
            (body.counted ? " counted" : " not counted");
   }
@@ -105,8 +106,8 @@ struct Describe {
   std::string operator()(const protocol::ThresholdHistogram& body) const {
     return " bucket " + std::to_string(body.bucket) + " step " + std::to_string(body.step);
   }
-  std::string operator()(const protocol::Welcome& body) const { return view(body.view); }
-  std::string operator()(const protocol::ViewChange& body) const { return view(body.view); }
+  std::string operator()(const protocol::Welcome& body) const { return membership(body.membership); }
+  std::string operator()(const protocol::MembershipChange& body) const { return membership(body.membership); }
   std::string operator()(const protocol::Heartbeat& body) const {
     return " applied " + std::to_string(body.steps_applied);
   }
@@ -128,7 +129,7 @@ struct Describe {
     std::string text = std::string(body.synced ? " synced" : " joining") + (body.stranded ? " stranded" : "");
     for (const auto& part : body.parts) {
       text += ' ' + std::to_string(part.part) + ':' + std::to_string(part.n) + '@' + std::to_string(part.decided_in) +
-              " lineage " + std::to_string(part.lineage) + " keeps " + std::to_string(part.kept_from) + "..";
+              " lineage " + std::to_string(part.branch) + " keeps " + std::to_string(part.retained_from) + "..";
     }
     return text;
   }
@@ -142,30 +143,31 @@ struct Describe {
   std::string operator()(const protocol::Settle& body) const {
     const char* weights[] = {"?", "own", "snapshot", "none"};
     std::string text = " part " + std::to_string(body.part) + " decided " + std::to_string(body.decided) + " lineage " +
-                       std::to_string(body.lineage) + (body.on_log ? " on the log" : " off the log") + ", weights " +
+                       std::to_string(body.branch) + (body.on_log ? " on the log" : " off the log") + ", weights " +
                        weights[static_cast<size_t>(body.weights) % 4];
     if (body.counted) {
-      text += ", counted " + std::to_string(body.counted->last_step) + '/' + std::to_string(body.counted->life) +
+      text += ", counted " + std::to_string(body.counted->last_step) + '/' + std::to_string(body.counted->incarnation) +
               " mask " + std::to_string(body.counted->counted_mask);
     }
     return text;
   }
   std::string operator()(const protocol::SnapshotRequest& body) const {
-    std::string text = " for " + std::to_string(body.for_worker) + '/' + std::to_string(body.for_life) + " parts";
+    std::string text =
+        " for " + std::to_string(body.for_worker) + '/' + std::to_string(body.for_incarnation) + " parts";
     for (const uint32_t part : body.parts) text += ' ' + std::to_string(part);
     return text;
   }
   std::string operator()(const protocol::Snapshot& body) const {
-    return " for " + std::to_string(body.for_worker) + '/' + std::to_string(body.for_life) + " part " +
+    return " for " + std::to_string(body.for_worker) + '/' + std::to_string(body.for_incarnation) + " part " +
            std::to_string(body.part) + " n " + std::to_string(body.n) + '@' + std::to_string(body.decided_in) +
            " from " + std::to_string(body.offset);
   }
 
-  static std::string view(const protocol::JobView& view) {
-    std::string text =
-        " epoch " + std::to_string(view.epoch) + (view.started ? " started" : "") + (view.finished ? " finished" : "");
-    for (const auto& member : view.members)
-      text += ' ' + std::to_string(member.worker) + '/' + std::to_string(member.life) +
+  static std::string membership(const protocol::Membership& membership) {
+    std::string text = " epoch " + std::to_string(membership.epoch) + (membership.started ? " started" : "") +
+                       (membership.finished ? " finished" : "");
+    for (const auto& member : membership.members)
+      text += ' ' + std::to_string(member.worker) + '/' + std::to_string(member.incarnation) +
               (member.state == protocol::MemberState::kJoining ? "?" : "");
     return text;
   }
@@ -176,9 +178,9 @@ struct Describe {
 std::string describe_message(const protocol::Message& message) {
   const protocol::Header& header = message.header;
   return std::string(protocol::body_name(message.body)) + " [job " + std::to_string(header.job) + " epoch " +
-         std::to_string(header.epoch) + " worker " + std::to_string(header.worker) + '/' + std::to_string(header.life) +
-         " shard " + std::to_string(header.shard) + '/' + std::to_string(header.shard_life) + "]" +
-         std::visit(Describe(), message.body) +
+         std::to_string(header.epoch) + " worker " + std::to_string(header.worker) + '/' +
+         std::to_string(header.incarnation) + " shard " + std::to_string(header.shard) + '/' +
+         std::to_string(header.shard_incarnation) + "]" + std::visit(Describe(), message.body) +
          (message.payload.bytes.empty() ? "" : " payload " + std::to_string(message.payload.bytes.size()));
 }
 

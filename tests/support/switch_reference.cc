@@ -41,7 +41,7 @@ void SwitchReference::new_life(JobState& job) {
   JobState fresh;
   fresh.job = job.job;
   fresh.heard_at = job.heard_at;
-  fresh.life = random_.next_u64();
+  fresh.incarnation = random_.next_u64();
   fresh.slots.resize(job.job.slots);
   job = std::move(fresh);
 }
@@ -72,7 +72,7 @@ void SwitchReference::to_worker(JobState& job, uint16_t worker, DatagramHeader h
   const auto session = job.sessions.find(worker);
   if (session == job.sessions.end()) return;
   header.job = job.job.job;
-  header.life = job.life;
+  header.incarnation = job.incarnation;
   header.epoch = job.epoch;
   header.worker = worker;
   header.sequence = ++session->second.sequence;
@@ -82,13 +82,13 @@ void SwitchReference::to_worker(JobState& job, uint16_t worker, DatagramHeader h
 void SwitchReference::notice(JobState& job, uint16_t worker, protocol::NoticeCode code, const Endpoint& to,
                              PacketSink& sink) {
   std::array<uint8_t, protocol::kExtensionBytesMax> room;
-  const size_t bytes = protocol::put_notice({.code = code, .epoch = job.epoch, .life = job.life}, room);
+  const size_t bytes = protocol::put_notice({.code = code, .epoch = job.epoch, .incarnation = job.incarnation}, room);
   const ByteSpan extension = ByteSpan(room).first(bytes);
   DatagramHeader header = header_of(DatagramType::kNotice);
-  if (code != protocol::NoticeCode::kUnknownLife) return to_worker(job, worker, header, extension, {}, sink);
+  if (code != protocol::NoticeCode::kUnknownIncarnation) return to_worker(job, worker, header, extension, {}, sink);
   header.job = job.job.job;
   header.worker = worker;
-  header.life = job.life;
+  header.incarnation = job.incarnation;
   header.sequence = 0;
   const DatagramKey key(job.job.key, protocol::KeyScope::handshake(job.job.job, worker));
   write(header, extension, {}, key, to, sink);
@@ -102,14 +102,14 @@ void SwitchReference::receive(const protocol::ReceivedPacket& packet, TimeNs now
   JobState& job = found->second;
   const DatagramHeader& header = datagram->header;
   if (header.type == DatagramType::kChallengeRequest) return on_challenge_request(job, *datagram, packet.from, sink);
-  if (header.life != job.life) {
-    return notice(job, header.worker, protocol::NoticeCode::kUnknownLife, packet.from, sink);
+  if (header.incarnation != job.incarnation) {
+    return notice(job, header.worker, protocol::NoticeCode::kUnknownIncarnation, packet.from, sink);
   }
   if (!authentic(job, *datagram, packet.from)) return;
   job.heard_at = now;
   if (header.type == DatagramType::kHello) return on_hello(job, *datagram, sink);
   if (header.epoch < job.epoch) return notice(job, header.worker, protocol::NoticeCode::kOldEpoch, packet.from, sink);
-  if (header.type == DatagramType::kKept) return on_kept(job, *datagram, sink);
+  if (header.type == DatagramType::kKept) return on_retained(job, *datagram, sink);
   if (header.type != DatagramType::kContribution) return;
   if (header.epoch > job.epoch || job.phase != Phase::kOpen) {
     return notice(job, header.worker, protocol::NoticeCode::kSayHello, packet.from, sink);
@@ -124,13 +124,13 @@ void SwitchReference::on_challenge_request(JobState& job, const Datagram& datagr
   const uint16_t worker = datagram.header.worker;
   const DatagramKey key(job.job.key, protocol::KeyScope::handshake(job.job.job, worker));
   if (!request || datagram.header.sequence != 0 || !key.verify(datagram)) return;
-  const protocol::Nonce own = protocol::challenge_nonce(job.job.key, job.job.job, job.life, worker,
+  const protocol::Nonce own = protocol::challenge_nonce(job.job.key, job.job.job, job.incarnation, worker,
                                                         request->worker_nonce, job.sessions_accepted[worker]);
   std::array<uint8_t, protocol::kExtensionBytesMax> room;
   const size_t bytes = protocol::put_challenge({.worker_nonce = request->worker_nonce, .aggregator_nonce = own}, room);
   DatagramHeader header = header_of(DatagramType::kChallenge);
   header.job = job.job.job;
-  header.life = job.life;
+  header.incarnation = job.incarnation;
   header.worker = worker;
   header.sequence = 0;
   write(header, ByteSpan(room).first(bytes), {}, key, from, sink);
@@ -147,11 +147,11 @@ bool SwitchReference::authentic(JobState& job, const Datagram& datagram, const E
   if (!hello) return false;
   protocol::KeyScope scope{.use = protocol::KeyUse::kWorkerToAggregator,
                            .job = job.job.job,
-                           .life = job.life,
+                           .incarnation = job.incarnation,
                            .worker = worker,
                            .worker_nonce = hello->worker_nonce};
-  scope.aggregator_nonce = protocol::challenge_nonce(job.job.key, job.job.job, job.life, worker, hello->worker_nonce,
-                                                     job.sessions_accepted[worker]);
+  scope.aggregator_nonce = protocol::challenge_nonce(job.job.key, job.job.job, job.incarnation, worker,
+                                                     hello->worker_nonce, job.sessions_accepted[worker]);
   DatagramKey up(job.job.key, scope);
   if (!up.verify(datagram)) return false;
   scope.use = protocol::KeyUse::kAggregatorToWorker;
@@ -177,13 +177,13 @@ void SwitchReference::on_hello(JobState& job, const Datagram& datagram, PacketSi
     job.has_epoch = true;
     job.epoch = datagram.header.epoch;
     job.live = hello->live;
-    job.membership = hello->membership;
+    job.membership_hash = hello->membership_hash;
     job.phase = Phase::kCollecting;
     job.hellos.clear();
     job.fetched.clear();
     if (mutation_ != SwitchMutation::kKeepSumsOverEpochs) job.slots.assign(job.job.slots, Slot{});
   }
-  if (hello->membership != job.membership || hello->live != job.live) {
+  if (hello->membership_hash != job.membership_hash || hello->live != job.live) {
     return notice(job, worker, protocol::NoticeCode::kOtherMembership, {}, sink);
   }
   if (job.phase == Phase::kOpen) return welcome(job, worker, sink);
@@ -247,7 +247,7 @@ void SwitchReference::ask_for_results(JobState& job, PacketSink& sink) {
   }
 }
 
-void SwitchReference::on_kept(JobState& job, const Datagram& datagram, PacketSink& sink) {
+void SwitchReference::on_retained(JobState& job, const Datagram& datagram, PacketSink& sink) {
   const DatagramHeader& header = datagram.header;
   if (job.phase != Phase::kFetching || header.epoch != job.epoch || header.slot >= job.slots.size()) return;
   if (header.turn != job.opening[header.slot]) return;
@@ -433,14 +433,14 @@ std::vector<SwitchReference::Packet> SwitchReference::encode(const JobState& job
 
 /// worker  kAllWorkers: to all live ones, under the key of all.
 void SwitchReference::send_result(JobState& job, const Turn& turn, uint16_t worker, PacketSink& sink) {
-  const DatagramKey all(job.job.key, protocol::KeyScope::to_all(job.job.job, job.life));
+  const DatagramKey all(job.job.key, protocol::KeyScope::to_all(job.job.job, job.incarnation));
   for (const Packet& packet : turn.result) {
     if (worker != protocol::kAllWorkers) {
       to_worker(job, worker, packet.header, packet.extension, packet.payload, sink);
       continue;
     }
     DatagramHeader header = packet.header;
-    header.life = job.life;
+    header.incarnation = job.incarnation;
     header.epoch = job.epoch;
     header.worker = protocol::kAllWorkers;
     header.sequence = ++job.sequence;

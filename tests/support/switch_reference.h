@@ -42,18 +42,18 @@ class SwitchReference {
     TimeNs lease_ns = 10 * kNsPerS;
   };
 
-  SwitchReference(uint64_t life_seed, size_t packet_bytes_max, SwitchMutation mutation = SwitchMutation::kNone)
-      : random_(RandomKey::from(life_seed)), packet_bytes_max_(packet_bytes_max), mutation_(mutation) {}
+  SwitchReference(uint64_t incarnation_seed, size_t packet_bytes_max, SwitchMutation mutation = SwitchMutation::kNone)
+      : random_(RandomKey::from(incarnation_seed)), packet_bytes_max_(packet_bytes_max), mutation_(mutation) {}
 
   void add_job(const Job& job, TimeNs now);
   void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink);
   void tick(TimeNs now, protocol::PacketSink& sink);
 
-  /// Contributions that no honest worker of this epoch and life sends, positions too far apart: must stay 0.
+  /// Contributions that no honest worker of this epoch and incarnation sends, positions too far apart: must stay 0.
   uint64_t impossible() const { return impossible_; }
   uint64_t closed() const { return closed_; }
   uint64_t fetched() const { return fetched_; }
-  uint64_t lives() const { return lives_; }
+  uint64_t incarnations() const { return lives_; }
 
  private:
   struct Piece {
@@ -90,11 +90,11 @@ class SwitchReference {
   enum class Phase : uint8_t { kClosed, kCollecting, kFetching, kOpen };
   struct JobState {
     Job job;
-    uint64_t life = 0;
+    uint64_t incarnation = 0;
     uint32_t epoch = 0;
     bool has_epoch = false;
     uint64_t live = 0;
-    uint64_t membership = 0;
+    uint64_t membership_hash = 0;
     Phase phase = Phase::kClosed;
     std::map<uint16_t, protocol::HelloTerms> hellos;
     std::vector<Slot> slots;
@@ -114,7 +114,7 @@ class SwitchReference {
   void look_at_hellos(JobState& job, protocol::PacketSink& sink);
   void ask_for_results(JobState& job, protocol::PacketSink& sink);
   bool lacks_results(const JobState& job) const;
-  void on_kept(JobState& job, const protocol::Datagram& datagram, protocol::PacketSink& sink);
+  void on_retained(JobState& job, const protocol::Datagram& datagram, protocol::PacketSink& sink);
   void open(JobState& job, protocol::PacketSink& sink);
   void welcome(JobState& job, uint16_t worker, protocol::PacketSink& sink);
   void on_contribution(JobState& job, const protocol::Datagram& datagram, protocol::PacketSink& sink);

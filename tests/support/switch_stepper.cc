@@ -48,7 +48,7 @@ Result<std::unique_ptr<SwitchStepper>> SwitchStepper::open(const SwitchClientOpt
   return stepper;
 }
 
-void SwitchStepper::settled(const SettledWindow& window) {
+void SwitchStepper::on_completed(const CompletedWindow& window) {
   SwitchStep& out = under_way_;
   const size_t first = out.indices.size();
   for (const uint16_t index : window.indices) out.indices.push_back(window.begin + index);

@@ -52,7 +52,7 @@ class SwitchStepper : private SwitchOutcome {
 
  private:
   SwitchStepper() = default;
-  void settled(const SettledWindow& window) override;
+  void on_completed(const CompletedWindow& window) override;
   void step_done(uint32_t step) override;
   /// Runs one pass: received packets, actions that are due.
   void turn(TimeNs wait_at_most);

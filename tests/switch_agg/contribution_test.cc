@@ -36,7 +36,7 @@ class ContributionTest : public ::testing::Test {
     ASSERT_TRUE(notice);
     EXPECT_EQ(notice->code, code);
     EXPECT_EQ(notice->epoch, rig_.aggregator().status()[0].epoch);
-    EXPECT_EQ(notice->life, rig_.aggregator().status()[0].life);
+    EXPECT_EQ(notice->incarnation, rig_.aggregator().status()[0].incarnation);
   }
   /// Lets all workers send one entry in slot 0: turn `turn` is closed.
   void close_turn(uint64_t turn, uint32_t window = 0, uint32_t next = 2) {
@@ -135,8 +135,8 @@ TEST_F(ContributionTest, AnotherLifeIsDroppedAndToldOncePerGap) {
   packet[8] ^= 1;
   ASSERT_GE(packet.size(), 112);
   rig_.give(0, packet);
-  EXPECT_EQ(rig_.counted(Event::kWrongLife), 1);
-  expect_notice(NoticeCode::kUnknownLife, 0);
+  EXPECT_EQ(rig_.counted(Event::kWrongIncarnation), 1);
+  expect_notice(NoticeCode::kUnknownIncarnation, 0);
   EXPECT_LE(rig_.sent()[0].bytes.size(), packet.size());
   rig_.give(0, packet);
   EXPECT_EQ(rig_.sent().size(), 0);
@@ -151,7 +151,7 @@ TEST_F(ContributionTest, NoAnswerIsLargerThanAnUnauthenticatedRequest) {
   ASSERT_LT(packet.size(), 112);
   packet[8] ^= 1;
   rig_.give(0, packet);
-  EXPECT_EQ(rig_.counted(Event::kWrongLife), 1);
+  EXPECT_EQ(rig_.counted(Event::kWrongIncarnation), 1);
   EXPECT_EQ(rig_.sent().size(), 0);
 }
 

@@ -22,7 +22,7 @@ ByteBuffer kept_of(MadeUpWorker& from, const Datagram& result, uint32_t epoch) {
   DatagramHeader header = result.header;
   const DatagramHeader own = from.header(DatagramType::kKept);
   header.type = own.type;
-  header.life = own.life;
+  header.incarnation = own.incarnation;
   header.worker = own.worker;
   header.epoch = epoch;
   return from.sealed(header, result.extension, result.payload);
@@ -69,7 +69,7 @@ TEST(EpochTest, AnotherMembershipOrLiveSetIsRefusedAndTold) {
   SwitchRig rig;
   rig.shake_hands();
   rig.give(0, rig.worker(0).hello({.live = 7, .positions = {1, 1}}));
-  rig.give(1, rig.worker(1).hello({.live = 7, .positions = {1, 1}, .membership = 78}));
+  rig.give(1, rig.worker(1).hello({.live = 7, .positions = {1, 1}, .membership_hash = 78}));
   EXPECT_EQ(protocol::read_notice(rig.only(1).extension)->code, NoticeCode::kOtherMembership);
   rig.now += kNsPerMs;
   rig.give(1, rig.worker(1).hello({.live = 3, .positions = {1, 1}}));

@@ -142,21 +142,21 @@ TEST(JobsTest, APacketOfOneJobIsNoneOfAnother) {
   packet[4] = 8;  // another job's number, the same incarnation number: each job has its own
   rig.since_now();
   rig.give(0, packet);
-  EXPECT_EQ(rig.counted(Event::kWrongLife), 1);
+  EXPECT_EQ(rig.counted(Event::kWrongIncarnation), 1);
 }
 
 TEST(JobsTest, SilenceForTheLeaseIsANewLifeAndFreesSlots) {
   SwitchRig rig({.slots = 2, .slots_max = 2});
   rig.open();
   rig.give(0, rig.worker(0).contribution({}, {{5, 1}}));
-  const uint64_t life = rig.aggregator().status()[0].life;
+  const uint64_t incarnation = rig.aggregator().status()[0].incarnation;
   rig.now += 10 * kNsPerS - 1;
   rig.tick();
-  EXPECT_EQ(rig.aggregator().status()[0].life, life);
+  EXPECT_EQ(rig.aggregator().status()[0].incarnation, incarnation);
   rig.now += 1;
   rig.tick();
   EXPECT_EQ(rig.counted(Event::kLeaseExpired), 1);
-  EXPECT_NE(rig.aggregator().status()[0].life, life);
+  EXPECT_NE(rig.aggregator().status()[0].incarnation, incarnation);
   EXPECT_EQ(rig.aggregator().status()[0].slots, 0);
   EXPECT_EQ(rig.aggregator().status()[0].phase, SwitchPhase::kClosed);
   rig.now += 100 * kNsPerS;
@@ -166,8 +166,8 @@ TEST(JobsTest, SilenceForTheLeaseIsANewLifeAndFreesSlots) {
   // Its workers return: another handshake, HELLO in the same epoch. The half sum of the earlier incarnation is gone.
   rig.give(1, rig.worker(1).contribution(
                   {}, {{5, 1}, {6, 1}, {90, 70'000}, {99, 1}, {100, 1}, {101, 1}, {107, 2}, {119, 2}}));
-  EXPECT_EQ(rig.counted(Event::kWrongLife), 1);
-  EXPECT_EQ(protocol::read_notice(rig.only(1).extension)->code, NoticeCode::kUnknownLife);
+  EXPECT_EQ(rig.counted(Event::kWrongIncarnation), 1);
+  EXPECT_EQ(protocol::read_notice(rig.only(1).extension)->code, NoticeCode::kUnknownIncarnation);
   rig.open();
   rig.turn({}, {{{5, 1}}, {{5, 1}}, {{5, 1}}});
   EXPECT_EQ(rig.result(0), (Entries{{5, 3}}));
@@ -197,7 +197,7 @@ TEST(JobsTest, LivesOfARestartedSwitchAreOthers) {
   const SwitchJob job{.job = 1, .name = "j", .workers = 1, .window_indices = 64, .slots = 1};
   ASSERT_TRUE(first.add_job(job, 0).has_value());
   ASSERT_TRUE(second.add_job(job, 0).has_value());
-  EXPECT_NE(first.status()[0].life, second.status()[0].life);
+  EXPECT_NE(first.status()[0].incarnation, second.status()[0].incarnation);
 }
 
 TEST(JobsTest, EventNamesAreThereAndDiffer) {

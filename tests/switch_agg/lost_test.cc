@@ -44,7 +44,7 @@ TEST_F(LostTest, AMissingNumberIsToldOnceThreeLaterOnesAreThere) {
   EXPECT_EQ(send(), LostSequences{});
   EXPECT_EQ(send(), LostSequences{});
   EXPECT_EQ(send(), (LostSequences{first, 0}));
-  EXPECT_EQ(rig_.counted(Event::kLostTold), 1);
+  EXPECT_EQ(rig_.counted(Event::kLossNotices), 1);
   for (int i = 0; i < 5; ++i) EXPECT_EQ(send(), LostSequences{}) << "once is enough";
 }
 
@@ -55,7 +55,7 @@ TEST_F(LostTest, WhatComesTwoLaterIsOutOfOrderAndNotLost) {
   rig_.give(1, late);
   EXPECT_EQ(told(), LostSequences{});
   for (int i = 0; i < 5; ++i) EXPECT_EQ(send(), LostSequences{});
-  EXPECT_EQ(rig_.counted(Event::kLostTold), 0);
+  EXPECT_EQ(rig_.counted(Event::kLossNotices), 0);
 }
 
 TEST_F(LostTest, ManyAreToldByANoticeForEachPacketThatComes) {
@@ -65,7 +65,7 @@ TEST_F(LostTest, ManyAreToldByANoticeForEachPacketThatComes) {
   EXPECT_EQ(send(), (LostSequences{first + 65, 0b111}));
   EXPECT_EQ(send(), (LostSequences{first + 69, 0}));
   EXPECT_EQ(send(), LostSequences{});
-  EXPECT_EQ(rig_.counted(Event::kLostTold), 70);
+  EXPECT_EQ(rig_.counted(Event::kLossNotices), 70);
 }
 
 TEST_F(LostTest, NobodyIsToldOutsideTheEpochThatIsOpen) {
@@ -75,7 +75,7 @@ TEST_F(LostTest, NobodyIsToldOutsideTheEpochThatIsOpen) {
     rig_.give(1, rig_.worker(1).contribution({.epoch = 2, .window = 1, .next = 3, .slot = 1}, {{1, 5}}));
     EXPECT_EQ(protocol::read_notice(rig_.only(1).extension)->code, NoticeCode::kSayHello);
   }
-  EXPECT_EQ(rig_.counted(Event::kLostTold), 0);
+  EXPECT_EQ(rig_.counted(Event::kLossNotices), 0);
 }
 
 /// A session's first packet may have any number: lower numbers belong to another session.
@@ -87,7 +87,7 @@ TEST_F(LostTest, ANewSessionHasLostNothing) {
     rig_.give(1, rig_.worker(1).contribution({.epoch = 2, .window = 1, .next = 3, .slot = 1}, {{1, 5}}));
     EXPECT_TRUE(rig_.sent().empty());
   }
-  EXPECT_EQ(rig_.counted(Event::kLostTold), 0);
+  EXPECT_EQ(rig_.counted(Event::kLossNotices), 0);
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ class MadeUpRack : public ::testing::Test {
     const protocol::Datagram datagram = *protocol::parse_datagram(unit);
     protocol::DatagramHeader header = datagram.header;
     header.type = protocol::DatagramType::kPartial;
-    header.life = rack_.life();
+    header.incarnation = rack_.incarnation();
     header.worker = rack_.id();
     ByteBuffer extension(protocol::kPartialTermsBytes);
     protocol::put_partial_terms(part.terms, extension);

@@ -47,7 +47,7 @@ DatagramHeader MadeUpWorker::header(DatagramType type) const {
   DatagramHeader header;
   header.type = type;
   header.job = job_;
-  header.life = life_;
+  header.incarnation = incarnation_;
   header.worker = id_;
   return header;
 }
@@ -59,7 +59,7 @@ ByteBuffer MadeUpWorker::challenge_request() {
   nonce_[15] = static_cast<uint8_t>(id_);
   ByteBuffer packet(256);
   DatagramHeader header = this->header(DatagramType::kChallengeRequest);
-  header.life = 0;
+  header.incarnation = 0;
   header.extension_words = static_cast<uint8_t>(
       protocol::put_challenge_request({.worker_nonce = nonce_}, std::span(packet).subspan(kDatagramHeaderBytes)) / 8);
   packet.resize(handshake_.seal(header, packet));
@@ -71,23 +71,23 @@ bool MadeUpWorker::take_challenge(ByteSpan packet) {
   if (!datagram || datagram->header.type != DatagramType::kChallenge || !handshake_.verify(*datagram)) return false;
   const auto challenge = protocol::read_challenge(datagram->extension);
   if (!challenge || challenge->worker_nonce != nonce_) return false;
-  life_ = datagram->header.life;
+  incarnation_ = datagram->header.incarnation;
   KeyScope scope{.use = KeyUse::kWorkerToAggregator,
                  .job = job_,
-                 .life = life_,
+                 .incarnation = incarnation_,
                  .worker = id_,
                  .worker_nonce = nonce_,
                  .aggregator_nonce = challenge->aggregator_nonce};
   to_aggregator_.emplace(key_, scope);
   scope.use = KeyUse::kAggregatorToWorker;
   from_aggregator_.emplace(key_, scope);
-  to_all_.emplace(key_, KeyScope::to_all(job_, life_));
+  to_all_.emplace(key_, KeyScope::to_all(job_, incarnation_));
   sequence_ = 0;
   return true;
 }
 
 ByteBuffer MadeUpWorker::hello(const HelloFields& fields) {
-  protocol::HelloTerms hello{.membership = fields.membership,
+  protocol::HelloTerms hello{.membership_hash = fields.membership_hash,
                              .live = fields.live,
                              .worker_nonce = nonce_,
                              .slots = static_cast<uint32_t>(fields.positions.size()),

@@ -56,7 +56,7 @@ class MadeUpWorker {
   MadeUpWorker(uint32_t job, const protocol::JobKey& key, uint16_t id);
 
   uint16_t id() const { return id_; }
-  uint64_t life() const { return life_; }
+  uint64_t incarnation() const { return incarnation_; }
   protocol::Endpoint endpoint() const;
 
   /// A new nonce each time.
@@ -68,7 +68,7 @@ class MadeUpWorker {
     uint32_t epoch = 1;
     uint64_t live = 0;
     std::vector<uint64_t> positions;
-    uint64_t membership = 77;
+    uint64_t membership_hash = 77;
   };
   ByteBuffer hello(const HelloFields& fields);
 
@@ -89,8 +89,8 @@ class MadeUpWorker {
   /// Flags EMPTY and LAST besides those given.
   ByteBuffer empty(ContributionFields fields);
 
-  /// The header as given, life and job and worker excepted, around extension and payload; signed under the session's
-  /// key.
+  /// The header as given, incarnation and job and worker excepted, around extension and payload; signed under the
+  /// session's key.
   ByteBuffer sealed(protocol::DatagramHeader header, ByteSpan extension, ByteSpan payload);
   /// As a packet of its own under a sequence number of the test's choice, 0 and used ones among them.
   ByteBuffer sealed_as(uint64_t sequence, protocol::DatagramHeader header, ByteSpan extension, ByteSpan payload);
@@ -109,7 +109,7 @@ class MadeUpWorker {
   uint32_t job_;
   protocol::JobKey key_;
   uint16_t id_;
-  uint64_t life_ = 0;
+  uint64_t incarnation_ = 0;
   uint64_t nonces_ = 0;
   protocol::Nonce nonce_{};
   uint64_t sequence_ = 0;

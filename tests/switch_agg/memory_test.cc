@@ -192,12 +192,12 @@ TEST_F(RackMemoryTest, NeitherTellingWhatIsLostNorSendingItAgainAllocates) {
   rig_.lost = [&](const Datagram& datagram) { return datagram.header.type == DatagramType::kPartial && ++parts == 1; };
   turn(2);
   for (int i = 0; i < 3; ++i) contribute(0, fields_of(1));  // units of a turn that is over: raw
-  EXPECT_GT(at_shard(Event::kLostTold), 0);
+  EXPECT_GT(at_shard(Event::kLossNotices), 0);
   EXPECT_GT(at_rack(Event::kPartAgain), 0);
   EXPECT_EQ(at_shard(Event::kGroupAdded), 2);
   (void)rig_.at_rack(1).contribution(fields_of(3), {{1, 5}});
   contribute(1, fields_of(3));
-  EXPECT_EQ(at_rack(Event::kLostTold), 1);
+  EXPECT_EQ(at_rack(Event::kLossNotices), 1);
 }
 
 TEST_F(RackMemoryTest, NeitherANewerEpochNorItsNoticesAllocate) {
@@ -221,15 +221,15 @@ TEST_F(RackMemoryTest, NeitherANewerEpochNorItsNoticesAllocate) {
 
 /// The shard restarts with another incarnation again and again: the rack finds a new session with each.
 TEST_F(RackMemoryTest, NoLifeOfTheShardAllocatesAtTheRack) {
-  for (uint64_t life = 1; life <= 20; ++life) {
-    turn(life);
-    EXPECT_EQ(at_shard(Event::kGroupAdded), 1) << "life " << life;
+  for (uint64_t incarnation = 1; incarnation <= 20; ++incarnation) {
+    turn(incarnation);
+    EXPECT_EQ(at_shard(Event::kGroupAdded), 1) << "life " << incarnation;
     rig_.restart_shard();
     ASSERT_NO_FATAL_FAILURE(rig_.shake_hands_with_shard());
-    rig_.greet_shard(1, 7, life + 1);
+    rig_.greet_shard(1, 7, incarnation + 1);
     // Packets that go up under the earlier incarnation make the rack ask; its group goes up in the next round.
     rig_.now += kNsPerS;
-    contribute(0, fields_of(life));
+    contribute(0, fields_of(incarnation));
     rig_.now += kNsPerS;
     rig_.tick_rack();
   }
@@ -237,14 +237,14 @@ TEST_F(RackMemoryTest, NoLifeOfTheShardAllocatesAtTheRack) {
 
 /// A lease ends at both, and their workers return: slots are found again.
 TEST_F(RackMemoryTest, NoSecondLifeAllocates) {
-  for (int lives = 1; lives <= 3; ++lives) {
+  for (int incarnations = 1; incarnations <= 3; ++incarnations) {
     turn(1);
-    EXPECT_EQ(at_shard(Event::kClosed), lives);
+    EXPECT_EQ(at_shard(Event::kClosed), incarnations);
     rig_.now += 3600 * kNsPerS;
     rig_.tick_rack();
     rig_.tick_shard();
-    EXPECT_EQ(at_rack(Event::kLeaseExpired), lives);
-    EXPECT_EQ(at_shard(Event::kLeaseExpired), lives);
+    EXPECT_EQ(at_rack(Event::kLeaseExpired), incarnations);
+    EXPECT_EQ(at_shard(Event::kLeaseExpired), incarnations);
     EXPECT_EQ(rig_.rack().status()[0].slots, 0);
     ASSERT_NO_FATAL_FAILURE(rig_.shake_hands_with_shard());
     rig_.greet_shard(1, 7, 1);
@@ -330,7 +330,7 @@ TEST_F(DeciderMemoryTest, TellingWhatIsLostDoesNotAllocate) {
   for (int i = 0; i < 70; ++i) (void)rig_.worker(1).contribution({.window_indices = kWindow}, {{1, 5}});
   const MadeUpWorker::ContributionFields fields{.window = 1, .next = 3, .slot = 1, .window_indices = kWindow};
   for (int i = 0; i < 4; ++i) rig_.give(1, rig_.worker(1).contribution(fields, {{1, 5}}));
-  EXPECT_EQ(rig_.counted(Event::kLostTold), 70);
+  EXPECT_EQ(rig_.counted(Event::kLossNotices), 70);
 }
 
 /// A job ends, and another one of its number begins.

@@ -116,10 +116,11 @@ void RackRig::greet_shard(uint32_t epoch, uint64_t live, uint64_t position) {
   }
 }
 
-void RackRig::greet_rack(uint32_t epoch, uint64_t live, uint64_t membership) {
+void RackRig::greet_rack(uint32_t epoch, uint64_t live, uint64_t membership_hash) {
   for (uint32_t worker = 0; worker < 2; ++worker) {
     if ((live >> worker & 1) == 0) continue;
-    give_rack(at_rack_[worker].hello({.epoch = epoch, .live = live, .positions = {}, .membership = membership}));
+    give_rack(
+        at_rack_[worker].hello({.epoch = epoch, .live = live, .positions = {}, .membership_hash = membership_hash}));
   }
 }
 

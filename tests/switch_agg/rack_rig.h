@@ -33,7 +33,7 @@ class RackRig {
   void greet_shard(uint32_t epoch, uint64_t live, uint64_t position);
   void shake_hands_with_shard();
   void shake_hands_with_rack();
-  void greet_rack(uint32_t epoch, uint64_t live, uint64_t membership = 77);
+  void greet_rack(uint32_t epoch, uint64_t live, uint64_t membership_hash = 77);
   void restart_shard();
 
   /// One contribution of a worker, to its rack or past it.

@@ -53,10 +53,10 @@ TEST_F(Rack, AllFragmentsOfAllMustBeIn) {
 TEST_F(Rack, TellsItsWorkersWhatOfTheirsIsLost) {
   (void)rig_.at_rack(0).contribution({}, {{1, 5}});
   for (int i = 0; i < 2; ++i) rig_.to_rack(0, {.slot = 1}, {});
-  EXPECT_EQ(rig_.counted_at_rack(Event::kLostTold), 0);
+  EXPECT_EQ(rig_.counted_at_rack(Event::kLossNotices), 0);
   for (int i = 0; i < 3; ++i) rig_.to_rack(0, {.slot = 1}, {});
-  EXPECT_EQ(rig_.counted_at_rack(Event::kLostTold), 1);
-  EXPECT_EQ(rig_.counted_at_shard(Event::kLostTold), 0);
+  EXPECT_EQ(rig_.counted_at_rack(Event::kLossNotices), 1);
+  EXPECT_EQ(rig_.counted_at_shard(Event::kLossNotices), 0);
 }
 
 TEST_F(Rack, NextIsTheLeastAndFinWhatAllSay) {
@@ -156,9 +156,9 @@ TEST_F(Rack, APartThatTheShardLacksGoesUpAgainAlone) {
   // Late units of the turn before, raw.
   for (int i = 0; i < 2; ++i) rig_.to_rack(0, {}, {{1, 5}});
   EXPECT_EQ(rig_.partials().size(), 2);
-  EXPECT_EQ(rig_.counted_at_shard(Event::kLostTold), 0);
+  EXPECT_EQ(rig_.counted_at_shard(Event::kLossNotices), 0);
   rig_.to_rack(0, {}, {{1, 5}});
-  EXPECT_EQ(rig_.counted_at_shard(Event::kLostTold), 1);
+  EXPECT_EQ(rig_.counted_at_shard(Event::kLossNotices), 1);
   EXPECT_EQ(rig_.counted_at_rack(Event::kPartAgain), 1);
   EXPECT_EQ(rig_.counted_at_rack(Event::kGroupAgain), 0);
   EXPECT_EQ(rig_.counted_at_shard(Event::kGroupAdded), 2);
@@ -175,7 +175,7 @@ TEST_F(Rack, WhatTheShardLacksOfATurnThatIsOverStaysAway) {
   rig_.to_shard(2, {}, {{1, 1}});
   rig_.to_rack(0, {.turn = 2, .step = 1}, {{1, 5}});
   for (int i = 0; i < 3; ++i) rig_.to_rack(0, {}, {{1, 5}});
-  EXPECT_EQ(rig_.counted_at_shard(Event::kLostTold), 1);
+  EXPECT_EQ(rig_.counted_at_shard(Event::kLossNotices), 1);
   EXPECT_EQ(rig_.counted_at_rack(Event::kPartAgain), 0);
 }
 
@@ -226,8 +226,8 @@ TEST_F(Rack, CountsWhatGoesUp) {
   const auto partials = rig_.partials();
   EXPECT_EQ(rig_.counted_at_rack(Event::kSentUp), 1);
   EXPECT_EQ(rig_.counted_at_rack(Event::kSentUpBytes), partials[0].signed_bytes.size() + protocol::kDatagramMacBytes);
-  EXPECT_EQ(rig_.counted_at_rack(Event::kEntriesKept), 2);
-  EXPECT_EQ(rig_.counted_at_rack(Event::kEntriesCut), 0);
+  EXPECT_EQ(rig_.counted_at_rack(Event::kEntriesSelected), 2);
+  EXPECT_EQ(rig_.counted_at_rack(Event::kEntriesNotSelected), 0);
   const switch_agg::RackStatus status = *rig_.rack().status().front().rack;
   EXPECT_EQ(status.uplink, switch_agg::RackUplink::kWelcome);
   EXPECT_EQ(status.in_flight, 1);
@@ -340,8 +340,8 @@ TEST_F(Rack, ARestartedShardGetsANewSessionAndTheSumsOutliveIt) {
   rig_.restart_shard();
   rig_.shake_hands_with_shard();
   rig_.greet_shard(1, 7, 1);
-  rig_.to_rack(1, {}, {{1, 7}});  // under the life before; the notice makes the rack ask
-  EXPECT_EQ(rig_.counted_at_shard(Event::kWrongLife), 1);
+  rig_.to_rack(1, {}, {{1, 7}});  // under the incarnation before; the notice makes the rack ask
+  EXPECT_EQ(rig_.counted_at_shard(Event::kWrongIncarnation), 1);
   rig_.now += 100 * kNsPerMs;
   rig_.to_rack(0, {}, {{1, 5}});
   rig_.now += 100 * kNsPerMs;
@@ -444,11 +444,11 @@ TEST(RackCut, TheResultSaysWhatTheRackKeptAndAnUploadSaysItAgain) {
   const Datagram result = *protocol::parse_datagram(results[0]);
   EXPECT_EQ(entries_of(result, 256), (Entries{{1, 100}, {2, 1}}));
   EXPECT_EQ(protocol::read_result_terms(result.extension)->selected, 3);
-  const auto marks = protocol::KeptMarks::read(result.extension, 2);
+  const auto marks = protocol::RetainedMarks::read(result.extension, 2);
   ASSERT_TRUE(marks.has_value());
   ASSERT_EQ(marks->racks(), 1);
-  EXPECT_TRUE(marks->is_kept(0, 0));
-  EXPECT_FALSE(marks->is_kept(0, 1)) << "brought in by the third worker alone";
+  EXPECT_TRUE(marks->is_retained(0, 0));
+  EXPECT_FALSE(marks->is_retained(0, 1)) << "brought in by the third worker alone";
 
   // The shard restarts; one worker lacks the result, another has it.
   const ByteBuffer extension(result.extension.begin(), result.extension.end());
@@ -460,7 +460,7 @@ TEST(RackCut, TheResultSaysWhatTheRackKeptAndAnUploadSaysItAgain) {
   }
   protocol::DatagramHeader kept = result.header;
   kept.type = DatagramType::kKept;
-  kept.life = rig.at_shard(0).life();
+  kept.incarnation = rig.at_shard(0).incarnation();
   kept.worker = 0;
   rig.give_shard(rig.at_shard(0).sealed(kept, extension, payload));
   EXPECT_EQ(rig.counted_at_shard(Event::kFetched), 1);

@@ -55,7 +55,8 @@ class SecondJob {
   /// Performs handshakes, HELLOs, and a first turn of all three; checks that the result has their entries alone.
   void begins(uint32_t epoch) {
     ASSERT_NO_FATAL_FAILURE(shake_hands());
-    for (uint32_t at = 0; at < 3; ++at) hello(at, {.epoch = epoch, .positions = {}, .membership = kSecondJobSecond});
+    for (uint32_t at = 0; at < 3; ++at)
+      hello(at, {.epoch = epoch, .positions = {}, .membership_hash = kSecondJobSecond});
     ASSERT_EQ(rig_.aggregator().status()[0].phase, SwitchPhase::kOpen);
     ASSERT_EQ(rig_.aggregator().status()[0].epoch, epoch);
     for (uint32_t at = 0; at < 3; ++at)
@@ -70,7 +71,7 @@ class SecondJob {
   std::deque<MadeUpWorker> workers_;
 };
 
-uint64_t life(SwitchRig& rig) { return rig.aggregator().status()[0].life; }
+uint64_t incarnation(SwitchRig& rig) { return rig.aggregator().status()[0].incarnation; }
 
 void close_all(SwitchRig& rig, uint32_t epoch, uint64_t turn) {
   for (uint16_t slot = 0; slot < 2; ++slot) {
@@ -85,7 +86,7 @@ TEST(SecondJobTest, BeginsAtOnceWhereTheOneBeforeHasEndedAndIsQuiet) {
   struct Case {
     uint32_t epoch_before;
     uint32_t epoch;
-    uint64_t membership;
+    uint64_t membership_hash;
     NoticeCode told;
   };
   for (const Case& one :
@@ -97,14 +98,14 @@ TEST(SecondJobTest, BeginsAtOnceWhereTheOneBeforeHasEndedAndIsQuiet) {
     close_all(rig, one.epoch_before, 1);
     SecondJob second(rig);
     ASSERT_NO_FATAL_FAILURE(second.shake_hands());
-    const uint64_t before = life(rig);
-    second.hello(0, {.epoch = one.epoch, .positions = {}, .membership = one.membership});
+    const uint64_t before = incarnation(rig);
+    second.hello(0, {.epoch = one.epoch, .positions = {}, .membership_hash = one.membership_hash});
     EXPECT_EQ(second.told(0), one.told) << "somebody may still ask for the last result";
-    EXPECT_EQ(life(rig), before);
+    EXPECT_EQ(incarnation(rig), before);
     rig.now += kNsPerS;
-    second.hello(0, {.epoch = one.epoch, .positions = {}, .membership = one.membership});
-    EXPECT_EQ(second.told(0), NoticeCode::kUnknownLife);
-    EXPECT_NE(life(rig), before);
+    second.hello(0, {.epoch = one.epoch, .positions = {}, .membership_hash = one.membership_hash});
+    EXPECT_EQ(second.told(0), NoticeCode::kUnknownIncarnation);
+    EXPECT_NE(incarnation(rig), before);
     EXPECT_EQ(rig.counted(Event::kBegunAnew), 1);
     EXPECT_EQ(rig.counted(Event::kLeaseExpired), 0);
     ASSERT_NO_FATAL_FAILURE(second.begins(one.epoch));
@@ -121,7 +122,7 @@ TEST(SecondJobTest, BeginsWhereTheOneBeforeHasEndedAndNotAllGreetInItsLastEpoch)
   SecondJob second(rig);
   ASSERT_NO_FATAL_FAILURE(second.shake_hands());
   rig.now += kNsPerS;
-  second.hello(0, {.epoch = 1, .positions = {}, .membership = kSecondJobSecond});
+  second.hello(0, {.epoch = 1, .positions = {}, .membership_hash = kSecondJobSecond});
   EXPECT_EQ(rig.counted(Event::kBegunAnew), 1);
   ASSERT_NO_FATAL_FAILURE(second.begins(1));
 }
@@ -134,7 +135,7 @@ TEST(SecondJobTest, WaitsWhileTheOneBeforeHasMoreToSend) {
   SecondJob second(rig);
   ASSERT_NO_FATAL_FAILURE(second.shake_hands());
   rig.now += 5 * kNsPerS;
-  second.hello(0, {.positions = {}, .membership = kSecondJobSecond});
+  second.hello(0, {.positions = {}, .membership_hash = kSecondJobSecond});
   EXPECT_EQ(second.told(0), NoticeCode::kOtherMembership);
   EXPECT_EQ(rig.counted(Event::kBegunAnew), 0);
 }
@@ -145,21 +146,21 @@ TEST(SecondJobTest, AJobThatRunsKeepsItsSessionsAndItsEpoch) {
   rig.open();
   rig.give(0, rig.worker(0).contribution({}, {{5, 1}}));
   rig.give(1, rig.worker(1).contribution({}, {{5, 1}}));
-  const uint64_t before = life(rig);
+  const uint64_t before = incarnation(rig);
   SecondJob second(rig);
   ASSERT_NO_FATAL_FAILURE(second.shake_hands());
   rig.now += 5 * kNsPerS;  // it computes for long
   for (uint32_t at = 0; at < 3; ++at) {
-    second.hello(at, {.positions = {}, .membership = kSecondJobSecond});
+    second.hello(at, {.positions = {}, .membership_hash = kSecondJobSecond});
     EXPECT_EQ(second.told(at), NoticeCode::kOtherMembership);
   }
   // Of the same hash as well, by where it stands or because its name has contributed.
-  second.hello(0, {.positions = {}, .membership = kSecondJobFirst});
+  second.hello(0, {.positions = {}, .membership_hash = kSecondJobFirst});
   rig.now += kNsPerMs;
-  second.hello(2, {.positions = {7, 7}, .membership = kSecondJobFirst});
+  second.hello(2, {.positions = {7, 7}, .membership_hash = kSecondJobFirst});
   EXPECT_EQ(second.told(2), NoticeCode::kOtherMembership);
   EXPECT_EQ(rig.counted(Event::kHelloRefused), 5);
-  EXPECT_EQ(life(rig), before);
+  EXPECT_EQ(incarnation(rig), before);
   rig.give(2, rig.worker(2).contribution({}, {{5, 1}}));
   EXPECT_EQ(rig.result(0), (Entries{{5, 3}}));
 }
@@ -175,7 +176,7 @@ TEST(SecondJobTest, BeginsWhenTheLeaseOfAKilledJobIsOver) {
     ASSERT_NO_FATAL_FAILURE(second.shake_hands());
     for (int time = 0; time < 19; ++time) {
       rig.now += kNsPerS / 2;
-      second.hello(0, {.positions = {}, .membership = kSecondJobSecond});
+      second.hello(0, {.positions = {}, .membership_hash = kSecondJobSecond});
       rig.tick();
     }
     EXPECT_EQ(rig.counted(Event::kLeaseExpired), 0);
@@ -228,7 +229,7 @@ TEST(SecondJobTest, AWorkerWhoseRackSentItsUnitsIsNoOther) {
   rig.restart_shard();
   ASSERT_NO_FATAL_FAILURE(rig.shake_hands_with_shard());
   rig.greet_shard(1, 7, 1);
-  for (const uint32_t at : {1u, 0u, 1u}) {  // under the life before; the notice makes the rack ask
+  for (const uint32_t at : {1u, 0u, 1u}) {  // under the incarnation before; the notice makes the rack ask
     rig.to_rack(at, {}, {{1, at == 0 ? 5 : 7}});
     rig.now += 100 * kNsPerMs;
   }
@@ -243,15 +244,15 @@ TEST(SecondJobTest, AWorkerWhoseRackSentItsUnitsIsNoOther) {
 TEST(SecondJobTest, BeginsAtARackThatIsQuiet) {
   RackRig rig;
   rig.open();
-  const uint64_t before = rig.rack().status()[0].life;
+  const uint64_t before = rig.rack().status()[0].incarnation;
   rig.to_rack(0, {}, {{1, 5}});
   ASSERT_NO_FATAL_FAILURE(rig.shake_hands_with_rack());
   rig.greet_rack(1, 7, kSecondJobSecond);
-  EXPECT_EQ(rig.rack().status()[0].life, before);
+  EXPECT_EQ(rig.rack().status()[0].incarnation, before);
   EXPECT_EQ(rig.counted_at_rack(Event::kHelloRefused), 2);
   rig.now += kNsPerS;
   rig.greet_rack(1, 7, kSecondJobSecond);
-  EXPECT_NE(rig.rack().status()[0].life, before);
+  EXPECT_NE(rig.rack().status()[0].incarnation, before);
   EXPECT_EQ(rig.counted_at_rack(Event::kBegunAnew), 1);
   ASSERT_NO_FATAL_FAILURE(rig.shake_hands_with_rack());
   rig.greet_rack(1, 7, kSecondJobSecond);

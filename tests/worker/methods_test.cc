@@ -45,7 +45,7 @@ TEST(Methods, EachIsAJobThatHoldsAndSaysWhatItWasGiven) {
   for (const char* name : {"three_lc", "sketchml", "skcompress", "dgc", "sparcml", "oktopk", "redsync", "gspar",
                            "deepreduce_p2", "deepreduce_fit_poly"}) {
     EXPECT_NE(find_method(name), nullptr) << name;
-    EXPECT_NE(method_words().find(name), std::string::npos);
+    EXPECT_NE(method_names().find(name), std::string::npos);
   }
   EXPECT_EQ(find_method(""), nullptr);
 }

@@ -27,7 +27,7 @@ std::string held_out_path_of(const std::string& path) {
 }
 
 /// Names the held-out file where no flag did, and refuses one that is the training file.
-Outcome settle_paths(const std::string& train, std::string& held_out) {
+Outcome complete_paths(const std::string& train, std::string& held_out) {
   if (held_out.empty()) held_out = held_out_path_of(train);
   if (std::filesystem::path(held_out).lexically_normal() != std::filesystem::path(train).lexically_normal()) return {};
   return fail_with(ExitCode::kUsage, "--held-out is the file of --output, " + train + "; give it another name");
@@ -40,7 +40,7 @@ struct DebianFlags {
 
 Outcome run_debian(DebianFlags& flags) {
   DebianDataOptions& options = flags.options;
-  if (Outcome outcome = settle_paths(options.train_path, options.held_out_path); !outcome) return outcome;
+  if (Outcome outcome = complete_paths(options.train_path, options.held_out_path); !outcome) return outcome;
   Progress progress("reading the package index", "packages");
   options.progress = progress.callback();
   const auto summary = make_debian_data(options);
@@ -103,7 +103,7 @@ Outcome run_synthetic(SyntheticFlags& flags) {
   const auto shape = synthetic_shape(flags.like);
   if (!shape) return fail_with(shape.error());
   options.shape = *shape;
-  if (Outcome outcome = settle_paths(options.train_path, options.held_out_path); !outcome) return outcome;
+  if (Outcome outcome = complete_paths(options.train_path, options.held_out_path); !outcome) return outcome;
   Progress progress("making " + options.train_path, "rows");
   options.progress = progress.callback();
   const auto summary = make_synthetic_data(options);

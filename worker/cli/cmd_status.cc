@@ -62,10 +62,10 @@ std::expected<std::vector<std::string>, Failure> addresses_of(const StatusFlags&
 Outcome show(const StatusFlags& flags, const std::vector<std::string>& addresses) {
   const Answers answers =
       ask_all(addresses, [&](const std::string& address) { return fetch_status(address, flags.timeout_ms); });
-  std::vector<SwitchJobSaid> switch_jobs;
+  std::vector<SwitchJobView> switch_jobs;
   for (const auto& [address, said] : answers.said)
     std::ranges::copy(read_switch_jobs(said), std::back_inserter(switch_jobs));
-  const ClusterPicture picture = picture_of(answers.shards, answers.why_missing, flags.still_after, switch_jobs);
+  const ClusterSnapshot picture = picture_of(answers.shards, answers.why_missing, flags.still_after, switch_jobs);
   if (flags.json) {
     fmt::print("{}\n", json_text(report_json(picture, answers)));
   } else {

@@ -34,7 +34,7 @@ namespace {
 
 /// Refuses a threshold period that the job cannot have; replaces a method's own. A switch and reproducible jobs select
 /// in every step, by the counts of the step before.
-Outcome settle_threshold_period(TrainFlags& flags) {
+Outcome set_threshold_period(TrainFlags& flags) {
   TrainOptions& options = flags.options;
   if (flags.given.threshold_period && options.reselect == "none") {
     return fail_with(ExitCode::kUsage,
@@ -81,7 +81,7 @@ Outcome complete(TrainFlags& flags) {
     if (Outcome set = apply_method(flags.method, flags.density, flags.given, options); !set) return set;
     flags.density = 0;
   }
-  if (Outcome settled = settle_threshold_period(flags); !settled) return settled;
+  if (Outcome settled = set_threshold_period(flags); !settled) return settled;
   if (options.curve_every > 0 && flags.test_path.empty()) {
     return fail_with(ExitCode::kUsage,
                      "--curve-every is the held-out loss over rounds; --test names the held-out rows");

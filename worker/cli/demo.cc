@@ -118,7 +118,7 @@ std::expected<DemoRow, Failure> run_row(TrainingCluster& cluster, const std::vec
   if (kill) what = {.whom = kill->whom, .number = kill->number, .when_there = kill->state};
   const auto outputs = cluster.train("demo-" + row.name, flags_of, what);
   if (!outputs) return std::unexpected(outputs.error());
-  // The last worker's figures are those of its second life, where it was killed.
+  // The last worker's figures are those of its second incarnation, where it was killed.
   const bool all = !kill || kill->whom == TrainingCluster::Kill::Whom::kShard;
   row = summarise(std::move(row), std::span(*outputs).first(outputs->size() - (all ? 0 : 1)));
   say(fmt::format("{}: {} steps, held-out accuracy {:.4f}, {:.0f} bytes up and {:.0f} down a step, {:.1f} ms a step",

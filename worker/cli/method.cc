@@ -9,7 +9,7 @@ namespace millrace::cli {
 Outcome apply_method(const std::string& name, double density, const GivenOptions& given, TrainOptions& options) {
   const Method* method = find_method(name);
   if (method == nullptr) {
-    return fail_with(ExitCode::kUsage, fmt::format("--method: there is no '{}'; there are {}", name, method_words()));
+    return fail_with(ExitCode::kUsage, fmt::format("--method: there is no '{}'; there are {}", name, method_names()));
   }
   if (density > 0) {
     const auto select = method_select(*method, fmt::format("{}", density));

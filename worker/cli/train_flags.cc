@@ -104,13 +104,13 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
   TrainOptions& options = flags.options;
   app.add_option("--method", flags.method,
                  "a paper's combination of the options that follow, which sets those that are not given: " +
-                     method_words() + "; below is what each is")
+                     method_names() + "; below is what each is")
       ->check(not_empty());
   app.add_option("--density", flags.density,
                  "send this share of the parameters a step: --select topk:DENSITY, or what --method has")
       ->check(in_range(1e-9, 1.0));
   app.add_option("--select", options.select,
-                 "what is sent of a gradient: " + selection_words() +
+                 "what is sent of a gradient: " + selection_names() +
                      "; then :signs (one sign a step), :dense=STEPS (the first steps send everything, and no codec "
                      "changes their values) or :warm_up=STEPS")
       ->capture_default_str()
@@ -128,7 +128,7 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
       ->check(in_range(1u, 1u << 20));
   app.add_option("--codec-up", options.codec_up,
                  "auto[+VALUE] (the fastest lossless ones, by measured speed and --link-rate), or INDEX+VALUE: " +
-                     index_codec_words() + " + " + value_codec_words() +
+                     index_codec_names() + " + " + value_codec_names() +
                      ". RATE (0.001) is of a Bloom filter's false positives, from 1e-9 to below 1. qsgd scales by the "
                      "largest of BUCKET values (512, as DeepReduce); SparCML's form is qsgd4:l2:1024. sketchml_mean, "
                      "skcompress_mean and quantile (7 bits) are the sketches as published")

@@ -15,12 +15,12 @@ namespace {
 /// A refusal of another shard is repeated every second while its reason lasts.
 constexpr double kShardRefusalLastsS = 5;
 
-void take_answers(const std::vector<ShardAnswer>& answers, ClusterPicture& picture) {
+void take_answers(const std::vector<ShardAnswer>& answers, ClusterSnapshot& picture) {
   for (const ShardAnswer& answer : answers) {
     const auto [known, first] = picture.shards.try_emplace(answer.said.shard, answer.said);
     if (first) {
       picture.asked[answer.said.shard] = answer.http;
-    } else if (known->second.life != answer.said.life || known->second.address != answer.said.address) {
+    } else if (known->second.incarnation != answer.said.incarnation || known->second.address != answer.said.address) {
       picture.troubles.push_back(fmt::format(
           "{} and {} are two processes that both say to be shard {}: they are of two clusters, or one is left over",
           picture.asked[answer.said.shard], answer.http, answer.said.shard));
@@ -28,7 +28,7 @@ void take_answers(const std::vector<ShardAnswer>& answers, ClusterPicture& pictu
   }
 }
 
-void compare_shards(ClusterPicture& picture) {
+void compare_shards(ClusterSnapshot& picture) {
   const auto& [first_number, first] = *picture.shards.begin();
   for (const auto& [number, shard] : picture.shards) {
     if (shard.shard_count != first.shard_count) {
@@ -46,7 +46,7 @@ void compare_shards(ClusterPicture& picture) {
       picture.troubles.push_back(fmt::format("shard {} has had trouble with the membership table for {:.1f} s: {}",
                                              number, shard.table_error_s, shard.table_error));
     }
-    for (const RefusalSaid& one : shard.refusals) {
+    for (const RefusalView& one : shard.refusals) {
       const bool of_shards = one.of == "shard" || one.of == "by_shard";
       if (!of_shards || one.last_s > kShardRefusalLastsS) continue;
       picture.troubles.push_back(
@@ -57,7 +57,7 @@ void compare_shards(ClusterPicture& picture) {
   }
 }
 
-void find_missing(const std::map<uint32_t, std::string>& why_missing, ClusterPicture& picture) {
+void find_missing(const std::map<uint32_t, std::string>& why_missing, ClusterSnapshot& picture) {
   for (const auto& [shard, why] : why_missing) {
     if (!picture.shards.contains(shard)) picture.missing[shard].why = why;
   }
@@ -65,7 +65,7 @@ void find_missing(const std::map<uint32_t, std::string>& why_missing, ClusterPic
     for (uint32_t other = 0; other < shard.shard_count; ++other) {
       if (!picture.shards.contains(other)) picture.missing.try_emplace(other);
     }
-    for (const PeerSaid& peer : shard.peers) {
+    for (const PeerStatusView& peer : shard.peers) {
       if (const auto at = picture.missing.find(peer.shard); at != picture.missing.end())
         at->second.address = peer.address;
     }
@@ -77,29 +77,29 @@ void find_missing(const std::map<uint32_t, std::string>& why_missing, ClusterPic
   }
 }
 
-void add_members(const ClusterPicture& picture, JobPicture& job) {
+void add_members(const ClusterSnapshot& picture, JobPicture& job) {
   std::map<uint32_t, MemberSeen> members;
   for (const JobAt& at : job.at) {
-    for (const MemberSaid& said : at.said.members) {
+    for (const MemberStatusView& said : at.said.members) {
       const auto [seen, first] = members.try_emplace(said.worker);
       MemberSeen& member = seen->second;
-      if (said.life < member.life) continue;
-      if (first || said.life > member.life) {
+      if (said.incarnation < member.incarnation) continue;
+      if (first || said.incarnation > member.incarnation) {
         member = MemberSeen();
         member.worker = said.worker;
-        member.life = said.life;
+        member.incarnation = said.incarnation;
         member.silent_s = said.silent_s;
       }
       member.silent_s = std::min(member.silent_s, said.silent_s);
       member.steps_behind = std::max(member.steps_behind, said.steps_behind);
       member.finishing |= said.finishing;
-      if (said.connected) member.said_hello.push_back(at.shard);
+      if (said.connected) member.hello_sent_to.push_back(at.shard);
     }
   }
   for (auto& [worker, member] : members) {
     for (const auto& [shard, said] : picture.shards) {
-      if (std::ranges::find(member.said_hello, shard) == member.said_hello.end())
-        member.not_said_hello.push_back(shard);
+      if (std::ranges::find(member.hello_sent_to, shard) == member.hello_sent_to.end())
+        member.without_hello.push_back(shard);
     }
     job.members.push_back(member);
   }
@@ -127,8 +127,8 @@ bool is_switch_at(const std::string& own, const std::string& named) {
 
 /// Returns the reason that blocks the job, as its switch reports it. Two switches may have jobs of one number, and a
 /// rack has the job too.
-std::string words_of_switch(const PathSaid& path, const std::vector<SwitchJobSaid>& switch_jobs) {
-  const auto is_it = [&](const SwitchJobSaid& one) {
+std::string reports_of_switch(const PathStatusView& path, const std::vector<SwitchJobView>& switch_jobs) {
+  const auto is_it = [&](const SwitchJobView& one) {
     return one.job == path.switch_job && one.role == "reduce" && is_switch_at(one.address, path.switch_address);
   };
   const auto found = std::ranges::find_if(switch_jobs, is_it);
@@ -141,35 +141,35 @@ std::string_view state_name(JobState state) {
   switch (state) {
     case JobState::kRunning: return "running";
     case JobState::kStarting: return "waiting to start";
-    case JobState::kStandingStill: return "standing still";
+    case JobState::kStalled: return "standing still";
     case JobState::kEnding: return "ending";
   }
   return "";
 }
 
-const PathSaid* path_of(const JobPicture& job) {
+const PathStatusView* path_of(const JobPicture& job) {
   for (const JobAt& at : job.at) {
     if (at.shard == 0 && at.said.path) return &*at.said.path;
   }
   return nullptr;
 }
 
-std::string ClusterPicture::shard_text(uint32_t shard) const {
+std::string ClusterSnapshot::shard_text(uint32_t shard) const {
   std::string address;
   if (const auto at = shards.find(shard); at != shards.end()) address = at->second.address;
   if (const auto at = missing.find(shard); at != missing.end()) address = at->second.address;
   return address.empty() ? fmt::format("shard {}", shard) : fmt::format("shard {} ({})", shard, address);
 }
 
-ClusterPicture picture_of(const std::vector<ShardAnswer>& answers, const std::map<uint32_t, std::string>& why_missing,
-                          double still_after_s, const std::vector<SwitchJobSaid>& switch_jobs) {
-  ClusterPicture picture;
+ClusterSnapshot picture_of(const std::vector<ShardAnswer>& answers, const std::map<uint32_t, std::string>& why_missing,
+                           double still_after_s, const std::vector<SwitchJobView>& switch_jobs) {
+  ClusterSnapshot picture;
   take_answers(answers, picture);
   find_missing(why_missing, picture);
   if (!picture.shards.empty()) compare_shards(picture);
   std::map<std::string, JobPicture> jobs;
   for (const auto& [number, shard] : picture.shards) {
-    for (const JobSaid& said : shard.jobs) {
+    for (const JobStatusView& said : shard.jobs) {
       JobPicture& job = jobs[said.name];
       job.name = said.name;
       job.started |= said.started;
@@ -180,7 +180,7 @@ ClusterPicture picture_of(const std::vector<ShardAnswer>& answers, const std::ma
     for (auto& [name, job] : jobs) {
       if (std::ranges::find(job.at, number, &JobAt::shard) == job.at.end()) job.not_open.push_back(number);
     }
-    for (const RefusalSaid& said : shard.refusals) {
+    for (const RefusalView& said : shard.refusals) {
       if (said.of == "shard" || said.of == "by_shard") continue;  // among the troubles, while they last
       const auto job = jobs.find(said.job);
       (job == jobs.end() ? picture.refusals : job->second.refusals).push_back({number, said});
@@ -191,8 +191,8 @@ ClusterPicture picture_of(const std::vector<ShardAnswer>& answers, const std::ma
   for (auto& [name, job] : jobs) {
     std::ranges::stable_sort(job.refusals, {}, latest);
     add_members(picture, job);
-    if (const PathSaid* path = path_of(job)) job.switch_because = words_of_switch(*path, switch_jobs);
-    judge(picture, still_after_s, job);
+    if (const PathStatusView* path = path_of(job)) job.switch_because = reports_of_switch(*path, switch_jobs);
+    diagnose(picture, still_after_s, job);
     picture.jobs.push_back(std::move(job));
   }
   return picture;

@@ -16,26 +16,26 @@ namespace millrace::cli {
 /// Describes a worker of a job as all shards together see it.
 struct MemberSeen {
   uint32_t worker = 0;
-  uint64_t life = 0;
-  std::vector<uint32_t> said_hello;      ///< to these shards
-  std::vector<uint32_t> not_said_hello;  ///< of those that were reached
-  double silent_s = 0;                   ///< time since a shard or worker last heard it
-  uint64_t steps_behind = 0;             ///< at the shard where it is furthest
+  uint64_t incarnation = 0;
+  std::vector<uint32_t> hello_sent_to;  ///< to these shards
+  std::vector<uint32_t> without_hello;  ///< of those that were reached
+  double silent_s = 0;                  ///< time since a shard or worker last heard it
+  uint64_t steps_behind = 0;            ///< at the shard where it is furthest
   bool finishing = false;
 };
 
 /// Describes a job at one shard.
 struct JobAt {
   uint32_t shard = 0;
-  JobSaid said;
+  JobStatusView said;
 };
 
 struct RefusalAt {
   uint32_t shard = 0;  ///< that said it
-  RefusalSaid said;
+  RefusalView said;
 };
 
-enum class JobState : uint8_t { kRunning, kStarting, kStandingStill, kEnding };
+enum class JobState : uint8_t { kRunning, kStarting, kStalled, kEnding };
 std::string_view state_name(JobState state);  ///< "running", "waiting to start", ...
 
 struct JobPicture {
@@ -57,7 +57,7 @@ struct JobPicture {
 
 /// Returns shard 0's report of a job of path switch: only shard 0 receives the workers' reports about the switch.
 /// nullptr: of another path, or shard 0 was not reached.
-const PathSaid* path_of(const JobPicture& job);
+const PathStatusView* path_of(const JobPicture& job);
 
 /// Describes a shard without a known status.
 struct ShardMissing {
@@ -65,9 +65,9 @@ struct ShardMissing {
   std::string why;
 };
 
-struct ClusterPicture {
-  std::map<uint32_t, ShardSaid> shards;   ///< that were reached
-  std::map<uint32_t, std::string> asked;  ///< the HTTP address of each
+struct ClusterSnapshot {
+  std::map<uint32_t, ShardStatusView> shards;  ///< that were reached
+  std::map<uint32_t, std::string> asked;       ///< the HTTP address of each
   std::map<uint32_t, ShardMissing> missing;
   std::vector<JobPicture> jobs;       ///< by name
   std::vector<RefusalAt> refusals;    ///< of jobs that are not open, and of no job
@@ -80,13 +80,13 @@ struct ClusterPicture {
 /// Holds a shard's request and answer.
 struct ShardAnswer {
   std::string http;
-  ShardSaid said;
+  ShardStatusView said;
 };
 
 /// still_after_s  a job without progress for this time is stalled.
 /// why_missing    by shard: why it could not be asked; for those that did not answer.
 /// switch_jobs    the jobs that switches reported.
-ClusterPicture picture_of(const std::vector<ShardAnswer>& answers, const std::map<uint32_t, std::string>& why_missing,
-                          double still_after_s, const std::vector<SwitchJobSaid>& switch_jobs = {});
+ClusterSnapshot picture_of(const std::vector<ShardAnswer>& answers, const std::map<uint32_t, std::string>& why_missing,
+                           double still_after_s, const std::vector<SwitchJobView>& switch_jobs = {});
 
 }  // namespace millrace::cli

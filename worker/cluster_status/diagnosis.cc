@@ -48,7 +48,7 @@ const RefusalAt* refusal_of(const JobPicture& job, std::string_view of, uint32_t
 double heartbeats_s(const JobPicture& job) { return kHeartbeats * job.at.front().said.heartbeat_s; }
 
 /// Returns why a worker that blocks the job does not contribute, as far as shards can know.
-std::string note_on(const ClusterPicture& picture, const JobPicture& job, uint32_t worker) {
+std::string note_on(const ClusterSnapshot& picture, const JobPicture& job, uint32_t worker) {
   if (const RefusalAt* refusal = refusal_of(job, "contribution", worker)) {
     return fmt::format("shard {} refused its contribution {:.1f} s ago: {}", refusal->shard, refusal->said.last_s,
                        refusal->said.sentence);
@@ -59,13 +59,13 @@ std::string note_on(const ClusterPicture& picture, const JobPicture& job, uint32
     return fmt::format("last heard {:.1f} s ago; removed at {:g} s", member->silent_s,
                        job.at.front().said.dead_after_s);
   }
-  if (!member->not_said_hello.empty()) {
-    return fmt::format("it has not said Hello to {}", picture.shard_text(member->not_said_hello.front()));
+  if (!member->without_hello.empty()) {
+    return fmt::format("it has not said Hello to {}", picture.shard_text(member->without_hello.front()));
   }
   return fmt::format("heard {:.1f} s ago: its program computes, or hangs", member->silent_s);
 }
 
-std::string notes_on(const ClusterPicture& picture, const JobPicture& job, const std::vector<uint32_t>& workers) {
+std::string notes_on(const ClusterSnapshot& picture, const JobPicture& job, const std::vector<uint32_t>& workers) {
   std::vector<std::string> notes;
   for (const uint32_t worker : workers) {
     if (notes.size() == kNotesMax) break;
@@ -78,18 +78,18 @@ std::string notes_on(const ClusterPicture& picture, const JobPicture& job, const
 
 /// Shards that wait alike.
 struct Cause {
-  WaitSaid wait;
+  WaitView wait;
   std::vector<uint32_t> shards;
   double seconds = 0;
 };
 
-int rank(const WaitSaid& wait) {
+int rank(const WaitView& wait) {
   constexpr std::array<std::string_view, 7> kOrder = {"hello",         "store",      "memory",   "acknowledgements",
                                                       "contributions", "magnitudes", "computing"};
   return static_cast<int>(std::ranges::find(kOrder, wait.kind) - kOrder.begin());
 }
 
-void add_cause(std::vector<Cause>& causes, const WaitSaid& wait, uint32_t shard, double seconds) {
+void add_cause(std::vector<Cause>& causes, const WaitView& wait, uint32_t shard, double seconds) {
   const auto same = std::ranges::find_if(causes, [&](const Cause& one) {
     return std::tie(one.wait.kind, one.wait.workers, one.wait.shards, one.wait.step) ==
            std::tie(wait.kind, wait.workers, wait.shards, wait.step);
@@ -105,7 +105,7 @@ std::vector<Cause> causes_of(const JobPicture& job, double still_after_s) {
   double longest = 0;
   for (const JobAt& at : job.at) {
     if (at.said.parts == 0) continue;
-    WaitSaid wait = at.said.wait;
+    WaitView wait = at.said.wait;
     // Of a job of path switch no shard ever sees a step.
     if (at.said.path && wait.kind.empty()) continue;
     longest = std::max({longest, wait.seconds, at.said.moved_s});
@@ -119,7 +119,7 @@ std::vector<Cause> causes_of(const JobPicture& job, double still_after_s) {
     }
   }
   if (longest >= still_after_s) {
-    WaitSaid not_open;
+    WaitView not_open;
     not_open.kind = "not_open";
     for (const uint32_t shard : job.not_open) add_cause(causes, not_open, shard, longest);
   }
@@ -131,8 +131,8 @@ std::vector<Cause> causes_of(const JobPicture& job, double still_after_s) {
   return causes;
 }
 
-std::string sentence_of(const ClusterPicture& picture, const JobPicture& job, const Cause& cause) {
-  const WaitSaid& wait = cause.wait;
+std::string sentence_of(const ClusterSnapshot& picture, const JobPicture& job, const Cause& cause) {
+  const WaitView& wait = cause.wait;
   const std::string who = named("shard", cause.shards);
   const std::string waits = cause.shards.size() == 1 ? "waits" : "wait";
   if (wait.kind == "hello") {
@@ -170,7 +170,7 @@ std::string sentence_of(const ClusterPicture& picture, const JobPicture& job, co
   return fmt::format("{}: {}", who, wait.because);
 }
 
-std::vector<std::string> why_not_started(const ClusterPicture& picture, const JobPicture& job) {
+std::vector<std::string> why_not_started(const ClusterSnapshot& picture, const JobPicture& job) {
   std::vector<std::string> reasons;
   std::vector<uint32_t> unheard;
   for (const uint32_t worker : job.never_here) {
@@ -184,12 +184,12 @@ std::vector<std::string> why_not_started(const ClusterPicture& picture, const Jo
   }
   if (!unheard.empty()) reasons.push_back(fmt::format("{} never said Hello", named("worker", unheard)));
   for (const MemberSeen& member : job.members) {
-    if (member.not_said_hello.empty() || reasons.size() > kNotesMax) continue;
-    reasons.push_back(member.said_hello.empty()
+    if (member.without_hello.empty() || reasons.size() > kNotesMax) continue;
+    reasons.push_back(member.hello_sent_to.empty()
                           ? fmt::format("worker {} has joined and left its connections", member.worker)
                           : fmt::format("worker {} said Hello to {} but not to {}", member.worker,
-                                        named("shard", member.said_hello),
-                                        picture.shard_text(member.not_said_hello.front())));
+                                        named("shard", member.hello_sent_to),
+                                        picture.shard_text(member.without_hello.front())));
   }
   for (const MemberSeen& member : job.members) {
     if (member.silent_s <= heartbeats_s(job) || reasons.size() > kNotesMax) continue;
@@ -201,7 +201,7 @@ std::vector<std::string> why_not_started(const ClusterPicture& picture, const Jo
 }
 
 /// Returns the faults that do not depend on the job's progress.
-std::vector<std::string> afterthoughts(const ClusterPicture& picture, const JobPicture& job) {
+std::vector<std::string> secondary_findings(const ClusterSnapshot& picture, const JobPicture& job) {
   std::vector<std::string> notes;
   for (const JobAt& at : job.at) {
     if (at.said.job != job.at.front().said.job) {
@@ -213,7 +213,7 @@ std::vector<std::string> afterthoughts(const ClusterPicture& picture, const JobP
     }
   }
   for (const JobAt& at : job.at) {
-    for (const DisagreementSaid& one : at.said.disagreements) {
+    for (const DisagreementView& one : at.said.disagreements) {
       notes.push_back(
           fmt::format("the weights of worker {} are not those of the others (shard {}, part {}, found after {} "
                       "steps, {:.1f} s ago)",
@@ -242,16 +242,16 @@ std::vector<std::string> afterthoughts(const ClusterPicture& picture, const JobP
   return notes;
 }
 
-std::vector<uint32_t> that_wait_for(const PathSaid& path, std::string_view what) {
+std::vector<uint32_t> that_wait_for(const PathStatusView& path, std::string_view what) {
   std::vector<uint32_t> workers;
-  for (const PathWaitSaid& one : path.waits)
+  for (const PathWaitView& one : path.waits)
     if (one.waits_for == what) workers.push_back(one.worker);
   return workers;
 }
 
 /// Returns what blocks the steps that go by datagrams, as the workers report it. First the workers that the decider
 /// does not answer, then those whose greeting is missing, then those that have sent nothing.
-std::string path_holds_up(const ClusterPicture& picture, const JobPicture& job, const PathSaid& path) {
+std::string path_stalls(const ClusterSnapshot& picture, const JobPicture& job, const PathStatusView& path) {
   const bool by_switch = path.decided_by == "switch";
   const std::string decider =
       by_switch ? fmt::format("the switch at {}", path.switch_address) : fmt::format("shard 0 ({})", path.datagrams);
@@ -274,7 +274,7 @@ std::string path_holds_up(const ClusterPicture& picture, const JobPicture& job, 
   }
   if (const auto computing = that_wait_for(path, "nothing"); !computing.empty()) {
     return fmt::format("{} sends nothing to step {}{}", named("worker", computing),
-                       std::ranges::max(path.waits, {}, &PathWaitSaid::steps).steps, notes_on(picture, job, computing));
+                       std::ranges::max(path.waits, {}, &PathWaitView::steps).steps, notes_on(picture, job, computing));
   }
   return fmt::format("all workers wait for each other's contributions at {}: datagrams are lost", decider);
 }
@@ -285,10 +285,10 @@ struct PathVerdict {
 };
 
 /// Returns why a job's datagram steps are stalled; nothing if they move, or no worker has reported.
-std::optional<PathVerdict> path_verdict(const ClusterPicture& picture, const JobPicture& job, double still_after_s) {
-  const PathSaid* path = path_of(job);
+std::optional<PathVerdict> path_verdict(const ClusterSnapshot& picture, const JobPicture& job, double still_after_s) {
+  const PathStatusView* path = path_of(job);
   if (path == nullptr || path->waits.empty() || path->moved_s < still_after_s) return std::nullopt;
-  PathVerdict verdict{path->moved_s, path_holds_up(picture, job, *path)};
+  PathVerdict verdict{path->moved_s, path_stalls(picture, job, *path)};
   const std::string& words = path->decided_by == "switch" ? job.switch_because : path->shard_waits;
   if (!words.empty())
     verdict.sentence += fmt::format(" ({} says: {})", path->decided_by == "switch" ? "it" : "shard 0", words);
@@ -297,14 +297,14 @@ std::optional<PathVerdict> path_verdict(const ClusterPicture& picture, const Job
 
 /// Returns the last step that all workers have completed, of a job whose steps go by datagrams.
 std::string path_step_text(const JobPicture& job) {
-  const PathSaid* path = path_of(job);
+  const PathStatusView* path = path_of(job);
   if (path == nullptr || path->waits.empty()) return "steps go by datagrams";
-  return fmt::format("step {} by datagrams", std::ranges::min(path->waits, {}, &PathWaitSaid::steps).steps);
+  return fmt::format("step {} by datagrams", std::ranges::min(path->waits, {}, &PathWaitView::steps).steps);
 }
 
 }  // namespace
 
-void judge(const ClusterPicture& picture, double still_after_s, JobPicture& job) {
+void diagnose(const ClusterSnapshot& picture, double still_after_s, JobPicture& job) {
   std::vector<std::string> reasons;
   const bool shutting_down =
       std::ranges::any_of(picture.shards, [](const auto& one) { return one.second.shutting_down; });
@@ -314,27 +314,27 @@ void judge(const ClusterPicture& picture, double still_after_s, JobPicture& job)
     for (const JobAt& at : job.at) job.since_s = std::max(job.since_s, at.said.wait.seconds);
     reasons = why_not_started(picture, job);
   } else if (const std::vector<Cause> causes = causes_of(job, still_after_s); !causes.empty()) {
-    job.state = JobState::kStandingStill;
+    job.state = JobState::kStalled;
     for (const Cause& cause : causes) {
       job.since_s = std::max(job.since_s, cause.seconds);
       reasons.push_back(sentence_of(picture, job, cause));
     }
   } else if (const auto verdict = finishing ? std::nullopt : path_verdict(picture, job, still_after_s); verdict) {
-    job.state = JobState::kStandingStill;
+    job.state = JobState::kStalled;
     job.since_s = verdict->seconds;
     reasons.push_back(verdict->sentence);
   } else if (finishing || shutting_down) {
     job.state = JobState::kEnding;
     reasons.emplace_back(finishing ? "its workers push nothing more" : "a shard is shutting down");
   } else {
-    const JobSaid& said = job.at.front().said;
+    const JobStatusView& said = job.at.front().said;
     uint64_t step = UINT64_MAX;
     for (const JobAt& at : job.at) step = at.said.parts == 0 ? step : std::min(step, at.said.steps_decided);
     const std::string where = said.path ? path_step_text(job) : fmt::format("step {}", step == UINT64_MAX ? 0 : step);
     reasons.push_back(fmt::format("{}, {} of {} workers", where, job.members.size(), said.workers));
   }
-  for (std::string& note : afterthoughts(picture, job)) reasons.push_back(std::move(note));
-  const bool waits = job.state == JobState::kStarting || job.state == JobState::kStandingStill;
+  for (std::string& note : secondary_findings(picture, job)) reasons.push_back(std::move(note));
+  const bool waits = job.state == JobState::kStarting || job.state == JobState::kStalled;
   job.verdict = fmt::format("{}{}: {}", state_name(job.state), waits ? fmt::format(" for {:.1f} s", job.since_s) : "",
                             join(reasons, "; "));
 }

@@ -48,7 +48,7 @@ std::vector<T> list(const Json& object, const char* key, const Read& read) {
   const Json& value = at(object, key);
   if (!value.is_array()) return items;
   for (const Json& item : value) {
-    if (items.size() == kSaidListMax) break;
+    if (items.size() == kStatusListMax) break;
     items.push_back(read(item));
   }
   return items;
@@ -60,16 +60,16 @@ std::vector<uint32_t> numbers(const Json& object, const char* key) {
   });
 }
 
-MemberSaid read_member(const Json& json) {
+MemberStatusView read_member(const Json& json) {
   return {.worker = number<uint32_t>(json, "worker"),
-          .life = number(json, "life"),
+          .incarnation = number(json, "life"),
           .connected = flag(json, "connected"),
           .finishing = flag(json, "finishing"),
           .silent_s = seconds(json, "silent_ms"),
           .steps_behind = number(json, "steps_behind")};
 }
 
-WaitSaid read_wait(const Json& job) {
+WaitView read_wait(const Json& job) {
   const Json& step = at(job, "waiting_step");
   return {.kind = text(job, "waiting_for"),
           .because = text(job, "waiting_because"),
@@ -84,51 +84,51 @@ WaitSaid read_wait(const Json& job) {
           .contributions = number(step, "contributions")};
 }
 
-std::optional<AuditSaid> read_audit(const Json& job) {
+std::optional<AuditView> read_audit(const Json& job) {
   const Json& audit = at(job, "audit");
   if (!audit.is_object()) return std::nullopt;
   const auto mass = [&](const char* key) {
     const Json& value = at(audit, key);
     return value.is_number() ? value.get<double>() : 0.0;
   };
-  return AuditSaid{mass("entered"), mass("carried"), mass("lost"), mass("held"), std::abs(mass("imbalance"))};
+  return AuditView{mass("entered"), mass("carried"), mass("lost"), mass("held"), std::abs(mass("imbalance"))};
 }
 
-PathWaitSaid read_path_wait(const Json& json) {
+PathWaitView read_path_wait(const Json& json) {
   return {.worker = number<uint32_t>(json, "worker"),
           .waits_for = text(json, "waits_for"),
           .since_s = seconds(json, "since_ms"),
           .steps = number(json, "steps")};
 }
 
-std::optional<PathSaid> read_path(const Json& job) {
+std::optional<PathStatusView> read_path(const Json& job) {
   const Json& path = at(job, "switch_path");
   if (!path.is_object()) return std::nullopt;
-  PathSaid said{.decided_by = text(path, "decided_by"),
-                .switch_address = text(path, "switch"),
-                .datagrams = text(path, "datagrams"),
-                .because = text(path, "because"),
-                .since_s = seconds(path, "since_ms"),
-                .changes = number(path, "changes"),
-                .silent_to = {},
-                .answered = {},
-                .switch_job = number(path, "switch_job"),
-                .moved_s = seconds(path, "moved_ms"),
-                .waits = list<PathWaitSaid>(path, "waits", read_path_wait),
-                .shard_waits = text(at(path, "aggregator"), "waiting_because")};
+  PathStatusView said{.decided_by = text(path, "decided_by"),
+                      .switch_address = text(path, "switch"),
+                      .datagrams = text(path, "datagrams"),
+                      .because = text(path, "because"),
+                      .since_s = seconds(path, "since_ms"),
+                      .changes = number(path, "changes"),
+                      .silent_to = {},
+                      .answered = {},
+                      .switch_job = number(path, "switch_job"),
+                      .moved_s = seconds(path, "moved_ms"),
+                      .waits = list<PathWaitView>(path, "waits", read_path_wait),
+                      .shard_waits = text(at(path, "aggregator"), "waiting_because")};
   const auto words = list<std::pair<uint32_t, std::string>>(
       path, "said", [](const Json& one) { return std::pair(number<uint32_t>(one, "worker"), text(one, "says")); });
   for (const auto& [worker, says] : words) (says == "silent" ? said.silent_to : said.answered).push_back(worker);
   return said;
 }
 
-JobSaid read_job(const Json& json) {
+JobStatusView read_job(const Json& json) {
   return {.name = text(json, "name"),
           .job = number(json, "job"),
           .epoch = number(json, "epoch"),
           .started = flag(json, "started"),
           .mode = text(json, "mode"),
-          .workers = std::min<uint32_t>(number<uint32_t>(json, "workers"), kSaidListMax),
+          .workers = std::min<uint32_t>(number<uint32_t>(json, "workers"), kStatusListMax),
           .quorum = number(json, "quorum"),
           .deadline_s = seconds(json, "deadline_ms"),
           .heartbeat_s = seconds(json, "heartbeat_ms"),
@@ -139,10 +139,10 @@ JobSaid read_job(const Json& json) {
           .memory_bytes = number(json, "memory_bytes"),
           .memory_bytes_max = number(json, "memory_bytes_max"),
           .wait = read_wait(json),
-          .members = list<MemberSaid>(json, "members", read_member),
-          .disagreements = list<DisagreementSaid>(json, "disagreements",
+          .members = list<MemberStatusView>(json, "members", read_member),
+          .disagreements = list<DisagreementView>(json, "disagreements",
                                                   [](const Json& one) {
-                                                    return DisagreementSaid{.worker = number<uint32_t>(one, "worker"),
+                                                    return DisagreementView{.worker = number<uint32_t>(one, "worker"),
                                                                             .part = number(one, "part"),
                                                                             .steps = number(one, "steps"),
                                                                             .since_s = seconds(one, "since_ms")};
@@ -151,7 +151,7 @@ JobSaid read_job(const Json& json) {
           .path = read_path(json)};
 }
 
-RefusalSaid read_refusal(const Json& json) {
+RefusalView read_refusal(const Json& json) {
   return {.of = text(json, "refused"),
           .job = text(json, "job"),
           .number = number<uint32_t>(json, "number"),
@@ -165,48 +165,49 @@ RefusalSaid read_refusal(const Json& json) {
 
 }  // namespace
 
-std::vector<SwitchJobSaid> read_switch_jobs(const Json& status) {
+std::vector<SwitchJobView> read_switch_jobs(const Json& status) {
   const Json& lcores = at(status, "lcores");
   if (!lcores.is_array() || lcores.empty()) return {};
   const std::string address = text(lcores.front(), "address");  // all lcores share one
-  return list<SwitchJobSaid>(status, "jobs", [&](const Json& job) {
-    return SwitchJobSaid{.address = address,
+  return list<SwitchJobView>(status, "jobs", [&](const Json& job) {
+    return SwitchJobView{.address = address,
                          .job = number(job, "job"),
                          .role = text(job, "role"),
                          .waiting_because = text(job, "waiting_because")};
   });
 }
 
-std::optional<ShardSaid> read_said(const Json& status) {
+std::optional<ShardStatusView> parse_status(const Json& status) {
   const uint32_t shard_count = number<uint32_t>(status, "shard_count");
   const uint32_t shard = number<uint32_t>(status, "shard");
-  if (shard_count > kSaidListMax || shard >= shard_count) return std::nullopt;
-  return ShardSaid{.shard = shard,
-                   .shard_count = shard_count,
-                   .life = number(status, "life"),
-                   .address = text(status, "address"),
-                   .software = text(status, "software"),
-                   .table = text(status, "table"),
-                   .shutting_down = flag(status, "shutting_down"),
-                   .memory_bytes = number(status, "memory_bytes"),
-                   .memory_bytes_max = number(status, "memory_bytes_max"),
-                   .table_error = text(status, "table_error"),
-                   .table_error_s = seconds(at(status, "table_failures"), "first_ms"),
-                   .jobs = list<JobSaid>(status, "jobs", read_job),
-                   .peers = list<PeerSaid>(status, "other_shards",
-                                           [](const Json& peer) {
-                                             return PeerSaid{.shard = number<uint32_t>(peer, "shard"),
+  if (shard_count > kStatusListMax || shard >= shard_count) return std::nullopt;
+  return ShardStatusView{.shard = shard,
+                         .shard_count = shard_count,
+                         .incarnation = number(status, "life"),
+                         .address = text(status, "address"),
+                         .software = text(status, "software"),
+                         .table = text(status, "table"),
+                         .shutting_down = flag(status, "shutting_down"),
+                         .memory_bytes = number(status, "memory_bytes"),
+                         .memory_bytes_max = number(status, "memory_bytes_max"),
+                         .table_error = text(status, "table_error"),
+                         .table_error_s = seconds(at(status, "table_failures"), "first_ms"),
+                         .jobs = list<JobStatusView>(status, "jobs", read_job),
+                         .peers = list<PeerStatusView>(status, "other_shards",
+                                                       [](const Json& peer) {
+                                                         return PeerStatusView{
+                                                             .shard = number<uint32_t>(peer, "shard"),
                                                              .address = text(peer, "address"),
-                                                             .said_hello = flag(peer, "said_hello")};
-                                           }),
-                   .refusals = list<RefusalSaid>(status, "refusals", read_refusal),
-                   .ended = list<EndedSaid>(status, "ended_jobs", [](const Json& one) {
-                     return EndedSaid{.name = text(one, "name"),
-                                      .job = number(one, "job"),
-                                      .how = text(one, "how"),
-                                      .sentence = text(one, "sentence"),
-                                      .since_s = seconds(one, "since_ms")};
-                   })};
+                                                             .has_sent_hello = flag(peer, "said_hello")};
+                                                       }),
+                         .refusals = list<RefusalView>(status, "refusals", read_refusal),
+                         .ended = list<EndedJobView>(status, "ended_jobs", [](const Json& one) {
+                           return EndedJobView{.name = text(one, "name"),
+                                               .job = number(one, "job"),
+                                               .how = text(one, "how"),
+                                               .sentence = text(one, "sentence"),
+                                               .since_s = seconds(one, "since_ms")};
+                         })};
 }
 
 }  // namespace millrace::cli

@@ -11,16 +11,16 @@ namespace millrace::cli {
 /// Holds one shard's /status as values. Another process wrote it: a field that is missing or of another type reads as
 /// 0, empty or false, and texts are made printable. Fields are those of server/status/status_report.h; times are ages
 /// in seconds.
-struct MemberSaid {
+struct MemberStatusView {
   uint32_t worker = 0;
-  uint64_t life = 0;
+  uint64_t incarnation = 0;
   bool connected = false;
   bool finishing = false;
   double silent_s = 0;
   uint64_t steps_behind = 0;
 };
 
-struct WaitSaid {
+struct WaitView {
   /// "join", "hello", "contributions", "deadline", "magnitudes", "store", "acknowledgements", "memory",
   /// "computing"; empty: nothing
   std::string kind;
@@ -36,7 +36,7 @@ struct WaitSaid {
   uint64_t contributions = 0;
 };
 
-struct DisagreementSaid {
+struct DisagreementView {
   uint32_t worker = 0;
   uint64_t part = 0;
   uint64_t steps = 0;
@@ -44,7 +44,7 @@ struct DisagreementSaid {
 };
 
 /// Holds the values of an audited job.
-struct AuditSaid {
+struct AuditView {
   double entered = 0;
   double carried = 0;
   double lost = 0;
@@ -53,7 +53,7 @@ struct AuditSaid {
 };
 
 /// Describes the reason why a worker of a job of path switch is blocked, as the worker reports it.
-struct PathWaitSaid {
+struct PathWaitView {
   uint32_t worker = 0;
   std::string waits_for;  ///< "nothing", "answer", "greetings", "contributions", "other_job"
   double since_s = 0;
@@ -61,7 +61,7 @@ struct PathWaitSaid {
 };
 
 /// Holds the values of a job of path switch.
-struct PathSaid {
+struct PathStatusView {
   std::string decided_by;  ///< "switch", "server"
   std::string switch_address;
   std::string datagrams;  ///< where shard 0 replaces it; empty: nowhere
@@ -72,19 +72,19 @@ struct PathSaid {
   std::vector<uint32_t> answered;   ///< workers that hear it again
   uint64_t switch_job = 0;          ///< its number at the switch
   double moved_s = 0;               ///< since a step was over at some worker
-  std::vector<PathWaitSaid> waits;  ///< shard 0 alone knows
+  std::vector<PathWaitView> waits;  ///< shard 0 alone knows
   std::string shard_waits;          ///< where shard 0 decides: the workers on which it is blocked, and why; empty: none
 };
 
 /// Describes a job at a millrace-switch, from its /status.
-struct SwitchJobSaid {
+struct SwitchJobView {
   std::string address;  ///< of the switch, for datagrams
   uint64_t job = 0;     ///< its number on the wire
   std::string role;
   std::string waiting_because;  ///< empty: it waits for nothing, and rejects nothing
 };
 
-struct JobSaid {
+struct JobStatusView {
   std::string name;
   uint64_t job = 0;
   uint64_t epoch = 0;
@@ -100,20 +100,20 @@ struct JobSaid {
   double moved_s = 0;
   uint64_t memory_bytes = 0;
   uint64_t memory_bytes_max = 0;
-  WaitSaid wait;
-  std::vector<MemberSaid> members;
-  std::vector<DisagreementSaid> disagreements;
-  std::optional<AuditSaid> audit;
-  std::optional<PathSaid> path;
+  WaitView wait;
+  std::vector<MemberStatusView> members;
+  std::vector<DisagreementView> disagreements;
+  std::optional<AuditView> audit;
+  std::optional<PathStatusView> path;
 };
 
-struct PeerSaid {
+struct PeerStatusView {
   uint32_t shard = 0;
   std::string address;
-  bool said_hello = false;
+  bool has_sent_hello = false;
 };
 
-struct RefusalSaid {
+struct RefusalView {
   std::string of;  ///< "worker", "contribution", "shard", "by_shard", "unreadable"
   std::string job;
   uint32_t number = 0;
@@ -125,7 +125,7 @@ struct RefusalSaid {
   double last_s = 0;
 };
 
-struct EndedSaid {
+struct EndedJobView {
   std::string name;
   uint64_t job = 0;
   std::string how;
@@ -133,10 +133,10 @@ struct EndedSaid {
   double since_s = 0;
 };
 
-struct ShardSaid {
+struct ShardStatusView {
   uint32_t shard = 0;
   uint32_t shard_count = 0;
-  uint64_t life = 0;
+  uint64_t incarnation = 0;
   std::string address;
   std::string software;
   std::string table;
@@ -145,18 +145,18 @@ struct ShardSaid {
   uint64_t memory_bytes_max = 0;
   std::string table_error;
   double table_error_s = 0;  ///< since it fails
-  std::vector<JobSaid> jobs;
-  std::vector<PeerSaid> peers;
-  std::vector<RefusalSaid> refusals;
-  std::vector<EndedSaid> ended;
+  std::vector<JobStatusView> jobs;
+  std::vector<PeerStatusView> peers;
+  std::vector<RefusalView> refusals;
+  std::vector<EndedJobView> ended;
 };
 
 /// Maximum length of a list of workers; members and jobs have a shard's limits.
-inline constexpr size_t kSaidListMax = 4'096;
+inline constexpr size_t kStatusListMax = 4'096;
 
 /// Reads a shard's status. Empty: this is another one (a worker's, say).
-std::optional<ShardSaid> read_said(const nlohmann::json& status);
+std::optional<ShardStatusView> parse_status(const nlohmann::json& status);
 /// Returns the jobs of a switch's status; of any other, none.
-std::vector<SwitchJobSaid> read_switch_jobs(const nlohmann::json& status);
+std::vector<SwitchJobView> read_switch_jobs(const nlohmann::json& status);
 
 }  // namespace millrace::cli

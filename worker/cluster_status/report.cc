@@ -37,7 +37,7 @@ std::string table_text(Rows rows) {
 }
 
 std::string refusal_text(const RefusalAt& refusal) {
-  const RefusalSaid& one = refusal.said;
+  const RefusalView& one = refusal.said;
   const std::string what = one.of == "contribution" ? fmt::format("a contribution of worker {}", one.number)
                            : one.of == "worker"     ? fmt::format("worker {}", one.number)
                                                     : std::string("a message that it cannot read");
@@ -56,7 +56,7 @@ std::string refusals_text(const std::vector<RefusalAt>& refusals) {
 std::string waits_text(const JobPicture& job) {
   Rows rows = {{"shard", "step", "part", "bucket", "in", "for", "since", "because"}};
   for (const JobAt& at : job.at) {
-    const WaitSaid& wait = at.said.wait;
+    const WaitView& wait = at.said.wait;
     std::vector<std::string>& row = rows.emplace_back();
     row = {std::to_string(at.shard), std::to_string(wait.has_step ? wait.step : at.said.steps_decided)};
     for (const uint64_t value : {wait.part, wait.bucket, wait.contributions}) {
@@ -75,9 +75,10 @@ std::string waits_text(const JobPicture& job) {
 std::string members_text(const JobPicture& job) {
   Rows rows = {{"worker", "life", "at shards", "not at", "last heard", "steps behind", "state"}};
   for (const MemberSeen& member : job.members) {
-    rows.push_back({std::to_string(member.worker), std::to_string(member.life), numbers_text(member.said_hello),
-                    numbers_text(member.not_said_hello), seconds_text(member.silent_s),
-                    std::to_string(member.steps_behind), member.finishing ? "finishing" : "here"});
+    rows.push_back({std::to_string(member.worker), std::to_string(member.incarnation),
+                    numbers_text(member.hello_sent_to), numbers_text(member.without_hello),
+                    seconds_text(member.silent_s), std::to_string(member.steps_behind),
+                    member.finishing ? "finishing" : "here"});
   }
   for (const uint32_t worker : job.never_here) {
     rows.push_back({std::to_string(worker), "-", "-", "-", "never", "-", "missing"});
@@ -86,8 +87,8 @@ std::string members_text(const JobPicture& job) {
 }
 
 /// Over all shards. Empty: the job is not audited.
-std::optional<AuditSaid> audit_of(const JobPicture& job) {
-  std::optional<AuditSaid> all;
+std::optional<AuditView> audit_of(const JobPicture& job) {
+  std::optional<AuditView> all;
   for (const JobAt& at : job.at) {
     if (!at.said.audit) continue;
     if (!all) all.emplace();
@@ -100,7 +101,7 @@ std::optional<AuditSaid> audit_of(const JobPicture& job) {
   return all;
 }
 
-std::string audit_text(const AuditSaid& audit) {
+std::string audit_text(const AuditView& audit) {
   return fmt::format("  audit: entered {:.6g} = carried {:.6g} + lost {:.6g} + held {:.6g}; {}\n", audit.entered,
                      audit.carried, audit.lost, audit.held,
                      audit.imbalance == 0
@@ -108,7 +109,7 @@ std::string audit_text(const AuditSaid& audit) {
                          : fmt::format("{:.6g} DOES NOT BALANCE (the logs say where): a bug", audit.imbalance));
 }
 
-std::string path_text(const PathSaid& path) {
+std::string path_text(const PathStatusView& path) {
   std::string text = path.decided_by == "switch"
                          ? fmt::format("  path: the switch at {} decides", path.switch_address)
                          : fmt::format("  path: shard 0 ({}) decides in place of the switch at {}", path.datagrams,
@@ -120,26 +121,26 @@ std::string path_text(const PathSaid& path) {
   text += "\n";
   if (path.waits.empty()) return text;
   Rows rows = {{"worker", "steps", "waits for", "since"}};
-  for (const PathWaitSaid& one : path.waits)
+  for (const PathWaitView& one : path.waits)
     rows.push_back({std::to_string(one.worker), std::to_string(one.steps), one.waits_for, seconds_text(one.since_s)});
   return text + table_text(std::move(rows));
 }
 
 std::string job_text(const JobPicture& job) {
-  const JobSaid& said = job.at.front().said;
+  const JobStatusView& said = job.at.front().said;
   std::string text = fmt::format("job {}: {}\n", job.name, job.verdict);
   text += fmt::format("  {}, {} of {} workers, epoch {}", said.mode, job.members.size(), said.workers, said.epoch);
   if (said.quorum != 0) text += fmt::format(", quorum {}", said.quorum);
   if (said.deadline_s > 0) text += fmt::format(", deadline {}", seconds_text(said.deadline_s));
   text += fmt::format(", silent workers are removed after {:g} s\n", said.dead_after_s);
-  if (const PathSaid* path = path_of(job)) text += path_text(*path);
+  if (const PathStatusView* path = path_of(job)) text += path_text(*path);
   if (const auto audit = audit_of(job)) text += audit_text(*audit);
   if (job.started) text += waits_text(job);
   return text + members_text(job) + refusals_text(job.refusals);
 }
 
 Json json_of(const RefusalAt& refusal) {
-  const RefusalSaid& one = refusal.said;
+  const RefusalView& one = refusal.said;
   return {
       {"shard", refusal.shard},     {"refused", one.of},        {"number", one.number}, {"job", one.job},
       {"code", one.code},           {"sentence", one.sentence}, {"count", one.count},   {"first_seconds", one.first_s},
@@ -153,7 +154,7 @@ Json json_of(const std::vector<RefusalAt>& refusals) {
 }
 
 Json json_of(const JobAt& at) {
-  const WaitSaid& wait = at.said.wait;
+  const WaitView& wait = at.said.wait;
   Json json = {{"shard", at.shard},
                {"for", wait.kind},
                {"because", wait.because},
@@ -174,13 +175,13 @@ Json json_of(const JobAt& at) {
 }
 
 Json json_of(const JobPicture& job) {
-  const JobSaid& said = job.at.front().said;
+  const JobStatusView& said = job.at.front().said;
   Json members = Json::array();
   for (const MemberSeen& member : job.members) {
     members.push_back({{"worker", member.worker},
-                       {"life", member.life},
-                       {"said_hello", member.said_hello},
-                       {"not_said_hello", member.not_said_hello},
+                       {"life", member.incarnation},
+                       {"said_hello", member.hello_sent_to},
+                       {"not_said_hello", member.without_hello},
                        {"silent_seconds", member.silent_s},
                        {"steps_behind", member.steps_behind},
                        {"finishing", member.finishing}});
@@ -189,7 +190,7 @@ Json json_of(const JobPicture& job) {
   Json disagreements = Json::array();
   for (const JobAt& at : job.at) {
     waits.push_back(json_of(at));
-    for (const DisagreementSaid& one : at.said.disagreements) {
+    for (const DisagreementView& one : at.said.disagreements) {
       disagreements.push_back({{"shard", at.shard},
                                {"worker", one.worker},
                                {"part", one.part},
@@ -215,13 +216,13 @@ Json json_of(const JobPicture& job) {
                {"not_open_at", job.not_open},
                {"disagreements", std::move(disagreements)},
                {"refusals", json_of(job.refusals)}};
-  if (const PathSaid* path = path_of(job)) {
+  if (const PathStatusView* path = path_of(job)) {
     json["path"] = {
         {"decided_by", path->decided_by},   {"switch", path->switch_address},    {"datagrams", path->datagrams},
         {"because", path->because},         {"since_seconds", path->since_s},    {"changes", path->changes},
         {"silent_to", path->silent_to},     {"answers", path->answered},         {"moved_seconds", path->moved_s},
         {"shard_waits", path->shard_waits}, {"switch_waits", job.switch_because}};
-    for (const PathWaitSaid& one : path->waits) {
+    for (const PathWaitView& one : path->waits) {
       json["path"]["waits"].push_back(
           {{"worker", one.worker}, {"for", one.waits_for}, {"seconds", one.since_s}, {"steps", one.steps}});
     }
@@ -236,14 +237,14 @@ Json json_of(const JobPicture& job) {
   return json;
 }
 
-std::string shards_text(const ClusterPicture& picture) {
+std::string shards_text(const ClusterSnapshot& picture) {
   if (picture.shards.empty() && picture.missing.empty()) return "";
   Rows rows = {{"shard", "for workers", "status", "life", "jobs", "memory", "software"}};
   for (const auto& [number, shard] : picture.shards) {
     const double full = shard.memory_bytes_max == 0 ? 0
                                                     : 100 * static_cast<double>(shard.memory_bytes) /
                                                           static_cast<double>(shard.memory_bytes_max);
-    rows.push_back({std::to_string(number), shard.address, picture.asked.at(number), std::to_string(shard.life),
+    rows.push_back({std::to_string(number), shard.address, picture.asked.at(number), std::to_string(shard.incarnation),
                     std::to_string(shard.jobs.size()), fmt::format("{:.0f} %", full), shard.software});
   }
   std::string text = "shards\n" + table_text(std::move(rows));
@@ -263,7 +264,7 @@ bool does_not_balance(const JobPicture& job) {
 
 }  // namespace
 
-std::string report_text(const ClusterPicture& picture, const Answers& answers) {
+std::string report_text(const ClusterSnapshot& picture, const Answers& answers) {
   std::string text;
   for (const JobPicture& job : picture.jobs) text += job_text(job) + "\n";
   if (picture.jobs.empty() && !picture.shards.empty()) text += "no job is open\n\n";
@@ -272,7 +273,7 @@ std::string report_text(const ClusterPicture& picture, const Answers& answers) {
     text += "refused, of jobs that are not open\n" + refusals_text(picture.refusals) + "\n";
   Rows ended = {{"job", "number", "shard", "ended", "how", "what its workers were told"}};
   for (const auto& [number, shard] : picture.shards) {
-    for (const EndedSaid& one : shard.ended) {
+    for (const EndedJobView& one : shard.ended) {
       ended.push_back({one.name, std::to_string(one.job), std::to_string(number), seconds_text(one.since_s) + " ago",
                        one.how, one.sentence.empty() ? "-" : one.sentence});
     }
@@ -280,13 +281,13 @@ std::string report_text(const ClusterPicture& picture, const Answers& answers) {
   if (ended.size() > 1) text += "ended of late\n" + table_text(std::move(ended)) + "\n";
   text += shards_text(picture);
   for (const auto& [address, said] : answers.said) {
-    if (!read_said(said)) text += fmt::format("{}\n{}", address, object_text(said, 2));
+    if (!parse_status(said)) text += fmt::format("{}\n{}", address, object_text(said, 2));
   }
   for (const auto& [address, why] : answers.unanswered) text += fmt::format("{}\n  {}\n", address, why);
   return text;
 }
 
-Json report_json(const ClusterPicture& picture, const Answers& answers) {
+Json report_json(const ClusterSnapshot& picture, const Answers& answers) {
   Json jobs = Json::array();
   for (const JobPicture& job : picture.jobs) jobs.push_back(json_of(job));
   Json shards = Json::array();
@@ -295,14 +296,14 @@ Json report_json(const ClusterPicture& picture, const Answers& answers) {
     shards.push_back({{"shard", number},
                       {"address", shard.address},
                       {"http", picture.asked.at(number)},
-                      {"life", shard.life},
+                      {"life", shard.incarnation},
                       {"software", shard.software},
                       {"table", shard.table},
                       {"shutting_down", shard.shutting_down},
                       {"table_error", shard.table_error},
                       {"memory_bytes", shard.memory_bytes},
                       {"memory_bytes_max", shard.memory_bytes_max}});
-    for (const EndedSaid& one : shard.ended) {
+    for (const EndedJobView& one : shard.ended) {
       ended.push_back({{"name", one.name},
                        {"job", one.job},
                        {"shard", number},
@@ -329,7 +330,7 @@ Json report_json(const ClusterPicture& picture, const Answers& answers) {
           {"said", std::move(said)}};
 }
 
-Outcome outcome_of(const ClusterPicture& picture, const Answers& answers) {
+Outcome outcome_of(const ClusterSnapshot& picture, const Answers& answers) {
   if (!answers.unanswered.empty()) return fail_with(ExitCode::kUnreachable, answers.unanswered.front().second);
   if (!picture.missing.empty()) {
     const auto& [number, missing] = *picture.missing.begin();
@@ -344,8 +345,8 @@ Outcome outcome_of(const ClusterPicture& picture, const Answers& answers) {
   if (const auto job = first(does_not_balance); job != picture.jobs.end())
     return report(ExitCode::kDoesNotBalance, *job);
   const auto in = [](JobState state) { return [state](const JobPicture& job) { return job.state == state; }; };
-  if (const auto job = first(in(JobState::kStandingStill)); job != picture.jobs.end()) {
-    return report(ExitCode::kStandsStill, *job);
+  if (const auto job = first(in(JobState::kStalled)); job != picture.jobs.end()) {
+    return report(ExitCode::kStalled, *job);
   }
   if (const auto job = first(in(JobState::kStarting)); job != picture.jobs.end()) {
     return report(ExitCode::kNotStarted, *job);

@@ -9,14 +9,14 @@
 namespace millrace::cli {
 
 /// Returns the picture for a person: a verdict a job, its evidence, the shards.
-std::string report_text(const ClusterPicture& picture, const Answers& answers);
+std::string report_text(const ClusterSnapshot& picture, const Answers& answers);
 
 /// Returns the same for programs: {"jobs": [...], "shards": [...], "missing": [...], "refusals": [...], "troubles":
 /// [...], "unanswered": {address: why}, "said": {address: status}}. Times in seconds.
-nlohmann::json report_json(const ClusterPicture& picture, const Answers& answers);
+nlohmann::json report_json(const ClusterSnapshot& picture, const Answers& answers);
 
 /// Returns the outcome of `millrace status`. It is the first that holds of: unreachable (4), weights that disagree
 /// (11), audit mismatch (12), stalled (9), waiting to start (10).
-Outcome outcome_of(const ClusterPicture& picture, const Answers& answers);
+Outcome outcome_of(const ClusterSnapshot& picture, const Answers& answers);
 
 }  // namespace millrace::cli

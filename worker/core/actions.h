@@ -7,7 +7,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/result.h"
-#include "kernels/stream/held_stream.h"
+#include "kernels/stream/shared_stream.h"
 #include "protocol/messages/messages.h"
 
 namespace millrace::worker {
@@ -30,7 +30,7 @@ struct DeliveredUpdate {
   bool delivered_before = false;
   bool answers_push = true;  ///< it is the answer: that push went into this step
   uint64_t begin = 0;        ///< of the part in the bucket; the stream's indices are local to it
-  HeldStream sum;
+  SharedStream sum;
   uint32_t contributors = 0;
   double weight_sum = 0;
   double denominator = 1;      ///< as the job combines: 1, contributors or weight_sum
@@ -50,7 +50,7 @@ struct GiveWeights {
   uint32_t shard = 0;
   uint32_t part = 0;
   uint32_t for_worker = 0;
-  uint64_t for_life = 0;
+  uint64_t for_incarnation = 0;
   uint64_t epoch = 0;  ///< of the request; in another epoch no member needs the answer
 };
 

@@ -76,7 +76,8 @@ SessionCore::Impl::Impl(CoreConfig config_)
 
 void SessionCore::Impl::send(uint32_t shard, protocol::Body&& body, SharedBytes payload, Actions& actions) {
   protocol::Message message;
-  message.header = {view.job, view.epoch, config.worker, life, shard, links[shard].shard_life};
+  message.header = {
+      membership.job, membership.epoch, config.worker, incarnation, shard, links[shard].shard_incarnation};
   message.body = std::move(body);
   message.payload = std::move(payload);
   actions.sends.push_back({shard, std::move(message)});
@@ -111,25 +112,25 @@ SessionCore::~SessionCore() = default;
 void SessionCore::start(TimeNs now, Actions& actions) { impl_->start(now, actions); }
 void SessionCore::on_accepted(uint32_t shard) { impl_->on_accepted(shard); }
 void SessionCore::on_connected(uint32_t shard, TimeNs now, Actions& actions) {
-  impl_->settle_switch_step();
+  impl_->resolve_switch_step();
   impl_->on_connected(shard, now, actions);
 }
 void SessionCore::on_disconnected(uint32_t shard, const std::string& reason, TimeNs now, Actions& actions) {
-  impl_->settle_switch_step();
+  impl_->resolve_switch_step();
   impl_->on_disconnected(shard, reason, now, actions);
 }
 void SessionCore::on_message(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions) {
-  impl_->settle_switch_step();
+  impl_->resolve_switch_step();
   impl_->on_message(shard, std::move(message), now, actions);
 }
 void SessionCore::on_packet(const protocol::ReceivedPacket& packet, TimeNs now, Actions& actions) {
   impl_->on_packet(packet, now, actions);
 }
 void SessionCore::on_tick(TimeNs now, Actions& actions) {
-  impl_->settle_switch_step();
+  impl_->resolve_switch_step();
   impl_->on_tick(now, actions);
 }
-void SessionCore::end_turn(TimeNs now, Actions& actions) { impl_->end_turn(now, actions); }
+void SessionCore::end_pass(TimeNs now, Actions& actions) { impl_->end_pass(now, actions); }
 bool SessionCore::work(TimeNs now, Actions& actions) { return impl_->work(now, actions); }
 bool SessionCore::has_work(TimeNs now) const { return impl_->has_work(now); }
 TimeNs SessionCore::next_deadline() const { return impl_->next_deadline(); }
@@ -144,7 +145,7 @@ void SessionCore::on_bad_message(uint32_t shard, const Error& error, TimeNs now,
 
 Status SessionCore::finish(TimeNs now, Actions& actions) {
   Impl& impl = *impl_;
-  impl.settle_switch_step();
+  impl.resolve_switch_step();
   if (impl.error) return std::unexpected(*impl.error);
   if (impl.phase == Phase::kFinished) return {};
   for (const BucketRun& run : impl.buckets) {
@@ -152,9 +153,9 @@ Status SessionCore::finish(TimeNs now, Actions& actions) {
     return fail(ErrorCode::kInvalidArgument, "some tensors of a fused bucket were pushed for step " +
                                                  std::to_string(run.pushed) + " and others were not");
   }
-  if (impl.phase == Phase::kReturning) {
+  if (impl.phase == Phase::kRejoining) {
     impl.finish_asked = true;
-    impl.end_turn(now, actions);
+    impl.end_pass(now, actions);
     return {};
   }
   if (const std::string missing = impl.push_waits_for(); !missing.empty())
@@ -164,20 +165,20 @@ Status SessionCore::finish(TimeNs now, Actions& actions) {
   for (uint32_t shard = 0; shard < impl.links.size() && !impl.is_in_every_step(); ++shard) {
     if (impl.links[shard].state == LinkState::kWelcomed) impl.send_heartbeat(shard, now, actions);
   }
-  impl.end_turn(now, actions);
+  impl.end_pass(now, actions);
   return {};
 }
 
 void SessionCore::leave(protocol::Goodbye::Reason reason, const std::string& sentence, TimeNs /*now*/,
                         Actions& actions) {
-  impl_->settle_switch_step();
+  impl_->resolve_switch_step();
   if (impl_->over()) return;
   impl_->say_goodbye(reason, sentence, actions);
   impl_->set_phase(Phase::kFinished);
 }
 
 void SessionCore::fail_session(Error error, TimeNs now, Actions& actions) {
-  impl_->settle_switch_step();
+  impl_->resolve_switch_step();
   impl_->end_session(std::move(error), now, actions);
 }
 
@@ -244,27 +245,28 @@ Result<uint64_t> SessionCore::push_sparse(uint32_t tensor, IndexSpan indices, st
 
 const protocol::JobSpec& SessionCore::spec() const { return impl_->config.spec; }
 const protocol::JobLayout& SessionCore::layout() const { return impl_->layout; }
-const protocol::JobView& SessionCore::view() const { return impl_->view; }
-uint64_t SessionCore::life() const { return impl_->life; }
+const protocol::Membership& SessionCore::membership() const { return impl_->membership; }
+uint64_t SessionCore::incarnation() const { return impl_->incarnation; }
 std::optional<protocol::Header> SessionCore::header_to(uint32_t shard) const {
   const Link& link = impl_->links[shard];
   if (link.state != LinkState::kWelcomed || impl_->over()) return std::nullopt;
-  return protocol::Header{impl_->view.job, impl_->view.epoch, impl_->config.worker, impl_->life,
-                          shard,           link.shard_life};
+  return protocol::Header{
+      impl_->membership.job, impl_->membership.epoch, impl_->config.worker, impl_->incarnation, shard,
+      link.shard_incarnation};
 }
-bool SessionCore::settle_one() {
-  if (impl_->settle_switch_part()) return true;
-  while (!impl_->unsettled.empty()) {
-    const auto first = impl_->unsettled.begin();
+bool SessionCore::resolve_one_deferred() {
+  if (impl_->resolve_switch_part()) return true;
+  while (!impl_->unresolved.empty()) {
+    const auto first = impl_->unresolved.begin();
     Bucket& bucket = *impl_->buckets[*first].bucket;
-    const bool done = bucket.settle_one();
-    if (!bucket.unsettled()) impl_->unsettled.erase(first);
+    const bool done = bucket.resolve_one_deferred();
+    if (!bucket.unresolved()) impl_->unresolved.erase(first);
     if (done) return true;
   }
   return false;
 }
 
-bool SessionCore::settled() const { return impl_->unsettled.empty() && !impl_->unsettled_step; }
+bool SessionCore::all_resolved() const { return impl_->unresolved.empty() && !impl_->unresolved_step; }
 
 bool SessionCore::in_flight() const {
   return std::ranges::any_of(impl_->buckets,
@@ -272,11 +274,11 @@ bool SessionCore::in_flight() const {
 }
 
 Result<Stream> SessionCore::take_residual(uint32_t tensor) {
-  impl_->settle_switch_step();
+  impl_->resolve_switch_step();
   if (impl_->error) return std::unexpected(*impl_->error);
   const TensorRun& run = impl_->tensors[tensor];
   BucketRun& bucket = impl_->buckets[run.bucket];
-  if (bucket.bucket->is_aside() || bucket.committed_slots > 0 || impl_->answers_handed(bucket) < bucket.pushed) {
+  if (bucket.bucket->is_quarantined() || bucket.committed_slots > 0 || impl_->answers_handed(bucket) < bucket.pushed) {
     return fail(ErrorCode::kInvalidArgument, "the residual of tensor '" + impl_->config.spec.tensors[tensor].name +
                                                  "' can be taken only while no step of it is in flight and "
                                                  "this worker is not coming back");
@@ -288,16 +290,16 @@ Result<Stream> SessionCore::take_residual(uint32_t tensor) {
 uint64_t SessionCore::steps_pushed(uint32_t tensor) const { return impl_->tensors[tensor].pushed; }
 uint64_t SessionCore::steps_applied(uint32_t bucket) const { return impl_->buckets[bucket].steps_applied; }
 bool SessionCore::is_waited_for() const {
-  const auto says_so = [this](const Link& link) { return link.told_epoch >= impl_->synced_since; };
+  const auto says_so = [this](const Link& link) { return link.last_reported_epoch >= impl_->synced_since; };
   const auto is_there = [this](const PartRun& part) { return impl_->has_begun(part); };
   return impl_->synced() && std::ranges::all_of(impl_->links, says_so) && std::ranges::all_of(impl_->parts, is_there);
 }
 uint64_t SessionCore::part_steps_applied(uint32_t part) const { return impl_->parts[part].n; }
-uint64_t SessionCore::part_steps_handed(uint32_t part) const { return impl_->handed_steps(impl_->parts[part]); }
+uint64_t SessionCore::part_steps_handed(uint32_t part) const { return impl_->delivered_steps(impl_->parts[part]); }
 uint64_t SessionCore::part_decided_in(uint32_t part) const { return impl_->parts[part].decided_in; }
-std::vector<DeliveredUpdate> SessionCore::held(uint32_t part) const {
+std::vector<DeliveredUpdate> SessionCore::awaiting_acks(uint32_t part) const {
   std::vector<DeliveredUpdate> held;
-  for (const Held& one : impl_->parts[part].held) held.push_back(one.update);
+  for (const AwaitingAcks& one : impl_->parts[part].awaiting_acks) held.push_back(one.update);
   return held;
 }
 const CoreCounters& SessionCore::counters() const { return impl_->counters; }
@@ -305,7 +307,7 @@ const CodecChoice* SessionCore::codec_choice(uint32_t bucket) const {
   return impl_->buckets[bucket].bucket->chooser().choice();
 }
 BucketCounters SessionCore::bucket_counters(uint32_t bucket) const {
-  impl_->settle_switch_step();
+  impl_->resolve_switch_step();
   return impl_->buckets[bucket].bucket->counters();
 }
 
@@ -314,7 +316,7 @@ std::optional<SwitchPathStatus> SessionCore::switch_status() const {
 }
 
 Stream SessionCore::residual(uint32_t bucket) const {
-  impl_->settle_switch_step();
+  impl_->resolve_switch_step();
   return impl_->buckets[bucket].bucket->residual();
 }
 
@@ -324,7 +326,8 @@ std::vector<OutstandingView> SessionCore::outstanding(uint32_t bucket) const {
   for (uint32_t part = run.first_part; part < run.first_part + run.part_count; ++part) {
     const PartRun& own = impl_->parts[part];
     for (const Outstanding& out : own.outstanding) {
-      views.push_back({part, impl_->named(out), out.life, own.layout.begin, out.sent.view, out.payload.bytes});
+      views.push_back(
+          {part, impl_->wire_number(out), out.incarnation, own.layout.begin, out.sent.view, out.payload.bytes});
     }
   }
   return views;
@@ -337,12 +340,12 @@ std::span<const double> SessionCore::opening_residual(uint32_t bucket) const {
   return impl_->buckets[bucket].bucket->opening();
 }
 std::vector<double> SessionCore::ledger(uint32_t bucket) const {
-  impl_->settle_switch_step();
+  impl_->resolve_switch_step();
   return impl_->buckets[bucket].bucket->lost();
 }
 
 SavedState SessionCore::saved_state() const {
-  impl_->settle_switch_step();
+  impl_->resolve_switch_step();
   return impl_->saved_state();
 }
 

@@ -60,7 +60,7 @@ struct CoreConfig {
 enum class Phase : uint8_t {
   kJoining = 1,    ///< not every shard has welcomed us
   kWaiting = 2,    ///< joined; other workers are missing
-  kReturning = 3,  ///< the job runs, and this worker is not (or no longer) a synced member: nothing is sent or applied
+  kRejoining = 3,  ///< the job runs, and this worker is not (or no longer) a synced member: nothing is sent or applied
   kRunning = 4,
   kFinishing = 5,  ///< finish() asked for; the last updates are awaited
   kFinished = 6,   ///< Goodbye(finished) is out
@@ -71,7 +71,7 @@ enum class Phase : uint8_t {
 struct OutstandingView {
   uint32_t part = 0;
   uint64_t step = 0;  ///< mode asynchronous, here and below: its number
-  uint64_t life = 0;
+  uint64_t incarnation = 0;
   uint64_t begin = 0;  ///< of the part in the bucket
   StreamView sent;     ///< as every receiver decodes it; indices local to the part
   ByteSpan payload;    ///< its container, independent of its form on the wire
@@ -82,7 +82,7 @@ struct OutstandingView {
 struct UnreturnableView {
   uint32_t part = 0;
   uint64_t step = 0;
-  uint64_t life = 0;
+  uint64_t incarnation = 0;
 };
 
 /// Counts since the start.
@@ -126,7 +126,7 @@ struct AuditSums {
   bool audits = false;  ///< the job asks for it.
   /// Pushed values after weights, clipping and momentum, and the values of the initial state.
   double entered = 0;
-  double held = 0;  ///< the residual
+  double in_residual = 0;  ///< the residual
   double in_flight = 0;
   double carried = 0;  ///< by updates, according to the job's log.
   /// Dropped codec errors, unreturnable values, values off the log, and values that dead processes held.
@@ -141,7 +141,7 @@ struct AuditSums {
 ///
 /// The driver calls start() once, and on_connected/on_disconnected/on_message for each event. It calls on_tick() no
 /// later than next_deadline(). It calls work() until it returns false. One call is one selection or one coded part, so
-/// that a shell can send bytes in between. It calls end_turn() after each batch of messages, which sends the gathered
+/// that a shell can send bytes in between. It calls end_pass() after each batch of messages, which sends the gathered
 /// acks.
 ///
 /// Threads  one at a time, but for slots: other threads may fill those meanwhile.
@@ -150,7 +150,7 @@ class SessionCore {
   explicit SessionCore(CoreConfig config);
   ~SessionCore();
 
-  // --- life
+  // --- incarnation
   // ---------------------------------------------------------------------------------------------------------------
   void start(TimeNs now, Actions& actions);
   /// Records that a process accepted the connection of the present attempt. It may not speak the protocol. For error
@@ -164,7 +164,7 @@ class SessionCore {
   /// Takes a datagram of any sender (path switch). Packets to send go into the sink, as in every other call.
   void on_packet(const protocol::ReceivedPacket& packet, TimeNs now, Actions& actions);
   void on_tick(TimeNs now, Actions& actions);
-  void end_turn(TimeNs now, Actions& actions);
+  void end_pass(TimeNs now, Actions& actions);
   /// Selects or codes one piece of the waiting work, the highest priority first. Returns false where none is waiting.
   bool work(TimeNs now, Actions& actions);
   /// Says whether work() would find something: a message may have opened the step that a push waits for.
@@ -173,8 +173,8 @@ class SessionCore {
   /// Does one piece of the postponed bookkeeping of applied updates: entries that return to the residual. No step is
   /// blocked on it. Returns false when all is done. For moments without messages. The next step does the part that it
   /// needs itself.
-  bool settle_one();
-  bool settled() const;
+  bool resolve_one_deferred();
+  bool all_resolved() const;
   /// Says whether a step was pushed whose update is not applied.
   bool in_flight() const;
 
@@ -230,8 +230,8 @@ class SessionCore {
   // ---------------------------------------------------------------------------------------------------------
   const protocol::JobSpec& spec() const;
   const protocol::JobLayout& layout() const;
-  const protocol::JobView& view() const;
-  uint64_t life() const;
+  const protocol::Membership& membership() const;
+  uint64_t incarnation() const;
   /// Returns the header of messages to a shard outside the rounds. Empty: the shard has not welcomed us on this
   /// connection.
   std::optional<protocol::Header> header_to(uint32_t shard) const;
@@ -243,7 +243,7 @@ class SessionCore {
   uint64_t part_steps_handed(uint32_t part) const;
   /// Returns the part's updates that are delivered once enough members have them, in order. Weights that are given, or
   /// saved, include all of these (give_weights(), saved_state()).
-  std::vector<DeliveredUpdate> held(uint32_t part) const;
+  std::vector<DeliveredUpdate> awaiting_acks(uint32_t part) const;
   /// Says whether the next steps need this worker, if the job's mode needs any worker. Every shard has reported this
   /// worker as a synced member, and the updates decided without it have arrived.
   bool is_waited_for() const;

@@ -10,7 +10,7 @@
 namespace millrace::worker {
 
 uint64_t SessionCore::Impl::take_sequence(PartRun& part) const {
-  if (std::exchange(part.sequence_life, life) != life) part.next_sequence = 0;
+  if (std::exchange(part.sequence_incarnation, incarnation) != incarnation) part.next_sequence = 0;
   return part.next_sequence++;
 }
 
@@ -42,16 +42,16 @@ std::vector<SessionCore::Impl::OwnContribution> SessionCore::Impl::own_contribut
 
 // Contributions of one incarnation are counted in the order of their numbers. Those of an earlier incarnation are
 // counted before all of a later one. So unnamed contributions that were sent before a named one are never counted.
-std::optional<uint64_t> SessionCore::Impl::settle_named(PartRun& part, const protocol::Update& update,
-                                                        const HeldStream& carried, Actions& actions) {
+std::optional<uint64_t> SessionCore::Impl::resolve_listed(PartRun& part, const protocol::Update& update,
+                                                          const SharedStream& carried, Actions& actions) {
   std::optional<uint64_t> push;
   for (const auto& [own, step] : own_contributions(update)) {
     const auto named = std::ranges::find_if(part.outstanding, [&own](const Outstanding& out) {
-      return out.life == own.life && out.sequence == own.sequence;
+      return out.incarnation == own.incarnation && out.sequence == own.sequence;
     });
     if (named == part.outstanding.end()) continue;
     for (auto out = part.outstanding.begin(); out != named; ++out) give_back(part, *out);
-    settle_counted(part, step, *named, update, carried);
+    resolve_counted(part, step, *named, update, carried);
     push = named->step;
     part.outstanding.erase(part.outstanding.begin(), std::next(named));
   }
@@ -61,7 +61,7 @@ std::optional<uint64_t> SessionCore::Impl::settle_named(PartRun& part, const pro
 
 // R16c: contributions that the new weights contain are applied. Those counted beyond them wait for their update, since
 // a decided step may still become void. Those that the summary does not name can never be counted any more.
-void SessionCore::Impl::settle_sequences(PartRun& part, const protocol::Settle& settle, uint64_t next) {
+void SessionCore::Impl::resolve_sequences(PartRun& part, const protocol::Settle& settle, uint64_t next) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   std::optional<protocol::SummaryEntry> in_weights;
   if (next > part.n && part.incoming) {
@@ -70,14 +70,14 @@ void SessionCore::Impl::settle_sequences(PartRun& part, const protocol::Settle& 
     if (own != workers.end()) in_weights = *own;
   }
   for (Outstanding& out : std::exchange(part.outstanding, {})) {
-    const Fate applied = fate_of_sequence(in_weights, out.life, out.sequence);
-    if (applied == Fate::kCounted) {
+    const ContributionOutcome applied = sequence_outcome_of(in_weights, out.incarnation, out.sequence);
+    if (applied == ContributionOutcome::kCounted) {
       was_applied(part, in_weights->last_step, out, nullptr);
-    } else if (applied == Fate::kUnknown) {
+    } else if (applied == ContributionOutcome::kUnknown) {
       lose_unreturnable(part, out);
-    } else if (fate_of_sequence(settle.counted, out.life, out.sequence) == Fate::kNotCounted) {
+    } else if (sequence_outcome_of(settle.counted, out.incarnation, out.sequence) == ContributionOutcome::kNotCounted) {
       ++counters.not_counted;
-      bucket.return_aside(part.at, out.sent.copy());
+      bucket.return_to_quarantine(part.at, out.sent.copy());
     } else {
       part.outstanding.push_back(std::move(out));
     }
@@ -93,9 +93,9 @@ void SessionCore::Impl::restart_sequences(Actions& actions) {
     if (part.outstanding.empty()) continue;
     Outstanding out;
     out.step = part.outstanding.back().step;
-    out.life = life;
+    out.incarnation = incarnation;
     out.sequence = take_sequence(part);
-    out.sent = HeldStream::from(Stream::empty(part.dimension()));
+    out.sent = SharedStream::from(Stream::empty(part.dimension()));
     make_empty(part, out);
     part.outstanding.push_back(std::move(out));
   }

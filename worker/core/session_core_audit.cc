@@ -51,7 +51,7 @@ void SessionCore::Impl::open_account(PartRun& part) {
   part.account.loaded = false;
   part.account.entered_before = (own == nullptr ? 0 : own->entered) - (loaded_of_this_job ? opened : 0);
   part.account.carried_before = own == nullptr ? 0 : own->carried;
-  part.account.holds_loaded = buckets[part.layout.bucket].bucket->holds_opening(part.at);
+  part.account.has_unaudited_state = buckets[part.layout.bucket].bucket->has_opening_share(part.at);
   part.account.doubt = 0;
   part.account.unknown = false;
   tell_account(part);
@@ -81,9 +81,9 @@ void SessionCore::Impl::account_update(PartRun& part, const protocol::Update& up
   PartAccount& account = part.account;
   account.doubt += 0x1p-53 * static_cast<double>(own.size()) * std::abs(carried_in(part));
   const protocol::SummaryEntry* now = counted_in(part);
-  const auto of_others =
-      std::ranges::count_if(own, [this](const OwnContribution& one) { return !own_lives.contains(one.id.life); });
-  if (of_others == 0 || account.holds_loaded || now == nullptr) return;
+  const auto of_others = std::ranges::count_if(
+      own, [this](const OwnContribution& one) { return !own_incarnations.contains(one.id.incarnation); });
+  if (of_others == 0 || account.has_unaudited_state || now == nullptr) return;
   // Merged steps of both processes: their share is the audit's mismatch.
   if (static_cast<size_t>(of_others) < own.size()) {
     account.others = true;
@@ -101,7 +101,7 @@ void SessionCore::Impl::audit_part(PartRun& part, Actions& actions) {
   for (const Outstanding& out : part.outstanding) in_flight.add(mass_of(out.sent.view.values));
   const double carried = carried_in(part);
   Account rest = books.entered;
-  rest.subtract(books.held);
+  rest.subtract(books.in_residual);
   rest.subtract(books.lost);
   rest.subtract(in_flight);
   rest.add_number(-carried);
@@ -122,7 +122,7 @@ void SessionCore::Impl::audit_part(PartRun& part, Actions& actions) {
     account.others = false;
     rest = {};
   }
-  account.held = books.held.value();
+  account.in_residual = books.in_residual.value();
   account.in_flight = in_flight.value();
   account.rounded_off = books.rounded_off.value();
   ++audit_checks;
@@ -136,7 +136,7 @@ void SessionCore::Impl::audit_part(PartRun& part, Actions& actions) {
       "audit: part " + std::to_string(part.layout.part) + " of " + shard_text(part.layout.shard) + ", step " +
           std::to_string(part.n) + ": what entered is not what is accounted for: " + digits(off) +
           (off > 0 ? " is missing" : " is too much") + " (entered " + digits(books.entered.value()) + ", held " +
-          digits(account.held) + ", in flight " + digits(account.in_flight) + ", carried " +
+          digits(account.in_residual) + ", in flight " + digits(account.in_flight) + ", carried " +
           digits(carried - account.carried_before) + ", lost " + digits(books.lost.value()) +
           "): please report it as a bug");
 }
@@ -146,10 +146,10 @@ void SessionCore::Impl::audit_part(PartRun& part, Actions& actions) {
 void SessionCore::Impl::audit_some(BucketRun& run, Actions& actions) {
   if (!config.spec.audit) return;
   uint64_t all = 0;
-  for (uint32_t at = 0; at < run.part_count; ++at) all += run.bucket->held_entries(at);
+  for (uint32_t at = 0; at < run.part_count; ++at) all += run.bucket->residual_entries(at);
   run.audit_credit = std::min(run.audit_credit + kCreditLeast + all / kCreditShare, all + kCreditLeast);
   for (uint32_t checked = 0; checked < run.part_count; ++checked) {
-    const uint64_t cost = run.bucket->held_entries(run.audit_next);
+    const uint64_t cost = run.bucket->residual_entries(run.audit_next);
     if (cost > run.audit_credit) break;
     run.audit_credit -= cost;
     audit_part(parts[run.first_part + run.audit_next], actions);
@@ -169,7 +169,7 @@ AuditSums SessionCore::Impl::audit_sums() const {
   for (const PartRun& part : parts) {
     const PartAccount& account = part.account;
     sums.entered += account.entered;
-    sums.held += account.held;
+    sums.in_residual += account.in_residual;
     sums.in_flight += account.in_flight;
     sums.carried += account.loaded ? 0 : carried_in(part);
     sums.lost += account.lost;
@@ -180,7 +180,7 @@ AuditSums SessionCore::Impl::audit_sums() const {
 }
 
 AuditSums SessionCore::audit(Actions& actions) {
-  impl_->settle_switch_step();
+  impl_->resolve_switch_step();
   for (PartRun& part : impl_->parts) {
     if (!impl_->config.spec.audit) break;
     impl_->audit_part(part, actions);

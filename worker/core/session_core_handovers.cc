@@ -41,7 +41,7 @@ std::vector<Stream> in_order(std::vector<std::pair<uint32_t, double>> entries, u
 
 void SessionCore::Impl::give_later(const GiveWeights& asked, Actions& actions) {
   const bool known = std::ranges::any_of(asked_at_rest, [&](const GiveWeights& one) {
-    return one.part == asked.part && one.for_worker == asked.for_worker && one.for_life == asked.for_life;
+    return one.part == asked.part && one.for_worker == asked.for_worker && one.for_incarnation == asked.for_incarnation;
   });
   if (!known) asked_at_rest.push_back(asked);
   switch_path->pause();
@@ -66,7 +66,7 @@ void SessionCore::Impl::send_handover(const GiveWeights& asked, Actions& actions
     protocol::Snapshot run;
     run.part = asked.part;
     run.for_worker = asked.for_worker;
-    run.for_life = asked.for_life;
+    run.for_incarnation = asked.for_incarnation;
     run.offset = at / sizeof(float);
     const SharedBytes piece{whole.owner, whole.bytes.subspan(at, bytes)};
     run.payload_hash = hash64(piece.bytes);
@@ -98,7 +98,7 @@ void SessionCore::Impl::on_handover_run(const protocol::Snapshot& run, ByteSpan 
   uint64_t all = 0;
   std::memcpy(&all, incoming_handover.data() + sizeof(uint64_t), sizeof all);
   if (incoming_handover.size() < all) return;
-  const Result<uint64_t> next = switch_path->take_over(incoming_handover, left_life);
+  const Result<uint64_t> next = switch_path->take_over(incoming_handover, interrupted_incarnation);
   incoming_handover.clear();
   if (!next) {
     ++counters.dropped_malformed;
@@ -127,20 +127,20 @@ void SessionCore::Impl::return_revoked(PartRun& part) {
   for (const auto& [index, value] : revoked) mass.count(-value);
   part.account.carried_by_switch.add(mass);
   for (Stream& stream : in_order(std::move(revoked), begin, part.dimension()))
-    buckets[part.layout.bucket].bucket->return_aside(part.at, std::move(stream));
+    buckets[part.layout.bucket].bucket->return_to_quarantine(part.at, std::move(stream));
 }
 
 /// Resolves the entries offered for the step in which this worker was evicted. The weights that it continues with
 /// include the counted ones. Where the step had not begun here, nothing was sent.
-void SessionCore::Impl::settle_left_step(PartRun& part) {
+void SessionCore::Impl::resolve_interrupted_step(PartRun& part) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   return_revoked(part);
   for (const Outstanding& out : std::exchange(part.outstanding, {})) {
     if (!left_step) {
-      bucket.return_aside(part.at, out.sent.copy());
+      bucket.return_to_quarantine(part.at, out.sent.copy());
       continue;
     }
-    bucket.return_aside(part.at, fate_by_switch(part, out, *left_step).back);
+    bucket.return_to_quarantine(part.at, outcome_by_switch(part, out, *left_step).back);
   }
 }
 

@@ -28,10 +28,10 @@ namespace millrace::worker {
 
 /// Holds O[t]: the contribution to one step of one part, until that step's update.
 struct Outstanding {
-  uint64_t step = 0;      ///< mode asynchronous: number of the bucket's push
-  uint64_t life = 0;      ///< incarnation under which it was sent; the update names it
-  uint64_t sequence = 0;  ///< mode asynchronous: its sequence number within that incarnation
-  HeldStream sent;
+  uint64_t step = 0;         ///< mode asynchronous: number of the bucket's push
+  uint64_t incarnation = 0;  ///< incarnation under which it was sent; the update names it
+  uint64_t sequence = 0;     ///< mode asynchronous: its sequence number within that incarnation
+  SharedStream sent;
   SharedBytes payload;  ///< the bytes that every retransmission repeats
   uint64_t hash = 0;
   double weight = 1;
@@ -48,7 +48,7 @@ struct Outstanding {
 
 /// Retains an applied update as received: a shard that lost its state may ask for it (R8). Other owners may share its
 /// bytes.
-struct KeptUpdate {
+struct RetainedUpdate {
   protocol::Update body;
   SharedBytes payload;
 };
@@ -68,9 +68,9 @@ struct PartAccount {
   // The log's sums of this worker's earlier processes, less the values that this process loaded of them:
   double entered_before = 0;
   double carried_before = 0;
-  double doubt = 0;           ///< bound on the rounding error of the log's sum
-  bool holds_loaded = false;  ///< it loaded the uncounted values that earlier processes held
-  bool others = false;        ///< other processes may have been counted in steps that this one skipped.
+  double doubt = 0;                  ///< bound on the rounding error of the log's sum
+  bool has_unaudited_state = false;  ///< it loaded the uncounted values that earlier processes held
+  bool others = false;               ///< other processes may have been counted in steps that this one skipped.
   /// A contribution was given up as unreturnable. Only the log's sum has the carried values of it.
   bool unknown = false;
   // Values that went through the slots, as of the last selection. At any other moment a caller may be filling a slot.
@@ -82,13 +82,13 @@ struct PartAccount {
   double imbalance = 0;
   Account carried_by_switch;  ///< path switch: sums of the offers that this worker resolved as applied
   // The other terms, as of the last check:
-  double held = 0;
+  double in_residual = 0;
   double in_flight = 0;
   double rounded_off = 0;
 };
 
 /// Holds an update that was taken, and not handed to the application yet.
-struct Held {
+struct AwaitingAcks {
   DeliveredUpdate update;
   uint64_t needs = 0;  ///< number of the part's steps that must be replicated first
 };
@@ -100,14 +100,14 @@ struct PartRun {
   uint64_t decided_in = 0;                          ///< epoch of step n - 1's decision.
   uint64_t decided_without = 0;                     ///< steps that were decided before steps needed this worker again
   uint64_t log_digest = protocol::kLogDigestStart;  ///< of the updates of the steps below n.
-  uint64_t lineage = 0;                 ///< log branch of the part's shard, from the last update or settlement
+  uint64_t branch = 0;                  ///< log branch of the part's shard, from the last update or settlement
   uint32_t malformed = 0;               ///< updates of step n that did not decode
   std::deque<Outstanding> outstanding;  ///< by step, ascending.
   /// Updates of steps after n. The update of n, or SETTLE, is still missing.
   std::map<uint64_t, protocol::Message> early;
   TimeNs ask_at = 0;  ///< not asked for again before.
   /// By step, up to n - 1. Those that all members have are dropped, but for the last.
-  std::deque<KeptUpdate> kept;
+  std::deque<RetainedUpdate> retained;
   protocol::Summary summary;  ///< as of n, where no update is retained
   uint64_t answers = 0;       ///< pushes of the bucket that this part has answered
   CountedSteps counted;
@@ -116,16 +116,16 @@ struct PartRun {
   /// The shard has another history: contributions to steps below are sent uncoded.
   uint64_t plain_until = 0;
   PartAccount account;
-  std::deque<Held> held;  ///< in order, of jobs with apply_after_acks.
+  std::deque<AwaitingAcks> awaiting_acks;  ///< in order, of jobs with apply_after_acks.
   /// Of jobs with apply_after_acks: steps that enough members have, reported in this epoch or handed over before.
-  uint64_t backed = 0;
+  uint64_t replicated = 0;
   /// Of jobs with apply_after_acks: steps in the weights with which this process joined.
   uint64_t begins_at = 0;
   /// Path switch: index of its first entry among those of the last step that was begun.
   size_t first_offered = 0;
   // Mode asynchronous: the next contribution's sequence number, and the incarnation that it belongs to.
   uint64_t next_sequence = 0;
-  uint64_t sequence_life = 0;
+  uint64_t sequence_incarnation = 0;
   // While this worker is not synced, in the present epoch:
   bool settled = false;
   bool stranded = false;                           ///< no live member can help the part to continue (R10)
@@ -133,8 +133,8 @@ struct PartRun {
   std::optional<Incoming> incoming;
 
   uint64_t dimension() const { return layout.end - layout.begin; }
-  uint64_t kept_from() const { return kept.empty() ? n : kept.front().body.step; }
-  const protocol::Summary& summary_of_n() const { return kept.empty() ? summary : kept.back().body.summary; }
+  uint64_t retained_from() const { return retained.empty() ? n : retained.front().body.step; }
+  const protocol::Summary& summary_of_n() const { return retained.empty() ? summary : retained.back().body.summary; }
 };
 
 struct BucketRun {
@@ -172,7 +172,7 @@ struct BucketRun {
   };
   std::deque<Sent> sent;  ///< by step.
   /// Path switch: entries offered to the step that begins when all buckets have offered.
-  HeldStream offered;
+  SharedStream offered;
   std::vector<double> applied;  ///< LedgerMode::kPerIndex
   uint64_t audit_credit = 0;    ///< number of entries that the audit may check
   uint32_t audit_next = 0;      ///< the part that is audited next
@@ -180,7 +180,7 @@ struct BucketRun {
 
 /// Holds a step of path switch whose update is delivered and whose offers are not resolved. The worker resolves the
 /// offers when it is idle, or when another action depends on them.
-struct UnsettledStep {
+struct UnresolvedStep {
   SwitchStepDone done;
   std::vector<Outstanding> sent;  ///< by part
   size_t next_part = 0;           ///< the parts before it are resolved
@@ -194,10 +194,10 @@ struct TensorRun {
 };
 
 /// Says which part of this worker's state the shards may have (R8, R9).
-enum class Standing : uint8_t {
-  kSynced = 1,    ///< a member whose weights are the log's
-  kLoaded = 2,    ///< state from a save, or none: never settled with the log (R9b)
-  kExpelled = 3,  ///< was synced, and was evicted: holds residual and outstanding contributions (R9c)
+enum class MembershipState : uint8_t {
+  kSynced = 1,   ///< a member whose weights are the log's
+  kLoaded = 2,   ///< state from a save, or none: never settled with the log (R9b)
+  kEvicted = 3,  ///< was synced, and was evicted: holds residual and outstanding contributions (R9c)
 };
 
 enum class LinkState : uint8_t {
@@ -212,7 +212,7 @@ struct Link {
   LinkState state = LinkState::kDown;
   bool ever_welcomed = false;
   bool accepted = false;  ///< a process accepted the present attempt's connection; it may be no shard
-  uint64_t shard_life = 0;
+  uint64_t shard_incarnation = 0;
   TimeNs next_attempt = 0;
   TimeNs retry_interval = 0;
   uint32_t attempts = 0;
@@ -224,9 +224,9 @@ struct Link {
   uint64_t heartbeats = 0;
   size_t next_digest = 0;  ///< index among all parts at which the next heartbeat's digests begin
   uint64_t message_bytes_max = 0;
-  uint64_t told_epoch = 0;  ///< of the latest membership that it sent
+  uint64_t last_reported_epoch = 0;  ///< of the latest membership that it sent
   std::vector<protocol::Ack::Entry> acks;
-  std::vector<protocol::Message> held;  ///< updates of an epoch that this worker has not seen yet
+  std::vector<protocol::Message> deferred_messages;  ///< updates of an epoch that this worker has not seen yet
   std::vector<uint32_t> waited_for;
 };
 
@@ -243,26 +243,26 @@ struct SessionCore::Impl {
   LocalClip clip;
   LinkRate link_rate;                       ///< bandwidth to and from the shards
   std::unique_ptr<SwitchPath> switch_path;  ///< of jobs with it
-  protocol::Heartbeat::Switch told_of_switch = protocol::Heartbeat::Switch::kNoWord;
+  protocol::Heartbeat::Switch last_reported_switch = protocol::Heartbeat::Switch::kNoReport;
   /// Path switch: handovers that others asked for. Given between two steps.
   std::vector<GiveWeights> asked_at_rest;
-  ByteBuffer incoming_handover;         ///< the handover's bytes received so far, while this worker is not synced.
-  std::optional<uint64_t> handed_step;  ///< set when the handover is complete: the next step of the job
-  uint64_t left_life = 0;               ///< ... the incarnation with which it was synced before
-  std::optional<UnsettledStep> unsettled_step;
+  ByteBuffer incoming_handover;          ///< the handover's bytes received so far, while this worker is not synced.
+  std::optional<uint64_t> handed_step;   ///< set when the handover is complete: the next step of the job
+  uint64_t interrupted_incarnation = 0;  ///< ... the incarnation with which it was synced before
+  std::optional<UnresolvedStep> unresolved_step;
   std::optional<SwitchStepDone> left_step;  ///< the results of the step in which this worker was evicted
   std::vector<Link> links;
 
-  Standing standing = Standing::kLoaded;
-  bool has_place = false;      ///< the membership has this process, under `life`
-  bool came_back = false;      ///< steps may have been decided without this worker, in any mode
-  bool lost_place = false;     ///< ... at some time
-  uint64_t resigned = 0;       ///< the incarnation that this worker gave up itself
-  uint64_t synced_in = 0;      ///< the last epoch in which it was synced
-  uint64_t synced_since = 0;   ///< the first epoch of this membership in which it was synced.
-  bool aside_pending = false;  ///< the residual must be quarantined, and a caller was filling a slot
-  bool finish_asked = false;   ///< during a rejoin
-  TimeNs progress_at = 0;      ///< last progress of a rejoin
+  MembershipState membership_state = MembershipState::kLoaded;
+  bool is_member = false;           ///< the membership has this process, under `incarnation`
+  bool has_rejoined = false;        ///< steps may have been decided without this worker, in any mode
+  bool was_evicted = false;         ///< ... at some time
+  uint64_t resigned = 0;            ///< the incarnation that this worker gave up itself
+  uint64_t synced_in = 0;           ///< the last epoch in which it was synced
+  uint64_t synced_since = 0;        ///< the first epoch of this membership in which it was synced.
+  bool quarantine_pending = false;  ///< the residual must be quarantined, and a caller was filling a slot
+  bool finish_asked = false;        ///< during a rejoin
+  TimeNs progress_at = 0;           ///< last progress of a rejoin
 
   /// Holds the steps of the pushes, equal for all buckets, by push from first_numbered on. Counts the buckets that must
   /// still select their push.
@@ -277,18 +277,18 @@ struct SessionCore::Impl {
 
   Phase phase = Phase::kJoining;
   std::optional<Error> error;
-  protocol::JobView view;  ///< job 0: none yet
-  uint64_t life = 0;
+  protocol::Membership membership;  ///< job 0: none yet
+  uint64_t incarnation = 0;
   TimeNs started_at = 0;
   TimeNs resend_check_at = INT64_MAX;            ///< no outstanding contribution needs a retransmission before
   std::set<std::pair<int64_t, uint32_t>> ready;  ///< (-priority, bucket) with something to select or to code.
   /// Buckets that may have postponed work. select() may have done it.
-  std::set<uint32_t> unsettled;
+  std::set<uint32_t> unresolved;
   CoreCounters counters;
-  std::set<uint64_t> own_lives;     ///< of this process; the incarnations between them are other processes'
-  bool loaded_of_this_job = false;  ///< its log positions are valid for this job.
-  double told_lost = 0;             ///< amount of values lost off the log that the log lines have reported
-  uint64_t told_void = 0;
+  std::set<uint64_t> own_incarnations;  ///< of this process; the incarnations between them are other processes'
+  bool loaded_of_this_job = false;      ///< its log positions are valid for this job.
+  double last_reported_lost = 0;        ///< amount of values lost off the log that the log lines have reported
+  uint64_t last_reported_void = 0;
   uint64_t audit_checks = 0;
   uint32_t audit_lines = 0;
   std::vector<UnreturnableView> unreturnable;  ///< LedgerMode::kPerIndex
@@ -321,45 +321,46 @@ struct SessionCore::Impl {
   void send_plain(PartRun& part, Outstanding& out, TimeNs now, Actions& actions);
   void on_refused_contribution(uint32_t shard, const protocol::Refuse& refuse, TimeNs now, Actions& actions);
   void on_duplicate(uint32_t shard, const protocol::Duplicate& duplicate);
-  void on_settled(uint32_t shard, const protocol::Settled& settled, TimeNs now, Actions& actions);
+  void on_step_decided(uint32_t shard, const protocol::StepDecided& settled, TimeNs now, Actions& actions);
   void on_abort(uint32_t shard, const protocol::Abort& abort, TimeNs now, Actions& actions);
   void on_message_of_returns(uint32_t shard, const protocol::Message& message, TimeNs now, Actions& actions);
 
   // session_core_membership.cc
   /// Returns the incarnation of this process in that membership. 0: it is not a member.
-  uint64_t life_in(const protocol::JobView& of) const;
+  uint64_t incarnation_in(const protocol::Membership& of) const;
   /// Says whether this worker can rejoin, with the weights of another member or with those of the shards' store. Not in
   /// a reproducible job over shards: a snapshot does not include the exponents of the weights.
-  bool may_return() const {
+  bool may_rejoin() const {
     return (by_switch() || !config.spec.reproducible) && (config.has_weights || config.spec.has_store());
   }
   /// Returns the number of values that a snapshot of the part has for this worker.
   uint64_t snapshot_values(const PartRun& part) const { return config.has_weights ? part.dimension() : 0; }
-  bool synced() const { return standing == Standing::kSynced; }
+  bool synced() const { return membership_state == MembershipState::kSynced; }
   /// Says that the job runs, and that the membership has this incarnation as a joiner.
-  bool joining() const { return has_place && !synced() && view.started && !over(); }
+  bool joining() const { return is_member && !synced() && membership.started && !over(); }
   /// Returns false where the membership ended the session.
-  bool adopt_view(uint32_t shard, const protocol::JobView& next, TimeNs now, Actions& actions);
-  void take_decided(uint32_t shard, const protocol::ViewChange& change);
+  bool adopt_membership(uint32_t shard, const protocol::Membership& next, TimeNs now, Actions& actions);
+  void take_decided(uint32_t shard, const protocol::MembershipChange& change);
   void forget_decided(uint32_t shard);
-  bool shards_agree(uint32_t shard, const protocol::JobView& next, TimeNs now, Actions& actions);
+  bool shards_agree(uint32_t shard, const protocol::Membership& next, TimeNs now, Actions& actions);
   /// Takes the addresses and incarnations of restarted shards, and connects again to each restarted shard.
-  void follow_shards(const protocol::JobView& before, TimeNs now, Actions& actions);
-  bool find_myself(uint32_t shard, const protocol::JobView& before, TimeNs now, Actions& actions);
-  void take_first_place(const protocol::Member& own);
-  bool take_new_life(const protocol::Member& own, TimeNs now, Actions& actions);
-  bool stand_as(const protocol::Member& own, const protocol::JobView& before, TimeNs now, Actions& actions);
+  void follow_shards(const protocol::Membership& before, TimeNs now, Actions& actions);
+  bool find_myself(uint32_t shard, const protocol::Membership& before, TimeNs now, Actions& actions);
+  void adopt_first_membership(const protocol::Member& own);
+  bool adopt_incarnation(const protocol::Member& own, TimeNs now, Actions& actions);
+  bool adopt_member_state(const protocol::Member& own, const protocol::Membership& before, TimeNs now,
+                          Actions& actions);
   /// Stops applying and sending (R7). Sends Hello for a new incarnation where the membership has none yet (R9).
-  void lose_place(TimeNs now, Actions& actions);
+  void on_evicted(TimeNs now, Actions& actions);
   void greet_again(TimeNs now, Actions& actions);
   /// Gives up its membership, because a shard no longer retains the update that this worker needs next (R6).
   void resign(uint32_t shard, const std::string& why, TimeNs now, Actions& actions);
-  void put_aside();
+  void quarantine_residuals();
   void begin_when_all_joined(TimeNs now, Actions& actions);
   void become_synced(TimeNs now, Actions& actions);
   void log_what_was_lost(Actions& actions);
-  void give_up_returning(TimeNs now, Actions& actions);
-  std::string returning_text() const;
+  void give_up_rejoin(TimeNs now, Actions& actions);
+  std::string rejoining_text() const;
 
   // session_core_rejoin.cc
   void begin_settling(Actions& actions);
@@ -367,16 +368,16 @@ struct SessionCore::Impl {
   bool all_settled() const;
   void on_fetch(uint32_t shard, const protocol::Fetch& fetch, Actions& actions);
   void on_settle(uint32_t shard, const protocol::Settle& settle, TimeNs now, Actions& actions);
-  void settle_account(PartRun& part, const protocol::Settle& settle, uint64_t next);
-  void account_settled(PartRun& part, const protocol::Settle& settle, double carried);
-  void settle_outstanding(PartRun& part, const protocol::Settle& settle, uint64_t next);
-  void settle_decided(PartRun& part, Outstanding&& out, const protocol::Settle& settle);
+  void resolve_against_log(PartRun& part, const protocol::Settle& settle, uint64_t next);
+  void account_after_settle(PartRun& part, const protocol::Settle& settle, double carried);
+  void resolve_outstanding(PartRun& part, const protocol::Settle& settle, uint64_t next);
+  void resolve_decided(PartRun& part, Outstanding&& out, const protocol::Settle& settle);
   /// Returns the bytes of the contribution for this transmission.
   SharedBytes payload_on_wire(const PartRun& part, Outstanding& out);
   void remember_update(PartRun& part, const protocol::Update& update, const StreamView& sum) const;
   /// Accounts a counted contribution in that step. `carried` is null where the update carried all of it.
-  void note_unsettled(uint32_t bucket);
-  void was_applied(PartRun& part, uint64_t step, const Outstanding& out, const HeldStream* carried);
+  void note_unresolved(uint32_t bucket);
+  void was_applied(PartRun& part, uint64_t step, const Outstanding& out, const SharedStream* carried);
   void lose_unreturnable(PartRun& part, const Outstanding& out);
   /// Drops the part's state, since it is not on the log (R9a).
   void drop_off_log(PartRun& part, const protocol::Settle& settle);
@@ -412,17 +413,17 @@ struct SessionCore::Impl {
   /// Asks for the part's next update, which did not arrive: sends the contribution again, or a request without one.
   void ask_again(PartRun& part, TimeNs now);
   void on_heartbeat(uint32_t shard, const protocol::Heartbeat& heartbeat, TimeNs now);
-  void keep_early(PartRun& part, uint64_t step, protocol::Message&& message, TimeNs now);
+  void defer_early(PartRun& part, uint64_t step, protocol::Message&& message, TimeNs now);
   void on_update(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions);
   /// Checks one update, and applies it or stores it. Returns true where it was applied and the next one may follow.
   bool take_update(uint32_t shard, protocol::Message&& message, TimeNs now, Actions& actions);
-  void apply_update(PartRun& part, const protocol::Update& update, HeldStream&& held, TimeNs now, Actions& actions);
+  void apply_update(PartRun& part, const protocol::Update& update, SharedStream&& held, TimeNs now, Actions& actions);
   /// Retains the update for a successor of the shard. Returns the update at its new place.
-  static const protocol::Update& keep_update(PartRun& part, protocol::Update& update, SharedBytes&& payload);
-  bool settle(PartRun& part, const protocol::Update& update, const HeldStream& carried);
+  static const protocol::Update& retain_update(PartRun& part, protocol::Update& update, SharedBytes&& payload);
+  bool resolve(PartRun& part, const protocol::Update& update, const SharedStream& carried);
   /// Resolves a contribution that the update of that step counted: its uncarried entries return to the residual.
-  void settle_counted(PartRun& part, uint64_t step, Outstanding& out, const protocol::Update& update,
-                      const HeldStream& carried);
+  void resolve_counted(PartRun& part, uint64_t step, Outstanding& out, const protocol::Update& update,
+                       const SharedStream& carried);
   /// Returns the whole contribution to the residual, since no step will count it.
   void give_back(PartRun& part, const Outstanding& out);
   /// Resolves contributions by the update, and sets the push that it answers.
@@ -431,9 +432,9 @@ struct SessionCore::Impl {
   void count_communication(BucketRun& run, TimeNs now, Actions& actions);
   void count_parts_behind(BucketRun& run);
   void malformed_update(uint32_t shard, PartRun& part, const std::string& why, TimeNs now, Actions& actions);
-  void replay_held(TimeNs now, Actions& actions);
+  void replay_deferred(TimeNs now, Actions& actions);
   Outstanding* find_outstanding(uint32_t shard, uint32_t part, uint64_t step);
-  void end_turn(TimeNs now, Actions& actions);
+  void end_pass(TimeNs now, Actions& actions);
   void leave_when_done(TimeNs now, Actions& actions);
 
   // session_core_audit.cc
@@ -450,22 +451,22 @@ struct SessionCore::Impl {
   void audit_some(BucketRun& run, Actions& actions);
   AuditSums audit_sums() const;
   // session_core_replication.cc
-  bool holds_updates() const { return protocol::holds_updates(config.spec); }
+  bool applies_after_acks() const { return protocol::applies_after_acks(config.spec); }
   /// Returns the number of the part's steps that the application has, or has after the deliveries so far.
-  uint64_t handed_steps(const PartRun& part) const;
+  uint64_t delivered_steps(const PartRun& part) const;
   /// Returns the number of the bucket's pushes whose answers the application has.
   uint64_t answers_handed(const BucketRun& run) const;
   /// Hands the update to the application once all earlier ones are handed over and `needs` steps of the part are
   /// replicated.
   void hand_over(PartRun& part, DeliveredUpdate&& update, uint64_t needs, Actions& actions);
   void release(PartRun& part, Actions& actions);
-  void on_backed(uint32_t shard, const protocol::Message& message, Actions& actions);
-  void forget_backed();
-  void void_held(PartRun& part);
-  void ask_what_is_backed(uint32_t shard);
+  void on_replicated(uint32_t shard, const protocol::Message& message, Actions& actions);
+  void forget_replicated();
+  void void_awaiting_acks(PartRun& part);
+  void request_replicated(uint32_t shard);
   /// Says whether the application's weights have reached the step from which the shard needs this worker.
   bool has_begun(const PartRun& part) const;
-  std::string held_text() const;
+  std::string awaiting_acks_text() const;
 
   // session_core_clip.cc
   /// Returns a sentence about the tensor that clipping, or the switch, is blocked on. Empty where there is none.
@@ -476,24 +477,24 @@ struct SessionCore::Impl {
   /// Moves the selected entries of the bucket in flight. The last bucket's offer begins the step.
   void offer(uint32_t bucket, uint64_t step, TimeNs now, Actions& actions);
   Status begin_switch_step(uint64_t step, TimeNs now);
-  HeldStream offered_in_array(size_t count);
+  SharedStream offered_in_array(size_t count);
   void on_packet(const protocol::ReceivedPacket& packet, TimeNs now, Actions& actions);
   void follow_path(TimeNs now, Actions& actions);
   void tick_path(TimeNs now, Actions& actions);
   /// Notifies shard 0 at once of a new state of the switch.
   void tell_of_switch(TimeNs now, Actions& actions);
   void finish_switch_step(TimeNs now, Actions& actions);
-  /// Resolves one part of the unsettled step. Returns false where there is none.
-  bool settle_switch_part();
-  /// Resolves the unsettled step. Needed before any read or change of the residual or the accounts.
-  void settle_switch_step();
+  /// Resolves one part of the unresolved step. Returns false where there is none.
+  bool resolve_switch_part();
+  /// Resolves the unresolved step. Needed before any read or change of the residual or the accounts.
+  void resolve_switch_step();
   /// Holds the entries of an offer that return to the residual. The account has the applied entries. Entries that are
   /// neither applied nor returned are counted as lost.
-  struct SwitchFate {
+  struct OfferOutcome {
     Stream back;
     uint64_t whole = 0;  ///< number of entries of `back` of which no part was applied
   };
-  SwitchFate fate_by_switch(PartRun& part, const Outstanding& out, const SwitchStepDone& step);
+  OfferOutcome outcome_by_switch(PartRun& part, const Outstanding& out, const SwitchStepDone& step);
   void deliver_by_switch(PartRun& part, const SwitchStepDone& step, TimeNs now, Actions& actions);
   bool may_leave_switch(TimeNs now, Actions& actions);
 
@@ -505,7 +506,7 @@ struct SessionCore::Impl {
   void send_handover(const GiveWeights& asked, Actions& actions);
   void forget_handovers();
   void on_handover_run(const protocol::Snapshot& run, ByteSpan bytes, TimeNs now, Actions& actions);
-  void settle_left_step(PartRun& part);
+  void resolve_interrupted_step(PartRun& part);
   void return_revoked(PartRun& part);
   /// Returns the part's steps as the shards count them: on path switch they see none.
   uint64_t steps_at_shard(const PartRun& part) const { return by_switch() ? 0 : part.n; }
@@ -520,11 +521,11 @@ struct SessionCore::Impl {
   void answer_without_update(PartRun& part, uint64_t push, uint64_t step, Actions& actions);
   /// Adds an empty contribution for every step of [n, below) without a contribution of this worker (R9e). So no step is
   /// blocked on a contribution that never arrives.
-  void fill_gaps(BucketRun& run, uint64_t below);
+  void send_empty_contributions(BucketRun& run, uint64_t below);
   /// Says whether this worker must send empty contributions for the steps before the bucket's next push. It must where
   /// every step needs every worker, and before a bucket's first push: with a quorum of all they need this worker too.
-  bool owes_gaps(const BucketRun& run) const {
-    return came_back && !asynchronous() && (waits_for_all() || run.selected == 0);
+  bool must_fill_gaps(const BucketRun& run) const {
+    return has_rejoined && !asynchronous() && (waits_for_all() || run.selected == 0);
   }
   /// Fills the gaps before a push whose step another bucket has chosen.
   void fill_numbered_gaps(TimeNs now, Actions& actions);
@@ -536,13 +537,15 @@ struct SessionCore::Impl {
   // session_core_asynchronous.cc
   bool asynchronous() const { return config.spec.mode == protocol::Mode::kAsynchronous; }
   /// Returns the number by which a shard names a contribution: its step, or its sequence number.
-  uint64_t named(const Outstanding& out) const { return asynchronous() ? out.sequence : out.step; }
+  uint64_t wire_number(const Outstanding& out) const { return asynchronous() ? out.sequence : out.step; }
   /// Says that the contribution is of an earlier incarnation: the worker awaits its outcome and does not send it again.
-  bool of_earlier_life(const Outstanding& out) const { return asynchronous() && out.life != life; }
+  bool is_of_earlier_incarnation(const Outstanding& out) const {
+    return asynchronous() && out.incarnation != incarnation;
+  }
   /// Says that the part has decided the step: the step takes no further contribution.
   bool is_decided(const PartRun& part, uint64_t step) const { return !asynchronous() && part.n > step; }
   /// Returns the worker whose random draws a step uses. A restarted process numbers its pushes from 0 again.
-  uint64_t draws_of_worker() const { return asynchronous() ? config.worker + (life << 32) : config.worker; }
+  uint64_t draws_of_worker() const { return asynchronous() ? config.worker + (incarnation << 32) : config.worker; }
   uint64_t take_sequence(PartRun& part) const;
   /// Returns the divisor of its sum; of merged steps the first one's.
   double denominator_of(const protocol::Update& update) const;
@@ -555,9 +558,9 @@ struct SessionCore::Impl {
   };
   std::vector<OwnContribution> own_contributions(const protocol::Update& update) const;
   /// Returns the last push of which the update names the contribution; empty: none of this worker's.
-  std::optional<uint64_t> settle_named(PartRun& part, const protocol::Update& update, const HeldStream& carried,
-                                       Actions& actions);
-  void settle_sequences(PartRun& part, const protocol::Settle& settle, uint64_t next);
+  std::optional<uint64_t> resolve_listed(PartRun& part, const protocol::Update& update, const SharedStream& carried,
+                                         Actions& actions);
+  void resolve_sequences(PartRun& part, const protocol::Settle& settle, uint64_t next);
   void restart_sequences(Actions& actions);
 
   // session_core_snapshots.cc: weights sent and received
@@ -573,8 +576,7 @@ struct SessionCore::Impl {
   // session_core.cc
   void send(uint32_t shard, protocol::Body&& body, SharedBytes payload, Actions& actions);
   void end_session(Error why, TimeNs now, Actions& actions);
-  /// Sends Goodbye to the shards that welcomed this worker, and to those that may yet welcome it: their answer to Hello
-  /// is still missing.
+  /// Sends Goodbye to the shards that welcomed this worker, and to those that have not answered its Hello.
   void say_goodbye(protocol::Goodbye::Reason reason, const std::string& sentence, Actions& actions);
   TimeNs jittered(TimeNs interval);
   void set_phase(Phase next) {
@@ -585,7 +587,7 @@ struct SessionCore::Impl {
   /// member.
   bool waits_for_all() const { return config.spec.mode == protocol::Mode::kSynchronous; }
   /// Says that no step was decided without this worker.
-  bool is_in_every_step() const { return waits_for_all() && !came_back; }
+  bool is_in_every_step() const { return waits_for_all() && !has_rejoined; }
   bool over() const { return phase == Phase::kFinished || phase == Phase::kEnded; }
   static void log(Actions& actions, Severity severity, std::string text) {
     actions.log.push_back({severity, std::move(text)});

@@ -87,7 +87,7 @@ void SessionCore::Impl::say_hello(uint32_t shard, TimeNs now, Actions& actions) 
   hello.shard_count = static_cast<uint32_t>(links.size());
   hello.layout_hash = layout_hash;
   // One that was a member may have been removed meanwhile, without hearing of it.
-  hello.returns = config.returns || lost_place || (may_return() && life != 0);
+  hello.returns = config.returns || was_evicted || (may_rejoin() && incarnation != 0);
   hello.has_weights = config.has_weights;
   links[shard].next_attempt = now + hello_again_after(config);
   send(shard, std::move(hello), {}, actions);
@@ -104,7 +104,7 @@ void SessionCore::Impl::on_disconnected(uint32_t shard, const std::string& reaso
   link.last_trouble = foreign ? kForeign : reason;
   link.trouble_code = ErrorCode::kUnavailable;
   link.refused_for_now = false;
-  link.held.clear();
+  link.deferred_messages.clear();
   schedule_retry(link, now);
 }
 
@@ -117,7 +117,7 @@ void SessionCore::Impl::send_heartbeat(uint32_t shard, TimeNs now, Actions& acti
   for (const BucketRun& run : buckets) least = std::min(least, run.steps_applied);
   heartbeat.steps_applied = buckets.empty() || by_switch() ? 0 : least;
   if (by_switch() && shard == 0) {
-    heartbeat.switch_state = told_of_switch = switch_path->word(now);
+    heartbeat.switch_state = last_reported_switch = switch_path->report(now);
     heartbeat.switch_wait = switch_path->waits();
     heartbeat.switch_steps = buckets.empty() ? 0 : least;
   }
@@ -129,7 +129,7 @@ void SessionCore::Impl::send_heartbeat(uint32_t shard, TimeNs now, Actions& acti
   }
   send(shard, std::move(heartbeat), {}, actions);
   if (joining()) repeat_joining(shard, actions);
-  ask_what_is_backed(shard);
+  request_replicated(shard);
 }
 
 Error SessionCore::Impl::not_reached(uint32_t shard, TimeNs now) const {
@@ -197,11 +197,11 @@ void SessionCore::Impl::on_tick(TimeNs now, Actions& actions) {
       return;
     }
   }
-  if (phase == Phase::kReturning && now - progress_at >= config.shard_silence) return give_up_returning(now, actions);
-  if (aside_pending) put_aside();
+  if (phase == Phase::kRejoining && now - progress_at >= config.shard_silence) return give_up_rejoin(now, actions);
+  if (quarantine_pending) quarantine_residuals();
   if (now >= resend_check_at) resend_due(now, actions);
   if (by_switch()) tick_path(now, actions);
-  end_turn(now, actions);
+  end_pass(now, actions);
 }
 
 TimeNs SessionCore::Impl::next_deadline() const {
@@ -209,7 +209,7 @@ TimeNs SessionCore::Impl::next_deadline() const {
   TimeNs next = resend_check_at;
   if (by_switch()) next = std::min(next, switch_path->next_deadline());
   if (phase == Phase::kJoining) next = std::min(next, join_deadline());
-  if (phase == Phase::kReturning) next = std::min(next, progress_at + config.shard_silence);
+  if (phase == Phase::kRejoining) next = std::min(next, progress_at + config.shard_silence);
   for (const Link& link : links) {
     if (link.ever_welcomed) next = std::min(next, link.last_heard + config.shard_silence);
     if (link.state == LinkState::kWelcomed) {
@@ -232,14 +232,14 @@ std::string SessionCore::Impl::waiting_for() const {
   if (phase == Phase::kWaiting) {
     std::vector<uint32_t> missing;
     for (uint32_t worker = 0; worker < config.spec.workers; ++worker) {
-      if (std::ranges::find(view.members, worker, &protocol::Member::worker) == view.members.end())
+      if (std::ranges::find(membership.members, worker, &protocol::Member::worker) == membership.members.end())
         missing.push_back(worker);
     }
     return "of " + std::to_string(config.spec.workers) + " workers these have not joined: " + numbers_text(missing);
   }
-  if (phase == Phase::kReturning) return returning_text();
+  if (phase == Phase::kRejoining) return rejoining_text();
   if (std::string missing = push_waits_for(); !missing.empty()) return missing;
-  if (std::string missing = held_text(); !missing.empty()) return missing;
+  if (std::string missing = awaiting_acks_text(); !missing.empty()) return missing;
   if (by_switch()) {
     if (std::string missing = switch_path->waiting_for(); !missing.empty()) return missing;
   }

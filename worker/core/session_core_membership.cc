@@ -7,12 +7,12 @@
 /// Views (R7b), and this worker's place in them: getting the first one, losing it, getting another (R9).
 namespace millrace::worker {
 
-uint64_t SessionCore::Impl::life_in(const protocol::JobView& of) const {
+uint64_t SessionCore::Impl::incarnation_in(const protocol::Membership& of) const {
   const auto own = std::ranges::find(of.members, config.worker, &protocol::Member::worker);
-  return own == of.members.end() || own->nonce != config.nonce ? 0 : own->life;
+  return own == of.members.end() || own->nonce != config.nonce ? 0 : own->incarnation;
 }
 
-bool SessionCore::Impl::shards_agree(uint32_t shard, const protocol::JobView& next, TimeNs now, Actions& actions) {
+bool SessionCore::Impl::shards_agree(uint32_t shard, const protocol::Membership& next, TimeNs now, Actions& actions) {
   const auto mismatch = [&](const std::string& what) {
     end_session({ErrorCode::kShardMapMismatch, shard_text(shard) + " " + what +
                                                    ": do all shards use one membership table, and "
@@ -24,28 +24,32 @@ bool SessionCore::Impl::shards_agree(uint32_t shard, const protocol::JobView& ne
     return mismatch("knows " + std::to_string(next.shards.size()) + " shards, this worker " +
                     std::to_string(links.size()));
   }
-  if (view.job == 0) return true;
-  if (next.job != view.job) {
+  if (membership.job == 0) return true;
+  if (next.job != membership.job) {
     return mismatch("knows the job as number " + std::to_string(next.job) + ", another shard as number " +
-                    std::to_string(view.job));
+                    std::to_string(membership.job));
   }
-  if (next.epoch == view.epoch && !(next == view)) return mismatch("disagrees with another shard about one epoch");
-  if (next.epoch <= view.epoch) return true;
+  if (next.epoch == membership.epoch && !(next == membership))
+    return mismatch("disagrees with another shard about one epoch");
+  if (next.epoch <= membership.epoch) return true;
   for (uint32_t other = 0; other < links.size(); ++other) {
     // Workers may come before a shard does.
-    if (view.shards[other].life == 0 || !view.started) continue;
-    if (next.shards[other].life < view.shards[other].life)
+    if (membership.shards[other].incarnation == 0 || !membership.started) continue;
+    if (next.shards[other].incarnation < membership.shards[other].incarnation)
       return mismatch("knows an earlier start of shard " + std::to_string(other));
   }
   return true;
 }
 
-bool SessionCore::Impl::adopt_view(uint32_t shard, const protocol::JobView& next, TimeNs now, Actions& actions) {
+bool SessionCore::Impl::adopt_membership(uint32_t shard, const protocol::Membership& next, TimeNs now,
+                                         Actions& actions) {
   if (!shards_agree(shard, next, now, actions)) return false;
-  if (next.epoch > std::exchange(links[shard].told_epoch, std::max(links[shard].told_epoch, next.epoch))) ++changes;
-  if (next.epoch <= view.epoch && view.job != 0) return true;
-  const protocol::JobView before = std::exchange(view, next);
-  forget_backed();
+  if (next.epoch >
+      std::exchange(links[shard].last_reported_epoch, std::max(links[shard].last_reported_epoch, next.epoch)))
+    ++changes;
+  if (next.epoch <= membership.epoch && membership.job != 0) return true;
+  const protocol::Membership before = std::exchange(membership, next);
+  forget_replicated();
   asked_at_rest.clear();
   follow_shards(before, now, actions);
   if (!find_myself(shard, before, now, actions)) return false;
@@ -55,31 +59,32 @@ bool SessionCore::Impl::adopt_view(uint32_t shard, const protocol::JobView& next
   if (synced()) {
     if (sends_now()) {
       log(actions, Severity::kInfo,
-          "epoch " + std::to_string(view.epoch) + ": " + std::to_string(view.members.size()) + " workers");
+          "epoch " + std::to_string(membership.epoch) + ": " + std::to_string(membership.members.size()) + " workers");
     }
     // R7b: sends the contributions in flight again, the same bytes, in the new epoch.
     resend_outstanding(kAllShards, now, actions);
   }
-  replay_held(now, actions);
+  replay_deferred(now, actions);
   return !over();
 }
 
-void SessionCore::Impl::follow_shards(const protocol::JobView& before, TimeNs now, Actions& actions) {
+void SessionCore::Impl::follow_shards(const protocol::Membership& before, TimeNs now, Actions& actions) {
   for (uint32_t shard = 0; shard < before.shards.size(); ++shard) {
     const protocol::ShardEntry& was = before.shards[shard];
-    const protocol::ShardEntry& is = view.shards[shard];
+    const protocol::ShardEntry& is = membership.shards[shard];
     Link& link = links[shard];
-    if (is.life != was.life) forget_decided(shard);
+    if (is.incarnation != was.incarnation) forget_decided(shard);
     // The address may come first: a shard that was started again elsewhere takes the job up when a worker comes to it.
     const bool moved = is.address != was.address;
-    if (was.life == 0 || (is.life == was.life && !moved) || (is.life != was.life && link.shard_life == is.life))
+    if (was.incarnation == 0 || (is.incarnation == was.incarnation && !moved) ||
+        (is.incarnation != was.incarnation && link.shard_incarnation == is.incarnation))
       continue;
     log(actions, Severity::kInfo, shard_text(shard) + " was started again, at " + is.address);
     if (moved) link.address = is.address;
-    if (is.life != was.life) {
-      if (link.ever_welcomed) link.shard_life = is.life;
+    if (is.incarnation != was.incarnation) {
+      if (link.ever_welcomed) link.shard_incarnation = is.incarnation;
       // Words of the earlier process count no more, also those that wait here for their epoch.
-      link.held.clear();
+      link.deferred_messages.clear();
     }
     link.retry_interval = 0;
     const bool under_way = link.state == LinkState::kConnecting || link.state == LinkState::kGreeting;
@@ -89,21 +94,21 @@ void SessionCore::Impl::follow_shards(const protocol::JobView& before, TimeNs no
   }
 }
 
-bool SessionCore::Impl::find_myself(uint32_t shard, const protocol::JobView& before, TimeNs now, Actions& actions) {
-  const auto own = std::ranges::find(view.members, config.worker, &protocol::Member::worker);
+bool SessionCore::Impl::find_myself(uint32_t shard, const protocol::Membership& before, TimeNs now, Actions& actions) {
+  const auto own = std::ranges::find(membership.members, config.worker, &protocol::Member::worker);
   const std::string who = "worker " + std::to_string(config.worker);
-  if (own == view.members.end()) {
-    if (may_return() && life != 0 && !view.finished) {
-      if (has_place) {
+  if (own == membership.members.end()) {
+    if (may_rejoin() && incarnation != 0 && !membership.finished) {
+      if (is_member) {
         log(actions, Severity::kWarning, who + " was removed from the job and comes back, said " + shard_text(shard));
       }
-      lose_place(now, actions);
+      on_evicted(now, actions);
       return true;
     }
-    end_session(
-        {ErrorCode::kNotAMember, who + " was removed from the job (epoch " + std::to_string(view.epoch) + ", said " +
-                                     shard_text(shard) + "): it was silent for too long, or said that it failed"},
-        now, actions);
+    end_session({ErrorCode::kNotAMember, who + " was removed from the job (epoch " + std::to_string(membership.epoch) +
+                                             ", said " + shard_text(shard) +
+                                             "): it was silent for too long, or said that it failed"},
+                now, actions);
     return false;
   }
   if (own->nonce != config.nonce) {
@@ -112,30 +117,30 @@ bool SessionCore::Impl::find_myself(uint32_t shard, const protocol::JobView& bef
         actions);
     return false;
   }
-  if (own->life == resigned) return true;
-  if (life == 0) {
-    take_first_place(*own);
-  } else if (own->life != life && !take_new_life(*own, now, actions)) {
+  if (own->incarnation == resigned) return true;
+  if (incarnation == 0) {
+    adopt_first_membership(*own);
+  } else if (own->incarnation != incarnation && !adopt_incarnation(*own, now, actions)) {
     return false;
   }
-  has_place = true;
-  return stand_as(*own, before, now, actions);
+  is_member = true;
+  return adopt_member_state(*own, before, now, actions);
 }
 
-void SessionCore::Impl::take_first_place(const protocol::Member& own) {
-  life = own.life;
-  own_lives.insert(life);
+void SessionCore::Impl::adopt_first_membership(const protocol::Member& own) {
+  incarnation = own.incarnation;
+  own_incarnations.insert(incarnation);
   if (own.state == protocol::MemberState::kJoining) {
-    came_back = true;
+    has_rejoined = true;
     take_saved_positions();
     return;
   }
   // A residual from before the job cannot have any of this job's contributions: all of it counts.
-  standing = Standing::kSynced;
-  synced_in = view.epoch;
+  membership_state = MembershipState::kSynced;
+  synced_in = membership.epoch;
   for (BucketRun& run : buckets) {
-    for (size_t at = 0; at < run.part_count; ++at) run.bucket->take_over_aside(at);
-    run.bucket->merge_aside();
+    for (size_t at = 0; at < run.part_count; ++at) run.bucket->accept_quarantined(at);
+    run.bucket->merge_quarantined();
   }
 }
 
@@ -147,8 +152,8 @@ void SessionCore::Impl::forget_decided(uint32_t shard) {
   ++changes;
 }
 
-void SessionCore::Impl::take_decided(uint32_t shard, const protocol::ViewChange& change) {
-  if (change.view.epoch < synced_since || !synced()) return;
+void SessionCore::Impl::take_decided(uint32_t shard, const protocol::MembershipChange& change) {
+  if (change.membership.epoch < synced_since || !synced()) return;
   auto decided = change.decided.begin();
   for (PartRun& part : parts) {
     if (part.layout.shard != shard || decided == change.decided.end()) continue;
@@ -156,27 +161,27 @@ void SessionCore::Impl::take_decided(uint32_t shard, const protocol::ViewChange&
   }
 }
 
-bool SessionCore::Impl::take_new_life(const protocol::Member& own, TimeNs now, Actions& actions) {
+bool SessionCore::Impl::adopt_incarnation(const protocol::Member& own, TimeNs now, Actions& actions) {
   // Evicted for silence and admitted again before the job started: nothing was sent under the earlier incarnation.
   const bool unsent = phase == Phase::kJoining || phase == Phase::kWaiting;
   if (!unsent || own.state == protocol::MemberState::kJoining) {
-    if (!may_return()) {
+    if (!may_rejoin()) {
       end_session({ErrorCode::kNotAMember, "worker " + std::to_string(config.worker) +
                                                " was removed from the job and is back under another life"},
                   now, actions);
       return false;
     }
-    lose_place(now, actions);
+    on_evicted(now, actions);
   }
-  life = own.life;
-  own_lives.insert(life);
+  incarnation = own.incarnation;
+  own_incarnations.insert(incarnation);
   return true;
 }
 
-bool SessionCore::Impl::stand_as(const protocol::Member& own, const protocol::JobView& before, TimeNs now,
-                                 Actions& actions) {
+bool SessionCore::Impl::adopt_member_state(const protocol::Member& own, const protocol::Membership& before, TimeNs now,
+                                           Actions& actions) {
   if (own.state == protocol::MemberState::kJoining) {
-    if (!view.started) return true;
+    if (!membership.started) return true;
     if (config.spec.reproducible && !by_switch()) {
       end_session(
           {ErrorCode::kUnsupported,
@@ -187,17 +192,17 @@ bool SessionCore::Impl::stand_as(const protocol::Member& own, const protocol::Jo
       return false;
     }
     if (synced()) {
-      lose_place(now, actions);
-      has_place = true;
+      on_evicted(now, actions);
+      is_member = true;
     }
     begin_settling(actions);
     return true;
   }
   if (synced()) {
-    synced_in = view.epoch;
+    synced_in = membership.epoch;
     return true;
   }
-  if (view.cut > before.epoch && view.cut_worker == config.worker) {
+  if (membership.cut > before.epoch && membership.cut_worker == config.worker) {
     log(actions, Severity::kWarning, "the job goes on from this worker's state: nobody has a later one");
     if (const Status cut = go_on_from_cut(); !cut) {
       end_session(cut.error(), now, actions);
@@ -213,32 +218,32 @@ bool SessionCore::Impl::stand_as(const protocol::Member& own, const protocol::Jo
   return !over();
 }
 
-void SessionCore::Impl::lose_place(TimeNs now, Actions& actions) {
-  has_place = false;
-  lost_place = true;
+void SessionCore::Impl::on_evicted(TimeNs now, Actions& actions) {
+  is_member = false;
+  was_evicted = true;
   resend_check_at = kNever;
   if (by_switch()) switch_path->leave_job();
-  if (synced()) left_life = life;
-  if (view.started) {
-    came_back = true;
+  if (synced()) interrupted_incarnation = incarnation;
+  if (membership.started) {
+    has_rejoined = true;
     if (synced()) {
-      standing = Standing::kExpelled;
+      membership_state = MembershipState::kEvicted;
       for (BucketRun& run : buckets) {
         // Entries that were selected and not sent stay here.
         while (run.selected > run.coded) {
           PartRun& part = parts[run.order[run.next_in_order]];
-          run.bucket->keep_part(part.at);
+          run.bucket->skip_part(part.at);
           part_is_coded(part.layout.bucket);
         }
         run.sent.clear();
       }
-      put_aside();
+      quarantine_residuals();
     }
     for (PartRun& part : parts) part.early.clear();
     if (phase == Phase::kRunning || phase == Phase::kFinishing) {
       finish_asked = finish_asked || phase == Phase::kFinishing;
       progress_at = now;
-      set_phase(Phase::kReturning);
+      set_phase(Phase::kRejoining);
     }
   }
   greet_again(now, actions);
@@ -248,7 +253,7 @@ void SessionCore::Impl::greet_again(TimeNs now, Actions& actions) {
   for (uint32_t shard = 0; shard < links.size(); ++shard) {
     Link& link = links[shard];
     link.acks.clear();
-    link.held.clear();
+    link.deferred_messages.clear();
     if (link.state != LinkState::kWelcomed) continue;
     link.state = LinkState::kGreeting;
     say_hello(shard, now, actions);
@@ -259,14 +264,14 @@ void SessionCore::Impl::resign(uint32_t shard, const std::string& why, TimeNs no
   log(actions, Severity::kWarning, why + ", and comes back");
   ++counters.resyncs;
   send(shard, protocol::Goodbye{protocol::Goodbye::Reason::kFailed, why}, {}, actions);
-  resigned = life;
-  lose_place(now, actions);
+  resigned = incarnation;
+  on_evicted(now, actions);
 }
 
-void SessionCore::Impl::put_aside() {
-  aside_pending = false;
+void SessionCore::Impl::quarantine_residuals() {
+  quarantine_pending = false;
   for (BucketRun& run : buckets) {
-    if (standing == Standing::kExpelled && !run.bucket->set_aside()) aside_pending = true;
+    if (membership_state == MembershipState::kEvicted && !run.bucket->quarantine_residual()) quarantine_pending = true;
   }
 }
 
@@ -275,26 +280,27 @@ void SessionCore::Impl::begin_when_all_joined(TimeNs now, Actions& actions) {
     set_phase(Phase::kWaiting);
     log(actions, Severity::kInfo,
         "joined job '" + config.spec.name + "' as worker " + std::to_string(config.worker) + ", life " +
-            std::to_string(life));
+            std::to_string(incarnation));
   }
-  if (phase != Phase::kWaiting || !view.started) return;
+  if (phase != Phase::kWaiting || !membership.started) return;
   if (synced()) {
     set_phase(Phase::kRunning);
     log(actions, Severity::kInfo,
-        came_back ? "this worker takes part" : "all " + std::to_string(config.spec.workers) + " workers have joined");
+        has_rejoined ? "this worker takes part"
+                     : "all " + std::to_string(config.spec.workers) + " workers have joined");
   } else {
     progress_at = now;
-    set_phase(Phase::kReturning);
+    set_phase(Phase::kRejoining);
     log(actions, Severity::kInfo, "the job runs: this worker comes in");
   }
 }
 
 void SessionCore::Impl::become_synced(TimeNs now, Actions& actions) {
-  if (standing == Standing::kExpelled) ++counters.returns;
-  for (PartRun& part : parts) part.begins_at = standing == Standing::kLoaded ? part.n : 0;
-  standing = Standing::kSynced;
-  synced_in = synced_since = view.epoch;
-  aside_pending = false;
+  if (membership_state == MembershipState::kEvicted) ++counters.returns;
+  for (PartRun& part : parts) part.begins_at = membership_state == MembershipState::kLoaded ? part.n : 0;
+  membership_state = MembershipState::kSynced;
+  synced_in = synced_since = membership.epoch;
+  quarantine_pending = false;
   for (PartRun& part : parts) {
     part.settled = part.stranded = false;
     part.incoming.reset();
@@ -305,7 +311,7 @@ void SessionCore::Impl::become_synced(TimeNs now, Actions& actions) {
   forget_handovers();
   left_step.reset();
   for (BucketRun& run : buckets) {
-    run.bucket->merge_aside();
+    run.bucket->merge_quarantined();
     run.steps_applied = UINT64_MAX;
     for (uint32_t part = run.first_part; part < run.first_part + run.part_count; ++part)
       run.steps_applied = std::min(run.steps_applied, parts[part].n);
@@ -317,41 +323,41 @@ void SessionCore::Impl::become_synced(TimeNs now, Actions& actions) {
   for (const PartRun& part : parts)
     links[part.layout.shard].acks.push_back({part.layout.part, steps_at_shard(part), true});
   log(actions, Severity::kInfo,
-      "worker " + std::to_string(config.worker) + " takes part from epoch " + std::to_string(view.epoch) +
-          " on, life " + std::to_string(life));
+      "worker " + std::to_string(config.worker) + " takes part from epoch " + std::to_string(membership.epoch) +
+          " on, life " + std::to_string(incarnation));
   log_what_was_lost(actions);
-  if (phase == Phase::kReturning) set_phase(std::exchange(finish_asked, false) ? Phase::kFinishing : Phase::kRunning);
+  if (phase == Phase::kRejoining) set_phase(std::exchange(finish_asked, false) ? Phase::kFinishing : Phase::kRunning);
 }
 
 void SessionCore::Impl::log_what_was_lost(Actions& actions) {
   const double lost = counters.lost_off_log + counters.lost_cut;
-  const double kept_back = lost - std::exchange(told_lost, lost);
-  const uint64_t counted = counters.entries_void - std::exchange(told_void, counters.entries_void);
-  if (kept_back == 0 && counted == 0) return;
+  const double newly_lost = lost - std::exchange(last_reported_lost, lost);
+  const uint64_t counted = counters.entries_void - std::exchange(last_reported_void, counters.entries_void);
+  if (newly_lost == 0 && counted == 0) return;
   log(actions, Severity::kWarning,
       "worker " + std::to_string(config.worker) +
           ": nobody who is left had some of the steps that this worker had. Lost with them: " +
           std::to_string(counted) +
           " entries that were counted in them, and what was kept back or on its way, a sum of |value| of " +
-          std::to_string(kept_back));
+          std::to_string(newly_lost));
 }
 
-void SessionCore::Impl::give_up_returning(TimeNs now, Actions& actions) {
+void SessionCore::Impl::give_up_rejoin(TimeNs now, Actions& actions) {
   const TimeNs seconds = (now - progress_at) / kNsPerS;
   end_session(
       {ErrorCode::kTimeout, "worker " + std::to_string(config.worker) + " tried to come back into the job, and for " +
-                                std::to_string(seconds) + " s nothing has moved: " + returning_text()},
+                                std::to_string(seconds) + " s nothing has moved: " + rejoining_text()},
       now, actions);
 }
 
-std::string SessionCore::Impl::returning_text() const {
+std::string SessionCore::Impl::rejoining_text() const {
   const auto unreached =
       std::ranges::find_if(links, [](const Link& link) { return link.state != LinkState::kWelcomed; });
   if (unreached != links.end()) {
     const std::string trouble = unreached->last_trouble.empty() ? "" : ": " + unreached->last_trouble;
     return shard_text(static_cast<uint32_t>(unreached - links.begin())) + " has not let this worker in again" + trouble;
   }
-  if (!has_place) return "the membership table has not let this worker in again";
+  if (!is_member) return "the membership table has not let this worker in again";
   if (std::ranges::any_of(parts, &PartRun::stranded))
     return "no worker has weights of the job that this one could go on with; it waits for the others to come back";
   if (by_switch() && !handed_step) return "no worker has said yet where the job's steps by the switch are";

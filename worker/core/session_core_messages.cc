@@ -34,20 +34,20 @@ void SessionCore::Impl::on_message(uint32_t shard, protocol::Message&& message, 
     return on_welcome(shard, message.header, *welcome, now, actions);
   }
   if (!header_fits(shard, message)) return;
-  if (const auto* change = as<protocol::ViewChange>(message)) {
-    if (!adopt_view(shard, change->view, now, actions)) return;
+  if (const auto* change = as<protocol::MembershipChange>(message)) {
+    if (!adopt_membership(shard, change->membership, now, actions)) return;
     take_decided(shard, *change);
     begin_when_all_joined(now, actions);
   } else if (std::holds_alternative<protocol::Update>(message.body)) {
     on_update(shard, std::move(message), now, actions);
   } else if (const auto* duplicate = as<protocol::Duplicate>(message)) {
     on_duplicate(shard, *duplicate);
-  } else if (const auto* settled = as<protocol::Settled>(message)) {
-    on_settled(shard, *settled, now, actions);
+  } else if (const auto* settled = as<protocol::StepDecided>(message)) {
+    on_step_decided(shard, *settled, now, actions);
   } else if (const auto* heartbeat = as<protocol::Heartbeat>(message)) {
     on_heartbeat(shard, *heartbeat, now);
   } else if (std::holds_alternative<protocol::Ack>(message.body)) {
-    on_backed(shard, message, actions);
+    on_replicated(shard, message, actions);
   } else {
     on_message_of_returns(shard, message, now, actions);
   }
@@ -55,7 +55,7 @@ void SessionCore::Impl::on_message(uint32_t shard, protocol::Message&& message, 
 
 void SessionCore::Impl::on_message_of_returns(uint32_t shard, const protocol::Message& message, TimeNs now,
                                               Actions& actions) {
-  if (message.header.epoch != view.epoch || !has_place) {
+  if (message.header.epoch != membership.epoch || !is_member) {
     // All of these are about one epoch, whose membership comes first.
     ++counters.dropped_stale;
   } else if (std::holds_alternative<protocol::Collect>(message.body)) {
@@ -74,7 +74,7 @@ void SessionCore::Impl::on_message_of_returns(uint32_t shard, const protocol::Me
 }
 
 void SessionCore::Impl::on_abort(uint32_t shard, const protocol::Abort& abort, TimeNs now, Actions& actions) {
-  if (abort.code == ErrorCode::kShardLost && links[shard].ever_welcomed && view.started) {
+  if (abort.code == ErrorCode::kShardLost && links[shard].ever_welcomed && membership.started) {
     // The process is no longer this shard, or has just become it. The core greets it again; if the job has ended, the
     // answer reports it.
     return on_disconnected(shard, abort.sentence, now, actions);
@@ -85,14 +85,16 @@ void SessionCore::Impl::on_abort(uint32_t shard, const protocol::Abort& abort, T
 bool SessionCore::Impl::header_fits(uint32_t shard, const protocol::Message& message) {
   const protocol::Header& header = message.header;
   const Link& link = links[shard];
-  if (!link.ever_welcomed || header.job != view.job || header.worker != config.worker || header.shard != shard) {
+  if (!link.ever_welcomed || header.job != membership.job || header.worker != config.worker || header.shard != shard) {
     ++counters.dropped_unexpected;
     return false;
   }
   // A membership that gives this worker another incarnation comes from the table. It counts from any sender.
-  const auto* change = as<protocol::ViewChange>(message);
-  if (change != nullptr && change->view.job == view.job && life_in(change->view) == header.life) return true;
-  if (header.shard_life != link.shard_life || header.life != life) {
+  const auto* change = as<protocol::MembershipChange>(message);
+  if (change != nullptr && change->membership.job == membership.job &&
+      incarnation_in(change->membership) == header.incarnation)
+    return true;
+  if (header.shard_incarnation != link.shard_incarnation || header.incarnation != incarnation) {
     // Of an earlier start of the shard that is still alive, or of a later one whose Welcome has not arrived. Or a
     // message for another incarnation of this worker.
     ++counters.dropped_unexpected;
@@ -120,12 +122,12 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
                                            ", but stands at place " + std::to_string(shard) + " of the list of shards"},
         now, actions);
   }
-  link.shard_life = header.shard_life;
+  link.shard_incarnation = header.shard_incarnation;
   link.message_bytes_max = welcome.message_bytes_max;
-  if (!adopt_view(shard, welcome.view, now, actions)) return;
-  if (view.started && header.shard_life != view.shards[shard].life) {
+  if (!adopt_membership(shard, welcome.membership, now, actions)) return;
+  if (membership.started && header.shard_incarnation != membership.shards[shard].incarnation) {
     ++counters.dropped_unexpected;
-    link.shard_life = view.shards[shard].life;
+    link.shard_incarnation = membership.shards[shard].incarnation;
     return on_disconnected(shard, "who answers there is not the process that the membership table names", now, actions);
   }
   const bool again = std::exchange(link.ever_welcomed, true);
@@ -208,7 +210,8 @@ void SessionCore::Impl::on_duplicate(uint32_t shard, const protocol::Duplicate& 
   if (out != nullptr) out->known = true;
 }
 
-void SessionCore::Impl::on_settled(uint32_t shard, const protocol::Settled& settled, TimeNs now, Actions& actions) {
+void SessionCore::Impl::on_step_decided(uint32_t shard, const protocol::StepDecided& settled, TimeNs now,
+                                        Actions& actions) {
   Outstanding* out = find_outstanding(shard, settled.part, settled.step);
   if (out == nullptr || settled.step != parts[settled.part].n || !synced() || asynchronous()) {
     ++counters.dropped_stale;
@@ -217,7 +220,7 @@ void SessionCore::Impl::on_settled(uint32_t shard, const protocol::Settled& sett
   const std::string why = shard_text(shard) + " has forgotten the update of part " + std::to_string(settled.part) +
                           ", step " + std::to_string(settled.step) + ": this worker is too far behind";
   // A rejoin resolves the contribution.
-  if (may_return()) return resign(shard, why, now, actions);
+  if (may_rejoin()) return resign(shard, why, now, actions);
   PartRun& part = parts[settled.part];
   if (settled.counted) {
     // The shard added it, but the update with its carried values is permanently lost.

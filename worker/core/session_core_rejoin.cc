@@ -40,9 +40,9 @@ void SessionCore::Impl::send_state(uint32_t shard, Actions& actions) {
   for (const PartRun& part : parts) {
     state.stranded = state.stranded || part.stranded;
     if (by_switch()) {
-      state.parts.push_back({part.layout.part, by_switch_n, by_switch_n == 0 ? 0U : 1U, part.lineage, 0});
+      state.parts.push_back({part.layout.part, by_switch_n, by_switch_n == 0 ? 0U : 1U, part.branch, 0});
     } else {
-      state.parts.push_back({part.layout.part, part.n, part.decided_in, part.lineage, part.kept_from()});
+      state.parts.push_back({part.layout.part, part.n, part.decided_in, part.branch, part.retained_from()});
     }
   }
   send(shard, std::move(state), {}, actions);
@@ -67,7 +67,7 @@ void SessionCore::Impl::on_fetch(uint32_t shard, const protocol::Fetch& fetch, A
     return;
   }
   const PartRun& part = parts[fetch.part];
-  for (const KeptUpdate& update : part.kept) {
+  for (const RetainedUpdate& update : part.retained) {
     if (update.body.step >= fetch.first_step) send(shard, update.body, update.payload, actions);
   }
   send(shard,
@@ -114,18 +114,18 @@ void SessionCore::Impl::on_settle(uint32_t shard, const protocol::Settle& settle
     part.waiting_settle = settle;  // weights of a step that is not known yet
     return;
   }
-  if (aside_pending) put_aside();
-  if (aside_pending) return;  // a slot is being filled at this moment: the next State brings the same answer
+  if (quarantine_pending) quarantine_residuals();
+  if (quarantine_pending) return;  // a slot is being filled at this moment: the next State brings the same answer
   const double carried = carried_in(part);
-  settle_account(part, settle, next);
+  resolve_against_log(part, settle, next);
   if (own) {
     part.incoming.reset();
   } else {
     take_snapshot(part, settle, actions);
   }
-  account_settled(part, settle, carried);
+  account_after_settle(part, settle, carried);
   part.early.erase(part.early.begin(), part.early.lower_bound(part.n));
-  part.lineage = settle.lineage;
+  part.branch = settle.branch;
   part.malformed = 0;
   part.settled = true;
   part.stranded = false;
@@ -133,36 +133,36 @@ void SessionCore::Impl::on_settle(uint32_t shard, const protocol::Settle& settle
   if (all_settled()) send(shard, protocol::Synced{}, {}, actions);
 }
 
-void SessionCore::Impl::settle_account(PartRun& part, const protocol::Settle& settle, uint64_t next) {
+void SessionCore::Impl::resolve_against_log(PartRun& part, const protocol::Settle& settle, uint64_t next) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   if (!settle.on_log) return drop_off_log(part, settle);
-  if (by_switch() && standing == Standing::kLoaded) {
+  if (by_switch() && membership_state == MembershipState::kLoaded) {
     // No process knows which of its entries were counted since the save.
-    counters.lost_save_too_old += bucket.drop_aside(part.at);
+    counters.lost_save_too_old += bucket.drop_quarantined(part.at);
     return;
   }
-  if (by_switch()) return settle_left_step(part);
-  if (standing == Standing::kExpelled) {
-    return asynchronous() ? settle_sequences(part, settle, next) : settle_outstanding(part, settle, next);
+  if (by_switch()) return resolve_interrupted_step(part);
+  if (membership_state == MembershipState::kEvicted) {
+    return asynchronous() ? resolve_sequences(part, settle, next) : resolve_outstanding(part, settle, next);
   }
   if (counted_since(settle.counted, part.n)) {
-    counters.lost_save_too_old += bucket.drop_aside(part.at);
+    counters.lost_save_too_old += bucket.drop_quarantined(part.at);
   } else {
     const bool was_apart = bucket.is_loaded(part.at);
-    bucket.take_over_aside(part.at);
+    bucket.accept_quarantined(part.at);
     if (was_apart) open_account(part);
   }
 }
 
 // Counts nothing that another log than the job's had carried. A worker without a state begins at the log's position.
-void SessionCore::Impl::account_settled(PartRun& part, const protocol::Settle& settle, double carried) {
+void SessionCore::Impl::account_after_settle(PartRun& part, const protocol::Settle& settle, double carried) {
   if (!config.spec.audit) return;
-  if (standing == Standing::kExpelled) {
+  if (membership_state == MembershipState::kEvicted) {
     if (!settle.on_log) part.account.carried_before += carried_in(part) - carried;
     // Another process had this worker's number for a time.
-    const bool alone = *own_lives.rbegin() - *own_lives.begin() + 1 == own_lives.size();
+    const bool alone = *own_incarnations.rbegin() - *own_incarnations.begin() + 1 == own_incarnations.size();
     if (settle.on_log && !alone && carried_in(part) != carried) part.account.others = true;
-  } else if (!buckets[part.layout.bucket].bucket->holds_opening(part.at)) {
+  } else if (!buckets[part.layout.bucket].bucket->has_opening_share(part.at)) {
     open_account(part);
   }
 }
@@ -170,24 +170,24 @@ void SessionCore::Impl::account_settled(PartRun& part, const protocol::Settle& s
 // Contributions that were counted in steps removed from the job's log are void.
 void SessionCore::Impl::drop_off_log(PartRun& part, const protocol::Settle& settle) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
-  double& lost = view.cut > synced_in ? counters.lost_cut : counters.lost_off_log;
+  double& lost = membership.cut > synced_in ? counters.lost_cut : counters.lost_off_log;
   for (const Outstanding& out : part.outstanding) lost += bucket.lose_all(part.at, out.sent.view);
   part.outstanding.clear();
-  lost += bucket.drop_aside(part.at);
+  lost += bucket.drop_quarantined(part.at);
   const bool counted = settle.counted && settle.counted->counted_mask != 0;
   counters.entries_void += part.counted.drop_from(counted ? settle.counted->last_step + 1 : 0);
-  part.kept.clear();
+  part.retained.clear();
 }
 
 // R9c: contributions to steps that the new weights contain are resolved. Contributions to later decided steps wait for
 // their update, under the incarnation that sent them. Those to open steps can never be counted any more.
-void SessionCore::Impl::settle_outstanding(PartRun& part, const protocol::Settle& settle, uint64_t next) {
+void SessionCore::Impl::resolve_outstanding(PartRun& part, const protocol::Settle& settle, uint64_t next) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   for (Outstanding& out : std::exchange(part.outstanding, {})) {
     if (out.step < next) {
-      settle_decided(part, std::move(out), settle);
+      resolve_decided(part, std::move(out), settle);
     } else if (out.step >= settle.decided) {
-      bucket.return_aside(part.at, out.sent.copy());
+      bucket.return_to_quarantine(part.at, out.sent.copy());
     } else {
       make_empty(part, out);
       part.outstanding.push_back(std::move(out));
@@ -195,46 +195,48 @@ void SessionCore::Impl::settle_outstanding(PartRun& part, const protocol::Settle
   }
 }
 
-void SessionCore::Impl::settle_decided(PartRun& part, Outstanding&& out, const protocol::Settle& settle) {
+void SessionCore::Impl::resolve_decided(PartRun& part, Outstanding&& out, const protocol::Settle& settle) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   const auto update = part.early.find(out.step);
   if (update != part.early.end()) {
     const auto& body = std::get<protocol::Update>(update->second.body);
-    const auto carried = hold_container(update->second.payload, {.dimension = part.dimension()});
+    const auto carried = read_shared_container(update->second.payload, {.dimension = part.dimension()});
     if (carried) {
-      const bool counted = std::ranges::find(body.contributors, protocol::ContributorId{config.worker, out.life}) !=
-                           body.contributors.end();
+      const bool counted =
+          std::ranges::find(body.contributors, protocol::ContributorId{config.worker, out.incarnation}) !=
+          body.contributors.end();
       if (!counted) {
         ++counters.not_counted;
-        bucket.return_aside(part.at, out.sent.copy());
+        bucket.return_to_quarantine(part.at, out.sent.copy());
         return;
       }
       const bool all = body.whole_sum || carried->view.dense;
       was_applied(part, out.step, out, all ? nullptr : &*carried);
-      if (!all) bucket.return_rest_aside(part.at, std::move(out.sent), *carried);
+      if (!all) bucket.return_uncarried_to_quarantine(part.at, std::move(out.sent), *carried);
       return;
     }
     ++counters.dropped_malformed;
     part.early.erase(update);
   }
   const bool whole = protocol::update_is_whole(layout.buckets[part.layout.bucket], out.step);
-  switch (fate_of(settle.counted, out.life, out.step, config.spec.staleness)) {
-    case Fate::kNotCounted:
+  switch (contribution_outcome_of(settle.counted, out.incarnation, out.step, config.spec.staleness)) {
+    case ContributionOutcome::kNotCounted:
       ++counters.not_counted;
-      bucket.return_aside(part.at, out.sent.copy());
+      bucket.return_to_quarantine(part.at, out.sent.copy());
       return;
-    case Fate::kCounted:
+    case ContributionOutcome::kCounted:
       // An update that is not cut down carries all of it.
       if (whole) return was_applied(part, out.step, out, nullptr);
       [[fallthrough]];
-    case Fate::kUnknown: lose_unreturnable(part, out); return;
+    case ContributionOutcome::kUnknown: lose_unreturnable(part, out); return;
   }
 }
 
 void SessionCore::Impl::lose_unreturnable(PartRun& part, const Outstanding& out) {
   part.account.unknown = true;
   counters.unreturnable += buckets[part.layout.bucket].bucket->lose_all(part.at, out.sent.view);
-  if (config.ledger == LedgerMode::kPerIndex) unreturnable.push_back({part.layout.part, named(out), out.life});
+  if (config.ledger == LedgerMode::kPerIndex)
+    unreturnable.push_back({part.layout.part, wire_number(out), out.incarnation});
 }
 
 Status SessionCore::Impl::go_on_from_cut() {
@@ -248,16 +250,16 @@ Status SessionCore::Impl::go_on_from_cut() {
   for (PartRun& part : parts) {
     Bucket& bucket = *buckets[part.layout.bucket].bucket;
     // No step beyond this state exists: contributions to such steps return to the residual.
-    for (const Outstanding& out : part.outstanding) bucket.return_aside(part.at, out.sent.copy());
+    for (const Outstanding& out : part.outstanding) bucket.return_to_quarantine(part.at, out.sent.copy());
     part.outstanding.clear();
     const bool was_apart = bucket.is_loaded(part.at);
-    bucket.take_over_aside(part.at);
+    bucket.accept_quarantined(part.at);
     if (was_apart) open_account(part);
     part.summary = part.summary_of_n();
-    part.kept.clear();
-    part.lineage = protocol::lineage_of(view, part.layout.shard);
+    part.retained.clear();
+    part.branch = protocol::branch_of(membership, part.layout.shard);
   }
-  if (by_switch()) switch_path->begin_anew(n);
+  if (by_switch()) switch_path->restart_at(n);
   return {};
 }
 

@@ -14,11 +14,11 @@
 namespace millrace::worker {
 namespace {
 
-constexpr uint32_t kMalformedMax = 3;        ///< updates of one step that do not decode, before the session gives up
-constexpr size_t kAckEntriesMax = 32'768;    ///< in one message
-constexpr uint64_t kEarlyStepsMax = 64;      ///< how far ahead of its turn an update is held where none was contributed
-constexpr int kDrawHeartbeats = 3;           ///< without progress, after which one contributes without being drawn
-constexpr size_t kHeldMessagesMax = 65'536;  ///< updates of an epoch that is not known yet, a shard
+constexpr uint32_t kMalformedMax = 3;      ///< updates of one step that do not decode, before the session gives up
+constexpr size_t kAckEntriesMax = 32'768;  ///< in one message
+constexpr uint64_t kEarlyStepsMax = 64;    ///< how far ahead of its turn an update is held where none was contributed
+constexpr int kDrawHeartbeats = 3;         ///< without progress, after which one contributes without being drawn
+constexpr size_t kDeferredMessagesMax = 65'536;  ///< updates of an epoch that is not known yet, a shard
 
 }  // namespace
 
@@ -26,7 +26,7 @@ bool SessionCore::Impl::work(TimeNs now, Actions& actions) {
   if (!sends_now()) return false;
   const std::optional<uint32_t> bucket = next_ready(now);
   if (!bucket) return false;
-  settle_switch_step();
+  resolve_switch_step();
   BucketRun& run = buckets[*bucket];
   if (run.selected == run.coded) {
     const uint64_t step = step_for_push(run, now).value();
@@ -35,7 +35,7 @@ bool SessionCore::Impl::work(TimeNs now, Actions& actions) {
       return false;
     }
     clip.taken(run.selected, buckets.size());
-    unsettled.erase(*bucket);  // select() has done the postponed work
+    unresolved.erase(*bucket);  // select() has done the postponed work
     select_for(run, step, now, actions);
     run.next_in_order = 0;
     if (!by_switch()) choose_codecs(*bucket, actions);
@@ -78,23 +78,22 @@ std::optional<uint64_t> SessionCore::Impl::step_for_push(const BucketRun& run, T
     const uint64_t step = numbered[push - first_numbered].step;
     return step < end ? std::optional(step) : std::nullopt;
   }
-  // After a return a bucket may be ahead by a push: its number comes after the one that another bucket has yet to
-  // select.
+  // After a rejoin a bucket may be one push ahead: another bucket has yet to select for an earlier number.
   if (push > first_numbered + numbered.size()) return std::nullopt;
   const uint64_t by_all = steps_applied_by_all(push);
   const uint64_t step = std::max(next_step, by_all);
   if (step >= end) return std::nullopt;
-  if (config.spec.participants == 0 || protocol::takes_part(config.spec, view.members, step, config.worker))
+  if (config.spec.participants == 0 || protocol::takes_part(config.spec, membership.members, step, config.worker))
     return step;
   // Not drawn: it waits for the decision, but not if nothing moves: the drawn workers may have nothing to contribute.
-  const TimeNs patience = kDrawHeartbeats * TimeNs{config.spec.heartbeat_ms} * kNsPerMs;
-  return now < run.moved_at + patience ? std::nullopt : std::optional(step);
+  const TimeNs timeout = kDrawHeartbeats * TimeNs{config.spec.heartbeat_ms} * kNsPerMs;
+  return now < run.moved_at + timeout ? std::nullopt : std::optional(step);
 }
 
 void SessionCore::Impl::select_for(BucketRun& run, uint64_t step, TimeNs now, Actions& actions) {
   if (!is_in_every_step() && !asynchronous()) number(number_of(run), step, now, actions);
-  if (owes_gaps(run)) {
-    fill_gaps(run, step);
+  if (must_fill_gaps(run)) {
+    send_empty_contributions(run, step);
     send_unsent(run, now, actions);
   }
   // Parts that have decided the step before it was chosen have nothing more to answer.
@@ -132,7 +131,7 @@ void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions)
   const uint64_t step = run.coding;
   PartRun& part = parts[run.order[run.next_in_order]];
   if (is_decided(part, step)) {  // meanwhile, without this worker
-    run.bucket->keep_part(part.at);
+    run.bucket->skip_part(part.at);
     return part_is_coded(bucket);
   }
   const protocol::BucketLayout& planned = layout.buckets[bucket];
@@ -142,11 +141,11 @@ void SessionCore::Impl::code_next(uint32_t bucket, TimeNs now, Actions& actions)
   options.index_base = part.layout.begin;
   auto coded = run.bucket->code(part.at, options);
   if (!coded) return end_session(coded.error(), now, actions);
-  note_unsettled(bucket);
+  note_unresolved(bucket);
   const uint64_t bytes_max = links[part.layout.shard].message_bytes_max;
   Outstanding out;
   out.step = step;
-  out.life = life;
+  out.incarnation = incarnation;
   if (asynchronous()) out.sequence = take_sequence(part);
   out.sent = std::move(coded->sent);
   out.payload = std::move(coded->container);
@@ -178,7 +177,7 @@ void SessionCore::Impl::send_contribution(PartRun& part, Outstanding& out, TimeN
   }
   protocol::Contribution contribution;
   contribution.part = part.layout.part;
-  contribution.step = named(out);
+  contribution.step = wire_number(out);
   contribution.payload_hash = out.hash;
   contribution.weight = out.weight;
   contribution.entered = out.entered;
@@ -213,11 +212,10 @@ SharedBytes SessionCore::Impl::payload_on_wire(const PartRun& part, Outstanding&
   return SharedBytes::from(std::move(*shortened));
 }
 
-// After a new activation of the shard, and where steps were skipped, all histories restart at that step, as the shard's
-// does.
+// After a new activation of the shard, and after skipped steps, all histories restart at that step, as the shard's does.
 void SessionCore::Impl::remember_update(PartRun& part, const protocol::Update& update, const StreamView& sum) const {
   if (!part.history) return;
-  if (part.history->position() != update.step || part.lineage != update.lineage) part.history->restart(update.step);
+  if (part.history->position() != update.step || part.branch != update.branch) part.history->restart(update.step);
   IndexBuffer storage;
   part.history->advance(changed_indices(sum, storage));
 }
@@ -228,7 +226,7 @@ void SessionCore::Impl::resend_outstanding(uint32_t shard, TimeNs now, Actions& 
     if (shard != kAllShards && part.layout.shard != shard) continue;
     if (links[part.layout.shard].state != LinkState::kWelcomed) continue;
     for (Outstanding& out : part.outstanding) {
-      if (!of_earlier_life(out) && may_be_taken(part, out)) send_contribution(part, out, now, actions);
+      if (!is_of_earlier_incarnation(out) && may_be_taken(part, out)) send_contribution(part, out, now, actions);
     }
   }
 }
@@ -239,7 +237,7 @@ void SessionCore::Impl::resend_due(TimeNs now, Actions& actions) {
   for (PartRun& part : parts) {
     if (links[part.layout.shard].state != LinkState::kWelcomed) continue;  // its Welcome sends everything
     for (Outstanding& out : part.outstanding) {
-      if (!out.on_wire || of_earlier_life(out)) continue;
+      if (!out.on_wire || is_of_earlier_incarnation(out)) continue;
       if (now >= out.resend_at) {
         send_contribution(part, out, now, actions);
       } else {
@@ -276,7 +274,7 @@ void SessionCore::Impl::on_heartbeat(uint32_t shard, const protocol::Heartbeat& 
   }
 }
 
-void SessionCore::Impl::keep_early(PartRun& part, uint64_t step, protocol::Message&& message, TimeNs now) {
+void SessionCore::Impl::defer_early(PartRun& part, uint64_t step, protocol::Message&& message, TimeNs now) {
   if (step < part.n) {  // of merged steps the first ones are here already: the others are asked for by themselves
     ++counters.dropped_stale;
     return ask_again(part, now);
@@ -294,7 +292,7 @@ void SessionCore::Impl::keep_early(PartRun& part, uint64_t step, protocol::Messa
 
 Outstanding* SessionCore::Impl::find_outstanding(uint32_t shard, uint32_t part, uint64_t step) {
   if (part >= parts.size() || parts[part].layout.shard != shard) return nullptr;
-  const auto is_it = [&](const Outstanding& out) { return named(out) == step && !of_earlier_life(out); };
+  const auto is_it = [&](const auto& out) { return wire_number(out) == step && !is_of_earlier_incarnation(out); };
   const auto found = std::ranges::find_if(parts[part].outstanding, is_it);
   return found == parts[part].outstanding.end() ? nullptr : &*found;
 }
@@ -325,14 +323,14 @@ bool SessionCore::Impl::take_update(uint32_t shard, protocol::Message&& message,
     if (synced()) links[shard].acks.push_back({update.part, part.n});
     return false;
   }
-  if (message.header.epoch < view.epoch) {
+  if (message.header.epoch < membership.epoch) {
     // R4a: decided, but sent before the change of members that we know of. The shard serves it again in its new epoch.
     ++counters.dropped_stale;
     return false;
   }
-  if (message.header.epoch > view.epoch) {
-    std::vector<protocol::Message>& held = links[shard].held;
-    if (held.size() < kHeldMessagesMax) {
+  if (message.header.epoch > membership.epoch) {
+    std::vector<protocol::Message>& held = links[shard].deferred_messages;
+    if (held.size() < kDeferredMessagesMax) {
       held.push_back(std::move(message));
     } else {
       ++counters.dropped_early;
@@ -344,7 +342,7 @@ bool SessionCore::Impl::take_update(uint32_t shard, protocol::Message&& message,
     return false;
   }
   if (update.first_step() != part.n) {
-    keep_early(part, update.first_step(), std::move(message), now);
+    defer_early(part, update.first_step(), std::move(message), now);
     return false;
   }
   // Where every step needs every worker, no step can be decided without this worker's contribution.
@@ -354,7 +352,7 @@ bool SessionCore::Impl::take_update(uint32_t shard, protocol::Message&& message,
   }
   ContainerLimits limits;
   limits.dimension = part.layout.end - part.layout.begin;
-  auto decoded = hold_container(message.payload, limits);
+  auto decoded = read_shared_container(message.payload, limits);
   if (!decoded) {
     malformed_update(shard, part, decoded.error().message, now, actions);
     return false;
@@ -376,24 +374,26 @@ bool SessionCore::Impl::take_update(uint32_t shard, protocol::Message&& message,
   std::optional<protocol::SummaryEntry> before;
   if (const auto* own = config.spec.audit ? counted_in(part) : nullptr) before = *own;
   apply_update(part, update, std::move(*decoded), now, actions);
-  account_update(part, keep_update(part, std::get<protocol::Update>(message.body), std::move(message.payload)), before);
+  account_update(part, retain_update(part, std::get<protocol::Update>(message.body), std::move(message.payload)),
+                 before);
   answer_returned(part, actions);
   if (BucketRun& run = buckets[part.layout.bucket]; run.answered < run.returned_to) answer_pushes(run);
   return true;
 }
 
-const protocol::Update& SessionCore::Impl::keep_update(PartRun& part, protocol::Update& update, SharedBytes&& payload) {
+const protocol::Update& SessionCore::Impl::retain_update(PartRun& part, protocol::Update& update,
+                                                         SharedBytes&& payload) {
   // A member in the middle of the merged steps cannot use their sum.
   if (!update.merged.empty()) {
-    part.kept.clear();
+    part.retained.clear();
     part.summary = update.summary;
     return update;
   }
   const uint64_t stable = update.stable;
-  part.kept.push_back({std::move(update), std::move(payload)});
+  part.retained.push_back({std::move(update), std::move(payload)});
   // The last one stays: it has the summary.
-  while (part.kept.size() > 1 && part.kept.front().body.step < stable) part.kept.pop_front();
-  return part.kept.back().body;
+  while (part.retained.size() > 1 && part.retained.front().body.step < stable) part.retained.pop_front();
+  return part.retained.back().body;
 }
 
 void SessionCore::Impl::malformed_update(uint32_t shard, PartRun& part, const std::string& why, TimeNs now,
@@ -405,13 +405,13 @@ void SessionCore::Impl::malformed_update(uint32_t shard, PartRun& part, const st
   log(actions, Severity::kWarning, text);
 }
 
-bool SessionCore::Impl::settle(PartRun& part, const protocol::Update& update, const HeldStream& carried) {
+bool SessionCore::Impl::resolve(PartRun& part, const protocol::Update& update, const SharedStream& carried) {
   if (part.outstanding.empty() || part.outstanding.front().step != part.n) return false;  // without this worker
   Outstanding& out = part.outstanding.front();
-  const bool counted = std::ranges::find(update.contributors, protocol::ContributorId{config.worker, out.life}) !=
-                       update.contributors.end();
+  const protocol::ContributorId own{config.worker, out.incarnation};
+  const bool counted = std::ranges::find(update.contributors, own) != update.contributors.end();
   if (counted) {
-    settle_counted(part, update.step, out, update, carried);
+    resolve_counted(part, update.step, out, update, carried);
   } else {
     give_back(part, out);
   }
@@ -420,8 +420,8 @@ bool SessionCore::Impl::settle(PartRun& part, const protocol::Update& update, co
 }
 
 /// Moves the sent stream out of `out`.
-void SessionCore::Impl::settle_counted(PartRun& part, uint64_t step, Outstanding& out, const protocol::Update& update,
-                                       const HeldStream& carried) {
+void SessionCore::Impl::resolve_counted(PartRun& part, uint64_t step, Outstanding& out, const protocol::Update& update,
+                                        const SharedStream& carried) {
   // Values that arrive as they entered are less in all than what entered: audit_part() has that.
   if (config.spec.audit && !sends_what_entered(part)) {
     part.account.doubt += kMassError * mass_of(out.sent.view.values).magnitude;
@@ -429,22 +429,22 @@ void SessionCore::Impl::settle_counted(PartRun& part, uint64_t step, Outstanding
   const bool in_part = !update.whole_sum && !carried.view.dense;
   was_applied(part, step, out, in_part ? &carried : nullptr);
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
-  if (bucket.on_grid()) return bucket.settle_on_grid(part.at, in_part ? &carried.view : nullptr);
+  if (bucket.on_grid()) return bucket.resolve_on_grid(part.at, in_part ? &carried.view : nullptr);
   if (!in_part) return;
-  buckets[part.layout.bucket].bucket->give_back_rest(part.at, std::move(out.sent), carried);
-  note_unsettled(part.layout.bucket);
+  buckets[part.layout.bucket].bucket->return_uncarried(part.at, std::move(out.sent), carried);
+  note_unresolved(part.layout.bucket);
 }
 
-void SessionCore::Impl::note_unsettled(uint32_t bucket) {
-  if (buckets[bucket].bucket->unsettled()) unsettled.insert(bucket);
+void SessionCore::Impl::note_unresolved(uint32_t bucket) {
+  if (buckets[bucket].bucket->unresolved()) unresolved.insert(bucket);
 }
 
 /// step: the log's; in mode asynchronous it differs from the step of the push.
-void SessionCore::Impl::was_applied(PartRun& part, uint64_t step, const Outstanding& out, const HeldStream* carried) {
+void SessionCore::Impl::was_applied(PartRun& part, uint64_t step, const Outstanding& out, const SharedStream* carried) {
   part.counted.add(step, out.sent.view.count());
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   bucket.mask_applied(part.at, out.step, out.sent, carried);
-  note_unsettled(part.layout.bucket);
+  note_unresolved(part.layout.bucket);
 }
 
 void SessionCore::Impl::give_back(PartRun& part, const Outstanding& out) {
@@ -457,12 +457,12 @@ void SessionCore::Impl::answer_by(PartRun& part, const protocol::Update& update,
   const BucketRun& run = buckets[part.layout.bucket];
   uint64_t push = part.answers;
   if (asynchronous()) {
-    const std::optional<uint64_t> own = settle_named(part, update, delivered.sum, actions);
+    const std::optional<uint64_t> own = resolve_listed(part, update, delivered.sum, actions);
     delivered.counted = own.has_value();
     delivered.answers_push = own && *own >= part.answers;
     push = own.value_or(0);
   } else {
-    delivered.counted = settle(part, update, delivered.sum);
+    delivered.counted = resolve(part, update, delivered.sum);
     const auto answers = std::ranges::lower_bound(run.steps, part.n);
     push = run.answered + static_cast<uint64_t>(answers - run.steps.begin());
     delivered.answers_push = answers != run.steps.end() && *answers == part.n && push >= part.answers;
@@ -471,7 +471,7 @@ void SessionCore::Impl::answer_by(PartRun& part, const protocol::Update& update,
   if (delivered.answers_push) part.answers = push + 1;
 }
 
-void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& update, HeldStream&& held, TimeNs now,
+void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& update, SharedStream&& held, TimeNs now,
                                      Actions& actions) {
   BucketRun& run = buckets[part.layout.bucket];
   DeliveredUpdate delivered;
@@ -499,7 +499,7 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
   const bool was_behind = part.n == run.steps_applied;
   const bool was_waited_for = part.n < part.decided_without;
   part.n = update.step + 1;
-  if (came_back && !asynchronous() && links[part.layout.shard].state == LinkState::kWelcomed)
+  if (has_rejoined && !asynchronous() && links[part.layout.shard].state == LinkState::kWelcomed)
     send_unsent(part, now, actions);
   changes += was_waited_for && part.n >= part.decided_without ? 1 : 0;  // is_waited_for()
   if (!asynchronous() && !part.outstanding.empty() && part.outstanding.front().refusals > 0) {
@@ -508,11 +508,10 @@ void SessionCore::Impl::apply_update(PartRun& part, const protocol::Update& upda
     ask_again(part, now);
   }
   part.decided_in = update.decided_in;
-  part.lineage = update.lineage;
+  part.branch = update.branch;
   part.malformed = 0;
   links[part.layout.shard].acks.push_back({part.layout.part, part.n});
-  // The last of the parts that stood at the bucket's step completes it; and merged ones after it, if it was the last of
-  // all.
+  // The last of the parts at the bucket's step completes the step, and the merged steps after it.
   delivered.step_complete = was_behind && --run.parts_behind == 0;
   while (run.parts_behind == 0) step_applied(run, now);
   if (asynchronous()) answer_pushes(run);
@@ -547,16 +546,16 @@ void SessionCore::Impl::count_parts_behind(BucketRun& run) {
   }
 }
 
-void SessionCore::Impl::replay_held(TimeNs now, Actions& actions) {
+void SessionCore::Impl::replay_deferred(TimeNs now, Actions& actions) {
   for (uint32_t shard = 0; shard < links.size() && !over(); ++shard) {
-    std::vector<protocol::Message> held = std::exchange(links[shard].held, {});
+    std::vector<protocol::Message> held = std::exchange(links[shard].deferred_messages, {});
     for (protocol::Message& message : held) on_update(shard, std::move(message), now, actions);
   }
 }
 
-void SessionCore::Impl::end_turn(TimeNs now, Actions& actions) {
+void SessionCore::Impl::end_pass(TimeNs now, Actions& actions) {
   if (over()) return;
-  if (came_back && sends_now()) fill_numbered_gaps(now, actions);
+  if (has_rejoined && sends_now()) fill_numbered_gaps(now, actions);
   for (uint32_t shard = 0; shard < links.size(); ++shard) {
     Link& link = links[shard];
     if (link.state != LinkState::kWelcomed) continue;
@@ -576,9 +575,10 @@ void SessionCore::Impl::leave_when_done(TimeNs now, Actions& actions) {
   // After a rejoin, contributions of an earlier incarnation may also be open, whose pushes have been answered.
   const bool all_answered =
       ready.empty() && std::ranges::all_of(buckets, [](const BucketRun& run) { return run.answered == run.pushed; }) &&
-      std::ranges::all_of(parts, [](const PartRun& part) { return part.outstanding.empty() && part.held.empty(); });
+      std::ranges::all_of(parts,
+                          [](const auto& part) { return part.outstanding.empty() && part.awaiting_acks.empty(); });
   // During a rejoin: a worker whose pushes are all answered has nothing left to do.
-  const bool needs_no_place = phase == Phase::kReturning && finish_asked;
+  const bool needs_no_place = phase == Phase::kRejoining && finish_asked;
   if (needs_no_place && all_answered) {
     say_goodbye(protocol::Goodbye::Reason::kFinished, "", actions);
     return set_phase(Phase::kFinished);
@@ -589,8 +589,8 @@ void SessionCore::Impl::leave_when_done(TimeNs now, Actions& actions) {
   if (!std::ranges::all_of(links, [](const Link& link) { return link.acks.empty(); })) return;
   if (!std::ranges::all_of(links, [](const Link& link) { return link.state == LinkState::kWelcomed; })) return;
   // A joiner may need this worker's weights: the last member with them leaves after it is synced or evicted.
-  const bool somebody_joins = std::ranges::any_of(
-      view.members, [](const protocol::Member& member) { return member.state == protocol::MemberState::kJoining; });
+  const auto joins = [](const protocol::Member& member) { return member.state == protocol::MemberState::kJoining; };
+  const bool somebody_joins = std::ranges::any_of(membership.members, joins);
   if (config.has_weights && somebody_joins) return;
   say_goodbye(protocol::Goodbye::Reason::kFinished, "", actions);
   set_phase(Phase::kFinished);

@@ -30,7 +30,7 @@ void SessionCore::Impl::load(SavedState& saved) {
     }
     if (!velocities.empty()) buckets[bucket].bucket->load_velocity(must_sum_core_saves(velocities));
     if (planned.members.size() == 1) {
-      buckets[bucket].bucket->set_aside_loaded(std::move(saved.tensors[planned.members[0].tensor].residual));
+      buckets[bucket].bucket->quarantine_loaded(std::move(saved.tensors[planned.members[0].tensor].residual));
       continue;
     }
     std::vector<Stream> streams;
@@ -38,7 +38,7 @@ void SessionCore::Impl::load(SavedState& saved) {
       const Stream residual = std::exchange(saved.tensors[member.tensor].residual, {});
       streams.push_back(rebased(residual.view(), member.offset, planned.dimension));
     }
-    buckets[bucket].bucket->set_aside_loaded(must_sum_core_saves(streams));
+    buckets[bucket].bucket->quarantine_loaded(must_sum_core_saves(streams));
   }
 }
 
@@ -46,7 +46,7 @@ void SessionCore::Impl::load(SavedState& saved) {
 void SessionCore::Impl::take_saved_positions() {
   if (!config.saved) return;
   const SavedState& saved = *config.saved;
-  const bool same = saved.job == view.job && saved.spec_hash == spec_hash && saved.layout_hash == layout_hash &&
+  const bool same = saved.job == membership.job && saved.spec_hash == spec_hash && saved.layout_hash == layout_hash &&
                     saved.parts.size() == parts.size();
   if (!same) return;
   synced_in = saved.epoch;
@@ -55,7 +55,7 @@ void SessionCore::Impl::take_saved_positions() {
     parts[i].n = saved.parts[i].n;
     parts[i].decided_in = saved.parts[i].decided_in;
     parts[i].log_digest = saved.parts[i].log_digest;
-    parts[i].lineage = saved.parts[i].lineage;
+    parts[i].branch = saved.parts[i].branch;
     parts[i].summary = saved.parts[i].summary;
     parts[i].account.loaded = true;
   }
@@ -67,28 +67,28 @@ SavedState SessionCore::Impl::saved_state() const {
   state.spec_hash = spec_hash;
   state.layout_hash = layout_hash;
   state.worker = config.worker;
-  if (view.job == 0 && config.saved) {
+  if (membership.job == 0 && config.saved) {
     // This process has not seen the job: its position is that of the loaded state.
     state.job = config.saved->job;
     state.spec_hash = config.saved->spec_hash;
     state.layout_hash = config.saved->layout_hash;
-    state.life = config.saved->life;
+    state.incarnation = config.saved->incarnation;
     state.epoch = config.saved->epoch;
-    state.lineage = config.saved->lineage;
+    state.branch = config.saved->branch;
     state.parts = config.saved->parts;
   } else {
-    state.job = view.job;
-    state.life = life;
-    state.epoch = view.epoch;
-    state.lineage = view.lineages;
+    state.job = membership.job;
+    state.incarnation = incarnation;
+    state.epoch = membership.epoch;
+    state.branch = membership.branches;
     for (const PartRun& part : parts)
       state.parts.push_back(
-          {part.layout.part, part.n, part.decided_in, part.log_digest, part.lineage, part.summary_of_n()});
+          {part.layout.part, part.n, part.decided_in, part.log_digest, part.branch, part.summary_of_n()});
   }
   state.tensors.resize(tensors.size());
   for (uint32_t number = 0; number < buckets.size(); ++number) {
     const Bucket& bucket = *buckets[number].bucket;
-    std::vector<Stream> streams = bucket.loaded_aside();
+    std::vector<Stream> streams = bucket.loaded_quarantined();
     BucketState own = bucket.state(clip.factor(buckets[number].selected));
     streams.push_back(std::move(own.residual));
     for (uint32_t part = buckets[number].first_part; part < buckets[number].first_part + buckets[number].part_count;
@@ -103,8 +103,8 @@ SavedState SessionCore::Impl::saved_state() const {
       saved.name = spec.name;
       saved.steps_pushed =
           tensors[member.tensor].pushed + (config.saved ? config.saved->tensors[member.tensor].steps_pushed : 0);
-      saved.residual = cut(whole.view(), member.offset, member.offset + spec.dimension);
-      if (own.velocity) saved.momentum = cut(own.velocity->view(), member.offset, member.offset + spec.dimension);
+      saved.residual = slice_of(whole.view(), member.offset, member.offset + spec.dimension);
+      if (own.velocity) saved.momentum = slice_of(own.velocity->view(), member.offset, member.offset + spec.dimension);
     }
   }
   return state;

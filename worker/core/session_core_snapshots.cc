@@ -20,7 +20,7 @@ void SessionCore::Impl::give_weights(const GiveWeights& asked, std::span<const f
   const PartRun& part = parts[asked.part];
   MILLRACE_CHECK(weights.size() == part.layout.end - part.layout.begin, weights.size(), asked.part);
   // In another epoch the weights may be of another log.
-  if (asked.epoch != view.epoch || standing != Standing::kSynced || over()) return;
+  if (asked.epoch != membership.epoch || membership_state != MembershipState::kSynced || over()) return;
   ByteBuffer copy(weights.size_bytes());
   std::memcpy(copy.data(), weights.data(), weights.size_bytes());
   const SharedBytes whole = SharedBytes::from(std::move(copy));
@@ -29,7 +29,7 @@ void SessionCore::Impl::give_weights(const GiveWeights& asked, std::span<const f
     protocol::Snapshot run;
     run.part = asked.part;
     run.for_worker = asked.for_worker;
-    run.for_life = asked.for_life;
+    run.for_incarnation = asked.for_incarnation;
     run.n = steps_at_shard(part);
     run.decided_in = by_switch() ? 0 : part.decided_in;
     run.offset = at;
@@ -49,21 +49,21 @@ void SessionCore::Impl::on_snapshot_request(uint32_t shard, const protocol::Snap
   for (const uint32_t part : request.parts) {
     const bool is_handover = by_switch() && shard == 0 && part == handover_part();
     if (by_switch() && (is_handover || (part < parts.size() && parts[part].layout.shard == shard))) {
-      give_later({shard, part, request.for_worker, request.for_life, view.epoch}, actions);
+      give_later({shard, part, request.for_worker, request.for_incarnation, membership.epoch}, actions);
       continue;
     }
     if (part >= parts.size() || parts[part].layout.shard != shard) {
       ++counters.dropped_unexpected;
       continue;
     }
-    actions.give_weights.push_back({shard, part, request.for_worker, request.for_life, view.epoch});
+    actions.give_weights.push_back({shard, part, request.for_worker, request.for_incarnation, membership.epoch});
   }
 }
 
 void SessionCore::Impl::on_snapshot(uint32_t shard, const protocol::Message& message, TimeNs now, Actions& actions) {
   const auto& run = std::get<protocol::Snapshot>(message.body);
   const ByteSpan bytes = message.payload.bytes;
-  const bool mine = run.for_worker == config.worker && run.for_life == life && joining();
+  const bool mine = run.for_worker == config.worker && run.for_incarnation == incarnation && joining();
   if (mine && by_switch() && shard == 0 && run.part == handover_part())
     return on_handover_run(run, bytes, now, actions);
   if (!mine || run.part >= parts.size() || parts[run.part].layout.shard != shard || parts[run.part].settled) {
@@ -95,14 +95,14 @@ void SessionCore::Impl::take_snapshot(PartRun& part, const protocol::Settle& set
   part.incoming.reset();
   if (by_switch()) taken.n = handed_step.value();
   uint64_t reached = part.n;
-  if (!settle.on_log || taken.n < part.n) part.kept.clear();
+  if (!settle.on_log || taken.n < part.n) part.retained.clear();
   for (auto& [step, update] : part.early) {
     if (step >= taken.n) break;
-    if (step != reached) part.kept.clear();
-    part.kept.push_back({std::move(std::get<protocol::Update>(update.body)), update.payload});
+    if (step != reached) part.retained.clear();
+    part.retained.push_back({std::move(std::get<protocol::Update>(update.body)), update.payload});
     reached = step + 1;
   }
-  if (reached != taken.n) part.kept.clear();
+  if (reached != taken.n) part.retained.clear();
   part.n = taken.n;
   part.decided_in = taken.decided_in;
   part.summary = std::move(taken.summary);
@@ -118,11 +118,11 @@ void SessionCore::Impl::take_snapshot(PartRun& part, const protocol::Settle& set
   weights.push = part.answers;
   weights.answers_push = false;
   weights.begin = part.layout.begin;
-  weights.sum = HeldStream::from(Stream{part.dimension(), true, {}, std::move(taken.values)});
+  weights.sum = SharedStream::from(Stream{part.dimension(), true, {}, std::move(taken.values)});
   weights.replaces = true;
   weights.steps = taken.n;
   weights.decided_in = taken.decided_in;
-  if (!settle.on_log) void_held(part);
+  if (!settle.on_log) void_awaiting_acks(part);
   hand_over(part, std::move(weights), taken.n, actions);
 }
 

@@ -28,7 +28,7 @@ void SessionCore::Impl::number(uint64_t push, uint64_t step, TimeNs now, Actions
     for (BucketRun& run : buckets) {
       // The bucket had selected that push before this worker rejoined, and has nothing more for its new step.
       if (run.pushed == 0 || number_of(run) <= push) continue;
-      fill_gaps(run, step + 1);
+      send_empty_contributions(run, step + 1);
       send_unsent(run, now, actions);
     }
   }
@@ -73,7 +73,7 @@ bool SessionCore::Impl::restart_numbers(TimeNs now, Actions& actions) {
   for (PartRun& part : parts) answer_returned(part, actions);
   for (BucketRun& run : buckets) {
     answer_pushes(run);
-    if (run.pushed > 0) fill_gaps(run, next_step);
+    if (run.pushed > 0) send_empty_contributions(run, next_step);
   }
   return true;
 }
@@ -109,7 +109,7 @@ void SessionCore::Impl::answer_without_update(PartRun& part, uint64_t push, uint
   answered.step = answered.first_step = step;
   answered.push = push;
   answered.begin = part.layout.begin;
-  answered.sum = HeldStream::from(Stream::empty(part.dimension()));
+  answered.sum = SharedStream::from(Stream::empty(part.dimension()));
   answered.delivered_before = true;
   part.answers = push + 1;
   hand_over(part, std::move(answered), 0, actions);
@@ -127,7 +127,7 @@ void SessionCore::Impl::answer_pushes(BucketRun& run) {
   }
 }
 
-void SessionCore::Impl::fill_gaps(BucketRun& run, uint64_t below) {
+void SessionCore::Impl::send_empty_contributions(BucketRun& run, uint64_t below) {
   for (uint32_t number = run.first_part; number < run.first_part + run.part_count; ++number) {
     PartRun& part = parts[number];
     for (uint64_t step = part.n; step < below; ++step) {
@@ -135,8 +135,8 @@ void SessionCore::Impl::fill_gaps(BucketRun& run, uint64_t below) {
       if (at != part.outstanding.end() && at->step == step) continue;
       Outstanding out;
       out.step = step;
-      out.life = life;
-      out.sent = HeldStream::from(Stream::empty(part.dimension()));
+      out.incarnation = incarnation;
+      out.sent = SharedStream::from(Stream::empty(part.dimension()));
       make_empty(part, out);
       part.outstanding.insert(at, std::move(out));
     }
@@ -150,8 +150,8 @@ void SessionCore::Impl::fill_numbered_gaps(TimeNs now, Actions& actions) {
     BucketRun& run = buckets[bucket];
     const uint64_t push = number_of(run);
     const bool is_numbered = push >= first_numbered && push < first_numbered + numbered.size();
-    if (!owes_gaps(run) || !is_numbered || run.selected != run.coded) continue;
-    fill_gaps(run, numbered[push - first_numbered].step);
+    if (!must_fill_gaps(run) || !is_numbered || run.selected != run.coded) continue;
+    send_empty_contributions(run, numbered[push - first_numbered].step);
     send_unsent(run, now, actions);
   }
 }

@@ -32,7 +32,7 @@ void resize(Stream& stream, size_t count) {
 }
 
 /// Holds the outcome of a part's offered entries.
-struct OfferSettled {
+struct OfferResolved {
   Stream back;
   Stream masked;         ///< the applied values, where they are needed
   uint64_t applied = 0;  ///< number of entries of which some value was applied
@@ -46,27 +46,27 @@ struct OfferSettled {
 };
 
 /// Counts these entries as lost, since no worker knows their outcome.
-void lose_all(const StreamView& offered, size_t first, size_t last, OfferSettled& to) {
+void lose_all(const StreamView& offered, size_t first, size_t last, OfferResolved& to) {
   for (size_t at = first; at < last; ++at) {
     if (offered.values[at] != 0) to.lost.push_back({offered.indices[at], static_cast<double>(offered.values[at])});
   }
 }
 
 /// Resolves entries [first, last) by the value of each that was taken.
-void settle_run(const StreamView& offered, size_t first, size_t last, std::span<const int32_t> taken, double step,
-                OfferSettled& to, FateCounts& counts) {
+void resolve_run(const StreamView& offered, size_t first, size_t last, std::span<const int32_t> taken, double step,
+                 OfferResolved& to, SplitCounts& counts) {
   const auto indices = offered.indices.subspan(first, last - first);
   const auto values = offered.values.subspan(first, last - first);
   const size_t masked = to.masked.indices.empty() ? 0 : counts.taken;
-  const FateCounts fates =
-      split_fates(indices, values, taken, step,
-                  {std::span(to.masked.indices).subspan(masked), std::span(to.masked.values).subspan(masked),
-                   std::span(to.back.indices).subspan(counts.back), std::span(to.back.values).subspan(counts.back)});
-  counts.taken += fates.taken;
-  counts.back += fates.back;
-  to.whole += fates.whole;
-  to.carried += fates.applied;
-  if (fates.adds_up) return;
+  const SplitCounts split =
+      split_applied(indices, values, taken, step,
+                    {std::span(to.masked.indices).subspan(masked), std::span(to.masked.values).subspan(masked),
+                     std::span(to.back.indices).subspan(counts.back), std::span(to.back.values).subspan(counts.back)});
+  counts.taken += split.taken;
+  counts.back += split.back;
+  to.whole += split.whole;
+  to.carried += split.applied;
+  if (split.adds_up) return;
   for (size_t at = 0; at < values.size(); ++at) {
     const double left = static_cast<double>(values[at]) - taken[at] * step;
     const double amount = left - static_cast<double>(static_cast<float>(left));
@@ -83,17 +83,17 @@ struct OfferPlace {
 /// Resolves the offered entries of a part, one by one.
 ///
 /// with_masked the result lists the applied values entry by entry.
-OfferSettled settle_offered(const StreamView& offered, const SwitchStepDone& step, const OfferPlace& place,
-                            bool with_masked) {
-  OfferSettled to;
+OfferResolved resolve_offered(const StreamView& offered, const SwitchStepDone& step, const OfferPlace& place,
+                              bool with_masked) {
+  OfferResolved to;
   to.back = to.masked = Stream::empty(offered.dimension);
   const size_t count = offered.count();
   const size_t first = place.first;
   const std::span<const int32_t> sent(step.offer->sent);
   MILLRACE_CHECK(first + count <= sent.size(), first, count, sent.size());
-  if (with_masked) resize(to.masked, count + kFateSlack);
-  resize(to.back, count + kFateSlack);
-  FateCounts counts;
+  if (with_masked) resize(to.masked, count + kSplitSlack);
+  resize(to.back, count + kSplitSlack);
+  SplitCounts counts;
   std::vector<int32_t> taken;
   size_t at = 0;
   auto run = std::ranges::upper_bound(step.offered, first, {}, &SwitchStepDone::Offered::last);
@@ -106,7 +106,7 @@ OfferSettled settle_offered(const StreamView& offered, const SwitchStepDone& ste
     const auto window_begin = static_cast<uint32_t>(run->begin - place.part_begin);
     take_applied(offered.indices.subspan(begin, end - begin), window_begin, sent.subspan(first + begin, end - begin),
                  step.applied(*run), taken);
-    settle_run(offered, begin, end, taken, run->step, to, counts);
+    resolve_run(offered, begin, end, taken, run->step, to, counts);
     at = end;
   }
   lose_all(offered, at, count, to);
@@ -163,13 +163,13 @@ Stream update_of(const SwitchStepDone& step, const std::vector<SwitchStepDone::W
 
 void SessionCore::Impl::offer(uint32_t bucket, uint64_t step, TimeNs now, Actions& actions) {
   BucketRun& run = buckets[bucket];
-  HeldStream all = HeldStream::from(run.bucket->offer());
+  SharedStream all = SharedStream::from(run.bucket->offer());
   for (uint32_t number = run.first_part; number < run.first_part + run.part_count; ++number) {
     PartRun& part = parts[number];
     Outstanding out;
     out.step = step;
-    out.life = life;
-    out.sent = cut(all, part.layout.begin, part.layout.end);
+    out.incarnation = incarnation;
+    out.sent = slice_of(all, part.layout.begin, part.layout.end);
     part.outstanding.push_back(std::move(out));
   }
   counters.raw_bytes_up += all.view.count() * (sizeof(uint32_t) + sizeof(float));
@@ -192,26 +192,26 @@ Status SessionCore::Impl::begin_switch_step(uint64_t step, TimeNs now) {
     part.first_offered = count;
     count += part.outstanding.back().sent.view.count();
   }
-  const HeldStream offered = offered_in_array(count);
+  const SharedStream offered = offered_in_array(count);
   MILLRACE_CHECK(offered.view.count() == count, offered.view.count(), count);
   return switch_path->begin_step(step, offered, now);
 }
 
 /// Returns all buckets' offered entries, `count` in total, with the indices of the switch's array.
-HeldStream SessionCore::Impl::offered_in_array(size_t count) {
+SharedStream SessionCore::Impl::offered_in_array(size_t count) {
   const std::vector<uint64_t>& begins = switch_path->layout().bucket_begin;
   if (buckets.size() == 1 && begins[0] == 0) return std::exchange(buckets[0].offered, {});
   Stream all;
   all.indices.reserve(count);
   all.values.reserve(count);
   for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
-    const HeldStream own = std::exchange(buckets[bucket].offered, {});
+    const SharedStream own = std::exchange(buckets[bucket].offered, {});
     const auto begin = static_cast<uint32_t>(begins[bucket]);
     std::ranges::transform(own.view.indices, std::back_inserter(all.indices),
                            [begin](uint32_t of_bucket) { return begin + of_bucket; });
     all.values.insert(all.values.end(), own.view.values.begin(), own.view.values.end());
   }
-  return HeldStream::from(std::move(all));
+  return SharedStream::from(std::move(all));
 }
 
 void SessionCore::Impl::on_packet(const protocol::ReceivedPacket& packet, TimeNs now, Actions& actions) {
@@ -222,11 +222,11 @@ void SessionCore::Impl::on_packet(const protocol::ReceivedPacket& packet, TimeNs
 }
 
 void SessionCore::Impl::follow_path(TimeNs now, Actions& actions) {
-  if (!view.started || !synced() || over()) return;
-  const Result<std::string> told = switch_path->follow(view, now);
+  if (!membership.started || !synced() || over()) return;
+  const Result<std::string> told = switch_path->follow(membership, now);
   if (!told) return end_session(told.error(), now, actions);
   if (!told->empty()) log(actions, Severity::kWarning, *told);
-  told_of_switch = protocol::Heartbeat::Switch::kNoWord;
+  last_reported_switch = protocol::Heartbeat::Switch::kNoReport;
 }
 
 void SessionCore::Impl::tick_path(TimeNs now, Actions& actions) {
@@ -239,8 +239,8 @@ void SessionCore::Impl::tick_path(TimeNs now, Actions& actions) {
 
 void SessionCore::Impl::tell_of_switch(TimeNs now, Actions& actions) {
   if (const std::string news = switch_path->news(now); !news.empty()) log(actions, Severity::kWarning, news);
-  const protocol::Heartbeat::Switch word = switch_path->word(now);
-  if (std::exchange(told_of_switch, word) == word || word == protocol::Heartbeat::Switch::kNoWord) return;
+  const protocol::Heartbeat::Switch word = switch_path->report(now);
+  if (std::exchange(last_reported_switch, word) == word || word == protocol::Heartbeat::Switch::kNoReport) return;
   log(actions, Severity::kWarning,
       word == protocol::Heartbeat::Switch::kSilent ? "the switch is silent, or refuses the job: shard 0 is told"
                                                    : "the switch answers again: shard 0 is told");
@@ -251,51 +251,51 @@ void SessionCore::Impl::finish_switch_step(TimeNs now, Actions& actions) {
   if (!synced()) return;  // a rejoin settles the step in which it was evicted
   std::optional<SwitchStepDone> step = switch_path->take_done();
   if (!step) return;
-  settle_switch_step();
-  UnsettledStep unsettled_now;
+  resolve_switch_step();
+  UnresolvedStep unresolved_now;
   for (PartRun& part : parts) {
     MILLRACE_CHECK(part.outstanding.size() == 1 && part.outstanding.front().step == part.n, part.outstanding.size(),
                    part.n);
-    unsettled_now.sent.push_back(std::move(part.outstanding.front()));
+    unresolved_now.sent.push_back(std::move(part.outstanding.front()));
     part.outstanding.pop_front();
     deliver_by_switch(part, *step, now, actions);
   }
-  unsettled_now.done = std::move(*step);
-  unsettled_step = std::move(unsettled_now);
+  unresolved_now.done = std::move(*step);
+  unresolved_step = std::move(unresolved_now);
 }
 
 /// Resolves the offered entries one by one: applied, returned to the residual, or lost. Lost is the part of a remainder
 /// that f32 cannot hold.
-bool SessionCore::Impl::settle_switch_part() {
-  if (!unsettled_step) return false;
-  UnsettledStep& step = *unsettled_step;
+bool SessionCore::Impl::resolve_switch_part() {
+  if (!unresolved_step) return false;
+  UnresolvedStep& step = *unresolved_step;
   PartRun& part = parts[step.next_part];
-  SwitchFate fate = fate_by_switch(part, step.sent[step.next_part], step.done);
-  buckets[part.layout.bucket].bucket->settle_offer(part.at, std::move(fate.back), fate.whole);
+  OfferOutcome outcome = outcome_by_switch(part, step.sent[step.next_part], step.done);
+  buckets[part.layout.bucket].bucket->resolve_offer(part.at, std::move(outcome.back), outcome.whole);
   if (++step.next_part == parts.size()) {
-    switch_path->give_room(std::move(step.done));
-    unsettled_step.reset();
+    switch_path->recycle_buffers(std::move(step.done));
+    unresolved_step.reset();
   }
   return true;
 }
 
-void SessionCore::Impl::settle_switch_step() {
-  while (settle_switch_part()) {
+void SessionCore::Impl::resolve_switch_step() {
+  while (resolve_switch_part()) {
   }
 }
 
-SessionCore::Impl::SwitchFate SessionCore::Impl::fate_by_switch(PartRun& part, const Outstanding& out,
-                                                                const SwitchStepDone& step) {
+SessionCore::Impl::OfferOutcome SessionCore::Impl::outcome_by_switch(PartRun& part, const Outstanding& out,
+                                                                     const SwitchStepDone& step) {
   Bucket& bucket = *buckets[part.layout.bucket].bucket;
   const bool masks = bucket.masks(out.step);
   const OfferPlace place{.first = part.first_offered, .part_begin = range_in(switch_path->layout(), part.layout).begin};
-  OfferSettled settled = settle_offered(out.sent.view, step, place, masks);
-  for (const OfferSettled::Lost& lost : settled.lost) bucket.lose(part.at, lost.index, lost.amount);
+  OfferResolved settled = resolve_offered(out.sent.view, step, place, masks);
+  for (const OfferResolved::Lost& lost : settled.lost) bucket.lose(part.at, lost.index, lost.amount);
   part.account.carried_by_switch.add(settled.carried);
   part.account.doubt += kMassError * settled.carried.magnitude;
   part.counted.add(out.step, settled.applied);
-  if (masks) bucket.mask_applied(part.at, out.step, HeldStream::from(std::move(settled.masked)), nullptr);
-  note_unsettled(part.layout.bucket);
+  if (masks) bucket.mask_applied(part.at, out.step, SharedStream::from(std::move(settled.masked)), nullptr);
+  note_unresolved(part.layout.bucket);
   return {std::move(settled.back), settled.whole};
 }
 
@@ -341,7 +341,7 @@ void SessionCore::Impl::deliver_by_switch(PartRun& part, const SwitchStepDone& s
   }
   run.bucket->count_received(sum.count());
   counters.raw_bytes_down += sum.count() * (sizeof(uint32_t) + sizeof(float));
-  delivered.sum = HeldStream::from(std::move(sum));
+  delivered.sum = SharedStream::from(std::move(sum));
   part.decided_in = delivered.decided_in;
   ++part.n;
   delivered.step_complete = --run.parts_behind == 0;
@@ -352,7 +352,7 @@ void SessionCore::Impl::deliver_by_switch(PartRun& part, const SwitchStepDone& s
 
 bool SessionCore::Impl::may_leave_switch(TimeNs now, Actions& actions) {
   const SwitchPath::Leave leave = switch_path->leave(config.shard_silence, now);
-  if (leave == SwitchPath::Leave::kPatienceEnded) {
+  if (leave == SwitchPath::Leave::kTimedOut) {
     log(actions, Severity::kWarning,
         "this worker leaves before the others have finished: nothing has moved for " +
             std::to_string(config.shard_silence / kNsPerS) + " s");

@@ -94,14 +94,15 @@ void StoreClient::send(uint64_t id, Pending& pending, const Reach& reach, TimeNs
   pending.again_at = now + pending.interval;
 }
 
-void StoreClient::turn(const Reach& reach, TimeNs now, Actions& actions) {
+void StoreClient::advance(const Reach& reach, TimeNs now, Actions& actions) {
   peers_.resize(reach.shards.size());
   std::vector<bool> anew(peers_.size());
   for (size_t shard = 0; shard < peers_.size(); ++shard) {
     const std::optional<protocol::Header>& header = reach.shards[shard];
     Peer& peer = peers_[shard];
-    anew[shard] = header && (!peer.reached || peer.life != header->life || peer.shard_life != header->shard_life);
-    peer = header ? Peer{header->life, header->shard_life, true} : Peer{};
+    anew[shard] = header && (!peer.reached || peer.incarnation != header->incarnation ||
+                             peer.shard_incarnation != header->shard_incarnation);
+    peer = header ? Peer{header->incarnation, header->shard_incarnation, true} : Peer{};
   }
   std::vector<size_t> in_flight(peers_.size());
   for (const auto& [id, pending] : pending_) {

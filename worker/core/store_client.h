@@ -74,7 +74,7 @@ class StoreClient {
   bool idle() const { return pending_.empty(); }
 
   void on_pulled(const protocol::Message& message, TimeNs now, std::vector<Done>& done);
-  void turn(const Reach& reach, TimeNs now, Actions& actions);
+  void advance(const Reach& reach, TimeNs now, Actions& actions);
   TimeNs next_deadline() const;
 
  private:
@@ -87,8 +87,8 @@ class StoreClient {
   };
   /// Identifies the peer that got the last requests of a shard. Another peer gets them again.
   struct Peer {
-    uint64_t life = 0;
-    uint64_t shard_life = 0;
+    uint64_t incarnation = 0;
+    uint64_t shard_incarnation = 0;
     bool reached = false;
   };
   void send(uint64_t id, Pending& pending, const Reach& reach, TimeNs now, Actions& actions) const;

@@ -22,7 +22,7 @@ std::unexpected<Error> not_finite(uint64_t step, float scale, double denominator
 
 }  // namespace
 
-void AttachedWeights::stand_at(std::vector<Run> runs) {
+void AttachedWeights::set_positions(std::vector<Run> runs) {
   const std::lock_guard array(array_);
   const std::lock_guard behind(behind_);
   runs_ = std::move(runs);

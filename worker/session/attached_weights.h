@@ -40,7 +40,7 @@ class AttachedWeights {
     uint64_t steps = 0;
   };
   /// Says how far the weights are: by run of the tensor, ascending, the steps in them after all that has arrived.
-  void stand_at(std::vector<Run> runs);
+  void set_positions(std::vector<Run> runs);
 
   struct Target {
     std::span<float> weights;

@@ -71,12 +71,12 @@ Result<SavedState> load(const JobOptions& job, std::span<const TensorOptions> te
 }
 
 /// A socket of IPv6 takes both families: where any address is one of IPv6, it is opened. IPv4 addresses come first.
-const protocol::Endpoint& family_to_open(const Beginning& beginning) {
-  const bool by_rack = !beginning.rack_at.empty() && !beginning.rack_at.back().is_ipv4();
-  return by_rack ? beginning.rack_at.back() : beginning.switch_at.back();
+const protocol::Endpoint& family_to_open(const InitialState& initial_state) {
+  const bool by_rack = !initial_state.rack_at.empty() && !initial_state.rack_at.back().is_ipv4();
+  return by_rack ? initial_state.rack_at.back() : initial_state.switch_at.back();
 }
 
-Status open_datagrams(const JobOptions& job, const protocol::JobSpec& spec, Beginning& beginning) {
+Status open_datagrams(const JobOptions& job, const protocol::JobSpec& spec, InitialState& initial_state) {
   if (spec.path == protocol::Path::kServer) {
     if (job.switch_key_file.empty()) return {};
     return fail(ErrorCode::kInvalidArgument, "switch_key_file is given and path is server: set path, or leave it out");
@@ -96,15 +96,15 @@ Status open_datagrams(const JobOptions& job, const protocol::JobSpec& spec, Begi
       return fail(ErrorCode::kInvalidArgument,
                   "path: the rack's switch is where the one that decides is too; give the rack's own, or none");
     }
-    beginning.rack_name = addresses->rack;
-    beginning.rack_at = std::move(*rack);
+    initial_state.rack_name = addresses->rack;
+    initial_state.rack_at = std::move(*rack);
   }
-  beginning.switch_at = std::move(*at);
-  auto port = SwitchUdpPort::open(family_to_open(beginning), spec.switch_path.packet_bytes_max,
+  initial_state.switch_at = std::move(*at);
+  auto port = SwitchUdpPort::open(family_to_open(initial_state), spec.switch_path.packet_bytes_max,
                                   {.job = spec.switch_path.job, .lanes = spec.switch_path.lanes});
   if (!port) return std::unexpected(port.error());
-  beginning.switch_key = *key;
-  beginning.datagrams = std::move(*port);
+  initial_state.switch_key = *key;
+  initial_state.datagrams = std::move(*port);
   return {};
 }
 
@@ -147,22 +147,22 @@ Status check_weights(std::span<const TensorOptions> tensors, protocol::Mode mode
   return {};
 }
 
-Result<Beginning> begin_with(const JobOptions& job, std::span<const TensorOptions> tensors,
-                             const protocol::JobSpec& spec) {
+Result<InitialState> load_initial_state(const JobOptions& job, std::span<const TensorOptions> tensors,
+                                        const protocol::JobSpec& spec) {
   if (auto enough = check_descriptors(job.shards.size()); !enough) return std::unexpected(enough.error());
-  Beginning beginning;
+  InitialState initial_state;
   if (auto valid = check_weights(tensors, spec.mode); !valid) return std::unexpected(valid.error());
   for (const TensorOptions& tensor : tensors) {
-    beginning.targets.push_back({tensor.weights, tensor.scale, tensor.schedule, tensor.apply});
+    initial_state.targets.push_back({tensor.weights, tensor.scale, tensor.schedule, tensor.apply});
   }
-  beginning.has_weights =
+  initial_state.has_weights =
       std::ranges::none_of(tensors, [](const TensorOptions& tensor) { return tensor.weights.empty(); });
-  if (job.returns && !beginning.has_weights && !spec.has_store()) {
+  if (job.returns && !initial_state.has_weights && !spec.has_store()) {
     return fail(ErrorCode::kInvalidArgument,
                 "returns: who comes back takes over the weights of a worker that went on; give every tensor its "
                 "weights (TensorOptions::weights), or the job a store");
   }
-  if (spec.initial_weights == protocol::InitialWeights::kFirst && !beginning.has_weights) {
+  if (spec.initial_weights == protocol::InitialWeights::kFirst && !initial_state.has_weights) {
     return fail(ErrorCode::kInvalidArgument,
                 "initial_weights = first: give every tensor its weights (TensorOptions::weights), the session is to "
                 "hand out the first worker's, or to take them over");
@@ -171,12 +171,12 @@ Result<Beginning> begin_with(const JobOptions& job, std::span<const TensorOption
   if (!job.save_path.empty()) {
     if (Status can = files::try_to_write(job.save_path, files::kOwnerOnly); !can) return std::unexpected(can.error());
   }
-  if (auto opened = open_datagrams(job, spec, beginning); !opened) return std::unexpected(opened.error());
-  if (job.load_path.empty() || (job.returns && is_missing(job.load_path))) return beginning;
+  if (auto opened = open_datagrams(job, spec, initial_state); !opened) return std::unexpected(opened.error());
+  if (job.load_path.empty() || (job.returns && is_missing(job.load_path))) return initial_state;
   auto state = load(job, tensors, spec);
   if (!state) return std::unexpected(state.error());
-  beginning.saved = std::move(*state);
-  return beginning;
+  initial_state.saved = std::move(*state);
+  return initial_state;
 }
 
 }  // namespace millrace::worker

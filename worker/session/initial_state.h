@@ -16,7 +16,7 @@
 namespace millrace::worker {
 
 /// Holds the initial state of a session, beside the job's specification.
-struct Beginning {
+struct InitialState {
   std::vector<AttachedWeights::Target> targets;  ///< by tensor; without weights where none were given
   bool has_weights = false;                      ///< for every tensor
   std::optional<SavedState> saved;               ///< its weights are in the arrays already
@@ -35,8 +35,8 @@ struct Beginning {
 ///         file. job_mismatch, with the first difference: a state of another job or worker, or one whose weights do not
 ///         match the session's. Path switch: no key file, or one that others may read; a switch with an unknown name;
 ///         returns, which this path does not have.
-Result<Beginning> begin_with(const JobOptions& job, std::span<const TensorOptions> tensors,
-                             const protocol::JobSpec& spec);
+Result<InitialState> load_initial_state(const JobOptions& job, std::span<const TensorOptions> tensors,
+                                        const protocol::JobSpec& spec);
 
 /// Checks the tensors' weights and their options.
 ///

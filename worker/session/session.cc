@@ -82,8 +82,8 @@ Session::~Session() = default;
 std::unique_ptr<Session> Session::connect(const JobOptions& job, const std::vector<TensorOptions>& tensors) {
   // Errors before a server is asked have their cause in this worker, as a plain Error says.
   auto spec = take<protocol::JobSpec>(worker::spec_from_options(job, tensors));
-  auto beginning = take<worker::Beginning>(worker::begin_with(job, tensors, spec));
-  auto impl = std::make_unique<Impl>(job, std::move(spec), std::move(beginning));
+  auto initial_state = take<worker::InitialState>(worker::load_initial_state(job, tensors, spec));
+  auto impl = std::make_unique<Impl>(job, std::move(spec), std::move(initial_state));
   must(impl->open_port(job));
   must(impl->join());
   return std::unique_ptr<Session>(new Session(std::move(impl)));

@@ -25,12 +25,12 @@ uint64_t draw_nonce() {
   return nonce;
 }
 
-std::unique_ptr<NamedPeers> peers_of(const protocol::JobSpec& spec, const Beginning& beginning,
+std::unique_ptr<NamedPeers> peers_of(const protocol::JobSpec& spec, const InitialState& initial_state,
                                      protocol::PacketSink* datagrams) {
   if (datagrams == nullptr) return nullptr;
   auto peers = std::make_unique<NamedPeers>(*datagrams);
-  peers->set(spec.switch_path.address, beginning.switch_at);
-  if (!beginning.rack_name.empty()) peers->set(beginning.rack_name, beginning.rack_at);
+  peers->set(spec.switch_path.address, initial_state.switch_at);
+  if (!initial_state.rack_name.empty()) peers->set(initial_state.rack_name, initial_state.rack_at);
   return peers;
 }
 
@@ -41,7 +41,8 @@ Result<protocol::Endpoint> find_decider(const NamedPeers& peers, std::string_vie
   return protocol::numeric_endpoint(text);
 }
 
-CoreConfig config_of(const JobOptions& options, protocol::JobSpec&& spec, Beginning& beginning, NamedPeers* peers) {
+CoreConfig config_of(const JobOptions& options, protocol::JobSpec&& spec, InitialState& initial_state,
+                     NamedPeers* peers) {
   CoreConfig config;
   config.worker = options.worker;
   config.nonce = draw_nonce();
@@ -54,15 +55,15 @@ CoreConfig config_of(const JobOptions& options, protocol::JobSpec&& spec, Beginn
   config.shard_silence = TimeNs{options.shard_silence_ms} * kNsPerMs;
   config.codec_speeds = speeds_so_far;  // join() has them measured
   config.link_bits_per_s = options.link_rate;
-  config.has_weights = beginning.has_weights;
+  config.has_weights = initial_state.has_weights;
   config.takes_merged = std::ranges::none_of(
-      beginning.targets, [](const AttachedWeights::Target& target) { return static_cast<bool>(target.schedule); });
+      initial_state.targets, [](const AttachedWeights::Target& target) { return static_cast<bool>(target.schedule); });
   config.returns = options.returns;
-  config.saved = std::move(beginning.saved);
-  config.switch_access.key = beginning.switch_key;
+  config.saved = std::move(initial_state.saved);
+  config.switch_access.key = initial_state.switch_key;
   config.switch_access.sink = peers;
   config.switch_access.resolve = [peers](std::string_view text) { return find_decider(*peers, text); };
-  if (!beginning.rack_name.empty()) config.switch_access.rack = peers->endpoint_of(beginning.rack_name);
+  if (!initial_state.rack_name.empty()) config.switch_access.rack = peers->endpoint_of(initial_state.rack_name);
   return config;
 }
 
@@ -120,11 +121,11 @@ void put_counters(const CoreCounters& counters, Stats& stats) {
 
 }  // namespace
 
-SessionShell::SessionShell(const JobOptions& options, protocol::JobSpec spec, Beginning beginning)
+SessionShell::SessionShell(const JobOptions& options, protocol::JobSpec spec, InitialState initial_state)
     : options_(options),
-      datagrams_(std::move(beginning.datagrams)),
-      peers_(peers_of(spec, beginning, datagrams_.get())),
-      core_(config_of(options, std::move(spec), beginning, peers_.get())),
+      datagrams_(std::move(initial_state.datagrams)),
+      peers_(peers_of(spec, initial_state, datagrams_.get())),
+      core_(config_of(options, std::move(spec), initial_state, peers_.get())),
       store_({.resend_after = TimeNs{options.resend_after_ms} * kNsPerMs}),
       weights_(core_.spec().tensors.size()),
       shelf_(core_.spec(), core_.layout()) {
@@ -140,7 +141,7 @@ SessionShell::SessionShell(const JobOptions& options, protocol::JobSpec spec, Be
   }
   say_positions();
   for (size_t tensor = 0; tensor < weights_.size(); ++tensor) {
-    AttachedWeights::Target& given = beginning.targets[tensor];
+    AttachedWeights::Target& given = initial_state.targets[tensor];
     if (given.weights.empty()) continue;
     gates_[tensor].weights_given = true;
     shelf_.attach(tensor, given.when);
@@ -156,7 +157,7 @@ void SessionShell::say_positions() {
     std::vector<AttachedWeights::Run> runs;
     for (const UpdateShelf::Run& run : shelf_.runs(tensor))
       runs.push_back({run.begin, core_.part_steps_handed(run.part)});
-    weights_[tensor].stand_at(std::move(runs));
+    weights_[tensor].set_positions(std::move(runs));
   }
 }
 
@@ -173,13 +174,13 @@ void SessionShell::say(Severity severity, const std::string& text) {
   }
 }
 
-SessionShell::StillFills::StillFills(SessionShell& shell) : shell_(shell) {
+SessionShell::PushBarrier::PushBarrier(SessionShell& shell) : shell_(shell) {
   std::unique_lock lock(shell_.mutex_);
   shell_.fills_blocked_ = true;
   shell_.changed_.wait(lock, [this] { return shell_.fills_ == 0; });
 }
 
-SessionShell::StillFills::~StillFills() {
+SessionShell::PushBarrier::~PushBarrier() {
   const std::lock_guard lock(shell_.mutex_);
   shell_.fills_blocked_ = false;
   shell_.changed_.notify_all();
@@ -188,7 +189,7 @@ SessionShell::StillFills::~StillFills() {
 Result<ByteBuffer> SessionShell::state_bytes() {
   SavedState state;
   {
-    const StillFills still(*this);
+    const PushBarrier still(*this);
     state = core_.saved_state();
     const std::lock_guard lock(mutex_);
     // The residual includes slots that were filled and not handed over yet: their step counts as pushed.
@@ -209,7 +210,7 @@ Result<ByteBuffer> SessionShell::state_bytes() {
 
 void SessionShell::audit_at_end() {
   audited_at_end_ = true;
-  const StillFills still(*this);
+  const PushBarrier still(*this);
   core_.audit(actions_);
 }
 
@@ -228,7 +229,7 @@ void SessionShell::save_at_end() {
 
 Stats SessionShell::collect_stats() {
   Stats stats;
-  while (core_.settle_one()) {
+  while (core_.resolve_one_deferred()) {
   }
   stats.bytes_up = bytes_up_;
   stats.bytes_down = bytes_down_;
@@ -238,10 +239,10 @@ Stats SessionShell::collect_stats() {
   }
   stats.by_switch = switch_stats(core_, datagrams_.get());
   put_counters(core_.counters(), stats);
-  const StillFills still(*this);
+  const PushBarrier still(*this);
   const AuditSums audit = core_.audit(actions_);
-  stats.audit = {audit.audits, audit.entered,     audit.held,      audit.in_flight, audit.carried,
-                 audit.lost,   audit.rounded_off, audit.imbalance, audit.checks};
+  stats.audit = {audit.audits, audit.entered,     audit.in_residual, audit.in_flight, audit.carried,
+                 audit.lost,   audit.rounded_off, audit.imbalance,   audit.checks};
   {
     const std::lock_guard lock(mutex_);
     stats.time_blocked_s = blocked_s_;

@@ -58,7 +58,7 @@ struct PullCall {
 /// and calls no callback. Attached weights have locks of their own.
 class SessionShell {
  public:
-  SessionShell(const JobOptions& options, protocol::JobSpec spec, Beginning beginning);
+  SessionShell(const JobOptions& options, protocol::JobSpec spec, InitialState initial_state);
   ~SessionShell();
 
   /// Calls `watch` on the session thread with the seconds of every step of a bucket that completes. REQUIRES: before
@@ -165,7 +165,7 @@ class SessionShell {
   void receive_datagrams();
   /// Looks up the name of a silent peer again (path switch): it may have other addresses now.
   void look_up_peers(TimeNs now);
-  void carry_out();
+  void execute_actions();
   void deliver(DeliveredUpdate&& delivered);
   /// Passes the core's log positions to the weights: before the first arrival, and where it continues from a saved
   /// state.
@@ -187,12 +187,12 @@ class SessionShell {
   int wait_ms() const;
   /// Prevents fills of every slot during its lifetime: the constructor waits for fills under way, and new fills wait
   /// for its end. REQUIRES: constructed without the lock.
-  class StillFills {
+  class PushBarrier {
    public:
-    explicit StillFills(SessionShell& shell);
-    ~StillFills();
-    StillFills(const StillFills&) = delete;
-    StillFills& operator=(const StillFills&) = delete;
+    explicit PushBarrier(SessionShell& shell);
+    ~PushBarrier();
+    PushBarrier(const PushBarrier&) = delete;
+    PushBarrier& operator=(const PushBarrier&) = delete;
 
    private:
     SessionShell& shell_;
@@ -202,7 +202,7 @@ class SessionShell {
   void say(Severity severity, const std::string& text);
 
   // session_shell_store.cc
-  class StandingPull;
+  class RecurringPull;
   Status check_store(size_t tensor) const;
   CallResult<std::optional<PulledSteps>> carry_out_pull(std::vector<StoreClient::Request>&& pieces,
                                                         const PullOptions& options);
@@ -210,7 +210,7 @@ class SessionShell {
   void take_pulled();
   StoreClient::Reach reach() const;
 
-  struct Wire {
+  struct ShardConnection {
     std::unique_ptr<protocol::Connection> connection;
     std::string address;
     protocol::ConnectionState seen = protocol::ConnectionState::kDisconnected;
@@ -223,7 +223,7 @@ class SessionShell {
   std::unique_ptr<NamedPeers> peers_;         ///< ... before the core, which sends by them
   SessionCore core_;
   protocol::TransportContext context_;  ///< before the connections: it outlives them
-  std::vector<Wire> wires_;
+  std::vector<ShardConnection> wires_;
   protocol::Waker waker_;
   protocol::Poller poller_;
   Actions actions_;

@@ -70,7 +70,7 @@ CallStatus SessionShell::join() {
   // Reaching the shards ends by itself, in an error after connect_timeout_ms, and so does a return that comes to
   // nothing.
   const auto ended = [&] {
-    const bool outside = phase_ == Phase::kJoining || phase_ == Phase::kWaiting || phase_ == Phase::kReturning;
+    const bool outside = phase_ == Phase::kJoining || phase_ == Phase::kWaiting || phase_ == Phase::kRejoining;
     return error_ || (!outside && is_waited_for_);
   };
   TimeNs waits_until = 0;  // for the other workers; 0: it does not
@@ -173,9 +173,9 @@ CallResult<std::optional<uint64_t>> SessionShell::push(size_t tensor, double wei
   if (!passed) return std::unexpected(passed.error());
   if (!*passed) return std::optional<uint64_t>();
   if (auto valid = check_weight(gate, weight); !valid) return std::unexpected(valid.error());
-  const size_t kept_max = core_.spec().staleness + options_.updates_kept_max;
-  if (shelf_.kept(tensor) >= kept_max) {
-    return fail(ErrorCode::kLimitExceeded, std::to_string(kept_max) +
+  const size_t queued_max = core_.spec().staleness + options_.updates_kept_max;
+  if (shelf_.kept(tensor) >= queued_max) {
+    return fail(ErrorCode::kLimitExceeded, std::to_string(queued_max) +
                                                " updates of the tensor wait to be awaited: await them, "
                                                "attach weights, or raise updates_kept_max");
   }
@@ -293,7 +293,7 @@ CallResult<uint64_t> SessionShell::steps_applied(size_t tensor) {
 
 SessionStatus SessionShell::status() const {
   const std::lock_guard lock(mutex_);
-  return {phase_ == Phase::kReturning, returns_, waiting_for_, audit_imbalance_, workers_missing_};
+  return {phase_ == Phase::kRejoining, returns_, waiting_for_, audit_imbalance_, workers_missing_};
 }
 
 std::optional<Error> SessionShell::error() const {
@@ -307,7 +307,7 @@ CallResult<Stream> SessionShell::take_residual(size_t tensor) {
   run_there([&] {
     // A fill under way adds to the residual on its caller's thread; one that has ended may not have reached the core
     // yet.
-    const StillFills still(*this);
+    const PushBarrier still(*this);
     std::unique_lock lock(mutex_);
     for (uint32_t other = 0; other < gates_.size(); ++other) {
       const Gate& gate = gates_[other];

@@ -42,12 +42,12 @@ std::vector<Place> places_of(const SessionCore& core, uint32_t bucket, size_t te
 
 /// Holds a pull that the session thread was asked for. Its end withdraws the remaining requests: nothing points to the
 /// caller's PullCall or `out` afterwards. The constructor takes all memory that the end needs.
-class SessionShell::StandingPull {
+class SessionShell::RecurringPull {
  public:
-  explicit StandingPull(SessionShell& shell) : shell_(shell), withdrawal_(shell, [this] { withdraw_there(); }) {}
-  ~StandingPull() { end(); }
-  StandingPull(const StandingPull&) = delete;
-  StandingPull& operator=(const StandingPull&) = delete;
+  explicit RecurringPull(SessionShell& shell) : shell_(shell), withdrawal_(shell, [this] { withdraw_there(); }) {}
+  ~RecurringPull() { end(); }
+  RecurringPull(const RecurringPull&) = delete;
+  RecurringPull& operator=(const RecurringPull&) = delete;
 
   /// Asks for every piece, or for none where memory runs out.
   void ask(std::span<StoreClient::Request> pieces, uint64_t at_least_step) {
@@ -175,7 +175,7 @@ CallResult<std::optional<PulledSteps>> SessionShell::carry_out_pull(std::vector<
   call.left = pieces.size();
   call.steps.least = UINT64_MAX;
   for (StoreClient::Request& piece : pieces) piece.call = &call;
-  StandingPull standing(*this);
+  RecurringPull standing(*this);
   standing.ask(pieces, options.at_least_step);
   std::unique_lock lock(mutex_);
   const auto over = [&] { return phase_ == Phase::kFinished || error_; };
@@ -199,13 +199,13 @@ CallResult<std::optional<PulledSteps>> SessionShell::carry_out_pull(std::vector<
 StoreClient::Reach SessionShell::reach() const {
   StoreClient::Reach reach;
   for (uint32_t shard = 0; shard < wires_.size(); ++shard) reach.shards.push_back(core_.header_to(shard));
-  const std::vector<protocol::Member>& members = core_.view().members;
+  const std::vector<protocol::Member>& members = core_.membership().members;
   reach.places = !members.empty() && members.front().worker == options_.worker;
   return reach;
 }
 
 void SessionShell::ask_stores(TimeNs now) {
-  if (!store_.idle()) store_.turn(reach(), now, actions_);
+  if (!store_.idle()) store_.advance(reach(), now, actions_);
 }
 
 void SessionShell::take_pulled() {

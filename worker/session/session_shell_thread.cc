@@ -13,8 +13,8 @@
 namespace millrace::worker {
 namespace {
 
-constexpr int kMessagesPerTurn = 256;  ///< of one connection, before the others are looked at
-constexpr int kBurstsPerTurn = 16;     ///< of datagrams
+constexpr int kMessagesPerPass = 256;  ///< of one connection, before the others are looked at
+constexpr int kBurstsPerPass = 16;     ///< of datagrams
 constexpr int kWaitMaxMs = 1'000;
 /// A time without messages after which the moment is quiet: nothing is in flight, or other workers are not done with
 /// it.
@@ -30,9 +30,9 @@ constexpr TimeNs kLookUpEvery = 5 * kNsPerS;
 constexpr TimeNs kShardsEvery = 2 * kNsPerMs;
 
 /// Returns the number of workers that left a running job without finishing.
-uint32_t missing_of(const protocol::JobView& view, uint32_t workers) {
-  const uint64_t accounted_for = view.members.size() + view.left;
-  return view.started && accounted_for < workers ? static_cast<uint32_t>(workers - accounted_for) : 0;
+uint32_t missing_of(const protocol::Membership& membership, uint32_t workers) {
+  const uint64_t accounted_for = membership.members.size() + membership.left;
+  return membership.started && accounted_for < workers ? static_cast<uint32_t>(workers - accounted_for) : 0;
 }
 
 /// Returns the error of an exception of the session's thread. The caller's callbacks may throw a JobError: its code
@@ -48,7 +48,7 @@ Error error_of(const std::exception& problem) {
 void SessionShell::run() {
   try {
     core_.start(monotonic_now_ns(), actions_);
-    carry_out();
+    execute_actions();
     serve();
   } catch (const std::exception& problem) {
     if (peer_lookup_) poller_.remove_descriptor(peer_lookup_->lookup->descriptor());
@@ -62,7 +62,7 @@ void SessionShell::run() {
     }
   }
   if (datagrams_) poller_.remove_descriptor(datagrams_->descriptor());
-  for (Wire& wire : wires_) {
+  for (ShardConnection& wire : wires_) {
     if (wire.connection) poller_.remove(*wire.connection);
     wire.connection.reset();
   }
@@ -86,7 +86,7 @@ void SessionShell::serve() {
     take_commands();
     if (stop_) break;
     const bool more = core_.work(monotonic_now_ns(), actions_);
-    carry_out();
+    execute_actions();
     if (!std::exchange(waited_for_datagrams_, false)) {
       for (uint32_t shard = 0; shard < wires_.size(); ++shard) receive(shard);
       shards_looked_at_ = monotonic_now_ns();
@@ -95,9 +95,9 @@ void SessionShell::serve() {
     const TimeNs now = monotonic_now_ns();
     look_up_peers(now);
     if (now >= core_.next_deadline()) core_.on_tick(now, actions_);
-    core_.end_turn(now, actions_);
+    core_.end_pass(now, actions_);
     ask_stores(now);
-    carry_out();
+    execute_actions();
     const bool gave = give_next_weights();
     if (core_.error() && !saved_at_end_) save_at_end();
     if (core_.phase() == Phase::kFinished && !audited_at_end_) audit_at_end();
@@ -105,7 +105,7 @@ void SessionShell::serve() {
     if (!more && !gave && !core_.has_work(monotonic_now_ns())) wait();
   }
   core_.leave(protocol::Goodbye::Reason::kShutdown, "the session was closed", monotonic_now_ns(), actions_);
-  carry_out();
+  execute_actions();
 }
 
 void SessionShell::take_commands() {
@@ -127,13 +127,13 @@ void SessionShell::wait() {
     waited_for_datagrams_ = poller_.wait_for_descriptors(std::min(wait_ms(), kNextMs));
     return;
   }
-  if (core_.settled()) {
+  if (core_.all_resolved()) {
     poller_.wait(wait_ms());
     return;
   }
   // Settling is for quiet moments: a step that is under way here or in a process beside this one has the cores first.
   bool heard = poller_.wait(std::min(wait_ms(), core_.in_flight() ? kQuietInFlightMs : kQuietMs));
-  while (!heard && core_.settle_one()) heard = poller_.wait(0);
+  while (!heard && core_.resolve_one_deferred()) heard = poller_.wait(0);
 }
 
 /// A step is under way, and its datagrams came just now; no shard has been left unheard for long, or has its queue
@@ -145,7 +145,7 @@ bool SessionShell::datagrams_follow() const {
 }
 
 bool SessionShell::has_backlog() const {
-  return std::ranges::any_of(wires_, [](const Wire& wire) { return !wire.backlog.empty(); });
+  return std::ranges::any_of(wires_, [](const ShardConnection& wire) { return !wire.backlog.empty(); });
 }
 
 int SessionShell::wait_ms() const {
@@ -155,10 +155,10 @@ int SessionShell::wait_ms() const {
 }
 
 void SessionShell::receive(uint32_t shard) {
-  Wire& wire = wires_[shard];
+  ShardConnection& wire = wires_[shard];
   if (!wire.connection) return;
   flush_backlog(shard);
-  for (int count = 0; count < kMessagesPerTurn; ++count) {
+  for (int count = 0; count < kMessagesPerPass; ++count) {
     auto received = wire.connection->receive();
     if (!received) break;
     bytes_down_ += received->bytes;
@@ -171,7 +171,7 @@ void SessionShell::receive(uint32_t shard) {
     } else {
       core_.on_bad_message(shard, received->message.error(), now, actions_);
     }
-    carry_out();
+    execute_actions();
   }
   // After the messages: a shard's last words come before the end of its connection.
   watch(shard);
@@ -179,11 +179,11 @@ void SessionShell::receive(uint32_t shard) {
 
 void SessionShell::receive_datagrams() {
   if (!datagrams_) return;
-  for (int burst = 0; burst < kBurstsPerTurn; ++burst) {
+  for (int burst = 0; burst < kBurstsPerPass; ++burst) {
     const auto packets = datagrams_->receive();
     const TimeNs now = monotonic_now_ns();
     for (const protocol::ReceivedPacket& packet : packets) core_.on_packet(peers_->received(packet), now, actions_);
-    carry_out();
+    execute_actions();
     if (packets.empty()) return;
     datagrams_came_at_ = now;
   }
@@ -213,7 +213,7 @@ void SessionShell::look_up_peers(TimeNs now) {
 }
 
 void SessionShell::watch(uint32_t shard) {
-  Wire& wire = wires_[shard];
+  ShardConnection& wire = wires_[shard];
   const protocol::ConnectionState state = wire.connection->state();
   if (wire.connection->accepted()) core_.on_accepted(shard);
   if (state == wire.seen) return;
@@ -229,11 +229,11 @@ void SessionShell::watch(uint32_t shard) {
                                                  : trouble;
     core_.on_disconnected(shard, reason, now, actions_);
   }
-  carry_out();
+  execute_actions();
 }
 
 void SessionShell::connect_now(uint32_t shard) {
-  Wire& wire = wires_[shard];
+  ShardConnection& wire = wires_[shard];
   wire.backlog.clear();
   wire.seen = protocol::ConnectionState::kConnecting;
   Status connected;
@@ -258,7 +258,7 @@ void SessionShell::connect_now(uint32_t shard) {
 }
 
 void SessionShell::send_now(SendAction&& send) {
-  Wire& wire = wires_[send.shard];
+  ShardConnection& wire = wires_[send.shard];
   if (!wire.connection) return;
   if (!wire.backlog.empty()) {
     wire.backlog.push_back(std::move(send.message));
@@ -276,12 +276,12 @@ void SessionShell::send_now(SendAction&& send) {
 }
 
 void SessionShell::flush_backlog(uint32_t shard) {
-  Wire& wire = wires_[shard];
+  ShardConnection& wire = wires_[shard];
   std::deque<protocol::Message> waiting = std::exchange(wire.backlog, {});
   for (protocol::Message& message : waiting) send_now({shard, std::move(message)});
 }
 
-void SessionShell::carry_out() {
+void SessionShell::execute_actions() {
   while (!actions_.sends.empty() || !actions_.connects.empty() || !actions_.delivered.empty() ||
          !actions_.give_weights.empty() || !actions_.log.empty() || !actions_.steps_done.empty()) {
     Actions now = std::exchange(actions_, {});
@@ -326,7 +326,7 @@ bool SessionShell::give_next_weights() {
   } else {
     fail_by_own(weights.error());
   }
-  carry_out();
+  execute_actions();
   return true;
 }
 
@@ -348,7 +348,7 @@ Result<Buffer<float>> SessionShell::weights_of(uint32_t part) {
 // position.
 Status SessionShell::copy_weights(size_t tensor, const UpdateShelf::Run& run, std::span<float> out) {
   std::vector<Arrival> held;
-  for (DeliveredUpdate& update : core_.held(run.part)) {
+  for (DeliveredUpdate& update : core_.awaiting_acks(run.part)) {
     for (UpdateShelf::Portion& portion : shelf_.portions(std::move(update))) {
       if (portion.tensor == tensor && portion.arrives) held.push_back(std::move(portion.arrival));
     }
@@ -372,7 +372,7 @@ void SessionShell::publish() {
     is_waited_for_ = core_.is_waited_for();
     returns_ = core_.counters().returns;
     audit_imbalance_ = core_.audit_sums().imbalance;
-    workers_missing_ = missing_of(core_.view(), core_.spec().workers);
+    workers_missing_ = missing_of(core_.membership(), core_.spec().workers);
     if (core_.error()) error_ = answer_of(*core_.error());
   }
   if (text_due || steps_changed) {

@@ -29,15 +29,16 @@ UpdateShelf::UpdateShelf(const protocol::JobSpec& spec, const protocol::JobLayou
 std::vector<UpdateShelf::Portion> UpdateShelf::portions(DeliveredUpdate&& delivered) const {
   const uint64_t part_begin = delivered.begin;
   const uint64_t part_end = part_begin + delivered.sum.view.dimension;
-  const HeldStream whole = std::move(delivered.sum);
+  const SharedStream whole = std::move(delivered.sum);
   std::vector<Portion> out;
   for (const Member& member : members_[delivered.bucket]) {
     const uint64_t begin = std::max(part_begin, member.begin);
     const uint64_t end = std::min(part_end, member.end);
     if (begin >= end) continue;
     // A fused tensor starts or ends inside the part: its share is cut out, with indices of its own.
-    const bool own_cut = begin != part_begin || end != part_end;
-    const HeldStream own = own_cut ? HeldStream::from(cut(whole.view, begin - part_begin, end - part_begin)) : whole;
+    const bool is_slice = begin != part_begin || end != part_end;
+    const SharedStream own =
+        is_slice ? SharedStream::from(slice_of(whole.view, begin - part_begin, end - part_begin)) : whole;
     Portion portion;
     portion.tensor = member.tensor;
     portion.answers = delivered.answers_push;
@@ -87,7 +88,8 @@ void UpdateShelf::put(Portion&& portion) {
   if (complete_now) shelf.steps_complete = std::max(shelf.steps_complete, arrival.push + 1);
   if (on_arrival(portion.tensor)) {
     // Nothing is retained, for any number of steps that no caller awaits.
-    if (complete_now) std::erase_if(shelf.steps, [&](const Step& kept_step) { return kept_step.step == arrival.push; });
+    if (complete_now)
+      std::erase_if(shelf.steps, [&](const Step& queued_step) { return queued_step.step == arrival.push; });
     return;
   }
   step->update.pieces.push_back(arrival.piece);
@@ -119,7 +121,7 @@ TensorUpdate UpdateShelf::take(size_t tensor, uint64_t step) {
   update.applied = attached(tensor) && step >= shelves_[tensor].from_step;
   std::ranges::stable_sort(update.pieces, {}, &UpdatePiece::begin);  // of one range: the earlier step first
   update.owner = std::make_shared<const std::vector<std::shared_ptr<const void>>>(std::move(found->owners));
-  std::erase_if(shelves_[tensor].steps, [&](const Step& kept_step) { return kept_step.step == step; });
+  std::erase_if(shelves_[tensor].steps, [&](const Step& queued_step) { return queued_step.step == step; });
   return update;
 }
 

@@ -31,7 +31,7 @@ struct SwitchClient::Lane {
 
   enum class SlotState : uint8_t {
     kDone,     ///< this step is over here; begin_step() starts the next turn
-    kHeld,     ///< the answer is made and not sent: congestion, or a hello comes first
+    kDelayed,  ///< the answer is made and not sent: congestion, or a hello comes first
     kWaiting,  ///< sent; the result is out
   };
 
@@ -42,21 +42,21 @@ struct SwitchClient::Lane {
     std::shared_ptr<const StepOffer> offer;  ///< null: nothing
     size_t first = 0;                        ///< of its entries
     size_t last = 0;
-    std::vector<uint16_t> applied;  ///< SettledWindow's
+    std::vector<uint16_t> applied;  ///< CompletedWindow's
   };
   static SwitchRevoked revoke(const Applied& applied);
 
   /// Fields that every result reads of all slots are first, within one cache line.
   struct alignas(64) Slot {
     SlotState state = SlotState::kDone;
-    uint32_t sends = 0;      ///< of this turn, in all epochs and incarnations
-    uint64_t order = 0;      ///< of its last transmission, or of its waiting, among all slots'
-    uint32_t overtaken = 0;  ///< turns that were sent later and whose results have arrived
-    bool hastened = false;   ///< its result is lost, and it is asked for
+    uint32_t sends = 0;               ///< of this turn, in all epochs and incarnations
+    uint64_t order = 0;               ///< of its last transmission, or of its waiting, among all slots'
+    uint32_t overtaken = 0;           ///< turns that were sent later and whose results have arrived
+    bool fast_retransmitted = false;  ///< its result is lost, and it is asked for
     uint32_t timeouts = 0;
     TimeNs sent_at = 0;  ///< first
     TimeNs last_sent_at = 0;
-    TimeNs due = 0;       ///< kWaiting: time-out; kHeld: goes out at the latest
+    TimeNs due = 0;       ///< kWaiting: time-out; kDelayed: goes out at the latest
     uint64_t turn = 1;    ///< the position (S3.3): the turn that is sent next, or was
     uint32_t window = 0;  ///< of that turn
     uint32_t next = protocol::kNoWindow;
@@ -75,11 +75,11 @@ struct SwitchClient::Lane {
   };
 
   // client_lane_turns.cc
-  SettledWindow settled_window(uint16_t number, uint32_t window, size_t first, size_t last) const;
+  CompletedWindow completed_window(uint16_t number, uint32_t window, size_t first, size_t last) const;
   void open_step(TimeNs now, protocol::PacketSink& sink);
   bool step_is_over() const;
   void open_turn(uint16_t number, uint32_t window, TimeNs now, protocol::PacketSink& sink);
-  void send_or_hold(uint16_t number, TimeNs now, protocol::PacketSink& sink);
+  void send_or_delay(uint16_t number, TimeNs now, protocol::PacketSink& sink);
   void send_turn(uint16_t number, TimeNs now, protocol::PacketSink& sink);
   enum class Way : uint8_t { kRack, kDecider };
   void transmit(uint16_t number, uint8_t flags, Way way, protocol::PacketSink& sink);
@@ -87,7 +87,7 @@ struct SwitchClient::Lane {
   void send_lost(const protocol::Notice& notice, Way way, TimeNs now, protocol::PacketSink& sink);
   void send_lost_packet(protocol::SentLog::Packet packet, Way way, TimeNs now, protocol::PacketSink& sink);
   void note_sent(Slot& slot, TimeNs now);
-  void send_held(TimeNs now, protocol::PacketSink& sink);
+  void send_delayed(TimeNs now, protocol::PacketSink& sink);
   void note_overtaken(uint64_t order, TimeNs now);
   void hasten_results(TimeNs now);
   uint32_t waiting() const;
@@ -97,7 +97,7 @@ struct SwitchClient::Lane {
   bool fits_turn(const protocol::DatagramHeader& header);
   bool keeps_the_rules(const Slot& slot, uint16_t number, const protocol::DatagramHeader& header) const;
   void count_taken(Gathering::Taken taken);
-  bool settle_if_whole(uint16_t number, TimeNs now);
+  bool complete_if_whole(uint16_t number, TimeNs now);
   void keep_applied(Slot& slot, std::span<const uint16_t> where);
   void advance(uint16_t number, uint32_t next, TimeNs now, protocol::PacketSink& sink);
 
@@ -106,15 +106,15 @@ struct SwitchClient::Lane {
   void receive(const protocol::Datagram& datagram, const protocol::ReceivedPacket& packet, TimeNs now,
                protocol::PacketSink& sink);
   void go_outside();
-  void leave_life();
+  void leave_incarnation();
   void say_hello(TimeNs now, protocol::PacketSink& sink);
-  void ask_life(TimeNs now, protocol::PacketSink& sink);
+  void ask_incarnation(TimeNs now, protocol::PacketSink& sink);
   void on_challenge(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
   void on_session_packet(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
   void on_welcome(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
   void on_fetch(const protocol::Datagram& datagram, protocol::PacketSink& sink);
   void on_notice(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
-  void note_standing_off(protocol::NoticeCode code, TimeNs now);
+  void record_back_off(protocol::NoticeCode code, TimeNs now);
   void heard(TimeNs now);
 
   // client_lane_returns.cc
@@ -145,7 +145,7 @@ struct SwitchClient::Lane {
   void on_rack_welcome(const protocol::Datagram& datagram);
   void on_rack_notice(const protocol::Datagram& datagram, TimeNs now, protocol::PacketSink& sink);
   void leave_rack(RackPhase then);
-  void doubt_rack(TimeNs now, protocol::PacketSink& sink);
+  void suspect_rack(TimeNs now, protocol::PacketSink& sink);
   void tick_rack(TimeNs now, protocol::PacketSink& sink);
   TimeNs rack_deadline() const;
 
@@ -156,9 +156,9 @@ struct SwitchClient::Lane {
   void time_out(uint16_t number, TimeNs now, protocol::PacketSink& sink);
   void note_silence(TimeNs now, protocol::PacketSink& sink);
   void note_mark(protocol::Ecn ecn, TimeNs now);
-  void probe_still(TimeNs now, protocol::PacketSink& sink);
+  void probe_idle(TimeNs now, protocol::PacketSink& sink);
   bool may_probe(const Slot& slot) const;
-  TimeNs still_patience() const;
+  TimeNs idle_timeout() const;
   TimeNs still_due() const;
   TimeNs still_min() const { return lossy_steps != 0 ? kStillMinLossy : kStillMin; }
   bool idle() const;
@@ -192,7 +192,7 @@ struct SwitchClient::Lane {
   SwitchPhase phase = SwitchPhase::kOutside;
   std::vector<Slot> slots;
 
-  SwitchLives opened_lives{};  ///< of the last epoch that was opened
+  AggregatorIncarnations opened_incarnations{};  ///< of the last epoch that was opened
   uint64_t opened_live = 0;
   std::vector<SwitchRemoval> removals;  ///< the latest first
 
@@ -216,7 +216,7 @@ struct SwitchClient::Lane {
   /// NO_SLOTS, or an error that no retransmission cures, in this epoch.
   bool refused = false;
   /// Time since which the aggregator has reported another job or epoch; INT64_MIN: it has not.
-  TimeNs stood_off_at = INT64_MIN;
+  TimeNs backed_off_at = INT64_MIN;
   TimeNs hello_due = 0;  ///< kAsking, kHello
   uint32_t hello_timeouts = 0;
   TimeNs asked_at = INT64_MIN;  ///< time of the last request; INT64_MIN: none

@@ -21,14 +21,14 @@ constexpr uint32_t kHelloDoublingsMax = 4;
 void SwitchClient::Lane::enter_epoch(TimeNs now, protocol::PacketSink& sink) {
   refused = false;
   silent_timeouts = 0;
-  leave_life();
+  leave_incarnation();
   if ((epoch.live >> options.worker & 1) == 0) return go_outside();
   begin_rack(now, sink);
   link.aim(epoch.decider);
   if (link.has_session()) {
     say_hello(now, sink);
   } else {
-    ask_life(now, sink);
+    ask_incarnation(now, sink);
   }
 }
 
@@ -41,17 +41,17 @@ void SwitchClient::Lane::go_outside() {
 
 /// Takes no further result of the epoch or incarnation before, including the missing fragments of a begun one.
 /// Contributions, the last results and the positions stay.
-void SwitchClient::Lane::leave_life() {
+void SwitchClient::Lane::leave_incarnation() {
   hello_timeouts = 0;
-  stood_off_at = INT64_MIN;
+  backed_off_at = INT64_MIN;
   for (Slot& slot : slots) {
     slot.result.clear();
     slot.timeouts = 0;
-    if (slot.state == SlotState::kWaiting) slot.state = SlotState::kHeld;
+    if (slot.state == SlotState::kWaiting) slot.state = SlotState::kDelayed;
   }
 }
 
-void SwitchClient::Lane::ask_life(TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::ask_incarnation(TimeNs now, protocol::PacketSink& sink) {
   phase = SwitchPhase::kAsking;
   link.request_challenge(epoch.epoch, sink);
   ++counters.challenge_requests;
@@ -62,7 +62,7 @@ void SwitchClient::Lane::ask_life(TimeNs now, protocol::PacketSink& sink) {
 void SwitchClient::Lane::say_hello(TimeNs now, protocol::PacketSink& sink) {
   phase = SwitchPhase::kHello;
   protocol::HelloTerms hello{
-      .membership = epoch.membership_hash, .live = epoch.live, .worker_nonce = link.session_nonce()};
+      .membership_hash = epoch.membership_hash, .live = epoch.live, .worker_nonce = link.session_nonce()};
   hello.slots = static_cast<uint32_t>(slots.size());
   for (size_t i = 0; i < slots.size(); ++i) hello.positions[i] = slots[i].turn;
   std::array<uint8_t, protocol::kExtensionBytesMax> extension;
@@ -85,7 +85,7 @@ void SwitchClient::Lane::receive(const Datagram& datagram, const protocol::Recei
   if (is_from_rack(datagram, packet.from)) return on_rack_packet(datagram, packet.ecn, now, sink);
   if (datagram.header.type == DatagramType::kChallenge) return on_challenge(datagram, now, sink);
   const bool is_hint = SwitchLink::is_hint(datagram);
-  if (is_hint ? datagram.header.type != DatagramType::kNotice : datagram.header.life != link.life()) {
+  if (is_hint ? datagram.header.type != DatagramType::kNotice : datagram.header.incarnation != link.incarnation()) {
     ++counters.wrong_life;
     return;
   }
@@ -122,17 +122,17 @@ void SwitchClient::Lane::on_session_packet(const Datagram& datagram, TimeNs now,
 
 void SwitchClient::Lane::on_challenge(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
   const SwitchLink::Renew renew =
-      phase == SwitchPhase::kRunning ? SwitchLink::Renew::kNewLifeOnly : SwitchLink::Renew::kAlways;
+      phase == SwitchPhase::kRunning ? SwitchLink::Renew::kNewIncarnationOnly : SwitchLink::Renew::kAlways;
   const SwitchLink::Challenge told = link.take_challenge(datagram, renew);
   if (told == SwitchLink::Challenge::kRefused) {
     ++counters.forged;
     return;
   }
   heard(now);
-  if (told == SwitchLink::Challenge::kSameLife && phase == SwitchPhase::kRunning) return;
-  if (told == SwitchLink::Challenge::kNewLife) {
+  if (told == SwitchLink::Challenge::kSameIncarnation && phase == SwitchPhase::kRunning) return;
+  if (told == SwitchLink::Challenge::kNewIncarnation) {
     ++counters.new_lives;
-    leave_life();
+    leave_incarnation();
   }
   say_hello(now, sink);
 }
@@ -156,13 +156,13 @@ void SwitchClient::Lane::on_welcome(const Datagram& datagram, TimeNs now, protoc
   }
   phase = SwitchPhase::kRunning;
   hello_timeouts = 0;
-  stood_off_at = INT64_MIN;
+  backed_off_at = INT64_MIN;
   note_removal(*welcome);
   for (uint16_t number = 0; number < slot_count(); ++number) {
     if (slots[number].state == SlotState::kDone) continue;
     slots[number].due = now + round_trip.smoothed();
   }
-  send_held(now, sink);
+  send_delayed(now, sink);
 }
 
 /// The aggregator lacks the result that this worker has: it gets it as it came.
@@ -187,9 +187,9 @@ void SwitchClient::Lane::on_fetch(const Datagram& datagram, protocol::PacketSink
 
 /// The hello is not taken: the aggregator is in a newer epoch, which the table will say, or still with another job of
 /// this number.
-void SwitchClient::Lane::note_standing_off(protocol::NoticeCode code, TimeNs now) {
+void SwitchClient::Lane::record_back_off(protocol::NoticeCode code, TimeNs now) {
   const bool says_so = code == protocol::NoticeCode::kOldEpoch || code == protocol::NoticeCode::kOtherMembership;
-  if (says_so && phase == SwitchPhase::kHello && stood_off_at == INT64_MIN) stood_off_at = now;
+  if (says_so && phase == SwitchPhase::kHello && backed_off_at == INT64_MIN) backed_off_at = now;
 }
 
 void SwitchClient::Lane::on_notice(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
@@ -201,9 +201,9 @@ void SwitchClient::Lane::on_notice(const Datagram& datagram, TimeNs now, protoco
   const bool is_hint = SwitchLink::is_hint(datagram);
   if (!is_hint) steps.epoch_seen = std::max(steps.epoch_seen, notice->epoch);
   // Where another process's session stands the answer is a hint, and names the hello's session.
-  if (!is_hint || notice->worker_nonce == link.session_nonce()) note_standing_off(notice->code, now);
+  if (!is_hint || notice->worker_nonce == link.session_nonce()) record_back_off(notice->code, now);
   switch (notice->code) {
-    case protocol::NoticeCode::kUnknownLife:
+    case protocol::NoticeCode::kUnknownIncarnation:
       if (asked_at == INT64_MIN || now - asked_at >= round_trip.smoothed()) {
         link.request_challenge(epoch.epoch, sink);
         ++counters.challenge_requests;

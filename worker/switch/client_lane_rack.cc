@@ -37,7 +37,7 @@ void SwitchClient::Lane::ask_rack(TimeNs now, protocol::PacketSink& sink) {
 
 void SwitchClient::Lane::greet_rack(TimeNs now, protocol::PacketSink& sink) {
   rack_phase = RackPhase::kHello;
-  const protocol::HelloTerms hello{.membership = epoch.membership_hash,
+  const protocol::HelloTerms hello{.membership_hash = epoch.membership_hash,
                                    .live = epoch.live,
                                    .worker_nonce = rack_link.session_nonce(),
                                    .slots = 0,
@@ -58,7 +58,7 @@ bool SwitchClient::Lane::is_from_rack(const Datagram& datagram, const protocol::
   if (rack_phase == RackPhase::kNone) return false;
   if (datagram.header.type == DatagramType::kChallenge) return rack_link.expects(datagram);
   if (SwitchLink::is_hint(datagram)) return from == epoch.rack;
-  return rack_link.has_session() && datagram.header.life == rack_link.life();
+  return rack_link.has_session() && datagram.header.incarnation == rack_link.incarnation();
 }
 
 void SwitchClient::Lane::on_rack_packet(const Datagram& datagram, protocol::Ecn ecn, TimeNs now,
@@ -84,14 +84,14 @@ void SwitchClient::Lane::on_rack_packet(const Datagram& datagram, protocol::Ecn 
 
 void SwitchClient::Lane::on_rack_challenge(const Datagram& datagram, TimeNs now, protocol::PacketSink& sink) {
   const SwitchLink::Renew renew =
-      rack_phase == RackPhase::kWelcome ? SwitchLink::Renew::kNewLifeOnly : SwitchLink::Renew::kAlways;
+      rack_phase == RackPhase::kWelcome ? SwitchLink::Renew::kNewIncarnationOnly : SwitchLink::Renew::kAlways;
   const SwitchLink::Challenge told = rack_link.take_challenge(datagram, renew);
   if (told == SwitchLink::Challenge::kRefused) {
     ++counters.forged;
     return;
   }
   rack_doubted = false;
-  if (told == SwitchLink::Challenge::kSameLife && rack_phase == RackPhase::kWelcome) return;
+  if (told == SwitchLink::Challenge::kSameIncarnation && rack_phase == RackPhase::kWelcome) return;
   leave_rack(RackPhase::kHello);
   greet_rack(now, sink);
 }
@@ -120,7 +120,8 @@ void SwitchClient::Lane::on_rack_notice(const Datagram& datagram, TimeNs now, pr
   }
   if (SwitchLink::is_hint(datagram)) {
     // It is with another job of this number, or another epoch: the next hello's time is as good as any.
-    if (notice->code != protocol::NoticeCode::kUnknownLife && notice->code != protocol::NoticeCode::kNoSlots) return;
+    if (notice->code != protocol::NoticeCode::kUnknownIncarnation && notice->code != protocol::NoticeCode::kNoSlots)
+      return;
     if (rack_asked_at != INT64_MIN && now - rack_asked_at < round_trip.smoothed()) return;
     rack_link.request_challenge(epoch.epoch, sink);
     ++counters.challenge_requests;
@@ -146,7 +147,7 @@ void SwitchClient::Lane::leave_rack(RackPhase then) {
 }
 
 /// Turns time out: the decider's other workers are slow, or the rack is gone. A challenge tells.
-void SwitchClient::Lane::doubt_rack(TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::suspect_rack(TimeNs now, protocol::PacketSink& sink) {
   if (rack_phase != RackPhase::kWelcome || rack_doubted) return;
   rack_doubted = true;
   rack_link.request_challenge(epoch.epoch, sink);

@@ -19,7 +19,7 @@ int exponent_of(const DatagramHeader& header) { return header.exponent; }
 
 /// Returns the entries of the update that this worker's rack retained, where it truncated its sum.
 std::optional<std::vector<uint16_t>> kept_of(const Gathering& result, uint16_t worker) {
-  for (const CutRack& rack : result.racks()) {
+  for (const RackSelection& rack : result.racks()) {
     if ((rack.workers >> worker & 1) == 0) continue;
     std::vector<uint16_t> kept;
     for (size_t i = 0; i < rack.kept.size(); ++i) {
@@ -73,7 +73,7 @@ void SwitchClient::Lane::on_result(const Datagram& datagram, TimeNs now, protoco
   count_taken(slot.result.take(datagram, options.window_indices));
   const bool once = slot.sends == 1;
   const uint64_t order = slot.order;
-  if (!settle_if_whole(number, now)) return;
+  if (!complete_if_whole(number, now)) return;
   if (!std::exchange(step_is_answered, true)) {
     // From now on silence means loss, and each slot asks for itself.
     for (Slot& other : slots) other.due = std::min(other.due, now + round_trip.timeout(0));
@@ -85,7 +85,7 @@ void SwitchClient::Lane::on_result(const Datagram& datagram, TimeNs now, protoco
 }
 
 /// Settles the turn once its result is whole: once, and all of it.
-bool SwitchClient::Lane::settle_if_whole(uint16_t number, TimeNs now) {
+bool SwitchClient::Lane::complete_if_whole(uint16_t number, TimeNs now) {
   Slot& slot = slots[number];
   if (!slot.result.whole()) return false;
   slot.result.take_packets(slot.kept);
@@ -106,34 +106,35 @@ bool SwitchClient::Lane::settle_if_whole(uint16_t number, TimeNs now) {
     if (slot.window != number || windows == slots.size()) round_trip.sample(now - slot.sent_at);
     congestion.clean_result();
   }
-  SettledWindow settled = settled_window(number, slot.window, slot.first, slot.last);
-  settled.exponent = exponent_of(slot.result.header());
-  settled.contributors = terms.contributors;
-  settled.decided_epoch = terms.decided_epoch;
-  settled.indices = slot.result.indices();
-  settled.sums = slot.result.integers();
-  settled.racks = slot.result.racks();
-  if (contributed) settled.applied = kept ? *kept : slot.result.indices();
-  steps.outcome.settled(settled);
-  keep_applied(slot, settled.applied);
+  CompletedWindow completed = completed_window(number, slot.window, slot.first, slot.last);
+  completed.exponent = exponent_of(slot.result.header());
+  completed.contributors = terms.contributors;
+  completed.decided_epoch = terms.decided_epoch;
+  completed.indices = slot.result.indices();
+  completed.sums = slot.result.integers();
+  completed.racks = slot.result.racks();
+  if (contributed) completed.applied = kept ? *kept : slot.result.indices();
+  steps.outcome.on_completed(completed);
+  keep_applied(slot, completed.applied);
   slot.result.drop_entries();
   ++slot.turn;
   return true;
 }
 
 /// Returns the owner's report on these entries of the step, as not applied.
-SettledWindow SwitchClient::Lane::settled_window(uint16_t number, uint32_t window, size_t first, size_t last) const {
-  SettledWindow settled;
-  settled.step = steps.step;
-  settled.window = window_of_all(window);
-  settled.slot = static_cast<uint16_t>(number * options.lanes + lane);
-  settled.turn = slots[number].turn;
-  settled.begin = settled.window * options.window_indices;
-  settled.first = first;
-  settled.offered = steps.offer->entries.view.indices.subspan(first, last - first);
-  settled.values = steps.offer->entries.view.values.subspan(first, last - first);
-  settled.sent = std::span<const int32_t>(steps.offer->sent).subspan(first, last - first);
-  return settled;
+CompletedWindow SwitchClient::Lane::completed_window(uint16_t number, uint32_t window, size_t first,
+                                                     size_t last) const {
+  CompletedWindow completed;
+  completed.step = steps.step;
+  completed.window = window_of_all(window);
+  completed.slot = static_cast<uint16_t>(number * options.lanes + lane);
+  completed.turn = slots[number].turn;
+  completed.begin = completed.window * options.window_indices;
+  completed.first = first;
+  completed.offered = steps.offer->entries.view.indices.subspan(first, last - first);
+  completed.values = steps.offer->entries.view.values.subspan(first, last - first);
+  completed.sent = std::span<const int32_t>(steps.offer->sent).subspan(first, last - first);
+  return completed;
 }
 
 void SwitchClient::Lane::keep_applied(Slot& slot, std::span<const uint16_t> where) {
@@ -155,7 +156,7 @@ void SwitchClient::Lane::advance(uint16_t number, uint32_t next, TimeNs now, pro
     slots[number].state = SlotState::kDone;
     steps.end_step_if_over(now, sink);
   }
-  send_held(now, sink);
+  send_delayed(now, sink);
 }
 
 }  // namespace millrace::worker

@@ -15,8 +15,8 @@ void SwitchClient::Lane::note_removal(const protocol::WelcomeTerms& welcome) {
   SwitchRemoval removal{.epoch = epoch.epoch, .gone = {}, .slots = {}};
   for (uint16_t worker = 0; worker < protocol::kSwitchWorkersMax; ++worker) {
     if ((opened_live >> worker & 1) == 0) continue;
-    const bool stays = (epoch.live >> worker & 1) != 0 && epoch.lives[worker] == opened_lives[worker];
-    if (!stays) removal.gone.emplace_back(worker, opened_lives[worker]);
+    const bool stays = (epoch.live >> worker & 1) != 0 && epoch.incarnations[worker] == opened_incarnations[worker];
+    if (!stays) removal.gone.emplace_back(worker, opened_incarnations[worker]);
   }
   // The workers with a removal's result T are gone as well, and the remaining ones did not have it yet: it is computed
   // again.
@@ -27,7 +27,7 @@ void SwitchClient::Lane::note_removal(const protocol::WelcomeTerms& welcome) {
     }
   }
   opened_live = epoch.live;
-  opened_lives = epoch.lives;
+  opened_incarnations = epoch.incarnations;
   if (removal.gone.empty()) return;
   for (size_t at = 0; at < slots.size(); ++at) {
     SwitchRemoval::Slot& slot = removal.slots.emplace_back();
@@ -40,7 +40,8 @@ void SwitchClient::Lane::note_removal(const protocol::WelcomeTerms& welcome) {
 }
 
 SwitchHandover::Lane SwitchClient::Lane::handover() const {
-  SwitchHandover::Lane out{.slots = {}, .removals = removals, .opened_live = opened_live, .opened_lives = opened_lives};
+  SwitchHandover::Lane out{
+      .slots = {}, .removals = removals, .opened_live = opened_live, .opened_incarnations = opened_incarnations};
   for (const Slot& slot : slots) out.slots.push_back({slot.turn, slot.kept});
   return out;
 }
@@ -53,7 +54,7 @@ void SwitchClient::Lane::take_over(const SwitchHandover::Lane& handover) {
   }
   removals = handover.removals;
   opened_live = handover.opened_live;
-  opened_lives = handover.opened_lives;
+  opened_incarnations = handover.opened_incarnations;
 }
 
 /// The slot's turn is settled, and not counted up yet.
@@ -123,7 +124,7 @@ void SwitchClient::Lane::abandon_turn(uint16_t number, const SwitchRemoval* remo
   }
   const bool is_it = slot.turn == of.turn && slot.result.whole() && keeps_the_rules(slot, number, slot.result.header());
   slot.timeouts = 1;  // no sample of a round trip
-  if (is_it) settle_if_whole(number, 0);
+  if (is_it) complete_if_whole(number, 0);
 }
 
 /// Returns entries to the residual: those of windows that have not had their turn in this step.
@@ -139,7 +140,7 @@ void SwitchClient::Lane::return_pieces(uint16_t number) {
 void SwitchClient::Lane::return_window(uint16_t number, uint32_t window, size_t first, size_t last) {
   std::fill(steps.offer->sent.begin() + static_cast<std::ptrdiff_t>(first),
             steps.offer->sent.begin() + static_cast<std::ptrdiff_t>(last), 0);
-  steps.outcome.settled(settled_window(number, window, first, last));
+  steps.outcome.on_completed(completed_window(number, window, first, last));
 }
 
 }  // namespace millrace::worker

@@ -16,7 +16,7 @@ void SwitchClient::Lane::tick(TimeNs now, protocol::PacketSink& sink) {
     const bool asking = phase == SwitchPhase::kAsking;
     if (asking) {
       ++silent_timeouts;
-      return ask_life(now, sink);
+      return ask_incarnation(now, sink);
     }
     say_hello(now, sink);
     return note_silence(now, sink);
@@ -25,27 +25,27 @@ void SwitchClient::Lane::tick(TimeNs now, protocol::PacketSink& sink) {
   for (uint16_t number = 0; number < slot_count(); ++number) {
     Slot& slot = slots[number];
     if (slot.state == SlotState::kDone || now < slot.due) continue;
-    if (slot.state == SlotState::kHeld) {
+    if (slot.state == SlotState::kDelayed) {
       send_turn(number, now, sink);
     } else if (slot.overtaken >= kOvertakenMax && slot.sends <= kHastySendsMax) {
       ++counters.overtaken;
-      if (slot.hastened) congestion.lost(now, round_trip.smoothed());
+      if (slot.fast_retransmitted) congestion.lost(now, round_trip.smoothed());
       send_turn(number, now, sink);
     } else {
       time_out(number, now, sink);
     }
   }
-  if (now >= still_due()) probe_still(now, sink);
+  if (now >= still_due()) probe_idle(now, sink);
 }
 
 /// Sends turns again that are out for longer than a turn takes, after a time without results. The last turns of a step
 /// are not overtaken, and no sequence number shows a gap. It does not count as congestion (as the tail loss probe of
 /// [RFC8985]).
-void SwitchClient::Lane::probe_still(TimeNs now, protocol::PacketSink& sink) {
-  const TimeNs patience = still_patience();
+void SwitchClient::Lane::probe_idle(TimeNs now, protocol::PacketSink& sink) {
+  const TimeNs timeout = idle_timeout();
   moved_at = now;
   for (uint16_t number = 0; number < slot_count(); ++number) {
-    if (!may_probe(slots[number]) || now - slots[number].last_sent_at < patience) continue;
+    if (!may_probe(slots[number]) || now - slots[number].last_sent_at < timeout) continue;
     ++counters.probes;
     send_turn(number, now, sink);
   }
@@ -55,7 +55,7 @@ bool SwitchClient::Lane::may_probe(const Slot& slot) const {
   return step_is_answered && slot.state == SlotState::kWaiting && slot.sends <= kHastySendsMax;
 }
 
-TimeNs SwitchClient::Lane::still_patience() const {
+TimeNs SwitchClient::Lane::idle_timeout() const {
   const TimeNs expected = round_trip.expected(waiting(), slot_count());
   return std::max(expected + expected / 2, still_min());
 }
@@ -66,7 +66,7 @@ TimeNs SwitchClient::Lane::still_due() const {
     if (may_probe(slot)) oldest = std::min(oldest, slot.last_sent_at);
   }
   if (oldest == std::numeric_limits<TimeNs>::max()) return oldest;
-  return std::max(oldest + still_patience(), moved_at + still_min());
+  return std::max(oldest + idle_timeout(), moved_at + still_min());
 }
 
 void SwitchClient::Lane::time_out(uint16_t number, TimeNs now, protocol::PacketSink& sink) {
@@ -81,7 +81,7 @@ void SwitchClient::Lane::time_out(uint16_t number, TimeNs now, protocol::PacketS
   ++counters.timeouts;
   if (step_is_answered) congestion.backed_off(now, round_trip.smoothed());
   send_turn(number, now, sink);
-  if (slot.timeouts >= 2) doubt_rack(now, sink);
+  if (slot.timeouts >= 2) suspect_rack(now, sink);
   note_silence(now, sink);
 }
 

@@ -104,20 +104,20 @@ void SwitchClient::Lane::open_turn(uint16_t number, uint32_t window, TimeNs now,
   slot.result.clear();
   slot.sends = 0;
   slot.timeouts = 0;
-  send_or_hold(number, now, sink);
+  send_or_delay(number, now, sink);
 }
 
 uint32_t SwitchClient::Lane::waiting() const {
   return static_cast<uint32_t>(std::ranges::count(slots, SlotState::kWaiting, &Slot::state));
 }
 
-void SwitchClient::Lane::send_or_hold(uint16_t number, TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::send_or_delay(uint16_t number, TimeNs now, protocol::PacketSink& sink) {
   Slot& slot = slots[number];
-  slot.state = SlotState::kHeld;
+  slot.state = SlotState::kDelayed;
   slot.order = ++orders;
   slot.due = now + round_trip.smoothed();
-  send_held(now, sink);
-  if (slot.state == SlotState::kHeld) ++counters.held_back;
+  send_delayed(now, sink);
+  if (slot.state == SlotState::kDelayed) ++counters.held_back;
 }
 
 void SwitchClient::Lane::send_turn(uint16_t number, TimeNs now, protocol::PacketSink& sink) {
@@ -134,7 +134,7 @@ void SwitchClient::Lane::send_turn(uint16_t number, TimeNs now, protocol::Packet
 void SwitchClient::Lane::note_sent(Slot& slot, TimeNs now) {
   slot.order = ++orders;
   slot.overtaken = 0;
-  slot.hastened = false;
+  slot.fast_retransmitted = false;
   if (slot.sends++ == 0) slot.sent_at = now;
   slot.last_sent_at = now;
   slot.due = now + round_trip.timeout(slot.timeouts);
@@ -186,13 +186,13 @@ void SwitchClient::Lane::send_lost_packet(protocol::SentLog::Packet packet, Way 
   note_sent(slot, now);
 }
 
-void SwitchClient::Lane::send_held(TimeNs now, protocol::PacketSink& sink) {
+void SwitchClient::Lane::send_delayed(TimeNs now, protocol::PacketSink& sink) {
   if (phase != SwitchPhase::kRunning) return;
   for (uint32_t under_way = waiting(); under_way < congestion.active(); ++under_way) {
     // The longest waiting one goes first: other workers see results in the order in which they sent the turns.
     const Slot* oldest = nullptr;
     for (const Slot& slot : slots) {
-      if (slot.state == SlotState::kHeld && (oldest == nullptr || slot.order < oldest->order)) oldest = &slot;
+      if (slot.state == SlotState::kDelayed && (oldest == nullptr || slot.order < oldest->order)) oldest = &slot;
     }
     if (oldest == nullptr) return;
     send_turn(static_cast<uint16_t>(oldest - slots.data()), now, sink);
@@ -220,14 +220,14 @@ void SwitchClient::Lane::hasten_results(TimeNs now) {
   for (; results_lost != 0; --results_lost) {
     Slot* lacking = nullptr;
     for (Slot& slot : slots) {
-      if (slot.state != SlotState::kWaiting || slot.overtaken < kOvertakenMax || slot.hastened) continue;
+      if (slot.state != SlotState::kWaiting || slot.overtaken < kOvertakenMax || slot.fast_retransmitted) continue;
       if (lacking == nullptr || slot.result.begun() > lacking->result.begun() ||
           (slot.result.begun() == lacking->result.begun() && slot.order < lacking->order)) {
         lacking = &slot;
       }
     }
     if (lacking == nullptr) return;
-    lacking->hastened = true;
+    lacking->fast_retransmitted = true;
     lossy_steps = kLossySteps;
     lacking->due = now;
   }

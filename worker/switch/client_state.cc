@@ -103,8 +103,8 @@ void SwitchClient::State::go_on_finishing(TimeNs now, protocol::PacketSink& sink
 }
 
 /// REQUIRES: known.lanes are as many as this client's.
-std::vector<SwitchRevoked> SwitchClient::State::abandon_step(uint64_t life, const SwitchHandover& known) {
-  const std::pair<uint16_t, uint64_t> own{options.worker, life};
+std::vector<SwitchRevoked> SwitchClient::State::abandon_step(uint64_t incarnation, const SwitchHandover& known) {
+  const std::pair<uint16_t, uint64_t> own{options.worker, incarnation};
   std::vector<SwitchRevoked> revoked;
   std::vector<const SwitchRemoval*> of_lanes;
   for (size_t at = 0; at < lanes.size(); ++at) {
@@ -124,7 +124,7 @@ std::vector<SwitchRevoked> SwitchClient::State::abandon_step(uint64_t life, cons
 void SwitchClient::State::set_epoch(const SwitchEpoch& given, TimeNs now, protocol::PacketSink& sink) {
   if (has_epoch && given.epoch <= epoch.epoch) return;
   has_epoch = true;
-  note_lives(given);
+  record_incarnations(given);
   epoch = given;
   epoch_seen = std::max(epoch_seen, given.epoch);
   for (const std::unique_ptr<Lane>& lane : lanes) lane->enter_epoch(now, sink);
@@ -135,11 +135,11 @@ void SwitchClient::State::set_epoch(const SwitchEpoch& given, TimeNs now, protoc
   if (finished) go_on_finishing(now, sink);
 }
 
-void SwitchClient::State::note_lives(const SwitchEpoch& given) {
+void SwitchClient::State::record_incarnations(const SwitchEpoch& given) {
   for (uint32_t worker = 0; worker < protocol::kSwitchWorkersMax; ++worker) {
     if ((given.live >> worker & 1) == 0) continue;
     const bool was_live = (epoch.live >> worker & 1) != 0;
-    if (!was_live || given.lives[worker] != epoch.lives[worker]) live_since[worker] = given.epoch;
+    if (!was_live || given.incarnations[worker] != epoch.incarnations[worker]) live_since[worker] = given.epoch;
   }
 }
 

@@ -30,9 +30,9 @@ struct SwitchClient::State {
   void end_step_if_over(TimeNs now, protocol::PacketSink& sink);
   void go_on_finishing(TimeNs now, protocol::PacketSink& sink);
   bool at_rest() const { return !stepping || unopened; }
-  std::vector<SwitchRevoked> abandon_step(uint64_t life, const SwitchHandover& known);
+  std::vector<SwitchRevoked> abandon_step(uint64_t incarnation, const SwitchHandover& known);
   void set_epoch(const SwitchEpoch& given, TimeNs now, protocol::PacketSink& sink);
-  void note_lives(const SwitchEpoch& given);
+  void record_incarnations(const SwitchEpoch& given);
   void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink);
   SwitchHandover handover() const;
   void take_over(const SwitchHandover& handover);

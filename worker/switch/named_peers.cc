@@ -25,7 +25,7 @@ protocol::Endpoint NamedPeers::set(std::string_view name, std::vector<protocol::
   MILLRACE_CHECK(!addresses.empty());
   auto peer = std::ranges::find(peers_, name, &Peer::name);
   if (peer == peers_.end()) {
-    peers_.push_back({.name = std::string(name), .stands_for_it = addresses.front(), .addresses = {}});
+    peers_.push_back({.name = std::string(name), .resolved = addresses.front(), .addresses = {}});
     peer = peers_.end() - 1;
   }
   const auto used =
@@ -33,13 +33,13 @@ protocol::Endpoint NamedPeers::set(std::string_view name, std::vector<protocol::
   if (used == addresses.end()) peer->has_answered = false;
   peer->used = used == addresses.end() ? 0 : static_cast<size_t>(used - addresses.begin());
   peer->addresses = std::move(addresses);
-  return peer->stands_for_it;
+  return peer->resolved;
 }
 
 std::optional<protocol::Endpoint> NamedPeers::endpoint_of(std::string_view name) const {
   const auto peer = std::ranges::find(peers_, name, &Peer::name);
   if (peer == peers_.end()) return std::nullopt;
-  return peer->stands_for_it;
+  return peer->resolved;
 }
 
 std::string NamedPeers::take_silent() {
@@ -57,7 +57,7 @@ std::span<uint8_t> NamedPeers::room() {
 }
 
 void NamedPeers::send(size_t bytes, const protocol::Endpoint& to) {
-  const auto peer = std::ranges::find(peers_, to, &Peer::stands_for_it);
+  const auto peer = std::ranges::find(peers_, to, &Peer::resolved);
   if (peer == peers_.end()) return out_.send(bytes, to);
   if (is_of_type(room_.first(bytes), protocol::DatagramType::kChallengeRequest)) return send_request(*peer, bytes);
   out_.send(bytes, peer->addresses[peer->used]);
@@ -86,7 +86,7 @@ protocol::ReceivedPacket NamedPeers::received(const protocol::ReceivedPacket& pa
       }
     }
     protocol::ReceivedPacket known = packet;
-    known.from = peer.stands_for_it;
+    known.from = peer.resolved;
     return known;
   }
   return packet;

@@ -47,7 +47,7 @@ class NamedPeers final : public protocol::PacketSink {
  private:
   struct Peer {
     std::string name;
-    protocol::Endpoint stands_for_it;
+    protocol::Endpoint resolved;
     std::vector<protocol::Endpoint> addresses;
     size_t used = 0;  ///< of the addresses
     bool has_answered = false;

@@ -28,7 +28,7 @@ constexpr uint32_t kPacketBytesMin = 1280 - 48;  // what any IPv6 path carries; 
 
 }  // namespace
 
-Buffer<int32_t> SettledWindow::taken() const {
+Buffer<int32_t> CompletedWindow::taken() const {
   Buffer<int32_t> integers(offered.size());
   take_applied(offered, begin, sent, applied, integers);
   return integers;
@@ -95,7 +95,7 @@ Status SwitchClient::begin_step(uint32_t step, IndexSpan indices, std::span<cons
   entries.indices.assign(indices.begin(), indices.end());
   entries.values.assign(values.begin(), values.end());
   auto offer = std::make_shared<StepOffer>();
-  offer->entries = HeldStream::from(std::move(entries));
+  offer->entries = SharedStream::from(std::move(entries));
   offer->sent.resize(indices.size());
   return begin_valid_step(step, std::move(offer), now, sink);
 }
@@ -125,13 +125,13 @@ bool SwitchClient::at_rest() const { return state_->at_rest(); }
 
 void SwitchClient::leave() {
   for (const std::unique_ptr<Lane>& lane : state_->lanes) {
-    lane->leave_life();
+    lane->leave_incarnation();
     lane->go_outside();
   }
 }
 
-std::vector<SwitchRevoked> SwitchClient::abandon_step(uint64_t life, const SwitchHandover& known) {
-  return state_->abandon_step(life, known);
+std::vector<SwitchRevoked> SwitchClient::abandon_step(uint64_t incarnation, const SwitchHandover& known) {
+  return state_->abandon_step(incarnation, known);
 }
 
 void SwitchClient::receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink) {
@@ -160,9 +160,9 @@ bool SwitchClient::path_suspect() const {
   });
 }
 
-TimeNs SwitchClient::stood_off_for(TimeNs now) const {
+TimeNs SwitchClient::backed_off_for(TimeNs now) const {
   const TimeNs since =
-      least(*state_, [now](const Lane& lane) { return lane.stood_off_at == INT64_MIN ? now : lane.stood_off_at; });
+      least(*state_, [now](const Lane& lane) { return lane.backed_off_at == INT64_MIN ? now : lane.backed_off_at; });
   return now - since;
 }
 

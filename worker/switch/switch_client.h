@@ -12,7 +12,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/result.h"
 #include "kernels/grid/grid.h"
-#include "kernels/stream/held_stream.h"
+#include "kernels/stream/shared_stream.h"
 #include "protocol/datagram/key.h"
 #include "protocol/datagram/packet_sink.h"
 #include "protocol/datagram/window/window_code.h"
@@ -77,11 +77,11 @@ struct SwitchEpoch {
   protocol::Endpoint decider{};  ///< the switch, or the shard
   /// kCombine: contributions go there first; port 0: this worker is in no rack.
   protocol::Endpoint rack{};
-  SwitchLives lives{};  ///< of the live workers
+  AggregatorIncarnations incarnations{};  ///< of the live workers
 };
 
 /// Holds the workers of a rack that truncated its sum, and the entries of the update that it retained.
-struct CutRack {
+struct RackSelection {
   uint64_t workers = 0;
   /// [indices of the update] 1: these workers' values are included; 0: they are not.
   std::vector<uint8_t> kept;
@@ -91,13 +91,13 @@ struct CutRack {
 ///
 /// Threads  the client's, which writes `sent` window by window; after step_done() any thread may read it.
 struct StepOffer {
-  HeldStream entries;  ///< [k] indices strictly increasing, < dimension; values finite
+  SharedStream entries;  ///< [k] indices strictly increasing, < dimension; values finite
   /// [k] as receivers decode it, x 2^exponent of the window's turn; 0: not sent.
   Buffer<int32_t> sent;
 };
 
 /// Holds the result of one turn in one window. All pointers are into the client and valid during the call.
-struct SettledWindow {
+struct CompletedWindow {
   uint32_t step = 0;
   uint32_t window = 0;
   uint16_t slot = 0;  ///< of all lanes' slots: window % slots
@@ -108,7 +108,7 @@ struct SettledWindow {
   uint32_t begin = 0;                 ///< of the window in the tensor
   std::span<const uint16_t> indices;  ///< of the update, in the window, strictly increasing
   std::span<const int32_t> sums;      ///< of each, x 2^exponent
-  std::span<const CutRack> racks;
+  std::span<const RackSelection> racks;
   /// The entries that this worker offered: those of begin_step() from here on, as many as `offered` has.
   size_t first = 0;
   IndexSpan offered;              ///< their indices
@@ -136,7 +136,7 @@ class SwitchOutcome {
  public:
   virtual ~SwitchOutcome() = default;
   /// Takes the result of a turn, once for each turn: the update and the entries that return to the residual.
-  virtual void settled(const SettledWindow& window) = 0;
+  virtual void on_completed(const CompletedWindow& window) = 0;
   /// Reports that every slot of every lane has finished the step. begin_step() may follow, but not from this call.
   virtual void step_done(uint32_t step) = 0;
 };
@@ -245,13 +245,13 @@ class SwitchClient {
   void leave();
   /// Ends the step of a worker that was evicted and rejoins. Settles the contributions in flight as other workers know
   /// of its removal (6.8); unsent ones return. Then calls step_done(). Contributions that no worker knows of are in
-  /// neither: `SettledWindow`s lack them. The owner may call it again before this worker is synced, with the handover
+  /// neither: `CompletedWindow`s lack them. The owner may call it again before this worker is synced, with the handover
   /// of another worker that may know of an earlier T. That revokes the rest.
   ///
   /// Returns   the values of the step before, or of this one, that it had counted as applied and that are not.
-  /// life      the incarnation that was removed.
+  /// incarnation      the incarnation that was removed.
   /// known     the handover that it continues from: its removals. REQUIRES: as many lanes.
-  std::vector<SwitchRevoked> abandon_step(uint64_t life, const SwitchHandover& known);
+  std::vector<SwitchRevoked> abandon_step(uint64_t incarnation, const SwitchHandover& known);
 
   /// Takes one packet, possibly of an attacker.
   void receive(const protocol::ReceivedPacket& packet, TimeNs now, protocol::PacketSink& sink);
@@ -268,7 +268,7 @@ class SwitchClient {
   bool path_suspect() const;
   /// Returns the time for which the aggregator has not taken this worker's HELLOs, since it has another job of this
   /// number, or a newer epoch. 0: it takes them.
-  TimeNs stood_off_for(TimeNs now) const;
+  TimeNs backed_off_for(TimeNs now) const;
   /// Returns the newest epoch that an aggregator named: if it is newer than set_epoch()'s, the table must be read.
   uint32_t epoch_seen() const;
   /// Returns the state for a joiner. REQUIRES: at_rest().

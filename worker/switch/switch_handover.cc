@@ -97,9 +97,9 @@ void put_lane_history(ByteWriter& writer, const SwitchHandover::Lane& lane) {
   for (const SwitchRemoval& removal : lane.removals) {
     writer.put(removal.epoch);
     writer.put(static_cast<uint32_t>(removal.gone.size()));
-    for (const auto& [worker, life] : removal.gone) {
+    for (const auto& [worker, incarnation] : removal.gone) {
       writer.put(worker);
-      writer.put(life);
+      writer.put(incarnation);
     }
     for (const SwitchRemoval::Slot& slot : removal.slots) {
       writer.put(slot.turn);
@@ -107,14 +107,14 @@ void put_lane_history(ByteWriter& writer, const SwitchHandover::Lane& lane) {
     }
   }
   writer.put(lane.opened_live);
-  writer.put_array<uint64_t>(lane.opened_lives);
+  writer.put_array<uint64_t>(lane.opened_incarnations);
 }
 
 void read_lane_history(FieldReader& in, SwitchHandover::Lane& lane) {
   const uint32_t removals = in.count(2 * sizeof(uint32_t), kSwitchRemovalsMax);
   for (uint32_t at = 0; at < removals && in.good(); ++at) lane.removals.push_back(read_removal(in, lane.slots.size()));
   in >> lane.opened_live;
-  for (uint64_t& life : lane.opened_lives) in >> life;
+  for (uint64_t& incarnation : lane.opened_incarnations) in >> incarnation;
 }
 
 }  // namespace

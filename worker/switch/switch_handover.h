@@ -48,7 +48,7 @@ struct SwitchHandover {
     /// Live set and incarnations of the last opened epoch. By these a joiner sees at its first opening which workers
     /// were removed.
     uint64_t opened_live = 0;
-    std::array<uint64_t, protocol::kSwitchWorkersMax> opened_lives{};
+    std::array<uint64_t, protocol::kSwitchWorkersMax> opened_incarnations{};
   };
   uint32_t next_step = 0;
   ExponentTable::State exponents;
@@ -64,7 +64,7 @@ struct SwitchRevoked {
 };
 
 /// Incarnation of each of an epoch's workers, by number; 0: unknown.
-using SwitchLives = std::array<uint64_t, protocol::kSwitchWorkersMax>;
+using AggregatorIncarnations = std::array<uint64_t, protocol::kSwitchWorkersMax>;
 
 /// Removals that a worker keeps: each has a result for each slot.
 inline constexpr size_t kSwitchRemovalsMax = 8;

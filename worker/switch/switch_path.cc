@@ -19,7 +19,7 @@ namespace {
 constexpr TimeNs kRetryMin = 20 * kNsPerMs;
 constexpr TimeNs kRetryInitial = 50 * kNsPerMs;
 /// New memberships arrive within this time.
-constexpr TimeNs kStandsOff = 2 * kNsPerS;
+constexpr TimeNs kBackedOffAfter = 2 * kNsPerS;
 constexpr const char* kServesAnother =
     "is with another job of this switch job number, or a later epoch that is not known here: this one begins when that "
     "job has ended, or its workers have been silent for as long as the switch keeps a job (lease_seconds)";
@@ -60,17 +60,17 @@ SwitchProbeOptions probe_options(const protocol::JobSpec& spec, uint32_t lane, u
                       .worker = static_cast<uint16_t>(worker),
                       .nonce_seed = nonce_seed ^ kProbeNonces};
   if (const auto at = access.resolve(spec.switch_path.address)) options.at = *at;
-  options.hold = TimeNs{spec.switch_path.return_after_ms} * kNsPerMs;
+  options.observation_time = TimeNs{spec.switch_path.return_after_ms} * kNsPerMs;
   return options;
 }
 
 /// Returns the hash of S2.3: of (live, path, incarnations), a function of the epoch, so equal at all processes that
 /// know it. Epochs and incarnations begin low in every job. So the processes' nonces distinguish this job from another
 /// one of its number, before or beside it.
-uint64_t membership_hash(const protocol::JobView& view, uint64_t live) {
-  std::vector<uint64_t> words{live, static_cast<uint64_t>(view.path)};
-  for (const protocol::Member& member : view.members) {
-    if (member.state == protocol::MemberState::kSynced) words.insert(words.end(), {member.life, member.nonce});
+uint64_t membership_hash(const protocol::Membership& membership, uint64_t live) {
+  std::vector<uint64_t> words{live, static_cast<uint64_t>(membership.path)};
+  for (const protocol::Member& member : membership.members) {
+    if (member.state == protocol::MemberState::kSynced) words.insert(words.end(), {member.incarnation, member.nonce});
   }
   ByteBuffer bytes(words.size() * sizeof(uint64_t));
   std::memcpy(bytes.data(), words.data(), bytes.size());
@@ -117,21 +117,21 @@ void SwitchPath::take_rack(SwitchEpoch& epoch) {
   epoch.rack = *access_.rack;
 }
 
-Result<std::string> SwitchPath::follow(const protocol::JobView& view, TimeNs now) {
-  if (view.epoch > UINT32_MAX) {
+Result<std::string> SwitchPath::follow(const protocol::Membership& membership, TimeNs now) {
+  if (membership.epoch > UINT32_MAX) {
     return fail(ErrorCode::kLimitExceeded, "path switch numbers epochs in 32 bits, and the job's are used up");
   }
   left_.reset();  // it takes part
   SwitchEpoch epoch;
-  epoch.epoch = static_cast<uint32_t>(view.epoch);
-  for (const protocol::Member& member : view.members) {
+  epoch.epoch = static_cast<uint32_t>(membership.epoch);
+  for (const protocol::Member& member : membership.members) {
     if (member.state != protocol::MemberState::kSynced) continue;
     epoch.live |= uint64_t{1} << member.worker;
-    epoch.lives[member.worker] = member.life;
+    epoch.incarnations[member.worker] = member.incarnation;
   }
-  epoch.membership_hash = membership_hash(view, epoch.live);
-  const bool at_switch = view.path == protocol::Path::kSwitch;
-  decider_ = at_switch ? switch_address_ : view.shards.front().datagrams;
+  epoch.membership_hash = membership_hash(membership, epoch.live);
+  const bool at_switch = membership.path == protocol::Path::kSwitch;
+  decider_ = at_switch ? switch_address_ : membership.shards.front().datagrams;
   std::string told;
   const Result<protocol::Endpoint> at =
       decider_.empty() ? fail(ErrorCode::kUnavailable, "shard 0 takes no datagrams") : find(decider_);
@@ -139,9 +139,9 @@ Result<std::string> SwitchPath::follow(const protocol::JobView& view, TimeNs now
     epoch.decider = *at;
     take_rack(epoch);
   } else {
-    told = "the steps of epoch " + std::to_string(view.epoch) + " have no decider: " + at.error().message;
+    told = "the steps of epoch " + std::to_string(membership.epoch) + " have no decider: " + at.error().message;
   }
-  if (path_ != view.path) {
+  if (path_ != membership.path) {
     const bool fell_back = path_ == protocol::Path::kSwitch;
     if (path_ && told.empty()) {
       told = fell_back ? "the switch at " + switch_address_ + " is left: shard 0 decides, at " + decider_
@@ -155,7 +155,7 @@ Result<std::string> SwitchPath::follow(const protocol::JobView& view, TimeNs now
         probe.start(fell_back ? SwitchProbe::Cause::kFellBack : SwitchProbe::Cause::kBegan, now);
       }
     }
-    path_ = view.path;
+    path_ = membership.path;
   }
   // Also without a decider: no result of an older epoch may be taken from now on.
   client_->set_epoch(epoch, now, *access_.sink);
@@ -173,13 +173,13 @@ void SwitchPath::replace_client(const SwitchHandover& handover) {
 
 SwitchClientCounters SwitchPath::client_counters() const { return switch_path_sum_of(counted_, client_->counters()); }
 
-Result<uint64_t> SwitchPath::take_over(ByteSpan handover, uint64_t life) {
+Result<uint64_t> SwitchPath::take_over(ByteSpan handover, uint64_t incarnation) {
   const auto taken = decode_handover(handover, {.lanes = client_options_.lanes,
                                                 .slots = client_options_.slots,
                                                 .groups = client_options_.tensor_windows.size()});
   if (!taken) return std::unexpected(taken.error());
   SwitchClient& left = left_ ? *left_ : *client_;
-  for (const SwitchRevoked& revoked : left.abandon_step(life, *taken)) {
+  for (const SwitchRevoked& revoked : left.abandon_step(incarnation, *taken)) {
     for (size_t at = 0; at < revoked.indices.size(); ++at) {
       if (revoked.integers[at] == 0) continue;
       revoked_.emplace_back(revoked.indices[at],
@@ -190,7 +190,7 @@ Result<uint64_t> SwitchPath::take_over(ByteSpan handover, uint64_t life) {
   return taken->next_step;
 }
 
-void SwitchPath::begin_anew(uint64_t step) {
+void SwitchPath::restart_at(uint64_t step) {
   stepping_ = done_ = false;
   SwitchHandover own;
   own.next_step = static_cast<uint32_t>(step);
@@ -210,14 +210,14 @@ std::vector<std::pair<uint32_t, double>> SwitchPath::take_revoked(uint64_t begin
   return taken;
 }
 
-Status SwitchPath::begin_step(uint64_t step, const HeldStream& entries, TimeNs now) {
+Status SwitchPath::begin_step(uint64_t step, const SharedStream& entries, TimeNs now) {
   MILLRACE_CHECK(!stepping_ && !done_, step);
   if (step >= UINT32_MAX) return fail(ErrorCode::kLimitExceeded, "path switch numbers steps in 32 bits");
   arrived_.windows.clear();
   arrived_.offered.clear();
   arrived_.indices.clear();
   arrived_.sums.clear();
-  arrived_.kept.clear();
+  arrived_.retained_indices.clear();
   auto offer = std::make_shared<StepOffer>();
   offer->entries = entries;
   offer->sent.resize(entries.view.count());
@@ -247,7 +247,7 @@ TimeNs SwitchPath::next_deadline() const {
   return soonest;
 }
 
-void SwitchPath::settled(const SettledWindow& window) {
+void SwitchPath::on_completed(const CompletedWindow& window) {
   if (!stepping_) return;  // of a step after this worker's last
   SwitchStepDone& to = arrived_;
   const double step = grid_step(window.exponent);
@@ -268,10 +268,11 @@ void SwitchPath::settled(const SettledWindow& window) {
   if (count == 0) return;
   SwitchStepDone::Offered offered{
       .first = window.first, .last = window.first + count, .step = step, .begin = window.begin};
-  offered.is_cut = window.applied.size() != window.indices.size();
-  offered.first_index = offered.is_cut ? to.kept.size() : first;
+  offered.is_incomplete = window.applied.size() != window.indices.size();
+  offered.first_index = offered.is_incomplete ? to.retained_indices.size() : first;
   offered.last_index = offered.first_index + window.applied.size();
-  if (offered.is_cut) to.kept.insert(to.kept.end(), window.applied.begin(), window.applied.end());
+  if (offered.is_incomplete)
+    to.retained_indices.insert(to.retained_indices.end(), window.applied.begin(), window.applied.end());
   to.offered.push_back(offered);
 }
 
@@ -285,33 +286,33 @@ std::optional<SwitchStepDone> SwitchPath::take_done() {
   return std::exchange(arrived_, std::move(room_));
 }
 
-protocol::Heartbeat::Switch SwitchPath::word(TimeNs now) const {
-  using Word = protocol::Heartbeat::Switch;
-  if (!path_) return Word::kNoWord;
-  if (path_ == protocol::Path::kSwitch) return client_->path_suspect() ? Word::kSilent : Word::kNoWord;
+protocol::Heartbeat::Switch SwitchPath::report(TimeNs now) const {
+  using Report = protocol::Heartbeat::Switch;
+  if (!path_) return Report::kNoReport;
+  if (path_ == protocol::Path::kSwitch) return client_->path_suspect() ? Report::kSilent : Report::kNoReport;
   const auto answers = [now](const SwitchProbe& probe) { return probe.answers(now); };
-  return std::ranges::all_of(probes_, answers) ? Word::kAnswers : Word::kNoWord;
+  return std::ranges::all_of(probes_, answers) ? Report::kAnswers : Report::kNoReport;
 }
 
 /// A newer epoch is known here soon: what lasts is another job.
 std::string SwitchPath::news(TimeNs now) {
-  const bool stands_off = client_->stood_off_for(now) >= kStandsOff;
-  if (std::exchange(stood_off_told_, stands_off) == stands_off || !stands_off) return rack_news();
+  const bool is_backed_off = client_->backed_off_for(now) >= kBackedOffAfter;
+  if (std::exchange(last_reported_back_off_, is_backed_off) == is_backed_off || !is_backed_off) return rack_news();
   return decider_ + " " + kServesAnother;
 }
 
 std::string SwitchPath::rack_news() {
   const uint64_t lost = client_counters().rack_lost;
-  if (std::exchange(rack_lost_told_, lost) != lost && !client_->at_rack()) {
-    rack_back_told_ = false;
+  if (std::exchange(last_reported_rack_loss_, lost) != lost && !client_->at_rack()) {
+    last_reported_rack_return_ = false;
     return "this worker's rack does not answer, or takes nothing: contributions go past it";
   }
-  if (rack_back_told_ || !client_->at_rack()) return {};
-  rack_back_told_ = true;
+  if (last_reported_rack_return_ || !client_->at_rack()) return {};
+  last_reported_rack_return_ = true;
   return "this worker's rack adds up again";
 }
 
-SwitchPath::Leave SwitchPath::leave(TimeNs patience, TimeNs now) {
+SwitchPath::Leave SwitchPath::leave(TimeNs timeout, TimeNs now) {
   if (!path_) return Leave::kAllDone;  // the job never began
   if (!finishing_) {
     const Status begun = client_->finish(now, *access_.sink);
@@ -321,7 +322,7 @@ SwitchPath::Leave SwitchPath::leave(TimeNs patience, TimeNs now) {
   }
   if (client_->finished()) return Leave::kAllDone;
   if (std::exchange(results_seen_, client_->counters().results) != client_->counters().results) moved_at_ = now;
-  return now - moved_at_ >= patience ? Leave::kPatienceEnded : Leave::kNotYet;
+  return now - moved_at_ >= timeout ? Leave::kTimedOut : Leave::kNotYet;
 }
 
 std::string SwitchPath::waiting_for() const {
@@ -333,7 +334,8 @@ std::string SwitchPath::waiting_for() const {
     case SwitchPhase::kOutside: return "this worker is in no epoch of " + who;
     case SwitchPhase::kAsking: return who + " does not answer";
     case SwitchPhase::kHello:
-      return stood_off_told_ ? who + " " + kServesAnother : who + " waits for all workers to greet it in this epoch";
+      return last_reported_back_off_ ? who + " " + kServesAnother
+                                     : who + " waits for all workers to greet it in this epoch";
     case SwitchPhase::kRunning: break;
   }
   if (client_->path_suspect()) return who + " does not answer";
@@ -342,11 +344,11 @@ std::string SwitchPath::waiting_for() const {
 
 protocol::Heartbeat::SwitchWait SwitchPath::waits() const {
   using Wait = protocol::Heartbeat::SwitchWait;
-  if (!path_) return Wait::kNotSaid;
+  if (!path_) return Wait::kNotReported;
   switch (client_->phase()) {
     case SwitchPhase::kOutside: return Wait::kNothing;
     case SwitchPhase::kAsking: return Wait::kAnswer;
-    case SwitchPhase::kHello: return stood_off_told_ ? Wait::kOtherJob : Wait::kGreetings;
+    case SwitchPhase::kHello: return last_reported_back_off_ ? Wait::kOtherJob : Wait::kGreetings;
     case SwitchPhase::kRunning: break;
   }
   if (client_->path_suspect()) return Wait::kAnswer;

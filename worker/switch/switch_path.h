@@ -55,19 +55,19 @@ struct SwitchStepDone {
     double step = 0;     ///< of the grid
     uint32_t begin = 0;  ///< of their window in the array
     /// The update omits a part of it: this worker's rack truncated its sum, or this worker is no contributor.
-    bool is_cut = false;
-    /// First index where the update has this worker's value: of `kept` where `is_cut`, else of `indices`.
+    bool is_incomplete = false;
+    /// First index where the update has this worker's value: of `kept` where `is_incomplete`, else of `indices`.
     size_t first_index = 0;
     size_t last_index = 0;
   };
   /// Ascending. For entries in no element, no worker knows the outcome.
   std::vector<Offered> offered;
   std::shared_ptr<const StepOffer> offer;
-  std::vector<uint16_t> kept;  ///< in the window
+  std::vector<uint16_t> retained_indices;  ///< in the window
 
   /// Returns the indices in the window, ascending, at which the update has this worker's values.
   std::span<const uint16_t> applied(const Offered& of) const {
-    return (of.is_cut ? std::span(kept) : std::span<const uint16_t>(indices))
+    return (of.is_incomplete ? std::span(retained_indices) : std::span<const uint16_t>(indices))
         .subspan(of.first_index, of.last_index - of.first_index);
   }
 };
@@ -94,17 +94,17 @@ class SwitchPath final : private SwitchOutcome {
 
   /// Takes an adopted membership of a started job: an epoch of the client. Returns a text for the log; empty: none.
   /// Errors   limit_exceeded: epochs are 32 bits on this path.
-  Result<std::string> follow(const protocol::JobView& view, TimeNs now);
+  Result<std::string> follow(const protocol::Membership& membership, TimeNs now);
 
   /// Begins a step. Errors   as SwitchClient::begin_valid_step(). REQUIRES: `entries` as StepOffer describes.
-  Status begin_step(uint64_t step, const HeldStream& entries, TimeNs now);
+  Status begin_step(uint64_t step, const SharedStream& entries, TimeNs now);
   void receive(const protocol::ReceivedPacket& packet, TimeNs now);
   void tick(TimeNs now);
   TimeNs next_deadline() const;
   /// Returns the results of the step that is over, once.
   std::optional<SwitchStepDone> take_done();
   /// Takes a step's memory back, for another step.
-  void give_room(SwitchStepDone&& step) {
+  void recycle_buffers(SwitchStepDone&& step) {
     room_ = std::move(step);
     room_.offer.reset();
   }
@@ -119,26 +119,26 @@ class SwitchPath final : private SwitchOutcome {
   /// Takes this worker out of the job.
   void leave_job() { client_->leave(); }
   /// Continues from the handover of another worker, after a join or rejoin. Returns the next step. A step that was
-  /// under way when this worker left, under `life`, is over then (take_done()). There, entries whose outcome no worker
-  /// knows are neither applied nor returned.
+  /// under way when this worker left, under `incarnation`, is over then (take_done()). There, entries whose outcome no
+  /// worker knows are neither applied nor returned.
   /// Errors   malformed: no handover of this job.
-  Result<uint64_t> take_over(ByteSpan handover, uint64_t life);
+  Result<uint64_t> take_over(ByteSpan handover, uint64_t incarnation);
   /// Returns the entries that take_over() found to have been counted as applied, and that are not. Entries of [begin,
   /// end) of the array, not in order. Each once.
   std::vector<std::pair<uint32_t, double>> take_revoked(uint64_t begin, uint64_t end);
   size_t revoked() const { return revoked_.size(); }  ///< entries that were not taken yet
   /// Continues at this step without another worker: the job has no other state any more.
-  void begin_anew(uint64_t step);
+  void restart_at(uint64_t step);
 
   /// Returns the switch's state for the heartbeats to shard 0.
-  protocol::Heartbeat::Switch word(TimeNs now) const;
+  protocol::Heartbeat::Switch report(TimeNs now) const;
   /// Returns one sentence, once: that the decider is with another job of this number; that this worker's rack was lost,
   /// or has recovered. Empty: no news.
   std::string news(TimeNs now);
   /// Ends this worker's steps, and says whether it may leave: all workers have sent FIN, or the given time-out passed
   /// without progress.
-  enum class Leave : uint8_t { kNotYet, kAllDone, kPatienceEnded };
-  Leave leave(TimeNs patience, TimeNs now);
+  enum class Leave : uint8_t { kNotYet, kAllDone, kTimedOut };
+  Leave leave(TimeNs timeout, TimeNs now);
 
   /// Returns one sentence: the process that a step under way is blocked on.
   std::string waiting_for() const;
@@ -147,7 +147,7 @@ class SwitchPath final : private SwitchOutcome {
   SwitchPathStatus status() const;
 
  private:
-  void settled(const SettledWindow& window) override;
+  void on_completed(const CompletedWindow& window) override;
   void step_done(uint32_t step) override;
   Result<protocol::Endpoint> find(const std::string& text);
   void take_rack(SwitchEpoch& epoch);
@@ -174,9 +174,9 @@ class SwitchPath final : private SwitchOutcome {
   std::string decider_;                 ///< its name
   uint64_t fallbacks_ = 0;
   uint64_t came_back_ = 0;
-  uint64_t rack_lost_told_ = 0;
-  bool rack_back_told_ = true;
-  bool stood_off_told_ = false;
+  uint64_t last_reported_rack_loss_ = 0;
+  bool last_reported_rack_return_ = true;
+  bool last_reported_back_off_ = false;
 
   bool stepping_ = false;
   bool done_ = false;

@@ -24,7 +24,7 @@ void SwitchProbe::start(Cause cause, TimeNs now) {
   ask_at_ = now;
   answered_at_ = 0;
   if (cause == Cause::kBegan) return;
-  const bool stayed = at_switch_since_ != 0 && now - at_switch_since_ >= kStaysToForget * hold();
+  const bool stayed = at_switch_since_ != 0 && now - at_switch_since_ >= kStaysToForget * observation_time();
   if (stayed) {
     doublings_ -= doublings_ > 0 ? 1 : 0;
   } else if (at_switch_since_ != 0) {
@@ -40,9 +40,9 @@ void SwitchProbe::stop(TimeNs now) {
 
 bool SwitchProbe::receive(const protocol::Datagram& datagram, TimeNs now) {
   if (!probing_ || datagram.header.type != protocol::DatagramType::kChallenge) return false;
-  const SwitchLink::Challenge told = link_.take_challenge(datagram, SwitchLink::Renew::kNewLifeOnly);
+  const SwitchLink::Challenge told = link_.take_challenge(datagram, SwitchLink::Renew::kNewIncarnationOnly);
   if (told == SwitchLink::Challenge::kRefused) return false;
-  if (told == SwitchLink::Challenge::kNewLife || answered_at_ == 0 || stale(now)) answering_since_ = now;
+  if (told == SwitchLink::Challenge::kNewIncarnation || answered_at_ == 0 || stale(now)) answering_since_ = now;
   answered_at_ = now;
   return true;
 }
@@ -58,7 +58,7 @@ TimeNs SwitchProbe::next_deadline() const { return probing_ ? ask_at_ : std::num
 bool SwitchProbe::stale(TimeNs now) const { return now - answered_at_ > kUnansweredMax * options_.every; }
 
 bool SwitchProbe::answers(TimeNs now) const {
-  return probing_ && answered_at_ != 0 && !stale(now) && answered_at_ - answering_since_ >= hold();
+  return probing_ && answered_at_ != 0 && !stale(now) && answered_at_ - answering_since_ >= observation_time();
 }
 
 }  // namespace millrace::worker

@@ -12,7 +12,7 @@ struct SwitchProbeOptions {
   protocol::SwitchLink::Identity identity{};  ///< with a nonce_seed of its own
   protocol::Endpoint at{};                    ///< the switch
   /// The time for which the switch must answer.
-  TimeNs hold = 5 * kNsPerS;
+  TimeNs observation_time = 5 * kNsPerS;
   TimeNs every = 200 * kNsPerMs;
   uint32_t doublings_max = 5;
 };
@@ -44,7 +44,7 @@ class SwitchProbe {
   /// Says that the switch has answered for the required time.
   bool answers(TimeNs now) const;
   /// As long as it must answer at present.
-  TimeNs hold() const { return options_.hold << doublings_; }
+  TimeNs observation_time() const { return options_.observation_time << doublings_; }
 
  private:
   bool stale(TimeNs now) const;

@@ -210,7 +210,7 @@ Gathering::Taken Gathering::take(const Datagram& datagram, uint32_t window_indic
   if (contradicts(datagram)) return Taken::kContradiction;
   DecodeRoom& room = decode_room();
   const auto count = room.decode(header, datagram.payload, window_indices);
-  if (!count || !protocol::KeptMarks::read(datagram.extension, *count)) return Taken::kBadPayload;
+  if (!count || !protocol::RetainedMarks::read(datagram.extension, *count)) return Taken::kBadPayload;
   if (count_ == 0) first_ = header;
   reach_ = std::max(reach_, header.fragment + size_t{1});
   if (reach_ > parts_.size()) parts_.resize(reach_);
@@ -257,14 +257,14 @@ Gathering::Taken Gathering::join(const Run& latest) {
 /// False: this fragment is of other racks than those before it.
 bool Gathering::join_racks(const Part& part, size_t entries) {
   if (part.packet.extension.size() == protocol::kResultTermsBytes) return racks_.empty();
-  const auto marks = *protocol::KeptMarks::read(part.packet.extension, static_cast<uint32_t>(entries));
+  const auto marks = *protocol::RetainedMarks::read(part.packet.extension, static_cast<uint32_t>(entries));
   const bool is_first = indices_.empty() && racks_.empty();
   if (is_first) racks_.resize(marks.racks());
   if (racks_.size() != marks.racks()) return false;
   for (size_t rack = 0; rack < racks_.size(); ++rack) {
     if (is_first) racks_[rack].workers = marks.workers(rack);
     if (racks_[rack].workers != marks.workers(rack)) return false;
-    for (uint32_t i = 0; i < entries; ++i) racks_[rack].kept.push_back(marks.is_kept(rack, i) ? 1 : 0);
+    for (uint32_t i = 0; i < entries; ++i) racks_[rack].kept.push_back(marks.is_retained(rack, i) ? 1 : 0);
   }
   return true;
 }

@@ -61,7 +61,7 @@ class Gathering {
   const protocol::DatagramHeader& header() const { return first_; }
   const std::vector<uint16_t>& indices() const { return indices_; }  ///< REQUIRES: whole()
   const std::vector<int32_t>& integers() const { return integers_; }
-  const std::vector<CutRack>& racks() const { return racks_; }
+  const std::vector<RackSelection>& racks() const { return racks_; }
   /// Frees the entries' memory after the result was read: the next result of this thread uses it, and finds it in the
   /// cache.
   void drop_entries();
@@ -98,7 +98,7 @@ class Gathering {
   protocol::DatagramHeader first_;
   std::vector<uint16_t> indices_;
   std::vector<int32_t> integers_;
-  std::vector<CutRack> racks_;
+  std::vector<RackSelection> racks_;
 };
 
 }  // namespace millrace::worker

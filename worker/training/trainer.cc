@@ -94,17 +94,17 @@ TensorOptions tensor_options(uint64_t dimension) {
 
 /// Returns the number of contributions that change the model like a step of all workers: in mode asynchronous each is a
 /// step.
-uint64_t turns_of(const TrainOptions& options) { return is_asynchronous(options) ? options.workers : 1; }
+uint64_t steps_per_round(const TrainOptions& options) { return is_asynchronous(options) ? options.workers : 1; }
 
 uint64_t pushes_per_epoch(const TrainOptions& options, const Dataset& data) {
   return std::max<uint64_t>(steps_per_epoch(data.rows_in_file, options.workers, options.batch_rows), 1);
 }
 
 DescentOptions descent_options(const TrainOptions& options, const Dataset& data) {
-  return {.learning_rate = options.learning_rate / static_cast<double>(turns_of(options)),
+  return {.learning_rate = options.learning_rate / static_cast<double>(steps_per_round(options)),
           .learning_rate_decay = options.learning_rate_decay,
           .l2 = options.l2,
-          .steps_per_epoch = pushes_per_epoch(options, data) * turns_of(options),
+          .steps_per_epoch = pushes_per_epoch(options, data) * steps_per_round(options),
           .epochs = std::max(options.epochs, 1U),
           .intercept = data.dimension};
 }
@@ -118,7 +118,7 @@ class Run {
         data_(data),
         stop_(stop),
         descent_(descent_options(options, data)),
-        turns_(turns_of(options)),
+        turns_(steps_per_round(options)),
         steps_per_epoch_(pushes_per_epoch(options, data)),
         steps_end_(steps_per_epoch_ * options.epochs),
         model_(options.loss, data.dimension) {
@@ -401,15 +401,15 @@ class Run {
     const uint64_t returns = session_->status().returns;
     if (returns == returns_seen_) return;
     returns_seen_ = returns;
-    said_out_ = false;
+    reported_out_ = false;
     position_ = std::min(std::max(position_, session_->steps_applied(0) / turns_), steps_end_);
     say_return(fmt::format("back in the job, which is at step {}", position_));
   }
 
   void say_while_out() {
     const SessionStatus status = session_->status();
-    if (!status.returning || said_out_) return;
-    said_out_ = true;
+    if (!status.returning || reported_out_) return;
+    reported_out_ = true;
     say_return("out of the job, and coming back: " + status.waiting_for);
   }
 
@@ -499,7 +499,7 @@ class Run {
   uint64_t position_ = 0;  ///< of the job: the step that the next push is for
   uint64_t pushes_ = 0;
   uint64_t returns_seen_ = 0;
-  bool said_out_ = false;
+  bool reported_out_ = false;
   std::optional<LearningCurve> curve_;
   uint64_t rounds_ = 0;
   uint64_t first_round_ = 0;

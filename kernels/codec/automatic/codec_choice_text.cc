@@ -45,11 +45,11 @@ std::string candidate_text(const CodecCandidate& candidate) {
 std::string CodecChoice::text() const {
   std::string text = candidate_text(chosen) + ": " + time_text(chosen.total_ns);
   const char* joint = " against ";
-  bool sparse_told = false;
-  bool dense_told = chosen.dense;
+  bool sparse_reported = false;
+  bool dense_reported = chosen.dense;
   for (const CodecCandidate& other : candidates) {
     if (!other.complete || other.codes_as(chosen)) continue;
-    bool& told = other.dense ? dense_told : sparse_told;
+    bool& told = other.dense ? dense_reported : sparse_reported;
     if (told) continue;
     told = true;
     text += joint + time_text(other.total_ns) + ' ' + candidate_text(other);

@@ -24,7 +24,7 @@ constexpr size_t kPiecesMax = 64;
 constexpr size_t kPointsPerPiece = 64;
 
 /// Where a piece would be cut, and how far the curve is from its chord there; 0: nowhere.
-struct Cut {
+struct Boundary {
   size_t at = 0;
   double distance = 0;
 };
@@ -45,7 +45,7 @@ struct Chord {
 
 /// The first of the furthest points. Blocks are searched for their largest distance only, in four chains, and the best
 /// block for its place.
-Cut furthest_from_chord(std::span<const float> points) {
+Boundary furthest_from_chord(std::span<const float> points) {
   constexpr size_t kBlock = 128;
   constexpr size_t kChains = 4;
   if (points.size() < 2 * kCoefficients) return {};
@@ -65,16 +65,16 @@ Cut furthest_from_chord(std::span<const float> points) {
       block = begin;
     }
   }
-  Cut cut;
+  Boundary boundary;
   const auto search = [&](size_t from, size_t to) {
     for (size_t i = from; i < to; ++i) {
       const double distance = chord.distance(i);
-      if (distance > cut.distance) cut = {i, distance};
+      if (distance > boundary.distance) boundary = {i, distance};
     }
   };
   search(block, std::min(block + kBlock, last + 1));
   search(begin, last + 1);
-  return cut;
+  return boundary;
 }
 
 /// Monic polynomials that are orthogonal over the points t_i (Gram), as coefficients of powers, and their squared
@@ -147,18 +147,18 @@ size_t piece_count(std::span<const float> points) {
 
 std::vector<Piece> segment_curve(std::span<const float> points, size_t count) {
   std::vector<Piece> pieces = {{0, points.size()}};
-  std::vector<Cut> cuts = {furthest_from_chord(points)};
+  std::vector<Boundary> boundaries = {furthest_from_chord(points)};
   while (pieces.size() < count) {
-    const auto furthest =
-        std::ranges::max_element(cuts, [](const Cut& a, const Cut& b) { return a.distance < b.distance; });
+    const auto furthest = std::ranges::max_element(
+        boundaries, [](const Boundary& a, const Boundary& b) { return a.distance < b.distance; });
     if (furthest->distance == 0) break;
-    const auto j = furthest - cuts.begin();
+    const auto j = furthest - boundaries.begin();
     const Piece left{pieces[j].begin, furthest->at};
     const Piece right{left.begin + left.length, pieces[j].length - left.length};
     pieces[j] = left;
     pieces.insert(pieces.begin() + j + 1, right);
-    cuts[j] = furthest_from_chord(points.subspan(left.begin, left.length));
-    cuts.insert(cuts.begin() + j + 1, furthest_from_chord(points.subspan(right.begin, right.length)));
+    boundaries[j] = furthest_from_chord(points.subspan(left.begin, left.length));
+    boundaries.insert(boundaries.begin() + j + 1, furthest_from_chord(points.subspan(right.begin, right.length)));
   }
   return pieces;
 }

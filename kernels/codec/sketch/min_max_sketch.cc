@@ -23,6 +23,6 @@ MinMaxSketch::MinMaxSketch(uint64_t seed, const std::array<uint64_t, kSketchTags
 
 uint64_t MinMaxSketch::cells_of(uint64_t members) { return uint64_t{columns_of(members)} * kSketchRows; }
 
-void MinMaxSketch::settle() { std::ranges::replace(cells_, kNothing, uint8_t{0}); }
+void MinMaxSketch::clear_unused_cells() { std::ranges::replace(cells_, kNothing, uint8_t{0}); }
 
 }  // namespace millrace

@@ -54,7 +54,7 @@ class MinMaxSketch {
     return one > two ? one : two;
   }
   /// Sets cells without an inserted value to 0; no query reads them.
-  void settle();
+  void clear_unused_cells();
 
   std::span<uint8_t> table(uint32_t tag) {
     return std::span(cells_).subspan(tables_[tag].first, tables_[tag].hashes.bits * kSketchRows);

@@ -80,7 +80,7 @@ class QuantileValueCodec final : public ValueCodec {
     std::string words(name());
     return spec.qsgd_bits == kQuantileBits ? words : words + ':' + std::to_string(spec.qsgd_bits);
   }
-  std::string words() const override { return "quantile[:2..8]"; }
+  std::string help_text() const override { return "quantile[:2..8]"; }
 
   uint64_t bytes_max(uint64_t count, const CodecSpec& spec) const override {
     if (count == 0) return 0;

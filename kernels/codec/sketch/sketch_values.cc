@@ -263,7 +263,7 @@ Status SketchValueCodec::encode(IndexSpan indices, std::span<const float> values
   for (size_t i = 0; i < values.size(); ++i) {
     if (placed.tags[i] != kZeroTag) sketch.insert(placed.tags[i], index_of(indices, i), placed.buckets[i]);
   }
-  sketch.settle();
+  sketch.clear_unused_cells();
 
   ByteWriter writer(out);
   writer.put(seed);

@@ -10,7 +10,7 @@
 namespace millrace {
 
 /// Parses NAME[:BUCKET], the words of a codec whose only parameter is the bucket size.
-inline bool parse_bucket_words(std::string_view text, std::string_view name, CodecSpec& spec) {
+inline bool parse_bucket_size(std::string_view text, std::string_view name, CodecSpec& spec) {
   const auto parts = split(text, ':');
   if (parts[0] != name) return false;
   return parts.size() == 1 || (parts.size() == 2 && assign_number(parts[1], spec.bucket_size));
@@ -26,7 +26,7 @@ inline std::string bucket_text(std::string_view name, const CodecSpec& spec) {
 inline bool is_qsgd_contraction(const CodecSpec& spec) { return spec.qsgd_scale_max && spec.qsgd_bits > kQsgdBitsMin; }
 
 /// Parses NAME{bits}[:max|:l2][:BUCKET], the words of QSGD's codecs.
-inline bool parse_qsgd_words(std::string_view text, std::string_view name, CodecSpec& spec) {
+inline bool parse_qsgd_text(std::string_view text, std::string_view name, CodecSpec& spec) {
   if (!text.starts_with(name)) return false;
   const auto parts = split(text.substr(name.size()), ':');
   if (!assign_number(parts[0], spec.qsgd_bits)) return false;

@@ -88,9 +88,9 @@ class OneBitValueCodec final : public ValueCodec {
   std::string_view paper() const override { return "[OneBit14]: 1-bit SGD"; }
   bool lossless(const CodecSpec&) const override { return false; }
   bool contraction(const CodecSpec&) const override { return true; }
-  bool parse(std::string_view text, CodecSpec& spec) const override { return parse_bucket_words(text, name(), spec); }
+  bool parse(std::string_view text, CodecSpec& spec) const override { return parse_bucket_size(text, name(), spec); }
   std::string text(const CodecSpec& spec) const override { return bucket_text(name(), spec); }
-  std::string words() const override { return "onebit[:BUCKET]"; }
+  std::string help_text() const override { return "onebit[:BUCKET]"; }
   uint64_t bytes_max(uint64_t count, const CodecSpec& spec) const override {
     return kOnebitHeaderBytes + onebit_layout_of(count, spec.bucket_size).bytes();
   }

@@ -157,9 +157,9 @@ class QsgdEliasValueCodec final : public ValueCodec {
   bool lossless(const CodecSpec&) const override { return false; }
   bool contraction(const CodecSpec& spec) const override { return is_qsgd_contraction(spec); }
   bool unbiased(const CodecSpec&) const override { return true; }
-  bool parse(std::string_view text, CodecSpec& spec) const override { return parse_qsgd_words(text, name(), spec); }
+  bool parse(std::string_view text, CodecSpec& spec) const override { return parse_qsgd_text(text, name(), spec); }
   std::string text(const CodecSpec& spec) const override { return qsgd_text(name(), spec); }
-  std::string words() const override { return "qsgd_elias{2..8}[:max|:l2][:BUCKET]"; }
+  std::string help_text() const override { return "qsgd_elias{2..8}[:max|:l2][:BUCKET]"; }
   uint64_t bytes_max(uint64_t count, const CodecSpec& spec) const override {
     // Level s + 1 = 2^(bits-1) in 2 bits - 1 bits, and a sign.
     const uint64_t bits = layout_of(count, spec.bucket_size).buckets() * (kScaleBits + 1) + count * 2 * spec.qsgd_bits;
@@ -168,12 +168,12 @@ class QsgdEliasValueCodec final : public ValueCodec {
   Status check(ByteSpan bytes, uint64_t count) const override {
     const auto header = QsgdHeader::parse(bytes);
     if (!header) return fail(ErrorCode::kMalformed, "qsgd_elias: unknown parameters");
-    if (count > kDimensionMax) return cut_off();
+    if (count > kDimensionMax) return truncated();
     const uint64_t buckets = layout_of(count, header->bucket_size).buckets();
     // At least: a scale, a form and a bit; at most: as bytes_max().
     const uint64_t code_bits = uint64_t{bytes.size() - QsgdHeader::kBytes} * 8;
-    if (code_bits < buckets * (kScaleBits + 2)) return cut_off();
-    if (code_bits / 8 > (buckets * (kScaleBits + 1) + count * 2 * header->bits + 7) / 8) return cut_off();
+    if (code_bits < buckets * (kScaleBits + 2)) return truncated();
+    if (code_bits / 8 > (buckets * (kScaleBits + 1) + count * 2 * header->bits + 7) / 8) return truncated();
     return {};
   }
 
@@ -216,18 +216,18 @@ class QsgdEliasValueCodec final : public ValueCodec {
       for (uint64_t i = 0; i < layout.size(at); i += kQuantizeChunk) {
         std::array<uint8_t, kQuantizeChunk> codes;
         const uint64_t count = std::min<uint64_t>(kQuantizeChunk, layout.size(at) - i);
-        if (!codes_of.take(std::span(codes).first(count))) return cut_off();
+        if (!codes_of.take(std::span(codes).first(count))) return truncated();
         qsgd_values(bucket, codes.data(), out.subspan(layout.first(at) + i, count));
       }
     }
-    return reader.at_end() ? Status{} : cut_off();
+    return reader.at_end() ? Status{} : truncated();
   }
 
  private:
   static BucketLayout layout_of(uint64_t count, uint32_t bucket_size) {
     return {.count = count, .bucket_size = bucket_size};
   }
-  static Status cut_off() {
+  static Status truncated() {
     return fail(ErrorCode::kMalformed, "qsgd_elias: cut off, a code that is none, or bytes left over");
   }
 };

@@ -17,9 +17,9 @@ class QsgdValueCodec final : public ValueCodec {
   bool lossless(const CodecSpec&) const override { return false; }
   bool contraction(const CodecSpec& spec) const override { return is_qsgd_contraction(spec); }
   bool unbiased(const CodecSpec&) const override { return true; }
-  bool parse(std::string_view text, CodecSpec& spec) const override { return parse_qsgd_words(text, name(), spec); }
+  bool parse(std::string_view text, CodecSpec& spec) const override { return parse_qsgd_text(text, name(), spec); }
   std::string text(const CodecSpec& spec) const override { return qsgd_text(name(), spec); }
-  std::string words() const override { return "qsgd{2..8}[:max|:l2][:BUCKET]"; }
+  std::string help_text() const override { return "qsgd{2..8}[:max|:l2][:BUCKET]"; }
   Status validate(const CodecSpec& spec) const override {
     if (spec.qsgd_bits >= kQsgdBitsMin && spec.qsgd_bits <= kQsgdBitsMax) return {};
     return fail(ErrorCode::kInvalidArgument, "QSGD takes 2 to 8 bits");

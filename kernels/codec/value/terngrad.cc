@@ -117,9 +117,9 @@ class TernGradValueCodec final : public ValueCodec {
   std::string_view paper() const override { return "[TernGrad17]: TernGrad"; }
   bool lossless(const CodecSpec&) const override { return false; }
   bool unbiased(const CodecSpec&) const override { return true; }
-  bool parse(std::string_view text, CodecSpec& spec) const override { return parse_bucket_words(text, name(), spec); }
+  bool parse(std::string_view text, CodecSpec& spec) const override { return parse_bucket_size(text, name(), spec); }
   std::string text(const CodecSpec& spec) const override { return bucket_text(name(), spec); }
-  std::string words() const override { return "terngrad[:BUCKET]"; }
+  std::string help_text() const override { return "terngrad[:BUCKET]"; }
   uint64_t bytes_max(uint64_t count, const CodecSpec& spec) const override {
     return kTerngradHeaderBytes + terngrad_layout_of(count, spec.bucket_size).bytes();
   }

@@ -163,7 +163,7 @@ class ThreeLcValueCodec final : public ValueCodec {
     MILLRACE_CHECK(error == std::errc());
     return std::string(name()) + ':' + std::string(number, end);
   }
-  std::string words() const override { return "three_lc[:MULTIPLIER]"; }
+  std::string help_text() const override { return "three_lc[:MULTIPLIER]"; }
   Status validate(const CodecSpec& spec) const override {
     if (spec.sparsity_multiplier >= 1 && spec.sparsity_multiplier < 2) return {};
     return fail(ErrorCode::kInvalidArgument, "the sparsity multiplier of three_lc must be in [1, 2)");

@@ -149,14 +149,14 @@ struct Out {
 };
 
 /// Holds the system's control data of a message.
-struct Said {
+struct ReceiveControls {
   size_t segment = 0;      ///< its length, of a message that is several datagrams; 0: it is one
   Ecn ecn = Ecn::kNotEct;  ///< of all of them: the system puts none together that differ
 };
 
-Said read_controls(msghdr& message) {
+ReceiveControls read_controls(msghdr& message) {
   constexpr uint8_t kEcnBits = 3;
-  Said said;
+  ReceiveControls said;
   for (cmsghdr* control = CMSG_FIRSTHDR(&message); control != nullptr; control = CMSG_NXTHDR(&message, control)) {
     const auto is = [control](int level, int type) {
       return control->cmsg_level == level && control->cmsg_type == type;
@@ -343,7 +343,7 @@ std::span<const ReceivedPacket> UdpBursts::receive() {
     mmsghdr& message = state.in.messages[at];
     const Endpoint from = read_address(state.in.addresses[at]);
     ByteSpan whole = ByteSpan(state.in.bytes).subspan(at * kMessageBytes, message.msg_len);
-    const Said said = read_controls(message.msg_hdr);
+    const ReceiveControls said = read_controls(message.msg_hdr);
     do {
       const size_t bytes = said.segment == 0 ? whole.size() : std::min(said.segment, whole.size());
       state.take({.bytes = whole.first(bytes), .from = from, .ecn = said.ecn});

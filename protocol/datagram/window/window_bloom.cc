@@ -71,8 +71,8 @@ bool fits(size_t positives, const BloomShape& shape, WindowValueCodec values, si
 
 }  // namespace
 
-BloomCut cut_bloom(IndexSpan16 indices, WindowValueCodec values, size_t capacity, std::span<uint16_t> known,
-                   std::span<uint8_t> out) {
+BloomTrim trim_bloom(IndexSpan16 indices, WindowValueCodec values, size_t capacity, std::span<uint16_t> known,
+                     std::span<uint8_t> out) {
   // A first guess without false positives; each that turns out too long is followed by a shorter one.
   uint32_t taken = largest_fitting(indices.size(),
                                    [&](uint32_t n) { return fits(n, shape_of(indices.first(n)), values, capacity); });

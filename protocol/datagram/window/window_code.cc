@@ -24,34 +24,34 @@ IndexFault read_indices(WindowIndexCodec codec, ByteSpan bytes, uint32_t window_
 }
 
 /// The entries that a fragment takes under a codec.
-struct Cut {
+struct Trim {
   uint32_t taken = 0;
   size_t bytes = 0;    // of the payload
   uint32_t shift = 0;  // kGap
 };
 
 /// Cuts for kRaw, kGap and kBitmap: the entries sent are those taken.
-Cut cut_plain(const WindowEntries& entries, const WindowCodecs& codecs, size_t capacity) {
+Trim trim_plain(const WindowEntries& entries, const WindowCodecs& codecs, size_t capacity) {
   const IndexSpan16 all = entries.indices;
-  const auto cut = [&](uint32_t taken, size_t index_bytes) {
-    return Cut{.taken = taken, .bytes = *window_value_bytes(codecs.value, taken) + index_bytes};
+  const auto trim = [&](uint32_t taken, size_t index_bytes) {
+    return Trim{.taken = taken, .bytes = *window_value_bytes(codecs.value, taken) + index_bytes};
   };
   if (codecs.index == WindowIndexCodec::kGap) {
     const GapFit fit = fit_gap(all, codecs.value, capacity);
-    Cut gap = cut(fit.taken, fit.bytes);
+    Trim gap = trim(fit.taken, fit.bytes);
     gap.shift = fit.shift;
     return gap;
   }
   if (codecs.index == WindowIndexCodec::kRaw) {
     const uint32_t taken = fit_raw(all, codecs.value, capacity);
-    return cut(taken, raw_bytes(all.first(taken)));
+    return trim(taken, raw_bytes(all.first(taken)));
   }
   if (codecs.index != WindowIndexCodec::kBitmap) return {};
   const uint32_t taken = fit_bitmap(all, codecs.value, capacity);
-  return cut(taken, bitmap_bytes(all.first(taken)));
+  return trim(taken, bitmap_bytes(all.first(taken)));
 }
 
-Cut cut_dense(const WindowEntries& entries, const WindowCodecs& codecs, size_t capacity) {
+Trim trim_dense(const WindowEntries& entries, const WindowCodecs& codecs, size_t capacity) {
   const uint32_t taken = fit_dense(entries.indices, codecs.value, capacity);
   return {.taken = taken,
           .bytes = *window_value_bytes(codecs.value, dense_run(entries.indices.first(taken))) + kDenseBytes};
@@ -76,19 +76,19 @@ struct Encoding {
   std::span<int32_t> decoded;
 };
 
-uint32_t put_plain(const Encoding& to, const Cut& cut) {
-  const auto indices = to.entries.indices.first(cut.taken);
-  const size_t value_bytes = *window_value_bytes(to.codecs.value, cut.taken);
-  const auto index_room = to.payload.subspan(value_bytes, cut.bytes - value_bytes);
-  put_window_values(to.codecs, to.entries.values.first(cut.taken), indices[0], to.payload.first(value_bytes),
+uint32_t put_plain(const Encoding& to, const Trim& trim) {
+  const auto indices = to.entries.indices.first(trim.taken);
+  const size_t value_bytes = *window_value_bytes(to.codecs.value, trim.taken);
+  const auto index_room = to.payload.subspan(value_bytes, trim.bytes - value_bytes);
+  put_window_values(to.codecs, to.entries.values.first(trim.taken), indices[0], to.payload.first(value_bytes),
                     to.decoded);
   switch (to.codecs.index) {
     case WindowIndexCodec::kRaw: put_raw(indices, index_room); break;
-    case WindowIndexCodec::kGap: put_gap(indices, cut.shift, index_room); break;
+    case WindowIndexCodec::kGap: put_gap(indices, trim.shift, index_room); break;
     default: put_bitmap(indices, index_room); break;
   }
-  set_header(to.header, to.codecs, to.codecs.index, cut.taken, cut.bytes);
-  return cut.taken;
+  set_header(to.header, to.codecs, to.codecs.index, trim.taken, trim.bytes);
+  return trim.taken;
 }
 
 /// Sends values at `sent` indices: those of the taken entries, and others, which are marked as holes. An index that
@@ -113,49 +113,49 @@ void put_spread(const Encoding& to, uint32_t taken, IndexSpan16 sent) {
   }
 }
 
-uint32_t put_run(const Encoding& to, const Cut& cut) {
-  const auto indices = to.entries.indices.first(cut.taken);
+uint32_t put_run(const Encoding& to, const Trim& trim) {
+  const auto indices = to.entries.indices.first(trim.taken);
   std::array<uint16_t, kFragmentEntriesMax> sent;
   const uint32_t run = dense_run(indices);
   for (uint32_t i = 0; i < run; ++i) sent[i] = static_cast<uint16_t>(indices[0] + i);
-  put_spread(to, cut.taken, IndexSpan16(sent).first(run));
-  put_dense(indices, to.payload.subspan(cut.bytes - kDenseBytes, kDenseBytes));
-  set_header(to.header, to.codecs, WindowIndexCodec::kDense, run, cut.bytes);
-  return cut.taken;
+  put_spread(to, trim.taken, IndexSpan16(sent).first(run));
+  put_dense(indices, to.payload.subspan(trim.bytes - kDenseBytes, kDenseBytes));
+  set_header(to.header, to.codecs, WindowIndexCodec::kDense, run, trim.bytes);
+  return trim.taken;
 }
 
 /// Returns whether the run is the better of two: it carries more, or as much in fewer bytes.
-bool is_better(const Cut& run, const Cut& other) {
+bool is_better(const Trim& run, const Trim& other) {
   return run.taken > other.taken || (run.taken == other.taken && run.bytes < other.bytes);
 }
 
 /// The number of these entries that a fragment takes: by the codec, or as a run (the dense form).
 struct Choice {
-  Cut cut;
+  Trim trim;
   bool is_run = false;
 };
 
 /// Chooses between the codec (kRaw, kGap, kBitmap) and a run.
-Choice choose_cut(const WindowEntries& entries, const WindowCodecs& codecs, size_t capacity) {
-  const Cut cut = cut_plain(entries, codecs, capacity);
-  MILLRACE_CHECK(cut.taken > 0, static_cast<int>(codecs.index));
+Choice choose_trim(const WindowEntries& entries, const WindowCodecs& codecs, size_t capacity) {
+  const Trim trim = trim_plain(entries, codecs, capacity);
+  MILLRACE_CHECK(trim.taken > 0, static_cast<int>(codecs.index));
   // The length of a run is computed only where the run takes as many.
-  if (!fits_dense(entries.indices.first(cut.taken), codecs.value, capacity)) return {cut};
-  const Cut run = cut_dense(entries, codecs, capacity);
-  if (is_better(run, cut)) return {run, true};
-  return {cut};
+  if (!fits_dense(entries.indices.first(trim.taken), codecs.value, capacity)) return {trim};
+  const Trim run = trim_dense(entries, codecs, capacity);
+  if (is_better(run, trim)) return {run, true};
+  return {trim};
 }
 
-uint32_t put_filter(const Encoding& to, const Cut& run) {
+uint32_t put_filter(const Encoding& to, const Trim& run) {
   std::array<uint16_t, kFragmentEntriesMax> known;
   std::array<uint8_t, kDatagramBytesMax> code;
-  const BloomCut cut = cut_bloom(to.entries.indices, to.codecs.value, to.payload.size(), known, code);
-  const size_t value_bytes = *window_value_bytes(to.codecs.value, cut.positives);
-  if (is_better(run, {.taken = cut.taken, .bytes = value_bytes + cut.bytes})) return put_run(to, run);
-  put_spread(to, cut.taken, IndexSpan16(known).first(cut.positives));
-  std::copy_n(code.begin(), cut.bytes, to.payload.begin() + static_cast<std::ptrdiff_t>(value_bytes));
-  set_header(to.header, to.codecs, WindowIndexCodec::kBloom, cut.positives, value_bytes + cut.bytes);
-  return cut.taken;
+  const BloomTrim trim = trim_bloom(to.entries.indices, to.codecs.value, to.payload.size(), known, code);
+  const size_t value_bytes = *window_value_bytes(to.codecs.value, trim.positives);
+  if (is_better(run, {.taken = trim.taken, .bytes = value_bytes + trim.bytes})) return put_run(to, run);
+  put_spread(to, trim.taken, IndexSpan16(known).first(trim.positives));
+  std::copy_n(code.begin(), trim.bytes, to.payload.begin() + static_cast<std::ptrdiff_t>(value_bytes));
+  set_header(to.header, to.codecs, WindowIndexCodec::kBloom, trim.positives, value_bytes + trim.bytes);
+  return trim.taken;
 }
 
 }  // namespace
@@ -205,10 +205,10 @@ uint32_t encode_window(const WindowEntries& entries, const WindowCodecs& codecs,
   MILLRACE_CHECK(entries.indices.back() < window_indices, entries.indices.back(), window_indices);
   const size_t capacity = std::min(payload.size(), kDatagramBytesMax);
   const Encoding to{entries, codecs, header, payload.first(capacity), decoded};
-  if (codecs.index == WindowIndexCodec::kDense) return put_run(to, cut_dense(entries, codecs, capacity));
-  if (codecs.index == WindowIndexCodec::kBloom) return put_filter(to, cut_dense(entries, codecs, capacity));
-  const Choice choice = choose_cut(entries, codecs, capacity);
-  return choice.is_run ? put_run(to, choice.cut) : put_plain(to, choice.cut);
+  if (codecs.index == WindowIndexCodec::kDense) return put_run(to, trim_dense(entries, codecs, capacity));
+  if (codecs.index == WindowIndexCodec::kBloom) return put_filter(to, trim_dense(entries, codecs, capacity));
+  const Choice choice = choose_trim(entries, codecs, capacity);
+  return choice.is_run ? put_run(to, choice.trim) : put_plain(to, choice.trim);
 }
 
 uint32_t even_share(IndexSpan16 indices, const WindowCodecs& codecs, size_t payload_bytes) {
@@ -218,7 +218,7 @@ uint32_t even_share(IndexSpan16 indices, const WindowCodecs& codecs, size_t payl
   // Mostly all fit, and that is not to cost a search: an index rarely takes more than two bytes.
   const auto value_bytes = window_value_bytes(codecs.value, all);
   if (value_bytes && *value_bytes + sizeof(uint16_t) * all <= capacity) return all;
-  const uint32_t first = choose_cut({indices, {}}, codecs, capacity).cut.taken;
+  const uint32_t first = choose_trim({indices, {}}, codecs, capacity).trim.taken;
   const uint32_t fragments = (all + first - 1) / first;
   return fragments >= kFragmentsMax ? all : (all + fragments - 1) / fragments;
 }

@@ -69,7 +69,7 @@ void put_dense(IndexSpan16 indices, std::span<uint8_t> out);
 IndexFault read_dense(ByteSpan bytes, uint32_t window_indices, std::span<uint16_t> out);
 
 /// Bloom, policy P0: the fit is found by building filters.
-struct BloomCut {
+struct BloomTrim {
   uint32_t taken = 0;
   uint32_t positives = 0;  ///< indices of the range that the filter knows: those taken, and some
   size_t bytes = 0;        ///< of its code
@@ -77,8 +77,8 @@ struct BloomCut {
 /// Cuts a fragment of the Bloom codec.
 ///
 /// known   [kFragmentEntriesMax] the positives. out [capacity]: the code, which put_bloom() would write.
-BloomCut cut_bloom(IndexSpan16 indices, WindowValueCodec values, size_t capacity, std::span<uint16_t> known,
-                   std::span<uint8_t> out);
+BloomTrim trim_bloom(IndexSpan16 indices, WindowValueCodec values, size_t capacity, std::span<uint16_t> known,
+                     std::span<uint8_t> out);
 IndexFault read_bloom(ByteSpan bytes, uint32_t window_indices, std::span<uint16_t> out);
 
 }  // namespace millrace::protocol

@@ -108,7 +108,7 @@ TEST(CodecRegistry, NamesAndIdsAreFoundAndUnique) {
   for (const IndexCodec* codec : index_codecs()) {
     EXPECT_EQ(find_index_codec(codec->id()), codec);
     EXPECT_EQ(codec_from_text(codec->name())->index, codec->id()) << codec->name();
-    EXPECT_NE(index_codec_words().find(codec->name()), std::string::npos);
+    EXPECT_NE(index_codec_names().find(codec->name()), std::string::npos);
     EXPECT_FALSE(codec->paper().empty());
   }
   for (const ValueCodec* codec : value_codecs()) {
@@ -116,7 +116,7 @@ TEST(CodecRegistry, NamesAndIdsAreFoundAndUnique) {
     CodecSpec spec;
     spec.value = codec->id();
     EXPECT_EQ(codec_from_text(codec_text(spec)), spec) << codec->name();
-    EXPECT_NE(value_codec_words().find(codec->name()), std::string::npos);
+    EXPECT_NE(value_codec_names().find(codec->name()), std::string::npos);
     EXPECT_FALSE(codec->paper().empty());
   }
   EXPECT_EQ(find_index_codec(IndexCodecId::kNone), nullptr);

@@ -54,9 +54,9 @@ TEST(SumCutTest, NoKAndTooFewSumsAreTheWholeSum) {
   SumHistogram histogram;
   histogram.add(std::vector<int32_t>{1, 2, 3, 0}, 0);
   EXPECT_EQ(histogram.total(), 3);
-  EXPECT_EQ(cut_of(histogram, 0).bin, 0);
-  EXPECT_EQ(cut_of(histogram, 3).bin, 0);
-  EXPECT_EQ(cut_of(histogram, 2).bin, SumHistogram::bin_of(2, 0));
+  EXPECT_EQ(threshold_of(histogram, 0).bin, 0);
+  EXPECT_EQ(threshold_of(histogram, 3).bin, 0);
+  EXPECT_EQ(threshold_of(histogram, 2).bin, SumHistogram::bin_of(2, 0));
 }
 
 TEST(SumCutTest, TheSameSumsAreCutToTheKLargest) {
@@ -66,7 +66,7 @@ TEST(SumCutTest, TheSameSumsAreCutToTheKLargest) {
   for (uint64_t k = 1; k < 8; ++k) {
     std::vector<uint16_t> indices = places(sums.size());
     std::vector<int32_t> values = sums;
-    ASSERT_EQ(apply_cut(cut_of(histogram, k), -3, indices, values), k);
+    ASSERT_EQ(apply_threshold(threshold_of(histogram, k), -3, indices, values), k);
     EXPECT_EQ(values[k - 1], 128);
     EXPECT_EQ(indices[k - 1], 24);
   }
@@ -78,14 +78,14 @@ TEST(SumCutTest, TiesGoByIndexAndMakeNoUpdateLargerThanK) {
   histogram.add(sums, 0);
   std::vector<uint16_t> indices = places(100);
   std::vector<int32_t> values = sums;
-  ASSERT_EQ(apply_cut(cut_of(histogram, 30), 0, indices, values), 30);
+  ASSERT_EQ(apply_threshold(threshold_of(histogram, 30), 0, indices, values), 30);
   for (uint16_t at = 0; at < 30; ++at) EXPECT_EQ(indices[at], at * 3);
 }
 
 TEST(SumCutTest, ZerosNeverStayUnderACut) {
   std::vector<uint16_t> indices = places(3);
   std::vector<int32_t> values = {0, 9, 0};
-  EXPECT_EQ(apply_cut({.bin = 1, .take = 1, .in_bin = 1}, -128, indices, values), 1);
+  EXPECT_EQ(apply_threshold({.bin = 1, .take = 1, .in_bin = 1}, -128, indices, values), 1);
   EXPECT_EQ(values[0], 9);
 }
 
@@ -131,7 +131,7 @@ TEST(ReselectionTest, TheFirstStepIsWholeAndTheNextIsCutByItsHistogram) {
   reselection.on_claim(0);
   EXPECT_EQ(reselection.on_close(0, 0, indices, values), 4);
   reselection.on_claim(1);
-  EXPECT_EQ(reselection.cut().bin, SumHistogram::bin_of(40, 0));
+  EXPECT_EQ(reselection.threshold().bin, SumHistogram::bin_of(40, 0));
   // The threshold is of step 0 alone: what step 1 itself has does not move it.
   values = {1000, 2000, 4000, 8000};
   EXPECT_EQ(reselection.on_close(1, 0, indices, values), 4);
@@ -161,11 +161,11 @@ TEST(ReselectionTest, AStepAfterAGapOrAResetIsWhole) {
   reselection.on_claim(0);
   reselection.on_close(0, 0, indices, values);
   reselection.on_claim(2);
-  EXPECT_EQ(reselection.cut().bin, 0);
+  EXPECT_EQ(reselection.threshold().bin, 0);
   reselection.on_close(2, 0, indices, values);
   reselection.reset();
   reselection.on_claim(3);
-  EXPECT_EQ(reselection.cut().bin, 0);
+  EXPECT_EQ(reselection.threshold().bin, 0);
 }
 
 TEST(SumHistogramTest, ASumAsAValueIsInTheBinOfItsInteger) {
@@ -217,13 +217,13 @@ TEST(ApplyCutTest, WindowsOfValuesAreCutAsWindowsOfIntegers) {
       }
       histogram.add(windows[window].second, exponent);
     }
-    const SumCut cut = cut_of(histogram, 1 + random.next_below(1500));
+    const SumThreshold cut = threshold_of(histogram, 1 + random.next_below(1500));
     for (uint32_t window = 0; window < windows.size(); ++window) {
       auto& [places_of, sums] = windows[window];
-      const uint32_t kept = apply_cut(cut, static_cast<int8_t>(-static_cast<int>(window % 3)), places_of, sums);
+      const uint32_t kept = apply_threshold(cut, static_cast<int8_t>(-static_cast<int>(window % 3)), places_of, sums);
       for (uint32_t i = 0; i < kept; ++i) expected.push_back(window * kWindow + places_of[i]);
     }
-    const uint32_t kept = apply_cut(cut, kWindow, indices, values);
+    const uint32_t kept = apply_threshold(cut, kWindow, indices, values);
     indices.resize(kept);
     ASSERT_EQ(indices, expected);
   }

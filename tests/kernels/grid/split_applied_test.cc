@@ -40,7 +40,7 @@ Offered draw(RandomSequence& random, size_t count) {
 }
 
 struct Split {
-  FateCounts counts;
+  SplitCounts counts;
   std::vector<uint32_t> taken_indices;
   std::vector<float> taken_values;
   std::vector<uint32_t> back_indices;
@@ -48,11 +48,11 @@ struct Split {
 };
 
 Split split(const Offered& offered) {
-  const size_t room = offered.indices.size() + kFateSlack;
+  const size_t room = offered.indices.size() + kSplitSlack;
   Split out{
       {}, std::vector<uint32_t>(room), std::vector<float>(room), std::vector<uint32_t>(room), std::vector<float>(room)};
-  out.counts = split_fates(offered.indices, offered.values, offered.integers, offered.step,
-                           {out.taken_indices, out.taken_values, out.back_indices, out.back_values});
+  out.counts = split_applied(offered.indices, offered.values, offered.integers, offered.step,
+                             {out.taken_indices, out.taken_values, out.back_indices, out.back_values});
   out.taken_indices.resize(out.counts.taken);
   out.taken_values.resize(out.counts.taken);
   out.back_indices.resize(out.counts.back);
@@ -96,10 +96,10 @@ TEST(SplitFates, WithoutRoomForWhatWasTakenItIsCounted) {
   for (size_t count = 0; count < 70; ++count) {
     const Offered offered = draw(random, count);
     const Split whole = split(offered);
-    std::vector<uint32_t> back_indices(count + kFateSlack);
-    std::vector<float> back_values(count + kFateSlack);
-    const FateCounts counts = split_fates(offered.indices, offered.values, offered.integers, offered.step,
-                                          {{}, {}, back_indices, back_values});
+    std::vector<uint32_t> back_indices(count + kSplitSlack);
+    std::vector<float> back_values(count + kSplitSlack);
+    const SplitCounts counts = split_applied(offered.indices, offered.values, offered.integers, offered.step,
+                                             {{}, {}, back_indices, back_values});
     EXPECT_EQ(counts.taken, whole.counts.taken);
     EXPECT_EQ(counts.whole, whole.counts.whole);
     EXPECT_EQ(counts.applied.sum, whole.counts.applied.sum);

@@ -27,7 +27,7 @@ std::vector<float> random_values(uint64_t seed, size_t count) {
 }
 
 /// Returns the top entries by definition: the positions of all entries of bins 1 and up, by magnitude, then position.
-/// Within the boundary bin and above it, that is the order of select_by_cut.
+/// Within the boundary bin and above it, that is the order of select_by_histogram.
 std::vector<uint32_t> oracle_top(const std::vector<float>& values, uint64_t k) {
   std::vector<uint32_t> order;
   for (uint32_t i = 0; i < values.size(); ++i) {
@@ -168,7 +168,7 @@ TEST(HistogramTest, TheCutHoldsExactlyTheKLargest) {
   histogram.add(std::span<const float>(values));
   for (const uint64_t k : {uint64_t{0}, uint64_t{1}, uint64_t{2}, uint64_t{100}, uint64_t{1500}, histogram.total() - 1,
                            histogram.total(), histogram.total() + 1, std::numeric_limits<uint64_t>::max()}) {
-    const ThresholdCut cut = threshold_cut(histogram, k);
+    const HistogramThreshold cut = histogram_threshold(histogram, k);
     ASSERT_GE(cut.bin, 1u);
     uint64_t above = 0;
     for (uint32_t bin = cut.bin + 1; bin < MagnitudeHistogram::kBins; ++bin) above += histogram.count(bin);
@@ -178,7 +178,7 @@ TEST(HistogramTest, TheCutHoldsExactlyTheKLargest) {
     EXPECT_EQ(cut.above + cut.take, std::min(k, histogram.total())) << k;
     testing::for_each_isa([&](const std::string& isa) {
       IndexBuffer positions = {1, 2, 3};
-      select_by_cut(values, cut.bin, cut.take, positions);
+      select_by_histogram(values, cut.bin, cut.take, positions);
       EXPECT_EQ(std::vector<uint32_t>(positions.begin(), positions.end()), oracle_top(values, k)) << k << ' ' << isa;
     });
   }
@@ -189,14 +189,14 @@ TEST(ThresholdCutTest, OfNoneCountsTheHighestBinThatADecodedHistogramMayOccupy) 
   const ByteBuffer bytes = {0x01, 0xff, 0xff, 0x01, 0xff, 0xff, 0x02};
   const auto histogram = MagnitudeHistogram::decode(bytes);
   ASSERT_TRUE(histogram.has_value());
-  const ThresholdCut cut = threshold_cut(*histogram, 0);
+  const HistogramThreshold cut = histogram_threshold(*histogram, 0);
   EXPECT_EQ(cut.bin, MagnitudeHistogram::kBins - 1);
   EXPECT_EQ(cut.in_bin, 0xbfffu);
   EXPECT_EQ(cut.above + cut.take, 0u);
 }
 
 TEST(ThresholdCutTest, OfNothingSelectsNothing) {
-  const ThresholdCut cut = threshold_cut(MagnitudeHistogram{}, 10);
+  const HistogramThreshold cut = histogram_threshold(MagnitudeHistogram{}, 10);
   EXPECT_EQ(cut.bin, 1u);
   EXPECT_EQ(cut.above + cut.in_bin + cut.take, 0u);
 }
@@ -218,12 +218,12 @@ TEST(HistogramTest, EveryCutTakesTheLargestOfItsBinAndTiesByPosition) {
         std::count_if(values.begin(), values.end(), [&](float v) { return MagnitudeHistogram::bin_of(v) == bin; }));
     for (uint64_t take = 0; take <= in_bin; take += 1 + in_bin / 20) {
       IndexBuffer positions;
-      select_by_cut(values, bin, take, positions);
+      select_by_histogram(values, bin, take, positions);
       EXPECT_EQ(std::vector<uint32_t>(positions.begin(), positions.end()), oracle_top(values, above + take));
     }
     IndexBuffer all, clipped;
-    select_by_cut(values, bin, in_bin, all);
-    select_by_cut(values, bin, std::numeric_limits<uint64_t>::max(), clipped);
+    select_by_histogram(values, bin, in_bin, all);
+    select_by_histogram(values, bin, std::numeric_limits<uint64_t>::max(), clipped);
     EXPECT_EQ(all, clipped);
   }
 }
@@ -231,11 +231,11 @@ TEST(HistogramTest, EveryCutTakesTheLargestOfItsBinAndTiesByPosition) {
 TEST(HistogramTest, NothingOfBinZeroIsEverSelected) {
   const std::vector<float> values = {0, 1, -0.0F, 2, static_cast<float>(1e-44)};
   IndexBuffer positions;
-  select_by_cut(values, 0, 100, positions);
+  select_by_histogram(values, 0, 100, positions);
   EXPECT_EQ(std::vector<uint32_t>(positions.begin(), positions.end()), (std::vector<uint32_t>{1, 3}));
-  select_by_cut(values, MagnitudeHistogram::kBins, 100, positions);
+  select_by_histogram(values, MagnitudeHistogram::kBins, 100, positions);
   EXPECT_TRUE(positions.empty());
-  select_by_cut({}, 1, 1, positions);
+  select_by_histogram({}, 1, 1, positions);
   EXPECT_TRUE(positions.empty());
 }
 

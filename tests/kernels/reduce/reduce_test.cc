@@ -205,7 +205,7 @@ TEST(ReduceTest, SignsOfZerosAndNonFiniteValuesAreThoseOfTheReference) {
   expect_sum({a, b});
   expect_sum({a});
   expect_sum({a, b, a});
-  const auto small_a = cut(a.view(), 0, 7), small_b = cut(b.view(), 0, 7);
+  const auto small_a = slice_of(a.view(), 0, 7), small_b = slice_of(b.view(), 0, 7);
   expect_sum({small_a, small_b});
   expect_sum({dense_of({-zero, zero, -zero, 1, 2, 3, 4}), small_a, small_b});
   expect_sum({small_a, dense_of({-zero, zero, -zero, -zero, 2, 3, 4})});
@@ -267,7 +267,7 @@ TEST(ReduceTest, ConcatenateUndoesCut) {
     std::vector<Stream> pieces;
     for (const auto& [begin, end] :
          {std::pair<uint64_t, uint64_t>{0, 1}, {1, 400}, {400, 400}, {400, 999}, {999, 1000}}) {
-      pieces.push_back(cut(view, begin, end));
+      pieces.push_back(slice_of(view, begin, end));
     }
     const Result<Stream> joined = concatenate(views_of(pieces));
     ASSERT_TRUE(joined.has_value());

@@ -239,7 +239,7 @@ TEST(SelectSchedule, WarmUpOfADrawingSelection_DrawsEverythingOnceThenAsUsual) {
     for (size_t i = 0; i < positions.size(); ++i) ASSERT_EQ(drawn[i], values[positions[i]]);
     const auto as_plain = plain->draw(schedule_dense_view(values), {.step = 1}, wanted_positions, wanted);
     const auto done = warming->draw(schedule_dense_view(values), {.step = 1}, positions, drawn);
-    ASSERT_EQ(done.has_value(), info.use != SelectionUse::kKeepsRest) << info.name;
+    ASSERT_EQ(done.has_value(), info.use != SelectionUse::kWithResidual) << info.name;
     ASSERT_EQ(done.has_value(), as_plain.has_value());
     EXPECT_EQ(positions, wanted_positions);
     EXPECT_EQ(drawn, wanted);

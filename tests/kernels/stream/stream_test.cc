@@ -6,7 +6,7 @@
 #include <limits>
 #include <memory>
 
-#include "kernels/stream/held_stream.h"
+#include "kernels/stream/shared_stream.h"
 #include "kernels/stream/stream_scan.h"
 #include "tests/support/isa.h"
 #include "tests/support/stream_oracle.h"
@@ -198,16 +198,16 @@ TEST(StreamTest, CutRebasesTheEntriesOfTheRange) {
     for (const auto& [index, value] : entries_of(sparse.view())) {
       if (index >= begin && index < end) expected[static_cast<uint32_t>(index - begin)] = value;
     }
-    const Stream piece = cut(sparse.view(), begin, end);
+    const Stream piece = slice_of(sparse.view(), begin, end);
     EXPECT_TRUE(same_bits(piece.view(), stream_of(end - begin, expected).view())) << begin << ' ' << end;
-    const HeldStream held = HeldStream::from(Stream(sparse));
-    HeldStream shared = cut(held, begin, end);
+    const SharedStream held = SharedStream::from(Stream(sparse));
+    SharedStream shared = slice_of(held, begin, end);
     EXPECT_TRUE(same_bits(shared.view, piece.view()));
     EXPECT_TRUE(shared.view.count() == 0 || (shared.view.values.data() >= held.view.values.data() &&
                                              shared.view.values.data() < std::to_address(held.view.values.end())));
-    const Stream dense_piece = cut(dense.view(), begin, end);
+    const Stream dense_piece = slice_of(dense.view(), begin, end);
     EXPECT_TRUE(dense_piece.dense);
-    shared = cut(HeldStream::from(Stream(dense)), begin, end);
+    shared = slice_of(SharedStream::from(Stream(dense)), begin, end);
     EXPECT_TRUE(same_bits(shared.view, dense_piece.view())) << "and the whole is kept";
     EXPECT_EQ(dense_piece.count(), end - begin);
     EXPECT_TRUE(same_bits(to_sparse(dense_piece.view()).view(), piece.view()));
@@ -221,9 +221,9 @@ TEST(StreamTest, CutRebasesTheEntriesOfTheRange) {
 
 TEST(StreamTest, CutReachesTheLastIndexOfTheLargestDimension) {
   const Stream stream = stream_of(kDimensionMax, {{0, 1}, {0xffff'fffeu, 2}, {0xffff'ffffu, 3}});
-  const Stream tail = cut(stream.view(), kDimensionMax - 1, kDimensionMax);
+  const Stream tail = slice_of(stream.view(), kDimensionMax - 1, kDimensionMax);
   EXPECT_TRUE(same_bits(tail.view(), stream_of(1, {{0, 3}}).view()));
-  EXPECT_TRUE(same_bits(cut(stream.view(), 0, kDimensionMax).view(), stream.view()));
+  EXPECT_TRUE(same_bits(slice_of(stream.view(), 0, kDimensionMax).view(), stream.view()));
   EXPECT_EQ(range_of(stream.indices, 1, kDimensionMax), (std::pair<size_t, size_t>{1, 3}));
   EXPECT_EQ(range_of({}, 0, kDimensionMax), (std::pair<size_t, size_t>{0, 0}));
 }

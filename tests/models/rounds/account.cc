@@ -6,7 +6,7 @@ namespace millrace::model {
 
 // `slot` was sent, and an update counts this worker: the incarnation that it names decides. Without the update's bytes
 // no process knows which entries it carried. The values to return are then lost, and in the ledger.
-void Moves::settle_counted(WorkerPart& mine, int slot, const Update& update, int w, bool bytes_known) const {
+void Moves::resolve_counted(WorkerPart& mine, int slot, const Update& update, int w, bool bytes_known) const {
   const int named = update.life_of(w);
   const bool counted = on(Rule::kNamedLife) ? named == mine.sent_life[slot] : named != 0;
   const Mass sent = mine.outstanding[slot];
@@ -27,7 +27,7 @@ void Moves::settle_with(WorkerPart& mine, int w, int index, const Update& update
   if (config_.asynchronous) {
     const int slot = static_cast<int>(update.counter);
     const bool counts = update.life_of(w) != 0 && (!on(Rule::kNamedLife) || update.life_of(w) == mine.sent_life[slot]);
-    if (counts && mine.outstanding[slot] != 0) settle_counted(mine, slot, update, w, bytes_known);
+    if (counts && mine.outstanding[slot] != 0) resolve_counted(mine, slot, update, w, bytes_known);
     return;
   }
   if (mine.outstanding[index] == 0) return;
@@ -36,15 +36,15 @@ void Moves::settle_with(WorkerPart& mine, int w, int index, const Update& update
     mine.outstanding[index] = 0;
     return;
   }
-  settle_counted(mine, index, update, w, bytes_known);
+  resolve_counted(mine, index, update, w, bytes_known);
 }
 
 // Asynchronous: once all decisions before the fence are in the weights, contributions of an older incarnation that no
 // update named will never be counted.
-void Moves::settle_old_lives(WorkerPart& mine, int life) const {
+void Moves::settle_old_lives(WorkerPart& mine, int incarnation) const {
   if (!config_.asynchronous || mine.told == 0 || mine.next < mine.told) return;
   for (int slot = 0; slot < kSteps; ++slot) {
-    if (mine.outstanding[slot] == 0 || mine.sent_life[slot] == life) continue;
+    if (mine.outstanding[slot] == 0 || mine.sent_life[slot] == incarnation) continue;
     mine.residual |= mine.outstanding[slot];
     mine.outstanding[slot] = 0;
   }
@@ -61,11 +61,11 @@ int Moves::last_index_counting(const WorkerPart& mine, int w, int slot, const Sh
   return -1;
 }
 
-bool Moves::already_counted(const Shard& shard, int w, int life, int counter) const {
+bool Moves::already_counted(const Shard& shard, int w, int incarnation, int counter) const {
   if (!on(Rule::kCountedOnce)) return false;
   for (int index = 0; index < shard.decided; ++index) {
     const Update& update = shard.log[index];
-    if (update.life_of(w) == life && static_cast<int>(update.counter) >= counter) return true;
+    if (update.life_of(w) == incarnation && static_cast<int>(update.counter) >= counter) return true;
   }
   return false;
 }
@@ -100,7 +100,7 @@ void Moves::settle_expelled_asynchronous(WorkerPart& mine, int w, int next, int 
     const int index = last_index_counting(mine, w, slot, shard);
     if (index >= 0 && (index < next || !on(Rule::kSettleWithin))) {
       const bool bytes_known = (shard.kept | snapshot_kept) >> index & 1;
-      settle_counted(mine, slot, shard.log[index], w, bytes_known);
+      resolve_counted(mine, slot, shard.log[index], w, bytes_known);
     } else if (index < 0 && !on(Rule::kKeepUntilTold)) {
       mine.residual |= mine.outstanding[slot];
       mine.outstanding[slot] = 0;

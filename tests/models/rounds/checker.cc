@@ -175,9 +175,10 @@ State first_state(const Config& config) {
 bool is_deadlock(const State& state, const Config& config) {
   if (is_complete(state, config) || !has_majority(state, config) || state.table.epoch + 2 >= kEpochs) return false;
   for (const Worker& worker : state.worker)
-    if (worker.standing == Standing::kRemoved && worker.life >= kLives) return false;
-  if (state.table.lineages + 1 >= kLineages) return false;
-  return std::ranges::all_of(state.table.shard_life, [](uint8_t life) { return life < kShardLives; });
+    if (worker.standing == Standing::kRemoved && worker.incarnation >= kLives) return false;
+  if (state.table.branches + 1 >= kLineages) return false;
+  return std::ranges::all_of(state.table.shard_incarnation,
+                             [](uint8_t incarnation) { return incarnation < kShardLives; });
 }
 
 class Search {

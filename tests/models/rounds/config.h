@@ -41,7 +41,7 @@ struct Config {
 };
 
 /// Whether updates are held until several members have them.
-inline bool holds_updates(const Config& config) { return config.acks > 1; }
+inline bool applies_after_acks(const Config& config) { return config.acks > 1; }
 
 /// The command line's options as a configuration; the error is a sentence.
 std::expected<Config, std::string> read_options(const std::vector<std::string>& arguments);

@@ -20,7 +20,7 @@ std::string of_part(int part) { return kParts > 1 ? fmt::format(" of part {}", p
 std::string move_of_worker(const State& before, const State& after, const Action& act) {
   const Worker& was = before.worker[act.actor];
   const Worker& is = after.worker[act.actor];
-  const std::string who = fmt::format("{}{}", name_of(act.actor), was.life);
+  const std::string who = fmt::format("{}{}", name_of(act.actor), was.incarnation);
   const std::string part = of_part(act.part);
   const WorkerPart& mine = is.part[act.part];
   switch (act.move) {
@@ -43,8 +43,9 @@ std::string move_of_worker(const State& before, const State& after, const Action
     case Move::kCrash: return who + " crashes";
     case Move::kRestart:
       return fmt::format("{} restarts as life {} from its save (n = {}, residual {}), epoch {}", name_of(act.actor),
-                         is.life, is.part[0].next, text_of(is.part[0].residual), is.view);
-    case Move::kRejoin: return fmt::format("{} joins again as life {}, epoch {}", name_of(act.actor), is.life, is.view);
+                         is.incarnation, is.part[0].next, text_of(is.part[0].residual), is.view);
+    case Move::kRejoin:
+      return fmt::format("{} joins again as life {}, epoch {}", name_of(act.actor), is.incarnation, is.view);
     case Move::kAnnounce:
       return fmt::format("{} tells the table that it takes part from step {} on", who, after.table.first[act.actor]);
     case Move::kSnapshot:

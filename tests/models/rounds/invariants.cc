@@ -31,7 +31,7 @@ class PartCheck {
   /// void now, that number of incarnations has died.
   std::string durable() const {
     const Shard& shard = state_.current(part_);
-    if (!holds_updates(config_) || !shard.up || !shard.active) return {};
+    if (!applies_after_acks(config_) || !shard.up || !shard.active) return {};
     for (int step = 0; step < kSteps; ++step) {
       const Reliance& one = state_.relied[part_][step];
       if (!one.update.decided || (step < shard.decided && shard.log[step] == one.update)) continue;
@@ -43,15 +43,16 @@ class PartCheck {
   }
 
  private:
-  /// Of these lives: dead, or removed.
-  int gone(uint64_t lives) const {
+  /// Of these incarnations: dead, or removed.
+  int gone(uint64_t incarnations) const {
     Update named;
-    named.lives = lives;
+    named.incarnations = incarnations;
     int count = 0;
     for (int w = 0; w < kWorkers; ++w) {
-      const int life = named.life_of(w);
+      const int incarnation = named.life_of(w);
       const Worker& worker = state_.worker[w];
-      count += life != 0 && !(up(worker) && worker.life == life && state_.table.member[w] == life);
+      count += incarnation != 0 &&
+               !(up(worker) && worker.incarnation == incarnation && state_.table.member[w] == incarnation);
     }
     return count;
   }
@@ -145,7 +146,7 @@ std::string mixed(const State& state) {
     const Worker& worker = state.worker[w];
     if (!in_good_standing(state, w) || worker.view < state.table.cut) continue;
     for (int part = 0; part < kParts; ++part)
-      if (worker.part[part].lineage < state.table.cut_lineage)
+      if (worker.part[part].branch < state.table.cut_lineage)
         return fmt::format("MIXED: {} goes on with weights of part {} from before the cut", name_of(w), part);
   }
   return {};
@@ -175,7 +176,7 @@ bool is_complete(const State& state, const Config& config) {
     any = true;
     if (!in_good_standing(state, w)) return false;
     for (const WorkerPart& mine : worker.part)
-      if (mine.next < kSteps || (holds_updates(config) && mine.applied < kSteps)) return false;
+      if (mine.next < kSteps || (applies_after_acks(config) && mine.applied < kSteps)) return false;
   }
   return any;
 }
@@ -183,10 +184,10 @@ bool is_complete(const State& state, const Config& config) {
 std::string text_of(Mass mass) {
   std::string text;
   for (int w = 0; w < kWorkers; ++w)
-    for (int life = 1; life <= kLives; ++life)
+    for (int incarnation = 1; incarnation <= kLives; ++incarnation)
       for (int step = 0; step < kSteps; ++step)
-        if (mass & gradient(w, life, step))
-          text += fmt::format("{}g{}{}.{}", text.empty() ? "" : " ", name_of(w), life, step);
+        if (mass & gradient(w, incarnation, step))
+          text += fmt::format("{}g{}{}.{}", text.empty() ? "" : " ", name_of(w), incarnation, step);
   return "{" + text + "}";
 }
 

@@ -7,16 +7,16 @@ std::vector<Successor>& Moves::from(const State& state) {
   out_.clear();
   for (int w = 0; w < kWorkers; ++w) moves_of_worker(w);
   for (int part = 0; part < kParts; ++part) {
-    for (int life = 0; life < kShardLives; ++life) {
-      const Shard& shard = state.shard[part][life];
+    for (int incarnation = 0; incarnation < kShardLives; ++incarnation) {
+      const Shard& shard = state.shard[part][incarnation];
       if (!shard.up) continue;
       if (shard.active) {
-        moves_of_active(part, life);
+        moves_of_active(part, incarnation);
         continue;
       }
-      collect(part, life);
-      activate(part, life);
-      cut_if_nobody_is_synced(part, life);
+      collect(part, incarnation);
+      activate(part, incarnation);
+      cut_if_nobody_is_synced(part, incarnation);
     }
     takeover_by_bound(part);
   }
@@ -75,8 +75,8 @@ void Moves::drop_dead_messages(State& state) const {
       for (int w = 0; w < kWorkers; ++w) {
         for (int step = 0; step < kSteps; ++step) {
           Contribution& sent = state.contributions[epoch][part][w][step];
-          if (sent.life == 0) continue;
-          const bool done = config_.asynchronous ? already_counted(*only, w, static_cast<int>(sent.life), step)
+          if (sent.incarnation == 0) continue;
+          const bool done = config_.asynchronous ? already_counted(*only, w, static_cast<int>(sent.incarnation), step)
                                                  : step < only->decided;
           if (done) sent = {};
         }

@@ -102,9 +102,9 @@ class Moves {
   void send(Successor& next, int w, int part, int step, Contribution contribution) const;
 
   // account.cc: the outcome of the contributions
-  void settle_counted(WorkerPart& mine, int slot, const Update& update, int w, bool bytes_known) const;
+  void resolve_counted(WorkerPart& mine, int slot, const Update& update, int w, bool bytes_known) const;
   void settle_with(WorkerPart& mine, int w, int index, const Update& update, bool bytes_known) const;
-  void settle_old_lives(WorkerPart& mine, int life) const;
+  void settle_old_lives(WorkerPart& mine, int incarnation) const;
   int last_index_counting(const WorkerPart& mine, int w, int slot, const Shard& shard) const;
   void settle_expelled(WorkerPart& mine, int w, int next, int snapshot_kept, const Shard& shard) const;
   void settle_expelled_asynchronous(WorkerPart& mine, int w, int next, int snapshot_kept, const Shard& shard) const;
@@ -114,7 +114,7 @@ class Moves {
   void moves_of_returning(int w, int part);
   void resync(int w, int part);
   bool on_log(const State& state, int w, int part, const Shard& shard) const;
-  bool is_ancestor(const Table& table, int part, int lineage) const;
+  bool is_ancestor(const Table& table, int part, int branch) const;
   bool can_go_on(int w, int part) const;
   bool can_go_on_everywhere(int w) const;
   bool is_dropped_needlessly(const State& state, int w, int part) const;
@@ -122,34 +122,34 @@ class Moves {
   void become_synced(State& state, int w) const;
 
   // shard_moves.cc
-  void moves_of_active(int part, int life);
-  void admit(int part, int life);
-  void decide(int part, int life);
-  void decide_asynchronous(int part, int life);
-  void record(int part, int life, int step, int worker, const Update& update);
-  void serve(int part, int life);
-  void acknowledge(int part, int life);
-  void forget_by_bound(int part, int life);
+  void moves_of_active(int part, int incarnation);
+  void admit(int part, int incarnation);
+  void decide(int part, int incarnation);
+  void decide_asynchronous(int part, int incarnation);
+  void record(int part, int incarnation, int step, int worker, const Update& update);
+  void serve(int part, int incarnation);
+  void acknowledge(int part, int incarnation);
+  void forget_by_bound(int part, int incarnation);
   bool expected_are_in(const Shard& shard) const;
-  bool already_counted(const Shard& shard, int w, int life, int counter) const;
+  bool already_counted(const Shard& shard, int w, int incarnation, int counter) const;
 
   // held_moves.cc: updates that wait for k acknowledgements
-  void tell(State& state, int part, int life) const;
+  void tell(State& state, int part, int incarnation) const;
   void apply_held(int w, int part);
-  int pushable_from(const WorkerPart& mine) const { return holds_updates(config_) ? mine.applied : mine.next; }
+  int pushable_from(const WorkerPart& mine) const { return applies_after_acks(config_) ? mine.applied : mine.next; }
 
   // successor_moves.cc
-  void collect(int part, int life);
-  void activate(int part, int life);
-  void cut_if_nobody_is_synced(int part, int life);
-  void cut_if_stranded(int part, int life);
-  void cut(int part, int life);
-  void cut_to_worker(int part, int life, int w);
-  void begin_cut(State& state, int part, int life, std::span<const uint8_t> parents) const;
+  void collect(int part, int incarnation);
+  void activate(int part, int incarnation);
+  void cut_if_nobody_is_synced(int part, int incarnation);
+  void cut_if_stranded(int part, int incarnation);
+  void cut(int part, int incarnation);
+  void cut_to_worker(int part, int incarnation, int w);
+  void begin_cut(State& state, int part, int incarnation, std::span<const uint8_t> parents) const;
   void restart_part(State& state, int part) const;
   void start_empty(State& state, int part) const;
   void shard_reads_table(int process);
-  void adopt_view(State& state, int part) const;
+  void adopt_membership(State& state, int part) const;
   void shard_crash(int process);
   void takeover(int process);
   void takeover_by_bound(int part);
@@ -157,13 +157,13 @@ class Moves {
   bool holds(int process, int part) const { return config_.one_process || process == part; }
 
   // store_moves.cc
-  void moves_of_store(int part, int life);
-  void load_store(Successor& next, int part, int life) const;
+  void moves_of_store(int part, int incarnation);
+  void load_store(Successor& next, int part, int incarnation) const;
   uint8_t steps_to_save(const Shard& shard) const;
   bool is_saved_on_log(const State& state, int part, const Shard& shard) const;
   int saved_on_log(int part, const Shard& shard) const;
-  void start_from_store(State& state, int part, int life) const;
-  void cut_to_stores(int part, int life);
+  void start_from_store(State& state, int part, int incarnation) const;
+  void cut_to_stores(int part, int incarnation);
 
   const Config& config_;
   const RuleSet& rules_;

@@ -20,16 +20,16 @@ bool is_prefix(const Log& mine, int length, const Log& theirs, int their_length,
 // is that another part's activation began the job's log branch, and that the worker's branch is not an ancestor of it.
 bool Moves::is_dropped_needlessly(const State& state, int w, int part) const {
   if (on(Rule::kPartLineage) || !on(Rule::kLineage) || !on_log(state, w, part, state.current(part))) return false;
-  for (int at = state.table.lineages;; at = state.table.job_parent[at]) {
+  for (int at = state.table.branches;; at = state.table.job_parent[at]) {
     if (at == state.worker[w].job_lineage) return false;
     if (at == 0) return true;
   }
 }
 
-bool Moves::is_ancestor(const Table& table, int part, int lineage) const {
+bool Moves::is_ancestor(const Table& table, int part, int branch) const {
   if (!on(Rule::kLineage)) return true;
-  for (int at = table.lineage[part];; at = table.parent[part][at]) {
-    if (at == lineage) return true;
+  for (int at = table.branch[part];; at = table.parent[part][at]) {
+    if (at == branch) return true;
     if (at == 0) return false;
   }
 }
@@ -37,7 +37,7 @@ bool Moves::is_ancestor(const Table& table, int part, int lineage) const {
 bool Moves::on_log(const State& state, int w, int part, const Shard& shard) const {
   const WorkerPart& mine = state.worker[w].part[part];
   return is_prefix(mine.weights, mine.next, shard.log, shard.decided, config_.positions) &&
-         is_ancestor(state.table, part, mine.lineage);
+         is_ancestor(state.table, part, mine.branch);
 }
 
 // R9d: with its own weights, because the part's shard keeps all that they lack.
@@ -89,16 +89,16 @@ void Moves::settle(Successor& successor, int w, int part, const Log& weights, in
     settle_expelled(mine, w, next, kept, shard);
   }
   const bool by_shard = kShardsKnowLineage && on(Rule::kSettleLineage);
-  mine.lineage = by_shard ? shard.lineage : state.table.lineage[part];
+  mine.branch = by_shard ? shard.branch : state.table.branch[part];
   mine.next = static_cast<uint8_t>(next);
   mine.weights = taken;
   for (int step = next; step < kSteps; ++step) mine.weights[step] = {};
   mine.kept = static_cast<uint8_t>(on(Rule::kWorkersKeep) && on(Rule::kSnapshotKept) ? kept : 0);
-  settle_old_lives(mine, me.life);
+  settle_old_lives(mine, me.incarnation);
   me.settled |= 1 << part;
   if (me.settled != (1 << kParts) - 1) return;
   become_synced(state, w);
-  if (!on(Rule::kPartLineage)) me.job_lineage = state.table.lineages;
+  if (!on(Rule::kPartLineage)) me.job_lineage = state.table.branches;
 }
 
 // R9e: it takes part from one step on, the same in all parts.
@@ -122,11 +122,11 @@ void Moves::moves_of_returning(int w, int part) {
   const Worker& me = worker(w);
   const Shard& shard = now().current(part);
   if (!returning(me) || (me.settled >> part & 1)) return;
-  if (!shard.up || !shard.active || shard.member[w] != me.life || shard.view != me.view) return;
+  if (!shard.up || !shard.active || shard.member[w] != me.incarnation || shard.view != me.view) return;
   const Snapshot& here = now().snapshot[w][part];
   for (int giver = 0; giver < kWorkers; ++giver) {
     const Worker& other = worker(giver);
-    if (giver == w || !synced(other) || other.view != me.view || shard.member[giver] != other.life) continue;
+    if (giver == w || !synced(other) || other.view != me.view || shard.member[giver] != other.incarnation) continue;
     const WorkerPart& theirs = other.part[part];
     if (here.view == me.view && here.next >= theirs.next) continue;
     Snapshot& sent = add(Move::kSnapshot, w, part, giver).state.snapshot[w][part];
@@ -145,13 +145,13 @@ void Moves::resync(int w, int part) {
   const Worker& me = worker(w);
   const WorkerPart& mine = me.part[part];
   const Shard& shard = now().current(part);
-  if (!synced(me) || !shard.up || !shard.active || shard.member[w] != me.life || shard.view != me.view) return;
+  if (!synced(me) || !shard.up || !shard.active || shard.member[w] != me.incarnation || shard.view != me.view) return;
   if (mine.next >= shard.decided || (shard.kept >> mine.next & 1)) return;
   if (now().updates[me.view][part][mine.next].decided) return;
   for (int giver = 0; giver < kWorkers; ++giver) {
     const Worker& other = worker(giver);
     const WorkerPart& theirs = other.part[part];
-    if (giver == w || !synced(other) || other.view != me.view || shard.member[giver] != other.life) continue;
+    if (giver == w || !synced(other) || other.view != me.view || shard.member[giver] != other.incarnation) continue;
     if (theirs.next <= mine.next) continue;
     WorkerPart& after = add(Move::kResync, w, part, giver).state.worker[w].part[part];
     for (int index = mine.next; index < theirs.next; ++index) {
@@ -159,7 +159,7 @@ void Moves::resync(int w, int part) {
       after.weights[index] = theirs.weights[index];
     }
     after.next = theirs.next;
-    settle_old_lives(after, me.life);
+    settle_old_lives(after, me.incarnation);
     if (!config_.asynchronous) after.push = std::max(after.push, after.next);
     after.kept = on(Rule::kWorkersKeep) && on(Rule::kSnapshotKept) ? theirs.kept : uint8_t{0};
   }

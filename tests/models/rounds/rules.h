@@ -24,7 +24,7 @@ enum class Rule : uint8_t {
   kAckAll,
   kRestartJoins,
   kWorkersKeep,
-  kNewLife,
+  kNewIncarnation,
   kReturned,
   kUnreturnable,
   kSnapshotEpoch,

@@ -41,7 +41,7 @@ Update renamed(const Update& update, const Renaming& to) {
   if (!update.decided) return update;
   Update result = update;
   result.mass = renamed(static_cast<Mass>(update.mass), to);
-  result.lives = 0;
+  result.incarnations = 0;
   for (int w = 0; w < kWorkers; ++w) result.count(to.worker[w], update.life_of(w));
   return result;
 }
@@ -51,7 +51,7 @@ void rename(Log& log, const Renaming& to) {
 }
 
 Contribution renamed(Contribution contribution, const Renaming& to) {
-  if (contribution.life != 0) contribution.mass = renamed(static_cast<Mass>(contribution.mass), to);
+  if (contribution.incarnation != 0) contribution.mass = renamed(static_cast<Mass>(contribution.mass), to);
   return contribution;
 }
 
@@ -105,11 +105,11 @@ Shard renamed(const Shard& from, const Renaming& to) {
   return result;
 }
 
-uint64_t renamed_lives(uint64_t lives, const Renaming& to) {
+uint64_t renamed_lives(uint64_t incarnations, const Renaming& to) {
   Update before, after;
-  before.lives = lives;
+  before.incarnations = incarnations;
   for (int w = 0; w < kWorkers; ++w) after.count(to.worker[w], before.life_of(w));
-  return after.lives;
+  return after.incarnations;
 }
 
 void rename_reliance(State& state, const Renaming& to) {
@@ -160,8 +160,8 @@ State renamed(const State& from, const Renaming& to) {
   Table& table = result.table;
   table.member = moved(table.member, to.worker);
   table.first = moved(table.first, to.worker);
-  table.shard_life = moved(table.shard_life, to.part);
-  table.lineage = moved(table.lineage, to.part);
+  table.shard_incarnation = moved(table.shard_incarnation, to.part);
+  table.branch = moved(table.branch, to.part);
   table.activated = moved(table.activated, to.part);
   table.parent = moved(table.parent, to.part);
   return result;
@@ -194,10 +194,10 @@ State initial_state() {
   std::memset(static_cast<void*>(&state), 0, sizeof state);  // padding too: states are compared by their bytes
   state.table.epoch = 1;
   state.table.member.fill(1);
-  state.table.shard_life.fill(1);
+  state.table.shard_incarnation.fill(1);
   for (Worker& worker : state.worker) {
     worker.standing = Standing::kSynced;
-    worker.life = worker.view = 1;
+    worker.incarnation = worker.view = 1;
   }
   for (auto& of_part : state.shard) {
     Shard& shard = of_part[0];

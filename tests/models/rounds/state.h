@@ -13,30 +13,30 @@ namespace millrace::model {
 /// Mass is conserved when every bit is in one place.
 using Mass = uint32_t;
 
-/// The gradient that `life` of `worker` computed for `step` (asynchronous: as its `step`-th).
-constexpr Mass gradient(int worker, int life, int step) {
-  return Mass{1} << ((worker * kLives + life - 1) * kSteps + step);
+/// The gradient that `incarnation` of `worker` computed for `step` (asynchronous: as its `step`-th).
+constexpr Mass gradient(int worker, int incarnation, int step) {
+  return Mass{1} << ((worker * kLives + incarnation - 1) * kSteps + step);
 }
 
 /// A decided update. Two updates are the same when all of this is.
 struct Update {
-  uint64_t mass : 27 = 0;    ///< what its contributions held
-  uint64_t lives : 6 = 0;    ///< two bits a worker: the life that it counts, 0 for none
-  uint64_t epoch : 5 = 0;    ///< decided in
-  uint64_t counter : 3 = 0;  ///< asynchronous: which contribution of its one contributor
-  uint64_t carried : 1 = 0;  ///< 0: re-selection left everything behind, the contributors take it back
-  uint64_t decided : 1 = 0;  ///< 0: no update
+  uint64_t mass : 27 = 0;         ///< what its contributions held
+  uint64_t incarnations : 6 = 0;  ///< two bits a worker: the incarnation that it counts, 0 for none
+  uint64_t epoch : 5 = 0;         ///< decided in
+  uint64_t counter : 3 = 0;       ///< asynchronous: which contribution of its one contributor
+  uint64_t carried : 1 = 0;       ///< 0: re-selection left everything behind, the contributors take it back
+  uint64_t decided : 1 = 0;       ///< 0: no update
   uint64_t unused : 21 = 0;
 
   bool operator==(const Update&) const = default;
-  int life_of(int worker) const { return static_cast<int>(lives >> (2 * worker) & 3); }
-  void count(int worker, int life) { lives |= static_cast<uint64_t>(life) << (2 * worker); }
+  int life_of(int worker) const { return static_cast<int>(incarnations >> (2 * worker) & 3); }
+  void count(int worker, int incarnation) { incarnations |= static_cast<uint64_t>(incarnation) << (2 * worker); }
   Mass applied() const { return carried ? static_cast<Mass>(mass) : 0; }
 };
 
 struct Contribution {
   uint32_t mass : 27 = 0;
-  uint32_t life : 5 = 0;  ///< 0: no contribution
+  uint32_t incarnation : 5 = 0;  ///< 0: no contribution
 
   bool operator==(const Contribution&) const = default;
 };
@@ -46,9 +46,9 @@ using Log = std::array<Update, kSteps>;
 enum class Standing : uint8_t {
   kDown,
   kSynced,
-  kLoaded,    ///< state from a save, or none; not yet settled with the log
-  kExpelled,  ///< removed while alive, joins again: holds residual and outstanding contributions
-  kRemoved,   ///< knows that it was removed, not joined again yet
+  kLoaded,   ///< state from a save, or none; not yet settled with the log
+  kEvicted,  ///< removed while alive, joins again: holds residual and outstanding contributions
+  kRemoved,  ///< knows that it was removed, not joined again yet
 };
 
 /// Holds the state of one part at one worker.
@@ -58,13 +58,13 @@ struct WorkerPart {
   Mass entered;  ///< all that this worker must account for
   Mass ledger;
   std::array<Mass, kSteps> outstanding;
-  std::array<uint8_t, kSteps> sent_life;  ///< the life under which outstanding[t] was sent
+  std::array<uint8_t, kSteps> sent_life;  ///< the incarnation under which outstanding[t] was sent
   uint8_t next;                           ///< the step to apply
   uint8_t push;                           ///< the step to push
   uint8_t kept;                           ///< bit t: keeps the bytes of update t
-  uint8_t lineage;
+  uint8_t branch;
   uint8_t applied;  ///< with --acks: updates that its application has; the others, up to next, are held
-  uint8_t told;     ///< asynchronous: decided, as told when it settled; 0: nothing of an old life is outstanding
+  uint8_t told;     ///< asynchronous: decided, as told when it settled; 0: nothing of an old incarnation is outstanding
   uint8_t first;    ///< asynchronous: the first contribution of this incarnation
 };
 
@@ -72,14 +72,14 @@ struct SavedPart {
   Log weights;
   Mass residual;  ///< with everything outstanding, as if it had been returned
   uint8_t next;
-  uint8_t lineage;
+  uint8_t branch;
 };
 
 struct Worker {
   std::array<WorkerPart, kParts> part;
   std::array<SavedPart, kParts> saved;
   Standing standing;
-  uint8_t life;
+  uint8_t incarnation;
   uint8_t view;     ///< the epoch that it knows
   uint8_t settled;  ///< bit p: settled with the shard of part p
   uint8_t has_save;
@@ -99,8 +99,8 @@ struct Shard {
   uint8_t parent;                        ///< the greatest log branch among those
   uint8_t job_parent;                    ///< the same of the job's log branch, without the rule for a branch per part
   uint8_t has_weights;                   ///< with a store: `weights` are those at `decided`
-  uint8_t lineage;                       ///< of its own activation (kShardsKnowLineage)
-  std::array<uint8_t, kWorkers> member;  ///< the view: life, or 0
+  uint8_t branch;                        ///< of its own activation (kShardsKnowLineage)
+  std::array<uint8_t, kWorkers> member;  ///< the view: incarnation, or 0
   std::array<uint8_t, kWorkers> first;   ///< the view: Table::first
   std::array<uint8_t, kWorkers> acked;
 };
@@ -114,7 +114,7 @@ struct Snapshot {
 /// The store's save of one part.
 struct StoreSave {
   Log weights;
-  uint8_t decided, lineage, exists, unused;
+  uint8_t decided, branch, exists, unused;
 };
 
 /// Lives of workers, two bits each as in Update.
@@ -143,12 +143,12 @@ inline constexpr uint8_t kJoining = 15;
 /// The membership table: every change is one compare-and-swap.
 struct Table {
   uint8_t epoch;
-  std::array<uint8_t, kWorkers> member;  ///< life, or 0
+  std::array<uint8_t, kWorkers> member;  ///< incarnation, or 0
   std::array<uint8_t, kWorkers> first;   ///< the first step that needs this member's contribution; kJoining: none yet
-  std::array<uint8_t, kParts> shard_life;
-  std::array<uint8_t, kParts> lineage;    ///< of the part's last activation
+  std::array<uint8_t, kParts> shard_incarnation;
+  std::array<uint8_t, kParts> branch;     ///< of the part's last activation
   std::array<uint8_t, kParts> activated;  ///< the epoch of the part's last activation
-  uint8_t lineages;                       ///< numbered so far
+  uint8_t branches;                       ///< numbered so far
   std::array<std::array<uint8_t, kLineages>, kParts> parent;
   std::array<uint8_t, kLineages> job_parent;  ///< without the rule for a branch per part
   uint8_t cut;                                ///< the epoch of the last cut
@@ -176,9 +176,9 @@ struct alignas(8) State {
   Table table;
   Spent spent;
 
-  const Shard& current(int part) const { return shard[part][table.shard_life[part] - 1]; }
-  Shard& current(int part) { return shard[part][table.shard_life[part] - 1]; }
-  bool is_current(int part, int life) const { return table.shard_life[part] - 1 == life; }
+  const Shard& current(int part) const { return shard[part][table.shard_incarnation[part] - 1]; }
+  Shard& current(int part) { return shard[part][table.shard_incarnation[part] - 1]; }
+  bool is_current(int part, int incarnation) const { return table.shard_incarnation[part] - 1 == incarnation; }
 };
 static_assert(std::is_trivially_copyable_v<State>);
 
@@ -186,11 +186,11 @@ inline bool up(const Worker& worker) { return worker.standing != Standing::kDown
 inline bool synced(const Worker& worker) { return worker.standing == Standing::kSynced; }
 /// Wants to join or rejoin, under an incarnation that it has written into the table.
 inline bool returning(const Worker& worker) {
-  return worker.standing == Standing::kLoaded || worker.standing == Standing::kExpelled;
+  return worker.standing == Standing::kLoaded || worker.standing == Standing::kEvicted;
 }
-/// Synced, and a member under its present life: the law holds for it.
+/// Synced, and a member under its present incarnation: the law holds for it.
 inline bool in_good_standing(const State& state, int worker) {
-  return synced(state.worker[worker]) && state.table.member[worker] == state.worker[worker].life;
+  return synced(state.worker[worker]) && state.table.member[worker] == state.worker[worker].incarnation;
 }
 /// Returns the mass that the updates of `log` below `end` carry.
 inline Mass applied(const Log& log, int end) {

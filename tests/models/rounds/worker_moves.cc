@@ -29,7 +29,7 @@ void Moves::moves_of_worker(int w) {
 
 void Moves::send(Successor& next, int w, int part, int step, Contribution contribution) const {
   Contribution& slot = next.state.contributions[next.state.worker[w].view][part][w][step];
-  if (slot.life != 0 && slot != contribution) next.violation = "IDENTITY: other bytes under the same identity";
+  if (slot.incarnation != 0 && slot != contribution) next.violation = "IDENTITY: other bytes under the same identity";
   slot = contribution;
 }
 
@@ -41,7 +41,7 @@ void Moves::push(int w, int part) {
   if (config_.asynchronous) {
     int in_flight = 0;
     for (int slot = 0; slot < kSteps; ++slot)
-      in_flight += mine.outstanding[slot] != 0 && mine.sent_life[slot] == me.life;
+      in_flight += mine.outstanding[slot] != 0 && mine.sent_life[slot] == me.incarnation;
     if (in_flight > config_.staleness) return;
   } else {
     for (const WorkerPart& other : me.part)
@@ -50,13 +50,13 @@ void Moves::push(int w, int part) {
   const int step = mine.push;
   Successor& next = add(Move::kPush, w, part, step);
   WorkerPart& after = next.state.worker[w].part[part];
-  const Mass fresh = gradient(w, me.life, step);
+  const Mass fresh = gradient(w, me.incarnation, step);
   after.entered |= fresh;
   after.outstanding[step] = after.residual | fresh;
-  after.sent_life[step] = me.life;
+  after.sent_life[step] = me.incarnation;
   after.residual = 0;
   ++after.push;
-  send(next, w, part, step, {after.outstanding[step], me.life});
+  send(next, w, part, step, {after.outstanding[step], me.incarnation});
 }
 
 void Moves::resend(int w, int part) {
@@ -64,12 +64,12 @@ void Moves::resend(int w, int part) {
   const WorkerPart& mine = me.part[part];
   const Shard& shard = now().current(part);
   for (int step = config_.asynchronous ? 0 : mine.next; step < mine.push; ++step) {
-    const bool mine_to_send = mine.outstanding[step] != 0 && mine.sent_life[step] == me.life;
-    if (!mine_to_send || now().contributions[me.view][part][w][step].life != 0) continue;
+    const bool mine_to_send = mine.outstanding[step] != 0 && mine.sent_life[step] == me.incarnation;
+    if (!mine_to_send || now().contributions[me.view][part][w][step].incarnation != 0) continue;
     // It would be answered, not admitted.
     if (shard.up && shard.active && !config_.asynchronous && step < shard.decided) continue;
-    if (shard.up && shard.active && config_.asynchronous && already_counted(shard, w, me.life, step)) continue;
-    send(add(Move::kResend, w, part, step), w, part, step, {mine.outstanding[step], me.life});
+    if (shard.up && shard.active && config_.asynchronous && already_counted(shard, w, me.incarnation, step)) continue;
+    send(add(Move::kResend, w, part, step), w, part, step, {mine.outstanding[step], me.incarnation});
   }
 }
 
@@ -82,8 +82,9 @@ void Moves::send_empty(int w, int part) {
   const Shard& shard = now().current(part);
   if (config_.asynchronous || !on(Rule::kEmpty) || !shard.up || !shard.active) return;
   for (int step = std::max(mine.next, shard.decided); step < mine.push; ++step) {
-    if (mine.sent_life[step] == me.life || now().contributions[me.view][part][w][step].life != 0) continue;
-    send(add(Move::kEmpty, w, part, step), w, part, step, {0, me.life});
+    if (mine.sent_life[step] == me.incarnation || now().contributions[me.view][part][w][step].incarnation != 0)
+      continue;
+    send(add(Move::kEmpty, w, part, step), w, part, step, {0, me.incarnation});
   }
 }
 
@@ -112,11 +113,11 @@ void Moves::apply_update(State& state, int w, int part, int epoch, const Update&
   mine.weights[step] = update;
   settle_with(mine, w, step, update, true);
   ++mine.next;
-  settle_old_lives(mine, me.life);
+  settle_old_lives(mine, me.incarnation);
   // The log branch is that of the activation to which this update belongs.
   if (on(Rule::kActivationLineage) && epoch >= state.table.activated[part]) {
-    mine.lineage = state.table.lineage[part];
-    if (!on(Rule::kPartLineage)) me.job_lineage = std::max(me.job_lineage, mine.lineage);
+    mine.branch = state.table.branch[part];
+    if (!on(Rule::kPartLineage)) me.job_lineage = std::max(me.job_lineage, mine.branch);
   }
   if (on(Rule::kWorkersKeep)) mine.kept |= 1 << step;
   if (!config_.asynchronous) mine.push = std::max(mine.push, mine.next);
@@ -129,7 +130,7 @@ void Moves::save(int w) {
   const auto save_part = [](Worker& saving, int part) {
     const WorkerPart& mine = saving.part[part];
     SavedPart& saved = saving.saved[part];
-    saved = {mine.weights, mine.residual, mine.next, mine.lineage};
+    saved = {mine.weights, mine.residual, mine.next, mine.branch};
     for (const Mass sent : mine.outstanding) saved.residual |= sent;
   };
   bool changed = !me.has_save;
@@ -156,7 +157,7 @@ void Moves::read_table(int w) {
   const Worker& me = worker(w);
   if (!up(me) || me.standing == Standing::kRemoved || me.view >= now().table.epoch) return;
   Worker& after = add(Move::kReadTable, w).state.worker[w];
-  if (now().table.member[w] == me.life)
+  if (now().table.member[w] == me.incarnation)
     after.view = now().table.epoch;
   else
     after.standing = Standing::kRemoved;
@@ -173,15 +174,15 @@ void Moves::crash_and_restart(int w) {
     after.settled = after.only_loaded = after.job_lineage = 0;
     ++state.spent.worker_crashes;
   }
-  if (up(me) || me.life >= kLives || !epoch_left()) return;
+  if (up(me) || me.incarnation >= kLives || !epoch_left()) return;
   State& state = add(Move::kRestart, w, 0, 0, 0, Kind::kRestart).state;
   Worker& after = state.worker[w];
-  ++after.life;
+  ++after.incarnation;
   after.standing = Standing::kLoaded;
   after.only_loaded = 1;
   after.job_lineage = me.saved_job_lineage;
   after.view = ++state.table.epoch;
-  state.table.member[w] = after.life;
+  state.table.member[w] = after.incarnation;
   state.table.first[w] = config_.everyone ? kJoining : 0;
   for (int part = 0; part < kParts && me.has_save; ++part) {
     const SavedPart& saved = me.saved[part];
@@ -189,7 +190,7 @@ void Moves::crash_and_restart(int w) {
     mine.weights = saved.weights;
     mine.residual = saved.residual;
     mine.next = saved.next;
-    mine.lineage = saved.lineage;
+    mine.branch = saved.branch;
     mine.push = config_.asynchronous ? 0 : saved.next;
   }
   if (on(Rule::kRestartJoins) || !me.has_save) return;
@@ -200,25 +201,25 @@ void Moves::crash_and_restart(int w) {
 void Moves::rejoin(int w) {
   const Worker& me = worker(w);
   if (me.standing != Standing::kRemoved || !epoch_left()) return;
-  if (on(Rule::kNewLife) && me.life >= kLives) return;
+  if (on(Rule::kNewIncarnation) && me.incarnation >= kLives) return;
   State& state = add(Move::kRejoin, w).state;
   Worker& after = state.worker[w];
   after.standing = Standing::kSynced;
-  if (on(Rule::kNewLife)) {
-    ++after.life;
+  if (on(Rule::kNewIncarnation)) {
+    ++after.incarnation;
     // A state that was loaded and never settled stays so, under any number of incarnations.
     const bool loaded = on(Rule::kLoadedStays) && me.only_loaded;
-    after.standing = loaded ? Standing::kLoaded : Standing::kExpelled;
+    after.standing = loaded ? Standing::kLoaded : Standing::kEvicted;
   }
   after.view = ++state.table.epoch;
-  state.table.member[w] = after.life;
-  state.table.first[w] = config_.everyone && on(Rule::kNewLife) ? kJoining : 0;
+  state.table.member[w] = after.incarnation;
+  state.table.first[w] = config_.everyone && on(Rule::kNewIncarnation) ? kJoining : 0;
 }
 
 // Tells the table from which step on a step that waits for every member waits for this one too.
 void Moves::announce(int w) {
   const Worker& me = worker(w);
-  if (now().table.first[w] != kJoining || now().table.member[w] != me.life || !epoch_left()) return;
+  if (now().table.first[w] != kJoining || now().table.member[w] != me.incarnation || !epoch_left()) return;
   State& state = add(Move::kAnnounce, w).state;
   int first = 0;
   if (!on(Rule::kEmpty))
@@ -238,11 +239,11 @@ void Moves::remove(int w) {
     state.table.member[w] = state.table.first[w] = 0;
     ++state.table.epoch;
   };
-  if (!up(me) || me.life != members[w]) {
+  if (!up(me) || me.incarnation != members[w]) {
     removed(add(Move::kRemove, w, 0, 1).state);
     return;
   }
-  if (me.life >= kLives) return;
+  if (me.incarnation >= kLives) return;
   if (synced(me) && now().spent.removals < at_most().removals) {
     State& state = add(Move::kRemove, w, 0, 0, 0, Kind::kFault).state;
     ++state.spent.removals;

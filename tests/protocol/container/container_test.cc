@@ -189,15 +189,15 @@ TEST(Container, IsHeldWhereItArrivedOrDecoded) {
     auto buffer = std::make_shared<const ByteBuffer>(std::move(moved));
     const std::weak_ptr<const ByteBuffer> watched = buffer;
     SharedBytes payload{of.owned ? buffer : nullptr, ByteSpan(*buffer).subspan(of.shift)};
-    auto held = hold_container(payload, {.dimension = 60'000});
+    auto held = read_shared_container(payload, {.dimension = 60'000});
     ASSERT_TRUE(held) << held.error().message;
     EXPECT_TRUE(testing::same_bits(held->view, of.stream.view()));
     EXPECT_GE(held->memory_bytes, of.in_place ? bytes.size() : of.stream.count() * (4 + sizeof(float)));
     payload = {};
     buffer.reset();
     EXPECT_EQ(watched.expired(), !of.in_place);
-    const HeldStream copy = *held;
-    held = HeldStream{};
+    const SharedStream copy = *held;
+    held = SharedStream{};
     EXPECT_TRUE(testing::same_bits(copy.view, of.stream.view())) << "a copy keeps the stream alive by itself";
     EXPECT_TRUE(testing::same_bits(copy.copy().view(), of.stream.view()));
   }
@@ -210,7 +210,7 @@ TEST(Container, WhatIsHeldIsCheckedInPlaceTooAndAgainstTheSameLimits) {
   for (const char* codec : {"raw", "gap"}) {
     const ByteBuffer bytes = container_of(stream, codec);
     const auto refused = [](const ByteBuffer& of, const ContainerLimits& limits) {
-      const auto held = hold_container(SharedBytes::from(ByteBuffer(of)), limits);
+      const auto held = read_shared_container(SharedBytes::from(ByteBuffer(of)), limits);
       return held ? ErrorCode::kInternal : held.error().code;
     };
     EXPECT_EQ(refused(bytes, {.dimension = 60'001}), ErrorCode::kMalformed);
@@ -418,7 +418,7 @@ TEST(PlainContainer, IsWhatTheCodecsMakeOfTheSameEntries) {
     const StreamView within{kDimension, false, IndexSpan(whole.indices).subspan(first, last - first),
                             std::span<const float>(whole.values).subspan(first, last - first)};
     const PlainContainer plain = plain_container(within, begin, end - begin);
-    const Stream local = cut(whole.view(), begin, end);
+    const Stream local = slice_of(whole.view(), begin, end);
     const ByteBuffer coded = container_of(local, "raw");
     EXPECT_TRUE(std::ranges::equal(plain.bytes.bytes, coded)) << begin;
     EXPECT_TRUE(testing::same_bits(plain.stream, local.view())) << begin;

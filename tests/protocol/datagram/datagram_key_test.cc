@@ -34,7 +34,7 @@ Nonce datagram_key_nonce_of(uint8_t first) {
 KeyScope datagram_key_example_scope(KeyUse use = KeyUse::kWorkerToAggregator) {
   return {.use = use,
           .job = 7,
-          .life = 0x1122334455667788,
+          .incarnation = 0x1122334455667788,
           .worker = 3,
           .worker_nonce = datagram_key_nonce_of(1),
           .aggregator_nonce = datagram_key_nonce_of(101)};
@@ -109,7 +109,7 @@ TEST(DatagramKey, EverythingThatItDerivesFromMakesAnotherKey) {
   scope.job = 8;
   add(job_key(0), scope);
   scope = datagram_key_example_scope();
-  scope.life ^= uint64_t{1} << 63;
+  scope.incarnation ^= uint64_t{1} << 63;
   add(job_key(0), scope);
   scope = datagram_key_example_scope();
   scope.worker = 4;
@@ -164,8 +164,9 @@ TEST(DatagramKey, CanBeMoved) {
 }
 
 TEST(Nonces, AChallengeIsAFunctionOfAllThatItIsAnsweredTo) {
-  const auto of = [](uint8_t key, uint32_t job, uint64_t life, uint16_t worker, uint8_t nonce, uint64_t sessions) {
-    return challenge_nonce(job_key(key), job, life, worker, datagram_key_nonce_of(nonce), sessions);
+  const auto of = [](uint8_t key, uint32_t job, uint64_t incarnation, uint16_t worker, uint8_t nonce,
+                     uint64_t sessions) {
+    return challenge_nonce(job_key(key), job, incarnation, worker, datagram_key_nonce_of(nonce), sessions);
   };
   EXPECT_EQ(of(0, 7, 5, 3, 1, 0), of(0, 7, 5, 3, 1, 0));
   const std::set<Nonce> different = {of(0, 7, 5, 3, 1, 0), of(1, 7, 5, 3, 1, 0), of(0, 8, 5, 3, 1, 0),
@@ -199,7 +200,7 @@ class Door {
   static KeyScope scope(const Nonce& worker, const Nonce& aggregator) {
     return {.use = KeyUse::kWorkerToAggregator,
             .job = 7,
-            .life = 5,
+            .incarnation = 5,
             .worker = 3,
             .worker_nonce = worker,
             .aggregator_nonce = aggregator};

@@ -23,7 +23,7 @@ DatagramHeader datagram_example_header() {
   header.flags = datagram_flag::kLast | datagram_flag::kFin;
   header.fragment = 15;
   header.job = 0x04050607;
-  header.life = 0x08090a0b0c0d0e0f;
+  header.incarnation = 0x08090a0b0c0d0e0f;
   header.sequence = 0x1011121314151617;
   header.turn = 0x18191a1b1c1d1e1f;
   header.epoch = 0x20212223;
@@ -169,7 +169,7 @@ Nonce datagram_nonce_of(uint8_t first) {
 }
 
 HelloTerms example_hello(uint32_t slots) {
-  HelloTerms hello{.membership = 0x1111, .live = 7, .worker_nonce = datagram_nonce_of(1), .slots = slots};
+  HelloTerms hello{.membership_hash = 0x1111, .live = 7, .worker_nonce = datagram_nonce_of(1), .slots = slots};
   for (uint32_t s = 0; s < slots; ++s) hello.positions[s] = 1000 + s;
   return hello;
 }

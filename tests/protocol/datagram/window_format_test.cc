@@ -25,7 +25,7 @@ Nonce window_format_nonce_of(uint8_t first) {
 KeyScope window_format_example_scope() {
   return {.use = KeyUse::kWorkerToAggregator,
           .job = 7,
-          .life = 0x1122334455667788,
+          .incarnation = 0x1122334455667788,
           .worker = 3,
           .worker_nonce = window_format_nonce_of(0x20),
           .aggregator_nonce = window_format_nonce_of(0x40)};
@@ -37,7 +37,7 @@ DatagramHeader window_format_example_header() {
   header.flags = datagram_flag::kLast;
   header.fragment = 1;
   header.job = 7;
-  header.life = 0x1122334455667788;
+  header.incarnation = 0x1122334455667788;
   header.sequence = 9;
   header.turn = 5;
   header.epoch = 1;

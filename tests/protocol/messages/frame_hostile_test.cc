@@ -60,7 +60,7 @@ TEST(HostileFrame, EnumsOutOfRangeAreRefused) {
   }
   for (const int state : {0, 3, 255}) {
     EXPECT_EQ(frame_hostile_refusal([&](auto e) {
-                e.initViewChange().initView().initMembers(1)[0].setState(static_cast<uint8_t>(state));
+                e.initMembershipChange().initMembership().initMembers(1)[0].setState(static_cast<uint8_t>(state));
               }),
               ErrorCode::kMalformed);
   }
@@ -135,20 +135,23 @@ TEST(HostileFrame, WeightsAndThresholdsBelowZeroAreRefused) {
 }
 
 TEST(HostileFrame, ListsAndTextsOverTheirLimitsAreRefused) {
-  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initViewChange().initView().initMembers(kWorkersMax + 1); }),
+  EXPECT_EQ(
+      frame_hostile_refusal([](auto e) { e.initMembershipChange().initMembership().initMembers(kWorkersMax + 1); }),
+      ErrorCode::kLimitExceeded);
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initMembershipChange().initMembership().initShards(kShardsMax + 1); }),
             ErrorCode::kLimitExceeded);
-  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initViewChange().initView().initShards(kShardsMax + 1); }),
+  EXPECT_EQ(frame_hostile_refusal(
+                [](auto e) { e.initMembershipChange().initMembership().initActivations(kActivationsMax + 1); }),
             ErrorCode::kLimitExceeded);
-  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initViewChange().initView().initActivations(kActivationsMax + 1); }),
-            ErrorCode::kLimitExceeded);
-  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initViewChange().initDecided(kPartsMax + 1); }),
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initMembershipChange().initDecided(kPartsMax + 1); }),
             ErrorCode::kLimitExceeded);
   EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initState().initParts(kStatePartsMax + 1); }),
             ErrorCode::kLimitExceeded);
   EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initSnapshotRequest().initParts(kStatePartsMax + 1); }),
             ErrorCode::kLimitExceeded);
-  EXPECT_EQ(frame_hostile_refusal(
-                [](auto e) { e.initFetched().initSummary().initWorkers(1)[0].initEarlierLives(kEarlierLivesMax + 1); }),
+  EXPECT_EQ(frame_hostile_refusal([](auto e) {
+              e.initFetched().initSummary().initWorkers(1)[0].initEarlierIncarnations(kEarlierIncarnationsMax + 1);
+            }),
             ErrorCode::kLimitExceeded);
   EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initUpdate().initContributors(kWorkersMax + 1); }, example_payload()),
             ErrorCode::kLimitExceeded);
@@ -169,8 +172,9 @@ TEST(HostileFrame, ListsAndTextsOverTheirLimitsAreRefused) {
   EXPECT_EQ(
       frame_hostile_refusal([](auto e) { e.initAbort().setCode(1), e.getAbort().initSentence(kSentenceBytesMax + 1); }),
       ErrorCode::kLimitExceeded);
-  EXPECT_EQ(frame_hostile_refusal(
-                [](auto e) { e.initViewChange().initView().initShards(1)[0].initAddress(kAddressBytesMax + 1); }),
+  EXPECT_EQ(frame_hostile_refusal([](auto e) {
+              e.initMembershipChange().initMembership().initShards(1)[0].initAddress(kAddressBytesMax + 1);
+            }),
             ErrorCode::kLimitExceeded);
 }
 
@@ -197,7 +201,7 @@ TEST(HostileFrame, ListsOutOfOrderAreRefused) {
       frame_hostile_refusal([&](auto e) { twice_zero(e.initUpdate().initSummary().initEpochs(2)); }, example_payload()),
       ErrorCode::kMalformed);
   EXPECT_EQ(frame_hostile_refusal([](auto e) {
-              auto members = e.initViewChange().initView().initMembers(2);
+              auto members = e.initMembershipChange().initMembership().initMembers(2);
               members[0].setState(1), members[1].setState(1);
             }),
             ErrorCode::kMalformed);
@@ -205,7 +209,8 @@ TEST(HostileFrame, ListsOutOfOrderAreRefused) {
 
 TEST(HostileFrame, StatesAndSettlementsThatCannotBeAreRefused) {
   EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initState().initParts(1)[0].setN(3); }), ErrorCode::kInternal);
-  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initState().initParts(1)[0].setKeptFrom(1); }), ErrorCode::kMalformed)
+  EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initState().initParts(1)[0].setRetainedFrom(1); }),
+            ErrorCode::kMalformed)
       << "keeps more than it has";
   EXPECT_EQ(frame_hostile_refusal([](auto e) { e.initState().initParts(2); }), ErrorCode::kMalformed)
       << "one part twice";
@@ -260,11 +265,12 @@ TEST(HostileFrame, PulledAndPlacedWeightsMustBeAsManyAsTheySay) {
 }
 
 TEST(HostileFrame, LivesThatDoNotComeBeforeTheLastAreRefused) {
-  const auto summary = [](uint64_t life, uint64_t step) {
+  const auto summary = [](uint64_t incarnation, uint64_t step) {
     return frame_hostile_refusal([&](auto e) {
       auto entry = e.initFetched().initSummary().initWorkers(1)[0];
-      entry.setLife(3), entry.setLastStep(9);
-      entry.initEarlierLives(1)[0].setLife(life), entry.getEarlierLives()[0].setLastStep(step);
+      entry.setIncarnation(3), entry.setLastStep(9);
+      entry.initEarlierIncarnations(1)[0].setIncarnation(incarnation),
+          entry.getEarlierIncarnations()[0].setLastStep(step);
     });
   };
   EXPECT_EQ(summary(2, 8), ErrorCode::kInternal);
@@ -273,12 +279,12 @@ TEST(HostileFrame, LivesThatDoNotComeBeforeTheLastAreRefused) {
 }
 
 TEST(HostileFrame, AViewWhoseLineagesCannotBeIsRefused) {
-  const auto view = [](uint64_t lineage, uint64_t parent, uint32_t shard, uint64_t cut) {
+  const auto view = [](uint64_t branch, uint64_t parent, uint32_t shard, uint64_t cut) {
     return frame_hostile_refusal([&](auto e) {
-      auto out = e.initViewChange().initView();
-      out.initShards(1), out.setLineages(2), out.setEpoch(5), out.setCut(cut);
+      auto out = e.initMembershipChange().initMembership();
+      out.initShards(1), out.setBranches(2), out.setEpoch(5), out.setCut(cut);
       auto activation = out.initActivations(1)[0];
-      activation.setLineage(lineage), activation.setParent(parent), activation.setShard(shard);
+      activation.setBranch(branch), activation.setParent(parent), activation.setShard(shard);
     });
   };
   EXPECT_EQ(view(2, 1, 0, 5), ErrorCode::kInternal);
@@ -289,9 +295,9 @@ TEST(HostileFrame, AViewWhoseLineagesCannotBeIsRefused) {
 }
 
 TEST(HostileFrame, AnAddressWithControlCharactersIsRefused) {
-  EXPECT_EQ(
-      frame_hostile_refusal([](auto e) { e.initViewChange().initView().initShards(1)[0].setAddress("tcp://a\n:1"); }),
-      ErrorCode::kMalformed);
+  EXPECT_EQ(frame_hostile_refusal(
+                [](auto e) { e.initMembershipChange().initMembership().initShards(1)[0].setAddress("tcp://a\n:1"); }),
+            ErrorCode::kMalformed);
 }
 
 wire::Hello::Builder init_hello(wire::Envelope::Builder envelope, const ByteBuffer& spec) {
@@ -331,10 +337,10 @@ TEST(HostileFrame, PointersThatShareTheirTargetDoNotAmplify) {
   // A thousand shards whose addresses are all the one text: read naively this is a thousand times the envelope.
   capnp::MallocMessageBuilder builder(16'384);
   auto envelope = builder.initRoot<wire::Envelope>();
-  auto shards = envelope.initViewChange().initView().initShards(kShardsMax);
+  auto shards = envelope.initMembershipChange().initMembership().initShards(kShardsMax);
   shards[0].initAddress(kAddressBytesMax);
   ByteBuffer bytes = frame_hostile_bytes_of(builder);
-  // Each element is (life, pointer): give every pointer the first one's target by an offset that counts back.
+  // Each element is (incarnation, pointer): give every pointer the first one's target by an offset that counts back.
   const size_t words = bytes.size() / 8;
   std::vector<uint64_t> word(words);
   std::memcpy(word.data(), bytes.data(), bytes.size());

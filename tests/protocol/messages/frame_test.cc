@@ -39,8 +39,8 @@ TEST(Frame, EmptyMessagesGoRoundTrip) {
   EXPECT_EQ(decode(encode_envelope(message), message.payload)->body, Body(Update{}));
   message = {{}, Ack{}, {}};
   EXPECT_EQ(decode(encode_envelope(message), {})->body, Body(Ack{}));
-  message = {{}, ViewChange{}, {}};
-  EXPECT_EQ(decode(encode_envelope(message), {})->body, Body(ViewChange{}));
+  message = {{}, MembershipChange{}, {}};
+  EXPECT_EQ(decode(encode_envelope(message), {})->body, Body(MembershipChange{}));
 }
 
 TEST(Frame, TheLargestMessagesGoRoundTrip) {
@@ -48,7 +48,7 @@ TEST(Frame, TheLargestMessagesGoRoundTrip) {
   Ack ack;
   for (uint32_t w = 0; w < kWorkersMax; ++w) {
     update.contributors.push_back({w, w + 1});
-    update.summary.workers.push_back({.worker = w, .life = w + 1});
+    update.summary.workers.push_back({.worker = w, .incarnation = w + 1});
   }
   Update merged;
   merged.step = kMergedStepsMax + 7;

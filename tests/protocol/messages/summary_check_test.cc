@@ -10,8 +10,8 @@ namespace {
 /// Returns a summary of two workers, one of which had two earlier incarnations, and of three epochs.
 Summary ordered() {
   Summary summary;
-  summary.workers = {{.worker = 1, .life = 9, .last_step = 20, .earlier_lives = {{3, 17}, {5, 18}}},
-                     {.worker = 4, .life = 2, .last_step = 20, .earlier_lives = {}}};
+  summary.workers = {{.worker = 1, .incarnation = 9, .last_step = 20, .earlier_incarnations = {{3, 17}, {5, 18}}},
+                     {.worker = 4, .incarnation = 2, .last_step = 20, .earlier_incarnations = {}}};
   summary.epochs = {{2, 0}, {3, 0}, {7, 12}};
   return summary;
 }
@@ -31,27 +31,27 @@ TEST(SummaryOrder, EachListAscends) {
   EXPECT_EQ(after([](Summary& s) { s.workers[1].worker = 1; }), "a summary is not in ascending order");
   EXPECT_EQ(after([](Summary& s) { s.epochs[1].first = 2; }), "a summary's epochs are not in ascending order");
   EXPECT_EQ(after([](Summary& s) { s.epochs[1].second = 13; }), "a summary's epochs are not in ascending order");
-  EXPECT_EQ(after([](Summary& s) { s.workers[0].earlier_lives[1].first = 3; }),
+  EXPECT_EQ(after([](Summary& s) { s.workers[0].earlier_incarnations[1].first = 3; }),
             "a summary's lives are not in ascending order");
-  EXPECT_EQ(after([](Summary& s) { s.workers[0].earlier_lives[1].second = 17; }),
+  EXPECT_EQ(after([](Summary& s) { s.workers[0].earlier_incarnations[1].second = 17; }),
             "a summary's lives are not in ascending order");
 }
 
 TEST(SummaryOrder, EarlierLivesAreEarlier) {
-  EXPECT_EQ(after([](Summary& s) { s.workers[0].earlier_lives[1].first = 9; }),
+  EXPECT_EQ(after([](Summary& s) { s.workers[0].earlier_incarnations[1].first = 9; }),
             "a life in a summary is not an earlier one");
-  EXPECT_EQ(after([](Summary& s) { s.workers[0].earlier_lives[1].second = 20; }),
+  EXPECT_EQ(after([](Summary& s) { s.workers[0].earlier_incarnations[1].second = 20; }),
             "a life in a summary is not an earlier one");
 }
 
-// There the second of a pair is how many contributions were counted under the life: in no order.
+// There the second of a pair is how many contributions were counted under the incarnation: in no order.
 TEST(SummaryOrder, InModeAsynchronousLivesAloneAscend) {
   const auto counts = [](Summary& s) {
     s.workers[0].sequence = 2;
-    s.workers[0].earlier_lives = {{3, 40}, {5, 40}};
+    s.workers[0].earlier_incarnations = {{3, 40}, {5, 40}};
   };
   EXPECT_EQ(after(counts), "");
-  EXPECT_EQ(after([&](Summary& s) { counts(s), s.workers[0].earlier_lives[0].first = 5; }),
+  EXPECT_EQ(after([&](Summary& s) { counts(s), s.workers[0].earlier_incarnations[0].first = 5; }),
             "a summary's lives are not in ascending order");
 }
 

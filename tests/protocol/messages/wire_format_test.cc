@@ -42,7 +42,7 @@ JobSpec smallest_spec() {
 
 TEST(WireFormatDocument, TheWorkedContributionIsWhatTheCodeWritesAndReads) {
   const SharedBytes payload = SharedBytes::from(documented_bytes("container-example"));
-  const Message message{{.job = 1, .epoch = 3, .worker = 1, .life = 1, .shard = 0, .shard_life = 1},
+  const Message message{{.job = 1, .epoch = 3, .worker = 1, .incarnation = 1, .shard = 0, .shard_incarnation = 1},
                         Contribution{.part = 0, .step = 7, .payload_hash = container_identity(payload.bytes).value()},
                         payload};
   const ByteBuffer envelope = encode_envelope(message);

@@ -10,19 +10,19 @@ namespace {
 JobRecord job_record_example() {
   JobRecord record;
   record.name = "train";
-  record.view.job = 3;
-  record.view.epoch = 9;
-  record.view.started = true;
-  record.view.members = {{.worker = 1, .life = 2, .nonce = 3, .state = MemberState::kJoining}};
-  record.view.shards = {{"tcp://a:1", 4}, {"", 0}};
-  record.view.lineages = 1;
-  record.view.activations = {{0, 1, 0}};
-  record.view.cut = 1;
-  record.view.cut_worker = 2;
-  record.view.left = 3;
+  record.membership.job = 3;
+  record.membership.epoch = 9;
+  record.membership.started = true;
+  record.membership.members = {{.worker = 1, .incarnation = 2, .nonce = 3, .state = MemberState::kJoining}};
+  record.membership.shards = {{"tcp://a:1", 4}, {"", 0}};
+  record.membership.branches = 1;
+  record.membership.activations = {{0, 1, 0}};
+  record.membership.cut = 1;
+  record.membership.cut_worker = 2;
+  record.membership.left = 3;
   record.spec = {5, 6};
-  record.last_lives = {{1, 2}};
-  record.workers_return = true;
+  record.last_incarnations = {{1, 2}};
+  record.workers_rejoin = true;
   return record;
 }
 
@@ -30,10 +30,10 @@ TEST(JobRecordBytes, GoRoundTrip) {
   const auto decoded = decode_job_record(encode_job_record(job_record_example()));
   ASSERT_TRUE(decoded) << decoded.error().message;
   EXPECT_EQ(decoded->name, job_record_example().name);
-  EXPECT_EQ(decoded->view, job_record_example().view);
+  EXPECT_EQ(decoded->membership, job_record_example().membership);
   EXPECT_EQ(decoded->spec, job_record_example().spec);
-  EXPECT_EQ(decoded->last_lives, job_record_example().last_lives);
-  EXPECT_EQ(decoded->workers_return, job_record_example().workers_return);
+  EXPECT_EQ(decoded->last_incarnations, job_record_example().last_incarnations);
+  EXPECT_EQ(decoded->workers_rejoin, job_record_example().workers_rejoin);
 }
 
 TEST(JobRecordBytes, AreThoseOfTheirVersion) {

@@ -7,11 +7,11 @@ namespace {
 
 constexpr uint32_t kLockPatienceWaitMs = 20;
 
-TEST(LockPatience, OthersThatComeAndGoAreWaitedForEveryTime) {
-  LockPatience patience(kLockPatienceWaitMs);
+TEST(LockWaitPolicy, OthersThatComeAndGoAreWaitedForEveryTime) {
+  LockWaitPolicy patience(kLockPatienceWaitMs);
   TimeNs now = 0;
   for (int turn = 0; turn < 100; ++turn) {
-    for (uint32_t in_vain = 1; in_vain < LockPatience::kInVainMax; ++in_vain) {
+    for (uint32_t in_vain = 1; in_vain < LockWaitPolicy::kInVainMax; ++in_vain) {
       ASSERT_EQ(patience.wait_ms(now), kLockPatienceWaitMs) << turn;
       now += kLockPatienceWaitMs * kNsPerMs;
       patience.waited_in_vain(now);
@@ -21,8 +21,8 @@ TEST(LockPatience, OthersThatComeAndGoAreWaitedForEveryTime) {
   }
 }
 
-TEST(LockPatience, AStoppedHolderCostsThreeWaitsAndThenAnEleventhOfTheTime) {
-  LockPatience patience(kLockPatienceWaitMs);
+TEST(LockWaitPolicy, AStoppedHolderCostsThreeWaitsAndThenAnEleventhOfTheTime) {
+  LockWaitPolicy patience(kLockPatienceWaitMs);
   constexpr TimeNs kCall = 50 * kNsPerUs;  // one that does not wait
   TimeNs now = 0;
   TimeNs waited = 0;
@@ -36,8 +36,8 @@ TEST(LockPatience, AStoppedHolderCostsThreeWaitsAndThenAnEleventhOfTheTime) {
   EXPECT_GE(waited, now / 12) << "it may come back";
 }
 
-TEST(LockPatience, AHolderThatCameBackIsWaitedForAgain) {
-  LockPatience patience(kLockPatienceWaitMs);
+TEST(LockWaitPolicy, AHolderThatCameBackIsWaitedForAgain) {
+  LockWaitPolicy patience(kLockPatienceWaitMs);
   for (int in_vain = 0; in_vain < 5; ++in_vain) patience.waited_in_vain(0);
   EXPECT_EQ(patience.wait_ms(1), 0u);
   patience.had_it();

@@ -89,12 +89,12 @@ TEST(SqliteTable, AStoppedWriterIsWaitedForThreeTimesAndThenOnceInElevenWaits) {
   TemporaryDirectory directory;
   const auto table = open_sqlite_table(directory.file("table.db"), kWaitMs, [&now] { return now; }).value();
   JobRecord next = table->create_job("train", ByteBuffer{1}).value();
-  ++next.view.epoch;
+  ++next.membership.epoch;
   // Returns how many of `calls` failing writes waited.
   const auto waits = [&](int calls) {
     int waited = 0;
     for (int call = 0; call < calls; ++call) {
-      const auto swapped = table->compare_and_swap(next.view.epoch - 1, next);
+      const auto swapped = table->compare_and_swap(next.membership.epoch - 1, next);
       EXPECT_FALSE(swapped);
       if (swapped) break;
       EXPECT_EQ(swapped.error().code, ErrorCode::kTimeout);
@@ -108,8 +108,8 @@ TEST(SqliteTable, AStoppedWriterIsWaitedForThreeTimesAndThenOnceInElevenWaits) {
       const StoppedWriter writer(directory.file("table.db"));
       EXPECT_EQ(waits(2), 2) << "plain contention is waited for";
     }
-    ASSERT_EQ(table->compare_and_swap(next.view.epoch - 1, next), true);
-    ++next.view.epoch;
+    ASSERT_EQ(table->compare_and_swap(next.membership.epoch - 1, next), true);
+    ++next.membership.epoch;
   }
   {
     const StoppedWriter writer(directory.file("table.db"));
@@ -119,7 +119,7 @@ TEST(SqliteTable, AStoppedWriterIsWaitedForThreeTimesAndThenOnceInElevenWaits) {
     now += 1;
     EXPECT_EQ(waits(100), 1);
   }
-  EXPECT_EQ(table->compare_and_swap(next.view.epoch - 1, next), true);
+  EXPECT_EQ(table->compare_and_swap(next.membership.epoch - 1, next), true);
 }
 
 TEST_P(MembershipTables, EveryStartOfAShardIsANewLife) {
@@ -136,7 +136,7 @@ TEST_P(MembershipTables, EveryStartSaysWhereItsDatagramsGo) {
   ASSERT_TRUE(table_->start_shard(1, 2, "tcp://b:1"));
   EXPECT_THAT(*open_()->shard_map(),
               ::testing::ElementsAre(ShardEntry{"tcp://a:1", 1, "192.0.2.1:7800"}, ShardEntry{"tcp://b:1", 1, ""}));
-  EXPECT_EQ(table_->create_job("train", spec_bytes())->view.shards[0].datagrams, "192.0.2.1:7800");
+  EXPECT_EQ(table_->create_job("train", spec_bytes())->membership.shards[0].datagrams, "192.0.2.1:7800");
   ASSERT_TRUE(table_->start_shard(0, 2, "tcp://a:1"));
   EXPECT_EQ(table_->shard_map()->front(), (ShardEntry{"tcp://a:1", 2, ""})) << "a start without one has none";
   EXPECT_FALSE(table_->start_shard(0, 2, "tcp://a:1", std::string(kAddressBytesMax + 1, 'a')));
@@ -144,13 +144,14 @@ TEST_P(MembershipTables, EveryStartSaysWhereItsDatagramsGo) {
 
 TEST_P(MembershipTables, JobBeginsWithThePathItWasCreatedWithAndASwapChangesIt) {
   JobRecord record = table_->create_job("train", spec_bytes(), Path::kSwitch).value();
-  EXPECT_EQ(record.view.path, Path::kSwitch);
-  EXPECT_EQ(table_->create_job("train", spec_bytes(), Path::kServer)->view.path, Path::kSwitch) << "it is open already";
-  EXPECT_EQ(table_->create_job("other", spec_bytes())->view.path, Path::kServer);
-  record.view.path = Path::kServer;
-  ++record.view.epoch;
-  ASSERT_EQ(table_->compare_and_swap(record.view.epoch - 1, record), true);
-  EXPECT_EQ((*open_()->read_job("train"))->view.path, Path::kServer);
+  EXPECT_EQ(record.membership.path, Path::kSwitch);
+  EXPECT_EQ(table_->create_job("train", spec_bytes(), Path::kServer)->membership.path, Path::kSwitch)
+      << "it is open already";
+  EXPECT_EQ(table_->create_job("other", spec_bytes())->membership.path, Path::kServer);
+  record.membership.path = Path::kServer;
+  ++record.membership.epoch;
+  ASSERT_EQ(table_->compare_and_swap(record.membership.epoch - 1, record), true);
+  EXPECT_EQ((*open_()->read_job("train"))->membership.path, Path::kServer);
 }
 
 TEST_P(MembershipTables, ShardsThatNeverStartedAreEmptyInTheMap) {
@@ -180,13 +181,13 @@ TEST_P(MembershipTables, WhoeverCreatesAJobFirstWinsAndTheOtherGetsIt) {
   ASSERT_TRUE(table_->start_shard(0, 1, "tcp://a:1"));
   const auto first = table_->create_job("train", spec_bytes());
   ASSERT_TRUE(first);
-  EXPECT_EQ(first->view.job, 1u);
-  EXPECT_EQ(first->view.epoch, 1u);
+  EXPECT_EQ(first->membership.job, 1u);
+  EXPECT_EQ(first->membership.epoch, 1u);
   EXPECT_EQ(first->spec, spec_bytes());
-  EXPECT_THAT(first->view.shards, ::testing::ElementsAre(ShardEntry{"tcp://a:1", 1}));
+  EXPECT_THAT(first->membership.shards, ::testing::ElementsAre(ShardEntry{"tcp://a:1", 1}));
   const auto second = open_()->create_job("train", ByteBuffer{9});
   ASSERT_TRUE(second);
-  EXPECT_EQ(second->view, first->view);
+  EXPECT_EQ(second->membership, first->membership);
   EXPECT_EQ(second->spec, spec_bytes());
 }
 
@@ -198,47 +199,47 @@ TEST_P(MembershipTables, ImpossibleJobsAreRefused) {
 
 TEST_P(MembershipTables, ASwapAtTheExpectedEpochIsSeenByAll) {
   JobRecord record = table_->create_job("train", spec_bytes()).value();
-  record.view.epoch = 2;
-  record.view.started = true;
-  record.view.members = {{.worker = 0, .life = 1, .nonce = 77},
-                         {.worker = 3, .life = 2, .nonce = 78, .state = MemberState::kJoining}};
-  record.view.shards = {{"tcp://a:1", 1}};
-  record.view.lineages = 1;
-  record.view.activations = {{0, 1, 0}};
-  record.last_lives = {{0, 1}, {3, 2}, {4, 9}};
+  record.membership.epoch = 2;
+  record.membership.started = true;
+  record.membership.members = {{.worker = 0, .incarnation = 1, .nonce = 77},
+                               {.worker = 3, .incarnation = 2, .nonce = 78, .state = MemberState::kJoining}};
+  record.membership.shards = {{"tcp://a:1", 1}};
+  record.membership.branches = 1;
+  record.membership.activations = {{0, 1, 0}};
+  record.last_incarnations = {{0, 1}, {3, 2}, {4, 9}};
   ASSERT_EQ(table_->compare_and_swap(1, record), true);
   const auto read = open_()->read_job("train");
   ASSERT_TRUE(read && read->has_value());
-  EXPECT_EQ((*read)->view, record.view);
-  EXPECT_EQ((*read)->last_lives, record.last_lives);
+  EXPECT_EQ((*read)->membership, record.membership);
+  EXPECT_EQ((*read)->last_incarnations, record.last_incarnations);
   EXPECT_EQ((*read)->spec, record.spec);
   EXPECT_EQ((*read)->name, "train");
 }
 
 TEST_P(MembershipTables, ASwapAtAnOldEpochChangesNothing) {
   JobRecord record = table_->create_job("train", spec_bytes()).value();
-  record.view.epoch = 2;
+  record.membership.epoch = 2;
   ASSERT_EQ(table_->compare_and_swap(1, record), true);
-  record.view.started = true;
+  record.membership.started = true;
   EXPECT_EQ(open_()->compare_and_swap(1, record), false);
-  EXPECT_FALSE(table_->read_job("train").value()->view.started);
+  EXPECT_FALSE(table_->read_job("train").value()->membership.started);
 }
 
 TEST_P(MembershipTables, ASwapOfAnUnknownJobIsAnError) {
   JobRecord record;
-  record.view.job = 5;
-  record.view.epoch = 2;
+  record.membership.job = 5;
+  record.membership.epoch = 2;
   EXPECT_EQ(table_->compare_and_swap(1, record).error().code, ErrorCode::kInvalidArgument);
 }
 
 TEST_P(MembershipTables, AFinishedJobFreesItsNameAndKeepsItsNumber) {
   JobRecord record = table_->create_job("train", spec_bytes()).value();
-  record.view.epoch = 2;
-  record.view.finished = true;
+  record.membership.epoch = 2;
+  record.membership.finished = true;
   ASSERT_EQ(table_->compare_and_swap(1, record), true);
   EXPECT_EQ(table_->read_job("train").value(), std::nullopt);
-  EXPECT_TRUE(table_->read_job(uint64_t{1}).value()->view.finished);
-  EXPECT_EQ(table_->create_job("train", spec_bytes()).value().view.job, 2u);
+  EXPECT_TRUE(table_->read_job(uint64_t{1}).value()->membership.finished);
+  EXPECT_EQ(table_->create_job("train", spec_bytes()).value().membership.job, 2u);
 }
 
 TEST_P(MembershipTables, UnknownJobsAreAbsentNotErrors) {
@@ -257,7 +258,7 @@ TEST_P(MembershipTables, TheChangeCounterGrowsWithEveryChangeAndOnlyThen) {
   EXPECT_TRUE(grew());
   JobRecord record = table_->create_job("train", spec_bytes()).value();
   EXPECT_TRUE(grew());
-  record.view.epoch = 2;
+  record.membership.epoch = 2;
   ASSERT_EQ(table_->compare_and_swap(1, record), true);
   EXPECT_TRUE(grew());
   ASSERT_EQ(table_->compare_and_swap(1, record), false);

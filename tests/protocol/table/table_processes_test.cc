@@ -30,7 +30,7 @@ int exit_code_of(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/// Adds 1 to the life of worker 0 by compare-and-swap, `times` times.
+/// Adds 1 to the incarnation of worker 0 by compare-and-swap, `times` times.
 int count_up(const std::string& path, int times) {
   auto table = open_sqlite_table(path);
   if (!table) return 2;
@@ -38,8 +38,8 @@ int count_up(const std::string& path, int times) {
     auto read = (*table)->read_job("train");
     if (!read || !*read) return 3;
     JobRecord next = **read;
-    const uint64_t expected = next.view.epoch++;
-    ++next.last_lives.at(0).second;
+    const uint64_t expected = next.membership.epoch++;
+    ++next.last_incarnations.at(0).second;
     const auto swapped = (*table)->compare_and_swap(expected, next);
     if (!swapped) return 4;
     done += *swapped ? 1 : 0;
@@ -50,8 +50,8 @@ int count_up(const std::string& path, int times) {
 void create_counter(const std::string& path) {
   auto table = open_sqlite_table(path).value();
   JobRecord record = table->create_job("train", ByteBuffer{1}).value();
-  record.view.epoch = 2;
-  record.last_lives = {{0, 0}};
+  record.membership.epoch = 2;
+  record.last_incarnations = {{0, 0}};
   ASSERT_EQ(table->compare_and_swap(1, record), true);
 }
 
@@ -66,8 +66,8 @@ TEST(TableProcesses, RacingSwapsLoseNothing) {
   for (const pid_t child : children) EXPECT_EQ(exit_code_of(child), 0);
   const auto record = open_sqlite_table(path).value()->read_job("train").value();
   ASSERT_TRUE(record);
-  EXPECT_EQ(record->last_lives.at(0).second, uint64_t{kProcesses} * kTimes);
-  EXPECT_EQ(record->view.epoch, 2u + uint64_t{kProcesses} * kTimes);
+  EXPECT_EQ(record->last_incarnations.at(0).second, uint64_t{kProcesses} * kTimes);
+  EXPECT_EQ(record->membership.epoch, 2u + uint64_t{kProcesses} * kTimes);
 }
 
 TEST(TableProcesses, ProcessesThatCreateTheTableAtOnceAllGetTheOneJob) {
@@ -78,14 +78,14 @@ TEST(TableProcesses, ProcessesThatCreateTheTableAtOnceAllGetTheOneJob) {
     children.push_back(fork_child([&path, i] {
       auto table = open_sqlite_table(path);
       if (!table) return 100;
-      const auto life = (*table)->start_shard(0, 1, "tcp://a:" + std::to_string(i));
+      const auto incarnation = (*table)->start_shard(0, 1, "tcp://a:" + std::to_string(i));
       const auto record = (*table)->create_job("train", ByteBuffer{static_cast<uint8_t>(i)});
-      return life && record && record->view.job == 1 ? static_cast<int>(*life) : 101;
+      return incarnation && record && record->membership.job == 1 ? static_cast<int>(*incarnation) : 101;
     }));
   }
-  int lives = 0;
-  for (const pid_t child : children) lives += exit_code_of(child);
-  EXPECT_EQ(lives, 1 + 2 + 3 + 4) << "every start must get a life of its own";
+  int incarnations = 0;
+  for (const pid_t child : children) incarnations += exit_code_of(child);
+  EXPECT_EQ(incarnations, 1 + 2 + 3 + 4) << "every start must get a life of its own";
 }
 
 TEST(TableProcesses, AKillAtAnyMomentLeavesTheTableWhole) {
@@ -94,7 +94,7 @@ TEST(TableProcesses, AKillAtAnyMomentLeavesTheTableWhole) {
   create_counter(path);
   RandomSequence random(RandomKey::from(20261121));
   for (int round = 0; round < 8; ++round) {
-    const uint64_t before = open_sqlite_table(path).value()->read_job("train").value()->last_lives.at(0).second;
+    const uint64_t before = open_sqlite_table(path).value()->read_job("train").value()->last_incarnations.at(0).second;
     int fds[2];
     ASSERT_EQ(pipe(fds), 0);
     const pid_t child = fork_child([&] {
@@ -116,10 +116,10 @@ TEST(TableProcesses, AKillAtAnyMomentLeavesTheTableWhole) {
     close(fds[0]);
     const auto record = open_sqlite_table(path).value()->read_job("train");
     ASSERT_TRUE(record) << record.error().message;
-    const uint64_t after = (**record).last_lives.at(0).second;
+    const uint64_t after = (**record).last_incarnations.at(0).second;
     EXPECT_GE(after, before + reported) << "a swap that returned true must stay";
     EXPECT_LE(after, before + reported + 1) << "at most the one under way when the kill came";
-    EXPECT_EQ((**record).view.epoch, 2 + after);
+    EXPECT_EQ((**record).membership.epoch, 2 + after);
   }
   EXPECT_EQ(count_up(path, 1), 0) << "the survivors go on";
 }

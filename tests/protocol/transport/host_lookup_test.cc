@@ -116,14 +116,14 @@ TEST(TcpAddress, IsSplitAndPutTogether) {
     EXPECT_FALSE(split_tcp_address(wrong)) << wrong;
 }
 
-std::vector<std::string> all_of(AddressTurns& turns) {
+std::vector<std::string> all_of(AddressRotation& turns) {
   std::vector<std::string> all;
   while (const auto next = turns.next()) all.push_back(*next);
   return all;
 }
 
-TEST(AddressTurns, EachAddressHasItsTurnAndThenTheNameIsToBeLookedUp) {
-  AddressTurns turns;
+TEST(AddressRotation, EachAddressHasItsTurnAndThenTheNameIsToBeLookedUp) {
+  AddressRotation turns;
   EXPECT_FALSE(turns.next());
   turns.take({"a", "b", "c"});
   EXPECT_EQ(turns.count(), 3u);
@@ -133,8 +133,8 @@ TEST(AddressTurns, EachAddressHasItsTurnAndThenTheNameIsToBeLookedUp) {
   EXPECT_THAT(all_of(turns), ElementsAre("b", "a"));
 }
 
-TEST(AddressTurns, TheOneThatWorkedLastIsFirstAsLongAsTheNameHasIt) {
-  AddressTurns turns;
+TEST(AddressRotation, TheOneThatWorkedLastIsFirstAsLongAsTheNameHasIt) {
+  AddressRotation turns;
   turns.take({"a", "b", "c"});
   turns.next();
   turns.next();

@@ -188,7 +188,7 @@ TEST(Transport, MalformedFramesAreErrorsOfTheirPeerAndDisturbNobody) {
 TEST(Transport, AMessageArrivesWithItsPayload) {
   Pair pair;
   Message message;
-  message.header = {.job = 7, .epoch = 3, .worker = 2, .life = 5, .shard = 1, .shard_life = 9};
+  message.header = {.job = 7, .epoch = 3, .worker = 2, .incarnation = 5, .shard = 1, .shard_incarnation = 9};
   message.body = Contribution{.part = 4, .step = 11, .payload_hash = 42};
   message.payload = transport_bytes_of("the payload");
   ASSERT_EQ(pair.connection->send(message), SendResult::kSent);

@@ -52,7 +52,7 @@ const Nonce kAggregatorNonce = counted_from<16>(0x40);
 KeyScope session_scope(KeyUse use, uint16_t worker = kWorkerOfVectors) {
   return {.use = use,
           .job = kJobOfVectors,
-          .life = kLifeOfVectors,
+          .incarnation = kLifeOfVectors,
           .worker = worker,
           .worker_nonce = kWorkerNonce,
           .aggregator_nonce = kAggregatorNonce};
@@ -63,7 +63,7 @@ DatagramHeader header_of(DatagramType type, uint64_t sequence) {
   DatagramHeader header;
   header.type = type;
   header.job = kJobOfVectors;
-  header.life = kLifeOfVectors;
+  header.incarnation = kLifeOfVectors;
   header.sequence = sequence;
   header.turn = 5;
   header.epoch = 1;
@@ -77,11 +77,11 @@ DatagramHeader header_of(DatagramType type, uint64_t sequence) {
 }
 
 /// A header of the handshake: it is of no slot.
-DatagramHeader greeting_of(DatagramType type, uint64_t life, uint64_t sequence) {
+DatagramHeader greeting_of(DatagramType type, uint64_t incarnation, uint64_t sequence) {
   DatagramHeader header;
   header.type = type;
   header.job = kJobOfVectors;
-  header.life = life;
+  header.incarnation = incarnation;
   header.sequence = sequence;
   header.epoch = sequence == 0 ? 0 : 1;
   header.worker = kWorkerOfVectors;
@@ -126,7 +126,7 @@ std::vector<MadeDatagram> handshake_datagrams() {
   MadeDatagram& challenge = made.emplace_back("CHALLENGE, the worker's second session",
                                               greeting_of(DatagramType::kChallenge, kLifeOfVectors, 0), hands);
   challenge.extend(put_challenge(protocol::Challenge{kWorkerNonce, answer}, challenge.room()));
-  protocol::HelloTerms hello{.membership = 0x1111, .live = 0x0b, .worker_nonce = kWorkerNonce, .slots = 2};
+  protocol::HelloTerms hello{.membership_hash = 0x1111, .live = 0x0b, .worker_nonce = kWorkerNonce, .slots = 2};
   hello.positions[0] = 1'000;
   hello.positions[1] = 1'001;
   MadeDatagram& greeting = made.emplace_back("HELLO", greeting_of(DatagramType::kHello, kLifeOfVectors, 1),
@@ -143,9 +143,9 @@ std::vector<MadeDatagram> handshake_datagrams() {
 
 void add_notices(std::vector<MadeDatagram>& made) {
   for (uint32_t code = 1; code <= 7; ++code) {
-    protocol::Notice notice{.code = protocol::NoticeCode{code}, .epoch = 2, .life = kLifeOfVectors};
+    protocol::Notice notice{.code = protocol::NoticeCode{code}, .epoch = 2, .incarnation = kLifeOfVectors};
     const bool by_handshake_key =
-        notice.code == protocol::NoticeCode::kUnknownLife || notice.code == protocol::NoticeCode::kNoSlots;
+        notice.code == protocol::NoticeCode::kUnknownIncarnation || notice.code == protocol::NoticeCode::kNoSlots;
     if (notice.code == protocol::NoticeCode::kNoSlots) notice.worker_nonce = kWorkerNonce;
     if (notice.code == protocol::NoticeCode::kLost)
       notice.worker_nonce = put_lost(protocol::LostSequences{.first = 9, .others = 5});
@@ -167,7 +167,7 @@ MadeDatagram reselected_result() {
   made.selected = kEntriesOfVectors;
   std::vector<uint64_t> kept(kWindowOfVectors / 64);
   for (const uint16_t index : {uint16_t{100}, uint16_t{300}}) kept[index / 64] |= uint64_t{1} << index % 64;
-  const std::array<switch_agg::RackKept, 1> racks = {{{.workers = 0x0c, .indices = kept}}};
+  const std::array<switch_agg::RackEntries, 1> racks = {{{.workers = 0x0c, .indices = kept}}};
   constexpr size_t kFragmentBytes = 512;
   ByteBuffer memory(protocol::kFragmentsMax * kFragmentBytes);
   switch_agg::KeptResult result(memory, kFragmentBytes);
@@ -265,7 +265,7 @@ VectorJson datagram_header_json(const DatagramHeader& header) {
           {"flags", header.flags},
           {"fragment", header.fragment},
           {"job", header.job},
-          {"life", hex_number(header.life)},
+          {"life", hex_number(header.incarnation)},
           {"sequence", header.sequence},
           {"turn", header.turn},
           {"epoch", header.epoch},
@@ -288,10 +288,10 @@ VectorJson result_json(ByteSpan extension, uint32_t entries) {
                      {"selected", hex_number(terms.selected)},
                      {"decided_epoch", terms.decided_epoch}};
   json["racks"] = VectorJson::array();
-  const auto marks = protocol::KeptMarks::read(extension, entries);
+  const auto marks = protocol::RetainedMarks::read(extension, entries);
   for (size_t rack = 0; marks && terms.selected != 0 && rack < marks->racks(); ++rack) {
     std::vector<bool> kept;
-    for (uint32_t entry = 0; entry < entries; ++entry) kept.push_back(marks->is_kept(rack, entry));
+    for (uint32_t entry = 0; entry < entries; ++entry) kept.push_back(marks->is_retained(rack, entry));
     json["racks"].push_back({{"workers", hex_number(marks->workers(rack))}, {"kept", kept}});
   }
   return json;
@@ -310,7 +310,7 @@ VectorJson extension_json(const protocol::Datagram& datagram, uint32_t entries) 
     }
     case DatagramType::kHello: {
       const auto hello = protocol::read_hello(bytes).value();
-      return {{"membership", hex_number(hello.membership)},
+      return {{"membership", hex_number(hello.membership_hash)},
               {"live", hex_number(hello.live)},
               {"worker_nonce", hex_of_array(hello.worker_nonce)},
               {"turns", std::vector<uint64_t>(hello.positions.begin(), hello.positions.begin() + hello.slots)}};
@@ -328,7 +328,7 @@ VectorJson extension_json(const protocol::Datagram& datagram, uint32_t entries) 
     }
     case DatagramType::kNotice: {
       const auto notice = protocol::read_notice(bytes).value();
-      VectorJson json = {{"code", notice.code}, {"epoch", notice.epoch}, {"life", hex_number(notice.life)}};
+      VectorJson json = {{"code", notice.code}, {"epoch", notice.epoch}, {"life", hex_number(notice.incarnation)}};
       json["worker_nonce"] = hex_of_array(notice.worker_nonce);
       if (notice.code == protocol::NoticeCode::kLost) {
         json["first"] = protocol::lost_of(notice).first;
@@ -343,7 +343,7 @@ VectorJson extension_json(const protocol::Datagram& datagram, uint32_t entries) 
 VectorJson scope_json(const KeyScope& scope) {
   return {{"use", scope.use},
           {"job", scope.job},
-          {"life", hex_number(scope.life)},
+          {"life", hex_number(scope.incarnation)},
           {"worker", scope.worker},
           {"worker_nonce", hex_of_array(scope.worker_nonce)},
           {"aggregator_nonce", hex_of_array(scope.aggregator_nonce)}};
@@ -398,7 +398,7 @@ std::array<uint8_t, kBytes> array_of(const VectorJson& hex) {
 KeyScope scope_of(const VectorJson& json) {
   return {.use = json.at("use").get<KeyUse>(),
           .job = json.at("job"),
-          .life = number_of(json.at("life")),
+          .incarnation = number_of(json.at("life")),
           .worker = json.at("worker"),
           .worker_nonce = array_of<16>(json.at("worker_nonce")),
           .aggregator_nonce = array_of<16>(json.at("aggregator_nonce"))};

@@ -41,10 +41,10 @@ SharedBytes container_of_vectors() {
 /// Sets fields that the examples leave at their default, and payloads as their messages describe them.
 void fill_fields(protocol::Body& body) {
   if (auto* welcome = std::get_if<protocol::Welcome>(&body)) {
-    welcome->view.path = protocol::Path::kSwitch;
-    welcome->view.shards[0].datagrams = "127.0.0.1:5557";
-  } else if (auto* change = std::get_if<protocol::ViewChange>(&body)) {
-    change->view.finished = true;
+    welcome->membership.path = protocol::Path::kSwitch;
+    welcome->membership.shards[0].datagrams = "127.0.0.1:5557";
+  } else if (auto* change = std::get_if<protocol::MembershipChange>(&body)) {
+    change->membership.finished = true;
   } else if (auto* contribution = std::get_if<protocol::Contribution>(&body)) {
     contribution->again = true;
   } else if (auto* ack = std::get_if<protocol::Ack>(&body)) {
@@ -59,7 +59,7 @@ void add_other_messages(std::vector<NamedMessage>& messages) {
   const protocol::Header header = protocol::example_header();
   protocol::Update single = protocol::example_update();
   single.whole_sum = true;
-  single.contributors = {{.worker = 3, .life = 2, .sequence = 8}};
+  single.contributors = {{.worker = 3, .incarnation = 2, .sequence = 8}};
   single.summary.workers[1].sequence = 9;
   single.summary.workers[1].counted_mask = 1;
   messages.push_back({"update of a step of mode asynchronous", {header, single, container_of_vectors()}});
@@ -77,7 +77,7 @@ void add_other_messages(std::vector<NamedMessage>& messages) {
             .id = 5, .part = 11, .code = ErrorCode::kInvalidArgument, .sentence = "the part has no index 1000"},
         {}}});
   messages.push_back({"settle of a worker of which nothing was counted",
-                      {header, protocol::Settle{.part = 11, .decided = 12, .lineage = 3, .counted = {}}, {}}});
+                      {header, protocol::Settle{.part = 11, .decided = 12, .branch = 3, .counted = {}}, {}}});
 }
 
 std::vector<NamedMessage> named_messages() {

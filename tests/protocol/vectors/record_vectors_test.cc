@@ -101,14 +101,14 @@ VectorJson summary_json(const protocol::Summary& summary) {
   json["workers"] = VectorJson::array();
   for (const protocol::SummaryEntry& entry : summary.workers) {
     json["workers"].push_back({{"worker", entry.worker},
-                               {"life", entry.life},
+                               {"life", entry.incarnation},
                                {"last_step", entry.last_step},
                                {"counted_mask", entry.counted_mask},
                                {"sequence", entry.sequence},
                                {"entered", entry.entered},
                                {"carried", entry.carried},
                                {"lost", entry.lost},
-                               {"earlier_lives", entry.earlier_lives}});
+                               {"earlier_lives", entry.earlier_incarnations}});
   }
   return json;
 }
@@ -184,7 +184,7 @@ VectorJson participants_vector() {
   spec.participants = 3;
   spec.seed = 42;
   std::vector<protocol::Member> members;
-  for (uint32_t worker = 0; worker < spec.workers; ++worker) members.push_back({.worker = worker, .life = 1});
+  for (uint32_t worker = 0; worker < spec.workers; ++worker) members.push_back({.worker = worker, .incarnation = 1});
   VectorJson json = {{"name", "participants"},
                      {"kind", "participants"},
                      {"seed", spec.seed},

@@ -31,10 +31,10 @@ protocol::JobSpec SessionRun::spec() {
 }
 
 SessionRun::SessionRun() : table_(open_memory_table(make_memory_table_state())), is_connected_(kSessionWorkers, false) {
-  const Result<uint64_t> life = table_->start_shard(0, 1, kShardAddress);
-  EXPECT_TRUE(life);
+  const Result<uint64_t> incarnation = table_->start_shard(0, 1, kShardAddress);
+  EXPECT_TRUE(incarnation);
   server::ShardConfig config;
-  config.life = life.value_or(0);
+  config.incarnation = incarnation.value_or(0);
   shard_ = std::make_unique<server::ShardCore>(std::move(config), *table_, now_);
   for (uint32_t worker = 0; worker < kSessionWorkers; ++worker) {
     worker::CoreConfig of_worker;
@@ -97,7 +97,7 @@ void SessionRun::turn(uint32_t worker) {
   worker::Actions actions;
   while (workers_[worker]->work(now_, actions)) {
   }
-  workers_[worker]->end_turn(now_, actions);
+  workers_[worker]->end_pass(now_, actions);
   carry_out(worker, actions);
 }
 

@@ -256,7 +256,7 @@ TEST(ReuseStep, SizeIsHeldWhileMagnitudesDriftJumpShrinkAndScatter) {
         cluster.ack(1, step + 1);
       }
       const double quick =
-          cluster.counted(Metric::kQuickCuts, "as_it_was") + cluster.counted(Metric::kQuickCuts, "trimmed");
+          cluster.counted(Metric::kFusedThresholds, "as_it_was") + cluster.counted(Metric::kFusedThresholds, "trimmed");
       EXPECT_GE(quick, drift.quick_steps * shape.shards * shape.parts_per_shard);
     }
   }
@@ -282,7 +282,7 @@ TEST(ReuseStep, SteadyMagnitudesAreCutWhileTheyAreSummed) {
   }
   // Steps 1 to 9 but for step 8, which counts magnitudes; by the noise of a few thousand entries a part now and then
   // more.
-  EXPECT_GE(cluster.counted(Metric::kQuickCuts, "as_it_was"), 0.9 * 8 * 8);
+  EXPECT_GE(cluster.counted(Metric::kFusedThresholds, "as_it_was"), 0.9 * 8 * 8);
 }
 
 /// One shard, two parts of 2,048 entries whose k-th is agreed at step 0: 500 of each part. Step 1 then has
@@ -315,7 +315,7 @@ struct TwoPartsCutAtOnce {
     cluster->push(1, step, std::vector<float>(4'096, 0.0f));
     return gradient;
   }
-  double quick(const char* result) const { return cluster->counted(Metric::kQuickCuts, result); }
+  double quick(const char* result) const { return cluster->counted(Metric::kFusedThresholds, result); }
 
   protocol::JobSpec spec = top_k_job({1, 2, 4'096, 1'000});
   std::unique_ptr<ScriptedCluster> cluster;
@@ -398,7 +398,8 @@ TEST(ReuseStep, CodecThatAddsEntriesTakesThemFromTheWholeSum) {
     cluster.ack(0, step + 1);
     cluster.ack(1, step + 1);
   }
-  EXPECT_EQ(cluster.counted(Metric::kQuickCuts, "as_it_was") + cluster.counted(Metric::kQuickCuts, "trimmed"), 0);
+  EXPECT_EQ(
+      cluster.counted(Metric::kFusedThresholds, "as_it_was") + cluster.counted(Metric::kFusedThresholds, "trimmed"), 0);
 }
 
 TEST(ReuseStep, SumThatOverflowsEndsTheJobThoughOnlyLargeSumsAreLookedAt) {

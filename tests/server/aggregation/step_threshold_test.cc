@@ -23,9 +23,9 @@ StepThreshold of_three(uint32_t shard, size_t parts = 1) {
 
 TEST(StepThreshold, TheFirstStepHasTheWholeSum) {
   const StepThreshold threshold = of_three(0);
-  ASSERT_TRUE(threshold.cut(0).has_value());
-  EXPECT_EQ(threshold.cut(0)->bin, 0u);
-  EXPECT_FALSE(threshold.cut(1).has_value());
+  ASSERT_TRUE(threshold.threshold(0).has_value());
+  EXPECT_EQ(threshold.threshold(0)->bin, 0u);
+  EXPECT_FALSE(threshold.threshold(1).has_value());
 }
 
 TEST(StepThreshold, AStepIsCutByAllShardsCountsOfTheStepBefore) {
@@ -34,13 +34,13 @@ TEST(StepThreshold, AStepIsCutByAllShardsCountsOfTheStepBefore) {
   const SharedHistogram own = threshold.on_decided(0, 0, counts_of({4, 0}), 0);
   ASSERT_NE(own, nullptr);
   EXPECT_EQ(own->total(), 3u);
-  EXPECT_FALSE(threshold.cut(1).has_value());
+  EXPECT_FALSE(threshold.threshold(1).has_value());
   EXPECT_EQ(threshold.missing(1), (std::vector<uint32_t>{1, 2}));
   EXPECT_EQ(threshold.on_remote(2, 0, counts_of({2, 2})), StepThreshold::Remote::kTaken);
-  EXPECT_FALSE(threshold.cut(1).has_value());
+  EXPECT_FALSE(threshold.threshold(1).has_value());
   EXPECT_EQ(threshold.missing(1), (std::vector<uint32_t>{1}));
   EXPECT_EQ(threshold.on_remote(1, 0, counts_of({16})), StepThreshold::Remote::kTaken);
-  const std::optional<SumCut> cut = threshold.cut(1);
+  const std::optional<SumThreshold> cut = threshold.threshold(1);
   ASSERT_TRUE(cut.has_value());
   EXPECT_EQ(cut->bin, SumHistogram::bin_of(4.0F));  // 16, 8, 4
   EXPECT_EQ(cut->take, 1u);
@@ -49,7 +49,7 @@ TEST(StepThreshold, AStepIsCutByAllShardsCountsOfTheStepBefore) {
 
 TEST(StepThreshold, EveryShardFindsTheSameCutInAnyOrder) {
   const std::vector<SharedHistogram> of_shard{counts_of({5, 3, 3}), counts_of({3, 1}), counts_of({3, 9})};
-  std::optional<SumCut> first;
+  std::optional<SumThreshold> first;
   for (uint32_t shard = 0; shard < 3; ++shard) {
     StepThreshold threshold = of_three(shard);
     for (uint32_t turn = 0; turn < 3; ++turn) {
@@ -60,7 +60,7 @@ TEST(StepThreshold, EveryShardFindsTheSameCutInAnyOrder) {
         threshold.on_remote(from, 0, of_shard[from]);
       }
     }
-    const std::optional<SumCut> cut = threshold.cut(1);
+    const std::optional<SumThreshold> cut = threshold.threshold(1);
     ASSERT_TRUE(cut.has_value());
     if (!first) first = cut;
     EXPECT_EQ(cut->bin, first->bin);
@@ -83,10 +83,10 @@ TEST(StepThreshold, ASilentShardIsWaitedForAndAskedAgainAndAgain) {
     EXPECT_EQ(again->step, 0u);
     EXPECT_EQ(again->own->total(), 1u);
     EXPECT_EQ(threshold.deadline(), now + kRepeat);
-    EXPECT_FALSE(threshold.cut(1).has_value());
+    EXPECT_FALSE(threshold.threshold(1).has_value());
   }
   threshold.on_remote(2, 0, counts_of({1}));
-  EXPECT_TRUE(threshold.cut(1).has_value());
+  EXPECT_TRUE(threshold.threshold(1).has_value());
   EXPECT_FALSE(threshold.deadline().has_value());
 }
 
@@ -112,17 +112,17 @@ TEST(StepThreshold, StepsThatNobodyCanHaveOrLackAreDropped) {
     threshold.on_decided(0, step, counts_of({1}), 0);
     threshold.on_remote(1, step, counts_of({1}));
     threshold.on_remote(2, step, counts_of({1}));
-    EXPECT_TRUE(threshold.cut(step + 1).has_value());
+    EXPECT_TRUE(threshold.threshold(step + 1).has_value());
   }
   EXPECT_EQ(threshold.on_remote(1, 0, counts_of({1})), StepThreshold::Remote::kLate);
-  EXPECT_FALSE(threshold.cut(1).has_value());
+  EXPECT_FALSE(threshold.threshold(1).has_value());
 }
 
 TEST(StepThreshold, AloneItWaitsForNobody) {
   StepThreshold threshold({.k = 1, .shard = 0, .shards = {0}, .local_parts = 1, .repeat_ns = kRepeat});
   threshold.on_decided(0, 0, counts_of({4, 2}), 0);
-  ASSERT_TRUE(threshold.cut(1).has_value());
-  EXPECT_EQ(threshold.cut(1)->bin, SumHistogram::bin_of(4.0F));
+  ASSERT_TRUE(threshold.threshold(1).has_value());
+  EXPECT_EQ(threshold.threshold(1)->bin, SumHistogram::bin_of(4.0F));
   EXPECT_FALSE(threshold.deadline().has_value());
 }
 

@@ -33,7 +33,7 @@ TEST(AutomaticUpdate, HasTheEntriesOfTheSumInAnyForm) {
     const Stream sum = sum_of_mean_gap(gap);
     for (const bool from_dense : {false, true}) {
       for (const double rate : {1e5, 1e9, 1e15}) {
-        const auto given = HeldStream::from(from_dense ? to_dense(sum.view()) : Stream(sum));
+        const auto given = SharedStream::from(from_dense ? to_dense(sum.view()) : Stream(sum));
         const auto update = encode_update(given, automatic(rate));
         ASSERT_TRUE(update) << update.error().message;
         ASSERT_TRUE(update->chooser && update->chooser->choice());
@@ -57,7 +57,7 @@ TEST(AutomaticUpdate, OneThatWasCutStaysSparse) {
   EncodePlan plan = automatic(1e15);
   plan.extent = Extent::kItsIndices;
   plan.largest = sum.count() - 1;
-  const auto update = encode_update(HeldStream::from(Stream(sum)), plan);
+  const auto update = encode_update(SharedStream::from(Stream(sum)), plan);
   ASSERT_TRUE(update);
   const auto decoded = read_container(update->container.bytes, {});
   ASSERT_TRUE(decoded);
@@ -67,7 +67,7 @@ TEST(AutomaticUpdate, OneThatWasCutStaysSparse) {
 
 TEST(AutomaticUpdate, LeavesThePlansChooserAlone) {
   const EncodePlan plan = automatic(1e9);
-  const auto sum = HeldStream::from(sum_of_mean_gap(20));
+  const auto sum = SharedStream::from(sum_of_mean_gap(20));
   const auto first = encode_update(sum, plan);
   const auto second = encode_update(sum, plan);
   ASSERT_TRUE(first && second);
@@ -76,7 +76,7 @@ TEST(AutomaticUpdate, LeavesThePlansChooserAlone) {
 }
 
 TEST(AutomaticUpdate, OfNothingIsEmpty) {
-  const auto update = encode_update(HeldStream::from(Stream::empty(100)), automatic(1e9));
+  const auto update = encode_update(SharedStream::from(Stream::empty(100)), automatic(1e9));
   ASSERT_TRUE(update);
   EXPECT_EQ(update->entries, 0u);
   EXPECT_EQ(update->chooser->choice(), nullptr);
@@ -85,7 +85,7 @@ TEST(AutomaticUpdate, OfNothingIsEmpty) {
 TEST(AutomaticUpdate, KeepsTheValueCodecThatIsNamed) {
   EncodePlan plan = automatic(1e9);
   plan.codec = codec_from_text("auto+qsgd8").value();
-  const auto update = encode_update(HeldStream::from(sum_of_mean_gap(20)), plan);
+  const auto update = encode_update(SharedStream::from(sum_of_mean_gap(20)), plan);
   ASSERT_TRUE(update);
   const auto header = read_container_header(update->container.bytes);
   ASSERT_TRUE(header);

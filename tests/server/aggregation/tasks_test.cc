@@ -40,14 +40,14 @@ EncodePlan plan_with(const char* codec) {
   EncodePlan plan;
   plan.codec = codec_from_text(codec).value();
   plan.random = random_key(5);
-  plan.cut = PartCut{MagnitudeHistogram::bin_of(1.0f), 10};
+  plan.threshold = PartThreshold{MagnitudeHistogram::bin_of(1.0f), 10};
   return plan;
 }
 
 TEST(EncodeUpdate, ErrorOfALossyCodeIsWhatTheCarriedEntriesChangedBy) {
   const Stream sum = some_sum();
   for (const char* codec : {"gap+qsgd4", "raw+qsgd8", "bloom:0.01+qsgd4", "bloom:0.01+raw"}) {
-    const auto update = encode_update(HeldStream::from(Stream(sum)), plan_with(codec));
+    const auto update = encode_update(SharedStream::from(Stream(sum)), plan_with(codec));
     ASSERT_TRUE(update) << codec << ": " << update.error().message;
     const auto decoded = read_container(update->container.bytes, {});
     ASSERT_TRUE(decoded) << codec;
@@ -65,10 +65,10 @@ TEST(EncodeUpdate, SoManyOfTheLargestAreTakenTiesByLowerIndex) {
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, {}, [&](size_t at) { return -std::fabs(sum.values[at]); });
   EncodePlan plan = plan_with("gap+raw");
-  plan.cut.reset();
+  plan.threshold.reset();
   for (const size_t count : {size_t{0}, size_t{1}, size_t{400}, sum.values.size(), 2 * sum.values.size()}) {
     plan.largest = count;
-    const auto update = encode_update(HeldStream::from(Stream(sum)), plan);
+    const auto update = encode_update(SharedStream::from(Stream(sum)), plan);
     ASSERT_TRUE(update) << count;
     const auto decoded = read_container(update->container.bytes, {});
     ASSERT_TRUE(decoded) << count;
@@ -81,7 +81,7 @@ TEST(EncodeUpdate, SoManyOfTheLargestAreTakenTiesByLowerIndex) {
 }
 
 TEST(EncodeUpdate, ErrorOfAnExactCodeIsNothing) {
-  const auto update = encode_update(HeldStream::from(some_sum()), plan_with("gap+raw"));
+  const auto update = encode_update(SharedStream::from(some_sum()), plan_with("gap+raw"));
   ASSERT_TRUE(update);
   EXPECT_EQ(update->codec_error, 0);
 }
@@ -92,8 +92,8 @@ TEST(EncodeUpdate, ErrorOfADenseSumIsThatOfEveryEntry) {
   for (uint64_t index = 0; index < sum.dimension; ++index)
     sum.values.push_back(static_cast<float>(random.next_normal()));
   EncodePlan plan = plan_with("gap+qsgd4");
-  plan.cut.reset();
-  const auto update = encode_update(HeldStream::from(Stream(sum)), plan);
+  plan.threshold.reset();
+  const auto update = encode_update(SharedStream::from(Stream(sum)), plan);
   ASSERT_TRUE(update);
   const auto decoded = read_container(update->container.bytes, {});
   ASSERT_TRUE(decoded && decoded->dense);

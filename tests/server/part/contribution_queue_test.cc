@@ -11,36 +11,37 @@ namespace {
 using protocol::Member;
 using protocol::SummaryEntry;
 
-OpenContribution open(uint64_t life, uint64_t sequence) {
+OpenContribution open(uint64_t incarnation, uint64_t sequence) {
   OpenContribution open;
-  open.life = life;
+  open.incarnation = incarnation;
   open.sequence = sequence;
-  open.hash = 100 * life + sequence;
+  open.hash = 100 * incarnation + sequence;
   return open;
 }
 
-SummaryEntry counted(uint64_t life, uint64_t sequence) {
+SummaryEntry counted(uint64_t incarnation, uint64_t sequence) {
   SummaryEntry entry;
-  entry.life = life;
+  entry.incarnation = incarnation;
   entry.counted_mask = 1;
   entry.sequence = sequence;
   return entry;
 }
 
 struct ArrivalsTest : ::testing::Test {
-  Admission judge(uint32_t worker, uint64_t life, uint64_t sequence, const SummaryEntry* entry = nullptr) {
-    return arrivals.judge(worker, life, sequence, 100 * life + sequence, entry);
+  Admission judge(uint32_t worker, uint64_t incarnation, uint64_t sequence, const SummaryEntry* entry = nullptr) {
+    return arrivals.judge(worker, incarnation, sequence, 100 * incarnation + sequence, entry);
   }
-  void arrive(uint32_t worker, uint64_t life, uint64_t sequence, const SummaryEntry* entry = nullptr) {
-    ASSERT_EQ(judge(worker, life, sequence, entry), Admission::kAdmit);
-    arrivals.admit(worker, open(life, sequence), ++now, entry);
+  void arrive(uint32_t worker, uint64_t incarnation, uint64_t sequence, const SummaryEntry* entry = nullptr) {
+    ASSERT_EQ(judge(worker, incarnation, sequence, entry), Admission::kAdmit);
+    arrivals.admit(worker, open(incarnation, sequence), ++now, entry);
   }
-  bool decode(uint32_t worker, uint64_t life, uint64_t sequence) {
-    return arrivals.decoded(worker, life, sequence, 100 * life + sequence, HeldStream::from(Stream::empty(8)), {});
+  bool decode(uint32_t worker, uint64_t incarnation, uint64_t sequence) {
+    return arrivals.decoded(worker, incarnation, sequence, 100 * incarnation + sequence,
+                            SharedStream::from(Stream::empty(8)), {});
   }
-  void come(uint32_t worker, uint64_t life, uint64_t sequence) {
-    arrive(worker, life, sequence);
-    ASSERT_TRUE(decode(worker, life, sequence));
+  void come(uint32_t worker, uint64_t incarnation, uint64_t sequence) {
+    arrive(worker, incarnation, sequence);
+    ASSERT_TRUE(decode(worker, incarnation, sequence));
   }
   /// Returns "worker/number" of the contribution whose turn it is; empty: none.
   std::string take() {
@@ -133,7 +134,7 @@ TEST_F(ArrivalsTest, WithALifeGoesWhatWaitedUnderIt) {
   come(0, 1, 0);
   come(0, 1, 1);
   come(1, 1, 0);
-  const std::vector<Member> members = {{.worker = 0, .life = 2}, {.worker = 1, .life = 1}};
+  const std::vector<Member> members = {{.worker = 0, .incarnation = 2}, {.worker = 1, .incarnation = 1}};
   EXPECT_EQ(arrivals.keep(members), 2u);
   EXPECT_EQ(judge(0, 2, 0), Admission::kAdmit);
   come(0, 2, 0);

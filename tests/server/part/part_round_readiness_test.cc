@@ -184,7 +184,7 @@ TEST_F(Modes, ParticipantsAreWaitedForAndOthersAreNot) {
   protocol::JobSpec spec = partial_job(5, 0, 0);
   spec.participants = 2;
   start(spec);
-  const std::vector<protocol::Member> members = cluster->table().read_job(1)->value().view.members;
+  const std::vector<protocol::Member> members = cluster->table().read_job(1)->value().membership.members;
   for (uint64_t step = 0; step < 8; ++step) {
     const std::vector<uint32_t> drawn = protocol::participants_of(spec, members, step);
     ASSERT_EQ(drawn.size(), 2u);
@@ -200,7 +200,7 @@ TEST(Participants, AreDrawnEvenlyAndAlikeAndAreAllWhereThereAreNotMore) {
   protocol::JobSpec spec = partial_job(10, 0, 0);
   spec.participants = 3;
   std::vector<protocol::Member> members;
-  for (uint32_t worker = 0; worker < 10; ++worker) members.push_back({.worker = worker, .life = 1});
+  for (uint32_t worker = 0; worker < 10; ++worker) members.push_back({.worker = worker, .incarnation = 1});
   std::vector<int> times(10);
   constexpr int kSteps = 2'000;
   for (uint64_t step = 0; step < kSteps; ++step) {

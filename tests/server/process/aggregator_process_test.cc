@@ -133,26 +133,26 @@ TEST_P(DatagramServerOfLanes, StandsInForASilentSwitchAndTheSumsAreExact) {
     workers.back()->send(hello(worker));
     const auto welcome = workers.back()->next<protocol::Welcome>();
     ASSERT_TRUE(welcome.has_value());
-    const protocol::JobView& view = std::get<protocol::Welcome>(welcome->body).view;
+    const protocol::Membership& membership = std::get<protocol::Welcome>(welcome->body).membership;
     headers.push_back(welcome->header);
-    headers.back().epoch = view.epoch;
-    EXPECT_EQ(view.path, protocol::Path::kSwitch);
-    EXPECT_EQ(view.shards.at(0).datagrams, datagrams);
+    headers.back().epoch = membership.epoch;
+    EXPECT_EQ(membership.path, protocol::Path::kSwitch);
+    EXPECT_EQ(membership.shards.at(0).datagrams, datagrams);
   }
   Heartbeat heartbeat;
   heartbeat.switch_state = Heartbeat::Switch::kSilent;
   workers[1]->send({headers[1], heartbeat, {}});  // the last one's Welcome is of the epoch in which the job began
-  protocol::JobView view;
+  protocol::Membership membership;
   do {
-    const auto change = workers[1]->next<protocol::ViewChange>();
+    const auto change = workers[1]->next<protocol::MembershipChange>();
     ASSERT_TRUE(change.has_value());
-    view = std::get<protocol::ViewChange>(change->body).view;
-  } while (view.path == protocol::Path::kSwitch);
+    membership = std::get<protocol::MembershipChange>(change->body).membership;
+  } while (membership.path == protocol::Path::kSwitch);
 
-  const worker::SwitchEpoch epoch{.epoch = static_cast<uint32_t>(view.epoch),
+  const worker::SwitchEpoch epoch{.epoch = static_cast<uint32_t>(membership.epoch),
                                   .live = (uint64_t{1} << kDatagramProcessWorkers) - 1,
                                   .membership_hash = 42,
-                                  .decider = protocol::parse_endpoint(view.shards.at(0).datagrams).value()};
+                                  .decider = protocol::parse_endpoint(membership.shards.at(0).datagrams).value()};
   std::vector<std::unique_ptr<worker::testing::SwitchStepper>> steppers;
   for (uint16_t worker = 0; worker < kDatagramProcessWorkers; ++worker) {
     auto opened = worker::testing::SwitchStepper::open(client_options(worker), [epoch] { return epoch; });

@@ -203,7 +203,7 @@ TEST_F(MetricsExportTest, NothingKnownBeforehandIsMissingFromTheCatalogsValues) 
       {Metric::kDigests, {"agree", "differ", "too_old"}},
       {Metric::kMembersRemoved, {"failed", "silent", "wrong", "behind"}},
       {Metric::kSettled, {"own", "snapshot", "none"}},
-      {Metric::kQuickCuts, {"as_it_was", "trimmed", "summed_again"}},
+      {Metric::kFusedThresholds, {"as_it_was", "trimmed", "summed_again"}},
       {Metric::kPulls, {"answered", "refused"}},
       {Metric::kStoreSaves, {"written", "failed"}}};
   const auto series = [&] {

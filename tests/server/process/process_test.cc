@@ -74,7 +74,7 @@ TEST(ServerProgram, ListensServesARoundAndLeavesOrderly) {
   worker.send({{}, hello_of(1), {}});
   const auto welcome = worker.next<protocol::Welcome>();
   ASSERT_TRUE(welcome.has_value());
-  EXPECT_TRUE(std::get<protocol::Welcome>(welcome->body).view.started);
+  EXPECT_TRUE(std::get<protocol::Welcome>(welcome->body).membership.started);
 
   Stream gradient = Stream::empty(100);
   gradient.indices = {3, 50};
@@ -136,7 +136,7 @@ TEST(ShardProcess, LaterProcessUnderTheSameNumberStopsTheEarlierOne) {
   std::thread loop([&] { ended = (*first)->run(); });
   auto second = ShardProcess::start(options);
   ASSERT_TRUE(second.has_value());
-  EXPECT_EQ((*second)->life(), (*first)->life() + 1);
+  EXPECT_EQ((*second)->incarnation(), (*first)->incarnation() + 1);
   loop.join();
   ASSERT_FALSE(ended.has_value());
   EXPECT_EQ(ended.error().code, ErrorCode::kConflict);
@@ -164,7 +164,7 @@ TEST(ShardProcess, AStartThatFailsLeavesTheProcessThatHasTheNumberAlone) {
   ASSERT_TRUE(table.has_value());
   const auto map = (*table)->shard_map();
   ASSERT_TRUE(map.has_value());
-  EXPECT_EQ(map->front(), (protocol::ShardEntry{(*running)->address(), (*running)->life()}));
+  EXPECT_EQ(map->front(), (protocol::ShardEntry{(*running)->address(), (*running)->incarnation()}));
 }
 
 TEST(ShardProcess, HttpPortAnswersFromTheLoop) {

@@ -78,7 +78,7 @@ TEST_F(Backing, MemberRemoved_AcksNoLongerCountAndReplicatedSentAgain) {
   cluster.ack(1, 1);
   for (const uint32_t worker : {0u, 2u}) EXPECT_THAT(told(worker), ElementsAre(1u));
   cluster.live({0, 2}, 2'500);  // worker 1 is dead
-  ASSERT_THAT(cluster.view().members, SizeIs(2));
+  ASSERT_THAT(cluster.membership().members, SizeIs(2));
   EXPECT_THAT(told(0), IsEmpty()) << "one of two that are left has said so";
   cluster.ack(2, 1);
   EXPECT_THAT(told(0), ElementsAre(1u));
@@ -87,11 +87,11 @@ TEST_F(Backing, MemberRemoved_AcksNoLongerCountAndReplicatedSentAgain) {
 TEST_F(Backing, WhoHasLeftHavingFinishedIsNotMissed) {
   cluster.step({0, 1, 2});
   finish(1);
-  EXPECT_EQ(cluster.view().left, 1u);
+  EXPECT_EQ(cluster.membership().left, 1u);
   cluster.ack(0, 1);
   EXPECT_THAT(told(0), IsEmpty()) << "two are left, and two are asked for";
   finish(2);
-  ASSERT_EQ(cluster.view().left, 2u);
+  ASSERT_EQ(cluster.membership().left, 2u);
   EXPECT_THAT(told(0), ElementsAre(1u)) << "all that are there have it";
   cluster.step({0});
   cluster.ack(0, 2);
@@ -100,11 +100,11 @@ TEST_F(Backing, WhoHasLeftHavingFinishedIsNotMissed) {
 
 TEST_F(Backing, WhoWasRemovedForBeingBehindIsWaitedFor) {
   protocol::JobRecord record;
-  record.view.started = true;
-  record.view.members = {{0, 1, 5}, {1, 1, 6}};
+  record.membership.started = true;
+  record.membership.members = {{0, 1, 5}, {1, 1, 6}};
   ASSERT_EQ(leave(record, {1, 1, 6}, Leaving::kBehind, 2), Change::kChanged);
-  EXPECT_EQ(record.view.left, 0u) << "it comes back";
-  EXPECT_FALSE(record.view.finished);
+  EXPECT_EQ(record.membership.left, 0u) << "it comes back";
+  EXPECT_FALSE(record.membership.finished);
 }
 
 TEST_F(Backing, WhoJoinsCountsFromTheMomentWhenItIsSynced) {
@@ -132,7 +132,7 @@ TEST_F(Backing, WhatAnEarlierLifeHasAcknowledgedIsNotWhatTheNextOneHas) {
   cluster.say_state(1, false);
   cluster.take(1);  // the update, which it lacks, is lost on its way
   cluster.say(1, protocol::Synced{});
-  ASSERT_EQ(cluster.view().members[1].state, protocol::MemberState::kSynced);
+  ASSERT_EQ(cluster.membership().members[1].state, protocol::MemberState::kSynced);
   cluster.ack(0, 1);
   EXPECT_THAT(told(0), IsEmpty()) << "of three who are synced one has it";
   cluster.ack(1, 1);

@@ -70,13 +70,13 @@ TEST(DeliveryTest, PartOfASumReceivedMeanwhile_NotSentAgainAndNoOtherRequested) 
 }
 
 TEST(DeliveryTest, WhatIsBesideAPayloadIsAllThatItsUpdateLists) {
-  PartRound::KeptUpdate kept;
+  PartRound::RetainedUpdate kept;
   const uint64_t fixed = kept.bytes_beside_payload();
   kept.payload = SharedBytes::from(ByteBuffer(1000));
   EXPECT_EQ(kept.bytes_beside_payload(), fixed);
   kept.body.contributors.resize(3);
   kept.body.summary.workers.resize(2);
-  kept.body.summary.workers[1].earlier_lives.resize(5);
+  kept.body.summary.workers[1].earlier_incarnations.resize(5);
   kept.body.summary.epochs.resize(7);
   EXPECT_EQ(kept.bytes_beside_payload() - fixed,
             3 * sizeof(protocol::ContributorId) + 2 * sizeof(protocol::SummaryEntry) + (5 + 7) * 16);

@@ -45,7 +45,7 @@ struct StoreRecovering : ::testing::Test {
     restored.decided = decided;
     restored.summary.log_digest = digest(decided);
     for (uint64_t step = decided - kept; step < decided; ++step) {
-      PartRound::KeptUpdate& update = restored.kept.emplace_back();
+      PartRound::RetainedUpdate& update = restored.retained.emplace_back();
       update.body = body(step);
       update.body.summary.log_digest = digest(step + 1);
       update.payload = codec_.payload(constant(1));
@@ -53,7 +53,7 @@ struct StoreRecovering : ::testing::Test {
     rounds_ = std::make_unique<PartRound>(layout_.parts[0], spec_);
     rounds_->restore(std::move(restored), 0);
   }
-  void open(JobStore::Begin begin, JobStore::Saves saves = kSaves) {
+  void open(JobStore::StartKind begin, JobStore::Saves saves = kSaves) {
     store_ = std::make_unique<JobStore>(JobStore::Setup{spec_, layout_, 0, 1, account_});
     store_->open(kJob, saves, begin, 0, actions_);
   }
@@ -86,7 +86,7 @@ struct StoreRecovering : ::testing::Test {
   }
   /// A successor finds that save, or none, and the log.
   void come_back(Result<StoreFile> save) {
-    open(JobStore::Begin::kSuccessor);
+    open(JobStore::StartKind::kSuccessor);
     store_->drop();
     recover();
     ASSERT_EQ(actions_.store_requests.size(), 1u);
@@ -123,7 +123,7 @@ TEST_F(StoreRecovering, TheSaveAndTheUpdatesAfterItAreTheWeights) {
 }
 
 TEST_F(StoreRecovering, WhatCameAfterTheSaveIsNeededUntilTheNextOne) {
-  open(JobStore::Begin::kFresh);
+  open(JobStore::StartKind::kFresh);
   run();
   EXPECT_EQ(store_->needs_from(0), 0u) << "from the zeros on";
   store_->restore(0, position(6), save_of(6, 100).parts[0].arrays, actions_);
@@ -133,26 +133,26 @@ TEST_F(StoreRecovering, WhatCameAfterTheSaveIsNeededUntilTheNextOne) {
   EXPECT_TRUE(store_->status().survives_restart);
   store_->drop();
   EXPECT_EQ(store_->needs_from(0), 0u) << "all that is kept, until it knows";
-  open(JobStore::Begin::kFresh, {});
+  open(JobStore::StartKind::kFresh, {});
   EXPECT_EQ(store_->needs_from(0), UINT64_MAX) << "without saves nothing helps";
   EXPECT_FALSE(store_->status().survives_restart);
 }
 
 TEST_F(StoreRecovering, ManyUpdatesThatAreKeptAreReasonToSaveAndTooManyAreForgotten) {
-  constexpr uint64_t kMost = JobStore::kKeptBytesMin;
-  open(JobStore::Begin::kFresh);
+  constexpr uint64_t kMost = JobStore::kRetainedBytesMin;
+  open(JobStore::StartKind::kFresh);
   run();
-  store_->on_kept(kMost / 2, kMost, actions_);
+  store_->on_retained(kMost / 2, kMost, actions_);
   EXPECT_TRUE(actions_.store_requests.empty());
-  store_->on_kept(kMost / 2 + 1, kMost, actions_);
+  store_->on_retained(kMost / 2 + 1, kMost, actions_);
   EXPECT_EQ(actions_.store_requests.size(), 1u);
-  store_->on_kept(kMost, kMost, actions_);
+  store_->on_retained(kMost, kMost, actions_);
   EXPECT_EQ(store_->needs_from(0), 0u);
-  store_->on_kept(kMost + 1, kMost, actions_);
+  store_->on_retained(kMost + 1, kMost, actions_);
   EXPECT_EQ(store_->needs_from(0), UINT64_MAX);
   EXPECT_FALSE(store_->status().survives_restart);
   store_->on_written(fail(ErrorCode::kIo, "no space"), actions_);
-  store_->on_kept(kMost + 1, kMost, actions_);
+  store_->on_retained(kMost + 1, kMost, actions_);
   EXPECT_EQ(actions_.store_requests.size(), 1u) << "a disk that fails is not asked at every step";
   store_->on_tick(0, actions_);
   ASSERT_EQ(store_->deadline(), JobStore::kRetryAfter);
@@ -168,7 +168,7 @@ TEST_F(StoreRecovering, ManyUpdatesThatAreKeptAreReasonToSaveAndTooManyAreForgot
   EXPECT_TRUE(store_->status().survives_restart);
   EXPECT_EQ(store_->deadline(), std::nullopt);
   // What others let it keep may be less.
-  store_->on_kept(101, 100, actions_);
+  store_->on_retained(101, 100, actions_);
   EXPECT_EQ(store_->needs_from(0), UINT64_MAX);
 }
 
@@ -210,13 +210,13 @@ TEST_F(StoreRecovering, WhereNothingReachesTheJobEndsAndSaysWhatWouldHaveHelped)
 
 TEST_F(StoreRecovering, WithoutSavesTheBeginningIsReplayedWhereItIsKept) {
   log(3, 3);
-  open(JobStore::Begin::kSuccessor, {});
+  open(JobStore::StartKind::kSuccessor, {});
   store_->drop();
   recover();
   EXPECT_TRUE(actions_.store_requests.empty());
   expect_at(3, -3);
   log(3, 2);
-  open(JobStore::Begin::kSuccessor, {});
+  open(JobStore::StartKind::kSuccessor, {});
   store_->drop();
   recover();
   EXPECT_THAT(store_->failure()->message, HasSubstr("--store-dir"));
@@ -229,7 +229,7 @@ TEST_F(StoreRecovering, ASaveThatCannotBeReadIsAsNone) {
 }
 
 TEST_F(StoreRecovering, AShardThatLivesThroughACutKeepsItsWeightsIfTheyAreOnTheLog) {
-  open(JobStore::Begin::kFresh);
+  open(JobStore::StartKind::kFresh);
   run();
   store_->restore(0, position(6), save_of(6, 100).parts[0].arrays, actions_);
   run();
@@ -250,7 +250,7 @@ TEST_F(StoreRecovering, AShardThatLivesThroughACutKeepsItsWeightsIfTheyAreOnTheL
 }
 
 TEST_F(StoreRecovering, WhatWasBeingAppliedWhenTheLogChangedIsOfNoLog) {
-  open(JobStore::Begin::kFresh, {});
+  open(JobStore::StartKind::kFresh, {});
   run();
   store_->decided(body(0), codec_.payload(constant(50)), actions_);
   const std::vector<std::shared_ptr<Task>> running = std::exchange(actions_.tasks, {});
@@ -265,7 +265,7 @@ TEST_F(StoreRecovering, WhatWasBeingAppliedWhenTheLogChangedIsOfNoLog) {
 }
 
 TEST_F(StoreRecovering, AnswersForASaveThatWasGivenUpAreNotThoseOfTheNext) {
-  open(JobStore::Begin::kFresh);
+  open(JobStore::StartKind::kFresh);
   run();
   log(0, 0);
   store_->save(actions_);
@@ -292,7 +292,7 @@ struct RecoveringPlaced : StoreRecovering {
 };
 
 TEST_F(RecoveringPlaced, FirstWeightsThatWereNeverThereAreStillWaitedFor) {
-  open(JobStore::Begin::kFresh, {});
+  open(JobStore::StartKind::kFresh, {});
   run();
   log(0, 0);
   store_->drop();

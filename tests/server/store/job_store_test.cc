@@ -318,7 +318,7 @@ TEST(Store, APartIsRestoredAndGoesOnWithTheUpdatesAfterIt) {
   MemoryAccount account;
   JobStore store({spec, layout, 0, 1, account});
   Actions actions;
-  store.open(1, kSaves, JobStore::Begin::kFresh, 0, actions);
+  store.open(1, kSaves, JobStore::StartKind::kFresh, 0, actions);
   const auto run = [&] {
     while (!actions.tasks.empty()) {
       const std::shared_ptr<Task> task = actions.tasks.front();

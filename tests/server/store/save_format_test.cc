@@ -151,7 +151,7 @@ TEST(StoreFileTest, AJobBeginsWithASaveOfItsTensorsOptimizerAndParts) {
   const auto difference = [&](const std::function<void(StoreHeader&)>& change) {
     StoreHeader changed = own;
     change(changed);
-    const Status fits = may_begin_with(saved, changed);
+    const Status fits = may_start_with(saved, changed);
     return fits ? std::string("none") : fits.error().message;
   };
   EXPECT_EQ(difference([](StoreHeader&) {}), "none");

@@ -41,7 +41,7 @@ struct StoreReturns : ::testing::Test {
       std::erase_if(kept, [stable](const auto& one) { return one.first < stable; });
     }
   }
-  uint64_t kept_from(uint32_t worker) { return cluster.state_of(worker).parts[0].kept_from; }
+  uint64_t retained_from(uint32_t worker) { return cluster.state_of(worker).parts[0].retained_from; }
   void save() {
     Actions actions;
     cluster.core().save_stores(cluster.now, actions);
@@ -81,18 +81,18 @@ struct StoreReturns : ::testing::Test {
 
 TEST_F(StoreReturns, UpdatesThatTheLastSaveLacksAreKeptByEverybody) {
   for (int step_number = 0; step_number < 3; ++step_number) step(1);
-  EXPECT_EQ(kept_from(0), 0u) << "nothing is saved";
-  EXPECT_EQ(status().kept_updates, 6u);
+  EXPECT_EQ(retained_from(0), 0u) << "nothing is saved";
+  EXPECT_EQ(status().retained_updates, 6u);
   save();
-  EXPECT_EQ(status().kept_updates, 0u) << "everybody has them, and the save too";
+  EXPECT_EQ(status().retained_updates, 0u) << "everybody has them, and the save too";
   step(1);
   step(1);
-  EXPECT_EQ(kept_from(1), 3u);
-  EXPECT_EQ(status().kept_updates, 4u);
+  EXPECT_EQ(retained_from(1), 3u);
+  EXPECT_EQ(status().retained_updates, 4u);
   cluster.disk.fails = true;
   save();
   step(1);
-  EXPECT_EQ(kept_from(1), 3u) << "the save before is what a successor will find";
+  EXPECT_EQ(retained_from(1), 3u) << "the save before is what a successor will find";
 }
 
 TEST_F(StoreReturns, WithoutAPlaceForSavesNothingIsKeptLonger) {
@@ -100,7 +100,7 @@ TEST_F(StoreReturns, WithoutAPlaceForSavesNothingIsKeptLonger) {
   without.join_all_with_weights();
   without.step({0, 1}, 1);
   for (const uint32_t worker : {0u, 1u}) without.ack(worker, 1);
-  EXPECT_EQ(without.core().status(without.now).jobs.at(0).kept_updates, 0u);
+  EXPECT_EQ(without.core().status(without.now).jobs.at(0).retained_updates, 0u);
 }
 
 TEST_F(StoreReturns, AKilledShardGoesOnWithItsSaveAndTheUpdatesAfterIt) {
@@ -117,13 +117,13 @@ TEST_F(StoreReturns, AKilledShardGoesOnWithItsSaveAndTheUpdatesAfterIt) {
   EXPECT_EQ(cluster.counted(Metric::kRecoveries, "activated"), 1);
   step(16);
   EXPECT_EQ(weight(), -62);
-  EXPECT_EQ(kept_from(0), 2u) << "the save is the same";
+  EXPECT_EQ(retained_from(0), 2u) << "the save is the same";
   // And again, before another save and after it.
   restart();
   EXPECT_EQ(weight(), -62);
   save();
   step(32);
-  EXPECT_EQ(kept_from(0), 5u);
+  EXPECT_EQ(retained_from(0), 5u);
   restart();
   EXPECT_EQ(weight(), -126);
 }
@@ -134,7 +134,7 @@ TEST_F(StoreReturns, WithoutASaveTheWholeLogIsReplayed) {
   EXPECT_EQ(restart()[0].first_step, 0u);
   EXPECT_EQ(weight(), -6);
   step(4);
-  EXPECT_EQ(kept_from(1), 0u) << "the next successor does the same";
+  EXPECT_EQ(retained_from(1), 0u) << "the next successor does the same";
   restart();
   EXPECT_EQ(weight(1), -14);
 }
@@ -167,7 +167,7 @@ TEST_F(StoreReturns, ASaveThatIsAskedForBeforeTheWeightsAreThereIsMadeOnceTheyAr
   cluster.disk.holds = false;
   cluster.serve_disk();
   EXPECT_EQ(cluster.counted(Metric::kStoreSaves, "written"), 2);
-  EXPECT_EQ(status().kept_updates, 0u);
+  EXPECT_EQ(status().retained_updates, 0u);
 }
 
 TEST_F(StoreReturns, WhereSomebodyLacksWhatNobodyElseKeepsTheJobEnds) {
@@ -258,12 +258,12 @@ TEST_F(StoreReturns, ASaveCountsOnceEverybodyHasAcknowledgedItsSteps) {
   EXPECT_EQ(weight(), -10);
   cluster.step({0, 1}, 8);
   save();
-  EXPECT_EQ(kept_from(0), 1u);
+  EXPECT_EQ(retained_from(0), 1u);
   cluster.ack(0, 3);
   EXPECT_EQ(cluster.counted(Metric::kStoreSaves, "written"), 1) << "of one of them";
   cluster.ack(1, 3);
   EXPECT_EQ(cluster.counted(Metric::kStoreSaves, "written"), 2);
-  EXPECT_EQ(status().kept_updates, 0u);
+  EXPECT_EQ(status().retained_updates, 0u);
 }
 
 TEST_F(StoreReturns, ASaveOfAShardWhoseLineageNobodyHeardOfIsAsGoodAsAnother) {

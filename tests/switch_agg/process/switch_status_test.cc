@@ -82,8 +82,8 @@ SwitchStatus example_of_a_rack() {
   job.status.rack = RackStatus{.uplink = RackUplink::kWelcome, .gathering = 2, .in_flight = 5, .raw = 1};
   job.counters.add(AggregatorEvent::kSentUp, 12);
   job.counters.add(AggregatorEvent::kSentUpBytes, 9'000);
-  job.counters.add(AggregatorEvent::kEntriesKept, 300);
-  job.counters.add(AggregatorEvent::kEntriesCut, 700);
+  job.counters.add(AggregatorEvent::kEntriesSelected, 300);
+  job.counters.add(AggregatorEvent::kEntriesNotSelected, 700);
   status.lanes[1].report.jobs.clear();
   add_job_reports(status);
   return status;

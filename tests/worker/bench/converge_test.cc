@@ -76,7 +76,7 @@ TEST(ConvergeRows, TheAsynchronousOneGoesForAsManyContributionsAsTheOthers) {
   const auto rows = converge_rows(options);
   const auto row = std::ranges::find(rows, "asynchronous", &ConvergeRow::name);
   ASSERT_NE(row, rows.end());
-  EXPECT_EQ(row->turns, 3u);
+  EXPECT_EQ(row->rounds_per_step, 3u);
   EXPECT_EQ(std::ranges::count(row->flags, "--reselect"), 0) << "refused in that mode";
 }
 

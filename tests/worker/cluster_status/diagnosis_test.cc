@@ -50,7 +50,7 @@ TEST_F(Status, AnAuditedJobSaysWhereEverythingIsAndWhatIsNot) {
   spec.audit = true;
   start_running(spec);
   push(0, 0);
-  ClusterPicture picture = look();
+  ClusterSnapshot picture = look();
   EXPECT_THAT(report_text(picture, {}), HasSubstr("carried 8192 "));
   EXPECT_THAT(report_text(picture, {}), HasSubstr("nothing is missing"));
   EXPECT_EQ(report_json(picture, {})["jobs"][0]["audit"]["carried"], 8192.0);
@@ -67,7 +67,7 @@ TEST_F(Status, AnAuditThatDoesNotBalanceIsInTheVerdictAndHasAnExitCode) {
   protocol::Message message = cluster->contribution(0, 1, 1, cluster->payload(gradient), 1);
   std::get<protocol::Contribution>(message.body).imbalance = -0.25;
   cluster->send(ScriptedCluster::peer(0), 1, std::move(message));
-  const ClusterPicture picture = look();
+  const ClusterSnapshot picture = look();
   EXPECT_THAT(report_text(picture, {}), HasSubstr("0.25 DOES NOT BALANCE"));
   EXPECT_EQ(picture.jobs[0].verdict,
             "running: step 1, 1 of 1 workers; its audit does not balance by 0.25 (shard 1; the logs say where)");
@@ -101,8 +101,8 @@ TEST_F(Status, WorkerReachesOneShardOnly_NamedWithTheOtherShardsAddress) {
   cluster->pass(20);
   const JobPicture got = the_job();
   ASSERT_EQ(got.members.size(), 2u);
-  EXPECT_THAT(got.members[1].said_hello, ElementsAre(0));
-  EXPECT_THAT(got.members[1].not_said_hello, ElementsAre(1));
+  EXPECT_THAT(got.members[1].hello_sent_to, ElementsAre(0));
+  EXPECT_THAT(got.members[1].without_hello, ElementsAre(1));
   EXPECT_TRUE(got.started) << "the table knows that all are there";
   pass_with({0}, 6'000);
   cluster->send(ScriptedCluster::peer(1), 0, {cluster->header(1, 0), protocol::Heartbeat{}, {}});
@@ -161,7 +161,7 @@ TEST_F(Status, VersionsThatDoNotMeetAreNamedAlsoWithoutAJob) {
   future.version_max = 9;
   future.software = "millrace 9.0";
   cluster->say_hello(1, future);
-  const ClusterPicture picture = look();
+  const ClusterSnapshot picture = look();
   EXPECT_THAT(picture.jobs, IsEmpty());
   ASSERT_EQ(picture.refusals.size(), 1u);
   EXPECT_EQ(picture.refusals[0].said.software, "millrace 9.0");
@@ -194,7 +194,7 @@ TEST_F(Status, SilentWorkerThatIsWaitedForIsNamedWithWhenItIsRemoved) {
   EXPECT_EQ(got.verdict,
             "standing still for 12.0 s: shards 0 and 1 wait for worker 3 in step 17 (last heard 12.5 s ago; removed at "
             "15 s)");
-  EXPECT_EQ(code_of(look()), ExitCode::kStandsStill);
+  EXPECT_EQ(code_of(look()), ExitCode::kStalled);
   ASSERT_EQ(got.at.size(), 2u);
   EXPECT_EQ(got.at[1].said.wait.contributions, 3u);
   EXPECT_EQ(got.at[1].said.wait.part, 1u);
@@ -264,7 +264,7 @@ TEST_F(Status, MemoryThatHoldsDecisionsBackIsNamedWithTheFlagAndTheWorker) {
   cluster->ack(0, 7);
   pass_with({0, 1}, 6'000);
   const JobPicture got = the_job();
-  EXPECT_EQ(got.state, JobState::kStandingStill);
+  EXPECT_EQ(got.state, JobState::kStalled);
   EXPECT_THAT(got.verdict, AllOf(HasSubstr("kept updates fill half of the job's memory (--job-memory-bytes-max)"),
                                  HasSubstr("until worker 1 acknowledges")));
 }
@@ -300,7 +300,7 @@ TEST_F(Status, ShuttingDownIsSaidAndWhatEndedIsRemembered) {
   start_running(job(2));
   push(0, 0);
   cluster->shut_down(1);
-  const ClusterPicture picture = look();
+  const ClusterSnapshot picture = look();
   EXPECT_THAT(picture.troubles, ElementsAre("shard 1 is shutting down"));
   EXPECT_THAT(picture.jobs.at(0).verdict, HasSubstr("ending: a shard is shutting down"));
   cluster->pass(11'000);
@@ -337,7 +337,7 @@ TEST_F(Status, ShardThatWasNotHeardIsMissingAndSaidWithTheJobThatStands) {
   start_running(job(2));
   push(0, 0);
   pass_with({0, 1}, 6'000);
-  const ClusterPicture picture = picture_of({answer(0)}, {{1, "connection refused"}}, kStillAfterS);
+  const ClusterSnapshot picture = picture_of({answer(0)}, {{1, "connection refused"}}, kStillAfterS);
   ASSERT_TRUE(picture.missing.contains(1));
   EXPECT_EQ(picture.missing.at(1).address, "tcp://shard:1");
   EXPECT_THAT(picture.jobs.at(0).verdict, HasSubstr("; shard 1 (tcp://shard:1) was not heard: connection refused"));
@@ -351,8 +351,8 @@ TEST_F(Status, ShardsOfTwoClustersAreToldApart) {
   other.said.jobs[0].job = 7;
   ShardAnswer twin = answer(0);
   twin.http = "127.0.0.1:9";
-  twin.said.life = 9;
-  const ClusterPicture picture = picture_of({answer(0), other, twin}, {}, kStillAfterS);
+  twin.said.incarnation = 9;
+  const ClusterSnapshot picture = picture_of({answer(0), other, twin}, {}, kStillAfterS);
   EXPECT_THAT(
       picture.troubles,
       ElementsAre("127.0.0.1:7700 and 127.0.0.1:9 are two processes that both say to be shard 0: they are of two "
@@ -366,11 +366,11 @@ TEST_F(Status, ShardThatSeesAnotherMapIsNamedWithTheAddress) {
   start(job(2));
   protocol::Header header;
   header.shard = 1;
-  header.shard_life = 1;
+  header.shard_incarnation = 1;
   protocol::ShardHello hello;
   hello.shard_map_hash = 1;
   cluster->send({"shard-1"}, 0, {header, hello, {}});
-  const ClusterPicture picture = look();
+  const ClusterSnapshot picture = look();
   ASSERT_EQ(picture.troubles.size(), 2u) << "the refuser and the refused say it";
   EXPECT_THAT(picture.troubles[0],
               AllOf(HasSubstr("shard 0 refuses shard 1"), HasSubstr("shard 1 is at tcp://shard:1")));
@@ -422,24 +422,24 @@ TEST(StatusAsk, HttpPortsLieAHundredAboveThoseForWorkers) {
 }
 
 TEST(StatusSaid, ForeignOrHostileStatus_IgnoredOrReadAsFarAsValid) {
-  EXPECT_FALSE(read_said(nlohmann::json{{"job", "demo"}, {"worker", 1}}).has_value()) << "a worker's";
-  EXPECT_FALSE(read_said(nlohmann::json::array()).has_value());
-  EXPECT_FALSE(read_said({{"shard", 2}, {"shard_count", 2}}).has_value());
-  EXPECT_FALSE(read_said({{"shard", 0}, {"shard_count", 1u << 30}}).has_value());
+  EXPECT_FALSE(parse_status(nlohmann::json{{"job", "demo"}, {"worker", 1}}).has_value()) << "a worker's";
+  EXPECT_FALSE(parse_status(nlohmann::json::array()).has_value());
+  EXPECT_FALSE(parse_status({{"shard", 2}, {"shard_count", 2}}).has_value());
+  EXPECT_FALSE(parse_status({{"shard", 0}, {"shard_count", 1u << 30}}).has_value());
   const auto hostile =
-      read_said({{"shard", 0},
-                 {"shard_count", 1},
-                 {"life", -3},
-                 {"address", "\x1b[2J"},
-                 {"jobs", {{{"name", 5}, {"workers", 1u << 31}, {"members", {1, nullptr, {{"worker", "x"}}}}}, 7}},
-                 {"refusals", "many"}});
+      parse_status({{"shard", 0},
+                    {"shard_count", 1},
+                    {"life", -3},
+                    {"address", "\x1b[2J"},
+                    {"jobs", {{{"name", 5}, {"workers", 1u << 31}, {"members", {1, nullptr, {{"worker", "x"}}}}}, 7}},
+                    {"refusals", "many"}});
   ASSERT_TRUE(hostile.has_value());
-  EXPECT_EQ(hostile->life, 0u);
+  EXPECT_EQ(hostile->incarnation, 0u);
   EXPECT_EQ(hostile->address, "?[2J");
   ASSERT_EQ(hostile->jobs.size(), 2u);
-  EXPECT_EQ(hostile->jobs[0].workers, kSaidListMax);
+  EXPECT_EQ(hostile->jobs[0].workers, kStatusListMax);
   EXPECT_EQ(hostile->jobs[0].members.size(), 3u);
-  const ClusterPicture picture = picture_of({{"a:1", *hostile}}, {}, 5);
+  const ClusterSnapshot picture = picture_of({{"a:1", *hostile}}, {}, 5);
   EXPECT_EQ(picture.jobs.size(), 1u);
   EXPECT_FALSE(report_text(picture, {}).empty());
   EXPECT_FALSE(report_json(picture, {}).dump().empty());

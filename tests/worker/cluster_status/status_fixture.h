@@ -36,20 +36,20 @@ struct StatusFixture : ::testing::Test {
   ShardAnswer answer(uint32_t shard) const {
     server::StatusReport report = cluster->core(shard).status(cluster->now);
     report.table = "/table";
-    const auto said = read_said(nlohmann::json::parse(server::status_json(report)));
+    const auto said = parse_status(nlohmann::json::parse(server::status_json(report)));
     return {"127.0.0.1:" + std::to_string(7700 + shard), said.value()};
   }
-  ClusterPicture look() const {
+  ClusterSnapshot look() const {
     std::vector<ShardAnswer> answers;
     for (uint32_t shard = 0; shard < shard_count; ++shard) answers.push_back(answer(shard));
     return picture_of(answers, {}, kStillAfterS, switch_jobs);
   }
   JobPicture the_job() const {
-    const ClusterPicture picture = look();
+    const ClusterSnapshot picture = look();
     EXPECT_EQ(picture.jobs.size(), 1u);
     return picture.jobs.empty() ? JobPicture() : picture.jobs.front();
   }
-  static std::optional<ExitCode> code_of(const ClusterPicture& picture, const Answers& answers = {}) {
+  static std::optional<ExitCode> code_of(const ClusterSnapshot& picture, const Answers& answers = {}) {
     const Outcome outcome = outcome_of(picture, answers);
     return outcome ? std::nullopt : std::optional(outcome.error().code);
   }
@@ -69,7 +69,7 @@ struct StatusFixture : ::testing::Test {
     cluster->push(worker, step, std::vector<float>(kStatusDimension, 1));
   }
 
-  std::vector<SwitchJobSaid> switch_jobs;
+  std::vector<SwitchJobView> switch_jobs;
   std::unique_ptr<ScriptedCluster> cluster;
   uint32_t shard_count = 0;
 };

@@ -100,7 +100,7 @@ TEST_F(StatusOfPath, WorkerThatTheSwitchDoesNotAnswerHoldsUpTheJobAndIsNamed) {
             HasSubstr("the switch at 192.0.2.7:7700 does not answer worker 1: another key, or datagrams do not")));
   EXPECT_THAT(report_text(look(), {}),
               AllOf(HasSubstr("1           0     answer"), HasSubstr("0           0  greetings")));
-  EXPECT_EQ(code_of(look()), ExitCode::kStandsStill);
+  EXPECT_EQ(code_of(look()), ExitCode::kStalled);
   const nlohmann::json path = report_json(look(), {})["jobs"][0]["path"];
   EXPECT_EQ(path["waits"][1]["for"], "answer");
   EXPECT_NEAR(path["waits"][1]["seconds"].get<double>(), 22, 0.01);
@@ -165,8 +165,8 @@ TEST_F(StatusOfPath, EachThatHoldsUpTheStepsIsNamedByWhatItWaitsFor) {
 TEST_F(StatusOfPath, WorkersOfABuildThatDoesNotSayWhatTheyWaitForAreNotJudged) {
   start_by_switch("");
   stands_still([this] {
-    waits(0, Wait::kNotSaid, 0);
-    waits(1, Wait::kNotSaid, 0);
+    waits(0, Wait::kNotReported, 0);
+    waits(1, Wait::kNotReported, 0);
   });
   EXPECT_EQ(the_job().state, JobState::kRunning);
 }

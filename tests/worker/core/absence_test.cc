@@ -84,12 +84,12 @@ TEST_F(Absence, LostUpdateIsAskedForByAnAckThatSaysSo) {
   Heartbeat ahead;
   ahead.steps_applied = 2;
   hear(0, ahead);
-  core().end_turn(now_, actions_);
+  core().end_pass(now_, actions_);
   const auto acks = take_sent<Ack>();
   ASSERT_EQ(acks.size(), 1u);
   EXPECT_EQ(std::get<Ack>(acks[0].second.body), (Ack{{{0, 0, true}}}));
   hear(0, ahead);
-  core().end_turn(now_, actions_);
+  core().end_pass(now_, actions_);
   EXPECT_TRUE(take_sent<Ack>().empty()) << "asked a moment ago";
 }
 
@@ -127,8 +127,8 @@ TEST_F(Absence, WhoIsNotDrawnWaitsForTheStepAndContributesWhenNothingMoves) {
   config_.spec.participants = 1;
   // A seed that draws worker 1 for step 0 and worker 0 for step 1.
   const auto draws = [&] {
-    return !protocol::takes_part(config_.spec, view_.members, 0, 0) &&
-           protocol::takes_part(config_.spec, view_.members, 1, 0);
+    return !protocol::takes_part(config_.spec, membership_.members, 0, 0) &&
+           protocol::takes_part(config_.spec, membership_.members, 1, 0);
   };
   while (!draws()) ++config_.spec.seed;
   make_running();

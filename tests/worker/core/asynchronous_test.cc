@@ -35,8 +35,8 @@ struct Asynchronous : testing::ReturningCore {
   using Numbers = std::vector<std::pair<uint32_t, uint64_t>>;
   /// Returns its entry of a summary: `sequence` contributions of that incarnation were counted, the last one as that
   /// step.
-  static protocol::SummaryEntry counted(uint64_t life, uint64_t sequence, uint64_t step) {
-    protocol::SummaryEntry entry = counted_at(life, step);
+  static protocol::SummaryEntry counted(uint64_t incarnation, uint64_t sequence, uint64_t step) {
+    protocol::SummaryEntry entry = counted_at(incarnation, step);
     entry.sequence = sequence;
     return entry;
   }
@@ -115,7 +115,7 @@ TEST_F(Asynchronous, RefusalAndDuplicateAreAboutTheNumber) {
   EXPECT_EQ(std::get<Contribution>(again[0].second.body).step, 0u);
   EXPECT_TRUE(std::get<Contribution>(again[0].second.body).again);
   hear(0, protocol::Duplicate{0, 0});
-  hear(0, protocol::Settled{0, 3, true});
+  hear(0, protocol::StepDecided{0, 3, true});
   EXPECT_EQ(core().phase(), Phase::kRunning) << "no shard says that in this mode";
   EXPECT_EQ(core().outstanding(0).size(), 2u);
 }
@@ -126,7 +126,7 @@ TEST_F(Asynchronous, ALostUpdateIsAskedForAndNotTheContributionSentAgain) {
   protocol::Heartbeat heartbeat;
   heartbeat.decided = {{0, 2}};
   hear(0, heartbeat);
-  core().end_turn(now_, actions_);
+  core().end_pass(now_, actions_);
   const auto acks = take_sent<protocol::Ack>();
   ASSERT_EQ(acks.size(), 1u);
   EXPECT_EQ(std::get<protocol::Ack>(acks[0].second.body).entries, (std::vector<protocol::Ack::Entry>{{0, 0, true}}));
@@ -164,7 +164,7 @@ TEST_F(Asynchronous, WhatTheSummaryNamesWaitsForItsUpdateUnderTheOldLife) {
   ASSERT_EQ(out.size(), 1u) << "an empty one, of this life; the old one's bytes are not sent again";
   EXPECT_EQ(std::get<Contribution>(out[0].second.body).part, 0u);
   EXPECT_EQ(std::get<Contribution>(out[0].second.body).step, 0u);
-  EXPECT_EQ(out[0].second.header.life, 2u);
+  EXPECT_EQ(out[0].second.header.incarnation, 2u);
   hear_named(0, 0, {1, 1, 0}, {});
   hear_named(0, 1, {1, 1, 1}, {});
   hear_named(0, 2, {0, 1, 0}, {{5, 4}});
@@ -211,7 +211,7 @@ TEST_F(Asynchronous, WhatTheSnapshotContainsIsApplied) {
   ByteBuffer bytes(dimension * sizeof(float));
   protocol::Snapshot run;
   run.part = 0;
-  run.for_life = life_;
+  run.for_incarnation = incarnation_;
   run.n = 5;
   run.decided_in = 3;
   run.payload_hash = hash64(bytes);
@@ -233,21 +233,23 @@ TEST_F(Asynchronous, WhatTheSnapshotContainsIsApplied) {
 
 TEST(FateOfASequence, IsWhatTheSummarySaysOfThatLife) {
   protocol::SummaryEntry entry;
-  entry.life = 9;
+  entry.incarnation = 9;
   entry.sequence = 3;
-  entry.earlier_lives = {{4, 2}, {6, 1}};
-  EXPECT_EQ(fate_of_sequence(std::nullopt, 9, 0), Fate::kNotCounted);
-  EXPECT_EQ(fate_of_sequence(entry, 9, 2), Fate::kCounted);
-  EXPECT_EQ(fate_of_sequence(entry, 9, 3), Fate::kNotCounted);
-  EXPECT_EQ(fate_of_sequence(entry, 10, 0), Fate::kNotCounted);
-  EXPECT_EQ(fate_of_sequence(entry, 4, 1), Fate::kCounted);
-  EXPECT_EQ(fate_of_sequence(entry, 4, 2), Fate::kNotCounted);
-  EXPECT_EQ(fate_of_sequence(entry, 5, 0), Fate::kNotCounted);
-  entry.earlier_lives.clear();
-  for (uint64_t life = 0; life < protocol::kEarlierLivesMax; ++life) entry.earlier_lives.emplace_back(100 + life, 1);
-  entry.life = 1'000;
-  EXPECT_EQ(fate_of_sequence(entry, 99, 0), Fate::kUnknown) << "further back than the summary reaches";
-  EXPECT_EQ(fate_of_sequence(entry, 999, 0), Fate::kNotCounted);
+  entry.earlier_incarnations = {{4, 2}, {6, 1}};
+  EXPECT_EQ(sequence_outcome_of(std::nullopt, 9, 0), ContributionOutcome::kNotCounted);
+  EXPECT_EQ(sequence_outcome_of(entry, 9, 2), ContributionOutcome::kCounted);
+  EXPECT_EQ(sequence_outcome_of(entry, 9, 3), ContributionOutcome::kNotCounted);
+  EXPECT_EQ(sequence_outcome_of(entry, 10, 0), ContributionOutcome::kNotCounted);
+  EXPECT_EQ(sequence_outcome_of(entry, 4, 1), ContributionOutcome::kCounted);
+  EXPECT_EQ(sequence_outcome_of(entry, 4, 2), ContributionOutcome::kNotCounted);
+  EXPECT_EQ(sequence_outcome_of(entry, 5, 0), ContributionOutcome::kNotCounted);
+  entry.earlier_incarnations.clear();
+  for (uint64_t incarnation = 0; incarnation < protocol::kEarlierIncarnationsMax; ++incarnation)
+    entry.earlier_incarnations.emplace_back(100 + incarnation, 1);
+  entry.incarnation = 1'000;
+  EXPECT_EQ(sequence_outcome_of(entry, 99, 0), ContributionOutcome::kUnknown)
+      << "further back than the summary reaches";
+  EXPECT_EQ(sequence_outcome_of(entry, 999, 0), ContributionOutcome::kNotCounted);
 }
 
 }  // namespace

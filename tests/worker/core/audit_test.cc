@@ -68,7 +68,7 @@ struct AuditedBucket {
     double uncertainty = 0;
     for (size_t at = 0; at < layout.parts.size(); ++at) {
       PartAccounts books = bucket->audit(at);
-      books.entered.subtract(books.held);
+      books.entered.subtract(books.in_residual);
       books.entered.subtract(books.lost);
       for (const auto* list : {&in_flight[at], &carried}) {
         if (list == &carried && at != 0) continue;
@@ -221,7 +221,7 @@ class AuditedCore : public ScriptedCore {
                     double carried) {
     protocol::Update update = update_of(part, step);
     update.summary.workers.push_back(
-        {.worker = 0, .life = 1, .last_step = step, .counted_mask = 1, .entered = 0, .carried = carried});
+        {.worker = 0, .incarnation = 1, .last_step = step, .counted_mask = 1, .entered = 0, .carried = carried});
     hear(part, update, sum_of(entries, part_dimension(part)));
   }
   AuditSums audit() { return core().audit(actions_); }
@@ -237,7 +237,7 @@ TEST_F(AuditedCore, TheTermsAreWhereTheMassIs) {
   EXPECT_TRUE(sums.audits);
   EXPECT_EQ(sums.entered, 5);
   EXPECT_EQ(sums.in_flight, 5);
-  EXPECT_EQ(sums.held, 0);
+  EXPECT_EQ(sums.in_residual, 0);
   EXPECT_EQ(sums.imbalance, 0);
   hear_counted(0, 0, {{5, 1}, {6, 4}}, 5);
   hear_counted(1, 0, {}, 0);
@@ -269,7 +269,7 @@ TEST_F(AuditedCore, ACountedContributionThatDoesNotNameThisWorkerIsSeen) {
   protocol::Update update = update_of(0, 0);
   update.contributors = {{1, 1}};
   update.summary.workers.push_back(
-      {.worker = 0, .life = 1, .last_step = 0, .counted_mask = 1, .entered = 2, .carried = 2});
+      {.worker = 0, .incarnation = 1, .last_step = 0, .counted_mask = 1, .entered = 2, .carried = 2});
   hear(0, update, sum_of({{5, 2}}, part_dimension(0)));
   EXPECT_EQ(audit().imbalance, 2) << "it took everything back, and the log says that it was carried";
 }
@@ -294,14 +294,14 @@ TEST_F(AuditedCore, WhatIsTakenOutHasNotEntered) {
   protocol::Update update = update_of(0, 0);
   update.whole_sum = false;
   update.summary.workers.push_back(
-      {.worker = 0, .life = 1, .last_step = 0, .counted_mask = 1, .entered = 5, .carried = 4});
+      {.worker = 0, .incarnation = 1, .last_step = 0, .counted_mask = 1, .entered = 5, .carried = 4});
   hear(0, update, sum_of({{6, 4}}, part_dimension(0)));
   hear_counted(1, 0, {}, 0);
-  EXPECT_EQ(audit().held, 1);
+  EXPECT_EQ(audit().in_residual, 1);
   ASSERT_TRUE(core().take_residual(0).has_value());
   const AuditSums sums = audit();
   EXPECT_EQ(sums.entered, 4);
-  EXPECT_EQ(sums.held, 0);
+  EXPECT_EQ(sums.in_residual, 0);
   EXPECT_EQ(sums.imbalance, 0);
 }
 

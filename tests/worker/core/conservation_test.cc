@@ -56,7 +56,7 @@ struct ConservationCase {
 void PrintTo(const ConservationCase& test_case, std::ostream* out) { *out << test_case.name; }
 
 void bend_shards(ToyCluster& cluster, RandomSequence& random) {
-  for (uint32_t shard = 0; shard < cluster.table().view.shards.size(); ++shard) {
+  for (uint32_t shard = 0; shard < cluster.table().membership.shards.size(); ++shard) {
     cluster.shard(shard).count = [&random](uint32_t, uint64_t, const std::set<uint32_t>& in) {
       std::set<uint32_t> counted;
       for (const uint32_t worker : in) {
@@ -169,7 +169,7 @@ TEST(Settling, AtNoMomentShowsInTheResidualTheLedgerOrWhatIsSent) {
     }
     for (uint32_t worker = 0; worker < 2; ++worker) {
       const worker::SessionCore& eager = clusters.back()->core(worker);
-      unsettled_met += clusters.front()->core(worker).settled() ? 0 : 1;
+      unsettled_met += clusters.front()->core(worker).all_resolved() ? 0 : 1;
       for (const auto& cluster : clusters) {
         const worker::SessionCore& core = cluster->core(worker);
         ASSERT_EQ(core.counters().payload_bytes_up, eager.counters().payload_bytes_up) << at;
@@ -202,12 +202,12 @@ TEST(Settling, LeavesTheLawExactOffTheGridTooFromThePushToTheLastUpdate) {
   for (float& value : gradient) value = static_cast<float>(random.next_normal());
   ASSERT_TRUE(cluster.core(0).push_dense(0, gradient, 1, cluster.now()));
   uint64_t unsettled_met = 0;
-  for (uint64_t at = 0; at < 10'000 && !(cluster.quiet() && cluster.core(0).settled()); ++at) {
+  for (uint64_t at = 0; at < 10'000 && !(cluster.quiet() && cluster.core(0).all_resolved()); ++at) {
     cluster.step();
-    unsettled_met += cluster.core(0).settled() ? 0 : 1;
+    unsettled_met += cluster.core(0).all_resolved() ? 0 : 1;
     ASSERT_TRUE(all_zero()) << at;
   }
-  EXPECT_TRUE(cluster.quiet() && cluster.core(0).settled());
+  EXPECT_TRUE(cluster.quiet() && cluster.core(0).all_resolved());
   EXPECT_GT(unsettled_met, 20u);
   const auto ledger = cluster.core(0).ledger(0);
   EXPECT_TRUE(std::ranges::any_of(ledger, [](double lost) { return lost != 0; })) << "nothing went beyond f32";

@@ -36,7 +36,7 @@ TEST_F(Goodbyes, WhoLeavesBeforeItHasSaidHelloSaysNothing) {
   const auto told = take_sent<protocol::Goodbye>();
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].first, 0u);
-  EXPECT_EQ(told[0].second.header.life, life_);
+  EXPECT_EQ(told[0].second.header.incarnation, incarnation_);
 }
 
 TEST_F(Goodbyes, AShardOfAnotherClusterThatAdmittedThisWorkerIsToldThatItGoes) {
@@ -46,8 +46,8 @@ TEST_F(Goodbyes, AShardOfAnotherClusterThatAdmittedThisWorkerIsToldThatItGoes) {
   core().on_connected(1, now_, actions_);
   actions_.clear();
   protocol::Welcome other;
-  other.view = view_;
-  other.view.job = 8;
+  other.membership = membership_;
+  other.membership.job = 8;
   protocol::Message message = from_shard(1, other);
   message.header.job = 8;
   core().on_message(1, std::move(message), now_, actions_);
@@ -56,8 +56,8 @@ TEST_F(Goodbyes, AShardOfAnotherClusterThatAdmittedThisWorkerIsToldThatItGoes) {
   ASSERT_EQ(told.size(), 2u);
   for (const auto& [shard, goodbye] : told) {
     EXPECT_EQ(goodbye.header.job, shard == 0 ? kJob : 0u) << "who it is there, its connection says";
-    EXPECT_EQ(goodbye.header.life, shard == 0 ? life_ : 0u);
-    EXPECT_EQ(goodbye.header.shard_life, shard == 0 ? 1u : 0u);
+    EXPECT_EQ(goodbye.header.incarnation, shard == 0 ? incarnation_ : 0u);
+    EXPECT_EQ(goodbye.header.shard_incarnation, shard == 0 ? 1u : 0u);
     EXPECT_EQ(std::get<protocol::Goodbye>(goodbye.body).reason, protocol::Goodbye::Reason::kFailed);
   }
 }

@@ -17,8 +17,8 @@ using worker::Phase;
 class Handshake : public ScriptedCore {};
 
 TEST_F(Handshake, EveryShardConnected_GreetedAndJobRunsWhenAllHaveJoined) {
-  view_.started = false;
-  view_.members.pop_back();
+  membership_.started = false;
+  membership_.members.pop_back();
   make();
   EXPECT_EQ(actions_.connects, (std::vector<uint32_t>{0, 1}));
   core().on_connected(0, now_, actions_);
@@ -38,16 +38,16 @@ TEST_F(Handshake, EveryShardConnected_GreetedAndJobRunsWhenAllHaveJoined) {
   welcome(1);
   EXPECT_EQ(core().phase(), Phase::kWaiting);
   EXPECT_NE(core().waiting_for().find("not joined: 1"), std::string::npos) << core().waiting_for();
-  view_.started = true;
-  ++view_.epoch;
-  view_.members.push_back({1, 1, 2'000});
-  hear(1, protocol::ViewChange{view_});
+  membership_.started = true;
+  ++membership_.epoch;
+  membership_.members.push_back({1, 1, 2'000});
+  hear(1, protocol::MembershipChange{membership_});
   EXPECT_EQ(core().phase(), Phase::kRunning);
-  EXPECT_EQ(core().life(), 1u);
+  EXPECT_EQ(core().incarnation(), 1u);
 }
 
 TEST_F(Handshake, NothingIsSentBeforeTheJobRuns) {
-  view_.started = false;
+  membership_.started = false;
   make();
   for (uint32_t shard = 0; shard < 2; ++shard) {
     core().on_connected(shard, now_, actions_);
@@ -55,9 +55,9 @@ TEST_F(Handshake, NothingIsSentBeforeTheJobRuns) {
   }
   push({1}, {1});
   EXPECT_TRUE(take_sent<protocol::Contribution>().empty());
-  view_.started = true;
-  ++view_.epoch;
-  hear(0, protocol::ViewChange{view_});
+  membership_.started = true;
+  ++membership_.epoch;
+  hear(0, protocol::MembershipChange{membership_});
   while (core().work(now_, actions_)) {
   }
   EXPECT_EQ(take_sent<protocol::Contribution>().size(), 2u);
@@ -188,7 +188,7 @@ TEST_F(Handshake, AVersionThatThisWorkerDoesNotSpeakEndsTheSession) {
   core().on_connected(0, now_, actions_);
   protocol::Welcome welcome;
   welcome.version = protocol::kProtocolVersion + 1;
-  welcome.view = view_;
+  welcome.membership = membership_;
   hear(0, welcome);
   expect_ended(ErrorCode::kVersionMismatch, "protocol version " + std::to_string(protocol::kProtocolVersion + 1));
 }
@@ -205,7 +205,7 @@ TEST_F(Handshake, MalformedMessage_CountedAndAVersionMismatchEndsTheSession) {
 /// The difference between the second shard's Welcome and the first one's.
 struct Disagreement {
   const char* name;
-  void (*bend)(protocol::JobView& view);
+  void (*bend)(protocol::Membership& membership);
   ErrorCode code;
   const char* words;
 };
@@ -220,60 +220,61 @@ TEST_P(ShardsDisagree, AndTheSessionEndsSayingOverWhat) {
   welcome(0);
   core().on_connected(1, now_, actions_);
   protocol::Welcome welcome;
-  welcome.view = view_;
-  GetParam().bend(welcome.view);
+  welcome.membership = membership_;
+  GetParam().bend(welcome.membership);
   hear(1, welcome);
   expect_ended(GetParam().code, GetParam().words);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Views, ShardsDisagree,
-    ::testing::Values(Disagreement{"JobNumber", [](protocol::JobView& view) { view.job = 8; },
+    ::testing::Values(Disagreement{"JobNumber", [](protocol::Membership& membership) { membership.job = 8; },
                                    ErrorCode::kShardMapMismatch,
                                    "knows the job as number 8, another shard as number 7"},
-                      Disagreement{"ShardCount", [](protocol::JobView& view) { view.shards.pop_back(); },
+                      Disagreement{"ShardCount", [](protocol::Membership& membership) { membership.shards.pop_back(); },
                                    ErrorCode::kShardMapMismatch, "knows 1 shards, this worker 2"},
-                      Disagreement{"MembersOfOneEpoch", [](protocol::JobView& view) { view.members[1].nonce = 1; },
+                      Disagreement{"MembersOfOneEpoch",
+                                   [](protocol::Membership& membership) { membership.members[1].nonce = 1; },
                                    ErrorCode::kShardMapMismatch, "disagrees with another shard about one epoch"},
                       Disagreement{"ShardLife",
-                                   [](protocol::JobView& view) {
-                                     ++view.epoch;
-                                     view.shards[0].life = 0;
+                                   [](protocol::Membership& membership) {
+                                     ++membership.epoch;
+                                     membership.shards[0].incarnation = 0;
                                    },
                                    ErrorCode::kShardMapMismatch, "knows an earlier start of shard 0"},
                       Disagreement{"ThisWorkerIsGone",
-                                   [](protocol::JobView& view) {
-                                     ++view.epoch;
-                                     view.members.erase(view.members.begin());
+                                   [](protocol::Membership& membership) {
+                                     ++membership.epoch;
+                                     membership.members.erase(membership.members.begin());
                                    },
                                    ErrorCode::kNotAMember, "worker 0 was removed"},
                       Disagreement{"AnotherProcessIsThisWorker",
-                                   [](protocol::JobView& view) {
-                                     ++view.epoch;
-                                     view.members[0].nonce = 5;
+                                   [](protocol::Membership& membership) {
+                                     ++membership.epoch;
+                                     membership.members[0].nonce = 5;
                                    },
                                    ErrorCode::kIdentityInUse, "another process is worker 0"}),
     [](const auto& of_case) { return std::string(of_case.param.name); });
 
 TEST_F(Handshake, AShardThatMovedIsSoughtWhereTheViewSays) {
   make_running();
-  ++view_.epoch;
-  view_.shards[0].address = "tcp://elsewhere:1";
-  hear(1, protocol::ViewChange{view_});
+  ++membership_.epoch;
+  membership_.shards[0].address = "tcp://elsewhere:1";
+  hear(1, protocol::MembershipChange{membership_});
   EXPECT_EQ(actions_.connects, std::vector<uint32_t>{0});
   EXPECT_EQ(core().shard_address(0), "tcp://elsewhere:1");
   core().on_connected(0, now_, actions_);
   EXPECT_EQ(take_sent<protocol::Hello>().size(), 1u);
   // It takes the job up with that Hello.
-  ++view_.epoch;
-  view_.shards[0].life = 2;
+  ++membership_.epoch;
+  membership_.shards[0].incarnation = 2;
   welcome(0);
   EXPECT_EQ(core().phase(), worker::Phase::kRunning);
   EXPECT_TRUE(actions_.connects.empty()) << "it is there already";
 }
 
 TEST_F(Handshake, NewIncarnationBeforeTheStart_AdoptedAndEarlierOneUnused) {
-  view_.started = false;
+  membership_.started = false;
   make();
   ASSERT_TRUE(core().push_sparse(0, std::vector<uint32_t>{5}, std::vector<float>{1}, 1, now_).has_value());
   for (uint32_t shard = 0; shard < 2; ++shard) {
@@ -282,47 +283,47 @@ TEST_F(Handshake, NewIncarnationBeforeTheStart_AdoptedAndEarlierOneUnused) {
   }
   ASSERT_EQ(core().phase(), Phase::kWaiting);
   // Silent for too long and removed, then admitted again by its next Hello: the nonce says that it is the same process.
-  ++view_.epoch;
-  view_.members[0].life = 2;
-  life_ = 2;
+  ++membership_.epoch;
+  membership_.members[0].incarnation = 2;
+  incarnation_ = 2;
   welcome(1);
   ASSERT_EQ(core().phase(), Phase::kWaiting);
-  EXPECT_EQ(core().life(), 2u);
+  EXPECT_EQ(core().incarnation(), 2u);
   EXPECT_TRUE(take_sent<protocol::Contribution>().empty());
-  ++view_.epoch;
-  view_.started = true;
-  hear(0, protocol::ViewChange{view_});
+  ++membership_.epoch;
+  membership_.started = true;
+  hear(0, protocol::MembershipChange{membership_});
   ASSERT_EQ(core().phase(), Phase::kRunning);
   while (core().work(now_, actions_)) {
   }
   const auto sent = take_sent<protocol::Contribution>();
   ASSERT_EQ(sent.size(), 2u);
-  for (const auto& [shard, message] : sent) EXPECT_EQ(message.header.life, 2u);
+  for (const auto& [shard, message] : sent) EXPECT_EQ(message.header.incarnation, 2u);
 }
 
 TEST_F(Handshake, AnotherLifeInARunningJobEndsTheSession) {
   make_running();
-  ++view_.epoch;
-  view_.members[0].life = 2;
-  hear(1, protocol::ViewChange{view_});
+  ++membership_.epoch;
+  membership_.members[0].incarnation = 2;
+  hear(1, protocol::MembershipChange{membership_});
   expect_ended(ErrorCode::kNotAMember, "worker 0 was removed from the job and is back under another life");
-  EXPECT_EQ(core().life(), 1u) << "what was sent, was sent under this one";
+  EXPECT_EQ(core().incarnation(), 1u) << "what was sent, was sent under this one";
 }
 
 TEST_F(Handshake, AShardThatComesBackBeforeTheStartHasLostNothing) {
-  view_.started = false;
-  view_.shards[1].life = 0;  // it was not there when the job was made
+  membership_.started = false;
+  membership_.shards[1].incarnation = 0;  // it was not there when the job was made
   make();
   core().on_connected(0, now_, actions_);
   welcome(0);
-  ++view_.epoch;
-  view_.shards[1].life = 1;
+  ++membership_.epoch;
+  membership_.shards[1].incarnation = 1;
   core().on_connected(1, now_, actions_);
   welcome(1);
   EXPECT_EQ(core().phase(), Phase::kWaiting);
-  ++view_.epoch;
-  view_.shards[1].life = 2;
-  view_.started = true;
+  ++membership_.epoch;
+  membership_.shards[1].incarnation = 2;
+  membership_.started = true;
   core().on_disconnected(1, "closed", now_, actions_);
   core().on_connected(1, now_, actions_);
   welcome(1);
@@ -333,7 +334,7 @@ TEST_F(Handshake, AShardAtTheWrongPlaceOfTheListIsNamed) {
   make();
   core().on_connected(0, now_, actions_);
   protocol::Welcome welcome;
-  welcome.view = view_;
+  welcome.membership = membership_;
   protocol::Message message = from_shard(0, welcome);
   message.header.shard = 1;
   core().on_message(0, std::move(message), now_, actions_);
@@ -342,12 +343,12 @@ TEST_F(Handshake, AShardAtTheWrongPlaceOfTheListIsNamed) {
 
 TEST_F(Handshake, AnOlderViewChangesNothing) {
   make_running();
-  protocol::JobView older = view_;
+  protocol::Membership older = membership_;
   --older.epoch;
   older.members.clear();
-  hear(0, protocol::ViewChange{older});
+  hear(0, protocol::MembershipChange{older});
   EXPECT_EQ(core().phase(), Phase::kRunning);
-  EXPECT_EQ(core().view().epoch, view_.epoch);
+  EXPECT_EQ(core().membership().epoch, membership_.epoch);
 }
 
 TEST_F(Handshake, HeartbeatsGoOutEveryIntervalAndSayHowFarTheWorkerIs) {
@@ -447,7 +448,7 @@ TEST_F(Handshake, AReconnectIsGreetedWithTheSameNonceAndGetsEveryAckAgain) {
   make_running();
   push({3}, {1});
   hear_update(0, 0, {{3, 2}});
-  core().end_turn(now_, actions_);
+  core().end_pass(now_, actions_);
   actions_.clear();
   core().on_disconnected(0, "closed", now_, actions_);
   pass(kNsPerS);
@@ -457,7 +458,7 @@ TEST_F(Handshake, AReconnectIsGreetedWithTheSameNonceAndGetsEveryAckAgain) {
   ASSERT_EQ(hellos.size(), 1u);
   EXPECT_EQ(std::get<Hello>(hellos[0].second.body).nonce, kNonce);
   welcome(0);
-  core().end_turn(now_, actions_);
+  core().end_pass(now_, actions_);
   const auto acks = take_sent<protocol::Ack>();
   ASSERT_EQ(acks.size(), 1u);
   const auto& entries = std::get<protocol::Ack>(acks[0].second.body).entries;
@@ -484,7 +485,7 @@ TEST_F(Handshake, OnlyTheStartOfAShardThatTheViewNamesIsHeard) {
   make_running();
   for (const uint64_t start : {0u, 2u}) {
     protocol::Message other = from_shard(0, protocol::Heartbeat{});
-    other.header.shard_life = start;
+    other.header.shard_incarnation = start;
     core().on_message(0, std::move(other), now_, actions_);
     EXPECT_EQ(core().phase(), Phase::kRunning);
   }
@@ -495,9 +496,9 @@ TEST_F(Handshake, AShardThatWasStartedAgainElsewhereIsFollowed) {
   make_running();
   push({5, 150'000}, {1, 2});
   actions_.clear();
-  ++view_.epoch;
-  view_.shards[0] = {"tcp://elsewhere:9", 2};
-  hear(1, protocol::ViewChange{view_});
+  ++membership_.epoch;
+  membership_.shards[0] = {"tcp://elsewhere:9", 2};
+  hear(1, protocol::MembershipChange{membership_});
   EXPECT_EQ(actions_.connects, std::vector<uint32_t>{0});
   EXPECT_EQ(core().shard_address(0), "tcp://elsewhere:9");
   take_sent<Hello>();
@@ -508,7 +509,7 @@ TEST_F(Handshake, AShardThatWasStartedAgainElsewhereIsFollowed) {
   const auto sent = take_sent<protocol::Contribution>();
   ASSERT_EQ(sent.size(), 1u) << "what is in flight goes to the new start";
   EXPECT_EQ(sent[0].first, 0u);
-  EXPECT_EQ(sent[0].second.header.shard_life, 2u);
+  EXPECT_EQ(sent[0].second.header.shard_incarnation, 2u);
 }
 
 TEST_F(Handshake, AShardThatWasStartedAgainWhereItWasIsNotWaitedForAnyLonger) {
@@ -522,9 +523,9 @@ TEST_F(Handshake, AShardThatWasStartedAgainWhereItWasIsNotWaitedForAnyLonger) {
   }
   core().on_disconnected(0, "nobody there", now_, actions_);
   actions_.clear();
-  ++view_.epoch;
-  view_.shards[0].life = 2;
-  hear(1, protocol::ViewChange{view_});
+  ++membership_.epoch;
+  membership_.shards[0].incarnation = 2;
+  hear(1, protocol::MembershipChange{membership_});
   EXPECT_EQ(actions_.connects, std::vector<uint32_t>{0}) << "the next attempt was seconds away";
 }
 
@@ -533,8 +534,8 @@ TEST_F(Handshake, ShardRestartedAtItsAddress_AnnouncesItselfKeepsConnection) {
   core().on_disconnected(0, "closed", now_, actions_);
   pass(kNsPerS / 2);
   core().on_connected(0, now_, actions_);
-  ++view_.epoch;
-  view_.shards[0].life = 2;
+  ++membership_.epoch;
+  membership_.shards[0].incarnation = 2;
   actions_.clear();
   welcome(0);
   EXPECT_TRUE(actions_.connects.empty());
@@ -545,15 +546,15 @@ TEST_F(Handshake, ShardRestartedAtItsAddress_AnnouncesItselfKeepsConnection) {
 
 TEST_F(Handshake, AProcessThatIsNoLongerTheShardIsNotWelcomed) {
   make_running();
-  ++view_.epoch;
-  view_.shards[0].life = 2;
-  hear(1, protocol::ViewChange{view_});
+  ++membership_.epoch;
+  membership_.shards[0].incarnation = 2;
+  hear(1, protocol::MembershipChange{membership_});
   core().on_connected(0, now_, actions_);
   actions_.clear();
   protocol::Welcome old;
-  old.view = view_;
+  old.membership = membership_;
   protocol::Message zombie = from_shard(0, old);
-  zombie.header.shard_life = 1;
+  zombie.header.shard_incarnation = 1;
   core().on_message(0, std::move(zombie), now_, actions_);
   EXPECT_EQ(core().counters().dropped_unexpected, 1u);
   EXPECT_NE(core().waiting_for().find("not the process that the membership table names"), std::string::npos);
@@ -564,7 +565,7 @@ TEST_F(Handshake, AProcessThatIsNoLongerTheShardIsNotWelcomed) {
 TEST_F(Handshake, WhatDoesNotBelongHereIsDroppedAndCounted) {
   make_running();
   const auto send = [&](auto bend) {
-    protocol::Message message = from_shard(0, protocol::ViewChange{});
+    protocol::Message message = from_shard(0, protocol::MembershipChange{});
     bend(message);
     const uint64_t before = core().counters().dropped_unexpected;
     core().on_message(0, std::move(message), now_, actions_);
@@ -573,7 +574,7 @@ TEST_F(Handshake, WhatDoesNotBelongHereIsDroppedAndCounted) {
   send([](protocol::Message& m) { m.header.job = 8; });
   send([](protocol::Message& m) { m.header.worker = 1; });
   send([](protocol::Message& m) { m.header.shard = 1; });
-  send([](protocol::Message& m) { m.header.life = 2; });
+  send([](protocol::Message& m) { m.header.incarnation = 2; });
   send([](protocol::Message& m) { m.body = protocol::Hello{}; });
   send([](protocol::Message& m) { m.body = protocol::ThresholdHistogram{}; });
   EXPECT_EQ(core().phase(), Phase::kRunning);

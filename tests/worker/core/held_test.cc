@@ -32,13 +32,13 @@ TEST_F(HeldUpdates, AnUpdateIsAcknowledgedAtOnceAndDeliveredWhenEnoughHaveIt) {
   push({5, kSecond}, {1, 2});
   actions_.clear();
   hear_update(0, 0, {{5, 1}});
-  core().end_turn(now_, actions_);
+  core().end_pass(now_, actions_);
   const auto acks = take_sent<Ack>();
   ASSERT_EQ(acks.size(), 1u);
   EXPECT_EQ(std::get<Ack>(acks[0].second.body).entries, (std::vector<Ack::Entry>{{0, 1}}));
   EXPECT_EQ(core().part_steps_applied(0), 1u) << "it is on the log, and kept";
   EXPECT_EQ(core().part_steps_handed(0), 0u);
-  EXPECT_EQ(core().held(0).size(), 1u);
+  EXPECT_EQ(core().awaiting_acks(0).size(), 1u);
   EXPECT_TRUE(core().outstanding(0).size() == 1) << "what part 0 sent is settled";
   EXPECT_EQ(delivered(), Steps{});
   hear_backed(0, 1);
@@ -102,8 +102,8 @@ TEST_F(HeldUpdates, WhatIsSaidInAnEpochDoesNotCountInTheNext) {
   actions_.clear();
   hear_backed(0, 1);
   protocol::Message late = from_shard(0, Ack{{{0, 1}}});
-  ++view_.epoch;
-  hear(0, protocol::ViewChange{view_});
+  ++membership_.epoch;
+  hear(0, protocol::MembershipChange{membership_});
   hear_update(0, 0, {{5, 1}});
   EXPECT_EQ(delivered(), Steps{}) << "it may have been said of an update that is void";
   const uint64_t stale = core().counters().dropped_stale;
@@ -129,7 +129,7 @@ TEST_F(HeldUpdates, WithEveryHeartbeatItAsksWhatItHasNotHeard) {
   make_running();
   push({5}, {1});
   hear_update(0, 0, {{5, 1}});
-  core().end_turn(now_, actions_);
+  core().end_pass(now_, actions_);
   take_sent<Ack>();
   pass(TimeNs{config_.spec.heartbeat_ms} * kNsPerMs);
   const auto acks = take_sent<Ack>();
@@ -156,11 +156,11 @@ TEST_F(HeldUpdates, NobodyLeavesBeforeItsLastUpdatesAreDelivered) {
   ASSERT_TRUE(core().finish(now_, actions_).has_value());
   hear_update(0, 0, {{5, 1}});
   hear_update(1, 0, {});
-  core().end_turn(now_, actions_);
+  core().end_pass(now_, actions_);
   EXPECT_EQ(core().phase(), Phase::kFinishing);
   hear_backed(0, 1);
   hear_backed(1, 1);
-  core().end_turn(now_, actions_);
+  core().end_pass(now_, actions_);
   EXPECT_EQ(core().phase(), Phase::kFinished);
   EXPECT_EQ(delivered(), (Steps{{0, 0}, {1, 0}}));
 }
@@ -172,13 +172,13 @@ TEST_F(HeldUpdates, GivenAndSavedWeightsStandWhereItsLogDoes) {
   EXPECT_EQ(core().saved_state().parts[0].n, 1u);
   actions_.clear();
   const std::vector<float> weights(part_dimension(0), 1);
-  core().give_weights({0, 0, 1, 2, view_.epoch}, weights, now_, actions_);
+  core().give_weights({0, 0, 1, 2, membership_.epoch}, weights, now_, actions_);
   const auto runs = take_sent<protocol::Snapshot>();
   ASSERT_FALSE(runs.empty());
   EXPECT_EQ(std::get<protocol::Snapshot>(runs[0].second.body).n, 1u)
       << "held() is what the shell adds to the application's weights";
-  ASSERT_EQ(core().held(0).size(), 1u);
-  EXPECT_EQ(core().held(0)[0].sum.view.values[0], 1.0f);
+  ASSERT_EQ(core().awaiting_acks(0).size(), 1u);
+  EXPECT_EQ(core().awaiting_acks(0)[0].sum.view.values[0], 1.0f);
 }
 
 TEST_F(HeldUpdates, WhoComesBackOnTheLogGoesOnHoldingThem) {
@@ -191,14 +191,14 @@ TEST_F(HeldUpdates, WhoComesBackOnTheLogGoesOnHoldingThem) {
   hear(1, settle_of(1, 0));
   actions_.clear();
   make_synced();
-  EXPECT_EQ(core().held(0).size(), 1u);
+  EXPECT_EQ(core().awaiting_acks(0).size(), 1u);
   EXPECT_EQ(core().steps_allowed(0), 1u);
   hear_backed(0, 1);
   bool found = false;
   for (const worker::DeliveredUpdate& update : actions_.delivered)
     found = found || (update.part == 0 && !update.replaces);
   EXPECT_TRUE(found);
-  EXPECT_EQ(core().held(0).size(), 0u);
+  EXPECT_EQ(core().awaiting_acks(0).size(), 0u);
 }
 
 TEST_F(HeldUpdates, OfALogThatWasCutNothingIsAppliedAndThePushIsAnswered) {

@@ -32,10 +32,10 @@ class History : public ReturningCore {
     return sent.empty() ? protocol::Message{} : std::move(sent.front());
   }
   /// A step of both parts, in which every other one of the entries is 0.
-  void step(uint64_t number, uint64_t lineage = 0) {
+  void step(uint64_t number, uint64_t branch = 0) {
     for (uint32_t part = 0; part < 2; ++part) {
       protocol::Update update = update_of(part, number);
-      update.lineage = lineage;
+      update.branch = branch;
       hear(part, std::move(update), sum_of({{5, 1}, {6, 0}, {7, 2}}, part_dimension(part)));
     }
   }

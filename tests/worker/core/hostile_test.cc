@@ -20,14 +20,14 @@ class Hostile : public ScriptedCore {
     }
   }
 
-  protocol::JobView some_view(RandomSequence& random) {
-    protocol::JobView view = view_;
-    view.epoch = near(view.epoch, random);
-    view.job = near(view.job, random);
-    if (random.next_below(60) == 0) view.members.resize(random.next_below(3));
-    if (random.next_below(60) == 0) view.shards.resize(random.next_below(4));
-    for (protocol::Member& member : view.members) member.life = near(member.life, random);
-    return view;
+  protocol::Membership some_view(RandomSequence& random) {
+    protocol::Membership membership = membership_;
+    membership.epoch = near(membership.epoch, random);
+    membership.job = near(membership.job, random);
+    if (random.next_below(60) == 0) membership.members.resize(random.next_below(3));
+    if (random.next_below(60) == 0) membership.shards.resize(random.next_below(4));
+    for (protocol::Member& member : membership.members) member.incarnation = near(member.incarnation, random);
+    return membership;
   }
 
   SharedBytes some_payload(uint32_t part, RandomSequence& random) {
@@ -49,14 +49,14 @@ class Hostile : public ScriptedCore {
     switch (random.next_below(10)) {
       case 0: {
         protocol::Welcome welcome;
-        welcome.view = some_view(random);
+        welcome.membership = some_view(random);
         message.body = welcome;
         break;
       }
-      case 1: message.body = protocol::ViewChange{some_view(random)}; break;
+      case 1: message.body = protocol::MembershipChange{some_view(random)}; break;
       case 2: message.body = protocol::Duplicate{part, step}; break;
       case 3:
-        if (random.next_below(20) == 0) message.body = protocol::Settled{part, step, random.next_below(2) == 0};
+        if (random.next_below(20) == 0) message.body = protocol::StepDecided{part, step, random.next_below(2) == 0};
         break;
       case 4: message.body = protocol::Ack{{{part, step}}}; break;
       case 5: {
@@ -82,8 +82,8 @@ class Hostile : public ScriptedCore {
       }
     }
     message.header.epoch = near(message.header.epoch, random);
-    message.header.life = near(message.header.life, random);
-    message.header.shard_life = random.next_below(64) == 0 ? near(1, random) : 1;
+    message.header.incarnation = near(message.header.incarnation, random);
+    message.header.shard_incarnation = random.next_below(64) == 0 ? near(1, random) : 1;
     return message;
   }
 };
@@ -130,7 +130,7 @@ TEST_F(Hostile, NothingAShardSaysBreaksTheCore) {
       if (random.next_below(10) == 0) core().on_disconnected(shard, "broken", now_, actions_);
       if (random.next_below(5) == 0) core().on_connected(shard, now_, actions_);
       pass(static_cast<TimeNs>(random.next_below(kNsPerS / 2)));
-      core().end_turn(now_, actions_);
+      core().end_pass(now_, actions_);
       actions_.clear();
     }
     steps_applied += core().steps_applied(0);

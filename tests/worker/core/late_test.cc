@@ -69,8 +69,8 @@ TEST_F(Late, ASavedResidualCountsWhereNothingWasCountedSince) {
 TEST_F(Late, NobodyComesIntoAReproducibleJobOverShardsAndItIsSaidWhatToDo) {
   config_.spec.reproducible = true;
   make();
-  view_.members[0] = {0, 2, kNonce, MemberState::kJoining};
-  life_ = 2;
+  membership_.members[0] = {0, 2, kNonce, MemberState::kJoining};
+  incarnation_ = 2;
   core_->on_connected(0, now_, actions_);
   welcome(0);
   ASSERT_EQ(core().phase(), Phase::kEnded);
@@ -101,7 +101,7 @@ TEST_F(Late, ALoadedStateStaysOneWhenItsWorkerIsRemovedBeforeItIsSettled) {
   make_late(saved());
   hear(0, settle_of(0, 1));
   lose_place();
-  EXPECT_EQ(core().phase(), Phase::kReturning);
+  EXPECT_EQ(core().phase(), Phase::kRejoining);
   enter(3);
   EXPECT_EQ(residual(), (Entries{{5, 4}})) << "taken over once";
   protocol::Settle settle = settle_of(0, 2);
@@ -134,8 +134,8 @@ TEST_F(Late, OfAnotherJobsStateTheResidualAloneIsTakenOver) {
   worker::SavedState other = saved();
   other.job = kJob + 1;
   config_.saved = other;
-  view_.members[0] = {0, 1, kNonce, MemberState::kSynced};
-  life_ = 1;
+  membership_.members[0] = {0, 1, kNonce, MemberState::kSynced};
+  incarnation_ = 1;
   make_running();
   EXPECT_EQ(residual(), (Entries{{5, 4}, {kSecond, 3}, {kSecond + 1, 1}}));
   EXPECT_EQ(core().opening_residual(0)[kSecond], 3.0);
@@ -146,10 +146,10 @@ TEST_F(Late, OfAnotherJobsStateTheResidualAloneIsTakenOver) {
 
 TEST_F(Late, ACutToALoadedStateTakesItsResidualOver) {
   make_late(saved());
-  view_.cut = view_.epoch + 1;
-  view_.cut_worker = 0;
-  view_.lineages = 1;
-  view_.activations = {{0, 1, 0}, {1, 1, 0}};
+  membership_.cut = membership_.epoch + 1;
+  membership_.cut_worker = 0;
+  membership_.branches = 1;
+  membership_.activations = {{0, 1, 0}, {1, 1, 0}};
   make_synced();
   EXPECT_EQ(core().phase(), Phase::kRunning);
   EXPECT_EQ(residual(), (Entries{{5, 4}, {kSecond, 3}, {kSecond + 1, 1}}));
@@ -166,7 +166,7 @@ TEST_F(Late, WhoComesWithNothingTakesTheOthersWeights) {
   make_synced();
   EXPECT_EQ(core().phase(), Phase::kRunning);
   EXPECT_EQ(core().steps_applied(0), 7u);
-  core().end_turn(now_, actions_);
+  core().end_pass(now_, actions_);
   const auto acks = take_sent<protocol::Ack>();
   ASSERT_EQ(acks.size(), 2u);
   EXPECT_EQ(std::get<protocol::Ack>(acks[0].second.body), (protocol::Ack{{{0, 7, true}}}));
@@ -191,12 +191,12 @@ TEST_F(Late, ShardWithoutState_GetsPositionsAndRetainedUpdatesOfWorkers) {
     push({5}, {1});
     protocol::Update update = update_of(0, step);
     update.stable = step == 2 ? 1 : 0;
-    update.lineage = 4;
+    update.branch = 4;
     update.summary.threshold = static_cast<double>(step);
     hear(0, update, sum_of({{5, 1}}, part_dimension(0)));
   }
-  ++view_.epoch;
-  view_.shards[0].life = 2;
+  ++membership_.epoch;
+  membership_.shards[0].incarnation = 2;
   core().on_disconnected(0, "closed", now_, actions_);
   core().on_connected(0, now_, actions_);
   pass(kNsPerS);
@@ -252,7 +252,7 @@ TEST_F(Late, WeightsAreGivenInRunsWithTheSummaryInTheLast) {
   ASSERT_EQ(actions_.give_weights.size(), 1u) << "part 1 is another shard's";
   const worker::GiveWeights asked = actions_.give_weights[0];
   EXPECT_EQ(asked.for_worker, 1u);
-  EXPECT_EQ(asked.for_life, 6u);
+  EXPECT_EQ(asked.for_incarnation, 6u);
   actions_.clear();
   std::vector<float> weights(part_dimension(0));
   for (size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<float>(i);
@@ -272,8 +272,8 @@ TEST_F(Late, WeightsAreGivenInRunsWithTheSummaryInTheLast) {
     EXPECT_EQ(run.summary.threshold, at == weights.size() ? 0.25 : 0.0);
   }
   EXPECT_EQ(at, weights.size());
-  ++view_.epoch;
-  hear(0, protocol::ViewChange{view_});
+  ++membership_.epoch;
+  hear(0, protocol::MembershipChange{membership_});
   actions_.clear();
   core().give_weights(asked, weights, now_, actions_);
   EXPECT_TRUE(actions_.sends.empty()) << "nobody wants them in another epoch";

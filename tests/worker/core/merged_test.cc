@@ -20,7 +20,7 @@ struct Merged : testing::ReturningCore {
     update.contributors.clear();
     update.weight_sum = static_cast<double>(steps.size());
     for (const protocol::ContributorId& one : steps) update.merged.push_back({one, 1, one.sequence + 77});
-    update.summary.epochs = {{view_.epoch, 0}};
+    update.summary.epochs = {{membership_.epoch, 0}};
     return update;
   }
   void hear_merged(const protocol::Update& update, const Entries& entries) {
@@ -33,7 +33,7 @@ struct Merged : testing::ReturningCore {
     hear(0, update, sum_of({}, part_dimension(0)));
   }
   std::vector<protocol::Ack::Entry> acks() {
-    core().end_turn(now_, actions_);
+    core().end_pass(now_, actions_);
     std::vector<protocol::Ack::Entry> entries;
     for (const auto& [shard, message] : take_sent<protocol::Ack>()) {
       for (const auto& entry : std::get<protocol::Ack>(message.body).entries) entries.push_back(entry);
@@ -135,12 +135,12 @@ TEST_F(Merged, ASuccessorIsToldThatNothingOfItIsKept) {
   hear_single(0, {1, 1, 0});
   hear_merged(merged(2, {{1, 1, 1}, {1, 1, 2}}), {{5, 7}});
   hear(0, protocol::Collect{});
-  EXPECT_EQ(last_state().parts.at(0).kept_from, 3u);
+  EXPECT_EQ(last_state().parts.at(0).retained_from, 3u);
   hear(0, protocol::Fetch{0, 0});
   EXPECT_TRUE(take_sent<protocol::Update>().empty());
   hear_single(3, {1, 1, 3});
   hear(0, protocol::Collect{});
-  EXPECT_EQ(last_state().parts.at(0).kept_from, 3u) << "what came after it is";
+  EXPECT_EQ(last_state().parts.at(0).retained_from, 3u) << "what came after it is";
 }
 
 TEST_F(Merged, WhatCannotBeSummedEndsTheSessionLikeWhatDoesNotDecode) {

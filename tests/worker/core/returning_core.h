@@ -21,30 +21,30 @@ class ReturningCore : public ScriptedCore {
   /// Removes this worker from the table, and notifies it through shard 1.
   void lose_place() {
     remove_from_view();
-    hear(1, protocol::ViewChange{view_});
+    hear(1, protocol::MembershipChange{membership_});
   }
   /// Begins an epoch in which this worker is a member under that incarnation; both shards announce it.
-  void enter(uint64_t life, protocol::MemberState state = protocol::MemberState::kJoining) {
+  void enter(uint64_t incarnation, protocol::MemberState state = protocol::MemberState::kJoining) {
     remove_from_view();
-    view_.members.insert(view_.members.begin(), {0, life, kNonce, state});
-    life_ = life;
+    membership_.members.insert(membership_.members.begin(), {0, incarnation, kNonce, state});
+    incarnation_ = incarnation;
     for (uint32_t shard = 0; shard < 2; ++shard) welcome(shard);
   }
   /// A worker that comes when the job runs.
-  void make_joining(uint64_t life) {
+  void make_joining(uint64_t incarnation) {
     make();
-    view_.members[0] = {0, life, kNonce, protocol::MemberState::kJoining};
-    life_ = life;
+    membership_.members[0] = {0, incarnation, kNonce, protocol::MemberState::kJoining};
+    incarnation_ = incarnation;
     for (uint32_t shard = 0; shard < 2; ++shard) {
       core_->on_connected(shard, now_, actions_);
       welcome(shard);
     }
-    ASSERT_EQ(core_->phase(), worker::Phase::kReturning);
+    ASSERT_EQ(core_->phase(), worker::Phase::kRejoining);
   }
   void make_synced() {
-    ++view_.epoch;
-    view_.members[0].state = protocol::MemberState::kSynced;
-    for (uint32_t shard = 0; shard < 2; ++shard) hear(shard, protocol::ViewChange{view_});
+    ++membership_.epoch;
+    membership_.members[0].state = protocol::MemberState::kSynced;
+    for (uint32_t shard = 0; shard < 2; ++shard) hear(shard, protocol::MembershipChange{membership_});
   }
 
   static protocol::Settle settle_of(uint32_t part, uint64_t decided, Weights weights = Weights::kOwn) {
@@ -55,10 +55,10 @@ class ReturningCore : public ScriptedCore {
     settle.weights = weights;
     return settle;
   }
-  /// Its entry of a summary: counted under `life` at the step, and nothing else within reach.
-  static protocol::SummaryEntry counted_at(uint64_t life, uint64_t step) {
+  /// Its entry of a summary: counted under `incarnation` at the step, and nothing else within reach.
+  static protocol::SummaryEntry counted_at(uint64_t incarnation, uint64_t step) {
     protocol::SummaryEntry entry;
-    entry.life = life;
+    entry.incarnation = incarnation;
     entry.last_step = step;
     entry.counted_mask = 1;
     return entry;
@@ -105,14 +105,14 @@ class ReturningCore : public ScriptedCore {
 
  private:
   void remove_from_view() {
-    ++view_.epoch;
-    std::erase_if(view_.members, [](const protocol::Member& member) { return member.worker == 0; });
+    ++membership_.epoch;
+    std::erase_if(membership_.members, [](const protocol::Member& member) { return member.worker == 0; });
   }
   protocol::Snapshot snapshot_of(uint32_t part, uint64_t n) const {
     protocol::Snapshot snapshot;
     snapshot.part = part;
     snapshot.for_worker = 0;
-    snapshot.for_life = life_;
+    snapshot.for_incarnation = incarnation_;
     snapshot.n = n;
     snapshot.decided_in = 3;
     return snapshot;

@@ -31,7 +31,7 @@ TEST_F(Returns, WhoWasRemovedStopsAndAsksToBeLetInAgain) {
   push({5}, {1});
   actions_.clear();
   lose_place();
-  EXPECT_EQ(core().phase(), Phase::kReturning);
+  EXPECT_EQ(core().phase(), Phase::kRejoining);
   const auto hellos = take_sent<Hello>();
   EXPECT_EQ(shards_of(hellos), (std::vector<uint32_t>{0, 1}));
   for (const auto& [shard, message] : hellos) {
@@ -53,20 +53,20 @@ TEST_F(Returns, UnderANewLifeItSaysToEveryShardInEveryEpochWhereItStands) {
   lose_place();
   actions_.clear();
   enter(2);
-  EXPECT_EQ(core().life(), 2u);
+  EXPECT_EQ(core().incarnation(), 2u);
   auto states = take_sent<State>();
   EXPECT_EQ(shards_of(states), (std::vector<uint32_t>{0, 1}));
   for (const auto& [shard, message] : states) {
-    EXPECT_EQ(message.header.life, 2u);
-    EXPECT_EQ(message.header.epoch, view_.epoch);
+    EXPECT_EQ(message.header.incarnation, 2u);
+    EXPECT_EQ(message.header.epoch, membership_.epoch);
     const auto& state = std::get<State>(message.body);
     EXPECT_FALSE(state.synced);
     ASSERT_EQ(state.parts.size(), 2u);
     EXPECT_EQ(state.parts[0], (State::Part{0, 1, 3, 0, 0}));
     EXPECT_EQ(state.parts[1], (State::Part{1, 0, 0, 0, 0}));
   }
-  ++view_.epoch;
-  hear(1, protocol::ViewChange{view_});
+  ++membership_.epoch;
+  hear(1, protocol::MembershipChange{membership_});
   EXPECT_EQ(shards_of(take_sent<State>()), (std::vector<uint32_t>{0, 1}));
   hear(0, settle_of(0, 1));
   pass(TimeNs{config_.spec.heartbeat_ms} * kNsPerMs);
@@ -86,7 +86,7 @@ TEST_F(Returns, WhatWasSentForAStepThatIsOpenGoesBackAndItsPushIsAnswered) {
   EXPECT_TRUE(take_sent<Synced>().empty());
   hear(1, settle_of(1, 0));
   EXPECT_EQ(take_sent<Synced>().size(), 1u);
-  EXPECT_EQ(core().phase(), Phase::kReturning) << "the table has not said so";
+  EXPECT_EQ(core().phase(), Phase::kRejoining) << "the table has not said so";
   make_synced();
   EXPECT_EQ(core().phase(), Phase::kRunning);
   EXPECT_EQ(core().counters().returns, 1u);
@@ -101,15 +101,15 @@ TEST_F(Returns, WhatWasSentForAStepThatIsOpenGoesBackAndItsPushIsAnswered) {
   push({}, {});
   for (const auto& [shard, message] : take_sent<Contribution>()) {
     EXPECT_EQ(std::get<Contribution>(message.body).step, 0u) << "the step is still open";
-    EXPECT_EQ(message.header.life, 2u);
+    EXPECT_EQ(message.header.incarnation, 2u);
   }
   EXPECT_EQ(residual(), (Entries{{6, 1}})) << "what came back went out again";
 }
 
 TEST_F(Returns, DecidedBeyondItsWeights_WaitsForUpdateUnderItsIncarnation) {
   for (const uint64_t named : {1u, 2u}) {
-    life_ = 1;
-    view_.members = {{0, 1, kNonce, MemberState::kSynced}, {1, 1, 2'000, MemberState::kSynced}};
+    incarnation_ = 1;
+    membership_.members = {{0, 1, kNonce, MemberState::kSynced}, {1, 1, 2'000, MemberState::kSynced}};
     make_running();
     push({5, kSecond}, {4, 3});
     lose_place();
@@ -121,16 +121,16 @@ TEST_F(Returns, DecidedBeyondItsWeights_WaitsForUpdateUnderItsIncarnation) {
     EXPECT_EQ(residual(), (Entries{{kSecond, 3}}));
     const auto outstanding = core().outstanding(0);
     ASSERT_EQ(outstanding.size(), 2u);
-    EXPECT_EQ(outstanding[0].life, 1u);
+    EXPECT_EQ(outstanding[0].incarnation, 1u);
     EXPECT_EQ(outstanding[0].sent.count(), 1u);
-    EXPECT_EQ(outstanding[1].life, 2u);
+    EXPECT_EQ(outstanding[1].incarnation, 2u);
     EXPECT_EQ(outstanding[1].sent.count(), 0u);
     // Part 1 must not be blocked on entries that the next push lacks. Part 0's step may yet be made void by a shard
     // that dies.
     const auto sent = take_sent<Contribution>();
     ASSERT_EQ(sent.size(), 2u);
     for (uint32_t part = 0; part < 2; ++part) {
-      EXPECT_EQ(sent[part].second.header.life, 2u);
+      EXPECT_EQ(sent[part].second.header.incarnation, 2u);
       EXPECT_EQ(std::get<Contribution>(sent[part].second.body).step, 0u);
       const auto empty = read_container(sent[part].second.payload.bytes, {.dimension = part_dimension(part)});
       ASSERT_TRUE(empty.has_value());
@@ -184,7 +184,7 @@ TEST_F(Returns, WithoutTheUpdateTheSummaryDecides) {
   protocol::SummaryEntry under_another_life = counted_at(9, 0);
   protocol::SummaryEntry and_earlier = counted_at(9, 1);
   and_earlier.counted_mask = 3;
-  and_earlier.earlier_lives = {{1, 0}};
+  and_earlier.earlier_incarnations = {{1, 0}};
   const std::vector<Case> cases = {{std::nullopt, true, {{5, 4}, {6, -2}}, 0},
                                    {counted_at(1, 0), true, {}, 6},
                                    {counted_at(1, 0), false, {}, 0},
@@ -194,8 +194,8 @@ TEST_F(Returns, WithoutTheUpdateTheSummaryDecides) {
     config_.spec.staleness = 1;
     config_.spec.reselect = {};
     if (cases[at].reselects) config_.spec.reselect = {.reselect = protocol::Reselect::kTopK, .k = 10};
-    life_ = 1;
-    view_.members = {{0, 1, kNonce, MemberState::kSynced}, {1, 1, 2'000, MemberState::kSynced}};
+    incarnation_ = 1;
+    membership_.members = {{0, 1, kNonce, MemberState::kSynced}, {1, 1, 2'000, MemberState::kSynced}};
     make_running();
     push({5, 6}, {4, -2});
     lose_place();
@@ -223,7 +223,7 @@ TEST_F(Returns, PartOffTheLog_AllItsEntriesCountedAsLostAndNoOthers) {
   hear_snapshot(0, 3, 1);
   protocol::Settle settle = settle_of(0, 3, Weights::kSnapshot);
   settle.on_log = false;
-  settle.lineage = 2;
+  settle.branch = 2;
   hear(0, settle);
   EXPECT_EQ(residual(), (Entries{{7, 8}, {kSecond + 1, 1}}));
   EXPECT_EQ(core().ledger(0)[5], 4.0);
@@ -236,16 +236,16 @@ TEST_F(Returns, PartOffTheLog_AllItsEntriesCountedAsLostAndNoOthers) {
   make_synced();
   EXPECT_EQ(core().ledger(0)[kSecond], 0.0);
   EXPECT_EQ(core().part_steps_applied(0), 3u);
-  EXPECT_EQ(core().saved_state().parts[0].lineage, 2u);
+  EXPECT_EQ(core().saved_state().parts[0].branch, 2u);
 }
 
 TEST_F(Returns, WhatWasCountedInStepsThatTheLogHasNoMoreIsVoid) {
-  const protocol::JobView at_first = view_;
-  const uint64_t first_life = life_;
+  const protocol::Membership at_first = membership_;
+  const uint64_t first_life = incarnation_;
   for (const uint64_t steps_left : {0u, 1u, 2u}) {
     SCOPED_TRACE(steps_left);
-    view_ = at_first;
-    life_ = first_life;
+    membership_ = at_first;
+    incarnation_ = first_life;
     make_running();
     push({5, 6, kSecond}, {1, 1, 1});
     hear_update(0, 0, {{5, 1}, {6, 1}});
@@ -258,7 +258,7 @@ TEST_F(Returns, WhatWasCountedInStepsThatTheLogHasNoMoreIsVoid) {
     hear_snapshot(0, 3, 1);
     protocol::Settle settle = settle_of(0, 3, Weights::kSnapshot);
     settle.on_log = false;
-    settle.lineage = 2;
+    settle.branch = 2;
     if (steps_left > 0) settle.counted = counted_at(1, steps_left - 1);
     hear(0, settle);
     EXPECT_EQ(core().counters().entries_void, steps_left == 0 ? 3u : 2u - steps_left);
@@ -276,16 +276,16 @@ TEST_F(Returns, ACutToAnotherStateIsNamedAsTheCause) {
   make_running();
   push({5}, {4});
   lose_place();
-  ++view_.epoch;
-  view_.cut = view_.epoch;
-  view_.cut_worker = 1;
-  view_.lineages = 1;
-  view_.activations = {{0, 1, 0}, {1, 1, 0}};
+  ++membership_.epoch;
+  membership_.cut = membership_.epoch;
+  membership_.cut_worker = 1;
+  membership_.branches = 1;
+  membership_.activations = {{0, 1, 0}, {1, 1, 0}};
   enter(2);
   hear_snapshot(0, 0, 1);
   protocol::Settle settle = settle_of(0, 0, Weights::kSnapshot);
   settle.on_log = false;
-  settle.lineage = 1;
+  settle.branch = 1;
   hear(0, settle);
   EXPECT_EQ(core().counters().lost_cut, 4.0);
   EXPECT_EQ(core().counters().lost_off_log, 0.0);
@@ -298,8 +298,8 @@ TEST_F(Returns, WhatWasSettledCountsInItsEpochOnly) {
   lose_place();
   enter(2);
   hear(0, settle_of(0, 0));
-  ++view_.epoch;
-  hear(0, protocol::ViewChange{view_});
+  ++membership_.epoch;
+  hear(0, protocol::MembershipChange{membership_});
   actions_.clear();
   hear(1, settle_of(1, 0));
   EXPECT_TRUE(take_sent<Synced>().empty()) << "part 0 was settled in the epoch before";
@@ -340,7 +340,7 @@ TEST_F(Returns, WhereTheShardsHoldTheWeightsItTakesOverAPlaceAlone) {
   make_running();
   push({5, kSecond}, {1, 2});
   lose_place();
-  EXPECT_EQ(core().phase(), Phase::kReturning);
+  EXPECT_EQ(core().phase(), Phase::kRejoining);
   const auto hellos = take_sent<Hello>();
   ASSERT_EQ(hellos.size(), 2u);
   EXPECT_TRUE(std::get<Hello>(hellos[0].second.body).returns);
@@ -395,17 +395,17 @@ TEST_F(Returns, ACutToItsStateMakesItTheLog) {
   lose_place();
   enter(2);
   hear(0, settle_of(0, 9, Weights::kNone));
-  view_.cut = view_.epoch + 1;
-  view_.cut_worker = 0;
-  view_.lineages = 5;
-  view_.activations = {{0, 5, 0}, {1, 5, 0}};
+  membership_.cut = membership_.epoch + 1;
+  membership_.cut_worker = 0;
+  membership_.branches = 5;
+  membership_.activations = {{0, 5, 0}, {1, 5, 0}};
   actions_.clear();
   make_synced();
   EXPECT_EQ(core().phase(), Phase::kRunning);
   EXPECT_EQ(residual(), (Entries{{6, 2}, {kSecond, 3}}));
   EXPECT_TRUE(core().outstanding(0).empty());
   EXPECT_EQ(core().part_steps_applied(0), 1u);
-  for (const worker::SavedPart& part : core().saved_state().parts) EXPECT_EQ(part.lineage, 5u);
+  for (const worker::SavedPart& part : core().saved_state().parts) EXPECT_EQ(part.branch, 5u);
   hear(0, protocol::Collect{});
   const protocol::State state = last_state();
   EXPECT_TRUE(state.synced);
@@ -457,19 +457,19 @@ TEST_F(Returns, StepsDecidedWithoutIt_BlocksShardsOnlyAfterApplyingThem) {
   enter(2);
   EXPECT_FALSE(core().is_waited_for());
   for (uint32_t part = 0; part < 2; ++part) hear(part, settle_of(part, 0));
-  ++view_.epoch;
-  view_.members[0].state = protocol::MemberState::kSynced;
-  hear(0, protocol::ViewChange{view_, {1}});
+  ++membership_.epoch;
+  membership_.members[0].state = protocol::MemberState::kSynced;
+  hear(0, protocol::MembershipChange{membership_, {1}});
   EXPECT_EQ(core().phase(), Phase::kRunning);
   EXPECT_FALSE(core().is_waited_for()) << "shard 0 has decided a step without it";
   hear_update(0, 0, {{1, 1}});
   EXPECT_FALSE(core().is_waited_for()) << "shard 1 may still decide steps without it";
-  const protocol::ViewChange late{view_, {1}};
-  ++view_.epoch;
-  hear(0, protocol::ViewChange{view_});
+  const protocol::MembershipChange late{membership_, {1}};
+  ++membership_.epoch;
+  hear(0, protocol::MembershipChange{membership_});
   hear(1, late);
   EXPECT_FALSE(core().is_waited_for()) << "shard 1 has decided a step, and said so before it knew of the next epoch";
-  hear(1, protocol::ViewChange{view_});
+  hear(1, protocol::MembershipChange{membership_});
   hear_update(1, 0, {{1, 1}});
   EXPECT_TRUE(core().is_waited_for());
 }
@@ -479,14 +479,14 @@ TEST_F(Returns, WhatAShardHadDecidedThatWasStartedAgainIsNotWaitedFor) {
   lose_place();
   enter(2);
   for (uint32_t part = 0; part < 2; ++part) hear(part, settle_of(part, 0));
-  ++view_.epoch;
-  view_.members[0].state = protocol::MemberState::kSynced;
-  hear(0, protocol::ViewChange{view_, {3}});
-  hear(1, protocol::ViewChange{view_});
+  ++membership_.epoch;
+  membership_.members[0].state = protocol::MemberState::kSynced;
+  hear(0, protocol::MembershipChange{membership_, {3}});
+  hear(1, protocol::MembershipChange{membership_});
   EXPECT_FALSE(core().is_waited_for()) << "shard 0 has decided three steps without it";
-  ++view_.epoch;
-  ++view_.shards[0].life;
-  hear(1, protocol::ViewChange{view_});
+  ++membership_.epoch;
+  ++membership_.shards[0].incarnation;
+  hear(1, protocol::MembershipChange{membership_});
   EXPECT_TRUE(core().is_waited_for()) << "those steps may be void, and its successor waits for this worker";
 }
 
@@ -496,14 +496,14 @@ TEST_F(Returns, WhoIsFinishedAndHasEverythingNeedsNoPlaceAnyMore) {
   ASSERT_TRUE(core().finish(now_, actions_).has_value());
   hear_update(0, 0, {{5, 1}});
   lose_place();
-  EXPECT_EQ(core().phase(), Phase::kReturning);
+  EXPECT_EQ(core().phase(), Phase::kRejoining);
   enter(2);
   hear(0, settle_of(0, 1));
   hear(1, settle_of(1, 0));
   make_synced();
   EXPECT_EQ(core().phase(), Phase::kFinishing) << "its push was not answered by part 1";
-  life_ = 1;
-  view_.members = {{0, 1, kNonce, MemberState::kSynced}, {1, 1, 2'000, MemberState::kSynced}};
+  incarnation_ = 1;
+  membership_.members = {{0, 1, kNonce, MemberState::kSynced}, {1, 1, 2'000, MemberState::kSynced}};
   make_running();
   lose_place();
   ASSERT_TRUE(core().finish(now_, actions_).has_value());
@@ -512,18 +512,18 @@ TEST_F(Returns, WhoIsFinishedAndHasEverythingNeedsNoPlaceAnyMore) {
 
 TEST_F(Returns, WhoIsFinishedStaysForWhoComesIn) {
   make_running();
-  ++view_.epoch;
-  view_.members[1].state = MemberState::kJoining;
-  for (uint32_t shard = 0; shard < 2; ++shard) hear(shard, protocol::ViewChange{view_});
+  ++membership_.epoch;
+  membership_.members[1].state = MemberState::kJoining;
+  for (uint32_t shard = 0; shard < 2; ++shard) hear(shard, protocol::MembershipChange{membership_});
   ASSERT_TRUE(core().finish(now_, actions_).has_value());
   EXPECT_EQ(core().phase(), Phase::kFinishing);
   actions_.clear();
   hear(0, protocol::SnapshotRequest{1, 1, {0}});
   EXPECT_EQ(actions_.give_weights.size(), 1u);
-  ++view_.epoch;
-  view_.members[1].state = MemberState::kSynced;
-  for (uint32_t shard = 0; shard < 2; ++shard) hear(shard, protocol::ViewChange{view_});
-  core().end_turn(now_, actions_);
+  ++membership_.epoch;
+  membership_.members[1].state = MemberState::kSynced;
+  for (uint32_t shard = 0; shard < 2; ++shard) hear(shard, protocol::MembershipChange{membership_});
+  core().end_pass(now_, actions_);
   EXPECT_EQ(core().phase(), Phase::kFinished);
 }
 
@@ -531,17 +531,17 @@ TEST_F(Returns, AForgottenUpdateMakesItGiveUpItsPlaceItself) {
   make_running();
   push({5}, {1});
   actions_.clear();
-  hear(0, protocol::Settled{0, 0, true});
-  EXPECT_EQ(core().phase(), Phase::kReturning);
+  hear(0, protocol::StepDecided{0, 0, true});
+  EXPECT_EQ(core().phase(), Phase::kRejoining);
   EXPECT_EQ(core().counters().resyncs, 1u);
   std::vector<std::string_view> said;
   for (const worker::SendAction& send : actions_.sends) {
     if (send.shard == 0) said.push_back(protocol::body_name(send.message.body));
   }
   EXPECT_EQ(said, (std::vector<std::string_view>{"goodbye", "hello"}));
-  ++view_.epoch;
-  welcome(1);  // a shard that has not read of it: this is the life that it gave up
-  EXPECT_EQ(core().phase(), Phase::kReturning);
+  ++membership_.epoch;
+  welcome(1);  // a shard that has not read of it: this is the incarnation that it gave up
+  EXPECT_EQ(core().phase(), Phase::kRejoining);
   enter(2);
   hear_snapshot(0, 3, 1);
   protocol::Settle settle = settle_of(0, 3, Weights::kSnapshot);
@@ -559,7 +559,7 @@ TEST_F(Returns, NothingMovesForTooLongAndTheSessionEndsSayingWhatIsMissing) {
   lose_place();
   enter(2);
   hear(0, settle_of(0, 0));
-  for (int i = 0; i < 12 && core().phase() == Phase::kReturning; ++i) {
+  for (int i = 0; i < 12 && core().phase() == Phase::kRejoining; ++i) {
     pass(kNsPerS);
     for (uint32_t shard = 0; shard < 2; ++shard) hear(shard, protocol::Heartbeat{});
   }
@@ -569,9 +569,9 @@ TEST_F(Returns, NothingMovesForTooLongAndTheSessionEndsSayingWhatIsMissing) {
 TEST_F(Returns, AnotherProcessInItsPlaceEndsTheSession) {
   make_running();
   lose_place();
-  ++view_.epoch;
-  view_.members.insert(view_.members.begin(), {0, 2, 4'711, MemberState::kJoining});
-  hear(1, protocol::ViewChange{view_});
+  ++membership_.epoch;
+  membership_.members.insert(membership_.members.begin(), {0, 2, 4'711, MemberState::kJoining});
+  hear(1, protocol::MembershipChange{membership_});
   expect_ended(ErrorCode::kIdentityInUse, "another process is worker 0");
 }
 

@@ -33,9 +33,9 @@ TEST_F(Rounds, APushIsSentAsOneContributionAPartWithItsHashAndIdentity) {
     EXPECT_EQ(contribution.payload_hash, container_identity(sent[part].second.payload.bytes));
     const protocol::Header& header = sent[part].second.header;
     EXPECT_EQ(header.job, kJob);
-    EXPECT_EQ(header.epoch, view_.epoch);
-    EXPECT_EQ(header.life, 1u);
-    EXPECT_EQ(header.shard_life, 1u);
+    EXPECT_EQ(header.epoch, membership_.epoch);
+    EXPECT_EQ(header.incarnation, 1u);
+    EXPECT_EQ(header.shard_incarnation, 1u);
     const auto stream = read_container(sent[part].second.payload.bytes, {.dimension = part_dimension(part)});
     ASSERT_TRUE(stream.has_value());
     EXPECT_EQ(stream->indices.front(), part == 0 ? 5u : 7u);
@@ -157,8 +157,8 @@ TEST_F(Rounds, AnUpdateIsDeliveredSettledAndAcknowledgedOnceAPoll) {
   EXPECT_EQ(actions_.delivered[1].begin, second_part());
   EXPECT_TRUE(core().outstanding(0).empty());
   EXPECT_EQ(residual(), RoundsEntries()) << "the update says that it is the whole sum";
-  core().end_turn(now_, actions_);
-  core().end_turn(now_, actions_);
+  core().end_pass(now_, actions_);
+  core().end_pass(now_, actions_);
   const auto acks = take_sent<Ack>();
   ASSERT_EQ(acks.size(), 2u);
   EXPECT_EQ(std::get<Ack>(acks[0].second.body).entries.size(), 1u);
@@ -172,7 +172,7 @@ TEST_F(Rounds, EntriesThatWereSentAndAreNotInTheUpdateComeBack) {
   update.whole_sum = false;
   hear(0, update, sum_of({{4, 1}, {6, 8}}, part_dimension(0)));
   EXPECT_EQ(residual(), (RoundsEntries{{5, 1}, {9, 3}}));
-  EXPECT_TRUE(!core().settled() && core().settle_one() && core().settled());
+  EXPECT_TRUE(!core().all_resolved() && core().resolve_one_deferred() && core().all_resolved());
   EXPECT_EQ(core().bucket_counters(0).entries_returned, 2u);
   hear_update(1, 0, {});
   actions_.clear();
@@ -201,12 +201,12 @@ TEST_F(Rounds, AnUpdateOfAnOlderEpochIsDroppedAndServedAgainInTheNewOne) {
   make_running();
   push({5}, {1});
   protocol::Message late = from_shard(0, update_of(0, 0), sum_of({{5, 1}}, part_dimension(0)));
-  ++view_.epoch;
-  hear(1, protocol::ViewChange{view_});
+  ++membership_.epoch;
+  hear(1, protocol::MembershipChange{membership_});
   core().on_message(0, std::move(late), now_, actions_);
   EXPECT_EQ(core().part_steps_applied(0), 0u);
   EXPECT_EQ(core().counters().dropped_stale, 1u);
-  hear(0, protocol::ViewChange{view_});
+  hear(0, protocol::MembershipChange{membership_});
   hear_update(0, 0, {{5, 1}});
   EXPECT_EQ(core().part_steps_applied(0), 1u);
 }
@@ -214,12 +214,12 @@ TEST_F(Rounds, AnUpdateOfAnOlderEpochIsDroppedAndServedAgainInTheNewOne) {
 TEST_F(Rounds, AnUpdateOfANewerEpochWaitsForThatEpochsView) {
   make_running();
   push({5}, {1});
-  const uint64_t old_epoch = view_.epoch;
-  ++view_.epoch;
+  const uint64_t old_epoch = membership_.epoch;
+  ++membership_.epoch;
   hear_update(0, 0, {{5, 1}});
   EXPECT_EQ(core().part_steps_applied(0), 0u);
-  EXPECT_EQ(core().view().epoch, old_epoch);
-  hear(1, protocol::ViewChange{view_});
+  EXPECT_EQ(core().membership().epoch, old_epoch);
+  hear(1, protocol::MembershipChange{membership_});
   EXPECT_EQ(core().part_steps_applied(0), 1u);
   EXPECT_EQ(actions_.delivered.size(), 1u);
 }
@@ -228,13 +228,13 @@ TEST_F(Rounds, EpochChanged_InFlightSentAgainWithTheNewEpochAndSameBytes) {
   make_running();
   push({5}, {1});
   const auto first = take_sent<Contribution>();
-  ++view_.epoch;
-  hear(0, protocol::ViewChange{view_});
+  ++membership_.epoch;
+  hear(0, protocol::MembershipChange{membership_});
   const auto again = take_sent<Contribution>();
   ASSERT_EQ(again.size(), 2u);
-  EXPECT_EQ(again[0].second.header.epoch, view_.epoch);
+  EXPECT_EQ(again[0].second.header.epoch, membership_.epoch);
   EXPECT_TRUE(std::ranges::equal(again[0].second.payload.bytes, first[0].second.payload.bytes));
-  hear(1, protocol::ViewChange{view_});
+  hear(1, protocol::MembershipChange{membership_});
   EXPECT_TRUE(take_sent<Contribution>().empty()) << "once an epoch";
 }
 
@@ -242,11 +242,11 @@ TEST_F(Rounds, ADuplicateUpdateIsNotAppliedAndAcknowledgedAgain) {
   make_running();
   push({5}, {1});
   hear_update(0, 0, {{5, 1}});
-  core().end_turn(now_, actions_);
+  core().end_pass(now_, actions_);
   actions_.clear();
   hear_update(0, 0, {{5, 1}});
   EXPECT_TRUE(actions_.delivered.empty());
-  core().end_turn(now_, actions_);
+  core().end_pass(now_, actions_);
   const auto acks = take_sent<Ack>();
   ASSERT_EQ(acks.size(), 1u);
   EXPECT_EQ(std::get<Ack>(acks[0].second.body).entries[0].n, 1u);
@@ -292,8 +292,8 @@ TEST_F(Rounds, AnUpdateOfALaterStepIsJudgedByItsEpochWhenItsTurnComes) {
   push({5}, {1});
   push({6}, {1});
   hear_update(0, 1, {{6, 1}});
-  ++view_.epoch;
-  hear(0, protocol::ViewChange{view_});
+  ++membership_.epoch;
+  hear(0, protocol::MembershipChange{membership_});
   hear_update(0, 0, {{5, 1}});
   EXPECT_EQ(core().part_steps_applied(0), 1u) << "what was sent before the change of members is served again";
   EXPECT_EQ(core().counters().dropped_stale, 1u);
@@ -442,12 +442,12 @@ TEST_F(Rounds, ARefusedContributionIsSentAgainOrEndsTheSession) {
 TEST_F(Rounds, ForgottenUpdate_EndsTheSessionContributionKeptOrInTheLedger) {
   make_running();
   push({5}, {1});
-  hear(0, protocol::Settled{0, 0, false});
+  hear(0, protocol::StepDecided{0, 0, false});
   expect_ended(ErrorCode::kStale, "needs a resync");
   EXPECT_EQ(residual(), (RoundsEntries{{5, 1}}));
   make_running();
   push({5}, {1});
-  hear(0, protocol::Settled{0, 0, true});
+  hear(0, protocol::StepDecided{0, 0, true});
   expect_ended(ErrorCode::kStale, "needs a resync");
   EXPECT_EQ(residual(), RoundsEntries());
   EXPECT_EQ(core().ledger(0)[5], 1.0);
@@ -458,7 +458,7 @@ TEST_F(Rounds, AContributionOverTheShardsLimitEndsTheSessionWithTheLimit) {
   for (uint32_t shard = 0; shard < 2; ++shard) {
     core().on_connected(shard, now_, actions_);
     protocol::Welcome welcome;
-    welcome.view = view_;
+    welcome.membership = membership_;
     welcome.message_bytes_max = 100;
     hear(shard, welcome);
   }
@@ -474,16 +474,16 @@ TEST_F(Rounds, FinishSaysGoodbyeOnceEverythingIsAppliedAndAcknowledged) {
   ASSERT_TRUE(core().finish(now_, actions_).has_value());
   EXPECT_EQ(core().phase(), Phase::kFinishing);
   hear_update(0, 0, {{5, 1}});
-  core().end_turn(now_, actions_);
+  core().end_pass(now_, actions_);
   EXPECT_TRUE(take_sent<protocol::Goodbye>().empty());
   core().on_disconnected(0, "closed", now_, actions_);
   hear_update(1, 0, {});
-  core().end_turn(now_, actions_);
+  core().end_pass(now_, actions_);
   EXPECT_TRUE(take_sent<protocol::Goodbye>().empty()) << "shard 0 may not have the ack";
   pass(kNsPerS);
   core().on_connected(0, now_, actions_);
   welcome(0);
-  core().end_turn(now_, actions_);
+  core().end_pass(now_, actions_);
   size_t acks = 0;
   std::vector<uint32_t> goodbyes;
   for (const worker::SendAction& send : actions_.sends) {
@@ -497,9 +497,9 @@ TEST_F(Rounds, FinishSaysGoodbyeOnceEverythingIsAppliedAndAcknowledged) {
   EXPECT_EQ(goodbyes, (std::vector<uint32_t>{0, 1}));
   EXPECT_EQ(core().phase(), Phase::kFinished);
   // The view without this worker is no removal now.
-  ++view_.epoch;
-  view_.members.erase(view_.members.begin());
-  hear(1, protocol::ViewChange{view_});
+  ++membership_.epoch;
+  membership_.members.erase(membership_.members.begin());
+  hear(1, protocol::MembershipChange{membership_});
   EXPECT_EQ(core().phase(), Phase::kFinished);
   EXPECT_EQ(core().next_deadline(), INT64_MAX);
 }
@@ -567,7 +567,7 @@ TEST_F(Rounds, TheSavedStateIsTheResidualWithEverythingInFlight) {
   const worker::SavedState state = core().saved_state();
   EXPECT_EQ(state.job, kJob);
   EXPECT_EQ(state.spec_hash, protocol::job_spec_hash(config_.spec));
-  EXPECT_EQ(state.epoch, view_.epoch);
+  EXPECT_EQ(state.epoch, membership_.epoch);
   ASSERT_EQ(state.tensors.size(), 1u);
   EXPECT_TRUE(std::ranges::equal(state.tensors[0].residual.indices, std::vector<uint32_t>{5, 6, 7, second_part()}));
   EXPECT_TRUE(std::ranges::equal(state.tensors[0].residual.values, std::vector<float>{1, 2, 3, 4}));

@@ -17,11 +17,11 @@ SavedState some_state() {
   state.spec_hash = 1;
   state.layout_hash = 2;
   state.worker = 3;
-  state.life = 4;
+  state.incarnation = 4;
   state.epoch = 5;
-  state.lineage = 6;
-  state.parts = {{.part = 0, .n = 10, .decided_in = 3, .log_digest = 21, .lineage = 2},
-                 {.part = 1, .n = 11, .decided_in = 5, .log_digest = 22, .lineage = 4}};
+  state.branch = 6;
+  state.parts = {{.part = 0, .n = 10, .decided_in = 3, .log_digest = 21, .branch = 2},
+                 {.part = 1, .n = 11, .decided_in = 5, .log_digest = 22, .branch = 4}};
   SavedTensor sparse;
   sparse.name = "sparse";
   sparse.steps_pushed = 12;
@@ -49,15 +49,15 @@ TEST(SavedState, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(read->spec_hash, 1u);
   EXPECT_EQ(read->layout_hash, 2u);
   EXPECT_EQ(read->worker, 3u);
-  EXPECT_EQ(read->life, 4u);
+  EXPECT_EQ(read->incarnation, 4u);
   EXPECT_EQ(read->epoch, 5u);
-  EXPECT_EQ(read->lineage, 6u);
+  EXPECT_EQ(read->branch, 6u);
   ASSERT_EQ(read->parts.size(), 2u);
   EXPECT_EQ(read->parts[1].part, 1u);
   EXPECT_EQ(read->parts[1].n, 11u);
   EXPECT_EQ(read->parts[1].decided_in, 5u);
   EXPECT_EQ(read->parts[1].log_digest, 22u);
-  EXPECT_EQ(read->parts[1].lineage, 4u);
+  EXPECT_EQ(read->parts[1].branch, 4u);
   ASSERT_EQ(read->tensors.size(), 2u);
   EXPECT_EQ(read->tensors[0].name, "sparse");
   EXPECT_EQ(read->tensors[0].steps_pushed, 12u);

@@ -27,11 +27,11 @@ class ScriptedCore : public ::testing::Test {
     config_.spec.parts_per_shard = 1;
     config_.shard_addresses = {"tcp://a:1", "tcp://b:2"};
     config_.ledger = worker::LedgerMode::kPerIndex;
-    view_.job = kJob;
-    view_.epoch = 3;
-    view_.started = true;
-    view_.members = {{0, 1, kNonce}, {1, 1, 2'000}};
-    view_.shards = {{"tcp://a:1", 1}, {"tcp://b:2", 1}};
+    membership_.job = kJob;
+    membership_.epoch = 3;
+    membership_.started = true;
+    membership_.members = {{0, 1, kNonce}, {1, 1, 2'000}};
+    membership_.shards = {{"tcp://a:1", 1}, {"tcp://b:2", 1}};
   }
 
   worker::SessionCore& core() { return *core_; }
@@ -56,7 +56,7 @@ class ScriptedCore : public ::testing::Test {
 
   protocol::Message from_shard(uint32_t shard, protocol::Body body, SharedBytes payload = {}) const {
     protocol::Message message;
-    message.header = {kJob, view_.epoch, 0, life_, shard, view_.shards[shard].life};
+    message.header = {kJob, membership_.epoch, 0, incarnation_, shard, membership_.shards[shard].incarnation};
     message.body = std::move(body);
     message.payload = std::move(payload);
     return message;
@@ -66,7 +66,7 @@ class ScriptedCore : public ::testing::Test {
   }
   void welcome(uint32_t shard) {
     protocol::Welcome welcome;
-    welcome.view = view_;
+    welcome.membership = membership_;
     hear(shard, welcome);
   }
 
@@ -88,7 +88,7 @@ class ScriptedCore : public ::testing::Test {
     protocol::Update update;
     update.part = part;
     update.step = step;
-    update.decided_in = view_.epoch;
+    update.decided_in = membership_.epoch;
     update.contributors = {{0, 1}, {1, 1}};
     update.weight_sum = 2;
     return update;
@@ -144,8 +144,8 @@ class ScriptedCore : public ::testing::Test {
   }
 
   worker::CoreConfig config_;
-  protocol::JobView view_;
-  uint64_t life_ = 1;  ///< of the worker, as the shards know it
+  protocol::Membership membership_;
+  uint64_t incarnation_ = 1;  ///< of the worker, as the shards know it
   TimeNs now_ = kStart;
   worker::Actions actions_;
   std::unique_ptr<worker::SessionCore> core_;

@@ -18,10 +18,10 @@ using ::testing::ElementsAre;
 
 constexpr TimeNs kResend = 2 * kNsPerS;
 
-StoreClient::Reach reach_of(uint32_t shards, uint64_t shard_life = 1) {
+StoreClient::Reach reach_of(uint32_t shards, uint64_t shard_incarnation = 1) {
   StoreClient::Reach reach;
   for (uint32_t shard = 0; shard < shards; ++shard) {
-    reach.shards.emplace_back(protocol::Header{7, 3, 1, 2, shard, shard_life});
+    reach.shards.emplace_back(protocol::Header{7, 3, 1, 2, shard, shard_incarnation});
   }
   return reach;
 }
@@ -57,7 +57,7 @@ protocol::Message store_client_answer(uint64_t id, const std::vector<float>& val
 struct Client : ::testing::Test {
   Actions turn(const StoreClient::Reach& reach) {
     Actions actions;
-    client.turn(reach, now, actions);
+    client.advance(reach, now, actions);
     return actions;
   }
   std::vector<StoreClient::Done> hear(const protocol::Message& message) {

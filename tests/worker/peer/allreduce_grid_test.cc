@@ -71,7 +71,7 @@ AllreduceSettings allreduce_grid_settings_of(const Case& one) {
 }
 
 /// A dense vector of grid values that is 0 where `own` has an entry.
-HeldStream rest_beside(const StreamView& own, uint64_t seed) {
+SharedStream rest_beside(const StreamView& own, uint64_t seed) {
   RandomSequence draws(RandomKey::from(seed), 99);
   Stream rest;
   rest.dimension = own.dimension;
@@ -79,7 +79,7 @@ HeldStream rest_beside(const StreamView& own, uint64_t seed) {
   rest.values.resize(own.dimension);
   for (float& value : rest.values) value = grid_value(draws);
   for (size_t i = 0; i < own.values.size(); ++i) rest.values[own.dense ? i : own.indices[i]] = 0;
-  return HeldStream::from(std::move(rest));
+  return SharedStream::from(std::move(rest));
 }
 
 /// Checks that the added entries are of the rest, with the rest's values.
@@ -103,15 +103,15 @@ void check_allreduce_grid(const AlgorithmInfo& info, const Case& one, int steps,
   SCOPED_TRACE(std::string(info.name) + ": " + one.text());
   PumpedAllreduce all(one.size, info.id, allreduce_grid_settings_of(one), one.seed);
   for (int step = 0; step < steps; ++step) {
-    std::vector<HeldStream> own, rest;
+    std::vector<SharedStream> own, rest;
     Sums entered;
     for (uint32_t rank = 0; rank < one.size; ++rank) {
       own.push_back(contribution_of(one.spread, rank, one.size, one.dimension, one.count,
                                     one.seed * 100 + static_cast<uint64_t>(step)));
       if (one.full) own.back() = rest_beside(Stream::empty(one.dimension).view(), one.seed * 100 + rank);
-      if (one.dense) own.back() = HeldStream::from(to_dense(own.back().view));
+      if (one.dense) own.back() = SharedStream::from(to_dense(own.back().view));
       add_to(entered, own.back().view);
-      rest.push_back(one.rest ? rest_beside(own.back().view, one.seed + static_cast<uint64_t>(step)) : HeldStream{});
+      rest.push_back(one.rest ? rest_beside(own.back().view, one.seed + static_cast<uint64_t>(step)) : SharedStream{});
     }
     const std::vector<Result<Reduced>> results = all.step(own, rest);
     Sums accounted;

@@ -34,7 +34,7 @@ double settled_step(const Cell& cell, AlgorithmId id) {
   AllreduceSettings settings;
   settings.dimension = cell.n;
   settings.k = static_cast<uint64_t>(cell.density * static_cast<double>(cell.n));
-  std::vector<HeldStream> own;
+  std::vector<SharedStream> own;
   for (uint32_t rank = 0; rank < cell.ranks; ++rank) {
     own.push_back(contribution_of(Spread::kUniform, rank, cell.ranks, cell.n, settings.k, 3));
   }
@@ -42,7 +42,7 @@ double settled_step(const Cell& cell, AlgorithmId id) {
   for (int step = 0; step < kStepsMax; ++step) {
     const bool is_settled = all->of_rank(0).is_settled();
     const auto took =
-        all->step([&own](uint32_t rank) { return own[rank]; }, [](uint32_t, Reduced, const HeldStream&) {});
+        all->step([&own](uint32_t rank) { return own[rank]; }, [](uint32_t, Reduced, const SharedStream&) {});
     EXPECT_TRUE(took.has_value()) << took.error().message;
     if (is_settled) return static_cast<double>(took.value_or(0));
   }
@@ -82,7 +82,7 @@ TEST(Automatic, SaysWhatItHasChosenAndWhatTheOthersTook) {
   Pump pump(1, 1);
   for (int step = 0; !made->is_settled(); ++step) {
     ASSERT_LT(step, kStepsMax);
-    const HeldStream own = contribution_of(Spread::kUniform, 0, 1, 100, 10, 3);
+    const SharedStream own = contribution_of(Spread::kUniform, 0, 1, 100, 10, 3);
     ASSERT_TRUE(pump.start(0, {"auto",
                                [&](Channel& channel) -> Task<Status> {
                                  auto reduced = co_await made->run(channel, own);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/base/random.h"
-#include "kernels/stream/held_stream.h"
+#include "kernels/stream/shared_stream.h"
 
 namespace millrace::peer::testing {
 
@@ -34,8 +34,8 @@ inline float grid_value(RandomSequence& draws) {
 }
 
 /// What rank `rank` of `size` contributes: `count` entries at most. The same (seed, size, ...) gives the same.
-inline HeldStream contribution_of(Spread spread, uint32_t rank, uint32_t size, uint64_t dimension, uint64_t count,
-                                  uint64_t seed) {
+inline SharedStream contribution_of(Spread spread, uint32_t rank, uint32_t size, uint64_t dimension, uint64_t count,
+                                    uint64_t seed) {
   RandomSequence draws(RandomKey::from(seed), spread == Spread::kSame ? 0 : rank);
   RandomSequence values(RandomKey::from(seed + 1), rank);
   std::set<uint32_t> indices;
@@ -66,7 +66,7 @@ inline HeldStream contribution_of(Spread spread, uint32_t rank, uint32_t size, u
     stream.indices.push_back(index);
     stream.values.push_back(grid_value(values));
   }
-  return HeldStream::from(std::move(stream));
+  return SharedStream::from(std::move(stream));
 }
 
 }  // namespace millrace::peer::testing

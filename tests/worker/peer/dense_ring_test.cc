@@ -13,12 +13,12 @@ namespace {
 
 constexpr uint64_t kDenseRingPiece = uint64_t{1} << 16;
 
-std::vector<HeldStream> dense_ring_contributions(uint32_t size, uint64_t dimension) {
-  std::vector<HeldStream> own;
+std::vector<SharedStream> dense_ring_contributions(uint32_t size, uint64_t dimension) {
+  std::vector<SharedStream> own;
   for (uint32_t rank = 0; rank < size; ++rank) {
     own.push_back(contribution_of(Spread::kUniform, rank, size, dimension, 3'000, 7));
     // Dense and sparse ones take part in one ring.
-    if (rank % 2 == 1) own.back() = HeldStream::from(to_dense(own.back().view));
+    if (rank % 2 == 1) own.back() = SharedStream::from(to_dense(own.back().view));
   }
   return own;
 }
@@ -39,9 +39,9 @@ TEST_P(DenseRingPieces, GiveTheSumInWhateverOrderTheyCome) {
        {size * kDenseRingPiece, size * (2 * kDenseRingPiece + 5), size * (kDenseRingPiece + 1) - 1}) {
     SCOPED_TRACE("dimension " + std::to_string(dimension));
     PumpedAllreduce all(size, AlgorithmId::kDenseRing, dense_ring_settings_of(dimension), dimension);
-    const std::vector<HeldStream> own = dense_ring_contributions(size, dimension);
+    const std::vector<SharedStream> own = dense_ring_contributions(size, dimension);
     std::vector<float> expected(dimension);
-    for (const HeldStream& one : own) {
+    for (const SharedStream& one : own) {
       const Stream dense = to_dense(one.view);
       for (uint64_t i = 0; i < dimension; ++i) expected[i] += dense.values[i];
     }
@@ -73,12 +73,12 @@ TEST(DenseRing, MaximaOfPiecesHaveTheNeutralElementWhereNobodyHasAnEntry) {
   AllreduceSettings settings = dense_ring_settings_of(kDimension);
   settings.op = max_op();
   PumpedAllreduce all(kSize, AlgorithmId::kDenseRing, settings, 5);
-  std::vector<HeldStream> own;
+  std::vector<SharedStream> own;
   for (uint32_t rank = 0; rank < kSize; ++rank) {
     Stream stream = Stream::empty(kDimension);
     stream.indices = {rank, kDenseRingPiece + 3};
     stream.values = {-1, static_cast<float>(rank) - 10};
-    own.push_back(HeldStream::from(std::move(stream)));
+    own.push_back(SharedStream::from(std::move(stream)));
   }
   for (const auto& result : all.step(own)) {
     ASSERT_TRUE(result.has_value()) << result.error().message;
@@ -92,7 +92,7 @@ TEST(DenseRing, MaximaOfPiecesHaveTheNeutralElementWhereNobodyHasAnEntry) {
 TEST(DenseRing, APieceThatIsNoneIsAnError) {
   constexpr uint32_t kSize = 3;
   constexpr uint64_t kDimension = kSize * kDenseRingPiece;
-  const std::vector<HeldStream> own = dense_ring_contributions(kSize, kDimension);
+  const std::vector<SharedStream> own = dense_ring_contributions(kSize, kDimension);
   const auto error_of = [&own](int message, const std::function<void(PeerMessage&)>& damage) {
     PumpedAllreduce all(kSize, AlgorithmId::kDenseRing, dense_ring_settings_of(kDimension), 1);
     all.pump.tamper = [&, at = 0](Outgoing& out) mutable {

@@ -24,8 +24,8 @@ AllreduceSettings quantized(const char* codec) {
   return settings;
 }
 
-std::vector<HeldStream> dsar_contributions(uint32_t size, uint64_t count) {
-  std::vector<HeldStream> own;
+std::vector<SharedStream> dsar_contributions(uint32_t size, uint64_t count) {
+  std::vector<SharedStream> own;
   for (uint32_t rank = 0; rank < size; ++rank) {
     own.push_back(contribution_of(Spread::kUniform, rank, size, kDsarDimension, count, size));
   }
@@ -44,9 +44,9 @@ TEST_P(QuantizedSums, WhatTheOwnerRoundsOffASumComesBackToIt) {
   for (const uint64_t count : {uint64_t{4'000}, uint64_t{40}}) {
     const AllreduceSettings settings = quantized("gap+qsgd4");
     PumpedAllreduce all(size, algorithm, settings, size);
-    const std::vector<HeldStream> own = dsar_contributions(size, count);
+    const std::vector<SharedStream> own = dsar_contributions(size, count);
     std::map<uint32_t, double> exact;
-    for (const HeldStream& one : own) {
+    for (const SharedStream& one : own) {
       for (size_t i = 0; i < one.view.count(); ++i) exact[one.view.indices[i]] += one.view.values[i];
     }
     const auto results = all.step(own);
@@ -78,7 +78,7 @@ TEST_P(QuantizedSums, WhatTheOwnerRoundsOffASumComesBackToIt) {
 TEST(Ssar, AQuantizedSumKeepsItsSparseFormAndSendsFourBitsAValue) {
   constexpr uint32_t kSize = 4;
   constexpr uint64_t kCount = 100;
-  const std::vector<HeldStream> own = dsar_contributions(kSize, kCount);
+  const std::vector<SharedStream> own = dsar_contributions(kSize, kCount);
   const auto gathered_by_all = [&own](const std::optional<CodecSpec>& quantizer) {
     AllreduceSettings settings = quantized("raw+qsgd4");
     settings.dense_quantizer = quantizer;
@@ -94,7 +94,7 @@ TEST(Ssar, AQuantizedSumKeepsItsSparseFormAndSendsFourBitsAValue) {
 
 TEST(Dsar, QuantizedSlicesAreAnEighthOfDenseOnes) {
   constexpr uint32_t kSize = 4;
-  const std::vector<HeldStream> own = dsar_contributions(kSize, 4'000);
+  const std::vector<SharedStream> own = dsar_contributions(kSize, 4'000);
   const auto sent_by_all = [&own](const AllreduceSettings& settings) {
     PumpedAllreduce all(kSize, AlgorithmId::kDsarSplitAllgather, settings, 1);
     for (const auto& result : all.step(own)) EXPECT_TRUE(result.has_value());
@@ -113,7 +113,7 @@ TEST(Dsar, LosslessSlicesTravelInTheSmallerForm) {
   AllreduceSettings settings;
   settings.dimension = kDsarDimension;
   PumpedAllreduce all(kSize, AlgorithmId::kDsarSplitAllgather, settings, 1);
-  const std::vector<HeldStream> own = dsar_contributions(kSize, 20);
+  const std::vector<SharedStream> own = dsar_contributions(kSize, 20);
   const auto results = all.step(own);
   for (const auto& result : results) {
     ASSERT_TRUE(result.has_value());

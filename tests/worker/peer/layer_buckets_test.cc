@@ -192,7 +192,7 @@ Task<Status> sum_of_ranks(Allreduce& allreduce, Channel& channel, uint64_t value
   own.dimension = values;
   own.dense = true;
   own.values.assign(values, static_cast<float>(channel.rank() + 1));
-  auto reduced = co_await allreduce.run(channel, HeldStream::from(std::move(own)));
+  auto reduced = co_await allreduce.run(channel, SharedStream::from(std::move(own)));
   if (!reduced) co_return std::unexpected(reduced.error());
   const auto all = static_cast<float>(channel.size()) * static_cast<float>(channel.size() + 1) / 2;
   right = right && std::ranges::all_of(reduced->sum.view.values, [all](float value) { return value == all; });

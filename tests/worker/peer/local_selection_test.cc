@@ -19,8 +19,8 @@ AllreduceSettings settings(uint64_t dimension, uint64_t k) {
   return out;
 }
 
-HeldStream held(IndexBuffer indices, Buffer<float> values, uint64_t dimension = 1000) {
-  return HeldStream::from(Stream{dimension, false, std::move(indices), std::move(values)});
+SharedStream held(IndexBuffer indices, Buffer<float> values, uint64_t dimension = 1000) {
+  return SharedStream::from(Stream{dimension, false, std::move(indices), std::move(values)});
 }
 
 TEST(LocalSelection, AllOfAContributionThatHasNoMore) {
@@ -28,8 +28,8 @@ TEST(LocalSelection, AllOfAContributionThatHasNoMore) {
   for (int step = 0; step < 40; ++step) {
     // Ever smaller values: a threshold that is used again would leave them out.
     const float value = 1.0F / static_cast<float>(1 << std::min(step, 20));
-    const HeldStream own = held({4, 70, 999}, {value, -value, value / 2});
-    const Result<HeldStream> taken = selection.take(own);
+    const SharedStream own = held({4, 70, 999}, {value, -value, value / 2});
+    const Result<SharedStream> taken = selection.take(own);
     ASSERT_TRUE(taken.has_value());
     EXPECT_TRUE(same_bits(taken->view, own.view)) << step;
   }
@@ -38,11 +38,11 @@ TEST(LocalSelection, AllOfAContributionThatHasNoMore) {
 
 TEST(LocalSelection, NeverZerosAndOfNoMoreThanThereAre) {
   LocalSelection selection(Selection::kThresholdReuse, settings(1000, 3));
-  const HeldStream own = held({4, 70, 999}, {1, 0, -2});
-  const Result<HeldStream> taken = selection.take(own);
+  const SharedStream own = held({4, 70, 999}, {1, 0, -2});
+  const Result<SharedStream> taken = selection.take(own);
   ASSERT_TRUE(taken.has_value());
   EXPECT_TRUE(same_bits(taken->view, held({4, 999}, {1, -2}).view));
-  const HeldStream more = held({4, 70, 500, 999}, {1, 5, 4, -2});
+  const SharedStream more = held({4, 70, 500, 999}, {1, 5, 4, -2});
   LocalSelection exact(Selection::kThresholdReuse, settings(1000, 3));
   EXPECT_TRUE(same_bits(exact.take(more)->view, held({70, 500, 999}, {5, 4, -2}).view));
 }
@@ -50,7 +50,7 @@ TEST(LocalSelection, NeverZerosAndOfNoMoreThanThereAre) {
 TEST(LocalSelection, RefusesWhatIsNoNumberHoweverFewThereAre) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     LocalSelection selection(Selection::kThresholdReuse, settings(1000, 3));
-    const Result<HeldStream> taken = selection.take(held({4, 70}, {bad, 1}));
+    const Result<SharedStream> taken = selection.take(held({4, 70}, {bad, 1}));
     ASSERT_FALSE(taken.has_value());
     EXPECT_EQ(taken.error().code, ErrorCode::kNonFinite);
   }
@@ -67,14 +67,14 @@ TEST(LocalSelection, AfterAStepOfFewTheNextHasKAgain) {
     RandomSequence random(RandomKey::from(7));
     Stream dense{kDimension, true, {}, Buffer<float>(kDimension)};
     for (float& value : dense.values) value = static_cast<float>(random.next_unit()) - 0.5F;
-    const Result<HeldStream> taken = selection.take(HeldStream::from(std::move(dense)));
+    const Result<SharedStream> taken = selection.take(SharedStream::from(std::move(dense)));
     ASSERT_TRUE(taken.has_value());
     EXPECT_EQ(taken->view.count(), kK);
   }
 }
 
 TEST(PartitionAt, KeptAndDroppedAreAllThatIsNotZero) {
-  const HeldStream sparse = held({4, 70, 500, 999}, {1, 5, 0, -2});
+  const SharedStream sparse = held({4, 70, 500, 999}, {1, 5, 0, -2});
   const Stream dense{4, true, {}, {1, 5, 0, -2}};
   const IndexBuffer second{1};
   const Partition of_sparse = partition_at(sparse.view, second);

@@ -107,7 +107,7 @@ TEST(GlobalThreshold, IsThatOfAllSumsSorted) {
 std::vector<IndexBuffer> indices_of(Spread spread, uint32_t size, uint64_t dimension, uint64_t count) {
   std::vector<IndexBuffer> indices;
   for (uint32_t rank = 0; rank < size; ++rank) {
-    const HeldStream own = contribution_of(spread, rank, size, dimension, count, 5);
+    const SharedStream own = contribution_of(spread, rank, size, dimension, count, 5);
     indices.emplace_back(own.view.indices.begin(), own.view.indices.end());
   }
   return indices;
@@ -123,17 +123,17 @@ void expect_shares(const std::vector<IndexBuffer>& indices, uint64_t dimension) 
   for (const IndexBuffer& one : indices) total += static_cast<double>(one.size());
   for (const auto& result : results) {
     ASSERT_TRUE(result.has_value()) << result.error().message;
-    EXPECT_EQ(result->cuts, results[0]->cuts);
+    EXPECT_EQ(result->boundaries, results[0]->boundaries);
     EXPECT_EQ(result->owner, results[0]->owner);
-    ASSERT_EQ(result->cuts.front(), 0u);
-    ASSERT_EQ(result->cuts.back(), dimension);
-    ASSERT_TRUE(std::ranges::is_sorted(result->cuts));
+    ASSERT_EQ(result->boundaries.front(), 0u);
+    ASSERT_EQ(result->boundaries.back(), dimension);
+    ASSERT_TRUE(std::ranges::is_sorted(result->boundaries));
     for (uint32_t rank = 0; rank < size; ++rank) EXPECT_EQ(result->owner[result->region[rank]], rank);
   }
   for (uint32_t region = 0; region < size; ++region) {
     size_t held = 0;
     for (const IndexBuffer& one : indices) {
-      const auto [first, last] = range_of(one, results[0]->cuts[region], results[0]->cuts[region + 1]);
+      const auto [first, last] = range_of(one, results[0]->boundaries[region], results[0]->boundaries[region + 1]);
       held += last - first;
     }
     EXPECT_LE(static_cast<double>(held), total / size * (1 + 1.0 / 16) + size + 1) << "region " << region;
@@ -184,7 +184,7 @@ TEST(AveragedRegions, AreTheMeanOfTheRanksBoundaries) {
   });
   for (const auto& result : results) {
     ASSERT_TRUE(result.has_value()) << result.error().message;
-    EXPECT_EQ(result->cuts, (std::vector<uint64_t>{0, 60, 70, 1000}));
+    EXPECT_EQ(result->boundaries, (std::vector<uint64_t>{0, 60, 70, 1000}));
   }
 }
 
@@ -193,9 +193,9 @@ void expect_gathered(const std::vector<uint64_t>& counts, const std::optional<Co
   const auto size = static_cast<uint32_t>(counts.size());
   const uint64_t total = std::accumulate(counts.begin(), counts.end(), uint64_t{0});
   Regions regions;
-  regions.cuts.push_back(0);
+  regions.boundaries.push_back(0);
   for (uint32_t region = 0; region < size; ++region) {
-    regions.cuts.push_back(regions.cuts.back() + 2 * counts[region]);
+    regions.boundaries.push_back(regions.boundaries.back() + 2 * counts[region]);
     regions.owner.push_back((region + 1) % size);
     regions.region.push_back((region + size - 1) % size);
   }
@@ -204,7 +204,7 @@ void expect_gathered(const std::vector<uint64_t>& counts, const std::optional<Co
   settings.wire.sums = codec;
   std::vector<Stream> own(size, Stream::empty(settings.dimension));
   for (uint64_t i = 0, region = 0; i < total; ++i) {
-    while (2 * i >= regions.cuts[region + 1]) ++region;
+    while (2 * i >= regions.boundaries[region + 1]) ++region;
     own[region].indices.push_back(static_cast<uint32_t>(2 * i));
     own[region].values.push_back(static_cast<float>(i + 1));
   }
@@ -270,18 +270,18 @@ TEST(GatherPlan, RandomRegions) {
 TEST(GatherPlan, LikeRegionsStayWhereTheyAre) {
   const std::vector<uint64_t> counts{90, 110, 100, 105, 95};
   const GatherPlan plan = plan_gather(counts, 4);
-  EXPECT_EQ(plan.cuts, plan.starts);
+  EXPECT_EQ(plan.boundaries, plan.starts);
   EXPECT_FALSE(plan.excused.has_value());
   const GatherPlan strict = plan_gather(counts, 1.05);
-  EXPECT_EQ(strict.cuts, (std::vector<uint64_t>{0, 100, 200, 300, 400, 500}));
+  EXPECT_EQ(strict.boundaries, (std::vector<uint64_t>{0, 100, 200, 300, 400, 500}));
 }
 
 TEST(GatherPlan, AnInfiniteRatioNeverBalances) {
   const std::vector<uint64_t> counts{0, 0, 1000, 0, 0};
-  EXPECT_NE(plan_gather(counts, 1000).cuts, plan_gather(counts, 1000).starts)
+  EXPECT_NE(plan_gather(counts, 1000).boundaries, plan_gather(counts, 1000).starts)
       << "a rank would send more than the bound";
   const GatherPlan plan = plan_gather(counts, std::numeric_limits<double>::infinity());
-  EXPECT_EQ(plan.cuts, plan.starts);
+  EXPECT_EQ(plan.boundaries, plan.starts);
   EXPECT_FALSE(plan.excused.has_value());
 }
 

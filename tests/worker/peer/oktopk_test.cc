@@ -16,7 +16,7 @@ namespace millrace::peer::testing {
 namespace {
 
 using Boundaries = AllreduceSettings::Boundaries;
-using Streams = std::vector<HeldStream>;
+using Streams = std::vector<SharedStream>;
 
 AllreduceSettings oktopk_settings_of(uint64_t dimension, uint64_t k, Boundaries boundaries) {
   AllreduceSettings settings;
@@ -134,7 +134,7 @@ Streams hot_region(uint32_t size, uint32_t region, uint64_t seed) {
       stream.indices.push_back(static_cast<uint32_t>(index));
       stream.values.push_back(static_cast<float>(1 + draws.next_unit()) * (hot ? 1000.0f : 1.0f));
     }
-    own.push_back(HeldStream::from(std::move(stream)));
+    own.push_back(SharedStream::from(std::move(stream)));
   }
   return own;
 }
@@ -158,7 +158,7 @@ TEST(OktopkVolume, OneRankHasEverything) {
     SCOPED_TRACE("ranks " + std::to_string(size));
     PumpedAllreduce all(size, AlgorithmId::kOktopk, oktopk_settings_of(kOktopkDimension, kK, Boundaries::kPooled), 1);
     for (uint64_t step = 0; step < 3; ++step) {
-      Streams own(size, HeldStream::from(Stream::empty(kOktopkDimension)));
+      Streams own(size, SharedStream::from(Stream::empty(kOktopkDimension)));
       own[size / 2] = contribution_of(Spread::kUniform, 0, size, kOktopkDimension, kK, step);
       const OktopkVolume volume = step_volume(all, own);
       if (step == 0) continue;
@@ -215,7 +215,7 @@ TEST(Oktopk, AtExactThresholdsIsTopkOfTheSumOfTopk) {
         IndexBuffer selected;
         ASSERT_TRUE(select_top_k_nonzero(dense.values, kTop, selected).has_value());
         for (const uint32_t index : selected) sums[index] += dense.values[index];
-        own.push_back(HeldStream::from(std::move(dense)));
+        own.push_back(SharedStream::from(std::move(dense)));
       }
       std::vector<float> magnitudes;
       for (const auto& [index, value] : sums) magnitudes.push_back(std::abs(value));
@@ -243,7 +243,7 @@ TEST(Oktopk, AReusedThresholdStaysNearKWhereTheScaleChanges) {
     for (uint32_t rank = 0; rank < 4; ++rank) {
       std::vector<float> values = dense_gradient(kN, rank, step);
       for (float& value : values) value *= scale;
-      own.push_back(HeldStream::from(millrace::testing::dense_of(values)));
+      own.push_back(SharedStream::from(millrace::testing::dense_of(values)));
     }
     const auto results = all.step(own);
     ASSERT_TRUE(results[0].has_value()) << results[0].error().message;
@@ -264,7 +264,7 @@ TEST(Oktopk, OfManyEqualMagnitudesTheFirstKAreTaken) {
           stream.indices.push_back((i * size + rank) * 3);
           stream.values.push_back(i % 2 == 0 ? 1.0f : -1.0f);
         }
-        own.push_back(HeldStream::from(std::move(stream)));
+        own.push_back(SharedStream::from(std::move(stream)));
       }
       for (const auto& result : all.step(own)) {
         ASSERT_TRUE(result.has_value()) << result.error().message;
@@ -283,9 +283,9 @@ TEST(Oktopk, BucketsOfAnySizeGiveTheSameBits) {
     RandomSequence draws(RandomKey::from(3), rank);
     std::vector<float> values(5000);
     for (float& value : values) value = static_cast<float>(draws.next_normal());
-    own.push_back(HeldStream::from(millrace::testing::dense_of(values)));
+    own.push_back(SharedStream::from(millrace::testing::dense_of(values)));
   }
-  std::optional<HeldStream> first;
+  std::optional<SharedStream> first;
   for (const uint32_t in_flight : {1u, 2u, 6u, 100u}) {
     AllreduceSettings settings = oktopk_settings_of(5000, 500, Boundaries::kAveraged);
     settings.messages_in_flight = in_flight;
@@ -306,7 +306,7 @@ TEST(Oktopk, NotFiniteAndOtherDimensionsAreErrorsOnAllRanks) {
       Stream bad = Stream::empty(finite ? 999 : 1000);
       bad.indices = {5};
       bad.values = {finite ? 1.0f : std::numeric_limits<float>::infinity()};
-      own[1] = HeldStream::from(std::move(bad));
+      own[1] = SharedStream::from(std::move(bad));
       PumpedAllreduce all(3, id, oktopk_settings_of(1000, 20, Boundaries::kPooled), 1);
       for (const auto& result : all.step(own)) EXPECT_FALSE(result.has_value());
     }

@@ -33,7 +33,7 @@ void check_operations(const AlgorithmInfo& info, const ReduceOp& op, uint32_t si
   settings.dimension = dimension;
   settings.op = op;
   PumpedAllreduce all(size, info.id, settings, dimension);
-  std::vector<HeldStream> own;
+  std::vector<SharedStream> own;
   std::map<uint32_t, float> expected;
   for (uint32_t rank = 0; rank < size; ++rank) {
     own.push_back(contribution_of(spread, rank, size, dimension, count, 5));
@@ -96,7 +96,7 @@ std::vector<Result<Reduced>> step_of(const AlgorithmInfo& info, uint32_t size, u
   settings.k = 1;
   PumpedAllreduce all(size, info.id, settings, 1);
   Stream copy = own;
-  return all.step(std::vector<HeldStream>(size, HeldStream::from(std::move(copy))));
+  return all.step(std::vector<SharedStream>(size, SharedStream::from(std::move(copy))));
 }
 
 TEST_P(Operations, WhatIsNotAContributionIsRefused) {
@@ -153,7 +153,7 @@ TEST_P(Operations, HostileMessagesAreErrorsAndNoCrash) {
       }
       out.message.body = SharedBytes::from(std::move(bytes));
     };
-    std::vector<HeldStream> own;
+    std::vector<SharedStream> own;
     for (uint32_t rank = 0; rank < size; ++rank) {
       own.push_back(contribution_of(Spread::kUniform, rank, size, settings.dimension, 20, seed));
     }

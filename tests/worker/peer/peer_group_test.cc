@@ -21,14 +21,14 @@ AllreduceSettings group_settings_of(uint64_t dimension) {
   return settings;
 }
 
-HeldStream own_of(uint32_t rank, uint32_t size, uint64_t dimension, uint64_t seed) {
+SharedStream own_of(uint32_t rank, uint32_t size, uint64_t dimension, uint64_t seed) {
   return contribution_of(Spread::kUniform, rank, size, dimension, dimension / 50, seed);
 }
 
 Stream expected_sum(uint32_t size, uint64_t dimension, uint64_t seed) {
   millrace::testing::Entries sum;
   for (uint32_t rank = 0; rank < size; ++rank) {
-    const HeldStream own = own_of(rank, size, dimension, seed);
+    const SharedStream own = own_of(rank, size, dimension, seed);
     for (size_t i = 0; i < own.view.indices.size(); ++i) sum[own.view.indices[i]] += own.view.values[i];
   }
   return millrace::testing::stream_of(dimension, sum);

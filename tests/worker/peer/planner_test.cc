@@ -432,7 +432,7 @@ std::vector<Simulated> simulated(const SumShape& shape, const MachineSpeeds& spe
   AllreduceSettings settings;
   settings.dimension = shape.dimension;
   settings.k = shape.k;
-  std::vector<HeldStream> own;
+  std::vector<SharedStream> own;
   for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
     own.push_back(contribution_of(Spread::kUniform, rank, shape.ranks, shape.dimension, shape.k, 3));
   }
@@ -441,7 +441,7 @@ std::vector<Simulated> simulated(const SumShape& shape, const MachineSpeeds& spe
     if (info.result != ResultKind::kExactSum || info.chooses) continue;
     auto all = SimulatedAllreduce::make(options, info.id, settings).value();
     const auto took =
-        all->step([&own](uint32_t rank) { return own[rank]; }, [](uint32_t, Reduced, const HeldStream&) {});
+        all->step([&own](uint32_t rank) { return own[rank]; }, [](uint32_t, Reduced, const SharedStream&) {});
     EXPECT_TRUE(took.has_value()) << info.name << ": " << took.error().message;
     times.push_back({info.id, static_cast<double>(took.value_or(0)) / kNsPerS});
   }
@@ -469,7 +469,7 @@ TEST(Planner, OktopksMeanStepIsNearTheSimulatedOne) {
         const auto own = [&](uint32_t rank) {
           return contribution_of(Spread::kUniform, rank, ranks, shape.dimension, shape.k, 3);
         };
-        const auto one = all->step(own, [](uint32_t, Reduced, const HeldStream&) {});
+        const auto one = all->step(own, [](uint32_t, Reduced, const SharedStream&) {});
         ASSERT_TRUE(one.has_value()) << one.error().message;
         took += static_cast<double>(*one) / kNsPerS / period;
       }

@@ -137,11 +137,11 @@ class PumpedAllreduce {
   Pump pump;
 
   /// One step. Results by rank; an error where the group ended, or where a rank still waits when nothing is on its way.
-  std::vector<Result<Reduced>> step(const std::vector<HeldStream>& own) {
-    return step(own, std::vector<HeldStream>(own.size()));
+  std::vector<Result<Reduced>> step(const std::vector<SharedStream>& own) {
+    return step(own, std::vector<SharedStream>(own.size()));
   }
   /// rest   of each rank, the values beside its contribution.
-  std::vector<Result<Reduced>> step(const std::vector<HeldStream>& own, const std::vector<HeldStream>& rest) {
+  std::vector<Result<Reduced>> step(const std::vector<SharedStream>& own, const std::vector<SharedStream>& rest) {
     const auto body = [this, &own, &rest](uint32_t rank, Channel& channel) {
       return ranks_[rank]->run(channel, Contribution(own[rank], rest[rank]));
     };

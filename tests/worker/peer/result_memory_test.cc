@@ -17,7 +17,9 @@ namespace {
 
 constexpr uint32_t kResultMemoryRanks = 2;
 
-Piece piece_of(Stream stream, Checked entries = Checked::kNo) { return {HeldStream::from(std::move(stream)), entries}; }
+Piece piece_of(Stream stream, Checked entries = Checked::kNo) {
+  return {SharedStream::from(std::move(stream)), entries};
+}
 
 Stream result_memory_drawn(RandomSequence& draws, uint64_t dimension, uint64_t count) {
   std::map<uint32_t, float> entries;
@@ -44,7 +46,7 @@ std::vector<float> slow_sum(std::span<const Piece> pieces, float neutral) {
   return all;
 }
 
-std::vector<float> result_values(const HeldStream& held) {
+std::vector<float> result_values(const SharedStream& held) {
   EXPECT_TRUE(held.view.dense);
   return {held.view.values.begin(), held.view.values.end()};
 }
@@ -62,7 +64,7 @@ TEST(ResultMemory, ScattersWhatAVectorFilledAnewHas) {
       const uint64_t count = draws.next_below(4) == 0 ? 0 : draws.next_below(width / (step % 7 == 0 ? 3 : 100));
       pieces.push_back(piece_of(result_memory_drawn(draws, width, count)));
     }
-    const auto held = memory.hold_scattered(op, pieces, kResultMemoryRanks);
+    const auto held = memory.share_scattered(op, pieces, kResultMemoryRanks);
     ASSERT_TRUE(held.has_value());
     ASSERT_EQ(result_values(*held), slow_sum(pieces, op.neutral)) << "step " << step;
     if (step % 11 == 0) {
@@ -79,8 +81,8 @@ TEST(ResultMemory, AResultThatSomebodyHoldsStaysAsItIs) {
   ResultMemory memory;
   const std::vector first{piece_of(result_memory_drawn(draws, 1'000, 10))},
       second{piece_of(result_memory_drawn(draws, 1'000, 10))};
-  const auto held = memory.hold_scattered(sum_op(), std::span<const Piece>(first), kResultMemoryRanks);
-  const auto later = memory.hold_scattered(sum_op(), std::span<const Piece>(second), kResultMemoryRanks);
+  const auto held = memory.share_scattered(sum_op(), std::span<const Piece>(first), kResultMemoryRanks);
+  const auto later = memory.share_scattered(sum_op(), std::span<const Piece>(second), kResultMemoryRanks);
   EXPECT_EQ(result_values(*held), slow_sum(first, 0));
   EXPECT_EQ(result_values(*later), slow_sum(second, 0));
 }
@@ -90,8 +92,8 @@ TEST(ResultMemory, OneNobodyHoldsIsWrittenOver) {
   ResultMemory memory;
   const std::vector pieces{piece_of(result_memory_drawn(draws, 1'000, 10))};
   const float* const first =
-      memory.hold_scattered(sum_op(), std::span<const Piece>(pieces), kResultMemoryRanks)->view.values.data();
-  EXPECT_EQ(memory.hold_scattered(sum_op(), std::span<const Piece>(pieces), kResultMemoryRanks)->view.values.data(),
+      memory.share_scattered(sum_op(), std::span<const Piece>(pieces), kResultMemoryRanks)->view.values.data();
+  EXPECT_EQ(memory.share_scattered(sum_op(), std::span<const Piece>(pieces), kResultMemoryRanks)->view.values.data(),
             first);
 }
 
@@ -99,7 +101,7 @@ TEST(ResultMemory, HostilePiecesAreRefusedAndTheNextResultIsRight) {
   RandomSequence draws(RandomKey::from(12));
   ResultMemory memory;
   const std::vector good{piece_of(result_memory_drawn(draws, 1'000, 10))};
-  static_cast<void>(memory.hold_scattered(sum_op(), std::span<const Piece>(good), kResultMemoryRanks));
+  static_cast<void>(memory.share_scattered(sum_op(), std::span<const Piece>(good), kResultMemoryRanks));
   Stream outside = Stream::empty(1'000), infinite = outside;
   outside.indices = {5, 1'000};
   outside.values = {1, 2};
@@ -107,12 +109,12 @@ TEST(ResultMemory, HostilePiecesAreRefusedAndTheNextResultIsRight) {
   infinite.values = {std::numeric_limits<float>::infinity()};
   for (const auto& [bad, code] : {std::pair{outside, ErrorCode::kMalformed}, {infinite, ErrorCode::kNonFinite}}) {
     const std::vector pieces{piece_of(bad)};
-    const auto held = memory.hold_scattered(sum_op(), std::span<const Piece>(pieces), kResultMemoryRanks);
+    const auto held = memory.share_scattered(sum_op(), std::span<const Piece>(pieces), kResultMemoryRanks);
     ASSERT_FALSE(held.has_value());
     EXPECT_EQ(held.error().code, code);
   }
   const std::vector next{piece_of(result_memory_drawn(draws, 1'000, 10))};
-  const auto held = memory.hold_scattered(sum_op(), std::span<const Piece>(next), kResultMemoryRanks);
+  const auto held = memory.share_scattered(sum_op(), std::span<const Piece>(next), kResultMemoryRanks);
   EXPECT_EQ(result_values(*held), slow_sum(next, 0));
 }
 

@@ -27,10 +27,10 @@ TEST(SampleStreams, AreWellFormedAndTheSameAgain) {
         for (const uint64_t count : {uint64_t{1}, dimension / 100 + 1, dimension}) {
           const SampleOptions options = samples_of(one.distribution, ranks, dimension, count);
           for (uint32_t rank = 0; rank < ranks; ++rank) {
-            const HeldStream stream = sample_contribution(options, rank, 3);
+            const SharedStream stream = sample_contribution(options, rank, 3);
             ASSERT_TRUE(validate(stream.view).has_value()) << one.name;
             ASSERT_LE(stream.view.count(), count) << one.name;
-            const HeldStream again = sample_contribution(options, rank, 3);
+            const SharedStream again = sample_contribution(options, rank, 3);
             ASSERT_TRUE(std::ranges::equal(stream.view.indices, again.view.indices));
             ASSERT_TRUE(std::ranges::equal(stream.view.values, again.view.values));
           }
@@ -48,7 +48,7 @@ TEST(SampleStreams, UniformOnesAreUniform) {
   std::vector<double> cells(100);
   double total = 0;
   for (uint64_t step = 0; step < 100; ++step) {
-    const HeldStream stream = sample_contribution(samples_of(Distribution::kUniform, 1, kDimension, kCount), 0, step);
+    const SharedStream stream = sample_contribution(samples_of(Distribution::kUniform, 1, kDimension, kCount), 0, step);
     ASSERT_EQ(stream.view.count(), kCount);
     for (const uint32_t index : stream.view.indices) cells[index / 100] += 1;
     total += static_cast<double>(stream.view.count());
@@ -60,7 +60,7 @@ TEST(SampleStreams, UniformOnesAreUniform) {
 
 TEST(SampleStreams, LieWhereTheySay) {
   const auto indices = [](Distribution distribution, uint32_t rank) {
-    const HeldStream stream = sample_contribution(samples_of(distribution, 4, 4'096, 64), rank, 0);
+    const SharedStream stream = sample_contribution(samples_of(distribution, 4, 4'096, 64), rank, 0);
     return std::set<uint32_t>(stream.view.indices.begin(), stream.view.indices.end());
   };
   EXPECT_EQ(indices(Distribution::kSame, 0), indices(Distribution::kSame, 3));
@@ -70,7 +70,7 @@ TEST(SampleStreams, LieWhereTheySay) {
   EXPECT_LT(*indices(Distribution::kOneRegion, 3).rbegin(), 256u);
   EXPECT_LT(*indices(Distribution::kTwoEnds, 2).rbegin(), 1'024u);
   EXPECT_GE(*indices(Distribution::kTwoEnds, 1).begin(), 3'072u);
-  const HeldStream hot = sample_contribution(samples_of(Distribution::kHotRegion, 4, 4'096, 64), 1, 0);
+  const SharedStream hot = sample_contribution(samples_of(Distribution::kHotRegion, 4, 4'096, 64), 1, 0);
   for (size_t i = 0; i < hot.view.indices.size(); ++i) {
     const float most = hot.view.indices[i] < 256 ? 64.0F : 1.0F;
     EXPECT_LE(std::abs(hot.view.values[i]), most) << hot.view.indices[i];

@@ -218,7 +218,7 @@ TEST(Simulation, RecursiveDoublingTakesWhatItsFormulaSays) {
                                         simulation_settings_of(kDimension))
                    .value();
     const auto own = [&](uint32_t rank) { return contribution_of(Spread::kSame, rank, ranks, kDimension, kCount, 1); };
-    const auto took = all->step(own, [](uint32_t, Reduced, const HeldStream&) {});
+    const auto took = all->step(own, [](uint32_t, Reduced, const SharedStream&) {});
     ASSERT_TRUE(took.has_value()) << took.error().message;
     const auto steps = static_cast<TimeNs>(std::countr_zero(ranks));
     EXPECT_EQ(*took, steps * (transfer(8 * kCount) + reduce_time(2 * kCount))) << ranks;
@@ -236,7 +236,7 @@ uint64_t trace_of_run(AlgorithmId id, const SimulationOptions& options) {
     const auto own = [&](uint32_t rank) {
       return contribution_of(Spread::kClustered, rank, options.ranks, 3'000, 60, step + 5);
     };
-    const auto took = all->step(own, [&](uint32_t rank, Reduced result, const HeldStream&) {
+    const auto took = all->step(own, [&](uint32_t rank, Reduced result, const SharedStream&) {
       trace = trace * 31 + rank * 7 + result.sum.view.count();
     });
     EXPECT_TRUE(took.has_value()) << took.error().message;
@@ -279,11 +279,11 @@ TEST_P(SimulatedGrid, ReorderingChangesNoResult) {
           return contribution_of(spread, rank, ranks, kDimension, 50, ranks + 100 * step);
         };
         for (uint32_t rank = 0; rank < ranks; ++rank) {
-          const HeldStream mine = own(rank);
+          const SharedStream mine = own(rank);
           for (size_t i = 0; i < mine.view.indices.size(); ++i) entered[mine.view.indices[i]] += mine.view.values[i];
         }
-        std::vector<HeldStream> sums;
-        const auto keep = [&](uint32_t, Reduced result, const HeldStream&) { sums.push_back(std::move(result.sum)); };
+        std::vector<SharedStream> sums;
+        const auto keep = [&](uint32_t, Reduced result, const SharedStream&) { sums.push_back(std::move(result.sum)); };
         const auto one = quiet->step(own, keep);
         ASSERT_TRUE(one.has_value()) << one.error().message;
         const auto other = jittery->step(own, keep);
@@ -321,7 +321,7 @@ void check_fault(AlgorithmId id, uint32_t ranks, const SimulatedFault& fault, Ti
   auto all = SimulatedAllreduce::make(options, id, settings).value();
   Simulation& simulation = all->simulation();
   const auto own = [&](uint32_t rank) { return contribution_of(Spread::kUniform, rank, ranks, 3'000, 60, 3); };
-  const auto step = [&] { return all->step(own, [](uint32_t, Reduced, const HeldStream&) {}); };
+  const auto step = [&] { return all->step(own, [](uint32_t, Reduced, const SharedStream&) {}); };
   int steps = 0;
   while (steps < 1'000 && step()) ++steps;
   ASSERT_LT(steps, 1'000);

@@ -13,18 +13,18 @@ namespace millrace::peer::testing {
 namespace {
 
 std::vector<Result<Gathered>> gather_sparse_allgather(Pump& pump, const SparseAllgatherSettings& settings,
-                                                      const std::vector<HeldStream>& own) {
+                                                      const std::vector<SharedStream>& own) {
   return run_on_all<Gathered>(pump, description_of(settings), [&](uint32_t rank, Channel& channel) {
     return sparse_allgather(channel, own[rank], settings);
   });
 }
 
-std::vector<HeldStream> owned(uint32_t size, uint64_t dimension) {
-  std::vector<HeldStream> own;
+std::vector<SharedStream> owned(uint32_t size, uint64_t dimension) {
+  std::vector<SharedStream> own;
   // Of other counts, none at all and dense ones among them.
   for (uint32_t rank = 0; rank < size; ++rank) {
     own.push_back(contribution_of(Spread::kDisjoint, rank, size, dimension, rank % 4 * 10, 3));
-    if (rank % 5 == 4) own.back() = HeldStream::from(to_dense(own.back().view));
+    if (rank % 5 == 4) own.back() = SharedStream::from(to_dense(own.back().view));
   }
   return own;
 }

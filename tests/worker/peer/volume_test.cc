@@ -36,7 +36,7 @@ Counted count(AlgorithmId id, uint32_t size, Spread spread, uint64_t entries) {
   AllreduceSettings settings;
   settings.dimension = size * kSlice;
   PumpedAllreduce all(size, id, settings, size);
-  std::vector<HeldStream> own;
+  std::vector<SharedStream> own;
   Counted counted;
   for (uint32_t rank = 0; rank < size; ++rank) {
     own.push_back(contribution_of(spread, rank, size, settings.dimension, entries, 17));
@@ -158,7 +158,7 @@ TEST(SliceForms, OneSliceThatFillsUpTravelsDenseAndTheSumStaysSparse) {
   settings.dimension = kSize * kFull;
   for (const AlgorithmId id : {AlgorithmId::kSsarSplitAllgather, AlgorithmId::kSparseRing}) {
     PumpedAllreduce all(kSize, id, settings, 1);
-    std::vector<HeldStream> own;
+    std::vector<SharedStream> own;
     // Together they have all of slice 1; each has a quarter of it.
     for (uint32_t rank = 0; rank < kSize; ++rank) {
       Stream stream = Stream::empty(settings.dimension);
@@ -166,7 +166,7 @@ TEST(SliceForms, OneSliceThatFillsUpTravelsDenseAndTheSumStaysSparse) {
         stream.indices.push_back(static_cast<uint32_t>(kFull + i));
         stream.values.push_back(1);
       }
-      own.push_back(HeldStream::from(std::move(stream)));
+      own.push_back(SharedStream::from(std::move(stream)));
     }
     const auto results = all.step(own);
     for (const auto& result : results) {

@@ -36,7 +36,7 @@ Arrival replacement(uint64_t begin, uint64_t steps, float value) {
 class AttachedWeightsTest : public ::testing::Test {
  protected:
   void attach(ApplyWhen when, float scale = 1, Schedule schedule = {}) {
-    weights().stand_at({{0, 0}, {kHalf, 0}});
+    weights().set_positions({{0, 0}, {kHalf, 0}});
     weights().attach({array_, scale, std::move(schedule), when}, 0);
   }
   AttachedWeights& weights() { return *weights_; }
@@ -150,7 +150,7 @@ TEST_F(AttachedWeightsTest, WhatReplacesWaitsForItsCallerAndLaterStepsComeAfterI
 
 TEST_F(AttachedWeightsTest, AReplacementMayHaveFewerSteps) {
   attach(ApplyWhen::kOnAwait);
-  weights().stand_at({{0, 20}, {kHalf, 20}});
+  weights().set_positions({{0, 20}, {kHalf, 20}});
   EXPECT_EQ(weights().steps(), 20u);
   weights().arrive(replacement(0, 7, 1), 0);
   weights().take_over();
@@ -161,7 +161,7 @@ TEST_F(AttachedWeightsTest, StandingIsTheCoresLessWhatWaits) {
   attach(ApplyWhen::kOnAwait);
   weights().arrive(arrival(0, 0, 41, 1), 0);
   weights().arrive(arrival(0, 0, 42, 1), 0);
-  weights().stand_at({{0, 43}, {kHalf, 42}});
+  weights().set_positions({{0, 43}, {kHalf, 42}});
   EXPECT_EQ(weights().steps(), 41u);
   weights().catch_up_whole();
   EXPECT_EQ(weights().steps(), 42u);
@@ -247,7 +247,7 @@ TEST_F(AttachedWeightsTest, AScaleThatIsFiniteMustBeSoOverItsDenominator) {
 }
 
 TEST_F(AttachedWeightsTest, WhatCameBeforeAnArrayIsItsOnlyWhereItsPushWasNotMade) {
-  weights().stand_at({{0, 0}, {kHalf, 0}});
+  weights().set_positions({{0, 0}, {kHalf, 0}});
   weights().arrive(arrival(0, 0, 0, 1), 1);
   weights().arrive(arrival(0, 1, 1, 2), 1);  // a step without this worker
   EXPECT_EQ(weights().steps(), 0u);

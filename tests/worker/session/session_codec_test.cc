@@ -25,9 +25,9 @@ TEST(SessionWithCodecAuto, HasTheSpeedsOfCodecsBeforeTheFirstStepAndNotFromItsOw
   ASSERT_TRUE(spec.has_value()) << spec.error().message;
   testing::FakeCluster cluster(*spec, 1);
   job.shards = cluster.addresses();
-  auto beginning = begin_with(job, tensors, *spec);
-  ASSERT_TRUE(beginning.has_value()) << beginning.error().message;
-  SessionShell session(job, *spec, std::move(*beginning));
+  auto initial_state = load_initial_state(job, tensors, *spec);
+  ASSERT_TRUE(initial_state.has_value()) << initial_state.error().message;
+  SessionShell session(job, *spec, std::move(*initial_state));
   ASSERT_EQ(&speeds_so_far(), &fallback_speeds());
   ASSERT_TRUE(session.join().has_value());
   // The session's thread uses the existing speeds: otherwise the fallback would code the first step.

@@ -31,9 +31,9 @@ std::unique_ptr<SessionShell> joined_shell(JobOptions job, testing::FakeCluster&
   job.shards = cluster.addresses();
   auto spec = spec_from_options(job, kSessionTwoTensors);
   EXPECT_TRUE(spec.has_value());
-  auto beginning = begin_with(job, kSessionTwoTensors, *spec);
-  EXPECT_TRUE(beginning.has_value());
-  auto shell = std::make_unique<SessionShell>(job, std::move(*spec), std::move(*beginning));
+  auto initial_state = load_initial_state(job, kSessionTwoTensors, *spec);
+  EXPECT_TRUE(initial_state.has_value());
+  auto shell = std::make_unique<SessionShell>(job, std::move(*spec), std::move(*initial_state));
   EXPECT_TRUE(shell->join().has_value());
   return shell;
 }

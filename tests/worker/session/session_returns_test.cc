@@ -105,7 +105,7 @@ TEST(SessionReturns, WeightsAreGivenAsTheyWillBeWhenAllThatArrivedIsInThem) {
     EXPECT_EQ(session->steps_applied(0), when == ApplyWhen::kOnAwait ? 1u : 2u);
     EXPECT_EQ(model.large[7], when == ApplyWhen::kOnAwait ? 1.5f : 1.75f);
     cluster.run_there([&] {
-      protocol::SnapshotRequest request{.for_worker = 1, .for_life = 4, .parts = {}};
+      protocol::SnapshotRequest request{.for_worker = 1, .for_incarnation = 4, .parts = {}};
       for (uint32_t part = 0; part < parts; ++part) request.parts.push_back(part);
       cluster.say(0, 0, request);
     });
@@ -148,7 +148,8 @@ TEST(SessionReturns, WeightsAreReadAndSavedWhileTheirCallerTrains) {
             return true;
           }
           if (const auto* pushed = std::get_if<protocol::Contribution>(&message.body)) {
-            self.say(shard, 0, protocol::SnapshotRequest{.for_worker = 1, .for_life = 1, .parts = {pushed->part}});
+            self.say(shard, 0,
+                     protocol::SnapshotRequest{.for_worker = 1, .for_incarnation = 1, .parts = {pushed->part}});
             ++asked;
           }
           return false;
@@ -218,21 +219,21 @@ class SessionJoins : public ::testing::Test {
 
   // The cluster's thread.
   bool on_message(const protocol::Message& message) {
-    protocol::JobView& view = there_->table().view;
+    protocol::Membership& membership = there_->table().membership;
     if (const auto* hello = std::get_if<protocol::Hello>(&message.body)) {
       EXPECT_TRUE(hello->has_weights);
       nonce_ = hello->nonce;
-      view.started = true;
+      membership.started = true;
       set_members(1, protocol::MemberState::kJoining);
       protocol::Welcome welcome;
-      welcome.view = view;
+      welcome.membership = membership;
       there_->say(0, 0, welcome);
     } else if (std::holds_alternative<protocol::State>(message.body)) {
       if (answers_) give_snapshot();
     } else if (std::holds_alternative<protocol::Synced>(message.body)) {
-      if (view.members[0].state == protocol::MemberState::kSynced) return true;
+      if (membership.members[0].state == protocol::MemberState::kSynced) return true;
       set_members(there_->worker_life, protocol::MemberState::kSynced);
-      there_->say(0, 0, protocol::ViewChange{view});
+      there_->say(0, 0, protocol::MembershipChange{membership});
     } else if (const auto* ack = std::get_if<protocol::Ack>(&message.body)) {
       acknowledged_ = ack->entries.back().n;
       for (uint64_t step = acknowledged_; ack->entries.back().again && step < decided_; ++step) say_update(step);
@@ -244,11 +245,11 @@ class SessionJoins : public ::testing::Test {
     }
     return true;
   }
-  void set_members(uint64_t life, protocol::MemberState state) {
-    protocol::JobView& view = there_->table().view;
-    there_->worker_life = life;
-    view.members = {{0, life, nonce_, state}, {1, 1, kOthersNonce, protocol::MemberState::kSynced}};
-    ++view.epoch;
+  void set_members(uint64_t incarnation, protocol::MemberState state) {
+    protocol::Membership& membership = there_->table().membership;
+    there_->worker_life = incarnation;
+    membership.members = {{0, incarnation, nonce_, state}, {1, 1, kOthersNonce, protocol::MemberState::kSynced}};
+    ++membership.epoch;
   }
   void give_snapshot() {
     ByteBuffer bytes(kLarge * sizeof(float));
@@ -256,7 +257,7 @@ class SessionJoins : public ::testing::Test {
     std::memcpy(bytes.data(), values.data(), bytes.size());
     const SharedBytes payload = SharedBytes::from(std::move(bytes));
     protocol::Snapshot run;
-    run.for_life = there_->worker_life;
+    run.for_incarnation = there_->worker_life;
     run.n = decided_ - 1;
     run.decided_in = 1;
     run.payload_hash = hash64(payload.bytes);
@@ -270,7 +271,7 @@ class SessionJoins : public ::testing::Test {
   void say_update(uint64_t step) {
     protocol::Update update;
     update.step = step;
-    update.decided_in = there_->table().view.epoch;
+    update.decided_in = there_->table().membership.epoch;
     update.contributors = {{0, there_->worker_life}, {1, 1}};
     const Stream ones{kLarge, true, {}, Buffer<float>(kLarge, 1.0f)};
     auto container = encode_container(ones.view(), StreamView{}, EncodeOptions{});
@@ -336,7 +337,7 @@ TEST_F(SessionJoins, WeightsThatReplaceItsOwnWaitForTheCaller) {
       decided_ = 60;
       snapshot_ = 500;
       set_members(2, protocol::MemberState::kJoining);
-      cluster_->say(0, 0, protocol::ViewChange{cluster_->table().view});
+      cluster_->say(0, 0, protocol::MembershipChange{cluster_->table().membership});
     });
     wait_until_acknowledged(60);
     EXPECT_EQ(weights_, std::vector<float>(kLarge, 102.0f)) << "not behind its back";
@@ -365,7 +366,7 @@ TEST_F(SessionJoins, NothingCanBePushedAfterAFinishThatRanOutOfTimeWhileItReturn
   session->push(0, one);
   cluster_->run_there([&] {
     set_members(2, protocol::MemberState::kJoining);
-    cluster_->say(0, 0, protocol::ViewChange{cluster_->table().view});
+    cluster_->say(0, 0, protocol::MembershipChange{cluster_->table().membership});
   });
   while (!session->status().returning) std::this_thread::yield();
   EXPECT_FALSE(session->try_finish(milliseconds(0)));

@@ -29,8 +29,8 @@ constexpr int kWaitMs = 1;
 /// An aggregator behind a socket, in a thread.
 class UdpAggregator {
  public:
-  UdpAggregator(const protocol::JobSpec& spec, const std::string& listen, uint64_t life_seed)
-      : aggregator_({.slots_max = 32, .window_indices_max = 1'024}, life_seed) {
+  UdpAggregator(const protocol::JobSpec& spec, const std::string& listen, uint64_t incarnation_seed)
+      : aggregator_({.slots_max = 32, .window_indices_max = 1'024}, incarnation_seed) {
     auto port = switch_agg::UdpPort::open({.listen = *protocol::parse_endpoint(listen)});
     EXPECT_TRUE(port.has_value()) << port.error().message;
     port_ = std::move(*port);
@@ -187,7 +187,7 @@ TEST_F(SessionSwitch, SumsComeByTheSwitch) {
   UdpAggregator at(spec_of(options), "127.0.0.1:0", 1);
   options.path = "switch:" + at.address();
   FakeCluster cluster(spec_of(options), 2);
-  cluster.run_there([&] { cluster.table().view.path = protocol::Path::kSwitch; });
+  cluster.run_there([&] { cluster.table().membership.path = protocol::Path::kSwitch; });
   options.shards = cluster.addresses();
   SessionSwitchBooks books;
   std::vector<std::thread> threads;
@@ -227,21 +227,21 @@ TEST_F(SessionSwitch, AJobGoesOnByAShardAndBackToTheSwitch) {
   // Acts on reports as a shard does: sets the table's path, and another epoch.
   const auto obey = [](FakeCluster& self, uint32_t, const protocol::PeerId&, const protocol::Message& message) {
     const auto* heartbeat = std::get_if<protocol::Heartbeat>(&message.body);
-    protocol::JobView& view = self.table().view;
-    if (heartbeat == nullptr || message.header.epoch != view.epoch) return false;
+    protocol::Membership& membership = self.table().membership;
+    if (heartbeat == nullptr || message.header.epoch != membership.epoch) return false;
     using Word = protocol::Heartbeat::Switch;
-    const bool leaves = heartbeat->switch_state == Word::kSilent && view.path == protocol::Path::kSwitch;
-    const bool comes = heartbeat->switch_state == Word::kAnswers && view.path == protocol::Path::kServer;
+    const bool leaves = heartbeat->switch_state == Word::kSilent && membership.path == protocol::Path::kSwitch;
+    const bool comes = heartbeat->switch_state == Word::kAnswers && membership.path == protocol::Path::kServer;
     if (!leaves && !comes) return false;
-    view.path = leaves ? protocol::Path::kServer : protocol::Path::kSwitch;
-    ++view.epoch;
+    membership.path = leaves ? protocol::Path::kServer : protocol::Path::kSwitch;
+    ++membership.epoch;
     self.adopt_views();
     return false;
   };
   FakeCluster cluster(spec_of(options), 2, obey);
   cluster.run_there([&] {
-    cluster.table().view.path = protocol::Path::kSwitch;
-    cluster.table().view.shards[0].datagrams = fallback.address();
+    cluster.table().membership.path = protocol::Path::kSwitch;
+    cluster.table().membership.shards[0].datagrams = fallback.address();
   });
   options.shards = cluster.addresses();
   std::atomic<int> steps_of_first = 0;
@@ -276,7 +276,7 @@ TEST_F(SessionSwitch, AJobGoesOnByAShardAndBackToTheSwitch) {
   }
   cluster.wait_until([&] { return steps_of_first >= 10; });
   at.reset();
-  cluster.wait_until([&] { return cluster.table().view.path == protocol::Path::kServer; });
+  cluster.wait_until([&] { return cluster.table().membership.path == protocol::Path::kServer; });
   const int before = steps_of_first;
   cluster.wait_until([&] { return steps_of_first >= before + 5; });
   at = std::make_unique<UdpAggregator>(spec_of(options), address, 3);

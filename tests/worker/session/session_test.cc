@@ -440,7 +440,7 @@ class SessionEnds : public ::testing::Test {
     const auto state = worker::decode_saved_state(*bytes);
     ASSERT_TRUE(state.has_value()) << state.error().message;
     EXPECT_EQ(state->job_name, "session-test");
-    EXPECT_EQ(state->life, 1u);
+    EXPECT_EQ(state->incarnation, 1u);
     ASSERT_EQ(state->tensors.size(), 2u);
     EXPECT_EQ(state->tensors[0].name, "large");
     EXPECT_EQ(state->tensors[0].steps_pushed, 1u);
@@ -477,7 +477,7 @@ TEST_F(SessionEnds, WithTheShardsAbortAndASavedState) {
 TEST_F(SessionEnds, WhenAShardThatWasStartedAgainRefuses) {
   start();
   cluster_->run_there([&] {
-    cluster_->shard(0).life = 2;
+    cluster_->shard(0).incarnation = 2;
     cluster_->shard(0).refuses = protocol::Refuse{ErrorCode::kShardLost, "the job has ended without this shard", false};
     cluster_->break_connections(0);
   });

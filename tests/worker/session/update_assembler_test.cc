@@ -33,7 +33,7 @@ class UpdateShelfTest : public ::testing::Test {
       sum.indices.push_back(index);
       sum.values.push_back(static_cast<float>(update.begin + index));
     }
-    update.sum = HeldStream::from(std::move(sum));
+    update.sum = SharedStream::from(std::move(sum));
     return update;
   }
   void put(uint32_t part, uint64_t step, const std::vector<uint32_t>& local) {

@@ -1,4 +1,4 @@
-// Challenge, hello, welcome; epochs, lives, suspicion: S5, S6.
+// Challenge, hello, welcome; epochs, incarnations, suspicion: S5, S6.
 #include <gtest/gtest.h>
 
 #include "tests/worker/switch/scripted_switch.h"
@@ -37,7 +37,7 @@ TEST_F(ClientEpochs, HelloCarriesMembershipAndPositions) {
   EXPECT_TRUE(rig_.aggregator.verifies(hellos[0]));
   const auto hello = protocol::read_hello(hellos[0].datagram().extension);
   ASSERT_TRUE(hello.has_value());
-  EXPECT_EQ(hello->membership, 77u);
+  EXPECT_EQ(hello->membership_hash, 77u);
   EXPECT_EQ(hello->live, 3u);
   EXPECT_EQ(hello->slots, 2u);
   EXPECT_EQ(hello->positions[0], 1u);
@@ -171,14 +171,14 @@ TEST_F(ClientEpochs, ANewLifeIsLearntByTheWorkersOwnNonceAndTheOldOneIsLeft) {
   rig_.sink.take();
   const ByteBuffer old_result = rig_.aggregator.result(1, {.slot = 0, .turn = 1});
   rig_.later(kNsPerMs * 20);
-  rig_.hand(rig_.aggregator.notice(protocol::NoticeCode::kUnknownLife, 1, {}));
+  rig_.hand(rig_.aggregator.notice(protocol::NoticeCode::kUnknownIncarnation, 1, {}));
   const auto requests = rig_.sink.take(DatagramType::kChallengeRequest);
   ASSERT_EQ(requests.size(), 1u);
   ScriptedSwitch restarted(ClientRig::options(), 0xB0B);
   rig_.hand(restarted.challenge(requests[0]));
   const auto hellos = rig_.sink.take(DatagramType::kHello);
   ASSERT_EQ(hellos.size(), 1u);
-  EXPECT_EQ(hellos[0].header().life, 0xB0Bu);
+  EXPECT_EQ(hellos[0].header().incarnation, 0xB0Bu);
   rig_.hand(old_result);
   EXPECT_EQ(rig_.client.counters().wrong_life, 1u);
   EXPECT_TRUE(rig_.told.windows.empty());
@@ -186,7 +186,7 @@ TEST_F(ClientEpochs, ANewLifeIsLearntByTheWorkersOwnNonceAndTheOldOneIsLeft) {
   EXPECT_EQ(contributions().size(), 2u);
   // Never back.
   rig_.later(kNsPerS);
-  rig_.hand(restarted.notice(protocol::NoticeCode::kUnknownLife, 1, {}));
+  rig_.hand(restarted.notice(protocol::NoticeCode::kUnknownIncarnation, 1, {}));
   const auto again = rig_.sink.take(DatagramType::kChallengeRequest);
   ASSERT_EQ(again.size(), 1u);
   rig_.hand(rig_.aggregator.challenge(again[0]));
@@ -198,7 +198,7 @@ TEST_F(ClientEpochs, AHintOfAnUnknownLifeAloneChangesNothing) {
   start();
   rig_.begin(0, {{3, 1.0F}});
   rig_.later(kNsPerMs * 20);
-  for (int i = 0; i < 5; ++i) rig_.hand(rig_.aggregator.notice(protocol::NoticeCode::kUnknownLife, 1, {}));
+  for (int i = 0; i < 5; ++i) rig_.hand(rig_.aggregator.notice(protocol::NoticeCode::kUnknownIncarnation, 1, {}));
   EXPECT_EQ(rig_.sink.take(DatagramType::kChallengeRequest).size(), 1u);  // and it is limited in rate
   EXPECT_EQ(rig_.client.phase(), SwitchPhase::kRunning);
   rig_.hand(rig_.aggregator.result(1, {.slot = 0, .turn = 1, .indices = {3}, .sums = {1}}));
@@ -211,7 +211,7 @@ TEST_F(ClientEpochs, TheSameLifesChallengeLeavesARunningWorkerAsItIs) {
   rig_.sink.take();
   ScriptedSwitch prober = rig_.aggregator;  // its nonces change by the probe, the client's session must not
   rig_.later(kNsPerMs * 20);
-  rig_.hand(rig_.aggregator.notice(protocol::NoticeCode::kUnknownLife, 1, {}));
+  rig_.hand(rig_.aggregator.notice(protocol::NoticeCode::kUnknownIncarnation, 1, {}));
   rig_.hand(prober.challenge(rig_.sink.take(DatagramType::kChallengeRequest).front()));
   EXPECT_EQ(rig_.client.phase(), SwitchPhase::kRunning);
   rig_.later(kNsPerS);

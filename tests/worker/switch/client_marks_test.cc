@@ -68,7 +68,7 @@ TEST_F(ClientMarks, NorDoesAReplay) {
 
 /// Its key never changes, so that any sender may send an old one again.
 TEST_F(ClientMarks, NorDoesANoticeWithoutASession) {
-  rig_.hand(rig_.aggregator.notice(protocol::NoticeCode::kUnknownLife, 0, {}), Ecn::kCe);
+  rig_.hand(rig_.aggregator.notice(protocol::NoticeCode::kUnknownIncarnation, 0, {}), Ecn::kCe);
   EXPECT_EQ(rig_.client.counters().challenge_requests, 2u) << "it was taken, though";
   EXPECT_EQ(SwitchClientPeek::active_slots(rig_.client), 8u);
   EXPECT_EQ(marks(), 0u);

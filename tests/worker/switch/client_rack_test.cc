@@ -40,7 +40,7 @@ TEST_F(ClientRack, ContributionsGoToTheRackUnderItsSession) {
   for (const SentPacket& packet : sent) {
     EXPECT_EQ(packet.to.port, 2000);
     EXPECT_TRUE(rig_.rack.verifies(packet));
-    EXPECT_EQ(packet.header().life, rig_.rack.life());
+    EXPECT_EQ(packet.header().incarnation, rig_.rack.incarnation());
     EXPECT_EQ(packet.header().flags & flag::kFlush, 0);
   }
 }
@@ -89,7 +89,7 @@ TEST_F(ClientRack, ItsHelloToTheRackHasNoPositions) {
     ASSERT_TRUE(hello.has_value());
     EXPECT_EQ(hello->slots, packet.to == rig_.epoch.rack ? 0u : 2u);
     EXPECT_EQ(hello->live, 3u);
-    EXPECT_EQ(hello->membership, 77u);
+    EXPECT_EQ(hello->membership_hash, 77u);
   }
 }
 
@@ -170,9 +170,9 @@ TEST_F(ClientRack, ARackThatAnswersAChallengeIsKept) {
 
 TEST_F(ClientRack, ARestartedRackIsGreetedAgain) {
   ScriptedSwitch other(rig_.client_options, 0xB0B);
-  rig_.hand_from_rack(other.notice(protocol::NoticeCode::kUnknownLife, 1, {}));
+  rig_.hand_from_rack(other.notice(protocol::NoticeCode::kUnknownIncarnation, 1, {}));
   rig_.later(kNsPerS);
-  rig_.hand_from_rack(other.notice(protocol::NoticeCode::kUnknownLife, 1, {}));
+  rig_.hand_from_rack(other.notice(protocol::NoticeCode::kUnknownIncarnation, 1, {}));
   const auto requests = rig_.sink.take(DatagramType::kChallengeRequest);
   ASSERT_FALSE(requests.empty());
   EXPECT_EQ(requests.back().to.port, 2000);

@@ -30,7 +30,7 @@ SwitchHandover::Lane example_lane(uint32_t epoch) {
   removal.slots = {{.turn = 7, .result = {fragment(9), fragment(0)}}, {.turn = 0, .result = {}}};
   lane.removals = {removal, removal};
   lane.opened_live = 5;
-  lane.opened_lives[2] = 99;
+  lane.opened_incarnations[2] = 99;
   return lane;
 }
 
@@ -61,7 +61,7 @@ void expect_same_entries(const SwitchHandover::Lane& got, const SwitchHandover::
     expect_same_entries(got.slots[slot].last_result, wanted.slots[slot].last_result);
   }
   EXPECT_EQ(got.opened_live, wanted.opened_live);
-  EXPECT_EQ(got.opened_lives, wanted.opened_lives);
+  EXPECT_EQ(got.opened_incarnations, wanted.opened_incarnations);
   ASSERT_EQ(got.removals.size(), wanted.removals.size());
   for (size_t at = 0; at < wanted.removals.size(); ++at) {
     EXPECT_EQ(got.removals[at].epoch, wanted.removals[at].epoch);

@@ -19,12 +19,12 @@ class Probe : public ::testing::Test {
     SwitchProbeOptions options;
     options.identity = {.job = options_.job, .key = options_.key, .worker = options_.worker, .nonce_seed = 77};
     options.at = endpoint(7);
-    options.hold = kHold;
+    options.observation_time = kHold;
     options.every = kEvery;
     return options;
   }
 
-  void restart(uint64_t life) { switch_ = std::make_unique<ScriptedSwitch>(options_, life); }
+  void restart(uint64_t incarnation) { switch_ = std::make_unique<ScriptedSwitch>(options_, incarnation); }
 
   /// Lets time pass; the switch answers, or does not.
   enum class Switch { kAnswers, kSilent };
@@ -143,12 +143,12 @@ TEST_F(Probe, EachFallbackDoublesTheTimeAndALongStayHalvesIt) {
   EXPECT_GE(forgiven, 2 * kHold);
   EXPECT_LT(forgiven, 4 * kHold);
   for (int i = 0; i < 10; ++i) fall_back_after(kNsPerS);
-  EXPECT_EQ(probe_.hold(), 32 * kHold);
+  EXPECT_EQ(probe_.observation_time(), 32 * kHold);
 }
 
 TEST_F(Probe, AJobThatBeginsAtAShardWaitsOnlyOnce) {
   probe_.start(SwitchProbe::Cause::kBegan, now_);
-  EXPECT_EQ(probe_.hold(), kHold);
+  EXPECT_EQ(probe_.observation_time(), kHold);
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ std::vector<SentPacket> CollectingSink::take(DatagramType type) {
   return out;
 }
 
-void Told::settled(const SettledWindow& window) {
+void Told::on_completed(const CompletedWindow& window) {
   Window out{.step = window.step,
              .window = window.window,
              .turn = window.turn,
@@ -61,7 +61,7 @@ protocol::Endpoint endpoint(uint16_t port) {
 DatagramKey ScriptedSwitch::key(KeyUse use) const {
   return DatagramKey(options_.key, {.use = use,
                                     .job = options_.job,
-                                    .life = life_,
+                                    .incarnation = incarnation_,
                                     .worker = options_.worker,
                                     .worker_nonce = worker_nonce_,
                                     .aggregator_nonce = own_nonce_});
@@ -69,7 +69,7 @@ DatagramKey ScriptedSwitch::key(KeyUse use) const {
 
 ByteBuffer ScriptedSwitch::seal(DatagramHeader header, ByteSpan extension, ByteSpan payload, const DatagramKey& with) {
   header.job = options_.job;
-  header.life = life_;
+  header.incarnation = incarnation_;
   header.extension_words = static_cast<uint8_t>(extension.size() / 8);
   header.payload_bytes = static_cast<uint16_t>(payload.size());
   ByteBuffer out(protocol::datagram_bytes(header));
@@ -84,7 +84,7 @@ ByteBuffer ScriptedSwitch::challenge(const SentPacket& request) {
   const auto asked = protocol::read_challenge_request(request.datagram().extension);
   EXPECT_TRUE(asked.has_value());
   worker_nonce_ = asked->worker_nonce;
-  own_nonce_.fill(static_cast<uint8_t>(life_));
+  own_nonce_.fill(static_cast<uint8_t>(incarnation_));
   std::array<uint8_t, protocol::kExtensionBytesMax> room;
   const size_t bytes = protocol::put_challenge({worker_nonce_, own_nonce_}, room);
   DatagramHeader header = header_of(DatagramType::kChallenge, 0);
@@ -144,14 +144,15 @@ ByteBuffer ScriptedSwitch::result(uint32_t epoch, const ResultSays& says) {
   const size_t mark_bytes = says.selected == 0 ? 0 : says.indices.empty() ? 8 : 16;
   std::memcpy(room.data() + bytes, marks.data(), mark_bytes);
   bytes += mark_bytes;
-  const DatagramKey all(options_.key, KeyScope::to_all(options_.job, life_));
+  const DatagramKey all(options_.key, KeyScope::to_all(options_.job, incarnation_));
   return seal(header, ByteSpan(room).first(bytes), payload, all);
 }
 
 ByteBuffer ScriptedSwitch::notice(protocol::NoticeCode code, uint32_t epoch, const protocol::Nonce& nonce) {
   std::array<uint8_t, protocol::kExtensionBytesMax> room;
-  const size_t bytes = protocol::put_notice({.code = code, .epoch = epoch, .life = life_, .worker_nonce = nonce}, room);
-  const bool is_hint = code == protocol::NoticeCode::kUnknownLife || code == protocol::NoticeCode::kNoSlots;
+  const size_t bytes =
+      protocol::put_notice({.code = code, .epoch = epoch, .incarnation = incarnation_, .worker_nonce = nonce}, room);
+  const bool is_hint = code == protocol::NoticeCode::kUnknownIncarnation || code == protocol::NoticeCode::kNoSlots;
   DatagramHeader header = header_of(DatagramType::kNotice, epoch);
   header.worker = options_.worker;
   header.sequence = is_hint ? 0 : ++sequence_;

@@ -46,7 +46,7 @@ struct Told : SwitchOutcome {
     std::map<uint32_t, int32_t> update;
     std::map<uint32_t, float> returned;
   };
-  void settled(const SettledWindow& window) override;
+  void on_completed(const CompletedWindow& window) override;
   void step_done(uint32_t step) override { steps.push_back(step); }
   std::vector<Window> windows;
   std::vector<uint32_t> steps;
@@ -74,7 +74,8 @@ struct ResultSays {
 /// An aggregator that sends packets of the test's choice, with valid keys.
 class ScriptedSwitch {
  public:
-  ScriptedSwitch(const SwitchClientOptions& options, uint64_t life) : options_(options), life_(life) {}
+  ScriptedSwitch(const SwitchClientOptions& options, uint64_t incarnation)
+      : options_(options), incarnation_(incarnation) {}
 
   /// The answer to a CHALREQ.
   ByteBuffer challenge(const SentPacket& request);
@@ -83,7 +84,7 @@ class ScriptedSwitch {
   ByteBuffer result(uint32_t epoch, const ResultSays& says);
   ByteBuffer notice(protocol::NoticeCode code, uint32_t epoch, const protocol::Nonce& nonce);
   bool verifies(const SentPacket& packet) const;
-  uint64_t life() const { return life_; }
+  uint64_t incarnation() const { return incarnation_; }
 
  private:
   ByteBuffer seal(protocol::DatagramHeader header, ByteSpan extension, ByteSpan payload,
@@ -91,7 +92,7 @@ class ScriptedSwitch {
   protocol::DatagramKey key(protocol::KeyUse use) const;
 
   SwitchClientOptions options_;
-  uint64_t life_;
+  uint64_t incarnation_;
   uint64_t sequence_ = 0;         ///< of packets to the worker
   uint64_t sequence_to_all_ = 0;  ///< of results
   protocol::Nonce worker_nonce_{};

@@ -311,7 +311,7 @@ class SettledTest : public ::testing::Test {
  protected:
   std::map<uint32_t, float> back(const std::vector<uint16_t>& applied) const {
     const std::vector<uint32_t> indices = in_tensor(offer_);
-    SettledWindow window;
+    CompletedWindow window;
     window.begin = kBegin;
     window.offered = indices;
     window.values = offer_.values;
@@ -338,7 +338,7 @@ TEST_F(SettledTest, WhatTheUpdateLacksComesBackWhole) {
 }
 
 /// Against a loop that takes one at a time, where any are skipped and any are left over.
-TEST(Settled, IsWhatOneAtATimeMakesOfIt) {
+TEST(Completed, IsWhatOneAtATimeMakesOfIt) {
   RandomSequence random(RandomKey::from(21));
   uint64_t skipped_met = 0;
   uint64_t left_over_met = 0;
@@ -353,7 +353,7 @@ TEST(Settled, IsWhatOneAtATimeMakesOfIt) {
       if (random.next_below(3) > 0) applied.push_back(static_cast<uint16_t>(index));
     }
     const std::vector<uint32_t> indices = in_tensor(offer);
-    SettledWindow window;
+    CompletedWindow window;
     window.begin = kBegin;
     window.offered = indices;
     window.sent = made.sent;

@@ -52,13 +52,13 @@ SwitchCluster::SwitchCluster(const Options& options) : options_(options), random
   spec.grid.exponent_initial = -6;
   const Status valid = protocol::validate(spec);
   EXPECT_TRUE(valid.has_value()) << valid.error().message;
-  view_.job = kJob;
-  view_.epoch = 3;
-  view_.started = true;
-  view_.path = protocol::Path::kSwitch;
-  view_.shards = {{"tcp://a:1", 1, options_.has_fallback ? "shard:7600" : ""}, {"tcp://b:2", 1}};
-  for (uint32_t worker = 0; worker < spec.workers; ++worker) view_.members.push_back({worker, 1, 1'000 + worker});
-  first_view_ = view_;
+  membership_.job = kJob;
+  membership_.epoch = 3;
+  membership_.started = true;
+  membership_.path = protocol::Path::kSwitch;
+  membership_.shards = {{"tcp://a:1", 1, options_.has_fallback ? "shard:7600" : ""}, {"tcp://b:2", 1}};
+  for (uint32_t worker = 0; worker < spec.workers; ++worker) membership_.members.push_back({worker, 1, 1'000 + worker});
+  first_view_ = membership_;
   start_aggregator(kSwitchPort);
   if (options_.has_fallback) start_aggregator(kShardPort);
   for (size_t rack = 0; rack < options_.racks.size(); ++rack) start_aggregator(static_cast<uint16_t>(kRackPort + rack));
@@ -143,7 +143,7 @@ void SwitchCluster::join(uint32_t worker) {
 void SwitchCluster::welcome(uint32_t worker) {
   for (uint32_t shard = 0; shard < 2; ++shard) {
     protocol::Welcome welcome;
-    welcome.view = view_;
+    welcome.membership = membership_;
     hear(worker, shard, welcome);
   }
   carry_out(worker);
@@ -154,36 +154,37 @@ void SwitchCluster::join_all() {
 }
 
 void SwitchCluster::hear(uint32_t worker, uint32_t shard, protocol::Body body) {
-  hear_word({worker, nodes_[worker]->life, view_.epoch, shard, std::move(body), {}});
+  hear_word({worker, nodes_[worker]->incarnation, membership_.epoch, shard, std::move(body), {}});
 }
 
 void SwitchCluster::hear_word(const Word& word) {
   Node& node = *nodes_[word.worker];
   protocol::Message message;
-  message.header = {kJob, word.epoch, word.worker, word.life, word.shard, view_.shards[word.shard].life};
+  message.header = {
+      kJob, word.epoch, word.worker, word.incarnation, word.shard, membership_.shards[word.shard].incarnation};
   message.body = word.body;
   message.payload = word.payload;
   node.core->on_message(word.shard, std::move(message), now_, node.actions);
   carry_out(word.worker);
 }
 
-void SwitchCluster::raise(const std::function<void(protocol::JobView&)>& change) {
-  ++view_.epoch;
-  change(view_);
+void SwitchCluster::raise(const std::function<void(protocol::Membership&)>& change) {
+  ++membership_.epoch;
+  change(membership_);
   for (uint32_t worker = 0; worker < workers(); ++worker) raise_for(worker);
 }
 
 void SwitchCluster::raise_for(uint32_t worker) {
   if (!nodes_[worker]->alive) return;
   for (uint32_t shard = 0; shard < 2; ++shard) {
-    protocol::ViewChange changed;
-    changed.view = view_;
+    protocol::MembershipChange changed;
+    changed.membership = membership_;
     hear(worker, shard, changed);
   }
 }
 
 void SwitchCluster::set_path(protocol::Path path) {
-  raise([path](protocol::JobView& view) { view.path = path; });
+  raise([path](protocol::Membership& membership) { membership.path = path; });
 }
 
 void SwitchCluster::push(uint32_t worker, uint32_t tensor, const std::map<uint32_t, float>& entries) {
@@ -208,7 +209,7 @@ void SwitchCluster::carry_out(uint32_t worker) {
   Node& node = *nodes_[worker];
   while (node.core->work(now_, node.actions)) {
   }
-  node.core->end_turn(now_, node.actions);
+  node.core->end_pass(now_, node.actions);
   for (worker::LogLine& line : node.actions.log) node.log.push_back(std::move(line.text));
   for (worker::SendAction& send : node.actions.sends) {
     on_message_to_shard(worker, send);

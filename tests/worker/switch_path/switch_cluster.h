@@ -48,7 +48,7 @@ class SwitchCluster {
   uint16_t racks() const { return static_cast<uint16_t>(options_.racks.size()); }
   worker::SessionCore& core(uint32_t worker) { return *nodes_[worker]->core; }
   worker::Actions& actions(uint32_t worker) { return nodes_[worker]->actions; }
-  protocol::JobView& view() { return view_; }
+  protocol::Membership& membership() { return membership_; }
   TimeNs now() const { return now_; }
 
   /// Welcomed by both shards.
@@ -68,7 +68,7 @@ class SwitchCluster {
   /// switches are not notified. All join it. Packets under way on the network stay there.
   void begin_job_anew();
   /// The next epoch of the view: every live worker hears it of both shards.
-  void raise(const std::function<void(protocol::JobView&)>& change);
+  void raise(const std::function<void(protocol::Membership&)>& change);
   void raise_for(uint32_t worker);
   void set_path(protocol::Path path);
   /// Joiners are settled only while it is true: otherwise their requests wait.
@@ -140,14 +140,14 @@ class SwitchCluster {
   /// What shards pass on, or say, in the epoch in which it was caused.
   struct Word {
     uint32_t worker = 0;
-    uint64_t life = 0;
+    uint64_t incarnation = 0;
     uint64_t epoch = 0;
     uint32_t shard = 0;
     protocol::Body body;
     SharedBytes payload;
   };
   struct Node {
-    uint64_t life = 1;
+    uint64_t incarnation = 1;
     uint64_t nonce = 0;
     uint64_t starts = 0;
     std::unique_ptr<Sink> sink;
@@ -178,9 +178,9 @@ class SwitchCluster {
 
   Options options_;
   RandomSequence random_;
-  protocol::JobView view_;
+  protocol::Membership membership_;
   TimeNs now_ = kNsPerS;
-  protocol::JobView first_view_;
+  protocol::Membership first_view_;
   uint64_t lives_ = 0;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::map<uint16_t, Decider> aggregators_;

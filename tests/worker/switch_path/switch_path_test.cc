@@ -167,8 +167,9 @@ TEST(SwitchPath, OffersAreSettledInQuietMomentsOrWhereSomethingDependsOnThem) {
       cluster.run_until([&] { return cluster.all_applied(step + 1); });
       for (uint32_t worker = 0; worker < 2; ++worker) {
         worker::SessionCore& core = cluster.core(worker);
-        unsettled_met += core.settled() ? 0 : 1;
-        for (uint64_t piece = 0; piece < pieces && !core.settled(); ++piece) EXPECT_TRUE(core.settle_one());
+        unsettled_met += core.all_resolved() ? 0 : 1;
+        for (uint64_t piece = 0; piece < pieces && !core.all_resolved(); ++piece)
+          EXPECT_TRUE(core.resolve_one_deferred());
       }
     }
     End end{.weights = cluster.weights(0), .indices = {}, .values = {}};
@@ -211,7 +212,7 @@ TEST(SwitchPath, ShardsSeeNoStepAtAll) {
     push_step(cluster, random);
     cluster.run_until([&] { return cluster.all_applied(step + 1); });
   }
-  cluster.raise([](protocol::JobView&) {});
+  cluster.raise([](protocol::Membership&) {});
   cluster.hear(0, 1, protocol::Collect{});
   cluster.pass(3 * kNsPerS);
   EXPECT_TRUE(cluster.sent<protocol::Contribution>(0).empty());
@@ -221,7 +222,7 @@ TEST(SwitchPath, ShardsSeeNoStepAtAll) {
   for (const auto& [shard, heartbeat] : heartbeats) {
     EXPECT_EQ(heartbeat.steps_applied, 0u);
     EXPECT_TRUE(heartbeat.digests.empty());
-    EXPECT_EQ(heartbeat.switch_state, protocol::Heartbeat::Switch::kNoWord);
+    EXPECT_EQ(heartbeat.switch_state, protocol::Heartbeat::Switch::kNoReport);
   }
   const auto states = cluster.sent<protocol::State>(0);
   ASSERT_EQ(states.size(), 1u);
@@ -259,7 +260,7 @@ TEST(SwitchPath, ADeadWorkersOpenWindowsAreClosedWithoutIt) {
     for (uint32_t worker = 0; worker < 3; ++worker) cluster.push(worker, 0, all);
     cluster.run_until([&] { return cluster.core(0).switch_status()->client.results >= 4 + seed % 3; });
     cluster.kill(2);
-    cluster.raise([](protocol::JobView& view) { view.members.pop_back(); });
+    cluster.raise([](protocol::Membership& membership) { membership.members.pop_back(); });
     cluster.run_until([&] { return cluster.all_applied(1); });
     EXPECT_EQ(cluster.weights(0), cluster.weights(1));
     const std::vector<double> lacking = cluster.imbalance(0);
@@ -339,7 +340,7 @@ TEST(SwitchPath, ASilentSwitchIsToldOfToShard0AndSoIsOneThatAnswersAgain) {
   EXPECT_GE(cluster.now() - started, kNsPerS);
   for (const auto& [shard, heartbeat] : cluster.sent<protocol::Heartbeat>(0)) {
     if (shard == 1) {
-      EXPECT_EQ(heartbeat.switch_state, Word::kNoWord);
+      EXPECT_EQ(heartbeat.switch_state, Word::kNoReport);
     }
   }
 }
@@ -356,11 +357,11 @@ TEST(SwitchPath, EachWorkerTellsShard0WhatItWaitsForAndHowManyStepsAreOver) {
       if (shard == 0) {
         last = heartbeat;
       } else {
-        EXPECT_EQ(heartbeat.switch_wait, Wait::kNotSaid) << "shard 0 alone is told";
+        EXPECT_EQ(heartbeat.switch_wait, Wait::kNotReported) << "shard 0 alone is told";
       }
     }
     EXPECT_TRUE(last.has_value());
-    return last ? std::pair(last->switch_wait, last->switch_steps) : std::pair(Wait::kNotSaid, uint64_t{0});
+    return last ? std::pair(last->switch_wait, last->switch_steps) : std::pair(Wait::kNotReported, uint64_t{0});
   };
   cluster.push(0, 0, {{3, 1.0f}});
   EXPECT_EQ(last_said(0), std::pair(Wait::kContributions, uint64_t{0}));
@@ -430,7 +431,7 @@ TEST(SwitchPath, WhoIsRemovedAndHasNoWeightsToTakeOverEnds) {
   options.has_weights = false;
   SwitchCluster cluster(options);
   cluster.join_all();
-  cluster.raise([](protocol::JobView& view) { view.members.erase(view.members.begin()); });
+  cluster.raise([](protocol::Membership& membership) { membership.members.erase(membership.members.begin()); });
   ASSERT_EQ(cluster.core(0).phase(), worker::Phase::kEnded);
   EXPECT_EQ(cluster.core(0).error()->code, ErrorCode::kNotAMember);
 }
@@ -438,7 +439,7 @@ TEST(SwitchPath, WhoIsRemovedAndHasNoWeightsToTakeOverEnds) {
 TEST(SwitchPath, EpochsBeyond32BitsEndTheSession) {
   SwitchCluster cluster(switch_path_options_for(2, {300}));
   cluster.join_all();
-  cluster.raise([](protocol::JobView& view) { view.epoch = uint64_t{1} << 32; });
+  cluster.raise([](protocol::Membership& membership) { membership.epoch = uint64_t{1} << 32; });
   ASSERT_EQ(cluster.core(0).phase(), worker::Phase::kEnded);
   EXPECT_EQ(cluster.core(0).error()->code, ErrorCode::kLimitExceeded);
 }

@@ -99,7 +99,7 @@ TEST(SwitchRacks, SumsOfRacksGiveTheSameWeightsAsNoRacks) {
   EXPECT_EQ(with.cluster.weights(0), without.cluster.weights(0));
   for (const uint16_t rack : {kRack, static_cast<uint16_t>(kRack + 1)}) {
     EXPECT_GT(with.cluster.counted_at(rack, Event::kGroupSent), 6u);
-    EXPECT_EQ(with.cluster.counted_at(rack, Event::kEntriesCut), 0u);
+    EXPECT_EQ(with.cluster.counted_at(rack, Event::kEntriesNotSelected), 0u);
   }
   EXPECT_GT(with.cluster.counted_at(SwitchCluster::kSwitchPort, Event::kGroupAdded), 12u);
   for (uint32_t worker = 0; worker < 4; ++worker) EXPECT_TRUE(with.cluster.core(worker).switch_status()->at_rack);
@@ -126,7 +126,7 @@ TEST(SwitchRacks, WhatARackCutsGoesBackToItsWorkers) {
   Training training(options);
   training.take(8);
   training.expect_equal_weights();
-  EXPECT_GT(training.cluster.counted_at(kRack, Event::kEntriesCut), 100u);
+  EXPECT_GT(training.cluster.counted_at(kRack, Event::kEntriesNotSelected), 100u);
   EXPECT_GT(training.cluster.core(0).residual(0).count(), 0u);
   EXPECT_GT(training.cluster.core(0).bucket_counters(0).entries_returned, 0u);
 }
@@ -194,8 +194,9 @@ TEST(SwitchRacks, AWorkerThatDiesIsLeftOutOfItsRacksSums) {
   ASSERT_NO_FATAL_FAILURE(training.until_at_rack(0));
   training.push_all();
   training.cluster.kill(1);
-  training.cluster.raise(
-      [](protocol::JobView& view) { std::erase_if(view.members, [](const auto& one) { return one.worker == 1; }); });
+  training.cluster.raise([](protocol::Membership& membership) {
+    std::erase_if(membership.members, [](const auto& one) { return one.worker == 1; });
+  });
   ++training.steps;
   training.cluster.run_until([&] { return training.cluster.all_applied(training.steps); });
   const uint64_t sent = training.cluster.counted_at(kRack, Event::kGroupSent);

@@ -24,7 +24,7 @@ TEST(SwitchReturns, ANewProcessTakesPartFromTheNextStepOn) {
   cluster.kill(1);
   cluster.remove(1, Hears::kLater);
   cluster.admit(1, Process::kNew);
-  EXPECT_EQ(cluster.core(1).phase(), worker::Phase::kReturning);
+  EXPECT_EQ(cluster.core(1).phase(), worker::Phase::kRejoining);
   cluster.run_until([&] { return all_synced(cluster); });
   const uint64_t entry = cluster.core(1).steps_applied(0);
   EXPECT_EQ(entry, cluster.core(0).steps_applied(0));
@@ -201,11 +201,11 @@ TEST(SwitchReturns, RevokedResults_NotReturnedWhereTheJobUsesItsOwnWeights) {
     cluster.passes_on = false;
     cluster.kill(0);
     cluster.kill(2);
-    cluster.raise([](protocol::JobView& view) {
-      std::erase_if(view.members, [](const protocol::Member& member) { return member.worker != 1; });
-      view.members.front().state = protocol::MemberState::kSynced;
-      view.cut = view.epoch;
-      view.cut_worker = 1;
+    cluster.raise([](protocol::Membership& membership) {
+      std::erase_if(membership.members, [](const protocol::Member& member) { return member.worker != 1; });
+      membership.members.front().state = protocol::MemberState::kSynced;
+      membership.cut = membership.epoch;
+      membership.cut_worker = 1;
     });
     EXPECT_EQ(cluster.core(1).phase(), worker::Phase::kRunning);
     EXPECT_EQ(cluster.weights(1), weights);
@@ -246,7 +246,7 @@ TEST(SwitchReturns, WhatIsNoHandoverIsDroppedAndAskedForAgain) {
   protocol::Snapshot run;
   run.part = static_cast<uint32_t>(cluster.core(1).layout().parts.size());
   run.for_worker = 1;
-  run.for_life = cluster.view().members[1].life;
+  run.for_incarnation = cluster.membership().members[1].incarnation;
   cluster.hear(1, 0, run);
   EXPECT_EQ(cluster.core(1).counters().dropped_malformed, 1u);
   cluster.hear(1, 1, run);
@@ -319,11 +319,11 @@ TEST(SwitchReturns, WhoHasPartsOfDifferentStepsIsNotWhatAJobGoesOnFrom) {
     if (!has_parts_at(0)) continue;  // both at once: the handover came last
     ++met;
     cluster.kill(0);
-    cluster.raise([](protocol::JobView& view) {
-      std::erase_if(view.members, [](const protocol::Member& member) { return member.worker == 0; });
-      view.members.front().state = protocol::MemberState::kSynced;
-      view.cut = view.epoch;
-      view.cut_worker = 1;
+    cluster.raise([](protocol::Membership& membership) {
+      std::erase_if(membership.members, [](const protocol::Member& member) { return member.worker == 0; });
+      membership.members.front().state = protocol::MemberState::kSynced;
+      membership.cut = membership.epoch;
+      membership.cut_worker = 1;
     });
     ASSERT_TRUE(cluster.core(1).error().has_value());
     EXPECT_NE(cluster.core(1).error()->message.find("different steps"), std::string::npos)

@@ -142,7 +142,7 @@ TEST(SwitchSecondJobWaits, ANewerEpochIsNoOtherJob) {
   SwitchCluster cluster(switch_second_job_options_for(1, false));
   cluster.join_all();
   for (int time = 0; time < 5; ++time) {
-    cluster.raise([](protocol::JobView&) {});
+    cluster.raise([](protocol::Membership&) {});
     push_all(cluster, 1.0f);
     ASSERT_NO_FATAL_FAILURE(cluster.run_until([&] { return cluster.all_applied(static_cast<uint64_t>(time) + 1); }));
   }

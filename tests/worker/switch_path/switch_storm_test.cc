@@ -54,7 +54,8 @@ class Storm {
   uint64_t cut() const {
     uint64_t entries = 0;
     for (uint16_t rack = 0; rack < rack_count(); ++rack)
-      entries += cluster_.counted_at(static_cast<uint16_t>(SwitchCluster::kRackPort + rack), Event::kEntriesCut);
+      entries +=
+          cluster_.counted_at(static_cast<uint16_t>(SwitchCluster::kRackPort + rack), Event::kEntriesNotSelected);
     return entries;
   }
 
@@ -91,8 +92,8 @@ class Storm {
     return count;
   }
   bool is_member(uint32_t worker) {
-    return std::ranges::find(cluster_.view().members, worker, &protocol::Member::worker) !=
-           cluster_.view().members.end();
+    return std::ranges::find(cluster_.membership().members, worker, &protocol::Member::worker) !=
+           cluster_.membership().members.end();
   }
 
   void something_happens() {

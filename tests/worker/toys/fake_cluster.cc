@@ -98,7 +98,7 @@ void FakeCluster::send_out(uint32_t shard, ToyShard::Out& out) {
 
 void FakeCluster::reply(uint32_t shard, const protocol::PeerId& to, protocol::Body body, SharedBytes payload) {
   protocol::Message message;
-  message.header = {table_.view.job, table_.view.epoch, 0, worker_life, shard, shards_[shard]->life};
+  message.header = {table_.membership.job, table_.membership.epoch, 0, worker_life, shard, shards_[shard]->incarnation};
   message.body = std::move(body);
   message.payload = std::move(payload);
   listeners_[shard]->send(to, message);
@@ -107,7 +107,7 @@ void FakeCluster::reply(uint32_t shard, const protocol::PeerId& to, protocol::Bo
 void FakeCluster::adopt_views() {
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
     ToyShard::Out out;
-    shards_[shard]->adopt_view(out);
+    shards_[shard]->adopt_membership(out);
     send_out(shard, out);
   }
 }

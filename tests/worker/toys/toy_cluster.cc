@@ -80,7 +80,7 @@ void ToyCluster::carry_out(uint32_t worker, worker::Actions& actions) {
     Wire& line = wire(worker, send.shard);
     if (line.up) line.up_queue.push_back(std::move(send.message));
   }
-  lives_[worker].insert(cores_[worker]->life());
+  lives_[worker].insert(cores_[worker]->incarnation());
   for (worker::DeliveredUpdate& update : actions.delivered) {
     deliver_to_weights(worker, update);
     delivered_[worker].push_back(std::move(update));
@@ -117,7 +117,7 @@ bool ToyCluster::deliver_one() {
       const protocol::Message message = std::move(line.up_queue.front());
       line.up_queue.pop_front();
       ToyShard::Out out;
-      if (message.header.shard_life > shards_[shard]->life) return true;
+      if (message.header.shard_incarnation > shards_[shard]->incarnation) return true;
       shards_[shard]->on_message(worker, message, out);
       send_out(shard, out);
       return true;
@@ -127,7 +127,7 @@ bool ToyCluster::deliver_one() {
       line.down_queue.pop_front();
       with_core(worker, [&](auto& core, auto& actions) {
         core.on_message(shard, std::move(message), now_, actions);
-        if (random_.next_below(3) == 0) core.end_turn(now_, actions);
+        if (random_.next_below(3) == 0) core.end_pass(now_, actions);
       });
       return true;
     }
@@ -153,8 +153,8 @@ void ToyCluster::break_one() {
 }
 
 void ToyCluster::raise_epoch() {
-  if (!table_.view.started) return;
-  ++table_.view.epoch;
+  if (!table_.membership.started) return;
+  ++table_.membership.epoch;
 }
 
 void ToyCluster::pass_time() {
@@ -164,16 +164,16 @@ void ToyCluster::pass_time() {
   for (uint32_t worker = 0; worker < workers(); ++worker) {
     with_core(worker, [&](auto& core, auto& actions) {
       core.on_tick(now_, actions);
-      core.end_turn(now_, actions);
+      core.end_pass(now_, actions);
     });
   }
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
     ToyShard::Out out;
-    if (adopted_[shard] == table_.view.epoch) {
+    if (adopted_[shard] == table_.membership.epoch) {
       shards_[shard]->poll(out);
     } else {
-      adopted_[shard] = table_.view.epoch;
-      shards_[shard]->adopt_view(out);
+      adopted_[shard] = table_.membership.epoch;
+      shards_[shard]->adopt_membership(out);
     }
     send_out(shard, out);
   }
@@ -181,7 +181,7 @@ void ToyCluster::pass_time() {
 
 void ToyCluster::step() {
   for (const auto& core : cores_) {
-    if (settle_random_.next_unit() < options_.settle_rate) core->settle_one();
+    if (settle_random_.next_unit() < options_.settle_rate) core->resolve_one_deferred();
   }
   if (breaks_ && random_.next_unit() < options_.disconnect_rate) break_one();
   if (breaks_ && random_.next_unit() < options_.epoch_rate) raise_epoch();
@@ -226,7 +226,7 @@ double ToyCluster::in_flight(const worker::OutstandingView& out, uint32_t worker
   const auto decided = log.find(out.step);
   if (decided == log.end()) return value;
   const auto& counted = decided->second.update.contributors;
-  if (std::ranges::find(counted, protocol::ContributorId{worker, out.life}) == counted.end()) return value;
+  if (std::ranges::find(counted, protocol::ContributorId{worker, out.incarnation}) == counted.end()) return value;
   // Counted: the entries that the update carries are in the log, the rest will be returned.
   return decided->second.carried.contains(index) ? 0.0 : value;
 }
@@ -241,7 +241,7 @@ void ToyCluster::add_carried_of_unreturnable(const worker::SessionCore& core, ui
     const auto decided = log.find(lost.step);
     if (layout.bucket != bucket || decided == log.end()) continue;
     const auto& counted = decided->second.update.contributors;
-    if (std::ranges::find(counted, protocol::ContributorId{worker, lost.life}) == counted.end()) continue;
+    if (std::ranges::find(counted, protocol::ContributorId{worker, lost.incarnation}) == counted.end()) continue;
     const Stream& stream = decided->second.streams.at(worker);
     for (size_t i = 0; i < stream.values.size(); ++i) {
       const uint64_t index = layout.begin + (stream.dense ? i : stream.indices[i]);

@@ -131,7 +131,7 @@ class ToyCluster {
   struct Ended {
     uint32_t worker = 0;
     std::unique_ptr<worker::SessionCore> core;
-    std::set<uint64_t> lives;
+    std::set<uint64_t> incarnations;
     const worker::SessionCore* next = nullptr;
   };
   bool faults_on_ = true;

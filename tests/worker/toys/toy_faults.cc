@@ -6,7 +6,7 @@
 namespace millrace::testing {
 
 void ToyCluster::maybe_fault() {
-  if (!table_.view.started) return;
+  if (!table_.membership.started) return;
   if (fault_random_.next_unit() < options_.remove_rate) remove_one();
   if (fault_random_.next_unit() < options_.shard_crash_rate) crash_shard();
   if (fault_random_.next_unit() < options_.save_rate) save_one();
@@ -16,7 +16,7 @@ void ToyCluster::maybe_fault() {
 void ToyCluster::remove_one() {
   const auto worker = static_cast<uint32_t>(fault_random_.next_below(workers()));
   const protocol::Member* member = table_.member(worker);
-  if (member == nullptr || table_.view.members.size() < 2) return;
+  if (member == nullptr || table_.membership.members.size() < 2) return;
   if (member->state == protocol::MemberState::kSynced && table_.synced_members() < 2) return;
   table_.remove(worker);
   ++faults_.removals;
@@ -24,8 +24,8 @@ void ToyCluster::remove_one() {
 
 void ToyCluster::crash_shard() {
   const auto shard = static_cast<uint32_t>(fault_random_.next_below(shards_.size()));
-  ++table_.view.shards[shard].life;
-  ++table_.view.epoch;
+  ++table_.membership.shards[shard].incarnation;
+  ++table_.membership.epoch;
   shards_[shard]->crash();
   adopted_[shard] = 0;
   for (uint32_t worker = 0; worker < workers(); ++worker) {
@@ -72,16 +72,17 @@ void ToyCluster::crash_worker() {
 void ToyCluster::void_step(uint32_t part, const ToyDecision& decision) {
   ++faults_.steps_voided;
   const protocol::PartLayout& layout = table_.layout.parts[part];
-  const auto holds = [&](const worker::SessionCore& core, uint64_t life) {
+  const auto holds = [&](const worker::SessionCore& core, uint64_t incarnation) {
     const auto is_it = [&](const auto& out) {
-      return out.part == part && out.step == decision.update.step && out.life == life;
+      return out.part == part && out.step == decision.update.step && out.incarnation == incarnation;
     };
     return std::ranges::any_of(core.outstanding(layout.bucket), is_it) ||
            std::ranges::any_of(core.unreturnable(), is_it);
   };
   for (const protocol::ContributorId& who : decision.update.contributors) {
-    bool held = holds(*cores_[who.worker], who.life);
-    for (const Ended& ended : ended_) held = held || (ended.worker == who.worker && holds(*ended.core, who.life));
+    bool held = holds(*cores_[who.worker], who.incarnation);
+    for (const Ended& ended : ended_)
+      held = held || (ended.worker == who.worker && holds(*ended.core, who.incarnation));
     if (held) continue;
     const Stream& stream = decision.streams.at(who.worker);
     for (size_t i = 0; i < stream.values.size(); ++i) {
@@ -127,7 +128,7 @@ double ToyCluster::least_loss(uint32_t bucket) const {
       for (const auto& [step, decision] : shards_[table_.layout.parts[part].shard]->log(part)) {
         const auto& all = decision.update.contributors;
         const auto who = std::ranges::find(all, ended.worker, &protocol::ContributorId::worker);
-        if (who == all.end() || !ended.lives.contains(who->life)) continue;
+        if (who == all.end() || !ended.incarnations.contains(who->incarnation)) continue;
         const Stream& stream = decision.streams.at(ended.worker);
         for (size_t i = 0; i < stream.values.size(); ++i) {
           const uint64_t index = table_.layout.parts[part].begin + (stream.dense ? i : stream.indices[i]);

@@ -13,9 +13,7 @@ using protocol::MemberState;
 using Weights = protocol::Settle::Weights;
 
 bool beats(const protocol::State& a, const protocol::State& b) {
-  const auto reach = [](const protocol::State::Part& part) {
-    return std::tuple(part.lineage, part.decided_in, part.n);
-  };
+  const auto reach = [](const protocol::State::Part& part) { return std::tuple(part.branch, part.decided_in, part.n); };
   bool differs = false;
   for (size_t i = 0; i < a.parts.size(); ++i) {
     if (reach(a.parts[i]) < reach(b.parts[i])) return false;
@@ -27,10 +25,10 @@ bool beats(const protocol::State& a, const protocol::State& b) {
 }  // namespace
 
 void ToyShard::crash() {
-  life = table_.view.shards[number_].life;
+  incarnation = table_.membership.shards[number_].incarnation;
   connected_.clear();
   recovering_ = true;
-  view_ = {};
+  membership_ = {};
   for (Part& part : parts_) {
     part.open.clear();
     part.acks.clear();
@@ -68,7 +66,7 @@ void ToyShard::begin_recovery(Out& out) {
 }
 
 void ToyShard::on_return_message(uint32_t worker, const protocol::Message& message, Out& out) {
-  if (message.header.epoch != view_.epoch) return;
+  if (message.header.epoch != membership_.epoch) return;
   if (const auto* state = std::get_if<protocol::State>(&message.body)) return on_state(worker, *state, out);
   if (const auto* update = std::get_if<protocol::Update>(&message.body)) {
     if (fetching_) parts_[update->part].fetched[update->step] = message;
@@ -77,7 +75,7 @@ void ToyShard::on_return_message(uint32_t worker, const protocol::Message& messa
   } else if (std::holds_alternative<protocol::Snapshot>(message.body)) {
     on_snapshot(worker, message, out);
   } else if (std::holds_alternative<protocol::Synced>(message.body)) {
-    if (table_.make_synced(worker, message.header.life, view_.epoch)) adopt_view(out);
+    if (table_.make_synced(worker, message.header.incarnation, membership_.epoch)) adopt_membership(out);
   }
 }
 
@@ -91,7 +89,7 @@ void ToyShard::on_state(uint32_t worker, const protocol::State& state, Out& out)
 void ToyShard::fetch_when_all_answered(Out& out) {
   if (fetching_) return;
   bool any_synced = false;
-  for (const protocol::Member& member : view_.members) {
+  for (const protocol::Member& member : membership_.members) {
     if (!states_.contains(member.worker)) return;
     any_synced = any_synced || states_[member.worker].synced;
   }
@@ -133,10 +131,10 @@ void ToyShard::activate(Out& out) {
   uint64_t parent = 0;
   for (const auto& [worker, state] : states_) {
     for (const protocol::State::Part& part : state.parts)
-      if (state.synced && is_mine(part.part)) parent = std::max(parent, part.lineage);
+      if (state.synced && is_mine(part.part)) parent = std::max(parent, part.branch);
   }
-  if (!table_.activate(number_, parent, view_.epoch)) return adopt_view(out);
-  lineage_ = table_.view.lineages;
+  if (!table_.activate(number_, parent, membership_.epoch)) return adopt_membership(out);
+  branch_ = table_.membership.branches;
   const std::map<uint32_t, protocol::State> states = states_;
   recovering_ = fetching_ = false;
   for (uint32_t part = 0; part < parts_.size(); ++part) {
@@ -146,7 +144,7 @@ void ToyShard::activate(Out& out) {
       if (state.synced) parts_[part].acks[worker] = state.parts[part].n;
     }
   }
-  adopt_view(out);
+  adopt_membership(out);
 }
 
 void ToyShard::truncate(uint32_t part, uint64_t n) {
@@ -177,7 +175,7 @@ void ToyShard::restore(uint32_t number) {
 }
 
 void ToyShard::cut_when_nobody_can_go_on(Out& out) {
-  for (const protocol::Member& member : view_.members) {
+  for (const protocol::Member& member : membership_.members) {
     const auto state = states_.find(member.worker);
     if (state == states_.end() || state->second.synced || member.state == MemberState::kSynced) return;
     if (!recovering_ && !state->second.stranded) return;
@@ -186,8 +184,8 @@ void ToyShard::cut_when_nobody_can_go_on(Out& out) {
     return std::ranges::none_of(states_, [&](const auto& other) { return beats(other.second, one.second); });
   });
   if (unbeaten == states_.end()) return;
-  table_.cut(unbeaten->first, unbeaten->second, view_.epoch);
-  adopt_view(out);
+  table_.cut(unbeaten->first, unbeaten->second, membership_.epoch);
+  adopt_membership(out);
 }
 
 std::optional<protocol::SummaryEntry> ToyShard::counted(uint32_t part, uint64_t n, uint32_t worker) const {
@@ -196,15 +194,17 @@ std::optional<protocol::SummaryEntry> ToyShard::counted(uint32_t part, uint64_t 
     const auto& all = decision.update.contributors;
     const auto who = std::ranges::find(all, worker, &protocol::ContributorId::worker);
     if (step >= n || who == all.end()) continue;
-    if (!entry) entry = protocol::SummaryEntry{.worker = worker, .life = who->life};
-    if (entry->life != who->life) entry->earlier_lives.emplace_back(entry->life, entry->last_step);
+    if (!entry) entry = protocol::SummaryEntry{.worker = worker, .incarnation = who->incarnation};
+    if (entry->incarnation != who->incarnation)
+      entry->earlier_incarnations.emplace_back(entry->incarnation, entry->last_step);
     const uint64_t shift = entry->counted_mask == 0 ? 0 : step - entry->last_step;
     entry->counted_mask = (shift >= 64 ? 0 : entry->counted_mask << shift) | 1;
-    entry->life = who->life;
+    entry->incarnation = who->incarnation;
     entry->last_step = step;
   }
   if (!entry) return entry;
-  std::erase_if(entry->earlier_lives, [&](const auto& earlier) { return entry->last_step - earlier.second > 63; });
+  std::erase_if(entry->earlier_incarnations,
+                [&](const auto& earlier) { return entry->last_step - earlier.second > 63; });
   return entry;
 }
 
@@ -219,7 +219,7 @@ protocol::Summary ToyShard::summary(uint32_t part, uint64_t n) const {
 void ToyShard::judge(uint32_t worker, Out& out) {
   const protocol::State& state = states_[worker];
   std::vector<uint32_t> givers;
-  for (const protocol::Member& member : view_.members) {
+  for (const protocol::Member& member : membership_.members) {
     if (member.state == MemberState::kSynced && connected_.contains(member.worker)) givers.push_back(member.worker);
   }
   for (uint32_t number = 0; number < parts_.size(); ++number) {
@@ -228,7 +228,7 @@ void ToyShard::judge(uint32_t worker, Out& out) {
     Part& part = parts_[number];
     joiner.stands = state.parts[number];
     const uint64_t n = joiner.stands.n;
-    joiner.on_log = n <= part.log.size() && protocol::is_on_path(view_, number_, joiner.stands.lineage) &&
+    joiner.on_log = n <= part.log.size() && protocol::is_on_path(membership_, number_, joiner.stands.branch) &&
                     (n == 0 || part.log[n - 1].update.decided_in == joiner.stands.decided_in);
     const bool own = joiner.on_log && part.first_kept <= n;
     if (own && (givers.empty() || !prefers_snapshot || !prefers_snapshot())) {
@@ -248,7 +248,7 @@ void ToyShard::settle(uint32_t worker, uint32_t number, Weights weights, Out& ou
   protocol::Settle settle;
   settle.part = number;
   settle.decided = parts_[number].log.size();
-  settle.lineage = lineage_;
+  settle.branch = branch_;
   settle.on_log = joiner.on_log;
   settle.weights = weights;
   settle.counted = counted(number, settle.decided, worker);
@@ -263,7 +263,7 @@ void ToyShard::on_snapshot(uint32_t /*giver*/, const protocol::Message& message,
   const auto& run = std::get<protocol::Snapshot>(message.body);
   const auto found = joiners_.find({run.for_worker, run.part});
   if (found == joiners_.end() || !found->second.asked || found->second.settled) return;
-  if (life_of(run.for_worker) != run.for_life) return;
+  if (life_of(run.for_worker) != run.for_incarnation) return;
   Joiner& joiner = found->second;
   out.emplace_back(run.for_worker, to(run.for_worker, run, message.payload));
   const protocol::PartLayout& layout = table_.layout.parts[run.part];

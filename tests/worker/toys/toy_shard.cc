@@ -9,71 +9,72 @@ namespace millrace::testing {
 
 ToyTable::ToyTable(const protocol::JobSpec& spec_, uint32_t shard_count)
     : spec(spec_), layout(protocol::plan_layout(spec_, shard_count)) {
-  view.job = 7;
-  view.epoch = 1;
-  for (uint32_t shard = 0; shard < shard_count; ++shard) view.shards.push_back({"toy:" + std::to_string(shard), 1});
+  membership.job = 7;
+  membership.epoch = 1;
+  for (uint32_t shard = 0; shard < shard_count; ++shard)
+    membership.shards.push_back({"toy:" + std::to_string(shard), 1});
 }
 
 uint64_t ToyTable::join(uint32_t worker, const protocol::Hello& hello) {
-  const auto found = std::ranges::find(view.members, worker, &protocol::Member::worker);
-  if (found != view.members.end()) {
-    if (found->nonce == hello.nonce) return found->life;
+  const auto found = std::ranges::find(membership.members, worker, &protocol::Member::worker);
+  if (found != membership.members.end()) {
+    if (found->nonce == hello.nonce) return found->incarnation;
     if (!hello.returns) return 0;
-    view.members.erase(found);
+    membership.members.erase(found);
   }
-  if (view.started && !hello.has_weights) return 0;
-  const auto state = view.started ? protocol::MemberState::kJoining : protocol::MemberState::kSynced;
-  view.members.push_back({worker, ++lives_[worker], hello.nonce, state});
-  std::ranges::sort(view.members, {}, &protocol::Member::worker);
-  view.started = view.started || view.members.size() == spec.workers;
-  ++view.epoch;
+  if (membership.started && !hello.has_weights) return 0;
+  const auto state = membership.started ? protocol::MemberState::kJoining : protocol::MemberState::kSynced;
+  membership.members.push_back({worker, ++lives_[worker], hello.nonce, state});
+  std::ranges::sort(membership.members, {}, &protocol::Member::worker);
+  membership.started = membership.started || membership.members.size() == spec.workers;
+  ++membership.epoch;
   return lives_[worker];
 }
 
 void ToyTable::remove(uint32_t worker) {
-  std::erase_if(view.members, [&](const protocol::Member& member) { return member.worker == worker; });
-  ++view.epoch;
+  std::erase_if(membership.members, [&](const protocol::Member& member) { return member.worker == worker; });
+  ++membership.epoch;
 }
 
 const protocol::Member* ToyTable::member(uint32_t worker) const {
-  const auto found = std::ranges::find(view.members, worker, &protocol::Member::worker);
-  return found == view.members.end() ? nullptr : &*found;
+  const auto found = std::ranges::find(membership.members, worker, &protocol::Member::worker);
+  return found == membership.members.end() ? nullptr : &*found;
 }
 
 uint64_t ToyTable::synced_members() const {
   return static_cast<uint64_t>(
-      std::ranges::count(view.members, protocol::MemberState::kSynced, &protocol::Member::state));
+      std::ranges::count(membership.members, protocol::MemberState::kSynced, &protocol::Member::state));
 }
 
-bool ToyTable::make_synced(uint32_t worker, uint64_t life, uint64_t epoch) {
-  const auto found = std::ranges::find(view.members, worker, &protocol::Member::worker);
-  if (epoch != view.epoch || found == view.members.end() || found->life != life) return false;
+bool ToyTable::make_synced(uint32_t worker, uint64_t incarnation, uint64_t epoch) {
+  const auto found = std::ranges::find(membership.members, worker, &protocol::Member::worker);
+  if (epoch != membership.epoch || found == membership.members.end() || found->incarnation != incarnation) return false;
   found->state = protocol::MemberState::kSynced;
-  ++view.epoch;
+  ++membership.epoch;
   return true;
 }
 
 bool ToyTable::activate(uint32_t shard, uint64_t parent, uint64_t epoch) {
-  if (epoch != view.epoch) return false;
-  view.activations.push_back({shard, ++view.lineages, parent});
-  ++view.epoch;
+  if (epoch != membership.epoch) return false;
+  membership.activations.push_back({shard, ++membership.branches, parent});
+  ++membership.epoch;
   return true;
 }
 
 bool ToyTable::cut(uint32_t worker, const protocol::State& state, uint64_t epoch) {
-  if (epoch != view.epoch) return false;
-  std::vector<uint64_t> parents(view.shards.size(), 0);
+  if (epoch != membership.epoch) return false;
+  std::vector<uint64_t> parents(membership.shards.size(), 0);
   for (const protocol::State::Part& part : state.parts) {
     uint64_t& parent = parents[layout.parts[part.part].shard];
-    parent = std::max(parent, part.lineage);
+    parent = std::max(parent, part.branch);
     truncate(part.part, part.n);
   }
-  ++view.lineages;
+  ++membership.branches;
   for (uint32_t shard = 0; shard < parents.size(); ++shard)
-    view.activations.push_back({shard, view.lineages, parents[shard]});
-  view.cut = ++view.epoch;
-  view.cut_worker = worker;
-  std::ranges::find(view.members, worker, &protocol::Member::worker)->state = protocol::MemberState::kSynced;
+    membership.activations.push_back({shard, membership.branches, parents[shard]});
+  membership.cut = ++membership.epoch;
+  membership.cut_worker = worker;
+  std::ranges::find(membership.members, worker, &protocol::Member::worker)->state = protocol::MemberState::kSynced;
   return true;
 }
 
@@ -83,19 +84,19 @@ uint64_t ToyShard::acknowledged(uint32_t part, uint32_t worker) const {
 }
 
 uint64_t ToyShard::life_of(uint32_t worker) const {
-  const auto found = std::ranges::find(view_.members, worker, &protocol::Member::worker);
-  return found == view_.members.end() ? 0 : found->life;
+  const auto found = std::ranges::find(membership_.members, worker, &protocol::Member::worker);
+  return found == membership_.members.end() ? 0 : found->incarnation;
 }
 
 uint64_t ToyShard::stable(uint32_t part) const {
   uint64_t least = UINT64_MAX;
-  for (const protocol::Member& member : view_.members) least = std::min(least, acknowledged(part, member.worker));
-  return view_.members.empty() ? 0 : least;
+  for (const protocol::Member& member : membership_.members) least = std::min(least, acknowledged(part, member.worker));
+  return membership_.members.empty() ? 0 : least;
 }
 
 protocol::Message ToyShard::to(uint32_t worker, protocol::Body body, SharedBytes payload) const {
   protocol::Message message;
-  message.header = {view_.job, view_.epoch, worker, life_of(worker), number_, life};
+  message.header = {membership_.job, membership_.epoch, worker, life_of(worker), number_, incarnation};
   message.body = std::move(body);
   message.payload = std::move(payload);
   return message;
@@ -105,7 +106,7 @@ void ToyShard::serve(uint32_t worker, const ToyDecision& decision, Out& out) con
   const uint32_t part = decision.update.part;
   if (!connected_.contains(worker) || decision.update.step < parts_[part].first_kept) return;
   protocol::Update update = decision.update;
-  update.lineage = lineage_;
+  update.branch = branch_;
   update.stable = stable(part);
   update.summary = summary(part, update.step + 1);
   out.emplace_back(worker, to(worker, std::move(update), decision.payload));
@@ -114,8 +115,8 @@ void ToyShard::serve(uint32_t worker, const ToyDecision& decision, Out& out) con
 void ToyShard::on_message(uint32_t worker, const protocol::Message& message, Out& out) {
   if (const auto* hello = std::get_if<protocol::Hello>(&message.body)) return on_hello(worker, *hello, out);
   if (!connected_.contains(worker)) return;
-  if (message.header.epoch > view_.epoch) adopt_view(out);
-  if (message.header.life != life_of(worker) || message.header.shard_life != life) return;
+  if (message.header.epoch > membership_.epoch) adopt_membership(out);
+  if (message.header.incarnation != life_of(worker) || message.header.shard_incarnation != incarnation) return;
   if (std::holds_alternative<protocol::Contribution>(message.body)) return on_contribution(worker, message, out);
   if (const auto* ack = std::get_if<protocol::Ack>(&message.body)) {
     for (const auto& entry : ack->entries) {
@@ -152,31 +153,32 @@ void ToyShard::on_hello(uint32_t worker, const protocol::Hello& hello, Out& out)
     return;
   }
   connected_.insert(worker);
-  if (view_.epoch != table_.view.epoch) adopt_view(out);
+  if (membership_.epoch != table_.membership.epoch) adopt_membership(out);
   protocol::Welcome welcome;
-  welcome.view = view_;
+  welcome.membership = membership_;
   out.emplace_back(worker, to(worker, welcome));
 }
 
-void ToyShard::adopt_view(Out& out) {
-  const protocol::JobView before = std::exchange(view_, table_.view);
-  for (const uint32_t worker : connected_) out.emplace_back(worker, to(worker, protocol::ViewChange{view_}));
-  std::map<uint32_t, uint64_t> lives;
-  for (const protocol::Member& member : view_.members) lives[member.worker] = member.life;
+void ToyShard::adopt_membership(Out& out) {
+  const protocol::Membership before = std::exchange(membership_, table_.membership);
+  for (const uint32_t worker : connected_)
+    out.emplace_back(worker, to(worker, protocol::MembershipChange{membership_}));
+  std::map<uint32_t, uint64_t> incarnations;
+  for (const protocol::Member& member : membership_.members) incarnations[member.worker] = member.incarnation;
   for (Part& part : parts_) {
     for (auto& [step, slots] : part.open)
       std::erase_if(slots, [&](const auto& slot) {
-        return !lives.contains(slot.first) || lives[slot.first] != slot.second.life;
+        return !incarnations.contains(slot.first) || incarnations[slot.first] != slot.second.incarnation;
       });
     std::erase_if(part.acks, [&](const auto& ack) {
-      return !lives.contains(ack.first) || lives[ack.first] != ack_lives_[ack.first];
+      return !incarnations.contains(ack.first) || incarnations[ack.first] != ack_lives_[ack.first];
     });
   }
-  ack_lives_ = lives;
+  ack_lives_ = incarnations;
   states_.clear();
   joiners_.clear();
   // Everything that was decided past a cut is void, also here.
-  if (view_.cut > before.epoch) recovering_ = true;
+  if (membership_.cut > before.epoch) recovering_ = true;
   if (recovering_) return begin_recovery(out);
   for (uint32_t part = 0; part < parts_.size(); ++part) {
     if (!is_mine(part)) continue;
@@ -193,10 +195,11 @@ void ToyShard::on_contribution(uint32_t worker, const protocol::Message& message
   const auto& contribution = std::get<protocol::Contribution>(message.body);
   const protocol::PartLayout& layout = table_.layout.parts[contribution.part];
   if (layout.shard != number_) complaints.push_back("a contribution to a part of another shard");
-  if (message.header.shard_life != life || message.header.job != view_.job) complaints.push_back("a wrong header");
+  if (message.header.shard_incarnation != incarnation || message.header.job != membership_.job)
+    complaints.push_back("a wrong header");
   if (container_identity(message.payload.bytes).value_or(0) != contribution.payload_hash)
     complaints.push_back("the hash is not the payload's");
-  const auto identity = std::tuple(contribution.part, worker, message.header.life, contribution.step);
+  const auto identity = std::tuple(contribution.part, worker, message.header.incarnation, contribution.step);
   if (hashes_.emplace(identity, contribution.payload_hash).first->second != contribution.payload_hash) {
     complaints.push_back("a resend with other bytes");
   }
@@ -215,7 +218,7 @@ void ToyShard::on_contribution(uint32_t worker, const protocol::Message& message
     complaints.push_back("a payload that does not decode: " + stream.error().message);
     return;
   }
-  slots[worker] = {contribution, std::move(*stream), message.header.life};
+  slots[worker] = {contribution, std::move(*stream), message.header.incarnation};
   decide(contribution.part, out);
 }
 
@@ -223,8 +226,8 @@ void ToyShard::decide(uint32_t part, Out& out) {
   for (;;) {
     const uint64_t step = parts_[part].log.size();
     const auto open = parts_[part].open.find(step);
-    if (!view_.started || recovering_ || open == parts_[part].open.end() || open->second.empty()) return;
-    for (const protocol::Member& member : view_.members) {
+    if (!membership_.started || recovering_ || open == parts_[part].open.end() || open->second.empty()) return;
+    for (const protocol::Member& member : membership_.members) {
       if (member.state == protocol::MemberState::kSynced && !open->second.contains(member.worker)) return;
     }
     close(part, step, out);
@@ -242,7 +245,7 @@ void ToyShard::close(uint32_t part, uint64_t step, Out& out) {
   std::map<uint64_t, double> total;
   for (const auto& [worker, slot] : slots) {
     if (!decision.counted.contains(worker)) continue;
-    decision.update.contributors.push_back({worker, slot.life});
+    decision.update.contributors.push_back({worker, slot.incarnation});
     decision.streams[worker] = slot.stream;
     decision.update.weight_sum += slot.contribution.weight;
     for (size_t i = 0; i < slot.stream.values.size(); ++i) {
@@ -257,7 +260,7 @@ void ToyShard::close(uint32_t part, uint64_t step, Out& out) {
   }
   decision.update.part = part;
   decision.update.step = step;
-  decision.update.decided_in = view_.epoch;
+  decision.update.decided_in = membership_.epoch;
   decision.update.whole_sum = !carry;
   auto container = encode_container(std::as_const(sum).view(), StreamView{}, EncodeOptions{});
   decision.payload = SharedBytes::from(std::move(container->bytes));

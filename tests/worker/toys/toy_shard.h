@@ -20,17 +20,17 @@ namespace millrace::testing {
 struct ToyTable {
   protocol::JobSpec spec;
   protocol::JobLayout layout;
-  protocol::JobView view;
+  protocol::Membership membership;
 
   ToyTable(const protocol::JobSpec& spec_, uint32_t shard_count);
-  /// As a shard would: adds the worker, or recognises it. The life; 0: refused.
+  /// As a shard would: adds the worker, or recognises it. The incarnation; 0: refused.
   uint64_t join(uint32_t worker, const protocol::Hello& hello);
   void remove(uint32_t worker);
   const protocol::Member* member(uint32_t worker) const;
   uint64_t synced_members() const;
 
   // Each conditional on the epoch. False: it is another by now.
-  bool make_synced(uint32_t worker, uint64_t life, uint64_t epoch);
+  bool make_synced(uint32_t worker, uint64_t incarnation, uint64_t epoch);
   bool activate(uint32_t shard, uint64_t parent, uint64_t epoch);
   bool cut(uint32_t worker, const protocol::State& state, uint64_t epoch);
   std::function<void(uint32_t part, uint64_t n)> truncate;  ///< by a cut: the decisions from step n on are void
@@ -62,7 +62,7 @@ class ToyShard {
   using Out = std::vector<std::pair<uint32_t, protocol::Message>>;
   void on_message(uint32_t worker, const protocol::Message& message, Out& out);
   /// Takes over the table's view: notifies all members, then serves again the updates that lack acknowledgements.
-  void adopt_view(Out& out);
+  void adopt_membership(Out& out);
   void disconnect(uint32_t worker);
   /// Starts a new process without any state. REQUIRES: the table has its new incarnation.
   void crash();
@@ -74,7 +74,7 @@ class ToyShard {
   const std::map<uint64_t, ToyDecision>& log(uint32_t part) const { return parts_[part].log; }
   uint64_t acknowledged(uint32_t part, uint32_t worker) const;
 
-  uint64_t life = 1;
+  uint64_t incarnation = 1;
   std::optional<protocol::Refuse> refuses;  ///< every Hello
   /// Selects the members whose contributions are counted, among those that contributed; default: all.
   std::function<std::set<uint32_t>(uint32_t part, uint64_t step, const std::set<uint32_t>& in)> count;
@@ -88,7 +88,7 @@ class ToyShard {
   struct Slot {
     protocol::Contribution contribution;
     Stream stream;
-    uint64_t life = 0;
+    uint64_t incarnation = 0;
   };
   struct Part {
     std::map<uint64_t, std::map<uint32_t, Slot>> open;
@@ -134,17 +134,17 @@ class ToyShard {
 
   ToyTable& table_;
   uint32_t number_;
-  protocol::JobView view_;
+  protocol::Membership membership_;
   std::set<uint32_t> connected_;
   bool recovering_ = false;
   bool fetching_ = false;
-  uint64_t lineage_ = 0;
+  uint64_t branch_ = 0;
   std::map<uint32_t, protocol::State> states_;               ///< of this epoch
   std::map<std::pair<uint32_t, uint32_t>, Joiner> joiners_;  ///< (worker, part), of this epoch
   std::map<uint32_t, uint64_t> ack_lives_;
   std::vector<Part> parts_;
   std::map<std::tuple<uint32_t, uint32_t, uint64_t, uint64_t>, uint64_t>
-      hashes_;  ///< (part, worker, life, step) -> payload hash: bytes never change
+      hashes_;  ///< (part, worker, incarnation, step) -> payload hash: bytes never change
 };
 
 }  // namespace millrace::testing

@@ -70,12 +70,12 @@ std::vector<std::string> worker_flags(const ConvergeOptions& options, const Trai
                                     "--batch",      std::to_string(options.batch),
                                     "--lr",         fmt::format("{}", options.learning_rate),
                                     "--seed",       std::to_string(options.seed),
-                                    "--rounds",     std::to_string(options.rounds * row.turns),
+                                    "--rounds",     std::to_string(options.rounds * row.rounds_per_step),
                                     "--epochs",     "1000000",
                                     "--compute-ms", std::to_string(std::llround(compute_ms))};
   if (worker == observer(options)) {
     const uint32_t every = std::max(1U, options.rounds / std::max(1U, options.points));
-    flags.insert(flags.end(), {"--test", data.held_out, "--curve-every", std::to_string(every * row.turns)});
+    flags.insert(flags.end(), {"--test", data.held_out, "--curve-every", std::to_string(every * row.rounds_per_step)});
   }
   flags.insert(flags.end(), row.flags.begin(), row.flags.end());
   return flags;
@@ -125,7 +125,7 @@ std::vector<ConvergeRow> converge_rows(const ConvergeOptions& options) {
   for (ConvergeRow& row : rows) {
     if (row.name == kDense) continue;
     row.flags.insert(row.flags.end(), {"--select", options.select});
-    if (row.turns == 1) row.flags.insert(row.flags.end(), {"--reselect", options.reselect});
+    if (row.rounds_per_step == 1) row.flags.insert(row.flags.end(), {"--reselect", options.reselect});
   }
   return rows;
 }
@@ -145,9 +145,9 @@ Result<SlowWorker> slow_worker_from_text(const std::string& text) {
 
 json summarise_row(const ConvergeRow& row, const std::vector<json>& workers, const ConvergeOptions& options) {
   const json& seen = workers.at(observer(options));
-  const uint64_t rounds = seen.at("rounds").get<uint64_t>() / row.turns;
+  const uint64_t rounds = seen.at("rounds").get<uint64_t>() / row.rounds_per_step;
   json curve = seen.at("curve");
-  for (json& point : curve) point["round"] = point["round"].get<double>() / row.turns;
+  for (json& point : curve) point["round"] = point["round"].get<double>() / row.rounds_per_step;
   double rate = 0;
   double up = 0;
   double down = 0;
@@ -178,7 +178,7 @@ json summarise_row(const ConvergeRow& row, const std::vector<json>& workers, con
       {"bytes_up", up / count},
       {"bytes_down", down / count},
       {"seconds", training_seconds(seen)},
-      {"rounds_per_s", rate / measured / row.turns},
+      {"rounds_per_s", rate / measured / row.rounds_per_step},
       {"curve", std::move(curve)}};
   if (!slow_steps.is_null()) result["slow_steps"] = slow_steps;
   return result;

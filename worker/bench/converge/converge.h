@@ -44,7 +44,7 @@ struct ConvergeRow {
   std::string name;
   std::string title;
   std::vector<std::string> flags;
-  uint32_t turns = 1;  ///< rounds of `train` that count as one: mode asynchronous has one a contribution
+  uint32_t rounds_per_step = 1;  ///< rounds of `train` that count as one: mode asynchronous has one a contribution
 };
 
 /// Returns every way, in the order of the table. The first two are those that the others are compared with: dense and

@@ -18,7 +18,7 @@ void fill_random(std::span<uint8_t> bytes, RandomSequence& random) {
   for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random.next_u32());
 }
 
-void visit_cut(ByteSpan good, uint64_t count, const VisitHostile& visit) {
+void visit_truncated(ByteSpan good, uint64_t count, const VisitHostile& visit) {
   for (const size_t part : {size_t{1}, good.size() / 4, good.size() / 2, good.size() - 9, good.size() - 1}) {
     if (part >= good.size()) continue;
     visit({"cut to " + std::to_string(part), ByteBuffer(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(part)),
@@ -188,7 +188,7 @@ void visit_filters(const IndexCodec& codec, size_t length, uint64_t dimension, c
 void visit_hostile_codes(ByteSpan good, uint64_t count, uint64_t count_max, uint64_t seed, const VisitHostile& visit) {
   if (good.empty()) return;
   RandomSequence random(RandomKey::from(seed));
-  visit_cut(good, count, visit);
+  visit_truncated(good, count, visit);
   visit_flips(good, count, random, visit);
   for_each_lie(count, count_max, good.size(), [&](uint64_t lie) {
     if (lie != count) visit({"count " + std::to_string(lie), ByteBuffer(good.begin(), good.end()), lie});

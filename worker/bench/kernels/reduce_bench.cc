@@ -50,9 +50,9 @@ Input make_input(const ReduceBenchOptions& options) {
   input.sum = to_sparse(sum_many(input.views)->view());
   MagnitudeHistogram histogram;
   histogram.add(input.sum.values);
-  const ThresholdCut cut = threshold_cut(histogram, input.sum.count() / 2);
+  const HistogramThreshold cut = histogram_threshold(histogram, input.sum.count() / 2);
   IndexBuffer positions;
-  select_by_cut(input.sum.values, cut.bin, cut.take, positions);
+  select_by_histogram(input.sum.values, cut.bin, cut.take, positions);
   input.carried = Stream::empty(options.n);
   for (const uint32_t position : positions) {
     input.carried.indices.push_back(input.sum.indices[position]);
@@ -108,7 +108,7 @@ nlohmann::json bench_reduce(const ReduceBenchOptions& options) {
   // contribution.
   MagnitudeHistogram magnitudes;
   magnitudes.add(input.sum.values);
-  const uint32_t edge_bin = threshold_cut(magnitudes, magnitudes.total() / 4 + 1).bin;
+  const uint32_t edge_bin = histogram_threshold(magnitudes, magnitudes.total() / 4 + 1).bin;
   const float edge = std::bit_cast<float>(edge_bin << 16);
   row("sum_at_least", input.entries, [&] { kept += static_cast<double>(sum_at_least(input.views, edge)->count()); });
   row("not_carried", first.count() + input.carried.count(),
@@ -117,9 +117,10 @@ nlohmann::json bench_reduce(const ReduceBenchOptions& options) {
   row("add_scaled", input.sum.count(), [&] { add_scaled(target, input.sum.view(), 0.5f); });
   MagnitudeHistogram histogram;
   row("histogram", input.sum.count(), [&] { histogram.add(input.sum.values); });
-  const ThresholdCut cut = threshold_cut(histogram, histogram.total() / 2);
+  const HistogramThreshold cut = histogram_threshold(histogram, histogram.total() / 2);
   IndexBuffer positions;
-  row("select_by_cut", input.sum.count(), [&] { select_by_cut(input.sum.values, cut.bin, cut.in_bin / 2, positions); });
+  row("select_by_cut", input.sum.count(),
+      [&] { select_by_histogram(input.sum.values, cut.bin, cut.in_bin / 2, positions); });
   MILLRACE_CHECK(std::isfinite(kept), kept);
   return {{"bench", "reduce"},
           {"n", options.n},

@@ -52,7 +52,7 @@ class Bench {
 
   Result<nlohmann::json> run() {
     if (Status status = prepare(); !status) return std::unexpected(status.error());
-    if (Status status = settle_all(); !status) return std::unexpected(status.error());
+    if (Status status = run_all_until_chosen(); !status) return std::unexpected(status.error());
     for (uint32_t round = 0; round < options_.warmup; ++round) {
       if (Status status = one_round(round == 0 ? Checked::kYes : Checked::kNo); !status) {
         return std::unexpected(status.error());
@@ -97,11 +97,11 @@ class Bench {
     return {};
   }
 
-  Status settle_all() {
+  Status run_all_until_chosen() {
     for (Contender& one : contenders_) {
       if (one.info == nullptr) continue;
       const auto step = [&] { return run_sparse(one, Checked::kNo); };
-      if (Status status = settle(*one.allreduce, step); !status) return status;
+      if (Status status = run_until_chosen(*one.allreduce, step); !status) return status;
     }
     return {};
   }
@@ -178,7 +178,7 @@ class Bench {
   Result<bool> is_right(const peer::AlgorithmInfo& info, const peer::Reduced& reduced) {
     const bool lossy = (options_.codec && is_lossy(*options_.codec)) || options_.quantizer;
     if (info.result == peer::ResultKind::kExactSum && !lossy) return agrees(reduced.sum.view, expected_, 0);
-    std::vector<float> kept = kept_by(info, own_.view, reduced);
+    std::vector<float> kept = residual_after(info, own_.view, reduced);
     if (Status status = job_.sum_dense(kept); !status) return std::unexpected(status.error());
     std::ranges::transform(expected_, kept, kept.begin(), std::minus());
     return agrees(reduced.sum.view, kept, lossy ? kOffMax * static_cast<float>(job_.size() * job_.size()) : 0.0F);
@@ -255,7 +255,7 @@ class Bench {
   peer::AllreduceSettings settings_;
   peer::PeerGroup group_;
   std::vector<Contender> contenders_;
-  HeldStream own_;
+  SharedStream own_;
   Stream own_dense_;
   Buffer<float> dense_;
   std::vector<float> expected_;
@@ -293,7 +293,7 @@ Result<std::vector<peer::AlgorithmId>> algorithms_of(const PeerBenchOptions& opt
   return ids;
 }
 
-Status settle(const peer::Allreduce& allreduce, const std::function<Status()>& step) {
+Status run_until_chosen(const peer::Allreduce& allreduce, const std::function<Status()>& step) {
   constexpr int kStepsMax = 1'024;
   for (int taken = 0; !allreduce.is_settled(); ++taken) {
     if (taken == kStepsMax) {

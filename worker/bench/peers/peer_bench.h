@@ -47,7 +47,7 @@ Result<std::vector<peer::AlgorithmId>> algorithms_of(const PeerBenchOptions& opt
 
 /// Takes steps until what chooses among algorithms has made its choice, so that nothing is measured while it tries them
 /// out.
-Status settle(const peer::Allreduce& allreduce, const std::function<Status()>& step);
+Status run_until_chosen(const peer::Allreduce& allreduce, const std::function<Status()>& step);
 
 /// Allreduces of made-up contributions, round after round, each algorithm once in each; every rank calls it. A rank's
 /// time is from when all have come to a barrier until it has the result; a round's that of the slowest. The first and

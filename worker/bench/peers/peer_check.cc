@@ -43,7 +43,8 @@ bool agrees(const StreamView& sum, std::span<const float> expected, float off) {
   return next == sum.indices.size();
 }
 
-std::vector<float> kept_by(const peer::AlgorithmInfo& info, const StreamView& own, const peer::Reduced& reduced) {
+std::vector<float> residual_after(const peer::AlgorithmInfo& info, const StreamView& own,
+                                  const peer::Reduced& reduced) {
   std::vector<float> kept(own.dimension);
   if (info.result == peer::ResultKind::kGlobalTopk) {
     add_to(kept, own);

@@ -20,6 +20,6 @@ bool agrees(const StreamView& sum, std::span<const float> expected, float off);
 
 /// Returns the values that this rank retains for later, [n]: entries of its own that were not handed over, and the
 /// values returned to it.
-std::vector<float> kept_by(const peer::AlgorithmInfo& info, const StreamView& own, const peer::Reduced& reduced);
+std::vector<float> residual_after(const peer::AlgorithmInfo& info, const StreamView& own, const peer::Reduced& reduced);
 
 }  // namespace millrace::cli

@@ -82,7 +82,7 @@ std::optional<InputShape> input_shape_of(std::string_view name) {
   return static_cast<InputShape>(at - kNames.begin() + 1);
 }
 
-HeldStream peer_input(const PeerInputs& inputs, uint32_t rank, uint32_t size) {
+SharedStream peer_input(const PeerInputs& inputs, uint32_t rank, uint32_t size) {
   MILLRACE_CHECK(inputs.count > 0 && inputs.count <= inputs.n && rank < size, inputs.count, inputs.n, rank, size);
   Stream stream = Stream::empty(inputs.n);
   stream.indices = peer_inputs_indices_of(inputs, rank, size);
@@ -92,7 +92,7 @@ HeldStream peer_input(const PeerInputs& inputs, uint32_t rank, uint32_t size) {
     const auto drawn = static_cast<int>(draws.next_below(2048));
     value = static_cast<float>(drawn < 1024 ? drawn - 1024 : drawn - 1023) / 64;
   }
-  return HeldStream::from(std::move(stream));
+  return SharedStream::from(std::move(stream));
 }
 
 }  // namespace millrace::cli

@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-#include "kernels/stream/held_stream.h"
+#include "kernels/stream/shared_stream.h"
 
 namespace millrace::cli {
 
@@ -30,6 +30,6 @@ struct PeerInputs {
 
 /// Returns the contribution of rank `rank` of `size`. Values are on the grid of 2^-6 in [-16, 16], none 0. So sums of
 /// up to 2^10 of them are exact in f32, in any order. REQUIRES: 0 < count <= n, rank < size.
-HeldStream peer_input(const PeerInputs& inputs, uint32_t rank, uint32_t size);
+SharedStream peer_input(const PeerInputs& inputs, uint32_t rank, uint32_t size);
 
 }  // namespace millrace::cli

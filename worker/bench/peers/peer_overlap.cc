@@ -165,7 +165,7 @@ class Overlap {
       to_compute = 0;
       return step();
     };
-    if (Status status = settle(**allreduce, step); !status) return std::unexpected(status.error());
+    if (Status status = run_until_chosen(**allreduce, step); !status) return std::unexpected(status.error());
     const Result<double> estimate = median_of(alone);
     if (!estimate) return std::unexpected(estimate.error());
     if (Status status = calibrate(*estimate); !status) return std::unexpected(status.error());
@@ -254,7 +254,7 @@ class Overlap {
   const PeerBenchOptions& options_;
   peer::AllreduceSettings settings_;
   peer::PeerGroup group_;
-  HeldStream own_;
+  SharedStream own_;
   double rounds_per_ms_ = 0;
   volatile double seen_ = 0;  ///< so that the compiler cannot omit the computation
 };

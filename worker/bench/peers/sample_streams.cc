@@ -96,7 +96,7 @@ std::string_view name_of(Distribution distribution) {
   return std::ranges::find(kDistributions, distribution, &DistributionName::distribution)->name;
 }
 
-HeldStream sample_contribution(const SampleOptions& options, uint32_t rank, uint64_t step) {
+SharedStream sample_contribution(const SampleOptions& options, uint32_t rank, uint64_t step) {
   MILLRACE_CHECK(rank < options.ranks && options.dimension >= 1, rank, options.ranks, options.dimension);
   Stream stream = Stream::empty(options.dimension);
   stream.indices = sample_streams_indices_of(options, rank, step);
@@ -107,7 +107,7 @@ HeldStream sample_contribution(const SampleOptions& options, uint32_t rank, uint
     const auto magnitude = static_cast<float>((drawn[i] >> 1) % (cold ? kColdLevels : kLevels) + 1) / 64;
     stream.values[i] = drawn[i] % 2 == 0 ? magnitude : -magnitude;
   }
-  return HeldStream::from(std::move(stream));
+  return SharedStream::from(std::move(stream));
 }
 
 }  // namespace millrace::peer

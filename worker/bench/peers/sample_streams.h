@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-#include "kernels/stream/held_stream.h"
+#include "kernels/stream/shared_stream.h"
 
 namespace millrace::peer {
 
@@ -41,6 +41,6 @@ struct SampleOptions {
 /// bring about (signs are drawn).
 ///
 /// Order    equal arguments give equal bits.
-HeldStream sample_contribution(const SampleOptions& options, uint32_t rank, uint64_t step);
+SharedStream sample_contribution(const SampleOptions& options, uint32_t rank, uint64_t step);
 
 }  // namespace millrace::peer

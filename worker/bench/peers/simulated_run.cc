@@ -33,13 +33,13 @@ class Balance {
     if (!first_) {
       add(result.sum.view, -1);
       add(result.returned.view(), -1);
-      take_kept(own, result.contributed);
+      subtract_kept_own(own, result.contributed);
       first_ = std::move(result.sum);
       return;
     }
     same_ = same_ && same_bits(first_->view, result.sum.view);
     add(result.returned.view(), -1);
-    take_kept(own, result.contributed);
+    subtract_kept_own(own, result.contributed);
   }
 
   bool holds() const {
@@ -53,7 +53,7 @@ class Balance {
     }
   }
 
-  void take_kept(const StreamView& own, const IndexBuffer& contributed) {
+  void subtract_kept_own(const StreamView& own, const IndexBuffer& contributed) {
     if (kind_ == ResultKind::kExactSum) return;
     size_t next = 0;
     for (size_t i = 0; i < own.values.size(); ++i) {
@@ -68,7 +68,7 @@ class Balance {
 
   ResultKind kind_;
   std::vector<double> open_;
-  std::optional<HeldStream> first_;
+  std::optional<SharedStream> first_;
   bool same_ = true;
 };
 
@@ -112,11 +112,11 @@ Result<SimulatedRun> run_simulated(AlgorithmId id, const SimulatedRunOptions& op
   for (uint64_t at = 0; at < options.steps; ++at) {
     Balance balance(algorithm_info(id).result, options.settings.dimension);
     const auto own = [&](uint32_t rank) {
-      HeldStream mine = sample_contribution(options.samples, rank, at);
+      SharedStream mine = sample_contribution(options.samples, rank, at);
       balance.enter(mine.view);
       return mine;
     };
-    const auto done = [&](uint32_t, Reduced result, const HeldStream& mine) {
+    const auto done = [&](uint32_t, Reduced result, const SharedStream& mine) {
       balance.leave(std::move(result), mine.view);
     };
     const Result<TimeNs> took = (*all)->step(own, done);

@@ -26,8 +26,8 @@ using nlohmann::json;
 using Progress = std::function<void(const std::string&)>;
 
 constexpr int kRecoverLookEveryMs = 1;
-constexpr TimeNs kPatienceNs = 90 * kNsPerS;  ///< for any one thing to happen
-constexpr uint64_t kStepsToTheEnd = 20;       ///< so that no process is beyond the end when it is announced
+constexpr TimeNs kTimeoutNs = 90 * kNsPerS;  ///< for any one thing to happen
+constexpr uint64_t kStepsToTheEnd = 20;      ///< so that no process is beyond the end when it is announced
 
 double recover_seconds(TimeNs span) { return static_cast<double>(span) / static_cast<double>(kNsPerS); }
 double milliseconds(TimeNs span) { return static_cast<double>(span) / static_cast<double>(kNsPerMs); }
@@ -131,7 +131,7 @@ class Recovering {
 
   /// Looks at the processes until `done()`.
   Outcome wait_until(const std::string& what, const std::function<bool()>& done) {
-    const TimeNs deadline = monotonic_now_ns() + kPatienceNs;
+    const TimeNs deadline = monotonic_now_ns() + kTimeoutNs;
     while (!done()) {
       if (interruption_requests().count() > 0) return fail_with(ExitCode::kInterrupted, "interrupted");
       for (Running& running : workers_) {
@@ -144,7 +144,7 @@ class Recovering {
       }
       if (monotonic_now_ns() > deadline)
         return fail_with(ExitCode::kJobEnded,
-                         fmt::format("not within {:.0f} s: {}", recover_seconds(kPatienceNs), what));
+                         fmt::format("not within {:.0f} s: {}", recover_seconds(kTimeoutNs), what));
       ::poll(nullptr, 0, kRecoverLookEveryMs);
     }
     return {};

@@ -11,7 +11,7 @@ namespace millrace::cli {
 namespace {
 
 // A busy machine must not end a job whose shard only restarts late: the benchmark has a limit of its own.
-constexpr uint32_t kRecoverWorkerPatienceMs = 120'000;
+constexpr uint32_t kRecoverWorkerTimeoutMs = 120'000;
 
 JobOptions recover_worker_job_options(const RecoverSetup& setup, uint32_t worker) {
   JobOptions job;
@@ -25,7 +25,7 @@ JobOptions recover_worker_job_options(const RecoverSetup& setup, uint32_t worker
   job.codec_down = setup.codec;
   job.parts_per_shard = setup.parts_per_shard;
   job.heartbeat_ms = setup.heartbeat_ms;
-  job.shard_silence_ms = kRecoverWorkerPatienceMs;
+  job.shard_silence_ms = kRecoverWorkerTimeoutMs;
   job.returns = true;
   return job;
 }

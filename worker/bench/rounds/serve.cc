@@ -42,7 +42,7 @@ constexpr int kStopGraceMs = 5'000;
 constexpr double kServeMegabyte = 1e6;
 constexpr const char* kSwitchRow = "switch";
 constexpr const char* kRacksRow = "racks";
-constexpr const char* kCutRow = "racks+cut";
+constexpr const char* kSelectedRow = "racks+cut";
 constexpr double kLossMax = 0.2;
 constexpr double kLargestWindowDensityMax = 0.05;  ///< of entries, in windows of 65,536 and datagrams of 1,500 bytes
 constexpr uint32_t kJumboMin = 4096;               ///< MTU
@@ -100,7 +100,7 @@ Result<Plan> make_plan(const ServeBenchOptions& options) {
   if (options.racks > 0 && options.path == ServePath::kServer)
     return fail(ErrorCode::kInvalidArgument, "--racks: racks' switches are of path switch (--path)");
   if (options.racks > 0) {
-    plan.options.rows.insert(plan.options.rows.end(), {kStraightRow, kRacksRow, kCutRow});
+    plan.options.rows.insert(plan.options.rows.end(), {kStraightRow, kRacksRow, kSelectedRow});
   } else if (options.path != ServePath::kServer) {
     plan.options.rows.push_back(kSwitchRow);
   }
@@ -198,11 +198,11 @@ Result<RowSetup> row_setup(const Plan& plan, const std::string& name) {
     row.by_switch = true;
     return row;
   }
-  if (name == kStraightRow || name == kRacksRow || name == kCutRow) {
+  if (name == kStraightRow || name == kRacksRow || name == kSelectedRow) {
     RowSetup row{name, plan.options.switch_codec, 1, few};
     row.by_switch = row.at_shard = true;
     row.racks = name != kStraightRow;
-    row.cut = name == kCutRow;
+    row.cut = name == kSelectedRow;
     return row;
   }
   if (name == "qsgd4") return RowSetup{name, "gap+qsgd4", kErrorMax4, few};
@@ -479,7 +479,7 @@ Outcome run_row_serve(const Plan& plan, const Hosts& hosts, const RowSetup& row,
   return {};
 }
 
-constexpr int kAuditTurns = 4;  ///< of four sessions each, for a fourth of the rounds
+constexpr int kAuditRepeats = 4;  ///< of four sessions each, for a fourth of the rounds
 
 /// One row, or two where it is measured without and with the audit.
 Outcome run_rows(const Plan& plan, const Hosts& hosts, RowSetup row, json& rows) {
@@ -489,8 +489,8 @@ Outcome run_rows(const Plan& plan, const Hosts& hosts, RowSetup row, json& rows)
   Plan each = plan;
   if (audit == ServeAudit::kBoth) {
     turns.clear();
-    for (int i = 0; i < kAuditTurns; ++i) turns.insert(turns.end(), {false, true, true, false});
-    each.options.rounds = std::max(plan.options.rounds / kAuditTurns, 1u);
+    for (int i = 0; i < kAuditRepeats; ++i) turns.insert(turns.end(), {false, true, true, false});
+    each.options.rounds = std::max(plan.options.rounds / kAuditRepeats, 1u);
     each.rounds_all = each.options.rounds + each.options.warmup_rounds;
     each.checked_round = each.options.warmup_rounds + plan.checked_round % each.options.rounds;
   }

@@ -248,7 +248,7 @@ class Judge {
 
   /// May the shards have counted magnitudes in `round`? Every step does after an agreement in which nothing was cut,
   /// and that may have taken a round to arrive.
-  bool may_agree_out_of_turn(uint32_t round) {
+  bool may_agree_out_of_order(uint32_t round) {
     for (uint32_t back = 1; back <= 2 && back <= round; ++back) {
       if (!shares(round - back).cuts) return true;
     }
@@ -259,10 +259,10 @@ class Judge {
   bool is_explained(const Shard& shard, std::string& tried) {
     const uint32_t exact = round_ - round_ % job_.threshold_period;
     const uint32_t first = std::max(exact, round_ - std::min(round_, kRoundsBackMax));
-    for (const bool in_turn : {true, false}) {
+    for (const bool in_order : {true, false}) {
       for (uint32_t round = round_ + 1; round-- > first;) {
-        if ((is_exact(round) || round % kCountEvery == 0) != in_turn) continue;
-        if (!in_turn && !may_agree_out_of_turn(round)) continue;
+        if ((is_exact(round) || round % kCountEvery == 0) != in_order) continue;
+        if (!in_order && !may_agree_out_of_order(round)) continue;
         const std::vector<double>& by_part = shares(round).by_part;
         if (follows(shard, by_part)) return true;
         tried += fmt::format("{}{:.1f} ({})", tried.empty() ? "" : ", ", share_of(shard, by_part), round);
@@ -305,7 +305,7 @@ std::vector<double> serve_shares(const ServeJob& job, const Stream& sum) {
   const std::vector<MagnitudeHistogram> by_part = magnitudes_of(job, sum);
   MagnitudeHistogram all;
   for (const MagnitudeHistogram& one : by_part) all.add(one);
-  const ThresholdCut cut = threshold_cut(all, job.k);
+  const HistogramThreshold cut = histogram_threshold(all, job.k);
   const double taken = cut.in_bin == 0 ? 0 : static_cast<double>(cut.take) / static_cast<double>(cut.in_bin);
   std::vector<double> shares;
   for (const MagnitudeHistogram& one : by_part) {

@@ -117,8 +117,8 @@ CodedUnion coded_union(const ServeJob& job, const std::vector<std::vector<uint32
   return all;
 }
 
-ServeVerdict judge_cut_update(const ServeJob& job, const std::vector<std::vector<uint32_t>>& racks, uint64_t share,
-                              uint32_t round, const StreamView& update) {
+ServeVerdict judge_selected_update(const ServeJob& job, const std::vector<std::vector<uint32_t>>& racks, uint64_t share,
+                                   uint32_t round, const StreamView& update) {
   std::vector<Stream> sums;
   std::vector<double> least;
   for (const std::vector<uint32_t>& rack : racks) {

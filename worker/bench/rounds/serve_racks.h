@@ -31,8 +31,8 @@ CodedUnion coded_union(const ServeJob& job, const std::vector<std::vector<uint32
 ///
 /// share   entries that a rack keeps of its sums.
 /// Source  protocol/SWITCH.md (S7).
-ServeVerdict judge_cut_update(const ServeJob& job, const std::vector<std::vector<uint32_t>>& racks, uint64_t share,
-                              uint32_t round, const StreamView& update);
+ServeVerdict judge_selected_update(const ServeJob& job, const std::vector<std::vector<uint32_t>>& racks, uint64_t share,
+                                   uint32_t round, const StreamView& update);
 
 /// Returns the bytes of datagrams that shard 0 has received for its one job of path switch, from its status page.
 /// Errors  as fetch_status(); malformed: it serves no such job.

@@ -27,9 +27,9 @@ constexpr uint64_t kWeightsMax = uint64_t{1} << 28;
 // Of a weight, in the round that is checked: -0 + x has other bits for every x that an update carries, 0 too.
 constexpr float kUntouched = -0.0f;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
-constexpr uint32_t kServeWorkerPatienceMs = 120'000;
+constexpr uint32_t kServeWorkerTimeoutMs = 120'000;
 // As long as a job may ask for: on a busy machine an exact step is to be late, not cut by an older threshold.
-constexpr uint32_t kExchangePatienceMs = 60'000;
+constexpr uint32_t kExchangeTimeoutMs = 60'000;
 
 /// A bare count of 1 would read as a density.
 uint64_t reselected(const ServeWorkerSetup& setup) { return std::max<uint64_t>(setup.k, 2); }
@@ -51,8 +51,8 @@ JobOptions serve_worker_job_options(const ServeWorkerSetup& setup, uint32_t work
   job.seed = setup.seed;
   job.parts_per_shard = setup.parts_per_shard;
   job.audit = setup.audit;
-  job.dead_after_ms = kServeWorkerPatienceMs;
-  job.exchange_timeout_ms = kExchangePatienceMs;
+  job.dead_after_ms = kServeWorkerTimeoutMs;
+  job.exchange_timeout_ms = kExchangeTimeoutMs;
   set_path(setup.path, job);
   return job;
 }
@@ -162,7 +162,7 @@ class ServeWorker {
     const ServeJob job = oracle_job(setup_);
     const uint32_t round = setup_.checked_round;
     const auto verdict = setup_.rack_share > 0
-                             ? judge_cut_update(job, setup_.racks, setup_.rack_share, round, received.view())
+                             ? judge_selected_update(job, setup_.racks, setup_.rack_share, round, received.view())
                          : by_switch ? judge_switch_update(job, round, received.view())
                                      : judge_update(job, round, received.view());
     auto& report = shared_.report(worker_);

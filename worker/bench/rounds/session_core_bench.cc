@@ -37,15 +37,15 @@ struct RoundTimes {
 class LoneWorker {
  public:
   LoneWorker(const WorkerBenchOptions& options, Carried carried) : carried_(carried), core_(config(options, carried)) {
-    view_.job = kJob;
-    view_.epoch = 1;
-    view_.started = true;
-    view_.members = {{0, 1, kNonce}};
-    view_.shards = {{"tcp://none:1", 1}};
+    membership_.job = kJob;
+    membership_.epoch = 1;
+    membership_.started = true;
+    membership_.members = {{0, 1, kNonce}};
+    membership_.shards = {{"tcp://none:1", 1}};
     core_.start(monotonic_now_ns(), actions_);
     core_.on_connected(0, monotonic_now_ns(), actions_);
     protocol::Welcome welcome;
-    welcome.view = view_;
+    welcome.membership = membership_;
     hear(welcome, {});
     MILLRACE_CHECK(core_.phase() == worker::Phase::kRunning);
     actions_.clear();
@@ -63,10 +63,10 @@ class LoneWorker {
     std::vector<std::pair<protocol::Update, SharedBytes>> updates = answers();
     const TimeNs answered = monotonic_now_ns();
     for (auto& [update, payload] : updates) hear(std::move(update), std::move(payload));
-    core_.end_turn(answered, actions_);
+    core_.end_pass(answered, actions_);
     MILLRACE_CHECK(actions_.delivered.size() == updates.size(), actions_.delivered.size(), updates.size());
     const TimeNs applied = monotonic_now_ns();
-    while (core_.settle_one()) {
+    while (core_.resolve_one_deferred()) {
     }
     times.push_ms = ms_between(begin, filled);
     times.code_ms = ms_between(filled, coded);
@@ -98,7 +98,7 @@ class LoneWorker {
 
   void hear(protocol::Body body, SharedBytes payload) {
     protocol::Message message;
-    message.header = {kJob, view_.epoch, 0, 1, 0, 1};
+    message.header = {kJob, membership_.epoch, 0, 1, 0, 1};
     message.body = std::move(body);
     message.payload = std::move(payload);
     core_.on_message(0, std::move(message), monotonic_now_ns(), actions_);
@@ -114,7 +114,7 @@ class LoneWorker {
       protocol::Update update;
       update.part = contribution->part;
       update.step = contribution->step;
-      update.decided_in = view_.epoch;
+      update.decided_in = membership_.epoch;
       update.contributors = {{0, 1}};
       update.weight_sum = 1;
       update.whole_sum = carried_ == Carried::kAll;
@@ -137,7 +137,7 @@ class LoneWorker {
   }
 
   Carried carried_;
-  protocol::JobView view_;
+  protocol::Membership membership_;
   worker::SessionCore core_;
   worker::Actions actions_;
   uint64_t entries_sent_last_ = 0;

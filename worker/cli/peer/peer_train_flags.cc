@@ -211,7 +211,7 @@ void add_exchange_flags(CLI::App& app, PeerTrainFlags& flags) {
                      " (default: the optimizer's; with --path auto and exact sums: auto)");
   app.add_option(
       "--select", flags.select,
-      "what of a gradient is sent, the rest stays for later (with --unbiased, it does not): " + selection_words() +
+      "what of a gradient is sent, the rest stays for later (with --unbiased, it does not): " + selection_names() +
           ", then :signs (one sign a step), :dense=STEPS (the first steps send everything, and no codec "
           "changes their values) or :warm_up=STEPS; algorithms that keep the largest entries of the sum "
           "(topk_a, gtopk, "

@@ -40,7 +40,7 @@ void put_tensor(ByteWriter& writer, const SavedTensor& tensor) {
   writer.put_array<float>(tensor.weights);
 }
 
-std::unexpected<Error> cut_off(const std::string& what) {
+std::unexpected<Error> truncated(const std::string& what) {
   return fail(ErrorCode::kMalformed, what + " of the saved state is cut off, or cannot be");
 }
 
@@ -58,7 +58,7 @@ Status read_entries(FieldReader& in, Stream& stream) {
   const auto count = in.get<uint64_t>();
   if (!stream.dense) read_array(in, stream.indices, count);
   read_array(in, stream.values, count);
-  if (!in.good()) return cut_off("a tensor");
+  if (!in.good()) return truncated("a tensor");
   return validate(std::as_const(stream).view());
 }
 
@@ -71,7 +71,7 @@ Status read_tensor(FieldReader& in, SavedTensor& tensor) {
     if (auto read = read_entries(in, velocity); !read) return read;
   }
   if (in.flag()) read_array(in, tensor.weights, tensor.residual.dimension);
-  return in.good() ? Status() : cut_off("a tensor");
+  return in.good() ? Status() : truncated("a tensor");
 }
 
 Result<SavedState> read_body(ByteSpan body) {
@@ -81,16 +81,16 @@ Result<SavedState> read_body(ByteSpan body) {
   SavedState state;
   in >> state.job;
   state.job_name = in.text(protocol::kNameBytesMax);
-  in >> state.spec_hash >> state.layout_hash >> state.worker >> state.life >> state.epoch >> state.lineage;
+  in >> state.spec_hash >> state.layout_hash >> state.worker >> state.incarnation >> state.epoch >> state.branch;
   state.parts.resize(in.count(kPartBytesMin, UINT32_MAX));
-  if (!in.good()) return cut_off("the list of parts");
+  if (!in.good()) return truncated("the list of parts");
   for (SavedPart& part : state.parts) {
-    in >> part.part >> part.n >> part.decided_in >> part.log_digest >> part.lineage;
+    in >> part.part >> part.n >> part.decided_in >> part.log_digest >> part.branch;
     part.summary = protocol::get_summary(in);
-    if (!in.good()) return cut_off("a part");
+    if (!in.good()) return truncated("a part");
   }
   state.tensors.resize(in.count(kTensorBytesMin, UINT32_MAX));
-  if (!in.good()) return cut_off("the list of tensors");
+  if (!in.good()) return truncated("the list of tensors");
   for (SavedTensor& tensor : state.tensors) {
     if (auto read = read_tensor(in, tensor); !read) return std::unexpected(read.error());
   }
@@ -133,16 +133,16 @@ ByteBuffer encode_saved_state(const SavedState& state) {
   writer.put(state.spec_hash);
   writer.put(state.layout_hash);
   writer.put(state.worker);
-  writer.put(state.life);
+  writer.put(state.incarnation);
   writer.put(state.epoch);
-  writer.put(state.lineage);
+  writer.put(state.branch);
   writer.put(static_cast<uint32_t>(state.parts.size()));
   for (const SavedPart& part : state.parts) {
     writer.put(part.part);
     writer.put(part.n);
     writer.put(part.decided_in);
     writer.put(part.log_digest);
-    writer.put(part.lineage);
+    writer.put(part.branch);
     put_summary(writer, part.summary);
   }
   writer.put(static_cast<uint32_t>(state.tensors.size()));

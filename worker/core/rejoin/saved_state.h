@@ -20,7 +20,7 @@ struct SavedPart {
   uint64_t decided_in = 0;  ///< epoch in which step n - 1 was decided (the log position's second half); 0 with n = 0.
   /// Of the steps below n (protocol/messages/log_digest.h): a worker that continues from here sends it.
   uint64_t log_digest = 0;
-  uint64_t lineage = 0;  ///< log branch of the part's shard.
+  uint64_t branch = 0;  ///< log branch of the part's shard.
   /// As of n: a shard may have to begin with it, if the job continues from this state.
   protocol::Summary summary = {};
 };
@@ -41,9 +41,9 @@ struct SavedState {
   uint64_t spec_hash = 0;
   uint64_t layout_hash = 0;
   uint32_t worker = 0;
-  uint64_t life = 0;
+  uint64_t incarnation = 0;
   uint64_t epoch = 0;
-  uint64_t lineage = 0;
+  uint64_t branch = 0;
   std::vector<SavedPart> parts;
   std::vector<SavedTensor> tensors;
 };

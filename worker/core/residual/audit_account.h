@@ -52,7 +52,7 @@ struct EnteredAccount {
 struct PartAccounts {
   Account entered;  ///< with `opening`
   /// Residual, including values that are staged, selected and not sent, returning, or quarantined.
-  Account held;
+  Account in_residual;
   Account lost;         ///< lost values, and the rounding errors of f32
   Account rounded_off;  ///< the rounding errors alone
 };

@@ -115,11 +115,11 @@ Stream Bucket::join_staged() {
 
 /// Says whether the selection's input is one sparse push and nothing else: its values were checked on arrival.
 bool Bucket::staged_alone() const {
-  const auto nothing = [](const Returning& piece) {
-    return !piece.is_put_off() && std::get<Stream>(piece.what).count() == 0;
+  const auto nothing = [](const ReturnedPiece& piece) {
+    return !piece.is_deferred() && std::get<Stream>(piece.what).count() == 0;
   };
   return slots_.size() == 1 && !enters_in_select() && slots_[0]->staged_.dimension != 0 && slots_[0]->weight_ == 1 &&
-         residual_.count() == 0 && std::ranges::all_of(returning_, nothing);
+         residual_.count() == 0 && std::ranges::all_of(returned_, nothing);
 }
 
 void Bucket::drop_zeros() {
@@ -218,7 +218,7 @@ Stream Bucket::take_residual(uint64_t begin, uint64_t end) {
     taken = std::exchange(residual_, Stream::empty(dimension_));
     if (taken.dense) taken = to_sparse(taken.view());
   } else {
-    taken = cut(residual_.view(), begin, end);
+    taken = slice_of(residual_.view(), begin, end);
     if (taken.dense) taken = to_sparse(taken.view());
     IndexBuffer indices;
     Buffer<float> values;

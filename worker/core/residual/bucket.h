@@ -13,7 +13,7 @@
 #include "kernels/codec/automatic/codec_choice.h"
 #include "kernels/codec/codec.h"
 #include "kernels/select/select.h"
-#include "kernels/stream/held_stream.h"
+#include "kernels/stream/shared_stream.h"
 #include "kernels/stream/stream.h"
 #include "protocol/job/job_spec.h"
 #include "protocol/job/layout.h"
@@ -46,7 +46,7 @@ Stream rebased(const StreamView& stream, uint64_t base, uint64_t dimension);
 /// Holds a coded part of the bucket's contribution.
 struct CodedPart {
   SharedBytes container;  ///< the payload
-  HeldStream sent;        ///< as every receiver decodes it; indices local to the part
+  SharedStream sent;      ///< as every receiver decodes it; indices local to the part
 };
 
 /// Holds a consistent copy of a bucket's state, without O.
@@ -65,9 +65,9 @@ struct BucketState {
 /// until select(). With momentum or clipping, slots only stage. select() computes the values that enter, so that
 /// residual and velocity are the core's alone.
 ///
-/// Order    returned entries are added in the order of their events (code(), give_back(), give_back_rest()),
-///          independent of the time at which settle_one() computes them. So f32 sums have the same bits in every run
-///          with the same events.
+/// Order    returned entries are added in the order of their events (code(), give_back(), return_uncarried()),
+///          independent of the time at which resolve_one_deferred() computes them. So f32 sums have the same bits in
+///          every run with the same events.
 class Bucket {
  public:
   Bucket(const protocol::JobSpec& spec, const protocol::BucketLayout& layout,
@@ -97,8 +97,8 @@ class Bucket {
 
   /// Codes part `at` (0 .. part count - 1, each once, any order) of the entries that select() took out. An entry counts
   /// as sent with its decoded value. The residual (retain) or the ledger (drop) takes the difference to the selected
-  /// values. Where the code changes values alone, settle_one() computes the difference later. An uncompressed step is
-  /// coded without loss, independent of the job's codec: a container names its codecs.
+  /// values. Where the code changes values alone, resolve_one_deferred() computes the difference later. An uncompressed
+  /// step is coded without loss, independent of the job's codec: a container names its codecs.
   ///
   /// Cost    one copy of the part's entries, then the codec; raw indices and values: that copy alone.
   /// Errors  as the codecs' and the container's.
@@ -111,82 +111,82 @@ class Bucket {
   const CodecChooser& chooser() const { return chooser_; }
 
   /// Returns, on path switch and in place of code() for every part, all entries that select() took out, sparse, indices
-  /// of the bucket. settle_offer() later reports their outcome.
+  /// of the bucket. resolve_offer() later reports their outcome.
   Stream offer();
   /// Returns to the residual the entries of an offer that were not applied in part `at`; indices local to it.
   ///
   /// whole  number of entries that return as they were offered; the others are remainders of rounding to the grid.
-  void settle_offer(size_t at, Stream&& back, uint64_t whole);
+  void resolve_offer(size_t at, Stream&& back, uint64_t whole);
   /// Adds permanently lost mass to the ledger. Index within part `at`.
   void lose(size_t at, uint64_t index, double amount);
 
   /// Replaces code() where the part's step is decided already: its selected entries stay in the bucket.
-  void keep_part(size_t at);
+  void skip_part(size_t at);
 
   /// Returns to the residual the entries that an update omitted, or that were not counted. Indices local to part `at`.
   /// In an unbiased job they go into the ledger.
   void give_back(size_t at, Stream&& stream);
 
-  /// Returns to the residual the entries of `sent` that the update omitted. settle_one(), or the next action that needs
-  /// them, computes them later: a caller may be blocked on the update, and is not on the bookkeeping.
-  void give_back_rest(size_t at, HeldStream&& sent, const HeldStream& carried);
+  /// Returns to the residual the entries of `sent` that the update omitted. resolve_one_deferred(), or the next action
+  /// that needs them, computes them later: a caller may be blocked on the update, and is not on the bookkeeping.
+  void return_uncarried(size_t at, SharedStream&& sent, const SharedStream& carried);
 
   /// Says whether an update of the step ends the velocity of the entries that it applies. It does where other entries
   /// of the step are sent later, from the residual or through re-selection. step: as given to select().
   bool masks(uint64_t step) const;
   /// Ends the velocity of the entries of part `at` that an update has applied. Those are all entries that the step sent
-  /// (`carried` is null), or those that the update carries. Does nothing where masks(step) is false. give_back_rest()
+  /// (`carried` is null), or those that the update carries. Does nothing where masks(step) is false. return_uncarried()
   /// handles the returned entries.
-  void mask_applied(size_t at, uint64_t step, const HeldStream& sent, const HeldStream* carried);
+  void mask_applied(size_t at, uint64_t step, const SharedStream& sent, const SharedStream* carried);
 
   // --- jobs with `reproducible`, over shards: select() rounds to the grid, and the remainders return with the update.
 
   bool on_grid() const { return grid_.has_value(); }
-  /// Replaces give_back() and give_back_rest(): returns the uncarried values of the part's selected entries to the
+  /// Replaces give_back() and return_uncarried(): returns the uncarried values of the part's selected entries to the
   /// residual. carried: the update's entries; null: all was applied. For a contribution that was not counted:
   /// give_back(), in any job.
   /// REQUIRES: on_grid().
-  void settle_on_grid(size_t at, const StreamView* carried);
+  void resolve_on_grid(size_t at, const StreamView* carried);
   /// Takes a part's applied update of the step: it determines the exponents of the next step. Does nothing in other
   /// jobs.
   void observe_update(size_t at, const StreamView& sums);
 
-  /// Does one piece of the work that code() and give_back_rest() postponed, the oldest. Returns false where there was
-  /// none. It changes no result but unsettled() and the cost of later queries.
-  bool settle_one();
-  bool unsettled() const { return put_off_ > 0 || (velocity_ && velocity_->unsettled()); }
+  /// Does one piece of the work that code() and return_uncarried() postponed, the oldest. Returns false where there was
+  /// none. It changes no result but unresolved() and the cost of later queries.
+  bool resolve_one_deferred();
+  bool unresolved() const { return deferred_ > 0 || (velocity_ && velocity_->unresolved()); }
 
   /// Hands out the residual of [begin, end) and forgets it, as if it had never entered; indices local to begin.
   /// REQUIRES  the bucket is idle: nothing filled, selected or coded that is not settled.
   Stream take_residual(uint64_t begin, uint64_t end);
 
   // --- rejoin (R9): the residual is quarantined until each of its parts is settled. Values pushed meanwhile are not
-  // part of it. Ends with merge_aside().
+  // part of it. Ends with merge_quarantined().
 
   /// Quarantines the whole residual. Returns false while a caller fills a slot; the core tries again.
   /// REQUIRES  nothing is selected and not coded.
-  bool set_aside();
-  /// Quarantines the residual of a saved state. No account has it until take_over_aside().
-  void set_aside_loaded(Stream&& residual);
+  bool quarantine_residual();
+  /// Quarantines the residual of a saved state. No account has it until accept_quarantined().
+  void quarantine_loaded(Stream&& residual);
   /// Takes the velocity of a saved state; nothing in a job without momentum.
   void load_velocity(Stream&& velocity);
-  bool is_aside() const { return aside_ != nullptr; }
-  /// Act as give_back() and give_back_rest(), on the quarantined residual.
-  void return_aside(size_t at, Stream&& stream);
-  void return_rest_aside(size_t at, HeldStream&& sent, const HeldStream& carried);
+  bool is_quarantined() const { return quarantine_ != nullptr; }
+  /// Act as give_back() and return_uncarried(), on the quarantined residual.
+  void return_to_quarantine(size_t at, Stream&& stream);
+  void return_uncarried_to_quarantine(size_t at, SharedStream&& sent, const SharedStream& carried);
   /// Say whether the part's share is a loaded one that no account has; or one that was taken over and not dropped
   /// since.
-  bool is_loaded(size_t at) const { return aside_ && aside_->shares[at] == Share::kLoaded; }
-  bool holds_opening(size_t at) const { return aside_ && aside_->shares[at] == Share::kInBooks; }
+  bool is_loaded(size_t at) const { return quarantine_ && quarantine_->shares[at] == ShareState::kLoaded; }
+  bool has_opening_share(size_t at) const { return quarantine_ && quarantine_->shares[at] == ShareState::kInBooks; }
   /// Counts the part's share: a loaded one is in opening() and residual() from now on.
-  void take_over_aside(size_t at);
+  void accept_quarantined(size_t at);
   /// Drops the part's share into the ledger, but for a loaded one that was never taken over. Returns the sum of
   /// |value|.
-  double drop_aside(size_t at);
+  double drop_quarantined(size_t at);
   /// Merges the quarantined residual into the residual. REQUIRES: every loaded part's share was taken over or dropped.
-  void merge_aside();
+  void merge_quarantined();
   /// Returns the quarantined entries that no account has, indices of the bucket.
-  std::vector<Stream> loaded_aside() const;
+  std::vector<Stream> loaded_quarantined() const;
 
   /// Adds all of the stream to the ledger, indices local to part `at`. Returns the sum of |value|.
   double lose_all(size_t at, const StreamView& stream);
@@ -210,7 +210,7 @@ class Bucket {
   Account opened_in(size_t at) const { return opened_[at]; }
   Account lost_in(size_t at) const;
   /// Returns the number of entries that audit() would check.
-  uint64_t held_entries(size_t at) const;
+  uint64_t residual_entries(size_t at) const;
 
   /// Return arrays [dimension]; LedgerMode::kPerIndex only. lost() is a copy that includes the postponed work, computed
   /// for this caller alone. So it agrees with residual() at any moment.
@@ -223,40 +223,40 @@ class Bucket {
   /// Holds a coded piece: the differences selected - sent return.
   struct Recoded {
     Stream selected;
-    HeldStream sent;  ///< other values at the same indices
+    SharedStream sent;  ///< other values at the same indices
   };
   /// Holds a counted piece: the entries of `sent` that were not carried return.
-  struct Rest {
-    HeldStream sent;
-    HeldStream carried;
+  struct Uncarried {
+    SharedStream sent;
+    SharedStream carried;
   };
   /// Holds entries that return to part `at`, or the streams from which they are computed.
-  struct Returning {
+  struct ReturnedPiece {
     size_t at = 0;
-    std::variant<Stream, Recoded, Rest> what;
-    bool is_put_off() const { return !std::holds_alternative<Stream>(what); }
+    std::variant<Stream, Recoded, Uncarried> what;
+    bool is_deferred() const { return !std::holds_alternative<Stream>(what); }
   };
-  struct WorkedOut {
+  struct Resolved {
     Stream back;
     Buffer<float> beyond;  ///< of Recoded, by entry: the part of the difference that f32 cannot hold
   };
 
   /// Says the state of a part's share of the quarantined residual.
-  enum class Share : uint8_t { kLoaded = 1, kInBooks = 2, kGone = 3 };
-  struct Aside {
+  enum class ShareState : uint8_t { kLoaded = 1, kInBooks = 2, kGone = 3 };
+  struct Quarantine {
     struct Piece {
       size_t at = 0;
       Stream stream;
     };
     Stream residual;
-    std::vector<Share> shares;    ///< by part: state of its share of `residual`
-    std::vector<Piece> returned;  ///< in the accounts
+    std::vector<ShareState> shares;  ///< by part: state of its share of `residual`
+    std::vector<Piece> returned;     ///< in the accounts
   };
   Stream share_of(size_t at) const;
-  void add_aside(std::vector<Stream>& streams) const;
+  void append_quarantined(std::vector<Stream>& streams) const;
 
   // bucket_audit.cc. Accounts of jobs with `audit`.
-  Account held_in(size_t at) const;
+  Account residual_account(size_t at) const;
   void book_lost(size_t at, const Mass& mass);
   void book_opening(size_t at, const Stream& share);
   /// Adds the stream to the target, of part `at` or of all, and accounts the rounding errors.
@@ -292,15 +292,15 @@ class Bucket {
   Result<CodedPart> code_dense(size_t at, Stream&& local, const Stream& dense, const EncodeOptions& options);
   Result<CodedPart> code_plain(size_t at);
   void part_is_coded(size_t at, uint64_t entries);
-  void settle_code(size_t at, const StreamView& selected, const StreamView& decoded, const StreamView& rest);
-  void put_off(Returning&& piece);
+  void resolve_encoded(size_t at, const StreamView& selected, const StreamView& decoded, const StreamView& rest);
+  void put_off(ReturnedPiece&& piece);
   void discard(size_t at, const StreamView& stream);
   void merge_piece(size_t at, Stream&& stream);
   /// REQUIRES  it is put off.
-  static WorkedOut work_out(const Returning& piece);
-  static void count(const Returning& piece, const WorkedOut& found, BucketCounters& counters);
+  static Resolved resolve(const ReturnedPiece& piece);
+  static void count(const ReturnedPiece& piece, const Resolved& found, BucketCounters& counters);
   void book(size_t at, const StreamView& where, std::span<const float> amounts, std::vector<double>& ledger) const;
-  void book_beyond(const Returning& piece, const WorkedOut& found, std::vector<double>& ledger) const;
+  void book_beyond(const ReturnedPiece& piece, const Resolved& found, std::vector<double>& ledger) const;
   void drop_error(size_t at, const StreamView& selected, const StreamView& sent);
 
   const protocol::JobSpec& spec_;
@@ -318,15 +318,15 @@ class Bucket {
   std::optional<BucketGrid> grid_;         ///< reproducible jobs whose updates come from shards
 
   std::mutex fill_;  ///< held while a lone tensor's slot is filled into residual_
-  std::unique_ptr<Aside> aside_;
-  Stream residual_;                   ///< sparse; dense from the first dense push of a lone tensor on
-  Stream merged_;                     ///< target of merging the residual; the two are swapped afterwards
-  Stream spare_;                      ///< arrays of the step before, for reuse
-  std::vector<Returning> returning_;  ///< since the last select(), in the order of their events
-  size_t put_off_ = 0;                ///< number of them that are not computed
-  size_t settled_to_ = 0;             ///< those before this one are computed
-  Stream selected_;                   ///< taken out by select(), indices of the bucket
-  std::vector<uint8_t> coded_;        ///< by part: its share of selected_ is taken out
+  std::unique_ptr<Quarantine> quarantine_;
+  Stream residual_;                      ///< sparse; dense from the first dense push of a lone tensor on
+  Stream merged_;                        ///< target of merging the residual; the two are swapped afterwards
+  Stream spare_;                         ///< arrays of the step before, for reuse
+  std::vector<ReturnedPiece> returned_;  ///< since the last select(), in the order of their events
+  size_t deferred_ = 0;                  ///< number of them that are not computed
+  size_t resolved_to_ = 0;               ///< those before this one are computed
+  Stream selected_;                      ///< taken out by select(), indices of the bucket
+  std::vector<uint8_t> coded_;           ///< by part: its share of selected_ is taken out
   size_t parts_left_ = 0;
   uint64_t entries_in_step_ = 0;
 

@@ -61,9 +61,9 @@ PartAccounts Bucket::audit(size_t at) {
   MILLRACE_CHECK(spec_.audit);
   std::unique_lock<std::mutex> no_fill(fill_, std::defer_lock);
   if (slots_.size() == 1) no_fill.lock();
-  while (settle_one()) {
+  while (resolve_one_deferred()) {
   }
-  PartAccounts books{opened_[at], held_in(at), lost_in(at), rounded_[at]};
+  PartAccounts books{opened_[at], residual_account(at), lost_in(at), rounded_[at]};
   const EnteredAccount pushed = pushed_in(at);
   books.entered.add(pushed.entered);
   books.lost.add(pushed.rounded_off);
@@ -71,12 +71,12 @@ PartAccounts Bucket::audit(size_t at) {
   return books;
 }
 
-uint64_t Bucket::held_entries(size_t at) const {
+uint64_t Bucket::residual_entries(size_t at) const {
   const protocol::PartLayout& part = parts_[at];
   return count_within(residual_.view(), part.begin, part.end) + count_within(selected_.view(), part.begin, part.end);
 }
 
-Account Bucket::held_in(size_t at) const {
+Account Bucket::residual_account(size_t at) const {
   const protocol::PartLayout& part = parts_[at];
   Account held;
   held.add(mass_within(residual_.view(), part.begin, part.end));
@@ -86,15 +86,15 @@ Account Bucket::held_in(size_t at) const {
     const auto [begin, end] = slot->within(part);
     if (begin < end) held.add(mass_within(slot->staged_.view(), begin, end));
   }
-  for (const Returning& piece : returning_) {
+  for (const ReturnedPiece& piece : returned_) {
     if (piece.at == at) held.add(mass_of(std::get<Stream>(piece.what).values));
   }
   if (grid_) held.add(mass_of(remainder_in_flight(at).values));
-  if (!aside_) return held;
-  if (aside_->shares[at] == Share::kInBooks) {
-    held.add(mass_within(aside_->residual.view(), part.begin, part.end));
+  if (!quarantine_) return held;
+  if (quarantine_->shares[at] == ShareState::kInBooks) {
+    held.add(mass_within(quarantine_->residual.view(), part.begin, part.end));
   }
-  for (const Aside::Piece& piece : aside_->returned) {
+  for (const Quarantine::Piece& piece : quarantine_->returned) {
     if (piece.at == at) held.add(mass_of(piece.stream.values));
   }
   return held;

@@ -44,7 +44,7 @@ uint64_t count_nonzero(std::span<const float> values) {
 
 Stream Bucket::take_part(size_t at) {
   const protocol::PartLayout& part = parts_[at];
-  Stream local = cut(selected_.view(), part.begin, part.end);
+  Stream local = slice_of(selected_.view(), part.begin, part.end);
   // A dense push of a mostly zero gradient: the smaller form goes out.
   if (local.dense && count_nonzero(local.values) < dense_from_count(local.dimension)) {
     return to_sparse(local.view());
@@ -74,20 +74,20 @@ Result<CodedPart> Bucket::code(size_t at, const EncodeOptions& options) {
   // The entries that were not selected: a codec that sends additional entries takes their values from here.
   Stream rest;
   const bool exact_indices = find_index_codec(chosen.spec.index)->lossless();
-  if (!exact_indices && !local.dense) rest = cut(residual_.view(), part.begin, part.end);
+  if (!exact_indices && !local.dense) rest = slice_of(residual_.view(), part.begin, part.end);
   auto container = encode_container(local.view(), rest.view(), chosen);
   if (!container) return std::unexpected(container.error());
   if (container->exact) {
     part_is_coded(at, local.count());
-    return CodedPart{SharedBytes::from(std::move(container->bytes)), HeldStream::from(std::move(local))};
+    return CodedPart{SharedBytes::from(std::move(container->bytes)), SharedStream::from(std::move(local))};
   }
-  HeldStream sent = HeldStream::from(std::move(container->decoded));
+  SharedStream sent = SharedStream::from(std::move(container->decoded));
   counters_.false_positives += container->false_positives;
   // A codec changed values at the selected indices only, as QSGD does: the differences can wait until the bytes are
   // sent.
   const bool same_indices = local.dense == sent.view.dense && std::ranges::equal(local.indices, sent.view.indices);
   if (!same_indices) {
-    settle_code(at, local.view(), sent.view, rest.view());
+    resolve_encoded(at, local.view(), sent.view, rest.view());
   } else if (spec_.codec_error == protocol::CodecError::kRetain) {
     put_off({at, Recoded{std::move(local), sent}});
   } else {
@@ -113,7 +113,7 @@ Result<CodedPart> Bucket::code_dense(size_t at, Stream&& local, const Stream& de
   if (!container) return std::unexpected(container.error());
   MILLRACE_CHECK(container->exact);
   part_is_coded(at, local.count());
-  return CodedPart{SharedBytes::from(std::move(container->bytes)), HeldStream::from(std::move(local))};
+  return CodedPart{SharedBytes::from(std::move(container->bytes)), SharedStream::from(std::move(local))};
 }
 
 /// Says whether the part has raw indices and raw values: the container has the sent entries as they are, without a
@@ -131,7 +131,7 @@ Result<CodedPart> Bucket::code_plain(size_t at) {
                           std::span<const float>(selected_.values).subspan(first, last - first)};
   PlainContainer plain = plain_container(chosen, part.begin, part.end - part.begin);
   part_is_coded(at, last - first);
-  return CodedPart{plain.bytes, HeldStream::within(plain.bytes, plain.stream)};
+  return CodedPart{plain.bytes, SharedStream::within(plain.bytes, plain.stream)};
 }
 
 Stream Bucket::offer() {
@@ -145,7 +145,7 @@ Stream Bucket::offer() {
   return all;
 }
 
-void Bucket::keep_part(size_t at) {
+void Bucket::skip_part(size_t at) {
   MILLRACE_CHECK(parts_left_ > 0 && coded_[at] == 0, parts_left_, at);
   give_back(at, take_part(at));
   part_is_coded(at, 0);
@@ -161,7 +161,7 @@ void Bucket::part_is_coded(size_t at, uint64_t entries) {
   if (!draws()) spare_ = std::move(done);  // else those of the residual are kept, which are larger
 }
 
-void Bucket::settle_code(size_t at, const StreamView& selected, const StreamView& decoded, const StreamView& rest) {
+void Bucket::resolve_encoded(size_t at, const StreamView& selected, const StreamView& decoded, const StreamView& rest) {
   const bool retain = spec_.codec_error == protocol::CodecError::kRetain;
   Stream back = Stream::empty(selected.dimension);
   const auto put_back = [&](uint64_t index, float value) {
@@ -196,7 +196,7 @@ void Bucket::settle_code(size_t at, const StreamView& selected, const StreamView
     if (was_chosen) chosen.advance();
     if (was_sent) sent.advance();
   }
-  if (back.count() > 0) returning_.push_back({at, std::move(back)});
+  if (back.count() > 0) returned_.push_back({at, std::move(back)});
 }
 
 }  // namespace millrace::worker

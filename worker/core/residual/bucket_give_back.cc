@@ -75,24 +75,24 @@ void Bucket::give_back(size_t at, Stream&& stream) {
   if (grid_) {
     const auto none = StreamView{parts_[at].end - parts_[at].begin, false, {}, {}};
     counters_.entries_returned += stream.count();
-    return settle_on_grid(at, &none);
+    return resolve_on_grid(at, &none);
   }
   if (stream.count() == 0) return;
   if (spec_.unbiased) return discard(at, stream.view());
   counters_.entries_returned += stream.count();
-  returning_.push_back({at, std::move(stream)});
+  returned_.push_back({at, std::move(stream)});
 }
 
-void Bucket::settle_offer(size_t at, Stream&& back, uint64_t whole) {
+void Bucket::resolve_offer(size_t at, Stream&& back, uint64_t whole) {
   counters_.entries_returned += whole;
-  if (back.count() > 0) returning_.push_back({at, std::move(back)});
+  if (back.count() > 0) returned_.push_back({at, std::move(back)});
 }
 
-void Bucket::give_back_rest(size_t at, HeldStream&& sent, const HeldStream& carried) {
+void Bucket::return_uncarried(size_t at, SharedStream&& sent, const SharedStream& carried) {
   if (sent.view.count() == 0) return;
   // An unbiased job gets the whole sum. Entries that a shard omits all the same must not be sent a second time.
   if (spec_.unbiased) return discard(at, not_carried(sent.view, carried.view).view());
-  put_off({at, Rest{std::move(sent), carried}});
+  put_off({at, Uncarried{std::move(sent), carried}});
 }
 
 void Bucket::discard(size_t at, const StreamView& stream) {
@@ -102,23 +102,24 @@ void Bucket::discard(size_t at, const StreamView& stream) {
   book(at, stream, stream.values, lost_);
 }
 
-void Bucket::put_off(Returning&& piece) {
-  returning_.push_back(std::move(piece));
-  ++put_off_;
+void Bucket::put_off(ReturnedPiece&& piece) {
+  returned_.push_back(std::move(piece));
+  ++deferred_;
 }
 
-Bucket::WorkedOut Bucket::work_out(const Returning& piece) {
-  if (const auto* rest = std::get_if<Rest>(&piece.what)) return {not_carried(rest->sent.view, rest->carried.view), {}};
+Bucket::Resolved Bucket::resolve(const ReturnedPiece& piece) {
+  if (const auto* rest = std::get_if<Uncarried>(&piece.what))
+    return {not_carried(rest->sent.view, rest->carried.view), {}};
   const auto& recoded = std::get<Recoded>(piece.what);
   Buffer<float> error;
-  WorkedOut found;
+  Resolved found;
   subtract_exactly(recoded.selected.values, recoded.sent.view.values, error, found.beyond);
   found.back = nonzero_of(recoded.selected.view(), error);
   return found;
 }
 
-void Bucket::count(const Returning& piece, const WorkedOut& found, BucketCounters& counters) {
-  if (std::holds_alternative<Rest>(piece.what)) counters.entries_returned += found.back.count();
+void Bucket::count(const ReturnedPiece& piece, const Resolved& found, BucketCounters& counters) {
+  if (std::holds_alternative<Uncarried>(piece.what)) counters.entries_returned += found.back.count();
   counters.dropped_error += bucket_returns_sum_of(found.beyond);
   counters.dropped_magnitude += magnitude_of(found.beyond);
 }
@@ -131,34 +132,34 @@ void Bucket::book(size_t at, const StreamView& where, std::span<const float> amo
   }
 }
 
-void Bucket::book_beyond(const Returning& piece, const WorkedOut& found, std::vector<double>& ledger) const {
+void Bucket::book_beyond(const ReturnedPiece& piece, const Resolved& found, std::vector<double>& ledger) const {
   const auto* recoded = std::get_if<Recoded>(&piece.what);
   if (recoded != nullptr) book(piece.at, recoded->selected.view(), found.beyond, ledger);
 }
 
-bool Bucket::settle_one() {
-  if (put_off_ == 0) return velocity_ && velocity_->settle_one();
-  while (!returning_[settled_to_].is_put_off()) ++settled_to_;
-  Returning& oldest = returning_[settled_to_];
-  WorkedOut found = work_out(oldest);
+bool Bucket::resolve_one_deferred() {
+  if (deferred_ == 0) return velocity_ && velocity_->resolve_one_deferred();
+  while (!returned_[resolved_to_].is_deferred()) ++resolved_to_;
+  ReturnedPiece& oldest = returned_[resolved_to_];
+  Resolved found = resolve(oldest);
   count(oldest, found, counters_);
   if (spec_.audit) book_lost(oldest.at, mass_of(found.beyond));
   book_beyond(oldest, found, lost_);
   oldest.what = std::move(found.back);
-  --put_off_;
+  --deferred_;
   return true;
 }
 
 void Bucket::take_returned() {
-  while (put_off_ > 0) settle_one();
+  while (deferred_ > 0) resolve_one_deferred();
   std::vector<Returned> returned;
-  returned.reserve(returning_.size());
-  for (Returning& piece : returning_) {
+  returned.reserve(returned_.size());
+  for (ReturnedPiece& piece : returned_) {
     auto& stream = std::get<Stream>(piece.what);
     if (stream.count() > 0) returned.push_back({piece.at, std::move(stream)});
   }
-  returning_.clear();
-  settled_to_ = 0;
+  returned_.clear();
+  resolved_to_ = 0;
   if (returned.empty()) return;
   const bool any_dense = std::ranges::any_of(returned, [](const Returned& piece) { return piece.stream.dense; });
   if (any_dense && !residual_.dense) residual_ = to_dense(residual_.view());
@@ -203,19 +204,19 @@ Stream Bucket::residual() const {
     if (slot->staged_.dimension != 0 && !enters_in_select())
       more.push_back(rebased(slot->staged_.view(), slot->offset_, dimension_));
   }
-  for (const Returning& piece : returning_) {
+  for (const ReturnedPiece& piece : returned_) {
     const auto* known = std::get_if<Stream>(&piece.what);
-    const Stream found = known == nullptr ? work_out(piece).back : Stream{};
+    const Stream found = known == nullptr ? resolve(piece).back : Stream{};
     more.push_back(rebased(known == nullptr ? found.view() : known->view(), parts_[piece.at].begin, dimension_));
   }
-  add_aside(more);
+  append_quarantined(more);
   for (size_t at = 0; at < parts_.size() && grid_; ++at) {
     more.push_back(rebased(remainder_in_flight(at).view(), parts_[at].begin, dimension_));
   }
   for (size_t at = 0; at < parts_.size() && parts_left_ > 0; ++at) {
     if (coded_[at] != 0) continue;
     more.push_back(
-        rebased(cut(selected_.view(), parts_[at].begin, parts_[at].end).view(), parts_[at].begin, dimension_));
+        rebased(slice_of(selected_.view(), parts_[at].begin, parts_[at].end).view(), parts_[at].begin, dimension_));
   }
   std::vector<StreamView> views{residual_.view()};
   for (const Stream& stream : more) views.push_back(stream.view());
@@ -226,16 +227,16 @@ Stream Bucket::residual() const {
 
 BucketCounters Bucket::counters() const {
   BucketCounters all = counters_;
-  for (const Returning& piece : returning_) {
-    if (piece.is_put_off()) count(piece, work_out(piece), all);
+  for (const ReturnedPiece& piece : returned_) {
+    if (piece.is_deferred()) count(piece, resolve(piece), all);
   }
   return all;
 }
 
 std::vector<double> Bucket::lost() const {
   std::vector<double> all = lost_;
-  for (const Returning& piece : returning_) {
-    if (piece.is_put_off()) book_beyond(piece, work_out(piece), all);
+  for (const ReturnedPiece& piece : returned_) {
+    if (piece.is_deferred()) book_beyond(piece, resolve(piece), all);
   }
   return all;
 }

@@ -22,8 +22,8 @@ void BucketGrid::round(Stream& selected) {
     const protocol::PartLayout& part = parts_[at];
     Rounded& rounded = rounded_[at];
     MILLRACE_CHECK(!rounded.is_open(), part.part);
-    rounded.selected = cut(before, part.begin, part.end);
-    const Stream sent = cut(std::as_const(selected).view(), part.begin, part.end);
+    rounded.selected = slice_of(before, part.begin, part.end);
+    const Stream sent = slice_of(std::as_const(selected).view(), part.begin, part.end);
     rounded.back.resize(sent.values.size());
     rounded.beyond.resize(sent.values.size());
     grid_remainders(rounded.selected.values, sent.values, rounded.back, rounded.beyond);
@@ -67,13 +67,13 @@ void Bucket::round_to_grid() {
   }
 }
 
-void Bucket::settle_on_grid(size_t at, const StreamView* carried) {
+void Bucket::resolve_on_grid(size_t at, const StreamView* carried) {
   MILLRACE_CHECK(grid_.has_value());
   const BucketGrid::Rounded rounded = grid_->take(at);
   std::vector<size_t> lost_again;
   Stream back = grid_returns(rounded, carried, lost_again);
   for (const size_t i : lost_again) lose(at, rounded.index_of(i), -static_cast<double>(rounded.beyond[i]));
-  if (back.count() > 0) returning_.push_back({at, std::move(back)});
+  if (back.count() > 0) returned_.push_back({at, std::move(back)});
 }
 
 void Bucket::observe_update(size_t at, const StreamView& sums) {

@@ -23,7 +23,7 @@ void Bucket::let_enter(float clip) {
   if (velocity_) entering = velocity_->enter(std::move(entering));
   if (spec_.audit || ledger_ == LedgerMode::kPerIndex) {
     for (auto& slot : slots_) {
-      const Stream of_slot = cut(entering.view(), slot->offset_, slot->offset_ + slot->dimension_);
+      const Stream of_slot = slice_of(entering.view(), slot->offset_, slot->offset_ + slot->dimension_);
       slot->book_entered(of_slot.view());
       slot->index_entered(of_slot.view(), 1);
     }
@@ -33,10 +33,10 @@ void Bucket::let_enter(float clip) {
 
 bool Bucket::masks(uint64_t step) const {
   if (!velocity_ || !spec_.momentum.masked) return false;
-  return protocol::holds_back(protocol::step_sends(select_spec_, dimension_, step), update_);
+  return protocol::keeps_remainder(protocol::step_sends(select_spec_, dimension_, step), update_);
 }
 
-void Bucket::mask_applied(size_t at, uint64_t step, const HeldStream& sent, const HeldStream* carried) {
+void Bucket::mask_applied(size_t at, uint64_t step, const SharedStream& sent, const SharedStream* carried) {
   if (masks(step)) velocity_->applied(parts_[at].begin, sent, carried);
 }
 

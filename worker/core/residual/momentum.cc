@@ -41,7 +41,7 @@ Velocity::Velocity(const protocol::MomentumSpec& spec, uint64_t dimension)
 
 Stream Velocity::enter(Stream&& gradient) {
   MILLRACE_CHECK(gradient.dimension == velocity_.dimension, gradient.dimension, velocity_.dimension);
-  while (settle_one()) {
+  while (resolve_one_deferred()) {
   }
   if (!velocity_.dense && (gradient.dense || velocity_.count() >= dense_from_count(velocity_.dimension))) {
     velocity_ = to_dense(velocity_.view());
@@ -88,12 +88,12 @@ Stream Velocity::enter_sparse(const Stream& gradient) {
   return entering;
 }
 
-void Velocity::applied(uint64_t begin, const HeldStream& sent, const HeldStream* carried) {
+void Velocity::applied(uint64_t begin, const SharedStream& sent, const SharedStream* carried) {
   if (sent.view.count() == 0) return;
   masks_.push_back({begin, sent, carried == nullptr ? std::nullopt : std::optional(*carried)});
 }
 
-bool Velocity::settle_one() {
+bool Velocity::resolve_one_deferred() {
   if (masks_.empty()) return false;
   end(velocity_, masks_.front());
   masks_.pop_front();

@@ -4,7 +4,7 @@
 #include <deque>
 #include <optional>
 
-#include "kernels/stream/held_stream.h"
+#include "kernels/stream/shared_stream.h"
 #include "kernels/stream/stream.h"
 #include "protocol/job/job_spec.h"
 
@@ -37,12 +37,13 @@ class Velocity {
   Stream enter(Stream&& gradient);
 
   /// Notes a mask: an update applied entries sent for [begin, begin + dimension of `sent`). Of the entries that are not
-  /// 0 those are all (`carried` is null), or those that it carries. settle_one() or the next enter() computes it.
-  void applied(uint64_t begin, const HeldStream& sent, const HeldStream* carried);
+  /// 0 those are all (`carried` is null), or those that it carries. resolve_one_deferred() or the next enter() computes
+  /// it.
+  void applied(uint64_t begin, const SharedStream& sent, const SharedStream* carried);
 
   /// Computes the oldest mask. Returns false where there is none.
-  bool settle_one();
-  bool unsettled() const { return !masks_.empty(); }
+  bool resolve_one_deferred();
+  bool unresolved() const { return !masks_.empty(); }
 
   /// Takes over that of a saved state. REQUIRES: nothing was masked yet.
   void load(Stream&& velocity) { velocity_ = std::move(velocity); }
@@ -53,8 +54,8 @@ class Velocity {
  private:
   struct Mask {
     uint64_t begin = 0;
-    HeldStream sent;
-    std::optional<HeldStream> carried;
+    SharedStream sent;
+    std::optional<SharedStream> carried;
   };
 
   Stream enter_dense(Stream&& gradient);

@@ -108,7 +108,7 @@ void PushSlot::add_to_dense(std::span<float> residual, const StreamView& stream,
     cuts.reserve(bucket_.parts_.size());
     for (const protocol::PartLayout& part : bucket_.parts_) {
       const auto [begin, end] = within(part);
-      cuts.push_back(cut(stream, begin, end));
+      cuts.push_back(slice_of(stream, begin, end));
     }
   }
   for (size_t at = 0; at < bucket_.parts_.size(); ++at) {

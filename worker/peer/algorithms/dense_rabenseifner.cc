@@ -53,27 +53,27 @@ class DenseRabenseifner final : public Allreduce {
 
   Task<Result<Reduced>> run(Channel& channel, Contribution given) override {
     if (Status status = check_contribution(given, settings_); !status) co_return std::unexpected(status.error());
-    HeldStream sum = std::move(given.own);
+    SharedStream sum = std::move(given.own);
     const uint32_t paired = std::bit_floor(channel.size());
     const Slices slices(settings_.dimension, paired);
     if (Status status = co_await halve(channel, slices, sum); !status) co_return std::unexpected(status.error());
     Result<Packed> packed = pack(dense_of(sum), settings_.wire.sums, {});
     if (!packed) co_return std::unexpected(packed.error());
     const GatherOptions options{kRabenseifnerGather, AllgatherWay::kDoubling, JoinAs::kDense};
-    Result<HeldStream> all =
+    Result<SharedStream> all =
         co_await gather_slices(channel, std::move(*packed), slices, settings_.op, options, memory_);
     if (!all) co_return std::unexpected(all.error());
     co_return Reduced{std::move(*all), Stream::empty(settings_.dimension), {}};
   }
 
  private:
-  HeldStream dense_of(const HeldStream& stream) const {
-    return stream.view.dense ? stream : HeldStream::from(to_dense(settings_.op, stream.view));
+  SharedStream dense_of(const SharedStream& stream) const {
+    return stream.view.dense ? stream : SharedStream::from(to_dense(settings_.op, stream.view));
   }
 
   /// Of a sparse stream a copy, of a dense one a view that shares it.
   /// sum: the rank's vector; then its slice of the sum.
-  Task<Status> halve(Channel& channel, Slices slices, HeldStream& sum) {
+  Task<Status> halve(Channel& channel, Slices slices, SharedStream& sum) {
     const uint32_t rank = channel.rank();
     const uint32_t paired = slices.count();
     if (rank >= paired) {
@@ -83,7 +83,7 @@ class DenseRabenseifner final : public Allreduce {
     }
     if (rank + paired < channel.size()) {
       const Packet folded = co_await channel.receive(rank + paired, kRabenseifnerFold);
-      const Result<HeldStream> theirs = unpack(folded, settings_.dimension, settings_.op);
+      const Result<SharedStream> theirs = unpack(folded, settings_.dimension, settings_.op);
       if (!theirs) co_return std::unexpected(theirs.error());
       if (Status status = add(channel, sum, theirs->view, Order::kOwnFirst); !status) co_return status;
     }
@@ -113,20 +113,20 @@ class DenseRabenseifner final : public Allreduce {
   };
 
   /// Leaves the half that is kept, with the partner's added.
-  Task<Status> exchange(Channel& channel, HeldStream& sum, Exchange what) const {
+  Task<Status> exchange(Channel& channel, SharedStream& sum, Exchange what) const {
     const Order order = channel.rank() < what.partner ? Order::kOwnFirst : Order::kTheirsFirst;
-    std::vector<HeldStream> parts;
+    std::vector<SharedStream> parts;
     for (uint64_t i = 0; i < std::max(what.given.count(), what.kept.count()); ++i) {
       if (i < what.given.count()) {
-        const HeldStream given = dense_of(cut(sum, what.given.begin_of(i), what.given.end_of(i)));
+        const SharedStream given = dense_of(slice_of(sum, what.given.begin_of(i), what.given.end_of(i)));
         Result<Packed> packed = pack(given, {}, {});
         if (!packed) co_return std::unexpected(packed.error());
         channel.send(what.partner, tag_of(what.level, i), std::move(packed->packet));
       }
       if (i >= what.kept.count()) continue;
-      HeldStream part = cut(sum, what.kept.begin_of(i), what.kept.end_of(i));
+      SharedStream part = slice_of(sum, what.kept.begin_of(i), what.kept.end_of(i));
       const Packet packet = co_await channel.receive(what.partner, tag_of(what.level, i));
-      const Result<HeldStream> theirs = unpack(packet, part.view.dimension, settings_.op);
+      const Result<SharedStream> theirs = unpack(packet, part.view.dimension, settings_.op);
       if (!theirs) co_return std::unexpected(theirs.error());
       if (Status status = add(channel, part, theirs->view, order); !status) co_return status;
       parts.push_back(std::move(part));
@@ -136,14 +136,14 @@ class DenseRabenseifner final : public Allreduce {
       co_return Status{};
     }
     std::vector<Piece> pieces;
-    for (HeldStream& part : parts) pieces.push_back({std::move(part), Checked::kYes});
+    for (SharedStream& part : parts) pieces.push_back({std::move(part), Checked::kYes});
     Result<Stream> joined = join(settings_.op, pieces, JoinAs::kSmaller, {});
     if (!joined) co_return std::unexpected(joined.error());
-    sum = HeldStream::from(std::move(*joined));
+    sum = SharedStream::from(std::move(*joined));
     co_return Status{};
   }
 
-  Status add(Channel& channel, HeldStream& sum, const StreamView& theirs, Order order) const {
+  Status add(Channel& channel, SharedStream& sum, const StreamView& theirs, Order order) const {
     channel.charge(reduce_time(theirs.count()));
     Stream sparse;
     std::array<StreamView, 2> both{sum.view, theirs};
@@ -154,7 +154,7 @@ class DenseRabenseifner final : public Allreduce {
     if (order == Order::kTheirsFirst) std::swap(both[0], both[1]);
     Result<Stream> added = combine(settings_.op, both);
     if (!added) return std::unexpected(added.error());
-    sum = HeldStream::from(std::move(*added));
+    sum = SharedStream::from(std::move(*added));
     return {};
   }
 

@@ -18,11 +18,11 @@ class DenseRecursiveDoubling final : public Allreduce {
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kDenseRecursiveDoubling); }
 
   Task<Result<Reduced>> run(Channel& channel, Contribution given) override {
-    const Result<HeldStream> dense = dense_vector(given, settings_);
+    const Result<SharedStream> dense = dense_vector(given, settings_);
     if (!dense) co_return std::unexpected(dense.error());
     Result<Packed> packed = pack(*dense, settings_.wire.contribution, {});
     if (!packed) co_return std::unexpected(packed.error());
-    Result<HeldStream> sum = co_await recursive_doubling(channel, std::move(*packed), settings_);
+    Result<SharedStream> sum = co_await recursive_doubling(channel, std::move(*packed), settings_);
     if (!sum) co_return std::unexpected(sum.error());
     co_return Reduced{std::move(*sum), Stream::empty(settings_.dimension), {}};
   }

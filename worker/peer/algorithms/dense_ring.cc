@@ -60,7 +60,7 @@ class DenseRing final : public Allreduce {
   }
 
  private:
-  Task<Result<Reduced>> run_in_pieces(Channel& channel, HeldStream own) {
+  Task<Result<Reduced>> run_in_pieces(Channel& channel, SharedStream own) {
     const Slices slices(settings_.dimension, channel.size());
     Stream sum = memory_.take_dense(settings_.dimension);
     const DenseRingPieces pieces(slices);
@@ -75,22 +75,22 @@ class DenseRing final : public Allreduce {
   }
 
   /// sum: this rank's slice of it; its pieces are on their way to the next rank, as those of the allgather.
-  Task<Status> reduce_scatter(Channel& channel, const HeldStream& own, DenseRingPieces pieces,
+  Task<Status> reduce_scatter(Channel& channel, const SharedStream& own, DenseRingPieces pieces,
                               std::span<float> sum) const {
     const uint32_t size = channel.size(), rank = channel.rank();
     const uint32_t next = (rank + 1) % size, previous = (rank + size - 1) % size;
     for (uint32_t piece = 0; piece < pieces.count(previous); ++piece) {
       const uint64_t begin = pieces.begin(previous, piece), end = pieces.end(previous, piece);
-      channel.send(next, kDenseRingReduceScatter + pieces.tag(0, piece), dense_packet(cut(own, begin, end)));
+      channel.send(next, kDenseRingReduceScatter + pieces.tag(0, piece), dense_packet(slice_of(own, begin, end)));
     }
     for (uint32_t step = 0; step + 1 < size; ++step) {
       const uint32_t at = (rank + 2 * size - 2 - step) % size;
       for (uint32_t piece = 0; piece < pieces.count(at); ++piece) {
         const uint64_t begin = pieces.begin(at, piece), end = pieces.end(at, piece);
         const Packet packet = co_await channel.receive(previous, kDenseRingReduceScatter + pieces.tag(step, piece));
-        const Result<HeldStream> partial = unpack_addend(packet, end - begin, settings_.op);
+        const Result<SharedStream> partial = unpack_addend(packet, end - begin, settings_.op);
         if (!partial) co_return std::unexpected(partial.error());
-        const HeldStream mine = cut(own, begin, end);
+        const SharedStream mine = slice_of(own, begin, end);
         const std::array<StreamView, 2> both{partial->view, mine.view};
         channel.charge(reduce_time(end - begin + mine.view.count()));
         Result<Stream> added = combine(settings_.op, both);
@@ -102,7 +102,7 @@ class DenseRing final : public Allreduce {
         }
         const uint32_t tag = is_last ? kDenseRingGather + pieces.tag(rank, piece)
                                      : kDenseRingReduceScatter + pieces.tag(step + 1, piece);
-        channel.send(next, tag, dense_packet(HeldStream::from(std::move(*added))));
+        channel.send(next, tag, dense_packet(SharedStream::from(std::move(*added))));
       }
     }
     co_return Status{};
@@ -116,7 +116,7 @@ class DenseRing final : public Allreduce {
       for (uint32_t piece = 0; piece < pieces.count(at); ++piece) {
         const uint64_t begin = pieces.begin(at, piece), end = pieces.end(at, piece);
         const Packet packet = co_await channel.receive(previous, kDenseRingGather + pieces.tag(at, piece));
-        const Result<HeldStream> theirs = unpack(packet, end - begin, settings_.op);
+        const Result<SharedStream> theirs = unpack(packet, end - begin, settings_.op);
         if (!theirs) co_return std::unexpected(theirs.error());
         if (!theirs->view.dense)
           co_return fail(ErrorCode::kMalformed, "dense_ring: a peer sent a piece that is sparse");
@@ -129,8 +129,8 @@ class DenseRing final : public Allreduce {
   }
 
   /// Of a sparse stream a copy, of a dense one a view that shares it.
-  Packet dense_packet(const HeldStream& stream) const {
-    const HeldStream dense = stream.view.dense ? stream : HeldStream::from(to_dense(settings_.op, stream.view));
+  Packet dense_packet(const SharedStream& stream) const {
+    const SharedStream dense = stream.view.dense ? stream : SharedStream::from(to_dense(settings_.op, stream.view));
     // Without a codec it cannot fail.
     return std::move(pack(dense, {}, {}).value().packet);
   }

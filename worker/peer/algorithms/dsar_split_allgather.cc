@@ -32,7 +32,7 @@ class DsarSplitAllgather final : public Allreduce {
     Result<Packed> packed = pack_own_sum(channel, *mine, settings_);
     if (!packed) co_return std::unexpected(packed.error());
     const GatherOptions options{kDsarGather, AllgatherWay::kDoubling, JoinAs::kDense};
-    Result<HeldStream> sum =
+    Result<SharedStream> sum =
         co_await gather_slices(channel, std::move(*packed), slices, settings_.op, options, memory_);
     if (!sum) co_return std::unexpected(sum.error());
     co_return Reduced{std::move(*sum),

@@ -30,13 +30,13 @@ class Gtopk final : public Allreduce {
   const AlgorithmInfo& info() const override { return algorithm_info(AlgorithmId::kGtopk); }
 
   Task<Result<Reduced>> run(Channel& channel, Contribution given) override {
-    Result<HeldStream> selected = selection_.take(given.own);
+    Result<SharedStream> selected = selection_.take(given.own);
     if (!selected) co_return std::unexpected(selected.error());
     Reduced out{{}, {}, {selected->view.indices.begin(), selected->view.indices.end()}};
     const Contribution mine{std::move(*selected),
-                            fills_from_rest(settings_.wire) ? std::move(given.own) : HeldStream{}};
+                            fills_from_rest(settings_.wire) ? std::move(given.own) : SharedStream{}};
     given.own = {};
-    HeldStream sum = mine.own;
+    SharedStream sum = mine.own;
     const uint32_t rank = channel.rank();
     std::vector<Stream> returned;
     uint32_t bit = 1;
@@ -53,7 +53,7 @@ class Gtopk final : public Allreduce {
     Packet packet;
     if (rank != 0) {
       packet = co_await channel.receive(rank - bit, kDown);
-      Result<HeldStream> all = unpack(packet, settings_.dimension);
+      Result<SharedStream> all = unpack(packet, settings_.dimension);
       if (!all) co_return std::unexpected(all.error());
       sum = std::move(*all);
     } else {
@@ -73,8 +73,8 @@ class Gtopk final : public Allreduce {
 
  private:
   /// sum = the k largest of sum and what `packet` holds; the rest goes into `returned`.
-  Status add(const Packet& packet, Channel& channel, HeldStream& sum, std::vector<Stream>& returned) const {
-    const Result<HeldStream> theirs = unpack(packet, settings_.dimension);
+  Status add(const Packet& packet, Channel& channel, SharedStream& sum, std::vector<Stream>& returned) const {
+    const Result<SharedStream> theirs = unpack(packet, settings_.dimension);
     if (!theirs) return std::unexpected(theirs.error());
     const std::array<StreamView, 2> both{sum.view, theirs->view};
     channel.charge(reduce_time(both[0].count() + both[1].count()));
@@ -84,13 +84,13 @@ class Gtopk final : public Allreduce {
     if (Status status = select_top_k_nonzero(added->values, settings_.k, positions); !status) return status;
     Partition cut = partition_at(added->view(), positions);
     if (cut.dropped.count() > 0) returned.push_back(std::move(cut.dropped));
-    sum = HeldStream::from(std::move(cut.kept));
+    sum = SharedStream::from(std::move(cut.kept));
     return {};
   }
 
   /// Packs the message to the parent: a sum, losslessly; a contribution to which nothing was added, in its codec's
   /// form.
-  Result<Packet> packed_up(Channel& channel, const Contribution& mine, const HeldStream& sum,
+  Result<Packet> packed_up(Channel& channel, const Contribution& mine, const SharedStream& sum,
                            std::vector<Stream>& returned, IndexBuffer& contributed) const {
     if (sum.owner == mine.own.owner) {
       Result<CodedContribution> coded = code_contribution(mine, settings_, channel);

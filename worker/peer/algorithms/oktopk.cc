@@ -95,8 +95,8 @@ class Oktopk final : public Allreduce {
 
   Task<Result<Reduced>> run(Channel& channel, Contribution given) override {
     const uint64_t step = step_++;
-    const HeldStream own = std::move(given.own);
-    const Result<HeldStream> selected = selection_.take(own);
+    const SharedStream own = std::move(given.own);
+    const Result<SharedStream> selected = selection_.take(own);
     if (!selected) co_return std::unexpected(selected.error());
     const StreamView& mine = selected->view;
     if (step % settings_.boundaries_period == 0) {
@@ -105,7 +105,7 @@ class Oktopk final : public Allreduce {
       regions_ = std::move(*regions);
     }
     std::vector<Stream> sent(settings_.wire.contribution ? channel.size() : 0);  // by region, as they were decoded
-    Result<HeldStream> region = co_await split_and_reduce(channel, mine, own, sent);
+    Result<SharedStream> region = co_await split_and_reduce(channel, mine, own, sent);
     if (!region) co_return std::unexpected(region.error());
     Result<Stream> sum = co_await select_and_gather(channel, step, region->view);
     if (!sum) co_return std::unexpected(sum.error());
@@ -129,16 +129,16 @@ class Oktopk final : public Allreduce {
   }
 
   /// The sum of this rank's region, whose dimension is the region's width.
-  Task<Result<HeldStream>> split_and_reduce(Channel& channel, const StreamView& mine, const HeldStream& own,
-                                            std::vector<Stream>& sent) {
+  Task<Result<SharedStream>> split_and_reduce(Channel& channel, const StreamView& mine, const SharedStream& own,
+                                              std::vector<Stream>& sent) {
     const uint32_t size = channel.size(), rank = channel.rank();
     const uint64_t begin = regions_.begin_of(rank), end = regions_.end_of(rank);
-    Stream kept = cut(mine, begin, end);
+    Stream kept = slice_of(mine, begin, end);
     if (!sent.empty()) sent[regions_.region[rank]] = kept;
-    HeldStream sum = HeldStream::from(std::move(kept));
+    SharedStream sum = SharedStream::from(std::move(kept));
     std::vector<Packet> packets;  // by region, where they travel as they are
     if (sent.empty()) {
-      packets = pack_slices({mine, nullptr, 0}, regions_.cuts, 0.0F, SliceForm::kSparse, channel.bodies());
+      packets = pack_slices({mine, nullptr, 0}, regions_.boundaries, 0.0F, SliceForm::kSparse, channel.bodies());
     }
     uint32_t first = 1, previous = 1;  // steps around
     while (previous < size) {
@@ -154,11 +154,11 @@ class Oktopk final : public Allreduce {
       }
       // Those of the bucket before, while this one is on its way.
       if (begin < end && previous < first) {
-        std::vector<HeldStream> slices;
+        std::vector<SharedStream> slices;
         slices.reserve(first - previous);
         for (uint32_t step = previous; step < first; ++step) {
           const Packet packet = co_await channel.receive((rank + size - step) % size, kOktopkSplit);
-          Result<HeldStream> slice = unpack(packet, end - begin);
+          Result<SharedStream> slice = unpack(packet, end - begin);
           if (!slice) co_return std::unexpected(slice.error());
           slices.push_back(std::move(*slice));
         }
@@ -172,17 +172,17 @@ class Oktopk final : public Allreduce {
   }
 
   /// mine: the entries selected of `own`, from which an index codec takes the entries that it adds.
-  Status send_coded(Channel& channel, const StreamView& mine, const HeldStream& own, uint32_t to,
+  Status send_coded(Channel& channel, const StreamView& mine, const SharedStream& own, uint32_t to,
                     std::vector<Stream>& sent) const {
     const uint64_t begin = regions_.begin_of(to), end = regions_.end_of(to);
     sent[regions_.region[to]].dimension = end - begin;
-    const HeldStream slice = HeldStream::from(cut(mine, begin, end));
+    const SharedStream slice = SharedStream::from(slice_of(mine, begin, end));
     if (slice.view.count() == 0) {
       channel.send(to, kOktopkSplit, {BodyForm::kPairs, {}});
       return {};
     }
     const RandomKey random = random_key_of(settings_.wire.random, channel);
-    const HeldStream around = millrace::cut(own, begin, end);
+    const SharedStream around = millrace::slice_of(own, begin, end);
     Result<Packed> packed = pack_contribution(slice, around.view, {*settings_.wire.contribution, random, begin});
     if (!packed) return std::unexpected(packed.error());
     channel.send(to, kOktopkSplit, std::move(packed->packet));
@@ -190,17 +190,17 @@ class Oktopk final : public Allreduce {
     return {};
   }
 
-  static Status add(Channel& channel, HeldStream& sum, const std::vector<HeldStream>& slices) {
+  static Status add(Channel& channel, SharedStream& sum, const std::vector<SharedStream>& slices) {
     std::vector<StreamView> views;
     views.reserve(slices.size() + 1);
     views.push_back(sum.view);
-    for (const HeldStream& slice : slices) views.push_back(slice.view);
+    for (const SharedStream& slice : slices) views.push_back(slice.view);
     uint64_t entries = 0;
     for (const StreamView& view : views) entries += view.count();
     channel.charge(reduce_time(entries));
     Result<Stream> added = sum_many(views);
     if (!added) return std::unexpected(added.error());
-    sum = HeldStream::from(std::move(*added));
+    sum = SharedStream::from(std::move(*added));
     return {};
   }
 
@@ -227,7 +227,7 @@ class Oktopk final : public Allreduce {
     keep(reached, counts[own], region);
     Stream kept = entries_at(region, reached.positions);
     kept.dimension = settings_.dimension;
-    const auto base = static_cast<uint32_t>(regions_.cuts[own]);
+    const auto base = static_cast<uint32_t>(regions_.boundaries[own]);
     for (uint32_t& index : kept.indices) index += base;
     const GatherPlan plan = plan_gather(counts, settings_.balance_ratio);
     co_return co_await gather_by_plan(channel, settings_, plan, regions_, kept.view(), kOktopkGather);
@@ -303,7 +303,7 @@ class Oktopk final : public Allreduce {
   static Reduced reduced(const StreamView& mine, const StreamView& sent, Stream&& sum) {
     Reduced out{{}, Stream::empty(sum.dimension), {}};
     const IndexBuffer gathered = positions_in_both(sent.indices, sum.indices);
-    out.sum = HeldStream::from(std::move(sum));
+    out.sum = SharedStream::from(std::move(sum));
     if (sent.values.data() == mine.values.data()) {
       out.contributed.resize(gathered.size());
       for (size_t i = 0; i < gathered.size(); ++i) out.contributed[i] = mine.indices[gathered[i]];

@@ -29,38 +29,38 @@ using Spans = std::array<Span, 2>;
 
 uint64_t count_of(const Spans& spans) { return spans[0].count() + spans[1].count(); }
 
-Span held_by(const GatherPlan& plan, uint32_t region) { return {plan.starts[region], plan.starts[region + 1]}; }
+Span span_of_region(const GatherPlan& plan, uint32_t region) { return {plan.starts[region], plan.starts[region + 1]}; }
 Span oktopk_gather_share_of(const GatherPlan& plan, size_t member) {
-  return {plan.cuts[member], plan.cuts[member + 1]};
+  return {plan.boundaries[member], plan.boundaries[member + 1]};
 }
 
 /// The shares of `count` members from `first` on, around.
-Spans shares_of(std::span<const uint64_t> cuts, size_t first, size_t count) {
-  const size_t members = cuts.size() - 1;
+Spans shares_of(std::span<const uint64_t> boundaries, size_t first, size_t count) {
+  const size_t members = boundaries.size() - 1;
   const size_t last = std::min(first + count, members);
   const size_t around = first + count - last;
-  return {Span{0, cuts[around]}, Span{cuts[first], cuts[last]}};
+  return {Span{0, boundaries[around]}, Span{boundaries[first], boundaries[last]}};
 }
 
 /// What member i of `members` sends in its rounds.
-uint64_t entries_gathering(std::span<const uint64_t> cuts, size_t member) {
-  const size_t members = cuts.size() - 1;
+uint64_t entries_gathering(std::span<const uint64_t> boundaries, size_t member) {
+  const size_t members = boundaries.size() - 1;
   uint64_t sent = 0;
   for (size_t held = 1; held < members; held *= 2) {
-    sent += count_of(shares_of(cuts, member, std::min(held, members - held)));
+    sent += count_of(shares_of(boundaries, member, std::min(held, members - held)));
   }
   return sent;
 }
 
 std::vector<uint64_t> like_shares(uint64_t total, uint64_t members) {
-  std::vector<uint64_t> cuts;
-  for (uint64_t i = 0; i <= members; ++i) cuts.push_back(total / members * i + total % members * i / members);
-  return cuts;
+  std::vector<uint64_t> boundaries;
+  for (uint64_t i = 0; i <= members; ++i) boundaries.push_back(total / members * i + total % members * i / members);
+  return boundaries;
 }
 
 /// Returns the part of the member's share that the excused rank does not hold.
 Spans lacked(const GatherPlan& plan, size_t member) {
-  const Span share = oktopk_gather_share_of(plan, member), held = held_by(plan, *plan.excused);
+  const Span share = oktopk_gather_share_of(plan, member), held = span_of_region(plan, *plan.excused);
   return {Span{share.begin, std::min(share.end, held.begin)}, Span{std::max(share.begin, held.end), share.end}};
 }
 
@@ -77,7 +77,7 @@ class Gathering {
 
   Task<Status> run(StreamView own) {
     const uint32_t region = regions_.region[channel_.rank()];
-    const Span held = held_by(plan_, region);
+    const Span held = span_of_region(plan_, region);
     MILLRACE_CHECK(!own.dense && own.count() == held.count(), own.count(), held.count());
     std::ranges::copy(own.indices, all_.indices.begin() + static_cast<ptrdiff_t>(held.begin));
     std::ranges::copy(own.values, all_.values.begin() + static_cast<ptrdiff_t>(held.begin));
@@ -106,7 +106,7 @@ class Gathering {
     const std::vector<uint32_t>& members = plan_.members;
     const auto me = static_cast<size_t>(std::ranges::lower_bound(members, region) - members.begin());
     for (uint32_t other = 0; other < channel_.size(); ++other) {
-      const Spans moved{overlap(held_by(plan_, other), oktopk_gather_share_of(plan_, me)), Span{}};
+      const Spans moved{overlap(span_of_region(plan_, other), oktopk_gather_share_of(plan_, me)), Span{}};
       if (other == region || count_of(moved) == 0) continue;
       if (Status status = co_await receive(other, kMove, moved); !status) co_return status;
     }
@@ -118,7 +118,7 @@ class Gathering {
       const size_t count = std::min(held, size - held);
       const uint32_t tag = kRound + static_cast<uint32_t>(round);
       const size_t from = (me + held) % size;
-      const Spans mine = shares_of(plan_.cuts, me, count), theirs = shares_of(plan_.cuts, from, count);
+      const Spans mine = shares_of(plan_.boundaries, me, count), theirs = shares_of(plan_.boundaries, from, count);
       if (Status status = send(members[(me + size - held) % size], tag, mine); !status) co_return status;
       if (count_of(theirs) == 0) continue;
       if (Status status = co_await receive(members[from], tag, theirs); !status) co_return status;
@@ -130,7 +130,7 @@ class Gathering {
   Status send(uint32_t to_region, uint32_t tag, const Spans& spans) {
     const uint64_t count = count_of(spans);
     if (count == 0) return {};
-    HeldStream stream{{settings_.dimension, false, {}, {}}, nullptr, 0};
+    SharedStream stream{{settings_.dimension, false, {}, {}}, nullptr, 0};
     Stream joined = Stream::empty(settings_.dimension);
     if (spans[0].count() == 0 || spans[1].count() == 0) {
       const Span span = spans[0].count() == 0 ? spans[1] : spans[0];
@@ -154,10 +154,10 @@ class Gathering {
   Task<Status> receive(uint32_t from_region, uint32_t tag, const Spans& spans) {
     const uint64_t count = count_of(spans);
     const Packet packet = co_await channel_.receive(regions_.owner[from_region], first_tag_ + tag);
-    Result<HeldStream> stream = unpack(packet, settings_.dimension);
+    Result<SharedStream> stream = unpack(packet, settings_.dimension);
     if (!stream) co_return std::unexpected(stream.error());
     // A codec may have made it dense; what travels here is never 0.
-    if (stream->view.dense) stream = HeldStream::from(to_sparse(stream->view));
+    if (stream->view.dense) stream = SharedStream::from(to_sparse(stream->view));
     if (stream->view.count() != count) {
       co_return fail(ErrorCode::kMalformed, "a peer sent " + std::to_string(stream->view.count()) + " sums where " +
                                                 std::to_string(count) + " are due");
@@ -189,7 +189,7 @@ GatherPlan plan_gather(std::span<const uint64_t> counts, double balance_ratio) {
   for (const uint64_t count : counts) plan.starts.push_back(plan.starts.back() + count);
   plan.members.resize(size);
   std::iota(plan.members.begin(), plan.members.end(), 0u);
-  plan.cuts = plan.starts;
+  plan.boundaries = plan.starts;
   const uint64_t total = plan.total();
   if (size <= 2 || total == 0 || std::isinf(balance_ratio)) return plan;
   const auto largest = static_cast<uint64_t>(std::ranges::max_element(counts) - counts.begin());
@@ -197,14 +197,14 @@ GatherPlan plan_gather(std::span<const uint64_t> counts, double balance_ratio) {
   bool balances = static_cast<double>(counts[largest]) > balance_ratio * share;
   const double most = 2 * static_cast<double>(total) - 3 * share;
   for (size_t i = 0; i < size && !balances; ++i) {
-    balances = static_cast<double>(entries_gathering(plan.cuts, i)) > most;
+    balances = static_cast<double>(entries_gathering(plan.boundaries, i)) > most;
   }
   if (!balances) return plan;
   if (static_cast<double>(total - counts[largest]) < share) {
     plan.excused = static_cast<uint32_t>(largest);
     plan.members.erase(plan.members.begin() + static_cast<ptrdiff_t>(largest));
   }
-  plan.cuts = like_shares(total, plan.members.size());
+  plan.boundaries = like_shares(total, plan.members.size());
   return plan;
 }
 

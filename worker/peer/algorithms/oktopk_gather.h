@@ -14,10 +14,10 @@ namespace millrace::peer {
 /// `members` take a share of it each and gather these by recursive doubling. A function of the regions' counts alone:
 /// the same on all ranks.
 struct GatherPlan {
-  std::vector<uint64_t> starts;     ///< [P + 1] region j holds [starts[j], starts[j + 1]) of the sequence
-  std::vector<uint32_t> members;    ///< regions whose ranks gather, ascending
-  std::vector<uint64_t> cuts;       ///< [members + 1] member i's share is [cuts[i], cuts[i + 1])
-  std::optional<uint32_t> excused;  ///< the region whose rank hands over all that it holds, and does not gather
+  std::vector<uint64_t> starts;      ///< [P + 1] region j holds [starts[j], starts[j + 1]) of the sequence
+  std::vector<uint32_t> members;     ///< regions whose ranks gather, ascending
+  std::vector<uint64_t> boundaries;  ///< [members + 1] member i's share is [cuts[i], cuts[i + 1])
+  std::optional<uint32_t> excused;   ///< the region whose rank hands over all that it holds, and does not gather
 
   uint64_t total() const { return starts.back(); }
 };

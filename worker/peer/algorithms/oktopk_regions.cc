@@ -34,22 +34,23 @@ uint64_t oktopk_regions_share_of(uint64_t whole, uint64_t part, uint64_t parts) 
 }
 
 /// Cuts as they came off the wire, put in order.
-Regions regions_of(std::vector<uint64_t> cuts, uint64_t dimension) {
+Regions regions_of(std::vector<uint64_t> boundaries, uint64_t dimension) {
   Regions regions;
-  cuts.front() = 0;
-  cuts.back() = dimension;
-  for (size_t i = 1; i < cuts.size(); ++i) cuts[i] = std::clamp(cuts[i], cuts[i - 1], dimension);
-  regions.owner.resize(cuts.size() - 1);
+  boundaries.front() = 0;
+  boundaries.back() = dimension;
+  for (size_t i = 1; i < boundaries.size(); ++i)
+    boundaries[i] = std::clamp(boundaries[i], boundaries[i - 1], dimension);
+  regions.owner.resize(boundaries.size() - 1);
   std::iota(regions.owner.begin(), regions.owner.end(), 0u);
   regions.region = regions.owner;
-  regions.cuts = std::move(cuts);
+  regions.boundaries = std::move(boundaries);
   return regions;
 }
 
-std::vector<uint64_t> even_cuts(uint64_t dimension, uint32_t size) {
-  std::vector<uint64_t> cuts;
-  for (uint64_t j = 0; j <= size; ++j) cuts.push_back(oktopk_regions_share_of(dimension, j, size));
-  return cuts;
+std::vector<uint64_t> even_boundaries(uint64_t dimension, uint32_t size) {
+  std::vector<uint64_t> boundaries;
+  for (uint64_t j = 0; j <= size; ++j) boundaries.push_back(oktopk_regions_share_of(dimension, j, size));
+  return boundaries;
 }
 
 std::vector<Bin> bins_within(const std::vector<Bin>& wholes, uint64_t parts) {
@@ -94,8 +95,8 @@ struct WantedRegions {
 };
 
 /// Sets the cuts whose bins are fine enough; keeps the others, and returns their bins.
-Result<std::vector<Bin>> settle(const std::vector<Bin>& bins, uint64_t tolerance, std::vector<WantedRegions>& wanted,
-                                std::vector<uint64_t>& cuts) {
+Result<std::vector<Bin>> fix_boundaries(const std::vector<Bin>& bins, uint64_t tolerance,
+                                        std::vector<WantedRegions>& wanted, std::vector<uint64_t>& boundaries) {
   std::vector<Bin> open;
   std::vector<WantedRegions> left;
   auto bin = bins.begin();
@@ -106,7 +107,7 @@ Result<std::vector<Bin>> settle(const std::vector<Bin>& bins, uint64_t tolerance
     }
     if (bin->count <= tolerance || bin->end - bin->begin == 1) {
       const bool to_begin = one.below - bin->below <= bin->below + bin->count - one.below;
-      cuts[one.cut] = to_begin ? bin->begin : bin->end;
+      boundaries[one.cut] = to_begin ? bin->begin : bin->end;
       continue;
     }
     left.push_back(one);
@@ -116,8 +117,8 @@ Result<std::vector<Bin>> settle(const std::vector<Bin>& bins, uint64_t tolerance
   return open;
 }
 
-Task<Result<std::vector<uint64_t>>> pooled_cuts(Channel& channel, IndexSpan selected, uint64_t dimension,
-                                                uint32_t first_tag) {
+Task<Result<std::vector<uint64_t>>> pooled_boundaries(Channel& channel, IndexSpan selected, uint64_t dimension,
+                                                      uint32_t first_tag) {
   const uint32_t size = channel.size();
   std::vector<Bin> wholes{{0, dimension, 0, 0}};
   std::vector<Bin> bins = bins_within(wholes, std::max(kBinsMin, kBinsARank * size));
@@ -125,15 +126,15 @@ Task<Result<std::vector<uint64_t>>> pooled_cuts(Channel& channel, IndexSpan sele
     co_return std::unexpected(status.error());
   }
   const uint64_t total = bins.back().below + bins.back().count;
-  std::vector<uint64_t> cuts = even_cuts(dimension, size);
-  if (total == 0) co_return std::move(cuts);
+  std::vector<uint64_t> boundaries = even_boundaries(dimension, size);
+  if (total == 0) co_return std::move(boundaries);
   std::vector<WantedRegions> wanted;
   for (uint32_t j = 1; j < size; ++j) wanted.push_back({j, oktopk_regions_share_of(total, j, size)});
   const uint64_t tolerance = total / size / kToleranceOf;
   for (;;) {
-    Result<std::vector<Bin>> open = settle(bins, tolerance, wanted, cuts);
+    Result<std::vector<Bin>> open = fix_boundaries(bins, tolerance, wanted, boundaries);
     if (!open) co_return std::unexpected(open.error());
-    if (wanted.empty()) co_return std::move(cuts);
+    if (wanted.empty()) co_return std::move(boundaries);
     first_tag += kNumberTags;
     wholes = std::move(*open);
     bins = bins_within(wholes, kRefinement);
@@ -148,12 +149,12 @@ Task<Result<std::vector<uint64_t>>> pooled_cuts(Channel& channel, IndexSpan sele
 void assign(const std::vector<uint32_t>& favourites, Regions& regions) {
   const auto size = static_cast<uint32_t>(regions.owner.size());
   constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
-  std::vector<std::tuple<uint32_t, uint32_t, uint32_t>> wishes;  // entries, rank, region
+  std::vector<std::tuple<uint32_t, uint32_t, uint32_t>> wanted_boundaries;  // entries, rank, region
   for (uint32_t rank = 0; rank < size; ++rank) {
     const uint32_t region = favourites[2 * rank], entries = favourites[2 * rank + 1];
-    if (region < size && entries > 0) wishes.emplace_back(entries, rank, region);
+    if (region < size && entries > 0) wanted_boundaries.emplace_back(entries, rank, region);
   }
-  std::ranges::stable_sort(wishes, std::greater{}, [](const auto& wish) { return std::get<0>(wish); });
+  std::ranges::stable_sort(wanted_boundaries, std::greater{}, [](const auto& wish) { return std::get<0>(wish); });
   std::ranges::fill(regions.owner, kNone);
   std::ranges::fill(regions.region, kNone);
   const auto give = [&regions](uint32_t rank, uint32_t region) {
@@ -161,7 +162,7 @@ void assign(const std::vector<uint32_t>& favourites, Regions& regions) {
     regions.owner[region] = rank;
     regions.region[rank] = region;
   };
-  for (const auto& [entries, rank, region] : wishes) give(rank, region);
+  for (const auto& [entries, rank, region] : wanted_boundaries) give(rank, region);
   for (uint32_t rank = 0; rank < size; ++rank) give(rank, rank);
   uint32_t free = 0;
   for (uint32_t rank = 0; rank < size; ++rank) {
@@ -173,7 +174,9 @@ void assign(const std::vector<uint32_t>& favourites, Regions& regions) {
 
 }  // namespace
 
-Regions equal_regions(uint64_t dimension, uint32_t ranks) { return regions_of(even_cuts(dimension, ranks), dimension); }
+Regions equal_regions(uint64_t dimension, uint32_t ranks) {
+  return regions_of(even_boundaries(dimension, ranks), dimension);
+}
 
 Task<Result<Regions>> averaged_regions(Channel& channel, IndexSpan selected, uint64_t dimension, uint32_t first_tag) {
   const uint32_t size = channel.size();
@@ -184,20 +187,21 @@ Task<Result<Regions>> averaged_regions(Channel& channel, IndexSpan selected, uin
   }
   const Result<std::vector<uint64_t>> sums = co_await sum_numbers(channel, std::move(numbers), first_tag);
   if (!sums) co_return std::unexpected(sums.error());
-  std::vector<uint64_t> cuts = even_cuts(dimension, size);
+  std::vector<uint64_t> boundaries = even_boundaries(dimension, size);
   const uint64_t voters = sums->front();
-  for (uint32_t j = 1; j < size && voters > 0; ++j) cuts[j] = (*sums)[j] / voters;
-  co_return regions_of(std::move(cuts), dimension);
+  for (uint32_t j = 1; j < size && voters > 0; ++j) boundaries[j] = (*sums)[j] / voters;
+  co_return regions_of(std::move(boundaries), dimension);
 }
 
 Task<Result<Regions>> pooled_regions(Channel& channel, IndexSpan selected, uint64_t dimension, uint32_t first_tag) {
-  Result<std::vector<uint64_t>> cuts = co_await pooled_cuts(channel, selected, dimension, first_tag);
-  if (!cuts) co_return std::unexpected(cuts.error());
-  Regions regions = regions_of(std::move(*cuts), dimension);
+  Result<std::vector<uint64_t>> boundaries = co_await pooled_boundaries(channel, selected, dimension, first_tag);
+  if (!boundaries) co_return std::unexpected(boundaries.error());
+  Regions regions = regions_of(std::move(*boundaries), dimension);
   uint32_t best = 0;
   uint64_t most = 0;
   for (uint32_t j = 0; j < channel.size(); ++j) {
-    const uint64_t entries = entries_below(selected, regions.cuts[j + 1]) - entries_below(selected, regions.cuts[j]);
+    const uint64_t entries =
+        entries_below(selected, regions.boundaries[j + 1]) - entries_below(selected, regions.boundaries[j]);
     // Where several are alike, one's own: ranks that are alike then keep theirs.
     if (entries < most || (entries == most && j != channel.rank())) continue;
     most = entries;

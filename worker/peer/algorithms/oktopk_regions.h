@@ -13,12 +13,12 @@ namespace millrace::peer {
 /// Divides the index range into a region for each rank, which sums it: the same on all ranks.
 struct Regions {
   std::vector<uint64_t>
-      cuts;  ///< [P + 1] ascending, 0 to the dimension; region j is [cuts[j], cuts[j + 1]), may be empty
+      boundaries;  ///< [P + 1] ascending, 0 to the dimension; region j is [cuts[j], cuts[j + 1]), may be empty
   std::vector<uint32_t> owner;   ///< [P] the rank in charge of a region
   std::vector<uint32_t> region;  ///< [P] the region of a rank
 
-  uint64_t begin_of(uint32_t rank) const { return cuts[region[rank]]; }
-  uint64_t end_of(uint32_t rank) const { return cuts[region[rank] + 1]; }
+  uint64_t begin_of(uint32_t rank) const { return boundaries[region[rank]]; }
+  uint64_t end_of(uint32_t rank) const { return boundaries[region[rank] + 1]; }
 };
 
 /// Tags that either takes from first_tag on.

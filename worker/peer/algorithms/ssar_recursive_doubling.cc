@@ -24,7 +24,7 @@ class SsarRecursiveDoubling final : public Allreduce {
     given.own = {};
     given.rest = {};
     Packed contribution{std::move(coded->packet), std::move(coded->sent)};
-    Result<HeldStream> sum = co_await recursive_doubling(channel, std::move(contribution), settings_);
+    Result<SharedStream> sum = co_await recursive_doubling(channel, std::move(contribution), settings_);
     if (!sum) co_return std::unexpected(sum.error());
     co_return Reduced{std::move(*sum), std::move(coded->returned), {}, std::move(coded->added)};
   }

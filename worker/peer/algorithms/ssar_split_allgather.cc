@@ -33,7 +33,7 @@ class SsarSplitAllgather final : public Allreduce {
     if (!packed) co_return std::unexpected(packed.error());
     mine->sum = {};
     const Slices slices(settings_.dimension, channel.size());
-    Result<HeldStream> sum =
+    Result<SharedStream> sum =
         co_await gather_slices(channel, std::move(*packed), slices, settings_.op, options, memory_);
     if (!sum) co_return std::unexpected(sum.error());
     co_return Reduced{std::move(*sum),

@@ -46,7 +46,7 @@ Result<EntryCoding> measure_coding(const std::optional<CodecSpec>& codec, const 
   // Of the whole stream's density: up to the last index that is looked at.
   const uint64_t dimension =
       count == stream.indices.size() ? stream.dimension : uint64_t{stream.indices[count - 1]} + 1;
-  HeldStream sample;
+  SharedStream sample;
   sample.view = {dimension, false, stream.indices.first(count), stream.values.first(count)};
   TimeNs encode = std::numeric_limits<TimeNs>::max(), decode = encode;
   for (int round = 0; round < kRounds; ++round) {
@@ -54,7 +54,7 @@ Result<EntryCoding> measure_coding(const std::optional<CodecSpec>& codec, const 
     const Result<Packed> packed = pack(sample, codec, RandomKey::from(1));
     const TimeNs encoded = clock();
     if (!packed) return std::unexpected(packed.error());
-    const Result<HeldStream> read = unpack(packed->packet, dimension);
+    const Result<SharedStream> read = unpack(packed->packet, dimension);
     const TimeNs decoded = clock();
     if (!read) return std::unexpected(read.error());
     encode = std::min(encode, encoded - begin);

@@ -39,7 +39,7 @@ Stream combine_two(const ReduceOp& op, const StreamView& a, const StreamView& b)
   return dense;
 }
 
-Result<Stream> combine_in_turn(const ReduceOp& op, std::span<const StreamView> streams) {
+Result<Stream> combine_in_order(const ReduceOp& op, std::span<const StreamView> streams) {
   if (streams.empty()) return fail(ErrorCode::kInvalidArgument, "no streams to combine");
   for (const StreamView& stream : streams) {
     if (stream.dimension != streams[0].dimension) {
@@ -47,7 +47,7 @@ Result<Stream> combine_in_turn(const ReduceOp& op, std::span<const StreamView> s
                                                    " and " + std::to_string(stream.dimension));
     }
   }
-  Stream all = cut(streams[0], 0, streams[0].dimension);
+  Stream all = slice_of(streams[0], 0, streams[0].dimension);
   for (const StreamView& stream : streams.subspan(1)) all = combine_two(op, all.view(), stream);
   return all;
 }
@@ -79,7 +79,7 @@ Stream to_dense(const ReduceOp& op, const StreamView& stream) {
 }
 
 Result<Stream> combine(const ReduceOp& op, std::span<const StreamView> streams) {
-  Result<Stream> all = op.is_sum() ? sum_many(streams) : combine_in_turn(op, streams);
+  Result<Stream> all = op.is_sum() ? sum_many(streams) : combine_in_order(op, streams);
   if (all && !is_admissible(op, all->values)) {
     return fail(ErrorCode::kNonFinite, "the " + op.name + " is NaN or infinite: the gradients have diverged");
   }

@@ -15,17 +15,17 @@ Error bad_body(size_t bytes, const char* what) {
   return {ErrorCode::kMalformed, "a peer's message of " + std::to_string(bytes) + " bytes is not " + what};
 }
 
-Result<HeldStream> unpack_dense(const Packet& packet, uint64_t dimension) {
+Result<SharedStream> unpack_dense(const Packet& packet, uint64_t dimension) {
   const ByteSpan bytes = packet.body.bytes;
   if (bytes.size() / sizeof(float) != dimension || bytes.size() % sizeof(float) != 0) {
     return std::unexpected(bad_body(bytes.size(), ("a dense slice of " + std::to_string(dimension)).c_str()));
   }
   StreamView view{dimension, true, {}, {reinterpret_cast<const float*>(bytes.data()), dimension}};
-  return HeldStream::within(packet.body, view);
+  return SharedStream::within(packet.body, view);
 }
 
 /// The order of the indices is not looked at.
-Result<HeldStream> look_into_pairs(const Packet& packet, uint64_t dimension) {
+Result<SharedStream> look_into_pairs(const Packet& packet, uint64_t dimension) {
   const ByteSpan bytes = packet.body.bytes;
   if (bytes.size() % kPairBytes != 0) return std::unexpected(bad_body(bytes.size(), "pairs"));
   const size_t count = bytes.size() / kPairBytes;
@@ -35,22 +35,22 @@ Result<HeldStream> look_into_pairs(const Packet& packet, uint64_t dimension) {
   StreamView view{dimension, false, {}, {}};
   view.values = {reinterpret_cast<const float*>(bytes.data()), count};
   view.indices = {reinterpret_cast<const uint32_t*>(bytes.data() + count * sizeof(float)), count};
-  return HeldStream::within(packet.body, view);
+  return SharedStream::within(packet.body, view);
 }
 
-Result<HeldStream> unpack_pairs(const Packet& packet, uint64_t dimension) {
-  Result<HeldStream> stream = look_into_pairs(packet, dimension);
+Result<SharedStream> unpack_pairs(const Packet& packet, uint64_t dimension) {
+  Result<SharedStream> stream = look_into_pairs(packet, dimension);
   if (!stream) return stream;
   if (Status status = validate(stream->view); !status) return std::unexpected(status.error());
   return stream;
 }
 
-Result<HeldStream> unpack_form(const Packet& packet, uint64_t dimension) {
+Result<SharedStream> unpack_form(const Packet& packet, uint64_t dimension) {
   switch (packet.form) {
     case BodyForm::kPairs: return unpack_pairs(packet, dimension);
     case BodyForm::kDense: return unpack_dense(packet, dimension);
     case BodyForm::kContainer:
-      return hold_container(
+      return read_shared_container(
           packet.body,
           {.dimension = dimension, .bytes_max = packet.body.bytes.size(), .non_finite = NonFinitePolicy::kAccept});
     case BodyForm::kNone:
@@ -119,7 +119,7 @@ std::vector<SlicePlace> places_of(IndexSpan indices, std::span<const uint64_t> b
 }
 
 /// The values of a dense stream, where they lie.
-SharedBytes bytes_within(const HeldStream& stream) {
+SharedBytes bytes_within(const SharedStream& stream) {
   return {stream.owner, {reinterpret_cast<const uint8_t*>(stream.view.values.data()), stream.view.values.size_bytes()}};
 }
 
@@ -149,7 +149,7 @@ Packet pack_range(const StreamView& stream, uint64_t begin, uint64_t end, BodyMe
   return {BodyForm::kPairs, std::move(body).share()};
 }
 
-std::vector<Packet> pack_slices(const HeldStream& stream, std::span<const uint64_t> bounds, float neutral,
+std::vector<Packet> pack_slices(const SharedStream& stream, std::span<const uint64_t> bounds, float neutral,
                                 SliceForm form, BodyMemory& memory) {
   const StreamView& view = stream.view;
   MILLRACE_CHECK(!bounds.empty() && bounds.front() == 0 && bounds.back() == view.dimension, bounds.size());
@@ -183,7 +183,7 @@ std::vector<Packet> pack_slices(const HeldStream& stream, std::span<const uint64
   return packets;
 }
 
-Result<Packed> pack(const HeldStream& stream, const std::optional<CodecSpec>& codec, RandomKey random, uint64_t base,
+Result<Packed> pack(const SharedStream& stream, const std::optional<CodecSpec>& codec, RandomKey random, uint64_t base,
                     BodyMemory& memory) {
   if (!codec || stream.view.dimension == 0) {
     if (stream.view.dense && stream.owner) return Packed{{BodyForm::kDense, bytes_within(stream)}, stream};
@@ -192,19 +192,19 @@ Result<Packed> pack(const HeldStream& stream, const std::optional<CodecSpec>& co
   return pack_contribution(stream, {}, {*codec, random, base});
 }
 
-Result<Packed> pack_contribution(const HeldStream& stream, const StreamView& rest, const EncodeOptions& options) {
+Result<Packed> pack_contribution(const SharedStream& stream, const StreamView& rest, const EncodeOptions& options) {
   if (stream.view.dimension == 0) return Packed{pack_range(stream.view, 0, 0), stream};
   Result<EncodedContainer> coded = encode_container(stream.view, rest, options);
   if (!coded) return std::unexpected(coded.error());
   Packed packed;
-  packed.decoded = coded->exact ? stream : HeldStream::from(std::move(coded->decoded));
+  packed.decoded = coded->exact ? stream : SharedStream::from(std::move(coded->decoded));
   packed.packet = {BodyForm::kContainer, SharedBytes::from(std::move(coded->bytes))};
   return packed;
 }
 
-Result<HeldStream> unpack(const Packet& packet, uint64_t dimension, const ReduceOp& op) {
+Result<SharedStream> unpack(const Packet& packet, uint64_t dimension, const ReduceOp& op) {
   MILLRACE_CHECK(std::bit_cast<uintptr_t>(packet.body.bytes.data()) % alignof(float) == 0, packet.body.bytes.size());
-  Result<HeldStream> stream = unpack_form(packet, dimension);
+  Result<SharedStream> stream = unpack_form(packet, dimension);
   if (stream && !is_admissible(op, stream->view.values)) {
     return std::unexpected(diverged());
   }
@@ -214,14 +214,14 @@ Result<HeldStream> unpack(const Packet& packet, uint64_t dimension, const Reduce
 Result<Piece> unpack_unchecked(const Packet& packet, uint64_t dimension, const ReduceOp& op) {
   MILLRACE_CHECK(std::bit_cast<uintptr_t>(packet.body.bytes.data()) % alignof(float) == 0, packet.body.bytes.size());
   const bool lies_there = packet.form == BodyForm::kPairs || packet.form == BodyForm::kDense;
-  Result<HeldStream> stream = packet.form == BodyForm::kPairs   ? look_into_pairs(packet, dimension)
-                              : packet.form == BodyForm::kDense ? unpack_dense(packet, dimension)
-                                                                : unpack(packet, dimension, op);
+  Result<SharedStream> stream = packet.form == BodyForm::kPairs   ? look_into_pairs(packet, dimension)
+                                : packet.form == BodyForm::kDense ? unpack_dense(packet, dimension)
+                                                                  : unpack(packet, dimension, op);
   if (!stream) return std::unexpected(stream.error());
   return Piece{std::move(*stream), lies_there ? Checked::kNo : Checked::kYes};
 }
 
-Result<HeldStream> unpack_addend(const Packet& packet, uint64_t dimension, const ReduceOp& op) {
+Result<SharedStream> unpack_addend(const Packet& packet, uint64_t dimension, const ReduceOp& op) {
   if (!op.is_sum() || packet.form != BodyForm::kDense) return unpack(packet, dimension, op);
   MILLRACE_CHECK(std::bit_cast<uintptr_t>(packet.body.bytes.data()) % alignof(float) == 0, packet.body.bytes.size());
   return unpack_dense(packet, dimension);

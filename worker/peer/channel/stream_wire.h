@@ -8,7 +8,7 @@
 #include "kernels/base/random.h"
 #include "kernels/base/result.h"
 #include "kernels/codec/codec.h"
-#include "kernels/stream/held_stream.h"
+#include "kernels/stream/shared_stream.h"
 #include "worker/peer/channel/channel.h"
 #include "worker/peer/channel/message_body.h"
 #include "worker/peer/channel/reduce_op.h"
@@ -38,7 +38,7 @@ std::string wire_text(const std::optional<CodecSpec>& codec);
 /// Holds a packet and its stream: bit for bit the receiver's decoding.
 struct Packed {
   Packet packet;
-  HeldStream decoded;
+  SharedStream decoded;
 };
 
 /// Packs the entries of `stream` in [begin, end), as a stream of dimension end - begin, without a codec.
@@ -59,7 +59,7 @@ enum class SliceForm : uint8_t {
 /// bounds   ascending, from 0 to the dimension.
 /// neutral  where a slice that becomes dense has no entry.
 /// memory   where the bodies are written.
-std::vector<Packet> pack_slices(const HeldStream& stream, std::span<const uint64_t> bounds, float neutral,
+std::vector<Packet> pack_slices(const SharedStream& stream, std::span<const uint64_t> bounds, float neutral,
                                 SliceForm form = SliceForm::kSmaller, BodyMemory& memory = heap_bodies());
 
 /// Packs the whole stream, with `codec` where there is one: of a sum, beside which nothing is kept. REQUIRES: begin of
@@ -67,14 +67,14 @@ std::vector<Packet> pack_slices(const HeldStream& stream, std::span<const uint64
 ///
 /// memory   where the body is written without a codec.
 /// Errors   as the codec's.
-Result<Packed> pack(const HeldStream& stream, const std::optional<CodecSpec>& codec, RandomKey random,
+Result<Packed> pack(const SharedStream& stream, const std::optional<CodecSpec>& codec, RandomKey random,
                     uint64_t base = 0, BodyMemory& memory = heap_bodies());
 
 /// Packs a contribution, with its codec. REQUIRES: begin of the slice in the tensor is `options.index_base`.
 ///
 /// rest     what its rank keeps beside it (Contribution::rest), of the stream's dimension or of dimension 0.
 /// Errors   as the codec's.
-Result<Packed> pack_contribution(const HeldStream& stream, const StreamView& rest, const EncodeOptions& options);
+Result<Packed> pack_contribution(const SharedStream& stream, const StreamView& rest, const EncodeOptions& options);
 
 /// Returns the stream of a packet: a view into it where it has the stream's form.
 ///
@@ -82,7 +82,7 @@ Result<Packed> pack_contribution(const HeldStream& stream, const StreamView& res
 /// op         whose neutral element a dense stream has where no rank had an entry; default: a sum's, 0.
 /// Errors     malformed: another form than a stream's, sizes that do not fit, indices not strictly increasing or out of
 ///            range; a container's own. non_finite: NaN or infinity, unless it is the neutral element.
-Result<HeldStream> unpack(const Packet& packet, uint64_t dimension, const ReduceOp& op = {});
+Result<SharedStream> unpack(const Packet& packet, uint64_t dimension, const ReduceOp& op = {});
 
 /// Says whether the entries were checked: strictly increasing indices in range, values finite or neutral.
 enum class Checked : uint8_t {
@@ -92,7 +92,7 @@ enum class Checked : uint8_t {
 
 /// Holds a stream that is about to be copied, and whether the copy has to check its entries.
 struct Piece {
-  HeldStream stream;
+  SharedStream stream;
   Checked entries = Checked::kYes;
 };
 
@@ -102,7 +102,7 @@ Result<Piece> unpack_unchecked(const Packet& packet, uint64_t dimension, const R
 
 /// Unpacks the addend of combine(). Of dense values, the sum shows that one was NaN or infinite, so they are not
 /// checked twice.
-Result<HeldStream> unpack_addend(const Packet& packet, uint64_t dimension, const ReduceOp& op);
+Result<SharedStream> unpack_addend(const Packet& packet, uint64_t dimension, const ReduceOp& op);
 
 /// Checks the entries of a piece that were not checked. Errors  those that unpack_unchecked() left.
 Status check_piece(const ReduceOp& op, const Piece& piece);

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "kernels/base/result.h"
-#include "kernels/stream/held_stream.h"
+#include "kernels/stream/shared_stream.h"
 #include "worker/peer/channel/channel.h"
 #include "worker/peer/channel/coroutine_task.h"
 #include "worker/peer/channel/reduce_op.h"
@@ -74,14 +74,14 @@ struct AllreduceSettings {
 /// Holds a rank's input to an allreduce.
 struct Contribution {
   /// Of the settings' dimension, finite; dense or sparse.
-  HeldStream own;
+  SharedStream own;
   /// Holds the values that the rank retains beside `own`: its residual without the selected entries; finite, dense or
   /// sparse. Provides values for the entries that the contribution's index codec adds to `own` ([DeepReduce21, 4],
   /// policies P0 to P2). Of dimension 0: these entries are 0. Algorithms that select fill from `own` and ignore it.
-  HeldStream rest;
+  SharedStream rest;
 
-  Contribution(HeldStream own_, HeldStream rest_) : own(std::move(own_)), rest(std::move(rest_)) {}
-  Contribution(HeldStream own_) : own(std::move(own_)) {}  // NOLINT(google-explicit-constructor): one without a rest
+  Contribution(SharedStream own_, SharedStream rest_) : own(std::move(own_)), rest(std::move(rest_)) {}
+  Contribution(SharedStream own_) : own(std::move(own_)) {}  // NOLINT(google-explicit-constructor): one without a rest
 };
 
 /// Holds a rank's part of the result of an allreduce. Over all ranks, with exact values and for sums:
@@ -92,7 +92,7 @@ struct Contribution {
 /// `contributed`.
 struct Reduced {
   /// The same bits on all ranks.
-  HeldStream sum;
+  SharedStream sum;
   /// Holds the values that this rank retains for later, beside the entries that were not handed over; sparse. These are
   /// a codec's changes to its own values, and sums of this rank's slice that it quantized or dropped.
   Stream returned;

@@ -30,7 +30,7 @@ Status check_contribution(const Contribution& given, const AllreduceSettings& se
 Result<CodedContribution> code_contribution(const Contribution& given, const AllreduceSettings& settings,
                                             Channel& channel) {
   if (Status status = check_contribution(given, settings); !status) return std::unexpected(status.error());
-  const HeldStream& own = given.own;
+  const SharedStream& own = given.own;
   const RandomKey random = random_key_of(settings.wire.random, channel);
   Result<Packed> packed = settings.wire.contribution
                               ? pack_contribution(own, given.rest.view, {*settings.wire.contribution, random, 0})

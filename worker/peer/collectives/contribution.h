@@ -8,7 +8,7 @@ namespace millrace::peer {
 /// Holds a rank's contribution as all ranks will have it: a rank that sends lossy bytes uses their decoding itself.
 struct CodedContribution {
   Packet packet;
-  HeldStream sent;
+  SharedStream sent;
   Stream returned;  ///< own + added - sent: the codec's changes
   Stream added;     ///< entries of the rest that the index codec sent beside it: Reduced::added
 };

@@ -14,10 +14,10 @@ inline AllreduceSettings without_codecs(AllreduceSettings settings) {
 /// Returns the contribution as a dense vector, checked.
 ///
 /// Errors  check_contribution()'s.
-inline Result<HeldStream> dense_vector(const Contribution& given, const AllreduceSettings& settings) {
+inline Result<SharedStream> dense_vector(const Contribution& given, const AllreduceSettings& settings) {
   if (Status status = check_contribution(given, settings); !status) return std::unexpected(status.error());
   if (given.own.view.dense) return given.own;
-  return HeldStream::from(to_dense(settings.op, given.own.view));
+  return SharedStream::from(to_dense(settings.op, given.own.view));
 }
 
 }  // namespace millrace::peer

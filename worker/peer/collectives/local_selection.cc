@@ -14,7 +14,7 @@ LocalSelection::LocalSelection(Selection selection, const AllreduceSettings& set
   selector_ = make_selector(spec, settings.dimension).value();
 }
 
-Result<HeldStream> LocalSelection::take(const HeldStream& own) {
+Result<SharedStream> LocalSelection::take(const SharedStream& own) {
   const StreamView& view = own.view;
   if (view.dimension != dimension_) {
     return fail(ErrorCode::kInvalidArgument, "a contribution of dimension " + std::to_string(view.dimension) +
@@ -29,7 +29,7 @@ Result<HeldStream> LocalSelection::take(const HeldStream& own) {
   if (Status status = selector_->select(view, {.step = step, .random = {}}, positions); !status) {
     return std::unexpected(status.error());
   }
-  return HeldStream::from(entries_at(view, positions));
+  return SharedStream::from(entries_at(view, positions));
 }
 
 Stream entries_at(const StreamView& stream, std::span<const uint32_t> positions) {

@@ -20,7 +20,7 @@ class LocalSelection {
   /// own      dense or sparse, of the settings' dimension; of a sparse one only stored entries can be selected.
   /// Returns  the selected entries, sparse; never zeros. Where that is all of `own`, it looks into what `own` does.
   /// Errors   invalid_argument: another dimension. non_finite: NaN or infinity.
-  Result<HeldStream> take(const HeldStream& own);
+  Result<SharedStream> take(const SharedStream& own);
 
  private:
   uint64_t dimension_;

@@ -19,7 +19,7 @@ Stream sparse_of(const ReduceOp& op, const StreamView& dense) {
 }
 
 /// The slice in the form that takes fewer bytes with this codec.
-HeldStream smaller_form(const ReduceOp& op, const HeldStream& slice, const std::optional<CodecSpec>& codec) {
+SharedStream smaller_form(const ReduceOp& op, const SharedStream& slice, const std::optional<CodecSpec>& codec) {
   const StreamView& view = slice.view;
   const uint64_t count = view.dense ? static_cast<uint64_t>(std::ranges::count_if(
                                           view.values, [&op](float value) { return value != op.neutral; }))
@@ -32,8 +32,8 @@ HeldStream smaller_form(const ReduceOp& op, const HeldStream& slice, const std::
         find_index_codec(codec->index)->bytes_estimate(count, view.dimension, *codec) + values.bytes_max(count, *codec);
     dense_bytes = values.bytes_max(view.dimension, *codec);
   }
-  if (sparse_bytes < dense_bytes) return view.dense ? HeldStream::from(sparse_of(op, view)) : slice;
-  return view.dense ? slice : HeldStream::from(to_dense(op, view));
+  if (sparse_bytes < dense_bytes) return view.dense ? SharedStream::from(sparse_of(op, view)) : slice;
+  return view.dense ? slice : SharedStream::from(to_dense(op, view));
 }
 
 }  // namespace
@@ -53,7 +53,7 @@ Result<Packed> pack_own_sum(Channel& channel, OwnSlice& mine, const AllreduceSet
   const uint32_t rank = channel.rank();
   if (slices.dimension(rank) == 0) return Packed{{}, mine.sum};
   const std::optional<CodecSpec>& codec = settings.dense_quantizer ? settings.dense_quantizer : settings.wire.sums;
-  const HeldStream slice = smaller_form(settings.op, mine.sum, codec);
+  const SharedStream slice = smaller_form(settings.op, mine.sum, codec);
   // Apart from the draws of the contribution's codec.
   RandomKey random = settings.wire.random;
   random.high ^= 0x64736172;

@@ -20,14 +20,14 @@ enum class Next : uint8_t { kSent = 1, kKept = 2 };
 /// sum.decoded = that plus the entries of `theirs`; ready to send where another rank waits for it.
 Status add_recursive_doubling(Packed& sum, const Packet& theirs, Order order, Next next, Channel& channel,
                               const AllreduceSettings& settings) {
-  const Result<HeldStream> other = unpack(theirs, settings.dimension, settings.op);
+  const Result<SharedStream> other = unpack(theirs, settings.dimension, settings.op);
   if (!other) return std::unexpected(other.error());
   std::array<StreamView, 2> both{sum.decoded.view, other->view};
   if (order == Order::kTheirsFirst) std::swap(both[0], both[1]);
   channel.charge(reduce_time(both[0].count() + both[1].count()));
   Result<Stream> added = combine(settings.op, both);
   if (!added) return std::unexpected(added.error());
-  sum = {{}, HeldStream::from(std::move(*added))};
+  sum = {{}, SharedStream::from(std::move(*added))};
   if (next == Next::kKept) return {};
   Result<Packed> packed = pack(sum.decoded, settings.wire.sums, {}, 0, channel.bodies());
   if (!packed) return std::unexpected(packed.error());
@@ -37,7 +37,7 @@ Status add_recursive_doubling(Packed& sum, const Packet& theirs, Order order, Ne
 
 }  // namespace
 
-Task<Result<HeldStream>> recursive_doubling(Channel& channel, Packed own, const AllreduceSettings& settings) {
+Task<Result<SharedStream>> recursive_doubling(Channel& channel, Packed own, const AllreduceSettings& settings) {
   const uint32_t rank = channel.rank();
   const uint32_t paired = std::bit_floor(channel.size());
   if (rank >= paired) {

@@ -11,6 +11,6 @@ namespace millrace::peer {
 /// own    the rank's contribution, ready to send, and its decoding at the others.
 /// Tags   below 64.
 /// Bytes  a rank: log2 P messages of the stream combined so far; one more of each, where P is no power of two.
-Task<Result<HeldStream>> recursive_doubling(Channel& channel, Packed own, const AllreduceSettings& settings);
+Task<Result<SharedStream>> recursive_doubling(Channel& channel, Packed own, const AllreduceSettings& settings);
 
 }  // namespace millrace::peer

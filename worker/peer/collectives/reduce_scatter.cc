@@ -17,9 +17,9 @@ namespace {
 Result<Packet> coded_slice(const Contribution& given, const Slices& slices, uint32_t at, const CodecSpec& codec,
                            RandomKey random, OwnSlice& out) {
   const uint64_t begin = slices.begin(at), end = slices.end(at);
-  const HeldStream slice = cut(given.own, begin, end);
-  HeldStream rest;
-  if (given.rest.view.dimension != 0) rest = cut(given.rest, begin, end);
+  const SharedStream slice = slice_of(given.own, begin, end);
+  SharedStream rest;
+  if (given.rest.view.dimension != 0) rest = slice_of(given.rest, begin, end);
   Result<Packed> packed = pack_contribution(slice, rest.view, {codec, random, begin});
   if (!packed) return std::unexpected(packed.error());
   if (packed->decoded.view.values.data() != slice.view.values.data()) {
@@ -31,11 +31,12 @@ Result<Packet> coded_slice(const Contribution& given, const Slices& slices, uint
 }
 
 /// One slice of the contribution, as it is.
-Result<Packet> plain_slice(const HeldStream& own, const Slices& slices, uint32_t at, const ReduceOp& op, JoinAs form) {
-  HeldStream slice = cut(own, slices.begin(at), slices.end(at));
+Result<Packet> plain_slice(const SharedStream& own, const Slices& slices, uint32_t at, const ReduceOp& op,
+                           JoinAs form) {
+  SharedStream slice = slice_of(own, slices.begin(at), slices.end(at));
   const bool is_smaller = slice.view.count() >= dense_from_count(slice.view.dimension);
   if (!slice.view.dense && (form == JoinAs::kDense || is_smaller)) {
-    slice = HeldStream::from(to_dense(op, slice.view));
+    slice = SharedStream::from(to_dense(op, slice.view));
   }
   Result<Packed> packed = pack(slice, {}, {}, slices.begin(at));
   if (!packed) return std::unexpected(packed.error());
@@ -189,40 +190,40 @@ Task<Result<OwnSlice>> split_and_combine(Channel& channel, Contribution given, c
   }
   const uint64_t dimension = slices.dimension(rank);
   if (dimension == 0) co_return std::move(out);
-  std::vector<HeldStream> parts(size);
-  parts[rank] = cut(given.own, slices.begin(rank), slices.end(rank));
+  std::vector<SharedStream> parts(size);
+  parts[rank] = slice_of(given.own, slices.begin(rank), slices.end(rank));
   given.own = {};
   given.rest = {};
   for (uint32_t behind = 1; behind < size; ++behind) {
     const uint32_t from = (rank + size - behind) % size;
     const Packet packet = co_await channel.receive(from, first_tag);
-    Result<HeldStream> part = unpack(packet, dimension, settings.op);
+    Result<SharedStream> part = unpack(packet, dimension, settings.op);
     if (!part) co_return std::unexpected(part.error());
     parts[from] = std::move(*part);
   }
   std::vector<StreamView> views;
   uint64_t entries = 0;
-  for (const HeldStream& part : parts) {
+  for (const SharedStream& part : parts) {
     views.push_back(part.view);
     entries += part.view.count();
   }
   channel.charge(reduce_time(entries));
   Result<Stream> sum = combine(settings.op, views);
   if (!sum) co_return std::unexpected(sum.error());
-  out.sum = HeldStream::from(std::move(*sum));
+  out.sum = SharedStream::from(std::move(*sum));
   co_return std::move(out);
 }
 
 Task<Result<OwnSlice>> ring_reduce_scatter(Channel& channel, Contribution given, const AllreduceSettings& settings,
                                            uint32_t first_tag, JoinAs form) {
-  const HeldStream own = std::move(given.own);
+  const SharedStream own = std::move(given.own);
   const uint32_t size = channel.size();
   const uint32_t rank = channel.rank();
   const Slices slices(settings.dimension, size);
   OwnSlice out;
   if (size == 1) {
     const bool becomes_dense = form == JoinAs::kDense && !own.view.dense;
-    out.sum = becomes_dense ? HeldStream::from(to_dense(settings.op, own.view)) : own;
+    out.sum = becomes_dense ? SharedStream::from(to_dense(settings.op, own.view)) : own;
     co_return std::move(out);
   }
   const uint32_t next = (rank + 1) % size;
@@ -245,13 +246,13 @@ Task<Result<OwnSlice>> ring_reduce_scatter(Channel& channel, Contribution given,
     if (dimension == 0) continue;
     channel.will_look_at(own_slices.next_index(), own_slices.next_value());
     const Packet packet = co_await channel.receive(previous, first_tag + step);
-    const Result<HeldStream> partial = unpack_addend(packet, dimension, settings.op);
+    const Result<SharedStream> partial = unpack_addend(packet, dimension, settings.op);
     if (!partial) co_return std::unexpected(partial.error());
     const std::array<StreamView, 2> both{partial->view, own_slices.take(at)};
     channel.charge(reduce_time(both[0].count() + both[1].count()));
     Result<Stream> sum = combine(settings.op, both);
     if (!sum) co_return std::unexpected(sum.error());
-    out.sum = HeldStream::from(std::move(*sum));
+    out.sum = SharedStream::from(std::move(*sum));
     if (step + 2 == size) break;
     Result<Packed> packed = pack(out.sum, settings.wire.sums, {}, slices.begin(at), channel.bodies());
     if (!packed) co_return std::unexpected(packed.error());
@@ -262,8 +263,8 @@ Task<Result<OwnSlice>> ring_reduce_scatter(Channel& channel, Contribution given,
   co_return std::move(out);
 }
 
-Task<Result<HeldStream>> gather_slices(Channel& channel, Packed own, Slices slices, const ReduceOp& op,
-                                       GatherOptions options, ResultMemory& memory) {
+Task<Result<SharedStream>> gather_slices(Channel& channel, Packed own, Slices slices, const ReduceOp& op,
+                                         GatherOptions options, ResultMemory& memory) {
   const uint32_t rank = channel.rank();
   const bool whole = channel.size() == 1 && (own.decoded.view.dense || options.as == JoinAs::kSmaller);
   if (whole) co_return std::move(own.decoded);
@@ -286,7 +287,7 @@ Task<Result<HeldStream>> gather_slices(Channel& channel, Packed own, Slices slic
   }
   channel.charge(reduce_time(entries));
   const bool all_sparse = std::ranges::none_of(pieces, [](const Piece& piece) { return piece.stream.view.dense; });
-  if (options.as == JoinAs::kDense && all_sparse) co_return memory.hold_scattered(op, pieces, channel.size());
+  if (options.as == JoinAs::kDense && all_sparse) co_return memory.share_scattered(op, pieces, channel.size());
   Result<Stream> joined = join(op, pieces, options.as, memory.take());
   if (!joined) co_return std::unexpected(joined.error());
   co_return memory.hold(std::move(*joined), channel.size());
@@ -298,7 +299,7 @@ Task<Result<Reduced>> gather_sum(Channel& channel, OwnSlice mine, const Allreduc
   Result<Packed> packed = pack(mine.sum, settings.wire.sums, {}, slices.begin(channel.rank()), channel.bodies());
   if (!packed) co_return std::unexpected(packed.error());
   mine.sum = {};
-  Result<HeldStream> sum = co_await gather_slices(channel, std::move(*packed), slices, settings.op, options, memory);
+  Result<SharedStream> sum = co_await gather_slices(channel, std::move(*packed), slices, settings.op, options, memory);
   if (!sum) co_return std::unexpected(sum.error());
   co_return Reduced{std::move(*sum),
                     joined_returns(settings.dimension, mine.returned),

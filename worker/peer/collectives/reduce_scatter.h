@@ -39,7 +39,7 @@ enum class JoinAs : uint8_t {
 /// Holds a rank's result of a reduce-scatter: its slice of the sum, and the codec's changes of its own contribution,
 /// slice by slice. An empty slice has dimension 0.
 struct OwnSlice {
-  HeldStream sum{Stream::empty(0).view(), nullptr, 0};
+  SharedStream sum{Stream::empty(0).view(), nullptr, 0};
   std::vector<Stream> returned;  ///< [size]; each of its slice's dimension, sparse; or empty: nothing is returned
   std::vector<Stream> added;     ///< the same, of Reduced::added
 };
@@ -81,8 +81,8 @@ struct GatherOptions {
 /// memory   of the results of this allreduce.
 /// Tags     [options.first_tag, options.first_tag + 32 + size).
 /// Errors   as unpack() and allgather().
-Task<Result<HeldStream>> gather_slices(Channel& channel, Packed own, Slices slices, const ReduceOp& op,
-                                       GatherOptions options, ResultMemory& memory);
+Task<Result<SharedStream>> gather_slices(Channel& channel, Packed own, Slices slices, const ReduceOp& op,
+                                         GatherOptions options, ResultMemory& memory);
 
 /// Gathers the results of a reduce-scatter on every rank: the end of an allreduce.
 Task<Result<Reduced>> gather_sum(Channel& channel, OwnSlice mine, const AllreduceSettings& settings,

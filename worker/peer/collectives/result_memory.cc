@@ -76,7 +76,7 @@ Stream ResultMemory::take_dense(uint64_t dimension) {
   return stream;
 }
 
-HeldStream ResultMemory::hold(Stream&& result, uint32_t group_size) {
+SharedStream ResultMemory::hold(Stream&& result, uint32_t group_size) {
   auto kept = std::make_shared<Stream>(std::move(result));
   if (group_size <= kKeptRanksMax) last_ = kept;
   return {kept->view(), kept, kept->memory_bytes()};
@@ -90,8 +90,8 @@ bool ResultMemory::may_scatter_over(uint64_t dimension, float neutral) const {
          written_->size() < dimension / kIndicesPerEntryMin;
 }
 
-Result<HeldStream> ResultMemory::hold_scattered(const ReduceOp& op, std::span<const Piece> pieces,
-                                                uint32_t group_size) {
+Result<SharedStream> ResultMemory::share_scattered(const ReduceOp& op, std::span<const Piece> pieces,
+                                                   uint32_t group_size) {
   uint64_t dimension = 0, count = 0;
   for (const Piece& piece : pieces) {
     // Before anything is written where an index says.
@@ -120,7 +120,7 @@ Result<HeldStream> ResultMemory::hold_scattered(const ReduceOp& op, std::span<co
     std::ranges::fill(out.values, op.neutral);
   }
   scatter(pieces, op.neutral, former, written, out.values);
-  HeldStream held = hold(std::move(out), group_size);
+  SharedStream held = hold(std::move(out), group_size);
   if (group_size <= kKeptRanksMax) {
     written_.emplace(std::move(written));
   } else {

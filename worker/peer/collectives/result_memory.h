@@ -18,13 +18,13 @@ class ResultMemory {
   /// Returns a dense stream of `dimension` values, which are not set; in large pages where the system has them.
   Stream take_dense(uint64_t dimension);
   /// Holds a result, and keeps it in mind. Not in groups larger than kKeptRanksMax.
-  HeldStream hold(Stream&& result, uint32_t group_size);
+  SharedStream hold(Stream&& result, uint32_t group_size);
 
   /// Takes, fills and holds a dense result of sparse pieces, one behind the other: neutral elements among their
   /// entries. Where the last result was of this kind, only its entries are reset to neutral. So filling a vector takes
   /// as long as its entries need.
   /// Errors   as unpack(), of pieces that were not looked at; nothing is held then.
-  Result<HeldStream> hold_scattered(const ReduceOp& op, std::span<const Piece> pieces, uint32_t group_size);
+  Result<SharedStream> share_scattered(const ReduceOp& op, std::span<const Piece> pieces, uint32_t group_size);
 
   /// Larger groups are simulated, many ranks to a process.
   static constexpr uint32_t kKeptRanksMax = 256;

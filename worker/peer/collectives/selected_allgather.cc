@@ -17,12 +17,12 @@ Task<Result<Reduced>> allgather_and_combine(Channel& channel, const AllreduceSet
   const Result<std::vector<Packet>> packets =
       co_await allgather(channel, std::move(coded->packet), kPacketTag, AllgatherWay::kDoubling);
   if (!packets) co_return std::unexpected(packets.error());
-  std::vector<HeldStream> held;
+  std::vector<SharedStream> held;
   std::vector<StreamView> views;
   uint64_t entries = 0;
   for (uint32_t rank = 0; rank < channel.size(); ++rank) {
-    Result<HeldStream> stream = rank == channel.rank() ? Result<HeldStream>(std::move(coded->sent))
-                                                       : unpack((*packets)[rank], settings.dimension, settings.op);
+    Result<SharedStream> stream = rank == channel.rank() ? Result<SharedStream>(std::move(coded->sent))
+                                                         : unpack((*packets)[rank], settings.dimension, settings.op);
     if (!stream) co_return std::unexpected(stream.error());
     held.push_back(std::move(*stream));
     views.push_back(held.back().view);
@@ -31,14 +31,14 @@ Task<Result<Reduced>> allgather_and_combine(Channel& channel, const AllreduceSet
   channel.charge(reduce_time(entries));
   Result<Stream> sum = combine(settings.op, views);
   if (!sum) co_return std::unexpected(sum.error());
-  co_return Reduced{HeldStream::from(std::move(*sum)), std::move(coded->returned), {}, std::move(coded->added)};
+  co_return Reduced{SharedStream::from(std::move(*sum)), std::move(coded->returned), {}, std::move(coded->added)};
 }
 
 Task<Result<Reduced>> SelectedAllgather::run(Channel& channel, Contribution given) {
-  Result<HeldStream> selected = selection_.take(given.own);
+  Result<SharedStream> selected = selection_.take(given.own);
   if (!selected) co_return std::unexpected(selected.error());
   IndexBuffer contributed(selected->view.indices.begin(), selected->view.indices.end());
-  Contribution chosen{std::move(*selected), fills_from_rest(settings_.wire) ? std::move(given.own) : HeldStream{}};
+  Contribution chosen{std::move(*selected), fills_from_rest(settings_.wire) ? std::move(given.own) : SharedStream{}};
   given.own = {};
   Result<Reduced> reduced = co_await allgather_and_combine(channel, settings_, std::move(chosen));
   if (reduced) reduced->contributed = merged_indices(contributed, std::exchange(reduced->added, {}).indices);

@@ -10,7 +10,7 @@ constexpr uint32_t kSparseAllgatherGather = 0;
 
 }  // namespace
 
-Task<Result<Gathered>> sparse_allgather(Channel& channel, HeldStream own, SparseAllgatherSettings settings) {
+Task<Result<Gathered>> sparse_allgather(Channel& channel, SharedStream own, SparseAllgatherSettings settings) {
   AllreduceSettings coding;
   coding.dimension = settings.dimension;
   coding.wire = {settings.codec, std::nullopt, settings.random};
@@ -26,7 +26,7 @@ Task<Result<Gathered>> sparse_allgather(Channel& channel, HeldStream own, Sparse
       all.streams.push_back(std::move(coded->sent));
       continue;
     }
-    Result<HeldStream> theirs = unpack((*packets)[rank], settings.dimension);
+    Result<SharedStream> theirs = unpack((*packets)[rank], settings.dimension);
     if (!theirs) co_return std::unexpected(theirs.error());
     all.streams.push_back(std::move(*theirs));
   }

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/stream/held_stream.h"
+#include "kernels/stream/shared_stream.h"
 #include "worker/peer/channel/channel.h"
 #include "worker/peer/channel/coroutine_task.h"
 #include "worker/peer/channel/stream_wire.h"
@@ -20,8 +20,8 @@ struct SparseAllgatherSettings {
 
 /// Holds the streams of all ranks.
 struct Gathered {
-  std::vector<HeldStream> streams;  ///< [size] by rank; the same bits on all ranks
-  Stream returned;                  ///< the codec's changes of this rank's own stream; sparse
+  std::vector<SharedStream> streams;  ///< [size] by rank; the same bits on all ranks
+  Stream returned;                    ///< the codec's changes of this rank's own stream; sparse
 };
 
 /// Gathers the streams of all ranks sparsely (coordinates that each rank has changed, its slice of a vector, ...) on
@@ -33,7 +33,7 @@ struct Gathered {
 /// Errors   invalid_argument: another dimension. non_finite: NaN or infinity. malformed: invalid bytes from a peer. The
 ///          codec's.
 /// Source   [SparCML19, 5.2, 8.2] (stochastic coordinate descent).
-Task<Result<Gathered>> sparse_allgather(Channel& channel, HeldStream own, SparseAllgatherSettings settings);
+Task<Result<Gathered>> sparse_allgather(Channel& channel, SharedStream own, SparseAllgatherSettings settings);
 
 /// Returns the text on which ranks must agree.
 std::string description_of(const SparseAllgatherSettings& settings);

@@ -10,7 +10,7 @@ namespace {
 
 /// Returns whether no other owner holds it. The end of a copy is an acquire: the others' reads are before this thread's
 /// writes.
-bool is_held_once(std::shared_ptr<Buffer<float>> copy) { return copy.use_count() == 2; }
+bool is_owned_once(std::shared_ptr<Buffer<float>> copy) { return copy.use_count() == 2; }
 
 }  // namespace
 
@@ -91,7 +91,7 @@ Status DenseBuckets::ready(size_t layer, std::span<const float> gradient) {
   }
   Bucket& bucket = buckets_[plan_.bucket_of(layer)];
   // Messages of the step before may still look into its array: then there is another one.
-  if (!is_held_once(bucket.own)) bucket.own = std::make_shared<Buffer<float>>(bucket.values);
+  if (!is_owned_once(bucket.own)) bucket.own = std::make_shared<Buffer<float>>(bucket.values);
   std::ranges::copy(gradient, bucket.own->begin() + static_cast<std::ptrdiff_t>(offset_[layer]));
   const size_t startable = plan_.set_ready(layer);
   for (; started_ < startable; ++started_) {
@@ -105,7 +105,7 @@ Status DenseBuckets::start(size_t at) {
   Bucket& bucket = buckets_[at];
   if (bucket.allreduce == nullptr) return {};
   const StreamView view{bucket.values, true, {}, *bucket.own};
-  HeldStream own{view, bucket.own, bucket.values * sizeof(float)};
+  SharedStream own{view, bucket.own, bucket.values * sizeof(float)};
   const std::string what = "dense bucket " + std::to_string(at) + " of " + std::to_string(plan_.buckets()) + ": " +
                            description_of(*bucket.allreduce, bucket.settings);
   // The body keeps the allreduce: a caller that gives up in the middle of a step leaves no reference to this object

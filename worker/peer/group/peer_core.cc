@@ -56,7 +56,7 @@ class PeerCore::Call {
     core.actions_ = &actions;
   }
   ~Call() {
-    core_.settle();
+    core_.finish_ready();
     core_.actions_ = nullptr;
   }
   Call(const Call&) = delete;
@@ -206,17 +206,17 @@ bool PeerCore::is_same(const Running& running, uint32_t from, uint64_t signature
 
 void PeerCore::on_ask(uint32_t from, const PeerMessage& message) {
   const uint32_t number = message.collective;
-  Standing standing = Standing::kNotStarted;
+  RunState run_state = RunState::kNotStarted;
   uint64_t signature = 0;
   if (const auto at = running_.find(number); at != running_.end()) {
     if (!is_same(*at->second, from, message.signature)) return;
-    standing = Standing::kRunning;
+    run_state = RunState::kRunning;
     signature = at->second->signature;
   } else if (number < next_) {
-    standing = Standing::kDone;
+    run_state = RunState::kDone;
   }
   ByteBuffer body;
-  ByteWriter(body).put(static_cast<uint8_t>(standing));
+  ByteWriter(body).put(static_cast<uint8_t>(run_state));
   send(from, MessageKind::kAnswer, number, signature, std::move(body));
 }
 
@@ -224,13 +224,13 @@ void PeerCore::on_answer(uint32_t from, const PeerMessage& message) {
   const auto at = running_.find(message.collective);
   if (at == running_.end() || message.body.bytes.size() != 1) return;
   const Running& running = *at->second;
-  const auto standing = static_cast<Standing>(message.body.bytes[0]);
-  if (standing == Standing::kRunning && !is_same(running, from, message.signature)) return;
+  const auto run_state = static_cast<RunState>(message.body.bytes[0]);
+  if (run_state == RunState::kRunning && !is_same(running, from, message.signature)) return;
   asked_[from] = {now_, false};
   const auto& waiting = running.channel.waiting();
   if (!waiting || waiting->from() != from) return;
   // A rank that waits for one that waits for a third must not be the first to give up: the third is at fault.
-  const bool started = standing != Standing::kNotStarted;
+  const bool started = run_state != RunState::kNotStarted;
   const uint64_t limit_ms = uint64_t{options_.start_ms_max} * (started ? 2 : 1);
   if (now_ - waiting->since < static_cast<TimeNs>(limit_ms) * kNsPerMs) return;
   const std::string what = " collective " + std::to_string(running.number) + " (" + running.what.description + ")";
@@ -302,7 +302,7 @@ void PeerCore::end_group(GroupFailure failure, Tell tell) {
 }
 
 /// After a call: nothing of a group that has ended is left, and no coroutine is destroyed from inside.
-void PeerCore::settle() {
+void PeerCore::finish_ready() {
   if (!std::exchange(ending_, false)) return;
   for (const auto& [number, running] : running_) ended_.emplace(number, std::unexpected(failure_->error));
   latest_ = nullptr;

@@ -109,7 +109,7 @@ class PeerCore final : private ChannelSink {
   void prefetch_code() const;
 
  private:
-  enum class Standing : uint8_t { kNotStarted = 1, kRunning = 2, kDone = 3 };
+  enum class RunState : uint8_t { kNotStarted = 1, kRunning = 2, kDone = 3 };
   enum class Tell : uint8_t { kNobody = 1, kAll = 2 };
   struct Running;
   /// Holds the state of a query to a silent rank. The rank's next message, other than an answer, deletes it.
@@ -140,7 +140,7 @@ class PeerCore final : private ChannelSink {
   void look_after(const Running& running);
   void send(uint32_t to, MessageKind kind, uint32_t collective, uint64_t signature, ByteBuffer body);
   void end_group(GroupFailure failure, Tell tell);
-  void settle();
+  void finish_ready();
 
   uint32_t rank_;
   uint32_t size_;

@@ -14,7 +14,7 @@ constexpr TimeNs kWaitMax = 100 * kNsPerMs;
 // Of the thread that makes progress: long enough for a piece of its work, or the shortest there are.
 constexpr TimeNs kSlice = kNsPerMs;
 constexpr TimeNs kSliceOfYielding = 100 * kNsPerUs;
-constexpr int kMessagesPerTurn = 256;  ///< before their requests are carried out
+constexpr int kMessagesPerPass = 256;  ///< before their requests are carried out
 
 GroupOptions complete(GroupOptions options, Communicator& communicator) {
   if (options.clock == nullptr) options.clock = &monotonic_now_ns;
@@ -39,14 +39,14 @@ PeerGroup::~PeerGroup() {
       Actions actions;
       core_.fail_group({{ErrorCode::kUnavailable, "rank " + std::to_string(rank()) + " has left the group"}, rank()},
                        communicator_.now(), actions);
-      carry_out(std::move(actions));
+      execute_actions(std::move(actions));
     }
   }
   communicator_.wake();
 }
 
 // Any exception on the way (out of memory, above all) ends the group: the others must not be blocked on this rank.
-void PeerGroup::turn() {
+void PeerGroup::run_pass() {
   try {
     take_in();
   } catch (const std::exception& problem) {
@@ -54,7 +54,7 @@ void PeerGroup::turn() {
     const std::string rank_text = "rank " + std::to_string(rank());
     core_.fail_group({{ErrorCode::kInternal, rank_text + " cannot go on: " + problem.what()}, rank()},
                      communicator_.now(), actions);
-    carry_out(std::move(actions));
+    execute_actions(std::move(actions));
   }
   if (progress_ == Progress::kByThread) changed_.notify_all();
 }
@@ -63,13 +63,13 @@ Result<uint32_t> PeerGroup::start_core(Collective collective) {
   const std::lock_guard lock(mutex_);
   Actions actions;
   Result<uint32_t> number = core_.start(std::move(collective), communicator_.now(), actions);
-  carry_out(std::move(actions));
+  execute_actions(std::move(actions));
   return number;
 }
 
 bool PeerGroup::test_core(uint32_t collective) {
   const std::lock_guard lock(mutex_);
-  if (progress_ == Progress::kByCaller && !core_.ended(collective)) turn();
+  if (progress_ == Progress::kByCaller && !core_.ended(collective)) run_pass();
   return core_.ended(collective);
 }
 
@@ -82,7 +82,7 @@ Status PeerGroup::wait_core(uint32_t collective) {
     return core_.take_status(collective);
   }
   for (;;) {
-    turn();
+    run_pass();
     if (core_.ended(collective)) return core_.take_status(collective);
     wait_for_messages(lock);
   }
@@ -91,13 +91,13 @@ Status PeerGroup::wait_core(uint32_t collective) {
 void PeerGroup::make_progress() {
   if (progress_ == Progress::kByThread) return;
   const std::lock_guard lock(mutex_);
-  turn();
+  run_pass();
 }
 
 /// Takes in the received messages, and acts on them.
 void PeerGroup::take_in() {
   Actions actions;
-  for (int count = 0; count < kMessagesPerTurn; ++count) {
+  for (int count = 0; count < kMessagesPerPass; ++count) {
     Result<std::optional<ReceivedMessage>> received = communicator_.receive();
     const TimeNs now = communicator_.now();
     if (!received) {
@@ -106,13 +106,13 @@ void PeerGroup::take_in() {
     }
     if (!*received) break;
     core_.on_message((*received)->from, std::move((*received)->message), now, actions);
-    carry_out(std::exchange(actions, {}));
+    execute_actions(std::exchange(actions, {}));
   }
   while (const std::optional<uint32_t> lost = communicator_.take_lost()) {
     core_.on_lost(*lost, communicator_.now(), actions);
   }
   if (communicator_.now() >= core_.next_deadline()) core_.on_tick(communicator_.now(), actions);
-  carry_out(std::move(actions));
+  execute_actions(std::move(actions));
 }
 
 void PeerGroup::wait_for_messages(std::unique_lock<std::mutex>& lock) {
@@ -132,7 +132,7 @@ void PeerGroup::wait_for_messages(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
-void PeerGroup::carry_out(Actions&& actions) {
+void PeerGroup::execute_actions(Actions&& actions) {
   for (size_t at = 0; at < actions.sends.size(); ++at) {
     Outgoing& out = actions.sends[at];
     const uint32_t to = out.to;
@@ -148,7 +148,7 @@ void PeerGroup::run_thread() {
   take_slices(communicator_.yields() ? kSliceOfYielding : kSlice);
   std::unique_lock lock(mutex_);
   while (!closing_) {
-    turn();
+    run_pass();
     wait_for_messages(lock);
   }
 }

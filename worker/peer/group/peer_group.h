@@ -95,10 +95,10 @@ class PeerGroup {
   Result<uint32_t> start_core(Collective collective);
   bool test_core(uint32_t collective);
   Status wait_core(uint32_t collective);
-  void turn();
+  void run_pass();
   void take_in();
   void wait_for_messages(std::unique_lock<std::mutex>& lock);
-  void carry_out(Actions&& actions);
+  void execute_actions(Actions&& actions);
   void run_thread();
 
   Communicator& communicator_;

@@ -15,10 +15,10 @@ namespace millrace::peer {
 class SimulatedAllreduce {
  public:
   /// What rank `rank` contributes; asked for when it starts.
-  using Own = std::function<HeldStream(uint32_t rank)>;
+  using Own = std::function<SharedStream(uint32_t rank)>;
   /// Takes a rank's result, as soon as it is there. A callee that does not retain it needs the memory of one rank's
   /// result.
-  using Done = std::function<void(uint32_t rank, Reduced result, const HeldStream& own)>;
+  using Done = std::function<void(uint32_t rank, Reduced result, const SharedStream& own)>;
 
   /// Errors   as make_allreduce.
   static Result<std::unique_ptr<SimulatedAllreduce>> make(const SimulationOptions& options, AlgorithmId id,
@@ -63,7 +63,7 @@ class SimulatedAllreduce {
   SimulatedAllreduce(const SimulationOptions& options, const AllreduceSettings& settings)
       : settings_(settings), simulation_(options) {}
 
-  static Task<Status> one(Allreduce& allreduce, Channel& channel, HeldStream own, Done done) {
+  static Task<Status> one(Allreduce& allreduce, Channel& channel, SharedStream own, Done done) {
     Result<Reduced> result = co_await allreduce.run(channel, own);
     if (!result) co_return std::unexpected(result.error());
     done(channel.rank(), std::move(*result), own);

@@ -422,7 +422,7 @@ void Simulation::take(uint32_t at, Actions&& actions) {
     rank.sending.push({now_, std::move(actions.sends)});
     if (hot.out == nullptr) look_at_sends(at);
   }
-  settle(at);
+  record_ended(at);
   // It only moves later while something waits, so that it is looked at when it comes, not with each message.
   if (!rank.core.busy()) {
     hot.tick = kNever;
@@ -432,7 +432,7 @@ void Simulation::take(uint32_t at, Actions&& actions) {
 }
 
 /// A collective that ended in this call ends when its work is done. Numbers are given in the order of the starts.
-void Simulation::settle(uint32_t at) {
+void Simulation::record_ended(uint32_t at) {
   Rank& rank = *ranks_[at];
   if (rank.core.running() == rank.open.size()) return;
   std::erase_if(rank.open, [&](uint32_t number) {

@@ -128,7 +128,7 @@ class Simulation {
   void fault(const SimulatedFault& fault);
   void notice(const SimulatedFault& fault);
   void take(uint32_t at, Actions&& actions);
-  void settle(uint32_t at);
+  void record_ended(uint32_t at);
   void schedule(uint32_t at);
   void look_at_sends(uint32_t at);
   TimeNs scaled(TimeNs work) const;

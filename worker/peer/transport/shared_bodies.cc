@@ -40,11 +40,11 @@ class SharedBodies::Holdings {
     where.bytes = bytes.size();
     const std::lock_guard lock(holdings->mutex_);
     const Places::iterator at = holdings->places_.emplace(bytes.data(), where);
-    return std::make_shared<const Held>(std::move(holdings), std::move(segment), at);
+    return std::make_shared<const BodyClaim>(std::move(holdings), std::move(segment), at);
   }
 
   /// Where a body lies, if all of it is in something held; then it is held once more.
-  std::optional<Where> hold_again(ByteSpan body, const std::vector<std::shared_ptr<SharedSegment>>& segments) {
+  std::optional<Where> claim_again(ByteSpan body, const std::vector<std::shared_ptr<SharedSegment>>& segments) {
     const std::lock_guard lock(mutex_);
     auto at = places_.upper_bound(body.data());
     // Parts of one body may be held apart, and overlap: a few before are looked at.
@@ -62,13 +62,13 @@ class SharedBodies::Holdings {
  private:
   static constexpr int kLooks = 4;
 
-  class Held {
+  class BodyClaim {
    public:
-    Held(std::shared_ptr<Holdings> holdings, std::shared_ptr<SharedSegment> segment, Places::iterator at)
+    BodyClaim(std::shared_ptr<Holdings> holdings, std::shared_ptr<SharedSegment> segment, Places::iterator at)
         : holdings_(std::move(holdings)), segment_(std::move(segment)), at_(at) {}
-    Held(const Held&) = delete;
-    Held& operator=(const Held&) = delete;
-    ~Held() {
+    BodyClaim(const BodyClaim&) = delete;
+    BodyClaim& operator=(const BodyClaim&) = delete;
+    ~BodyClaim() {
       const std::lock_guard lock(holdings_->mutex_);
       const uint32_t slot = at_->second.slot;
       holdings_->places_.erase(at_);
@@ -106,7 +106,7 @@ std::optional<WritableBody> SharedBodies::take(size_t bytes) {
 std::optional<BodyReference> SharedBodies::hold(ByteSpan body) {
   // A receiver's body begins at a multiple of 8.
   if (std::bit_cast<uintptr_t>(body.data()) % sizeof(uint64_t) == 0) {
-    if (const auto where = holdings_->hold_again(body, segments_)) {
+    if (const auto where = holdings_->claim_again(body, segments_)) {
       ++counters_.in_place;
       const auto offset = static_cast<uint64_t>(body.data() - segments_[where->owner]->bodies().data());
       return BodyReference{where->owner, where->slot, offset};

@@ -15,7 +15,7 @@ Result<ErrorFeedback> ErrorFeedback::make(const ErrorFeedbackOptions& options) {
   ErrorFeedback feedback(options);
   if (!options.select || options.select->selection == Selection::kNone) return feedback;
   const SelectionInfo* info = find_selection(options.select->selection);
-  const SelectionUse refused = options.unbiased ? SelectionUse::kKeepsRest : SelectionUse::kUnbiased;
+  const SelectionUse refused = options.unbiased ? SelectionUse::kWithResidual : SelectionUse::kUnbiased;
   if (info != nullptr && info->use == refused) {
     return fail(ErrorCode::kInvalidArgument,
                 "--select " + std::string(info->name) +
@@ -37,15 +37,15 @@ void ErrorFeedback::add(const StreamView& stream, float sign) {
   add_scaled(residual_, stream, sign);
 }
 
-HeldStream ErrorFeedback::take_all() {
+SharedStream ErrorFeedback::take_all() {
   Stream all;
   all.dimension = options_.dimension;
   all.dense = true;
   all.values = std::move(residual_);
   residual_ = {};
   // An algorithm that selects expects a dense contribution; for others, zeros need not travel.
-  if (options_.result == peer::ResultKind::kGlobalTopk) return HeldStream::from(std::move(all));
-  return HeldStream::from(to_sparse(all.view()));
+  if (options_.result == peer::ResultKind::kGlobalTopk) return SharedStream::from(std::move(all));
+  return SharedStream::from(to_sparse(all.view()));
 }
 
 SelectContext ErrorFeedback::context_of(uint64_t step) const {
@@ -53,7 +53,7 @@ SelectContext ErrorFeedback::context_of(uint64_t step) const {
   return {step, random_key(options_.seed, options_.rank, step, kDrawsOfSelection)};
 }
 
-Result<HeldStream> ErrorFeedback::take_selected(uint64_t step) {
+Result<SharedStream> ErrorFeedback::take_selected(uint64_t step) {
   const StreamView all{options_.dimension, true, {}, residual_};
   IndexBuffer positions;
   if (Status status = selector_->select(all, context_of(step), positions); !status) {
@@ -61,10 +61,10 @@ Result<HeldStream> ErrorFeedback::take_selected(uint64_t step) {
   }
   Stream selected = peer::entries_at(all, positions);
   for (const uint32_t position : positions) residual_[position] = 0;
-  return HeldStream::from(std::move(selected));
+  return SharedStream::from(std::move(selected));
 }
 
-Result<HeldStream> ErrorFeedback::draw(const StreamView& gradient, uint64_t step) {
+Result<SharedStream> ErrorFeedback::draw(const StreamView& gradient, uint64_t step) {
   IndexBuffer positions;
   Buffer<float> drawn;
   if (Status status = selector_->draw(gradient, context_of(step), positions, drawn); !status) {
@@ -72,24 +72,24 @@ Result<HeldStream> ErrorFeedback::draw(const StreamView& gradient, uint64_t step
   }
   Stream sent = peer::entries_at(gradient, positions);
   sent.values = std::move(drawn);
-  return HeldStream::from(std::move(sent));
+  return SharedStream::from(std::move(sent));
 }
 
-Result<HeldStream> ErrorFeedback::contribution(Stream&& gradient, uint64_t step) {
+Result<SharedStream> ErrorFeedback::contribution(Stream&& gradient, uint64_t step) {
   if (!all_finite(gradient.values)) return fail(ErrorCode::kNonFinite, "a gradient has NaN or infinity");
   if (options_.unbiased && selector_ != nullptr) return draw(gradient.view(), step);
   const bool global = options_.result == peer::ResultKind::kGlobalTopk;
   const bool takes_all = selector_ == nullptr || protocol::step_sends(*options_.select, options_.dimension, step) ==
                                                      protocol::StepSends::kUncompressed;
-  if (takes_all && !global && residual_.empty()) return HeldStream::from(std::move(gradient));
+  if (takes_all && !global && residual_.empty()) return SharedStream::from(std::move(gradient));
   add(gradient.view());
-  if (residual_.empty()) return HeldStream::from(Stream::empty(options_.dimension));
+  if (residual_.empty()) return SharedStream::from(Stream::empty(options_.dimension));
   return takes_all ? take_all() : take_selected(step);
 }
 
-HeldStream ErrorFeedback::rest() const {
+SharedStream ErrorFeedback::rest() const {
   if (residual_.empty()) return {};
-  return HeldStream::from(Stream{options_.dimension, true, {}, residual_});
+  return SharedStream::from(Stream{options_.dimension, true, {}, residual_});
 }
 
 Stream ErrorFeedback::take_residual() {
@@ -100,7 +100,7 @@ Stream ErrorFeedback::take_residual() {
   return to_sparse(all.view());
 }
 
-void ErrorFeedback::take_back(const HeldStream& own, const peer::Reduced& reduced) {
+void ErrorFeedback::take_back(const SharedStream& own, const peer::Reduced& reduced) {
   add(reduced.added.view(), -1.0F);
   if (options_.codec_error == CodecError::kRetained) add(reduced.returned.view());
   if (options_.result != peer::ResultKind::kGlobalTopk || own.view.values.empty()) return;

@@ -49,13 +49,13 @@ class ErrorFeedback {
   /// Adds the gradient to the residual, and takes this step's contribution out of it. An uncompressed step contributes
   /// the whole residual.
   /// Errors   non_finite: NaN or infinity in the gradient.
-  Result<HeldStream> contribution(Stream&& gradient, uint64_t step);
+  Result<SharedStream> contribution(Stream&& gradient, uint64_t step);
   /// Returns the residual beside the last contribution: a copy, of dimension 0 while the residual is empty. An index
   /// codec that sends more than the selected entries takes their values from it (peer::Contribution::rest). take_back()
   /// subtracts them.
-  HeldStream rest() const;
+  SharedStream rest() const;
   /// Ends the step's allreduce: `own` is this rank's contribution to it.
-  void take_back(const HeldStream& own, const peer::Reduced& reduced);
+  void take_back(const SharedStream& own, const peer::Reduced& reduced);
 
   /// Adds back a part of a contribution that was not handed over after all: it is sent later.
   void give_back(const StreamView& stream) { add(stream); }
@@ -69,9 +69,9 @@ class ErrorFeedback {
   explicit ErrorFeedback(const ErrorFeedbackOptions& options) : options_(options) {}
   void add(const StreamView& stream, float sign = 1.0F);
   SelectContext context_of(uint64_t step) const;
-  Result<HeldStream> draw(const StreamView& gradient, uint64_t step);
-  HeldStream take_all();
-  Result<HeldStream> take_selected(uint64_t step);
+  Result<SharedStream> draw(const StreamView& gradient, uint64_t step);
+  SharedStream take_all();
+  Result<SharedStream> take_selected(uint64_t step);
 
   ErrorFeedbackOptions options_;
   std::unique_ptr<Selector> selector_;

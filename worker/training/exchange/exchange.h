@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "kernels/base/result.h"
-#include "kernels/stream/held_stream.h"
+#include "kernels/stream/shared_stream.h"
 #include "millrace/millrace.h"
 #include "worker/peer/group/peer_group.h"
 #include "worker/training/exchange/training_options.h"
@@ -15,7 +15,7 @@ namespace millrace::cli {
 
 /// Holds the result of a step, over all ranks.
 struct StepSum {
-  HeldStream sum;          ///< the same bits on all ranks
+  SharedStream sum;        ///< the same bits on all ranks
   double denominator = 1;  ///< contributions in it: the mean of the ranks' gradients is the sum over this
 };
 

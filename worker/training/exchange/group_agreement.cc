@@ -10,7 +10,7 @@
 namespace millrace::cli {
 namespace {
 
-using Said =
+using RankReports =
     std::vector<std::vector<uint32_t>>;  ///< by rank: nothing, or an error's code and the bytes of its sentence
 
 constexpr size_t kSentenceBytesMax = 2'000;
@@ -18,7 +18,7 @@ constexpr size_t kSentenceBytesMax = 2'000;
 /// Marks the sentence of a rank that ended the group by end_group(): ranks get the error's code and sentence alone.
 constexpr std::string_view kEnds = " ends: ";
 
-peer::Task<Result<Said>> gather_said(peer::Channel& channel, std::vector<uint32_t> own) {
+peer::Task<Result<RankReports>> gather_reports(peer::Channel& channel, std::vector<uint32_t> own) {
   constexpr uint32_t kFirstTag = 0;
   co_return co_await peer::allgather_numbers<uint32_t>(channel, std::move(own), kFirstTag);
 }
@@ -29,7 +29,7 @@ Error error_of(const std::vector<uint32_t>& said) {
   return error;
 }
 
-peer::Task<Result<Said>> give_up(peer::Channel& /*channel*/, Error error) {
+peer::Task<Result<RankReports>> give_up(peer::Channel& /*channel*/, Error error) {
   co_return std::unexpected(std::move(error));
 }
 
@@ -41,10 +41,10 @@ Status agree(peer::PeerGroup& group, std::string what, const Status& own) {
     said.push_back(static_cast<uint32_t>(own.error().code));
     for (const char byte : own.error().message.substr(0, kSentenceBytesMax)) said.push_back(static_cast<uint8_t>(byte));
   }
-  auto pending = group.start<Said>(
-      std::move(what), [said = std::move(said)](peer::Channel& channel) { return gather_said(channel, said); });
+  auto pending = group.start<RankReports>(
+      std::move(what), [said = std::move(said)](peer::Channel& channel) { return gather_reports(channel, said); });
   if (!pending) return std::unexpected(pending.error());
-  const Result<Said> all = pending->wait();
+  const Result<RankReports> all = pending->wait();
   if (!all) return std::unexpected(all.error());
   const auto first = std::ranges::find_if(*all, [](const auto& one) { return !one.empty(); });
   if (first == all->end()) return {};
@@ -57,7 +57,7 @@ Status agree(peer::PeerGroup& group, std::string what, const Status& own) {
 
 std::unexpected<Error> end_group(peer::PeerGroup& group, Error error) {
   error.message = "rank " + std::to_string(group.rank()) + std::string(kEnds) + error.message;
-  auto pending = group.start<Said>("end", [error](peer::Channel& channel) { return give_up(channel, error); });
+  auto pending = group.start<RankReports>("end", [error](peer::Channel& channel) { return give_up(channel, error); });
   if (pending) static_cast<void>(pending->wait());
   return std::unexpected(std::move(error));
 }

@@ -64,7 +64,7 @@ double squared_norm_of(std::span<const float> values) {
 }
 
 /// Returns the entries of `stream` that did not return as a whole: a whole return means that nothing was applied.
-HeldStream without_returned(const StreamView& stream, const StreamView& returned) {
+SharedStream without_returned(const StreamView& stream, const StreamView& returned) {
   Stream out = Stream::empty(stream.dimension);
   size_t back = 0;
   for (size_t at = 0; at < stream.values.size(); ++at) {
@@ -75,7 +75,7 @@ HeldStream without_returned(const StreamView& stream, const StreamView& returned
     out.indices.push_back(index);
     out.values.push_back(stream.values[at]);
   }
-  return HeldStream::from(std::move(out));
+  return SharedStream::from(std::move(out));
 }
 
 class PeerExchange final : public Exchange {
@@ -130,7 +130,8 @@ class PeerExchange final : public Exchange {
         setup_.group.start_allreduce(*of_step.each[step % of_step.each.size()], of_step.settings, std::move(given));
     if (!pending) return std::unexpected(pending.error());
     // Masks are for entries that arrive late (worker/core/residual/DESIGN.md). Without a rest no entry does.
-    in_flight_.push_back({std::move(*pending), std::move(*own), velocity_ && masked_ && holds_back(sends, update_)});
+    in_flight_.push_back(
+        {std::move(*pending), std::move(*own), velocity_ && masked_ && keeps_remainder(sends, update_)});
     return {};
   }
 
@@ -163,20 +164,20 @@ class PeerExchange final : public Exchange {
   };
   struct InFlight {
     peer::Pending<peer::Reduced> pending;
-    HeldStream own;
+    SharedStream own;
     bool masks = false;  ///< the velocity of the entries that were handed over ends
   };
 
-  StepSum finish_on_grid(const InFlight& oldest, HeldStream&& sum) {
-    PeerGrid::Settled settled = grid_->settle(std::move(sum));
-    sum_entries_ += settled.update.view.count();
-    feedback_.give_back(settled.returned.view());
+  StepSum finish_on_grid(const InFlight& oldest, SharedStream&& sum) {
+    PeerGrid::Decided decided = grid_->decide(std::move(sum));
+    sum_entries_ += decided.update.view.count();
+    feedback_.give_back(decided.returned.view());
     entries_ += oldest.own.view.count();
-    if (oldest.masks) velocity_->applied(0, oldest.own, settled.is_cut ? &settled.update : nullptr);
-    return StepSum{std::move(settled.update), static_cast<double>(setup_.group.size())};
+    if (oldest.masks) velocity_->applied(0, oldest.own, decided.is_selected ? &decided.update : nullptr);
+    return StepSum{std::move(decided.update), static_cast<double>(setup_.group.size())};
   }
 
-  Result<HeldStream> contribution(uint64_t step, Stream&& gradient) {
+  Result<SharedStream> contribution(uint64_t step, Stream&& gradient) {
     if (clip_.on()) {
       clip_.pushed(pushes_, 0, squared_norm_of(gradient.values));
       const float factor = clip_.factor(pushes_);
@@ -194,7 +195,7 @@ class PeerExchange final : public Exchange {
 
   /// Returns the values for the entries that the contribution's index codec adds, where it sends more than the selected
   /// ones.
-  HeldStream rest_beside(const peer::AllreduceSettings& settings) const {
+  SharedStream rest_beside(const peer::AllreduceSettings& settings) const {
     // Algorithms that select fill from `own`; those that send dense vectors use no codec.
     const peer::AlgorithmInfo& info = usual_.each.front()->info();
     if (!fills_from_rest(settings.wire) || keeps_largest() || info.dense_only) return {};
@@ -204,7 +205,7 @@ class PeerExchange final : public Exchange {
   bool keeps_largest() const { return usual_.each.front()->info().result == peer::ResultKind::kGlobalTopk; }
 
   /// Ends the velocity of the sent entries that were handed over, those that the index codec added included.
-  void mask(const HeldStream& own, const peer::Reduced& reduced) {
+  void mask(const SharedStream& own, const peer::Reduced& reduced) {
     if (!keeps_largest()) {
       const StreamView returned = reduced.returned.view();
       const bool all_went = returned.count() == 0;
@@ -215,7 +216,7 @@ class PeerExchange final : public Exchange {
     Stream carried = Stream::empty(setup_.dimension);
     carried.indices = reduced.contributed;
     carried.values.assign(carried.indices.size(), 1.0F);
-    const auto held = HeldStream::from(std::move(carried));
+    const auto held = SharedStream::from(std::move(carried));
     velocity_->applied(0, own, &held);
   }
 

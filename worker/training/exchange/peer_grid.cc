@@ -83,7 +83,7 @@ Result<PeerGrid> PeerGrid::make(const OptimizerOptions& options, uint64_t dimens
   return PeerGrid(BlockGrid(grid->block_indices, grid->exponent_initial, ranks), entries_of(*reselect, dimension));
 }
 
-HeldStream PeerGrid::round(const HeldStream& selected) {
+SharedStream PeerGrid::round(const SharedStream& selected) {
   selected_ = selected;
   Stream sent = selected.copy();
   grid_.round(selected.view, sent.values);
@@ -91,42 +91,42 @@ HeldStream PeerGrid::round(const HeldStream& selected) {
   Buffer<float> beyond(sent.values.size());
   grid_remainders(selected.view.values, sent.values, back_, beyond);
   drop_zeros(sent);
-  return HeldStream::from(std::move(sent));
+  return SharedStream::from(std::move(sent));
 }
 
 /// False: the whole sum is the update.
-bool PeerGrid::cut(HeldStream& sum) {
+bool PeerGrid::cut(SharedStream& sum) {
   if (k_ == 0) return false;
-  const SumCut by_before = counted_ ? cut_of(counts_, k_) : SumCut{};
+  const SumThreshold by_before = counted_ ? threshold_of(counts_, k_) : SumThreshold{};
   counts_.clear();
   counts_.add(sum.view.values);
   counted_ = true;
   if (by_before.bin == 0) return false;
   Stream kept = sum.view.dense ? to_sparse(sum.view) : sum.copy();
-  const uint32_t count = apply_cut(by_before, grid_.block_indices(), kept.indices, kept.values);
+  const uint32_t count = apply_threshold(by_before, grid_.block_indices(), kept.indices, kept.values);
   kept.indices.resize(count);
   kept.values.resize(count);
-  sum = HeldStream::from(std::move(kept));
+  sum = SharedStream::from(std::move(kept));
   return true;
 }
 
-PeerGrid::Settled PeerGrid::settle(HeldStream&& sum) {
-  Settled settled;
-  settled.is_cut = cut(sum);
-  settled.update = std::move(sum);
-  grid_.observe(settled.update.view);
+PeerGrid::Decided PeerGrid::decide(SharedStream&& sum) {
+  Decided decided;
+  decided.is_selected = cut(sum);
+  decided.update = std::move(sum);
+  grid_.observe(decided.update.view);
   grid_.end_step();
-  settled.returned = Stream::empty(selected_.view.dimension);
-  Finder update(settled.update.view);
+  decided.returned = Stream::empty(selected_.view.dimension);
+  Finder update(decided.update.view);
   for (size_t i = 0; i < selected_.view.values.size(); ++i) {
     const auto index = selected_.view.dense ? static_cast<uint32_t>(i) : selected_.view.indices[i];
-    const float back = !settled.is_cut || update.has(index) ? back_[i] : selected_.view.values[i];
+    const float back = !decided.is_selected || update.has(index) ? back_[i] : selected_.view.values[i];
     if (back == 0) continue;
-    settled.returned.indices.push_back(index);
-    settled.returned.values.push_back(back);
+    decided.returned.indices.push_back(index);
+    decided.returned.values.push_back(back);
   }
   selected_ = {};
-  return settled;
+  return decided;
 }
 
 }  // namespace millrace::cli

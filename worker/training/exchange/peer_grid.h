@@ -4,7 +4,7 @@
 
 #include "kernels/grid/block_grid.h"
 #include "kernels/grid/reselect_sums.h"
-#include "kernels/stream/held_stream.h"
+#include "kernels/stream/shared_stream.h"
 #include "worker/training/exchange/training_options.h"
 
 namespace millrace::cli {
@@ -13,7 +13,7 @@ namespace millrace::cli {
 /// gives the same bits, and those that shards and a switch give. As with them, the counts of the step before decide the
 /// threshold of the sum.
 ///
-/// Order    one step at a time: round(), the allreduce, settle().
+/// Order    one step at a time: round(), the allreduce, decide().
 /// Threads  one.
 class PeerGrid {
  public:
@@ -21,23 +21,23 @@ class PeerGrid {
   static Result<PeerGrid> make(const OptimizerOptions& options, uint64_t dimension, uint32_t ranks);
 
   /// Returns the values to send of a selection: on the grid, without zeros where it is sparse.
-  HeldStream round(const HeldStream& selected);
+  SharedStream round(const SharedStream& selected);
 
-  struct Settled {
-    HeldStream update;    ///< the same on all ranks
-    bool is_cut = false;  ///< `update` is a part of the sum
-    Stream returned;      ///< the selected values that the update omitted; one value an entry
+  struct Decided {
+    SharedStream update;       ///< the same on all ranks
+    bool is_selected = false;  ///< `update` is a part of the sum
+    Stream returned;           ///< the selected values that the update omitted; one value an entry
   };
   /// Takes the sum over all ranks: of the step that round() began.
-  Settled settle(HeldStream&& sum);
+  Decided decide(SharedStream&& sum);
 
  private:
   PeerGrid(const BlockGrid& grid, uint64_t k) : grid_(grid), k_(k) {}
-  bool cut(HeldStream& sum);
+  bool cut(SharedStream& sum);
 
   BlockGrid grid_;
   uint64_t k_;  ///< of the sum; 0: all of it
-  HeldStream selected_;
+  SharedStream selected_;
   Buffer<float> back_;
   SumHistogram counts_;  ///< of the step before
   bool counted_ = false;

@@ -105,7 +105,7 @@ Result<StepSum> sum_of(const TensorUpdate& update, uint64_t dimension) {
     return fail(ErrorCode::kInternal, "step " + std::to_string(update.step) + " covers " + std::to_string(covered) +
                                           " of " + std::to_string(dimension) + " parameters");
   }
-  return StepSum{HeldStream::from(std::move(*sum)), denominator.value_or(1)};
+  return StepSum{SharedStream::from(std::move(*sum)), denominator.value_or(1)};
 }
 
 class ServerExchange final : public Exchange {

@@ -136,7 +136,7 @@ class CoordinateDescent final : public PeerOptimizer {
     counts_.waiting_s += coordinate_descent_seconds_since(begin);
     if (!gathered) return std::unexpected(gathered.error());
     const TimeNs applied = monotonic_now_ns();
-    for (const HeldStream& stream : gathered->streams) {
+    for (const SharedStream& stream : gathered->streams) {
       if (Status status = apply(stream.view); !status) return end_group(setup_.group, status.error());
       counts_.sum_entries += stream.view.count();
     }
@@ -166,7 +166,7 @@ class CoordinateDescent final : public PeerOptimizer {
     settings.dimension = data.dimension + 1;
     auto sum = peer::make_allreduce(peer::AlgorithmId::kSsarSplitAllgather, settings);
     if (!sum) return std::unexpected(sum.error());
-    auto pending = setup_.group.start_allreduce(**sum, settings, HeldStream::from(std::move(*own)));
+    auto pending = setup_.group.start_allreduce(**sum, settings, SharedStream::from(std::move(*own)));
     if (!pending) return std::unexpected(pending.error());
     const auto reduced = pending->wait();
     if (!reduced) return std::unexpected(reduced.error());

@@ -21,12 +21,12 @@ Stream entries_of_slice(const StreamView& slice, uint64_t begin, uint64_t dimens
 }
 
 /// Gathers every rank's slice of the changes around a ring, zeros included, as MPI_Allgatherv would.
-peer::Task<Result<peer::Gathered>> gather_slices(peer::Channel& channel, HeldStream changes,
+peer::Task<Result<peer::Gathered>> gather_slices(peer::Channel& channel, SharedStream changes,
                                                  std::vector<uint64_t> slices) {
   const uint64_t dimension = slices.back();
   const uint32_t rank = channel.rank();
-  Stream own = to_dense(cut(changes.view, slices[rank], slices[rank + 1]).view());
-  auto packed = peer::pack(HeldStream::from(std::move(own)), std::nullopt, {}, slices[rank], channel.bodies());
+  Stream own = to_dense(slice_of(changes.view, slices[rank], slices[rank + 1]).view());
+  auto packed = peer::pack(SharedStream::from(std::move(own)), std::nullopt, {}, slices[rank], channel.bodies());
   if (!packed) co_return std::unexpected(packed.error());
   const auto packets =
       co_await peer::allgather(channel, std::move(packed->packet), kSlicesTag, peer::AllgatherWay::kRing);
@@ -40,7 +40,7 @@ peer::Task<Result<peer::Gathered>> gather_slices(peer::Channel& channel, HeldStr
     }
     const auto slice = peer::unpack((*packets)[from], slices[from + 1] - slices[from]);
     if (!slice) co_return std::unexpected(slice.error());
-    all.streams.push_back(HeldStream::from(entries_of_slice(slice->view, slices[from], dimension)));
+    all.streams.push_back(SharedStream::from(entries_of_slice(slice->view, slices[from], dimension)));
   }
   co_return std::move(all);
 }
@@ -71,7 +71,7 @@ peer::Task<Result<peer::Gathered>> exchange_coordinates(peer::Channel& channel, 
     }
     for (size_t at = 0; at < parts.size(); ++at) derivatives[at] += parts[at];
   }
-  HeldStream changes = HeldStream::from(step.changes(derivatives));
+  SharedStream changes = SharedStream::from(step.changes(derivatives));
   if (!step.slices.empty()) co_return co_await gather_slices(channel, std::move(changes), std::move(step.slices));
   co_return co_await peer::sparse_allgather(channel, std::move(changes), settings);
 }

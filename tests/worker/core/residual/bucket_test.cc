@@ -70,13 +70,13 @@ TEST(Bucket, WhatACodeChangedIsInTheResidualBeforeAndAfterItIsSettled) {
   const Stream pushed = some_gradient();
   auto sent = job.send(pushed);
   ASSERT_EQ(sent.size(), pushed.count());
-  ASSERT_TRUE(job.bucket->unsettled());
+  ASSERT_TRUE(job.bucket->unresolved());
   const Stream before = job.bucket->residual();
   const auto lost_before = job.bucket->lost();
   const double dropped_before = job.bucket->counters().dropped_error;
-  while (job.bucket->settle_one()) {
+  while (job.bucket->resolve_one_deferred()) {
   }
-  ASSERT_FALSE(job.bucket->unsettled());
+  ASSERT_FALSE(job.bucket->unresolved());
   const Stream after = job.bucket->residual();
   EXPECT_EQ(before.indices, after.indices);
   EXPECT_EQ(before.values, after.values);
@@ -99,7 +99,7 @@ TEST(Bucket, WhatACodeChangedIsInTheLedgerAtOnceWhereItIsDropped) {
   QuantizedJob job(protocol::CodecError::kDrop);
   const Stream pushed = some_gradient();
   auto sent = job.send(pushed);
-  EXPECT_FALSE(job.bucket->unsettled());
+  EXPECT_FALSE(job.bucket->unresolved());
   EXPECT_EQ(job.bucket->residual().count(), 0);
   const auto lost = job.bucket->lost();
   double dropped = 0;
@@ -176,7 +176,7 @@ class OverlappingSteps {
   /// Of the oldest step in flight: not counted, or carried in part.
   void update(size_t at) {
     if (in_flight_[at].empty()) return;
-    HeldStream sent = std::move(in_flight_[at].front());
+    SharedStream sent = std::move(in_flight_[at].front());
     in_flight_[at].pop_front();
     if (random_.next_below(4) == 0) return bucket().give_back(at, sent.copy());
     Stream carried = Stream::empty(sent.view.dimension);
@@ -185,12 +185,12 @@ class OverlappingSteps {
       carried.indices.push_back(index);
       carried.values.push_back(1);
     }
-    bucket().give_back_rest(at, std::move(sent), HeldStream::from(std::move(carried)));
+    bucket().return_uncarried(at, std::move(sent), SharedStream::from(std::move(carried)));
   }
 
   void look() {
     settle_(bucket());
-    unsettled_met += bucket().unsettled() ? 1 : 0;
+    unsettled_met += bucket().unresolved() ? 1 : 0;
     take_down(bucket().residual());
     const auto lost = bucket().lost();
     seen.push_back(hash64(bytes_of(std::span<const double>(lost))));
@@ -210,7 +210,7 @@ class OverlappingSteps {
   QuantizedJob job_;
   RandomSequence random_;
   Settle settle_;
-  std::map<size_t, std::deque<HeldStream>> in_flight_;
+  std::map<size_t, std::deque<SharedStream>> in_flight_;
 };
 
 TEST(Bucket, WhenItIsSettledDoesNotShowInOneBit) {
@@ -218,12 +218,12 @@ TEST(Bucket, WhenItIsSettledDoesNotShowInOneBit) {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     OverlappingSteps never(seed, [](Bucket&) {});
     OverlappingSteps at_once(seed, [](Bucket& bucket) {
-      while (bucket.settle_one()) {
+      while (bucket.resolve_one_deferred()) {
       }
     });
     RandomSequence moments(random_key(seed, 7));
     OverlappingSteps sometimes(seed, [&](Bucket& bucket) {
-      for (uint64_t pieces = moments.next_below(3); pieces > 0; --pieces) bucket.settle_one();
+      for (uint64_t pieces = moments.next_below(3); pieces > 0; --pieces) bucket.resolve_one_deferred();
     });
     for (OverlappingSteps* steps : {&never, &at_once, &sometimes}) ASSERT_NO_FATAL_FAILURE(steps->run(kSteps));
     EXPECT_GT(never.unsettled_met, sometimes.unsettled_met);

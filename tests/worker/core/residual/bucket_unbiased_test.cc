@@ -262,13 +262,13 @@ TEST(Unbiased, WhatAReturningWorkerHadInFlightIsDiscardedAndCounted) {
     Bucket bucket(spec, layout.buckets.at(0), layout.parts, LedgerMode::kPerIndex);
     Stream in_flight{8, false, {2, 5}, {1, 4}};
     if (from_a_save) {
-      bucket.set_aside_loaded(std::move(in_flight));
-      bucket.take_over_aside(0);
+      bucket.quarantine_loaded(std::move(in_flight));
+      bucket.accept_quarantined(0);
     } else {
-      ASSERT_TRUE(bucket.set_aside());
-      bucket.return_aside(0, std::move(in_flight));
+      ASSERT_TRUE(bucket.quarantine_residual());
+      bucket.return_to_quarantine(0, std::move(in_flight));
     }
-    bucket.merge_aside();
+    bucket.merge_quarantined();
     EXPECT_EQ(bucket.residual().count(), 0u);
     EXPECT_EQ(bucket.counters().entries_discarded, 2u);
     EXPECT_EQ(bucket.counters().discarded, 5.0);

@@ -63,7 +63,7 @@ struct OneTensor {
     double in_books = 0;
     for (size_t at = 0; spec.audit && at < layout.parts.size(); ++at) {
       const PartAccounts books = bucket->audit(at);
-      EXPECT_EQ(books.entered.value(), books.held.value() + books.lost.value()) << "part " << at;
+      EXPECT_EQ(books.entered.value(), books.in_residual.value() + books.lost.value()) << "part " << at;
       in_books += books.entered.value();
     }
     EXPECT_EQ(in_books, spec.audit ? amount : 0);

@@ -77,7 +77,7 @@ class Twin {
     ASSERT_TRUE(bucket_->select(step));
     send(step);
     while (in_flight_.size() >= run_.in_flight_max + random_.next_below(2) && !in_flight_.empty()) update();
-    for (uint64_t pieces = random_.next_below(4); pieces > 0; --pieces) bucket_->settle_one();
+    for (uint64_t pieces = random_.next_below(4); pieces > 0; --pieces) bucket_->resolve_one_deferred();
     compare();
   }
   /// Algorithm 4 as printed: the mask at the selection. Everything is applied before the next push.
@@ -99,7 +99,7 @@ class Twin {
  private:
   struct InFlight {
     uint64_t step = 0;
-    std::vector<HeldStream> parts;
+    std::vector<SharedStream> parts;
     std::map<uint64_t, float> sent;
   };
 
@@ -152,7 +152,7 @@ class Twin {
     in_flight_.pop_front();
     for (size_t at = 0; at < layout_.parts.size(); ++at) {
       const protocol::PartLayout& part = layout_.parts[at];
-      HeldStream sent = std::move(flight.parts[at]);
+      SharedStream sent = std::move(flight.parts[at]);
       const bool counted = random_.next_unit() < run_.counted_rate;
       const bool whole = run_.carried_rate == 1;
       Stream carried = Stream::empty(part.end - part.begin);
@@ -164,12 +164,12 @@ class Twin {
         carried.indices.push_back(static_cast<uint32_t>(entry->first - part.begin));
         carried.values.push_back(1);
       }
-      const auto held = HeldStream::from(std::move(carried));
+      const auto held = SharedStream::from(std::move(carried));
       if (counted) bucket_->mask_applied(at, flight.step, sent, whole ? nullptr : &held);
       if (!counted) {
         bucket_->give_back(at, sent.copy());
       } else if (!whole) {
-        bucket_->give_back_rest(at, std::move(sent), held);
+        bucket_->return_uncarried(at, std::move(sent), held);
       }
     }
   }
@@ -334,7 +334,7 @@ TEST(Momentum, AnEntryOfWhichNothingWasAppliedKeepsItsVelocity) {
     velocity.enter({4, true, {}, {8, 4, 2, 1}});
     // A quantizer sent index 1 as 0; a dense stream has 0 where nothing was selected.
     Stream sent = dense ? Stream{4, true, {}, {8, 0, 0, 0}} : Stream{4, false, {0, 1}, {8, 0}};
-    velocity.applied(0, HeldStream::from(std::move(sent)), nullptr);
+    velocity.applied(0, SharedStream::from(std::move(sent)), nullptr);
     EXPECT_EQ(momentum_dense_of(velocity.values().view()), (std::vector<float>{0, 4, 2, 1})) << dense;
   }
 }

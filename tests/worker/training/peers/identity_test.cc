@@ -164,7 +164,7 @@ IdentityBooks session_of(const JobOptions& job, Gradients gradients) {
       for (const UpdatePiece& piece : update.pieces) {
         const Stream sparse =
             piece.dense ? to_sparse(StreamView{piece.dimension, true, {}, piece.values})
-                        : cut(StreamView{piece.dimension, false, piece.indices, piece.values}, 0, piece.dimension);
+                        : slice_of(StreamView{piece.dimension, false, piece.indices, piece.values}, 0, piece.dimension);
         for (size_t i = 0; i < sparse.indices.size(); ++i) {
           sum.indices.push_back(static_cast<uint32_t>(piece.begin + sparse.indices[i]));
           sum.values.push_back(sparse.values[i]);

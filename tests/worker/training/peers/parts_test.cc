@@ -72,7 +72,7 @@ void expect_conserved(peer::AlgorithmId algorithm, const char* select, const cha
     if (info.result == peer::ResultKind::kExactSum) options.select = selection_from_text(select).value();
     auto feedback = ErrorFeedback::make(options).value();
     RandomSequence random(RandomKey::from(100 + group.rank()));
-    std::vector<std::pair<peer::Pending<peer::Reduced>, HeldStream>> flying;
+    std::vector<std::pair<peer::Pending<peer::Reduced>, SharedStream>> flying;
     const auto land = [&] {
       const auto reduced = flying.front().first.wait();
       if (!reduced) return false;

@@ -68,7 +68,7 @@ struct SwitchSteps::Worker final : worker::SwitchOutcome {
   Worker(const SwitchStepsOptions& options, uint16_t number, std::deque<Packet>& net)
       : sink(net, number), client(client_options(options, number), *this), dimension(options.dimension) {}
 
-  void settled(const worker::SettledWindow& window) override {
+  void on_completed(const worker::CompletedWindow& window) override {
     for (size_t i = 0; i < window.indices.size(); ++i) {
       const auto sum = static_cast<float>(std::ldexp(static_cast<double>(window.sums[i]), window.exponent));
       update.emplace_back(window.begin + window.indices[i], sum);

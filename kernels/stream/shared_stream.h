@@ -15,40 +15,40 @@ namespace millrace {
 /// it (a received message, a coded container).
 ///
 /// Owner    all copies together: copying shares, the last one frees. `view` is valid as long as one of them is.
-/// Threads  the stream may be read on any thread; one HeldStream is, like a std::shared_ptr, one thread's at a time.
-struct HeldStream {
+/// Threads  the stream may be read on any thread; one SharedStream is, like a std::shared_ptr, one thread's at a time.
+struct SharedStream {
   StreamView view;
   std::shared_ptr<const void> owner;
   uint64_t memory_bytes = 0;  ///< of the shared memory: all of the bytes, where the stream lies in some
 
-  static HeldStream from(Stream&& stream) {
+  static SharedStream from(Stream&& stream) {
     const uint64_t bytes = stream.memory_bytes();
     auto kept = std::make_shared<const Stream>(std::move(stream));
     return {kept->view(), kept, bytes};
   }
   /// Makes a view within `bytes`. REQUIRES: `view` looks into `bytes`.
-  static HeldStream within(const SharedBytes& bytes, const StreamView& view) {
+  static SharedStream within(const SharedBytes& bytes, const StreamView& view) {
     return {view, bytes.owner, bytes.bytes.size()};
   }
   /// Returns a copy with arrays of its own.
-  Stream copy() const { return cut(view, 0, view.dimension); }
+  Stream copy() const { return slice_of(view, 0, view.dimension); }
 };
 
-/// Does the same as cut() of a stream, but shares the values with `stream` instead of copying them. REQUIRES:
+/// Does the same as slice_of() of a stream, but shares the values with `stream` instead of copying them. REQUIRES:
 /// begin <= end <= dimension.
-inline HeldStream cut(const HeldStream& stream, uint64_t begin, uint64_t end) {
+inline SharedStream slice_of(const SharedStream& stream, uint64_t begin, uint64_t end) {
   MILLRACE_CHECK(begin <= end && end <= stream.view.dimension, begin, end, stream.view.dimension);
-  struct Kept {
+  struct OwnedSlice {
     IndexBuffer indices;
     std::shared_ptr<const void> whole;
   };
   const auto [first, last] =
       stream.view.dense ? std::pair<size_t, size_t>(begin, end) : range_of(stream.view.indices, begin, end);
-  HeldStream out;
+  SharedStream out;
   out.view.dimension = end - begin;
   out.view.dense = stream.view.dense;
   out.view.values = stream.view.values.subspan(first, last - first);
-  auto kept = std::make_shared<Kept>(Kept{{}, stream.owner});
+  auto kept = std::make_shared<OwnedSlice>(OwnedSlice{{}, stream.owner});
   if (!stream.view.dense) {
     kept->indices.resize(last - first);
     moved_down(stream.view.indices.data() + first, last - first, static_cast<uint32_t>(begin), kept->indices.data());
