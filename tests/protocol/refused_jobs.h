@@ -7,8 +7,8 @@
 
 namespace millrace::protocol {
 
-/// A refused combination: its item in protocol/job/REFUSED.md, the change to example_spec() that makes it, and the text that
-/// the error must contain.
+/// A refused combination: its item in protocol/job/REFUSED.md, the change to example_spec() that makes it, and the text
+/// that the error must contain.
 struct Refused {
   const char* row;
   ErrorCode code;

@@ -212,7 +212,7 @@ SharedBytes SessionCore::Impl::payload_on_wire(const PartRun& part, Outstanding&
   return SharedBytes::from(std::move(*shortened));
 }
 
-// After a new activation of the shard, and after skipped steps, all histories restart at that step, as the shard's does.
+// After a new activation of the shard, and after skipped steps, all histories restart there, as the shard's does.
 void SessionCore::Impl::remember_update(PartRun& part, const protocol::Update& update, const StreamView& sum) const {
   if (!part.history) return;
   if (part.history->position() != update.step || part.branch != update.branch) part.history->restart(update.step);

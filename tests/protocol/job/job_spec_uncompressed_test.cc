@@ -7,8 +7,8 @@
 #include "tests/protocol/example_spec.h"
 #include "tests/protocol/refused_jobs.h"
 
-/// The items of protocol/job/REFUSED.md about steps that are sent uncompressed, and the settings that may accompany such
-/// steps.
+/// The items of protocol/job/REFUSED.md about steps that are sent uncompressed, and the settings that may accompany
+/// such steps.
 namespace millrace::protocol {
 namespace {
 
