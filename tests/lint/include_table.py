@@ -60,6 +60,14 @@ def unused(table, includes):
             for name in sorted(allowed - {folder, GROUND} - includes.get(folder, set()))]
 
 
+def named_in(page, table):
+    """Returns the folders of the table that a README names after "May include:", or None if it has no such paragraph."""
+    paragraph = re.search(r"\*\*May include:\*\*(.*?)(?:\n\n|\Z)", page, re.DOTALL)
+    if not paragraph:
+        return None
+    return {name.rstrip("/") for name in re.findall(r"`([^`]+)`", paragraph.group(1))} & set(table)
+
+
 def group_of(path):
     """Returns the folder whose files, with those of its sub-folders, share unity units (millrace_unite() in CMakeLists.txt)."""
     folder = os.path.dirname(path)

@@ -165,9 +165,14 @@ def check_include_table(texts):
                 for name in names)
     for folder, name in include_table.unused(INCLUDES, includes):
         yield Finding("tests/lint/include_table.txt", 1, "layer", f"{folder} does not include {name}: take it out")
-    for folder in INCLUDES:
+    for folder, allowed in INCLUDES.items():
         if folder not in includes:
             yield Finding("tests/lint/include_table.txt", 1, "layer", f"{folder} has no source file: take the row out")
+        page = f"{folder}/README.md"
+        named = include_table.named_in(texts[page], INCLUDES) if page in texts else None
+        if named is not None and named | {folder, include_table.GROUND} != allowed:
+            difference = ", ".join(sorted((named | {folder, include_table.GROUND}) ^ allowed))
+            yield Finding(page, 1, "layer", f'"May include" and the row of include_table.txt differ: {difference}')
 
 
 def check_third_party(path, line, name):

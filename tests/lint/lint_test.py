@@ -87,6 +87,11 @@ class Includes(unittest.TestCase):
         table = include_table.parse("a\nb a\nc a b\n")
         self.assertEqual(include_table.unused(table, {"b": {"a"}, "c": {"b"}}), [("c", "a")])
 
+    def test_AReadmeNamesTheFoldersOfItsRow(self):
+        table = include_table.parse("kernels/base\na\nb a\n")
+        self.assertEqual(include_table.named_in("# b\n\n**May include:** `kernels/base`, `a`; zlib's\n`z`.\n\n`b`\n", table), {"kernels/base", "a"})
+        self.assertIsNone(include_table.named_in("# b\n", table))
+
     def test_ThePublicInterfaceIsIncludedByItsInstalledName(self):
         self.assertEqual(rules_of("worker/session/a.cc", '#include "millrace/millrace.h"\n'), [])
         self.assertEqual(rules_of("worker/core/a.cc", '#include "millrace/millrace.h"\n'), ["layer"])
@@ -399,6 +404,11 @@ class CommandLine(unittest.TestCase):
         self.assertIn("kernels/a.cc:1: ratchet: kernels/a.cc: language is 1 now, ratchet.txt says 2", run.stdout)
         run = self.run_on(files, "kernels/a.cc language 1\n", ("--begin-ratchet", "language"))
         self.assertIn("they may only shrink", run.stderr)
+
+    def test_AReadmeThatDiffersFromItsRowFailsTheRun(self):
+        run = self.run_on({"kernels/a.cc": "int x;\n", "server/b.cc": "int y;\n", "server/README.md": "# server\n\n**May include:** `kernels`.\n"})
+        self.assertEqual(run.returncode, 1)
+        self.assertIn('server/README.md:1: layer: "May include"', run.stdout)
 
     def test_ACleanTreePasses(self):
         run = self.run_on({"kernels/a.cc": "int x;\n", "kernels/a.h": HEADER})
