@@ -59,8 +59,8 @@ struct SwitchSpec {
   uint32_t job = 0;     ///< the job's number there, and in the file of its key
   /// Windows under way at a time, <= kSlotsMax, a multiple of lanes. A job of fewer windows has fewer: switch_slots().
   uint32_t slots = 16;
-  uint32_t lanes =
-      1;  ///< cores of the switch that share the windows, <= kLanesMax: job numbers `job` to `job` + lanes - 1
+  /// Cores of the switch that share the windows, <= kLanesMax: job numbers `job` to `job` + lanes - 1.
+  uint32_t lanes = 1;
   uint32_t packet_bytes_max = 1472;  ///< UDP payload of the path's MTU
   WindowIndexCodec index = WindowIndexCodec::kGap;
   WindowValueCodec value = WindowValueCodec::kFixed16;

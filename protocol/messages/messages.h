@@ -169,9 +169,9 @@ struct SummaryEntry {
   uint32_t worker = 0;
   uint64_t incarnation = 0;  ///< of the last counted contribution
   uint64_t last_step = 0;    ///< last counted step of any incarnation
-  uint64_t counted_mask =
-      0;  ///< bit i: step last_step - i was counted, under whichever incarnation (the last staleness + 1 steps); mode
-          ///< asynchronous: 1
+  /// Bit i: step last_step - i was counted, under whichever incarnation (the last staleness + 1 steps); mode
+  /// asynchronous: 1.
+  uint64_t counted_mask = 0;
   // Audit, over all incarnations:
   double entered = 0;  ///< as in its last counted contribution
   double carried = 0;  ///< by the updates so far
@@ -179,8 +179,8 @@ struct SummaryEntry {
   /// (incarnation, last step counted under it), both ascending: incarnations before `incarnation` in the mask's reach.
   /// Mode asynchronous: (incarnation, number counted under it), the last kEarlierIncarnationsMax lives.
   std::vector<std::pair<uint64_t, uint64_t>> earlier_incarnations = {};
-  uint64_t sequence =
-      0;  ///< mode asynchronous: of `incarnation` the contributions numbered below this were counted, and no others
+  /// Mode asynchronous: of `incarnation` the contributions numbered below this were counted, and no others.
+  uint64_t sequence = 0;
   bool operator==(const SummaryEntry&) const = default;
 };
 
@@ -390,8 +390,8 @@ struct Snapshot {
   uint64_t n = 0;
   uint64_t decided_in = 0;  ///< epoch in which step n - 1 was decided
   uint64_t offset = 0;      ///< values before this run; the part's dimension tells which run is the last
-  uint64_t payload_hash =
-      0;            ///< XXH3-64 of the payload; 0: no values, their place is the store (to a worker without weights)
+  /// XXH3-64 of the payload. 0: no values; a worker without weights takes them from the store.
+  uint64_t payload_hash = 0;
   Summary summary;  ///< as of n; in the last run
   bool operator==(const Snapshot&) const = default;
 };

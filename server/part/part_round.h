@@ -105,10 +105,9 @@ class PartRound {
   /// Returns the digest of the log after n steps. Empty: not decided yet, too long ago, or not by this process.
   std::optional<uint64_t> digest_after(uint64_t n) const;
   Timing timing() const;
-  TimeNs last_decided_at() const {
-    return last_decided_at_;
-  }  ///< when the step before decided() was decided; 0: there is none
-  TimeNs collecting_since() const;      ///< the step decided() has contributions and could be decided
+  /// Returns when the step before decided() was decided; 0: there is none.
+  TimeNs last_decided_at() const { return last_decided_at_; }
+  TimeNs collecting_since() const;      ///< since when the step decided() has contributions and could be decided
   uint32_t here() const;                ///< contributions to it
   bool is_here(uint32_t worker) const;  ///< decoded or not
 

@@ -51,8 +51,8 @@ struct SwitchJob {
 struct AggregatorOptions {
   uint32_t jobs_max = 64;
   uint32_t slots_max = 512;  ///< of all jobs together
-  uint32_t window_indices_max =
-      protocol::kWindowIndicesMax;   ///< a multiple of 64; memory: slots_max x (4 B + 2 bit) x this
+  /// A multiple of 64; memory: slots_max x (4 B + 2 bit) x this.
+  uint32_t window_indices_max = protocol::kWindowIndicesMax;
   uint32_t packet_bytes_max = 1472;  ///< UDP payload of the path's MTU, at least 1200.
   /// Retained results: one per worker and slot in this time.
   TimeNs answer_gap_ns = kNsPerMs;

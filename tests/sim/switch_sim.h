@@ -66,8 +66,8 @@ struct SwitchScenario {
   uint64_t seed = 0;
   std::vector<SwitchSimJob> jobs;
   uint32_t switches = 1;  ///< addresses 0 ..; the shard's comes after them
-  uint32_t racks =
-      0;  ///< in front of the shard: worker w is in rack w % (racks + 1), or in none; addresses after the shard's
+  /// Racks in front of the shard. Worker w is in rack w % (racks + 1), or in none. Their addresses follow the shard's.
+  uint32_t racks = 0;
   bool has_singles = true;      ///< false: worker w is in rack w % racks
   bool adds_up_unions = false;  ///< SwitchSimReport::unions, of one job without restarts
   uint32_t packet_bytes = 1232;

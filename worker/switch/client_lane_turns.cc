@@ -12,7 +12,7 @@ namespace flag = protocol::datagram_flag;
 
 namespace {
 
-/// A window's indices as the window numbers them. One turn's at a time.
+/// Returns a window's indices as the window numbers them. The result holds until the thread's next call.
 std::span<const uint16_t> in_window(IndexSpan indices, uint32_t begin) {
   thread_local Buffer<uint16_t> room;
   room.resize(indices.size());
@@ -28,7 +28,7 @@ uint64_t nonce_seed(const SwitchClientOptions& options, uint32_t lane) {
   return options.nonce_seed + lane * kLaneNonces;
 }
 
-/// The payload's room in a packet: a contribution has no extension; a rack that hands it on gives it one.
+/// Returns the payload's room in a packet. A contribution has no extension; a rack that forwards it adds one.
 size_t payload_room(const SwitchClientOptions& options) {
   const size_t spared = options.through_racks ? protocol::kPartialTermsBytes : 0;
   return options.packet_bytes_max - protocol::kDatagramHeaderBytes - protocol::kDatagramMacBytes - spared;

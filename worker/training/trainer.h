@@ -27,8 +27,8 @@ struct TrainOptions {
   std::string job = "train";
   uint32_t worker = 0;
   uint32_t workers = 1;
-  uint32_t workers_min =
-      0;  ///< the job ends when fewer live, and is done with that number; 0: it ends with none, is done with all
+  /// The job ends when fewer live, and is done with that number; 0: it ends with none, is done with all.
+  uint32_t workers_min = 0;
   std::vector<std::string> servers;  ///< "host:port" or "tcp://host:port", by shard
   Loss loss = Loss::kLogistic;
   GradientForm form = GradientForm::kSparse;
@@ -80,8 +80,8 @@ struct TrainOptions {
   LogCallback log = {};                              ///< the session's lines; empty: silent
   std::function<void(double seconds)> on_step = {};  ///< from a step's push to its update applied
   std::function<void(const Stats&)> on_stats = {};   ///< the session's sums, a few times a second
-  std::function<void(const std::string&)> on_return =
-      {};  ///< gets one line when it is out of the job or continues from a later step.
+  /// Gets one line when it is out of the job or continues from a later step.
+  std::function<void(const std::string&)> on_return = {};
   /// Takes the model when all steps are in it, before this worker leaves the job. A worker that is killed meanwhile
   /// rejoins for it.
   std::function<Outcome(const LinearModel&)> on_model = {};

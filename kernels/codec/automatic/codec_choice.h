@@ -42,10 +42,10 @@ inline constexpr double kClusteredDensity = 0.1;
 /// time.
 struct WaySpeed {
   std::array<double, kFewUnits.size()> fixed_ns = {};  ///< at kFewUnits; between them by the logarithm of the units
-  std::array<double, kSpeedDensities.size()> unit_ns =
-      {};  ///< near, at kSpeedDensities; between them on logarithmic axes
-  std::array<double, kFarUnits.size()> far_ns =
-      {};  ///< more a unit, where the arrays are far; between by the logarithm
+  /// Near, at kSpeedDensities; between them on logarithmic axes.
+  std::array<double, kSpeedDensities.size()> unit_ns = {};
+  /// More a unit, where the arrays are far; between by the logarithm.
+  std::array<double, kFarUnits.size()> far_ns = {};
   std::array<double, kClusteredUnits.size()> clustered = {1, 1};  ///< at kClusteredUnits; between by the logarithm
 };
 

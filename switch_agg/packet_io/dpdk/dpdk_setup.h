@@ -24,8 +24,8 @@ struct DpdkLane {
   /// Empty: the lane receives from its rings only.
   std::optional<uint16_t> queue;
   rte_mempool* pool = nullptr;  ///< of all lanes
-  rte_mempool* headers =
-      nullptr;  ///< of all lanes: headers alone; none where the device takes frames in one piece only
+  /// Of all lanes: headers alone; none where the device takes frames in one piece only.
+  rte_mempool* headers = nullptr;
   uint32_t lane = 0;
   std::vector<rte_ring*> inboxes;  ///< by lane: frames that another lane took; empty where there is one lane
   rte_ring* outbox = nullptr;      ///< frames of the lanes without a queue, which lane 0 sends

@@ -27,8 +27,9 @@ struct Config {
   bool one_process = false;  ///< one process holds the shards of all parts: they die together
   bool forget = true;        ///< acknowledgements, and the dropping of updates that they permit
   bool keep_open = false;    ///< a shard that reads the table keeps contributions of unchanged incarnations
-  bool positions =
-      false;  ///< logs are compared as the protocol does it, by length and last deciding epoch, not by content
+  /// Whether logs are compared as the protocol does it. The protocol compares length and last deciding epoch, not
+  /// content.
+  bool positions = false;
   Spent at_most{};
 
   uint64_t states_max = 20'000'000;

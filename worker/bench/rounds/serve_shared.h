@@ -16,8 +16,8 @@ namespace millrace::cli {
 struct ServeWorkerReport {
   uint64_t bytes_up = 0;  ///< payload and envelope bytes of the measured rounds
   uint64_t bytes_down = 0;
-  uint64_t bytes_into_shard =
-      0;                       ///< worker 0's: datagrams that shard 0 received in the measured rounds, of all workers
+  /// Worker 0's: datagrams that shard 0 received in the measured rounds, of all workers.
+  uint64_t bytes_into_shard = 0;
   uint64_t checked_count = 0;  ///< entries of the checked round's update
   double relative_error = 0;   ///< of the checked round against the oracle (0 when lossless)
   int32_t check = 0;           ///< 0 not checked here, 1 agrees with the oracle, -1 does not

@@ -28,8 +28,8 @@ struct ServeWorkerSetup {
   double error_max = 0;  ///< of an update, where the codec may change values; 0: it may not
   bool audit = false;
   PathOptions path = {};  ///< path switch: its update is judged by serve_switch.h
-  std::string shard_status =
-      {};  ///< HTTP address of shard 0 where it decides by datagrams: their bytes are asked there
+  /// HTTP address of shard 0 where it decides by datagrams: their bytes are asked there.
+  std::string shard_status = {};
   std::vector<std::vector<uint32_t>> racks = {};  ///< workers of each
   uint64_t rack_share = 0;                        ///< entries that a rack keeps: judged by serve_racks.h; 0: all
 };

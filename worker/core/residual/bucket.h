@@ -312,10 +312,10 @@ class Bucket {
   std::vector<std::unique_ptr<PushSlot>> slots_;
   std::unique_ptr<Selector> selector_;  ///< none for Selection::kNone
   std::optional<Velocity> velocity_;    ///< jobs with momentum
-  protocol::UpdateCarries update_ =
-      protocol::UpdateCarries::kWholeSum;  ///< whether shards may leave entries out of an update
-  bool uncompressed_ = false;              ///< the step that select() took out is sent uncompressed
-  std::optional<BucketGrid> grid_;         ///< reproducible jobs whose updates come from shards
+  /// Whether shards may leave entries out of an update.
+  protocol::UpdateCarries update_ = protocol::UpdateCarries::kWholeSum;
+  bool uncompressed_ = false;       ///< the step that select() took out is sent uncompressed
+  std::optional<BucketGrid> grid_;  ///< reproducible jobs whose updates come from shards
 
   std::mutex fill_;  ///< held while a lone tensor's slot is filled into residual_
   std::unique_ptr<Quarantine> quarantine_;

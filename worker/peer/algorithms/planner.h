@@ -49,8 +49,8 @@ struct PlannedCost {
   double latency_s = 0;   ///< alpha terms
   double transfer_s = 0;  ///< beta terms, headers among them
   double add_s = 0;
-  double reevaluate_s =
-      0;  ///< oktopk: time of finding thresholds and boundaries, averaged over the steps of their periods
+  /// Oktopk: time of finding thresholds and boundaries, averaged over the steps of their periods.
+  double reevaluate_s = 0;
   double total_s() const { return select_s + encode_s + decode_s + latency_s + transfer_s + add_s + reevaluate_s; }
 };
 

@@ -20,8 +20,8 @@ struct Traffic {
   uint64_t messages_sent = 0;
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
-  uint64_t messages_unexpected =
-      0;  ///< dropped by the group: of no collective that can have them; 0, or a peer is at fault
+  /// Dropped by the group: of no collective that can have them; 0, or a peer is at fault.
+  uint64_t messages_unexpected = 0;
 };
 
 /// Says which thread waits.

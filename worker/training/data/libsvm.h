@@ -27,8 +27,8 @@ struct LibsvmOptions {
   uint32_t parts = 1;
   IndexBase index_base = IndexBase::kOne;
   RowUse use = RowUse::kTraining;
-  std::optional<LabelPair> trained_pair =
-      {};  ///< kHeldOut: how the rows that the model was trained on write its classes
+  /// KHeldOut: how the rows that the model was trained on write its classes.
+  std::optional<LabelPair> trained_pair = {};
   std::function<void(uint64_t rows)> progress = {};  ///< every few thousand rows; empty: none
 };
 

@@ -50,8 +50,8 @@ struct PeerTrainResult {
   std::vector<PeerEpoch> epochs;
   uint64_t steps = 0;
   bool interrupted = false;  ///< between two steps, the same ones on all ranks
-  uint64_t messages_unexpected =
-      0;  ///< of this rank: messages of other ranks that it dropped; 0, or a rank is at fault
+  /// Messages of other ranks that this rank dropped. It is 0 unless a rank is at fault.
+  uint64_t messages_unexpected = 0;
 };
 
 /// Holds a rank's position, for displays: sums since it began.
@@ -65,8 +65,8 @@ struct PeerProgress {
 /// Holds callbacks, called on the thread that trains, of every rank; an empty one is not called.
 struct PeerTrainObserver {
   std::function<void(const PeerEpoch&)> on_epoch = {};
-  std::function<void(double seconds)> on_step =
-      {};  ///< after each: from the start of its computation to its applied sum
+  /// After each: from the start of its computation to its applied sum.
+  std::function<void(double seconds)> on_step = {};
   std::function<void(double seconds)> on_update = {};         ///< path servers, after each: from its push to its update
   std::function<void(const PeerProgress&)> on_progress = {};  ///< once a second, and at the end
 };
