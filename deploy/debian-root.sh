@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Builds Millrace and runs its tests in a Debian root of another release. mmdebstrap makes the root once; later runs reuse it.
+# Builds Millrace and runs its tests in a Debian root of another release. mmdebstrap makes the root once; later runs
+# reuse it.
 #
 #   deploy/debian-root.sh trixie            Debian 13: four stages.
-#                                             root   makes the root, unless it is there: 5 minutes on a busy machine, 1.3 GB.
+#                                             root   makes the root, unless it is there: 5 busy minutes, 1.3 GB.
 #                                             setup  deploy/setup.sh in the root: installs packages that the root lacks.
 #                                             build  the dev preset, every target: a first run compiles everything.
 #                                             test   the unit tests and the lint rules.
 #   deploy/debian-root.sh forky --aptopt='Acquire::Check-Valid-Until "false"'
 #                                           Debian testing, from a mirror whose copy of it may be older than a week.
-#   deploy/debian-root.sh trixie -- COMMAND…     runs COMMAND in the root, in the source folder ("-- bash" gives a shell).
+#   deploy/debian-root.sh trixie -- COMMAND…     runs COMMAND in the root, in the source folder ("-- bash": a shell).
 #   deploy/debian-root.sh trixie --remove        removes the root and this clone's build in it.
 #
 # Options:
@@ -18,14 +19,14 @@
 #   --aptopt OPT    an option of apt, for the making of the root and for apt in the root (repeatable).
 #   --renew         makes a new root that replaces the one there.
 #
-# The root is $XDG_CACHE_HOME/millrace/roots/SUITE (~/.cache where that is not set), with a compiler cache of its own. All
+# The root is $XDG_CACHE_HOME/millrace/roots/SUITE (~/.cache where that is not set), with its own compiler cache. All
 # clones share it. The source is mounted read-only at /millrace; the build goes to build/roots/SUITE of this clone.
 # Everything runs in mount and process namespaces of its own. When the script ends, by Ctrl-C too, nothing stays mounted
 # and no process stays.
 # Needs mmdebstrap (deploy/setup.sh --roots). A user other than root also needs uidmap, and a line in /etc/subuid and in
 # /etc/subgid.
-# Exit codes: those of COMMAND. Otherwise 0 all passed, 1 a stage failed, 2 usage, 3 a tool or a right is missing, 4 no
-# mirror found, 5 the root could not be made, 130 interrupted.
+# Exit codes: those of COMMAND. Otherwise 0 all passed, 1 a stage failed, 2 usage, 3 a tool or a right is missing.
+# 4 no mirror found, 5 the root could not be made, 130 interrupted.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -64,8 +65,8 @@ own_mirror() {
       ($2 == codename || $2 ~ /^(oldstable|stable|testing|unstable|sid)$/) { print $1; exit }'
 }
 
-# confined FUNCTION ARGS…: runs a function of this script in namespaces of their own. They end, with all their mounts and
-# processes, when the function returns or this script is interrupted. Their own /proc shows the new processes alone.
+# confined FUNCTION ARGS…: runs a function of this script in namespaces of their own. They end, with all their mounts
+# and processes, when the function returns or this script is interrupted. Their own /proc shows the new processes alone.
 confined() {
   local code=0
   setpriv --pdeathsig KILL "${NAMESPACES[@]}" --mount-proc "$BASH" "$0" --confined "$@" <&0 &

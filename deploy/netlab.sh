@@ -1,31 +1,37 @@
 #!/usr/bin/env bash
-# Several hosts on one machine: network namespaces behind a bridge, each link limited to a rate. Needs root and iproute2.
+# Several hosts on one machine: network namespaces behind a bridge, each link limited to a rate. Needs root and
+# iproute2.
 #
-#   deploy/netlab.sh up PREFIX HOSTS RATE [UNLIMITED [MTU]]   hosts PREFIX-1 … PREFIX-HOSTS with addresses 10.77.0.1 … and
-#                                             links of RATE (1gbit). Then UNLIMITED more whose links have none, as a
-#                                             switch's. MTU: 1500 to 9000.
-#   deploy/netlab.sh lose PREFIX FRACTION     from now on each packet to a host is lost with this chance (0.01), by itself.
-#                                             Links to hosts then carry packets one by one. A packet that a host sends
-#                                             leaves the host as without loss. Needs nft.
-#   deploy/netlab.sh lose PREFIX FRACTION bursts   the same, and links carry packets as without loss. A piece that arrives
-#                                             as one is lost as one.
-#   deploy/netlab.sh lose PREFIX single       none is lost, and links carry packets one by one through the same rule: to
-#                                             compare with.
-#   deploy/netlab.sh lose PREFIX 0            none is lost, and links are as they were.
-#   deploy/netlab.sh exec PREFIX HOST -- COMMAND…     runs COMMAND on host number HOST.
-#   deploy/netlab.sh down PREFIX              removes them; nothing to remove is no error.
-#   deploy/netlab.sh run HOSTS RATE -- COMMAND…   up, COMMAND with NETLAB_PREFIX and NETLAB_HOSTS set, down in every case.
+#   deploy/netlab.sh up PREFIX HOSTS RATE [UNLIMITED [MTU]]
+#       hosts PREFIX-1 … PREFIX-HOSTS with addresses 10.77.0.1 … and links of RATE (1gbit). Then UNLIMITED more whose
+#       links have none, as a switch's. MTU: 1500 to 9000.
+#   deploy/netlab.sh lose PREFIX FRACTION
+#       from now on each packet to a host is lost with this chance (0.01), by itself. Links to hosts then carry packets
+#       one by one. A packet that a host sends leaves the host as without loss. Needs nft.
+#   deploy/netlab.sh lose PREFIX FRACTION bursts
+#       the same, and links carry packets as without loss. A piece that arrives as one is lost as one.
+#   deploy/netlab.sh lose PREFIX single
+#       none is lost, and links carry packets one by one through the rule of `lose PREFIX FRACTION`: to compare with.
+#   deploy/netlab.sh lose PREFIX 0
+#       none is lost, and links are as they were.
+#   deploy/netlab.sh exec PREFIX HOST -- COMMAND…
+#       runs COMMAND on host number HOST.
+#   deploy/netlab.sh down PREFIX
+#       removes the hosts; nothing to remove is no error.
+#   deploy/netlab.sh run HOSTS RATE -- COMMAND…
+#       up, then COMMAND with NETLAB_PREFIX and NETLAB_HOSTS set, then down in every case.
 #   deploy/netlab.sh mpirun --ranks RANKS --rate RATE [--hosts HOSTS] [OPTIONS OF MPIRUN…] -- COMMAND…
-#                                             the same with COMMAND as RANKS processes of an MPI job, round the hosts
-#                                             (RANKS of them).
-#   deploy/netlab.sh check                    exit 0 if this machine can do it, else one sentence on the missing part.
+#       as run, with COMMAND as RANKS processes of an MPI job.
+#       HOSTS are RANKS by default; the ranks go round the hosts.
+#   deploy/netlab.sh check
+#       exits 0 if this machine can do it. Otherwise prints one sentence on the missing part.
 #
 # The bridge is in a namespace of its own (PREFIX-switch): no interface, address or route of the machine itself changes.
 # Every direction of a link has its token bucket; the rate counts Ethernet frames, so TCP payload reaches 0.95 of it.
 # RATE "none" leaves links unlimited. A bucket holds 256 KiB (NETLAB_BURST overrides), 2 ms at 1 Gbit/s. Where the
 # machine's timers are later than that (a busy virtual machine), links stay below their rate. So compare with a bare
-# transfer of the same run. TCP on the hosts uses Reno (NETLAB_CONGESTION overrides; "default" leaves the machine's): see
-# deploy/DESIGN.md.
+# transfer of the same run. TCP on the hosts uses Reno (NETLAB_CONGESTION overrides; "default" leaves the machine's):
+# see deploy/DESIGN.md.
 # Exit codes: the command's own for exec and run; else 0 done, 1 failed, 2 usage, 3 not root or no iproute2.
 set -euo pipefail
 
@@ -226,8 +232,8 @@ mpirun_inside() {
   trap "rm -rf '$folder'" EXIT
   printf '#!/bin/sh\nexec %q %q agent "$@"\n' "$BASH" "$(realpath "$0")" >"$folder/agent"
   chmod +x "$folder/agent"
-  # MPI waits by polling. Where ranks share cores it must yield in between. Elsewhere it must not: each poll would yield,
-  # and a progress thread beside a computing thread would be put behind it until the next tick of the clock.
+  # MPI waits by polling. Where ranks share cores it must yield in between. Elsewhere it must not. Each poll would yield
+  # there, and a progress thread beside a computing thread would run only after the next tick of the clock.
   local yields=0
   ((ranks <= $(nproc))) || yields=1
   # Before the first host has its share, and where this script may use them all.

@@ -4,19 +4,19 @@
 #   deploy/test.sh                 all stages, in this order.
 #                                    setup  installs missing packages (deploy/setup.sh --tests).
 #                                    build  the dev preset: every program, and the tests of stage dev.
-#                                    asan   AddressSanitizer and UBSan: the unit tests and, with fewer seeds, simulations.
+#                                    asan   AddressSanitizer, UBSan: the unit tests and, with fewer seeds, simulations.
 #                                    tsan   ThreadSanitizer over the tests that have threads.
 #                                    fuzz   every fuzzer, 5 seconds each, two at a time.
-#                                    lint   clang-format; clang-tidy and headers alone, on changes since the green commit.
+#                                    lint   clang-format; clang-tidy and headers alone, on changes since green_commit.
 #                                    models the models of the protocols, if they changed since the last green commit.
 #                                    punish kills and restarts workers and shards of a job, 30 seconds of it.
-#                                    dev    vector kernels on every instruction set, simulations, lint rules, integration
+#                                    dev    vector kernels on every instruction set, simulations, lint, integration
 #                                           tests.
 #   deploy/test.sh --quick         setup, build, dev.
 #   deploy/test.sh --release       all stages, and in each the tests that CI leaves out. All unit tests run in all three
 #                                  builds, everything under lint, the models, fuzzers for 60 seconds each. The punisher
 #                                  runs for ten minutes. Then one more stage follows.
-#                                    papers every script of tests/bench/papers with --quick: a trial, not for its figures.
+#                                    papers every script of tests/bench/papers with --quick, as a trial run.
 #                                  Two hours.
 #   deploy/test.sh --stage NAME    that stage alone (repeatable).
 #

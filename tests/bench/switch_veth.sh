@@ -8,8 +8,8 @@
 # Two network namespaces hold an end of the pair each; nothing of the machine's own network changes. In one,
 # `millrace-switch-bench load` keeps 32 slots busy for four workers. In the other, either the switch sums, or testpmd
 # (--forward-mode=5tswap) turns packets round. All workers send the same indices, so that as many packets of the same
-# length return in both cases. The switch adds such contributions in place. Beside it, in the same rounds (apart_*), each
-# worker sends indices of its own. With these windows the switch then sends four packets for each that it takes.
+# length return in both cases. The switch adds such contributions in place. Beside it, in the same rounds (apart_*),
+# each worker sends indices of its own. With these windows the switch then sends four packets for each that it takes.
 # Prints one JSON object:
 # - returned packets a second (switch_packets_s, testpmd_packets_s, apart_packets_s);
 # - packets a second that the switch took (apart_taken_s);
@@ -98,7 +98,7 @@ measure_testpmd() {
     <"$folder/input" >"$folder/testpmd.out" 2>&1 &
   started=$!
   exec 9>"$folder/input"
-  # The last line that it writes out before its output is a full buffer; the load sends again packets that come too early.
+  # The last line that it writes out before its output is a full buffer; the load sends packets again that come early.
   wait_for 'Checking link' "$folder/testpmd.out"
   load --echo >>"$folder/testpmd.json"
   exec 9>&-
