@@ -131,8 +131,8 @@ class RackFuzz {
     if (workers_[at].incarnation() == 0) return;
     std::vector<uint64_t> positions;
     if (source_.one_in(32)) positions = {1, 1};
-    give(endpoint(at),
-         workers_[at].hello({.epoch = epoch, .live = live, .positions = positions, .membership_hash = membership}));
+    give(endpoint(at), workers_[at].hello(
+                           {.epoch = epoch, .live = live, .positions = positions, .membership_hash = membership_hash}));
   }
   void turn_over() {
     Turn& turn = turns_[source_.below(kSlots)];
