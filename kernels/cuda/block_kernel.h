@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+/// What a block kernel is written in. A kernel is a struct of parameters with
+///
+///     static constexpr uint32_t kThreads;      threads of a block: a multiple of 32, at most 1,024
+///     static constexpr uint32_t kSharedWords;  32-bit words of memory that the threads of a block share, at most 11,000
+///     template <class Block> MILLRACE_DEVICE void operator()(Block& block) const;
+///
+/// The body is a list of phases, `block.phase([&](auto t) { ... })`: every thread t of the block runs the functor, and a
+/// barrier ends it. `block.step()` is a phase without a barrier. What stands between phases is equal for all threads.
+/// What a thread keeps from phase to phase is in `block.template own<T>()`. Collectives (ballot, warp_max, scan, count)
+/// are phases of their own. DeviceBlock (device_block.cuh) runs a kernel on a card, HostBlock (host_block.h) as loops.
+#ifdef __CUDACC__
+#define MILLRACE_DEVICE __device__ __forceinline__
+#define MILLRACE_UNROLL _Pragma("unroll")
+#else
+#define MILLRACE_DEVICE inline
+#define MILLRACE_UNROLL
+#endif
+
+namespace millrace::cuda {
+
+inline constexpr uint32_t kWarp = 32;
+
+/// Four neighbours of an array: what a thread loads and stores at once.
+struct alignas(16) Float4 {
+  float at[4];
+};
+
+/// Returns how many bits are set.
+MILLRACE_DEVICE uint32_t bit_count(uint32_t bits) {
+#ifdef __CUDA_ARCH__
+  return static_cast<uint32_t>(__popc(static_cast<int>(bits)));
+#else
+  return static_cast<uint32_t>(__builtin_popcount(bits));
+#endif
+}
+
+/// Returns the bits of the lanes below `lane`.
+MILLRACE_DEVICE uint32_t lanes_below(uint32_t lane) { return (uint32_t{1} << lane) - 1; }
+
+MILLRACE_DEVICE uint32_t bits_of(float value) { return __builtin_bit_cast(uint32_t, value); }
+MILLRACE_DEVICE float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+
+/// Returns the magnitude as an integer, as magnitude_key() of kernels/select has it.
+MILLRACE_DEVICE uint32_t key_of(float value) { return bits_of(value) & 0x7FFFFFFFu; }
+
+/// The key of infinity; every NaN is above it.
+inline constexpr uint32_t kKeyInfinity = 0x7F800000u;
+
+/// The smallest normal f32.
+inline constexpr float kSmallestNormal = 0x1p-126F;
+
+/// The 32-bit finalizer of MurmurHash3, as bloom_mix() of kernels/codec has it.
+MILLRACE_DEVICE uint32_t mix(uint32_t h) {
+  h = (h ^ h >> 16) * 0x85ebca6bu;
+  h = (h ^ h >> 13) * 0xc2b2ae35u;
+  return h ^ h >> 16;
+}
+
+/// Four random words.
+struct Words4 {
+  uint32_t at[4];
+};
+
+/// Philox4x32-10 of one counter, stream 0, as random_words() of kernels/base has it.
+MILLRACE_DEVICE Words4 philox(uint32_t key_low, uint32_t key_high, uint64_t counter) {
+  uint32_t x0 = static_cast<uint32_t>(counter);
+  uint32_t x1 = static_cast<uint32_t>(counter >> 32);
+  uint32_t x2 = 0;
+  uint32_t x3 = 0;
+  MILLRACE_UNROLL
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t product0 = uint64_t{x0} * 0xD2511F53u;
+    const uint64_t product1 = uint64_t{x2} * 0xCD9E8D57u;
+    x0 = static_cast<uint32_t>(product1 >> 32) ^ x1 ^ key_low;
+    x2 = static_cast<uint32_t>(product0 >> 32) ^ x3 ^ key_high;
+    x1 = static_cast<uint32_t>(product1);
+    x3 = static_cast<uint32_t>(product0);
+    key_low += 0x9E3779B9u;
+    key_high += 0xBB67AE85u;
+  }
+  return {{x0, x1, x2, x3}};
+}
+
+/// Random words by their number, as random_fill() of kernels/base numbers them.
+struct WordSource {
+  uint32_t key_low = 0;
+  uint32_t key_high = 0;
+  uint64_t first = 0;  ///< number of the word of value 0
+
+  MILLRACE_DEVICE uint32_t word(uint64_t value) const {
+    const uint64_t number = first + value;
+    return philox(key_low, key_high, number / 4).at[number % 4];
+  }
+  /// The words of four values from `value` on. REQUIRES (first + value) % 4 == 0.
+  MILLRACE_DEVICE Words4 words4(uint64_t value) const { return philox(key_low, key_high, (first + value) / 4); }
+};
+
+}  // namespace millrace::cuda

@@ -1,0 +1,18 @@
+#include "kernels/cuda/select_kernels.h"
+
+#include "kernels/cuda/device_launch.cuh"
+
+namespace millrace::cuda {
+
+MILLRACE_KERNEL(SetValue<SelectState>);
+MILLRACE_KERNEL(CountUp);
+MILLRACE_KERNEL(MaxKey);
+MILLRACE_KERNEL(SampleKeys);
+MILLRACE_KERNEL(CountDigit<KeySource>);
+MILLRACE_KERNEL(CountDigit<ValueSource>);
+MILLRACE_KERNEL(Collect<MagnitudeTest>);
+MILLRACE_KERNEL(CountSegments);
+MILLRACE_KERNEL(ScanSegments);
+MILLRACE_KERNEL(EmitSegments);
+
+}  // namespace millrace::cuda
