@@ -115,7 +115,7 @@ class HostBlock {
     bool inside(uint32_t i) const { return first_ + (size_t{i} + 1) * kWords <= block_->memory_.size(); }
     T value(uint32_t i) const {
       T result{};
-      if (inside(i)) std::memcpy(&result, at(i), sizeof(T));
+      if (inside(i)) std::memcpy(static_cast<void*>(&result), at(i), sizeof(T));
       return result;
     }
     void set(uint32_t i, T value) const {
@@ -138,7 +138,7 @@ class HostBlock {
   }
   template <class T>
   Shared<T> shared(uint32_t first_word) {
-    MILLRACE_CHECK(first_word % (sizeof(T) / sizeof(uint32_t)) == 0, first_word);
+    MILLRACE_CHECK(first_word * sizeof(uint32_t) % alignof(T) == 0, first_word);
     return {*this, first_word};
   }
 

@@ -3,10 +3,10 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <span>
 #include <string>
 
+#include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
 #include "kernels/cuda/host_block.h"
 
@@ -16,15 +16,17 @@ namespace millrace::cuda {
 template <class T>
 class HostMemory {
  public:
-  explicit HostMemory(size_t count = 0) : values_(new T[count]), count_(count) {
-    std::memset(static_cast<void*>(values_.get()), 0xA5, count * sizeof(T));
+  explicit HostMemory(size_t count = 0) : values_(count) {
+    if (count != 0) std::memset(static_cast<void*>(values_.data()), 0xA5, count * sizeof(T));
   }
-  T* data() const { return values_.get(); }
-  size_t size() const { return count_; }
+  HostMemory(HostMemory&&) noexcept = default;
+  HostMemory& operator=(HostMemory&&) noexcept = default;
+  // Where the memory lies is what matters, so a constant object's may be written.
+  T* data() const { return const_cast<T*>(values_.data()); }
+  size_t size() const { return values_.size(); }
 
  private:
-  std::unique_ptr<T[]> values_;
-  size_t count_;
+  Buffer<T> values_;
 };
 
 /// Runs block kernels on the host, to test them without a card: the counterpart of DeviceQueue. Slow.
