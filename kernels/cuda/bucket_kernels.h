@@ -21,15 +21,18 @@ struct BucketState {
 /// REQUIRES bucket_size <= kBucketMax, k <= kThreads.
 struct BucketTopK {
   static constexpr uint32_t kThreads = 256;
+  static constexpr uint32_t kBlocksAtOnce = 4;
   static constexpr uint32_t kRow = kThreads * 4;
   static constexpr uint32_t kRowCount = 4;
   static constexpr uint32_t kBucketMax = kRow * kRowCount;
   static constexpr uint32_t kListed = kThreads;
-  /// Words: bits and index of those listed, their ranks; bits and index of those selected, their codes; the largest key.
-  static constexpr uint32_t kRanks = 2 * kListed;
-  static constexpr uint32_t kCodes = 3 * kListed;
-  static constexpr uint32_t kLargest = 4 * kListed;
+  /// Words: bits and indices of those listed, codes of those selected, how many a warp selects, the largest key.
+  static constexpr uint32_t kIndices = kListed;
+  static constexpr uint32_t kCodes = 2 * kListed;
+  static constexpr uint32_t kWarpCounts = 3 * kListed;
+  static constexpr uint32_t kLargest = kWarpCounts + kThreads / kWarp;
   static constexpr uint32_t kSharedWords = kLargest + 1;
+  static constexpr uint32_t kNotSelected = kListed;
   static constexpr uint32_t kAnyIndex = kBucketMax;
 
   const float* residual;
@@ -71,10 +74,9 @@ struct BucketTopK {
       bound = exact_bound(block, rows);
       listed = list(block, rows, bound);
     }
-    rank(block, listed);
-    const uint32_t taken = listed < k ? listed : k;
-    order(block, listed);
-    send(block, taken);
+    auto place = block.template own<uint32_t>();
+    rank(block, listed, place);
+    send(block, place, listed < k ? listed : k);
   }
 
   MILLRACE_DEVICE uint64_t first_of(uint32_t bucket) const { return uint64_t{bucket} * bucket_size; }
@@ -165,90 +167,90 @@ struct BucketTopK {
     return {key, last};
   }
 
-  /// Writes the entries that reach the bound, in any order. Returns how many there are; over kListed: none is written.
+  /// Lists the entries that reach the bound, by index. Returns how many there are; over kListed: none is written.
   template <class Block, class Own>
   MILLRACE_DEVICE uint32_t list(Block& block, const Own& rows, Bound bound) const {
     auto shared = block.template shared<uint32_t>(0);
-    auto place = block.template own<uint32_t>();
+    auto before = block.template own<uint64_t>();  // 16 bits a row
     block.step([&](auto t) {
-      uint32_t counted = 0;
+      uint64_t counted = 0;
       MILLRACE_UNROLL
       for (uint32_t row = 0; row < kRowCount; ++row) {
         MILLRACE_UNROLL
         for (uint32_t c = 0; c < 4; ++c) {
-          counted += bound.reached(key_of(rows[t].at[row].at[c]), index_of(t.rank, row, c)) ? 1 : 0;
+          const bool is_in = bound.reached(key_of(rows[t].at[row].at[c]), index_of(t.rank, row, c));
+          counted += uint64_t{is_in ? 1u : 0u} << (16 * row);
         }
       }
-      place[t] = counted;
+      before[t] = counted;
     });
-    const uint32_t total = block.scan(place);
-    if (total > kListed) return total;
+    const uint64_t totals = block.scan(before);
+    uint32_t listed = 0;
+    for (uint32_t row = 0; row < kRowCount; ++row) listed += of_row(totals, row);
+    if (listed > kListed) return listed;
     block.phase([&](auto t) {
       if (t.rank == 0) shared.store(t, kLargest, 0);
-      uint32_t to = place[t];
+      uint32_t row_begin = 0;
       MILLRACE_UNROLL
       for (uint32_t row = 0; row < kRowCount; ++row) {
+        uint32_t to = row_begin + of_row(before[t], row);
         MILLRACE_UNROLL
         for (uint32_t c = 0; c < 4; ++c) {
           const float value = rows[t].at[row].at[c];
           if (!bound.reached(key_of(value), index_of(t.rank, row, c))) continue;
-          shared.store(t, 2 * to, bits_of(value));
-          shared.store(t, 2 * to + 1, index_of(t.rank, row, c));
+          shared.store(t, to, bits_of(value));
+          shared.store(t, kIndices + to, index_of(t.rank, row, c));
           ++to;
         }
+        row_begin += of_row(totals, row);
       }
     });
-    return total;
+    return listed;
   }
 
-  /// How many of the listed are larger, or as large and before it.
-  template <class Block>
-  MILLRACE_DEVICE void rank(Block& block, uint32_t listed) const {
+  MILLRACE_DEVICE static uint32_t of_row(uint64_t packed, uint32_t row) {
+    return static_cast<uint32_t>(packed >> (16 * row)) & 0xFFFFu;
+  }
+
+  /// Finds the places of the k largest of the listed, by index; kNotSelected: none. Ties: the lower index is larger.
+  template <class Block, class Own>
+  MILLRACE_DEVICE void rank(Block& block, uint32_t listed, Own& place) const {
     auto shared = block.template shared<uint32_t>(0);
-    block.phase([&](auto t) {
+    auto chosen = block.template own<uint32_t>();
+    block.step([&](auto t) {
       if (t.rank >= listed) return;
-      const uint32_t key = shared.load(t, 2 * t.rank) & 0x7FFFFFFFu;
-      const uint32_t index = shared.load(t, 2 * t.rank + 1);
-      uint32_t before = 0;
+      const uint32_t key = shared.load(t, t.rank) & 0x7FFFFFFFu;
+      uint32_t larger = 0;
       for (uint32_t other = 0; other < listed; ++other) {
-        const uint32_t its_key = shared.load(t, 2 * other) & 0x7FFFFFFFu;
-        before += its_key > key || (its_key == key && shared.load(t, 2 * other + 1) < index) ? 1 : 0;
+        const uint32_t its_key = shared.load(t, other) & 0x7FFFFFFFu;
+        larger += its_key > key || (its_key == key && other < t.rank) ? 1 : 0;
       }
-      shared.store(t, kRanks + t.rank, before);
-      if (before == 0) shared.store(t, kLargest, key);
+      chosen[t] = larger < k ? 1 : 0;
+      if (larger == 0) shared.store(t, kLargest, key);
     });
-  }
-
-  /// Puts the place of each listed entry among the selected, by index, in the place of its rank; kListed: not selected.
-  template <class Block>
-  MILLRACE_DEVICE void order(Block& block, uint32_t listed) const {
-    auto shared = block.template shared<uint32_t>(0);
-    auto place = block.template own<uint32_t>();
+    const auto of_warp = block.ballot([&](auto t) { return chosen[t] != 0; });
     block.phase([&](auto t) {
-      place[t] = kListed;
-      if (t.rank >= listed || shared.load(t, kRanks + t.rank) >= k) return;
-      const uint32_t index = shared.load(t, 2 * t.rank + 1);
-      uint32_t before = 0;
-      for (uint32_t other = 0; other < listed; ++other) {
-        before += shared.load(t, kRanks + other) < k && shared.load(t, 2 * other + 1) < index ? 1 : 0;
-      }
-      place[t] = before;
+      if (t.lane() == 0) shared.store(t, kWarpCounts + t.warp(), bit_count(of_warp[t]));
     });
-    block.phase([&](auto t) { shared.store(t, kRanks + t.rank, place[t]); });
+    block.step([&](auto t) {
+      uint32_t before = bit_count(of_warp[t] & lanes_below(t.lane()));
+      for (uint32_t warp = 0; warp < t.warp(); ++warp) before += shared.load(t, kWarpCounts + warp);
+      place[t] = chosen[t] != 0 ? before : kNotSelected;
+    });
   }
 
   /// Writes positions, values, codes, and what is kept of the selected.
-  template <class Block>
-  MILLRACE_DEVICE void send(Block& block, uint32_t taken) const {
+  template <class Block, class Own>
+  MILLRACE_DEVICE void send(Block& block, const Own& places, uint32_t taken) const {
     auto shared = block.template shared<uint32_t>(0);
     const uint32_t bucket = block.index();
     const QsgdLevels levels = QsgdLevels::of_scale(float_of(shared.uniform(kLargest)), bits < 2 ? 2 : bits);
     block.phase([&](auto t) {
-      const uint32_t place = shared.load(t, kRanks + t.rank);
-      if (place >= taken) return;
-      const float value = float_of(shared.load(t, 2 * t.rank));
+      const uint32_t place = places[t];
+      if (place == kNotSelected) return;
+      const float value = float_of(shared.load(t, t.rank));
       const uint64_t at = uint64_t{bucket} * k + place;
-      const uint64_t position = first_of(bucket) + shared.load(t, 2 * t.rank + 1);
+      const uint64_t position = first_of(bucket) + shared.load(t, kIndices + t.rank);
       float sent = value;
       if (bits != 0) {
         const uint32_t code = levels.code(value, words.word(at));

@@ -88,9 +88,9 @@ class BucketSelector {
     const uint64_t count = from.selected.count;
     auto none = queue_.template allocate<uint32_t>(buckets_);
     auto first = queue_.template allocate<uint64_t>(buckets_);
-    auto state = queue_.template allocate<SelectState>(1);
+    auto state = queue_.template allocate<SelectState>(2);
     queue_.clear(none.data(), buckets_ * sizeof(uint32_t));
-    queue_.launch(SetValue<SelectState>{{}, state.data()}, 1);
+    queue_.launch(BeginSelection{{}, {}, state.data(), nullptr}, 1);
     queue_.launch(ScanSegments{static_cast<uint32_t>(buckets_), 1, counts, none.data(), first.data(), state.data()}, 1);
     BucketSelection<Queue> result{{queue_.template allocate<uint32_t>(count), count},
                                   queue_.template allocate<float>(count),

@@ -136,6 +136,9 @@ class DeviceBlock {
   MILLRACE_DEVICE void store4(float* at, const Float4& from) {
     __stcs(reinterpret_cast<float4*>(at), make_float4(from.at[0], from.at[1], from.at[2], from.at[3]));
   }
+  MILLRACE_DEVICE void store_halves(uint16_t* at, uint32_t low, uint32_t high) {
+    *reinterpret_cast<uint2*>(at) = make_uint2(low, high);
+  }
   /// Stores the low `bytes` bytes: 1, 2 or 4, at an address that is a multiple of them.
   template <uint32_t kBytes>
   MILLRACE_DEVICE void store_bytes(uint8_t* at, uint32_t bits) {
@@ -153,8 +156,15 @@ class DeviceBlock {
   uint64_t* sums_;
 };
 
+/// Blocks that a multiprocessor is to hold: Kernel::kBlocksAtOnce, where a kernel says it.
 template <class Kernel>
-__global__ void __launch_bounds__(Kernel::kThreads) run_kernel(const Kernel kernel) {
+constexpr uint32_t kBlocksAtOnce = 1;
+template <class Kernel>
+  requires(Kernel::kBlocksAtOnce > 0)
+constexpr uint32_t kBlocksAtOnce<Kernel> = Kernel::kBlocksAtOnce;
+
+template <class Kernel>
+__global__ void __launch_bounds__(Kernel::kThreads, kBlocksAtOnce<Kernel>) run_kernel(const Kernel kernel) {
   __shared__ uint64_t memory[(Kernel::kSharedWords + 1) / 2 + 1];
   __shared__ uint64_t sums[kWarp];
   DeviceBlock<Kernel::kThreads> block(memory, sums);

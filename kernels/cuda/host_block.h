@@ -219,6 +219,10 @@ class HostBlock {
     return loaded;
   }
   void store4(float* at, const Float4& from) { std::memcpy(at, &from, sizeof(from)); }
+  void store_halves(uint16_t* at, uint32_t low, uint32_t high) {
+    std::memcpy(at, &low, sizeof(low));
+    std::memcpy(at + 2, &high, sizeof(high));
+  }
   template <uint32_t kBytes>
   void store_bytes(uint8_t* at, uint32_t bits) {
     std::memcpy(at, &bits, kBytes);

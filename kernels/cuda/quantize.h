@@ -110,9 +110,7 @@ template <class Queue>
 Result<uint32_t> largest_key(Queue& queue, const float* values, uint64_t n, std::string_view codec) {
   auto largest = queue.template allocate<uint32_t>(1);
   queue.clear(largest.data(), sizeof(uint32_t));
-  const uint64_t blocks = std::min<uint64_t>((n + MaxKey::kThreads - 1) / MaxKey::kThreads,
-                                             queue.filling_blocks(MaxKey::kThreads));
-  queue.launch(MaxKey{values, n, largest.data()}, blocks);
+  enqueue_max_key(queue, values, n, largest.data());
   uint32_t key = 0;
   queue.download(std::span(&key, 1), largest.data());
   if (auto done = queue.finish(); !done) return std::unexpected(done.error());
@@ -150,7 +148,15 @@ Result<SignMeanHead> sign_mean(Queue& queue, const float* values, uint64_t n, ui
   return head;
 }
 
-inline uint64_t half_blocks(uint64_t n) { return (n + 4 * 256 - 1) / (4 * 256); }
+template <class Queue, class Format>
+void enqueue_halves(Queue& queue, const Format& format, const float* values, uint64_t n, const WordSource& words,
+                    uint16_t* out, float* decoded) {
+  const bool is_aligned = is_aligned16(values) != 0 && is_aligned16(out) != 0 && is_aligned16(decoded) != 0 &&
+                          words.first % 4 == 0;
+  constexpr uint64_t kOfBlock = 4 * RoundHalves<Format>::kThreads;
+  queue.launch(RoundHalves<Format>{format, values, n, words, out, decoded, is_aligned ? 1u : 0u},
+               (n + kOfBlock - 1) / kOfBlock);
+}
 
 /// Codes values as codec `bf16` does. out [n].
 ///
@@ -162,7 +168,7 @@ Status bf16(Queue& queue, const float* values, uint64_t n, const WordSource& wor
   if (magnitude_of_key(*key) > kBf16Largest) {
     return fail(ErrorCode::kLimitExceeded, "bf16: a value that cannot be rounded up without overflow");
   }
-  queue.launch(RoundHalves<Bf16Format>{{}, values, n, words, out, decoded}, half_blocks(n));
+  enqueue_halves(queue, Bf16Format{}, values, n, words, out, decoded);
   return queue.finish();
 }
 
@@ -187,7 +193,7 @@ Result<int> f16(Queue& queue, const float* values, uint64_t n, const WordSource&
   const auto exponent = f16_exponent(magnitude_of_key(*key));
   if (!exponent) return fail(ErrorCode::kLimitExceeded, "f16: a value that cannot be rounded up without overflow");
   const F16Format format{std::ldexp(1.0F, -*exponent), std::ldexp(1.0F, *exponent)};
-  queue.launch(RoundHalves<F16Format>{format, values, n, words, out, decoded}, half_blocks(n));
+  enqueue_halves(queue, format, values, n, words, out, decoded);
   if (auto done = queue.finish(); !done) return std::unexpected(done.error());
   return *exponent;
 }

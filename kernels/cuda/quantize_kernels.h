@@ -24,10 +24,10 @@ struct QsgdLevels {
 
   MILLRACE_DEVICE uint32_t code(float value, uint32_t word) const {
     const float exact = float_of(key_of(value)) * per_unit;
-    const auto floor = static_cast<int32_t>(exact);
-    const float fraction = exact - static_cast<float>(floor);
+    const WholePart floor = whole_part(exact);
+    const float fraction = exact - floor.value;
     const float uniform = static_cast<float>(static_cast<int32_t>(word >> 8)) * 0x1p-24F;
-    const uint32_t up = static_cast<uint32_t>(floor) + (uniform < fraction ? 1u : 0u);
+    const uint32_t up = floor.integer + (uniform < fraction ? 1u : 0u);
     const uint32_t level = up < top ? up : top;
     return level | (bits_of(value) >> 31 != 0 && level != 0 ? top + 1 : 0);
   }
@@ -45,6 +45,7 @@ struct QsgdLevels {
 template <uint32_t kBits>
 struct QsgdWarps {
   static constexpr uint32_t kThreads = 256;
+  static constexpr uint32_t kBlocksAtOnce = 6;
   static constexpr uint32_t kSharedWords = 0;
   static constexpr uint32_t kBucket = 512;
   static constexpr uint32_t kBucketsOfBlock = kThreads / kWarp;
@@ -457,12 +458,17 @@ struct RoundHalves {
   uint64_t count;
   WordSource words;
   uint16_t* out;
-  float* decoded;  ///< null: not wanted
+  float* decoded;       ///< null: not wanted
+  uint32_t is_aligned;  ///< 1: arrays are at multiples of 16 bytes, and words.first of 4
 
   template <class Block>
   MILLRACE_DEVICE void operator()(Block& block) const {
     block.step([&](auto t) {
       const uint64_t first = (uint64_t{block.index()} * kThreads + t.rank) * 4;
+      if (is_aligned != 0 && first + 4 <= count) {
+        encode_four(block, first);
+        return;
+      }
       Words4 random{};
       for (uint64_t i = first; i < count && i < first + 4; ++i) {
         const uint64_t word = words.first + i;
@@ -472,6 +478,21 @@ struct RoundHalves {
         if (decoded != nullptr) decoded[i] = format.value_of(code);
       }
     });
+  }
+
+  template <class Block>
+  MILLRACE_DEVICE void encode_four(Block& block, uint64_t first) const {
+    const Float4 four = block.load4(values + first);
+    const Words4 random = words.words4(first);
+    Float4 meant;
+    uint32_t codes[4];
+    MILLRACE_UNROLL
+    for (uint32_t c = 0; c < 4; ++c) {
+      codes[c] = format.round(four.at[c], random.at[c]);
+      meant.at[c] = format.value_of(codes[c]);
+    }
+    block.store_halves(out + first, codes[0] | codes[1] << 16, codes[2] | codes[3] << 16);
+    if (decoded != nullptr) block.store4(decoded + first, meant);
   }
 };
 

@@ -4,7 +4,7 @@
 
 namespace millrace::cuda {
 
-MILLRACE_KERNEL(SetValue<SelectState>);
+MILLRACE_KERNEL(BeginSelection);
 MILLRACE_KERNEL(CountUp);
 MILLRACE_KERNEL(MaxKey);
 MILLRACE_KERNEL(SampleKeys);

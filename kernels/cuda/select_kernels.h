@@ -42,18 +42,20 @@ struct CandidateTable {
   uint32_t* segment_count;
 };
 
-/// Writes one number of any kind.
-template <class T>
-struct SetValue {
-  static constexpr uint32_t kThreads = 32;
+/// Begins a selection: its states, and bins of 0. One block.
+struct BeginSelection {
+  static constexpr uint32_t kThreads = 256;
   static constexpr uint32_t kSharedWords = 0;
-  T value;
-  T* at;
+  SelectState first;   ///< of the guess
+  SelectState second;  ///< of the selection itself
+  SelectState* states;
+  uint64_t* bins;  ///< [kBins]; null: not wanted
 
   template <class Block>
   MILLRACE_DEVICE void operator()(Block& block) const {
     block.step([&](auto t) {
-      if (t.rank == 0) *at = value;
+      if (t.rank < 2) states[t.rank] = t.rank == 0 ? first : second;
+      for (uint32_t bin = t.rank; bins != nullptr && bin < kBins; bin += kThreads) bins[bin] = 0;
     });
   }
 };
@@ -79,24 +81,39 @@ struct CountUp {
 struct MaxKey {
   static constexpr uint32_t kThreads = 256;
   static constexpr uint32_t kSharedWords = 0;
+  static constexpr uint32_t kRowCount = 4;
+  static constexpr uint32_t kBlockEntries = kThreads * 4 * kRowCount;
   const float* values;
   uint64_t count;
+  uint32_t is_aligned;  ///< 1: values are at a multiple of 16 bytes
   uint32_t* largest;
 
   template <class Block>
   MILLRACE_DEVICE void operator()(Block& block) const {
     auto own = block.template own<uint32_t>();
     block.step([&](auto t) {
+      const uint64_t first = uint64_t{block.index()} * kBlockEntries + t.rank * 4;
+      Float4 rows[kRowCount];
+      MILLRACE_UNROLL
+      for (uint32_t j = 0; j < kRowCount; ++j) {
+        const uint64_t at = first + j * kThreads * 4;
+        if (is_aligned != 0 && at + 4 <= count) {
+          rows[j] = block.load4(values + at);
+        } else {
+          for (uint32_t c = 0; c < 4; ++c) rows[j].at[c] = at + c < count ? values[at + c] : 0.0F;
+        }
+      }
       uint32_t key = 0;
-      for (uint64_t i = uint64_t{block.index()} * kThreads + t.rank; i < count; i += uint64_t{block.blocks()} * kThreads) {
-        const uint32_t more = key_of(values[i]);
-        key = more > key ? more : key;
+      MILLRACE_UNROLL
+      for (uint32_t j = 0; j < kRowCount; ++j) {
+        MILLRACE_UNROLL
+        for (uint32_t c = 0; c < 4; ++c) key = key_of(rows[j].at[c]) > key ? key_of(rows[j].at[c]) : key;
       }
       own[t] = key;
     });
     auto of_warp = block.warp_max([&](auto t) { return own[t]; });
     block.step([&](auto t) {
-      if (t.lane() == 0) block.max_global(largest, of_warp[t]);
+      if (t.lane() == 0 && of_warp[t] > block.fresh(largest)) block.max_global(largest, of_warp[t]);
     });
   }
 };
@@ -366,30 +383,34 @@ struct Collect {
   }
 };
 
-/// How many candidates of each segment are above the cut, and equal to it.
+/// How many candidates of each segment are above the cut, and equal to it. A warp a segment.
 struct CountSegments {
-  static constexpr uint32_t kThreads = 32;
+  static constexpr uint32_t kThreads = 256;
   static constexpr uint32_t kSharedWords = 0;
+  static constexpr uint32_t kSegmentsOfBlock = kThreads / kWarp;
   CandidateTable from;
+  uint32_t segments;
   const SelectState* state;
   uint32_t* above;
   uint32_t* equal;
 
   template <class Block>
   MILLRACE_DEVICE void operator()(Block& block) const {
-    const uint32_t first = from.segment_first[block.index()];
-    const uint32_t count = from.segment_count[block.index()];
-    const uint32_t cut = state->decided;
-    uint32_t counted_above = 0;
-    uint32_t counted_equal = 0;
-    for (uint32_t at = 0; at < count; at += kThreads) {
-      counted_above += block.count([&](auto t) { return at + t.rank < count && from.keys[first + at + t.rank] > cut; });
-      counted_equal += block.count([&](auto t) { return at + t.rank < count && from.keys[first + at + t.rank] == cut; });
-    }
+    auto both = block.template own<uint32_t>();  // above in the lower half: a segment has at most kTile
     block.step([&](auto t) {
-      if (t.rank != 0) return;
-      above[block.index()] = counted_above;
-      equal[block.index()] = counted_equal;
+      const uint32_t segment = block.index() * kSegmentsOfBlock + t.warp();
+      if (segment >= segments) return;
+      const uint32_t cut = state->decided;
+      const uint32_t* const keys = from.keys + from.segment_first[segment];
+      const uint32_t count = from.segment_count[segment];
+      for (uint32_t i = t.lane(); i < count; i += kWarp) both[t] += keys[i] > cut ? 1u : keys[i] == cut ? 1u << 16 : 0u;
+    });
+    const auto of_warp = block.warp_scan(both);
+    block.step([&](auto t) {
+      const uint32_t segment = block.index() * kSegmentsOfBlock + t.warp();
+      if (segment >= segments || t.lane() != 0) return;
+      above[segment] = of_warp[t] & 0xFFFFu;
+      equal[segment] = of_warp[t] >> 16;
     });
   }
 };
@@ -435,39 +456,63 @@ struct ScanSegments {
   }
 };
 
-/// Writes the positions of the selected candidates, increasing; those from `limit` on are left out.
+/// Writes the positions of the selected candidates, increasing; those from `limit` on are left out. A warp a segment.
 struct EmitSegments {
-  static constexpr uint32_t kThreads = 32;
+  static constexpr uint32_t kThreads = 256;
   static constexpr uint32_t kSharedWords = 0;
+  static constexpr uint32_t kSegmentsOfBlock = kThreads / kWarp;
   CandidateTable from;
+  uint32_t segments;
   const SelectState* state;
   const uint32_t* ties;
   const uint64_t* first;
   uint64_t limit;
   uint32_t* positions;
 
+  /// What a lane knows of its warp's segment.
+  struct Segment {
+    uint32_t begin;
+    uint32_t count;
+    uint32_t ties_left;
+    uint64_t to;
+  };
+
   template <class Block>
   MILLRACE_DEVICE void operator()(Block& block) const {
-    const uint32_t begin = from.segment_first[block.index()];
-    const uint32_t count = from.segment_count[block.index()];
-    const uint32_t cut = state->decided;
-    const uint32_t ties_left = ties[block.index()];
-    uint64_t to = first[block.index()];
-    uint32_t equal_seen = 0;
-    for (uint32_t at = 0; at < count; at += kThreads) {
-      const auto key = [&](auto t) { return from.keys[begin + at + t.rank]; };
-      const auto equal = block.ballot([&](auto t) { return at + t.rank < count && key(t) == cut; });
-      const auto chosen = block.ballot([&](auto t) {
-        if (at + t.rank >= count) return false;
-        return key(t) > cut || (key(t) == cut && equal_seen + bit_count(equal[t] & lanes_below(t.rank)) < ties_left);
-      });
-      block.step([&](auto t) {
-        const uint64_t place = to + bit_count(chosen[t] & lanes_below(t.rank));
-        if (((chosen[t] >> t.rank) & 1u) != 0 && place < limit) positions[place] = from.positions[begin + at + t.rank];
-      });
-      equal_seen += bit_count(block.uniform(equal));
-      to += bit_count(block.uniform(chosen));
+    auto own = block.template own<Segment>();
+    uint32_t longest = 0;  // of the block's segments
+    for (uint32_t i = 0; i < kSegmentsOfBlock; ++i) {
+      const uint32_t segment = block.index() * kSegmentsOfBlock + i;
+      if (segment < segments && from.segment_count[segment] > longest) longest = from.segment_count[segment];
     }
+    block.step([&](auto t) {
+      const uint32_t segment = block.index() * kSegmentsOfBlock + t.warp();
+      if (segment >= segments) return;
+      own[t] = {from.segment_first[segment], from.segment_count[segment], ties[segment], first[segment]};
+    });
+    for (uint32_t at = 0; at < longest; at += kWarp) write_row(block, own, at);
+  }
+
+  template <class Block, class Own>
+  MILLRACE_DEVICE void write_row(Block& block, Own& own, uint32_t at) const {
+    const uint32_t cut = state->decided;
+    auto key = block.template own<uint32_t>();
+    block.step([&](auto t) { key[t] = at + t.lane() < own[t].count ? from.keys[own[t].begin + at + t.lane()] : 0; });
+    const auto inside = [&](auto t) { return at + t.lane() < own[t].count; };
+    const auto equal = block.ballot([&](auto t) { return inside(t) && key[t] == cut; });
+    const auto chosen = block.ballot([&](auto t) {
+      const bool is_tie = key[t] == cut && bit_count(equal[t] & lanes_below(t.lane())) < own[t].ties_left;
+      return inside(t) && (key[t] > cut || is_tie);
+    });
+    block.step([&](auto t) {
+      const uint64_t place = own[t].to + bit_count(chosen[t] & lanes_below(t.lane()));
+      if (((chosen[t] >> t.lane()) & 1u) != 0 && place < limit) {
+        positions[place] = from.positions[own[t].begin + at + t.lane()];
+      }
+      const uint32_t ties_seen = bit_count(equal[t]);
+      own[t].ties_left -= ties_seen < own[t].ties_left ? ties_seen : own[t].ties_left;
+      own[t].to += bit_count(chosen[t]);
+    });
   }
 };
 

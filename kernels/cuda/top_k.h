@@ -64,13 +64,14 @@ class CandidateMemory {
 template <class Queue>
 void emit(Queue& queue, const CandidateMemory<Queue>& candidates, Zeros zeros, SelectState* state, uint64_t limit,
           uint32_t* positions) {
-  const uint64_t segments = candidates.segments();
-  queue.launch(CountSegments{candidates.table(), state, candidates.above(), candidates.equal()}, segments);
-  queue.launch(ScanSegments{static_cast<uint32_t>(segments), zeros == Zeros::kSkipped ? 1u : 0u, candidates.above(),
-                            candidates.equal(), candidates.first(), state},
+  const auto segments = static_cast<uint32_t>(candidates.segments());
+  const CandidateTable table = candidates.table();
+  const uint64_t blocks = (candidates.segments() + EmitSegments::kSegmentsOfBlock - 1) / EmitSegments::kSegmentsOfBlock;
+  queue.launch(CountSegments{table, segments, state, candidates.above(), candidates.equal()}, blocks);
+  queue.launch(ScanSegments{segments, zeros == Zeros::kSkipped ? 1u : 0u, candidates.above(), candidates.equal(),
+                            candidates.first(), state},
                1);
-  queue.launch(EmitSegments{candidates.table(), state, candidates.equal(), candidates.first(), limit, positions},
-               segments);
+  queue.launch(EmitSegments{table, segments, state, candidates.equal(), candidates.first(), limit, positions}, blocks);
 }
 
 template <class Queue>
@@ -101,6 +102,12 @@ void sample_guess(Queue& queue, const float* values, uint64_t n, uint64_t sample
   find_key(queue, KeySource{keys, &guess->found, samples}, samples, 2, bins, guess);
 }
 
+/// Enqueues the largest key of an array; *largest is 0 before.
+template <class Queue>
+void enqueue_max_key(Queue& queue, const float* values, uint64_t n, uint32_t* largest) {
+  queue.launch(MaxKey{values, n, is_aligned16(values), largest}, (n + MaxKey::kBlockEntries - 1) / MaxKey::kBlockEntries);
+}
+
 inline uint64_t sample_size(uint64_t n) { return std::clamp<uint64_t>(n / 256, 256, 65536); }
 inline uint64_t tiles_of(uint64_t n) { return (n + kTile - 1) / kTile; }
 
@@ -123,7 +130,7 @@ class TopK {
   Result<Positions<Queue>> take_all() {
     auto largest = queue_.template allocate<uint32_t>(1);
     queue_.clear(largest.data(), sizeof(uint32_t));
-    queue_.launch(MaxKey{values_, n_, largest.data()}, blocks_over(n_, MaxKey::kThreads));
+    enqueue_max_key(queue_, values_, n_, largest.data());
     Positions<Queue> result{queue_.template allocate<uint32_t>(k_), k_};
     queue_.launch(CountUp{result.positions.data(), k_}, blocks_over(k_, CountUp::kThreads));
     uint32_t key = 0;
@@ -164,9 +171,7 @@ class TopK {
     auto sample = queue_.template allocate<uint32_t>(samples);
     SelectState* const guess = states.data();
     SelectState* const state = states.data() + 1;
-    queue_.clear(bins.data(), kBins * sizeof(uint64_t));
-    queue_.launch(SetValue<SelectState>{{.found = samples, .rank = sample_rank}, guess}, 1);
-    queue_.launch(SetValue<SelectState>{{.rank = k_}, state}, 1);
+    queue_.launch(BeginSelection{{.found = samples, .rank = sample_rank}, {.rank = k_}, states.data(), bins.data()}, 1);
     if (samples != 0) sample_guess(queue_, values_, n_, samples, bins.data(), guess, sample.data());
     CandidateMemory<Queue> candidates(queue_, capacity, tiles_of(n_));
     queue_.launch(Collect<MagnitudeTest>{test_from(guess, samples == 0 ? 0 : 1), candidates.table(), state}, tiles_of(n_));
@@ -182,10 +187,9 @@ class TopK {
 
   /// Three passes over the values for the cut, and one for the positions, whatever the values are.
   Result<Positions<Queue>> by_radix() {
-    auto state = queue_.template allocate<SelectState>(1);
+    auto state = queue_.template allocate<SelectState>(2);
     auto bins = queue_.template allocate<uint64_t>(kBins);
-    queue_.clear(bins.data(), kBins * sizeof(uint64_t));
-    queue_.launch(SetValue<SelectState>{{.rank = k_}, state.data()}, 1);
+    queue_.launch(BeginSelection{{.rank = k_}, {}, state.data(), bins.data()}, 1);
     find_key(queue_, ValueSource{values_, n_}, n_, 3, bins.data(), state.data());
     const auto cut = state_of(queue_, state.data());
     if (!cut) return std::unexpected(cut.error());
@@ -241,10 +245,9 @@ Result<Positions<Queue>> threshold(Queue& queue, const float* values, uint64_t n
   SelectState* const guess = states.data();
   SelectState* const state = states.data() + 1;
   const uint32_t key = std::min(magnitude_key(threshold), kInfinityKey);
-  queue.launch(SetValue<SelectState>{{.decided = key}, guess}, 1);
   uint64_t capacity = std::min(n, expected + expected / 8 + kTile);
   while (true) {
-    queue.launch(SetValue<SelectState>{{}, state}, 1);
+    queue.launch(BeginSelection{{.decided = key}, {}, states.data(), nullptr}, 1);
     CandidateMemory<Queue> candidates(queue, capacity, tiles_of(n));
     const MagnitudeTest test{values, n, guess, 1, is_aligned16(values)};
     queue.launch(Collect<MagnitudeTest>{test, candidates.table(), state}, tiles_of(n));
