@@ -163,7 +163,10 @@ struct BloomTest {
   const uint32_t* words;
   uint64_t count;
 
-  MILLRACE_DEVICE uint32_t key(uint64_t) const { return 1; }
+  /// Nothing is kept of an entry; all have a key above a cut of 0.
+  struct Entries {
+    MILLRACE_DEVICE uint32_t key(uint32_t, uint32_t) const { return 1; }
+  };
 
   MILLRACE_DEVICE bool has(uint32_t index, uint32_t probe) const {
     const uint32_t bit = hashes.bit(index, probe);
@@ -172,7 +175,7 @@ struct BloomTest {
 
   /// Half of the indices drop out at each probe: the first is asked of all at once, the others of those left.
   template <class Block>
-  MILLRACE_DEVICE uint32_t mask(Block&, uint64_t first) const {
+  MILLRACE_DEVICE uint32_t mask(Block&, uint64_t first, Entries&) const {
     uint32_t left = 0;
     MILLRACE_UNROLL
     for (uint32_t j = 0; j < kRows; ++j) {

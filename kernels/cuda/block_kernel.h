@@ -82,38 +82,48 @@ struct Words4 {
   uint32_t at[4];
 };
 
+/// The keys of Philox's ten rounds: as parameters of a kernel they are operands, which cost nothing to load.
+struct RoundKeys {
+  static constexpr uint32_t kRounds = 10;
+  uint32_t low[kRounds];
+  uint32_t high[kRounds];
+
+  static constexpr RoundKeys of(uint32_t low, uint32_t high) {
+    RoundKeys keys{};
+    for (uint32_t round = 0; round < kRounds; ++round) {
+      keys.low[round] = low + round * 0x9E3779B9u;
+      keys.high[round] = high + round * 0xBB67AE85u;
+    }
+    return keys;
+  }
+};
+
 /// Philox4x32-10 of one counter, stream 0, as random_words() of kernels/base has it.
-MILLRACE_DEVICE Words4 philox(uint32_t key_low, uint32_t key_high, uint64_t counter) {
+MILLRACE_DEVICE Words4 philox(const RoundKeys& keys, uint64_t counter) {
   uint32_t x0 = static_cast<uint32_t>(counter);
   uint32_t x1 = static_cast<uint32_t>(counter >> 32);
   uint32_t x2 = 0;
   uint32_t x3 = 0;
   MILLRACE_UNROLL
-  for (int round = 0; round < 10; ++round) {
+  for (uint32_t round = 0; round < RoundKeys::kRounds; ++round) {
     const uint64_t product0 = uint64_t{x0} * 0xD2511F53u;
     const uint64_t product1 = uint64_t{x2} * 0xCD9E8D57u;
-    x0 = static_cast<uint32_t>(product1 >> 32) ^ x1 ^ key_low;
-    x2 = static_cast<uint32_t>(product0 >> 32) ^ x3 ^ key_high;
+    x0 = static_cast<uint32_t>(product1 >> 32) ^ x1 ^ keys.low[round];
+    x2 = static_cast<uint32_t>(product0 >> 32) ^ x3 ^ keys.high[round];
     x1 = static_cast<uint32_t>(product1);
     x3 = static_cast<uint32_t>(product0);
-    key_low += 0x9E3779B9u;
-    key_high += 0xBB67AE85u;
   }
   return {{x0, x1, x2, x3}};
 }
 
 /// Random words by their number, as random_fill() of kernels/base numbers them.
 struct WordSource {
-  uint32_t key_low = 0;
-  uint32_t key_high = 0;
+  RoundKeys keys;
   uint64_t first = 0;  ///< number of the word of value 0
 
-  MILLRACE_DEVICE uint32_t word(uint64_t value) const {
-    const uint64_t number = first + value;
-    return philox(key_low, key_high, number / 4).at[number % 4];
-  }
+  MILLRACE_DEVICE uint32_t word(uint64_t value) const { return philox(keys, (first + value) / 4).at[(first + value) % 4]; }
   /// The words of four values from `value` on. REQUIRES (first + value) % 4 == 0.
-  MILLRACE_DEVICE Words4 words4(uint64_t value) const { return philox(key_low, key_high, (first + value) / 4); }
+  MILLRACE_DEVICE Words4 words4(uint64_t value) const { return philox(keys, (first + value) / 4); }
 };
 
 }  // namespace millrace::cuda

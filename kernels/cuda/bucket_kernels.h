@@ -289,6 +289,32 @@ struct BucketTopK {
   }
 };
 
+/// Where the selected of each bucket begin, of all. One block.
+struct ScanCounts {
+  static constexpr uint32_t kThreads = 1024;
+  static constexpr uint32_t kSharedWords = 0;
+  uint32_t buckets;
+  const uint32_t* counts;
+  uint64_t* first;
+
+  template <class Block>
+  MILLRACE_DEVICE void operator()(Block& block) const {
+    const uint32_t each = (buckets + kThreads - 1) / kThreads;
+    auto before = block.template own<uint64_t>();
+    block.step([&](auto t) {
+      for (uint32_t i = t.rank * each; i < (t.rank + 1) * each && i < buckets; ++i) before[t] += counts[i];
+    });
+    block.scan(before);
+    block.step([&](auto t) {
+      uint64_t sum = before[t];
+      for (uint32_t i = t.rank * each; i < (t.rank + 1) * each && i < buckets; ++i) {
+        first[i] = sum;
+        sum += counts[i];
+      }
+    });
+  }
+};
+
 /// Moves the selected of each bucket to where those of the buckets before it end. A block a bucket.
 struct CompactBuckets {
   static constexpr uint32_t kThreads = 64;

@@ -86,12 +86,8 @@ class BucketSelector {
   /// Some buckets have fewer than k entries: closes the holes, and codes the values anew, since the buckets of the code have k.
   Result<BucketSelection<Queue>> compacted(BucketSelection<Queue> from, uint32_t* counts) {
     const uint64_t count = from.selected.count;
-    auto none = queue_.template allocate<uint32_t>(buckets_);
     auto first = queue_.template allocate<uint64_t>(buckets_);
-    auto state = queue_.template allocate<SelectState>(2);
-    queue_.clear(none.data(), buckets_ * sizeof(uint32_t));
-    queue_.launch(BeginSelection{{}, {}, state.data(), nullptr}, 1);
-    queue_.launch(ScanSegments{static_cast<uint32_t>(buckets_), 1, counts, none.data(), first.data(), state.data()}, 1);
+    queue_.launch(ScanCounts{static_cast<uint32_t>(buckets_), counts, first.data()}, 1);
     BucketSelection<Queue> result{{queue_.template allocate<uint32_t>(count), count},
                                   queue_.template allocate<float>(count),
                                   queue_.template allocate<uint8_t>(code_bytes(count)),

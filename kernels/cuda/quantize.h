@@ -19,7 +19,7 @@ inline std::unexpected<Error> non_finite_to_code(std::string_view codec) {
   return fail(ErrorCode::kNonFinite, std::string(codec) + ": NaN or infinity among the values");
 }
 
-inline WordSource words_of(RandomKey key, uint64_t first) { return {key.low, key.high, first}; }
+inline WordSource words_of(RandomKey key, uint64_t first) { return {RoundKeys::of(key.low, key.high), first}; }
 
 /// Waits for the queue, and returns non_finite where *flag is not 0.
 template <class Queue>
@@ -40,6 +40,18 @@ void code_buckets(Queue& queue, const Format& format, const BucketLayout& layout
                layout.buckets());
 }
 
+template <uint32_t kBits, class Queue>
+void enqueue_qsgd_warps(Queue& queue, const float* values, uint64_t n, const WordSource& words, uint8_t* out,
+                        float* decoded, uint32_t* non_finite) {
+  using Kernel = QsgdWarps<kBits, false>;
+  const uint64_t blocks = (n + Kernel::kBlockEntries - 1) / Kernel::kBlockEntries;
+  if (decoded == nullptr) {
+    queue.launch(Kernel{values, n, words, out, nullptr, non_finite}, blocks);
+  } else {
+    queue.launch(QsgdWarps<kBits, true>{values, n, words, out, decoded, non_finite}, blocks);
+  }
+}
+
 /// Enqueues QSGD's code: 512 values a bucket in one read of the values where all is aligned, any other in two.
 template <class Queue>
 void enqueue_qsgd(Queue& queue, const float* values, uint64_t n, const QsgdOptions& options, uint8_t* out,
@@ -47,16 +59,15 @@ void enqueue_qsgd(Queue& queue, const float* values, uint64_t n, const QsgdOptio
   const WordSource words = words_of(options.random, options.counter_base);
   const BucketLayout layout{
       .count = n, .bucket_size = options.bucket_size, .head_bytes = sizeof(float), .codes_bits = options.bits};
-  const bool is_whole = options.bucket_size == QsgdWarps<4>::kBucket && options.scale == QsgdScale::kMax &&
+  const bool is_whole = options.bucket_size == kWarpBucket && options.scale == QsgdScale::kMax &&
                         words.first % 4 == 0 && is_aligned16(values) != 0 && is_aligned16(out) != 0 &&
                         is_aligned16(decoded) != 0;
-  const uint64_t blocks = (layout.buckets() + QsgdWarps<4>::kBucketsOfBlock - 1) / QsgdWarps<4>::kBucketsOfBlock;
   if (is_whole && options.bits == 2) {
-    queue.launch(QsgdWarps<2>{values, n, words, out, decoded, non_finite}, blocks);
+    enqueue_qsgd_warps<2>(queue, values, n, words, out, decoded, non_finite);
   } else if (is_whole && options.bits == 4) {
-    queue.launch(QsgdWarps<4>{values, n, words, out, decoded, non_finite}, blocks);
+    enqueue_qsgd_warps<4>(queue, values, n, words, out, decoded, non_finite);
   } else if (is_whole && options.bits == 8) {
-    queue.launch(QsgdWarps<8>{values, n, words, out, decoded, non_finite}, blocks);
+    enqueue_qsgd_warps<8>(queue, values, n, words, out, decoded, non_finite);
   } else {
     const QsgdFormat format{options.bits, options.scale == QsgdScale::kL2 ? 1u : 0u};
     code_buckets(queue, format, layout, values, words, out, decoded, non_finite);

@@ -5,9 +5,12 @@
 
 namespace millrace::cuda {
 
-MILLRACE_KERNEL(QsgdWarps<2>);
-MILLRACE_KERNEL(QsgdWarps<4>);
-MILLRACE_KERNEL(QsgdWarps<8>);
+MILLRACE_KERNEL(QsgdWarps<2, false>);
+MILLRACE_KERNEL(QsgdWarps<2, true>);
+MILLRACE_KERNEL(QsgdWarps<4, false>);
+MILLRACE_KERNEL(QsgdWarps<4, true>);
+MILLRACE_KERNEL(QsgdWarps<8, false>);
+MILLRACE_KERNEL(QsgdWarps<8, true>);
 MILLRACE_KERNEL(CodeBuckets<QsgdFormat>);
 MILLRACE_KERNEL(CodeBuckets<TernaryFormat>);
 MILLRACE_KERNEL(CodeBuckets<OneBitFormat>);
@@ -16,6 +19,7 @@ MILLRACE_KERNEL(RoundSigns);
 MILLRACE_KERNEL(RoundHalves<Bf16Format>);
 MILLRACE_KERNEL(RoundHalves<F16Format>);
 MILLRACE_KERNEL(BucketTopK);
+MILLRACE_KERNEL(ScanCounts);
 MILLRACE_KERNEL(CompactBuckets);
 
 }  // namespace millrace::cuda

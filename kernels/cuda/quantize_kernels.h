@@ -23,13 +23,13 @@ struct QsgdLevels {
   }
 
   MILLRACE_DEVICE uint32_t code(float value, uint32_t word) const {
-    const float exact = float_of(key_of(value)) * per_unit;
+    const float exact = __builtin_fabsf(value) * per_unit;
     const WholePart floor = whole_part(exact);
     const float fraction = exact - floor.value;
     const float uniform = static_cast<float>(static_cast<int32_t>(word >> 8)) * 0x1p-24F;
     const uint32_t up = floor.integer + (uniform < fraction ? 1u : 0u);
     const uint32_t level = up < top ? up : top;
-    return level | (bits_of(value) >> 31 != 0 && level != 0 ? top + 1 : 0);
+    return level != 0 ? level | (bits_of(value) >> 31) * (top + 1) : 0;
   }
 
   MILLRACE_DEVICE float value_of(uint32_t code) const {
@@ -39,23 +39,26 @@ struct QsgdLevels {
   }
 };
 
+/// Values a bucket of QsgdWarps.
+inline constexpr uint32_t kWarpBucket = 512;
+
 /// QSGD of `kBits` bits and 512 values a bucket: a warp a bucket, which reads its values once.
 ///
 /// REQUIRES values at a multiple of 16 bytes, out of 4, words.first of 4 words.
-template <uint32_t kBits>
+template <uint32_t kBits, bool kDecodes>
 struct QsgdWarps {
   static constexpr uint32_t kThreads = 256;
-  static constexpr uint32_t kBlocksAtOnce = 6;
   static constexpr uint32_t kSharedWords = 0;
-  static constexpr uint32_t kBucket = 512;
+  static constexpr uint32_t kBucket = kWarpBucket;
   static constexpr uint32_t kBucketsOfBlock = kThreads / kWarp;
+  static constexpr uint32_t kBlockEntries = kBucket * kBucketsOfBlock;
   static constexpr uint32_t kRow = 128;
   static constexpr uint32_t kLaneBytes = kBits / 2;
   const float* values;
   uint64_t count;
   WordSource words;
   uint8_t* out;
-  float* decoded;  ///< null: not wanted
+  float* decoded;  ///< kDecodes: what is meant
   uint32_t* non_finite;
 
   struct Rows {
@@ -71,7 +74,8 @@ struct QsgdWarps {
     block.step([&](auto t) {
       const uint64_t first = first_of(block, t);
       if (key[t] >= kKeyInfinity) *non_finite = 1;
-      const QsgdLevels levels = QsgdLevels::of_scale(float_of(key[t]), kBits);
+      QsgdLevels levels = QsgdLevels::of_scale(float_of(key[t]), kBits);
+      levels.top = (1u << (kBits - 1)) - 1;  // a constant
       uint8_t* const record = out + first / kBucket * (sizeof(float) + kBucket * kBits / 8);
       if (t.lane() == 0 && first < count) block.template store_bytes<4>(record, bits_of(levels.scale));
       MILLRACE_UNROLL
@@ -117,21 +121,21 @@ struct QsgdWarps {
                               uint8_t* at) const {
     const Words4 random = words.words4(first);
     uint32_t bits = 0;
-    Float4 meant;
+    Float4 meant{};
     MILLRACE_UNROLL
     for (uint32_t c = 0; c < 4; ++c) {
       const uint32_t code = levels.code(four.at[c], random.at[c]);
       bits |= code << (c * kBits);
-      meant.at[c] = levels.value_of(code);
+      if constexpr (kDecodes) meant.at[c] = levels.value_of(code);
     }
     if (first + 4 <= count) {
       block.template store_bytes<kLaneBytes>(at, bits);
-      if (decoded != nullptr) block.store4(decoded + first, meant);
+      if constexpr (kDecodes) block.store4(decoded + first, meant);
       return;
     }
     const auto left = static_cast<uint32_t>(count - first);
     for (uint32_t byte = 0; byte < (left * kBits + 7) / 8; ++byte) at[byte] = static_cast<uint8_t>(bits >> (8 * byte));
-    for (uint32_t c = 0; c < left && decoded != nullptr; ++c) decoded[first + c] = meant.at[c];
+    for (uint32_t c = 0; c < left && kDecodes; ++c) decoded[first + c] = meant.at[c];
   }
 };
 
@@ -339,7 +343,7 @@ struct CodeBuckets {
     Words4 random{};
     for (uint32_t place = 0; place < taken; ++place) {
       const uint64_t word = words.first + first + place;
-      if (place == 0 || word % 4 == 0) random = philox(words.key_low, words.key_high, word / 4);
+      if (place == 0 || word % 4 == 0) random = philox(words.keys, word / 4);
       const uint32_t code = format.code(bucket, values[first + place], random.at[word % 4]);
       group = format.append(group, place, code);
       if (decoded != nullptr) decoded[first + place] = format.value_of(bucket, code);
@@ -472,7 +476,7 @@ struct RoundHalves {
       Words4 random{};
       for (uint64_t i = first; i < count && i < first + 4; ++i) {
         const uint64_t word = words.first + i;
-        if (i == first || word % 4 == 0) random = philox(words.key_low, words.key_high, word / 4);
+        if (i == first || word % 4 == 0) random = philox(words.keys, word / 4);
         const uint32_t code = format.round(values[i], random.at[word % 4]);
         out[i] = static_cast<uint16_t>(code);
         if (decoded != nullptr) decoded[i] = format.value_of(code);

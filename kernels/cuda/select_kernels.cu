@@ -12,7 +12,6 @@ MILLRACE_KERNEL(CountDigit<KeySource>);
 MILLRACE_KERNEL(CountDigit<ValueSource>);
 MILLRACE_KERNEL(Collect<MagnitudeTest>);
 MILLRACE_KERNEL(CountSegments);
-MILLRACE_KERNEL(ScanSegments);
 MILLRACE_KERNEL(EmitSegments);
 
 }  // namespace millrace::cuda

@@ -175,9 +175,11 @@ struct ValueSource {
 /// Source  [RedSync19, 2.1]; radixSelect: [Alabi12].
 template <class Source>
 struct CountDigit {
-  static constexpr uint32_t kThreads = 256;
+  static constexpr uint32_t kThreads = 512;
+  static constexpr uint32_t kLoads = 4;  ///< at once
   static constexpr uint32_t kSharedWords = kBins + 1;
   static constexpr uint32_t kBinsOfThread = kBins / kThreads;
+  static constexpr uint32_t kNoKey = ~0u;  ///< keys have no sign bit
   Source source;
   uint32_t shift;
   uint64_t* bins;
@@ -205,9 +207,17 @@ struct CountDigit {
       for (uint32_t bin = t.rank; bin < kBins; bin += kThreads) shared.store(t, bin, 0);
     });
     block.phase([&](auto t) {
-      for (uint64_t i = uint64_t{block.index()} * kThreads + t.rank; i < count; i += uint64_t{block.blocks()} * kThreads) {
-        const uint32_t key = source.key(i);
-        if ((key & mask) == decided) shared.add(t, (key >> shift) & (kBins - 1), 1);
+      const uint64_t stride = uint64_t{block.blocks()} * kThreads * kLoads;
+      for (uint64_t first = uint64_t{block.index()} * kThreads * kLoads + t.rank; first < count; first += stride) {
+        uint32_t keys[kLoads];
+        MILLRACE_UNROLL
+        for (uint32_t j = 0; j < kLoads; ++j) {
+          keys[j] = first + j * kThreads < count ? source.key(first + j * kThreads) : kNoKey;
+        }
+        MILLRACE_UNROLL
+        for (uint32_t j = 0; j < kLoads; ++j) {
+          if (keys[j] != kNoKey && (keys[j] & mask) == decided) shared.add(t, (keys[j] >> shift) & (kBins - 1), 1);
+        }
       }
     });
     block.phase([&](auto t) {
@@ -263,39 +273,46 @@ struct MagnitudeTest {
   uint32_t key_least;   ///< the key to reach is at least this
   uint32_t is_aligned;  ///< 1: values are at a multiple of 16 bytes
 
-  MILLRACE_DEVICE uint32_t key(uint64_t i) const { return key_of(values[i]); }
+  /// A thread's entries.
+  struct Entries {
+    Float4 rows[kRows];
+    MILLRACE_DEVICE uint32_t key(uint32_t j, uint32_t c) const { return key_of(rows[j].at[c]); }
+  };
 
   /// Bit 4 j + c: entry c of the thread's four in row j.
   template <class Block>
-  MILLRACE_DEVICE uint32_t mask(Block& block, uint64_t first) const {
+  MILLRACE_DEVICE uint32_t mask(Block& block, uint64_t first, Entries& entries) const {
     uint32_t least = guess->decided > key_least ? guess->decided : key_least;
     least = least < kKeyInfinity ? least : kKeyInfinity;
     uint32_t bits = 0;
     if (is_aligned != 0 && first + kTileOfWarp <= count) {
-      Float4 rows[kRows];
       MILLRACE_UNROLL
-      for (uint32_t j = 0; j < kRows; ++j) rows[j] = block.load4(values + first + j * kRowOfWarp);
+      for (uint32_t j = 0; j < kRows; ++j) entries.rows[j] = block.load4(values + first + j * kRowOfWarp);
       MILLRACE_UNROLL
       for (uint32_t j = 0; j < kRows; ++j) {
         MILLRACE_UNROLL
-        for (uint32_t c = 0; c < 4; ++c) bits |= (key_of(rows[j].at[c]) >= least ? 1u : 0u) << (4 * j + c);
+        for (uint32_t c = 0; c < 4; ++c) bits |= (entries.key(j, c) >= least ? 1u : 0u) << (4 * j + c);
       }
       return bits;
     }
+    MILLRACE_UNROLL
     for (uint32_t j = 0; j < kRows; ++j) {
+      MILLRACE_UNROLL
       for (uint32_t c = 0; c < 4; ++c) {
         const uint64_t i = first + j * kRowOfWarp + c;
-        if (i < count && key(i) >= least) bits |= 1u << (4 * j + c);
+        entries.rows[j].at[c] = i < count ? values[i] : 0.0F;
+        if (i < count && entries.key(j, c) >= least) bits |= 1u << (4 * j + c);
       }
     }
     return bits;
   }
 };
 
-/// Collects the entries that a test accepts. Test::mask(block, first) tests those of a thread, from index `first` on.
+/// Collects the entries that a test accepts. Test::mask() tests those of a thread, from an index on.
 template <class Test>
 struct Collect {
   static constexpr uint32_t kThreads = 256;
+  static constexpr uint32_t kBlocksAtOnce = 4;
   static constexpr uint32_t kWarps = kThreads / kWarp;
   static constexpr uint32_t kSharedWords = kWarps + 2;
   Test test;
@@ -306,10 +323,11 @@ struct Collect {
   MILLRACE_DEVICE void operator()(Block& block) const {
     auto shared = block.template shared<uint32_t>(0);
     auto mask = block.template own<uint32_t>();
+    auto entries = block.template own<typename Test::Entries>();
     auto even = block.template own<uint32_t>();  // a byte a row: rows 0, 2, 4, 6
     auto odd = block.template own<uint32_t>();
     block.step([&](auto t) {
-      const uint32_t bits = test.mask(block, first_of(block, t));
+      const uint32_t bits = test.mask(block, first_of(block, t), entries[t]);
       mask[t] = bits;
       const uint32_t pairs = bits - ((bits >> 1) & 0x55555555u);
       const uint32_t fours = (pairs & 0x33333333u) + ((pairs >> 2) & 0x33333333u);
@@ -327,7 +345,7 @@ struct Collect {
       if (mask[t] == 0) return;
       uint32_t at = shared.load(t, kWarps);
       for (uint32_t warp = 0; warp < t.warp(); ++warp) at += shared.load(t, warp);
-      write(first_of(block, t), mask[t], {even[t], odd[t]}, {even_rows[t], odd_rows[t]}, at);
+      write(first_of(block, t), mask[t], entries[t], {{even[t], odd[t]}, {even_rows[t], odd_rows[t]}}, at);
     });
   }
 
@@ -335,6 +353,11 @@ struct Collect {
   struct RowCounts {
     uint32_t at[2];
     MILLRACE_DEVICE uint32_t row(uint32_t j) const { return (at[j % 2] >> (j / 2 * 8)) & 0xFFu; }
+  };
+
+  struct Places {
+    RowCounts before;  ///< of lower lanes
+    RowCounts rows;    ///< of the warp
   };
 
   template <class Block, class Thread>
@@ -364,108 +387,140 @@ struct Collect {
     });
   }
 
-  MILLRACE_DEVICE void write(uint64_t first, uint32_t bits, RowCounts before, RowCounts rows, uint32_t at) const {
+  MILLRACE_DEVICE void write(uint64_t first, uint32_t bits, const typename Test::Entries& entries, const Places& places,
+                             uint32_t at) const {
     MILLRACE_UNROLL
     for (uint32_t j = 0; j < kRows; ++j) {
-      uint32_t to = at + before.row(j);
+      uint32_t to = at + places.before.row(j);
       MILLRACE_UNROLL
       for (uint32_t c = 0; c < 4; ++c) {
         if (((bits >> (4 * j + c)) & 1u) == 0) continue;
         const uint64_t i = first + j * kRowOfWarp + c;
-        const uint32_t key = test.key(i);
+        const uint32_t key = entries.key(j, c);
         out.positions[to] = static_cast<uint32_t>(i);
         out.keys[to] = key;
         if (key >= kKeyInfinity) state->non_finite = 1;
         ++to;
       }
-      at += rows.row(j);
+      at += places.rows.row(j);
     }
   }
 };
 
-/// How many candidates of each segment are above the cut, and equal to it. A warp a segment.
-struct CountSegments {
-  static constexpr uint32_t kThreads = 256;
-  static constexpr uint32_t kSharedWords = 0;
-  static constexpr uint32_t kSegmentsOfBlock = kThreads / kWarp;
+/// Segments that one block counts and writes: a warp has four, one after the other.
+inline constexpr uint32_t kSegmentThreads = 256;
+inline constexpr uint32_t kSegmentsOfBlock = 32;
+inline constexpr uint32_t kTurns = kSegmentsOfBlock * kWarp / kSegmentThreads;
+
+/// Segments of candidates, and what is known of them.
+struct SegmentTable {
   CandidateTable from;
   uint32_t segments;
-  const SelectState* state;
-  uint32_t* above;
-  uint32_t* equal;
+  uint32_t* above;     ///< [segments] candidates above the cut
+  uint32_t* equal;     ///< [segments] equal to it
+  uint64_t* above_of;  ///< [blocks] of a block's segments; then of those before
+  uint64_t* equal_of;
 
-  template <class Block>
-  MILLRACE_DEVICE void operator()(Block& block) const {
-    auto both = block.template own<uint32_t>();  // above in the lower half: a segment has at most kTile
-    block.step([&](auto t) {
-      const uint32_t segment = block.index() * kSegmentsOfBlock + t.warp();
-      if (segment >= segments) return;
-      const uint32_t cut = state->decided;
-      const uint32_t* const keys = from.keys + from.segment_first[segment];
-      const uint32_t count = from.segment_count[segment];
-      for (uint32_t i = t.lane(); i < count; i += kWarp) both[t] += keys[i] > cut ? 1u : keys[i] == cut ? 1u << 16 : 0u;
-    });
-    const auto of_warp = block.warp_scan(both);
-    block.step([&](auto t) {
-      const uint32_t segment = block.index() * kSegmentsOfBlock + t.warp();
-      if (segment >= segments || t.lane() != 0) return;
-      above[segment] = of_warp[t] & 0xFFFFu;
-      equal[segment] = of_warp[t] >> 16;
-    });
-  }
+  MILLRACE_DEVICE uint32_t count(uint32_t segment) const { return segment < segments ? from.segment_count[segment] : 0; }
 };
 
-/// Where each segment's selected go, and how many ties are among them. One block.
-struct ScanSegments {
-  static constexpr uint32_t kThreads = 1024;
-  static constexpr uint32_t kSharedWords = 0;
-  uint32_t segments;
+/// Counts the candidates of each segment that are above the cut, and equal to it; the block that finishes last adds up.
+struct CountSegments {
+  static constexpr uint32_t kThreads = kSegmentThreads;
+  static constexpr uint32_t kSharedWords = 2 * kSegmentsOfBlock + 1;
+  SegmentTable table;
   uint32_t skips_zeros;  ///< 1: ties at 0 are not selected
-  const uint32_t* above;
-  uint32_t* equal;  ///< in: equal to the cut; out: of these, to select
-  uint64_t* first;
   SelectState* state;
 
   template <class Block>
   MILLRACE_DEVICE void operator()(Block& block) const {
-    const uint32_t each = (segments + kThreads - 1) / kThreads;
-    const uint64_t ties = skips_zeros != 0 && state->decided == 0 ? 0 : state->rank;
+    auto shared = block.template shared<uint32_t>(0);
+    for (uint32_t turn = 0; turn < kTurns; ++turn) count_turn(block, turn);
+    block.phase([](auto) {});
+    block.phase([&](auto t) {
+      if (t.rank != 0) return;
+      uint64_t above = 0;
+      uint64_t equal = 0;
+      for (uint32_t i = 0; i < kSegmentsOfBlock; ++i) {
+        above += shared.load(t, 2 * i);
+        equal += shared.load(t, 2 * i + 1);
+      }
+      table.above_of[block.index()] = above;
+      table.equal_of[block.index()] = equal;
+      block.fence();
+      shared.store(t, 2 * kSegmentsOfBlock, block.add_global(&state->tickets, 1u));
+    });
+    if (shared.uniform(2 * kSegmentsOfBlock) != block.blocks() - 1) return;
+    block.fence();
+    add_up(block);
+  }
+
+  template <class Block>
+  MILLRACE_DEVICE void count_turn(Block& block, uint32_t turn) const {
+    auto shared = block.template shared<uint32_t>(0);
+    auto both = block.template own<uint32_t>();  // above in the lower half: a segment has at most kTile
+    const uint32_t first = block.index() * kSegmentsOfBlock + turn * (kThreads / kWarp);
+    block.step([&](auto t) {
+      const uint32_t segment = first + t.warp();
+      const uint32_t count = table.count(segment);
+      if (count == 0) return;
+      const uint32_t cut = state->decided;
+      const uint32_t* const keys = table.from.keys + table.from.segment_first[segment];
+      for (uint32_t i = t.lane(); i < count; i += kWarp) both[t] += keys[i] > cut ? 1u : keys[i] == cut ? 1u << 16 : 0u;
+    });
+    const auto of_warp = block.warp_scan(both);
+    block.step([&](auto t) {
+      if (t.lane() != 0) return;
+      const uint32_t at = turn * (kThreads / kWarp) + t.warp();
+      shared.store(t, 2 * at, of_warp[t] & 0xFFFFu);
+      shared.store(t, 2 * at + 1, of_warp[t] >> 16);
+      if (first + t.warp() >= table.segments) return;
+      table.above[first + t.warp()] = of_warp[t] & 0xFFFFu;
+      table.equal[first + t.warp()] = of_warp[t] >> 16;
+    });
+  }
+
+  /// Turns the blocks' counts into those of the blocks before.
+  template <class Block>
+  MILLRACE_DEVICE void add_up(Block& block) const {
+    const uint32_t each = (block.blocks() + kThreads - 1) / kThreads;
     auto above_before = block.template own<uint64_t>();
     auto equal_before = block.template own<uint64_t>();
     block.step([&](auto t) {
-      for (uint32_t s = t.rank * each; s < (t.rank + 1) * each && s < segments; ++s) {
-        above_before[t] += above[s];
-        equal_before[t] += equal[s];
+      for (uint32_t i = t.rank * each; i < (t.rank + 1) * each && i < block.blocks(); ++i) {
+        above_before[t] += block.fresh(table.above_of + i);
+        equal_before[t] += block.fresh(table.equal_of + i);
       }
     });
     const uint64_t above_total = block.scan(above_before);
     const uint64_t equal_total = block.scan(equal_before);
     block.step([&](auto t) {
-      uint64_t higher = above_before[t];
-      uint64_t same = equal_before[t];
-      for (uint32_t s = t.rank * each; s < (t.rank + 1) * each && s < segments; ++s) {
-        const uint32_t equal_here = equal[s];
-        first[s] = higher + (same < ties ? same : ties);
-        const uint64_t left = same < ties ? ties - same : 0;
-        equal[s] = left < equal_here ? static_cast<uint32_t>(left) : equal_here;
-        higher += above[s];
-        same += equal_here;
+      uint64_t above = above_before[t];
+      uint64_t equal = equal_before[t];
+      for (uint32_t i = t.rank * each; i < (t.rank + 1) * each && i < block.blocks(); ++i) {
+        const uint64_t above_here = block.fresh(table.above_of + i);
+        const uint64_t equal_here = block.fresh(table.equal_of + i);
+        table.above_of[i] = above;
+        table.equal_of[i] = equal;
+        above += above_here;
+        equal += equal_here;
       }
-      if (t.rank == 0) state->total = above_total + (equal_total < ties ? equal_total : ties);
+      if (t.rank != 0) return;
+      const uint64_t ties = skips_zeros != 0 && state->decided == 0 ? 0 : state->rank;
+      state->total = above_total + (equal_total < ties ? equal_total : ties);
+      state->tickets = 0;
     });
   }
 };
 
-/// Writes the positions of the selected candidates, increasing; those from `limit` on are left out. A warp a segment.
+/// Writes the positions of the selected candidates, increasing; those from `limit` on are left out.
 struct EmitSegments {
-  static constexpr uint32_t kThreads = 256;
-  static constexpr uint32_t kSharedWords = 0;
-  static constexpr uint32_t kSegmentsOfBlock = kThreads / kWarp;
-  CandidateTable from;
-  uint32_t segments;
+  static constexpr uint32_t kThreads = kSegmentThreads;
+  static constexpr uint32_t kSharedWords = 4 * kSegmentsOfBlock;
+  static constexpr uint32_t kTies = 2 * kSegmentsOfBlock;  ///< behind the places, both of u64
+  SegmentTable table;
+  uint32_t skips_zeros;
   const SelectState* state;
-  const uint32_t* ties;
-  const uint64_t* first;
   uint64_t limit;
   uint32_t* positions;
 
@@ -473,22 +528,55 @@ struct EmitSegments {
   struct Segment {
     uint32_t begin;
     uint32_t count;
-    uint32_t ties_left;
+    uint64_t ties_left;
     uint64_t to;
   };
 
   template <class Block>
   MILLRACE_DEVICE void operator()(Block& block) const {
-    auto own = block.template own<Segment>();
-    uint32_t longest = 0;  // of the block's segments
-    for (uint32_t i = 0; i < kSegmentsOfBlock; ++i) {
-      const uint32_t segment = block.index() * kSegmentsOfBlock + i;
-      if (segment < segments && from.segment_count[segment] > longest) longest = from.segment_count[segment];
-    }
+    find_places(block);
+    for (uint32_t turn = 0; turn < kTurns; ++turn) write_turn(block, turn);
+  }
+
+  /// Where the segments' selected go, and how many ties are left for each.
+  template <class Block>
+  MILLRACE_DEVICE void find_places(Block& block) const {
+    auto places = block.template shared<uint64_t>(0);
+    auto ties_of = block.template shared<uint64_t>(kTies);
+    auto above = block.template own<uint64_t>();
+    auto equal = block.template own<uint64_t>();
     block.step([&](auto t) {
-      const uint32_t segment = block.index() * kSegmentsOfBlock + t.warp();
-      if (segment >= segments) return;
-      own[t] = {from.segment_first[segment], from.segment_count[segment], ties[segment], first[segment]};
+      const uint32_t segment = block.index() * kSegmentsOfBlock + t.rank;
+      if (t.rank >= kSegmentsOfBlock || segment >= table.segments) return;
+      above[t] = table.above[segment];
+      equal[t] = table.equal[segment];
+    });
+    block.scan(above);
+    block.scan(equal);
+    const uint64_t ties = skips_zeros != 0 && state->decided == 0 ? 0 : state->rank;
+    block.phase([&](auto t) {
+      if (t.rank >= kSegmentsOfBlock) return;
+      const uint64_t higher = table.above_of[block.index()] + above[t];
+      const uint64_t same = table.equal_of[block.index()] + equal[t];
+      places.store(t, t.rank, higher + (same < ties ? same : ties));
+      ties_of.store(t, t.rank, same < ties ? ties - same : 0);
+    });
+  }
+
+  template <class Block>
+  MILLRACE_DEVICE void write_turn(Block& block, uint32_t turn) const {
+    auto places = block.template shared<uint64_t>(0);
+    auto ties_of = block.template shared<uint64_t>(kTies);
+    auto own = block.template own<Segment>();
+    constexpr uint32_t kWarps = kThreads / kWarp;
+    const uint32_t first = block.index() * kSegmentsOfBlock + turn * kWarps;
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < kWarps; ++i) longest = table.count(first + i) > longest ? table.count(first + i) : longest;
+    block.step([&](auto t) {
+      const uint32_t segment = first + t.warp();
+      if (table.count(segment) == 0) return;
+      const uint32_t at = turn * kWarps + t.warp();
+      own[t] = {table.from.segment_first[segment], table.count(segment), ties_of.load(t, at), places.load(t, at)};
     });
     for (uint32_t at = 0; at < longest; at += kWarp) write_row(block, own, at);
   }
@@ -497,8 +585,8 @@ struct EmitSegments {
   MILLRACE_DEVICE void write_row(Block& block, Own& own, uint32_t at) const {
     const uint32_t cut = state->decided;
     auto key = block.template own<uint32_t>();
-    block.step([&](auto t) { key[t] = at + t.lane() < own[t].count ? from.keys[own[t].begin + at + t.lane()] : 0; });
     const auto inside = [&](auto t) { return at + t.lane() < own[t].count; };
+    block.step([&](auto t) { key[t] = inside(t) ? table.from.keys[own[t].begin + at + t.lane()] : 0; });
     const auto equal = block.ballot([&](auto t) { return inside(t) && key[t] == cut; });
     const auto chosen = block.ballot([&](auto t) {
       const bool is_tie = key[t] == cut && bit_count(equal[t] & lanes_below(t.lane())) < own[t].ties_left;
@@ -507,7 +595,7 @@ struct EmitSegments {
     block.step([&](auto t) {
       const uint64_t place = own[t].to + bit_count(chosen[t] & lanes_below(t.lane()));
       if (((chosen[t] >> t.lane()) & 1u) != 0 && place < limit) {
-        positions[place] = from.positions[own[t].begin + at + t.lane()];
+        positions[place] = table.from.positions[own[t].begin + at + t.lane()];
       }
       const uint32_t ties_seen = bit_count(equal[t]);
       own[t].ties_left -= ties_seen < own[t].ties_left ? ties_seen : own[t].ties_left;

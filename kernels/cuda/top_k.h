@@ -42,36 +42,37 @@ class CandidateMemory {
         segments_(segments),
         entries_(queue.template allocate<uint32_t>(2 * capacity)),
         table_(queue.template allocate<uint32_t>(4 * segments)),
-        first_(queue.template allocate<uint64_t>(segments)) {}
+        of_blocks_(queue.template allocate<uint64_t>(2 * blocks())) {}
 
   CandidateTable table() const {
     return {entries_.data(), entries_.data() + capacity_, capacity_, table_.data(), table_.data() + segments_};
   }
-  uint32_t* above() const { return table_.data() + 2 * segments_; }
-  uint32_t* equal() const { return table_.data() + 3 * segments_; }
-  uint64_t* first() const { return first_.data(); }
-  uint64_t segments() const { return segments_; }
+  SegmentTable segment_table() const {
+    return {table(),
+            static_cast<uint32_t>(segments_),
+            table_.data() + 2 * segments_,
+            table_.data() + 3 * segments_,
+            of_blocks_.data(),
+            of_blocks_.data() + blocks()};
+  }
+  uint64_t blocks() const { return (segments_ + kSegmentsOfBlock - 1) / kSegmentsOfBlock; }
 
  private:
   uint64_t capacity_;
   uint64_t segments_;
   MemoryOf<Queue, uint32_t> entries_;
   MemoryOf<Queue, uint32_t> table_;
-  MemoryOf<Queue, uint64_t> first_;
+  MemoryOf<Queue, uint64_t> of_blocks_;
 };
 
 /// Writes the positions of the candidates above the state's cut, and of its ties.
 template <class Queue>
 void emit(Queue& queue, const CandidateMemory<Queue>& candidates, Zeros zeros, SelectState* state, uint64_t limit,
           uint32_t* positions) {
-  const auto segments = static_cast<uint32_t>(candidates.segments());
-  const CandidateTable table = candidates.table();
-  const uint64_t blocks = (candidates.segments() + EmitSegments::kSegmentsOfBlock - 1) / EmitSegments::kSegmentsOfBlock;
-  queue.launch(CountSegments{table, segments, state, candidates.above(), candidates.equal()}, blocks);
-  queue.launch(ScanSegments{segments, zeros == Zeros::kSkipped ? 1u : 0u, candidates.above(), candidates.equal(),
-                            candidates.first(), state},
-               1);
-  queue.launch(EmitSegments{table, segments, state, candidates.equal(), candidates.first(), limit, positions}, blocks);
+  const SegmentTable table = candidates.segment_table();
+  const uint32_t skips_zeros = zeros == Zeros::kSkipped ? 1 : 0;
+  queue.launch(CountSegments{table, skips_zeros, state}, candidates.blocks());
+  queue.launch(EmitSegments{table, skips_zeros, state, limit, positions}, candidates.blocks());
 }
 
 template <class Queue>
@@ -85,9 +86,10 @@ Result<SelectState> state_of(Queue& queue, const SelectState* state) {
 /// Finds the key of state->rank among a source's keys: a kernel for each of the first `digits` digits.
 template <class Queue, class Source>
 void find_key(Queue& queue, const Source& source, uint64_t count, uint32_t digits, uint64_t* bins, SelectState* state) {
-  constexpr uint32_t kThreads = CountDigit<Source>::kThreads;
-  const uint64_t enough = (count + 16 * kThreads - 1) / (16 * kThreads);
-  const uint64_t blocks = std::clamp<uint64_t>(enough, 1, queue.filling_blocks(kThreads));
+  using Kernel = CountDigit<Source>;
+  // Each block adds its bins to those of all: more blocks than can run at once would add more than they count.
+  const uint64_t enough = (count + Kernel::kThreads * Kernel::kLoads - 1) / (Kernel::kThreads * Kernel::kLoads);
+  const uint64_t blocks = std::clamp<uint64_t>(enough, 1, queue.filling_blocks(Kernel::kThreads) / 2 + 1);
   for (uint32_t digit = 0; digit < digits; ++digit) {
     queue.launch(CountDigit<Source>{source, shift_of_digit(digit), bins, state}, blocks);
   }

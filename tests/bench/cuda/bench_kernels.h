@@ -65,13 +65,13 @@ struct FillNormal {
   static constexpr uint32_t kSharedWords = 0;
   float* values;
   uint64_t count;
-  uint32_t seed;
+  RoundKeys keys;
 
   template <class Block>
   MILLRACE_DEVICE void operator()(Block& block) const {
     block.step([&](auto t) {
       for (uint64_t i = uint64_t{block.index()} * kThreads + t.rank; i < count; i += uint64_t{block.blocks()} * kThreads) {
-        const Words4 words = philox(seed, 7, i);
+        const Words4 words = philox(keys, i);
         float sum = 0;
         for (uint32_t w = 0; w < 4; ++w) {
           sum += static_cast<float>(static_cast<int32_t>(words.at[w])) * 0x1p-31F;

@@ -102,7 +102,7 @@ int main(int argc, char** argv) {
   auto* values = device_array<float>(n);
   auto* keys = device_array<uint32_t>(n);
   auto* keys_out = device_array<uint32_t>(n);
-  run_kernel<FillNormal><<<1056, FillNormal::kThreads>>>(FillNormal{values, n, 1});
+  run_kernel<FillNormal><<<1056, FillNormal::kThreads>>>(FillNormal{values, n, RoundKeys::of(1, 7)});
   keys_of<<<1056, 256>>>(values, keys, n);
   require(cudaDeviceSynchronize(), "fill");
   const double read =

@@ -147,8 +147,8 @@ int run(int log2_n, int repeats) {
   auto values = queue.allocate<float>(bench.n);
   auto sums = queue.allocate<float>(bench.n);
   auto sink = queue.allocate<uint32_t>(1);
-  queue.launch(FillNormal{values.data(), bench.n, 1}, queue.filling_blocks(256));
-  queue.launch(FillNormal{sums.data(), bench.n, 2}, queue.filling_blocks(256));
+  queue.launch(FillNormal{values.data(), bench.n, RoundKeys::of(1, 7)}, queue.filling_blocks(256));
+  queue.launch(FillNormal{sums.data(), bench.n, RoundKeys::of(2, 7)}, queue.filling_blocks(256));
   require(queue.finish(), "fill");
   bench.json = "{\n  \"card\": \"" + device_name(0).value_or("?") + "\",\n  \"log2_n\": " + std::to_string(log2_n);
   measure_passes(bench, values.data(), sums.data(), sink.data());
@@ -158,7 +158,7 @@ int run(int log2_n, int repeats) {
   queue.clear(bins.data(), kBins * sizeof(uint64_t));
   bench.put_time("add", [&] { require(add(queue, values.data(), sums.data(), bench.n, 1.0F, nullptr), "add"); });
   bench.put_time("add_with_histogram", [&] { require(add(queue, values.data(), sums.data(), bench.n, 1.0F, bins.data()), "add"); });
-  queue.launch(FillNormal{sums.data(), bench.n, 2}, queue.filling_blocks(256));
+  queue.launch(FillNormal{sums.data(), bench.n, RoundKeys::of(2, 7)}, queue.filling_blocks(256));
   measure_buckets(bench, values.data(), sums.data());
   measure_quantizers(bench, values.data());
   measure_bloom(bench, values.data());

@@ -24,6 +24,8 @@ class CudaArrays : public ::testing::Test {
     if (const std::string why = Under::why_not(); !why.empty()) GTEST_SKIP() << why;
   }
 
+  static constexpr RandomKey kKey = RandomKey::from(8);
+
   /// What the host does in four steps: add, select, code, keep the error.
   struct Wanted {
     bool finite = true;
@@ -48,7 +50,7 @@ class CudaArrays : public ::testing::Test {
     std::vector<float> sent = wanted.values;
     if (job.bits != 0) {
       ByteBuffer code;
-      const QsgdOptions options{job.bits, job.k, QsgdScale::kMax, {job.words.key_low, job.words.key_high}, job.words.first};
+      const QsgdOptions options{job.bits, job.k, QsgdScale::kMax, kKey, job.words.first};
       EXPECT_TRUE(qsgd_encode(wanted.values, options, code, sent).has_value());
       wanted.code.assign(code.begin(), code.end());
     }
@@ -60,7 +62,7 @@ class CudaArrays : public ::testing::Test {
     SCOPED_TRACE("n " + std::to_string(residual.size()) + " bucket " + std::to_string(job.bucket_size) + " k " +
                  std::to_string(job.k) + " bits " + std::to_string(job.bits));
     job.n = residual.size();
-    job.words = words_of(RandomKey::from(8), 12);
+    job.words = words_of(kKey, 12);
     const Wanted wanted = by_host(residual, gradient, job);
     for (const auto& queue : Under::queues()) {
       const Array<Queue> before(*queue, residual);
