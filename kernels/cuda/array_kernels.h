@@ -6,7 +6,8 @@
 /// The kernels of whole arrays: add, take, give back, apply, and the Bloom filter.
 namespace millrace::cuda {
 
-/// Adds an array to another, and counts the highest digit of the sums' magnitudes: the first digit of a radix selection.
+/// Adds an array to another, and counts the highest digit of the sums' magnitudes: the first digit of a radix
+/// selection.
 struct AddArrays {
   static constexpr uint32_t kThreads = 256;
   static constexpr uint32_t kSharedWords = kBins;

@@ -5,7 +5,7 @@
 #include "kernels/cuda/array_kernels.h"
 #include "kernels/cuda/quantize.h"
 
-/// What an accumulator does with arrays that lie where a queue's kernels run.
+/// The operations of an accumulator on arrays that lie where a queue's kernels run.
 namespace millrace::cuda {
 
 /// Adds values to sums: sums[i] += weight * values[i], the product rounded first.

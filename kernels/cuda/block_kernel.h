@@ -3,16 +3,20 @@
 #include <cstddef>
 #include <cstdint>
 
-/// What a block kernel is written in. A kernel is a struct of parameters with
+/// The language of block kernels. A kernel is a struct of parameters with
 ///
-///     static constexpr uint32_t kThreads;      threads of a block: a multiple of 32, at most 1,024
-///     static constexpr uint32_t kSharedWords;  32-bit words of memory that the threads of a block share, at most 11,000
+///     static constexpr uint32_t kThreads;
+///     static constexpr uint32_t kSharedWords;
 ///     template <class Block> MILLRACE_DEVICE void operator()(Block& block) const;
 ///
-/// The body is a list of phases, `block.phase([&](auto t) { ... })`: every thread t of the block runs the functor, and a
-/// barrier ends it. `block.step()` is a phase without a barrier. What stands between phases is equal for all threads.
-/// What a thread keeps from phase to phase is in `block.template own<T>()`. Collectives (ballot, warp_max, scan, count)
-/// are phases of their own. DeviceBlock (device_block.cuh) runs a kernel on a card, HostBlock (host_block.h) as loops.
+/// kThreads      threads of a block: a power of two from 32 to 1,024.
+/// kSharedWords  32-bit words of memory that the threads of a block share, at most 11,000.
+///
+/// The body is a list of phases, `block.phase([&](auto t) { ... })`. Every thread t of the block runs the functor,
+/// and a barrier ends the phase. `block.step()` is a phase without a barrier. The code between phases is equal for
+/// all threads. A thread keeps its own values from phase to phase in `block.template own<T>()`. Collectives (ballot,
+/// warp_max, scan, count) are phases of their own. DeviceBlock (device_block.cuh) runs a kernel on a card, HostBlock
+/// (host_block.h) as loops.
 #ifdef __CUDACC__
 #define MILLRACE_DEVICE __device__ __forceinline__
 #define MILLRACE_UNROLL _Pragma("unroll")
@@ -25,19 +29,10 @@ namespace millrace::cuda {
 
 inline constexpr uint32_t kWarp = 32;
 
-/// Four neighbours of an array: what a thread loads and stores at once.
+/// Four neighbours of an array. A thread loads and stores them at once.
 struct alignas(16) Float4 {
   float at[4];
 };
-
-/// Returns how many bits are set.
-MILLRACE_DEVICE uint32_t bit_count(uint32_t bits) {
-#ifdef __CUDA_ARCH__
-  return static_cast<uint32_t>(__popc(static_cast<int>(bits)));
-#else
-  return static_cast<uint32_t>(__builtin_popcount(bits));
-#endif
-}
 
 /// Returns the bits of the lanes below `lane`.
 MILLRACE_DEVICE uint32_t lanes_below(uint32_t lane) { return (uint32_t{1} << lane) - 1; }
@@ -54,21 +49,30 @@ inline constexpr uint32_t kKeyInfinity = 0x7F800000u;
 /// The smallest normal f32.
 inline constexpr float kSmallestNormal = 0x1p-126F;
 
-/// A number of [0, 2^22) cut to its whole part, as f32 and as integer.
+/// The whole part of a number, as f32 and as integer.
 struct WholePart {
   float value;
   uint32_t integer;
 };
+
+#ifdef __CUDACC__
+MILLRACE_DEVICE uint32_t bit_count(uint32_t bits) { return static_cast<uint32_t>(__popc(static_cast<int>(bits))); }
+
+// Conversions run at a quarter of the rate of additions. Below 2^23 the sum has no fraction, and is rounded toward 0.
 MILLRACE_DEVICE WholePart whole_part(float number) {
-#ifdef __CUDA_ARCH__
-  // Conversions run at a quarter of the rate of additions: below 2^23 the sum has no fraction, and is rounded toward 0.
   const float sum = __fadd_rz(number, 0x1p23F);
   return {sum - 0x1p23F, bits_of(sum) & 0x7FFFFFu};
+}
 #else
+/// Returns the number of bits that are set.
+inline uint32_t bit_count(uint32_t bits) { return static_cast<uint32_t>(__builtin_popcount(bits)); }
+
+/// Cuts a number of [0, 2^22) to its whole part.
+inline WholePart whole_part(float number) {
   const auto integer = static_cast<uint32_t>(number);
   return {static_cast<float>(static_cast<int32_t>(integer)), integer};
-#endif
 }
+#endif
 
 /// The 32-bit finalizer of MurmurHash3, as bloom_mix() of kernels/codec has it.
 MILLRACE_DEVICE uint32_t mix(uint32_t h) {
@@ -121,7 +125,9 @@ struct WordSource {
   RoundKeys keys;
   uint64_t first = 0;  ///< number of the word of value 0
 
-  MILLRACE_DEVICE uint32_t word(uint64_t value) const { return philox(keys, (first + value) / 4).at[(first + value) % 4]; }
+  MILLRACE_DEVICE uint32_t word(uint64_t value) const {
+    return philox(keys, (first + value) / 4).at[(first + value) % 4];
+  }
   /// The words of four values from `value` on. REQUIRES (first + value) % 4 == 0.
   MILLRACE_DEVICE Words4 words4(uint64_t value) const { return philox(keys, (first + value) / 4); }
 };

@@ -5,18 +5,18 @@
 
 namespace millrace::cuda {
 
-/// What the blocks of a bucket selection tell the host.
+/// Counts of a bucket selection, for the host.
 struct BucketState {
   uint64_t selected = 0;
   uint32_t non_finite = 0;
   uint32_t reserved = 0;
 };
 
-/// Adds a gradient to a residual, selects the k largest of every bucket of the sum, codes them with QSGD (scale: the largest
-/// of the bucket's) and keeps what is not sent: one read of each array and one write. A block a bucket.
+/// Adds a gradient to a residual and selects the k largest of every bucket of the sum. Codes these with QSGD, whose
+/// scale is the largest of the bucket, and keeps the rest. Reads each array once and writes one. A block a bucket.
 ///
-/// The k-th largest of the threads' maxima is a bound that at least k entries reach, and few more do. These are ranked by
-/// comparing each with each. Where more than kListed reach it (ties), bisection finds the cut itself.
+/// At least k entries reach the k-th largest of the threads' maxima, and few more do. These are ranked by comparing
+/// each with each. Where more than kListed reach it (ties), bisection finds the cut itself.
 ///
 /// REQUIRES bucket_size <= kBucketMax, k <= kThreads.
 struct BucketTopK {
@@ -33,7 +33,6 @@ struct BucketTopK {
   static constexpr uint32_t kLargest = kWarpCounts + kThreads / kWarp;
   static constexpr uint32_t kSharedWords = kLargest + 1;
   static constexpr uint32_t kNotSelected = kListed;
-  static constexpr uint32_t kAnyIndex = kBucketMax;
 
   const float* residual;
   const float* gradient;  ///< null: nothing to add
@@ -54,7 +53,7 @@ struct BucketTopK {
   struct Rows {
     Float4 at[kRowCount];
   };
-  /// What is selected: entries with a larger key, and those with this key up to an index.
+  /// The selected entries: those with a larger key, and those with this key up to an index.
   struct Bound {
     uint32_t key;
     uint32_t last_index;
@@ -68,11 +67,11 @@ struct BucketTopK {
     auto rows = block.template own<Rows>();
     auto largest = block.template own<uint32_t>();
     block.step([&](auto t) { largest[t] = load(block, t.rank, rows[t]); });
-    Bound bound = bound_of_maxima(block, largest);
-    uint32_t listed = list(block, rows, bound);
+    const uint32_t least = bound_of_maxima(block, largest);
+    uint32_t listed = list(block, rows, [=](uint32_t key, uint32_t) { return key >= least; });
     if (listed > kListed) {
-      bound = exact_bound(block, rows);
-      listed = list(block, rows, bound);
+      const Bound bound = exact_bound(block, rows);
+      listed = list(block, rows, [=](uint32_t key, uint32_t index) { return bound.reached(key, index); });
     }
     auto place = block.template own<uint32_t>();
     rank(block, listed, place);
@@ -80,9 +79,11 @@ struct BucketTopK {
   }
 
   MILLRACE_DEVICE uint64_t first_of(uint32_t bucket) const { return uint64_t{bucket} * bucket_size; }
-  MILLRACE_DEVICE static uint32_t index_of(uint32_t rank, uint32_t row, uint32_t c) { return row * kRow + rank * 4 + c; }
+  MILLRACE_DEVICE static uint32_t index_of(uint32_t rank, uint32_t row, uint32_t c) {
+    return row * kRow + rank * 4 + c;
+  }
 
-  /// Reads a thread's entries, and writes their sums; what is behind the end is 0. Returns their largest key.
+  /// Reads a thread's entries, and writes their sums. Entries behind the end are 0. Returns their largest key.
   template <class Block>
   MILLRACE_DEVICE uint32_t load(Block& block, uint32_t rank, Rows& rows) const {
     const uint64_t first = first_of(block.index());
@@ -115,7 +116,8 @@ struct BucketTopK {
   }
 
   template <class Block>
-  MILLRACE_DEVICE Float4 load_row(Block& block, const float* from, uint64_t first, uint32_t index, uint32_t size) const {
+  MILLRACE_DEVICE Float4 load_row(Block& block, const float* from, uint64_t first, uint32_t index,
+                                  uint32_t size) const {
     if (from == nullptr) return Float4{};
     if (is_aligned != 0 && index + 4 <= size) return block.load4(from + first + index);
     Float4 four{};
@@ -125,12 +127,12 @@ struct BucketTopK {
 
   /// At least k entries reach the k-th largest of the threads' maxima, cut to 16 bits; 1 where fewer threads have one.
   template <class Block, class Own>
-  MILLRACE_DEVICE Bound bound_of_maxima(Block& block, const Own& largest) const {
+  MILLRACE_DEVICE uint32_t bound_of_maxima(Block& block, const Own& largest) const {
     uint32_t key = 0;
     for (uint32_t bit = 1u << 30; bit >= 1u << 15; bit >>= 1) {
       if (block.count([&](auto t) { return largest[t] >= (key | bit); }) >= k) key |= bit;
     }
-    return {key != 0 ? key : 1, kAnyIndex};
+    return key != 0 ? key : 1;
   }
 
   template <class Block, class Own, class Test>
@@ -167,20 +169,22 @@ struct BucketTopK {
     return {key, last};
   }
 
-  /// Lists the entries that reach the bound, by index. Returns how many there are; over kListed: none is written.
-  template <class Block, class Own>
-  MILLRACE_DEVICE uint32_t list(Block& block, const Own& rows, Bound bound) const {
+  /// Lists the entries that a test of key and index accepts, by index. Returns how many there are; over kListed: none
+  /// is written.
+  template <class Block, class Own, class Test>
+  MILLRACE_DEVICE uint32_t list(Block& block, const Own& rows, const Test& test) const {
     auto shared = block.template shared<uint32_t>(0);
     auto before = block.template own<uint64_t>();  // 16 bits a row
     block.step([&](auto t) {
       uint64_t counted = 0;
       MILLRACE_UNROLL
       for (uint32_t row = 0; row < kRowCount; ++row) {
+        uint32_t in_row = 0;
         MILLRACE_UNROLL
         for (uint32_t c = 0; c < 4; ++c) {
-          const bool is_in = bound.reached(key_of(rows[t].at[row].at[c]), index_of(t.rank, row, c));
-          counted += uint64_t{is_in ? 1u : 0u} << (16 * row);
+          in_row += test(key_of(rows[t].at[row].at[c]), index_of(t.rank, row, c)) ? 1 : 0;
         }
+        counted |= uint64_t{in_row} << (16 * row);
       }
       before[t] = counted;
     });
@@ -197,7 +201,7 @@ struct BucketTopK {
         MILLRACE_UNROLL
         for (uint32_t c = 0; c < 4; ++c) {
           const float value = rows[t].at[row].at[c];
-          if (!bound.reached(key_of(value), index_of(t.rank, row, c))) continue;
+          if (!test(key_of(value), index_of(t.rank, row, c))) continue;
           shared.store(t, to, bits_of(value));
           shared.store(t, kIndices + to, index_of(t.rank, row, c));
           ++to;
@@ -239,7 +243,7 @@ struct BucketTopK {
     });
   }
 
-  /// Writes positions, values, codes, and what is kept of the selected.
+  /// Writes positions, values, codes, and the error that is kept of the selected.
   template <class Block, class Own>
   MILLRACE_DEVICE void send(Block& block, const Own& places, uint32_t taken) const {
     auto shared = block.template shared<uint32_t>(0);

@@ -10,7 +10,7 @@
 
 namespace millrace::cuda {
 
-/// What a bucket selection reads and writes; all arrays [n] in the queue's memory.
+/// Arrays and parameters of a bucket selection. All arrays have n entries, in the queue's memory.
 struct BucketJob {
   const float* residual = nullptr;
   const float* gradient = nullptr;  ///< null: nothing to add
@@ -18,7 +18,7 @@ struct BucketJob {
   uint64_t n = 0;
   uint32_t bucket_size = 4096;
   uint32_t k = 64;
-  uint32_t bits = 0;    ///< of a QSGD code (2 to 8), k values a bucket, scale: the maximum; 0: no code
+  uint32_t bits = 0;      ///< of a QSGD code (2 to 8), k values a bucket, scale: the maximum; 0: no code
   WordSource words = {};  ///< of the code
 };
 
@@ -83,7 +83,7 @@ class BucketSelector {
             .state = state};
   }
 
-  /// Some buckets have fewer than k entries: closes the holes, and codes the values anew, since the buckets of the code have k.
+  /// Closes the holes of buckets with fewer than k entries, and codes the values again: buckets of the code have k.
   Result<BucketSelection<Queue>> compacted(BucketSelection<Queue> from, uint32_t* counts) {
     const uint64_t count = from.selected.count;
     auto first = queue_.template allocate<uint64_t>(buckets_);
@@ -105,12 +105,14 @@ class BucketSelector {
     const uint64_t count = result.selected.count;
     auto decoded = queue_.template allocate<float>(count);
     auto flag = queue_.template allocate<uint32_t>(1);
-    const BucketLayout layout{.count = count, .bucket_size = job_.k, .head_bytes = sizeof(float), .codes_bits = job_.bits};
+    const BucketLayout layout{
+        .count = count, .bucket_size = job_.k, .head_bytes = sizeof(float), .codes_bits = job_.bits};
     code_buckets(queue_, QsgdFormat{job_.bits, 0}, layout, result.values.data(), job_.words, result.code.data(),
                  decoded.data(), flag.data());
     if (job_.kept == nullptr) return;
-    queue_.launch(ScatterDifference{result.selected.positions.data(), result.values.data(), decoded.data(), count, job_.kept},
-                  (count + ScatterDifference::kThreads - 1) / ScatterDifference::kThreads);
+    queue_.launch(
+        ScatterDifference{result.selected.positions.data(), result.values.data(), decoded.data(), count, job_.kept},
+        (count + ScatterDifference::kThreads - 1) / ScatterDifference::kThreads);
   }
 
   Queue& queue_;
@@ -118,12 +120,13 @@ class BucketSelector {
   uint64_t buckets_;
 };
 
-/// Adds a gradient, selects the k largest of every bucket, codes them and keeps the rest: what accumulator, `bucket_topk`,
-/// `qsgd` with buckets of k values and error feedback do on the host, in one read of each array and one write.
+/// Adds a gradient, selects the k largest of every bucket, codes them and keeps the rest. On the host these are the
+/// steps of an accumulator, `bucket_topk`, `qsgd` with buckets of k values, and error feedback.
 ///
 /// Order    increasing positions; ties: lower index first; zeros are not selected.
-/// Cost     one kernel where every bucket has k entries that are not 0; else the selected are moved and coded once more.
-///          Waits for the queue.
+/// Cost     one read of each array and one write, where every bucket has k entries that are not 0. Otherwise the
+///          selected
+///          are moved and coded once more. Waits for the queue.
 /// Errors   unsupported: bucket_size over 4,096, or k over 256. invalid_argument: bucket_size or k of 0, or bits.
 ///          non_finite: NaN or infinity among the sums; `kept` is unspecified then.
 /// Source   [SparCML19, 8.3].

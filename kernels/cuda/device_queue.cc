@@ -26,8 +26,7 @@ ErrorCode code_of(int code) {
 }
 
 std::unexpected<Error> cuda_failure(int code, const char* what) {
-  return fail(code_of(code),
-              std::string("cuda: ") + what + ": " + cudaGetErrorString(static_cast<cudaError_t>(code)));
+  return fail(code_of(code), std::string("cuda: ") + what + ": " + cudaGetErrorString(static_cast<cudaError_t>(code)));
 }
 
 }  // namespace
@@ -57,8 +56,8 @@ DeviceEvent::~DeviceEvent() {
 
 Result<float> DeviceEvent::milliseconds_since(const DeviceEvent& begin) const {
   float milliseconds = 0;
-  const int code = cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(begin.handle_),
-                                        static_cast<cudaEvent_t>(handle_));
+  const int code =
+      cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(begin.handle_), static_cast<cudaEvent_t>(handle_));
   if (code != cudaSuccess) return cuda_failure(code, "time between events");
   return milliseconds;
 }
@@ -98,7 +97,7 @@ Status DeviceQueue::open() {
     return cuda_failure(code, "a memory pool");
   }
   pool_ = pool;
-  // What a step releases stays in the pool for the next step.
+  // Memory that a step releases stays in the pool for the next step.
   uint64_t kept_bytes = std::numeric_limits<uint64_t>::max();
   if (const int code = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept_bytes);
       code != cudaSuccess) {

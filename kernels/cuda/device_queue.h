@@ -34,7 +34,7 @@ class DeviceEvent {
 
 class DeviceQueue;
 
-/// Memory of a device, from the queue's pool. Its release is part of the queue's work: what was enqueued before may use it.
+/// Memory of a device, from the queue's pool. Its release is part of the queue's work: work enqueued before may use it.
 template <class T>
 class DeviceMemory {
  public:

@@ -26,8 +26,8 @@ SharedWatch::Word* SharedWatch::word_at(const char* what, uint32_t thread, size_
 void SharedWatch::read(uint32_t thread, size_t word) {
   Word* const at = word_at("reads", thread, word);
   if (at == nullptr) return;
-  if (others(at->writes, thread)) report("reads what was written:", thread, word, at->writes.thread);
-  if (others(at->adds, thread)) report("reads what was added to:", thread, word, at->adds.thread);
+  if (others(at->writes, thread)) report("reads the written", thread, word, at->writes.thread);
+  if (others(at->adds, thread)) report("reads the summed", thread, word, at->adds.thread);
   if (!at->written) report("reads the uninitialized", thread, word, kSeveral);
   note(at->reads, thread);
 }
@@ -36,8 +36,8 @@ void SharedWatch::write(uint32_t thread, size_t word) {
   Word* const at = word_at("writes", thread, word);
   if (at == nullptr) return;
   if (others(at->writes, thread)) report("overwrites", thread, word, at->writes.thread);
-  if (others(at->adds, thread)) report("overwrites what was added to:", thread, word, at->adds.thread);
-  if (others(at->reads, thread)) report("overwrites what was read:", thread, word, at->reads.thread);
+  if (others(at->adds, thread)) report("overwrites the summed", thread, word, at->adds.thread);
+  if (others(at->reads, thread)) report("overwrites the read", thread, word, at->reads.thread);
   at->written = true;
   note(at->writes, thread);
 }
@@ -45,8 +45,8 @@ void SharedWatch::write(uint32_t thread, size_t word) {
 void SharedWatch::add(uint32_t thread, size_t word) {
   Word* const at = word_at("adds to", thread, word);
   if (at == nullptr) return;
-  if (others(at->writes, thread)) report("adds to what was written:", thread, word, at->writes.thread);
-  if (others(at->reads, thread)) report("adds to what was read:", thread, word, at->reads.thread);
+  if (others(at->writes, thread)) report("adds to the written", thread, word, at->writes.thread);
+  if (others(at->reads, thread)) report("adds to the read", thread, word, at->reads.thread);
   if (!at->written) report("adds to the uninitialized", thread, word, kSeveral);
   note(at->adds, thread);
 }

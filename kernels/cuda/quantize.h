@@ -11,8 +11,8 @@
 #include "kernels/quantize/half_kernels.h"
 #include "kernels/quantize/qsgd.h"
 
-/// Value codes of an array that lies where a queue's kernels run. Bytes are those of the host's codec behind its header.
-/// `decoded`, where it is not null, gets what the receiver will decode; it may be `values`.
+/// Value codes of an array that lies where a queue's kernels run. Bytes are those of the host's codec behind its
+/// header. `decoded`, where it is not null, gets the values that the receiver will decode. It may be `values`.
 namespace millrace::cuda {
 
 inline std::unexpected<Error> non_finite_to_code(std::string_view codec) {
@@ -77,7 +77,7 @@ void enqueue_qsgd(Queue& queue, const float* values, uint64_t n, const QsgdOptio
 /// Codes values as qsgd_encode() does.
 ///
 /// out     [qsgd_encoded_bytes(n, options.bits, options.bucket_size)]
-/// Errors  as qsgd_encode()'s; what was written is unspecified then.
+/// Errors  as qsgd_encode()'s; the output is unspecified then.
 template <class Queue>
 Status qsgd(Queue& queue, const float* values, uint64_t n, const QsgdOptions& options, uint8_t* out, float* decoded) {
   if (options.bits < kQsgdBitsMin || options.bits > kQsgdBitsMax) {
@@ -162,8 +162,8 @@ Result<SignMeanHead> sign_mean(Queue& queue, const float* values, uint64_t n, ui
 template <class Queue, class Format>
 void enqueue_halves(Queue& queue, const Format& format, const float* values, uint64_t n, const WordSource& words,
                     uint16_t* out, float* decoded) {
-  const bool is_aligned = is_aligned16(values) != 0 && is_aligned16(out) != 0 && is_aligned16(decoded) != 0 &&
-                          words.first % 4 == 0;
+  const bool is_aligned =
+      is_aligned16(values) != 0 && is_aligned16(out) != 0 && is_aligned16(decoded) != 0 && words.first % 4 == 0;
   constexpr uint64_t kOfBlock = 4 * RoundHalves<Format>::kThreads;
   queue.launch(RoundHalves<Format>{format, values, n, words, out, decoded, is_aligned ? 1u : 0u},
                (n + kOfBlock - 1) / kOfBlock);
@@ -197,8 +197,7 @@ inline std::optional<int> f16_exponent(float largest) {
 ///
 /// Errors  limit_exceeded: a magnitude that f16 times a power of two cannot hold.
 template <class Queue>
-Result<int> f16(Queue& queue, const float* values, uint64_t n, const WordSource& words, uint16_t* out,
-                float* decoded) {
+Result<int> f16(Queue& queue, const float* values, uint64_t n, const WordSource& words, uint16_t* out, float* decoded) {
   const auto key = largest_key(queue, values, n, "f16");
   if (!key) return std::unexpected(key.error());
   const auto exponent = f16_exponent(magnitude_of_key(*key));

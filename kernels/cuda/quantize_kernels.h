@@ -58,7 +58,7 @@ struct QsgdWarps {
   uint64_t count;
   WordSource words;
   uint8_t* out;
-  float* decoded;  ///< kDecodes: what is meant
+  float* decoded;  ///< kDecodes: the decoded values
   uint32_t* non_finite;
 
   struct Rows {
@@ -92,7 +92,7 @@ struct QsgdWarps {
     return (uint64_t{block.index()} * kBucketsOfBlock + t.warp()) * kBucket + t.lane() * 4;
   }
 
-  /// What is behind the end counts as 0.
+  /// Entries behind the end count as 0.
   template <class Block>
   MILLRACE_DEVICE uint32_t load(Block& block, uint64_t first, Rows& rows) const {
     uint32_t largest = 0;
@@ -164,7 +164,7 @@ MILLRACE_DEVICE uint32_t max_of_block(Block& block, const float* values, uint64_
   return largest;
 }
 
-/// What one block's threads take at a time of a bucket, and eight sums in f64: the order that the host adds in.
+/// Threads of a block that codes a bucket, and the eight sums of f64 that the host adds in.
 inline constexpr uint32_t kCodeThreads = 128;
 inline constexpr uint32_t kLanes = 8;
 inline constexpr uint32_t kMaxWords = kCodeThreads / kWarp;
@@ -338,7 +338,8 @@ struct CodeBuckets {
     });
   }
 
-  MILLRACE_DEVICE void encode(const typename Format::Bucket& bucket, uint64_t first, uint32_t taken, uint8_t* at) const {
+  MILLRACE_DEVICE void encode(const typename Format::Bucket& bucket, uint64_t first, uint32_t taken,
+                              uint8_t* at) const {
     uint64_t group = 0;
     Words4 random{};
     for (uint32_t place = 0; place < taken; ++place) {
@@ -353,7 +354,7 @@ struct CodeBuckets {
   }
 };
 
-/// Sums by sign of a whole array. One block: eight threads add, in the order that the host adds in; the others read ahead.
+/// Sums by sign of a whole array. One block: eight threads add, in the order of the host. The others read ahead.
 struct SumSigns {
   static constexpr uint32_t kThreads = 256;
   static constexpr uint32_t kChunk = 4096;
@@ -392,7 +393,7 @@ struct SumSigns {
   }
 };
 
-/// A bit a value, 1 where it is below 0, and what it stands for: as sign_round() of kernels/quantize.
+/// A bit a value, 1 where it is below 0, and its mean: as sign_round() of kernels/quantize.
 struct RoundSigns {
   static constexpr uint32_t kThreads = 256;
   static constexpr uint32_t kSharedWords = 0;

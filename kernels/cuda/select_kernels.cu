@@ -1,4 +1,4 @@
-#include "kernels/cuda/select_kernels.h"
+#include "kernels/cuda/segment_kernels.h"
 
 #include "kernels/cuda/device_launch.cuh"
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "kernels/base/result.h"
-#include "kernels/cuda/select_kernels.h"
+#include "kernels/cuda/segment_kernels.h"
 #include "kernels/select/cut_search.h"
 #include "kernels/select/magnitude_sample.h"
 #include "kernels/stream/stream.h"
@@ -100,14 +100,15 @@ template <class Queue>
 void sample_guess(Queue& queue, const float* values, uint64_t n, uint64_t samples, uint64_t* bins, SelectState* guess,
                   uint32_t* keys) {
   queue.launch(SampleKeys{values, samples, (n << 16) / samples, keys}, (samples + 255) / 256);
-  // Two digits of three: what a cut digit leaves out only lowers the guess.
+  // Two digits of three: the missing digit only lowers the guess.
   find_key(queue, KeySource{keys, &guess->found, samples}, samples, 2, bins, guess);
 }
 
 /// Enqueues the largest key of an array; *largest is 0 before.
 template <class Queue>
 void enqueue_max_key(Queue& queue, const float* values, uint64_t n, uint32_t* largest) {
-  queue.launch(MaxKey{values, n, is_aligned16(values), largest}, (n + MaxKey::kBlockEntries - 1) / MaxKey::kBlockEntries);
+  queue.launch(MaxKey{values, n, is_aligned16(values), largest},
+               (n + MaxKey::kBlockEntries - 1) / MaxKey::kBlockEntries);
 }
 
 inline uint64_t sample_size(uint64_t n) { return std::clamp<uint64_t>(n / 256, 256, 65536); }
@@ -176,7 +177,8 @@ class TopK {
     queue_.launch(BeginSelection{{.found = samples, .rank = sample_rank}, {.rank = k_}, states.data(), bins.data()}, 1);
     if (samples != 0) sample_guess(queue_, values_, n_, samples, bins.data(), guess, sample.data());
     CandidateMemory<Queue> candidates(queue_, capacity, tiles_of(n_));
-    queue_.launch(Collect<MagnitudeTest>{test_from(guess, samples == 0 ? 0 : 1), candidates.table(), state}, tiles_of(n_));
+    queue_.launch(Collect<MagnitudeTest>{test_from(guess, samples == 0 ? 0 : 1), candidates.table(), state},
+                  tiles_of(n_));
     find_key(queue_, KeySource{candidates.table().keys, &state->found, capacity}, capacity, 3, bins.data(), state);
     Positions<Queue> result{queue_.template allocate<uint32_t>(k_), kNone};
     emit(queue_, candidates, zeros_, state, k_, result.positions.data());
@@ -187,7 +189,7 @@ class TopK {
     return result;
   }
 
-  /// Three passes over the values for the cut, and one for the positions, whatever the values are.
+  /// Three passes over the values for the cut, and one for the positions, for any values.
   Result<Positions<Queue>> by_radix() {
     auto state = queue_.template allocate<SelectState>(2);
     auto bins = queue_.template allocate<uint64_t>(kBins);
@@ -221,7 +223,8 @@ class TopK {
 /// values   [n] f32.
 /// Order    increasing positions; ties: lower index first. The same positions as select_top_k(), with zeros skipped as
 ///          select_top_k_nonzero(). Trimmed top-k and radix select give the same.
-/// Cost     one pass over the values, and the candidates; scratch of 8 bytes a candidate, about 1.2 k of them. Values that
+/// Cost     one pass over the values, and the candidates; scratch of 8 bytes a candidate, about 1.2 k of them. Values
+///          that
 ///          mislead the sample: four passes, and 8 bytes for each entry at or above the cut. Waits for the queue.
 /// Errors   k > n: invalid_argument, unless zeros are skipped. NaN or infinity: non_finite.
 /// Source   [RedSync19, 2.1]; radixSelect: [Alabi12].

@@ -4,7 +4,7 @@
 
 namespace millrace::cuda {
 
-/// Reads an array once and does next to nothing with it: what the other times are measured in.
+/// Reads an array once and does next to nothing with it: the unit of the other times.
 struct ReadPass {
   static constexpr uint32_t kThreads = 256;
   static constexpr uint32_t kSharedWords = 0;
@@ -70,7 +70,8 @@ struct FillNormal {
   template <class Block>
   MILLRACE_DEVICE void operator()(Block& block) const {
     block.step([&](auto t) {
-      for (uint64_t i = uint64_t{block.index()} * kThreads + t.rank; i < count; i += uint64_t{block.blocks()} * kThreads) {
+      for (uint64_t i = uint64_t{block.index()} * kThreads + t.rank; i < count;
+           i += uint64_t{block.blocks()} * kThreads) {
         const Words4 words = philox(keys, i);
         float sum = 0;
         for (uint32_t w = 0; w < 4; ++w) {

@@ -62,8 +62,8 @@ struct Bench {
 };
 
 void measure_passes(Bench& bench, const float* values, float* sums, uint32_t* sink) {
-  bench.read_ms = bench.median_ms(
-      [&] { bench.queue.launch(ReadPass{values, sink}, bench.n / ReadPass::kBlockEntries); });
+  bench.read_ms =
+      bench.median_ms([&] { bench.queue.launch(ReadPass{values, sink}, bench.n / ReadPass::kBlockEntries); });
   bench.put("read_pass_ms", bench.read_ms);
   bench.put("read_pass_gb_per_s", static_cast<double>(bench.n) * 4e-6 / bench.read_ms);
   bench.add_ms = bench.median_ms([&] { bench.queue.launch(AddPass{values, sums}, bench.n / AddPass::kBlockEntries); });
@@ -98,25 +98,24 @@ void measure_quantizers(Bench& bench, const float* values) {
     });
     bench.put("qsgd" + std::to_string(bits) + "_share_of_read_pass", bench.read_ms / ms);
   }
-  bench.put_time("terngrad", [&] { require(ternary(queue, values, bench.n, 512, words_of({}, 0), out.data(), nullptr), "terngrad"); });
+  bench.put_time("terngrad", [&] {
+    require(ternary(queue, values, bench.n, 512, words_of({}, 0), out.data(), nullptr), "terngrad");
+  });
   bench.put_time("onebit", [&] { require(one_bit(queue, values, bench.n, 512, out.data(), nullptr), "onebit"); });
   auto halves = queue.allocate<uint16_t>(bench.n);
-  bench.put_time("bf16", [&] { require(bf16(queue, values, bench.n, words_of({}, 0), halves.data(), nullptr), "bf16"); });
-  bench.put_time("f16", [&] {
-    require(f16(queue, values, bench.n, words_of({}, 0), halves.data(), nullptr), "f16");
-  });
+  bench.put_time("bf16",
+                 [&] { require(bf16(queue, values, bench.n, words_of({}, 0), halves.data(), nullptr), "bf16"); });
+  bench.put_time("f16", [&] { require(f16(queue, values, bench.n, words_of({}, 0), halves.data(), nullptr), "f16"); });
   const uint64_t k = bench.n / 100;
-  bench.put_time("sign_mean_of_1_percent", [&] {
-    require(sign_mean(queue, values, k, out.data(), nullptr), "sign_mean");
-  });
+  bench.put_time("sign_mean_of_1_percent",
+                 [&] { require(sign_mean(queue, values, k, out.data(), nullptr), "sign_mean"); });
 }
 
 void measure_buckets(Bench& bench, const float* gradient, float* residual) {
   for (const uint32_t bits : {0u, 2u}) {
     const BucketJob job{.residual = residual, .gradient = gradient, .kept = residual, .n = bench.n, .bits = bits};
     const std::string name = bits == 0 ? "bucket_64_of_4096" : "bucket_64_of_4096_qsgd2";
-    const double ms =
-        bench.put_time(name, [&] { require(bucket_top_k(bench.queue, job), "bucket_top_k"); });
+    const double ms = bench.put_time(name, [&] { require(bucket_top_k(bench.queue, job), "bucket_top_k"); });
     bench.put(name + "_over_two_reads_one_write", ms / bench.add_ms);
   }
 }
@@ -157,7 +156,8 @@ int run(int log2_n, int repeats) {
   auto bins = queue.allocate<uint64_t>(kBins);
   queue.clear(bins.data(), kBins * sizeof(uint64_t));
   bench.put_time("add", [&] { require(add(queue, values.data(), sums.data(), bench.n, 1.0F, nullptr), "add"); });
-  bench.put_time("add_with_histogram", [&] { require(add(queue, values.data(), sums.data(), bench.n, 1.0F, bins.data()), "add"); });
+  bench.put_time("add_with_histogram",
+                 [&] { require(add(queue, values.data(), sums.data(), bench.n, 1.0F, bins.data()), "add"); });
   queue.launch(FillNormal{sums.data(), bench.n, RoundKeys::of(2, 7)}, queue.filling_blocks(256));
   measure_buckets(bench, values.data(), sums.data());
   measure_quantizers(bench, values.data());
@@ -169,4 +169,6 @@ int run(int log2_n, int repeats) {
 }  // namespace
 }  // namespace millrace::cuda
 
-int main(int argc, char** argv) { return millrace::cuda::run(argc > 1 ? std::atoi(argv[1]) : 28, argc > 2 ? std::atoi(argv[2]) : 15); }
+int main(int argc, char** argv) {
+  return millrace::cuda::run(argc > 1 ? std::atoi(argv[1]) : 28, argc > 2 ? std::atoi(argv[2]) : 15);
+}

@@ -26,7 +26,7 @@ class CudaArrays : public ::testing::Test {
 
   static constexpr RandomKey kKey = RandomKey::from(8);
 
-  /// What the host does in four steps: add, select, code, keep the error.
+  /// The result of four steps of the host: add, select, code, keep the error.
   struct Wanted {
     bool finite = true;
     std::vector<uint32_t> positions;
@@ -43,7 +43,8 @@ class CudaArrays : public ::testing::Test {
     auto selector = make_selector(spec, std::max<uint64_t>(job.n, 1)).value();
     IndexBuffer positions;
     wanted.finite =
-        selector->select({.dimension = job.n, .dense = true, .indices = {}, .values = wanted.kept}, {}, positions).has_value();
+        selector->select({.dimension = job.n, .dense = true, .indices = {}, .values = wanted.kept}, {}, positions)
+            .has_value();
     if (!wanted.finite) return wanted;
     for (const uint32_t position : positions) wanted.values.push_back(wanted.kept[position]);
     wanted.positions = testing::listed(positions);
@@ -103,7 +104,8 @@ TYPED_TEST(CudaArrays, BucketTopKTakesEveryBucketSizeAndK) {
       const auto residual = testing::values_of(pattern, n, 6);
       for (const uint32_t bucket_size : {1u, 30u, 512u, 1000u, 4096u}) {
         for (const uint32_t k : {1u, 6u, 200u, 256u}) {
-          if (k <= bucket_size) this->expect_buckets_as_host(residual, {}, {.bucket_size = bucket_size, .k = k, .bits = 4});
+          if (k <= bucket_size)
+            this->expect_buckets_as_host(residual, {}, {.bucket_size = bucket_size, .k = k, .bits = 4});
           if (::testing::Test::HasFatalFailure()) return;
         }
       }
@@ -185,7 +187,8 @@ TYPED_TEST(CudaArrays, WhatIsTakenComesBack) {
     auto taken = queue->template allocate<float>(300);
     take(*queue, array.data, selected->positions.data(), 300, taken.data());
     std::vector<float> wanted = values, wanted_taken;
-    for (const uint32_t position : on_host(*queue, *selected)) wanted_taken.push_back(std::exchange(wanted[position], 0.0F));
+    for (const uint32_t position : on_host(*queue, *selected))
+      wanted_taken.push_back(std::exchange(wanted[position], 0.0F));
     EXPECT_EQ(downloaded(*queue, taken.data(), 300), wanted_taken);
     EXPECT_EQ(downloaded(*queue, array.data, values.size()), wanted);
     scatter_add(*queue, array.data, selected->positions.data(), taken.data(), 300);

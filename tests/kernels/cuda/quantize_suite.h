@@ -141,7 +141,8 @@ TYPED_TEST(CudaQuantize, QsgdRefusesWhatTheHostRefuses) {
 }
 
 TYPED_TEST(CudaQuantize, TernaryEqualsTheHost) {
-  const auto code = [](auto& queue, const float* values, size_t n, const CodecSpec& spec, uint16_t* out, float* decoded) {
+  const auto code = [](auto& queue, const float* values, size_t n, const CodecSpec& spec, uint16_t* out,
+                       float* decoded) {
     const WordSource words = words_of(RandomKey::from(77), 10);
     return ternary(queue, values, n, spec.bucket_size, words, reinterpret_cast<uint8_t*>(out), decoded);
   };
@@ -149,7 +150,8 @@ TYPED_TEST(CudaQuantize, TernaryEqualsTheHost) {
 }
 
 TYPED_TEST(CudaQuantize, OneBitEqualsTheHost) {
-  const auto code = [](auto& queue, const float* values, size_t n, const CodecSpec& spec, uint16_t* out, float* decoded) {
+  const auto code = [](auto& queue, const float* values, size_t n, const CodecSpec& spec, uint16_t* out,
+                       float* decoded) {
     return one_bit(queue, values, n, spec.bucket_size, reinterpret_cast<uint8_t*>(out), decoded);
   };
   for (const char* name : {"onebit", "onebit:13", "onebit:2048"}) this->expect_as_codec(name, 4, 0, code);

@@ -12,7 +12,8 @@
 #include "kernels/select/top_k.h"
 #include "tests/support/select_oracle.h"
 
-/// One suite for both places, host_under_test.h or device_under_test.h: kernels give what the host's own selections give.
+/// One suite for both queues, of host_under_test.h and device_under_test.h. Kernels give the results of the host's
+/// selections.
 namespace millrace::cuda {
 
 /// An array in the queue's memory, `offset` entries behind an aligned place.
@@ -48,8 +49,8 @@ class CudaSelect : public ::testing::Test {
       const Array<Queue> array(*queue, values, offset);
       for (const Zeros zeros : {Zeros::kSelected, Zeros::kSkipped}) {
         IndexBuffer wanted;
-        const Status host = zeros == Zeros::kSelected ? select_top_k(values, k, wanted)
-                                                      : select_top_k_nonzero(values, k, wanted);
+        const Status host =
+            zeros == Zeros::kSelected ? select_top_k(values, k, wanted) : select_top_k_nonzero(values, k, wanted);
         const auto found = top_k(*queue, array.data, values.size(), k, zeros);
         ASSERT_EQ(found.has_value(), host.has_value()) << (found ? "" : found.error().message);
         if (!found) {
@@ -127,8 +128,8 @@ TYPED_TEST(CudaSelect, ThresholdEqualsTheHost) {
   for (const testing::Pattern pattern : testing::kPatterns) {
     for (const size_t n : {size_t{0}, size_t{1}, size_t{1025}, size_t{33'000}}) {
       const auto values = testing::values_of(pattern, n, n + 1);
-      for (const float at : {std::numeric_limits<float>::denorm_min(), 0.1F, 2.0F, 1e30F,
-                             std::numeric_limits<float>::infinity()}) {
+      for (const float at :
+           {std::numeric_limits<float>::denorm_min(), 0.1F, 2.0F, 1e30F, std::numeric_limits<float>::infinity()}) {
         for (const uint64_t count_max : {uint64_t{0}, uint64_t{3}, uint64_t{n}}) {
           SCOPED_TRACE(testing::name_of(pattern, n, count_max) + " at " + std::to_string(at));
           this->expect_threshold_as_host(values, at, count_max);
