@@ -31,9 +31,8 @@ class HostMemory {
 
 /// Runs block kernels on the host, to test them without a card: the counterpart of DeviceQueue. Slow.
 ///
-/// Order   threads of a phase, and blocks of a launch, run in the orders given; a correct kernel gives the same
-///         result in
-///         any of them.
+/// Order   threads of a phase, and blocks of a launch, run in the orders given. A correct kernel gives the same result
+///         in any order.
 /// Errors  the first race of a block's threads is kept, and finish() returns it.
 class HostQueue {
  public:
