@@ -61,7 +61,7 @@ struct AddArrays {
       if (bins != nullptr) shared.add(t, key >> kTopShift, 1);
       if (!is_whole) sums[first + c] = sum.at[c];
     }
-    if (is_whole) block.store4(sums + first, sum);
+    if (is_whole) block.stream4(sums + first, sum);
   }
 };
 

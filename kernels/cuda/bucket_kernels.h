@@ -106,6 +106,7 @@ struct BucketTopK {
       }
       if (kept == nullptr) continue;
       if (is_aligned != 0 && index + 4 <= size) {
+        // Some of it is written again: it stays in the cache.
         block.store4(kept + first + index, rows.at[row]);
       } else {
         for (uint32_t c = 0; c < 4 && index + c < size; ++c) kept[first + index + c] = rows.at[row].at[c];

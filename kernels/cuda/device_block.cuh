@@ -134,6 +134,10 @@ class DeviceBlock {
     return {{loaded.x, loaded.y, loaded.z, loaded.w}};
   }
   MILLRACE_DEVICE void store4(float* at, const Float4& from) {
+    *reinterpret_cast<float4*>(at) = make_float4(from.at[0], from.at[1], from.at[2], from.at[3]);
+  }
+  /// Stores values that this launch does not use again.
+  MILLRACE_DEVICE void stream4(float* at, const Float4& from) {
     __stcs(reinterpret_cast<float4*>(at), make_float4(from.at[0], from.at[1], from.at[2], from.at[3]));
   }
   MILLRACE_DEVICE void store_halves(uint16_t* at, uint32_t low, uint32_t high) {

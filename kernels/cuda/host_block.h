@@ -219,6 +219,7 @@ class HostBlock {
     return loaded;
   }
   void store4(float* at, const Float4& from) { std::memcpy(at, &from, sizeof(from)); }
+  void stream4(float* at, const Float4& from) { store4(at, from); }
   void store_halves(uint16_t* at, uint32_t low, uint32_t high) {
     std::memcpy(at, &low, sizeof(low));
     std::memcpy(at + 2, &high, sizeof(high));

@@ -130,7 +130,7 @@ struct QsgdWarps {
     }
     if (first + 4 <= count) {
       block.template store_bytes<kLaneBytes>(at, bits);
-      if constexpr (kDecodes) block.store4(decoded + first, meant);
+      if constexpr (kDecodes) block.stream4(decoded + first, meant);
       return;
     }
     const auto left = static_cast<uint32_t>(count - first);
@@ -497,7 +497,7 @@ struct RoundHalves {
       meant.at[c] = format.value_of(codes[c]);
     }
     block.store_halves(out + first, codes[0] | codes[1] << 16, codes[2] | codes[3] << 16);
-    if (decoded != nullptr) block.store4(decoded + first, meant);
+    if (decoded != nullptr) block.stream4(decoded + first, meant);
   }
 };
 

@@ -53,7 +53,7 @@ struct AddPass {
       MILLRACE_UNROLL
       for (uint32_t j = 0; j < kRowCount; ++j) {
         for (uint32_t c = 0; c < 4; ++c) rows[j].at[c] += added[j].at[c];
-        block.store4(sums + first + j * kThreads * 4, rows[j]);
+        block.stream4(sums + first + j * kThreads * 4, rows[j]);
       }
     });
   }
