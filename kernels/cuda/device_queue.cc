@@ -135,7 +135,8 @@ bool DeviceQueue::may_launch(uint64_t blocks) {
   if (first_error_ && blocks >= uint64_t{1} << 31) {
     first_error_ = fail(ErrorCode::kLimitExceeded, "cuda: an array of more than 2^31 blocks");
   }
-  return first_error_.has_value() && blocks != 0;
+  // A launch goes to the calling thread's device, which may be that of another queue.
+  return first_error_.has_value() && blocks != 0 && check(cudaSetDevice(device_), "a device");
 }
 
 void DeviceQueue::clear(void* at, size_t bytes) {

@@ -1,5 +1,5 @@
-// Measures CUB's selection of the 1 % largest keys, with their positions, beside a read pass: what top_k is compared with. Prints
-// JSON. Not part of the build: nvcc -std=c++20 -O3 -arch=sm_90 -I. tests/bench/cuda/cub_bench.cu -o cub_bench
+// Measures CUB's radix sort of the keys beside a read pass, to compare top_k with. Prints JSON. Not part of the build:
+// nvcc -std=c++20 -O3 -arch=sm_90 -I. tests/bench/cuda/cub_bench.cu -o cub_bench
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -7,14 +7,6 @@
 #include <vector>
 
 #include <cub/device/device_radix_sort.cuh>
-#if __has_include(<cub/device/device_topk.cuh>)
-#include <cub/device/device_topk.cuh>
-#include <cuda/__execution/determinism.h>
-#include <cuda/__execution/output_ordering.h>
-#include <cuda/__execution/require.h>
-#include <thrust/iterator/counting_iterator.h>
-#define MILLRACE_HAS_DEVICE_TOP_K 1
-#endif
 
 #include "kernels/cuda/device_block.cuh"
 #include "tests/bench/cuda/bench_kernels.h"
@@ -71,34 +63,10 @@ double sort_ms(const uint32_t* keys, uint32_t* keys_out, uint64_t n) {
   return ms;
 }
 
-double top_k_ms(const uint32_t* keys, uint32_t* keys_out, uint64_t n, uint64_t k) {
-#ifdef MILLRACE_HAS_DEVICE_TOP_K
-  auto* positions = device_array<uint32_t>(k);
-  const auto requirements = cuda::execution::require(cuda::execution::determinism::not_guaranteed,
-                                                     cuda::execution::output_ordering::unsorted);
-  const thrust::counting_iterator<uint32_t> index(0);
-  size_t bytes = 0;
-  const auto run = [&](void* scratch) {
-    require(cub::DeviceTopK::MaxPairs(scratch, bytes, keys, keys_out, index, positions, static_cast<uint32_t>(n),
-                                      static_cast<uint32_t>(k), requirements),
-            "top-k");
-  };
-  run(nullptr);
-  auto* scratch = device_array<uint8_t>(bytes);
-  const double ms = median_ms([&] { run(scratch); });
-  cudaFree(scratch);
-  return ms;
-#else
-  (void)keys, (void)keys_out, (void)n, (void)k;
-  return 0;
-#endif
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   const uint64_t n = uint64_t{1} << (argc > 1 ? std::atoi(argv[1]) : 28);
-  const uint64_t k = n / 100;
   auto* values = device_array<float>(n);
   auto* keys = device_array<uint32_t>(n);
   auto* keys_out = device_array<uint32_t>(n);
@@ -107,9 +75,8 @@ int main(int argc, char** argv) {
   require(cudaDeviceSynchronize(), "fill");
   const double read =
       median_ms([&] { run_kernel<ReadPass><<<n / ReadPass::kBlockEntries, ReadPass::kThreads>>>(ReadPass{values, keys_out}); });
-  const double top_k = top_k_ms(keys, keys_out, n, k);
   const double sort = sort_ms(keys, keys_out, n);
-  std::printf("{\"read_pass_ms\": %.4f, \"cub_device_top_k_ms\": %.4f, \"cub_radix_sort_keys_ms\": %.4f, \"cub_version\": %d}\n",
-              read, top_k, sort, CUB_VERSION);
+  std::printf("{\"read_pass_ms\": %.4f, \"cub_radix_sort_keys_ms\": %.4f, \"cub_version\": %d}\n",
+              read, sort, CUB_VERSION);
   return 0;
 }
