@@ -1,29 +1,32 @@
 #!/usr/bin/env bash
-# Builds Millrace and runs its tests in a Debian root of another release. mmdebstrap makes the root once; later runs reuse it.
+# Builds Millrace and runs its tests in a Debian root of another release. mmdebstrap makes the root once; later runs
+# reuse it.
 #
-#   deploy/debian-root.sh trixie            Debian 13: four stages
-#                                             root   makes the root, unless it is there: 5 minutes on a busy machine, 1.3 GB
-#                                             setup  deploy/setup.sh in the root: installs packages that the root lacks
-#                                             build  the dev preset, every target: a first run compiles everything
-#                                             test   the unit tests and the lint rules
+#   deploy/debian-root.sh trixie            Debian 13: four stages.
+#                                             root   makes the root, unless it is there: 5 busy minutes, 1.3 GB.
+#                                             setup  deploy/setup.sh in the root: installs packages that the root lacks.
+#                                             build  the dev preset, every target: a first run compiles everything.
+#                                             test   the unit tests and the lint rules.
 #   deploy/debian-root.sh forky --aptopt='Acquire::Check-Valid-Until "false"'
-#                                           Debian testing, from a mirror whose copy of it may be older than a week
-#   deploy/debian-root.sh trixie -- COMMAND…     runs COMMAND in the root, in the source folder ("-- bash" gives a shell)
-#   deploy/debian-root.sh trixie --remove        removes the root and this clone's build in it
+#                                           Debian testing, from a mirror whose copy of it may be older than a week.
+#   deploy/debian-root.sh trixie -- COMMAND…     runs COMMAND in the root, in the source folder ("-- bash": a shell).
+#   deploy/debian-root.sh trixie --remove        removes the root and this clone's build in it.
 #
 # Options:
-#   --labels REGEX  the tests to run, by ctest's labels (default 'unit|lint'; 'unit|lint|sim' adds the simulations)
-#   --jobs N        compilers and tests side by side (default: the number of cores)
-#   --mirror URI    the package mirror (default: the one that this machine's apt uses for its own Debian release)
-#   --aptopt OPT    an option of apt, for the making of the root and for apt in the root (repeatable)
-#   --renew         makes a new root that replaces the one there
+#   --labels REGEX  the tests to run, by ctest's labels (default 'unit|lint'; 'unit|lint|sim' adds the simulations).
+#   --jobs N        compilers and tests side by side (default: the number of cores).
+#   --mirror URI    the package mirror (default: the one that this machine's apt uses for its own Debian release).
+#   --aptopt OPT    an option of apt, for the making of the root and for apt in the root (repeatable).
+#   --renew         makes a new root that replaces the one there.
 #
-# The root is $XDG_CACHE_HOME/millrace/roots/SUITE (~/.cache where that is not set), with a compiler cache of its own; all clones
-# share it. The source is mounted read-only at /millrace; the build goes to build/roots/SUITE of this clone. Everything runs in
-# mount and process namespaces of its own: when the script ends, by Ctrl-C too, nothing stays mounted and no process stays.
-# Needs mmdebstrap (deploy/setup.sh --roots). A user other than root needs uidmap too, and a line in /etc/subuid and /etc/subgid.
-# Exit codes: those of COMMAND; else 0 all passed, 1 a stage failed, 2 usage, 3 a tool or a right is missing, 4 no mirror found,
-# 5 the root could not be made, 130 interrupted.
+# The root is $XDG_CACHE_HOME/millrace/roots/SUITE (~/.cache where that is not set), with its own compiler cache. All
+# clones share it. The source is mounted read-only at /millrace; the build goes to build/roots/SUITE of this clone.
+# Everything runs in mount and process namespaces of its own. When the script ends, by Ctrl-C too, nothing stays mounted
+# and no process stays.
+# Needs mmdebstrap (deploy/setup.sh --roots). A user other than root also needs uidmap, and a line in /etc/subuid and in
+# /etc/subgid.
+# Exit codes: those of COMMAND. Otherwise 0 all passed, 1 a stage failed, 2 usage, 3 a tool or a right is missing.
+# 4 no mirror found, 5 the root could not be made, 130 interrupted.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -62,8 +65,8 @@ own_mirror() {
       ($2 == codename || $2 ~ /^(oldstable|stable|testing|unstable|sid)$/) { print $1; exit }'
 }
 
-# confined FUNCTION ARGS…: runs a function of this script in namespaces that end, with all their mounts and processes, when it
-# returns or when this script is interrupted. Its own /proc shows the new processes alone.
+# confined FUNCTION ARGS…: runs a function of this script in namespaces of their own. They end, with all their mounts
+# and processes, when the function returns or this script is interrupted. Their own /proc shows the new processes alone.
 confined() {
   local code=0
   setpriv --pdeathsig KILL "${NAMESPACES[@]}" --mount-proc "$BASH" "$0" --confined "$@" <&0 &
@@ -115,7 +118,7 @@ require_root() {
   exec 8>&-
 }
 
-# enter SUITE COMMAND…: confined; mounts what the root needs, and runs COMMAND in it, in the source folder.
+# enter SUITE COMMAND…: confined; mounts the folders that the root needs, and runs COMMAND in it, in the source folder.
 enter() {
   local suite=$1 folder=$ROOTS/$1 variable environment=()
   shift

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a bare Debian 12 or 13 to a trained model: installs what is missing, builds, runs `millrace demo`.
+# From a bare Debian 12 or 13 to a trained model: installs the missing packages, builds, runs `millrace demo`.
 #
 #   deploy/demo.sh [OPTIONS OF millrace demo]     see deploy/demo.sh --help
 #

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Everything that reads the code without running it: Millrace's own lint, the format, clang-tidy.
 #
-#   deploy/lint.sh                 all three; needs a configured build/dev for clang-tidy (cmake --preset dev)
-#   deploy/lint.sh --only NAME     rules | format | tidy [--all]; tidy looks at what changed since the last green commit
-#   deploy/lint.sh --mark-green    all three; if they are clean, later runs look at what changed since HEAD
-#   deploy/lint.sh --format-fix    rewrites the sources with clang-format instead of checking
+#   deploy/lint.sh                 all three; needs a configured build/dev for clang-tidy (cmake --preset dev).
+#   deploy/lint.sh --only NAME     rules | format | tidy [--all]; tidy checks the changes since the last green commit.
+#   deploy/lint.sh --mark-green    all three; if they are clean, later runs check the changes since HEAD.
+#   deploy/lint.sh --format-fix    rewrites the sources with clang-format instead of checking.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -37,7 +37,7 @@ tidy() {
   /usr/bin/python3 tests/lint/tidy.py --build build/dev "$@"
 }
 
-# The commit is clean by what was run here, so that later runs need to look at what changed since only.
+# The stages that ran here found the commit clean, so later runs only need to check the changes since.
 mark_green() {
   [ -z "$(git status --porcelain)" ] || { echo "lint: commit first: the mark is for a commit" >&2; return 2; }
   rules && format && tidy || return 1

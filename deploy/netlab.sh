@@ -1,26 +1,37 @@
 #!/usr/bin/env bash
-# Several hosts on one machine: network namespaces behind a bridge, each link limited to a rate. Needs root and iproute2.
+# Several hosts on one machine: network namespaces behind a bridge, each link limited to a rate. Needs root and
+# iproute2.
 #
-#   deploy/netlab.sh up PREFIX HOSTS RATE [UNLIMITED [MTU]]   hosts PREFIX-1 … PREFIX-HOSTS with addresses 10.77.0.1 … and links of
-#                                             RATE (1gbit), then UNLIMITED more whose links have none, as a switch's; MTU: 1500 to 9000
-#   deploy/netlab.sh lose PREFIX FRACTION     from now on a packet that comes to a host is lost with this chance (0.01), each by itself:
-#                                             links to hosts carry packets one by one then. What a host sends leaves it as
-#                                             without loss. Needs nft
-#   deploy/netlab.sh lose PREFIX FRACTION bursts   the same, and links carry them as without loss: what comes in one piece is lost in one
-#   deploy/netlab.sh lose PREFIX single       none is lost, and links carry them one by one through the rule of the first: to compare with
-#   deploy/netlab.sh lose PREFIX 0            none is lost, and links are as they were
-#   deploy/netlab.sh exec PREFIX HOST -- COMMAND…     runs COMMAND on host number HOST
-#   deploy/netlab.sh down PREFIX              removes them; nothing to remove is no error
-#   deploy/netlab.sh run HOSTS RATE -- COMMAND…   up, COMMAND with NETLAB_PREFIX and NETLAB_HOSTS set, down whatever happens
+#   deploy/netlab.sh up PREFIX HOSTS RATE [UNLIMITED [MTU]]
+#       hosts PREFIX-1 … PREFIX-HOSTS with addresses 10.77.0.1 … and links of RATE (1gbit). Then UNLIMITED more whose
+#       links have none, as a switch's. MTU: 1500 to 9000.
+#   deploy/netlab.sh lose PREFIX FRACTION
+#       from now on each packet to a host is lost with this chance (0.01), by itself. Links to hosts then carry packets
+#       one by one. A packet that a host sends leaves the host as without loss. Needs nft.
+#   deploy/netlab.sh lose PREFIX FRACTION bursts
+#       the same, and links carry packets as without loss. A piece that arrives as one is lost as one.
+#   deploy/netlab.sh lose PREFIX single
+#       none is lost, and links carry packets one by one through the rule of `lose PREFIX FRACTION`: to compare with.
+#   deploy/netlab.sh lose PREFIX 0
+#       none is lost, and links are as they were.
+#   deploy/netlab.sh exec PREFIX HOST -- COMMAND…
+#       runs COMMAND on host number HOST.
+#   deploy/netlab.sh down PREFIX
+#       removes the hosts; nothing to remove is no error.
+#   deploy/netlab.sh run HOSTS RATE -- COMMAND…
+#       up, then COMMAND with NETLAB_PREFIX and NETLAB_HOSTS set, then down in every case.
 #   deploy/netlab.sh mpirun --ranks RANKS --rate RATE [--hosts HOSTS] [OPTIONS OF MPIRUN…] -- COMMAND…
-#                                             the same with COMMAND as RANKS processes of an MPI job, round the hosts (RANKS of them)
-#   deploy/netlab.sh check                    exit 0 if this machine can do it, else one sentence on what is missing
+#       as run, with COMMAND as RANKS processes of an MPI job.
+#       HOSTS are RANKS by default; the ranks go round the hosts.
+#   deploy/netlab.sh check
+#       exits 0 if this machine can do it. Otherwise prints one sentence on the missing part.
 #
 # The bridge is in a namespace of its own (PREFIX-switch): no interface, address or route of the machine itself changes.
-# Every direction of a link has its token bucket; the rate counts Ethernet frames, so TCP payload reaches 0.95 of it. RATE "none"
-# leaves links unlimited. A bucket holds 256 KiB (NETLAB_BURST overrides), 2 ms at 1 Gbit/s: where the machine's timers are later
-# than that (a busy virtual machine), links stay below their rate; compare with a bare transfer of the same run. TCP on the hosts
-# uses Reno (NETLAB_CONGESTION overrides; "default" leaves the machine's): see deploy/DESIGN.md.
+# Every direction of a link has its token bucket; the rate counts Ethernet frames, so TCP payload reaches 0.95 of it.
+# RATE "none" leaves links unlimited. A bucket holds 256 KiB (NETLAB_BURST overrides), 2 ms at 1 Gbit/s. Where the
+# machine's timers are later than that (a busy virtual machine), links stay below their rate. So compare with a bare
+# transfer of the same run. TCP on the hosts uses Reno (NETLAB_CONGESTION overrides; "default" leaves the machine's):
+# see deploy/DESIGN.md.
 # Exit codes: the command's own for exec and run; else 0 done, 1 failed, 2 usage, 3 not root or no iproute2.
 set -euo pipefail
 
@@ -59,14 +70,14 @@ choose_congestion_control() {
     say "$1 cannot use TCP congestion control '$CONGESTION': it keeps the machine's default"
 }
 
-# lose PREFIX FRACTION [bursts]. What a host sends itself is not lost.
+# lose PREFIX FRACTION [bursts]. Packets on the way out of a host are not lost.
 lose() {
   local prefix=$1 fraction=$2 pieces=${3:-} namespace number rules segments=1 verdict=drop
   command -v nft >/dev/null || { say "'nft' is missing: run deploy/setup.sh (package nftables)"; exit 3; }
   # In millionths, without the arithmetic of fractions that a shell lacks.
   local millionths
   if [ "$fraction" = single ]; then
-    # The same rule, whose draw decides nothing: what it costs a packet is no loss.
+    # The same rule, whose draw decides nothing: it costs a packet the same time, and no loss.
     millionths=10000 verdict=accept
   else
     millionths=$(awk -v f="$fraction" 'BEGIN { printf "%d", f * 1000000 + 0.5 }')
@@ -95,8 +106,8 @@ namespaces_of() {
   ip netns list | sed -n "s/^\($1-\(switch\|[0-9][0-9]*\)\)\( .*\)\{0,1\}$/\1/p"
 }
 
-# down PREFIX: removes all in a session of its own, which Ctrl-C does not reach: what is half removed stays for ever. (An ignored
-# SIGINT is no way: bash 5.2 lets go of it around every wait, and may then send itself one without end.)
+# down PREFIX: removes all in a session of its own, which Ctrl-C does not reach: a half-removed lab would stay for ever.
+# (An ignored SIGINT is no way. bash 5.2 restores it around every wait, and may then send itself one without end.)
 down() {
   local tries=3
   # The new process may meet a signal before it has its session.
@@ -140,7 +151,7 @@ abandon() {
   [ "$code" -eq 130 ] || say "could not set up $2 hosts with links of $3 (what was made is removed)"
 }
 
-# From its first namespace on, whatever ends the script removes the lab; who calls this decides how long that stays so.
+# From its first namespace on, every end of the script removes the lab. The caller decides how long that stays so.
 up() {
   local prefix=$1 hosts=$2 rate=$3 unlimited=${4:-0} mtu=${5:-$MTU_USUAL} number
   [ -z "$(namespaces_of "$prefix")" ] || { say "'$prefix' is up already: deploy/netlab.sh down $prefix"; exit 1; }
@@ -160,7 +171,7 @@ up() {
 }
 
 check() {
-  # A process of its own: in a list with || bash goes on after what fails. It says what could not be done.
+  # A process of its own: in a list with || bash would continue after a failure. It reports the step that failed.
   "$BASH" "$0" run 1 1gbit -- true || exit 1
 }
 
@@ -204,8 +215,8 @@ mpirun_hosts() {
   run "$hosts" "$rate" "$BASH" "$0" mpirun-inside "$ranks" "${options[@]}" -- "$@"
 }
 
-# mpirun_inside RANKS OPTIONS… -- COMMAND…: in a lab that is up. Hosts are their addresses, so that no name needs to be resolved;
-# each has a host name of its own all the same, else Open MPI takes them for one machine.
+# mpirun_inside RANKS OPTIONS… -- COMMAND…: in a lab that is up. Hosts are their addresses, which need no name look-up.
+# Each has a host name of its own all the same: otherwise Open MPI takes them for one machine.
 mpirun_inside() {
   local ranks=$1 hosts='' number
   shift
@@ -221,8 +232,8 @@ mpirun_inside() {
   trap "rm -rf '$folder'" EXIT
   printf '#!/bin/sh\nexec %q %q agent "$@"\n' "$BASH" "$(realpath "$0")" >"$folder/agent"
   chmod +x "$folder/agent"
-  # MPI waits by looking. Where ranks share cores it is to yield in between; elsewhere not: then each look at messages yields, and
-  # a thread that makes progress beside one that computes is put behind it until the next tick of the clock.
+  # MPI waits by polling. Where ranks share cores it must yield in between. Elsewhere it must not. Each poll would yield
+  # there, and a progress thread beside a computing thread would run only after the next tick of the clock.
   local yields=0
   ((ranks <= $(nproc))) || yields=1
   # Before the first host has its share, and where this script may use them all.
@@ -234,8 +245,8 @@ mpirun_inside() {
     --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0 --mca mpi_yield_when_idle "$yields" "${options[@]}" "$@"
 }
 
-# cores_of NUMBER: the host's share of the machine's cores, where there is one for each: else two ranks may compute on one core
-# while another idles, for as long as the scheduler takes to see it.
+# cores_of NUMBER: the host's share of the machine's cores, where there is one for each. Otherwise two ranks may compute
+# on one core while another idles, until the scheduler balances them.
 cores_of() {
   local cores=${NETLAB_CORES:-0}
   ((NETLAB_HOSTS <= cores)) || return 0

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that Millrace is built from. Idempotent; says nothing when nothing is missing.
 #
-#   deploy/setup.sh            what the build and the demo need
-#   deploy/setup.sh --tests    also what deploy/test.sh needs (clang 19, network tools, python3)
-#   deploy/setup.sh --papers   also what the experiments of tests/bench/papers/ need (numpy, matplotlib, PyTorch)
-#   deploy/setup.sh --roots    also what deploy/debian-root.sh needs (roots of other Debian releases)
-#   deploy/setup.sh --list     installs nothing: prints all packages of the groups that are asked for, one a line
-#   deploy/setup.sh --check    installs nothing: prints what is missing, one package a line, and exits 1 if anything is
+#   deploy/setup.sh            the packages that the build and the demo need.
+#   deploy/setup.sh --tests    also those of deploy/test.sh (clang 19, network tools, python3).
+#   deploy/setup.sh --papers   also those of the experiments of tests/bench/papers/ (numpy, matplotlib, PyTorch).
+#   deploy/setup.sh --roots    also those of deploy/debian-root.sh (roots of other Debian releases).
+#   deploy/setup.sh --list     installs nothing: prints all packages of the requested groups, one a line.
+#   deploy/setup.sh --check    installs nothing: prints the missing packages, one a line, and exits 1 if there are any.
 #
 # Exit codes: 0 done, 1 something is missing (--check), 2 usage, 3 not root, 4 not a Debian-like system, 5 apt failed.
 set -euo pipefail
 
-# name          what it is for
+# name          purpose
 readonly BUILD_PACKAGES=(
   g++                  # compiler, C++23 with std::expected
   cmake                # build, 3.25

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# What a host needs to run millrace-switch on DPDK as fast as it can: huge pages, vfio-pci, quiet cores, a steady clock rate.
-# It prints what it would do, and does it only when told to.
+# Prepares a host for millrace-switch on DPDK at full speed: huge pages, vfio-pci, quiet cores, a steady clock rate.
+# It prints the changes that it would make, and makes them with --apply only.
 #
-#   deploy/switch-host.sh [--pages N] [--device PCI…]           says what is missing and the commands that would change it
-#   deploy/switch-host.sh --apply [--pages N] [--device PCI…]   runs them (root); what needs a reboot is printed all the same
+#   deploy/switch-host.sh [--pages N] [--device PCI…]           prints missing parts, and the commands to change them.
+#   deploy/switch-host.sh --apply [--pages N] [--device PCI…]   runs them (root). Prints commands that need a reboot.
 #
-#   --pages N      huge pages of 2 MiB to reserve (default 512: 1 GiB)
-#   --device PCI   a network device to give to vfio-pci, as 0000:01:00.0; repeatable. The kernel loses it, and with it every
-#                  connection over it: never the one that you are logged in by
+#   --pages N      huge pages of 2 MiB to reserve (default 512: 1 GiB).
+#   --device PCI   a network device to give to vfio-pci, as 0000:01:00.0; repeatable. The kernel loses it, and with it
+#                  every connection over it. Never give the one that you are logged in by.
 #   --cores LIST   processors for the switch, as 2-3 (default: all but the first two); only for the advice on isolation
 #
-# Without any of it millrace-switch runs as well: on kernel sockets, or on DPDK without huge pages on an interface of the kernel
-# (--pmd net_af_packet,iface=eth1).
-# Exit codes: 0 all is as it should be, or was made so; 1 something is missing (without --apply) or failed; 2 usage; 3 not root.
+# Without any of it millrace-switch runs as well: on kernel sockets, or on DPDK without huge pages on an interface of
+# the kernel (--pmd net_af_packet,iface=eth1).
+# Exit codes: 0 all is in order, or was made so. 1 a part is missing (without --apply) or failed. 2 usage. 3 not root.
 set -euo pipefail
 
 say() { printf '%s\n' "$*"; }

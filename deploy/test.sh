@@ -1,24 +1,27 @@
 #!/usr/bin/env bash
 # Builds and runs every test, from a bare Debian 12 on. Ends with ctest's summary of the dev build.
 #
-#   deploy/test.sh                 all stages, in this order:
-#                                    setup  installs what is missing (deploy/setup.sh --tests)
-#                                    build  the dev preset: every program, and the tests of stage dev
-#                                    asan   AddressSanitizer and UBSan over the unit tests and, with fewer seeds, the simulations
-#                                    tsan   ThreadSanitizer over the tests that have threads
-#                                    fuzz   every fuzzer, 5 seconds each, two at a time
-#                                    lint   clang-format; clang-tidy and headers alone, on what changed since the last green commit
-#                                    models the models of the protocols, if they changed since the last green commit
-#                                    punish kills and restarts workers and shards of a job, 30 seconds of it
-#                                    dev    vector kernels on every instruction set, simulations, lint rules, integration tests
-#   deploy/test.sh --quick         setup, build, dev
-#   deploy/test.sh --release       all stages, and in each what CI leaves out: all unit tests in all three builds, everything under
-#                                  lint, the models, fuzzers for 60 seconds each, the punisher for ten minutes. Then stage
-#                                    papers every script of tests/bench/papers with --quick: that it runs, not what it shows
+#   deploy/test.sh                 all stages, in this order.
+#                                    setup  installs missing packages (deploy/setup.sh --tests).
+#                                    build  the dev preset: every program, and the tests of stage dev.
+#                                    asan   AddressSanitizer, UBSan: the unit tests and, with fewer seeds, simulations.
+#                                    tsan   ThreadSanitizer over the tests that have threads.
+#                                    fuzz   every fuzzer, 5 seconds each, two at a time.
+#                                    lint   clang-format; clang-tidy and headers alone, on changes since green_commit.
+#                                    models the models of the protocols, if they changed since the last green commit.
+#                                    punish kills and restarts workers and shards of a job, 30 seconds of it.
+#                                    dev    vector kernels on every instruction set, simulations, lint, integration
+#                                           tests.
+#   deploy/test.sh --quick         setup, build, dev.
+#   deploy/test.sh --release       all stages, and in each the tests that CI leaves out. All unit tests run in all three
+#                                  builds, everything under lint, the models, fuzzers for 60 seconds each. The punisher
+#                                  runs for ten minutes. Then one more stage follows.
+#                                    papers every script of tests/bench/papers with --quick, as a trial run.
 #                                  Two hours.
-#   deploy/test.sh --stage NAME    that stage alone (repeatable)
+#   deploy/test.sh --stage NAME    that stage alone (repeatable).
 #
-# A stage has a budget of time on two cores, with an empty compiler cache; one that took longer is marked in the table, not failed.
+# A stage has a budget of time on two cores, with an empty compiler cache. The table marks a stage over its budget; the
+# stage does not fail.
 # Environment: MILLRACE_JOBS (default: the number of cores), MILLRACE_FUZZ_SECONDS, MILLRACE_PUNISH_SECONDS.
 # Logs stay in build/logs/STAGE.log. Exit codes: 0 all passed, 1 a stage failed, 2 usage.
 set -uo pipefail
@@ -62,7 +65,7 @@ fuzz_one() {
   seeds=tests/fuzz/corpus/$name
   mkdir -p "build/fuzz/corpus/$name" "$LOGS/fuzz"
   [ -d "$seeds" ] || seeds=
-  # Inputs are short: what one has freed need not wait in 256 MB for the next to touch it.
+  # Inputs are short: memory that one input frees need not wait in 256 MB before the next input uses it.
   # shellcheck disable=SC2086  # an absent seed folder is no argument
   if ASAN_OPTIONS=quarantine_size_mb=4 timeout -k 10 $((FUZZ_SECONDS + 90)) "$program" -max_total_time="$FUZZ_SECONDS" -rss_limit_mb=2048 -timeout=20 \
     -print_final_stats=1 -artifact_prefix="$LOGS/fuzz/$name-" "build/fuzz/corpus/$name" $seeds >"$LOGS/fuzz/$name.log" 2>&1; then

@@ -1,17 +1,21 @@
 #!/usr/bin/env bash
-# millrace-switch on a veth pair through DPDK's net_af_packet, beside dpdk-testpmd that sends the same packets back through the same
-# driver: packets a second of each, in turns, and their ratio. Needs root, network namespaces, DPDK and two cores.
+# Compares millrace-switch on a veth pair through DPDK's net_af_packet with dpdk-testpmd. testpmd sends the same packets
+# back through the same driver. Measures packets a second of each, in turns, and their ratio. Needs root, network
+# namespaces, DPDK and two cores.
 #
 #   tests/bench/switch_veth.sh [PROGRAM] [--seconds S] [--rounds N]     PROGRAM: default build/dev/bin/millrace-switch
 #
-# Two network namespaces hold an end of the pair each; nothing of the machine's own network changes. In one, `millrace-switch-bench load`
-# keeps 32 slots busy for four workers; in the other, either the switch sums, or testpmd (--forward-mode=5tswap) turns packets
-# round. All workers send the same indices, so that as many packets of the same length come back in both cases; the switch adds such
-# contributions in place. Beside it, in the same rounds (apart_*), each worker sends indices of its own, so that with these windows
-# the switch sends four packets for each that it takes.
-# Prints one JSON object: packets a second that came back (switch_packets_s, testpmd_packets_s, apart_packets_s), those that the
-# switch took (apart_taken_s), medians of the rounds; each round's (..._all); switch and apart over testpmd (ratio, apart_ratio).
-# Exit codes: 0 done; 1 failed; 2 usage; 77 it cannot be run here, with a sentence that says why.
+# Two network namespaces hold an end of the pair each; nothing of the machine's own network changes. In one,
+# `millrace-switch-bench load` keeps 32 slots busy for four workers. In the other, either the switch sums, or testpmd
+# (--forward-mode=5tswap) turns packets round. All workers send the same indices, so that as many packets of the same
+# length return in both cases. The switch adds such contributions in place. Beside it, in the same rounds (apart_*),
+# each worker sends indices of its own. With these windows the switch then sends four packets for each that it takes.
+# Prints one JSON object:
+# - returned packets a second (switch_packets_s, testpmd_packets_s, apart_packets_s);
+# - packets a second that the switch took (apart_taken_s);
+# - all as medians of the rounds, and of each round (..._all);
+# - switch and apart over testpmd (ratio, apart_ratio).
+# Exit codes: 0 done; 1 failed; 2 usage; 77 it cannot be run here, with a sentence on the reason.
 set -euo pipefail
 
 program=build/dev/bin/millrace-switch
@@ -54,8 +58,8 @@ make_lab() {
   ip -n "$NEAR" addr add 10.78.0.2/24 dev near
   ip -n "$NEAR" link set near up
   ip -n "$FAR" link set far up
-  # The kernel at the far end must not answer for the address that the switch has; it has none there, so it does not. Checksums:
-  # computed at the near end, since nobody fills them in on the way.
+  # The kernel at the far end must not answer for the address that the switch has; it has none there, so it does not.
+  # Checksums are computed at the near end, since no device fills them in on the way.
   ip netns exec "$NEAR" ethtool -K near tx off >/dev/null
   # testpmd answers no ARP.
   mac=$(ip -n "$FAR" link show far | sed -n 's/.*link\/ether \([0-9a-f:]*\).*/\1/p')
@@ -94,7 +98,7 @@ measure_testpmd() {
     <"$folder/input" >"$folder/testpmd.out" 2>&1 &
   started=$!
   exec 9>"$folder/input"
-  # The last that it writes out before its output is a full buffer; the load sends again what comes too early.
+  # The last line that it writes out before its output is a full buffer; the load sends packets again that come early.
   wait_for 'Checking link' "$folder/testpmd.out"
   load --echo >>"$folder/testpmd.json"
   exec 9>&-

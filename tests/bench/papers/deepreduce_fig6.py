@@ -66,7 +66,7 @@ def compare(here, rows, baseline):
     here.compare("P0: accuracy is only marginally affected by the rate; volume grows with it, over the plain sparse form's from 0.004 on",
                  f"accuracy in % by rate {ends('bloom_p0', 'accuracy')} (raw indices {100 * plain['accuracy']:.3g}); volume in % "
                  f"{ends('bloom_p0', 'volume')} (raw {100 * plain['volume']:.3g})",
-                 "a false positive costs a value of 32 bits: (1 - r / d) times the rate times d of them against what the filter saves")
+                 "a false positive costs a value of 32 bits: (1 - r / d) times the rate times d of them, against the filter's saving")
     here.compare("P1: volume and accuracy both fall as the rate rises",
                  f"volume {ends('bloom_p1', 'volume')}; accuracy {ends('bloom_p1', 'accuracy')}",
                  "with error feedback what P1 leaves out is sent later: the loss is of time")
@@ -74,7 +74,7 @@ def compare(here, rows, baseline):
                  f"accuracy {ends('bloom_p2', 'accuracy')}; at 0.001 {100 * (1 - of('topk', 'bloom_p2', 0.001)['volume'] / plain['volume']):.0f} % less"
                  if of("topk", "bloom_p2", 0.001) else f"accuracy {ends('bloom_p2', 'accuracy')}")
     here.compare("naive is much less accurate (figure 7, rate 0.001)", f"accuracy {ends('bloom_naive', 'accuracy')}",
-                 "values go to other indices than theirs: no contraction, and the residual feeds on itself until it is no number any more (0.1 stands for that)")
+                 "values go to other indices than theirs: no contraction. The residual feeds on itself until it is not finite (shown as 0.1)")
     here.compare("the baseline's accuracy is reached", f"dense {100 * baseline['accuracy']:.3g} %, top-r {100 * plain['accuracy']:.3g} %")
 
 

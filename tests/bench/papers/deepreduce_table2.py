@@ -94,10 +94,10 @@ def compare(here, rows, batch):
     here.compare("relative volume: BF-P2 + Fit-Poly 0.5879, SKCompress 0.2175, BF-P0 + QSGD 0.2063 (the least)",
                  f"{100 * of['baseline']['zeros']:.0f} % zeros: " + ", ".join(f"{name} {of[name]['volume']:.4f}" for name in names)
                  + f"; least of all {min(of.values(), key=lambda row: row['volume'])['method']} {min(row['volume'] for row in of.values()):.4f}",
-                 "bytes of the codec's header, of every bucket's scale and of the container are counted; SKCompress as in table 2: "
+                 "bytes of the codec's header, of every bucket's scale and of the container are counted. SKCompress is that of table 2: "
                  "7 bits, no grouped sketch, signs not separated")
     here.compare("all methods reach virtually the same quality (best hit rate 0.9496 to 0.9519)",
-                 "best held-out accuracy: " + ", ".join(f"{name} {row['best']:.4f}" for name, row in of.items()))
+                 "best held-out accuracy: " + "; ".join(f"{name} {row['best']:.4f}" for name, row in of.items()))
 
 
 def main():

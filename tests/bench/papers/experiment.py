@@ -150,7 +150,7 @@ class Experiment:
 
     def __init__(self, name, title, source, program="millrace_replay"):
         parser = argparse.ArgumentParser(description=title)
-        parser.add_argument("--quick", action="store_true", help="as small as it goes: that it runs, not what it shows")
+        parser.add_argument("--quick", action="store_true", help="the smallest sizes: a trial run, not for its figures")
         parser.add_argument("--out", default="out/papers", help="folder of the PNG and the JSON")
         parser.add_argument("--programs", help="folder of the programs (build/release/bin, else build/dev/bin)")
         parser.add_argument("--seed", type=int, default=1)

@@ -201,7 +201,7 @@ def compare(experiment_, sgd, svrg, bytes_rows):
         experiment_.compare("the smaller C1 and C2, the sparser the gradients, and the smaller var",
                             "; ".join(f"{name} var {var:.2f}" for name, var in printed)
                             + f"; C1=0.01 C2=0.9 var {min(greedy[key]['var'] for key in sparser):.2f}",
-                            "as printed, entries of the magnitude vector up to C2 are multiplied by C1: a smaller C2 shrinks fewer, and "
+                            "as printed, entries of the magnitude vector up to C2 are multiplied by C1. A smaller C2 shrinks fewer, and "
                             "with C1 = 0.9 shrinking does next to nothing. C1 = 0.01 and C2 = 0.9 (section 4.2) is sparse.")
     base, greedy = of(svrg, "baseline"), of(svrg, "gspar")
     if greedy:
@@ -218,7 +218,7 @@ def compare(experiment_, sgd, svrg, bytes_rows):
         own, other = ("not reached" if kbytes is None else f"{kbytes:.0f} kB" for kbytes in (hybrid[key]["kbytes_to_target"], best))
         words.append(f"{key[0]} l2 {key[1]}: {own} against {other}")
     experiment_.compare("Figure 3: at least comparable to QSGD, and far better where the gradient is sparse (bytes)",
-                        "GSpar against the best QSGD, to 10 times what the baseline ends at: " + "; ".join(words))
+                        "GSpar against the best QSGD, to 10 times the baseline's end: " + "; ".join(words))
 
 
 def main():

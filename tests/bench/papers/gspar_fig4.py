@@ -68,7 +68,7 @@ def main():
              f"1/{row['dense_bytes'] / row['bytes']:.0f} of the bytes" for row in rows if row["method"].startswith("gspar")]
     here.compare("sparsification slows training only slightly; it converges even at a density of about 0.004",
                  "; ".join(words) + "; baseline " + ", ".join(f"loss {row['loss']:.3f}, accuracy {row['accuracy']:.3f}" for row in base.values()),
-                 "two epochs of an easy task, one run of each; Adam's step size is 0.002 for the paper's 0.02, at which the baseline is behind "
+                 "two epochs of an easy task, one run of each. Adam's step size is 0.002 for the paper's 0.02: there the baseline is behind "
                  "after an epoch")
     figure.suptitle("[GSpar18, figure 4]: CNN with Adam, 4 workers", fontsize=10)
     here.finish(figure, {"workers": WORKERS, "batch": BATCH, "epochs": epochs, "rows": rows})

@@ -160,8 +160,8 @@ def compare(here, sums):
                  "mean deviation of the threshold " + each("{:.1%}", "threshold_off"))
     here.compare("figure 6: local and global counts are on average within 11 % of k, but for the first epochs (more is selected)",
                  "mean deviation " + each("local {:.1%}, global {:.1%}", "local_off", "global_off"),
-                 "Millrace's reuse evaluates at once where the count leaves [k/2, 2k] and next step outside [3/4 k, 4/3 k], and corrects the "
-                 "threshold by the counts in between: Ok-Topk's waits for the period's end. These are first epochs")
+                 "Millrace's reuse evaluates at once where the count leaves [k/2, 2k] and next step outside [3/4 k, 4/3 k]. It corrects the "
+                 "threshold by the counts in between. Ok-Topk's waits for the period's end. These are first epochs")
     here.compare("Gaussian-k overestimates k in the first epochs, then underestimates it by up to a factor of ten; its threshold is too large",
                  "selected / k " + each("first step {:.2f}, second half {:.2f} (threshold {:.2f} times the exact)", "gaussian_first",
                                         "gaussian_late", "gaussian_over_exact"))

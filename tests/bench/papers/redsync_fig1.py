@@ -70,7 +70,7 @@ def compare(here, rows, uniform, n, uniform_n):
     ratios = [f"{name} {ms[exact] / ms[name]:.2f}" for name in ("trimmed", "binary_search", "sampled", "threshold_reuse") if name in ms]
     here.compare("64 MB: trimmed is 38.13 times, sampled binary search 16.17 times as fast as radixSelect (Titan X)",
                  f"{4 * n / 2**20:.0f} MiB, times as fast as {exact}: {', '.join(ratios)}",
-                 "on a processor the radix select already reads the array about twice; a read pass is the floor, so that no method can be "
+                 "on a processor the radix select already reads the array about twice. A read pass is the floor, so no method can be "
                  f"more than {ms[exact] / ms['read_pass']:.1f} times as fast. The paper's radixSelect on a GPU scatters in every round.")
     comm = 4 * n / LINKS[0][1] * 1e3
     here.compare("radixSelect sometimes takes longer than synchronizing the message at 3.5 GB/s",

@@ -58,7 +58,7 @@ def main():
     top, last = max(few, key=lambda row: row["ratio"]), few[-1]
     here.compare("RedSync over the baseline is concave: better on 32 GPUs than on 128 (AlexNet)",
                  f"largest at {top['ranks']} ranks ({top['ratio']:.2f} x), {last['ratio']:.2f} x at {last['ranks']}",
-                 "what is gathered and added grows with the ranks, the dense allreduce hardly")
+                 "the gathered and added entries grow with the ranks, the dense allreduce hardly")
     many = [row for row in rows if row["what"] == COMPUTATION[1][0]]
     here.compare("no gain for ResNet-50, whose computation is long", ", ".join(f"{row['ranks']}: {row['ratio']:.2f}" for row in many))
     here.finish(figure, {"n": n, "density": DENSITY, "network": NETWORK, "selection_ms": selecting, "rows": rows})

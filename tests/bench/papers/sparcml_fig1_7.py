@@ -87,7 +87,7 @@ def main():
                  ("uniform", "if uniform", ".4f")])
     last = nodes[-1]
     of = {(row["what"], row["nodes"], row["density"]): row["sum"] for row in rows}
-    here.compare("figure 1: the sum is far denser than what each node sends, and nearly dense from a few per cent a node on",
+    here.compare("figure 1: the sum is far denser than each node's part, and nearly dense from a few per cent a node on",
                  "; ".join(f"{name}: {last} nodes of 1 % make {of[name, last, 0.01]:.1%}, of 10 % {of[name, last, 0.1]:.1%}"
                            for name in (Cnn.name, Lstm.name)),
                  "gradients of one model agree on where they are large: fewer than uniform indices would make")

@@ -67,13 +67,13 @@ def best(times, at, names):
 
 def compare_simulated(here, ranks, times):
     first = [f"{count}: {best(times, at, ALGORITHMS)}" for at, count in enumerate(ranks)]
-    here.compare("recursive doubling for little data, split allgather as nodes and data grow", "fastest by ranks: " + ", ".join(first))
+    here.compare("recursive doubling for little data, split allgather as nodes and data grow", "fastest by ranks: " + "; ".join(first))
     ring = [times["dense_ring"][at] / times["dense_rabenseifner"][at] for at in range(len(ranks))]
     here.compare("the dense ring gives no speed-up at a high number of nodes", f"its time over Rabenseifner's: {ring[0]:.2f} at {ranks[0]} "
                  f"ranks, {ring[-1]:.2f} at {ranks[-1]}", "2 (P - 1) messages, one after the other")
     gain = [times["dense_rabenseifner"][at] / times["dsar_split_allgather"][at] for at in range(len(ranks))]
     here.compare("DSAR is faster than dense also with many nodes, by a constant factor at most",
-                 ", ".join(f"{count}: {value:.2f} x" for count, value in zip(ranks, gain)), "its second half is dense: without a quantizer 2 x")
+                 "; ".join(f"{count}: {value:.2f} x" for count, value in zip(ranks, gain)), "its second half is dense: without a quantizer 2 x")
 
 
 def compare_density(here, densities, times):
@@ -96,7 +96,7 @@ def main():
     compare_simulated(here, ranks, result["simulated_ms"])
     missing = why_no_namespaces()
     if missing:
-        here.skip("what is measured", missing)
+        here.skip("the measured figures", missing)
     else:
         by_ranks = measured(here, [(count, DENSITY) for count in few])
         by_density = measured(here, [(few[-1], density) for density in densities])

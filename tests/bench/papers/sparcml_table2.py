@@ -111,8 +111,8 @@ def trigrams_of_files(files_max):
 
 def fill_in(here):
     """Compares the published facts about Webspam's sums with the drawn rows."""
-    here.compare("webspam: how a sum fills in is not published; SSAR split sends k + K entries of 8 bytes where the ring sends 2 N of 4, so "
-                 f"that {PAPER_COMMUNICATION['webspam']} x in communication implies k + K",
+    here.compare("webspam: how a sum fills in is not published. SSAR split sends k + K entries of 8 bytes where the ring sends 2 N of 4. "
+                 f"So {PAPER_COMMUNICATION['webspam']} x in communication implies k + K",
                  f"{FEATURES['webspam'] / PAPER_COMMUNICATION['webspam'] / 1e6:.2f} M entries, 8 ranks of 1,000 rows, if time goes by bytes")
     text = trigrams_of_files(125 if here.quick else 8_000)
     here.compare("the features are sequences of three bytes; in this machine's text files",
@@ -182,7 +182,7 @@ def main():
         best = max(own, key=lambda row: row["speedup"])
         here.compare(f"{name}, LR, 8 nodes at 1 Gbit/s: {paper} x end to end ({PAPER_COMMUNICATION[name]} x in communication), SSAR split "
                      "allgather", f"{best['speedup']:.2f} x ({best['communication']:.2f} x), {best['algorithm']}",
-                     "4 ranks on two cores, rows that are drawn; communication is what a rank waits for sums, with the slowest rank's "
+                     "4 ranks on two cores, drawn rows; communication is a rank's waiting time for sums, with the slowest rank's "
                      "computation in it")
     figure, axes = panels(1, 1, width=6.4, height=4.0)
     names = [name for name in sets if any(row["data"] == name for row in rows)]

@@ -18,6 +18,7 @@ from pathlib import Path
 RESULTS = Path(__file__).resolve().parent / "results"
 SCRIPTS = RESULTS.parent
 COLUMNS_MAX = 120
+SENTENCE_WORDS_MAX = 25
 HEAD = """# Results of full runs
 
 Made by `tests/bench/papers/summarize.py` from the JSON files beside it: do not edit this page. Each section has one
@@ -32,6 +33,14 @@ def wrapped(text, indent=""):
     return textwrap.fill(plain, COLUMNS_MAX, initial_indent=indent, subsequent_indent=" " * len(indent), break_long_words=False, break_on_hyphens=False)
 
 
+def listed(label, text, indent):
+    """The lines of a finding. Figures between semicolons are a list where they would make one long sentence."""
+    pieces = text.split("; ")
+    if len(pieces) < 2 or len(text.split()) <= SENTENCE_WORDS_MAX:
+        return [wrapped(f"{label}: {text}", indent)]
+    return [f"{indent}{label}:", *(wrapped(piece, f"  {indent}") for piece in pieces)]
+
+
 def section(path):
     report = json.loads(path.read_text(encoding="utf-8"))
     if report["quick"]:
@@ -41,7 +50,7 @@ def section(path):
     lines += [wrapped(report["note"])] if report.get("note") else []
     lines += ["", *(f"![{image.stem}]({image.name})" for image in images(path))]
     for finding in report["findings"]:
-        lines += ["", wrapped(f"Paper: {finding['paper']}", "- "), wrapped(f"Here: {finding['here']}", "  - ")]
+        lines += ["", wrapped(f"Paper: {finding['paper']}", "- "), *listed("Here", finding["here"], "  - ")]
         lines += [wrapped(f"Why: {finding['why']}", "  - ")] if finding["why"] else []
     for left in report["left_out"]:
         lines += ["", wrapped(f"Left out: {left['what']}: {left['why']}", "- ")]
@@ -71,7 +80,7 @@ def main():
     if not arguments.check:
         target.write_text(text, encoding="utf-8")
     elif not target.exists() or target.read_text(encoding="utf-8") != text:
-        print(f"{target} is not what the JSON makes: run {Path(__file__).name}", file=sys.stderr)
+        print(f"{target} differs from the page that the JSON makes: run {Path(__file__).name}", file=sys.stderr)
         return 1
     return 1 if missing else 0
 
