@@ -1,5 +1,7 @@
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/block_kernel.h"
 
 namespace millrace::cuda {
@@ -161,14 +163,17 @@ class DeviceBlock {
 };
 
 /// Blocks that a multiprocessor is to hold: Kernel::kBlocksAtOnce, where a kernel says it.
+template <class Kernel, class = void>
+struct BlocksAtOnce {
+  static constexpr uint32_t kBlocks = 1;
+};
 template <class Kernel>
-constexpr uint32_t kBlocksAtOnce = 1;
-template <class Kernel>
-  requires(Kernel::kBlocksAtOnce > 0)
-constexpr uint32_t kBlocksAtOnce<Kernel> = Kernel::kBlocksAtOnce;
+struct BlocksAtOnce<Kernel, std::enable_if_t<(Kernel::kBlocksAtOnce > 0)>> {
+  static constexpr uint32_t kBlocks = Kernel::kBlocksAtOnce;
+};
 
 template <class Kernel>
-__global__ void __launch_bounds__(Kernel::kThreads, kBlocksAtOnce<Kernel>) run_kernel(const Kernel kernel) {
+__global__ void __launch_bounds__(Kernel::kThreads, BlocksAtOnce<Kernel>::kBlocks) run_kernel(const Kernel kernel) {
   __shared__ uint64_t memory[(Kernel::kSharedWords + 1) / 2 + 1];
   __shared__ uint64_t sums[kWarp];
   DeviceBlock<Kernel::kThreads> block(memory, sums);

@@ -26,7 +26,8 @@ ErrorCode error_code_of(int code) {
 }
 
 std::unexpected<Error> cuda_failure(int code, const char* what) {
-  return fail(error_code_of(code), std::string("cuda: ") + what + ": " + cudaGetErrorString(static_cast<cudaError_t>(code)));
+  return fail(error_code_of(code),
+              std::string("cuda: ") + what + ": " + cudaGetErrorString(static_cast<cudaError_t>(code)));
 }
 
 }  // namespace

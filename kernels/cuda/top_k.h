@@ -8,8 +8,8 @@
 
 #include "kernels/base/result.h"
 #include "kernels/cuda/segment_kernels.h"
-#include "kernels/magnitude/top_k_search.h"
 #include "kernels/magnitude/magnitude_sample.h"
+#include "kernels/magnitude/top_k_search.h"
 #include "kernels/stream/stream.h"
 
 /// Selections over an array that lies where a queue's kernels run: DeviceQueue on a card, HostQueue on the host.

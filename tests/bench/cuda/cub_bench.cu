@@ -1,5 +1,5 @@
 // Measures CUB's radix sort of the keys beside a read pass, to compare top_k with. Prints JSON. Not part of the build:
-// nvcc -std=c++20 -O3 -arch=sm_90 -I. tests/bench/cuda/cub_bench.cu -o cub_bench
+// nvcc -std=c++17 -O3 -arch=sm_90 -I. tests/bench/cuda/cub_bench.cu -o cub_bench
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

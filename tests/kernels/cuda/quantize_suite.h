@@ -133,6 +133,18 @@ TYPED_TEST(CudaQuantize, QsgdTakesEveryBucketSizeScaleAndAlignment) {
   }
 }
 
+TYPED_TEST(CudaQuantize, AFractionThatEqualsItsRandomNumberRoundsDown) {
+  // Two bits and a scale of 1 have a unit of 1: each value is its own fraction.
+  std::vector<float> values(600);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(random_words(RandomKey::from(5), i / 4)[i % 4] >> 8) * 0x1p-24F;
+  }
+  values[0] = values[512] = 1;
+  for (const uint32_t bucket_size : {512u, 100u}) {
+    this->expect_qsgd_as_host(values, {.bits = 2, .bucket_size = bucket_size, .random = RandomKey::from(5)});
+  }
+}
+
 TYPED_TEST(CudaQuantize, QsgdRefusesWhatTheHostRefuses) {
   const std::vector<float> values(10, 1.0F);
   for (const uint32_t bits : {0u, 1u, 9u}) this->expect_qsgd_as_host(values, {.bits = bits});

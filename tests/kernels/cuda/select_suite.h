@@ -8,7 +8,9 @@
 #include <span>
 #include <vector>
 
+#include "kernels/cuda/k_to_2k.h"
 #include "kernels/cuda/top_k.h"
+#include "kernels/select/binary_search.h"
 #include "kernels/select/top_k.h"
 #include "tests/support/select_oracle.h"
 
@@ -59,6 +61,24 @@ class CudaSelect : public ::testing::Test {
         }
         ASSERT_EQ(on_host(*queue, *found), testing::listed(wanted));
       }
+      const Status end = queue->finish();
+      ASSERT_TRUE(end.has_value()) << end.error().message;
+    }
+  }
+
+  void expect_k_to_2k_as_host(std::span<const float> values, uint64_t k) {
+    for (const auto& queue : Under::queues()) {
+      const Array<Queue> array(*queue, values);
+      IndexBuffer wanted;
+      const auto host = select_k_to_2k(values, k, wanted);
+      const auto found = k_to_2k(*queue, array.data, values.size(), k);
+      ASSERT_EQ(found.has_value(), host.has_value()) << (found ? "" : found.error().message);
+      if (!found) {
+        ASSERT_EQ(found.error().code, host.error().code);
+        continue;
+      }
+      ASSERT_EQ(on_host(*queue, found->selected), testing::listed(wanted));
+      ASSERT_EQ(found->key, *host);
       const Status end = queue->finish();
       ASSERT_TRUE(end.has_value()) << end.error().message;
     }
@@ -135,6 +155,23 @@ TYPED_TEST(CudaSelect, ThresholdEqualsTheHost) {
           this->expect_threshold_as_host(values, at, count_max);
           if (::testing::Test::HasFatalFailure()) return;
         }
+      }
+    }
+  }
+}
+
+TYPED_TEST(CudaSelect, BisectionEqualsTheHost) {
+  for (const testing::Pattern pattern : testing::kPatterns) {
+    for (const size_t n : {size_t{1}, size_t{1000}, size_t{4096}, size_t{70'001}}) {
+      auto values = testing::values_of(pattern, n, n + 2);
+      for (const uint64_t k : std::set<uint64_t>{1, n / 100 + 1, n / 3 + 1, n}) {
+        for (const bool is_finite : {true, false}) {
+          SCOPED_TRACE(testing::name_of(pattern, n, k));
+          if (!is_finite) values[n / 3] = std::numeric_limits<float>::infinity();
+          this->expect_k_to_2k_as_host(values, k);
+          if (::testing::Test::HasFatalFailure()) return;
+        }
+        values[n / 3] = 0.25F;
       }
     }
   }
