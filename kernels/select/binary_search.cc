@@ -16,41 +16,6 @@ uint64_t count_from(std::span<const MagnitudeKey> keys, MagnitudeKey key_min) {
       std::count_if(keys.begin(), keys.end(), [key_min](MagnitudeKey key) { return key >= key_min; }));
 }
 
-/// Returns a key from 1 up that at least `least` and at most `most` of the keys reach. Where ties leave none, it is the
-/// highest one that more reach; 1 if too few are not zero.
-///
-/// The paper halves a ratio between mean and maximum until an epsilon. On data with a few far outliers that is many
-/// halvings, and may end with all entries or none. The bits of |x| are halved here: 31 times at most, down to
-/// neighbouring numbers.
-MagnitudeKey bisect(std::span<const MagnitudeKey> keys, double least, double most) {
-  MagnitudeKey low = 1;  // enough reach it
-  MagnitudeKey high = kInfinityKey;
-  while (high - low > 1) {
-    const MagnitudeKey middle = low + (high - low) / 2;
-    const double count = static_cast<double>(count_from(keys, middle));
-    if (count < least) {
-      high = middle;
-      continue;
-    }
-    low = middle;
-    if (count <= most) break;
-  }
-  return low;
-}
-
-ThresholdGuess guess_threshold(std::span<const float> values, uint64_t k) {
-  const size_t n = values.size();
-  if (n < kSampleFrom) return {1, n};
-  const auto keys = sample_keys(values);
-  const double samples = static_cast<double>(keys.size());
-  const double least = safe_sample_rank(k, n, keys.size());
-  if (least >= samples) return {1, n};
-  constexpr double kRoom = 1.1;  // a few halvings fewer; still under 2k from a rank of 80 in the sample on
-  const MagnitudeKey key = bisect(keys, least, kRoom * least);
-  const double count = std::max(least, static_cast<double>(count_from(keys, key)));
-  return {key, static_cast<uint64_t>(count / samples * static_cast<double>(n))};
-}
-
 Result<MagnitudeKey> exactly_k(std::span<const float> values, uint64_t k, IndexBuffer& positions) {
   if (auto done = select_top_k_nonzero(values, k, positions); !done) return std::unexpected(done.error());
   return MagnitudeKey{0};
@@ -94,12 +59,47 @@ std::unique_ptr<Selector> make_binary_search(const SelectionSpec& spec, uint64_t
 
 }  // namespace
 
+// The paper halves a ratio between mean and maximum until an epsilon. On data with a few far outliers that is many
+// halvings, and may end with all entries or none. The bits of |x| are halved here: 31 times at most, down to
+// neighbouring numbers.
+MagnitudeKey bisect_keys(std::span<const MagnitudeKey> keys, double least, double most) {
+  MagnitudeKey low = 1;  // enough reach it
+  MagnitudeKey high = kInfinityKey;
+  while (high - low > 1) {
+    const MagnitudeKey middle = low + (high - low) / 2;
+    const double count = static_cast<double>(count_from(keys, middle));
+    if (count < least) {
+      high = middle;
+      continue;
+    }
+    low = middle;
+    if (count <= most) break;
+  }
+  return low;
+}
+
+ThresholdGuess guess_k_to_2k(std::span<const MagnitudeKey> sample, uint64_t n, uint64_t k) {
+  if (sample.empty()) return {1, n};
+  const double samples = static_cast<double>(sample.size());
+  const double least = safe_sample_rank(k, n, sample.size());
+  if (least >= samples) return {1, n};
+  constexpr double kRoom = 1.1;  // a few halvings fewer; still under 2k from a rank of 80 in the sample on
+  const MagnitudeKey key = bisect_keys(sample, least, kRoom * least);
+  const double count = std::max(least, static_cast<double>(count_from(sample, key)));
+  return {key, static_cast<uint64_t>(count / samples * static_cast<double>(n))};
+}
+
+uint64_t k_to_2k_limit(const ThresholdGuess& guess, uint64_t k) {
+  return std::max(2 * k, guess.expected + guess.expected / 4) + kScanBlock;
+}
+
 Result<MagnitudeKey> select_k_to_2k(std::span<const float> values, uint64_t k, IndexBuffer& positions) {
   positions.clear();
-  const ThresholdGuess guess = guess_threshold(values, k);
+  const auto sample = values.size() < kSampleFrom ? Buffer<MagnitudeKey>() : sample_keys(values);
+  const ThresholdGuess guess = guess_k_to_2k(sample, values.size(), k);
   if (values.size() >= kSampleFrom && guess.expected > values.size() / 2) return exactly_k(values, k, positions);
   Candidates candidates;
-  const uint64_t limit = std::max(2 * k, guess.expected + guess.expected / 4) + kScanBlock;
+  const uint64_t limit = k_to_2k_limit(guess, k);
   candidates.positions.reserve(std::min<uint64_t>(limit, values.size()) + kScanBlock + kScanSlack);
   candidates.keys.reserve(std::min<uint64_t>(limit, values.size()) + kScanBlock + kScanSlack);
   MagnitudeKey key = std::min(guess.key, kInfinityKey);
@@ -110,7 +110,7 @@ Result<MagnitudeKey> select_k_to_2k(std::span<const float> values, uint64_t k, I
   const uint64_t found = candidates.keys.size();
   if (end == ScanEnd::kOverLimit || (found < k && key > 1)) return exactly_k(values, k, positions);
   if (found > 2 * k) {
-    key = bisect(candidates.keys, static_cast<double>(k), static_cast<double>(2 * k));
+    key = bisect_keys(candidates.keys, static_cast<double>(k), static_cast<double>(2 * k));
     if (count_from(candidates.keys, key) > 2 * k) return exactly_k(values, k, positions);
     keep_from(candidates, key, positions);
     return key;

@@ -1,0 +1,135 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+/// The language of block kernels. A kernel is a struct of parameters with
+///
+///     static constexpr uint32_t kThreads;
+///     static constexpr uint32_t kSharedWords;
+///     template <class Block> MILLRACE_DEVICE void operator()(Block& block) const;
+///
+/// kThreads      threads of a block: a power of two from 32 to 1,024.
+/// kSharedWords  32-bit words of memory that the threads of a block share, at most 11,000.
+///
+/// The body is a list of phases, `block.phase([&](auto t) { ... })`. Every thread t of the block runs the functor,
+/// and a barrier ends the phase. `block.step()` is a phase without a barrier. The code between phases is equal for
+/// all threads. A thread keeps its own values from phase to phase in `block.template own<T>()`. Collectives (ballot,
+/// warp_max, scan, count) are phases of their own. DeviceBlock (device_block.cuh) runs a kernel on a card, HostBlock
+/// (host_block.h) as loops.
+#ifdef __CUDACC__
+#define MILLRACE_DEVICE __device__ __forceinline__
+#define MILLRACE_UNROLL _Pragma("unroll")
+#else
+#define MILLRACE_DEVICE inline
+#define MILLRACE_UNROLL
+#endif
+
+namespace millrace::cuda {
+
+inline constexpr uint32_t kWarp = 32;
+
+/// Four neighbours of an array. A thread loads and stores them at once.
+struct alignas(16) Float4 {
+  float at[4];
+};
+
+/// Returns the bits of the lanes below `lane`.
+MILLRACE_DEVICE uint32_t lanes_below(uint32_t lane) { return (uint32_t{1} << lane) - 1; }
+
+MILLRACE_DEVICE uint32_t bits_of(float value) { return __builtin_bit_cast(uint32_t, value); }
+MILLRACE_DEVICE float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+
+/// Returns the magnitude as an integer, as magnitude_key() of kernels/select has it.
+MILLRACE_DEVICE uint32_t key_of(float value) { return bits_of(value) & 0x7FFFFFFFu; }
+
+/// The key of infinity; every NaN is above it.
+inline constexpr uint32_t kKeyInfinity = 0x7F800000u;
+
+/// The smallest normal f32.
+inline constexpr float kSmallestNormal = 0x1p-126F;
+
+/// The whole part of a number, as f32 and as integer.
+struct WholePart {
+  float value;
+  uint32_t integer;
+};
+
+#ifdef __CUDACC__
+MILLRACE_DEVICE uint32_t bit_count(uint32_t bits) { return static_cast<uint32_t>(__popc(static_cast<int>(bits))); }
+
+// Conversions run at a quarter of the rate of additions. Below 2^23 the sum has no fraction, and is rounded toward 0.
+MILLRACE_DEVICE WholePart whole_part(float number) {
+  const float sum = __fadd_rz(number, 0x1p23F);
+  return {sum - 0x1p23F, bits_of(sum) & 0x7FFFFFu};
+}
+#else
+/// Returns the number of bits that are set.
+inline uint32_t bit_count(uint32_t bits) { return static_cast<uint32_t>(__builtin_popcount(bits)); }
+
+/// Cuts a number of [0, 2^22) to its whole part.
+inline WholePart whole_part(float number) {
+  const auto integer = static_cast<uint32_t>(number);
+  return {static_cast<float>(static_cast<int32_t>(integer)), integer};
+}
+#endif
+
+/// The 32-bit finalizer of MurmurHash3, as bloom_mix() of kernels/codec has it.
+MILLRACE_DEVICE uint32_t mix(uint32_t h) {
+  h = (h ^ h >> 16) * 0x85ebca6bu;
+  h = (h ^ h >> 13) * 0xc2b2ae35u;
+  return h ^ h >> 16;
+}
+
+/// Four random words.
+struct Words4 {
+  uint32_t at[4];
+};
+
+/// The keys of Philox's ten rounds: as parameters of a kernel they are operands, which cost nothing to load.
+struct RoundKeys {
+  static constexpr uint32_t kRounds = 10;
+  uint32_t low[kRounds];
+  uint32_t high[kRounds];
+
+  static constexpr RoundKeys of(uint32_t low, uint32_t high) {
+    RoundKeys keys{};
+    for (uint32_t round = 0; round < kRounds; ++round) {
+      keys.low[round] = low + round * 0x9E3779B9u;
+      keys.high[round] = high + round * 0xBB67AE85u;
+    }
+    return keys;
+  }
+};
+
+/// Philox4x32-10 of one counter, stream 0, as random_words() of kernels/base has it.
+MILLRACE_DEVICE Words4 philox(const RoundKeys& keys, uint64_t counter) {
+  uint32_t x0 = static_cast<uint32_t>(counter);
+  uint32_t x1 = static_cast<uint32_t>(counter >> 32);
+  uint32_t x2 = 0;
+  uint32_t x3 = 0;
+  MILLRACE_UNROLL
+  for (uint32_t round = 0; round < RoundKeys::kRounds; ++round) {
+    const uint64_t product0 = uint64_t{x0} * 0xD2511F53u;
+    const uint64_t product1 = uint64_t{x2} * 0xCD9E8D57u;
+    x0 = static_cast<uint32_t>(product1 >> 32) ^ x1 ^ keys.low[round];
+    x2 = static_cast<uint32_t>(product0 >> 32) ^ x3 ^ keys.high[round];
+    x1 = static_cast<uint32_t>(product1);
+    x3 = static_cast<uint32_t>(product0);
+  }
+  return {{x0, x1, x2, x3}};
+}
+
+/// Random words by their number, as random_fill() of kernels/base numbers them.
+struct WordSource {
+  RoundKeys keys;
+  uint64_t first = 0;  ///< number of the word of value 0
+
+  MILLRACE_DEVICE uint32_t word(uint64_t value) const {
+    return philox(keys, (first + value) / 4).at[(first + value) % 4];
+  }
+  /// The words of four values from `value` on. REQUIRES (first + value) % 4 == 0.
+  MILLRACE_DEVICE Words4 words4(uint64_t value) const { return philox(keys, (first + value) / 4); }
+};
+
+}  // namespace millrace::cuda

@@ -1,0 +1,142 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "kernels/base/result.h"
+#include "kernels/cuda/device_launch.h"
+
+namespace millrace::cuda {
+
+/// Returns how many CUDA devices this process can use: 0 where there is no driver.
+int device_count();
+
+/// Returns the device's name ("NVIDIA H100 80GB HBM3").
+Result<std::string> device_name(int device);
+
+/// A point in a stream's work. A handle of CUDA's.
+class DeviceEvent {
+ public:
+  DeviceEvent();
+  ~DeviceEvent();
+  DeviceEvent(const DeviceEvent&) = delete;
+  DeviceEvent& operator=(const DeviceEvent&) = delete;
+
+  void* handle() const { return handle_; }
+  /// Returns the milliseconds of the device from `begin` to this event. REQUIRES both to have passed.
+  Result<float> milliseconds_since(const DeviceEvent& begin) const;
+
+ private:
+  void* handle_ = nullptr;
+};
+
+class DeviceQueue;
+
+/// Memory of a device, from the queue's pool. Its release is part of the queue's work: work enqueued before may use it.
+template <class T>
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  DeviceMemory(DeviceQueue* queue, T* data, size_t count) : queue_(queue), data_(data), count_(count) {}
+  DeviceMemory(DeviceMemory&& from) noexcept : queue_(from.queue_), data_(from.data_), count_(from.count_) {
+    from.data_ = nullptr;
+  }
+  DeviceMemory& operator=(DeviceMemory&& from) noexcept {
+    std::swap(queue_, from.queue_);
+    std::swap(data_, from.data_);
+    std::swap(count_, from.count_);
+    return *this;
+  }
+  ~DeviceMemory();
+  T* data() const { return data_; }
+  size_t size() const { return count_; }
+
+ private:
+  DeviceQueue* queue_ = nullptr;
+  T* data_ = nullptr;
+  size_t count_ = 0;
+};
+
+/// A stream of a device, with memory from a pool and pinned memory for what crosses the bus.
+///
+/// Errors   the first error of CUDA is kept, and later calls do nothing; finish() returns it.
+/// Threads  one at a time. No call waits for the whole device.
+class DeviceQueue {
+ public:
+  /// A queue with a stream of its own, or on the caller's `stream` (a cudaStream_t).
+  ///
+  /// Errors  unavailable: no such device, or no driver.
+  static Result<std::unique_ptr<DeviceQueue>> make(int device);
+  static Result<std::unique_ptr<DeviceQueue>> on_stream(int device, void* stream);
+  ~DeviceQueue();
+  DeviceQueue(const DeviceQueue&) = delete;
+  DeviceQueue& operator=(const DeviceQueue&) = delete;
+
+  template <class T>
+  DeviceMemory<T> allocate(size_t count) {
+    return DeviceMemory<T>(this, static_cast<T*>(take(count * sizeof(T))), count);
+  }
+  void release(void* memory);
+
+  /// Runs the kernel in `blocks` blocks. None: does nothing.
+  ///
+  /// Errors  limit_exceeded: 2^31 blocks or more.
+  template <class Kernel>
+  void launch(const Kernel& kernel, uint64_t blocks) {
+    if (may_launch(blocks)) check(launch_kernel(kernel, static_cast<uint32_t>(blocks), stream_), "launch");
+  }
+
+  void clear(void* at, size_t bytes);
+  /// Copies to the device, through pinned memory.
+  template <class T>
+  void upload(T* to, std::span<const T> from) {
+    copy_in(to, from.data(), from.size_bytes());
+  }
+  /// Copies from the device, through pinned memory, and waits for this queue's work.
+  template <class T>
+  void download(std::span<T> to, const T* from) {
+    copy_out(to.data(), from, to.size_bytes());
+  }
+
+  void record(DeviceEvent& event);
+  /// Makes later work of this queue wait for the event, without blocking the caller.
+  void wait_for(const DeviceEvent& event);
+  /// Waits for this queue's work and returns its first error.
+  Status finish();
+
+  /// Blocks of `threads` threads that the device runs at once.
+  uint32_t filling_blocks(uint32_t threads) const { return multiprocessors_ * (2048 / threads); }
+  void* stream() const { return stream_; }
+  int device() const { return device_; }
+  /// Bytes that crossed the bus so far.
+  uint64_t bytes_up() const { return bytes_up_; }
+  uint64_t bytes_down() const { return bytes_down_; }
+
+ private:
+  explicit DeviceQueue(int device) : device_(device) {}
+  Status open();
+  void* take(size_t bytes);
+  bool may_launch(uint64_t blocks);
+  bool check(int code, const char* what);
+  void copy_in(void* to, const void* from, size_t bytes);
+  void copy_out(void* to, const void* from, size_t bytes);
+
+  int device_;
+  uint32_t multiprocessors_ = 1;
+  void* stream_ = nullptr;
+  bool owns_stream_ = false;
+  void* pool_ = nullptr;
+  void* staging_ = nullptr;  ///< pinned
+  Status first_error_;
+  uint64_t bytes_up_ = 0;
+  uint64_t bytes_down_ = 0;
+};
+
+template <class T>
+DeviceMemory<T>::~DeviceMemory() {
+  if (data_ != nullptr) queue_->release(data_);
+}
+
+}  // namespace millrace::cuda

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+
+#include "kernels/base/buffer.h"
+#include "kernels/base/result.h"
+#include "kernels/cuda/host_block.h"
+
+namespace millrace::cuda {
+
+/// Memory of a HostQueue. It begins as garbage.
+template <class T>
+class HostMemory {
+ public:
+  explicit HostMemory(size_t count = 0) : values_(count) {
+    if (count != 0) std::memset(static_cast<void*>(values_.data()), 0xA5, count * sizeof(T));
+  }
+  HostMemory(HostMemory&&) noexcept = default;
+  HostMemory& operator=(HostMemory&&) noexcept = default;
+  // Where the memory lies is what matters, so a constant object's may be written.
+  T* data() const { return const_cast<T*>(values_.data()); }
+  size_t size() const { return values_.size(); }
+
+ private:
+  Buffer<T> values_;
+};
+
+/// Runs block kernels on the host, to test them without a card: the counterpart of DeviceQueue. Slow.
+///
+/// Order   threads of a phase, and blocks of a launch, run in the orders given. A correct kernel gives the same result
+///         in any order.
+/// Errors  the first race of a block's threads is kept, and finish() returns it.
+class HostQueue {
+ public:
+  HostQueue() = default;
+  HostQueue(HostOrder threads, HostOrder blocks) : threads_(threads), blocks_(blocks) {}
+
+  template <class T>
+  HostMemory<T> allocate(size_t count) {
+    return HostMemory<T>(count);
+  }
+
+  /// Runs the kernel in `blocks` blocks. None: does nothing.
+  template <class Kernel>
+  void launch(const Kernel& kernel, uint64_t blocks) {
+    const auto rounded = static_cast<uint32_t>(std::bit_ceil(std::max<uint64_t>(blocks, 1)));
+    for (uint32_t i = 0; i < rounded; ++i) {
+      const uint32_t index = blocks_.at(i, rounded);
+      if (index >= blocks) continue;
+      HostBlock<Kernel::kThreads> block(index, static_cast<uint32_t>(blocks), Kernel::kSharedWords, threads_);
+      kernel(block);
+      if (race_.empty()) race_ = block.race();
+    }
+  }
+
+  void clear(void* at, size_t bytes) { std::memset(at, 0, bytes); }
+  template <class T>
+  void upload(T* to, std::span<const T> from) {
+    if (!from.empty()) std::memcpy(to, from.data(), from.size_bytes());
+  }
+  template <class T>
+  void download(std::span<T> to, const T* from) {
+    if (!to.empty()) std::memcpy(to.data(), from, to.size_bytes());
+  }
+
+  Status finish() {
+    if (race_.empty()) return {};
+    return fail(ErrorCode::kInternal, race_);
+  }
+
+  /// Blocks of `threads` threads that a kernel is cut into that loops over an array.
+  uint32_t filling_blocks(uint32_t) const { return 3; }
+
+ private:
+  HostOrder threads_;
+  HostOrder blocks_;
+  std::string race_;
+};
+
+}  // namespace millrace::cuda

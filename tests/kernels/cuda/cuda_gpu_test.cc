@@ -1,0 +1,77 @@
+#include "tests/kernels/cuda/device_under_test.h"
+// The suites test the queues of the first header.
+#include "tests/kernels/cuda/arrays_suite.h"
+#include "tests/kernels/cuda/quantize_suite.h"
+#include "tests/kernels/cuda/select_suite.h"
+
+namespace millrace::cuda {
+namespace {
+
+/// Entries of the large arrays: more than a card runs threads, and no multiple of anything.
+constexpr size_t kLarge = (size_t{1} << 27) + 3;
+
+/// Values that are made fast: about normal, all equal, or of 16 magnitudes.
+std::vector<float> large_values(int kind, size_t count) {
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t bits = bloom_mix(static_cast<uint32_t>(i) + 77);
+    const float unit = static_cast<float>(static_cast<int32_t>(bits)) * 0x1p-31F;
+    values[i] = kind == 0 ? unit * unit * unit : kind == 1 ? 1.0F : static_cast<float>(bits % 16);
+  }
+  return values;
+}
+
+class CudaLarge : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = DeviceUnderTest::why_not(); !why.empty()) GTEST_SKIP() << why;
+  }
+};
+
+TEST_F(CudaLarge, TopKEqualsTheHost) {
+  for (const auto& queue : DeviceUnderTest::queues()) {
+    for (const int kind : {0, 1, 2}) {
+      const std::vector<float> values = large_values(kind, kLarge);
+      const Array<DeviceQueue> array(*queue, values);
+      for (const uint64_t k : {kLarge / 1000, kLarge / 3}) {
+        IndexBuffer wanted;
+        ASSERT_TRUE(select_top_k(values, k, wanted).has_value());
+        const auto found = top_k(*queue, array.data, kLarge, k, Zeros::kSelected);
+        ASSERT_TRUE(found.has_value()) << found.error().message;
+        ASSERT_TRUE(on_host(*queue, *found) == testing::listed(wanted)) << kind << " " << k;
+      }
+    }
+  }
+}
+
+TEST_F(CudaLarge, CodeAndFilterEqualTheHost) {
+  const std::vector<float> values = large_values(0, kLarge);
+  ByteBuffer code;
+  std::vector<float> meant(kLarge);
+  ASSERT_TRUE(qsgd_encode(values, {.random = RandomKey::from(1)}, code, meant).has_value());
+  IndexBuffer indices;
+  ASSERT_TRUE(select_top_k(values, kLarge / 100, indices).has_value());
+  const BloomFilter filter = BloomFilter::of(indices, 0.01, 3).value();
+  std::vector<uint32_t> known;
+  filter.scan(kLarge, [&](IndexSpan some) {
+    known.insert(known.end(), some.begin(), some.end());
+    return true;
+  });
+  for (const auto& queue : DeviceUnderTest::queues()) {
+    const Array<DeviceQueue> array(*queue, values);
+    auto out = queue->allocate<uint8_t>(code.size());
+    auto decoded = queue->allocate<float>(kLarge);
+    ASSERT_TRUE(
+        qsgd(*queue, array.data, kLarge, {.random = RandomKey::from(1)}, out.data(), decoded.data()).has_value());
+    ASSERT_TRUE(downloaded(*queue, out.data(), code.size()) == std::vector<uint8_t>(code.begin(), code.end()));
+    ASSERT_TRUE(downloaded(*queue, decoded.data(), kLarge) == meant);
+    auto words = queue->allocate<uint32_t>(filter.words.size());
+    queue->upload(words.data(), std::span<const uint32_t>(filter.words));
+    const auto found = bloom_query(*queue, filter.hashes, words.data(), kLarge, indices.size());
+    ASSERT_TRUE(found.has_value()) << found.error().message;
+    ASSERT_TRUE(on_host(*queue, *found) == known);
+  }
+}
+
+}  // namespace
+}  // namespace millrace::cuda

@@ -1,0 +1,5 @@
+#include "tests/kernels/cuda/host_under_test.h"
+// The suites test the queues of the first header.
+#include "tests/kernels/cuda/arrays_suite.h"
+#include "tests/kernels/cuda/quantize_suite.h"
+#include "tests/kernels/cuda/select_suite.h"
