@@ -7,6 +7,7 @@
 
 #include "protocol/datagram/endpoint_text.h"
 #include "protocol/datagram/header.h"
+#include "protocol/datagram/window/window_code.h"
 #include "switch_agg/process/command_line.h"
 
 namespace millrace::switch_agg {
