@@ -4,6 +4,7 @@
 
 #include "worker/training/exchange/exchange.h"
 #include "worker/training/model/variance_reduction.h"
+#include "worker/training/optimizers/optimizer.h"
 
 namespace millrace::cli {
 
