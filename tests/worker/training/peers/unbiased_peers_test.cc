@@ -11,6 +11,7 @@
 #include "tests/worker/training/peers/shards.h"
 #include "worker/training/exchange/error_feedback.h"
 #include "worker/training/exchange/exchange.h"
+#include "worker/training/optimizers/optimizer.h"
 
 /// [GSpar18, 2, algorithm 1] as an allreduce. The sum of the ranks' drawn entries is the sum of their gradients in
 /// expectation, by every algorithm with exact sums, as over servers. Nothing stays for later.
