@@ -51,6 +51,6 @@ case "${1:-}" in
   --only) case "${2:-}" in rules | format | tidy) "${@:2}" ;; *) echo "lint: --only rules | format | tidy" >&2; exit 2 ;; esac ;;
   --mark-green) mark_green ;;
   --format-fix) sources | xargs -r clang-format-19 -i ;;
-  -h | --help) sed -n '2,8p' "$0" | sed 's/^# \{0,1\}//' ;;
+  -h | --help) sed -n '2,/^set -/{/^#/p}' "$0" | sed 's/^# \{0,1\}//' ;;
   *) echo "lint: unknown option '$1'" >&2; exit 2 ;;
 esac

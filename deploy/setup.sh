@@ -76,7 +76,7 @@ readonly ROOT_PACKAGES=(
 say() { printf 'setup: %s\n' "$*" >&2; }
 
 usage() {
-  sed -n '2,11p' "$0" | sed 's/^# \{0,1\}//'
+  sed -n '2,/^set -/{/^#/p}' "$0" | sed 's/^# \{0,1\}//'
 }
 
 # Prints the packages of "$@" that dpkg does not have installed.

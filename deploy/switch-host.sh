@@ -17,7 +17,7 @@ set -euo pipefail
 
 say() { printf '%s\n' "$*"; }
 complain() { printf 'switch-host: %s\n' "$*" >&2; }
-usage() { sed -n '2,16p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,/^set -/{/^#/p}' "$0" | sed 's/^# \{0,1\}//'; }
 
 readonly HUGE_PAGES=/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages
 apply=no
