@@ -9,13 +9,13 @@
 #                                    fuzz   every fuzzer, 5 seconds each, two at a time.
 #                                    lint   clang-format; clang-tidy and headers alone, on changes since green_commit.
 #                                    models the models of the protocols, if they changed since the last green commit.
-#                                    punish kills and restarts workers and shards of a job, 30 seconds of it.
 #                                    dev    vector kernels on every instruction set, simulations, lint, integration
-#                                           tests.
+#                                           tests, among them 30 seconds of the punisher.
 #   deploy/test.sh --quick         setup, build, dev.
 #   deploy/test.sh --release       all stages, and in each the tests that CI leaves out. All unit tests run in all three
-#                                  builds, everything under lint, the models, fuzzers for 60 seconds each. The punisher
-#                                  runs for ten minutes. Then one more stage follows.
+#                                  builds, everything under lint, the models, fuzzers for 60 seconds each. Then two more
+#                                  stages follow.
+#                                    punish kills and restarts workers and shards of a job for ten minutes.
 #                                    papers every script of tests/bench/papers with --quick, as a trial run.
 #                                  Two hours.
 #   deploy/test.sh --stage NAME    that stage alone (repeatable).
@@ -27,11 +27,11 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-readonly ALL_STAGES=(setup build asan tsan fuzz lint models punish dev)
+readonly ALL_STAGES=(setup build asan tsan fuzz lint models dev)
 readonly QUICK_STAGES=(setup build dev)
-readonly RELEASE_STAGES=("${ALL_STAGES[@]}" papers)
-# Seconds; 25 minutes in all, without papers.
-declare -rA BUDGETS=([setup]=5 [build]=405 [asan]=460 [tsan]=170 [fuzz]=95 [lint]=30 [models]=10 [punish]=40 [dev]=285 [papers]=600)
+readonly RELEASE_STAGES=("${ALL_STAGES[@]}" punish papers)
+# Seconds; 25 minutes in all, without punish and papers.
+declare -rA BUDGETS=([setup]=5 [build]=405 [asan]=460 [tsan]=170 [fuzz]=95 [lint]=30 [models]=10 [dev]=305 [punish]=620 [papers]=600)
 readonly LOGS=build/logs
 readonly GREEN=tests/lint/green_commit.txt
 readonly JOBS=${MILLRACE_JOBS:-$(nproc)}
@@ -184,7 +184,7 @@ main() {
     [ "$release" = no ] || stages=("${RELEASE_STAGES[@]}")
   fi
   FUZZ_SECONDS=${MILLRACE_FUZZ_SECONDS:-$([ "$release" = yes ] && echo 60 || echo 5)}
-  PUNISH_SECONDS=${MILLRACE_PUNISH_SECONDS:-$([ "$release" = yes ] && echo 600 || echo 30)}
+  PUNISH_SECONDS=${MILLRACE_PUNISH_SECONDS:-600}
   export FUZZ_SECONDS
   mkdir -p "$LOGS"
   local begun=$SECONDS
