@@ -2,7 +2,7 @@
 """Runs benchmarks and writes their run files, tests/bench/runs/NAME.json, from which results.py makes RESULTS.md.
 
     tests/bench/measure.py NAME…     the named measurements
-    tests/bench/measure.py --all     every measurement that needs no person; two to three hours on two quiet cores
+    tests/bench/measure.py --all     every measurement that needs no person; it takes more than an hour
     tests/bench/measure.py --list    the names, with their commands
 
 A measurement that has a run of the present commit is skipped (--again: it is not), so that an interrupted --all
@@ -18,6 +18,7 @@ import argparse
 import datetime
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -104,7 +105,7 @@ def run_once(command, environment):
         code, output, errors = run_to_its_end(command, environment)
     except subprocess.TimeoutExpired as expired:
         raise Failed(f"no end after {expired.timeout:.0f} s") from expired
-    told = (errors.strip() or output.strip()).splitlines()[-1:]
+    told = [line for line in f"{output}\n{errors}".splitlines() if re.search(r"\w", line)][-1:]
     if code == NOT_HERE:
         raise NotHere("".join(told))
     if code != 0:
