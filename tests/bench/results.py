@@ -38,7 +38,8 @@ HEAD = """# Measured figures
 Made by `tests/bench/results.py` from the run files in [runs/](runs/): do not edit this page. [README.md](README.md)
 has the rules. Each section has the newest run of one measurement: its date, commit, machine and command. A row has
 one figure: its median and its spread over n values. `load` is `quiet` where the machine had no other work before each
-repetition, `shared` where it had. A figure without a unit is a ratio to another figure of the same run.
+repetition, `shared` where it had. Even ratios of a `shared` run may be off by several times. A figure without a unit
+is a ratio to another figure of the same run.
 
 The experiments of the papers have [pages of their own](papers/results/README.md).
 """
