@@ -96,7 +96,7 @@ class Advise(unittest.TestCase):
         self.assertEqual(ended.returncode, 0, ended.stderr)
         return json.loads(ended.stdout)
 
-    def test_EachLayerTravelsAsItIsFasterAndTheSumsAreThoseOfTheLayers(self):
+    def test_EachLayerTravelsTheFasterWayAndTheSumsAreRight(self):
         sizes = [1, 1 << 22, 1, 4096]
         advice = self.layers(",".join(map(str, sizes)))
         rows = advice["layers"]

@@ -90,11 +90,11 @@ class ExitCodes(unittest.TestCase):
             "no server, path switch": (self.train(*path, "--switch-key", key), UNREACHABLE, "could not be joined"),
             "no key": (self.train(*path, "--switch-key", "/no/such/key"), IO, "cannot open"),
             "empty key": (self.train(*path, "--switch-key", self.file("empty.key", b"", 0o600)), USAGE, "64 hexadecimal"),
-            "key of everybody": (self.train(*path, "--switch-key", self.file("open.key", b"ab" * 32 + b"\n")), USAGE, "chmod"),
+            "key that all users can read": (self.train(*path, "--switch-key", self.file("open.key", b"ab" * 32 + b"\n")), USAGE, "chmod"),
             "port taken": (self.train("--http", f"127.0.0.1:{self.taken.getsockname()[1]}"), IO, "cannot listen"),
             "servers no addresses": (["train", "--train", self.at("rows.svm"), "--servers", "x"], USAGE, "is not host:port"),
             "no such flag": (self.train("--no-such-flag"), USAGE, "no-such-flag"),
-            "status of nobody": (["status", self.dead], UNREACHABLE, self.dead),
+            "status without a shard": (["status", self.dead], UNREACHABLE, self.dead),
         })
 
     def test_EvalByItsFiles(self):

@@ -70,7 +70,7 @@ class Sums(unittest.TestCase):
         # Bodies of megabytes, and sums that become dense.
         self.assertGreater(max(row.get("bytes_sent_max", 0) for row in rows.values()), 8_000_000)
 
-    def test_PooledBoundariesHalveWhatOktopkSendsWhereRanksAreNotAlike(self):
+    def test_PooledBoundariesHalveTheBytesOfOktopkWhereRanksDiffer(self):
         # Every rank has its entries in a part of its own: averaged boundaries give each part to one rank.
         disjoint = ["peers", "--n", "200000", "--density", "0.05", "--distribution", "disjoint", "--algorithm", "oktopk", "--json"]
         most = {boundaries: self.check(run(4, [*disjoint, "--boundaries", boundaries]), 4)["oktopk"]["bytes_sent_max"]
@@ -169,7 +169,7 @@ class Failures(unittest.TestCase):
                     self.assertRegex(err, f"rank {rank}: (rank . said: )?.*rank 2 has not answered for {self.SILENCE_MS} ms")
                 self.assertNotEqual(mpirun.returncode, 0)
 
-    def test_AStoppedRankThatSharesMemoryIsNamedAndWhatWasSharedIsGone(self):
+    def test_AStoppedRankIsNamedAndItsSharedMemoryIsRemoved(self):
         large = ["peers", "--n", "1000000", "--density", "0.05", "--repeats", "1000000", "--without-dense"]
         algorithm = ["--algorithm", "ssar_split_allgather"]
         for how in (signal.SIGSTOP, signal.SIGKILL):

@@ -251,7 +251,7 @@ class Train(unittest.TestCase):
                          ended.stdout)
         self.assertEqual(ended.stdout.count(": status: port "), 2, ended.stdout)
 
-    def test_ServersThatRanksCannotReachAreAnErrorAlsoWhereTheyMayChoose(self):
+    def test_UnreachableServersAreAnErrorAlsoWhereRanksMayChoose(self):
         servers = ["--servers", self.cluster["servers"] + ",127.0.0.1:1", "--connect-timeout-ms", "100"]
         self.refused([*self.quick, "--path", "auto", *servers], 4, "shard 2 at tcp://127.0.0.1:1 could not be reached: Connection refused")
 

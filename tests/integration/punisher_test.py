@@ -324,7 +324,7 @@ def wait_for(cluster, what, condition):
 def let_finish(cluster):
     """All are back and have moved; then the end is written where they look for it, beyond any step that was."""
     lives = [cluster.now(worker) for worker in range(WORKERS)]
-    wait_for(cluster, "not every worker came back", lambda: all(life.joined and life.digests for life in lives))
+    wait_for(cluster, "not every worker rejoined", lambda: all(life.joined and life.digests for life in lives))
     steps = max(life.steps for every in cluster.lives for life in every)
     fresh = cluster.folder / "end.new"
     fresh.write_text(str(steps + STEPS_AFTER), encoding="utf-8")
@@ -345,7 +345,7 @@ class Judge:
         if not self.in_step:
             for own in self.weights.values():
                 self.final = {index: max(own.get(index, 0), self.final.get(index, 0)) for index in own.keys() | self.final.keys()}
-        self.missing = {"kept": 0, "after the save": 0, "no state": 0, "lost by name": 0, "void": 0}
+        self.missing = {"kept": 0, "after the save": 0, "no state": 0, "counted as lost": 0, "void": 0}
         self.owed = {life.serial: 0 for life in self.ends}
 
     @staticmethod
@@ -369,8 +369,8 @@ class Judge:
                         self.missing[self.explain(lives, place, index)] += 1
         for life in self.ends:
             if self.owed[life.serial] > life.lost:
-                raise Failure(f"worker {life.worker} lives, and of what was its {self.owed[life.serial]} pushes are neither in the "
-                              f"weights nor in its residual; it says that it lost {life.lost:g}")
+                raise Failure(f"worker {life.worker} lives, and {self.owed[life.serial]} of its pushes are neither in the weights "
+                              f"nor in its residual; it counted {life.lost:g} as lost")
         harmless = self.cluster.counts["kills_of_shards"] == 0 and not self.cluster.killed_all
         if self.missing["void"] and harmless:
             raise Failure(f"{self.missing['void']} pushes were counted and are gone, although no shard was killed")
@@ -404,7 +404,7 @@ class Judge:
             if index in life.kept:
                 return "kept"
             self.owed[life.serial] += 1
-            return "lost by name"
+            return "counted as lost"
         after = lives[place + 1]
         if after.holds is None:
             return "no state"
@@ -412,7 +412,7 @@ class Judge:
             return self.explain(lives, place + 1, index)
         if index in life.own() and life.base + index - life.index(0) >= after.base:
             return "after the save"
-        return "lost by name" if life.lost else "void"
+        return "counted as lost" if life.lost else "void"
 
 
 def run(options, folder):

@@ -61,7 +61,7 @@ class Devices(OnDevice):
         for one in loads:
             out, err = one.communicate(timeout=TIMEOUT_S)
             self.assertEqual(one.returncode, 0, err)
-            self.assertGreater(json.loads(out)["turns"], SLOTS, "no slot went on")
+            self.assertGreater(json.loads(out)["turns"], SLOTS, "no slot continued")
         time.sleep(0.3)  # lanes report their counts ten times a second
         lcores = self.status(line["http"])["lcores"]
         look(switch.pid)

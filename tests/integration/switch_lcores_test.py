@@ -28,7 +28,7 @@ class TwoLcores(OnDevice):
         for load in loads:
             out, err = load.communicate(timeout=TIMEOUT_S)
             self.assertEqual(load.returncode, 0, err)
-            self.assertGreater(json.loads(out)["turns"], SLOTS, "no slot went on")
+            self.assertGreater(json.loads(out)["turns"], SLOTS, "no slot continued")
         time.sleep(0.3)  # lanes report their counts ten times a second
         lcores = self.status(line["http"])["lcores"]
         switch.terminate()

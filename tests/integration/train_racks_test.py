@@ -205,15 +205,15 @@ class Racks(WithServers):
         killed.kill()
         killed.communicate()
         turns = self.at_shard()["turns"]
-        self.wait_until(lambda: self.at_shard()["turns"] > turns + 100, "the job stands still without its rack")
+        self.wait_until(lambda: self.at_shard()["turns"] > turns + 100, "the job stalls without its rack")
         _, _, http = self.start_rack(0, listen=address, reselect_k=200)
-        self.wait_until(lambda: self.rack(http)["events"].get("group_sent", 0) > 50, "the rack's workers do not come back")
+        self.wait_until(lambda: self.rack(http)["events"].get("group_sent", 0) > 50, "the rack's workers do not rejoin")
         results = self.end(workers)
         for result in results:
             self.assertEqual(result["switch"]["fallbacks"], 0, "the decider was never away")
         self.assertLess(results[0]["epochs"][-1]["loss"], 0.8 * results[0]["epochs"][0]["loss"])
 
-    def test_ASwitchThatDecidesBehindRacksIsReplacedByAShardAndComesBack(self):
+    def test_AShardReplacesADecidingSwitchUntilTheSwitchReturns(self):
         switch, decider, _ = self.start_switch("decider", racks=RACKS)
         racks = [self.start_rack(number, shard=decider) for number in (0, 1)]
         workers = self.begin("two-levels", [address for _, address, _ in racks], "--epochs", 40, "--select", "topk:0.05", "--compute-ms", 5,
@@ -223,7 +223,7 @@ class Racks(WithServers):
         switch.kill()
         switch.communicate()
         # Racks hand their sums to the switch alone: while shard 0 takes over, their workers send straight to shard 0.
-        self.wait_until(lambda: self.at_shard()["turns"] > 100, "shard 0 does not stand in")
+        self.wait_until(lambda: self.at_shard()["turns"] > 100, "shard 0 does not take over")
         self.start_switch("decider", listen=decider, racks=RACKS)
         sent = self.rack(http)["events"]["group_sent"]
         self.wait_until(lambda: self.rack(http)["events"]["group_sent"] > sent + 50, "nothing comes by the rack again")

@@ -129,7 +129,7 @@ class Restarts(WithServers):
         workers[1].kill()
         workers[1].communicate()
         out, err = workers[0].communicate(timeout=TIMEOUT_S)
-        self.assertTrue(self.path(job + ".model").exists(), "what it trained is kept in any case")
+        self.assertTrue(self.path(job + ".model").exists(), "the trained model is kept in any case")
         return workers[0].returncode, json.loads(out.strip().split("\n")[-1]), err
 
     def test_AJobThatEndsWithoutOneOfItsWorkersSaysSo(self):

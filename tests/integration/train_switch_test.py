@@ -168,7 +168,7 @@ class Switch(WithSwitch):
             self.assertGreater(held[f"packets_{direction}"], 2 * WORKERS)
             self.assertGreaterEqual(held[f"bytes_{direction}"], 80 * held[f"packets_{direction}"], "header and MAC")
 
-    def test_AJobOfTwoLanesIsOnTwoLcoresAndOutlivesTheSwitchAndAWorker(self):
+    def test_AJobOfTwoLanesOutlivesItsSwitchAndAWorker(self):
         # 1,000 features are 16 windows: eight in each lane.
         data, test = (self.path(name, "\n".join(f"{row} 1000:0.01" for row in made_up_rows(count, seed).splitlines()) + "\n")
                       for name, count, seed in (("lanes.svm", 900, 5), ("lanes.test.svm", 200, 6)))
@@ -206,7 +206,7 @@ class Switch(WithSwitch):
         workers[2].communicate()
         self.end(workers[:2])
 
-    def test_AWorkerThatIsKilledComesBackByTheSameCommandWhileTheSwitchDecides(self):
+    def test_AKilledWorkerRejoinsByTheSameCommand(self):
         _, address = self.start_switch()
         workers = self.begin(address, "--epochs", 12, "--compute-ms", 5)
         self.wait_for_line(workers[0], "all 3 workers have joined")
@@ -221,7 +221,7 @@ class Switch(WithSwitch):
         self.assertGreater(results[2]["switch"]["turns"], 10)
         self.assertLess(results[2]["steps"], results[0]["steps"])
 
-    def test_AJobBehindAnotherOneOfItsNumberTrainsAsIfThereHadBeenNone(self):
+    def test_AJobTrainsAfterAnEarlierJobOfItsNumber(self):
         _, address = self.start_switch()
         first, _ = self.end(self.begin(address, "--epochs", 2, job="first"))
         second, _ = self.end(self.begin(address, "--epochs", 2, job="second"))
@@ -242,7 +242,7 @@ class Switch(WithSwitch):
 class NobodyStandsIn(WithSwitch):
     """Shards that know nothing of the switch: not even that two jobs have one number there."""
 
-    def test_AJobWaitsForOneOfItsNumberThatRunsAndForTheLeaseOfOneThatWasKilled(self):
+    def test_AJobWaitsForAnotherOfItsNumberAndForAKilledOnesLease(self):
         _, address = self.start_switch()
         first = self.begin(address, "--epochs", 6, "--compute-ms", 5, job="runs")
         self.wait_for_line(first[0], "all 3 workers have joined")

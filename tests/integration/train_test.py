@@ -182,7 +182,7 @@ class Runs(WithServers):
 class BenchServe(unittest.TestCase):
     """The benchmark's own oracle, and how it ends when a process of it does."""
 
-    def test_UpdatesOfAFewEntriesAShardAgreeWithTheOracleWhateverRoundIsChecked(self):
+    def test_SmallUpdatesAgreeWithTheOracleInAnyCheckedRound(self):
         for seed in range(1, 5):
             for workers, n, density in ((3, 60_000, 0.01), (1, 20_000, 0.01), (2, 40, 0.05)):
                 ended = run("bench", "serve", "--n", n, "--density", density, "--workers", workers, "--shards", 3, "--rounds", 12,
@@ -191,7 +191,7 @@ class BenchServe(unittest.TestCase):
                 rows = [row for row in json.loads(ended.stdout.strip().split("\n")[-1])["rows"] if "codec" in row]
                 self.assertEqual([(row["algorithm"], row["agrees_with_oracle"]) for row in rows], [("lossless", True), ("qsgd4", True)])
 
-    def test_AWorkerOrAShardThatIsKilledEndsTheBenchmarkAsAJobThatEndedEarly(self):
+    def test_AKilledWorkerOrShardEndsTheBenchmarkAsEndedEarly(self):
         for victim in ("worker", "shard"):
             with self.subTest(victim=victim), tempfile.TemporaryDirectory() as folder:
                 bench = subprocess.Popen(millrace("bench", "serve", "--n", 1000, "--workers", 2, "--shards", 1, "--rounds", 5000, "--rows", "lossless"),
@@ -344,7 +344,7 @@ class Refusals(WithServers):
                 ended = self.refused(2, sentence, "train", *self.flags(), "--train", absent, *flags)
                 self.assertEqual((ended.stdout, ended.stderr.count("\n")), ("", 1), ended.stderr)
 
-    def test_ABenchmarkOrADemonstrationThatCannotBeIsRefusedBeforeItBegins(self):
+    def test_AnImpossibleBenchmarkOrDemonstrationIsRefusedAtOnce(self):
         nowhere = self.path("nowhere")
         for sentence, arguments in (("codec 'gap+nothing' is not", ["bench", "serve", "--codec", "gap+nothing"]),
                                     ("qsgd4' loses something", ["bench", "serve", "--codec", "gap+qsgd4"]), ("Bloom false positive rate", ["bench", "serve", "--codec", "bloom_p0:1.5+raw"]),
@@ -368,7 +368,7 @@ class Refusals(WithServers):
         http = self.cluster["shards"][0]["http"]
         self.refused(4, "does not answer as a Millrace server does", "train", "--servers", http, "--train", fine, "--connect-timeout-ms", 1500)
 
-    def test_ValuesThatAreNotFiniteAreLeftOutAndCountedWhereTheJobSaysSo(self):
+    def test_ValuesThatAreNotFiniteAreDroppedAndCountedOnRequest(self):
         # Weights overflow in the first steps, and gradients with them.
         huge = self.path("huge.svm", "".join(f"{row % 2} 1:3e38 2:3e38\n" for row in range(200)))
         self.refused(3, "the gradient holds NaN or infinity", "train", *self.flags(job="refuse"), "--train", huge, "--lr", 1e6)
@@ -506,7 +506,7 @@ class Refusals(WithServers):
             _, err = bench.communicate(timeout=60)
             self.assertEqual((bench.returncode, namespaces(bench), list(folder.iterdir())), (7, [], []), f"{phase}: {err}")
 
-    def test_ASecondSignalEndsServeAtOnceAndLeavesNoProcessAndNoFolder(self):
+    def test_ASecondSignalEndsServeAtOnceAndLeavesNothingBehind(self):
         for again, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
             folder = self.path(f"serve{code}")
             folder.mkdir()

@@ -218,7 +218,7 @@ class DamageTest(unittest.TestCase):
                     damaged[place] ^= 1 << place % 8
                     self.assertIsNone(self.outcome(damaged))
 
-    def test_a_changed_byte_under_a_fitting_checksum_decodes_or_is_refused(self):
+    def test_a_changed_byte_with_its_checksum_decodes_or_is_refused(self):
         for name, container in supported_containers():
             with self.subTest(name):
                 for place in spread(len(container), 12):
@@ -238,7 +238,7 @@ class DamageTest(unittest.TestCase):
 class RefusalTest(unittest.TestCase):
     """Refuses containers that claim too much, and those of other rules."""
 
-    def test_a_few_bytes_that_claim_many_entries_are_refused_before_they_are_decoded(self):
+    def test_few_bytes_that_claim_many_entries_are_refused_undecoded(self):
         many = 1 << 32
         runs = bytes.fromhex("0100000001000000")
         for container in (container_of(0, SIGN_MEAN, many, many, b"", ZEROS),
@@ -254,7 +254,7 @@ class RefusalTest(unittest.TestCase):
                 with self.assertRaises(Malformed):
                     decode(container_of(0, value_codec, count, count, b"", bytes([2, 1, 0, 0, 1, 0, 0, 0])))
 
-    def test_a_dimension_that_the_caller_does_not_expect_is_malformed(self):
+    def test_a_dimension_that_the_caller_rejects_is_malformed(self):
         container = container_of(RAW, RAW, 16, 0, b"", b"")
         self.assertEqual(decode(container, 16).indices, [])
         with self.assertRaises(Malformed):

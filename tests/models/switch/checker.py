@@ -1,7 +1,7 @@
 """Breadth-first search of an explicit-state model: shortest traces to violations, and whether every state can be completed.
 
 successors(state)  yields (label, state) or (label, Violation)
-recover(state)     one step (label, state) of what the parties would do by themselves with everything in flight thrown away; None: stuck
+recover(state)     one step (label, state) that the parties make by themselves after all packets in flight are lost; None: stuck
 finished(state)    nothing is left to do
 """
 

@@ -1,19 +1,19 @@
 """Role combine: a rack's switch adds up, the shard decides (protocol/SWITCH.md, S7).
 
 Workers A (two fragments) and B (one) are in a rack, C sends to the shard. One slot, turns one after another, one
-epoch: what an epoch does is no concern of this model. The rack's group travels in two parts. Rack and shard may
-restart. What was ever sent may arrive at any time, several times, or never. A unit that the rack hands on raw is the
+epoch: the effects of an epoch are no concern of this model. The rack's group travels in two parts. Rack and shard may
+restart. Any packet may arrive at any time, several times, or never. A unit that the rack hands on raw is the
 same as one that its worker sent past it, so there is one kind of raw unit.
 
 The one index that matters is in A's and C's contributions: a rack that re-selects may cut it ("cut"), C brings it into the update all the same.
 
-A rule can be left out (--without), to see what it prevents:
+A rule can be left out (--without), to see the fault that it prevents:
   disjoint     a group is accepted though units of it are in
   hash         parts of two groups of one turn are put together
   complete     a group goes up before all units are in
   past         nothing goes past the rack, nor raw
-  mask         a worker infers from the update alone what was applied
-  in-result    which entries the rack kept is not in the result: receipts tell it, from the rack, or from the shard as long as it has the
+  mask         a worker infers the applied entries from the update alone
+  in-result    which entries the rack kept is not in the result: receipts have it, from the rack, or from the shard as long as it has the
                result (what S7.5 replaced)
 """
 
@@ -137,8 +137,8 @@ class Model:
             yield "shard restarts, all say hello", self.restart(state)
 
     def restart(self, state):
-        """A new life: the turn is recomputed; a result that only some workers have is fetched from one of them. All that is in flight is of
-        another life. (Who has it says what it knows: the result, not the receipts.)"""
+        """A new incarnation: the turn is recomputed; a result that only some workers have is fetched from one of them. All packets in flight
+        are of another incarnation. (A worker with the result reports the result, not the receipts.)"""
         workers, rack, shard, parts, results, receipts = state
         most, least = max(map(len, workers)), min(map(len, workers))
         kept = next(taken[-1] for taken in workers if len(taken) == most) if most != least else None
@@ -183,7 +183,7 @@ class Model:
         return all(len(taken) == self.turns for taken in state[0])
 
     def recover(self, state):
-        """The shard answers who asks again; a rack that has its group sends it again, else units go past it."""
+        """The shard answers a worker that asks again; a rack that has its group sends it again, else units go past it."""
         workers, rack, shard, parts, results, receipts = state
         state = (workers, rack, shard, frozenset(), frozenset(), frozenset())
         life, turn, raw, group, _, kept, _ = shard

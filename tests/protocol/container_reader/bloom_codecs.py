@@ -55,7 +55,7 @@ def read_filter(take: Fields, seed: int, count: int, has_choice: bool) -> Filter
     least = max(1, math.ceil((m - 33) * math.log(2) / (k + 0.5) - 0.001))
     most = math.floor((53 * m * math.log(2) if k == 1 else m * math.log(2) / (k - 0.5)) + 0.001)
     n = max(1, count) if has_choice else min(most, max(1, count))
-    require(least <= n <= most, "bloom: no sender makes a filter of this size for so many indices")
+    require(least <= n <= most, "bloom: no sender makes a filter of this size for this number of indices")
     if count == 0:
         n = 0
     ones_most = math.floor(min(n * k, m * (1 - math.exp(-n * k / m)) + 4 * math.sqrt(m)))
@@ -72,7 +72,7 @@ def bloom_p0(section: bytes, dimension: int, count: int, limits: Limits) -> list
 
 
 class Choice(NamedTuple):
-    """Holds what a codec with a choice chooses from: `count` of the known indices."""
+    """Holds the candidates of a codec with a choice: `count` of the known indices."""
 
     known: list[int]
     count: int

@@ -10,7 +10,7 @@ class Refused(Exception):
 
 
 class Malformed(Refused):
-    """Says that the bytes are not what they claim to be."""
+    """Says that the bytes break the format that they name."""
 
     code = "malformed"
 

@@ -64,7 +64,7 @@ def qsgd_values_of_levels(scale_bits: int, s: int) -> list[float]:
 
 
 def qsgd_value(values_of_levels: list[float], l: int, negative: int) -> float:
-    """Returns the value of a level; a value 0 is +0 whatever its sign (value_codecs.md, "qsgd")."""
+    """Returns the value of a level; a value 0 is +0 for either sign (value_codecs.md, "qsgd")."""
     return signed(values_of_levels[l], negative) if values_of_levels[l] != 0 else 0.0
 
 

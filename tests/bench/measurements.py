@@ -1,0 +1,288 @@
+"""The measurements of RESULTS.md: the command of each, and the figures in the JSON that the command prints.
+
+A path is a tuple of steps into that JSON: a key of an object, a dictionary that one item of a list must match, or
+EACH, every item of a list.
+"""
+
+from dataclasses import dataclass
+
+EACH = object()
+AT_MOST, AT_LEAST = "≤", "≥"
+
+
+@dataclass(frozen=True)
+class Goal:
+    side: str
+    limit: float
+
+    def met(self, value):
+        return value <= self.limit if self.side == AT_MOST else value >= self.limit
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row of RESULTS.md. The value of a repetition is path / over * scale; `pick` takes one of several values."""
+
+    name: str
+    path: tuple
+    goal: Goal | None = None
+    over: tuple = ()
+    scale: float = 1.0
+    pick: object = None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One command. Only a person runs one with `by_hand`, the reason: measure.py --all leaves it out."""
+
+    name: str
+    subject: str
+    title: str
+    command: str
+    figures: tuple
+    repetitions: int = 5
+    by_hand: str = ""
+
+
+def row(algorithm, key, **more):
+    """The path of a key of the row with this name, in a report with rows."""
+    return ("rows", {"algorithm": algorithm, **more}, key)
+
+
+SELECTIONS = (("exact", "exact"), ("trimmed", "trimmed"), ("binary search", "binary_search"), ("GSpar, greedy", "gspar"),
+              ("threshold reuse, drifting data", "threshold_reuse"))
+TRACES = (("cnn-step20", "CNN, step 20"), ("cnn-step300", "CNN, step 300"), ("lstm-step20", "LSTM, step 20"), ("lstm-step100", "LSTM, step 100"))
+MODES = (("dense", "dense, synchronous"), ("synchronous", "synchronous"), ("staleness-1", "bounded staleness 1"),
+         ("staleness-4", "bounded staleness 4"), ("staleness-16", "bounded staleness 16"), ("quorum", "partial, all workers but one"),
+         ("half", "partial, half of the workers drawn"), ("half-deadline", "half drawn, with a deadline of 20 ms"), ("asynchronous", "asynchronous"))
+
+
+def selections():
+    for name, density, share in (("select_1_percent", "0.01", "1 %"), ("select_0_1_percent", "0.001", "0.1 %")):
+        yield Measurement(
+            name, "Selection", f"Selections of {share} of 16.8 M Gaussian f32, one thread, in read passes over the array.",
+            f"millrace-bench select --n 16777216 --density {density} --json",
+            tuple(Figure(title, row(algorithm, "ratio_to_read_pass")) for title, algorithm in SELECTIONS))
+    for trace, title in TRACES:
+        yield Measurement(
+            f"select_{trace}", "Selection", f"Selections of 1 % of a real gradient ({title}), repeated to 16.8 M, in read passes.",
+            f"millrace-bench select --n 16777216 --trace $MILLRACE_SHARED/data/traces/{trace}.npz --density 0.01 --json",
+            tuple(Figure(label, row(algorithm, "ratio_to_read_pass")) for label, algorithm in SELECTIONS[:2]), repetitions=3)
+    yield Measurement(
+        "select_torch", "Selection", "Time of `torch.topk` over that of the exact selection, one thread each.",
+        "/usr/bin/python3 tests/bench/papers/select_torch.py --millrace $MILLRACE_PROGRAMS/millrace-bench --json",
+        tuple(Figure(f"top-k of {share}", ("rows", {"density": density}, "torch_over_exact"), Goal(AT_LEAST, 20))
+              for share, density in (("0.1 %", 0.001), ("1 %", 0.01))), repetitions=3)
+
+
+def index_codecs():
+    for name, density, share in (("codec_0_01_percent", "0.0001", "0.01 %"), ("codec_0_1_percent", "0.001", "0.1 %"),
+                                 ("codec_1_percent", "0.01", "1 %"), ("codec_10_percent", "0.1", "10 %")):
+        figures = [Figure(f"`{codec}`: bits an index over the entropy", row(codec, "bits_per_index"), over=row(codec, "entropy_bits_per_index"))
+                   for codec in ("gap", "golomb", "adaptive")]
+        figures += [Figure(f"`gap`: {verb}, M indices/s", row("gap", f"{verb}_mindex_s")) for verb in ("encode", "decode")]
+        figures += [Figure(f"`qsgd4`: {verb}, GB/s of f32", row("qsgd4", f"{verb}_gb_s")) for verb in ("encode", "decode")]
+        figures += [Figure(f"`{codec}`: queries, M/s", row(codec, "query_m_s")) for codec in ("bloom_p0", "bloom_blocked", "bloom_p2")]
+        yield Measurement(name, "Codecs and sums", f"Codecs of {share} of 16.8 M uniform indices, one thread.",
+                          f"millrace-bench codec --n 16777216 --density {density} --json", tuple(figures))
+    for trace, title in TRACES:
+        for suffix, density, share in (("", "0.01", "1 %"), ("_0_1_percent", "0.001", "0.1 %")):
+            figures = (Figure("`adaptive`: bits an index", row("adaptive", "bits_per_index")),
+                       Figure("`adaptive`: bits over Rice codes of every 128 gaps", row("adaptive", "over_rice_blocks")),
+                       Figure("`adaptive`: encode, M indices/s", row("adaptive", "encode_mindex_s")),
+                       Figure("`adaptive`: decode, M indices/s", row("adaptive", "decode_mindex_s")),
+                       *(Figure(f"`{method}`: bits an entry", row(method, "bits_per_entry", kind="method"))
+                         for method in ("three_lc", "sketchml", "skcompress", "dgc")))
+            yield Measurement(f"codec_{trace}{suffix}", "Codecs and sums", f"Codecs of the largest {share} of a real gradient ({title}, worker 0).",
+                              f"millrace-bench codec --trace $MILLRACE_SHARED/data/traces/{trace}.npz --worker 0 --density {density} --json",
+                              figures, repetitions=3)
+
+
+def codecs():
+    yield from index_codecs()
+    yield Measurement(
+        "codec_hostile", "Codecs and sums", "Time to decode hostile bytes over that of the slowest valid code of that length; n = 2^20, 1 %.",
+        "millrace-bench codec --hostile --json", (Figure("the worst codec", ("rows", EACH, "ratio"), pick=max),), repetitions=3)
+    yield Measurement(
+        "codec_auto", "Codecs and sums", "Codec `auto` against the best forced choice: 200 cells of size, density, rate and clustering.",
+        "millrace-bench codec --auto-grid --json",
+        (Figure("median cell", ("ratio_median",)), Figure("90th percentile", ("ratio_p90",)), Figure("worst cell", ("ratio_worst",))), repetitions=3)
+    sums = (("sum of four streams", "sum_many"), ("sum of two streams", "sum_two"), ("the large quarter of the sum of four", "sum_at_least"),
+            ("entries that a sum did not carry", "not_carried"))
+    yield Measurement(
+        "reduce", "Codecs and sums", "Sums of sparse streams of 1 % of 16.8 M, one thread.",
+        "millrace-bench reduce --n 16777216 --density 0.01 --json",
+        (*(Figure(f"{title}, ns an entry", row(algorithm, "ns_per_entry")) for title, algorithm in sums),
+         Figure("sum of four streams, in passes over them", row("sum_many", "ratio_to_memory_pass"))))
+    figures = []
+    for data in ("CNN, 1.0%", "LSTM, 1.0%", "CNN, 0.1%", "LSTM, 0.1%"):
+        for title, suffix in (("contribution", ""), ("update", "_down")):
+            figures.append(Figure(f"{data}: bits an index of a{'n' if suffix else ''} {title}", ("summary", {"name": data}, f"history{suffix}")))
+            figures.append(Figure("the same, over `adaptive`", ("summary", {"name": data}, f"history{suffix}"),
+                                  over=("summary", {"name": data}, f"adaptive{suffix}")))
+    yield Measurement("history_bits", "Codecs and sums", "Indices coded against the updates' history (job option `history`), with error feedback.",
+                      "tests/bench/papers/history_bits.py", tuple(figures), by_hand="tests/bench/papers/run_all.sh runs it")
+
+
+def rounds():
+    yield Measurement(
+        "worker", "A worker alone", "One worker's round without sockets: n = 2^24, 1 % pushed, 32 parts, in passes over the pushed entries.",
+        "millrace-bench worker --n 16777216 --density 0.01 --json",
+        (Figure("everything is carried", row("all_carried", "ratio_to_memory_pass")),
+         Figure("half is carried", row("half_carried", "ratio_to_memory_pass")),
+         Figure("everything is carried, ms", row("all_carried", "round_ms")), Figure("half is carried, ms", row("half_carried", "round_ms"))))
+    serve = "millrace-bench serve --workers 4 --shards 2 --n 16777216 --density 0.01 --rounds 50"
+    yield Measurement(
+        "serve_loopback", "Rounds through shards", "A whole round of 4 workers and 2 shards on loopback, n = 2^24, 1 %.",
+        f"{serve} --rows lossless --json",
+        (Figure("lossless, over bare ZeroMQ", row("lossless", "ratio_to_raw_zmq")),
+         Figure("the same with the tuned allocator", row("lossless", "ratio_to_raw_zmq_tuned_allocator")),
+         Figure("lossless, ms", row("lossless", "round_ms"))))
+    yield Measurement(
+        "serve_1gbit", "Rounds through shards", "The same round, every process behind 1 Gbit/s.", f"{serve} --rate 1gbit --json",
+        (Figure("lossless, over bare ZeroMQ", row("lossless", "ratio_to_raw_zmq")),
+         Figure("4 bits, over bare ZeroMQ", row("qsgd4", "ratio_to_raw_zmq")),
+         Figure("bare ZeroMQ, ms", ("raw_zmq_ms",))))
+    for acks, title in ((0, "at once"), (2, "once 2 workers have them"), (4, "once all workers have them")):
+        yield Measurement(
+            f"serve_acks_{acks}", "Rounds through shards", f"A small round (n = 2^16) whose updates are applied {title}.",
+            f"millrace-bench serve --n 65536 --rounds 1000 --rows lossless --apply-after-acks {acks} --json",
+            (Figure("a round, ms", row("lossless", "round_ms")), Figure("over bare ZeroMQ", row("lossless", "ratio_to_raw_zmq"))))
+    yield Measurement(
+        "serve_2_32", "Rounds through shards", "Memory at n = 2^32 with 43 k entries a worker.",
+        "millrace-bench serve --n 4294967296 --density 1e-5 --rows lossless --json",
+        (Figure("a worker, MB", row("lossless", "worker_peak_mb")), Figure("a shard, MB", row("lossless", "shard_peak_mb"))), repetitions=3)
+    crowd = ("rows", {"workers": 256})
+    yield Measurement(
+        "crowd", "Rounds through shards", "256 workers on 2 shards, n = 2^20, 1 %.", "millrace-bench crowd --json",
+        (Figure("a round, ms", (*crowd, "round_ms")), Figure("time a byte, over 4 workers", (*crowd, "time_per_byte_over_first")),
+         Figure("a shard's memory for a worker, in its bytes up", (*crowd, "memory_over_stream")),
+         Figure("a shard, MB", (*crowd, "shard_peak_mb"))), repetitions=3)
+
+
+def recoveries():
+    exact = tuple(Figure(title, (key,), Goal(AT_MOST, 0)) for title, key in
+                  (("steps lost", "steps_lost"), ("pushes counted twice", "double_counted"), ("wrong weights", "wrong_weights")))
+    yield Measurement(
+        "recover_kills", "Failures and joins", "A shard killed (SIGKILL) in a job of 4 workers and started again at once, empty; n = 2^24, 1 %.",
+        "millrace-bench recover --kills 20 --joins 0 --json",
+        (Figure("until every worker has an update again, s", ("kills", EACH, "first_update_s")), *exact), repetitions=2)
+    yield Measurement(
+        "recover_joins", "Failures and joins", "A new process in the running job.", "millrace-bench recover --kills 0 --joins 12 --json",
+        (Figure("until it has the weights, s", ("joins", EACH, "has_weights_s")), Figure("until it takes part, s", ("joins", EACH, "takes_part_s")),
+         Figure("the others' rounds meanwhile, over before", ("joins", EACH, "round_ratio")), *exact), repetitions=2)
+
+
+def peers():
+    bench = "millrace-bench peers --n 16777216 --density 0.00781"
+    hosts = "deploy/netlab.sh mpirun --ranks 4 --rate 1gbit --"
+    exact = ("ssar_recursive_doubling", "ssar_split_allgather")
+
+    def over_dense(*algorithms):
+        return tuple(Figure(f"`{algorithm}`", row(algorithm, "over_openmpi_dense")) for algorithm in algorithms)
+
+    yield Measurement("peers_2_ranks", "Peers", "The sum of 2 ranks' 131 k entries of 16.8 M on loopback, over a dense `MPI_Allreduce`.",
+                      f"mpirun -n 2 --oversubscribe {bench} --repeats 7 --algorithm {','.join(exact)},oktopk,dense_ring --json",
+                      over_dense(*exact, "oktopk", "dense_ring"))
+    yield Measurement("peers_8_ranks", "Peers", "The same, 8 ranks on 2 cores.",
+                      f"mpirun -n 8 --oversubscribe --mca mpi_yield_when_idle 1 {bench} --repeats 7 --algorithm {','.join(exact)} --json",
+                      over_dense(*exact))
+    yield Measurement("peers_4_hosts", "Peers", "The same, 4 hosts at 1 Gbit/s, indices coded by `gap`.",
+                      f"{hosts} {bench} --codec gap+raw --algorithm {','.join(exact)} --json", over_dense(*exact), repetitions=3)
+    yield Measurement("peers_4_hosts_4_bits", "Peers", "The same with 4 bits a value, sums too.",
+                      f"{hosts} {bench} --codec gap+qsgd4 --algorithm ssar_split_allgather --json",
+                      (*over_dense("ssar_split_allgather"),
+                       Figure("bytes sent by a rank", row("ssar_split_allgather", "bytes_sent_max"))), repetitions=3)
+    yield Measurement("peers_4_hosts_dense", "Peers", "The same hosts at density 0.1, with 4 bits in the dense phase.",
+                      f"{hosts} millrace-bench peers --n 16777216 --density 0.1 --algorithm dsar_split_allgather --quantizer raw+qsgd4 --json",
+                      over_dense("dsar_split_allgather"), repetitions=3)
+    yield Measurement("peers_one_region", "Peers", "Ok-Topk on 8 hosts at 1 Gbit/s, all indices in a sixteenth of the dimension.",
+                      f"deploy/netlab.sh mpirun --ranks 8 --rate 1gbit -- {bench} --algorithm oktopk --distribution one_region --json",
+                      (Figure("a step, ms", row("oktopk", "median_ms")),), repetitions=3)
+    yield Measurement("peers_uniform", "Peers", "The same with uniform indices, to compare with.",
+                      f"deploy/netlab.sh mpirun --ranks 8 --rate 1gbit -- {bench} --algorithm oktopk --json",
+                      (Figure("a step, ms", row("oktopk", "median_ms")),), repetitions=3)
+    overlapped = ("oktopk", "gtopk", "ssar_split_allgather")
+    yield Measurement("peers_overlap", "Peers", "A step beside equally long computation, over the longer of the two; 2 hosts at 1 Gbit/s.",
+                      f"deploy/netlab.sh mpirun --ranks 2 --rate 1gbit -- {bench} --overlap --algorithm {','.join(overlapped)} --json",
+                      tuple(Figure(f"`{algorithm}`", row(algorithm, "step_over_longer")) for algorithm in overlapped), repetitions=3)
+    dense = ("dense_ring", "dsar_split_allgather", "dense_rabenseifner")
+    yield Measurement("simulate_4096", "Peers", "4,096 simulated ranks, n = 2^20, 1 %: processor seconds on one core.",
+                      f"millrace-bench simulate --ranks 4096 --n 1048576 --density 0.01 --algorithm {','.join(dense)} --json",
+                      tuple(Figure(f"`{algorithm}`, s", row(algorithm, "processor_s")) for algorithm in dense), repetitions=1)
+    yield Measurement("simulate_oktopk", "Peers", "Ok-Topk on 1,024 simulated ranks, n = 2^20, 1 %: words of a rank over 6k(P − 1)/P.",
+                      "millrace-bench simulate --ranks 1024 --n 1048576 --density 0.01 --algorithm oktopk --steps 2 --json",
+                      (Figure("a step that re-evaluates", row("oktopk", "words_over_bound", steps="re-evaluating")),
+                       Figure("another step", row("oktopk", "words_over_bound", steps="others"))), repetitions=1)
+    cells = ("cells", EACH, "ratio")
+    yield Measurement("peers_auto", "Peers", "`--algorithm auto` against the best forced exact sum: 96 cells of ranks, rate, size and density.",
+                      "tests/bench/papers/auto_grid.py", (Figure("every cell", cells), Figure("worst cell", cells, Goal(AT_MOST, 1.1), pick=max)),
+                      by_hand="tests/bench/papers/run_all.sh runs it")
+
+
+def switch():
+    traffic = "millrace-switch-bench traffic --pmd net_ring"
+    rates = (Figure("contributions in, Gbit/s", ("gbit_s",)), Figure("entries, M/s", ("mentries_s",)))
+    yield Measurement("switch_traffic", "Switch and racks", "The switch on one core: 4 workers, 1 %, packets of 1,400 bytes, every MAC and sum checked.",
+                      f"{traffic} --json", (*rates, Figure("over a loop that only reads the packets", ("read_ratio",))))
+    yield Measurement("switch_traffic_memory", "Switch and racks", "The same without DPDK's headers.", "millrace-switch-bench traffic --pmd memory --json",
+                      rates)
+    yield Measurement("switch_lcores", "Switch and racks", "The switch on two lcores, a thread and a queue each.", f"{traffic} --lcores 2 --json",
+                      (rates[0], Figure("over one lcore", ("lcores_ratio",))))
+    yield Measurement("switch_packet", "Switch and racks", "One packet in the aggregator: 4 workers, 450 entries, nine of ten indices the same.",
+                      "millrace_slot_machine", (Figure("a packet, ns", ("machine_ns",)), Figure("over the MAC alone", ("machine_over_mac",)),
+                                                Figure("the MAC, ns", ("mac_ns",)), Figure("decoding, ns", ("decode_ns",))))
+    serve = "millrace-bench serve --workers 8 --rate 1gbit"
+    yield Measurement("switch_path", "Switch and racks", "A round by path switch over one by the shards: 8 workers, 2 shards, n = 2^24, 1 %, 1 Gbit/s.",
+                      f"{serve} --rows lossless --path both --json", (Figure("path switch over shards", row("switch", "ratio_to_server")),
+                                                                       Figure("path switch, ms", row("switch", "round_ms"))), repetitions=3)
+    yield Measurement("switch_loss", "Switch and racks", "The same with 1 % of the packets lost, over the same links without a loss.",
+                      f"{serve} --path switch --loss 0.01 --json",
+                      (Figure("packets one by one, lost one by one", row("switch+loss", "ratio_to_same_links")),
+                       Figure("bursts whole, lost whole", row("switch+burst-loss", "ratio_to_same_links")),
+                       Figure("single losses, over whole bursts without one", row("switch+loss", "ratio_to_plain_links"))), repetitions=3)
+    yield Measurement("switch_racks", "Switch and racks", "Bytes into shard 0 through two racks of 4 workers, n = 2^22, 1 Gbit/s.",
+                      f"{serve} --racks 2 --path switch --n 4194304 --json",
+                      (Figure("over the coded union", row("racks", "ratio_to_coded_union")),
+                       Figure("over those without racks", row("racks", "ratio_to_straight_bytes")),
+                       Figure("the same, each rack cutting to its share of k", row("racks+cut", "ratio_to_straight_bytes"))), repetitions=3)
+    yield Measurement("switch_veth", "Switch and racks", "The switch on a veth pair by net_af_packet, over `dpdk-testpmd` on the same pair.",
+                      "tests/bench/switch_veth.sh $MILLRACE_PROGRAMS/millrace-switch --seconds 3 --rounds 3",
+                      (Figure("all workers send the same indices", ("ratio",)), Figure("each worker sends its own", ("apart_ratio",))), repetitions=3)
+
+
+def convergence():
+    debian = "--data debian --rounds 1000 --select topk:512 --reselect topk:1536"
+    for name, title, flags, repetitions in (("converge_w8a", "w8a, 600 rounds, a tenth of 300 features", "", 2),
+                                            ("converge_debian", "the Debian package index, 1,000 rounds, 512 of a million features", debian + " ", 1)):
+        figures = [Figure(f"{label}: log-loss", row(mode, "log_loss")) for mode, label in MODES]
+        figures += [Figure(f"{label}: bytes of dense over these", row(mode, "dense_bytes_over_this")) for mode, label in MODES[1:]]
+        yield Measurement(name, "Modes of training", f"Held-out log-loss of every mode after as many rounds, 4 workers, 2 shards: {title}.",
+                          f"millrace-bench converge {flags}--points 1 --json", tuple(figures), repetitions)
+    yield Measurement("converge_slow_worker", "Modes of training", "One of four workers ten times slower: the others' steps, over a synchronous job's.",
+                      "millrace-bench converge --compute-ms 20 --slow-worker 3:10 --rounds 100 --points 1 --json",
+                      tuple(Figure(label, row(mode, "rate_over_synchronous")) for mode, label in MODES[2:]), repetitions=1)
+
+
+def cuda():
+    passes = (("top-k of 1 %", "top_k_1_percent", Goal(AT_MOST, 2.5)), ("top-k of 0.1 %", "top_k_0_1_percent", None), ("f16", "f16", None),
+              ("ternary", "terngrad", None), ("1 bit", "onebit", None))
+    figures = [Figure(f"{title}, in read passes", (f"{key}_read_passes",), goal) for title, key, goal in passes]
+    figures += [
+        Figure("`torch.topk`, unsorted, over top-k of 1 %", ("torch_topk_unsorted_over_top_k_1_percent",), Goal(AT_LEAST, 10)),
+        Figure("CUB radix sort of the keys over top-k of 1 %", ("cub_radix_sort_keys_ms",), over=("top_k_1_percent_ms",)),
+        Figure("add, 64 of 4,096, 2 bits: memory read, in arrays", ("dram_of_kernels", "BucketTopK", "read"), Goal(AT_MOST, 2), scale=1 / (4 << 28)),
+        Figure("the same: memory written, in arrays", ("dram_of_kernels", "BucketTopK", "write"), Goal(AT_MOST, 1), scale=1 / (4 << 28)),
+        Figure("the same, over two reads and a write", ("bucket_64_of_4096_qsgd2_over_two_reads_one_write",)),
+        Figure("add with histogram, over two reads and a write", ("add_with_histogram_ms",), over=("two_reads_one_write_ms",)),
+        Figure("read pass over QSGD of 4 bits", ("qsgd4_share_of_read_pass",), Goal(AT_LEAST, 0.6)),
+        Figure("Bloom queries at rate 0.01, 10^9/s", ("bloom_queries_g_per_s",), Goal(AT_LEAST, 50)),
+        Figure("sign mean of 2.7 million values, ms", ("sign_mean_of_1_percent_ms",)),
+        Figure("a read pass, GB/s", ("read_pass_gb_per_s",)),
+    ]
+    for name, card in (("cuda_h100", "H100"), ("cuda_h200", "H200")):
+        yield Measurement(name, "Kernels on a card", f"Kernels on an {card}, 2^28 f32.", "millrace_cuda_bench", tuple(figures),
+                          by_hand="it needs the card, torch and CUB (tests/bench/cuda/README.md)")
+
+
+MEASUREMENTS = {one.name: one for subject in (selections, codecs, rounds, recoveries, peers, switch, convergence, cuda) for one in subject()}
