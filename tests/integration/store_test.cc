@@ -129,7 +129,7 @@ class StoreProcesses : public ClusterProcesses {
   void restart_servers() {
     for (const auto& shard : shards_) ::kill(shard->pid(), SIGTERM);
     for (const auto& shard : shards_)
-      EXPECT_EQ(shard->wait(kPatienceMs).value_or(cli::ExitReport{.exit_code = -1}).exit_code, 0);
+      EXPECT_EQ(shard->wait(kPatienceMs).value_or(launch::ExitReport{.exit_code = -1}).exit_code, 0);
     shards_.clear();
     ASSERT_NO_FATAL_FAILURE(start_shards(2));
   }

@@ -22,8 +22,10 @@
 #include "worker/training/snapshot_job.h"
 #include "worker/training/train_recipe.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
+
+using program::ExitCode, program::fail_with, program::Failure, program::Outcome;
 
 /// Blocking calls are made in slices, so that an interruption is seen. A pull that reaches its time-out starts again,
 /// so its slices get longer.
@@ -512,7 +514,6 @@ class Run {
 }  // namespace
 
 bool is_asynchronous(const TrainOptions& options) { return options.mode == "asynchronous"; }
-
 bool is_synchronous(const TrainOptions& options) { return options.mode == "sync" || options.mode == "synchronous"; }
 
 Outcome check_job(const TrainOptions& options, uint64_t features) {
@@ -596,4 +597,4 @@ std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dat
   }
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

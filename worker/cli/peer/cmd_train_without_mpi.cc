@@ -2,11 +2,11 @@
 
 namespace millrace::cli {
 
-Command add_peer_train_command(CLI::App& root) {
+program::Command add_peer_train_command(CLI::App& root) {
   CLI::App* app = root.add_subcommand("train", "(not in this build: it was made without MPI)");
   app->allow_extras();
   return {app, []() -> Outcome {
-            return fail_with(ExitCode::kUsage,
+            return program::fail_with(program::ExitCode::kUsage,
                              "this build has no MPI: install it (deploy/setup.sh), configure and build again");
           }};
 }

@@ -6,7 +6,7 @@
 
 namespace millrace::cli {
 
-void end_job(peer::MpiJob& job, const std::string& command, const Failure& failure) {
+void end_job(peer::MpiJob& job, const std::string& command, const program::Failure& failure) {
   constexpr uint32_t kGraceMs = 1'000;
   monitoring::say(fmt::format("{}: rank {}: {}", command, job.rank(), failure.message));
   job.abort(static_cast<int>(failure.code), kGraceMs);

@@ -10,6 +10,6 @@ namespace millrace::cli {
 /// Ends MPI, which ends only with all ranks. A rank that has failed reports why, leaves the others time to report the
 /// same, and ends them.
 /// command  "millrace-peer train".
-[[noreturn]] void end_job(peer::MpiJob& job, const std::string& command, const Failure& failure);
+[[noreturn]] void end_job(peer::MpiJob& job, const std::string& command, const program::Failure& failure);
 
 }  // namespace millrace::cli

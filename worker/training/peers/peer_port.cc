@@ -7,7 +7,7 @@
 #include "monitoring/http_address.h"
 #include "worker/program/json_text.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 double peer_port_growth(uint64_t now, uint64_t before) { return static_cast<double>(now - before); }
@@ -84,7 +84,7 @@ void PeerPort::count(const PeerProgress& progress) {
 
 std::string PeerPort::status_of(const PeerProgress& progress) const {
   const OptimizerCounts& counts = progress.counts;
-  return json_text({{"job", identity_.job},
+  return program::json_text({{"job", identity_.job},
                     {"rank", identity_.rank},
                     {"ranks", identity_.ranks},
                     {"path", path_name(identity_.path)},
@@ -101,4 +101,4 @@ std::string PeerPort::status_of(const PeerProgress& progress) const {
                     {"waiting_seconds", counts.waiting_s}});
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

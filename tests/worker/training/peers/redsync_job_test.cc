@@ -20,7 +20,7 @@
 
 /// RedSync as a training method, over servers and over peers: layers of every size that it treats differently, with
 /// biases. Compares every weight, step by step, with a slow reference written from the paper.
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 using testing::on_ranks;
@@ -323,4 +323,4 @@ INSTANTIATE_TEST_SUITE_P(Methods, RedSyncJob, ::testing::Values(kRgc, kQuantized
                          [](const auto& method) { return std::string(method.param.quantized ? "Quantized" : "Rgc"); });
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::training
