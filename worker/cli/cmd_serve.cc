@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "monitoring/http_address.h"
+#include "monitoring/http/http_address.h"
 #include "monitoring/standard_streams.h"
 #include "worker/cli/commands.h"
 #include "worker/launch/shard_process.h"

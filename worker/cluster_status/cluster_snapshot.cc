@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "monitoring/http_address.h"
+#include "monitoring/http/http_address.h"
 #include "worker/cluster_status/diagnosis.h"
 
 namespace millrace::cluster_status {

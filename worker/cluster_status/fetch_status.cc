@@ -7,8 +7,8 @@
 #include <limits>
 #include <set>
 
-#include "monitoring/http_address.h"
-#include "monitoring/http_client.h"
+#include "monitoring/http/http_address.h"
+#include "monitoring/http/http_client.h"
 #include "protocol/table/membership_table.h"
 #include "worker/program/json_text.h"
 

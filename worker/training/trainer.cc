@@ -15,7 +15,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
-#include "monitoring/http_address.h"
+#include "monitoring/http/http_address.h"
 #include "worker/training/data/epoch_order.h"
 #include "worker/training/job_failure.h"
 #include "worker/training/model/descent.h"

@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "monitoring/http_port.h"
+#include "monitoring/http/http_port.h"
 #include "protocol/messages/log_digest.h"
 #include "tests/worker/cluster_status/status_fixture.h"
 

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "kernels/base/check.h"
-#include "monitoring/status_page.h"
+#include "monitoring/http/status_page.h"
 
 namespace millrace::bench {
 namespace {

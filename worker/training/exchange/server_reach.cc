@@ -8,7 +8,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
-#include "monitoring/http_sockets.h"
+#include "monitoring/http/http_sockets.h"
 #include "protocol/address/host_lookup.h"
 #include "protocol/address/tcp_address.h"
 

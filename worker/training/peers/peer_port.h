@@ -8,7 +8,7 @@
 
 #include "kernels/base/result.h"
 #include "monitoring/catalog.h"
-#include "monitoring/http_port.h"
+#include "monitoring/http/http_port.h"
 #include "monitoring/metrics.h"
 #include "worker/export/worker_export.h"
 #include "worker/training/peers/train_over_peers.h"

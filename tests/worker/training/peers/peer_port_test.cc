@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "monitoring/http_client.h"
+#include "monitoring/http/http_client.h"
 #include "tests/worker/training/peers/on_ranks.h"
 #include "tests/worker/training/peers/toy_data.h"
 

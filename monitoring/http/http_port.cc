@@ -1,4 +1,4 @@
-#include "monitoring/http_port.h"
+#include "monitoring/http/http_port.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -19,12 +19,12 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/descriptor.h"
-#include "monitoring/http_address.h"
-#include "monitoring/http_exchange.h"
-#include "monitoring/http_sockets.h"
+#include "monitoring/http/http_address.h"
+#include "monitoring/http/http_exchange.h"
+#include "monitoring/http/http_sockets.h"
+#include "monitoring/http/request_threads.h"
+#include "monitoring/http/status_page.h"
 #include "monitoring/open_files.h"
-#include "monitoring/request_threads.h"
-#include "monitoring/status_page.h"
 
 namespace millrace::monitoring {
 namespace {

@@ -1,4 +1,4 @@
-#include "monitoring/http_sockets.h"
+#include "monitoring/http/http_sockets.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

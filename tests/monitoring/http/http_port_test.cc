@@ -1,4 +1,4 @@
-#include "monitoring/http_port.h"
+#include "monitoring/http/http_port.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "monitoring/http_address.h"
-#include "monitoring/status_page.h"
+#include "monitoring/http/http_address.h"
+#include "monitoring/http/status_page.h"
 
 namespace millrace::monitoring {
 namespace {

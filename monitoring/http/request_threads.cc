@@ -1,4 +1,4 @@
-#include "monitoring/request_threads.h"
+#include "monitoring/http/request_threads.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "monitoring/http_request.h"
+#include "monitoring/http/http_request.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "monitoring/http_exchange.h"
+#include "monitoring/http/http_exchange.h"
 
 #include <utility>
 

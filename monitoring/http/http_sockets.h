@@ -6,7 +6,7 @@
 
 #include "kernels/base/descriptor.h"
 #include "kernels/base/result.h"
-#include "monitoring/http_address.h"
+#include "monitoring/http/http_address.h"
 #include "protocol/address/host_lookup.h"
 
 /// The sockets of HTTP: every address of a host, both families.

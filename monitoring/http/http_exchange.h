@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "kernels/base/clock.h"
-#include "monitoring/http_request.h"
+#include "monitoring/http/http_request.h"
 
 namespace millrace::monitoring {
 

@@ -1,4 +1,4 @@
-#include "monitoring/http_client.h"
+#include "monitoring/http/http_client.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "monitoring/http_port.h"
-#include "monitoring/http_sockets.h"
+#include "monitoring/http/http_port.h"
+#include "monitoring/http/http_sockets.h"
 
 namespace millrace::monitoring {
 namespace {

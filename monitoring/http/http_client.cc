@@ -1,4 +1,4 @@
-#include "monitoring/http_client.h"
+#include "monitoring/http/http_client.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -13,8 +13,8 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/words.h"
-#include "monitoring/http_address.h"
-#include "monitoring/http_sockets.h"
+#include "monitoring/http/http_address.h"
+#include "monitoring/http/http_sockets.h"
 
 namespace millrace::monitoring {
 namespace {

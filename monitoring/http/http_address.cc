@@ -1,4 +1,4 @@
-#include "monitoring/http_address.h"
+#include "monitoring/http/http_address.h"
 
 #include <string>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "monitoring/http_sockets.h"
+#include "monitoring/http/http_sockets.h"
 
 #include <netinet/in.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-#include "monitoring/status_page.h"
+#include "monitoring/http/status_page.h"
 
 namespace millrace::monitoring {
 namespace {
