@@ -14,7 +14,7 @@
 #include "kernels/base/random.h"
 #include "millrace/millrace.h"
 #include "tests/integration/cluster_processes.h"
-#include "tests/support/optimizer_oracle.h"
+#include "tests/support/oracles/optimizer_oracle.h"
 
 namespace millrace::testing {
 namespace {

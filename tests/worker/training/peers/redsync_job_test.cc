@@ -12,7 +12,7 @@
 #include "kernels/base/random.h"
 #include "kernels/reduce/reduce.h"
 #include "millrace/millrace.h"
-#include "tests/support/redsync_reference.h"
+#include "tests/support/oracles/redsync_reference.h"
 #include "tests/worker/training/peers/on_ranks.h"
 #include "tests/worker/training/peers/shards.h"
 #include "worker/training/exchange/exchange.h"

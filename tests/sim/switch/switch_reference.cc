@@ -1,4 +1,4 @@
-#include "tests/support/switch_reference.h"
+#include "tests/sim/switch/switch_reference.h"
 
 #include <algorithm>
 #include <cstring>

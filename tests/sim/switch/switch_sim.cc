@@ -1,13 +1,13 @@
-#include "tests/sim/switch_sim.h"
+#include "tests/sim/switch/switch_sim.h"
 
 #include <algorithm>
 #include <optional>
 #include <set>
 
 #include "kernels/base/check.h"
-#include "tests/sim/switch_network.h"
-#include "tests/sim/switch_oracle.h"
-#include "tests/sim/switch_rounds.h"
+#include "tests/sim/switch/switch_network.h"
+#include "tests/sim/switch/switch_oracle.h"
+#include "tests/sim/switch/switch_rounds.h"
 #include "worker/switch/switch_client.h"
 
 namespace millrace::testing {

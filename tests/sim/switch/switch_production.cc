@@ -5,8 +5,8 @@
 #include "switch_agg/aggregator/aggregator.h"
 #include "switch_agg/aggregator/aggregator_counters.h"
 #include "switch_agg/aggregator/split_by_lanes.h"
-#include "tests/sim/switch_network.h"
-#include "tests/sim/switch_sim.h"
+#include "tests/sim/switch/switch_network.h"
+#include "tests/sim/switch/switch_sim.h"
 
 namespace millrace::testing {
 namespace {

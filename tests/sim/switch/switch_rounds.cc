@@ -1,4 +1,4 @@
-#include "tests/sim/switch_rounds.h"
+#include "tests/sim/switch/switch_rounds.h"
 
 #include <algorithm>
 

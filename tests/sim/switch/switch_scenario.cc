@@ -3,7 +3,7 @@
 #include <string>
 
 #include "kernels/base/random.h"
-#include "tests/sim/switch_sim.h"
+#include "tests/sim/switch/switch_sim.h"
 
 namespace millrace::testing {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/sim/switch_oracle.h"
+#include "tests/sim/switch/switch_oracle.h"
 
 #include <algorithm>
 #include <cmath>

@@ -11,8 +11,8 @@
 #include "kernels/base/clock.h"
 #include "protocol/datagram/packet_sink.h"
 #include "protocol/datagram/window/window_code.h"
-#include "tests/sim/coded_union.h"
-#include "tests/support/switch_reference.h"
+#include "tests/sim/switch/coded_union.h"
+#include "tests/sim/switch/switch_reference.h"
 
 /// Workers, switches and a shard under the switch protocol, simulated: production clients, packets as bytes, loss,
 /// duplication, reordering, corruption, restarts, deaths, changes of path. One thread, virtual time, everything from a

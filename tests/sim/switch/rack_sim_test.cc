@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "tests/sim/switch_sim.h"
+#include "tests/sim/switch/switch_sim.h"
 
 namespace millrace::testing {
 namespace {

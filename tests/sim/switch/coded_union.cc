@@ -1,4 +1,4 @@
-#include "tests/sim/coded_union.h"
+#include "tests/sim/switch/coded_union.h"
 
 #include <algorithm>
 #include <cstdlib>

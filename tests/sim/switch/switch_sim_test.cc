@@ -1,6 +1,6 @@
 // Workers, switches and a shard under the switch protocol, simulated. A failing seed is run again by
 //     MILLRACE_SIM_FIRST_SEED=N MILLRACE_SIM_SEEDS=1 switch_sim_test
-#include "tests/sim/switch_sim.h"
+#include "tests/sim/switch/switch_sim.h"
 
 #include <gtest/gtest.h>
 

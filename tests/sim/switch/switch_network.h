@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "protocol/datagram/packet_sink.h"
-#include "tests/sim/switch_sim.h"
+#include "tests/sim/switch/switch_sim.h"
 #include "tests/support/sim_scheduler.h"
 
 namespace millrace::testing {

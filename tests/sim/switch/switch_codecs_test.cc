@@ -4,7 +4,7 @@
 
 #include <tuple>
 
-#include "tests/sim/switch_sim.h"
+#include "tests/sim/switch/switch_sim.h"
 
 namespace millrace::testing {
 namespace {

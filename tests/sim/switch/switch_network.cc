@@ -1,4 +1,4 @@
-#include "tests/sim/switch_network.h"
+#include "tests/sim/switch/switch_network.h"
 
 namespace millrace::testing {
 
