@@ -14,15 +14,19 @@
 #include "worker/bench/commands.h"
 #include "worker/bench/peers/peer_bench.h"
 #include "worker/program/flag_range.h"
+#include "worker/program/mpi/mpi_end.h"
 #include "worker/program/table.h"
 
 namespace millrace::bench {
 
-using program::Outcome;
+using program::end_job;
 using program::fail_with;
 using program::in_range;
+using program::Outcome;
 
 namespace {
+
+constexpr const char* kPeersCommand = "millrace-bench peers";
 
 struct PeerBenchFlags {
   PeerBenchOptions options;
@@ -81,21 +85,15 @@ struct BenchCase {
   PeerBenchOptions options;
 };
 
-/// Says why this rank failed, and ends all ranks: MPI ends only with all of them.
-[[noreturn]] void end_bench(peer::MpiJob& job, const program::Failure& failure) {
-  constexpr uint32_t kGraceMs = 1'000;
-  monitoring::say(fmt::format("millrace-bench peers: rank {}: {}", job.rank(), failure.message));
-  job.abort(static_cast<int>(failure.code), kGraceMs);
-}
-
 /// Measures one case and prints its result on rank 0. A failure ends the job.
 Outcome run_case(peer::MpiJob& job, const BenchCase& one) {
   const bool speaks = job.rank() == 0;
   const SayProgress say = [speaks](const std::string& line) {
-    if (speaks) monitoring::say("millrace-bench peers: " + line);
+    if (speaks) monitoring::say(fmt::format("{}: {}", kPeersCommand, line));
   };
   const auto communicator = peer::MpiCommunicator::over_world({.shared_bytes_max = one.flags.shared_bytes_max});
-  if (!communicator) end_bench(job, program::failure_of(communicator.error(), program::ErrorPlace::kRanks));
+  if (!communicator)
+    end_job(job, kPeersCommand, program::failure_of(communicator.error(), program::ErrorPlace::kRanks));
   Result<nlohmann::json> result = fail(ErrorCode::kInternal, "");
   try {
     result = one.options.overlap ? bench_overlap(job, **communicator, one.options, say)
@@ -103,7 +101,7 @@ Outcome run_case(peer::MpiJob& job, const BenchCase& one) {
   } catch (const std::exception& exception) {
     result = fail(ErrorCode::kInternal, exception.what());
   }
-  if (!result) end_bench(job, program::failure_of(result.error(), program::ErrorPlace::kRanks));
+  if (!result) end_job(job, kPeersCommand, program::failure_of(result.error(), program::ErrorPlace::kRanks));
   if (!speaks) return {};
   const peer::SharedBodiesCounters shared = (*communicator)->counters();
   (*result)["shared_bodies"] = {

@@ -10,13 +10,13 @@
 
 #include "monitoring/standard_streams.h"
 #include "protocol/files/atomic_file.h"
-#include "worker/cli/peer/mpi_end.h"
 #include "worker/cli/peer/peer_commands.h"
 #include "worker/cli/peer/peer_train_flags.h"
 #include "worker/peer/transport/mpi_file.h"
 #include "worker/program/interruption.h"
 #include "worker/program/json_text.h"
 #include "worker/program/memory_room.h"
+#include "worker/program/mpi/mpi_end.h"
 #include "worker/program/progress.h"
 #include "worker/training/exchange/group_agreement.h"
 #include "worker/training/exchange/path_measure.h"
@@ -31,15 +31,15 @@ namespace millrace::cli {
 
 using program::ErrorPlace;
 using program::ExitCode;
-using program::Outcome;
 using program::fail_with;
 using program::failure_of;
+using program::Outcome;
+using training::agree;
 using training::Dataset;
 using training::ExchangePath;
 using training::IndexBase;
 using training::PeerEpoch;
 using training::PeerTrainOptions;
-using training::agree;
 
 namespace {
 
@@ -52,8 +52,8 @@ IndexBase index_base_of(const PeerTrainFlags& flags) {
 /// Returns the text on which ranks must agree before they read.
 std::string description_of(const PeerTrainFlags& flags, const PeerTrainOptions& run) {
   return fmt::format("{}; --path {} --train {} --test {} --dimension {} --index-base {} --epochs {} --steps {}",
-                     training::description_of(*run.optimizer, run.options), flags.path, flags.train_path, flags.test_path,
-                     flags.dimension, flags.index_base, run.epochs, run.steps_max);
+                     training::description_of(*run.optimizer, run.options), flags.path, flags.train_path,
+                     flags.test_path, flags.dimension, flags.index_base, run.epochs, run.steps_max);
 }
 
 Result<Dataset> read_file(peer::PeerGroup& group, const std::string& path, const training::LibsvmOptions& how) {
@@ -61,8 +61,8 @@ Result<Dataset> read_file(peer::PeerGroup& group, const std::string& path, const
   if (Status status = agree(group, "open " + path, file ? Status{} : std::unexpected(file.error())); !status) {
     return std::unexpected(status.error());
   }
-  const training::SharedFile shared{path, (*file)->bytes(),
-                          [&file](uint64_t at, std::span<uint8_t> into) { return (*file)->read_at(at, into); }};
+  const training::SharedFile shared{
+      path, (*file)->bytes(), [&file](uint64_t at, std::span<uint8_t> into) { return (*file)->read_at(at, into); }};
   Result<Dataset> data = training::read_share(group, shared, how);
   if (data && data->dimension >= kDimensionMax) {
     return fail(ErrorCode::kLimitExceeded, path + ": features above 2^32 - 1 leave no room for the intercept");
@@ -142,7 +142,7 @@ class TrainCommand {
   /// Where the group has ended ranks may have failed for other reasons, or be stuck: each says its own, before it
   /// destroys anything.
   Outcome told(const peer::PeerGroup& group, const Outcome& outcome) {
-    if (!outcome && group.failure()) end_job(job_, kTrainCommand, outcome.error());
+    if (!outcome && group.failure()) program::end_job(job_, kTrainCommand, outcome.error());
     return outcome;
   }
 
@@ -202,8 +202,10 @@ class TrainCommand {
     const bool prints = speaks() && !flags_.json;
     if (prints) {
       fmt::print("{} ranks, {} threads each; {} rows, {} features; {}\n", job_.size(), run_.threads,
-                 program::grouped(data_.rows_in_file), program::grouped(data_.dimension), training::label_pair_text(data_.label_pair));
-      if (held_out_ && held_out_->entries_left_out > 0) fmt::print("{}", training::left_out_text(flags_.test_path, *held_out_));
+                 program::grouped(data_.rows_in_file), program::grouped(data_.dimension),
+                 training::label_pair_text(data_.label_pair));
+      if (held_out_ && held_out_->entries_left_out > 0)
+        fmt::print("{}", training::left_out_text(flags_.test_path, *held_out_));
       if (flags_.path == "auto") fmt::print("path {}: {}\n", training::path_name(run_.options.path), run_.path_reason);
       print_peer_head(held_out_.has_value());
     }
@@ -214,7 +216,8 @@ class TrainCommand {
     };
     // Until here nothing is held that an end at once would leave behind.
     const std::atomic<bool>& stop = program::interruption_flag();
-    const auto result = training::train_over_peers(group, data_, held_out_ ? &*held_out_ : nullptr, run_, observer_, stop);
+    const auto result =
+        training::train_over_peers(group, data_, held_out_ ? &*held_out_ : nullptr, run_, observer_, stop);
     if (!result) return fail_as(group, result.error());
     if (result->interrupted) {
       return fail_with(ExitCode::kInterrupted,
@@ -301,7 +304,7 @@ Outcome run_peer_train(const PeerTrainFlags& flags) {
       outcome = TrainCommand(flags, *options, **job).run();
     }
   } catch (const std::exception& exception) {
-    end_job(**job, kTrainCommand, {ExitCode::kInternal, exception.what()});
+    program::end_job(**job, kTrainCommand, {ExitCode::kInternal, exception.what()});
   }
   if (outcome) return outcome;
   // All ranks have come to the same end. One reports it, before any has ended, since mpirun then sends SIGTERM to the
