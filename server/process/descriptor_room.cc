@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "monitoring/http_port.h"
+#include "monitoring/http/http_port.h"
 #include "monitoring/open_files.h"
 
 namespace millrace::server {

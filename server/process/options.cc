@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "kernels/base/version.h"
-#include "monitoring/http_address.h"
+#include "monitoring/http/http_address.h"
 #include "monitoring/standard_streams.h"
 #include "protocol/datagram/endpoint_text.h"
 

@@ -15,7 +15,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/version.h"
-#include "monitoring/http_port.h"
+#include "monitoring/http/http_port.h"
 #include "monitoring/metrics.h"
 #include "monitoring/open_files.h"
 #include "protocol/container/codec_speeds.h"

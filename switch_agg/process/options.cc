@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
-#include "monitoring/http_address.h"
+#include "monitoring/http/http_address.h"
 #include "protocol/datagram/endpoint_text.h"
 #include "switch_agg/process/command_line.h"
 

@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include "monitoring/http_port.h"
+#include "monitoring/http/http_port.h"
 #include "monitoring/metrics.h"
 #include "monitoring/open_files.h"
 #include "monitoring/standard_streams.h"

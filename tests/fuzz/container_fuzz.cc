@@ -6,7 +6,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
 #include "protocol/container/container.h"
-#include "tests/support/stream_oracle.h"
+#include "tests/support/oracles/stream_oracle.h"
 
 namespace millrace {
 namespace {

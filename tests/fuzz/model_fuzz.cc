@@ -26,10 +26,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   const uint64_t checksum = millrace::hash64(millrace::ByteSpan(sealed));
   sealed.resize(size + sizeof checksum);
   std::memcpy(sealed.data() + size, &checksum, sizeof checksum);
-  const auto model = millrace::cli::decode_model(sealed);
+  const auto model = millrace::training::decode_model(sealed);
   if (!model) return 0;
   for (uint64_t index = 0; index <= model->dimension(); ++index)
     MILLRACE_CHECK(std::isfinite(model->weight(index)), index);
-  MILLRACE_CHECK(millrace::cli::decode_model(millrace::cli::encode_model(*model)).has_value());
+  MILLRACE_CHECK(millrace::training::decode_model(millrace::training::encode_model(*model)).has_value());
   return 0;
 }

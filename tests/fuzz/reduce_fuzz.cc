@@ -7,7 +7,7 @@
 #include "kernels/base/bytes.h"
 #include "kernels/base/check.h"
 #include "kernels/reduce/reduce.h"
-#include "tests/support/stream_oracle.h"
+#include "tests/support/oracles/stream_oracle.h"
 
 namespace millrace {
 namespace {

@@ -54,8 +54,8 @@ void ClusterProcesses::TearDown() {
   std::filesystem::remove_all(directory_);
 }
 
-cli::ChildProcess ClusterProcesses::spawn_server(uint32_t shard, uint32_t shards, const std::string& listen) {
-  cli::SpawnOptions options;
+launch::ChildProcess ClusterProcesses::spawn_server(uint32_t shard, uint32_t shards, const std::string& listen) {
+  launch::SpawnOptions options;
   options.argv = {built_file("bin/millrace-server"),
                   "--json",
                   "--table",
@@ -72,7 +72,7 @@ cli::ChildProcess ClusterProcesses::spawn_server(uint32_t shard, uint32_t shards
                   "127.0.0.1:0"};
   options.argv.insert(options.argv.end(), server_flags_.begin(), server_flags_.end());
   options.stderr_path = path("shard-" + std::to_string(logs_++) + ".log");
-  auto child = cli::ChildProcess::spawn(options);
+  auto child = launch::ChildProcess::spawn(options);
   if (!child) {
     ADD_FAILURE() << child.error().message;
     std::abort();
@@ -84,7 +84,7 @@ void ClusterProcesses::start_shard(uint32_t shard, uint32_t shards, const std::s
   if (shards_.size() < shards) shards_.resize(shards);
   if (addresses_.size() < shards) addresses_.resize(shards);
   if (http_addresses_.size() < shards) http_addresses_.resize(shards);
-  shards_[shard] = std::make_unique<cli::ChildProcess>(spawn_server(shard, shards, listen));
+  shards_[shard] = std::make_unique<launch::ChildProcess>(spawn_server(shard, shards, listen));
   const auto line = shards_[shard]->read_line(kPatienceMs);
   ASSERT_TRUE(line.has_value()) << line.error().message;
   addresses_[shard] = nlohmann::json::parse(*line).value("address", "");
@@ -102,14 +102,14 @@ std::string ClusterProcesses::addresses() const {
   return text;
 }
 
-cli::ChildProcess ClusterProcesses::start_worker(uint32_t worker, uint32_t workers, uint64_t steps,
-                                                 const std::vector<std::string>& settings) {
-  cli::SpawnOptions options;
+launch::ChildProcess ClusterProcesses::start_worker(uint32_t worker, uint32_t workers, uint64_t steps,
+                                                    const std::vector<std::string>& settings) {
+  launch::SpawnOptions options;
   options.argv = {built_file("tests/integration/test_worker"), addresses(), std::to_string(worker),
                   std::to_string(workers), std::to_string(steps)};
   options.argv.insert(options.argv.end(), settings.begin(), settings.end());
   options.stderr_path = path("worker-" + std::to_string(worker) + "-" + std::to_string(logs_++) + ".log");
-  auto child = cli::ChildProcess::spawn(options);
+  auto child = launch::ChildProcess::spawn(options);
   if (!child) {
     ADD_FAILURE() << child.error().message;
     std::abort();
@@ -117,7 +117,8 @@ cli::ChildProcess ClusterProcesses::start_worker(uint32_t worker, uint32_t worke
   return std::move(*child);
 }
 
-std::string ClusterProcesses::wait_for_line(cli::ChildProcess& process, const std::string& beginning, WorkerLog* log) {
+std::string ClusterProcesses::wait_for_line(launch::ChildProcess& process, const std::string& beginning,
+                                            WorkerLog* log) {
   for (;;) {
     const auto line = process.read_line(kPatienceMs);
     if (!line) {
@@ -133,7 +134,7 @@ std::string ClusterProcesses::wait_for_line(cli::ChildProcess& process, const st
   }
 }
 
-void ClusterProcesses::read_to_end(cli::ChildProcess& process, WorkerLog& log) {
+void ClusterProcesses::read_to_end(launch::ChildProcess& process, WorkerLog& log) {
   for (auto line = process.read_line(kPatienceMs);; line = process.read_line(kPatienceMs)) {
     if (!line) {
       EXPECT_EQ(line.error().code, ErrorCode::kUnavailable) << line.error().message;

@@ -37,16 +37,16 @@ class ClusterProcesses : public ::testing::Test {
   void start_shard(uint32_t shard, uint32_t shards, const std::string& listen = "tcp://127.0.0.1:0");
   void start_shards(uint32_t shards);
   /// The program alone: for those that are expected not to come up.
-  cli::ChildProcess spawn_server(uint32_t shard, uint32_t shards, const std::string& listen);
+  launch::ChildProcess spawn_server(uint32_t shard, uint32_t shards, const std::string& listen);
 
-  cli::ChildProcess start_worker(uint32_t worker, uint32_t workers, uint64_t steps,
-                                 const std::vector<std::string>& settings = {});
+  launch::ChildProcess start_worker(uint32_t worker, uint32_t workers, uint64_t steps,
+                                    const std::vector<std::string>& settings = {});
 
   /// Reads lines until one begins with `beginning`; fails the test when the output ends or nothing comes. Returns that
   /// line.
-  std::string wait_for_line(cli::ChildProcess& process, const std::string& beginning, WorkerLog* log = nullptr);
+  std::string wait_for_line(launch::ChildProcess& process, const std::string& beginning, WorkerLog* log = nullptr);
   /// Reads all that is left and waits for the end.
-  void read_to_end(cli::ChildProcess& process, WorkerLog& log);
+  void read_to_end(launch::ChildProcess& process, WorkerLog& log);
 
   std::string path(const std::string& name) const { return directory_ + "/" + name; }
   std::string text_of(const std::string& name) const;
@@ -54,7 +54,7 @@ class ClusterProcesses : public ::testing::Test {
 
   std::vector<std::string> server_flags_;  ///< for those that are started from now on
   std::string directory_;
-  std::vector<std::unique_ptr<cli::ChildProcess>> shards_;
+  std::vector<std::unique_ptr<launch::ChildProcess>> shards_;
   std::vector<std::string> addresses_;
   std::vector<std::string> http_addresses_;
   uint32_t logs_ = 0;

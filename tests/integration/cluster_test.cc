@@ -16,15 +16,15 @@ constexpr uint64_t kDimension = 20'000;  // test_worker's own
 
 class Cluster : public ClusterProcesses {
  protected:
-  std::vector<cli::ChildProcess> start_workers(uint32_t workers, uint64_t steps,
-                                               const std::vector<std::string>& settings = {}) {
-    std::vector<cli::ChildProcess> processes;
+  std::vector<launch::ChildProcess> start_workers(uint32_t workers, uint64_t steps,
+                                                  const std::vector<std::string>& settings = {}) {
+    std::vector<launch::ChildProcess> processes;
     for (uint32_t worker = 0; worker < workers; ++worker)
       processes.push_back(start_worker(worker, workers, steps, settings));
     return processes;
   }
 
-  void expect_finished(cli::ChildProcess& process, WorkerLog& log) {
+  void expect_finished(launch::ChildProcess& process, WorkerLog& log) {
     read_to_end(process, log);
     EXPECT_TRUE(log.finished) << log.error;
     EXPECT_EQ(log.exit_code, 0);
@@ -32,7 +32,7 @@ class Cluster : public ClusterProcesses {
     EXPECT_EQ(log.weights, replayed_weights(log, kDimension));
   }
 
-  void expect_error(cli::ChildProcess& process, WorkerLog& log, const std::string& beginning,
+  void expect_error(launch::ChildProcess& process, WorkerLog& log, const std::string& beginning,
                     const std::string& containing) {
     read_to_end(process, log);
     EXPECT_TRUE(log.error.starts_with(beginning)) << log.error;
@@ -47,11 +47,11 @@ TEST_F(Cluster, WorkerKilledMidRound_RemovedAndOthersFinishWithEqualWeights) {
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
   // Longer than the test: a survivor that the machine delays must not be taken for dead as well.
   const std::vector<std::string> settings = {"parts=3", "dead_after_ms=8000"};
-  std::vector<cli::ChildProcess> survivors;
+  std::vector<launch::ChildProcess> survivors;
   for (uint32_t worker = 0; worker < 3; ++worker) survivors.push_back(start_worker(worker, 4, kSteps, settings));
   std::vector<std::string> doomed_settings = settings;
   doomed_settings.push_back("hold_at=" + std::to_string(kDeathAfter));
-  cli::ChildProcess doomed = start_worker(3, 4, kSteps, doomed_settings);
+  launch::ChildProcess doomed = start_worker(3, 4, kSteps, doomed_settings);
   wait_for_line(doomed, "holding");
   doomed.kill_now();
 
@@ -113,7 +113,7 @@ TEST_F(Cluster, SecondProcessOfOneIdentityIsRefusedByNameAndDisturbsNothing) {
   auto workers = start_workers(2, 12, {"hold_at=3"});
   std::vector<WorkerLog> logs(2);
   for (size_t worker = 0; worker < 2; ++worker) wait_for_line(workers[worker], "holding", &logs[worker]);
-  cli::ChildProcess impostor = start_worker(0, 2, 12);
+  launch::ChildProcess impostor = start_worker(0, 2, 12);
   WorkerLog impostor_log;
   expect_error(impostor, impostor_log, "identity_in_use", "worker 0");
   for (auto& worker : workers) ::kill(worker.pid(), SIGUSR1);
@@ -122,13 +122,13 @@ TEST_F(Cluster, SecondProcessOfOneIdentityIsRefusedByNameAndDisturbsNothing) {
 
 TEST_F(Cluster, WorkerWithAnotherShapeIsRefusedWithTheField) {
   ASSERT_NO_FATAL_FAILURE(start_shards(1));
-  cli::ChildProcess first = start_worker(0, 2, 3);
+  launch::ChildProcess first = start_worker(0, 2, 3);
   wait_for_line(first, "log joined job");
-  cli::ChildProcess second = start_worker(1, 2, 3, {"dimension=19999"});
+  launch::ChildProcess second = start_worker(1, 2, 3, {"dimension=19999"});
   WorkerLog log;
   expect_error(second, log, "job_mismatch", "dimension");
   // The job continues with a worker that fits.
-  cli::ChildProcess third = start_worker(1, 2, 3);
+  launch::ChildProcess third = start_worker(1, 2, 3);
   WorkerLog logs[2];
   expect_finished(first, logs[0]);
   expect_finished(third, logs[1]);
@@ -163,7 +163,7 @@ TEST_F(Cluster, WorkersThatStartBeforeTheServersFindThem) {
 TEST_F(Cluster, ShardThatComesBackEmptyGoesOnByWhatTheWorkersKeep) {
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
   constexpr uint64_t kSteps = 400;
-  std::vector<cli::ChildProcess> workers;
+  std::vector<launch::ChildProcess> workers;
   for (uint32_t worker = 0; worker < 2; ++worker) workers.push_back(start_worker(worker, 2, kSteps));
   std::vector<WorkerLog> logs(2);
   for (size_t worker = 0; worker < 2; ++worker) wait_for_line(workers[worker], "pushed 5", &logs[worker]);
@@ -179,7 +179,7 @@ TEST_F(Cluster, ShardThatComesBackEmptyGoesOnByWhatTheWorkersKeep) {
 
 TEST_F(Cluster, PortInUseEndsTheServerWithAnErrorThatSaysSo) {
   ASSERT_NO_FATAL_FAILURE(start_shards(1));
-  cli::ChildProcess second = spawn_server(0, 1, addresses_[0]);
+  launch::ChildProcess second = spawn_server(0, 1, addresses_[0]);
   const auto report = second.wait(kPatienceMs);
   ASSERT_TRUE(report.has_value()) << report.error().message;
   EXPECT_EQ(report->exit_code, 6);

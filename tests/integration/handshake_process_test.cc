@@ -25,7 +25,7 @@ constexpr int kWaitMs = 10'000;
 class HandshakeProcess : public ::testing::Test {
  protected:
   void SetUp() override {
-    cli::SpawnOptions spawn;
+    launch::SpawnOptions spawn;
     spawn.argv = {built_file("bin/millrace-server"),
                   "--listen",
                   "tcp://127.0.0.1:0",
@@ -37,9 +37,9 @@ class HandshakeProcess : public ::testing::Test {
                   "--shards",
                   "1"};
     spawn.stderr_path = directory_.file("log");
-    auto child = cli::ChildProcess::spawn(spawn);
+    auto child = launch::ChildProcess::spawn(spawn);
     ASSERT_TRUE(child) << child.error().message;
-    server_ = std::make_unique<cli::ChildProcess>(std::move(*child));
+    server_ = std::make_unique<launch::ChildProcess>(std::move(*child));
     const auto line = server_->read_line(kWaitMs);
     ASSERT_TRUE(line) << line.error().message;
     connection_ = Connection::connect(context_, nlohmann::json::parse(*line).value("address", "")).value();
@@ -86,7 +86,7 @@ class HandshakeProcess : public ::testing::Test {
   }
 
   TemporaryDirectory directory_;
-  std::unique_ptr<cli::ChildProcess> server_;
+  std::unique_ptr<launch::ChildProcess> server_;
   TransportContext context_;
   std::unique_ptr<Connection> connection_;
 };
@@ -134,10 +134,10 @@ class WorkerProcess : public ::testing::Test {
     poller_.add(*listener_);
     const std::string data = directory_.file("data.svm");
     std::ofstream(data) << "1 1:1\n0 2:1\n";
-    cli::SpawnOptions spawn;
+    launch::SpawnOptions spawn;
     spawn.argv = {built_file("bin/millrace"), "train", "--train", data, "--servers", listener_->address()};
     spawn.stderr_path = directory_.file("stderr");
-    worker_ = std::make_unique<cli::ChildProcess>(cli::ChildProcess::spawn(spawn).value());
+    worker_ = std::make_unique<launch::ChildProcess>(launch::ChildProcess::spawn(spawn).value());
   }
 
   std::optional<Received> wait_for_hello() {
@@ -165,7 +165,7 @@ class WorkerProcess : public ::testing::Test {
   TransportContext context_;
   Poller poller_;
   std::unique_ptr<Listener> listener_;
-  std::unique_ptr<cli::ChildProcess> worker_;
+  std::unique_ptr<launch::ChildProcess> worker_;
 };
 
 TEST_F(WorkerProcess, AShardThatSpeaksOnlyLaterVersionsEndsItWithTheVersionsOfBoth) {

@@ -20,7 +20,7 @@ class Returns : public ClusterProcesses {
     for (uint32_t worker = 0; worker < kWorkers; ++worker) workers_.push_back(start(worker, more));
     logs_.resize(kWorkers);
   }
-  cli::ChildProcess start(uint32_t worker, const std::vector<std::string>& more) {
+  launch::ChildProcess start(uint32_t worker, const std::vector<std::string>& more) {
     std::vector<std::string> all = settings(worker);
     all.insert(all.end(), more.begin(), more.end());
     return start_worker(worker, kWorkers, kSteps, all);
@@ -55,7 +55,7 @@ class Returns : public ClusterProcesses {
     return 0;
   }
 
-  std::vector<cli::ChildProcess> workers_;
+  std::vector<launch::ChildProcess> workers_;
   std::vector<WorkerLog> logs_;
 };
 

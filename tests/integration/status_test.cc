@@ -28,11 +28,11 @@ class StatusCommand : public ClusterProcesses {
   };
 
   Said ask(const std::vector<std::string>& flags) {
-    cli::SpawnOptions options;
+    launch::SpawnOptions options;
     options.argv = {built_file("bin/millrace"), "status", "--json", "--still-after", "0.3"};
     options.argv.insert(options.argv.end(), flags.begin(), flags.end());
     options.stderr_path = path("status-" + std::to_string(logs_++) + ".log");
-    auto child = cli::ChildProcess::spawn(options);
+    auto child = launch::ChildProcess::spawn(options);
     Said said;
     if (!child) {
       ADD_FAILURE() << child.error().message;
@@ -63,7 +63,7 @@ class StatusCommand : public ClusterProcesses {
 
 TEST_F(StatusCommand, WorkerThatIsLackingIsNamedAndOneOfAnotherShapeWithTheField) {
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
-  std::vector<cli::ChildProcess> workers;
+  std::vector<launch::ChildProcess> workers;
   for (const uint32_t worker : {0u, 2u}) workers.push_back(start_worker(worker, 3, 1'000'000));
   for (auto& worker : workers) wait_for_line(worker, "log joined job");
   const Said lacking = ask_until("waiting to start", [](const Said&) { return true; });
@@ -71,7 +71,7 @@ TEST_F(StatusCommand, WorkerThatIsLackingIsNamedAndOneOfAnotherShapeWithTheField
   EXPECT_EQ(lacking.exit_code, 10);
   EXPECT_EQ(lacking.job()["missing_workers"], nlohmann::json({1}));
 
-  cli::ChildProcess other = start_worker(1, 3, 1, {"dimension=19999"});
+  launch::ChildProcess other = start_worker(1, 3, 1, {"dimension=19999"});
   WorkerLog log;
   read_to_end(other, log);
   const Said refused = ask(http_addresses_);
@@ -86,7 +86,7 @@ TEST_F(StatusCommand, WorkerThatIsLackingIsNamedAndOneOfAnotherShapeWithTheField
 
 TEST_F(StatusCommand, WorkerThatIsStoppedIsNamedUntilItGoesOn) {
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
-  std::vector<cli::ChildProcess> workers;
+  std::vector<launch::ChildProcess> workers;
   for (const uint32_t worker : {0u, 1u}) workers.push_back(start_worker(worker, 2, 1'000'000));
   wait_for_line(workers[1], "pushed 3");
   ::kill(workers[1].pid(), SIGSTOP);

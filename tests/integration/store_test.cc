@@ -14,7 +14,7 @@
 #include "kernels/base/random.h"
 #include "millrace/millrace.h"
 #include "tests/integration/cluster_processes.h"
-#include "tests/support/optimizer_oracle.h"
+#include "tests/support/oracles/optimizer_oracle.h"
 
 namespace millrace::testing {
 namespace {
@@ -129,7 +129,7 @@ class StoreProcesses : public ClusterProcesses {
   void restart_servers() {
     for (const auto& shard : shards_) ::kill(shard->pid(), SIGTERM);
     for (const auto& shard : shards_)
-      EXPECT_EQ(shard->wait(kPatienceMs).value_or(cli::ExitReport{.exit_code = -1}).exit_code, 0);
+      EXPECT_EQ(shard->wait(kPatienceMs).value_or(launch::ExitReport{.exit_code = -1}).exit_code, 0);
     shards_.clear();
     ASSERT_NO_FATAL_FAILURE(start_shards(2));
   }

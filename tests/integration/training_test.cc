@@ -29,13 +29,13 @@ std::string data_path() {
 /// Rows whose number leaves `remainder` (or, with `others`, anything else) modulo kHeldOutEvery.
 enum class Rows : uint8_t { kTraining = 1, kHeldOut = 2 };
 
-cli::Dataset rows_of(const cli::Dataset& data, Rows which) {
-  cli::Dataset chosen;
+training::Dataset rows_of(const training::Dataset& data, Rows which) {
+  training::Dataset chosen;
   chosen.dimension = data.dimension;
   chosen.label_pair = data.label_pair;
   for (size_t row = 0; row < data.rows(); ++row) {
     if ((row % kHeldOutEvery == 0) != (which == Rows::kHeldOut)) continue;
-    const cli::RowView view = data.row(row);
+    const training::RowView view = data.row(row);
     chosen.indices.insert(chosen.indices.end(), view.indices.begin(), view.indices.end());
     chosen.values.insert(chosen.values.end(), view.values.begin(), view.values.end());
     chosen.row_begin.push_back(chosen.indices.size());
@@ -45,19 +45,19 @@ cli::Dataset rows_of(const cli::Dataset& data, Rows which) {
 }
 
 struct Trained {
-  cli::LinearModel model;
+  training::LinearModel model;
   uint64_t entries_sent = 0;
 };
 
 class Training : public ClusterProcesses {
  protected:
   /// Trains every worker on its own rows; all end with equal weights. Returns those of worker 0.
-  Trained train(const cli::Dataset& data, millrace::JobOptions job) {
+  Trained train(const training::Dataset& data, millrace::JobOptions job) {
     job.shards = addresses_;
     job.workers = kWorkers;
     job.combine = "mean";
     job.dead_after_ms = 60'000;
-    std::vector<Trained> trained(kWorkers, Trained{cli::LinearModel(cli::Loss::kLogistic, data.dimension)});
+    std::vector<Trained> trained(kWorkers, Trained{training::LinearModel(training::Loss::kLogistic, data.dimension)});
     std::vector<std::string> errors(kWorkers);
     std::vector<std::thread> threads;
     for (uint32_t worker = 0; worker < kWorkers; ++worker) {
@@ -80,9 +80,9 @@ class Training : public ClusterProcesses {
   }
 
  private:
-  static void train_one(const cli::Dataset& data, millrace::JobOptions job, uint32_t worker, Trained& trained) {
+  static void train_one(const training::Dataset& data, millrace::JobOptions job, uint32_t worker, Trained& trained) {
     job.worker = worker;
-    cli::LinearModel& model = trained.model;
+    training::LinearModel& model = trained.model;
     millrace::TensorOptions tensor;
     tensor.name = "model";
     tensor.dimension = model.tensor_dimension();
@@ -97,7 +97,7 @@ class Training : public ClusterProcesses {
       for (uint32_t& row : batch) {
         row = static_cast<uint32_t>(random.next_below(data.rows() / kWorkers) * kWorkers + worker);
       }
-      const cli::BatchGradient gradient = cli::batch_gradient(model, data, batch);
+      const training::BatchGradient gradient = training::batch_gradient(model, data, batch);
       session->push_sparse(0, gradient.gradient.indices, gradient.gradient.values);
       session->await(0, step);
     }
@@ -109,10 +109,10 @@ class Training : public ClusterProcesses {
 TEST_F(Training, SparseLossyExchangeReachesTheQualityOfTheDenseOne) {
   if (!std::filesystem::exists(data_path()))
     GTEST_SKIP() << data_path() << " is not there; MILLRACE_SHARED names the folder of data/";
-  const auto data = cli::read_libsvm(data_path(), {});
+  const auto data = training::read_libsvm(data_path(), {});
   ASSERT_TRUE(data.has_value()) << data.error().message;
-  const cli::Dataset training = rows_of(*data, Rows::kTraining);
-  const cli::Dataset held_out = rows_of(*data, Rows::kHeldOut);
+  const training::Dataset training = rows_of(*data, Rows::kTraining);
+  const training::Dataset held_out = rows_of(*data, Rows::kHeldOut);
   ASSERT_NO_FATAL_FAILURE(start_shards(2));
 
   millrace::JobOptions dense;
@@ -127,8 +127,8 @@ TEST_F(Training, SparseLossyExchangeReachesTheQualityOfTheDenseOne) {
   sparse.codec_up = "gap+qsgd8";
   const Trained by_sparse = train(training, sparse);
 
-  const cli::Evaluation reference = cli::evaluate(by_dense.model, held_out);
-  const cli::Evaluation result = cli::evaluate(by_sparse.model, held_out);
+  const training::Evaluation reference = training::evaluate(by_dense.model, held_out);
+  const training::Evaluation result = training::evaluate(by_sparse.model, held_out);
   std::printf(
       "held out, %llu rows: log-loss %.5f dense, %.5f sparse; average precision %.4f dense, %.4f sparse; entries sent "
       "%llu, %llu\n",

@@ -71,5 +71,5 @@ def named_in(page, table):
 def group_of(path):
     """Returns the folder whose files, with those of its sub-folders, share unity units (millrace_unite() in CMakeLists.txt)."""
     folder = os.path.dirname(path)
-    match = re.match(r"(kernels|protocol|server|switch_agg|(?:worker|tests)/[a-z_]+)(?:/|$)", folder)
+    match = re.match(r"(kernels|protocol|monitoring|server|switch_agg|(?:worker|tests)/[a-z_]+)(?:/|$)", folder)
     return match.group(1) if match else folder

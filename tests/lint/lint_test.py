@@ -98,7 +98,7 @@ class Includes(unittest.TestCase):
 
     def test_FilesOfOnePartShareUnits(self):
         for path, group in [("server/part/a.cc", "server"), ("kernels/codec/index/a.cc", "kernels"), ("worker/core/a.cc", "worker/core"),
-                            ("tests/worker/peer/a.cc", "tests/worker"), ("monitoring/a.cc", "monitoring")]:
+                            ("tests/worker/peer/a.cc", "tests/worker"), ("monitoring/http/a.cc", "monitoring")]:
             self.assertEqual(include_table.group_of(path), group)
 
     def test_ThirdPartyHeadersAreFreeInTheirPlaceOnly(self):

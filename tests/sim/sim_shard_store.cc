@@ -1,7 +1,7 @@
 #include <map>
 
 #include "tests/sim/sim_shard.h"
-#include "tests/support/optimizer_oracle.h"
+#include "tests/support/oracles/optimizer_oracle.h"
 
 /// The disk of a shard, and its weights against the replay of the log that they say they are of.
 namespace millrace::testing {

@@ -10,9 +10,9 @@
 namespace millrace::testing {
 
 /// Returns the dataset of LIBSVM text in memory. Errors as LibsvmParser.
-inline Result<cli::Dataset> parse_libsvm(std::string_view text, const std::string& name,
-                                         const cli::LibsvmOptions& options) {
-  cli::LibsvmParser parser(name, options);
+inline Result<training::Dataset> parse_libsvm(std::string_view text, const std::string& name,
+                                              const training::LibsvmOptions& options) {
+  training::LibsvmParser parser(name, options);
   while (!text.empty()) {
     const size_t end = std::min(text.find('\n'), text.size());
     if (Status status = parser.line(text.substr(0, end)); !status) return std::unexpected(status.error());

@@ -6,7 +6,9 @@
 #include "worker/program/flag_range.h"
 #include "worker/program/interruption.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
+
+using program::in_range;
 
 void add_cluster_flags(CLI::App& app, const ClusterFlags& flags) {
   app.add_option("--workers", flags.workers, "worker processes")
@@ -22,13 +24,14 @@ void add_seed_and_json(CLI::App& app, uint64_t& seed, const std::string& what, b
   app.add_flag("--json", json, "one JSON object as the last line");
 }
 
-std::expected<nlohmann::json, Failure> run_cluster_bench(
-    const std::string& name, const std::function<std::expected<nlohmann::json, Failure>(const SayLine&)>& bench) {
+std::expected<nlohmann::json, program::Failure> run_cluster_bench(
+    const std::string& name,
+    const std::function<std::expected<nlohmann::json, program::Failure>(const SayLine&)>& bench) {
   auto result = bench([&name](const std::string& line) { monitoring::say("millrace-bench " + name + ": " + line); });
-  if (interruption_requests().count() > 0) {
-    return fail_with(ExitCode::kInterrupted, "interrupted; every process of the benchmark is ended");
+  if (program::interruption_requests().count() > 0) {
+    return program::fail_with(program::ExitCode::kInterrupted, "interrupted; every process of the benchmark is ended");
   }
   return result;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

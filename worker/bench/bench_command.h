@@ -9,7 +9,7 @@
 
 #include "worker/program/outcome.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Holds the flags that every benchmark of processes has: the number of processes of each kind, and the row's
 /// parameters.
@@ -28,7 +28,8 @@ using SayLine = std::function<void(const std::string&)>;
 
 /// Runs a benchmark of processes; prints its progress to stderr, a line each.
 /// Errors   the benchmark's own; interrupted, regardless of the benchmark's reaction to the signal.
-std::expected<nlohmann::json, Failure> run_cluster_bench(
-    const std::string& name, const std::function<std::expected<nlohmann::json, Failure>(const SayLine&)>& bench);
+std::expected<nlohmann::json, program::Failure> run_cluster_bench(
+    const std::string& name,
+    const std::function<std::expected<nlohmann::json, program::Failure>(const SayLine&)>& bench);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -13,7 +13,13 @@
 #include "worker/program/scratch_folder.h"
 #include "worker/program/table.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
+
+using program::fail_with;
+using program::in_range;
+using program::not_empty;
+using program::Outcome;
+
 namespace {
 
 struct ConvergeFlags {
@@ -36,7 +42,7 @@ void print_converge_rows(const nlohmann::json& result) {
                      number(row, "bytes_down", "{:.1f}", 1e-3), number(row, "dense_bytes_over_this", "{:.1f}"),
                      number(row, "rounds_per_s", "{:.1f}"), number(row, "rate_over_synchronous", "{:.2f}")});
   }
-  fmt::print("\n{}", aligned_table(table));
+  fmt::print("\n{}", program::aligned_table(table));
   fmt::print(
       "\nLog-loss on held-out rows at the end. Bytes: of a worker, in all. Rounds a second: of the workers that are "
       "not slow.\n");
@@ -51,7 +57,7 @@ Outcome write_plot(const std::string& path, const std::string& svg) {
 Outcome run_converge(ConvergeFlags& flags) {
   if (!flags.slow.empty()) {
     const auto slow = slow_worker_from_text(flags.slow);
-    if (!slow) return fail_with(ExitCode::kUsage, "--slow-worker: " + slow.error().message);
+    if (!slow) return fail_with(program::ExitCode::kUsage, "--slow-worker: " + slow.error().message);
     flags.options.slow = *slow;
   }
   if (!flags.plot.empty()) {
@@ -73,10 +79,10 @@ Outcome run_converge(ConvergeFlags& flags) {
 
 }  // namespace
 
-Command add_converge_bench(CLI::App& root) {
+program::Command add_converge_bench(CLI::App& root) {
   auto flags = std::make_shared<ConvergeFlags>();
   auto& options = flags->options;
-  options.folder = kept_folder("millrace-converge");
+  options.folder = program::kept_folder("millrace-converge");
   CLI::App* app = root.add_subcommand("converge", "held-out loss of every mode against dense synchronous training");
   app->add_option("--data", options.data,
                   "a LIBSVM file (every tenth row is held out), debian, or generated (default: w8a of the shared data, "
@@ -120,8 +126,8 @@ Command add_converge_bench(CLI::App& root) {
       "  millrace-bench converge --plot w8a.svg\n"
       "  millrace-bench converge --data debian --select topk:512 --reselect topk:1536 --plot debian.svg\n"
       "  millrace-bench converge --compute-ms 20 --slow-worker 3:10 --rounds 200\n\n" +
-      exit_code_table());
+      program::exit_code_table());
   return {app, [flags] { return run_converge(*flags); }};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -12,7 +12,10 @@
 #include "worker/program/json_text.h"
 #include "worker/program/table.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
+
+using program::in_range;
+
 namespace {
 
 struct CrowdFlags {
@@ -30,21 +33,21 @@ void print_crowd_rows(const nlohmann::json& result) {
     };
     const double bytes =
         row["workers"].get<double>() * (row["bytes_up"].get<double>() + row["bytes_down"].get<double>());
-    table.push_back({json_text(row["workers"]), number("round_ms", "{:.1f}"), number("round_p99_ms", "{:.1f}"),
+    table.push_back({program::json_text(row["workers"]), number("round_ms", "{:.1f}"), number("round_p99_ms", "{:.1f}"),
                      number("bytes_up", "{:.1f}", 1e-3), number("bytes_down", "{:.1f}", 1e-3),
                      fmt::format("{:.2f}", bytes * 1e-6), number("time_per_byte_over_first", "{:.2f}"),
                      number("shard_peak_mb", "{:.0f}"), number("memory_a_worker_bytes", "{:.0f}", 1e-3),
                      number("memory_over_stream", "{:.2f}"), number("memory_over_stream_here", "{:.2f}"),
                      number("start_s", "{:.1f}"), row["agrees_with_oracle"].get<bool>() ? "agrees" : "DIFFERS"});
   }
-  fmt::print("{}", aligned_table(table));
+  fmt::print("{}", program::aligned_table(table));
   fmt::print(
       "\nkB a worker: what a shard's resident set grows by for each worker more than in the first row; over all the "
       "bytes that a "
       "worker\nsends in a round, and over those that it sends to one shard.\n");
 }
 
-Outcome run_crowd(const CrowdFlags& flags) {
+program::Outcome run_crowd(const CrowdFlags& flags) {
   const auto result =
       run_cluster_bench("crowd", [&flags](const SayLine& say) { return bench_crowd(flags.options, say); });
   if (!result) return std::unexpected(result.error());
@@ -58,7 +61,7 @@ Outcome run_crowd(const CrowdFlags& flags) {
 
 }  // namespace
 
-Command add_crowd_bench(CLI::App& root) {
+program::Command add_crowd_bench(CLI::App& root) {
   auto flags = std::make_shared<CrowdFlags>();
   auto& options = flags->options;
   CLI::App* app = root.add_subcommand("crowd", "whole rounds with ever more workers: time, bytes, a shard's memory");
@@ -83,7 +86,7 @@ Command add_crowd_bench(CLI::App& root) {
   app->add_option("--parts", options.parts_per_shard, "parts a shard")->capture_default_str()->check(in_range(1, 64));
   app->add_option("--codec", options.codec, "both ways; it must not lose anything")
       ->capture_default_str()
-      ->check(not_empty());
+      ->check(program::not_empty());
   add_seed_and_json(*app, options.seed, "of the data and of the round that is checked", flags->json);
   app->footer(
       "Every worker is a session with connections of its own; all of them share this machine's cores with the shards, "
@@ -93,8 +96,8 @@ Command add_crowd_bench(CLI::App& root) {
       "Examples:\n"
       "  millrace-bench crowd --json\n"
       "  millrace-bench crowd --workers 4,512 --processes 8\n\n" +
-      exit_code_table());
+      program::exit_code_table());
   return {app, [flags] { return run_crowd(*flags); }};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -18,7 +18,12 @@
 #include "worker/program/json_text.h"
 #include "worker/program/table.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
+
+using program::Command;
+using program::fail_with;
+using program::in_range;
+
 namespace {
 
 /// Flags of a kernel's benchmark, and whether to print JSON.
@@ -28,11 +33,11 @@ struct BenchFlags {
   bool json = false;
 };
 
-Outcome print_bench_result(const nlohmann::json& result, bool json) {
+program::Outcome print_bench_result(const nlohmann::json& result, bool json) {
   if (json) {
-    fmt::print("{}\n", json_text(result));
+    fmt::print("{}\n", program::json_text(result));
   } else {
-    fmt::print("{}", bench_table(result));
+    fmt::print("{}", program::bench_table(result));
   }
   return {};
 }
@@ -101,7 +106,7 @@ void add_auto_flags(CLI::App& app, AutoFlags& flags) {
       ->excludes(explain);
 }
 
-Outcome bench_auto(AutoFlags flags, const CodecBenchOptions& common, bool json) {
+program::Outcome bench_auto(AutoFlags flags, const CodecBenchOptions& common, bool json) {
   keep_freed_memory();
   if (flags.grid) return print_bench_result(codec_auto_grid({.repeats = common.repeats, .seed = common.seed}), json);
   flags.options.n = common.n;
@@ -188,4 +193,4 @@ std::vector<Command> add_kernel_benches(CLI::App& root) {
   return {add_select(root), add_codec(root), add_reduce(root), add_worker(root)};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

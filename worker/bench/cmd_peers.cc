@@ -14,10 +14,19 @@
 #include "worker/bench/commands.h"
 #include "worker/bench/peers/peer_bench.h"
 #include "worker/program/flag_range.h"
+#include "worker/program/mpi/mpi_end.h"
 #include "worker/program/table.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
+
+using program::end_job;
+using program::fail_with;
+using program::in_range;
+using program::Outcome;
+
 namespace {
+
+constexpr const char* kPeersCommand = "millrace-bench peers";
 
 struct PeerBenchFlags {
   PeerBenchOptions options;
@@ -44,7 +53,7 @@ Result<PeerBenchOptions> bench_options_of(const PeerBenchFlags& flags) {
   const double count = std::round(static_cast<double>(options.inputs.n) * flags.density);
   options.inputs.count = std::clamp<uint64_t>(static_cast<uint64_t>(count), 1, options.inputs.n);
   options.inputs.shape = *input_shape_of(flags.distribution);
-  options.boundaries = boundaries_of(flags.boundaries);
+  options.boundaries = peer::boundaries_of(flags.boundaries);
   if (flags.without_dense) options.dense = DenseRow::kLeftOut;
   if (flags.overlap) options.overlap = flags.compute == "cores" ? ComputeWhere::kCores : ComputeWhere::kElsewhere;
   const auto read = [](const std::string& text, std::optional<CodecSpec>& into) -> Status {
@@ -76,21 +85,15 @@ struct BenchCase {
   PeerBenchOptions options;
 };
 
-/// Says why this rank failed, and ends all ranks: MPI ends only with all of them.
-[[noreturn]] void end_bench(peer::MpiJob& job, const Failure& failure) {
-  constexpr uint32_t kGraceMs = 1'000;
-  monitoring::say(fmt::format("millrace-bench peers: rank {}: {}", job.rank(), failure.message));
-  job.abort(static_cast<int>(failure.code), kGraceMs);
-}
-
 /// Measures one case and prints its result on rank 0. A failure ends the job.
 Outcome run_case(peer::MpiJob& job, const BenchCase& one) {
   const bool speaks = job.rank() == 0;
   const SayProgress say = [speaks](const std::string& line) {
-    if (speaks) monitoring::say("millrace-bench peers: " + line);
+    if (speaks) monitoring::say(fmt::format("{}: {}", kPeersCommand, line));
   };
   const auto communicator = peer::MpiCommunicator::over_world({.shared_bytes_max = one.flags.shared_bytes_max});
-  if (!communicator) end_bench(job, failure_of(communicator.error(), ErrorPlace::kRanks));
+  if (!communicator)
+    end_job(job, kPeersCommand, program::failure_of(communicator.error(), program::ErrorPlace::kRanks));
   Result<nlohmann::json> result = fail(ErrorCode::kInternal, "");
   try {
     result = one.options.overlap ? bench_overlap(job, **communicator, one.options, say)
@@ -98,7 +101,7 @@ Outcome run_case(peer::MpiJob& job, const BenchCase& one) {
   } catch (const std::exception& exception) {
     result = fail(ErrorCode::kInternal, exception.what());
   }
-  if (!result) end_bench(job, failure_of(result.error(), ErrorPlace::kRanks));
+  if (!result) end_job(job, kPeersCommand, program::failure_of(result.error(), program::ErrorPlace::kRanks));
   if (!speaks) return {};
   const peer::SharedBodiesCounters shared = (*communicator)->counters();
   (*result)["shared_bodies"] = {
@@ -107,11 +110,11 @@ Outcome run_case(peer::MpiJob& job, const BenchCase& one) {
   if (one.flags.json) {
     fmt::print("{}\n", result->dump());
   } else {
-    fmt::print("{}{}", one.line.empty() ? "" : fmt::format("{}:\n", one.line), bench_table(*result));
+    fmt::print("{}{}", one.line.empty() ? "" : fmt::format("{}:\n", one.line), program::bench_table(*result));
   }
   for (const auto& row : result->at("rows")) {
     if (!row.value("correct", true)) {
-      return fail_with(ExitCode::kInternal, row.at("algorithm").get<std::string>() + " has a wrong result");
+      return fail_with(program::ExitCode::kInternal, row.at("algorithm").get<std::string>() + " has a wrong result");
     }
   }
   return {};
@@ -194,7 +197,7 @@ void add_case_flags(CLI::App& app, PeerBenchFlags& flags) {
   app.add_option("--boundaries", flags.boundaries,
                  "oktopk: of the ranks' regions; pooled where entries lie in other places on every rank")
       ->capture_default_str()
-      ->check(CLI::IsMember(boundaries_names()));
+      ->check(CLI::IsMember(peer::boundaries_names()));
   app.add_option("--repeats", options.repeats, "measured rounds; each step has one of its algorithm before it")
       ->capture_default_str()
       ->check(in_range(1, 1'000'000));
@@ -231,7 +234,7 @@ void add_flags(CLI::App& app, PeerBenchFlags& flags) {
          "--cases", flags.cases,
          "a file with a case a line, options of this command: measures them one after the other in one start of "
          "MPI; the command line's options hold where a line does not say otherwise")
-      ->check(not_empty());
+      ->check(program::not_empty());
   app.add_option("--mpi-threads", flags.threads, "MPI's thread level")
       ->capture_default_str()
       ->check(CLI::IsMember({"single", "funneled", "serialized", "multiple"}));
@@ -240,7 +243,7 @@ void add_flags(CLI::App& app, PeerBenchFlags& flags) {
 
 }  // namespace
 
-Command add_peers_bench(CLI::App& root) {
+program::Command add_peers_bench(CLI::App& root) {
   auto flags = std::make_shared<PeerBenchFlags>();
   CLI::App* app = root.add_subcommand("peers", "allreduces over MPI, against MPI_Allreduce of the dense vector");
   add_flags(*app, *flags);
@@ -258,8 +261,8 @@ Command add_peers_bench(CLI::App& root) {
       "  mpirun -n 4 millrace-bench peers --overlap --compute elsewhere --json\n"
       "  printf '%s\\n' '--density 0.001' '--density 0.01 --codec gap+raw' > cases.txt\n"
       "  mpirun -n 4 millrace-bench peers --n 1000000 --cases cases.txt --json\n\n" +
-      exit_code_table());
+      program::exit_code_table());
   return {app, [flags] { return run_bench(*flags); }};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

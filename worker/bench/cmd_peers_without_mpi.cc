@@ -1,14 +1,8 @@
 #include "worker/bench/commands.h"
+#include "worker/program/mpi/without_mpi.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
-Command add_peers_bench(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("peers", "(not in this build: it was made without MPI)");
-  app->allow_extras();
-  return {app, []() -> Outcome {
-            return fail_with(ExitCode::kUsage,
-                             "this build has no MPI: install it (deploy/setup.sh), configure and build again");
-          }};
-}
+program::Command add_peers_bench(CLI::App& root) { return program::add_command_without_mpi(root, "peers"); }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

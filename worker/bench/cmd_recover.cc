@@ -12,7 +12,11 @@
 #include "worker/program/json_text.h"
 #include "worker/program/table.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
+
+using program::in_range;
+using program::json_text;
+
 namespace {
 
 struct RecoverFlags {
@@ -29,7 +33,7 @@ void print_recover_result(const nlohmann::json& result) {
     kills.push_back({"shard " + json_text(kill["shard"]), number(kill, "ready_s", "{:.2f}"),
                      number(kill, "first_update_s", "{:.2f}")});
   }
-  if (kills.size() > 1) fmt::print("{}\n", aligned_table(kills));
+  if (kills.size() > 1) fmt::print("{}\n", program::aligned_table(kills));
   std::vector<std::vector<std::string>> joins = {
       {"joined", "has weights s", "takes part s", "others' round ms", "meanwhile", "/ before", "longest"}};
   for (const auto& join : result["joins"]) {
@@ -38,14 +42,14 @@ void print_recover_result(const nlohmann::json& result) {
                      number(join, "round_before_ms", "{:.1f}"), number(join, "round_meanwhile_ms", "{:.1f}"),
                      number(join, "round_ratio", "{:.2f}"), number(join, "round_longest_ms", "{:.1f}")});
   }
-  if (joins.size() > 1) fmt::print("{}\n", aligned_table(joins));
+  if (joins.size() > 1) fmt::print("{}\n", program::aligned_table(joins));
   fmt::print("{} pushes in {} steps, a round {:.1f} ms: {} lost, {} counted twice, {} of {} weights wrong\n",
              json_text(result["pushes"]), json_text(result["steps"]), result["round_ms"].get<double>(),
              json_text(result["steps_lost"]), json_text(result["double_counted"]), json_text(result["wrong_weights"]),
              json_text(result["n"]));
 }
 
-Outcome run_recover(const RecoverFlags& flags) {
+program::Outcome run_recover(const RecoverFlags& flags) {
   const auto result =
       run_cluster_bench("recover", [&flags](const SayLine& say) { return bench_recover(flags.options, say); });
   if (!result) return std::unexpected(result.error());
@@ -56,13 +60,14 @@ Outcome run_recover(const RecoverFlags& flags) {
   }
   const bool exact =
       (*result)["steps_lost"] == 0 && (*result)["double_counted"] == 0 && (*result)["wrong_weights"] == 0;
-  if (!exact) return fail_with(ExitCode::kInternal, "not every push was counted once: the law does not hold");
+  if (!exact)
+    return program::fail_with(program::ExitCode::kInternal, "not every push was counted once: the law does not hold");
   return {};
 }
 
 }  // namespace
 
-Command add_recover_bench(CLI::App& root) {
+program::Command add_recover_bench(CLI::App& root) {
   auto flags = std::make_shared<RecoverFlags>();
   auto& options = flags->options;
   CLI::App* app = root.add_subcommand("recover", "shards that are killed, workers that join: how soon all goes on");
@@ -106,8 +111,8 @@ Command add_recover_bench(CLI::App& root) {
       "Examples:\n"
       "  millrace-bench recover --json\n"
       "  millrace-bench recover --kills 100 --joins 0 --n 1048576\n\n" +
-      exit_code_table());
+      program::exit_code_table());
   return {app, [flags] { return run_recover(*flags); }};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -9,7 +9,10 @@
 #include "worker/bench/rounds/serve.h"
 #include "worker/program/flag_range.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
+
+using program::in_range;
+
 namespace {
 
 struct BenchServeFlags {
@@ -58,7 +61,7 @@ void print_table(const nlohmann::json& result) {
   fmt::print("bare ZeroMQ carries {:.2f} Gbit/s on the busiest link\n", result["raw_zmq_gbit_s"].get<double>());
 }
 
-Outcome run_bench_serve(const BenchServeFlags& flags) {
+program::Outcome run_bench_serve(const BenchServeFlags& flags) {
   const auto result =
       run_cluster_bench("serve", [&flags](const SayLine& say) { return bench_serve(flags.options, say); });
   if (!result) return std::unexpected(result.error());
@@ -102,7 +105,7 @@ void add_path_flags(CLI::App& app, ServeBenchOptions& options) {
 
 }  // namespace
 
-Command add_serve_bench(CLI::App& root) {
+program::Command add_serve_bench(CLI::App& root) {
   auto flags = std::make_shared<BenchServeFlags>();
   auto& options = flags->options;
   CLI::App* app = root.add_subcommand("serve", "whole rounds of real shards and workers against bare ZeroMQ");
@@ -119,7 +122,7 @@ Command add_serve_bench(CLI::App& root) {
       ->check(in_range(0, 10'000));
   app->add_option("--rate", options.rate,
                   "every process in a network namespace of its own behind this rate (1gbit); needs root")
-      ->check(not_empty());
+      ->check(program::not_empty());
   app->add_option("--loss", options.loss,
                   "the chance that a packet is lost on its way to a host, with --rate (0.01); needs nft. Rows are "
                   "measured without it, with bursts lost whole (+burst-loss), over links that carry packets one by "
@@ -131,7 +134,7 @@ Command add_serve_bench(CLI::App& root) {
   add_path_flags(*app, options);
   app->add_option("--codec", options.lossless_codec,
                   "of the row lossless (default: raw+raw on loopback, gap+raw behind a rate)")
-      ->check(not_empty());
+      ->check(program::not_empty());
   app->add_option("--audit", options.audit, "off, on, or both in turn, with the ratio of the rounds' medians")
       ->transform(CLI::CheckedTransformer(std::map<std::string, ServeAudit>{
           {"off", ServeAudit::kOff}, {"on", ServeAudit::kOn}, {"both", ServeAudit::kBoth}}));
@@ -158,8 +161,8 @@ Command add_serve_bench(CLI::App& root) {
       "  millrace-bench serve --workers 8 --rate 1gbit --path switch --racks 2\n"
       "  millrace-bench serve --workers 8 --rate 1gbit --loss 0.01 --path switch\n"
       "  millrace-bench serve --n 4294967296 --density 1e-5 --rows lossless\n\n" +
-      exit_code_table());
+      program::exit_code_table());
   return {app, [flags] { return run_bench_serve(*flags); }};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -16,7 +16,12 @@
 #include "worker/program/table.h"
 #include "worker/program/units.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
+
+using program::fail_with;
+using program::in_range;
+using program::parse_duration;
+
 namespace {
 
 using peer::AlgorithmInfo;
@@ -50,13 +55,13 @@ struct SimulateFlags {
 /// k entries of each rank; twice as many where the algorithm selects k of them by itself.
 constexpr uint64_t kEntriesOfSelecting = 2;
 
-std::expected<SimulatedRunOptions, Failure> simulate_options_of(const SimulateFlags& flags) {
+std::expected<SimulatedRunOptions, program::Failure> simulate_options_of(const SimulateFlags& flags) {
   SimulatedRunOptions options;
   options.network.ranks = flags.ranks;
   const auto latency = parse_duration(flags.latency);
   const auto propagation = parse_duration(flags.propagation);
   const auto jitter = parse_duration(flags.jitter);
-  const auto rate = parse_rate(flags.rate);
+  const auto rate = program::parse_rate(flags.rate);
   for (const auto* one : {&latency, &propagation, &jitter}) {
     if (!*one) return fail_with(one->error());
   }
@@ -72,7 +77,7 @@ std::expected<SimulatedRunOptions, Failure> simulate_options_of(const SimulateFl
   const uint64_t k = std::max<uint64_t>(1, static_cast<uint64_t>(static_cast<double>(flags.n) * flags.density));
   options.settings.dimension = flags.n;
   options.settings.k = k;
-  options.settings.boundaries = boundaries_of(flags.boundaries);
+  options.settings.boundaries = peer::boundaries_of(flags.boundaries);
   options.settings.balance_ratio = flags.balance_ratio;
   options.samples = {peer::find_distribution(flags.distribution).value(), flags.ranks, flags.n, k, flags.seed};
   options.steps = flags.steps;
@@ -80,7 +85,7 @@ std::expected<SimulatedRunOptions, Failure> simulate_options_of(const SimulateFl
 }
 
 /// Bounded ones only where all ranks' dense results would not fit: the others have as much or more in flight.
-std::expected<std::vector<AlgorithmInfo>, Failure> chosen(const SimulateFlags& flags) {
+std::expected<std::vector<AlgorithmInfo>, program::Failure> chosen(const SimulateFlags& flags) {
   std::vector<AlgorithmInfo> infos;
   const bool small = uint64_t{flags.ranks} * flags.n * sizeof(float) <= uint64_t{flags.memory_mb} << 19;
   for (const std::string& name : flags.algorithms) {
@@ -100,7 +105,7 @@ std::expected<std::vector<AlgorithmInfo>, Failure> chosen(const SimulateFlags& f
     if (info == nullptr) {
       std::string known;
       for (const AlgorithmInfo& one : peer::algorithms()) known.append(" ").append(one.name);
-      return fail_with(ExitCode::kUsage,
+      return fail_with(program::ExitCode::kUsage,
                        fmt::format("--algorithm: there is no '{}'; all, bounded, or of:{}", name, known));
     }
     infos.push_back(*info);
@@ -189,17 +194,17 @@ void print_rows(const nlohmann::json& rows) {
     const auto number = [&row](const char* key, const char* form, double scale) {
       return row.contains(key) ? fmt::format(fmt::runtime(form), row[key].get<double>() * scale) : std::string("-");
     };
-    table.push_back({row["algorithm"], row["steps"], duration_text(row["virtual_ms"].get<double>() * 1e-3),
+    table.push_back({row["algorithm"], row["steps"], program::duration_text(row["virtual_ms"].get<double>() * 1e-3),
                      number("messages_max", "{:.0f}", 1), number("messages_mean", "{:.1f}", 1),
                      number("bytes_max", "{:.1f}", 1e-3), number("bytes_mean", "{:.1f}", 1e-3),
                      number("words_over_bound", "{:.3f}", 1), number("wall_s", "{:.2f}", 1),
                      number("processor_s", "{:.2f}", 1), number("peak_mb", "{:.0f}", 1),
                      row["correct"].get<bool>() ? "agrees" : "DIFFERS"});
   }
-  fmt::print("{}", aligned_table(table));
+  fmt::print("{}", program::aligned_table(table));
 }
 
-Outcome run_simulate(const SimulateFlags& flags) {
+program::Outcome run_simulate(const SimulateFlags& flags) {
   const auto options = simulate_options_of(flags);
   if (!options) return std::unexpected(options.error());
   const auto infos = chosen(flags);
@@ -233,11 +238,11 @@ Outcome run_simulate(const SimulateFlags& flags) {
                                   {"work_scale", flags.work_scale},
                                   {"seed", flags.seed},
                                   {"rows", rows}};
-    fmt::print("{}\n", json_text(whole));
+    fmt::print("{}\n", program::json_text(whole));
   } else {
     print_rows(rows);
   }
-  if (!correct) return fail_with(ExitCode::kInternal, "a result differs from the sum of what went in");
+  if (!correct) return fail_with(program::ExitCode::kInternal, "a result differs from the sum of what went in");
   return {};
 }
 
@@ -261,7 +266,7 @@ std::vector<std::string> distribution_names() {
 
 }  // namespace
 
-Command add_simulate(CLI::App& root) {
+program::Command add_simulate(CLI::App& root) {
   auto flags = std::make_shared<SimulateFlags>();
   CLI::App* app = root.add_subcommand("simulate", "the allreduces on thousands of ranks, under a virtual clock");
   app->add_option("--ranks", flags->ranks)->capture_default_str()->check(in_range(1u, 65'536u));
@@ -278,7 +283,7 @@ Command add_simulate(CLI::App& root) {
       ->check(CLI::IsMember(distribution_names()));
   app->add_option("--boundaries", flags->boundaries, "oktopk: how it divides the dimension among ranks")
       ->capture_default_str()
-      ->check(CLI::IsMember(boundaries_names()));
+      ->check(CLI::IsMember(peer::boundaries_names()));
   app->add_option(
          "--balance-ratio", flags->balance_ratio,
          "oktopk: balances the parts of the result where the largest exceeds so many times their average; inf: never")
@@ -305,4 +310,4 @@ Command add_simulate(CLI::App& root) {
   return {app, [flags] { return run_simulate(*flags); }};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

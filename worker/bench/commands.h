@@ -6,15 +6,15 @@
 #include "worker/program/command.h"
 
 /// The subcommands of `millrace-bench`. One file each, cmd_NAME.cc.
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Adds select, codec, reduce and worker: benchmarks in one process.
-std::vector<Command> add_kernel_benches(CLI::App& root);
-Command add_converge_bench(CLI::App& root);
-Command add_crowd_bench(CLI::App& root);
-Command add_recover_bench(CLI::App& root);
-Command add_serve_bench(CLI::App& root);
-Command add_peers_bench(CLI::App& root);
-Command add_simulate(CLI::App& root);
+std::vector<program::Command> add_kernel_benches(CLI::App& root);
+program::Command add_converge_bench(CLI::App& root);
+program::Command add_crowd_bench(CLI::App& root);
+program::Command add_recover_bench(CLI::App& root);
+program::Command add_serve_bench(CLI::App& root);
+program::Command add_peers_bench(CLI::App& root);
+program::Command add_simulate(CLI::App& root);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

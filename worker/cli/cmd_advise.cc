@@ -24,6 +24,11 @@
 #include "worker/program/units.h"
 
 namespace millrace::cli {
+
+using program::duration_text;
+using program::fail_with;
+using program::in_range;
+
 namespace {
 
 struct AdviseFlags {
@@ -114,9 +119,9 @@ Result<std::optional<CodecSpec>> codec_of(const AdviseFlags& flags) {
 
 Result<peer::MachineSpeeds> speeds_of(const AdviseFlags& flags, const peer::SumShape& shape,
                                       const peer::KernelSpeeds& kernels) {
-  const Result<TimeNs> latency = parse_duration(flags.latency);
+  const Result<TimeNs> latency = program::parse_duration(flags.latency);
   if (!latency) return std::unexpected(latency.error());
-  const Result<double> rate = parse_rate(flags.rate);
+  const Result<double> rate = program::parse_rate(flags.rate);
   if (!rate) return std::unexpected(rate.error());
   const Result<std::optional<CodecSpec>> codec = codec_of(flags);
   if (!codec) return std::unexpected(codec.error());
@@ -193,7 +198,7 @@ void print_advice(const AdviseFlags& flags, const Advice& advice) {
                      duration_text(one.reevaluate_s)});
   }
   const peer::MachineSpeeds& speeds = advice.speeds;
-  fmt::print("{}\n{}\nAdding: {:.2f} ns a sparse entry, {:.2f} ns a dense value.\n", aligned_table(table),
+  fmt::print("{}\n{}\nAdding: {:.2f} ns a sparse entry, {:.2f} ns a dense value.\n", program::aligned_table(table),
              advice.reason, speeds.add_entry_s * 1e9, speeds.add_value_s * 1e9);
   fmt::print(
       "Selecting: {:.2f} ns a value by {}, {:.2f} by topk, {:.2f} by gaussian; oktopk {:.2f} with an earlier "
@@ -284,40 +289,40 @@ void print_layers(const LayersAdvice& all) {
   std::vector<std::vector<std::string>> table = {{"values", "entries", "dense", "time", "sparse", "time", "faster"}};
   for (const LayersAdvice::Layer& layer : all.layers) {
     const auto& [dense, sparse] = layer.best;
-    table.push_back({grouped(layer.shape.dimension), grouped(layer.shape.k), std::string(dense.info.name),
-                     duration_text(dense.total_s()), std::string(sparse.info.name), duration_text(sparse.total_s()),
-                     form_name(layer)});
+    table.push_back({program::grouped(layer.shape.dimension), program::grouped(layer.shape.k),
+                     std::string(dense.info.name), duration_text(dense.total_s()), std::string(sparse.info.name),
+                     duration_text(sparse.total_s()), form_name(layer)});
   }
   const auto dense = std::ranges::count_if(all.layers, [](const auto& layer) { return layer.best.dense_wins(); });
   fmt::print(
       "{}\nAll dense {}, all sparse {}; each as it is faster {}: {} of {} layers dense.\nA layer that is faster dense "
       "takes select none (TensorOptions::select, for that tensor alone). What was not given is measured here.\n",
-      aligned_table(table), duration_text(all.dense_s), duration_text(all.sparse_s), duration_text(all.chosen_s), dense,
-      all.layers.size());
+      program::aligned_table(table), duration_text(all.dense_s), duration_text(all.sparse_s),
+      duration_text(all.chosen_s), dense, all.layers.size());
 }
 
-Outcome advise_layers(const AdviseFlags& flags) {
-  const auto sizes = layer_sizes(flags.layers);
+program::Outcome advise_layers(const AdviseFlags& flags) {
+  const auto sizes = program::layer_sizes(flags.layers);
   if (!sizes) return fail_with(sizes.error());
   const auto all = layers_advice(flags, *sizes);
   if (!all) return fail_with(all.error());
   if (flags.json) {
-    fmt::print("{}\n", json_text(layers_json(flags, *all)));
+    fmt::print("{}\n", program::json_text(layers_json(flags, *all)));
   } else {
     print_layers(*all);
   }
   return {};
 }
 
-Outcome run_advise(const AdviseFlags& flags) {
+program::Outcome run_advise(const AdviseFlags& flags) {
   if ((flags.n != 0) == !flags.layers.empty()) {
-    return fail_with(ExitCode::kUsage, "give --n, or --layers for the layers of a model");
+    return fail_with(program::ExitCode::kUsage, "give --n, or --layers for the layers of a model");
   }
   if (!flags.layers.empty()) return advise_layers(flags);
   const auto advice = advice_for(flags, flags.n, kernel_speeds_of(flags));
   if (!advice) return fail_with(advice.error());
   if (flags.json) {
-    fmt::print("{}\n", json_text(advice_json(flags, *advice)));
+    fmt::print("{}\n", program::json_text(advice_json(flags, *advice)));
   } else {
     print_advice(flags, *advice);
   }
@@ -349,15 +354,15 @@ void add_speed_flags(CLI::App& app, AdviseFlags& flags) {
 
 }  // namespace
 
-Command add_advise_command(CLI::App& root) {
+program::Command add_advise_command(CLI::App& root) {
   auto flags = std::make_shared<AdviseFlags>();
   CLI::App* app = root.add_subcommand(
       "advise", "which allreduce among peers is the fastest here, or servers, and whether dense wins");
-  app->add_option("--n", flags->n, "dimension")->check(in_range(uint64_t{1}, kLayerValuesMax));
+  app->add_option("--n", flags->n, "dimension")->check(in_range(uint64_t{1}, program::kLayerValuesMax));
   app->add_option("--layers", flags->layers,
                   "instead of --n, a model: the values of each layer with commas between (4096,2359296), or @FILE with "
                   "such numbers. For each, and for all, whether it should travel dense or sparse")
-      ->check(not_empty());
+      ->check(program::not_empty());
   app->add_option("--density", flags->density, "entries of a rank over the dimension")
       ->required()
       ->check(in_range(1e-12, 1.0));

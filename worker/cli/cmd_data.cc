@@ -15,6 +15,14 @@
 #include "worker/training/data/data_synthetic.h"
 
 namespace millrace::cli {
+
+using program::Command;
+using program::fail_with;
+using program::grouped;
+using program::in_range;
+using program::not_empty;
+using program::Outcome;
+
 namespace {
 
 /// debian.svm.gz -> debian.test.svm.gz; other.txt -> other.test.txt.
@@ -30,32 +38,33 @@ std::string held_out_path_of(const std::string& path) {
 Outcome complete_paths(const std::string& train, std::string& held_out) {
   if (held_out.empty()) held_out = held_out_path_of(train);
   if (std::filesystem::path(held_out).lexically_normal() != std::filesystem::path(train).lexically_normal()) return {};
-  return fail_with(ExitCode::kUsage, "--held-out is the file of --output, " + train + "; give it another name");
+  return fail_with(program::ExitCode::kUsage,
+                   "--held-out is the file of --output, " + train + "; give it another name");
 }
 
 struct DebianFlags {
-  DebianDataOptions options;
+  training::DebianDataOptions options;
   bool json = false;
 };
 
 Outcome run_debian(DebianFlags& flags) {
-  DebianDataOptions& options = flags.options;
+  training::DebianDataOptions& options = flags.options;
   if (Outcome outcome = complete_paths(options.train_path, options.held_out_path); !outcome) return outcome;
-  Progress progress("reading the package index", "packages");
+  program::Progress progress("reading the package index", "packages");
   options.progress = progress.callback();
-  const auto summary = make_debian_data(options);
+  const auto summary = training::make_debian_data(options);
   if (!summary) return fail_with(summary.error());
   const double per_row = static_cast<double>(summary->entries) / static_cast<double>(summary->packages);
   if (flags.json) {
-    fmt::print("{}\n", json_text(nlohmann::json{{"data", "debian"},
-                                                {"train", options.train_path},
-                                                {"held_out", options.held_out_path},
-                                                {"dimension", options.dimension},
-                                                {"packages", summary->packages},
-                                                {"libraries", summary->libraries},
-                                                {"train_rows", summary->train_rows},
-                                                {"held_out_rows", summary->held_out_rows},
-                                                {"entries_per_row", per_row}}));
+    fmt::print("{}\n", program::json_text(nlohmann::json{{"data", "debian"},
+                                                         {"train", options.train_path},
+                                                         {"held_out", options.held_out_path},
+                                                         {"dimension", options.dimension},
+                                                         {"packages", summary->packages},
+                                                         {"libraries", summary->libraries},
+                                                         {"train_rows", summary->train_rows},
+                                                         {"held_out_rows", summary->held_out_rows},
+                                                         {"entries_per_row", per_row}}));
     return {};
   }
   fmt::print("{} packages, {} of them libraries; {:.0f} features a row of {}\n", grouped(summary->packages),
@@ -93,33 +102,33 @@ Command add_debian(CLI::App& data) {
 }
 
 struct SyntheticFlags {
-  SyntheticDataOptions options;
+  training::SyntheticDataOptions options;
   std::string like = "url";
   bool json = false;
 };
 
 Outcome run_synthetic(SyntheticFlags& flags) {
-  SyntheticDataOptions& options = flags.options;
-  const auto shape = synthetic_shape(flags.like);
+  training::SyntheticDataOptions& options = flags.options;
+  const auto shape = training::synthetic_shape(flags.like);
   if (!shape) return fail_with(shape.error());
   options.shape = *shape;
   if (Outcome outcome = complete_paths(options.train_path, options.held_out_path); !outcome) return outcome;
-  Progress progress("making " + options.train_path, "rows");
+  program::Progress progress("making " + options.train_path, "rows");
   options.progress = progress.callback();
-  const auto summary = make_synthetic_data(options);
+  const auto summary = training::make_synthetic_data(options);
   if (!summary) return fail_with(summary.error());
   const double per_row = static_cast<double>(summary->entries) / static_cast<double>(options.rows);
   if (flags.json) {
-    fmt::print("{}\n", json_text(nlohmann::json{{"data", "synthetic"},
-                                                {"like", flags.like},
-                                                {"train", options.train_path},
-                                                {"held_out", options.held_out_path},
-                                                {"dimension", options.shape.dimension},
-                                                {"support", options.shape.support},
-                                                {"features", summary->features},
-                                                {"train_rows", summary->train_rows},
-                                                {"held_out_rows", summary->held_out_rows},
-                                                {"entries_per_row", per_row}}));
+    fmt::print("{}\n", program::json_text(nlohmann::json{{"data", "synthetic"},
+                                                         {"like", flags.like},
+                                                         {"train", options.train_path},
+                                                         {"held_out", options.held_out_path},
+                                                         {"dimension", options.shape.dimension},
+                                                         {"support", options.shape.support},
+                                                         {"features", summary->features},
+                                                         {"train_rows", summary->train_rows},
+                                                         {"held_out_rows", summary->held_out_rows},
+                                                         {"entries_per_row", per_row}}));
     return {};
   }
   fmt::print("like {}: {:.0f} features a row; {} of {} occur\n", flags.like, per_row, grouped(summary->features),

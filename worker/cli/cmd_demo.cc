@@ -16,6 +16,10 @@
 #include "worker/program/table.h"
 
 namespace millrace::cli {
+
+using program::in_range;
+using program::not_empty;
+
 namespace {
 
 /// Flags of `train` that every row of the demonstration takes unchanged: the mode, and the treatment of gradients.
@@ -61,7 +65,7 @@ void print_demo_result(const DemoResult& result) {
                                  (dense.bytes_up + dense.bytes_down) / (row.bytes_up + row.bytes_down),
                                  dense.step_ms / row.step_ms)});
   }
-  fmt::print("\n{}", aligned_table(table));
+  fmt::print("\n{}", program::aligned_table(table));
   fmt::print(
       "\nAccuracy and log-loss on held-out rows after the last epoch. Bytes: of one worker and step, containers and "
       "envelopes. Time:\n"
@@ -89,7 +93,7 @@ nlohmann::json row_json(const DemoRow& row) {
   return json;
 }
 
-Outcome run_demo_command(DemoFlags& flags) {
+program::Outcome run_demo_command(DemoFlags& flags) {
   for (size_t at = 0; at < kJobFlags.size(); ++at) {
     if (flags.job[at].empty()) continue;
     flags.options.job_flags.insert(flags.options.job_flags.end(), {kJobFlags[at], flags.job[at]});
@@ -97,12 +101,13 @@ Outcome run_demo_command(DemoFlags& flags) {
   std::vector<std::string> arguments = demo_train_flags(flags.options);
   const std::string workers = std::to_string(flags.options.workers);
   arguments.insert(arguments.end(), {"--train", "none yet", "--servers", "127.0.0.1:1", "--workers", workers});
-  if (Outcome valid = check_train_arguments(std::move(arguments)); !valid) return valid;
+  if (program::Outcome valid = check_train_arguments(std::move(arguments)); !valid) return valid;
   const auto say = [](const std::string& line) { monitoring::say(fmt::format("demo: {}", line)); };
   const auto result = run_demo(flags.options, say);
   // Regardless of the error that it then fails with: Ctrl-C reaches shards and scripts that are starting, too.
-  if (!result && interruption_requests().count() > 0)
-    return fail_with(ExitCode::kInterrupted, "interrupted; every process of the demonstration is ended");
+  if (!result && program::interruption_requests().count() > 0)
+    return program::fail_with(program::ExitCode::kInterrupted,
+                              "interrupted; every process of the demonstration is ended");
   if (!result) return std::unexpected(result.error());
   if (!flags.json) {
     print_demo_result(*result);
@@ -110,21 +115,21 @@ Outcome run_demo_command(DemoFlags& flags) {
   }
   nlohmann::json rows = nlohmann::json::array();
   for (const DemoRow& row : result->rows) rows.push_back(row_json(row));
-  fmt::print("{}\n", json_text(nlohmann::json{{"demo", "debian"},
-                                              {"workers", flags.options.workers},
-                                              {"shards", flags.options.shards},
-                                              {"dimension", flags.options.dimension},
-                                              {"rate", flags.options.rate},
-                                              {"rows", rows}}));
+  fmt::print("{}\n", program::json_text(nlohmann::json{{"demo", "debian"},
+                                                       {"workers", flags.options.workers},
+                                                       {"shards", flags.options.shards},
+                                                       {"dimension", flags.options.dimension},
+                                                       {"rate", flags.options.rate},
+                                                       {"rows", rows}}));
   return {};
 }
 
 }  // namespace
 
-Command add_demo_command(CLI::App& root) {
+program::Command add_demo_command(CLI::App& root) {
   auto flags = std::make_shared<DemoFlags>();
   DemoOptions& options = flags->options;
-  options.folder = kept_folder("millrace-demo");
+  options.folder = program::kept_folder("millrace-demo");
   CLI::App* app =
       root.add_subcommand("demo", "trains a real model through shards and workers of its own, sparse against dense");
   app->add_option("--workers", options.workers, "worker processes")->capture_default_str()->check(in_range(1, 32));
@@ -147,7 +152,7 @@ Command add_demo_command(CLI::App& root) {
       ->check(in_range(uint64_t{1024}, uint64_t{1} << 28));
   // What train says of them; that it takes them is checked before anything is made.
   CLI::App described;
-  const Command train = add_train_command(described);
+  const program::Command train = add_train_command(described);
   for (size_t at = 0; at < kJobFlags.size(); ++at) {
     const CLI::Option* const same = train.app->get_option(kJobFlags[at]);
     app->add_option(kJobFlags[at], flags->job[at], same->get_description())

@@ -22,49 +22,52 @@ struct EvalFlags {
   bool json = false;
 };
 
-Outcome run_eval(const EvalFlags& flags) {
-  const auto model = read_model(flags.model);
-  if (!model) return fail_with(model.error());
-  Progress progress("reading " + flags.data, "rows");
-  LibsvmOptions how{.dimension = model->dimension(), .use = RowUse::kHeldOut, .progress = progress.callback()};
+program::Outcome run_eval(const EvalFlags& flags) {
+  const auto model = training::read_model(flags.model);
+  if (!model) return program::fail_with(model.error());
+  program::Progress progress("reading " + flags.data, "rows");
+  training::LibsvmOptions how{
+      .dimension = model->dimension(), .use = training::RowUse::kHeldOut, .progress = progress.callback()};
   if (const auto& trained_on = model->trained_on()) {
     how.trained_pair = trained_on->label_pair;
     how.index_base = trained_on->index_base;
   }
-  const auto data = read_libsvm(flags.data, how);
-  if (!data) return fail_with(data.error());
-  const Evaluation result = evaluate(*model, *data);
+  const auto data = training::read_libsvm(flags.data, how);
+  if (!data) return program::fail_with(data.error());
+  const training::Evaluation result = training::evaluate(*model, *data);
   const auto positives = std::ranges::count(data->labels, int8_t{1});
   if (flags.json) {
-    fmt::print("{}\n", json_text(nlohmann::json{{"model", flags.model},
-                                                {"kind", loss_name(model->loss())},
-                                                {"data", flags.data},
-                                                {"rows", result.rows},
-                                                {"positive_rows", positives},
-                                                {"entries_left_out", data->entries_left_out},
-                                                {"mean_loss", result.mean_loss},
-                                                {"log_loss", result.log_loss},
-                                                {"accuracy", result.accuracy},
-                                                {"average_precision", result.average_precision}}));
+    fmt::print("{}\n", program::json_text(nlohmann::json{{"model", flags.model},
+                                                         {"kind", training::loss_name(model->loss())},
+                                                         {"data", flags.data},
+                                                         {"rows", result.rows},
+                                                         {"positive_rows", positives},
+                                                         {"entries_left_out", data->entries_left_out},
+                                                         {"mean_loss", result.mean_loss},
+                                                         {"log_loss", result.log_loss},
+                                                         {"accuracy", result.accuracy},
+                                                         {"average_precision", result.average_precision}}));
     return {};
   }
-  fmt::print("{}: {} rows, {} of them positive; {}\n", flags.data, grouped(result.rows),
-             grouped(static_cast<uint64_t>(positives)), label_pair_text(data->label_pair));
-  if (data->entries_left_out > 0) fmt::print("{}", left_out_text(flags.data, *data));
+  fmt::print("{}: {} rows, {} of them positive; {}\n", flags.data, program::grouped(result.rows),
+             program::grouped(static_cast<uint64_t>(positives)), training::label_pair_text(data->label_pair));
+  if (data->entries_left_out > 0) fmt::print("{}", training::left_out_text(flags.data, *data));
   fmt::print("accuracy           {:.4f}\naverage precision  {:.4f}\nlog-loss           {:.5f}\n", result.accuracy,
              result.average_precision, result.log_loss);
-  if (model->loss() == Loss::kHinge) fmt::print("hinge loss         {:.5f}\n", result.mean_loss);
-  if (model->loss() == Loss::kSquaredHinge) fmt::print("squared hinge      {:.5f}\n", result.mean_loss);
+  if (model->loss() == training::Loss::kHinge) fmt::print("hinge loss         {:.5f}\n", result.mean_loss);
+  if (model->loss() == training::Loss::kSquaredHinge) fmt::print("squared hinge      {:.5f}\n", result.mean_loss);
   return {};
 }
 
 }  // namespace
 
-Command add_eval_command(CLI::App& root) {
+program::Command add_eval_command(CLI::App& root) {
   auto flags = std::make_shared<EvalFlags>();
   CLI::App* app = root.add_subcommand("eval", "measures a model that `train` wrote on held-out data");
-  app->add_option("--model", flags->model, "model file")->required()->check(not_empty());
-  app->add_option("--data", flags->data, "LIBSVM text, plain, .gz, .bz2 or .xz")->required()->check(not_empty());
+  app->add_option("--model", flags->model, "model file")->required()->check(program::not_empty());
+  app->add_option("--data", flags->data, "LIBSVM text, plain, .gz, .bz2 or .xz")
+      ->required()
+      ->check(program::not_empty());
   app->add_flag("--json", flags->json, "one JSON object as the last line");
   app->footer(
       "Average precision is the area under precision over recall; read it rather than the accuracy where one class is "

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "monitoring/http_address.h"
+#include "monitoring/http/http_address.h"
 #include "monitoring/standard_streams.h"
 #include "worker/cli/commands.h"
 #include "worker/launch/shard_process.h"
@@ -26,6 +26,14 @@
 #include "worker/program/scratch_folder.h"
 
 namespace millrace::cli {
+
+using launch::ShardProcess;
+using program::ExitCode;
+using program::fail_with;
+using program::in_range;
+using program::not_empty;
+using program::Outcome;
+
 namespace {
 
 constexpr int kServeLookEveryMs = 200;
@@ -49,7 +57,7 @@ struct ServeFlags {
 Result<std::vector<ShardProcess>> start_shards(const ServeFlags& flags, const std::string& table) {
   std::vector<ShardProcess> shards;
   for (uint32_t shard = 0; shard < flags.shards; ++shard) {
-    ShardProcessOptions options;
+    launch::ShardProcessOptions options;
     options.shard = shard;
     options.shards = flags.shards;
     options.host = flags.host;
@@ -88,7 +96,8 @@ Outcome announce(const ServeFlags& flags, const std::vector<ShardProcess>& shard
     }
   }
   if (flags.json) {
-    fmt::print("{}\n", json_text(nlohmann::json{{"event", "listening"}, {"servers", servers}, {"shards", rows}}));
+    fmt::print("{}\n",
+               program::json_text(nlohmann::json{{"event", "listening"}, {"servers", servers}, {"shards", rows}}));
   } else {
     fmt::print("workers: millrace train --servers {} …\nCtrl-C ends the shards in order.\n", servers);
   }
@@ -110,7 +119,7 @@ Outcome check_addresses(const ServeFlags& flags) {
 }
 
 /// Asks all shards to end; after grace_ms, or at a second request, those that still run are killed.
-void stop_shards(std::vector<ShardProcess>& shards, int grace_ms, const InterruptionRequests& requests) {
+void stop_shards(std::vector<ShardProcess>& shards, int grace_ms, const program::InterruptionRequests& requests) {
   const TimeNs deadline = monotonic_now_ns() + grace_ms * kNsPerMs;
   for (ShardProcess& shard : shards) shard.process().ask_to_end();
   const auto ended = [](ShardProcess& shard) { return shard.process().try_wait().has_value(); };
@@ -123,19 +132,19 @@ Outcome run_serve(const ServeFlags& flags) {
   if (Outcome outcome = check_addresses(flags); !outcome) return outcome;
   if (flags.store_save_seconds != 0 && flags.store_dir.empty())
     return fail_with(ExitCode::kUsage, "--store-save-seconds without --store-dir: there is no place to save to");
-  const InterruptionRequests& requests = interruption_requests();
-  std::atomic<bool>& save_requested = save_request_flag();
-  std::optional<ScratchFolder> folder;
+  const program::InterruptionRequests& requests = program::interruption_requests();
+  std::atomic<bool>& save_requested = program::save_request_flag();
+  std::optional<program::ScratchFolder> folder;
   std::string table = flags.table;
   if (table.empty()) {
-    auto made = ScratchFolder::make("millrace-serve");
+    auto made = program::ScratchFolder::make("millrace-serve");
     if (!made) return fail_with(made.error());
     table = folder.emplace(std::move(*made)).path() + "/table.db";
   }
   auto shards = start_shards(flags, table);
   // Ctrl-C reaches a shard that is starting, too.
   if (!shards && requests.count() > 0) return {};
-  if (!shards) return std::unexpected(failure_of(shards.error(), ErrorPlace::kShard));
+  if (!shards) return std::unexpected(program::failure_of(shards.error(), program::ErrorPlace::kShard));
   Outcome outcome = announce(flags, *shards);
   while (requests.count() == 0 && outcome) {
     ::poll(nullptr, 0, kServeLookEveryMs);
@@ -152,14 +161,15 @@ Outcome run_serve(const ServeFlags& flags) {
   }
   stop_shards(*shards, flags.grace_ms, requests);
   if (requests.count() > 1) {
-    return fail_with(last_interruption_code(), "ended by a second signal: rounds in flight were not waited for");
+    return fail_with(program::last_interruption_code(),
+                     "ended by a second signal: rounds in flight were not waited for");
   }
   return outcome;
 }
 
 }  // namespace
 
-Command add_serve_command(CLI::App& root) {
+program::Command add_serve_command(CLI::App& root) {
   auto flags = std::make_shared<ServeFlags>();
   CLI::App* app = root.add_subcommand("serve", "runs all shards of a small cluster on this machine");
   app->add_option("--shards", flags->shards, "server processes")->capture_default_str()->check(in_range(1, 64));

@@ -18,6 +18,10 @@
 #include "worker/training/trainer.h"
 
 namespace millrace::cli {
+
+using program::fail_with;
+using program::in_range;
+
 namespace {
 
 constexpr int kStatusLookEveryMs = 50;
@@ -33,52 +37,53 @@ struct StatusFlags {
 };
 
 /// All HTTP addresses that the flags come to.
-std::expected<std::vector<std::string>, Failure> addresses_of(const StatusFlags& flags) {
+std::expected<std::vector<std::string>, program::Failure> addresses_of(const StatusFlags& flags) {
   std::vector<std::string> addresses = flags.addresses;
   std::vector<std::string> for_workers;
   if (!flags.servers.empty()) {
-    auto servers = server_addresses(flags.servers);
+    auto servers = training::server_addresses(flags.servers);
     if (!servers) return fail_with(servers.error());
     for_workers = std::move(*servers);
   }
   if (!flags.table.empty()) {
-    auto in_table = addresses_in_table(flags.table);
+    auto in_table = cluster_status::addresses_in_table(flags.table);
     if (!in_table) return fail_with(in_table.error());
     std::ranges::copy(*in_table, std::back_inserter(for_workers));
   }
   for (const std::string& address : for_workers) {
-    auto http = http_address_of(address);
+    auto http = cluster_status::http_address_of(address);
     if (!http) return fail_with(http.error());
     if (std::ranges::find(addresses, *http) == addresses.end()) addresses.push_back(std::move(*http));
   }
   if (addresses.empty()) {
-    return fail_with(ExitCode::kUsage,
+    return fail_with(program::ExitCode::kUsage,
                      "whom to ask? Give HTTP addresses (millrace status 127.0.0.1:7700), --servers or "
                      "--table");
   }
   return addresses;
 }
 
-Outcome show(const StatusFlags& flags, const std::vector<std::string>& addresses) {
-  const Answers answers =
-      ask_all(addresses, [&](const std::string& address) { return fetch_status(address, flags.timeout_ms); });
-  std::vector<SwitchJobView> switch_jobs;
+program::Outcome show(const StatusFlags& flags, const std::vector<std::string>& addresses) {
+  const cluster_status::Answers answers = cluster_status::ask_all(
+      addresses, [&](const std::string& address) { return cluster_status::fetch_status(address, flags.timeout_ms); });
+  std::vector<cluster_status::SwitchJobView> switch_jobs;
   for (const auto& [address, said] : answers.said)
-    std::ranges::copy(read_switch_jobs(said), std::back_inserter(switch_jobs));
-  const ClusterSnapshot picture = picture_of(answers.shards, answers.why_missing, flags.still_after, switch_jobs);
+    std::ranges::copy(cluster_status::read_switch_jobs(said), std::back_inserter(switch_jobs));
+  const cluster_status::ClusterSnapshot picture =
+      cluster_status::picture_of(answers.shards, answers.why_missing, flags.still_after, switch_jobs);
   if (flags.json) {
-    fmt::print("{}\n", json_text(report_json(picture, answers)));
+    fmt::print("{}\n", program::json_text(cluster_status::report_json(picture, answers)));
   } else {
-    fmt::print("{}", report_text(picture, answers));
+    fmt::print("{}", cluster_status::report_text(picture, answers));
   }
-  return outcome_of(picture, answers);
+  return cluster_status::outcome_of(picture, answers);
 }
 
-Outcome run_status(const StatusFlags& flags) {
+program::Outcome run_status(const StatusFlags& flags) {
   const auto addresses = addresses_of(flags);
   if (!addresses) return std::unexpected(addresses.error());
   if (flags.watch == 0) return show(flags, *addresses);
-  const InterruptionRequests& requests = interruption_requests();
+  const program::InterruptionRequests& requests = program::interruption_requests();
   while (requests.count() == 0) {
     if (!flags.json) {
       const std::time_t now = std::time(nullptr);
@@ -98,15 +103,15 @@ Outcome run_status(const StatusFlags& flags) {
 
 }  // namespace
 
-Command add_status_command(CLI::App& root) {
+program::Command add_status_command(CLI::App& root) {
   auto flags = std::make_shared<StatusFlags>();
   CLI::App* app = root.add_subcommand("status", "who is waited for, since when, and why a job does not start or move");
   app->add_option("addresses", flags->addresses, "HTTP ports: host:port host:port (what --http said)");
   app->add_option("--servers", flags->servers,
                   "host:port,host:port as for train: asked at these ports + 100, where serve puts the status")
-      ->check(not_empty());
+      ->check(program::not_empty());
   app->add_option("--table", flags->table, "the servers' membership table: all shards in it, at their ports + 100")
-      ->check(not_empty());
+      ->check(program::not_empty());
   app->add_option("--still-after", flags->still_after, "seconds without a step after which a job stands still")
       ->capture_default_str()
       ->check(in_range(0.01, 86'400.0));

@@ -30,6 +30,16 @@
 #include "worker/training/trainer.h"
 
 namespace millrace::cli {
+
+using program::ExitCode;
+using program::fail_with;
+using program::grouped;
+using program::Outcome;
+using training::Dataset;
+using training::EpochReport;
+using training::IndexBase;
+using training::TrainOptions;
+
 namespace {
 
 /// Refuses a threshold period that the job cannot have; replaces a method's own. A switch and reproducible jobs select
@@ -89,10 +99,10 @@ Outcome complete(TrainFlags& flags) {
   if (flags.dense && (flags.density > 0 || options.select != "none")) {
     return fail_with(ExitCode::kUsage, "--dense sends every parameter; it cannot select");
   }
-  auto servers = server_addresses(flags.servers);
+  auto servers = training::server_addresses(flags.servers);
   if (!servers) return fail_with(servers.error());
   options.servers = std::move(*servers);
-  const auto loss = loss_by_name(flags.model);
+  const auto loss = training::loss_by_name(flags.model);
   if (!loss) return fail_with(loss.error());
   options.loss = *loss;
   if (flags.density > 0) options.select = fmt::format("topk:{}", flags.density);
@@ -101,7 +111,7 @@ Outcome complete(TrainFlags& flags) {
   } else if (options.unbiased) {
     options.codec_error = "drop";  // there is no residual to retain it in
   }
-  if (flags.dense) options.form = GradientForm::kDense;
+  if (flags.dense) options.form = training::GradientForm::kDense;
   options.log = [&flags](LogLevel level, std::string_view line) {
     if (level == LogLevel::kError) {
       flags.errors.add(line);
@@ -109,7 +119,7 @@ Outcome complete(TrainFlags& flags) {
       monitoring::say(fmt::format("millrace train: {}", line));
     }
   };
-  return check_job(options, flags.dimension);
+  return training::check_job(options, flags.dimension);
 }
 
 void print_head() {
@@ -148,9 +158,9 @@ nlohmann::json epoch_json(const EpochReport& epoch) {
   return json;
 }
 
-nlohmann::json curve_json(const std::vector<CurvePoint>& points) {
+nlohmann::json curve_json(const std::vector<training::CurvePoint>& points) {
   nlohmann::json curve = nlohmann::json::array();
-  for (const CurvePoint& point : points) {
+  for (const training::CurvePoint& point : points) {
     curve.push_back({{"round", point.round},
                      {"seconds", point.seconds},
                      {"bytes_up", point.bytes_up},
@@ -173,7 +183,7 @@ void print_audit(const AuditStats& audit) {
                                   : fmt::format("{:.6g} does not balance: please report it as a bug", audit.imbalance));
 }
 
-nlohmann::json run_json(const TrainFlags& flags, const TrainResult& result) {
+nlohmann::json run_json(const TrainFlags& flags, const training::TrainResult& result) {
   nlohmann::json rows = nlohmann::json::array();
   uint64_t steps = 0;
   uint64_t up = 0;
@@ -247,14 +257,14 @@ Status check_room(const TrainFlags& flags, const Dataset& data) {
     return fail(ErrorCode::kLimitExceeded,
                 flags.train_path + ": features above 2^32 - 1 leave no room for the intercept");
   }
-  return check_model_fits(size_text(flags, data), data.dimension, memory_available_bytes());
+  return program::check_model_fits(size_text(flags, data), data.dimension, program::memory_available_bytes());
 }
 
 Result<TrainRows> read_training_rows(const TrainFlags& flags) {
-  const auto read = [](const std::string& path, LibsvmOptions how) {
-    Progress progress("reading " + path, "rows");
+  const auto read = [](const std::string& path, training::LibsvmOptions how) {
+    program::Progress progress("reading " + path, "rows");
     how.progress = progress.callback();
-    return read_libsvm(path, how);
+    return training::read_libsvm(path, how);
   };
   auto train = read(flags.train_path, {.dimension = flags.dimension,
                                        .part = flags.options.worker,
@@ -266,7 +276,7 @@ Result<TrainRows> read_training_rows(const TrainFlags& flags) {
   if (flags.test_path.empty()) return rows;
   auto test = read(flags.test_path, {.dimension = rows.train.dimension,
                                      .index_base = rows.train.index_base,
-                                     .use = RowUse::kHeldOut,
+                                     .use = training::RowUse::kHeldOut,
                                      .trained_pair = rows.train.label_pair});
   if (!test) return std::unexpected(test.error());
   rows.test = std::move(*test);
@@ -277,20 +287,21 @@ void print_training_rows(const TrainFlags& flags, const TrainRows& rows) {
   const Dataset& data = rows.train;
   fmt::print("worker {} of {}: {} of {} rows, {} features; {}\n", flags.options.worker, flags.options.workers,
              grouped(data.rows()), grouped(data.rows_in_file), grouped(data.dimension),
-             label_pair_text(data.label_pair));
-  if (rows.test && rows.test->entries_left_out > 0) fmt::print("{}", left_out_text(flags.test_path, *rows.test));
+             training::label_pair_text(data.label_pair));
+  if (rows.test && rows.test->entries_left_out > 0)
+    fmt::print("{}", training::left_out_text(flags.test_path, *rows.test));
   print_head();
 }
 
 /// Trains. Reports memory that runs out later than check_room() foresaw as a fault of the data's size, too.
-std::expected<TrainResult, Failure> train_rows(const TrainFlags& flags, const TrainRows& rows,
-                                               const std::function<void(const EpochReport&)>& on_epoch) {
+std::expected<training::TrainResult, program::Failure> train_rows(
+    const TrainFlags& flags, const TrainRows& rows, const std::function<void(const EpochReport&)>& on_epoch) {
   // Until here nothing is held that an end at once would leave behind.
-  const std::atomic<bool>& stop = interruption_flag();
+  const std::atomic<bool>& stop = program::interruption_flag();
   try {
-    return train(flags.options, rows.train, rows.test ? &*rows.test : nullptr, on_epoch, stop);
+    return training::train(flags.options, rows.train, rows.test ? &*rows.test : nullptr, on_epoch, stop);
   } catch (const std::bad_alloc&) {
-    return fail_with(out_of_memory_in_training(size_text(flags, rows.train), rows.train.dimension));
+    return fail_with(program::out_of_memory_in_training(size_text(flags, rows.train), rows.train.dimension));
   }
 }
 
@@ -308,9 +319,9 @@ Outcome run_train(TrainFlags& flags) {
   flags.options.on_return = [&](const std::string& line) {
     monitoring::say(fmt::format("millrace train: worker {}: {}", options.worker, line));
   };
-  flags.options.on_model = [&](const LinearModel& model) -> Outcome {
+  flags.options.on_model = [&](const training::LinearModel& model) -> Outcome {
     if (flags.output.empty() || options.worker != 0) return {};
-    if (Status status = write_model(flags.output, model); !status) return fail_with(status.error());
+    if (Status status = training::write_model(flags.output, model); !status) return fail_with(status.error());
     return {};
   };
   const auto result = train_rows(flags, *rows, on_epoch);
@@ -321,9 +332,9 @@ Outcome run_train(TrainFlags& flags) {
   if (flags.json) {
     nlohmann::json json = run_json(flags, *result);
     if (rows->test) json["held_out_entries_left_out"] = rows->test->entries_left_out;
-    fmt::print("{}\n", json_text(json));
+    fmt::print("{}\n", program::json_text(json));
   }
-  return check_workers_at_end(options, result->workers_missing);
+  return training::check_workers_at_end(options, result->workers_missing);
 }
 
 }  // namespace
@@ -341,7 +352,7 @@ Outcome check_train_arguments(std::vector<std::string> arguments) {
   return complete(flags);
 }
 
-Command add_train_command(CLI::App& root) {
+program::Command add_train_command(CLI::App& root) {
   auto flags = std::make_shared<TrainFlags>();
   CLI::App* app = root.add_subcommand("train", "trains a linear model through servers: one process a worker");
   add_train_flags(*app, *flags);
@@ -367,7 +378,7 @@ Command add_train_command(CLI::App& root) {
       "  # SVRG, its differences drawn by GSpar: the same in every worker, with\n"
       "  #   --optimizer svrg --unbiased --select gspar:0.1 --lr 2\n"
       "  millrace eval --model debian.model --data debian.test.svm.gz\n\n" +
-      method_table() + '\n' + exit_code_table());
+      method_table() + '\n' + program::exit_code_table());
   return {app, [flags] { return run_train(*flags); }};
 }
 

@@ -9,14 +9,14 @@
 namespace millrace::cli {
 
 /// Adds its subcommand with its flags and help to `root`; each function does. One file each, cmd_NAME.cc.
-Command add_train_command(CLI::App& root);
+program::Command add_train_command(CLI::App& root);
 /// Refuses what `millrace train` would refuse of these arguments before it reads data.
-Outcome check_train_arguments(std::vector<std::string> arguments);
-Command add_demo_command(CLI::App& root);
-Command add_eval_command(CLI::App& root);
-Command add_data_command(CLI::App& root);
-Command add_status_command(CLI::App& root);
-Command add_serve_command(CLI::App& root);
-Command add_advise_command(CLI::App& root);
+program::Outcome check_train_arguments(std::vector<std::string> arguments);
+program::Command add_demo_command(CLI::App& root);
+program::Command add_eval_command(CLI::App& root);
+program::Command add_data_command(CLI::App& root);
+program::Command add_status_command(CLI::App& root);
+program::Command add_serve_command(CLI::App& root);
+program::Command add_advise_command(CLI::App& root);
 
 }  // namespace millrace::cli

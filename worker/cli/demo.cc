@@ -18,6 +18,14 @@
 #include "worker/training/data/data_debian.h"
 
 namespace millrace::cli {
+
+using launch::TrainingCluster;
+using program::ExitCode;
+using program::fail_with;
+using program::Failure;
+using program::Outcome;
+using training::DataFiles;
+
 namespace {
 
 using nlohmann::json;
@@ -27,14 +35,14 @@ constexpr double kSparseShare = 0.095;  // of the natural count of entries: less
 constexpr double kDownOverUp = 3;       // entries that return for each that a worker sends
 constexpr const char* kNatural = "natural";
 
-Failure failure(const Error& error) { return failure_of(error); }
+Failure failure(const Error& error) { return program::failure_of(error); }
 
 std::expected<DataFiles, Failure> prepare_data(const DemoOptions& options, const Say& say) {
   std::error_code problem;
   std::filesystem::create_directories(options.folder, problem);
   if (problem) return fail_with(ExitCode::kIo, "cannot make the folder " + options.folder + ": " + problem.message());
-  DataFiles files = debian_files(options.folder, options.dimension);
-  if (Status kept = keep_debian_data(files, options.dimension, say); !kept)
+  DataFiles files = training::debian_files(options.folder, options.dimension);
+  if (Status kept = training::keep_debian_data(files, options.dimension, say); !kept)
     return std::unexpected(failure(kept.error()));
   return files;
 }
@@ -202,7 +210,7 @@ std::vector<std::string> demo_train_flags(const DemoOptions& options) {
 }
 
 std::expected<DemoResult, Failure> run_demo(const DemoOptions& options, const Say& say) {
-  if (const Status valid = check_hosts(options.rate); !valid) return std::unexpected(failure(valid.error()));
+  if (const Status valid = launch::check_hosts(options.rate); !valid) return std::unexpected(failure(valid.error()));
   if (options.kill && options.workers < 2)
     return fail_with(ExitCode::kUsage, "--kill: the others go on while a worker is gone; --workers 2 at least");
   if (options.kill && has_store(options)) {
@@ -213,8 +221,8 @@ std::expected<DemoResult, Failure> run_demo(const DemoOptions& options, const Sa
     return fail_with(ExitCode::kUsage, "--lr times --l2 must be below 1: one step would shrink the weights to nothing");
   const auto data = prepare_data(options, say);
   if (!data) return std::unexpected(data.error());
-  interruption_requests();
-  auto hosts = Hosts::make(options.shards + options.workers, options.rate);
+  program::interruption_requests();
+  auto hosts = launch::Hosts::make(options.shards + options.workers, options.rate);
   if (!hosts) return std::unexpected(failure(hosts.error()));
   auto cluster = TrainingCluster::start(
       {.workers = options.workers, .shards = options.shards, .folder = options.folder, .what = "the demonstration"},

@@ -58,7 +58,7 @@ std::vector<std::string> demo_train_flags(const DemoOptions& options);
 /// say     called with one line at a time: what happens now, where the status page is.
 /// Errors  as the data's, the servers' and the workers': the sentence names the log. interrupted: SIGINT or SIGTERM;
 ///         every process that was started is ended.
-std::expected<DemoResult, Failure> run_demo(const DemoOptions& options,
-                                            const std::function<void(const std::string&)>& say);
+std::expected<DemoResult, program::Failure> run_demo(const DemoOptions& options,
+                                                     const std::function<void(const std::string&)>& say);
 
 }  // namespace millrace::cli

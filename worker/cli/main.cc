@@ -9,15 +9,16 @@
 
 int main(int argc, char** argv) {
   namespace cli = millrace::cli;
-  cli::begin_program();
+  namespace program = millrace::program;
+  program::begin_program();
   CLI::App root("Millrace: training over sharded servers with sparse, compressed gradients");
   root.name("millrace");
-  cli::shape_help(root);
+  program::shape_help(root);
   root.set_version_flag("--version", "millrace " + std::string(millrace::project_version()));
-  root.footer("Each command has its own help: millrace train --help\n\n" + cli::exit_code_table());
-  const std::vector<cli::Command> commands = {cli::add_train_command(root), cli::add_eval_command(root),
-                                              cli::add_data_command(root),  cli::add_status_command(root),
-                                              cli::add_serve_command(root), cli::add_demo_command(root),
-                                              cli::add_advise_command(root)};
-  return cli::parse_and_run(root, commands, argc, argv);
+  root.footer("Each command has its own help: millrace train --help\n\n" + program::exit_code_table());
+  const std::vector<program::Command> commands = {cli::add_train_command(root), cli::add_eval_command(root),
+                                                  cli::add_data_command(root),  cli::add_status_command(root),
+                                                  cli::add_serve_command(root), cli::add_demo_command(root),
+                                                  cli::add_advise_command(root)};
+  return program::parse_and_run(root, commands, argc, argv);
 }

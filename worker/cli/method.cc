@@ -6,7 +6,11 @@
 
 namespace millrace::cli {
 
-Outcome apply_method(const std::string& name, double density, const GivenOptions& given, TrainOptions& options) {
+using program::ExitCode;
+using program::fail_with;
+
+program::Outcome apply_method(const std::string& name, double density, const GivenOptions& given,
+                              training::TrainOptions& options) {
   const Method* method = find_method(name);
   if (method == nullptr) {
     return fail_with(ExitCode::kUsage, fmt::format("--method: there is no '{}'; there are {}", name, method_names()));

@@ -22,7 +22,8 @@ struct GivenOptions {
 /// of that of its selection.
 ///
 /// Errors   usage: no such method; the user's options make another method of it.
-Outcome apply_method(const std::string& name, double density, const GivenOptions& given, TrainOptions& options);
+program::Outcome apply_method(const std::string& name, double density, const GivenOptions& given,
+                              training::TrainOptions& options);
 
 /// Returns a line or two a method, for --help.
 std::string method_table();

@@ -4,19 +4,21 @@
 
 namespace millrace::cli {
 
-void add_path_flags(CLI::App& app, PathOptions& options) {
+using program::in_range;
+
+void add_path_flags(CLI::App& app, training::PathOptions& options) {
   app.add_option(
          "--path", options.path,
          "server: the shards add up; switch:HOST:PORT: a millrace-switch does, by datagrams, and shard 0 in its "
          "place while it does not answer (mode synchronous, up to 64 workers); switch:HOST:PORT,rack:HOST:PORT: with "
          "the millrace-switch of this worker's rack (role combine) adding up in front of it, while that answers")
       ->capture_default_str()
-      ->check(not_empty());
+      ->check(program::not_empty());
   app.add_option("--switch-job", options.switch_job, "the job's number at the switch (its jobs.json)")
       ->check(in_range(0u, 4'294'967'295u));
   app.add_option("--switch-key", options.switch_key_file,
                  "file of the job's key at the switch: 64 hexadecimal digits, readable by its owner alone")
-      ->check(not_empty());
+      ->check(program::not_empty());
   app.add_option("--switch-slots", options.switch_slots,
                  "windows under way at a time, as the switch has reserved; where the job has fewer windows as many as "
                  "those, or the multiple of --switch-lanes below")

@@ -7,6 +7,6 @@
 namespace millrace::cli {
 
 /// Adds --path, --switch-job, --switch-key and the other flags of the paths. `options` outlives the parsing.
-void add_path_flags(CLI::App& app, PathOptions& options);
+void add_path_flags(CLI::App& app, training::PathOptions& options);
 
 }  // namespace millrace::cli

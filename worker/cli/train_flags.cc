@@ -12,6 +12,11 @@
 #include "worker/training/model/model_flags.h"
 
 namespace millrace::cli {
+
+using program::in_range;
+using program::not_empty;
+using training::TrainOptions;
+
 namespace {
 
 /// Notes that an option was given.
@@ -29,7 +34,7 @@ void add_data_flags(CLI::App& app, TrainFlags& flags) {
          "held-out rows, evaluated after every epoch: of one class or both, written as in --train; features that "
          "--train lacks are left out")
       ->check(not_empty());
-  add_model_flags(app, flags.dimension, flags.index_base, flags.model);
+  training::add_model_flags(app, flags.dimension, flags.index_base, flags.model);
   app.add_option("-o,--output", flags.output, "model file, written by worker 0 at the end")->check(not_empty());
 }
 

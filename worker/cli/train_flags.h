@@ -40,7 +40,7 @@ class ErrorLines {
 
 /// Holds the command line of `millrace train`.
 struct TrainFlags {
-  TrainOptions options;
+  training::TrainOptions options;
   ErrorLines errors;
   std::string train_path;
   std::string test_path;

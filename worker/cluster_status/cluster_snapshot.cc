@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <set>
 
-#include "monitoring/http_address.h"
+#include "monitoring/http/http_address.h"
 #include "worker/cluster_status/diagnosis.h"
 
-namespace millrace::cli {
+namespace millrace::cluster_status {
 namespace {
 
 /// A refusal of another shard is repeated every second while its reason lasts.
@@ -198,4 +198,4 @@ ClusterSnapshot picture_of(const std::vector<ShardAnswer>& answers, const std::m
   return picture;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::cluster_status

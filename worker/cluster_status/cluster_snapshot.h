@@ -9,7 +9,7 @@
 
 #include "worker/cluster_status/parse_status.h"
 
-namespace millrace::cli {
+namespace millrace::cluster_status {
 
 /// One picture of a cluster, put together of what its shards say.
 
@@ -89,4 +89,4 @@ struct ShardAnswer {
 ClusterSnapshot picture_of(const std::vector<ShardAnswer>& answers, const std::map<uint32_t, std::string>& why_missing,
                            double still_after_s, const std::vector<SwitchJobView>& switch_jobs = {});
 
-}  // namespace millrace::cli
+}  // namespace millrace::cluster_status

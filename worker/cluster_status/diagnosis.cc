@@ -8,7 +8,7 @@
 #include <optional>
 #include <tuple>
 
-namespace millrace::cli {
+namespace millrace::cluster_status {
 namespace {
 
 constexpr size_t kNamedMax = 8;    ///< workers or shards in one list
@@ -339,4 +339,4 @@ void diagnose(const ClusterSnapshot& picture, double still_after_s, JobPicture& 
                             join(reasons, "; "));
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::cluster_status

@@ -7,12 +7,12 @@
 #include <limits>
 #include <set>
 
-#include "monitoring/http_address.h"
-#include "monitoring/http_client.h"
+#include "monitoring/http/http_address.h"
+#include "monitoring/http/http_client.h"
 #include "protocol/table/membership_table.h"
 #include "worker/program/json_text.h"
 
-namespace millrace::cli {
+namespace millrace::cluster_status {
 namespace {
 
 constexpr std::string_view kScheme = "tcp://";
@@ -116,7 +116,7 @@ Result<nlohmann::json> fetch_status(const std::string& address, int timeout_ms) 
     return fail(ErrorCode::kUnavailable,
                 fmt::format("{} answers /status with {}: is it a process of Millrace?", address, reply->status));
   }
-  auto status = parse_json(reply->body);
+  auto status = program::parse_json(reply->body);
   if (!status || !status->is_object()) {
     const std::string reason = status ? "" : " (" + status.error().message + ")";
     return fail(ErrorCode::kUnavailable, address + " answers /status with something else than a JSON object" + reason);
@@ -141,4 +141,4 @@ Result<std::vector<std::string>> addresses_in_table(const std::string& path) {
   return addresses;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::cluster_status

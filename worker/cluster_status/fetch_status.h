@@ -12,7 +12,7 @@
 #include "kernels/base/result.h"
 #include "worker/cluster_status/cluster_snapshot.h"
 
-namespace millrace::cli {
+namespace millrace::cluster_status {
 
 /// Where /status is asked, how: monitoring::http_get() outside of tests.
 using Fetch = std::function<Result<nlohmann::json>(const std::string& http_address)>;
@@ -46,4 +46,4 @@ Result<nlohmann::json> fetch_status(const std::string& address, int timeout_ms);
 /// its own.
 Result<std::vector<std::string>> addresses_in_table(const std::string& path);
 
-}  // namespace millrace::cli
+}  // namespace millrace::cluster_status

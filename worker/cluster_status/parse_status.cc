@@ -6,7 +6,7 @@
 
 #include "protocol/base/text.h"
 
-namespace millrace::cli {
+namespace millrace::cluster_status {
 namespace {
 
 using Json = nlohmann::json;
@@ -210,4 +210,4 @@ std::optional<ShardStatusView> parse_status(const Json& status) {
                          })};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::cluster_status

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace millrace::cli {
+namespace millrace::cluster_status {
 
 /// Holds one shard's /status as values. Another process wrote it: a field that is missing or of another type reads as
 /// 0, empty or false, and texts are made printable. Fields are those of server/status/status_report.h; times are ages
@@ -159,4 +159,4 @@ std::optional<ShardStatusView> parse_status(const nlohmann::json& status);
 /// Returns the jobs of a switch's status; of any other, none.
 std::vector<SwitchJobView> read_switch_jobs(const nlohmann::json& status);
 
-}  // namespace millrace::cli
+}  // namespace millrace::cluster_status

@@ -7,7 +7,11 @@
 
 #include "worker/program/table.h"
 
-namespace millrace::cli {
+namespace millrace::cluster_status {
+
+using program::ExitCode;
+using program::fail_with;
+
 namespace {
 
 using Json = nlohmann::json;
@@ -26,7 +30,7 @@ std::string table_text(Rows rows) {
   const size_t left_out = rows.size() > kRowsMax + 1 ? rows.size() - kRowsMax - 1 : 0;
   rows.resize(rows.size() - left_out);
   std::string text;
-  const std::string table = aligned_table(rows);
+  const std::string table = program::aligned_table(rows);
   for (size_t begin = 0; begin < table.size();) {
     const size_t end = std::min(table.find('\n', begin), table.size());
     text += "  " + table.substr(begin, end - begin) + "\n";
@@ -281,7 +285,7 @@ std::string report_text(const ClusterSnapshot& picture, const Answers& answers) 
   if (ended.size() > 1) text += "ended of late\n" + table_text(std::move(ended)) + "\n";
   text += shards_text(picture);
   for (const auto& [address, said] : answers.said) {
-    if (!parse_status(said)) text += fmt::format("{}\n{}", address, object_text(said, 2));
+    if (!parse_status(said)) text += fmt::format("{}\n{}", address, program::object_text(said, 2));
   }
   for (const auto& [address, why] : answers.unanswered) text += fmt::format("{}\n  {}\n", address, why);
   return text;
@@ -330,7 +334,7 @@ Json report_json(const ClusterSnapshot& picture, const Answers& answers) {
           {"said", std::move(said)}};
 }
 
-Outcome outcome_of(const ClusterSnapshot& picture, const Answers& answers) {
+program::Outcome outcome_of(const ClusterSnapshot& picture, const Answers& answers) {
   if (!answers.unanswered.empty()) return fail_with(ExitCode::kUnreachable, answers.unanswered.front().second);
   if (!picture.missing.empty()) {
     const auto& [number, missing] = *picture.missing.begin();
@@ -354,4 +358,4 @@ Outcome outcome_of(const ClusterSnapshot& picture, const Answers& answers) {
   return {};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::cluster_status

@@ -6,7 +6,7 @@
 #include "worker/cluster_status/fetch_status.h"
 #include "worker/program/outcome.h"
 
-namespace millrace::cli {
+namespace millrace::cluster_status {
 
 /// Returns the picture for a person: a verdict a job, its evidence, the shards.
 std::string report_text(const ClusterSnapshot& picture, const Answers& answers);
@@ -17,6 +17,6 @@ nlohmann::json report_json(const ClusterSnapshot& picture, const Answers& answer
 
 /// Returns the outcome of `millrace status`. It is the first that holds of: unreachable (4), weights that disagree
 /// (11), audit mismatch (12), stalled (9), waiting to start (10).
-Outcome outcome_of(const ClusterSnapshot& picture, const Answers& answers);
+program::Outcome outcome_of(const ClusterSnapshot& picture, const Answers& answers);
 
-}  // namespace millrace::cli
+}  // namespace millrace::cluster_status

@@ -468,10 +468,6 @@ struct SessionCore::Impl {
   bool has_begun(const PartRun& part) const;
   std::string awaiting_acks_text() const;
 
-  // session_core_clip.cc
-  /// Returns a sentence about the tensor that clipping, or the switch, is blocked on. Empty where there is none.
-  std::string push_waits_for() const;
-
   // session_core_switch.cc
   bool by_switch() const { return switch_path != nullptr; }
   /// Moves the selected entries of the bucket in flight. The last bucket's offer begins the step.
@@ -511,6 +507,8 @@ struct SessionCore::Impl {
   /// Returns the part's steps as the shards count them: on path switch they see none.
   uint64_t steps_at_shard(const PartRun& part) const { return by_switch() ? 0 : part.n; }
   // session_core_step_numbers.cc
+  /// Returns a sentence about the tensor that clipping, or the switch, is blocked on. Empty where there is none.
+  std::string push_waits_for() const;
   void number(uint64_t push, uint64_t step, TimeNs now, Actions& actions);
   void answer_pushes(BucketRun& run);
   /// Numbers new pushes from the position with which this worker rejoined. Pushes sent before are answered now, or by

@@ -20,6 +20,19 @@ bool holds(const PartRun& part, uint64_t step) {
 
 }  // namespace
 
+// Jobs that clip, or that use path switch: a push is sent when every tensor has been pushed. So all tensors must be
+// pushed equally often.
+std::string SessionCore::Impl::push_waits_for() const {
+  if (!clip.on() && !by_switch()) return {};
+  const uint64_t most = std::ranges::max(tensors, {}, &TensorRun::pushed).pushed;
+  const auto behind = std::ranges::find_if(tensors, [&](const TensorRun& run) { return run.pushed < most; });
+  if (behind == tensors.end()) return {};
+  return "tensor '" + config.spec.tensors[static_cast<size_t>(behind - tensors.begin())].name +
+         "' has not been pushed for step " + std::to_string(most - 1) +
+         (clip.on() ? ": gradients are clipped by the norm over all tensors"
+                    : ": on path switch a step has all tensors");
+}
+
 void SessionCore::Impl::number(uint64_t push, uint64_t step, TimeNs now, Actions& actions) {
   if (push == first_numbered + numbered.size()) {
     const auto left = std::ranges::count_if(buckets, [&](const BucketRun& run) { return number_of(run) <= push; });

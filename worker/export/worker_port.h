@@ -11,7 +11,7 @@
 
 #include "kernels/base/result.h"
 #include "millrace/millrace.h"
-#include "monitoring/http_port.h"
+#include "monitoring/http/http_port.h"
 #include "monitoring/metrics.h"
 #include "worker/export/worker_export.h"
 

@@ -2,7 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
-namespace millrace::cli {
+namespace millrace::launch {
+
+using program::ExitCode;
 
 ExitCode code_of_child_end(int exit_code) {
   constexpr int kEndedBySignal = 128;  // and the signal's number
@@ -17,4 +19,4 @@ std::optional<Error> failed_start(const nlohmann::json& line, const std::string&
   return Error{error_code_by_name(line.value("code", "")), who + ": " + line.value("error", "")};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::launch

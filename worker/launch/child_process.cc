@@ -19,7 +19,7 @@
 
 #include "kernels/base/clock.h"
 
-namespace millrace::cli {
+namespace millrace::launch {
 namespace {
 
 constexpr TimeNs kLookEvery = 20 * kNsPerMs;
@@ -219,4 +219,4 @@ std::string sibling_program(const std::string& name) {
   return std::filesystem::exists(beside, ignored) ? beside.string() : name;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::launch

@@ -10,7 +10,7 @@
 
 #include "kernels/base/result.h"
 
-namespace millrace::cli {
+namespace millrace::launch {
 
 /// Says whose signals reach a child.
 enum class ChildSession : uint8_t {
@@ -84,4 +84,4 @@ class ChildProcess {
 /// Returns the path of a program that was built or installed beside this one ("millrace-server").
 std::string sibling_program(const std::string& name);
 
-}  // namespace millrace::cli
+}  // namespace millrace::launch

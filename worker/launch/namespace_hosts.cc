@@ -11,7 +11,7 @@
 #include "kernels/base/check.h"
 #include "worker/launch/child_process.h"
 
-namespace millrace::cli {
+namespace millrace::launch {
 namespace {
 
 constexpr int kScriptTimeoutMs = 60'000;
@@ -121,4 +121,4 @@ std::string Hosts::address(uint32_t host) const {
   return prefix_.empty() ? "127.0.0.1" : "10.77.0." + std::to_string(host + 1);
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::launch

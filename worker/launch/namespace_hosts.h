@@ -6,7 +6,7 @@
 
 #include "kernels/base/result.h"
 
-namespace millrace::cli {
+namespace millrace::launch {
 
 /// Checks the refusals of Hosts::make() without trying: for commands that have long work to do before.
 ///
@@ -52,4 +52,4 @@ class Hosts {
 /// Returns the path of deploy/netlab.sh: beside the build tree that this program runs from, or where it was installed.
 std::string netlab_script();
 
-}  // namespace millrace::cli
+}  // namespace millrace::launch

@@ -6,7 +6,7 @@
 #include "worker/launch/child_end.h"
 #include "worker/program/json_text.h"
 
-namespace millrace::cli {
+namespace millrace::launch {
 
 Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
   SpawnOptions spawn;
@@ -50,7 +50,7 @@ Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
   if (!line)
     return fail(line.error().code,
                 "shard " + std::to_string(options.shard) + " did not come up: " + line.error().message + where);
-  const auto ready = parse_json(*line).value_or(nlohmann::json());
+  const auto ready = program::parse_json(*line).value_or(nlohmann::json());
   if (auto failed = failed_start(ready, "shard " + std::to_string(options.shard))) return std::unexpected(*failed);
   if (!ready.is_object() || !ready.contains("address")) {
     return fail(ErrorCode::kInternal,
@@ -62,4 +62,4 @@ Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
   return shard;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::launch

@@ -6,7 +6,7 @@
 #include "kernels/base/result.h"
 #include "worker/launch/child_process.h"
 
-namespace millrace::cli {
+namespace millrace::launch {
 
 struct ShardProcessOptions {
   uint32_t shard = 0;
@@ -48,4 +48,4 @@ class ShardProcess {
   std::string datagrams_;
 };
 
-}  // namespace millrace::cli
+}  // namespace millrace::launch

@@ -11,7 +11,7 @@
 #include "worker/launch/child_end.h"
 #include "worker/program/json_text.h"
 
-namespace millrace::cli {
+namespace millrace::launch {
 namespace {
 
 constexpr size_t kKeyDigits = 64;
@@ -59,7 +59,7 @@ Result<SwitchProcess> SwitchProcess::start(const SwitchProcessOptions& options) 
     job["shard"] = options.shard;
   }
   const nlohmann::json jobs = {{"jobs", nlohmann::json::array({job})}};
-  if (Status done = write_private(jobs_file, json_text(jobs)); !done) return std::unexpected(done.error());
+  if (Status done = write_private(jobs_file, program::json_text(jobs)); !done) return std::unexpected(done.error());
   SpawnOptions spawn;
   spawn.argv = {sibling_program("millrace-switch"),
                 "run",
@@ -79,7 +79,7 @@ Result<SwitchProcess> SwitchProcess::start(const SwitchProcessOptions& options) 
   SwitchProcess started(std::move(*child));
   const auto line = started.process_.read_line(options.timeout_ms);
   if (!line) return fail(line.error().code, "the switch did not come up: " + line.error().message);
-  const auto ready = parse_json(*line).value_or(nlohmann::json());
+  const auto ready = program::parse_json(*line).value_or(nlohmann::json());
   if (auto failed = failed_start(ready, "the switch")) return std::unexpected(*failed);
   const bool listens = ready.is_object() && ready.contains("addresses") && ready["addresses"].is_array() &&
                        !ready["addresses"].empty() && ready["addresses"][0].is_string();
@@ -89,4 +89,4 @@ Result<SwitchProcess> SwitchProcess::start(const SwitchProcessOptions& options) 
   return started;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::launch

@@ -7,7 +7,7 @@
 #include "kernels/base/result.h"
 #include "worker/launch/child_process.h"
 
-namespace millrace::cli {
+namespace millrace::launch {
 
 struct SwitchProcessOptions {
   std::string host = "127.0.0.1";
@@ -53,4 +53,4 @@ class SwitchProcess {
   std::string key_file_;
 };
 
-}  // namespace millrace::cli
+}  // namespace millrace::launch

@@ -12,7 +12,13 @@
 #include "worker/program/interruption.h"
 #include "worker/program/json_text.h"
 
-namespace millrace::cli {
+namespace millrace::launch {
+
+using program::ExitCode;
+using program::fail_with;
+using program::Failure;
+using program::Outcome;
+
 namespace {
 
 using nlohmann::json;
@@ -48,7 +54,7 @@ std::expected<ShardProcess, Failure> TrainingCluster::start_shard_at(uint32_t sh
   std::error_code ignored;
   if (port == 0) std::filesystem::remove(process.log, ignored);
   auto started = ShardProcess::start(process);
-  if (!started) return std::unexpected(failure_of(started.error(), ErrorPlace::kShard));
+  if (!started) return std::unexpected(program::failure_of(started.error(), program::ErrorPlace::kShard));
   return std::move(*started);
 }
 
@@ -139,7 +145,7 @@ std::string TrainingCluster::output_of(const std::string& job, uint32_t worker) 
 }
 
 Outcome TrainingCluster::wait(Running& running) {
-  const InterruptionRequests& requests = interruption_requests();
+  const program::InterruptionRequests& requests = program::interruption_requests();
   const TimeNs deadline = monotonic_now_ns() + kRunTimeoutMs * kNsPerMs;
   for (uint32_t done = 0; done < running.workers.size();) {
     if (monotonic_now_ns() > deadline)
@@ -166,7 +172,7 @@ std::expected<std::vector<json>, Failure> TrainingCluster::outputs(const std::st
   for (uint32_t worker = 0; worker < options_.workers; ++worker) {
     std::ifstream file(output_of(job, worker));
     json last;
-    for (std::string line; std::getline(file, line);) last = parse_json(line).value_or(json());
+    for (std::string line; std::getline(file, line);) last = program::parse_json(line).value_or(json());
     if (!last.is_object() || !last.contains("epochs")) {
       return fail_with(ExitCode::kInternal,
                        fmt::format("worker {} printed no result; its log: {}", worker, log_of(job, worker)));
@@ -176,4 +182,4 @@ std::expected<std::vector<json>, Failure> TrainingCluster::outputs(const std::st
   return results;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::launch

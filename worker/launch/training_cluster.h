@@ -13,7 +13,7 @@
 #include "worker/launch/shard_process.h"
 #include "worker/program/outcome.h"
 
-namespace millrace::cli {
+namespace millrace::launch {
 
 struct TrainingClusterOptions {
   uint32_t workers = 1;
@@ -29,8 +29,8 @@ class TrainingCluster {
   /// hosts   of all shards, then of all workers.
   /// say     called with one line a shard: where it is, and its status page.
   /// Errors  as ShardProcess::start().
-  static std::expected<TrainingCluster, Failure> start(const TrainingClusterOptions& options, Hosts hosts,
-                                                       const std::function<void(const std::string&)>& say);
+  static std::expected<TrainingCluster, program::Failure> start(const TrainingClusterOptions& options, Hosts hosts,
+                                                                const std::function<void(const std::string&)>& say);
 
   /// Describes the kill of a process (SIGKILL) in the middle of a job; the same command starts it again at once.
   struct Kill {
@@ -47,7 +47,7 @@ class TrainingCluster {
   /// kill    empty: no worker is killed.
   /// Errors  job_ended: a worker ended with another code than 0, or the time ran out; the sentence names the log.
   ///         internal: a worker printed no result; or the job ended before any worker was killed. interrupted.
-  std::expected<std::vector<nlohmann::json>, Failure> train(
+  std::expected<std::vector<nlohmann::json>, program::Failure> train(
       const std::string& job, const std::function<std::vector<std::string>(uint32_t worker)>& flags,
       const std::optional<Kill>& kill = std::nullopt);
 
@@ -63,15 +63,15 @@ class TrainingCluster {
     std::vector<ChildProcess> workers;
     std::optional<Kill> kill;  ///< still to be done
   };
-  Outcome start_shard(uint32_t shard, const std::function<void(const std::string&)>& say);
+  program::Outcome start_shard(uint32_t shard, const std::function<void(const std::string&)>& say);
   /// port  0: a free one.
-  std::expected<ShardProcess, Failure> start_shard_at(uint32_t shard, uint16_t port) const;
+  std::expected<ShardProcess, program::Failure> start_shard_at(uint32_t shard, uint16_t port) const;
   SpawnOptions command_of(const std::string& job, uint32_t worker, const std::vector<std::string>& flags) const;
-  Outcome kill_when_due(Running& running);
+  program::Outcome kill_when_due(Running& running);
   std::string log_of(const std::string& job, uint32_t worker) const;
-  Outcome wait(Running& running);
+  program::Outcome wait(Running& running);
   std::string output_of(const std::string& job, uint32_t worker) const;
-  std::expected<std::vector<nlohmann::json>, Failure> outputs(const std::string& job) const;
+  std::expected<std::vector<nlohmann::json>, program::Failure> outputs(const std::string& job) const;
 
   TrainingClusterOptions options_;
   Hosts hosts_;
@@ -79,4 +79,4 @@ class TrainingCluster {
   std::vector<ShardProcess> shards_;
 };
 
-}  // namespace millrace::cli
+}  // namespace millrace::launch

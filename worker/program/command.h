@@ -5,7 +5,7 @@
 
 #include "worker/program/outcome.h"
 
-namespace millrace::cli {
+namespace millrace::program {
 
 /// Holds a subcommand: the parser's entry for it, and the function that runs it once its flags are parsed.
 struct Command {
@@ -13,4 +13,4 @@ struct Command {
   std::function<Outcome()> run;
 };
 
-}  // namespace millrace::cli
+}  // namespace millrace::program

@@ -7,7 +7,7 @@
 #include <string>
 #include <system_error>
 
-namespace millrace::cli {
+namespace millrace::program {
 
 /// Returns a check for a flag that takes a number from `least` to `most`. Stricter than the parser's own: NaN is in no
 /// range, and a negative number does not wrap round to an unsigned one. The sentence shows small bounds as they are.
@@ -29,4 +29,4 @@ inline CLI::Validator not_empty() {
                         "");
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::program

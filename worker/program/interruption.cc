@@ -8,7 +8,7 @@
 #include "protocol/files/atomic_file.h"
 #include "worker/program/outcome.h"
 
-namespace millrace::cli {
+namespace millrace::program {
 namespace {
 
 std::atomic<bool> interrupted{false};
@@ -79,4 +79,4 @@ ExitCode last_interruption_code() {
   return requests.last_signal() == SIGINT ? ExitCode::kEndedBySigint : ExitCode::kEndedBySigterm;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::program

@@ -5,7 +5,7 @@
 #include "kernels/base/clock.h"
 #include "worker/program/outcome.h"
 
-namespace millrace::cli {
+namespace millrace::program {
 
 /// Time within which a second signal of the same number is the same request. `timeout` and service managers signal a
 /// process and then, with its group, the same process again.
@@ -47,4 +47,4 @@ std::atomic<bool>& save_request_flag();
 /// Returns the code as shells have it: 130 when the last request was SIGINT, 143 when it was SIGTERM.
 ExitCode last_interruption_code();
 
-}  // namespace millrace::cli
+}  // namespace millrace::program

@@ -7,7 +7,7 @@
 
 #include "kernels/base/result.h"
 
-namespace millrace::cli {
+namespace millrace::program {
 
 /// Returns a value as JSON on one line, which may go to a terminal. Text in it that is not UTF-8 (names of files may be
 /// any bytes) is replaced character by character. The library's own dump() would throw and lose the rest. Control
@@ -53,4 +53,4 @@ inline Result<nlohmann::json> parse_json(std::string_view text) {
   return value;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::program

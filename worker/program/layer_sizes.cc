@@ -8,7 +8,7 @@
 #include <system_error>
 #include <utility>
 
-namespace millrace::cli {
+namespace millrace::program {
 namespace {
 
 constexpr size_t kSizesBytesMax = kLayersMax * 16;
@@ -63,4 +63,4 @@ Result<std::vector<uint64_t>> layer_sizes(const std::string& text) {
   return sizes;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::program

@@ -6,7 +6,7 @@
 
 #include "kernels/base/result.h"
 
-namespace millrace::cli {
+namespace millrace::program {
 
 inline constexpr uint64_t kLayerValuesMax = uint64_t{1} << 32;
 inline constexpr size_t kLayersMax = 10'000;
@@ -18,4 +18,4 @@ inline constexpr size_t kLayersMax = 10'000;
 ///          file, or one that is longer than such numbers.
 Result<std::vector<uint64_t>> layer_sizes(const std::string& text);
 
-}  // namespace millrace::cli
+}  // namespace millrace::program

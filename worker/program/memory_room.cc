@@ -10,7 +10,7 @@
 #include <optional>
 #include <string_view>
 
-namespace millrace::cli {
+namespace millrace::program {
 namespace {
 
 constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
@@ -108,4 +108,4 @@ Status check_model_fits(const std::string& what, uint64_t features, uint64_t ava
                           gigabytes(bytes), gigabytes(available), kMoreRoom));
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::program

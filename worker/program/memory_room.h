@@ -5,7 +5,7 @@
 
 #include "kernels/base/result.h"
 
-namespace millrace::cli {
+namespace millrace::program {
 
 /// Returns how many bytes this process can still take, as far as the system reports: the smallest of three limits.
 /// These are the machine's free memory, the remainder of the control group (v2) and its ancestors, and that of the
@@ -36,4 +36,4 @@ Error out_of_memory_in_training(const std::string& what, uint64_t features);
 /// Errors   limit_exceeded, with the bytes that the weights take and those that are free, and what to do.
 Status check_model_fits(const std::string& what, uint64_t features, uint64_t available);
 
-}  // namespace millrace::cli
+}  // namespace millrace::program

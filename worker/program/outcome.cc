@@ -1,6 +1,6 @@
 #include "worker/program/outcome.h"
 
-namespace millrace::cli {
+namespace millrace::program {
 
 std::string exit_code_table() {
   return "Exit codes:\n"
@@ -24,4 +24,4 @@ Failure failure_of(const Error& error, ErrorPlace place) {
   return {monitoring::exit_code_of(error.code, place), error.message};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::program

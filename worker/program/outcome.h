@@ -8,7 +8,7 @@
 #include "kernels/base/result.h"
 #include "monitoring/exit_code.h"
 
-namespace millrace::cli {
+namespace millrace::program {
 
 using monitoring::ErrorPlace;
 using monitoring::ExitCode;
@@ -32,4 +32,4 @@ inline std::unexpected<Failure> fail_with(ExitCode code, std::string message) {
 }
 inline std::unexpected<Failure> fail_with(const Error& error) { return std::unexpected(failure_of(error)); }
 
-}  // namespace millrace::cli
+}  // namespace millrace::program

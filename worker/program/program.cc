@@ -15,7 +15,7 @@
 #include "worker/program/interruption.h"
 #include "worker/program/outcome.h"
 
-namespace millrace::cli {
+namespace millrace::program {
 namespace {
 
 /// Help texts are written with their line breaks.
@@ -112,4 +112,4 @@ int parse_and_run(CLI::App& root, const std::vector<Command>& commands, int argc
   return run(root, commands);
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::program

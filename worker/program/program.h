@@ -6,7 +6,7 @@
 #include "worker/program/command.h"
 
 /// Shared parts of the programs with subcommands: their start, their help, and their end by errors.
-namespace millrace::cli {
+namespace millrace::program {
 
 /// Begins a program; called first in main().
 void begin_program();
@@ -19,4 +19,4 @@ void shape_help(CLI::App& root);
 /// root   its name is the program's.
 int parse_and_run(CLI::App& root, const std::vector<Command>& commands, int argc, char** argv);
 
-}  // namespace millrace::cli
+}  // namespace millrace::program

@@ -7,7 +7,7 @@
 
 #include "monitoring/standard_streams.h"
 
-namespace millrace::cli {
+namespace millrace::program {
 namespace {
 
 constexpr TimeNs kTerminalEvery = kNsPerS / 2;
@@ -40,4 +40,4 @@ void Progress::at(uint64_t count) {
       fmt::format("{}{}: {} {}{}", terminal_ ? "\r\033[K" : "", what_, grouped(count), unit_, terminal_ ? "" : "\n"));
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::program

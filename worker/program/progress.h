@@ -6,7 +6,7 @@
 
 #include "kernels/base/clock.h"
 
-namespace millrace::cli {
+namespace millrace::program {
 
 /// Shows a person on stderr that long work continues: "reading a.svm: 40,960 rows". Prints at most twice a second on a
 /// terminal (one line, rewritten) and every five seconds elsewhere. Silent for work that ends before its first line is
@@ -37,4 +37,4 @@ class Progress {
 /// Returns "1,234,567" for 1234567.
 std::string grouped(uint64_t number);
 
-}  // namespace millrace::cli
+}  // namespace millrace::program

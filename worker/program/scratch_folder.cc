@@ -13,7 +13,7 @@
 #include <string_view>
 #include <utility>
 
-namespace millrace::cli {
+namespace millrace::program {
 namespace {
 
 namespace fs = std::filesystem;
@@ -123,4 +123,4 @@ std::string kept_folder(const std::string& name) {
   return (fs::temp_directory_path(ignored) / (name + "-" + std::to_string(::getuid()))).string();
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::program

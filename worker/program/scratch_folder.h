@@ -4,7 +4,7 @@
 
 #include "kernels/base/result.h"
 
-namespace millrace::cli {
+namespace millrace::program {
 
 /// Owns a folder among the temporary files ($TMPDIR, else /tmp), "STEM-" and six characters, that goes with this
 /// object.
@@ -37,4 +37,4 @@ class ScratchFolder {
 /// the temporary files. It need not exist.
 std::string kept_folder(const std::string& name);
 
-}  // namespace millrace::cli
+}  // namespace millrace::program

@@ -9,7 +9,7 @@
 #include "worker/program/json_text.h"
 #include "worker/program/progress.h"
 
-namespace millrace::cli {
+namespace millrace::program {
 namespace {
 
 /// Returns a name or a text of another process such that nothing of it reaches the terminal as a command.
@@ -150,4 +150,4 @@ std::string object_text(const nlohmann::json& object, size_t indent) {
   return text;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::program

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace millrace::cli {
+namespace millrace::program {
 
 /// Rows of cells as aligned text, the first row above a line: the first column to the left, the others to the right.
 std::string aligned_table(const std::vector<std::vector<std::string>>& rows);
@@ -17,4 +17,4 @@ std::string bench_table(const nlohmann::json& bench);
 /// two more.
 std::string object_text(const nlohmann::json& object, size_t indent);
 
-}  // namespace millrace::cli
+}  // namespace millrace::program

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-namespace millrace::cli {
+namespace millrace::program {
 namespace {
 
 struct Unit {
@@ -59,4 +59,4 @@ std::string duration_text(double seconds) {
   return seconds == 0 ? "0" : fmt::format("{:.3g} ns", seconds * 1e9);
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::program

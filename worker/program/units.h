@@ -5,7 +5,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/result.h"
 
-namespace millrace::cli {
+namespace millrace::program {
 
 /// Parses "250ns", "1.5us", "20ms", "2s" as nanoseconds. Errors  invalid_argument: no number, no unit, below 0 or above
 /// a day.
@@ -18,4 +18,4 @@ Result<double> parse_rate(const std::string& text);
 /// Returns seconds for a person, three figures: "1.23 ms" for 0.00123.
 std::string duration_text(double seconds);
 
-}  // namespace millrace::cli
+}  // namespace millrace::program

@@ -1,6 +1,9 @@
 #include "worker/training/job_failure.h"
 
-namespace millrace::cli {
+namespace millrace::training {
+
+using program::ErrorPlace;
+
 namespace {
 
 ErrorPlace place_of(const JobError& error, JobStage stage) {
@@ -10,8 +13,8 @@ ErrorPlace place_of(const JobError& error, JobStage stage) {
 
 }  // namespace
 
-Failure failure_of(const JobError& error, JobStage stage) {
-  return failure_of(Error{static_cast<ErrorCode>(error.code()), error.what()}, place_of(error, stage));
+program::Failure failure_of(const JobError& error, JobStage stage) {
+  return program::failure_of(Error{static_cast<ErrorCode>(error.code()), error.what()}, place_of(error, stage));
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -1,6 +1,6 @@
 #include "worker/training/path_options.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 void set_path(const PathOptions& options, JobOptions& job) {
   job.path = options.path;
@@ -14,4 +14,4 @@ void set_path(const PathOptions& options, JobOptions& job) {
   job.switch_key_file = options.switch_key_file;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -5,7 +5,7 @@
 
 #include "millrace/millrace.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Selects the processes that add up a job's contributions, in millrace.h's words.
 struct PathOptions {
@@ -22,4 +22,4 @@ struct PathOptions {
 
 void set_path(const PathOptions& options, JobOptions& job);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

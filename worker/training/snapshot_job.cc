@@ -10,7 +10,7 @@
 #include "kernels/reduce/reduce.h"
 #include "worker/training/path_options.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 /// Returns the mean over the contributors. Each part has a denominator of its own: it may lack a worker that the other
@@ -34,8 +34,8 @@ Stream mean_of_pieces(const TensorUpdate& update, uint64_t dimension) {
 
 }  // namespace
 
-Outcome check_snapshots(const TrainOptions& options) {
-  const auto refuse = [](std::string why) { return fail_with(ExitCode::kUsage, std::move(why)); };
+program::Outcome check_snapshots(const TrainOptions& options) {
+  const auto refuse = [](std::string why) { return program::fail_with(program::ExitCode::kUsage, std::move(why)); };
   if (options.optimizer != "svrg") {
     if (options.snapshot_every == 0) return {};
     return refuse("--snapshot-every is of --optimizer svrg: sgd takes no snapshots");
@@ -133,4 +133,4 @@ void SnapshotJob::add_to(Stats& stats) const {
   stats.time_in_communication_s += own.time_in_communication_s;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

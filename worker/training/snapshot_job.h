@@ -13,7 +13,7 @@
 #include "worker/training/model/variance_reduction.h"
 #include "worker/training/trainer.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Takes SVRG's snapshots of a worker over servers. A second job, NAME.snapshots beside the steps' job NAME, sums the
 /// workers' gradients at a snapshot without loss.
@@ -61,6 +61,6 @@ TensorOptions snapshot_tensor(uint64_t dimension);
 /// Refuses svrg in jobs whose workers may lack a common snapshot, and --snapshot-every without svrg.
 ///
 /// Errors   usage.
-Outcome check_snapshots(const TrainOptions& options);
+program::Outcome check_snapshots(const TrainOptions& options);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

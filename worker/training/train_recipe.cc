@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace millrace::cli {
+namespace millrace::training {
 
 std::string train_recipe(const TrainOptions& options, const Dataset& data) {
   return fmt::format(
@@ -14,4 +14,4 @@ std::string train_recipe(const TrainOptions& options, const Dataset& data) {
       data.rows_in_file, data.content_hash);
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -15,15 +15,17 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
-#include "monitoring/http_address.h"
+#include "monitoring/http/http_address.h"
 #include "worker/training/data/epoch_order.h"
 #include "worker/training/job_failure.h"
 #include "worker/training/model/descent.h"
 #include "worker/training/snapshot_job.h"
 #include "worker/training/train_recipe.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
+
+using program::ExitCode, program::fail_with, program::Failure, program::Outcome;
 
 /// Blocking calls are made in slices, so that an interruption is seen. A pull that reaches its time-out starts again,
 /// so its slices get longer.
@@ -512,7 +514,6 @@ class Run {
 }  // namespace
 
 bool is_asynchronous(const TrainOptions& options) { return options.mode == "asynchronous"; }
-
 bool is_synchronous(const TrainOptions& options) { return options.mode == "sync" || options.mode == "synchronous"; }
 
 Outcome check_job(const TrainOptions& options, uint64_t features) {
@@ -596,4 +597,4 @@ std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dat
   }
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -13,7 +13,7 @@
 #include "worker/training/model/linear_model.h"
 #include "worker/training/path_options.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Says how a gradient is handed to the session.
 enum class GradientForm : uint8_t {
@@ -84,7 +84,7 @@ struct TrainOptions {
   std::function<void(const std::string&)> on_return = {};
   /// Takes the model when all steps are in it, before this worker leaves the job. A worker that is killed meanwhile
   /// rejoins for it.
-  std::function<Outcome(const LinearModel&)> on_model = {};
+  std::function<program::Outcome(const LinearModel&)> on_model = {};
 };
 
 /// Holds an epoch's times and results, for this worker.
@@ -127,22 +127,23 @@ struct TrainResult {
 /// stop      becomes true when the run is to end: between two steps, or while it waits for servers.
 /// Errors    as the session's, with its exit code; of on_model; interrupted. The state is at state_path then; after a
 ///           run that came to its end it is gone.
-std::expected<TrainResult, Failure> train(const TrainOptions& options, const Dataset& data, const Dataset* held_out,
-                                          const std::function<void(const EpochReport&)>& on_epoch,
-                                          const std::atomic<bool>& stop);
+std::expected<TrainResult, program::Failure> train(const TrainOptions& options, const Dataset& data,
+                                                   const Dataset* held_out,
+                                                   const std::function<void(const EpochReport&)>& on_epoch,
+                                                   const std::atomic<bool>& stop);
 
 /// Refuses a job that no server would be asked for: select, codecs and their combinations, names, counts. Before data
 /// is read.
 ///
 /// features  of the data; 0: not known yet.
 /// Errors    usage.
-Outcome check_job(const TrainOptions& options, uint64_t features);
+program::Outcome check_job(const TrainOptions& options, uint64_t features);
 
 /// Refuses the result of fewer workers than the job was asked for, or than `options.workers_min` allows.
 ///
 /// missing  as TrainResult has it.
 /// Errors   job_ended: how many are missing, and what to do.
-Outcome check_workers_at_end(const TrainOptions& options, uint32_t missing);
+program::Outcome check_workers_at_end(const TrainOptions& options, uint32_t missing);
 
 bool is_asynchronous(const TrainOptions& options);
 
@@ -156,4 +157,4 @@ uint64_t steps_per_epoch(uint64_t rows_of_all_workers, uint32_t workers, uint32_
 /// port.
 Result<std::vector<std::string>> server_addresses(const std::string& text);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -7,9 +7,9 @@
 
 #include "kernels/codec/bloom/bloom_filter.h"
 #include "kernels/codec/codec_list.h"
-#include "tests/support/bloom_oracle.h"
 #include "tests/support/index_sets.h"
 #include "tests/support/isa.h"
+#include "tests/support/oracles/bloom_oracle.h"
 
 namespace millrace {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "kernels/codec/bits/huffman_code.h"
 #include "kernels/codec/codec.h"
-#include "tests/support/huffman_oracle.h"
 #include "tests/support/index_sets.h"
+#include "tests/support/oracles/huffman_oracle.h"
 
 namespace millrace {
 namespace {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "kernels/codec/codec_list.h"
-#include "tests/support/qsgd_oracle.h"
-#include "tests/support/select_oracle.h"
+#include "tests/support/oracles/qsgd_oracle.h"
+#include "tests/support/oracles/select_oracle.h"
 #include "tests/support/value_codec_cases.h"
 
 namespace millrace {

@@ -10,7 +10,7 @@
 
 #include "kernels/codec/codec.h"
 #include "tests/support/index_sets.h"
-#include "tests/support/select_oracle.h"
+#include "tests/support/oracles/select_oracle.h"
 
 namespace millrace {
 namespace {

@@ -10,8 +10,8 @@
 #include "kernels/base/bytes.h"
 #include "kernels/codec/codec_list.h"
 #include "tests/support/isa.h"
-#include "tests/support/qsgd_oracle.h"
-#include "tests/support/select_oracle.h"
+#include "tests/support/oracles/qsgd_oracle.h"
+#include "tests/support/oracles/select_oracle.h"
 #include "tests/support/value_codec_cases.h"
 
 namespace millrace {

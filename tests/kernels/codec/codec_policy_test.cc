@@ -9,9 +9,9 @@
 #include "kernels/codec/bloom/bloom_blocked_scan.h"
 #include "kernels/codec/codec_list.h"
 #include "kernels/codec/lossy_index_codec.h"
-#include "tests/support/bloom_oracle.h"
 #include "tests/support/index_sets.h"
 #include "tests/support/isa.h"
+#include "tests/support/oracles/bloom_oracle.h"
 
 namespace millrace {
 namespace {

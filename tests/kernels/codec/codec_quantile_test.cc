@@ -11,9 +11,9 @@
 
 #include "kernels/codec/codec.h"
 #include "tests/support/bucket_mean.h"
-#include "tests/support/huffman_oracle.h"
 #include "tests/support/index_sets.h"
-#include "tests/support/select_oracle.h"
+#include "tests/support/oracles/huffman_oracle.h"
+#include "tests/support/oracles/select_oracle.h"
 
 namespace millrace {
 namespace {

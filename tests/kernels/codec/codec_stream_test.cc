@@ -6,7 +6,7 @@
 
 #include "kernels/codec/codec.h"
 #include "tests/support/index_sets.h"
-#include "tests/support/stream_oracle.h"
+#include "tests/support/oracles/stream_oracle.h"
 
 namespace millrace {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "kernels/codec/codec.h"
 #include "tests/support/isa.h"
-#include "tests/support/select_oracle.h"
+#include "tests/support/oracles/select_oracle.h"
 
 namespace millrace {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tests/support/isa.h"
-#include "tests/support/select_oracle.h"
+#include "tests/support/oracles/select_oracle.h"
 #include "tests/support/value_codec_cases.h"
 
 namespace millrace {

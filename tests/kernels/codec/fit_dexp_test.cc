@@ -9,7 +9,7 @@
 
 #include "kernels/codec/codec.h"
 #include "kernels/codec/curve/double_exponential.h"
-#include "tests/support/select_oracle.h"
+#include "tests/support/oracles/select_oracle.h"
 
 namespace millrace {
 namespace {

@@ -11,7 +11,7 @@
 #include "kernels/codec/codec.h"
 #include "kernels/codec/curve/piecewise_polynomial.h"
 #include "kernels/codec/curve/sorted_curve.h"
-#include "tests/support/select_oracle.h"
+#include "tests/support/oracles/select_oracle.h"
 
 namespace millrace {
 namespace {

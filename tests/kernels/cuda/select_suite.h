@@ -12,7 +12,7 @@
 #include "kernels/cuda/top_k.h"
 #include "kernels/select/binary_search.h"
 #include "kernels/select/top_k.h"
-#include "tests/support/select_oracle.h"
+#include "tests/support/oracles/select_oracle.h"
 
 /// One suite for both queues, of host_under_test.h and device_under_test.h. Kernels give the results of the host's
 /// selections.

@@ -10,9 +10,9 @@
 
 #include "kernels/draw/draw.h"
 #include "kernels/select/select.h"
-#include "tests/support/draw_oracle.h"
 #include "tests/support/isa.h"
-#include "tests/support/select_oracle.h"
+#include "tests/support/oracles/draw_oracle.h"
+#include "tests/support/oracles/select_oracle.h"
 
 /// What all selections that draw have in common, and the two that draw without regard to size.
 namespace millrace {

@@ -13,7 +13,7 @@
 #include "kernels/base/random.h"
 #include "kernels/optimize/dense.h"
 #include "kernels/reduce/reduce.h"
-#include "tests/support/optimizer_oracle.h"
+#include "tests/support/oracles/optimizer_oracle.h"
 
 namespace millrace {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "tests/support/isa.h"
-#include "tests/support/qsgd_oracle.h"
-#include "tests/support/select_oracle.h"
+#include "tests/support/oracles/qsgd_oracle.h"
+#include "tests/support/oracles/select_oracle.h"
 
 namespace millrace {
 namespace {

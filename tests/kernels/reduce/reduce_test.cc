@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "tests/support/isa.h"
-#include "tests/support/stream_oracle.h"
+#include "tests/support/oracles/stream_oracle.h"
 
 namespace millrace {
 namespace {

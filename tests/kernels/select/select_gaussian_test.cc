@@ -7,7 +7,7 @@
 #include "kernels/magnitude/tail_sums.h"
 #include "kernels/select/select.h"
 #include "tests/support/isa.h"
-#include "tests/support/select_oracle.h"
+#include "tests/support/oracles/select_oracle.h"
 
 namespace millrace {
 namespace {

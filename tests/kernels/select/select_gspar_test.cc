@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "kernels/select/select.h"
-#include "tests/support/draw_oracle.h"
-#include "tests/support/select_oracle.h"
+#include "tests/support/oracles/draw_oracle.h"
+#include "tests/support/oracles/select_oracle.h"
 
 /// What [GSpar18] claims: algorithms 2 and 3, proposition 1, lemma 3 and theorem 4.
 namespace millrace {

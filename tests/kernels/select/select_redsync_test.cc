@@ -12,7 +12,7 @@
 #include "kernels/select/binary_search.h"
 #include "kernels/select/select.h"
 #include "tests/support/isa.h"
-#include "tests/support/select_oracle.h"
+#include "tests/support/oracles/select_oracle.h"
 
 /// RedSync's selections against a full sort, and against what [RedSync19, 2.1] says of them.
 namespace millrace {

@@ -11,7 +11,7 @@
 #include "kernels/select/sign_filter.h"
 #include "kernels/select/warm_up.h"
 #include "tests/support/isa.h"
-#include "tests/support/select_oracle.h"
+#include "tests/support/oracles/select_oracle.h"
 
 /// What depends on the step: alternating signs and warm-up.
 namespace millrace {

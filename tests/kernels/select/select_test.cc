@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tests/support/isa.h"
-#include "tests/support/select_oracle.h"
+#include "tests/support/oracles/select_oracle.h"
 
 namespace millrace {
 namespace {

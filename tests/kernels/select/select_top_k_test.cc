@@ -10,7 +10,7 @@
 
 #include "kernels/magnitude/magnitude_scan.h"
 #include "tests/support/isa.h"
-#include "tests/support/select_oracle.h"
+#include "tests/support/oracles/select_oracle.h"
 
 namespace millrace {
 namespace {

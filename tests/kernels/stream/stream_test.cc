@@ -9,7 +9,7 @@
 #include "kernels/stream/shared_stream.h"
 #include "kernels/stream/stream_scan.h"
 #include "tests/support/isa.h"
-#include "tests/support/stream_oracle.h"
+#include "tests/support/oracles/stream_oracle.h"
 
 namespace millrace {
 namespace {

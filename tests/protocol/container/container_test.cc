@@ -13,8 +13,8 @@
 #include "tests/protocol/document.h"
 #include "tests/support/format_versions.h"
 #include "tests/support/index_sets.h"
+#include "tests/support/oracles/stream_oracle.h"
 #include "tests/support/replaced_new.h"
-#include "tests/support/stream_oracle.h"
 #include "tests/support/tree_paths.h"
 
 namespace millrace {

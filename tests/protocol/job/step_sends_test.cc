@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/select/by_size.h"
-#include "tests/support/select_oracle.h"
+#include "tests/support/oracles/select_oracle.h"
 
 /// step_sends() against the selections themselves.
 namespace millrace::protocol {

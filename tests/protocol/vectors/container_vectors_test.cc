@@ -8,7 +8,7 @@
 #include "protocol/container/history_payload.h"
 #include "tests/protocol/vectors/vector_file.h"
 #include "tests/support/isa.h"
-#include "tests/support/stream_oracle.h"
+#include "tests/support/oracles/stream_oracle.h"
 #include "tests/support/update_log.h"
 
 namespace millrace::testing {

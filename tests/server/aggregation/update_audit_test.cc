@@ -8,7 +8,7 @@
 #include "kernels/base/random.h"
 #include "kernels/reduce/audit_sums.h"
 #include "kernels/reduce/reduce.h"
-#include "tests/support/stream_oracle.h"
+#include "tests/support/oracles/stream_oracle.h"
 
 namespace millrace::server {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/descriptor.h"
-#include "monitoring/http_sockets.h"
+#include "monitoring/http/http_sockets.h"
 #include "protocol/transport/transport.h"
 
 /// Connections that a process accepts only as long as it keeps descriptors for itself (server/process/accept4.cc).

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
-#include "monitoring/http_address.h"
+#include "monitoring/http/http_address.h"
 #include "protocol/container/container.h"
 #include "protocol/job/layout.h"
 #include "protocol/table/membership_table.h"

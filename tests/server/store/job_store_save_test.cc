@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/server/store/store_cluster.h"
-#include "tests/support/optimizer_oracle.h"
+#include "tests/support/oracles/optimizer_oracle.h"
 
 namespace millrace::server {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "kernels/base/random.h"
 #include "tests/server/store/store_cluster.h"
-#include "tests/support/optimizer_oracle.h"
+#include "tests/support/oracles/optimizer_oracle.h"
 
 namespace millrace::server {
 namespace {

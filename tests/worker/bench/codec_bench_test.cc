@@ -16,7 +16,7 @@
 #include "tests/worker/bench/savez.h"
 #include "worker/bench/kernels/trace.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 nlohmann::json codec_bench_row_of(const nlohmann::json& report, const std::string& algorithm) {
@@ -184,4 +184,4 @@ TEST_F(TraceTest, MoreEntriesThanAreBenchedAreRefusedBeforeTheyAreRead) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::bench

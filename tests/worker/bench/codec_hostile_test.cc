@@ -13,7 +13,7 @@
 #include "worker/bench/kernels/hostile_codes.h"
 #include "worker/bench/kernels/peak_memory.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 TEST(CodecHostileBench, EveryCodecHasARowWithItsFigures) {
@@ -97,4 +97,4 @@ INSTANTIATE_TEST_SUITE_P(Codecs, HostileIndexCode, ::testing::ValuesIn(index_cod
                          [](const auto& param) { return std::string(param.param->name()); });
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 using nlohmann::json;
@@ -137,4 +137,4 @@ TEST(ConvergeSvg, ShowsEveryRowAgainstRoundsAndAgainstBytes) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::bench

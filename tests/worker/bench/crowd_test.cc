@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 constexpr CrowdRow kFirst{.workers = 4, .round_ms = 2, .bytes_up = 256, .bytes_down = 256, .shard_memory_bytes = 4096};
@@ -31,4 +31,4 @@ TEST(CompareCrowd, OfTheFirstRowHasNoMemoryOfMoreWorkers) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::bench

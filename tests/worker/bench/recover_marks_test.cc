@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 constexpr uint64_t kN = 4'000;
@@ -132,4 +132,4 @@ TEST(RecoverMarks, ADimensionWithoutRoomIsRefused) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 TEST(ReduceBenchTest, EveryRowHasItsFiguresForAwkwardSizesToo) {
@@ -35,4 +35,4 @@ TEST(ReduceBenchTest, TheStreamsHaveTheDensityAskedFor) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// A stored archive of one array, as numpy.savez writes it: sizes in the extra field of the member's header.
 inline std::string savez(const std::string& name, const std::string& header, const std::vector<float>& values) {
@@ -24,4 +24,4 @@ inline std::string savez(const std::string& name, const std::string& header, con
          number(npy.size(), 8) + number(npy.size(), 8) + npy + "PK\x01\x02";
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

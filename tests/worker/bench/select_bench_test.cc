@@ -10,7 +10,7 @@
 #include "tests/worker/bench/savez.h"
 #include "tests/worker/temporary_folder.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 nlohmann::json report_of(const SelectBenchOptions& options) {
@@ -89,4 +89,4 @@ TEST(SelectBenchTest, ATraceThatIsNotThereOrNotFiniteIsAnError) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -11,7 +11,7 @@
 
 #include "worker/bench/rounds/serve_input.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 using ::testing::HasSubstr;
@@ -308,4 +308,4 @@ TEST(JudgeQuantized, WhatAQuantizerMadeZeroIsNoEntry) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 using ::testing::ElementsAre;
@@ -93,4 +93,4 @@ TEST(PlotSvg, EscapesWhatWouldBeMarkup) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::bench

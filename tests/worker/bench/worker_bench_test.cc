@@ -5,7 +5,7 @@
 #include <cmath>
 #include <string>
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 TEST(WorkerBenchTest, EveryRowHasItsFiguresForAwkwardSizesToo) {
@@ -36,4 +36,4 @@ TEST(WorkerBenchTest, WhatIsNotCarriedIsSentAgain) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::bench

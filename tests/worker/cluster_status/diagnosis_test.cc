@@ -1,12 +1,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "monitoring/http_port.h"
+#include "monitoring/http/http_port.h"
 #include "protocol/messages/log_digest.h"
 #include "tests/worker/cluster_status/status_fixture.h"
 
 /// What `millrace status` makes of what real shard cores say of scripted jobs.
-namespace millrace::cli {
+namespace millrace::cluster_status {
+
+using program::ExitCode;
+
 namespace {
 
 using server::ScriptedCluster;
@@ -463,4 +466,4 @@ TEST(RefusalLog, TheOldestGoesAndOnePeersRepetitionsAreOneEntry) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::cluster_status

@@ -10,7 +10,7 @@
 #include "tests/server/scripted_cluster.h"
 #include "worker/cluster_status/report.h"
 
-namespace millrace::cli {
+namespace millrace::cluster_status {
 
 /// Real shard cores, scripted workers, and what `millrace status` makes of them.
 struct StatusFixture : ::testing::Test {
@@ -49,8 +49,8 @@ struct StatusFixture : ::testing::Test {
     EXPECT_EQ(picture.jobs.size(), 1u);
     return picture.jobs.empty() ? JobPicture() : picture.jobs.front();
   }
-  static std::optional<ExitCode> code_of(const ClusterSnapshot& picture, const Answers& answers = {}) {
-    const Outcome outcome = outcome_of(picture, answers);
+  static std::optional<program::ExitCode> code_of(const ClusterSnapshot& picture, const Answers& answers = {}) {
+    const program::Outcome outcome = outcome_of(picture, answers);
     return outcome ? std::nullopt : std::optional(outcome.error().code);
   }
   /// Lets time pass while these workers say that they live.
@@ -74,4 +74,4 @@ struct StatusFixture : ::testing::Test {
   uint32_t shard_count = 0;
 };
 
-}  // namespace millrace::cli
+}  // namespace millrace::cluster_status

@@ -8,7 +8,7 @@
 #include "tests/worker/cluster_status/status_fixture.h"
 
 /// Jobs whose steps go by datagrams: shards see none of them, and the workers report on which they are blocked.
-namespace millrace::cli {
+namespace millrace::cluster_status {
 namespace {
 
 using ::testing::AllOf;
@@ -100,7 +100,7 @@ TEST_F(StatusOfPath, WorkerThatTheSwitchDoesNotAnswerHoldsUpTheJobAndIsNamed) {
             HasSubstr("the switch at 192.0.2.7:7700 does not answer worker 1: another key, or datagrams do not")));
   EXPECT_THAT(report_text(look(), {}),
               AllOf(HasSubstr("1           0     answer"), HasSubstr("0           0  greetings")));
-  EXPECT_EQ(code_of(look()), ExitCode::kStalled);
+  EXPECT_EQ(code_of(look()), program::ExitCode::kStalled);
   const nlohmann::json path = report_json(look(), {})["jobs"][0]["path"];
   EXPECT_EQ(path["waits"][1]["for"], "answer");
   EXPECT_NEAR(path["waits"][1]["seconds"].get<double>(), 22, 0.01);
@@ -178,4 +178,4 @@ TEST_F(StatusOfPath, SilentSwitchThatNobodyStandsInForIsInTheVerdict) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::cluster_status

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/support/stream_oracle.h"
+#include "tests/support/oracles/stream_oracle.h"
 #include "tests/worker/peer/cases.h"
 #include "tests/worker/peer/pump.h"
 

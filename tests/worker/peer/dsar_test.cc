@@ -5,7 +5,7 @@
 #include <numeric>
 #include <tuple>
 
-#include "tests/support/stream_oracle.h"
+#include "tests/support/oracles/stream_oracle.h"
 #include "tests/worker/peer/cases.h"
 #include "tests/worker/peer/pump.h"
 #include "worker/peer/collectives/reduce_scatter.h"

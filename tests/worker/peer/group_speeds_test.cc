@@ -12,7 +12,7 @@
 namespace millrace::peer::testing {
 namespace {
 
-using cli::testing::on_ranks;
+using training::testing::on_ranks;
 
 Result<GroupSpeeds> measured(PeerGroup& group, const GroupSpeeds& own) {
   auto pending = group.start<GroupSpeeds>("speeds", [own](Channel& channel) { return measure_group(channel, own, 5); });

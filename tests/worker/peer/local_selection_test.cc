@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "kernels/base/random.h"
-#include "tests/support/stream_oracle.h"
+#include "tests/support/oracles/stream_oracle.h"
 
 namespace millrace::peer {
 namespace {

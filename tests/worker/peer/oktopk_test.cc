@@ -7,7 +7,7 @@
 
 #include "kernels/reduce/reduce.h"
 #include "kernels/select/top_k.h"
-#include "tests/support/stream_oracle.h"
+#include "tests/support/oracles/stream_oracle.h"
 #include "tests/worker/peer/cases.h"
 #include "tests/worker/peer/pump.h"
 

@@ -4,7 +4,7 @@
 #include <limits>
 #include <map>
 
-#include "tests/support/stream_oracle.h"
+#include "tests/support/oracles/stream_oracle.h"
 #include "tests/worker/peer/cases.h"
 #include "tests/worker/peer/pump.h"
 

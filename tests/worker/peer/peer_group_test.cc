@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "tests/support/stream_oracle.h"
+#include "tests/support/oracles/stream_oracle.h"
 #include "tests/support/thread_network.h"
 #include "tests/worker/peer/cases.h"
 

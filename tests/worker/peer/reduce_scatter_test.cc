@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "tests/support/stream_oracle.h"
+#include "tests/support/oracles/stream_oracle.h"
 #include "tests/worker/peer/cases.h"
 
 /// Slices joined, whose entries have not been checked yet.

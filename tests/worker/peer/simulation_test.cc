@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tests/support/stream_oracle.h"
+#include "tests/support/oracles/stream_oracle.h"
 #include "tests/worker/peer/cases.h"
 #include "worker/peer/collectives/contribution.h"
 #include "worker/peer/simulation/simulated_allreduce.h"

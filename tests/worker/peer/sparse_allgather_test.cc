@@ -5,7 +5,7 @@
 #include <bit>
 #include <cmath>
 
-#include "tests/support/stream_oracle.h"
+#include "tests/support/oracles/stream_oracle.h"
 #include "tests/worker/peer/cases.h"
 #include "tests/worker/peer/pump.h"
 

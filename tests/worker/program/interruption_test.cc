@@ -8,7 +8,10 @@
 #include "worker/launch/child_process.h"
 #include "worker/program/interruption.h"
 
-namespace millrace::cli {
+namespace millrace::program {
+
+using launch::ChildSession;
+
 namespace {
 
 constexpr TimeNs kStart = 50 * kNsPerS;
@@ -54,10 +57,10 @@ TEST(Interruption, SignalTwiceAtOnce_SetsTheFlagAndASecondRequestEndsProcess) {
 TEST(ChildProcess, OwnSession_SignalsToTheParentsGroupDoNotReachIt) {
   constexpr int kPatienceMs = 60'000;
   for (const ChildSession session : {ChildSession::kParents, ChildSession::kOwn}) {
-    SpawnOptions options;
+    launch::SpawnOptions options;
     options.argv = {"/bin/sh", "-c", "echo ready; exec sleep 600"};
     options.session = session;
-    auto child = ChildProcess::spawn(options);
+    auto child = launch::ChildProcess::spawn(options);
     ASSERT_TRUE(child.has_value()) << child.error().message;
     ASSERT_EQ(child->read_line(kPatienceMs).value(), "ready");
     EXPECT_EQ(::getpgid(child->pid()), session == ChildSession::kOwn ? child->pid() : ::getpgrp());
@@ -66,4 +69,4 @@ TEST(ChildProcess, OwnSession_SignalsToTheParentsGroupDoNotReachIt) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::program

@@ -8,7 +8,7 @@
 #include "tests/worker/temporary_folder.h"
 #include "worker/program/layer_sizes.h"
 
-namespace millrace::cli {
+namespace millrace::program {
 namespace {
 
 using ::testing::HasSubstr;
@@ -51,4 +51,4 @@ TEST(LayerSizes, WhatIsNoSizeIsNamed) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::program

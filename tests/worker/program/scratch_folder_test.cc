@@ -15,7 +15,7 @@
 #include "worker/program/scratch_folder.h"
 
 /// Folders of temporary files: they go with their process, however it ends.
-namespace millrace::cli {
+namespace millrace::program {
 namespace {
 
 namespace fs = std::filesystem;
@@ -187,4 +187,4 @@ TEST_F(ScratchFolderTest, AFolderThatCannotBeMadeSaysWhatToDo) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::program

@@ -12,7 +12,7 @@
 #include "worker/program/table.h"
 
 /// Names of any script, and bytes that are no text, in the programs' output.
-namespace millrace::cli {
+namespace millrace::program {
 namespace {
 
 using ::testing::AllOf;
@@ -124,4 +124,4 @@ TEST(JsonText, WhatIsEscapedReadsBackAsItWas) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::program

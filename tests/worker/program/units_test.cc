@@ -2,7 +2,7 @@
 
 #include "worker/program/units.h"
 
-namespace millrace::cli {
+namespace millrace::program {
 namespace {
 
 TEST(Units, Durations) {
@@ -37,4 +37,4 @@ TEST(Units, DurationsForAPerson) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::program

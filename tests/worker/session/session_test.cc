@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "millrace/millrace.h"
-#include "monitoring/http_client.h"
+#include "monitoring/http/http_client.h"
 #include "tests/worker/session/session_jobs.h"
 #include "tests/worker/toys/fake_cluster.h"
 #include "worker/core/rejoin/saved_state.h"

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "monitoring/catalog.h"
-#include "monitoring/http_client.h"
+#include "monitoring/http/http_client.h"
 
 /// The values that a training worker serves over HTTP: every counted number of its session, and every metric of the
 /// catalog.

@@ -13,7 +13,7 @@
 #include "worker/training/data/data_synthetic.h"
 #include "worker/training/data/libsvm.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 using ::testing::HasSubstr;
@@ -277,4 +277,4 @@ TEST(SyntheticData, EqualSeedsGiveEqualFilesAndOthersDoNot) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::training

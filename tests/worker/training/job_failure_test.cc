@@ -2,11 +2,14 @@
 
 #include "worker/training/job_failure.h"
 
-namespace millrace::cli {
+namespace millrace::training {
+
+using program::ExitCode;
+
 namespace {
 
 ExitCode code_of(JobErrorCode code, JobStage stage) {
-  const Failure failure = failure_of(JobError(code, "why"), stage);
+  const program::Failure failure = failure_of(JobError(code, "why"), stage);
   EXPECT_EQ(failure.message, "why");
   return failure.code;
 }
@@ -49,4 +52,4 @@ TEST(JobFailure, AFileOfThisWorkerIsBadDataWhereAServersBytesAreNot) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::training

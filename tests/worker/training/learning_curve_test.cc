@@ -4,7 +4,7 @@
 #include "worker/training/data/libsvm.h"
 #include "worker/training/model/learning_curve.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 Dataset held_out() {
@@ -40,4 +40,4 @@ TEST(LearningCurve, HasTheLossOfTheModelAsItWasWhenThePointWasTaken) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -8,7 +8,7 @@
 #include "worker/training/data/libsvm.h"
 
 /// Each field of a row of LIBSVM text is read whole or refused, with advice that helps.
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 using ::testing::EndsWith;
@@ -82,4 +82,4 @@ TEST(Libsvm, TheAdviceOfAnIndexPastTheDimensionIsTheLeastThatHelps) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::training

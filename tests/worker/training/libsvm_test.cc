@@ -24,7 +24,7 @@
 #include "tests/worker/temporary_folder.h"
 #include "worker/training/data/libsvm_writer.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 using ::testing::ElementsAre;
@@ -546,4 +546,4 @@ TEST(LibsvmFile, AWriterThatEndsEarlyLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::training

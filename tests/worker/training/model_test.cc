@@ -22,7 +22,10 @@
 #include "worker/training/model/linear_model.h"
 #include "worker/training/model/model_file.h"
 
-namespace millrace::cli {
+namespace millrace::training {
+
+using program::check_model_fits;
+
 namespace {
 
 using ::testing::HasSubstr;
@@ -371,13 +374,13 @@ TEST(MemoryRoom, WhatDoesNotFitIsRefusedWithTheBytesThatItTakes) {
   EXPECT_THAT(refused.error().message, HasSubstr("a.svm:7: its feature 4294967294 is the largest"));
   EXPECT_THAT(refused.error().message, HasSubstr("17179869180 bytes (17.18 GB), and 0.00 GB are free"));
   EXPECT_THAT(refused.error().message, HasSubstr("raise the limit on memory"));
-  const Error later = out_of_memory_in_training("--dimension 25", 25);
+  const Error later = program::out_of_memory_in_training("--dimension 25", 25);
   EXPECT_EQ(later.code, ErrorCode::kLimitExceeded);
   EXPECT_THAT(later.message,
               HasSubstr("--dimension 25: training ran out of memory; the model's weights alone take 104 "));
   EXPECT_THAT(later.message, HasSubstr("raise the limit on memory"));
-  EXPECT_GT(memory_available_bytes(), uint64_t{1} << 20);
-  EXPECT_LT(memory_available_bytes(), uint64_t{1} << 60);
+  EXPECT_GT(program::memory_available_bytes(), uint64_t{1} << 20);
+  EXPECT_LT(program::memory_available_bytes(), uint64_t{1} << 60);
 }
 
 /// A tree of control groups as the kernel shows it.
@@ -389,7 +392,7 @@ struct GroupTree {
     root.write(path + "/memory.current", used + "\n");
     root.write(path + "/memory.stat", stat);
   }
-  uint64_t left(const std::string& path) const { return bytes_left_in_groups(root.path().string(), path); }
+  uint64_t left(const std::string& path) const { return program::bytes_left_in_groups(root.path().string(), path); }
 };
 
 TEST(MemoryRoom, AGroupsCacheOfFilesCountsAsFree) {
@@ -478,4 +481,4 @@ TEST(ModelFile, OnAFullDiskTheOldFileStaysAndTheModelIsKeptElsewhere) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -12,7 +12,7 @@
 #include "protocol/job/job_spec.h"
 #include "tests/support/libsvm_text.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 using ::testing::HasSubstr;
@@ -104,4 +104,4 @@ TEST(ContentHash, IsOfTheFileWhicheverPartAWorkerKeeps) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -15,7 +15,11 @@
 #include "worker/program/interruption.h"
 #include "worker/training/trainer.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
+
+using program::ExitCode;
+using program::fail_with;
+
 namespace {
 
 using nlohmann::json;
@@ -38,7 +42,7 @@ double training_seconds(const json& worker) {
   return seconds;
 }
 
-Outcome check(const ConvergeOptions& options) {
+program::Outcome check(const ConvergeOptions& options) {
   if (options.workers < 2) return fail_with(ExitCode::kUsage, "--workers: a mode that leaves one out needs two");
   if (options.slow && options.slow->worker >= options.workers) {
     return fail_with(ExitCode::kUsage, fmt::format("--slow-worker {} of --workers {}: workers count from 0",
@@ -53,12 +57,12 @@ Outcome check(const ConvergeOptions& options) {
     if (std::ranges::find(rows, name, &ConvergeRow::name) == rows.end())
       return fail_with(ExitCode::kUsage, "--rows: there is no row '" + name + "'");
   }
-  TrainOptions job;
+  training::TrainOptions job;
   job.workers = options.workers;
   job.servers.assign(options.shards, "tcp://127.0.0.1:1");  // no worker connects to them
   job.select = options.select;
   job.reselect = options.reselect;
-  return check_job(job, 0);
+  return training::check_job(job, 0);
 }
 
 std::vector<std::string> worker_flags(const ConvergeOptions& options, const TrainingData& data, const ConvergeRow& row,
@@ -81,8 +85,9 @@ std::vector<std::string> worker_flags(const ConvergeOptions& options, const Trai
   return flags;
 }
 
-std::expected<json, Failure> run_row_converge(TrainingCluster& cluster, const ConvergeOptions& options,
-                                              const TrainingData& data, const ConvergeRow& row, const Say& say) {
+std::expected<json, program::Failure> run_row_converge(launch::TrainingCluster& cluster, const ConvergeOptions& options,
+                                                       const TrainingData& data, const ConvergeRow& row,
+                                                       const Say& say) {
   say(row.title + " …");
   const auto outputs =
       cluster.train("converge-" + row.name, [&](uint32_t worker) { return worker_flags(options, data, row, worker); });
@@ -222,17 +227,17 @@ std::string converge_svg(const json& result) {
                   panels);
 }
 
-std::expected<json, Failure> bench_converge(const ConvergeOptions& options, const Say& say) {
-  if (Outcome valid = check(options); !valid) return std::unexpected(valid.error());
+std::expected<json, program::Failure> bench_converge(const ConvergeOptions& options, const Say& say) {
+  if (program::Outcome valid = check(options); !valid) return std::unexpected(valid.error());
   std::error_code problem;
   std::filesystem::create_directories(options.folder, problem);
   if (problem) return fail_with(ExitCode::kIo, "cannot make the folder " + options.folder + ": " + problem.message());
-  interruption_requests();
+  program::interruption_requests();
   const auto data = training_data(options, say);
   if (!data) return fail_with(data.error());
-  auto hosts = Hosts::make(options.shards + options.workers, "");
+  auto hosts = launch::Hosts::make(options.shards + options.workers, "");
   if (!hosts) return fail_with(hosts.error());
-  auto cluster = TrainingCluster::start(
+  auto cluster = launch::TrainingCluster::start(
       {.workers = options.workers, .shards = options.shards, .folder = options.folder, .what = "the benchmark"},
       std::move(*hosts), say);
   if (!cluster) return std::unexpected(cluster.error());
@@ -260,4 +265,4 @@ std::expected<json, Failure> bench_converge(const ConvergeOptions& options, cons
   return result;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

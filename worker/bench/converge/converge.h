@@ -10,7 +10,7 @@
 
 #include "worker/program/outcome.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Describes a worker that computes slower than the others.
 struct SlowWorker {
@@ -71,7 +71,7 @@ std::string converge_svg(const nlohmann::json& result);
 /// say     called with one line at a time.
 /// Errors  as data's, servers' and workers': the sentence names the log. usage: an unknown row, a job that no server
 ///         would take. interrupted.
-std::expected<nlohmann::json, Failure> bench_converge(const ConvergeOptions& options,
-                                                      const std::function<void(const std::string&)>& say);
+std::expected<nlohmann::json, program::Failure> bench_converge(const ConvergeOptions& options,
+                                                               const std::function<void(const std::string&)>& say);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -8,7 +8,10 @@
 #include "worker/training/data/libsvm.h"
 #include "worker/training/data/libsvm_writer.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
+
+using training::LibsvmWriter;
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -29,30 +32,31 @@ std::string shared_w8a() {
 }
 
 Result<TrainingData> debian(const ConvergeOptions& options, const Say& say) {
-  const DataFiles files = debian_files(options.folder, options.dimension);
-  if (Status kept = keep_debian_data(files, options.dimension, say); !kept) return std::unexpected(kept.error());
+  const training::DataFiles files = training::debian_files(options.folder, options.dimension);
+  if (Status kept = training::keep_debian_data(files, options.dimension, say); !kept)
+    return std::unexpected(kept.error());
   return TrainingData{"debian", files.train, files.held_out, options.dimension};
 }
 
 Result<TrainingData> generated(const ConvergeOptions& options, const Say& say) {
   const std::string stem = options.folder + "/generated-" + std::to_string(options.dimension);
   TrainingData data{"generated", stem + ".svm.gz", stem + ".test.svm.gz", options.dimension};
-  if (made_before({data.train, data.held_out}, say)) return data;
+  if (training::made_before({data.train, data.held_out}, say)) return data;
   say("data: drawing " + data.train);
-  SyntheticDataOptions make;
+  training::SyntheticDataOptions make;
   make.shape = {"generated",        options.dimension, options.dimension,
                 kGeneratedNonzeros, kGeneratedSpread,  kGeneratedExponent};
   make.rows = kGeneratedRows;
   make.seed = 1;
   make.train_path = data.train;
   make.held_out_path = data.held_out;
-  const auto made = make_synthetic_data(make);
+  const auto made = training::make_synthetic_data(make);
   if (!made) return std::unexpected(made.error());
   return data;
 }
 
 Result<TrainingData> split(const std::string& path, const ConvergeOptions& options) {
-  const auto whole = read_libsvm(path, {});
+  const auto whole = training::read_libsvm(path, {});
   if (!whole) return std::unexpected(whole.error());
   const std::string stem = options.folder + "/" + fs::path(path).filename().string();
   TrainingData data{fs::path(path).filename().string(), stem + ".train.svm", stem + ".held-out.svm", whole->dimension};
@@ -61,7 +65,7 @@ Result<TrainingData> split(const std::string& path, const ConvergeOptions& optio
   auto held_out = LibsvmWriter::create(data.held_out);
   if (!held_out) return std::unexpected(held_out.error());
   for (size_t at = 0; at < whole->rows(); ++at) {
-    const RowView row = whole->row(at);
+    const training::RowView row = whole->row(at);
     LibsvmWriter& writer = at % kHeldOutEvery == 0 ? *held_out : *train;
     if (Status written = writer.row(row.label > 0 ? 1 : -1, row.indices, row.values); !written)
       return std::unexpected(written.error());
@@ -81,4 +85,4 @@ Result<TrainingData> training_data(const ConvergeOptions& options, const Say& sa
   return split(file, options);
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

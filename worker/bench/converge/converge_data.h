@@ -7,7 +7,7 @@
 #include "kernels/base/result.h"
 #include "worker/bench/converge/converge.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Names two LIBSVM files of one task.
 struct TrainingData {
@@ -22,4 +22,4 @@ struct TrainingData {
 /// Errors  as the readers' and makers'; io: nothing is at that path.
 Result<TrainingData> training_data(const ConvergeOptions& options, const std::function<void(const std::string&)>& say);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

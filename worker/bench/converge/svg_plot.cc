@@ -10,9 +10,9 @@
 #include <string_view>
 
 #include "kernels/base/check.h"
-#include "monitoring/status_page.h"
+#include "monitoring/http/status_page.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 constexpr double kPanelWidth = 480;
@@ -231,4 +231,4 @@ std::string plot_svg(const std::string& title, std::span<const PlotPanel> panels
   return svg + "</svg>\n";
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

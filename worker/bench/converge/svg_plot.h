@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 enum class AxisScale : uint8_t { kLinear = 1, kLogarithmic = 2 };
 
@@ -46,4 +46,4 @@ std::string tick_text(double value);
 /// point has a note.
 std::string plot_svg(const std::string& title, std::span<const PlotPanel> panels);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -19,7 +19,7 @@
 #include "worker/bench/kernels/codec_methods.h"
 #include "worker/bench/kernels/trace.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 /// Uniform indices by geometric gaps.
@@ -263,4 +263,4 @@ Result<nlohmann::json> bench_codec(const CodecBenchOptions& options) {
   return report;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

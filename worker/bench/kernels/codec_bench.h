@@ -6,7 +6,7 @@
 
 #include "kernels/base/result.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 struct CodecBenchOptions {
   uint64_t n = uint64_t{1} << 24;  ///< dimension
@@ -42,4 +42,4 @@ struct CodecBenchOptions {
 /// Errors   those of read_trace(); invalid_argument: the trace has infinities.
 Result<nlohmann::json> bench_codec(const CodecBenchOptions& options);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -15,7 +15,7 @@
 #include "protocol/container/codec_speeds.h"
 #include "worker/bench/kernels/trace.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 constexpr double kShortShare = 0.9;   // of the gaps
@@ -219,4 +219,4 @@ nlohmann::json codec_auto_grid(const AutoGridOptions& options) {
   return report;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -6,7 +6,7 @@
 
 #include "kernels/base/result.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Says how the indices of a drawn stream lie.
 enum class Clustering : uint8_t {
@@ -51,4 +51,4 @@ struct AutoGridOptions {
 ///          "chosen_us":..,"best_us":..}, with times as of explain_codec().
 nlohmann::json codec_auto_grid(const AutoGridOptions& options);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

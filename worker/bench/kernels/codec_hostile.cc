@@ -16,7 +16,7 @@
 #include "worker/bench/kernels/hostile_codes.h"
 #include "worker/bench/kernels/peak_memory.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 struct Output {
@@ -287,4 +287,4 @@ Result<nlohmann::json> bench_codec_hostile(const CodecBenchOptions& options) {
                         {"rows", std::move(rows)}};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -5,7 +5,7 @@
 #include "kernels/base/result.h"
 #include "worker/bench/kernels/codec_bench.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Measures the decoding of hostile bytes beside good ones, of every index codec and of every value codec in f32, on
 /// one thread. hostile_codes.h makes the bytes. `n` is the receiver's expected count, and the most that a code's count
@@ -25,4 +25,4 @@ namespace millrace::cli {
 ///           warm.
 Result<nlohmann::json> bench_codec_hostile(const CodecBenchOptions& options);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

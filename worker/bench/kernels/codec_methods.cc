@@ -10,7 +10,7 @@
 #include "kernels/methods/methods.h"
 #include "worker/bench/kernels/measure.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 constexpr uint64_t kContainerHeaderBytes = 64;  // protocol/wire/container.md
@@ -96,4 +96,4 @@ std::vector<nlohmann::json> method_rows(const StreamView& selected, const CodecB
   return rows;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -6,7 +6,7 @@
 #include "kernels/stream/stream.h"
 #include "worker/bench/kernels/codec_bench.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Measures the codec of every method on the same selected entries: differences between the methods' selections do not
 /// count.
@@ -24,4 +24,4 @@ std::vector<nlohmann::json> method_rows(const StreamView& selected, const CodecB
 /// whole    dense, with a value that is not 0.
 std::vector<nlohmann::json> dense_method_rows(const StreamView& whole, const CodecBenchOptions& options);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -9,7 +9,7 @@
 #include "kernels/base/random.h"
 #include "kernels/codec/bloom/bloom_filter.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 constexpr std::array<uint32_t, 6> kConstants = {0x00, 0xff, 0x01, 0x80, 0x55, 0x24};
@@ -204,4 +204,4 @@ void visit_crafted_codes(const IndexCodec& codec, size_t bytes, uint64_t dimensi
   if (codec.takes_rate() && codec.name() != "bloom_blocked") visit_filters(codec, bytes, dimension, visit);
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -7,7 +7,7 @@
 #include "kernels/codec/codec.h"
 
 /// Bytes that no honest sender would send, for decoders.
-namespace millrace::cli {
+namespace millrace::bench {
 
 struct HostileCode {
   std::string name;
@@ -27,4 +27,4 @@ void visit_hostile_codes(ByteSpan good, uint64_t count, uint64_t count_max, uint
 /// Makes the worst codes for this codec that are known: at most `bytes` long.
 void visit_crafted_codes(const IndexCodec& codec, size_t bytes, uint64_t dimension, const VisitHostile& visit);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

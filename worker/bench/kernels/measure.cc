@@ -4,7 +4,7 @@
 
 #include "kernels/base/check.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 double median(std::vector<double> of) {
   MILLRACE_CHECK(!of.empty());
@@ -31,4 +31,4 @@ double memory_pass(std::span<const Stream> streams) {
   return values + static_cast<double>(indices);
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

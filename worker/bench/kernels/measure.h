@@ -7,7 +7,7 @@
 #include "kernels/stream/stream.h"
 
 /// Shared parts of the benchmarks of sparse streams.
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Returns the middle one; of an even number the upper. REQUIRES: not empty.
 double median(std::vector<double> of);
@@ -16,4 +16,4 @@ double median(std::vector<double> of);
 /// that the compiler cannot omit them.
 double memory_pass(std::span<const Stream> streams);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 /// A field of /proc/self/status, "VmRSS:  1234 kB", in bytes.
@@ -39,4 +39,4 @@ std::optional<uint64_t> PeakMemory::bytes() const {
   return *peak > *before_ ? *peak - *before_ : 0;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

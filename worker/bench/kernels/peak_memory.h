@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Measures the peak memory that this process has taken since this object was made. The system counts it: touched
 /// pages. The memory of other threads counts too.
@@ -18,4 +18,4 @@ class PeakMemory {
   std::optional<uint64_t> before_;
 };
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

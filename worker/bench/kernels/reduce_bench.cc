@@ -14,7 +14,7 @@
 #include "kernels/reduce/reduce.h"
 #include "worker/bench/kernels/measure.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 /// Indices drawn with geometric gaps: every index with probability `density`, without a look at the others.
@@ -132,4 +132,4 @@ nlohmann::json bench_reduce(const ReduceBenchOptions& options) {
           {"rows", std::move(rows)}};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

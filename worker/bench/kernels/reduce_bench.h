@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 struct ReduceBenchOptions {
   uint64_t n = uint64_t{1} << 21;  ///< dimension
@@ -26,4 +26,4 @@ struct ReduceBenchOptions {
 ///          the repeats' ratios.
 nlohmann::json bench_reduce(const ReduceBenchOptions& options);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

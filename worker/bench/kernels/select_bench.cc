@@ -22,7 +22,7 @@
 #include "worker/bench/kernels/trace.h"
 #include "worker/program/json_text.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 // Drifting data: x' = 0.95 x + noise, as a gradient's accumulator moves. The noise's scale swings by a third up and
@@ -160,7 +160,7 @@ SelectionSpec spec_for(const SelectionInfo& info, const SelectBenchOptions& opti
     amount = std::max<double>(top_k_threshold(values, k).value_or(0), 1e-30);
   }
   if (info.amount == SelectionAmount::kVariance) amount = variance_for(info, options, values);
-  const auto spec = selection_from_text(std::string(info.name) + ":" + json_text(nlohmann::json(amount)));
+  const auto spec = selection_from_text(std::string(info.name) + ":" + program::json_text(nlohmann::json(amount)));
   MILLRACE_CHECK(spec.has_value(), spec.error().message);
   return *spec;
 }
@@ -264,4 +264,4 @@ Result<nlohmann::json> bench_select(const SelectBenchOptions& options) {
   return report;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -6,7 +6,7 @@
 
 #include "kernels/base/result.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 struct SelectBenchOptions {
   uint64_t n = uint64_t{1} << 24;
@@ -34,4 +34,4 @@ struct SelectBenchOptions {
 /// Errors   as read_trace(); non_finite: the trace holds NaN or infinity.
 Result<nlohmann::json> bench_select(const SelectBenchOptions& options);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -10,7 +10,7 @@
 #include "kernels/base/words.h"
 #include "kernels/stream/stream.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 constexpr uint32_t kMemberMagic = 0x04034b50;  // a local header of ZIP (APPNOTE 4.3.7)
@@ -166,4 +166,4 @@ Result<Buffer<float>> read_trace(const std::string& path, uint32_t worker) {
   return archive.malformed("no array 'accumulator' as numpy.savez writes it");
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -6,7 +6,7 @@
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 inline constexpr uint64_t kTraceColumnsMax = uint64_t{1} << 28;
 
@@ -18,4 +18,4 @@ inline constexpr uint64_t kTraceColumnsMax = uint64_t{1} << 28;
 ///         benchmarks take.
 Result<Buffer<float>> read_trace(const std::string& path, uint32_t worker);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -37,7 +37,7 @@ void limit(int what, uint64_t most) {
   } catch (const std::exception& problem) {
     result["error"] = problem.what();
   }
-  const std::string text = cli::json_text(result);
+  const std::string text = program::json_text(result);
   for (size_t at = 0; at < text.size();) {
     const ssize_t wrote = ::write(out, text.data() + at, text.size() - at);
     if (wrote < 0 && errno != EINTR) break;
@@ -76,7 +76,7 @@ nlohmann::json run_in_child(const ChildLimits& limits, const std::function<nlohm
   struct rusage usage{};
   while (::wait4(child, &status, 0, &usage) < 0 && errno == EINTR) {
   }
-  nlohmann::json result = cli::parse_json(text).value_or(nlohmann::json());
+  nlohmann::json result = program::parse_json(text).value_or(nlohmann::json());
   if (!result.is_object()) result = nlohmann::json::object();
   if (WIFSIGNALED(status)) {
     result["error"] = WTERMSIG(status) == SIGXCPU

@@ -13,7 +13,11 @@
 #include "worker/bench/peers/peer_check.h"
 #include "worker/peer/group/group_gather.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
+
+using peer::barrier;
+using peer::gather;
+
 namespace {
 
 constexpr const char* kDenseName = "openmpi_dense";
@@ -309,4 +313,4 @@ Result<nlohmann::json> bench_peers(peer::MpiJob& job, peer::Communicator& commun
   return Bench(job, communicator, options, say).run();
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

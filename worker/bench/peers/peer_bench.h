@@ -14,7 +14,7 @@
 #include "worker/peer/collectives/boundaries_text.h"
 #include "worker/peer/transport/mpi_communicator.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Says where the ranks compute while they communicate: on the machine's cores, or on an accelerator, which takes none
 /// of them.
@@ -26,9 +26,9 @@ struct PeerBenchOptions {
   PeerInputs inputs;
   std::vector<std::string> algorithms;  ///< none: all
   std::optional<CodecSpec> codec;
-  std::optional<CodecSpec> quantizer;             ///< of dense phases
-  uint64_t k = 0;                                 ///< 0: as many as each rank has
-  Boundaries boundaries = Boundaries::kAveraged;  ///< oktopk
+  std::optional<CodecSpec> quantizer;                         ///< of dense phases
+  uint64_t k = 0;                                             ///< 0: as many as each rank has
+  peer::Boundaries boundaries = peer::Boundaries::kAveraged;  ///< oktopk
   uint32_t repeats = 9;
   uint32_t warmup = 2;
   uint32_t silence_ms_max = 10'000;
@@ -61,4 +61,4 @@ Result<nlohmann::json> bench_peers(peer::MpiJob& job, peer::Communicator& commun
 Result<nlohmann::json> bench_overlap(peer::MpiJob& job, peer::Communicator& communicator,
                                      const PeerBenchOptions& options, const SayProgress& say);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

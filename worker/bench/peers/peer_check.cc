@@ -6,7 +6,7 @@
 
 #include "kernels/base/hash.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 void add_to(std::vector<float>& target, const StreamView& stream) {
@@ -54,4 +54,4 @@ std::vector<float> residual_after(const peer::AlgorithmInfo& info, const StreamV
   return kept;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

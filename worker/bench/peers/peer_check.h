@@ -7,7 +7,7 @@
 #include "worker/bench/peers/peer_inputs.h"
 #include "worker/peer/collectives/allreduce.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Returns the sum of all ranks' contributions, index by index: [n], exact.
 std::vector<float> summed_inputs(const PeerInputs& inputs, uint32_t size);
@@ -22,4 +22,4 @@ bool agrees(const StreamView& sum, std::span<const float> expected, float off);
 /// values returned to it.
 std::vector<float> residual_after(const peer::AlgorithmInfo& info, const StreamView& own, const peer::Reduced& reduced);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

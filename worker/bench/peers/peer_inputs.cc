@@ -8,7 +8,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/random.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 constexpr std::array<std::string_view, 5> kNames = {"uniform", "clustered", "same", "disjoint", "one_region"};
@@ -95,4 +95,4 @@ SharedStream peer_input(const PeerInputs& inputs, uint32_t rank, uint32_t size) 
   return SharedStream::from(std::move(stream));
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

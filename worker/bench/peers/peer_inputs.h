@@ -7,7 +7,7 @@
 
 #include "kernels/stream/shared_stream.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Says where the entries of the ranks lie.
 enum class InputShape : uint8_t {
@@ -32,4 +32,4 @@ struct PeerInputs {
 /// up to 2^10 of them are exact in f32, in any order. REQUIRES: 0 < count <= n, rank < size.
 SharedStream peer_input(const PeerInputs& inputs, uint32_t rank, uint32_t size);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -18,7 +18,7 @@
 
 /// Communication hidden behind computation: the group makes progress on a thread of its own, the computation calls
 /// nothing of it.
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 double peer_overlap_ms_since(TimeNs begin) { return static_cast<double>(monotonic_now_ns() - begin) * 1e-6; }
@@ -86,10 +86,10 @@ class Overlap {
  private:
   /// Returns the time of the slowest rank, from a barrier on.
   Result<double> ms_of(const std::function<Status()>& step) {
-    if (Status status = barrier(group_); !status) return std::unexpected(status.error());
+    if (Status status = peer::barrier(group_); !status) return std::unexpected(status.error());
     const TimeNs begin = monotonic_now_ns();
     if (Status status = step(); !status) return std::unexpected(status.error());
-    const auto all = gather<double>(group_, "overlap", {peer_overlap_ms_since(begin)});
+    const auto all = peer::gather<double>(group_, "overlap", {peer_overlap_ms_since(begin)});
     if (!all) return std::unexpected(all.error());
     return std::ranges::max(*all);
   }
@@ -269,4 +269,4 @@ Result<nlohmann::json> bench_overlap(peer::MpiJob& job, peer::Communicator& comm
   return Overlap(job, communicator, options).run(say);
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -19,7 +19,14 @@
 #include "worker/program/interruption.h"
 #include "worker/program/scratch_folder.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
+
+using launch::ShardProcess;
+using program::ExitCode;
+using program::fail_with;
+using program::Failure;
+using program::Outcome;
+
 namespace {
 
 using nlohmann::json;
@@ -90,7 +97,7 @@ class Recovering {
  private:
   struct Running {
     uint32_t serial = 0;
-    ChildProcess process;
+    launch::ChildProcess process;
   };
 
   Outcome start() {
@@ -111,19 +118,20 @@ class Recovering {
   }
 
   std::expected<ShardProcess, Failure> start_shard(uint32_t shard, uint16_t port) const {
-    ShardProcessOptions process;
+    launch::ShardProcessOptions process;
     process.shard = shard;
     process.shards = options_.shards;
     process.port = port;
     process.table = folder_ + "/table";
     process.log = folder_ + "/shard" + std::to_string(shard) + ".log";
     auto started = ShardProcess::start(process);
-    if (!started) return std::unexpected(failure_of(started.error(), ErrorPlace::kShard));
+    if (!started) return std::unexpected(program::failure_of(started.error(), program::ErrorPlace::kShard));
     return std::move(*started);
   }
 
   Outcome start_worker(uint32_t worker, uint32_t serial) {
-    auto child = ChildProcess::fork_call({}, [&] { return run_recover_worker(setup_, worker, serial, *shared_); });
+    auto child =
+        launch::ChildProcess::fork_call({}, [&] { return run_recover_worker(setup_, worker, serial, *shared_); });
     if (!child) return fail_with(child.error());
     workers_.push_back({serial, std::move(*child)});
     return {};
@@ -133,7 +141,7 @@ class Recovering {
   Outcome wait_until(const std::string& what, const std::function<bool()>& done) {
     const TimeNs deadline = monotonic_now_ns() + kTimeoutNs;
     while (!done()) {
-      if (interruption_requests().count() > 0) return fail_with(ExitCode::kInterrupted, "interrupted");
+      if (program::interruption_requests().count() > 0) return fail_with(ExitCode::kInterrupted, "interrupted");
       for (Running& running : workers_) {
         const auto report = running.process.try_wait();
         if (report && report->exit_code != 0) return worker_failure(running, report->exit_code);
@@ -151,8 +159,8 @@ class Recovering {
   }
 
   Failure worker_failure_of(uint32_t serial, int exit_code) const {
-    return {code_of_child_end(exit_code), fmt::format("worker process {} ended with code {}: {}", serial, exit_code,
-                                                      shared_->process(serial).failure)};
+    return {launch::code_of_child_end(exit_code), fmt::format("worker process {} ended with code {}: {}", serial,
+                                                              exit_code, shared_->process(serial).failure)};
   }
   Outcome worker_failure(const Running& running, int exit_code) const {
     return std::unexpected(worker_failure_of(running.serial, exit_code));
@@ -262,7 +270,7 @@ class Recovering {
     Running leaver = std::move(workers_.back());
     workers_.pop_back();
     shared_->process(leaver.serial).leave = true;
-    std::optional<ExitReport> report;
+    std::optional<launch::ExitReport> report;
     const auto gone = [&] { return (report = leaver.process.try_wait()).has_value(); };
     if (Outcome left = wait_until("the worker that is to leave has left", gone); !left) return left;
     if (report->exit_code != 0) return worker_failure(leaver, report->exit_code);
@@ -353,10 +361,10 @@ std::expected<RecoverSetup, Failure> recover_setup_of(const RecoverOptions& opti
 }  // namespace
 
 std::expected<json, Failure> bench_recover(const RecoverOptions& options, const Progress& progress) {
-  interruption_requests();
+  program::interruption_requests();
   auto setup = recover_setup_of(options);
   if (!setup) return std::unexpected(setup.error());
-  auto folder = ScratchFolder::make("millrace-recover");
+  auto folder = program::ScratchFolder::make("millrace-recover");
   if (!folder) return fail_with(folder.error());
   auto result = Recovering(options, folder->path(), std::move(*setup)).run(progress);
   // The servers' logs stay where the failure points to them, and nowhere else.
@@ -367,4 +375,4 @@ std::expected<json, Failure> bench_recover(const RecoverOptions& options, const 
   return result;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -8,7 +8,7 @@
 
 #include "worker/program/outcome.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 struct RecoverOptions {
   uint32_t workers = 4;
@@ -30,7 +30,7 @@ struct RecoverOptions {
 ///
 /// progress  called with one line at a time.
 /// Errors    as bench_serve(). A push that was lost or counted twice is no error: it is in the result.
-std::expected<nlohmann::json, Failure> bench_recover(const RecoverOptions& options,
-                                                     const std::function<void(const std::string&)>& progress);
+std::expected<nlohmann::json, program::Failure> bench_recover(const RecoverOptions& options,
+                                                              const std::function<void(const std::string&)>& progress);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

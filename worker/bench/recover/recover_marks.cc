@@ -5,7 +5,7 @@
 
 #include "kernels/base/check.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 constexpr uint32_t kPushesAMark = 8;
@@ -124,4 +124,4 @@ RecoverVerdict judge_recovery(const RecoverMarks& marks, std::span<const float> 
   return verdict;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

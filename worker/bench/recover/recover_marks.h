@@ -8,7 +8,7 @@
 #include "kernels/base/result.h"
 #include "kernels/stream/stream.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Defines the pushes of the processes of the recovery benchmark. From the weights at the end, part by part, they show
 /// how often each push was counted. All weights begin with 0 and every update is added once, so a weight is the sum of
@@ -55,4 +55,4 @@ struct RecoverVerdict {
 RecoverVerdict judge_recovery(const RecoverMarks& marks, std::span<const float> weights,
                               const std::vector<std::vector<uint64_t>>& steps);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <new>
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<TimeNs>::is_always_lock_free);
 
@@ -32,4 +32,4 @@ RecoverShared::~RecoverShared() {
   if (memory_ != nullptr) ::munmap(memory_, memory_bytes_);
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

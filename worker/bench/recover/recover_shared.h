@@ -10,7 +10,7 @@
 #include "kernels/base/result.h"
 #include "worker/bench/recover/recover_marks.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Holds one push of one process.
 struct RecoverRound {
@@ -60,4 +60,4 @@ class RecoverShared {
   RecoverRound* rounds_ = nullptr;
 };
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

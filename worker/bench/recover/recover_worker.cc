@@ -7,7 +7,7 @@
 #include "protocol/job/layout.h"
 #include "worker/bench/rounds/bench_worker.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 // A busy machine must not end a job whose shard only restarts late: the benchmark has a limit of its own.
@@ -122,13 +122,13 @@ Status check_recover_job(const RecoverSetup& setup) {
 }
 
 int run_recover_worker(const RecoverSetup& setup, uint32_t worker, uint32_t serial, RecoverShared& shared) {
-  return run_bench_worker(shared.process(serial).failure, [&]() -> std::function<ExitCode()> {
+  return run_bench_worker(shared.process(serial).failure, [&]() -> std::function<program::ExitCode()> {
     auto running = std::make_shared<RecoverWorker>(setup, worker, serial, shared);
     return [running] {
       running->run();
-      return ExitCode::kOk;
+      return program::ExitCode::kOk;
     };
   });
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -7,7 +7,7 @@
 #include "worker/bench/recover/recover_marks.h"
 #include "worker/bench/recover/recover_shared.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 struct RecoverSetup {
   std::string job;
@@ -32,4 +32,4 @@ Status check_recover_job(const RecoverSetup& setup);
 /// `shared` has the error, if any.
 int run_recover_worker(const RecoverSetup& setup, uint32_t worker, uint32_t serial, RecoverShared& shared);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -7,7 +7,10 @@
 #include "kernels/codec/codec.h"
 #include "worker/training/job_failure.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
+
+using program::ExitCode;
+using training::JobStage;
 
 void set_failure(std::span<char> place, const std::string& text) {
   const size_t length = std::min(text.size(), place.size() - 1);
@@ -24,7 +27,7 @@ int run_bench_worker(std::span<char> failure, const std::function<std::function<
     return static_cast<int>(run());
   } catch (const JobError& error) {
     set_failure(failure, error.what());
-    return static_cast<int>(failure_of(error, stage).code);
+    return static_cast<int>(training::failure_of(error, stage).code);
   } catch (const std::exception& problem) {
     set_failure(failure, problem.what());
     return static_cast<int>(ExitCode::kInternal);
@@ -48,4 +51,4 @@ Status check_lossless(const std::string& codec, const std::string& checked) {
                                                " is checked to the bit; give gap+raw, raw+raw or bitmap+raw");
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -9,7 +9,7 @@
 #include "millrace/millrace.h"
 #include "worker/program/outcome.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Shared parts of the workers of benchmarks, beside their measurements. Each worker is a process, or a thread of one,
 /// and writes its error into memory that it shares with the benchmark.
@@ -22,7 +22,7 @@ void set_failure(std::span<char> place, const std::string& text);
 /// join     returns once the worker takes part. Its result is a function that does the remaining work and returns the
 ///          worker's exit code.
 /// failure  gets the text of any exception that they throw.
-int run_bench_worker(std::span<char> failure, const std::function<std::function<ExitCode()>()>& join);
+int run_bench_worker(std::span<char> failure, const std::function<std::function<program::ExitCode()>()>& join);
 
 /// Returns the result of Session::check() for the job.
 Status check_bench_job(const JobOptions& job, const std::vector<TensorOptions>& tensors);
@@ -32,4 +32,4 @@ Status check_bench_job(const JobOptions& job, const std::vector<TensorOptions>& 
 ///         bit.
 Status check_lossless(const std::string& codec, const std::string& checked);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -16,7 +16,14 @@
 #include "worker/program/interruption.h"
 #include "worker/program/scratch_folder.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
+
+using launch::ChildProcess;
+using launch::ShardProcess;
+using program::ExitCode;
+using program::fail_with;
+using program::Failure;
+
 namespace {
 
 using nlohmann::json;
@@ -64,22 +71,22 @@ ServeWorkerSetup crowd_setup_of(const CrowdOptions& options, uint32_t workers, s
 std::expected<std::vector<ShardProcess>, Failure> start_shards(const CrowdOptions& options, const std::string& folder) {
   std::vector<ShardProcess> shards;
   for (uint32_t shard = 0; shard < options.shards; ++shard) {
-    ShardProcessOptions process;
+    launch::ShardProcessOptions process;
     process.shard = shard;
     process.shards = options.shards;
     process.table = folder + "/table";
     process.log = folder + "/shard" + std::to_string(shard) + ".log";
     auto started = ShardProcess::start(process);
-    if (!started) return std::unexpected(failure_of(started.error(), ErrorPlace::kShard));
+    if (!started) return std::unexpected(program::failure_of(started.error(), program::ErrorPlace::kShard));
     shards.push_back(std::move(*started));
   }
   return shards;
 }
 
-Outcome wait_for(std::vector<ChildProcess>& processes, const ServeWorkerSetup& setup, ServeShared& shared) {
+program::Outcome wait_for(std::vector<ChildProcess>& processes, const ServeWorkerSetup& setup, ServeShared& shared) {
   const TimeNs deadline = monotonic_now_ns() + (kBaseTimeoutMs + TimeNs{setup.rounds} * kRoundTimeoutMs) * kNsPerMs;
   for (size_t done = 0; done < processes.size();) {
-    if (interruption_requests().count() > 0) return fail_with(ExitCode::kInterrupted, "interrupted");
+    if (program::interruption_requests().count() > 0) return fail_with(ExitCode::kInterrupted, "interrupted");
     if (monotonic_now_ns() > deadline) return fail_with(ExitCode::kJobEnded, "the workers did not finish in time");
     // Any of them may end first, and badly.
     for (size_t at = 0; at < processes.size(); ++at) {
@@ -91,7 +98,7 @@ Outcome wait_for(std::vector<ChildProcess>& processes, const ServeWorkerSetup& s
         sentence += "; worker " + std::to_string(worker) + ": " + shared.report(worker).failure;
         break;
       }
-      return fail_with(code_of_child_end(report->exit_code), sentence);
+      return fail_with(launch::code_of_child_end(report->exit_code), sentence);
     }
     if (processes[done].wait(kCrowdLookEveryMs)) ++done;
   }
@@ -155,7 +162,7 @@ std::expected<CrowdMeasured, Failure> run_row_crowd(const CrowdOptions& options,
   CrowdMeasured result = measured(options, setup, **shared, started);
   double seconds = 0;
   for (ShardProcess& shard : *shards) {
-    const ExitReport report = shard.stop();
+    const launch::ExitReport report = shard.stop();
     seconds += report.cpu_seconds;
     result.row.shard_memory_bytes =
         std::max(result.row.shard_memory_bytes, static_cast<double>(report.peak_memory_bytes));
@@ -193,7 +200,7 @@ json compare_crowd(const CrowdRow& row, const CrowdRow& first, uint32_t shards) 
 }
 
 std::expected<json, Failure> bench_crowd(const CrowdOptions& options, const Progress& progress) {
-  interruption_requests();
+  program::interruption_requests();
   const std::vector<std::string> nobody(options.shards, "tcp://127.0.0.1:1");
   for (const uint32_t workers : options.workers) {
     if (Status valid = check_serve_job(crowd_setup_of(options, workers, nobody)); !valid)
@@ -201,7 +208,7 @@ std::expected<json, Failure> bench_crowd(const CrowdOptions& options, const Prog
   }
   if (options.workers.empty() || !std::ranges::is_sorted(options.workers, std::ranges::less_equal()))
     return fail_with(ExitCode::kUsage, "--workers: numbers that increase, at least one");
-  auto folder = ScratchFolder::make("millrace-crowd");
+  auto folder = program::ScratchFolder::make("millrace-crowd");
   if (!folder) return fail_with(folder.error());
   json rows = json::array();
   CrowdRow first;
@@ -221,4 +228,4 @@ std::expected<json, Failure> bench_crowd(const CrowdOptions& options, const Prog
               {"codec", options.codec}, {"rows", std::move(rows)}};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -9,7 +9,7 @@
 
 #include "worker/program/outcome.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 struct CrowdOptions {
   std::vector<uint32_t> workers = {4, 16, 64, 256};  ///< one row each, ascending
@@ -44,7 +44,7 @@ nlohmann::json compare_crowd(const CrowdRow& row, const CrowdRow& first, uint32_
 ///
 /// progress  called with one line at a time.
 /// Errors    as bench_serve().
-std::expected<nlohmann::json, Failure> bench_crowd(const CrowdOptions& options,
-                                                   const std::function<void(const std::string&)>& progress);
+std::expected<nlohmann::json, program::Failure> bench_crowd(const CrowdOptions& options,
+                                                            const std::function<void(const std::string&)>& progress);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -31,10 +31,11 @@
 #include "worker/program/json_text.h"
 #include "worker/program/scratch_folder.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
-using nlohmann::json;
+using launch::ExitReport, launch::Hosts, launch::SwitchProcessOptions, program::ExitCode, program::fail_with;
+using nlohmann::json, program::Failure;
 using Progress = std::function<void(const std::string&)>;
 
 constexpr int kStartTimeoutMs = 30'000;
@@ -113,15 +114,15 @@ Result<Plan> make_plan(const ServeBenchOptions& options) {
 /// The servers' logs stay where a failure points to them, and nowhere else.
 class LogFolder {
  public:
-  explicit LogFolder(ScratchFolder folder) : folder_(std::move(folder)) {}
+  explicit LogFolder(program::ScratchFolder folder) : folder_(std::move(folder)) {}
   LogFolder(const LogFolder&) = delete;
   LogFolder& operator=(const LogFolder&) = delete;
   ~LogFolder() {
-    if (interruption_requests().count() == 0) folder_.keep();  // unless it is empty
+    if (program::interruption_requests().count() == 0) folder_.keep();  // unless it is empty
   }
 
  private:
-  ScratchFolder folder_;
+  program::ScratchFolder folder_;
 };
 
 std::vector<double> measured_ms(ServeShared& shared, const Plan& plan) {
@@ -152,11 +153,11 @@ std::expected<std::vector<double>, Failure> run_raw(const Plan& plan, const Host
   const RawPlan raw = raw_plan(plan);
   auto shared = ServeShared::create(raw.workers, raw.rounds);
   if (!shared) return fail_with(shared.error());
-  std::vector<ChildProcess> shards;
+  std::vector<launch::ChildProcess> shards;
   std::vector<std::string> addresses;
   for (uint32_t shard = 0; shard < raw.shards; ++shard) {
-    const SpawnOptions where{{}, hosts.network_namespace(shard), {}, {}};
-    auto child = ChildProcess::fork_call(where, [&, shard] {
+    const launch::SpawnOptions where{{}, hosts.network_namespace(shard), {}, {}};
+    auto child = launch::ChildProcess::fork_call(where, [&, shard] {
       if (allocator == RawAllocator::kTuned) keep_freed_memory();
       return run_raw_shard(raw, shard, "tcp://" + hosts.address(shard) + ":0");
     });
@@ -167,10 +168,10 @@ std::expected<std::vector<double>, Failure> run_raw(const Plan& plan, const Host
     addresses.push_back(*address);
     shards.push_back(std::move(*child));
   }
-  std::vector<ChildProcess> workers;
+  std::vector<launch::ChildProcess> workers;
   for (uint32_t worker = 0; worker < raw.workers; ++worker) {
-    const SpawnOptions where{{}, hosts.network_namespace(raw.shards + worker), {}, {}};
-    auto child = ChildProcess::fork_call(where, [&, worker] {
+    const launch::SpawnOptions where{{}, hosts.network_namespace(raw.shards + worker), {}, {}};
+    auto child = launch::ChildProcess::fork_call(where, [&, worker] {
       if (allocator == RawAllocator::kTuned) keep_freed_memory();
       return run_raw_worker(raw, worker, addresses, **shared);
     });
@@ -179,7 +180,7 @@ std::expected<std::vector<double>, Failure> run_raw(const Plan& plan, const Host
   }
   std::vector<ExitReport> reports;
   std::vector<ServerProcess> beside;
-  for (ChildProcess& shard : shards) beside.push_back({"shard", beside.size(), &shard});
+  for (launch::ChildProcess& shard : shards) beside.push_back({"shard", beside.size(), &shard});
   if (auto done = wait_for_workers(workers, beside, reports, round_budget_ms(plan)); !done)
     return fail_with(done.error().code, "bare ZeroMQ: " + done.error().message);
   return measured_ms(**shared, plan);
@@ -254,7 +255,7 @@ uint64_t rack_share(const Plan& plan) { return std::max<uint64_t>(plan.k / std::
 /// Of a datagram, behind the headers of UDP and IPv4.
 uint32_t datagram_bytes_max(const Plan& plan) { return plan.options.mtu - 28; }
 
-PathOptions path_options(const Plan& plan, const RowSetup& row, const SwitchAddress& at) {
+training::PathOptions path_options(const Plan& plan, const RowSetup& row, const SwitchAddress& at) {
   if (!row.by_switch) return {};
   return {.path = "switch:" + at.address,
           .switch_job = kSwitchJob,
@@ -338,9 +339,9 @@ SwitchProcessOptions switch_options(const Plan& plan, const Hosts& hosts, const 
 }
 
 /// The row's switch, or its racks' switches, in front of the aggregator at `shard`.
-Result<std::vector<SwitchProcess>> start_switches(const Plan& plan, const Hosts& hosts, const RowSetup& row,
-                                                  const std::string& files, const std::string& shard) {
-  std::vector<SwitchProcess> started;
+Result<std::vector<launch::SwitchProcess>> start_switches(const Plan& plan, const Hosts& hosts, const RowSetup& row,
+                                                          const std::string& files, const std::string& shard) {
+  std::vector<launch::SwitchProcess> started;
   if (!row.by_switch || (row.at_shard && !row.racks)) return started;
   const auto members = rack_members(plan.options.workers, row.racks ? plan.options.racks : 1);
   for (uint32_t number = 0; number < members.size(); ++number) {
@@ -351,7 +352,7 @@ Result<std::vector<SwitchProcess>> start_switches(const Plan& plan, const Hosts&
       options.shard = shard;
       options.reselect_k = row.cut ? rack_share(plan) : 0;
     }
-    auto one = SwitchProcess::start(options);
+    auto one = launch::SwitchProcess::start(options);
     if (!one) return std::unexpected(one.error());
     started.push_back(std::move(*one));
   }
@@ -365,14 +366,14 @@ Result<std::string> write_job_files(const Plan& plan, const Hosts& hosts, const 
   std::filesystem::remove(list);
   if (row.racks) {
     std::ofstream file(list);
-    file << json_text(json{{"racks", rack_members(plan.options.workers, plan.options.racks)}});
+    file << program::json_text(json{{"racks", rack_members(plan.options.workers, plan.options.racks)}});
     if (!file.flush()) return fail(ErrorCode::kIo, "cannot write '" + list + "'");
   }
-  return write_switch_key(switch_options(plan, hosts, files, 0));
+  return launch::write_switch_key(switch_options(plan, hosts, files, 0));
 }
 
 /// Returns the set-up with which `worker` runs: its rack is its own.
-ServeWorkerSetup serve_setup_of(const ServeWorkerSetup& setup, const std::vector<SwitchProcess>& switches,
+ServeWorkerSetup serve_setup_of(const ServeWorkerSetup& setup, const std::vector<launch::SwitchProcess>& switches,
                                 uint32_t worker) {
   ServeWorkerSetup own = setup;
   for (size_t rack = 0; rack < setup.racks.size(); ++rack) {
@@ -412,8 +413,8 @@ void add_racks(const Plan& plan, const RowSetup& row, ServeShared& shared, json&
 }
 
 /// files  the beginning of the names of the table and of the logs.
-Outcome run_row_serve(const Plan& plan, const Hosts& hosts, const RowSetup& row, const std::string& files,
-                      RowRuns& runs) {
+program::Outcome run_row_serve(const Plan& plan, const Hosts& hosts, const RowSetup& row, const std::string& files,
+                               RowRuns& runs) {
   const auto& options = plan.options;
   auto shared = ServeShared::create(options.workers, plan.rounds_all);
   if (!shared) return fail_with(shared.error());
@@ -423,26 +424,26 @@ Outcome run_row_serve(const Plan& plan, const Hosts& hosts, const RowSetup& row,
     if (!key) return fail_with(key.error());
     at.key_file = *key;
   }
-  std::vector<ShardProcess> shards;
+  std::vector<launch::ShardProcess> shards;
   std::vector<std::string> addresses;
   for (uint32_t shard = 0; shard < options.shards; ++shard) {
     const bool decides = row.at_shard && shard == 0;
-    auto started = ShardProcess::start({.shard = shard,
-                                        .shards = options.shards,
-                                        .host = hosts.address(shard),
-                                        .network_namespace = hosts.network_namespace(shard),
-                                        .table = files + ".table",
-                                        .log = files + "-shard" + std::to_string(shard) + ".log",
-                                        .http = decides ? hosts.address(shard) + ":0" : std::string(),
-                                        .datagrams = decides ? hosts.address(shard) + ":0" : std::string(),
-                                        .job_keys = decides ? plan.directory : std::string(),
-                                        .timeout_ms = kStartTimeoutMs});
-    if (!started) return std::unexpected(failure_of(started.error(), ErrorPlace::kShard));
+    auto started = launch::ShardProcess::start({.shard = shard,
+                                                .shards = options.shards,
+                                                .host = hosts.address(shard),
+                                                .network_namespace = hosts.network_namespace(shard),
+                                                .table = files + ".table",
+                                                .log = files + "-shard" + std::to_string(shard) + ".log",
+                                                .http = decides ? hosts.address(shard) + ":0" : std::string(),
+                                                .datagrams = decides ? hosts.address(shard) + ":0" : std::string(),
+                                                .job_keys = decides ? plan.directory : std::string(),
+                                                .timeout_ms = kStartTimeoutMs});
+    if (!started) return std::unexpected(program::failure_of(started.error(), program::ErrorPlace::kShard));
     addresses.push_back(started->address());
     shards.push_back(std::move(*started));
   }
   auto switches = start_switches(plan, hosts, row, files, shards.front().datagrams());
-  if (!switches) return std::unexpected(failure_of(switches.error(), ErrorPlace::kSwitch));
+  if (!switches) return std::unexpected(program::failure_of(switches.error(), program::ErrorPlace::kSwitch));
   if (row.at_shard) {
     at.address = shards.front().datagrams();
     at.shard_status = shards.front().http_address();
@@ -450,18 +451,18 @@ Outcome run_row_serve(const Plan& plan, const Hosts& hosts, const RowSetup& row,
     at = {.address = switches->front().address(), .key_file = switches->front().key_file()};
   }
   const ServeWorkerSetup setup = worker_setup(plan, row, addresses, at);
-  std::vector<ChildProcess> workers;
+  std::vector<launch::ChildProcess> workers;
   for (uint32_t worker = 0; worker < options.workers; ++worker) {
-    const SpawnOptions where{{}, hosts.network_namespace(options.shards + worker), {}, {}};
-    auto child = ChildProcess::fork_call(
+    const launch::SpawnOptions where{{}, hosts.network_namespace(options.shards + worker), {}, {}};
+    auto child = launch::ChildProcess::fork_call(
         where, [&, worker] { return run_serve_worker(serve_setup_of(setup, *switches, worker), worker, **shared); });
     if (!child) return fail_with(child.error());
     workers.push_back(std::move(*child));
   }
   std::vector<ExitReport> worker_reports;
   std::vector<ServerProcess> beside;
-  for (ShardProcess& shard : shards) beside.push_back({"shard", beside.size(), &shard.process()});
-  for (SwitchProcess& one : *switches) beside.push_back({"switch", beside.size() - shards.size(), &one.process()});
+  for (launch::ShardProcess& shard : shards) beside.push_back({"shard", beside.size(), &shard.process()});
+  for (auto& one : *switches) beside.push_back({"switch", beside.size() - shards.size(), &one.process()});
   if (auto done = wait_for_workers(workers, beside, worker_reports, round_budget_ms(plan)); !done) {
     std::string sentence = row.name + ": " + done.error().message;
     for (uint32_t worker = 0; worker < options.workers; ++worker) {
@@ -482,7 +483,7 @@ Outcome run_row_serve(const Plan& plan, const Hosts& hosts, const RowSetup& row,
 constexpr int kAuditRepeats = 4;  ///< of four sessions each, for a fourth of the rounds
 
 /// One row, or two where it is measured without and with the audit.
-Outcome run_rows(const Plan& plan, const Hosts& hosts, RowSetup row, json& rows) {
+program::Outcome run_rows(const Plan& plan, const Hosts& hosts, RowSetup row, json& rows) {
   const ServeAudit audit = plan.options.audit;
   // Changes of the machine in between affect both; and a pair of sessions may differ by more than the audit's cost.
   std::vector<bool> turns{audit == ServeAudit::kOn};
@@ -510,8 +511,8 @@ Outcome run_rows(const Plan& plan, const Hosts& hosts, RowSetup row, json& rows)
 }
 
 /// All rows, over links of this kind.
-Outcome run_rows_over(const std::string& links, const Plan& plan, const Hosts& hosts, const Progress& progress,
-                      json& rows) {
+program::Outcome run_rows_over(const std::string& links, const Plan& plan, const Hosts& hosts, const Progress& progress,
+                               json& rows) {
   Status set;
   if (links == kSingleLinks) set = hosts.carry_singly();
   if (links == kBurstLossLinks) set = hosts.lose_bursts(plan.options.loss);
@@ -546,11 +547,11 @@ json raw_row(const char* name, const Plan& plan, const std::vector<double>& time
 }  // namespace
 
 std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const Progress& progress) {
-  interruption_requests();
+  program::interruption_requests();
   auto plan = make_plan(options);
   if (!plan) return fail_with(plan.error());
   if (const Status valid = check_rows(*plan); !valid) return fail_with(valid.error());
-  auto made = ScratchFolder::make("millrace-bench");
+  auto made = program::ScratchFolder::make("millrace-bench");
   if (!made) return fail_with(made.error());
   plan->directory = made->path();
   const LogFolder folder(std::move(*made));
@@ -596,4 +597,4 @@ std::expected<json, Failure> bench_serve(const ServeBenchOptions& options, const
               {"rows", std::move(rows)}};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -9,7 +9,7 @@
 
 #include "worker/program/outcome.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Says whether the job is audited. Both: rows are measured in turn without, with, with and without it, and compared.
 enum class ServeAudit : uint8_t { kOff = 1, kOn = 2, kBoth = 3 };
@@ -62,7 +62,7 @@ struct ServeBenchOptions {
 /// Errors    a flag, or a process that cannot be started. Of a process that ended, the error names it and its message:
 ///           its session's error; job_ended where it was killed or the time ran out. internal: the update differs from
 ///           the oracle's.
-std::expected<nlohmann::json, Failure> bench_serve(const ServeBenchOptions& options,
-                                                   const std::function<void(const std::string&)>& progress);
+std::expected<nlohmann::json, program::Failure> bench_serve(const ServeBenchOptions& options,
+                                                            const std::function<void(const std::string&)>& progress);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

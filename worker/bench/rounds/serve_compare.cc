@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 using nlohmann::json;
 
@@ -43,4 +43,4 @@ void compare_losses(json& rows) {
   }
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

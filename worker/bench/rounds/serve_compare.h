@@ -2,7 +2,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Name of the row whose workers send to shard 0 itself, beside rows by way of racks.
 constexpr const char* kStraightRow = "shard0";
@@ -24,4 +24,4 @@ void compare_paths(nlohmann::json& rows);
 /// ones do, and for kLossyLinks `ratio_to_plain_links` too.
 void compare_losses(nlohmann::json& rows);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -6,7 +6,7 @@
 
 #include "kernels/base/random.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 Stream serve_input(uint64_t n, uint64_t k, uint64_t seed, uint32_t worker, uint32_t round) {
   RandomSequence random(random_key(seed, worker, round));
@@ -31,4 +31,4 @@ Stream serve_input(uint64_t n, uint64_t k, uint64_t seed, uint32_t worker, uint3
   return stream;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

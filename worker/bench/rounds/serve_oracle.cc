@@ -14,7 +14,7 @@
 #include "kernels/reduce/magnitude_histogram.h"
 #include "worker/bench/rounds/serve_input.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 /// server/aggregation/bucket_threshold.cc: the band of a reuse step, and how often such a step counts magnitudes.
@@ -330,4 +330,4 @@ ServeVerdict judge_update(const ServeJob& job, uint32_t round, const StreamView&
   return verdict;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -7,7 +7,7 @@
 #include "kernels/codec/codec.h"
 #include "kernels/stream/stream.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Describes a range of the tensor's indices, and the shard that sums it and selects from it.
 struct ServePart {
@@ -57,4 +57,4 @@ struct ServeVerdict {
 ///          nothing.
 ServeVerdict judge_update(const ServeJob& job, uint32_t round, const StreamView& update);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -11,7 +11,7 @@
 #include "worker/bench/rounds/serve_input.h"
 #include "worker/cluster_status/fetch_status.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 constexpr double kServeRacksErrorMax = 1e-3;      ///< as judge_switch_update()'s
@@ -168,7 +168,7 @@ ServeVerdict judge_selected_update(const ServeJob& job, const std::vector<std::v
 }
 
 Result<uint64_t> datagram_bytes(const std::string& http_address) {
-  const Result<nlohmann::json> status = fetch_status(http_address, kStatusTimeoutMs);
+  const Result<nlohmann::json> status = cluster_status::fetch_status(http_address, kStatusTimeoutMs);
   if (!status) return std::unexpected(status.error());
   for (const nlohmann::json& job : status->value("jobs", nlohmann::json::array())) {
     const auto bytes = job.find("switch_path");
@@ -177,4 +177,4 @@ Result<uint64_t> datagram_bytes(const std::string& http_address) {
   return fail(ErrorCode::kMalformed, "shard 0 at " + http_address + " says nothing of a job's datagrams");
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

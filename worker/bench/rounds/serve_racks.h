@@ -8,7 +8,7 @@
 #include "kernels/stream/stream.h"
 #include "worker/bench/rounds/serve_oracle.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Workers dealt over racks in runs, as even as they go: [rack] its workers, ascending.
 /// REQUIRES: 1 <= racks <= workers.
@@ -38,4 +38,4 @@ ServeVerdict judge_selected_update(const ServeJob& job, const std::vector<std::v
 /// Errors  as fetch_status(); malformed: it serves no such job.
 Result<uint64_t> datagram_bytes(const std::string& http_address);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -8,7 +8,7 @@
 #include "protocol/transport/transport.h"
 #include "worker/program/outcome.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 using protocol::Connection;
@@ -51,7 +51,7 @@ class PairBuffer {
 
 int complain(const char* what) {
   std::fprintf(stderr, "millrace-bench serve: bare transport: %s\n", what);
-  return static_cast<int>(ExitCode::kJobEnded);
+  return static_cast<int>(program::ExitCode::kJobEnded);
 }
 
 }  // namespace
@@ -128,4 +128,4 @@ int run_raw_worker(const RawPlan& plan, uint32_t worker, const std::vector<std::
   return 0;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

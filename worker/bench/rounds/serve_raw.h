@@ -6,7 +6,7 @@
 
 #include "worker/bench/rounds/serve_shared.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Describes the traffic of bare ZeroMQ in the serve benchmark. Per round and worker, `part_entries[p]` 8-byte pairs go
 /// up to part p's shard and as many down; part p belongs to shard p % shards. Same sockets, parts, zero-copy and
@@ -28,4 +28,4 @@ int run_raw_shard(const RawPlan& plan, uint32_t shard, const std::string& bind_a
 int run_raw_worker(const RawPlan& plan, uint32_t worker, const std::vector<std::string>& addresses,
                    ServeShared& shared);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

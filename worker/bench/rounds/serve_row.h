@@ -5,7 +5,7 @@
 
 #include "worker/bench/rounds/serve_compare.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Describes one row of `millrace-bench serve`.
 struct RowSetup {
@@ -25,4 +25,4 @@ struct RowSetup {
   }
 };
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <new>
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 Result<std::unique_ptr<ServeShared>> ServeShared::create(uint32_t workers, uint32_t rounds) {
   std::unique_ptr<ServeShared> shared(new ServeShared);
@@ -49,4 +49,4 @@ double ServeShared::round_ms(uint32_t round) {
   return static_cast<double>(last - first) / static_cast<double>(kNsPerMs);
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -10,7 +10,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/result.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Holds the report of one worker process of the serve benchmark. Plain data in shared memory.
 struct ServeWorkerReport {
@@ -57,4 +57,4 @@ class ServeShared {
   TimeNs* times_ = nullptr;
 };
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

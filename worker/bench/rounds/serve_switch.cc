@@ -7,7 +7,7 @@
 
 #include "kernels/base/words.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 constexpr double kServeSwitchErrorMax = 1e-3;  ///< 16 bits for values up to 8: 2e-4 of a typical entry
@@ -71,4 +71,4 @@ ServeVerdict judge_switch_update(const ServeJob& job, uint32_t round, const Stre
   return verdict;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -6,7 +6,7 @@
 #include "kernels/stream/stream.h"
 #include "worker/bench/rounds/serve_oracle.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Judges an update that came by a switch. Its entries are of the round's sum, within the rounding of a grid of 16 bits
 /// over all. They are about k (the threshold is that of the round before, whose inputs are of the same distribution).
@@ -19,4 +19,4 @@ ServeVerdict judge_switch_update(const ServeJob& job, uint32_t round, const Stre
 /// Returns the indices of a block, of a grid's text as a session reads it ("65536:-12"); 0: it is none.
 uint32_t grid_block(std::string_view grid);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

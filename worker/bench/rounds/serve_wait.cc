@@ -6,7 +6,11 @@
 #include "worker/launch/child_end.h"
 #include "worker/program/interruption.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
+
+using program::ExitCode;
+using program::fail_with;
+
 namespace {
 
 constexpr int kEndedBySignal = 128;  // and the signal's number: ExitReport::exit_code
@@ -19,8 +23,8 @@ std::string end_text(const char* what, size_t number, int exit_code) {
 
 }  // namespace
 
-Outcome wait_for_workers(std::vector<ChildProcess>& workers, std::span<const ServerProcess> servers,
-                         std::vector<ExitReport>& reports, int timeout_ms) {
+program::Outcome wait_for_workers(std::vector<launch::ChildProcess>& workers, std::span<const ServerProcess> servers,
+                                  std::vector<launch::ExitReport>& reports, int timeout_ms) {
   constexpr int kLookEveryMs = 200;
   const TimeNs deadline = monotonic_now_ns() + timeout_ms * kNsPerMs;
   reports.assign(workers.size(), {});
@@ -30,7 +34,7 @@ Outcome wait_for_workers(std::vector<ChildProcess>& workers, std::span<const Ser
       const auto report = workers[at].try_wait();
       if (!report) continue;
       if (report->exit_code != 0)
-        return fail_with(code_of_child_end(report->exit_code), end_text("worker", at, report->exit_code));
+        return fail_with(launch::code_of_child_end(report->exit_code), end_text("worker", at, report->exit_code));
       reports[at] = *report;
       ++done;
     }
@@ -40,7 +44,7 @@ Outcome wait_for_workers(std::vector<ChildProcess>& workers, std::span<const Ser
       if (report && report->exit_code != 0)
         return fail_with(ExitCode::kJobEnded, end_text(server.what, server.number, report->exit_code));
     }
-    if (interruption_requests().count() > 0) return fail_with(ExitCode::kInterrupted, "interrupted");
+    if (program::interruption_requests().count() > 0) return fail_with(ExitCode::kInterrupted, "interrupted");
     if (monotonic_now_ns() > deadline) {
       return fail_with(ExitCode::kJobEnded,
                        "the workers did not finish in " + std::to_string(timeout_ms / 1000) + " s");
@@ -55,4 +59,4 @@ Outcome wait_for_workers(std::vector<ChildProcess>& workers, std::span<const Ser
   return {};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

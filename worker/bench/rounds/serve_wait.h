@@ -6,13 +6,13 @@
 #include "worker/launch/child_process.h"
 #include "worker/program/outcome.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 /// Holds a server that ends after the workers.
 struct ServerProcess {
   const char* what = "shard";  ///< or "switch"
   size_t number = 0;
-  ChildProcess* process = nullptr;
+  launch::ChildProcess* process = nullptr;
 };
 
 /// Waits for all workers of a benchmark; when one fails, or a server, the others are ended too (they wait for it at the
@@ -22,7 +22,7 @@ struct ServerProcess {
 /// timeout_ms  for all together.
 /// Errors      which process ended, with its own exit code where that says a kind of failure; job_ended: killed, or
 ///             time is over; interrupted.
-Outcome wait_for_workers(std::vector<ChildProcess>& workers, std::span<const ServerProcess> servers,
-                         std::vector<ExitReport>& reports, int timeout_ms);
+program::Outcome wait_for_workers(std::vector<launch::ChildProcess>& workers, std::span<const ServerProcess> servers,
+                                  std::vector<launch::ExitReport>& reports, int timeout_ms);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -19,7 +19,10 @@
 #include "worker/bench/rounds/serve_racks.h"
 #include "worker/bench/rounds/serve_switch.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
+
+using program::ExitCode;
+
 namespace {
 
 // Up to here the update is added to an array of weights, as training would; beyond, it is handed out as a stream.
@@ -53,7 +56,7 @@ JobOptions serve_worker_job_options(const ServeWorkerSetup& setup, uint32_t work
   job.audit = setup.audit;
   job.dead_after_ms = kServeWorkerTimeoutMs;
   job.exchange_timeout_ms = kExchangeTimeoutMs;
-  set_path(setup.path, job);
+  training::set_path(setup.path, job);
   return job;
 }
 
@@ -204,4 +207,4 @@ int run_serve_worker(const ServeWorkerSetup& setup, uint32_t worker, ServeShared
   });
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

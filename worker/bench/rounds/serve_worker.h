@@ -9,7 +9,7 @@
 #include "worker/bench/rounds/serve_shared.h"
 #include "worker/training/path_options.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 struct ServeWorkerSetup {
   std::string job;
@@ -27,7 +27,7 @@ struct ServeWorkerSetup {
   std::string codec;     ///< both ways
   double error_max = 0;  ///< of an update, where the codec may change values; 0: it may not
   bool audit = false;
-  PathOptions path = {};  ///< path switch: its update is judged by serve_switch.h
+  training::PathOptions path = {};  ///< path switch: its update is judged by serve_switch.h
   /// HTTP address of shard 0 where it decides by datagrams: their bytes are asked there.
   std::string shard_status = {};
   std::vector<std::vector<uint32_t>> racks = {};  ///< workers of each
@@ -45,4 +45,4 @@ Status check_serve_job(const ServeWorkerSetup& setup);
 /// error, if any.
 int run_serve_worker(const ServeWorkerSetup& setup, uint32_t worker, ServeShared& shared);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -13,7 +13,7 @@
 #include "worker/bench/rounds/serve_input.h"
 #include "worker/core/session_core.h"
 
-namespace millrace::cli {
+namespace millrace::bench {
 namespace {
 
 constexpr uint64_t kJob = 1;
@@ -186,4 +186,4 @@ nlohmann::json bench_worker(const WorkerBenchOptions& options) {
           {"rows", std::move(rows)}};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
-namespace millrace::cli {
+namespace millrace::bench {
 
 struct WorkerBenchOptions {
   uint64_t n = uint64_t{1} << 24;  ///< dimension
@@ -25,4 +25,4 @@ struct WorkerBenchOptions {
 ///          pushed indices and values, taken right before it.
 nlohmann::json bench_worker(const WorkerBenchOptions& options);
 
-}  // namespace millrace::cli
+}  // namespace millrace::bench

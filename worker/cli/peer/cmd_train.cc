@@ -10,13 +10,13 @@
 
 #include "monitoring/standard_streams.h"
 #include "protocol/files/atomic_file.h"
-#include "worker/cli/peer/mpi_end.h"
 #include "worker/cli/peer/peer_commands.h"
 #include "worker/cli/peer/peer_train_flags.h"
 #include "worker/peer/transport/mpi_file.h"
 #include "worker/program/interruption.h"
 #include "worker/program/json_text.h"
 #include "worker/program/memory_room.h"
+#include "worker/program/mpi/mpi_end.h"
 #include "worker/program/progress.h"
 #include "worker/training/exchange/group_agreement.h"
 #include "worker/training/exchange/path_measure.h"
@@ -28,6 +28,19 @@
 #include "worker/training/trainer.h"
 
 namespace millrace::cli {
+
+using program::ErrorPlace;
+using program::ExitCode;
+using program::fail_with;
+using program::failure_of;
+using program::Outcome;
+using training::agree;
+using training::Dataset;
+using training::ExchangePath;
+using training::IndexBase;
+using training::PeerEpoch;
+using training::PeerTrainOptions;
+
 namespace {
 
 constexpr const char* kTrainCommand = "millrace-peer train";
@@ -39,25 +52,25 @@ IndexBase index_base_of(const PeerTrainFlags& flags) {
 /// Returns the text on which ranks must agree before they read.
 std::string description_of(const PeerTrainFlags& flags, const PeerTrainOptions& run) {
   return fmt::format("{}; --path {} --train {} --test {} --dimension {} --index-base {} --epochs {} --steps {}",
-                     description_of(*run.optimizer, run.options), flags.path, flags.train_path, flags.test_path,
-                     flags.dimension, flags.index_base, run.epochs, run.steps_max);
+                     training::description_of(*run.optimizer, run.options), flags.path, flags.train_path,
+                     flags.test_path, flags.dimension, flags.index_base, run.epochs, run.steps_max);
 }
 
-Result<Dataset> read_file(peer::PeerGroup& group, const std::string& path, const LibsvmOptions& how) {
+Result<Dataset> read_file(peer::PeerGroup& group, const std::string& path, const training::LibsvmOptions& how) {
   const auto file = peer::MpiFile::open(path);
   if (Status status = agree(group, "open " + path, file ? Status{} : std::unexpected(file.error())); !status) {
     return std::unexpected(status.error());
   }
-  const SharedFile shared{path, (*file)->bytes(),
-                          [&file](uint64_t at, std::span<uint8_t> into) { return (*file)->read_at(at, into); }};
-  Result<Dataset> data = read_share(group, shared, how);
+  const training::SharedFile shared{
+      path, (*file)->bytes(), [&file](uint64_t at, std::span<uint8_t> into) { return (*file)->read_at(at, into); }};
+  Result<Dataset> data = training::read_share(group, shared, how);
   if (data && data->dimension >= kDimensionMax) {
     return fail(ErrorCode::kLimitExceeded, path + ": features above 2^32 - 1 leave no room for the intercept");
   }
   if (!data) return data;
   // One machine may have room for the model and another not: all ranks end together.
   const std::string what = fmt::format("{}: its largest feature is {}", path, data->dimension);
-  const Status fits = check_model_fits(what, data->dimension, memory_available_bytes());
+  const Status fits = program::check_model_fits(what, data->dimension, program::memory_available_bytes());
   if (Status all = agree(group, "room for " + path, fits); !all) return std::unexpected(all.error());
   return data;
 }
@@ -122,14 +135,14 @@ class TrainCommand {
  private:
   bool speaks() const { return job_.rank() == 0; }
 
-  std::unexpected<Failure> fail_as(const peer::PeerGroup& group, const Error& error) const {
-    return std::unexpected(failure_of(error, place_of(group, run_.options.path)));
+  std::unexpected<program::Failure> fail_as(const peer::PeerGroup& group, const Error& error) const {
+    return std::unexpected(failure_of(error, training::place_of(group, run_.options.path)));
   }
 
   /// Where the group has ended ranks may have failed for other reasons, or be stuck: each says its own, before it
   /// destroys anything.
   Outcome told(const peer::PeerGroup& group, const Outcome& outcome) {
-    if (!outcome && group.failure()) end_job(job_, kTrainCommand, outcome.error());
+    if (!outcome && group.failure()) program::end_job(job_, kTrainCommand, outcome.error());
     return outcome;
   }
 
@@ -150,7 +163,7 @@ class TrainCommand {
       Result<Dataset> test = read_file(group, flags_.test_path,
                                        {.dimension = data_.dimension,
                                         .index_base = data_.index_base,
-                                        .use = RowUse::kHeldOut,
+                                        .use = training::RowUse::kHeldOut,
                                         .trained_pair = data_.label_pair});
       if (!test) status = std::unexpected(test.error());
       if (test) held_out_ = std::move(*test);
@@ -161,10 +174,10 @@ class TrainCommand {
 
   /// Chooses the path, and opens the port, which shows it.
   Status choose(peer::PeerGroup& group) {
-    auto choice = measure_paths(group, data_, run_.options);
+    auto choice = training::measure_paths(group, data_, run_.options);
     if (!choice) return std::unexpected(choice.error());
     run_.options.path = choice->path;
-    run_.path_reason = path_choice_text(*choice);
+    run_.path_reason = training::path_choice_text(*choice);
     choice_ = *choice;
     return agree(group, "port", open_port());
   }
@@ -172,13 +185,13 @@ class TrainCommand {
   /// The port of this rank, where --http asks for one, fed by the run.
   Status open_port() {
     if (flags_.http.empty()) return {};
-    const auto address = http_address_of_rank(flags_.http, job_.rank());
+    const auto address = training::http_address_of_rank(flags_.http, job_.rank());
     if (!address) return std::unexpected(address.error());
-    auto started = PeerPort::start(*address, {run_.options.job, job_.rank(), job_.size(), run_.options.path});
+    auto started = training::PeerPort::start(*address, {run_.options.job, job_.rank(), job_.size(), run_.options.path});
     if (!started) return std::unexpected(started.error());
     port_ = std::move(*started);
     observer_.on_step = [at = port_.get()](double seconds) { at->step_done(seconds); };
-    observer_.on_progress = [at = port_.get()](const PeerProgress& progress) { at->update(progress); };
+    observer_.on_progress = [at = port_.get()](const training::PeerProgress& progress) { at->update(progress); };
     if (run_.options.path == ExchangePath::kServers)
       observer_.on_update = [at = port_.get()](double seconds) { at->update_done(seconds); };
     if (!flags_.json) fmt::print("rank {}: status: port {}\n", job_.rank(), port_->port());
@@ -189,9 +202,11 @@ class TrainCommand {
     const bool prints = speaks() && !flags_.json;
     if (prints) {
       fmt::print("{} ranks, {} threads each; {} rows, {} features; {}\n", job_.size(), run_.threads,
-                 grouped(data_.rows_in_file), grouped(data_.dimension), label_pair_text(data_.label_pair));
-      if (held_out_ && held_out_->entries_left_out > 0) fmt::print("{}", left_out_text(flags_.test_path, *held_out_));
-      if (flags_.path == "auto") fmt::print("path {}: {}\n", path_name(run_.options.path), run_.path_reason);
+                 program::grouped(data_.rows_in_file), program::grouped(data_.dimension),
+                 training::label_pair_text(data_.label_pair));
+      if (held_out_ && held_out_->entries_left_out > 0)
+        fmt::print("{}", training::left_out_text(flags_.test_path, *held_out_));
+      if (flags_.path == "auto") fmt::print("path {}: {}\n", training::path_name(run_.options.path), run_.path_reason);
       print_peer_head(held_out_.has_value());
     }
     observer_.on_epoch = [this, prints](const PeerEpoch& epoch) {
@@ -200,23 +215,24 @@ class TrainCommand {
       static_cast<void>(monitoring::flush_output());
     };
     // Until here nothing is held that an end at once would leave behind.
-    const std::atomic<bool>& stop = interruption_flag();
-    const auto result = train_over_peers(group, data_, held_out_ ? &*held_out_ : nullptr, run_, observer_, stop);
+    const std::atomic<bool>& stop = program::interruption_flag();
+    const auto result =
+        training::train_over_peers(group, data_, held_out_ ? &*held_out_ : nullptr, run_, observer_, stop);
     if (!result) return fail_as(group, result.error());
     if (result->interrupted) {
       return fail_with(ExitCode::kInterrupted,
                        fmt::format("interrupted after step {}; no model is written", result->steps));
     }
     Status written;
-    if (speaks() && !flags_.output.empty()) written = write_model(flags_.output, result->model);
+    if (speaks() && !flags_.output.empty()) written = training::write_model(flags_.output, result->model);
     if (Status status = agree(group, "written", written); !status) return fail_as(group, status.error());
     if (prints && !flags_.output.empty()) fmt::print("model: {}\n", flags_.output);
-    if (speaks() && flags_.json) fmt::print("{}\n", json_text(json_of(*result)));
+    if (speaks() && flags_.json) fmt::print("{}\n", program::json_text(json_of(*result)));
     return {};
   }
 
-  nlohmann::json json_of(const PeerTrainResult& result) const {
-    const OptimizerOptions& options = run_.options;
+  nlohmann::json json_of(const training::PeerTrainResult& result) const {
+    const training::OptimizerOptions& options = run_.options;
     nlohmann::json all = {{"command", "train"},
                           {"optimizer", run_.optimizer->name},
                           {"model", flags_.model},
@@ -228,10 +244,10 @@ class TrainCommand {
                           {"snapshot_every", options.snapshot_every},
                           {"coordinates", options.coordinates},
                           {"allgather", flags_.allgather},
-                          {"path", path_name(options.path)},
-                          {"select", selection_text(options.select)},
+                          {"path", training::path_name(options.path)},
+                          {"select", training::selection_text(options.select)},
                           {"codec", peer::wire_text(options.codec)},
-                          {"schedule", rate_schedule_text(options.schedule)},
+                          {"schedule", training::rate_schedule_text(options.schedule)},
                           {"unbiased", options.unbiased},
                           {"momentum", options.momentum},
                           {"clip", options.clip},
@@ -253,7 +269,7 @@ class TrainCommand {
   nlohmann::json choice_json() const {
     nlohmann::json said = {{"reason", run_.path_reason}};
     if (!choice_) return said;
-    const PathQuestion& asked = choice_->question;
+    const training::PathQuestion& asked = choice_->question;
     said.update({{"peers_ms", choice_->peers.total_s() * 1e3},
                  {"peers_algorithm", choice_->peers.info.name},
                  {"servers_ms", choice_->servers.total_s() * 1e3},
@@ -269,9 +285,9 @@ class TrainCommand {
   peer::MpiJob& job_;
   Dataset data_;
   std::optional<Dataset> held_out_;
-  std::optional<PathChoice> choice_;  ///< --path auto, where both paths can do it
-  std::unique_ptr<PeerPort> port_;
-  PeerTrainObserver observer_;
+  std::optional<training::PathChoice> choice_;  ///< --path auto, where both paths can do it
+  std::unique_ptr<training::PeerPort> port_;
+  training::PeerTrainObserver observer_;
 };
 
 Outcome run_peer_train(const PeerTrainFlags& flags) {
@@ -288,7 +304,7 @@ Outcome run_peer_train(const PeerTrainFlags& flags) {
       outcome = TrainCommand(flags, *options, **job).run();
     }
   } catch (const std::exception& exception) {
-    end_job(**job, kTrainCommand, {ExitCode::kInternal, exception.what()});
+    program::end_job(**job, kTrainCommand, {ExitCode::kInternal, exception.what()});
   }
   if (outcome) return outcome;
   // All ranks have come to the same end. One reports it, before any has ended, since mpirun then sends SIGTERM to the
@@ -300,7 +316,7 @@ Outcome run_peer_train(const PeerTrainFlags& flags) {
 
 }  // namespace
 
-Command add_peer_train_command(CLI::App& root) {
+program::Command add_peer_train_command(CLI::App& root) {
   auto flags = std::make_shared<PeerTrainFlags>();
   CLI::App* app =
       root.add_subcommand("train", "trains a linear model over MPI: gradients summed among the ranks, or by servers");
@@ -345,7 +361,7 @@ Command add_peer_train_command(CLI::App& root) {
       "  mpirun -n 4 millrace-peer train --train url.svm --http 127.0.0.1:9401 &   # curl 127.0.0.1:9402/metrics: rank "
       "1\n"
       "  millrace eval --model url.model --data url.test.svm\n\n" +
-      optimizers_table() + '\n' + exit_code_table());
+      optimizers_table() + '\n' + program::exit_code_table());
   return {app, [flags] { return run_peer_train(*flags); }};
 }
 

@@ -1,14 +1,8 @@
 #include "worker/cli/peer/peer_commands.h"
+#include "worker/program/mpi/without_mpi.h"
 
 namespace millrace::cli {
 
-Command add_peer_train_command(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("train", "(not in this build: it was made without MPI)");
-  app->allow_extras();
-  return {app, []() -> Outcome {
-            return fail_with(ExitCode::kUsage,
-                             "this build has no MPI: install it (deploy/setup.sh), configure and build again");
-          }};
-}
+program::Command add_peer_train_command(CLI::App& root) { return program::add_command_without_mpi(root, "train"); }
 
 }  // namespace millrace::cli

@@ -9,14 +9,15 @@
 
 int main(int argc, char** argv) {
   namespace cli = millrace::cli;
-  cli::begin_program();
+  namespace program = millrace::program;
+  program::begin_program();
   CLI::App root("Millrace's peer-to-peer mode: sparse allreduces among workers, without servers");
   root.name("millrace-peer");
-  cli::shape_help(root);
+  program::shape_help(root);
   root.set_version_flag("--version", "millrace-peer " + std::string(millrace::project_version()));
-  root.footer("Each command has its own help: millrace-peer train --help\n\n" + cli::exit_code_table());
-  const std::vector<cli::Command> commands = {
+  root.footer("Each command has its own help: millrace-peer train --help\n\n" + program::exit_code_table());
+  const std::vector<program::Command> commands = {
       cli::add_peer_train_command(root),
   };
-  return cli::parse_and_run(root, commands, argc, argv);
+  return program::parse_and_run(root, commands, argc, argv);
 }

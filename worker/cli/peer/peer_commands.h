@@ -7,6 +7,6 @@
 namespace millrace::cli {
 
 /// Adds the subcommands of `millrace-peer`. One file each, cmd_NAME.cc.
-Command add_peer_train_command(CLI::App& root);
+program::Command add_peer_train_command(CLI::App& root);
 
 }  // namespace millrace::cli

@@ -15,6 +15,13 @@
 #include "worker/training/trainer.h"
 
 namespace millrace::cli {
+
+using program::in_range;
+using program::not_empty;
+using training::ExchangePath;
+using training::OptimizerOptions;
+using training::PeerTrainOptions;
+
 namespace {
 
 std::string names_of_algorithms() {
@@ -45,7 +52,7 @@ Status read_path(const PeerTrainFlags& flags, OptimizerOptions& options) {
   if (options.path == ExchangePath::kServers && !flags.algorithm.empty()) {
     return fail(ErrorCode::kInvalidArgument, "--algorithm is of --path peers: servers sum by themselves");
   }
-  auto addresses = server_addresses(flags.servers);
+  auto addresses = training::server_addresses(flags.servers);
   if (!addresses) return std::unexpected(addresses.error());
   options.servers = std::move(*addresses);
   return {};
@@ -88,7 +95,7 @@ peer::AlgorithmId default_algorithm(const PeerTrainFlags& flags, const Optimizer
 /// Errors   invalid_argument: unknown words.
 Status read_exchange(const PeerTrainFlags& flags, const OptimizerOptions& defaults, OptimizerOptions& options) {
   options.algorithm = default_algorithm(flags, defaults);
-  options.boundaries = boundaries_of(flags.boundaries);
+  options.boundaries = peer::boundaries_of(flags.boundaries);
   options.select = defaults.select;
   options.codec = defaults.codec;
   options.codec_error = defaults.codec_error;
@@ -118,7 +125,7 @@ void add_peer_data_flags(CLI::App& app, PeerTrainFlags& flags) {
       ->check(not_empty());
   app.add_option("--test", flags.test_path, "held-out rows, read the same way, evaluated after every epoch")
       ->check(not_empty());
-  add_model_flags(app, flags.dimension, flags.index_base, flags.model);
+  training::add_model_flags(app, flags.dimension, flags.index_base, flags.model);
   app.add_option("-o,--output", flags.output, "model file, written by rank 0 at the end (millrace eval reads it)")
       ->check(not_empty());
 }
@@ -127,7 +134,7 @@ void add_peer_descent_flags(CLI::App& app, PeerTrainFlags& flags) {
   OptimizerOptions& options = flags.options.options;
   std::vector<std::string> names;
   std::string words;
-  for (const OptimizerInfo& one : optimizers()) {
+  for (const training::OptimizerInfo& one : training::optimizers()) {
     names.emplace_back(one.name);
     words += fmt::format("{}{}", words.empty() ? "" : ", ", one.name);
   }
@@ -223,7 +230,7 @@ void add_exchange_flags(CLI::App& app, PeerTrainFlags& flags) {
   app.add_option("--boundaries", flags.boundaries,
                  "oktopk, path peers: of the ranks' regions; pooled where entries lie in other places on every rank")
       ->capture_default_str()
-      ->check(CLI::IsMember(boundaries_names()));
+      ->check(CLI::IsMember(peer::boundaries_names()));
   app.add_option("--boundary-period", options.boundaries_period,
                  "oktopk, path peers: steps between two that find the regions anew (the paper's tau)")
       ->capture_default_str()
@@ -289,17 +296,17 @@ void add_peer_train_flags(CLI::App& app, PeerTrainFlags& flags) {
 Result<PeerTrainOptions> train_options_of(const PeerTrainFlags& flags) {
   PeerTrainOptions run = flags.options;
   OptimizerOptions& options = run.options;
-  run.optimizer = find_optimizer(flags.optimizer);
-  options.loss = loss_by_name(flags.model).value();
-  options.allgather = flags.allgather == "dense" ? AllgatherForm::kDense : AllgatherForm::kSparse;
-  options.order = flags.order == "file" ? RowOrder::kFile : RowOrder::kShuffled;
-  const Result<RateSchedule> schedule = rate_schedule_from_text(flags.schedule, flags.rate);
+  run.optimizer = training::find_optimizer(flags.optimizer);
+  options.loss = training::loss_by_name(flags.model).value();
+  options.allgather = flags.allgather == "dense" ? training::AllgatherForm::kDense : training::AllgatherForm::kSparse;
+  options.order = flags.order == "file" ? training::RowOrder::kFile : training::RowOrder::kShuffled;
+  const Result<training::RateSchedule> schedule = training::rate_schedule_from_text(flags.schedule, flags.rate);
   if (!schedule) return std::unexpected(schedule.error());
   options.schedule = *schedule;
-  if (Status status = read_exchange(flags, default_options(*run.optimizer), options); !status) {
+  if (Status status = read_exchange(flags, training::default_options(*run.optimizer), options); !status) {
     return std::unexpected(status.error());
   }
-  options.recipe = fmt::format("program=peer-train {} epochs={} steps={}", recipe_of(*run.optimizer, options),
+  options.recipe = fmt::format("program=peer-train {} epochs={} steps={}", training::recipe_of(*run.optimizer, options),
                                run.epochs, run.steps_max);
   if (Status status = check_paths(flags, run); !status) return std::unexpected(status.error());
   return run;
@@ -309,8 +316,8 @@ std::string optimizers_table() {
   std::string table =
       "Keys in brackets are of kernels/REFERENCES.md.\n"
       "Optimizers (--optimizer), and what they take by themselves:\n";
-  for (const OptimizerInfo& one : optimizers()) {
-    const OptimizerDefaults& own = one.defaults;
+  for (const training::OptimizerInfo& one : training::optimizers()) {
+    const training::OptimizerDefaults& own = one.defaults;
     table += fmt::format("  {:<11} {} {}\n", one.name, one.summary, one.source);
     std::string takes;
     for (const auto& [flag, word, none] : {std::tuple{"--algorithm", own.algorithm, std::string_view()},

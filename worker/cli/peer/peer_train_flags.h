@@ -11,7 +11,7 @@ namespace millrace::cli {
 
 /// Holds the flags of `millrace-peer train`, as the command line has them.
 struct PeerTrainFlags {
-  PeerTrainOptions options;
+  training::PeerTrainOptions options;
   uint32_t index_base = 1;
   std::string train_path;
   std::string test_path;
@@ -43,7 +43,7 @@ void add_peer_train_flags(CLI::App& app, PeerTrainFlags& flags);
 
 /// Returns the options that the flags set; for others, the optimizer's defaults.
 /// Errors  invalid_argument: unknown words, and options that the optimizer, the path or the algorithm does not take.
-Result<PeerTrainOptions> train_options_of(const PeerTrainFlags& flags);
+Result<training::PeerTrainOptions> train_options_of(const PeerTrainFlags& flags);
 
 /// Returns the table of optimizers for --help: a description and the defaults of each.
 std::string optimizers_table();

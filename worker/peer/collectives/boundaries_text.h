@@ -5,9 +5,9 @@
 
 #include "worker/peer/collectives/allreduce.h"
 
-namespace millrace::cli {
+namespace millrace::peer {
 
-using Boundaries = peer::AllreduceSettings::Boundaries;
+using Boundaries = AllreduceSettings::Boundaries;
 
 inline const std::vector<std::string>& boundaries_names() {
   static const std::vector<std::string> names = {"averaged", "pooled", "equal"};
@@ -19,4 +19,4 @@ inline Boundaries boundaries_of(const std::string& name) {
   return name == "pooled" ? Boundaries::kPooled : name == "equal" ? Boundaries::kEqual : Boundaries::kAveraged;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::peer

@@ -8,14 +8,14 @@
 #include "worker/peer/channel/stream_wire.h"
 #include "worker/peer/group/peer_group.h"
 
-namespace millrace::cli {
+namespace millrace::peer {
 
 namespace gather_detail {
 
 template <typename N>
-peer::Task<Result<std::vector<N>>> gather(peer::Channel& channel, std::vector<N> own) {
+Task<Result<std::vector<N>>> gather(Channel& channel, std::vector<N> own) {
   constexpr uint32_t kTag = 1;
-  const peer::Packet packet = peer::pack_numbers<N>(std::span<const N>(own));
+  const Packet packet = pack_numbers<N>(std::span<const N>(own));
   for (uint32_t step = 1; step < channel.size(); ++step) {
     channel.send((channel.rank() + step) % channel.size(), kTag, packet);
   }
@@ -25,8 +25,8 @@ peer::Task<Result<std::vector<N>>> gather(peer::Channel& channel, std::vector<N>
       all.insert(all.end(), own.begin(), own.end());
       continue;
     }
-    const peer::Packet theirs = co_await channel.receive(from, kTag);
-    const Result<std::vector<N>> numbers = peer::unpack_numbers<N>(theirs);
+    const Packet theirs = co_await channel.receive(from, kTag);
+    const Result<std::vector<N>> numbers = unpack_numbers<N>(theirs);
     if (!numbers) co_return std::unexpected(numbers.error());
     if (numbers->size() != own.size()) {
       co_return fail(ErrorCode::kMalformed,
@@ -42,19 +42,18 @@ peer::Task<Result<std::vector<N>>> gather(peer::Channel& channel, std::vector<N>
 /// Gathers the numbers of all ranks, rank 0's first; as many on each. Ends when all ranks have called it, and ends the
 /// group where they differ in `what`. For a few numbers: every rank sends them to every other.
 template <typename N>
-Result<std::vector<N>> gather(peer::PeerGroup& group, std::string what, std::vector<N> own) {
-  auto pending = group.start<std::vector<N>>(std::move(what), [own = std::move(own)](peer::Channel& channel) {
-    return gather_detail::gather<N>(channel, own);
-  });
+Result<std::vector<N>> gather(PeerGroup& group, std::string what, std::vector<N> own) {
+  auto pending = group.start<std::vector<N>>(
+      std::move(what), [own = std::move(own)](Channel& channel) { return gather_detail::gather<N>(channel, own); });
   if (!pending) return std::unexpected(pending.error());
   return pending->wait();
 }
 
 /// Blocks until all ranks are here.
-inline Status barrier(peer::PeerGroup& group) {
+inline Status barrier(PeerGroup& group) {
   const auto all = gather<uint32_t>(group, "barrier", {});
   if (!all) return std::unexpected(all.error());
   return {};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::peer

@@ -10,7 +10,7 @@
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Reads a file in blocks, for decompressors that take their input themselves.
 class CompressedFile {
@@ -41,4 +41,4 @@ class CompressedFile {
   std::unique_ptr<std::array<uint8_t, kBlockBytes>> block_;
 };
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

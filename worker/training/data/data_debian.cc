@@ -17,7 +17,7 @@
 #include "kernels/base/hash.h"
 #include "worker/training/data/libsvm_writer.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 constexpr uint64_t kProgressPackages = 2048;
@@ -128,7 +128,7 @@ struct Sink {
     summary.libraries += library ? 1 : 0;
     summary.entries += indices.size();
     if (options.progress && summary.packages % kProgressPackages == 0) options.progress(summary.packages);
-    LibsvmWriter& writer = millrace::cli::held_out(package.name, options.held_out_share) ? held_out : train;
+    LibsvmWriter& writer = training::held_out(package.name, options.held_out_share) ? held_out : train;
     return writer.row(library ? 1 : -1, indices, values);
   }
 };
@@ -231,4 +231,4 @@ Status keep_debian_data(const DataFiles& files, uint64_t dimension,
   return {};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

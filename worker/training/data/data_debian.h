@@ -8,7 +8,7 @@
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 struct DebianDataOptions {
   std::string input;       ///< a file in the form of `apt-cache dumpavail`; empty: that command's output
@@ -71,4 +71,4 @@ bool is_library_section(std::string_view section);
 /// indices  out: strictly increasing; empty when the text is.
 void text_features(std::string_view text, uint64_t dimension, IndexBuffer& indices, Buffer<float>& values);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -8,7 +8,7 @@
 #include "kernels/base/check.h"
 #include "worker/training/data/libsvm_writer.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 constexpr uint64_t kDataSyntheticProgressRows = 1024;
@@ -178,4 +178,4 @@ Result<SyntheticDataSummary> make_synthetic_data(const SyntheticDataOptions& opt
   return SyntheticDataSummary{train->rows(), held->rows(), train->entries() + held->entries(), features};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

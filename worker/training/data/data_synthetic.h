@@ -10,7 +10,7 @@
 #include "kernels/base/random.h"
 #include "kernels/base/result.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Describes the shape of a sparse classification set: only the properties that matter to compression.
 struct SyntheticShape {
@@ -90,4 +90,4 @@ struct SyntheticDataSummary {
 /// Errors  io: old files stay.
 Result<SyntheticDataSummary> make_synthetic_data(const SyntheticDataOptions& options);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -7,7 +7,7 @@
 
 #include "kernels/base/buffer.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Says how a file writes its two classes. The first of each pair is the negative class.
 enum class LabelPair : uint8_t {
@@ -63,4 +63,4 @@ struct Dataset {
   }
 };
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

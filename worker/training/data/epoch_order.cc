@@ -5,7 +5,7 @@
 
 #include "kernels/base/random.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 std::vector<uint32_t> epoch_order(size_t rows, uint64_t seed, uint32_t worker, uint32_t epoch) {
   constexpr uint64_t kOrderStream = 11;
@@ -16,4 +16,4 @@ std::vector<uint32_t> epoch_order(size_t rows, uint64_t seed, uint32_t worker, u
   return order;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -5,7 +5,7 @@
 
 #include "kernels/base/check.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 FeatureColumns::FeatureColumns(const Dataset& data, std::vector<uint32_t> features)
     : features_(std::move(features)), begin_(features_.size() + 1) {
@@ -39,4 +39,4 @@ size_t FeatureColumns::position_of(uint32_t feature) const {
   return at == features_.end() || *at != feature ? features_.size() : static_cast<size_t>(at - features_.begin());
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -4,7 +4,7 @@
 
 #include "worker/training/data/dataset.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Holds a rank's rows by feature, compressed by column (CSC), of the features that occur anywhere. The intercept is
 /// the last one, with a 1 in every row.
@@ -34,4 +34,4 @@ class FeatureColumns {
   std::vector<float> values_;
 };
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

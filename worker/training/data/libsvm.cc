@@ -16,7 +16,7 @@
 #include "kernels/stream/stream.h"
 #include "worker/training/data/text_source.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 constexpr uint64_t kLibsvmProgressRows = 4096;
@@ -384,4 +384,4 @@ Result<Dataset> read_libsvm(const std::string& path, const LibsvmOptions& option
   return std::move(parser).finish();
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

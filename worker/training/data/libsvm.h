@@ -11,7 +11,7 @@
 #include "kernels/base/result.h"
 #include "worker/training/data/dataset.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Says what rows are for.
 enum class RowUse : uint8_t {
@@ -110,4 +110,4 @@ std::string left_out_text(const std::string& path, const Dataset& data);
 ///         line it got to. unsupported: a format that is not read, named.
 Result<Dataset> read_libsvm(const std::string& path, const LibsvmOptions& options);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -9,7 +9,7 @@
 
 #include "kernels/base/check.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 constexpr size_t kFlushBytes = size_t{1} << 18;
@@ -99,4 +99,4 @@ Status LibsvmWriter::commit() {
   return file_.commit();
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -9,7 +9,7 @@
 #include "kernels/base/result.h"
 #include "protocol/files/atomic_file.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Writes LIBSVM text, gzip where the path ends in .gz, as a files::AtomicFile: the file appears whole at commit() or
 /// not at all.
@@ -45,4 +45,4 @@ class LibsvmWriter {
   uint64_t entries_ = 0;
 };
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <string_view>
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 using std::string_view_literals::operator""sv;
@@ -117,4 +117,4 @@ Result<std::unique_ptr<TextSource>> open_text(const std::string& path) {
   return format == nullptr ? open_gzip_or_plain(path) : format->open(path);
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -7,7 +7,7 @@
 #include "kernels/base/buffer.h"
 #include "kernels/base/result.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Reads the bytes of a text file, decompressed where it is compressed.
 ///
@@ -48,4 +48,4 @@ Result<std::unique_ptr<TextSource>> open_gzip_or_plain(const std::string& path);
 Result<std::unique_ptr<TextSource>> open_bzip2(const std::string& path);
 Result<std::unique_ptr<TextSource>> open_xz(const std::string& path);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

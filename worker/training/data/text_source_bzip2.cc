@@ -6,7 +6,7 @@
 #include "worker/training/data/compressed_file.h"
 #include "worker/training/data/text_source.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 /// One stream after the other: parallel compressors write several.
@@ -70,4 +70,4 @@ Result<std::unique_ptr<TextSource>> open_bzip2(const std::string& path) {
   return std::make_unique<Bzip2Text>(std::move(*file));
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -8,7 +8,7 @@
 #include "worker/training/data/compressed_file.h"
 #include "worker/training/data/text_source.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 constexpr int kGunzipWindow = MAX_WBITS + 16;  // of a gzip member, head and checksum included
@@ -121,4 +121,4 @@ Result<std::unique_ptr<TextSource>> open_gzip_or_plain(const std::string& path) 
   return std::make_unique<GzipOrPlain>(std::move(*file));
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -6,7 +6,7 @@
 #include "worker/training/data/compressed_file.h"
 #include "worker/training/data/text_source.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 /// One stream after the other: parallel compressors write several.
@@ -64,4 +64,4 @@ Result<std::unique_ptr<TextSource>> open_xz(const std::string& path) {
   return text;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

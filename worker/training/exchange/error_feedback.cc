@@ -9,7 +9,7 @@
 #include "protocol/job/step_sends.h"
 #include "worker/peer/collectives/local_selection.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 Result<ErrorFeedback> ErrorFeedback::make(const ErrorFeedbackOptions& options) {
   ErrorFeedback feedback(options);
@@ -116,4 +116,4 @@ void ErrorFeedback::take_back(const SharedStream& own, const peer::Reduced& redu
   }
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -7,7 +7,7 @@
 #include "kernels/select/select.h"
 #include "worker/peer/collectives/allreduce.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Says where a codec's changes of the values that it sends go.
 enum class CodecError : uint8_t {
@@ -78,4 +78,4 @@ class ErrorFeedback {
   Buffer<float> residual_;
 };
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

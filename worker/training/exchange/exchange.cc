@@ -3,7 +3,7 @@
 #include "kernels/codec/lossy_index_codec.h"
 #include "worker/peer/channel/stream_wire.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 CodecError codec_error_of(const OptimizerOptions& options) {
   if (options.unbiased) return CodecError::kDropped;  // there is no residual to retain it in
   if (options.codec_error) return *options.codec_error;
@@ -27,4 +27,4 @@ Status check_exchange(const OptimizerOptions& options) {
   return options.path == ExchangePath::kServers ? check_server_exchange(options) : check_peer_exchange(options);
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -11,7 +11,7 @@
 #include "worker/peer/group/peer_group.h"
 #include "worker/training/exchange/training_options.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Holds the result of a step, over all ranks.
 struct StepSum {
@@ -92,4 +92,4 @@ Status check_server_exchange(const OptimizerOptions& options);
 /// Returns the treatment of codecs' errors: that of the options, else feedback, unless feedback would not converge.
 CodecError codec_error_of(const OptimizerOptions& options);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

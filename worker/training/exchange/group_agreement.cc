@@ -7,7 +7,10 @@
 
 #include "worker/peer/collectives/allgather.h"
 
-namespace millrace::cli {
+namespace millrace::training {
+
+using program::ErrorPlace;
+
 namespace {
 
 using RankReports =
@@ -69,4 +72,4 @@ ErrorPlace place_of(const peer::PeerGroup& group, ExchangePath path) {
   return of_servers ? ErrorPlace::kJoining : ErrorPlace::kRanks;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -6,7 +6,10 @@
 
 #include "worker/program/units.h"
 
-namespace millrace::cli {
+namespace millrace::training {
+
+using program::duration_text;
+
 namespace {
 
 peer::PlannedCost cost_among_peers(const PathQuestion& question) {
@@ -42,4 +45,4 @@ std::string path_choice_text(const PathChoice& choice) {
       duration_text(asked.speeds.latency_s), duration_text(asked.server_latency_s), 1e-9 / asked.speeds.byte_s);
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -6,7 +6,7 @@
 #include "worker/peer/algorithms/planner.h"
 #include "worker/training/exchange/training_options.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Holds the inputs of `--path auto`.
 struct PathQuestion {
@@ -35,4 +35,4 @@ PathChoice choose_path(const PathQuestion& question);
 /// Returns a sentence for people: what either path takes, and of which numbers that was made.
 std::string path_choice_text(const PathChoice& choice);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -11,7 +11,7 @@
 #include "worker/training/exchange/group_agreement.h"
 #include "worker/training/exchange/server_reach.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 peer::SumShape sum_shape(const OptimizerOptions& options, uint64_t dimension, uint64_t entries, uint32_t ranks) {
@@ -80,7 +80,7 @@ Result<PathChoice> measure_paths(peer::PeerGroup& group, const Dataset& data, co
   if (!pending) return std::unexpected(pending.error());
   const Result<peer::GroupSpeeds> speeds = pending->wait();
   if (!speeds) return std::unexpected(speeds.error());
-  const auto latencies = gather<double>(group, "latency to servers", {*reach});
+  const auto latencies = peer::gather<double>(group, "latency to servers", {*reach});
   if (!latencies) return std::unexpected(latencies.error());
   const auto entries = std::clamp<uint64_t>(static_cast<uint64_t>(std::llround(speeds->entries)), 1, dimension);
   PathChoice choice = choose_path({.shape = sum_shape(options, dimension, entries, group.size()),
@@ -90,10 +90,10 @@ Result<PathChoice> measure_paths(peer::PeerGroup& group, const Dataset& data, co
                                    .algorithm = options.algorithm,
                                    .keeps_topk = servers_keep_topk(options)});
   // Processors of different kinds may round the models' logarithms differently.
-  const auto paths = gather<uint32_t>(group, "path", {static_cast<uint32_t>(choice.path)});
+  const auto paths = peer::gather<uint32_t>(group, "path", {static_cast<uint32_t>(choice.path)});
   if (!paths) return std::unexpected(paths.error());
   choice.path = static_cast<ExchangePath>(paths->front());
   return choice;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

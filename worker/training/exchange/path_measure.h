@@ -5,7 +5,7 @@
 #include "worker/training/data/dataset.h"
 #include "worker/training/exchange/path_choice.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Measures the inputs of path_choice.h, on all ranks of the group, and returns the choice: on all ranks the choice of
 /// rank 0. Each rank connects to every server and closes the connection; no path is tried out.
@@ -24,4 +24,4 @@ Result<PathChoice> measure_paths(peer::PeerGroup& group, const Dataset& data, co
 /// Returns how many entries this rank contributes to a step, as measure_paths() has it: 1 at least.
 uint64_t entries_of_a_step(const Dataset& data, const OptimizerOptions& options);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

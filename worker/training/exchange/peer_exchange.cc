@@ -16,7 +16,7 @@
 #include "worker/training/exchange/peer_grid.h"
 
 /// Sums among the ranks themselves, by an allreduce of the registry: clipping, momentum, error feedback around it.
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 using peer::AlgorithmInfo;
@@ -339,4 +339,4 @@ Result<std::unique_ptr<Exchange>> make_peer_exchange(const ExchangeSetup& setup,
   return exchange;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -12,7 +12,7 @@
 #include "worker/config/job_options.h"
 #include "worker/peer/channel/stream_wire.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 std::unexpected<Error> refuse(std::string sentence) { return fail(ErrorCode::kInvalidArgument, std::move(sentence)); }
@@ -129,4 +129,4 @@ PeerGrid::Decided PeerGrid::decide(SharedStream&& sum) {
   return decided;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -7,7 +7,7 @@
 #include "kernels/stream/shared_stream.h"
 #include "worker/training/exchange/training_options.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Rounds a rank's contributions to the grid, for a reproducible job among peers. So every algorithm with exact sums
 /// gives the same bits, and those that shards and a switch give. As with them, the counts of the step before decide the
@@ -46,4 +46,4 @@ class PeerGrid {
 /// Refuses the options that a reproducible job among peers cannot have; all others pass.
 Status check_peer_grid(const OptimizerOptions& options, uint64_t dimension);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace millrace::cli {
+namespace millrace::training {
 
 std::string selection_text(const SelectionSpec& spec) {
   const SelectionInfo* info = find_selection(spec.selection);
@@ -28,4 +28,4 @@ std::string selection_text(const SelectionSpec& spec) {
   return text;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -17,7 +17,7 @@
 
 /// Sums through servers: each rank is the worker of its number in a synchronous job, whose session clips, keeps
 /// momentum and residual, selects and codes. The group is there all the same, for what else the ranks agree on.
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 /// Session calls wait in slices. Between slices this rank serves the group: other ranks see that it is alive, and it
@@ -251,4 +251,4 @@ Result<std::unique_ptr<Exchange>> make_server_exchange(const ExchangeSetup& setu
   return exchange;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -8,11 +8,11 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
-#include "monitoring/http_sockets.h"
+#include "monitoring/http/http_sockets.h"
 #include "protocol/address/host_lookup.h"
 #include "protocol/address/tcp_address.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 constexpr int kConnections = 3;
@@ -60,4 +60,4 @@ Result<double> latency_to_servers(const std::vector<std::string>& servers, uint3
   return slowest_s;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -7,7 +7,7 @@
 
 #include "kernels/base/result.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Returns the least time of a message to a server, in seconds. It is half of the time in which the server's host
 /// accepts a TCP connection, the fastest of three. Of all servers, the slowest counts. The connections are closed at
@@ -21,4 +21,4 @@ namespace millrace::cli {
 Result<double> latency_to_servers(const std::vector<std::string>& servers, uint32_t timeout_ms,
                                   const std::function<bool()>& goes_on);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

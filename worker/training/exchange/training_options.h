@@ -14,7 +14,7 @@
 #include "worker/training/model/linear_model.h"
 #include "worker/training/model/rate_schedule.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Says in which order a rank takes its rows.
 enum class RowOrder : uint8_t {
@@ -59,10 +59,10 @@ struct OptimizerOptions {
   SelectionSpec select;  ///< of the entries that are summed; of an algorithm that keeps a global top-k: how many
   uint32_t thresholds_period = 32;  ///< oktopk: steps between exact thresholds (tau')
   uint32_t boundaries_period = 64;  ///< oktopk over peers: steps between two divisions of the dimension (tau)
-  Boundaries boundaries = Boundaries::kAveraged;  ///< oktopk over peers: how they do
-  std::optional<CodecSpec> codec;                 ///< of what ranks contribute
-  std::optional<CodecSpec> quantizer;             ///< kPeers: of dense phases
-  std::optional<CodecError> codec_error;          ///< none: retained, unless that would not end
+  peer::Boundaries boundaries = peer::Boundaries::kAveraged;  ///< oktopk over peers: how they do
+  std::optional<CodecSpec> codec;                             ///< of what ranks contribute
+  std::optional<CodecSpec> quantizer;                         ///< kPeers: of dense phases
+  std::optional<CodecError> codec_error;                      ///< none: retained, unless that would not end
   /// The sent values are the gradient in expectation, and no entry stays for later (JobOptions::unbiased).
   bool unbiased = false;
   /// Before the exchange: "correction:FACTOR", "nesterov:FACTOR", "nesterov_printed:FACTOR" (JobOptions::momentum).
@@ -80,4 +80,4 @@ struct OptimizerOptions {
   uint64_t seed = 1;
 };
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

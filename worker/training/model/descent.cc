@@ -5,7 +5,7 @@
 
 #include "kernels/base/check.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 /// The scale stays above 2^-40: f32 has room for values that are 2^40 times as large.
@@ -92,4 +92,4 @@ std::optional<float> Descent::constant_factor() const {
   return options_.l2 == 0 && one_rate ? std::optional(static_cast<float>(-options_.learning_rate)) : std::nullopt;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-namespace millrace::cli {
+namespace millrace::training {
 
 struct DescentOptions {
   double learning_rate = 1;
@@ -60,4 +60,4 @@ class Descent {
   std::vector<Scaled> at_epoch_;  ///< by what all weights are shrunk when an epoch begins
 };
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

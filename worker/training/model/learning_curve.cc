@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace millrace::cli {
+namespace millrace::training {
 
 LearningCurve::LearningCurve(const Dataset& held_out)
     : features_(held_out.indices.begin(), held_out.indices.end()), rows_(held_out) {
@@ -34,4 +34,4 @@ std::vector<CurvePoint> LearningCurve::evaluated() const {
   return points;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -6,7 +6,7 @@
 #include "worker/training/data/dataset.h"
 #include "worker/training/model/linear_model.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Holds a worker's model after a number of rounds, and its costs until then.
 struct CurvePoint {
@@ -42,4 +42,4 @@ class LearningCurve {
   std::vector<std::vector<float>> weights_;  ///< [points][features_ and the intercept]
 };
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

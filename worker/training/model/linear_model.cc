@@ -7,7 +7,7 @@
 
 #include "kernels/base/check.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 /// log(1 + exp(x)) without overflow.
@@ -139,4 +139,4 @@ double average_precision(std::span<const double> scores, std::span<const int8_t>
   return area;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -10,7 +10,7 @@
 #include "kernels/stream/stream.h"
 #include "worker/training/data/dataset.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Says which function a linear model minimises: the mean over rows of log(1 + exp(-y m)), of max(0, 1 - y m), or of
 /// its square. m is the margin. The square's SVM is the L2-loss SVM: smooth, so that coordinate descent trains it,
@@ -92,4 +92,4 @@ Evaluation evaluate(const LinearModel& model, const Dataset& data);
 /// Order   equal scores are one threshold.
 double average_precision(std::span<const double> scores, std::span<const int8_t> labels);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -16,7 +16,7 @@
 #include "protocol/files/atomic_file.h"
 #include "worker/program/memory_room.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 constexpr std::array<char, 8> kMagic = {'M', 'R', 'L', 'I', 'N', 'E', 'A', 'R'};
@@ -128,7 +128,7 @@ Result<LinearModel> decode_model(ByteSpan bytes) {
     return malformed("its length does not agree with its head");
   // A few bytes may claim any dimension.
   const std::string of = std::to_string(*dimension) + " features";
-  if (Status fits = check_model_fits(of, *dimension, memory_available_bytes()); !fits)
+  if (Status fits = program::check_model_fits(of, *dimension, program::memory_available_bytes()); !fits)
     return std::unexpected(fits.error());
   LinearModel model(static_cast<Loss>(*loss), *dimension);
   if (const auto known = rows_of_form(*rows)) model.set_trained_on(*known);
@@ -163,4 +163,4 @@ Result<LinearModel> read_model(const std::string& path) {
   return model;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

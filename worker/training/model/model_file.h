@@ -7,7 +7,7 @@
 #include "kernels/base/result.h"
 #include "worker/training/model/linear_model.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Encodes a model file, little-endian:
 ///
@@ -36,4 +36,4 @@ Status write_model(const std::string& path, const LinearModel& model);
 /// Errors  io: it cannot be read. Else as decode_model, with the path in front.
 Result<LinearModel> read_model(const std::string& path);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

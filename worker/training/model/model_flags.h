@@ -7,7 +7,7 @@
 #include "kernels/stream/stream.h"
 #include "worker/program/flag_range.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Adds --dimension, --index-base and --model, the flags of a linear model that every program which trains one has.
 /// REQUIRES: the variables outlive the parsing.
@@ -15,13 +15,13 @@ inline void add_model_flags(CLI::App& app, uint64_t& dimension, uint32_t& index_
   app.add_option(
          "--dimension", dimension,
          "features of the model: the largest index, or with --index-base 0 one more (default: what --train needs)")
-      ->check(in_range(uint64_t{1}, kDimensionMax - 1));
+      ->check(program::in_range(uint64_t{1}, kDimensionMax - 1));
   app.add_option("--index-base", index_base, "number of the first feature in the files: 1 (LIBSVM's), or 0")
       ->capture_default_str()
-      ->check(in_range(0, 1));
+      ->check(program::in_range(0, 1));
   app.add_option("--model", model, "lr (logistic regression), svm (linear SVM) or l2svm (its hinge squared)")
       ->capture_default_str()
       ->check(CLI::IsMember({"lr", "svm", "l2svm"}));
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <vector>
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 struct Word {
@@ -91,4 +91,4 @@ std::string rate_schedule_text(const RateSchedule& schedule) {
   return "constant";
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -6,7 +6,7 @@
 
 #include "kernels/base/result.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Says how the learning rate decreases over the epochs that have passed, t. It is a fraction: steps over the steps of
 /// an epoch, so that it does not depend on the number of ranks.
@@ -34,4 +34,4 @@ struct RateSchedule {
 Result<RateSchedule> rate_schedule_from_text(std::string_view text, double rate);
 std::string rate_schedule_text(const RateSchedule& schedule);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -9,7 +9,7 @@
 #include "kernels/reduce/reduce.h"
 #include "kernels/stream/drop_zeros.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 void VarianceReduction::take(const LinearModel& model, const StreamView& full, double denominator) {
   MILLRACE_CHECK(denominator > 0 && full.dimension == model.tensor_dimension(), denominator, full.dimension);
@@ -48,4 +48,4 @@ Stream sum_of_pieces(uint64_t dimension, size_t rows,
   return sum;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

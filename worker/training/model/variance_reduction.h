@@ -8,7 +8,7 @@
 #include "kernels/stream/stream.h"
 #include "worker/training/model/linear_model.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Keeps the snapshot of SVRG. A step's gradient is g(w) - g(w~) + G. g is the mean gradient of the step's rows, and w~
 /// a snapshot of the model some steps ago. G is the mean gradient of all workers' rows at w~. Every worker has w~ and
@@ -49,4 +49,4 @@ class VarianceReduction {
 Stream sum_of_pieces(uint64_t dimension, size_t rows,
                      const std::function<std::optional<Stream>(std::span<const uint32_t>)>& gradient_of);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -9,7 +9,7 @@
 ///          kernels/optimize/optimize.h).
 /// Source   [OkTopk22, 5] (BERT: beta1 0.9, beta2 0.999, weight decay 0.01, which is --l2);
 ///          [Adam15, algorithm 1], with bias correction.
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 constexpr DescentForm kAdamForm{
@@ -31,4 +31,4 @@ OptimizerInfo adam_optimizer() {
           .defaults = {.algorithm = "oktopk", .select = "topk:0.01"}};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

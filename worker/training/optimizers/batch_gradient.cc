@@ -7,7 +7,7 @@
 #include "kernels/base/check.h"
 #include "kernels/reduce/reduce.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 LossSums sums_of(const LinearModel& model, const Dataset& data, PartOfRange part) {
@@ -71,4 +71,4 @@ LossSums loss_sums(ComputeThreads& threads, const LinearModel& model, const Data
   return sums;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

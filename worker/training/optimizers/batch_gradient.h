@@ -5,7 +5,7 @@
 #include "worker/training/model/linear_model.h"
 #include "worker/training/optimizers/compute_threads.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Returns weight times the sum of the rows' gradients at `model`, each thread a share of the rows; loss_sum is theirs,
 /// unweighted.
@@ -25,4 +25,4 @@ struct LossSums {
 LossSums loss_sums(ComputeThreads& threads, const LinearModel& model, const Dataset& data,
                    const std::function<void()>& between);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

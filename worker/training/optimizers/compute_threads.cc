@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace millrace::cli {
+namespace millrace::training {
 
 ComputeThreads::ComputeThreads(uint32_t count) : count_(std::max(count, 1u)) {
   for (uint32_t at = 1; at < count_; ++at) threads_.emplace_back([this, at] { serve(at); });
@@ -47,4 +47,4 @@ void ComputeThreads::serve(uint32_t at) {
   }
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Runs the threads that compute within a rank; they last as long as this, and sleep between two calls.
 ///
@@ -49,4 +49,4 @@ inline PartOfRange part_of_range(size_t count, uint32_t at, uint32_t parts) {
   return {count * at / parts, count * (at + 1) / parts};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -22,7 +22,7 @@
 ///          change at once, those in flight among them: with rate 1 the objective decreases in expectation.
 /// Source   [SparCML19, 8.2]; [Wright15], which it cites (block coordinate descent). beta: [RichtarikTakac16] (tau-nice
 ///          sampling). The squared hinge by such steps: [Chang08].
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 double coordinate_descent_seconds_since(TimeNs begin) {
@@ -173,7 +173,7 @@ class CoordinateDescent final : public PeerOptimizer {
     uint64_t longest = 0;
     for (size_t row = 0; row < data.rows(); ++row)
       longest = std::max(longest, data.row_begin[row + 1] - data.row_begin[row]);
-    const auto all = gather<uint64_t>(setup_.group, "longest row", {longest});
+    const auto all = peer::gather<uint64_t>(setup_.group, "longest row", {longest});
     if (!all) return std::unexpected(all.error());
     prepare_coordinates(to_sparse(reduced->sum.view), *std::ranges::max_element(*all) + 1);
     return {};
@@ -325,4 +325,4 @@ OptimizerInfo coordinate_descent_optimizer() {
           .check = &check_descent};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

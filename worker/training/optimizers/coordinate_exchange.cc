@@ -6,7 +6,7 @@
 #include "worker/peer/channel/stream_wire.h"
 #include "worker/peer/collectives/allgather.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 constexpr uint32_t kPartialsTag = uint32_t{1} << 31;  // the allgather's are far below
@@ -76,4 +76,4 @@ peer::Task<Result<peer::Gathered>> exchange_coordinates(peer::Channel& channel, 
   co_return co_await peer::sparse_allgather(channel, std::move(changes), settings);
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -5,7 +5,7 @@
 
 #include "worker/peer/collectives/sparse_allgather.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Holds a rank's inputs to a step of distributed coordinate descent. All ranks know which coordinates of which owner
 /// the step has.
@@ -33,4 +33,4 @@ struct CoordinateStep {
 peer::Task<Result<peer::Gathered>> exchange_coordinates(peer::Channel& channel, CoordinateStep step,
                                                         peer::SparseAllgatherSettings settings);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

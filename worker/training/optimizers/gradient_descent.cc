@@ -16,7 +16,7 @@
 #include "worker/training/optimizers/batch_gradient.h"
 #include "worker/training/optimizers/snapshot.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 double gradient_descent_seconds_since(TimeNs begin) {
@@ -242,4 +242,4 @@ Result<std::unique_ptr<PeerOptimizer>> make_gradient_descent(const OptimizerSetu
   return std::make_unique<GradientDescent>(setup, form, std::move(*exchange), std::move(snapshots));
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

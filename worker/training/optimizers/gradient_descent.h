@@ -5,7 +5,7 @@
 #include "kernels/optimize/optimize.h"
 #include "worker/training/optimizers/optimizer.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Says where the rate goes in.
 enum class RateIn : uint8_t {
@@ -51,4 +51,4 @@ Result<std::unique_ptr<PeerOptimizer>> make_gradient_descent(const OptimizerSetu
 ///         check_exchange().
 Status check_gradient_descent(const OptimizerOptions& options, const DescentForm& form);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -5,7 +5,7 @@
 /// is the remedy.
 ///
 /// Source   [Polyak64], with the rate outside of the velocity (kernels/optimize/momentum.cc), dense.
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 constexpr DescentForm kMomentumForm{
@@ -26,4 +26,4 @@ OptimizerInfo momentum_optimizer() {
           .check = &check_momentum};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

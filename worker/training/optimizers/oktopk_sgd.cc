@@ -5,7 +5,7 @@
 ///
 /// Source   [OkTopk22, 4, algorithm 2]. Over servers the threshold is that of the union of all shards' sums, not of the
 ///          ranks' regions.
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 constexpr DescentForm kOktopkSgdForm{.name = "oktopk_sgd"};
@@ -32,4 +32,4 @@ OptimizerInfo oktopk_sgd_optimizer() {
           .defaults = {.algorithm = "oktopk", .select = "topk:0.01"}};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

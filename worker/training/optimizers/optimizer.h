@@ -21,7 +21,7 @@
 #include "worker/training/model/rate_schedule.h"
 #include "worker/training/optimizers/compute_threads.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Holds the inputs of an optimizer. All outlive it.
 struct OptimizerSetup {
@@ -115,4 +115,4 @@ std::string recipe_of(const OptimizerInfo& optimizer, const OptimizerOptions& op
 /// Returns the text on which ranks must agree.
 std::string description_of(const OptimizerInfo& optimizer, const OptimizerOptions& options);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

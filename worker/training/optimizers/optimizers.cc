@@ -8,7 +8,7 @@
 #include "worker/training/exchange/selection_text.h"
 #include "worker/training/optimizers/optimizer.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 std::span<const OptimizerInfo> optimizers() {
   static const std::array kOptimizers{
@@ -54,4 +54,4 @@ std::string description_of(const OptimizerInfo& optimizer, const OptimizerOption
                      fmt::join(options.servers, ","), options.job);
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -10,7 +10,7 @@
 ///
 /// Source   [RedSync19, algorithm 4, appendices B and C] (clipping, warm-up); differs as
 ///          worker/core/residual/momentum.h says.
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 constexpr DescentForm kRgcForm{.name = "rgc", .rate = RateIn::kUpdate, .before = BeforeExchange::kMomentumAndClipping};
@@ -34,4 +34,4 @@ OptimizerInfo rgc_optimizer() {
                        .codec_error = CodecError::kDropped}};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -4,7 +4,7 @@
 /// all subtract the sum. It works with every selection, codec and algorithm of the sum.
 ///
 /// Source   [SparCML19, 7, 8.2] (MPI-OPT).
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 constexpr DescentForm kSgdForm{.name = "sgd"};
@@ -24,4 +24,4 @@ OptimizerInfo sgd_optimizer() {
           .check = &check_sgd};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

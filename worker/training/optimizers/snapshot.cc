@@ -8,7 +8,7 @@
 
 #include "worker/training/optimizers/batch_gradient.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 OptimizerOptions snapshot_options(const OptimizerOptions& options) {
   OptimizerOptions exact = options;
@@ -58,4 +58,4 @@ Status Snapshots::take(const LinearModel& model) {
   return {};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -6,7 +6,7 @@
 #include "worker/training/model/variance_reduction.h"
 #include "worker/training/optimizers/optimizer.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Takes SVRG's snapshots of the model on the ranks, with the gradient of all ranks' rows at each.
 ///
@@ -41,4 +41,4 @@ class Snapshots {
 /// Returns the options of the exchange that sums the gradients at a snapshot. options: those of the steps.
 OptimizerOptions snapshot_options(const OptimizerOptions& options);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -8,7 +8,7 @@
 /// Cost     of a step: the gradients of its rows at both models. Of a snapshot: a pass over the rows, and an exact
 ///          exchange.
 /// Source   [GSpar18, equation 2, figure 2]; [SVRG13]; differs as variance_reduction.h says.
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 constexpr DescentForm kSvrgForm{.name = "svrg", .rate = RateIn::kUpdate, .gradient = GradientOf::kDifference};
@@ -38,4 +38,4 @@ OptimizerInfo svrg_optimizer() {
       .check = &check_svrg};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

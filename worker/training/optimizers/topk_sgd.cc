@@ -6,7 +6,7 @@
 ///
 /// Source   [SparCML19, 4, algorithm 1]; [SparCML19, 8.3] for the buckets. Where sums become dense, --algorithm
 ///          dsar_split_allgather --quantizer raw+qsgd4 quantizes those too.
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 constexpr DescentForm kTopkSgdForm{.name = "topk_sgd"};
@@ -28,4 +28,4 @@ OptimizerInfo topk_sgd_optimizer() {
       .defaults = {.select = "bucket_topk:0.015625:512", .codec = "gap+qsgd4", .codec_error = CodecError::kDropped}};
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

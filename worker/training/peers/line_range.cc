@@ -7,7 +7,7 @@
 #include "kernels/base/buffer.h"
 #include "kernels/base/check.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 /// Cuts lines out of blocks that follow each other.
@@ -102,4 +102,4 @@ Status for_each_line(const LineShare& share, const ReadAt& read, const std::func
   return lines.finish();
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

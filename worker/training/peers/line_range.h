@@ -7,7 +7,7 @@
 
 #include "kernels/base/result.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Fills the span with a file's bytes from an offset on.
 using ReadAt = std::function<Status(uint64_t at, std::span<uint8_t> into)>;
@@ -37,4 +37,4 @@ struct LineReadOptions {
 Status for_each_line(const LineShare& share, const ReadAt& read, const std::function<Status(std::string_view)>& line,
                      const LineReadOptions& options = {});
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "kernels/base/version.h"
-#include "monitoring/http_address.h"
+#include "monitoring/http/http_address.h"
 #include "worker/program/json_text.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 double peer_port_growth(uint64_t now, uint64_t before) { return static_cast<double>(now - before); }
@@ -84,21 +84,21 @@ void PeerPort::count(const PeerProgress& progress) {
 
 std::string PeerPort::status_of(const PeerProgress& progress) const {
   const OptimizerCounts& counts = progress.counts;
-  return json_text({{"job", identity_.job},
-                    {"rank", identity_.rank},
-                    {"ranks", identity_.ranks},
-                    {"path", path_name(identity_.path)},
-                    {"software", software_name()},
-                    {"steps", progress.steps},
-                    {"sent_bytes", progress.traffic.bytes_sent + counts.bytes_sent},
-                    {"received_bytes", progress.traffic.bytes_received + counts.bytes_received},
-                    {"dense_bytes", progress.dense_bytes},
-                    {"entries_sent", counts.entries},
-                    {"entries_received", counts.sum_entries},
-                    {"residual_norm", counts.residual_norm},
-                    {"messages_unexpected", progress.traffic.messages_unexpected},
-                    {"computing_seconds", counts.compute_s},
-                    {"waiting_seconds", counts.waiting_s}});
+  return program::json_text({{"job", identity_.job},
+                             {"rank", identity_.rank},
+                             {"ranks", identity_.ranks},
+                             {"path", path_name(identity_.path)},
+                             {"software", software_name()},
+                             {"steps", progress.steps},
+                             {"sent_bytes", progress.traffic.bytes_sent + counts.bytes_sent},
+                             {"received_bytes", progress.traffic.bytes_received + counts.bytes_received},
+                             {"dense_bytes", progress.dense_bytes},
+                             {"entries_sent", counts.entries},
+                             {"entries_received", counts.sum_entries},
+                             {"residual_norm", counts.residual_norm},
+                             {"messages_unexpected", progress.traffic.messages_unexpected},
+                             {"computing_seconds", counts.compute_s},
+                             {"waiting_seconds", counts.waiting_s}});
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -8,12 +8,12 @@
 
 #include "kernels/base/result.h"
 #include "monitoring/catalog.h"
-#include "monitoring/http_port.h"
+#include "monitoring/http/http_port.h"
 #include "monitoring/metrics.h"
 #include "worker/export/worker_export.h"
 #include "worker/training/peers/train_over_peers.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Returns the address of a rank's port: that of rank 0 with `rank` added to its port; port 0 is any for all.
 ///
@@ -65,4 +65,4 @@ class PeerPort {
   std::unique_ptr<monitoring::HttpPort> port_;  ///< last: its threads use the members above
 };
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -12,7 +12,7 @@
 #include "worker/training/data/text_source.h"
 #include "worker/training/exchange/group_agreement.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 /// Refuses other files than plain text: only that can be read in parts.
@@ -51,7 +51,7 @@ Result<LibsvmRows> whole_of(peer::PeerGroup& group, const LibsvmRows& rows) {
   std::vector<uint64_t> own = {rows.rows, rows.largest_index, rows.entries_left_out, rows.classes.size(), 0, 0};
   const size_t width = own.size();
   for (size_t i = 0; i < rows.classes.size(); ++i) own[kClassesAt + i] = std::bit_cast<uint64_t>(rows.classes[i]);
-  const auto all = gather<uint64_t>(group, "rows and classes", std::move(own));
+  const auto all = peer::gather<uint64_t>(group, "rows and classes", std::move(own));
   if (!all) return std::unexpected(all.error());
   LibsvmRows whole;
   for (size_t at = 0; at < all->size(); at += width) {
@@ -70,7 +70,7 @@ Result<LibsvmRows> whole_of(peer::PeerGroup& group, const LibsvmRows& rows) {
 }  // namespace
 
 Result<Dataset> read_share(peer::PeerGroup& group, const SharedFile& file, const LibsvmOptions& options) {
-  const auto lengths = gather<uint64_t>(group, "length of " + file.name, {file.bytes});
+  const auto lengths = peer::gather<uint64_t>(group, "length of " + file.name, {file.bytes});
   if (!lengths) return std::unexpected(lengths.error());
   const auto other = std::ranges::find_if(*lengths, [&](uint64_t bytes) { return bytes != lengths->front(); });
   if (other != lengths->end()) {
@@ -87,4 +87,4 @@ Result<Dataset> read_share(peer::PeerGroup& group, const SharedFile& file, const
   return dataset_of(std::move(*rows), *whole, file.name, options);
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -7,7 +7,7 @@
 #include "worker/training/data/libsvm.h"
 #include "worker/training/peers/line_range.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Holds a LIBSVM file of which every rank of a group reads a share.
 struct SharedFile {
@@ -27,4 +27,4 @@ struct SharedFile {
 /// Source     [SparCML19, 7] (MPI-OPT: the dataset partitioned by MPI-IO).
 Result<Dataset> read_share(peer::PeerGroup& group, const SharedFile& file, const LibsvmOptions& options);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -5,7 +5,7 @@
 
 #include "worker/peer/group/group_gather.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 Result<bool> StopAgreement::ask(const std::atomic<bool>& stop) {
   if (++steps_ < every_) return false;
@@ -13,7 +13,7 @@ Result<bool> StopAgreement::ask(const std::atomic<bool>& stop) {
   const TimeNs now = monotonic_now_ns();
   const auto passed = static_cast<uint64_t>(now - asked_at_);
   asked_at_ = now;
-  const auto all = gather<uint64_t>(group_, "stop?", {stop.load() ? uint64_t{1} : 0, passed});
+  const auto all = peer::gather<uint64_t>(group_, "stop?", {stop.load() ? uint64_t{1} : 0, passed});
   if (!all) return std::unexpected(all.error());
   bool stops = false;
   uint64_t slowest = 0;
@@ -28,4 +28,4 @@ Result<bool> StopAgreement::ask(const std::atomic<bool>& stop) {
   return stops;
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

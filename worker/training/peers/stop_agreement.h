@@ -6,7 +6,7 @@
 #include "kernels/base/clock.h"
 #include "worker/peer/group/peer_group.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Makes ranks end at the same step that get the command to stop at different moments. They ask each other every few
 /// steps, as many as take about a quarter of a second on the slowest rank. So the question does not make a step longer.
@@ -24,4 +24,4 @@ class StopAgreement {
   uint32_t steps_ = 0;  ///< since they asked
 };
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

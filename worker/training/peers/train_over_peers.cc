@@ -12,7 +12,10 @@
 #include "worker/training/optimizers/batch_gradient.h"
 #include "worker/training/peers/stop_agreement.h"
 
-namespace millrace::cli {
+namespace millrace::training {
+
+using peer::gather;
+
 namespace {
 
 uint64_t bits_of(const LinearModel& model) {
@@ -216,4 +219,4 @@ Result<PeerTrainResult> train_over_peers(peer::PeerGroup& group, const Dataset& 
   return run.run();
 }
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

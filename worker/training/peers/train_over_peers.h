@@ -7,7 +7,7 @@
 
 #include "worker/training/optimizers/optimizer.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 
 /// Holds the options, the same on all ranks, but for the number of threads.
 struct PeerTrainOptions {
@@ -80,4 +80,4 @@ Result<PeerTrainResult> train_over_peers(peer::PeerGroup& group, const Dataset& 
                                          const PeerTrainOptions& options, const PeerTrainObserver& observer,
                                          const std::atomic<bool>& stop);
 
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -5,7 +5,7 @@
 #include <set>
 #include <vector>
 
-#include "tests/support/select_oracle.h"
+#include "tests/support/oracles/select_oracle.h"
 
 namespace millrace::testing {
 

@@ -8,7 +8,7 @@
 #include "tests/worker/training/peers/trained.h"
 #include "worker/training/data/feature_columns.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 using testing::expect_alike;
@@ -235,4 +235,4 @@ TEST(FeatureColumns, AreTheRowsTransposed) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::training

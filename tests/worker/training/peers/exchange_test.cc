@@ -18,7 +18,7 @@
 
 /// Both exchanges against one slow oracle, on a binary grid, where f32 sums are exact. Peers and servers must give its
 /// sums to the bit, and the values that entered must be those in sums and residuals.
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 using ::testing::HasSubstr;
@@ -594,4 +594,4 @@ TEST(SelectionText, IsReadBackAsItWas) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::training

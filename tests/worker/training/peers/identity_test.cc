@@ -20,7 +20,7 @@
 /// `reproducible`: the same gradients give the same updates and the same residuals, to the bit. This holds over peers
 /// by every algorithm with exact sums, over 1 to 3 shards cut into parts in several ways. It also holds over a switch
 /// whose packets arrive in any order.
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 using testing::on_ranks;
@@ -385,4 +385,4 @@ TEST(IdentityRefuses, WhatCannotBeReproduced) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::training

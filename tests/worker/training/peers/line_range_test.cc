@@ -8,7 +8,7 @@
 
 #include "kernels/base/random.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 using Strings = std::vector<std::string>;
@@ -146,4 +146,4 @@ TEST(LineShare, ErrorsOfTheFileAndOfALineEndIt) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::training

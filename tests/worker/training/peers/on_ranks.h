@@ -7,7 +7,7 @@
 #include "tests/support/thread_network.h"
 #include "worker/peer/group/peer_group.h"
 
-namespace millrace::cli::testing {
+namespace millrace::training::testing {
 
 /// What `rank` returns on each of `size` ranks, a thread each.
 template <typename R, typename Rank>
@@ -26,4 +26,4 @@ std::vector<R> on_ranks(uint32_t size, peer::Progress progress, Rank rank) {
   return results;
 }
 
-}  // namespace millrace::cli::testing
+}  // namespace millrace::training::testing

@@ -15,7 +15,7 @@
 
 /// Every optimizer by gradients against its paper's pseudocode: one process, all ranks' vectors dense, in double; over
 /// peers and over servers.
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 using testing::expect_alike;
@@ -343,4 +343,4 @@ TEST_F(Optimizers, TheirOwnDefaultsTrainOverBothPaths) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::training

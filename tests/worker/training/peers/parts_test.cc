@@ -9,7 +9,7 @@
 #include "worker/training/model/rate_schedule.h"
 #include "worker/training/optimizers/compute_threads.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 TEST(RateSchedule, EachFormFollowsItsFormula) {
@@ -143,4 +143,4 @@ TEST(ErrorFeedback, SparseGradientsSummedExactlyNeedNoResidual) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -15,7 +15,7 @@
 #include "worker/training/exchange/path_measure.h"
 
 /// --path auto: the choice of made-up speeds, and what ranks and real shards measure of each other.
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 using peer::AlgorithmId;
@@ -197,4 +197,4 @@ TEST(MeasurePaths, AServerThatCannotBeReachedIsEveryRanksError) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "monitoring/http_client.h"
+#include "monitoring/http/http_client.h"
 #include "tests/worker/training/peers/on_ranks.h"
 #include "tests/worker/training/peers/toy_data.h"
 
 /// The values that a rank of millrace-peer serves over HTTP, and the run's reports to it.
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 using ::testing::HasSubstr;
@@ -147,4 +147,4 @@ TEST(PeerRun, TellsItsObserverOfEveryStepAndItsSums) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::training

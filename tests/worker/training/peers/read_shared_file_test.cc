@@ -10,7 +10,7 @@
 #include "tests/worker/training/peers/on_ranks.h"
 #include "worker/training/data/libsvm.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 using ::testing::HasSubstr;
@@ -133,4 +133,4 @@ TEST(ReadShare, AFileOfAnotherLengthOnAnotherRankIsToldToAll) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -12,7 +12,7 @@
 #include "kernels/base/random.h"
 #include "kernels/reduce/reduce.h"
 #include "millrace/millrace.h"
-#include "tests/support/redsync_reference.h"
+#include "tests/support/oracles/redsync_reference.h"
 #include "tests/worker/training/peers/on_ranks.h"
 #include "tests/worker/training/peers/shards.h"
 #include "worker/training/exchange/exchange.h"
@@ -20,7 +20,7 @@
 
 /// RedSync as a training method, over servers and over peers: layers of every size that it treats differently, with
 /// biases. Compares every weight, step by step, with a slow reference written from the paper.
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 using testing::on_ranks;
@@ -323,4 +323,4 @@ INSTANTIATE_TEST_SUITE_P(Methods, RedSyncJob, ::testing::Values(kRgc, kQuantized
                          [](const auto& method) { return std::string(method.param.quantized ? "Quantized" : "Rgc"); });
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -10,7 +10,7 @@
 #include "worker/training/optimizers/batch_gradient.h"
 #include "worker/training/peers/train_over_peers.h"
 
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 using testing::expect_alike;
@@ -310,4 +310,4 @@ TEST(PeerSgd, WhatCannotBeIsRefused) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -11,7 +11,7 @@
 #include "server/process/process.h"
 #include "tests/worker/temporary_folder.h"
 
-namespace millrace::cli::testing {
+namespace millrace::training::testing {
 
 /// Shards of this process, a thread each, on free ports of the loopback.
 class Shards {
@@ -50,4 +50,4 @@ class Shards {
   std::vector<std::jthread> threads_;  ///< before the processes they run
 };
 
-}  // namespace millrace::cli::testing
+}  // namespace millrace::training::testing

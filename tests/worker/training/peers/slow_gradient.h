@@ -6,7 +6,7 @@
 
 #include "worker/training/data/dataset.h"
 
-namespace millrace::cli::testing {
+namespace millrace::training::testing {
 
 using Weights = std::vector<double>;  ///< the intercept last
 
@@ -28,4 +28,4 @@ Weights slow_gradient(const Dataset& data, const Rows& rows, const Weights& w) {
   return gradient;
 }
 
-}  // namespace millrace::cli::testing
+}  // namespace millrace::training::testing

@@ -16,7 +16,7 @@
 #include "worker/training/trainer.h"
 
 /// SVRG of `millrace train` against [GSpar18, equation 2], in double: real shards, a thread a worker.
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 using testing::Shards;
@@ -141,7 +141,7 @@ TEST(SvrgJob, JobsWithoutACommonSnapshotAreRefused) {
   const auto refusal = [](auto change) {
     TrainOptions options = svrg_job({"tcp://127.0.0.1:7600"}, 2);
     change(options);
-    const Outcome checked = check_job(options, kJobFeatures);
+    const program::Outcome checked = check_job(options, kJobFeatures);
     return checked ? std::string("taken") : checked.error().message;
   };
   using Options = TrainOptions&;
@@ -174,4 +174,4 @@ TEST(SvrgJob, JobsWithoutACommonSnapshotAreRefused) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -13,7 +13,7 @@
 
 /// SVRG against [GSpar18, equation 2], written down in double by one process that has all rows: over peers and over
 /// servers.
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 using testing::expect_alike;
@@ -218,4 +218,4 @@ TEST_F(Svrg, WhatItDoesNotTakeIsRefused) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::training

@@ -6,7 +6,7 @@
 
 #include "kernels/base/check.h"
 
-namespace millrace::cli::testing {
+namespace millrace::training::testing {
 namespace {
 
 constexpr uint32_t kSwitchSlots = 4;
@@ -155,4 +155,4 @@ std::vector<SwitchSteps::Result> SwitchSteps::step(const std::vector<Stream>& of
   return results;
 }
 
-}  // namespace millrace::cli::testing
+}  // namespace millrace::training::testing

@@ -11,7 +11,7 @@
 #include "switch_agg/aggregator/aggregator.h"
 #include "worker/switch/switch_client.h"
 
-namespace millrace::cli::testing {
+namespace millrace::training::testing {
 
 struct SwitchStepsOptions {
   uint32_t workers = 2;
@@ -51,4 +51,4 @@ class SwitchSteps {
   std::vector<std::unique_ptr<Worker>> workers_;
 };
 
-}  // namespace millrace::cli::testing
+}  // namespace millrace::training::testing

@@ -8,7 +8,7 @@
 #include "worker/training/data/dataset.h"
 #include "worker/training/peers/train_over_peers.h"
 
-namespace millrace::cli::testing {
+namespace millrace::training::testing {
 
 /// Rows like those of w8a: some of `dimension` features, whose weights decide the label but for a few.
 inline Dataset toy_data(size_t rows, uint64_t dimension, uint64_t seed) {
@@ -56,4 +56,4 @@ inline Dataset share_of(const Dataset& data, uint32_t rank, uint32_t ranks) {
   return rows_of(data, at);
 }
 
-}  // namespace millrace::cli::testing
+}  // namespace millrace::training::testing

@@ -10,7 +10,7 @@
 #include "tests/worker/training/peers/on_ranks.h"
 #include "worker/training/peers/train_over_peers.h"
 
-namespace millrace::cli::testing {
+namespace millrace::training::testing {
 
 /// Holds the result of a training on a rank.
 struct Trained {
@@ -54,4 +54,4 @@ inline void expect_near(const std::vector<float>& weights, const std::vector<dou
   for (size_t i = 0; i < weights.size(); ++i) EXPECT_NEAR(static_cast<double>(weights[i]), expected[i], off) << i;
 }
 
-}  // namespace millrace::cli::testing
+}  // namespace millrace::training::testing

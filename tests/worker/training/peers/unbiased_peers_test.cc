@@ -15,7 +15,7 @@
 
 /// [GSpar18, 2, algorithm 1] as an allreduce. The sum of the ranks' drawn entries is the sum of their gradients in
 /// expectation, by every algorithm with exact sums, as over servers. Nothing stays for later.
-namespace millrace::cli {
+namespace millrace::training {
 namespace {
 
 using ::testing::HasSubstr;
@@ -222,4 +222,4 @@ TEST(UnbiasedContribution, WhatNeedsAResidualIsRefusedBySentence) {
 }
 
 }  // namespace
-}  // namespace millrace::cli
+}  // namespace millrace::training

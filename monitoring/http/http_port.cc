@@ -1,0 +1,363 @@
+#include "monitoring/http/http_port.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/descriptor.h"
+#include "monitoring/http/http_address.h"
+#include "monitoring/http/http_exchange.h"
+#include "monitoring/http/http_sockets.h"
+#include "monitoring/http/request_threads.h"
+#include "monitoring/http/status_page.h"
+#include "monitoring/open_files.h"
+
+namespace millrace::monitoring {
+namespace {
+
+constexpr size_t kAnswerThreads = 2;
+/// The pause before the next connection is accepted, after one for which no descriptor was free.
+constexpr TimeNs kAcceptPause = 100 * kNsPerMs;
+/// The time for answers under way when the port stops.
+constexpr TimeNs kStopTimeout = kNsPerS;
+
+struct HttpAnswer {
+  int status = 200;
+  std::string_view type;
+  std::string body;
+};
+
+constexpr std::string_view kPlain = "text/plain; charset=utf-8";
+
+/// REQUIRES: a path that takes_time().
+HttpAnswer slow_answer(const HttpHandlers& handlers, const HttpRequest& request) {
+  if (request.path == "/metrics")
+    return {.type = "text/plain; version=0.0.4; charset=utf-8", .body = handlers.metrics_text()};
+  return {.type = "application/json", .body = handlers.status_json()};
+}
+
+HttpAnswer quick_answer(const HttpHandlers& handlers, const HttpRequest& request) {
+  constexpr int kNotFound = 404;
+  constexpr int kNotAllowed = 405;
+  constexpr int kUnavailable = 503;
+  if (request.method != "GET" && request.method != "HEAD")
+    return {.status = kNotAllowed, .type = kPlain, .body = "only GET and HEAD\n"};
+  if (request.path == "/healthz") {
+    const std::optional<std::string> reason = handlers.unhealthy();
+    return reason ? HttpAnswer{.status = kUnavailable, .type = kPlain, .body = *reason + "\n"}
+                  : HttpAnswer{.type = kPlain, .body = "ok\n"};
+  }
+  if (request.path == "/") return {.type = "text/html; charset=utf-8", .body = status_page(handlers.title)};
+  return {.status = kNotFound, .type = kPlain, .body = "no such page: /, /status, /metrics, /healthz\n"};
+}
+
+HttpAnswer busy_answer(const HttpHandlers& /*handlers*/, const HttpRequest& /*request*/) {
+  constexpr int kUnavailable = 503;
+  return {.status = kUnavailable, .type = kPlain, .body = "too many requests wait; ask again later\n"};
+}
+
+/// Not accept4(): a server keeps its last descriptors for this port by a limit on that (server/process/accept_limit.h).
+Descriptor accept_one(const Descriptor& listener) {
+  Descriptor socket(::accept(listener.number(), nullptr, nullptr));
+  if (!socket) return socket;
+  ::fcntl(socket.number(), F_SETFD, FD_CLOEXEC);
+  ::fcntl(socket.number(), F_SETFL, O_NONBLOCK);
+  return socket;
+}
+
+bool takes_time(const HttpRequest& request) {
+  return (request.method == "GET" || request.method == "HEAD") &&
+         (request.path == "/metrics" || request.path == "/status");
+}
+
+/// The whole answer to a request; `make` is one of the above.
+template <typename Make>
+std::string answered(const HttpHandlers& handlers, const HttpRequest& request, const Make& make) {
+  constexpr int kFailed = 500;
+  HttpAnswer answer;
+  try {
+    answer = make(handlers, request);
+  } catch (...) {
+    answer = {.status = kFailed, .type = kPlain, .body = "the handler failed\n"};
+  }
+  std::string headers = "Content-Type: " + std::string(answer.type) + "\r\n";
+  headers += "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n";
+  if (answer.status == 405) headers += "Allow: GET, HEAD\r\n";
+  if (answer.type.starts_with("text/html"))
+    headers += "Content-Security-Policy: " + std::string(kStatusPagePolicy) + "\r\n";
+  return http_answer_bytes(answer.status, request.method, headers, answer.body);
+}
+
+}  // namespace
+
+/// Moves bytes on all connections in one thread, which also makes the quick answers, health among them. Other threads
+/// make the slow answers and return them by `made_`.
+class HttpPort::Impl {
+ public:
+  Impl(HttpHandlers handlers, HttpListeners listeners, Descriptor wake)
+      : handlers_(std::move(handlers)), listeners_(std::move(listeners)), wake_(std::move(wake)) {}
+  ~Impl() {
+    stop();
+    threads_.shutdown();
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  uint16_t port() const { return listeners_.port; }
+  void start() {
+    keep_spare();
+    thread_ = std::thread([this] { run(); });
+  }
+  void stop() {
+    if (!thread_.joinable()) return;
+    stopping_.store(true);
+    wake();
+    thread_.join();
+    threads_.shutdown();  // their remaining answers find no connection
+  }
+
+ private:
+  struct Connection {
+    Descriptor socket;
+    HttpExchange exchange;
+  };
+
+  void wake() {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(wake_.number(), &one, sizeof one);
+  }
+  void run();
+  bool is_done(TimeNs now);
+  int wait_ms(TimeNs now) const;
+  void poll_all(TimeNs now);
+  void accept_all(const Descriptor& listener, TimeNs now);
+  bool make_room();
+  void keep_spare() {
+    if (!spare_) spare_ = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  }
+  bool spend_spare();
+  void read(uint64_t number, Connection& connection, TimeNs now);
+  void write(Connection& connection, TimeNs now);
+  void begin_answer(uint64_t number, Connection& connection, const HttpRequest& request, TimeNs now);
+  void take_made(TimeNs now);
+
+  const HttpHandlers handlers_;
+  HttpListeners listeners_;
+  Descriptor wake_;
+  Descriptor spare_;                            ///< kept for one connection in a process that has no descriptor left
+  std::map<uint64_t, Connection> connections_;  ///< by their number, which is used once
+  uint64_t next_number_ = 0;
+  TimeNs accept_from_ = 0;
+  std::optional<TimeNs> stop_by_;
+  std::atomic<bool> stopping_ = false;
+  std::mutex made_mutex_;
+  std::vector<std::pair<uint64_t, std::string>> made_;
+  RequestThreads threads_{kAnswerThreads, HttpPort::kConnectionsMax};
+  std::thread thread_;
+};
+
+void HttpPort::Impl::run() {
+  for (TimeNs now = monotonic_now_ns(); !is_done(now); now = monotonic_now_ns()) {
+    poll_all(now);
+    now = monotonic_now_ns();
+    take_made(now);
+    for (auto& [number, connection] : connections_) {
+      connection.exchange.on_time(now);
+      write(connection, now);
+    }
+    std::erase_if(connections_,
+                  [](const auto& entry) { return entry.second.exchange.state() == HttpExchange::State::kOver; });
+    keep_spare();
+  }
+  connections_.clear();
+}
+
+/// From stop() on: nothing is accepted, and only answers that are under way are carried to their end.
+bool HttpPort::Impl::is_done(TimeNs now) {
+  if (!stopping_.load()) return false;
+  listeners_.sockets.clear();
+  if (!stop_by_) stop_by_ = now + kStopTimeout;
+  std::erase_if(connections_, [](const auto& entry) {
+    const HttpExchange::State state = entry.second.exchange.state();
+    return state == HttpExchange::State::kReading || state == HttpExchange::State::kClosing;
+  });
+  return connections_.empty() || now >= *stop_by_;
+}
+
+int HttpPort::Impl::wait_ms(TimeNs now) const {
+  TimeNs until = now + 10 * kNsPerS;
+  if (accept_from_ > now) until = std::min(until, accept_from_);
+  if (stop_by_) until = std::min(until, *stop_by_);
+  for (const auto& [number, connection] : connections_)
+    until = std::min(until, connection.exchange.deadline().value_or(until));
+  return static_cast<int>(std::max<TimeNs>(until - now + kNsPerMs - 1, 0) / kNsPerMs);
+}
+
+void HttpPort::Impl::poll_all(TimeNs now) {
+  std::vector<pollfd> items{{wake_.number(), POLLIN, 0}};
+  const bool accepts = now >= accept_from_;
+  for (const Descriptor& listener : listeners_.sockets)
+    items.push_back({listener.number(), static_cast<short>(accepts ? POLLIN : 0), 0});
+  const size_t first = items.size();
+  std::vector<uint64_t> numbers;
+  for (const auto& [number, connection] : connections_) {
+    const int reads = connection.exchange.reads() ? POLLIN : 0;
+    const int writes = connection.exchange.state() == HttpExchange::State::kWriting ? POLLOUT : 0;
+    items.push_back({connection.socket.number(), static_cast<short>(reads | writes), 0});
+    numbers.push_back(number);
+  }
+  if (::poll(items.data(), items.size(), wait_ms(now)) <= 0) return;
+  now = monotonic_now_ns();
+  if (items[0].revents != 0) {
+    uint64_t times = 0;
+    [[maybe_unused]] const ssize_t taken = ::read(wake_.number(), &times, sizeof times);
+  }
+  for (size_t at = 0; at < numbers.size(); ++at) {
+    const int events = items[first + at].revents;
+    Connection& connection = connections_.at(numbers[at]);
+    // poll() reports these unasked, and for ever. Both directions are closed then: no peer can take an answer.
+    if ((events & (POLLERR | POLLHUP | POLLNVAL)) != 0) {
+      connection.exchange.on_broken();
+    } else if ((events & POLLIN) != 0) {
+      read(numbers[at], connection, now);
+    }
+  }
+  for (size_t at = 0; at < listeners_.sockets.size(); ++at) {
+    if (items[1 + at].revents != 0) accept_all(listeners_.sockets[at], now);
+  }
+}
+
+void HttpPort::Impl::accept_all(const Descriptor& listener, TimeNs now) {
+  constexpr int kAcceptedPerPass = 16;
+  for (int taken = 0; taken < kAcceptedPerPass; ++taken) {
+    Descriptor socket = accept_one(listener);
+    if (!socket && taken > 0) return;
+    // The listener is readable, so that there is one. Later ones may be none: the system looks for a descriptor first.
+    if (!socket && (errno == EMFILE || errno == ENFILE) && (spend_spare() || make_room()))
+      socket = accept_one(listener);
+    if (!socket) {
+      // Anything else passes: the connection is gone. Without room the listener stays readable.
+      const bool no_room = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+      if (no_room) accept_from_ = now + kAcceptPause;
+      return;
+    }
+    if (connections_.size() >= kConnectionsMax) make_room();
+    connections_.emplace(next_number_++, Connection{std::move(socket), HttpExchange(now)});
+  }
+}
+
+/// Ends a connection, as exchange_to_end() says. False: there is none.
+bool HttpPort::Impl::make_room() {
+  std::vector<const HttpExchange*> exchanges;
+  std::vector<uint64_t> numbers;
+  for (const auto& [number, connection] : connections_) {
+    exchanges.push_back(&connection.exchange);
+    numbers.push_back(number);
+  }
+  const std::optional<size_t> ended = exchange_to_end(exchanges);
+  if (ended) connections_.erase(numbers[*ended]);
+  return ended.has_value();
+}
+
+bool HttpPort::Impl::spend_spare() {
+  if (!spare_) return false;
+  spare_.close();
+  return true;
+}
+
+void HttpPort::Impl::read(uint64_t number, Connection& connection, TimeNs now) {
+  constexpr int kReadsPerPass = 4;
+  std::array<char, 4096> bytes;
+  for (int reads = 0; reads < kReadsPerPass; ++reads) {
+    const ssize_t got = ::recv(connection.socket.number(), bytes.data(), bytes.size(), 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return;
+    if (got < 0) return connection.exchange.on_broken();
+    if (got == 0) return connection.exchange.on_end();
+    const auto request = connection.exchange.on_bytes(std::string_view(bytes.data(), static_cast<size_t>(got)), now);
+    if (request) begin_answer(number, connection, *request, now);
+  }
+}
+
+void HttpPort::Impl::begin_answer(uint64_t number, Connection& connection, const HttpRequest& request, TimeNs now) {
+  if (!takes_time(request)) return connection.exchange.answer(answered(handlers_, request, quick_answer), now);
+  const bool queued = threads_.enqueue([this, number, request] {
+    std::string bytes = answered(handlers_, request, slow_answer);
+    {
+      const std::lock_guard lock(made_mutex_);
+      made_.emplace_back(number, std::move(bytes));
+    }
+    wake();
+  });
+  if (!queued) connection.exchange.answer(answered(handlers_, request, busy_answer), now);
+}
+
+void HttpPort::Impl::take_made(TimeNs now) {
+  std::vector<std::pair<uint64_t, std::string>> made;
+  {
+    const std::lock_guard lock(made_mutex_);
+    made.swap(made_);
+  }
+  for (auto& [number, bytes] : made) {
+    const auto connection = connections_.find(number);
+    if (connection != connections_.end()) connection->second.exchange.answer(std::move(bytes), now);
+  }
+}
+
+void HttpPort::Impl::write(Connection& connection, TimeNs now) {
+  HttpExchange& exchange = connection.exchange;
+  while (exchange.state() == HttpExchange::State::kWriting) {
+    const std::string_view unsent = exchange.unsent();
+    const ssize_t sent = ::send(connection.socket.number(), unsent.data(), unsent.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && errno == EAGAIN) return;
+    if (sent < 0) return exchange.on_broken();
+    exchange.on_sent(static_cast<size_t>(sent), now);
+    // Ends only this direction and reads on: close() with unread bytes would reset the connection and lose the answer.
+    if (exchange.state() == HttpExchange::State::kClosing) ::shutdown(connection.socket.number(), SHUT_WR);
+  }
+}
+
+HttpPort::HttpPort(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+HttpPort::~HttpPort() { stop(); }
+
+Result<std::unique_ptr<HttpPort>> HttpPort::start(std::string_view address, std::string_view flag,
+                                                  HttpHandlers handlers) {
+  const Result<HttpAddress> parsed = parse_http_address(address);
+  if (!parsed) return fail(parsed.error().code, std::string(flag) + ": " + parsed.error().message);
+  auto listeners = listen_on_host(*parsed);
+  if (!listeners) {
+    const bool in_use = listeners.error().code == ErrorCode::kConflict;
+    return fail(ErrorCode::kIo, "cannot listen on " + std::string(address) + " for HTTP: " +
+                                    (in_use ? "the port is in use by another process; choose another one with "
+                                            : listeners.error().message + "; choose another address with ") +
+                                    std::string(flag) + " (port 0: any free one)");
+  }
+  Descriptor wake(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!wake) return fail(ErrorCode::kIo, std::string("no file descriptor is left for HTTP: ") + kRaiseOpenFiles);
+  std::unique_ptr<HttpPort> port(
+      new HttpPort(std::make_unique<Impl>(std::move(handlers), std::move(*listeners), std::move(wake))));
+  port->impl_->start();
+  return port;
+}
+
+uint16_t HttpPort::port() const { return impl_->port(); }
+
+void HttpPort::stop() { impl_->stop(); }
+
+}  // namespace millrace::monitoring
