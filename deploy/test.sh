@@ -10,7 +10,8 @@
 #                                    lint   clang-format; clang-tidy and headers alone, on changes since green_commit.
 #                                    models the models of the protocols, if they changed since the last green commit.
 #                                    dev    vector kernels on every instruction set, simulations, lint, integration
-#                                           tests, among them 30 seconds of the punisher.
+#                                           tests, among them 30 seconds of the punisher. extend_test if a path of
+#                                           tests/integration/extend/depends.txt changed since the last green commit.
 #   deploy/test.sh --quick         setup, build, dev.
 #   deploy/test.sh --release       all stages, and in each the tests that CI leaves out. All unit tests run in all three
 #                                  builds, everything under lint, the models, fuzzers for 60 seconds each. Then two more
@@ -92,12 +93,17 @@ stage_lint() {
   return "$failed"
 }
 
-# Nothing but tests/models decides about the models.
-stage_models() {
+# same_as_green PATH…: whether CI may leave out a check of these paths. Not where the green commit is not in the clone.
+same_as_green() {
   local green
   green=$(grep -v '^#' "$GREEN" 2>/dev/null | head -n 1)
-  if [ "$release" = no ] && git cat-file -e "$green^{commit}" 2>/dev/null && git diff --quiet "$green" -- tests/models; then
-    echo "models: unchanged since $green, for which they passed"
+  [ "$release" = no ] && git cat-file -e "$green^{commit}" 2>/dev/null && git diff --quiet "$green" -- "$@"
+}
+
+# Nothing but tests/models decides about the models.
+stage_models() {
+  if same_as_green tests/models; then
+    echo "models: unchanged since the commit of $GREEN, for which they passed"
     return 0
   fi
   cmake --preset dev && cmake --build --preset dev -j "$JOBS" --target millrace_models && ctest --preset dev -j "$JOBS" -L '^model$' --no-tests=error
@@ -113,11 +119,14 @@ stage_punish() {
 # Processes wait for each other more than they compute: two more tests than there are cores. What cannot share the machine has a
 # lock (RESOURCE_LOCK in tests/CMakeLists.txt).
 stage_dev() {
-  if [ "$release" = yes ]; then
-    ctest --preset dev -j $((JOBS + 2)) -LE '^model$' --no-tests=error
-  else
-    ctest --preset dev -j $((JOBS + 2)) -LE '^(only_asan|only_tsan|model)$' --no-tests=error
+  local depends left_out='model'
+  mapfile -t depends < <(grep -v '^#' tests/integration/extend/depends.txt)
+  if same_as_green "${depends[@]}"; then
+    echo "extend_test: unchanged since the commit of $GREEN, for which it passed"
+    left_out+='|extend'
   fi
+  [ "$release" = yes ] || left_out+='|only_asan|only_tsan'
+  ctest --preset dev -j $((JOBS + 2)) -LE "^($left_out)\$" --no-tests=error
 }
 
 stage_papers() {

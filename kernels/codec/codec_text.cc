@@ -2,6 +2,7 @@
 #include <string>
 
 #include "kernels/base/check.h"
+#include "kernels/base/registry.h"
 #include "kernels/base/words.h"
 #include "kernels/codec/codec.h"
 
@@ -38,22 +39,13 @@ bool parse_value(std::string_view text, CodecSpec& spec) {
 }  // namespace
 
 std::string index_codec_names() {
-  std::string words;
-  for (const IndexCodec* codec : index_codecs()) {
-    if (!words.empty()) words += ", ";
-    words += codec->name();
-    if (codec->takes_rate()) words += "[:RATE]";
-  }
-  return words;
+  return listed_texts(index_codecs(), [](const IndexCodec* codec) {
+    return std::string(codec->name()) + (codec->takes_rate() ? "[:RATE]" : "");
+  });
 }
 
 std::string value_codec_names() {
-  std::string words;
-  for (const ValueCodec* codec : value_codecs()) {
-    if (!words.empty()) words += ", ";
-    words += codec->help_text();
-  }
-  return words;
+  return listed_texts(value_codecs(), [](const ValueCodec* codec) { return codec->help_text(); });
 }
 
 Status validate(const CodecSpec& spec) {

@@ -1,35 +1,37 @@
-#include <array>
-
+#include "kernels/base/registry.h"
 #include "kernels/codec/codec_list.h"
 
 namespace millrace {
+namespace {
 
-std::span<const IndexCodec* const> index_codecs() {
-#define MILLRACE_LISTED(name) &name##_index_codec(),
-  static const std::array codecs = {MILLRACE_INDEX_CODECS(MILLRACE_LISTED)};
+const Registry<const IndexCodec*>& index_codec_registry() {
+#define MILLRACE_LISTED(word) &word##_index_codec(),
+  static const Registry<const IndexCodec*> registry = {MILLRACE_INDEX_CODECS(MILLRACE_LISTED)};
 #undef MILLRACE_LISTED
-  return codecs;
+  return registry;
 }
 
-std::span<const ValueCodec* const> value_codecs() {
-#define MILLRACE_LISTED(name) &name##_value_codec(),
-  static const std::array codecs = {MILLRACE_VALUE_CODECS(MILLRACE_LISTED)};
+const Registry<const ValueCodec*>& value_codec_registry() {
+#define MILLRACE_LISTED(word) &word##_value_codec(),
+  static const Registry<const ValueCodec*> registry = {MILLRACE_VALUE_CODECS(MILLRACE_LISTED)};
 #undef MILLRACE_LISTED
-  return codecs;
+  return registry;
 }
+
+}  // namespace
+
+std::span<const IndexCodec* const> index_codecs() { return index_codec_registry().entries(); }
+
+std::span<const ValueCodec* const> value_codecs() { return value_codec_registry().entries(); }
 
 const IndexCodec* find_index_codec(IndexCodecId id) {
-  for (const IndexCodec* codec : index_codecs()) {
-    if (codec->id() == id) return codec;
-  }
-  return nullptr;
+  const IndexCodec* const* codec = index_codec_registry().with_number(id);
+  return codec == nullptr ? nullptr : *codec;
 }
 
 const ValueCodec* find_value_codec(ValueCodecId id) {
-  for (const ValueCodec* codec : value_codecs()) {
-    if (codec->id() == id) return codec;
-  }
-  return nullptr;
+  const ValueCodec* const* codec = value_codec_registry().with_number(id);
+  return codec == nullptr ? nullptr : *codec;
 }
 
 CodecSpec without_loss(const CodecSpec& spec) {

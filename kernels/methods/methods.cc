@@ -111,7 +111,7 @@ Result<std::string> method_select(const Method& method, std::string_view amount)
   const auto words = split(method.select, ':');
   const auto selection = selection_by_name(words[0]);
   if (!selection) return std::unexpected(selection.error());
-  if (find_selection(*selection)->amount != SelectionAmount::kShare) {
+  if (find_selection(*selection)->amount() != SelectionAmount::kShare) {
     return refuse_method(method, "has no density: its selection is " + std::string(method.select));
   }
   std::string text = std::string(words[0]) + ':' + std::string(amount);

@@ -11,8 +11,9 @@
 
 namespace millrace {
 
-/// Names the rules by which a sum of gradients changes weights. Each is one file in this folder; optimize/registry.cc
-/// lists them. Numbers are on the wire.
+/// Numbers the rules by which a sum of gradients changes weights. Numbers are on the wire: never reused. Each rule
+/// states its own in its file (optimizer_list.h lists the files, protocol/wire/job_spec.md has the table); here are
+/// those that other code refers to.
 enum class Optimizer : uint8_t {
   kNone = 0,      ///< there are no weights to change
   kSgd = 1,       ///< w -= rate g
@@ -53,6 +54,8 @@ struct OptimizerInfo {
 
 /// Returns every rule this build knows, none included.
 std::span<const OptimizerInfo> optimizers();
+/// Returns the rule, or nullptr: not of this build.
+const OptimizerInfo* find_optimizer(Optimizer optimizer);
 std::string_view optimizer_name(Optimizer optimizer);
 /// Returns the number of arrays of state. REQUIRES: a known one.
 size_t optimizer_states(Optimizer optimizer);

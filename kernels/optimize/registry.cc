@@ -1,50 +1,29 @@
 #include "kernels/optimize/registry.h"
 
-#include <algorithm>
+#include <array>
 #include <charconv>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/base/registry.h"
 #include "kernels/base/words.h"
 #include "kernels/optimize/dense.h"
+#include "kernels/optimize/optimizer_list.h"
 
 namespace millrace {
-
-// One line a rule.
-#define MILLRACE_OPTIMIZERS(X) \
-  X(none_optimizer)            \
-  X(sgd_optimizer)             \
-  X(momentum_optimizer)        \
-  X(adagrad_optimizer)         \
-  X(adam_optimizer)
-
-#define MILLRACE_DECLARE(name) OptimizerEntry name();
-MILLRACE_OPTIMIZERS(MILLRACE_DECLARE)
-#undef MILLRACE_DECLARE
-
 namespace {
 
-#define MILLRACE_COUNT(name) +1
-constexpr size_t kOptimizerCount = MILLRACE_OPTIMIZERS(MILLRACE_COUNT);
-#undef MILLRACE_COUNT
-
-const std::array<OptimizerEntry, kOptimizerCount>& optimizer_entries() {
-#define MILLRACE_CALL(name) name(),
-  static const std::array<OptimizerEntry, kOptimizerCount> all = {{MILLRACE_OPTIMIZERS(MILLRACE_CALL)}};
-#undef MILLRACE_CALL
-  return all;
-}
-
-const OptimizerEntry* find_entry(Optimizer optimizer) {
-  const auto at = std::ranges::find(optimizer_entries(), optimizer,
-                                    [](const OptimizerEntry& entry) { return entry.info.optimizer; });
-  return at == optimizer_entries().end() ? nullptr : &*at;
+const Registry<OptimizerEntry>& optimizer_registry() {
+#define MILLRACE_LISTED(word) word##_optimizer(),
+  static const Registry<OptimizerEntry> registry = {MILLRACE_OPTIMIZERS(MILLRACE_LISTED)};
+#undef MILLRACE_LISTED
+  return registry;
 }
 
 const OptimizerEntry& optimizer_entry(Optimizer optimizer) {
-  const OptimizerEntry* entry = find_entry(optimizer);
+  const OptimizerEntry* entry = optimizer_registry().with_number(optimizer);
   MILLRACE_CHECK(entry != nullptr, static_cast<int>(optimizer));
   return *entry;
 }
@@ -76,36 +55,36 @@ std::string optimizer_number(double value) {
 }
 
 std::string known_forms() {
-  std::string known;
-  for (const OptimizerEntry& entry : optimizer_entries()) {
-    known += (known.empty() ? "" : ", ") + std::string(entry.info.form);
-  }
-  return known;
+  return listed_texts(optimizer_registry().entries(), [](const OptimizerEntry& entry) { return entry.info.form; });
 }
 
 }  // namespace
 
 std::span<const OptimizerInfo> optimizers() {
   static const auto infos = [] {
-    std::array<OptimizerInfo, kOptimizerCount> all;
-    std::ranges::transform(optimizer_entries(), all.begin(), [](const OptimizerEntry& entry) { return entry.info; });
+    std::vector<OptimizerInfo> all;
+    for (const OptimizerEntry& entry : optimizer_registry().entries()) all.push_back(entry.info);
     return all;
   }();
   return infos;
 }
 
+const OptimizerInfo* find_optimizer(Optimizer optimizer) {
+  const OptimizerEntry* entry = optimizer_registry().with_number(optimizer);
+  return entry == nullptr ? nullptr : &entry->info;
+}
+
 std::string_view optimizer_name(Optimizer optimizer) {
-  const OptimizerEntry* entry = find_entry(optimizer);
-  return entry == nullptr ? "unknown" : entry->info.name;
+  const OptimizerInfo* info = find_optimizer(optimizer);
+  return info == nullptr ? "unknown" : info->name;
 }
 
 size_t optimizer_states(Optimizer optimizer) { return optimizer_entry(optimizer).info.states; }
 
 Result<OptimizerSpec> optimizer_from_text(std::string_view text) {
   const std::vector<std::string_view> words = split(text, ':');
-  const auto entry =
-      std::ranges::find(optimizer_entries(), words[0], [](const OptimizerEntry& one) { return one.info.name; });
-  if (entry == optimizer_entries().end() || words.size() > entry->parameters.size() + 1) {
+  const OptimizerEntry* entry = optimizer_registry().with_name(words[0]);
+  if (entry == nullptr || words.size() > entry->parameters.size() + 1) {
     return refuse_optimizer("'" + std::string(text) + "' is not an optimizer; known are " + known_forms());
   }
   OptimizerSpec spec;
@@ -136,7 +115,7 @@ std::string optimizer_text(const OptimizerSpec& spec) {
 }
 
 Status validate(const OptimizerSpec& spec) {
-  const OptimizerEntry* entry = find_entry(spec.optimizer);
+  const OptimizerEntry* entry = optimizer_registry().with_number(spec.optimizer);
   if (entry == nullptr) {
     return fail(ErrorCode::kUnsupported,
                 "unknown optimizer number " + std::to_string(static_cast<int>(spec.optimizer)));

@@ -40,14 +40,16 @@ struct OptimizerStep {
   float per_sum() const { return static_cast<float>(1 / denominator); }
 };
 
-/// Describes a rule for the registry; the rule's file returns it. Adding one: its enum value, its file with a function
-/// `OptimizerEntry NAME_optimizer()`, and its line in registry.cc.
+/// Describes a rule. Its file defines `OptimizerEntry NAME_optimizer()`, and optimizer_list.h has the word.
 struct OptimizerEntry {
   OptimizerInfo info;
   std::span<const OptimizerParameter> parameters;
   /// False: something overflowed.
   bool (*step)(const OptimizerStep& step);
 };
+
+inline std::string_view name_of(const OptimizerEntry& entry) { return entry.info.name; }
+inline Optimizer number_of(const OptimizerEntry& entry) { return entry.info.optimizer; }
 
 /// Calls change(index, value) for the entries that the step touches, in the order of the indices. Returns whether every
 /// call wrote a finite value.

@@ -120,11 +120,15 @@ Result<MagnitudeKey> select_k_to_2k(std::span<const float> values, uint64_t k, I
 }
 
 SelectionEntry binary_search_selection() {
-  return {{Selection::kBinarySearch, "binary_search", "[RedSync19, 2.1]",
-           "a threshold by bisection; between k and 2k entries", SelectionAmount::kShare, SelectionExtra::kNone,
-           SelectionUse::kWithResidual, true},
-          validate_density_or_k,
-          make_binary_search};
+  return {.info = {.selection = Selection::kBinarySearch,
+                   .name = "binary_search",
+                   .paper = "[RedSync19, 2.1]",
+                   .summary = "a threshold by bisection; between k and 2k entries",
+                   .parameters = kShareAlone,
+                   .may_alternate_signs = true},
+          .validate = validate_density_or_k,
+          .make = make_binary_search,
+          .takes_all = k_is_all};
 }
 
 }  // namespace millrace

@@ -114,6 +114,16 @@ std::unique_ptr<Selector> make_bucket_top_k(const SelectionSpec& spec, uint64_t 
   return std::make_unique<BucketTopKSelector>(bucket_k_of(spec, dimension), spec.bucket_size);
 }
 
+constexpr SelectionParameter kBucketParameters[] = {
+    kShareParameter,
+    {.form = "BUCKET",
+     .set = [](std::string_view word, SelectionSpec& spec) { return set_count(word, spec.bucket_size); },
+     .value = [](const SelectionSpec& spec) { return SelectionNumber(uint64_t{spec.bucket_size}); }}};
+
+bool takes_whole_buckets(const SelectionSpec& spec, uint64_t dimension) {
+  return bucket_k_of(spec, dimension) >= std::min<uint64_t>(spec.bucket_size, dimension);
+}
+
 Status validate_bucket(const SelectionSpec& spec) {
   if (spec.bucket_size == 0) return fail(ErrorCode::kInvalidArgument, "a bucket holds at least 1 index");
   if (spec.density != 0 && !(spec.density > 0 && spec.density <= 1)) {
@@ -125,11 +135,15 @@ Status validate_bucket(const SelectionSpec& spec) {
 }  // namespace
 
 SelectionEntry bucket_top_k_selection() {
-  return {
-      {Selection::kBucketTopK, "bucket_topk", "[SparCML19, 8.3]", "the largest of every bucket of consecutive indices",
-       SelectionAmount::kShare, SelectionExtra::kBucketSize, SelectionUse::kWithResidual, false, "bucket"},
-      validate_bucket,
-      make_bucket_top_k};
+  return {.info = {.selection = Selection::kBucketTopK,
+                   .name = "bucket_topk",
+                   .paper = "[SparCML19, 8.3]",
+                   .summary = "the largest of every bucket of consecutive indices",
+                   .parameters = kBucketParameters,
+                   .alias = "bucket"},
+          .validate = validate_bucket,
+          .make = make_bucket_top_k,
+          .takes_all = takes_whole_buckets};
 }
 
 }  // namespace millrace

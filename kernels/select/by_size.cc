@@ -1,5 +1,3 @@
-#include "kernels/select/by_size.h"
-
 #include "kernels/select/registry.h"
 
 namespace millrace {
@@ -26,23 +24,36 @@ Selection selection_at(uint64_t dimension, bool alternate_signs) {
   return alternate_signs ? Selection::kBinarySearch : Selection::kSampled;
 }
 
-}  // namespace
-
-SelectionSpec resolved_by_size(const SelectionSpec& spec, uint64_t dimension) {
-  if (spec.selection != Selection::kBySize) return spec;
+/// Returns the selection that RedSync uses for a tensor of `dimension`.
+///
+/// up to 4,096 entries   none, without signs and warm-up: biases and batch norm layers, "we do not compress residuals".
+/// up to 32,768          radix.
+/// up to 2^22            trimmed.
+/// above                 sampled; with alternating signs binary_search.
+///
+/// The last three take the amount, the signs and the warm-up from `spec`.
+/// Source   [RedSync19, 2.1, 3.3]; DESIGN.md has the sentences.
+SelectionSpec resolve_by_size(const SelectionSpec& spec, uint64_t dimension) {
   SelectionSpec chosen = spec;
   chosen.selection = selection_at(dimension, spec.alternate_signs);
   if (chosen.selection == Selection::kNone) return {};
-  if (chosen.selection == Selection::kSampled) chosen.period = kSampledPeriod;
+  if (chosen.selection == Selection::kSampled) chosen.period = default_spec(chosen.selection).period;
   return chosen;
 }
 
+}  // namespace
+
 SelectionEntry by_size_selection() {
-  return {{Selection::kBySize, "by_size", "[RedSync19, 2.1, 3.3]",
-           "by the tensor's size: everything as it is, radix, trimmed, sampled (with :signs binary_search)",
-           SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kWithResidual, true},
-          validate_density_or_k,
-          nullptr};  // make_selector() makes the selection that resolved_by_size() names
+  return {.info = {.selection = Selection::kBySize,
+                   .name = "by_size",
+                   .paper = "[RedSync19, 2.1, 3.3]",
+                   .summary =
+                       "by the tensor's size: everything as it is, radix, trimmed, sampled (with :signs binary_search)",
+                   .parameters = kShareAlone,
+                   .may_alternate_signs = true},
+          .validate = validate_density_or_k,
+          .make = nullptr,
+          .resolve = resolve_by_size};
 }
 
 }  // namespace millrace

@@ -103,10 +103,16 @@ std::unique_ptr<Selector> make_gaussian(const SelectionSpec& spec, uint64_t dime
 }  // namespace
 
 SelectionEntry gaussian_selection() {
-  return {{Selection::kGaussian, "gaussian", "[GaussianK19]; [OkTopk22, 5.4]",
-           "a threshold from the values' mean and deviation, scaled until at least 3k/4 are selected, 2k at most"},
-          validate_density_or_k,
-          make_gaussian};
+  return {
+      .info =
+          {.selection = Selection::kGaussian,
+           .name = "gaussian",
+           .paper = "[GaussianK19]; [OkTopk22, 5.4]",
+           .summary =
+               "a threshold from the values' mean and deviation, scaled until at least 3k/4 are selected, 2k at most",
+           .parameters = kShareAlone},
+      .validate = validate_density_or_k,
+      .make = make_gaussian};
 }
 
 }  // namespace millrace

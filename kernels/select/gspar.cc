@@ -54,6 +54,12 @@ std::unique_ptr<Selector> make_gspar(const SelectionSpec& spec, uint64_t dimensi
   return std::make_unique<GsparSelector>(k_of(spec, dimension), spec.iterations);
 }
 
+constexpr SelectionParameter kGsparParameters[] = {
+    kShareParameter,
+    {.form = "ITERATIONS",
+     .set = [](std::string_view word, SelectionSpec& spec) { return set_count(word, spec.iterations); },
+     .value = [](const SelectionSpec& spec) { return SelectionNumber(uint64_t{spec.iterations}); }}};
+
 Status validate_gspar(const SelectionSpec& spec) {
   if (spec.iterations == 0) return fail(ErrorCode::kInvalidArgument, "gspar iterates at least once");
   return validate_density_or_k(spec);
@@ -62,11 +68,14 @@ Status validate_gspar(const SelectionSpec& spec) {
 }  // namespace
 
 SelectionEntry gspar_selection() {
-  return {{Selection::kGspar, "gspar", "[GSpar18, 2.2, algorithm 3]",
-           "drawn with probabilities by size, greedy; about k entries, unbiased", SelectionAmount::kShare,
-           SelectionExtra::kIterations, SelectionUse::kUnbiased},
-          validate_gspar,
-          make_gspar};
+  return {.info = {.selection = Selection::kGspar,
+                   .name = "gspar",
+                   .paper = "[GSpar18, 2.2, algorithm 3]",
+                   .summary = "drawn with probabilities by size, greedy; about k entries, unbiased",
+                   .parameters = kGsparParameters,
+                   .use = SelectionUse::kUnbiased},
+          .validate = validate_gspar,
+          .make = make_gspar};
 }
 
 }  // namespace millrace

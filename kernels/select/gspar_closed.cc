@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/base/words.h"
 #include "kernels/draw/draw.h"
 #include "kernels/magnitude/tail_sums.h"
 #include "kernels/select/drawing_selector.h"
@@ -69,6 +70,13 @@ std::unique_ptr<Selector> make_gspar_closed(const SelectionSpec& spec, uint64_t)
   return std::make_unique<GsparClosedSelector>(spec.variance);
 }
 
+constexpr SelectionParameter kVarianceParameters[] = {
+    {.form = "VARIANCE",
+     .amount = SelectionAmount::kVariance,
+     .set = [](std::string_view word,
+               SelectionSpec& spec) { return assign_number(word, spec.variance) && spec.variance > 0; },
+     .value = [](const SelectionSpec& spec) { return SelectionNumber(spec.variance); }}};
+
 Status validate_gspar_closed(const SelectionSpec& spec) {
   if (std::isfinite(spec.variance) && spec.variance > 0) return {};
   return fail(ErrorCode::kInvalidArgument, "a variance budget is finite and above 0");
@@ -77,11 +85,16 @@ Status validate_gspar_closed(const SelectionSpec& spec) {
 }  // namespace
 
 SelectionEntry gspar_closed_selection() {
-  return {{Selection::kGsparClosed, "gspar_closed", "[GSpar18, 2.2, algorithm 2]",
-           "drawn with probabilities by size; the fewest entries for a variance of (1 + VARIANCE), unbiased",
-           SelectionAmount::kVariance, SelectionExtra::kNone, SelectionUse::kUnbiased},
-          validate_gspar_closed,
-          make_gspar_closed};
+  return {
+      .info = {.selection = Selection::kGsparClosed,
+               .name = "gspar_closed",
+               .paper = "[GSpar18, 2.2, algorithm 2]",
+               .summary =
+                   "drawn with probabilities by size; the fewest entries for a variance of (1 + VARIANCE), unbiased",
+               .parameters = kVarianceParameters,
+               .use = SelectionUse::kUnbiased},
+      .validate = validate_gspar_closed,
+      .make = make_gspar_closed};
 }
 
 }  // namespace millrace

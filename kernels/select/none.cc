@@ -21,11 +21,13 @@ Status accept(const SelectionSpec&) { return {}; }
 }  // namespace
 
 SelectionEntry none_selection() {
-  return {
-      {Selection::kNone, "none", "[SparCML19, 8.2]", "every stored entry that is not zero (naturally sparse gradients)",
-       SelectionAmount::kNone, SelectionExtra::kNone, SelectionUse::kBoth},
-      accept,
-      make_none};
+  return {.info = {.selection = Selection::kNone,
+                   .name = "none",
+                   .paper = "[SparCML19, 8.2]",
+                   .summary = "every stored entry that is not zero (naturally sparse gradients)",
+                   .use = SelectionUse::kBoth},
+          .validate = accept,
+          .make = make_none};
 }
 
 }  // namespace millrace

@@ -32,10 +32,15 @@ std::unique_ptr<Selector> make_radix(const SelectionSpec& spec, uint64_t dimensi
 }  // namespace
 
 SelectionEntry radix_selection() {
-  return {{Selection::kRadix, "radix", "[RedSync19, 2.1]", "exactly k, by radix select over all entries",
-           SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kWithResidual, true},
-          validate_density_or_k,
-          make_radix};
+  return {.info = {.selection = Selection::kRadix,
+                   .name = "radix",
+                   .paper = "[RedSync19, 2.1]",
+                   .summary = "exactly k, by radix select over all entries",
+                   .parameters = kShareAlone,
+                   .may_alternate_signs = true},
+          .validate = validate_density_or_k,
+          .make = make_radix,
+          .takes_all = k_is_all};
 }
 
 }  // namespace millrace

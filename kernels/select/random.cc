@@ -123,11 +123,15 @@ std::unique_ptr<Selector> make_random(const SelectionSpec& spec, uint64_t dimens
 }  // namespace
 
 SelectionEntry random_selection() {
-  return {{Selection::kRandom, "random", "[DeepReduce21, 10.2] (Random-r)",
-           "k entries whatever their size; in unbiased jobs scaled up", SelectionAmount::kShare, SelectionExtra::kNone,
-           SelectionUse::kBoth},
-          validate_density_or_k,
-          make_random};
+  return {.info = {.selection = Selection::kRandom,
+                   .name = "random",
+                   .paper = "[DeepReduce21, 10.2] (Random-r)",
+                   .summary = "k entries whatever their size; in unbiased jobs scaled up",
+                   .parameters = kShareAlone,
+                   .use = SelectionUse::kBoth},
+          .validate = validate_density_or_k,
+          .make = make_random,
+          .takes_all = k_is_all};
 }
 
 }  // namespace millrace

@@ -1,57 +1,25 @@
 #include "kernels/select/registry.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "kernels/base/registry.h"
 #include "kernels/select/alternate_signs.h"
-#include "kernels/select/by_size.h"
+#include "kernels/select/selection_list.h"
 #include "kernels/select/warm_up.h"
 
 namespace millrace {
-
-// One line a selection.
-#define MILLRACE_SELECTIONS(X) \
-  X(none_selection)            \
-  X(top_k_selection)           \
-  X(threshold_selection)       \
-  X(threshold_reuse_selection) \
-  X(bucket_top_k_selection)    \
-  X(trimmed_selection)         \
-  X(binary_search_selection)   \
-  X(sampled_selection)         \
-  X(radix_selection)           \
-  X(by_size_selection)         \
-  X(gaussian_selection)        \
-  X(random_selection)          \
-  X(gspar_selection)           \
-  X(gspar_closed_selection)    \
-  X(uniform_selection)
-
-#define MILLRACE_DECLARE(name) SelectionEntry name();
-MILLRACE_SELECTIONS(MILLRACE_DECLARE)
-#undef MILLRACE_DECLARE
-
 namespace {
 
-#define MILLRACE_COUNT(name) +1
-constexpr size_t kSelectionCount = MILLRACE_SELECTIONS(MILLRACE_COUNT);
-#undef MILLRACE_COUNT
-
-const std::array<SelectionEntry, kSelectionCount>& entries() {
-#define MILLRACE_CALL(name) name(),
-  static const std::array<SelectionEntry, kSelectionCount> all = {{MILLRACE_SELECTIONS(MILLRACE_CALL)}};
-#undef MILLRACE_CALL
-  return all;
-}
-
-Result<SelectionEntry> entry_of(Selection selection) {
-  for (const SelectionEntry& entry : entries()) {
-    if (entry.info.selection == selection) return entry;
-  }
-  return fail(ErrorCode::kUnsupported, "unknown selection number " + std::to_string(static_cast<int>(selection)));
+const Registry<SelectionEntry>& selection_registry() {
+#define MILLRACE_LISTED(word) word##_selection(),
+  static const Registry<SelectionEntry> registry = {MILLRACE_SELECTIONS(MILLRACE_LISTED)};
+#undef MILLRACE_LISTED
+  return registry;
 }
 
 }  // namespace
@@ -72,26 +40,24 @@ uint64_t bucket_k_of(const SelectionSpec& spec, uint64_t dimension) {
 
 std::span<const SelectionInfo> selections() {
   static const auto infos = [] {
-    std::array<SelectionInfo, kSelectionCount> all;
-    std::transform(entries().begin(), entries().end(), all.begin(), [](const SelectionEntry& e) { return e.info; });
+    std::vector<SelectionInfo> all;
+    for (const SelectionEntry& entry : selection_registry().entries()) all.push_back(entry.info);
     return all;
   }();
   return infos;
 }
 
 Result<Selection> selection_by_name(std::string_view name) {
-  std::string known;
   for (const SelectionInfo& info : selections()) {
     if (info.name == name || (!info.alias.empty() && info.alias == name)) return info.selection;
-    known += known.empty() ? "" : ", ";
-    known += info.name;
   }
-  return fail(ErrorCode::kInvalidArgument, "unknown selection '" + std::string(name) + "'; known are " + known);
+  return fail(ErrorCode::kInvalidArgument, "unknown selection '" + std::string(name) + "'; known are " +
+                                               listed_texts(selections(), std::mem_fn(&SelectionInfo::name)));
 }
 
 const SelectionInfo* find_selection(Selection selection) {
-  const auto found = std::ranges::find(selections(), selection, &SelectionInfo::selection);
-  return found == selections().end() ? nullptr : &*found;
+  const SelectionEntry* entry = selection_registry().with_number(selection);
+  return entry == nullptr ? nullptr : &entry->info;
 }
 
 std::string_view selection_name(Selection selection) {
@@ -116,14 +82,41 @@ Status validate_density_or_k(const SelectionSpec& spec) {
   return {};
 }
 
+bool k_is_all(const SelectionSpec& spec, uint64_t dimension) { return k_of(spec, dimension) == dimension; }
+
 Status validate(const SelectionSpec& spec) {
-  const auto entry = entry_of(spec.selection);
-  if (!entry) return std::unexpected(entry.error());
+  const SelectionEntry* entry = selection_registry().with_number(spec.selection);
+  if (entry == nullptr) {
+    return fail(ErrorCode::kUnsupported,
+                "unknown selection number " + std::to_string(static_cast<int>(spec.selection)));
+  }
   if (spec.alternate_signs && !entry->info.may_alternate_signs) {
     return fail(ErrorCode::kInvalidArgument, std::string(entry->info.name) + " takes no alternating signs");
   }
   if (auto valid = validate_warm_up(entry->info, spec); !valid) return valid;
   return entry->validate(spec);
+}
+
+SelectionSpec default_spec(Selection selection) {
+  const SelectionEntry* entry = selection_registry().with_number(selection);
+  SelectionSpec spec = entry == nullptr ? SelectionSpec{} : entry->defaults;
+  spec.selection = selection;
+  return spec;
+}
+
+SelectionSpec resolved_by_size(const SelectionSpec& spec, uint64_t dimension) {
+  const SelectionEntry* entry = selection_registry().with_number(spec.selection);
+  return entry == nullptr || entry->resolve == nullptr ? spec : entry->resolve(spec, dimension);
+}
+
+bool chooses_by_size(Selection selection) {
+  const SelectionEntry* entry = selection_registry().with_number(selection);
+  return entry != nullptr && entry->resolve != nullptr;
+}
+
+bool takes_all(const SelectionSpec& spec, uint64_t dimension) {
+  const SelectionEntry* entry = selection_registry().with_number(spec.selection);
+  return entry != nullptr && entry->takes_all != nullptr && entry->takes_all(spec, dimension);
 }
 
 Status Selector::draw(const StreamView&, const SelectContext&, IndexBuffer& positions, Buffer<float>& values) {
@@ -138,14 +131,13 @@ std::unique_ptr<Selector> make_signed(const SelectionEntry& entry, const Selecti
 }
 
 Result<std::unique_ptr<Selector>> make_selector(const SelectionSpec& spec, uint64_t dimension) {
-  const auto entry = entry_of(spec.selection);
-  if (!entry) return std::unexpected(entry.error());
   if (auto valid = validate(spec); !valid) return std::unexpected(valid.error());
   if (dimension == 0 || dimension > kDimensionMax) {
     return fail(ErrorCode::kInvalidArgument, "a tensor's dimension is between 1 and 2^32");
   }
-  if (spec.selection == Selection::kBySize) return make_selector(resolved_by_size(spec, dimension), dimension);
-  return spec.warm_up == WarmUp::kNone ? make_signed(*entry, spec, dimension) : warm_up(*entry, spec, dimension);
+  const SelectionEntry& entry = *selection_registry().with_number(spec.selection);
+  if (entry.resolve != nullptr) return make_selector(entry.resolve(spec, dimension), dimension);
+  return spec.warm_up == WarmUp::kNone ? make_signed(entry, spec, dimension) : warm_up(entry, spec, dimension);
 }
 
 }  // namespace millrace

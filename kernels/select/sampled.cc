@@ -6,6 +6,9 @@
 namespace millrace {
 namespace {
 
+// "The interval of search is empirically set to 5" [RedSync19, 2.1].
+constexpr uint32_t kSampledPeriod = 5;
+
 /// The threshold of the binary search, found once a period and reused unchanged in between (the paper: every 5 steps).
 ///
 /// The paper does not bound the number of entries over a reused threshold. Over 4k entries, or under k/2, it searches
@@ -61,10 +64,16 @@ Status validate_sampled(const SelectionSpec& spec) {
 
 SelectionEntry sampled_selection() {
   // No alternating signs: the threshold found for one sign would be the next step's for the other [RedSync19, 2.1.1].
-  return {{Selection::kSampled, "sampled", "[RedSync19, 2.1]", "the threshold of binary_search, reused for a period",
-           SelectionAmount::kShare, SelectionExtra::kPeriod},
-          validate_sampled,
-          make_sampled};
+  return {.info = {.selection = Selection::kSampled,
+                   .name = "sampled",
+                   .paper = "[RedSync19, 2.1]",
+                   .summary = "the threshold of binary_search, reused for a period",
+                   .parameters = kShareAndPeriod,
+                   .reuses_threshold = true},
+          .validate = validate_sampled,
+          .make = make_sampled,
+          .takes_all = k_is_all,
+          .defaults = {.period = kSampledPeriod}};
 }
 
 }  // namespace millrace

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 
 #include "kernels/base/buffer.h"
 #include "kernels/base/random.h"
@@ -13,7 +14,8 @@
 
 namespace millrace {
 
-/// Names the selections. Each is one file in this folder; select/registry.cc lists them.
+/// Numbers the selections on the wire: never reused. Each states its own number in its file (selection_list.h lists the
+/// files, protocol/wire/job_spec.md has the table); here are those that other code refers to.
 enum class Selection : uint8_t {
   kNone = 0,            ///< everything stored is sent (naturally sparse gradients)
   kTopK = 1,            ///< exact top-k by magnitude
@@ -38,10 +40,6 @@ enum class WarmUp : uint8_t {
   kDense = 1,        ///< everything is sent [RedSync19, appendix C]
   kExponential = 2,  ///< from a quarter down to the density in equal stages [DGC18, 3.3]
 };
-
-/// Steps between two threshold searches of kSampled by default: "the interval of search is empirically set to 5"
-/// [RedSync19, 2.1].
-inline constexpr uint32_t kSampledPeriod = 5;
 
 /// Holds a selection, and its parameters. Part of a job's specification, overridable per tensor.
 struct SelectionSpec {
@@ -100,20 +98,32 @@ enum class SelectionUse : uint8_t {
   kBoth,
 };
 
-/// Says which parameters a selection's text has: the first one, and the second, which may be left out.
+/// Says how a parameter sets the number of selected entries.
 enum class SelectionAmount : uint8_t { kNone, kShare, kMagnitude, kVariance };
-enum class SelectionExtra : uint8_t { kNone, kPeriod, kBucketSize, kIterations };
+
+using SelectionNumber = std::variant<uint64_t, double>;
+
+/// Describes a parameter in a selection's text.
+struct SelectionParameter {
+  std::string_view form;  ///< "DENSITY|COUNT"
+  SelectionAmount amount = SelectionAmount::kNone;
+  bool (*set)(std::string_view word, SelectionSpec& spec);  ///< false: not a value of it
+  SelectionNumber (*value)(const SelectionSpec& spec);
+};
 
 struct SelectionInfo {
   Selection selection;
-  std::string_view name;     ///< "topk": the command line's and the job specification's word
-  std::string_view paper;    ///< "[SparCML19, 8.3]" (kernels/REFERENCES.md)
-  std::string_view summary;  ///< one line for --help
-  SelectionAmount amount = SelectionAmount::kShare;
-  SelectionExtra extra = SelectionExtra::kNone;
+  std::string_view name;                                ///< "topk": the command line's and the job specification's word
+  std::string_view paper;                               ///< "[SparCML19, 8.3]" (kernels/REFERENCES.md)
+  std::string_view summary;                             ///< one line for --help
+  std::span<const SelectionParameter> parameters = {};  ///< in the order of the text; all but the first may be left out
   SelectionUse use = SelectionUse::kWithResidual;
   bool may_alternate_signs = false;  ///< takes `alternate_signs`
+  bool reuses_threshold = false;     ///< for SelectionSpec::period steps
   std::string_view alias = {};       ///< "exact": the benchmarks' word, where it is another; taken as well
+
+  /// Returns the first parameter's amount; kNone where there is no parameter.
+  SelectionAmount amount() const { return parameters.empty() ? SelectionAmount::kNone : parameters.front().amount; }
 };
 
 /// Returns every selection this build knows.
@@ -139,8 +149,21 @@ std::string selection_names();
 /// Errors   invalid_argument.
 Status set_amount(std::string_view word, double& density, uint64_t& k);
 
+/// Assigns a count of at least 1. Returns false, and changes nothing, where `word` is none.
+bool set_count(std::string_view word, uint32_t& count);
+
 /// Refuses parameters that cannot be: density outside (0, 1], threshold not positive or not finite, bucket_size 0 ...
 Status validate(const SelectionSpec& spec);
+
+/// Returns the selection that a tensor of `dimension` gets: `spec`, or the one that a selection by size uses there.
+SelectionSpec resolved_by_size(const SelectionSpec& spec, uint64_t dimension);
+
+/// Returns whether the tensor's size decides which selection it gets.
+bool chooses_by_size(Selection selection);
+
+/// Returns whether the selection's amount is the whole tensor. False for selections that may omit entries even then:
+/// those by a fit or by an earlier step's threshold.
+bool takes_all(const SelectionSpec& spec, uint64_t dimension);
 
 /// Errors   as validate().
 Result<std::unique_ptr<Selector>> make_selector(const SelectionSpec& spec, uint64_t dimension);

@@ -1,56 +1,25 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/registry.h"
 #include "kernels/base/words.h"
-#include "kernels/select/select.h"
+#include "kernels/select/registry.h"
 
 namespace millrace {
 namespace {
 
-std::string amount_word(SelectionAmount amount) {
-  switch (amount) {
-    case SelectionAmount::kNone: return "";
-    case SelectionAmount::kShare: return ":DENSITY|COUNT";
-    case SelectionAmount::kMagnitude: return ":MAGNITUDE";
-    case SelectionAmount::kVariance: return ":VARIANCE";
+/// Returns the parameters' forms: ":DENSITY|COUNT[:PERIOD]".
+std::string parameter_forms(const SelectionInfo& info) {
+  std::string words;
+  for (const SelectionParameter& parameter : info.parameters) {
+    const std::string form = ":" + std::string(parameter.form);
+    words += words.empty() ? form : "[" + form + "]";
   }
-  return "";
-}
-
-std::string extra_word(SelectionExtra extra) {
-  switch (extra) {
-    case SelectionExtra::kNone: return "";
-    case SelectionExtra::kPeriod: return "[:PERIOD]";
-    case SelectionExtra::kBucketSize: return "[:BUCKET]";
-    case SelectionExtra::kIterations: return "[:ITERATIONS]";
-  }
-  return "";
+  return words;
 }
 
 std::unexpected<Error> refuse_selection(std::string_view text, const std::string& wanted) {
   return fail(ErrorCode::kInvalidArgument, "'" + std::string(text) + "' is not " + wanted);
-}
-
-bool set_magnitude(std::string_view word, double& value) { return assign_number(word, value) && value > 0; }
-
-bool set_first(std::string_view word, SelectionAmount amount, SelectionSpec& spec) {
-  switch (amount) {
-    case SelectionAmount::kNone: return false;
-    case SelectionAmount::kShare: return set_amount(word, spec.density, spec.k).has_value();
-    case SelectionAmount::kMagnitude: return set_magnitude(word, spec.threshold);
-    case SelectionAmount::kVariance: return set_magnitude(word, spec.variance);
-  }
-  return false;
-}
-
-bool set_second(std::string_view word, SelectionExtra extra, SelectionSpec& spec) {
-  switch (extra) {
-    case SelectionExtra::kNone: return false;
-    case SelectionExtra::kPeriod: return assign_number(word, spec.period) && spec.period > 0;
-    case SelectionExtra::kBucketSize: return assign_number(word, spec.bucket_size) && spec.bucket_size > 0;
-    case SelectionExtra::kIterations: return assign_number(word, spec.iterations) && spec.iterations > 0;
-  }
-  return false;
 }
 
 /// "signs", "dense=STEPS", "warm_up=STEPS".
@@ -79,13 +48,16 @@ Status set_amount(std::string_view word, double& density, uint64_t& k) {
   return {};
 }
 
+bool set_count(std::string_view word, uint32_t& count) {
+  const auto number = number_from_text<uint32_t>(word);
+  if (!number || *number == 0) return false;
+  count = *number;
+  return true;
+}
+
 std::string selection_names() {
-  std::string words;
-  for (const SelectionInfo& info : selections()) {
-    if (!words.empty()) words += ", ";
-    words += std::string(info.name) + amount_word(info.amount) + extra_word(info.extra);
-  }
-  return words;
+  return listed_texts(selections(),
+                      [](const SelectionInfo& info) { return std::string(info.name) + parameter_forms(info); });
 }
 
 Result<SelectionSpec> selection_from_text(std::string_view text) {
@@ -93,20 +65,18 @@ Result<SelectionSpec> selection_from_text(std::string_view text) {
   const auto selection = selection_by_name(words[0]);
   if (!selection) return std::unexpected(selection.error());
   const SelectionInfo& info = *find_selection(*selection);
-  const std::string wanted = "a selection: '" + std::string(info.name) + amount_word(info.amount) +
-                             extra_word(info.extra) + (info.may_alternate_signs ? "[:signs]" : "") +
-                             (info.amount == SelectionAmount::kNone ? "'" : "[:dense=STEPS|:warm_up=STEPS]'");
-  SelectionSpec spec;
-  spec.selection = *selection;
-  // The default of the field is the period of threshold_reuse.
-  if (*selection == Selection::kSampled) spec.period = kSampledPeriod;
+  const std::string wanted = "a selection: '" + std::string(info.name) + parameter_forms(info) +
+                             (info.may_alternate_signs ? "[:signs]" : "") +
+                             (info.parameters.empty() ? "'" : "[:dense=STEPS|:warm_up=STEPS]'");
+  SelectionSpec spec = default_spec(*selection);
   size_t next = 1;
-  if (info.amount != SelectionAmount::kNone) {
-    if (next == words.size()) return refuse_selection(text, wanted);
-    if (!set_first(words[next], info.amount, spec)) return refuse_selection(words[next], wanted);
+  for (const SelectionParameter& parameter : info.parameters) {
+    const bool is_first = &parameter == &info.parameters.front();
+    const bool is_set = next < words.size() && parameter.set(words[next], spec);
+    if (is_first && !is_set) return refuse_selection(next < words.size() ? words[next] : text, wanted);
+    if (!is_set) break;
     ++next;
   }
-  if (next < words.size() && set_second(words[next], info.extra, spec)) ++next;
   for (; next < words.size(); ++next) {
     if (!set_option(words[next], spec)) return refuse_selection(words[next], wanted);
   }

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/base/words.h"
 #include "kernels/magnitude/magnitude_scan.h"
 #include "kernels/select/registry.h"
 #include "kernels/select/top_k.h"
@@ -30,6 +31,13 @@ std::unique_ptr<Selector> make_threshold(const SelectionSpec& spec, uint64_t) {
   return std::make_unique<ThresholdSelector>(rounded_up(spec.threshold));
 }
 
+constexpr SelectionParameter kThresholdParameters[] = {
+    {.form = "MAGNITUDE",
+     .amount = SelectionAmount::kMagnitude,
+     .set = [](std::string_view word,
+               SelectionSpec& spec) { return assign_number(word, spec.threshold) && spec.threshold > 0; },
+     .value = [](const SelectionSpec& spec) { return SelectionNumber(spec.threshold); }}};
+
 Status validate_threshold(const SelectionSpec& spec) {
   if (std::isfinite(spec.threshold) && spec.threshold > 0) return {};
   return fail(ErrorCode::kInvalidArgument, "a fixed threshold is finite and above 0");
@@ -53,10 +61,15 @@ Status select_threshold(std::span<const float> values, float threshold, uint64_t
 }
 
 SelectionEntry threshold_selection() {
-  return {{Selection::kThreshold, "threshold", "[Strom15]; [RedSync19, 1]", "every entry with |x| >= a fixed threshold",
-           SelectionAmount::kMagnitude, SelectionExtra::kNone, SelectionUse::kWithResidual, true, "fixed"},
-          validate_threshold,
-          make_threshold};
+  return {.info = {.selection = Selection::kThreshold,
+                   .name = "threshold",
+                   .paper = "[Strom15]; [RedSync19, 1]",
+                   .summary = "every entry with |x| >= a fixed threshold",
+                   .parameters = kThresholdParameters,
+                   .may_alternate_signs = true,
+                   .alias = "fixed"},
+          .validate = validate_threshold,
+          .make = make_threshold};
 }
 
 }  // namespace millrace

@@ -103,11 +103,14 @@ Status validate_reuse(const SelectionSpec& spec) {
 }  // namespace
 
 SelectionEntry threshold_reuse_selection() {
-  return {{Selection::kThresholdReuse, "threshold_reuse", "[OkTopk22, 3.1.3]",
-           "the exact k-th magnitude once a period, reused in between; about k entries", SelectionAmount::kShare,
-           SelectionExtra::kPeriod},
-          validate_reuse,
-          make_threshold_reuse};
+  return {.info = {.selection = Selection::kThresholdReuse,
+                   .name = "threshold_reuse",
+                   .paper = "[OkTopk22, 3.1.3]",
+                   .summary = "the exact k-th magnitude once a period, reused in between; about k entries",
+                   .parameters = kShareAndPeriod,
+                   .reuses_threshold = true},
+          .validate = validate_reuse,
+          .make = make_threshold_reuse};
 }
 
 }  // namespace millrace

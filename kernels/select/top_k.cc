@@ -78,10 +78,16 @@ Result<float> top_k_threshold(std::span<const float> values, uint64_t k) {
 float max_magnitude(std::span<const float> values) { return magnitude_of_key(max_key(values)); }
 
 SelectionEntry top_k_selection() {
-  return {{Selection::kTopK, "topk", "[SparCML19, 2.2]", "the k entries of largest magnitude, exactly",
-           SelectionAmount::kShare, SelectionExtra::kNone, SelectionUse::kWithResidual, true, "exact"},
-          validate_density_or_k,
-          make_top_k};
+  return {.info = {.selection = Selection::kTopK,
+                   .name = "topk",
+                   .paper = "[SparCML19, 2.2]",
+                   .summary = "the k entries of largest magnitude, exactly",
+                   .parameters = kShareAlone,
+                   .may_alternate_signs = true,
+                   .alias = "exact"},
+          .validate = validate_density_or_k,
+          .make = make_top_k,
+          .takes_all = k_is_all};
 }
 
 }  // namespace millrace

@@ -101,11 +101,15 @@ std::unique_ptr<Selector> make_trimmed(const SelectionSpec& spec, uint64_t dimen
 }  // namespace
 
 SelectionEntry trimmed_selection() {
-  return {{Selection::kTrimmed, "trimmed", "[RedSync19, 2.1]",
-           "exactly k: radix select above a threshold from mean and maximum", SelectionAmount::kShare,
-           SelectionExtra::kNone, SelectionUse::kWithResidual, true},
-          validate_density_or_k,
-          make_trimmed};
+  return {.info = {.selection = Selection::kTrimmed,
+                   .name = "trimmed",
+                   .paper = "[RedSync19, 2.1]",
+                   .summary = "exactly k: radix select above a threshold from mean and maximum",
+                   .parameters = kShareAlone,
+                   .may_alternate_signs = true},
+          .validate = validate_density_or_k,
+          .make = make_trimmed,
+          .takes_all = k_is_all};
 }
 
 }  // namespace millrace

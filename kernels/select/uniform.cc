@@ -50,11 +50,14 @@ std::unique_ptr<Selector> make_uniform(const SelectionSpec& spec, uint64_t dimen
 }  // namespace
 
 SelectionEntry uniform_selection() {
-  return {{Selection::kUniform, "uniform", "[GSpar18, 4] (UniSp)",
-           "each entry drawn with one probability and scaled up; about k entries, unbiased", SelectionAmount::kShare,
-           SelectionExtra::kNone, SelectionUse::kUnbiased},
-          validate_density_or_k,
-          make_uniform};
+  return {.info = {.selection = Selection::kUniform,
+                   .name = "uniform",
+                   .paper = "[GSpar18, 4] (UniSp)",
+                   .summary = "each entry drawn with one probability and scaled up; about k entries, unbiased",
+                   .parameters = kShareAlone,
+                   .use = SelectionUse::kUnbiased},
+          .validate = validate_density_or_k,
+          .make = make_uniform};
 }
 
 }  // namespace millrace

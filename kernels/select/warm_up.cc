@@ -88,7 +88,7 @@ Status validate_warm_up(const SelectionInfo& info, const SelectionSpec& spec) {
   if (info.selection == Selection::kNone) {
     return fail(ErrorCode::kInvalidArgument, "select none sends everything as it is: it takes no warm-up");
   }
-  if (spec.warm_up == WarmUp::kExponential && info.amount != SelectionAmount::kShare) {
+  if (spec.warm_up == WarmUp::kExponential && info.amount() != SelectionAmount::kShare) {
     return fail(ErrorCode::kInvalidArgument,
                 std::string(info.name) + " has no density that a warm-up could come down to; use dense=STEPS");
   }

@@ -8,7 +8,7 @@
 
 #include "kernels/codec/codec.h"
 #include "kernels/codec/lossy_index_codec.h"
-#include "kernels/select/by_size.h"
+#include "kernels/select/select.h"
 #include "protocol/base/limits.h"
 #include "protocol/base/text.h"
 #include "protocol/job/job_spec.h"

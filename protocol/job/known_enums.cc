@@ -2,8 +2,8 @@
 
 namespace millrace::protocol {
 
-// Each switch names every enumerator, so that the compiler asks for the next one. Codecs and selections are in their
-// registries.
+// Each switch names every enumerator, so that the compiler asks for the next one. Codecs, selections and optimizers are
+// in their registries.
 bool known(Mode value) {
   switch (value) {
     case Mode::kSynchronous:
@@ -95,16 +95,7 @@ bool known(WindowValueCodec value) {
   return false;
 }
 
-bool known(Optimizer value) {
-  switch (value) {
-    case Optimizer::kNone:
-    case Optimizer::kSgd:
-    case Optimizer::kMomentum:
-    case Optimizer::kAdagrad:
-    case Optimizer::kAdam: return true;
-  }
-  return false;
-}
+bool known(Optimizer value) { return find_optimizer(value) != nullptr; }
 
 bool known(StoreBegin value) {
   switch (value) {

@@ -6,7 +6,7 @@
 #include "kernels/base/bytes.h"
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
-#include "kernels/select/by_size.h"
+#include "kernels/select/select.h"
 #include "protocol/job/step_sends.h"
 
 namespace millrace::protocol {
@@ -22,17 +22,16 @@ constexpr uint64_t kAutomaticPartsMax = 65'536;
 /// Boundaries fall on multiples of this, so that bitmaps and vectors of a part start on whole words.
 constexpr uint64_t kBoundaryUnit = 64;
 
-/// Returns whether by_size sends a tensor of `dimension` uncompressed in every step.
+/// Returns whether a selection by size sends a tensor of `dimension` uncompressed in every step.
 bool is_uncompressed(const SelectionSpec& select, uint64_t dimension) {
-  return select.selection == Selection::kBySize && resolved_by_size(select, dimension).selection == Selection::kNone;
+  return chooses_by_size(select.selection) && resolved_by_size(select, dimension).selection == Selection::kNone;
 }
 
-/// Returns whether the tensor may share a bucket. by_size chooses for each tensor: a tensor that it compresses has a
-/// bucket of its own. Tensors that it does not compress share one, regardless of the bucket's size.
+/// Returns whether the tensor may share a bucket. A selection by size chooses for each tensor: a tensor that it
+/// compresses has a bucket of its own. Tensors that it does not compress share one, regardless of the bucket's size.
 bool fusible(const JobSpec& spec, const TensorSpec& tensor) {
   const bool overrides = tensor.select || tensor.reselect || tensor.codec_up || tensor.codec_down;
-  const bool selected_alone =
-      spec.select.selection == Selection::kBySize && !is_uncompressed(spec.select, tensor.dimension);
+  const bool selected_alone = chooses_by_size(spec.select.selection) && !is_uncompressed(spec.select, tensor.dimension);
   return tensor.dimension < spec.fuse_below && !overrides && !selected_alone;
 }
 
@@ -94,7 +93,7 @@ std::vector<BucketLayout> plan_buckets(const JobSpec& spec) {
 /// unknown.
 uint64_t expected_entries(const BucketLayout& bucket) {
   const SelectionInfo* info = find_selection(bucket.select.selection);
-  if (info == nullptr || info->amount != SelectionAmount::kShare) return bucket.dimension;
+  if (info == nullptr || info->amount() != SelectionAmount::kShare) return bucket.dimension;
   return k_of(bucket.select, bucket.dimension);
 }
 

@@ -66,7 +66,7 @@ Result<Selection> callers_selection(const AdviseFlags& flags) {
   const Result<Selection> selection = selection_by_name(flags.select);
   if (!selection || *selection == Selection::kNone) return selection;
   const SelectionInfo& info = *find_selection(*selection);
-  if (info.amount != SelectionAmount::kShare || info.use == SelectionUse::kUnbiased) {
+  if (info.amount() != SelectionAmount::kShare || info.use == SelectionUse::kUnbiased) {
     return fail(ErrorCode::kInvalidArgument,
                 flags.select +
                     " does not select --density of a gradient by size: take topk, trimmed, by_size ..., or "

@@ -1,5 +1,5 @@
 #include "kernels/codec/bloom/bloom_policy.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 
 namespace millrace {
 namespace {

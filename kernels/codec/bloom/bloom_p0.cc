@@ -1,7 +1,7 @@
 #include "kernels/base/bytes.h"
 #include "kernels/base/check.h"
 #include "kernels/codec/bloom/bloom_filter.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 
 namespace millrace {
 namespace {

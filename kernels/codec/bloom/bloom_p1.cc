@@ -1,6 +1,6 @@
 #include "kernels/base/random.h"
 #include "kernels/codec/bloom/bloom_policy.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 
 namespace millrace {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/base/check.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 #include "kernels/codec/curve/curve_codec.h"
 #include "kernels/codec/curve/piecewise_polynomial.h"
 

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "kernels/base/check.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 #include "kernels/codec/index/adaptive_blocks.h"
 
 namespace millrace {

@@ -5,7 +5,7 @@
 
 #include "kernels/base/bytes.h"
 #include "kernels/codec/bits/huffman_code.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 #include "kernels/codec/index/gap_prefix_codec.h"
 
 namespace millrace {

@@ -2,7 +2,7 @@
 #include <optional>
 
 #include "kernels/codec/bits/elias.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 #include "kernels/codec/index/gap_prefix_codec.h"
 
 namespace millrace {

@@ -6,7 +6,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/codec/bits/bit_stream.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 #include "kernels/codec/index/gap_blocks.h"
 
 namespace millrace {

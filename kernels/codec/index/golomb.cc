@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "kernels/base/bytes.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 #include "kernels/codec/index/gap_prefix_codec.h"
 
 namespace millrace {

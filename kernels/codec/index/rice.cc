@@ -3,7 +3,7 @@
 #include <cmath>
 #include <optional>
 
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 #include "kernels/codec/index/gap_prefix_codec.h"
 
 namespace millrace {

@@ -5,7 +5,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/codec/bits/elias.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 
 namespace millrace {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "kernels/base/check.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 
 namespace millrace {
 namespace {

@@ -9,7 +9,7 @@
 #include "kernels/base/words.h"
 #include "kernels/codec/bits/bit_stream.h"
 #include "kernels/codec/bucket_mean.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 #include "kernels/stream/index_sort.h"
 
 namespace millrace {

@@ -1,10 +1,11 @@
 #include <algorithm>
 #include <array>
+#include <memory>
 
 #include "kernels/base/bytes.h"
 #include "kernels/codec/bits/bit_stream.h"
 #include "kernels/codec/bits/huffman_code.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 #include "kernels/codec/sketch/sketch_values.h"
 
 namespace millrace {
@@ -91,14 +92,13 @@ class SkcompressValueCodec final : public SketchValueCodec {
 
 }  // namespace
 
-const ValueCodec& skcompress_value_codec() {
-  static const SkcompressValueCodec codec(ValueCodecId{16}, "skcompress", BucketValue::kSmallest);
-  return codec;
+std::unique_ptr<const ValueCodec> skcompress_codec(ValueCodecId id, std::string_view name, BucketValue value) {
+  return std::make_unique<SkcompressValueCodec>(id, name, value);
 }
 
-const ValueCodec& skcompress_mean_value_codec() {
-  static const SkcompressValueCodec codec(ValueCodecId{18}, "skcompress_mean", BucketValue::kMean);
-  return codec;
+const ValueCodec& skcompress_value_codec() {
+  static const auto codec = skcompress_codec(ValueCodecId{16}, "skcompress", BucketValue::kSmallest);
+  return *codec;
 }
 
 }  // namespace millrace

@@ -2,8 +2,10 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "kernels/codec/codec.h"
 #include "kernels/codec/sketch/min_max_sketch.h"
@@ -69,5 +71,9 @@ class SketchValueCodec : public ValueCodec {
 
   BucketValue value_;
 };
+
+/// Return the codecs of sketchml.cc and skcompress.cc under a number and a name. `name` outlives the codec.
+std::unique_ptr<const ValueCodec> sketchml_codec(ValueCodecId id, std::string_view name, BucketValue value);
+std::unique_ptr<const ValueCodec> skcompress_codec(ValueCodecId id, std::string_view name, BucketValue value);
 
 }  // namespace millrace

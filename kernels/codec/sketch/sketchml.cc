@@ -1,5 +1,7 @@
+#include <memory>
+
 #include "kernels/codec/bits/bit_stream.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 #include "kernels/codec/sketch/sketch_values.h"
 
 namespace millrace {
@@ -56,14 +58,13 @@ class SketchmlValueCodec final : public SketchValueCodec {
 
 }  // namespace
 
-const ValueCodec& sketchml_value_codec() {
-  static const SketchmlValueCodec codec(ValueCodecId{15}, "sketchml", BucketValue::kSmallest);
-  return codec;
+std::unique_ptr<const ValueCodec> sketchml_codec(ValueCodecId id, std::string_view name, BucketValue value) {
+  return std::make_unique<SketchmlValueCodec>(id, name, value);
 }
 
-const ValueCodec& sketchml_mean_value_codec() {
-  static const SketchmlValueCodec codec(ValueCodecId{17}, "sketchml_mean", BucketValue::kMean);
-  return codec;
+const ValueCodec& sketchml_value_codec() {
+  static const auto codec = sketchml_codec(ValueCodecId{15}, "sketchml", BucketValue::kSmallest);
+  return *codec;
 }
 
 }  // namespace millrace

@@ -8,7 +8,7 @@
 
 #include "kernels/base/bytes.h"
 #include "kernels/base/check.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 #include "kernels/codec/value/byte_planes.h"
 
 namespace millrace {

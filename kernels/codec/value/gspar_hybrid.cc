@@ -11,7 +11,7 @@
 #include "kernels/base/bytes.h"
 #include "kernels/base/check.h"
 #include "kernels/codec/bits/bit_stream.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 #include "kernels/codec/value/gspar_parts.h"
 
 namespace millrace {

@@ -6,7 +6,7 @@
 
 #include "kernels/base/bytes.h"
 #include "kernels/base/check.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 #include "kernels/codec/value/bucket_size_text.h"
 #include "kernels/magnitude/magnitude_scan.h"
 #include "kernels/quantize/bucket_layout.h"

@@ -6,7 +6,7 @@
 #include "kernels/base/check.h"
 #include "kernels/codec/bits/bit_stream.h"
 #include "kernels/codec/bits/elias.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 #include "kernels/codec/value/bucket_size_text.h"
 #include "kernels/codec/value/qsgd_header.h"
 #include "kernels/quantize/bucket_layout.h"

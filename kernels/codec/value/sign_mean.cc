@@ -3,7 +3,7 @@
 
 #include "kernels/base/bytes.h"
 #include "kernels/base/check.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 #include "kernels/magnitude/magnitude_scan.h"
 #include "kernels/quantize/bucket_layout.h"
 #include "kernels/quantize/sign_means.h"

@@ -8,7 +8,7 @@
 #include "kernels/base/bytes.h"
 #include "kernels/base/check.h"
 #include "kernels/base/words.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 #include "kernels/codec/value/three_lc_kernels.h"
 #include "kernels/magnitude/magnitude_scan.h"
 

@@ -203,7 +203,7 @@ TEST(SelectSchedule, EverySelectionWarmsUpDenseAndThenIsAsWithout) {
 TEST(SelectSchedule, ExponentialWarmUpSelectsAsTheStagesDensity) {
   const size_t n = 8000;
   for (const SelectionInfo& info : selections()) {
-    if (info.amount != SelectionAmount::kShare || info.use == SelectionUse::kUnbiased) continue;
+    if (info.amount() != SelectionAmount::kShare || info.use == SelectionUse::kUnbiased) continue;
     SelectionSpec spec = example_of(info);
     std::vector<std::unique_ptr<Selector>> stages;
     for (const double density : {0.25, 0.0625, 0.05}) {

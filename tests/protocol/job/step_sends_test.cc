@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/select/by_size.h"
+#include "kernels/select/select.h"
 #include "tests/support/oracles/select_oracle.h"
 
 /// step_sends() against the selections themselves.

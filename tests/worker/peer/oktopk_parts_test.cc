@@ -6,10 +6,10 @@
 
 #include "tests/worker/peer/cases.h"
 #include "tests/worker/peer/pump.h"
-#include "worker/peer/algorithms/oktopk_gather.h"
-#include "worker/peer/algorithms/oktopk_regions.h"
-#include "worker/peer/algorithms/oktopk_threshold.h"
 #include "worker/peer/collectives/integer_collectives.h"
+#include "worker/peer/oktopk/oktopk_gather.h"
+#include "worker/peer/oktopk/oktopk_regions.h"
+#include "worker/peer/oktopk/oktopk_threshold.h"
 
 /// The parts of Ok-Topk, each by itself: sums of numbers, the global threshold, regions, and the balanced gathering.
 namespace millrace::peer::testing {

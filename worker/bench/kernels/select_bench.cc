@@ -155,11 +155,11 @@ double variance_for(const SelectionInfo& info, const SelectBenchOptions& options
 
 SelectionSpec spec_for(const SelectionInfo& info, const SelectBenchOptions& options, std::span<const float> values) {
   double amount = options.density;
-  if (info.amount == SelectionAmount::kMagnitude) {
+  if (info.amount() == SelectionAmount::kMagnitude) {
     const uint64_t k = k_of({.density = options.density}, options.n);
     amount = std::max<double>(top_k_threshold(values, k).value_or(0), 1e-30);
   }
-  if (info.amount == SelectionAmount::kVariance) amount = variance_for(info, options, values);
+  if (info.amount() == SelectionAmount::kVariance) amount = variance_for(info, options, values);
   const auto spec = selection_from_text(std::string(info.name) + ":" + program::json_text(nlohmann::json(amount)));
   MILLRACE_CHECK(spec.has_value(), spec.error().message);
   return *spec;
@@ -240,8 +240,9 @@ Result<nlohmann::json> bench_select(const SelectBenchOptions& options) {
   nlohmann::json rows = nlohmann::json::array({read_pass_row(options, data->values)});
   std::vector<nlohmann::json> drifting;
   for (const SelectionInfo& info : selections()) {
-    if (info.selection == Selection::kNone) continue;
-    if (info.extra == SelectionExtra::kPeriod) {
+    // No amount selects about the density: nothing to compare.
+    if (info.amount() == SelectionAmount::kNone) continue;
+    if (info.reuses_threshold) {
       drifting.push_back(drifting_row(info, options, *data));
     } else {
       rows.push_back(stationary_row(info, options, data->values));

@@ -218,11 +218,12 @@ class Automatic final : public Allreduce {
 }  // namespace
 
 AlgorithmEntry automatic_entry() {
-  return entry_of<Automatic>({.id = AlgorithmId::kAuto,
-                              .name = "auto",
-                              .source = "the papers' cost models, and trying out",
-                              .result = ResultKind::kExactSum,
-                              .chooses = true});
+  return {.info = {.id = AlgorithmId::kAuto,
+                   .name = "auto",
+                   .source = "the papers' cost models, and trying out",
+                   .result = ResultKind::kExactSum,
+                   .chooses = true},
+          .make = make_of<Automatic>};
 }
 
 }  // namespace millrace::peer

@@ -3,6 +3,7 @@
 #include <bit>
 #include <utility>
 
+#include "worker/peer/algorithms/cost_chain.h"
 #include "worker/peer/algorithms/registry.h"
 #include "worker/peer/collectives/dense_vector.h"
 #include "worker/peer/collectives/reduce_scatter.h"
@@ -174,15 +175,31 @@ class DenseRabenseifner final : public Allreduce {
   ResultMemory memory_;
 };
 
+void cost_of_dense_rabenseifner(CostChain& chain) {
+  const uint32_t paired = std::bit_floor(chain.ranks());
+  if (paired != chain.ranks()) {
+    chain.send(chain.n() * CostChain::kValueBytes);
+    chain.add_dense(chain.n());
+  }
+  for (double part = chain.n() / 2; part >= chain.n() / paired; part /= 2) {
+    chain.send(part * CostChain::kValueBytes);
+    chain.add_dense(part);
+  }
+  chain.gather(chain.n() / paired * CostChain::kValueBytes);
+  chain.add_dense(chain.n());
+}
+
 }  // namespace
 
 AlgorithmEntry dense_rabenseifner_entry() {
-  return entry_of<DenseRabenseifner>({.id = AlgorithmId::kDenseRabenseifner,
-                                      .name = "dense_rabenseifner",
-                                      .source = "[Rabenseifner04]; [Thakur05]",
-                                      .result = ResultKind::kExactSum,
-                                      .dense_only = true,
-                                      .bounded_volume = true});
+  return {.info = {.id = AlgorithmId::kDenseRabenseifner,
+                   .name = "dense_rabenseifner",
+                   .source = "[Rabenseifner04]; [Thakur05]",
+                   .result = ResultKind::kExactSum,
+                   .dense_only = true,
+                   .bounded_volume = true},
+          .make = make_of<DenseRabenseifner>,
+          .cost = cost_of_dense_rabenseifner};
 }
 
 }  // namespace millrace::peer

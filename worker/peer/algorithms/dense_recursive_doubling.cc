@@ -1,3 +1,4 @@
+#include "worker/peer/algorithms/cost_chain.h"
 #include "worker/peer/algorithms/registry.h"
 #include "worker/peer/collectives/dense_vector.h"
 #include "worker/peer/collectives/recursive_doubling.h"
@@ -31,14 +32,22 @@ class DenseRecursiveDoubling final : public Allreduce {
   AllreduceSettings settings_;
 };
 
+void cost_of_dense_doubling(CostChain& chain) {
+  add_doubling(
+      chain, [&](double) { chain.send(chain.n() * CostChain::kValueBytes); },
+      [&](double) { chain.add_dense(2 * chain.n()); });
+}
+
 }  // namespace
 
 AlgorithmEntry dense_recursive_doubling_entry() {
-  return entry_of<DenseRecursiveDoubling>({.id = AlgorithmId::kDenseRecursiveDoubling,
-                                           .name = "dense_recursive_doubling",
-                                           .source = "[Thakur05]",
-                                           .result = ResultKind::kExactSum,
-                                           .dense_only = true});
+  return {.info = {.id = AlgorithmId::kDenseRecursiveDoubling,
+                   .name = "dense_recursive_doubling",
+                   .source = "[Thakur05]",
+                   .result = ResultKind::kExactSum,
+                   .dense_only = true},
+          .make = make_of<DenseRecursiveDoubling>,
+          .cost = cost_of_dense_doubling};
 }
 
 }  // namespace millrace::peer

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 
+#include "worker/peer/algorithms/cost_chain.h"
 #include "worker/peer/algorithms/registry.h"
 #include "worker/peer/collectives/dense_vector.h"
 #include "worker/peer/collectives/reduce_scatter.h"
@@ -139,15 +140,23 @@ class DenseRing final : public Allreduce {
   ResultMemory memory_;
 };
 
+void cost_of_dense_ring(CostChain& chain) {
+  const double slice = chain.n() * chain.slice_share();
+  chain.send(slice * CostChain::kValueBytes, 2.0 * (chain.ranks() - 1));
+  chain.add_dense(2 * slice * (chain.ranks() - 1) + chain.n());
+}
+
 }  // namespace
 
 AlgorithmEntry dense_ring_entry() {
-  return entry_of<DenseRing>({.id = AlgorithmId::kDenseRing,
-                              .name = "dense_ring",
-                              .source = "[PatarasukYuan09]",
-                              .result = ResultKind::kExactSum,
-                              .dense_only = true,
-                              .bounded_volume = true});
+  return {.info = {.id = AlgorithmId::kDenseRing,
+                   .name = "dense_ring",
+                   .source = "[PatarasukYuan09]",
+                   .result = ResultKind::kExactSum,
+                   .dense_only = true,
+                   .bounded_volume = true},
+          .make = make_of<DenseRing>,
+          .cost = cost_of_dense_ring};
 }
 
 }  // namespace millrace::peer

@@ -1,3 +1,4 @@
+#include "worker/peer/algorithms/cost_chain.h"
 #include "worker/peer/algorithms/registry.h"
 #include "worker/peer/collectives/contribution.h"
 #include "worker/peer/collectives/packed_sum.h"
@@ -52,15 +53,21 @@ Result<std::unique_ptr<Allreduce>> make_dsar(const AllreduceSettings& settings) 
   return std::make_unique<DsarSplitAllgather>(settings);
 }
 
+void cost_of_dsar_split(CostChain& chain) {
+  chain.select(chain.speeds().select.callers_s);
+  chain.split_allgather();
+}
+
 }  // namespace
 
 AlgorithmEntry dsar_split_allgather_entry() {
-  return {{.id = AlgorithmId::kDsarSplitAllgather,
-           .name = "dsar_split_allgather",
-           .source = "[SparCML19, 5.3.3]",
-           .result = ResultKind::kExactSum,
-           .bounded_volume = true},
-          make_dsar};
+  return {.info = {.id = AlgorithmId::kDsarSplitAllgather,
+                   .name = "dsar_split_allgather",
+                   .source = "[SparCML19, 5.3.3]",
+                   .result = ResultKind::kExactSum,
+                   .bounded_volume = true},
+          .make = make_dsar,
+          .cost = cost_of_dsar_split};
 }
 
 }  // namespace millrace::peer

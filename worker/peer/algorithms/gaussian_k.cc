@@ -1,3 +1,4 @@
+#include "worker/peer/algorithms/cost_chain.h"
 #include "worker/peer/algorithms/registry.h"
 #include "worker/peer/collectives/selected_allgather.h"
 
@@ -16,14 +17,21 @@ class GaussianK final : public SelectedAllgather {
       : SelectedAllgather(AlgorithmId::kGaussianK, Selection::kGaussian, settings) {}
 };
 
+void cost_of_gaussian_k(CostChain& chain) {
+  chain.select(chain.speeds().select.gaussian_s);
+  chain.gather_contributions();
+}
+
 }  // namespace
 
 AlgorithmEntry gaussian_k_entry() {
-  return entry_of<GaussianK>({.id = AlgorithmId::kGaussianK,
-                              .name = "gaussian_k",
-                              .source = "[GaussianK19]; [OkTopk22, 2, 3.1.3]",
-                              .result = ResultKind::kGlobalTopk,
-                              .selects = true});
+  return {.info = {.id = AlgorithmId::kGaussianK,
+                   .name = "gaussian_k",
+                   .source = "[GaussianK19]; [OkTopk22, 2, 3.1.3]",
+                   .result = ResultKind::kGlobalTopk,
+                   .selects = true},
+          .make = make_of<GaussianK>,
+          .cost = cost_of_gaussian_k};
 }
 
 }  // namespace millrace::peer

@@ -3,6 +3,7 @@
 
 #include "kernels/reduce/reduce.h"
 #include "kernels/select/top_k.h"
+#include "worker/peer/algorithms/cost_chain.h"
 #include "worker/peer/algorithms/registry.h"
 #include "worker/peer/collectives/contribution.h"
 #include "worker/peer/collectives/local_selection.h"
@@ -118,15 +119,27 @@ class Gtopk final : public Allreduce {
   LocalSelection selection_;
 };
 
+/// Up the tree, where each node adds and selects, and down.
+void cost_of_gtopk(CostChain& chain) {
+  chain.select(chain.speeds().select.topk_s);
+  for (uint32_t bit = 1; bit < chain.ranks(); bit *= 2) {
+    chain.send_entries(chain.k(), chain.speeds().sums);
+    chain.add_sparse(2 * chain.k());
+    chain.send_entries(chain.k(), chain.speeds().sums);
+  }
+}
+
 }  // namespace
 
 AlgorithmEntry gtopk_entry() {
-  return entry_of<Gtopk>({.id = AlgorithmId::kGtopk,
-                          .name = "gtopk",
-                          .source = "[GTopk19]; [OkTopk22, 2]",
-                          .result = ResultKind::kGlobalTopk,
-                          .selects = true,
-                          .needs_sum = true});
+  return {.info = {.id = AlgorithmId::kGtopk,
+                   .name = "gtopk",
+                   .source = "[GTopk19]; [OkTopk22, 2]",
+                   .result = ResultKind::kGlobalTopk,
+                   .selects = true,
+                   .needs_sum = true},
+          .make = make_of<Gtopk>,
+          .cost = cost_of_gtopk};
 }
 
 }  // namespace millrace::peer

@@ -1,15 +1,19 @@
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <numeric>
+#include <string>
 
 #include "kernels/reduce/reduce.h"
-#include "worker/peer/algorithms/oktopk_gather.h"
-#include "worker/peer/algorithms/oktopk_regions.h"
-#include "worker/peer/algorithms/oktopk_threshold.h"
+#include "worker/peer/algorithms/cost_chain.h"
 #include "worker/peer/algorithms/registry.h"
 #include "worker/peer/collectives/contribution.h"
 #include "worker/peer/collectives/index_intersection.h"
 #include "worker/peer/collectives/integer_collectives.h"
 #include "worker/peer/collectives/local_selection.h"
+#include "worker/peer/oktopk/oktopk_gather.h"
+#include "worker/peer/oktopk/oktopk_regions.h"
+#include "worker/peer/oktopk/oktopk_threshold.h"
 
 /// Ok-Topk, the O(k) sparse allreduce: about the Topk of the sum of each rank's Topk. Each rank sums a region of the
 /// index range and keeps the entries over a global threshold; all gather these entries.
@@ -334,16 +338,69 @@ class Oktopk final : public Allreduce {
   MagnitudeKey threshold_ = 1;
 };
 
+/// Adds sum_numbers() of `count` numbers.
+void add_sum_of_numbers(CostChain& chain, double count) {
+  const uint32_t paired = std::bit_floor(chain.ranks());
+  const double bytes = count * sizeof(uint64_t);
+  if (paired != chain.ranks()) chain.send(bytes, 2);
+  for (double part = bytes / 2; part >= bytes / paired; part /= 2) chain.send(part, 2);
+}
+
+/// Boundaries averaged every tau steps; the global threshold every tau' steps, digit by digit, for which each rank
+/// looks at the sums of its region.
+void add_reevaluation(CostChain& chain) {
+  CostChain boundaries = chain.besides();
+  add_sum_of_numbers(boundaries, chain.ranks());
+  chain.amortise(boundaries, chain.shape().boundary_period);
+  CostChain threshold = chain.besides();
+  threshold.add_sum(chain.ranks(), chain.slice_share());
+  int left = kThresholdBits;
+  while (left > 0) {
+    const int bits = std::min(left, threshold_digit_bits(chain.shape().k));
+    add_sum_of_numbers(threshold, std::exp2(bits));
+    left -= bits;
+  }
+  chain.amortise(threshold, chain.shape().threshold_period);
+}
+
+/// With entries evenly distributed: the split, two numbers of each region, the gathering of k entries; and the periodic
+/// work.
+void cost_of_oktopk(CostChain& chain) {
+  const SelectionSpeeds& select = chain.speeds().select;
+  const double period = chain.shape().threshold_period;
+  chain.select((select.reevaluate_s + (period - 1) * select.reuse_s) / period);
+  const double share = chain.slice_share();
+  chain.send_entries(chain.k() * share, chain.speeds().contribution, chain.ranks() - 1);
+  chain.add_sparse(chain.k());
+  chain.gather(2 * sizeof(uint32_t));
+  for (uint32_t bit = 1; bit < chain.ranks(); bit *= 2) {
+    chain.send_entries(chain.k() * share * std::min(bit, chain.ranks() - bit), chain.speeds().sums);
+  }
+  add_reevaluation(chain);
+}
+
+/// By AllreduceSettings::Boundaries.
+constexpr const char* kBoundaryNames[] = {"", " averaged", " pooled", " equal"};
+
+std::string describe_oktopk(const AllreduceSettings& settings) {
+  return " tau=" + std::to_string(settings.boundaries_period) + "," + std::to_string(settings.thresholds_period) +
+         kBoundaryNames[static_cast<size_t>(settings.boundaries)] +
+         " balance=" + std::to_string(settings.balance_ratio);
+}
+
 }  // namespace
 
 AlgorithmEntry oktopk_entry() {
-  return entry_of<Oktopk>({.id = AlgorithmId::kOktopk,
-                           .name = "oktopk",
-                           .source = "[OkTopk22, 3.1]",
-                           .result = ResultKind::kGlobalTopk,
-                           .selects = true,
-                           .needs_sum = true,
-                           .bounded_volume = true});
+  return {.info = {.id = AlgorithmId::kOktopk,
+                   .name = "oktopk",
+                   .source = "[OkTopk22, 3.1]",
+                   .result = ResultKind::kGlobalTopk,
+                   .selects = true,
+                   .needs_sum = true,
+                   .bounded_volume = true},
+          .make = make_of<Oktopk>,
+          .cost = cost_of_oktopk,
+          .describe = describe_oktopk};
 }
 
 }  // namespace millrace::peer

@@ -1,3 +1,4 @@
+#include "worker/peer/algorithms/cost_chain.h"
 #include "worker/peer/algorithms/registry.h"
 #include "worker/peer/collectives/selected_allgather.h"
 
@@ -25,13 +26,20 @@ class RedsyncAllgather final : public Allreduce {
   AllreduceSettings settings_;
 };
 
+void cost_of_redsync_allgather(CostChain& chain) {
+  chain.select(chain.speeds().select.callers_s);
+  chain.gather_contributions();
+}
+
 }  // namespace
 
 AlgorithmEntry redsync_allgather_entry() {
-  return entry_of<RedsyncAllgather>({.id = AlgorithmId::kRedsyncAllgather,
-                                     .name = "redsync_allgather",
-                                     .source = "[RedSync19, 2.2]",
-                                     .result = ResultKind::kExactSum});
+  return {.info = {.id = AlgorithmId::kRedsyncAllgather,
+                   .name = "redsync_allgather",
+                   .source = "[RedSync19, 2.2]",
+                   .result = ResultKind::kExactSum},
+          .make = make_of<RedsyncAllgather>,
+          .cost = cost_of_redsync_allgather};
 }
 
 }  // namespace millrace::peer

@@ -1,36 +1,20 @@
 #include "worker/peer/algorithms/registry.h"
 
-#include <algorithm>
-#include <array>
+#include <string>
+#include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/base/registry.h"
+#include "worker/peer/algorithms/allreduce_list.h"
 
 namespace millrace::peer {
 namespace {
 
-const auto& entries() {
-  static const std::array kEntries{
-      dense_ring_entry(),
-      dense_recursive_doubling_entry(),
-      dense_rabenseifner_entry(),
-      ssar_recursive_doubling_entry(),
-      ssar_split_allgather_entry(),
-      dsar_split_allgather_entry(),
-      sparse_ring_entry(),
-      topk_a_entry(),
-      gtopk_entry(),
-      gaussian_k_entry(),
-      oktopk_entry(),
-      redsync_allgather_entry(),
-      automatic_entry(),
-  };
-  return kEntries;
-}
-
-const AlgorithmEntry& entry(AlgorithmId id) {
-  const auto at = std::ranges::find(entries(), id, [](const AlgorithmEntry& one) { return one.info.id; });
-  MILLRACE_CHECK(at != entries().end(), static_cast<int>(id));
-  return *at;
+const Registry<AlgorithmEntry>& algorithm_registry() {
+#define MILLRACE_LISTED(word) word##_entry(),
+  static const Registry<AlgorithmEntry> registry = {MILLRACE_ALLREDUCES(MILLRACE_LISTED)};
+#undef MILLRACE_LISTED
+  return registry;
 }
 
 Status validate_for(const AlgorithmInfo& info, const AllreduceSettings& settings) {
@@ -68,42 +52,42 @@ Status validate_for(const AlgorithmInfo& info, const AllreduceSettings& settings
 
 }  // namespace
 
+const AlgorithmEntry& algorithm_entry(AlgorithmId id) {
+  const AlgorithmEntry* entry = algorithm_registry().with_number(id);
+  MILLRACE_CHECK(entry != nullptr, static_cast<int>(id));
+  return *entry;
+}
+
 std::span<const AlgorithmInfo> algorithms() {
   static const auto kInfos = [] {
     std::vector<AlgorithmInfo> infos;
-    for (const AlgorithmEntry& one : entries()) infos.push_back(one.info);
+    for (const AlgorithmEntry& one : algorithm_registry().entries()) infos.push_back(one.info);
     return infos;
   }();
   return kInfos;
 }
 
 const AlgorithmInfo* find_algorithm(std::string_view name) {
-  const auto at = std::ranges::find(algorithms(), name, &AlgorithmInfo::name);
-  return at == algorithms().end() ? nullptr : &*at;
+  const AlgorithmEntry* entry = algorithm_registry().with_name(name);
+  return entry == nullptr ? nullptr : &entry->info;
 }
 
-const AlgorithmInfo& algorithm_info(AlgorithmId id) { return entry(id).info; }
+const AlgorithmInfo& algorithm_info(AlgorithmId id) { return algorithm_entry(id).info; }
 
 Result<std::unique_ptr<Allreduce>> make_allreduce(AlgorithmId id, const AllreduceSettings& settings) {
-  const AlgorithmEntry& one = entry(id);
+  const AlgorithmEntry& one = algorithm_entry(id);
   if (Status status = validate_for(one.info, settings); !status) return std::unexpected(status.error());
   return one.make(settings);
 }
 
-/// By AllreduceSettings::Boundaries.
-constexpr const char* kBoundaryNames[] = {"", " averaged", " pooled", " equal"};
-
 std::string description_of(AlgorithmId id, const AllreduceSettings& settings) {
-  std::string text = std::string(algorithm_info(id).name) + " f32 n=" + std::to_string(settings.dimension) + " " +
+  const AlgorithmEntry& entry = algorithm_entry(id);
+  std::string text = std::string(entry.info.name) + " f32 n=" + std::to_string(settings.dimension) + " " +
                      settings.op.name + " " + wire_text(settings.wire.contribution) + " " +
                      wire_text(settings.wire.sums);
   if (settings.k != 0) text += " k=" + std::to_string(settings.k);
   if (settings.dense_quantizer) text += " dense " + codec_text(*settings.dense_quantizer);
-  if (id == AlgorithmId::kOktopk) {
-    text += " tau=" + std::to_string(settings.boundaries_period) + "," + std::to_string(settings.thresholds_period) +
-            kBoundaryNames[static_cast<size_t>(settings.boundaries)] +
-            " balance=" + std::to_string(settings.balance_ratio);
-  }
+  if (entry.describe != nullptr) text += entry.describe(settings);
   return text;
 }
 

@@ -1,40 +1,38 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "worker/peer/collectives/allreduce.h"
 
 namespace millrace::peer {
 
-/// Describes an algorithm for the registry; the algorithm's file returns it.
+class CostChain;
+
+/// Describes an allreduce. Its file defines `AlgorithmEntry NAME_entry()`, and allreduce_list.h has the word.
 struct AlgorithmEntry {
   AlgorithmInfo info;
   /// Makes the allreduce; the settings are valid for the fields of `info`, but the entry's own parameters are not
   /// checked yet.
   Result<std::unique_ptr<Allreduce>> (*make)(const AllreduceSettings& settings);
+  /// Adds the cost of one step on two ranks or more, with its selection (cost_chain.h). Null: the cost is that of the
+  /// algorithms that it runs.
+  void (*cost)(CostChain& chain) = nullptr;
+  /// Returns the settings of this algorithm alone, for description_of(): " tau=64,32". Null: it has none.
+  std::string (*describe)(const AllreduceSettings& settings) = nullptr;
 };
 
-// One line an algorithm, in the order of their numbers; registry.cc has the same.
-AlgorithmEntry dense_ring_entry();
-AlgorithmEntry dense_recursive_doubling_entry();
-AlgorithmEntry dense_rabenseifner_entry();
-AlgorithmEntry ssar_recursive_doubling_entry();
-AlgorithmEntry ssar_split_allgather_entry();
-AlgorithmEntry dsar_split_allgather_entry();
-AlgorithmEntry sparse_ring_entry();
-AlgorithmEntry topk_a_entry();
-AlgorithmEntry gtopk_entry();
-AlgorithmEntry gaussian_k_entry();
-AlgorithmEntry oktopk_entry();
-AlgorithmEntry redsync_allgather_entry();
-AlgorithmEntry automatic_entry();
+inline std::string_view name_of(const AlgorithmEntry& entry) { return entry.info.name; }
+inline AlgorithmId number_of(const AlgorithmEntry& entry) { return entry.info.id; }
 
-/// Returns the entry of a class `A` that is made of its settings alone.
+/// REQUIRES: an algorithm of this build.
+const AlgorithmEntry& algorithm_entry(AlgorithmId id);
+
+/// Makes a class `A` of its settings alone: AlgorithmEntry::make.
 template <typename A>
-AlgorithmEntry entry_of(const AlgorithmInfo& info) {
-  return {info, [](const AllreduceSettings& settings) -> Result<std::unique_ptr<Allreduce>> {
-            return std::make_unique<A>(settings);
-          }};
+Result<std::unique_ptr<Allreduce>> make_of(const AllreduceSettings& settings) {
+  return std::make_unique<A>(settings);
 }
 
 }  // namespace millrace::peer

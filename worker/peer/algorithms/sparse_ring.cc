@@ -1,3 +1,4 @@
+#include "worker/peer/algorithms/cost_chain.h"
 #include "worker/peer/algorithms/registry.h"
 #include "worker/peer/collectives/contribution.h"
 #include "worker/peer/collectives/reduce_scatter.h"
@@ -36,14 +37,28 @@ class SparseRing final : public Allreduce {
   ResultMemory memory_;
 };
 
+void cost_of_sparse_ring(CostChain& chain) {
+  chain.select(chain.speeds().select.callers_s);
+  const double share = chain.slice_share();
+  for (uint32_t step = 1; step < chain.ranks(); ++step) {
+    chain.send_sum(step, share);
+    chain.add_sum(step, share);
+    chain.add_sum(1, share);
+  }
+  chain.pass_sum(chain.ranks(), share);
+  chain.add_sum(chain.ranks());
+}
+
 }  // namespace
 
 AlgorithmEntry sparse_ring_entry() {
-  return entry_of<SparseRing>({.id = AlgorithmId::kSparseRing,
-                               .name = "sparse_ring",
-                               .source = "[SparCML19, 8.1]",
-                               .result = ResultKind::kExactSum,
-                               .bounded_volume = true});
+  return {.info = {.id = AlgorithmId::kSparseRing,
+                   .name = "sparse_ring",
+                   .source = "[SparCML19, 8.1]",
+                   .result = ResultKind::kExactSum,
+                   .bounded_volume = true},
+          .make = make_of<SparseRing>,
+          .cost = cost_of_sparse_ring};
 }
 
 }  // namespace millrace::peer

@@ -1,3 +1,4 @@
+#include "worker/peer/algorithms/cost_chain.h"
 #include "worker/peer/algorithms/registry.h"
 #include "worker/peer/collectives/contribution.h"
 #include "worker/peer/collectives/recursive_doubling.h"
@@ -33,13 +34,20 @@ class SsarRecursiveDoubling final : public Allreduce {
   AllreduceSettings settings_;
 };
 
+void cost_of_ssar_doubling(CostChain& chain) {
+  chain.select(chain.speeds().select.callers_s);
+  add_doubling(chain, [&](double draws) { chain.send_sum(draws); }, [&](double draws) { chain.add_sum(draws, 1, 2); });
+}
+
 }  // namespace
 
 AlgorithmEntry ssar_recursive_doubling_entry() {
-  return entry_of<SsarRecursiveDoubling>({.id = AlgorithmId::kSsarRecursiveDoubling,
-                                          .name = "ssar_recursive_doubling",
-                                          .source = "[SparCML19, 5.3.1]",
-                                          .result = ResultKind::kExactSum});
+  return {.info = {.id = AlgorithmId::kSsarRecursiveDoubling,
+                   .name = "ssar_recursive_doubling",
+                   .source = "[SparCML19, 5.3.1]",
+                   .result = ResultKind::kExactSum},
+          .make = make_of<SsarRecursiveDoubling>,
+          .cost = cost_of_ssar_doubling};
 }
 
 }  // namespace millrace::peer

@@ -1,3 +1,4 @@
+#include "worker/peer/algorithms/cost_chain.h"
 #include "worker/peer/algorithms/registry.h"
 #include "worker/peer/collectives/contribution.h"
 #include "worker/peer/collectives/packed_sum.h"
@@ -53,14 +54,20 @@ Result<std::unique_ptr<Allreduce>> make_ssar(const AllreduceSettings& settings) 
   return std::make_unique<SsarSplitAllgather>(settings);
 }
 
+void cost_of_ssar_split(CostChain& chain) {
+  chain.select(chain.speeds().select.callers_s);
+  chain.split_allgather();
+}
+
 }  // namespace
 
 AlgorithmEntry ssar_split_allgather_entry() {
-  return {{.id = AlgorithmId::kSsarSplitAllgather,
-           .name = "ssar_split_allgather",
-           .source = "[SparCML19, 5.3.2]",
-           .result = ResultKind::kExactSum},
-          make_ssar};
+  return {.info = {.id = AlgorithmId::kSsarSplitAllgather,
+                   .name = "ssar_split_allgather",
+                   .source = "[SparCML19, 5.3.2]",
+                   .result = ResultKind::kExactSum},
+          .make = make_ssar,
+          .cost = cost_of_ssar_split};
 }
 
 }  // namespace millrace::peer

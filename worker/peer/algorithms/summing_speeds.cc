@@ -80,7 +80,8 @@ Result<SelectionSpeed> measure_selection(SelectionSpec spec, uint64_t dimension,
   for (float& value : gradient.values) value = static_cast<float>(random.next_normal());
   // Selectors of their own for first steps: a kept threshold would be found.
   TimeNs first = std::numeric_limits<TimeNs>::max(), reuse = first;
-  const bool reuses = spec.selection == Selection::kThresholdReuse || spec.selection == Selection::kSampled;
+  const SelectionInfo* info = find_selection(spec.selection);
+  const bool reuses = info != nullptr && info->reuses_threshold;
   IndexBuffer positions;
   for (int round = 0; round < kSelectionRounds; ++round) {
     auto selector = make_selector(spec, values);

@@ -1,3 +1,4 @@
+#include "worker/peer/algorithms/cost_chain.h"
 #include "worker/peer/algorithms/registry.h"
 #include "worker/peer/collectives/selected_allgather.h"
 
@@ -16,14 +17,21 @@ class TopkA final : public SelectedAllgather {
       : SelectedAllgather(AlgorithmId::kTopkA, Selection::kTopK, settings) {}
 };
 
+void cost_of_topk_a(CostChain& chain) {
+  chain.select(chain.speeds().select.topk_s);
+  chain.gather_contributions();
+}
+
 }  // namespace
 
 AlgorithmEntry topk_a_entry() {
-  return entry_of<TopkA>({.id = AlgorithmId::kTopkA,
-                          .name = "topk_a",
-                          .source = "[OkTopk22, 2]",
-                          .result = ResultKind::kGlobalTopk,
-                          .selects = true});
+  return {.info = {.id = AlgorithmId::kTopkA,
+                   .name = "topk_a",
+                   .source = "[OkTopk22, 2]",
+                   .result = ResultKind::kGlobalTopk,
+                   .selects = true},
+          .make = make_of<TopkA>,
+          .cost = cost_of_topk_a};
 }
 
 }  // namespace millrace::peer

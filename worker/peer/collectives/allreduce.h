@@ -16,7 +16,8 @@
 
 namespace millrace::peer {
 
-/// Names the allreduces. Adding one: its number, its file, its line in registry.cc.
+/// Numbers the allreduces: ranks agree on them. Each states its own number in its file (worker/peer/algorithms,
+/// allreduce_list.h lists the files); here are those that other code refers to.
 enum class AlgorithmId : uint8_t {
   kDenseRing = 1,               ///< [PatarasukYuan09]: reduce-scatter and allgather around a ring
   kDenseRecursiveDoubling = 2,  ///< [Thakur05]

@@ -58,7 +58,7 @@ uint64_t entries_of_a_step(const Dataset& data, const OptimizerOptions& options)
     }
   }
   const SelectionInfo* info = find_selection(options.select.selection);
-  if (info == nullptr || info->amount != SelectionAmount::kShare) return entries;
+  if (info == nullptr || info->amount() != SelectionAmount::kShare) return entries;
   const uint64_t selected = k_of(options.select, data.dimension + 1);
   // A velocity has entries of many batches.
   return options.momentum == "none" ? std::min(entries, selected) : selected;

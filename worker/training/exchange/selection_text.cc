@@ -2,25 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <variant>
+
 namespace millrace::training {
 
 std::string selection_text(const SelectionSpec& spec) {
   const SelectionInfo* info = find_selection(spec.selection);
   std::string text(selection_name(spec.selection));
   if (info == nullptr) return text;
-  switch (info->amount) {
-    case SelectionAmount::kNone: break;
-    case SelectionAmount::kShare:
-      text += spec.k != 0 ? fmt::format(":{}", spec.k) : fmt::format(":{}", spec.density);
-      break;
-    case SelectionAmount::kMagnitude: text += fmt::format(":{}", spec.threshold); break;
-    case SelectionAmount::kVariance: text += fmt::format(":{}", spec.variance); break;
-  }
-  switch (info->extra) {
-    case SelectionExtra::kNone: break;
-    case SelectionExtra::kPeriod: text += fmt::format(":{}", spec.period); break;
-    case SelectionExtra::kBucketSize: text += fmt::format(":{}", spec.bucket_size); break;
-    case SelectionExtra::kIterations: text += fmt::format(":{}", spec.iterations); break;
+  for (const SelectionParameter& parameter : info->parameters) {
+    text += std::visit([](auto number) { return fmt::format(":{}", number); }, parameter.value(spec));
   }
   if (spec.alternate_signs) text += ":signs";
   if (spec.warm_up == WarmUp::kDense) text += fmt::format(":dense={}", spec.warm_up_steps);

@@ -47,7 +47,7 @@ struct OptimizerCounts {
 };
 
 /// Trains a linear model with other ranks: one rank's part. Steps are started in order, and end in order, with the same
-/// model on all ranks after each end. Adding one: its file, its line in optimizers.cc.
+/// model on all ranks after each end.
 ///
 /// Errors   the group's where it has ended, on all ranks; non_finite: a gradient overflowed.
 /// Threads  one.
@@ -81,6 +81,7 @@ struct OptimizerDefaults {
   std::optional<CodecError> codec_error = {};
 };
 
+/// Describes an optimizer. Its file defines `OptimizerInfo NAME_optimizer()`, and optimizer_list.h has the word.
 struct OptimizerInfo {
   std::string_view name;     ///< "sgd"
   std::string_view source;   ///< "[SparCML19, 7, 8.2]" (kernels/REFERENCES.md)
@@ -91,19 +92,11 @@ struct OptimizerInfo {
   OptimizerDefaults defaults = {};
 };
 
+inline std::string_view name_of(const OptimizerInfo& optimizer) { return optimizer.name; }
+
 /// Returns every optimizer of this build.
 std::span<const OptimizerInfo> optimizers();
 const OptimizerInfo* find_optimizer(std::string_view name);
-
-// One line an optimizer: what its file gives to the list.
-OptimizerInfo sgd_optimizer();
-OptimizerInfo oktopk_sgd_optimizer();
-OptimizerInfo topk_sgd_optimizer();
-OptimizerInfo rgc_optimizer();
-OptimizerInfo svrg_optimizer();
-OptimizerInfo momentum_optimizer();
-OptimizerInfo adam_optimizer();
-OptimizerInfo coordinate_descent_optimizer();
 
 /// Returns options with the optimizer's defaults.
 OptimizerOptions default_options(const OptimizerInfo& optimizer);

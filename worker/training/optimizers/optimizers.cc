@@ -1,27 +1,26 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <array>
-
+#include "kernels/base/registry.h"
 #include "worker/peer/channel/stream_wire.h"
 #include "worker/training/exchange/selection_text.h"
-#include "worker/training/optimizers/optimizer.h"
+#include "worker/training/optimizers/optimizer_list.h"
 
 namespace millrace::training {
+namespace {
 
-std::span<const OptimizerInfo> optimizers() {
-  static const std::array kOptimizers{
-      sgd_optimizer(), svrg_optimizer(),     oktopk_sgd_optimizer(), topk_sgd_optimizer(),
-      rgc_optimizer(), momentum_optimizer(), adam_optimizer(),       coordinate_descent_optimizer(),
-  };
-  return kOptimizers;
+const Registry<OptimizerInfo>& training_registry() {
+#define MILLRACE_LISTED(word) word##_optimizer(),
+  static const Registry<OptimizerInfo> registry = {MILLRACE_TRAINING_OPTIMIZERS(MILLRACE_LISTED)};
+#undef MILLRACE_LISTED
+  return registry;
 }
 
-const OptimizerInfo* find_optimizer(std::string_view name) {
-  const auto at = std::ranges::find(optimizers(), name, &OptimizerInfo::name);
-  return at == optimizers().end() ? nullptr : &*at;
-}
+}  // namespace
+
+std::span<const OptimizerInfo> optimizers() { return training_registry().entries(); }
+
+const OptimizerInfo* find_optimizer(std::string_view name) { return training_registry().with_name(name); }
 
 OptimizerOptions default_options(const OptimizerInfo& optimizer) {
   const OptimizerDefaults& defaults = optimizer.defaults;

@@ -1,4 +1,4 @@
-#include "worker/peer/algorithms/oktopk_gather.h"
+#include "worker/peer/oktopk/oktopk_gather.h"
 
 #include <algorithm>
 #include <array>

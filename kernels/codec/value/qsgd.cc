@@ -1,7 +1,7 @@
 #include <string>
 
 #include "kernels/base/check.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 #include "kernels/codec/value/bucket_size_text.h"
 #include "kernels/codec/value/qsgd_header.h"
 #include "kernels/quantize/qsgd.h"

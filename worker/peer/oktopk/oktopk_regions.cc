@@ -1,4 +1,4 @@
-#include "worker/peer/algorithms/oktopk_regions.h"
+#include "worker/peer/oktopk/oktopk_regions.h"
 
 #include <algorithm>
 #include <limits>

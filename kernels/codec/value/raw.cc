@@ -1,7 +1,7 @@
 #include <cstring>
 
 #include "kernels/base/check.h"
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 
 namespace millrace {
 namespace {

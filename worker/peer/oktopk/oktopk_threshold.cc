@@ -1,4 +1,4 @@
-#include "worker/peer/algorithms/oktopk_threshold.h"
+#include "worker/peer/oktopk/oktopk_threshold.h"
 
 #include <algorithm>
 #include <bit>

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "worker/peer/algorithms/oktopk_regions.h"
 #include "worker/peer/collectives/allreduce.h"
+#include "worker/peer/oktopk/oktopk_regions.h"
 
 namespace millrace::peer {
 

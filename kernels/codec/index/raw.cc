@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "kernels/codec/codec_list.h"
+#include "kernels/codec/codec.h"
 #include "kernels/stream/stream.h"
 
 namespace millrace {
