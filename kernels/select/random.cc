@@ -124,8 +124,8 @@ std::unique_ptr<Selector> make_random(const SelectionSpec& spec, uint64_t dimens
 
 SelectionEntry random_selection() {
   return {{Selection::kRandom, "random", "[DeepReduce21, 10.2] (Random-r)",
-           "k entries whatever their size; in unbiased jobs scaled up", SelectionAmount::kShare, SelectionExtra::kNone,
-           SelectionUse::kBoth},
+           "k entries regardless of their size; in unbiased jobs scaled up", SelectionAmount::kShare,
+           SelectionExtra::kNone, SelectionUse::kBoth},
           validate_density_or_k,
           make_random};
 }

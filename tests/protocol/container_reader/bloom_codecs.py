@@ -55,7 +55,7 @@ def read_filter(take: Fields, seed: int, count: int, has_choice: bool) -> Filter
     least = max(1, math.ceil((m - 33) * math.log(2) / (k + 0.5) - 0.001))
     most = math.floor((53 * m * math.log(2) if k == 1 else m * math.log(2) / (k - 0.5)) + 0.001)
     n = max(1, count) if has_choice else min(most, max(1, count))
-    require(least <= n <= most, "bloom: no sender makes a filter of this size for so many indices")
+    require(least <= n <= most, "bloom: no sender makes a filter of this size for the stated indices")
     if count == 0:
         n = 0
     ones_most = math.floor(min(n * k, m * (1 - math.exp(-n * k / m)) + 4 * math.sqrt(m)))
