@@ -205,7 +205,7 @@ class Racks(WithServers):
         killed.kill()
         killed.communicate()
         turns = self.at_shard()["turns"]
-        self.wait_until(lambda: self.at_shard()["turns"] > turns + 100, "the job stands still without its rack")
+        self.wait_until(lambda: self.at_shard()["turns"] > turns + 100, "the job stalls without its rack")
         _, _, http = self.start_rack(0, listen=address, reselect_k=200)
         self.wait_until(lambda: self.rack(http)["events"].get("group_sent", 0) > 50, "the rack's workers do not come back")
         results = self.end(workers)
