@@ -94,7 +94,7 @@ TEST_F(StatusCommand, WorkerThatIsStoppedIsNamedUntilItGoesOn) {
     return said.verdict().contains("worker 1") && said.verdict().contains("last heard");
   });
   ::kill(workers[1].pid(), SIGCONT);
-  EXPECT_THAT(stopped.verdict(), AllOf(HasSubstr("for worker 1 in step"), HasSubstr("removed at 60 s")));
+  EXPECT_THAT(stopped.verdict(), AllOf(HasSubstr("blocked on worker 1 in step"), HasSubstr("removed at 60 s")));
   EXPECT_EQ(stopped.exit_code, 9);
   const Said again = ask_until("running", [](const Said&) { return true; });
   EXPECT_EQ(again.exit_code, 0);
