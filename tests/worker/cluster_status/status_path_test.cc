@@ -99,7 +99,7 @@ TEST_F(StatusOfPath, WorkerThatTheSwitchDoesNotAnswerHoldsUpTheJobAndIsNamed) {
       AllOf(HasSubstr("stalled for 22.0 s: "),
             HasSubstr("the switch at 192.0.2.7:7700 does not answer worker 1: another key, or datagrams do not")));
   EXPECT_THAT(report_text(look(), {}),
-              AllOf(HasSubstr("1           0     answer"), HasSubstr("0           0  greetings")));
+              AllOf(HasSubstr("1           0      answer"), HasSubstr("0           0   greetings")));
   EXPECT_EQ(code_of(look()), ExitCode::kStalled);
   const nlohmann::json path = report_json(look(), {})["jobs"][0]["path"];
   EXPECT_EQ(path["waits"][1]["for"], "answer");
