@@ -13,7 +13,7 @@ constexpr auto kMethods = std::to_array<Method>({
     {.name = "three_lc",
      .paper = "[ThreeLC19]",
      .summary =
-         "ternary values of everything, error fed back; the way down is not ternary, since nobody keeps its error",
+         "ternary values of all entries, error fed back; the way down is not ternary: no process keeps its error",
      .codec_up = "gap+three_lc"},
     {.name = "sketchml",
      .paper = "[SketchML18]",
@@ -58,9 +58,8 @@ constexpr auto kMethods = std::to_array<Method>({
      .momentum = "correction:0.9"},
     {.name = "gspar",
      .paper = "[GSpar18]",
-     .summary =
-         "about 1 %, drawn by size and scaled so that what is sent is the gradient in expectation; the small ones as "
-         "signs of one magnitude",
+     .summary = "about 1 %, drawn by size and scaled so that the sent values are the gradient in expectation; the "
+                "small ones as signs of one magnitude",
      .select = "gspar:0.01:2",
      .codec_up = "gap+gspar_hybrid",
      .codec_error = "drop",

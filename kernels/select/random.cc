@@ -126,7 +126,7 @@ SelectionEntry random_selection() {
   return {.info = {.selection = Selection::kRandom,
                    .name = "random",
                    .paper = "[DeepReduce21, 10.2] (Random-r)",
-                   .summary = "k entries whatever their size; in unbiased jobs scaled up",
+                   .summary = "k entries regardless of their size; in unbiased jobs scaled up",
                    .parameters = kShareAlone,
                    .use = SelectionUse::kBoth},
           .validate = validate_density_or_k,

@@ -61,7 +61,7 @@ constexpr std::string_view kScript = R"(</h1> <span id="state">&hellip;</span> <
 <script>
 'use strict';
 const POLL_MS = 1000;
-// Values only ever become text nodes: whatever a job is called, it cannot become markup.
+// Values only ever become text nodes: no name of a job can become markup.
 const make = (tag, className, text) => {
   const node = document.createElement(tag);
   if (className) node.className = className;
@@ -97,7 +97,7 @@ const show = (name, v) => {
   if (/_bytes(_max)?$/.test(name)) return bytes(v);
   if (/_ms(_max)?$/.test(name)) return duration(v);
   if (/_seconds(_max)?$/.test(name)) return duration(1000 * v);
-  return /(^|_)(life|id|job)$/.test(name) ? String(v) : number(v, 4);
+  return /(^|_)(incarnation|id|job)$/.test(name) ? String(v) : number(v, 4);
 };
 const isNote = name => /(^|_)(because|reason|error|warning)$/.test(name);
 const card = (name, object) => {

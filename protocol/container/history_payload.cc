@@ -120,7 +120,7 @@ Result<ByteBuffer> restore_by_history(ByteSpan bytes, const IndexHistory& histor
   if (plain.size() > limits.bytes_max) return fail(ErrorCode::kLimitExceeded, "restored container: too many bytes");
   finish(plain, coupling->codec, index_bytes, 0);
   if (container_identity(plain).value() != coupling->checksum)
-    return malformed_history_payload("what it stands for is another one");
+    return malformed_history_payload("the restored container has another checksum");
   return plain;
 }
 

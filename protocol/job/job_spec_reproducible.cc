@@ -32,8 +32,8 @@ static_assert(kReproducibleGrid.block_indices <= block_max_of(kSwitchPacketBytes
 Status check_steps(const JobSpec& spec) {
   if (spec.mode != Mode::kSynchronous || spec.staleness != 0) {
     return refuse_reproducible(
-        "reproducible needs mode synchronous with staleness 0: else who is in a step, and the updates that its "
-        "exponents go by, depend on who was slow");
+        "reproducible needs mode synchronous with staleness 0: otherwise the contributors of a step, and the updates "
+        "that determine its exponents, depend on which workers are slow");
   }
   if (spec.combine == Combine::kWeightedMean) {
     return refuse_reproducible(
@@ -51,8 +51,8 @@ Status check_steps(const JobSpec& spec) {
   }
   if (spec.initial_weights == InitialWeights::kFirst) {
     return refuse_reproducible(
-        "reproducible with initial_weights first: workers would join what runs, and the exponents of its grid are "
-        "known to those only who saw all updates; give all workers the same weights, and set initial_weights own");
+        "reproducible with initial_weights first: workers would join a running job, and only workers that have all of "
+        "its updates know the exponents of its grid; give all workers the same weights, and set initial_weights own");
   }
   if (spec.has_store())
     return fail(ErrorCode::kUnsupported, "reproducible with a store: not in this version; set store none");
@@ -63,7 +63,7 @@ Status check_reproducible_codec(const CodecSpec& codec, std::string_view which, 
   const ValueCodec& value = *find_value_codec(codec.value);
   if (!value.lossless(codec)) {
     return refuse_reproducible(
-        fmt::format("{}{}: {} is cut into buckets by parts, and rounds what is exact; a reproducible job has "
+        fmt::format("{}{}: {} forms its buckets by parts, and rounds exact values; a reproducible job needs "
                     "codecs without loss: set value codec raw",
                     where, which, value.text(codec)));
   }

@@ -47,7 +47,8 @@ Status check_asynchronous(const JobSpec& spec) {
         "quorum belongs to mode partial: in mode asynchronous each contribution is a step of its own; set it to 0");
   }
   if (spec.deadline_ms != 0) {
-    return refuse_spec("deadline_ms belongs to mode partial: in mode asynchronous nobody is waited for; set it to 0");
+    return refuse_spec(
+        "deadline_ms belongs to mode partial: in mode asynchronous no step blocks on a worker; set it to 0");
   }
   return {};
 }
@@ -65,15 +66,15 @@ Status check_absence(const JobSpec& spec) {
   }
   if (spec.participants != 0 && spec.staleness != 0) {
     return refuse_spec(
-        "participants with staleness: who is not drawn for a step must not be past it when a death draws it after all; "
-        "set staleness to 0");
+        "participants with staleness: a worker that is not drawn for a step must not be past it when another worker's "
+        "death draws it after all; set staleness to 0");
   }
   if (spec.participants > spec.workers) {
     return refuse_spec(fmt::format("participants {} is over workers {}", spec.participants, spec.workers));
   }
   if (spec.mode == Mode::kBoundedStaleness && spec.staleness == 0) {
     return refuse_spec(
-        "mode bounded_staleness with staleness 0 would wait for everybody in every step: that is mode synchronous");
+        "mode bounded_staleness with staleness 0 would wait for all workers in every step: that is mode synchronous");
   }
   const bool waits = spec.quorum != 0 || spec.deadline_ms != 0 || spec.participants != 0;
   const bool leaves_out = spec.mode == Mode::kBoundedStaleness || spec.mode == Mode::kPartial;
@@ -103,8 +104,8 @@ Status check_mode(const JobSpec& spec) {
   if (const Status valid = check_absence(spec); !valid) return valid;
   if (spec.history && (spec.mode == Mode::kAsynchronous || spec.staleness != 0)) {
     return refuse_spec(
-        "history codes a step's indices against the updates of all steps before it, and who runs ahead lacks some: "
-        "it needs staleness 0, and no mode asynchronous");
+        "history codes a step's indices against the updates of all steps before it, and a worker that runs ahead lacks "
+        "some: it needs staleness 0, and no mode asynchronous");
   }
   return {};
 }
@@ -114,7 +115,7 @@ Status check_workers(const JobSpec& spec) {
     return refuse_spec(fmt::format("workers is {}: a job has 1 to {}", spec.workers, kWorkersMax));
   }
   if (spec.apply_after_acks > spec.workers) {
-    return refuse_spec(fmt::format("apply_after_acks {} is over workers {}: no update could ever have so many",
+    return refuse_spec(fmt::format("apply_after_acks {} is over workers {}: no update could ever have that many",
                                    spec.apply_after_acks, spec.workers));
   }
   if (spec.workers_min < 1)
@@ -124,17 +125,18 @@ Status check_workers(const JobSpec& spec) {
                                    spec.workers_min, spec.workers));
   }
   if (spec.apply_after_acks > spec.workers_min) {
-    return refuse_spec(fmt::format(
-        "apply_after_acks {} is over workers_min {}: with fewer workers living the job would stand still, since no "
-        "update could have so many acknowledgements; raise workers_min",
-        spec.apply_after_acks, spec.workers_min));
+    return refuse_spec(
+        fmt::format("apply_after_acks {} is over workers_min {}: with fewer live workers the job would stall, since no "
+                    "update could have that many acknowledgements; raise workers_min",
+                    spec.apply_after_acks, spec.workers_min));
   }
   return {};
 }
 
 Status check_times(const JobSpec& spec) {
   if (spec.heartbeat_ms == 0)
-    return refuse_spec("heartbeat_ms is 0: silence could not be told from death, set it to 1 or more");
+    return refuse_spec(
+        "heartbeat_ms is 0: a silent worker could not be distinguished from a dead one, set it to 1 or more");
   if (uint64_t{spec.heartbeat_ms} * 3 > spec.dead_after_ms) {
     return refuse_spec(
         fmt::format("dead_after_ms {} is under three heartbeats of {} ms: two lost in a row would remove a live "
@@ -218,14 +220,14 @@ Status check_codec_down(const CodecSpec& down, std::string_view where) {
   const ValueCodec& value = *find_value_codec(down.value);
   if (!value.unbiased(down)) {
     return refuse_spec(fmt::format(
-        "{}codec_down: {} rounds with a bias, and nobody would take back what it loses; use raw or qsgd8, whose "
-        "error is 0 in expectation",
+        "{}codec_down: {} rounds with a bias, and no residual would take its error; use raw or qsgd8, whose error is 0 "
+        "in expectation",
         where, value.text(down)));
   }
   const IndexCodec& index = *find_index_codec(down.index);
   if (picking_codec(index) == nullptr) return {};
   return refuse_spec(fmt::format(
-      "{}codec_down: {} leaves out entries of the update, and nobody would take them back; use it on the way "
+      "{}codec_down: {} leaves out entries of the update, and no residual would take them; use it on the way "
       "up, or bloom_p0",
       where, index.name()));
 }
@@ -243,26 +245,26 @@ Status check_unbiased(const JobSpec& spec, const SelectionSpec& select, const Re
   }
   if (use == SelectionUse::kWithResidual) {
     return refuse_spec(fmt::format(
-        "{}select: {} sends the largest and keeps the rest in a residual, an unbiased job keeps none: what "
-        "is left out would be lost, always the small ones; set select none, or one that draws (random, gspar), or "
-        "unbiased off",
+        "{}select: {} sends the largest and keeps the rest in a residual, an unbiased job keeps none: the "
+        "entries that are left out, always the small ones, would be lost; set select none, or one that draws (random, "
+        "gspar), or unbiased off",
         where, selection_name(select.selection)));
   }
   if (reselect.reselect != Reselect::kNone) {
     return refuse_spec(
-        fmt::format("{}reselect: what an update leaves out would have to go back into a residual, an unbiased job "
-                    "keeps none; set reselect none, or unbiased off",
+        fmt::format("{}reselect: the entries that an update omits would have to return to a residual, an unbiased "
+                    "job keeps none; set reselect none, or unbiased off",
                     where));
   }
   if (!find_value_codec(up.value)->unbiased(up)) {
     return refuse_spec(fmt::format(
-        "{}codec_up: {} rounds with a bias: what is sent would not be the gradient in expectation; use qsgd4 or "
+        "{}codec_up: {} rounds with a bias: the sent values would not be the gradient in expectation; use qsgd4 or "
         "terngrad, or set unbiased off",
         where, find_value_codec(up.value)->text(up)));
   }
   if (!find_index_codec(up.index)->lossless()) {
     return refuse_spec(
-        fmt::format("{}codec_up: {} takes along entries that no draw chose, unscaled: what is sent would not be the "
+        fmt::format("{}codec_up: {} adds entries that no draw chose, unscaled: the sent values would not be the "
                     "gradient in expectation; use gap",
                     where, find_index_codec(up.index)->name()));
   }
@@ -274,7 +276,7 @@ Status check_entering(const JobSpec& spec) {
   const MomentumSpec& momentum = spec.momentum;
   if (momentum.momentum != Momentum::kNone && !(momentum.factor > 0 && momentum.factor < 1)) {
     return refuse_spec(
-        fmt::format("momentum: factor {} is not in (0, 1): from 1 on what has entered never fades", momentum.factor));
+        fmt::format("momentum: factor {} is not in (0, 1): from 1 on the entered values never fade", momentum.factor));
   }
   if (!std::isfinite(momentum.factor)) return refuse_spec("momentum: factor must be a finite number");
   if (!(spec.clip >= 0) || !std::isfinite(spec.clip)) {
@@ -288,7 +290,7 @@ Status check_entering(const JobSpec& spec) {
   }
   if (momentum.momentum != Momentum::kNone && momentum.masked) {
     return refuse_spec(
-        "momentum with masking in an unbiased job: what is masked follows the draws, so that what is sent is no longer "
+        "momentum with masking in an unbiased job: the mask follows the draws, so that the sent values are no longer "
         "the momentum in expectation; use it unmasked, or set unbiased off");
   }
   return {};
@@ -312,10 +314,10 @@ Status check_store(const JobSpec& job) {
         "acknowledged it, and may be pulled; set apply_after_acks 0, or no store");
   }
   if (spec.optimizer.momentum > 0 && entering.momentum != Momentum::kNone) {
-    return refuse_spec(fmt::format(
-        "store {} with momentum {}: what the workers send is a momentum already, and would be averaged twice; "
-        "set momentum none, or the store to sgd or adagrad",
-        optimizer_name(spec.optimizer.optimizer), momentum_name(entering.momentum)));
+    return refuse_spec(
+        fmt::format("store {} with momentum {}: the workers send a momentum already, and it would be averaged twice; "
+                    "set momentum none, or the store to sgd or adagrad",
+                    optimizer_name(spec.optimizer.optimizer), momentum_name(entering.momentum)));
   }
   return {};
 }
@@ -536,10 +538,10 @@ Status validate(const JobSpec& spec) {
     return refuse_spec(fmt::format("a job's name must be printable text of 1 to {} bytes", kNameBytesMax));
   }
   if (spec.recipe.size() > kRecipeBytesMax || !is_plain_text(spec.recipe)) {
-    return refuse_spec(fmt::format(
-        "recipe: {} bytes; it must be printable text of at most {}, words KEY=VALUE; give a hash of what is "
-        "longer",
-        spec.recipe.size(), kRecipeBytesMax));
+    return refuse_spec(
+        fmt::format("recipe: {} bytes; it must be printable text of at most {}, words KEY=VALUE; give a hash of "
+                    "longer values",
+                    spec.recipe.size(), kRecipeBytesMax));
   }
   if (Status s = check_enums(spec); !s) return s;
   if (Status s = check_workers(spec); !s) return s;

@@ -139,14 +139,14 @@ SummaryEntry read_entry(wire::SummaryEntry::Reader in, Validator& check) {
                      .incarnation = in.getIncarnation(),
                      .last_step = in.getLastStep(),
                      .counted_mask = in.getCountedMask(),
-                     .entered = check.finite(in.getEntered(), "a summary's sum of what entered"),
-                     .carried = check.finite(in.getCarried(), "a summary's sum of what was carried"),
-                     .lost = check.finite(in.getLost(), "a summary's sum of what was lost"),
+                     .entered = check.finite(in.getEntered(), "a summary's sum of entered values"),
+                     .carried = check.finite(in.getCarried(), "a summary's sum of carried values"),
+                     .lost = check.finite(in.getLost(), "a summary's sum of lost values"),
                      .earlier_incarnations = {},
                      .sequence = in.getSequence()};
   const auto incarnations = in.getEarlierIncarnations();
   entry.earlier_incarnations.resize(
-      check.count(incarnations.size(), kEarlierIncarnationsMax, "earlier lives in a summary"));
+      check.count(incarnations.size(), kEarlierIncarnationsMax, "earlier incarnations in a summary"));
   for (uint32_t i = 0; i < entry.earlier_incarnations.size(); ++i) {
     entry.earlier_incarnations[i] = {incarnations[i].getIncarnation(), incarnations[i].getLastStep()};
   }
@@ -231,8 +231,8 @@ Contribution read_contribution(wire::Contribution::Reader in, Validator& check) 
           .step = in.getStep(),
           .payload_hash = in.getPayloadHash(),
           .weight = check.not_negative(in.getWeight(), "a weight"),
-          .entered = check.finite(in.getEntered(), "the sum of what entered"),
-          .lost = check.finite(in.getLost(), "the sum of what was lost"),
+          .entered = check.finite(in.getEntered(), "the sum of entered values"),
+          .lost = check.finite(in.getLost(), "the sum of lost values"),
           .imbalance = check.finite(in.getImbalance(), "an imbalance"),
           .again = in.getAgain()};
 }
@@ -286,10 +286,10 @@ Heartbeat read_heartbeat(wire::Heartbeat::Reader in, Validator& check) {
   heartbeat.steps_applied = in.getStepsApplied();
   heartbeat.finishing = in.getFinishing();
   check.expect(in.getSwitchState() <= static_cast<uint8_t>(Heartbeat::Switch::kAnswers),
-               "what it says of the switch is not known");
+               "its state of the switch is not known");
   heartbeat.switch_state = static_cast<Heartbeat::Switch>(in.getSwitchState());
   check.expect(in.getSwitchWait() <= static_cast<uint8_t>(Heartbeat::SwitchWait::kOtherJob),
-               "what it waits for is not known");
+               "its wait at the switch is not known");
   heartbeat.switch_wait = static_cast<Heartbeat::SwitchWait>(in.getSwitchWait());
   heartbeat.switch_steps = in.getSwitchSteps();
   const auto waited_for = in.getWaitedFor();
@@ -345,7 +345,7 @@ Settle read_settle(wire::Settle::Reader in, Validator& check) {
   const uint8_t weights = in.getWeights();
   check.expect(
       weights >= static_cast<uint8_t>(Settle::Weights::kOwn) && weights <= static_cast<uint8_t>(Settle::Weights::kNone),
-      "whose weights a worker goes on with is not known");
+      "its choice of weights is not known");
   Settle settle{.part = in.getPart(),
                 .decided = in.getDecided(),
                 .branch = in.getBranch(),
@@ -497,7 +497,7 @@ Message read_message(wire::Envelope::Reader in, SharedBytes payload, Validator& 
                  payload.bytes.empty() ? "its payload is missing" : "it carries a payload that its kind does not have");
   }
   if (check.ok())
-    check.expect(payload_fits(message.body, payload.bytes.size()), "its payload has another size than it says");
+    check.expect(payload_fits(message.body, payload.bytes.size()), "its payload has another size than it states");
   message.payload = std::move(payload);
   return message;
 }

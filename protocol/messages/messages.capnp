@@ -131,7 +131,7 @@ struct Contribution {
   entered @4 :Float64;       # audit, this and the next: sums over all incarnations of the worker
   lost @5 :Float64;
   again @6 :Bool;            # sent before: its answer, or the step's update, may be lost
-  imbalance @7 :Float64;     # audit: what does not balance in the worker's books of the part
+  imbalance @7 :Float64;     # audit: mismatch of the worker's account of the part
 }
 
 struct Duplicate {
@@ -218,7 +218,7 @@ struct Heartbeat {
   finishing @5 :Bool;          # w to s: pushes nothing more
   digests @6 :List(PartDigest);  # w to s
   switchState @7 :UInt8;     # w to s, jobs of path switch: 0 nothing, 1 silent, 2 answers
-  switchWait @8 :UInt8;      # w to shard 0, jobs of path switch: what the worker waits for; 0 not said
+  switchWait @8 :UInt8;      # w to shard 0, jobs of path switch: the worker is blocked on; 0 not reported
   switchSteps @9 :UInt64;    # ... and how many steps are over there
 }
 

@@ -8,11 +8,11 @@ std::string_view disorder_in(const SummaryEntry& entry) {
   for (size_t at = 0; at < entry.earlier_incarnations.size(); ++at) {
     const auto& [incarnation, last_step] = entry.earlier_incarnations[at];
     if (incarnation >= entry.incarnation || (!counts && last_step >= entry.last_step))
-      return "a life in a summary is not an earlier one";
+      return "an earlier incarnation in a summary is not earlier";
     if (at == 0) continue;
     const auto& [incarnation_before, step_before] = entry.earlier_incarnations[at - 1];
     if (incarnation_before >= incarnation || (!counts && step_before >= last_step))
-      return "a summary's lives are not in ascending order";
+      return "a summary's incarnations are not in ascending order";
   }
   return {};
 }

@@ -70,7 +70,7 @@ Result<std::unique_ptr<DatagramThread>> DatagramThread::start(const DatagramOpti
   if (host == "0.0.0.0" || host == "[::]") {
     return fail(
         ErrorCode::kInvalidArgument,
-        fmt::format("--datagrams {}: workers are told this address; give the one that they reach", options.listen));
+        fmt::format("--datagrams {}: workers receive this address; give the one that they reach", options.listen));
   }
   // Each job has its own packet_bytes_max: the port takes the longest there is.
   auto port = switch_agg::UdpPort::open({.listen = *listen, .packet_bytes_max = protocol::kDatagramBytesMax});
@@ -133,7 +133,7 @@ Result<protocol::JobKey> DatagramThread::key_of(uint32_t number) const {
   if (key) return key;
   return fail(
       ErrorCode::kInvalidArgument,
-      fmt::format("shard 0 stands in for the switch of jobs of path switch and has no key of job {}: {}; put the "
+      fmt::format("shard 0 decides in place of the switch of jobs of path switch and has no key of job {}: {}; put the "
                   "switch's key of that job there (--job-keys), or start shard 0 without --datagrams",
                   number, key.error().message));
 }

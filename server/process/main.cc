@@ -45,7 +45,7 @@ void print_start_line(const millrace::server::Options& options, const millrace::
                                  {"address", process.address()},
                                  {"http", process.http_address()},
                                  {"datagrams", process.datagrams_address()},
-                                 {"life", process.incarnation()}};
+                                 {"incarnation", process.incarnation()}};
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     fmt::print("shard {} of {} listens on {}{}{}\n", options.shard, options.shards, process.address(),

@@ -21,7 +21,7 @@ namespace {
 constexpr const char* kDescription =
     "millrace-server: one shard of Millrace, the parameter server for sparse gradients.\n"
     "\n"
-    "A shard holds an index range of every tensor of every job, sums what the workers send into a step, keeps the "
+    "A shard holds an index range of every tensor of every job, sums the workers' contributions to a step, keeps the "
     "globally\n"
     "largest entries where the job asks for it, and sends that one update back to all of them. All shards of a cluster "
     "share one\n"
@@ -40,8 +40,8 @@ constexpr const char* kFooter =
     "    millrace-server --config shard1.toml\n"
     "\n"
     "Signals\n"
-    "  SIGTERM, SIGINT  no new steps; rounds in flight may finish for --drain-seconds; workers are told; exit code "
-    "0.\n"
+    "  SIGTERM, SIGINT  no new steps; rounds in flight may finish for --drain-seconds; workers are notified; exit "
+    "code 0.\n"
     "  SIGUSR2          saves the weights of all jobs with a store to --store-dir now.\n"
     "\n"
     "Exit codes\n"
@@ -121,7 +121,7 @@ void add_limits(CLI::App& app, Limits& limits, uint32_t& drain_seconds, uint32_t
       ->check(CLI::Range(0u, 86'400u))
       ->group(group)
       ->capture_default_str();
-  app.add_option("--abandon-seconds", abandon_seconds, "A job whose last worker is silent for so long ends")
+  app.add_option("--abandon-seconds", abandon_seconds, "A job ends when its last worker is silent for this time")
       ->check(CLI::Range(1u, 86'400u))
       ->group(group)
       ->capture_default_str();
@@ -136,7 +136,7 @@ std::string refuse_together(const Options& options) {
   if (options.datagrams.empty() != options.job_keys.empty())
     return "--datagrams and --job-keys go together: datagrams are authentic by the job's key";
   if (!options.datagrams.empty() && options.shard != 0)
-    return "--datagrams: shard 0 alone stands in for a switch; leave it out here";
+    return "--datagrams: only shard 0 decides in place of a switch; leave it out here";
   if (options.advertise.ends_with(":0")) return "--advertise: others cannot reach port 0";
   return {};
 }
@@ -205,9 +205,10 @@ std::variant<Options, int> parse_options(int argc, const char* const* argv) {
   app.add_option("--store-save-seconds", options.store_save_seconds, "Saves running jobs' stores so often; 0: never")
       ->check(CLI::Range(0u, 86'400u))
       ->capture_default_str();
-  app.add_option("--datagrams", options.datagrams,
-                 "Stands in for the switch of jobs of path switch, on this UDP address, while the switch is silent; of "
-                 "shard 0 only. Workers are told this address; port 0 takes a free one")
+  app.add_option(
+         "--datagrams", options.datagrams,
+         "Decides in place of the switch of jobs of path switch, on this UDP address, while the switch is silent; "
+         "of shard 0 only. Workers receive this address; port 0 takes a free one")
       ->check(CLI::Validator(refuse_datagrams, ""))
       ->type_name("HOST:PORT");
   app.add_option(
@@ -221,7 +222,7 @@ std::variant<Options, int> parse_options(int argc, const char* const* argv) {
       ->check(CLI::Range(0.0, 1e15));
   app.add_option("--threads", options.threads, "Threads that compute; 0: one a core")->check(CLI::Range(0u, 1024u));
   app.add_flag("--json", options.json,
-               "Prints the start line as JSON: address, http, shard, life; instead of it: code, error");
+               "Prints the start line as JSON: address, http, shard, incarnation; instead of it: code, error");
   app.add_flag("--quiet", options.quiet, "Logs warnings and errors only");
   uint32_t drain_seconds = options.limits.drain_ms / 1000;
   uint32_t abandon_seconds = options.limits.abandon_ms / 1000;

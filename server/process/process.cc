@@ -257,7 +257,7 @@ Status ShardProcess::Loop::open_http() {
   handlers.unhealthy = [this]() -> std::optional<std::string> {
     const TimeNs turn = last_pass_.load();
     const TimeNs stood_ns = turn == 0 ? 0 : monotonic_now_ns() - turn;
-    if (stood_ns > kStallLimit) return fmt::format("the loop has stood still for {} ms", stood_ns / kNsPerMs);
+    if (stood_ns > kStallLimit) return fmt::format("the loop has been stalled for {} ms", stood_ns / kNsPerMs);
     if (draining_.load()) return "shutting down";
     return std::nullopt;
   };
@@ -320,7 +320,8 @@ void ShardProcess::Loop::change_datagrams(const DatagramChange& change, TimeNs n
   if (!change.spec) return datagrams_->end(change.job);
   if (const Status begun = datagrams_->begin(change.job, *change.spec, change.layout); !begun) {
     log_.write(Severity::kError,
-               fmt::format("job '{}': nobody stands in for its switch: {}", change.spec->name, begun.error().message),
+               fmt::format("job '{}': shard 0 cannot decide in place of its switch: {}", change.spec->name,
+                           begun.error().message),
                now);
   }
 }

@@ -13,9 +13,10 @@ void JobAudit::decided(const PartRound& part, double imbalance, Actions& actions
     actions.metrics.push_back({Metric::kAuditImbalance, job_, "", std::abs(imbalance)});
     if (++wrong_updates_[number] == 1) {
       actions.log.push_back(
-          {Severity::kError, fmt::format("job '{}': audit: the update of part {}, step {}, is not the sum of what it "
-                                         "carries, by {:.9g}: please report it as a bug",
-                                         job_, number, part.decided(), imbalance)});
+          {Severity::kError,
+           fmt::format("job '{}': audit: mismatch of the update of part {}, step {}: it differs from the "
+                       "sum that it carries by {:.9g}: please report it as a bug",
+                       job_, number, part.decided(), imbalance)});
     }
   }
   for (const auto& [worker, said] : part.reported_imbalances()) {
@@ -27,7 +28,7 @@ void JobAudit::decided(const PartRound& part, double imbalance, Actions& actions
     if (std::exchange(said_[worker], true)) continue;
     actions.log.push_back(
         {Severity::kError,
-         fmt::format("job '{}': audit: the books of worker {} do not balance: in part {}, step {}, {:.9g} "
+         fmt::format("job '{}': audit: mismatch of the account of worker {}: in part {}, step {}, {:.9g} "
                      "is {}: please report it as a bug",
                      job_, worker, number, part.decided(), std::abs(said), said > 0 ? "missing" : "too much")});
   }

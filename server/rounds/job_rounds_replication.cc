@@ -57,8 +57,8 @@ void JobRounds::wait_of_replication(const PartRound& part, Waiting& waiting) con
     if (joins || part.acknowledged(member.worker) <= part.replicated()) waiting.workers.push_back(member.worker);
   }
   waiting.because = fmt::format(
-      "step {} of part {} is decided, and applied once {} workers have it (apply_after_acks); worker {} has not said "
-      "so",
+      "step {} of part {} is decided, and applied once {} workers have it (apply_after_acks); worker {} has not "
+      "acknowledged it",
       part.replicated(), part.layout().part, setup_.spec.apply_after_acks, fmt::join(waiting.workers, ", "));
 }
 

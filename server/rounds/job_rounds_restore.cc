@@ -41,12 +41,12 @@ void JobRounds::restore(std::vector<PartRound::Restored> parts, uint64_t branch,
     }
     if (bucket.threshold) bucket.threshold->decided_below(bucket.decided);
     if (bucket.steps && bucket.decided > 0) {
-      failure_ =
-          Error{ErrorCode::kUnsupported,
-                "a shard came back in a reproducible job that re-selects: it alone had the counts of its last step, by "
-                "which the next one is cut, so that no step after it would have the bits that it should have; start "
-                "the job anew, from the weights that its workers have, or with reselect none, where shards may come "
-                "back"};
+      failure_ = Error{
+          ErrorCode::kUnsupported,
+          "a shard was restarted in a reproducible job that re-selects: it alone had the counts of its last step, "
+          "which determine the threshold of the next one, so that all later steps would have other bits; start "
+          "the job again, from the weights that its workers have, or with reselect none, where shards may be "
+          "restarted"};
     }
   }
   branch_ = branch;

@@ -36,7 +36,7 @@ void JobRounds::wait_of_attempt(const PartRound& part, Waiting& waiting) const {
   waiting.wait = Wait::kMagnitudes;
   waiting.shards = bucket.threshold->missing(part.decided());
   waiting.because =
-      fmt::format("{} is summed and waits for the magnitudes of {} {}", step,
+      fmt::format("{} is summed and blocked on the magnitudes of {} {}", step,
                   waiting.shards.empty() ? "the bucket's other parts" : "shard", fmt::join(waiting.shards, ", "));
 }
 
@@ -49,7 +49,7 @@ void JobRounds::wait_of_collecting(const PartRound& part, Waiting& waiting) cons
   if (due && store_ && !store_->takes(part.layout().part, part.decided())) {
     waiting.wait = Wait::kStore;
     waiting.workers = store_->waits_for(setup_.members);
-    waiting.because = fmt::format("{} waits for the store: {}", step, store_->waiting_because(setup_.members));
+    waiting.because = fmt::format("{} is blocked on the store: {}", step, store_->waiting_because(setup_.members));
   } else if (due && blocked_on_memory_ && is_blocked_on_memory()) {
     waiting.wait = Wait::kMemory;
     waiting.since = *due;
@@ -58,20 +58,20 @@ void JobRounds::wait_of_collecting(const PartRound& part, Waiting& waiting) cons
       if (steps_applied(member.worker) < part.decided()) waiting.workers.push_back(member.worker);
     }
     waiting.because = fmt::format(
-        "kept updates fill half of the job's memory (--job-memory-bytes-max); {} waits until worker {} acknowledges "
-        "earlier ones",
+        "retained updates fill half of the job's memory (--job-memory-bytes-max); {} is blocked until worker {} "
+        "acknowledges earlier ones",
         step, fmt::join(waiting.workers, ", "));
   } else if (due && lacks_counts(part)) {
     waiting.wait = Wait::kMagnitudes;
     waiting.workers.clear();
     waiting.shards = bucket_of(part).steps->missing(part.decided());
-    waiting.because = fmt::format("{} is cut by what step {} came to, and waits for the magnitudes of {} {}", step,
-                                  part.decided() - 1, waiting.shards.empty() ? "the bucket's other parts" : "shard",
-                                  fmt::join(waiting.shards, ", "));
+    waiting.because = fmt::format(
+        "{} takes its threshold from step {}, and is blocked on the magnitudes of {} {}", step, part.decided() - 1,
+        waiting.shards.empty() ? "the bucket's other parts" : "shard", fmt::join(waiting.shards, ", "));
   } else if (std::vector<uint32_t> joiners = initializing_members(part); !joiners.empty()) {
     waiting.wait = Wait::kContributions;
     waiting.workers = std::move(joiners);
-    waiting.because = fmt::format("{} waits for worker {} to take over the weights of worker 0", step,
+    waiting.because = fmt::format("{} is blocked on worker {}, which takes over the weights of worker 0", step,
                                   fmt::join(waiting.workers, ", "));
   } else if (waiting.workers.empty()) {
     waiting.wait = Wait::kComputing;
@@ -83,7 +83,7 @@ void JobRounds::wait_of_collecting(const PartRound& part, Waiting& waiting) cons
                                   fmt::join(waiting.workers, ", "));
   } else {
     waiting.wait = Wait::kContributions;
-    waiting.because = fmt::format("{} waits for worker {}", step, fmt::join(waiting.workers, ", "));
+    waiting.because = fmt::format("{} is blocked on worker {}", step, fmt::join(waiting.workers, ", "));
   }
 }
 

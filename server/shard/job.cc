@@ -248,9 +248,8 @@ std::optional<std::string> Job::abandoned(TimeNs now) const {
   }
   if (!recovery_ || recovery_->without_majority(now) < silence) return std::nullopt;
   return fmt::format(
-      "job '{}': shard {} came back without its rounds, and for {} ms no majority of its {} workers has said where "
-      "they "
-      "stand: it cannot go on without knowing what the others were sent",
+      "job '{}': shard {} was restarted without its rounds, and for {} ms no majority of its {} workers has reported "
+      "their state: the shard cannot continue without the updates that its workers received",
       setup_.spec.name, setup_.shard, milliseconds(silence), members_.all().size());
 }
 
@@ -288,7 +287,7 @@ void Job::add_wait(JobStatus& status, TimeNs now) const {
     status.waited_for = recovery_->waited_for();
     status.waiting_ms = milliseconds(now - recovering_since_);
     status.waiting_because =
-        fmt::format("shard {} came back without this job's rounds and finds out from worker {} where they stand",
+        fmt::format("shard {} was restarted without this job's rounds and recovers them; it is blocked on worker {}",
                     setup_.shard, fmt::join(status.waited_for, ", "));
   } else if (!status.waited_for.empty()) {
     status.waiting_for = Wait::kHello;

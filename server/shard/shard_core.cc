@@ -262,7 +262,7 @@ void ShardCore::on_synced(Job& job, const protocol::Member& member, TimeNs now, 
   if (!record) return table_failed(record.error(), actions);  // the worker repeats the message
   if (!*record) return refresh(now, actions);                 // another epoch: it settles again
   log(Severity::kInfo,
-      fmt::format("job '{}': worker {} takes part again under life {}", job.spec().name, member.worker,
+      fmt::format("job '{}': worker {} takes part again under incarnation {}", job.spec().name, member.worker,
                   member.incarnation),
       actions);
   adopt(job, std::move((*record)->membership), now, actions);

@@ -80,8 +80,8 @@ Status may_join(const protocol::JobRecord& record, const protocol::Header& heade
   if (record.membership.finished || !record.membership.started || is_there) return {};
   if (header.incarnation != 0 && !hello.returns) {
     return fail(ErrorCode::kNotAMember,
-                fmt::format("worker {} is not a member of job '{}' any more (it was under life {}): it comes back by a "
-                            "Hello that says that it returns",
+                fmt::format("worker {} is not a member of job '{}' any more (it was incarnation {}): to rejoin it must "
+                            "send a Hello with `returns`",
                             header.worker, record.name, header.incarnation));
   }
   // Where the shards hold the weights a worker needs none.
@@ -292,7 +292,7 @@ std::optional<Error> ShardCore::left_behind(const protocol::JobRecord& record, c
   if (lost != lost_.end() && lost->second.action == LostJob::LostJobAction::kOver &&
       membership.shards.size() > config_.shard && membership.shards[config_.shard].incarnation == config_.incarnation) {
     return Error{ErrorCode::kUnavailable,
-                 fmt::format("job '{}' has ended and the membership table could not be told yet", record.name)};
+                 fmt::format("job '{}' has ended, and its end is not yet in the membership table", record.name)};
   }
   const uint64_t incarnation =
       config_.shard < membership.shards.size() ? membership.shards[config_.shard].incarnation : 0;
@@ -462,8 +462,8 @@ void ShardCore::on_shard_hello(const protocol::PeerId& from, const protocol::Hea
   } else {
     refusal.code = ErrorCode::kShardMapMismatch;
     refusal.sentence = fmt::format(
-        "shard {} (life {}) and shard {} of {} do not see the same shard map (here shard {} is at {}, life "
-        "{}): do they use one membership table?",
+        "shard {} (incarnation {}) and shard {} of {} do not see the same shard map (here shard {} is at {}, "
+        "incarnation {}): do they use one membership table?",
         shard, header.shard_incarnation, config_.shard, config_.shard_count, shard,
         shard < config_.shard_count && !neighbours_[shard].entry.address.empty() ? neighbours_[shard].entry.address
                                                                                  : "no address",

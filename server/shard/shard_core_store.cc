@@ -19,7 +19,7 @@ constexpr std::string_view kReplaced = "shard_lost";
 Status ShardCore::judge_store(const protocol::JobSpec& spec, const protocol::JobLayout& layout) const {
   if (spec.store.begin == protocol::StoreBegin::kSaved && !config_.saves.possible) {
     return fail(ErrorCode::kUnsupported,
-                fmt::format("the job is to begin with what was saved, and shard {} keeps no saves (--store-dir)",
+                fmt::format("the job is to begin with saved weights, and shard {} keeps no saves (--store-dir)",
                             config_.shard));
   }
   if (spec.has_store() && config_.saves.possible && config_.saves.judge) {

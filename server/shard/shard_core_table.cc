@@ -31,8 +31,8 @@ std::string_view shard_table_name_of(Leaving leaving) {
 
 std::string why_removed(Leaving leaving, const protocol::JobSpec& spec) {
   if (leaving == Leaving::kSilent) return fmt::format("has been silent for {} ms", spec.dead_after_ms);
-  if (leaving == Leaving::kWrong) return "gives no update where it says that it keeps one";
-  return "is so far behind that what it needs is not kept";
+  if (leaving == Leaving::kWrong) return "sends no update for a step that it reports as retained";
+  return "is behind by more updates than are retained";
 }
 
 /// Returns the sentence that members receive at the end of a job.
@@ -44,7 +44,7 @@ std::string sentence_of(const protocol::Body& last_message) {
 
 std::string not_ended(std::string_view name, uint64_t number) {
   return fmt::format(
-      "job '{}' ({}) is over, and the membership table could not be told: its name stays taken until its workers have "
+      "job '{}' ({}) is over, and its end is not in the membership table: its name stays taken until its workers have "
       "left it at another shard; or, once this shard is started again, for dead_after_ms after a worker asks for it "
       "(--abandon-seconds where the job's workers return)",
       name, number);
@@ -355,7 +355,7 @@ void ShardCore::tell_change(const Job& job, const Job::TableChange& table_change
   const bool activates = table_change.kind == Job::TableChange::Kind::kActivate;
   actions.metrics.push_back({Metric::kRecoveries, name, activates ? "activated" : "cut", 1});
   log(activates ? Severity::kInfo : Severity::kWarning,
-      activates ? fmt::format("job '{}': shard {} goes on as lineage {}", name, config_.shard, branch)
+      activates ? fmt::format("job '{}': shard {} continues as log branch {}", name, config_.shard, branch)
                 : fmt::format("job '{}': no worker has the weights of all parts; it goes back to the state of worker "
                               "{}",
                               name, table_change.choice.worker),

@@ -18,7 +18,7 @@ Json list_of(const std::vector<T>& items, const Write& write) {
 
 Json json_of_member(const MemberStatus& member) {
   return {{"worker", member.worker},
-          {"life", member.incarnation},
+          {"incarnation", member.incarnation},
           {"joining", member.joining},
           {"connected", member.connected},
           {"finishing", member.finishing},
@@ -61,7 +61,7 @@ Json json_of_path(const SwitchPathStatus& path) {
                           {"racks", at->racks},
                           {"groups", at->groups},
                           {"waiting_for", at->waiting_for},
-                          {"waited_for", at->waited_for},
+                          {"blocked_on", at->waited_for},
                           {"waiting_ms", at->waiting_ms},
                           {"waiting_because", at->waiting_because}};
     json["aggregator"]["events"] = json_of_counts(at->events);
@@ -83,12 +83,12 @@ Json json_of_job(const JobStatus& job) {
                {"epoch", job.epoch},
                {"started", job.started},
                {"recovering", job.recovering},
-               {"lineage", job.branch},
+               {"log_branch", job.branch},
                {"mode", job.mode},
                {"workers", job.workers},
                {"waiting_because", job.waiting_because},
                {"waiting_for", wait_name(job.waiting_for)},
-               {"waited_for", job.waited_for},
+               {"blocked_on", job.waited_for},
                {"waiting_shards", job.waiting_shards},
                {"waiting_ms", job.waiting_ms},
                {"decided_in_ms", job.decided_in_ms},
@@ -151,7 +151,7 @@ Json json_of_refusal(const RefusalStatus& one) {
 std::string status_json(const StatusReport& report) {
   Json json = {{"shard", report.shard},
                {"shard_count", report.shard_count},
-               {"life", report.incarnation},
+               {"incarnation", report.incarnation},
                {"address", report.address},
                {"software", report.software},
                {"table", report.table},
@@ -168,7 +168,10 @@ std::string status_json(const StatusReport& report) {
   if (!report.datagrams_dropped.empty()) json["datagrams_dropped"] = json_of_counts(report.datagrams_dropped);
   json["jobs"] = list_of(report.jobs, json_of_job);
   json["other_shards"] = list_of(report.peers, [](const PeerShardStatus& peer) -> Json {
-    return {{"shard", peer.shard}, {"address", peer.address}, {"life", peer.incarnation}, {"said_hello", peer.heard}};
+    return {{"shard", peer.shard},
+            {"address", peer.address},
+            {"incarnation", peer.incarnation},
+            {"said_hello", peer.heard}};
   });
   json["refusals"] = list_of(report.refusals, json_of_refusal);
   json["ended_jobs"] = list_of(report.ended, [](const EndedJobStatus& one) -> Json {

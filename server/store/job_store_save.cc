@@ -154,7 +154,7 @@ void JobStore::on_loaded(Result<StoreFile> loaded, Actions& actions) {
   }
   if (!loaded) {
     failure_ = Error{loaded.error().code,
-                     fmt::format("job '{}' is to begin with what was saved: {}", header_.name, loaded.error().message)};
+                     fmt::format("job '{}' is to begin with saved weights: {}", header_.name, loaded.error().message)};
     return;
   }
   Status fits = may_start_with(*loaded, header_);

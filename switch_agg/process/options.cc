@@ -34,7 +34,7 @@ constexpr const char* kFooter =
     "and\n"
     "  \"shard\", the address of the aggregator that decides: another millrace-switch whose job lists \"racks\", or "
     "shard 0\n"
-    "  (millrace-server --datagrams, with \"racks\" in JOB-KEYS/JOB.racks). Workers are told both\n"
+    "  (millrace-server --datagrams, with \"racks\" in JOB-KEYS/JOB.racks). Workers get both addresses\n"
     "  (--path switch:HOST:PORT,rack:HOST:PORT):\n"
     "    millrace-switch run --listen 10.0.3.1:7700 --jobs rack.json --http 10.0.3.1:9091\n"
     "  How fast one core of this machine is: millrace-switch-bench traffic --pmd net_ring --json\n"
@@ -42,7 +42,7 @@ constexpr const char* kFooter =
     "Signals\n"
     "  SIGTERM, SIGINT  ends at once; a switch has nothing to save: workers go on by the shards, or past their rack.\n"
     "                   Exit code 0.\n"
-    "  SIGHUP           reads the file of jobs again: new jobs are taken in, changed ones begin anew, others go.\n"
+    "  SIGHUP           reads the file of jobs again: new jobs begin, changed ones begin again, removed ones end.\n"
     "\n"
     "Exit codes\n"
     "  0  ended by a signal, in order\n"
@@ -89,7 +89,7 @@ void add_dpdk(CLI::App& run, RunOptions& options, RunTexts& texts, bool& huge_pa
       ->check(CLI::Range(0u, 32u))
       ->group(group)
       ->capture_default_str();
-  run.add_option("--gateway", texts.gateway, "Router to other networks, for what is sent first to them")
+  run.add_option("--gateway", texts.gateway, "Router to other networks, for packets that do not answer one from there")
       ->type_name("ADDRESS")
       ->check(checked([](const std::string& text) { return protocol::parse_endpoint(text + ":0"); }))
       ->group(group);
@@ -130,7 +130,7 @@ std::string refuse_together(const RunOptions& options) {
   const bool kernel = options.pmd == "kernel";
   if (options.limits.window_indices_max % 64 != 0) return "--window-indices-max: must be a multiple of 64";
   if (!kernel && !ipv4_of(options.listen)) return "--listen: with DPDK the address must be IPv4";
-  if (!kernel && options.listen.port == 0) return "--listen: with DPDK nobody chooses a free port, give one";
+  if (!kernel && options.listen.port == 0) return "--listen: DPDK cannot choose a free port, give one";
   return {};
 }
 

@@ -199,7 +199,7 @@ std::optional<std::string> SwitchProcess::Impl::unhealthy() const {
   const SwitchStatus now = status();
   for (size_t lane = 0; lane < now.lanes.size(); ++lane) {
     if (now.lanes[lane].age_ns > kStallLimit)
-      return fmt::format("the loop of lcore {} has stood still for {} ms", lane, now.lanes[lane].age_ns / kNsPerMs);
+      return fmt::format("the loop of lcore {} has been stalled for {} ms", lane, now.lanes[lane].age_ns / kNsPerMs);
   }
   return std::nullopt;
 }

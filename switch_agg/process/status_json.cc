@@ -68,7 +68,7 @@ void add_racks(const SwitchStatus::JobStatus& job, OrderedJson& json) {
 void add_waits(const SwitchStatus::JobStatus& job, TimeNs now, OrderedJson& json) {
   const SwitchWaiting& waiting = job.now.waiting;
   json["waiting_for"] = wait_name(waiting.what);
-  json["waited_for"] = json_of_workers(waiting.workers);
+  json["blocked_on"] = json_of_workers(waiting.workers);
   json["waiting_ms"] = waiting.what == SwitchWait::kNothing ? 0 : (now - waiting.since) / kNsPerMs;
   json["waiting_because"] = waiting_sentence(job.now, now);
   OrderedJson members = OrderedJson::array();

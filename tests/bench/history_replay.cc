@@ -133,7 +133,7 @@ int run(uint64_t dimension) {
       written = write(std::span<const double>(cost));
     } else {
       std::array<Cost, 4> costs;
-      if (!replay.contribute(indices, costs)) return failed("a code does not come back", 1);
+      if (!replay.contribute(indices, costs)) return failed("a code does not decode to its indices", 1);
       written = write(std::span<const Cost>(costs));
     }
     if (!written || std::fflush(stdout) != 0) return failed("the output cannot be written", 1);

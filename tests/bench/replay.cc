@@ -213,12 +213,12 @@ int run(const Flags& flags) {
 
 int parse_and_run(int argc, char** argv) {
   Flags flags;
-  CLI::App app("vectors in, what a receiver decodes of them out (tests/bench/replay.cc has the bytes)");
+  CLI::App app("vectors in, the values that a receiver decodes out (tests/bench/replay.cc has the bytes)");
   app.add_option("--n", flags.n, "dimension")->required()->check(CLI::Range(uint64_t{1}, kReplayDimensionMax));
   app.add_option("--select", flags.select, "dense, " + selection_names())->capture_default_str();
   app.add_option("--codec", flags.codec, "INDEX+VALUE")->capture_default_str();
   app.add_flag("--unbiased", flags.unbiased, "the selection draws");
-  app.add_option("--seed", flags.seed, "of what is drawn")->capture_default_str();
+  app.add_option("--seed", flags.seed, "of the draws")->capture_default_str();
   app.add_flag("--check", flags.check, "says whether the texts can be, reads nothing");
   try {
     app.parse(argc, argv);

@@ -87,7 +87,7 @@ class Advise(unittest.TestCase):
         ended = run("advise", *SHAPE, *BY_HAND)
         self.assertEqual(ended.returncode, 0, ended.stderr)
         head = ended.stdout.split("\n")[0].split()
-        self.assertEqual(head, ["algorithm", "result", "time", "selecting", "coding", "messages", "bytes", "adding", "anew"])
+        self.assertEqual(head, ["algorithm", "result", "time", "selecting", "coding", "messages", "bytes", "adding", "re-evaluating"])
         for sentence in ("Adding: 2.00 ns", "Selecting: 0.50 ns a value by topk", "6.00 bytes, 3.00 ns to encode"):
             self.assertIn(sentence, ended.stdout)
 

@@ -68,7 +68,7 @@ TEST_F(Returns, AKilledWorkerIsStartedAgainByTheSameCommandAndAllAgree) {
   workers_[1].kill_now();
   workers_[1] = start(1, saving);
   expect_all_finish_alike();
-  EXPECT_GE(begun_at(logs_[1]), 10u) << "it goes on where the job is";
+  EXPECT_GE(begun_at(logs_[1]), 10u) << "it continues at the step of the job";
 }
 
 TEST_F(Returns, AKilledWorkerWithoutAStateTakesTheOthersWeights) {
@@ -105,7 +105,7 @@ TEST_F(Returns, WhoJoinsAfterItsPlaceWasGivenUpTakesPartToTheEnd) {
   for (const uint32_t worker : {0u, 2u}) ::kill(workers_[worker].pid(), SIGUSR1);
   expect_all_finish_alike();
   EXPECT_GE(begun_at(logs_[1]), 15u);
-  EXPECT_EQ(logs_[1].contributors.rbegin()->second, 7u) << "the last step is everybody's";
+  EXPECT_EQ(logs_[1].contributors.rbegin()->second, 7u) << "all workers contribute to the last step";
 }
 
 TEST_F(Returns, AKilledShardComesBackOnItsPortAndNothingIsLost) {

@@ -90,11 +90,11 @@ TEST_F(StatusCommand, WorkerThatIsStoppedIsNamedUntilItGoesOn) {
   for (const uint32_t worker : {0u, 1u}) workers.push_back(start_worker(worker, 2, 1'000'000));
   wait_for_line(workers[1], "pushed 3");
   ::kill(workers[1].pid(), SIGSTOP);
-  const Said stopped = ask_until("standing still", [](const Said& said) {
+  const Said stopped = ask_until("stalled", [](const Said& said) {
     return said.verdict().contains("worker 1") && said.verdict().contains("last heard");
   });
   ::kill(workers[1].pid(), SIGCONT);
-  EXPECT_THAT(stopped.verdict(), AllOf(HasSubstr("for worker 1 in step"), HasSubstr("removed at 60 s")));
+  EXPECT_THAT(stopped.verdict(), AllOf(HasSubstr("blocked on worker 1 in step"), HasSubstr("removed at 60 s")));
   EXPECT_EQ(stopped.exit_code, 9);
   const Said again = ask_until("running", [](const Said&) { return true; });
   EXPECT_EQ(again.exit_code, 0);

@@ -106,7 +106,7 @@ class StoreTraining(unittest.TestCase):
         said = [process.communicate(timeout=TIMEOUT_S) for process in workers]
         for process, (_, err) in zip(workers, said):
             self.assertEqual(process.returncode, 0, err)
-        self.assertIn("this worker goes on from there", said[1][1])
+        self.assertIn("this worker continues from there", said[1][1])
         epochs = json.loads(said[0][0].strip().split("\n")[-1])["epochs"]
         self.assertLess(epochs[-1]["loss"], 0.8 * epochs[0]["loss"])
 

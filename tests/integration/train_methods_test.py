@@ -13,7 +13,7 @@ from commands import TIMEOUT_S, WithServers, made_up_rows, run, start
 class Methods(WithServers):
     def methods(self):
         """Their names, and whether they select, as --help has them."""
-        words = run("train", "--help").stdout.split("Methods (--method), with what they set:\n")[1].split("\n\n")[0].split("\n")
+        words = run("train", "--help").stdout.split("Methods (--method), with the options that they set:\n")[1].split("\n\n")[0].split("\n")
         return {name.split()[0]: "--select none " not in sets for name, sets in zip(words[::2], words[1::2])}
 
     def test_EachTrainsToTheEndWithNothingMissing(self):

@@ -61,7 +61,7 @@ class Restarts(WithServers):
         workers[1].kill()
         workers[1].communicate()
         workers[1] = self.command(1)
-        self.assertRegex(self.end(workers)[1], "worker 1: the job is at step [0-9]+: this worker goes on from there")
+        self.assertRegex(self.end(workers)[1], "worker 1: the job is at step [0-9]+: this worker continues from there")
 
     def test_AKilledWorkerWithoutAStateTakesTheWeightsOfTheOthers(self):
         workers = self.begin(2, "--save-every", 20, "-o", self.path("restarts.model"))
@@ -70,7 +70,7 @@ class Restarts(WithServers):
         workers[0].communicate()
         self.state(0).unlink()
         workers[0] = self.command(0)
-        self.assertIn("this worker goes on from there", self.end(workers)[0])
+        self.assertIn("this worker continues from there", self.end(workers)[0])
         self.assertTrue(self.path("restarts.model").exists())
 
     def test_AnInterruptedWorkerSavesItsStateAndIsStartedAgain(self):

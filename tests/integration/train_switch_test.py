@@ -194,7 +194,7 @@ class Switch(WithSwitch):
         workers[2].communicate()
         workers[2] = begin(2, "--state", self.path("lanes.state"))
         results, said = self.end(workers)
-        self.assertIn("this worker goes on from there", said[2])
+        self.assertIn("this worker continues from there", said[2])
         for result in results:
             self.assertTrue(result["switch"]["at_switch"])
 
@@ -216,7 +216,7 @@ class Switch(WithSwitch):
         # Its number is free once it has been silent for two heartbeats; the same command, with a state that it never wrote.
         workers[2] = self.begin(address, "--epochs", 12, "--compute-ms", 5, "--state", self.path("two.state"), only=2)[0]
         results, said = self.end(workers)
-        self.assertIn("this worker goes on from there", said[2])
+        self.assertIn("this worker continues from there", said[2])
         self.assertTrue(results[2]["switch"]["at_switch"])
         self.assertGreater(results[2]["switch"]["turns"], 10)
         self.assertLess(results[2]["steps"], results[0]["steps"])

@@ -92,7 +92,7 @@ TEST(Admission, AGoodbyeBehindAHelloIsOfWhomTheHelloLetIn) {
   };
   const protocol::Goodbye failed{protocol::Goodbye::Reason::kFailed, "another shard refused"};
   cluster.send(ScriptedCluster::peer(1), 0, {{.worker = 1}, failed, {}});
-  EXPECT_EQ(members(), 1u) << "nobody said Hello there";
+  EXPECT_EQ(members(), 1u) << "no worker said Hello there";
   EXPECT_TRUE(cluster.take_of<Refuse>(1).empty());
   expect_body<Welcome>(cluster.join(1));
   EXPECT_EQ(members(), 2u);
@@ -463,7 +463,7 @@ TEST(Shutdown, TheEndOfAJobIsToldAgainWhileTheTableCannotBeWritten) {
   EXPECT_TRUE(cluster.table().read_job(uint64_t{1}).value()->membership.finished);
   for (const uint32_t worker : {0u, 1u}) EXPECT_EQ(cluster.take_of<protocol::Goodbye>(worker).size(), 1u);
   EXPECT_EQ(cluster.counted(Metric::kJobsEnded, "shutdown"), 1);
-  EXPECT_EQ(cluster.said("could not be told"), 0u);
+  EXPECT_EQ(cluster.said("its end is not in the membership table"), 0u);
 }
 
 TEST(Shutdown, AJobThatTheTableCannotBeToldOfIsNamedWhenTheTimeIsOver) {
@@ -482,7 +482,7 @@ TEST(Shutdown, AJobThatTheTableCannotBeToldOfIsNamedWhenTheTimeIsOver) {
     EXPECT_FALSE(cluster.core().failure().has_value());
     for (const uint32_t worker : {0u, 1u}) EXPECT_EQ(cluster.take_of<protocol::Goodbye>(worker).size(), 1u);
     EXPECT_EQ(cluster.counted(Metric::kJobsEnded, "shutdown"), 1);
-    EXPECT_EQ(cluster.said("job 'job' (1) is over, and the membership table could not be told"), 1u);
+    EXPECT_EQ(cluster.said("job 'job' (1) is over, and its end is not in the membership table"), 1u);
     // The refusal's sentence at a shard that is started again.
     cluster.start_shard(0, 1);
     protocol::Hello fresh = cluster.hello(0);
@@ -522,7 +522,7 @@ TEST(StatusReport, SaysWhoIsMissingAndWhy) {
   status = cluster.core().status(cluster.now).jobs.at(0);
   EXPECT_THAT(status.waited_for, ElementsAre(1, 2));
   EXPECT_EQ(status.waiting_ms, 300);
-  EXPECT_THAT(status.waiting_because, HasSubstr("step 0 of part 0 waits for worker 1, 2"));
+  EXPECT_THAT(status.waiting_because, HasSubstr("step 0 of part 0 is blocked on worker 1, 2"));
   cluster.take(0);
   cluster.send(ScriptedCluster::peer(0), 0, {cluster.header(0), protocol::Heartbeat{5, 0, {}, {}, false}, {}});
   const std::vector<protocol::Heartbeat> answers = cluster.take_of<protocol::Heartbeat>(0);

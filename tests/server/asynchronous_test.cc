@@ -52,7 +52,7 @@ TEST_F(Asynchronous, EveryContributionIsAStepAndEverybodyGetsIt) {
   cluster->push(1, 1, asynchronous_constant(5));
   cluster->push(0, 0, asynchronous_constant(6));
   EXPECT_THAT(named(0), ElementsAre("1/1", "0/0"));
-  EXPECT_THAT(named(2), ElementsAre("1/0", "1/1", "0/0")) << "who sends nothing holds up nobody";
+  EXPECT_THAT(named(2), ElementsAre("1/0", "1/1", "0/0")) << "a worker that sends nothing delays no other worker";
 }
 
 TEST_F(Asynchronous, AnUpdateIsTheContributionItself) {
@@ -70,7 +70,7 @@ TEST_F(Asynchronous, WhatOvertookIsCountedAfterTheOneBeforeIt) {
   cluster->push(0, 1, asynchronous_constant(2));
   EXPECT_THAT(named(1), IsEmpty());
   cluster->push(1, 0, asynchronous_constant(3));
-  EXPECT_THAT(named(1), ElementsAre("1/0")) << "only its own life waits";
+  EXPECT_THAT(named(1), ElementsAre("1/0")) << "only its own incarnation waits";
   cluster->push(0, 0, asynchronous_constant(1));
   EXPECT_THAT(named(1), ElementsAre("0/0", "0/1"));
 }
@@ -157,7 +157,7 @@ TEST_F(Asynchronous, WhileItDrainsNothingMoreBegins) {
   EXPECT_TRUE(refused[0].sentence.contains("shutting down")) << refused[0].sentence;
   cluster->hold_tasks = false;
   cluster->run_held_tasks();
-  EXPECT_THAT(named(1), ElementsAre("0/0")) << "what was here is decided";
+  EXPECT_THAT(named(1), ElementsAre("0/0")) << "the arrived contribution is decided";
 }
 
 TEST_F(Asynchronous, WhoComesBackIsCountedFromZeroAndWhatItHadSentIsNot) {
@@ -179,7 +179,7 @@ TEST_F(Asynchronous, WhoComesBackIsCountedFromZeroAndWhatItHadSentIsNot) {
   for (const uint32_t worker : {0u, 1u}) jobs.deliver_all(worker);
   jobs.push(1, 1, asynchronous_constant(2));
   jobs.deliver_all(0);
-  EXPECT_EQ(jobs.holds(0).n, 1u) << "neither of the old life, nor out of order";
+  EXPECT_EQ(jobs.holds(0).n, 1u) << "neither of the old incarnation, nor out of order";
   jobs.push(1, 0, asynchronous_constant(5));
   jobs.deliver_all(0);
   EXPECT_EQ(jobs.holds(0).n, 3u);

@@ -81,7 +81,7 @@ TEST(DeadRun, OfWorkersThatReturnIsKeptForThemUntilItIsAbandoned) {
   cluster.pass(20'000);
   const auto refusal = expect_body<Refuse>(cluster.say_hello(0, fresh_hello(cluster, 0)));
   EXPECT_EQ(refusal.code, ErrorCode::kIdentityInUse);
-  EXPECT_FALSE(refusal.retry) << "no use for so long";
+  EXPECT_FALSE(refusal.retry) << "no use within that time";
   EXPECT_THAT(refusal.sentence, HasSubstr("none of whose workers has been heard for 20.0 s"));
   EXPECT_THAT(refusal.sentence, HasSubstr("wait 40.0 s until the name is free"));
   EXPECT_THAT(refusal.sentence, HasSubstr("--state"));
@@ -146,7 +146,7 @@ TEST(DeadRun, ShardRestartedAfterWorkersDied_KeepsTheRunOfRejoiningOnes) {
     kept.cluster.pass(wait_ms);
     const auto refusal = expect_body<Refuse>(kept.cluster.say_hello(0, fresh_hello(kept.cluster, 0)));
     EXPECT_EQ(refusal.code, ErrorCode::kIdentityInUse);
-    EXPECT_FALSE(refusal.retry) << "no use for so long";
+    EXPECT_FALSE(refusal.retry) << "no use within that time";
     EXPECT_THAT(refusal.sentence, HasSubstr("none of whose workers has been heard since this shard started; its"));
     EXPECT_THAT(refusal.sentence, HasSubstr("--state as before"));
     EXPECT_THAT(refusal.sentence, HasSubstr(wait_ms == 0 ? "wait 60.0 s" : "wait 40.0 s"));

@@ -90,7 +90,7 @@ TEST(Limits, FullJobRefusesWithRetryAndGoesOnOnceThereIsRoom) {
   EXPECT_TRUE(refusals[0].retry);
   EXPECT_THAT(refusals[0].sentence, HasSubstr("--job-memory-bytes-max"));
   cluster.push(1, 0, ones);
-  EXPECT_EQ(cluster.gather(0, 0).parts, 1u) << "what lies ahead does not keep out what the step needs";
+  EXPECT_EQ(cluster.gather(0, 0).parts, 1u) << "later contributions do not keep out those that the step needs";
 }
 
 TEST(Limits, FullJobDoesNotMakeAnotherJobWait) {

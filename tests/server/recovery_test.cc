@@ -68,10 +68,10 @@ struct ReproducibleRecovering : ::testing::Test {
 
 TEST_F(ReproducibleRecovering, AShardThatComesBackEndsAJobThatReSelectsAndSaysWhatToDo) {
   const std::vector<protocol::Abort> aborts = aborts_after_restart(protocol::Reselect::kTopK, 2);
-  ASSERT_GE(aborts.size(), 2u) << "both workers are told";
+  ASSERT_GE(aborts.size(), 2u) << "both workers are notified";
   for (const protocol::Abort& abort : aborts) {
     EXPECT_EQ(abort.code, ErrorCode::kUnsupported);
-    EXPECT_THAT(abort.sentence, HasSubstr("start the job anew, from the weights that its workers have"));
+    EXPECT_THAT(abort.sentence, HasSubstr("start the job again, from the weights that its workers have"));
   }
 }
 
@@ -102,7 +102,7 @@ TEST_F(Recovering, HalfDeliveredUpdate_ServedAgainBeforeContributionsAreTaken) {
   cluster.say_state(0, true);
   const std::vector<Fetch> fetches = cluster.take_of<Fetch>(0);
   ASSERT_EQ(fetches.size(), 1u);
-  EXPECT_EQ(fetches[0].first_step, 1u) << "what the slowest synced member lacks";
+  EXPECT_EQ(fetches[0].first_step, 1u) << "the updates that the slowest synced member lacks";
   cluster.give(0, fetches[0]);
   const protocol::Membership membership = cluster.membership();
   EXPECT_EQ(membership.epoch, epoch + 1);
@@ -126,7 +126,7 @@ TEST_F(Recovering, StepsGoOnAfterItWithTheSummaryOfBefore) {
   for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
   const std::vector<protocol::Message> asked = cluster.give_all(0);
   ASSERT_THAT(ReturningCluster::of<Fetch>(asked), SizeIs(1));
-  EXPECT_EQ(ReturningCluster::of<Fetch>(asked)[0].first_step, 3u) << "nobody needs an update: the summary alone";
+  EXPECT_EQ(ReturningCluster::of<Fetch>(asked)[0].first_step, 3u) << "no worker needs an update: the summary alone";
   cluster.deliver_all(1);
   cluster.step({0, 1}, 8);
   EXPECT_EQ(cluster.holds(0).n, 4u);
@@ -221,7 +221,7 @@ TEST_F(Recovering, StatesThatCannotBeAreNoAnswer) {
   EXPECT_TRUE(refused([](protocol::State& state) { state.parts.clear(); }));
   EXPECT_TRUE(refused([](protocol::State& state) { state.parts[0].part = 1; }));
   EXPECT_TRUE(refused([](protocol::State& state) { state.parts[0].n = 1; })) << "a step that no epoch decided";
-  EXPECT_TRUE(refused([](protocol::State& state) { state.parts[0].branch = 1; })) << "a lineage that there is not";
+  EXPECT_TRUE(refused([](protocol::State& state) { state.parts[0].branch = 1; })) << "a log branch that does not exist";
   EXPECT_TRUE(refused([](protocol::State& state) { state.parts[0].retained_from = 1; }));
   EXPECT_TRUE(refused([](protocol::State& state) { state.parts[0].n = UINT64_MAX; }));
 }
@@ -345,7 +345,7 @@ TEST_F(RecoveringThree, WhoNeedsWhatNobodyKeepsIsRemovedToReturnByItsWeights) {
   EXPECT_EQ(cluster.counted(Metric::kMembersRemoved, "behind"), 1);
   const std::vector<MembershipChange> told = cluster.take_of<MembershipChange>(2);
   ASSERT_FALSE(told.empty());
-  EXPECT_EQ(find_member(told.back().membership, 2), nullptr) << "it is told, and comes back";
+  EXPECT_EQ(find_member(told.back().membership, 2), nullptr) << "it is notified, and rejoins";
   for (const uint32_t worker : {0u, 1u}) cluster.say_state(worker, true);
   cluster.give_all(0);
   EXPECT_FALSE(status().recovering);
@@ -424,7 +424,7 @@ TEST_F(RecoveringThree, OnlyTheTableSaysWhoIsSynced) {
   ASSERT_TRUE(std::holds_alternative<Welcome>(cluster.say_hello(2, cluster.returning(2, 5))));
   for (const uint32_t worker : {0u, 1u, 2u}) cluster.say_state(worker, true);
   cluster.give_all(0);
-  EXPECT_EQ(status().steps_decided, 1u) << "who joins never makes the log longer";
+  EXPECT_EQ(status().steps_decided, 1u) << "a joiner never makes the log longer";
 }
 
 TEST_F(Recovering, NobodySyncedIsACutToTheFurthestState) {
@@ -510,7 +510,7 @@ TEST_F(RecoveringShards, AShardThatStartsElsewhereIsFoundByTheViewOfTheOther) {
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].membership.shards[1].address, "tcp://elsewhere:1");
   EXPECT_EQ(told[0].membership.shards[1].incarnation, incarnation)
-      << "its life is its own to write: so it knows that it has to recover";
+      << "only it writes its incarnation: so it knows that it has to recover";
   cluster.welcome_with_weights(0, 1);
   EXPECT_TRUE(status(1).recovering);
   EXPECT_GT(cluster.membership().shards[1].incarnation, incarnation);
@@ -539,7 +539,7 @@ TEST_F(Recovering, SupersededShardHandsItsWorkersOver) {
   EXPECT_TRUE(cluster.core().stopped());
   ASSERT_TRUE(cluster.core().failure().has_value());
   const std::vector<protocol::Message> told = cluster.take(0);
-  ASSERT_EQ(told.size(), 1u) << "no Abort: the job goes on";
+  ASSERT_EQ(told.size(), 1u) << "no Abort: the job continues";
   EXPECT_EQ(std::get<MembershipChange>(told[0].body).membership.shards[0].address, "tcp://elsewhere:1");
   EXPECT_FALSE(cluster.membership().finished);
 }

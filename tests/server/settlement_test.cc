@@ -136,7 +136,7 @@ TEST_F(Joining, AfterItsWordThatAllIsSettledItIsSyncedAndWaitedFor) {
   ASSERT_EQ(told.size(), 2u);
   ASSERT_TRUE(std::holds_alternative<protocol::MembershipChange>(told[0].body));
   EXPECT_THAT(std::get<protocol::MembershipChange>(told[0].body).decided, ElementsAre(1))
-      << "what it has to apply first";
+      << "the steps that it has to apply first";
   EXPECT_TRUE(std::holds_alternative<protocol::Update>(told[1].body))
       << "unacknowledged: served again in the new epoch";
   EXPECT_TRUE(cluster.take_of<protocol::MembershipChange>(0).back().decided.empty()) << "worker 0 was there";
@@ -223,7 +223,7 @@ TEST_F(Joining, UpdatesAreKeptForAJoinerUntilItAcknowledges) {
   ack_all({0, 1});
   EXPECT_EQ(status().retained_updates, 1u);
   cluster.say(2, protocol::Ack{{{0, 2}}});
-  EXPECT_EQ(status().retained_updates, 1u) << "of a state that nobody has looked at";
+  EXPECT_EQ(status().retained_updates, 1u) << "of a state that no shard has looked at";
   cluster.say_state(2, false);
   cluster.give_weights(0, request_at(0));
   cluster.say(2, protocol::Ack{{{0, 2}}});
@@ -314,7 +314,7 @@ TEST_F(Joining, WhereNobodyHasWeightsItWaitsAndStatusSaysSo) {
   EXPECT_THAT(kinds(2), IsEmpty());
   EXPECT_THAT(status().waiting_because, HasSubstr("no synced worker that has weights"));
   cluster.welcome_with_weights(1);
-  EXPECT_EQ(request_at(1).for_worker, 2u) << "now somebody has";
+  EXPECT_EQ(request_at(1).for_worker, 2u) << "now a worker has them";
 }
 
 struct JoiningTwoParts : Joining {
@@ -403,7 +403,7 @@ TEST_F(Joining, StrandedJoinersAreCutToAStateThatNoOtherBeats) {
   EXPECT_EQ(state_of(0), MemberState::kSynced);
   EXPECT_EQ(state_of(2), MemberState::kJoining);
   EXPECT_TRUE(status().recovering) << "also the shard that made the cut";
-  EXPECT_THAT(cluster.take_of<MembershipChange>(0).back().decided, IsEmpty()) << "what it had decided is void";
+  EXPECT_THAT(cluster.take_of<MembershipChange>(0).back().decided, IsEmpty()) << "the decided steps are void";
   EXPECT_EQ(cluster.counted(Metric::kRecoveries, "cut"), 1);
   cluster.holds(0).branch = membership.branches;
   cluster.say_state(0, true);
@@ -464,7 +464,7 @@ TEST_F(JoiningStale, SummaryTellsUnderWhichLifeAStepWasCounted) {
   const protocol::SummaryEntry entry = cluster.holds(0).summary.workers.at(2);
   EXPECT_EQ(entry.incarnation, 2u);
   EXPECT_EQ(entry.last_step, 2u);
-  EXPECT_EQ(entry.counted_mask, 7u) << "of all lives";
+  EXPECT_EQ(entry.counted_mask, 7u) << "of all incarnations";
   EXPECT_THAT(entry.earlier_incarnations, ElementsAre(Pair(1u, 1u)));
   for (int step = 0; step < 2; ++step) cluster.step({0, 1, 2});
   EXPECT_THAT(cluster.holds(0).summary.workers.at(2).earlier_incarnations, IsEmpty()) << "out of the mask's reach";
@@ -503,7 +503,7 @@ TEST_F(Crowded, WhoHoldsUpTheOthersByNotAcknowledgingIsRemovedToReturn) {
   EXPECT_EQ(cluster.counted(Metric::kMembersRemoved, "behind"), 1);
   const uint64_t before = cluster.holds(0).n;
   cluster.deliver_all(0);
-  EXPECT_GT(cluster.holds(0).n, before) << "what was held back is decided";
+  EXPECT_GT(cluster.holds(0).n, before) << "the step that was held back is decided";
 }
 
 TEST(MembershipChanges, ACutIsTheChosenOnesStateForAllShards) {
@@ -543,7 +543,7 @@ TEST(MembershipChanges, TheChosenStateIsBeatenByNoOther) {
   states[2] = state({0, 2, 5, 2, 2}, {0, 2, 5, 3, 2});
   states[3] = states[2];
   const CutChoice choice = choose_for_cut(states, layout, membership);
-  EXPECT_EQ(choice.worker, 2u) << "a later lineage is further than more steps; of equals the lowest";
+  EXPECT_EQ(choice.worker, 2u) << "a later log branch is further than more steps; of equals the lowest";
   EXPECT_THAT(choice.parents, ElementsAre(2, 3));
 }
 

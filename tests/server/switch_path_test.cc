@@ -290,7 +290,7 @@ struct SwitchJoiner : ::testing::Test {
       giver = worker;
       return requests.at(0);
     }
-    ADD_FAILURE() << "nobody is asked";
+    ADD_FAILURE() << "no worker is asked";
     return {};
   }
   /// Bytes of a handover from `begin` on, as shard 0 sees them.
@@ -331,7 +331,7 @@ TEST_F(SwitchJoiner, GetsAHandoverAndWeightsAndTakesPart) {
   EXPECT_EQ(std::get<protocol::Snapshot>(got[2].body).part, 0u);
   const auto& settle = std::get<protocol::Settle>(got[3].body);
   EXPECT_EQ(settle.weights, protocol::Settle::Weights::kSnapshot)
-      << "never its own: nobody keeps what led on from them";
+      << "never its own: no process keeps the steps after them";
   EXPECT_TRUE(settle.on_log);
   cluster.say(2, protocol::Synced{});
   EXPECT_EQ(find_member(cluster.membership(), 2)->state, protocol::MemberState::kSynced);
@@ -405,7 +405,7 @@ TEST_F(SwitchPath, WhoHasFinishedIsNotInTheNextEpochAndTheOthersGoOn) {
   say(2, Word::kSilent);
   EXPECT_EQ(membership().path, Path::kServer);
   for (const uint32_t worker : {0u, 2u}) say(worker, Word::kAnswers);
-  EXPECT_EQ(membership().path, Path::kSwitch) << "who has left is not asked";
+  EXPECT_EQ(membership().path, Path::kSwitch) << "a worker that has left is not asked";
   for (const uint32_t worker : {0u, 2u}) {
     cluster.send(ScriptedCluster::peer(worker), 0,
                  {cluster.header(worker), Goodbye{Goodbye::Reason::kFinished, ""}, {}});
@@ -470,7 +470,7 @@ TEST_F(TwoShards, OnlyShardZeroChangesThePathAndTheOthersFollow) {
   say(0, Word::kSilent, 0);
   cluster.pass(200);
   EXPECT_EQ(cluster.view_of(1, 1).path, Path::kServer);
-  EXPECT_THAT(cluster.datagram_changes, SizeIs(1)) << "shard 1 stands in for nobody";
+  EXPECT_THAT(cluster.datagram_changes, SizeIs(1)) << "shard 1 replaces no switch";
 }
 
 struct NoAggregator : SwitchPath {

@@ -266,7 +266,7 @@ void ClusterOracle::decide(const protocol::Update& body, uint64_t identity, Resu
   for (const auto& [epoch, other] : steps[body.step]) {
     if (other.branch == body.branch)
       fault(at(body.part, body.step) + ": decided in the epochs " + std::to_string(epoch) + " and " +
-            std::to_string(body.decided_in) + " of one lineage");
+            std::to_string(body.decided_in) + " of one log branch");
   }
   if (!steps[body.step].empty()) ++steps_void_;
   DecidedStep decided{.decided_in = body.decided_in,

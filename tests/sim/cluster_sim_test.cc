@@ -84,10 +84,9 @@ SimReport run_cluster_sim_seeds(uint64_t seeds, const ClusterSimDraw& draw) {
     sum.stores_lost += report.stores_lost;
   }
   std::printf(
-      "%llu seeds: %llu events, %llu steps of parts decided (%llu of them anew), %u workers finished, %u ended with an "
-      "error, %u killed, %u removed, %llu came back, %llu shards started again, %llu cuts, %llu contributions by "
-      "history (%llu refused), %llu checks of the law, "
-      "%llu "
+      "%llu seeds: %llu events, %llu steps of parts decided (%llu of them again), %u workers finished, %u ended with "
+      "an error, %u killed, %u removed, %llu rejoined, %llu shards started again, %llu cuts, %llu contributions by "
+      "history (%llu refused), %llu checks of the law, %llu "
       "of stores, %llu stores found again, %u lost\n",
       static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(sum.events),
       static_cast<unsigned long long>(sum.steps_decided), static_cast<unsigned long long>(sum.steps_void), sum.finished,

@@ -28,7 +28,7 @@ void SimShard::start() {
   core_ = std::make_unique<server::ShardCore>(config, *table_, now());
   connected_.clear();
   set_alive(true);
-  world_.trace(name() + " starts, life " + std::to_string(incarnation_));
+  world_.trace(name() + " starts, incarnation " + std::to_string(incarnation_));
   arm(core_->next_deadline());
 }
 
@@ -48,7 +48,7 @@ void SimShard::kill() {
 
 void SimShard::shut_down() {
   run([this] {
-    world_.trace(name() + " is told to shut down");
+    world_.trace(name() + " gets the order to shut down");
     was_shut_down_ = true;
     server::Actions actions;
     core_->begin_shutdown(now(), actions);
@@ -103,10 +103,11 @@ void SimShard::carry_out(server::Actions&& actions) {
     if (metric.metric == server::Metric::kRefused) ++refused_;
     if (metric.metric == server::Metric::kDigests && metric.label == "agree") ++digests_agreed_;
     if (metric.metric == server::Metric::kDigests && metric.label == "differ") {
-      world_.fault(name() + ": a worker's digest is not that of what was decided");
+      world_.fault(name() + ": a worker's digest is not that of the decided updates");
     }
     if (metric.metric == server::Metric::kAuditImbalance) {
-      world_.fault(name() + " audit: an update is not the sum of what it carries, by " + std::to_string(metric.value));
+      world_.fault(name() + " audit: an update differs from the sum that it carries by " +
+                   std::to_string(metric.value));
     }
     if (metric.metric == server::Metric::kDropped || metric.metric == server::Metric::kRefused) {
       world_.trace("  " + name() + " drops or refuses: " + std::string(metric.label));
@@ -131,7 +132,7 @@ void SimShard::send_to_peer(const server::SendToPeer& send) {
     });
     return;
   }
-  if (peer.number >= world_.workers.size()) return world_.fault(name() + " sends to nobody");
+  if (peer.number >= world_.workers.size()) return world_.fault(name() + " sends to a worker that does not exist");
   SimWorker& worker = *world_.workers[peer.number];
   world_.network.send(shard_, world_.worker_node(worker.worker()), send.message,
                       [this, &worker, peer](protocol::Message message) {

@@ -276,7 +276,7 @@ void SimWorker::apply(const worker::DeliveredUpdate& update) {
   const std::vector<LogPosition> places = world_.oracle.path(update.part, at.n, after);
   if (places.size() != after.n - at.n) return world_.fault(where + " is delivered, and was never decided");
   if (world_.oracle.find(update.part, places.front())->before != at)
-    return world_.fault(where + " goes on another log than this worker's");
+    return world_.fault(where + " belongs to another log than this worker's");
   check_applied(where, update, places);
   check_backed(where, update.part, after);
   apply_update(weights_[update.part], update.sum.view, update.denominator);

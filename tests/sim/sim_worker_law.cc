@@ -78,7 +78,7 @@ void SimWorker::add_outstanding(uint32_t bucket, std::vector<double>& whole) {
     const Stream* seen = world_.oracle.contribution(out.part, out.step, worker_, out.incarnation);
     if (seen != nullptr && !same_entries(out.sent, seen->view()))
       world_.fault(name() + " part " + std::to_string(out.part) + " step " + std::to_string(out.step) +
-                   ": sent is not what the receiver decodes");
+                   ": the sent entries are not those that the receiver decodes");
   }
 }
 

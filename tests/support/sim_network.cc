@@ -129,7 +129,7 @@ struct Describe {
     std::string text = std::string(body.synced ? " synced" : " joining") + (body.stranded ? " stranded" : "");
     for (const auto& part : body.parts) {
       text += ' ' + std::to_string(part.part) + ':' + std::to_string(part.n) + '@' + std::to_string(part.decided_in) +
-              " lineage " + std::to_string(part.branch) + " keeps " + std::to_string(part.retained_from) + "..";
+              " branch " + std::to_string(part.branch) + " keeps " + std::to_string(part.retained_from) + "..";
     }
     return text;
   }
@@ -142,7 +142,7 @@ struct Describe {
   }
   std::string operator()(const protocol::Settle& body) const {
     const char* weights[] = {"?", "own", "snapshot", "none"};
-    std::string text = " part " + std::to_string(body.part) + " decided " + std::to_string(body.decided) + " lineage " +
+    std::string text = " part " + std::to_string(body.part) + " decided " + std::to_string(body.decided) + " branch " +
                        std::to_string(body.branch) + (body.on_log ? " on the log" : " off the log") + ", weights " +
                        weights[static_cast<size_t>(body.weights) % 4];
     if (body.counted) {

@@ -223,7 +223,7 @@ TEST_F(RackMemoryTest, NeitherANewerEpochNorItsNoticesAllocate) {
 TEST_F(RackMemoryTest, NoLifeOfTheShardAllocatesAtTheRack) {
   for (uint64_t incarnation = 1; incarnation <= 20; ++incarnation) {
     turn(incarnation);
-    EXPECT_EQ(at_shard(Event::kGroupAdded), 1) << "life " << incarnation;
+    EXPECT_EQ(at_shard(Event::kGroupAdded), 1) << "incarnation " << incarnation;
     rig_.restart_shard();
     ASSERT_NO_FATAL_FAILURE(rig_.shake_hands_with_shard());
     rig_.greet_shard(1, 7, incarnation + 1);

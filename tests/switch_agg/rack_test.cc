@@ -127,7 +127,7 @@ TEST_F(Rack, AllThatAskWithinTheGapAreAnsweredByOneMore) {
   EXPECT_EQ(terms_of(again[0]).last, 3);
   rig_.now += kNsPerMs;
   rig_.tick_rack();
-  EXPECT_TRUE(rig_.partials().empty()) << "nobody has asked since";
+  EXPECT_TRUE(rig_.partials().empty()) << "no worker has asked since";
 }
 
 TEST_F(Rack, AGroupGoesUpAgainNoSoonerThanAnAnswerTakes) {

@@ -100,7 +100,7 @@ TEST(SecondJobTest, BeginsAtOnceWhereTheOneBeforeHasEndedAndIsQuiet) {
     ASSERT_NO_FATAL_FAILURE(second.shake_hands());
     const uint64_t before = incarnation(rig);
     second.hello(0, {.epoch = one.epoch, .positions = {}, .membership_hash = one.membership_hash});
-    EXPECT_EQ(second.told(0), one.told) << "somebody may still ask for the last result";
+    EXPECT_EQ(second.told(0), one.told) << "a worker may still ask for the last result";
     EXPECT_EQ(incarnation(rig), before);
     rig.now += kNsPerS;
     second.hello(0, {.epoch = one.epoch, .positions = {}, .membership_hash = one.membership_hash});

@@ -69,7 +69,7 @@ TEST(Methods, OtherSelectionOrCodecKind_AnotherMethodAndAParameterIsNot) {
   EXPECT_FALSE(check_method(dgc, "topk:0.05", "raw+nothing"));
   const Method& three_lc = *find_method("three_lc");
   EXPECT_TRUE(check_method(three_lc, "none", "gap+three_lc:1"));
-  EXPECT_TRUE(check_method(three_lc, "topk:0.1", "gap+three_lc")) << "it says nothing about what is selected";
+  EXPECT_TRUE(check_method(three_lc, "topk:0.1", "gap+three_lc")) << "it sets no selection";
   EXPECT_FALSE(check_method(three_lc, "none", "gap+qsgd4"));
 }
 

@@ -100,10 +100,10 @@ program::Command add_converge_bench(CLI::App& root) {
   app->add_option("--lr", options.learning_rate, "learning rate")->capture_default_str()->check(in_range(1e-6, 1e6));
   app->add_option("--select", options.select, "of all rows but the dense one, as train has it")->capture_default_str();
   app->add_option("--reselect", options.reselect, "the same")->capture_default_str();
-  app->add_option("--compute-ms", options.compute_ms, "let every gradient take at least so long")
+  app->add_option("--compute-ms", options.compute_ms, "let every gradient take at least this time")
       ->capture_default_str()
       ->check(in_range(0, 10'000));
-  app->add_option("--slow-worker", flags->slow, "WORKER:FACTOR: its gradients take so many times --compute-ms")
+  app->add_option("--slow-worker", flags->slow, "WORKER:FACTOR: its gradients take FACTOR times --compute-ms")
       ->check(not_empty());
   app->add_option("--deadline-ms", options.deadline_ms, "of the row half-deadline")
       ->capture_default_str()
@@ -119,8 +119,8 @@ program::Command add_converge_bench(CLI::App& root) {
   app->footer(
       "Each row is a job of its own: the same rows of data in the same order, the same learning rate, another way to "
       "wait.\n"
-      "A round is a step that the servers decided, whoever was in it. With --slow-worker the workers' times are those "
-      "of\n"
+      "A round is a step that the servers decided, with any contributors. With --slow-worker the workers' times are "
+      "those of\n"
       "sleeping, not of this machine's cores.\n\n"
       "Examples:\n"
       "  millrace-bench converge --plot w8a.svg\n"

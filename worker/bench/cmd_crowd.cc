@@ -42,7 +42,7 @@ void print_crowd_rows(const nlohmann::json& result) {
   }
   fmt::print("{}", program::aligned_table(table));
   fmt::print(
-      "\nkB a worker: what a shard's resident set grows by for each worker more than in the first row; over all the "
+      "\nkB a worker: growth of a shard's resident set for each worker more than in the first row; over all the "
       "bytes that a "
       "worker\nsends in a round, and over those that it sends to one shard.\n");
 }
@@ -76,7 +76,8 @@ program::Command add_crowd_bench(CLI::App& root) {
   app->add_option("--n", options.n, "dimension")
       ->capture_default_str()
       ->check(in_range(uint64_t{16}, uint64_t{1} << 28));
-  app->add_option("--density", options.density, "entries that a worker pushes, and that come back, over the dimension")
+  app->add_option("--density", options.density,
+                  "entries that a worker pushes, and that an update has, over the dimension")
       ->capture_default_str()
       ->check(in_range(1e-9, 0.25));
   app->add_option("--rounds", options.rounds, "measured rounds")->capture_default_str()->check(in_range(1, 100'000));

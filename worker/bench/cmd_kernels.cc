@@ -51,7 +51,7 @@ CLI::App* add_kernel_bench(CLI::App& root, const std::string& name, const std::s
   app->add_option("--density", flags->options.density, "entries over dimension")
       ->capture_default_str()
       ->check(in_range(1e-9, 1.0));
-  app->add_option("--repeats", flags->options.repeats, "times are medians of so many")
+  app->add_option("--repeats", flags->options.repeats, "repetitions of which the times are medians")
       ->capture_default_str()
       ->check(in_range(1, 1000));
   app->add_option("--seed", flags->options.seed, "of the data")
@@ -132,7 +132,7 @@ Command add_codec(CLI::App& root) {
   app->add_option("--worker", flags->options.worker, "of the trace")->capture_default_str()->needs(trace);
   add_auto_flags(*app, *of_auto);
   auto hostile = std::make_shared<bool>(false);
-  app->add_flag("--hostile", *hostile, "what decoding bytes of liars takes, in time and memory, beside good ones")
+  app->add_flag("--hostile", *hostile, "time and memory of decoding malformed bytes, beside good ones")
       ->excludes(trace);
   app->footer(
       "entropy_bits_per_index is log2 of binomial(n, k), over k: no lossless code of uniform indices is smaller.\n"
@@ -171,7 +171,7 @@ Command add_reduce(CLI::App& root) {
 Command add_worker(CLI::App& root) {
   auto flags = std::make_shared<BenchFlags<WorkerBenchOptions>>();
   CLI::App* app =
-      add_kernel_bench(root, "worker", "a worker's rounds without sockets, against a pass over what it pushes",
+      add_kernel_bench(root, "worker", "a worker's rounds without sockets, against a pass over the pushed values",
                        uint64_t{1} << 32, flags);
   app->get_option("--n")->check(in_range(uint64_t{64}, uint64_t{1} << 32));
   app->get_option("--density")->check(in_range(1e-9, 0.25));
@@ -179,8 +179,8 @@ Command add_worker(CLI::App& root) {
       ->capture_default_str()
       ->check(in_range(1, 64));
   app->footer(
-      "A round is push, select and code, the updates of all parts, and what comes back into the residual. The updates "
-      "are made\n"
+      "A round is push, select and code, the updates of all parts, and the return of entries to the residual. The "
+      "updates are made\n"
       "beforehand: carrying all that was sent, or every second entry, so that twice as many are sent as are pushed.\n\n"
       "Example:\n"
       "  millrace-bench worker --n 16777216 --density 0.01 --json");

@@ -205,7 +205,7 @@ void add_case_flags(CLI::App& app, PeerBenchFlags& flags) {
   app.add_option("--seed", options.inputs.seed, "of the contributions")
       ->capture_default_str()
       ->check(in_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
-  app.add_option("--silence-ms", options.silence_ms_max, "a rank that does not answer for so long is taken for dead")
+  app.add_option("--silence-ms", options.silence_ms_max, "a rank that does not answer for this time counts as dead")
       ->capture_default_str()
       ->check(in_range(1, 3'600'000));
   app.add_option("--shared-bytes", flags.shared_bytes_max,
@@ -214,14 +214,14 @@ void add_case_flags(CLI::App& app, PeerBenchFlags& flags) {
       ->check(in_range(uint64_t{0}, uint64_t{1} << 40));
   app.add_flag("--without-dense", flags.without_dense, "leaves MPI_Allreduce of the dense vector out");
   CLI::Option* overlap = app.add_flag("--overlap", flags.overlap, "measures how much of it computation hides");
-  app.add_option("--compute", flags.compute, "what computes: the cores, or an accelerator elsewhere (it is waited for)")
+  app.add_option("--compute", flags.compute,
+                 "place of the computation: the cores, or an accelerator elsewhere (a rank blocks on it)")
       ->capture_default_str()
       ->check(CLI::IsMember({"cores", "elsewhere"}))
       ->needs(overlap);
-  app.add_option(
-         "--bucket-bytes", options.bucket_bytes,
-         "a dense gradient of 32 layers is also summed in buckets of so many bytes at least, while the layers that "
-         "follow are computed")
+  app.add_option("--bucket-bytes", options.bucket_bytes,
+                 "a dense gradient of 32 layers is also summed in buckets of at least this size, while the layers that "
+                 "follow are computed")
       ->capture_default_str()
       ->check(in_range(uint64_t{1}, uint64_t{1} << 40))
       ->needs(overlap);
@@ -250,9 +250,10 @@ program::Command add_peers_bench(CLI::App& root) {
   app->footer(
       "Run it under mpirun. Every round has each algorithm once; a round's time is that of the slowest rank, from a "
       "barrier on.\n"
-      "correct: all ranks have the same bits, and they are the sum of what the ranks contributed; where an algorithm "
-      "keeps the\n"
-      "largest entries or a codec loses something, sum and all that the ranks keep are together what they had.\n\n"
+      "correct: all ranks have the same bits, and they are the sum of the contributions; where an algorithm keeps "
+      "the\n"
+      "largest entries or a codec loses something, sum and all entries that the ranks keep together are the "
+      "contributions.\n\n"
       "Examples:\n"
       "  mpirun -n 8 --oversubscribe --mca mpi_yield_when_idle 1 millrace-bench peers --n 16777216 --density 0.00781 "
       "--json\n"

@@ -70,7 +70,8 @@ program::Outcome run_recover(const RecoverFlags& flags) {
 program::Command add_recover_bench(CLI::App& root) {
   auto flags = std::make_shared<RecoverFlags>();
   auto& options = flags->options;
-  CLI::App* app = root.add_subcommand("recover", "shards that are killed, workers that join: how soon all goes on");
+  CLI::App* app =
+      root.add_subcommand("recover", "shards that are killed, workers that join: time until the job continues");
   add_cluster_flags(*app, {options.workers, 1, 32, options.shards});
   app->add_option("--n", options.n, "dimension")
       ->capture_default_str()
@@ -94,14 +95,13 @@ program::Command add_recover_bench(CLI::App& root) {
       ->capture_default_str()
       ->check(in_range(50, 60'000));
   app->add_option("--codec", options.codec, "lossless, both ways, as train has it")->capture_default_str();
-  add_seed_and_json(*app, options.seed, "of the moments of the kills, and of who is killed", flags->json);
+  add_seed_and_json(*app, options.seed, "of the moments of the kills, and of the killed shards", flags->json);
   app->footer(
-      "A shard is killed (SIGKILL) at a random moment and started again at once, with nothing; the workers have what "
-      "it "
-      "needs.\n"
+      "A shard is killed (SIGKILL) at a random moment and started again at once, with nothing; the workers retain "
+      "the updates that it needs.\n"
       "first update: from the kill until every worker has an update of a round that it began afterwards. joined: a "
       "worker has\n"
-      "left, the others go on, and a new process without any state takes its place; from its start until its own "
+      "left, the others continue, and a new process without any state takes its place; from its start until its own "
       "weights have\n"
       "the first thing that it pushed. The others' rounds meanwhile are compared with those before it was started.\n\n"
       "Every push leaves a mark of its own in every part, and 1 in each of its entries; all weights are compared with "

@@ -74,14 +74,16 @@ program::Outcome run_bench_serve(const BenchServeFlags& flags) {
 }
 
 void add_path_flags(CLI::App& app, ServeBenchOptions& options) {
-  app.add_option("--path", options.path,
-                 "who adds up: server, switch (a millrace-switch, on a host whose link has no limit), or both in turn, "
-                 "with the ratio of the rounds' medians")
+  app.add_option(
+         "--path", options.path,
+         "the process that adds up: server, switch (a millrace-switch, on a host whose link has no limit), or both "
+         "in turn, with the ratio of the rounds' medians")
       ->transform(CLI::CheckedTransformer(std::map<std::string, ServePath>{
           {"server", ServePath::kServer}, {"switch", ServePath::kSwitch}, {"both", ServePath::kBoth}}));
-  app.add_option("--racks", options.racks,
-                 "path switch: so many racks' switches (role combine) add up in front of shard 0, which decides: rows "
-                 "without them, with them, and with each cutting its sums to its share of k; bytes into shard 0")
+  app.add_option(
+         "--racks", options.racks,
+         "path switch: number of racks' switches (role combine) that add up in front of shard 0, which decides: "
+         "rows without them, with them, and with each cutting its sums to its share of k; bytes into shard 0")
       ->check(in_range(1, 16));
   app.add_option("--switch-slots", options.switch_slots, "path switch: windows under way at a time")
       ->capture_default_str()
@@ -113,7 +115,8 @@ program::Command add_serve_bench(CLI::App& root) {
   app->add_option("--n", options.n, "dimension")
       ->capture_default_str()
       ->check(in_range(uint64_t{16}, uint64_t{1} << 32));
-  app->add_option("--density", options.density, "entries that a worker pushes, and that come back, over the dimension")
+  app->add_option("--density", options.density,
+                  "entries that a worker pushes, and that an update has, over the dimension")
       ->capture_default_str()
       ->check(in_range(1e-9, 0.25));
   app->add_option("--rounds", options.rounds, "measured rounds")->capture_default_str()->check(in_range(1, 100'000));

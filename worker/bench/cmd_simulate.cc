@@ -242,16 +242,16 @@ program::Outcome run_simulate(const SimulateFlags& flags) {
   } else {
     print_rows(rows);
   }
-  if (!correct) return fail_with(program::ExitCode::kInternal, "a result differs from the sum of what went in");
+  if (!correct) return fail_with(program::ExitCode::kInternal, "a result differs from the sum of the contributions");
   return {};
 }
 
 void add_network_flags(CLI::App& app, SimulateFlags& flags) {
   app.add_option("--latency", flags.latency, "alpha: of a message, while both its ports are busy")
       ->capture_default_str();
-  app.add_option("--propagation", flags.propagation, "in flight beside that, with nobody busy")->capture_default_str();
+  app.add_option("--propagation", flags.propagation, "in flight beside that, with no port busy")->capture_default_str();
   app.add_option("--rate", flags.rate, "of each link: 1gbit, 2.5mbit")->capture_default_str();
-  app.add_option("--jitter", flags.jitter, "messages come up to so much later, and overtake each other")
+  app.add_option("--jitter", flags.jitter, "messages arrive later by up to this time, and overtake each other")
       ->capture_default_str();
   app.add_option("--work-scale", flags.work_scale, "of the computation that is charged; 0: none")
       ->capture_default_str()
@@ -284,9 +284,9 @@ program::Command add_simulate(CLI::App& root) {
   app->add_option("--boundaries", flags->boundaries, "oktopk: how it divides the dimension among ranks")
       ->capture_default_str()
       ->check(CLI::IsMember(peer::boundaries_names()));
-  app->add_option(
-         "--balance-ratio", flags->balance_ratio,
-         "oktopk: balances the parts of the result where the largest exceeds so many times their average; inf: never")
+  app->add_option("--balance-ratio", flags->balance_ratio,
+                  "oktopk: balances the parts of the result where the largest exceeds this multiple of their average; "
+                  "inf: never")
       ->capture_default_str()
       ->check(in_range(1.0, std::numeric_limits<double>::infinity()));
   app->add_option("--steps", flags->steps,
@@ -304,7 +304,8 @@ program::Command add_simulate(CLI::App& root) {
   app->footer(
       "Each algorithm runs in a process of its own; wall seconds and peak memory are that process's. Messages and "
       "bytes\n"
-      "are what a rank sends in a step, headers among them. Every step is checked against the sum of what went in.\n\n"
+      "are those that a rank sends in a step, headers among them. Every step is checked against the contributions' "
+      "sum.\n\n"
       "Example:\n"
       "  millrace-bench simulate --ranks 4096 --n 1048576 --density 0.01 --json");
   return {app, [flags] { return run_simulate(*flags); }};

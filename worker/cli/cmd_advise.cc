@@ -190,7 +190,7 @@ nlohmann::json advice_json(const AdviseFlags& flags, const Advice& advice) {
 
 void print_advice(const AdviseFlags& flags, const Advice& advice) {
   std::vector<std::vector<std::string>> table = {
-      {"algorithm", "result", "time", "selecting", "coding", "messages", "bytes", "adding", "anew"}};
+      {"algorithm", "result", "time", "selecting", "coding", "messages", "bytes", "adding", "re-evaluating"}};
   for (const peer::PlannedCost& one : advice.ranking) {
     table.push_back({std::string(one.info.name), result_name(one.info.result), duration_text(one.total_s()),
                      duration_text(one.select_s), duration_text(one.encode_s + one.decode_s),
@@ -209,7 +209,7 @@ void print_advice(const AdviseFlags& flags, const Advice& advice) {
     return fmt::format("{:.2f} bytes, {:.2f} ns to encode and {:.2f} ns to decode", one.bytes, one.encode_s * 1e9,
                        one.decode_s * 1e9);
   };
-  fmt::print("Coding by {}, an entry: {}; of sums: {}.\nWhat was not given is measured here.\n", flags.codec,
+  fmt::print("Coding by {}, an entry: {}; of sums: {}.\nSpeeds that were not given are measured here.\n", flags.codec,
              coding(speeds.contribution), coding(speeds.sums));
 }
 
@@ -296,7 +296,8 @@ void print_layers(const LayersAdvice& all) {
   const auto dense = std::ranges::count_if(all.layers, [](const auto& layer) { return layer.best.dense_wins(); });
   fmt::print(
       "{}\nAll dense {}, all sparse {}; each as it is faster {}: {} of {} layers dense.\nA layer that is faster dense "
-      "takes select none (TensorOptions::select, for that tensor alone). What was not given is measured here.\n",
+      "takes select none (TensorOptions::select, for that tensor alone). Speeds that were not given are measured "
+      "here.\n",
       program::aligned_table(table), duration_text(all.dense_s), duration_text(all.sparse_s),
       duration_text(all.chosen_s), dense, all.layers.size());
 }
@@ -377,7 +378,7 @@ program::Command add_advise_command(CLI::App& root) {
       ->capture_default_str()
       ->check(in_range(1u, 1u << 20));
   app->add_option("--boundary-period", flags->boundary_period,
-                  "oktopk: steps between two that find the ranks' regions anew (Ok-Topk's tau)")
+                  "oktopk: steps between two searches for the ranks' regions (Ok-Topk's tau)")
       ->capture_default_str()
       ->check(in_range(1u, 1u << 20));
   add_speed_flags(*app, *flags);
@@ -386,8 +387,7 @@ program::Command add_advise_command(CLI::App& root) {
   app->footer(
       "Times are those of the papers' models: selecting, encoding and decoding, latency of messages, bytes over the "
       "rate,\n"
-      "entries that are added, and what oktopk finds anew every so many steps, over these. Entries lie uniformly; "
-      "where "
+      "entries that are added, and oktopk's periodic searches, divided by their period. Entries lie uniformly; where "
       "ranks'\n"
       "entries overlap more, sparse sums are smaller and faster. Speeds of this machine are measured; an option that "
       "gives one\n"

@@ -85,7 +85,7 @@ Command add_debian(CLI::App& data) {
       ->check(not_empty());
   app->add_option("--input", flags->options.input, "a saved `apt-cache dumpavail` instead of running it")
       ->check(not_empty());
-  app->add_option("--dimension", flags->options.dimension, "features are hashed into so many")
+  app->add_option("--dimension", flags->options.dimension, "number of features that hashing makes")
       ->capture_default_str()
       ->check(in_range(uint64_t{1}, kDimensionMax - 1));
   app->add_option("--held-out-share", flags->options.held_out_share, "share of packages held out, by hash of the name")

@@ -52,8 +52,8 @@ void print_kills(const DemoResult& result) {
 }
 
 void print_demo_result(const DemoResult& result) {
-  std::vector<std::vector<std::string>> table = {{"what is sent", "steps", "accuracy", "log-loss", "entries up",
-                                                  "bytes up", "bytes down", "time a step", "dense / this"}};
+  std::vector<std::vector<std::string>> table = {
+      {"sent", "steps", "accuracy", "log-loss", "entries up", "bytes up", "bytes down", "time a step", "dense / this"}};
   const DemoRow& dense = result.rows.back();
   for (const DemoRow& row : result.rows) {
     // After a handful of steps a model is no model: the dense row is there for its cost.
@@ -147,7 +147,7 @@ program::Command add_demo_command(CLI::App& root) {
   app->add_option("--dense-steps", options.dense_steps, "steps of the dense row")
       ->capture_default_str()
       ->check(in_range(1, 10'000));
-  app->add_option("--dimension", options.dimension, "features of the data are hashed into so many")
+  app->add_option("--dimension", options.dimension, "number of features that hashing makes of the data")
       ->capture_default_str()
       ->check(in_range(uint64_t{1024}, uint64_t{1} << 28));
   // What train says of them; that it takes them is checked before anything is made.

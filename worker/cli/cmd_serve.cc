@@ -187,8 +187,8 @@ program::Command add_serve_command(CLI::App& root) {
       ->check(not_empty());
   app->add_option(
          "--job-keys", flags->job_keys,
-         "folder of the keys of jobs of path switch (N.key for job N at the switch): shard 0 stands in for a "
-         "switch that does not answer, or is the one that --path switch:HOST:PORT names; with N.racks beside it "
+         "folder of the keys of jobs of path switch (N.key for job N at the switch): shard 0 decides in place of "
+         "a switch that does not answer, or is the one that --path switch:HOST:PORT names; with N.racks beside it "
          "({\"racks\": [[0, 1], [2, 3]]}) racks' switches may add up in front of it (default: such jobs wait)")
       ->check(not_empty());
   app->add_option("--datagram-port", flags->datagram_port, "with --job-keys: where it does; 0: a free one")

@@ -56,9 +56,9 @@ std::expected<std::vector<std::string>, program::Failure> addresses_of(const Sta
     if (std::ranges::find(addresses, *http) == addresses.end()) addresses.push_back(std::move(*http));
   }
   if (addresses.empty()) {
-    return fail_with(program::ExitCode::kUsage,
-                     "whom to ask? Give HTTP addresses (millrace status 127.0.0.1:7700), --servers or "
-                     "--table");
+    return fail_with(
+        program::ExitCode::kUsage,
+        "no address of a shard: give HTTP addresses (millrace status 127.0.0.1:7700), --servers or --table");
   }
   return addresses;
 }
@@ -105,36 +105,36 @@ program::Outcome run_status(const StatusFlags& flags) {
 
 program::Command add_status_command(CLI::App& root) {
   auto flags = std::make_shared<StatusFlags>();
-  CLI::App* app = root.add_subcommand("status", "who is waited for, since when, and why a job does not start or move");
-  app->add_option("addresses", flags->addresses, "HTTP ports: host:port host:port (what --http said)");
+  CLI::App* app = root.add_subcommand("status", "the process that a job is blocked on, since when, and why");
+  app->add_option("addresses", flags->addresses, "HTTP ports: host:port host:port (of --http)");
   app->add_option("--servers", flags->servers,
                   "host:port,host:port as for train: asked at these ports + 100, where serve puts the status")
       ->check(program::not_empty());
   app->add_option("--table", flags->table, "the servers' membership table: all shards in it, at their ports + 100")
       ->check(program::not_empty());
-  app->add_option("--still-after", flags->still_after, "seconds without a step after which a job stands still")
+  app->add_option("--still-after", flags->still_after, "seconds without a step after which a job counts as stalled")
       ->capture_default_str()
       ->check(in_range(0.01, 86'400.0));
-  app->add_option("--watch", flags->watch, "again every so many seconds, until Ctrl-C (exit code 0)")
+  app->add_option("--watch", flags->watch, "seconds between two reports, until Ctrl-C (exit code 0)")
       ->check(in_range(0.1, 86'400.0));
   app->add_option("--timeout-ms", flags->timeout_ms, "for connecting and for reading, each")
       ->capture_default_str()
       ->check(in_range(1, 600'000));
-  app->add_flag("--json", flags->json, "one JSON object as the last line: jobs, shards, and what each address said");
+  app->add_flag("--json", flags->json,
+                "one JSON object as the last line: jobs, shards, and the answer of each address");
   app->footer(
       "One address is enough where all shards' HTTP ports lie as far from their ports for workers: the others are "
       "found. "
       "The\n"
       "same of one shard is at http://HOST:PORT/ in a browser, and at /metrics for Prometheus. A worker's port (train "
       "--http) is\n"
-      "shown as it is. So is a switch's (millrace-switch run --http), and what it says of a job is in the job's "
-      "verdict: "
-      "whom it\n"
-      "waits for, and whose packets it rejects.\n\n"
+      "shown as it is. So is a switch's (millrace-switch run --http). The job's verdict has the switch's report: the "
+      "workers\n"
+      "that it is blocked on, and those whose packets it rejects.\n\n"
       "Exit codes: 0 all jobs move, or none is open; 4 an address, or a shard of the cluster, does not answer; 9 a job "
-      "stands\n"
-      "still; 10 a job waits for its start; 11 workers of a job have applied other updates; 12 a job's audit does not "
-      "balance. Of\n"
+      "is\n"
+      "stalled; 10 a job waits for its start; 11 workers of a job have applied other updates; 12 a job's audit has a "
+      "mismatch. Of\n"
       "several the first of 4, 11, 12, 9, 10.\n\n"
       "Example:\n"
       "  millrace status 127.0.0.1:7700 127.0.0.1:7701");

@@ -48,7 +48,7 @@ Outcome set_threshold_period(TrainFlags& flags) {
   TrainOptions& options = flags.options;
   if (flags.given.threshold_period && options.reselect == "none") {
     return fail_with(ExitCode::kUsage,
-                     "--threshold-period belongs to --reselect: without it the whole sum comes back, and there is no "
+                     "--threshold-period belongs to --reselect: without it workers get the whole sum, and there is no "
                      "threshold");
   }
   if (!options.reproducible && options.path.path == "server") return {};
@@ -78,9 +78,10 @@ Outcome complete(TrainFlags& flags) {
                      "weights: the rate is the store's, as sgd:0.1");
   }
   if (options.store != "none" && options.initial_weights != "own") {
-    return fail_with(ExitCode::kUsage,
-                     "--initial-weights is about weights that workers hold, and with --store they pull what a batch "
-                     "touches: a run goes on with --store-begin saved");
+    return fail_with(
+        ExitCode::kUsage,
+        "--initial-weights is about weights that workers hold, and with --store they pull the weights of a "
+        "batch: to continue a run give --store-begin saved");
   }
   if (flags.density > 0 && options.select != "none") {
     return fail_with(
@@ -180,7 +181,7 @@ void print_audit(const AuditStats& audit) {
   fmt::print("audit: entered {:.6g} = residual {:.6g} + in flight {:.6g} + carried {:.6g} + lost {:.6g}; {}\n",
              audit.entered, audit.residual, audit.in_flight, audit.carried, audit.lost,
              audit.imbalance == 0 ? "nothing is missing"
-                                  : fmt::format("{:.6g} does not balance: please report it as a bug", audit.imbalance));
+                                  : fmt::format("mismatch of {:.6g}: please report it as a bug", audit.imbalance));
 }
 
 nlohmann::json run_json(const TrainFlags& flags, const training::TrainResult& result) {
@@ -362,13 +363,11 @@ program::Command add_train_command(CLI::App& root) {
       "rows as they were trained on, held-out the loss on --test; waiting is the time this worker waited for updates, "
       "network\n"
       "the time from a step's first byte out to its update complete (steps in flight overlap).\n\n"
-      "A worker that is killed, or that the others had to go on without, comes back: with --state by the same command. "
-      "It "
-      "takes\n"
-      "over the others' weights where it has missed steps, and trains from the job's present step on; what it kept "
-      "back is in "
-      "its\n"
-      "state. A server that is killed is started again by its command: the workers have what it needs.\n\n"
+      "A worker that is killed, or that was removed from the job, rejoins: with --state by the same command. It takes\n"
+      "over the others' weights where it has missed steps, and trains from the job's present step on; its residual is "
+      "in its\n"
+      "state. A server that is killed is started again by its command: the workers retain the updates that it "
+      "needs.\n\n"
       "Examples:\n"
       "  millrace serve --shards 2 &\n"
       "  for w in 0 1 2 3; do\n"

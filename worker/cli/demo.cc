@@ -212,10 +212,10 @@ std::vector<std::string> demo_train_flags(const DemoOptions& options) {
 std::expected<DemoResult, Failure> run_demo(const DemoOptions& options, const Say& say) {
   if (const Status valid = launch::check_hosts(options.rate); !valid) return std::unexpected(failure(valid.error()));
   if (options.kill && options.workers < 2)
-    return fail_with(ExitCode::kUsage, "--kill: the others go on while a worker is gone; --workers 2 at least");
+    return fail_with(ExitCode::kUsage, "--kill: the others continue while a worker is gone; --workers 2 at least");
   if (options.kill && has_store(options)) {
     return fail_with(ExitCode::kUsage,
-                     "--kill: a worker comes back with the weights that the others hold; with --store the servers do");
+                     "--kill: a worker rejoins with the weights of another worker; with --store the servers have them");
   }
   if (options.learning_rate * options.l2 >= 1)
     return fail_with(ExitCode::kUsage, "--lr times --l2 must be below 1: one step would shrink the weights to nothing");

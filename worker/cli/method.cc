@@ -38,7 +38,7 @@ program::Outcome apply_method(const std::string& name, double density, const Giv
 std::string method_table() {
   std::string table =
       "Keys in brackets are of kernels/REFERENCES.md.\n"
-      "Methods (--method), with what they set:\n";
+      "Methods (--method), with the options that they set:\n";
   for (const Method& method : methods()) {
     table += fmt::format("  {:<20} {}: {}\n  {:<20} --select {} --codec-up {}", method.name, method.paper,
                          method.summary, "", method.select, method.codec_up);

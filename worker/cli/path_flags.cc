@@ -38,7 +38,7 @@ void add_path_flags(CLI::App& app, training::PathOptions& options) {
                  "--reproducible gap+fixed32")
       ->capture_default_str();
   app.add_option("--switch-return-after-ms", options.switch_return_after_ms,
-                 "a switch that answers again for so long gets the job back")
+                 "a switch that answers again for this time gets the job back")
       ->capture_default_str()
       ->check(in_range(0, 86'400'000));
   app.add_option("--grid", options.grid,

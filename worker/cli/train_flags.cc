@@ -47,15 +47,15 @@ void add_job_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--workers", options.workers, "workers of the job")->capture_default_str()->check(in_range(1, 4096));
   app.add_option(
          "--workers-min", options.workers_min,
-         "the job may end with so many of its workers: it ends early when fewer live, and is done (exit code 0) "
-         "with those that are left (default: it goes on with one, and ends with exit code 8 unless all were in "
+         "the job may end with this many of its workers: it ends early when fewer live, and is done (exit code 0) "
+         "with the remaining ones (default: it continues with one, and ends with exit code 8 unless all were in "
          "it at the end)")
       ->check(in_range(1, 4096));
   app.add_option("--mode", options.mode,
                  "synchronous (or sync): every step waits for all workers; bounded_staleness: a slow worker is left "
                  "out of up to "
                  "--staleness steps in a row; partial: a step waits for --quorum workers, or --deadline-ms, or both; "
-                 "asynchronous: each contribution is a step, nobody is waited for (no --reselect)")
+                 "asynchronous: each contribution is a step, and blocks on no worker (no --reselect)")
       ->capture_default_str()
       ->check(CLI::IsMember({"sync", "synchronous", "bounded_staleness", "asynchronous", "partial"}));
   app.add_option("--staleness", options.staleness, "steps that may be in flight beyond the last update")
@@ -69,15 +69,15 @@ void add_job_flags(CLI::App& app, TrainFlags& flags) {
                  "mode partial: workers drawn for each step, the others sit it out (federated training)")
       ->check(in_range(0, 4096));
   app.add_option("--apply-after-acks", options.apply_after_acks,
-                 "an update is applied once so many workers have it, so that nothing rests on one that fewer deaths "
+                 "an update is applied once this many workers have it, so that nothing rests on one that fewer deaths "
                  "could lose; the job ends when fewer live (0: applied at once)")
       ->check(in_range(0, 4096));
   app.add_option("--store", options.store,
                  "the servers hold the weights and change them: sgd:RATE, momentum:RATE[:M], adagrad:RATE[:E], "
-                 "adam:RATE[:B1[:B2[:E]]]; workers pull what a batch touches")
+                 "adam:RATE[:B1[:B2[:E]]]; workers pull the weights of a batch")
       ->capture_default_str();
   app.add_option("--store-begin", options.store_begin,
-                 "zeros, or saved: what the servers saved of the last job of this name (their --store-dir)")
+                 "zeros, or saved: the servers' last save of a job of this name (their --store-dir)")
       ->capture_default_str()
       ->check(CLI::IsMember({"zeros", "saved"}));
   app.add_option("--connect-timeout-ms", options.connect_timeout_ms,
@@ -109,18 +109,18 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
   TrainOptions& options = flags.options;
   app.add_option("--method", flags.method,
                  "a paper's combination of the options that follow, which sets those that are not given: " +
-                     method_names() + "; below is what each is")
+                     method_names() + "; the list is below")
       ->check(not_empty());
   app.add_option("--density", flags.density,
                  "send this share of the parameters a step: --select topk:DENSITY, or what --method has")
       ->check(in_range(1e-9, 1.0));
   app.add_option("--select", options.select,
-                 "what is sent of a gradient: " + selection_names() +
+                 "the entries of a gradient that are sent: " + selection_names() +
                      "; then :signs (one sign a step), :dense=STEPS (the first steps send everything, and no codec "
                      "changes their values) or :warm_up=STEPS")
       ->capture_default_str()
       ->each(mark_of(flags.given.select));
-  app.add_option("--reselect", options.reselect, "what the sum is cut to before it comes back: none or topk:D")
+  app.add_option("--reselect", options.reselect, "truncation of the sum before workers get it: none or topk:D")
       ->capture_default_str()
       ->each(mark_of(flags.given.reselect));
   app.add_option("--threshold-period", options.threshold_period,
@@ -139,9 +139,9 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
                      "skcompress_mean and quantile (7 bits) are the sketches as published")
       ->capture_default_str()
       ->each(mark_of(flags.given.codec_up));
-  app.add_option("--codec-down", options.codec_down, "the same, for what comes back")->capture_default_str();
+  app.add_option("--codec-down", options.codec_down, "the same, for updates")->capture_default_str();
   app.add_option("--link-rate", options.link_rate,
-                 "bits per second to the servers, for --codec-up auto; 0: measured by what is sent and comes back")
+                 "bits per second to the servers, for --codec-up auto; 0: measured by the traffic with them")
       ->capture_default_str()
       ->check(in_range(0.0, 1e15));
   app.add_option("--codec-error", flags.codec_error, "a quantizer's error: retain it in the residual, or drop it")
@@ -155,7 +155,7 @@ void add_feedback_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option(
          "--momentum", options.momentum,
          "none, correction:FACTOR, nesterov:FACTOR or nesterov_printed:FACTOR ([RedSync19, algorithm 4] to the "
-         "letter): momentum of this worker, in what it sends; ends for entries that an update has applied, unless "
+         "letter): momentum of this worker, in its contributions; ends for entries that an update has applied, unless "
          ":unmasked follows; steps that send everything end none")
       ->capture_default_str()
       ->each(mark_of(flags.given.momentum));
@@ -164,20 +164,18 @@ void add_feedback_flags(CLI::App& app, TrainFlags& flags) {
       ->capture_default_str()
       ->each(mark_of(flags.given.clip))
       ->check(in_range(0.0, 1e30));
-  app.add_flag(
-      "--unbiased", options.unbiased,
-      "keep nothing back: what is sent is the gradient in expectation (--select none, random, gspar, gspar_closed or "
-      "uniform)");
+  app.add_flag("--unbiased", options.unbiased,
+               "keep no residual: the sent values are the gradient in expectation (--select none, random, gspar, "
+               "gspar_closed or uniform)");
   app.add_flag("--audit", options.audit,
                "check at run time that nothing is lost or counted twice, and say at the end where it went");
   app.add_flag(
       "--history", options.history,
       "code indices against the updates that workers and shards have both seen: fewer bytes, more processor; for "
       "slow links (needs --staleness 0)");
-  app.add_flag(
-      "--reproducible", options.reproducible,
-      "the same bits for any order of arrival, number of servers, and path: values are rounded to a grid, what that "
-      "leaves is sent later (mode synchronous, codecs without loss)");
+  app.add_flag("--reproducible", options.reproducible,
+               "the same bits for any order of arrival, number of servers, and path: values are rounded to a grid, the "
+               "rounding errors are sent later (mode synchronous, codecs without loss)");
   app.add_option("--non-finite", options.non_finite, "NaN in a gradient: refuse (ends the run) or drop (counted)")
       ->capture_default_str()
       ->check(CLI::IsMember({"refuse", "drop"}));
@@ -210,16 +208,16 @@ void add_descent_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--epochs", options.epochs, "passes over the rows")
       ->capture_default_str()
       ->check(in_range(1, 1'000'000));
-  app.add_option("--steps", options.steps_max, "end after so many steps (default: whole epochs)")
+  app.add_option("--steps", options.steps_max, "end after this many steps (default: whole epochs)")
       ->check(in_range(uint64_t{1}, std::numeric_limits<uint64_t>::max()));
   app.add_option("--rounds", options.rounds_max,
-                 "end once so many steps of the job are in the weights, with this worker or without (default: never)")
+                 "end once this many steps of the job are in the weights, with this worker or without (default: never)")
       ->check(in_range(uint64_t{1}, std::numeric_limits<uint64_t>::max()));
   app.add_option("--curve-every", options.curve_every,
-                 "log-loss on --test every so many steps of the job, in --json; evaluated at the end, not by epochs")
+                 "steps of the job between two log-losses on --test, in --json; evaluated at the end, not by epochs")
       ->check(in_range(uint64_t{1}, std::numeric_limits<uint64_t>::max()));
   app.add_option("--compute-ms", options.compute_ms,
-                 "let every gradient take at least so long: a slower machine, for measurements")
+                 "let every gradient take at least this time: a slower machine, for measurements")
       ->check(in_range(0, 60'000));
   app.add_option("--batch", options.batch_rows, "rows a worker and step")
       ->capture_default_str()

@@ -141,7 +141,7 @@ std::string_view state_name(JobState state) {
   switch (state) {
     case JobState::kRunning: return "running";
     case JobState::kStarting: return "waiting to start";
-    case JobState::kStalled: return "standing still";
+    case JobState::kStalled: return "stalled";
     case JobState::kEnding: return "ending";
   }
   return "";

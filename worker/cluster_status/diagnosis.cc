@@ -134,9 +134,9 @@ std::vector<Cause> causes_of(const JobPicture& job, double still_after_s) {
 std::string sentence_of(const ClusterSnapshot& picture, const JobPicture& job, const Cause& cause) {
   const WaitView& wait = cause.wait;
   const std::string who = named("shard", cause.shards);
-  const std::string waits = cause.shards.size() == 1 ? "waits" : "wait";
+  const std::string is = cause.shards.size() == 1 ? "is" : "are";
   if (wait.kind == "hello") {
-    return fmt::format("{} {} for {} to say Hello{}", who, waits, named("worker", wait.workers),
+    return fmt::format("{} {} blocked on the Hello of {}{}", who, is, named("worker", wait.workers),
                        notes_on(picture, job, wait.workers));
   }
   if (wait.kind == "not_open") {
@@ -146,13 +146,13 @@ std::string sentence_of(const ClusterSnapshot& picture, const JobPicture& job, c
                        join(texts, ", "));
   }
   if (wait.kind == "contributions") {
-    return fmt::format("{} {} for {} in step {}{}", who, waits, named("worker", wait.workers), wait.step,
+    return fmt::format("{} {} blocked on {} in step {}{}", who, is, named("worker", wait.workers), wait.step,
                        notes_on(picture, job, wait.workers));
   }
   if (wait.kind == "magnitudes") {
     const std::string whose =
         wait.shards.empty() ? std::string("the bucket's other parts") : named("shard", wait.shards);
-    return fmt::format("{} {} for the magnitudes of {} in step {}", who, waits, whose, wait.step);
+    return fmt::format("{} {} blocked on the magnitudes of {} in step {}", who, is, whose, wait.step);
   }
   if (wait.kind == "idle") {
     std::vector<uint32_t> silent;
@@ -223,7 +223,7 @@ std::vector<std::string> secondary_findings(const ClusterSnapshot& picture, cons
   }
   for (const JobAt& at : job.at) {
     if (!at.said.audit || at.said.audit->imbalance == 0) continue;
-    notes.push_back(fmt::format("its audit does not balance by {:.6g} (shard {}; the logs say where)",
+    notes.push_back(fmt::format("its audit has a mismatch of {:.6g} (shard {}; the logs say where)",
                                 at.said.audit->imbalance, at.shard));
     break;  // the sum over all shards is below
   }
@@ -269,14 +269,14 @@ std::string path_stalls(const ClusterSnapshot& picture, const JobPicture& job, c
       if (std::ranges::find(greeting, member.worker) == greeting.end()) others.push_back(member.worker);
     }
     return others.empty() ? fmt::format("{} opens no epoch, though {} greet it", decider, named("worker", greeting))
-                          : fmt::format("{} waits for {} to greet it{}", decider, named("worker", others),
+                          : fmt::format("{} is blocked on the greeting of {}{}", decider, named("worker", others),
                                         notes_on(picture, job, others));
   }
   if (const auto computing = that_wait_for(path, "nothing"); !computing.empty()) {
     return fmt::format("{} sends nothing to step {}{}", named("worker", computing),
                        std::ranges::max(path.waits, {}, &PathWaitView::steps).steps, notes_on(picture, job, computing));
   }
-  return fmt::format("all workers wait for each other's contributions at {}: datagrams are lost", decider);
+  return fmt::format("all workers are blocked on each other's contributions at {}: datagrams are lost", decider);
 }
 
 struct PathVerdict {
@@ -291,7 +291,8 @@ std::optional<PathVerdict> path_verdict(const ClusterSnapshot& picture, const Jo
   PathVerdict verdict{path->moved_s, path_stalls(picture, job, *path)};
   const std::string& words = path->decided_by == "switch" ? job.switch_because : path->shard_waits;
   if (!words.empty())
-    verdict.sentence += fmt::format(" ({} says: {})", path->decided_by == "switch" ? "it" : "shard 0", words);
+    verdict.sentence +=
+        fmt::format(" ({} reports: {})", path->decided_by == "switch" ? "the switch" : "shard 0", words);
   return verdict;
 }
 

@@ -62,7 +62,7 @@ std::vector<uint32_t> numbers(const Json& object, const char* key) {
 
 MemberStatusView read_member(const Json& json) {
   return {.worker = number<uint32_t>(json, "worker"),
-          .incarnation = number(json, "life"),
+          .incarnation = number(json, "incarnation"),
           .connected = flag(json, "connected"),
           .finishing = flag(json, "finishing"),
           .silent_s = seconds(json, "silent_ms"),
@@ -73,7 +73,7 @@ WaitView read_wait(const Json& job) {
   const Json& step = at(job, "waiting_step");
   return {.kind = text(job, "waiting_for"),
           .because = text(job, "waiting_because"),
-          .workers = numbers(job, "waited_for"),
+          .workers = numbers(job, "blocked_on"),
           .shards = numbers(job, "waiting_shards"),
           .seconds = seconds(job, "waiting_ms"),
           .decided_in_s = seconds(job, "decided_in_ms"),
@@ -183,7 +183,7 @@ std::optional<ShardStatusView> parse_status(const Json& status) {
   if (shard_count > kStatusListMax || shard >= shard_count) return std::nullopt;
   return ShardStatusView{.shard = shard,
                          .shard_count = shard_count,
-                         .incarnation = number(status, "life"),
+                         .incarnation = number(status, "incarnation"),
                          .address = text(status, "address"),
                          .software = text(status, "software"),
                          .table = text(status, "table"),

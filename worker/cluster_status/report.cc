@@ -58,7 +58,7 @@ std::string refusals_text(const std::vector<RefusalAt>& refusals) {
 }
 
 std::string waits_text(const JobPicture& job) {
-  Rows rows = {{"shard", "step", "part", "bucket", "in", "for", "since", "because"}};
+  Rows rows = {{"shard", "step", "part", "bucket", "in", "blocked on", "since", "because"}};
   for (const JobAt& at : job.at) {
     const WaitView& wait = at.said.wait;
     std::vector<std::string>& row = rows.emplace_back();
@@ -77,7 +77,7 @@ std::string waits_text(const JobPicture& job) {
 }
 
 std::string members_text(const JobPicture& job) {
-  Rows rows = {{"worker", "life", "at shards", "not at", "last heard", "steps behind", "state"}};
+  Rows rows = {{"worker", "incarnation", "at shards", "not at", "last heard", "steps behind", "state"}};
   for (const MemberSeen& member : job.members) {
     rows.push_back({std::to_string(member.worker), std::to_string(member.incarnation),
                     numbers_text(member.hello_sent_to), numbers_text(member.without_hello),
@@ -110,7 +110,7 @@ std::string audit_text(const AuditView& audit) {
                      audit.carried, audit.lost, audit.held,
                      audit.imbalance == 0
                          ? "nothing is missing"
-                         : fmt::format("{:.6g} DOES NOT BALANCE (the logs say where): a bug", audit.imbalance));
+                         : fmt::format("MISMATCH of {:.6g} (the logs say where): a bug", audit.imbalance));
 }
 
 std::string path_text(const PathStatusView& path) {
@@ -124,7 +124,7 @@ std::string path_text(const PathStatusView& path) {
   if (!path.answered.empty()) text += fmt::format("; answers worker {}", numbers_text(path.answered));
   text += "\n";
   if (path.waits.empty()) return text;
-  Rows rows = {{"worker", "steps", "waits for", "since"}};
+  Rows rows = {{"worker", "steps", "blocked on", "since"}};
   for (const PathWaitView& one : path.waits)
     rows.push_back({std::to_string(one.worker), std::to_string(one.steps), one.waits_for, seconds_text(one.since_s)});
   return text + table_text(std::move(rows));
@@ -183,7 +183,7 @@ Json json_of(const JobPicture& job) {
   Json members = Json::array();
   for (const MemberSeen& member : job.members) {
     members.push_back({{"worker", member.worker},
-                       {"life", member.incarnation},
+                       {"incarnation", member.incarnation},
                        {"said_hello", member.hello_sent_to},
                        {"not_said_hello", member.without_hello},
                        {"silent_seconds", member.silent_s},
@@ -243,7 +243,7 @@ Json json_of(const JobPicture& job) {
 
 std::string shards_text(const ClusterSnapshot& picture) {
   if (picture.shards.empty() && picture.missing.empty()) return "";
-  Rows rows = {{"shard", "for workers", "status", "life", "jobs", "memory", "software"}};
+  Rows rows = {{"shard", "for workers", "status", "incarnation", "jobs", "memory", "software"}};
   for (const auto& [number, shard] : picture.shards) {
     const double full = shard.memory_bytes_max == 0 ? 0
                                                     : 100 * static_cast<double>(shard.memory_bytes) /
@@ -275,7 +275,7 @@ std::string report_text(const ClusterSnapshot& picture, const Answers& answers) 
   for (const std::string& trouble : picture.troubles) text += trouble + "\n";
   if (!picture.refusals.empty())
     text += "refused, of jobs that are not open\n" + refusals_text(picture.refusals) + "\n";
-  Rows ended = {{"job", "number", "shard", "ended", "how", "what its workers were told"}};
+  Rows ended = {{"job", "number", "shard", "ended", "how", "reason that its workers received"}};
   for (const auto& [number, shard] : picture.shards) {
     for (const EndedJobView& one : shard.ended) {
       ended.push_back({one.name, std::to_string(one.job), std::to_string(number), seconds_text(one.since_s) + " ago",
@@ -300,7 +300,7 @@ Json report_json(const ClusterSnapshot& picture, const Answers& answers) {
     shards.push_back({{"shard", number},
                       {"address", shard.address},
                       {"http", picture.asked.at(number)},
-                      {"life", shard.incarnation},
+                      {"incarnation", shard.incarnation},
                       {"software", shard.software},
                       {"table", shard.table},
                       {"shutting_down", shard.shutting_down},

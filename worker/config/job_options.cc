@@ -261,7 +261,7 @@ Result<protocol::JobSpec> spec_from_options(const JobOptions& job, std::span<con
         ErrorCode::kUnsupported,
         std::string(job.returns ? "returns" : "load_path") +
             " in a reproducible job: the exponents of its grid are in no saved state and no snapshot; start the "
-            "job anew, from the weights that the last one left");
+            "job again, from the weights of the last run");
   }
   if (job.shards.empty()) return fail(ErrorCode::kInvalidArgument, "no shards: give at least one \"tcp://host:port\"");
   if (auto valid = protocol::validate(spec); !valid) return std::unexpected(valid.error());

@@ -280,8 +280,8 @@ Result<Stream> SessionCore::take_residual(uint32_t tensor) {
   BucketRun& bucket = impl_->buckets[run.bucket];
   if (bucket.bucket->is_quarantined() || bucket.committed_slots > 0 || impl_->answers_handed(bucket) < bucket.pushed) {
     return fail(ErrorCode::kInvalidArgument, "the residual of tensor '" + impl_->config.spec.tensors[tensor].name +
-                                                 "' can be taken only while no step of it is in flight and "
-                                                 "this worker is not coming back");
+                                                 "' can be taken only while no step of it is in flight and this worker "
+                                                 "does not rejoin");
   }
   const PushSlot& slot = bucket.bucket->slot(run.member);
   return bucket.bucket->take_residual(slot.offset(), slot.offset() + slot.dimension());

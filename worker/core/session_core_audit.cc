@@ -133,12 +133,11 @@ void SessionCore::Impl::audit_part(PartRun& part, Actions& actions) {
   if (account.imbalance == 0 || before != 0 || audit_lines >= kLinesMax) return;
   ++audit_lines;
   log(actions, Severity::kError,
-      "audit: part " + std::to_string(part.layout.part) + " of " + shard_text(part.layout.shard) + ", step " +
-          std::to_string(part.n) + ": what entered is not what is accounted for: " + digits(off) +
-          (off > 0 ? " is missing" : " is too much") + " (entered " + digits(books.entered.value()) + ", held " +
-          digits(account.in_residual) + ", in flight " + digits(account.in_flight) + ", carried " +
-          digits(carried - account.carried_before) + ", lost " + digits(books.lost.value()) +
-          "): please report it as a bug");
+      "audit: mismatch of part " + std::to_string(part.layout.part) + " of " + shard_text(part.layout.shard) +
+          ", step " + std::to_string(part.n) + ": " + digits(off) + (off > 0 ? " is missing" : " is too much") +
+          " (entered " + digits(books.entered.value()) + ", held " + digits(account.in_residual) + ", in flight " +
+          digits(account.in_flight) + ", carried " + digits(carried - account.carried_before) + ", lost " +
+          digits(books.lost.value()) + "): please report it as a bug");
 }
 
 // After a selection, when the bucket is this thread's alone. Parts take turns, so that a step costs little more than

@@ -109,7 +109,7 @@ void SessionCore::Impl::on_handover_run(const protocol::Snapshot& run, ByteSpan 
   handed_step = *next;
   if (const size_t revoked = switch_path->revoked(); revoked > 0) {
     log(actions, Severity::kInfo,
-        std::to_string(revoked) + " entries of this worker's last turns come back: nobody who is left had them");
+        std::to_string(revoked) + " entries of this worker's last turns are returned: no remaining worker had them");
   }
   for (PartRun& part : parts) {
     if (!part.waiting_settle) continue;

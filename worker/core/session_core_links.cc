@@ -15,8 +15,8 @@ constexpr TimeNs kAttemptMax = 5 * kNsPerS;  ///< an attempt to connect without 
 constexpr uint32_t kHeartbeatsMissed = 4;
 
 constexpr const char* kForeign =
-    "what accepts connections there does not answer as a Millrace server does: is it stopped, another program, a "
-    "server's --http port, or a server that may open no more files (its log says so)?";
+    "the process that accepts connections there does not answer as a Millrace server does: is it stopped, another "
+    "program, a server's --http port, or a server that may open no more files (see its log)?";
 
 std::string seconds_text(TimeNs span) {
   const TimeNs tenths = (span + kNsPerS / 20) / (kNsPerS / 10);
@@ -248,10 +248,10 @@ std::string SessionCore::Impl::waiting_for() const {
       return shard_text(shard) + " is not connected: " + links[shard].last_trouble;
     }
     if (!links[shard].waited_for.empty()) {
-      return shard_text(shard) + " waits for contributions of workers " + numbers_text(links[shard].waited_for);
+      return shard_text(shard) + " is blocked on contributions of workers " + numbers_text(links[shard].waited_for);
     }
   }
-  return "no shard says what it waits for";
+  return "no shard reports a worker that it is blocked on";
 }
 
 }  // namespace millrace::worker

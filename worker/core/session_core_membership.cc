@@ -100,7 +100,7 @@ bool SessionCore::Impl::find_myself(uint32_t shard, const protocol::Membership& 
   if (own == membership.members.end()) {
     if (may_rejoin() && incarnation != 0 && !membership.finished) {
       if (is_member) {
-        log(actions, Severity::kWarning, who + " was removed from the job and comes back, said " + shard_text(shard));
+        log(actions, Severity::kWarning, who + " was removed from the job and rejoins, said " + shard_text(shard));
       }
       on_evicted(now, actions);
       return true;
@@ -167,7 +167,7 @@ bool SessionCore::Impl::adopt_incarnation(const protocol::Member& own, TimeNs no
   if (!unsent || own.state == protocol::MemberState::kJoining) {
     if (!may_rejoin()) {
       end_session({ErrorCode::kNotAMember, "worker " + std::to_string(config.worker) +
-                                               " was removed from the job and is back under another life"},
+                                               " was removed from the job and is a member under another incarnation"},
                   now, actions);
       return false;
     }
@@ -183,12 +183,11 @@ bool SessionCore::Impl::adopt_member_state(const protocol::Member& own, const pr
   if (own.state == protocol::MemberState::kJoining) {
     if (!membership.started) return true;
     if (config.spec.reproducible && !by_switch()) {
-      end_session(
-          {ErrorCode::kUnsupported,
-           "the job runs and is reproducible: nobody can join it over shards, since the exponents of its "
-           "grid are known to those who saw all of its updates; start the job anew from the weights of one of its "
-           "workers, or run it with path switch, where joiners are handed them"},
-          now, actions);
+      end_session({ErrorCode::kUnsupported,
+                   "the job runs and is reproducible: no worker can join it over shards, since only workers that have "
+                   "all of its updates know the exponents of its grid; start the job again from the weights of one of "
+                   "its workers, or run it with path switch, where joiners receive the exponents"},
+                  now, actions);
       return false;
     }
     if (synced()) {
@@ -203,14 +202,14 @@ bool SessionCore::Impl::adopt_member_state(const protocol::Member& own, const pr
     return true;
   }
   if (membership.cut > before.epoch && membership.cut_worker == config.worker) {
-    log(actions, Severity::kWarning, "the job goes on from this worker's state: nobody has a later one");
+    log(actions, Severity::kWarning, "the job continues from this worker's state: no worker has a later one");
     if (const Status cut = go_on_from_cut(); !cut) {
       end_session(cut.error(), now, actions);
       return false;
     }
   } else if (!all_settled()) {
     end_session({ErrorCode::kInternal,
-                 "the job counts worker " + std::to_string(config.worker) + " as synced, which has not said so"},
+                 "the job counts worker " + std::to_string(config.worker) + " as synced, which has not reported it"},
                 now, actions);
     return false;
   }
@@ -261,7 +260,7 @@ void SessionCore::Impl::greet_again(TimeNs now, Actions& actions) {
 }
 
 void SessionCore::Impl::resign(uint32_t shard, const std::string& why, TimeNs now, Actions& actions) {
-  log(actions, Severity::kWarning, why + ", and comes back");
+  log(actions, Severity::kWarning, why + ", and rejoins");
   ++counters.resyncs;
   send(shard, protocol::Goodbye{protocol::Goodbye::Reason::kFailed, why}, {}, actions);
   resigned = incarnation;
@@ -279,7 +278,7 @@ void SessionCore::Impl::begin_when_all_joined(TimeNs now, Actions& actions) {
   if (phase == Phase::kJoining && std::ranges::all_of(links, &Link::ever_welcomed)) {
     set_phase(Phase::kWaiting);
     log(actions, Severity::kInfo,
-        "joined job '" + config.spec.name + "' as worker " + std::to_string(config.worker) + ", life " +
+        "joined job '" + config.spec.name + "' as worker " + std::to_string(config.worker) + ", incarnation " +
             std::to_string(incarnation));
   }
   if (phase != Phase::kWaiting || !membership.started) return;
@@ -291,7 +290,7 @@ void SessionCore::Impl::begin_when_all_joined(TimeNs now, Actions& actions) {
   } else {
     progress_at = now;
     set_phase(Phase::kRejoining);
-    log(actions, Severity::kInfo, "the job runs: this worker comes in");
+    log(actions, Severity::kInfo, "the job runs: this worker joins");
   }
 }
 
@@ -324,7 +323,7 @@ void SessionCore::Impl::become_synced(TimeNs now, Actions& actions) {
     links[part.layout.shard].acks.push_back({part.layout.part, steps_at_shard(part), true});
   log(actions, Severity::kInfo,
       "worker " + std::to_string(config.worker) + " takes part from epoch " + std::to_string(membership.epoch) +
-          " on, life " + std::to_string(incarnation));
+          " on, incarnation " + std::to_string(incarnation));
   log_what_was_lost(actions);
   if (phase == Phase::kRejoining) set_phase(std::exchange(finish_asked, false) ? Phase::kFinishing : Phase::kRunning);
 }
@@ -336,18 +335,17 @@ void SessionCore::Impl::log_what_was_lost(Actions& actions) {
   if (newly_lost == 0 && counted == 0) return;
   log(actions, Severity::kWarning,
       "worker " + std::to_string(config.worker) +
-          ": nobody who is left had some of the steps that this worker had. Lost with them: " +
+          ": no remaining worker had some of the steps that this worker had. Lost with them: " +
           std::to_string(counted) +
-          " entries that were counted in them, and what was kept back or on its way, a sum of |value| of " +
+          " entries that were counted in them, and entries of the residual or in flight, a sum of |value| of " +
           std::to_string(newly_lost));
 }
 
 void SessionCore::Impl::give_up_rejoin(TimeNs now, Actions& actions) {
   const TimeNs seconds = (now - progress_at) / kNsPerS;
-  end_session(
-      {ErrorCode::kTimeout, "worker " + std::to_string(config.worker) + " tried to come back into the job, and for " +
-                                std::to_string(seconds) + " s nothing has moved: " + rejoining_text()},
-      now, actions);
+  end_session({ErrorCode::kTimeout, "worker " + std::to_string(config.worker) + " tried to rejoin the job, and for " +
+                                        std::to_string(seconds) + " s nothing has moved: " + rejoining_text()},
+              now, actions);
 }
 
 std::string SessionCore::Impl::rejoining_text() const {
@@ -359,12 +357,11 @@ std::string SessionCore::Impl::rejoining_text() const {
   }
   if (!is_member) return "the membership table has not let this worker in again";
   if (std::ranges::any_of(parts, &PartRun::stranded))
-    return "no worker has weights of the job that this one could go on with; it waits for the others to come back";
+    return "no worker has weights of the job with which this one could continue; it is blocked until the others rejoin";
   if (by_switch() && !handed_step) return "no worker has said yet where the job's steps by the switch are";
   const auto open = std::ranges::find_if(parts, [](const PartRun& part) { return !part.settled; });
-  if (open == parts.end()) return "the membership table has not taken down yet that this worker is back";
-  return shard_text(open->layout.shard) + " has not said yet how part " + std::to_string(open->layout.part) +
-         " goes on";
+  if (open == parts.end()) return "the membership table does not list this worker as synced yet";
+  return shard_text(open->layout.shard) + " has not settled part " + std::to_string(open->layout.part) + " yet";
 }
 
 }  // namespace millrace::worker

@@ -128,7 +128,8 @@ void SessionCore::Impl::on_welcome(uint32_t shard, const protocol::Header& heade
   if (membership.started && header.shard_incarnation != membership.shards[shard].incarnation) {
     ++counters.dropped_unexpected;
     link.shard_incarnation = membership.shards[shard].incarnation;
-    return on_disconnected(shard, "who answers there is not the process that the membership table names", now, actions);
+    return on_disconnected(shard, "the process that answers there is not the one that the membership table names", now,
+                           actions);
   }
   const bool again = std::exchange(link.ever_welcomed, true);
   const bool was_down = link.state != LinkState::kWelcomed;

@@ -244,8 +244,8 @@ Status SessionCore::Impl::go_on_from_cut() {
   if (by_switch() && !std::ranges::all_of(parts, [n](const PartRun& part) { return part.n == n; })) {
     return fail(
         ErrorCode::kUnavailable,
-        "the job would go on from this worker's state, and its weights are of different steps: whoever gave them to it "
-        "was gone before it had all of them");
+        "the job would continue from this worker's state, and its weights are of different steps: the worker that gave "
+        "them was gone before it had given all of them");
   }
   for (PartRun& part : parts) {
     Bucket& bucket = *buckets[part.layout.bucket].bucket;

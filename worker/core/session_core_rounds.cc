@@ -359,7 +359,7 @@ bool SessionCore::Impl::take_update(uint32_t shard, protocol::Message&& message,
   }
   const double denominator = denominator_of(update);
   if (decoded->view.count() > 0 && !(denominator > 0)) {
-    malformed_update(shard, part, "it has values and nobody who contributed them", now, actions);
+    malformed_update(shard, part, "it has values and no contributors", now, actions);
     return false;
   }
   if (!update.merged.empty() && !may_be_merged(update)) {

@@ -75,7 +75,7 @@ bool SessionCore::Impl::restart_numbers(TimeNs now, Actions& actions) {
   if (first != UINT64_MAX && most - least > uint64_t{config.spec.staleness} + 1) {
     end_session(
         {ErrorCode::kUnsupported, "this worker's tensors were not pushed equally often (" + std::to_string(least) +
-                                      " to " + std::to_string(most) + " times): so it cannot come back"},
+                                      " to " + std::to_string(most) + " times): so it cannot rejoin"},
         now, actions);
     return false;
   }

@@ -242,8 +242,8 @@ void SessionCore::Impl::tell_of_switch(TimeNs now, Actions& actions) {
   const protocol::Heartbeat::Switch word = switch_path->report(now);
   if (std::exchange(last_reported_switch, word) == word || word == protocol::Heartbeat::Switch::kNoReport) return;
   log(actions, Severity::kWarning,
-      word == protocol::Heartbeat::Switch::kSilent ? "the switch is silent, or refuses the job: shard 0 is told"
-                                                   : "the switch answers again: shard 0 is told");
+      word == protocol::Heartbeat::Switch::kSilent ? "the switch is silent, or refuses the job: shard 0 is notified"
+                                                   : "the switch answers again: shard 0 is notified");
   if (links[0].state == LinkState::kWelcomed) send_heartbeat(0, now, actions);
 }
 

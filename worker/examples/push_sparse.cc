@@ -20,7 +20,7 @@ void train(millrace::JobOptions job) {
   std::map<uint64_t, float> model;
   auto session = millrace::Session::connect(job, {{.name = "embedding", .dimension = uint64_t{1} << 30}});
   for (int i = 0; i < 10; ++i) {
-    // An entry of this worker's own, and one that all workers push. Indices may repeat and come in any order.
+    // An entry of this worker's own, and one that all workers push. Indices may repeat and have any order.
     const std::vector<uint32_t> indices = {job.worker, 1'000'000'000};
     const std::vector<float> values = {0.5f, 1.0f};
     const uint64_t step = session->push_sparse(0, indices, values);

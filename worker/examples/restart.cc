@@ -1,4 +1,4 @@
-// Survives being killed: the same command starts the worker again, and it goes on where the job is.
+// Survives being killed: the same command starts the worker again, and it continues at the job's step.
 //
 //   millrace_example_restart WORKER WORKERS SHARD...    the state is in the file restart.WORKER.state of this folder
 

@@ -70,7 +70,7 @@ void train(const char* shard, uint32_t worker, uint32_t workers, int steps, cons
   for (size_t i = 0; i < kRows; ++i) rows.push_back(make_row(worker * kRows + i + 1));
   std::vector<float> weights(kDimension, 0.0f);
   std::vector<float> gradient;
-  // The weights go with the tensor: so this worker can come back after it was removed, or join a job that runs.
+  // The weights go with the tensor: so this worker can rejoin after it was removed, or join a job that runs.
   auto session = millrace::Session::connect(
       job, {{.name = "weights", .dimension = kDimension, .weights = weights, .scale = -0.02f}});
   if (session->http_port() != 0) std::printf("metrics: port %u\n", unsigned{session->http_port()});

@@ -46,7 +46,7 @@ Result<ShardProcess> ShardProcess::start(const ShardProcessOptions& options) {
   if (!child) return std::unexpected(child.error());
   ShardProcess shard(std::move(*child));
   auto line = shard.process_.read_line(options.timeout_ms);
-  const std::string where = options.log.empty() ? "; what it said is above" : "; its log: " + options.log;
+  const std::string where = options.log.empty() ? "; its output is above" : "; its log: " + options.log;
   if (!line)
     return fail(line.error().code,
                 "shard " + std::to_string(options.shard) + " did not come up: " + line.error().message + where);

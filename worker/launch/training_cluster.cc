@@ -163,7 +163,7 @@ Outcome TrainingCluster::wait(Running& running) {
     }
     ++done;
   }
-  if (running.kill) return fail_with(ExitCode::kInternal, "the job was over before anybody was killed");
+  if (running.kill) return fail_with(ExitCode::kInternal, "the job was over before the process was killed");
   return {};
 }
 

@@ -13,10 +13,10 @@ std::string exit_code_table() {
          "  6  a file cannot be read or written\n"
          "  7  interrupted (SIGINT, SIGTERM)\n"
          "  8  the job ended early: a shard was lost, too few workers are left, a time ran out\n"
-         "  9  status: a job stands still\n"
+         "  9  status: a job is stalled\n"
          "  10 status: a job waits for its start\n"
          "  11 status: workers of a job have applied other updates than the shards decided\n"
-         "  12 status: a job's audit does not balance\n"
+         "  12 status: a job's audit has a mismatch\n"
          "  130, 143  serve: a second SIGINT, SIGTERM did not wait for rounds in flight\n";
 }
 

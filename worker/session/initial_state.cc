@@ -159,7 +159,7 @@ Result<InitialState> load_initial_state(const JobOptions& job, std::span<const T
       std::ranges::none_of(tensors, [](const TensorOptions& tensor) { return tensor.weights.empty(); });
   if (job.returns && !initial_state.has_weights && !spec.has_store()) {
     return fail(ErrorCode::kInvalidArgument,
-                "returns: who comes back takes over the weights of a worker that went on; give every tensor its "
+                "returns: a rejoining worker takes over the weights of another worker; give every tensor its "
                 "weights (TensorOptions::weights), or the job a store");
   }
   if (spec.initial_weights == protocol::InitialWeights::kFirst && !initial_state.has_weights) {

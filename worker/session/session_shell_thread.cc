@@ -225,7 +225,7 @@ void SessionShell::watch(uint32_t shard) {
     wire.backlog.clear();
     const std::string& trouble = wire.connection->trouble();
     const std::string reason = was_connected     ? "the connection was closed"
-                               : trouble.empty() ? "nobody accepts connections there"
+                               : trouble.empty() ? "no process accepts connections there"
                                                  : trouble;
     core_.on_disconnected(shard, reason, now, actions_);
   }

@@ -163,7 +163,7 @@ class Run {
     if (svrg) connect_snapshots(job);
     position_ = std::min(session_->steps_applied(0) / turns_, steps_end_);
     rounds_ = session_->steps_applied(0);
-    if (position_ > 0) say_return(fmt::format("the job is at step {}: this worker goes on from there", position_));
+    if (position_ > 0) say_return(fmt::format("the job is at step {}: this worker continues from there", position_));
     started_ns_ = monotonic_now_ns();
     first_round_ = rounds_;
     take_point();
@@ -412,7 +412,7 @@ class Run {
     const SessionStatus status = session_->status();
     if (!status.returning || reported_out_) return;
     reported_out_ = true;
-    say_return("out of the job, and coming back: " + status.waiting_for);
+    say_return("out of the job, and rejoining: " + status.waiting_for);
   }
 
   void say_return(const std::string& line) const {
@@ -534,11 +534,10 @@ Outcome check_job(const TrainOptions& options, uint64_t features) {
 Outcome check_workers_at_end(const TrainOptions& options, uint32_t missing) {
   const uint32_t least = options.workers_min > 0 ? options.workers_min : options.workers;
   if (options.workers - missing >= least) return {};
-  return fail_with(
-      ExitCode::kJobEnded,
-      fmt::format("the job went on to its end without {} of its {} workers: what it trained after they were "
-                  "lost lacks their rows. Train again with all of them, or allow it with --workers-min {}",
-                  missing, options.workers, options.workers - missing));
+  return fail_with(ExitCode::kJobEnded,
+                   fmt::format("the job continued to its end without {} of its {} workers: its steps after their loss "
+                               "lack their rows. Train again with all of them, or allow it with --workers-min {}",
+                               missing, options.workers, options.workers - missing));
 }
 
 uint64_t steps_per_epoch(uint64_t rows_of_all_workers, uint32_t workers, uint32_t batch_rows) {

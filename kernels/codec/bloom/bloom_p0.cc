@@ -43,7 +43,7 @@ class BloomP0IndexCodec final : public IndexCodec {
     }
     const auto seed = ByteReader(bytes).get<uint64_t>();
     const auto filter = seed ? BloomFilter::take(*seed, bytes.subspan(kSeedBytes), {0, count}) : std::nullopt;
-    if (!filter) return fail(ErrorCode::kMalformed, "bloom: no filter of so many indices");
+    if (!filter) return fail(ErrorCode::kMalformed, "bloom: the filter does not fit the stated number of indices");
     take_all(*filter, dimension, count, indices);
     if (indices.size() != count) {
       return fail(ErrorCode::kMalformed, "bloom: the filter does not know exactly the stated number of indices");

@@ -23,7 +23,8 @@ uint64_t BloomPolicyCodec::bytes_estimate(uint64_t count, uint64_t, const CodecS
 Status BloomPolicyCodec::pick(const BloomPickInput& input, IndexBuffer& indices) const {
   indices.clear();
   const std::unique_ptr<BloomPicker> choice = picker(input);
-  if (choice == nullptr) return malformed_bloom_policy(name(), "more positives than a filter of so many indices has");
+  if (choice == nullptr)
+    return malformed_bloom_policy(name(), "more positives than a filter of the stated indices has");
   uint64_t positives = 0;
   input.filter.scan(input.dimension, [&](IndexSpan some) {
     positives += some.size();
@@ -72,7 +73,7 @@ Status BloomPolicyCodec::decode(ByteSpan bytes, uint64_t dimension, uint64_t cou
   const auto filter = seed && positives
                           ? BloomFilter::take(*seed, bytes.subspan(kBloomPolicyHeaderBytes), {count, count})
                           : std::nullopt;
-  if (!filter) return malformed_bloom_policy(name(), "no filter of so many indices");
+  if (!filter) return malformed_bloom_policy(name(), "the filter does not fit the stated number of indices");
   if (*positives < count || *positives > dimension)
     return malformed_bloom_policy(name(), "a number of positives that cannot be");
   return pick({*filter, *seed, dimension, *positives, count}, indices);

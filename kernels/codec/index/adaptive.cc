@@ -17,7 +17,7 @@ class AdaptiveIndexCodec final : public IndexCodec {
   IndexCodecId id() const override { return IndexCodecId{9}; }
   std::string_view name() const override { return "adaptive"; }
   std::string_view paper() const override {
-    return "ours: gaps by what the gaps before them let expect, in asymmetric numeral systems [ANS13]";
+    return "ours: gaps, predicted from the gaps before them, in asymmetric numeral systems [ANS13]";
   }
   bool lossless() const override { return true; }
 

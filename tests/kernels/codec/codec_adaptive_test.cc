@@ -188,7 +188,7 @@ TEST(AdaptiveCode, AnySetComesBack) {
     RC_ASSERT(adaptive_index_codec().decode(bytes, dimension, indices.size(), decoded).has_value());
     RC_ASSERT(decoded == indices);
   };
-  EXPECT_TRUE(rc::check("any strictly increasing set comes back", holds));
+  EXPECT_TRUE(rc::check("any strictly increasing set survives a round trip", holds));
 }
 
 TEST(AdaptiveCode, StaysWithinThreePercentOfTheEntropyOfUniformIndices) {

@@ -187,7 +187,7 @@ TEST(BloomCodec, AFilterOfAllOnesTakesNoMemoryBeyondTheCount) {
   IndexBuffer decoded;
   EXPECT_FALSE(bloom_p0_index_codec().decode(bytes, 1 << 20, indices.size(), decoded));
   EXPECT_LE(decoded.capacity(), indices.size() + 2 * kBloomStrip);
-  EXPECT_FALSE(bloom_p0_index_codec().decode(bytes, 1 << 14, 1 << 14, decoded)) << "no encoder sets so many bits";
+  EXPECT_FALSE(bloom_p0_index_codec().decode(bytes, 1 << 14, 1 << 14, decoded)) << "no encoder sets as many bits";
 }
 
 TEST(BloomCodec, FilterOfTooManyIndicesOrTooFull_Refused) {

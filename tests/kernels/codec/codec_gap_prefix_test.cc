@@ -129,7 +129,7 @@ TEST_P(GapBits, AnySetComesBack) {
     RC_ASSERT(decoded == indices);
     RC_ASSERT(bytes == reference(*GetParam(), indices, bytes));
   };
-  EXPECT_TRUE(rc::check("any strictly increasing set comes back", holds));
+  EXPECT_TRUE(rc::check("any strictly increasing set survives a round trip", holds));
 }
 
 TEST_P(GapBits, TheEstimateIsNearTheSizeOfUniformIndices) {

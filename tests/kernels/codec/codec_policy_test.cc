@@ -97,7 +97,7 @@ TEST_P(BloomPolicy, HostileFilterOfAllIndices_MemoryWithinTheLimit) {
   EXPECT_LE(decoded.capacity(), 2 * kBloomStrip);
   const auto all = static_cast<uint32_t>(dimension);
   std::memcpy(coded.bytes.data() + 8, &all, sizeof(all));
-  EXPECT_FALSE(GetParam()->decode(coded.bytes, dimension, 1, decoded)) << "nobody sets so many bits";
+  EXPECT_FALSE(GetParam()->decode(coded.bytes, dimension, 1, decoded)) << "no encoder sets as many bits";
   EXPECT_LE(decoded.capacity(), 2 * kBloomStrip);
 }
 

@@ -27,13 +27,13 @@ std::vector<Option> options_of(Config& config) {
       {"reselect", &config.reselect, "an update may carry nothing"},
       {"everyone", &config.everyone, "a step waits for every member that takes part in it"},
       {"asynchronous", &config.asynchronous, "each contribution is a step of its own"},
-      {"merged", &config.merged,
-       "with --asynchronous: several updates may come as one, which nobody can be given again"},
+      {"merged", &config.merged, "with --asynchronous: several updates may come as one, which no worker can get again"},
       {"store", &config.store, "shards hold the weights, and save them"},
-      {"store-alone", &config.store_alone, "with --store: a successor has its weights from the save, and what is kept"},
-      {"acks", &config.acks, "members that have an update before anybody's application does (0: not held)"},
+      {"store-alone", &config.store_alone,
+       "with --store: a successor has its weights from the save, and retained updates"},
+      {"acks", &config.acks, "members that have an update before any application does (0: not held)"},
       {"one-process", &config.one_process, "the shards of all parts live and die together"},
-      {"keep-open", &config.keep_open, "a new view keeps what is open of members under the same life"},
+      {"keep-open", &config.keep_open, "a new view keeps open contributions of members under the same incarnation"},
       {"positions", &config.positions,
        "logs are compared by length and last epoch, as the protocol does, not by content"},
       {"progress", &config.progress, "looks for states from which the job cannot be completed"},
@@ -135,7 +135,7 @@ std::string help() {
       "The model of the rounds: looks at every state that a small cluster can reach (README.md).\n\n"
       "  --without RULE             switches a rule off (repeatable)\n"
       "  --expect VERDICT           clean (default), violation, stuck or unfinished: anything else exits 1\n"
-      "  --no-trace                 does not print the trace of what was found\n"
+      "  --no-trace                 does not print the trace of a finding\n"
       "  --no-forget                nothing is acknowledged, nothing forgotten: fewer states\n";
   Config config;
   for (const Option& option : options_of(config)) {

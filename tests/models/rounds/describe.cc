@@ -28,7 +28,7 @@ std::string move_of_worker(const State& before, const State& after, const Action
       return fmt::format("{} computes step {}{}, sends {} in epoch {}", who, act.a, part,
                          text_of(mine.outstanding[act.a]), was.view);
     case Move::kResend: return fmt::format("{} sends step {}{} again, in epoch {}", who, act.a, part, was.view);
-    case Move::kEmpty: return fmt::format("{} has nothing for step {}{}, and says so", who, act.a, part);
+    case Move::kEmpty: return fmt::format("{} has nothing for step {}{}, and reports it", who, act.a, part);
     case Move::kDeliver:
     case Move::kDeliverMerged:
       return fmt::format("{} (epoch {}) applies update {}{} sent in epoch {}: {}{}", who, was.view, act.a, part, act.b,
@@ -42,10 +42,10 @@ std::string move_of_worker(const State& before, const State& after, const Action
                          is.standing == Standing::kRemoved ? "it was removed" : "a new epoch");
     case Move::kCrash: return who + " crashes";
     case Move::kRestart:
-      return fmt::format("{} restarts as life {} from its save (n = {}, residual {}), epoch {}", name_of(act.actor),
-                         is.incarnation, is.part[0].next, text_of(is.part[0].residual), is.view);
+      return fmt::format("{} restarts as incarnation {} from its save (n = {}, residual {}), epoch {}",
+                         name_of(act.actor), is.incarnation, is.part[0].next, text_of(is.part[0].residual), is.view);
     case Move::kRejoin:
-      return fmt::format("{} joins again as life {}, epoch {}", name_of(act.actor), is.incarnation, is.view);
+      return fmt::format("{} joins again as incarnation {}, epoch {}", name_of(act.actor), is.incarnation, is.view);
     case Move::kAnnounce:
       return fmt::format("{} tells the table that it takes part from step {} on", who, after.table.first[act.actor]);
     case Move::kSnapshot:
@@ -55,7 +55,7 @@ std::string move_of_worker(const State& before, const State& after, const Action
       return fmt::format("{} settles its account{}, takes the snapshot: n = {}, residual {}", who, part, mine.next,
                          text_of(mine.residual));
     case Move::kGoOn:
-      return fmt::format("{} settles its account{}, goes on with its own weights: n = {}, residual {}", who, part,
+      return fmt::format("{} settles its account{}, continues with its own weights: n = {}, residual {}", who, part,
                          mine.next, text_of(mine.residual));
     case Move::kApply:
       return fmt::format("{} hears in epoch {} that k members have them: its application has the updates{} below {}",
@@ -92,7 +92,7 @@ std::string move_of_shard(const State& before, const State& after, const Action&
     case Move::kShardCrash: return who + " crashes";
     case Move::kTakeover: {
       constexpr std::array<std::string_view, 3> kOld{"the old one lives", "the old one is dead",
-                                                     "nobody keeps what all need"};
+                                                     "no worker keeps the updates that all need"};
       return fmt::format("{} starts empty ({}), epoch {}", who, kOld[act.a], after.table.epoch);
     }
     case Move::kStoreSave: return fmt::format("{} saves its store at {}", who, act.a);

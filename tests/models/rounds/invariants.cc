@@ -36,7 +36,7 @@ class PartCheck {
       const Reliance& one = state_.relied[part_][step];
       if (!one.update.decided || (step < shard.decided && shard.log[step] == one.update)) continue;
       if (gone(one.by) < config_.acks)
-        return fmt::format("DURABLE: an application had step {}, which is void, and only {} of {} who had it {} gone",
+        return fmt::format("DURABLE: an application had step {}, which is void, and only {} of {} that had it {} gone",
                            step, gone(one.by), config_.acks, gone(one.by) == 1 ? "is" : "are");
     }
     return {};
@@ -97,7 +97,7 @@ class PartCheck {
       if (sent & (held | of(w).residual)) return fmt::format("DOUBLE: {} holds {} twice", name_of(w), text_of(sent));
       held |= sent;
       if (!config_.asynchronous && slot < of(w).next)
-        return fmt::format("UNSETTLED: {} has step {} and keeps what it sent for it", name_of(w), slot);
+        return fmt::format("UNSETTLED: {} has step {} and keeps its contribution to it", name_of(w), slot);
       for (int index = 0; index < length(); ++index)
         if ((sent & log()[index].applied()) && !will_settle(w, slot, index))
           return fmt::format("DOUBLE: {} is outstanding at {}, and applied in step {}", text_of(sent), name_of(w),
@@ -147,7 +147,7 @@ std::string mixed(const State& state) {
     if (!in_good_standing(state, w) || worker.view < state.table.cut) continue;
     for (int part = 0; part < kParts; ++part)
       if (worker.part[part].branch < state.table.cut_lineage)
-        return fmt::format("MIXED: {} goes on with weights of part {} from before the cut", name_of(w), part);
+        return fmt::format("MIXED: {} continues with weights of part {} from before the cut", name_of(w), part);
   }
   return {};
 }

@@ -61,7 +61,7 @@ TEST(HttpRequestReader, RefusesWhatIsNone) {
     HttpRequestReader reader;
     EXPECT_EQ(reader.take(line + "\r\n\r\n"), Progress::kRefused) << line;
     EXPECT_EQ(reader.refusal(), 400) << line;
-    EXPECT_EQ(reader.take(kRequest), Progress::kRefused) << "what follows changes nothing";
+    EXPECT_EQ(reader.take(kRequest), Progress::kRefused) << "later bytes change nothing";
   }
 }
 

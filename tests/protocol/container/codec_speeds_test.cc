@@ -13,7 +13,7 @@ TEST(CodecSpeeds, WhoMayNotWaitGetsTheFallbackUntilAnotherThreadHasMeasured) {
     const SpeedMeasurer nobody_asks;
   }
   const SpeedMeasurer measurer;
-  ASSERT_EQ(&speeds_so_far(), &fallback_speeds()) << "measured by this thread, or before anybody asked";
+  ASSERT_EQ(&speeds_so_far(), &fallback_speeds()) << "measured by this thread, or before any request";
   while (&speeds_so_far() == &fallback_speeds()) std::this_thread::yield();
   EXPECT_EQ(&speeds_so_far(), &measured_speeds());
   EXPECT_FALSE(measured_speeds().index.empty());

@@ -235,7 +235,7 @@ TEST(Handshake, ASecondSessionLocksTheFirstOut) {
   EXPECT_FALSE(door.hello(first)) << "a replay within the session";
   const ByteBuffer again =
       hello_packet(datagram_key_nonce_of(1), challenge_nonce(job_key(0), 7, 5, 3, datagram_key_nonce_of(1), 0), 2);
-  EXPECT_TRUE(door.hello(again)) << "the session goes on under its key";
+  EXPECT_TRUE(door.hello(again)) << "the session continues under its key";
   const ByteBuffer second = hello_packet(datagram_key_nonce_of(50), door.answer(datagram_key_nonce_of(50)), 1);
   EXPECT_TRUE(door.hello(second));
   EXPECT_FALSE(door.hello(first)) << "a replay of the session before";

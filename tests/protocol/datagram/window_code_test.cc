@@ -257,7 +257,7 @@ TEST(WindowCode, ABloomFiltersFalsePositivesAreDropped) {
     known += fragment.header.entries;
     EXPECT_EQ(Decoder().decode(fragment.header, fragment.payload, 65'536)->indices, entries.indices);
   }
-  EXPECT_GT(known, 20u * 200) << "a filter that only knows what it was told is not one";
+  EXPECT_GT(known, 20u * 200) << "a filter knows more indices than those that it received";
 }
 
 TEST(WindowCode, AFragmentIsFull) {

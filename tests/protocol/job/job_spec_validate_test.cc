@@ -36,7 +36,7 @@ std::vector<Refused> refused_asynchronous() {
          s.mode = Mode::kAsynchronous;
          s.quorum = 1;
        }},
-      {"asynchronous", kImpossible, "in mode asynchronous nobody is waited for",
+      {"asynchronous", kImpossible, "in mode asynchronous no step blocks on a worker",
        [](JobSpec& s) {
          s = without_reselection(s);
          s.mode = Mode::kAsynchronous;
@@ -371,9 +371,9 @@ std::vector<Refused> refused_entering() {
        [](JobSpec& s) { s.select = {.selection = Selection::kUniform, .density = 0.5}; }},
       {"biased-draw", kImpossible, "tensor 'bias': select: gspar_closed sends more than an entry's value",
        [](JobSpec& s) { s.tensors[1].select = SelectionSpec{.selection = Selection::kGsparClosed, .variance = 1}; }},
-      {"unbiased-reselect", kImpossible, "reselect: what an update leaves out",
+      {"unbiased-reselect", kImpossible, "reselect: the entries that an update omits",
        unbiased_but([](JobSpec& s) { s.reselect = {.reselect = Reselect::kTopK, .density = 0.5}; })},
-      {"unbiased-reselect", kImpossible, "tensor 'bias': reselect: what an update leaves out",
+      {"unbiased-reselect", kImpossible, "tensor 'bias': reselect: the entries that an update omits",
        unbiased_but(
            [](JobSpec& s) { s.tensors[1].reselect = ReselectSpec{.reselect = Reselect::kTopK, .density = 0.5}; })},
       {"unbiased-retain", kImpossible, "codec_error retain keeps",
@@ -382,9 +382,9 @@ std::vector<Refused> refused_entering() {
        unbiased_but([](JobSpec& s) { s.codec_up = codec_from_text("gap+onebit").value(); })},
       {"unbiased-codec", kImpossible, "tensor 'bias': codec_up: sign_mean rounds with a bias",
        unbiased_but([](JobSpec& s) { s.tensors[1].codec_up = codec_from_text("gap+sign_mean").value(); })},
-      {"unbiased-bloom", kImpossible, "codec_up: bloom_p0 takes along",
+      {"unbiased-bloom", kImpossible, "codec_up: bloom_p0 adds entries",
        unbiased_but([](JobSpec& s) { s.codec_up = validate_bloom(); })},
-      {"unbiased-bloom", kImpossible, "tensor 'bias': codec_up: bloom_p0 takes along",
+      {"unbiased-bloom", kImpossible, "tensor 'bias': codec_up: bloom_p0 adds entries",
        unbiased_but([](JobSpec& s) { s.tensors[1].codec_up = validate_bloom(); })},
       {"unbiased-masked", kImpossible, "use it unmasked", unbiased_but([](JobSpec& s) { s.momentum.masked = true; })},
   };
@@ -546,7 +546,7 @@ std::vector<Accepted> accepted_jobs() {
       {"three heartbeats", [](JobSpec& s) { s.heartbeat_ms = 100, s.dead_after_ms = 300; }},
       {"audit", [](JobSpec& s) { s.audit = true; }},
       {"a switch", [](JobSpec& s) { s = with_switch(s); }},
-      {"a switch, and a tensor that says of reselect what the job says",
+      {"a switch, and a tensor with the reselect of the job",
        [](JobSpec& s) { s = with_switch(s), s.tensors[1].reselect = s.reselect; }},
       {"a switch for as many indices as it takes",
        [](JobSpec& s) {

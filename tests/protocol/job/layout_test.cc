@@ -184,7 +184,7 @@ TEST(Layout, UpdatesAreWholeWithoutReselectionAndInDenseFirstSteps) {
   EXPECT_TRUE(update_is_whole(bucket, 3));
   EXPECT_FALSE(update_is_whole(bucket, 4));
   bucket.select = selection_from_text("topk:1").value();
-  EXPECT_FALSE(update_is_whole(bucket, 0)) << "that the amount is all says nothing of what the sum is cut to";
+  EXPECT_FALSE(update_is_whole(bucket, 0)) << "an amount of all does not determine the truncation of the sum";
 }
 
 TEST(Layout, ALargeBucketIsSplitEvenlyOverAllShards) {

@@ -32,16 +32,16 @@ TEST(SummaryOrder, EachListAscends) {
   EXPECT_EQ(after([](Summary& s) { s.epochs[1].first = 2; }), "a summary's epochs are not in ascending order");
   EXPECT_EQ(after([](Summary& s) { s.epochs[1].second = 13; }), "a summary's epochs are not in ascending order");
   EXPECT_EQ(after([](Summary& s) { s.workers[0].earlier_incarnations[1].first = 3; }),
-            "a summary's lives are not in ascending order");
+            "a summary's incarnations are not in ascending order");
   EXPECT_EQ(after([](Summary& s) { s.workers[0].earlier_incarnations[1].second = 17; }),
-            "a summary's lives are not in ascending order");
+            "a summary's incarnations are not in ascending order");
 }
 
 TEST(SummaryOrder, EarlierLivesAreEarlier) {
   EXPECT_EQ(after([](Summary& s) { s.workers[0].earlier_incarnations[1].first = 9; }),
-            "a life in a summary is not an earlier one");
+            "an earlier incarnation in a summary is not earlier");
   EXPECT_EQ(after([](Summary& s) { s.workers[0].earlier_incarnations[1].second = 20; }),
-            "a life in a summary is not an earlier one");
+            "an earlier incarnation in a summary is not earlier");
 }
 
 // There the second of a pair is how many contributions were counted under the incarnation: in no order.
@@ -52,7 +52,7 @@ TEST(SummaryOrder, InModeAsynchronousLivesAloneAscend) {
   };
   EXPECT_EQ(after(counts), "");
   EXPECT_EQ(after([&](Summary& s) { counts(s), s.workers[0].earlier_incarnations[0].first = 5; }),
-            "a summary's lives are not in ascending order");
+            "a summary's incarnations are not in ascending order");
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ TEST(LockWaitPolicy, AStoppedHolderCostsThreeWaitsAndThenAnEleventhOfTheTime) {
     if (wait != 0) patience.waited_in_vain(now);
     ASSERT_LE(waited, (3 * kLockPatienceWaitMs) * kNsPerMs + now / 11) << call;
   }
-  EXPECT_GE(waited, now / 12) << "it may come back";
+  EXPECT_GE(waited, now / 12) << "it may recover";
 }
 
 TEST(LockWaitPolicy, AHolderThatCameBackIsWaitedForAgain) {

@@ -106,7 +106,7 @@ TEST(SqliteTable, AStoppedWriterIsWaitedForThreeTimesAndThenOnceInElevenWaits) {
   for (int again = 0; again < 2; ++again) {
     {
       const StoppedWriter writer(directory.file("table.db"));
-      EXPECT_EQ(waits(2), 2) << "plain contention is waited for";
+      EXPECT_EQ(waits(2), 2) << "the call waits for plain contention";
     }
     ASSERT_EQ(table->compare_and_swap(next.membership.epoch - 1, next), true);
     ++next.membership.epoch;

@@ -85,7 +85,7 @@ TEST(TableProcesses, ProcessesThatCreateTheTableAtOnceAllGetTheOneJob) {
   }
   int incarnations = 0;
   for (const pid_t child : children) incarnations += exit_code_of(child);
-  EXPECT_EQ(incarnations, 1 + 2 + 3 + 4) << "every start must get a life of its own";
+  EXPECT_EQ(incarnations, 1 + 2 + 3 + 4) << "every start must get an incarnation of its own";
 }
 
 TEST(TableProcesses, AKillAtAnyMomentLeavesTheTableWhole) {

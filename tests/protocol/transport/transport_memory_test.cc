@@ -128,7 +128,7 @@ TEST_F(StarvedTransport, AConnectionThatMemoryDoesNotSufficeToMakeAgainIsAsItWas
     } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the test checks the state after it
     }
     if (!made) {
-      EXPECT_EQ(connection_->state(), ConnectionState::kConnected) << at << ": the old one goes on";
+      EXPECT_EQ(connection_->state(), ConnectionState::kConnected) << at << ": the old one continues";
       ++kept;
     }
     ASSERT_EQ(connection_->send(numbered(2 * at + 1)), SendResult::kSent) << at;

@@ -175,7 +175,7 @@ TEST(SlowResolver, NeitherHoldsUpItsThreadNorLosesWhatIsSentMeanwhile) {
   EXPECT_FALSE(poller.wait(0));
   EXPECT_EQ(connection->state(), ConnectionState::kConnecting);
   EXPECT_EQ(connection->send_frames(name_bytes_of("old"), {}), SendResult::kSent);
-  ASSERT_TRUE(connection->reconnect()) << "the lookup goes on";
+  ASSERT_TRUE(connection->reconnect()) << "the lookup continues";
   EXPECT_EQ(connection->send_frames(name_bytes_of("new"), name_bytes_of("1")), SendResult::kSent);
   const std::string unowned = "unowned";
   const ByteSpan span(ByteSpan(reinterpret_cast<const uint8_t*>(unowned.data()), unowned.size()));

@@ -265,7 +265,7 @@ VectorJson datagram_header_json(const DatagramHeader& header) {
           {"flags", header.flags},
           {"fragment", header.fragment},
           {"job", header.job},
-          {"life", hex_number(header.incarnation)},
+          {"incarnation", hex_number(header.incarnation)},
           {"sequence", header.sequence},
           {"turn", header.turn},
           {"epoch", header.epoch},
@@ -328,7 +328,8 @@ VectorJson extension_json(const protocol::Datagram& datagram, uint32_t entries) 
     }
     case DatagramType::kNotice: {
       const auto notice = protocol::read_notice(bytes).value();
-      VectorJson json = {{"code", notice.code}, {"epoch", notice.epoch}, {"life", hex_number(notice.incarnation)}};
+      VectorJson json = {
+          {"code", notice.code}, {"epoch", notice.epoch}, {"incarnation", hex_number(notice.incarnation)}};
       json["worker_nonce"] = hex_of_array(notice.worker_nonce);
       if (notice.code == protocol::NoticeCode::kLost) {
         json["first"] = protocol::lost_of(notice).first;
@@ -343,7 +344,7 @@ VectorJson extension_json(const protocol::Datagram& datagram, uint32_t entries) 
 VectorJson scope_json(const KeyScope& scope) {
   return {{"use", scope.use},
           {"job", scope.job},
-          {"life", hex_number(scope.incarnation)},
+          {"incarnation", hex_number(scope.incarnation)},
           {"worker", scope.worker},
           {"worker_nonce", hex_of_array(scope.worker_nonce)},
           {"aggregator_nonce", hex_of_array(scope.aggregator_nonce)}};
@@ -398,7 +399,7 @@ std::array<uint8_t, kBytes> array_of(const VectorJson& hex) {
 KeyScope scope_of(const VectorJson& json) {
   return {.use = json.at("use").get<KeyUse>(),
           .job = json.at("job"),
-          .incarnation = number_of(json.at("life")),
+          .incarnation = number_of(json.at("incarnation")),
           .worker = json.at("worker"),
           .worker_nonce = array_of<16>(json.at("worker_nonce")),
           .aggregator_nonce = array_of<16>(json.at("aggregator_nonce"))};

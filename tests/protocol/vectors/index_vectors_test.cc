@@ -85,7 +85,7 @@ IndexBuffer indices_with_drawn_gaps(const AdaptiveGaps& gaps) {
   return indices;
 }
 
-/// An array of 5, a bitmap of every second index, and what is no run behind them.
+/// An array of 5, a bitmap of every second index, and indices without runs behind them.
 IndexBuffer indices_of_a_bitmap_chunk() {
   IndexBuffer indices = {1, 3, 5, 8, 9};
   for (uint32_t i = 0; i < 4'097; ++i) indices.push_back(65'536 + 2 * i);

@@ -101,14 +101,14 @@ VectorJson summary_json(const protocol::Summary& summary) {
   json["workers"] = VectorJson::array();
   for (const protocol::SummaryEntry& entry : summary.workers) {
     json["workers"].push_back({{"worker", entry.worker},
-                               {"life", entry.incarnation},
+                               {"incarnation", entry.incarnation},
                                {"last_step", entry.last_step},
                                {"counted_mask", entry.counted_mask},
                                {"sequence", entry.sequence},
                                {"entered", entry.entered},
                                {"carried", entry.carried},
                                {"lost", entry.lost},
-                               {"earlier_lives", entry.earlier_incarnations}});
+                               {"earlier_incarnations", entry.earlier_incarnations}});
   }
   return json;
 }

@@ -118,7 +118,8 @@ void expect_vectors(const VectorFile& file, VectorJson now) {
     std::ofstream(source_file(file.path())) << expected;
     return;
   }
-  EXPECT_TRUE(text.str() == expected) << file.path() << " is not what the code makes: run this test with "
+  EXPECT_TRUE(text.str() == expected) << file.path()
+                                      << " differs from the vectors that the code makes: run this test with "
                                       << "MILLRACE_WRITE_VECTORS=1, look at the difference, and commit it";
 }
 

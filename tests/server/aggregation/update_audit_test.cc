@@ -117,7 +117,7 @@ TEST(UpdateAudit, OnABinaryGridOneUnitShows) {
   const Stream missing = stream_of(70'000, {{3, 0.75f}});
   EXPECT_EQ(audit_update(missing.view(), missing.values, both, Extent::kEverything).imbalance, 2);
   const auto cut = audit_update(missing.view(), missing.values, both, Extent::kItsIndices);
-  EXPECT_EQ(cut.imbalance, 0) << "what is not in the update goes back";
+  EXPECT_EQ(cut.imbalance, 0) << "entries that are not in the update return to the residual";
   EXPECT_EQ(cut.carried, (std::vector<double>{0.5, 0.25}));
 }
 

@@ -69,7 +69,7 @@ TEST_F(ArrivalsTest, WhatOvertookWaitsForTheOneBeforeIt) {
   EXPECT_FALSE(arrivals.any_in_order());
   EXPECT_EQ(take(), "");
   come(1, 1, 0);
-  EXPECT_EQ(take(), "1/0") << "nobody else waits";
+  EXPECT_EQ(take(), "1/0") << "no other contribution waits";
   come(0, 1, 0);
   EXPECT_EQ(take(), "0/0");
   EXPECT_EQ(take(), "0/1");
@@ -84,7 +84,7 @@ TEST_F(ArrivalsTest, WhatWasCountedOrIsHereIsNotTakenAgain) {
   const SummaryEntry entry = counted(4, 3);
   EXPECT_EQ(judge(1, 4, 2, &entry), Admission::kDuplicate);
   EXPECT_EQ(judge(1, 4, 3, &entry), Admission::kAdmit);
-  EXPECT_EQ(judge(1, 5, 2, &entry), Admission::kAdmit) << "of a life of which nothing was counted";
+  EXPECT_EQ(judge(1, 5, 2, &entry), Admission::kAdmit) << "of an incarnation without counted contributions";
 }
 
 TEST_F(ArrivalsTest, ASuccessorGoesOnWithTheNextNumberOfTheSummary) {

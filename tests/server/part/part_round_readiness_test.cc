@@ -53,9 +53,9 @@ TEST_F(Modes, QuorumDecidesAndNamesThoseWhoWereIn) {
   EXPECT_THAT(contributors(), IsEmpty()) << "one of two is no quorum";
   cluster->push(0, 0, patience_constant(1));
   const std::vector<protocol::Message> got = cluster->take(1);
-  ASSERT_EQ(got.size(), 1u) << "who was left out gets the update too";
+  ASSERT_EQ(got.size(), 1u) << "the worker that was left out gets the update too";
   EXPECT_THAT(std::get<Update>(got[0].body).contributors, ElementsAre(ContributorId{0, 1}, ContributorId{2, 1}));
-  EXPECT_EQ(std::get<Update>(got[0].body).weight_sum, 2) << "the denominator is of those who took part";
+  EXPECT_EQ(std::get<Update>(got[0].body).weight_sum, 2) << "the denominator is of the contributors";
   EXPECT_EQ(cluster->counted(Metric::kLeftOut), 1);
 }
 
@@ -145,7 +145,7 @@ TEST_F(Modes, BoundedStaleness_OmitsTheSlowForTheLimitOfStepsThenWaits) {
   EXPECT_THAT(contributors(), ElementsAre(ElementsAre(0, 1, 2)));
   cluster->push(0, 3, patience_constant(1));
   cluster->push(1, 3, patience_constant(1));
-  EXPECT_THAT(contributors(), ElementsAre(ElementsAre(0, 1))) << "its two steps begin anew";
+  EXPECT_THAT(contributors(), ElementsAre(ElementsAre(0, 1))) << "its two steps begin again";
 }
 
 TEST_F(Modes, LostUpdateIsServedAgainToWhoAsksForIt) {
@@ -190,7 +190,7 @@ TEST_F(Modes, ParticipantsAreWaitedForAndOthersAreNot) {
     ASSERT_EQ(drawn.size(), 2u);
     cluster->push(drawn[1], step, patience_constant(1));
     cluster->pass(1'000);
-    EXPECT_THAT(contributors(), IsEmpty()) << "no quorum and no deadline: both are waited for";
+    EXPECT_THAT(contributors(), IsEmpty()) << "no quorum and no deadline: the step blocks on both";
     cluster->push(drawn[0], step, patience_constant(1));
     EXPECT_THAT(contributors(), ElementsAre(drawn));
   }

@@ -106,7 +106,7 @@ void run_steps(worker::testing::SwitchStepper& stepper, uint32_t worker, std::ve
     }
     const std::map<uint32_t, double> expected = {{1, 0.25}, {2, 0.25}, {500 + step, 2.0}, {900, 0.25}};
     if (sums != expected) faults.push_back("step " + std::to_string(step) + ": other sums");
-    if (!done->returned_indices.empty()) faults.push_back("step " + std::to_string(step) + ": something came back");
+    if (!done->returned_indices.empty()) faults.push_back("step " + std::to_string(step) + ": entries were returned");
   }
   if (const Status finished = stepper.finish(kDatagramProcessPatience); !finished)
     faults.push_back(finished.error().message);

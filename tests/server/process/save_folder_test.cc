@@ -110,8 +110,9 @@ TEST(StoreFolderTest, WhenThePowerGoesAtAnyCallTheOldOrTheNewSaveIsThereWhole) {
       ASSERT_TRUE(found.has_value()) << at << ": " << found.error().message;
       seen.insert(found->parts[0].arrays.weights[0]);
       EXPECT_TRUE(*found == file_of(1) || *found == file_of(2)) << at;
-      EXPECT_TRUE(!saved || *found == file_of(2)) << at << ": what was said to be saved is";
-      ASSERT_TRUE(save(after, file_of(3)).has_value()) << at << ": a temporary file that is left is in nobody's way";
+      EXPECT_TRUE(!saved || *found == file_of(2)) << at << ": a file that was reported as saved is saved";
+      ASSERT_TRUE(save(after, file_of(3)).has_value())
+          << at << ": a temporary file that is left does not prevent a save";
       EXPECT_EQ(after.load("job").value(), file_of(3));
       if (over) break;
     }
@@ -131,7 +132,7 @@ TEST(StoreFolderTest, ASaveThatIsBegunAnewGivesUpTheOneBefore) {
     EXPECT_EQ(disk.names(), 2u) << "and the other's temporary file";
     EXPECT_EQ(folder.write({What::kAppend, 1, "third", some}).error().code, ErrorCode::kInvalidArgument);
   }
-  EXPECT_EQ(disk.names(), 1u) << "what was not ended goes with the process";
+  EXPECT_EQ(disk.names(), 1u) << "an unfinished file disappears with the process";
 }
 
 TEST(StoreFolderTest, EveryJobAndShardHasAFileOfItsOwn) {
@@ -233,7 +234,7 @@ TEST(StoreThreadTest, CarriesOutInOrderAndFinishesWhatWasAsked) {
     std::vector<StoreRequest> last = {{What::kLoad, 3, "none", {}}};
     thread.submit(last);
   }
-  EXPECT_EQ(woken, 5) << "also what was asked for last";
+  EXPECT_EQ(woken, 5) << "also for the last request";
   for (size_t at = 0; at < 3; ++at) EXPECT_TRUE(std::get<Status>(answers[at].result).has_value()) << at;
   EXPECT_EQ(std::get<Result<StoreFile>>(answers[3].result).value(), file_of(4));
   EXPECT_EQ(answers[3].job, 2u);

@@ -98,7 +98,7 @@ TEST_F(ShardLinksTest, AConnectionThatWasRefusedIsMadeAgain) {
     now = monotonic_now_ns();
     EXPECT_FALSE(links_.watch(now).has_value());
   }
-  ASSERT_TRUE(links_.deadline().has_value()) << "nobody listens there";
+  ASSERT_TRUE(links_.deadline().has_value()) << "no process listens there";
   EXPECT_EQ(links_.watch(*links_.deadline()), 1u);
   EXPECT_FALSE(links_.deadline().has_value());
 }

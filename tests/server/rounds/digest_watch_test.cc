@@ -69,7 +69,7 @@ TEST_F(Digests, WhatWasSaidInAnEarlierEpochIsNotCompared) {
   protocol::Header earlier = cluster.header(0);
   --earlier.epoch;
   cluster.send(ScriptedCluster::peer(0), 0, {earlier, heartbeat, {}});
-  EXPECT_EQ(cluster.counted(Metric::kDigests, "differ"), 0) << "it may have been about to give up what it came with";
+  EXPECT_EQ(cluster.counted(Metric::kDigests, "differ"), 0) << "it may have been about to drop its own state";
   say(0, heartbeat.digests);
   EXPECT_EQ(cluster.counted(Metric::kDigests, "differ"), 1);
 }
@@ -95,7 +95,7 @@ TEST_F(Digests, DisagreementIsCountedLoggedOnceAndNamed) {
   EXPECT_EQ(all[1].since_ms, 300);
   cluster.take(0);
   round();
-  EXPECT_EQ(cluster.counted(Metric::kRounds), 8) << "the job goes on";
+  EXPECT_EQ(cluster.counted(Metric::kRounds), 8) << "the job continues";
 }
 
 TEST_F(Digests, WhoTookOverTheDigestAgreesAgain) {

@@ -79,7 +79,7 @@ TEST_F(Backing, MemberRemoved_AcksNoLongerCountAndReplicatedSentAgain) {
   for (const uint32_t worker : {0u, 2u}) EXPECT_THAT(told(worker), ElementsAre(1u));
   cluster.live({0, 2}, 2'500);  // worker 1 is dead
   ASSERT_THAT(cluster.membership().members, SizeIs(2));
-  EXPECT_THAT(told(0), IsEmpty()) << "one of two that are left has said so";
+  EXPECT_THAT(told(0), IsEmpty()) << "one of the two remaining workers has acknowledged it";
   cluster.ack(2, 1);
   EXPECT_THAT(told(0), ElementsAre(1u));
 }
@@ -103,7 +103,7 @@ TEST_F(Backing, WhoWasRemovedForBeingBehindIsWaitedFor) {
   record.membership.started = true;
   record.membership.members = {{0, 1, 5}, {1, 1, 6}};
   ASSERT_EQ(leave(record, {1, 1, 6}, Leaving::kBehind, 2), Change::kChanged);
-  EXPECT_EQ(record.membership.left, 0u) << "it comes back";
+  EXPECT_EQ(record.membership.left, 0u) << "it rejoins";
   EXPECT_FALSE(record.membership.finished);
 }
 
@@ -134,7 +134,7 @@ TEST_F(Backing, WhatAnEarlierLifeHasAcknowledgedIsNotWhatTheNextOneHas) {
   cluster.say(1, protocol::Synced{});
   ASSERT_EQ(cluster.membership().members[1].state, protocol::MemberState::kSynced);
   cluster.ack(0, 1);
-  EXPECT_THAT(told(0), IsEmpty()) << "of three who are synced one has it";
+  EXPECT_THAT(told(0), IsEmpty()) << "of three synced workers one has it";
   cluster.ack(1, 1);
   EXPECT_THAT(told(0), ElementsAre(1u));
 }
@@ -159,10 +159,9 @@ TEST_F(Backing, StatusSaysWhoHasNotAcknowledged) {
   const JobStatus& job = report.jobs.front();
   EXPECT_EQ(wait_name(job.waiting_for), "acknowledgements");
   EXPECT_THAT(job.waited_for, ElementsAre(0u, 1u));
-  EXPECT_EQ(
-      job.waiting_because,
-      "step 0 of part 0 is decided, and applied once 2 workers have it (apply_after_acks); worker 0, 1 has not said "
-      "so");
+  EXPECT_EQ(job.waiting_because,
+            "step 0 of part 0 is decided, and applied once 2 workers have it (apply_after_acks); worker 0, 1 has not "
+            "acknowledged it");
   cluster.ack(0, 1);
   EXPECT_EQ(wait_name(cluster.core().status(cluster.now).jobs.front().waiting_for), "");
 }

@@ -20,7 +20,7 @@ TEST(DeliveryTest, SendsAtOnceWhereEachStepGoesByItself) {
   EXPECT_EQ(delivery.next(0, 3, Pace::kEach), std::nullopt);
   EXPECT_EQ(delivery.next(0, 5, Pace::kEach), (Steps{3, 5}));
   delivery.sent(0, 5, Pace::kEach);
-  EXPECT_EQ(delivery.next(0, 6, Pace::kEach), (Steps{5, 6})) << "nothing is waited for";
+  EXPECT_EQ(delivery.next(0, 6, Pace::kEach), (Steps{5, 6})) << "the delivery blocks on nothing";
   EXPECT_EQ(delivery.sent_to(0), 5u);
 }
 
@@ -199,7 +199,7 @@ TEST_F(Merging, WhatIsNotSmallerComesStepByStep) {
   }
   EXPECT_THAT(came(0), ElementsAre("0-0", "1-1"));
   jobs->ack(0, 1);
-  EXPECT_THAT(came(0), ElementsAre("2-3")) << "small ones: what goes beside them is saved";
+  EXPECT_THAT(came(0), ElementsAre("2-3")) << "small ones: messages are saved";
 }
 
 TEST_F(Merging, WhoAsksAgainGetsTheRestAnew) {
@@ -226,7 +226,7 @@ TEST_F(Merging, HoweverOftenAWorkerAsksOneSumAtATimeIsWorkedOutForIt) {
   EXPECT_THAT(jobs->held_tasks(), SizeIs(1));
   jobs->hold_tasks = false;
   jobs->run_held_tasks();
-  EXPECT_THAT(came(0), ElementsAre("3-5")) << "what it asked for last";
+  EXPECT_THAT(came(0), ElementsAre("3-5")) << "its last request";
 }
 
 TEST_F(Merging, AnAcknowledgementThatWasLostComesWithTheDigests) {
@@ -328,7 +328,7 @@ TEST_F(Merging, AfterItsShardDiedWhoIsInTheMiddleOfASumComesBackWithWeights) {
     jobs->say_state(0, true);  // the two are gone, which is a new epoch
   }
   EXPECT_EQ(jobs->counted(Metric::kRecoveries, "activated"), 1);
-  EXPECT_EQ(jobs->counted(Metric::kMembersRemoved, "behind"), 2) << "they lack what nobody keeps";
+  EXPECT_EQ(jobs->counted(Metric::kMembersRemoved, "behind"), 2) << "they lack updates that no process keeps";
   EXPECT_EQ(jobs->core().status(jobs->now).jobs.at(0).steps_decided, 6u) << "nothing that was taken is void";
 }
 

@@ -239,7 +239,7 @@ TEST_F(StoreRecovering, AShardThatLivesThroughACutKeepsItsWeightsIfTheyAreOnTheL
   recover();
   expect_at(8, 98);
   ASSERT_EQ(actions_.store_requests.size(), 1u);
-  EXPECT_EQ(actions_.store_requests[0].what, StoreRequest::What::kBegin) << "what is on the disk may be off the log";
+  EXPECT_EQ(actions_.store_requests[0].what, StoreRequest::What::kBegin) << "the save on the disk may be off the log";
   log(7, 7);  // and one that goes back behind them does not
   store_->drop();
   recover();

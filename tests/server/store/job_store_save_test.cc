@@ -115,7 +115,7 @@ TEST(StoreSave, AJobDoesNotBeginWithTheSaveOfAnotherOne) {
   EXPECT_THAT(reason(parts), HasSubstr("cut into other parts"));
   protocol::JobSpec named = spec;
   named.name = "other";
-  EXPECT_THAT(reason(named), HasSubstr("job 'other' is to begin with what was saved: no such save"));
+  EXPECT_THAT(reason(named), HasSubstr("job 'other' is to begin with saved weights: no such save"));
 }
 
 TEST(StoreSave, AShardWithoutPartsSavesNothingAndNeedsNoSave) {
@@ -290,7 +290,7 @@ TEST(StoreSave, WeightsThatWereNeverThereAreNotSaved) {
   save_now(cluster);
   cluster.finish_all();
   EXPECT_FALSE(is_saved(cluster));
-  EXPECT_TRUE(std::holds_alternative<protocol::Welcome>(cluster.join(0))) << "and nobody waits for it";
+  EXPECT_TRUE(std::holds_alternative<protocol::Welcome>(cluster.join(0))) << "and no worker waits for it";
 }
 
 TEST(StoreSave, AStoreThatHasDivergedIsNotSaved) {

@@ -166,7 +166,7 @@ TEST(Store, NothingIsDecidedBeforeTheLowestWorkersWeightsAreThere) {
   cluster.ask(1, {.id = 3, .part = 0, .count = 64});
   EXPECT_TRUE(cluster.take_of<Update>(1).empty());
   EXPECT_EQ(cluster.core().status(cluster.now).jobs[0].waiting_because,
-            "step 0 of part 0 waits for the store: worker 0 has not placed its first weights");
+            "step 0 of part 0 is blocked on the store: worker 0 has not placed its first weights");
   EXPECT_FALSE(cluster.core().status(cluster.now).jobs[0].store->ready);
   cluster.place(0, 0, constant(5, 40));
   EXPECT_TRUE(cluster.take(1).empty());
@@ -220,7 +220,7 @@ TEST(Store, WeightsThatAreNotPlacedInOrderWholeAndByTheLowestAreDropped) {
   EXPECT_EQ(cluster.said("a run of weights changed on the way"), 1u);
   EXPECT_FALSE(is_ready());
   cluster.place(0, 32, constant(1, 32));
-  EXPECT_FALSE(is_ready()) << "after a damaged run it begins anew";
+  EXPECT_FALSE(is_ready()) << "after a damaged run it begins again";
   std::vector<float> infinite = constant(4);
   infinite[63] = INFINITY;
   cluster.place(0, 0, infinite);
@@ -278,7 +278,7 @@ TEST(Store, DecisionsWaitForAStoreThatIsFarBehind) {
   }
   EXPECT_EQ(step, JobStore::kStepsBehindMax);
   cluster.run_held_tasks();
-  EXPECT_EQ(cluster.take_of<Update>(0).size(), 1u) << "it goes on once the store has caught up";
+  EXPECT_EQ(cluster.take_of<Update>(0).size(), 1u) << "it continues once the store has caught up";
   cluster.hold_tasks = false;
   EXPECT_EQ(cluster.weights(5), constant(-5));
 }

@@ -84,7 +84,7 @@ TEST_F(StoreReturns, UpdatesThatTheLastSaveLacksAreKeptByEverybody) {
   EXPECT_EQ(retained_from(0), 0u) << "nothing is saved";
   EXPECT_EQ(status().retained_updates, 6u);
   save();
-  EXPECT_EQ(status().retained_updates, 0u) << "everybody has them, and the save too";
+  EXPECT_EQ(status().retained_updates, 0u) << "all workers have them, and the save too";
   step(1);
   step(1);
   EXPECT_EQ(retained_from(1), 3u);
@@ -92,7 +92,7 @@ TEST_F(StoreReturns, UpdatesThatTheLastSaveLacksAreKeptByEverybody) {
   cluster.disk.fails = true;
   save();
   step(1);
-  EXPECT_EQ(retained_from(1), 3u) << "the save before is what a successor will find";
+  EXPECT_EQ(retained_from(1), 3u) << "a successor will find the save before";
 }
 
 TEST_F(StoreReturns, WithoutAPlaceForSavesNothingIsKeptLonger) {
@@ -111,7 +111,7 @@ TEST_F(StoreReturns, AKilledShardGoesOnWithItsSaveAndTheUpdatesAfterIt) {
   step(8);
   const std::vector<Fetch> asked = restart();
   ASSERT_THAT(asked, SizeIs(2));
-  EXPECT_EQ(asked[0].first_step, 2u) << "nobody else needs it";
+  EXPECT_EQ(asked[0].first_step, 2u) << "no other process needs it";
   EXPECT_EQ(weight(), -30);
   EXPECT_EQ(weight(1), -30);
   EXPECT_EQ(cluster.counted(Metric::kRecoveries, "activated"), 1);
@@ -215,7 +215,7 @@ TEST_F(StoreReturns, AWorkerWithoutWeightsComesInWithItsPlaceAlone) {
     cluster.holds(1, place->part).n = 3;
   }
   EXPECT_EQ(places, 2u);
-  EXPECT_TRUE(ReturningCluster::of<protocol::SnapshotRequest>(cluster.take(0)).empty()) << "nobody is asked";
+  EXPECT_TRUE(ReturningCluster::of<protocol::SnapshotRequest>(cluster.take(0)).empty()) << "no worker is asked";
   cluster.say(1, protocol::Synced{});
   cluster.ack(1, 3);
   step(8);
@@ -238,7 +238,7 @@ TEST_F(StoreReturns, WhoComesInKeepsNothingOfBeforeSoThatASaveIsMade) {
   cluster.say(1, protocol::Synced{});
   EXPECT_EQ(cluster.counted(Metric::kStoreSaves, "written"), 0);
   cluster.ack(1, 1);
-  EXPECT_EQ(cluster.counted(Metric::kStoreSaves, "written"), 1) << "when it has acknowledged what is in the save";
+  EXPECT_EQ(cluster.counted(Metric::kStoreSaves, "written"), 1) << "when it has acknowledged the updates of the save";
 }
 
 // Found by the model: the save has a step that only the shard has seen. It dies, the step is void, and so is the save.

@@ -110,7 +110,8 @@ class TurnCheck {
         applied = integer_at(sent_.at(record->worker), index);
       }
       if (applied != 0 && (!contributed || !in_update)) {
-        fault(index, "worker " + std::to_string(record->worker) + " counts as applied what the update does not have");
+        fault(index,
+              "worker " + std::to_string(record->worker) + " counts an entry as applied that the update does not have");
       }
       applied_sum += applied;
     }

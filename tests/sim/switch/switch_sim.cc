@@ -508,7 +508,8 @@ void World::check_rounds() {
           std::to_string(sends_max) + " are the most");
   }
   const bool leases_outlast = scenario.lease_ns > SwitchRounds::silence_max(scenario.timeout_max);
-  if (leases_outlast && rounds.lives_begun() > 0) fault("rounds: a decider began a life though its workers speak");
+  if (leases_outlast && rounds.lives_begun() > 0)
+    fault("rounds: a decider began an incarnation though its workers speak");
   for (uint32_t job = 0; job < workers.size(); ++job) {
     if (scenario.slots_short == 0 && suspicions[job] > 1) {
       fault("rounds: job " + std::to_string(job) + " left " + std::to_string(suspicions[job]) + " paths that live");

@@ -32,8 +32,8 @@ void print_switch_sim(uint64_t seeds, const SwitchSimReport& sum) {
   const auto number = [](uint64_t value) { return static_cast<unsigned long long>(value); };
   std::printf(
       "%llu seeds: %llu packets, %llu turns settled, %llu epochs, %llu restarts (%llu after a strict subset had a "
-      "result), "
-      "%llu deaths, %llu joined, %llu new lives, %llu results fetched, %llu resends, %llu results with a dead worker's "
+      "result), %llu deaths, %llu joined, %llu new incarnations, %llu results fetched, %llu resends, %llu results with "
+      "a dead worker's "
       "values, %llu entries checked, %llu times no slots, %llu of many jobs, %llu jobs of several lanes, at most %u "
       "sends of a turn in quiet, "
       "%.1f s of virtual time\n",

@@ -97,7 +97,7 @@ TEST(SwitchOptions, LongPacketsGoByDpdkToo) {
 
 TEST(SwitchOptions, WhatDoesNotGoTogetherIsNamed) {
   expect_usage({"run", "--jobs", "j", "--listen", "[::1]:7700", "--pmd", "net_null"}, "must be IPv4");
-  expect_usage({"run", "--jobs", "j", "--listen", "10.0.0.1:0", "--pmd", "net_null"}, "nobody chooses a free port");
+  expect_usage({"run", "--jobs", "j", "--listen", "10.0.0.1:0", "--pmd", "net_null"}, "DPDK cannot choose a free port");
   expect_usage({"run", "--jobs", "j", "--listen", "10.0.0.1:7", "--pmd", "net_null", "--gateway", "[::1]"},
                "must be IPv4");
 }

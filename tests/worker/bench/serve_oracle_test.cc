@@ -166,7 +166,7 @@ TEST(JudgeExactStep, TheCutByTheSharesAgreesAndNothingElse) {
   wrong = update;
   wrong.indices.front() = 0;  // before the first of all
   ASSERT_NE(update.indices.front(), 0u);
-  EXPECT_THAT(judged(job, 32, wrong), HasSubstr("pushed by nobody"));
+  EXPECT_THAT(judged(job, 32, wrong), HasSubstr("pushed by no worker"));
   // Two entries too many on one shard, two too few on another: the size alone does not show it.
   const Stream sum = serve_sum(job, 32);
   std::vector<ServePart> shards = {{0, 0, 20'000}, {1, 20'000, 40'000}, {2, 40'000, 60'000}};
@@ -288,7 +288,7 @@ TEST(JudgeQuantized, OrderAndCountsAreThoseOfTheDecodedContributions) {
   wrong = update;
   ASSERT_NE(wrong.indices.front(), 0u);
   wrong.indices.front() = 0;
-  EXPECT_THAT(judged(job, 5, wrong), HasSubstr("pushed by nobody"));
+  EXPECT_THAT(judged(job, 5, wrong), HasSubstr("pushed by no worker"));
 }
 
 TEST(JudgeQuantized, WhatAQuantizerMadeZeroIsNoEntry) {

@@ -71,12 +71,12 @@ TEST_F(Status, AnAuditThatDoesNotBalanceIsInTheVerdictAndHasAnExitCode) {
   std::get<protocol::Contribution>(message.body).imbalance = -0.25;
   cluster->send(ScriptedCluster::peer(0), 1, std::move(message));
   const ClusterSnapshot picture = look();
-  EXPECT_THAT(report_text(picture, {}), HasSubstr("0.25 DOES NOT BALANCE"));
+  EXPECT_THAT(report_text(picture, {}), HasSubstr("MISMATCH of 0.25"));
   EXPECT_EQ(picture.jobs[0].verdict,
-            "running: step 1, 1 of 1 workers; its audit does not balance by 0.25 (shard 1; the logs say where)");
+            "running: step 1, 1 of 1 workers; its audit has a mismatch of 0.25 (shard 1; the logs say where)");
   EXPECT_EQ(code_of(picture), ExitCode::kDoesNotBalance);
   Answers answers;
-  answers.unanswered = {{"127.0.0.1:7702", "nobody there"}};
+  answers.unanswered = {{"127.0.0.1:7702", "no answer there"}};
   EXPECT_EQ(code_of(picture, answers), ExitCode::kUnreachable) << "nothing is worse than not to know";
 }
 
@@ -110,7 +110,7 @@ TEST_F(Status, WorkerReachesOneShardOnly_NamedWithTheOtherShardsAddress) {
   pass_with({0}, 6'000);
   cluster->send(ScriptedCluster::peer(1), 0, {cluster->header(1, 0), protocol::Heartbeat{}, {}});
   EXPECT_EQ(the_job().verdict,
-            "standing still for 6.0 s: shard 1 waits for worker 1 to say Hello (it has not said Hello to shard 1 "
+            "stalled for 6.0 s: shard 1 is blocked on the Hello of worker 1 (it has not said Hello to shard 1 "
             "(tcp://shard:1))");
 }
 
@@ -195,7 +195,7 @@ TEST_F(Status, SilentWorkerThatIsWaitedForIsNamedWithWhenItIsRemoved) {
   pass_with({0, 1, 2}, 12'000);
   const JobPicture got = the_job();
   EXPECT_EQ(got.verdict,
-            "standing still for 12.0 s: shards 0 and 1 wait for worker 3 in step 17 (last heard 12.5 s ago; removed at "
+            "stalled for 12.0 s: shards 0 and 1 are blocked on worker 3 in step 17 (last heard 12.5 s ago; removed at "
             "15 s)");
   EXPECT_EQ(code_of(look()), ExitCode::kStalled);
   ASSERT_EQ(got.at.size(), 2u);
@@ -225,7 +225,7 @@ TEST_F(Status, WorkerThatIsHeardAndContributesNothingComputesOrHangs) {
   pass_with({0, 1}, 6'000);
   EXPECT_EQ(
       the_job().verdict,
-      "standing still for 6.0 s: shards 0 and 1 wait for worker 1 in step 0 (heard 0.5 s ago: its program computes, or "
+      "stalled for 6.0 s: shards 0 and 1 are blocked on worker 1 in step 0 (heard 0.5 s ago: its program computes, or "
       "hangs)");
 }
 
@@ -233,10 +233,9 @@ TEST_F(Status, JobToWhichNobodySendsAnythingStandsStill) {
   start_running(job(2));
   for (const uint32_t worker : {0u, 1u}) push(worker, 0);
   pass_with({0, 1}, 6'000);
-  EXPECT_EQ(
-      the_job().verdict,
-      "standing still for 6.0 s: no worker has sent anything to step 1; all 2 are heard: their programs compute, or "
-      "hang");
+  EXPECT_EQ(the_job().verdict,
+            "stalled for 6.0 s: no worker has sent anything to step 1; all 2 are heard: their programs compute, or "
+            "hang");
   pass_with({0}, 6'000);
   EXPECT_THAT(the_job().verdict, HasSubstr("step 1; worker 1 is not heard (last heard 6.5 s ago; removed at 15 s)"));
 }
@@ -250,7 +249,7 @@ TEST_F(Status, ShardWhoseMagnitudesAreMissingIsNamed) {
   for (const uint32_t worker : {0u, 1u}) push(worker, 0);
   pass_with({0, 1}, 6'000);
   EXPECT_THAT(the_job().verdict,
-              HasSubstr("standing still for 6.0 s: shard 0 waits for the magnitudes of shard 1 in step 0"));
+              HasSubstr("stalled for 6.0 s: shard 0 is blocked on the magnitudes of shard 1 in step 0"));
 }
 
 TEST_F(Status, MemoryThatHoldsDecisionsBackIsNamedWithTheFlagAndTheWorker) {
@@ -268,7 +267,7 @@ TEST_F(Status, MemoryThatHoldsDecisionsBackIsNamedWithTheFlagAndTheWorker) {
   pass_with({0, 1}, 6'000);
   const JobPicture got = the_job();
   EXPECT_EQ(got.state, JobState::kStalled);
-  EXPECT_THAT(got.verdict, AllOf(HasSubstr("kept updates fill half of the job's memory (--job-memory-bytes-max)"),
+  EXPECT_THAT(got.verdict, AllOf(HasSubstr("retained updates fill half of the job's memory (--job-memory-bytes-max)"),
                                  HasSubstr("until worker 1 acknowledges")));
 }
 
@@ -402,7 +401,7 @@ TEST(StatusAsk, ShardsThatNobodyNamedAreFoundByTheDistanceOfTheOthersPorts) {
     if (address == "127.0.0.1:7650") return shard(0, "tcp://10.0.0.1:7601");
     if (address == "127.0.0.1:7651") return shard(1, "tcp://10.0.0.1:7600");
     if (address == "127.0.0.1:7652") return shard(0, "tcp://10.0.0.2:7601");
-    return fail(ErrorCode::kUnavailable, "nobody there");
+    return fail(ErrorCode::kUnavailable, "no answer there");
   };
   const Answers found = ask_all({"127.0.0.1:7650"}, fetch);
   EXPECT_THAT(asked, ElementsAre("127.0.0.1:7650", "127.0.0.1:7651"));
@@ -411,7 +410,7 @@ TEST(StatusAsk, ShardsThatNobodyNamedAreFoundByTheDistanceOfTheOthersPorts) {
   asked.clear();
   const Answers lost = ask_all({"127.0.0.1:7652", "127.0.0.1:1"}, fetch);
   EXPECT_THAT(asked, ElementsAre("127.0.0.1:7652", "127.0.0.1:1", "10.0.0.2:7653")) << "another host: by its own name";
-  EXPECT_THAT(lost.why_missing.at(1), HasSubstr("nobody there"));
+  EXPECT_THAT(lost.why_missing.at(1), HasSubstr("no answer there"));
   ASSERT_EQ(lost.unanswered.size(), 1u);
   EXPECT_EQ(lost.unanswered[0].first, "127.0.0.1:1");
   EXPECT_EQ(outcome_of(picture_of(lost.shards, lost.why_missing, 5), lost).error().code, ExitCode::kUnreachable);
@@ -432,7 +431,7 @@ TEST(StatusSaid, ForeignOrHostileStatus_IgnoredOrReadAsFarAsValid) {
   const auto hostile =
       parse_status({{"shard", 0},
                     {"shard_count", 1},
-                    {"life", -3},
+                    {"incarnation", -3},
                     {"address", "\x1b[2J"},
                     {"jobs", {{{"name", 5}, {"workers", 1u << 31}, {"members", {1, nullptr, {{"worker", "x"}}}}}, 7}},
                     {"refusals", "many"}});

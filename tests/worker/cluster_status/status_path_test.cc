@@ -96,10 +96,10 @@ TEST_F(StatusOfPath, WorkerThatTheSwitchDoesNotAnswerHoldsUpTheJobAndIsNamed) {
   });
   EXPECT_THAT(
       the_job().verdict,
-      AllOf(HasSubstr("standing still for 22.0 s: "),
+      AllOf(HasSubstr("stalled for 22.0 s: "),
             HasSubstr("the switch at 192.0.2.7:7700 does not answer worker 1: another key, or datagrams do not")));
   EXPECT_THAT(report_text(look(), {}),
-              AllOf(HasSubstr("1           0     answer"), HasSubstr("0           0  greetings")));
+              AllOf(HasSubstr("1           0      answer"), HasSubstr("0           0   greetings")));
   EXPECT_EQ(code_of(look()), program::ExitCode::kStalled);
   const nlohmann::json path = report_json(look(), {})["jobs"][0]["path"];
   EXPECT_EQ(path["waits"][1]["for"], "answer");
@@ -115,7 +115,7 @@ TEST_F(StatusOfPath, WhatTheSwitchItselfSaysIsInTheVerdict) {
   });
   switch_jobs = read_switch_jobs(switch_status("192.0.2.7:7700", "53 packets (bad_mac)"));
   EXPECT_EQ(switch_jobs.size(), 3u);
-  EXPECT_THAT(the_job().verdict, HasSubstr("do not get there and back (it says: 53 packets (bad_mac))"));
+  EXPECT_THAT(the_job().verdict, HasSubstr("do not get there and back (the switch reports: 53 packets (bad_mac))"));
   EXPECT_TRUE(read_switch_jobs({{"jobs", {{{"job", kSwitchJob}}}}}).empty()) << "no switch's status";
   EXPECT_TRUE(read_switch_jobs(nlohmann::json::array()).empty());
 }
@@ -151,13 +151,14 @@ TEST_F(StatusOfPath, EachThatHoldsUpTheStepsIsNamedByWhatItWaitsFor) {
     });
     return the_job().verdict;
   };
-  EXPECT_THAT(verdict_of(Wait::kGreetings, Wait::kNothing, 0), HasSubstr("waits for worker 1 to greet it (heard"));
+  EXPECT_THAT(verdict_of(Wait::kGreetings, Wait::kNothing, 0),
+              HasSubstr("is blocked on the greeting of worker 1 (heard"));
   EXPECT_THAT(verdict_of(Wait::kGreetings, Wait::kGreetings, 1),
               HasSubstr("opens no epoch, though workers 0 and 1 greet it"));
   EXPECT_THAT(verdict_of(Wait::kContributions, Wait::kNothing, 2),
               HasSubstr("worker 1 sends nothing to step 9 (heard"));
   EXPECT_THAT(verdict_of(Wait::kContributions, Wait::kContributions, 3),
-              HasSubstr("wait for each other's contributions"));
+              HasSubstr("are blocked on each other's contributions"));
   EXPECT_THAT(verdict_of(Wait::kContributions, Wait::kOtherJob, 4),
               HasSubstr("is with another job of number 7, as worker 1"));
 }

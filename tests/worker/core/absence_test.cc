@@ -146,7 +146,7 @@ TEST_F(Absence, WhoIsNotDrawnWaitsForTheStepAndContributesWhenNothingMoves) {
   now_ += 3 * TimeNs{config_.spec.heartbeat_ms} * kNsPerMs;
   while (core().work(now_, actions_)) {
   }
-  EXPECT_EQ(steps_sent(), (std::vector<uint64_t>{0, 0})) << "whoever was drawn may have nothing more to give";
+  EXPECT_EQ(steps_sent(), (std::vector<uint64_t>{0, 0})) << "a drawn worker may have nothing more to give";
 }
 
 }  // namespace

@@ -161,7 +161,7 @@ TEST_F(Asynchronous, WhatTheSummaryNamesWaitsForItsUpdateUnderTheOldLife) {
   EXPECT_EQ(residual(), (Entries{{6, 2}}));
   EXPECT_EQ(core().steps_allowed(0), 2u) << "the first push waits";
   const auto out = take_sent<Contribution>();
-  ASSERT_EQ(out.size(), 1u) << "an empty one, of this life; the old one's bytes are not sent again";
+  ASSERT_EQ(out.size(), 1u) << "an empty one, of this incarnation; the old one's bytes are not sent again";
   EXPECT_EQ(std::get<Contribution>(out[0].second.body).part, 0u);
   EXPECT_EQ(std::get<Contribution>(out[0].second.body).step, 0u);
   EXPECT_EQ(out[0].second.header.incarnation, 2u);

@@ -188,13 +188,13 @@ TEST(Audit, OneEntryThatIsLostOrDoubledShowsToTheDigit) {
     one.indices.push_back(7);
     one.values.push_back(0.25f);
     job.bucket->give_back(0, Stream(one));
-    EXPECT_NEAR(job.missing().first, -0.25, 1e-6) << "came back, and was never sent: doubled";
+    EXPECT_NEAR(job.missing().first, -0.25, 1e-6) << "returned, and was never sent: doubled";
     job.carried.push_back(std::move(one));
     job.carried.back().values[0] = -0.25f;
     job.expect_balance("the two make up for each other");
     const double lost = static_cast<double>(job.in_flight[1].back().values[0]);
     job.in_flight[1].back().values[0] = 0;
-    EXPECT_NEAR(job.missing().first, lost, 1e-6) << "sent, and nobody has it: lost";
+    EXPECT_NEAR(job.missing().first, lost, 1e-6) << "sent, and in no account: lost";
   }
 }
 

@@ -24,7 +24,7 @@ TEST_F(Goodbyes, WhoIsRefusedByOneShardSaysGoodbyeToThoseThatMayYetLetItIn) {
   EXPECT_EQ(told[0].second.header, (protocol::Header{.worker = config_.worker}));
   EXPECT_EQ(std::get<protocol::Goodbye>(told[0].second.body).reason, protocol::Goodbye::Reason::kFailed);
   welcome(0);
-  EXPECT_TRUE(take_sent<protocol::Goodbye>().empty()) << "it has been said";
+  EXPECT_TRUE(take_sent<protocol::Goodbye>().empty()) << "it was sent before";
 }
 
 TEST_F(Goodbyes, WhoLeavesBeforeItHasSaidHelloSaysNothing) {
@@ -55,7 +55,7 @@ TEST_F(Goodbyes, AShardOfAnotherClusterThatAdmittedThisWorkerIsToldThatItGoes) {
   const auto told = take_sent<protocol::Goodbye>();
   ASSERT_EQ(told.size(), 2u);
   for (const auto& [shard, goodbye] : told) {
-    EXPECT_EQ(goodbye.header.job, shard == 0 ? kJob : 0u) << "who it is there, its connection says";
+    EXPECT_EQ(goodbye.header.job, shard == 0 ? kJob : 0u) << "its connection identifies it there";
     EXPECT_EQ(goodbye.header.incarnation, shard == 0 ? incarnation_ : 0u);
     EXPECT_EQ(goodbye.header.shard_incarnation, shard == 0 ? 1u : 0u);
     EXPECT_EQ(std::get<protocol::Goodbye>(goodbye.body).reason, protocol::Goodbye::Reason::kFailed);

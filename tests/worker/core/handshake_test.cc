@@ -84,7 +84,7 @@ TEST_F(Handshake, WhoAcceptsConnectionsButSpeaksNoMillraceIsNamedAsThat) {
   core().on_accepted(1);
   pass(4 * kNsPerS);
   expect_ended(ErrorCode::kUnavailable,
-               "shard 1 (tcp://b:2) could not be joined (tried for 3.0 s, 1 attempt): what accepts "
+               "shard 1 (tcp://b:2) could not be joined (tried for 3.0 s, 1 attempt): the process that accepts "
                "connections there does not answer as a Millrace server does");
 }
 
@@ -94,15 +94,16 @@ TEST_F(Handshake, OfAnAttemptThatNobodyAcceptedNothingElseIsSaid) {
   core().on_connected(0, now_, actions_);
   welcome(0);
   core().on_accepted(1);
-  core().on_disconnected(1, "nobody accepts connections there", now_, actions_);
+  core().on_disconnected(1, "no process accepts connections there", now_, actions_);
   EXPECT_NE(core().waiting_for().find("does not answer as a Millrace server does"), std::string::npos);
   actions_.clear();
   while (actions_.connects.empty()) {
     now_ = core().next_deadline();
     core().on_tick(now_, actions_);
   }
-  core().on_disconnected(1, "nobody accepts connections there", now_, actions_);
-  EXPECT_NE(core().waiting_for().find("nobody accepts connections there"), std::string::npos) << core().waiting_for();
+  core().on_disconnected(1, "no process accepts connections there", now_, actions_);
+  EXPECT_NE(core().waiting_for().find("no process accepts connections there"), std::string::npos)
+      << core().waiting_for();
 }
 
 TEST_F(Handshake, ShardUnreachable_BackoffDoublesWithJitterAndErrorNamesIt) {
@@ -114,7 +115,7 @@ TEST_F(Handshake, ShardUnreachable_BackoffDoublesWithJitterAndErrorNamesIt) {
   actions_.clear();
   std::vector<TimeNs> gaps;
   for (int attempt = 0; attempt < 9; ++attempt) {
-    core().on_disconnected(1, "nobody there", now_, actions_);
+    core().on_disconnected(1, "no answer there", now_, actions_);
     const TimeNs since = now_;
     for (actions_.clear(); actions_.connects.empty(); core().on_tick(now_, actions_)) {
       now_ = std::max(now_ + 1, core().next_deadline());
@@ -131,7 +132,7 @@ TEST_F(Handshake, ShardUnreachable_BackoffDoublesWithJitterAndErrorNamesIt) {
     EXPECT_LE(gap, expected * 5 / 4 + 1);
     expected = std::min(expected * 2, most);
   }
-  core().on_disconnected(1, "nobody there", now_, actions_);
+  core().on_disconnected(1, "no answer there", now_, actions_);
   pass(60 * kNsPerS);
   expect_ended(ErrorCode::kUnavailable, "shard 1 (tcp://b:2) could not be joined (tried for 60.0 s, ");
 }
@@ -306,8 +307,8 @@ TEST_F(Handshake, AnotherLifeInARunningJobEndsTheSession) {
   ++membership_.epoch;
   membership_.members[0].incarnation = 2;
   hear(1, protocol::MembershipChange{membership_});
-  expect_ended(ErrorCode::kNotAMember, "worker 0 was removed from the job and is back under another life");
-  EXPECT_EQ(core().incarnation(), 1u) << "what was sent, was sent under this one";
+  expect_ended(ErrorCode::kNotAMember, "worker 0 was removed from the job and is a member under another incarnation");
+  EXPECT_EQ(core().incarnation(), 1u) << "all messages were sent under this one";
 }
 
 TEST_F(Handshake, AShardThatComesBackBeforeTheStartHasLostNothing) {
@@ -361,7 +362,8 @@ TEST_F(Handshake, HeartbeatsGoOutEveryIntervalAndSayHowFarTheWorkerIs) {
   const auto sent = take_sent<protocol::Heartbeat>();
   ASSERT_EQ(sent.size(), 6u);
   EXPECT_EQ(std::get<protocol::Heartbeat>(sent[5].second.body).sequence, 3u);
-  EXPECT_NE(core().waiting_for().find("shard 1 (tcp://b:2) waits for contributions of workers 1"), std::string::npos)
+  EXPECT_NE(core().waiting_for().find("shard 1 (tcp://b:2) is blocked on contributions of workers 1"),
+            std::string::npos)
       << core().waiting_for();
 }
 
@@ -507,7 +509,7 @@ TEST_F(Handshake, AShardThatWasStartedAgainElsewhereIsFollowed) {
   welcome(0);
   EXPECT_EQ(core().phase(), Phase::kRunning);
   const auto sent = take_sent<protocol::Contribution>();
-  ASSERT_EQ(sent.size(), 1u) << "what is in flight goes to the new start";
+  ASSERT_EQ(sent.size(), 1u) << "the contribution in flight goes to the new start";
   EXPECT_EQ(sent[0].first, 0u);
   EXPECT_EQ(sent[0].second.header.shard_incarnation, 2u);
 }
@@ -515,13 +517,13 @@ TEST_F(Handshake, AShardThatWasStartedAgainElsewhereIsFollowed) {
 TEST_F(Handshake, AShardThatWasStartedAgainWhereItWasIsNotWaitedForAnyLonger) {
   make_running();
   for (int attempt = 0; attempt < 6; ++attempt) {
-    core().on_disconnected(0, "nobody there", now_, actions_);
+    core().on_disconnected(0, "no answer there", now_, actions_);
     for (actions_.clear(); actions_.connects.empty(); core().on_tick(now_, actions_)) {
       now_ = std::max(now_ + 1, core().next_deadline());
       hear(1, protocol::Heartbeat{});
     }
   }
-  core().on_disconnected(0, "nobody there", now_, actions_);
+  core().on_disconnected(0, "no answer there", now_, actions_);
   actions_.clear();
   ++membership_.epoch;
   membership_.shards[0].incarnation = 2;
@@ -557,7 +559,7 @@ TEST_F(Handshake, AProcessThatIsNoLongerTheShardIsNotWelcomed) {
   zombie.header.shard_incarnation = 1;
   core().on_message(0, std::move(zombie), now_, actions_);
   EXPECT_EQ(core().counters().dropped_unexpected, 1u);
-  EXPECT_NE(core().waiting_for().find("not the process that the membership table names"), std::string::npos);
+  EXPECT_NE(core().waiting_for().find("not the one that the membership table names"), std::string::npos);
   hear(0, protocol::Abort{ErrorCode::kShardLost, "a later process serves this shard"});
   EXPECT_EQ(core().phase(), Phase::kRunning) << "its successor is looked for";
 }

@@ -176,7 +176,7 @@ TEST_F(HeldUpdates, GivenAndSavedWeightsStandWhereItsLogDoes) {
   const auto runs = take_sent<protocol::Snapshot>();
   ASSERT_FALSE(runs.empty());
   EXPECT_EQ(std::get<protocol::Snapshot>(runs[0].second.body).n, 1u)
-      << "held() is what the shell adds to the application's weights";
+      << "the shell adds held() to the application's weights";
   ASSERT_EQ(core().awaiting_acks(0).size(), 1u);
   EXPECT_EQ(core().awaiting_acks(0)[0].sum.view.values[0], 1.0f);
 }

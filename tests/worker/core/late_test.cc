@@ -276,7 +276,7 @@ TEST_F(Late, WeightsAreGivenInRunsWithTheSummaryInTheLast) {
   hear(0, protocol::MembershipChange{membership_});
   actions_.clear();
   core().give_weights(asked, weights, now_, actions_);
-  EXPECT_TRUE(actions_.sends.empty()) << "nobody wants them in another epoch";
+  EXPECT_TRUE(actions_.sends.empty()) << "no worker wants them in another epoch";
 }
 
 }  // namespace

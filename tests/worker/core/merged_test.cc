@@ -56,7 +56,7 @@ TEST_F(Merged, HelloSaysThatItTakesThem) {
   };
   EXPECT_EQ(said(true, true), protocol::kTakesMerged);
   EXPECT_EQ(said(true, false), 0u);
-  EXPECT_EQ(said(false, true), 0u) << "nobody could help it after its shard died";
+  EXPECT_EQ(said(false, true), 0u) << "no worker could help it after its shard died";
 }
 
 TEST_F(Merged, IsAppliedOnceAndAcknowledgedWhole) {
@@ -140,7 +140,7 @@ TEST_F(Merged, ASuccessorIsToldThatNothingOfItIsKept) {
   EXPECT_TRUE(take_sent<protocol::Update>().empty());
   hear_single(3, {1, 1, 3});
   hear(0, protocol::Collect{});
-  EXPECT_EQ(last_state().parts.at(0).retained_from, 3u) << "what came after it is";
+  EXPECT_EQ(last_state().parts.at(0).retained_from, 3u) << "the update after it is";
 }
 
 TEST_F(Merged, WhatCannotBeSummedEndsTheSessionLikeWhatDoesNotDecode) {

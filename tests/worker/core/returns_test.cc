@@ -86,7 +86,7 @@ TEST_F(Returns, WhatWasSentForAStepThatIsOpenGoesBackAndItsPushIsAnswered) {
   EXPECT_TRUE(take_sent<Synced>().empty());
   hear(1, settle_of(1, 0));
   EXPECT_EQ(take_sent<Synced>().size(), 1u);
-  EXPECT_EQ(core().phase(), Phase::kRejoining) << "the table has not said so";
+  EXPECT_EQ(core().phase(), Phase::kRejoining) << "the table does not list it as synced";
   make_synced();
   EXPECT_EQ(core().phase(), Phase::kRunning);
   EXPECT_EQ(core().counters().returns, 1u);
@@ -103,7 +103,7 @@ TEST_F(Returns, WhatWasSentForAStepThatIsOpenGoesBackAndItsPushIsAnswered) {
     EXPECT_EQ(std::get<Contribution>(message.body).step, 0u) << "the step is still open";
     EXPECT_EQ(message.header.incarnation, 2u);
   }
-  EXPECT_EQ(residual(), (Entries{{6, 1}})) << "what came back went out again";
+  EXPECT_EQ(residual(), (Entries{{6, 1}})) << "the returned entries were sent again";
 }
 
 TEST_F(Returns, DecidedBeyondItsWeights_WaitsForUpdateUnderItsIncarnation) {
@@ -310,7 +310,7 @@ TEST_F(Returns, WhatWasSettledCountsInItsEpochOnly) {
   hear(0, settle_of(0, 0));
   EXPECT_EQ(take_sent<Synced>().size(), 1u);
   pass(TimeNs{config_.spec.heartbeat_ms} * kNsPerMs);
-  EXPECT_FALSE(take_sent<Synced>().empty()) << "again, until the view says so";
+  EXPECT_FALSE(take_sent<Synced>().empty()) << "again, until the view lists it as synced";
 }
 
 TEST_F(Returns, ASettleWithoutTheWholeSnapshotIsNotTakenUp) {
@@ -366,7 +366,7 @@ TEST_F(Returns, WhereTheShardsHoldTheWeightsItTakesOverAPlaceAlone) {
     EXPECT_TRUE(delivered.delivered_before) << "the push is answered, and the weights are the shards'";
   }
   const auto residual = core().residual(0);
-  ASSERT_EQ(residual.indices.size(), 1u) << "what was counted is not in it, what was not is";
+  ASSERT_EQ(residual.indices.size(), 1u) << "it has the entries that were not counted";
   EXPECT_EQ(residual.indices[0], 5u);
 }
 
@@ -468,7 +468,8 @@ TEST_F(Returns, StepsDecidedWithoutIt_BlocksShardsOnlyAfterApplyingThem) {
   ++membership_.epoch;
   hear(0, protocol::MembershipChange{membership_});
   hear(1, late);
-  EXPECT_FALSE(core().is_waited_for()) << "shard 1 has decided a step, and said so before it knew of the next epoch";
+  EXPECT_FALSE(core().is_waited_for())
+      << "shard 1 has decided a step, and reported it before it knew of the next epoch";
   hear(1, protocol::MembershipChange{membership_});
   hear_update(1, 0, {{1, 1}});
   EXPECT_TRUE(core().is_waited_for());
@@ -563,7 +564,7 @@ TEST_F(Returns, NothingMovesForTooLongAndTheSessionEndsSayingWhatIsMissing) {
     pass(kNsPerS);
     for (uint32_t shard = 0; shard < 2; ++shard) hear(shard, protocol::Heartbeat{});
   }
-  expect_ended(ErrorCode::kTimeout, "shard 1 (tcp://b:2) has not said yet how part 1 goes on");
+  expect_ended(ErrorCode::kTimeout, "shard 1 (tcp://b:2) has not settled part 1 yet");
 }
 
 TEST_F(Returns, AnotherProcessInItsPlaceEndsTheSession) {

@@ -295,7 +295,7 @@ TEST_F(Rounds, AnUpdateOfALaterStepIsJudgedByItsEpochWhenItsTurnComes) {
   ++membership_.epoch;
   hear(0, protocol::MembershipChange{membership_});
   hear_update(0, 0, {{5, 1}});
-  EXPECT_EQ(core().part_steps_applied(0), 1u) << "what was sent before the change of members is served again";
+  EXPECT_EQ(core().part_steps_applied(0), 1u) << "an update from before the change of members is served again";
   EXPECT_EQ(core().counters().dropped_stale, 1u);
   hear_update(0, 1, {{6, 1}});
   EXPECT_EQ(core().part_steps_applied(0), 2u);
@@ -392,7 +392,7 @@ TEST_F(Rounds, UnusableUpdates_CountedAndEndTheSessionWhenTheyContinue) {
   bytes.back() ^= 1;
   hear(0, update_of(0, 0), SharedBytes::from(std::move(bytes)));
   expect_ended(ErrorCode::kMalformed, "shard 0 (tcp://a:1) sent an update of part 0, step 0 that cannot be used");
-  EXPECT_EQ(core().outstanding(0).size(), 2u) << "what is in flight is still there to be saved";
+  EXPECT_EQ(core().outstanding(0).size(), 2u) << "contributions in flight can still be saved";
 }
 
 TEST_F(Rounds, DenominatorsAreWhatTheJobCombinesBy) {

@@ -72,7 +72,7 @@ struct Client : ::testing::Test {
 TEST_F(Client, APullIsSentOnceAndAnswered) {
   const uint64_t id =
       client.ask({.part = 5, .shard = 1, .at_least = 3, .offset = 10, .count = 2, .indices = {}, .place = {}});
-  EXPECT_TRUE(turn({{std::nullopt, std::nullopt}, false}).sends.empty()) << "nobody to ask yet";
+  EXPECT_TRUE(turn({{std::nullopt, std::nullopt}, false}).sends.empty()) << "no shard to ask yet";
   const Actions actions = turn(reach_of(2));
   ASSERT_EQ(actions.sends.size(), 1u);
   EXPECT_EQ(actions.sends[0].shard, 1u);

@@ -85,7 +85,7 @@ SharedStream rest_beside(const StreamView& own, uint64_t seed) {
 /// Checks that the added entries are of the rest, with the rest's values.
 void expect_of_rest(const StreamView& added, const StreamView& rest) {
   ASSERT_TRUE(added.count() == 0 || validate(added).has_value());
-  ASSERT_TRUE(added.count() == 0 || rest.dimension != 0) << "added to what has no rest";
+  ASSERT_TRUE(added.count() == 0 || rest.dimension != 0) << "added without a rest";
   for (size_t i = 0; i < added.values.size(); ++i) {
     ASSERT_NE(added.values[i], 0.0F);
     ASSERT_EQ(added.values[i], rest.values[added.indices[i]]) << "index " << added.indices[i];

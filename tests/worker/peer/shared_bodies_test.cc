@@ -179,7 +179,7 @@ TEST(SharedBodiesTest, AReferenceThatPointsNowhereIsMalformed) {
   EXPECT_TRUE(refused({0xffffffff, good.slot, good.offset}, 4096));
   EXPECT_TRUE(refused({0, SharedSegment::kSlots, good.offset}, 4096));
   EXPECT_TRUE(refused({0, good.slot + 1 == SharedSegment::kSlots ? 0 : good.slot + 1, good.offset}, 4096))
-      << "nobody holds it";
+      << "no rank holds it";
   EXPECT_TRUE(refused({0, good.slot, kSharedBodiesPiece}, 1));
   EXPECT_TRUE(refused({0, good.slot, kSharedBodiesPiece - 8}, 9));
   EXPECT_TRUE(refused({0, good.slot, 8}, kMax));

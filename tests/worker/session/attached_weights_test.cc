@@ -141,7 +141,7 @@ TEST_F(AttachedWeightsTest, WhatReplacesWaitsForItsCallerAndLaterStepsComeAfterI
     std::fill_n(expected.begin(), kHalf, 5.0f);
     EXPECT_EQ(copy(), expected);
     weights().take_over();
-    EXPECT_EQ(halves(), Halves(5, 96)) << "what the replacement has already is not added to it";
+    EXPECT_EQ(halves(), Halves(5, 96)) << "an update that the replacement has is not added to it";
     EXPECT_EQ(weights().steps(), 11u);
     EXPECT_TRUE(weights().take_replaced());
     EXPECT_FALSE(weights().take_replaced()) << "told once";

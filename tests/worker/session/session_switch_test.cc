@@ -204,7 +204,7 @@ TEST_F(SessionSwitch, SumsComeByTheSwitch) {
         EXPECT_TRUE(stats.by_switch.at_switch);
         EXPECT_GT(stats.by_switch.turns, 20u);
         EXPECT_EQ(stats.by_switch.fallbacks, 0u);
-        EXPECT_GT(stats.by_switch.events.at("hellos"), 0u) << "what is counted besides, by name";
+        EXPECT_GT(stats.by_switch.events.at("hellos"), 0u) << "other events have counters too";
         EXPECT_EQ(stats.by_switch.events.at("forged"), 0u);
         EXPECT_EQ(stats.by_switch.events.count("resends"), 0u) << "it has a field of its own";
         EXPECT_EQ(stats.audit.imbalance, 0);

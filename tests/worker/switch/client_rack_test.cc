@@ -148,7 +148,7 @@ TEST_F(ClientRack, WhoLeavesTheJobIsAtNoRack) {
   ASSERT_TRUE(rig_.client.at_rack());
   rig_.client.leave();
   EXPECT_FALSE(rig_.client.at_rack());
-  EXPECT_EQ(rig_.client.counters().rack_lost, 0u) << "the rack does what it did";
+  EXPECT_EQ(rig_.client.counters().rack_lost, 0u) << "the rack works as before";
 }
 
 TEST_F(ClientRack, ARackThatAnswersAChallengeIsKept) {

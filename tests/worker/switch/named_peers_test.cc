@@ -146,7 +146,7 @@ TEST_F(NamedPeersTest, ANameThatMovedKeepsItsEndpoint) {
     ask(name);
   }
   EXPECT_EQ(peers.take_silent(), "switch:7800");
-  EXPECT_EQ(peers.take_silent(), "") << "once in so many requests";
+  EXPECT_EQ(peers.take_silent(), "") << "once in several requests";
   EXPECT_EQ(peers.set("switch:7800", {at(7), at(8)}), name);
   out.take();
   ask(name);

@@ -357,7 +357,7 @@ TEST(SwitchPath, EachWorkerTellsShard0WhatItWaitsForAndHowManyStepsAreOver) {
       if (shard == 0) {
         last = heartbeat;
       } else {
-        EXPECT_EQ(heartbeat.switch_wait, Wait::kNotReported) << "shard 0 alone is told";
+        EXPECT_EQ(heartbeat.switch_wait, Wait::kNotReported) << "only shard 0 is notified";
       }
     }
     EXPECT_TRUE(last.has_value());

@@ -154,7 +154,7 @@ TEST(SwitchRacks, ARackThatDiesInTheMiddleOfAStepIsPassedAndComesBack) {
   training.take(4);
   training.expect_equal_weights();
   EXPECT_TRUE(training.has_said(0, "rack adds up again"));
-  EXPECT_GT(training.cluster.counted_at(kRack, Event::kGroupSent), 0u) << "of the new life";
+  EXPECT_GT(training.cluster.counted_at(kRack, Event::kGroupSent), 0u) << "of the new incarnation";
 }
 
 TEST(SwitchRacks, WhileAShardStandsInForTheSwitchNothingGoesToTheRacks) {
@@ -206,7 +206,8 @@ TEST(SwitchRacks, AWorkerThatDiesIsLeftOutOfItsRacksSums) {
     training.cluster.run_until([&] { return training.cluster.all_applied(training.steps); });
     training.cluster.pass(50 * kNsPerMs);
   }
-  EXPECT_GT(training.cluster.counted_at(kRack, Event::kGroupSent), sent) << "its rack sums up what is left";
+  EXPECT_GT(training.cluster.counted_at(kRack, Event::kGroupSent), sent)
+      << "its rack sums up the remaining contributions";
 }
 
 /// A worker that rejoins has a client of its own that continues. Its counts, and the loss of its rack, belong to the

@@ -192,7 +192,7 @@ TEST(SwitchReturns, RevokedResults_NotReturnedWhereTheJobUsesItsOwnWeights) {
     cluster.admit(1, Process::kSame);
     const auto was_told = [&] {
       return std::ranges::any_of(cluster.log(1), [](const std::string& line) {
-        return line.find("nobody who is left had them") != std::string::npos;
+        return line.find("no remaining worker had them") != std::string::npos;
       });
     };
     cluster.run_until([&] { return was_told() || cluster.is_synced(1); });

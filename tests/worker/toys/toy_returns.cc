@@ -170,7 +170,7 @@ void ToyShard::restore(uint32_t number) {
         !std::ranges::equal(message.payload.bytes, truth.payload.bytes))
       complaints.push_back("a kept update that is not the one decided");
   }
-  if (part.first_kept > least) complaints.push_back("nobody keeps what a synced worker needs");
+  if (part.first_kept > least) complaints.push_back("no worker keeps an update that a synced worker needs");
   part.fetched.clear();
 }
 

@@ -121,7 +121,7 @@ void ToyShard::on_message(uint32_t worker, const protocol::Message& message, Out
   if (const auto* ack = std::get_if<protocol::Ack>(&message.body)) {
     for (const auto& entry : ack->entries) {
       if (entry.n > parts_[entry.part].log.size() && !recovering_)
-        complaints.push_back("an ack of what is not decided");
+        complaints.push_back("an ack of a step that is not decided");
       uint64_t& acked = parts_[entry.part].acks[worker];
       acked = std::max(acked, entry.n);
       parts_[entry.part].first_kept = std::max(parts_[entry.part].first_kept, stable(entry.part));

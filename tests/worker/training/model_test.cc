@@ -430,7 +430,7 @@ TEST(ModelFile, ErrorsNameTheFile) {
   EXPECT_THAT(read_model(folder.write("m", "hello world")).error().message,
               HasSubstr("it is not a model of `millrace train`"));
   EXPECT_THAT(read_model("/dev/zero").error().message, HasSubstr("it is not a model"))
-      << "what has no end is not read to it";
+      << "an endless input is not read to its end";
   const std::filesystem::path before = std::filesystem::current_path();
   std::filesystem::current_path(folder / "");  // where a model is kept that cannot be where it should
   EXPECT_EQ(write_model(folder / "no/such/m", random_model(Loss::kHinge, 1, 1)).error().code, ErrorCode::kIo);

@@ -87,7 +87,7 @@ class Recovering {
     for (uint32_t at = 0; at < options_.joins; ++at) {
       auto join = join_anew();
       if (!join) return std::unexpected(join.error());
-      progress(fmt::format("worker {} joined anew: takes part after {:.2f} s", options_.workers - 1,
+      progress(fmt::format("worker {} joined as a new process: takes part after {:.2f} s", options_.workers - 1,
                            (*join)["takes_part_s"].get<double>()));
       joins.push_back(std::move(*join));
     }
@@ -350,7 +350,7 @@ std::expected<RecoverSetup, Failure> recover_setup_of(const RecoverOptions& opti
   setup.heartbeat_ms = options.heartbeat_ms;
   setup.marks.n = options.n;
   if (options.joins > 0 && options.workers < 2)
-    return fail_with(ExitCode::kUsage, "--joins: the job goes on without a worker; --workers 2 at least");
+    return fail_with(ExitCode::kUsage, "--joins: the job continues without a worker; --workers 2 at least");
   if (Status valid = check_recover_job(setup); !valid) return fail_with(valid.error());
   auto marks = RecoverMarks::make(options.n, options.density, recover_parts(setup), options.workers + options.joins);
   if (!marks) return fail_with(marks.error());

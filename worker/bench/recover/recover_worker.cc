@@ -64,7 +64,7 @@ class RecoverWorker {
  private:
   void push(uint32_t number) {
     if (number == setup_.marks.pushes_max)
-      throw JobError(JobErrorCode::kLimitExceeded, "more rounds than can be told apart in this dimension");
+      throw JobError(JobErrorCode::kLimitExceeded, "more rounds than this dimension can distinguish");
     RecoverRound& round = shared_.round(serial_, number);
     round.step = session_->steps_applied(0);
     const Stream input = setup_.marks.pushed(serial_, number, round.step);

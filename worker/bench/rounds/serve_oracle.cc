@@ -169,7 +169,7 @@ Comparison compare(const ServeJob& job, const Round& round, const StreamView& up
     norm += std::pow(static_cast<double>(round.before_codec[i]), 2);
   }
   if (at != update.indices.size())
-    found.fault = fmt::format("index {} of the update was pushed by nobody", update.indices[at]);
+    found.fault = fmt::format("index {} of the update was pushed by no worker", update.indices[at]);
   found.relative_error = norm > 0 ? std::sqrt(error / norm) : 0;
   return found;
 }

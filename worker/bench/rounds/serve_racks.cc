@@ -134,7 +134,7 @@ ServeVerdict judge_selected_update(const ServeJob& job, const std::vector<std::v
     const auto value = static_cast<double>(update.values[i]);
     const double wanted = nearest_partial(parts, value);
     if (std::isinf(wanted)) {
-      verdict.reason = "index " + std::to_string(update.indices[i]) + " is in nobody's contribution";
+      verdict.reason = "index " + std::to_string(update.indices[i]) + " is in no worker's contribution";
       return verdict;
     }
     error += std::pow(value - wanted, 2);

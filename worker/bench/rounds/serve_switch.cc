@@ -33,7 +33,7 @@ ServeVerdict judge_switch_update(const ServeJob& job, uint32_t round, const Stre
   for (size_t i = 0; i < update.values.size(); ++i) {
     const auto at = std::ranges::lower_bound(sum.indices, update.indices[i]);
     if (at == sum.indices.end() || *at != update.indices[i]) {
-      verdict.reason = "index " + std::to_string(update.indices[i]) + " is in nobody's contribution";
+      verdict.reason = "index " + std::to_string(update.indices[i]) + " is in no worker's contribution";
       return verdict;
     }
     const auto place = static_cast<size_t>(at - sum.indices.begin());

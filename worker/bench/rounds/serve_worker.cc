@@ -131,7 +131,7 @@ class ServeWorker {
     session_->finish();
     if (after.audit.imbalance == 0) return;
     shared_.report(worker_).check = -1;
-    set_failure(shared_.report(worker_).failure, "the audit's books do not balance");
+    set_failure(shared_.report(worker_).failure, "audit: mismatch of this worker's account");
   }
 
  private:

@@ -138,7 +138,7 @@ void add_peer_descent_flags(CLI::App& app, PeerTrainFlags& flags) {
     names.emplace_back(one.name);
     words += fmt::format("{}{}", words.empty() ? "" : ", ", one.name);
   }
-  app.add_option("--optimizer", flags.optimizer, words + "; below is what each is")
+  app.add_option("--optimizer", flags.optimizer, words + "; the list is below")
       ->capture_default_str()
       ->check(CLI::IsMember(names));
   app.add_option("--lr", flags.rate,
@@ -168,10 +168,11 @@ void add_peer_descent_flags(CLI::App& app, PeerTrainFlags& flags) {
          "baseline that trains the same model bit for bit")
       ->capture_default_str()
       ->check(CLI::IsMember({"sparse", "dense"}));
-  app.add_option("--beta1", options.beta1, "momentum: what a step leaves of the velocity; adam: of the first moment")
+  app.add_option("--beta1", options.beta1,
+                 "momentum: share of the velocity that a step keeps; adam: of the first moment")
       ->capture_default_str()
       ->check(in_range(0.0, 1.0));
-  app.add_option("--beta2", options.beta2, "adam: what a step leaves of the second moment")
+  app.add_option("--beta2", options.beta2, "adam: share of the second moment that a step keeps")
       ->capture_default_str()
       ->check(in_range(0.0, 1.0));
   app.add_option("--epsilon", options.epsilon, "adam: added to the root of the second moment")
@@ -183,7 +184,7 @@ void add_peer_descent_flags(CLI::App& app, PeerTrainFlags& flags) {
   app.add_option("--epochs", flags.options.epochs, "passes over the rows")
       ->capture_default_str()
       ->check(in_range(1u, 1'000'000u));
-  app.add_option("--steps", flags.options.steps_max, "end after so many steps (default: whole epochs)")
+  app.add_option("--steps", flags.options.steps_max, "end after this many steps (default: whole epochs)")
       ->check(in_range(uint64_t{1}, std::numeric_limits<uint64_t>::max()));
   app.add_option("--threads", flags.options.threads, "that compute within a rank, each a share of the batch")
       ->capture_default_str()
@@ -216,13 +217,12 @@ void add_exchange_flags(CLI::App& app, PeerTrainFlags& flags) {
   app.add_option("--algorithm", flags.algorithm,
                  "path peers: that sums the gradients: " + names_of_algorithms() +
                      " (default: the optimizer's; with --path auto and exact sums: auto)");
-  app.add_option(
-      "--select", flags.select,
-      "what of a gradient is sent, the rest stays for later (with --unbiased, it does not): " + selection_names() +
-          ", then :signs (one sign a step), :dense=STEPS (the first steps send everything, and no codec "
-          "changes their values) or :warm_up=STEPS; algorithms that keep the largest entries of the sum "
-          "(topk_a, gtopk, "
-          "gaussian_k, oktopk) need topk (default: the optimizer's)");
+  app.add_option("--select", flags.select,
+                 "the entries of a gradient that are sent, the rest stays for later (with --unbiased, it does not): " +
+                     selection_names() +
+                     ", then :signs (one sign a step), :dense=STEPS (the first steps send everything, and no codec "
+                     "changes their values) or :warm_up=STEPS; algorithms that keep the largest entries of the sum "
+                     "(topk_a, gtopk, gaussian_k, oktopk) need topk (default: the optimizer's)");
   app.add_option("--threshold-period", options.thresholds_period,
                  "oktopk: steps between exact thresholds, each rank's own and the global one (Ok-Topk's tau')")
       ->capture_default_str()
@@ -232,7 +232,7 @@ void add_exchange_flags(CLI::App& app, PeerTrainFlags& flags) {
       ->capture_default_str()
       ->check(CLI::IsMember(peer::boundaries_names()));
   app.add_option("--boundary-period", options.boundaries_period,
-                 "oktopk, path peers: steps between two that find the regions anew (the paper's tau)")
+                 "oktopk, path peers: steps between two searches for the regions (the paper's tau)")
       ->capture_default_str()
       ->check(in_range(1u, 1u << 20));
   app.add_option(
@@ -251,27 +251,27 @@ void add_exchange_flags(CLI::App& app, PeerTrainFlags& flags) {
       ->capture_default_str()
       ->check(in_range(0.0, 1e30));
   app.add_flag("--unbiased", options.unbiased,
-               "keep nothing back: the sent entries are the gradient in expectation (--select none, random, gspar, "
+               "keep no residual: the sent entries are the gradient in expectation (--select none, random, gspar, "
                "gspar_closed or uniform; algorithms with exact sums; no masked momentum)");
-  app.add_flag(
-      "--reproducible", options.reproducible,
-      "the same bits by every algorithm with exact sums, and over servers: values are rounded to a grid, what that "
-      "leaves is sent later");
+  app.add_flag("--reproducible", options.reproducible,
+               "the same bits by every algorithm with exact sums, and over servers: values are rounded to a grid, the "
+               "rounding errors are sent later");
   app.add_option(
          "--grid", options.grid,
          "of --reproducible, BLOCK:EXPONENT: indices that share a power of 2, and the first one; auto: 4096:-20, "
          "as millrace train has it over servers and switches")
       ->capture_default_str();
   app.add_option("--reselect", options.reselect,
-                 "of --reproducible: what the sum is cut to, none or topk:D, by the counts of the step before")
+                 "of --reproducible: truncation of the sum, none or topk:D, by the counts of the step before")
       ->capture_default_str();
-  app.add_option("--asynchronous", options.asynchronous,
-                 "steps whose sums may be under way while the next is computed: a gradient is of a model so many steps "
-                 "old (0: none)")
+  app.add_option(
+         "--asynchronous", options.asynchronous,
+         "steps whose sums may be under way while the next is computed: a gradient is of a model this many steps "
+         "old (0: none)")
       ->capture_default_str()
       ->check(in_range(0u, 64u));
   app.add_option("--silence-ms", flags.silence_ms_max,
-                 "a rank that does not answer for so long is taken for dead; longer than a step computes")
+                 "a rank that does not answer for this time counts as dead; longer than a step computes")
       ->capture_default_str()
       ->check(in_range(1u, 3'600'000u));
   app.add_option("--mpi-threads", flags.mpi_threads, "MPI's thread level")
@@ -315,7 +315,7 @@ Result<PeerTrainOptions> train_options_of(const PeerTrainFlags& flags) {
 std::string optimizers_table() {
   std::string table =
       "Keys in brackets are of kernels/REFERENCES.md.\n"
-      "Optimizers (--optimizer), and what they take by themselves:\n";
+      "Optimizers (--optimizer), and the options that they set:\n";
   for (const training::OptimizerInfo& one : training::optimizers()) {
     const training::OptimizerDefaults& own = one.defaults;
     table += fmt::format("  {:<11} {} {}\n", one.name, one.summary, one.source);

@@ -34,7 +34,7 @@ Status validate_for(const AlgorithmInfo& info, const AllreduceSettings& settings
     if (Status status = validate(*codec); !status) return status;
   }
   if (settings.wire.contribution && !settings.op.is_sum() && is_lossy(*settings.wire.contribution)) {
-    return refuse("what a lossy codec changes can be kept for later where values are added, not for " +
+    return refuse("the error of a lossy codec can be kept for later only where values are added, not for " +
                   settings.op.name);
   }
   if (settings.wire.sums && is_lossy(*settings.wire.sums)) {

@@ -23,7 +23,7 @@ Status check_contribution(const Contribution& given, const AllreduceSettings& se
   if (!all_finite(own.values)) return fail(ErrorCode::kNonFinite, "the contribution has NaN or infinity");
   // Only a codec that adds entries reads the rest: without one, no step passes over a vector of the whole dimension.
   if (fills_from_rest(settings.wire) && !all_finite(rest.values))
-    return fail(ErrorCode::kNonFinite, "what stays beside it has NaN or infinity");
+    return fail(ErrorCode::kNonFinite, "the rest beside it has NaN or infinity");
   return {};
 }
 

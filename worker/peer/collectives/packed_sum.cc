@@ -44,7 +44,7 @@ Status check_sum_quantizer(const AllreduceSettings& settings, std::string_view a
   if (settings.op.is_sum()) return {};
   return fail(ErrorCode::kInvalidArgument,
               std::string(algorithm) +
-                  ": what a quantizer changes can be kept for later where values are added, not for " +
+                  ": the error of a quantizer can be kept for later only where values are added, not for " +
                   settings.op.name);
 }
 

@@ -353,7 +353,7 @@ class MpiCommunicator::Links {
       if (status) status = finish_sends();
       if (!status) problem_ = status.error();
     } catch (const std::bad_alloc&) {
-      problem_ = Error{ErrorCode::kLimitExceeded, "no memory for what a peer sends"};
+      problem_ = Error{ErrorCode::kLimitExceeded, "no memory for the message of a peer"};
     }
   }
 
@@ -463,7 +463,7 @@ class MpiCommunicator::Links {
       return begin_body(received.from, std::move(*header), std::bit_cast<uint32_t>(tag_bytes));
     }
     if (bytes.size() != kMessageHeaderBytes + header->body_bytes)
-      return bad(received.from, "has another length than it says");
+      return bad(received.from, "has another length than it states");
     if (header->body_bytes > 0) {
       header->message.body = SharedBytes::from(std::move(received.bytes));
       header->message.body.bytes = header->message.body.bytes.subspan(kMessageHeaderBytes);

@@ -290,11 +290,10 @@ Result<LabelPair> held_out_pair(const LibsvmRows& whole, const std::string& name
     const double only = whole.classes.front();
     if (only == 0 || only == -1) return only == 0 ? LabelPair::kZeroOne : LabelPair::kMinusPlusOne;
     if (only == 2) return LabelPair::kOneTwo;
-    return fail(
-        ErrorCode::kMalformed,
-        name + ": all of its " + std::to_string(whole.rows) + " rows have the label " + number_text(only) +
-            ", and the model, which an earlier version wrote, does not say what that meant when it was trained: "
-            "train it again, or add a row of the other class");
+    return fail(ErrorCode::kMalformed,
+                name + ": all of its " + std::to_string(whole.rows) + " rows have the label " + number_text(only) +
+                    ", and the model, which an earlier version wrote, does not record the class of that label: "
+                    "train it again, or add a row of the other class");
   }
   for (const double label : whole.classes) {
     if (is_positive(label, *options.trained_pair)) continue;

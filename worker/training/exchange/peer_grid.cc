@@ -50,11 +50,12 @@ Status check_peer_grid(const OptimizerOptions& options, uint64_t dimension) {
   const std::string name(info.name);
   if (info.result != peer::ResultKind::kExactSum || info.selects) {
     return refuse("--reproducible with " + name +
-                  ": what it keeps of the sum depends on who adds up what; take one with exact sums, and --reselect "
-                  "topk:DENSITY");
+                  ": the entries that it keeps of the sum depend on the ranks that add them; take one with exact sums, "
+                  "and --reselect topk:DENSITY");
   }
   if (options.quantizer) {
-    return refuse("--reproducible with a --quantizer: sums of slices are rounded by who owns them; leave it out");
+    return refuse(
+        "--reproducible with a --quantizer: sums of slices are rounded by the ranks that own them; leave it out");
   }
   if (options.codec && is_lossy(*options.codec)) {
     return refuse("--reproducible needs a --codec without loss");

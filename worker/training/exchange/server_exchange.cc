@@ -235,7 +235,7 @@ Status check_server_exchange(const OptimizerOptions& options) {
   }
   if (options.quantizer) {
     return fail(ErrorCode::kInvalidArgument,
-                "--quantizer is of dense phases among ranks, of --path peers; what goes to servers has --codec");
+                "--quantizer is of dense phases among ranks, of --path peers; messages to servers have --codec");
   }
   try {
     Session::check(exchange_job_options(options, 0, 1), {exchange_tensor_options(kAnyDimension)});

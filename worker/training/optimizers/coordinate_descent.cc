@@ -36,7 +36,7 @@ Status check_descent(const OptimizerOptions& options) {
   }
   if (options.path == ExchangePath::kServers) {
     return fail(ErrorCode::kInvalidArgument,
-                "scd gathers what the ranks changed, which servers cannot: it has --path peers alone");
+                "scd gathers the changes of all ranks, which servers cannot: it has --path peers alone");
   }
   if (options.momentum != "none" || options.clip != 0) {
     return fail(ErrorCode::kInvalidArgument, "scd changes weights by themselves: no --momentum and no --clip");
@@ -317,12 +317,12 @@ class CoordinateDescent final : public PeerOptimizer {
 }  // namespace
 
 OptimizerInfo coordinate_descent_optimizer() {
-  return {.name = "scd",
-          .source = "[SparCML19, 8.2]",
-          .summary =
-              "stochastic coordinate descent: ranks own blocks of features, and gather what they changed (lr, l2svm)",
-          .make = &CoordinateDescent::make,
-          .check = &check_descent};
+  return {
+      .name = "scd",
+      .source = "[SparCML19, 8.2]",
+      .summary = "stochastic coordinate descent: ranks own blocks of features, and gather their changes (lr, l2svm)",
+      .make = &CoordinateDescent::make,
+      .check = &check_descent};
 }
 
 }  // namespace millrace::training

@@ -217,7 +217,7 @@ Status check_gradient_descent(const OptimizerOptions& options, const DescentForm
   }
   if (options.clip != 0 && form.before == BeforeExchange::kNothing) {
     return fail(ErrorCode::kInvalidArgument,
-                name + " has no --clip: what it sums has the rate in it; rgc, momentum and adam clip");
+                name + " has no --clip: its sums have the rate in them; rgc, momentum and adam clip");
   }
   if (form.rule != Optimizer::kSgd) {
     if (Status status = validate(rule_of(options, form.rule)); !status) return status;

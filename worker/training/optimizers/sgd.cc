@@ -19,7 +19,7 @@ Status check_sgd(const OptimizerOptions& options) { return check_gradient_descen
 OptimizerInfo sgd_optimizer() {
   return {.name = kSgdForm.name,
           .source = "[SparCML19, 7, 8.2]",
-          .summary = "mini-batch SGD, with what the other options say",
+          .summary = "mini-batch SGD, with all the other options",
           .make = &make_sgd,
           .check = &check_sgd};
 }

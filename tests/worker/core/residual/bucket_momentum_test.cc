@@ -174,7 +174,7 @@ TEST_F(MomentumCore, LateContribution_KeepsItsVelocityAndAnAppliedOneEndsIt) {
   hear_update(0, 1, {{6, 2.5f}});
   hear_update(1, 1, {});
   EXPECT_EQ(velocity(), (EnteringEntries{{5, 2}}));
-  EXPECT_EQ(residual(), (EnteringEntries{{5, 6}})) << "4 came back, 2 entered with the second push";
+  EXPECT_EQ(residual(), (EnteringEntries{{5, 6}})) << "4 returned, 2 entered with the second push";
 }
 
 TEST_F(MomentumCore, AnUpdateThatComesAfterTheNextPushMasksThatPushToo) {

@@ -60,7 +60,7 @@ std::vector<Draws> draw(const protocol::JobSpec& spec, std::span<const float> gr
   for (size_t i = 0; i < gradient.size(); ++i) {
     const auto count = static_cast<double>(repeats);
     EXPECT_NEAR(bucket.entered()[i], sums[i] + lost[i], 1e-6 * count)
-        << "the ledger has what was not sent, index " << i;
+        << "the ledger has the unsent values, index " << i;
     const double variance = std::max(0.0, squares[i] / count - sums[i] / count * (sums[i] / count));
     found.push_back({sums[i] / count, std::sqrt(variance / count)});
   }
@@ -220,7 +220,7 @@ TEST_F(UnbiasedCore, AContributionThatMissesItsStepIsDiscardedAndCounted) {
   EXPECT_EQ(core().ledger(0)[6], 2.0);
   EXPECT_EQ(core().ledger(0)[150'000], 0.0);
   EXPECT_EQ(core().counters().not_counted, 1u);
-  EXPECT_EQ(core().saved_state().tensors[0].residual.count(), 1u) << "what is in flight may still come back";
+  EXPECT_EQ(core().saved_state().tensors[0].residual.count(), 1u) << "entries in flight may still return";
 }
 
 TEST_F(UnbiasedCore, WhatIsPushedForADecidedPartIsDiscardedToo) {
