@@ -104,9 +104,9 @@ class Extend(unittest.TestCase):
         self.output([sys.executable, "tests/lint/lint.py"], self.tree)
 
     def test_TheBenchmarksHaveARowOfEach(self):
-        selections = {row["name"]: row for row in self.report("millrace-bench", "select", "--n", 4096, "--repeats", 1)["rows"]}
+        selections = {row["algorithm"]: row for row in self.report("millrace-bench", "select", "--n", 4096, "--repeats", 1)["rows"]}
         self.assertEqual(selections["first"]["selected_over_k"], 1)
-        codecs = {row["name"] for row in self.report("millrace-bench", "codec", "--n", 4096, "--repeats", 1)["rows"]}
+        codecs = {row["algorithm"] for row in self.report("millrace-bench", "codec", "--n", 4096, "--repeats", 1)["rows"]}
         self.assertLessEqual({"wide", "flipped"}, codecs)
 
     def test_TheAllreduceSums(self):
@@ -117,7 +117,7 @@ class Extend(unittest.TestCase):
         rows = Path(self.folder.name) / "rows.svm"
         rows.write_text(made_up_rows(600, 3), encoding="utf-8")
         server = subprocess.Popen([self.bin / "millrace", "serve", "--shards", "2", "--port", "0", "--http-port", "0", "--json"],
-                                  stdout=subprocess.PIPE, text=True)
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         try:
             servers = json.loads(server.stdout.readline())["servers"]
             report = self.report("millrace", "train", "--servers", servers, "--job", "extended", "--train", rows, "--batch", 16,
