@@ -16,8 +16,8 @@ namespace millrace {
 ///
 /// Entry    one object for each algorithm. name_of(entry) returns its name; number_of(entry) returns its number on the
 ///          wire, where the kind has numbers.
-/// Threads  immutable after construction. Needs no heap: preset tsan does not see the kernels construct theirs, but it
-///          would see the allocation, and report a race with the first reader.
+/// Threads  immutable after construction. The heap has nothing of it: preset tsan compiles kernels without
+///          ThreadSanitizer, which would see an allocation, and no order between it and the first reader.
 template <typename Entry, size_t kEntries>
 class Registry {
  public:
