@@ -16,8 +16,8 @@ namespace millrace {
 ///
 /// Entry    one object for each algorithm. name_of(entry) returns its name; number_of(entry) returns its number on the
 ///          wire, where the kind has numbers.
-/// Threads  immutable after construction. The heap has nothing of it: preset tsan compiles kernels without
-///          ThreadSanitizer, which would see an allocation, and no order between it and the first reader.
+/// Threads  immutable after construction. Not on the heap: preset tsan compiles kernels without ThreadSanitizer.
+///          It would see the allocation, and no order between that and the first reader.
 template <typename Entry, size_t kEntries>
 class Registry {
  public:
