@@ -15,13 +15,13 @@ constexpr uint32_t number_bits(uint64_t count) {
 }
 
 /// Appends bits to a buffer, from the lowest bit of each byte. finish() ends the code; nothing else may touch the
-/// buffer before.
+/// buffer before. In large compilation units GCC does not inline by itself what the loops of codecs call for each entry.
 class BitWriter {
  public:
   explicit BitWriter(ByteBuffer& out) : out_(out), used_(out.size()) {}
 
   /// Appends the lowest `count` <= 56 bits; those above must be 0.
-  void put(uint64_t bits, uint32_t count) {
+  [[gnu::always_inline]] void put(uint64_t bits, uint32_t count) {
     if (out_.size() - used_ < sizeof(uint64_t)) out_.resize(used_ + used_ / 2 + kRoom);
     pending_ |= bits << filled_;
     filled_ += count;
@@ -54,13 +54,13 @@ class BitWriter {
 };
 
 /// Reads the bits of BitWriter from hostile bytes. Behind the end there are zeros; a caller that has read a whole code
-/// asks at_end().
+/// asks at_end(). Its calls are inlined like BitWriter's.
 class BitReader {
  public:
   explicit BitReader(ByteSpan bytes) : bytes_(bytes), bits_(uint64_t{bytes.size()} * 8) {}
 
   /// Returns the next bits, the first one lowest: 57 at least.
-  uint64_t window() const {
+  [[gnu::always_inline]] uint64_t window() const {
     const uint64_t byte = at_ / 8;
     uint64_t word = 0;
     if (byte + sizeof(word) <= bytes_.size()) [[likely]] {
@@ -73,7 +73,7 @@ class BitReader {
   void skip(uint32_t count) { at_ += count; }
 
   /// Takes the next `count` <= 56 bits.
-  uint64_t take(uint32_t count) {
+  [[gnu::always_inline]] uint64_t take(uint32_t count) {
     const uint64_t bits = window() & ((uint64_t{1} << count) - 1);
     at_ += count;
     return bits;
