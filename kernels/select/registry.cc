@@ -47,7 +47,7 @@ std::span<const SelectionInfo> selections() {
   return infos;
 }
 
-Result<Selection> selection_by_name(std::string_view name) {
+Result<SelectionId> selection_by_name(std::string_view name) {
   for (const SelectionInfo& info : selections()) {
     if (info.name == name || (!info.alias.empty() && info.alias == name)) return info.selection;
   }
@@ -55,12 +55,12 @@ Result<Selection> selection_by_name(std::string_view name) {
                                                listed_texts(selections(), std::mem_fn(&SelectionInfo::name)));
 }
 
-const SelectionInfo* find_selection(Selection selection) {
+const SelectionInfo* find_selection(SelectionId selection) {
   const SelectionEntry* entry = selection_registry().with_number(selection);
   return entry == nullptr ? nullptr : &entry->info;
 }
 
-std::string_view selection_name(Selection selection) {
+std::string_view selection_name(SelectionId selection) {
   const SelectionInfo* info = find_selection(selection);
   return info == nullptr ? "unknown" : info->name;
 }
@@ -97,7 +97,7 @@ Status validate(const SelectionSpec& spec) {
   return entry->validate(spec);
 }
 
-SelectionSpec default_spec(Selection selection) {
+SelectionSpec default_spec(SelectionId selection) {
   const SelectionEntry* entry = selection_registry().with_number(selection);
   SelectionSpec spec = entry == nullptr ? SelectionSpec{} : entry->defaults;
   spec.selection = selection;
@@ -109,7 +109,7 @@ SelectionSpec resolved_by_size(const SelectionSpec& spec, uint64_t dimension) {
   return entry == nullptr || entry->resolve == nullptr ? spec : entry->resolve(spec, dimension);
 }
 
-bool chooses_by_size(Selection selection) {
+bool chooses_by_size(SelectionId selection) {
   const SelectionEntry* entry = selection_registry().with_number(selection);
   return entry != nullptr && entry->resolve != nullptr;
 }

@@ -57,7 +57,7 @@ class ExitCodes(unittest.TestCase):
                 self.assertIn(words, ended.stderr)
 
     def train(self, *more, rows=None):
-        return ["train", "--train", rows or self.at("rows.svm"), "--servers", self.dead, "--connect-timeout-ms", 200, *more]
+        return ["train", "--train", rows or self.at("rows.svm"), "--servers", self.dead, "--connect-timeout", "200ms", *more]
 
     def test_TrainByItsFiles(self):
         truncated = gzip.compress(ROWS * 200)[:-40]

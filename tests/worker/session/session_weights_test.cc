@@ -14,8 +14,8 @@ namespace millrace::testing {
 namespace {
 
 TEST(SessionWeights, AppliesMeansToAttachedWeightsOnArrivalAndOnAwait) {
-  JobOptions job = session_job_of(2);
-  job.combine = "mean";
+  SessionOptions job = session_job_of(2);
+  job.updates.combine = Combine::kMean;
   FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 2);
   job.shards = cluster.addresses();
   run_workers(job, kSessionTwoTensors, [&](uint32_t worker, Session& session) {
@@ -43,10 +43,10 @@ TEST(SessionWeights, AppliesMeansToAttachedWeightsOnArrivalAndOnAwait) {
 }
 
 TEST(SessionWeights, WeightsThatWouldNeverMoveAreNotAttached) {
-  JobOptions job = session_job_of(1);
+  SessionOptions job = session_job_of(1);
   FakeCluster cluster(session_spec_of(job, kSessionTwoTensors), 1);
   job.shards = cluster.addresses();
-  auto session = Session::connect(job, kSessionTwoTensors);
+  auto session = Session::connect(job, job, kSessionTwoTensors);
   std::vector<float> weights(100, 1.0f);
   const auto refusals = [&](float scale) {
     return std::vector<std::string>{
@@ -76,9 +76,9 @@ struct Scheduled {
       : tensors(
             {{.name = "small", .dimension = 100, .weights = weights, .schedule = std::move(schedule), .apply = apply}}),
         cluster(session_spec_of(session_job_of(1), tensors), 1) {
-    JobOptions job = session_job_of(1);
+    SessionOptions job = session_job_of(1);
     job.shards = cluster.addresses();
-    session = Session::connect(job, tensors);
+    session = Session::connect(job, job, tensors);
   }
 
   std::vector<float> weights = std::vector<float>(100, 0.0f);

@@ -61,9 +61,8 @@ double serve_quantile(std::vector<double> values, double q) {
   return values[static_cast<size_t>(std::llround(q * static_cast<double>(values.size() - 1)))];
 }
 
-// The options with every "choose for me" chosen.
 struct Plan {
-  ServeBenchOptions options;
+  ServeBenchOptions options;  ///< with every "choose for me" chosen
   uint64_t k = 0;
   uint32_t rounds_all = 0;
   uint32_t checked_round = 0;
@@ -249,22 +248,20 @@ struct SwitchAddress {
   std::string shard_status = {};  ///< where shard 0 decides
 };
 
-/// Entries that a rack keeps.
 uint64_t rack_share(const Plan& plan) { return std::max<uint64_t>(plan.k / std::max(plan.options.racks, 1u), 2); }
 
 /// Of a datagram, behind the headers of UDP and IPv4.
 uint32_t datagram_bytes_max(const Plan& plan) { return plan.options.mtu - 28; }
 
-training::PathOptions path_options(const Plan& plan, const RowSetup& row, const SwitchAddress& at) {
-  if (!row.by_switch) return {};
-  return {.path = "switch:" + at.address,
-          .switch_job = kSwitchJob,
-          .switch_slots = plan.options.switch_slots,
-          .switch_lanes = plan.options.switch_lanes,
-          .switch_packet_bytes = datagram_bytes_max(plan),
-          .switch_codec = plan.options.switch_codec,
-          .grid = plan.options.grid,
-          .switch_key_file = at.key_file};
+/// REQUIRES: check_rows() has read the option's text.
+Path path_of(const Plan& plan, const RowSetup& row, const SwitchAddress& at) {
+  if (!row.by_switch) return ServerPath{};
+  return SwitchPath{.address = at.address,
+                    .job = kSwitchJob,
+                    .slots = plan.options.switch_slots,
+                    .lanes = plan.options.switch_lanes,
+                    .packet_bytes = datagram_bytes_max(plan),
+                    .codec = switch_codec_of(plan.options.switch_codec).value()};
 }
 
 ServeWorkerSetup worker_setup(const Plan& plan, const RowSetup& row, std::vector<std::string> shards,
@@ -285,7 +282,9 @@ ServeWorkerSetup worker_setup(const Plan& plan, const RowSetup& row, std::vector
           .codec = row.by_switch ? "gap+raw" : row.codec,
           .error_max = row.error_max,
           .audit = row.audit,
-          .path = path_options(plan, row, at),
+          .path = path_of(plan, row, at),
+          .grid = row.by_switch ? std::optional<Grid>(grid_of(options.grid).value()) : std::nullopt,
+          .switch_key_file = row.by_switch ? at.key_file : "",
           .shard_status = at.shard_status,
           .racks = row.racks ? rack_members(options.workers, options.racks) : std::vector<std::vector<uint32_t>>(),
           .rack_share = row.cut ? rack_share(plan) : 0};
@@ -293,12 +292,13 @@ ServeWorkerSetup worker_setup(const Plan& plan, const RowSetup& row, std::vector
 
 /// Before any process is started.
 Status check_rows(const Plan& plan) {
+  if (Status valid = check_switch_texts(plan.options.grid, plan.options.switch_codec); !valid) return valid;
   const std::vector<std::string> shards(plan.options.shards, "tcp://127.0.0.1:1");  // no worker connects to them
   for (const std::string& name : plan.options.rows) {
     const auto row = row_setup(plan, name);
     if (!row) return std::unexpected(row.error());
-    if (Status valid = check_serve_job(worker_setup(plan, *row, shards, {"127.0.0.1:1", "a.key"})); !valid)
-      return valid;
+    const SwitchAddress nowhere{"127.0.0.1:1", "a.key"};
+    if (Status valid = check_serve_job(worker_setup(plan, *row, shards, nowhere)); !valid) return valid;
   }
   return {};
 }
@@ -377,7 +377,7 @@ ServeWorkerSetup serve_setup_of(const ServeWorkerSetup& setup, const std::vector
                                 uint32_t worker) {
   ServeWorkerSetup own = setup;
   for (size_t rack = 0; rack < setup.racks.size(); ++rack) {
-    if (std::ranges::binary_search(setup.racks[rack], worker)) own.path.path += ",rack:" + switches[rack].address();
+    if (std::ranges::binary_search(setup.racks[rack], worker)) own.rack = switches[rack].address();
   }
   return own;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/base/words.h"
+#include "worker/config/option_text.h"
 
 namespace millrace::bench {
 namespace {
@@ -17,6 +18,21 @@ constexpr double kServeSwitchWellOver = 1.2;       ///< of the k-th largest magn
 constexpr double kServeSwitchMissingShare = 0.01;  ///< of those: entries for which a window had no room
 
 }  // namespace
+
+Result<Grid> grid_of(std::string_view text) { return worker::grid_from_text(text); }
+
+Result<std::optional<SwitchCodec>> switch_codec_of(std::string_view text) {
+  if (text == "auto") return std::optional<SwitchCodec>();
+  const auto codecs = worker::switch_codecs_from_text(text);
+  if (!codecs) return std::unexpected(codecs.error());
+  return SwitchCodec{static_cast<SwitchIndex>(codecs->index), static_cast<SwitchValue>(codecs->value)};
+}
+
+Status check_switch_texts(std::string_view grid, std::string_view codec) {
+  if (const auto read = grid_of(grid); !read) return std::unexpected(read.error());
+  if (const auto read = switch_codec_of(codec); !read) return std::unexpected(read.error());
+  return {};
+}
 
 uint32_t grid_block(std::string_view grid) {
   uint32_t indices = 0;

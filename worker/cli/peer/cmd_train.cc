@@ -12,6 +12,7 @@
 #include "protocol/files/atomic_file.h"
 #include "worker/cli/peer/peer_commands.h"
 #include "worker/cli/peer/peer_train_flags.h"
+#include "worker/config/selection_text.h"
 #include "worker/peer/transport/mpi_file.h"
 #include "worker/program/interruption.h"
 #include "worker/program/json_text.h"
@@ -20,7 +21,6 @@
 #include "worker/program/progress.h"
 #include "worker/training/exchange/group_agreement.h"
 #include "worker/training/exchange/path_measure.h"
-#include "worker/training/exchange/selection_text.h"
 #include "worker/training/model/model_file.h"
 #include "worker/training/peers/peer_port.h"
 #include "worker/training/peers/read_shared_file.h"
@@ -245,7 +245,7 @@ class TrainCommand {
                           {"coordinates", options.coordinates},
                           {"allgather", flags_.allgather},
                           {"path", training::path_name(options.path)},
-                          {"select", training::selection_text(options.select)},
+                          {"select", worker::selection_text(options.select)},
                           {"codec", peer::wire_text(options.codec)},
                           {"schedule", training::rate_schedule_text(options.schedule)},
                           {"unbiased", options.unbiased},

@@ -30,7 +30,7 @@ Result<peer::GroupSpeeds> measure_own(const OptimizerOptions& options, const pee
   own.speeds.contribution = codings->contribution;
   own.speeds.sums = codings->sums;
   if (options.algorithm != peer::AlgorithmId::kOktopk) return own;
-  const auto select = peer::measure_selections(Selection::kThresholdReuse, shape, &monotonic_now_ns);
+  const auto select = peer::measure_selections(SelectionId::kThresholdReuse, shape, &monotonic_now_ns);
   if (!select) return std::unexpected(select.error());
   own.speeds.select = *select;
   return own;

@@ -7,7 +7,7 @@
 
 #include "kernels/stream/stream.h"
 #include "protocol/job/step_sends.h"
-#include "worker/config/job_options.h"
+#include "worker/config/option_text.h"
 #include "worker/core/residual/local_clip.h"
 #include "worker/core/residual/momentum.h"
 #include "worker/training/exchange/error_feedback.h"
@@ -288,7 +288,8 @@ Status check_peer_unbiased(const OptimizerOptions& options) {
 Status check_peer_exchange(const OptimizerOptions& options) {
   const AlgorithmInfo& info = peer::algorithm_info(options.algorithm);
   const SelectionSpec& select = options.select;
-  const bool plain = select.selection == Selection::kTopK && !select.alternate_signs && select.warm_up == WarmUp::kNone;
+  const bool plain =
+      select.selection == SelectionId::kTopK && !select.alternate_signs && select.warm_up == WarmUp::kNone;
   if (options.unbiased) {
     if (Status status = check_peer_unbiased(options); !status) return status;
   }

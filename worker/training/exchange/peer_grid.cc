@@ -9,7 +9,7 @@
 #include "kernels/stream/drop_zeros.h"
 #include "protocol/job/job_spec_reproducible.h"
 #include "protocol/job/step_sends.h"
-#include "worker/config/job_options.h"
+#include "worker/config/option_text.h"
 #include "worker/peer/channel/stream_wire.h"
 
 namespace millrace::training {
@@ -60,7 +60,7 @@ Status check_peer_grid(const OptimizerOptions& options, uint64_t dimension) {
   if (options.codec && is_lossy(*options.codec)) {
     return refuse("--reproducible needs a --codec without loss");
   }
-  if (options.codec_error == CodecError::kDropped) {
+  if (options.codec_error == CodecError::kDrop) {
     return refuse("--reproducible keeps what rounding to the grid leaves: nothing is dropped");
   }
   if (options.reselect != "none" && protocol::sends_uncompressed(options.select, dimension)) {
@@ -76,10 +76,11 @@ Status check_peer_grid(const OptimizerOptions& options, uint64_t dimension) {
 }
 
 Result<PeerGrid> PeerGrid::make(const OptimizerOptions& options, uint64_t dimension, uint32_t ranks) {
-  const auto grid = worker::grid_from_text(options.grid, protocol::kReproducibleGrid);
+  const auto grid = options.grid == "auto" ? Result<protocol::GridSpec>(protocol::kReproducibleGrid)
+                                           : worker::grid_from_text(options.grid);
   if (!grid) return std::unexpected(grid.error());
   if (const Status valid = protocol::check_grid(*grid); !valid) return std::unexpected(valid.error());
-  const auto reselect = worker::reselect_from_text(options.reselect, 1);
+  const auto reselect = worker::reselect_from_text(options.reselect);
   if (!reselect) return std::unexpected(reselect.error());
   return PeerGrid(BlockGrid(grid->block_indices, grid->exponent_initial, ranks), entries_of(*reselect, dimension));
 }

@@ -51,7 +51,7 @@ struct OptimizerOptions {
   ExchangePath path = ExchangePath::kPeers;
   std::vector<std::string> servers = {};  ///< kServers: "tcp://host:port", one a shard
   std::string job = "train";              ///< kServers: its name at the servers
-  std::string recipe = {};                ///< kServers: JobOptions::recipe
+  std::string recipe = {};                ///< kServers: JobConfig::recipe
   uint32_t connect_timeout_ms = 10'000;   ///< kServers: for reaching every shard
 
   /// kPeers: what sums. kServers: whether the servers return the whole sum, or its k largest entries (kOktopk).
@@ -63,13 +63,13 @@ struct OptimizerOptions {
   std::optional<CodecSpec> codec;                             ///< of what ranks contribute
   std::optional<CodecSpec> quantizer;                         ///< kPeers: of dense phases
   std::optional<CodecError> codec_error;                      ///< none: retained, unless that would not end
-  /// The sent values are the gradient in expectation, and no entry stays for later (JobOptions::unbiased).
+  /// The sent values are the gradient in expectation, and no entry stays for later (Contributions::unbiased).
   bool unbiased = false;
-  /// Before the exchange: "correction:FACTOR", "nesterov:FACTOR", "nesterov_printed:FACTOR" (JobOptions::momentum).
+  /// Before the exchange: "correction:FACTOR", "nesterov:FACTOR", "nesterov_printed:FACTOR" (JobConfig::momentum).
   std::string momentum = "none";
   double clip = 0;                ///< of a rank's mean gradient, an L2 norm, over the square root of the ranks; 0: off
   bool reproducible = false;      ///< the same bits by every algorithm with exact sums, and over servers
-  std::string grid = "auto";      ///< reproducible: JobOptions::grid
+  std::string grid = "auto";      ///< reproducible: JobConfig::grid
   std::string reselect = "none";  ///< reproducible: "topk:DENSITY|COUNT" of the sum, by the counts of the step before
   uint32_t asynchronous = 0;      ///< steps whose sums may be under way while the next is computed
 

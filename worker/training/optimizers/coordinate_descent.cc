@@ -54,7 +54,7 @@ Status check_descent(const OptimizerOptions& options) {
   if (options.unbiased) {
     return fail(ErrorCode::kInvalidArgument, "scd draws nothing and sends every changed coordinate: no --unbiased");
   }
-  if (options.select.selection != Selection::kNone || options.quantizer) {
+  if (options.select.selection != SelectionId::kNone || options.quantizer) {
     return fail(ErrorCode::kInvalidArgument,
                 "scd sends the coordinates that it changed, all of them: no --select and no --quantizer");
   }

@@ -2,8 +2,8 @@
 #include <fmt/ranges.h>
 
 #include "kernels/base/registry.h"
+#include "worker/config/selection_text.h"
 #include "worker/peer/channel/stream_wire.h"
-#include "worker/training/exchange/selection_text.h"
 #include "worker/training/optimizers/optimizer_list.h"
 
 namespace millrace::training {
@@ -42,7 +42,7 @@ std::string recipe_of(const OptimizerInfo& optimizer, const OptimizerOptions& op
       options.batch_rows, options.snapshot_every, options.coordinates,
       options.allgather == AllgatherForm::kDense ? "dense" : "sparse",
       options.order == RowOrder::kFile ? "file" : "shuffled", peer::algorithm_info(options.algorithm).name,
-      selection_text(options.select), options.thresholds_period, static_cast<int>(options.boundaries),
+      worker::selection_text(options.select), options.thresholds_period, static_cast<int>(options.boundaries),
       options.boundaries_period, peer::wire_text(options.codec), peer::wire_text(options.quantizer), options.unbiased,
       options.momentum, options.clip, options.asynchronous, options.beta1, options.beta2, options.epsilon, options.seed,
       options.reproducible ? fmt::format(" reproducible grid={} reselect={}", options.grid, options.reselect) : "");

@@ -31,7 +31,7 @@ OptimizerInfo rgc_optimizer() {
           .defaults = {.algorithm = "redsync_allgather",
                        .select = "by_size:0.001",
                        .momentum = "correction:0.9",
-                       .codec_error = CodecError::kDropped}};
+                       .codec_error = CodecError::kDrop}};
 }
 
 }  // namespace millrace::training

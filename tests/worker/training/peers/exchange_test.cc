@@ -14,7 +14,7 @@
 #include "kernels/base/random.h"
 #include "tests/worker/training/peers/on_ranks.h"
 #include "tests/worker/training/peers/shards.h"
-#include "worker/training/exchange/selection_text.h"
+#include "worker/config/selection_text.h"
 
 /// Both exchanges against one slow oracle, on a binary grid, where f32 sums are exact. Peers and servers must give its
 /// sums to the bit, and the values that entered must be those in sums and residuals.
@@ -54,15 +54,15 @@ void take_largest(const Values& values, size_t begin, size_t end, size_t k, std:
 /// Returns whether no entry stays in the residual: no selection, dense first steps, an amount of everything, and sizes
 /// that RedSync does not compress.
 bool sends_everything(const SelectionSpec& spec, uint64_t step) {
-  return spec.selection == Selection::kNone || spec.selection == Selection::kBySize || spec.k >= kExchangeDimension ||
-         (spec.warm_up == WarmUp::kDense && step < spec.warm_up_steps);
+  return spec.selection == SelectionId::kNone || spec.selection == SelectionId::kBySize ||
+         spec.k >= kExchangeDimension || (spec.warm_up == WarmUp::kDense && step < spec.warm_up_steps);
 }
 
 std::vector<size_t> selected(const Values& values, const SelectionSpec& spec, uint64_t step) {
   std::vector<size_t> taken;
   if (sends_everything(spec, step)) {
     take_largest(values, 0, kExchangeDimension, kExchangeDimension, taken);
-  } else if (spec.selection == Selection::kBucketTopK) {
+  } else if (spec.selection == SelectionId::kBucketTopK) {
     const auto k = static_cast<size_t>(std::ceil(spec.density * spec.bucket_size));
     for (size_t begin = 0; begin < kExchangeDimension; begin += spec.bucket_size) {
       take_largest(values, begin, std::min<size_t>(begin + spec.bucket_size, kExchangeDimension), k, taken);
@@ -299,7 +299,7 @@ TEST_F(BothPaths, NoCodeChangesAValueOfAnUncompressedStep) {
         OptimizerOptions options;
         options.select = selection_from_text(one.select).value();
         options.codec = codec_from_text(one.codec).value();
-        options.codec_error = CodecError::kDropped;
+        options.codec_error = CodecError::kDrop;
         options.momentum = "correction:0.5";
         if (one.quantizer != nullptr) {
           options.algorithm = peer::AlgorithmId::kDsarSplitAllgather;
@@ -411,7 +411,7 @@ TEST_F(BothPaths, FalsePositivesAreNotCountedTwiceWhereErrorsAreDropped) {
     options.algorithm = path == ExchangePath::kPeers ? peer::AlgorithmId::kSsarRecursiveDoubling : options.algorithm;
     options.select = selection_from_text("topk:9").value();
     options.codec = codec_from_text("bloom_p0:0.3").value();
-    options.codec_error = CodecError::kDropped;
+    options.codec_error = CodecError::kDrop;
     const std::vector<ExchangeBooks> books = run(3, path, options);
     ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
     expect_law(books, all_gradients(3));
@@ -489,10 +489,10 @@ TEST(Exchange, AnErrorThatGrowsWhereItIsFedBackIsDropped) {
     return codec_error_of(options);
   };
   for (const char* codec : {"gap", "gap+qsgd8", "bloom_p0+qsgd8", "bloom_p1", "bloom_p2"}) {
-    EXPECT_EQ(error_of(codec), CodecError::kRetained) << codec;
+    EXPECT_EQ(error_of(codec), CodecError::kRetain) << codec;
   }
   for (const char* codec : {"bloom_naive", "bloom_p0+qsgd2", "gap+sketchml"}) {
-    EXPECT_EQ(error_of(codec), CodecError::kDropped) << codec;
+    EXPECT_EQ(error_of(codec), CodecError::kDrop) << codec;
   }
 }
 
@@ -587,9 +587,9 @@ TEST(SelectionText, IsReadBackAsItWas) {
         "by_size:0.001:signs:dense=400", "random:0.25", "gspar:0.01:3", "gspar_closed:0.7", "uniform:0.1",
         "topk:0.333333333333333314829616256247390992939472198486328125"}) {
     const SelectionSpec spec = selection_from_text(text).value();
-    const auto again = selection_from_text(selection_text(spec));
-    ASSERT_TRUE(again) << text << ": " << selection_text(spec) << ": " << again.error().message;
-    EXPECT_EQ(*again, spec) << text << ": " << selection_text(spec);
+    const auto again = selection_from_text(worker::selection_text(spec));
+    ASSERT_TRUE(again) << text << ": " << worker::selection_text(spec) << ": " << again.error().message;
+    EXPECT_EQ(*again, spec) << text << ": " << worker::selection_text(spec);
   }
 }
 

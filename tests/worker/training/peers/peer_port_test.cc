@@ -111,7 +111,7 @@ TEST(PeerRun, TellsItsObserverOfEveryStepAndItsSums) {
     options.optimizer = find_optimizer("sgd");
     options.options.batch_rows = 5;
     options.options.asynchronous = asynchronous;
-    options.options.select = SelectionSpec{.selection = Selection::kTopK, .k = 10};
+    options.options.select = SelectionSpec{.selection = SelectionId::kTopK, .k = 10};
     options.epochs = 2;
     const auto all = testing::on_ranks<Told>(kRanks, peer::Progress::kByThread, [&](peer::PeerGroup& group) {
       Told told;

@@ -13,6 +13,8 @@
 #include "kernels/reduce/reduce.h"
 #include "millrace/millrace.h"
 #include "tests/support/oracles/redsync_reference.h"
+#include "tests/worker/option_texts.h"
+#include "tests/worker/session_options.h"
 #include "tests/worker/training/peers/on_ranks.h"
 #include "tests/worker/training/peers/shards.h"
 #include "worker/training/exchange/exchange.h"
@@ -138,21 +140,24 @@ class RedsyncModel {
 class OverServers final : public RedsyncModel {
  public:
   OverServers(const Method& method, uint32_t worker, const std::vector<std::string>& shards, const std::string& job) {
-    JobOptions options{.name = job, .worker = worker, .workers = kRedsyncWorkers, .shards = shards};
-    options.select = select_of(method);
-    options.codec_up = method.quantized ? "raw+sign_mean" : "raw+raw";
-    options.codec_error = method.quantized ? "drop" : "retain";
-    options.combine = "mean";
-    options.momentum = method.momentum;
-    options.audit = true;
+    millrace::testing::SessionOptions options;
+    options.name = job;
+    options.worker = worker;
+    options.workers = kRedsyncWorkers;
+    options.shards = shards;
+    millrace::testing::set_option(options, "select", select_of(method));
+    options.codec_up = method.quantized ? Codec(index::raw, value::sign_mean) : Codec(index::raw);
+    options.contributions.codec_error = method.quantized ? CodecError::kDrop : CodecError::kRetain;
+    options.updates.combine = Combine::kMean;
+    millrace::testing::set_option(options, "momentum", method.momentum);
+    options.guarantees.audit = true;
     std::vector<TensorOptions> tensors;
     for (size_t layer = 0; layer < kLayers.size(); ++layer) {
       tensors.push_back({.name = kLayers[layer].name, .dimension = kLayers[layer].size});
       tensors.back().output_layer = kLayers[layer].output;
-      tensors.back().weights = weights_[layer];
-      tensors.back().scale = -kRedsyncRate;
+      tensors.back().weights = millrace::Weights(weights_[layer], -kRedsyncRate);
     }
-    session_ = Session::connect(options, tensors);
+    session_ = Session::connect(options, options, tensors);
   }
 
   void step(uint64_t, const std::vector<std::vector<float>>& gradients) override {

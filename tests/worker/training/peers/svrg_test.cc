@@ -126,7 +126,7 @@ TEST_F(Svrg, FollowsThePapersStepOverBothPaths) {
                        std::string(path_name(path)) + ' ' + select);
           PeerTrainOptions run = options_of(how);
           run.options.select = selection_from_text(select).value();
-          run.options.unbiased = run.options.select.selection != Selection::kNone;
+          run.options.unbiased = run.options.select.selection != SelectionId::kNone;
           const auto trained = trained_over(path, run, data, ranks);
           ASSERT_NO_FATAL_FAILURE(expect_alike(trained));
           expect_near(trained[0].weights, expected, 2e-5);

@@ -143,7 +143,7 @@ TEST(UnbiasedContribution, EveryRankAndStepDrawsAnew) {
       ErrorFeedbackOptions options;
       options.dimension = kUnbiasedDimension;
       options.select = selection_from_text(select).value();
-      options.codec_error = CodecError::kDropped;
+      options.codec_error = CodecError::kDrop;
       options.unbiased = unbiased;
       if (!ErrorFeedback::make(options)) continue;  // gspar and uniform are for unbiased ones alone
       SCOPED_TRACE(std::string(select) + (unbiased ? " unbiased" : ""));
