@@ -23,6 +23,11 @@ void visit_worker(Visitor& v, Worker& worker) {
   v.option({"shard_silence", kTiming, "the session ends after this time without a message from a shard"},
            worker.shard_silence);
   v.option({"resend_after", kTiming, "an unanswered contribution is sent again after this time"}, worker.resend_after);
+  v.option({.name = "reconnect_after_max",
+            .group = kTiming,
+            .help = "longest pause between two attempts to reach a lost shard",
+            .least = 1},
+           worker.reconnect_after_max);
   v.option({"link_rate", kCompression, "bits per second to the shards, for codec auto; 0: measured"}, worker.link_rate);
   v.option({"updates_kept_max", kWorker, "updates of a tensor that nothing has awaited, beyond the staleness"},
            worker.updates_kept_max);

@@ -51,6 +51,7 @@ CoreConfig core_config_of(const WorkerConfig& options, protocol::JobSpec&& spec,
   config.random_seed = config.nonce;
   config.software = software_name();
   config.resend_after = TimeNs{options.resend_after.count()} * kNsPerMs;
+  config.reconnect_after_max = TimeNs{options.reconnect_after_max.count()} * kNsPerMs;
   config.connect_timeout = TimeNs{options.connect_timeout.count()} * kNsPerMs;
   config.shard_silence = TimeNs{options.shard_silence.count()} * kNsPerMs;
   config.codec_speeds = speeds_so_far;  // join() has them measured

@@ -69,6 +69,7 @@ const std::map<std::string, std::string> kOtherTexts = {
     {"start_timeout", "2min"},
     {"shard_silence", "1s"},
     {"resend_after", "1ms"},
+    {"reconnect_after_max", "20s"},
     {"link_rate", "1000000000"},
     {"updates_kept_max", "1"},
     {"keep_freed_memory", "on"},

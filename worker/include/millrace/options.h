@@ -262,9 +262,10 @@ struct WorkerConfig {
   /// Limit for reaching every shard. It is longer by dead_after while every missing shard refuses this worker. Only
   /// after that time do the shards treat an earlier run of the job, or an earlier process of this worker, as dead.
   std::chrono::milliseconds connect_timeout{10'000};
-  std::chrono::milliseconds start_timeout{60'000};  ///< for all workers to join, once the shards are reached
-  std::chrono::milliseconds shard_silence{30'000};  ///< the session ends after this time without a shard's message
-  std::chrono::milliseconds resend_after{2'000};    ///< an unanswered contribution is sent again; doubles to 30 s
+  std::chrono::milliseconds start_timeout{60'000};       ///< for all workers to join, once the shards are reached
+  std::chrono::milliseconds shard_silence{30'000};       ///< the session ends after this time without a shard's message
+  std::chrono::milliseconds resend_after{2'000};         ///< an unanswered contribution is sent again; doubles to 30 s
+  std::chrono::milliseconds reconnect_after_max{5'000};  ///< longest pause between attempts to reach a lost shard
   double link_rate = 0;           ///< bits per second to the shards, for automatic codecs. 0: measured
   uint32_t updates_kept_max = 8;  ///< updates of a tensor that no caller has awaited, beyond the staleness
   /// Changes malloc's settings for the whole process. malloc keeps blocks below 256 MiB, and up to 256 MiB of freed
