@@ -1,10 +1,12 @@
 #pragma once
 
 #include <algorithm>
-#include <initializer_list>
+#include <array>
+#include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
-#include <vector>
+#include <utility>
 
 #include "kernels/base/check.h"
 
@@ -14,12 +16,14 @@ namespace millrace {
 ///
 /// Entry    one object for each algorithm. name_of(entry) returns its name; number_of(entry) returns its number on the
 ///          wire, where the kind has numbers.
-/// Threads  immutable after construction.
-template <typename Entry>
+/// Threads  immutable after construction. Not on the heap: preset tsan compiles kernels without ThreadSanitizer.
+///          It would see the allocation, and no order between that and the first reader.
+template <typename Entry, size_t kEntries>
 class Registry {
  public:
   /// Aborts where two entries have one name or one number.
-  Registry(std::initializer_list<Entry> entries) : entries_(entries) {
+  template <typename... More>
+  Registry(Entry first, More... more) : entries_{std::move(first), std::move(more)...} {
     for (auto one = entries_.begin(); one != entries_.end(); ++one) {
       const auto clashes = [&one](const Entry& other) {
         if (name_of(other) == name_of(*one)) return true;
@@ -31,7 +35,7 @@ class Registry {
     }
   }
 
-  const std::vector<Entry>& entries() const { return entries_; }
+  std::span<const Entry> entries() const { return entries_; }
 
   /// Return the entry, or nullptr: not of this build.
   const Entry* with_name(std::string_view name) const {
@@ -49,8 +53,19 @@ class Registry {
     return at == entries_.end() ? nullptr : &*at;
   }
 
-  std::vector<Entry> entries_;
+  std::array<Entry, kEntries> entries_;
 };
+
+template <typename Entry, typename... More>
+Registry(Entry, More...) -> Registry<Entry, 1 + sizeof...(More)>;
+
+/// Returns the member `info` of each entry, in the order of the list.
+template <typename Entry, size_t kEntries>
+auto infos_of(const Registry<Entry, kEntries>& registry) {
+  std::array<decltype(Entry::info), kEntries> infos;
+  std::ranges::transform(registry.entries(), infos.begin(), &Entry::info);
+  return infos;
+}
 
 /// Returns what text_of(entry) gives for each entry, with commas between: "raw, bitmap, gap".
 template <typename Entries, typename TextOf>

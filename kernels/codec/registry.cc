@@ -4,16 +4,16 @@
 namespace millrace {
 namespace {
 
-const Registry<const IndexCodec*>& index_codec_registry() {
+const auto& index_codec_registry() {
 #define MILLRACE_LISTED(word) &word##_index_codec(),
-  static const Registry<const IndexCodec*> registry = {MILLRACE_INDEX_CODECS(MILLRACE_LISTED)};
+  static const Registry registry = {MILLRACE_INDEX_CODECS(MILLRACE_LISTED)};
 #undef MILLRACE_LISTED
   return registry;
 }
 
-const Registry<const ValueCodec*>& value_codec_registry() {
+const auto& value_codec_registry() {
 #define MILLRACE_LISTED(word) &word##_value_codec(),
-  static const Registry<const ValueCodec*> registry = {MILLRACE_VALUE_CODECS(MILLRACE_LISTED)};
+  static const Registry registry = {MILLRACE_VALUE_CODECS(MILLRACE_LISTED)};
 #undef MILLRACE_LISTED
   return registry;
 }

@@ -15,9 +15,9 @@
 namespace millrace {
 namespace {
 
-const Registry<OptimizerEntry>& optimizer_registry() {
+const auto& optimizer_registry() {
 #define MILLRACE_LISTED(word) word##_optimizer(),
-  static const Registry<OptimizerEntry> registry = {MILLRACE_OPTIMIZERS(MILLRACE_LISTED)};
+  static const Registry registry = {MILLRACE_OPTIMIZERS(MILLRACE_LISTED)};
 #undef MILLRACE_LISTED
   return registry;
 }
@@ -61,11 +61,7 @@ std::string known_forms() {
 }  // namespace
 
 std::span<const OptimizerInfo> optimizers() {
-  static const auto infos = [] {
-    std::vector<OptimizerInfo> all;
-    for (const OptimizerEntry& entry : optimizer_registry().entries()) all.push_back(entry.info);
-    return all;
-  }();
+  static const auto infos = infos_of(optimizer_registry());
   return infos;
 }
 

@@ -5,7 +5,6 @@
 #include <functional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "kernels/base/registry.h"
 #include "kernels/select/alternate_signs.h"
@@ -15,9 +14,9 @@
 namespace millrace {
 namespace {
 
-const Registry<SelectionEntry>& selection_registry() {
+const auto& selection_registry() {
 #define MILLRACE_LISTED(word) word##_selection(),
-  static const Registry<SelectionEntry> registry = {MILLRACE_SELECTIONS(MILLRACE_LISTED)};
+  static const Registry registry = {MILLRACE_SELECTIONS(MILLRACE_LISTED)};
 #undef MILLRACE_LISTED
   return registry;
 }
@@ -39,11 +38,7 @@ uint64_t bucket_k_of(const SelectionSpec& spec, uint64_t dimension) {
 }
 
 std::span<const SelectionInfo> selections() {
-  static const auto infos = [] {
-    std::vector<SelectionInfo> all;
-    for (const SelectionEntry& entry : selection_registry().entries()) all.push_back(entry.info);
-    return all;
-  }();
+  static const auto infos = infos_of(selection_registry());
   return infos;
 }
 

@@ -76,7 +76,7 @@ Command add_select(CLI::App& root) {
       "Examples:\n"
       "  millrace-bench select --n 16777216 --density 0.01 --json\n"
       "  millrace-bench select --trace lstm-step100.npz --worker 0 --density 0.001 --json");
-  return {app, [flags]() -> Outcome {
+  return {app, [flags]() -> program::Outcome {
             const auto result = bench_select(flags->options);
             if (!result) return fail_with(result.error());
             return print_bench_result(*result, flags->json);
@@ -147,7 +147,7 @@ Command add_codec(CLI::App& root) {
       "  millrace-bench codec --trace cnn-step300.npz --worker 0 --density 0.001 --json\n"
       "  millrace-bench codec --explain --link-rate 1e8 --density 0.01\n"
       "  millrace-bench codec --hostile --n 1048576 --json");
-  return {app, [flags, of_auto, hostile]() -> Outcome {
+  return {app, [flags, of_auto, hostile]() -> program::Outcome {
             if (of_auto->explain || of_auto->grid) return bench_auto(*of_auto, flags->options, flags->json);
             const auto result = *hostile ? bench_codec_hostile(flags->options) : bench_codec(flags->options);
             if (!result) return fail_with(result.error());

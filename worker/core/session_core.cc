@@ -283,6 +283,8 @@ Result<Stream> SessionCore::take_residual(uint32_t tensor) {
                                                  "' can be taken only while no step of it is in flight and this worker "
                                                  "does not rejoin");
   }
+  // The shards may have decided the step without this worker while it codes its contribution.
+  impl_->skip_uncoded(bucket);
   const PushSlot& slot = bucket.bucket->slot(run.member);
   return bucket.bucket->take_residual(slot.offset(), slot.offset() + slot.dimension());
 }

@@ -396,11 +396,12 @@ struct SessionCore::Impl {
   /// Returns the step of the bucket's next push. Empty: the step is too far ahead, or clipping needs other tensors'
   /// pushes.
   std::optional<uint64_t> step_for_push(const BucketRun& run, TimeNs now) const;
-  uint64_t steps_applied_by_all(uint64_t push) const;
   void select_for(BucketRun& run, uint64_t step, TimeNs now, Actions& actions);
   void choose_codecs(uint32_t bucket, Actions& actions);
   void code_next(uint32_t bucket, TimeNs now, Actions& actions);
   void part_is_coded(uint32_t bucket);
+  /// Gives the entries that were selected and not yet coded back to the residual.
+  void skip_uncoded(BucketRun& run);
   /// Says whether the shard may take the contribution now. The shard takes no step that is further ahead. After a
   /// rejoin the log of one part may be shorter than the others'.
   bool may_be_taken(const PartRun& part, const Outstanding& out) const {

@@ -217,6 +217,14 @@ bool SessionCore::Impl::adopt_member_state(const protocol::Member& own, const pr
   return !over();
 }
 
+void SessionCore::Impl::skip_uncoded(BucketRun& run) {
+  while (run.selected > run.coded) {
+    const PartRun& part = parts[run.order[run.next_in_order]];
+    run.bucket->skip_part(part.at);
+    part_is_coded(part.layout.bucket);
+  }
+}
+
 void SessionCore::Impl::on_evicted(TimeNs now, Actions& actions) {
   is_member = false;
   was_evicted = true;
@@ -228,12 +236,7 @@ void SessionCore::Impl::on_evicted(TimeNs now, Actions& actions) {
     if (synced()) {
       membership_state = MembershipState::kEvicted;
       for (BucketRun& run : buckets) {
-        // Entries that were selected and not sent stay here.
-        while (run.selected > run.coded) {
-          PartRun& part = parts[run.order[run.next_in_order]];
-          run.bucket->skip_part(part.at);
-          part_is_coded(part.layout.bucket);
-        }
+        skip_uncoded(run);
         run.sent.clear();
       }
       quarantine_residuals();

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/base/check.h"
 #include "kernels/base/hash.h"
@@ -19,6 +20,15 @@ constexpr size_t kAckEntriesMax = 32'768;  ///< in one message
 constexpr uint64_t kEarlyStepsMax = 64;    ///< how far ahead of its turn an update is held where none was contributed
 constexpr int kDrawHeartbeats = 3;         ///< without progress, after which one contributes without being drawn
 constexpr size_t kDeferredMessagesMax = 65'536;  ///< updates of an epoch that is not known yet, a shard
+
+uint64_t steps_applied_by_all(const std::vector<BucketRun>& buckets, uint64_t push) {
+  uint64_t least = UINT64_MAX;
+  for (const BucketRun& run : buckets) {
+    // A bucket that is never pushed delays no other.
+    if (run.pushed > 0 || push == 0) least = std::min(least, run.steps_applied);
+  }
+  return least;
+}
 
 }  // namespace
 
@@ -56,15 +66,6 @@ std::optional<uint32_t> SessionCore::Impl::next_ready(TimeNs now) const {
   return std::nullopt;
 }
 
-uint64_t SessionCore::Impl::steps_applied_by_all(uint64_t push) const {
-  uint64_t least = UINT64_MAX;
-  for (const BucketRun& run : buckets) {
-    // A bucket that is never pushed delays no other.
-    if (run.pushed > 0 || push == 0) least = std::min(least, run.steps_applied);
-  }
-  return least;
-}
-
 // Passes over a step only if all parts of all buckets have decided it. So a step that some part still needs has this
 // worker's contribution, or gets it with a later push. Workers cannot block each other in a cycle. Where the other
 // workers have decided the step already, the entries selected for it return to the residual.
@@ -80,7 +81,7 @@ std::optional<uint64_t> SessionCore::Impl::step_for_push(const BucketRun& run, T
   }
   // After a rejoin a bucket may be one push ahead: another bucket has yet to select for an earlier number.
   if (push > first_numbered + numbered.size()) return std::nullopt;
-  const uint64_t by_all = steps_applied_by_all(push);
+  const uint64_t by_all = steps_applied_by_all(buckets, push);
   const uint64_t step = std::max(next_step, by_all);
   if (step >= end) return std::nullopt;
   if (config.spec.participants == 0 || protocol::takes_part(config.spec, membership.members, step, config.worker))

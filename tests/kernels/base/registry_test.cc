@@ -21,7 +21,7 @@ struct NamedEntry {
 std::string_view name_of(const NamedEntry& entry) { return entry.name; }
 
 TEST(Registry, Entries_AreFoundByNameAndNumberInTheOrderOfTheList) {
-  const Registry<NumberedEntry> registry = {{"second", 2}, {"first", 1}};
+  const Registry registry = {NumberedEntry{"second", 2}, NumberedEntry{"first", 1}};
   EXPECT_EQ(registry.with_name("first")->number, 1);
   EXPECT_EQ(registry.with_number(uint8_t{2})->name, "second");
   EXPECT_EQ(registry.with_name("third"), nullptr);
@@ -30,9 +30,9 @@ TEST(Registry, Entries_AreFoundByNameAndNumberInTheOrderOfTheList) {
 }
 
 TEST(RegistryDeathTest, NumberOrNameTwice_Aborts) {
-  EXPECT_DEATH((Registry<NumberedEntry>{{"one", 1}, {"two", 2}, {"three", 1}}), "three one");
-  EXPECT_DEATH((Registry<NumberedEntry>{{"one", 1}, {"one", 2}}), "one one");
-  EXPECT_DEATH((Registry<NamedEntry>{{"one"}, {"two"}, {"two"}}), "two two");
+  EXPECT_DEATH((Registry{NumberedEntry{"one", 1}, NumberedEntry{"two", 2}, NumberedEntry{"three", 1}}), "three one");
+  EXPECT_DEATH((Registry{NumberedEntry{"one", 1}, NumberedEntry{"one", 2}}), "one one");
+  EXPECT_DEATH((Registry{NamedEntry{"one"}, NamedEntry{"two"}, NamedEntry{"two"}}), "two two");
 }
 
 }  // namespace

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "protocol/messages/participants.h"
 #include "tests/worker/core/scripted_core.h"
 
@@ -48,6 +50,24 @@ TEST_F(Absence, StepsDecidedWithoutThisWorker_AppliedThenNextOpenStep) {
   EXPECT_EQ(actions_.delivered.back().push, 0u);
   EXPECT_TRUE(actions_.delivered.back().answers_push);
   EXPECT_EQ(core().steps_allowed(0), 2u);
+}
+
+TEST_F(Absence, StepDecidedWhileItIsCoded_TheResidualHasAllOfIt) {
+  for (const int coded_before : {0, 1}) {
+    SCOPED_TRACE(coded_before);
+    make_running();
+    ASSERT_TRUE(core().push_sparse(0, {{5, 150'000}}, {{1.0f, 2.0f}}, 1, now_).has_value());
+    for (int done = 0; done < 1 + coded_before; ++done) ASSERT_TRUE(core().work(now_, actions_));
+    hear_without_me(0, 0, {{9, 1}});
+    hear_without_me(1, 0, {});
+    const auto taken = core().take_residual(0);
+    ASSERT_TRUE(taken.has_value()) << taken.error().message;
+    EXPECT_TRUE(std::ranges::equal(taken->indices, std::vector<uint32_t>{5, 150'000}));
+    EXPECT_TRUE(std::ranges::equal(taken->values, std::vector<float>{1, 2}));
+    actions_.clear();
+    push({5}, {1});
+    EXPECT_EQ(steps_sent(), (std::vector<uint64_t>{1, 1}));
+  }
 }
 
 TEST_F(Absence, WhatAPartHasDecidedStaysHereAndTheOthersGetTheirs) {

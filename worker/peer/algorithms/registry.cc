@@ -1,7 +1,6 @@
 #include "worker/peer/algorithms/registry.h"
 
 #include <string>
-#include <vector>
 
 #include "kernels/base/check.h"
 #include "kernels/base/registry.h"
@@ -10,9 +9,9 @@
 namespace millrace::peer {
 namespace {
 
-const Registry<AlgorithmEntry>& algorithm_registry() {
+const auto& algorithm_registry() {
 #define MILLRACE_LISTED(word) word##_entry(),
-  static const Registry<AlgorithmEntry> registry = {MILLRACE_ALLREDUCES(MILLRACE_LISTED)};
+  static const Registry registry = {MILLRACE_ALLREDUCES(MILLRACE_LISTED)};
 #undef MILLRACE_LISTED
   return registry;
 }
@@ -59,12 +58,8 @@ const AlgorithmEntry& algorithm_entry(AlgorithmId id) {
 }
 
 std::span<const AlgorithmInfo> algorithms() {
-  static const auto kInfos = [] {
-    std::vector<AlgorithmInfo> infos;
-    for (const AlgorithmEntry& one : algorithm_registry().entries()) infos.push_back(one.info);
-    return infos;
-  }();
-  return kInfos;
+  static const auto infos = infos_of(algorithm_registry());
+  return infos;
 }
 
 const AlgorithmInfo* find_algorithm(std::string_view name) {

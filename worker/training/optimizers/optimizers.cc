@@ -9,9 +9,9 @@
 namespace millrace::training {
 namespace {
 
-const Registry<OptimizerInfo>& training_registry() {
+const auto& training_registry() {
 #define MILLRACE_LISTED(word) word##_optimizer(),
-  static const Registry<OptimizerInfo> registry = {MILLRACE_TRAINING_OPTIMIZERS(MILLRACE_LISTED)};
+  static const Registry registry = {MILLRACE_TRAINING_OPTIMIZERS(MILLRACE_LISTED)};
 #undef MILLRACE_LISTED
   return registry;
 }
