@@ -177,7 +177,7 @@ def parsed(arguments):
     parser.add_argument("--all", action="store_true", help="every measurement that --list does not mark as by hand")
     parser.add_argument("--list", action="store_true", help="print names and commands, and measure nothing")
     parser.add_argument("--again", action="store_true", help="measure where a run of the present commit exists, too")
-    parser.add_argument("--repetitions", type=int, default=0, metavar="N", help="of each command (default: the measurement's own)")
+    parser.add_argument("--repetitions", type=int, metavar="N", help="of each command (default: the measurement's own)")
     parser.add_argument("--programs", type=Path, default=results.ROOT / "build/release/bin", help="folder of the programs")
     parser.add_argument("--runs", type=Path, default=results.RUNS, help="folder of the run files")
     flags = parser.parse_args(arguments)
@@ -185,7 +185,7 @@ def parsed(arguments):
         parser.error("want names, or --all")
     if unknown := [name for name in flags.names if name not in MEASUREMENTS]:
         parser.error(f"no measurement {', '.join(unknown)}: --list has the names")
-    if flags.repetitions < 0:
+    if flags.repetitions is not None and flags.repetitions < 1:
         parser.error("--repetitions: want a number above 0")
     return flags
 

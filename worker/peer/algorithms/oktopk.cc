@@ -7,6 +7,7 @@
 #include "kernels/reduce/reduce.h"
 #include "worker/peer/algorithms/cost_chain.h"
 #include "worker/peer/algorithms/registry.h"
+#include "worker/peer/collectives/boundaries_text.h"
 #include "worker/peer/collectives/contribution.h"
 #include "worker/peer/collectives/index_intersection.h"
 #include "worker/peer/collectives/integer_collectives.h"
@@ -124,7 +125,6 @@ class Oktopk final : public Allreduce {
 
  private:
   Task<Result<Regions>> make_regions(Channel& channel, IndexSpan indices) const {
-    using Boundaries = AllreduceSettings::Boundaries;
     if (settings_.boundaries == Boundaries::kEqual) co_return equal_regions(settings_.dimension, channel.size());
     if (settings_.boundaries == Boundaries::kPooled) {
       co_return co_await pooled_regions(channel, indices, settings_.dimension, kRegions);
@@ -379,13 +379,9 @@ void cost_of_oktopk(CostChain& chain) {
   add_reevaluation(chain);
 }
 
-/// By AllreduceSettings::Boundaries.
-constexpr const char* kBoundaryNames[] = {"", " averaged", " pooled", " equal"};
-
 std::string describe_oktopk(const AllreduceSettings& settings) {
-  return " tau=" + std::to_string(settings.boundaries_period) + "," + std::to_string(settings.thresholds_period) +
-         kBoundaryNames[static_cast<size_t>(settings.boundaries)] +
-         " balance=" + std::to_string(settings.balance_ratio);
+  return " tau=" + std::to_string(settings.boundaries_period) + "," + std::to_string(settings.thresholds_period) + " " +
+         boundaries_name(settings.boundaries) + " balance=" + std::to_string(settings.balance_ratio);
 }
 
 }  // namespace

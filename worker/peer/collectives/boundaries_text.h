@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -9,9 +10,14 @@ namespace millrace::peer {
 
 using Boundaries = AllreduceSettings::Boundaries;
 
+/// Returns the names in the order of their numbers, which begin with 1.
 inline const std::vector<std::string>& boundaries_names() {
   static const std::vector<std::string> names = {"averaged", "pooled", "equal"};
   return names;
+}
+
+inline const std::string& boundaries_name(Boundaries boundaries) {
+  return boundaries_names().at(static_cast<size_t>(boundaries) - 1);
 }
 
 /// REQUIRES: one of boundaries_names().
