@@ -272,6 +272,16 @@ Option& option_named(std::vector<Option>& options, std::string_view name) {
   return *at;
 }
 
+Status set_option(JobConfig& job, std::string_view name, std::string_view text) {
+  JobDraft draft = draft_of(job);
+  std::vector<Option> options = options_of(draft);
+  if (Status set = option_named(options, name).set(text); !set) return set;
+  auto changed = config_of(draft);
+  if (!changed) return std::unexpected(changed.error());
+  job = std::move(*changed);
+  return {};
+}
+
 std::string_view heading_of(OptionGroup group) {
   switch (group) {
     case OptionGroup::kJob: return "Job";

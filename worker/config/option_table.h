@@ -32,6 +32,11 @@ std::vector<Option> options_of(WorkerConfig& worker);
 /// Returns the option of that name. REQUIRES: there is one.
 Option& option_named(std::vector<Option>& options, std::string_view name);
 
+/// Sets one option of a job by its name and text, as a file or a flag does.
+///
+/// Errors  invalid_argument, with the option's name; nothing is changed.
+Status set_option(JobConfig& job, std::string_view name, std::string_view text);
+
 /// Returns the heading of a group: "Compression".
 std::string_view heading_of(protocol::OptionGroup group);
 

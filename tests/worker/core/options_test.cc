@@ -126,7 +126,7 @@ TEST(Options, EveryFieldReachesTheSpecification) {
   job.liveness.heartbeat = std::chrono::milliseconds(500);
   job.liveness.exchange_timeout = std::chrono::milliseconds(50);
   job.seed = 9;
-  job.momentum = Momentum::nesterov(0.75).unmasked();
+  job.momentum = millrace::Momentum::nesterov(0.75).unmasked();
   job.contributions.clip = 2.5;
   job.layout.parts_per_shard = 4;
   job.layout.fuse_below = 10;

@@ -74,7 +74,7 @@ TEST(SessionWeights, WeightsThatWouldNeverMoveAreNotAttached) {
 struct Scheduled {
   Scheduled(Schedule schedule, ApplyWhen apply)
       : tensors(
-            {{.name = "small", .dimension = 100, .weights = weights, .schedule = std::move(schedule), .apply = apply}}),
+            {{.name = "small", .dimension = 100, .weights = Weights(weights, std::move(schedule), apply)}}),
         cluster(session_spec_of(session_job_of(1), tensors), 1) {
     SessionOptions job = session_job_of(1);
     job.shards = cluster.addresses();

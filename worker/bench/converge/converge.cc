@@ -10,6 +10,7 @@
 
 #include "worker/bench/converge/converge_data.h"
 #include "worker/bench/converge/svg_plot.h"
+#include "worker/config/option_table.h"
 #include "worker/launch/namespace_hosts.h"
 #include "worker/launch/training_cluster.h"
 #include "worker/program/interruption.h"
@@ -57,12 +58,13 @@ program::Outcome check(const ConvergeOptions& options) {
     if (std::ranges::find(rows, name, &ConvergeRow::name) == rows.end())
       return fail_with(ExitCode::kUsage, "--rows: there is no row '" + name + "'");
   }
-  training::TrainOptions job;
-  job.workers = options.workers;
-  job.servers.assign(options.shards, "tcp://127.0.0.1:1");  // no worker connects to them
-  job.select = options.select;
-  job.reselect = options.reselect;
-  return training::check_job(job, 0);
+  training::TrainOptions train;
+  train.job.workers = options.workers;
+  train.me.shards.assign(options.shards, "tcp://127.0.0.1:1");  // no worker connects to them
+  for (const auto& [name, text] : {std::pair("select", options.select), std::pair("reselect", options.reselect)}) {
+    if (const Status set = worker::set_option(train.job, name, text); !set) return fail_with(set.error());
+  }
+  return training::check_job(train, 0);
 }
 
 std::vector<std::string> worker_flags(const ConvergeOptions& options, const TrainingData& data, const ConvergeRow& row,

@@ -10,7 +10,6 @@
 #include "worker/peer/channel/stream_wire.h"
 #include "worker/peer/collectives/boundaries_text.h"
 #include "worker/program/flag_range.h"
-#include "worker/training/exchange/selection_text.h"
 #include "worker/training/model/model_flags.h"
 #include "worker/training/trainer.h"
 
