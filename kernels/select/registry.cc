@@ -5,8 +5,10 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/base/registry.h"
+#include "kernels/base/words.h"
 #include "kernels/select/alternate_signs.h"
 #include "kernels/select/selection_list.h"
 #include "kernels/select/warm_up.h"
@@ -46,8 +48,9 @@ Result<SelectionId> selection_by_name(std::string_view name) {
   for (const SelectionInfo& info : selections()) {
     if (info.name == name || (!info.alias.empty() && info.alias == name)) return info.selection;
   }
+  const std::vector<std::string> known = texts_of(selections(), std::mem_fn(&SelectionInfo::name));
   return fail(ErrorCode::kInvalidArgument, "unknown selection '" + std::string(name) + "'; known are " +
-                                               listed_texts(selections(), std::mem_fn(&SelectionInfo::name)));
+                                               listed_texts(known, std::identity()) + did_you_mean(name, known));
 }
 
 const SelectionInfo* find_selection(SelectionId selection) {

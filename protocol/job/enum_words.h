@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "protocol/job/job_spec.h"
 
@@ -65,6 +67,14 @@ template <HasEnumWords E>
 constexpr std::string_view enum_word(E value) {
   const auto at = std::ranges::find(kEnumWords<E>, value, &EnumWord<E>::value);
   return at == kEnumWords<E>.end() ? "unknown" : at->word;
+}
+
+/// Returns the words of an enum, in the order of its table.
+template <HasEnumWords E>
+std::vector<std::string> enum_texts() {
+  std::vector<std::string> words;
+  for (const EnumWord<E>& known : kEnumWords<E>) words.emplace_back(known.word);
+  return words;
 }
 
 /// Says whether a number that came as an enum of the job specification is one that this build knows.

@@ -12,6 +12,7 @@
 namespace millrace::bench {
 
 using program::in_range;
+using program::one_of;
 
 namespace {
 
@@ -133,7 +134,7 @@ program::Command add_serve_bench(CLI::App& root) {
       ->check(in_range(0.0, 0.2));
   app->add_option("--rows", options.rows, "what to measure: lossless, qsgd4, qsgd8")
       ->delimiter(',')
-      ->check(CLI::IsMember({"lossless", "qsgd4", "qsgd8"}));
+      ->check(one_of({"lossless", "qsgd4", "qsgd8"}));
   add_path_flags(*app, options);
   app->add_option("--codec", options.lossless_codec,
                   "of the row lossless (default: raw+raw on loopback, gap+raw behind a rate)")

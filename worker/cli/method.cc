@@ -3,7 +3,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <functional>
+#include <vector>
 
+#include "kernels/base/registry.h"
+#include "kernels/base/words.h"
 #include "kernels/methods/methods.h"
 
 namespace millrace::cli {
@@ -15,7 +19,9 @@ program::Outcome apply_method(const std::string& name, double density, const std
                               std::vector<worker::Option>& job) {
   const Method* method = find_method(name);
   if (method == nullptr) {
-    return fail_with(ExitCode::kUsage, fmt::format("--method: there is no '{}'; there are {}", name, method_names()));
+    const std::vector<std::string> known = texts_of(methods(), std::mem_fn(&Method::name));
+    return fail_with(ExitCode::kUsage, fmt::format("--method: there is no '{}'; there are {}{}", name, method_names(),
+                                                   did_you_mean(name, known)));
   }
   const auto option = [&](std::string_view which) -> worker::Option& { return worker::option_named(job, which); };
   // The method's own texts are valid: a test reads them.

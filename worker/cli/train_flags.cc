@@ -14,6 +14,7 @@ namespace millrace::cli {
 
 using program::in_range;
 using program::not_empty;
+using program::one_of;
 using training::TrainOptions;
 
 namespace {
@@ -89,7 +90,7 @@ void add_compression_flags(CLI::App& app, TrainFlags& flags) {
       ->group("Compression");
   app.add_option("--codec-error", flags.codec_error, "a quantizer's error: retain it in the residual, or drop it")
       ->default_str("retain, with --unbiased drop")
-      ->check(CLI::IsMember({"retain", "drop"}))
+      ->check(one_of({"retain", "drop"}))
       ->group("Compression");
   app.add_flag("--dense", flags.dense, "send every parameter in every step, for comparison")->group("Compression");
 }
@@ -126,7 +127,7 @@ void add_descent_flags(CLI::App& app, TrainFlags& flags) {
          "exactly, in a second job JOB.snapshots; a step sends how much its rows' gradient differs from theirs at "
          "that snapshot")
       ->capture_default_str()
-      ->check(CLI::IsMember({"sgd", "svrg"}));
+      ->check(one_of({"sgd", "svrg"}));
   app.add_option("--snapshot-every", options.snapshot_every, "svrg: steps between two snapshots (default: an epoch's)")
       ->check(in_range(uint64_t{1}, std::numeric_limits<uint64_t>::max()));
   app.add_option("--epochs", options.epochs, "passes over the rows")

@@ -47,9 +47,7 @@ std::string form_of(T) {
 }
 template <protocol::HasEnumWords E>
 std::string form_of(E) {
-  std::vector<std::string_view> words;
-  for (const protocol::EnumWord<E>& known : protocol::kEnumWords<E>) words.push_back(known.word);
-  return fmt::format("{}", fmt::join(words, "|"));
+  return fmt::format("{}", fmt::join(protocol::enum_texts<E>(), "|"));
 }
 
 std::string plain_text(bool value) { return value ? "on" : "off"; }
@@ -115,7 +113,7 @@ Status set_plain(const OptionInfo&, std::string_view text, E& value) {
     value = known.value;
     return {};
   }
-  return bad_value(text, fmt::format("known are {}", form_of(value)));
+  return bad_value(text, fmt::format("known are {}{}", form_of(value), did_you_mean(text, protocol::enum_texts<E>())));
 }
 
 /// The same error, with the option named in front.

@@ -14,8 +14,8 @@
 namespace millrace::worker {
 namespace {
 
-std::unexpected<Error> not_a(std::string_view text, std::string_view wanted) {
-  return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is not {}", text, wanted));
+std::unexpected<Error> not_a(std::string_view text, std::string_view wanted, const std::string& hint = {}) {
+  return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is not {}{}", text, wanted, hint));
 }
 
 template <typename E>
@@ -26,6 +26,17 @@ bool assign_word(std::string_view text, E& value) {
     return true;
   }
   return false;
+}
+
+std::string hint_for_momentum(const std::vector<std::string_view>& words) {
+  const std::string hint = did_you_mean(words[0], protocol::enum_texts<protocol::Momentum>());
+  return hint.empty() && words.size() == 3 ? did_you_mean(words[2], {"unmasked"}) : hint;
+}
+
+std::string hint_for_switch_codecs(const std::vector<std::string_view>& words) {
+  const std::string hint = did_you_mean(words[0], protocol::enum_texts<protocol::WindowIndexCodec>());
+  return hint.empty() && words.size() == 2 ? did_you_mean(words[1], protocol::enum_texts<protocol::WindowValueCodec>())
+                                           : hint;
 }
 
 using std::chrono::milliseconds;
@@ -45,7 +56,8 @@ Result<protocol::MomentumSpec> momentum_from_text(std::string_view text) {
   const std::vector<std::string_view> words = split(text, ':');
   const bool complete = words.size() == 2 || (words.size() == 3 && words[2] == "unmasked");
   if (!complete || !assign_word(words[0], spec.momentum) || spec.momentum == protocol::Momentum::kNone) {
-    return not_a(text, "a momentum: 'none', or correction, nesterov or nesterov_printed with ':FACTOR[:unmasked]'");
+    return not_a(text, "a momentum: 'none', or correction, nesterov or nesterov_printed with ':FACTOR[:unmasked]'",
+                 hint_for_momentum(words));
   }
   const auto factor = number_from_text<double>(words[1]);
   if (!factor || !(*factor > 0) || !(*factor < 1)) return not_a(words[1], "a momentum factor between 0 and 1");
@@ -63,7 +75,10 @@ Result<protocol::ReselectSpec> reselect_from_text(std::string_view text) {
   protocol::ReselectSpec spec;
   if (text == "none") return spec;
   const std::vector<std::string_view> words = split(text, ':');
-  const auto wanted = [&] { return not_a(text, "a re-selection: 'none' or 'topk:DENSITY|COUNT[:PERIOD]'"); };
+  const auto wanted = [&] {
+    return not_a(text, "a re-selection: 'none' or 'topk:DENSITY|COUNT[:PERIOD]'",
+                 did_you_mean(words[0], protocol::enum_texts<protocol::Reselect>()));
+  };
   if (words.size() < 2 || words.size() > 3 || words[0] != "topk") return wanted();
   spec.reselect = protocol::Reselect::kTopK;
   if (auto done = set_amount(words[1], spec.density, spec.k); !done) return std::unexpected(done.error());
@@ -100,7 +115,8 @@ Result<protocol::SwitchCodecs> switch_codecs_from_text(std::string_view text) {
   if (words.size() != 2 || !assign_word(words[0], codecs.index) || !assign_word(words[1], codecs.value)) {
     return not_a(text,
                  "a switch_codec: 'auto' or INDEX+VALUE, as gap+fixed16, with INDEX raw, gap, bitmap or bloom, VALUE "
-                 "fixed16, fixed32, qsgd8 or qsgd4");
+                 "fixed16, fixed32, qsgd8 or qsgd4",
+                 hint_for_switch_codecs(words));
   }
   return codecs;
 }

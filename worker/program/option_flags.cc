@@ -5,6 +5,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "kernels/base/words.h"
+#include "monitoring/usage_sentence.h"
+
 namespace millrace::worker {
 namespace {
 
@@ -35,7 +38,10 @@ void add_option_flag(CLI::App& app, const Option& option, std::set<std::string>&
 void set_by_file(CLI::App& app, const CLI::ConfigItem& item) {
   CLI::Option* flag = app.get_option_no_throw("--" + item.name);
   if (flag == nullptr || item.name == "config" || item.name == "help") {
-    throw CLI::ConfigError(fmt::format("--config: '{}' is no flag of this command", item.name));
+    std::vector<std::string> known = monitoring::flag_names(app);
+    for (std::string& name : known) name.erase(0, 2);
+    throw CLI::ConfigError(
+        fmt::format("--config: '{}' is no flag of this command{}", item.name, did_you_mean(item.name, known)));
   }
   if (flag->count() > 0) return;  // the command line has it
   if (flag->get_expected_max() > 0) {

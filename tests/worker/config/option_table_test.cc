@@ -205,6 +205,49 @@ TEST(OptionTable, WhatDoesNotBelongTogetherIsRefusedWithTheOptionToChange) {
   EXPECT_EQ(refusal({{"store_begin", "saved"}}).substr(0, 19), "store_begin belongs");
 }
 
+TEST(OptionTable, AMistypedWordIsRefusedWithTheNearestOne) {
+  const struct {
+    const char* option;
+    const char* text;
+    const char* meant;  ///< empty: none is near
+  } cases[] = {
+      {"mode", "asynchronos", "asynchronous"},
+      {"mode", "late", ""},
+      {"combine", "weighted-mean", "weighted_mean"},
+      {"codec_error", "retian", "retain"},
+      {"non_finite", "refus", "refuse"},
+      {"path", "swtich", "switch"},
+      {"initial_weights", "frist", "first"},
+      {"store_begin", "saveed", "saved"},
+      {"select", "top_k:0.01", "topk"},
+      {"select", "threshold_resue:0.01", "threshold_reuse"},
+      {"select", "topk:0.01:warmup=5", "warm_up"},
+      {"select", "topk:2.5", ""},
+      {"reselect", "topq:0.1", "topk"},
+      {"codec_up", "bitmpa+raw", "bitmap"},
+      {"codec_up", "gap+qsdg4", "qsgd4"},
+      {"codec_up", "atuo", "auto"},
+      {"codec_down", "bloom_p11:0.01", "bloom_p1"},
+      {"momentum", "corection:0.9", "correction"},
+      {"momentum", "nesterov:0.9:unmaskd", "unmasked"},
+      {"store", "adagard:0.1", "adagrad"},
+      {"switch_codec", "gpa+fixed16", "gap"},
+      {"switch_codec", "gap+fixd16", "fixed16"},
+  };
+  for (const auto& one : cases) {
+    Tables tables;
+    const Status set = option_named(tables.job, one.option).set(one.text);
+    ASSERT_FALSE(set) << one.option << ' ' << one.text;
+    const std::string& sentence = set.error().message;
+    const size_t at = sentence.find("did you mean '");
+    if (*one.meant == 0) {
+      EXPECT_EQ(at, std::string::npos) << sentence;
+    } else {
+      EXPECT_TRUE(sentence.ends_with("did you mean '" + std::string(one.meant) + "'?")) << sentence;
+    }
+  }
+}
+
 TEST(OptionTable, ThePagesTableIsThatOfTheVisitors) {
   const std::string path = MILLRACE_OPTIONS_PAGE;
   if (std::getenv("MILLRACE_WRITE_OPTIONS") != nullptr) std::ofstream(path) << options_markdown();

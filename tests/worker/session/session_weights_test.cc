@@ -73,8 +73,7 @@ TEST(SessionWeights, WeightsThatWouldNeverMoveAreNotAttached) {
 /// A session of one worker whose tensor "small" has weights under `schedule`.
 struct Scheduled {
   Scheduled(Schedule schedule, ApplyWhen apply)
-      : tensors(
-            {{.name = "small", .dimension = 100, .weights = Weights(weights, std::move(schedule), apply)}}),
+      : tensors({{.name = "small", .dimension = 100, .weights = Weights(weights, std::move(schedule), apply)}}),
         cluster(session_spec_of(session_job_of(1), tensors), 1) {
     SessionOptions job = session_job_of(1);
     job.shards = cluster.addresses();

@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <functional>
 #include <limits>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "kernels/base/registry.h"
+#include "kernels/base/words.h"
 #include "worker/peer/channel/stream_wire.h"
 #include "worker/peer/collectives/boundaries_text.h"
 #include "worker/program/flag_range.h"
@@ -17,6 +20,7 @@ namespace millrace::cli {
 
 using program::in_range;
 using program::not_empty;
+using program::one_of;
 using training::ExchangePath;
 using training::OptimizerOptions;
 using training::PeerTrainOptions;
@@ -103,7 +107,9 @@ Status read_exchange(const PeerTrainFlags& flags, const OptimizerOptions& defaul
     const peer::AlgorithmInfo* algorithm = peer::find_algorithm(flags.algorithm);
     if (algorithm == nullptr) {
       return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("there is no algorithm '{}'; there are {}", flags.algorithm, names_of_algorithms()));
+                  fmt::format("there is no algorithm '{}'; there are {}{}", flags.algorithm, names_of_algorithms(),
+                              did_you_mean(flags.algorithm,
+                                           texts_of(peer::algorithms(), std::mem_fn(&peer::AlgorithmInfo::name)))));
     }
     options.algorithm = algorithm->id;
   }
@@ -139,7 +145,7 @@ void add_peer_descent_flags(CLI::App& app, PeerTrainFlags& flags) {
   }
   app.add_option("--optimizer", flags.optimizer, words + "; the list is below")
       ->capture_default_str()
-      ->check(CLI::IsMember(names));
+      ->check(one_of(names));
   app.add_option("--lr", flags.rate,
                  "learning rate; scd: of a step that is safe at 1 (an epoch takes every feature once)")
       ->capture_default_str()
@@ -166,7 +172,7 @@ void add_peer_descent_flags(CLI::App& app, PeerTrainFlags& flags) {
          "scd: how the ranks gather their changes: sparse, the changed coordinates; dense, every rank's whole slice, a "
          "baseline that trains the same model bit for bit")
       ->capture_default_str()
-      ->check(CLI::IsMember({"sparse", "dense"}));
+      ->check(one_of({"sparse", "dense"}));
   app.add_option("--beta1", options.beta1,
                  "momentum: share of the velocity that a step keeps; adam: of the first moment")
       ->capture_default_str()
@@ -179,7 +185,7 @@ void add_peer_descent_flags(CLI::App& app, PeerTrainFlags& flags) {
       ->check(in_range(1e-30, 1.0));
   app.add_option("--order", flags.order, "of a rank's rows: shuffled in every epoch, or as in the file")
       ->capture_default_str()
-      ->check(CLI::IsMember({"shuffled", "file"}));
+      ->check(one_of({"shuffled", "file"}));
   app.add_option("--epochs", flags.options.epochs, "passes over the rows")
       ->capture_default_str()
       ->check(in_range(1u, 1'000'000u));
@@ -198,7 +204,7 @@ void add_path_flags(CLI::App& app, PeerTrainFlags& flags) {
                  "what sums the gradients: peers, the ranks by an allreduce; servers, sharded servers, whose workers "
                  "the ranks are; auto, the one that takes less time by the cost models (below). All else is the same")
       ->capture_default_str()
-      ->check(CLI::IsMember({"peers", "servers", "auto"}));
+      ->check(one_of({"peers", "servers", "auto"}));
   app.add_option("--servers", flags.servers, "path servers, auto: host:port,host:port, one shard each (millrace serve)")
       ->check(not_empty());
   app.add_option("--job", flags.options.options.job,
@@ -229,7 +235,7 @@ void add_exchange_flags(CLI::App& app, PeerTrainFlags& flags) {
   app.add_option("--boundaries", flags.boundaries,
                  "oktopk, path peers: of the ranks' regions; pooled where entries lie in other places on every rank")
       ->capture_default_str()
-      ->check(CLI::IsMember(peer::boundaries_names()));
+      ->check(one_of(peer::boundaries_names()));
   app.add_option("--boundary-period", options.boundaries_period,
                  "oktopk, path peers: steps between two searches for the regions (the paper's tau)")
       ->capture_default_str()
@@ -275,7 +281,7 @@ void add_exchange_flags(CLI::App& app, PeerTrainFlags& flags) {
       ->check(in_range(1u, 3'600'000u));
   app.add_option("--mpi-threads", flags.mpi_threads, "MPI's thread level")
       ->capture_default_str()
-      ->check(CLI::IsMember({"single", "funneled", "serialized", "multiple"}));
+      ->check(one_of({"single", "funneled", "serialized", "multiple"}));
 }
 
 }  // namespace
