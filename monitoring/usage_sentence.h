@@ -7,7 +7,7 @@
 
 #include "kernels/base/words.h"
 
-/// What programs say of a wrong command line. Header only: a program links the parser.
+/// The sentence about a wrong command line. Header only: a program links the parser.
 namespace millrace::monitoring {
 
 /// Returns the long flags of a command: "--seed".

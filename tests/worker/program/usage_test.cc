@@ -8,7 +8,7 @@
 #include "monitoring/usage_sentence.h"
 #include "worker/program/flag_range.h"
 
-/// What a program says of a wrong command line.
+/// The sentence about a wrong command line.
 namespace millrace::program {
 namespace {
 
