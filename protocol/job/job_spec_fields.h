@@ -217,8 +217,10 @@ void visit_job(Visitor& v, Spec& spec) {
            spec.reproducible);
   v.option({"path", kSwitch, "the processes that add up the contributions"}, spec.path);
   v.group("switch", spec.switch_path, [](auto& to, auto& part) { visit_switch(to, part); });
-  v.text({"grid", kSwitch, "binary grid of path switch and reproducible jobs: auto, or INDICES:EXPONENT"}, spec.grid,
-         [](auto& to, auto& part) { visit_grid(to, part); });
+  v.text({"grid", kSwitch,
+          "binary grid of path switch and reproducible jobs, INDICES:EXPONENT; auto: 16384:-20, with --reproducible "
+          "4096:-20"},
+         spec.grid, [](auto& to, auto& part) { visit_grid(to, part); });
   v.option({"initial_weights", kJob, "whose weights the job begins with"}, spec.initial_weights);
   v.text({"store", kStore, "the rule by which the shards change weights that they hold, as adam:0.001"},
          spec.store.optimizer, [](auto& to, auto& part) { visit_optimizer(to, part); });

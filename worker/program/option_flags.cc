@@ -14,7 +14,10 @@ namespace {
 /// Sets an option by a flag's text, or refuses the flag.
 void set_by_flag(const Option& option, const std::string& text, std::set<std::string>& given) {
   if (const Status done = option.set(text); !done) {
-    throw CLI::ValidationError("--" + option.flag, done.error().message);
+    std::string_view sentence = done.error().message;
+    const std::string name = option.name + ": ";
+    if (sentence.starts_with(name)) sentence.remove_prefix(name.size());  // the flag says it
+    throw CLI::ValidationError("--" + option.flag, std::string(sentence));
   }
   given.insert(option.name);
 }
