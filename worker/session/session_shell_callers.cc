@@ -254,7 +254,7 @@ Status SessionShell::check_not_given(size_t tensor) const {
   if (!gates_[tensor].weights_given) return {};
   return fail(ErrorCode::kInvalidArgument,
               "the weights of tensor '" + core_.spec().tensors[tensor].name +
-                  "' were given to connect(): they stay, and their scale is a function of the step "
+                  "' were given to connect(): they stay, and their scale is a schedule "
                   "(Weights), so that a worker that joins applies every step as the others did");
 }
 
