@@ -115,7 +115,7 @@ void add_limits(CLI::App& app, Limits& limits, uint32_t& drain_seconds, uint32_t
       ->transform(CLI::Validator(to_bytes, "SIZE"))
       ->group(group)
       ->capture_default_str();
-  app.add_option("--dead-after-ms-min", limits.dead_after_ms_min, "Least dead_after_ms that a job may ask for")
+  app.add_option("--dead-after-ms-min", limits.dead_after_ms_min, "Least dead_after that a job may ask for")
       ->group(group)
       ->capture_default_str();
   app.add_option("--drain-seconds", drain_seconds, "At shutdown: time for rounds in flight")

@@ -46,7 +46,7 @@ std::string sentence_of(const protocol::Body& last_message) {
 std::string not_ended(std::string_view name, uint64_t number) {
   return fmt::format(
       "job '{}' ({}) is over, and its end is not in the membership table: its name stays taken until its workers have "
-      "left it at another shard; or, once this shard is started again, for dead_after_ms after a worker asks for it "
+      "left it at another shard; or, once this shard is started again, for dead_after after a worker asks for it "
       "(--abandon-seconds where the job's workers return)",
       name, number);
 }
