@@ -359,7 +359,7 @@ class Refusals(WithServers):
         nowhere = self.path("nowhere")
         for sentence, arguments in (("codec 'gap+nothing' is not", ["bench", "serve", "--codec", "gap+nothing"]),
                                     ("qsgd4' loses something", ["bench", "serve", "--codec", "gap+qsgd4"]), ("Bloom false positive rate", ["bench", "serve", "--codec", "bloom_p0:1.5+raw"]),
-                                    ("--parts", ["bench", "serve", "--parts", 65]), ("--rate: 'fast' is not a rate", ["bench", "serve", "--rate", "fast"]),
+                                    ("--parts-per-shard", ["bench", "serve", "--parts-per-shard", 65]), ("--rate: 'fast' is not a rate", ["bench", "serve", "--rate", "fast"]),
                                     *[("is not a rate", ["bench", "serve", "--rate", rate]) for rate in ("0bit", "999bit", "9" * 20 + "gbit", "1001gbit", "-1gbit")],
                                     ("--rate: 'fast' is not a rate", ["demo", "--folder", nowhere, "--rate", "fast"]),
                                     ("--quorum", ["demo", "--folder", nowhere, "--mode", "partial", "--quorum", 4097]), ("quorum", ["demo", "--folder", nowhere, "--quorum", 2]),

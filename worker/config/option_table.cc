@@ -264,6 +264,11 @@ std::vector<Option> options_of(WorkerConfig& worker) {
   return tabler.take();
 }
 
+void keep_options(std::vector<Option>& options, std::span<const std::string_view> names) {
+  std::erase_if(options,
+                [names](const Option& option) { return std::ranges::find(names, option.name) == names.end(); });
+}
+
 Option& option_named(std::vector<Option>& options, std::string_view name) {
   const auto at = std::ranges::find(options, name, &Option::name);
   MILLRACE_CHECK(at != options.end(), name);

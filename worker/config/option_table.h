@@ -29,6 +29,9 @@ struct Option {
 std::vector<Option> options_of(JobDraft& draft);
 std::vector<Option> options_of(WorkerConfig& worker);
 
+/// Removes all options but the named ones.
+void keep_options(std::vector<Option>& options, std::span<const std::string_view> names);
+
 /// Returns the option of that name. REQUIRES: there is one.
 Option& option_named(std::vector<Option>& options, std::string_view name);
 

@@ -66,6 +66,11 @@ void add_option_flags(CLI::App& app, std::vector<Option>& options, std::span<con
   }
 }
 
+JobFlags::JobFlags(const JobConfig& job, std::span<const std::string_view> names)
+    : draft(draft_of(job)), options(options_of(draft)) {
+  keep_options(options, names);
+}
+
 void add_config_flag(CLI::App& app) {
   const auto read = [&app](const std::string& path) {
     for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_file(path)) {

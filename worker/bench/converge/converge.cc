@@ -117,7 +117,6 @@ PlotSeries series_of(const json& row, const char* against) {
 std::vector<ConvergeRow> converge_rows(const ConvergeOptions& options) {
   const std::string quorum = std::to_string(std::max(1U, options.workers - 1));
   const std::string half = std::to_string(std::max(1U, options.workers / 2));
-  const std::string deadline = std::to_string(options.deadline_ms) + "ms";
   std::vector<ConvergeRow> rows = {
       {kDense, "dense, synchronous", {"--dense"}},
       {kSynchronous, "synchronous", {}},
@@ -126,7 +125,9 @@ std::vector<ConvergeRow> converge_rows(const ConvergeOptions& options) {
       {"staleness-16", "staleness 16", {"--mode", "bounded_staleness", "--staleness", "16", "--quorum", quorum}},
       {"quorum", "partial, all but one", {"--mode", "partial", "--quorum", quorum}},
       {"half", "partial, half are drawn", {"--mode", "partial", "--participants", half}},
-      {"half-deadline", "half, deadline", {"--mode", "partial", "--participants", half, "--deadline", deadline}},
+      {"half-deadline",
+       "half, deadline",
+       {"--mode", "partial", "--participants", half, "--deadline", options.deadline}},
       {"asynchronous", "asynchronous", {"--mode", "asynchronous"}, options.workers},
   };
   for (ConvergeRow& row : rows) {

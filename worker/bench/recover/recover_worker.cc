@@ -22,7 +22,7 @@ JobConfig recover_worker_job(const RecoverSetup& setup) {
           .select = Selection::all(),
           .codec_up = codec,
           .codec_down = codec,
-          .liveness = {.heartbeat = std::chrono::milliseconds(setup.heartbeat_ms)},
+          .liveness = {.heartbeat = setup.heartbeat},
           .layout = {.parts_per_shard = setup.parts_per_shard},
           .recipe = "program=bench-recover"};
 }

@@ -5,8 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "kernels/base/words.h"
-#include "worker/config/option_text.h"
+#include "worker/config/option_table.h"
 
 namespace millrace::bench {
 namespace {
@@ -19,25 +18,10 @@ constexpr double kServeSwitchMissingShare = 0.01;  ///< of those: entries for wh
 
 }  // namespace
 
-Result<Grid> grid_of(std::string_view text) { return worker::grid_from_text(text); }
-
-Result<std::optional<SwitchCodec>> switch_codec_of(std::string_view text) {
-  if (text == "auto") return std::optional<SwitchCodec>();
-  const auto codecs = worker::switch_codecs_from_text(text);
-  if (!codecs) return std::unexpected(codecs.error());
-  return SwitchCodec{static_cast<SwitchIndex>(codecs->index), static_cast<SwitchValue>(codecs->value)};
-}
-
-Status check_switch_texts(std::string_view grid, std::string_view codec) {
-  if (const auto read = grid_of(grid); !read) return std::unexpected(read.error());
-  if (const auto read = switch_codec_of(codec); !read) return std::unexpected(read.error());
-  return {};
-}
-
-uint32_t grid_block(std::string_view grid) {
-  uint32_t indices = 0;
-  (void)assign_number(grid.substr(0, grid.find(':')), indices);
-  return indices;
+std::string switch_codec_text(const JobConfig& job) {
+  worker::JobDraft draft = worker::draft_of(job);
+  std::vector<worker::Option> options = worker::options_of(draft);
+  return worker::option_named(options, "switch_codec").text();
 }
 
 ServeVerdict judge_switch_update(const ServeJob& job, uint32_t round, const StreamView& update) {
