@@ -199,7 +199,7 @@ class ExitCodes(unittest.TestCase):
             "malformed": (of(self.file("bad2.svm", b"+1 a:b\n")), BAD_DATA, "bad2.svm:1:"),
             "compressed": (of(self.file("rows.gz", gzip.compress(ROWS))), BAD_DATA, "gzip"),
             "model in no folder": (of(rows, "-o", "/no/such/folder/m"), IO, "No such file"),
-            "no server": (of(rows, "--path", "servers", "--servers", self.dead, "--connect-timeout-ms", 200), UNREACHABLE,
+            "no server": (of(rows, "--path", "servers", "--servers", self.dead, "--connect-timeout", "200ms"), UNREACHABLE,
                           "could not be joined"),
         })
 

@@ -5,9 +5,9 @@
 
 namespace millrace::training {
 CodecError codec_error_of(const OptimizerOptions& options) {
-  if (options.unbiased) return CodecError::kDrop;  // there is no residual to retain it in
+  if (options.job.contributions.unbiased) return CodecError::kDrop;  // there is no residual to retain it in
   if (options.codec_error) return *options.codec_error;
-  for (const auto& codec : {options.codec, options.quantizer}) {
+  for (const auto& codec : {codec_of(options), options.quantizer}) {
     if (!codec || !is_lossy(*codec)) continue;
     const ValueCodec* values = find_value_codec(codec->value);
     if (values != nullptr && !values->contraction(*codec)) return CodecError::kDrop;

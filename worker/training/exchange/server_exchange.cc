@@ -42,7 +42,7 @@ Error error_of_job(const JobError& error, bool joined) {
 
 /// Ok-Topk: the threshold of a rank's own entries, exact every tau' steps, and of the sum the k largest.
 SelectionSpec local_selection(const OptimizerOptions& options) {
-  SelectionSpec spec = options.select;
+  SelectionSpec spec = select_of(options);
   if (options.algorithm != peer::AlgorithmId::kOktopk) return spec;
   spec.selection = SelectionId::kThresholdReuse;
   spec.period = options.thresholds_period;
@@ -50,53 +50,39 @@ SelectionSpec local_selection(const OptimizerOptions& options) {
 }
 
 Result<protocol::ReselectSpec> sum_selection(const OptimizerOptions& options) {
-  if (options.reproducible) return worker::reselect_from_text(options.reselect);
+  if (options.job.guarantees.reproducible) return reselect_of(options);
   if (options.algorithm != peer::AlgorithmId::kOktopk) return protocol::ReselectSpec{};
   // As text, so that the options are refused that no sum is selected by.
   return worker::reselect_from_text(
-      fmt::format("{}:{}", worker::selection_text(options.select), options.thresholds_period));
+      fmt::format("{}:{}", worker::selection_text(select_of(options)), options.thresholds_period));
 }
 
 /// The codecs of contributions and updates.
 std::pair<CodecSpec, CodecSpec> codecs_of(const OptimizerOptions& options) {
-  const CodecSpec up = options.codec.value_or(CodecSpec{.index = IndexCodecId::kRaw});
+  const CodecSpec up = codec_of(options).value_or(CodecSpec{.index = IndexCodecId::kRaw});
   return {up, up.automatic ? up : peer::lossless_of(up)};
 }
 
-/// Errors  invalid_argument: a text that is none.
+/// Errors  invalid_argument: a selection that no sum has.
 Result<JobConfig> exchange_job(const OptimizerOptions& options, uint32_t ranks) {
   const auto reselect = sum_selection(options);
   if (!reselect) return std::unexpected(reselect.error());
-  const auto momentum = worker::momentum_from_text(options.momentum);
-  if (!momentum) return std::unexpected(momentum.error());
-  JobConfig job{
-      .name = options.job,
-      .workers = ranks,
-      .workers_min = ranks,  // one model on all ranks: without one of them there is no job
-      .consistency = Synchronous{options.asynchronous},
-      .select = OptionAccess::selection_of(local_selection(options)),
-      .reselect = OptionAccess::reselect_of(*reselect),
-      .codec_up = OptionAccess::codec_of(codecs_of(options).first),
-      .codec_down = OptionAccess::codec_of(codecs_of(options).second),
-      .momentum = OptionAccess::momentum_of(*momentum),
-      .contributions = {.clip = options.clip, .codec_error = codec_error_of(options), .unbiased = options.unbiased},
-      .updates = {.combine = Combine::kMean},
-      .guarantees = {.reproducible = options.reproducible},
-      .seed = options.seed,
-      .recipe = options.recipe};
-  if (options.grid == "auto") return job;
-  const auto grid = worker::grid_from_text(options.grid);
-  if (!grid) return std::unexpected(grid.error());
-  job.grid = *grid;
+  const auto [up, down] = codecs_of(options);
+  JobConfig job = options.job;
+  job.workers = ranks;
+  job.workers_min = ranks;  // one model on all ranks: without one of them there is no job
+  job.select = OptionAccess::selection_of(local_selection(options));
+  job.reselect = OptionAccess::reselect_of(*reselect);
+  job.codec_up = OptionAccess::codec_of(up);
+  job.codec_down = OptionAccess::codec_of(down);
+  job.contributions.codec_error = codec_error_of(options);
   return job;
 }
 
-/// This rank as a worker: a process that does rounds and little else.
 WorkerConfig exchange_worker(const OptimizerOptions& options, uint32_t rank) {
-  return {.worker = rank,
-          .shards = options.servers,
-          .connect_timeout = std::chrono::milliseconds(options.connect_timeout_ms),
-          .keep_freed_memory = true};
+  WorkerConfig me = options.me;
+  me.worker = rank;
+  return me;
 }
 
 TensorOptions exchange_tensor_options(uint64_t dimension) {
@@ -250,16 +236,16 @@ Status check_server_exchange(const OptimizerOptions& options) {
         ErrorCode::kInvalidArgument,
         std::string(info.name) + " is an allreduce of --path peers; servers keep the largest of a sum for oktopk");
   }
-  if (!options.reproducible && options.reselect != "none") {
+  if (!options.job.guarantees.reproducible && reselects(options)) {
     return fail(ErrorCode::kInvalidArgument, "--reselect is of --reproducible: else take --algorithm oktopk");
   }
-  if (options.reproducible && info.result == peer::ResultKind::kGlobalTopk) {
+  if (options.job.guarantees.reproducible && info.result == peer::ResultKind::kGlobalTopk) {
     return fail(ErrorCode::kInvalidArgument,
                 "reproducible: oktopk's thresholds are of some steps; take another algorithm, and --reselect topk:...");
   }
   if (options.quantizer) {
     return fail(ErrorCode::kInvalidArgument,
-                "--quantizer is of dense phases among ranks, of --path peers; messages to servers have --codec");
+                "--quantizer is of dense phases among ranks, of --path peers; messages to servers have --codec-up");
   }
   try {
     const auto job = exchange_job(options, 1);

@@ -5,7 +5,7 @@
 /// and in U; w -= rate times the mean.
 ///
 /// With --select ...:dense=STEPS the first steps are the paper's warm-up: momentum SGD, uncompressed, whose U is not
-/// masked. by_size treats all steps of a model of up to 4,096 weights so. With --select by_size:D:signs --codec
+/// masked. by_size treats all steps of a model of up to 4,096 weights so. With --select by_size:D:signs --codec-up
 /// raw+sign_mean the other steps send entries of one sign as their mean, and drop its error.
 ///
 /// Source   [RedSync19, algorithm 4, appendices B and C] (clipping, warm-up); differs as

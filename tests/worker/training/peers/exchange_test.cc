@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/base/random.h"
+#include "tests/worker/option_texts.h"
 #include "tests/worker/training/peers/on_ranks.h"
 #include "tests/worker/training/peers/shards.h"
 #include "worker/config/selection_text.h"
@@ -82,9 +83,9 @@ class Oracle {
         residual_(ranks, Values(kExchangeDimension)),
         velocity_(residual_),
         entered_(kExchangeDimension) {
-    const std::string& text = options.momentum;
-    if (text != "none") factor_ = std::stod(text.substr(text.find(':') + 1));
-    nesterov_ = text.starts_with("nesterov");
+    const protocol::MomentumSpec momentum = momentum_of(options);
+    factor_ = momentum.factor;
+    nesterov_ = momentum.momentum == protocol::Momentum::kNesterov;
   }
 
   /// Returns the sum of the step; `largest` is the sum of the ranks' largest sent magnitudes.
@@ -103,11 +104,11 @@ class Oracle {
         entered_[i] += enters;
       }
       double most = 0;
-      for (const size_t i : selected(residual, options_.select, step)) {
+      for (const size_t i : selected(residual, select_of(options_), step)) {
         sum[i] += residual[i];
         most = std::max(most, std::abs(residual[i]));
         residual[i] = 0;
-        if (!sends_everything(options_.select, step)) velocity[i] = 0;
+        if (!sends_everything(select_of(options_), step)) velocity[i] = 0;
       }
       largest += most;
     }
@@ -138,7 +139,7 @@ Values dense_values(const StreamView& stream) {
   return {dense.values.begin(), dense.values.end()};
 }
 
-/// All steps on one rank, options.asynchronous of them in flight.
+/// All steps on one rank, staleness_of(options) of them in flight.
 ExchangeBooks exchange_on(peer::PeerGroup& group, const OptimizerOptions& options) {
   ExchangeBooks books;
   auto exchange = make_exchange({group, kExchangeDimension}, options);
@@ -155,7 +156,7 @@ ExchangeBooks exchange_on(peer::PeerGroup& group, const OptimizerOptions& option
   Status status;
   for (uint64_t step = 0; step < kExchangeSteps && status; ++step) {
     status = (*exchange)->start(step, gradient_of(group.rank(), step));
-    if (status) status = finish_down_to(options.asynchronous);
+    if (status) status = finish_down_to(staleness_of(options));
   }
   if (status) status = finish_down_to(0);
   if (!status) return {.error = status.error().message};
@@ -172,10 +173,10 @@ class BothPaths : public ::testing::Test {
  protected:
   std::vector<ExchangeBooks> run(uint32_t ranks, ExchangePath path, OptimizerOptions options) {
     options.path = path;
-    if (path == ExchangePath::kServers) options.servers = shards_.addresses();
-    options.job = "job " + std::to_string(++jobs_);
+    if (path == ExchangePath::kServers) options.me.shards = shards_.addresses();
+    options.job.name = "job " + std::to_string(++jobs_);
     EXPECT_TRUE(check_exchange(options));
-    const auto progress = options.asynchronous > 0 ? peer::Progress::kByThread : peer::Progress::kByCaller;
+    const auto progress = staleness_of(options) > 0 ? peer::Progress::kByThread : peer::Progress::kByCaller;
     return on_ranks<ExchangeBooks>(ranks, progress,
                                    [&](peer::PeerGroup& group) { return exchange_on(group, options); });
   }
@@ -236,8 +237,8 @@ TEST_F(BothPaths, SumsAndResidualsAreTheOraclesToTheBit) {
         SCOPED_TRACE(std::string(one.select) + ' ' + one.momentum + ' ' + std::to_string(ranks) + ' ' +
                      std::string(path_name(path)));
         OptimizerOptions options;
-        options.select = selection_from_text(one.select).value();
-        options.momentum = one.momentum;
+        millrace::testing::set_option(options.job, "select", one.select);
+        millrace::testing::set_option(options.job, "momentum", one.momentum);
         const std::vector<ExchangeBooks> books = run(ranks, path, options);
         ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
         Oracle oracle(ranks, options);
@@ -258,7 +259,7 @@ TEST_F(BothPaths, WhatAQuantizerDropsIsWithinItsStep) {
     for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
       SCOPED_TRACE(std::to_string(ranks) + ' ' + std::string(path_name(path)));
       OptimizerOptions options = default_options(*find_optimizer("topk_sgd"));
-      options.select = selection_from_text("bucket_topk:0.125:16").value();
+      millrace::testing::set_option(options.job, "select", "bucket_topk:0.125:16");
       const std::vector<ExchangeBooks> books = run(ranks, path, options);
       ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
       Oracle oracle(ranks, options);
@@ -297,10 +298,10 @@ TEST_F(BothPaths, NoCodeChangesAValueOfAnUncompressedStep) {
         SCOPED_TRACE(std::string(one.select) + ' ' + one.codec + ' ' + std::to_string(ranks) + ' ' +
                      std::string(path_name(path)));
         OptimizerOptions options;
-        options.select = selection_from_text(one.select).value();
-        options.codec = codec_from_text(one.codec).value();
+        millrace::testing::set_option(options.job, "select", one.select);
+        millrace::testing::set_option(options.job, "codec_up", one.codec);
         options.codec_error = CodecError::kDrop;
-        options.momentum = "correction:0.5";
+        millrace::testing::set_option(options.job, "momentum", "correction:0.5");
         if (one.quantizer != nullptr) {
           options.algorithm = peer::AlgorithmId::kDsarSplitAllgather;
           options.quantizer = codec_from_text(one.quantizer).value();
@@ -323,7 +324,7 @@ TEST_F(BothPaths, OfOktopkNothingIsLostOrCountedTwice) {
       for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
         SCOPED_TRACE(std::to_string(ranks) + ' ' + std::to_string(period) + ' ' + std::string(path_name(path)));
         OptimizerOptions options = default_options(*find_optimizer("oktopk_sgd"));
-        options.select = selection_from_text("topk:9").value();
+        millrace::testing::set_option(options.job, "select", "topk:9");
         options.thresholds_period = period;
         const std::vector<ExchangeBooks> books = run(ranks, path, options);
         ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
@@ -344,8 +345,8 @@ TEST_F(BothPaths, WithStepsInFlightTheLawHolds) {
     for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
       SCOPED_TRACE(std::string(select) + ' ' + std::string(path_name(path)));
       OptimizerOptions options;
-      options.select = selection_from_text(select).value();
-      options.asynchronous = 3;
+      millrace::testing::set_option(options.job, "select", select);
+      options.job.consistency = Synchronous{3};
       const std::vector<ExchangeBooks> books = run(3, path, options);
       ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
       expect_law(books, all_gradients(3));
@@ -357,7 +358,7 @@ TEST_F(BothPaths, WithStepsInFlightTheLawHolds) {
 /// be the rank's value there, selected or not, and leave it. Velocities end where an entry was sent. Returns the number
 /// of entries that were sent beside the selected ones.
 size_t expect_original_values(const ExchangeBooks& books, const OptimizerOptions& options, bool sends_selected) {
-  const double factor = options.momentum == "none" ? 0 : std::stod(options.momentum.substr(11));
+  const double factor = momentum_of(options).factor;
   Values residual(kExchangeDimension), velocity(kExchangeDimension);
   size_t beside = 0;
   for (uint64_t step = 0; step < kExchangeSteps; ++step) {
@@ -366,7 +367,7 @@ size_t expect_original_values(const ExchangeBooks& books, const OptimizerOptions
       velocity[i] = factor * velocity[i] + gradient[i];
       residual[i] += velocity[i];
     }
-    const std::vector<size_t> chosen = selected(residual, options.select, step);
+    const std::vector<size_t> chosen = selected(residual, select_of(options), step);
     for (size_t i = 0; i < kExchangeDimension; ++i) {
       const double sent = books.sums[step][i];
       const bool is_chosen = std::ranges::find(chosen, i) != chosen.end();
@@ -393,9 +394,9 @@ TEST_F(BothPaths, FalsePositivesCarryTheOriginalGradient) {
         SCOPED_TRACE(std::string(one.codec) + ' ' + momentum + ' ' + std::string(path_name(path)));
         OptimizerOptions options;
         options.algorithm = path == ExchangePath::kPeers ? peer::AlgorithmId::kRedsyncAllgather : options.algorithm;
-        options.select = selection_from_text("topk:9").value();
-        options.codec = codec_from_text(one.codec).value();
-        options.momentum = momentum;
+        millrace::testing::set_option(options.job, "select", "topk:9");
+        millrace::testing::set_option(options.job, "codec_up", one.codec);
+        millrace::testing::set_option(options.job, "momentum", momentum);
         const std::vector<ExchangeBooks> books = run(1, path, options);
         ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
         EXPECT_GT(expect_original_values(books[0], options, one.sends_selected), 0u);
@@ -409,8 +410,8 @@ TEST_F(BothPaths, FalsePositivesAreNotCountedTwiceWhereErrorsAreDropped) {
   for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
     OptimizerOptions options;
     options.algorithm = path == ExchangePath::kPeers ? peer::AlgorithmId::kSsarRecursiveDoubling : options.algorithm;
-    options.select = selection_from_text("topk:9").value();
-    options.codec = codec_from_text("bloom_p0:0.3").value();
+    millrace::testing::set_option(options.job, "select", "topk:9");
+    millrace::testing::set_option(options.job, "codec_up", "bloom_p0:0.3");
     options.codec_error = CodecError::kDrop;
     const std::vector<ExchangeBooks> books = run(3, path, options);
     ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
@@ -428,9 +429,9 @@ TEST_F(BothPaths, EveryAllreduceKeepsTheLawWithEntriesThatItsCodecAdds) {
                        std::to_string(ranks));
           OptimizerOptions options;
           options.algorithm = info.id;
-          options.select = selection_from_text("topk:9").value();
-          options.codec = codec_from_text(codec).value();
-          options.asynchronous = in_flight;
+          millrace::testing::set_option(options.job, "select", "topk:9");
+          millrace::testing::set_option(options.job, "codec_up", codec);
+          options.job.consistency = Synchronous{in_flight};
           const std::vector<ExchangeBooks> books = run(ranks, ExchangePath::kPeers, options);
           ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
           expect_law(books, all_gradients(ranks));
@@ -456,7 +457,7 @@ TEST_F(BothPaths, PartsWithoutEntriesAreNoOtherNumberOfRanks) {
   for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
     OptimizerOptions options;
     options.path = path;
-    options.servers = shards_.addresses();
+    options.me.shards = shards_.addresses();
     const auto all = on_ranks<std::string>(3, peer::Progress::kByCaller, [&](peer::PeerGroup& group) -> std::string {
       auto exchange = make_exchange({group, kWide}, options);
       if (!exchange) return exchange.error().message;
@@ -485,7 +486,7 @@ TEST_F(BothPaths, PartsWithoutEntriesAreNoOtherNumberOfRanks) {
 TEST(Exchange, AnErrorThatGrowsWhereItIsFedBackIsDropped) {
   const auto error_of = [](const char* codec) {
     OptimizerOptions options;
-    options.codec = codec_from_text(codec).value();
+    millrace::testing::set_option(options.job, "codec_up", codec);
     return codec_error_of(options);
   };
   for (const char* codec : {"gap", "gap+qsgd8", "bloom_p0+qsgd8", "bloom_p1", "bloom_p2"}) {
@@ -500,7 +501,7 @@ TEST_F(BothPaths, ClippingIsToTheThresholdOverTheRootOfTheRanks) {
   constexpr uint32_t kRanks = 4;
   for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
     OptimizerOptions options;
-    options.clip = 10;  // gradients' norms are some 100
+    options.job.contributions.clip = 10;  // gradients' norms are some 100
     const std::vector<ExchangeBooks> books = run(kRanks, path, options);
     ASSERT_NO_FATAL_FAILURE(expect_same_on_all(books));
     for (uint64_t step = 0; step < kExchangeSteps; ++step) {
@@ -520,8 +521,8 @@ TEST_F(BothPaths, AGradientWithNanEndsAllRanksAndNamesOne) {
   for (const ExchangePath path : {ExchangePath::kPeers, ExchangePath::kServers}) {
     OptimizerOptions options;
     options.path = path;
-    options.servers = shards_.addresses();
-    options.job = "not finite";
+    options.me.shards = shards_.addresses();
+    options.job.name = "not finite";
     const auto errors = on_ranks<std::string>(3, peer::Progress::kByCaller, [&](peer::PeerGroup& group) -> std::string {
       auto exchange = make_exchange({group, kExchangeDimension}, options);
       if (!exchange) return exchange.error().message;
@@ -539,8 +540,8 @@ TEST_F(BothPaths, AGradientWithNanEndsAllRanksAndNamesOne) {
 TEST_F(BothPaths, ServersThatCannotBeReachedAreToldOnAllRanks) {
   OptimizerOptions options;
   options.path = ExchangePath::kServers;
-  options.servers = {"tcp://127.0.0.1:1"};
-  options.connect_timeout_ms = 300;
+  options.me.shards = {"tcp://127.0.0.1:1"};
+  options.me.connect_timeout = std::chrono::milliseconds(300);
   const auto errors = on_ranks<std::string>(2, peer::Progress::kByCaller, [&](peer::PeerGroup& group) -> std::string {
     const auto exchange = make_exchange({group, kExchangeDimension}, options);
     return exchange ? "connected" : exchange.error().message;
@@ -552,7 +553,7 @@ TEST(Exchange, WhatAPathCannotDoIsRefusedByName) {
   const auto refusal = [](const char* optimizer, auto change) {
     OptimizerOptions options = default_options(*find_optimizer(optimizer));
     options.path = ExchangePath::kServers;
-    options.servers = {"tcp://127.0.0.1:7600"};
+    options.me.shards = {"tcp://127.0.0.1:7600"};
     change(options);
     const Status checked = find_optimizer(optimizer)->check(options);
     return checked ? std::string("taken") : checked.error().message;
@@ -564,18 +565,25 @@ TEST(Exchange, WhatAPathCannotDoIsRefusedByName) {
               HasSubstr("gtopk is an allreduce of --path peers"));
   EXPECT_THAT(refusal("sgd", [](Options options) { options.quantizer = codec_from_text("raw+qsgd4").value(); }),
               HasSubstr("--quantizer is of dense phases"));
-  EXPECT_THAT(refusal("sgd", [](Options options) { options.asynchronous = 64; }), HasSubstr("staleness 64"));
-  EXPECT_THAT(refusal("sgd", [](Options options) { options.select = selection_from_text("uniform:0.1").value(); }),
-              HasSubstr("unbiased"));
-  EXPECT_THAT(refusal("sgd", [](Options options) { options.momentum = "correction:0.9"; }), HasSubstr("rgc has"));
-  EXPECT_THAT(refusal("oktopk_sgd", [](Options options) { options.clip = 1; }), HasSubstr("no --clip"));
-  EXPECT_THAT(refusal("rgc", [](Options options) { options.momentum = "heavy:0.9"; }), HasSubstr("heavy:0.9"));
+  EXPECT_THAT(refusal("sgd", [](Options options) { options.job.consistency = Synchronous{64}; }),
+              HasSubstr("staleness 64"));
+  EXPECT_THAT(
+      refusal("sgd", [](Options options) { millrace::testing::set_option(options.job, "select", "uniform:0.1"); }),
+      HasSubstr("unbiased"));
+  EXPECT_THAT(
+      refusal("sgd", [](Options options) { millrace::testing::set_option(options.job, "momentum", "correction:0.9"); }),
+      HasSubstr("rgc has"));
+  EXPECT_THAT(refusal("oktopk_sgd", [](Options options) { options.job.contributions.clip = 1; }),
+              HasSubstr("no --clip"));
+  EXPECT_THAT(refusal("rgc", [](Options options) { options.job.momentum = Momentum::correction(1.5); }),
+              HasSubstr("momentum"));
   EXPECT_THAT(refusal("adam", [](Options options) { options.beta2 = 1; }), HasSubstr("beta 2 must be in [0, 1)"));
-  EXPECT_EQ(refusal("sgd", [](Options options) { options.codec = codec_from_text("auto").value(); }), "taken");
+  EXPECT_EQ(refusal("sgd", [](Options options) { millrace::testing::set_option(options.job, "codec_up", "auto"); }),
+            "taken");
   EXPECT_THAT(refusal("sgd",
                       [](Options options) {
                         options.path = ExchangePath::kPeers;
-                        options.codec = codec_from_text("auto").value();
+                        millrace::testing::set_option(options.job, "codec_up", "auto");
                       }),
               HasSubstr("--path servers has"));
 }

@@ -116,11 +116,11 @@ constexpr IdentityCase kCases[] = {{"wild", wild, "topk:300", "none"},
 
 OptimizerOptions identity_options_of(const IdentityCase& one) {
   OptimizerOptions options;
-  options.reproducible = true;
-  options.grid = kGrid;
-  options.select = selection_from_text(one.select).value();
-  options.reselect = one.reselect;
-  options.momentum = one.momentum;
+  options.job.guarantees.reproducible = true;
+  millrace::testing::set_option(options.job, "grid", kGrid);
+  millrace::testing::set_option(options.job, "select", one.select);
+  millrace::testing::set_option(options.job, "reselect", one.reselect);
+  millrace::testing::set_option(options.job, "momentum", one.momentum);
   return options;
 }
 
@@ -302,7 +302,7 @@ INSTANTIATE_TEST_SUITE_P(Reproducible, Identity, ::testing::ValuesIn(kCases), []
 TEST(IdentityWithout, TheOptionAlgorithmsAndShardsDiffer) {
   IdentityCase one = kCases[0];
   OptimizerOptions options = identity_options_of(one);
-  options.reproducible = false;
+  options.job.guarantees.reproducible = false;
   const auto ring = [&] {
     options.algorithm = peer::AlgorithmId::kDenseRing;
     return over_peers(5, options, one.gradients);
@@ -377,11 +377,15 @@ TEST(IdentityRefuses, WhatCannotBeReproduced) {
               o.quantizer = codec_from_text("raw+qsgd4").value();
             }).find("--quantizer"),
             std::string::npos);
-  EXPECT_NE(says([](O& o) { o.codec = codec_from_text("gap+qsgd4").value(); }).find("without loss"), std::string::npos);
+  EXPECT_NE(says([](O& o) { millrace::testing::set_option(o.job, "codec_up", "gap+qsgd4"); }).find("without loss"),
+            std::string::npos);
   EXPECT_NE(says([](O& o) { o.codec_error = CodecError::kDrop; }).find("nothing is dropped"), std::string::npos);
-  EXPECT_NE(says([](O& o) { o.asynchronous = 1; }).find("--asynchronous"), std::string::npos);
-  EXPECT_NE(says([](O& o) { o.grid = "100:0"; }).find("multiple of 64"), std::string::npos);
-  EXPECT_NE(says([](O& o) { o.reproducible = false, o.reselect = "topk:5"; }).find("--reproducible"),
+  EXPECT_NE(says([](O& o) { o.job.consistency = Synchronous{1}; }).find("--staleness"), std::string::npos);
+  EXPECT_NE(says([](O& o) { millrace::testing::set_option(o.job, "grid", "100:0"); }).find("multiple of 64"),
+            std::string::npos);
+  EXPECT_NE(says([](O& o) {
+              o.job.guarantees.reproducible = false, millrace::testing::set_option(o.job, "reselect", "topk:5");
+            }).find("--reproducible"),
             std::string::npos);
 }
 

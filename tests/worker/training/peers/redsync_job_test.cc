@@ -17,6 +17,7 @@
 #include "tests/worker/session_options.h"
 #include "tests/worker/training/peers/on_ranks.h"
 #include "tests/worker/training/peers/shards.h"
+#include "worker/config/option_access.h"
 #include "worker/training/exchange/exchange.h"
 #include "worker/training/optimizers/optimizer.h"
 
@@ -188,11 +189,12 @@ class OverPeers final : public RedsyncModel {
   OverPeers(const Method& method, peer::PeerGroup& group) {
     for (const Layer& layer : kLayers) {
       OptimizerOptions options = default_options(*find_optimizer("rgc"));
-      options.momentum = method.momentum;
-      options.select = selection_from_text(select_of(method)).value();
-      options.codec.reset();
-      if (method.quantized && !layer.output) options.codec = codec_from_text("raw+sign_mean").value();
-      if (layer.output) options.select.alternate_signs = false;
+      millrace::testing::set_option(options.job, "momentum", method.momentum);
+      SelectionSpec select = selection_from_text(select_of(method)).value();
+      if (layer.output) select.alternate_signs = false;
+      options.job.select = OptionAccess::selection_of(select);
+      options.job.codec_up = index::raw;
+      if (method.quantized && !layer.output) millrace::testing::set_option(options.job, "codec_up", "raw+sign_mean");
       EXPECT_TRUE(check_exchange(options));
       auto made = make_exchange({group, layer.size}, options);
       EXPECT_TRUE(made) << made.error().message;
