@@ -10,74 +10,16 @@
 #include <string>
 
 #include "protocol/job/job_spec_fields.h"
+#include "tests/worker/config/other_texts.h"
 #include "worker/config/option_access.h"
 #include "worker/config/option_text.h"
 
 /// Every option of the visitors: its text, its default, its help, its bytes on the wire, and the sentence of the
-/// comparison between workers. A new option needs its row in kOtherTexts, and nothing else here.
+/// comparison between workers. A new option needs its row in other_texts.h, and nothing else here.
 namespace millrace::worker {
 namespace {
 
-/// A text of each option that differs from the default.
-const std::map<std::string, std::string> kOtherTexts = {
-    {"name", "other"},
-    {"workers", "7"},
-    {"workers_min", "2"},
-    {"mode", "partial"},
-    {"staleness", "3"},
-    {"quorum", "2"},
-    {"deadline", "50ms"},
-    {"participants", "4"},
-    {"apply_after_acks", "2"},
-    {"combine", "weighted_mean"},
-    {"select", "threshold_reuse:0.25:8:dense=3"},
-    {"reselect", "topk:0.5:9"},
-    {"codec_up", "bitmap+qsgd8:l2:1024"},
-    {"codec_down", "bloom_p1:0.01"},
-    {"codec_error", "drop"},
-    {"non_finite", "drop"},
-    {"unbiased", "on"},
-    {"momentum", "nesterov:0.75:unmasked"},
-    {"clip", "2.5"},
-    {"dead_after", "1min"},
-    {"heartbeat", "250ms"},
-    {"exchange_timeout", "2s"},
-    {"seed", "18446744073709551615"},
-    {"parts_per_shard", "5"},
-    {"fuse_below", "0"},
-    {"audit", "on"},
-    {"history", "on"},
-    {"reproducible", "on"},
-    {"path", "switch"},
-    {"switch_address", "192.0.2.7:7600"},
-    {"switch_job", "9"},
-    {"switch_slots", "8"},
-    {"switch_lanes", "2"},
-    {"switch_packet_bytes", "8972"},
-    {"switch_codec", "bitmap+qsgd8"},
-    {"switch_return_after", "1h"},
-    {"grid", "4096:-9"},
-    {"initial_weights", "first"},
-    {"store", "adam:0.5:0.25:0.75:1e-06"},
-    {"store_begin", "saved"},
-    {"recipe", "lr=1 batch=64"},
-    {"worker", "3"},
-    {"shards", "tcp://a:1,tcp://b:2"},
-    {"rack", "192.0.2.8:7700"},
-    {"switch_key_file", "a.key"},
-    {"connect_timeout", "15s"},
-    {"start_timeout", "2min"},
-    {"shard_silence", "1s"},
-    {"resend_after", "1ms"},
-    {"reconnect_after_max", "20s"},
-    {"link_rate", "1000000000"},
-    {"updates_kept_max", "1"},
-    {"keep_freed_memory", "on"},
-    {"returns", "on"},
-    {"load_path", "in.state"},
-    {"save_path", "out.state"},
-    {"http", "127.0.0.1:0"},
-};
+using testing::kOtherTexts;
 
 struct Tables {
   JobDraft draft = draft_of(JobConfig{});
@@ -100,7 +42,7 @@ TEST(OptionTable, EveryOptionHasAHelpADefaultAndAFlagOfItsOwn) {
       EXPECT_TRUE(names.insert(option.name).second);
       EXPECT_FALSE(option.info.help.empty());
       EXPECT_FALSE(option.form.empty());
-      EXPECT_TRUE(kOtherTexts.contains(option.name)) << "give it another text above";
+      EXPECT_TRUE(kOtherTexts.contains(option.name)) << "give it another text in other_texts.h";
       // The default's own text sets the default.
       const std::string text = option.text();
       EXPECT_TRUE(option.set(text));
